@@ -1,0 +1,206 @@
+// Paged attention over Lanes; part of kernel_body.h. Three passes per task: scores of all positions, softmax, weighted
+// sum of V. The order of operations of one query depends on its own position only:
+//   score   the dot product of kernels.h over the head, for 16 positions at once, times `scale`;
+//   weights p = exp(score - largest), rounded to bf16 where the cache is bf16; their sum in 16 partial sums;
+//   out     bf16: per tile of 16 positions two FMA sums (even and odd positions), then sum += even + odd;
+//           f32: one FMA chain over ascending positions; at the end times 1 / (sum of weights).
+// Positions after the query's own are never read into a sum, so what lies there cannot matter.
+#pragma once
+
+namespace seer {
+namespace {
+
+// Where a tile lies. Tiles of a sequence are read in order, but blocks are anywhere, so the kernels prefetch the next
+// tile by its own address.
+SEER_INLINE const std::byte* tile_keys(const KvView& kv, int64_t tile, int64_t tile_bytes) {
+  const auto t = static_cast<uint32_t>(tile), per_block = static_cast<uint32_t>(kv.block_tiles);
+  return kv.memory + kv.blocks[t / per_block] * kv.block_bytes + kv.offset_bytes + t % per_block * tile_bytes;
+}
+SEER_INLINE int64_t half_tile_bytes(const KvView& kv, int32_t padded) {
+  return static_cast<int64_t>(padded) * kTilePositions * (kv.bf16 ? 2 : 4);
+}
+SEER_INLINE void prefetch(const std::byte* p) { __builtin_prefetch(p); }
+constexpr int64_t kPrefetchTiles = 4;  // ahead: a tile takes about 50 ns, memory about 150 ns
+SEER_INLINE int64_t tile_ahead(int64_t tile, int64_t tile_end) {
+  return tile + kPrefetchTiles < tile_end ? tile + kPrefetchTiles : tile_end - 1;
+}
+
+// Scores of kRows queries against the 16 positions of a tile; `next` is the tile to prefetch.
+template <int kRows, bool kBf16>
+SEER_INLINE void score_tile(const float* query, int32_t padded, const std::byte* keys, const std::byte* next,
+                            float* scores, int64_t score_stride) {
+  F sums[kRows];
+  for (int m = 0; m < kRows; ++m) sums[m] = Lanes::set1(0.0f);
+  if constexpr (kBf16) {
+    const auto* k = reinterpret_cast<const uint16_t*>(keys);
+    for (int32_t d = 0; d < padded; d += 32) {
+      F even[kRows], odd[kRows];
+      for (int m = 0; m < kRows; ++m) even[m] = odd[m] = Lanes::set1(0.0f);
+      const int32_t end = d + 32 < padded ? d + 32 : padded;
+      for (int32_t i = d; i < end; i += 2, k += 32) {
+        prefetch(next + i * 32);
+        F k_even, k_odd;
+        Lanes::load_pairs(k, k_even, k_odd);
+        for (int m = 0; m < kRows; ++m) {
+          even[m] = Lanes::fma(Lanes::set1(query[m * padded + i]), k_even, even[m]);
+          odd[m] = Lanes::fma(Lanes::set1(query[m * padded + i + 1]), k_odd, odd[m]);
+        }
+      }
+      for (int m = 0; m < kRows; ++m) sums[m] = Lanes::add(sums[m], Lanes::add(even[m], odd[m]));
+    }
+  } else {
+    const auto* k = reinterpret_cast<const float*>(keys);
+    for (int32_t i = 0; i < padded; ++i, k += 16) {
+      prefetch(next + i * 64);
+      const F key = Lanes::load(k);
+      for (int m = 0; m < kRows; ++m) sums[m] = Lanes::fma(Lanes::set1(query[m * padded + i]), key, sums[m]);
+    }
+  }
+  for (int m = 0; m < kRows; ++m) Lanes::store(scores + m * score_stride, sums[m]);
+}
+
+// Adds the first `count` positions of a tile, weighted, to the sums of kRows queries over 16 dimensions (`chunk`).
+template <int kRows, bool kBf16>
+SEER_INLINE void weigh_tile(const float* weights, int64_t stride, int32_t padded, const std::byte* values,
+                            const std::byte* next, int32_t chunk, int count, F (&sums)[kRows]) {
+  if constexpr (kBf16) {
+    const auto* v = reinterpret_cast<const uint16_t*>(values) + chunk * 256;
+    F even[kRows], odd[kRows];
+    for (int m = 0; m < kRows; ++m) even[m] = odd[m] = Lanes::set1(0.0f);
+    F v_even, v_odd;
+    int i = 0;
+    for (; i + 2 <= count; i += 2, v += 32) {
+      prefetch(next + chunk * 512 + i * 32);
+      Lanes::load_pairs(v, v_even, v_odd);
+      for (int m = 0; m < kRows; ++m) {
+        even[m] = Lanes::fma(Lanes::set1(weights[m * stride + i]), v_even, even[m]);
+        odd[m] = Lanes::fma(Lanes::set1(weights[m * stride + i + 1]), v_odd, odd[m]);
+      }
+    }
+    if (i < count) {
+      Lanes::load_pairs(v, v_even, v_odd);
+      for (int m = 0; m < kRows; ++m) even[m] = Lanes::fma(Lanes::set1(weights[m * stride + i]), v_even, even[m]);
+    }
+    for (int m = 0; m < kRows; ++m) sums[m] = Lanes::add(sums[m], Lanes::add(even[m], odd[m]));
+  } else {
+    const auto* v = reinterpret_cast<const float*>(values) + chunk * 16;
+    for (int i = 0; i < count; ++i, v += padded) {
+      prefetch(next + (i * padded + chunk * 16) * 4);
+      const F value = Lanes::load(v);
+      for (int m = 0; m < kRows; ++m) sums[m] = Lanes::fma(Lanes::set1(weights[m * stride + i]), value, sums[m]);
+    }
+  }
+}
+
+// Softmax weights of one query over positions [0, count), in place; the rest of the last tile is left alone.
+// Returns 1 / (their sum).
+template <bool kBf16>
+float softmax(float* scores, int64_t count, float scale) {
+  const F factor = Lanes::set1(scale), lowest = Lanes::set1(-__builtin_inff());
+  F best = lowest;
+  for_pieces(count, [&](int64_t i, int n) {
+    const F s = Lanes::mul(Lanes::load(scores + i), factor);
+    Lanes::store(scores + i, s);
+    best = Lanes::max(best, Lanes::select_first(n, s, lowest));
+  });
+  const F largest = Lanes::set1(Lanes::largest(best));
+  F sums = Lanes::set1(0.0f);
+  for_pieces(count, [&](int64_t i, int n) {
+    const F p = rounded_if(kBf16, exp_lanes<Lanes>(Lanes::sub(Lanes::load(scores + i), largest)));
+    Lanes::store(scores + i, p);
+    sums = Lanes::add(sums, Lanes::select_first(n, p, Lanes::set1(0.0f)));
+  });
+  return 1.0f / Lanes::sum(sums);
+}
+
+// Weighted V of kRows queries over the tiles [tile_begin, tile_end), of whose last one `last_count` positions count.
+// `out` holds the sums so far, padded floats per query.
+template <int kRows, bool kBf16>
+__attribute__((noinline)) void weigh_tiles(const AttentionTask& task, const float* weights, int64_t stride,
+                                           int32_t padded, int64_t tile_begin, int64_t tile_end, int last_count,
+                                           float* out) {
+  const int64_t half_bytes = half_tile_bytes(task.kv, padded);
+  for (int64_t t = tile_begin; t < tile_end; ++t) {
+    const bool last = t + 1 == tile_end;
+    const std::byte* values = tile_keys(task.kv, t, 2 * half_bytes) + half_bytes;
+    const std::byte* next = tile_keys(task.kv, tile_ahead(t, tile_end), 2 * half_bytes) + half_bytes;
+    for (int32_t chunk = 0; chunk < padded / 16; ++chunk) {
+      F sums[kRows];
+      for (int m = 0; m < kRows; ++m) sums[m] = Lanes::load(out + m * padded + chunk * 16);
+      weigh_tile<kRows, kBf16>(weights + t * 16, stride, padded, values, next, chunk, last ? last_count : 16, sums);
+      for (int m = 0; m < kRows; ++m) Lanes::store(out + m * padded + chunk * 16, sums[m]);
+    }
+  }
+}
+
+template <int kRows, bool kBf16>
+__attribute__((noinline)) void score_tiles(const AttentionTask& task, const float* query, int32_t padded, int64_t tiles,
+                                           float* scores, int64_t stride) {
+  const int64_t tile_bytes = 2 * half_tile_bytes(task.kv, padded);
+  for (int64_t t = 0; t < tiles; ++t)
+    score_tile<kRows, kBf16>(query, padded, tile_keys(task.kv, t, tile_bytes),
+                             tile_keys(task.kv, tile_ahead(t, tiles), tile_bytes), scores + t * 16, stride);
+}
+
+// Calls fn.operator()<n>(first) for runs of n <= kAttentionRows queries that cover [0, queries).
+template <int kRows, class Fn>
+SEER_INLINE void for_rows(int32_t first, int32_t queries, Fn fn) {
+  if constexpr (kRows > 0) {
+    for (; first + kRows <= queries; first += kRows) fn.template operator()<kRows>(first);
+    for_rows<kRows / 2>(first, queries, fn);
+  }
+}
+
+template <bool kBf16>
+void attend(const AttentionTask& task) {
+  constexpr int kRows = Lanes::kAttentionRows;
+  const int32_t padded = (task.head_dim + 15) / 16 * 16, queries = task.rows * task.group;
+  const int64_t tiles = (task.position + task.rows - 1) / kTilePositions + 1, stride = tiles * kTilePositions;
+  // Query r = row * group + head.
+  float* query = task.scratch;
+  float* sums = query + static_cast<int64_t>(queries) * padded;
+  float* inverse = sums + static_cast<int64_t>(queries) * padded;
+  float* scores = inverse + static_cast<int64_t>(queries) * 16;
+  for (int32_t r = 0; r < queries; ++r) {
+    const float* from = task.query + r / task.group * task.query_stride + r % task.group * task.head_dim;
+    for (int32_t d = 0; d < padded; ++d) query[r * padded + d] = d < task.head_dim ? from[d] : 0.0f;
+    for (int32_t d = 0; d < padded; ++d) sums[r * padded + d] = 0.0f;
+  }
+  for_rows<kRows>(0, queries, [&]<int kN>(int32_t r) {
+    score_tiles<kN, kBf16>(task, query + r * padded, padded, tiles, scores + r * stride, stride);
+  });
+  for (int32_t r = 0; r < queries; ++r)
+    inverse[r] = softmax<kBf16>(scores + r * stride, task.position + r / task.group + 1, task.scale);
+
+  // Tiles that are whole for every row are read once for all of them, the rest per row.
+  const int64_t shared_tiles = (task.position + 1) / kTilePositions;
+  for_rows<kRows>(0, queries, [&]<int kN>(int32_t r) {
+    weigh_tiles<kN, kBf16>(task, scores + r * stride, stride, padded, 0, shared_tiles, 16, sums + r * padded);
+  });
+  for (int32_t row = 0; row < task.rows; ++row) {
+    const int64_t positions = task.position + row + 1, tile_end = (positions + 15) / 16;
+    if (tile_end == shared_tiles) continue;
+    const int last_count = static_cast<int>(positions - (tile_end - 1) * 16);
+    for_rows<kRows>(row * task.group, (row + 1) * task.group, [&]<int kN>(int32_t r) {
+      weigh_tiles<kN, kBf16>(task, scores + r * stride, stride, padded, shared_tiles, tile_end, last_count,
+                             sums + r * padded);
+    });
+  }
+  for (int32_t r = 0; r < queries; ++r) {
+    float* to = task.out + r / task.group * task.out_stride + r % task.group * task.head_dim;
+    for_pieces(task.head_dim, [&](int64_t i, int count) {
+      const F y = Lanes::mul(Lanes::load(sums + r * padded + i), Lanes::set1(inverse[r]));
+      store(to + i, rounded_if(task.round_out, y), count);
+    });
+  }
+}
+
+void attention(const AttentionTask& task) {
+  if (task.kv.bf16)
+    attend<true>(task);
+  else
+    attend<false>(task);
+}
+
+}  // namespace
+}  // namespace seer

@@ -1,0 +1,82 @@
+// CpuForward: the arithmetic of one step: token rows in, KV written, sampled (or scored) tokens out. Owned by CpuEngine
+// and called on its thread only; spreads each layer's loops over the thread pool.
+//
+// What makes it exact: every value of a row is computed by a kernel whose order of operations does not depend on the
+// other rows (kernels.h); loops are split over outputs, rows and heads, never over a sum; a row's own K and V are read
+// back from the cache, as later rows will read them.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "gpu/cpu/kernels.h"
+#include "gpu/cpu/kv_cache.h"
+#include "gpu/cpu/rope_table.h"
+#include "gpu/cpu/thread_pool.h"
+#include "gpu/engine.h"
+#include "gpu/weight_store.h"
+
+namespace seer {
+
+class CpuForward {
+ public:
+  /// All are borrowed and outlive this.
+  CpuForward(const Model& model, const CpuKernels& kernels, KvCache& cache, ThreadPool& pool);
+
+  /// REQUIRES: the batch is valid as engine.h says.
+  std::vector<std::vector<SampledToken>> run(const StepBatch& batch);
+
+ private:
+  // Rows are computed in slabs, so that memory for activations is bounded. Rows of one sequence come in order, so a
+  // slab finds the KV of the earlier ones.
+  static constexpr int32_t kSlabRows = 256;
+  static constexpr int32_t kLogitRows = 64;
+
+  // A matrix of activations: rows of floats whose stride is padded to 32 with zeros.
+  struct Activations {
+    int64_t stride = 0;
+    AlignedArray<float> data;
+    explicit Activations(int32_t width = 0) : stride((int64_t{width} + 31) / 32 * 32) {}
+    void reserve_rows(int32_t rows);
+    float* row(int32_t r) { return data.data() + r * stride; }
+  };
+  // Consecutive rows of one sequence within a slab.
+  struct Span {
+    const SequenceStep* sequence;
+    int32_t sequence_index;
+    int32_t first_in_sequence;  // index of its first row in sequence->tokens
+    int32_t first_in_slab;
+    int32_t rows;
+    int64_t position() const { return sequence->start + first_in_sequence; }
+  };
+  struct AttentionPiece {  // query rows of one span that are computed together
+    const Span* span;
+    int32_t first;  // within the span
+    int32_t rows;
+  };
+
+  void run_slab(const std::vector<Span>& spans, int32_t rows, std::vector<std::vector<SampledToken>>& sampled);
+  void clear_new_blocks(const StepBatch& batch);
+  void embed(const std::vector<Span>& spans);
+  void layer(int32_t index, const std::vector<Span>& spans, int32_t rows);
+  void store_kv(int32_t layer, const std::vector<Span>& spans, int32_t rows);
+  void attend(int32_t layer);
+  void plan_attention(const std::vector<Span>& spans);
+  void multiply(const PackedMatrix& weights, Activations& in, int32_t rows, Activations& out);
+  void sample(const std::vector<Span>& spans, std::vector<std::vector<SampledToken>>& sampled);
+  void sample_rows(const std::vector<Span>& spans, std::span<const std::pair<int32_t, int32_t>> picks,
+                   std::vector<std::vector<SampledToken>>& sampled);
+
+  const Model& model_;
+  const CpuKernels& kernels_;
+  KvCache& cache_;
+  ThreadPool& pool_;
+  RopeTable rope_;
+  const bool round_;  // inputs of a GEMM with bf16 weights are rounded to bf16
+
+  Activations hidden_, normed_, qkv_, attended_, projected_, gate_up_, activated_, logits_;
+  std::vector<AttentionPiece> pieces_;
+  std::vector<AlignedArray<float>> attention_scratch_;  // one per thread
+};
+
+}  // namespace seer

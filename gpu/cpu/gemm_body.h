@@ -1,0 +1,107 @@
+// GEMM kernels over Lanes; part of kernel_body.h. The order of operations is in kernels.h.
+#pragma once
+
+namespace seer {
+namespace {
+
+constexpr int64_t kPrefetchBytes =
+    2048;  // ahead of the weight stream; longer panels than this are read once from memory
+
+// kRows rows of x against kColumns x 16 outputs of one panel; `w` points at the first of these columns' lines.
+template <int kRows, int kColumns>
+SEER_INLINE void bf16_tile(const float* x, int64_t x_stride, int32_t columns, const uint16_t* w, float* y,
+                           int64_t y_stride) {
+  using F = Lanes::F;
+  F sums[kRows][kColumns];
+  for (int m = 0; m < kRows; ++m)
+    for (int t = 0; t < kColumns; ++t) sums[m][t] = Lanes::set1(0.0f);
+  for (int32_t k = 0; k < columns; k += 32, w += 1024) {
+    F even[kRows][kColumns], odd[kRows][kColumns];
+    for (int m = 0; m < kRows; ++m)
+      for (int t = 0; t < kColumns; ++t) even[m][t] = odd[m][t] = Lanes::set1(0.0f);
+    for (int pair = 0; pair < 16; ++pair) {
+      F w_even[kColumns], w_odd[kColumns];
+      for (int t = 0; t < kColumns; ++t) {
+        const uint16_t* line = w + t * 512 + pair * 32;
+        __builtin_prefetch(reinterpret_cast<const char*>(line) + kPrefetchBytes);
+        Lanes::load_pairs(line, w_even[t], w_odd[t]);
+      }
+      for (int m = 0; m < kRows; ++m) {
+        const float* in = x + m * x_stride + k + 2 * pair;
+        const F x_even = Lanes::set1(in[0]), x_odd = Lanes::set1(in[1]);
+        for (int t = 0; t < kColumns; ++t) {
+          even[m][t] = Lanes::fma(x_even, w_even[t], even[m][t]);
+          odd[m][t] = Lanes::fma(x_odd, w_odd[t], odd[m][t]);
+        }
+      }
+    }
+    for (int m = 0; m < kRows; ++m)
+      for (int t = 0; t < kColumns; ++t) sums[m][t] = Lanes::add(sums[m][t], Lanes::add(even[m][t], odd[m][t]));
+  }
+  for (int m = 0; m < kRows; ++m)
+    for (int t = 0; t < kColumns; ++t) Lanes::store(y + m * y_stride + t * 16, sums[m][t]);
+}
+
+template <int kRows, int kColumns>
+SEER_INLINE void f32_tile(const float* x, int64_t x_stride, int32_t columns, const float* w, float* y,
+                          int64_t y_stride) {
+  using F = Lanes::F;
+  F sums[kRows][kColumns];
+  for (int m = 0; m < kRows; ++m)
+    for (int t = 0; t < kColumns; ++t) sums[m][t] = Lanes::set1(0.0f);
+  for (int32_t k = 0; k < columns; ++k, w += 32) {
+    F weights[kColumns];
+    for (int t = 0; t < kColumns; ++t) {
+      __builtin_prefetch(reinterpret_cast<const char*>(w + t * 16) + kPrefetchBytes);
+      weights[t] = Lanes::load(w + t * 16);
+    }
+    for (int m = 0; m < kRows; ++m) {
+      const F in = Lanes::set1(x[m * x_stride + k]);
+      for (int t = 0; t < kColumns; ++t) sums[m][t] = Lanes::fma(in, weights[t], sums[m][t]);
+    }
+  }
+  for (int m = 0; m < kRows; ++m)
+    for (int t = 0; t < kColumns; ++t) Lanes::store(y + m * y_stride + t * 16, sums[m][t]);
+}
+
+// One tile of kRows rows, by the type of the weights. Kept out of line: each is one unrolled loop nest.
+template <int kRows>
+__attribute__((noinline)) void tile_rows(const float* x, int64_t x_stride, int32_t columns, const uint16_t* panel,
+                                         float* y, int64_t y_stride) {
+  for (int t = 0; t < 2; t += Lanes::kGemmColumns)
+    bf16_tile<kRows, Lanes::kGemmColumns>(x, x_stride, columns, panel + t * 512, y + t * 16, y_stride);
+}
+template <int kRows>
+__attribute__((noinline)) void tile_rows(const float* x, int64_t x_stride, int32_t columns, const float* panel,
+                                         float* y, int64_t y_stride) {
+  for (int t = 0; t < 2; t += Lanes::kGemmColumns)
+    f32_tile<kRows, Lanes::kGemmColumns>(x, x_stride, columns, panel + t * 16, y + t * 16, y_stride);
+}
+
+// The last `rows` < kRows rows.
+template <int kRows, class Weight>
+void tile_rest(int32_t rows, const float* x, int64_t x_stride, int32_t columns, const Weight* panel, float* y,
+               int64_t y_stride) {
+  if constexpr (kRows > 0) {
+    if (rows == kRows) return tile_rows<kRows>(x, x_stride, columns, panel, y, y_stride);
+    tile_rest<kRows - 1>(rows, x, x_stride, columns, panel, y, y_stride);
+  }
+}
+
+// Panels outside, rows inside: a panel is read from memory once and stays in the cache for all rows.
+template <class Weight>
+void gemm(const float* x, int64_t x_stride, int32_t rows, int32_t columns_padded, const Weight* w, int32_t panel_begin,
+          int32_t panel_end, float* y, int64_t y_stride) {
+  constexpr int kRows = Lanes::kGemmRows;
+  for (int32_t p = panel_begin; p < panel_end; ++p) {
+    const Weight* panel = w + static_cast<int64_t>(p) * 32 * columns_padded;
+    float* out = y + static_cast<int64_t>(p) * 32;
+    int32_t m = 0;
+    for (; m + kRows <= rows; m += kRows)
+      tile_rows<kRows>(x + m * x_stride, x_stride, columns_padded, panel, out + m * y_stride, y_stride);
+    tile_rest<kRows - 1>(rows - m, x + m * x_stride, x_stride, columns_padded, panel, out + m * y_stride, y_stride);
+  }
+}
+
+}  // namespace
+}  // namespace seer

@@ -1,0 +1,29 @@
+// The one source of all CPU kernels. Each kernels_<isa>.cpp defines `Lanes` and includes this file; everything is in
+// anonymous namespaces and nothing from the standard library is instantiated, so that code built with the flags of one
+// instruction set can never be linked into another.
+#pragma once
+#include "gpu/cpu/kernels.h"
+
+// The parts use Lanes of the including file and, from row_body.h on, what came before.
+#include "gpu/cpu/gemm_body.h"
+
+#include "gpu/cpu/row_body.h"
+
+#include "gpu/cpu/attention_body.h"
+
+namespace seer {
+namespace {
+
+constexpr CpuKernels make_kernels(const char* name) {
+  return {.name = name,
+          .gemm_bf16 = gemm<uint16_t>,
+          .gemm_f32 = gemm<float>,
+          .rms_norm = rms_norm,
+          .rope = rope,
+          .swiglu = swiglu,
+          .add = add,
+          .attention = attention};
+}
+
+}  // namespace
+}  // namespace seer

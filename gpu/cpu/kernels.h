@@ -1,0 +1,87 @@
+// CpuKernels: the inner loops of the CPU engine as a table of functions, one table per instruction set. All tables give
+// the same bits: the kernels are one source (kernel_body.h and its parts) over 16 float lanes, and a lane does the same
+// operations in the same order whatever registers hold it. Used by CpuForward; pure functions, thread-safe.
+//
+// REQUIRES of every function: the thread flushes denormals (denormals.h). Pointers need no alignment unless said.
+//
+// Dot products (the exactness contract, also of later AMX kernels):
+//   bf16  TDPBF16PS order: blocks of 32 inputs; in each, two f32 FMA sums from zero over the even and the odd inputs,
+//   in
+//         ascending order; then sum += even + odd. Inputs are floats that hold bf16 values.
+//   f32   one f32 FMA chain over ascending inputs, from zero.
+// Sums over a row (norms, softmax): 16 partial sums, element i into sum i % 16 in ascending order, then the tree
+// (i, i + 8), (i, i + 4), (i, i + 2), (i, i + 1).
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace seer {
+
+enum class CpuIsa : uint8_t { kAuto, kScalar, kAvx2, kAvx512 };
+
+/// KV cache of one layer and one KV head as the kernels see it. Positions are stored in tiles of 16:
+///   bf16  K: [head_dim_padded / 2][16 positions][2 of the pair]   V: [head_dim_padded / 16][8 pairs][16 dims][2
+///   positions] f32   K: [head_dim_padded][16 positions]                      V: [16 positions][head_dim_padded]
+/// A tile is its K followed by its V; head_dim_padded is head_dim up to a multiple of 16, filled with zeros.
+inline constexpr int32_t kTilePositions = 16;
+struct KvView {
+  const std::byte* memory = nullptr;  // start of the engine's KV memory
+  const int32_t* blocks = nullptr;    // block table of the sequence
+  int64_t block_bytes = 0;
+  int64_t offset_bytes = 0;  // of this layer and head within a block
+  int32_t block_tiles = 1;   // tiles of one (layer, head) in a block, one after the other
+  bool bf16 = true;
+};
+
+/// Attention of `rows` consecutive rows of one sequence for the `group` query heads of one KV head.
+struct AttentionTask {
+  KvView kv;
+  int64_t position = 0;  // of the first row; row i attends to positions [0, position + i]
+  int32_t rows = 0;
+  int32_t group = 0;
+  int32_t head_dim = 0;
+  float scale = 0;               // of the scores: head_dim^-1/2
+  const float* query = nullptr;  // row i, head h: query + i * query_stride + h * head_dim; bf16 values where kv.bf16
+  int64_t query_stride = 0;
+  float* out = nullptr;  // likewise; rounded to bf16 where round_out
+  int64_t out_stride = 0;
+  bool round_out = false;
+  float* scratch = nullptr;  // attention_scratch_floats(), 64-byte aligned
+};
+constexpr int64_t attention_scratch_floats(int32_t rows, int32_t group, int32_t head_dim, int64_t position) {
+  const int64_t tiles = (position + rows - 1) / kTilePositions + 1;
+  const int64_t padded = (head_dim + 15) / 16 * 16;
+  return int64_t{rows} * group * (tiles * kTilePositions + 2 * padded + 16);
+}
+
+struct CpuKernels {
+  const char* name;
+
+  /// y[m][n] = dot(x[m], W[n]) for m in [0, rows) and the panels [panel_begin, panel_end) of 32 outputs. `w` is the
+  /// start of a PackedMatrix, 64-byte aligned; x has columns_padded floats per row; y is written whole panels at a
+  /// time.
+  void (*gemm_bf16)(const float* x, int64_t x_stride, int32_t rows, int32_t columns_padded, const uint16_t* w,
+                    int32_t panel_begin, int32_t panel_end, float* y, int64_t y_stride);
+  void (*gemm_f32)(const float* x, int64_t x_stride, int32_t rows, int32_t columns_padded, const float* w,
+                   int32_t panel_begin, int32_t panel_end, float* y, int64_t y_stride);
+
+  /// out[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i]; out may be x. round: to bf16.
+  void (*rms_norm)(const float* x, const float* weight, int32_t size, float eps, bool round, float* out);
+  /// Rotates the pairs (x[i], x[half + i]) by the angles whose cosines and sines are given. round: to bf16.
+  void (*rope)(float* x, const float* cosines, const float* sines, int32_t half, bool round);
+  /// out[i] = silu(gate[i]) * up[i]. round: to bf16.
+  void (*swiglu)(const float* gate, const float* up, int32_t size, bool round, float* out);
+  /// x[i] += y[i].
+  void (*add)(float* x, const float* y, int32_t size);
+  void (*attention)(const AttentionTask& task);
+};
+
+/// The table for `isa`, or null where the processor (or the build) has it not. kAuto: the fastest there is.
+const CpuKernels* cpu_kernels(CpuIsa isa);
+
+// Defined by kernels_<isa>.cpp.
+const CpuKernels* scalar_kernels();
+const CpuKernels* avx2_kernels();
+const CpuKernels* avx512_kernels();
+
+}  // namespace seer

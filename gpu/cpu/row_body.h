@@ -1,0 +1,74 @@
+// Kernels over one row of floats (norms, rope, activation, sums) over Lanes; part of kernel_body.h.
+#pragma once
+
+namespace seer {
+namespace {
+
+using F = Lanes::F;
+
+// Nearest even bf16, kept as a float; NaN becomes the quiet NaN 0x7fc00000.
+SEER_INLINE F rounded(F x) {
+  using L = Lanes;
+  const L::I u = L::bits(x);
+  const L::I odd = L::and_i(L::sar<16>(u), L::set1_i(1));
+  const L::I up = L::add_i(u, L::add_i(odd, L::set1_i(0x7fff)));
+  const F y = L::from_bits(L::and_i(up, L::set1_i(static_cast<int32_t>(0xffff0000u))));
+  return L::select_nan(x, L::set1(__builtin_nanf("")), y);
+}
+SEER_INLINE F rounded_if(bool round, F x) { return round ? rounded(x) : x; }
+
+// Calls fn(index, count) for each piece of up to 16 elements.
+template <class Fn>
+SEER_INLINE void for_pieces(int64_t size, Fn fn) {
+  int64_t i = 0;
+  for (; i + 16 <= size; i += 16) fn(i, 16);
+  if (i < size) fn(i, static_cast<int>(size - i));
+}
+SEER_INLINE F load(const float* p, int count) { return count == 16 ? Lanes::load(p) : Lanes::load_first(p, count); }
+SEER_INLINE void store(float* p, F x, int count) {
+  if (count == 16)
+    Lanes::store(p, x);
+  else
+    Lanes::store_first(p, x, count);
+}
+
+void rms_norm(const float* x, const float* weight, int32_t size, float eps, bool round, float* out) {
+  F squares = Lanes::set1(0.0f);
+  for_pieces(size, [&](int64_t i, int count) {
+    const F v = load(x + i, count);
+    squares = Lanes::fma(v, v, squares);
+  });
+  const float scale = 1.0f / __builtin_sqrtf(Lanes::sum(squares) / static_cast<float>(size) + eps);
+  for_pieces(size, [&](int64_t i, int count) {
+    const F y = Lanes::mul(Lanes::mul(load(x + i, count), Lanes::set1(scale)), load(weight + i, count));
+    store(out + i, rounded_if(round, y), count);
+  });
+}
+
+void rope(float* x, const float* cosines, const float* sines, int32_t half, bool round) {
+  for_pieces(half, [&](int64_t i, int count) {
+    const F c = load(cosines + i, count), s = load(sines + i, count);
+    const F a = load(x + i, count), b = load(x + half + i, count);
+    const F minus_b = Lanes::sub(Lanes::set1(0.0f), b);
+    store(x + i, rounded_if(round, Lanes::fma(minus_b, s, Lanes::mul(a, c))), count);
+    store(x + half + i, rounded_if(round, Lanes::fma(a, s, Lanes::mul(b, c))), count);
+  });
+}
+
+void swiglu(const float* gate, const float* up, int32_t size, bool round, float* out) {
+  const F one = Lanes::set1(1.0f);
+  for_pieces(size, [&](int64_t i, int count) {
+    const F g = load(gate + i, count);
+    const F minus_g = Lanes::sub(Lanes::set1(0.0f), g);
+    const F silu = Lanes::div(g, Lanes::add(one, exp_lanes<Lanes>(minus_g)));
+    store(out + i, rounded_if(round, Lanes::mul(silu, load(up + i, count))), count);
+  });
+}
+
+void add(float* x, const float* y, int32_t size) {
+  for_pieces(size,
+             [&](int64_t i, int count) { store(x + i, Lanes::add(load(x + i, count), load(y + i, count)), count); });
+}
+
+}  // namespace
+}  // namespace seer

@@ -1,0 +1,106 @@
+// Engine: the seam between the runtime and whatever turns token rows into sampled tokens (CPU, CUDA, a remote server, a
+// simulation). Used by instance_actor only, which plans the steps and owns the block tables; the engine owns the weights
+// and the memory of the KV blocks.
+//
+// Work is queued in order, like on a CUDA stream: a copy submitted after a step sees that step's KV. Results come back
+// in the same order. `notify` runs on an engine thread (in simulation: at the virtual time of completion) each time
+// results are ready; it must only wake the owner, who then calls take_results().
+//
+// submit() and take_results() are called by one owner thread at a time. Nothing blocks.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "protocols/rollout.h"
+
+namespace seer {
+
+using DeviceBlockId = int32_t;  // index of a KV block in the engine's own memory
+
+struct EngineInfo {
+  std::string model;               // folder or name, for reports
+  int32_t vocab_size = 0;
+  int64_t context_tokens_max = 0;  // prompt and output together
+  std::vector<int32_t> eos_ids;
+  uint32_t block_tokens = 16;      // tokens of one KV block
+  int64_t block_bytes = 0;         // K and V of one block over all layers
+  int32_t device_blocks = 0;       // KV capacity
+  uint64_t layout_hash = 0;        // goes into every BlockKey: model, weights' identity, KV layout and dtype
+};
+
+/// Rows of one sequence in a step. Row i feeds tokens[i] at position start + i, writes its K and V there, and attends to
+/// all positions up to itself.
+struct SequenceStep {
+  int64_t start = 0;                    // positions [0, start) have their KV in `blocks` already
+  std::vector<int32_t> tokens;          // prefill: a piece of the prompt; decode: 1; verify: last token and the draft
+  std::vector<DeviceBlockId> blocks;    // block table covering positions [0, start + tokens.size())
+  int32_t sample_rows = 0;              // the last sample_rows rows are sampled: 0 mid-prefill, 1 decode, all verify
+  uint64_t seed = 0;                    // with the sampled token's position, the key of its random number
+  std::shared_ptr<const SamplingParams> sampling;  // set when sample_rows > 0
+  std::vector<int32_t> history;         // all tokens at positions [0, start); only needed with a repetition penalty
+  std::vector<int32_t> targets;         // if not empty (size sample_rows): score these tokens instead of sampling
+};
+
+struct StepBatch {
+  uint64_t id = 0;
+  std::vector<SequenceStep> sequences;  // every sequence at most once
+};
+
+struct SampledToken {
+  int32_t token = 0;
+  float logprob = 0;
+  SEER_FIELDS(SampledToken, token, logprob)
+  bool operator==(const SampledToken&) const = default;
+};
+
+struct StepResult {
+  uint64_t id = 0;
+  std::vector<std::vector<SampledToken>> sampled;  // per sequence: sample_rows tokens, in row order
+  int64_t step_us = 0;                             // engine time of this step
+  int64_t cpu_us = 0;                              // CPU time of the engine's threads since the result before (0: not known)
+};
+
+/// Moves whole blocks between the engine's memory and host memory. The host memory stays valid and untouched by others
+/// until the result is taken.
+struct BlockCopy {
+  DeviceBlockId block = 0;
+  std::span<std::byte> host;  // block_bytes
+  uint32_t crc32c = 0;        // import: what the bytes must have
+};
+struct CopyBatch {
+  enum class Direction : uint8_t { kExport, kImport };
+  uint64_t id = 0;
+  Direction direction = Direction::kExport;
+  std::vector<BlockCopy> blocks;
+};
+struct CopyResult {
+  uint64_t id = 0;
+  CopyBatch::Direction direction = CopyBatch::Direction::kExport;
+  std::vector<uint32_t> crc32c;  // per block: of the bytes that moved. Import: the caller compares; a block that differs
+                                 // was not written to the engine's memory
+  int64_t cpu_us = 0;            // as in StepResult
+};
+
+using EngineWork = std::variant<StepBatch, CopyBatch>;
+using EngineResult = std::variant<StepResult, CopyResult>;
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+  virtual const EngineInfo& info() const = 0;
+  /// REQUIRES: called once, before the first submit().
+  virtual void set_notify(std::function<void()> notify) = 0;
+  /// Queues work. REQUIRES: valid blocks and token ids; at most kEngineQueueMax pieces of work are open.
+  virtual void submit(EngineWork work) = 0;
+  virtual std::vector<EngineResult> take_results() = 0;
+};
+
+inline constexpr size_t kEngineQueueMax = 64;
+
+}  // namespace seer

@@ -1,0 +1,71 @@
+// Safetensors: named tensors in memory-mapped files, and the checkpoint of a model folder (one file, or shards with an
+// index). Nothing in a file is trusted: every offset, size and product is checked against the file before it is used.
+//
+// File:  u64 header_bytes (little endian) | JSON header | data
+//        header: {"name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}, "__metadata__": {...}}
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "protocols/result.h"
+
+namespace seer {
+
+enum class TensorType : uint8_t { kF32, kF16, kBf16, kOther };
+constexpr const char* to_string(TensorType t) {
+  return t == TensorType::kF32 ? "F32" : t == TensorType::kF16 ? "F16" : t == TensorType::kBf16 ? "BF16" : "other";
+}
+
+/// A tensor where it lies in the file: row-major, little endian, perhaps not aligned. Valid while its file is open.
+struct TensorView {
+  TensorType type = TensorType::kOther;
+  std::string type_name;  // as the file spells it
+  std::vector<int64_t> shape;
+  std::span<const std::byte> bytes;
+};
+
+/// One memory-mapped file. Immutable once open, thread-safe. The file must not be truncated while it is open.
+class SafetensorsFile {
+ public:
+  /// Errors: kNotFound, kIo, kCorrupt (bad header, or shorter than its header says).
+  static Result<std::shared_ptr<const SafetensorsFile>> open(const std::filesystem::path& path);
+  ~SafetensorsFile();
+  SafetensorsFile(const SafetensorsFile&) = delete;
+  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
+
+  const std::map<std::string, TensorView>& tensors() const { return tensors_; }
+
+ private:
+  SafetensorsFile() = default;
+  Status parse(const std::string& name);
+
+  std::span<const std::byte> mapped_;
+  std::map<std::string, TensorView> tensors_;
+};
+
+/// All tensors of a model folder: model.safetensors, or the shards that model.safetensors.index.json lists.
+class Checkpoint {
+ public:
+  /// Errors: those of SafetensorsFile, and kInvalidArgument for a bad index.
+  static Result<Checkpoint> open(const std::filesystem::path& folder);
+
+  const std::string& folder() const { return folder_; }
+  /// Null if there is none of that name.
+  const TensorView* find(const std::string& name) const;
+  /// The tensor, whose shape must be `shape`. Errors: kNotFound; kInvalidArgument (shape, or a type that is not
+  /// F32, F16, BF16), both naming the tensor, what was expected and what was found.
+  Result<const TensorView*> get(const std::string& name, std::span<const int64_t> shape) const;
+
+ private:
+  std::string folder_;
+  std::vector<std::shared_ptr<const SafetensorsFile>> files_;
+  std::map<std::string, const TensorView*> tensors_;
+};
+
+}  // namespace seer

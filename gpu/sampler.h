@@ -1,0 +1,48 @@
+// The sampler: one row of logits -> one token and its log-probability. Pure functions, thread-safe: the result depends
+// on the arguments alone, bit for bit, whatever the batch, the thread or the processor. Used by the engines.
+//
+// Order of the rules, as in Hugging Face:
+//   1. repetition penalty on each distinct token in penalty_tokens: a positive logit is divided by it, others
+//   multiplied;
+//   2. temperature;
+//   3. top-k: exactly the k largest (ties at the threshold: lower ids);
+//   4. top-p: of what is left, the fewest tokens in order of falling probability, then id, whose share is >= p;
+//   5. min-p: of these, the ones with at least min_p times the largest probability;
+//   6. the token at which the cumulative probability over ascending ids passes philox_uniform(seed, position).
+// Temperature 0 is greedy: the largest logit after the penalty, the lowest id where several are equal.
+//
+// The log-probability is that of the untouched logits (before penalty and cuts): log-softmax(logits / temperature), or
+// log-softmax(logits) in raw mode and at temperature 0.
+//
+// Logits that are no numbers have a defined meaning: NaN counts as -inf, which has no probability; +inf counts as the
+// largest float. A row without any other logit than -inf counts as a row of equal ones. Denormals count as zero.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "protocols/result.h"
+#include "protocols/rollout.h"
+
+namespace seer {
+
+struct RowSample {
+  int32_t token = 0;
+  float logprob = 0;
+};
+
+/// Samples the token at `position` of the sequence with this seed. A repetition penalty is applied
+/// to the logits in place.
+/// REQUIRES: logits not empty; validate(params) is ok; penalty_tokens (prompt and output so far; read only with a
+/// repetition penalty) are ids of the vocabulary.
+RowSample sample_row(std::span<float> logits, const SamplingParams& params, uint64_t seed, int64_t position,
+                     const std::vector<int32_t>& penalty_tokens);
+
+/// The log-probability that sample_row() returns with `token`, to the bit. -inf for a token with logit -inf.
+/// REQUIRES: token is an id of the vocabulary; validate(params) is ok.
+float token_logprob(std::span<const float> logits, int32_t token, const SamplingParams& params);
+
+/// kInvalidArgument with one sentence on the first field that cannot be used.
+Status validate(const SamplingParams& params);
+
+}  // namespace seer

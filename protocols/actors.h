@@ -1,0 +1,195 @@
+// Actors: the handle of every actor, the messages that carry handles, and the one block that registers all messages.
+// Include exactly this header wherever a message is sent or handled (ids are counted in order: append only).
+#pragma once
+#include <string>
+#include <vector>
+
+#include "protocols/chunk.h"
+#include "protocols/kv.h"
+#include "protocols/pool.h"
+#include "protocols/rollout.h"
+#include "protocols/rt.h"
+
+namespace seer {
+
+// ---- small control messages ------------------------------------------------------------------------------------------
+struct Tick { uint64_t what = 0; SEER_FIELDS(Tick, what) };
+/// An engine, a cold store or a transport has results: the owner takes them.
+struct WorkReady { uint64_t what = 0; SEER_FIELDS(WorkReady, what) };
+struct StopRollout { bool keep_finished = true; SEER_FIELDS(StopRollout, keep_finished) };
+struct GetReport { uint64_t what = 0; SEER_FIELDS(GetReport, what) };
+/// Context manager's answer to a finished request.
+struct GroupEstimate {
+  GroupId group;
+  int64_t estimated_tokens = 0;
+  double estimate_error = 0;  // mean relative error of all estimates so far
+  SEER_FIELDS(GroupEstimate, group, estimated_tokens, estimate_error)
+};
+/// Sets a virtual timer of a simulated world.
+struct TimerSet {
+  uint64_t timer = 0;
+  int64_t delay_us = 0;
+  SEER_FIELDS(TimerSet, timer, delay_us)
+};
+using TimerHandle = rt::iface<rt::oneway<TimerSet>, rt::oneway<Tick>>;
+/// Ends every chunk of a rollout on an instance, without an answer: the rollout is over.
+struct DropChunks { uint64_t what = 0; SEER_FIELDS(DropChunks, what) };
+
+// ---- chunks ------------------------------------------------------------------------------------------------------------
+using ChunkSink = rt::iface<rt::oneway<ChunkProgress>, rt::oneway<ChunkDone>>;
+
+/// Run one chunk of a request. All that an instance needs is in here; KV comes from its device, the pool, or a prefill.
+struct RunChunk {
+  ChunkId chunk;
+  RequestId request;
+  WeightVersion version;
+  TokenLog log;
+  int64_t computed_tokens = 0;  // tokens of the log whose KV was computed once, wherever it may be now
+  int64_t max_new_tokens = 0;   // the chunk
+  SamplingParams sampling;
+  uint64_t seed = 0;
+  uint64_t yield_rank = 0;      // when KV runs short, the running chunk with the largest rank gives way first
+  bool keep_kv = true;          // false: its KV never goes to the pool; it is dropped and recomputed
+  ChunkSink reply_to;
+  SEER_FIELDS(RunChunk, chunk, request, version, log, computed_tokens, max_new_tokens, sampling, seed, yield_rank, keep_kv,
+              reply_to)
+};
+
+// ---- KV pool -------------------------------------------------------------------------------------------------------------
+using KvClient = rt::iface<rt::oneway<KvReserved>, rt::oneway<KvOpened>>;
+struct ReserveBlocks {
+  KvReservation what;
+  KvClient reply_to;
+  SEER_FIELDS(ReserveBlocks, what, reply_to)
+};
+struct OpenBlocks {
+  KvOpening what;
+  KvClient reply_to;
+  SEER_FIELDS(OpenBlocks, what, reply_to)
+};
+
+/// What one KV node wants of another: lend blocks, take the lease back, forget an owner whose blocks were copied.
+using KvSource = rt::iface<rt::oneway<OpenBlocks>, rt::oneway<KvClose>, rt::oneway<KvRelease>>;
+/// The directory's answer to FindHolders: other nodes that keep blocks of the owner or of its group.
+struct KvHolders {
+  uint64_t op = 0;
+  std::vector<KvSource> sources;
+  SEER_FIELDS(KvHolders, op, sources)
+};
+using KvHoldersSink = rt::iface<rt::oneway<KvHolders>>;
+struct FindHolders {
+  uint64_t op = 0;
+  NodeId asking;
+  KvOwner owner;
+  KvHoldersSink reply_to;
+  SEER_FIELDS(FindHolders, op, asking, owner, reply_to)
+};
+
+using KvNodeHandle =
+    rt::iface<rt::oneway<ReserveBlocks>, rt::oneway<OpenBlocks>, rt::oneway<KvSeal>, rt::oneway<KvAbort>,
+              rt::oneway<KvClose>, rt::oneway<KvRelease>, rt::oneway<KvBump>, rt::oneway<WorkReady>,
+              rt::oneway<KvHolders>, rt::oneway<KvReserved>, rt::oneway<KvOpened>, rt::oneway<Tick>,
+              rt::rpc<GetReport, KvNodeReport>>;
+
+/// A KV node is there (again); `holds` lists an owner the first time a node keeps a block for it.
+struct KvNodeUp {
+  NodeId node;
+  KvNodeHandle handle;
+  SEER_FIELDS(KvNodeUp, node, handle)
+};
+struct KvHolds {
+  NodeId node;
+  KvOwner owner;
+  SEER_FIELDS(KvHolds, node, owner)
+};
+using KvDirectoryHandle = rt::iface<rt::oneway<KvNodeUp>, rt::oneway<KvHolds>, rt::oneway<FindHolders>,
+                                    rt::oneway<KvRelease>, rt::oneway<KvBump>,
+                                    rt::rpc<GetReport, std::vector<KvNodeReport>>>;
+
+// ---- instances, nodes ------------------------------------------------------------------------------------------------------
+using InstanceHandle = rt::iface<rt::oneway<RunChunk>, rt::oneway<DropChunks>, rt::oneway<WorkReady>,
+                                 rt::oneway<KvReserved>, rt::oneway<KvOpened>, rt::rpc<GetReport, InstanceReport>>;
+
+struct InstanceUp {
+  InstanceId instance;
+  NodeId node;
+  int64_t kv_blocks = 0;
+  uint32_t block_tokens = 0;
+  int32_t rows_max = 0;
+  InstanceHandle handle;
+  SEER_FIELDS(InstanceUp, instance, node, kv_blocks, block_tokens, rows_max, handle)
+};
+using InstanceSink = rt::iface<rt::oneway<InstanceUp>>;
+/// Tells a node who wants its instances: it answers InstanceUp for each, and again when one was restarted.
+struct AttachRollout {
+  InstanceSink reply_to;
+  SEER_FIELDS(AttachRollout, reply_to)
+};
+using NodeHandle = rt::iface<rt::oneway<AttachRollout>>;
+
+// ---- iteration owner --------------------------------------------------------------------------------------------------------
+/// A response is complete: the context manager learns its length.
+using EstimateSink = rt::iface<rt::oneway<GroupEstimate>>;
+struct LengthSeen {
+  RequestId request;
+  int64_t tokens = 0;
+  EstimateSink reply_to;
+  SEER_FIELDS(LengthSeen, request, tokens, reply_to)
+};
+using ContextHandle = rt::iface<rt::oneway<LengthSeen>>;
+
+using RolloutHandle = rt::iface<rt::oneway<InstanceUp>, rt::oneway<ChunkProgress>, rt::oneway<ChunkDone>,
+                                rt::oneway<GroupEstimate>, rt::oneway<StopRollout>, rt::oneway<Tick>>;
+/// Who asked for the rollout: every response once, progress now and then, the summary last.
+using RolloutEvents = rt::iface<rt::oneway<Response>, rt::oneway<RolloutProgress>, rt::oneway<RolloutSummary>>;
+
+}  // namespace seer
+
+CAF_BEGIN_TYPE_ID_BLOCK(seer, first_custom_type_id)
+  CAF_ADD_TYPE_ID(seer, (seer::Tick))
+  CAF_ADD_TYPE_ID(seer, (seer::WorkReady))
+  CAF_ADD_TYPE_ID(seer, (seer::StopRollout))
+  CAF_ADD_TYPE_ID(seer, (seer::GetReport))
+  CAF_ADD_TYPE_ID(seer, (seer::GroupEstimate))
+  CAF_ADD_TYPE_ID(seer, (seer::DropChunks))
+  CAF_ADD_TYPE_ID(seer, (seer::ChunkProgress))
+  CAF_ADD_TYPE_ID(seer, (seer::ChunkDone))
+  CAF_ADD_TYPE_ID(seer, (seer::InstanceReport))
+  CAF_ADD_TYPE_ID(seer, (seer::Response))
+  CAF_ADD_TYPE_ID(seer, (seer::RolloutProgress))
+  CAF_ADD_TYPE_ID(seer, (seer::RolloutSummary))
+  CAF_ADD_TYPE_ID(seer, (seer::RunChunk))
+  CAF_ADD_TYPE_ID(seer, (seer::KvReserved))
+  CAF_ADD_TYPE_ID(seer, (seer::KvSeal))
+  CAF_ADD_TYPE_ID(seer, (seer::KvAbort))
+  CAF_ADD_TYPE_ID(seer, (seer::KvOpened))
+  CAF_ADD_TYPE_ID(seer, (seer::KvClose))
+  CAF_ADD_TYPE_ID(seer, (seer::KvRelease))
+  CAF_ADD_TYPE_ID(seer, (seer::KvBump))
+  CAF_ADD_TYPE_ID(seer, (seer::KvNodeReport))
+  CAF_ADD_TYPE_ID(seer, (std::vector<seer::KvNodeReport>))
+  CAF_ADD_TYPE_ID(seer, (seer::ReserveBlocks))
+  CAF_ADD_TYPE_ID(seer, (seer::OpenBlocks))
+  CAF_ADD_TYPE_ID(seer, (seer::KvNodeUp))
+  CAF_ADD_TYPE_ID(seer, (seer::KvHolds))
+  CAF_ADD_TYPE_ID(seer, (seer::InstanceUp))
+  CAF_ADD_TYPE_ID(seer, (seer::AttachRollout))
+  CAF_ADD_TYPE_ID(seer, (seer::LengthSeen))
+  CAF_ADD_TYPE_ID(seer, (seer::ChunkSink))
+  CAF_ADD_TYPE_ID(seer, (seer::KvClient))
+  CAF_ADD_TYPE_ID(seer, (seer::KvNodeHandle))
+  CAF_ADD_TYPE_ID(seer, (seer::KvDirectoryHandle))
+  CAF_ADD_TYPE_ID(seer, (seer::InstanceHandle))
+  CAF_ADD_TYPE_ID(seer, (seer::InstanceSink))
+  CAF_ADD_TYPE_ID(seer, (seer::NodeHandle))
+  CAF_ADD_TYPE_ID(seer, (seer::EstimateSink))
+  CAF_ADD_TYPE_ID(seer, (seer::ContextHandle))
+  CAF_ADD_TYPE_ID(seer, (seer::RolloutHandle))
+  CAF_ADD_TYPE_ID(seer, (seer::RolloutEvents))
+  CAF_ADD_TYPE_ID(seer, (seer::TimerSet))
+  CAF_ADD_TYPE_ID(seer, (seer::TimerHandle))
+  CAF_ADD_TYPE_ID(seer, (seer::KvSource))
+  CAF_ADD_TYPE_ID(seer, (seer::KvHolders))
+  CAF_ADD_TYPE_ID(seer, (seer::KvHoldersSink))
+  CAF_ADD_TYPE_ID(seer, (seer::FindHolders))
+CAF_END_TYPE_ID_BLOCK(seer)

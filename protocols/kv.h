@@ -1,0 +1,63 @@
+// KV blocks: how they are named and described. A KV block is K and V of `block_tokens` consecutive tokens of one
+// sequence, all layers; a partial block holds fewer tokens (the tail of a parked request).
+#pragma once
+#include <array>
+#include <compare>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <ostream>
+#include <span>
+#include <vector>
+
+#include "protocols/ids.h"
+
+namespace seer {
+
+/// 128-bit hash of a whole token prefix. Equal prefixes have equal hashes; a collision would need 2^64 blocks.
+struct PrefixHash {
+  uint64_t hi = 0, lo = 0;
+  constexpr auto operator<=>(const PrefixHash&) const = default;
+  SEER_FIELDS(PrefixHash, hi, lo)
+};
+
+/// Name of a block's content (32 bytes): the same key always means the same bits.
+struct BlockKey {
+  WeightVersion version;   // KV of other weights can never match
+  uint64_t layout = 0;     // hash of model, KV layout, dtype and rank
+  PrefixHash prefix;       // every token up to and including the last one in the block
+  constexpr auto operator<=>(const BlockKey&) const = default;
+  SEER_FIELDS(BlockKey, version, layout, prefix)
+};
+inline std::ostream& operator<<(std::ostream& out, const BlockKey& k) {
+  return out << "v" << k.version << "/" << std::hex << k.prefix.hi << std::dec;
+}
+
+/// Hash of `tokens` appended to the prefix that `before` stands for (all zero: the empty prefix).
+PrefixHash extend_prefix(PrefixHash before, std::span<const int32_t> tokens);
+
+/// A block as its owner sees it: its name and how many tokens of it are filled.
+struct BlockRef {
+  BlockKey key;
+  uint32_t tokens = 0;  // 1..block_tokens
+  SEER_FIELDS(BlockRef, key, tokens)
+};
+
+/// Keys of the blocks that hold the first `tokens.size()` tokens, in order; the last one may be partial.
+std::vector<BlockRef> block_chain(WeightVersion version, uint64_t layout, std::span<const int32_t> tokens,
+                                  uint32_t block_tokens);
+
+/// CRC32C (Castagnoli) of bytes, in hardware where the processor can. Computed when bytes leave an engine and checked
+/// before they enter another, after a disk read and on a copy.
+uint32_t crc32c(std::span<const std::byte> bytes, uint32_t crc = 0);
+/// The same without the processor's help.
+uint32_t crc32c_portable(std::span<const std::byte> bytes, uint32_t crc = 0);
+
+}  // namespace seer
+
+template <>
+struct std::hash<seer::BlockKey> {
+  size_t operator()(const seer::BlockKey& k) const {
+    return k.prefix.hi ^ (k.version.value * 0x9e3779b97f4a7c15ull) ^ k.layout;
+  }
+};

@@ -1,0 +1,125 @@
+// Pool messages: how instances, KV nodes and the KV directory speak of blocks. Bytes never travel in these: they are
+// written to and read from the arena of the instance's machine, or move over the transport.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "protocols/kv.h"
+#include "protocols/rollout.h"
+
+namespace seer {
+
+/// Who keeps a block: a request (its own tokens), or a group (the prompt that its requests share).
+struct KvOwner {
+  uint64_t value = 0;
+  constexpr auto operator<=>(const KvOwner&) const = default;
+  SEER_FIELDS(KvOwner, value)
+};
+constexpr KvOwner owner_of(RequestId r) { return {uint64_t{r.group.value} << 32 | r.sample}; }
+constexpr KvOwner owner_of(GroupId g) { return {uint64_t{g.value} << 32 | 0xffffffffu}; }
+/// The group that a request's owner belongs to.
+constexpr KvOwner group_of(KvOwner request) { return {request.value | 0xffffffffu}; }
+
+enum class GrantState : uint8_t {
+  kWrite = 0,  // the slot is yours: fill it, then KvSeal, or KvAbort
+  kHere,       // the pool has it, or another writer is at it
+  kLater,      // no room yet: ask again for this and what follows
+  kRefused,    // there will be no room: it has to be recomputed when it is needed
+};
+struct KvGrant {
+  GrantState state = GrantState::kRefused;
+  uint32_t slot = 0;
+  uint64_t token = 0;  // names this write; a completion with another token is ignored
+  SEER_FIELDS(KvGrant, state, slot, token)
+};
+
+/// Asks for room for blocks about to leave the device; blocks[0] is number first_index of what the owner keeps. `park`: the
+/// chunk is ending: the answer waits until there is room for at least one block (the node bounds how many wait), and its
+/// owner's blocks may be spilled from now on, the largest next_use first. Otherwise the answer is immediate.
+struct KvReservation {
+  uint64_t op = 0;
+  KvOwner owner;
+  std::vector<BlockRef> blocks;
+  uint32_t first_index = 0;
+  bool prompt = false;  // blocks that the requests of a group share
+  bool park = false;
+  uint64_t next_use = 0;
+  SEER_FIELDS(KvReservation, op, owner, blocks, first_index, prompt, park, next_use)
+};
+struct KvReserved {
+  uint64_t op = 0;
+  std::vector<KvGrant> grants;  // one per block
+  SEER_FIELDS(KvReserved, op, grants)
+};
+struct KvWritten {
+  uint64_t token = 0;
+  uint32_t crc32c = 0;
+  SEER_FIELDS(KvWritten, token, crc32c)
+};
+struct KvSeal {
+  std::vector<KvWritten> blocks;
+  SEER_FIELDS(KvSeal, blocks)
+};
+struct KvAbort {
+  std::vector<uint64_t> tokens;
+  SEER_FIELDS(KvAbort, tokens)
+};
+
+/// Asks for the longest prefix of `blocks` that the pool has. The lease holds until closed. Its owner counts as running.
+struct KvOpening {
+  uint64_t op = 0;
+  KvOwner owner;                // a request
+  std::vector<BlockRef> blocks;
+  uint32_t first_index = 0;     // place of blocks[0] in the request's sequence
+  uint32_t prompt_blocks = 0;   // so many blocks at the start of the sequence belong to the group
+  bool lend = false;            // one node asks another: answer with what is there, nothing is fetched for it
+  SEER_FIELDS(KvOpening, op, owner, blocks, first_index, prompt_blocks, lend)
+};
+struct KvOpenedBlock {
+  uint32_t slot = 0;
+  uint64_t generation = 0;  // of the slot, for readers on other machines
+  uint32_t crc32c = 0;
+  SEER_FIELDS(KvOpenedBlock, slot, generation, crc32c)
+};
+struct KvOpened {
+  uint64_t op = 0;
+  uint64_t lease = 0;                  // of all blocks; 0 if there are none
+  std::vector<KvOpenedBlock> blocks;   // for the first blocks.size() blocks asked for
+  NodeId node;                         // where they are, and the epoch of its arena
+  uint64_t epoch = 0;
+  SEER_FIELDS(KvOpened, op, lease, blocks, node, epoch)
+};
+/// Gives a lease back. `corrupt`: blocks whose bytes did not match their checksum; the node drops that copy.
+struct KvClose {
+  uint64_t lease = 0;
+  std::vector<BlockKey> corrupt;
+  SEER_FIELDS(KvClose, lease, corrupt)
+};
+
+/// Frees all blocks that only this owner keeps.
+struct KvRelease {
+  KvOwner owner;
+  SEER_FIELDS(KvRelease, owner)
+};
+/// KV below this weight version is refused and dropped from now on.
+struct KvBump {
+  WeightVersion version;
+  SEER_FIELDS(KvBump, version)
+};
+
+struct KvNodeReport {
+  NodeId node;
+  int64_t dram_capacity_bytes = 0, dram_used_bytes = 0, dram_peak_bytes = 0;
+  int64_t cold_capacity_bytes = 0, cold_used_bytes = 0;
+  int64_t spilled_bytes = 0, promoted_bytes = 0;
+  int64_t dropped_blocks = 0, corrupt_blocks = 0, refused_blocks = 0;
+  int64_t sealed_blocks = 0, opened_blocks = 0;
+  int64_t fetched_blocks = 0;  // from other nodes
+  int64_t cold_cpu_us = 0;
+  int64_t cold_failures = 0;  // reads and writes of the cold tier that failed, for lack of space or otherwise
+  SEER_FIELDS(KvNodeReport, node, dram_capacity_bytes, dram_used_bytes, dram_peak_bytes, cold_capacity_bytes,
+              cold_used_bytes, spilled_bytes, promoted_bytes, dropped_blocks, corrupt_blocks, refused_blocks,
+              sealed_blocks, opened_blocks, fetched_blocks, cold_cpu_us, cold_failures)
+};
+
+}  // namespace seer

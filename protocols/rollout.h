@@ -1,0 +1,71 @@
+// Rollout: what is asked for (groups of requests), how tokens are sampled, and how a request travels as chunks.
+// Plain data. Lengths are in tokens; times in microseconds of the actor clock.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "protocols/ids.h"
+
+namespace seer {
+
+/// Which log-probability comes with a sampled token. Processed: log-softmax(logits / temperature), what a trainer
+/// that divides its logits by the temperature computes. Raw: log-softmax(logits). Penalties and the top-k/top-p/min-p
+/// cut never enter it. At temperature 0 both are raw.
+enum class LogprobMode : uint8_t { kProcessed = 0, kRaw = 1 };
+
+struct SamplingParams {
+  float temperature = 1.0f;         // 0: greedy (lowest id wins a tie)
+  float top_p = 1.0f;               // (0, 1]; 1: off
+  int32_t top_k = 0;                // 0: off
+  float min_p = 0.0f;               // [0, 1); 0: off
+  float repetition_penalty = 1.0f;  // > 0; 1: off. Over prompt and output, as in Hugging Face
+  int64_t max_tokens = 1024;        // output tokens at most, the stop token included
+  std::vector<int32_t> stop_token_ids;
+  std::vector<std::string> stop;    // stop strings; needs a tokenizer. The match stays in the output
+  bool ignore_eos = false;
+  LogprobMode logprob_mode = LogprobMode::kProcessed;
+  SEER_FIELDS(SamplingParams, temperature, top_p, top_k, min_p, repetition_penalty, max_tokens, stop_token_ids, stop,
+              ignore_eos, logprob_mode)
+};
+
+/// A prompt and how many responses it wants.
+struct GroupSpec {
+  GroupId id;
+  std::vector<int32_t> prompt_ids;   // not empty
+  uint32_t samples = 0;              // group size
+  SamplingParams sampling;
+  std::vector<uint64_t> seeds;       // one per sample: hash of (run seed, group, sample)
+  std::vector<int64_t> known_tokens; // response lengths known beforehand, one per sample, for the `oracle` policy; or empty
+  SEER_FIELDS(GroupSpec, id, prompt_ids, samples, sampling, seeds, known_tokens)
+};
+
+/// Why a chunk gave up its instance.
+enum class ChunkEnd : uint8_t {
+  kFinished = 0,   // the response is complete
+  kChunkFull,      // chunk_tokens were generated
+  kYielded,        // KV ran short: the KV went to the pool
+  kPreempted,      // KV ran short: the KV was dropped and must be recomputed
+  kRejected,       // never started: the instance is full, or the chunk can never fit
+  kLost,           // its instance died or fell silent: what it had reported is kept, its KV is not
+};
+
+enum class FinishReason : uint8_t { kNone = 0, kStop, kLength, kAborted };
+constexpr const char* to_string(FinishReason r) {
+  switch (r) {
+    case FinishReason::kNone: return "none";
+    case FinishReason::kStop: return "stop";
+    case FinishReason::kLength: return "length";
+    case FinishReason::kAborted: return "abort";
+  }
+  return "unknown";
+}
+
+/// What a request needs to know to be offered to an engine is in its token log alone: any instance can go on with it.
+struct TokenLog {
+  std::vector<int32_t> prompt_ids;
+  std::vector<int32_t> output_ids;
+  SEER_FIELDS(TokenLog, prompt_ids, output_ids)
+};
+
+}  // namespace seer

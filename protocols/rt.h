@@ -1,0 +1,191 @@
+// rt: the actor runtime as Seer uses it: a thin layer over CAF 0.17.6, so that version-specific names are spelled here,
+// in the simulation world (actors/sim_world.h) and in the registration block (protocols/actors.h), and nowhere else.
+//
+// An actor is a State class with `using handle`, `kActorName`, a constructor State(self, args...) and make_behavior().
+// It is destroyed when the actor ends. Handlers run one at a time; they never block.
+#pragma once
+#include <caf/all.hpp>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "protocols/fields.h"
+#include "protocols/result.h"
+
+namespace seer::rt {
+
+// ---- interfaces --------------------------------------------------------------------------------------------------
+template <class In, class Out>
+using rpc = typename caf::replies_to<In>::template with<Out>;
+template <class In>
+using oneway = caf::reacts_to<In>;
+template <class... Signatures>
+using iface = caf::typed_actor<Signatures...>;
+
+using system = caf::actor_system;
+using down = caf::down_msg;
+
+// ---- time --------------------------------------------------------------------------------------------------------
+/// Microseconds of the actor clock: steady in production, virtual in simulation.
+template <class Self>
+int64_t now_us(Self* self) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(self->clock().now().time_since_epoch()).count();
+}
+
+// ---- sending -----------------------------------------------------------------------------------------------------
+template <class Self, class Dest, class Message>
+void tell(Self* self, const Dest& to, Message&& message) {
+  self->send(to, std::forward<Message>(message));
+}
+template <class Self, class Dest, class Message>
+void tell_after(Self* self, int64_t delay_us, const Dest& to, Message&& message) {
+  self->delayed_send(to, std::chrono::microseconds(delay_us), std::forward<Message>(message));
+}
+/// From threads that are not actors (an engine, a cold store, main).
+template <class Dest, class Message>
+void post(const Dest& to, Message&& message) {
+  caf::anon_send(to, std::forward<Message>(message));
+}
+
+/// Small control question, never work: pending requests are searched linearly. `timeout_us` bounds the silence of a peer.
+template <class Self, class Dest, class Message>
+auto ask(Self* self, const Dest& to, int64_t timeout_us, Message&& message) {
+  return self->request(to, std::chrono::microseconds(timeout_us), std::forward<Message>(message));
+}
+inline constexpr int64_t kControlTimeoutUs = 5'000'000;
+
+/// Asks every actor of a map the same question; `then` gets the list of answers in the order of the map. One that is
+/// silent or gone is left out.
+template <class List, class Self, class Map, class Question, class Then>
+void gather_then(Self* self, const Map& targets, const Question& question, Then then) {
+  struct Open {
+    std::map<typename Map::key_type, typename List::value_type> answers;
+    size_t count;
+    Then then;
+    void finish_one() {
+      if (--count > 0) return;
+      List list;
+      for (auto& [key, answer] : answers) list.push_back(std::move(answer));
+      then(std::move(list));
+    }
+  };
+  // One more than the questions: the last finish_one() below also covers an empty map.
+  auto open = std::make_shared<Open>(Open{{}, targets.size() + 1, std::move(then)});
+  for (const auto& [key, target] : targets)
+    ask(self, target, kControlTimeoutUs, question)
+        .then(
+            [open, id = key](typename List::value_type& answer) {
+              open->answers.emplace(id, std::move(answer));
+              open->finish_one();
+            },
+            [open](const caf::error&) { open->finish_one(); });
+  open->finish_one();
+}
+/// The same, as the answer of a handler.
+template <class List, class Self, class Map, class Question>
+caf::result<List> gather(Self* self, const Map& targets, const Question& question) {
+  auto promise = self->template make_response_promise<List>();
+  gather_then<List>(self, targets, question, [promise](List list) mutable { promise.deliver(std::move(list)); });
+  return promise;
+}
+
+// ---- class-style actors --------------------------------------------------------------------------------------------
+template <class State>
+struct cell {
+  std::unique_ptr<State> state;
+  const char* name = State::kActorName;
+};
+template <class State>
+using self_ptr = typename State::handle::template stateful_pointer<cell<State>>;
+
+template <class State, class Host, class... Args>
+typename State::handle spawn(Host& host, Args... args) {
+  return host.spawn(
+      // The unused argument is for CAF 0.17, which dereferences the null tuple of an empty argument list.
+      [](self_ptr<State> self, char, Args... xs) -> typename State::handle::behavior_type {
+        self->state.state = std::make_unique<State>(self, std::move(xs)...);
+        return self->state.state->make_behavior();
+      },
+      char{}, std::move(args)...);
+}
+
+/// The actor's own handle, without keeping it alive: for callbacks of threads that the actor owns.
+template <class State>
+std::function<void()> waker(self_ptr<State> self, std::function<void(const typename State::handle&)> wake) {
+  auto weak = caf::actor_cast<caf::weak_actor_ptr>(self->ctrl());
+  return [weak, wake = std::move(wake)] {
+    if (auto strong = weak.lock()) wake(caf::actor_cast<typename State::handle>(strong));
+  };
+}
+
+/// The state of a living actor, for tests on one thread.
+template <class State>
+State& look(const typename State::handle& handle) {
+  auto* self = dynamic_cast<self_ptr<State>>(caf::actor_cast<caf::abstract_actor*>(handle));
+  SEER_CHECK(self != nullptr, State::kActorName);
+  return *self->state.state;
+}
+
+// ---- lifetime ------------------------------------------------------------------------------------------------------
+template <class Handle>
+void stop(const Handle& handle) { caf::anon_send_exit(handle, caf::exit_reason::user_shutdown); }
+/// Ends an actor at once, as a crash would: for failure tests.
+template <class Handle>
+void kill(const Handle& handle) { caf::anon_send_exit(handle, caf::exit_reason::kill); }
+
+template <class Self, class Handle>
+void monitor(Self* self, const Handle& handle) { self->monitor(handle); }
+template <class Self, class F>
+void on_down(Self* self, F handler) { self->set_down_handler(std::move(handler)); }
+template <class Handle>
+bool is_source(const down& message, const Handle& handle) { return handle && message.source == handle.address(); }
+
+// ---- a world with real threads ---------------------------------------------------------------------------------------
+/// Config of an actor system for production: a central queue with sleeping workers (no polling between steps).
+struct config : caf::actor_system_config {
+  explicit config(size_t threads = 2) {
+    set("scheduler.policy", caf::atom("sharing"));
+    set("scheduler.max-threads", threads);
+    set("logger.console", caf::atom("none"));
+  }
+};
+
+/// The end of a thread that is no actor (main, a test) in talks with actors: it has a handle, and receives when it asks to.
+template <class Handle>
+class Inbox {
+ public:
+  explicit Inbox(system& sys) : self_(sys) {}
+  Handle handle() { return caf::actor_cast<Handle>(self_); }
+  /// Waits for one message, at most timeout_us, and gives it to the handler that takes it. False: none came.
+  template <class... Handlers>
+  bool receive(int64_t timeout_us, Handlers&&... handlers) {
+    bool got = true;
+    self_->receive(std::forward<Handlers>(handlers)...,
+                   caf::after(std::chrono::microseconds(timeout_us)) >> [&] { got = false; });
+    return got;
+  }
+  /// Asks and waits; `otherwise` where the peer is silent or gone.
+  template <class Answer, class Dest, class Question>
+  Answer ask(const Dest& to, Question question, Answer otherwise = {}) {
+    self_->request(to, std::chrono::microseconds(kControlTimeoutUs), std::move(question))
+        .receive([&](Answer& answer) { otherwise = std::move(answer); }, [](const caf::error&) {});
+    return otherwise;
+  }
+
+ private:
+  caf::scoped_actor self_;
+};
+
+}  // namespace seer::rt
+
+// Every struct with SEER_FIELDS is a message: all fields, in order.
+namespace seer {
+template <class Inspector, HasFields T>
+typename Inspector::result_type inspect(Inspector& f, T& x) {
+  return x.visit_fields([&](auto&... fields) { return f(caf::meta::type_name(T::kTypeName), fields...); });
+}
+}  // namespace seer

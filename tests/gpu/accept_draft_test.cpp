@@ -1,0 +1,56 @@
+#include "gpu/accept_draft.h"
+
+#include <doctest/doctest.h>
+
+#include <random>
+
+using namespace seer;
+
+namespace {
+
+std::vector<SampledToken> sampled_of(std::vector<int32_t> tokens) {
+  std::vector<SampledToken> sampled;
+  for (int32_t token : tokens) sampled.push_back({token, -0.5f * static_cast<float>(sampled.size())});
+  return sampled;
+}
+
+int32_t gained(std::vector<int32_t> draft, std::vector<int32_t> sampled) {
+  return acceptance_length(draft, sampled_of(std::move(sampled)));
+}
+
+}  // namespace
+
+TEST_CASE("accept draft: the tokens up to the first difference stand, and one more is gained") {
+  CHECK(gained({}, {5}) == 1);
+  CHECK(gained({1}, {5, 6}) == 1);
+  CHECK(gained({1, 2, 3}, {1, 2, 3, 4}) == 4);
+  CHECK(gained({1, 2, 3}, {1, 9, 3, 4}) == 2);
+  CHECK(gained({1, 2, 3}, {9, 2, 3, 4}) == 1);
+}
+
+TEST_CASE("accept draft: decoding with any drafts gives the tokens of decoding without") {
+  // The model of this test: the next token is a function of the tokens before it.
+  const auto next = [](const std::vector<int32_t>& tokens) {
+    return static_cast<int32_t>((tokens.back() * 7u + tokens.size() * 3u) % 4u);
+  };
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    CAPTURE(seed);
+    std::mt19937_64 rng(seed);
+    std::vector<int32_t> plain = {1}, drafted = {1};
+    while (plain.size() < 60) plain.push_back(next(plain));
+    while (drafted.size() < plain.size()) {
+      std::vector<int32_t> draft(rng() % 5);
+      for (size_t i = 0; i < draft.size(); ++i)
+        draft[i] =
+            rng() % 4 == 0 ? static_cast<int32_t>(rng() % 4) : plain[std::min(drafted.size() + i, plain.size() - 1)];
+      std::vector<int32_t> context = drafted, rows;
+      for (size_t i = 0; i <= draft.size(); ++i) {
+        rows.push_back(next(context));
+        if (i < draft.size()) context.push_back(draft[i]);
+      }
+      drafted.insert(drafted.end(), rows.begin(), rows.begin() + gained(draft, rows));
+    }
+    drafted.resize(plain.size());
+    REQUIRE(drafted == plain);
+  }
+}

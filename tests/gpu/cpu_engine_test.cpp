@@ -1,0 +1,287 @@
+// The engine's promise: the tokens, log-probabilities and KV of a sequence are the same bits, whatever runs beside it
+// and however it is cut. The reference is the plainest run: alone, one row per step, one thread, scalar kernels.
+#include "gpu/cpu_engine.h"
+
+#include <doctest/doctest.h>
+
+#include <random>
+
+#include "engine_runner.h"
+#include "tiny_model.h"
+
+namespace seer {
+namespace {
+
+std::shared_ptr<const Model> tiny(const std::string& kind, const std::string& dtype,
+                                  const nlohmann::json& changes = {}) {
+  TestFolder folder;
+  write_tiny_model(folder.path(), tiny_config(kind, changes.is_null() ? nlohmann::json::object() : changes), dtype, 7);
+  auto model = load_model(folder.path());
+  REQUIRE_MESSAGE(model.ok(), model.error().detail);
+  return *model;
+}
+
+EngineRunner make_runner(const std::shared_ptr<const Model>& model, CpuEngineConfig config) {
+  if (config.device_blocks == 0) config.device_blocks = 256;
+  auto engine = make_cpu_engine(model, config);
+  REQUIRE_MESSAGE(engine.ok(), engine.error().detail);
+  return EngineRunner(std::move(*engine));
+}
+
+std::vector<CpuIsa> isas() {
+  std::vector<CpuIsa> list;
+  for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512})
+    if (cpu_kernels(isa)) list.push_back(isa);
+  return list;
+}
+
+std::vector<int32_t> random_tokens(int count, int vocab, uint64_t seed) {
+  std::mt19937_64 rng(seed);
+  std::vector<int32_t> tokens(count);
+  for (int32_t& t : tokens) t = static_cast<int32_t>(rng() % vocab);
+  return tokens;
+}
+
+TestSequence sequence_of(std::vector<int32_t> tokens, uint64_t seed, const SamplingParams& sampling) {
+  TestSequence s;
+  s.tokens = std::move(tokens);
+  s.seed = seed;
+  s.sampling = std::make_shared<const SamplingParams>(sampling);
+  return s;
+}
+
+const SamplingParams kRandom;  // temperature 1, no cuts
+
+// The response and the KV of a prompt, one row per step.
+struct Reference {
+  std::vector<SampledToken> sampled;
+  std::vector<std::vector<std::byte>> blocks;
+};
+Reference reference(const std::shared_ptr<const Model>& model, KvType kv, const TestSequence& prompt, int count) {
+  EngineRunner runner = make_runner(model, {.kv_type = kv, .isa = CpuIsa::kScalar});
+  TestSequence s = prompt;
+  while (s.computed + 1 < static_cast<int64_t>(s.tokens.size())) runner.step({runner.plan(s, 1, 0)});
+  Reference r;
+  r.sampled = runner.decode(s, count);
+  for (DeviceBlockId b : s.blocks) r.blocks.push_back(runner.export_block(b));
+  return r;
+}
+
+// Computes what is uncomputed in random pieces, then decodes.
+std::vector<SampledToken> decode_chunked(EngineRunner& runner, TestSequence& s, int count, std::mt19937_64& rng) {
+  for (;;) {
+    const auto left = static_cast<int64_t>(s.tokens.size()) - s.computed;
+    const auto rows = std::min<int64_t>(left, 1 + static_cast<int64_t>(rng() % 40));
+    if (rows == left) break;
+    runner.step({runner.plan(s, rows, 0)});
+  }
+  return runner.decode(s, count);
+}
+
+TEST_CASE("cpu engine: every ISA, thread count and chunking gives the bits of one row at a time") {
+  for (const auto& [kind, dtype, kv] : {std::tuple{"qwen3", "BF16", KvType::kBf16},
+                                        {"qwen2", "BF16", KvType::kF32},
+                                        {"llama", "F32", KvType::kF32},
+                                        {"llama", "F16", KvType::kBf16}}) {
+    CAPTURE(kind);
+    CAPTURE(dtype);
+    const auto model = tiny(kind, dtype);
+    const TestSequence prompt = sequence_of(random_tokens(83, 96, 3), 11, kRandom);
+    const Reference want = reference(model, kv, prompt, 45);  // 128 tokens, of which the last is not computed
+    for (CpuIsa isa : isas()) {
+      for (int threads : {1, 2, 3, 4}) {
+        CAPTURE(static_cast<int>(isa));
+        CAPTURE(threads);
+        const uint64_t seed = static_cast<uint64_t>(threads) * 10 + static_cast<uint64_t>(isa);
+        CAPTURE(seed);
+        std::mt19937_64 rng(seed);
+        EngineRunner runner = make_runner(model, {.threads = threads, .kv_type = kv, .isa = isa});
+        std::shuffle(runner.free_blocks().begin(), runner.free_blocks().end(), rng);  // any block table
+        TestSequence s = prompt;
+        CHECK(decode_chunked(runner, s, 45, rng) == want.sampled);
+        REQUIRE(s.blocks.size() == want.blocks.size());
+        for (size_t i = 0; i < s.blocks.size(); ++i) CHECK(runner.export_block(s.blocks[i]) == want.blocks[i]);
+      }
+    }
+  }
+}
+
+TEST_CASE("cpu engine: a sequence does not notice the batch it is in") {
+  const auto model = tiny("qwen3", "BF16");
+  constexpr int kSequences = 9, kCount = 24;
+  std::vector<TestSequence> prompts;
+  std::vector<Reference> want;
+  for (int i = 0; i < kSequences; ++i) {
+    SamplingParams sampling = kRandom;
+    if (i % 3 == 1) sampling.top_p = 0.8f;
+    if (i % 3 == 2) sampling.repetition_penalty = 1.3f;
+    prompts.push_back(sequence_of(random_tokens(3 + 31 * i, 96, 100 + i), 1000 + i, sampling));
+    want.push_back(reference(model, KvType::kBf16, prompts[i], kCount));
+  }
+  for (uint64_t seed = 0; seed < 4; ++seed) {
+    CAPTURE(seed);
+    std::mt19937_64 rng(seed);
+    EngineRunner runner = make_runner(model, {.threads = 1 + static_cast<int>(seed), .device_blocks = 512});
+    std::vector<TestSequence> live = prompts;
+    std::vector<std::vector<SampledToken>> got(kSequences);
+    for (bool open = true; open;) {
+      open = false;
+      std::vector<SequenceStep> steps;
+      std::vector<int> of;
+      for (int i = 0; i < kSequences; ++i) {
+        if (static_cast<int>(got[i].size()) == kCount) continue;
+        open = true;
+        if (rng() % 4 == 0) continue;  // not every sequence in every step
+        const auto left = static_cast<int64_t>(live[i].tokens.size()) - live[i].computed;
+        const auto rows = std::min<int64_t>(left, 1 + static_cast<int64_t>(rng() % 100));
+        steps.push_back(runner.plan(live[i], rows, rows == left ? 1 : 0));
+        of.push_back(i);
+      }
+      if (steps.empty()) continue;
+      std::vector<size_t> order(steps.size());
+      std::iota(order.begin(), order.end(), 0);
+      std::shuffle(order.begin(), order.end(), rng);
+      std::vector<SequenceStep> shuffled;
+      for (size_t k : order) shuffled.push_back(steps[k]);
+      const StepResult result = runner.step(std::move(shuffled));
+      for (size_t k = 0; k < order.size(); ++k) {
+        for (const SampledToken& t : result.sampled[k]) {
+          got[of[order[k]]].push_back(t);
+          live[of[order[k]]].tokens.push_back(t.token);
+        }
+      }
+    }
+    for (int i = 0; i < kSequences; ++i) {
+      CAPTURE(i);
+      CHECK(got[i] == want[i].sampled);
+    }
+  }
+}
+
+TEST_CASE("cpu engine: verify rows give what decoding one by one gives, and rejected rows leave no trace") {
+  const auto model = tiny("qwen2", "BF16");
+  for (float penalty : {1.0f, 1.2f}) {
+    CAPTURE(penalty);
+    SamplingParams sampling = kRandom;
+    sampling.repetition_penalty = penalty;
+    const TestSequence prompt = sequence_of(random_tokens(29, 96, 5), 77, sampling);
+    constexpr int kCount = 60;
+    const Reference want = reference(model, KvType::kBf16, prompt, kCount);
+    std::mt19937_64 rng(9);
+    EngineRunner runner = make_runner(model, {.threads = 2});
+    TestSequence s = prompt;
+    std::vector<SampledToken> got = runner.decode(s, 1);
+    while (static_cast<int>(got.size()) < kCount) {
+      // Drafts are right with probability 3/4.
+      const int draft = static_cast<int>(rng() % 7);
+      TestSequence trial = s;
+      for (int i = 0; i < draft; ++i) {
+        const size_t at = got.size() + i;
+        const int32_t right = at < want.sampled.size() ? want.sampled[at].token : 0;
+        trial.tokens.push_back(rng() % 4 != 0 ? right : static_cast<int32_t>(rng() % 96));
+      }
+      const auto rows = static_cast<int32_t>(trial.tokens.size() - trial.computed);
+      const StepResult result = runner.step({runner.plan(trial, rows, rows)});
+      s.blocks = trial.blocks;
+      for (const SampledToken& t : result.sampled.at(0)) {
+        ++s.computed;
+        s.tokens.push_back(t.token);
+        got.push_back(t);
+        const size_t next = s.tokens.size() - 1;
+        if (next >= trial.tokens.size() || trial.tokens[next] != t.token) break;
+      }
+    }
+    got.resize(kCount);
+    CHECK(got == want.sampled);
+  }
+}
+
+TEST_CASE("cpu engine: prompt blocks may be shared, copied out, and continued on another engine") {
+  const auto model = tiny("qwen3", "BF16");
+  const std::vector<int32_t> prompt = random_tokens(64, 96, 21);
+  const TestSequence first = sequence_of(prompt, 1, kRandom), second = sequence_of(prompt, 2, kRandom);
+  const Reference want_first = reference(model, KvType::kBf16, first, 30),
+                  want_second = reference(model, KvType::kBf16, second, 30);
+
+  EngineRunner here = make_runner(model, {.threads = 2}), there = make_runner(model, {.isa = CpuIsa::kScalar});
+  CHECK(here.info().layout_hash == there.info().layout_hash);
+  TestSequence a = first;
+  CHECK(here.decode(a, 30) == want_first.sampled);
+  TestSequence b = second;  // reads the prompt's first three blocks as `first` wrote them
+  b.blocks.assign(a.blocks.begin(), a.blocks.begin() + 3);
+  b.computed = 48;
+  std::vector<SampledToken> got = here.decode(b, 10);
+
+  // Parked in the middle of a block, moved, continued.
+  for (DeviceBlockId& block : b.blocks) {
+    uint32_t crc = 0;
+    const std::vector<std::byte> bytes = here.export_block(block, &crc);
+    CHECK(crc == crc32c(bytes));
+    block = there.take_block();
+    CHECK(there.import_block(block, bytes, crc) == crc);
+    CHECK(there.export_block(block) == bytes);
+  }
+  for (const SampledToken& t : there.decode(b, 20)) got.push_back(t);
+  CHECK(got == want_second.sampled);
+}
+
+TEST_CASE("cpu engine: a block that arrives damaged is not written") {
+  const auto model = tiny("llama", "BF16");
+  EngineRunner runner = make_runner(model, {});
+  uint32_t crc = 0;
+  const std::vector<std::byte> before = runner.export_block(5, &crc);
+  std::vector<std::byte> damaged(before.size(), std::byte{0x55});
+  CHECK(runner.import_block(5, damaged, crc) != crc);
+  CHECK(runner.export_block(5) == before);
+}
+
+TEST_CASE("cpu engine: scored targets have the log-probabilities that sampling gave") {
+  const auto model = tiny("llama", "F32");
+  TestSequence s = sequence_of(random_tokens(20, 96, 1), 5, kRandom);
+  EngineRunner runner = make_runner(model, {.kv_type = KvType::kF32});
+  const std::vector<SampledToken> sampled = runner.decode(s, 300);  // more rows than one slab
+  TestSequence again = sequence_of(s.tokens, 0, kRandom);
+  again.tokens.pop_back();
+  SequenceStep step = runner.plan(again, static_cast<int64_t>(again.tokens.size()), 300);
+  for (const SampledToken& t : sampled) step.targets.push_back(t.token);
+  CHECK(runner.step({step}).sampled.at(0) == sampled);
+}
+
+TEST_CASE("cpu engine: what other rows or former owners left in a block cannot matter, not even NaN") {
+  const auto model = tiny("qwen3", "BF16");
+  const TestSequence prompt = sequence_of(random_tokens(21, 96, 8), 3, kRandom);
+  const Reference want = reference(model, KvType::kBf16, prompt, 6);
+  EngineRunner runner = make_runner(model, {.device_blocks = 4});
+  TestSequence s = prompt;
+  runner.step({runner.plan(s, 20, 0)});
+  // Positions from 20 on of the second block become NaN; the kernels must not read them.
+  std::vector<std::byte> bytes = runner.export_block(s.blocks[1]);
+  auto* values = reinterpret_cast<uint16_t*>(bytes.data());
+  for (size_t tile = 0; tile < bytes.size() / 1024; ++tile) {  // head_dim 16: K and V of a tile are 256 values each
+    for (size_t pair = 0; pair < 8; ++pair)
+      for (size_t at = 4; at < 16; ++at)
+        for (size_t j = 0; j < 2; ++j) values[tile * 512 + pair * 32 + at * 2 + j] = 0x7fc0;
+    for (size_t at = 4; at < 16; ++at)
+      for (size_t d = 0; d < 16; ++d) values[tile * 512 + 256 + at / 2 * 32 + d * 2 + at % 2] = 0x7fc0;
+  }
+  CHECK(runner.import_block(s.blocks[1], bytes, crc32c(bytes)) == crc32c(bytes));
+  CHECK(runner.decode(s, 6) == want.sampled);
+}
+
+TEST_CASE("cpu engine: a config that cannot work is one sentence") {
+  const auto model = tiny("llama", "BF16");
+  const auto error = [&](const CpuEngineConfig& config) { return make_cpu_engine(model, config).error(); };
+  // 2 layers x 2 heads x 16 positions x 16 dims x 2 (K, V) x 2 B
+  CHECK(error({.kv_bytes = 100}).detail ==
+        "cpu engine: kv_bytes is 100, one KV block of 16 tokens of this model needs 4096");
+  CHECK(error({.kv_bytes = -1}).code == Code::kInvalidArgument);
+  CHECK(error({.threads = 0}).code == Code::kInvalidArgument);
+  CHECK(error({.block_tokens = 24}).code == Code::kInvalidArgument);
+  CHECK(error({.device_blocks = 2'000'000'000, .block_tokens = 4096}).code == Code::kFull);
+  EngineRunner least = make_runner(model, {.device_blocks = 1});
+  TestSequence s = sequence_of({1, 2, 3}, 0, kRandom);
+  CHECK(least.decode(s, 5).size() == 5);
+}
+
+}  // namespace
+}  // namespace seer

@@ -1,0 +1,114 @@
+// EngineRunner: drives an Engine synchronously in tests, and keeps sequences with their block tables.
+#pragma once
+#include <algorithm>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <numeric>
+#include <vector>
+
+#include "gpu/cpu_engine.h"
+#include "protocols/kv.h"
+
+namespace seer {
+
+inline SamplingParams greedy_sampling() {
+  SamplingParams params;
+  params.temperature = 0.0f;
+  return params;
+}
+
+struct TestSequence {
+  std::vector<int32_t> tokens;  // all so far
+  int64_t computed = 0;         // of them, have their KV in `blocks`
+  std::vector<DeviceBlockId> blocks;
+  uint64_t seed = 0;
+  std::shared_ptr<const SamplingParams> sampling = std::make_shared<const SamplingParams>(greedy_sampling());
+};
+
+class EngineRunner {
+ public:
+  explicit EngineRunner(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {
+    free_.resize(static_cast<size_t>(engine_->info().device_blocks));
+    std::iota(free_.rbegin(), free_.rend(), 0);
+    engine_->set_notify([this] {
+      const std::lock_guard lock(mutex_);
+      ++ready_;
+      wake_.notify_one();
+    });
+  }
+
+  const EngineInfo& info() const { return engine_->info(); }
+
+  EngineResult run(EngineWork work) {
+    engine_->submit(std::move(work));
+    std::unique_lock lock(mutex_);
+    wake_.wait(lock, [this] { return ready_ > 0; });
+    --ready_;
+    return std::move(engine_->take_results().at(0));
+  }
+  StepResult step(std::vector<SequenceStep> sequences) {
+    return std::get<StepResult>(run(StepBatch{.id = ++id_, .sequences = std::move(sequences)}));
+  }
+
+  /// The next `rows` uncomputed tokens of a sequence, growing its block table; the last `sample_rows` are sampled.
+  SequenceStep plan(TestSequence& s, int64_t rows, int32_t sample_rows) {
+    SequenceStep step;
+    step.start = s.computed;
+    step.tokens.assign(s.tokens.begin() + s.computed, s.tokens.begin() + s.computed + rows);
+    s.computed += rows;
+    const auto block_tokens = static_cast<int64_t>(info().block_tokens);
+    while (static_cast<int64_t>(s.blocks.size()) * block_tokens < s.computed) s.blocks.push_back(take_block());
+    step.blocks = s.blocks;
+    step.sample_rows = sample_rows;
+    step.seed = s.seed;
+    step.sampling = s.sampling;
+    if (s.sampling->repetition_penalty != 1.0f) step.history.assign(s.tokens.begin(), s.tokens.begin() + step.start);
+    return step;
+  }
+
+  /// Decodes `count` tokens one by one after computing what is uncomputed in one piece.
+  std::vector<SampledToken> decode(TestSequence& s, int count) {
+    std::vector<SampledToken> out;
+    for (int i = 0; i < count; ++i) {
+      const auto rows = static_cast<int64_t>(s.tokens.size()) - s.computed;
+      const StepResult result = step({plan(s, rows, 1)});
+      out.push_back(result.sampled.at(0).at(0));
+      s.tokens.push_back(out.back().token);
+    }
+    return out;
+  }
+
+  std::vector<std::byte> export_block(DeviceBlockId block, uint32_t* crc = nullptr) {
+    std::vector<std::byte> bytes(static_cast<size_t>(info().block_bytes));
+    CopyBatch batch{
+        .id = ++id_, .direction = CopyBatch::Direction::kExport, .blocks = {{.block = block, .host = bytes}}};
+    const auto result = std::get<CopyResult>(run(std::move(batch)));
+    if (crc) *crc = result.crc32c.at(0);
+    return bytes;
+  }
+  /// Returns the checksum found.
+  uint32_t import_block(DeviceBlockId block, std::vector<std::byte> bytes, uint32_t crc) {
+    CopyBatch batch{.id = ++id_,
+                    .direction = CopyBatch::Direction::kImport,
+                    .blocks = {{.block = block, .host = bytes, .crc32c = crc}}};
+    return std::get<CopyResult>(run(std::move(batch))).crc32c.at(0);
+  }
+
+  DeviceBlockId take_block() {
+    const DeviceBlockId id = free_.back();
+    free_.pop_back();
+    return id;
+  }
+  std::vector<DeviceBlockId>& free_blocks() { return free_; }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  int ready_ = 0;
+  uint64_t id_ = 0;
+  std::vector<DeviceBlockId> free_;
+  std::unique_ptr<Engine> engine_;  // last: its thread calls notify
+};
+
+}  // namespace seer

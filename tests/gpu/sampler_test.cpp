@@ -1,0 +1,271 @@
+#include "gpu/sampler.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <set>
+
+#include "gpu/cpu/denormals.h"
+#include "gpu/cpu/exact_math.h"
+#include "gpu/philox.h"
+
+// SamplingParams by name: the fields left out have their defaults.
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
+
+using namespace seer;
+
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+std::vector<float> random_row(std::mt19937_64& rng, size_t count, float spread) {
+  std::normal_distribution<float> normal(0, spread);
+  std::vector<float> row(count);
+  for (float& x : row) x = normal(rng);
+  return row;
+}
+
+RowSample sample(std::vector<float> row, const SamplingParams& params, uint64_t seed = 1, int64_t position = 0,
+                 const std::vector<int32_t>& penalty_tokens = {}) {
+  return sample_row(row, params, seed, position, penalty_tokens);
+}
+
+// Tokens drawn over many positions.
+std::set<int32_t> tokens_seen(const std::vector<float>& row, const SamplingParams& params, int draws = 2000) {
+  std::set<int32_t> seen;
+  for (int i = 0; i < draws; ++i) seen.insert(sample(row, params, 3, i).token);
+  return seen;
+}
+
+// The obvious reference: full sorts, every token's weight in hand. Gives the tokens that may be drawn, ascending, with
+// their weights (0: cut away).
+std::vector<float> reference_weights(std::vector<float> row, const SamplingParams& params,
+                                     const std::vector<int32_t>& penalty_tokens) {
+  for (int32_t token : std::set<int32_t>(penalty_tokens.begin(), penalty_tokens.end()))
+    row[token] = row[token] > 0 ? row[token] / params.repetition_penalty : row[token] * params.repetition_penalty;
+  const float max = *std::max_element(row.begin(), row.end());
+  std::vector<float> weights;
+  for (float& x : row) weights.push_back(exact_exp(x = (x - max) / params.temperature));
+
+  std::vector<int32_t> order(row.size());
+  std::iota(order.begin(), order.end(), 0);
+  if (params.top_k > 0) {
+    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return row[a] > row[b]; });
+    order.resize(std::min(order.size(), static_cast<size_t>(params.top_k)));
+    std::sort(order.begin(), order.end());
+  }
+  if (params.top_p < 1) {
+    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return weights[a] > weights[b]; });
+    long double total = 0, mass = 0;
+    for (int32_t id : order) total += weights[id];
+    size_t count = 0;
+    do mass += weights[order[count++]];
+    while (count < order.size() && mass < static_cast<long double>(params.top_p) * total);
+    order.resize(count);
+  }
+  std::vector<float> kept(row.size());
+  for (int32_t id : order)
+    if (weights[id] >= params.min_p) kept[id] = weights[id];
+  return kept;
+}
+
+// True when `token` is where the cumulative weight passes u, give or take rounding.
+bool is_drawn(const std::vector<float>& weights, int32_t token, double u) {
+  if (weights[token] == 0) return false;
+  long double total = 0, before = 0;
+  for (float w : weights) total += w;
+  for (int32_t id = 0; id < token; ++id) before += weights[id];
+  const long double slack = 1e-12L * total;
+  return before <= u * total + slack && u * total <= before + weights[token] + slack;
+}
+
+}  // namespace
+
+TEST_CASE("sampler: random rows and parameters agree with the slow obvious reference") {
+  for (uint64_t seed = 1; seed <= 3000; ++seed) {
+    CAPTURE(seed);
+    std::mt19937_64 rng(seed);
+    const auto one_of = [&](auto... values) {
+      const std::common_type_t<decltype(values)...> all[] = {values...};
+      return all[rng() % sizeof...(values)];
+    };
+    const size_t count = rng() % 10 == 0 ? 4000 + rng() % 3000 : 1 + rng() % 400;
+    auto row = random_row(rng, count, one_of(0.01f, 1.0f, 5.0f, 30.0f));
+    if (rng() % 3 == 0)
+      for (float& x : row) x = std::round(x);  // ties
+    SamplingParams params;
+    params.temperature = one_of(1.0f, 0.6f, 1e-4f, 100.0f, 1.3f);
+    params.top_k = static_cast<int32_t>(one_of(0, 0, 1, 2, 20, 5000, static_cast<int>(1 + rng() % count)));
+    params.top_p = one_of(1.0f, 1.0f, 0.95f, 0.5f, 0.999f, 1e-6f);
+    params.min_p = one_of(0.0f, 0.0f, 0.05f, 0.9f, 1e-5f);
+    params.repetition_penalty = one_of(1.0f, 1.0f, 1.2f, 0.5f);
+    std::vector<int32_t> history(rng() % 50);
+    for (int32_t& token : history) token = static_cast<int32_t>(rng() % count);
+    REQUIRE(validate(params).ok());
+
+    const auto weights = reference_weights(row, params, history);
+    for (int64_t position = 0; position < 4; ++position) {
+      const RowSample got = sample(row, params, seed, position, history);
+      CAPTURE(got.token);
+      REQUIRE(is_drawn(weights, got.token, philox_uniform(seed, position)));
+      const float again = token_logprob(row, got.token, params);
+      REQUIRE(std::bit_cast<uint32_t>(again) == std::bit_cast<uint32_t>(got.logprob));
+    }
+  }
+}
+
+TEST_CASE("sampler: log-probabilities are those of the untouched logits, close to exact arithmetic") {
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    CAPTURE(seed);
+    std::mt19937_64 rng(seed);
+    const auto row = random_row(rng, 1 + rng() % 3000, 4.0f);
+    for (LogprobMode mode : {LogprobMode::kProcessed, LogprobMode::kRaw}) {
+      for (float temperature : {0.0f, 0.5f, 1.0f, 3.0f}) {
+        SamplingParams params{.temperature = temperature, .top_p = 0.9f, .top_k = 5, .repetition_penalty = 1.5f};
+        params.logprob_mode = mode;
+        const RowSample got = sample(row, params, seed, 0, {0});
+        const double t = temperature == 0 || mode == LogprobMode::kRaw ? 1.0 : static_cast<double>(temperature);
+        double sum = 0;
+        for (float x : row) sum += std::exp(static_cast<double>(x) / t);
+        const double expected = static_cast<double>(row[got.token]) / t - std::log(sum);
+        REQUIRE(static_cast<double>(got.logprob) == doctest::Approx(expected).epsilon(1e-6));
+        REQUIRE(token_logprob(row, got.token, params) == got.logprob);
+      }
+    }
+  }
+}
+
+TEST_CASE("sampler: the draws have the distribution of the softmax (chi-square)") {
+  std::mt19937_64 rng(11);
+  const auto row = random_row(rng, 30, 1.5f);
+  const auto weights = reference_weights(row, {}, {});
+  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+  const int draws = 200'000;
+  std::vector<int> seen(row.size());
+  for (int i = 0; i < draws; ++i) ++seen[sample(row, {}, static_cast<uint64_t>(i / 500), i % 500).token];
+  double chi_square = 0;
+  for (size_t id = 0; id < row.size(); ++id) {
+    const double expected = draws * static_cast<double>(weights[id]) / total;
+    chi_square += (seen[id] - expected) * (seen[id] - expected) / expected;
+  }
+  CAPTURE(chi_square);
+  CHECK(chi_square < 58.3);  // 29 degrees of freedom: 0.999 quantile
+  CHECK(chi_square > 10.0);  // 0.0004 quantile: too even is suspicious too
+}
+
+TEST_CASE("sampler: a whole row of a large vocabulary has the distribution of its softmax, in all of its parts") {
+  std::mt19937_64 rng(5);
+  const size_t count = 152'064;
+  const auto row = random_row(rng, count, 2.0f);
+  const auto weights = reference_weights(row, {}, {});
+  for (int64_t position = 0; position < 60; ++position) {
+    const RowSample got = sample(row, {}, 9, position);
+    REQUIRE(is_drawn(weights, got.token, philox_uniform(9, position)));
+  }
+}
+
+TEST_CASE("sampler: greedy takes the largest logit after the penalty, the lowest id of equal ones") {
+  const SamplingParams greedy{.temperature = 0.0f};
+  CHECK(sample({1, 3, 3, 2}, greedy).token == 1);
+  CHECK(sample({-0.0f, 0.0f, 1e-40f}, greedy).token == 0);
+  CHECK(sample({1, 3, 2.5f, 2}, {.temperature = 0.0f, .repetition_penalty = 2.0f}, 1, 0, {1, 1}).token == 2);
+  CHECK(sample({-1, -3, -2}, {.temperature = 0.0f, .repetition_penalty = 4.0f}, 1, 0, {0}).token == 2);
+}
+
+TEST_CASE("sampler: the penalty counts once for a token however often it occurs") {
+  CHECK(sample({4, 1.5f}, {.temperature = 0.0f, .repetition_penalty = 2.0f}, 1, 0, {0, 0, 0}).token == 0);
+}
+
+TEST_CASE("sampler: top-k keeps exactly k, of equal logits the lower ids") {
+  CHECK(tokens_seen({1, 2, 1, 1, 2}, {.top_k = 3}) == std::set<int32_t>{0, 1, 4});
+  CHECK(tokens_seen({1, 1, 1, 1}, {.top_k = 2}) == std::set<int32_t>{0, 1});
+  CHECK(tokens_seen({1, 1, 1, 1}, {.top_k = 100}) == std::set<int32_t>{0, 1, 2, 3});
+  std::vector<float> flat(5000, 1.0f);
+  CHECK(tokens_seen(flat, {.top_k = 3}) == std::set<int32_t>{0, 1, 2});
+}
+
+TEST_CASE("sampler: top-p keeps the fewest tokens whose share is reached, and at least one") {
+  const float half = std::log(0.5f), quarter = std::log(0.25f);
+  CHECK(tokens_seen({quarter, half, quarter}, {.top_p = 0.4f}) == std::set<int32_t>{1});
+  CHECK(tokens_seen({quarter, half, quarter}, {.top_p = 0.6f}) == std::set<int32_t>{0, 1});
+  CHECK(tokens_seen({quarter, half, quarter}, {.top_p = 0.8f}) == std::set<int32_t>{0, 1, 2});
+  CHECK(tokens_seen({quarter, half, quarter}, {.top_p = 1e-7f}) == std::set<int32_t>{1});
+  CHECK(tokens_seen({0, 0, 0, 0}, {.top_p = 0.5f}) == std::set<int32_t>{0, 1});
+  // Of the two that top-k leaves, the first has two thirds.
+  CHECK(tokens_seen({quarter, half, quarter}, {.top_p = 0.6f, .top_k = 2}) == std::set<int32_t>{1});
+}
+
+TEST_CASE("sampler: min-p is relative to the most probable token") {
+  const std::vector<float> row = {std::log(0.6f), std::log(0.32f), std::log(0.08f)};
+  CHECK(tokens_seen(row, {.min_p = 0.5f}) == std::set<int32_t>{0, 1});
+  CHECK(tokens_seen(row, {.min_p = 0.1f}) == std::set<int32_t>{0, 1, 2});
+  CHECK(tokens_seen(row, {.min_p = 0.99f}) == std::set<int32_t>{0});
+}
+
+TEST_CASE("sampler: a cold temperature is greedy, a hot one even") {
+  CHECK(tokens_seen({1, 3, 2.99f}, {.temperature = 1e-4f}) == std::set<int32_t>{1});
+  CHECK(tokens_seen({-1e30f, 1e30f, 3e38f}, {.temperature = 1e-4f}) == std::set<int32_t>{2});
+  CHECK(tokens_seen({0, 10, 30}, {.temperature = 100.0f}) == std::set<int32_t>{0, 1, 2});
+  CHECK(sample({0, 10}, {.temperature = 1e-4f}).logprob == 0.0f);
+}
+
+TEST_CASE("sampler: logits that are no numbers have their documented meaning") {
+  CHECK(tokens_seen({kNan, 1, -kInf, 1}, {}) == std::set<int32_t>{1, 3});
+  CHECK(tokens_seen({kInf, 1, kInf}, {}) == std::set<int32_t>{0, 2});
+  CHECK(tokens_seen({-kInf, kNan, -kInf}, {}) == std::set<int32_t>{0, 1, 2});
+  CHECK(tokens_seen({-kInf, kNan, -kInf}, {.top_p = 0.5f, .top_k = 2}) == std::set<int32_t>{0});
+  CHECK(sample({kNan, -kInf, -5}, {.temperature = 0.0f}).token == 2);
+  CHECK(sample({kNan, kNan}, {.temperature = 0.0f}).token == 0);
+  CHECK(sample({kNan, kInf, 1}, {.temperature = 0.0f, .repetition_penalty = 2.0f}, 1, 0, {0, 1}).token == 1);
+  const std::vector<float> row = {kNan, -kInf, 0};
+  CHECK(token_logprob(row, 0, {}) == -kInf);
+  CHECK(token_logprob(row, 1, {}) == -kInf);
+  CHECK(token_logprob(row, 2, {}) == 0.0f);
+}
+
+TEST_CASE("sampler: the result does not depend on the thread's denormal mode") {
+  for (uint64_t seed = 1; seed <= 500; ++seed) {
+    CAPTURE(seed);
+    std::mt19937_64 rng(seed);
+    auto row = random_row(rng, 1 + rng() % 60, 1e-38f);
+    for (const SamplingParams& params :
+         {SamplingParams{}, SamplingParams{.temperature = 0.0f}, SamplingParams{.temperature = 100.0f, .top_k = 3},
+          SamplingParams{.top_p = 0.5f, .min_p = 0.1f}}) {
+      const RowSample plain = sample(row, params, seed);
+      FlushDenormals flush;
+      const RowSample flushed = sample(row, params, seed);
+      REQUIRE(plain.token == flushed.token);
+      REQUIRE(std::bit_cast<uint32_t>(plain.logprob) == std::bit_cast<uint32_t>(flushed.logprob));
+    }
+  }
+}
+
+TEST_CASE("sampler: bad parameters are refused with the field, its value and what was expected") {
+  const auto refusal = [](const SamplingParams& params) {
+    const Status status = validate(params);
+    return status.ok() ? std::string("ok") : status.error().detail;
+  };
+  CHECK(refusal({}) == "ok");
+  CHECK(refusal({.temperature = 0.0f}) == "ok");
+  CHECK(refusal({.temperature = -1.0f}) ==
+        "sampling: temperature is -1, expected 0 (greedy) or a number from 0.0001 to 10000");
+  CHECK(refusal({.temperature = kNan}).starts_with("sampling: temperature is nan"));
+  CHECK(refusal({.top_p = 0.0f}) == "sampling: top_p is 0, expected a number above 0 and at most 1 (1: off)");
+  CHECK(refusal({.top_p = kNan}).starts_with("sampling: top_p"));
+  CHECK(refusal({.top_k = -1}) == "sampling: top_k is -1, expected 0 (off) or a count of tokens");
+  CHECK(refusal({.min_p = 1.0f}) == "sampling: min_p is 1, expected a number from 0 (off) to below 1");
+  CHECK(refusal({.repetition_penalty = 0.0f}) ==
+        "sampling: repetition_penalty is 0, expected a number from 0.01 to 100 (1: off)");
+  CHECK(refusal({.max_tokens = 0}) == "sampling: max_tokens is 0, expected at least 1");
+  CHECK(refusal({.stop_token_ids = {5, -2}}) == "sampling: stop_token_ids is -2, expected token ids, none below 0");
+  CHECK(refusal({.stop = {"a", ""}}) == "sampling: stop is \"\", expected strings that are not empty");
+  SamplingParams params;
+  params.logprob_mode = static_cast<LogprobMode>(7);
+  CHECK(refusal(params) == "sampling: logprob_mode is 7, expected 0 (processed) or 1 (raw)");
+}

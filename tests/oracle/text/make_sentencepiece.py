@@ -1,0 +1,31 @@
+"""Makes tests/gpu/data/text/sentencepiece: a small tokenizer.model and what Debian's python3-sentencepiece gives for it.
+
+    /usr/bin/python3 tests/oracle/text/make_sentencepiece.py      (after make_vectors.mjs, whose texts it takes)
+"""
+import io
+import json
+import pathlib
+
+import sentencepiece
+
+out = pathlib.Path(__file__).resolve().parents[2] / "gpu/data/text"
+texts = [v["text"] for v in json.loads((out / "qwen_like/vectors.json").read_text())]
+texts = [t for t in texts if "\0" not in t]  # Python's binding ends a text there
+
+model = io.BytesIO()
+sentencepiece.SentencePieceTrainer.train(
+    sentence_iterator=iter([line for t in texts for line in t.split("\n") if line.strip()]),
+    model_writer=model, model_type="bpe", vocab_size=600, byte_fallback=True, character_coverage=0.98,
+    normalization_rule_name="identity", user_defined_symbols=["<mask>"], num_threads=1, minloglevel=2)
+folder = out / "sentencepiece"
+folder.mkdir(exist_ok=True)
+(folder / "tokenizer.model").write_bytes(model.getvalue())
+(folder / "tokenizer_config.json").write_text('{"add_bos_token": true, "add_eos_token": false}\n')
+
+processor = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
+lines = []
+for text in texts:
+    ids = processor.encode(text)
+    lines.append(json.dumps({"text": text, "ids": ids, "decoded": processor.decode(ids)}, ensure_ascii=False))
+(folder / "vectors.json").write_text("[\n" + ",\n".join(lines) + "\n]\n")
+print(len(lines), "texts,", processor.get_piece_size(), "pieces")

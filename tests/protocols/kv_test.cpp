@@ -1,0 +1,107 @@
+#include <doctest/doctest.h>
+
+#include <random>
+#include <set>
+#include <string_view>
+
+#include "protocols/kv.h"
+
+using namespace seer;
+
+namespace {
+
+std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text.data(), text.size())); }
+
+/// CRC32C bit by bit, as its definition says.
+uint32_t slow_crc32c(std::span<const std::byte> bytes, uint32_t crc = 0) {
+  crc = ~crc;
+  for (std::byte b : bytes) {
+    crc ^= static_cast<uint32_t>(b);
+    for (int i = 0; i < 8; ++i) crc = (crc >> 1) ^ ((crc & 1) != 0 ? 0x82f63b78u : 0u);
+  }
+  return ~crc;
+}
+
+std::vector<int32_t> random_tokens(std::mt19937_64& rng, size_t count) {
+  std::vector<int32_t> tokens(count);
+  for (int32_t& t : tokens) t = static_cast<int32_t>(rng() % 150'000);
+  return tokens;
+}
+
+}  // namespace
+
+TEST_CASE("crc32c: known answers (RFC 3720, B.4)") {
+  CHECK(crc32c({}) == 0);
+  CHECK(crc32c(bytes_of("123456789")) == 0xe3069283u);
+  CHECK(crc32c(std::vector<std::byte>(32, std::byte{0})) == 0x8a9136aau);
+  CHECK(crc32c(std::vector<std::byte>(32, std::byte{0xff})) == 0x62a8ab43u);
+  std::vector<std::byte> rising, falling;
+  for (int i = 0; i < 32; ++i) rising.push_back(static_cast<std::byte>(i)), falling.push_back(static_cast<std::byte>(31 - i));
+  CHECK(crc32c(rising) == 0x46dd794eu);
+  CHECK(crc32c(falling) == 0x113fdb5cu);
+}
+
+TEST_CASE("crc32c: hardware, table and definition agree at every length and alignment, also in pieces") {
+  std::mt19937_64 rng(1);
+  std::vector<std::byte> bytes(700);
+  for (std::byte& b : bytes) b = static_cast<std::byte>(rng());
+  for (int i = 0; i < 2000; ++i) {
+    const size_t from = rng() % 16, length = rng() % (bytes.size() - from);
+    const auto part = std::span<const std::byte>(bytes).subspan(from, length);
+    const uint32_t start = i % 2 == 0 ? 0 : static_cast<uint32_t>(rng());
+    const uint32_t expected = slow_crc32c(part, start);
+    CHECK(crc32c(part, start) == expected);
+    CHECK(crc32c_portable(part, start) == expected);
+    const size_t cut = length == 0 ? 0 : rng() % length;
+    CHECK(crc32c(part.subspan(cut), crc32c(part.first(cut), start)) == expected);
+  }
+}
+
+TEST_CASE("prefix: extending in pieces is extending at once") {
+  std::mt19937_64 rng(2);
+  for (int i = 0; i < 200; ++i) {
+    const auto tokens = random_tokens(rng, rng() % 60);
+    const auto all = std::span<const int32_t>(tokens);
+    const size_t cut = tokens.empty() ? 0 : rng() % tokens.size();
+    CHECK(extend_prefix(extend_prefix({}, all.first(cut)), all.subspan(cut)) == extend_prefix({}, all));
+  }
+}
+
+TEST_CASE("block chain: as many blocks as the tokens need, the last one partial, each named by all tokens up to its end") {
+  std::mt19937_64 rng(3);
+  for (int i = 0; i < 300; ++i) {
+    const auto tokens = random_tokens(rng, rng() % 80);
+    const auto block_tokens = static_cast<uint32_t>(1 + rng() % 17);
+    const auto chain = block_chain(WeightVersion{9}, 77, tokens, block_tokens);
+    REQUIRE(chain.size() == (tokens.size() + block_tokens - 1) / block_tokens);
+    size_t end = 0;
+    for (size_t b = 0; b < chain.size(); ++b) {
+      CHECK(chain[b].tokens == std::min<size_t>(block_tokens, tokens.size() - end));
+      end += chain[b].tokens;
+      CHECK(chain[b].key.version == WeightVersion{9});
+      CHECK(chain[b].key.layout == 77);
+      CHECK(chain[b].key.prefix == extend_prefix({}, std::span<const int32_t>(tokens).first(end)));
+    }
+    CHECK(end == tokens.size());
+  }
+}
+
+TEST_CASE("block chain: chains are equal exactly as far as their tokens are") {
+  std::mt19937_64 rng(4);
+  for (int i = 0; i < 300; ++i) {
+    auto a = random_tokens(rng, 64), b = a;
+    const size_t differs = rng() % 64;
+    b[differs] ^= 1 << (rng() % 17);
+    const auto chain_a = block_chain(WeightVersion{1}, 1, a, 8), chain_b = block_chain(WeightVersion{1}, 1, b, 8);
+    for (size_t block = 0; block < 8; ++block) CHECK((chain_a[block].key == chain_b[block].key) == (block < differs / 8));
+  }
+}
+
+TEST_CASE("block chain: keys of other weights, layouts or positions never match") {
+  const std::vector<int32_t> same(64, 5);  // one token over and over: only the position differs
+  std::set<BlockKey> keys;
+  for (uint64_t version = 1; version <= 3; ++version)
+    for (uint64_t layout = 1; layout <= 3; ++layout)
+      for (const BlockRef& ref : block_chain(WeightVersion{version}, layout, same, 4)) keys.insert(ref.key);
+  CHECK(keys.size() == 3 * 3 * 16);
+}
