@@ -1,0 +1,171 @@
+#include "storage/block_index.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "protocols/check.h"
+
+namespace seer {
+
+bool BlockIndex::may_leave_dram(const Block& b) {
+  return b.state == BlockState::kSealed && b.leases == 0 && !b.owners.empty();
+}
+
+SpillPlace BlockIndex::place(const Block& b) {
+  return {b.owners.front(), b.prompt || b.owners.size() > 1, b.index};
+}
+
+template <class F>
+void BlockIndex::change(Block& block, F&& change) {
+  if (may_leave_dram(block)) order_.remove(place(block));
+  change();
+  if (may_leave_dram(block)) order_.add(place(block), block.key);
+}
+
+Block* BlockIndex::find(const BlockKey& key) {
+  const auto it = blocks_.find(key);
+  return it == blocks_.end() ? nullptr : it->second.get();
+}
+const Block* BlockIndex::find(const BlockKey& key) const {
+  const auto it = blocks_.find(key);
+  return it == blocks_.end() ? nullptr : it->second.get();
+}
+
+Block* BlockIndex::in_slot(uint32_t slot) {
+  const auto it = slots_.find(slot);
+  return it == slots_.end() ? nullptr : it->second;
+}
+
+Block& BlockIndex::add(const BlockRef& ref, uint32_t index, bool prompt) {
+  auto& owned = blocks_[ref.key];
+  SEER_CHECK(owned == nullptr, ref.key);
+  owned = std::make_unique<Block>();
+  owned->key = ref.key;
+  owned->tokens = ref.tokens;
+  owned->index = index;
+  owned->prompt = prompt;
+  ++counts_.by_state[static_cast<int>(BlockState::kFree)];
+  apply(*owned, BlockEvent::kReserve);
+  return *owned;
+}
+
+void BlockIndex::remove(Block& block) {
+  SEER_CHECK(block.state == BlockState::kFree, block.key, block.state);
+  SEER_CHECK(block.owners.empty(), block.key);
+  SEER_CHECK(!block.has_outstanding_operation(), block.key);
+  SEER_CHECK(block.slot == kNoSlot, block.key, block.slot);
+  set_cold_copy(block, false);
+  --counts_.by_state[static_cast<int>(BlockState::kFree)];
+  const BlockKey key = block.key;  // `block` dies with the entry
+  blocks_.erase(key);
+}
+
+void BlockIndex::apply(Block& block, BlockEvent event) {
+  const auto next = next_state(block.state, event);
+  SEER_CHECK(next.has_value(), block.key, block.state, event);
+  change(block, [&] {
+    --counts_.by_state[static_cast<int>(block.state)];
+    block.state = *next;
+    ++counts_.by_state[static_cast<int>(block.state)];
+  });
+}
+
+void BlockIndex::set_slot(Block& block, uint32_t slot) {
+  if (block.slot != kNoSlot) slots_.erase(block.slot);
+  block.slot = slot;
+  if (slot == kNoSlot) return;
+  const bool added = slots_.emplace(slot, &block).second;
+  SEER_CHECK(added, slot);
+}
+
+void BlockIndex::set_cold_copy(Block& block, bool has) {
+  counts_.cold += static_cast<int64_t>(has) - static_cast<int64_t>(block.has_cold_copy);
+  block.has_cold_copy = has;
+}
+
+void BlockIndex::add_lease(Block& block) {
+  change(block, [&] {
+    if (block.leases++ == 0) ++counts_.leased;
+  });
+}
+
+void BlockIndex::drop_lease(Block& block) {
+  SEER_CHECK(block.leases > 0, block.key);
+  change(block, [&] {
+    if (--block.leases == 0) --counts_.leased;
+  });
+}
+
+Block* BlockIndex::retain(OwnerId owner, Block& block) {
+  Block*& held = owners_[owner].chain[block.index];
+  if (held == &block) return nullptr;
+  Block* const before = std::exchange(held, &block);
+  change(block, [&] { block.owners.push_back(owner); });
+  if (before == nullptr) return nullptr;
+  change(*before, [&] { std::erase(before->owners, owner); });
+  return before->owners.empty() ? before : nullptr;
+}
+
+bool BlockIndex::release(OwnerId owner, Block& block) {
+  const auto it = owners_.find(owner);
+  SEER_CHECK(it != owners_.end(), owner);
+  const size_t erased = it->second.chain.erase(block.index);
+  SEER_CHECK(erased == 1, owner, block.key);
+  change(block, [&] { std::erase(block.owners, owner); });
+  return block.owners.empty();
+}
+
+std::vector<Block*> BlockIndex::release_all(OwnerId owner) {
+  std::vector<Block*> orphans;
+  for (Block* block : held_from(owner, 0))
+    if (release(owner, *block)) orphans.push_back(block);
+  owners_.erase(owner);
+  order_.forget(owner);
+  return orphans;
+}
+
+void BlockIndex::forget_idle_owners() {
+  for (auto it = owners_.begin(); it != owners_.end();) {
+    if (!it->second.chain.empty()) {
+      ++it;
+      continue;
+    }
+    order_.forget(it->first);
+    it = owners_.erase(it);
+  }
+}
+
+std::vector<Block*> BlockIndex::held_from(OwnerId owner, uint32_t index) const {
+  std::vector<Block*> held;
+  const auto it = owners_.find(owner);
+  if (it == owners_.end()) return held;
+  const auto& chain = it->second.chain;
+  for (auto at = chain.lower_bound(index); at != chain.end(); ++at) held.push_back(at->second);
+  std::reverse(held.begin(), held.end());
+  return held;
+}
+
+bool BlockIndex::holds(OwnerId owner, const Block& block) const {
+  return std::find(block.owners.begin(), block.owners.end(), owner) != block.owners.end();
+}
+
+void BlockIndex::set_urgency(OwnerId owner, Urgency urgency) {
+  owners_[owner].urgency = urgency;
+  order_.set_urgency(owner, urgency);
+}
+
+Urgency BlockIndex::urgency(OwnerId owner) const {
+  const auto it = owners_.find(owner);
+  return it == owners_.end() ? Urgency{} : it->second.urgency;
+}
+
+void BlockIndex::for_each_owned(const std::function<void(OwnerId, Block&)>& visit) {
+  for (auto& [owner, data] : owners_)
+    for (auto& [index, block] : data.chain) visit(owner, *block);
+}
+
+void BlockIndex::for_each_unordered(const std::function<void(Block&)>& visit) {
+  for (auto& [key, block] : blocks_) visit(*block);
+}
+
+}  // namespace seer

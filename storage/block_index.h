@@ -1,0 +1,116 @@
+// BlockIndex: which KV blocks this node holds, in which state and tier, who owns them and who is reading them; and, from
+// that, which of them may leave DRAM (SpillOrder). Pure data, no I/O and no memory of blocks. Used by KvTiers only.
+// Single owner, not thread-safe.
+//
+// Invariants:
+//  (1) a block has owners, or it is QUARANTINED and waits for its last operation: nothing else is kept;
+//  (2) a block stands in the spill order exactly while it is SEALED, owned and not leased;
+//  (3) an owner holds at most one block per chain index; holding another one there lets go of the first (a partial tail
+//      block that was filled up has a new name);
+//  (4) a slot belongs to at most one block; blocks with a slot == slots taken in the arena.
+#pragma once
+#include <array>
+#include <functional>
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "storage/kv_lifecycle.h"
+#include "storage/spill_order.h"
+
+namespace seer {
+
+using WriteToken = Id<struct WriteTokenTag>;  // permission to fill one slot once; never reused
+using LeaseId = Id<struct LeaseTag>;          // of the blocks of one open(); never reused
+using OpenId = Id<struct OpenTag>;            // an open() whose cold reads are not finished
+
+inline constexpr uint32_t kNoSlot = 0xffffffffu;
+
+struct Block {
+  BlockKey key;
+  uint32_t tokens = 0;
+  uint32_t index = 0;            // in the chain of every owner
+  BlockState state = BlockState::kFree;
+  uint32_t slot = kNoSlot;
+  uint32_t crc32c = 0;           // known once sealed
+  bool has_cold_copy = false;    // stays valid while the block is in DRAM too: blocks never change
+  bool prompt = false;
+  bool writing = false;          // a write token is out, even if the block is quarantined
+  bool in_cold_io = false;       // the cold store is reading or writing the slot
+  uint32_t leases = 0;
+  WriteToken token;
+  std::vector<OwnerId> owners;   // in the order in which they came; the first one keeps the block
+  std::vector<OpenId> waiting;   // opens that wait until the block is back in DRAM
+  uint64_t promote_ticket = 0;   // place in the queue for a slot; 0: not queued
+
+  bool has_outstanding_operation() const { return writing || in_cold_io || leases > 0; }
+};
+
+class BlockIndex {
+ public:
+  struct Counts {
+    std::array<int64_t, kBlockStateCount> by_state{};
+    int64_t leased = 0;  // blocks with at least one lease
+    int64_t cold = 0;    // blocks with a copy in the cold tier
+  };
+
+  Block* find(const BlockKey& key);
+  const Block* find(const BlockKey& key) const;
+  Block* in_slot(uint32_t slot);
+
+  /// A new block, RESERVED, without owner. REQUIRES: the key is not here.
+  Block& add(const BlockRef& ref, uint32_t index, bool prompt);
+  /// Forgets a FREE block. REQUIRES: no owner, no operation, no slot.
+  void remove(Block& block);
+
+  void apply(Block& block, BlockEvent event);  // REQUIRES: allowed by next_state()
+  void set_slot(Block& block, uint32_t slot);  // kNoSlot: gives it up
+  void set_cold_copy(Block& block, bool has);
+  void add_lease(Block& block);
+  void drop_lease(Block& block);
+
+  /// The owner holds the block from now on. Returns the block it held at that index before, if that now has no owner.
+  Block* retain(OwnerId owner, Block& block);
+  /// Lets go of one block: true if it now has no owner.
+  bool release(OwnerId owner, Block& block);
+  /// Lets go of everything and forgets the owner. Returns the blocks that now have no owner, tail first.
+  std::vector<Block*> release_all(OwnerId owner);
+  /// Forgets the owners that hold nothing.
+  void forget_idle_owners();
+  /// Blocks that an owner holds from this chain index on, tail first.
+  std::vector<Block*> held_from(OwnerId owner, uint32_t index) const;
+  bool holds(OwnerId owner, const Block& block) const;
+
+  void set_urgency(OwnerId owner, Urgency urgency);
+  Urgency urgency(OwnerId owner) const;
+
+  const SpillOrder& spill_order() const { return order_; }
+  const Counts& counts() const { return counts_; }
+  int64_t block_count() const { return static_cast<int64_t>(blocks_.size()); }
+  int64_t owner_count() const { return static_cast<int64_t>(owners_.size()); }
+  /// Every owned block, by owner and chain index (a shared block comes up once per owner).
+  void for_each_owned(const std::function<void(OwnerId, Block&)>& visit);
+  /// Every block, in no order: only for what does not depend on it.
+  void for_each_unordered(const std::function<void(Block&)>& visit);
+
+ private:
+  struct Owner {
+    Urgency urgency;
+    std::map<uint32_t, Block*> chain;  // by index; may have gaps: other nodes hold those
+  };
+  static bool may_leave_dram(const Block& block);
+  static SpillPlace place(const Block& block);
+  /// Runs `change` with the block out of the spill order, and puts it back if it still belongs there.
+  template <class F>
+  void change(Block& block, F&& change);
+
+  // By key for lookups only: its order depends on hashing, so that nothing may be decided by walking over it.
+  std::unordered_map<BlockKey, std::unique_ptr<Block>> blocks_;
+  std::unordered_map<uint32_t, Block*> slots_;
+  std::map<OwnerId, Owner> owners_;
+  SpillOrder order_;
+  Counts counts_;
+};
+
+}  // namespace seer

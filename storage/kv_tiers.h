@@ -1,0 +1,240 @@
+// KvTiers: the DRAM and cold tiers of one node put together. kv_node_actor owns one and translates messages into its
+// calls; instances of the machine read and write the slots they were granted or leased directly in the shared HostArena.
+// Event-driven: no call blocks. Single owner, not thread-safe: every call, and every function handed to hooks.post, runs
+// on the owner's thread. Deterministic: the same calls and completions give the same grants.
+//
+// WRITING  reserve() answers per block. Granted: fill arena.span(slot) with block_bytes, then seal(token, crc32c of them),
+//          or abort(token) when giving up: until one of the two is called the slot stays taken, whatever happens to the
+//          owner or the weights. Both promise that the writer does not touch the slot any more. A token ends once; later
+//          completions with it are kStale and do nothing.
+// READING  open() leases the longest prefix of the keys that is here; what lies in the cold tier is read back first, so
+//          the answer comes by callback, always through hooks.post, never from inside open(). Blocks do not move or change
+//          until close(lease); a result with blocks must be closed even if nobody wants it any more.
+// OWNING   A block lives while an owner holds it. reserve() retains blocks that are here for the owner; opening does not.
+//          release(owner) frees at once what nobody else holds (what is being read, written or copied: as soon as that
+//          ends; until then its key is answered with kLater).
+// NO ROOM  In this order: blocks that also have a cold copy give up their slot; others are spilled in SpillOrder (whole
+//          chains, tail first); when there is no cold tier, or it is full, parked chains whose next use is further than
+//          that of whoever asks are dropped, tail first, with their cold rest (hooks.lost names the blocks). kLater: room
+//          is on the way, try again when hooks.room is called. kRefused: nothing will make room, do without: an owner that
+//          finds blocks missing re-prefills them. Running owners and prompts are spilled if need be, never dropped.
+// WEIGHTS  After bump_version(v) nothing below v is granted, sealed or opened, and its data is gone.
+//
+// Invariants (check_invariants()): slots taken == blocks with a slot <= slot_count; a slot is not reused while a write,
+// read or cold transfer of it is outstanding; cold_used_bytes == bytes of blocks with a cold copy; when all owners have
+// been released and all operations have ended nothing is left; no open crosses weight versions.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "storage/block_index.h"
+#include "storage/cold_store.h"
+#include "storage/host_arena.h"
+
+namespace seer {
+
+struct KvTiersConfig {
+  int64_t spill_batch_bytes = 32 << 20;  // written to the cold tier together: one file of it, so that it is freed together
+  int32_t spill_batches_max = 2;         // in flight at most
+  int32_t reads_max = 4;                 // batches being read back at most, each up to spill_batch_bytes
+  double free_share = 0.05;              // parked blocks are spilled ahead of need to keep this share of the slots free
+  int32_t cold_retry_reserves = 64;      // after the cold tier refused, it is tried again at every so many reserves that
+                                         // lack room, in case others freed space; space freed by erasing is used at once
+  int32_t opens_max = 4096;              // opens waiting for cold reads; beyond that only what is in DRAM is answered
+};
+
+struct KvTiersHooks {
+  /// Hands a function to the owner's thread, to be run there later. Called from any thread, also the cold store's.
+  std::function<void(std::function<void()>)> post;
+  /// Called through post after reserve() had answered kLater: the situation changed, ask again. May be empty.
+  std::function<void()> room = {};
+  /// Called at once, in the middle of other calls (so only take a note): this block was here and now must be computed
+  /// again: dropped for room or corrupt. Not called for released or outdated blocks. May be empty.
+  std::function<void(const BlockKey&)> lost = {};
+};
+
+struct ReserveOptions {
+  uint32_t first_index = 0;  // place of the first given block in the owner's whole chain
+  bool prompt = false;       // blocks of a group's prompt: they leave DRAM last
+};
+
+struct Reservation {
+  enum class Kind : uint8_t {
+    kHere,     // the block is here, or another writer is at it: held for the owner, nothing to write
+    kGranted,  // write it: slot, generation and token are set
+    kLater,    // no room now, but some is on the way: see hooks.room
+    kRefused,  // not now and not by waiting: weights too old, no room to be had, or a wrong chain index
+  };
+  Kind kind = Kind::kRefused;
+  uint32_t slot = kNoSlot;
+  uint64_t generation = 0;
+  WriteToken token;
+};
+
+struct OpenBlock {
+  BlockKey key;
+  uint32_t slot = kNoSlot;
+  uint64_t generation = 0;
+  uint32_t crc32c = 0;  // what the writer computed
+  uint32_t tokens = 0;
+};
+
+struct OpenResult {
+  Status status;                  // kStale: the weights changed; blocks is empty then
+  LeaseId lease;                  // of all blocks; 0 if there are none
+  std::vector<OpenBlock> blocks;  // the longest prefix of the keys that could be had
+};
+
+/// What a prefix of keys would find.
+struct ProbeResult {
+  uint32_t dram_blocks = 0;
+  uint32_t cold_blocks = 0;  // in the cold tier only
+};
+
+struct KvTiersStats {
+  int64_t dram_capacity_bytes = 0;
+  int64_t dram_used_bytes = 0;         // slots taken, quarantined ones included
+  int64_t dram_peak_bytes = 0;
+  int64_t dram_quarantined_bytes = 0;
+  int64_t cold_used_bytes = 0;
+  int64_t spilled_bytes = 0;           // written to the cold tier, in all
+  int64_t promoted_bytes = 0;          // read back
+  int64_t reserved = 0;                // blocks, in all: granted to writers
+  int64_t sealed = 0;
+  int64_t aborted = 0;
+  int64_t stale_completions = 0;       // seal or abort of a token that had ended, or of discarded blocks
+  int64_t later_blocks = 0;
+  int64_t refused_blocks = 0;
+  int64_t dropped_blocks = 0;          // given up for room
+  int64_t corrupt_blocks = 0;          // bytes that differed from their checksum
+  int64_t cold_errors = 0;             // cold reads and writes that failed otherwise
+  int64_t cold_full = 0;               // cold writes refused for lack of space
+  int64_t opens = 0;
+  int64_t open_asked_blocks = 0;
+  int64_t open_hit_blocks = 0;         // answered
+  int64_t open_cold_blocks = 0;        // of them, had to be read back
+  int64_t open_cut = 0;                // opens answered with less than was here, for lack of slots or by a bad read
+};
+
+class KvTiers {
+ public:
+  /// `cold` may be null: no cold tier. The arena must be empty and used by this KvTiers alone for taking slots.
+  KvTiers(const KvTiersConfig& config, std::shared_ptr<HostArena> arena, std::unique_ptr<ColdStore> cold,
+          KvTiersHooks hooks);
+  ~KvTiers();
+
+  /// Asks for places for the blocks of an owner, chain[0] being its block number options.first_index. One answer per
+  /// block, in order. After the first kLater or kRefused only blocks that are here are answered otherwise, so that what
+  /// is granted is a prefix of what is missing.
+  std::vector<Reservation> reserve(OwnerId owner, std::span<const BlockRef> chain, const ReserveOptions& options = {});
+  Status seal(WriteToken token, uint32_t crc32c);
+  Status abort(WriteToken token);
+
+  /// All keys must have one weight version. `owner` is who reads: its own blocks are not dropped to make room for it.
+  void open(OwnerId owner, std::span<const BlockKey> keys, std::function<void(OpenResult)> done);
+  /// kStale: not an open lease.
+  Status close(LeaseId lease);
+  /// The bytes of a block did not match its checksum when they were read in DRAM: nobody gets it any more. To be called
+  /// before its lease is closed.
+  void report_corrupt(const BlockKey& key);
+  /// What open() would find; changes nothing.
+  ProbeResult probe(std::span<const BlockKey> keys) const;
+
+  void release(OwnerId owner);
+  /// Pinned while it runs; next_use ranks parked owners (larger = later). Kept until release(owner).
+  void set_urgency(OwnerId owner, Urgency urgency);
+  void pin(OwnerId owner) { set_urgency(owner, {.pinned = true}); }
+  void unpin(OwnerId owner, uint64_t next_use) { set_urgency(owner, {.pinned = false, .next_use = next_use}); }
+
+  /// REQUIRES: v does not go back.
+  void bump_version(WeightVersion v);
+  WeightVersion version() const { return version_; }
+
+  KvTiersStats stats() const;
+  ColdStoreStats cold_stats() const { return cold_ != nullptr ? cold_->stats() : ColdStoreStats{}; }
+  const HostArena& arena() const { return *arena_; }
+  /// Nothing is held, read, written or copied.
+  bool is_drained() const;
+  void check_invariants();
+
+ private:
+  struct OpenOp {
+    OwnerId owner;
+    std::vector<Block*> blocks;  // each leased; cut when one is lost
+    size_t missing = 0;          // of them, not in DRAM yet
+    std::function<void(OpenResult)> done;
+  };
+
+  // Writing.
+  Reservation grant(OwnerId owner, const BlockRef& ref, uint32_t index, bool prompt);
+  Block* end_write(WriteToken token);
+
+  // Reading.
+  void finish_open(OpenId id);
+  void fail_open(OpenId id);                       // kStale. REQUIRES: it has no blocks
+  void deliver(std::function<void(OpenResult)> done, OpenResult result);
+  void shorten_open(OpenId id, size_t length);
+  void cut_open(OpenId id, size_t length);         // shortens it, and ends it when nothing is missing any more
+  void cut_opens_at(Block& block);                 // those that wait for the block
+  void cut_last_open();                            // takes the tail of one that waits for a slot
+  void leave_promote_queue(Block& block);
+
+  // Owning.
+  void release_from_all(Block& block);
+  void discard(Block& block);                      // REQUIRES: no owner
+  void drain(Block& block);                        // frees a QUARANTINED block if nothing is outstanding
+  void free_slot(Block& block);
+  void forget_cold_copy(Block& block);
+  void flush_erases();
+  void lose(Block& block);                         // for all its owners
+
+  // Room.
+  void advance();                                  // after every event: slots for opens, spills, the room hook
+  void serve_opens();
+  void make_room(int64_t slots, OwnerId for_owner, const Urgency& for_urgency);
+  void spill(int64_t slots, SpillClass up_to);     // until so many slots are free, or will be
+  bool submit_spill(const std::vector<Block*>& batch);
+  void on_spilled(const std::vector<uint32_t>& slots, const std::vector<Status>& statuses);
+  void drop_cold_duplicates();
+  bool drop_next_chain(OwnerId for_owner, const Urgency& for_urgency);
+  void promote_queued();
+  void on_promoted(const std::vector<uint32_t>& slots, const std::vector<Status>& statuses,
+                   const std::vector<uint32_t>& crcs);
+  bool cold_writable() const { return cold_ != nullptr && !cold_full_; }
+  bool room_is_under_way() const;
+  int64_t free_for_writers() const;                // slots not promised to opens
+  int64_t free_soon() const;                       // counting those being spilled
+  void note_peak();
+
+  const KvTiersConfig config_;
+  KvTiersHooks hooks_;
+  std::shared_ptr<HostArena> arena_;
+  BlockIndex index_;
+  WeightVersion version_;
+
+  uint64_t last_token_ = 0, last_lease_ = 0, last_open_ = 0, last_promote_ = 0;
+  std::map<WriteToken, Block*> writes_;
+  std::map<LeaseId, std::vector<Block*>> leases_;
+  std::map<OpenId, OpenOp> opens_;
+  std::map<uint64_t, Block*> promote_queue_;  // SPILLED blocks that opens wait for, oldest first
+  int64_t spilling_slots_ = 0;                // slots that come free when the writes in flight succeed
+  int32_t spills_in_flight_ = 0;
+  int32_t reads_in_flight_ = 0;
+  int64_t wanted_slots_ = 0;                  // of writers that were told kLater
+  bool slot_freed_ = false;                   // since the last kLater
+  bool cold_full_ = false;                    // the last write was refused and nothing was erased since
+  int32_t asked_while_full_ = 0;
+  std::vector<BlockKey> erased_;              // copies to be erased at the end of this call
+  KvTiersStats stats_;
+
+  std::shared_ptr<KvTiers*> self_;            // completions that come after our end find it empty
+  // Last, so that it goes first: its thread reads and writes slots of the arena.
+  std::unique_ptr<ColdStore> cold_;
+};
+
+}  // namespace seer

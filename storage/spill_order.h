@@ -1,0 +1,93 @@
+// SpillOrder: which block leaves DRAM next when room is short. It holds exactly the blocks that may leave (sealed, nobody
+// reads them), grouped by the owner that keeps them. Used by BlockIndex only. Pure data; O(log n) per call, n = blocks.
+// Single owner, not thread-safe.
+//
+// Order of the groups, first to leave first (blocks of released owners are not here: they are freed at once):
+//   1. parked:        own blocks of an owner that does not run; the one whose next use is furthest goes first
+//   2. running:       own blocks of a pinned owner. Its engine still has them in device memory, so that a copy which went
+//                     to the cold tier is only missed when the chunk ends
+//   3. shared:        prompts, and blocks with several owners: one read back serves many. Furthest next use first
+//   4. shared, running
+// Within a group the block with the largest chain index goes first, so that what remains is a prefix. Ties fall to the
+// smaller owner id: the order is total and the same on every run.
+#pragma once
+#include <compare>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "protocols/kv.h"
+
+namespace seer {
+
+/// Who wants blocks to be kept: a request, or the prompt of a group (the value of a KvOwner).
+using OwnerId = Id<struct OwnerTag>;
+
+/// How soon an owner needs its blocks.
+struct Urgency {
+  bool pinned = false;    // runs at present
+  uint64_t next_use = 0;  // rank given by the scheduler: larger = used later
+  bool operator==(const Urgency&) const = default;
+};
+
+enum class SpillClass : uint8_t { kParked = 0, kRunning, kShared, kSharedRunning };
+
+struct SpillCandidate {
+  BlockKey key;
+  OwnerId owner;
+  SpillClass spill_class = SpillClass::kParked;
+  uint64_t next_use = 0;
+};
+
+/// Where a block stands in the order.
+struct SpillPlace {
+  OwnerId owner;
+  bool shared = false;
+  uint32_t index = 0;  // in the owner's chain
+  auto operator<=>(const SpillPlace&) const = default;
+};
+
+class SpillOrder {
+ public:
+  /// Urgency of an owner, from now on (default: not pinned, next_use 0).
+  void set_urgency(OwnerId owner, Urgency urgency);
+  /// REQUIRES: the owner has no blocks here.
+  void forget(OwnerId owner);
+  /// REQUIRES: the place is not taken.
+  void add(const SpillPlace& place, const BlockKey& key);
+  /// REQUIRES: the place is taken.
+  void remove(const SpillPlace& place);
+
+  /// The block that should leave next.
+  std::optional<SpillCandidate> first() const;
+  /// The same, passing over the own (not shared) blocks of one owner.
+  std::optional<SpillCandidate> first_not_of(OwnerId owner) const;
+  int64_t size() const { return size_; }
+
+ private:
+  struct Rank {  // of a group; sorted first = leaves first
+    SpillClass spill_class;
+    uint64_t next_use;
+    OwnerId owner;
+    bool operator<(const Rank& o) const {
+      if (spill_class != o.spill_class) return spill_class < o.spill_class;
+      if (next_use != o.next_use) return next_use > o.next_use;
+      return owner < o.owner;
+    }
+  };
+  using Blocks = std::map<uint32_t, BlockKey, std::greater<>>;  // by chain index, tail first
+  struct Group {
+    Urgency urgency;
+    Blocks own, shared;
+  };
+  static Rank rank(OwnerId owner, Urgency urgency, bool shared);
+  SpillCandidate candidate(const Rank& rank) const;
+
+  std::map<OwnerId, Group> groups_;
+  std::set<Rank> ranks_;  // of the non-empty lists
+  int64_t size_ = 0;
+};
+
+}  // namespace seer

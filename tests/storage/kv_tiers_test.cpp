@@ -1,0 +1,558 @@
+#include "storage/kv_tiers.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <map>
+#include <random>
+#include <set>
+
+#include "protocols/hash.h"
+#include "storage/sim_cold_store.h"
+
+using namespace seer;
+using Kind = Reservation::Kind;
+
+namespace {
+
+constexpr int64_t kBlockBytes = 64;
+
+/// A node with its queue of posted functions and a virtual clock for the cold store.
+struct Node {
+  explicit Node(uint32_t slots, std::optional<SimColdStoreConfig> cold = {}, SimColdFaults faults = {},
+                KvTiersConfig config = {.spill_batch_bytes = 4 * kBlockBytes, .free_share = 0.0}) {
+    arena = *HostArena::create({.dram_bytes = slots * kBlockBytes, .block_bytes = kBlockBytes});
+    std::unique_ptr<SimColdStore> store;
+    if (cold)
+      store = std::make_unique<SimColdStore>(
+          *cold, [this](int64_t delay, std::function<void()> fn) { clock.emplace(now_us + delay, std::move(fn)); },
+          std::move(faults));
+    store_view = store.get();
+    tiers = std::make_unique<KvTiers>(config, arena, std::move(store),
+                                      KvTiersHooks{.post = [this](auto fn) { mailbox.push_back(std::move(fn)); },
+                                                   .room = [this] { ++room_calls; },
+                                                   .lost = [this](const BlockKey& k) { lost.push_back(k); }});
+  }
+
+  bool step() {  // one posted function, or else the next completion of the store
+    if (!mailbox.empty()) {
+      auto fn = std::move(mailbox.front());
+      mailbox.pop_front();
+      fn();
+      return true;
+    }
+    if (clock.empty()) return false;
+    auto node = clock.extract(clock.begin());
+    now_us = node.key();
+    node.mapped()();
+    return true;
+  }
+  void run() {
+    for (int steps = 0; step(); ++steps) {
+      tiers->check_invariants();
+      REQUIRE(steps < 10'000);  // no work without end
+    }
+  }
+
+  std::vector<Reservation> reserve(uint64_t owner, const std::vector<BlockRef>& chain, ReserveOptions options = {}) {
+    auto answers = tiers->reserve({owner}, chain, options);
+    tiers->check_invariants();
+    return answers;
+  }
+  Status fill_and_seal(const Reservation& r, const BlockRef& ref);
+  /// Reserves and seals the whole chain. REQUIRES: there is room.
+  void store(uint64_t owner, const std::vector<BlockRef>& chain, ReserveOptions options = {}) {
+    const auto answers = reserve(owner, chain, options);
+    for (size_t i = 0; i < chain.size(); ++i) {
+      REQUIRE(answers[i].kind == Kind::kGranted);
+      REQUIRE(fill_and_seal(answers[i], chain[i]).ok());
+    }
+    run();
+  }
+  /// The same, one block after the other, waiting for room.
+  void store_waiting(uint64_t owner, const std::vector<BlockRef>& chain) {
+    for (uint32_t i = 0; i < chain.size(); ++i) {
+      auto r = reserve(owner, {chain[i]}, {.first_index = i})[0];
+      if (r.kind == Kind::kLater) {
+        const int calls = room_calls;
+        run();
+        REQUIRE(room_calls > calls);
+        r = reserve(owner, {chain[i]}, {.first_index = i})[0];
+      }
+      REQUIRE(r.kind == Kind::kGranted);
+      REQUIRE(fill_and_seal(r, chain[i]).ok());
+    }
+    run();
+  }
+  OpenResult open(uint64_t owner, const std::vector<BlockRef>& chain) {
+    std::optional<OpenResult> result;
+    std::vector<BlockKey> keys;
+    for (const auto& ref : chain) keys.push_back(ref.key);
+    tiers->open({owner}, keys, [&](OpenResult r) { result = std::move(r); });
+    run();
+    REQUIRE(result.has_value());
+    return std::move(*result);
+  }
+  bool holds_right_bytes(const OpenBlock& b) const;
+
+  std::deque<std::function<void()>> mailbox;
+  std::multimap<int64_t, std::function<void()>> clock;
+  int64_t now_us = 0;
+  int room_calls = 0;
+  std::vector<BlockKey> lost;
+  std::shared_ptr<HostArena> arena;
+  SimColdStore* store_view = nullptr;
+  std::unique_ptr<KvTiers> tiers;
+};
+
+std::vector<BlockRef> chain_of(uint64_t request, uint32_t blocks, uint64_t version = 1) {
+  std::vector<BlockRef> chain;
+  for (uint32_t i = 0; i < blocks; ++i)
+    chain.push_back({{WeightVersion{version}, 3, {hash_pair(request, i), request * 1000 + i}}, 16});
+  return chain;
+}
+
+// What the engine would have computed: a function of the key alone.
+std::array<std::byte, kBlockBytes> content(const BlockKey& key) {
+  std::array<std::byte, kBlockBytes> bytes;
+  for (size_t i = 0; i < bytes.size(); ++i)
+    bytes[i] = static_cast<std::byte>(mix64(key.prefix.hi ^ (key.version.value << 32) ^ i));
+  return bytes;
+}
+
+Status Node::fill_and_seal(const Reservation& r, const BlockRef& ref) {
+  const auto bytes = content(ref.key);
+  std::copy(bytes.begin(), bytes.end(), arena->span(r.slot).begin());
+  return tiers->seal(r.token, crc32c(bytes));
+}
+
+bool Node::holds_right_bytes(const OpenBlock& b) const {
+  const auto bytes = content(b.key);
+  const auto slot = arena->span(b.slot);
+  return b.crc32c == crc32c(bytes) && std::equal(slot.begin(), slot.end(), bytes.begin());
+}
+
+std::vector<Kind> kinds(const std::vector<Reservation>& answers) {
+  std::vector<Kind> out;
+  for (const auto& a : answers) out.push_back(a.kind);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("kv tiers: what was sealed is read back bit by bit, and released memory is free at once") {
+  Node node(8);
+  const auto chain = chain_of(1, 5);
+  node.store(1, chain);
+  const auto result = node.open(1, chain);
+  REQUIRE(result.blocks.size() == 5);
+  for (size_t i = 0; i < 5; ++i) {
+    CHECK(result.blocks[i].key == chain[i].key);
+    CHECK(result.blocks[i].tokens == 16);
+    CHECK(node.holds_right_bytes(result.blocks[i]));
+  }
+  CHECK(node.tiers->close(result.lease).ok());
+  CHECK(node.tiers->close(result.lease).error().code == Code::kStale);
+  CHECK(node.tiers->stats().dram_used_bytes == 5 * kBlockBytes);
+  node.tiers->release({1});
+  CHECK(node.tiers->is_drained());
+  CHECK(node.tiers->stats().dram_peak_bytes == 5 * kBlockBytes);
+}
+
+TEST_CASE("kv tiers: a second completion of a write changes nothing") {
+  Node node(2);
+  const auto chain = chain_of(1, 1);
+  const auto r = node.reserve(1, chain)[0];
+  CHECK(node.fill_and_seal(r, chain[0]).ok());
+  CHECK(node.tiers->seal(r.token, 12345).error().code == Code::kStale);
+  CHECK(node.tiers->abort(r.token).error().code == Code::kStale);
+  CHECK(node.holds_right_bytes(node.open(1, chain).blocks.at(0)));
+  CHECK(node.tiers->stats().stale_completions == 2);
+}
+
+TEST_CASE("kv tiers: the slot of a released owner is not given away while its writer may still write") {
+  Node node(1);
+  const auto a = chain_of(1, 1), b = chain_of(2, 1);
+  const auto r = node.reserve(1, a)[0];
+  node.tiers->release({1});
+  node.tiers->check_invariants();
+  CHECK(node.reserve(2, b)[0].kind == Kind::kLater);
+  CHECK(node.reserve(1, a)[0].kind == Kind::kLater);  // its own key is in quarantine too
+  node.run();
+  CHECK(node.room_calls == 0);
+  CHECK(node.fill_and_seal(r, a[0]).error().code == Code::kStale);
+  node.run();
+  CHECK(node.room_calls == 1);
+  CHECK(node.reserve(2, b)[0].kind == Kind::kGranted);
+}
+
+TEST_CASE("kv tiers: leased blocks outlive their owner and keep their bytes until the lease is closed") {
+  Node node(2);
+  const auto a = chain_of(1, 2);
+  node.store(1, a);
+  const auto result = node.open(9, a);
+  node.tiers->release({1});
+  CHECK(node.reserve(2, chain_of(2, 1))[0].kind == Kind::kLater);
+  for (const auto& b : result.blocks) CHECK(node.holds_right_bytes(b));
+  CHECK(node.open(9, a).blocks.empty());  // nobody new gets them
+  CHECK(node.tiers->close(result.lease).ok());
+  node.tiers->release({2});
+  CHECK(node.tiers->is_drained());
+}
+
+TEST_CASE("kv tiers: a prompt is stored once for its group and freed with its last owner") {
+  Node node(8);
+  const auto prompt = chain_of(7, 3);
+  node.store(100, prompt, {.prompt = true});
+  for (uint64_t r = 1; r <= 4; ++r) CHECK(kinds(node.reserve(r, prompt)) == std::vector(3, Kind::kHere));
+  node.tiers->release({100});
+  for (uint64_t r = 1; r <= 3; ++r) node.tiers->release({r});
+  CHECK(node.tiers->stats().dram_used_bytes == 3 * kBlockBytes);
+  node.tiers->release({4});
+  CHECK(node.tiers->is_drained());
+}
+
+TEST_CASE("kv tiers: a partial tail block goes when the block that replaces it is written") {
+  Node node(4);
+  auto chain = chain_of(1, 2);
+  auto partial = chain_of(50, 2)[1];
+  partial.tokens = 5;
+  node.store(1, {chain[0], partial});
+  node.store(1, {chain[1]}, {.first_index = 1});
+  CHECK(node.tiers->stats().dram_used_bytes == 2 * kBlockBytes);
+  CHECK(node.open(1, {chain[0], partial}).blocks.size() == 1);
+  CHECK(node.open(1, chain).blocks.size() == 2);
+}
+
+TEST_CASE("kv tiers: without a cold tier a nearer owner takes the tail of the furthest parked one, and no other") {
+  Node node(6);
+  node.store(1, chain_of(1, 3));
+  node.store(2, chain_of(2, 3));
+  node.tiers->unpin({1}, 10);
+  node.tiers->unpin({2}, 20);
+  node.tiers->unpin({3}, 15);
+  CHECK(kinds(node.reserve(3, chain_of(3, 4))) ==
+        std::vector{Kind::kGranted, Kind::kGranted, Kind::kGranted, Kind::kRefused});
+  CHECK(node.open(1, chain_of(1, 3)).blocks.size() == 3);
+  CHECK(node.open(2, chain_of(2, 3)).blocks.empty());
+  CHECK(node.tiers->stats().dropped_blocks == 3);
+  CHECK(node.lost.size() == 3);
+  CHECK(node.lost.front() == chain_of(2, 3)[2].key);  // tail first
+}
+
+TEST_CASE("kv tiers: running owners and prompts are never dropped") {
+  Node node(4);
+  node.store(1, chain_of(1, 2), {.prompt = true});
+  node.store(2, chain_of(2, 2));
+  node.tiers->pin({2});
+  node.tiers->pin({3});
+  CHECK(node.reserve(3, chain_of(3, 1))[0].kind == Kind::kRefused);
+  CHECK(node.tiers->stats().dropped_blocks == 0);
+}
+
+TEST_CASE("kv tiers: a full DRAM spills the furthest chain, and it comes back with the same bits") {
+  Node node(6, SimColdStoreConfig{});
+  node.store(1, chain_of(1, 3));
+  node.store(2, chain_of(2, 3));
+  node.tiers->unpin({1}, 10);
+  node.tiers->unpin({2}, 20);
+  node.tiers->pin({3});
+  const auto chain = chain_of(3, 2);
+  CHECK(kinds(node.reserve(3, chain)) == std::vector{Kind::kLater, Kind::kLater});
+  node.run();
+  CHECK(node.room_calls == 1);
+  node.store(3, chain);
+  CHECK(node.tiers->probe(std::vector{chain_of(2, 1)[0].key}).dram_blocks == 1);
+  CHECK(node.tiers->stats().spilled_bytes == 2 * kBlockBytes);
+  CHECK(node.tiers->stats().cold_used_bytes == 2 * kBlockBytes);
+  const auto result = node.open(2, chain_of(2, 3));
+  REQUIRE(result.blocks.size() == 3);
+  for (const auto& b : result.blocks) CHECK(node.holds_right_bytes(b));
+  CHECK(node.tiers->stats().promoted_bytes == 2 * kBlockBytes);
+}
+
+TEST_CASE("kv tiers: a block that comes back and leaves again is not written twice") {
+  Node node(2, SimColdStoreConfig{});
+  node.store(1, chain_of(1, 2));
+  node.tiers->unpin({1}, 10);
+  for (int round = 0; round < 5; ++round) {
+    node.store_waiting(2, chain_of(2, 2));
+    node.tiers->release({2});
+    const auto result = node.open(1, chain_of(1, 2));
+    REQUIRE(result.blocks.size() == 2);
+    CHECK(node.tiers->close(result.lease).ok());
+  }
+  CHECK(node.tiers->stats().spilled_bytes == 2 * kBlockBytes);
+}
+
+TEST_CASE("kv tiers: an open larger than DRAM answers with the prefix that fits") {
+  Node node(3, SimColdStoreConfig{});
+  const auto chain = chain_of(1, 6);
+  node.store_waiting(1, chain);
+  const auto result = node.open(1, chain);
+  REQUIRE(result.blocks.size() == 3);
+  for (const auto& b : result.blocks) CHECK(node.holds_right_bytes(b));
+}
+
+TEST_CASE("kv tiers: two opens that cannot both fit do not wait for each other") {
+  Node node(4, SimColdStoreConfig{});
+  for (uint64_t r = 1; r <= 2; ++r) node.store_waiting(r, chain_of(r, 3));
+  node.store_waiting(3, chain_of(3, 4));  // pushes both out
+  node.tiers->release({3});
+  int answered = 0;
+  for (uint64_t r = 1; r <= 2; ++r) {
+    std::vector<BlockKey> keys;
+    for (const auto& ref : chain_of(r, 3)) keys.push_back(ref.key);
+    node.tiers->open({r}, keys, [&, r](OpenResult result) {
+      ++answered;
+      CHECK(result.blocks.size() == (r == 1 ? 3 : 1));
+    });
+  }
+  node.run();
+  CHECK(answered == 2);
+}
+
+TEST_CASE("kv tiers: a new weight version ends opens, refuses old writes and leaves nothing of the old data") {
+  Node node(4, SimColdStoreConfig{});
+  node.store(1, chain_of(1, 3));
+  const auto answers = node.reserve(2, chain_of(2, 2));
+  CHECK(kinds(answers) == std::vector{Kind::kGranted, Kind::kLater});
+  const auto pending = answers[0];
+  node.run();  // one block of owner 1 is cold now
+  std::optional<OpenResult> result;
+  std::vector<BlockKey> keys;
+  for (const auto& ref : chain_of(1, 3)) keys.push_back(ref.key);
+  node.tiers->open({1}, keys, [&](OpenResult r) { result = std::move(r); });
+  node.tiers->bump_version({2});
+  node.tiers->check_invariants();
+  CHECK(node.fill_and_seal(pending, chain_of(2, 1)[0]).error().code == Code::kStale);
+  node.run();
+  REQUIRE(result.has_value());
+  CHECK(result->blocks.empty());
+  CHECK(result->status.error().code == Code::kStale);
+  CHECK(node.reserve(1, chain_of(1, 1))[0].kind == Kind::kRefused);
+  CHECK(node.open(1, chain_of(1, 1)).status.error().code == Code::kStale);
+  node.run();
+  CHECK(node.store_view->stats().used_bytes == 0);
+  for (const auto& r : node.reserve(2, chain_of(2, 1, 2))) CHECK(node.tiers->abort(r.token).ok());
+  node.tiers->release({2});
+  CHECK(node.tiers->is_drained());
+}
+
+TEST_CASE("kv tiers: a corrupt cold read is cut off, counted, and not offered again") {
+  const auto bad = chain_of(1, 4)[1].key;
+  Node node(4, SimColdStoreConfig{}, {.get = [bad](const BlockKey& k) {
+              return k == bad ? std::optional(Code::kCorrupt) : std::nullopt;
+            }});
+  node.store(1, chain_of(1, 4));
+  node.tiers->unpin({1}, 1);
+  CHECK(node.reserve(2, chain_of(2, 4))[0].kind == Kind::kLater);
+  node.run();
+  const auto result = node.open(1, chain_of(1, 4));
+  REQUIRE(result.blocks.size() == 1);
+  CHECK(node.holds_right_bytes(result.blocks[0]));
+  CHECK(node.tiers->stats().corrupt_blocks == 1);
+  CHECK(node.lost == std::vector{bad});
+  CHECK(node.open(1, chain_of(1, 4)).blocks.size() == 1);
+}
+
+TEST_CASE("kv tiers: a block that a reader found corrupt in DRAM is gone for all, its slot once the lease ends") {
+  Node node(2);
+  node.store(1, chain_of(1, 2));
+  const auto result = node.open(1, chain_of(1, 2));
+  node.tiers->report_corrupt(result.blocks[1].key);
+  node.tiers->check_invariants();
+  CHECK(node.open(2, chain_of(1, 2)).blocks.size() == 1);
+  CHECK(node.tiers->stats().dram_quarantined_bytes == kBlockBytes);
+  CHECK(node.tiers->close(result.lease).ok());
+  CHECK(node.tiers->stats().dram_used_bytes == kBlockBytes);
+}
+
+TEST_CASE("kv tiers: with a full cold tier writers are refused, and spilling starts again when space is freed") {
+  Node node(4, SimColdStoreConfig{.capacity_bytes = 2 * kBlockBytes});
+  node.store(1, chain_of(1, 4));
+  node.tiers->pin({1});
+  node.tiers->pin({2});
+  const auto two = chain_of(2, 4);
+  CHECK(node.reserve(2, two)[0].kind == Kind::kLater);
+  node.run();
+  node.store(2, {two.begin(), two.begin() + 2});
+  CHECK(node.tiers->stats().cold_full == 2);  // of the four blocks that were to make room
+  CHECK(node.reserve(2, {two[2]}, {.first_index = 2})[0].kind == Kind::kRefused);
+  node.tiers->release({1});
+  node.run();
+  node.store(2, {two[2], two[3]}, {.first_index = 2});
+  node.reserve(3, chain_of(3, 2));
+  node.run();
+  CHECK(node.tiers->stats().cold_used_bytes == 2 * kBlockBytes);
+}
+
+TEST_CASE("kv tiers: a wrong chain index or length of a known block is refused") {
+  Node node(4);
+  auto chain = chain_of(1, 2);
+  node.store(1, chain);
+  CHECK(node.reserve(2, {chain[1]})[0].kind == Kind::kRefused);
+  chain[1].tokens = 3;
+  CHECK(kinds(node.reserve(2, chain)) == std::vector{Kind::kHere, Kind::kRefused});
+}
+
+namespace {
+
+/// A random client: requests come and go, write, park, read, crash; every read is compared with what was written.
+struct RandomClient {
+  RandomClient(uint32_t seed_in) : rng(seed_in), node(slots(), cold(), faults(), config()) {}
+
+  uint32_t slots() { return 2 + rng() % 14; }
+  std::optional<SimColdStoreConfig> cold() {
+    if (rng() % 4 == 0) return std::nullopt;
+    return SimColdStoreConfig{.capacity_bytes = static_cast<int64_t>(1 + rng() % 40) * kBlockBytes,
+                              .latency_us = 1 + static_cast<int64_t>(rng() % 50),
+                              .queue_max = 1 + rng() % 4};
+  }
+  SimColdFaults faults() {
+    const uint32_t percent = rng() % 3 == 0 ? 10 : 0;
+    const auto fault = [this, percent](const BlockKey&) -> std::optional<Code> {
+      if (rng() % 100 >= percent) return std::nullopt;
+      return std::array{Code::kCorrupt, Code::kIo, Code::kFull, Code::kNotFound}[rng() % 4];
+    };
+    return {.put = fault, .get = fault};
+  }
+  KvTiersConfig config() {
+    return {.spill_batch_bytes = static_cast<int64_t>(1 + rng() % 4) * kBlockBytes,
+            .spill_batches_max = 1 + static_cast<int32_t>(rng() % 2),
+            .reads_max = 1 + static_cast<int32_t>(rng() % 3),
+            .free_share = rng() % 2 == 0 ? 0.0 : 0.3,
+            .cold_retry_reserves = 1 + static_cast<int32_t>(rng() % 8),
+            .opens_max = 1 + static_cast<int32_t>(rng() % 4)};
+  }
+
+  // Requests 0..5; request r shares the first two blocks with r ^ 1 (its prompt).
+  std::vector<BlockRef> chain(uint64_t request, uint32_t blocks) const {
+    auto c = chain_of(request + 10, blocks, version);
+    const auto prompt = chain_of(1000 + request / 2, 2, version);
+    for (size_t i = 0; i < std::min<size_t>(2, blocks); ++i) c[i] = prompt[i];
+    return c;
+  }
+
+  void reserve() {
+    const uint64_t owner = rng() % 6;
+    const uint32_t blocks = 1 + rng() % 8, first = rng() % blocks;
+    const auto c = chain(owner, blocks);
+    const std::vector<BlockRef> part(c.begin() + first, c.end());
+    const auto answers = node.tiers->reserve({owner}, part, {.first_index = first, .prompt = rng() % 5 == 0});
+    for (size_t i = 0; i < part.size(); ++i)
+      if (answers[i].kind == Kind::kGranted) {
+        // No slot is handed out while anyone else may touch it.
+        REQUIRE(busy_slots.insert(answers[i].slot).second);
+        writes.push_back({answers[i], part[i]});
+      }
+    waits_for_room = waits_for_room || answers.back().kind == Kind::kLater;
+  }
+
+  void end_write() {
+    if (writes.empty()) return;
+    const size_t at = rng() % writes.size();
+    const auto [r, ref] = writes[at];
+    writes.erase(writes.begin() + static_cast<long>(at));
+    REQUIRE(node.arena->generation(r.slot) == r.generation);
+    busy_slots.erase(r.slot);
+    if (rng() % 5 == 0) {
+      REQUIRE(node.tiers->abort(r.token).ok());
+    } else {
+      const Status sealed = node.fill_and_seal(r, ref);
+      if (ref.key.version.value < version) REQUIRE_FALSE(sealed.ok());
+    }
+    ended.push_back(r.token);
+  }
+
+  void open() {
+    const uint64_t owner = rng() % 6;
+    std::vector<BlockKey> keys;
+    for (const auto& ref : chain(owner, 1 + rng() % 8)) keys.push_back(ref.key);
+    ++open_calls;
+    node.tiers->open({owner}, keys, [this, keys, asked_at = version](OpenResult r) {
+      ++open_answers;
+      REQUIRE(r.blocks.size() <= keys.size());
+      REQUIRE((r.lease.value == 0) == r.blocks.empty());
+      for (size_t i = 0; i < r.blocks.size(); ++i) REQUIRE(r.blocks[i].key == keys[i]);
+      if (!r.status.ok()) REQUIRE(asked_at < version);
+      if (!r.blocks.empty()) reads.push_back(std::move(r));
+    });
+  }
+
+  void end_read() {
+    if (reads.empty()) return;
+    const size_t at = rng() % reads.size();
+    const OpenResult r = std::move(reads[at]);
+    reads.erase(reads.begin() + static_cast<long>(at));
+    for (const auto& b : r.blocks) {
+      REQUIRE(node.arena->generation(b.slot) == b.generation);
+      REQUIRE(busy_slots.count(b.slot) == 0);
+      REQUIRE(node.holds_right_bytes(b));
+    }
+    if (rng() % 20 == 0) node.tiers->report_corrupt(r.blocks.back().key);
+    REQUIRE(node.tiers->close(r.lease).ok());
+  }
+
+  void act() {
+    switch (rng() % 16) {
+      case 0: case 1: case 2: reserve(); break;
+      case 3: case 4: case 5: end_write(); break;
+      case 6: case 7: open(); break;
+      case 8: case 9: end_read(); break;
+      case 10: node.tiers->release({rng() % 6}); break;
+      case 11: node.tiers->set_urgency({rng() % 6}, {rng() % 2 == 0, rng() % 5}); break;
+      case 12:
+        if (!ended.empty()) REQUIRE_FALSE(node.tiers->seal(ended[rng() % ended.size()], 1).ok());
+        break;
+      case 13:
+        if (rng() % 10 == 0) node.tiers->bump_version({++version});
+        break;
+      default: node.step();
+    }
+    node.tiers->check_invariants();
+  }
+
+  void finish() {
+    while (!writes.empty()) end_write();
+    node.run();
+    while (!reads.empty()) end_read();
+    for (uint64_t owner = 0; owner < 6; ++owner) node.tiers->release({owner});
+    node.run();
+    while (!reads.empty()) end_read();
+    node.run();
+    REQUIRE(open_calls == open_answers);
+    if (waits_for_room) REQUIRE(node.room_calls > 0);
+    REQUIRE(node.tiers->is_drained());
+    REQUIRE(node.tiers->stats().cold_used_bytes == 0);
+    if (node.store_view != nullptr) REQUIRE(node.store_view->stats().used_bytes == 0);
+  }
+
+  std::mt19937 rng;
+  Node node;
+  uint64_t version = 1;
+  std::vector<std::pair<Reservation, BlockRef>> writes;
+  std::vector<WriteToken> ended;
+  std::vector<OpenResult> reads;
+  std::set<uint32_t> busy_slots;  // being written
+  int open_calls = 0, open_answers = 0;
+  bool waits_for_room = false;
+};
+
+}  // namespace
+
+TEST_CASE("kv tiers: thousands of random schedules with faults keep every promise") {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  const uint32_t seeds = 1'500;  // ten times slower
+#else
+  const uint32_t seeds = 20'000;
+#endif
+  for (uint32_t seed = 0; seed < seeds; ++seed) {
+    CAPTURE(seed);
+    RandomClient client(seed);
+    for (int step = 0; step < 150; ++step) client.act();
+    client.finish();
+  }
+}

@@ -1,0 +1,95 @@
+#include "storage/spill_order.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <random>
+#include <tuple>
+#include <vector>
+
+using namespace seer;
+
+namespace {
+
+BlockKey key(uint64_t n) { return {WeightVersion{1}, 7, {n, n}}; }
+
+std::vector<uint64_t> drain(SpillOrder& order, const std::map<BlockKey, SpillPlace>& places) {
+  std::vector<uint64_t> out;
+  while (const auto next = order.first()) {
+    out.push_back(next->key.prefix.hi);
+    order.remove(places.at(next->key));
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("spill order: parked owners by furthest use, then running ones, then prompts; tails first") {
+  SpillOrder order;
+  std::map<BlockKey, SpillPlace> places;
+  const auto add = [&](uint64_t owner, bool shared, uint32_t index, uint64_t n) {
+    places[key(n)] = {{owner}, shared, index};
+    order.add(places[key(n)], key(n));
+  };
+  order.set_urgency({1}, {.pinned = false, .next_use = 5});
+  order.set_urgency({2}, {.pinned = false, .next_use = 9});
+  order.set_urgency({3}, {.pinned = true});
+  add(1, false, 0, 10), add(1, false, 1, 11);
+  add(2, false, 0, 20), add(2, false, 1, 21);
+  add(3, false, 0, 30);
+  add(4, true, 0, 40), add(4, true, 1, 41);
+  add(3, true, 1, 31);
+  CHECK(order.size() == 8);
+  CHECK(order.first_not_of({2})->key == key(11));
+  CHECK(drain(order, places) == std::vector<uint64_t>{21, 20, 11, 10, 30, 41, 40, 31});
+}
+
+TEST_CASE("spill order: a change of urgency moves all blocks of the owner") {
+  SpillOrder order;
+  for (uint32_t i = 0; i < 3; ++i) order.add({{1}, false, i}, key(10 + i));
+  order.add({{2}, false, 0}, key(20));
+  order.set_urgency({2}, {.pinned = false, .next_use = 1});
+  CHECK(order.first()->key == key(20));
+  order.set_urgency({1}, {.pinned = false, .next_use = 2});
+  CHECK(order.first()->key == key(12));
+  order.set_urgency({1}, {.pinned = true});
+  CHECK(order.first()->key == key(20));
+}
+
+TEST_CASE("spill order: agrees with sorting everything anew, over random changes") {
+  for (uint32_t seed = 0; seed < 300; ++seed) {
+    CAPTURE(seed);
+    std::mt19937 rng(seed);
+    SpillOrder order;
+    std::map<SpillPlace, BlockKey> blocks;
+    std::map<uint64_t, Urgency> urgency;
+    for (int step = 0; step < 200; ++step) {
+      const SpillPlace place{{rng() % 5}, rng() % 3 == 0, static_cast<uint32_t>(rng() % 6)};
+      switch (rng() % 3) {
+        case 0: {
+          const Urgency u{rng() % 2 == 0, rng() % 4};
+          urgency[place.owner.value] = u;
+          order.set_urgency(place.owner, u);
+          break;
+        }
+        case 1:
+          if (blocks.emplace(place, key(step)).second) order.add(place, key(step));
+          break;
+        default:
+          if (blocks.erase(place) > 0) order.remove(place);
+      }
+      REQUIRE(order.size() == static_cast<int64_t>(blocks.size()));
+      const auto next = order.first();
+      REQUIRE(next.has_value() == !blocks.empty());
+      if (blocks.empty()) continue;
+      const auto best = std::min_element(blocks.begin(), blocks.end(), [&](const auto& a, const auto& b) {
+        const auto rank = [&](const SpillPlace& p) {
+          const Urgency u = urgency[p.owner.value];
+          return std::tuple(p.shared, u.pinned, ~u.next_use, p.owner, ~p.index);
+        };
+        return rank(a.first) < rank(b.first);
+      });
+      REQUIRE(next->key == best->second);
+    }
+  }
+}
