@@ -1,0 +1,42 @@
+#include "actors/policy/chunk_scheduler.h"
+
+#include "actors/policy/divided_scheduler.h"
+#include "actors/policy/serve_order.h"
+#include "actors/policy/verl_scheduler.h"
+
+namespace seer {
+namespace {
+
+Status check_config(const ChunkSchedulerConfig& config) {
+  if (config.chunk_tokens < 0)
+    return fail(Code::kInvalidArgument, "chunk_tokens=", config.chunk_tokens, " is negative");
+  if (!(config.reserve_share >= 0 && config.reserve_share <= 1))
+    return fail(Code::kInvalidArgument, "reserve_share=", config.reserve_share, " is not in [0, 1]");
+  if (config.starve_us < 0) return fail(Code::kInvalidArgument, "starve_us=", config.starve_us, " is negative");
+  if (config.inflight_spread_max < 0)
+    return fail(Code::kInvalidArgument, "inflight_spread_max=", config.inflight_spread_max, " is negative");
+  if (config.misses_max < 1) return fail(Code::kInvalidArgument, "misses_max=", config.misses_max, " is less than 1");
+  return {};
+}
+
+}  // namespace
+
+std::vector<std::string> chunk_policy_names() {
+  std::vector<std::string> names;
+  for (ChunkPolicy policy : kChunkPolicies) names.push_back(to_string(policy));
+  return names;
+}
+
+Result<std::unique_ptr<ChunkScheduler>> make_chunk_scheduler(const ChunkSchedulerConfig& config) {
+  SEER_RETURN_IF_ERROR(check_config(config));
+  const auto policy = parse_chunk_policy(config.policy);
+  if (!policy) {
+    std::string known;
+    for (const std::string& name : chunk_policy_names()) known += " " + name;
+    return fail(Code::kInvalidArgument, "unknown scheduling policy \"", config.policy, "\"; known:", known);
+  }
+  if (*policy == ChunkPolicy::kVerl) return std::unique_ptr<ChunkScheduler>(std::make_unique<VerlScheduler>(config));
+  return std::unique_ptr<ChunkScheduler>(std::make_unique<DividedScheduler>(*policy, config));
+}
+
+}  // namespace seer

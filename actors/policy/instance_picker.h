@@ -1,0 +1,134 @@
+// InstancePicker: how full every instance is, counted in KV credits, and which instance takes a request. Used by
+// ChunkLedger. Pure; O(log instances) per decision plus the instances of one machine and of one group. Single owner.
+//
+// Room: a request fits where credits used + its need <= kv_blocks and running < rows_max. The whole blocks of a prompt
+// are immutable and shared by the members of its group that run on the same instance, so they are counted once per
+// instance and group. An idle instance takes a request whose next token fits, even if the reserve does not: else a
+// request near the size of an instance would wait for ever.
+//
+// Choice (paper 3.1): while the instances are evenly loaded, the one that has the longest cached prefix (where the
+// request last ran, then its machine); else the least loaded of all that have room.
+//
+// Invariants:
+//  (1) used_blocks of an instance == the own blocks of its running requests + the prompt blocks of their groups;
+//  (2) right after a placement, used_blocks <= kv_blocks;
+//  (3) an instance that was removed is never picked; it is forgotten when its last request has come back.
+#pragma once
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <unordered_map>
+#include <vector>
+
+#include "protocols/ids.h"
+#include "protocols/result.h"
+
+namespace seer {
+
+/// What an instance can hold. Blocks are KV blocks of block_tokens tokens.
+struct InstanceLimits {
+  InstanceId id;
+  NodeId node;
+  int64_t kv_blocks = 0;
+  uint32_t block_tokens = 16;
+  int32_t rows_max = 256;  // running requests at most (--max-batch)
+};
+
+/// KV that a request needs for its next chunk.
+struct KvNeed {
+  GroupId group;
+  int64_t prompt_blocks = 0;     // whole blocks of the prompt: one copy serves all members on an instance
+  int64_t own_blocks = 0;        // the rest, reserve included
+  int64_t own_blocks_least = 0;  // enough for the next token: what an idle instance settles for
+};
+
+/// Where the longest cached prefix of a request is.
+struct CachedAt {
+  InstanceId instance = kNoInstance;
+  NodeId node = kNoNode;
+};
+
+/// The paper measured a spread of 32 with instances of 256 rows. Instances with fewer rows are held to the same share,
+/// else one of 8 rows would stay idle while its neighbours are full.
+inline constexpr int32_t kSpreadRowsShare = 8;
+
+class InstancePicker {
+ public:
+  /// Cached prefixes decide only while the running requests of instances differ by no more than this.
+  explicit InstancePicker(int32_t inflight_spread_max) : inflight_spread_max_(inflight_spread_max) {}
+
+  /// kInvalidArgument: no room at all, or other block_tokens than the instances before (KV could not move between
+  /// them). REQUIRES: not known, or removed and all its requests came back.
+  Status add(const InstanceLimits& limits);
+  /// Nothing more is placed there. No effect when it is not known.
+  void remove(InstanceId instance);
+
+  std::optional<InstanceId> pick(const KvNeed& need, CachedAt cached) const;
+  bool fits(InstanceId instance, const KvNeed& need) const;
+
+  /// Counts the request; returns the own blocks charged: need.own_blocks, or what an idle instance has if that is less.
+  /// REQUIRES: fits(instance, need).
+  int64_t start(InstanceId instance, const KvNeed& need);
+  /// The own blocks of a running request changed by this much.
+  void recharge(InstanceId instance, int64_t delta_blocks);
+  /// The request left. `need.own_blocks` is what it was charged last.
+  void end(InstanceId instance, const KvNeed& need);
+
+  bool is_open(InstanceId instance) const;
+  const InstanceLimits& limits(InstanceId instance) const { return at(instance).limits; }
+  int64_t used_blocks(InstanceId instance) const { return at(instance).used_blocks; }
+  int32_t running(InstanceId instance) const { return at(instance).running; }
+  std::vector<InstanceId> open_instances() const;           // by id
+  int64_t kv_blocks_max() const { return kv_blocks_max_; }  // of the open instances; 0: none
+  uint32_t block_tokens() const { return block_tokens_; }   // 0 until the first instance
+  int64_t inflight_spread() const;                          // of the open instances
+
+ private:
+  struct Instance {
+    InstanceLimits limits;
+    int64_t used_blocks = 0;
+    int32_t running = 0;
+    bool open = true;
+  };
+  struct Load {  // fewest credits first, then fewest running, then id
+    int64_t used_blocks;
+    int32_t running;
+    InstanceId id;
+    auto operator<=>(const Load&) const = default;
+  };
+  struct Site {
+    const Instance* instance;
+    int32_t members;  // running there, > 0
+  };
+
+  const Instance& at(InstanceId instance) const;
+  Instance& at(InstanceId instance);
+  bool fits(const Instance& instance, const KvNeed& need) const;
+  bool has_prompt(const Instance& instance, GroupId group) const;
+  /// Of two loads (or none), the lighter, where the instance is open and has room.
+  std::optional<Load> lighter(std::optional<Load> best, const Instance& instance, const KvNeed& need) const;
+  std::optional<InstanceId> least_loaded(const KvNeed& need) const;
+  void index(const Instance& instance);    // enters it into the orders below, as it is now
+  void unindex(const Instance& instance);  // takes it out; call before it changes
+  void update_fleet_limits();
+
+  int32_t inflight_spread_max_;
+  uint32_t block_tokens_ = 0;
+  int64_t kv_blocks_max_ = 0;
+  int32_t spread_max_ = 0;                                // inflight_spread_max, or less for instances with few rows
+  std::map<InstanceId, Instance> instances_;              // a map, so that the pointers below stay good
+  std::map<NodeId, std::vector<const Instance*>> nodes_;  // open instances
+  std::unordered_map<GroupId, std::vector<Site>> sites_;  // only looked up, never walked
+  std::set<Load> by_load_;                                // open instances with a free row
+  std::multiset<int32_t> running_counts_;                 // of open instances
+};
+
+struct PullConfig {
+  int64_t pull_gap_tokens = 512;  // missing KV of more tokens than this is pulled from another node; less is prefilled
+};
+/// Whether KV for `gap_tokens` tokens that another node has is worth moving (paper 3.1).
+inline bool should_pull(int64_t gap_tokens, const PullConfig& config) { return gap_tokens > config.pull_gap_tokens; }
+
+}  // namespace seer

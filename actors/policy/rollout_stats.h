@@ -1,0 +1,40 @@
+// RolloutStats: the figures of one rollout iteration, computed from one record per finished request. Used by
+// rollout_actor for the report, by the simulator and by benchmarks, so that all of them mean the same. Pure.
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "protocols/fields.h"
+#include "protocols/ids.h"
+
+namespace seer {
+
+struct FinishRecord {
+  RequestId request;
+  int64_t finished_us = 0;  // on the clock of started_us
+  int64_t output_tokens = 0;
+  int64_t preemptions = 0;       // KV dropped for lack of room
+  int64_t migrations = 0;        // chunks started on another instance than the one before
+  int64_t reprefill_tokens = 0;  // tokens whose KV was computed again
+  SEER_FIELDS(FinishRecord, request, finished_us, output_tokens, preemptions, migrations, reprefill_tokens)
+};
+
+struct RolloutStats {
+  int64_t requests = 0;
+  int64_t output_tokens = 0;
+  double wall_s = 0;  // from the start until the last request finished
+  double tokens_per_s = 0;
+  double tail_s = 0;  // wall_s minus the time when 90 % of the requests were done
+  int64_t preemptions = 0;
+  int64_t migrations = 0;
+  int64_t reprefill_tokens = 0;
+  double length_icc = 0;      // see LengthEstimator::length_icc()
+  double estimate_error = 0;  // see LengthEstimator::estimate_error(), in the order of finishing
+  SEER_FIELDS(RolloutStats, requests, output_tokens, wall_s, tokens_per_s, tail_s, preemptions, migrations,
+              reprefill_tokens, length_icc, estimate_error)
+};
+
+/// Records may come in any order; requests that finished at the same time count in the order of their ids.
+RolloutStats rollout_stats(std::span<const FinishRecord> records, int64_t started_us);
+
+}  // namespace seer
