@@ -1,0 +1,531 @@
+#include "actors/instance_actor.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+namespace seer {
+
+InstanceActor::InstanceActor(rt::self_ptr<InstanceActor> self_in, InstanceConfig config_in, InstanceParts parts_in)
+    : self(self_in),
+      config(std::move(config_in)),
+      parts(std::move(parts_in)),
+      info(parts.engine->info()),
+      devices(info.device_blocks, info.block_tokens) {
+  report.instance = config.id;
+  report.kv_blocks_total = info.device_blocks;
+  parts.engine->set_notify(rt::waker<InstanceActor>(self, [](const handle& me) { rt::post(me, WorkReady{}); }));
+}
+
+InstanceActor::handle::behavior_type InstanceActor::make_behavior() {
+  return {
+      [this](RunChunk& chunk) { on_run_chunk(std::move(chunk)); },
+      [this](const DropChunks&) { drop_chunks(); },
+      [this](const WorkReady&) { on_work_ready(); },
+      [this](const KvReserved& reserved) { on_reserved(reserved); },
+      [this](const KvOpened& opened) { on_opened(opened); },
+      [this](const GetReport&) {
+        const BlockCounts counts = devices.counts();
+        report.kv_blocks_used = counts.in_use;
+        report.kv_blocks_peak = counts.in_use_peak;
+        return report;
+      },
+  };
+}
+
+InstanceActor::Sequence* InstanceActor::find(ChunkId id) {
+  auto it = sequences.find(id);
+  return it == sequences.end() ? nullptr : &it->second;
+}
+
+// ---- a chunk arrives: find the KV of its prefix ----------------------------------------------------------------------
+
+void InstanceActor::on_run_chunk(RunChunk chunk) {
+  const ChunkId id = chunk.chunk;
+  sink = chunk.reply_to;
+  if (sequences.size() >= static_cast<size_t>(config.rows_max)) {
+    rt::tell(self, chunk.reply_to, ChunkDone{.chunk = id, .instance = config.id, .end = ChunkEnd::kRejected});
+    return;
+  }
+  auto sampling = std::make_shared<const SamplingParams>(chunk.sampling);
+  TokenText text_of;
+  if (parts.tokenizer) text_of = [tokenizer = parts.tokenizer](int32_t token) { return tokenizer->piece(token); };
+  StopRule stop(*sampling, {info.eos_ids, info.context_tokens_max}, static_cast<int64_t>(chunk.log.prompt_ids.size()),
+                chunk.log.output_ids, std::move(text_of));
+  Sequence& s =
+      sequences.emplace(id, Sequence{.spec = {}, .sampling = std::move(sampling), .stop = std::move(stop)}).first->second;
+  s.prompt_tokens = static_cast<int64_t>(chunk.log.prompt_ids.size());
+  s.tokens = std::move(chunk.log.prompt_ids);
+  s.tokens.insert(s.tokens.end(), chunk.log.output_ids.begin(), chunk.log.output_ids.end());
+  s.start_tokens = static_cast<int64_t>(s.tokens.size());
+  s.spec = std::move(chunk);
+  s.unreported.chunk = id;
+  s.done = {.chunk = id, .instance = config.id};
+
+  if (blocks_short && has_pool(s)) {  // it would keep what those that give way leave behind for the others
+    s.phase = Phase::kOpening;
+    arrivals.push_back({id, static_cast<int32_t>(s.tokens.size() / info.block_tokens) + 1, false});
+  } else {
+    find_kv(id, s);
+  }
+  pump();
+}
+
+/// Takes what the device has of the prefix behind s.table, and asks the pool for the rest. The last token is always fed
+/// anew: its row gives the next token.
+void InstanceActor::find_kv(ChunkId id, Sequence& s) {
+  const auto prefix = std::span<const int32_t>(s.tokens).first(s.tokens.size() - 1);
+  std::vector<BlockRef> wanted = block_chain(s.spec.version, info.layout_hash, prefix, info.block_tokens);
+  wanted.erase(wanted.begin(), wanted.begin() + std::ssize(s.table));
+  const int32_t here = devices.retain_run(wanted, s.table);
+  for (const BlockRef& block : std::span(wanted).first(static_cast<size_t>(here))) {
+    s.kv_tokens += block.tokens;
+    if (block.tokens == info.block_tokens) s.chain.push_back(block);
+  }
+  s.done.cached_tokens = s.kv_tokens;
+  wanted.erase(wanted.begin(), wanted.begin() + here);
+  s.phase = Phase::kRunning;
+  if (!has_pool(s) || wanted.empty()) return;
+  s.phase = Phase::kOpening;
+  KvOpening opening;
+  opening.op = next_op++;
+  opening.owner = owner_of(s.spec.request);
+  opening.blocks = wanted;
+  opening.first_index = static_cast<uint32_t>(s.table.size());
+  opening.prompt_blocks = static_cast<uint32_t>(prompt_blocks(s));
+  openings.emplace(opening.op, std::pair{id, std::move(wanted)});
+  rt::tell(self, parts.kv_node, OpenBlocks{std::move(opening), handle{self}});
+}
+
+/// Found blocks come to the device at once if there is room for all of them. Otherwise the chunk waits its turn and asks
+/// again: a lease that waited for device blocks could keep those from parking that would free them.
+void InstanceActor::on_opened(const KvOpened& opened) {
+  auto node = openings.extract(opened.op);
+  const ChunkId id = node.empty() ? kNoChunk : node.mapped().first;
+  Sequence* s = find(id);
+  const bool first = arrivals.empty() || arrivals.front().chunk == id;
+  const auto blocks = static_cast<int32_t>(opened.blocks.size());
+  if (s != nullptr && blocks > 0 && first && blocks <= devices.counts().available()) {
+    import(id, *s, opened, std::move(node.mapped().second));
+  } else {
+    if (opened.lease != 0) rt::tell(self, parts.kv_node, KvClose{opened.lease, {}});
+    if (s != nullptr && blocks > 0) {
+      if (!arrivals.empty() && arrivals.front().chunk == id)
+        arrivals.front() = {id, blocks, false};
+      else
+        arrivals.push_back({id, blocks, false});
+      return pump();
+    }
+    if (s != nullptr) s->phase = Phase::kRunning;  // nothing found: what is missing is prefilled
+  }
+  if (!arrivals.empty() && arrivals.front().chunk == id) arrivals.pop_front();
+  pump();
+}
+
+void InstanceActor::import(ChunkId id, Sequence& s, const KvOpened& opened, std::vector<BlockRef> wanted) {
+  wanted.resize(opened.blocks.size());
+  std::vector<DeviceBlockId> blocks;
+  const Status taken = devices.allocate(static_cast<int32_t>(wanted.size()), blocks);
+  SEER_CHECK(taken.ok(), taken.error());
+  CopyBatch copy{.id = next_op++, .direction = CopyBatch::Direction::kImport, .blocks = {}};
+  for (size_t i = 0; i < blocks.size(); ++i)
+    copy.blocks.push_back({blocks[i], parts.arena->span(opened.blocks[i].slot), opened.blocks[i].crc32c});
+  s.table.insert(s.table.end(), blocks.begin(), blocks.end());
+  s.phase = Phase::kImporting;
+  imports.emplace(copy.id, OpenImport{id, opened, std::move(wanted)});
+  submit(std::move(copy));
+}
+
+/// Asks again for the oldest chunk that waits for device blocks, once there are enough. Running chunks go on meanwhile; as
+/// they finish or give way, room comes.
+bool InstanceActor::admit_arrivals() {
+  bool ready = false;  // to run
+  while (!blocks_short && first_arrival_fits()) {
+    Arrival& next = arrivals.front();
+    next.asked = true;
+    Sequence& s = sequences.at(next.chunk);
+    find_kv(next.chunk, s);
+    if (s.phase != Phase::kRunning) continue;
+    arrivals.pop_front();  // all of it is on the device by now
+    ready = true;
+  }
+  return ready;
+}
+
+bool InstanceActor::first_arrival_fits() const {
+  return !arrivals.empty() && !arrivals.front().asked && arrivals.front().blocks <= devices.counts().available();
+}
+
+/// So that no chunk waits for room that only the others who wait could give: the last of them that holds any goes on
+/// without waiting, and can give way like the others. False: none holds any.
+bool InstanceActor::prefill_last_arrival() {
+  auto last = std::find_if(arrivals.rbegin(), arrivals.rend(),
+                           [&](const Arrival& a) { return !sequences.at(a.chunk).table.empty(); });
+  if (last == arrivals.rend()) return false;
+  sequences.at(last->chunk).phase = Phase::kRunning;
+  arrivals.erase(std::next(last).base());
+  return true;
+}
+
+void InstanceActor::on_import(const CopyResult& result) {
+  auto node = imports.extract(result.id);
+  const OpenImport& import = node.mapped();
+  const size_t count = import.blocks.size();
+  size_t good = 0;
+  while (good < count && result.crc32c[good] == import.opened.blocks[good].crc32c) ++good;
+  KvClose close{import.opened.lease, {}};
+  for (size_t i = good; i < count; ++i)
+    if (result.crc32c[i] != import.opened.blocks[i].crc32c) close.corrupt.push_back(import.blocks[i].key);
+  report.corrupt_blocks += static_cast<int64_t>(close.corrupt.size());
+  report.imported_blocks += static_cast<int64_t>(good);
+  rt::tell(self, parts.kv_node, std::move(close));
+  Sequence* s = find(import.chunk);
+  if (s == nullptr) return;
+  const size_t first = s->table.size() - count;
+  for (size_t i = 0; i < good; ++i) {
+    s->kv_tokens += import.blocks[i].tokens;
+    s->done.cached_tokens += import.blocks[i].tokens;
+    if (import.blocks[i].tokens < info.block_tokens) continue;  // the tail: it will be written on, so it gets no name
+    devices.name(s->table[first + i], import.blocks[i]);
+    s->chain.push_back(import.blocks[i]);
+  }
+  devices.release(std::span(s->table).subspan(first + good));
+  s->table.resize(first + good);
+  s->phase = Phase::kRunning;
+}
+
+// ---- steps -----------------------------------------------------------------------------------------------------------
+
+void InstanceActor::on_work_ready() {
+  for (const EngineResult& result : parts.engine->take_results()) {
+    --engine_open;
+    if (const auto* step = std::get_if<StepResult>(&result)) {
+      on_step(*step);
+    } else {
+      const auto& copy = std::get<CopyResult>(result);
+      report.engine_cpu_us += copy.cpu_us;
+      copy.direction == CopyBatch::Direction::kExport ? on_export(copy) : on_import(copy);
+    }
+  }
+  feed_engine();
+  pump();
+}
+
+void InstanceActor::submit(EngineWork work) {
+  waiting_work.push_back(std::move(work));
+  feed_engine();
+}
+
+void InstanceActor::feed_engine() {
+  for (; !waiting_work.empty() && engine_open < kEngineQueueMax; ++engine_open) {
+    parts.engine->submit(std::move(waiting_work.front()));
+    waiting_work.pop_front();
+  }
+}
+
+/// Submits the next step, if none is in the engine and there is anything to do.
+void InstanceActor::pump() {
+  do {
+    if (step_open || sequences.empty()) continue;
+    while (!plan(plan_memory)) {
+    }
+    if (!plan_memory.sequences.empty()) start_step();
+  } while (admit_arrivals());
+}
+
+void InstanceActor::start_step() {
+  StepBatch batch{.id = next_op++, .sequences = {}};
+  batch.sequences.reserve(plan_memory.sequences.size());
+  for (const PlannedRows& rows : plan_memory.sequences) {
+    const ChunkId id = running_ids[static_cast<size_t>(rows.sequence)];
+    batch.sequences.push_back(rows_of(sequences.at(id), rows));
+    in_step.push_back({id, rows.rows});
+  }
+  step_open = true;
+  submit(std::move(batch));
+}
+
+/// Plans a step; chunks that have to give way for it do so at once. False: blocks were freed by that and nothing else
+/// could be planned, so plan again.
+bool InstanceActor::plan(StepPlan& plan) {
+  running_memory.clear();
+  running_ids.clear();
+  bool parking = false, on_the_way = !openings.empty();
+  for (auto& [id, s] : sequences) {
+    parking |= s.phase == Phase::kParking;
+    on_the_way |= s.phase == Phase::kImporting;
+    if (s.phase != Phase::kRunning) continue;
+    running_ids.push_back(id);
+    running_memory.push_back({.id = id.value,
+                              .known_tokens = static_cast<int64_t>(s.tokens.size()),
+                              .kv_tokens = s.kv_tokens,
+                              .draft_tokens = 0,
+                              .table_blocks = static_cast<int32_t>(s.table.size()),
+                              .sole_blocks = 0,
+                              .yield_rank = s.spec.yield_rank,
+                              .wants_sampling = true});
+  }
+  plan_step(running_memory, config.planner, info.block_tokens, devices.counts().available(), plan);
+  const bool idle = plan.sequences.empty();
+  blocks_short = plan.blocks_short > 0;
+  if (parking) return true;  // one wave at a time: what is parking may suffice
+  // Who gives way now would be sent right back, since those on the way have not taken their places yet: wait for them.
+  if (idle && on_the_way) return true;
+  const bool stuck = idle && !arrivals.empty() && !first_arrival_fits();
+  if (!blocks_short && !stuck) return true;
+  for (size_t i = 0; i < running_ids.size(); ++i)
+    running_memory[i].sole_blocks = devices.sole_user_count(sequences.at(running_ids[i]).table);
+  const std::vector<int32_t> victims = pick_victims(running_memory, plan.blocks_short, info.block_tokens);
+  if (victims.empty() && idle) {
+    if (prefill_last_arrival()) return false;
+    // Nobody else holds a block, and still it does not fit.
+    const ChunkId alone = running_ids.empty() ? arrivals.front().chunk : running_ids[0];
+    if (running_ids.empty()) arrivals.pop_front();
+    answer(alone, ChunkEnd::kRejected);
+    return true;
+  }
+  std::vector<bool> gone(running_ids.size(), false);
+  for (int32_t v : victims) gone[static_cast<size_t>(v)] = true;
+  std::erase_if(plan.sequences, [&](const PlannedRows& rows) { return gone[static_cast<size_t>(rows.sequence)]; });
+  for (int32_t v : victims) give_way(running_ids[static_cast<size_t>(v)]);
+  return victims.empty() || !plan.sequences.empty();
+}
+
+SequenceStep InstanceActor::rows_of(Sequence& s, const PlannedRows& rows) {
+  const bool tail_is_partial = s.kv_tokens % info.block_tokens != 0;
+  if (tail_is_partial) devices.will_write(s.table[static_cast<size_t>(s.kv_tokens) / info.block_tokens]);
+  if (rows.new_blocks > 0) {
+    const Status taken = devices.allocate(rows.new_blocks, s.table);
+    SEER_CHECK(taken.ok(), taken.error());
+  }
+  const auto from = s.tokens.begin() + s.kv_tokens;
+  SequenceStep step{.start = s.kv_tokens,
+                    .tokens = {from, from + rows.rows},
+                    .blocks = s.table,
+                    .sample_rows = rows.sample_rows,
+                    .seed = s.spec.seed,
+                    .sampling = s.sampling,
+                    .history = {},
+                    .targets = {}};
+  if (s.sampling->repetition_penalty != 1.0f) step.history.assign(s.tokens.begin(), from);
+  return step;
+}
+
+void InstanceActor::on_step(const StepResult& result) {
+  step_open = false;
+  report.busy_us += result.step_us;
+  report.engine_cpu_us += result.cpu_us;
+  ++report.steps;
+  for (size_t i = 0; i < in_step.size(); ++i)
+    if (Sequence* s = find(in_step[i].chunk)) fed(*s, in_step[i].rows, result.sampled[i]);
+  in_step.clear();
+  if (++steps_since_report >= config.report_steps) report_tokens();
+}
+
+/// `rows` more tokens have their KV; what was sampled at the last of them, if anything, continues the sequence.
+void InstanceActor::fed(Sequence& s, int64_t rows, const std::vector<SampledToken>& sampled) {
+  const ChunkId id = s.spec.chunk;
+  const auto prefilled = rows - static_cast<int64_t>(sampled.size());
+  const int64_t again = std::clamp<int64_t>(s.spec.computed_tokens - s.kv_tokens, 0, prefilled);
+  s.done.prefill_tokens += prefilled;
+  s.done.reprefill_tokens += again;
+  report.prefill_tokens += prefilled;
+  s.kv_tokens += rows;
+  name_filled_blocks(s);
+  for (const SampledToken& token : sampled) {
+    s.tokens.push_back(token.token);
+    s.unreported.tokens.push_back(token.token);
+    s.unreported.logprobs.push_back(token.logprob);
+    ++report.output_tokens;
+    if (const Finish end = s.stop.add(token.token); end.reason != FinishReason::kNone) return finish(id, end);
+  }
+  if (s.new_tokens() >= s.spec.max_new_tokens) return park(id, ChunkEnd::kChunkFull);
+  offer_filled_blocks(id, s);
+}
+
+void InstanceActor::name_filled_blocks(Sequence& s) {
+  const int64_t block = info.block_tokens;
+  while (static_cast<int64_t>(s.chain.size() + 1) * block <= s.kv_tokens) {
+    const size_t i = s.chain.size();
+    const auto part = std::span<const int32_t>(s.tokens).subspan(i * info.block_tokens, info.block_tokens);
+    const PrefixHash before = i == 0 ? PrefixHash{} : s.chain.back().key.prefix;
+    s.chain.push_back({{s.spec.version, info.layout_hash, extend_prefix(before, part)}, info.block_tokens});
+    devices.name(s.table[i], s.chain.back());
+  }
+}
+
+// ---- KV to the pool --------------------------------------------------------------------------------------------------
+
+/// Behind the step: blocks that became full go to the pool while the chunk runs on, the prompt's at once (its group may
+/// start elsewhere), the others a few at a time. Without room there they stay here, and are offered again when the chunk
+/// parks.
+void InstanceActor::offer_filled_blocks(ChunkId id, Sequence& s) {
+  if (!has_pool(s)) return;
+  const bool prompt_done = s.offered_blocks < prompt_blocks(s) && s.chain.size() >= prompt_blocks(s);
+  if (!prompt_done && s.chain.size() - s.offered_blocks < static_cast<size_t>(config.offer_blocks)) return;
+  reserve_from(id, s, s.chain, s.offered_blocks, false);
+  s.offered_blocks = s.chain.size();
+}
+
+/// Asks the pool for room for blocks[from...]: whole blocks of the prompt belong to the group, the rest to the request.
+/// Returns how many answers will come.
+int32_t InstanceActor::reserve_from(ChunkId id, const Sequence& s, const std::vector<BlockRef>& blocks, size_t from,
+                                    bool parking) {
+  const size_t prompt_end = std::min(prompt_blocks(s), blocks.size());
+  auto ask = [&](size_t first, size_t last, KvOwner owner, size_t owner_first) {
+    if (first >= last) return 0;
+    reserve(id,
+            {.op = 0,
+             .owner = owner,
+             .blocks = {blocks.begin() + static_cast<ptrdiff_t>(first), blocks.begin() + static_cast<ptrdiff_t>(last)},
+             .first_index = static_cast<uint32_t>(first - owner_first),
+             .prompt = owner == owner_of(s.spec.request.group),
+             .park = parking,
+             .next_use = s.spec.yield_rank},
+            first);
+    return 1;
+  };
+  const int32_t asked = ask(from, prompt_end, owner_of(s.spec.request.group), 0);
+  return asked + ask(std::max(from, prompt_end), blocks.size(), owner_of(s.spec.request), prompt_end);
+}
+
+void InstanceActor::reserve(ChunkId id, KvReservation ask, size_t first_block) {
+  ask.op = next_op++;
+  rt::tell(self, parts.kv_node, ReserveBlocks{ask, handle{self}});
+  const uint64_t op = ask.op;
+  reserves.emplace(op, OpenReserve{id, std::move(ask), first_block});
+}
+
+void InstanceActor::on_reserved(const KvReserved& reserved) {
+  auto node = reserves.extract(reserved.op);
+  OpenReserve open = node.empty() ? OpenReserve{} : std::move(node.mapped());
+  Sequence* s = find(open.chunk);
+  CopyBatch copy{.id = next_op++, .direction = CopyBatch::Direction::kExport, .blocks = {}};
+  std::vector<uint64_t> tokens;
+  size_t answered = 0;  // blocks before the first one that has to be asked for again
+  for (; answered < reserved.grants.size() && reserved.grants[answered].state != GrantState::kLater; ++answered) {
+    const KvGrant& grant = reserved.grants[answered];
+    if (grant.state != GrantState::kWrite) continue;
+    tokens.push_back(grant.token);
+    if (s != nullptr) copy.blocks.push_back({s->table[open.first_block + answered], parts.arena->span(grant.slot), 0});
+  }
+  if (s == nullptr) {  // finished or dropped meanwhile: its device blocks may be someone else's by now
+    if (!tokens.empty()) rt::tell(self, parts.kv_node, KvAbort{std::move(tokens)});
+    return;
+  }
+  const bool parking = open.ask.park;
+  if (parking && answered < reserved.grants.size()) {
+    KvReservation rest = open.ask;
+    rest.blocks.erase(rest.blocks.begin(), rest.blocks.begin() + static_cast<ptrdiff_t>(answered));
+    rest.first_index += static_cast<uint32_t>(answered);
+    ++s->parking_ops;
+    reserve(open.chunk, std::move(rest), open.first_block + answered);
+  }
+  if (!tokens.empty()) {
+    exports.emplace(copy.id, OpenExport{open.chunk, std::move(tokens), parking});
+    submit(std::move(copy));
+  } else if (parking) {
+    parking_progressed(open.chunk);
+    pump();
+  }
+}
+
+void InstanceActor::on_export(const CopyResult& result) {
+  auto node = exports.extract(result.id);
+  const OpenExport& open = node.mapped();
+  KvSeal seal;
+  for (size_t i = 0; i < open.tokens.size(); ++i) seal.blocks.push_back({open.tokens[i], result.crc32c[i]});
+  report.exported_blocks += static_cast<int64_t>(open.tokens.size());
+  rt::tell(self, parts.kv_node, std::move(seal));
+  if (open.parking && find(open.chunk) != nullptr) parking_progressed(open.chunk);
+}
+
+// ---- ends of chunks --------------------------------------------------------------------------------------------------
+
+/// KV runs short: the chunk leaves, with its KV (to the pool) or without (to be recomputed).
+void InstanceActor::give_way(ChunkId id) {
+  if (has_pool(sequences.at(id))) {
+    ++report.yields;
+    park(id, ChunkEnd::kYielded);
+  } else {
+    ++report.preemptions;
+    forget_response(sequences.at(id));
+    answer(id, ChunkEnd::kPreempted);
+  }
+}
+
+/// The chunk ends unfinished: everything of it that the pool lacks is moved there, the partial tail block included, and
+/// only then is the chunk answered. What the pool has no room for is recomputed later.
+void InstanceActor::park(ChunkId id, ChunkEnd end) {
+  Sequence& s = sequences.at(id);
+  if (!has_pool(s)) return answer(id, end);
+  s.phase = Phase::kParking;
+  s.end = end;
+  std::vector<BlockRef> blocks = s.chain;
+  const size_t full = s.chain.size();
+  if (const auto tail = static_cast<uint32_t>(s.kv_tokens % info.block_tokens); tail != 0) {
+    const auto part = std::span<const int32_t>(s.tokens).subspan(full * info.block_tokens, tail);
+    const PrefixHash before = full == 0 ? PrefixHash{} : s.chain.back().key.prefix;
+    blocks.push_back({{s.spec.version, info.layout_hash, extend_prefix(before, part)}, tail});
+    devices.name(s.table[full], blocks.back());
+  }
+  s.parking_ops = reserve_from(id, s, blocks, 0, true);
+  if (s.parking_ops == 0) answer(id, end);  // nothing of it was computed yet
+}
+
+void InstanceActor::parking_progressed(ChunkId id) {
+  Sequence& s = sequences.at(id);
+  if (--s.parking_ops == 0) answer(id, s.end);
+}
+
+void InstanceActor::finish(ChunkId id, const Finish& end) {
+  Sequence& s = sequences.at(id);
+  s.done.finish = end.reason;
+  if (end.stop_index >= 0) s.done.matched = s.sampling->stop[static_cast<size_t>(end.stop_index)];
+  if (end.stop_token >= 0) s.done.matched = cat(end.stop_token);
+  forget_response(s);
+  answer(id, ChunkEnd::kFinished);
+}
+
+/// The KV of the response will not be looked for again; the prompt's blocks stay cached for the rest of the group.
+void InstanceActor::forget_response(const Sequence& s) {
+  for (size_t i = prompt_blocks(s); i < s.chain.size(); ++i) devices.drop_name(s.chain[i].key);
+}
+
+void InstanceActor::answer(ChunkId id, ChunkEnd end) {
+  auto node = sequences.extract(id);
+  Sequence& s = node.mapped();
+  devices.release(s.table);
+  ChunkProgress progress{config.id, {}, devices.counts().in_use};
+  if (!s.unreported.tokens.empty()) progress.chunks.push_back(std::move(s.unreported));
+  rt::tell(self, s.spec.reply_to, std::move(progress));
+  s.done.end = end;
+  s.done.kv_tokens = s.kv_tokens;
+  rt::tell(self, s.spec.reply_to, std::move(s.done));
+}
+
+void InstanceActor::report_tokens() {
+  steps_since_report = 0;
+  ChunkProgress progress{config.id, {}, devices.counts().in_use};
+  for (auto& [id, s] : sequences) {
+    if (s.unreported.tokens.empty()) continue;
+    progress.chunks.push_back(std::move(s.unreported));
+    s.unreported = ChunkTokens{id, {}, {}};
+  }
+  if (sink) rt::tell(self, sink, std::move(progress));
+}
+
+/// What is under way for the chunks ends by itself, for nobody: the next rollout counts its chunks from 1 again, and must
+/// not be taken for the one before.
+void InstanceActor::drop_chunks() {
+  for (auto& [id, s] : sequences) devices.release(s.table);
+  sequences.clear();
+  arrivals.clear();
+  openings.clear();
+  reserves.clear();
+  for (auto& [id, open] : imports) open.chunk = kNoChunk;
+  for (auto& [id, open] : exports) open.chunk = kNoChunk;
+  for (StepMember& member : in_step) member.chunk = kNoChunk;
+}
+
+}  // namespace seer

@@ -1,0 +1,169 @@
+// instance_actor: one engine with its KV cache. Runs chunks: finds the KV of their prefix (device, pool, or prefill),
+// batches their rows into steps, reports tokens, and moves KV to the pool behind the steps.
+//
+// A chunk's life: opening (asking the pool) -> importing (pool -> device) -> running -> parking (device -> pool, when it
+// ends unfinished) -> ChunkDone. Only running chunks take part in steps. At most one step is in the engine; copies queue
+// behind it, so that a block may be given away as soon as its last reader was submitted. What the engine's own queue has no
+// place for waits here, in the same order.
+//
+// Always true:
+//  (1) every RunChunk is answered by exactly one ChunkDone, unless DropChunks came first;
+//  (2) all tokens of a chunk are reported before its ChunkDone;
+//  (3) a block that is written by a step has that sequence as its only user.
+#pragma once
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpu/block_table.h"
+#include "gpu/engine.h"
+#include "gpu/step_planner.h"
+#include "gpu/stop_rule.h"
+#include "gpu/tokenizer.h"
+#include "protocols/actors.h"
+#include "storage/host_arena.h"
+
+namespace seer {
+
+struct InstanceConfig {
+  InstanceId id;
+  StepPlannerConfig planner;
+  int32_t rows_max = 256;     // running chunks at most; more are rejected
+  int32_t offer_blocks = 8;   // full blocks of a running chunk go to the pool so many at a time
+  int32_t report_steps = 32;  // tokens are reported every so many steps: the bound on the token log's lag
+};
+
+/// What an instance works with. Without a pool, `kv_node` is null and `arena` empty.
+struct InstanceParts {
+  std::shared_ptr<Engine> engine;               // this instance is its only user
+  std::shared_ptr<const Tokenizer> tokenizer;   // may be null; needed for stop strings
+  KvNodeHandle kv_node;
+  std::shared_ptr<HostArena> arena;             // of kv_node's machine
+};
+
+struct InstanceActor {
+  using handle = InstanceHandle;
+  static constexpr const char* kActorName = "instance";
+
+  InstanceActor(rt::self_ptr<InstanceActor> self_in, InstanceConfig config_in, InstanceParts parts_in);
+  handle::behavior_type make_behavior();
+
+  enum class Phase : uint8_t { kOpening, kImporting, kRunning, kParking };
+  struct Sequence {
+    RunChunk spec;                         // its log is moved to `tokens`
+    std::shared_ptr<const SamplingParams> sampling;
+    StopRule stop;
+    std::vector<int32_t> tokens;           // prompt and output
+    int64_t prompt_tokens = 0;
+    int64_t start_tokens = 0;              // tokens.size() when the chunk began
+    int64_t kv_tokens = 0;                 // tokens whose KV is in `table`
+    std::vector<DeviceBlockId> table;
+    std::vector<BlockRef> chain;           // full blocks of tokens[0, kv_tokens), named on the device
+    size_t offered_blocks = 0;             // of the chain: offered to the pool
+    Phase phase = Phase::kRunning;
+    ChunkEnd end = ChunkEnd::kFinished;    // set when parking
+    int32_t parking_ops = 0;               // reservations and exports still open while parking
+    ChunkTokens unreported;
+    ChunkDone done;                        // figures gathered for the answer
+
+    int64_t new_tokens() const { return static_cast<int64_t>(tokens.size()) - start_tokens; }
+  };
+
+  // -- messages
+  void on_run_chunk(RunChunk chunk);
+  void on_opened(const KvOpened& opened);
+  void on_reserved(const KvReserved& reserved);
+  void on_work_ready();
+  void drop_chunks();
+
+  // -- engine results
+  void on_step(const StepResult& result);
+  void on_export(const CopyResult& result);
+  void on_import(const CopyResult& result);
+
+  // -- steps
+  void submit(EngineWork work);
+  void feed_engine();
+  void find_kv(ChunkId id, Sequence& sequence);
+  void import(ChunkId id, Sequence& sequence, const KvOpened& opened, std::vector<BlockRef> wanted);
+  bool admit_arrivals();
+  bool first_arrival_fits() const;
+  bool prefill_last_arrival();
+  void pump();
+  void start_step();
+  bool plan(StepPlan& plan);
+  SequenceStep rows_of(Sequence& sequence, const PlannedRows& rows);
+  void fed(Sequence& sequence, int64_t rows, const std::vector<SampledToken>& sampled);
+  void name_filled_blocks(Sequence& sequence);
+  void offer_filled_blocks(ChunkId id, Sequence& sequence);
+
+  // -- ends of chunks
+  void give_way(ChunkId id);
+  void park(ChunkId id, ChunkEnd end);
+  void parking_progressed(ChunkId id);
+  void finish(ChunkId id, const Finish& end);
+  void forget_response(const Sequence& s);
+  void answer(ChunkId id, ChunkEnd end);
+  void report_tokens();
+
+  // -- pool
+  int32_t reserve_from(ChunkId id, const Sequence& s, const std::vector<BlockRef>& blocks, size_t from, bool parking);
+  void reserve(ChunkId id, KvReservation ask, size_t first_block);
+  Sequence* find(ChunkId id);
+  bool has_pool(const Sequence& s) const { return s.spec.keep_kv && parts.kv_node; }
+  size_t prompt_blocks(const Sequence& s) const { return static_cast<size_t>(s.prompt_tokens) / info.block_tokens; }
+
+  static constexpr ChunkId kNoChunk{0};
+  struct OpenReserve {
+    ChunkId chunk = kNoChunk;
+    KvReservation ask;
+    size_t first_block = 0;  // ask.blocks[0] is in the sequence's table[first_block]
+  };
+  struct OpenExport {
+    ChunkId chunk;
+    std::vector<uint64_t> tokens;
+    bool parking = false;
+  };
+  struct OpenImport {
+    ChunkId chunk;
+    KvOpened opened;
+    std::vector<BlockRef> blocks;  // the names of opened.blocks
+  };
+  struct Arrival {
+    ChunkId chunk;
+    int32_t blocks = 0;   // that the pool had for it
+    bool asked = false;   // once more, as there was room
+  };
+  struct StepMember {
+    ChunkId chunk;
+    int32_t rows = 0;
+  };
+
+  rt::self_ptr<InstanceActor> self;
+  InstanceConfig config;
+  InstanceParts parts;
+  EngineInfo info;
+  DeviceBlocks devices;
+  std::map<ChunkId, Sequence> sequences;  // in order of arrival
+  std::vector<StepMember> in_step;        // members of the step in the engine; empty when there is none
+  bool step_open = false;
+  bool blocks_short = false;              // at the last plan: until that is over nobody new takes blocks
+  std::deque<EngineWork> waiting_work;    // at most one copy per open reservation or opening, and one step
+  size_t engine_open = 0;                 // pieces of work in the engine
+  uint64_t next_op = 1;
+  std::map<uint64_t, OpenReserve> reserves;
+  std::map<uint64_t, std::pair<ChunkId, std::vector<BlockRef>>> openings;
+  std::deque<Arrival> arrivals;           // found in the pool, waiting for device blocks; at most rows_max
+  std::map<uint64_t, OpenExport> exports;
+  std::map<uint64_t, OpenImport> imports;
+  InstanceReport report;
+  int32_t steps_since_report = 0;
+  ChunkSink sink;                         // of the rollout whose chunks run here
+  StepPlan plan_memory;
+  std::vector<RunningSequence> running_memory;
+  std::vector<ChunkId> running_ids;       // running_memory[i] is sequence running_ids[i]
+};
+
+}  // namespace seer

@@ -1,0 +1,311 @@
+#include "actors/kv_node_actor.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace seer {
+namespace {
+
+GrantState grant_state(Reservation::Kind kind) {
+  switch (kind) {
+    case Reservation::Kind::kGranted: return GrantState::kWrite;
+    case Reservation::Kind::kHere: return GrantState::kHere;
+    case Reservation::Kind::kLater: return GrantState::kLater;
+    case Reservation::Kind::kRefused: return GrantState::kRefused;
+  }
+  return GrantState::kRefused;
+}
+
+std::vector<BlockKey> keys_of(const std::vector<BlockRef>& blocks) {
+  std::vector<BlockKey> keys;
+  for (const BlockRef& block : blocks) keys.push_back(block.key);
+  return keys;
+}
+
+constexpr int64_t kLendTimeoutUs = 2'000'000;  // until a silent directory or lender is given up
+constexpr size_t kAbandonedMax = 1024;
+
+}  // namespace
+
+void Handover::put(std::function<void()> work) {
+  {
+    std::lock_guard lock(mutex_);
+    work_.push_back(std::move(work));
+  }
+  wake_();
+}
+
+void Handover::run() {
+  std::vector<std::function<void()>> work;
+  {
+    std::lock_guard lock(mutex_);
+    work.swap(work_);
+  }
+  for (auto& f : work) f();
+}
+
+KvNodeActor::KvNodeActor(rt::self_ptr<KvNodeActor> self_in, KvNodeConfig config_in, KvNodeParts parts_in)
+    : self(self_in), config(std::move(config_in)), parts(std::move(parts_in)) {
+  handover = std::make_shared<Handover>(rt::waker<KvNodeActor>(self, [](const handle& me) { rt::post(me, WorkReady{}); }));
+  tiers = std::make_unique<KvTiers>(
+      config.tiers, parts.arena, parts.open_cold ? parts.open_cold() : nullptr,
+      KvTiersHooks{.post = [h = handover](std::function<void()> f) { h->put(std::move(f)); },
+                   .room = [this] { on_room(); },
+                   .lost = {}});
+  rt::on_down(self, [this](const rt::down& message) { on_client_down(message); });
+  rt::tell(self, parts.directory, KvNodeUp{config.node, handle{self}});
+}
+
+KvNodeActor::handle::behavior_type KvNodeActor::make_behavior() {
+  return {
+      [this](const ReserveBlocks& ask) { on_reserve(ask); },
+      [this](const OpenBlocks& ask) { on_open(ask); },
+      [this](const KvSeal& seal) {
+        for (const KvWritten& written : seal.blocks) {
+          for (Client& c : clients) c.writes.erase(written.token);
+          (void)tiers->seal({written.token}, written.crc32c);  // stale: counted
+        }
+      },
+      [this](const KvAbort& abort) {
+        for (uint64_t token : abort.tokens) {
+          for (Client& c : clients) c.writes.erase(token);
+          (void)tiers->abort({token});
+        }
+      },
+      [this](const KvClose& close) { on_close(close); },
+      [this](const KvRelease& release) {
+        tiers->release({release.owner.value});
+        kept.erase(release.owner);
+      },
+      [this](const KvBump& bump) {
+        if (bump.version > tiers->version()) tiers->bump_version(bump.version);  // one that is late says nothing new
+      },
+      [this](const WorkReady&) { handover->run(); },
+      [this](const KvHolders& holders) { on_holders(holders); },
+      [](const KvReserved&) {},  // never asked for: a node writes only what it was lent
+      [this](const KvOpened& lent) { on_lent(lent); },
+      [this](const Tick& tick) { on_silence(tick.what); },
+      [this](const GetReport&) { return report(); },
+  };
+}
+
+void KvNodeActor::on_reserve(const ReserveBlocks& ask) {
+  keep(ask.what.owner);
+  if (ask.what.park)
+    tiers->unpin({ask.what.owner.value}, ask.what.next_use);
+  else
+    tiers->pin({ask.what.owner.value});
+  const bool may_wait = ask.what.park && parked.size() < config.parked_max;
+  if (!try_reserve(ask, may_wait)) parked.push_back(ask);
+}
+
+/// Answers a reservation; false when nothing can be granted yet, and `may_wait` for it.
+bool KvNodeActor::try_reserve(const ReserveBlocks& ask, bool may_wait) {
+  const KvReservation& what = ask.what;
+  const std::vector<Reservation> answers =
+      tiers->reserve({what.owner.value}, what.blocks, {.first_index = what.first_index, .prompt = what.prompt});
+  KvReserved reserved{what.op, {}};
+  bool granted = false, later = false;
+  for (const Reservation& a : answers) {
+    reserved.grants.push_back({grant_state(a.kind), a.slot, a.token.value});
+    granted |= a.kind == Reservation::Kind::kGranted;
+    later |= a.kind == Reservation::Kind::kLater;
+  }
+  Client& to = client(ask.reply_to);
+  for (const Reservation& a : answers)
+    if (a.kind == Reservation::Kind::kGranted) to.writes.insert(a.token.value);
+  if (later && !granted && may_wait) return false;
+  if (!may_wait)
+    for (KvGrant& grant : reserved.grants)
+      if (grant.state == GrantState::kLater) grant.state = GrantState::kRefused;
+  rt::tell(self, ask.reply_to, std::move(reserved));
+  return true;
+}
+
+void KvNodeActor::on_room() {
+  for (size_t left = parked.size(); left > 0; --left) {
+    if (!try_reserve(parked.front(), true)) return;  // oldest first; it keeps its place
+    parked.pop_front();
+  }
+}
+
+void KvNodeActor::on_open(const OpenBlocks& ask) {
+  const KvOpening& what = ask.what;
+  client(ask.reply_to);
+  if (what.lend) return open_here(ask);
+  tiers->pin({what.owner.value});
+  const size_t here_blocks = blocks_here(what);
+  int64_t gap_tokens = 0;
+  for (size_t i = here_blocks; i < what.blocks.size(); ++i) gap_tokens += what.blocks[i].tokens;
+  if (!parts.transport || !should_pull(gap_tokens, config.pull)) return open_here(ask);
+  const uint64_t op = next_op++;
+  pulls.emplace(op, Pull{.ask = ask, .here = here_blocks});
+  rt::tell(self, parts.directory, FindHolders{op, config.node, what.owner, handle{self}});
+  rt::tell_after(self, kLendTimeoutUs, handle{self}, Tick{op});  // a pull that no lender has answered by then ends
+}
+
+size_t KvNodeActor::blocks_here(const KvOpening& what) const {
+  const ProbeResult here = tiers->probe(keys_of(what.blocks));
+  return here.dram_blocks + here.cold_blocks;
+}
+
+void KvNodeActor::open_here(const OpenBlocks& ask) {
+  tiers->open({ask.what.owner.value}, keys_of(ask.what.blocks),
+              [this, op = ask.what.op, reply_to = ask.reply_to](OpenResult result) {
+                Client* to = find_client(reply_to);
+                if (to == nullptr) return (void)tiers->close(result.lease);  // it died meanwhile
+                if (result.lease.value != 0) to->leases.insert(result.lease.value);
+                KvOpened opened{.op = op, .lease = result.lease.value, .node = config.node, .epoch = parts.epoch};
+                for (const OpenBlock& b : result.blocks) opened.blocks.push_back({b.slot, b.generation, b.crc32c});
+                opened_blocks += static_cast<int64_t>(result.blocks.size());
+                rt::tell(self, reply_to, std::move(opened));
+              });
+}
+
+// ---- blocks of other nodes ---------------------------------------------------------------------------------------------
+
+void KvNodeActor::on_holders(const KvHolders& holders) {
+  auto it = pulls.find(holders.op);
+  if (it == pulls.end()) return;
+  it->second.sources.assign(holders.sources.rbegin(), holders.sources.rend());
+  ask_next_source(holders.op);
+}
+
+void KvNodeActor::ask_next_source(uint64_t op) {
+  Pull& pull = pulls.at(op);
+  if (pull.sources.empty()) return end_pull(op);
+  pull.lender = pull.sources.back();
+  pull.sources.pop_back();
+  KvOpening wanted = pull.ask.what;
+  wanted.op = op;
+  wanted.lend = true;
+  wanted.blocks.erase(wanted.blocks.begin(), wanted.blocks.begin() + static_cast<ptrdiff_t>(pull.here));
+  rt::tell(self, pull.lender, OpenBlocks{std::move(wanted), handle{self}});
+}
+
+void KvNodeActor::on_lent(const KvOpened& lent) {
+  auto it = pulls.find(lent.op);
+  if (it == pulls.end()) {
+    if (auto late = abandoned.extract(lent.op); !late.empty() && lent.lease != 0)
+      rt::tell(self, late.mapped(), KvClose{lent.lease, {}});
+    return;
+  }
+  Pull& pull = it->second;
+  if (lent.blocks.empty()) return ask_next_source(lent.op);
+  pull.lease = lent.lease;
+  pull.lent_blocks = lent.blocks.size();
+  const KvOpening& what = pull.ask.what;
+  std::vector<Fetch> fetches;
+  for (size_t i = 0; i < lent.blocks.size(); ++i) {
+    const size_t block = pull.here + i, place = what.first_index + block;
+    const bool prompt = place < what.prompt_blocks;
+    const KvOwner owner = prompt ? group_of(what.owner) : what.owner;
+    const auto index = static_cast<uint32_t>(prompt ? place : place - what.prompt_blocks);
+    keep(owner);
+    const Reservation room =
+        tiers->reserve({owner.value}, std::span(&what.blocks[block], 1), {.first_index = index, .prompt = prompt})[0];
+    if (room.kind == Reservation::Kind::kHere) continue;
+    if (room.kind != Reservation::Kind::kGranted) break;
+    const KvOpenedBlock& from = lent.blocks[i];
+    fetches.push_back({{lent.node, lent.epoch, from.slot, from.generation, from.crc32c}, parts.arena->span(room.slot)});
+    pull.written.push_back({room.token.value, from.crc32c});
+  }
+  const size_t count = fetches.size();
+  const uint64_t op = lent.op;
+  if (count == 0) return on_fetched(op, {});
+  // The transport may still be writing when this actor has ended: what it writes to lives until it is done.
+  const Status started = parts.transport->fetch(std::move(fetches), [this, op, h = handover, arena = parts.arena](
+                                                                        std::vector<Status> statuses) {
+    h->put([this, op, statuses = std::move(statuses)] { on_fetched(op, statuses); });
+  });
+  if (!started.ok()) on_fetched(op, std::vector<Status>(count, started));
+}
+
+/// The blocks are here. The lender's copy of the request's own blocks has no use any more; another node may have the rest.
+void KvNodeActor::on_fetched(uint64_t op, const std::vector<Status>& statuses) {
+  Pull& pull = pulls.at(op);
+  for (size_t i = 0; i < statuses.size(); ++i) {
+    const KvWritten& block = pull.written[i];
+    (void)(statuses[i].ok() ? tiers->seal({block.token}, block.crc32c) : tiers->abort({block.token}));
+    fetched_blocks += statuses[i].ok();
+  }
+  pull.written.clear();
+  rt::tell(self, pull.lender, KvClose{std::exchange(pull.lease, 0), {}});
+  const size_t here = blocks_here(pull.ask.what);
+  if (here >= pull.here + pull.lent_blocks) rt::tell(self, pull.lender, KvRelease{pull.ask.what.owner});
+  pull.here = here;
+  if (pull.here < pull.ask.what.blocks.size()) return ask_next_source(op);
+  end_pull(op);
+}
+
+/// The time to hear of a lender is over.
+void KvNodeActor::on_silence(uint64_t op) {
+  auto it = pulls.find(op);
+  if (it == pulls.end()) return;
+  if (it->second.lease != 0) return rt::tell_after(self, kLendTimeoutUs, handle{self}, Tick{op});  // another may be asked yet
+  if (it->second.lender) abandoned.emplace(op, it->second.lender);
+  if (abandoned.size() > kAbandonedMax) abandoned.erase(abandoned.begin());
+  end_pull(op);
+}
+
+/// Nothing more comes from other nodes: what is here now is the answer.
+void KvNodeActor::end_pull(uint64_t op) {
+  const Pull pull = std::move(pulls.extract(op).mapped());
+  open_here(pull.ask);
+}
+
+void KvNodeActor::on_close(const KvClose& close) {
+  for (Client& c : clients) c.leases.erase(close.lease);
+  for (const BlockKey& key : close.corrupt) tiers->report_corrupt(key);
+  (void)tiers->close({close.lease});
+}
+
+KvNodeActor::Client* KvNodeActor::find_client(const KvClient& peer) {
+  auto it = std::find_if(clients.begin(), clients.end(), [&](const Client& c) { return c.handle == peer; });
+  return it == clients.end() ? nullptr : &*it;
+}
+
+/// Known from its first question on, and watched.
+KvNodeActor::Client& KvNodeActor::client(const KvClient& peer) {
+  if (Client* known = find_client(peer)) return *known;
+  rt::monitor(self, peer);
+  return clients.emplace_back(Client{.handle = peer, .writes = {}, .leases = {}});
+}
+
+void KvNodeActor::on_client_down(const rt::down& message) {
+  auto it = std::find_if(clients.begin(), clients.end(), [&](const Client& c) { return rt::is_source(message, c.handle); });
+  if (it == clients.end()) return;
+  const Client gone = std::move(*it);
+  clients.erase(it);
+  std::erase_if(parked, [&](const ReserveBlocks& ask) { return ask.reply_to == gone.handle; });
+  for (uint64_t token : gone.writes) (void)tiers->abort({token});
+  for (uint64_t lease : gone.leases) (void)tiers->close({lease});
+}
+
+/// The directory hears of an owner once: from then on its release comes here.
+void KvNodeActor::keep(KvOwner owner) {
+  if (kept.insert(owner).second) rt::tell(self, parts.directory, KvHolds{config.node, owner});
+}
+
+KvNodeReport KvNodeActor::report() const {
+  const KvTiersStats s = tiers->stats();
+  const ColdStoreStats cold = tiers->cold_stats();
+  return {.node = config.node,
+          .dram_capacity_bytes = s.dram_capacity_bytes,
+          .dram_used_bytes = s.dram_used_bytes,
+          .dram_peak_bytes = s.dram_peak_bytes,
+          .cold_capacity_bytes = cold.capacity_bytes,
+          .cold_used_bytes = s.cold_used_bytes,
+          .spilled_bytes = s.spilled_bytes,
+          .promoted_bytes = s.promoted_bytes,
+          .dropped_blocks = s.dropped_blocks,
+          .corrupt_blocks = s.corrupt_blocks,
+          .refused_blocks = s.refused_blocks,
+          .sealed_blocks = s.sealed,
+          .opened_blocks = opened_blocks,
+          .fetched_blocks = fetched_blocks,
+          .cold_cpu_us = cold.cpu_us,
+          .cold_failures = s.cold_errors + s.cold_full};
+}
+
+}  // namespace seer

@@ -1,0 +1,116 @@
+// kv_node_actor: one machine's share of the KV pool: its DRAM arena and its cold tier (KvTiers), for the instances of that
+// machine, which read and write the arena's slots directly once they hold a grant or a lease. One per machine.
+//
+// What an opening lacks here is pulled from another node when it is worth moving: the directory names who keeps blocks of
+// the owner, that node lends them (a lease over there), the transport copies them into granted slots here, they are
+// sealed, and the opening is answered from here. Whatever goes wrong on the way, the opening is answered with what there
+// is; the rest is prefilled.
+//
+// An instance that dies gives nothing back: its grants and leases are taken back when it is down. Its engine is gone by
+// then (an actor's state ends before its peers hear of it), so that nothing of it touches those slots any more.
+#pragma once
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <vector>
+
+#include "actors/policy/instance_picker.h"
+#include "protocols/actors.h"
+#include "storage/cold_store.h"
+#include "storage/host_arena.h"
+#include "storage/kv_tiers.h"
+#include "storage/kv_transport.h"
+
+namespace seer {
+
+struct KvNodeConfig {
+  NodeId node;
+  KvTiersConfig tiers;
+  PullConfig pull;           // what is worth fetching from another node
+  size_t parked_max = 4096;  // reservations of ending chunks that wait for room; more are refused at once
+};
+
+struct KvNodeParts {
+  std::shared_ptr<HostArena> arena;
+  std::function<std::unique_ptr<ColdStore>()> open_cold;  // empty: no cold tier. Called once, when the actor starts
+  KvDirectoryHandle directory;
+  std::shared_ptr<KvTransport> transport;                 // null: nothing is fetched from other nodes
+  uint64_t epoch = 1;                                     // of the arena: rises when the node starts again
+};
+
+/// Functions that other threads hand to an actor: put in by anyone, run by the actor when it gets the message that
+/// `wake` sends. Shared, because a cold store may finish after the actor ended.
+class Handover {
+ public:
+  explicit Handover(std::function<void()> wake) : wake_(std::move(wake)) {}
+  void put(std::function<void()> work);
+  void run();
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::function<void()>> work_;
+  std::function<void()> wake_;
+};
+
+struct KvNodeActor {
+  using handle = KvNodeHandle;
+  static constexpr const char* kActorName = "kv_node";
+
+  KvNodeActor(rt::self_ptr<KvNodeActor> self_in, KvNodeConfig config_in, KvNodeParts parts_in);
+  handle::behavior_type make_behavior();
+
+  void on_reserve(const ReserveBlocks& ask);
+  void on_open(const OpenBlocks& ask);
+  void on_close(const KvClose& close);
+  void on_room();
+  void on_client_down(const rt::down& message);
+
+  /// An opening that waits for blocks of another node.
+  struct Pull {
+    OpenBlocks ask;
+    size_t here = 0;                 // leading blocks that need no pulling
+    std::vector<KvSource> sources;   // still to be asked, the next one last
+    KvSource lender;
+    uint64_t lease = 0;              // at the lender; 0: not lent yet
+    size_t lent_blocks = 0;
+    std::vector<KvWritten> written;  // slots granted here, being copied into
+  };
+  size_t blocks_here(const KvOpening& what) const;
+  void open_here(const OpenBlocks& ask);
+  void on_holders(const KvHolders& holders);
+  void ask_next_source(uint64_t op);
+  void on_lent(const KvOpened& lent);
+  void on_silence(uint64_t op);
+  void on_fetched(uint64_t op, const std::vector<Status>& statuses);
+  void end_pull(uint64_t op);
+  bool try_reserve(const ReserveBlocks& ask, bool may_wait);
+  void keep(KvOwner owner);
+  KvNodeReport report() const;
+
+  /// An instance of this machine, and what it has from this node.
+  struct Client {
+    KvClient handle;
+    std::set<uint64_t> writes;  // tokens granted, neither sealed nor aborted
+    std::set<uint64_t> leases;  // not closed
+  };
+  Client* find_client(const KvClient& peer);
+  Client& client(const KvClient& peer);
+
+  rt::self_ptr<KvNodeActor> self;
+  KvNodeConfig config;
+  KvNodeParts parts;
+  std::shared_ptr<Handover> handover;
+  std::deque<ReserveBlocks> parked;  // waiting for room, oldest first
+  std::set<KvOwner> kept;            // owners that the directory was told of
+  std::vector<Client> clients;       // few: the machine's instances, and the nodes that borrow
+  std::map<uint64_t, Pull> pulls;          // by their own op
+  std::map<uint64_t, KvSource> abandoned;  // pulls whose lender was silent: what it still lends is given back. Bounded
+  uint64_t next_op = 1;
+  int64_t opened_blocks = 0, fetched_blocks = 0;
+  std::unique_ptr<KvTiers> tiers;    // last: its cold store's thread ends before the rest does
+};
+
+}  // namespace seer

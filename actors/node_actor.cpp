@@ -1,0 +1,70 @@
+#include "actors/node_actor.h"
+
+#include <utility>
+
+namespace seer {
+
+NodeActor::NodeActor(rt::self_ptr<NodeActor> self_in, NodeConfig config_in, NodeParts parts_in)
+    : self(self_in), config(std::move(config_in)), parts(std::move(parts_in)) {
+  rt::on_down(self, [this](const rt::down& message) { on_down(message); });
+  start_kv_node();
+  for (const InstanceConfig& instance : config.instances) start_instance(instance);
+}
+
+NodeActor::~NodeActor() {
+  for (auto& [id, instance] : instances) rt::stop(instance.handle);
+  if (kv_node) rt::stop(kv_node);
+}
+
+NodeActor::handle::behavior_type NodeActor::make_behavior() {
+  return {[this](const AttachRollout& attach) {
+    sink = attach.reply_to;
+    for (const auto& [id, instance] : instances) announce(id);
+  }};
+}
+
+void NodeActor::start_kv_node() {
+  if (!parts.make_arena) return;
+  arena = parts.make_arena();
+  ++epoch;
+  if (parts.publish) parts.publish(config.node, epoch, arena);
+  kv_node = rt::spawn<KvNodeActor>(self->system(), config.kv_node,
+                                   KvNodeParts{arena, parts.open_cold, parts.directory, parts.transport, epoch});
+  rt::monitor(self, kv_node);
+}
+
+void NodeActor::start_instance(const InstanceConfig& instance) {
+  std::shared_ptr<Engine> engine = parts.make_engine(instance.id);
+  const EngineInfo info = engine->info();
+  auto started = rt::spawn<InstanceActor>(self->system(), instance,
+                                          InstanceParts{std::move(engine), parts.tokenizer, kv_node, arena});
+  rt::monitor(self, started);
+  instances[instance.id] = {started, info.device_blocks, info.block_tokens, instance.rows_max};
+}
+
+void NodeActor::announce(InstanceId id) {
+  if (!sink) return;
+  const Running& r = instances.at(id);
+  rt::tell(self, sink, InstanceUp{id, config.node, r.kv_blocks, r.block_tokens, r.rows_max, r.handle});
+}
+
+void NodeActor::on_down(const rt::down& message) {
+  if (rt::is_source(message, kv_node)) {
+    if (!may_restart()) return self->quit();
+    start_kv_node();
+    for (auto& [id, instance] : instances) {
+      instance.stopped = true;
+      rt::stop(instance.handle);
+    }
+    return;
+  }
+  for (const InstanceConfig& instance : config.instances) {
+    const Running& old = instances.at(instance.id);
+    if (!rt::is_source(message, old.handle)) continue;
+    if (!old.stopped && !may_restart()) return self->quit();
+    start_instance(instance);
+    return announce(instance.id);
+  }
+}  // anything else is the end of something already replaced
+
+}  // namespace seer

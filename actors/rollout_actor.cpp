@@ -1,0 +1,229 @@
+#include "actors/rollout_actor.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace seer {
+
+RolloutActor::RolloutActor(rt::self_ptr<RolloutActor> self_in, RolloutConfig config_in, RolloutParts parts_in)
+    : self(self_in), config(std::move(config_in)), parts(std::move(parts_in)) {
+  auto made = make_chunk_scheduler(config.scheduler);
+  SEER_CHECK(made.ok(), made.error());  // the command line has checked the policy's name
+  scheduler = *std::move(made);
+  started_us = instances_gone_us = rt::now_us(self);
+  for (const GroupSpec& group : parts.groups) {
+    SEER_CHECK(group.id.value == logs.size(), group.id);
+    logs.emplace_back(group.samples);
+    open_in_group.push_back(group.samples);
+    open_requests += group.samples;
+  }
+  rt::on_down(self, [this](const rt::down& message) {
+    for (const auto& [id, instance] : instances)
+      if (rt::is_source(message, instance.handle)) return on_instance_lost(id);
+  });
+}
+
+RolloutActor::handle::behavior_type RolloutActor::make_behavior() {
+  rt::tell_after(self, config.progress_us, handle{self}, Tick{});
+  return {
+      [this](const InstanceUp& up) { on_instance_up(up); },
+      [this](const ChunkProgress& progress) { on_progress(progress); },
+      [this](const ChunkDone& done) { on_chunk_done(done); },
+      [this](const GroupEstimate& estimate) {
+        estimate_error = estimate.estimate_error;
+        scheduler->estimate_changed(estimate.group, estimate.estimated_tokens);
+      },
+      [this](const StopRollout&) { end("stopped"); },
+      [this](const Tick&) { on_tick(); },
+  };
+}
+
+void RolloutActor::on_instance_up(const InstanceUp& up) {
+  if (over()) return;
+  if (instances.contains(up.instance)) on_instance_lost(up.instance);  // it came back before we heard that it was gone
+  instances[up.instance] = {up.handle, up.kv_blocks, 0};
+  rt::monitor(self, up.handle);
+  if (Status added = scheduler->add_instance({up.instance, up.node, up.kv_blocks, up.block_tokens, up.rows_max});
+      !added.ok())
+    return end(added.error().detail);
+  if (!started && instances.size() >= config.instances_expected) start();
+  if (started) place();
+}
+
+void RolloutActor::start() {
+  started = true;
+  started_us = rt::now_us(self);
+  if (parts.directory) rt::tell(self, parts.directory, KvBump{config.version});
+  for (const GroupSpec& group : parts.groups)
+    if (Status added = scheduler->add_group(group, started_us); !added.ok()) return end(added.error().detail);
+}
+
+void RolloutActor::on_progress(const ChunkProgress& progress) {
+  if (auto it = instances.find(progress.instance); it != instances.end())
+    it->second.kv_blocks_used = progress.kv_blocks_used;
+  for (const ChunkTokens& part : progress.chunks) {
+    auto it = open.find(part.chunk);
+    if (it == open.end()) continue;  // late: the chunk was placed again elsewhere
+    it->second.heard_us = rt::now_us(self);
+    Log& request = log(it->second.request);
+    request.output_ids.insert(request.output_ids.end(), part.tokens.begin(), part.tokens.end());
+    request.logprobs.insert(request.logprobs.end(), part.logprobs.begin(), part.logprobs.end());
+    scheduler->progressed(it->second.request, static_cast<int64_t>(request.output_ids.size()));
+  }
+}
+
+void RolloutActor::on_chunk_done(const ChunkDone& done) {
+  auto it = open.find(done.chunk);
+  if (it == open.end() || ended) return;
+  const OpenChunk chunk = it->second;
+  open.erase(it);
+  Log& request = log(chunk.request);
+  request.computed_tokens = std::max(request.computed_tokens, done.kv_tokens);
+  request.reprefill_tokens += done.reprefill_tokens;
+  prefill_tokens += done.prefill_tokens;
+  if (done.end == ChunkEnd::kRejected)
+    return end(cat("request ", chunk.request, " does not fit on instance ", chunk.instance, " even alone (",
+                   done.kv_tokens, " tokens have their KV)"));
+  if (done.end == ChunkEnd::kFinished) {
+    request.run_us += rt::now_us(self) - chunk.started_us;
+    finish_request(chunk.request, done);
+  } else {
+    requeue(chunk, done.end);
+  }
+  if (over())
+    end({});
+  else
+    place();
+}
+
+/// The request waits again; what it has written so far is in its log.
+void RolloutActor::requeue(const OpenChunk& chunk, ChunkEnd end) {
+  const int64_t now = rt::now_us(self);
+  Log& request = log(chunk.request);
+  request.run_us += now - chunk.started_us;
+  scheduler->chunk_ended(chunk.request, static_cast<int64_t>(request.output_ids.size()), end, now);
+}
+
+void RolloutActor::finish_request(RequestId id, const ChunkDone& done) {
+  Log& request = log(id);
+  const int64_t now = rt::now_us(self);
+  const auto tokens = static_cast<int64_t>(request.output_ids.size());
+  --open_requests;
+  scheduler->chunk_ended(id, tokens, ChunkEnd::kFinished, now);
+  const RequestState& history = scheduler->requests().at(id);
+  finishes.push_back({id, now, tokens, history.preemptions, history.migrations, request.reprefill_tokens});
+  rt::tell(self, parts.context, LengthSeen{id, tokens, handle{self}});
+  const uint32_t left_in_group = --open_in_group[id.group.value];
+  if (parts.directory) {
+    rt::tell(self, parts.directory, KvRelease{owner_of(id)});
+    if (left_in_group == 0) rt::tell(self, parts.directory, KvRelease{owner_of(id.group)});
+  }
+  rt::tell(self, parts.events,
+           Response{id, parts.groups[id.group.value].seeds[id.sample], std::move(request.output_ids),
+                    std::move(request.logprobs), done.finish, done.matched, config.version, history.chunks,
+                    history.migrations, history.preemptions, request.queue_us, request.run_us});
+}
+
+void RolloutActor::on_instance_lost(InstanceId lost) {
+  ++instances_lost;
+  instances.erase(lost);
+  scheduler->remove_instance(lost);
+  if (instances.empty()) instances_gone_us = rt::now_us(self);
+  std::vector<std::pair<ChunkId, OpenChunk>> gone;
+  for (const auto& [id, chunk] : open)
+    if (chunk.instance == lost) gone.emplace_back(id, chunk);
+  std::sort(gone.begin(), gone.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (const auto& [id, chunk] : gone) {
+    open.erase(id);
+    requeue(chunk, ChunkEnd::kLost);  // the KV on its device is gone; what reached the pool is found again
+  }
+  if (started && !over()) place();
+}
+
+void RolloutActor::on_tick() {
+  if (over()) return end({});  // also where there was nothing to do from the start
+  const int64_t now = rt::now_us(self);
+  std::vector<InstanceId> silent;
+  for (const auto& [id, chunk] : open)
+    if (now - chunk.heard_us > config.chunk_silence_us) silent.push_back(chunk.instance);
+  std::sort(silent.begin(), silent.end());
+  silent.erase(std::unique(silent.begin(), silent.end()), silent.end());
+  for (InstanceId id : silent) on_instance_lost(id);
+  if (instances.empty() && now - instances_gone_us > config.no_instance_us) return end("no instance is left to run on");
+  if (!started && !instances.empty() && now - started_us > config.no_instance_us) start();
+  if (started) place();
+  report_progress();
+  rt::tell_after(self, config.progress_us, handle{self}, Tick{});
+}
+
+void RolloutActor::place() {
+  while (std::optional<Placement> placement = scheduler->next(rt::now_us(self))) run(*placement);
+  if (instances.empty()) return;  // one may come back: see on_tick()
+  if (const Status stalled = scheduler->stalled(); !stalled.ok()) end(stalled.error().detail);
+}
+
+void RolloutActor::run(const Placement& placement) {
+  Log& request = log(placement.request);
+  const GroupSpec& group = parts.groups[placement.request.group.value];
+  const int64_t now = rt::now_us(self);
+  const ChunkId chunk{next_chunk++};
+  request.queue_us += now - scheduler->requests().at(placement.request).waiting_since_us;
+  open[chunk] = {placement.request, placement.instance, now, now, placement.yield_rank};
+  rt::tell(self, instances.at(placement.instance).handle,
+           RunChunk{chunk, placement.request, config.version, {group.prompt_ids, request.output_ids},
+                    request.computed_tokens, placement.max_new_tokens, group.sampling,
+                    group.seeds[placement.request.sample], placement.yield_rank, placement.keep_kv, handle{self}});
+}
+
+void RolloutActor::report_progress() {
+  const RequestTotals& totals = scheduler->requests().totals();
+  RolloutProgress progress{.requests = totals.waiting + totals.running + totals.finished,
+                           .done = totals.finished,
+                           .running = totals.running,
+                           .waiting = totals.waiting,
+                           .output_tokens = totals.generated_tokens,
+                           .kv_use_share = 0};
+  int64_t total = 0, used = 0;
+  for (const auto& [id, instance] : instances) total += instance.kv_blocks, used += instance.kv_blocks_used;
+  progress.kv_use_share = total > 0 ? static_cast<double>(used) / static_cast<double>(total) : 0;
+  rt::tell(self, parts.events, progress);
+}
+
+/// The iteration is over: nothing more runs, and the summary goes out once the instances have reported.
+void RolloutActor::end(std::string error) {
+  if (ended) return;
+  ended = true;
+  const RolloutStats stats = rollout_stats(finishes, started_us);
+  const RequestTotals& totals = scheduler->requests().totals();
+  RolloutSummary summary{.complete = open_requests == 0,
+                         .error = std::move(error),
+                         .requests = stats.requests + open_requests,
+                         .finished = stats.requests,
+                         .prompt_tokens = 0,
+                         .output_tokens = stats.output_tokens,
+                         .wall_us = rt::now_us(self) - started_us,
+                         .tail_s = stats.tail_s,
+                         .chunks = totals.chunks,
+                         .yields = totals.yields,
+                         .preemptions = totals.preemptions,
+                         .migrations = totals.migrations,
+                         .prefill_tokens = prefill_tokens,
+                         .reprefill_tokens = stats.reprefill_tokens,
+                         .instances_lost = instances_lost,
+                         .length_icc = stats.length_icc,
+                         .estimate_error = estimate_error,
+                         .instances = {}};
+  for (const GroupSpec& group : parts.groups) summary.prompt_tokens += static_cast<int64_t>(group.prompt_ids.size());
+  std::map<InstanceId, InstanceHandle> targets;
+  for (const auto& [id, instance] : instances) {
+    rt::tell(self, instance.handle, DropChunks{});
+    targets.emplace(id, instance.handle);
+  }
+  rt::gather_then<std::vector<InstanceReport>>(
+      self, targets, GetReport{}, [this, summary](std::vector<InstanceReport> reports) mutable {
+        summary.instances = std::move(reports);
+        rt::tell(self, parts.events, summary);
+      });
+}
+
+}  // namespace seer

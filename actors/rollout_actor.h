@@ -1,0 +1,101 @@
+// rollout_actor: owns one rollout iteration at one weight version: the token log of every request, the scheduler that
+// decides what runs where, the table of open chunks, and the figures of the report. One per iteration owner.
+//
+// A chunk is a one-way RunChunk and comes back as one ChunkDone. Chunks of an instance that died, or that was silent
+// for too long, are placed again from the token log; answers of chunks no longer open are ignored. So every request is
+// answered exactly once, whatever arrives late or twice.
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "actors/policy/chunk_scheduler.h"
+#include "actors/policy/rollout_stats.h"
+#include "protocols/actors.h"
+
+namespace seer {
+
+struct RolloutConfig {
+  ChunkSchedulerConfig scheduler;
+  WeightVersion version{1};
+  size_t instances_expected = 1;            // the rollout starts once so many are up, or no_instance_us later with those that are
+  int64_t progress_us = 200'000;            // between two progress events
+  int64_t chunk_silence_us = 600'000'000;   // a chunk without any word for so long is placed again
+  int64_t no_instance_us = 30'000'000;      // with no instance for so long, the rollout fails
+};
+
+/// What a rollout works on, and whom it talks to. `directory` may be null: no KV pool.
+struct RolloutParts {
+  std::vector<GroupSpec> groups;  // by group id, from 0
+  ContextHandle context;
+  KvDirectoryHandle directory;
+  RolloutEvents events;
+};
+
+struct RolloutActor {
+  using handle = RolloutHandle;
+  static constexpr const char* kActorName = "rollout";
+
+  RolloutActor(rt::self_ptr<RolloutActor> self_in, RolloutConfig config_in, RolloutParts parts_in);
+  handle::behavior_type make_behavior();
+
+  /// Token log and history of one request.
+  struct Log {
+    std::vector<int32_t> output_ids;
+    std::vector<float> logprobs;
+    int64_t computed_tokens = 0;   // tokens whose KV was computed once
+    int64_t reprefill_tokens = 0;  // and those of them computed again
+    int64_t queue_us = 0, run_us = 0;
+  };
+  struct OpenChunk {
+    RequestId request;
+    InstanceId instance;
+    int64_t started_us = 0;
+    int64_t heard_us = 0;
+    uint64_t yield_rank = 0;
+  };
+  struct Instance {
+    InstanceHandle handle;
+    int64_t kv_blocks = 0;
+    int64_t kv_blocks_used = 0;
+  };
+
+  void on_instance_up(const InstanceUp& up);
+  void start();
+  void on_progress(const ChunkProgress& progress);
+  void on_chunk_done(const ChunkDone& done);
+  void on_instance_lost(InstanceId lost);
+  void on_tick();
+  void place();
+  void run(const Placement& placement);
+  void finish_request(RequestId request, const ChunkDone& done);
+  void requeue(const OpenChunk& chunk, ChunkEnd end);
+  void report_progress();
+  void end(std::string error);
+
+  Log& log(RequestId r) { return logs[r.group.value][r.sample]; }
+  bool over() const { return ended || open_requests == 0; }
+
+  rt::self_ptr<RolloutActor> self;
+  RolloutConfig config;
+  RolloutParts parts;
+  std::unique_ptr<ChunkScheduler> scheduler;
+  std::vector<FinishRecord> finishes;
+  std::vector<std::vector<Log>> logs;               // [group][sample]
+  std::vector<uint32_t> open_in_group;              // requests not finished, by group
+  std::map<InstanceId, Instance> instances;
+  std::unordered_map<ChunkId, OpenChunk> open;      // walked only through sorted copies
+  uint64_t next_chunk = 1;
+  int64_t open_requests = 0;
+  int64_t prefill_tokens = 0;
+  int64_t instances_lost = 0;
+  int64_t started_us = 0;
+  int64_t instances_gone_us = 0;                    // since when there is none
+  double estimate_error = 0;
+  bool started = false;
+  bool ended = false;
+};
+
+}  // namespace seer

@@ -1,0 +1,139 @@
+#include <doctest/doctest.h>
+
+#include "actors/kv_directory_actor.h"
+#include "actors/sim_world.h"
+#include "recorder.h"
+
+using namespace seer;
+
+namespace {
+
+/// A KV node that only notes what it is told.
+struct FakeNode {
+  using handle = KvNodeHandle;
+  static constexpr const char* kActorName = "fake_node";
+  struct Seen {
+    std::vector<KvOwner> released;
+    std::vector<WeightVersion> bumps;
+  };
+  FakeNode(rt::self_ptr<FakeNode>, Seen* seen_in, uint32_t id_in) : seen(seen_in), id(id_in) {}
+  handle::behavior_type make_behavior() {
+    return {[](const ReserveBlocks&) {},
+            [](const OpenBlocks&) {},
+            [](const KvSeal&) {},
+            [](const KvAbort&) {},
+            [](const KvClose&) {},
+            [this](const KvRelease& release) { seen->released.push_back(release.owner); },
+            [this](const KvBump& bump) { seen->bumps.push_back(bump.version); },
+            [](const WorkReady&) {},
+            [](const KvHolders&) {},
+            [](const KvReserved&) {},
+            [](const KvOpened&) {},
+            [](const Tick&) {},
+            [this](const GetReport&) { return KvNodeReport{.node = NodeId{id}}; }};
+  }
+  Seen* seen;
+  uint32_t id;
+};
+
+struct Bench {
+  Bench() {
+    directory = world.spawn<KvDirectoryActor>();
+    for (uint32_t i = 0; i < 3; ++i) {
+      nodes.push_back(world.spawn<FakeNode>(&seen[i], i));
+      tell(KvNodeUp{NodeId{i}, nodes.back()});
+    }
+  }
+  template <class Message>
+  void tell(Message message) {
+    rt::post(directory, std::move(message));
+    world.run_until(world.now_us() + 1000);
+  }
+  KvDirectoryActor& state() { return rt::look<KvDirectoryActor>(directory); }
+
+  FakeNode::Seen seen[4];
+  SimWorld world;
+  KvDirectoryHandle directory;
+  std::vector<KvNodeHandle> nodes;
+};
+
+constexpr KvOwner kA{11}, kB{12};
+
+}  // namespace
+
+TEST_CASE("kv directory: a release reaches those that hold the owner's blocks, and nobody else") {
+  Bench b;
+  b.tell(KvHolds{NodeId{0}, kA});
+  b.tell(KvHolds{NodeId{2}, kA});
+  b.tell(KvHolds{NodeId{1}, kB});
+  b.tell(KvRelease{kA});
+  CHECK(b.seen[0].released == std::vector<KvOwner>{kA});
+  CHECK(b.seen[1].released.empty());
+  CHECK(b.seen[2].released == std::vector<KvOwner>{kA});
+  CHECK_FALSE(b.state().holders.contains(kA));
+  CHECK(b.state().holders.contains(kB));
+  b.tell(KvRelease{kA});  // again: nobody is left to tell
+  CHECK(b.seen[0].released.size() == 1);
+}
+
+TEST_CASE("kv directory: word that an owner is held, coming after its release, is answered by a release") {
+  Bench b;
+  b.tell(KvRelease{kA});
+  b.tell(KvHolds{NodeId{1}, kA});
+  CHECK(b.seen[1].released == std::vector<KvOwner>{kA});
+  CHECK(b.state().holders.empty());
+}
+
+TEST_CASE("kv directory: new weights reach every node, start a new round of releases, and never go back") {
+  Bench b;
+  b.tell(KvRelease{kA});
+  b.tell(KvBump{WeightVersion{5}});
+  for (int i = 0; i < 3; ++i) CHECK(b.seen[i].bumps == std::vector<WeightVersion>{WeightVersion{5}});
+  b.tell(KvHolds{NodeId{1}, kA});
+  CHECK(b.seen[1].released.empty());
+  b.tell(KvBump{WeightVersion{4}});
+  CHECK(b.seen[0].bumps.size() == 1);
+  // A node that comes up later must not take KV of weights that are gone.
+  b.tell(KvNodeUp{NodeId{3}, b.world.spawn<FakeNode>(&b.seen[3], 3u)});
+  CHECK(b.seen[3].bumps == std::vector<WeightVersion>{WeightVersion{5}});
+}
+
+TEST_CASE("kv directory: a dead node is forgotten, and the others are still told") {
+  Bench b;
+  b.tell(KvHolds{NodeId{0}, kA});
+  b.tell(KvHolds{NodeId{1}, kA});
+  rt::kill(b.nodes[0]);
+  b.world.run_until(b.world.now_us() + 1000);
+  CHECK(b.state().nodes.size() == 2);
+  CHECK(b.state().holders.at(kA) == std::set<NodeId>{NodeId{1}});
+  b.tell(KvRelease{kA});
+  CHECK(b.seen[0].released.empty());
+  CHECK(b.seen[1].released == std::vector<KvOwner>{kA});
+}
+
+TEST_CASE("kv directory: the end of a node that has come back already changes nothing") {
+  Bench b;
+  auto again = b.world.spawn<FakeNode>(&b.seen[3], 0u);
+  b.tell(KvNodeUp{NodeId{0}, again});
+  b.tell(KvHolds{NodeId{0}, kA});
+  rt::kill(b.nodes[0]);
+  b.world.run_until(b.world.now_us() + 1000);
+  CHECK(b.state().nodes.at(NodeId{0}) == again);
+  b.tell(KvRelease{kA});
+  CHECK(b.seen[3].released == std::vector<KvOwner>{kA});
+}
+
+TEST_CASE("kv directory: reports come from every node that is there, in order") {
+  Bench b;
+  rt::kill(b.nodes[1]);
+  b.world.run_until(b.world.now_us() + 1000);
+  std::vector<uint32_t> ids;
+  // The unused argument is for CAF 0.17: see rt::spawn().
+  b.world.system.spawn([&](caf::event_based_actor* self, char) {
+    rt::ask(self, b.directory, rt::kControlTimeoutUs, GetReport{}).then([&](const std::vector<KvNodeReport>& reports) {
+      for (const KvNodeReport& r : reports) ids.push_back(r.node.value);
+    });
+  }, char{});
+  b.world.run_until(b.world.now_us() + 10'000'000);
+  CHECK(ids == std::vector<uint32_t>{0, 2});
+}

@@ -1,0 +1,274 @@
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <memory>
+
+#include "actors/kv_directory_actor.h"
+#include "actors/kv_node_actor.h"
+#include "recorder.h"
+#include "storage/sim_cold_store.h"
+
+using namespace seer;
+
+namespace {
+
+constexpr int64_t kBlockBytes = 64;
+constexpr RequestId kRequest{GroupId{1}, 2};
+constexpr KvOwner kOwner = owner_of(kRequest);
+
+using Client = Recorder<KvClient, KvReserved, KvOpened>;
+
+/// A KV node, its directory, and instances played by the test.
+struct Bench {
+  explicit Bench(int64_t slots, int64_t cold_blocks = 0, size_t parked_max = 4096) : client(world) {
+    arena = *HostArena::create({.dram_bytes = slots * kBlockBytes, .block_bytes = kBlockBytes});
+    directory = world.spawn<KvDirectoryActor>();
+    KvNodeParts parts{.arena = arena, .open_cold = {}, .directory = directory};
+    if (cold_blocks > 0)
+      parts.open_cold = [this, cold_blocks] {
+        return std::make_unique<SimColdStore>(SimColdStoreConfig{.capacity_bytes = cold_blocks * kBlockBytes},
+                                              [this](int64_t us, std::function<void()> f) { world.after(us, std::move(f)); });
+      };
+    node = world.spawn<KvNodeActor>(
+        KvNodeConfig{.node = NodeId{0}, .tiers = {.spill_batch_bytes = 4 * kBlockBytes, .free_share = 0}, .parked_max = parked_max},
+        parts);
+    run();
+  }
+  void run() { world.run_until(world.now_us() + 100'000); }
+  KvNodeActor& state() { return rt::look<KvNodeActor>(node); }
+
+  /// Asks for room for blocks [from, to) of the owner's chain, and returns the answer, if it came.
+  std::vector<KvReserved> reserve(KvOwner owner, uint32_t from, uint32_t to, bool park = false, uint64_t next_use = 0,
+                                  const Client* by = nullptr) {
+    const Client& asker = by != nullptr ? *by : client;
+    rt::post(node, ReserveBlocks{{.op = ++op, .owner = owner, .blocks = chain(owner, from, to), .first_index = from,
+                                  .prompt = false, .park = park, .next_use = next_use},
+                                 asker.handle()});
+    run();
+    return reserved(op, asker);
+  }
+  std::vector<KvReserved> reserved(uint64_t op_asked, const Client& by) const {
+    std::vector<KvReserved> found;
+    for (const KvReserved& r : by.all<KvReserved>())
+      if (r.op == op_asked) found.push_back(r);
+    return found;
+  }
+  std::vector<BlockRef> chain(KvOwner owner, uint32_t from, uint32_t to) const {
+    std::vector<BlockRef> blocks;
+    for (uint32_t i = from; i < to; ++i) blocks.push_back({{version, 3, {owner.value + 1, i}}, 4});
+    return blocks;
+  }
+  /// Fills what was granted, and seals it.
+  void seal(const KvReserved& granted) {
+    KvSeal seal;
+    for (const KvGrant& g : granted.grants) {
+      if (g.state != GrantState::kWrite) continue;
+      std::memset(arena->span(g.slot).data(), static_cast<int>(g.token), kBlockBytes);
+      seal.blocks.push_back({g.token, crc32c(arena->span(g.slot))});
+    }
+    rt::post(node, seal);
+    run();
+  }
+  void store(KvOwner owner, uint32_t from, uint32_t to) {
+    const auto answers = reserve(owner, from, to);
+    REQUIRE(answers.size() == 1);
+    for (const KvGrant& g : answers[0].grants) REQUIRE(g.state == GrantState::kWrite);
+    seal(answers[0]);
+  }
+  KvOpened open(KvOwner owner, uint32_t blocks) {
+    rt::post(node, OpenBlocks{{.op = ++op, .owner = owner, .blocks = chain(owner, 0, blocks)}, client.handle()});
+    run();
+    REQUIRE(client.all<KvOpened>().back().op == op);
+    return client.all<KvOpened>().back();
+  }
+  void release(KvOwner owner) {
+    rt::post(node, KvRelease{owner});
+    run();
+  }
+
+  SimWorld world;
+  Client client;
+  std::shared_ptr<HostArena> arena;
+  KvDirectoryHandle directory;
+  KvNodeHandle node;
+  WeightVersion version{1};
+  uint64_t op = 0;
+};
+
+GrantState state_of(const std::vector<KvReserved>& answers) {
+  REQUIRE(answers.size() == 1);
+  REQUIRE(answers[0].grants.size() == 1);
+  return answers[0].grants[0].state;
+}
+
+}  // namespace
+
+TEST_CASE("kv node: what is sealed can be opened, with its checksum, until its owner is released") {
+  Bench b(8);
+  b.store(kOwner, 0, 3);
+  const KvOpened opened = b.open(kOwner, 5);  // two more than there are
+  REQUIRE(opened.blocks.size() == 3);
+  CHECK(opened.lease != 0);
+  for (const KvOpenedBlock& block : opened.blocks) CHECK(crc32c(b.arena->span(block.slot)) == block.crc32c);
+  b.release(kOwner);
+  CHECK(b.arena->taken_count() == 3);  // still being read
+  rt::post(b.node, KvClose{opened.lease, {}});
+  b.run();
+  CHECK(b.arena->taken_count() == 0);
+  CHECK(b.open(kOwner, 3).blocks.empty());
+  CHECK(b.open(kOwner, 3).lease == 0);
+  CHECK(b.state().tiers->is_drained());
+}
+
+TEST_CASE("kv node: blocks that are here or being written are not granted again") {
+  Bench b(8);
+  const auto first = b.reserve(kOwner, 0, 2);
+  const auto again = b.reserve(kOwner, 0, 3);
+  REQUIRE(again.size() == 1);
+  CHECK(again[0].grants[0].state == GrantState::kHere);
+  CHECK(again[0].grants[1].state == GrantState::kHere);
+  CHECK(again[0].grants[2].state == GrantState::kWrite);
+  b.seal(first[0]);
+  CHECK(b.open(kOwner, 3).blocks.size() == 2);  // the third is still being written
+}
+
+TEST_CASE("kv node: an aborted write gives its slot back, and a second word on it changes nothing") {
+  Bench b(8);
+  const auto answer = b.reserve(kOwner, 0, 1);
+  rt::post(b.node, KvAbort{{answer[0].grants[0].token}});
+  b.run();
+  CHECK(b.arena->taken_count() == 0);
+  b.seal(answer[0]);
+  CHECK(b.open(kOwner, 1).blocks.empty());
+  CHECK(b.state().tiers->stats().stale_completions == 1);
+}
+
+TEST_CASE("kv node: a parking chunk waits for room and is answered once there is some; others are refused at once") {
+  Bench b(4, 64);
+  const KvOwner other = owner_of(RequestId{GroupId{7}, 0});
+  const auto writing = b.reserve(other, 0, 4);  // all slots, not sealed: nothing can be spilled yet
+  CHECK(state_of(b.reserve(kOwner, 0, 1)) == GrantState::kRefused);
+  CHECK(b.reserve(kOwner, 0, 1, true).empty());
+  const uint64_t waiting = b.op;
+  CHECK(b.state().parked.size() == 1);
+  b.seal(writing[0]);
+  const auto answer = b.reserved(waiting, b.client);
+  CHECK(state_of(answer) == GrantState::kWrite);
+  CHECK(b.state().parked.empty());
+  b.seal(answer[0]);
+  const KvOpened opened = b.open(kOwner, 1);
+  CHECK(opened.blocks.size() == 1);
+  rt::post(b.node, KvClose{opened.lease, {}});
+  CHECK(b.open(other, 4).blocks.size() == 4);  // one of them comes back from the cold tier
+}
+
+TEST_CASE("kv node: who waits for room is answered in order") {
+  Bench b(2, 64);
+  const auto writing = b.reserve(owner_of(RequestId{GroupId{7}, 0}), 0, 2);
+  std::vector<uint64_t> ops;
+  for (uint32_t i = 0; i < 2; ++i) {
+    CHECK(b.reserve(owner_of(RequestId{GroupId{i}, 0}), 0, 1, true, 10 - i).empty());
+    ops.push_back(b.op);
+  }
+  rt::post(b.node, KvAbort{{writing[0].grants[0].token}});
+  b.run();
+  CHECK(b.reserved(ops[0], b.client).size() == 1);
+  CHECK(b.reserved(ops[1], b.client).empty());
+  rt::post(b.node, KvAbort{{writing[0].grants[1].token}});
+  b.run();
+  CHECK(b.reserved(ops[1], b.client).size() == 1);
+}
+
+TEST_CASE("kv node: no more than parked_max chunks wait for room") {
+  Bench b(1, 64, 1);
+  const auto writing = b.reserve(owner_of(RequestId{GroupId{7}, 0}), 0, 1);
+  CHECK(b.reserve(owner_of(RequestId{GroupId{0}, 0}), 0, 1, true).empty());
+  CHECK(state_of(b.reserve(owner_of(RequestId{GroupId{0}, 1}), 0, 1, true)) == GrantState::kRefused);
+  CHECK(b.state().parked.size() == 1);
+}
+
+TEST_CASE("kv node: without a cold tier, parked chains whose next use is further are dropped for nearer ones") {
+  Bench b(2);
+  const KvOwner far = owner_of(RequestId{GroupId{3}, 0}), near = owner_of(RequestId{GroupId{4}, 0});
+  const auto parked = b.reserve(far, 0, 2, true, 9);
+  b.seal(parked[0]);
+  CHECK(state_of(b.reserve(near, 0, 1, true, 5)) == GrantState::kWrite);
+  CHECK(state_of(b.reserve(owner_of(RequestId{GroupId{5}, 0}), 0, 1, true, 20)) == GrantState::kRefused);
+  CHECK(b.open(far, 2).blocks.size() == 1);
+}
+
+TEST_CASE("kv node: a copy that is reported corrupt is never handed out again") {
+  Bench b(8);
+  b.store(kOwner, 0, 3);
+  const KvOpened opened = b.open(kOwner, 3);
+  rt::post(b.node, KvClose{opened.lease, {b.chain(kOwner, 1, 2)[0].key}});
+  b.run();
+  CHECK(b.open(kOwner, 3).blocks.size() == 1);
+  CHECK(b.state().report().corrupt_blocks == 1);
+  CHECK(state_of(b.reserve(kOwner, 1, 2)) == GrantState::kWrite);  // and may be written anew
+}
+
+TEST_CASE("kv node: new weights drop what is older, and a late bump changes nothing") {
+  Bench b(8);
+  b.store(kOwner, 0, 3);
+  const auto writing = b.reserve(kOwner, 3, 4);
+  rt::post(b.node, KvBump{WeightVersion{2}});
+  b.run();
+  CHECK(b.open(kOwner, 3).blocks.empty());
+  CHECK(b.arena->taken_count() == 1);  // until its writer is done
+  b.seal(writing[0]);
+  CHECK(b.arena->taken_count() == 0);
+  CHECK(state_of(b.reserve(kOwner, 0, 1)) == GrantState::kRefused);  // of version 1
+  b.version = {2};
+  b.store(kOwner, 0, 3);
+  rt::post(b.node, KvBump{WeightVersion{1}});
+  b.run();
+  CHECK(b.open(kOwner, 3).blocks.size() == 3);
+}
+
+TEST_CASE("kv node: a dead instance's grants and leases come back, and it waits for nothing any more") {
+  Bench b(4, 64);
+  const KvOwner other = owner_of(RequestId{GroupId{7}, 0});
+  b.store(other, 0, 1);
+  Client dying(b.world);
+  b.reserve(kOwner, 0, 3, false, 0, &dying);
+  CHECK(b.reserve(kOwner, 3, 5, true, 0, &dying).size() <= 1);
+  rt::post(b.node, OpenBlocks{{.op = ++b.op, .owner = other, .blocks = b.chain(other, 0, 1)}, dying.handle()});
+  b.run();
+  CHECK(dying.all<KvOpened>().size() == 1);
+  rt::kill(dying.handle());
+  b.run();
+  CHECK(b.state().parked.empty());
+  b.release(other);
+  b.release(kOwner);
+  CHECK(b.state().tiers->is_drained());
+}
+
+TEST_CASE("kv node: an instance that dies while its blocks are read back leaves no lease behind") {
+  Bench b(2, 64);
+  b.store(kOwner, 0, 2);
+  const KvOwner other = owner_of(RequestId{GroupId{7}, 0});
+  CHECK(b.reserve(other, 0, 2, true).size() == 1);  // kOwner's blocks go to the cold tier
+  b.release(other);
+  Client dying(b.world);
+  rt::post(b.node, OpenBlocks{{.op = ++b.op, .owner = kOwner, .blocks = b.chain(kOwner, 0, 2)}, dying.handle()});
+  rt::kill(dying.handle());
+  b.run();
+  b.release(kOwner);
+  CHECK(b.state().clients.size() == 1);
+}
+
+TEST_CASE("kv node: the directory hears of an owner once, and again after its release") {
+  Bench b(8);
+  b.store(kOwner, 0, 1);
+  b.store(kOwner, 1, 2);
+  const auto& directory = rt::look<KvDirectoryActor>(b.directory);
+  CHECK(directory.holders.at(kOwner) == std::set<NodeId>{NodeId{0}});
+  rt::post(b.directory, KvRelease{kOwner});
+  b.run();
+  CHECK(b.arena->taken_count() == 0);
+  CHECK(b.state().kept.empty());
+  b.store(kOwner, 0, 1);  // a write that was on its way
+  CHECK(b.arena->taken_count() == 0);
+  CHECK(b.state().kept.empty());
+}

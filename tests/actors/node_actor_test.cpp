@@ -1,0 +1,114 @@
+#include <doctest/doctest.h>
+
+#include "recorder.h"
+#include "sim_cluster.h"
+
+using namespace seer;
+
+namespace {
+
+struct Bench {
+  explicit Bench(SimClusterOptions o = {}) : cluster(std::move(o)), rollout(cluster.world) {
+    cluster.run_for(0);
+    rt::post(cluster.nodes[0], AttachRollout{rollout.handle()});
+    cluster.run_for(0);
+  }
+  std::vector<InstanceUp> ups() const { return rollout.all<InstanceUp>(); }
+  /// Whether it still answers whoever attaches.
+  bool is_up() {
+    Recorder<InstanceSink, InstanceUp> other(cluster.world);
+    rt::post(cluster.nodes[0], AttachRollout{other.handle()});
+    cluster.run_for(0);
+    rt::post(cluster.nodes[0], AttachRollout{rollout.handle()});
+    cluster.run_for(0);
+    return !other.log().empty();
+  }
+  SimCluster cluster;
+  Recorder<InstanceSink, InstanceUp> rollout;
+};
+
+}  // namespace
+
+TEST_CASE("node: who attaches hears of every instance and its size") {
+  Bench b({.instances = 3, .device_blocks = 50, .block_tokens = 8, .rows_max = 5});
+  REQUIRE(b.ups().size() == 3);
+  for (uint32_t i = 0; i < 3; ++i) {
+    const InstanceUp up = b.ups()[i];
+    CHECK(up.instance == InstanceId{i});
+    CHECK(up.kv_blocks == 50);
+    CHECK(up.block_tokens == 8);
+    CHECK(up.rows_max == 5);
+    CHECK(up.handle == b.cluster.instance(i));
+  }
+}
+
+TEST_CASE("node: an instance that dies is started again and announced; the others are left alone") {
+  Bench b;
+  const InstanceHandle first = b.cluster.instance(0), second = b.cluster.instance(1);
+  b.cluster.kill_instance(InstanceId{0});
+  b.cluster.run_for(0);
+  REQUIRE(b.ups().size() == 3);
+  CHECK(b.ups()[2].instance == InstanceId{0});
+  CHECK(b.ups()[2].handle == b.cluster.instance(0));
+  CHECK(b.cluster.instance(0) != first);
+  CHECK(b.cluster.instance(1) == second);
+  CHECK(b.cluster.node_state().restarts == 1);
+}
+
+TEST_CASE("node: when the KV node dies it is started again, and so are the instances that had its slots") {
+  Bench b;
+  const KvNodeHandle pool = b.cluster.kv_node();
+  const InstanceHandle first = b.cluster.instance(0), second = b.cluster.instance(1);
+  b.cluster.kill_kv_node();
+  b.cluster.run_for(0);
+  CHECK(b.cluster.kv_node() != pool);
+  CHECK(b.cluster.instance(0) != first);
+  CHECK(b.cluster.instance(1) != second);
+  for (uint32_t i = 0; i < 2; ++i) {
+    CHECK(b.cluster.instance_state(i).parts.kv_node == b.cluster.kv_node());
+    CHECK(b.cluster.instance_state(i).parts.arena == b.cluster.arena);
+  }
+  CHECK(b.ups().size() == 4);
+  CHECK(b.cluster.node_state().restarts == 1);
+  CHECK(rt::look<KvDirectoryActor>(b.cluster.directory).nodes.at(NodeId{0}) == b.cluster.kv_node());
+}
+
+TEST_CASE("node: there is never more than one engine of an instance") {
+  Bench b;
+  for (int i = 0; i < 3; ++i) {
+    b.cluster.kill_kv_node();
+    b.cluster.kill_instance(InstanceId{0});
+    b.cluster.run_for(0);
+  }
+  CHECK(b.cluster.engines_peak == 2);
+  CHECK(b.cluster.node_state().instances.size() == 2);
+}
+
+TEST_CASE("node: the late end of something already replaced is ignored") {
+  Bench b;
+  const InstanceHandle first = b.cluster.instance(0);
+  b.cluster.kill_instance(InstanceId{0});
+  b.cluster.run_for(0);
+  const InstanceHandle second = b.cluster.instance(0);
+  const size_t ups = b.ups().size();
+  const rt::down late{first.address(), caf::exit_reason::kill};
+  b.cluster.node_state().on_down(late);
+  b.cluster.run_for(0);
+  CHECK(b.cluster.instance(0) == second);
+  CHECK(b.ups().size() == ups);
+  CHECK(b.cluster.node_state().restarts == 1);
+}
+
+TEST_CASE("node: after restarts_max restarts it gives up and ends, with all that is its own") {
+  Bench b({.restarts_max = 2});
+  for (int i = 0; i < 2; ++i) {
+    b.cluster.kill_instance(InstanceId{1});
+    b.cluster.run_for(0);
+    REQUIRE(b.is_up());
+  }
+  b.cluster.kill_instance(InstanceId{1});
+  b.cluster.run_for(0);
+  CHECK_FALSE(b.is_up());
+  CHECK(b.cluster.engines_now == 0);
+  CHECK(rt::look<KvDirectoryActor>(b.cluster.directory).nodes.empty());
+}

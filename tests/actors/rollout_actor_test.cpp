@@ -1,0 +1,395 @@
+#include <doctest/doctest.h>
+
+#include "recorder.h"
+#include "sim_cluster.h"
+
+using namespace seer;
+
+namespace {
+
+SimClusterOptions options_for(const std::string& policy) {
+  SimClusterOptions o;
+  o.scheduler.policy = policy;
+  return o;
+}
+
+}  // namespace
+
+TEST_CASE("rollout: every policy answers every request exactly, with room to spare") {
+  for (const std::string& policy : chunk_policy_names()) {
+    CAPTURE(policy);
+    auto o = options_for(policy);
+    o.device_blocks = 1024;
+    SimCluster cluster(o);
+    cluster.run();
+    cluster.check_exact();
+    CHECK(cluster.seen.summaries[0].reprefill_tokens == 0);
+    CHECK(cluster.seen.summaries[0].preemptions + cluster.seen.summaries[0].yields == 0);
+  }
+}
+
+TEST_CASE("rollout: short of KV, every policy still answers exactly; chunked ones recompute nothing") {
+  for (const std::string& policy : chunk_policy_names()) {
+    for (int64_t chunk : {0, 7, 40}) {
+      CAPTURE(policy);
+      CAPTURE(chunk);
+      auto o = options_for(policy);
+      o.scheduler.chunk_tokens = chunk;
+      o.device_blocks = 60;  // two requests of 110 tokens fill it
+      SimCluster cluster(o);
+      cluster.run();
+      cluster.check_exact();
+      const RolloutSummary& s = cluster.seen.summaries[0];
+      if (policy == "verl") {
+        CHECK(s.preemptions > 0);
+        CHECK(s.migrations == 0);
+      } else {
+        CHECK(s.reprefill_tokens == 0);
+        CHECK(s.preemptions == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("rollout: a request moves between instances with its KV, and nothing is prefilled twice") {
+  auto o = options_for("las");
+  o.scheduler.chunk_tokens = 9;
+  o.scheduler.inflight_spread_max = 0;
+  o.instances = 3;
+  SimCluster cluster(o);
+  cluster.run();
+  cluster.check_exact();
+  CHECK(cluster.seen.summaries[0].migrations > 0);
+  CHECK(cluster.seen.summaries[0].reprefill_tokens == 0);
+}
+
+TEST_CASE("rollout: between machines too, a request takes its KV along") {
+  auto o = options_for("las");
+  o.scheduler.chunk_tokens = 9;
+  o.scheduler.inflight_spread_max = 0;
+  o.instances = 3;
+  o.nodes = 3;
+  SimCluster cluster(o);
+  cluster.run();
+  cluster.check_exact();
+  CHECK(cluster.seen.summaries[0].migrations > 0);
+  CHECK(cluster.seen.summaries[0].reprefill_tokens == 0);
+  CHECK(cluster.fetched_blocks() > 0);
+}
+
+TEST_CASE("rollout: KV of fewer tokens than the threshold is prefilled rather than fetched") {
+  auto o = options_for("las");
+  o.scheduler.chunk_tokens = 9;
+  o.scheduler.inflight_spread_max = 0;
+  o.instances = 3;
+  o.nodes = 3;
+  o.pull_gap_tokens = 512;
+  SimCluster cluster(o);
+  cluster.run();
+  cluster.check_exact();
+  CHECK(cluster.seen.summaries[0].reprefill_tokens > 0);
+  CHECK(cluster.fetched_blocks() == 0);
+}
+
+TEST_CASE("rollout: a machine whose KV node dies while others fetch from it costs time only") {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    CAPTURE(seed);
+    auto o = options_for("las");
+    o.seed = seed;
+    o.scheduler.chunk_tokens = 9;
+    o.scheduler.inflight_spread_max = 0;
+    o.nodes = 2;
+    SimCluster cluster(o);
+    cluster.start();
+    cluster.world.run_until(20'000 + static_cast<int64_t>(seed) * 500);
+    cluster.kill_kv_node(static_cast<uint32_t>(seed % 2));
+    cluster.finish();
+    cluster.check_exact();
+  }
+}
+
+TEST_CASE("rollout: with little DRAM, parked chains go to the cold tier and come back") {
+  auto o = options_for("divided");
+  o.scheduler.chunk_tokens = 16;
+  o.device_blocks = 60;
+  o.dram_blocks = 80;
+  o.cold_blocks = 4096;
+  SimCluster cluster(o);
+  cluster.run();
+  cluster.check_exact();
+  CHECK(cluster.cold->stats().written_bytes > 0);
+  CHECK(cluster.cold->stats().read_bytes > 0);
+}
+
+TEST_CASE("rollout: with little DRAM and no cold tier, KV is dropped and recomputed, exactly") {
+  auto o = options_for("divided");
+  o.scheduler.chunk_tokens = 16;
+  o.device_blocks = 60;
+  o.dram_blocks = 20;
+  SimCluster cluster(o);
+  cluster.run();
+  cluster.check_exact();
+}
+
+TEST_CASE("rollout: an instance that dies costs time only") {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    CAPTURE(seed);
+    auto o = options_for(seed % 2 == 0 ? "seer" : "verl");
+    o.seed = seed;
+    o.device_blocks = 60;
+    SimCluster cluster(o);
+    cluster.start();
+    cluster.world.run_until(20'000 + static_cast<int64_t>(seed) * 1'000);
+    REQUIRE(cluster.seen.summaries.empty());
+    cluster.kill_instance(InstanceId{static_cast<uint32_t>(seed % 2)});
+    cluster.finish();
+    cluster.check_exact();
+  }
+}
+
+TEST_CASE("rollout: a KV node that dies costs time only") {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    CAPTURE(seed);
+    auto o = options_for("las");
+    o.seed = seed;
+    o.device_blocks = 60;
+    SimCluster cluster(o);
+    cluster.start();
+    cluster.world.run_until(20'000 + static_cast<int64_t>(seed) * 1'000);
+    cluster.kill_kv_node();
+    cluster.finish();
+    cluster.check_exact();
+  }
+}
+
+TEST_CASE("rollout: the same seed gives the same run, another seed another order and the same responses") {
+  auto run = [](uint64_t seed) {
+    auto o = options_for("seer");
+    o.seed = seed;
+    o.device_blocks = 60;
+    SimCluster cluster(o);
+    cluster.run();
+    cluster.check_exact();
+    std::vector<RequestId> order;
+    for (const Response& r : cluster.seen.responses) order.push_back(r.request);
+    return std::pair{order, cluster.seen.summaries[0].wall_us};
+  };
+  CHECK(run(3) == run(3));
+}
+
+TEST_CASE("rollout: stopped, it keeps what is finished and says that it is not complete") {
+  SimCluster cluster(options_for("seer"));
+  cluster.start();
+  for (int64_t t = 1'000; cluster.seen.responses.size() < 3 && t < 1'000'000; t += 1'000) cluster.world.run_until(t);
+  rt::post(cluster.rollout, StopRollout{});
+  cluster.finish();
+  REQUIRE(cluster.seen.summaries.size() == 1);
+  CHECK_FALSE(cluster.seen.summaries[0].complete);
+  CHECK(cluster.seen.summaries[0].finished == static_cast<int64_t>(cluster.seen.responses.size()));
+}
+
+TEST_CASE("rollout: a response that can fit in no instance is refused before any work") {
+  auto o = options_for("seer");
+  o.device_blocks = 10;  // 40 tokens; prompt + max_tokens is 110
+  SimCluster cluster(o);
+  cluster.run();
+  REQUIRE(cluster.seen.summaries.size() == 1);
+  CHECK(cluster.seen.responses.empty());
+  const std::string& error = cluster.seen.summaries[0].error;
+  CHECK_MESSAGE(error.find("needs 28 KV blocks") != std::string::npos, error);
+}
+
+TEST_CASE("rollout: after the end nothing is left in the pool") {
+  auto o = options_for("divided");
+  o.scheduler.chunk_tokens = 16;
+  o.device_blocks = 60;
+  o.dram_blocks = 80;
+  o.cold_blocks = 4096;
+  SimCluster cluster(o);
+  cluster.run();
+  cluster.world.run_until(cluster.world.now_us() + 1'000'000);
+  CHECK(cluster.arena->taken_count() == 0);
+  CHECK(cluster.cold->stats().used_bytes == 0);
+}
+
+TEST_CASE("rollout: machines short of DRAM fetch from each other's cold tiers without stalling") {
+  auto o = options_for("las");
+  o.scheduler.chunk_tokens = 9;
+  o.scheduler.inflight_spread_max = 0;
+  o.nodes = 2;
+  o.device_blocks = 60;
+  o.dram_blocks = 60;
+  o.cold_blocks = 4096;
+  SimCluster cluster(o);
+  cluster.run();
+  cluster.check_exact();
+  CHECK(cluster.fetched_blocks() > 0);
+  CHECK(cluster.seen.summaries[0].wall_us < 2'000'000);
+}
+
+namespace {
+
+/// An instance played by the test: it notes its chunks and answers only what it is told to.
+struct FakeInstance {
+  using handle = InstanceHandle;
+  static constexpr const char* kActorName = "fake_instance";
+  struct Seen {
+    std::vector<RunChunk> chunks;
+    int drops = 0;
+  };
+  FakeInstance(rt::self_ptr<FakeInstance>, Seen* seen_in) : seen(seen_in) {}
+  handle::behavior_type make_behavior() {
+    return {[this](const RunChunk& chunk) { seen->chunks.push_back(chunk); },
+            [this](const DropChunks&) { ++seen->drops; },
+            [](const WorkReady&) {},
+            [](const KvReserved&) {},
+            [](const KvOpened&) {},
+            [](const GetReport&) { return InstanceReport{}; }};
+  }
+  Seen* seen;
+};
+
+/// A rollout of one group, with instances played by the test.
+struct Stage {
+  explicit Stage(uint32_t samples = 1, size_t instances_expected = 1) : events(world) {
+    std::vector<GroupSpec> groups;
+    if (samples > 0) {
+      groups.push_back({.id = GroupId{0}, .prompt_ids = {5, 6, 7}, .samples = samples, .sampling = {}, .seeds = {}, .known_tokens = {}});
+      groups[0].sampling.max_tokens = 20;
+      groups[0].seeds.resize(samples, 9);
+    }
+    auto context = world.spawn<ContextActor>(std::vector<int64_t>{20});
+    rollout = world.spawn<RolloutActor>(RolloutConfig{.scheduler = {.policy = "divided", .chunk_tokens = 8},
+                                                      .instances_expected = instances_expected,
+                                                      .chunk_silence_us = 10'000'000,
+                                                      .no_instance_us = 3'000'000},
+                                        RolloutParts{groups, context, {}, events.handle()});
+  }
+  void run_for(int64_t us) { world.run_until(world.now_us() + us); }
+  InstanceHandle add_instance(uint32_t id) {
+    auto instance = world.spawn<FakeInstance>(&seen[id]);
+    rt::post(rollout, InstanceUp{InstanceId{id}, NodeId{0}, 100, 4, 8, instance});
+    run_for(1000);
+    return instance;
+  }
+  void progress(ChunkId chunk, std::vector<int32_t> tokens) {
+    std::vector<float> logprobs(tokens.size(), -1.0f);
+    rt::post(rollout, ChunkProgress{InstanceId{0}, {{chunk, std::move(tokens), std::move(logprobs)}}, 0});
+    run_for(1000);
+  }
+  void done(ChunkId chunk, ChunkEnd end) {
+    rt::post(rollout, ChunkDone{.chunk = chunk, .end = end, .finish = end == ChunkEnd::kFinished ? FinishReason::kStop : FinishReason::kNone});
+    run_for(1000);
+  }
+  std::vector<Response> responses() const { return events.all<Response>(); }
+  std::vector<RolloutSummary> summaries() const { return events.all<RolloutSummary>(); }
+
+  FakeInstance::Seen seen[3];
+  SimWorld world;
+  Recorder<RolloutEvents, Response, RolloutProgress, RolloutSummary> events;
+  RolloutHandle rollout;
+};
+
+}  // namespace
+
+TEST_CASE("rollout: late and repeated answers of chunks no longer open change nothing") {
+  Stage s;
+  s.add_instance(0);
+  REQUIRE(s.seen[0].chunks.size() == 1);
+  const ChunkId first = s.seen[0].chunks[0].chunk;
+  s.progress(first, {11, 12});
+  s.done(first, ChunkEnd::kChunkFull);
+  REQUIRE(s.seen[0].chunks.size() == 2);
+  const RunChunk second = s.seen[0].chunks[1];
+  CHECK(second.log.output_ids == std::vector<int32_t>{11, 12});
+  s.progress(first, {11, 12});
+  s.done(first, ChunkEnd::kChunkFull);
+  s.done(first, ChunkEnd::kFinished);
+  s.done(ChunkId{77}, ChunkEnd::kFinished);
+  CHECK(s.seen[0].chunks.size() == 2);
+  CHECK(s.responses().empty());
+  s.progress(second.chunk, {13});
+  s.done(second.chunk, ChunkEnd::kFinished);
+  s.done(second.chunk, ChunkEnd::kFinished);
+  s.run_for(1'000'000);
+  REQUIRE(s.responses().size() == 1);
+  CHECK(s.responses()[0].output_ids == std::vector<int32_t>{11, 12, 13});
+  CHECK(s.responses()[0].chunks == 2);
+  REQUIRE(s.summaries().size() == 1);
+  CHECK(s.summaries()[0].complete);
+}
+
+TEST_CASE("rollout: the chunks of a silent instance are placed again elsewhere, from what it had reported") {
+  Stage s(2, 2);
+  s.add_instance(0);
+  s.add_instance(1);
+  REQUIRE(s.seen[0].chunks.size() == 1);
+  REQUIRE(s.seen[1].chunks.size() == 1);
+  s.progress(s.seen[0].chunks[0].chunk, {11});
+  for (int i = 0; i < 12; ++i) {  // only the other one goes on
+    s.run_for(1'000'000);
+    s.progress(s.seen[1].chunks[0].chunk, {20 + i});
+  }
+  REQUIRE(s.seen[1].chunks.size() == 2);
+  CHECK(s.seen[1].chunks[1].request == s.seen[0].chunks[0].request);
+  CHECK(s.seen[1].chunks[1].log.output_ids == std::vector<int32_t>{11});
+  s.done(s.seen[0].chunks[0].chunk, ChunkEnd::kFinished);  // too late
+  CHECK(s.responses().empty());
+}
+
+TEST_CASE("rollout: with no instance left for no_instance_us it ends and says so; one that comes back in time goes on") {
+  Stage s;
+  rt::kill(s.add_instance(0));
+  s.run_for(2'000'000);
+  CHECK(s.summaries().empty());
+  rt::kill(s.add_instance(1));
+  CHECK(s.seen[1].chunks.size() == 1);
+  s.run_for(5'000'000);
+  REQUIRE(s.summaries().size() == 1);
+  CHECK_FALSE(s.summaries()[0].complete);
+  CHECK(s.summaries()[0].error == "no instance is left to run on");
+}
+
+TEST_CASE("rollout: where an expected instance never comes, it starts with those that are there") {
+  Stage s(1, 2);
+  s.add_instance(0);
+  s.run_for(1'000'000);
+  CHECK(s.seen[0].chunks.empty());
+  s.run_for(3'000'000);
+  CHECK(s.seen[0].chunks.size() == 1);
+}
+
+TEST_CASE("rollout: with nothing to do it ends at once") {
+  Stage s(0);
+  s.run_for(1'000'000);
+  REQUIRE(s.summaries().size() == 1);
+  CHECK(s.summaries()[0].complete);
+  CHECK(s.summaries()[0].requests == 0);
+}
+
+TEST_CASE("rollout: the figures of the summary add up") {
+  for (const std::string& policy : chunk_policy_names()) {
+    CAPTURE(policy);
+    auto o = options_for(policy);
+    o.device_blocks = 60;
+    SimCluster cluster(o);
+    cluster.run();
+    cluster.check_exact();
+    const RolloutSummary& s = cluster.seen.summaries[0];
+    int64_t tokens = 0, chunks = 0, migrations = 0, preemptions = 0, by_instances = 0, prefilled = 0;
+    for (const Response& r : cluster.seen.responses) {
+      tokens += std::ssize(r.output_ids);
+      chunks += r.chunks, migrations += r.migrations, preemptions += r.preemptions;
+    }
+    for (const InstanceReport& i : s.instances) by_instances += i.output_tokens, prefilled += i.prefill_tokens;
+    CHECK(s.output_tokens == tokens);
+    CHECK(by_instances == tokens);
+    CHECK(s.prefill_tokens == prefilled);
+    CHECK(s.chunks == chunks);
+    CHECK(s.migrations == migrations);
+    CHECK(s.preemptions == preemptions);
+    CHECK(s.requests == o.groups * o.samples);
+    CHECK(s.finished == s.requests);
+    CHECK(s.prompt_tokens == o.prompt_tokens * o.groups);  // of each group once
+  }
+}
