@@ -1,0 +1,358 @@
+#include "cli/config.h"
+
+#include <toml++/toml.h>
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <functional>
+#include <iomanip>
+#include <map>
+#include <memory>
+#include <sstream>
+
+#include "cli/option.h"
+
+namespace seer {
+namespace {
+
+constexpr const char* kVersion = "seer 0.1.0";
+
+const OneOf kDtypes{{"bf16", "f32"}};
+
+// ---- the options of each subcommand, one line each -------------------------------------------------------------
+
+std::vector<OptionGroup> option_groups(RolloutOptions& o) {
+  const OneOf policies{chunk_policy_names()};
+  return {
+      {"Work",
+       {{"model", "DIR", &o.model, "model folder in Hugging Face layout"},
+        {"prompts", "FILE", &o.prompts, "JSONL, a line each: {id?, prompt | prompt_ids, max_tokens?, seed?, ...}"},
+        {"group-size", "N", &o.group_size, "responses per prompt", between(1, 1e6)},
+        {"limit", "N", &o.limit, "only the first N prompts; 0: all", at_least(0)},
+        {"seed", "S", &o.seed, "the same seed gives the same responses"},
+        {"out", "FILE", &o.out, "JSONL, a line per response; written as FILE.partial, renamed at the end"},
+        {"report", "FILE", &o.report, "JSON with the run's figures"}}},
+      {"Scheduling",
+       {{"policy", "P", &o.scheduler.policy, "which request runs next, and where", policies},
+        {"compare", "P,P,...", CommaListField{&o.compare}, "run these policies in turn on the same work", policies},
+        {"chunk-tokens", "N", &o.scheduler.chunk_tokens, "tokens until a request gives up its instance; 0: never",
+         at_least(0)},
+        {"reserve", "SHARE", &o.scheduler.reserve_share, "share of a chunk's KV promised before it starts",
+         above_to(0, 1)},
+        {"lengths", "FILE", &o.lengths,
+         "known lengths for the oracle policy: {group, sample, tokens}, or an --out file"}}},
+      {"Instances",
+       {{"instances", "N", &o.instances, "engines, each with its own KV cache", between(1, 1024)},
+        {"nodes", "N", &o.nodes, "machines (within this process) that instances are dealt to; each has its own pool tiers",
+         between(1, 64)},
+        {"threads-per-instance", "N", &o.threads_per_instance, "0: the cores, shared out evenly", between(0, 1024)},
+        {"max-batch", "N", &o.max_batch, "running requests of an instance at most", between(1, 65536)},
+        {"prefill-tokens", "N", &o.prefill_tokens, "prompt tokens of one step at most", between(1, 1e6)}}},
+      {"KV cache",
+       {{"kv-bytes", "SIZE", SizeField{&o.kv_bytes}, "KV cache of one instance", at_least(1)},
+        {"kv-dtype", "T", &o.kv_dtype, "type of K and V", kDtypes},
+        {"block-tokens", "N", &o.block_tokens, "tokens of one KV block", between(1, 4096)},
+        {"dram-bytes", "SIZE", SizeField{&o.dram_bytes}, "DRAM tier of the KV pool; 0: none", at_least(0)},
+        {"cold-dir", "DIR", &o.cold_dir, "folder of the cold tier on disk; without it there is none"},
+        {"cold-bytes", "SIZE", SizeField{&o.cold_bytes}, "cold tier at most", at_least(1)}}},
+      {"Sampling",
+       {{"max-tokens", "N", &o.sampling.max_tokens, "output tokens at most, unless the prompt line says another",
+         at_least(1)},
+        {"temperature", "T", &o.sampling.temperature, "0: greedy", between(0, 100)},
+        {"top-p", "P", &o.sampling.top_p, "smallest set of tokens with this probability; 1: off", above_to(0, 1)},
+        {"top-k", "K", &o.sampling.top_k, "the K most probable tokens; 0: off", between(0, 2147483647)},
+        {"min-p", "P", &o.sampling.min_p, "tokens with this share of the largest probability; 0: off",
+         from_below(0, 1)},
+        {"repetition-penalty", "R", &o.sampling.repetition_penalty, "over prompt and output; 1: off", above_to(0, 100)},
+        {"stop", "TEXT", RepeatedField{&o.sampling.stop}, "ends a response, which keeps it; may be repeated"},
+        {"stop-token-ids", "ID,...", &o.sampling.stop_token_ids, "end a response, as EOS does", between(0, 2147483647)},
+        {"ignore-eos", "", &o.sampling.ignore_eos, "go on to max-tokens whatever is sampled"},
+        {"raw-logprobs", "", &o.sampling.logprob_mode, "log-softmax(logits), not of logits / temperature"}}},
+  };
+}
+
+std::vector<OptionGroup> option_groups(ScoreOptions& o) {
+  return {
+      {"Work",
+       {{"model", "DIR", &o.model, "model folder in Hugging Face layout"},
+        {"in", "FILE", &o.in, "JSONL as written by seer rollout --out: {prompt_ids, output_ids, ...}"},
+        {"out", "FILE", &o.out, "the same lines with \"scores\" added: a log-probability per output token"},
+        {"temperature", "T", &o.temperature, "of the scores: log-softmax(logits / T); 0: raw", between(0, 100)},
+        {"raw-logprobs", "", &o.logprob_mode, "log-softmax(logits), whatever the temperature"}}},
+      {"Engine",
+       {{"threads", "N", &o.threads, "0: all cores", between(0, 1024)},
+        {"kv-bytes", "SIZE", SizeField{&o.kv_bytes}, "KV cache; holds the longest line at least", at_least(1)},
+        {"kv-dtype", "T", &o.kv_dtype, "type of K and V: that of the rollout, for the same bits", kDtypes}}},
+  };
+}
+
+std::vector<OptionGroup> option_groups(DoctorOptions&) { return {}; }
+
+constexpr const char* kRolloutExamples = R"(Examples:
+  seer rollout --model DIR --prompts prompts.jsonl --out responses.jsonl --report report.json
+  seer rollout --config deploy/seer.toml --model DIR --prompts prompts.jsonl --out responses.jsonl --policy divided
+  seer rollout --model DIR --prompts prompts.jsonl --compare verl,divided,seer --report compare.json
+  seer rollout --model DIR --prompts prompts.jsonl --out greedy.jsonl --group-size 1 --temperature 0
+  seer rollout --model DIR --prompts prompts.jsonl --out out.jsonl --dram-bytes 32MiB --cold-dir DIR
+  seer rollout --print-config --group-size 16 > my.toml
+)";
+constexpr const char* kScoreExamples = R"(Examples:
+  seer score --model DIR --in responses.jsonl --out scored.jsonl
+  seer score --model REFERENCE_DIR --in responses.jsonl --out reference.jsonl --raw-logprobs
+)";
+constexpr const char* kDoctorExamples = R"(Examples:
+  seer doctor          # exit code 0 when `seer rollout` can run here
+)";
+
+// ---- flags ---------------------------------------------------------------------------------------------------------
+
+/// One subcommand while its flags are read: CLI11 fills in `given`, apply_flags() moves them to the fields.
+struct FlagReader {
+  std::vector<OptionGroup> groups;
+  std::map<std::string, std::vector<std::string>> given;  // by option name
+  std::string config_path;
+  bool print_config = false;
+};
+
+void add_flags(CLI::App& app, FlagReader& reader) {
+  for (const OptionGroup& group : reader.groups)
+    for (const OptionSpec& spec : group.options) {
+      std::vector<std::string>& given = reader.given[spec.name];
+      const std::string standard = default_text(spec);
+      const std::string known = std::holds_alternative<OneOf>(spec.check) ? cat(": ", expectation(spec)) : "";
+      const std::string help = cat(spec.help, known, standard.empty() ? "" : cat(" [", standard, "]"));
+      CLI::Option* option =
+          is_switch(spec) ? app.add_flag_function(
+                                "--" + spec.name, [&given](int64_t on) { given = {on > 0 ? "true" : "false"}; }, help)
+                          : app.add_option(
+                                   "--" + spec.name,
+                                   [&given](const CLI::results_t& values) {
+                                     given = values;
+                                     return true;
+                                   },
+                                   help)
+                                ->expected(1)
+                                ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+                                ->allow_extra_args(false)
+                                ->type_name(spec.value);
+      option->group(group.title);
+    }
+}
+
+Status apply_flags(const FlagReader& reader) {
+  for (const OptionGroup& group : reader.groups)
+    for (const OptionSpec& spec : group.options) {
+      const std::vector<std::string>& values = reader.given.at(spec.name);
+      if (values.empty()) continue;
+      if (values.size() > 1 && !is_repeatable(spec))
+        return fail(Code::kInvalidArgument, "--", spec.name, " is given ", values.size(), " times; give it once");
+      if (const Status set = set_option(spec, values); !set.ok())
+        return fail(Code::kInvalidArgument, "--", spec.name, " ", is_switch(spec) ? "" : values.back(), ": expected ",
+                    set.error().detail);
+    }
+  return {};
+}
+
+// ---- the file ------------------------------------------------------------------------------------------------------
+
+ValueType type_of(const toml::node& node) {
+  switch (node.type()) {
+    case toml::node_type::string:
+      return ValueType::kText;
+    case toml::node_type::integer:
+      return ValueType::kInteger;
+    case toml::node_type::floating_point:
+      return ValueType::kNumber;
+    case toml::node_type::boolean:
+      return ValueType::kBoolean;
+    default:
+      return ValueType::kOther;
+  }
+}
+
+/// The value as set_option() reads it. REQUIRES: not a table, list or date.
+std::string text_of(const toml::node& node) {
+  if (const auto* text = node.as_string()) return text->get();
+  if (const auto* integer = node.as_integer()) return cat(integer->get());
+  if (const auto* boolean = node.as_boolean()) return boolean->get() ? "true" : "false";
+  std::ostringstream out;  // 17 digits bring back the same double
+  out << std::setprecision(17) << node.as_floating_point()->get();
+  return std::move(out).str();
+}
+
+/// The value as the file shows it, for an error.
+std::string shown(const toml::node& node) {
+  std::ostringstream out;
+  node.visit([&](const auto& value) {
+    if constexpr (toml::is_table<decltype(value)>)
+      out << "{...}";  // may span lines
+    else
+      out << toml::node_view<const toml::node>{value};
+  });
+  return std::move(out).str();
+}
+
+Status apply_node(const OptionSpec& spec, const toml::node& node, const std::string& place) {
+  const auto wrong = [&] {
+    return fail(Code::kInvalidArgument, place, ": ", spec.name, " = ", shown(node), ": expected ", expectation(spec));
+  };
+  std::vector<std::string> texts;
+  const toml::array* entries = node.as_array();
+  if ((entries != nullptr) != is_list(spec)) return wrong();
+  if (entries)
+    for (const toml::node& entry : *entries) {
+      if (!accepts(spec, type_of(entry))) return wrong();
+      texts.push_back(text_of(entry));
+    }
+  else if (accepts(spec, type_of(node)))
+    texts.push_back(text_of(node));
+  else
+    return wrong();
+  return set_option(spec, texts).ok() ? Status{} : Status{wrong()};
+}
+
+const OptionSpec* find_option(const std::vector<OptionGroup>& groups, std::string_view name) {
+  for (const OptionGroup& group : groups)
+    for (const OptionSpec& spec : group.options)
+      if (spec.name == name) return &spec;
+  return nullptr;
+}
+
+Result<toml::table> read_toml(const std::string& path) {
+  try {
+    return toml::parse_file(path);
+  } catch (const toml::parse_error& e) {
+    if (e.source().begin.line == 0) return fail(Code::kNotFound, path, ": ", e.description());
+    return fail(Code::kInvalidArgument, path, ":", e.source().begin.line, ": not TOML: ", e.description());
+  }
+}
+
+Status apply_file(const FlagReader& reader, const std::string& path, const std::string& table_name) {
+  SEER_ASSIGN_OR_RETURN(const toml::table root, read_toml(path));
+  for (const auto& [key, node] : root)
+    if (key.str() != table_name || !node.is_table())
+      return fail(Code::kInvalidArgument, path, ":", node.source().begin.line, ": unknown key \"", key.str(),
+                  "\": expected the table [", table_name, "]");
+  const toml::table* table = root[table_name].as_table();
+  if (!table) return fail(Code::kInvalidArgument, path, ": expected the table [", table_name, "]");
+  for (const auto& [key, node] : *table) {
+    const std::string place = cat(path, ":", node.source().begin.line);
+    const OptionSpec* spec = find_option(reader.groups, key.str());
+    if (!spec)
+      return fail(Code::kInvalidArgument, place, ": unknown key \"", key.str(),
+                  "\": expected the name of a flag of seer ", table_name, " without its dashes");
+    SEER_RETURN_IF_ERROR(apply_node(*spec, node, place));
+  }
+  return {};
+}
+
+/// Everything as a file that --config reads.
+std::string config_text(const std::vector<OptionGroup>& groups, const std::string& table_name) {
+  std::string text = cat("# Options of `seer ", table_name, "`, for --config. Flags of the same names go over them.\n",
+                         "# An empty text or list stands for: not given.\n[", table_name, "]\n");
+  for (const OptionGroup& group : groups) {
+    text += cat("\n# ---- ", group.title, "\n");
+    for (const OptionSpec& spec : group.options) {
+      const bool named = std::holds_alternative<OneOf>(spec.check);
+      text += cat("# ", spec.help, named ? cat(": ", expectation(spec)) : "", "\n", spec.name, " = ", toml_value(spec),
+                  "\n");
+    }
+  }
+  return text;
+}
+
+// ---- what must hold between options ----------------------------------------------------------------------------
+
+Status require(const std::string& value, const char* flag, const char* what) {
+  return value.empty() ? Status{fail(Code::kInvalidArgument, flag, " is missing: expected ", what)} : Status{};
+}
+
+Status check_together(const RolloutOptions& o) {
+  SEER_RETURN_IF_ERROR(require(o.model, "--model", "a model folder in Hugging Face layout"));
+  SEER_RETURN_IF_ERROR(require(o.prompts, "--prompts", "a JSONL file of prompts"));
+  if (o.compare.empty()) SEER_RETURN_IF_ERROR(require(o.out, "--out", "the JSONL file to write the responses to"));
+  const std::vector<std::string> policies = o.compare.empty() ? std::vector{o.scheduler.policy} : o.compare;
+  for (size_t i = 0; i < policies.size(); ++i) {
+    if (policies[i] == "oracle" && o.lengths.empty())
+      return fail(Code::kInvalidArgument, "--lengths is missing: the oracle policy takes the response lengths from it");
+    if (std::find(policies.begin(), policies.begin() + i, policies[i]) != policies.begin() + i)
+      return fail(Code::kInvalidArgument, "--compare names ", policies[i], " twice: expected different policies");
+  }
+  if (!o.out.empty() && o.out == o.report)
+    return fail(Code::kInvalidArgument, "--out and --report both name ", o.out, ": expected two files");
+  return {};
+}
+
+Status check_together(const ScoreOptions& o) {
+  SEER_RETURN_IF_ERROR(require(o.model, "--model", "a model folder in Hugging Face layout"));
+  SEER_RETURN_IF_ERROR(require(o.in, "--in", "a JSONL file as written by seer rollout --out"));
+  return require(o.out, "--out", "the JSONL file to write the scored lines to");
+}
+
+Status check_together(const DoctorOptions&) { return {}; }
+
+// ---- a subcommand ----------------------------------------------------------------------------------------------
+
+/// A subcommand from its registration with CLI11 to its finished options.
+struct Subcommand {
+  CLI::App* app = nullptr;
+  std::function<Result<Command>()> finish;  // after the flags are read
+};
+
+template <class Options>
+Subcommand add_subcommand(CLI::App& program, const char* name, const char* what, const char* examples,
+                          bool has_config) {
+  struct Open {
+    Options options;
+    FlagReader reader;
+  };
+  auto open = std::make_shared<Open>();
+  open->reader.groups = option_groups(open->options);
+  CLI::App* app = program.add_subcommand(name, what)->footer(std::string("\n") + examples);
+  add_flags(*app, open->reader);
+  if (has_config) {
+    app->add_option("--config", open->reader.config_path, cat("TOML file with a table [", name, "]; flags go over it"))
+        ->type_name("FILE");
+    app->add_flag("--print-config", open->reader.print_config, "print the options in effect as such a file, and stop");
+  }
+  return {app, [open, table_name = std::string(name)]() -> Result<Command> {
+            const FlagReader& reader = open->reader;
+            if (!reader.config_path.empty()) SEER_RETURN_IF_ERROR(apply_file(reader, reader.config_path, table_name));
+            SEER_RETURN_IF_ERROR(apply_flags(reader));
+            if (reader.print_config) return Command{PrintAndExit{config_text(reader.groups, table_name)}};
+            SEER_RETURN_IF_ERROR(check_together(open->options));
+            return Command{open->options};
+          }};
+}
+
+}  // namespace
+
+Result<Command> parse_command_line(const std::vector<std::string>& arguments) {
+  CLI::App program{"Seer: rollouts of language models for reinforcement learning", "seer"};
+  program.set_version_flag("--version", kVersion, "print the version");
+  program.get_formatter()->column_width(32);
+  program.footer("\n`seer COMMAND --help` lists the options of a command, with examples.");
+  const std::vector<Subcommand> subcommands{
+      add_subcommand<RolloutOptions>(program, "rollout", "make a group of responses for every prompt", kRolloutExamples,
+                                     true),
+      add_subcommand<ScoreOptions>(program, "score", "log-probabilities of given responses in one prefill",
+                                   kScoreExamples, false),
+      add_subcommand<DoctorOptions>(program, "doctor", "what this machine has, and how to add what it lacks",
+                                    kDoctorExamples, false)};
+  try {
+    program.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 takes them from the back
+  } catch (const CLI::CallForVersion&) {
+    return Command{PrintAndExit{cat(kVersion, "\n")}};
+  } catch (const CLI::CallForHelp&) {
+    return Command{PrintAndExit{program.help()}};
+  } catch (const CLI::ExtrasError&) {
+    return fail(Code::kInvalidArgument, "unknown argument ", program.remaining(true).front(),
+                "; seer --help and seer COMMAND --help say what is known");
+  } catch (const CLI::ParseError& e) {
+    return fail(Code::kInvalidArgument, e.what(), "; seer --help says what is known");
+  }
+  for (const Subcommand& subcommand : subcommands)
+    if (subcommand.app->parsed()) return subcommand.finish();
+  return fail(Code::kInvalidArgument, "no command; seer --help says what is known");
+}
+
+}  // namespace seer

@@ -1,0 +1,72 @@
+// Options of every subcommand, and the only code that reads them: flags over the TOML file over the defaults here. Each
+// struct is passed whole to what uses it. A new option is a field, a line in the table of config.cpp, and a line in
+// deploy/seer.toml (`seer rollout --print-config` prints that file).
+// Used by seer.cpp.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "actors/policy/chunk_scheduler.h"
+#include "protocols/result.h"
+#include "protocols/rollout.h"
+
+namespace seer {
+
+/// `seer rollout`. Paths are empty when not given.
+struct RolloutOptions {
+  std::string model;                // folder in Hugging Face layout
+  std::string prompts;              // JSONL
+  std::string out;                  // JSONL of responses; may be missing only with `compare`
+  std::string report;               // JSON
+  int64_t limit = 0;                // first so many prompts; 0: all
+  int64_t group_size = 8;           // responses per prompt
+  uint64_t seed = 1;                // run seed: sample seeds are hashes of it, the group and the sample
+
+  int64_t instances = 2;            // engines, each with its own KV cache
+  int64_t nodes = 1;                // machines that the instances are dealt to in turn, each with its own KV pool tiers; all
+                                    // in this process, as a cluster would be laid out
+  int64_t threads_per_instance = 0; // 0: the cores, shared out evenly
+  int64_t max_batch = 256;          // running requests of an instance at most
+  int64_t prefill_tokens = 512;     // prompt tokens of one step at most
+
+  ChunkSchedulerConfig scheduler;   // policy, chunk_tokens, reserve_share
+  std::vector<std::string> compare; // policies run in turn on the same work; empty: only scheduler.policy
+  std::string lengths;              // JSONL of known response lengths, for the oracle policy
+
+  SamplingParams sampling;
+
+  int64_t kv_bytes = int64_t{256} << 20;    // KV cache per instance
+  std::string kv_dtype = "bf16";            // bf16 | f32
+  int64_t block_tokens = 16;                // tokens per KV block
+  int64_t dram_bytes = int64_t{1} << 30;    // DRAM tier of the pool
+  std::string cold_dir;                     // folder of the cold tier; empty: none
+  int64_t cold_bytes = int64_t{8} << 30;    // cold tier at most
+};
+
+/// `seer score`.
+struct ScoreOptions {
+  std::string model;                // folder in Hugging Face layout
+  std::string in;                   // JSONL, as written by `seer rollout --out`
+  std::string out;                  // JSONL: the same lines with "scores" added
+  float temperature = 1.0f;         // scores are log-softmax(logits / temperature); 0: raw
+  LogprobMode logprob_mode = LogprobMode::kProcessed;
+  int64_t threads = 0;              // 0: all cores
+  int64_t kv_bytes = int64_t{256} << 20;
+  std::string kv_dtype = "bf16";    // bf16 | f32: that of the rollout, for the same bits
+};
+
+/// `seer doctor`.
+struct DoctorOptions {};
+
+/// Text to print on stdout before leaving with exit code 0: --help, --version, --print-config.
+struct PrintAndExit { std::string text; };
+
+using Command = std::variant<PrintAndExit, RolloutOptions, ScoreOptions, DoctorOptions>;
+
+/// What the arguments (without the program's name) ask for. Every error is one sentence naming the flag, or the file,
+/// line and key, with the value and what was expected. Options that name files are not opened here, but for --config.
+Result<Command> parse_command_line(const std::vector<std::string>& arguments);
+
+}  // namespace seer

@@ -1,0 +1,240 @@
+#include "cli/doctor.h"
+
+#include <dlfcn.h>
+#include <sched.h>
+#include <stdio.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <set>
+#include <sstream>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+#include "protocols/text.h"
+
+namespace seer {
+namespace {
+
+// ---- processor and memory ------------------------------------------------------------------------------------------
+
+#if defined(__x86_64__)
+/// Which registers the operating system saves (XCR0): an instruction set whose registers it does not cannot be used.
+uint64_t saved_registers() {
+  uint32_t low = 0, high = 0;
+  __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return uint64_t{high} << 32 | low;
+}
+
+std::vector<std::string> find_instruction_sets() {
+  uint32_t a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & bit_OSXSAVE) == 0) return {};
+  const bool has_fma = (c & bit_FMA) != 0;
+  const uint64_t saved = saved_registers();
+  const auto saves = [&](uint64_t mask) { return (saved & mask) == mask; };
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return {};
+  std::vector<std::string> sets;
+  // XCR0: bits 1-2 SSE and AVX, 5-7 AVX-512, 17-18 AMX tiles.
+  if (has_fma && (b & bit_AVX2) != 0 && saves(0x6)) sets.push_back("AVX2");
+  const uint32_t avx512 = bit_AVX512F | bit_AVX512BW | bit_AVX512VL | bit_AVX512DQ;
+  if ((b & avx512) == avx512 && saves(0xe6)) sets.push_back("AVX-512");
+  constexpr uint32_t kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;  // leaf 7, edx
+  if ((d & kAmxBf16) != 0 && (d & kAmxTile) != 0 && saves(0x60000)) sets.push_back("AMX");
+  return sets;
+}
+#else
+std::vector<std::string> find_instruction_sets() { return {}; }
+#endif
+
+/// The text after "key:" in a file of lines like /proc/cpuinfo; empty when there is none.
+std::string value_after(const char* path, std::string_view key) {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with(key)) {
+      const size_t colon = line.find(':');
+      const size_t value = colon == line.npos ? line.npos : line.find_first_not_of(" \t", colon + 1);
+      if (value != line.npos) return line.substr(value);
+    }
+  return {};
+}
+
+int64_t meminfo_bytes(const char* key) {
+  int64_t kib = 0;
+  std::istringstream(value_after("/proc/meminfo", key)) >> kib;
+  return kib << 10;
+}
+
+/// A limit or use of the control group (v2, then v1), or nothing where there is none.
+std::optional<int64_t> cgroup_bytes(const char* v2, const char* v1) {
+  for (const char* path : {v2, v1}) {
+    int64_t bytes = 0;
+    if (std::ifstream(path) >> bytes) return bytes;  // "max" does not parse: no limit
+  }
+  return std::nullopt;
+}
+
+void find_memory(MachineFindings& findings) {
+  findings.memory_bytes = meminfo_bytes("MemTotal");
+  findings.memory_free_bytes = meminfo_bytes("MemAvailable");
+  const auto limit = cgroup_bytes("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes");
+  const auto used = cgroup_bytes("/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory/memory.usage_in_bytes");
+  if (!limit || !used || *limit >= findings.memory_bytes) return;
+  findings.memory_bytes = *limit;
+  findings.memory_free_bytes = std::min(findings.memory_free_bytes, *limit - *used);
+}
+
+int64_t usable_cores() {
+  cpu_set_t set;
+  return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+// ---- optional parts ------------------------------------------------------------------------------------------------
+
+/// A library, or null. It stays loaded: these start handlers and threads of their own, and do not bear unloading.
+void* load(const char* name) { return ::dlopen(name, RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE); }
+
+template <class Function>
+Function* symbol(void* library, const char* name) {
+  return reinterpret_cast<Function*>(::dlsym(library, name));
+}
+
+struct PipeCloser {
+  void operator()(FILE* pipe) const { ::pclose(pipe); }
+};
+
+/// What a program prints, without its errors; empty when it is not there.
+std::string output_of(const char* command) {
+  const std::unique_ptr<FILE, PipeCloser> pipe(::popen(command, "r"));
+  std::string text;
+  std::array<char, 4096> buffer;
+  while (pipe && ::fgets(buffer.data(), buffer.size(), pipe.get())) text += buffer.data();
+  return text;
+}
+
+/// Devices by the driver's own library, so that no CUDA toolkit is needed to ask.
+std::string cuda_devices() {
+  void* const cuda = load("libcuda.so.1");
+  if (!cuda) return "";
+  auto* init = symbol<int(unsigned)>(cuda, "cuInit");
+  auto* driver_version = symbol<int(int*)>(cuda, "cuDriverGetVersion");
+  auto* device_count = symbol<int(int*)>(cuda, "cuDeviceGetCount");
+  auto* device_name = symbol<int(char*, int, int)>(cuda, "cuDeviceGetName");
+  int version = 0, count = 0;
+  if (!init || !driver_version || !device_count || !device_name || init(0) != 0) return "";
+  if (driver_version(&version) != 0 || device_count(&count) != 0 || count == 0) return "";
+  std::array<char, 128> name{};
+  if (device_name(name.data(), static_cast<int>(name.size()), 0) != 0) return "";
+  return cat(count, " x ", name.data(), ", driver for CUDA ", version / 1000, ".", version % 1000 / 10);
+}
+
+PartFinding find_cuda() {
+  const std::string devices = cuda_devices();
+  const std::string compiler = output_of(
+      "PATH=$PATH:/usr/local/cuda/bin nvcc --version 2>/dev/null | sed -n 's/.*release \\([0-9.]*\\).*/\\1/p'");
+  PartFinding part;
+  part.name = "CUDA";
+  part.without = "models run on the CPU";
+  part.is_found = !devices.empty() && !compiler.empty();
+  part.found = cat(devices.empty() ? "no device" : devices, ", ",
+                   compiler.empty() ? "no nvcc" : "nvcc " + compiler.substr(0, compiler.find('\n')));
+  part.add = devices.empty() ? "needs an NVIDIA GPU and: apt-get install nvidia-driver (from non-free)"
+                             : "apt-get install nvidia-cuda-toolkit (from non-free)";
+  return part;
+}
+
+PartFinding find_ucx() {
+  PartFinding part;
+  part.name = "UCX";
+  part.without = "KV moves inside one process only";
+  part.add = "apt-get install libucx-dev ucx-utils";
+  void* const ucp = load("libucp.so.0");
+  if (!ucp) return part;
+  part.is_found = true;
+  auto* version_string = symbol<const char*()>(ucp, "ucp_get_version_string");
+  part.found = version_string ? version_string() : "";
+  std::istringstream transports(output_of("ucx_info -d 2>/dev/null | sed -n 's/.*Transport: *//p'"));
+  std::set<std::string> names;
+  for (std::string name; transports >> name;) names.insert(name);
+  if (names.empty()) part.found += ", transports not known (apt-get install ucx-utils)";
+  for (const std::string& name : names) part.found += (name == *names.begin() ? ", transports " : " ") + name;
+  return part;
+}
+
+PartFinding built_in(const char* name, bool is_found, const char* without, const char* add) {
+  return {name, is_found, is_found ? "built in" : "", without, cat(add, ", then build again")};
+}
+
+#ifdef SEER_HAVE_ROCKSDB
+constexpr bool kHasRocksdb = true;
+#else
+constexpr bool kHasRocksdb = false;
+#endif
+#ifdef SEER_HAVE_SENTENCEPIECE
+constexpr bool kHasSentencePiece = true;
+#else
+constexpr bool kHasSentencePiece = false;
+#endif
+
+std::string caf_version() {
+#ifdef SEER_CAF_VERSION
+  return cat(SEER_CAF_VERSION / 10000, ".", SEER_CAF_VERSION / 100 % 100, ".", SEER_CAF_VERSION % 100);
+#else
+  return "not known";
+#endif
+}
+
+std::string gib_text(int64_t bytes) {
+  std::ostringstream out;
+  out.precision(1);
+  out << std::fixed << static_cast<double>(bytes) / (1 << 30) << " GiB";
+  return std::move(out).str();
+}
+
+std::string line_text(const std::string& name, const std::string& value) {
+  return cat("  ", name, std::string(std::max<std::ptrdiff_t>(1, 16 - std::ssize(name)), ' '), value, "\n");
+}
+
+}  // namespace
+
+MachineFindings inspect_machine() {
+  MachineFindings findings;
+  findings.processor = value_after("/proc/cpuinfo", "model name");
+  findings.instruction_sets = find_instruction_sets();
+  findings.cores = usable_cores();
+  find_memory(findings);
+  findings.caf = caf_version();
+  findings.parts = {
+      find_cuda(), find_ucx(),
+      built_in("RocksDB", kHasRocksdb, "no cold KV tier on disk", "apt-get install librocksdb-dev"),
+      built_in("SentencePiece", kHasSentencePiece, "no tokenizer.model files; tokenizer.json and token ids work",
+               "apt-get install libsentencepiece-dev")};
+  return findings;
+}
+
+bool can_run_main_job(const MachineFindings& findings) { return findings.memory_free_bytes >= kMainJobBytes; }
+
+std::string doctor_text(const MachineFindings& findings) {
+  std::string sets;
+  for (const std::string& set : findings.instruction_sets) sets += (sets.empty() ? "" : " ") + set;
+  std::string text = line_text("processor", findings.processor.empty() ? "not known" : findings.processor);
+  text += line_text("instructions", sets.empty() ? "none beyond the baseline: portable kernels" : sets);
+  text += line_text("cores", cat(findings.cores));
+  text +=
+      line_text("memory", cat(gib_text(findings.memory_bytes), ", ", gib_text(findings.memory_free_bytes), " free"));
+  text += line_text("CAF", findings.caf);
+  for (const PartFinding& part : findings.parts) {
+    const std::string some = part.found.empty() ? "" : part.found + "; ";
+    text += line_text(part.name, part.is_found ? part.found : cat("missing: ", some, part.without));
+    if (!part.is_found) text += line_text("", "to add it: " + part.add);
+  }
+  text += can_run_main_job(findings)
+              ? "The main job can run here: deploy/quickstart.sh\n"
+              : cat("The main job cannot run here: it needs ", gib_text(kMainJobBytes), " of free memory.\n");
+  return text;
+}
+
+}  // namespace seer

@@ -1,0 +1,69 @@
+// JSON Lines in and out: prompts, known response lengths, lines to score, and responses. Every error of a reader names
+// the file and line (for malformed JSON the column too). Readers hold the whole file, so that its last error is known
+// before the first token is made.
+// Used by seer.cpp. Pure but for reading the named file.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "protocols/ids.h"
+#include "protocols/result.h"
+#include "protocols/rollout.h"
+
+namespace seer {
+
+/// A prompt line: {id?, prompt | prompt_ids, max_tokens?, seed?, ...}. One of prompt and prompt_ids is not empty.
+struct PromptLine {
+  int64_t line = 0;                   // in the file, from 1
+  std::string id;                     // as JSON (7 or "a7"); empty: none
+  std::string prompt;                 // text, to be tokenized
+  std::vector<int32_t> prompt_ids;
+  std::optional<int64_t> max_tokens;  // in place of --max-tokens
+  std::optional<uint64_t> seed;       // in place of the run seed for this group
+  std::string carried;                // all other fields as JSON members, for the response: "answer":12,"level":"easy"
+};
+/// The first `limit` prompts (0: all). Blank lines are skipped; a duplicate id is an error, as is a field that a
+/// response has of its own.
+Result<std::vector<PromptLine>> read_prompts(const std::string& path, int64_t limit);
+
+/// Whether the model can take these tokens: ids inside the vocabulary, prompt shorter than the context.
+Status check_prompt(const std::string& path, int64_t line, std::span<const int32_t> prompt_ids, int32_t vocab_size,
+                    int64_t context_tokens_max);
+
+/// Response lengths by group and sample, from lines {group, sample, tokens} or from responses. Lines beyond `groups`
+/// and `group_size` are skipped; a pair without a line is an error.
+Result<std::vector<std::vector<int64_t>>> read_lengths(const std::string& path, int64_t groups, int64_t group_size);
+
+/// A line to score: {prompt_ids, output_ids, ...}.
+struct ScoreLine {
+  int64_t line = 0;
+  std::string text;  // the whole object as it was read
+  std::vector<int32_t> prompt_ids, output_ids;
+};
+Result<std::vector<ScoreLine>> read_score_lines(const std::string& path);
+/// The line as it was read, with "scores" added and a newline.
+std::string scored_line(const ScoreLine& line, std::span<const float> scores);
+
+/// A finished response, borrowed from whoever holds it.
+struct ResponseLine {
+  RequestId request;
+  std::string_view id;       // PromptLine::id
+  uint64_t seed = 0;
+  std::span<const int32_t> prompt_ids, output_ids;
+  std::span<const float> logprobs;  // one per output token
+  std::optional<std::string_view> text;
+  FinishReason finish_reason = FinishReason::kNone;
+  WeightVersion weight_version;
+  int64_t chunks = 0, migrations = 0, preemptions = 0;
+  double queue_s = 0, run_s = 0;
+  std::string_view carried;  // PromptLine::carried
+};
+/// One line with its newline. Each log-probability reads back to the same float, through a double as well; one that is
+/// not finite is written as null.
+std::string response_line(const ResponseLine& response);
+
+}  // namespace seer

@@ -1,0 +1,317 @@
+#include "cli/local_rollout.h"
+
+#include <algorithm>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <thread>
+#include <utility>
+
+#include "actors/context_actor.h"
+#include "actors/kv_directory_actor.h"
+#include "actors/node_actor.h"
+#include "actors/rollout_actor.h"
+#include "gpu/cpu_engine.h"
+#include "gpu/sampler.h"
+#include "protocols/hash.h"
+#include "storage/local_transport.h"
+#ifdef SEER_HAVE_ROCKSDB
+#include "storage/rocksdb_store.h"
+#endif
+
+namespace seer {
+namespace {
+
+constexpr size_t kActorThreads = 1;       // actors use a few per cent of one core; more threads only wake each other
+constexpr int64_t kReceiveUs = 100'000;  // between two looks at the stop flag
+
+/// Actors, their config and the thread clocks of one run.
+struct SeerConfig : rt::config {
+  SeerConfig() : rt::config(kActorThreads) { add_message_types<caf::id_block::seer>(); }
+};
+
+int64_t cpu_us(clockid_t clock) {
+  timespec t{};
+  clock_gettime(clock, &t);
+  return t.tv_sec * 1'000'000 + t.tv_nsec / 1'000;
+}
+
+/// CPU time of the runtime's threads, which all bear its name.
+int64_t actor_threads_cpu_us() {
+  int64_t ns = 0;
+  std::error_code ignored;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", ignored)) {
+    std::string name;
+    std::ifstream(task.path() / "comm") >> name;
+    int64_t task_ns = 0;
+    if (name.starts_with("caf.")) std::ifstream(task.path() / "schedstat") >> task_ns;
+    ns += task_ns;
+  }
+  return ns / 1000;
+}
+
+int32_t threads_of(const RolloutOptions& options) {
+  if (options.threads_per_instance > 0) return static_cast<int32_t>(options.threads_per_instance);
+  return std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency() / options.instances));
+}
+
+CpuEngineConfig engine_config(const RolloutOptions& options) {
+  return {.threads = threads_of(options),
+          .kv_bytes = options.kv_bytes,
+          .block_tokens = static_cast<uint32_t>(options.block_tokens),
+          .kv_type = options.kv_dtype == "f32" ? KvType::kF32 : KvType::kBf16};
+}
+
+Result<GroupSpec> make_group(const RolloutOptions& options, const RolloutWork& work, const PromptLine& line, uint32_t id) {
+  GroupSpec group{.id = GroupId{id},
+                  .prompt_ids = line.prompt_ids,
+                  .samples = static_cast<uint32_t>(options.group_size),
+                  .sampling = options.sampling,
+                  .seeds = {},
+                  .known_tokens = {}};
+  if (group.prompt_ids.empty()) {
+    if (work.tokenizer == nullptr)
+      return fail(Code::kInvalidArgument, options.prompts, ":", line.line, ": \"prompt\" is text, but ", options.model,
+                  " has no tokenizer; give \"prompt_ids\" instead");
+    auto ids = work.tokenizer->encode(line.prompt, {.add_special = true});
+    if (!ids.ok()) return fail(Code::kInvalidArgument, options.prompts, ":", line.line, ": ", ids.error().detail);
+    group.prompt_ids = *std::move(ids);
+  }
+  const ModelConfig& model = work.model->config;
+  SEER_RETURN_IF_ERROR(
+      check_prompt(options.prompts, line.line, group.prompt_ids, model.vocab_size, model.context_tokens_max));
+  group.sampling.max_tokens =
+      std::min(line.max_tokens.value_or(options.sampling.max_tokens),
+               model.context_tokens_max - static_cast<int64_t>(group.prompt_ids.size()));
+  for (uint32_t sample = 0; sample < group.samples; ++sample)
+    group.seeds.push_back(sample_seed(line.seed.value_or(options.seed), id, sample));
+  return group;
+}
+
+/// The parts that can be refused (memory, folders), made before any actor starts, where there is somebody to tell. The
+/// actors take them from here; a restart makes new ones.
+struct Machinery {
+  CpuEngineConfig engine;
+  int64_t block_bytes = 0;
+  std::map<InstanceId, std::shared_ptr<Engine>> engines;
+  std::map<NodeId, std::shared_ptr<HostArena>> arenas;
+  std::map<NodeId, std::unique_ptr<ColdStore>> colds;
+  std::shared_ptr<LocalTransport> transport;  // with several nodes
+};
+
+HostArenaConfig arena_config(const RolloutOptions& options, int64_t block_bytes) {
+  return {.dram_bytes = options.dram_bytes, .block_bytes = block_bytes};
+}
+
+/// Whether every response, at its longest, fits in the KV cache of one instance.
+Status check_kv_fits(const RolloutOptions& options, const RolloutWork& work, const EngineInfo& engine) {
+  const auto blocks_for = [&](const GroupSpec& group) {
+    const int64_t tokens = static_cast<int64_t>(group.prompt_ids.size()) + group.sampling.max_tokens;
+    return (tokens + engine.block_tokens - 1) / engine.block_tokens;
+  };
+  const auto longest = std::max_element(work.groups.begin(), work.groups.end(), [&](const GroupSpec& a, const GroupSpec& b) {
+    return blocks_for(a) < blocks_for(b);
+  });
+  const int64_t blocks = blocks_for(*longest);
+  if (blocks <= engine.device_blocks) return {};
+  return fail(Code::kInvalidArgument, "--kv-bytes ", options.kv_bytes, " holds ", engine.device_blocks, " KV blocks of ",
+              engine.block_bytes, " bytes, and the prompt of ", options.prompts, ":", work.lines[longest->id.value].line,
+              " (", longest->prompt_ids.size(), " tokens) with max_tokens ", longest->sampling.max_tokens, " needs ", blocks,
+              ": the least that works is ", blocks * engine.block_bytes);
+}
+
+/// The cold tier of one node: in --cold-dir, or with several nodes in a folder of it.
+Result<std::unique_ptr<ColdStore>> open_cold_store(const RolloutOptions& options, NodeId node) {
+#ifdef SEER_HAVE_ROCKSDB
+  const std::string dir = options.nodes == 1 ? options.cold_dir : cat(options.cold_dir, "/node-", node);
+  return open_rocksdb_store({.dir = dir, .capacity_bytes = options.cold_bytes});
+#else
+  return fail(Code::kUnavailable, "--cold-dir ", options.cold_dir,
+              " needs RocksDB, which this build has not: apt-get install librocksdb-dev, and build again");
+#endif
+}
+
+Result<Machinery> make_machinery(const RolloutOptions& options, const RolloutWork& work) {
+  Machinery made{.engine = engine_config(options)};
+  for (uint32_t i = 0; i < options.instances; ++i) {
+    SEER_ASSIGN_OR_RETURN(made.engines[InstanceId{i}], make_cpu_engine(work.model, made.engine));
+    made.block_bytes = made.engines[InstanceId{i}]->info().block_bytes;
+  }
+  SEER_RETURN_IF_ERROR(check_kv_fits(options, work, made.engines.begin()->second->info()));
+  for (uint32_t i = 0; i < options.nodes; ++i) {
+    if (options.dram_bytes > 0) {
+      SEER_ASSIGN_OR_RETURN(made.arenas[NodeId{i}], HostArena::create(arena_config(options, made.block_bytes)));
+    }
+    if (!options.cold_dir.empty()) {
+      SEER_ASSIGN_OR_RETURN(made.colds[NodeId{i}], open_cold_store(options, NodeId{i}));
+    }
+  }
+  if (options.nodes > 1) made.transport = std::make_shared<LocalTransport>();
+  return made;
+}
+
+NodeConfig node_config(const RolloutOptions& options, NodeId id) {
+  NodeConfig config{.node = id, .kv_node = {.node = id}};
+  const StepPlannerConfig planner{.prefill_tokens_max = static_cast<int32_t>(options.prefill_tokens),
+                                  .rows_max = static_cast<int32_t>(options.max_batch + options.prefill_tokens)};
+  for (uint32_t i = id.value; i < options.instances; i += static_cast<uint32_t>(options.nodes))
+    config.instances.push_back(
+        {.id = InstanceId{i}, .planner = planner, .rows_max = static_cast<int32_t>(options.max_batch)});
+  return config;
+}
+
+/// REQUIRES: options, work and made outlive the node.
+NodeParts node_parts(const RolloutOptions& options, const RolloutWork& work, Machinery& made, NodeId id,
+                     const KvDirectoryHandle& directory) {
+  NodeParts parts{.tokenizer = work.tokenizer, .directory = directory, .transport = made.transport};
+  parts.make_engine = [&work, &made](InstanceId instance) -> std::shared_ptr<Engine> {
+    if (auto first = std::exchange(made.engines.at(instance), nullptr)) return first;
+    return *make_cpu_engine(work.model, made.engine);  // a restart: what worked once works again
+  };
+  if (made.arenas.contains(id))
+    parts.make_arena = [&options, &made, id] {
+      if (auto first = std::exchange(made.arenas.at(id), nullptr)) return first;
+      return *HostArena::create(arena_config(options, made.block_bytes));
+    };
+  if (made.colds.contains(id))
+    parts.open_cold = [&options, &made, id]() -> std::unique_ptr<ColdStore> {
+      if (auto first = std::move(made.colds.at(id))) return first;
+      auto again = open_cold_store(options, id);
+      return again.ok() ? *std::move(again) : nullptr;
+    };
+  if (made.transport)
+    parts.publish = [&made](NodeId node, uint64_t epoch, std::shared_ptr<HostArena> arena) {
+      made.transport->arenas().add_node(node, epoch, std::move(arena));
+    };
+  return parts;
+}
+
+RolloutReport make_report(const std::string& policy, const RolloutSummary& s, const std::vector<KvNodeReport>& pool,
+                          int64_t block_bytes) {
+  RolloutReport report;
+  report.policy = policy;
+  report.requests = s.requests;
+  report.prompt_tokens = s.prompt_tokens;
+  report.output_tokens = s.output_tokens;
+  report.wall_s = static_cast<double>(s.wall_us) / 1e6;
+  report.tokens_per_s = report.wall_s > 0 ? static_cast<double>(s.output_tokens) / report.wall_s : 0;
+  report.tail_s = s.tail_s;
+  report.chunks = s.chunks;
+  report.migrations = s.migrations;
+  report.yields = s.yields;
+  report.preemptions = s.preemptions;
+  report.instances_lost = s.instances_lost;
+  report.reprefill_tokens = s.reprefill_tokens;
+  report.length_icc = s.length_icc;
+  report.estimate_error = s.estimate_error;
+  for (const InstanceReport& i : s.instances) {
+    report.kv_peak_bytes += i.kv_blocks_peak * block_bytes;
+    report.cpu_engine_s += static_cast<double>(i.engine_cpu_us) / 1e6;
+    const double busy_s = static_cast<double>(i.busy_us) / 1e6;
+    report.instances.push_back({busy_s, std::max(0.0, report.wall_s - busy_s), i.output_tokens, i.steps});
+  }
+  for (const KvNodeReport& node : pool) {
+    report.spilled_bytes += node.spilled_bytes;
+    report.cold_failures += node.cold_failures;
+  }
+  return report;
+}
+
+}  // namespace
+
+Result<RolloutWork> load_work(const RolloutOptions& options) {
+  SEER_RETURN_IF_ERROR(validate(options.sampling));
+  RolloutWork work;
+  SEER_ASSIGN_OR_RETURN(work.lines, read_prompts(options.prompts, options.limit));
+  SEER_ASSIGN_OR_RETURN(work.model, load_model(options.model));
+  if (auto tokenizer = load_tokenizer(options.model); tokenizer.ok())
+    work.tokenizer = *std::move(tokenizer);
+  else if (tokenizer.error().code != Code::kNotFound)
+    return tokenizer.error();
+  if (!options.sampling.stop.empty() && work.tokenizer == nullptr)
+    return fail(Code::kInvalidArgument, "--stop needs a tokenizer, and ", options.model,
+                " has none; use --stop-token-ids instead");
+  for (const int32_t id : options.sampling.stop_token_ids)
+    if (id >= work.model->config.vocab_size)
+      return fail(Code::kInvalidArgument, "--stop-token-ids ", id, " is outside the vocabulary of ",
+                  work.model->config.vocab_size);
+  for (uint32_t i = 0; i < work.lines.size(); ++i) {
+    SEER_ASSIGN_OR_RETURN(GroupSpec group, make_group(options, work, work.lines[i], i));
+    work.groups.push_back(std::move(group));
+  }
+  if (options.lengths.empty()) return work;
+  SEER_ASSIGN_OR_RETURN(auto lengths, read_lengths(options.lengths, static_cast<int64_t>(work.groups.size()),
+                                                   options.group_size));
+  for (size_t i = 0; i < work.groups.size(); ++i) work.groups[i].known_tokens = std::move(lengths[i]);
+  return work;
+}
+
+Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutWork& work, const std::string& policy,
+                                   const RolloutHooks& hooks) {
+  ChunkSchedulerConfig scheduler = options.scheduler;
+  scheduler.policy = policy;
+  if (auto known = make_chunk_scheduler(scheduler); !known.ok()) return known.error();
+
+  SEER_ASSIGN_OR_RETURN(Machinery made, make_machinery(options, work));
+
+  SeerConfig config;
+  rt::system system{config};
+  const int64_t cpu_before = cpu_us(CLOCK_PROCESS_CPUTIME_ID);
+  rt::Inbox<RolloutEvents> inbox(system);
+  auto directory = rt::spawn<KvDirectoryActor>(system);
+  std::vector<NodeHandle> nodes;
+  for (uint32_t i = 0; i < options.nodes; ++i)
+    nodes.push_back(rt::spawn<NodeActor>(system, node_config(options, NodeId{i}),
+                                         node_parts(options, work, made, NodeId{i}, directory)));
+
+  std::vector<int64_t> limits;
+  for (const GroupSpec& group : work.groups) limits.push_back(group.sampling.max_tokens);
+  auto context = rt::spawn<ContextActor>(system, std::move(limits));
+  RolloutConfig rollout_config{.scheduler = scheduler, .instances_expected = static_cast<size_t>(options.instances)};
+  const bool has_pool = options.dram_bytes > 0;
+  auto rollout = rt::spawn<RolloutActor>(
+      system, rollout_config,
+      RolloutParts{work.groups, context, has_pool ? directory : KvDirectoryHandle{}, inbox.handle()});
+  for (const NodeHandle& node : nodes) rt::post(node, AttachRollout{rollout});
+
+  RolloutSummary summary;
+  Status written;
+  bool stopping = false;
+  auto stop = [&] {
+    if (!std::exchange(stopping, true)) rt::post(rollout, StopRollout{});
+  };
+  for (bool over = false; !over;) {
+    if (hooks.stop != nullptr && hooks.stop->load()) stop();
+    inbox.receive(
+        kReceiveUs,
+        [&](const Response& response) {
+          if (written.ok() && hooks.response) written = hooks.response(response);
+          if (!written.ok()) stop();
+        },
+        [&](const RolloutProgress& progress) {
+          if (hooks.progress) hooks.progress(progress);
+        },
+        [&](RolloutSummary& s) {
+          summary = std::move(s);
+          over = true;
+        });
+  }
+  const auto pool_reports = inbox.ask<std::vector<KvNodeReport>>(directory, GetReport{});
+  const int64_t cpu_total = cpu_us(CLOCK_PROCESS_CPUTIME_ID) - cpu_before;
+  const int64_t cpu_actors = actor_threads_cpu_us();
+  rt::stop(rollout);
+  rt::stop(context);
+  for (const NodeHandle& node : nodes) rt::stop(node);
+  rt::stop(directory);
+
+  if (!written.ok()) return written.error();
+  if (!summary.complete && !stopping) return fail(Code::kUnavailable, summary.error);
+  RolloutOutcome outcome{make_report(policy, summary, pool_reports, made.block_bytes), summary.complete};
+  outcome.report.weight_version = rollout_config.version.value;
+  outcome.report.cpu_total_s = static_cast<double>(cpu_total) / 1e6;
+  outcome.report.actor_cpu_share = static_cast<double>(cpu_actors) / static_cast<double>(cpu_total);
+  return outcome;
+}
+
+}  // namespace seer

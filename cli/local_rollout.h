@@ -1,0 +1,47 @@
+// Local rollout: all roles of a rollout iteration in this process: loads and checks the work once, then runs it under any
+// policy. Used by seer.cpp, by benchmarks and by the exactness tests.
+#pragma once
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/config.h"
+#include "cli/jsonl.h"
+#include "cli/report.h"
+#include "gpu/tokenizer.h"
+#include "gpu/weight_store.h"
+#include "protocols/chunk.h"
+#include "protocols/result.h"
+
+namespace seer {
+
+/// What is to be done: model, tokenizer and groups. Immutable; several runs share it.
+struct RolloutWork {
+  std::shared_ptr<const Model> model;
+  std::shared_ptr<const Tokenizer> tokenizer;  // null where the model's folder has none
+  std::vector<PromptLine> lines;               // line i is group i
+  std::vector<GroupSpec> groups;
+};
+
+/// Loads model, tokenizer, prompts and lengths. Every error is one sentence naming file, line and what was expected.
+Result<RolloutWork> load_work(const RolloutOptions& options);
+
+/// What a run tells its caller, on the caller's thread.
+struct RolloutHooks {
+  std::function<Status(const Response&)> response;         // an error stops the rollout
+  std::function<void(const RolloutProgress&)> progress;
+  const std::atomic<bool>* stop = nullptr;                 // set by anyone: ends in order, finished responses are kept
+};
+
+struct RolloutOutcome {
+  RolloutReport report;
+  bool complete = false;  // false: stopped
+};
+
+/// Runs all groups once under one policy.
+Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutWork& work, const std::string& policy,
+                                   const RolloutHooks& hooks);
+
+}  // namespace seer

@@ -1,0 +1,264 @@
+#include "cli/option.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+namespace seer {
+namespace {
+
+struct Unit {
+  std::string_view name;  // lower case
+  int64_t bytes;
+};
+constexpr std::array<Unit, 10> kUnits{{{"", 1},
+                                       {"b", 1},
+                                       {"kib", int64_t{1} << 10},
+                                       {"mib", int64_t{1} << 20},
+                                       {"gib", int64_t{1} << 30},
+                                       {"tib", int64_t{1} << 40},
+                                       {"kb", 1'000},
+                                       {"mb", 1'000'000},
+                                       {"gb", 1'000'000'000},
+                                       {"tb", 1'000'000'000'000}}};
+
+template <class... Fs>
+struct Overloaded : Fs... {
+  using Fs::operator()...;
+};
+
+/// The whole text as a number, or nothing.
+template <class T>
+std::optional<T> parse_number(std::string_view text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+template <class T>
+std::string number_text(T value) {
+  std::array<char, 40> buffer;
+  const auto end = std::to_chars(buffer.data(), buffer.data() + buffer.size(), value).ptr;
+  return {buffer.data(), end};
+}
+
+/// A TOML basic string.
+std::string quoted(std::string_view text) {
+  std::string out = "\"";
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += c;
+    } else if (byte < 0x20 || byte == 0x7f) {
+      constexpr std::string_view kHex = "0123456789abcdef";
+      out += "\\u00";
+      out += kHex[byte >> 4];
+      out += kHex[byte & 15];
+    } else {
+      out += c;
+    }
+  }
+  return out + '"';
+}
+
+template <class List, class F>
+std::string bracketed(const List& list, F&& entry_text) {
+  std::string out = "[";
+  for (const auto& entry : list) (out += out.size() > 1 ? ", " : "") += entry_text(entry);
+  return out + ']';
+}
+
+/// TOML tells 1.0 from 1, and a number option shows itself as one.
+std::string decimal_text(auto value) {
+  std::string text = number_text(value);
+  if (text.find_first_not_of("-0123456789") == std::string::npos) text += ".0";
+  return text;
+}
+
+std::vector<std::string> split_commas(const std::vector<std::string>& texts) {
+  std::vector<std::string> parts;
+  for (const std::string& text : texts) {
+    size_t begin = 0;
+    for (size_t comma = 0; comma != std::string::npos; begin = comma + 1) {
+      comma = text.find(',', begin);
+      parts.push_back(text.substr(begin, comma == std::string::npos ? comma : comma - begin));
+    }
+  }
+  return parts;
+}
+
+bool in_range(const OptionSpec& spec, double value) {
+  const Range* range = std::get_if<Range>(&spec.check);
+  if (!range) return std::isfinite(value);
+  return (range->low_open ? value > range->low : value >= range->low) &&
+         (range->high_open ? value < range->high : value <= range->high);
+}
+
+bool is_known(const OptionSpec& spec, const std::string& text) {
+  const OneOf* known = std::get_if<OneOf>(&spec.check);
+  return !known || std::find(known->names.begin(), known->names.end(), text) != known->names.end();
+}
+
+template <class T>
+bool set_number(const OptionSpec& spec, T& field, const std::string& text) {
+  const auto value = parse_number<T>(text);
+  if (!value || !in_range(spec, static_cast<double>(*value))) return false;
+  field = *value;
+  return true;
+}
+
+bool set_switch(bool& on, const std::string& text) {
+  on = text == "true";
+  return on || text == "false";
+}
+
+bool set_text(const OptionSpec& spec, std::string& field, const std::string& text) {
+  if (!is_known(spec, text)) return false;
+  field = text;
+  return true;
+}
+
+bool set_size(const OptionSpec& spec, int64_t& field, const std::string& text) {
+  const Result<int64_t> bytes = parse_size(text);
+  if (!bytes.ok() || !in_range(spec, static_cast<double>(*bytes))) return false;
+  field = *bytes;
+  return true;
+}
+
+bool set_texts(const OptionSpec& spec, std::vector<std::string>& field, std::vector<std::string> texts) {
+  field = std::move(texts);
+  return std::all_of(field.begin(), field.end(), [&](const std::string& t) { return !t.empty() && is_known(spec, t); });
+}
+
+bool set_integers(const OptionSpec& spec, std::vector<int32_t>& field, const std::vector<std::string>& texts) {
+  field.clear();
+  return std::all_of(texts.begin(), texts.end(),
+                     [&](const std::string& text) { return set_number(spec, field.emplace_back(), text); });
+}
+
+std::string type_text(const OptionSpec& spec) {
+  return std::visit(
+      Overloaded{[](std::string*) { return "text"; }, [](double*) { return "a number"; },
+                 [](float*) { return "a number"; }, [](bool*) { return "true or false"; },
+                 [](LogprobMode*) { return "true or false"; },
+                 [](std::vector<int32_t>*) { return "a list of integers"; },
+                 [](SizeField) { return "a size such as 4096, 64MiB, 1.5GiB or 2GB"; },
+                 [](CommaListField) { return "a list of names"; },
+                 [](RepeatedField) { return "a list of texts, none empty"; }, [](auto*) { return "an integer"; }},
+      spec.field);
+}
+
+std::string bound_text(double bound) {
+  return std::abs(bound) < 1e15 && bound == std::floor(bound) ? number_text(static_cast<int64_t>(bound))
+                                                              : number_text(bound);
+}
+
+}  // namespace
+
+Result<int64_t> parse_size(std::string_view text) {
+  const size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
+  const auto number = parse_number<double>(text.substr(0, digits));
+  std::string unit{text.substr(digits)};
+  if (!unit.empty() && unit.front() == ' ') unit.erase(0, 1);
+  std::transform(unit.begin(), unit.end(), unit.begin(), [](unsigned char c) { return std::tolower(c); });
+  const auto found = std::find_if(kUnits.begin(), kUnits.end(), [&](const Unit& u) { return u.name == unit; });
+  // Whole numbers keep all their bits; a fraction of a unit is at most 2^53 of them off the truth, below one byte.
+  const auto whole = parse_number<int64_t>(text.substr(0, digits));
+  const double bytes = number && found != kUnits.end() ? *number * static_cast<double>(found->bytes) : -1;
+  if (bytes < 0 || bytes > kNoBound)
+    return fail(Code::kInvalidArgument, "\"", text, "\" is not a size such as 4096, 64MiB, 1.5GiB or 2GB");
+  return whole ? *whole * found->bytes : static_cast<int64_t>(bytes);
+}
+
+std::string format_size(int64_t bytes) {
+  for (const Unit& unit : {Unit{"TiB", int64_t{1} << 40}, {"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}})
+    if (bytes >= unit.bytes && bytes % unit.bytes == 0) return cat(bytes / unit.bytes, unit.name);
+  return cat(bytes);
+}
+
+bool is_switch(const OptionSpec& spec) {
+  return std::holds_alternative<bool*>(spec.field) || std::holds_alternative<LogprobMode*>(spec.field);
+}
+bool is_repeatable(const OptionSpec& spec) {
+  return std::holds_alternative<RepeatedField>(spec.field) || std::holds_alternative<std::vector<int32_t>*>(spec.field);
+}
+bool is_list(const OptionSpec& spec) {
+  return is_repeatable(spec) || std::holds_alternative<CommaListField>(spec.field);
+}
+
+bool accepts(const OptionSpec& spec, ValueType type) {
+  return std::visit(Overloaded{[&](std::string*) { return type == ValueType::kText; },
+                               [&](double*) { return type == ValueType::kInteger || type == ValueType::kNumber; },
+                               [&](float*) { return type == ValueType::kInteger || type == ValueType::kNumber; },
+                               [&](bool*) { return type == ValueType::kBoolean; },
+                               [&](LogprobMode*) { return type == ValueType::kBoolean; },
+                               [&](SizeField) { return type == ValueType::kText || type == ValueType::kInteger; },
+                               [&](CommaListField) { return type == ValueType::kText; },
+                               [&](RepeatedField) { return type == ValueType::kText; },
+                               [&](auto*) { return type == ValueType::kInteger; }},
+                    spec.field);
+}
+
+std::string expectation(const OptionSpec& spec) {
+  if (const OneOf* known = std::get_if<OneOf>(&spec.check)) {
+    std::string names;
+    for (const std::string& name : known->names) (names += names.empty() ? "" : ", ") += name;
+    return cat(is_list(spec) ? "names out of " : "one of ", names);
+  }
+  const std::string type = type_text(spec);
+  const Range* range = std::get_if<Range>(&spec.check);
+  if (!range) return type;
+  const std::string low = cat(range->low_open ? "above " : "at least ", bound_text(range->low));
+  const std::string high = cat(range->high_open ? "below " : "at most ", bound_text(range->high));
+  return cat(type, ", ", range->high == kNoBound ? low : cat(low, " and ", high));
+}
+
+Status set_option(const OptionSpec& spec, const std::vector<std::string>& texts) {
+  SEER_CHECK(is_list(spec) || texts.size() == 1, spec.name, texts.size());
+  const bool right = std::visit(
+      Overloaded{[&](std::string* field) { return set_text(spec, *field, texts[0]); },
+                 [&](bool* field) { return set_switch(*field, texts[0]); },
+                 [&](LogprobMode* field) {
+                   bool raw = false;
+                   const bool known = set_switch(raw, texts[0]);
+                   *field = raw ? LogprobMode::kRaw : LogprobMode::kProcessed;
+                   return known;
+                 },
+                 [&](std::vector<int32_t>* field) { return set_integers(spec, *field, split_commas(texts)); },
+                 [&](SizeField field) { return set_size(spec, *field.bytes, texts[0]); },
+                 [&](CommaListField field) { return set_texts(spec, *field.texts, split_commas(texts)); },
+                 [&](RepeatedField field) { return set_texts(spec, *field.texts, texts); },
+                 [&](auto* field) { return set_number(spec, *field, texts[0]); }},
+      spec.field);
+  return right ? Status{} : Status{fail(Code::kInvalidArgument, expectation(spec))};
+}
+
+std::string toml_value(const OptionSpec& spec) {
+  return std::visit(
+      Overloaded{[](const std::string* field) { return quoted(*field); },
+                 [](const double* field) { return decimal_text(*field); },
+                 [](const float* field) { return decimal_text(*field); },
+                 [](const bool* field) -> std::string { return *field ? "true" : "false"; },
+                 [](const LogprobMode* field) -> std::string { return *field == LogprobMode::kRaw ? "true" : "false"; },
+                 [](const std::vector<int32_t>* field) { return bracketed(*field, number_text<int32_t>); },
+                 [](SizeField field) { return quoted(format_size(*field.bytes)); },
+                 [](CommaListField field) { return bracketed(*field.texts, quoted); },
+                 [](RepeatedField field) { return bracketed(*field.texts, quoted); },
+                 [](const auto* field) { return number_text(*field); }},
+      spec.field);
+}
+
+std::string default_text(const OptionSpec& spec) {
+  if (is_list(spec) || is_switch(spec)) return "";
+  if (const auto* text = std::get_if<std::string*>(&spec.field)) return **text;
+  if (const auto* size = std::get_if<SizeField>(&spec.field)) return format_size(*size->bytes);
+  return toml_value(spec);
+}
+
+}  // namespace seer

@@ -1,0 +1,77 @@
+// OptionSpec: one option of a subcommand: its name, the field it sets, what it means, and which values it takes. The
+// same table serves the flags, the TOML file, --help and --print-config, so that an option is one line in config.cpp.
+// Used by config.cpp only. Pure: values come in as text.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "protocols/result.h"
+#include "protocols/rollout.h"
+
+namespace seer {
+
+/// A number of bytes: 4096, 64MiB, 1.5GiB, 2GB. The error names the value and the accepted forms.
+Result<int64_t> parse_size(std::string_view text);
+/// The shortest text that parse_size() reads back exactly: 67108864 -> 64MiB, 1000 -> 1000.
+std::string format_size(int64_t bytes);
+
+/// Fields whose text has a form of its own.
+struct SizeField { int64_t* bytes; };
+struct CommaListField { std::vector<std::string>* texts; };  // one text, parts between commas; a list in the file
+struct RepeatedField { std::vector<std::string>* texts; };   // the flag is given once per text; a list in the file
+
+using OptionField = std::variant<std::string*, int64_t*, int32_t*, uint64_t*, double*, float*, bool*, LogprobMode*,
+                                 std::vector<int32_t>*, SizeField, CommaListField, RepeatedField>;
+
+/// Which values are right, beyond their type.
+struct AnyValue {};
+struct Range {
+  double low = 0, high = 0;
+  bool low_open = false, high_open = false;  // the bound itself is not allowed
+};
+struct OneOf { std::vector<std::string> names; };
+using OptionCheck = std::variant<AnyValue, Range, OneOf>;
+
+inline constexpr double kNoBound = 9.2e18;  // above every int64 that makes sense; written as "at least"
+inline Range at_least(double low) { return {low, kNoBound}; }
+inline Range between(double low, double high) { return {low, high}; }
+inline Range above_to(double low, double high) { return {.low = low, .high = high, .low_open = true}; }
+inline Range from_below(double low, double high) { return {.low = low, .high = high, .high_open = true}; }
+
+struct OptionSpec {
+  std::string name;   // kebab case, without dashes; the same in the file
+  std::string value;  // what --help calls the value: N, FILE, SIZE; empty for a switch
+  OptionField field;
+  std::string help;   // meaning and unit, one line
+  OptionCheck check = AnyValue{};
+};
+struct OptionGroup {
+  std::string title;
+  std::vector<OptionSpec> options;
+};
+
+/// True for an option that is given without a value.
+bool is_switch(const OptionSpec& spec);
+/// True for an option that may be given more than once.
+bool is_repeatable(const OptionSpec& spec);
+/// True for an option that is a list in the file.
+bool is_list(const OptionSpec& spec);
+
+enum class ValueType : uint8_t { kText, kInteger, kNumber, kBoolean, kOther };
+/// Whether a value of this type (of a list: each of its entries) can stand for the option in a file.
+bool accepts(const OptionSpec& spec, ValueType type);
+
+/// What is accepted, to end a sentence: "an integer of at least 1".
+std::string expectation(const OptionSpec& spec);
+/// Sets the field; one text per entry for lists, else exactly one (a switch: true or false). On error a list may hold
+/// some of it, and the detail is expectation().
+Status set_option(const OptionSpec& spec, const std::vector<std::string>& texts);
+/// The field's value as TOML.
+std::string toml_value(const OptionSpec& spec);
+/// The field's value for --help; empty where there is no default worth naming.
+std::string default_text(const OptionSpec& spec);
+
+}  // namespace seer

@@ -1,0 +1,120 @@
+#include "cli/output_writer.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+namespace seer {
+namespace {
+
+namespace fs = std::filesystem;
+
+Error failed(std::string_view what, const std::string& path, int error) {
+  return fail(error == ENOENT ? Code::kNotFound : Code::kIo, "cannot ", what, " ", path, ": ", std::strerror(error));
+}
+
+/// Takes a partial file for this writer alone and empties it; it may hold lines of a run that was killed. Two writers of
+/// one path would mix their bytes.
+Status take(int fd, const std::string& partial) {
+  if (::flock(fd, LOCK_EX | LOCK_NB) != 0)
+    return fail(Code::kUnavailable, "cannot write ", partial, ": it is being written already");
+  struct stat opened {}, named {};
+  const bool renamed = ::fstat(fd, &opened) != 0 || ::stat(partial.c_str(), &named) != 0 || opened.st_ino != named.st_ino;
+  if (renamed)  // by its writer, between our open and our lock: it is somebody's finished file
+    return fail(Code::kUnavailable, "cannot write ", partial, ": it was being written until now");
+  if (::ftruncate(fd, 0) != 0) return failed("write", partial, errno);
+  return {};
+}
+
+/// Writes all of `text`, or says which errno stopped it.
+int write_all(int fd, std::string_view text) {
+  while (!text.empty()) {
+    const ssize_t written = ::write(fd, text.data(), text.size());
+    if (written < 0 && errno != EINTR) return errno;
+    if (written > 0) text.remove_prefix(static_cast<size_t>(written));
+  }
+  return 0;
+}
+
+}  // namespace
+
+Result<OutputWriter> OutputWriter::open(const std::string& path) {
+  std::error_code ignored;  // a path that cannot be looked at fails to open below, with a reason
+  const fs::file_status status = fs::status(path, ignored);
+  if (fs::is_directory(status)) return fail(Code::kIo, "cannot write ", path, ": it is a folder");
+  if (fs::exists(status) && !fs::is_regular_file(status)) {
+    const int fd = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+    if (fd < 0) return failed("write", path, errno);
+    return OutputWriter(path, "", fd);
+  }
+  // A link is followed now, so that the rename replaces the file it names and not the link.
+  const std::string target = fs::exists(status) ? fs::canonical(path, ignored).string() : path;
+  const std::string partial = target + ".partial";
+  const int fd = ::open(partial.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+  if (fd < 0) return failed("write", partial, errno);
+  if (const Status taken = take(fd, partial); !taken.ok()) {
+    ::close(fd);
+    return taken.error();
+  }
+  return OutputWriter(target, partial, fd);
+}
+
+OutputWriter::OutputWriter(std::string path, std::string partial, int fd)
+    : path_(std::move(path)), partial_(std::move(partial)), fd_(fd) {}
+
+OutputWriter::OutputWriter(OutputWriter&& other) noexcept
+    : path_(std::move(other.path_)),
+      partial_(std::move(other.partial_)),
+      fd_(std::exchange(other.fd_, -1)),
+      bytes_(other.bytes_) {}
+
+OutputWriter& OutputWriter::operator=(OutputWriter&& other) noexcept {
+  if (this == &other) return *this;
+  close();
+  path_ = std::move(other.path_);
+  partial_ = std::move(other.partial_);
+  fd_ = std::exchange(other.fd_, -1);
+  bytes_ = other.bytes_;
+  return *this;
+}
+
+OutputWriter::~OutputWriter() { close(); }
+
+void OutputWriter::close() {
+  if (fd_ < 0) return;
+  ::close(fd_);
+  fd_ = -1;
+  if (bytes_ == 0 && !partial_.empty()) ::unlink(partial_.c_str());
+}
+
+Status OutputWriter::append(std::string_view text) {
+  SEER_CHECK(fd_ >= 0, path_);
+  SEER_CHECK(text.ends_with('\n'), path_);
+  if (const int error = write_all(fd_, text); error != 0) {
+    // What was written of the line is taken back. A device or pipe cannot do that: its reader is gone anyway.
+    if (!partial_.empty() && (::ftruncate(fd_, bytes_) != 0 || ::lseek(fd_, bytes_, SEEK_SET) != bytes_))
+      return failed("shorten", partial_, errno);
+    return failed("write", partial_.empty() ? path_ : partial_, error);
+  }
+  bytes_ += static_cast<int64_t>(text.size());
+  return {};
+}
+
+Status OutputWriter::finish() {
+  SEER_CHECK(fd_ >= 0, path_);
+  const bool synced = partial_.empty() || ::fsync(fd_) == 0;
+  const int sync_error = errno;
+  ::close(fd_);
+  fd_ = -1;
+  if (!synced) return failed("write", partial_, sync_error);
+  if (!partial_.empty() && std::rename(partial_.c_str(), path_.c_str()) != 0) return failed("write", path_, errno);
+  return {};
+}
+
+}  // namespace seer

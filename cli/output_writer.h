@@ -1,0 +1,41 @@
+// OutputWriter: a file that a command writes line by line. Lines go to PATH.partial, which is valid to its last line at
+// every moment, and finish() renames it to PATH: a reader of PATH never sees half of a result. A path that exists and
+// is no regular file (/dev/stdout, a pipe) is written directly.
+// Used by seer.cpp for --out and --report. Single owner, not thread-safe.
+//
+// Invariants:
+//  (1) whatever happens, the file ends with a whole line: a line that did not fit is taken back;
+//  (2) a PATH.partial has one writer at a time, also over processes;
+//  (3) without finish(), PATH is as it was before; PATH.partial stays only if it holds a line.
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "protocols/result.h"
+
+namespace seer {
+
+class OutputWriter {
+ public:
+  /// Opens PATH.partial, so that a path that cannot be written is known before any work begins.
+  static Result<OutputWriter> open(const std::string& path);
+  OutputWriter(OutputWriter&& other) noexcept;
+  OutputWriter& operator=(OutputWriter&& other) noexcept;
+  ~OutputWriter();
+
+  /// Writes `text`, which ends with a newline, in one piece. REQUIRES: not finished.
+  Status append(std::string_view text);
+  /// Makes PATH appear with all that was appended. REQUIRES: not finished.
+  Status finish();
+
+ private:
+  OutputWriter(std::string path, std::string partial, int fd);
+  void close();
+
+  std::string path_;     // as the user named it, for errors; its links are followed
+  std::string partial_;  // empty: written directly
+  int fd_ = -1;          // -1: finished or moved away
+  int64_t bytes_ = 0;    // appended so far
+};
+
+}  // namespace seer

@@ -1,0 +1,51 @@
+// Progress: how far a rollout is, on stderr. On a terminal one line that is drawn over itself, at most 5 times a
+// second, and is gone at the end; elsewhere a plain line about every 5 s. Time is passed in.
+// Used by seer.cpp. Single owner, not thread-safe.
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <ostream>
+#include <string>
+
+namespace seer {
+
+struct ProgressState {
+  int64_t done = 0, total = 0;        // requests
+  int64_t running = 0, waiting = 0;   // requests
+  int64_t output_tokens = 0;          // so far
+  double kv_used_ratio = 0;           // of the KV caches of all instances
+};
+
+/// "  312/1600 done  20 %  8210 tokens/s  running 64  waiting 1224  KV 71 %", with "tail" once 90 % are done.
+std::string progress_line(const ProgressState& state, double tokens_per_s);
+
+struct ProgressConfig {
+  bool terminal = false;               // whether the stream is one
+  int64_t columns = 80;                // of the terminal: a line that wraps could not be drawn over
+  int64_t redraw_us = 200'000;         // terminal: at most 5 times a second
+  int64_t plain_line_us = 5'000'000;   // elsewhere
+  int64_t rate_window_us = 5'000'000;  // tokens/s are those of this long
+};
+
+class Progress {
+ public:
+  /// REQUIRES: `out` outlives this.
+  Progress(ProgressConfig config, std::ostream& out);
+  /// Draws when it is time to; call as often as you like, with a time that never goes back.
+  void update(const ProgressState& state, int64_t now_us);
+  /// Takes the live line away, for text that follows on the same terminal. The next update() draws it again.
+  void clear();
+
+ private:
+  struct Sample { int64_t at_us = 0, output_tokens = 0; };
+  double tokens_per_s(const ProgressState& state, int64_t now_us);
+
+  ProgressConfig config_;
+  std::ostream& out_;
+  std::deque<Sample> samples_;         // of the last rate_window_us, one per line drawn; the front is the oldest
+  std::optional<int64_t> drawn_us_;    // when the last line was drawn
+  bool on_screen_ = false;
+};
+
+}  // namespace seer

@@ -1,0 +1,167 @@
+#include "cli/report.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdarg>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "protocols/check.h"
+
+namespace seer {
+namespace {
+
+using Json = nlohmann::ordered_json;  // a number that is not finite becomes null
+
+Json to_json(const RolloutReport& r) {
+  Json instances = Json::array();
+  for (const InstanceFigures& i : r.instances)
+    instances.push_back({{"busy_s", i.busy_s}, {"idle_s", i.idle_s}, {"tokens", i.tokens}, {"steps", i.steps}});
+  return {{"policy", r.policy},
+          {"requests", r.requests},
+          {"prompt_tokens", r.prompt_tokens},
+          {"output_tokens", r.output_tokens},
+          {"wall_s", r.wall_s},
+          {"tokens_per_s", r.tokens_per_s},
+          {"tail_s", r.tail_s},
+          {"chunks", r.chunks},
+          {"migrations", r.migrations},
+          {"yields", r.yields},
+          {"preemptions", r.preemptions},
+          {"reprefill_tokens", r.reprefill_tokens},
+          {"kv_peak_bytes", r.kv_peak_bytes},
+          {"spilled_bytes", r.spilled_bytes},
+          {"instances_lost", r.instances_lost},
+          {"cold_failures", r.cold_failures},
+          {"length_icc", r.length_icc},
+          {"estimate_error", r.estimate_error},
+          {"cpu_engine_s", r.cpu_engine_s},
+          {"cpu_total_s", r.cpu_total_s},
+          {"actor_cpu_share", r.actor_cpu_share},
+          {"weight_version", r.weight_version},
+          {"instances", std::move(instances)}};
+}
+
+__attribute__((format(printf, 1, 2))) std::string formatted(const char* format, ...) {
+  std::array<char, 64> buffer;
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(buffer.data(), buffer.size(), format, arguments);
+  va_end(arguments);
+  return buffer.data();
+}
+
+std::string count_text(int64_t count) {  // 1234567 -> 1 234 567
+  std::string digits = std::to_string(count);
+  for (std::ptrdiff_t i = std::ssize(digits) - 3; i > (count < 0 ? 1 : 0); i -= 3) digits.insert(i, 1, ' ');
+  return digits;
+}
+
+std::string bytes_text(int64_t bytes) {
+  constexpr std::array<const char*, 5> kUnits{"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  for (; value >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
+  return formatted(unit == 0 ? "%.0f %s" : "%.1f %s", value, kUnits[unit]);
+}
+
+std::string decimal_text(double value, int digits) {
+  return std::isfinite(value) ? formatted("%.*f", digits, value) : "-";
+}
+std::string share_text(double share) { return std::isfinite(share) ? formatted("%.1f %%", 100 * share) : "-"; }
+std::string ratio_text(double value, double first) { return first > 0 ? formatted("%.2fx", value / first) : "-"; }
+
+double busy_share(const RolloutReport& r) {
+  double busy_s = 0, all_s = 0;
+  for (const InstanceFigures& i : r.instances) {
+    busy_s += i.busy_s;
+    all_s += i.busy_s + i.idle_s;
+  }
+  return all_s > 0 ? busy_s / all_s : kUnknown;
+}
+
+/// A line of the table: its name, and the cell of a report next to the first one.
+struct Row {
+  const char* name;
+  std::string (*cell)(const RolloutReport& report, const RolloutReport& first);
+};
+using R = RolloutReport;
+
+constexpr std::array<Row, 22> kRows{{
+    {"requests", [](const R& r, const R&) { return count_text(r.requests); }},
+    {"prompt tokens", [](const R& r, const R&) { return count_text(r.prompt_tokens); }},
+    {"output tokens", [](const R& r, const R&) { return count_text(r.output_tokens); }},
+    {"wall time, s", [](const R& r, const R&) { return decimal_text(r.wall_s, 2); }},
+    {"tokens/s", [](const R& r, const R&) { return decimal_text(r.tokens_per_s, 0); }},
+    {"tail (last 10 %), s", [](const R& r, const R&) { return decimal_text(r.tail_s, 2); }},
+    {"instances busy", [](const R& r, const R&) { return share_text(busy_share(r)); }},
+    {"chunks", [](const R& r, const R&) { return count_text(r.chunks); }},
+    {"migrations", [](const R& r, const R&) { return count_text(r.migrations); }},
+    {"yields", [](const R& r, const R&) { return count_text(r.yields); }},
+    {"preemptions", [](const R& r, const R&) { return count_text(r.preemptions); }},
+    {"tokens prefilled again", [](const R& r, const R&) { return count_text(r.reprefill_tokens); }},
+    {"KV at its peak", [](const R& r, const R&) { return bytes_text(r.kv_peak_bytes); }},
+    {"KV spilled to disk", [](const R& r, const R&) { return bytes_text(r.spilled_bytes); }},
+    {"instances lost", [](const R& r, const R&) { return count_text(r.instances_lost); }},
+    {"cold tier failures", [](const R& r, const R&) { return count_text(r.cold_failures); }},
+    {"length ICC", [](const R& r, const R&) { return decimal_text(r.length_icc, 3); }},
+    {"length estimate error", [](const R& r, const R&) { return share_text(r.estimate_error); }},
+    {"CPU of engines, s", [](const R& r, const R&) { return decimal_text(r.cpu_engine_s, 2); }},
+    {"CPU in all, s", [](const R& r, const R&) { return decimal_text(r.cpu_total_s, 2); }},
+    {"CPU share of actors", [](const R& r, const R&) { return share_text(r.actor_cpu_share); }},
+    {"weight version", [](const R& r, const R&) { return std::to_string(r.weight_version); }},
+}};
+constexpr std::array<Row, 2> kRatioRows{{
+    {"tokens/s, ratio", [](const R& r, const R& first) { return ratio_text(r.tokens_per_s, first.tokens_per_s); }},
+    {"tail, ratio", [](const R& r, const R& first) { return ratio_text(r.tail_s, first.tail_s); }},
+}};
+
+constexpr int kNameWidth = 24, kCellWidth = 14;
+
+std::string padded_line(const char* name, const std::vector<std::string>& cells) {
+  std::string line = formatted("  %-*s", kNameWidth, name);
+  for (const std::string& cell : cells)
+    line += std::string(std::max<std::ptrdiff_t>(1, kCellWidth - std::ssize(cell)), ' ') + cell;
+  return line + '\n';
+}
+
+std::string rows_text(std::span<const Row> rows, std::span<const RolloutReport> reports) {
+  std::string text;
+  for (const Row& row : rows) {
+    std::vector<std::string> cells;
+    for (const RolloutReport& report : reports) cells.push_back(row.cell(report, reports.front()));
+    text += padded_line(row.name, cells);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string report_json(const RolloutReport& report) { return to_json(report).dump(2) + '\n'; }
+
+std::string report_json(std::span<const RolloutReport> reports) {
+  Json list = Json::array();
+  for (const RolloutReport& report : reports) list.push_back(to_json(report));
+  return list.dump(2) + '\n';
+}
+
+std::string report_table(const RolloutReport& report) {
+  std::string text = padded_line("policy", {report.policy}) + rows_text(kRows, {&report, 1});
+  text += '\n' + padded_line("instance", {"busy, s", "idle, s", "tokens", "steps"});
+  for (size_t i = 0; i < report.instances.size(); ++i) {
+    const InstanceFigures& instance = report.instances[i];
+    text += padded_line(std::to_string(i).c_str(), {decimal_text(instance.busy_s, 2), decimal_text(instance.idle_s, 2),
+                                                    count_text(instance.tokens), count_text(instance.steps)});
+  }
+  return text;
+}
+
+std::string compare_table(std::span<const RolloutReport> reports) {
+  SEER_CHECK(!reports.empty());
+  std::vector<std::string> policies;
+  for (const RolloutReport& report : reports) policies.push_back(report.policy);
+  return padded_line("policy", policies) + rows_text(kRows, reports) + '\n' + rows_text(kRatioRows, reports);
+}
+
+}  // namespace seer

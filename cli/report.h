@@ -1,0 +1,57 @@
+// RolloutReport: the figures of one rollout iteration, as JSON for programs and as a table for people. --compare makes
+// a list of them, and a table side by side with ratios against the first policy.
+// Used by seer.cpp and tests/bench. Pure.
+#pragma once
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace seer {
+
+inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();  // null in JSON, "-" in the table
+
+struct InstanceFigures {
+  double busy_s = 0;   // in steps
+  double idle_s = 0;   // wall_s - busy_s
+  int64_t tokens = 0;  // output tokens made there
+  int64_t steps = 0;
+};
+
+struct RolloutReport {
+  std::string policy;
+  int64_t requests = 0;
+  int64_t prompt_tokens = 0;     // of all groups, once each
+  int64_t output_tokens = 0;
+  double wall_s = 0;
+  double tokens_per_s = 0;       // output_tokens / wall_s
+  double tail_s = 0;             // wall_s minus the time when 90 % of the requests were done
+  int64_t chunks = 0;
+  int64_t migrations = 0;        // chunks that ran on another instance than the request's chunk before
+  int64_t yields = 0;            // chunks ended early, their KV in the pool
+  int64_t preemptions = 0;       // chunks ended early, their KV dropped
+  int64_t reprefill_tokens = 0;  // tokens whose KV was computed a second time
+  int64_t kv_peak_bytes = 0;     // most KV in use at one time, over all instances
+  int64_t spilled_bytes = 0;     // written to the cold tier
+  int64_t instances_lost = 0;    // died or fell silent and were started again; what ran there was placed again
+  int64_t cold_failures = 0;     // its reads and writes that failed (disk full): what they held is computed again
+  double length_icc = kUnknown;  // share of the variance of log length that is between groups
+  double estimate_error = kUnknown;  // mean of |estimate - length| / length over requests after their group's probe
+  double cpu_engine_s = 0;       // CPU time of the engines' threads
+  double cpu_total_s = 0;        // CPU time of the process
+  double actor_cpu_share = kUnknown;  // CPU time of the actor threads / cpu_total_s
+  uint64_t weight_version = 0;
+  std::vector<InstanceFigures> instances;
+};
+
+/// The --report file, with its last newline: an object for one report, a list for --compare.
+std::string report_json(const RolloutReport& report);
+std::string report_json(std::span<const RolloutReport> reports);
+
+/// For people: one figure per line, then the instances.
+std::string report_table(const RolloutReport& report);
+/// For people: a column per report; tokens/s and tail also as a ratio to the first one's. REQUIRES: not empty.
+std::string compare_table(std::span<const RolloutReport> reports);
+
+}  // namespace seer

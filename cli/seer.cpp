@@ -1,0 +1,47 @@
+// seer: the command line. Reads the arguments, runs the subcommand, prints errors as one sentence.
+#include <atomic>
+#include <csignal>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "cli/config.h"
+#include "cli/doctor.h"
+#include "cli/rollout_command.h"
+
+namespace {
+
+std::atomic<bool> g_stop{false};  // set by Ctrl-C, the only thing a signal handler can do
+
+void on_interrupt(int) { g_stop.store(true); }
+
+struct Run {
+  seer::Status operator()(const seer::PrintAndExit& print) const {
+    std::cout << print.text;
+    return {};
+  }
+  seer::Status operator()(const seer::RolloutOptions& options) const { return seer::rollout_command(options, g_stop); }
+  seer::Status operator()(const seer::ScoreOptions& options) const { return seer::score_command(options, g_stop); }
+  seer::Status operator()(const seer::DoctorOptions&) const {
+    const seer::MachineFindings findings = seer::inspect_machine();
+    std::cout << seer::doctor_text(findings);
+    if (seer::can_run_main_job(findings)) return {};
+    return seer::fail(seer::Code::kUnavailable, "the main job cannot run here");
+  }
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  struct sigaction action {};
+  action.sa_handler = on_interrupt;
+  action.sa_flags = SA_RESETHAND;  // a second Ctrl-C ends the program at once
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+
+  auto command = seer::parse_command_line({argv + 1, argv + argc});
+  const seer::Status status = command.ok() ? std::visit(Run{}, *command) : seer::Status(command.error());
+  if (status.ok()) return 0;
+  std::cerr << "seer: " << status.error().detail << "\n";
+  return status.error().code == seer::Code::kCancelled ? 130 : status.error().code == seer::Code::kInvalidArgument ? 2 : 1;
+}

@@ -1,0 +1,273 @@
+#include "cli/config.h"
+
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <iterator>
+
+#include "cli/scratch.h"
+
+using namespace seer;
+
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+const Arguments kLeast{"rollout", "--model", "m", "--prompts", "p.jsonl", "--out", "o.jsonl"};
+
+Arguments operator+(Arguments a, const Arguments& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+RolloutOptions rollout(const Arguments& more) {
+  const Result<Command> command = parse_command_line(kLeast + more);
+  REQUIRE_MESSAGE(command.ok(), command.error().detail);
+  return std::get<RolloutOptions>(*command);
+}
+
+std::string error_of(const Arguments& arguments) {
+  const Result<Command> command = parse_command_line(arguments);
+  REQUIRE(!command.ok());
+  return command.error().detail;
+}
+
+std::string printed(const Arguments& arguments) {
+  const Result<Command> command = parse_command_line(arguments);
+  REQUIRE_MESSAGE(command.ok(), command.error().detail);
+  return std::get<PrintAndExit>(*command).text;
+}
+
+std::string read_file(const std::string& path) {
+  std::ifstream file(path);
+  REQUIRE(file);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("config: every flag of the main job reaches its field") {
+  const RolloutOptions o = rollout({"--group-size",
+                                    "3",
+                                    "--instances",
+                                    "4",
+                                    "--threads-per-instance",
+                                    "2",
+                                    "--policy",
+                                    "las",
+                                    "--chunk-tokens",
+                                    "17",
+                                    "--reserve",
+                                    "0.25",
+                                    "--max-batch",
+                                    "5",
+                                    "--prefill-tokens",
+                                    "64",
+                                    "--lengths",
+                                    "l",
+                                    "--kv-bytes",
+                                    "1MiB",
+                                    "--dram-bytes",
+                                    "2MiB",
+                                    "--cold-dir",
+                                    "c",
+                                    "--cold-bytes",
+                                    "3GB",
+                                    "--max-tokens",
+                                    "9",
+                                    "--temperature",
+                                    "0.5",
+                                    "--top-p",
+                                    "0.9",
+                                    "--top-k",
+                                    "7",
+                                    "--min-p",
+                                    "0.1",
+                                    "--repetition-penalty",
+                                    "1.1",
+                                    "--stop",
+                                    "a,b",
+                                    "--stop",
+                                    "[c]",
+                                    "--stop-token-ids",
+                                    "1,2",
+                                    "--stop-token-ids",
+                                    "3",
+                                    "--ignore-eos",
+                                    "--raw-logprobs",
+                                    "--seed",
+                                    "18446744073709551615",
+                                    "--report",
+                                    "r",
+                                    "--limit",
+                                    "6",
+                                    "--kv-dtype",
+                                    "f32",
+                                    "--block-tokens",
+                                    "8"});
+  CHECK(o.model == "m");
+  CHECK(o.prompts == "p.jsonl");
+  CHECK(o.out == "o.jsonl");
+  CHECK(o.group_size == 3);
+  CHECK(o.instances == 4);
+  CHECK(o.threads_per_instance == 2);
+  CHECK(o.scheduler.policy == "las");
+  CHECK(o.scheduler.chunk_tokens == 17);
+  CHECK(o.scheduler.reserve_share == 0.25);
+  CHECK(o.max_batch == 5);
+  CHECK(o.prefill_tokens == 64);
+  CHECK(o.lengths == "l");
+  CHECK(o.kv_bytes == 1 << 20);
+  CHECK(o.dram_bytes == 2 << 20);
+  CHECK(o.cold_dir == "c");
+  CHECK(o.cold_bytes == 3'000'000'000);
+  CHECK(o.sampling.max_tokens == 9);
+  CHECK(o.sampling.temperature == 0.5f);
+  CHECK(o.sampling.top_p == 0.9f);
+  CHECK(o.sampling.top_k == 7);
+  CHECK(o.sampling.min_p == 0.1f);
+  CHECK(o.sampling.repetition_penalty == 1.1f);
+  CHECK(o.sampling.stop == Arguments{"a,b", "[c]"});
+  CHECK(o.sampling.stop_token_ids == std::vector<int32_t>{1, 2, 3});
+  CHECK(o.sampling.ignore_eos);
+  CHECK(o.sampling.logprob_mode == LogprobMode::kRaw);
+  CHECK(o.seed == ~uint64_t{0});
+  CHECK(o.report == "r");
+  CHECK(o.limit == 6);
+  CHECK(o.kv_dtype == "f32");
+  CHECK(o.block_tokens == 8);
+}
+
+TEST_CASE("config: flags go over the file, the file over the defaults") {
+  const ScratchFolder folder;
+  const std::string file = folder.write("c.toml",
+                                        "[rollout]\ngroup-size = 4\ntemperature = 1\ninstances = 3\n"
+                                        "kv-bytes = 4096\nstop = [\"x\", \"y\"]\nignore-eos = true\n");
+  const RolloutOptions o = rollout({"--config", file, "--instances", "5", "--ignore-eos=false"});
+  CHECK(o.group_size == 4);
+  CHECK(o.instances == 5);
+  CHECK(o.kv_bytes == 4096);
+  CHECK(o.sampling.stop == Arguments{"x", "y"});
+  CHECK(!o.sampling.ignore_eos);
+  const RolloutOptions defaults;
+  CHECK(o.max_batch == defaults.max_batch);
+}
+
+TEST_CASE("config: deploy/seer.toml holds every option with its default and meaning") {
+  const std::string shipped = read_file(SEER_SOURCE_DIR "/deploy/seer.toml");
+  CHECK_MESSAGE(shipped == printed({"rollout", "--print-config"}),
+                "make it again: seer rollout --print-config > deploy/seer.toml");
+  CHECK(shipped == printed({"rollout", "--config", SEER_SOURCE_DIR "/deploy/seer.toml", "--print-config"}));
+  const std::string help = printed({"rollout", "--help"});
+  for (size_t at = help.find("\n  --"); at != std::string::npos; at = help.find("\n  --", at + 1)) {
+    const std::string name = help.substr(at + 5, help.find_first_of(" ,", at + 5) - at - 5);
+    CAPTURE(name);
+    const bool is_about_the_file = name == "config" || name == "print-config";
+    CHECK(contains(shipped, "\n" + name + " = ") == !is_about_the_file);
+  }
+}
+
+TEST_CASE("config: what --print-config prints is read back to the same options") {
+  const ScratchFolder folder;
+  const Arguments odd{"rollout",   "--print-config",   "--stop",     "a\"\n\\", "--temperature",
+                      "0.1",       "--stop-token-ids", "4,5",        "--seed",  "7",
+                      "--compare", "verl,seer",        "--kv-bytes", "1000",    "--raw-logprobs"};
+  const std::string text = printed(odd);
+  const std::string file = folder.write("c.toml", text);
+  CHECK(printed({"rollout", "--config", file, "--print-config"}) == text);
+}
+
+TEST_CASE("config: each bad flag gets a sentence with its value and what was expected") {
+  const struct {
+    Arguments more;
+    const char* error;
+  } table[] = {
+      {{"--group-size", "0"}, "--group-size 0: expected an integer, at least 1 and at most 1000000"},
+      {{"--instances", "0"}, "--instances 0: expected an integer, at least 1 and at most 1024"},
+      {{"--reserve", "1.5"}, "--reserve 1.5: expected a number, above 0 and at most 1"},
+      {{"--reserve", "0"}, "--reserve 0: expected a number, above 0 and at most 1"},
+      {{"--chunk-tokens", "-1"}, "--chunk-tokens -1: expected an integer, at least 0"},
+      {{"--temperature", "-0.5"}, "--temperature -0.5: expected a number, at least 0 and at most 100"},
+      {{"--min-p", "1"}, "--min-p 1: expected a number, at least 0 and below 1"},
+      {{"--kv-bytes", "1Q"}, "--kv-bytes 1Q: expected a size such as 4096, 64MiB, 1.5GiB or 2GB, at least 1"},
+      {{"--kv-dtype", "fp8"}, "--kv-dtype fp8: expected one of bf16, f32"},
+      {{"--seed", "-1"}, "--seed -1: expected an integer"},
+      {{"--seed", "1", "--seed", "2"}, "--seed is given 2 times; give it once"},
+      {{"--policy", "oracle"}, "--lengths is missing: the oracle policy takes the response lengths from it"},
+      {{"--compare", "verl,verl"}, "--compare names verl twice: expected different policies"},
+      {{"--report", "o.jsonl"}, "--out and --report both name o.jsonl: expected two files"},
+      {{"--bogus", "1"}, "unknown argument --bogus; seer --help and seer COMMAND --help say what is known"},
+      {{"--config", "/no/such.toml"}, "/no/such.toml: File could not be opened for reading"},
+  };
+  for (const auto& row : table) {
+    CAPTURE(std::string(row.error));
+    CHECK(error_of(kLeast + row.more) == row.error);
+  }
+  CHECK(contains(error_of(kLeast + Arguments{"--policy", "best"}), "--policy best: expected one of "));
+  CHECK(
+      contains(error_of(kLeast + Arguments{"--compare", "verl,best"}), "--compare verl,best: expected names out of "));
+  CHECK(contains(error_of(kLeast + Arguments{"--group-size"}), "--group-size"));
+  CHECK(contains(error_of({}), "no command"));
+  CHECK(contains(error_of({"rolout"}), "unknown argument rolout"));
+}
+
+TEST_CASE("config: what is missing is named") {
+  CHECK(contains(error_of({"rollout"}), "--model is missing"));
+  CHECK(contains(error_of({"rollout", "--model", "m"}), "--prompts is missing"));
+  CHECK(contains(error_of({"rollout", "--model", "m", "--prompts", "p"}), "--out is missing"));
+  CHECK(contains(error_of({"score", "--model", "m", "--out", "o"}), "--in is missing"));
+  CHECK(parse_command_line({"rollout", "--model", "m", "--prompts", "p", "--compare", "verl,seer"}).ok());
+}
+
+TEST_CASE("config: each bad line of a file gets file, line, key, value and what was expected") {
+  const ScratchFolder folder;
+  const struct {
+    const char* text;
+    const char* error;
+  } table[] = {
+      {"[rollout]\n\ngroup-size = \"8\"\n",
+       ":3: group-size = '8': expected an integer, at least 1 and at most 1000000"},
+      {"[rollout]\ngroup-size = 0\n", ":2: group-size = 0: expected an integer, at least 1 and at most 1000000"},
+      {"[rollout]\ngroup-size = 8.0\n", ":2: group-size = 8.0: expected an integer, at least 1 and at most 1000000"},
+      {"[rollout]\nmodel = 3\n", ":2: model = 3: expected text"},
+      {"[rollout]\nignore-eos = 1\n", ":2: ignore-eos = 1: expected true or false"},
+      {"[rollout]\nstop = \"x\"\n", ":2: stop = 'x': expected a list of texts, none empty"},
+      {"[rollout]\nstop = [\"x\", 3]\n", ":2: stop = [ 'x', 3 ]: expected a list of texts, none empty"},
+      {"[rollout]\ntemperature = inf\n", ":2: temperature = inf: expected a number, at least 0 and at most 100"},
+      {"[rollout]\nseed = 1979-05-27\n", ":2: seed = 1979-05-27: expected an integer"},
+      {"[rollout]\nmodel = {a = 1}\n", ":2: model = {...}: expected text"},
+      {"[rollout]\ngroup_size = 8\n",
+       ":2: unknown key \"group_size\": expected the name of a flag of seer rollout without its dashes"},
+      {"[rolout]\n", ":1: unknown key \"rolout\": expected the table [rollout]"},
+      {"x = 1\n[rollout]\n", ":1: unknown key \"x\": expected the table [rollout]"},
+      {"", ": expected the table [rollout]"},
+      {"[rollout]\na = 1\na = 2\n",
+       ":3: not TOML: Error while parsing key-value pair: cannot redefine existing integer 'a'"},
+  };
+  for (const auto& row : table) {
+    CAPTURE(std::string(row.text));
+    const std::string file = folder.write("c.toml", row.text);
+    CHECK(error_of(kLeast + Arguments{"--config", file}) == file + row.error);
+  }
+}
+
+TEST_CASE("config: score and doctor are read, and help ends with examples") {
+  const Result<Command> score = parse_command_line({"score", "--model", "m", "--in", "i", "--out", "o", "--temperature",
+                                                    "0.7", "--raw-logprobs", "--threads", "3", "--kv-bytes", "5MiB"});
+  REQUIRE(score.ok());
+  const ScoreOptions& o = std::get<ScoreOptions>(*score);
+  CHECK(o.in == "i");
+  CHECK(o.temperature == 0.7f);
+  CHECK(o.logprob_mode == LogprobMode::kRaw);
+  CHECK(o.threads == 3);
+  CHECK(o.kv_bytes == 5 << 20);
+  const Result<Command> doctor = parse_command_line({"doctor"});
+  REQUIRE(doctor.ok());
+  CHECK(std::holds_alternative<DoctorOptions>(*doctor));
+  for (const char* command : {"rollout", "score", "doctor"})
+    CHECK(contains(printed({command, "--help"}), "Examples:\n  seer " + std::string(command)));
+  CHECK(contains(printed({"--help"}), "rollout"));
+  CHECK(printed({"--version"}).starts_with("seer "));
+}

@@ -1,0 +1,52 @@
+#include "cli/doctor.h"
+
+#include <doctest/doctest.h>
+
+using namespace seer;
+
+namespace {
+
+MachineFindings bare_machine() {
+  MachineFindings findings;
+  findings.cores = 2;
+  findings.memory_bytes = int64_t{8} << 30;
+  findings.memory_free_bytes = int64_t{4} << 30;
+  findings.caf = "0.17.6";
+  findings.parts = {{"RocksDB", false, "", "no cold KV tier on disk", "apt-get install librocksdb-dev"},
+                    {"UCX", true, "1.13.1, transports tcp", "one process", "apt-get install libucx-dev"}};
+  return findings;
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("doctor: a missing part is named with what adds it, a found one with what it is") {
+  const std::string text = doctor_text(bare_machine());
+  CHECK(contains(text, "RocksDB         missing: no cold KV tier on disk\n"));
+  CHECK(contains(text, "to add it: apt-get install librocksdb-dev\n"));
+  CHECK(contains(text, "UCX             1.13.1, transports tcp\n"));
+  CHECK(!contains(text, "libucx-dev"));
+  CHECK(contains(text, "portable kernels"));
+}
+
+TEST_CASE("doctor: the main job needs memory, and no optional part") {
+  MachineFindings findings = bare_machine();
+  CHECK(can_run_main_job(findings));
+  findings.memory_free_bytes = kMainJobBytes - 1;
+  CHECK(!can_run_main_job(findings));
+  CHECK(contains(doctor_text(findings), "The main job cannot run here: it needs 1.0 GiB of free memory.\n"));
+}
+
+TEST_CASE("doctor: this machine has a core, memory, and all four parts are looked for") {
+  const MachineFindings findings = inspect_machine();
+  CHECK(findings.cores >= 1);
+  CHECK(findings.memory_bytes > 0);
+  CHECK(findings.memory_free_bytes > 0);
+  CHECK(findings.memory_free_bytes <= findings.memory_bytes);
+  REQUIRE(findings.parts.size() == 4);
+  for (const PartFinding& part : findings.parts) {
+    CHECK(!part.add.empty());
+    CHECK(!part.without.empty());
+  }
+}

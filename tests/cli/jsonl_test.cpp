@@ -1,0 +1,274 @@
+#include "cli/jsonl.h"
+
+#include <doctest/doctest.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "cli/scratch.h"
+
+using namespace seer;
+using Json = nlohmann::json;
+
+namespace {
+
+ResponseLine small_response() {
+  static const std::vector<int32_t> prompt{1, 2}, output{3, 4, 5};
+  static const std::vector<float> logprobs{-0.5f, -0.0f, -1e-20f};
+  ResponseLine r;
+  r.request = {GroupId{7}, 2};
+  r.seed = ~uint64_t{0};
+  r.prompt_ids = prompt;
+  r.output_ids = output;
+  r.logprobs = logprobs;
+  r.finish_reason = FinishReason::kStop;
+  r.weight_version = WeightVersion{9};
+  r.chunks = 2;
+  r.queue_s = 0.25;
+  return r;
+}
+
+/// The logprobs as a JSON reader gives them: text to double to float.
+std::vector<float> read_logprobs(const std::string& line) {
+  std::vector<float> read;
+  const Json response = Json::parse(line);
+  bool are_decimals = true;
+  for (const Json& value : response["logprobs"]) {
+    are_decimals &= value.is_number_float();
+    read.push_back(static_cast<float>(value.get<double>()));
+  }
+  CHECK(are_decimals);
+  return read;
+}
+
+}  // namespace
+
+TEST_CASE("prompts: text or ids, with what comes along in its order") {
+  const ScratchFolder folder;
+  const std::string file =
+      folder.write("p.jsonl",
+                   "{\"id\": \"a\\u00e9\", \"prompt\": \"2+2\", \"zeta\": {\"x\": [1, 2.50]}, \"answer\": 12}\r\n"
+                   "\n"
+                   "  {\"id\": 7, \"prompt_ids\": [0, 2147483647], \"max_tokens\": 5, \"seed\": 18446744073709551615}");
+  const auto prompts = read_prompts(file, 0);
+  REQUIRE(prompts.ok());
+  REQUIRE(prompts->size() == 2);
+  const PromptLine& text = (*prompts)[0];
+  CHECK(text.line == 1);
+  CHECK(text.id == "\"a\xc3\xa9\"");
+  CHECK(text.prompt == "2+2");
+  CHECK(text.prompt_ids.empty());
+  CHECK(!text.max_tokens);
+  CHECK(!text.seed);
+  CHECK(text.carried == "\"zeta\":{\"x\":[1,2.5]},\"answer\":12");
+  const PromptLine& ids = (*prompts)[1];
+  CHECK(ids.line == 3);
+  CHECK(ids.id == "7");
+  CHECK(ids.prompt_ids == std::vector<int32_t>{0, 2147483647});
+  CHECK(ids.max_tokens == 5);
+  CHECK(ids.seed == ~uint64_t{0});
+  CHECK(ids.carried.empty());
+  CHECK(read_prompts(file, 1)->size() == 1);
+}
+
+TEST_CASE("prompts: each bad line is named by file, line and what is wrong") {
+  const ScratchFolder folder;
+  const struct {
+    const char* text;
+    const char* error;
+  } table[] = {
+      {"{\"prompt\": \"a\"}\n{\"prompt\": \"b\", }\n",
+       ":2:17: malformed JSON: syntax error while parsing object key - unexpected '}'; expected string literal"},
+      {"{\"prompt\": \"a\n",
+       ":1:14: malformed JSON: syntax error while parsing value - invalid string: missing closing "
+       "quote; last read: '\"a'"},
+      {"{\"prompt\": \"\xff\"}\n",
+       ":1:13: malformed JSON: syntax error while parsing value - invalid string: ill-formed "
+       "UTF-8 byte; last read: '\"\xff'"},
+      {"[1]\n", ":1: expected a JSON object, found array"},
+      {"{}\n", ":1: neither prompt nor prompt_ids: expected one of them"},
+      {"{\"prompt\": \"a\", \"prompt_ids\": [1]}\n", ":1: both prompt and prompt_ids: expected one of them"},
+      {"{\"prompt\": \"\"}\n", ":1: the prompt is empty"},
+      {"{\"prompt_ids\": []}\n", ":1: the prompt is empty"},
+      {"{\"prompt\": 3}\n", ":1: prompt is number: expected text"},
+      {"{\"prompt_ids\": \"1 2\"}\n", ":1: prompt_ids is string: expected a list of token ids"},
+      {"{\"prompt_ids\": [1, -2]}\n", ":1: prompt_ids[1] is -2: expected a token id from 0 to 2147483647"},
+      {"{\"prompt_ids\": [2147483648]}\n", ":1: prompt_ids[0] is 2147483648: expected a token id from 0 to 2147483647"},
+      {"{\"prompt_ids\": [1.0]}\n", ":1: prompt_ids[0] is 1.0: expected a token id from 0 to 2147483647"},
+      {"{\"prompt\": \"a\", \"max_tokens\": 0}\n", ":1: max_tokens is 0: expected an integer of at least 1"},
+      {"{\"prompt\": \"a\", \"max_tokens\": \"9\"}\n", ":1: max_tokens is \"9\": expected an integer of at least 1"},
+      {"{\"prompt\": \"a\", \"seed\": -1}\n", ":1: seed is -1: expected an integer of at least 0"},
+      {"{\"prompt\": \"a\", \"id\": null}\n", ":1: id is null: expected text or an integer"},
+      {"{\"id\": 1, \"prompt\": \"a\"}\n\n{\"id\": 1, \"prompt\": \"b\"}\n", ":3: id 1 is that of line 1 already"},
+      {"{\"prompt\": \"a\", \"logprobs\": []}\n",
+       ":1: field logprobs is one that a response has of its own: rename it"},
+      {"", " holds no prompts: expected a JSON object per line"},
+      {"\n  \n", " holds no prompts: expected a JSON object per line"},
+  };
+  for (const auto& row : table) {
+    CAPTURE(std::string(row.text));
+    const std::string file = folder.write("p.jsonl", row.text);
+    const auto prompts = read_prompts(file, 0);
+    REQUIRE(!prompts.ok());
+    CHECK(prompts.error().detail == file + row.error);
+  }
+  CHECK(read_prompts(folder.path("none.jsonl"), 0).error().detail ==
+        "cannot read " + folder.path("none.jsonl") + ": No such file or directory");
+}
+
+TEST_CASE("prompts: ids outside the vocabulary and prompts longer than the context name file and line") {
+  const std::vector<int32_t> ids{1, 2, 320};
+  CHECK(check_prompt("p.jsonl", 4, ids, 321, 4).ok());
+  CHECK(check_prompt("p.jsonl", 4, ids, 320, 4).error().detail ==
+        "p.jsonl:4: token id 320 (number 2 of the prompt) is outside the vocabulary of 320");
+  CHECK(check_prompt("p.jsonl", 4, ids, 321, 3).error().detail ==
+        "p.jsonl:4: the prompt has 3 tokens: expected fewer than the model's context of 3");
+  CHECK(check_prompt("p.jsonl", 4, {}, 321, 3).error().detail == "p.jsonl:4: the prompt has no tokens");
+}
+
+TEST_CASE("lengths: from lengths or responses, in any order, more than asked for is skipped") {
+  const ScratchFolder folder;
+  const std::string file = folder.write("l.jsonl",
+                                        "{\"group\": 1, \"sample\": 0, \"tokens\": 30}\n"
+                                        "{\"group\": 0, \"sample\": 1, \"output_ids\": [5, 6]}\n"
+                                        "{\"group\": 0, \"sample\": 0, \"tokens\": 10}\n"
+                                        "{\"group\": 1, \"sample\": 1, \"tokens\": 40}\n"
+                                        "{\"group\": 9, \"sample\": 0, \"tokens\": 1}\n"
+                                        "{\"group\": 0, \"sample\": 9, \"tokens\": 1}\n");
+  const auto lengths = read_lengths(file, 2, 2);
+  REQUIRE(lengths.ok());
+  CHECK(*lengths == std::vector<std::vector<int64_t>>{{10, 2}, {30, 40}});
+  CHECK(read_lengths(file, 3, 2).error().detail == file + ": no length of group 2 sample 0");
+}
+
+TEST_CASE("lengths: each bad line is named by file, line and what is wrong") {
+  const ScratchFolder folder;
+  const struct {
+    const char* text;
+    const char* error;
+  } table[] = {
+      {"{\"group\": 0, \"sample\": 0, \"tokens\": 0}\n", ":1: tokens is 0: expected an integer of at least 1"},
+      {"{\"group\": 0, \"sample\": 0}\n",
+       ":1: no field tokens: expected {group, sample, tokens} or {group, sample, output_ids}"},
+      {"{\"sample\": 0, \"tokens\": 1}\n",
+       ":1: no field group: expected {group, sample, tokens} or {group, sample, output_ids}"},
+      {"{\"group\": -1, \"sample\": 0, \"tokens\": 1}\n", ":1: group is -1: expected an integer of at least 0"},
+      {"{\"group\": 0, \"sample\": 0, \"output_ids\": []}\n", ":1: output_ids is empty"},
+      {"{\"group\": 0, \"sample\": 0, \"tokens\": 1}\n{\"group\": 0, \"sample\": 0, \"tokens\": 2}\n",
+       ":2: group 0 sample 0 has a line before this one"},
+      {"nonsense\n", ":1:2: malformed JSON: syntax error while parsing value - invalid literal; last read: 'no'"},
+      {"", ": no length of group 0 sample 0"},
+  };
+  for (const auto& row : table) {
+    CAPTURE(std::string(row.text));
+    const std::string file = folder.write("l.jsonl", row.text);
+    const auto lengths = read_lengths(file, 1, 1);
+    REQUIRE(!lengths.ok());
+    CHECK(lengths.error().detail == file + row.error);
+  }
+}
+
+TEST_CASE("score lines: what rollout wrote is read, and scores are added to the line as it was") {
+  const ScratchFolder folder;
+  const std::string line = response_line(small_response());
+  const auto lines = read_score_lines(folder.write("r.jsonl", line + line));
+  REQUIRE(lines.ok());
+  REQUIRE(lines->size() == 2);
+  const ScoreLine& score = (*lines)[1];
+  CHECK(score.line == 2);
+  CHECK(score.prompt_ids == std::vector<int32_t>{1, 2});
+  CHECK(score.output_ids == std::vector<int32_t>{3, 4, 5});
+  const std::string scored = scored_line(score, std::vector<float>{-0.5f, -0.0f, -1e-20f});
+  CHECK(scored == line.substr(0, line.size() - 2) + ",\"scores\":[-0.5,-0.0,-1e-20]}\n");
+  CHECK(Json::parse(scored)["scores"] == Json::parse(scored)["logprobs"]);
+}
+
+TEST_CASE("score lines: each bad line is named by file, line and what is wrong") {
+  const ScratchFolder folder;
+  const struct {
+    const char* text;
+    const char* error;
+  } table[] = {
+      {"{\"prompt_ids\": [1]}\n", ":1: no field output_ids: expected {prompt_ids, output_ids, ...}"},
+      {"{\"prompt_ids\": [1], \"output_ids\": []}\n", ":1: output_ids is empty: nothing to score"},
+      {"{\"prompt_ids\": [], \"output_ids\": [1]}\n", ":1: prompt_ids is empty"},
+      {"{\"prompt_ids\": [1], \"output_ids\": [true]}\n",
+       ":1: output_ids[0] is true: expected a token id from 0 to 2147483647"},
+      {"{\"prompt_ids\": [1], \"output_ids\": [1], \"scores\": [0.5]}\n", ":1: the line has scores already"},
+      {"", " holds no lines to score"},
+  };
+  for (const auto& row : table) {
+    CAPTURE(std::string(row.text));
+    const std::string file = folder.write("s.jsonl", row.text);
+    CHECK(read_score_lines(file).error().detail == file + row.error);
+  }
+}
+
+TEST_CASE("responses: a line has its fields in order, and what was carried") {
+  ResponseLine r = small_response();
+  r.id = "\"a7\"";
+  r.text = "tab\there \"q\" \\ \n\xc3\xa9";
+  r.carried = "\"answer\":12";
+  CHECK(response_line(r) ==
+        "{\"group\":7,\"sample\":2,\"id\":\"a7\",\"seed\":18446744073709551615,\"prompt_ids\":[1,2],"
+        "\"output_ids\":[3,4,5],\"logprobs\":[-0.5,-0.0,-1e-20],\"text\":\"tab\\u0009here \\\"q\\\" \\\\ \\n\xc3\xa9\","
+        "\"finish_reason\":\"stop\",\"weight_version\":9,\"chunks\":2,\"migrations\":0,\"preemptions\":0,"
+        "\"queue_s\":0.250000,\"run_s\":0.000000,\"answer\":12}\n");
+  CHECK(Json::parse(response_line(r))["text"] == "tab\there \"q\" \\ \n\xc3\xa9");
+}
+
+TEST_CASE("responses: bytes that are no UTF-8 are replaced, all other text stays") {
+  const struct {
+    std::string text, read;
+  } table[] = {
+      {"\xe2\x82\xac\xf0\x9f\x98\x80", "\xe2\x82\xac\xf0\x9f\x98\x80"},
+      {"a\xe2\x82", "a\xef\xbf\xbd\xef\xbf\xbd"},                // cut inside a character
+      {"\xc0\x80", "\xef\xbf\xbd\xef\xbf\xbd"},                  // overlong
+      {"\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},  // surrogate
+      {"\xf4\x90\x80\x80z", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbdz"},
+      {std::string("\0\x7f", 2), std::string("\0\x7f", 2)},
+  };
+  for (const auto& row : table) {
+    ResponseLine r = small_response();
+    r.text = row.text;
+    CHECK(Json::parse(response_line(r))["text"].get<std::string>() == row.read);
+  }
+}
+
+TEST_CASE("responses: every float reads back to the same bits through a double") {
+  std::vector<float> logprobs{0.0f,
+                              -0.0f,
+                              -1.0f,
+                              -16777216.0f,
+                              std::numeric_limits<float>::denorm_min(),
+                              std::numeric_limits<float>::min(),
+                              std::numeric_limits<float>::lowest()};
+  const uint64_t seed = 5;
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  while (logprobs.size() < 300'000) {
+    const float value = std::bit_cast<float>(static_cast<uint32_t>(random()));
+    if (std::isfinite(value)) logprobs.push_back(value);
+    logprobs.push_back(-static_cast<float>(random()) / 1e9f);
+  }
+  const std::vector<int32_t> output(logprobs.size(), 151'000);
+  ResponseLine r = small_response();
+  r.output_ids = output;
+  r.logprobs = logprobs;
+  const std::vector<float> read = read_logprobs(response_line(r));
+  REQUIRE(read.size() == logprobs.size());
+  size_t differ = 0;
+  for (size_t i = 0; i < read.size(); ++i)
+    differ += std::bit_cast<uint32_t>(read[i]) != std::bit_cast<uint32_t>(logprobs[i]);
+  CHECK(differ == 0);
+}
+
+TEST_CASE("responses: a log-probability that is not finite is null") {
+  const std::vector<float> logprobs{-INFINITY, NAN, -1.0f};
+  ResponseLine r = small_response();
+  r.logprobs = logprobs;
+  CHECK(Json::parse(response_line(r))["logprobs"].dump() == "[null,null,-1.0]");
+}

@@ -1,0 +1,90 @@
+#include "cli/option.h"
+
+#include <doctest/doctest.h>
+
+using namespace seer;
+
+TEST_CASE("sizes: every unit is read, with fractions, in any case") {
+  const struct {
+    const char* text;
+    int64_t bytes;
+  } table[] = {
+      {"0", 0},
+      {"4096", 4096},
+      {"7B", 7},
+      {"1KiB", 1024},
+      {"64MiB", 67108864},
+      {"1.5GiB", 1610612736},
+      {"2GB", 2000000000},
+      {"2 tib", int64_t{2} << 40},
+      {"0.5kb", 500},
+      {"9007199254740993", 9007199254740993},
+  };
+  for (const auto& row : table) {
+    CAPTURE(std::string(row.text));
+    REQUIRE(parse_size(row.text).ok());
+    CHECK(*parse_size(row.text) == row.bytes);
+  }
+}
+
+TEST_CASE("sizes: what is no size is named in the error") {
+  for (const char* text :
+       {"", "x", "-1", "64M", "64 M", "1..5GiB", "1e3", "MiB", "10000000TiB", "4 096", "inf", "0x10"}) {
+    CAPTURE(std::string(text));
+    REQUIRE(!parse_size(text).ok());
+    CHECK(parse_size(text).error().detail == cat("\"", text, "\" is not a size such as 4096, 64MiB, 1.5GiB or 2GB"));
+  }
+}
+
+TEST_CASE("sizes: what format_size() prints reads back to the same bytes") {
+  for (const int64_t bytes : {int64_t{0}, int64_t{1}, int64_t{1000}, int64_t{1024}, int64_t{1025}, int64_t{3} << 20,
+                              int64_t{5} << 30, (int64_t{1} << 53) + 1, int64_t{7} << 40})
+    CHECK(*parse_size(format_size(bytes)) == bytes);
+  CHECK(format_size(int64_t{256} << 20) == "256MiB");
+  CHECK(format_size(1536) == "1536");
+}
+
+TEST_CASE("options: a value outside the range leaves the field as it was") {
+  float share = 0.5f;
+  const OptionSpec spec{"reserve", "SHARE", &share, "", above_to(0, 1)};
+  for (const char* text : {"0", "-0.1", "1.001", "nan", "inf", "", "0.5x", "one"}) {
+    CAPTURE(std::string(text));
+    const Status set = set_option(spec, {text});
+    REQUIRE(!set.ok());
+    CHECK(set.error().detail == "a number, above 0 and at most 1");
+    CHECK(share == 0.5f);
+  }
+  CHECK(set_option(spec, {"1"}).ok());
+  CHECK(share == 1.0f);
+}
+
+TEST_CASE("options: an integer takes no fraction, and no number too large for it") {
+  int32_t top_k = 3;
+  const OptionSpec spec{"top-k", "K", &top_k, "", between(0, 2147483647)};
+  for (const char* text : {"1.0", "2147483648", "99999999999999999999", "1e3", " 1", "+1"})
+    CHECK(!set_option(spec, {text}).ok());
+  CHECK(top_k == 3);
+  CHECK(set_option(spec, {"2147483647"}).ok());
+}
+
+TEST_CASE("options: a repeated text keeps its commas, a list of names is split at them") {
+  std::vector<std::string> stop, compare;
+  const OptionSpec repeated{"stop", "TEXT", RepeatedField{&stop}, ""};
+  const OptionSpec names{"compare", "P,P", CommaListField{&compare}, "", OneOf{{"verl", "seer"}}};
+  CHECK(set_option(repeated, {"a,b", "c"}).ok());
+  CHECK(stop == std::vector<std::string>{"a,b", "c"});
+  CHECK(set_option(names, {"seer,verl"}).ok());
+  CHECK(compare == std::vector<std::string>{"seer", "verl"});
+  CHECK(!set_option(names, {"seer,"}).ok());
+  CHECK(!set_option(names, {"seer,other"}).ok());
+  CHECK(!set_option(repeated, {""}).ok());
+}
+
+TEST_CASE("options: TOML text is escaped, and a whole number option with a fraction shows it") {
+  std::string text = "a\"b\\c\n";
+  float number = 1;
+  CHECK(toml_value({"x", "", &text, ""}) == R"("a\"b\\c\u000a")");
+  CHECK(toml_value({"x", "", &number, ""}) == "1.0");
+  number = 0.1f;
+  CHECK(toml_value({"x", "", &number, ""}) == "0.1");
+}

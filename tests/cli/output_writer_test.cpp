@@ -1,0 +1,114 @@
+#include "cli/output_writer.h"
+
+#include <doctest/doctest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "cli/scratch.h"
+
+using namespace seer;
+
+TEST_CASE("output: lines are in the partial file at once, in the file only at the end") {
+  const ScratchFolder folder;
+  folder.write("o.jsonl", "before\n");
+  Result<OutputWriter> out = OutputWriter::open(folder.path("o.jsonl"));
+  REQUIRE(out.ok());
+  CHECK(out->append("one\n").ok());
+  CHECK(folder.read("o.jsonl.partial") == "one\n");
+  CHECK(folder.read("o.jsonl") == "before\n");
+  CHECK(out->append("two\n").ok());
+  CHECK(out->finish().ok());
+  CHECK(folder.read("o.jsonl") == "one\ntwo\n");
+  CHECK(!folder.has("o.jsonl.partial"));
+}
+
+TEST_CASE("output: without finish, the file stays as it was and finished lines are kept aside") {
+  const ScratchFolder folder;
+  folder.write("o.jsonl", "before\n");
+  { CHECK(OutputWriter::open(folder.path("o.jsonl")).ok()); }
+  CHECK(!folder.has("o.jsonl.partial"));
+  {
+    Result<OutputWriter> out = OutputWriter::open(folder.path("o.jsonl"));
+    REQUIRE(out.ok());
+    CHECK(out->append("one\n").ok());
+  }
+  CHECK(folder.read("o.jsonl") == "before\n");
+  CHECK(folder.read("o.jsonl.partial") == "one\n");
+}
+
+TEST_CASE("output: a path that cannot be written is refused when it is opened") {
+  const ScratchFolder folder;
+  CHECK(OutputWriter::open(folder.path("no/o.jsonl")).error().detail ==
+        "cannot write " + folder.path("no/o.jsonl") + ".partial: No such file or directory");
+  CHECK(OutputWriter::open(folder.path("")).error().detail == "cannot write " + folder.path("") + ": it is a folder");
+  CHECK(!OutputWriter::open("/proc/o.jsonl").ok());
+}
+
+TEST_CASE("output: a path has one writer at a time") {
+  const ScratchFolder folder;
+  Result<OutputWriter> out = OutputWriter::open(folder.path("o.jsonl"));
+  REQUIRE(out.ok());
+  CHECK(out->append("one\n").ok());
+  CHECK(OutputWriter::open(folder.path("./o.jsonl")).error().detail ==
+        "cannot write " + folder.path("./o.jsonl") + ".partial: it is being written already");
+  CHECK(out->finish().ok());
+  CHECK(folder.read("o.jsonl") == "one\n");
+  CHECK(OutputWriter::open(folder.path("o.jsonl")).ok());
+}
+
+TEST_CASE("output: a line that does not fit is taken back, and the file is valid to its last line") {
+  const ScratchFolder folder;
+  Result<OutputWriter> out = OutputWriter::open(folder.path("o.jsonl"));
+  REQUIRE(out.ok());
+  CHECK(out->append("first\n").ok());
+  // A file size limit stands for a full disk: the write stops in the middle of the line.
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit small{10, before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+  const Status full = out->append("a line longer than that\n");
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
+  std::signal(SIGXFSZ, handler);
+  REQUIRE(!full.ok());
+  CHECK(full.error().detail == "cannot write " + folder.path("o.jsonl") + ".partial: File too large");
+  CHECK(folder.read("o.jsonl.partial") == "first\n");
+  CHECK(out->append("second\n").ok());
+  CHECK(out->finish().ok());
+  CHECK(folder.read("o.jsonl") == "first\nsecond\n");
+}
+
+TEST_CASE("output: a link is followed, a device is written directly") {
+  const ScratchFolder folder;
+  folder.write("real.jsonl", "before\n");
+  REQUIRE(::symlink("real.jsonl", folder.path("link.jsonl").c_str()) == 0);
+  Result<OutputWriter> link = OutputWriter::open(folder.path("link.jsonl"));
+  REQUIRE(link.ok());
+  CHECK(link->append("one\n").ok());
+  CHECK(link->finish().ok());
+  CHECK(folder.read("real.jsonl") == "one\n");
+  CHECK(std::filesystem::is_symlink(folder.path("link.jsonl")));
+
+  Result<OutputWriter> device = OutputWriter::open("/dev/null");
+  REQUIRE(device.ok());
+  CHECK(device->append("one\n").ok());
+  CHECK(device->finish().ok());
+  CHECK(std::filesystem::is_character_file("/dev/null"));
+}
+
+TEST_CASE("output: a writer that was moved from leaves the file to its new owner") {
+  const ScratchFolder folder;
+  Result<OutputWriter> first = OutputWriter::open(folder.path("o.jsonl"));
+  REQUIRE(first.ok());
+  OutputWriter second = *std::move(first);
+  CHECK(second.append("one\n").ok());
+  Result<OutputWriter> other = OutputWriter::open(folder.path("p.jsonl"));
+  REQUIRE(other.ok());
+  second = *std::move(other);
+  CHECK(folder.read("o.jsonl.partial") == "one\n");
+  CHECK(second.finish().ok());
+  CHECK(folder.has("p.jsonl"));
+}

@@ -1,0 +1,70 @@
+#include "cli/report.h"
+
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+using namespace seer;
+using Json = nlohmann::json;
+
+namespace {
+
+RolloutReport some_report(const char* policy, double tokens_per_s, double tail_s) {
+  RolloutReport r;
+  r.policy = policy;
+  r.requests = 1600;
+  r.output_tokens = 1234567;
+  r.wall_s = 61.5;
+  r.tokens_per_s = tokens_per_s;
+  r.tail_s = tail_s;
+  r.kv_peak_bytes = 3 << 19;
+  r.length_icc = 0.75;
+  r.instances = {{40, 10, 1000000, 500}, {50, 0, 234567, 600}};
+  return r;
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("report: the JSON holds every field, what is not known as null") {
+  const Json r = Json::parse(report_json(some_report("seer", 20000, 5)));
+  for (const char* name :
+       {"policy",          "requests",       "output_tokens",    "wall_s",        "tokens_per_s",  "tail_s",
+        "preemptions",     "migrations",     "reprefill_tokens", "kv_peak_bytes", "spilled_bytes", "length_icc",
+        "estimate_error",  "yields",         "chunks",           "prompt_tokens", "cpu_engine_s",  "cpu_total_s",
+        "actor_cpu_share", "weight_version", "cold_failures",    "instances_lost", "instances"})
+    CHECK_MESSAGE(r.contains(name), name);
+  CHECK(r["policy"] == "seer");
+  CHECK(r["length_icc"] == 0.75);
+  CHECK(r["estimate_error"].is_null());
+  CHECK(r["instances"].size() == 2);
+  CHECK(r["instances"][1] == Json{{"busy_s", 50.0}, {"idle_s", 0.0}, {"tokens", 234567}, {"steps", 600}});
+}
+
+TEST_CASE("report: a comparison is a list, in the order of the runs") {
+  const std::vector<RolloutReport> reports{some_report("verl", 1, 2), some_report("seer", 3, 4)};
+  const Json list = Json::parse(report_json(reports));
+  REQUIRE(list.size() == 2);
+  CHECK(list[0]["policy"] == "verl");
+  CHECK(list[1]["tokens_per_s"] == 3.0);
+}
+
+TEST_CASE("report: the table groups digits, scales bytes and shows each instance") {
+  const std::string table = report_table(some_report("seer", 20074, 5));
+  CHECK(contains(table, "1 234 567\n"));
+  CHECK(contains(table, "1.5 MiB\n"));
+  CHECK(contains(table, "90.0 %\n"));  // busy: 90 of 100 s
+  CHECK(contains(table, "  length estimate error                -\n"));
+  CHECK(contains(table, "  1                                50.00          0.00       234 567           600\n"));
+}
+
+TEST_CASE("report: ratios are against the first policy, and no tail at all has none") {
+  const std::string table = compare_table(
+      std::vector{some_report("verl", 1000, 8), some_report("divided", 1250, 4), some_report("seer", 1500, 2)});
+  CHECK(contains(table, "  policy                            verl       divided          seer\n"));
+  CHECK(contains(table, "  tokens/s, ratio                  1.00x         1.25x         1.50x\n"));
+  CHECK(contains(table, "  tail, ratio                      1.00x         0.50x         0.25x\n"));
+  CHECK(contains(compare_table(std::vector{some_report("verl", 1, 0), some_report("seer", 1, 2)}),
+                 "  tail, ratio                          -             -\n"));
+}
