@@ -1,0 +1,320 @@
+// Bad input through the program itself: each gets exactly one sentence on stderr that names what is wrong and where, an
+// exit code that is not 0, and no output file, neither whole nor half. SEER_PRINT_SENTENCES=1 prints all the sentences.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "cli/scratch.h"
+#include "integration/child_process.h"
+#include "protocols/check.h"
+
+using namespace seer;
+using Json = nlohmann::ordered_json;
+namespace fs = std::filesystem;
+
+namespace {
+
+const std::string kModel = SEER_SOURCE_DIR "/deploy/models/scratchpad-1m8";
+const std::string kShippedPrompts = SEER_SOURCE_DIR "/deploy/examples/scratchpad/prompts.jsonl";
+constexpr int kPatienceMs = 120'000;
+
+using Arguments = std::vector<std::string>;
+using Words = std::vector<std::string>;
+
+/// A folder of inputs, the program's outputs, and what it said.
+class BadInputs {
+ public:
+  BadInputs() {
+    fs::create_directory(folder.path("out"));
+    good_prompts = folder.write("good.jsonl", "{\"prompt\": \"A03 B09 sum\\n\"}\n");
+  }
+  ~BadInputs() {
+    if (std::getenv("SEER_PRINT_SENTENCES") == nullptr) return;
+    for (const auto& [name, said] : sentences_) std::cout << "| " << name << " | " << said << " |\n";
+  }
+
+  /// Runs `seer rollout` with flags that work, replaced by or added to from `flags`, behind `prefix`.
+  void rollout(const std::string& name, const std::map<std::string, std::string>& flags, const Words& words,
+               int exit_code, const Arguments& prefix = {}) {
+    std::map<std::string, std::string> all{{"--model", kModel},
+                                           {"--prompts", good_prompts},
+                                           {"--out", out()},
+                                           {"--group-size", "2"},
+                                           {"--max-tokens", "20"},
+                                           {"--threads-per-instance", "1"}};
+    for (const auto& [flag, value] : flags) all[flag] = value;
+    Arguments arguments = prefix;
+    arguments.insert(arguments.end(), {SEER_PROGRAM, "rollout"});
+    for (const auto& [flag, value] : all) arguments.insert(arguments.end(), {flag, value});
+    refused(name, std::move(arguments), words, exit_code);
+  }
+  void score(const std::string& name, const std::string& in, const Words& words, const Arguments& more = {}) {
+    Arguments arguments{SEER_PROGRAM, "score", "--model", kModel, "--in", in, "--out", out()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    refused(name, std::move(arguments), words, 2);
+  }
+  void refused(const std::string& name, Arguments arguments, const Words& words, int exit_code) {
+    CAPTURE(name);
+    ChildProcess seer(std::move(arguments));
+    REQUIRE(seer.wait(kPatienceMs));
+    const std::string said = seer.err();
+    CAPTURE(said);
+    CHECK(seer.exit_code() == exit_code);
+    CHECK(said.starts_with("seer: "));
+    CHECK(said.ends_with("\n"));
+    CHECK(std::count(said.begin(), said.end(), '\n') == 1);
+    for (const std::string& word : words) CHECK_MESSAGE(said.find(word) != std::string::npos, word);
+    CHECK(seer.out().empty());
+    CHECK(fs::is_empty(folder.path("out")));
+    std::string shown = said.substr(0, said.find('\n'));
+    for (size_t at; (at = shown.find(folder.path(""))) != std::string::npos;) shown.erase(at, folder.path("").size());
+    sentences_.emplace_back(name, shown);
+  }
+
+  /// A copy of the shipped model. `edit` gets its header and may change it; its data stays as it was.
+  std::string model(const std::string& name, const std::function<void(Json& header)>& edit = {}) const {
+    fs::copy(kModel, folder.path(name));
+    if (!edit) return folder.path(name);
+    const std::string file = folder.read(name + "/model.safetensors");
+    uint64_t bytes = 0;  // little-endian, as on every machine that this runs on
+    std::memcpy(&bytes, file.data(), 8);
+    Json header = Json::parse(file.substr(8, bytes));
+    edit(header);
+    const std::string text = header.dump();
+    bytes = text.size();
+    std::string length(8, '\0');
+    std::memcpy(length.data(), &bytes, 8);
+    folder.write(name + "/model.safetensors", length + text + file.substr(8 + header_bytes(file)));
+    return folder.path(name);
+  }
+  /// A copy of the shipped model, its safetensors cut to so many bytes.
+  std::string cut_model(const std::string& name, size_t bytes) const {
+    fs::copy(kModel, folder.path(name));
+    fs::resize_file(folder.path(name + "/model.safetensors"), bytes);
+    return folder.path(name);
+  }
+  /// A copy of the shipped model with one field of config.json changed.
+  std::string model_with(const std::string& name, const char* field, const Json& value) const {
+    fs::copy(kModel, folder.path(name));
+    Json config = Json::parse(folder.read(name + "/config.json"));
+    config[field] = value;
+    folder.write(name + "/config.json", config.dump(1));
+    return folder.path(name);
+  }
+  std::string out() const { return folder.path("out/responses.jsonl"); }
+
+  ScratchFolder folder;
+  std::string good_prompts;
+
+ private:
+  static size_t header_bytes(const std::string& file) {
+    uint64_t bytes = 0;
+    std::memcpy(&bytes, file.data(), 8);
+    return bytes;
+  }
+  std::vector<std::pair<std::string, std::string>> sentences_;
+};
+
+/// Arguments that run what follows with a small file system of its own at `dir`, seen by nobody else and gone with it.
+/// Empty where this is not allowed (needs root).
+Arguments with_tmpfs(const std::string& dir, const std::string& mount_options) {
+  const std::string script = cat("mount -t tmpfs -o ", mount_options, " tmpfs ", dir, " && exec \"$@\"");
+  const Arguments prefix{"unshare", "--mount", "sh", "-c", script, "sh"};
+  Arguments probe = prefix;
+  probe.push_back("true");
+  ChildProcess mounted(probe);
+  return mounted.wait(kPatienceMs) && mounted.exit_code() == 0 ? prefix : Arguments{};
+}
+
+/// Token ids and log-probabilities by group and sample, as they are written.
+std::map<std::pair<int, int>, std::string> responses(const std::string& text) {
+  std::map<std::pair<int, int>, std::string> found;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const Json r = Json::parse(line);
+    found[{r["group"], r["sample"]}] = r["output_ids"].dump() + r["logprobs"].dump();
+  }
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("bad input: model folders") {
+  BadInputs bad;
+  bad.rollout("no model folder", {{"--model", bad.folder.path("nothing")}}, {"no file", "nothing/config.json"}, 1);
+  const std::string bare = bad.model("bare");
+  fs::remove(bare + "/model.safetensors");
+  bad.rollout("no safetensors", {{"--model", bare}}, {"no file", "bare/model.safetensors"}, 1);
+  bad.rollout("truncated data", {{"--model", bad.cut_model("short", 1'000'000)}},
+              {"short/model.safetensors", "tensor model.", "the file has", "truncated"}, 1);
+  bad.rollout("truncated header", {{"--model", bad.cut_model("shorter", 100)}},
+              {"shorter/model.safetensors", "header", "the file has 100", "truncated"}, 1);
+  bad.rollout("empty safetensors", {{"--model", bad.cut_model("empty", 0)}}, {"empty/model.safetensors", "0 bytes"}, 1);
+
+  const std::string up = "model.layers.1.mlp.up_proj.weight", key = "model.layers.2.self_attn.k_proj.weight";
+  bad.rollout("dtype not known", {{"--model", bad.model("i16", [&](Json& h) { h[up]["dtype"] = "I16"; })}},
+              {"i16", "tensor " + up, "should have dtype F32, F16 or BF16", "found I16"}, 2);
+  bad.rollout("dtype unlike the others", {{"--model", bad.model("f16", [&](Json& h) { h[up]["dtype"] = "F16"; })}},
+              {"f16", "tensor " + up, "should have dtype BF16", "found F16"}, 2);
+  bad.rollout("wrong shape", {{"--model", bad.model("shape", [&](Json& h) { h[key]["shape"] = {192, 128}; })}},
+              {"shape", "tensor " + key, "should have shape [128, 192]", "found [192, 128]"}, 2);
+  bad.rollout("tensor missing", {{"--model", bad.model("missing", [&](Json& h) { h.erase("model.norm.weight"); })}},
+              {"missing", "tensor model.norm.weight", "[192]", "is missing"}, 1);
+
+  bad.rollout("unknown architecture", {{"--model", bad.model_with("mamba", "architectures", {"MambaForCausalLM"})}},
+              {"mamba/config.json", "architectures", "MambaForCausalLM", "LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"},
+              2);
+  bad.rollout("config field of a wrong type", {{"--model", bad.model_with("field", "hidden_size", "big")}},
+              {"field/config.json", "hidden_size", "integer", "found \"big\""}, 2);
+  const std::string torn = bad.model("torn");
+  bad.folder.write("torn/config.json", "{\n \"hidden_size\": 192,\n \"vocab_size\" 320\n}\n");
+  bad.rollout("malformed config.json", {{"--model", torn}}, {"torn/config.json:3", "not valid JSON"}, 2);
+  const std::string spelled = bad.model("spelled");
+  bad.folder.write("spelled/tokenizer.json", "{nope");
+  bad.rollout("malformed tokenizer.json", {{"--model", spelled}}, {"spelled/tokenizer.json", "not valid JSON"}, 1);
+}
+
+TEST_CASE("bad input: prompts and lengths") {
+  BadInputs bad;
+  const auto prompts = [&](const std::string& name, const std::string& text, const Words& words, int exit_code = 2) {
+    bad.rollout(name, {{"--prompts", bad.folder.write("p.jsonl", text)}}, words, exit_code);
+  };
+  prompts("token id outside the vocabulary", "{\"prompt_ids\": [1, 2]}\n\n{\"prompt_ids\": [1, 400]}\n",
+          {"p.jsonl:3:", "token id 400", "vocabulary of 320"});
+  prompts("negative token id", "{\"prompt_ids\": [1, -2]}\n", {"p.jsonl:1:", "prompt_ids[1]", "-2"});
+  std::string ids = "1";
+  for (int i = 1; i < 4096; ++i) ids += ",1";
+  prompts("prompt longer than the model", "{\"prompt_ids\": [" + ids + "]}\n",
+          {"p.jsonl:1:", "4096 tokens", "fewer than the model's context of 4096"});
+  prompts("empty prompt file", "", {"p.jsonl", "holds no prompts"});
+  prompts("empty prompt", "{\"prompt\": \"x\"}\n{\"prompt\": \"\"}\n", {"p.jsonl:2:", "empty"});
+  prompts("malformed JSON", "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"\n", {"p.jsonl:2:", "malformed JSON"});
+  prompts("line that is no object", "[1, 2]\n", {"p.jsonl:1:", "expected a JSON object", "array"});
+  prompts("no prompt in a line", "{\"question\": \"a\"}\n", {"p.jsonl:1:", "neither prompt nor prompt_ids"});
+  prompts("max_tokens 0 in a line", "{\"prompt\": \"a\", \"max_tokens\": 0}\n", {"p.jsonl:1:", "max_tokens is 0", "at least 1"});
+  bad.rollout("no prompt file", {{"--prompts", bad.folder.path("none.jsonl")}}, {"none.jsonl", "No such file"}, 1);
+
+  bad.rollout("oracle without lengths", {{"--policy", "oracle"}}, {"--lengths", "oracle"}, 2);
+  const std::string lengths = bad.folder.write("l.jsonl", "{\"group\": 0, \"sample\": 0, \"tokens\": 3}\n");
+  bad.rollout("lengths of too few responses", {{"--policy", "oracle"}, {"--lengths", lengths}},
+              {"l.jsonl", "no length of group 0 sample 1"}, 2);
+  bad.score("score: no output_ids", bad.good_prompts, {"good.jsonl:1:", "prompt_ids", "output_ids"});
+  // 40 tokens, the last of which needs no KV: 3 blocks of 16 tokens, of 32768 bytes each.
+  bad.score("score: KV too small",
+            bad.folder.write("s.jsonl", "{\"prompt_ids\": [" + ids.substr(0, 77) + "], \"output_ids\": [1]}\n"),
+            {"s.jsonl:1:", "39 tokens", "--kv-bytes 65536", "least that works is 98304"}, {"--kv-bytes", "64KiB"});
+}
+
+TEST_CASE("bad input: options and the TOML file") {
+  BadInputs bad;
+  bad.rollout("group size 0", {{"--group-size", "0"}}, {"--group-size 0", "at least 1"}, 2);
+  bad.rollout("unknown policy", {{"--policy", "fifo"}}, {"--policy fifo", "verl, divided, las, seer, oracle"}, 2);
+  bad.rollout("negative temperature", {{"--temperature", "-1"}}, {"--temperature -1", "at least 0"}, 2);
+  bad.rollout("temperature nan", {{"--temperature", "nan"}}, {"--temperature nan", "number"}, 2);
+  bad.rollout("temperature hot", {{"--temperature", "hot"}}, {"--temperature hot", "number"}, 2);
+  bad.rollout("unknown flag", {{"--temprature", "1"}}, {"--temprature"}, 2);
+  bad.rollout("stop token id outside the vocabulary", {{"--stop-token-ids", "400"}},
+              {"--stop-token-ids 400", "vocabulary of 320"}, 2);
+  bad.rollout("KV below one block", {{"--kv-bytes", "1000"}}, {"kv_bytes is 1000", "needs 32768"}, 2);
+  // 10 + 200 tokens need 14 blocks of 16 tokens, of 32768 bytes each.
+  bad.rollout("KV too small for a response", {{"--kv-bytes", "64KiB"}, {"--max-tokens", "200"}},
+              {"--kv-bytes 65536", "good.jsonl:1", "10 tokens", "max_tokens 200", "least that works is 458752"}, 2);
+  bad.rollout("DRAM below one block", {{"--dram-bytes", "100"}}, {"dram_bytes = 100", "32768"}, 2);
+  const std::string plain = bad.model("plain");
+  fs::remove(plain + "/tokenizer.json");
+  fs::remove(plain + "/tokenizer_config.json");
+  bad.rollout("text without a tokenizer", {{"--model", plain}}, {"good.jsonl:1", "plain", "tokenizer", "prompt_ids"}, 2);
+  bad.rollout("--stop without a tokenizer",
+              {{"--model", plain}, {"--stop", "x"}, {"--prompts", bad.folder.write("ids.jsonl", "{\"prompt_ids\": [1]}\n")}},
+              {"--stop", "tokenizer", "plain", "--stop-token-ids"}, 2);
+  const auto config = [&](const std::string& name, const std::string& text, const Words& words) {
+    bad.rollout(name, {{"--config", bad.folder.write("c.toml", text)}}, words, 2);
+  };
+  config("unknown TOML key", "[rollout]\npolicy = \"seer\"\ngroop-size = 3\n", {"c.toml:3:", "groop-size"});
+  config("TOML value of a wrong type", "[rollout]\nseed = \"x\"\n", {"c.toml:2:", "seed", "integer"});
+  config("not TOML", "[rollout\n", {"c.toml:1:", "not TOML"});
+}
+
+TEST_CASE("bad input: files and folders that cannot be written") {
+  BadInputs bad;
+  const std::string file = bad.good_prompts;  // a file where a folder should be: even root cannot write into it
+  bad.rollout("output folder missing", {{"--out", bad.folder.path("none/o.jsonl")}}, {"cannot write", "none/o.jsonl", "No such file"}, 1);
+  bad.rollout("output folder not writable", {{"--out", file + "/o.jsonl"}}, {"cannot write", "good.jsonl/o.jsonl"}, 1);
+  bad.rollout("report not writable", {{"--report", file + "/r.json"}}, {"cannot write", "good.jsonl/r.json"}, 1);
+  bad.rollout("output over the prompts", {{"--out", bad.folder.path("./good.jsonl")}}, {"--out and --prompts", "two files"}, 2);
+  CHECK(bad.folder.read("good.jsonl").starts_with("{\"prompt\""));
+  bad.rollout("output and report in one file", {{"--report", bad.folder.path("out/../out/responses.jsonl")}},
+              {"cannot write", "responses.jsonl", "being written already"}, 1);
+#ifdef SEER_HAVE_ROCKSDB
+  bad.rollout("cold folder not writable", {{"--cold-dir", file + "/cold"}}, {"cold tier directory", "good.jsonl/cold"}, 1);
+  fs::create_directory(bad.folder.path("mine"));
+  bad.folder.write("mine/thesis.txt", "x");
+  bad.rollout("cold folder with files of others", {{"--cold-dir", bad.folder.path("mine")}},
+              {"cold tier directory", "mine", "thesis.txt", "empty or new"}, 2);
+  CHECK(bad.folder.read("mine/thesis.txt") == "x");
+#endif
+  fs::create_directory(bad.folder.path("ro"));
+  const Arguments read_only = with_tmpfs(bad.folder.path("ro"), "ro");
+  if (read_only.empty()) {
+    MESSAGE("skipped: file systems that are read-only or full (cannot mount a tmpfs here)");
+    return;
+  }
+  bad.rollout("output on a read-only file system", {{"--out", bad.folder.path("ro/o.jsonl")}},
+              {"cannot write", "ro/o.jsonl", "Read-only"}, 1, read_only);
+#ifdef SEER_HAVE_ROCKSDB
+  bad.rollout("cold folder on a read-only file system", {{"--cold-dir", bad.folder.path("ro")}},
+              {"cold tier directory", "/ro", "Read-only"}, 1, read_only);
+#endif
+  // Prompts whose responses do not fit in 16 KiB.
+  bad.rollout("disk full under the output",
+              {{"--out", bad.folder.path("ro/o.jsonl")}, {"--prompts", kShippedPrompts}, {"--limit", "8"}, {"--max-tokens", "100"}},
+              {"cannot write", "ro/o.jsonl.partial", "No space left"}, 1, with_tmpfs(bad.folder.path("ro"), "size=16k"));
+}
+
+#ifdef SEER_HAVE_ROCKSDB
+TEST_CASE("bad input: a disk full while spilling costs time only, and the report says so") {
+  const ScratchFolder folder;
+  fs::create_directory(folder.path("cold"));
+  const Arguments full_disk = with_tmpfs(folder.path("cold"), "size=1500k");
+  if (full_disk.empty()) {
+    MESSAGE("skipped: cannot mount a tmpfs here");
+    return;
+  }
+  const auto run = [&](const std::string& out, const Arguments& prefix, const Arguments& more) {
+    Arguments arguments = prefix;
+    arguments.insert(arguments.end(), {SEER_PROGRAM, "rollout", "--model", kModel, "--prompts", kShippedPrompts, "--limit", "6",
+                                       "--group-size", "4", "--max-tokens", "128", "--threads-per-instance", "1", "--out",
+                                       folder.path(out), "--report", folder.path(out + ".json")});
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    ChildProcess seer(arguments);
+    REQUIRE(seer.wait(kPatienceMs));
+    CHECK(seer.exit_code() == 0);
+    CHECK(seer.err().find("seer:") == std::string::npos);
+    return responses(folder.read(out));
+  };
+  const auto reference = run("reference", {}, {"--instances", "1", "--policy", "verl"});
+  REQUIRE(reference.size() == 24);
+  for (const std::string policy : {"divided", "las", "seer"}) {
+    CAPTURE(policy);
+    CHECK(run(policy, full_disk,
+              {"--policy", policy, "--chunk-tokens", "17", "--kv-bytes", "576KiB", "--dram-bytes", "640KiB", "--reserve", "0.1", "--cold-dir",
+               folder.path("cold")}) == reference);
+    const Json report = Json::parse(folder.read(policy + ".json"));
+    CHECK(report["cold_failures"].get<int64_t>() > 0);
+    CHECK(report["reprefill_tokens"].get<int64_t>() > 0);
+    MESSAGE(policy, ": ", report["spilled_bytes"].get<int64_t>(), " bytes spilled, ", report["cold_failures"].get<int64_t>(),
+            " failures of the cold tier, ", report["reprefill_tokens"].get<int64_t>(), " tokens computed again, 24 responses equal");
+  }
+}
+#endif

@@ -1,0 +1,483 @@
+// The first promise of the program: tokens and log-probabilities of a response are a pure function of weights, prompt,
+// sampling parameters and seed. Everything else is varied here, with the shipped model, and every bit compared with a
+// reference: one instance, one thread, room for all KV, no chunks.
+//
+// SEER_EXACTNESS_CASES=N runs a sample of N combinations of the large matrix, SEER_EXACTNESS_SEED chooses which.
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/local_rollout.h"
+#include "cli/rollout_command.h"
+#include "cli/scratch.h"
+#include "integration/child_process.h"
+
+using namespace seer;
+using Json = nlohmann::json;
+namespace fs = std::filesystem;
+
+namespace {
+
+const std::string kModel = SEER_SOURCE_DIR "/deploy/models/scratchpad-1m8";
+const std::string kShippedPrompts = SEER_SOURCE_DIR "/deploy/examples/scratchpad/prompts.jsonl";
+constexpr int64_t kBlockBytes = 32768;     // 16 tokens x 4 layers x 2 KV heads x 64 x 2 (K and V) x 2 B
+constexpr int64_t kAmpleBytes = 256 * kBlockBytes;
+constexpr int64_t kSmallBlocks = 16;       // the longest response alone needs 15
+constexpr int64_t kSmallDramBlocks = 24;   // parked chains beyond that are spilled
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr size_t kCasesMax = 24;
+#else
+constexpr size_t kCasesMax = 100'000;
+#endif
+
+// Different lengths of prompt (the fourth spans 6 full blocks) and of response: some end by themselves, some at their limit.
+constexpr const char* kPrompts = R"({"prompt": "A03 B09 sum\n"}
+{"prompt": "A0946 B0679 C0226 D0328 E0745 sum\n", "max_tokens": 57}
+{"prompt": "A03 B09 C02 D05 sum\n"}
+{"prompt": "A0060 B0093 C0016 D0019 E0078 F0022 G0056 H0084 I0017 J0074 K0037 L0014 M0021 N0065 O0063 P0018 Q0040 R0021 sum\n"}
+{"prompt": "A0163 B0690 C0699 D0506 E0150 F0326 G0147 H0670 sum\n", "seed": 77}
+)";
+
+/// In memory where possible: RocksDB waits for the disk with each file that is spilled, and a disk that others keep busy can
+/// take seconds for that.
+fs::path fast_folder() {
+  const fs::path memory = "/dev/shm";
+  return ::access(memory.c_str(), W_OK) == 0 ? memory : fs::temp_directory_path();
+}
+
+struct Answer {
+  std::vector<int32_t> output_ids;
+  std::vector<uint32_t> logprob_bits;
+  FinishReason finish = FinishReason::kNone;
+  bool operator==(const Answer&) const = default;
+};
+using Answers = std::map<std::pair<uint32_t, uint32_t>, Answer>;  // by group and sample
+
+struct Run {
+  Answers answers;
+  RolloutReport report;
+};
+
+RolloutOptions reference_options(const ScratchFolder& folder) {
+  RolloutOptions o;
+  o.model = kModel;
+  o.prompts = folder.write("prompts.jsonl", kPrompts);
+  o.group_size = 4;
+  o.instances = 1;
+  o.threads_per_instance = 1;
+  o.kv_bytes = kAmpleBytes;
+  o.dram_bytes = 64 << 20;
+  o.sampling.max_tokens = 120;
+  o.scheduler.policy = "verl";
+  o.scheduler.chunk_tokens = 0;
+  return o;
+}
+
+Run run(const RolloutOptions& options, const RolloutWork& work) {
+  Run run;
+  int64_t twice = 0;
+  // A rollout that hangs is stopped, so that the test says under which options, rather than running into ctest's limit.
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  std::atomic<bool> stop{false};
+  const RolloutHooks hooks{.response =
+                               [&](const Response& r) {
+                                 Answer answer{r.output_ids, {}, r.finish};
+                                 for (const float p : r.logprobs) answer.logprob_bits.push_back(std::bit_cast<uint32_t>(p));
+                                 const std::pair key{r.request.group.value, r.request.sample};
+                                 twice += !run.answers.emplace(key, std::move(answer)).second;
+                                 return Status{};
+                               },
+                           .progress =
+                               [&](const RolloutProgress&) {
+                                 if (std::chrono::steady_clock::now() > deadline) stop = true;
+                               },
+                           .stop = &stop};
+  const auto outcome = run_rollout(options, work, options.scheduler.policy, hooks);
+  REQUIRE_MESSAGE(outcome.ok(), outcome.error().detail);
+  REQUIRE_MESSAGE(outcome->complete, "hangs");
+  CHECK(twice == 0);
+  run.report = outcome->report;
+  return run;
+}
+
+/// Responses that are missing, or differ in a token, a bit of a log-probability or their end.
+int64_t differences(const Answers& expected, const Answers& found) {
+  int64_t count = expected.size() == found.size() ? 0 : 1;
+  for (const auto& [key, answer] : expected) {
+    const auto it = found.find(key);
+    count += it == found.end() || !(it->second == answer);
+  }
+  return count;
+}
+
+/// The work, with the lengths that the oracle policy asks for.
+RolloutWork with_lengths(RolloutWork work, const Answers& answers) {
+  for (GroupSpec& group : work.groups) {
+    group.known_tokens.clear();
+    for (uint32_t sample = 0; sample < group.samples; ++sample)
+      group.known_tokens.push_back(std::ssize(answers.at({group.id.value, sample}).output_ids));
+  }
+  return work;
+}
+
+RolloutWork loaded(const RolloutOptions& options) {
+  auto work = load_work(options);
+  REQUIRE_MESSAGE(work.ok(), work.error().detail);
+  return *std::move(work);
+}
+
+enum class Kv { kAmple, kSmall, kSpilling };
+std::string to_text(Kv kv) { return kv == Kv::kAmple ? "ample" : kv == Kv::kSmall ? "small" : "spilling"; }
+
+/// Fewer bytes for KV; `block_bytes` is that of the options' KV type and block_tokens.
+void limit_kv(RolloutOptions& options, Kv kv, const ScratchFolder& folder, int64_t block_bytes = kBlockBytes) {
+  if (kv == Kv::kAmple) return;
+  options.kv_bytes = kSmallBlocks * block_bytes;
+  options.scheduler.reserve_share = 0.1;  // more chunks start than can stay
+  if (kv == Kv::kSmall) return;
+  options.dram_bytes = kSmallDramBlocks * block_bytes;
+  options.cold_dir = folder.path("cold");
+}
+
+bool can_spill() {
+#ifdef SEER_HAVE_ROCKSDB
+  return true;
+#else
+  return false;
+#endif
+}
+
+/// What must have happened for the combination to prove anything.
+void check_pressure(const RolloutOptions& options, Kv kv, const RolloutReport& report) {
+  const bool is_verl = options.scheduler.policy == "verl";
+  // Responses of a group that are equal so far share their blocks by content. One that parks while another still writes
+  // its tail there may find the tail missing when it goes on, and computes it again: 15 tokens at most.
+  if (kv == Kv::kAmple) CHECK(report.reprefill_tokens <= (is_verl ? 0 : 15 * (report.chunks - report.requests)));
+  if (kv == Kv::kAmple) CHECK(report.yields + report.preemptions == 0);
+  if (kv != Kv::kAmple && is_verl) CHECK(report.preemptions > 0);
+  if (!is_verl) CHECK(report.preemptions == 0);
+  if (kv == Kv::kSpilling && !is_verl) CHECK(report.spilled_bytes > 0);  // verl's KV never leaves its instance
+  if (kv == Kv::kSmall && !is_verl) CHECK(report.spilled_bytes == 0);
+  CHECK(report.cold_failures == 0);
+}
+
+uint64_t number_from_environment(const char* name, uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+std::vector<Json> json_lines(const std::string& path) {
+  std::vector<Json> lines;
+  std::ifstream file(path);
+  for (std::string text; std::getline(file, text);) {
+    Json line = Json::parse(text, nullptr, false);
+    REQUIRE_MESSAGE(line.is_object(), text);
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+Answers answers_of(const std::vector<Json>& lines, const char* logprobs) {
+  Answers answers;
+  for (const Json& line : lines) {
+    Answer answer{line["output_ids"], {}, line["finish_reason"] == "stop" ? FinishReason::kStop : FinishReason::kLength};
+    for (const Json& p : line[logprobs]) answer.logprob_bits.push_back(std::bit_cast<uint32_t>(p.get<float>()));
+    answers.emplace(std::pair{line["group"].get<uint32_t>(), line["sample"].get<uint32_t>()}, std::move(answer));
+  }
+  return answers;
+}
+
+/// Keeps the tables of a command out of the test's output.
+class QuietOutput {
+ public:
+  QuietOutput() : before_(std::cout.rdbuf(buffer_.rdbuf())) {}
+  ~QuietOutput() { std::cout.rdbuf(before_); }
+
+ private:
+  std::ostringstream buffer_;
+  std::streambuf* before_;
+};
+
+void command(const RolloutOptions& options) {
+  const QuietOutput quiet;
+  const std::atomic<bool> stop{false};
+  const Status done = rollout_command(options, stop);
+  REQUIRE_MESSAGE(done.ok(), done.error().detail);
+}
+
+}  // namespace
+
+TEST_CASE("exactness: policies, chunks, instances, threads and KV limits change no bit") {
+  const ScratchFolder folder(fast_folder());
+  RolloutOptions options = reference_options(folder);
+  RolloutWork work = loaded(options);
+  work.groups[2].sampling.ignore_eos = true;
+  const Answers reference = run(options, work).answers;
+  REQUIRE(reference.size() == 20);
+  work = with_lengths(std::move(work), reference);
+
+  struct Case {
+    std::string policy;
+    int64_t chunk_tokens, instances, threads;
+    Kv kv;
+  };
+  std::vector<Case> cases;
+  for (const std::string& policy : chunk_policy_names())
+    for (const int64_t chunk_tokens : {17, 256, 0})
+      for (const int64_t instances : {1, 2, 3})
+        for (const int64_t threads : {1, 2})
+          for (const Kv kv : {Kv::kAmple, Kv::kSmall, Kv::kSpilling})
+            if (kv != Kv::kSpilling || can_spill()) cases.push_back({policy, chunk_tokens, instances, threads, kv});
+  const uint64_t seed = number_from_environment("SEER_EXACTNESS_SEED", 1);
+  CAPTURE(seed);
+  if (const size_t wanted = number_from_environment("SEER_EXACTNESS_CASES", kCasesMax); wanted < cases.size()) {
+    std::shuffle(cases.begin(), cases.end(), std::mt19937_64(seed));
+    cases.resize(wanted);
+  }
+
+  int64_t different = 0, yields = 0, preemptions = 0, migrations = 0, spilled_bytes = 0;
+  std::map<std::string, int64_t> yields_of;  // by policy and chunk_tokens, where KV was small
+  for (const Case& c : cases) {
+    RolloutOptions o = options;
+    o.scheduler.policy = c.policy;
+    o.scheduler.chunk_tokens = c.chunk_tokens;
+    o.instances = c.instances;
+    o.threads_per_instance = c.threads;
+    limit_kv(o, c.kv, folder);
+    INFO(c.policy, " chunk_tokens=", c.chunk_tokens, " instances=", c.instances, " threads=", c.threads, " kv=",
+         to_text(c.kv));
+    const Run found = run(o, work);
+    const int64_t here = differences(reference, found.answers);
+    CHECK(here == 0);
+    check_pressure(o, c.kv, found.report);
+    different += here;
+    yields += found.report.yields;
+    preemptions += found.report.preemptions;
+    migrations += found.report.migrations;
+    spilled_bytes += found.report.spilled_bytes;
+    if (c.kv != Kv::kAmple && c.policy != "verl") yields_of[cat(c.policy, "/", c.chunk_tokens)] += found.report.yields;
+  }
+  for (const auto& [policy, count] : yields_of) {
+    CAPTURE(policy);
+    CHECK(count > 0);
+  }
+  MESSAGE(cases.size(), " combinations of 20 responses: ", different, " differences; ", preemptions, " preemptions, ",
+          yields, " yields, ", migrations, " migrations, ", spilled_bytes, " bytes spilled");
+}
+
+TEST_CASE("exactness: batch, prefill, block and reserve sizes, and having no pool, change no bit") {
+  const ScratchFolder folder(fast_folder());
+  const RolloutOptions options = reference_options(folder);
+  RolloutWork work = loaded(options);
+  const Answers reference = run(options, work).answers;
+  work = with_lengths(std::move(work), reference);
+  const uint64_t seed = number_from_environment("SEER_EXACTNESS_SEED", 1);
+  CAPTURE(seed);
+  std::mt19937_64 random(seed);
+  const auto pick = [&](auto... values) {
+    const std::array list{values...};
+    return list[random() % list.size()];
+  };
+  const auto policies = chunk_policy_names();
+  const size_t count = std::min<size_t>(number_from_environment("SEER_EXACTNESS_CASES", kCasesMax), 30);
+  int64_t different = 0;
+  for (size_t i = 0; i < count; ++i) {
+    RolloutOptions o = options;
+    o.scheduler.policy = policies[random() % policies.size()];
+    o.scheduler.chunk_tokens = static_cast<int64_t>(random() % 60);
+    o.instances = pick(1, 2, 3);
+    o.threads_per_instance = pick(1, 2, 3);
+    o.max_batch = pick(1, 2, 5, 20, 256);
+    o.prefill_tokens = pick(1, 5, 16, 100, 512);
+    o.block_tokens = pick(16, 32, 48);
+    limit_kv(o, pick(Kv::kAmple, Kv::kSmall), folder, kBlockBytes * o.block_tokens / 16);
+    o.scheduler.reserve_share = pick(0.01, 0.1, 0.5, 1.0);
+    if (random() % 4 == 0) o.dram_bytes = 0;
+    INFO(o.scheduler.policy, " chunk_tokens=", o.scheduler.chunk_tokens, " reserve=", o.scheduler.reserve_share,
+         " instances=", o.instances, " threads=", o.threads_per_instance, " max_batch=", o.max_batch,
+         " prefill_tokens=", o.prefill_tokens, " block_tokens=", o.block_tokens, " kv_bytes=", o.kv_bytes,
+         " dram_bytes=", o.dram_bytes);
+    const int64_t here = differences(reference, run(o, work).answers);
+    CHECK(here == 0);
+    different += here;
+  }
+  MESSAGE(count, " combinations of 20 responses: ", different, " differences");
+}
+
+TEST_CASE("exactness: every sampling rule gives the same bits under every policy") {
+  const ScratchFolder folder(fast_folder());
+  RolloutOptions options = reference_options(folder);
+  options.group_size = 3;
+  const RolloutWork work = loaded(options);
+  const Answers plain = run(options, work).answers;
+  using Rule = std::function<void(SamplingParams&)>;
+  const std::vector<std::pair<const char*, Rule>> rules{
+      {"greedy", [](SamplingParams& s) { s.temperature = 0; }},
+      {"temperature", [](SamplingParams& s) { s.temperature = 1.7f; }},
+      {"raw logprobs", [](SamplingParams& s) { s.temperature = 1.7f, s.logprob_mode = LogprobMode::kRaw; }},
+      {"top-p", [](SamplingParams& s) { s.temperature = 2, s.top_p = 0.8f; }},
+      {"top-k", [](SamplingParams& s) { s.temperature = 2, s.top_k = 3; }},
+      {"min-p", [](SamplingParams& s) { s.temperature = 2, s.min_p = 0.1f; }},
+      {"penalty", [](SamplingParams& s) { s.repetition_penalty = 1.3f; }},
+      {"stop string", [](SamplingParams& s) { s.stop = {"no such text", "=1"}; }},
+      {"ignore EOS", [](SamplingParams& s) { s.ignore_eos = true; }},
+      {"all", [](SamplingParams& s) {
+         s.temperature = 1.4f, s.top_p = 0.95f, s.top_k = 40, s.min_p = 0.01f, s.repetition_penalty = 1.05f;
+         s.stop = {"=1"};
+       }}};
+  int64_t different = 0, combinations = 0;
+  for (const auto& [name, rule] : rules) {
+    INFO(std::string(name));
+    RolloutWork ruled = work;
+    for (GroupSpec& group : ruled.groups) rule(group.sampling);
+    const Answers reference = run(options, ruled).answers;
+    CHECK(differences(plain, reference) > 0);  // the rule does something
+    ruled = with_lengths(std::move(ruled), reference);
+    for (const std::string& policy : chunk_policy_names()) {
+      CAPTURE(policy);
+      RolloutOptions o = options;
+      o.scheduler.policy = policy;
+      o.scheduler.chunk_tokens = 17;
+      o.instances = 2;
+      limit_kv(o, Kv::kSmall, folder);
+      const int64_t here = differences(reference, run(o, ruled).answers);
+      CHECK(here == 0);
+      different += here;
+      ++combinations;
+    }
+  }
+  MESSAGE(combinations, " combinations of 15 responses: ", different, " differences");
+}
+
+TEST_CASE("exactness: KV in f32 has bits of its own, the same everywhere") {
+  const ScratchFolder folder(fast_folder());
+  RolloutOptions options = reference_options(folder);
+  RolloutWork work = loaded(options);
+  const Answers bf16 = run(options, work).answers;
+  options.kv_dtype = "f32";
+  const Answers reference = run(options, work).answers;
+  CHECK(differences(bf16, reference) > 0);
+  work = with_lengths(std::move(work), reference);
+  for (const std::string& policy : chunk_policy_names())
+    for (const Kv kv : {Kv::kSmall, Kv::kSpilling}) {
+      if (kv == Kv::kSpilling && !can_spill()) continue;
+      CAPTURE(policy);
+      RolloutOptions o = options;
+      o.scheduler.policy = policy;
+      o.scheduler.chunk_tokens = 17;
+      o.instances = 2;
+      limit_kv(o, kv, folder, 2 * kBlockBytes);
+      CHECK(differences(reference, run(o, work).answers) == 0);
+    }
+}
+
+TEST_CASE("exactness: seer score of a rollout's output gives its logprobs, bit for bit") {
+  const ScratchFolder folder(fast_folder());
+  const struct {
+    float temperature;
+    LogprobMode mode;
+    const char* kv_dtype;
+  } cases[] = {{1.0f, LogprobMode::kProcessed, "bf16"},
+               {0.7f, LogprobMode::kProcessed, "bf16"},
+               {0.7f, LogprobMode::kRaw, "bf16"},
+               {0.0f, LogprobMode::kProcessed, "bf16"},
+               {1.0f, LogprobMode::kProcessed, "f32"}};
+  for (const auto& c : cases) {
+    CAPTURE(c.temperature);
+    CAPTURE(std::string(c.kv_dtype));
+    RolloutOptions o = reference_options(folder);
+    o.out = folder.path("responses.jsonl");
+    o.scheduler.policy = "seer";
+    o.scheduler.chunk_tokens = 17;
+    o.instances = 2;
+    o.kv_dtype = c.kv_dtype;
+    limit_kv(o, Kv::kSmall, folder, kBlockBytes * (o.kv_dtype == "f32" ? 2 : 1));
+    o.sampling.temperature = c.temperature;
+    o.sampling.logprob_mode = c.mode;
+    o.sampling.top_p = 0.9f;  // never enters a log-probability
+    command(o);
+    ScoreOptions score;
+    score.model = kModel;
+    score.in = o.out;
+    score.out = folder.path("scored.jsonl");
+    score.temperature = c.temperature;
+    score.logprob_mode = c.mode;
+    score.kv_dtype = c.kv_dtype;
+    score.threads = 2;
+    const std::atomic<bool> stop{false};
+    const Status scored = score_command(score, stop);
+    REQUIRE_MESSAGE(scored.ok(), scored.error().detail);
+    const std::vector<Json> lines = json_lines(score.out);
+    REQUIRE(lines.size() == 20);
+    CHECK(differences(answers_of(json_lines(o.out), "logprobs"), answers_of(lines, "scores")) == 0);
+  }
+}
+
+TEST_CASE("exactness: the oracle policy takes its lengths from the output of a rollout") {
+  const ScratchFolder folder(fast_folder());
+  RolloutOptions o = reference_options(folder);
+  o.out = folder.path("first.jsonl");
+  command(o);
+  o.scheduler.policy = "oracle";
+  o.scheduler.chunk_tokens = 17;
+  o.instances = 2;
+  o.lengths = o.out;
+  o.out = folder.path("oracle.jsonl");
+  limit_kv(o, Kv::kSmall, folder);
+  command(o);
+  const Answers first = answers_of(json_lines(o.lengths), "logprobs");
+  REQUIRE(first.size() == 20);
+  CHECK(differences(first, answers_of(json_lines(o.out), "logprobs")) == 0);
+}
+
+TEST_CASE("interrupt: Ctrl-C keeps the finished responses and leaves nothing half-written") {
+  const ScratchFolder folder(fast_folder());
+  for (const int signal : {SIGINT, SIGTERM}) {
+    CAPTURE(signal);
+    const std::string out = folder.path("out.jsonl"), partial = out + ".partial";
+    ChildProcess seer({SEER_PROGRAM, "rollout", "--model", kModel, "--prompts", kShippedPrompts, "--out", out, "--report",
+                       folder.path("report.json"), "--group-size", "16", "--max-batch", "16", "--threads-per-instance",
+                       "1", "--max-tokens", "300", "--chunk-tokens", "64"});
+    const auto has_line = [&] {
+      std::error_code missing;
+      return fs::file_size(partial, missing) > 0 && !missing;
+    };
+    for (int looks = 0; looks < 6000 && !has_line(); ++looks) REQUIRE_MESSAGE(!seer.wait(10), seer.err());
+    REQUIRE(has_line());
+    seer.send(signal);
+    REQUIRE(seer.wait(60'000));
+    CHECK(seer.exit_code() == 130);
+    CHECK(seer.err().ends_with("seer: stopped on request; the finished responses were kept\n"));
+    const std::vector<Json> lines = json_lines(out);
+    CHECK(lines.size() > 0);
+    CHECK(lines.size() < 3200);  // all of them
+    for (const Json& line : lines) {
+      const std::string finish = line["finish_reason"];
+      CHECK((finish == "stop" || finish == "length"));
+      CHECK(line["output_ids"].size() > 0);
+      CHECK(line["output_ids"].size() == line["logprobs"].size());
+    }
+    CHECK(folder.read("out.jsonl").ends_with("}\n"));
+    CHECK(Json::parse(folder.read("report.json"))["requests"] == 3200);
+    CHECK(!folder.has("out.jsonl.partial"));
+    CHECK(!folder.has("report.json.partial"));
+  }
+}

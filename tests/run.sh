@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# Installs what is missing, builds everything and runs the tests; ctest's summary comes last.
+#   tests/run.sh              all tests but the slow ones
+#   tests/run.sh --nightly    the slow ones (label "nightly")
+#   tests/run.sh --asan       a debug build with AddressSanitizer and UndefinedBehaviorSanitizer
+# Further arguments go to ctest: tests/run.sh -R cli/
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+preset=release
+labels=(-LE nightly)
+while (($# > 0)); do
+  case $1 in
+    --nightly) labels=(-L nightly) ;;
+    --asan) preset=debug ;;
+    -h | --help)
+      sed -n '2,6s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      exit 0
+      ;;
+    *) break ;;
+  esac
+  shift
+done
+
+"$root/deploy/setup.sh"
+"$root/deploy/build.sh" "$preset"
+ctest --test-dir "$root/build/$preset" --output-on-failure --no-tests=error --parallel "$(nproc)" "${labels[@]}" "$@"
