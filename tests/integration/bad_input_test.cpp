@@ -68,7 +68,7 @@ class BadInputs {
     CAPTURE(name);
     ChildProcess seer(std::move(arguments));
     REQUIRE(seer.wait(kPatienceMs));
-    const std::string said = seer.err();
+    const std::string said = without_progress(seer.err());
     CAPTURE(said);
     CHECK(seer.exit_code() == exit_code);
     CHECK(said.starts_with("seer: "));
@@ -118,6 +118,14 @@ class BadInputs {
   std::string good_prompts;
 
  private:
+  /// A failure that comes late may follow lines like "2/16 done ...".
+  static std::string without_progress(const std::string& err) {
+    std::string kept;
+    std::istringstream lines(err);
+    for (std::string line; std::getline(lines, line);)
+      if (line.find(" done  ") == std::string::npos) kept += line + "\n";
+    return kept;
+  }
   static size_t header_bytes(const std::string& file) {
     uint64_t bytes = 0;
     std::memcpy(&bytes, file.data(), 8);
@@ -305,7 +313,12 @@ TEST_CASE("bad input: a disk full while spilling costs time only, and the report
   };
   const auto reference = run("reference", {}, {"--instances", "1", "--policy", "verl"});
   REQUIRE(reference.size() == 24);
-  for (const std::string policy : {"divided", "las", "seer"}) {
+#ifdef __SANITIZE_ADDRESS__
+  const std::vector<std::string> policies{"seer"};  // the others would take minutes
+#else
+  const std::vector<std::string> policies{"divided", "las", "seer"};
+#endif
+  for (const std::string& policy : policies) {
     CAPTURE(policy);
     CHECK(run(policy, full_disk,
               {"--policy", policy, "--chunk-tokens", "17", "--kv-bytes", "576KiB", "--dram-bytes", "640KiB", "--reserve", "0.1", "--cold-dir",

@@ -43,10 +43,11 @@ constexpr int64_t kSmallBlocks = 16;       // the longest response alone needs 1
 constexpr int64_t kSmallDramBlocks = 24;   // parked chains beyond that are spilled
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr size_t kCasesMax = 24;
+constexpr bool kSanitized = true;  // about 20 times slower
 #else
-constexpr size_t kCasesMax = 100'000;
+constexpr bool kSanitized = false;
 #endif
+constexpr size_t kCasesMax = kSanitized ? 10 : 100'000;
 
 // Different lengths of prompt (the fourth spans 6 full blocks) and of response: some end by themselves, some at their limit.
 constexpr const char* kPrompts = R"({"prompt": "A03 B09 sum\n"}
@@ -165,6 +166,10 @@ bool can_spill() {
 #endif
 }
 
+std::vector<std::string> policies_of_small_tests() {
+  return kSanitized ? std::vector<std::string>{"verl", "seer"} : chunk_policy_names();
+}
+
 /// What must have happened for the combination to prove anything.
 void check_pressure(const RolloutOptions& options, Kv kv, const RolloutReport& report) {
   const bool is_verl = options.scheduler.policy == "verl";
@@ -248,7 +253,9 @@ TEST_CASE("exactness: policies, chunks, instances, threads and KV limits change 
             if (kv != Kv::kSpilling || can_spill()) cases.push_back({policy, chunk_tokens, instances, threads, kv});
   const uint64_t seed = number_from_environment("SEER_EXACTNESS_SEED", 1);
   CAPTURE(seed);
-  if (const size_t wanted = number_from_environment("SEER_EXACTNESS_CASES", kCasesMax); wanted < cases.size()) {
+  const size_t wanted = number_from_environment("SEER_EXACTNESS_CASES", kCasesMax);
+  const bool is_sample = wanted < cases.size();
+  if (is_sample) {
     std::shuffle(cases.begin(), cases.end(), std::mt19937_64(seed));
     cases.resize(wanted);
   }
@@ -277,7 +284,7 @@ TEST_CASE("exactness: policies, chunks, instances, threads and KV limits change 
   }
   for (const auto& [policy, count] : yields_of) {
     CAPTURE(policy);
-    CHECK(count > 0);
+    if (!is_sample) CHECK(count > 0);
   }
   MESSAGE(cases.size(), " combinations of 20 responses: ", different, " differences; ", preemptions, " preemptions, ",
           yields, " yields, ", migrations, " migrations, ", spilled_bytes, " bytes spilled");
@@ -351,7 +358,7 @@ TEST_CASE("exactness: every sampling rule gives the same bits under every policy
     const Answers reference = run(options, ruled).answers;
     CHECK(differences(plain, reference) > 0);  // the rule does something
     ruled = with_lengths(std::move(ruled), reference);
-    for (const std::string& policy : chunk_policy_names()) {
+    for (const std::string& policy : policies_of_small_tests()) {
       CAPTURE(policy);
       RolloutOptions o = options;
       o.scheduler.policy = policy;
@@ -376,7 +383,7 @@ TEST_CASE("exactness: KV in f32 has bits of its own, the same everywhere") {
   const Answers reference = run(options, work).answers;
   CHECK(differences(bf16, reference) > 0);
   work = with_lengths(std::move(work), reference);
-  for (const std::string& policy : chunk_policy_names())
+  for (const std::string& policy : policies_of_small_tests())
     for (const Kv kv : {Kv::kSmall, Kv::kSpilling}) {
       if (kv == Kv::kSpilling && !can_spill()) continue;
       CAPTURE(policy);
