@@ -16,7 +16,8 @@ namespace seer {
 struct Tick { uint64_t what = 0; SEER_FIELDS(Tick, what) };
 /// An engine, a cold store or a transport has results: the owner takes them.
 struct WorkReady { uint64_t what = 0; SEER_FIELDS(WorkReady, what) };
-struct StopRollout { bool keep_finished = true; SEER_FIELDS(StopRollout, keep_finished) };
+/// Ends a rollout in order; the responses that finished were sent already.
+struct StopRollout { uint64_t what = 0; SEER_FIELDS(StopRollout, what) };
 struct GetReport { uint64_t what = 0; SEER_FIELDS(GetReport, what) };
 /// Context manager's answer to a finished request.
 struct GroupEstimate {
@@ -91,7 +92,7 @@ using KvNodeHandle =
               rt::oneway<KvHolders>, rt::oneway<KvReserved>, rt::oneway<KvOpened>, rt::oneway<Tick>,
               rt::rpc<GetReport, KvNodeReport>>;
 
-/// A KV node is there (again); `holds` lists an owner the first time a node keeps a block for it.
+/// A KV node is there (again), and empty. KvHolds names an owner the first time a node keeps a block for it.
 struct KvNodeUp {
   NodeId node;
   KvNodeHandle handle;
