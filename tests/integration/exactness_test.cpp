@@ -170,19 +170,31 @@ std::vector<std::string> policies_of_small_tests() {
   return kSanitized ? std::vector<std::string>{"verl", "seer"} : chunk_policy_names();
 }
 
-/// What must have happened for the combination to prove anything.
-void check_pressure(const RolloutOptions& options, Kv kv, const RolloutReport& report) {
+/// What no timing may bring about.
+void check_unforced(const RolloutOptions& options, Kv kv, const RolloutReport& report) {
   const bool is_verl = options.scheduler.policy == "verl";
   // Responses of a group that are equal so far share their blocks by content. One that parks while another still writes
   // its tail there may find the tail missing when it goes on, and computes it again: 15 tokens at most.
   if (kv == Kv::kAmple) CHECK(report.reprefill_tokens <= (is_verl ? 0 : 15 * (report.chunks - report.requests)));
   if (kv == Kv::kAmple) CHECK(report.yields + report.preemptions == 0);
-  if (kv != Kv::kAmple && is_verl) CHECK(report.preemptions > 0);
   if (!is_verl) CHECK(report.preemptions == 0);
-  if (kv == Kv::kSpilling && !is_verl) CHECK(report.spilled_bytes > 0);  // verl's KV never leaves its instance
-  if (kv == Kv::kSmall && !is_verl) CHECK(report.spilled_bytes == 0);
+  if (is_verl || kv == Kv::kSmall) CHECK(report.spilled_bytes == 0);  // verl's KV never leaves its instance
   CHECK(report.cold_failures == 0);
 }
+
+/// What happened where KV was short. How often depends on timing, so that it is judged over many combinations: without it
+/// they would prove nothing.
+struct Pressure {
+  int64_t preemptions = 0, yields = 0, migrations = 0, spilling = 0, spilled_bytes = 0;
+
+  void add(const RolloutReport& report, Kv kv) {
+    preemptions += report.preemptions;
+    yields += report.yields;
+    migrations += report.migrations;
+    spilling += kv == Kv::kSpilling;
+    spilled_bytes += report.spilled_bytes;
+  }
+};
 
 uint64_t number_from_environment(const char* name, uint64_t otherwise) {
   const char* text = std::getenv(name);
@@ -260,8 +272,8 @@ TEST_CASE("exactness: policies, chunks, instances, threads and KV limits change 
     cases.resize(wanted);
   }
 
-  int64_t different = 0, yields = 0, preemptions = 0, migrations = 0, spilled_bytes = 0;
-  std::map<std::string, int64_t> yields_of;  // by policy and chunk_tokens, where KV was small
+  int64_t different = 0;
+  std::map<std::pair<std::string, int64_t>, Pressure> pressures;  // by policy and chunk_tokens
   for (const Case& c : cases) {
     RolloutOptions o = options;
     o.scheduler.policy = c.policy;
@@ -274,20 +286,23 @@ TEST_CASE("exactness: policies, chunks, instances, threads and KV limits change 
     const Run found = run(o, work);
     const int64_t here = differences(reference, found.answers);
     CHECK(here == 0);
-    check_pressure(o, c.kv, found.report);
+    check_unforced(o, c.kv, found.report);
     different += here;
-    yields += found.report.yields;
-    preemptions += found.report.preemptions;
-    migrations += found.report.migrations;
-    spilled_bytes += found.report.spilled_bytes;
-    if (c.kv != Kv::kAmple && c.policy != "verl") yields_of[cat(c.policy, "/", c.chunk_tokens)] += found.report.yields;
+    if (c.kv != Kv::kAmple) pressures[{c.policy, c.chunk_tokens}].add(found.report, c.kv);
   }
-  for (const auto& [policy, count] : yields_of) {
-    CAPTURE(policy);
-    if (!is_sample) CHECK(count > 0);
+  Pressure all;
+  for (const auto& [key, pressure] : pressures) {
+    INFO(key.first, " chunk_tokens=", key.second);
+    const bool is_verl = key.first == "verl";
+    if (!is_sample) CHECK((is_verl ? pressure.preemptions : pressure.yields) > 0);
+    if (!is_sample && !is_verl && pressure.spilling > 0) CHECK(pressure.spilled_bytes > 0);
+    all.preemptions += pressure.preemptions;
+    all.yields += pressure.yields;
+    all.migrations += pressure.migrations;
+    all.spilled_bytes += pressure.spilled_bytes;
   }
-  MESSAGE(cases.size(), " combinations of 20 responses: ", different, " differences; ", preemptions, " preemptions, ",
-          yields, " yields, ", migrations, " migrations, ", spilled_bytes, " bytes spilled");
+  MESSAGE(cases.size(), " combinations of 20 responses: ", different, " differences; ", all.preemptions, " preemptions, ",
+          all.yields, " yields, ", all.migrations, " migrations, ", all.spilled_bytes, " bytes spilled");
 }
 
 TEST_CASE("exactness: batch, prefill, block and reserve sizes, and having no pool, change no bit") {
