@@ -17,16 +17,12 @@ int32_t row_grain(int64_t width) { return static_cast<int32_t>(std::max<int64_t>
 
 }  // namespace
 
-void CpuForward::Activations::reserve_rows(int32_t rows) {
-  const auto wanted = static_cast<size_t>(stride) * rows;
-  if (data.size() < wanted) data = AlignedArray<float>(wanted);
-}
-
 CpuForward::CpuForward(const Model& model, const CpuKernels& kernels, KvCache& cache, ThreadPool& pool)
     : model_(model),
       kernels_(kernels),
       cache_(cache),
       pool_(pool),
+      linear_(kernels, pool),
       rope_(model.config),
       round_(model.head.bf16()),
       hidden_(model.config.hidden_size),
@@ -103,20 +99,6 @@ void CpuForward::embed(const std::vector<Span>& spans) {
                    });
 }
 
-void CpuForward::multiply(const PackedMatrix& weights, Activations& in, int32_t rows, Activations& out) {
-  // Enough outputs per task that handing it out costs little: 64 K multiplications at least.
-  const int64_t panel_work = int64_t{kPanelRows} * weights.columns_padded() * rows;
-  const auto grain = static_cast<int32_t>(std::max<int64_t>(1, 65536 / panel_work));
-  pool_.run_ranges(weights.panels(), grain, [&](int32_t begin, int32_t end, int32_t) {
-    if (weights.bf16())
-      kernels_.gemm_bf16(in.row(0), in.stride, rows, weights.columns_padded(), weights.bf16_data(), begin, end,
-                         out.row(0), out.stride);
-    else
-      kernels_.gemm_f32(in.row(0), in.stride, rows, weights.columns_padded(), weights.f32_data(), begin, end,
-                        out.row(0), out.stride);
-  });
-}
-
 void CpuForward::layer(int32_t index, const std::vector<Span>& spans, int32_t rows) {
   const LayerWeights& w = model_.layers[index];
   const int32_t hidden = model_.config.hidden_size, inner = model_.config.intermediate_size;
@@ -131,17 +113,17 @@ void CpuForward::layer(int32_t index, const std::vector<Span>& spans, int32_t ro
     for (int32_t r = begin; r < end; ++r)
       kernels_.rms_norm(hidden_.row(r), w.input_norm.data(), hidden, eps, round_, normed_.row(r));
   });
-  multiply(w.qkv, normed_, rows, qkv_);
+  linear_.multiply(w.qkv, normed_, rows, qkv_);
   store_kv(index, spans, rows);
   attend(index);
-  multiply(w.output, attended_, rows, projected_);
+  linear_.multiply(w.output, attended_, rows, projected_);
   pool_.run_ranges(rows, row_grain(hidden), [&](int32_t begin, int32_t end, int32_t) {
     for (int32_t r = begin; r < end; ++r) {
       add_projected(r, w.output_bias);
       kernels_.rms_norm(hidden_.row(r), w.post_norm.data(), hidden, eps, round_, normed_.row(r));
     }
   });
-  multiply(w.gate_up, normed_, rows, gate_up_);
+  linear_.multiply(w.gate_up, normed_, rows, gate_up_);
   pool_.run_ranges(rows, row_grain(inner), [&](int32_t begin, int32_t end, int32_t) {
     for (int32_t r = begin; r < end; ++r) {
       float* gate = gate_up_.row(r);
@@ -149,7 +131,7 @@ void CpuForward::layer(int32_t index, const std::vector<Span>& spans, int32_t ro
       kernels_.swiglu(gate, gate + inner, inner, round_, activated_.row(r));
     }
   });
-  multiply(w.down, activated_, rows, projected_);
+  linear_.multiply(w.down, activated_, rows, projected_);
   pool_.run_ranges(rows, row_grain(hidden), [&](int32_t begin, int32_t end, int32_t) {
     for (int32_t r = begin; r < end; ++r) add_projected(r, w.down_bias);
   });
@@ -249,7 +231,7 @@ void CpuForward::sample_rows(const std::vector<Span>& spans, std::span<const std
       kernels_.rms_norm(hidden_.row(spans[picks[i].first].first_in_slab + picks[i].second), model_.final_norm.data(),
                         c.hidden_size, c.rms_norm_eps, round_, normed_.row(i));
   });
-  multiply(model_.head, normed_, rows, logits_);
+  linear_.multiply(model_.head, normed_, rows, logits_);
   pool_.run_ranges(rows, 1, [&](int32_t begin, int32_t end, int32_t) {
     for (int32_t i = begin; i < end; ++i) {
       const Span& span = spans[picks[i].first];

@@ -11,6 +11,7 @@
 
 #include "gpu/cpu/kernels.h"
 #include "gpu/cpu/kv_cache.h"
+#include "gpu/cpu/linear.h"
 #include "gpu/cpu/rope_table.h"
 #include "gpu/cpu/thread_pool.h"
 #include "gpu/engine.h"
@@ -32,14 +33,6 @@ class CpuForward {
   static constexpr int32_t kSlabRows = 256;
   static constexpr int32_t kLogitRows = 64;
 
-  // A matrix of activations: rows of floats whose stride is padded to 32 with zeros.
-  struct Activations {
-    int64_t stride = 0;
-    AlignedArray<float> data;
-    explicit Activations(int32_t width = 0) : stride((int64_t{width} + 31) / 32 * 32) {}
-    void reserve_rows(int32_t rows);
-    float* row(int32_t r) { return data.data() + r * stride; }
-  };
   // Consecutive rows of one sequence within a slab.
   struct Span {
     const SequenceStep* sequence;
@@ -62,7 +55,6 @@ class CpuForward {
   void store_kv(int32_t layer, const std::vector<Span>& spans, int32_t rows);
   void attend(int32_t layer);
   void plan_attention(const std::vector<Span>& spans);
-  void multiply(const PackedMatrix& weights, Activations& in, int32_t rows, Activations& out);
   void sample(const std::vector<Span>& spans, std::vector<std::vector<SampledToken>>& sampled);
   void sample_rows(const std::vector<Span>& spans, std::span<const std::pair<int32_t, int32_t>> picks,
                    std::vector<std::vector<SampledToken>>& sampled);
@@ -71,6 +63,7 @@ class CpuForward {
   const CpuKernels& kernels_;
   KvCache& cache_;
   ThreadPool& pool_;
+  Linear linear_;
   RopeTable rope_;
   const bool round_;  // inputs of a GEMM with bf16 weights are rounded to bf16
 

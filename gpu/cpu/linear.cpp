@@ -1,0 +1,30 @@
+#include "gpu/cpu/linear.h"
+
+#include <algorithm>
+
+namespace seer {
+
+void Activations::reserve_rows(int32_t rows) {
+  const auto wanted = static_cast<size_t>(stride) * rows;
+  if (data.size() < wanted) data = AlignedArray<float>(wanted);
+}
+
+void Linear::multiply(const PackedMatrix& weights, Activations& in, int32_t rows, Activations& out, int32_t panel_begin,
+                      int32_t panel_end) {
+  if (panel_end < 0) panel_end = weights.panels();
+  // Enough outputs per task that handing it out costs little: 64 K multiplications at least.
+  const int64_t panel_work = int64_t{kPanelRows} * weights.columns_padded() * rows;
+  const auto grain = static_cast<int32_t>(std::max<int64_t>(1, 65536 / panel_work));
+  pool_.run_ranges(panel_end - panel_begin, grain, [&](int32_t begin, int32_t end, int32_t) {
+    begin += panel_begin;
+    end += panel_begin;
+    if (weights.bf16())
+      kernels_.gemm_bf16(in.row(0), in.stride, rows, weights.columns_padded(), weights.bf16_data(), begin, end,
+                         out.row(0), out.stride);
+    else
+      kernels_.gemm_f32(in.row(0), in.stride, rows, weights.columns_padded(), weights.f32_data(), begin, end,
+                        out.row(0), out.stride);
+  });
+}
+
+}  // namespace seer

@@ -1,0 +1,38 @@
+// Linear: y = W x for the rows of a step, spread over a thread pool. The one place from which the engine calls the GEMM
+// kernels; the benchmarks run the same code. Loops are split over outputs, never over a sum.
+#pragma once
+#include <cstdint>
+
+#include "gpu/cpu/aligned_array.h"
+#include "gpu/cpu/kernels.h"
+#include "gpu/cpu/packed_matrix.h"
+#include "gpu/cpu/thread_pool.h"
+
+namespace seer {
+
+/// A matrix of activations: rows of floats whose stride is padded to 32 with zeros.
+struct Activations {
+  int64_t stride = 0;
+  AlignedArray<float> data;
+  explicit Activations(int32_t width = 0) : stride((int64_t{width} + 31) / 32 * 32) {}
+  /// What was in it is lost where it has to grow.
+  void reserve_rows(int32_t rows);
+  float* row(int32_t r) { return data.data() + r * stride; }
+};
+
+class Linear {
+ public:
+  /// Both are borrowed and outlive this.
+  Linear(const CpuKernels& kernels, ThreadPool& pool) : kernels_(kernels), pool_(pool) {}
+
+  /// out.row(m)[n] = dot(in.row(m), W[n]) for m in [0, rows) and the panels [panel_begin, panel_end) of W (-1: to its
+  /// last). REQUIRES: where W is bf16, `in` holds bf16 values; `out` has room for the rows.
+  void multiply(const PackedMatrix& weights, Activations& in, int32_t rows, Activations& out, int32_t panel_begin = 0,
+                int32_t panel_end = -1);
+
+ private:
+  const CpuKernels& kernels_;
+  ThreadPool& pool_;
+};
+
+}  // namespace seer
