@@ -99,6 +99,13 @@ class CpuEngine final : public Engine {
       for (DeviceBlockId b : s.blocks) SEER_CHECK(b >= 0 && b < info_.device_blocks, batch.id, b);
       for (int32_t t : s.tokens) SEER_CHECK(t >= 0 && t < info_.vocab_size, batch.id, t);
       SEER_CHECK(s.sample_rows >= 0 && s.sample_rows <= rows, batch.id, s.sample_rows, rows);
+      if (!s.parents.empty()) {
+        SEER_CHECK(static_cast<int64_t>(s.parents.size()) == rows, batch.id, s.parents.size(), rows);
+        SEER_CHECK(s.sample_rows == rows && s.targets.empty(), batch.id, s.sample_rows, rows);
+        for (int32_t row = 0; row < s.sample_rows; ++row)
+          SEER_CHECK(row == 0 ? s.parents[row] == -1 : s.parents[row] >= 0 && s.parents[row] < row, batch.id, row,
+                     s.parents[row]);
+      }
       if (s.sample_rows == 0) continue;
       SEER_CHECK(s.sampling != nullptr, batch.id);
       SEER_CHECK(s.targets.empty() || static_cast<int32_t>(s.targets.size()) == s.sample_rows, batch.id,

@@ -36,6 +36,12 @@ struct EngineInfo {
 
 /// Rows of one sequence in a step. Row i feeds tokens[i] at position start + i, writes its K and V there, and attends to
 /// all positions up to itself.
+///
+/// With `parents` the rows are a draft tree (verify of several drafts at once): row i follows row parents[i] < i, is at
+/// position start + its depth, and attends to [0, start), its ancestors and itself: it gets the very bits that its path
+/// would get as a linear draft. Row 0 is the root (parent -1) and feeds the last known token; every row is sampled. When
+/// the step ends, the KV of the path that stands (accepted_path() in accept_draft.h) lies at the positions [start, start
+/// + its length).
 struct SequenceStep {
   int64_t start = 0;                    // positions [0, start) have their KV in `blocks` already
   std::vector<int32_t> tokens;          // prefill: a piece of the prompt; decode: 1; verify: last token and the draft
@@ -45,6 +51,7 @@ struct SequenceStep {
   std::shared_ptr<const SamplingParams> sampling;  // set when sample_rows > 0
   std::vector<int32_t> history;         // all tokens at positions [0, start); only needed with a repetition penalty
   std::vector<int32_t> targets;         // if not empty (size sample_rows): score these tokens instead of sampling
+  std::vector<int32_t> parents;         // a draft tree, see above; empty: row i follows row i - 1
 };
 
 struct StepBatch {

@@ -4,7 +4,8 @@
 //   weights p = exp(score - largest), rounded to bf16 where the cache is bf16; their sum in 16 partial sums;
 //   out     bf16: per tile of 16 positions two FMA sums (even and odd positions), then sum += even + odd;
 //           f32: one FMA chain over ascending positions; at the end times 1 / (sum of weights).
-// Positions after the query's own are never read into a sum, so what lies there cannot matter.
+// Positions after the query's own are never read into a sum, so what lies there cannot matter. Rows of a draft tree
+// read their last tiles from copies of their own, in which everything is where it would be without the tree.
 #pragma once
 
 namespace seer {
@@ -113,17 +114,23 @@ float softmax(float* scores, int64_t count, float scale) {
   return 1.0f / Lanes::sum(sums);
 }
 
+// Where the tiles of some queries lie: `kv` begins with tile `first`.
+struct TileSource {
+  KvView kv;
+  int64_t first = 0;
+};
+
 // Weighted V of kRows queries over the tiles [tile_begin, tile_end), of whose last one `last_count` positions count.
 // `out` holds the sums so far, padded floats per query.
 template <int kRows, bool kBf16>
-__attribute__((noinline)) void weigh_tiles(const AttentionTask& task, const float* weights, int64_t stride,
+__attribute__((noinline)) void weigh_tiles(const TileSource& source, const float* weights, int64_t stride,
                                            int32_t padded, int64_t tile_begin, int64_t tile_end, int last_count,
                                            float* out) {
-  const int64_t half_bytes = half_tile_bytes(task.kv, padded);
+  const int64_t half_bytes = half_tile_bytes(source.kv, padded);
   for (int64_t t = tile_begin; t < tile_end; ++t) {
     const bool last = t + 1 == tile_end;
-    const std::byte* values = tile_keys(task.kv, t, 2 * half_bytes) + half_bytes;
-    const std::byte* next = tile_keys(task.kv, tile_ahead(t, tile_end), 2 * half_bytes) + half_bytes;
+    const std::byte* values = tile_keys(source.kv, t - source.first, 2 * half_bytes) + half_bytes;
+    const std::byte* next = tile_keys(source.kv, tile_ahead(t, tile_end) - source.first, 2 * half_bytes) + half_bytes;
     for (int32_t chunk = 0; chunk < padded / 16; ++chunk) {
       F sums[kRows];
       for (int m = 0; m < kRows; ++m) sums[m] = Lanes::load(out + m * padded + chunk * 16);
@@ -134,12 +141,13 @@ __attribute__((noinline)) void weigh_tiles(const AttentionTask& task, const floa
 }
 
 template <int kRows, bool kBf16>
-__attribute__((noinline)) void score_tiles(const AttentionTask& task, const float* query, int32_t padded, int64_t tiles,
-                                           float* scores, int64_t stride) {
-  const int64_t tile_bytes = 2 * half_tile_bytes(task.kv, padded);
-  for (int64_t t = 0; t < tiles; ++t)
-    score_tile<kRows, kBf16>(query, padded, tile_keys(task.kv, t, tile_bytes),
-                             tile_keys(task.kv, tile_ahead(t, tiles), tile_bytes), scores + t * 16, stride);
+__attribute__((noinline)) void score_tiles(const TileSource& source, const float* query, int32_t padded,
+                                           int64_t tile_begin, int64_t tile_end, float* scores, int64_t stride) {
+  const int64_t tile_bytes = 2 * half_tile_bytes(source.kv, padded);
+  for (int64_t t = tile_begin; t < tile_end; ++t)
+    score_tile<kRows, kBf16>(query, padded, tile_keys(source.kv, t - source.first, tile_bytes),
+                             tile_keys(source.kv, tile_ahead(t, tile_end) - source.first, tile_bytes), scores + t * 16,
+                             stride);
 }
 
 // Calls fn.operator()<n>(first) for runs of n <= kAttentionRows queries that cover [0, queries).
@@ -155,7 +163,24 @@ template <bool kBf16>
 void attend(const AttentionTask& task) {
   constexpr int kRows = Lanes::kAttentionRows;
   const int32_t padded = (task.head_dim + 15) / 16 * 16, queries = task.rows * task.group;
-  const int64_t tiles = (task.position + task.rows - 1) / kTilePositions + 1, stride = tiles * kTilePositions;
+  const bool tree = task.depths != nullptr;
+  const auto positions_of = [&](int32_t row) { return task.position + (tree ? task.depths[row] : row) + 1; };
+  const auto tiles_of = [&](int32_t row) { return (positions_of(row) + 15) / kTilePositions; };
+  int64_t tiles = 0;
+  for (int32_t row = 0; row < task.rows; ++row) tiles = tiles_of(row) > tiles ? tiles_of(row) : tiles;
+  const int64_t stride = tiles * kTilePositions;
+  // Tiles that are whole for every row are read once for all of them, the rest per row: of a tree, from its tail.
+  const int64_t shared_tiles = (task.position + (tree ? 0 : 1)) / kTilePositions;
+  const TileSource cache{.kv = task.kv};
+  static constexpr int32_t kTailBlock = 0;
+  const auto source_of = [&](int32_t row) {
+    if (!tree) return cache;
+    return TileSource{.kv = {.memory = task.tails + row * task.tail_bytes,
+                             .blocks = &kTailBlock,
+                             .block_tiles = 1 << 30,
+                             .bf16 = task.kv.bf16},
+                      .first = shared_tiles};
+  };
   // Query r = row * group + head.
   float* query = task.scratch;
   float* sums = query + static_cast<int64_t>(queries) * padded;
@@ -167,22 +192,27 @@ void attend(const AttentionTask& task) {
     for (int32_t d = 0; d < padded; ++d) sums[r * padded + d] = 0.0f;
   }
   for_rows<kRows>(0, queries, [&]<int kN>(int32_t r) {
-    score_tiles<kN, kBf16>(task, query + r * padded, padded, tiles, scores + r * stride, stride);
+    score_tiles<kN, kBf16>(cache, query + r * padded, padded, 0, tree ? shared_tiles : tiles, scores + r * stride,
+                           stride);
   });
+  for (int32_t row = 0; tree && row < task.rows; ++row)
+    for_rows<kRows>(row * task.group, (row + 1) * task.group, [&]<int kN>(int32_t r) {
+      score_tiles<kN, kBf16>(source_of(row), query + r * padded, padded, shared_tiles, tiles_of(row),
+                             scores + r * stride, stride);
+    });
   for (int32_t r = 0; r < queries; ++r)
-    inverse[r] = softmax<kBf16>(scores + r * stride, task.position + r / task.group + 1, task.scale);
+    inverse[r] = softmax<kBf16>(scores + r * stride, positions_of(r / task.group), task.scale);
 
-  // Tiles that are whole for every row are read once for all of them, the rest per row.
-  const int64_t shared_tiles = (task.position + 1) / kTilePositions;
   for_rows<kRows>(0, queries, [&]<int kN>(int32_t r) {
-    weigh_tiles<kN, kBf16>(task, scores + r * stride, stride, padded, 0, shared_tiles, 16, sums + r * padded);
+    weigh_tiles<kN, kBf16>(cache, scores + r * stride, stride, padded, 0, shared_tiles, 16, sums + r * padded);
   });
   for (int32_t row = 0; row < task.rows; ++row) {
-    const int64_t positions = task.position + row + 1, tile_end = (positions + 15) / 16;
+    const int64_t tile_end = tiles_of(row);
     if (tile_end == shared_tiles) continue;
-    const int last_count = static_cast<int>(positions - (tile_end - 1) * 16);
+    const int last_count = static_cast<int>(positions_of(row) - (tile_end - 1) * 16);
+    const TileSource source = source_of(row);
     for_rows<kRows>(row * task.group, (row + 1) * task.group, [&]<int kN>(int32_t r) {
-      weigh_tiles<kN, kBf16>(task, scores + r * stride, stride, padded, shared_tiles, tile_end, last_count,
+      weigh_tiles<kN, kBf16>(source, scores + r * stride, stride, padded, shared_tiles, tile_end, last_count,
                              sums + r * padded);
     });
   }

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <ranges>
 
+#include "gpu/accept_draft.h"
 #include "gpu/sampler.h"
 #include "protocols/check.h"
 
@@ -33,7 +35,14 @@ CpuForward::CpuForward(const Model& model, const CpuKernels& kernels, KvCache& c
       gate_up_(model.layers[0].gate_up.rows()),
       activated_(model.config.intermediate_size),
       logits_(model.config.vocab_size),
-      attention_scratch_(pool.threads()) {}
+      attention_scratch_(pool.threads()),
+      tails_(pool.threads()) {}
+
+int64_t CpuForward::Span::last_position(int32_t first, int32_t count) const {
+  int64_t last = 0;
+  for (int32_t r = first; r < first + count; ++r) last = std::max(last, position(r));
+  return last;
+}
 
 std::vector<std::vector<SampledToken>> CpuForward::run(const StepBatch& batch) {
   std::vector<std::vector<SampledToken>> sampled(batch.sequences.size());
@@ -43,15 +52,18 @@ std::vector<std::vector<SampledToken>> CpuForward::run(const StepBatch& batch) {
   rope_.reserve(positions);
   clear_new_blocks(batch);
 
+  std::vector<std::vector<int32_t>> depths(batch.sequences.size());  // of trees
   std::vector<Span> spans;
   int32_t rows = 0;
   for (size_t i = 0; i < batch.sequences.size(); ++i) {
     const SequenceStep& sequence = batch.sequences[i];
     sampled[i].resize(sequence.sample_rows);
+    for (const int32_t parent : sequence.parents) depths[i].push_back(parent < 0 ? 0 : depths[i][parent] + 1);
     const auto total = static_cast<int32_t>(sequence.tokens.size());
     for (int32_t first = 0; first < total;) {
       const int32_t taken = std::min(total - first, kSlabRows - rows);
-      spans.push_back({&sequence, static_cast<int32_t>(i), first, rows, taken});
+      spans.push_back(
+          {&sequence, static_cast<int32_t>(i), first, rows, taken, depths[i].empty() ? nullptr : depths[i].data()});
       first += taken;
       rows += taken;
       if (rows == kSlabRows) {
@@ -62,7 +74,25 @@ std::vector<std::vector<SampledToken>> CpuForward::run(const StepBatch& batch) {
     }
   }
   if (rows > 0) run_slab(spans, rows, sampled);
+  for (size_t i = 0; i < batch.sequences.size(); ++i)
+    if (!batch.sequences[i].parents.empty()) keep_accepted(batch.sequences[i], sampled[i]);
   return sampled;
+}
+
+// Moves the KV of the path that stands to where it would be without the tree.
+void CpuForward::keep_accepted(const SequenceStep& sequence, std::span<const SampledToken> sampled) {
+  const std::vector<int32_t> path = accepted_path(sequence.tokens, sequence.parents, sampled);
+  const auto moved = static_cast<int32_t>(std::ranges::mismatch(path, std::views::iota(0)).in1 - path.begin());
+  if (moved == std::ssize(path)) return;
+  const ModelConfig& c = model_.config;
+  pool_.run(c.layers, [&](int32_t layer, int32_t) {
+    for (int32_t head = 0; head < c.kv_heads; ++head)
+      for (int32_t i = moved; i < std::ssize(path); ++i) {  // forwards: path[i] >= i
+        const int64_t from = sequence.start + path[i], to = sequence.start + i;
+        cache_.copy_position(cache_.tile(sequence.blocks, from, layer, head), from,
+                             cache_.tile(sequence.blocks, to, layer, head), to);
+      }
+  });
 }
 
 // A block whose first position is written now holds nothing of its former owner afterwards: equal sequences then have
@@ -151,7 +181,7 @@ void CpuForward::store_kv(int32_t layer_index, const std::vector<Span>& spans, i
                                  [](int32_t r, const Span& s) { return r < s.first_in_slab + s.rows; });
     for (int32_t r = begin; r < end; ++r) {
       if (r == span->first_in_slab + span->rows) ++span;
-      const int64_t position = span->position() + r - span->first_in_slab;
+      const int64_t position = span->position(r - span->first_in_slab), slot = span->slot(r - span->first_in_slab);
       float* query = qkv_.row(r);
       float* key = query + c.query_size();
       float* value = key + c.kv_size();
@@ -159,7 +189,7 @@ void CpuForward::store_kv(int32_t layer_index, const std::vector<Span>& spans, i
       for (int32_t h = 0; h < c.heads; ++h) prepare_head(query + h * c.head_dim, w.q_norm, position, round_query);
       for (int32_t h = 0; h < c.kv_heads; ++h) {
         prepare_head(key + h * c.head_dim, w.k_norm, position, false);
-        cache_.write(span->sequence->blocks, position, layer_index, h, key + h * c.head_dim, value + h * c.head_dim);
+        cache_.write(span->sequence->blocks, slot, layer_index, h, key + h * c.head_dim, value + h * c.head_dim);
       }
     }
   });
@@ -172,12 +202,12 @@ void CpuForward::plan_attention(const std::vector<Span>& spans) {
   int64_t scratch = 0;
   pieces_.clear();
   for (const Span& span : spans) {
-    const int64_t row_floats = group * (span.position() + span.rows);
+    const int64_t row_floats = group * (span.last_position(0, span.rows) + 1);
     const auto fit = static_cast<int32_t>(std::clamp<int64_t>(kScoreFloatsMax / row_floats, 1, kAttentionRowsMax));
     for (int32_t first = 0; first < span.rows; first += fit) {
       const int32_t rows = std::min(fit, span.rows - first);
       pieces_.push_back({&span, first, rows});
-      scratch = std::max(scratch, attention_scratch_floats(rows, group, c.head_dim, span.position() + first));
+      scratch = std::max(scratch, attention_scratch_floats(rows, group, c.head_dim, span.last_position(first, rows)));
     }
   }
   for (AlignedArray<float>& s : attention_scratch_)
@@ -185,28 +215,59 @@ void CpuForward::plan_attention(const std::vector<Span>& spans) {
 }
 
 void CpuForward::attend(int32_t layer_index) {
+  const int32_t heads = model_.config.kv_heads;
+  pool_.run_ranges(static_cast<int32_t>(pieces_.size()) * heads, 1, [&](int32_t begin, int32_t end, int32_t thread) {
+    for (int32_t i = begin; i < end; ++i) attend_piece(pieces_[i / heads], layer_index, i % heads, thread);
+  });
+}
+
+void CpuForward::attend_piece(const AttentionPiece& piece, int32_t layer_index, int32_t head, int32_t thread) {
   const ModelConfig& c = model_.config;
-  const int32_t group = c.heads / c.kv_heads;
-  const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(c.head_dim));
-  pool_.run_ranges(static_cast<int32_t>(pieces_.size()) * c.kv_heads, 1,
-                   [&](int32_t begin, int32_t end, int32_t thread) {
-                     for (int32_t i = begin; i < end; ++i) {
-                       const AttentionPiece& piece = pieces_[i / c.kv_heads];
-                       const int32_t head = i % c.kv_heads, row = piece.span->first_in_slab + piece.first;
-                       kernels_.attention({.kv = cache_.view(piece.span->sequence->blocks, layer_index, head),
-                                           .position = piece.span->position() + piece.first,
-                                           .rows = piece.rows,
-                                           .group = group,
-                                           .head_dim = c.head_dim,
-                                           .scale = scale,
-                                           .query = qkv_.row(row) + head * group * c.head_dim,
-                                           .query_stride = qkv_.stride,
-                                           .out = attended_.row(row) + head * group * c.head_dim,
-                                           .out_stride = attended_.stride,
-                                           .round_out = round_,
-                                           .scratch = attention_scratch_[thread].data()});
-                     }
-                   });
+  const Span& span = *piece.span;
+  const int32_t group = c.heads / c.kv_heads, row = span.first_in_slab + piece.first;
+  AttentionTask task;
+  task.kv = cache_.view(span.sequence->blocks, layer_index, head);
+  task.position = span.position(piece.first);
+  task.rows = piece.rows;
+  task.group = group;
+  task.head_dim = c.head_dim;
+  task.scale = 1.0f / __builtin_sqrtf(static_cast<float>(c.head_dim));
+  task.query = qkv_.row(row) + head * group * c.head_dim;
+  task.query_stride = qkv_.stride;
+  task.out = attended_.row(row) + head * group * c.head_dim;
+  task.out_stride = attended_.stride;
+  task.round_out = round_;
+  task.scratch = attention_scratch_[thread].data();
+  if (span.depths) {
+    const int64_t start = span.sequence->start;
+    const int64_t tail_tiles =
+        span.last_position(piece.first, piece.rows) / kTilePositions - start / kTilePositions + 1;
+    const auto bytes = static_cast<size_t>(tail_tiles * piece.rows * cache_.tile_bytes());
+    AlignedArray<std::byte>& tails = tails_[thread];
+    if (tails.size() < bytes) tails = AlignedArray<std::byte>(bytes);
+    fill_tails(piece, layer_index, head, tail_tiles, tails.data());
+    task.position = start;
+    task.depths = span.depths + span.first_in_sequence + piece.first;
+    task.tails = tails.data();
+    task.tail_bytes = tail_tiles * cache_.tile_bytes();
+  }
+  kernels_.attention(task);
+}
+
+// Of each row of a tree, the tiles from the root's on as they would be had the tree only this row's path.
+void CpuForward::fill_tails(const AttentionPiece& piece, int32_t layer_index, int32_t head, int64_t tail_tiles,
+                            std::byte* tails) {
+  const SequenceStep& s = *piece.span->sequence;
+  const int64_t tile_bytes = cache_.tile_bytes(), first_position = s.start / kTilePositions * kTilePositions;
+  for (int32_t r = 0; r < piece.rows; ++r) {
+    std::byte* tail = tails + r * tail_tiles * tile_bytes;
+    std::memcpy(tail, cache_.tile(s.blocks, s.start, layer_index, head), static_cast<size_t>(tile_bytes));
+    for (int32_t row = piece.span->first_in_sequence + piece.first + r; row >= 0; row = s.parents[row]) {
+      const int64_t from = s.start + row, to = s.start + piece.span->depths[row];
+      cache_.copy_position(cache_.tile(s.blocks, from, layer_index, head), from,
+                           tail + (to - first_position) / kTilePositions * tile_bytes, to);
+    }
+  }
 }
 
 void CpuForward::sample(const std::vector<Span>& spans, std::vector<std::vector<SampledToken>>& sampled) {
@@ -247,9 +308,10 @@ void CpuForward::sample_rows(const std::vector<Span>& spans, std::span<const std
       std::vector<int32_t> seen;
       if (s.sampling->repetition_penalty != 1.0f) {
         seen = s.history;
-        seen.insert(seen.end(), s.tokens.begin(), s.tokens.begin() + row + 1);
+        for (int32_t r = row; r >= 0; r = s.parents.empty() ? r - 1 : s.parents[r]) seen.push_back(s.tokens[r]);
       }
-      const RowSample drawn = sample_row(logits, *s.sampling, s.seed, s.start + row + 1, seen);
+      const int64_t position = span.position(picks[i].second) + 1;  // of the sampled token
+      const RowSample drawn = sample_row(logits, *s.sampling, s.seed, position, seen);
       result = {drawn.token, drawn.logprob};
     }
   });

@@ -40,7 +40,12 @@ class CpuForward {
     int32_t first_in_sequence;  // index of its first row in sequence->tokens
     int32_t first_in_slab;
     int32_t rows;
-    int64_t position() const { return sequence->start + first_in_sequence; }
+    const int32_t* depths;  // of all rows of the sequence where they are a draft tree, else null
+
+    /// Of row `r` of the span: where its K and V are written, and where the model has it.
+    int64_t slot(int32_t r) const { return sequence->start + first_in_sequence + r; }
+    int64_t position(int32_t r) const { return depths ? sequence->start + depths[first_in_sequence + r] : slot(r); }
+    int64_t last_position(int32_t first, int32_t count) const;
   };
   struct AttentionPiece {  // query rows of one span that are computed together
     const Span* span;
@@ -55,6 +60,9 @@ class CpuForward {
   void store_kv(int32_t layer, const std::vector<Span>& spans, int32_t rows);
   void attend(int32_t layer);
   void plan_attention(const std::vector<Span>& spans);
+  void attend_piece(const AttentionPiece& piece, int32_t layer, int32_t head, int32_t thread);
+  void fill_tails(const AttentionPiece& piece, int32_t layer, int32_t head, int64_t tail_tiles, std::byte* tails);
+  void keep_accepted(const SequenceStep& sequence, std::span<const SampledToken> sampled);
   void sample(const std::vector<Span>& spans, std::vector<std::vector<SampledToken>>& sampled);
   void sample_rows(const std::vector<Span>& spans, std::span<const std::pair<int32_t, int32_t>> picks,
                    std::vector<std::vector<SampledToken>>& sampled);
@@ -70,6 +78,7 @@ class CpuForward {
   Activations hidden_, normed_, qkv_, attended_, projected_, gate_up_, activated_, logits_;
   std::vector<AttentionPiece> pieces_;
   std::vector<AlignedArray<float>> attention_scratch_;  // one per thread
+  std::vector<AlignedArray<std::byte>> tails_;          // of tree rows, one per thread
 };
 
 }  // namespace seer

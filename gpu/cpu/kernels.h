@@ -33,10 +33,15 @@ struct KvView {
   bool bf16 = true;
 };
 
-/// Attention of `rows` consecutive rows of one sequence for the `group` query heads of one KV head.
+/// Attention of some rows of one sequence for the `group` query heads of one KV head: consecutive positions, or rows of
+/// a draft tree. Rows of a tree share the positions before its root and then part: the tiles from the root's on are
+/// read from a copy for each row, its tail, in which its ancestors and itself are in order.
 struct AttentionTask {
   KvView kv;
-  int64_t position = 0;  // of the first row; row i attends to positions [0, position + i]
+  int64_t position = 0;              // of the first row; row i attends to positions [0, position + i]
+  const int32_t* depths = nullptr;   // tree: `position` is its root's, row i attends to [0, position + depths[i]]
+  const std::byte* tails = nullptr;  // tree: tail of row i at tails + i * tail_bytes, beginning with the root's tile
+  int64_t tail_bytes = 0;
   int32_t rows = 0;
   int32_t group = 0;
   int32_t head_dim = 0;
@@ -48,8 +53,9 @@ struct AttentionTask {
   bool round_out = false;
   float* scratch = nullptr;  // attention_scratch_floats(), 64-byte aligned
 };
-constexpr int64_t attention_scratch_floats(int32_t rows, int32_t group, int32_t head_dim, int64_t position) {
-  const int64_t tiles = (position + rows - 1) / kTilePositions + 1;
+/// `last_position`: the highest that one of the rows is at.
+constexpr int64_t attention_scratch_floats(int32_t rows, int32_t group, int32_t head_dim, int64_t last_position) {
+  const int64_t tiles = last_position / kTilePositions + 1;
   const int64_t padded = (head_dim + 15) / 16 * 16;
   return int64_t{rows} * group * (tiles * kTilePositions + 2 * padded + 16);
 }

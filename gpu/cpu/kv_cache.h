@@ -42,6 +42,11 @@ class KvCache {
   void write(std::span<const DeviceBlockId> table, int64_t position, int32_t layer, int32_t head, const float* key,
              const float* value);
   KvView view(std::span<const DeviceBlockId> table, int32_t layer, int32_t head) const;
+  int64_t tile_bytes() const { return layout_.tile_elements() * layout_.element_bytes(); }
+  /// The tile in which a position lies.
+  std::byte* tile(std::span<const DeviceBlockId> table, int64_t position, int32_t layer, int32_t head);
+  /// Copies K and V of one position between two tiles, perhaps the same one; `from` and `to` are taken modulo 16.
+  void copy_position(const std::byte* from_tile, int64_t from, std::byte* to_tile, int64_t to) const;
 
  private:
   int64_t offset_bytes(int32_t layer, int32_t head) const {

@@ -54,3 +54,16 @@ TEST_CASE("accept draft: decoding with any drafts gives the tokens of decoding w
     REQUIRE(drafted == plain);
   }
 }
+
+TEST_CASE("accept draft: in a tree the path stands whose tokens were sampled at their parents") {
+  const std::vector<int32_t> tokens{9, 4, 5, 6, 7, 5}, parents{-1, 0, 0, 1, 2, 3};
+  const auto path = [&](std::vector<int32_t> sampled) {
+    return accepted_path(tokens, parents, sampled_of(std::move(sampled)));
+  };
+  CHECK(path({1, 0, 0, 0, 0, 0}) == std::vector{0});
+  CHECK(path({4, 0, 0, 0, 0, 0}) == std::vector{0, 1});
+  CHECK(path({5, 6, 0, 5, 0, 0}) == std::vector{0, 2});
+  CHECK(path({5, 6, 7, 5, 0, 0}) == std::vector{0, 2, 4});
+  CHECK(path({4, 6, 7, 5, 0, 8}) == std::vector{0, 1, 3, 5});
+  CHECK(accepted_path(std::vector{3, 8, 8}, std::vector{-1, 0, 0}, sampled_of({8, 1, 1})) == std::vector{0, 1});
+}

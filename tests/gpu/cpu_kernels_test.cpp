@@ -200,7 +200,7 @@ TEST_CASE("cpu kernels: attention of a row does not depend on the rows computed 
     std::vector<float> query(positions * stride);
     for (float& q : query) q = bf16_to_float(float_to_bf16(normal(rng)));
     const auto attend = [&](const CpuKernels& k, int32_t first, int32_t rows, std::vector<float>& out) {
-      std::vector<float> scratch(attention_scratch_floats(rows, group, head_dim, first));
+      std::vector<float> scratch(attention_scratch_floats(rows, group, head_dim, first + rows - 1));
       k.attention({.kv = {.memory = memory.data(), .blocks = blocks.data(), .block_bytes = tile_bytes, .bf16 = bf16},
                    .position = first,
                    .rows = rows,
