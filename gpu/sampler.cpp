@@ -32,30 +32,21 @@ int32_t order_key(float x) {
   return bits < 0 ? std::numeric_limits<int32_t>::min() - bits : bits;
 }
 
-// The softmax of a row at one temperature: its largest logit, and sums of exp(scaled logit) over parts of the row.
+// The softmax of a row at one temperature, relative to its largest logit, for the cuts.
 struct RowSoftmax {
   float max = 0;
   float temperature = 1;
   double total = 0;
-  std::vector<double> sums;
 
   RowSoftmax(std::span<const float> logits, float temperature_in) : temperature(temperature_in) {
     const auto count = static_cast<int64_t>(logits.size());
     max = kernels().max(logits.data(), count);
-    sums.resize(static_cast<size_t>((count + kPartIds - 1) / kPartIds));
+    std::vector<double> sums(static_cast<size_t>((count + kPartIds - 1) / kPartIds));
     kernels().exp_sums(logits.data(), count, max, temperature, sums.data());
     for (double sum : sums) total += sum;
   }
   float scaled(float logit) const { return (clamp_logit(logit) - max) / temperature; }
-  float logprob(float logit) const {
-    if (clamp_logit(logit) == -kHighest && max > -kHighest) return -kInf;
-    return static_cast<float>(static_cast<double>(scaled(logit)) - exact_log(total));
-  }
 };
-
-float logprob_temperature(const SamplingParams& params) {
-  return params.temperature == 0.0f || params.logprob_mode == LogprobMode::kRaw ? 1.0f : params.temperature;
-}
 
 // Penalises each distinct token once and keeps what the logits were.
 class RepetitionPenalty {
@@ -74,7 +65,6 @@ class RepetitionPenalty {
       if (logit > -kHighest) logit = logit > 0.0f ? logit / penalty : logit * penalty;
     }
   }
-  bool changed() const { return !untouched_.empty(); }
   float untouched(std::span<const float> logits, int32_t token) const {
     for (const auto& [id, logit] : untouched_)
       if (id == token) return logit;
@@ -104,6 +94,7 @@ void for_each_passing(std::span<const float> logits, Passes passes, Visit visit)
   }
 }
 
+// The lowest id with the largest logit.
 int32_t greedy(std::span<const float> logits) {
   const int32_t best = order_key(kernels().max(logits.data(), static_cast<int64_t>(logits.size())));
   int32_t token = -1;
@@ -134,28 +125,6 @@ class CdfWalk {
   double cumulative_ = 0;
   int32_t token_ = -1;
 };
-
-// Without cuts: finds the part of the row by its sums, then walks that part only.
-int32_t draw(std::span<const float> logits, const RowSoftmax& softmax, double uniform) {
-  const double target = uniform * softmax.total;
-  double before = 0;
-  double target_in_part = kInf;
-  size_t part = 0;
-  for (size_t p = 0; p < softmax.sums.size(); ++p) {
-    if (softmax.sums[p] == 0.0) continue;
-    part = p;
-    if (before + softmax.sums[p] > target) {
-      target_in_part = target - before;
-      break;
-    }
-    before += softmax.sums[p];
-  }
-  CdfWalk walk(target_in_part);
-  const size_t begin = part * kPartIds, end = std::min(begin + kPartIds, logits.size());
-  for (size_t i = begin; i < end; ++i)
-    if (walk.passed(static_cast<int32_t>(i), exact_exp(softmax.scaled(logits[i])))) break;
-  return walk.token();
-}
 
 struct Candidate {
   int32_t token;
@@ -263,30 +232,122 @@ int32_t draw(const std::vector<Candidate>& candidates, double uniform) {
   return walk.token();
 }
 
+template <class Float>
+std::span<Float> part_of(std::span<Float> logits, int64_t part) {
+  const auto begin = static_cast<size_t>(part * kPartIds);
+  return logits.subspan(begin, std::min(static_cast<size_t>(kPartIds), logits.size() - begin));
+}
+
+PartedRow parted(std::span<const float> logits, const SamplingParams& params) {
+  PartedRow row(static_cast<int64_t>(logits.size()), params);
+  for (int64_t part = 0; part < row.parts(); ++part) row.add(part, part_of(logits, part));
+  return row;
+}
+
 }  // namespace
+
+bool PartedRow::suffices(const SamplingParams& params) {
+  const bool has_cuts = params.top_k != 0 || params.top_p != 1.0f || params.min_p != 0.0f;
+  return params.repetition_penalty == 1.0f && (params.temperature == 0.0f || !has_cuts);
+}
+
+PartedRow::PartedRow(int64_t vocab, const SamplingParams& params)
+    : temperature_(params.temperature),
+      logprob_temperature_(
+          params.temperature == 0.0f || params.logprob_mode == LogprobMode::kRaw ? 1.0f : params.temperature) {
+  SEER_CHECK(vocab > 0, vocab);
+  const auto parts = static_cast<size_t>((vocab + kPartIds - 1) / kPartIds);
+  maxima_.resize(parts);
+  if (temperature_ != 0.0f) sums_.resize(parts);
+  if (temperature_ != logprob_temperature_) logprob_sums_.resize(parts);
+}
+
+void PartedRow::add(int64_t part, std::span<const float> logits) {
+  const auto p = static_cast<size_t>(part);
+  const auto count = static_cast<int64_t>(logits.size());
+  maxima_[p] = kernels().max(logits.data(), count);
+  if (!sums_.empty()) kernels().exp_sums(logits.data(), count, maxima_[p], temperature_, &sums_[p]);
+  if (!logprob_sums_.empty())
+    kernels().exp_sums(logits.data(), count, maxima_[p], logprob_temperature_, &logprob_sums_[p]);
+}
+
+float PartedRow::largest() const { return *std::max_element(maxima_.begin(), maxima_.end()); }
+
+PartedRow::Choice PartedRow::choose(uint64_t seed, int64_t position) const {
+  const float max = largest();
+  if (temperature_ == 0.0f) {
+    const auto is_largest = [&](float m) { return order_key(m) == order_key(max); };
+    return {.part = std::find_if(maxima_.begin(), maxima_.end(), is_largest) - maxima_.begin()};
+  }
+  // What a part weighs beside the one with the largest logit.
+  const auto factor = [&](size_t p) { return static_cast<double>(exact_exp((maxima_[p] - max) / temperature_)); };
+  double total = 0;
+  for (size_t p = 0; p < maxima_.size(); ++p) total += sums_[p] * factor(p);
+  const double target = philox_uniform(seed, position) * total;
+  // Rounding may leave the target just above the whole mass: then it is the last token of the last part with any.
+  Choice choice{.target = kInf};
+  double before = 0;
+  for (size_t p = 0; p < maxima_.size(); ++p) {
+    const double mass = sums_[p] * factor(p);
+    if (mass == 0.0) continue;
+    choice.part = static_cast<int64_t>(p);
+    if (before + mass > target) {
+      choice.target = (target - before) / factor(p);
+      break;
+    }
+    before += mass;
+  }
+  return choice;
+}
+
+RowSample PartedRow::pick(const Choice& choice, std::span<const float> part_logits) const {
+  const auto first = static_cast<int32_t>(choice.part * kPartIds);
+  int32_t id = 0;  // within the part
+  if (temperature_ == 0.0f) {
+    id = greedy(part_logits);
+  } else {
+    const float max = maxima_[static_cast<size_t>(choice.part)];
+    CdfWalk walk(choice.target);
+    for (size_t i = 0; i < part_logits.size(); ++i)
+      if (walk.passed(static_cast<int32_t>(i), exact_exp((clamp_logit(part_logits[i]) - max) / temperature_))) break;
+    id = walk.token();
+  }
+  return {first + id, logprob(part_logits[static_cast<size_t>(id)])};
+}
+
+float PartedRow::logprob(float logit) const {
+  const float max = largest();
+  if (clamp_logit(logit) == -kHighest && max > -kHighest) return -kInf;
+  const std::vector<double>& sums = logprob_sums_.empty() ? sums_ : logprob_sums_;
+  double total = 0;
+  for (size_t p = 0; p < maxima_.size(); ++p)
+    total += sums[p] * static_cast<double>(exact_exp((maxima_[p] - max) / logprob_temperature_));
+  const float scaled = (clamp_logit(logit) - max) / logprob_temperature_;
+  return static_cast<float>(static_cast<double>(scaled) - exact_log(total));
+}
 
 RowSample sample_row(std::span<float> logits, const SamplingParams& params, uint64_t seed, int64_t position,
                      const std::vector<int32_t>& penalty_tokens) {
-  SEER_CHECK(!logits.empty());
-  RowSoftmax softmax(logits, logprob_temperature(params));  // of the untouched logits
-  const RowSoftmax untouched = softmax;
-  const RepetitionPenalty penalty(logits, params.repetition_penalty, penalty_tokens);
-  if (params.temperature == 0.0f) {
-    const int32_t token = greedy(logits);
-    return {token, untouched.logprob(penalty.untouched(logits, token))};
+  const PartedRow untouched = parted(logits, params);
+  if (PartedRow::suffices(params)) {
+    const PartedRow::Choice choice = untouched.choose(seed, position);
+    return untouched.pick(choice, part_of<const float>(logits, choice.part));
   }
-  if (penalty.changed() || softmax.temperature != params.temperature) softmax = RowSoftmax(logits, params.temperature);
-
-  const double uniform = philox_uniform(seed, position);
-  const bool whole_row = params.top_k == 0 && params.top_p == 1.0f && params.min_p == 0.0f;
-  const int32_t token = whole_row ? draw(logits, softmax, uniform) : draw(cut(logits, params, softmax), uniform);
+  const RepetitionPenalty penalty(logits, params.repetition_penalty, penalty_tokens);
+  int32_t token = 0;
+  if (params.temperature == 0.0f) {
+    token = greedy(logits);
+  } else {
+    const RowSoftmax softmax(logits, params.temperature);
+    token = draw(cut(logits, params, softmax), philox_uniform(seed, position));
+  }
   return {token, untouched.logprob(penalty.untouched(logits, token))};
 }
 
 float token_logprob(std::span<const float> logits, int32_t token, const SamplingParams& params) {
   SEER_CHECK(token >= 0, token);
   SEER_CHECK(static_cast<size_t>(token) < logits.size(), token, logits.size());
-  return RowSoftmax(logits, logprob_temperature(params)).logprob(logits[token]);
+  return parted(logits, params).logprob(logits[token]);
 }
 
 Status validate(const SamplingParams& params) {

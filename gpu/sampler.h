@@ -16,6 +16,9 @@
 //
 // Logits that are no numbers have a defined meaning: NaN counts as -inf, which has no probability; +inf counts as the
 // largest float. A row without any other logit than -inf counts as a row of equal ones. Denormals count as zero.
+//
+// All sums over a row are taken part by part (kPartIds ids each, row_softmax.h), each relative to its own largest
+// logit, and then added in order: so that the logits of a row need never be in one place (PartedRow).
 #pragma once
 #include <cstdint>
 #include <span>
@@ -29,6 +32,38 @@ namespace seer {
 struct RowSample {
   int32_t token = 0;
   float logprob = 0;
+};
+
+/// A row whose logits come in parts of kPartIds ids, in any order and from any threads: enough to sample without cuts
+/// and penalty, and for the log-probability of any token. Gives the bits of sample_row() and token_logprob().
+class PartedRow {
+ public:
+  /// What is needed of the logits beyond one pass over the parts: cuts and penalties need them all.
+  static bool suffices(const SamplingParams& params);
+  /// REQUIRES: validate(params) is ok.
+  PartedRow(int64_t vocab, const SamplingParams& params);
+
+  int64_t parts() const { return static_cast<int64_t>(maxima_.size()); }
+  /// REQUIRES: each part once, before what follows; all ids of the part.
+  void add(int64_t part, std::span<const float> logits);
+
+  /// Where the sampled token is: its part's logits are wanted once more, by pick().
+  struct Choice {
+    int64_t part = 0;
+    double target = 0;  // cumulative weight within the part that the token passes
+  };
+  Choice choose(uint64_t seed, int64_t position) const;
+  RowSample pick(const Choice& choice, std::span<const float> part_logits) const;
+  /// Log-probability of a token with this logit.
+  float logprob(float logit) const;
+
+ private:
+  float largest() const;
+
+  float temperature_, logprob_temperature_;
+  std::vector<float> maxima_;         // of each part
+  std::vector<double> sums_;          // of exp((logit - maximum of the part) / temperature_); empty where greedy
+  std::vector<double> logprob_sums_;  // likewise at logprob_temperature_; empty where that is the same
 };
 
 /// Samples the token at `position` of the sequence with this seed. A repetition penalty is applied

@@ -5,7 +5,6 @@
 #include <ranges>
 
 #include "gpu/accept_draft.h"
-#include "gpu/sampler.h"
 #include "protocols/check.h"
 
 namespace seer {
@@ -14,6 +13,11 @@ namespace {
 constexpr int32_t kRowGrainFloats = 16 * 1024;   // less than this is not worth waking a thread for
 constexpr int32_t kScoreFloatsMax = 256 * 1024;  // of one attention piece: 1 MiB, half of a usual L2
 constexpr int32_t kAttentionRowsMax = 16;
+
+// Where the token of a sampled row goes among the sequence's samples.
+int32_t sampled_index(const SequenceStep& s, int32_t row) {
+  return row - (static_cast<int32_t>(s.tokens.size()) - s.sample_rows);
+}
 
 int32_t row_grain(int64_t width) { return static_cast<int32_t>(std::max<int64_t>(1, kRowGrainFloats / width)); }
 
@@ -34,7 +38,7 @@ CpuForward::CpuForward(const Model& model, const CpuKernels& kernels, KvCache& c
       projected_(model.config.hidden_size),
       gate_up_(model.layers[0].gate_up.rows()),
       activated_(model.config.intermediate_size),
-      logits_(model.config.vocab_size),
+      head_sampler_(model.head, linear_, pool),
       attention_scratch_(pool.threads()),
       tails_(pool.threads()) {}
 
@@ -271,50 +275,45 @@ void CpuForward::fill_tails(const AttentionPiece& piece, int32_t layer_index, in
 }
 
 void CpuForward::sample(const std::vector<Span>& spans, std::vector<std::vector<SampledToken>>& sampled) {
-  std::vector<std::pair<int32_t, int32_t>> picks;  // span, row within it
-  for (size_t i = 0; i < spans.size(); ++i) {
-    const Span& span = spans[i];
+  std::vector<std::pair<const Span*, int32_t>> picks;  // and the row within it
+  for (const Span& span : spans) {
     const int32_t first_sampled = static_cast<int32_t>(span.sequence->tokens.size()) - span.sequence->sample_rows;
     for (int32_t r = std::max(0, first_sampled - span.first_in_sequence); r < span.rows; ++r)
-      picks.emplace_back(static_cast<int32_t>(i), r);
+      picks.emplace_back(&span, r);
   }
-  for (size_t i = 0; i < picks.size(); i += kLogitRows)
-    sample_rows(spans, std::span(picks).subspan(i, std::min<size_t>(kLogitRows, picks.size() - i)), sampled);
+  for (size_t i = 0; i < picks.size(); i += HeadSampler::kRowsMax)
+    sample_rows(std::span(picks).subspan(i, std::min<size_t>(HeadSampler::kRowsMax, picks.size() - i)), sampled);
 }
 
-void CpuForward::sample_rows(const std::vector<Span>& spans, std::span<const std::pair<int32_t, int32_t>> picks,
+void CpuForward::sample_rows(std::span<const std::pair<const Span*, int32_t>> picks,
                              std::vector<std::vector<SampledToken>>& sampled) {
   const ModelConfig& c = model_.config;
   const auto rows = static_cast<int32_t>(picks.size());
-  logits_.reserve_rows(rows);
   pool_.run_ranges(rows, row_grain(c.hidden_size), [&](int32_t begin, int32_t end, int32_t) {
     for (int32_t i = begin; i < end; ++i)
-      kernels_.rms_norm(hidden_.row(spans[picks[i].first].first_in_slab + picks[i].second), model_.final_norm.data(),
+      kernels_.rms_norm(hidden_.row(picks[i].first->first_in_slab + picks[i].second), model_.final_norm.data(),
                         c.hidden_size, c.rms_norm_eps, round_, normed_.row(i));
   });
-  linear_.multiply(model_.head, normed_, rows, logits_);
-  pool_.run_ranges(rows, 1, [&](int32_t begin, int32_t end, int32_t) {
-    for (int32_t i = begin; i < end; ++i) {
-      const Span& span = spans[picks[i].first];
-      const SequenceStep& s = *span.sequence;
-      const int32_t row = span.first_in_sequence + picks[i].second;  // within the sequence's tokens
-      const int32_t out = row - (static_cast<int32_t>(s.tokens.size()) - s.sample_rows);
-      const std::span<float> logits(logits_.row(i), static_cast<size_t>(c.vocab_size));
-      SampledToken& result = sampled[span.sequence_index][out];
-      if (!s.targets.empty()) {
-        result = {s.targets[out], token_logprob(logits, s.targets[out], *s.sampling)};
-        continue;
-      }
-      std::vector<int32_t> seen;
-      if (s.sampling->repetition_penalty != 1.0f) {
-        seen = s.history;
-        for (int32_t r = row; r >= 0; r = s.parents.empty() ? r - 1 : s.parents[r]) seen.push_back(s.tokens[r]);
-      }
-      const int64_t position = span.position(picks[i].second) + 1;  // of the sampled token
-      const RowSample drawn = sample_row(logits, *s.sampling, s.seed, position, seen);
-      result = {drawn.token, drawn.logprob};
+  std::vector<HeadRow> head_rows;
+  for (const auto& [span, r] : picks) {
+    const SequenceStep& s = *span->sequence;
+    const int32_t row = span->first_in_sequence + r, out = sampled_index(s, row);
+    HeadRow head_row{.sampling = s.sampling.get(), .seed = s.seed, .position = span->position(r) + 1};
+    if (!s.targets.empty()) {
+      head_row.target = s.targets[out];
+    } else if (s.sampling->repetition_penalty != 1.0f) {
+      head_row.penalty_tokens = s.history;
+      for (int32_t p = row; p >= 0; p = s.parents.empty() ? p - 1 : s.parents[p])
+        head_row.penalty_tokens.push_back(s.tokens[p]);
     }
-  });
+    head_rows.push_back(std::move(head_row));
+  }
+  std::vector<SampledToken> tokens(picks.size());
+  head_sampler_.run(normed_, head_rows, tokens);
+  for (size_t i = 0; i < picks.size(); ++i) {
+    const auto& [span, r] = picks[i];
+    sampled[span->sequence_index][sampled_index(*span->sequence, span->first_in_sequence + r)] = tokens[i];
+  }
 }
 
 }  // namespace seer

@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "gpu/cpu/head_sampler.h"
 #include "gpu/cpu/kernels.h"
 #include "gpu/cpu/kv_cache.h"
 #include "gpu/cpu/linear.h"
@@ -31,7 +32,6 @@ class CpuForward {
   // Rows are computed in slabs, so that memory for activations is bounded. Rows of one sequence come in order, so a
   // slab finds the KV of the earlier ones.
   static constexpr int32_t kSlabRows = 256;
-  static constexpr int32_t kLogitRows = 64;
 
   // Consecutive rows of one sequence within a slab.
   struct Span {
@@ -64,7 +64,7 @@ class CpuForward {
   void fill_tails(const AttentionPiece& piece, int32_t layer, int32_t head, int64_t tail_tiles, std::byte* tails);
   void keep_accepted(const SequenceStep& sequence, std::span<const SampledToken> sampled);
   void sample(const std::vector<Span>& spans, std::vector<std::vector<SampledToken>>& sampled);
-  void sample_rows(const std::vector<Span>& spans, std::span<const std::pair<int32_t, int32_t>> picks,
+  void sample_rows(std::span<const std::pair<const Span*, int32_t>> picks,
                    std::vector<std::vector<SampledToken>>& sampled);
 
   const Model& model_;
@@ -75,7 +75,8 @@ class CpuForward {
   RopeTable rope_;
   const bool round_;  // inputs of a GEMM with bf16 weights are rounded to bf16
 
-  Activations hidden_, normed_, qkv_, attended_, projected_, gate_up_, activated_, logits_;
+  Activations hidden_, normed_, qkv_, attended_, projected_, gate_up_, activated_;
+  HeadSampler head_sampler_;
   std::vector<AttentionPiece> pieces_;
   std::vector<AlignedArray<float>> attention_scratch_;  // one per thread
   std::vector<AlignedArray<std::byte>> tails_;          // of tree rows, one per thread

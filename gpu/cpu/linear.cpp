@@ -15,16 +15,24 @@ void Linear::multiply(const PackedMatrix& weights, Activations& in, int32_t rows
   // Enough outputs per task that handing it out costs little: 64 K multiplications at least.
   const int64_t panel_work = int64_t{kPanelRows} * weights.columns_padded() * rows;
   const auto grain = static_cast<int32_t>(std::max<int64_t>(1, 65536 / panel_work));
+  prepare(weights, in, rows);
   pool_.run_ranges(panel_end - panel_begin, grain, [&](int32_t begin, int32_t end, int32_t) {
     begin += panel_begin;
     end += panel_begin;
-    if (weights.bf16())
-      kernels_.gemm_bf16(in.row(0), in.stride, rows, weights.columns_padded(), weights.bf16_data(), begin, end,
-                         out.row(0), out.stride);
-    else
-      kernels_.gemm_f32(in.row(0), in.stride, rows, weights.columns_padded(), weights.f32_data(), begin, end,
-                        out.row(0), out.stride);
+    multiply_here(weights, in, 0, rows, begin, end, out.row(0) + int64_t{begin} * kPanelRows, out.stride);
   });
+}
+
+void Linear::prepare(const PackedMatrix&, Activations&, int32_t) {}
+
+void Linear::multiply_here(const PackedMatrix& weights, Activations& in, int32_t row, int32_t rows, int32_t panel_begin,
+                           int32_t panel_end, float* out, int64_t out_stride) const {
+  const int32_t columns = weights.columns_padded(), panels = panel_end - panel_begin;
+  const int64_t first = int64_t{panel_begin} * kPanelRows * columns;
+  if (weights.bf16())
+    kernels_.gemm_bf16(in.row(row), in.stride, rows, columns, weights.bf16_data() + first, 0, panels, out, out_stride);
+  else
+    kernels_.gemm_f32(in.row(row), in.stride, rows, columns, weights.f32_data() + first, 0, panels, out, out_stride);
 }
 
 }  // namespace seer

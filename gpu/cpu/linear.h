@@ -30,6 +30,13 @@ class Linear {
   void multiply(const PackedMatrix& weights, Activations& in, int32_t rows, Activations& out, int32_t panel_begin = 0,
                 int32_t panel_end = -1);
 
+  /// multiply() in pieces, for callers that spread the work themselves: prepare() once, then multiply_here() for any of
+  /// the rows [row, row + rows) and panels, on any thread at the same time. out[m * out_stride] is the first output of
+  /// panel_begin.
+  void prepare(const PackedMatrix& weights, Activations& in, int32_t rows);
+  void multiply_here(const PackedMatrix& weights, Activations& in, int32_t row, int32_t rows, int32_t panel_begin,
+                     int32_t panel_end, float* out, int64_t out_stride) const;
+
  private:
   const CpuKernels& kernels_;
   ThreadPool& pool_;

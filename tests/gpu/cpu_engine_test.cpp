@@ -295,6 +295,50 @@ TEST_CASE("cpu engine: decoding with draft trees gives the tokens and the KV of 
   }
 }
 
+TEST_CASE("cpu engine: a large vocabulary is sampled part by part, with the same bits under every rule and batch") {
+  const auto model = tiny("qwen3", "BF16", {{"vocab_size", 9001}});  // 9 parts, the last one of 809 ids
+  SamplingParams raw = kRandom, top_p = kRandom, penalty = kRandom, cool = kRandom;
+  raw.logprob_mode = LogprobMode::kRaw;
+  raw.temperature = 1.4f;
+  cool.temperature = 0.6f;
+  top_p.top_p = 0.9f;
+  penalty.repetition_penalty = 1.3f;
+  const std::vector<SamplingParams> rules{kRandom, greedy_sampling(), raw, top_p, penalty, cool};
+  constexpr int kCount = 6;
+  std::vector<TestSequence> prompts;
+  std::vector<Reference> want;
+  for (size_t i = 0; i < rules.size(); ++i) {
+    prompts.push_back(sequence_of(random_tokens(5, 9001, i), 40 + i, rules[i]));
+    want.push_back(reference(model, KvType::kBf16, prompts[i], kCount));
+  }
+  for (CpuIsa isa : isas()) {
+    for (const int threads : {1, 3}) {
+      CAPTURE(static_cast<int>(isa));
+      CAPTURE(threads);
+      EngineRunner runner = make_runner(model, {.threads = threads, .isa = isa});
+      std::vector<TestSequence> live = prompts;
+      for (int n = 0; n < kCount; ++n) {
+        std::vector<SequenceStep> steps;
+        for (TestSequence& s : live)
+          steps.push_back(runner.plan(s, static_cast<int64_t>(s.tokens.size()) - s.computed, 1));
+        const StepResult result = runner.step(std::move(steps));
+        for (size_t i = 0; i < live.size(); ++i) {
+          CHECK(result.sampled[i][0] == want[i].sampled[n]);
+          live[i].tokens.push_back(result.sampled[i][0].token);
+        }
+      }
+      for (size_t i = 0; i < live.size(); ++i) {  // scored, the same log-probabilities
+        TestSequence scored = live[i];
+        scored.computed = 0;
+        scored.tokens.pop_back();
+        SequenceStep step = runner.plan(scored, static_cast<int64_t>(scored.tokens.size()), kCount);
+        for (const SampledToken& t : want[i].sampled) step.targets.push_back(t.token);
+        CHECK(runner.step({step}).sampled[0] == want[i].sampled);
+      }
+    }
+  }
+}
+
 TEST_CASE("cpu engine: prompt blocks may be shared, copied out, and continued on another engine") {
   const auto model = tiny("qwen3", "BF16");
   const std::vector<int32_t> prompt = random_tokens(64, 96, 21);

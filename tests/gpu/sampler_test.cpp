@@ -3,12 +3,14 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
 #include <numeric>
 #include <random>
 #include <set>
+#include <span>
 
 #include "gpu/cpu/denormals.h"
 #include "gpu/cpu/exact_math.h"
@@ -268,4 +270,51 @@ TEST_CASE("sampler: bad parameters are refused with the field, its value and wha
   SamplingParams params;
   params.logprob_mode = static_cast<LogprobMode>(7);
   CHECK(refusal(params) == "sampling: logprob_mode is 7, expected 0 (processed) or 1 (raw)");
+}
+
+TEST_CASE("sampler: a row that comes in parts, in any order, gives the same bits") {
+  const FlushDenormals flush;
+  std::mt19937_64 rng(5);
+  for (int trial = 0; trial < 60; ++trial) {
+    CAPTURE(trial);
+    std::vector<float> row = random_row(rng, 1 + rng() % 5000, trial % 3 == 0 ? 20.0f : 2.0f);
+    for (float& x : row)
+      if (trial % 4 == 3 && rng() % 16 == 0) x = std::array{kInf, -kInf, kNan, 0.0f, -0.0f, 1e-40f}[rng() % 6];
+    SamplingParams params;
+    params.temperature = std::array{1.0f, 0.0f, 0.7f, 2.5f}[rng() % 4];
+    if (trial % 5 == 0) params.logprob_mode = LogprobMode::kRaw;
+    REQUIRE(PartedRow::suffices(params));
+    PartedRow parted(std::ssize(row), params);
+    const auto part_of = [&](int64_t part) {
+      const auto begin = static_cast<size_t>(part) * 1024;
+      return std::span<const float>(row).subspan(begin, std::min<size_t>(1024, row.size() - begin));
+    };
+    std::vector<int64_t> order(static_cast<size_t>(parted.parts()));
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), rng);
+    for (const int64_t part : order) parted.add(part, part_of(part));
+    for (int64_t position = 0; position < 50; ++position) {
+      const PartedRow::Choice choice = parted.choose(9, position);
+      const RowSample got = parted.pick(choice, part_of(choice.part)), want = sample(row, params, 9, position);
+      REQUIRE(got.token == want.token);
+      REQUIRE(std::bit_cast<uint32_t>(got.logprob) == std::bit_cast<uint32_t>(want.logprob));
+    }
+    const auto token = static_cast<int32_t>(rng() % row.size());
+    CHECK(parted.logprob(row[static_cast<size_t>(token)]) == token_logprob(row, token, params));
+  }
+}
+
+TEST_CASE("sampler: the largest logit and the draw are found across parts") {
+  std::vector<float> row(3000, -5.0f);
+  row[2500] = row[1100] = 3.0f;
+  SamplingParams greedy;
+  greedy.temperature = 0.0f;
+  CHECK(sample(row, greedy).token == 1100);
+  const std::set<int32_t> seen = tokens_seen(row, {}, 400);
+  CHECK(seen.contains(1100));
+  CHECK(seen.contains(2500));
+  row.assign(3000, -kInf);
+  row[2999] = -200.0f;
+  CHECK(sample(row, {}).token == 2999);
+  CHECK(sample(row, {}).logprob == 0.0f);
 }

@@ -1,0 +1,92 @@
+#include "gpu/cpu/head_sampler.h"
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+
+#include "gpu/cpu/row_softmax.h"
+#include "gpu/sampler.h"
+#include "protocols/check.h"
+
+namespace seer {
+namespace {
+
+constexpr int32_t kPartPanels = kPartIds / kPanelRows;
+constexpr int32_t kSmallParts = 8;  // up to so many, keeping all logits costs less than computing a part of them again
+
+// What is known of one row while its parts are computed.
+struct RowState {
+  std::optional<PartedRow> parted;  // none: all logits are kept
+  int32_t whole = -1;               // then, their row
+  float target_logit = 0;
+};
+
+}  // namespace
+
+HeadSampler::HeadSampler(const PackedMatrix& head, Linear& linear, ThreadPool& pool)
+    : head_(head), linear_(linear), pool_(pool), part_logits_(pool.threads()), whole_logits_(head.rows()) {
+  for (AlignedArray<float>& logits : part_logits_) logits = AlignedArray<float>(kRowsMax * kPartIds);
+}
+
+void HeadSampler::run(Activations& normed, std::span<const HeadRow> rows, std::span<SampledToken> tokens) {
+  const auto count = static_cast<int32_t>(rows.size());
+  SEER_CHECK(count <= kRowsMax && tokens.size() == rows.size(), count, tokens.size());
+  const int32_t vocab = head_.rows(), parts = (vocab + kPartIds - 1) / kPartIds;
+  std::vector<RowState> states(rows.size());
+  int32_t whole = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (parts > kSmallParts && (rows[i].target >= 0 || PartedRow::suffices(*rows[i].sampling)))
+      states[i].parted.emplace(vocab, *rows[i].sampling);
+    else
+      states[i].whole = whole++;
+  }
+  whole_logits_.reserve_rows(whole);
+
+  const auto ids_of = [&](int32_t part) { return std::min<int32_t>(kPartIds, vocab - part * kPartIds); };
+  const auto panels_end = [&](int32_t part) { return std::min(head_.panels(), (part + 1) * kPartPanels); };
+  linear_.prepare(head_, normed, count);
+  // A small vocabulary has fewer parts than there are threads: then the rows are split too.
+  const int32_t wanted_tasks = pool_.threads() == 1 ? 1 : 4 * pool_.threads();
+  const int32_t row_ranges = std::clamp((wanted_tasks + parts - 1) / parts, 1, count);
+  pool_.run(parts * row_ranges, [&](int32_t task, int32_t thread) {
+    const int32_t part = task / row_ranges, range = task % row_ranges, ids = ids_of(part);
+    const int32_t begin = count * range / row_ranges, end = count * (range + 1) / row_ranges;
+    float* logits = part_logits_[thread].data();
+    linear_.multiply_here(head_, normed, begin, end - begin, part * kPartPanels, panels_end(part), logits, kPartIds);
+    for (int32_t i = begin; i < end; ++i, logits += kPartIds) {
+      RowState& state = states[i];
+      const int32_t target = rows[i].target - part * kPartIds;  // within the part
+      if (target >= 0 && target < ids) state.target_logit = logits[target];
+      if (state.parted)
+        state.parted->add(part, {logits, static_cast<size_t>(ids)});
+      else
+        std::memcpy(whole_logits_.row(state.whole) + part * kPartIds, logits, static_cast<size_t>(ids) * sizeof(float));
+    }
+  });
+
+  pool_.run(count, [&](int32_t i, int32_t thread) {
+    const HeadRow& row = rows[i];
+    const RowState& state = states[i];
+    if (state.parted && row.target >= 0) {
+      tokens[i] = {row.target, state.parted->logprob(state.target_logit)};
+      return;
+    }
+    RowSample drawn;
+    if (state.parted) {
+      const PartedRow::Choice choice = state.parted->choose(row.seed, row.position);
+      const auto part = static_cast<int32_t>(choice.part);
+      float* logits = part_logits_[thread].data();
+      linear_.multiply_here(head_, normed, i, 1, part * kPartPanels, panels_end(part), logits, kPartIds);
+      drawn = state.parted->pick(choice, {logits, static_cast<size_t>(ids_of(part))});
+    } else {
+      const std::span<float> logits(whole_logits_.row(state.whole), static_cast<size_t>(vocab));
+      if (row.target >= 0)
+        drawn = {row.target, token_logprob(logits, row.target, *row.sampling)};
+      else
+        drawn = sample_row(logits, *row.sampling, row.seed, row.position, row.penalty_tokens);
+    }
+    tokens[i] = {drawn.token, drawn.logprob};
+  });
+}
+
+}  // namespace seer

@@ -1,0 +1,40 @@
+// HeadSampler: the end of a step: from the normed rows that are sampled or scored to their tokens. The head is computed
+// part by part (kPartIds ids), and the logits of a part are used while they lie in the core's cache: rows that need
+// only a sample or a log-probability never have all their logits in memory. Owned by CpuForward.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "gpu/cpu/linear.h"
+#include "gpu/engine.h"
+
+namespace seer {
+
+struct HeadRow {
+  const SamplingParams* sampling = nullptr;
+  uint64_t seed = 0;
+  int64_t position = 0;                 // of the sampled token
+  int32_t target = -1;                  // >= 0: this token is scored, nothing is sampled
+  std::vector<int32_t> penalty_tokens;  // see sampler.h
+};
+
+class HeadSampler {
+ public:
+  /// All are borrowed and outlive this.
+  HeadSampler(const PackedMatrix& head, Linear& linear, ThreadPool& pool);
+
+  static constexpr int32_t kRowsMax = 64;
+
+  /// tokens[i] is what row i of `normed` gives. REQUIRES: at most kRowsMax rows; tokens.size() == rows.size().
+  void run(Activations& normed, std::span<const HeadRow> rows, std::span<SampledToken> tokens);
+
+ private:
+  const PackedMatrix& head_;
+  Linear& linear_;
+  ThreadPool& pool_;
+  std::vector<AlignedArray<float>> part_logits_;  // [kRowsMax, kPartIds] of one part, one per thread
+  Activations whole_logits_;                      // of the rows that need them all
+};
+
+}  // namespace seer
