@@ -26,71 +26,111 @@ SEER_INLINE int64_t tile_ahead(int64_t tile, int64_t tile_end) {
   return tile + kPrefetchTiles < tile_end ? tile + kPrefetchTiles : tile_end - 1;
 }
 
-// Scores of kRows queries against the 16 positions of a tile; `next` is the tile to prefetch.
-template <int kRows, bool kBf16>
-SEER_INLINE void score_tile(const float* query, int32_t padded, const std::byte* keys, const std::byte* next,
-                            float* scores, int64_t score_stride) {
-  F sums[kRows];
-  for (int m = 0; m < kRows; ++m) sums[m] = Lanes::set1(0.0f);
+// kRows queries against kTiles tiles at once: a broadcast of a query or a weight then serves all of them, and there are
+// enough independent sums to hide the latency of an FMA.
+template <int kRows>
+constexpr int kTilesTogether = 2 * kRows <= Lanes::kAttentionRows ? 2 : 1;
+
+// Scores of kRows queries against the 16 positions of each tile; `next` are the tiles to prefetch. Score m of tile t
+// goes to scores + m * score_stride + t * 16.
+template <int kRows, int kTiles, bool kBf16>
+SEER_INLINE void score_tile(const float* query, int32_t padded, const std::byte* const (&keys)[kTiles],
+                            const std::byte* const (&next)[kTiles], float* scores, int64_t score_stride) {
+  F sums[kRows][kTiles];
+  for (int m = 0; m < kRows; ++m)
+    for (int t = 0; t < kTiles; ++t) sums[m][t] = Lanes::set1(0.0f);
   if constexpr (kBf16) {
-    const auto* k = reinterpret_cast<const uint16_t*>(keys);
     for (int32_t d = 0; d < padded; d += 32) {
-      F even[kRows], odd[kRows];
-      for (int m = 0; m < kRows; ++m) even[m] = odd[m] = Lanes::set1(0.0f);
+      F even[kRows][kTiles], odd[kRows][kTiles];
+      for (int m = 0; m < kRows; ++m)
+        for (int t = 0; t < kTiles; ++t) even[m][t] = odd[m][t] = Lanes::set1(0.0f);
       const int32_t end = d + 32 < padded ? d + 32 : padded;
-      for (int32_t i = d; i < end; i += 2, k += 32) {
-        prefetch(next + i * 32);
-        F k_even, k_odd;
-        Lanes::load_pairs(k, k_even, k_odd);
+      for (int32_t i = d; i < end; i += 2) {
+        F k_even[kTiles], k_odd[kTiles];
+        for (int t = 0; t < kTiles; ++t) {
+          prefetch(next[t] + i * 32);
+          Lanes::load_pairs(reinterpret_cast<const uint16_t*>(keys[t]) + i * 16, k_even[t], k_odd[t]);
+        }
         for (int m = 0; m < kRows; ++m) {
-          even[m] = Lanes::fma(Lanes::set1(query[m * padded + i]), k_even, even[m]);
-          odd[m] = Lanes::fma(Lanes::set1(query[m * padded + i + 1]), k_odd, odd[m]);
+          const F q_even = Lanes::set1(query[m * padded + i]), q_odd = Lanes::set1(query[m * padded + i + 1]);
+          for (int t = 0; t < kTiles; ++t) {
+            even[m][t] = Lanes::fma(q_even, k_even[t], even[m][t]);
+            odd[m][t] = Lanes::fma(q_odd, k_odd[t], odd[m][t]);
+          }
         }
       }
-      for (int m = 0; m < kRows; ++m) sums[m] = Lanes::add(sums[m], Lanes::add(even[m], odd[m]));
+      for (int m = 0; m < kRows; ++m)
+        for (int t = 0; t < kTiles; ++t) sums[m][t] = Lanes::add(sums[m][t], Lanes::add(even[m][t], odd[m][t]));
     }
   } else {
-    const auto* k = reinterpret_cast<const float*>(keys);
-    for (int32_t i = 0; i < padded; ++i, k += 16) {
-      prefetch(next + i * 64);
-      const F key = Lanes::load(k);
-      for (int m = 0; m < kRows; ++m) sums[m] = Lanes::fma(Lanes::set1(query[m * padded + i]), key, sums[m]);
-    }
-  }
-  for (int m = 0; m < kRows; ++m) Lanes::store(scores + m * score_stride, sums[m]);
-}
-
-// Adds the first `count` positions of a tile, weighted, to the sums of kRows queries over 16 dimensions (`chunk`).
-template <int kRows, bool kBf16>
-SEER_INLINE void weigh_tile(const float* weights, int64_t stride, int32_t padded, const std::byte* values,
-                            const std::byte* next, int32_t chunk, int count, F (&sums)[kRows]) {
-  if constexpr (kBf16) {
-    const auto* v = reinterpret_cast<const uint16_t*>(values) + chunk * 256;
-    F even[kRows], odd[kRows];
-    for (int m = 0; m < kRows; ++m) even[m] = odd[m] = Lanes::set1(0.0f);
-    F v_even, v_odd;
-    int i = 0;
-    for (; i + 2 <= count; i += 2, v += 32) {
-      prefetch(next + chunk * 512 + i * 32);
-      Lanes::load_pairs(v, v_even, v_odd);
+    for (int32_t i = 0; i < padded; ++i) {
+      F key[kTiles];
+      for (int t = 0; t < kTiles; ++t) {
+        prefetch(next[t] + i * 64);
+        key[t] = Lanes::load(reinterpret_cast<const float*>(keys[t]) + i * 16);
+      }
       for (int m = 0; m < kRows; ++m) {
-        even[m] = Lanes::fma(Lanes::set1(weights[m * stride + i]), v_even, even[m]);
-        odd[m] = Lanes::fma(Lanes::set1(weights[m * stride + i + 1]), v_odd, odd[m]);
+        const F q = Lanes::set1(query[m * padded + i]);
+        for (int t = 0; t < kTiles; ++t) sums[m][t] = Lanes::fma(q, key[t], sums[m][t]);
       }
     }
-    if (i < count) {
-      Lanes::load_pairs(v, v_even, v_odd);
-      for (int m = 0; m < kRows; ++m) even[m] = Lanes::fma(Lanes::set1(weights[m * stride + i]), v_even, even[m]);
+  }
+  for (int m = 0; m < kRows; ++m)
+    for (int t = 0; t < kTiles; ++t) Lanes::store(scores + m * score_stride + t * 16, sums[m][t]);
+}
+
+// Adds the first `count` positions of a tile, weighted, to the sums of kRows queries over kChunks times 16 dimensions,
+// from `chunk` on. `out` holds the sums, padded floats per query.
+template <int kRows, int kChunks, bool kBf16>
+SEER_INLINE void weigh_tile(const float* weights, int64_t stride, int32_t padded, const std::byte* values,
+                            const std::byte* next, int32_t chunk, int count, float* out) {
+  F sums[kRows][kChunks];
+  for (int m = 0; m < kRows; ++m)
+    for (int c = 0; c < kChunks; ++c) sums[m][c] = Lanes::load(out + m * padded + (chunk + c) * 16);
+  if constexpr (kBf16) {
+    const auto* v = reinterpret_cast<const uint16_t*>(values) + chunk * 256;
+    F even[kRows][kChunks], odd[kRows][kChunks];
+    for (int m = 0; m < kRows; ++m)
+      for (int c = 0; c < kChunks; ++c) even[m][c] = odd[m][c] = Lanes::set1(0.0f);
+    F v_even[kChunks], v_odd[kChunks];
+    int i = 0;
+    for (; i + 2 <= count; i += 2, v += 32) {
+      for (int c = 0; c < kChunks; ++c) {
+        prefetch(next + (chunk + c) * 512 + i * 32);
+        Lanes::load_pairs(v + c * 256, v_even[c], v_odd[c]);
+      }
+      for (int m = 0; m < kRows; ++m) {
+        const F w_even = Lanes::set1(weights[m * stride + i]), w_odd = Lanes::set1(weights[m * stride + i + 1]);
+        for (int c = 0; c < kChunks; ++c) {
+          even[m][c] = Lanes::fma(w_even, v_even[c], even[m][c]);
+          odd[m][c] = Lanes::fma(w_odd, v_odd[c], odd[m][c]);
+        }
+      }
     }
-    for (int m = 0; m < kRows; ++m) sums[m] = Lanes::add(sums[m], Lanes::add(even[m], odd[m]));
+    if (i < count)
+      for (int c = 0; c < kChunks; ++c) {
+        Lanes::load_pairs(v + c * 256, v_even[c], v_odd[c]);
+        for (int m = 0; m < kRows; ++m)
+          even[m][c] = Lanes::fma(Lanes::set1(weights[m * stride + i]), v_even[c], even[m][c]);
+      }
+    for (int m = 0; m < kRows; ++m)
+      for (int c = 0; c < kChunks; ++c) sums[m][c] = Lanes::add(sums[m][c], Lanes::add(even[m][c], odd[m][c]));
   } else {
     const auto* v = reinterpret_cast<const float*>(values) + chunk * 16;
     for (int i = 0; i < count; ++i, v += padded) {
-      prefetch(next + (i * padded + chunk * 16) * 4);
-      const F value = Lanes::load(v);
-      for (int m = 0; m < kRows; ++m) sums[m] = Lanes::fma(Lanes::set1(weights[m * stride + i]), value, sums[m]);
+      F value[kChunks];
+      for (int c = 0; c < kChunks; ++c) {
+        prefetch(next + (i * padded + (chunk + c) * 16) * 4);
+        value[c] = Lanes::load(v + c * 16);
+      }
+      for (int m = 0; m < kRows; ++m) {
+        const F w = Lanes::set1(weights[m * stride + i]);
+        for (int c = 0; c < kChunks; ++c) sums[m][c] = Lanes::fma(w, value[c], sums[m][c]);
+      }
     }
   }
+  for (int m = 0; m < kRows; ++m)
+    for (int c = 0; c < kChunks; ++c) Lanes::store(out + m * padded + (chunk + c) * 16, sums[m][c]);
 }
 
 // Softmax weights of one query over positions [0, count), in place; the rest of the last tile is left alone.
@@ -118,6 +158,9 @@ float softmax(float* scores, int64_t count, float scale) {
 struct TileSource {
   KvView kv;
   int64_t first = 0;
+  SEER_INLINE const std::byte* tile(int64_t t, int64_t half_bytes) const {
+    return tile_keys(kv, t - first, 2 * half_bytes);
+  }
 };
 
 // Weighted V of kRows queries over the tiles [tile_begin, tile_end), of whose last one `last_count` positions count.
@@ -127,27 +170,35 @@ __attribute__((noinline)) void weigh_tiles(const TileSource& source, const float
                                            int32_t padded, int64_t tile_begin, int64_t tile_end, int last_count,
                                            float* out) {
   const int64_t half_bytes = half_tile_bytes(source.kv, padded);
+  constexpr int kChunks = kTilesTogether<kRows>;
   for (int64_t t = tile_begin; t < tile_end; ++t) {
-    const bool last = t + 1 == tile_end;
-    const std::byte* values = tile_keys(source.kv, t - source.first, 2 * half_bytes) + half_bytes;
-    const std::byte* next = tile_keys(source.kv, tile_ahead(t, tile_end) - source.first, 2 * half_bytes) + half_bytes;
-    for (int32_t chunk = 0; chunk < padded / 16; ++chunk) {
-      F sums[kRows];
-      for (int m = 0; m < kRows; ++m) sums[m] = Lanes::load(out + m * padded + chunk * 16);
-      weigh_tile<kRows, kBf16>(weights + t * 16, stride, padded, values, next, chunk, last ? last_count : 16, sums);
-      for (int m = 0; m < kRows; ++m) Lanes::store(out + m * padded + chunk * 16, sums[m]);
-    }
+    const int count = t + 1 == tile_end ? last_count : 16;
+    const std::byte* values = source.tile(t, half_bytes) + half_bytes;
+    const std::byte* next = source.tile(tile_ahead(t, tile_end), half_bytes) + half_bytes;
+    int32_t chunk = 0;
+    for (; chunk + kChunks <= padded / 16; chunk += kChunks)
+      weigh_tile<kRows, kChunks, kBf16>(weights + t * 16, stride, padded, values, next, chunk, count, out);
+    for (; chunk < padded / 16; ++chunk)
+      weigh_tile<kRows, 1, kBf16>(weights + t * 16, stride, padded, values, next, chunk, count, out);
   }
 }
 
 template <int kRows, bool kBf16>
 __attribute__((noinline)) void score_tiles(const TileSource& source, const float* query, int32_t padded,
                                            int64_t tile_begin, int64_t tile_end, float* scores, int64_t stride) {
-  const int64_t tile_bytes = 2 * half_tile_bytes(source.kv, padded);
-  for (int64_t t = tile_begin; t < tile_end; ++t)
-    score_tile<kRows, kBf16>(query, padded, tile_keys(source.kv, t - source.first, tile_bytes),
-                             tile_keys(source.kv, tile_ahead(t, tile_end) - source.first, tile_bytes), scores + t * 16,
-                             stride);
+  const int64_t half_bytes = half_tile_bytes(source.kv, padded);
+  const auto tile = [&](int64_t t) { return source.tile(t, half_bytes); };
+  const auto next = [&](int64_t t) {  // behind the last keys come the first values
+    if (t + kPrefetchTiles < tile_end) return tile(t + kPrefetchTiles);
+    const int64_t value = tile_begin + t + kPrefetchTiles - tile_end;
+    return tile(value < tile_end ? value : tile_end - 1) + half_bytes;
+  };
+  int64_t t = tile_begin;
+  if constexpr (kTilesTogether<kRows> == 2)
+    for (; t + 2 <= tile_end; t += 2)
+      score_tile<kRows, 2, kBf16>(query, padded, {tile(t), tile(t + 1)}, {next(t), next(t + 1)}, scores + t * 16,
+                                  stride);
+  for (; t < tile_end; ++t) score_tile<kRows, 1, kBf16>(query, padded, {tile(t)}, {next(t)}, scores + t * 16, stride);
 }
 
 // Calls fn.operator()<n>(first) for runs of n <= kAttentionRows queries that cover [0, queries).
