@@ -19,12 +19,25 @@ InstanceActor::InstanceActor(rt::self_ptr<InstanceActor> self_in, InstanceConfig
 
 InstanceActor::handle::behavior_type InstanceActor::make_behavior() {
   return {
-      [this](RunChunk& chunk) { on_run_chunk(std::move(chunk)); },
-      [this](const DropChunks&) { drop_chunks(); },
+      [this](RunChunk& chunk) {
+        split_steps();
+        on_run_chunk(std::move(chunk));
+      },
+      [this](const DropChunks&) {
+        split_steps();
+        drop_chunks();
+      },
       [this](const WorkReady&) { on_work_ready(); },
-      [this](const KvReserved& reserved) { on_reserved(reserved); },
-      [this](const KvOpened& opened) { on_opened(opened); },
+      [this](const KvReserved& reserved) {
+        split_steps();
+        on_reserved(reserved);
+      },
+      [this](const KvOpened& opened) {
+        split_steps();
+        on_opened(opened);
+      },
       [this](const GetReport&) {
+        split_steps();
         const BlockCounts counts = devices.counts();
         report.kv_blocks_used = counts.in_use;
         report.kv_blocks_peak = counts.in_use_peak;
@@ -197,7 +210,10 @@ void InstanceActor::on_import(const CopyResult& result) {
 // ---- steps -----------------------------------------------------------------------------------------------------------
 
 void InstanceActor::on_work_ready() {
-  for (const EngineResult& result : parts.engine->take_results()) {
+  const std::vector<EngineResult> results = parts.engine->take_results();
+  if (std::ranges::none_of(results, [](const EngineResult& r) { return std::holds_alternative<StepResult>(r); }))
+    split_steps();
+  for (const EngineResult& result : results) {
     --engine_open;
     if (const auto* step = std::get_if<StepResult>(&result)) {
       on_step(*step);
@@ -241,6 +257,7 @@ void InstanceActor::start_step() {
     batch.sequences.push_back(rows_of(sequences.at(id), rows));
     in_step.push_back({id, rows.rows});
   }
+  batch.steps = steps_open = info.steps_max > 1 ? steps_at_once() : 1;
   step_open = true;
   submit(std::move(batch));
 }
@@ -291,13 +308,61 @@ bool InstanceActor::plan(StepPlan& plan) {
   return victims.empty() || !plan.sequences.empty();
 }
 
+/// Until enough blocks are full to be offered to the pool.
+int64_t InstanceActor::steps_to_offer(const Sequence& s) const {
+  if (!has_pool(s)) return info.steps_max;
+  if (s.offered_blocks < prompt_blocks(s)) return 1;
+  return (static_cast<int64_t>(s.offered_blocks) + config.offer_blocks) * info.block_tokens - s.kv_tokens;
+}
+
+/// How many steps like the one planned come next as far as can be known here: until tokens are due to be reported, until a
+/// chunk ends other than by a stop token (where the engine ends by itself), and as long as KV blocks suffice. What else
+/// may change the plan comes as a message, and splits them.
+int32_t InstanceActor::steps_at_once() const {
+  if (plan_memory.prefill_rows > 0 || !arrivals.empty()) return 1;
+  if (plan_memory.decode_rows != static_cast<int32_t>(running_ids.size())) return 1;
+  int64_t steps = std::min<int64_t>(info.steps_max, config.report_steps - steps_since_report);
+  for (const PlannedRows& rows : plan_memory.sequences) {
+    const Sequence& s = sequences.at(running_ids[static_cast<size_t>(rows.sequence)]);
+    const auto known = static_cast<int64_t>(s.tokens.size());
+    if (rows.rows > 1 || !s.sampling->stop.empty() || !s.sampling->stop_token_ids.empty()) return 1;
+    steps = std::min({steps, s.spec.max_new_tokens - s.new_tokens(),
+                      s.prompt_tokens + s.sampling->max_tokens - known, info.context_tokens_max - known,
+                      steps_to_offer(s)});
+  }
+  // The first step's blocks are in the tables. Sequences fill theirs at different steps: step by step, what all need.
+  int64_t available = devices.counts().available();
+  for (int64_t step = 1; step < steps; ++step)
+    for (const PlannedRows& rows : plan_memory.sequences)
+      if ((sequences.at(running_ids[static_cast<size_t>(rows.sequence)]).kv_tokens + step) % info.block_tokens == 0 &&
+          --available < 0)
+        return static_cast<int32_t>(step);
+  return static_cast<int32_t>(std::max<int64_t>(1, steps));
+}
+
+/// Before anything else is looked at while several steps are in the engine: those that are over take effect.
+void InstanceActor::split_steps() {
+  if (!step_open || steps_open == 1) return;
+  if (const std::optional<StepResult> done = parts.engine->split_step()) on_steps(*done);
+  for (EngineWork& work : waiting_work)
+    if (auto* batch = std::get_if<StepBatch>(&work)) batch->steps = 1;
+  // The step that runs holds its blocks already.
+  for (const StepMember& member : in_step)
+    if (Sequence* s = find(member.chunk)) take_blocks(*s, s->kv_tokens + 1);
+  steps_open = 1;
+}
+
+void InstanceActor::take_blocks(Sequence& s, int64_t tokens) {
+  const int32_t more = blocks_needed(tokens, static_cast<int32_t>(s.table.size()), info.block_tokens);
+  if (more == 0) return;
+  const Status taken = devices.allocate(more, s.table);
+  SEER_CHECK(taken.ok(), taken.error());
+}
+
 SequenceStep InstanceActor::rows_of(Sequence& s, const PlannedRows& rows) {
   const bool tail_is_partial = s.kv_tokens % info.block_tokens != 0;
   if (tail_is_partial) devices.will_write(s.table[static_cast<size_t>(s.kv_tokens) / info.block_tokens]);
-  if (rows.new_blocks > 0) {
-    const Status taken = devices.allocate(rows.new_blocks, s.table);
-    SEER_CHECK(taken.ok(), taken.error());
-  }
+  take_blocks(s, s.kv_tokens + rows.rows);
   const auto from = s.tokens.begin() + s.kv_tokens;
   SequenceStep step{.start = s.kv_tokens,
                     .tokens = {from, from + rows.rows},
@@ -312,14 +377,34 @@ SequenceStep InstanceActor::rows_of(Sequence& s, const PlannedRows& rows) {
 }
 
 void InstanceActor::on_step(const StepResult& result) {
+  if (steps_open > 1) {
+    on_steps(result);
+    steps_open = 1;
+  } else {
+    take_figures(result, 1);
+    for (size_t i = 0; i < in_step.size(); ++i)
+      if (Sequence* s = find(in_step[i].chunk)) fed(*s, in_step[i].rows, result.sampled[i]);
+  }
   step_open = false;
+  in_step.clear();
+  if (steps_since_report >= config.report_steps) report_tokens();
+}
+
+/// Decode steps that were in the engine together, all or the first of them.
+void InstanceActor::on_steps(const StepResult& result) {
+  const auto steps = std::ssize(result.sampled.at(0));
+  take_figures(result, steps);
+  for (const StepMember& member : in_step)
+    if (Sequence* s = find(member.chunk)) take_blocks(*s, s->kv_tokens + steps);
+  for (size_t i = 0; i < in_step.size(); ++i)
+    if (Sequence* s = find(in_step[i].chunk)) fed(*s, steps, result.sampled[i]);
+}
+
+void InstanceActor::take_figures(const StepResult& result, int64_t steps) {
   report.busy_us += result.step_us;
   report.engine_cpu_us += result.cpu_us;
-  ++report.steps;
-  for (size_t i = 0; i < in_step.size(); ++i)
-    if (Sequence* s = find(in_step[i].chunk)) fed(*s, in_step[i].rows, result.sampled[i]);
-  in_step.clear();
-  if (++steps_since_report >= config.report_steps) report_tokens();
+  report.steps += steps;
+  steps_since_report += static_cast<int32_t>(steps);
 }
 
 /// `rows` more tokens have their KV; what was sampled at the last of them, if anything, continues the sequence.
@@ -331,14 +416,17 @@ void InstanceActor::fed(Sequence& s, int64_t rows, const std::vector<SampledToke
   s.done.reprefill_tokens += again;
   report.prefill_tokens += prefilled;
   s.kv_tokens += rows;
-  name_filled_blocks(s);
+  Finish end;
   for (const SampledToken& token : sampled) {
     s.tokens.push_back(token.token);
     s.unreported.tokens.push_back(token.token);
     s.unreported.logprobs.push_back(token.logprob);
     ++report.output_tokens;
-    if (const Finish end = s.stop.add(token.token); end.reason != FinishReason::kNone) return finish(id, end);
+    end = s.stop.add(token.token);
+    if (end.reason != FinishReason::kNone) break;
   }
+  name_filled_blocks(s);
+  if (end.reason != FinishReason::kNone) return finish(id, end);
   if (s.new_tokens() >= s.spec.max_new_tokens) return park(id, ChunkEnd::kChunkFull);
   offer_filled_blocks(id, s);
 }

@@ -80,6 +80,8 @@ struct InstanceActor {
 
   // -- engine results
   void on_step(const StepResult& result);
+  void on_steps(const StepResult& result);
+  void take_figures(const StepResult& result, int64_t steps);
   void on_export(const CopyResult& result);
   void on_import(const CopyResult& result);
 
@@ -94,6 +96,10 @@ struct InstanceActor {
   void pump();
   void start_step();
   bool plan(StepPlan& plan);
+  int64_t steps_to_offer(const Sequence& s) const;
+  int32_t steps_at_once() const;
+  void split_steps();
+  void take_blocks(Sequence& sequence, int64_t tokens);
   SequenceStep rows_of(Sequence& sequence, const PlannedRows& rows);
   void fed(Sequence& sequence, int64_t rows, const std::vector<SampledToken>& sampled);
   void name_filled_blocks(Sequence& sequence);
@@ -149,6 +155,7 @@ struct InstanceActor {
   std::map<ChunkId, Sequence> sequences;  // in order of arrival
   std::vector<StepMember> in_step;        // members of the step in the engine; empty when there is none
   bool step_open = false;
+  int32_t steps_open = 1;                 // steps of the batch in the engine
   bool blocks_short = false;              // at the last plan: until that is over nobody new takes blocks
   std::deque<EngineWork> waiting_work;    // at most one copy per open reservation or opening, and one step
   size_t engine_open = 0;                 // pieces of work in the engine

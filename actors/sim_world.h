@@ -4,9 +4,12 @@
 // One of the three places that name version-specific CAF API (see protocols/rt.h).
 #pragma once
 #include <caf/scheduler/test_coordinator.hpp>
+#include <algorithm>
 #include <functional>
+#include <limits>
 #include <map>
 #include <random>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -22,7 +25,6 @@ class SimWorld {
         epoch_(sched_.clock().now()),
         rng_(seed),
         shuffle_(seed != 0) {
-    timers_ = spawn<Timers>(this);
   }
 
   /// Kills what spawn() made, then drops virtual timers. Without both, the system would wait for ever: for live actors,
@@ -30,7 +32,6 @@ class SimWorld {
   ~SimWorld() {
     for (auto& a : owned_) caf::anon_send_exit(caf::actor_cast<caf::actor>(a), caf::exit_reason::kill);
     owned_.clear();
-    timers_ = nullptr;
     settle();
     sched_.clock().cancel_all();
     settle();
@@ -44,28 +45,42 @@ class SimWorld {
     return handle;
   }
 
-  /// Runs `work` after a virtual delay: the timer of simulated engines, stores and transports.
-  void after(int64_t delay_us, std::function<void()> work) {
-    pending_.emplace(next_timer_, std::move(work));
-    rt::post(timers_, TimerSet{next_timer_++, delay_us});
+  /// Runs `work` after a virtual delay: the timer of simulated engines, stores and transports. Of equal times, the lowest
+  /// rank comes first, then the first asked for, and then the actors' own.
+  void after_ns(int64_t delay_ns, std::function<void()> work, uint64_t rank = 0) {
+    timers_.emplace(std::tuple{now_ns() + delay_ns, rank, next_timer_++}, std::move(work));
   }
+  /// The time until which all timers of this rank have fired.
+  int64_t fired_ns(uint64_t rank) const { return rank <= rank_now_ ? now_ns() : now_ns() - 1; }
+  void after(int64_t delay_us, std::function<void()> work) { after_ns(1000 * delay_us, std::move(work)); }
 
-  /// Runs until `until_us` (from the start) or until nothing is left to do. Returns the number of messages handled.
-  uint64_t run_until(int64_t until_us) {
+  /// Runs until `until_us` (from the start), until `done` is true between two events, or until nothing is left to do.
+  /// Returns the number of messages handled.
+  uint64_t run_until(int64_t until_us, const std::function<bool()>& done = {}) {
     auto& clock = sched_.clock();
-    const auto limit = epoch_ + std::chrono::duration_cast<caf::actor_clock::duration_type>(
-                                    std::chrono::microseconds(until_us));
+    const int64_t limit_ns = 1000 * until_us;
     uint64_t handled = settle();
-    while (clock.has_pending_timeout() && clock.schedule().begin()->first <= limit) {
-      clock.trigger_timeout();
+    while (!done || !done()) {
+      const int64_t timer_ns = timers_.empty() ? kNever : std::get<0>(timers_.begin()->first);
+      const int64_t clock_ns = clock.has_pending_timeout() ? since_epoch_ns(clock.schedule().begin()->first) : kNever;
+      if (std::min(timer_ns, clock_ns) > limit_ns) {
+        if (!done && now_ns() < limit_ns) clock.current_time = epoch_ + std::chrono::nanoseconds(limit_ns);
+        break;
+      }
+      if (timer_ns <= clock_ns) {
+        clock.current_time = epoch_ + std::chrono::nanoseconds(timer_ns);
+        rank_now_ = std::get<1>(timers_.begin()->first);
+        timers_.extract(timers_.begin()).mapped()();
+      } else {
+        rank_now_ = kLastRank;
+        clock.trigger_timeout();
+      }
       handled += settle();
     }
-    if (clock.current_time < limit) clock.current_time = limit;
     return handled;
   }
-  int64_t now_us() const {
-    return std::chrono::duration_cast<std::chrono::microseconds>(sched_.clock().current_time - epoch_).count();
-  }
+  int64_t now_us() const { return now_ns() / 1000; }
+  int64_t now_ns() const { return since_epoch_ns(sched_.clock().current_time); }
 
  private:
   struct Config : caf::actor_system_config {
@@ -75,21 +90,12 @@ class SimWorld {
       set("logger.console", caf::atom("none"));
     }
   };
-  struct Timers {
-    using handle = TimerHandle;
-    static constexpr const char* kActorName = "timers";
-    Timers(rt::self_ptr<Timers> self_in, SimWorld* world_in) : self(self_in), world(world_in) {}
-    handle::behavior_type make_behavior() {
-      return {[this](const TimerSet& set) { rt::tell_after(self, set.delay_us, handle{self}, Tick{set.timer}); },
-              [this](const Tick& tick) {
-                auto node = world->pending_.extract(tick.what);
-                if (!node.empty()) node.mapped()();
-              }};
-    }
-    rt::self_ptr<Timers> self;
-    SimWorld* world;
-  };
+  static constexpr uint64_t kLastRank = std::numeric_limits<uint64_t>::max();
+  static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
+  int64_t since_epoch_ns(caf::actor_clock::time_point t) const {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(t - epoch_).count();
+  }
   uint64_t settle() {
     uint64_t handled = 0;
     for (; !sched_.jobs.empty(); ++handled) {
@@ -110,9 +116,9 @@ class SimWorld {
   std::mt19937_64 rng_;
   bool shuffle_;
   std::vector<caf::strong_actor_ptr> owned_;
-  TimerHandle timers_;
   uint64_t next_timer_ = 1;
-  std::map<uint64_t, std::function<void()>> pending_;
+  uint64_t rank_now_ = kLastRank;  // of the event that runs
+  std::map<std::tuple<int64_t, uint64_t, uint64_t>, std::function<void()>> timers_;  // by time, rank and order of asking
 };
 
 }  // namespace seer

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <variant>
@@ -31,6 +32,7 @@ struct EngineInfo {
   uint32_t block_tokens = 16;      // tokens of one KV block
   int64_t block_bytes = 0;         // K and V of one block over all layers
   int32_t device_blocks = 0;       // KV capacity
+  int32_t steps_max = 1;           // equal steps that it can be given at once, see StepBatch::steps
   uint64_t layout_hash = 0;        // goes into every BlockKey: model, weights' identity, KV layout and dtype
 };
 
@@ -54,9 +56,14 @@ struct SequenceStep {
   std::vector<int32_t> parents;         // a draft tree, see above; empty: row i follows row i - 1
 };
 
+/// With steps > 1 the engine does so many steps one after the other, each feeding what the one before sampled, and ends
+/// early behind a step that sampled one of eos_ids where that ends its sequence, or when split_step() says so: results
+/// and times are those of single steps. For simulated engines, which save the time between events so. They keep no KV
+/// bytes, so that the block tables need to cover the first step only.
 struct StepBatch {
   uint64_t id = 0;
   std::vector<SequenceStep> sequences;  // every sequence at most once
+  int32_t steps = 1;                    // <= steps_max; > 1: every sequence decodes (one row, one sample)
 };
 
 struct SampledToken {
@@ -68,8 +75,8 @@ struct SampledToken {
 
 struct StepResult {
   uint64_t id = 0;
-  std::vector<std::vector<SampledToken>> sampled;  // per sequence: sample_rows tokens, in row order
-  int64_t step_us = 0;                             // engine time of this step
+  std::vector<std::vector<SampledToken>> sampled;  // per sequence: sample_rows tokens in row order; one for each step
+  int64_t step_us = 0;                             // engine time of this step, or of all steps
   int64_t cpu_us = 0;                              // CPU time of the engine's threads since the result before (0: not known)
 };
 
@@ -106,6 +113,9 @@ class Engine {
   /// Queues work. REQUIRES: valid blocks and token ids; at most kEngineQueueMax pieces of work are open.
   virtual void submit(EngineWork work) = 0;
   virtual std::vector<EngineResult> take_results() = 0;
+  /// Ends the batch of several steps that is open behind the step that runs now, or behind its first if none of it runs
+  /// yet, and gives the result of the steps before it, if any; the last step's comes as always.
+  virtual std::optional<StepResult> split_step() { return std::nullopt; }
 };
 
 inline constexpr size_t kEngineQueueMax = 64;

@@ -1,5 +1,6 @@
 #include "gpu/sim_engine.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -8,12 +9,23 @@
 
 namespace seer {
 
-SimEngine::SimEngine(SimEngineConfig config, Oracle oracle, After after)
-    : config_(std::move(config)),
-      oracle_(std::move(oracle)),
-      after_(std::move(after)),
-      memory_(static_cast<size_t>(config_.info.block_bytes * config_.info.device_blocks)) {
-  SEER_CHECK(config_.info.block_bytes >= kSimTokenBytes * config_.info.block_tokens, config_.info.block_bytes);
+namespace {
+
+StepShape shape_of(const StepBatch& batch) {
+  StepShape shape;
+  for (const SequenceStep& s : batch.sequences) shape.add(s.start, std::ssize(s.tokens), s.sample_rows);
+  return shape;
+}
+
+}  // namespace
+
+SimEngine::SimEngine(SimEngineConfig config, Oracle oracle, After after, Clock clock)
+    : config_(std::move(config)), oracle_(std::move(oracle)), after_(std::move(after)), clock_(std::move(clock)) {
+  const EngineInfo& info = config_.info;
+  SEER_CHECK(info.steps_max == 1 || (!config_.has_kv && clock_.now_ns), info.steps_max);
+  if (!config_.has_kv) return;
+  SEER_CHECK(info.block_bytes >= kSimTokenBytes * info.block_tokens, info.block_bytes);
+  memory_.resize(static_cast<size_t>(info.block_bytes * info.device_blocks));
 }
 
 void SimEngine::submit(EngineWork work) {
@@ -24,27 +36,104 @@ void SimEngine::submit(EngineWork work) {
 
 std::vector<EngineResult> SimEngine::take_results() { return std::exchange(results_, {}); }
 
+int64_t SimEngine::step_ns(const StepShape& shape) const {
+  if (config_.step_ns) return config_.step_ns(shape);
+  return 1000 * (config_.step_us_base + config_.step_us_row * shape.rows);
+}
+
+/// When each step of the batch ends, and, where it has several, what they sample.
+void SimEngine::plan_steps(const StepBatch& batch) {
+  ends_ns_.clear();
+  taken_steps_ = 0;
+  shape_ = shape_of(batch);
+  StepShape shape = shape_;
+  int64_t end_ns = 0;
+  auto add_step = [&] {
+    end_ns += step_ns(shape);
+    ends_ns_.push_back(end_ns);
+    shape.kv_tokens += shape.sequences;
+    shape.attended += shape.rows;
+  };
+  add_step();
+  if (batch.steps == 1) return;
+  SEER_CHECK(batch.steps <= config_.info.steps_max, batch.steps);
+  size_t steps = static_cast<size_t>(batch.steps);
+  sampled_.resize(batch.sequences.size());
+  for (size_t i = 0; i < batch.sequences.size(); ++i) {
+    const SequenceStep& s = batch.sequences[i];
+    SEER_CHECK(s.tokens.size() == 1 && s.sample_rows == 1, s.tokens.size(), s.sample_rows);
+    sampled_[i].clear();
+    for (size_t step = 0; step < steps; ++step) {
+      const int32_t token = oracle_(s.seed, s.start + static_cast<int64_t>(step) + 1);
+      sampled_[i].push_back({token, -1.0f});
+      if (s.sampling->ignore_eos) continue;
+      for (const int32_t eos : config_.info.eos_ids)
+        if (token == eos) steps = step + 1;
+    }
+  }
+  while (ends_ns_.size() < steps) add_step();
+}
+
 /// Work takes effect when its time is over, in order.
 void SimEngine::start_next() {
   if (queue_.empty()) return;
   busy_ = true;
-  int64_t us = 0;
   if (const auto* step = std::get_if<StepBatch>(&queue_.front())) {
-    us = config_.step_us_base;
-    for (const SequenceStep& s : step->sequences) us += config_.step_us_row * static_cast<int64_t>(s.tokens.size());
+    plan_steps(*step);
+    if (clock_.now_ns) started_ns_ = clock_.now_ns();
+    end_front_after(ends_ns_.back());
   } else {
-    us = config_.copy_us_block * static_cast<int64_t>(std::get<CopyBatch>(queue_.front()).blocks.size());
+    end_front_after(1000 * config_.copy_us_block * std::ssize(std::get<CopyBatch>(queue_.front()).blocks));
   }
-  after_(us, [this, us, alive = std::weak_ptr<bool>(alive_)] {
-    if (alive.expired()) return;
-    EngineWork work = std::move(queue_.front());
-    queue_.pop_front();
-    results_.push_back(std::visit([this](const auto& w) -> EngineResult { return run(w); }, work));
-    if (auto* step = std::get_if<StepResult>(&results_.back())) step->step_us = us;
-    busy_ = false;
-    start_next();
-    notify_();
+}
+
+void SimEngine::end_front_after(int64_t delay_ns) {
+  after_(delay_ns, [this, mine = ++*timer_, newest = std::weak_ptr<uint64_t>(timer_)] {
+    if (const auto timer = newest.lock(); timer && *timer == mine) finish_front();
   });
+}
+
+void SimEngine::finish_front() {
+  const EngineWork work = std::move(queue_.front());
+  queue_.pop_front();
+  if (const auto* batch = std::get_if<StepBatch>(&work))
+    results_.push_back(batch->steps == 1 ? run(*batch) : result_of(*batch, taken_steps_, ends_ns_.size()));
+  else
+    results_.push_back(run(std::get<CopyBatch>(work)));
+  busy_ = false;
+  start_next();
+  notify_();
+}
+
+std::optional<StepResult> SimEngine::split_step() {
+  for (EngineWork& work : queue_)
+    if (auto* waits = std::get_if<StepBatch>(&work); waits != nullptr && &work != &queue_.front()) waits->steps = 1;
+  const auto* batch = busy_ ? std::get_if<StepBatch>(&queue_.front()) : nullptr;
+  if (batch == nullptr || batch->steps == 1) return std::nullopt;
+  const auto running = std::upper_bound(ends_ns_.begin(), ends_ns_.end() - 1, clock_.fired_ns() - started_ns_);
+  const auto done = static_cast<size_t>(running - ends_ns_.begin());
+  if (done + 1 < ends_ns_.size()) {
+    ends_ns_.resize(done + 1);
+    end_front_after(started_ns_ + ends_ns_.back() - clock_.now_ns());
+  }
+  if (done == taken_steps_) return std::nullopt;
+  StepResult result = result_of(*batch, taken_steps_, done);
+  taken_steps_ = done;
+  return result;
+}
+
+/// Of the steps [first_step, end_step) of the batch at the front.
+StepResult SimEngine::result_of(const StepBatch& batch, size_t first_step, size_t end_step) {
+  StepResult result{.id = batch.id, .sampled = {}};
+  result.sampled.reserve(batch.sequences.size());
+  for (const std::vector<SampledToken>& sampled : sampled_) {
+    const auto begin = sampled.begin() + static_cast<ptrdiff_t>(first_step);
+    result.sampled.emplace_back(begin, begin + static_cast<ptrdiff_t>(end_step - first_step));
+  }
+  const int64_t ns = ends_ns_[end_step - 1] - (first_step == 0 ? 0 : ends_ns_[first_step - 1]);
+  result.step_us = ns / 1000;
+  if (config_.on_steps) config_.on_steps(shape_, ns, static_cast<int64_t>(end_step - first_step));
+  return result;
 }
 
 std::byte* SimEngine::token_at(const SequenceStep& sequence, int64_t position) {
@@ -55,8 +144,16 @@ std::byte* SimEngine::token_at(const SequenceStep& sequence, int64_t position) {
 }
 
 StepResult SimEngine::run(const StepBatch& batch) {
-  StepResult result{.id = batch.id, .sampled = {}};
+  StepResult result{.id = batch.id, .sampled = {}, .step_us = ends_ns_[0] / 1000};
+  if (config_.on_steps) config_.on_steps(shape_, ends_ns_[0], 1);
   for (const SequenceStep& sequence : batch.sequences) {
+    if (!config_.has_kv) {
+      std::vector<SampledToken> sampled;
+      for (int64_t row = std::ssize(sequence.tokens) - sequence.sample_rows; row < std::ssize(sequence.tokens); ++row)
+        sampled.push_back({oracle_(sequence.seed, sequence.start + row + 1), -1.0f});
+      result.sampled.push_back(std::move(sampled));
+      continue;
+    }
     PrefixHash prefix;
     if (sequence.start > 0) std::memcpy(&prefix, token_at(sequence, sequence.start - 1), sizeof prefix);
     const auto rows = static_cast<int64_t>(sequence.tokens.size());
@@ -76,6 +173,10 @@ StepResult SimEngine::run(const StepBatch& batch) {
 
 CopyResult SimEngine::run(const CopyBatch& batch) {
   CopyResult result{.id = batch.id, .direction = batch.direction, .crc32c = {}};
+  if (!config_.has_kv) {
+    for (const BlockCopy& copy : batch.blocks) result.crc32c.push_back(copy.crc32c);
+    return result;
+  }
   for (const BlockCopy& copy : batch.blocks) {
     const std::span device(memory_.data() + static_cast<int64_t>(copy.block) * config_.info.block_bytes,
                            static_cast<size_t>(config_.info.block_bytes));

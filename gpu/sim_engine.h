@@ -3,7 +3,8 @@
 // rollout can be run, and be put to faults, in one thread.
 //
 // KV is the hash of the prefix, chained from block to block, and comes back in each log-probability: a block in the wrong
-// place, moved too late, or of other weights changes the outputs, as it would on a real engine.
+// place, moved too late, or of other weights changes the outputs, as it would on a real engine. An engine that keeps no KV
+// bytes (has_kv false) does without that check, and can do many equal steps at once (StepBatch::steps).
 //
 // Single owner, not thread-safe. Same calls, same results.
 #pragma once
@@ -13,33 +14,48 @@
 #include <vector>
 
 #include "gpu/engine.h"
+#include "protocols/step_cost.h"
 
 namespace seer {
 
 struct SimEngineConfig {
-  EngineInfo info;               // block_bytes: at least kSimTokenBytes * block_tokens
-  int64_t step_us_base = 1000;   // a step costs base + rows * row + prefill rows * prefill
+  EngineInfo info;               // with KV, block_bytes: at least kSimTokenBytes * block_tokens, and steps_max 1
+  int64_t step_us_base = 1000;   // a step costs base + rows * row
   int64_t step_us_row = 10;
   int64_t copy_us_block = 5;
+  bool has_kv = true;
+  std::function<int64_t(const StepShape&)> step_ns;        // if set: what a step costs instead
+  std::function<void(const StepShape&, int64_t ns, int64_t steps)> on_steps;  // if set: told of steps as they end
 };
 inline constexpr int64_t kSimTokenBytes = 16;  // per token of a block: the hash of the prefix that ends there
 
 class SimEngine final : public Engine {
  public:
-  /// Runs `work` after `delay_us` of virtual time.
-  using After = std::function<void(int64_t delay_us, std::function<void()> work)>;
+  /// Runs `work` after `delay_ns` of virtual time.
+  using After = std::function<void(int64_t delay_ns, std::function<void()> work)>;
   /// Token sampled at `position` of the response with this seed.
   using Oracle = std::function<int32_t(uint64_t seed, int64_t position)>;
+  /// Virtual time, and that until which all timers of this engine have fired (a nanosecond before now, where others that
+  /// fire now come first). Needed for several steps at once only.
+  struct Clock {
+    std::function<int64_t()> now_ns, fired_ns;
+  };
 
-  SimEngine(SimEngineConfig config, Oracle oracle, After after);
+  SimEngine(SimEngineConfig config, Oracle oracle, After after, Clock clock = {});
 
   const EngineInfo& info() const override { return config_.info; }
   void set_notify(std::function<void()> notify) override { notify_ = std::move(notify); }
   void submit(EngineWork work) override;
   std::vector<EngineResult> take_results() override;
+  std::optional<StepResult> split_step() override;
 
  private:
   void start_next();
+  void finish_front();
+  void end_front_after(int64_t delay_ns);
+  int64_t step_ns(const StepShape& shape) const;
+  void plan_steps(const StepBatch& batch);
+  StepResult result_of(const StepBatch& batch, size_t first_step, size_t end_step);
   StepResult run(const StepBatch& batch);
   CopyResult run(const CopyBatch& batch);
   std::byte* token_at(const SequenceStep& sequence, int64_t position);
@@ -47,12 +63,22 @@ class SimEngine final : public Engine {
   SimEngineConfig config_;
   Oracle oracle_;
   After after_;
+  Clock clock_;
   std::function<void()> notify_;
   std::vector<std::byte> memory_;
   std::deque<EngineWork> queue_;
   std::vector<EngineResult> results_;
   bool busy_ = false;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers that fire after our end do nothing
+
+  // The step batch at the front of the queue, while it runs.
+  int64_t started_ns_ = 0;
+  StepShape shape_;                                 // of its first step
+  std::vector<int64_t> ends_ns_;                    // of each step, from the start of the first
+  std::vector<std::vector<SampledToken>> sampled_;  // per sequence and step
+  size_t taken_steps_ = 0;                          // whose results split_step() gave
+
+  std::shared_ptr<uint64_t> timer_ = std::make_shared<uint64_t>(0);  // a timer that is not the newest, or fires after
+                                                                     // our end, does nothing
 };
 
 }  // namespace seer

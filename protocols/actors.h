@@ -26,13 +26,6 @@ struct GroupEstimate {
   double estimate_error = 0;  // mean relative error of all estimates so far
   SEER_FIELDS(GroupEstimate, group, estimated_tokens, estimate_error)
 };
-/// Sets a virtual timer of a simulated world.
-struct TimerSet {
-  uint64_t timer = 0;
-  int64_t delay_us = 0;
-  SEER_FIELDS(TimerSet, timer, delay_us)
-};
-using TimerHandle = rt::iface<rt::oneway<TimerSet>, rt::oneway<Tick>>;
 /// Ends every chunk of a rollout on an instance, without an answer: the rollout is over.
 struct DropChunks { uint64_t what = 0; SEER_FIELDS(DropChunks, what) };
 
@@ -187,8 +180,6 @@ CAF_BEGIN_TYPE_ID_BLOCK(seer, first_custom_type_id)
   CAF_ADD_TYPE_ID(seer, (seer::ContextHandle))
   CAF_ADD_TYPE_ID(seer, (seer::RolloutHandle))
   CAF_ADD_TYPE_ID(seer, (seer::RolloutEvents))
-  CAF_ADD_TYPE_ID(seer, (seer::TimerSet))
-  CAF_ADD_TYPE_ID(seer, (seer::TimerHandle))
   CAF_ADD_TYPE_ID(seer, (seer::KvSource))
   CAF_ADD_TYPE_ID(seer, (seer::KvHolders))
   CAF_ADD_TYPE_ID(seer, (seer::KvHoldersSink))

@@ -393,3 +393,37 @@ TEST_CASE("rollout: the figures of the summary add up") {
     CHECK(s.prompt_tokens == o.prompt_tokens * o.groups);  // of each group once
   }
 }
+
+TEST_CASE("rollout: an engine that does many steps at once gives what single steps give, at the same times") {
+  int64_t longest = 0;
+  for (const std::string& policy : chunk_policy_names()) {
+    for (const auto& [chunk, blocks, cold] :
+         {std::tuple{0, 60, 0}, {7, 60, 0}, {40, 60, 30}, {40, 90, 0}, {25, 1024, 0}}) {
+      auto o = options_for(policy);
+      o.scheduler.chunk_tokens = chunk;
+      o.device_blocks = blocks;
+      o.cold_blocks = cold;
+      if (cold > 0) o.dram_blocks = 40;
+      o.instances = 3;
+      o.nodes = chunk == 7 ? 3 : 1;
+      o.has_kv = false;
+      CAPTURE(policy);
+      CAPTURE(chunk);
+      CAPTURE(blocks);
+      SimCluster single(o);
+      single.run();
+      o.steps_max = 64;
+      SimCluster many(o);
+      many.run();
+      REQUIRE(single.seen.summaries.size() == 1);
+      REQUIRE(many.seen.summaries.size() == 1);
+      const auto text = [](const auto& value) { return caf::deep_to_string(value); };
+      CHECK(text(many.seen.summaries[0]) == text(single.seen.summaries[0]));
+      REQUIRE(many.seen.responses.size() == single.seen.responses.size());
+      for (size_t i = 0; i < many.seen.responses.size(); ++i)
+        CHECK(text(many.seen.responses[i]) == text(single.seen.responses[i]));
+      longest = std::max(longest, many.steps_at_once_peak);
+    }
+  }
+  CHECK(longest >= 8);  // report_steps
+}

@@ -41,6 +41,8 @@ struct SimClusterOptions {
   int32_t restarts_max = 8;
   size_t parked_max = 4096;
   double free_share = 0.05;    // see KvTiersConfig
+  bool has_kv = true;          // false: engines without KV bytes
+  int32_t steps_max = 1;       // they can be given so many steps at once
   SimColdFaults cold_faults = {};
 };
 
@@ -87,7 +89,7 @@ struct SimCluster {
                                   .planner = {.prefill_tokens_max = options.prefill_tokens_max},
                                   .rows_max = options.rows_max,
                                   .report_steps = options.report_steps});
-    NodeParts parts{.make_engine = [this](InstanceId) { return make_engine(); }, .directory = directory};
+    NodeParts parts{.make_engine = [this](InstanceId instance_id) { return make_engine(instance_id); }, .directory = directory};
     if (options.nodes > 1) {
       parts.transport = transport;
       parts.publish = [this](NodeId node, uint64_t epoch, std::shared_ptr<HostArena> memory) {
@@ -110,16 +112,23 @@ struct SimCluster {
     return world.spawn<NodeActor>(config, parts);
   }
 
-  std::shared_ptr<Engine> make_engine() {
+  std::shared_ptr<Engine> make_engine(InstanceId id) {
+    const uint64_t rank = 1 + id.value;
     SimEngineConfig config;
     config.info = {.model = "sim", .vocab_size = kVocab, .context_tokens_max = 1 << 20, .eos_ids = {kEos},
                    .block_tokens = options.block_tokens, .block_bytes = kSimTokenBytes * options.block_tokens,
                    .device_blocks = options.device_blocks, .layout_hash = 7};
+    config.info.steps_max = options.steps_max;
+    config.has_kv = options.has_kv;
+    config.on_steps = [this](const StepShape&, int64_t, int64_t steps) {
+      steps_at_once_peak = std::max(steps_at_once_peak, steps);
+    };
     engines_peak = std::max(engines_peak, ++engines_now);
     auto count = std::shared_ptr<void>(nullptr, [this](void*) { --engines_now; });  // lives as long as the engine
     return std::make_shared<SimEngine>(
         config, [this, count](uint64_t seed, int64_t position) { return token(seed, position); },
-        [this](int64_t us, std::function<void()> f) { world.after(us, std::move(f)); });
+        [this, rank](int64_t ns, std::function<void()> f) { world.after_ns(ns, std::move(f), rank); },
+        SimEngine::Clock{[this] { return world.now_ns(); }, [this, rank] { return world.fired_ns(rank); }});
   }
 
   int64_t length(uint64_t seed) const { return 1 + static_cast<int64_t>(mix64(seed ^ 77) % static_cast<uint64_t>(options.length_max)); }
@@ -251,6 +260,7 @@ struct SimCluster {
   }
 
   SimClusterOptions options;
+  int64_t steps_at_once_peak = 0;
   int engines_now = 0, engines_peak = 0;
   SimWorld world;
   EventsActor::Seen seen;
