@@ -1,5 +1,6 @@
 #include "gpu/weight_store.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -9,6 +10,8 @@
 
 namespace seer {
 namespace {
+
+constexpr int64_t kSlabBytes = 1 << 20;  // of a file, packed at a time: half of a usual L2
 
 // Reads tensors of one checkpoint into packed form, and hashes what it reads.
 class TensorReader {
@@ -33,10 +36,12 @@ class TensorReader {
       views.push_back(view);
       rows += part.rows;
     }
-    PackedMatrix packed(static_cast<int32_t>(rows), columns, matrix_type_ == TensorType::kBf16);
+    PackedMatrix packed(static_cast<int32_t>(rows), columns,
+                        matrix_type_ == TensorType::kBf16 ? MatrixType::kBf16 : MatrixType::kF32);
     int32_t row = 0;
+    auto name = parts.begin();
     for (const TensorView* view : views) {
-      packed.fill(row, *view);
+      hash_tensor((name++)->name, view->type, pack(*view, row, packed));
       row += static_cast<int32_t>(view->shape[0]);
     }
     return packed;
@@ -47,6 +52,7 @@ class TensorReader {
     std::vector<float> values;
     for (const Part& part : parts) {
       SEER_ASSIGN_OR_RETURN(const TensorView* view, find(part.name, {part.rows}));
+      hash_tensor(part.name, view->type, crc32c(view->bytes));
       for (int64_t i = 0; i < part.rows; ++i) values.push_back(element(*view, i));
     }
     return values;
@@ -56,9 +62,27 @@ class TensorReader {
 
  private:
   Result<const TensorView*> find(const std::string& name, std::initializer_list<int64_t> shape) {
-    SEER_ASSIGN_OR_RETURN(const TensorView* view, checkpoint_.get(name, {shape.begin(), shape.size()}));
-    hash_ = hash_pair(hash_text(name, hash_), hash_pair(static_cast<uint64_t>(view->type), crc32c(view->bytes)));
-    return view;
+    return checkpoint_.get(name, {shape.begin(), shape.size()});
+  }
+
+  void hash_tensor(const std::string& name, TensorType type, uint32_t crc) {
+    hash_ = hash_pair(hash_text(name, hash_), hash_pair(static_cast<uint64_t>(type), crc));
+  }
+
+  // Packs a tensor into the rows from row_begin on, and returns its checksum. In slabs that a core's cache holds: each
+  // is read from memory once, and leaves it when it is packed, so that the model is never in memory twice.
+  static uint32_t pack(const TensorView& view, int32_t row_begin, PackedMatrix& packed) {
+    const int64_t rows = view.shape[0];
+    const auto row_bytes = static_cast<int64_t>(view.bytes.size()) / std::max<int64_t>(1, rows);
+    const int64_t slab = std::max<int64_t>(1, kSlabBytes / std::max<int64_t>(1, row_bytes) / kPanelRows) * kPanelRows;
+    uint32_t crc = 0;
+    for (int64_t row = 0; row < rows; row += slab) {
+      const TensorView part = view.rows(row, std::min(rows, row + slab));
+      crc = crc32c(part.bytes, crc);
+      packed.fill(row_begin + static_cast<int32_t>(row), part);
+      drop_pages(part.bytes);
+    }
+    return crc;
   }
 
   static float element(const TensorView& view, int64_t i) {

@@ -18,7 +18,7 @@ void Linear::multiply(const PackedMatrix& weights, Activations& in, int32_t rows
   pool_.run_ranges(panel_end - panel_begin, grain, [&](int32_t begin, int32_t end, int32_t) {
     begin += panel_begin;
     end += panel_begin;
-    if (weights.bf16())
+    if (weights.type() == MatrixType::kBf16)
       kernels_.gemm_bf16(in.row(0), in.stride, rows, weights.columns_padded(), weights.bf16_data(), begin, end,
                          out.row(0), out.stride);
     else
