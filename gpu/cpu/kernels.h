@@ -4,11 +4,14 @@
 //
 // REQUIRES of every function: the thread flushes denormals (denormals.h). Pointers need no alignment unless said.
 //
-// Dot products (the exactness contract, also of later AMX kernels):
+// Dot products (the exactness contract):
 //   bf16  TDPBF16PS order: blocks of 32 inputs; in each, two f32 FMA sums from zero over the even and the odd inputs,
 //   in
-//         ascending order; then sum += even + odd. Inputs are floats that hold bf16 values.
+//         ascending order; then sum += even + odd, with denormals flushed. Inputs are floats that hold bf16 values.
 //   f32   one f32 FMA chain over ascending inputs, from zero.
+//   int8  groups of kInt8GroupColumns inputs, of which the last may be a part (of whole blocks of 32). A group's sum is
+//         the bf16 dot product above of the inputs and the weights as integers -127..127, which bf16 holds exactly;
+//         then y = fma(scale of the group, its sum, y) in ascending order, from zero.
 // Sums over a row (norms, softmax): 16 partial sums, element i into sum i % 16 in ascending order, then the tree
 // (i, i + 8), (i, i + 4), (i, i + 2), (i, i + 1).
 #pragma once
@@ -54,6 +57,13 @@ constexpr int64_t attention_scratch_floats(int32_t rows, int32_t group, int32_t 
   return int64_t{rows} * group * (tiles * kTilePositions + 2 * padded + 16);
 }
 
+/// Weights that share a scale along the inputs. 64: the hidden sizes of models are multiples of it, so nothing is
+/// padded; scales add 6 % to the bytes; the largest of 64 normal weights is 10 % smaller than that of 128, and the
+/// rounding error with it.
+inline constexpr int32_t kInt8GroupColumns = 64;
+/// Bytes of one group of a panel: scales of 32 outputs, then their weights.
+inline constexpr int32_t kInt8GroupBytes = 32 * 4 + 32 * kInt8GroupColumns;
+
 struct CpuKernels {
   const char* name;
 
@@ -61,6 +71,8 @@ struct CpuKernels {
   /// start of a PackedMatrix, 64-byte aligned; x has columns_padded floats per row; y is written whole panels at a
   /// time.
   void (*gemm_bf16)(const float* x, int64_t x_stride, int32_t rows, int32_t columns_padded, const uint16_t* w,
+                    int32_t panel_begin, int32_t panel_end, float* y, int64_t y_stride);
+  void (*gemm_int8)(const float* x, int64_t x_stride, int32_t rows, int32_t columns_padded, const int8_t* w,
                     int32_t panel_begin, int32_t panel_end, float* y, int64_t y_stride);
   void (*gemm_f32)(const float* x, int64_t x_stride, int32_t rows, int32_t columns_padded, const float* w,
                    int32_t panel_begin, int32_t panel_end, float* y, int64_t y_stride);

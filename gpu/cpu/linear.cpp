@@ -3,7 +3,6 @@
 #include <algorithm>
 
 namespace seer {
-
 void Activations::reserve_rows(int32_t rows) {
   const auto wanted = static_cast<size_t>(stride) * rows;
   if (data.size() < wanted) data = AlignedArray<float>(wanted);
@@ -15,15 +14,21 @@ void Linear::multiply(const PackedMatrix& weights, Activations& in, int32_t rows
   // Enough outputs per task that handing it out costs little: 64 K multiplications at least.
   const int64_t panel_work = int64_t{kPanelRows} * weights.columns_padded() * rows;
   const auto grain = static_cast<int32_t>(std::max<int64_t>(1, 65536 / panel_work));
+  const int32_t columns = weights.columns_padded();
   pool_.run_ranges(panel_end - panel_begin, grain, [&](int32_t begin, int32_t end, int32_t) {
     begin += panel_begin;
     end += panel_begin;
-    if (weights.type() == MatrixType::kBf16)
-      kernels_.gemm_bf16(in.row(0), in.stride, rows, weights.columns_padded(), weights.bf16_data(), begin, end,
-                         out.row(0), out.stride);
-    else
-      kernels_.gemm_f32(in.row(0), in.stride, rows, weights.columns_padded(), weights.f32_data(), begin, end,
-                        out.row(0), out.stride);
+    const auto run = [&](auto gemm, const auto* x, int64_t x_stride, const auto* w) {
+      gemm(x, x_stride, rows, columns, w, begin, end, out.row(0), out.stride);
+    };
+    switch (weights.type()) {
+      case MatrixType::kBf16:
+        return run(kernels_.gemm_bf16, in.row(0), in.stride, weights.bf16_data());
+      case MatrixType::kInt8:
+        return run(kernels_.gemm_int8, in.row(0), in.stride, weights.int8_data());
+      case MatrixType::kF32:
+        return run(kernels_.gemm_f32, in.row(0), in.stride, weights.f32_data());
+    }
   });
 }
 

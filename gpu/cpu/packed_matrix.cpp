@@ -1,7 +1,9 @@
 #include "gpu/cpu/packed_matrix.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
+#include <limits>
 
 #include "gpu/float_bits.h"
 #include "protocols/check.h"
@@ -11,6 +13,8 @@ namespace {
 
 constexpr int32_t kHalfRows = 16;
 constexpr int32_t kBlockColumns = 32;
+
+constexpr float kSmallestMagnitude = 0x1p-110f;  // far above denormals, which some modes of the processor flush
 
 size_t element_bytes(TensorType type) { return type == TensorType::kF32 ? 4 : 2; }
 
@@ -27,6 +31,25 @@ void read_floats(const std::byte* in, TensorType from, int32_t count, float* out
   }
 }
 
+// The scale of a group of weights with `count` >= 1 members. The same bits in every denormal mode.
+float group_scale(const float* weights, int32_t count) {
+  uint32_t largest = 0;  // bits of the largest magnitude: they are in the order of the values, NaN above all
+  for (int32_t i = 0; i < count; ++i) largest = std::max(largest, std::bit_cast<uint32_t>(weights[i]) & 0x7fffffffu);
+  if (largest >= 0x7f800000u) return std::numeric_limits<float>::quiet_NaN();
+  const float magnitude = std::bit_cast<float>(largest);
+  return magnitude < kSmallestMagnitude ? 0.0f : magnitude / 127.0f;
+}
+
+// weight / scale to the nearest integer. REQUIRES: scale is that of its group, and not 0 or NaN.
+int8_t quantize(float weight, float scale) {
+  // 1.5 * 2^23 + v has the integer nearest to v, two's complement, in its low bits.
+  return static_cast<int8_t>(std::bit_cast<uint32_t>(weight / scale + 12582912.0f));
+}
+
+int32_t int8_block_index(int32_t half, int32_t column) {  // of a group's weights, for the first output of a half
+  return column / 32 * 1024 + half * 512 + column % 32 / 2 * 32 + column % 2 * 16;
+}
+
 }  // namespace
 
 PackedMatrix::PackedMatrix(int32_t rows, int32_t columns, MatrixType type)
@@ -34,8 +57,15 @@ PackedMatrix::PackedMatrix(int32_t rows, int32_t columns, MatrixType type)
   const size_t size = static_cast<size_t>(rows_padded()) * columns_padded();
   if (type == MatrixType::kBf16)
     bf16_data_ = AlignedArray<uint16_t>(size);
-  else
+  else if (type == MatrixType::kF32)
     f32_data_ = AlignedArray<float>(size);
+  else
+    int8_data_ = AlignedArray<int8_t>(group_offset(rows_padded(), 0));
+}
+
+size_t PackedMatrix::group_offset(int32_t row, int32_t column) const {
+  const auto groups = static_cast<size_t>((columns_ + kInt8GroupColumns - 1) / kInt8GroupColumns);
+  return (row / kPanelRows * groups + column / kInt8GroupColumns) * kInt8GroupBytes;
 }
 
 size_t PackedMatrix::index_of(int32_t row, int32_t column) const {
@@ -49,7 +79,8 @@ void PackedMatrix::fill(int32_t row_begin, const TensorView& tensor) {
   SEER_CHECK(tensor.shape.size() == 2);
   SEER_CHECK(tensor.shape[1] == columns_, tensor.shape[1], columns_);
   SEER_CHECK(row_begin + tensor.shape[0] <= rows_, row_begin, tensor.shape[0], rows_);
-  SEER_CHECK((tensor.type == TensorType::kBf16) == (type_ == MatrixType::kBf16), to_string(tensor.type));
+  SEER_CHECK(type_ == MatrixType::kInt8 || (tensor.type == TensorType::kBf16) == (type_ == MatrixType::kBf16),
+             to_string(tensor.type));
   const size_t row_bytes = static_cast<size_t>(columns_) * element_bytes(tensor.type);
   const auto row_end = static_cast<int32_t>(row_begin + tensor.shape[0]);
   const std::byte* in = tensor.bytes.data();
@@ -57,8 +88,10 @@ void PackedMatrix::fill(int32_t row_begin, const TensorView& tensor) {
     const int32_t count = std::min(row_end - row, kHalfRows - row % kHalfRows);
     if (type_ == MatrixType::kBf16)
       fill_bf16(row, count, in);
-    else
+    else if (type_ == MatrixType::kF32)
       fill_f32(row, count, in, tensor.type);
+    else
+      fill_int8(row, count, in, tensor.type);
     row += count;
     in += row_bytes * count;
   }
@@ -90,10 +123,41 @@ void PackedMatrix::fill_f32(int32_t row, int32_t count, const std::byte* in, Ten
   }
 }
 
+void PackedMatrix::fill_int8(int32_t row, int32_t count, const std::byte* in, TensorType from) {
+  const size_t row_bytes = static_cast<size_t>(columns_) * element_bytes(from);
+  const int32_t half = row % kPanelRows / kHalfRows, first = row % kHalfRows;
+  for (int32_t column = 0; column < columns_; column += kInt8GroupColumns) {
+    const int32_t taken = std::min(kInt8GroupColumns, columns_ - column);
+    int8_t* group = int8_data_.data() + group_offset(row, column);
+    int8_t integers[kHalfRows][kInt8GroupColumns];
+    for (int32_t r = 0; r < count; ++r) {
+      float weights[kInt8GroupColumns];
+      read_floats(in + r * row_bytes + static_cast<size_t>(column) * element_bytes(from), from, taken, weights);
+      const float scale = group_scale(weights, taken);
+      std::memcpy(group + (row % kPanelRows + r) * 4, &scale, 4);
+      if (scale > 0)
+        for (int32_t k = 0; k < taken; ++k) integers[r][k] = quantize(weights[k], scale);
+      else
+        std::memset(integers[r], 0, sizeof integers[r]);
+    }
+    int8_t* weights = group + kPanelRows * 4 + first;
+    for (int32_t k = 0; k < taken; ++k)
+      for (int32_t r = 0; r < count; ++r) weights[int8_block_index(half, k) + r] = integers[r][k];
+  }
+}
+
 void PackedMatrix::read_row(int32_t row, float* out) const {
   SEER_CHECK(row >= 0, row);
   SEER_CHECK(row < rows_, row, rows_);
   for (int32_t column = 0; column < columns_; ++column) {
+    if (type_ == MatrixType::kInt8) {
+      const int8_t* group = int8_data_.data() + group_offset(row, column);
+      float scale;
+      std::memcpy(&scale, group + row % kPanelRows * 4, 4);
+      const int32_t at = int8_block_index(row % kPanelRows / kHalfRows, column % kInt8GroupColumns) + row % kHalfRows;
+      out[column] = static_cast<float>(group[kPanelRows * 4 + at]) * scale;
+      continue;
+    }
     const size_t i = index_of(row, column);
     out[column] = type_ == MatrixType::kBf16 ? bf16_to_float(bf16_data_[i]) : f32_data_[i];
   }

@@ -4,7 +4,9 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <random>
+#include <string>
 
 #include "engine_runner.h"
 #include "tiny_model.h"
@@ -12,11 +14,11 @@
 namespace seer {
 namespace {
 
-std::shared_ptr<const Model> tiny(const std::string& kind, const std::string& dtype,
-                                  const nlohmann::json& changes = {}) {
+std::shared_ptr<const Model> tiny(const std::string& kind, const std::string& dtype, const nlohmann::json& changes = {},
+                                  WeightType weights = WeightType::kAsStored) {
   TestFolder folder;
   write_tiny_model(folder.path(), tiny_config(kind, changes.is_null() ? nlohmann::json::object() : changes), dtype, 7);
-  auto model = load_model(folder.path());
+  auto model = load_model(folder.path(), weights);
   REQUIRE_MESSAGE(model.ok(), model.error().detail);
   return *model;
 }
@@ -79,13 +81,16 @@ std::vector<SampledToken> decode_chunked(EngineRunner& runner, TestSequence& s, 
 }
 
 TEST_CASE("cpu engine: every ISA, thread count and chunking gives the bits of one row at a time") {
-  for (const auto& [kind, dtype, kv] : {std::tuple{"qwen3", "BF16", KvType::kBf16},
-                                        {"qwen2", "BF16", KvType::kF32},
-                                        {"llama", "F32", KvType::kF32},
-                                        {"llama", "F16", KvType::kBf16}}) {
+  for (const auto& [kind, dtype, kv, weights] : {std::tuple{"qwen3", "BF16", KvType::kBf16, WeightType::kAsStored},
+                                                 {"qwen2", "BF16", KvType::kF32, WeightType::kAsStored},
+                                                 {"llama", "F32", KvType::kF32, WeightType::kAsStored},
+                                                 {"llama", "F16", KvType::kBf16, WeightType::kAsStored},
+                                                 {"qwen3", "BF16", KvType::kBf16, WeightType::kInt8},
+                                                 {"llama", "F32", KvType::kF32, WeightType::kInt8}}) {
     CAPTURE(kind);
     CAPTURE(dtype);
-    const auto model = tiny(kind, dtype);
+    CAPTURE(static_cast<int>(weights));
+    const auto model = tiny(kind, dtype, {}, weights);
     const TestSequence prompt = sequence_of(random_tokens(83, 96, 3), 11, kRandom);
     const Reference want = reference(model, kv, prompt, 45);  // 128 tokens, of which the last is not computed
     for (CpuIsa isa : isas()) {
@@ -106,8 +111,7 @@ TEST_CASE("cpu engine: every ISA, thread count and chunking gives the bits of on
   }
 }
 
-TEST_CASE("cpu engine: a sequence does not notice the batch it is in") {
-  const auto model = tiny("qwen3", "BF16");
+void check_batch_invariance(const std::shared_ptr<const Model>& model) {
   constexpr int kSequences = 9, kCount = 24;
   std::vector<TestSequence> prompts;
   std::vector<Reference> want;
@@ -156,6 +160,37 @@ TEST_CASE("cpu engine: a sequence does not notice the batch it is in") {
       CHECK(got[i] == want[i].sampled);
     }
   }
+}
+
+TEST_CASE("cpu engine: a sequence does not notice the batch it is in") {
+  check_batch_invariance(tiny("qwen3", "BF16"));
+  check_batch_invariance(tiny("qwen2", "BF16", {{"tie_word_embeddings", false}}, WeightType::kInt8));
+}
+
+TEST_CASE("cpu engine: int8 weights change log-probabilities little") {
+  const nlohmann::json size = {{"hidden_size", 128}, {"intermediate_size", 352}, {"num_hidden_layers", 3}};
+  const std::vector<int32_t> tokens = random_tokens(512, 96, 13), targets = random_tokens(512, 96, 14);
+  const auto logprobs = [&](const std::shared_ptr<const Model>& model) {
+    EngineRunner runner = make_runner(model, {.threads = 2});
+    TestSequence s = sequence_of(tokens, 0, kRandom);
+    SequenceStep step = runner.plan(s, 512, 512);
+    step.targets = targets;
+    return runner.step({step}).sampled.at(0);
+  };
+  const auto want = logprobs(tiny("qwen2", "F32", size)), bf16 = logprobs(tiny("qwen2", "BF16", size)),
+             int8 = logprobs(tiny("qwen2", "BF16", size, WeightType::kInt8));
+  const auto error = [&](const std::vector<SampledToken>& got) {
+    double squares = 0;
+    for (size_t i = 0; i < want.size(); ++i) squares += std::pow(got[i].logprob - want[i].logprob, 2);
+    return std::sqrt(squares / static_cast<double>(want.size()));
+  };
+  double mean = 0, variance = 0;
+  for (const SampledToken& t : want) mean += t.logprob / 512.0;
+  for (const SampledToken& t : want) variance += std::pow(t.logprob - mean, 2) / 512.0;
+  MESSAGE("log-probabilities with standard deviation ", std::sqrt(variance), "; RMS error against f32: bf16 ",
+          error(bf16), ", int8 ", error(int8));
+  CHECK(error(int8) > error(bf16));
+  CHECK(error(int8) < 0.05 * std::sqrt(variance));
 }
 
 TEST_CASE("cpu engine: verify rows give what decoding one by one gives, and rejected rows leave no trace") {
