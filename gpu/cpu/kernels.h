@@ -20,7 +20,7 @@
 
 namespace seer {
 
-enum class CpuIsa : uint8_t { kAuto, kScalar, kAvx2, kAvx512 };
+enum class CpuIsa : uint8_t { kAuto, kScalar, kAvx2, kAvx512, kAmx };
 
 /// KV cache of one layer and one KV head as the kernels see it. Positions are stored in tiles of 16:
 ///   bf16  K: [head_dim_padded / 2][16 positions][2 of the pair]   V: [head_dim_padded / 16][8 pairs][16 dims][2
@@ -74,6 +74,11 @@ struct CpuKernels {
                     int32_t panel_begin, int32_t panel_end, float* y, int64_t y_stride);
   void (*gemm_int8)(const float* x, int64_t x_stride, int32_t rows, int32_t columns_padded, const int8_t* w,
                     int32_t panel_begin, int32_t panel_end, float* y, int64_t y_stride);
+  /// gemm_bf16 and gemm_int8 over rows of bf16, with the same bits; null where the processor has no tile registers.
+  void (*gemm_bf16_tiles)(const uint16_t* x, int64_t x_stride, int32_t rows, int32_t columns_padded, const uint16_t* w,
+                          int32_t panel_begin, int32_t panel_end, float* y, int64_t y_stride);
+  void (*gemm_int8_tiles)(const uint16_t* x, int64_t x_stride, int32_t rows, int32_t columns_padded, const int8_t* w,
+                          int32_t panel_begin, int32_t panel_end, float* y, int64_t y_stride);
   void (*gemm_f32)(const float* x, int64_t x_stride, int32_t rows, int32_t columns_padded, const float* w,
                    int32_t panel_begin, int32_t panel_end, float* y, int64_t y_stride);
 
@@ -88,12 +93,13 @@ struct CpuKernels {
   void (*attention)(const AttentionTask& task);
 };
 
-/// The table for `isa`, or null where the processor (or the build) has it not. kAuto: the fastest there is.
+/// The table for `isa`, or null where resolve_cpu_isa() (cpu_isa.h) gives an error.
 const CpuKernels* cpu_kernels(CpuIsa isa);
 
 // Defined by kernels_<isa>.cpp.
 const CpuKernels* scalar_kernels();
 const CpuKernels* avx2_kernels();
 const CpuKernels* avx512_kernels();
+const CpuKernels* amx_kernels();  // those of AVX-512, and tiles
 
 }  // namespace seer

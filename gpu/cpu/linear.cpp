@@ -1,8 +1,15 @@
 #include "gpu/cpu/linear.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace seer {
+namespace {
+
+constexpr int32_t kRoundGrainFloats = 64 * 1024;  // fewer are not worth waking a thread for
+
+}  // namespace
+
 void Activations::reserve_rows(int32_t rows) {
   const auto wanted = static_cast<size_t>(stride) * rows;
   if (data.size() < wanted) data = AlignedArray<float>(wanted);
@@ -14,7 +21,9 @@ void Linear::multiply(const PackedMatrix& weights, Activations& in, int32_t rows
   // Enough outputs per task that handing it out costs little: 64 K multiplications at least.
   const int64_t panel_work = int64_t{kPanelRows} * weights.columns_padded() * rows;
   const auto grain = static_cast<int32_t>(std::max<int64_t>(1, 65536 / panel_work));
+  const bool tiles = weights.rounds_inputs() && kernels_.gemm_bf16_tiles != nullptr;
   const int32_t columns = weights.columns_padded();
+  if (tiles) round_rows(in, rows, columns);
   pool_.run_ranges(panel_end - panel_begin, grain, [&](int32_t begin, int32_t end, int32_t) {
     begin += panel_begin;
     end += panel_begin;
@@ -23,11 +32,27 @@ void Linear::multiply(const PackedMatrix& weights, Activations& in, int32_t rows
     };
     switch (weights.type()) {
       case MatrixType::kBf16:
+        if (tiles) return run(kernels_.gemm_bf16_tiles, bf16_rows_.data(), columns, weights.bf16_data());
         return run(kernels_.gemm_bf16, in.row(0), in.stride, weights.bf16_data());
       case MatrixType::kInt8:
+        if (tiles) return run(kernels_.gemm_int8_tiles, bf16_rows_.data(), columns, weights.int8_data());
         return run(kernels_.gemm_int8, in.row(0), in.stride, weights.int8_data());
       case MatrixType::kF32:
         return run(kernels_.gemm_f32, in.row(0), in.stride, weights.f32_data());
+    }
+  });
+}
+
+void Linear::round_rows(Activations& in, int32_t rows, int32_t width) {
+  const auto size = static_cast<size_t>(rows) * static_cast<size_t>(width);
+  if (bf16_rows_.size() < size) bf16_rows_ = AlignedArray<uint16_t>(size);
+  const int32_t grain = std::max(1, kRoundGrainFloats / width);
+  pool_.run_ranges(rows, grain, [&](int32_t begin, int32_t end, int32_t) {
+    for (int32_t r = begin; r < end; ++r) {
+      const float* from = in.row(r);
+      uint16_t* to = bf16_rows_.data() + static_cast<int64_t>(r) * width;
+      // Exact: the floats hold bf16 values.
+      for (int32_t i = 0; i < width; ++i) to[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(from[i]) >> 16);
     }
   });
 }

@@ -31,8 +31,12 @@ class Linear {
                 int32_t panel_end = -1);
 
  private:
+  // The rows as bf16, for kernels that read them so.
+  void round_rows(Activations& in, int32_t rows, int32_t width);
+
   const CpuKernels& kernels_;
   ThreadPool& pool_;
+  AlignedArray<uint16_t> bf16_rows_;  // [rows][columns_padded] of the matrix at hand
 };
 
 }  // namespace seer

@@ -5,10 +5,14 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <cstdlib>
+#include <optional>
 #include <random>
 #include <string>
 
 #include "engine_runner.h"
+#include "gpu/cpu/cpu_isa.h"
+#include "gpu/cpu/row_softmax.h"
 #include "tiny_model.h"
 
 namespace seer {
@@ -32,7 +36,7 @@ EngineRunner make_runner(const std::shared_ptr<const Model>& model, CpuEngineCon
 
 std::vector<CpuIsa> isas() {
   std::vector<CpuIsa> list;
-  for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512})
+  for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAmx})
     if (cpu_kernels(isa)) list.push_back(isa);
   return list;
 }
@@ -313,9 +317,54 @@ TEST_CASE("cpu engine: a config that cannot work is one sentence") {
   CHECK(error({.threads = 0}).code == Code::kInvalidArgument);
   CHECK(error({.block_tokens = 24}).code == Code::kInvalidArgument);
   CHECK(error({.device_blocks = 2'000'000'000, .block_tokens = 4096}).code == Code::kFull);
+  CHECK(error({.isa = static_cast<CpuIsa>(99)}).code == Code::kUnavailable);
   EngineRunner least = make_runner(model, {.device_blocks = 1});
   TestSequence s = sequence_of({1, 2, 3}, 0, kRandom);
   CHECK(least.decode(s, 5).size() == 5);
+}
+
+// Sets SEER_CPU_ISA while it lives.
+class IsaFromEnvironment {
+ public:
+  explicit IsaFromEnvironment(const char* value) {
+    if (const char* before = std::getenv("SEER_CPU_ISA")) before_ = before;
+    ::setenv("SEER_CPU_ISA", value, 1);
+  }
+  ~IsaFromEnvironment() {
+    if (before_)
+      ::setenv("SEER_CPU_ISA", before_->c_str(), 1);
+    else
+      ::unsetenv("SEER_CPU_ISA");
+  }
+
+ private:
+  std::optional<std::string> before_;
+};
+
+TEST_CASE("cpu engine: SEER_CPU_ISA chooses the kernels, and is never ignored") {
+  const auto model = tiny("llama", "BF16");
+  for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAmx}) {
+    CAPTURE(to_string(isa));
+    const IsaFromEnvironment environment(to_string(isa));
+    if (const CpuKernels* kernels = cpu_kernels(isa)) {
+      CHECK(cpu_kernels(CpuIsa::kAuto) == kernels);
+      CHECK(row_softmax_kernels(CpuIsa::kAuto) == row_softmax_kernels(isa));
+      CHECK(make_cpu_engine(model, {.device_blocks = 4}).ok());
+      continue;
+    }
+    const auto engine = make_cpu_engine(model, {.device_blocks = 4});
+    CHECK(engine.error().code == Code::kUnavailable);
+    CHECK(engine.error().detail ==
+          cat("cpu engine: SEER_CPU_ISA is \"", to_string(isa), "\", which this processor has not"));
+  }
+  for (const std::string value : {"foo", "", "auto", "AVX2"}) {
+    const IsaFromEnvironment environment(value.c_str());
+    const auto engine = make_cpu_engine(model, {.device_blocks = 4});
+    CHECK(engine.error().code == Code::kInvalidArgument);
+    CHECK(engine.error().detail ==
+          cat("cpu engine: SEER_CPU_ISA is \"", value, "\", expected scalar, avx2, avx512 or amx"));
+    CHECK(make_cpu_engine(model, {.device_blocks = 4, .isa = CpuIsa::kScalar}).ok());  // only kAuto looks at it
+  }
 }
 
 }  // namespace
