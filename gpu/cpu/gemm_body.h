@@ -1,11 +1,9 @@
 // GEMM kernels over Lanes; part of kernel_body.h. The order of operations is in kernels.h.
 #pragma once
+#include "gpu/cpu/weight_prefetch.h"
 
 namespace seer {
 namespace {
-
-constexpr int64_t kPrefetchBytes =
-    2048;  // ahead of the weight stream; longer panels than this are read once from memory
 
 // Adds the dot products over one block of 32 inputs to `sums`: kRows rows of x against kColumns x 16 outputs, whose
 // lines of pairs begin at w.
@@ -19,8 +17,7 @@ SEER_INLINE void add_block(const float* x, int64_t x_stride, const Weight* w, La
     F w_even[kColumns], w_odd[kColumns];
     for (int t = 0; t < kColumns; ++t) {
       const Weight* line = w + t * 512 + pair * 32;
-      if (pair * sizeof(Weight) % 2 == 0)  // once for each 64 bytes
-        __builtin_prefetch(reinterpret_cast<const char*>(line) + kPrefetchBytes);
+      if (pair * sizeof(Weight) % 2 == 0) prefetch_weights(line);  // a line of pairs is 32 or 64 bytes
       Lanes::load_pairs(line, w_even[t], w_odd[t]);
     }
     for (int m = 0; m < kRows; ++m) {
@@ -84,7 +81,7 @@ SEER_INLINE void f32_tile(const float* x, int64_t x_stride, int32_t columns, con
   for (int32_t k = 0; k < columns; ++k, w += 32) {
     F weights[kColumns];
     for (int t = 0; t < kColumns; ++t) {
-      __builtin_prefetch(reinterpret_cast<const char*>(w + t * 16) + kPrefetchBytes);
+      prefetch_weights(w + t * 16);
       weights[t] = Lanes::load(w + t * 16);
     }
     for (int m = 0; m < kRows; ++m) {

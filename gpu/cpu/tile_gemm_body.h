@@ -11,6 +11,7 @@
 // computes some rows again, to the same bits: so one configuration serves a whole call, and no tail is padded.
 #pragma once
 #include "gpu/cpu/kernels.h"
+#include "gpu/cpu/weight_prefetch.h"
 
 namespace seer {
 namespace {
@@ -27,7 +28,6 @@ struct RowBlocks {
 template <class Tiles, bool kTwo>
 SEER_INLINE void tile_block(const uint16_t* x, int64_t x_stride, int32_t columns, const uint16_t* w, bool prefetch,
                             float* y, int64_t y_stride) {
-  constexpr int64_t kAheadBytes = 2048;  // of the weight stream, as in gemm_body.h
   Tiles::template zero<0>();
   Tiles::template zero<1>();
   if constexpr (kTwo) {
@@ -36,8 +36,7 @@ SEER_INLINE void tile_block(const uint16_t* x, int64_t x_stride, int32_t columns
   }
   for (int32_t k = 0; k < columns; k += 32, w += 1024) {
     if (prefetch)
-      for (int line = 0; line < 32; ++line)
-        __builtin_prefetch(reinterpret_cast<const char*>(w) + kAheadBytes + line * 64);
+      for (int line = 0; line < 32; ++line) prefetch_weights(w + line * 32);
     Tiles::template load<4>(x + k, x_stride * 2);
     Tiles::template load<6>(w, 64);
     Tiles::template dot<0, 4, 6>();
@@ -106,7 +105,7 @@ void gemm_int8_tiles(const uint16_t* x, int64_t x_stride, int32_t rows, int32_t 
       const int32_t columns = columns_padded - k < kInt8GroupColumns ? columns_padded - k : kInt8GroupColumns;
       const int8_t* integers = group + 32 * sizeof(float);
       for (int32_t line = 0; line < columns; ++line) {  // of a pair of inputs and 16 outputs; columns / 2 pairs
-        __builtin_prefetch(group + kInt8GroupBytes + line * 32);
+        if (line % 2 == 0) prefetch_weights(integers + line * 32);
         F even, odd;
         Lanes::load_pairs(integers + line * 32, even, odd);
         const Lanes::I low = Lanes::and_i(Lanes::sar<16>(Lanes::bits(even)), Lanes::set1_i(0xffff));
