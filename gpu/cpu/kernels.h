@@ -5,9 +5,8 @@
 // REQUIRES of every function: the thread flushes denormals (denormals.h). Pointers need no alignment unless said.
 //
 // Dot products (the exactness contract):
-//   bf16  TDPBF16PS order: blocks of 32 inputs; in each, two f32 FMA sums from zero over the even and the odd inputs,
-//   in
-//         ascending order; then sum += even + odd, with denormals flushed. Inputs are floats that hold bf16 values.
+//   bf16  TDPBF16PS order: blocks of 32 inputs; in each, two f32 FMA sums from zero over the even and the odd inputs
+//         in ascending order; then sum += even + odd, with denormals flushed. Inputs are floats that hold bf16 values.
 //   f32   one f32 FMA chain over ascending inputs, from zero.
 //   int8  groups of kInt8GroupColumns inputs, of which the last may be a part (of whole blocks of 32). A group's sum is
 //         the bf16 dot product above of the inputs and the weights as integers -127..127, which bf16 holds exactly;

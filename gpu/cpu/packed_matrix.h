@@ -6,10 +6,11 @@
 // kF32 (also for f16 files, which convert exactly):
 //   [rows / 32][K][32 outputs]
 // kInt8, from a file of any type, K padded to 32 with zeros and stored to whole groups of kInt8GroupColumns:
-//   [rows / 32][K / 64]: [32 scales, f32] then [64 / 32][2 halves][16 input pairs][16 even, 16 odd inputs of 16
-//   outputs] Each row has a scale per group: largest magnitude / 127 in f32; a weight is weight / scale in f32, rounded
-//   to the nearest integer, ties to even. A group whose largest magnitude is below 2^-110 is zero; the scale of one
-//   with an infinity or NaN is NaN, so that a broken model shows.
+//   [rows / 32][K / 64] of { [32 scales, f32][64 / 32][2 halves][16 input pairs][2 inputs of the pair][16 outputs] }
+// Its rows have a scale per group: largest magnitude / 127 in f32. A weight is weight / scale in f32, rounded to the
+// nearest integer, ties to even. A group whose largest magnitude is below 2^-110 is zero; the scale of one with an
+// infinity or NaN is NaN, so that a broken model shows.
+//
 // Rows are padded to 32 with zeros in all.
 #pragma once
 #include <cstdint>
