@@ -10,6 +10,7 @@
 #include <mutex>
 #include <thread>
 
+#include "gpu/cpu/cpu_isa.h"
 #include "gpu/cpu/denormals.h"
 #include "gpu/cpu/forward.h"
 #include "protocols/check.h"
@@ -208,8 +209,8 @@ Result<std::unique_ptr<Engine>> make_cpu_engine(std::shared_ptr<const Model> mod
                 ", expected a multiple of 16 up to 4096");
   if (config.device_blocks < 0)
     return fail(Code::kInvalidArgument, "cpu engine: device_blocks is ", config.device_blocks, ", expected 0 or more");
-  const CpuKernels* kernels = cpu_kernels(config.isa);
-  if (!kernels) return fail(Code::kUnavailable, "cpu engine: this processor cannot run the kernels asked for by isa");
+  const Result<CpuIsa> isa = resolve_cpu_isa(config.isa);
+  if (!isa.ok()) return fail(isa.error().code, "cpu engine: ", isa.error().detail);
 
   const KvLayout layout{.layers = model->config.layers,
                         .kv_heads = model->config.kv_heads,
@@ -228,7 +229,7 @@ Result<std::unique_ptr<Engine>> make_cpu_engine(std::shared_ptr<const Model> mod
     return fail(Code::kFull, "cpu engine: the system has no memory for ", blocks, " KV blocks of ",
                 layout.block_bytes(), " bytes");
   return std::unique_ptr<Engine>(
-      std::make_unique<CpuEngine>(std::move(model), *kernels, std::move(cache), config.threads));
+      std::make_unique<CpuEngine>(std::move(model), *cpu_kernels(*isa), std::move(cache), config.threads));
 }
 
 }  // namespace seer

@@ -19,12 +19,12 @@ struct CpuEngineConfig {
   int32_t device_blocks = 0;     // KV blocks, or 0: as many as fit in kv_bytes
   uint32_t block_tokens = 16;    // a multiple of 16
   KvType kv_type = KvType::kBf16;
-  CpuIsa isa = CpuIsa::kAuto;  // which kernels; all give the same bits
+  CpuIsa isa = CpuIsa::kAuto;  // which kernels (cpu_isa.h); all give the same bits
 };
 
 /// An engine for this model; several may share it.
-/// Errors: kInvalidArgument (a field of the config; for kv_bytes the least that works), kUnavailable (this processor
-/// has not the instruction set), kFull (the system has not the memory).
+/// Errors: kInvalidArgument (a field of the config, for kv_bytes with the least that works; SEER_CPU_ISA),
+/// kUnavailable (this processor has not the instruction set), kFull (the system has not the memory).
 Result<std::unique_ptr<Engine>> make_cpu_engine(std::shared_ptr<const Model> model, const CpuEngineConfig& config);
 
 }  // namespace seer

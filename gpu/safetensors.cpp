@@ -78,6 +78,22 @@ std::string shape_text(std::span<const int64_t> shape) {
 
 }  // namespace
 
+TensorView TensorView::rows(int64_t begin, int64_t end) const {
+  TensorView view = *this;
+  const size_t row_bytes = shape[0] == 0 ? 0 : bytes.size() / static_cast<size_t>(shape[0]);
+  view.shape[0] = end - begin;
+  view.bytes = bytes.subspan(static_cast<size_t>(begin) * row_bytes, static_cast<size_t>(end - begin) * row_bytes);
+  return view;
+}
+
+void drop_pages(std::span<const std::byte> bytes) {
+  const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const auto address = reinterpret_cast<uintptr_t>(bytes.data());
+  const uintptr_t begin = (address + page - 1) / page * page, end = (address + bytes.size()) / page * page;
+  // Only advice: where it is refused, the pages stay until the file is closed.
+  if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+}
+
 Result<std::shared_ptr<const SafetensorsFile>> SafetensorsFile::open(const fs::path& path) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (fd < 0 && errno == ENOENT) return fail(Code::kNotFound, "there is no file ", path.string());

@@ -28,7 +28,14 @@ struct TensorView {
   std::string type_name;  // as the file spells it
   std::vector<int64_t> shape;
   std::span<const std::byte> bytes;
+
+  /// Rows [begin, end) of its first dimension. REQUIRES: it has one, and 0 <= begin <= end <= its size.
+  TensorView rows(int64_t begin, int64_t end) const;
 };
+
+/// Gives the memory of the whole pages in `bytes` back to the system; what is touched again is read from the file
+/// again. REQUIRES: they lie in an open SafetensorsFile.
+void drop_pages(std::span<const std::byte> bytes);
 
 /// One memory-mapped file. Immutable once open, thread-safe. The file must not be truncated while it is open.
 class SafetensorsFile {

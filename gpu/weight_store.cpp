@@ -1,5 +1,6 @@
 #include "gpu/weight_store.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -10,19 +11,46 @@
 namespace seer {
 namespace {
 
+constexpr int64_t kSlabBytes = 1 << 20;  // of a file, packed at a time: half of a usual L2
+
 // Reads tensors of one checkpoint into packed form, and hashes what it reads.
 class TensorReader {
  public:
-  TensorReader(const Checkpoint& checkpoint, TensorType matrix_type)
-      : checkpoint_(checkpoint), matrix_type_(matrix_type) {}
+  TensorReader(const Checkpoint& checkpoint, TensorType matrix_type, WeightType weights)
+      : checkpoint_(checkpoint),
+        matrix_type_(matrix_type),
+        stored_type_(matrix_type == TensorType::kBf16 ? MatrixType::kBf16 : MatrixType::kF32),
+        linear_type_(weights == WeightType::kInt8 ? MatrixType::kInt8 : stored_type_) {}
 
   struct Part {
     std::string name;
     int64_t rows;
   };
 
-  /// The matrices stacked by rows.
-  Result<PackedMatrix> matrix(std::initializer_list<Part> parts, int32_t columns) {
+  /// The matrices of linear layers, stacked by rows.
+  Result<PackedMatrix> linear(std::initializer_list<Part> parts, int32_t columns) {
+    return matrix(parts, columns, linear_type_);
+  }
+  /// The same without quantisation.
+  Result<PackedMatrix> stored(std::initializer_list<Part> parts, int32_t columns) {
+    return matrix(parts, columns, stored_type_);
+  }
+
+  /// The vectors, one after the other, as floats.
+  Result<std::vector<float>> vector(std::initializer_list<Part> parts) {
+    std::vector<float> values;
+    for (const Part& part : parts) {
+      SEER_ASSIGN_OR_RETURN(const TensorView* view, find(part.name, {part.rows}));
+      hash_tensor(part.name, view->type, crc32c(view->bytes));
+      for (int64_t i = 0; i < part.rows; ++i) values.push_back(element(*view, i));
+    }
+    return values;
+  }
+
+  uint64_t hash() const { return hash_; }
+
+ private:
+  Result<PackedMatrix> matrix(std::initializer_list<Part> parts, int32_t columns, MatrixType type) {
     int64_t rows = 0;
     std::vector<const TensorView*> views;
     for (const Part& part : parts) {
@@ -33,32 +61,38 @@ class TensorReader {
       views.push_back(view);
       rows += part.rows;
     }
-    PackedMatrix packed(static_cast<int32_t>(rows), columns, matrix_type_ == TensorType::kBf16);
+    PackedMatrix packed(static_cast<int32_t>(rows), columns, type);
     int32_t row = 0;
+    auto name = parts.begin();
     for (const TensorView* view : views) {
-      packed.fill(row, *view);
+      hash_tensor((name++)->name, view->type, pack(*view, row, packed));
       row += static_cast<int32_t>(view->shape[0]);
     }
     return packed;
   }
 
-  /// The vectors, one after the other, as floats.
-  Result<std::vector<float>> vector(std::initializer_list<Part> parts) {
-    std::vector<float> values;
-    for (const Part& part : parts) {
-      SEER_ASSIGN_OR_RETURN(const TensorView* view, find(part.name, {part.rows}));
-      for (int64_t i = 0; i < part.rows; ++i) values.push_back(element(*view, i));
-    }
-    return values;
+  Result<const TensorView*> find(const std::string& name, std::initializer_list<int64_t> shape) {
+    return checkpoint_.get(name, {shape.begin(), shape.size()});
   }
 
-  uint64_t hash() const { return hash_; }
+  void hash_tensor(const std::string& name, TensorType type, uint32_t crc) {
+    hash_ = hash_pair(hash_text(name, hash_), hash_pair(static_cast<uint64_t>(type), crc));
+  }
 
- private:
-  Result<const TensorView*> find(const std::string& name, std::initializer_list<int64_t> shape) {
-    SEER_ASSIGN_OR_RETURN(const TensorView* view, checkpoint_.get(name, {shape.begin(), shape.size()}));
-    hash_ = hash_pair(hash_text(name, hash_), hash_pair(static_cast<uint64_t>(view->type), crc32c(view->bytes)));
-    return view;
+  // Packs a tensor into the rows from row_begin on, and returns its checksum. In slabs that a core's cache holds: each
+  // is read from memory once, and leaves it when it is packed, so that the model is never in memory twice.
+  static uint32_t pack(const TensorView& view, int32_t row_begin, PackedMatrix& packed) {
+    const int64_t rows = view.shape[0];
+    const auto row_bytes = static_cast<int64_t>(view.bytes.size()) / std::max<int64_t>(1, rows);
+    const int64_t slab = std::max<int64_t>(1, kSlabBytes / std::max<int64_t>(1, row_bytes) / kPanelRows) * kPanelRows;
+    uint32_t crc = 0;
+    for (int64_t row = 0; row < rows; row += slab) {
+      const TensorView part = view.rows(row, std::min(rows, row + slab));
+      crc = crc32c(part.bytes, crc);
+      packed.fill(row_begin + static_cast<int32_t>(row), part);
+      drop_pages(part.bytes);
+    }
+    return crc;
   }
 
   static float element(const TensorView& view, int64_t i) {
@@ -73,7 +107,8 @@ class TensorReader {
   }
 
   const Checkpoint& checkpoint_;
-  const TensorType matrix_type_;
+  const TensorType matrix_type_;  // of all matrices in the file
+  const MatrixType stored_type_, linear_type_;
   uint64_t hash_ = 0;
 };
 
@@ -83,14 +118,14 @@ Result<LayerWeights> read_layer(TensorReader& reader, const ModelConfig& c, int3
   LayerWeights w;
   SEER_ASSIGN_OR_RETURN(w.input_norm, reader.vector({{layer + "input_layernorm.weight", hidden}}));
   SEER_ASSIGN_OR_RETURN(w.post_norm, reader.vector({{layer + "post_attention_layernorm.weight", hidden}}));
-  SEER_ASSIGN_OR_RETURN(w.qkv, reader.matrix({{attention + "q_proj.weight", q},
+  SEER_ASSIGN_OR_RETURN(w.qkv, reader.linear({{attention + "q_proj.weight", q},
                                               {attention + "k_proj.weight", kv},
                                               {attention + "v_proj.weight", kv}},
                                              c.hidden_size));
-  SEER_ASSIGN_OR_RETURN(w.output, reader.matrix({{attention + "o_proj.weight", hidden}}, c.query_size()));
+  SEER_ASSIGN_OR_RETURN(w.output, reader.linear({{attention + "o_proj.weight", hidden}}, c.query_size()));
   SEER_ASSIGN_OR_RETURN(
-      w.gate_up, reader.matrix({{mlp + "gate_proj.weight", inner}, {mlp + "up_proj.weight", inner}}, c.hidden_size));
-  SEER_ASSIGN_OR_RETURN(w.down, reader.matrix({{mlp + "down_proj.weight", hidden}}, c.intermediate_size));
+      w.gate_up, reader.linear({{mlp + "gate_proj.weight", inner}, {mlp + "up_proj.weight", inner}}, c.hidden_size));
+  SEER_ASSIGN_OR_RETURN(w.down, reader.linear({{mlp + "down_proj.weight", hidden}}, c.intermediate_size));
   if (c.qk_norm) {
     SEER_ASSIGN_OR_RETURN(w.q_norm, reader.vector({{attention + "q_norm.weight", c.head_dim}}));
     SEER_ASSIGN_OR_RETURN(w.k_norm, reader.vector({{attention + "k_norm.weight", c.head_dim}}));
@@ -129,7 +164,7 @@ int64_t Model::weight_bytes() const {
   return bytes;
 }
 
-Result<std::shared_ptr<const Model>> load_model(const std::filesystem::path& folder) {
+Result<std::shared_ptr<const Model>> load_model(const std::filesystem::path& folder, WeightType weights) {
   auto model = std::make_shared<Model>();
   model->folder = folder.string();
   SEER_ASSIGN_OR_RETURN(model->config, read_model_config(folder));
@@ -139,11 +174,12 @@ Result<std::shared_ptr<const Model>> load_model(const std::filesystem::path& fol
   const int64_t embedding_shape[] = {c.vocab_size, c.hidden_size};
   SEER_ASSIGN_OR_RETURN(const TensorView* embedding, checkpoint.get(embedding_name, embedding_shape));
 
-  TensorReader reader(checkpoint, embedding->type);
-  SEER_ASSIGN_OR_RETURN(PackedMatrix embedding_matrix, reader.matrix({{embedding_name, c.vocab_size}}, c.hidden_size));
-  (c.tied_head ? model->head : model->embedding) = std::move(embedding_matrix);
-  if (!c.tied_head) {
-    SEER_ASSIGN_OR_RETURN(model->head, reader.matrix({{"lm_head.weight", c.vocab_size}}, c.hidden_size));
+  TensorReader reader(checkpoint, embedding->type, weights);
+  if (c.tied_head) {
+    SEER_ASSIGN_OR_RETURN(model->head, reader.linear({{embedding_name, c.vocab_size}}, c.hidden_size));
+  } else {
+    SEER_ASSIGN_OR_RETURN(model->embedding, reader.stored({{embedding_name, c.vocab_size}}, c.hidden_size));
+    SEER_ASSIGN_OR_RETURN(model->head, reader.linear({{"lm_head.weight", c.vocab_size}}, c.hidden_size));
   }
   SEER_ASSIGN_OR_RETURN(model->final_norm, reader.vector({{"model.norm.weight", c.hidden_size}}));
   for (int32_t i = 0; i < c.layers; ++i) {
@@ -151,6 +187,8 @@ Result<std::shared_ptr<const Model>> load_model(const std::filesystem::path& fol
     model->layers.push_back(std::move(layer));
   }
   model->weights_hash = hash_pair(config_hash(c), reader.hash());
+  if (weights != WeightType::kAsStored)
+    model->weights_hash = hash_pair(model->weights_hash, static_cast<uint64_t>(weights));
   return std::shared_ptr<const Model>(std::move(model));
 }
 

@@ -1,8 +1,8 @@
 // Model: a loaded Hugging Face folder, its weights packed for the CPU kernels. Immutable once loaded; several engines
 // of one process share it through shared_ptr<const Model>. Thread-safe.
 //
-// All matrices have the dtype of the embedding (BF16, F16 or F32); norms and biases may have any of the three and are
-// kept as floats.
+// All matrices of the file have the dtype of the embedding (BF16, F16 or F32); norms and biases may have any of the
+// three and are kept as floats.
 #pragma once
 #include <filesystem>
 #include <memory>
@@ -13,6 +13,12 @@
 #include "gpu/model_config.h"
 
 namespace seer {
+
+/// How the matrices are kept. kInt8 (packed_matrix.h has the format) quantises every linear layer and the head, half
+/// the bytes of bf16: a step at small batch is bound by reading them, and the head of a small model is a quarter of
+/// them. An embedding that is tied to the head is read from the same integers, since a copy for it would cost more
+/// memory than the layers save; one of its own stays as stored, for a step reads only a row of it per token.
+enum class WeightType : uint8_t { kAsStored, kInt8 };
 
 struct LayerWeights {
   std::vector<float> input_norm, post_norm;  // [hidden]
@@ -31,7 +37,7 @@ struct Model {
   std::vector<float> final_norm;
   PackedMatrix head;          // [vocab, hidden]
   PackedMatrix embedding;     // empty when the head is tied: then it is `head`
-  uint64_t weights_hash = 0;  // of the config and of every byte of every tensor: equal only for equal models
+  uint64_t weights_hash = 0;  // of the config, every byte of every tensor and the WeightType: equal only for equal bits
 
   const PackedMatrix& embedding_matrix() const { return config.tied_head ? head : embedding; }
   int64_t weight_bytes() const;
@@ -39,6 +45,7 @@ struct Model {
 
 /// Loads a folder with config.json and model.safetensors (or shards and their index).
 /// Errors: kNotFound, kInvalidArgument, kCorrupt, kIo; one sentence naming file, tensor or field, expected and found.
-Result<std::shared_ptr<const Model>> load_model(const std::filesystem::path& folder);
+Result<std::shared_ptr<const Model>> load_model(const std::filesystem::path& folder,
+                                                WeightType weights = WeightType::kAsStored);
 
 }  // namespace seer

@@ -30,7 +30,7 @@ CpuForward::CpuForward(const Model& model, const CpuKernels& kernels, KvCache& c
       pool_(pool),
       linear_(kernels, pool),
       rope_(model.config),
-      round_(model.head.bf16()),
+      round_(model.head.rounds_inputs()),
       hidden_(model.config.hidden_size),
       normed_(model.config.hidden_size),
       qkv_(model.layers[0].qkv.rows()),

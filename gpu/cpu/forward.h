@@ -73,7 +73,7 @@ class CpuForward {
   ThreadPool& pool_;
   Linear linear_;
   RopeTable rope_;
-  const bool round_;  // inputs of a GEMM with bf16 weights are rounded to bf16
+  const bool round_;  // inputs of a GEMM are rounded to bf16, as the type of the weights wants
 
   Activations hidden_, normed_, qkv_, attended_, projected_, gate_up_, activated_;
   HeadSampler head_sampler_;

@@ -1,58 +1,87 @@
 // GEMM kernels over Lanes; part of kernel_body.h. The order of operations is in kernels.h.
 #pragma once
+#include "gpu/cpu/weight_prefetch.h"
 
 namespace seer {
 namespace {
 
-constexpr int64_t kPrefetchBytes =
-    2048;  // ahead of the weight stream; longer panels than this are read once from memory
-
-// kRows rows of x against kColumns x 16 outputs of one panel; `w` points at the first of these columns' lines.
-template <int kRows, int kColumns>
-SEER_INLINE void bf16_tile(const float* x, int64_t x_stride, int32_t columns, const uint16_t* w, float* y,
-                           int64_t y_stride) {
+// Adds the dot products over one block of 32 inputs to `sums`: kRows rows of x against kColumns x 16 outputs, whose
+// lines of pairs begin at w.
+template <int kRows, int kColumns, class Weight>
+SEER_INLINE void add_block(const float* x, int64_t x_stride, const Weight* w, Lanes::F (&sums)[kRows][kColumns]) {
   using F = Lanes::F;
-  F sums[kRows][kColumns];
+  F even[kRows][kColumns], odd[kRows][kColumns];
   for (int m = 0; m < kRows; ++m)
-    for (int t = 0; t < kColumns; ++t) sums[m][t] = Lanes::set1(0.0f);
-  for (int32_t k = 0; k < columns; k += 32, w += 1024) {
-    F even[kRows][kColumns], odd[kRows][kColumns];
-    for (int m = 0; m < kRows; ++m)
-      for (int t = 0; t < kColumns; ++t) even[m][t] = odd[m][t] = Lanes::set1(0.0f);
-    for (int pair = 0; pair < 16; ++pair) {
-      F w_even[kColumns], w_odd[kColumns];
+    for (int t = 0; t < kColumns; ++t) even[m][t] = odd[m][t] = Lanes::set1(0.0f);
+  for (int pair = 0; pair < 16; ++pair) {
+    F w_even[kColumns], w_odd[kColumns];
+    for (int t = 0; t < kColumns; ++t) {
+      const Weight* line = w + t * 512 + pair * 32;
+      if (pair * sizeof(Weight) % 2 == 0) prefetch_weights(line);  // a line of pairs is 32 or 64 bytes
+      Lanes::load_pairs(line, w_even[t], w_odd[t]);
+    }
+    for (int m = 0; m < kRows; ++m) {
+      const float* in = x + m * x_stride + 2 * pair;
+      const F x_even = Lanes::set1(in[0]), x_odd = Lanes::set1(in[1]);
       for (int t = 0; t < kColumns; ++t) {
-        const uint16_t* line = w + t * 512 + pair * 32;
-        __builtin_prefetch(reinterpret_cast<const char*>(line) + kPrefetchBytes);
-        Lanes::load_pairs(line, w_even[t], w_odd[t]);
-      }
-      for (int m = 0; m < kRows; ++m) {
-        const float* in = x + m * x_stride + k + 2 * pair;
-        const F x_even = Lanes::set1(in[0]), x_odd = Lanes::set1(in[1]);
-        for (int t = 0; t < kColumns; ++t) {
-          even[m][t] = Lanes::fma(x_even, w_even[t], even[m][t]);
-          odd[m][t] = Lanes::fma(x_odd, w_odd[t], odd[m][t]);
-        }
+        even[m][t] = Lanes::fma(x_even, w_even[t], even[m][t]);
+        odd[m][t] = Lanes::fma(x_odd, w_odd[t], odd[m][t]);
       }
     }
+  }
+  for (int m = 0; m < kRows; ++m)
+    for (int t = 0; t < kColumns; ++t) sums[m][t] = Lanes::add(sums[m][t], Lanes::add(even[m][t], odd[m][t]));
+}
+
+// kRows rows of x against kColumns x 16 outputs of one panel, from its output t_begin * 16 on.
+template <int kRows, int kColumns>
+SEER_INLINE void bf16_tile(const float* x, int64_t x_stride, int32_t columns, const uint16_t* w, int t_begin, float* y,
+                           int64_t y_stride) {
+  Lanes::F sums[kRows][kColumns];
+  for (int m = 0; m < kRows; ++m)
+    for (int t = 0; t < kColumns; ++t) sums[m][t] = Lanes::set1(0.0f);
+  for (int32_t k = 0; k < columns; k += 32, w += 1024)
+    add_block<kRows, kColumns>(x + k, x_stride, w + t_begin * 512, sums);
+  for (int m = 0; m < kRows; ++m)
+    for (int t = 0; t < kColumns; ++t) Lanes::store(y + m * y_stride + t * 16, sums[m][t]);
+}
+
+template <int kRows, int kColumns>
+SEER_INLINE void int8_tile(const float* x, int64_t x_stride, int32_t columns, const int8_t* w, int t_begin, float* y,
+                           int64_t y_stride) {
+  Lanes::F sums[kRows][kColumns];
+  for (int m = 0; m < kRows; ++m)
+    for (int t = 0; t < kColumns; ++t) sums[m][t] = Lanes::set1(0.0f);
+  for (int32_t group = 0; group < columns; group += kInt8GroupColumns, w += kInt8GroupBytes) {
+    const float* scales = reinterpret_cast<const float*>(w) + t_begin * 16;
+    const int8_t* block = w + 32 * sizeof(float) + t_begin * 512;
+    const int32_t end = group + kInt8GroupColumns < columns ? group + kInt8GroupColumns : columns;
+    Lanes::F group_sums[kRows][kColumns];
     for (int m = 0; m < kRows; ++m)
-      for (int t = 0; t < kColumns; ++t) sums[m][t] = Lanes::add(sums[m][t], Lanes::add(even[m][t], odd[m][t]));
+      for (int t = 0; t < kColumns; ++t) group_sums[m][t] = Lanes::set1(0.0f);
+    for (int32_t k = group; k < end; k += 32, block += 1024)
+      add_block<kRows, kColumns>(x + k, x_stride, block, group_sums);
+    for (int t = 0; t < kColumns; ++t) {
+      const Lanes::F scale = Lanes::load(scales + t * 16);
+      for (int m = 0; m < kRows; ++m) sums[m][t] = Lanes::fma(scale, group_sums[m][t], sums[m][t]);
+    }
   }
   for (int m = 0; m < kRows; ++m)
     for (int t = 0; t < kColumns; ++t) Lanes::store(y + m * y_stride + t * 16, sums[m][t]);
 }
 
 template <int kRows, int kColumns>
-SEER_INLINE void f32_tile(const float* x, int64_t x_stride, int32_t columns, const float* w, float* y,
+SEER_INLINE void f32_tile(const float* x, int64_t x_stride, int32_t columns, const float* w, int t_begin, float* y,
                           int64_t y_stride) {
   using F = Lanes::F;
+  w += t_begin * 16;
   F sums[kRows][kColumns];
   for (int m = 0; m < kRows; ++m)
     for (int t = 0; t < kColumns; ++t) sums[m][t] = Lanes::set1(0.0f);
   for (int32_t k = 0; k < columns; ++k, w += 32) {
     F weights[kColumns];
     for (int t = 0; t < kColumns; ++t) {
-      __builtin_prefetch(reinterpret_cast<const char*>(w + t * 16) + kPrefetchBytes);
+      prefetch_weights(w + t * 16);
       weights[t] = Lanes::load(w + t * 16);
     }
     for (int m = 0; m < kRows; ++m) {
@@ -65,17 +94,18 @@ SEER_INLINE void f32_tile(const float* x, int64_t x_stride, int32_t columns, con
 }
 
 // One tile of kRows rows, by the type of the weights. Kept out of line: each is one unrolled loop nest.
-template <int kRows>
-__attribute__((noinline)) void tile_rows(const float* x, int64_t x_stride, int32_t columns, const uint16_t* panel,
+template <int kRows, class Weight>
+__attribute__((noinline)) void tile_rows(const float* x, int64_t x_stride, int32_t columns, const Weight* panel,
                                          float* y, int64_t y_stride) {
-  for (int t = 0; t < 2; t += Lanes::kGemmColumns)
-    bf16_tile<kRows, Lanes::kGemmColumns>(x, x_stride, columns, panel + t * 512, y + t * 16, y_stride);
-}
-template <int kRows>
-__attribute__((noinline)) void tile_rows(const float* x, int64_t x_stride, int32_t columns, const float* panel,
-                                         float* y, int64_t y_stride) {
-  for (int t = 0; t < 2; t += Lanes::kGemmColumns)
-    f32_tile<kRows, Lanes::kGemmColumns>(x, x_stride, columns, panel + t * 16, y + t * 16, y_stride);
+  constexpr int kColumns = Lanes::kGemmColumns;
+  for (int t = 0; t < 2; t += kColumns) {
+    if constexpr (sizeof(Weight) == 1)
+      int8_tile<kRows, kColumns>(x, x_stride, columns, panel, t, y + t * 16, y_stride);
+    else if constexpr (sizeof(Weight) == 2)
+      bf16_tile<kRows, kColumns>(x, x_stride, columns, panel, t, y + t * 16, y_stride);
+    else
+      f32_tile<kRows, kColumns>(x, x_stride, columns, panel, t, y + t * 16, y_stride);
+  }
 }
 
 // The last `rows` < kRows rows.
@@ -88,13 +118,21 @@ void tile_rest(int32_t rows, const float* x, int64_t x_stride, int32_t columns, 
   }
 }
 
+template <class Weight>
+constexpr int64_t panel_elements(int32_t columns_padded) {
+  if constexpr (sizeof(Weight) == 1)
+    return int64_t{(columns_padded + kInt8GroupColumns - 1) / kInt8GroupColumns} * kInt8GroupBytes;
+  else
+    return int64_t{32} * columns_padded;
+}
+
 // Panels outside, rows inside: a panel is read from memory once and stays in the cache for all rows.
 template <class Weight>
 void gemm(const float* x, int64_t x_stride, int32_t rows, int32_t columns_padded, const Weight* w, int32_t panel_begin,
           int32_t panel_end, float* y, int64_t y_stride) {
   constexpr int kRows = Lanes::kGemmRows;
   for (int32_t p = panel_begin; p < panel_end; ++p) {
-    const Weight* panel = w + static_cast<int64_t>(p) * 32 * columns_padded;
+    const Weight* panel = w + p * panel_elements<Weight>(columns_padded);
     float* out = y + static_cast<int64_t>(p) * 32;
     int32_t m = 0;
     for (; m + kRows <= rows; m += kRows)

@@ -17,6 +17,9 @@ namespace {
 constexpr CpuKernels make_kernels(const char* name) {
   return {.name = name,
           .gemm_bf16 = gemm<uint16_t>,
+          .gemm_int8 = gemm<int8_t>,
+          .gemm_bf16_tiles = nullptr,
+          .gemm_int8_tiles = nullptr,
           .gemm_f32 = gemm<float>,
           .rms_norm = rms_norm,
           .rope = rope,

@@ -1,27 +1,24 @@
 #include "gpu/cpu/kernels.h"
 
+#include "gpu/cpu/cpu_isa.h"
+
 namespace seer {
 
 const CpuKernels* cpu_kernels(CpuIsa isa) {
-#if defined(__x86_64__)
-  __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-#else
-  const bool avx2 = false, avx512 = false;
-#endif
-  switch (isa) {
+  const Result<CpuIsa> resolved = resolve_cpu_isa(isa);
+  if (!resolved.ok()) return nullptr;
+  switch (*resolved) {
+    case CpuIsa::kAmx:
+      return amx_kernels();
     case CpuIsa::kAvx512:
-      return avx512 ? avx512_kernels() : nullptr;
+      return avx512_kernels();
     case CpuIsa::kAvx2:
-      return avx2 ? avx2_kernels() : nullptr;
+      return avx2_kernels();
     case CpuIsa::kScalar:
-      return scalar_kernels();
     case CpuIsa::kAuto:
       break;
   }
-  return avx512 ? avx512_kernels() : avx2 ? avx2_kernels() : scalar_kernels();
+  return scalar_kernels();
 }
 
 }  // namespace seer

@@ -4,11 +4,13 @@
 //
 // REQUIRES of every function: the thread flushes denormals (denormals.h). Pointers need no alignment unless said.
 //
-// Dot products (the exactness contract, also of later AMX kernels):
-//   bf16  TDPBF16PS order: blocks of 32 inputs; in each, two f32 FMA sums from zero over the even and the odd inputs,
-//   in
-//         ascending order; then sum += even + odd. Inputs are floats that hold bf16 values.
+// Dot products (the exactness contract):
+//   bf16  TDPBF16PS order: blocks of 32 inputs; in each, two f32 FMA sums from zero over the even and the odd inputs
+//         in ascending order; then sum += even + odd, with denormals flushed. Inputs are floats that hold bf16 values.
 //   f32   one f32 FMA chain over ascending inputs, from zero.
+//   int8  groups of kInt8GroupColumns inputs, of which the last may be a part (of whole blocks of 32). A group's sum is
+//         the bf16 dot product above of the inputs and the weights as integers -127..127, which bf16 holds exactly;
+//         then y = fma(scale of the group, its sum, y) in ascending order, from zero.
 // Sums over a row (norms, softmax): 16 partial sums, element i into sum i % 16 in ascending order, then the tree
 // (i, i + 8), (i, i + 4), (i, i + 2), (i, i + 1).
 #pragma once
@@ -17,7 +19,7 @@
 
 namespace seer {
 
-enum class CpuIsa : uint8_t { kAuto, kScalar, kAvx2, kAvx512 };
+enum class CpuIsa : uint8_t { kAuto, kScalar, kAvx2, kAvx512, kAmx };
 
 /// KV cache of one layer and one KV head as the kernels see it. Positions are stored in tiles of 16:
 ///   bf16  K: [head_dim_padded / 2][16 positions][2 of the pair]   V: [head_dim_padded / 16][8 pairs][16 dims][2
@@ -60,6 +62,13 @@ constexpr int64_t attention_scratch_floats(int32_t rows, int32_t group, int32_t 
   return int64_t{rows} * group * (tiles * kTilePositions + 2 * padded + 16);
 }
 
+/// Weights that share a scale along the inputs. 64: the hidden sizes of models are multiples of it, so nothing is
+/// padded; scales add 6 % to the bytes; the largest of 64 normal weights is 10 % smaller than that of 128, and the
+/// rounding error with it.
+inline constexpr int32_t kInt8GroupColumns = 64;
+/// Bytes of one group of a panel: scales of 32 outputs, then their weights.
+inline constexpr int32_t kInt8GroupBytes = 32 * 4 + 32 * kInt8GroupColumns;
+
 struct CpuKernels {
   const char* name;
 
@@ -68,6 +77,13 @@ struct CpuKernels {
   /// time.
   void (*gemm_bf16)(const float* x, int64_t x_stride, int32_t rows, int32_t columns_padded, const uint16_t* w,
                     int32_t panel_begin, int32_t panel_end, float* y, int64_t y_stride);
+  void (*gemm_int8)(const float* x, int64_t x_stride, int32_t rows, int32_t columns_padded, const int8_t* w,
+                    int32_t panel_begin, int32_t panel_end, float* y, int64_t y_stride);
+  /// gemm_bf16 and gemm_int8 over rows of bf16, with the same bits; null where the processor has no tile registers.
+  void (*gemm_bf16_tiles)(const uint16_t* x, int64_t x_stride, int32_t rows, int32_t columns_padded, const uint16_t* w,
+                          int32_t panel_begin, int32_t panel_end, float* y, int64_t y_stride);
+  void (*gemm_int8_tiles)(const uint16_t* x, int64_t x_stride, int32_t rows, int32_t columns_padded, const int8_t* w,
+                          int32_t panel_begin, int32_t panel_end, float* y, int64_t y_stride);
   void (*gemm_f32)(const float* x, int64_t x_stride, int32_t rows, int32_t columns_padded, const float* w,
                    int32_t panel_begin, int32_t panel_end, float* y, int64_t y_stride);
 
@@ -82,12 +98,13 @@ struct CpuKernels {
   void (*attention)(const AttentionTask& task);
 };
 
-/// The table for `isa`, or null where the processor (or the build) has it not. kAuto: the fastest there is.
+/// The table for `isa`, or null where resolve_cpu_isa() (cpu_isa.h) gives an error.
 const CpuKernels* cpu_kernels(CpuIsa isa);
 
 // Defined by kernels_<isa>.cpp.
 const CpuKernels* scalar_kernels();
 const CpuKernels* avx2_kernels();
 const CpuKernels* avx512_kernels();
+const CpuKernels* amx_kernels();  // those of AVX-512, and tiles
 
 }  // namespace seer

@@ -44,6 +44,13 @@ struct Lanes {
     even = {_mm256_castsi256_ps(_mm256_slli_epi32(a, 16)), _mm256_castsi256_ps(_mm256_slli_epi32(b, 16))};
     odd = {_mm256_castsi256_ps(_mm256_and_si256(a, high)), _mm256_castsi256_ps(_mm256_and_si256(b, high))};
   }
+  static SEER_INLINE __m256 load_int8(const int8_t* p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  }
+  static SEER_INLINE void load_pairs(const int8_t* p, F& even, F& odd) {
+    even = {load_int8(p), load_int8(p + 8)};
+    odd = {load_int8(p + 16), load_int8(p + 24)};
+  }
   static SEER_INLINE F fma(F a, F b, F c) {
     return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
   }

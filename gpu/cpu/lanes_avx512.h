@@ -31,6 +31,13 @@ struct Lanes {
     even = _mm512_castsi512_ps(_mm512_slli_epi32(a, 16));
     odd = _mm512_castsi512_ps(_mm512_and_si512(a, _mm512_set1_epi32(static_cast<int32_t>(0xffff0000u))));
   }
+  static SEER_INLINE F load_int8(const int8_t* p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+  }
+  static SEER_INLINE void load_pairs(const int8_t* p, F& even, F& odd) {
+    even = load_int8(p);
+    odd = load_int8(p + 16);
+  }
   static SEER_INLINE F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
   static SEER_INLINE F add(F a, F b) { return _mm512_add_ps(a, b); }
   static SEER_INLINE F sub(F a, F b) { return _mm512_sub_ps(a, b); }

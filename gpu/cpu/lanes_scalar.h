@@ -62,6 +62,11 @@ struct Lanes {
     even = make([&](int i) { return as_float(static_cast<uint32_t>(p[2 * i]) << 16); });
     odd = make([&](int i) { return as_float(static_cast<uint32_t>(p[2 * i + 1]) << 16); });
   }
+  // Int8: sixteen even ones, then sixteen odd ones.
+  static SEER_INLINE void load_pairs(const int8_t* p, F& even, F& odd) {
+    even = make([&](int i) { return static_cast<float>(p[i]); });
+    odd = make([&](int i) { return static_cast<float>(p[16 + i]); });
+  }
   static SEER_INLINE F fma(F a, F b, F c) {
     return make([&](int i) { return __builtin_fmaf(a.v[i], b.v[i], c.v[i]); });
   }

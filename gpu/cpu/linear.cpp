@@ -1,8 +1,14 @@
 #include "gpu/cpu/linear.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace seer {
+namespace {
+
+constexpr int32_t kRoundGrainFloats = 64 * 1024;  // fewer are not worth waking a thread for
+
+}  // namespace
 
 void Activations::reserve_rows(int32_t rows) {
   const auto wanted = static_cast<size_t>(stride) * rows;
@@ -23,16 +29,40 @@ void Linear::multiply(const PackedMatrix& weights, Activations& in, int32_t rows
   });
 }
 
-void Linear::prepare(const PackedMatrix&, Activations&, int32_t) {}
+void Linear::prepare(const PackedMatrix& weights, Activations& in, int32_t rows) {
+  if (!reads_bf16_rows(weights)) return;
+  const int32_t width = weights.columns_padded();
+  const auto size = static_cast<size_t>(rows) * static_cast<size_t>(width);
+  if (bf16_rows_.size() < size) bf16_rows_ = AlignedArray<uint16_t>(size);
+  const int32_t grain = std::max(1, kRoundGrainFloats / width);
+  pool_.run_ranges(rows, grain, [&](int32_t begin, int32_t end, int32_t) {
+    for (int32_t r = begin; r < end; ++r) {
+      const float* from = in.row(r);
+      uint16_t* to = bf16_rows_.data() + static_cast<int64_t>(r) * width;
+      // Exact: the floats hold bf16 values.
+      for (int32_t i = 0; i < width; ++i) to[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(from[i]) >> 16);
+    }
+  });
+}
 
 void Linear::multiply_here(const PackedMatrix& weights, Activations& in, int32_t row, int32_t rows, int32_t panel_begin,
                            int32_t panel_end, float* out, int64_t out_stride) const {
   const int32_t columns = weights.columns_padded(), panels = panel_end - panel_begin;
-  const int64_t first = int64_t{panel_begin} * kPanelRows * columns;
-  if (weights.bf16())
-    kernels_.gemm_bf16(in.row(row), in.stride, rows, columns, weights.bf16_data() + first, 0, panels, out, out_stride);
-  else
-    kernels_.gemm_f32(in.row(row), in.stride, rows, columns, weights.f32_data() + first, 0, panels, out, out_stride);
+  const uint16_t* bf16_row = bf16_rows_.data() + int64_t{row} * columns;
+  const bool tiles = reads_bf16_rows(weights);
+  const auto run = [&](auto gemm, const auto* x, int64_t x_stride, const auto* w) {
+    gemm(x, x_stride, rows, columns, w + panel_begin * weights.panel_elements(), 0, panels, out, out_stride);
+  };
+  switch (weights.type()) {
+    case MatrixType::kBf16:
+      if (tiles) return run(kernels_.gemm_bf16_tiles, bf16_row, columns, weights.bf16_data());
+      return run(kernels_.gemm_bf16, in.row(row), in.stride, weights.bf16_data());
+    case MatrixType::kInt8:
+      if (tiles) return run(kernels_.gemm_int8_tiles, bf16_row, columns, weights.int8_data());
+      return run(kernels_.gemm_int8, in.row(row), in.stride, weights.int8_data());
+    case MatrixType::kF32:
+      return run(kernels_.gemm_f32, in.row(row), in.stride, weights.f32_data());
+  }
 }
 
 }  // namespace seer

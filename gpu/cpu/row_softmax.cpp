@@ -1,14 +1,19 @@
 #include "gpu/cpu/row_softmax.h"
 
+#include "gpu/cpu/cpu_isa.h"
+#include "protocols/check.h"
+
 namespace seer {
 
 const RowSoftmaxKernels* row_softmax_kernels(CpuIsa isa) {
+  const Result<CpuIsa> resolved = resolve_cpu_isa(isa);
+  if (isa == CpuIsa::kAuto) SEER_CHECK(resolved.ok(), resolved.error());
+  if (!resolved.ok()) return nullptr;
 #if defined(__x86_64__)
-  const bool avx512 = cpu_kernels(CpuIsa::kAvx512) != nullptr, avx2 = cpu_kernels(CpuIsa::kAvx2) != nullptr;
-  if (avx512 && (isa == CpuIsa::kAvx512 || isa == CpuIsa::kAuto)) return &kAvx512RowSoftmax;
-  if (avx2 && (isa == CpuIsa::kAvx2 || isa == CpuIsa::kAuto)) return &kAvx2RowSoftmax;
+  if (*resolved == CpuIsa::kAvx512 || *resolved == CpuIsa::kAmx) return &kAvx512RowSoftmax;
+  if (*resolved == CpuIsa::kAvx2) return &kAvx2RowSoftmax;
 #endif
-  return isa == CpuIsa::kScalar || isa == CpuIsa::kAuto ? &kScalarRowSoftmax : nullptr;
+  return &kScalarRowSoftmax;
 }
 
 }  // namespace seer

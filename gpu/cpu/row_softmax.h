@@ -21,7 +21,8 @@ struct RowSoftmaxKernels {
   void (*exp_sums)(const float* logits, int64_t count, float max, float temperature, double* sums);
 };
 
-/// The kernels for `isa`, or null where the processor (or the build) has it not. kAuto: the fastest there are.
+/// The kernels for `isa`, or null where resolve_cpu_isa() (cpu_isa.h) gives an error. REQUIRES: it gives none for kAuto
+/// (make_cpu_engine() refuses such an environment).
 const RowSoftmaxKernels* row_softmax_kernels(CpuIsa isa);
 
 // Defined by row_softmax_<isa>.cpp.

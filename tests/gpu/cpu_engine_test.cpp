@@ -4,21 +4,27 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
+#include <cstdlib>
+#include <optional>
 #include <random>
 #include <span>
+#include <string>
 
 #include "engine_runner.h"
 #include "gpu/accept_draft.h"
+#include "gpu/cpu/cpu_isa.h"
+#include "gpu/cpu/row_softmax.h"
 #include "tiny_model.h"
 
 namespace seer {
 namespace {
 
-std::shared_ptr<const Model> tiny(const std::string& kind, const std::string& dtype,
-                                  const nlohmann::json& changes = {}) {
+std::shared_ptr<const Model> tiny(const std::string& kind, const std::string& dtype, const nlohmann::json& changes = {},
+                                  WeightType weights = WeightType::kAsStored) {
   TestFolder folder;
   write_tiny_model(folder.path(), tiny_config(kind, changes.is_null() ? nlohmann::json::object() : changes), dtype, 7);
-  auto model = load_model(folder.path());
+  auto model = load_model(folder.path(), weights);
   REQUIRE_MESSAGE(model.ok(), model.error().detail);
   return *model;
 }
@@ -32,7 +38,7 @@ EngineRunner make_runner(const std::shared_ptr<const Model>& model, CpuEngineCon
 
 std::vector<CpuIsa> isas() {
   std::vector<CpuIsa> list;
-  for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512})
+  for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAmx})
     if (cpu_kernels(isa)) list.push_back(isa);
   return list;
 }
@@ -81,13 +87,16 @@ std::vector<SampledToken> decode_chunked(EngineRunner& runner, TestSequence& s, 
 }
 
 TEST_CASE("cpu engine: every ISA, thread count and chunking gives the bits of one row at a time") {
-  for (const auto& [kind, dtype, kv] : {std::tuple{"qwen3", "BF16", KvType::kBf16},
-                                        {"qwen2", "BF16", KvType::kF32},
-                                        {"llama", "F32", KvType::kF32},
-                                        {"llama", "F16", KvType::kBf16}}) {
+  for (const auto& [kind, dtype, kv, weights] : {std::tuple{"qwen3", "BF16", KvType::kBf16, WeightType::kAsStored},
+                                                 {"qwen2", "BF16", KvType::kF32, WeightType::kAsStored},
+                                                 {"llama", "F32", KvType::kF32, WeightType::kAsStored},
+                                                 {"llama", "F16", KvType::kBf16, WeightType::kAsStored},
+                                                 {"qwen3", "BF16", KvType::kBf16, WeightType::kInt8},
+                                                 {"llama", "F32", KvType::kF32, WeightType::kInt8}}) {
     CAPTURE(kind);
     CAPTURE(dtype);
-    const auto model = tiny(kind, dtype);
+    CAPTURE(static_cast<int>(weights));
+    const auto model = tiny(kind, dtype, {}, weights);
     const TestSequence prompt = sequence_of(random_tokens(83, 96, 3), 11, kRandom);
     const Reference want = reference(model, kv, prompt, 45);  // 128 tokens, of which the last is not computed
     for (CpuIsa isa : isas()) {
@@ -108,8 +117,7 @@ TEST_CASE("cpu engine: every ISA, thread count and chunking gives the bits of on
   }
 }
 
-TEST_CASE("cpu engine: a sequence does not notice the batch it is in") {
-  const auto model = tiny("qwen3", "BF16");
+void check_batch_invariance(const std::shared_ptr<const Model>& model) {
   constexpr int kSequences = 9, kCount = 24;
   std::vector<TestSequence> prompts;
   std::vector<Reference> want;
@@ -158,6 +166,37 @@ TEST_CASE("cpu engine: a sequence does not notice the batch it is in") {
       CHECK(got[i] == want[i].sampled);
     }
   }
+}
+
+TEST_CASE("cpu engine: a sequence does not notice the batch it is in") {
+  check_batch_invariance(tiny("qwen3", "BF16"));
+  check_batch_invariance(tiny("qwen2", "BF16", {{"tie_word_embeddings", false}}, WeightType::kInt8));
+}
+
+TEST_CASE("cpu engine: int8 weights change log-probabilities little") {
+  const nlohmann::json size = {{"hidden_size", 128}, {"intermediate_size", 352}, {"num_hidden_layers", 3}};
+  const std::vector<int32_t> tokens = random_tokens(512, 96, 13), targets = random_tokens(512, 96, 14);
+  const auto logprobs = [&](const std::shared_ptr<const Model>& model) {
+    EngineRunner runner = make_runner(model, {.threads = 2});
+    TestSequence s = sequence_of(tokens, 0, kRandom);
+    SequenceStep step = runner.plan(s, 512, 512);
+    step.targets = targets;
+    return runner.step({step}).sampled.at(0);
+  };
+  const auto want = logprobs(tiny("qwen2", "F32", size)), bf16 = logprobs(tiny("qwen2", "BF16", size)),
+             int8 = logprobs(tiny("qwen2", "BF16", size, WeightType::kInt8));
+  const auto error = [&](const std::vector<SampledToken>& got) {
+    double squares = 0;
+    for (size_t i = 0; i < want.size(); ++i) squares += std::pow(got[i].logprob - want[i].logprob, 2);
+    return std::sqrt(squares / static_cast<double>(want.size()));
+  };
+  double mean = 0, variance = 0;
+  for (const SampledToken& t : want) mean += t.logprob / 512.0;
+  for (const SampledToken& t : want) variance += std::pow(t.logprob - mean, 2) / 512.0;
+  MESSAGE("log-probabilities with standard deviation ", std::sqrt(variance), "; RMS error against f32: bf16 ",
+          error(bf16), ", int8 ", error(int8));
+  CHECK(error(int8) > error(bf16));
+  CHECK(error(int8) < 0.05 * std::sqrt(variance));
 }
 
 TEST_CASE("cpu engine: verify rows give what decoding one by one gives, and rejected rows leave no trace") {
@@ -421,9 +460,54 @@ TEST_CASE("cpu engine: a config that cannot work is one sentence") {
   CHECK(error({.threads = 0}).code == Code::kInvalidArgument);
   CHECK(error({.block_tokens = 24}).code == Code::kInvalidArgument);
   CHECK(error({.device_blocks = 2'000'000'000, .block_tokens = 4096}).code == Code::kFull);
+  CHECK(error({.isa = static_cast<CpuIsa>(99)}).code == Code::kUnavailable);
   EngineRunner least = make_runner(model, {.device_blocks = 1});
   TestSequence s = sequence_of({1, 2, 3}, 0, kRandom);
   CHECK(least.decode(s, 5).size() == 5);
+}
+
+// Sets SEER_CPU_ISA while it lives.
+class IsaFromEnvironment {
+ public:
+  explicit IsaFromEnvironment(const char* value) {
+    if (const char* before = std::getenv("SEER_CPU_ISA")) before_ = before;
+    ::setenv("SEER_CPU_ISA", value, 1);
+  }
+  ~IsaFromEnvironment() {
+    if (before_)
+      ::setenv("SEER_CPU_ISA", before_->c_str(), 1);
+    else
+      ::unsetenv("SEER_CPU_ISA");
+  }
+
+ private:
+  std::optional<std::string> before_;
+};
+
+TEST_CASE("cpu engine: SEER_CPU_ISA chooses the kernels, and is never ignored") {
+  const auto model = tiny("llama", "BF16");
+  for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAmx}) {
+    CAPTURE(to_string(isa));
+    const IsaFromEnvironment environment(to_string(isa));
+    if (const CpuKernels* kernels = cpu_kernels(isa)) {
+      CHECK(cpu_kernels(CpuIsa::kAuto) == kernels);
+      CHECK(row_softmax_kernels(CpuIsa::kAuto) == row_softmax_kernels(isa));
+      CHECK(make_cpu_engine(model, {.device_blocks = 4}).ok());
+      continue;
+    }
+    const auto engine = make_cpu_engine(model, {.device_blocks = 4});
+    CHECK(engine.error().code == Code::kUnavailable);
+    CHECK(engine.error().detail ==
+          cat("cpu engine: SEER_CPU_ISA is \"", to_string(isa), "\", which this processor has not"));
+  }
+  for (const std::string value : {"foo", "", "auto", "AVX2"}) {
+    const IsaFromEnvironment environment(value.c_str());
+    const auto engine = make_cpu_engine(model, {.device_blocks = 4});
+    CHECK(engine.error().code == Code::kInvalidArgument);
+    CHECK(engine.error().detail ==
+          cat("cpu engine: SEER_CPU_ISA is \"", value, "\", expected scalar, avx2, avx512 or amx"));
+    CHECK(make_cpu_engine(model, {.device_blocks = 4, .isa = CpuIsa::kScalar}).ok());  // only kAuto looks at it
+  }
 }
 
 }  // namespace

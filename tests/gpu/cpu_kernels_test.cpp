@@ -35,7 +35,7 @@ int differing(const float* a, const float* b, size_t count) {
 
 std::vector<const CpuKernels*> all_kernels() {
   std::vector<const CpuKernels*> list;
-  for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512})
+  for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAmx})
     if (const CpuKernels* kernels = cpu_kernels(isa)) list.push_back(kernels);
   return list;
 }

@@ -49,7 +49,7 @@ TEST_CASE("row softmax: every instruction set gives the bits of the written orde
         for (int l = 0; l < half; ++l) lanes[l] += lanes[l + half];
       sums.push_back(lanes[0]);
     }
-    for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512}) {
+    for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAmx}) {
       CAPTURE(static_cast<int>(isa));
       const RowSoftmaxKernels* kernel = row_softmax_kernels(isa);
       if (kernel == nullptr) continue;

@@ -99,6 +99,7 @@ int main(int argc, char** argv) {
                                                .isa = isa == "scalar"   ? CpuIsa::kScalar
                                                       : isa == "avx2"   ? CpuIsa::kAvx2
                                                       : isa == "avx512" ? CpuIsa::kAvx512
+                                                      : isa == "amx"    ? CpuIsa::kAmx
                                                                         : CpuIsa::kAuto});
   if (!engine.ok()) {
     std::cerr << engine.error() << "\n";

@@ -1,0 +1,17 @@
+// Which instruction set the CPU kernels use. The environment variable SEER_CPU_ISA (scalar, avx2, avx512 or amx) stands
+// in for kAuto, so that tests can run a whole program on the kernels of a lesser processor. It is read here rather than
+// passed as an option because all kernels give the same bits: it changes nothing that a user could ask for.
+#pragma once
+#include "gpu/cpu/kernels.h"
+#include "protocols/result.h"
+
+namespace seer {
+
+/// "auto", "scalar", ...
+const char* to_string(CpuIsa isa);
+
+/// `isa`, or for kAuto what SEER_CPU_ISA says, or else the fastest that the processor has.
+/// Errors: kInvalidArgument (an unknown value), kUnavailable (the processor or the build has it not).
+Result<CpuIsa> resolve_cpu_isa(CpuIsa isa);
+
+}  // namespace seer
