@@ -21,6 +21,11 @@ namespace seer {
 
 class CpuForward {
  public:
+  // Rows are computed in slabs, so that memory for activations is bounded. Rows of one sequence come in order, so a
+  // slab finds the KV of the earlier ones. Logits are computed for this many rows of a slab at a time.
+  static constexpr int32_t kSlabRows = 256;
+  static constexpr int32_t kLogitRows = 64;
+
   /// All are borrowed and outlive this.
   CpuForward(const Model& model, const CpuKernels& kernels, KvCache& cache, ThreadPool& pool);
 
@@ -28,11 +33,6 @@ class CpuForward {
   std::vector<std::vector<SampledToken>> run(const StepBatch& batch);
 
  private:
-  // Rows are computed in slabs, so that memory for activations is bounded. Rows of one sequence come in order, so a
-  // slab finds the KV of the earlier ones.
-  static constexpr int32_t kSlabRows = 256;
-  static constexpr int32_t kLogitRows = 64;
-
   // Consecutive rows of one sequence within a slab.
   struct Span {
     const SequenceStep* sequence;
