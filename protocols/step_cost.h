@@ -6,7 +6,8 @@
 // weights, read when any row is sampled; per sequence, per row, per sampled row; KV that is read; and products of a row
 // with a position it attends to. Time over rows is a line with bends, because up to some number of rows their
 // arithmetic hides behind the reading of the weights, and small tiles of rows are dearer per row: min(rows, k) and
-// max(0, rows - k) for a few k. All costs are at least 0, so that more work is never predicted to take less time.
+// max(0, rows - k) for a few k. KV likewise: the more there is, the less of it a cache holds. All costs are at least 0,
+// so that more work is never predicted to take less time.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -49,6 +50,11 @@ template <int64_t kKnee>
 constexpr double rows_above(const StepShape& s) {
   return static_cast<double>(s.rows > kKnee ? s.rows - kKnee : 0);
 }
+/// max(0, kv_tokens - kKnee).
+template <int64_t kKnee>
+constexpr double kv_tokens_above(const StepShape& s) {
+  return static_cast<double>(s.kv_tokens > kKnee ? s.kv_tokens - kKnee : 0);
+}
 
 inline constexpr std::array kStepFeatures{
     StepFeature{"step", "step", [](const StepShape&) { return 1.0; }},
@@ -64,6 +70,8 @@ inline constexpr std::array kStepFeatures{
     StepFeature{"sampled_rows", "sampled row", [](const StepShape& s) { return static_cast<double>(s.sampled_rows); }},
     StepFeature{"kv_tokens", "position whose K and V are read",
                 [](const StepShape& s) { return static_cast<double>(s.kv_tokens); }},
+    StepFeature{"kv_tokens_above_4096", "position read after the first 4096", kv_tokens_above<4096>},
+    StepFeature{"kv_tokens_above_32768", "position read after the first 32768", kv_tokens_above<32768>},
     StepFeature{"attended", "pair of a row and a position it attends to",
                 [](const StepShape& s) { return static_cast<double>(s.attended); }},
 };
