@@ -93,7 +93,7 @@ std::vector<OptionGroup> option_groups(ProfileOptions& o) {
         {"rows-max", "N", &o.rows_max, "sequences of a decode or verify step at most", between(1, 4096)},
         {"context-max", "N", &o.context_max, "tokens before a step at most", between(16, 1 << 20)},
         {"repeats", "N", &o.repeats, "visits to each step, of which the median counts", between(1, 1000)},
-        {"quick", "", &o.quick, "about a third of the steps"}}},
+        {"quick", "", &o.quick, "about a quarter of the steps"}}},
       {"Engine",
        {{"threads", "N", &o.threads, "0: all cores", between(0, 256)},
         {"kv-bytes", "SIZE", SizeField{&o.kv_bytes}, "KV cache; steps that need more are left out; 0: half of the free memory",

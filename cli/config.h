@@ -67,7 +67,7 @@ struct ProfileOptions {
   int64_t rows_max = 64;            // sequences of a decode or verify step at most
   int64_t context_max = 4096;       // tokens before a step at most; the model's own limit holds too
   int64_t repeats = 9;              // visits to each point, of which the median counts
-  bool quick = false;               // about a third of the points
+  bool quick = false;               // about a quarter of the points
 };
 
 /// `seer doctor`.
