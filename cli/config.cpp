@@ -85,6 +85,23 @@ std::vector<OptionGroup> option_groups(ScoreOptions& o) {
   };
 }
 
+std::vector<OptionGroup> option_groups(ProfileOptions& o) {
+  return {
+      {"Work",
+       {{"model", "DIR", &o.model, "model folder in Hugging Face layout"},
+        {"out", "FILE", &o.out, "JSON with the measured steps and the cost model fitted to them"},
+        {"rows-max", "N", &o.rows_max, "sequences of a decode or verify step at most", between(1, 4096)},
+        {"context-max", "N", &o.context_max, "tokens before a step at most", between(16, 1 << 20)},
+        {"repeats", "N", &o.repeats, "visits to each step, of which the median counts", between(1, 1000)},
+        {"quick", "", &o.quick, "about a quarter of the steps"}}},
+      {"Engine",
+       {{"threads", "N", &o.threads, "0: all cores", between(0, 256)},
+        {"kv-bytes", "SIZE", SizeField{&o.kv_bytes}, "KV cache; steps that need more are left out; 0: half of the free memory",
+         at_least(0)},
+        {"kv-dtype", "T", &o.kv_dtype, "type of K and V", kDtypes}}},
+  };
+}
+
 std::vector<OptionGroup> option_groups(DoctorOptions&) { return {}; }
 
 constexpr const char* kRolloutExamples = R"(Examples:
@@ -98,6 +115,10 @@ constexpr const char* kRolloutExamples = R"(Examples:
 constexpr const char* kScoreExamples = R"(Examples:
   seer score --model DIR --in responses.jsonl --out scored.jsonl
   seer score --model REFERENCE_DIR --in responses.jsonl --out reference.jsonl --raw-logprobs
+)";
+constexpr const char* kProfileExamples = R"(Examples:
+  seer profile --model DIR --out profile.json
+  seer profile --model DIR --out profile.json --quick --threads 1 --context-max 2048
 )";
 constexpr const char* kDoctorExamples = R"(Examples:
   seer doctor          # exit code 0 when `seer rollout` can run here
@@ -288,6 +309,11 @@ Status check_together(const ScoreOptions& o) {
   return require(o.out, "--out", "the JSONL file to write the scored lines to");
 }
 
+Status check_together(const ProfileOptions& o) {
+  SEER_RETURN_IF_ERROR(require(o.model, "--model", "a model folder in Hugging Face layout"));
+  return require(o.out, "--out", "the JSON file to write the profile to");
+}
+
 Status check_together(const DoctorOptions&) { return {}; }
 
 // ---- a subcommand ----------------------------------------------------------------------------------------------
@@ -336,6 +362,8 @@ Result<Command> parse_command_line(const std::vector<std::string>& arguments) {
                                      true),
       add_subcommand<ScoreOptions>(program, "score", "log-probabilities of given responses in one prefill",
                                    kScoreExamples, false),
+      add_subcommand<ProfileOptions>(program, "profile", "how long this engine's steps take with a model, as a cost model",
+                                     kProfileExamples, false),
       add_subcommand<DoctorOptions>(program, "doctor", "what this machine has, and how to add what it lacks",
                                     kDoctorExamples, false)};
   try {

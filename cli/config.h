@@ -57,13 +57,26 @@ struct ScoreOptions {
   std::string kv_dtype = "bf16";    // bf16 | f32: that of the rollout, for the same bits
 };
 
+/// `seer profile`.
+struct ProfileOptions {
+  std::string model;                // folder in Hugging Face layout
+  std::string out;                  // JSON (gpu/step_profile.h)
+  int64_t threads = 0;              // 0: all cores
+  int64_t kv_bytes = 0;             // points that need more KV are left out; 0: half of the free memory
+  std::string kv_dtype = "bf16";    // bf16 | f32
+  int64_t rows_max = 64;            // sequences of a decode or verify step at most
+  int64_t context_max = 4096;       // tokens before a step at most; the model's own limit holds too
+  int64_t repeats = 9;              // visits to each point, of which the median counts
+  bool quick = false;               // about a quarter of the points
+};
+
 /// `seer doctor`.
 struct DoctorOptions {};
 
 /// Text to print on stdout before leaving with exit code 0: --help, --version, --print-config.
 struct PrintAndExit { std::string text; };
 
-using Command = std::variant<PrintAndExit, RolloutOptions, ScoreOptions, DoctorOptions>;
+using Command = std::variant<PrintAndExit, RolloutOptions, ScoreOptions, ProfileOptions, DoctorOptions>;
 
 /// What the arguments (without the program's name) ask for. Every error is one sentence naming the flag, or the file,
 /// line and key, with the value and what was expected. Options that name files are not opened here, but for --config.

@@ -1,45 +1,18 @@
 // `seer score`: every response of the file is one prefill whose rows are scored instead of sampled. The engine is the same
 // as in a rollout, so that the scores are the log-probabilities of the rollout, bit for bit.
 #include <algorithm>
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 
 #include "cli/jsonl.h"
 #include "cli/output_writer.h"
 #include "cli/rollout_command.h"
 #include "gpu/cpu_engine.h"
+#include "gpu/step_runner.h"
 
 namespace seer {
 namespace {
 
 constexpr size_t kScoreRowsMax = 512;  // rows of one step
-
-/// One engine used without actors: hands in a step, waits for its result.
-class StepRunner {
- public:
-  explicit StepRunner(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {
-    engine_->set_notify([this] {
-      std::lock_guard lock(mutex_);
-      ready_ = true;
-      wake_.notify_one();
-    });
-  }
-  const EngineInfo& info() const { return engine_->info(); }
-  StepResult run(StepBatch batch) {
-    engine_->submit(std::move(batch));
-    std::unique_lock lock(mutex_);
-    wake_.wait(lock, [this] { return ready_; });
-    ready_ = false;
-    return std::get<StepResult>(std::move(engine_->take_results().at(0)));
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  bool ready_ = false;
-  std::unique_ptr<Engine> engine_;  // last: its thread calls the notifier above
-};
 
 /// Scores of one response: row i of the prefix predicts token i + 1.
 std::vector<float> score(StepRunner& engine, const ScoreLine& line, std::shared_ptr<const SamplingParams> params) {

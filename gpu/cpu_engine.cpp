@@ -34,6 +34,14 @@ int64_t wall_us() {
   return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
 }
 
+KvLayout kv_layout(const ModelConfig& model, const CpuEngineConfig& config) {
+  return {.layers = model.layers,
+          .kv_heads = model.kv_heads,
+          .head_dim = model.head_dim,
+          .block_tokens = static_cast<int32_t>(config.block_tokens),
+          .bf16 = config.kv_type == KvType::kBf16};
+}
+
 class CpuEngine final : public Engine {
  public:
   CpuEngine(std::shared_ptr<const Model> model, const CpuKernels& kernels, KvCache cache, int32_t threads)
@@ -200,6 +208,10 @@ class CpuEngine final : public Engine {
 
 }  // namespace
 
+int64_t kv_block_bytes(const ModelConfig& model, const CpuEngineConfig& config) {
+  return kv_layout(model, config).block_bytes();
+}
+
 Result<std::unique_ptr<Engine>> make_cpu_engine(std::shared_ptr<const Model> model, const CpuEngineConfig& config) {
   SEER_CHECK(model != nullptr);
   if (config.threads < 1 || config.threads > 256)
@@ -212,11 +224,7 @@ Result<std::unique_ptr<Engine>> make_cpu_engine(std::shared_ptr<const Model> mod
   const Result<CpuIsa> isa = resolve_cpu_isa(config.isa);
   if (!isa.ok()) return fail(isa.error().code, "cpu engine: ", isa.error().detail);
 
-  const KvLayout layout{.layers = model->config.layers,
-                        .kv_heads = model->config.kv_heads,
-                        .head_dim = model->config.head_dim,
-                        .block_tokens = static_cast<int32_t>(config.block_tokens),
-                        .bf16 = config.kv_type == KvType::kBf16};
+  const KvLayout layout = kv_layout(model->config, config);
   const int64_t fitting = config.kv_bytes / layout.block_bytes();
   if (config.device_blocks == 0 && fitting < 1)
     return fail(Code::kInvalidArgument, "cpu engine: kv_bytes is ", config.kv_bytes, ", one KV block of ",

@@ -22,6 +22,9 @@ struct CpuEngineConfig {
   CpuIsa isa = CpuIsa::kAuto;  // which kernels (cpu_isa.h); all give the same bits
 };
 
+/// Bytes of one KV block of an engine made so.
+int64_t kv_block_bytes(const ModelConfig& model, const CpuEngineConfig& config);
+
 /// An engine for this model; several may share it.
 /// Errors: kInvalidArgument (a field of the config, for kv_bytes with the least that works; SEER_CPU_ISA),
 /// kUnavailable (this processor has not the instruction set), kFull (the system has not the memory).

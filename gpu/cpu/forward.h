@@ -22,6 +22,10 @@ namespace seer {
 
 class CpuForward {
  public:
+  // Rows are computed in slabs, so that memory for activations is bounded. Rows of one sequence come in order, so a
+  // slab finds the KV of the earlier ones.
+  static constexpr int32_t kSlabRows = 256;
+
   /// All are borrowed and outlive this.
   CpuForward(const Model& model, const CpuKernels& kernels, KvCache& cache, ThreadPool& pool);
 
@@ -29,10 +33,6 @@ class CpuForward {
   std::vector<std::vector<SampledToken>> run(const StepBatch& batch);
 
  private:
-  // Rows are computed in slabs, so that memory for activations is bounded. Rows of one sequence come in order, so a
-  // slab finds the KV of the earlier ones.
-  static constexpr int32_t kSlabRows = 256;
-
   // Consecutive rows of one sequence within a slab.
   struct Span {
     const SequenceStep* sequence;

@@ -25,6 +25,10 @@ inline constexpr int32_t kPanelRows = 32;
 
 enum class MatrixType : uint8_t { kBf16, kF32, kInt8 };
 
+constexpr const char* to_string(MatrixType t) {
+  return t == MatrixType::kBf16 ? "bf16" : t == MatrixType::kF32 ? "f32" : "int8";
+}
+
 class PackedMatrix {
  public:
   PackedMatrix() = default;

@@ -253,7 +253,7 @@ TEST_CASE("config: each bad line of a file gets file, line, key, value and what 
   }
 }
 
-TEST_CASE("config: score and doctor are read, and help ends with examples") {
+TEST_CASE("config: score, profile and doctor are read, and help ends with examples") {
   const Result<Command> score = parse_command_line({"score", "--model", "m", "--in", "i", "--out", "o", "--temperature",
                                                     "0.7", "--raw-logprobs", "--threads", "3", "--kv-bytes", "5MiB"});
   REQUIRE(score.ok());
@@ -263,10 +263,26 @@ TEST_CASE("config: score and doctor are read, and help ends with examples") {
   CHECK(o.logprob_mode == LogprobMode::kRaw);
   CHECK(o.threads == 3);
   CHECK(o.kv_bytes == 5 << 20);
+  const Result<Command> profile =
+      parse_command_line({"profile", "--model", "m", "--out", "o", "--threads", "2", "--kv-bytes", "1GiB", "--kv-dtype", "f32",
+                          "--rows-max", "8", "--context-max", "99", "--repeats", "3", "--quick"});
+  REQUIRE(profile.ok());
+  const ProfileOptions& p = std::get<ProfileOptions>(*profile);
+  CHECK(p.model == "m");
+  CHECK(p.out == "o");
+  CHECK(p.threads == 2);
+  CHECK(p.kv_bytes == 1 << 30);
+  CHECK(p.kv_dtype == "f32");
+  CHECK(p.rows_max == 8);
+  CHECK(p.context_max == 99);
+  CHECK(p.repeats == 3);
+  CHECK(p.quick);
+  CHECK(contains(error_of({"profile", "--model", "m"}), "--out is missing"));
+  CHECK(contains(error_of({"profile", "--out", "o"}), "--model is missing"));
   const Result<Command> doctor = parse_command_line({"doctor"});
   REQUIRE(doctor.ok());
   CHECK(std::holds_alternative<DoctorOptions>(*doctor));
-  for (const char* command : {"rollout", "score", "doctor"})
+  for (const char* command : {"rollout", "score", "profile", "doctor"})
     CHECK(contains(printed({command, "--help"}), "Examples:\n  seer " + std::string(command)));
   CHECK(contains(printed({"--help"}), "rollout"));
   CHECK(printed({"--version"}).starts_with("seer "));

@@ -64,6 +64,14 @@ class BadInputs {
     arguments.insert(arguments.end(), more.begin(), more.end());
     refused(name, std::move(arguments), words, 2);
   }
+  /// Runs `seer profile` with flags that work, replaced by or added to from `flags`.
+  void profile(const std::string& name, const std::map<std::string, std::string>& flags, const Words& words, int exit_code) {
+    std::map<std::string, std::string> all{{"--model", kModel}, {"--out", out()}, {"--repeats", "1"}, {"--threads", "1"}};
+    for (const auto& [flag, value] : flags) all[flag] = value;
+    Arguments arguments{SEER_PROGRAM, "profile"};
+    for (const auto& [flag, value] : all) arguments.insert(arguments.end(), {flag, value});
+    refused(name, std::move(arguments), words, exit_code);
+  }
   void refused(const std::string& name, Arguments arguments, const Words& words, int exit_code) {
     CAPTURE(name);
     ChildProcess seer(std::move(arguments));
@@ -252,6 +260,16 @@ TEST_CASE("bad input: options and the TOML file") {
   config("unknown TOML key", "[rollout]\npolicy = \"seer\"\ngroop-size = 3\n", {"c.toml:3:", "groop-size"});
   config("TOML value of a wrong type", "[rollout]\nseed = \"x\"\n", {"c.toml:2:", "seed", "integer"});
   config("not TOML", "[rollout\n", {"c.toml:1:", "not TOML"});
+}
+
+TEST_CASE("bad input: profiles") {
+  BadInputs bad;
+  bad.profile("profile: no model folder", {{"--model", bad.folder.path("nothing")}}, {"no file", "nothing/config.json"}, 1);
+  bad.profile("profile: truncated model", {{"--model", bad.cut_model("short", 1'000'000)}}, {"short/model.safetensors", "truncated"}, 1);
+  bad.profile("profile: output not writable", {{"--out", bad.good_prompts + "/p.json"}}, {"cannot write", "good.jsonl/p.json"}, 1);
+  bad.profile("profile: KV below one block", {{"--kv-bytes", "1000"}}, {"--kv-bytes 1000", "one KV block of this model needs 32768"}, 2);
+  bad.profile("profile: no repeats", {{"--repeats", "0"}}, {"--repeats 0", "1"}, 2);
+  bad.profile("profile: rows as a word", {{"--rows-max", "many"}}, {"--rows-max many", "integer"}, 2);
 }
 
 TEST_CASE("bad input: files and folders that cannot be written") {

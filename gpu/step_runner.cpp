@@ -1,0 +1,81 @@
+#include "gpu/step_runner.h"
+
+#include <cstddef>
+#include <numeric>
+#include <utility>
+#include <variant>
+
+#include "protocols/check.h"
+#include "protocols/kv.h"
+
+namespace seer {
+namespace {
+
+int64_t blocks_of_one(const SequenceShape& s, int64_t block_tokens) {
+  return (s.start + s.rows + block_tokens - 1) / block_tokens;
+}
+
+}  // namespace
+
+StepRunner::StepRunner(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {
+  engine_->set_notify([this] {
+    const std::lock_guard lock(mutex_);
+    ready_ = true;
+    wake_.notify_one();
+  });
+}
+
+EngineResult StepRunner::run_work(EngineWork work) {
+  engine_->submit(std::move(work));
+  std::unique_lock lock(mutex_);
+  wake_.wait(lock, [this] { return ready_; });
+  ready_ = false;
+  return std::move(engine_->take_results().at(0));
+}
+
+StepResult StepRunner::run(StepBatch batch) { return std::get<StepResult>(run_work(std::move(batch))); }
+
+void StepRunner::zero_blocks(int32_t count) {
+  std::vector<std::byte> zeros(static_cast<size_t>(info().block_bytes));
+  const uint32_t crc = crc32c(zeros);
+  CopyBatch copies;
+  copies.direction = CopyBatch::Direction::kImport;
+  for (int32_t block = 0; block < count; ++block)
+    copies.blocks.push_back({.block = block, .host = zeros, .crc32c = crc});
+  run_work(std::move(copies));
+}
+
+StepShape step_shape(std::span<const SequenceShape> sequences) {
+  StepShape shape;
+  for (const SequenceShape& s : sequences) shape.add(s.start, s.rows, s.sample_rows);
+  return shape;
+}
+
+int64_t blocks_of(std::span<const SequenceShape> sequences, int64_t block_tokens) {
+  int64_t blocks = 0;
+  for (const SequenceShape& s : sequences) blocks += blocks_of_one(s, block_tokens);
+  return blocks;
+}
+
+StepBatch synthetic_step(const EngineInfo& info, std::span<const SequenceShape> sequences) {
+  SEER_CHECK(blocks_of(sequences, info.block_tokens) <= info.device_blocks, info.device_blocks);
+  const auto sampling = std::make_shared<const SamplingParams>();
+  StepBatch batch;
+  DeviceBlockId next_block = 0;
+  for (const SequenceShape& s : sequences) {
+    SequenceStep step;
+    step.start = s.start;
+    for (int32_t r = 0; r < s.rows; ++r)
+      step.tokens.push_back(static_cast<int32_t>(((s.start + r) * 7919 + next_block * 13) % info.vocab_size));
+    step.blocks.resize(static_cast<size_t>(blocks_of_one(s, info.block_tokens)));
+    std::iota(step.blocks.begin(), step.blocks.end(), next_block);
+    next_block += static_cast<DeviceBlockId>(step.blocks.size());
+    step.sample_rows = s.sample_rows;
+    step.seed = static_cast<uint64_t>(next_block);
+    step.sampling = sampling;
+    batch.sequences.push_back(std::move(step));
+  }
+  return batch;
+}
+
+}  // namespace seer

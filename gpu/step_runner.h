@@ -1,0 +1,49 @@
+// StepRunner: an engine used without actors: hands in a step and waits for it. Also steps of a given shape that need no
+// prompts, for measuring: the time of a step does not depend on the values in it.
+// Used by seer score, seer profile and the benchmarks. Single owner, not thread-safe.
+#pragma once
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "gpu/engine.h"
+#include "protocols/step_cost.h"
+
+namespace seer {
+
+class StepRunner {
+ public:
+  explicit StepRunner(std::unique_ptr<Engine> engine);
+
+  const EngineInfo& info() const { return engine_->info(); }
+  StepResult run(StepBatch batch);
+  /// Writes zeros to the blocks [0, count). Memory that was never written is one page of zeros in the cache, which
+  /// attention would read faster than real KV.
+  void zero_blocks(int32_t count);
+
+ private:
+  EngineResult run_work(EngineWork work);
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool ready_ = false;              // guarded by mutex_
+  std::unique_ptr<Engine> engine_;  // last: its thread calls the notifier, which uses the above
+};
+
+/// Rows of one sequence of a step: positions [start, start + rows), the last sample_rows of them sampled.
+struct SequenceShape {
+  int64_t start = 0;
+  int32_t rows = 1;
+  int32_t sample_rows = 1;
+};
+StepShape step_shape(std::span<const SequenceShape> sequences);
+/// KV blocks that synthetic_step() uses.
+int64_t blocks_of(std::span<const SequenceShape> sequences, int64_t block_tokens);
+/// A step of this shape over blocks from 0 on, with some tokens and plain sampling. REQUIRES: the engine has the
+/// blocks.
+StepBatch synthetic_step(const EngineInfo& info, std::span<const SequenceShape> sequences);
+
+}  // namespace seer
