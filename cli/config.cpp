@@ -17,6 +17,7 @@ namespace {
 constexpr const char* kVersion = "seer 0.1.0";
 
 const OneOf kDtypes{{"bf16", "f32"}};
+const OneOf kWeights{{"stored", "int8"}};
 
 // ---- the options of each subcommand, one line each -------------------------------------------------------------
 
@@ -45,6 +46,8 @@ std::vector<OptionGroup> option_groups(RolloutOptions& o) {
         {"nodes", "N", &o.nodes, "machines (within this process) that instances are dealt to; each has its own pool tiers",
          between(1, 64)},
         {"threads-per-instance", "N", &o.threads_per_instance, "0: the cores, shared out evenly", between(0, 1024)},
+        {"pin", "", &o.pin, "pin the threads of instances to cores, one each, in order"},
+        {"weights", "T", &o.weights, "as stored in the folder, or int8: half the bytes, other bits", kWeights},
         {"max-batch", "N", &o.max_batch, "running requests of an instance at most", between(1, 65536)},
         {"prefill-tokens", "N", &o.prefill_tokens, "prompt tokens of one step at most", between(1, 1e6)}}},
       {"KV cache",
@@ -80,6 +83,7 @@ std::vector<OptionGroup> option_groups(ScoreOptions& o) {
         {"raw-logprobs", "", &o.logprob_mode, "log-softmax(logits), whatever the temperature"}}},
       {"Engine",
        {{"threads", "N", &o.threads, "0: all cores", between(0, 1024)},
+        {"weights", "T", &o.weights, "as stored, or int8: that of the rollout, for the same bits", kWeights},
         {"kv-bytes", "SIZE", SizeField{&o.kv_bytes}, "KV cache; holds the longest line at least", at_least(1)},
         {"kv-dtype", "T", &o.kv_dtype, "type of K and V: that of the rollout, for the same bits", kDtypes}}},
   };
@@ -96,6 +100,7 @@ std::vector<OptionGroup> option_groups(ProfileOptions& o) {
         {"quick", "", &o.quick, "about a quarter of the steps"}}},
       {"Engine",
        {{"threads", "N", &o.threads, "0: all cores", between(0, 256)},
+        {"weights", "T", &o.weights, "as stored in the folder, or int8", kWeights},
         {"kv-bytes", "SIZE", SizeField{&o.kv_bytes}, "KV cache; steps that need more are left out; 0: half of the free memory",
          at_least(0)},
         {"kv-dtype", "T", &o.kv_dtype, "type of K and V", kDtypes}}},

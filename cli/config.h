@@ -28,6 +28,8 @@ struct RolloutOptions {
   int64_t nodes = 1;                // machines that the instances are dealt to in turn, each with its own KV pool tiers; all
                                     // in this process, as a cluster would be laid out
   int64_t threads_per_instance = 0; // 0: the cores, shared out evenly
+  bool pin = false;                 // threads of instances are pinned to cores
+  std::string weights = "stored";   // stored | int8
   int64_t max_batch = 256;          // running requests of an instance at most
   int64_t prefill_tokens = 512;     // prompt tokens of one step at most
 
@@ -53,6 +55,7 @@ struct ScoreOptions {
   float temperature = 1.0f;         // scores are log-softmax(logits / temperature); 0: raw
   LogprobMode logprob_mode = LogprobMode::kProcessed;
   int64_t threads = 0;              // 0: all cores
+  std::string weights = "stored";   // stored | int8: that of the rollout, for the same bits
   int64_t kv_bytes = int64_t{256} << 20;
   std::string kv_dtype = "bf16";    // bf16 | f32: that of the rollout, for the same bits
 };
@@ -62,6 +65,7 @@ struct ProfileOptions {
   std::string model;                // folder in Hugging Face layout
   std::string out;                  // JSON (gpu/step_profile.h)
   int64_t threads = 0;              // 0: all cores
+  std::string weights = "stored";   // stored | int8
   int64_t kv_bytes = 0;             // points that need more KV are left out; 0: half of the free memory
   std::string kv_dtype = "bf16";    // bf16 | f32
   int64_t rows_max = 64;            // sequences of a decode or verify step at most

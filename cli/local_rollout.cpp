@@ -12,6 +12,7 @@
 #include "actors/kv_directory_actor.h"
 #include "actors/node_actor.h"
 #include "actors/rollout_actor.h"
+#include "cli/engine_types.h"
 #include "gpu/cpu_engine.h"
 #include "gpu/sampler.h"
 #include "protocols/hash.h"
@@ -56,11 +57,13 @@ int32_t threads_of(const RolloutOptions& options) {
   return std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency() / options.instances));
 }
 
-CpuEngineConfig engine_config(const RolloutOptions& options) {
-  return {.threads = threads_of(options),
+CpuEngineConfig engine_config(const RolloutOptions& options, InstanceId id) {
+  const int32_t threads = threads_of(options);
+  return {.threads = threads,
+          .first_core = options.pin ? static_cast<int32_t>(id.value) * threads : -1,
           .kv_bytes = options.kv_bytes,
           .block_tokens = static_cast<uint32_t>(options.block_tokens),
-          .kv_type = options.kv_dtype == "f32" ? KvType::kF32 : KvType::kBf16};
+          .kv_type = kv_type_of(options.kv_dtype)};
 }
 
 Result<GroupSpec> make_group(const RolloutOptions& options, const RolloutWork& work, const PromptLine& line, uint32_t id) {
@@ -92,7 +95,6 @@ Result<GroupSpec> make_group(const RolloutOptions& options, const RolloutWork& w
 /// The parts that can be refused (memory, folders), made before any actor starts, where there is somebody to tell. The
 /// actors take them from here; a restart makes new ones.
 struct Machinery {
-  CpuEngineConfig engine;
   int64_t block_bytes = 0;
   std::map<InstanceId, std::shared_ptr<Engine>> engines;
   std::map<NodeId, std::shared_ptr<HostArena>> arenas;
@@ -133,9 +135,9 @@ Result<std::unique_ptr<ColdStore>> open_cold_store(const RolloutOptions& options
 }
 
 Result<Machinery> make_machinery(const RolloutOptions& options, const RolloutWork& work) {
-  Machinery made{.engine = engine_config(options)};
+  Machinery made;
   for (uint32_t i = 0; i < options.instances; ++i) {
-    SEER_ASSIGN_OR_RETURN(made.engines[InstanceId{i}], make_cpu_engine(work.model, made.engine));
+    SEER_ASSIGN_OR_RETURN(made.engines[InstanceId{i}], make_cpu_engine(work.model, engine_config(options, InstanceId{i})));
     made.block_bytes = made.engines[InstanceId{i}]->info().block_bytes;
   }
   SEER_RETURN_IF_ERROR(check_kv_fits(options, work, made.engines.begin()->second->info()));
@@ -165,9 +167,9 @@ NodeConfig node_config(const RolloutOptions& options, NodeId id) {
 NodeParts node_parts(const RolloutOptions& options, const RolloutWork& work, Machinery& made, NodeId id,
                      const KvDirectoryHandle& directory) {
   NodeParts parts{.tokenizer = work.tokenizer, .directory = directory, .transport = made.transport};
-  parts.make_engine = [&work, &made](InstanceId instance) -> std::shared_ptr<Engine> {
+  parts.make_engine = [&options, &work, &made](InstanceId instance) -> std::shared_ptr<Engine> {
     if (auto first = std::exchange(made.engines.at(instance), nullptr)) return first;
-    return *make_cpu_engine(work.model, made.engine);  // a restart: what worked once works again
+    return *make_cpu_engine(work.model, engine_config(options, instance));  // a restart: what worked once works again
   };
   if (made.arenas.contains(id))
     parts.make_arena = [&options, &made, id] {
@@ -224,7 +226,7 @@ Result<RolloutWork> load_work(const RolloutOptions& options) {
   SEER_RETURN_IF_ERROR(validate(options.sampling));
   RolloutWork work;
   SEER_ASSIGN_OR_RETURN(work.lines, read_prompts(options.prompts, options.limit));
-  SEER_ASSIGN_OR_RETURN(work.model, load_model(options.model));
+  SEER_ASSIGN_OR_RETURN(work.model, load_model(options.model, weight_type_of(options.weights)));
   if (auto tokenizer = load_tokenizer(options.model); tokenizer.ok())
     work.tokenizer = *std::move(tokenizer);
   else if (tokenizer.error().code != Code::kNotFound)

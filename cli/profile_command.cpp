@@ -11,6 +11,7 @@
 
 #include "cli/doctor.h"
 #include "cli/output_writer.h"
+#include "cli/engine_types.h"
 #include "gpu/cpu_engine.h"
 #include "protocols/check.h"
 #include "protocols/hash.h"
@@ -153,12 +154,12 @@ std::string profile_table(const StepProfile& profile) {
 
 Status profile_command(const ProfileOptions& options, const std::atomic<bool>& stop) {
   SEER_ASSIGN_OR_RETURN(OutputWriter out, OutputWriter::open(options.out));
-  SEER_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, load_model(options.model));
+  SEER_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, load_model(options.model, weight_type_of(options.weights)));
   const MachineFindings machine = inspect_machine();
   CpuEngineConfig config;
   config.threads =
       static_cast<int32_t>(options.threads > 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency()));
-  config.kv_type = options.kv_dtype == "f32" ? KvType::kF32 : KvType::kBf16;
+  config.kv_type = kv_type_of(options.kv_dtype);
 
   // Only the KV that the grid needs is taken; steps that need more than may be taken are left out.
   const int64_t block_bytes = kv_block_bytes(model->config, config);

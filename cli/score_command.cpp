@@ -6,6 +6,7 @@
 #include "cli/jsonl.h"
 #include "cli/output_writer.h"
 #include "cli/rollout_command.h"
+#include "cli/engine_types.h"
 #include "gpu/cpu_engine.h"
 #include "gpu/step_runner.h"
 
@@ -47,12 +48,12 @@ std::vector<float> score(StepRunner& engine, const ScoreLine& line, std::shared_
 Status score_command(const ScoreOptions& options, const std::atomic<bool>& stop) {
   SEER_ASSIGN_OR_RETURN(OutputWriter out, OutputWriter::open(options.out));
   SEER_ASSIGN_OR_RETURN(const std::vector<ScoreLine> lines, read_score_lines(options.in));
-  SEER_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, load_model(options.model));
+  SEER_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, load_model(options.model, weight_type_of(options.weights)));
   const auto threads = options.threads > 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency());
   SEER_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
                         make_cpu_engine(model, {.threads = static_cast<int32_t>(threads),
                                                 .kv_bytes = options.kv_bytes,
-                                                .kv_type = options.kv_dtype == "f32" ? KvType::kF32 : KvType::kBf16}));
+                                                .kv_type = kv_type_of(options.kv_dtype)}));
   StepRunner runner(std::move(engine));
   SamplingParams sampling;
   sampling.temperature = options.temperature;

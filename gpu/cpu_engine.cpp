@@ -44,8 +44,12 @@ KvLayout kv_layout(const ModelConfig& model, const CpuEngineConfig& config) {
 
 class CpuEngine final : public Engine {
  public:
-  CpuEngine(std::shared_ptr<const Model> model, const CpuKernels& kernels, KvCache cache, int32_t threads)
-      : model_(std::move(model)), cache_(std::move(cache)), pool_(threads), forward_(*model_, kernels, cache_, pool_) {
+  CpuEngine(std::shared_ptr<const Model> model, const CpuKernels& kernels, KvCache cache, int32_t threads,
+            const std::vector<int32_t>& cores)
+      : model_(std::move(model)),
+        cache_(std::move(cache)),
+        pool_(threads, cores),
+        forward_(*model_, kernels, cache_, pool_) {
     const ModelConfig& c = model_->config;
     const KvLayout& layout = cache_.layout();
     info_.model = model_->folder;
@@ -57,7 +61,10 @@ class CpuEngine final : public Engine {
     info_.device_blocks = cache_.blocks();
     info_.layout_hash = hash_pair(hash_pair(model_->weights_hash, kLayoutVersion),
                                   hash_pair(static_cast<uint64_t>(layout.block_tokens), layout.bf16 ? 1 : 0));
-    thread_ = std::thread([this] { work(); });
+    thread_ = std::thread([this, core = cores.empty() ? -1 : cores[0]] {
+      if (core >= 0) pin_thread(core);
+      work();
+    });
   }
 
   ~CpuEngine() override {
@@ -216,6 +223,15 @@ Result<std::unique_ptr<Engine>> make_cpu_engine(std::shared_ptr<const Model> mod
   SEER_CHECK(model != nullptr);
   if (config.threads < 1 || config.threads > 256)
     return fail(Code::kInvalidArgument, "cpu engine: threads is ", config.threads, ", expected 1 to 256");
+  std::vector<int32_t> cores;
+  if (config.first_core >= 0) {
+    cores = usable_cores();
+    if (config.first_core + config.threads > std::ssize(cores))
+      return fail(Code::kInvalidArgument, "cpu engine: ", config.threads, " threads pinned from core ",
+                  config.first_core, " on need ", config.first_core + config.threads, " cores, this process may use ",
+                  cores.size());
+    cores = {cores.begin() + config.first_core, cores.begin() + config.first_core + config.threads};
+  }
   if (config.block_tokens < 16 || config.block_tokens > 4096 || config.block_tokens % kTilePositions != 0)
     return fail(Code::kInvalidArgument, "cpu engine: block_tokens is ", config.block_tokens,
                 ", expected a multiple of 16 up to 4096");
@@ -237,7 +253,7 @@ Result<std::unique_ptr<Engine>> make_cpu_engine(std::shared_ptr<const Model> mod
     return fail(Code::kFull, "cpu engine: the system has no memory for ", blocks, " KV blocks of ",
                 layout.block_bytes(), " bytes");
   return std::unique_ptr<Engine>(
-      std::make_unique<CpuEngine>(std::move(model), *cpu_kernels(*isa), std::move(cache), config.threads));
+      std::make_unique<CpuEngine>(std::move(model), *cpu_kernels(*isa), std::move(cache), config.threads, cores));
 }
 
 }  // namespace seer

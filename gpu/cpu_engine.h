@@ -15,6 +15,8 @@ enum class KvType : uint8_t { kBf16, kF32 };
 
 struct CpuEngineConfig {
   int32_t threads = 1;           // that compute, the engine's own included; 1..256
+  int32_t first_core = -1;       // >= 0: its threads are pinned, one each, to the cores from this one on, counted among
+                                 // those that the process may use
   int64_t kv_bytes = 256 << 20;  // memory for KV blocks; used where device_blocks is 0
   int32_t device_blocks = 0;     // KV blocks, or 0: as many as fit in kv_bytes
   uint32_t block_tokens = 16;    // a multiple of 16

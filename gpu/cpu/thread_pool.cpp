@@ -1,6 +1,7 @@
 #include "gpu/cpu/thread_pool.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <time.h>
 
 #include "gpu/cpu/denormals.h"
@@ -34,9 +35,30 @@ T wait_change(const std::atomic<T>& value, T old) {
 
 }  // namespace
 
-ThreadPool::ThreadPool(int32_t threads) {
+std::vector<int32_t> usable_cores() {
+  cpu_set_t set;
+  std::vector<int32_t> cores;
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return cores;
+  for (int32_t core = 0; core < CPU_SETSIZE; ++core)
+    if (CPU_ISSET(core, &set)) cores.push_back(core);
+  return cores;
+}
+
+void pin_thread(int32_t core) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(core, &set);
+  (void)::pthread_setaffinity_np(::pthread_self(), sizeof set, &set);
+}
+
+ThreadPool::ThreadPool(int32_t threads, const std::vector<int32_t>& cores) {
   SEER_CHECK(threads >= 1, threads);
-  for (int32_t i = 1; i < threads; ++i) workers_.emplace_back([this, i] { work(i); });
+  SEER_CHECK(cores.empty() || std::ssize(cores) == threads, cores.size(), threads);
+  for (int32_t i = 1; i < threads; ++i)
+    workers_.emplace_back([this, i, core = cores.empty() ? -1 : cores[static_cast<size_t>(i)]] {
+      if (core >= 0) pin_thread(core);
+      work(i);
+    });
 }
 
 ThreadPool::~ThreadPool() {

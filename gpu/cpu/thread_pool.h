@@ -14,10 +14,17 @@
 
 namespace seer {
 
+/// The cores that this process may use, ascending.
+std::vector<int32_t> usable_cores();
+/// Pins the calling thread to a core. A core that is gone leaves it where it is: it is a matter of speed only.
+void pin_thread(int32_t core);
+
 class ThreadPool {
  public:
-  /// `threads` compute, the caller of run() included. REQUIRES: threads >= 1.
-  explicit ThreadPool(int32_t threads);
+  /// `threads` compute, the caller of run() included. With `cores` (ids as the system counts them), worker i is pinned
+  /// to cores[i]; cores[0] is the caller's, who pins itself (pin_thread). REQUIRES: threads >= 1; cores is empty or has
+  /// as many.
+  explicit ThreadPool(int32_t threads, const std::vector<int32_t>& cores = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

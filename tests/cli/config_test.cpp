@@ -106,7 +106,10 @@ TEST_CASE("config: every flag of the main job reaches its field") {
                                     "--kv-dtype",
                                     "f32",
                                     "--block-tokens",
-                                    "8"});
+                                    "8",
+                                    "--pin",
+                                    "--weights",
+                                    "int8"});
   CHECK(o.model == "m");
   CHECK(o.prompts == "p.jsonl");
   CHECK(o.out == "o.jsonl");
@@ -137,6 +140,8 @@ TEST_CASE("config: every flag of the main job reaches its field") {
   CHECK(o.report == "r");
   CHECK(o.limit == 6);
   CHECK(o.kv_dtype == "f32");
+  CHECK(o.pin);
+  CHECK(o.weights == "int8");
   CHECK(o.block_tokens == 8);
 }
 
@@ -193,6 +198,7 @@ TEST_CASE("config: each bad flag gets a sentence with its value and what was exp
       {{"--min-p", "1"}, "--min-p 1: expected a number, at least 0 and below 1"},
       {{"--kv-bytes", "1Q"}, "--kv-bytes 1Q: expected a size such as 4096, 64MiB, 1.5GiB or 2GB, at least 1"},
       {{"--kv-dtype", "fp8"}, "--kv-dtype fp8: expected one of bf16, f32"},
+      {{"--weights", "int4"}, "--weights int4: expected one of stored, int8"},
       {{"--seed", "-1"}, "--seed -1: expected an integer"},
       {{"--seed", "1", "--seed", "2"}, "--seed is given 2 times; give it once"},
       {{"--policy", "oracle"}, "--lengths is missing: the oracle policy takes the response lengths from it"},

@@ -15,6 +15,7 @@
 #include "gpu/accept_draft.h"
 #include "gpu/cpu/cpu_isa.h"
 #include "gpu/cpu/row_softmax.h"
+#include "gpu/cpu/thread_pool.h"
 #include "tiny_model.h"
 
 namespace seer {
@@ -166,6 +167,20 @@ void check_batch_invariance(const std::shared_ptr<const Model>& model) {
       CHECK(got[i] == want[i].sampled);
     }
   }
+}
+
+TEST_CASE("cpu engine: threads pinned to cores give the same bits; more than the process may use are refused") {
+  const auto model = tiny("qwen3", "BF16");
+  const TestSequence prompt = sequence_of(random_tokens(40, 96, 3), 11, kRandom);
+  const Reference want = reference(model, KvType::kBf16, prompt, 10);
+  const auto cores = static_cast<int32_t>(usable_cores().size());
+  EngineRunner runner = make_runner(model, {.threads = cores, .first_core = 0});
+  TestSequence s = prompt;
+  CHECK(runner.decode(s, 10) == want.sampled);
+  const auto refused = make_cpu_engine(model, {.threads = 2, .first_core = cores - 1, .device_blocks = 8});
+  REQUIRE(!refused.ok());
+  CHECK(refused.error().detail == cat("cpu engine: 2 threads pinned from core ", cores - 1, " on need ", cores + 1,
+                                      " cores, this process may use ", cores));
 }
 
 TEST_CASE("cpu engine: a sequence does not notice the batch it is in") {

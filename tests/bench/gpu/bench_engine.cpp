@@ -1,7 +1,7 @@
 // bench_engine: steps of the CPU engine against what the machine can do: one line per point, with --json as JSON.
 //
 //   bench_engine [--model DIR] [--threads N] [--batch 1,4,16,64] [--context 0,2048] [--verify-rows 4] [--prefill 512]
-//                [--dtype bf16|int8] [--isa auto|scalar|avx2|avx512] [--rounds 15] [--json]
+//                [--dtype bf16|int8] [--isa auto|scalar|avx2|avx512|amx] [--rounds 15] [--json]
 //
 // Points: for every context and batch a decode step (1 row per sequence) and a verify step (--verify-rows rows, all
 // sampled; 0: none); and one prefill of --prefill tokens of one sequence, the last one sampled (0: none).
@@ -67,8 +67,11 @@ std::vector<int32_t> numbers(const std::string& text, int32_t low, int32_t high)
 
 Result<Options> parse(const std::vector<std::string>& arguments) {
   constexpr int32_t kTokensMax = 1 << 20;
-  const std::map<std::string, CpuIsa> isas{
-      {"auto", CpuIsa::kAuto}, {"scalar", CpuIsa::kScalar}, {"avx2", CpuIsa::kAvx2}, {"avx512", CpuIsa::kAvx512}};
+  const std::map<std::string, CpuIsa> isas{{"auto", CpuIsa::kAuto},
+                                           {"scalar", CpuIsa::kScalar},
+                                           {"avx2", CpuIsa::kAvx2},
+                                           {"avx512", CpuIsa::kAvx512},
+                                           {"amx", CpuIsa::kAmx}};
   Options o;
   for (size_t i = 0; i < arguments.size(); ++i) {
     const std::string& flag = arguments[i];
@@ -121,11 +124,8 @@ Result<Options> parse(const std::vector<std::string>& arguments) {
   return o;
 }
 
-/// The model with weights of this type. This is the one place where the type of the weights is chosen.
 Result<std::shared_ptr<const Model>> load(const Options& o) {
-  if (o.dtype == "int8")
-    return fail(Code::kUnavailable, "--dtype int8: this build's weight store has no int8 weights; expected bf16");
-  return load_model(o.model);
+  return load_model(o.model, o.dtype == "int8" ? WeightType::kInt8 : WeightType::kAsStored);
 }
 
 // ---- points --------------------------------------------------------------------------------------------------------
