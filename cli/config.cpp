@@ -1,15 +1,13 @@
 #include "cli/config.h"
 
-#include <toml++/toml.h>
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <functional>
-#include <iomanip>
 #include <map>
 #include <memory>
-#include <sstream>
 
 #include "cli/option.h"
+#include "cli/toml_options.h"
 
 namespace seer {
 namespace {
@@ -180,97 +178,6 @@ Status apply_flags(const FlagReader& reader) {
 
 // ---- the file ------------------------------------------------------------------------------------------------------
 
-ValueType type_of(const toml::node& node) {
-  switch (node.type()) {
-    case toml::node_type::string:
-      return ValueType::kText;
-    case toml::node_type::integer:
-      return ValueType::kInteger;
-    case toml::node_type::floating_point:
-      return ValueType::kNumber;
-    case toml::node_type::boolean:
-      return ValueType::kBoolean;
-    default:
-      return ValueType::kOther;
-  }
-}
-
-/// The value as set_option() reads it. REQUIRES: not a table, list or date.
-std::string text_of(const toml::node& node) {
-  if (const auto* text = node.as_string()) return text->get();
-  if (const auto* integer = node.as_integer()) return cat(integer->get());
-  if (const auto* boolean = node.as_boolean()) return boolean->get() ? "true" : "false";
-  std::ostringstream out;  // 17 digits bring back the same double
-  out << std::setprecision(17) << node.as_floating_point()->get();
-  return std::move(out).str();
-}
-
-/// The value as the file shows it, for an error.
-std::string shown(const toml::node& node) {
-  std::ostringstream out;
-  node.visit([&](const auto& value) {
-    if constexpr (toml::is_table<decltype(value)>)
-      out << "{...}";  // may span lines
-    else
-      out << toml::node_view<const toml::node>{value};
-  });
-  return std::move(out).str();
-}
-
-Status apply_node(const OptionSpec& spec, const toml::node& node, const std::string& place) {
-  const auto wrong = [&] {
-    return fail(Code::kInvalidArgument, place, ": ", spec.name, " = ", shown(node), ": expected ", expectation(spec));
-  };
-  std::vector<std::string> texts;
-  const toml::array* entries = node.as_array();
-  if ((entries != nullptr) != is_list(spec)) return wrong();
-  if (entries)
-    for (const toml::node& entry : *entries) {
-      if (!accepts(spec, type_of(entry))) return wrong();
-      texts.push_back(text_of(entry));
-    }
-  else if (accepts(spec, type_of(node)))
-    texts.push_back(text_of(node));
-  else
-    return wrong();
-  return set_option(spec, texts).ok() ? Status{} : Status{wrong()};
-}
-
-const OptionSpec* find_option(const std::vector<OptionGroup>& groups, std::string_view name) {
-  for (const OptionGroup& group : groups)
-    for (const OptionSpec& spec : group.options)
-      if (spec.name == name) return &spec;
-  return nullptr;
-}
-
-Result<toml::table> read_toml(const std::string& path) {
-  try {
-    return toml::parse_file(path);
-  } catch (const toml::parse_error& e) {
-    if (e.source().begin.line == 0) return fail(Code::kNotFound, path, ": ", e.description());
-    return fail(Code::kInvalidArgument, path, ":", e.source().begin.line, ": not TOML: ", e.description());
-  }
-}
-
-Status apply_file(const FlagReader& reader, const std::string& path, const std::string& table_name) {
-  SEER_ASSIGN_OR_RETURN(const toml::table root, read_toml(path));
-  for (const auto& [key, node] : root)
-    if (key.str() != table_name || !node.is_table())
-      return fail(Code::kInvalidArgument, path, ":", node.source().begin.line, ": unknown key \"", key.str(),
-                  "\": expected the table [", table_name, "]");
-  const toml::table* table = root[table_name].as_table();
-  if (!table) return fail(Code::kInvalidArgument, path, ": expected the table [", table_name, "]");
-  for (const auto& [key, node] : *table) {
-    const std::string place = cat(path, ":", node.source().begin.line);
-    const OptionSpec* spec = find_option(reader.groups, key.str());
-    if (!spec)
-      return fail(Code::kInvalidArgument, place, ": unknown key \"", key.str(),
-                  "\": expected the name of a flag of seer ", table_name, " without its dashes");
-    SEER_RETURN_IF_ERROR(apply_node(*spec, node, place));
-  }
-  return {};
-}
-
 /// Everything as a file that --config reads.
 std::string config_text(const std::vector<OptionGroup>& groups, const std::string& table_name) {
   std::string text = cat("# Options of `seer ", table_name, "`, for --config. Flags of the same names go over them.\n",
@@ -347,7 +254,11 @@ Subcommand add_subcommand(CLI::App& program, const char* name, const char* what,
   }
   return {app, [open, table_name = std::string(name)]() -> Result<Command> {
             const FlagReader& reader = open->reader;
-            if (!reader.config_path.empty()) SEER_RETURN_IF_ERROR(apply_file(reader, reader.config_path, table_name));
+            if (!reader.config_path.empty()) SEER_RETURN_IF_ERROR(
+                  apply_toml_file(reader.config_path, {.name = table_name,
+                                                       .options = reader.groups,
+                                                       .keys = cat("the name of a flag of seer ", table_name,
+                                                                   " without its dashes")}));
             SEER_RETURN_IF_ERROR(apply_flags(reader));
             if (reader.print_config) return Command{PrintAndExit{config_text(reader.groups, table_name)}};
             SEER_RETURN_IF_ERROR(check_together(open->options));

@@ -127,24 +127,25 @@ struct LengthLine {
   int64_t group = 0, sample = 0, tokens = 0;
 };
 
-Result<LengthLine> parse_length(const std::string& path, int64_t line, const std::string& text) {
-  SEER_ASSIGN_OR_RETURN(const Json object, parse_object(path, line, text));
+/// A count of tokens: the length of the list `ids_name` if there is one, else the number `count_name`.
+Result<int64_t> count_tokens(const Json& object, const char* ids_name, const char* count_name,
+                             const std::string& found) {
+  if (!object.contains(ids_name)) return integer_field<int64_t>(object.at(count_name), count_name, 1, found);
+  SEER_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, token_ids(object.at(ids_name), ids_name, found));
+  if (ids.empty()) return fail(Code::kInvalidArgument, found, ids_name, " is empty");
+  return std::ssize(ids);
+}
+
+Result<LengthLine> length_of(const Json& object, const std::string& path, int64_t line) {
   const bool is_response = object.contains("output_ids");
   for (const char* name : {"group", "sample", is_response ? "output_ids" : "tokens"})
     if (!object.contains(name))
       return wrong_line(path, line, "no field ", name,
                         ": expected {group, sample, tokens} or {group, sample, output_ids}");
   LengthLine length;
-  SEER_ASSIGN_OR_RETURN(length.group, integer_field<int64_t>(object["group"], "group", 0, at(path, line)));
-  SEER_ASSIGN_OR_RETURN(length.sample, integer_field<int64_t>(object["sample"], "sample", 0, at(path, line)));
-  if (!is_response) {
-    SEER_ASSIGN_OR_RETURN(length.tokens, integer_field<int64_t>(object["tokens"], "tokens", 1, at(path, line)));
-  } else {
-    SEER_ASSIGN_OR_RETURN(const std::vector<int32_t> ids,
-                          token_ids(object["output_ids"], "output_ids", at(path, line)));
-    if (ids.empty()) return wrong_line(path, line, "output_ids is empty");
-    length.tokens = static_cast<int64_t>(ids.size());
-  }
+  SEER_ASSIGN_OR_RETURN(length.group, integer_field<int64_t>(object.at("group"), "group", 0, at(path, line)));
+  SEER_ASSIGN_OR_RETURN(length.sample, integer_field<int64_t>(object.at("sample"), "sample", 0, at(path, line)));
+  SEER_ASSIGN_OR_RETURN(length.tokens, count_tokens(object, "output_ids", "tokens", at(path, line)));
   return length;
 }
 
@@ -289,7 +290,8 @@ Status check_prompt(const std::string& path, int64_t line, std::span<const int32
 Result<std::vector<std::vector<int64_t>>> read_lengths(const std::string& path, int64_t groups, int64_t group_size) {
   std::vector<std::vector<int64_t>> lengths(groups, std::vector<int64_t>(group_size, 0));
   SEER_RETURN_IF_ERROR(for_each_line(path, [&](int64_t line, const std::string& text) -> Result<bool> {
-    SEER_ASSIGN_OR_RETURN(const LengthLine found, parse_length(path, line, text));
+    SEER_ASSIGN_OR_RETURN(const Json object, parse_object(path, line, text));
+    SEER_ASSIGN_OR_RETURN(const LengthLine found, length_of(object, path, line));
     if (found.group >= groups || found.sample >= group_size) return true;
     int64_t& tokens = lengths[found.group][found.sample];
     if (tokens != 0)
@@ -302,6 +304,41 @@ Result<std::vector<std::vector<int64_t>>> read_lengths(const std::string& path, 
       if (lengths[group][sample] == 0)
         return fail(Code::kInvalidArgument, path, ": no length of group ", group, " sample ", sample);
   return lengths;
+}
+
+Result<std::vector<GroupLengths>> read_trace(const std::string& path) {
+  std::map<std::pair<int64_t, int64_t>, int64_t> tokens_of;  // by group and sample
+  std::map<int64_t, int64_t> prompt_tokens_of;               // by group
+  SEER_RETURN_IF_ERROR(for_each_line(path, [&](int64_t line, const std::string& text) -> Result<bool> {
+    SEER_ASSIGN_OR_RETURN(const Json object, parse_object(path, line, text));
+    SEER_ASSIGN_OR_RETURN(const LengthLine found, length_of(object, path, line));
+    if (!object.contains("prompt_ids") && !object.contains("prompt_tokens"))
+      return wrong_line(path, line, "no field prompt_tokens: expected it, or prompt_ids");
+    SEER_ASSIGN_OR_RETURN(const int64_t prompt, count_tokens(object, "prompt_ids", "prompt_tokens", at(path, line)));
+    if (!tokens_of.emplace(std::pair(found.group, found.sample), found.tokens).second)
+      return wrong_line(path, line, "group ", found.group, " sample ", found.sample, " has a line before this one");
+    const auto [first, is_new] = prompt_tokens_of.emplace(found.group, prompt);
+    if (first->second != prompt)
+      return wrong_line(path, line, "the prompt has ", prompt, " tokens: expected ", first->second,
+                        " as in an earlier line of group ", found.group);
+    return true;
+  }));
+  if (tokens_of.empty())
+    return fail(Code::kInvalidArgument, path, " holds no responses: expected a JSON object per line");
+  std::vector<GroupLengths> groups;
+  const int64_t group_size = std::max<int64_t>(
+      1, std::count_if(tokens_of.begin(), tokens_of.end(), [](const auto& entry) { return entry.first.first == 0; }));
+  for (auto next = tokens_of.begin(); next != tokens_of.end();) {
+    const int64_t group = std::ssize(groups);
+    groups.push_back({.prompt_tokens = prompt_tokens_of[group], .output_tokens = {}});
+    for (int64_t sample = 0; sample < group_size; ++sample, ++next) {
+      if (next == tokens_of.end() || next->first != std::pair(group, sample))
+        return fail(Code::kInvalidArgument, path, ": no response of group ", group, " sample ", sample, ": expected ",
+                    "groups from 0 on, all with samples from 0 on, as many as group 0 has");
+      groups.back().output_tokens.push_back(next->second);
+    }
+  }
+  return groups;
 }
 
 Result<std::vector<ScoreLine>> read_score_lines(const std::string& path) {

@@ -38,6 +38,17 @@ Status check_prompt(const std::string& path, int64_t line, std::span<const int32
 /// and `group_size` are skipped; a pair without a line is an error.
 Result<std::vector<std::vector<int64_t>>> read_lengths(const std::string& path, int64_t groups, int64_t group_size);
 
+/// Lengths of the requests of a group, in tokens.
+struct GroupLengths {
+  int64_t prompt_tokens = 0;
+  std::vector<int64_t> output_tokens;  // by sample
+  bool operator==(const GroupLengths&) const = default;
+};
+/// The lengths of a run, by group, from responses as `seer rollout --out` writes them or from lines {group, sample,
+/// prompt_tokens, tokens}, in any order. Groups are numbered from 0 without a gap and are of one size; their prompts
+/// have one length each. The error names what is missing, or the line that does not fit.
+Result<std::vector<GroupLengths>> read_trace(const std::string& path);
+
 /// A line to score: {prompt_ids, output_ids, ...}.
 struct ScoreLine {
   int64_t line = 0;

@@ -21,7 +21,7 @@ libraries=(
   '^(cuda|cublas|curand|nccl|cooperative_groups|mma)' '^(gpu|tests/gpu|tests/bench/gpu)/(.*/)?[^/]*(\.cuh?$)|^gpu/(.*/)?(cuda_|nccl_)[^/]*$'
   '^uc[pst]/'                           '^storage/ucx_[^/]*$'
   '^rocksdb/'                           '^storage/rocksdb_[^/]*$'
-  '^toml'                               '^cli/config\.cpp$'
+  '^toml'                               '^cli/toml_options\.cpp$'
   '^CLI/'                               '^cli/config\.cpp$|^tests/'
 )
 
