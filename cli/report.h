@@ -3,14 +3,13 @@
 // Used by seer.cpp and tests/bench. Pure.
 #pragma once
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <string>
 #include <vector>
 
-namespace seer {
+#include "cli/figure_text.h"  // kUnknown
 
-inline constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();  // null in JSON, "-" in the table
+namespace seer {
 
 struct InstanceFigures {
   double busy_s = 0;   // in steps

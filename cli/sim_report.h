@@ -1,0 +1,118 @@
+// SimReport: what simulated rollout iterations came to. Runs of the same workload and policy under several seeds become
+// figures with a confidence interval; figures become JSON for programs, CSV, and a table for people. The page with
+// charts is sim_html.h.
+// Used by `seer simulate`. Pure: data in, text out; the same data gives the same bytes.
+//
+// Invariants:
+//  (1) figures stand in the order in which their workload, and in it their policy, first appears among the runs;
+//  (2) what is not known is NaN here, null in JSON, empty in CSV and "-" in the table, never 0.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "cli/figure_text.h"  // kUnknown
+
+namespace seer {
+
+/// The policy that speedups are against, as in the paper.
+inline constexpr const char* kSimBaseline = "verl";
+
+/// An instance from time_s on, until its next sample.
+struct SimSample {
+  double time_s = 0;         // since the iteration started
+  int64_t running = 0;       // requests
+  double kv_used_share = 0;  // KV blocks in use / KV blocks of the instance, 0..1
+};
+using InstanceTimeline = std::vector<SimSample>;  // in order of time_s
+
+/// One rollout iteration: a workload under a policy, drawn from a seed.
+struct SimRun {
+  std::string workload;
+  std::string policy;
+  uint64_t seed = 0;
+  bool is_synchronous = true;       // every request of the iteration was finished in it; `partial` does not
+  double total_s = 0;               // from the start until the last request was done
+  double tail_s = 0;                // total_s minus the time when 90 % of the requests were done
+  double bound_total_s = kUnknown;  // no schedule finishes the same requests before that
+  int64_t requests = 0;
+  int64_t output_tokens = 0;
+  double tokens_per_s = 0;                  // output_tokens / total_s
+  int64_t preemptions = 0;                  // requests put off an instance, their KV dropped
+  int64_t migrations = 0;                   // chunks on another instance than the request's chunk before
+  int64_t yields = 0;                       // chunks ended early, their KV kept in the pool
+  int64_t reprefill_tokens = 0;             // tokens whose KV was computed a second time
+  double idle_share = kUnknown;             // 1 - busy time / total_s, over all instances, 0..1
+  double estimate_error = kUnknown;         // mean of |estimate - length| / length
+  uint64_t events_hash = 0;                 // the same for two runs if and only if they went the same way
+  std::vector<InstanceTimeline> instances;  // empty: not recorded
+  std::vector<double> completions_s;        // when each request was done, in any order; empty: not recorded
+};
+
+/// Mean and half of the 95 % confidence interval around it.
+struct Interval {
+  double mean = kUnknown;
+  double ci95 = kUnknown;  // unknown for fewer than two values
+};
+
+/// All seeds of a workload under a policy. Fields as in SimRun; a seed whose value is unknown is left out of the mean.
+struct SimFigures {
+  std::string workload;
+  std::string policy;
+  bool is_synchronous = true;
+  std::vector<uint64_t> seeds;
+  std::vector<uint64_t> events_hashes;  // one per seed
+  Interval total_s;
+  Interval tail_s;
+  Interval tokens_per_s;
+  Interval speedup_vs_verl;  // tokens_per_s / that of verl under the same seed
+  Interval preemptions;
+  Interval idle_share;
+  Interval
+      bound_share;  // bound_total_s / total_s: 1 is as good as can be. Unknown where not synchronous: less is done.
+  Interval migrations;
+  Interval yields;
+  Interval reprefill_tokens;
+  Interval estimate_error;
+  Interval requests;
+  Interval output_tokens;
+  Interval bound_total_s;
+  Interval bound_tokens_per_s;     // output_tokens / bound_total_s
+  Interval bound_speedup_vs_verl;  // bound_tokens_per_s / tokens_per_s of verl under the same seed
+};
+
+/// Student's t interval around the mean of the finite values.
+Interval mean_interval(std::span<const double> values);
+
+std::vector<SimFigures> sim_figures(std::span<const SimRun> runs);
+
+/// What people read, in the terminal and on the page: a row per workload and policy, and after the policies of a
+/// workload one for its lower bound, where that is known.
+struct SimRow {
+  std::string workload;
+  std::string policy;
+  bool is_synchronous = true;
+  bool is_bound = false;
+  std::vector<std::string> cells;  // one per title; "MEAN" or "MEAN ±CI95"
+};
+struct SimRows {
+  std::vector<std::string> titles;
+  std::vector<SimRow> rows;
+};
+SimRows sim_rows(std::span<const SimFigures> figures);
+
+/// The --report file, with its last newline: a list of an object per workload and policy, a figure being
+/// {"mean": number or null, "ci95": number or null}.
+std::string sim_report_json(std::span<const SimFigures> figures);
+
+/// The same as CSV (RFC 4180, lines ended by \n): a header, then a line per workload and policy.
+std::string sim_csv(std::span<const SimFigures> figures);
+
+/// sim_rows() aligned for a terminal, and what its marks mean.
+std::string sim_table(std::span<const SimFigures> figures);
+
+/// A figure with as many digits as are read: 2181.4 -> "2 181", 61.53 -> "61.5", 1.904 -> "1.90"; unknown -> "-".
+std::string figure_text(double value);
+
+}  // namespace seer
