@@ -105,6 +105,32 @@ std::vector<OptionGroup> option_groups(ProfileOptions& o) {
   };
 }
 
+std::vector<OptionGroup> option_groups(SimulateOptions& o) {
+  const OneOf policies{chunk_policy_names()};
+  return {
+      {"Work",
+       {{"workload", "W", &o.workload, "moonlight, qwen2-vl-72b, kimi-k2, a TOML file, or the --out of a seer rollout"},
+        {"policies", "P,P,...", CommaListField{&o.policies}, "each runs with every seed", policies},
+        {"seeds", "N", &o.seeds, "runs of each policy", between(1, 10000)},
+        {"seed", "S", &o.seed, "the first of them; the same seed gives the same events"},
+        {"report", "FILE", &o.report, "JSON with each figure's mean and 95 % interval"},
+        {"csv", "FILE", &o.csv, "the same as CSV"},
+        {"html", "FILE", &o.html, "one page with timelines, completions and the table"}}},
+      {"Scheduling",
+       {{"chunk-tokens", "N", &o.scheduler.chunk_tokens, "tokens until a request gives up its instance; 0: never",
+         at_least(0)},
+        {"reserve", "SHARE", &o.scheduler.reserve_share, "share of a chunk's KV promised before it starts",
+         above_to(0, 1)}}},
+      {"Cluster",
+       {{"profile", "FILE", &o.profile, "step times as seer profile measured them, instead of the workload's GPUs"},
+        {"instances", "N", &o.instances, "0: as the workload says", between(0, 100000)},
+        {"kv-tokens", "N", &o.kv_tokens, "KV capacity of an instance, tokens; 0: what its GPUs hold", at_least(0)},
+        {"max-batch", "N", &o.max_batch, "running requests of an instance (or data-parallel rank) at most",
+         between(1, 65536)},
+        {"dram-bytes", "SIZE", SizeField{&o.dram_bytes}, "DRAM tier of each machine's KV pool", at_least(1)}}},
+  };
+}
+
 std::vector<OptionGroup> option_groups(DoctorOptions&) { return {}; }
 
 constexpr const char* kRolloutExamples = R"(Examples:
@@ -122,6 +148,10 @@ constexpr const char* kScoreExamples = R"(Examples:
 constexpr const char* kProfileExamples = R"(Examples:
   seer profile --model DIR --out profile.json
   seer profile --model DIR --out profile.json --quick --threads 1 --context-max 2048
+)";
+constexpr const char* kSimulateExamples = R"(Examples:
+  seer simulate --workload moonlight --policies verl,divided,seer --seeds 5 --html moonlight.html
+  seer simulate --workload responses.jsonl --profile profile.json --instances 2 --kv-tokens 50000 --chunk-tokens 512
 )";
 constexpr const char* kDoctorExamples = R"(Examples:
   seer doctor          # exit code 0 when `seer rollout` can run here
@@ -226,6 +256,13 @@ Status check_together(const ProfileOptions& o) {
   return require(o.out, "--out", "the JSON file to write the profile to");
 }
 
+Status check_together(const SimulateOptions& o) {
+  for (size_t i = 0; i < o.policies.size(); ++i)
+    if (std::find(o.policies.begin(), o.policies.begin() + i, o.policies[i]) != o.policies.begin() + i)
+      return fail(Code::kInvalidArgument, "--policies names ", o.policies[i], " twice: expected different policies");
+  return {};
+}
+
 Status check_together(const DoctorOptions&) { return {}; }
 
 // ---- a subcommand ----------------------------------------------------------------------------------------------
@@ -280,6 +317,8 @@ Result<Command> parse_command_line(const std::vector<std::string>& arguments) {
                                    kScoreExamples, false),
       add_subcommand<ProfileOptions>(program, "profile", "how long this engine's steps take with a model, as a cost model",
                                      kProfileExamples, false),
+      add_subcommand<SimulateOptions>(program, "simulate", "rollouts of whole clusters in virtual time, policies side by side",
+                                      kSimulateExamples, true),
       add_subcommand<DoctorOptions>(program, "doctor", "what this machine has, and how to add what it lacks",
                                     kDoctorExamples, false)};
   try {

@@ -74,13 +74,28 @@ struct ProfileOptions {
   bool quick = false;               // about a quarter of the points
 };
 
+/// `seer simulate`.
+struct SimulateOptions {
+  std::string workload = "moonlight";  // a name, a TOML file, or a JSONL trace (cli/workload.h)
+  std::vector<std::string> policies{"verl", "divided", "las", "seer", "oracle"};
+  int64_t seeds = 3;                // runs of each policy, with seeds seed, seed + 1, ...
+  uint64_t seed = 1;
+  ChunkSchedulerConfig scheduler{.chunk_tokens = 8192};  // chunk_tokens, reserve_share
+  std::string profile;              // of `seer profile`: step times, instead of the workload's GPUs
+  int64_t instances = 0;            // 0: as the workload says
+  int64_t kv_tokens = 0;            // KV capacity of an instance; 0: what the GPUs hold
+  int64_t max_batch = 256;          // running requests of an instance at most (of each data-parallel rank)
+  int64_t dram_bytes = int64_t{1} << 40;  // DRAM tier of each machine's pool
+  std::string report, csv, html;    // files to write; empty: none
+};
+
 /// `seer doctor`.
 struct DoctorOptions {};
 
 /// Text to print on stdout before leaving with exit code 0: --help, --version, --print-config.
 struct PrintAndExit { std::string text; };
 
-using Command = std::variant<PrintAndExit, RolloutOptions, ScoreOptions, ProfileOptions, DoctorOptions>;
+using Command = std::variant<PrintAndExit, RolloutOptions, ScoreOptions, ProfileOptions, SimulateOptions, DoctorOptions>;
 
 /// What the arguments (without the program's name) ask for. Every error is one sentence naming the flag, or the file,
 /// line and key, with the value and what was expected. Options that name files are not opened here, but for --config.

@@ -9,6 +9,7 @@
 #include "cli/doctor.h"
 #include "cli/profile_command.h"
 #include "cli/rollout_command.h"
+#include "cli/simulate_command.h"
 
 namespace {
 
@@ -24,6 +25,7 @@ struct Run {
   seer::Status operator()(const seer::RolloutOptions& options) const { return seer::rollout_command(options, g_stop); }
   seer::Status operator()(const seer::ScoreOptions& options) const { return seer::score_command(options, g_stop); }
   seer::Status operator()(const seer::ProfileOptions& options) const { return seer::profile_command(options, g_stop); }
+  seer::Status operator()(const seer::SimulateOptions& options) const { return seer::simulate_command(options, g_stop); }
   seer::Status operator()(const seer::DoctorOptions&) const {
     const seer::MachineFindings findings = seer::inspect_machine();
     std::cout << seer::doctor_text(findings);

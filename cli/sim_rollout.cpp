@@ -1,0 +1,283 @@
+#include "cli/sim_rollout.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "actors/context_actor.h"
+#include "actors/kv_directory_actor.h"
+#include "actors/node_actor.h"
+#include "actors/rollout_actor.h"
+#include "actors/sim_world.h"
+#include "gpu/sim_engine.h"
+#include "protocols/hash.h"
+#include "storage/sim_transport.h"
+
+namespace seer {
+namespace {
+
+constexpr int32_t kEos = 1, kSomeToken = 2, kFirstPromptToken = 3;
+constexpr int32_t kVocab = 1 << 30;            // prompts of groups differ in their tokens
+constexpr uint32_t kBlockTokens = 256;         // of a simulated KV block
+constexpr int32_t kOfferBlocks = 16;           // blocks of a running chunk that go to the pool together: 4096 tokens
+constexpr int64_t kSimBlockBytes = 64;         // that stand for a block in the simulated pool
+constexpr int32_t kStepsAtOnce = 256;          // report_steps ends most runs of steps before
+constexpr int64_t kProgressUs = 10'000'000;
+constexpr size_t kSamplesMax = 1024;           // of a timeline
+constexpr int64_t kNever = int64_t{1} << 60;   // us
+
+/// Thins itself out: keeps at most kSamplesMax samples, evenly spaced over the time so far.
+class TimelineRecorder {
+ public:
+  void add(double time_s, int64_t running, double kv_used_share) {
+    if (!samples_.empty() && time_s < samples_.back().time_s + gap_s_) return;
+    samples_.push_back({time_s, running, kv_used_share});
+    if (samples_.size() < kSamplesMax) return;
+    size_t kept = 0;
+    for (size_t i = 0; i < samples_.size(); i += 2) samples_[kept++] = samples_[i];
+    samples_.resize(kept);
+    gap_s_ = 2 * std::max(gap_s_, samples_.back().time_s / static_cast<double>(kSamplesMax));
+  }
+  InstanceTimeline take(double end_s) {
+    samples_.push_back({end_s, 0, 0});
+    return std::move(samples_);
+  }
+
+ private:
+  InstanceTimeline samples_;
+  double gap_s_ = 0;
+};
+
+/// What the rollout tells: responses as they end, and its summary.
+struct Told {
+  std::vector<double> completions_s;
+  RolloutSummary summary;
+  bool over = false;
+  uint64_t hash = 0;
+};
+struct ToldActor {
+  using handle = RolloutEvents;
+  static constexpr const char* kActorName = "told";
+  ToldActor(rt::self_ptr<ToldActor>, SimWorld* world_in, Told* told_in) : world(world_in), told(told_in) {}
+  handle::behavior_type make_behavior() {
+    return {[this](const Response& r) {
+              told->completions_s.push_back(static_cast<double>(world->now_ns()) / 1e9);
+              told->hash = hash_pair(hash_pair(told->hash, static_cast<uint64_t>(world->now_ns())),
+                                     hash_pair(r.request.group.value, r.request.sample));
+            },
+            [](const RolloutProgress&) {},
+            [this](const RolloutSummary& s) {
+              told->summary = s;
+              told->over = true;
+            }};
+  }
+  SimWorld* world;
+  Told* told;
+};
+
+int64_t longest_prompt(const SimWork& work) {
+  int64_t longest = 0;
+  for (const GroupLengths& group : work.groups) longest = std::max(longest, group.prompt_tokens);
+  return longest;
+}
+
+uint64_t seed_of(size_t group, size_t sample) { return static_cast<uint64_t>(group) << 32 | sample; }
+
+std::vector<GroupSpec> make_groups(const SimWork& work) {
+  std::vector<GroupSpec> groups;
+  for (size_t g = 0; g < work.groups.size(); ++g) {
+    GroupSpec group;
+    group.id = GroupId{static_cast<uint32_t>(g)};
+    const GroupLengths& lengths = work.groups[g];
+    group.prompt_ids.assign(static_cast<size_t>(lengths.prompt_tokens), kFirstPromptToken + static_cast<int32_t>(g));
+    group.samples = static_cast<uint32_t>(lengths.output_tokens.size());
+    group.sampling.max_tokens = work.max_gen;
+    for (size_t s = 0; s < lengths.output_tokens.size(); ++s) group.seeds.push_back(seed_of(g, s));
+    group.known_tokens = lengths.output_tokens;
+    groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+/// The wiring of a run; the world goes first, actors refer to the rest.
+struct SimRollout {
+  const SimCluster& cluster;
+  const SimWork& work;
+  std::vector<TimelineRecorder> timelines;
+  uint64_t steps_hash = 0;
+  Told told;
+  SimWorld world;
+  std::shared_ptr<SimTransport> transport;
+
+  SimRollout(const SimCluster& cluster_in, const SimWork& work_in)
+      : cluster(cluster_in), work(work_in), timelines(static_cast<size_t>(cluster_in.instances)) {
+    SimTransportConfig network;
+    network.latency_us = cluster.latency_us;
+    // A block of the simulated pool stands for many more bytes.
+    const double block_bytes = static_cast<double>(cluster.kv_bytes_per_token) * kBlockTokens;
+    network.bytes_per_s = std::max<int64_t>(
+        1, std::llround(static_cast<double>(cluster.nic_bytes_per_s) * kSimBlockBytes / std::max(1.0, block_bytes)));
+    transport = std::make_shared<SimTransport>(
+        network, [this](int64_t us, std::function<void()> f) { world.after(us, std::move(f)); });
+  }
+
+  std::shared_ptr<Engine> make_engine(InstanceId id) {
+    SimEngineConfig config;
+    config.info.model = "sim";
+    config.info.vocab_size = kVocab;
+    config.info.context_tokens_max = longest_prompt(work) + work.max_gen + 1;
+    config.info.eos_ids = {kEos};
+    config.info.block_tokens = kBlockTokens;
+    config.info.block_bytes = kSimBlockBytes;
+    config.info.device_blocks = static_cast<int32_t>(cluster.kv_tokens / kBlockTokens);
+    config.info.steps_max = kStepsAtOnce;
+    config.copy_us_block = cluster.copy_us_block;
+    config.has_kv = false;
+    config.step_ns = cluster.step_ns;
+    config.on_steps = [this, id](const StepShape& shape, int64_t ns, int64_t steps) {
+      steps_hash = hash_pair(steps_hash, hash_pair(static_cast<uint64_t>(world.now_ns()) << 8 ^ id.value,
+                                                   static_cast<uint64_t>(shape.kv_tokens * 4096 + steps)));
+      timelines[id.value].add(static_cast<double>(world.now_ns() - ns) / 1e9, shape.sequences,
+                              static_cast<double>(shape.kv_tokens) / static_cast<double>(cluster.kv_tokens));
+    };
+    const uint64_t rank = 1 + id.value;
+    return std::make_shared<SimEngine>(
+        std::move(config),
+        [this](uint64_t seed, int64_t position) {
+          const GroupLengths& lengths = work.groups[seed >> 32];
+          const int64_t last = lengths.prompt_tokens + lengths.output_tokens[static_cast<uint32_t>(seed)] - 1;
+          return position == last ? kEos : kSomeToken;
+        },
+        [this, rank](int64_t ns, std::function<void()> f) { world.after_ns(ns, std::move(f), rank); },
+        SimEngine::Clock{[this] { return world.now_ns(); }, [this, rank] { return world.fired_ns(rank); }});
+  }
+
+  NodeHandle start_node(NodeId id, const KvDirectoryHandle& directory, bool many_machines) {
+    NodeConfig config{.node = id, .kv_node = {.node = id}};
+    const StepPlannerConfig planner{.prefill_tokens_max = static_cast<int32_t>(cluster.prefill_tokens),
+                                    .rows_max = static_cast<int32_t>(cluster.rows_max + cluster.prefill_tokens)};
+    const int64_t first = id.value * cluster.instances_per_machine;
+    for (int64_t i = first; i < std::min(cluster.instances, first + cluster.instances_per_machine); ++i)
+      config.instances.push_back({.id = InstanceId{static_cast<uint32_t>(i)},
+                                  .planner = planner,
+                                  .rows_max = static_cast<int32_t>(cluster.rows_max),
+                                  .offer_blocks = kOfferBlocks});
+    NodeParts parts{.make_engine = [this](InstanceId instance) { return make_engine(instance); },
+                    .directory = directory};
+    if (cluster.dram_bytes > 0) {
+      const int64_t blocks = cluster.dram_bytes / (cluster.kv_bytes_per_token * kBlockTokens);
+      parts.make_arena = [blocks] {
+        return *HostArena::create({.dram_bytes = std::max<int64_t>(1, blocks) * kSimBlockBytes, .block_bytes = kSimBlockBytes});
+      };
+      if (many_machines) {
+        parts.transport = transport;
+        parts.publish = [this](NodeId node, uint64_t epoch, std::shared_ptr<HostArena> memory) {
+          transport->arenas().add_node(node, epoch, std::move(memory));
+        };
+      }
+    }
+    return world.spawn<NodeActor>(std::move(config), std::move(parts));
+  }
+
+  Result<SimRun> run(const ChunkSchedulerConfig& scheduler) {
+    const auto directory = world.spawn<KvDirectoryActor>();
+    const int64_t machines = (cluster.instances + cluster.instances_per_machine - 1) / cluster.instances_per_machine;
+    std::vector<NodeHandle> nodes;
+    for (int64_t n = 0; n < machines; ++n)
+      nodes.push_back(start_node(NodeId{static_cast<uint32_t>(n)}, directory, machines > 1));
+    const auto events = world.spawn<ToldActor>(&world, &told);
+    const auto context = world.spawn<ContextActor>(std::vector<int64_t>(work.groups.size(), work.max_gen));
+    RolloutConfig config;
+    config.scheduler = scheduler;
+    config.instances_expected = static_cast<size_t>(cluster.instances);
+    config.progress_us = kProgressUs;
+    config.chunk_silence_us = kNever;  // nothing fails here
+    const bool has_pool = cluster.dram_bytes > 0;
+    const auto rollout = world.spawn<RolloutActor>(
+        config, RolloutParts{make_groups(work), context, has_pool ? directory : KvDirectoryHandle{}, events});
+    for (const NodeHandle& node : nodes) rt::post(node, AttachRollout{rollout});
+    world.run_until(kNever / 1000, [this] { return told.over; });
+    if (!told.over) return fail(Code::kUnavailable, "simulation: nothing is left to happen, and the rollout is not over");
+    if (!told.summary.complete) return fail(Code::kInvalidArgument, "simulation: ", told.summary.error);
+    return take_run(scheduler.policy);
+  }
+
+  SimRun take_run(const std::string& policy) {
+    const RolloutSummary& s = told.summary;
+    SimRun run;
+    run.policy = policy;
+    run.total_s = static_cast<double>(s.wall_us) / 1e6;
+    run.tail_s = s.tail_s;
+    run.requests = s.requests;
+    run.output_tokens = s.output_tokens;
+    run.tokens_per_s = static_cast<double>(s.output_tokens) / run.total_s;
+    run.preemptions = s.preemptions;
+    run.migrations = s.migrations;
+    run.yields = s.yields;
+    run.reprefill_tokens = s.reprefill_tokens;
+    double busy_s = 0;
+    for (const InstanceReport& i : s.instances) busy_s += static_cast<double>(i.busy_us) / 1e6;
+    run.idle_share = 1 - busy_s / (run.total_s * static_cast<double>(cluster.instances));
+    run.estimate_error = s.estimate_error;
+    run.events_hash = hash_pair(steps_hash, told.hash);
+    for (TimelineRecorder& timeline : timelines) run.instances.push_back(timeline.take(run.total_s));
+    run.completions_s = std::move(told.completions_s);
+    return run;
+  }
+};
+
+}  // namespace
+
+Result<SimRun> simulate_rollout(const SimCluster& cluster, const SimWork& work, const ChunkSchedulerConfig& scheduler) {
+  if (auto known = make_chunk_scheduler(scheduler); !known.ok()) return known.error();
+  const int64_t longest = longest_prompt(work) + work.max_gen;
+  if (cluster.kv_tokens / kBlockTokens * kBlockTokens < longest + kBlockTokens)
+    return fail(Code::kInvalidArgument, "simulation: an instance holds KV of ", cluster.kv_tokens,
+                " tokens, the longest request may need ", longest);
+  SimRollout rollout(cluster, work);
+  return rollout.run(scheduler);
+}
+
+double lower_bound_s(const SimCluster& cluster, const SimWork& work) {
+  const auto decode = [&](int64_t sequences, int64_t context) {
+    StepShape shape;
+    shape.sequences = shape.rows = shape.sampled_rows = sequences;
+    shape.kv_tokens = shape.attended = sequences * (context + 1);
+    return static_cast<double>(cluster.step_ns(shape));
+  };
+  // Cheapest time per token, and time alone, by context on a grid; summed up, with straight lines between two points.
+  constexpr int64_t kGrid = 512;
+  const int64_t points = (longest_prompt(work) + work.max_gen) / kGrid + 2;
+  std::vector<double> cheapest_sum(static_cast<size_t>(points)), alone_sum(static_cast<size_t>(points));
+  double cheapest_before = 0, alone_before = 0;
+  for (int64_t i = 0; i < points; ++i) {
+    const int64_t context = i * kGrid;
+    const double alone = decode(1, context);
+    const int64_t most = std::clamp<int64_t>(cluster.kv_tokens / (context + 1), 1, cluster.rows_max);
+    double cheapest = std::min(alone, decode(most, context) / static_cast<double>(most));
+    for (int64_t s = 1; s < most; s += std::max<int64_t>(1, s / 16))
+      cheapest = std::min(cheapest, decode(s, context) / static_cast<double>(s));
+    if (i > 0) {
+      const auto at = static_cast<size_t>(i);
+      cheapest_sum[at] = cheapest_sum[at - 1] + kGrid * (cheapest + cheapest_before) / 2;
+      alone_sum[at] = alone_sum[at - 1] + kGrid * (alone + alone_before) / 2;
+    }
+    cheapest_before = cheapest;
+    alone_before = alone;
+  }
+  const auto up_to = [&](const std::vector<double>& sums, int64_t tokens) {
+    const auto i = static_cast<size_t>(tokens / kGrid);
+    return sums[i] + (sums[i + 1] - sums[i]) * static_cast<double>(tokens % kGrid) / kGrid;
+  };
+  double work_ns = 0, longest_ns = 0;
+  for (const GroupLengths& group : work.groups)
+    for (const int64_t length : group.output_tokens) {
+      const int64_t begin = group.prompt_tokens, end = group.prompt_tokens + length - 1;
+      work_ns += up_to(cheapest_sum, end) - up_to(cheapest_sum, begin);
+      longest_ns = std::max(longest_ns, up_to(alone_sum, end) - up_to(alone_sum, begin));
+    }
+  return std::max(work_ns / static_cast<double>(cluster.instances), longest_ns) / 1e9;
+}
+
+}  // namespace seer

@@ -1,0 +1,122 @@
+#include "cli/simulate_command.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "cli/output_writer.h"
+#include "cli/sim_html.h"
+#include "cli/sim_report.h"
+#include "cli/sim_rollout.h"
+#include "cli/workload.h"
+#include "gpu/step_profile.h"
+
+namespace seer {
+namespace {
+
+constexpr int64_t kGpusPerMachine = 8;
+constexpr int64_t kNicBytesPerSPerGpu = 50'000'000'000;  // 400 Gbit/s each (paper, testbed)
+constexpr int64_t kProfiledPrefillTokens = 512;          // what `seer rollout` does by default
+constexpr int64_t kGpuPrefillTokens = 8192;
+
+/// The cluster of a workload that names its GPUs.
+Result<SimCluster> cluster_of(const Workload& workload, const SimulateOptions& options) {
+  SEER_ASSIGN_OR_RETURN(const HardwareModel model, HardwareModel::create(*workload.hardware));
+  const HardwareSetup& setup = model.setup();
+  SimCluster cluster;
+  cluster.instances_per_machine = std::max<int64_t>(1, kGpusPerMachine / setup.gpus_per_instance);
+  cluster.kv_tokens = model.kv_capacity_tokens();
+  cluster.kv_bytes_per_token = model.kv_bytes_per_token();
+  cluster.rows_max = options.max_batch * setup.dp;
+  cluster.prefill_tokens = kGpuPrefillTokens * setup.dp;
+  cluster.nic_bytes_per_s = kNicBytesPerSPerGpu * std::max(kGpusPerMachine, setup.gpus_per_instance);
+  cluster.step_ns = [model](const StepShape& shape) { return model.step_ns(shape); };
+  return cluster;
+}
+
+/// The cluster of instances whose steps were measured.
+Result<SimCluster> cluster_of(const StepProfile& profile, const SimulateOptions& options) {
+  if (options.kv_tokens == 0)
+    return fail(Code::kInvalidArgument, "--kv-tokens is missing: a profile does not say how much KV an instance holds");
+  SimCluster cluster;
+  cluster.instances_per_machine = 1 << 20;  // one machine
+  cluster.kv_bytes_per_token = 1;
+  cluster.rows_max = options.max_batch;
+  cluster.prefill_tokens = kProfiledPrefillTokens;
+  cluster.step_ns = [cost = profile.cost](const StepShape& shape) {
+    return std::max<int64_t>(1, std::llround(1000 * cost.predict_us(shape)));
+  };
+  return cluster;
+}
+
+Result<SimCluster> make_cluster(const Workload& workload, const SimulateOptions& options) {
+  SimCluster cluster;
+  if (!options.profile.empty()) {
+    SEER_ASSIGN_OR_RETURN(const StepProfile profile, read_step_profile(options.profile));
+    SEER_ASSIGN_OR_RETURN(cluster, cluster_of(profile, options));
+  } else if (workload.hardware) {
+    SEER_ASSIGN_OR_RETURN(cluster, cluster_of(workload, options));
+  } else {
+    return fail(Code::kInvalidArgument, "--profile is missing: ", options.workload,
+                " names no GPU and model, so it does not say how long a step takes");
+  }
+  cluster.instances = options.instances > 0 ? options.instances : workload.instances;
+  if (cluster.instances == 0)
+    return fail(Code::kInvalidArgument, "--instances is missing: ", options.workload, " does not say how many there are");
+  if (options.kv_tokens > 0) cluster.kv_tokens = options.kv_tokens;
+  cluster.dram_bytes = options.dram_bytes;
+  return cluster;
+}
+
+Status write_file(std::optional<OutputWriter>& file, const std::string& text) {
+  if (!file) return {};
+  SEER_RETURN_IF_ERROR(file->append(text));
+  return file->finish();
+}
+
+}  // namespace
+
+Status simulate_command(const SimulateOptions& options, const std::atomic<bool>& stop) {
+  std::optional<OutputWriter> report, csv, html;
+  for (const auto& [path, file] : {std::pair{&options.report, &report}, {&options.csv, &csv}, {&options.html, &html}}) {
+    if (path->empty()) continue;
+    SEER_ASSIGN_OR_RETURN(OutputWriter opened, OutputWriter::open(*path));
+    file->emplace(std::move(opened));
+  }
+  SEER_ASSIGN_OR_RETURN(const Workload workload, load_workload(options.workload));
+  SEER_ASSIGN_OR_RETURN(const SimCluster cluster, make_cluster(workload, options));
+
+  std::vector<SimRun> runs;
+  for (int64_t i = 0; i < options.seeds; ++i) {
+    const uint64_t seed = options.seed + static_cast<uint64_t>(i);
+    const SimWork work{.groups = draw_lengths(workload, seed), .max_gen = workload.lengths.max_gen};
+    const double bound_s = lower_bound_s(cluster, work);
+    for (const std::string& policy : options.policies) {
+      if (stop.load()) return fail(Code::kCancelled, "stopped on request");
+      ChunkSchedulerConfig scheduler = options.scheduler;
+      scheduler.policy = policy;
+      const auto began = std::chrono::steady_clock::now();
+      SEER_ASSIGN_OR_RETURN(SimRun run, simulate_rollout(cluster, work, scheduler));
+      const double took_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+      run.workload = workload.name;
+      run.seed = seed;
+      run.bound_total_s = bound_s;
+      std::cerr << "  " << workload.name << " " << policy << " seed " << seed << ": " << std::llround(run.total_s)
+                << " s in " << took_s << " s\n";
+      if (i > 0) run.instances.clear();  // one seed is drawn
+      runs.push_back(std::move(run));
+    }
+  }
+  const std::vector<SimFigures> figures = sim_figures(runs);
+  std::cout << sim_table(figures);
+  SEER_RETURN_IF_ERROR(write_file(report, sim_report_json(figures)));
+  SEER_RETURN_IF_ERROR(write_file(csv, sim_csv(figures)));
+  return write_file(html, sim_html(runs, cat("seer simulate --workload ", options.workload)));
+}
+
+}  // namespace seer
