@@ -6,6 +6,12 @@
 
 namespace seer {
 
+namespace {
+
+constexpr int64_t kReservedTokensMax = 8192;  // of a chunk's new tokens, for which memory is taken beforehand
+
+}  // namespace
+
 InstanceActor::InstanceActor(rt::self_ptr<InstanceActor> self_in, InstanceConfig config_in, InstanceParts parts_in)
     : self(self_in),
       config(std::move(config_in)),
@@ -69,6 +75,8 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
       sequences.emplace(id, Sequence{.spec = {}, .sampling = std::move(sampling), .stop = std::move(stop)}).first->second;
   s.prompt_tokens = static_cast<int64_t>(chunk.log.prompt_ids.size());
   s.tokens = std::move(chunk.log.prompt_ids);
+  s.tokens.reserve(s.tokens.size() + chunk.log.output_ids.size() +
+                   static_cast<size_t>(std::min<int64_t>(chunk.max_new_tokens, kReservedTokensMax)));
   s.tokens.insert(s.tokens.end(), chunk.log.output_ids.begin(), chunk.log.output_ids.end());
   s.start_tokens = static_cast<int64_t>(s.tokens.size());
   s.spec = std::move(chunk);
@@ -416,13 +424,17 @@ void InstanceActor::fed(Sequence& s, int64_t rows, const std::vector<SampledToke
   s.done.reprefill_tokens += again;
   report.prefill_tokens += prefilled;
   s.kv_tokens += rows;
+  // Of several steps only the last can end a response.
+  const size_t passed = steps_open > 1 && !sampled.empty() ? sampled.size() - 1 : 0;
+  s.stop.add_passed(static_cast<int64_t>(passed));
   Finish end;
-  for (const SampledToken& token : sampled) {
-    s.tokens.push_back(token.token);
-    s.unreported.tokens.push_back(token.token);
-    s.unreported.logprobs.push_back(token.logprob);
+  for (size_t i = 0; i < sampled.size(); ++i) {
+    s.tokens.push_back(sampled[i].token);
+    s.unreported.tokens.push_back(sampled[i].token);
+    s.unreported.logprobs.push_back(sampled[i].logprob);
     ++report.output_tokens;
-    end = s.stop.add(token.token);
+    if (i < passed) continue;
+    end = s.stop.add(sampled[i].token);
     if (end.reason != FinishReason::kNone) break;
   }
   name_filled_blocks(s);
@@ -599,6 +611,8 @@ void InstanceActor::report_tokens() {
     if (s.unreported.tokens.empty()) continue;
     progress.chunks.push_back(std::move(s.unreported));
     s.unreported = ChunkTokens{id, {}, {}};
+    s.unreported.tokens.reserve(static_cast<size_t>(config.report_steps));
+    s.unreported.logprobs.reserve(static_cast<size_t>(config.report_steps));
   }
   if (sink) rt::tell(self, sink, std::move(progress));
 }

@@ -43,6 +43,8 @@ class StopRule {
 
   /// Takes the next output token. REQUIRES: not finished before.
   Finish add(int32_t token);
+  /// So many tokens of which it is known that none ends the response. REQUIRES: there are no stop strings.
+  void add_passed(int64_t tokens) { output_tokens_ += tokens; }
 
   /// Output tokens that may still come before a length limit.
   int64_t tokens_left() const { return output_tokens_max_ - output_tokens_; }

@@ -12,9 +12,10 @@ namespace seer {
 PrefixHash extend_prefix(PrefixHash before, std::span<const int32_t> tokens) {
   uint64_t hi = before.hi, lo = before.lo;
   for (int32_t token : tokens) {
-    const auto t = static_cast<uint32_t>(token);
-    hi = hash_pair(hi, t);
-    lo = hash_pair(lo ^ 0xa5a5a5a5a5a5a5a5ull, t);
+    // Two independent chains; each state is a mixed one, so that one more mixing per token suffices.
+    const uint64_t t = static_cast<uint32_t>(token);
+    hi = mix64(hi ^ (t + 0x632be59bd9b4e019ull));
+    lo = mix64(lo + (t + 1) * 0xd6e8feb86659fd93ull);
   }
   return {hi, lo};
 }
