@@ -54,7 +54,6 @@ double log_of(int64_t tokens) { return std::log(static_cast<double>(std::max<int
 LengthPosterior::LengthPosterior(const LengthModel& model) : model_(model) {
   SEER_CHECK(model.between > 0, model.between);
   SEER_CHECK(model.within > 0, model.within);
-  normalise();
 }
 
 double LengthPosterior::z_at(size_t point) const {
@@ -69,13 +68,13 @@ void LengthPosterior::add_finished(int64_t tokens, int64_t age_before) {
   finished_ += 1;
   log_sum_ += x;
   log_squares_ += x * x;
-  normalise();
+  weights_valid_ = false;
 }
 
 void LengthPosterior::add_unfinished(int64_t age, int64_t age_before) {
   if (age_before > 0) add_log_tail(age_before, -1);
   add_log_tail(age, 1);
-  normalise();
+  weights_valid_ = false;
 }
 
 void LengthPosterior::add_log_tail(int64_t age, double sign) {
@@ -85,7 +84,9 @@ void LengthPosterior::add_log_tail(int64_t age, double sign) {
 }
 
 // Of the finished, sum (ln L - m)^2 = squares - 2 m sum + n m^2 with m = log_mean + z.
-void LengthPosterior::normalise() {
+const LengthPosterior::Grid& LengthPosterior::weights() const {
+  if (weights_valid_) return weights_;
+  weights_valid_ = true;
   double highest = -1e300;
   for (size_t i = 0; i < kGridPoints; ++i) {
     const double z = z_at(i), m = model_.log_mean + z;
@@ -97,18 +98,21 @@ void LengthPosterior::normalise() {
   double sum = 0;
   for (double& weight : weights_) sum += weight = std::exp(weight - highest);
   for (double& weight : weights_) weight /= sum;
+  return weights_;
 }
 
 double LengthPosterior::survival(int64_t tokens) const {
+  const Grid& weights = this->weights();
   const double x = log_of(tokens) - model_.log_mean;
   double sum = 0;
-  for (size_t i = 0; i < kGridPoints; ++i) sum += weights_[i] * tail().survival((x - z_at(i)) / model_.within);
+  for (size_t i = 0; i < kGridPoints; ++i) sum += weights[i] * tail().survival((x - z_at(i)) / model_.within);
   return sum;
 }
 
 // The member is an outlier with probability w = outlier / (outlier + (1 - outlier) * survival(age)), and its length x
 // solves w + (1 - w) * E_z[Q_z(x) / Q_z(age)] = exceed.
 double LengthPosterior::length_exceeded(int64_t age, int64_t limit, double exceed, double outlier) const {
+  const Grid& weights = this->weights();
   const auto limit_tokens = static_cast<double>(limit);
   const double w = outlier > 0 ? outlier / (outlier + (1 - outlier) * survival(age)) : 0;
   if (w >= exceed) return limit_tokens;
@@ -120,10 +124,10 @@ double LengthPosterior::length_exceeded(int64_t age, int64_t limit, double excee
   const double log_age = log_of(age);
   double used = 0;
   for (size_t i = 0; i < kGridPoints; ++i) {
-    if (weights_[i] < 0.05 * exceed / kGridPoints) continue;
+    if (weights[i] < 0.05 * exceed / kGridPoints) continue;
     center[points] = model_.log_mean + z_at(i);
-    share[points] = weights_[i] / tail().survival((log_age - center[points]) / model_.within);
-    used += weights_[i];
+    share[points] = weights[i] / tail().survival((log_age - center[points]) / model_.within);
+    used += weights[i];
     ++points;
   }
   const auto exceeds = [&](double log_tokens) {
@@ -141,25 +145,27 @@ double LengthPosterior::length_exceeded(int64_t age, int64_t limit, double excee
 }
 
 void LengthPosterior::add_moments_of_group(LengthMoments& moments) const {
+  const Grid& weights = this->weights();
   moments.groups += 1;
   moments.requests += finished_;
   for (size_t i = 0; i < kGridPoints; ++i) {
     const double z = z_at(i), m = model_.log_mean + z;
-    moments.z += weights_[i] * z;
-    moments.between_squares += weights_[i] * z * z;
-    moments.log_length += weights_[i] * (log_sum_ - finished_ * z);
-    moments.within_squares += weights_[i] * (log_squares_ - 2 * m * log_sum_ + finished_ * m * m);
+    moments.z += weights[i] * z;
+    moments.between_squares += weights[i] * z * z;
+    moments.log_length += weights[i] * (log_sum_ - finished_ * z);
+    moments.within_squares += weights[i] * (log_squares_ - 2 * m * log_sum_ + finished_ * m * m);
   }
 }
 
 // Beyond u = (ln age - log_mean - z) / within, with hazard h: E[e] = within * h, E[e^2] = within^2 * (1 + u h).
 void LengthPosterior::add_moments_of_unfinished(int64_t tokens, LengthMoments& moments) const {
+  const Grid& weights = this->weights();
   const double x = log_of(tokens) - model_.log_mean;
   moments.requests += 1;
   for (size_t i = 0; i < kGridPoints; ++i) {
     const double u = (x - z_at(i)) / model_.within, h = tail().hazard(u);
-    moments.log_length += weights_[i] * (model_.log_mean + model_.within * h);
-    moments.within_squares += weights_[i] * model_.within * model_.within * (1 + u * h);
+    moments.log_length += weights[i] * (model_.log_mean + model_.within * h);
+    moments.within_squares += weights[i] * model_.within * model_.within * (1 + u * h);
   }
 }
 

@@ -48,7 +48,7 @@ class LengthPosterior {
 
   const LengthModel& model() const { return model_; }
   /// P(z at each grid point | group); sums to 1.
-  const Grid& weights() const { return weights_; }
+  const Grid& weights() const;
   /// P(a member is longer than `tokens`).
   double survival(int64_t tokens) const;
 
@@ -64,13 +64,13 @@ class LengthPosterior {
 
  private:
   void add_log_tail(int64_t age, double sign);
-  void normalise();
   double z_at(size_t point) const;
 
   LengthModel model_;
   Grid log_unfinished_{};                                // sum over the unfinished of ln Q(...), per grid point
   double finished_ = 0, log_sum_ = 0, log_squares_ = 0;  // of the finished: count, sum of ln(length), of its square
-  Grid weights_{};
+  mutable Grid weights_{};  // made when first asked for, as observations come several at a time
+  mutable bool weights_valid_ = false;
 };
 
 /// The M step: `prior` counts as kPriorRequests requests in kPriorGroups groups. Standard deviations stay in
