@@ -93,7 +93,7 @@ Summary summarise(const std::vector<RolloutFigures>& runs, double RolloutFigures
   return summary;
 }
 
-double rounded(double value, double unit) { return std::round(value / unit) * unit; }
+double rounded(double value, double parts) { return std::round(value * parts) / parts; }
 
 }  // namespace
 
@@ -118,11 +118,11 @@ int main(int argc, char** argv) {
         {"sigma", options.law.sigma},
         {"runaway", options.law.runaway_share},
         {"seeds", options.seeds},
-        {"total_s", rounded(total.mean, 0.1)},
-        {"total_s_ci95", rounded(total.half_width, 0.1)},
-        {"tail_s", rounded(tail.mean, 0.1)},
-        {"tail_s_ci95", rounded(tail.half_width, 0.1)},
-        {"kv_use", rounded(mean(&RolloutFigures::kv_use), 0.001)},
+        {"total_s", rounded(total.mean, 10)},
+        {"total_s_ci95", rounded(total.half_width, 10)},
+        {"tail_s", rounded(tail.mean, 10)},
+        {"tail_s_ci95", rounded(tail.half_width, 10)},
+        {"kv_use", rounded(mean(&RolloutFigures::kv_use), 1000)},
         {"yields", std::llround(mean(&RolloutFigures::yields))},
         {"preemptions", std::llround(mean(&RolloutFigures::preemptions))},
         {"migrations", std::llround(mean(&RolloutFigures::migrations))},
