@@ -30,9 +30,9 @@ Status ChunkLedger::add_group(const GroupSpec& group, int64_t now_us) {
   return {};
 }
 
-std::optional<InstanceId> ChunkLedger::pick(const RequestState& request) const {
+std::optional<InstanceId> ChunkLedger::pick(const RequestState& request, PlaceBy by) const {
   if (picker_.kv_blocks_max() == 0) return std::nullopt;
-  return picker_.pick(need(request), {request.instance, request.node});
+  return picker_.pick(need(request), {request.instance, request.node}, by);
 }
 
 bool ChunkLedger::fits(const RequestState& request, InstanceId instance) const {

@@ -22,13 +22,16 @@
 namespace seer {
 
 struct ChunkSchedulerConfig {
-  std::string policy = "seer";     // verl | divided | las | seer | oracle
-  int64_t chunk_tokens = 2048;     // a request gives up its instance after this many new tokens; 0: never
-  double reserve_share = 1.0;      // share of the chunk's KV promised before it starts. 1.0, the paper: few requests run
-                                   // at a time and never yield; less fills the memory and relies on early yield, which
-                                   // pays where large batches are cheap (GPUs)
+  std::string policy = "seer";  // verl | divided | las | seer | seer+ | oracle
+  int64_t chunk_tokens = 2048;  // a request gives up its instance after this many new tokens; 0: never
+  double reserve_share = -1;    // share of the chunk's KV promised before it starts. 1.0, the paper: few requests run
+                                // at a time and never yield; less fills the memory and relies on early yield, which
+                                // pays where large batches are cheap (GPUs). Negative: what the policy does best
+                                // with, 0.1 for seer+ and 1.0 for all others
   int64_t starve_us = 30'000'000;  // seer: a request that waited longer goes first now and then, whatever its estimate
                                    // (Algorithm 2 safeguard; see kStarvedEvery)
+  double unexplained_before = 1;   // seer+: share of the requests of earlier iterations whose lengths the model did not
+                                   // explain; 1: not known, so lengths are not foreseen at all (see LengthOutlook)
   int32_t inflight_spread_max = 32;  // cache-aware placement only while the in-flight requests of instances differ by
                                      // no more than this (paper 3.1; less for small instances, see kSpreadRowsShare)
   int32_t misses_max = 8;            // requests looked at that fit nowhere before a cycle ends

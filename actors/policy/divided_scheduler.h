@@ -15,11 +15,6 @@
 
 namespace seer {
 
-/// A running request is charged this much more than it holds, time for about as many steps before the next yield. With
-/// a tenth of the chunk reserved and KV short (tests/policy/fleet_sim.h, 150 groups on 4 instances of 200 blocks) 0, 32
-/// and 128 gave 7222, 2087 and 681 yields in 39 922, 40 513 and 44 165 steps of `seer`.
-inline constexpr int64_t kHeadroomTokens = 32;
-
 /// At most one placement in this many goes to a starved request. When the queue is far longer than starve_us everybody
 /// is starved, and without this bound Algorithm 2 would turn into first come, first served.
 inline constexpr int64_t kStarvedEvery = 16;

@@ -1,6 +1,7 @@
 #include "actors/policy/instance_picker.h"
 
 #include <algorithm>
+#include <tuple>
 
 namespace seer {
 
@@ -32,11 +33,23 @@ void InstancePicker::remove(InstanceId id) {
   update_fleet_limits();
 }
 
-std::optional<InstanceId> InstancePicker::pick(const KvNeed& need, CachedAt cached) const {
+std::optional<InstanceId> InstancePicker::pick(const KvNeed& need, CachedAt cached, PlaceBy by) const {
   if (by_load_.empty()) return std::nullopt;
   // The usual answer of a full fleet, at the cost of one look: no room even where the prompt is there already.
   const int64_t used_least = by_load_.begin()->used_blocks;
   if (used_least > 0 && used_least + need.own_blocks > kv_blocks_max_) return std::nullopt;
+  switch (by) {
+    case PlaceBy::kCached:
+      return cached_or_least_loaded(need, cached);
+    case PlaceBy::kMostRoom:
+      return most_room(need, cached.instance);
+    case PlaceBy::kFewestRunning:
+      return fewest_running(need, cached.instance);
+  }
+  return std::nullopt;
+}
+
+std::optional<InstanceId> InstancePicker::cached_or_least_loaded(const KvNeed& need, CachedAt cached) const {
   if (cached.node != kNoNode && inflight_spread() <= spread_max_) {
     if (fits(cached.instance, need)) return cached.instance;
     std::optional<Load> same_node;
@@ -45,6 +58,25 @@ std::optional<InstanceId> InstancePicker::pick(const KvNeed& need, CachedAt cach
     if (same_node) return same_node->id;
   }
   return least_loaded(need);
+}
+
+std::optional<InstanceId> InstancePicker::most_room(const KvNeed& need, InstanceId last) const {
+  const auto best = least_loaded(need);
+  if (!best || *best == last || !fits(last, need)) return best;
+  const Instance& stay = at(last);
+  const auto tolerated = static_cast<int64_t>(kStayShare * static_cast<double>(stay.limits.kv_blocks));
+  return stay.used_blocks <= at(*best).used_blocks + tolerated ? last : best;
+}
+
+std::optional<InstanceId> InstancePicker::fewest_running(const KvNeed& need, InstanceId last) const {
+  const Instance* best = nullptr;
+  for (const auto& [id, instance] : instances_) {
+    if (!fits(instance, need)) continue;
+    if (!best || std::tie(instance.running, instance.used_blocks) < std::tie(best->running, best->used_blocks))
+      best = &instance;
+  }
+  if (!best) return std::nullopt;
+  return fits(last, need) && at(last).running <= best->running ? last : best->limits.id;
 }
 
 bool InstancePicker::fits(InstanceId id, const KvNeed& need) const {

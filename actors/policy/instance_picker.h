@@ -6,8 +6,12 @@
 // instance and group. An idle instance takes a request whose next token fits, even if the reserve does not: else a
 // request near the size of an instance would wait for ever.
 //
-// Choice (paper 3.1): while the instances are evenly loaded, the one that has the longest cached prefix (where the
-// request last ran, then its machine); else the least loaded of all that have room.
+// Choice, of the instances that have room (PlaceBy):
+//  kCached (paper 3.1): while the instances are evenly loaded, the one that has the longest cached prefix (where the
+//    request last ran, then its machine); else the least loaded;
+//  kMostRoom: the least loaded, or where the request last ran if that is charged hardly more (kStayShare);
+//  kFewestRunning: where the fewest run, so that the last requests of an iteration have instances to themselves; where
+//    the request last ran if that is as good. O(instances).
 //
 // Invariants:
 //  (1) used_blocks of an instance == the own blocks of its running requests + the prompt blocks of their groups;
@@ -50,6 +54,12 @@ struct CachedAt {
   NodeId node = kNoNode;
 };
 
+enum class PlaceBy : uint8_t { kCached, kMostRoom, kFewestRunning };
+
+/// kMostRoom: a request stays where its KV is if that instance has at most this share of its KV charged beyond the
+/// least loaded.
+inline constexpr double kStayShare = 0.03;
+
 /// The paper measured a spread of 32 with instances of 256 rows. Instances with fewer rows are held to the same share,
 /// else one of 8 rows would stay idle while its neighbours are full.
 inline constexpr int32_t kSpreadRowsShare = 8;
@@ -65,7 +75,7 @@ class InstancePicker {
   /// Nothing more is placed there. No effect when it is not known.
   void remove(InstanceId instance);
 
-  std::optional<InstanceId> pick(const KvNeed& need, CachedAt cached) const;
+  std::optional<InstanceId> pick(const KvNeed& need, CachedAt cached, PlaceBy by = PlaceBy::kCached) const;
   bool fits(InstanceId instance, const KvNeed& need) const;
 
   /// Counts the request; returns the own blocks charged: need.own_blocks, or what an idle instance has if that is less.
@@ -80,7 +90,8 @@ class InstancePicker {
   const InstanceLimits& limits(InstanceId instance) const { return at(instance).limits; }
   int64_t used_blocks(InstanceId instance) const { return at(instance).used_blocks; }
   int32_t running(InstanceId instance) const { return at(instance).running; }
-  std::vector<InstanceId> open_instances() const;           // by id
+  std::vector<InstanceId> open_instances() const;  // by id
+  int64_t open_count() const { return static_cast<int64_t>(running_counts_.size()); }
   int64_t kv_blocks_max() const { return kv_blocks_max_; }  // of the open instances; 0: none
   uint32_t block_tokens() const { return block_tokens_; }   // 0 until the first instance
   int64_t inflight_spread() const;                          // of the open instances
@@ -109,6 +120,9 @@ class InstancePicker {
   bool has_prompt(const Instance& instance, GroupId group) const;
   /// Of two loads (or none), the lighter, where the instance is open and has room.
   std::optional<Load> lighter(std::optional<Load> best, const Instance& instance, const KvNeed& need) const;
+  std::optional<InstanceId> cached_or_least_loaded(const KvNeed& need, CachedAt cached) const;
+  std::optional<InstanceId> most_room(const KvNeed& need, InstanceId last) const;
+  std::optional<InstanceId> fewest_running(const KvNeed& need, InstanceId last) const;
   std::optional<InstanceId> least_loaded(const KvNeed& need) const;
   void index(const Instance& instance);    // enters it into the orders below, as it is now
   void unindex(const Instance& instance);  // takes it out; call before it changes

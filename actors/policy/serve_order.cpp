@@ -19,20 +19,27 @@ std::optional<ChunkPolicy> parse_chunk_policy(std::string_view name) {
   return std::nullopt;
 }
 
+uint64_t probe_rank(const RequestState& request) { return static_cast<uint64_t>(request.generated_tokens); }
+
+uint64_t most_first_rank(int64_t tokens) {
+  SEER_CHECK(tokens >= 0, tokens);
+  return kMostFirst - static_cast<uint64_t>(tokens);
+}
+
 uint64_t serve_rank(ChunkPolicy policy, const RequestState& request, int64_t group_estimate_tokens) {
-  const auto generated = static_cast<uint64_t>(request.generated_tokens);
   switch (policy) {
     case ChunkPolicy::kDivided:
       return static_cast<uint64_t>(request.waiting_since_us);
     case ChunkPolicy::kLas:
-      return generated;
+      return static_cast<uint64_t>(request.generated_tokens);
     case ChunkPolicy::kSeer:
-      if (request.probe) return generated;
+      if (request.probe) return probe_rank(request);
       // A request that has outgrown its group's estimate is at least as long as it is now.
-      return kMostFirst - static_cast<uint64_t>(std::max(group_estimate_tokens, request.generated_tokens));
+      return most_first_rank(std::max(group_estimate_tokens, request.generated_tokens));
     case ChunkPolicy::kOracle:
-      return kMostFirst - static_cast<uint64_t>(std::max<int64_t>(0, request.known_tokens - request.generated_tokens));
+      return most_first_rank(std::max<int64_t>(0, request.known_tokens - request.generated_tokens));
     case ChunkPolicy::kVerl:
+    case ChunkPolicy::kSeerPlus:
       break;
   }
   SEER_CHECK(false, to_string(policy));

@@ -12,15 +12,16 @@
 namespace seer {
 
 enum class ChunkPolicy : uint8_t {
-  kVerl,     // baseline: groups fixed to instances, requests not divided
-  kDivided,  // chunks, longest waiting first
-  kLas,      // chunks, least generated first
-  kSeer,     // chunks, probes first, then the longest group estimate (Algorithm 2)
-  kOracle,   // chunks, longest remaining first, lengths known
+  kVerl,      // baseline: groups fixed to instances, requests not divided
+  kDivided,   // chunks, longest waiting first
+  kLas,       // chunks, least generated first
+  kSeer,      // chunks, probes first, then the longest group estimate (Algorithm 2)
+  kSeerPlus,  // chunks, probes first, then what could still need the most tokens (LengthOutlook)
+  kOracle,    // chunks, longest remaining first, lengths known
 };
 
-inline constexpr ChunkPolicy kChunkPolicies[] = {ChunkPolicy::kVerl, ChunkPolicy::kDivided, ChunkPolicy::kLas,
-                                                 ChunkPolicy::kSeer, ChunkPolicy::kOracle};
+inline constexpr ChunkPolicy kChunkPolicies[] = {ChunkPolicy::kVerl, ChunkPolicy::kDivided,  ChunkPolicy::kLas,
+                                                 ChunkPolicy::kSeer, ChunkPolicy::kSeerPlus, ChunkPolicy::kOracle};
 constexpr const char* to_string(ChunkPolicy policy) {
   switch (policy) {
     case ChunkPolicy::kVerl:
@@ -31,6 +32,8 @@ constexpr const char* to_string(ChunkPolicy policy) {
       return "las";
     case ChunkPolicy::kSeer:
       return "seer";
+    case ChunkPolicy::kSeerPlus:
+      return "seer+";
     case ChunkPolicy::kOracle:
       return "oracle";
   }
@@ -38,7 +41,13 @@ constexpr const char* to_string(ChunkPolicy policy) {
 }
 std::optional<ChunkPolicy> parse_chunk_policy(std::string_view name);
 
-/// Rank among waiting requests; ties go by request id. REQUIRES: policy is not kVerl, whose queues are per instance.
+/// Ranks that two policies and more are made of: a probe before all others, the least generated first, and the most
+/// tokens first. REQUIRES: tokens >= 0.
+uint64_t probe_rank(const RequestState& request);
+uint64_t most_first_rank(int64_t tokens);
+
+/// Rank among waiting requests; ties go by request id. REQUIRES: policy is neither kVerl, whose queues are per
+/// instance, nor kSeerPlus, whose ranks need the lengths of other requests (SeerPlusScheduler).
 uint64_t serve_rank(ChunkPolicy policy, const RequestState& request, int64_t group_estimate_tokens);
 
 /// Rank among running requests, for a chunk that starts as the `starts`-th one. First come, first served policies make

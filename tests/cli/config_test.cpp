@@ -191,8 +191,8 @@ TEST_CASE("config: each bad flag gets a sentence with its value and what was exp
   } table[] = {
       {{"--group-size", "0"}, "--group-size 0: expected an integer, at least 1 and at most 1000000"},
       {{"--instances", "0"}, "--instances 0: expected an integer, at least 1 and at most 1024"},
-      {{"--reserve", "1.5"}, "--reserve 1.5: expected a number, above 0 and at most 1"},
-      {{"--reserve", "0"}, "--reserve 0: expected a number, above 0 and at most 1"},
+      {{"--reserve", "1.5"}, "--reserve 1.5: expected a number, at least -1 and at most 1"},
+      {{"--reserve", "-2"}, "--reserve -2: expected a number, at least -1 and at most 1"},
       {{"--chunk-tokens", "-1"}, "--chunk-tokens -1: expected an integer, at least 0"},
       {{"--temperature", "-0.5"}, "--temperature -0.5: expected a number, at least 0 and at most 100"},
       {{"--min-p", "1"}, "--min-p 1: expected a number, at least 0 and below 1"},

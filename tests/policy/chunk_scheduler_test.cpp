@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <limits>
+
 #include "actors/policy/divided_scheduler.h"
 
 using namespace seer;
@@ -93,13 +95,15 @@ TEST_CASE("chunk scheduler: every listed policy can be made and an unknown one i
   const auto made = make_chunk_scheduler(config);
   REQUIRE_FALSE(made.ok());
   CHECK(made.error().code == Code::kInvalidArgument);
-  CHECK(made.error().detail == "unknown scheduling policy \"fastest\"; known: verl divided las seer oracle");
+  CHECK(made.error().detail == "unknown scheduling policy \"fastest\"; known: verl divided las seer seer+ oracle");
 }
 
 TEST_CASE("chunk scheduler: settings out of range are refused") {
   CHECK_FALSE(make_chunk_scheduler({.chunk_tokens = -1}).ok());
   CHECK_FALSE(make_chunk_scheduler({.reserve_share = 1.5}).ok());
+  CHECK_FALSE(make_chunk_scheduler({.reserve_share = std::numeric_limits<double>::quiet_NaN()}).ok());
   CHECK_FALSE(make_chunk_scheduler({.starve_us = -1}).ok());
+  CHECK_FALSE(make_chunk_scheduler({.unexplained_before = 1.5}).ok());
   CHECK_FALSE(make_chunk_scheduler({.inflight_spread_max = -1}).ok());
   CHECK_FALSE(make_chunk_scheduler({.misses_max = 0}).ok());
 }

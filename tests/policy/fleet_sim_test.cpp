@@ -18,6 +18,7 @@ FleetSetup random_setup(const std::string& policy, uint64_t seed) {
   setup.config.chunk_tokens = std::vector<int64_t>{0, 16, 50, 100, 1000}[static_cast<size_t>(below(5))];
   setup.config.reserve_share = std::vector<double>{0, 0.1, 0.5, 1}[static_cast<size_t>(below(4))];
   setup.config.starve_us = 100'000 * below(20);
+  setup.config.unexplained_before = static_cast<double>(seed % 2);
   setup.config.inflight_spread_max = static_cast<int32_t>(below(8));
   setup.config.misses_max = static_cast<int32_t>(1 + below(8));
   setup.kv_blocks.clear();
@@ -84,7 +85,7 @@ TEST_CASE("rollout: the same input gives the same placements") {
 }
 
 TEST_CASE("rollout: a full reserve never yields and a small one never drops KV") {
-  for (const std::string policy : {"divided", "las", "seer", "oracle"})
+  for (const std::string policy : {"divided", "las", "seer", "seer+", "oracle"})
     for (uint64_t seed = 1; seed <= 50; ++seed) {
       CAPTURE(policy);
       CAPTURE(seed);
@@ -114,5 +115,6 @@ TEST_CASE("rollout: dividing beats fixed instances, knowing the context beats no
   CHECK(steps["divided"] < steps["verl"]);
   CHECK(steps["seer"] < steps["divided"]);
   CHECK(steps["oracle"] < steps["seer"]);
+  CHECK(steps["seer+"] < steps["divided"]);
   CHECK(preemptions["verl"] > 0);
 }

@@ -63,7 +63,33 @@ struct SlowPicker {
       if (allowed(limits) && fits(limits, wanted) && (!best || load(limits) < load(*best))) best = &limits;
     return best ? std::optional(best->id) : std::nullopt;
   }
-  std::optional<InstanceId> pick(const KvNeed& wanted, CachedAt cached) const {
+  std::optional<InstanceId> pick(const KvNeed& wanted, CachedAt cached, PlaceBy by) const {
+    switch (by) {
+      case PlaceBy::kCached:
+        return cached_first(wanted, cached);
+      case PlaceBy::kMostRoom:
+        return most_room(wanted, cached.instance);
+      case PlaceBy::kFewestRunning:
+        return fewest_running(wanted, cached.instance);
+    }
+    return std::nullopt;
+  }
+  std::optional<InstanceId> most_room(const KvNeed& wanted, InstanceId last) const {
+    const auto best = least_loaded(wanted, [](const InstanceLimits&) { return true; });
+    const auto stay = least_loaded(wanted, [&](const InstanceLimits& l) { return l.id == last; });
+    if (!best || !stay) return best;
+    return used(*stay) - used(*best) <= instances[last.value].kv_blocks * 3 / 100 ? stay : best;
+  }
+  std::optional<InstanceId> fewest_running(const KvNeed& wanted, InstanceId last) const {
+    int64_t fewest = INT64_MAX;
+    for (const InstanceLimits& limits : instances)
+      if (fits(limits, wanted)) fewest = std::min(fewest, running(limits.id));
+    const auto has_fewest = [&](const InstanceLimits& l) { return running(l.id) == fewest; };
+    if (auto stay = least_loaded(wanted, [&](const InstanceLimits& l) { return l.id == last && has_fewest(l); }))
+      return stay;
+    return least_loaded(wanted, has_fewest);
+  }
+  std::optional<InstanceId> cached_first(const KvNeed& wanted, CachedAt cached) const {
     int64_t low = INT64_MAX, high = 0, spread_max = inflight_spread_max;
     for (const InstanceLimits& limits : instances) {
       low = std::min(low, running(limits.id));
@@ -169,6 +195,27 @@ TEST_CASE("instance picker: instances with few rows are held to a smaller spread
   CHECK(picker.pick(need(9, 0, 10), cached_at(0, 0)) == InstanceId{1});
 }
 
+TEST_CASE("instance picker: by most room, a request stays where its KV is while that is about as empty") {
+  InstancePicker picker(32);
+  for (uint32_t id = 0; id < 2; ++id) REQUIRE(picker.add(instance(id, id, 100)).ok());
+  picker.start({0}, need(0, 0, 3));
+  CHECK(picker.pick(need(9, 0, 10), kNowhere, PlaceBy::kMostRoom) == InstanceId{1});
+  CHECK(picker.pick(need(9, 0, 10), cached_at(0, 0), PlaceBy::kMostRoom) == InstanceId{0});
+  picker.start({0}, need(1, 0, 1));
+  CHECK(picker.pick(need(9, 0, 10), cached_at(0, 0), PlaceBy::kMostRoom) == InstanceId{1});
+}
+
+TEST_CASE("instance picker: by fewest running, KV in use decides only between equals") {
+  InstancePicker picker(32);
+  for (uint32_t id = 0; id < 2; ++id) REQUIRE(picker.add(instance(id, id, 100)).ok());
+  picker.start({0}, need(0, 0, 60));
+  picker.start({1}, need(1, 0, 5));
+  CHECK(picker.pick(need(9, 0, 10), kNowhere, PlaceBy::kFewestRunning) == InstanceId{1});
+  CHECK(picker.pick(need(9, 0, 10), cached_at(0, 0), PlaceBy::kFewestRunning) == InstanceId{0});
+  picker.start({1}, need(2, 0, 5));
+  CHECK(picker.pick(need(9, 0, 10), cached_at(1, 1), PlaceBy::kFewestRunning) == InstanceId{0});
+}
+
 TEST_CASE("instance picker: a removed instance gets nothing more and may come back once it is empty") {
   InstancePicker picker(32);
   REQUIRE(picker.add(instance(0, 0, 100)).ok());
@@ -212,8 +259,9 @@ TEST_CASE("instance picker: picks what a walk over everything picks") {
       wanted.prompt_blocks = 3 * (wanted.group.value % 4);
       const auto last = static_cast<uint32_t>(below(count));
       const CachedAt cached = below(2) == 0 ? kNowhere : cached_at(last, last / 2);
-      const auto picked = picker.pick(wanted, cached);
-      REQUIRE(picked == slow.pick(wanted, cached));
+      const PlaceBy by = std::vector{PlaceBy::kCached, PlaceBy::kMostRoom, PlaceBy::kFewestRunning}[seed % 3];
+      const auto picked = picker.pick(wanted, cached, by);
+      REQUIRE(picked == slow.pick(wanted, cached, by));
       if (picked) {
         wanted.own_blocks = picker.start(*picked, wanted);
         slow.runs.push_back({*picked, wanted});

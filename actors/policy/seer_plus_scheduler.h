@@ -1,0 +1,61 @@
+// SeerPlusScheduler: `seer+`, online scheduling that needs no estimate to be right. All requests must finish, so they
+// are served by what they could still need, the most first (LengthOutlook): least generated first, and where lengths
+// have proven predictable, sharpened by what the group's other members show. The first request of a group is its probe:
+// served before all others until a member has finished.
+//
+// Unlike Algorithm 2 it does not hold memory back: a tenth of a chunk is promised (kSeerPlusReserveShare), requests run
+// until KV is really full, and then the one that could need least yields, its KV going to the pool. A request goes to
+// the instance with the most room, or stays where its KV is while that is about as good; once fewer requests wait than
+// there are instances, each goes to where the fewest run. Single owner, not thread-safe.
+//
+// Invariant: order_ holds exactly the waiting requests, each under the rank in ranks_. Source: RECIPE of the project's
+// scheduling study; divided rollout as in the paper (3.1).
+#pragma once
+#include <compare>
+#include <optional>
+#include <set>
+#include <unordered_map>
+
+#include "actors/policy/chunk_ledger.h"
+#include "actors/policy/length_outlook.h"
+
+namespace seer {
+
+/// Share of a chunk's KV promised before it starts, unless the configuration says another.
+inline constexpr double kSeerPlusReserveShare = 0.1;
+
+class SeerPlusScheduler final : public ChunkScheduler {
+ public:
+  explicit SeerPlusScheduler(const ChunkSchedulerConfig& config);
+
+  Status add_group(const GroupSpec& group, int64_t now_us) override;
+  Status add_instance(const InstanceLimits& limits) override { return ledger_.add_instance(limits); }
+  void remove_instance(InstanceId instance) override { ledger_.remove_instance(instance); }
+  std::optional<Placement> next(int64_t now_us) override;
+  void progressed(RequestId request, int64_t generated_tokens) override;
+  void chunk_ended(RequestId request, int64_t generated_tokens, ChunkEnd end, int64_t now_us) override;
+  void estimate_changed(GroupId group, int64_t estimated_tokens) override;
+  Status stalled() const override { return ledger_.stalled(); }
+  const RequestBuffer& requests() const override { return ledger_.buffer(); }
+  const LengthOutlook& outlook() const { return outlook_; }
+
+ private:
+  struct Waiting {
+    uint64_t rank;
+    RequestId request;
+    auto operator<=>(const Waiting&) const = default;
+  };
+
+  uint64_t rank_of(const GroupState& group, const RequestState& request);
+  /// Ranks the group's waiting members anew.
+  void judge(const GroupState& group);
+  void enqueue(const GroupState& group, const RequestState& request);
+
+  const ChunkSchedulerConfig config_;
+  ChunkLedger ledger_;
+  LengthOutlook outlook_;
+  std::set<Waiting> order_;
+  std::unordered_map<RequestId, uint64_t> ranks_;  // of the waiting; only looked up
+};
+
+}  // namespace seer
