@@ -77,7 +77,7 @@ struct ProfileOptions {
 /// `seer simulate`.
 struct SimulateOptions {
   std::string workload = "moonlight";  // a name, a TOML file, or a JSONL trace (cli/workload.h)
-  std::vector<std::string> policies{"verl", "divided", "las", "seer", "oracle"};
+  std::vector<std::string> policies{"verl", "divided", "las", "seer", "seer+", "oracle"};
   int64_t seeds = 3;                // runs of each policy, with seeds seed, seed + 1, ...
   uint64_t seed = 1;
   ChunkSchedulerConfig scheduler{.chunk_tokens = 8192};  // chunk_tokens, reserve_share

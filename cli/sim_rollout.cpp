@@ -18,14 +18,14 @@ namespace seer {
 namespace {
 
 constexpr int32_t kEos = 1, kSomeToken = 2, kFirstPromptToken = 3;
-constexpr int32_t kVocab = 1 << 30;            // prompts of groups differ in their tokens
-constexpr uint32_t kBlockTokens = 256;         // of a simulated KV block
-constexpr int32_t kOfferBlocks = 16;           // blocks of a running chunk that go to the pool together: 4096 tokens
-constexpr int64_t kSimBlockBytes = 64;         // that stand for a block in the simulated pool
-constexpr int32_t kStepsAtOnce = 256;          // report_steps ends most runs of steps before
+constexpr int32_t kVocab = 1 << 30;     // prompts of groups differ in their tokens
+constexpr uint32_t kBlockTokens = 256;  // of a simulated KV block
+constexpr int32_t kOfferBlocks = 16;    // blocks of a running chunk that go to the pool together: 4096 tokens
+constexpr int64_t kSimBlockBytes = 64;  // that stand for a block in the simulated pool
+constexpr int32_t kStepsAtOnce = 256;   // report_steps ends most runs of steps before
 constexpr int64_t kProgressUs = 10'000'000;
-constexpr size_t kSamplesMax = 1024;           // of a timeline
-constexpr int64_t kNever = int64_t{1} << 60;   // us
+constexpr size_t kSamplesMax = 1024;          // of a timeline
+constexpr int64_t kNever = int64_t{1} << 60;  // us
 
 /// Thins itself out: keeps at most kSamplesMax samples, evenly spaced over the time so far.
 class TimelineRecorder {
@@ -102,7 +102,7 @@ std::vector<GroupSpec> make_groups(const SimWork& work) {
 
 /// The wiring of a run; the world goes first, actors refer to the rest.
 struct SimRollout {
-  const SimCluster& cluster;
+  const ClusterModel& cluster;
   const SimWork& work;
   std::vector<TimelineRecorder> timelines;
   uint64_t steps_hash = 0;
@@ -110,7 +110,7 @@ struct SimRollout {
   SimWorld world;
   std::shared_ptr<SimTransport> transport;
 
-  SimRollout(const SimCluster& cluster_in, const SimWork& work_in)
+  SimRollout(const ClusterModel& cluster_in, const SimWork& work_in)
       : cluster(cluster_in), work(work_in), timelines(static_cast<size_t>(cluster_in.instances)) {
     SimTransportConfig network;
     network.latency_us = cluster.latency_us;
@@ -168,7 +168,8 @@ struct SimRollout {
     if (cluster.dram_bytes > 0) {
       const int64_t blocks = cluster.dram_bytes / (cluster.kv_bytes_per_token * kBlockTokens);
       parts.make_arena = [blocks] {
-        return *HostArena::create({.dram_bytes = std::max<int64_t>(1, blocks) * kSimBlockBytes, .block_bytes = kSimBlockBytes});
+        return *HostArena::create(
+            {.dram_bytes = std::max<int64_t>(1, blocks) * kSimBlockBytes, .block_bytes = kSimBlockBytes});
       };
       if (many_machines) {
         parts.transport = transport;
@@ -198,7 +199,8 @@ struct SimRollout {
         config, RolloutParts{make_groups(work), context, has_pool ? directory : KvDirectoryHandle{}, events});
     for (const NodeHandle& node : nodes) rt::post(node, AttachRollout{rollout});
     world.run_until(kNever / 1000, [this] { return told.over; });
-    if (!told.over) return fail(Code::kUnavailable, "simulation: nothing is left to happen, and the rollout is not over");
+    if (!told.over)
+      return fail(Code::kUnavailable, "simulation: nothing is left to happen, and the rollout is not over");
     if (!told.summary.complete) return fail(Code::kInvalidArgument, "simulation: ", told.summary.error);
     return take_run(scheduler.policy);
   }
@@ -229,7 +231,8 @@ struct SimRollout {
 
 }  // namespace
 
-Result<SimRun> simulate_rollout(const SimCluster& cluster, const SimWork& work, const ChunkSchedulerConfig& scheduler) {
+Result<SimRun> simulate_rollout(const ClusterModel& cluster, const SimWork& work,
+                                const ChunkSchedulerConfig& scheduler) {
   if (auto known = make_chunk_scheduler(scheduler); !known.ok()) return known.error();
   const int64_t longest = longest_prompt(work) + work.max_gen;
   if (cluster.kv_tokens / kBlockTokens * kBlockTokens < longest + kBlockTokens)
@@ -239,7 +242,7 @@ Result<SimRun> simulate_rollout(const SimCluster& cluster, const SimWork& work, 
   return rollout.run(scheduler);
 }
 
-double lower_bound_s(const SimCluster& cluster, const SimWork& work) {
+double lower_bound_s(const ClusterModel& cluster, const SimWork& work) {
   const auto decode = [&](int64_t sequences, int64_t context) {
     StepShape shape;
     shape.sequences = shape.rows = shape.sampled_rows = sequences;

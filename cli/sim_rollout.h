@@ -1,10 +1,10 @@
-// A rollout iteration in virtual time: the actors, policies and wiring of cli/local_rollout.cpp over simulated engines and
-// transport, on one thread. Used by `seer simulate` and tests.
+// A rollout iteration in virtual time: the actors, policies and wiring of cli/local_rollout.cpp over simulated engines
+// and transport, on one thread. Used by `seer simulate` and tests.
 //
-// What is modelled beside the step times: KV moves between engine and pool are copies that queue with the steps and cost
-// copy_us_block each (their bytes move beside the steps, on the copy engines of a GPU); blocks fetched from another
-// machine's pool take latency_us and their real bytes over nic_bytes_per_s. Engines keep no KV bytes, so that outputs are
-// not checked here; tests/actors does that with the same actors.
+// What is modelled beside the step times: KV moves between engine and pool are copies that queue with the steps and
+// cost copy_us_block each (their bytes move beside the steps, on the copy engines of a GPU); blocks fetched from
+// another machine's pool take latency_us and their real bytes over nic_bytes_per_s. Engines keep no KV bytes, so that
+// outputs are not checked here; tests/actors does that with the same actors.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -20,14 +20,14 @@
 namespace seer {
 
 /// A cluster, as far as the simulation knows it.
-struct SimCluster {
+struct ClusterModel {
   int64_t instances = 0;
   int64_t instances_per_machine = 1;  // that share a KV pool
   int64_t kv_tokens = 0;              // KV capacity of one instance
   int64_t kv_bytes_per_token = 0;
-  int64_t rows_max = 256;             // running requests of one instance at most
-  int64_t prefill_tokens = 8192;      // of one step at most
-  int64_t dram_bytes = 0;             // of one machine's pool; 0: no pool
+  int64_t rows_max = 256;         // running requests of one instance at most
+  int64_t prefill_tokens = 8192;  // of one step at most
+  int64_t dram_bytes = 0;         // of one machine's pool; 0: no pool
   int64_t nic_bytes_per_s = 50'000'000'000;
   int64_t latency_us = 20;
   int64_t copy_us_block = 5;
@@ -43,11 +43,12 @@ struct SimWork {
 /// One iteration under one policy. `run.workload`, `seed`, `bound_total_s` are the caller's to fill.
 /// Errors: kInvalidArgument (policy, chunk options, or a response that fits in no instance), kUnavailable (the rollout
 /// ended early: a defect).
-Result<SimRun> simulate_rollout(const SimCluster& cluster, const SimWork& work, const ChunkSchedulerConfig& scheduler);
+Result<SimRun> simulate_rollout(const ClusterModel& cluster, const SimWork& work,
+                                const ChunkSchedulerConfig& scheduler);
 
 /// A time in seconds that no schedule can beat: the longest request alone on an instance from the start, or all work at
 /// the cheapest time per token that batches of the instance allow at each context, spread over all instances, whichever
 /// is longer. The second holds for step times that grow linearly with KV read, as rooflines and profiles do.
-double lower_bound_s(const SimCluster& cluster, const SimWork& work);
+double lower_bound_s(const ClusterModel& cluster, const SimWork& work);
 
 }  // namespace seer

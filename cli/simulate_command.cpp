@@ -25,10 +25,10 @@ constexpr int64_t kProfiledPrefillTokens = 512;          // what `seer rollout` 
 constexpr int64_t kGpuPrefillTokens = 8192;
 
 /// The cluster of a workload that names its GPUs.
-Result<SimCluster> cluster_of(const Workload& workload, const SimulateOptions& options) {
+Result<ClusterModel> cluster_of(const Workload& workload, const SimulateOptions& options) {
   SEER_ASSIGN_OR_RETURN(const HardwareModel model, HardwareModel::create(*workload.hardware));
   const HardwareSetup& setup = model.setup();
-  SimCluster cluster;
+  ClusterModel cluster;
   cluster.instances_per_machine = std::max<int64_t>(1, kGpusPerMachine / setup.gpus_per_instance);
   cluster.kv_tokens = model.kv_capacity_tokens();
   cluster.kv_bytes_per_token = model.kv_bytes_per_token();
@@ -40,10 +40,10 @@ Result<SimCluster> cluster_of(const Workload& workload, const SimulateOptions& o
 }
 
 /// The cluster of instances whose steps were measured.
-Result<SimCluster> cluster_of(const StepProfile& profile, const SimulateOptions& options) {
+Result<ClusterModel> cluster_of(const StepProfile& profile, const SimulateOptions& options) {
   if (options.kv_tokens == 0)
     return fail(Code::kInvalidArgument, "--kv-tokens is missing: a profile does not say how much KV an instance holds");
-  SimCluster cluster;
+  ClusterModel cluster;
   cluster.instances_per_machine = 1 << 20;  // one machine
   cluster.kv_bytes_per_token = 1;
   cluster.rows_max = options.max_batch;
@@ -54,8 +54,8 @@ Result<SimCluster> cluster_of(const StepProfile& profile, const SimulateOptions&
   return cluster;
 }
 
-Result<SimCluster> make_cluster(const Workload& workload, const SimulateOptions& options) {
-  SimCluster cluster;
+Result<ClusterModel> make_cluster(const Workload& workload, const SimulateOptions& options) {
+  ClusterModel cluster;
   if (!options.profile.empty()) {
     SEER_ASSIGN_OR_RETURN(const StepProfile profile, read_step_profile(options.profile));
     SEER_ASSIGN_OR_RETURN(cluster, cluster_of(profile, options));
@@ -67,7 +67,8 @@ Result<SimCluster> make_cluster(const Workload& workload, const SimulateOptions&
   }
   cluster.instances = options.instances > 0 ? options.instances : workload.instances;
   if (cluster.instances == 0)
-    return fail(Code::kInvalidArgument, "--instances is missing: ", options.workload, " does not say how many there are");
+    return fail(Code::kInvalidArgument, "--instances is missing: ", options.workload,
+                " does not say how many there are");
   if (options.kv_tokens > 0) cluster.kv_tokens = options.kv_tokens;
   cluster.dram_bytes = options.dram_bytes;
   return cluster;
@@ -89,7 +90,7 @@ Status simulate_command(const SimulateOptions& options, const std::atomic<bool>&
     file->emplace(std::move(opened));
   }
   SEER_ASSIGN_OR_RETURN(const Workload workload, load_workload(options.workload));
-  SEER_ASSIGN_OR_RETURN(const SimCluster cluster, make_cluster(workload, options));
+  SEER_ASSIGN_OR_RETURN(const ClusterModel cluster, make_cluster(workload, options));
 
   std::vector<SimRun> runs;
   for (int64_t i = 0; i < options.seeds; ++i) {

@@ -147,7 +147,7 @@ float softmax(float* scores, int64_t count, float scale) {
   const F largest = Lanes::set1(Lanes::largest(best));
   F sums = Lanes::set1(0.0f);
   for_pieces(count, [&](int64_t i, int n) {
-    const F p = rounded_if(kBf16, exp_lanes<Lanes>(Lanes::sub(Lanes::load(scores + i), largest)));
+    const F p = rounded_if(kBf16, exp_lanes<Lanes, true>(Lanes::sub(Lanes::load(scores + i), largest)));
     Lanes::store(scores + i, p);
     sums = Lanes::add(sums, Lanes::select_first(n, p, Lanes::set1(0.0f)));
   });
@@ -201,13 +201,19 @@ __attribute__((noinline)) void score_tiles(const TileSource& source, const float
   for (; t < tile_end; ++t) score_tile<kRows, 1, kBf16>(query, padded, {tile(t)}, {next(t)}, scores + t * 16, stride);
 }
 
-// Calls fn.operator()<n>(first) for runs of n <= kAttentionRows queries that cover [0, queries).
+// Calls fn.operator()<n>(first) for runs of n <= kAttentionRows queries that cover [0, queries): whole runs, then one
+// of what is left, so that keys and values are read as few times as can be.
+template <int kRows, class Fn>
+SEER_INLINE void for_rest(int32_t first, int32_t rest, Fn fn) {
+  if constexpr (kRows > 0) {
+    if (rest == kRows) return fn.template operator()<kRows>(first);
+    for_rest<kRows - 1>(first, rest, fn);
+  }
+}
 template <int kRows, class Fn>
 SEER_INLINE void for_rows(int32_t first, int32_t queries, Fn fn) {
-  if constexpr (kRows > 0) {
-    for (; first + kRows <= queries; first += kRows) fn.template operator()<kRows>(first);
-    for_rows<kRows / 2>(first, queries, fn);
-  }
+  for (; first + kRows <= queries; first += kRows) fn.template operator()<kRows>(first);
+  for_rest<kRows - 1>(first, queries - first, fn);
 }
 
 template <bool kBf16>

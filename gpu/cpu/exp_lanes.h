@@ -11,8 +11,9 @@
 namespace seer {
 
 /// Error below 1.1 ulp. exp(x) is 0 for x < -87.336 (nothing denormal is ever returned), +inf above 88.7228, NaN for
-/// NaN. The result does not depend on the processor's denormal modes.
-template <class Lanes>
+/// NaN. The result does not depend on the processor's denormal modes. kNonPositive: the same bits with less work, for x
+/// <= 0 or NaN.
+template <class Lanes, bool kNonPositive = false>
 SEER_INLINE typename Lanes::F exp_lanes(typename Lanes::F x) {
   using F = typename Lanes::F;
   using I = typename Lanes::I;
@@ -21,7 +22,8 @@ SEER_INLINE typename Lanes::F exp_lanes(typename Lanes::F x) {
   // x = n ln 2 + r with |r| <= ln 2 / 2. Adding 1.5 * 2^23 rounds to the nearest integer, which then sits in the low
   // bits.
   const F magic = Lanes::set1(12582912.0f);
-  const F clamped = Lanes::min(Lanes::max(x, lowest), highest);
+  F clamped = Lanes::max(x, lowest);
+  if constexpr (!kNonPositive) clamped = Lanes::min(clamped, highest);
   const F shifted = Lanes::fma(clamped, Lanes::set1(1.44269504f), magic);
   const F n = Lanes::sub(shifted, magic);
   F r = Lanes::fma(n, Lanes::set1(-0.693359375f), clamped);
@@ -34,15 +36,21 @@ SEER_INLINE typename Lanes::F exp_lanes(typename Lanes::F x) {
   p = Lanes::fma(p, r, Lanes::set1(5.0000001201e-1f));
   p = Lanes::fma(p, Lanes::mul(r, r), r);
   p = Lanes::add(p, Lanes::set1(1.0f));
-  // Times 2^n in two halves, because 2^128 is not a float. n is in [-126, 128].
   const I whole = Lanes::sub_i(Lanes::bits(shifted), Lanes::bits(magic));
-  const I half = Lanes::template sar<1>(whole);
-  const I rest = Lanes::sub_i(whole, half);
   const I bias = Lanes::set1_i(127);
-  F y = Lanes::mul(p, Lanes::from_bits(Lanes::template shl<23>(Lanes::add_i(half, bias))));
-  y = Lanes::mul(y, Lanes::from_bits(Lanes::template shl<23>(Lanes::add_i(rest, bias))));
+  F y;
+  if constexpr (kNonPositive) {
+    // Times 2^n, n in [-126, 0]: exact, since p >= 1 where n is -126.
+    y = Lanes::mul(p, Lanes::from_bits(Lanes::template shl<23>(Lanes::add_i(whole, bias))));
+  } else {
+    // Times 2^n in two halves, because 2^128 is not a float. n is in [-126, 128].
+    const I half = Lanes::template sar<1>(whole);
+    const I rest = Lanes::sub_i(whole, half);
+    y = Lanes::mul(p, Lanes::from_bits(Lanes::template shl<23>(Lanes::add_i(half, bias))));
+    y = Lanes::mul(y, Lanes::from_bits(Lanes::template shl<23>(Lanes::add_i(rest, bias))));
+  }
   y = Lanes::select_less(x, lowest, Lanes::set1(0.0f), y);
-  y = Lanes::select_less(highest, x, Lanes::set1(__builtin_inff()), y);
+  if constexpr (!kNonPositive) y = Lanes::select_less(highest, x, Lanes::set1(__builtin_inff()), y);
   return Lanes::select_nan(x, x, y);
 }
 

@@ -1,4 +1,6 @@
 #include "gpu/cpu/exact_math.h"
+#include "gpu/cpu/denormals.h"
+#include "gpu/cpu/lanes_scalar.h"
 
 #include <doctest/doctest.h>
 
@@ -6,10 +8,13 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <random>
 
 #include "gpu/cpu/denormals.h"
+#include "gpu/cpu/exp_lanes.h"
+#include "gpu/cpu/lanes_scalar.h"
 
 namespace seer {
 namespace {
@@ -135,6 +140,24 @@ TEST_CASE("exact math: committed bit patterns, with and without flushing of deno
     }
     for (const Pow& v : powers) CHECK(std::bit_cast<uint64_t>(exact_pow(v.base, v.exponent)) == v.bits);
   }
+}
+
+TEST_CASE("exact math: exp for what is not positive has the bits of exp") {
+  const FlushDenormals flush;
+  std::mt19937_64 rng(3);
+  const auto differs = [](float x) {
+    const Lanes::F lanes = Lanes::set1(x);
+    const Lanes::F a = exp_lanes<Lanes>(lanes), b = exp_lanes<Lanes, true>(lanes);
+    return std::memcmp(&a, &b, sizeof a) != 0;
+  };
+  int different = 0;
+  for (int i = 0; i < 300'000; ++i) {
+    const auto bits = static_cast<uint32_t>(rng()) | 0x80000000u;  // any float below zero, infinity and NaN among them
+    different += differs(std::bit_cast<float>(bits));
+    different += differs(-88.0f * static_cast<float>(rng() % 1'000'000) / 1'000'000.0f);
+  }
+  for (const float x : {0.0f, -0.0f, -87.336f, -87.33601f, -87.0f, -kInf, kNan}) different += differs(x);
+  CHECK(different == 0);
 }
 
 }  // namespace

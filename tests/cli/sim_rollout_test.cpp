@@ -1,0 +1,104 @@
+#include "cli/sim_rollout.h"
+
+#include <doctest/doctest.h>
+
+#include <numeric>
+
+#include "cli/workload.h"
+
+using namespace seer;
+
+namespace {
+
+/// Two machines of two instances; steps like those of a small GPU.
+ClusterModel small_cluster() {
+  ClusterModel cluster;
+  cluster.instances = 4;
+  cluster.instances_per_machine = 2;
+  cluster.kv_tokens = 40'960;
+  cluster.kv_bytes_per_token = 1000;
+  cluster.rows_max = 64;
+  cluster.prefill_tokens = 2048;
+  cluster.dram_bytes = int64_t{1} << 30;
+  cluster.step_ns = [](const StepShape& s) { return 5'000'000 + 20'000 * s.rows + 100 * s.kv_tokens; };
+  return cluster;
+}
+
+SimWork small_work(uint64_t seed) {
+  Workload workload;
+  workload.groups = 24;
+  workload.group_size = 4;
+  workload.prompt_tokens = 100;
+  workload.lengths = {.max_gen = 6000, .avg_gen = 1500, .sigma = 0.8, .icc = 0.7};
+  return {.groups = draw_lengths(workload, seed), .max_gen = 6000};
+}
+
+SimRun simulate(const std::string& policy, const ClusterModel& cluster, const SimWork& work,
+                int64_t chunk_tokens = 1024) {
+  ChunkSchedulerConfig scheduler;
+  scheduler.policy = policy;
+  scheduler.chunk_tokens = chunk_tokens;
+  Result<SimRun> run = simulate_rollout(cluster, work, scheduler);
+  REQUIRE_MESSAGE(run.ok(), run.error().detail);
+  return *std::move(run);
+}
+
+}  // namespace
+
+TEST_CASE("sim rollout: every policy makes all tokens, never faster than the bound") {
+  const ClusterModel cluster = small_cluster();
+  const SimWork work = small_work(1);
+  int64_t tokens = 0;
+  for (const GroupLengths& group : work.groups)
+    tokens = std::accumulate(group.output_tokens.begin(), group.output_tokens.end(), tokens);
+  const double bound_s = lower_bound_s(cluster, work);
+  CHECK(bound_s > 0);
+  for (const std::string& policy : chunk_policy_names()) {
+    CAPTURE(policy);
+    const SimRun run = simulate(policy, cluster, work);
+    CHECK(run.requests == 96);
+    CHECK(run.output_tokens == tokens);
+    CHECK(run.completions_s.size() == 96);
+    CHECK(run.total_s >= bound_s);
+    CHECK(run.total_s < 5 * bound_s);
+    CHECK(run.idle_share >= 0);
+    CHECK(run.idle_share < 1);
+    CHECK(run.instances.size() == 4);
+    for (const InstanceTimeline& timeline : run.instances) CHECK(timeline.size() > 10);
+    if (policy == "verl") CHECK(run.migrations == 0);
+    if (policy != "verl") CHECK(run.preemptions == 0);
+  }
+}
+
+TEST_CASE("sim rollout: the same lengths give the same events, others do not") {
+  const ClusterModel cluster = small_cluster();
+  const SimRun first = simulate("seer", cluster, small_work(1)), again = simulate("seer", cluster, small_work(1));
+  CHECK(first.events_hash == again.events_hash);
+  CHECK(first.total_s == again.total_s);
+  CHECK(first.completions_s == again.completions_s);
+  CHECK(simulate("seer", cluster, small_work(2)).events_hash != first.events_hash);
+  CHECK(simulate("divided", cluster, small_work(1)).events_hash != first.events_hash);
+}
+
+TEST_CASE("sim rollout: one request alone takes the sum of its steps, which is the bound") {
+  ClusterModel cluster = small_cluster();
+  cluster.instances = 1;
+  SimWork work{.groups = {{.prompt_tokens = 100, .output_tokens = {3000}}}, .max_gen = 6000};
+  double expected_ns = 5'000'000 + 20'000 * 100 + 100 * 100;  // prefill, which samples the first token
+  for (int64_t i = 1; i < 3000; ++i) expected_ns += static_cast<double>(5'000'000 + 20'000 + 100 * (100 + i));
+  const SimRun run = simulate("divided", cluster, work, 0);
+  CHECK(run.total_s == doctest::Approx(expected_ns / 1e9).epsilon(1e-4));
+  CHECK(lower_bound_s(cluster, work) == doctest::Approx(expected_ns / 1e9).epsilon(2e-3));
+  CHECK(lower_bound_s(cluster, work) <= run.total_s);
+}
+
+TEST_CASE("sim rollout: without a pool, and with a response that can fit nowhere") {
+  ClusterModel cluster = small_cluster();
+  cluster.dram_bytes = 0;
+  CHECK(simulate("divided", cluster, small_work(3)).requests == 96);
+  cluster.kv_tokens = 4096;
+  ChunkSchedulerConfig scheduler;
+  const Result<SimRun> refused = simulate_rollout(cluster, small_work(3), scheduler);
+  REQUIRE(!refused.ok());
+  CHECK(refused.error().detail == "simulation: an instance holds KV of 4096 tokens, the longest request may need 6100");
+}

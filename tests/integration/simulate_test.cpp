@@ -1,0 +1,114 @@
+// seer simulate end to end, through the program: the report's fields, the same seed twice, a trace of lengths on a
+// measured profile, and what bad input is answered with.
+#include <doctest/doctest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/scratch.h"
+#include "integration/child_process.h"
+
+using namespace seer;
+using Json = nlohmann::json;
+
+namespace {
+
+constexpr int kPatienceMs = 120'000;
+
+const std::string kSmall = R"([workload]
+gpu = "H800"
+model = "Moonlight"
+instances = 4
+gpus-per-instance = 1
+tp = 1
+dp = 1
+ep = 1
+groups = 20
+group-size = 4
+prompt-tokens = 200
+max-gen = 8192
+avg-gen = 2000
+sigma = 0.7
+icc = 0.7
+temperature = 1.0
+)";
+
+struct Said {
+  int exit_code;
+  std::string out, err;
+};
+Said simulate(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {SEER_PROGRAM, "simulate"});
+  ChildProcess seer(std::move(arguments));
+  REQUIRE(seer.wait(kPatienceMs));
+  return {seer.exit_code(), seer.out(), seer.err()};
+}
+
+}  // namespace
+
+TEST_CASE("simulate: a report with every figure, the same twice") {
+  const ScratchFolder folder;
+  const std::string workload = folder.write("w.toml", kSmall);
+  std::vector<std::string> texts;
+  for (const char* name : {"a", "b"}) {
+    const Said said =
+        simulate({"--workload", workload, "--policies", "verl,divided,seer", "--seeds", "2", "--report",
+                  folder.path(std::string(name) + ".json"), "--csv", folder.path(std::string(name) + ".csv"), "--html",
+                  folder.path(std::string(name) + ".html")});
+    CAPTURE(said.err);
+    REQUIRE(said.exit_code == 0);
+    CHECK(said.out.find("lower bound") != std::string::npos);
+    texts.push_back(folder.read(std::string(name) + ".json"));
+  }
+  CHECK(texts[0] == texts[1]);
+  CHECK(folder.read("a.html") == folder.read("b.html"));
+  const Json report = Json::parse(texts[0]);
+  REQUIRE(report.size() == 3);
+  for (const Json& row : report) {
+    for (const char* figure :
+         {"total_s", "tail_s", "tokens_per_s", "speedup_vs_verl", "preemptions", "idle_share", "bound_share"}) {
+      CAPTURE(figure);
+      REQUIRE(row.contains(figure));
+      CHECK(row[figure].contains("mean"));
+      CHECK(row[figure].contains("ci95"));
+    }
+    CHECK(row["bound_share"]["mean"] > 0.1);
+    CHECK(row["bound_share"]["mean"] <= 1.0);
+  }
+}
+
+TEST_CASE("simulate: bad input gets one sentence and leaves no file") {
+  const ScratchFolder folder;
+  const std::string workload = folder.write("w.toml", kSmall);
+  const std::string trace =
+      folder.write("t.jsonl", "{\"group\": 0, \"sample\": 0, \"prompt_tokens\": 5, \"tokens\": 9}\n");
+  const std::string bad_trace = folder.write("bad.jsonl", "{\"group\": 0, \"sample\": 0, \"prompt_tokens\": 5}\n");
+  const std::string bad_toml = folder.write("bad.toml", kSmall + "gpus = 3\n");
+  const std::string bad_profile = folder.write("bad.json", "{}\n");
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
+      {{"--workload", folder.path("none.toml")}, "none.toml"},
+      {{"--workload", "moonshine"}, "moonshine"},
+      {{"--workload", bad_toml}, "gpus"},
+      {{"--workload", bad_trace}, "bad.jsonl:1"},
+      {{"--workload", trace}, "--profile is missing"},
+      {{"--workload", trace, "--profile", bad_profile, "--kv-tokens", "4096"}, "bad.json"},
+      {{"--workload", workload, "--kv-tokens", "4096"}, "holds KV of 4096 tokens"},
+      {{"--workload", workload, "--policies", "verl,verl"}, "--policies names verl twice"},
+      {{"--workload", workload, "--policies", "fifo"}, "--policies fifo: expected"},
+      {{"--workload", workload, "--seeds", "0"}, "--seeds 0"},
+      {{"--workload", workload, "--report", folder.path("no/such/r.json")}, "no/such/r.json"},
+  };
+  for (const auto& [arguments, words] : cases) {
+    CAPTURE(words);
+    std::vector<std::string> all = arguments;
+    if (std::find(all.begin(), all.end(), "--report") == all.end())
+      all.insert(all.end(), {"--report", folder.path("report.json")});
+    const Said said = simulate(all);
+    CAPTURE(said.err);
+    CHECK(said.exit_code != 0);
+    CHECK(said.err.starts_with("seer: "));
+    CHECK(std::count(said.err.begin(), said.err.end(), '\n') == 1);
+    CHECK(said.err.find(words) != std::string::npos);
+    CHECK(!folder.has("report.json"));
+    MESSAGE(said.err);
+  }
+}
