@@ -19,8 +19,6 @@ namespace {
 
 constexpr int32_t kEos = 1, kSomeToken = 2, kFirstPromptToken = 3;
 constexpr int32_t kVocab = 1 << 30;     // prompts of groups differ in their tokens
-constexpr uint32_t kBlockTokens = 256;  // of a simulated KV block
-constexpr int32_t kOfferBlocks = 16;    // blocks of a running chunk that go to the pool together: 4096 tokens
 constexpr int64_t kSimBlockBytes = 64;  // that stand for a block in the simulated pool
 constexpr int32_t kStepsAtOnce = 256;   // report_steps ends most runs of steps before
 constexpr int64_t kProgressUs = 10'000'000;
@@ -115,7 +113,7 @@ struct SimRollout {
     SimTransportConfig network;
     network.latency_us = cluster.latency_us;
     // A block of the simulated pool stands for many more bytes.
-    const double block_bytes = static_cast<double>(cluster.kv_bytes_per_token) * kBlockTokens;
+    const double block_bytes = static_cast<double>(cluster.kv_bytes_per_token * cluster.block_tokens);
     network.bytes_per_s = std::max<int64_t>(
         1, std::llround(static_cast<double>(cluster.nic_bytes_per_s) * kSimBlockBytes / std::max(1.0, block_bytes)));
     transport = std::make_shared<SimTransport>(
@@ -128,9 +126,9 @@ struct SimRollout {
     config.info.vocab_size = kVocab;
     config.info.context_tokens_max = longest_prompt(work) + work.max_gen + 1;
     config.info.eos_ids = {kEos};
-    config.info.block_tokens = kBlockTokens;
+    config.info.block_tokens = static_cast<uint32_t>(cluster.block_tokens);
     config.info.block_bytes = kSimBlockBytes;
-    config.info.device_blocks = static_cast<int32_t>(cluster.kv_tokens / kBlockTokens);
+    config.info.device_blocks = static_cast<int32_t>(cluster.kv_tokens / cluster.block_tokens);
     config.info.steps_max = kStepsAtOnce;
     config.copy_us_block = cluster.copy_us_block;
     config.has_kv = false;
@@ -162,11 +160,11 @@ struct SimRollout {
       config.instances.push_back({.id = InstanceId{static_cast<uint32_t>(i)},
                                   .planner = planner,
                                   .rows_max = static_cast<int32_t>(cluster.rows_max),
-                                  .offer_blocks = kOfferBlocks});
+                                  .offer_blocks = static_cast<int32_t>(cluster.offer_blocks)});
     NodeParts parts{.make_engine = [this](InstanceId instance) { return make_engine(instance); },
                     .directory = directory};
     if (cluster.dram_bytes > 0) {
-      const int64_t blocks = cluster.dram_bytes / (cluster.kv_bytes_per_token * kBlockTokens);
+      const int64_t blocks = cluster.dram_bytes / (cluster.kv_bytes_per_token * cluster.block_tokens);
       parts.make_arena = [blocks] {
         return *HostArena::create(
             {.dram_bytes = std::max<int64_t>(1, blocks) * kSimBlockBytes, .block_bytes = kSimBlockBytes});
@@ -235,7 +233,7 @@ Result<SimRun> simulate_rollout(const ClusterModel& cluster, const SimWork& work
                                 const ChunkSchedulerConfig& scheduler) {
   if (auto known = make_chunk_scheduler(scheduler); !known.ok()) return known.error();
   const int64_t longest = longest_prompt(work) + work.max_gen;
-  if (cluster.kv_tokens / kBlockTokens * kBlockTokens < longest + kBlockTokens)
+  if (cluster.kv_tokens / cluster.block_tokens * cluster.block_tokens < longest + cluster.block_tokens)
     return fail(Code::kInvalidArgument, "simulation: an instance holds KV of ", cluster.kv_tokens,
                 " tokens, the longest request may need ", longest);
   SimRollout rollout(cluster, work);

@@ -46,6 +46,8 @@ Result<ClusterModel> cluster_of(const StepProfile& profile, const SimulateOption
   ClusterModel cluster;
   cluster.instances_per_machine = 1 << 20;  // one machine
   cluster.kv_bytes_per_token = 1;
+  cluster.block_tokens = profile.block_tokens;
+  cluster.offer_blocks = 8;  // as seer rollout does
   cluster.rows_max = options.max_batch;
   cluster.prefill_tokens = kProfiledPrefillTokens;
   cluster.step_ns = [cost = profile.cost](const StepShape& shape) {
