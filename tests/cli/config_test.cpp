@@ -259,7 +259,7 @@ TEST_CASE("config: each bad line of a file gets file, line, key, value and what 
   }
 }
 
-TEST_CASE("config: score, profile and doctor are read, and help ends with examples") {
+TEST_CASE("config: score, profile, simulate and doctor are read, and help ends with examples") {
   const Result<Command> score = parse_command_line({"score", "--model", "m", "--in", "i", "--out", "o", "--temperature",
                                                     "0.7", "--raw-logprobs", "--threads", "3", "--kv-bytes", "5MiB"});
   REQUIRE(score.ok());
@@ -285,10 +285,29 @@ TEST_CASE("config: score, profile and doctor are read, and help ends with exampl
   CHECK(p.quick);
   CHECK(contains(error_of({"profile", "--model", "m"}), "--out is missing"));
   CHECK(contains(error_of({"profile", "--out", "o"}), "--model is missing"));
+  const Result<Command> simulate = parse_command_line(
+      {"simulate", "--workload", "w.toml", "--policies", "verl,seer+", "--seeds", "4", "--seed", "9", "--chunk-tokens", "512",
+       "--reserve", "0.2", "--unexplained", "0.5", "--profile", "p.json", "--instances", "3", "--kv-tokens", "99",
+       "--max-batch", "7", "--dram-bytes", "1MiB", "--report", "r", "--csv", "c", "--html", "h"});
+  REQUIRE(simulate.ok());
+  const SimulateOptions& s = std::get<SimulateOptions>(*simulate);
+  CHECK(s.workload == "w.toml");
+  CHECK(s.policies == std::vector<std::string>{"verl", "seer+"});
+  CHECK(s.seeds == 4);
+  CHECK(s.seed == 9);
+  CHECK(s.scheduler.chunk_tokens == 512);
+  CHECK(s.scheduler.reserve_share == 0.2);
+  CHECK(s.scheduler.unexplained_before == 0.5);
+  CHECK(s.profile == "p.json");
+  CHECK(s.instances == 3);
+  CHECK(s.kv_tokens == 99);
+  CHECK(s.max_batch == 7);
+  CHECK(s.dram_bytes == 1 << 20);
+  CHECK(s.report + s.csv + s.html == "rch");
   const Result<Command> doctor = parse_command_line({"doctor"});
   REQUIRE(doctor.ok());
   CHECK(std::holds_alternative<DoctorOptions>(*doctor));
-  for (const char* command : {"rollout", "score", "profile", "doctor"})
+  for (const char* command : {"rollout", "score", "profile", "simulate", "doctor"})
     CHECK(contains(printed({command, "--help"}), "Examples:\n  seer " + std::string(command)));
   CHECK(contains(printed({"--help"}), "rollout"));
   CHECK(printed({"--version"}).starts_with("seer "));
