@@ -254,11 +254,11 @@ double lower_bound_s(const ClusterModel& cluster, const SimWork& work) {
   double cheapest_before = 0, alone_before = 0;
   for (int64_t i = 0; i < points; ++i) {
     const int64_t context = i * kGrid;
-    const double alone = decode(1, context);
     const int64_t most = std::clamp<int64_t>(cluster.kv_tokens / (context + 1), 1, cluster.rows_max);
-    double cheapest = std::min(alone, decode(most, context) / static_cast<double>(most));
-    for (int64_t s = 1; s < most; s += std::max<int64_t>(1, s / 16))
-      cheapest = std::min(cheapest, decode(s, context) / static_cast<double>(s));
+    const double alone = decode(1, context);
+    double cheapest = alone;
+    for (int64_t sequences = 2; sequences <= most; ++sequences)
+      cheapest = std::min(cheapest, decode(sequences, context) / static_cast<double>(sequences));
     if (i > 0) {
       const auto at = static_cast<size_t>(i);
       cheapest_sum[at] = cheapest_sum[at - 1] + kGrid * (cheapest + cheapest_before) / 2;
