@@ -261,9 +261,9 @@ void InstanceActor::start_step() {
   StepBatch batch{.id = next_op++, .sequences = {}};
   batch.sequences.reserve(plan_memory.sequences.size());
   for (const PlannedRows& rows : plan_memory.sequences) {
-    const ChunkId id = running_ids[static_cast<size_t>(rows.sequence)];
-    batch.sequences.push_back(rows_of(sequences.at(id), rows));
-    in_step.push_back({id, rows.rows});
+    Sequence& s = *running[static_cast<size_t>(rows.sequence)];
+    batch.sequences.push_back(rows_of(s, rows));
+    in_step.push_back({&s, rows.rows});
   }
   batch.steps = steps_open = info.steps_max > 1 ? steps_at_once() : 1;
   step_open = true;
@@ -274,13 +274,13 @@ void InstanceActor::start_step() {
 /// could be planned, so plan again.
 bool InstanceActor::plan(StepPlan& plan) {
   running_memory.clear();
-  running_ids.clear();
+  running.clear();
   bool parking = false, on_the_way = !openings.empty();
   for (auto& [id, s] : sequences) {
     parking |= s.phase == Phase::kParking;
     on_the_way |= s.phase == Phase::kImporting;
     if (s.phase != Phase::kRunning) continue;
-    running_ids.push_back(id);
+    running.push_back(&s);
     running_memory.push_back({.id = id.value,
                               .known_tokens = static_cast<int64_t>(s.tokens.size()),
                               .kv_tokens = s.kv_tokens,
@@ -298,21 +298,21 @@ bool InstanceActor::plan(StepPlan& plan) {
   if (idle && on_the_way) return true;
   const bool stuck = idle && !arrivals.empty() && !first_arrival_fits();
   if (!blocks_short && !stuck) return true;
-  for (size_t i = 0; i < running_ids.size(); ++i)
-    running_memory[i].sole_blocks = devices.sole_user_count(sequences.at(running_ids[i]).table);
+  for (size_t i = 0; i < running.size(); ++i)
+    running_memory[i].sole_blocks = devices.sole_user_count(running[i]->table);
   const std::vector<int32_t> victims = pick_victims(running_memory, plan.blocks_short, info.block_tokens);
   if (victims.empty() && idle) {
     if (prefill_last_arrival()) return false;
     // Nobody else holds a block, and still it does not fit.
-    const ChunkId alone = running_ids.empty() ? arrivals.front().chunk : running_ids[0];
-    if (running_ids.empty()) arrivals.pop_front();
+    const ChunkId alone = running.empty() ? arrivals.front().chunk : running[0]->spec.chunk;
+    if (running.empty()) arrivals.pop_front();
     answer(alone, ChunkEnd::kRejected);
     return true;
   }
-  std::vector<bool> gone(running_ids.size(), false);
+  std::vector<bool> gone(running.size(), false);
   for (int32_t v : victims) gone[static_cast<size_t>(v)] = true;
   std::erase_if(plan.sequences, [&](const PlannedRows& rows) { return gone[static_cast<size_t>(rows.sequence)]; });
-  for (int32_t v : victims) give_way(running_ids[static_cast<size_t>(v)]);
+  for (int32_t v : victims) give_way(running[static_cast<size_t>(v)]->spec.chunk);
   return victims.empty() || !plan.sequences.empty();
 }
 
@@ -326,26 +326,24 @@ int64_t InstanceActor::steps_to_offer(const Sequence& s) const {
 /// How many steps like the one planned come next as far as can be known here: until tokens are due to be reported, until a
 /// chunk ends other than by a stop token (where the engine ends by itself), and as long as KV blocks suffice. What else
 /// may change the plan comes as a message, and splits them.
-int32_t InstanceActor::steps_at_once() const {
+int32_t InstanceActor::steps_at_once() {
   if (plan_memory.prefill_rows > 0 || !arrivals.empty()) return 1;
-  if (plan_memory.decode_rows != static_cast<int32_t>(running_ids.size())) return 1;
+  if (plan_memory.decode_rows != std::ssize(running)) return 1;
   int64_t steps = std::min<int64_t>(info.steps_max, config.report_steps - steps_since_report);
-  for (const PlannedRows& rows : plan_memory.sequences) {
-    const Sequence& s = sequences.at(running_ids[static_cast<size_t>(rows.sequence)]);
-    const auto known = static_cast<int64_t>(s.tokens.size());
-    if (rows.rows > 1 || !s.sampling->stop.empty() || !s.sampling->stop_token_ids.empty()) return 1;
-    steps = std::min({steps, s.spec.max_new_tokens - s.new_tokens(),
-                      s.prompt_tokens + s.sampling->max_tokens - known, info.context_tokens_max - known,
-                      steps_to_offer(s)});
+  for (const Sequence* s : running) {
+    if (!s->sampling->stop.empty() || !s->sampling->stop_token_ids.empty()) return 1;
+    steps = std::min({steps, s->spec.max_new_tokens - s->new_tokens(), s->stop.tokens_left(), steps_to_offer(*s)});
   }
-  // The first step's blocks are in the tables. Sequences fill theirs at different steps: step by step, what all need.
+  if (steps <= 1) return 1;
+  // The first step's blocks are in the tables. Sequences fill theirs at different steps.
+  blocks_at_step.assign(static_cast<size_t>(steps), 0);
+  for (const Sequence* s : running)
+    for (int64_t step = info.block_tokens - s->kv_tokens % info.block_tokens; step < steps; step += info.block_tokens)
+      ++blocks_at_step[static_cast<size_t>(step)];
   int64_t available = devices.counts().available();
   for (int64_t step = 1; step < steps; ++step)
-    for (const PlannedRows& rows : plan_memory.sequences)
-      if ((sequences.at(running_ids[static_cast<size_t>(rows.sequence)]).kv_tokens + step) % info.block_tokens == 0 &&
-          --available < 0)
-        return static_cast<int32_t>(step);
-  return static_cast<int32_t>(std::max<int64_t>(1, steps));
+    if ((available -= blocks_at_step[static_cast<size_t>(step)]) < 0) return static_cast<int32_t>(step);
+  return static_cast<int32_t>(steps);
 }
 
 /// Before anything else is looked at while several steps are in the engine: those that are over take effect.
@@ -356,7 +354,7 @@ void InstanceActor::split_steps() {
     if (auto* batch = std::get_if<StepBatch>(&work)) batch->steps = 1;
   // The step that runs holds its blocks already.
   for (const StepMember& member : in_step)
-    if (Sequence* s = find(member.chunk)) take_blocks(*s, s->kv_tokens + 1);
+    if (member.sequence != nullptr) take_blocks(*member.sequence, member.sequence->kv_tokens + 1);
   steps_open = 1;
 }
 
@@ -374,12 +372,13 @@ SequenceStep InstanceActor::rows_of(Sequence& s, const PlannedRows& rows) {
   const auto from = s.tokens.begin() + s.kv_tokens;
   SequenceStep step{.start = s.kv_tokens,
                     .tokens = {from, from + rows.rows},
-                    .blocks = s.table,
+                    .blocks = {},
                     .sample_rows = rows.sample_rows,
                     .seed = s.spec.seed,
                     .sampling = s.sampling,
                     .history = {},
                     .targets = {}};
+  if (info.steps_max == 1) step.blocks = s.table;
   if (s.sampling->repetition_penalty != 1.0f) step.history.assign(s.tokens.begin(), from);
   return step;
 }
@@ -391,7 +390,7 @@ void InstanceActor::on_step(const StepResult& result) {
   } else {
     take_figures(result, 1);
     for (size_t i = 0; i < in_step.size(); ++i)
-      if (Sequence* s = find(in_step[i].chunk)) fed(*s, in_step[i].rows, result.sampled[i]);
+      if (in_step[i].sequence != nullptr) fed(*in_step[i].sequence, in_step[i].rows, result.sampled[i]);
   }
   step_open = false;
   in_step.clear();
@@ -403,9 +402,9 @@ void InstanceActor::on_steps(const StepResult& result) {
   const auto steps = std::ssize(result.sampled.at(0));
   take_figures(result, steps);
   for (const StepMember& member : in_step)
-    if (Sequence* s = find(member.chunk)) take_blocks(*s, s->kv_tokens + steps);
+    if (member.sequence != nullptr) take_blocks(*member.sequence, member.sequence->kv_tokens + steps);
   for (size_t i = 0; i < in_step.size(); ++i)
-    if (Sequence* s = find(in_step[i].chunk)) fed(*s, steps, result.sampled[i]);
+    if (in_step[i].sequence != nullptr) fed(*in_step[i].sequence, steps, result.sampled[i]);
 }
 
 void InstanceActor::take_figures(const StepResult& result, int64_t steps) {
@@ -595,6 +594,8 @@ void InstanceActor::forget_response(const Sequence& s) {
 void InstanceActor::answer(ChunkId id, ChunkEnd end) {
   auto node = sequences.extract(id);
   Sequence& s = node.mapped();
+  for (StepMember& member : in_step)
+    if (member.sequence == &s) member.sequence = nullptr;
   devices.release(s.table);
   ChunkProgress progress{config.id, {}, devices.counts().in_use};
   if (!s.unreported.tokens.empty()) progress.chunks.push_back(std::move(s.unreported));
@@ -627,7 +628,7 @@ void InstanceActor::drop_chunks() {
   reserves.clear();
   for (auto& [id, open] : imports) open.chunk = kNoChunk;
   for (auto& [id, open] : exports) open.chunk = kNoChunk;
-  for (StepMember& member : in_step) member.chunk = kNoChunk;
+  for (StepMember& member : in_step) member.sequence = nullptr;
 }
 
 }  // namespace seer

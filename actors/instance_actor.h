@@ -97,7 +97,7 @@ struct InstanceActor {
   void start_step();
   bool plan(StepPlan& plan);
   int64_t steps_to_offer(const Sequence& s) const;
-  int32_t steps_at_once() const;
+  int32_t steps_at_once();
   void split_steps();
   void take_blocks(Sequence& sequence, int64_t tokens);
   SequenceStep rows_of(Sequence& sequence, const PlannedRows& rows);
@@ -143,7 +143,7 @@ struct InstanceActor {
     bool asked = false;   // once more, as there was room
   };
   struct StepMember {
-    ChunkId chunk;
+    Sequence* sequence;  // null: its chunk is gone
     int32_t rows = 0;
   };
 
@@ -170,7 +170,8 @@ struct InstanceActor {
   ChunkSink sink;                         // of the rollout whose chunks run here
   StepPlan plan_memory;
   std::vector<RunningSequence> running_memory;
-  std::vector<ChunkId> running_ids;       // running_memory[i] is sequence running_ids[i]
+  std::vector<Sequence*> running;         // running_memory[i] tells of running[i]
+  std::vector<int32_t> blocks_at_step;    // scratch of steps_at_once()
 };
 
 }  // namespace seer

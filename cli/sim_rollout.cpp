@@ -120,6 +120,11 @@ struct SimRollout {
         network, [this](int64_t us, std::function<void()> f) { world.after(us, std::move(f)); });
   }
 
+  int64_t last_position(uint64_t seed) const {
+    const GroupLengths& lengths = work.groups[seed >> 32];
+    return lengths.prompt_tokens + lengths.output_tokens[static_cast<uint32_t>(seed)] - 1;
+  }
+
   std::shared_ptr<Engine> make_engine(InstanceId id) {
     SimEngineConfig config;
     config.info.model = "sim";
@@ -139,14 +144,11 @@ struct SimRollout {
       timelines[id.value].add(static_cast<double>(world.now_ns() - ns) / 1e9, shape.sequences,
                               static_cast<double>(shape.kv_tokens) / static_cast<double>(cluster.kv_tokens));
     };
+    config.last_position = [this](uint64_t seed) { return last_position(seed); };
     const uint64_t rank = 1 + id.value;
     return std::make_shared<SimEngine>(
         std::move(config),
-        [this](uint64_t seed, int64_t position) {
-          const GroupLengths& lengths = work.groups[seed >> 32];
-          const int64_t last = lengths.prompt_tokens + lengths.output_tokens[static_cast<uint32_t>(seed)] - 1;
-          return position == last ? kEos : kSomeToken;
-        },
+        [this](uint64_t seed, int64_t position) { return position == last_position(seed) ? kEos : kSomeToken; },
         [this, rank](int64_t ns, std::function<void()> f) { world.after_ns(ns, std::move(f), rank); },
         SimEngine::Clock{[this] { return world.now_ns(); }, [this, rank] { return world.fired_ns(rank); }});
   }

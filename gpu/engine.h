@@ -47,7 +47,7 @@ struct EngineInfo {
 struct SequenceStep {
   int64_t start = 0;                    // positions [0, start) have their KV in `blocks` already
   std::vector<int32_t> tokens;          // prefill: a piece of the prompt; decode: 1; verify: last token and the draft
-  std::vector<DeviceBlockId> blocks;    // block table covering positions [0, start + tokens.size())
+  std::vector<DeviceBlockId> blocks;    // block table covering positions [0, start + tokens.size()); empty with steps_max > 1
   int32_t sample_rows = 0;              // the last sample_rows rows are sampled: 0 mid-prefill, 1 decode, all verify
   uint64_t seed = 0;                    // with the sampled token's position, the key of its random number
   std::shared_ptr<const SamplingParams> sampling;  // set when sample_rows > 0
@@ -59,7 +59,7 @@ struct SequenceStep {
 /// With steps > 1 the engine does so many steps one after the other, each feeding what the one before sampled, and ends
 /// early behind a step that sampled one of eos_ids where that ends its sequence, or when split_step() says so: results
 /// and times are those of single steps. For simulated engines, which save the time between events so. They keep no KV
-/// bytes, so that the block tables need to cover the first step only.
+/// bytes, and are given no block tables.
 struct StepBatch {
   uint64_t id = 0;
   std::vector<SequenceStep> sequences;  // every sequence at most once

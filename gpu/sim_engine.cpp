@@ -22,7 +22,7 @@ StepShape shape_of(const StepBatch& batch) {
 SimEngine::SimEngine(SimEngineConfig config, Oracle oracle, After after, Clock clock)
     : config_(std::move(config)), oracle_(std::move(oracle)), after_(std::move(after)), clock_(std::move(clock)) {
   const EngineInfo& info = config_.info;
-  SEER_CHECK(info.steps_max == 1 || (!config_.has_kv && clock_.now_ns), info.steps_max);
+  SEER_CHECK(info.steps_max == 1 || (!config_.has_kv && clock_.now_ns && config_.last_position), info.steps_max);
   if (!config_.has_kv) return;
   SEER_CHECK(info.block_bytes >= kSimTokenBytes * info.block_tokens, info.block_bytes);
   memory_.resize(static_cast<size_t>(info.block_bytes * info.device_blocks));
@@ -41,7 +41,7 @@ int64_t SimEngine::step_ns(const StepShape& shape) const {
   return 1000 * (config_.step_us_base + config_.step_us_row * shape.rows);
 }
 
-/// When each step of the batch ends, and, where it has several, what they sample.
+/// When each step of the batch ends.
 void SimEngine::plan_steps(const StepBatch& batch) {
   ends_ns_.clear();
   taken_steps_ = 0;
@@ -54,24 +54,16 @@ void SimEngine::plan_steps(const StepBatch& batch) {
     shape.kv_tokens += shape.sequences;
     shape.attended += shape.rows;
   };
-  add_step();
-  if (batch.steps == 1) return;
   SEER_CHECK(batch.steps <= config_.info.steps_max, batch.steps);
-  size_t steps = static_cast<size_t>(batch.steps);
-  sampled_.resize(batch.sequences.size());
-  for (size_t i = 0; i < batch.sequences.size(); ++i) {
-    const SequenceStep& s = batch.sequences[i];
-    SEER_CHECK(s.tokens.size() == 1 && s.sample_rows == 1, s.tokens.size(), s.sample_rows);
-    sampled_[i].clear();
-    for (size_t step = 0; step < steps; ++step) {
-      const int32_t token = oracle_(s.seed, s.start + static_cast<int64_t>(step) + 1);
-      sampled_[i].push_back({token, -1.0f});
-      if (s.sampling->ignore_eos) continue;
-      for (const int32_t eos : config_.info.eos_ids)
-        if (token == eos) steps = step + 1;
+  int64_t steps = batch.steps;
+  if (steps > 1) {
+    for (const SequenceStep& s : batch.sequences) {
+      SEER_CHECK(s.tokens.size() == 1 && s.sample_rows == 1, s.tokens.size(), s.sample_rows);
+      if (!s.sampling->ignore_eos) steps = std::min(steps, config_.last_position(s.seed) - s.start);
     }
   }
-  while (ends_ns_.size() < steps) add_step();
+  do add_step();
+  while (std::ssize(ends_ns_) < steps);
 }
 
 /// Work takes effect when its time is over, in order.
@@ -126,9 +118,11 @@ std::optional<StepResult> SimEngine::split_step() {
 StepResult SimEngine::result_of(const StepBatch& batch, size_t first_step, size_t end_step) {
   StepResult result{.id = batch.id, .sampled = {}};
   result.sampled.reserve(batch.sequences.size());
-  for (const std::vector<SampledToken>& sampled : sampled_) {
-    const auto begin = sampled.begin() + static_cast<ptrdiff_t>(first_step);
-    result.sampled.emplace_back(begin, begin + static_cast<ptrdiff_t>(end_step - first_step));
+  for (const SequenceStep& s : batch.sequences) {
+    std::vector<SampledToken>& sampled = result.sampled.emplace_back();
+    sampled.reserve(end_step - first_step);
+    for (size_t step = first_step; step < end_step; ++step)
+      sampled.push_back({oracle_(s.seed, s.start + static_cast<int64_t>(step) + 1), -1.0f});
   }
   const int64_t ns = ends_ns_[end_step - 1] - (first_step == 0 ? 0 : ends_ns_[first_step - 1]);
   result.step_us = ns / 1000;

@@ -25,6 +25,7 @@ struct SimEngineConfig {
   int64_t copy_us_block = 5;
   bool has_kv = true;
   std::function<int64_t(const StepShape&)> step_ns;        // if set: what a step costs instead
+  std::function<int64_t(uint64_t seed)> last_position;     // of the response with this seed; needed for several steps
   std::function<void(const StepShape&, int64_t ns, int64_t steps)> on_steps;  // if set: told of steps as they end
 };
 inline constexpr int64_t kSimTokenBytes = 16;  // per token of a block: the hash of the prefix that ends there
@@ -72,10 +73,9 @@ class SimEngine final : public Engine {
 
   // The step batch at the front of the queue, while it runs.
   int64_t started_ns_ = 0;
-  StepShape shape_;                                 // of its first step
-  std::vector<int64_t> ends_ns_;                    // of each step, from the start of the first
-  std::vector<std::vector<SampledToken>> sampled_;  // per sequence and step
-  size_t taken_steps_ = 0;                          // whose results split_step() gave
+  StepShape shape_;               // of its first step
+  std::vector<int64_t> ends_ns_;  // of each step, from the start of the first
+  size_t taken_steps_ = 0;        // whose results split_step() gave
 
   std::shared_ptr<uint64_t> timer_ = std::make_shared<uint64_t>(0);  // a timer that is not the newest, or fires after
                                                                      // our end, does nothing

@@ -120,6 +120,7 @@ struct SimCluster {
                    .device_blocks = options.device_blocks, .layout_hash = 7};
     config.info.steps_max = options.steps_max;
     config.has_kv = options.has_kv;
+    config.last_position = [this](uint64_t seed) { return last_position(seed); };
     config.on_steps = [this](const StepShape&, int64_t, int64_t steps) {
       steps_at_once_peak = std::max(steps_at_once_peak, steps);
     };
@@ -132,8 +133,9 @@ struct SimCluster {
   }
 
   int64_t length(uint64_t seed) const { return 1 + static_cast<int64_t>(mix64(seed ^ 77) % static_cast<uint64_t>(options.length_max)); }
+  int64_t last_position(uint64_t seed) const { return options.prompt_tokens + length(seed) - 1; }
   int32_t token(uint64_t seed, int64_t position) const {
-    if (position - options.prompt_tokens == length(seed) - 1) return kEos;
+    if (position == last_position(seed)) return kEos;
     return 2 + static_cast<int32_t>(hash_pair(seed, static_cast<uint64_t>(position)) % (kVocab - 2));
   }
 
