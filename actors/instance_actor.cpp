@@ -34,10 +34,7 @@ InstanceActor::handle::behavior_type InstanceActor::make_behavior() {
         drop_chunks();
       },
       [this](const WorkReady&) { on_work_ready(); },
-      [this](const KvReserved& reserved) {
-        split_steps();
-        on_reserved(reserved);
-      },
+      [this](const KvReserved& reserved) { on_reserved(reserved); },
       [this](const KvOpened& opened) {
         split_steps();
         on_opened(opened);
@@ -219,8 +216,12 @@ void InstanceActor::on_import(const CopyResult& result) {
 
 void InstanceActor::on_work_ready() {
   const std::vector<EngineResult> results = parts.engine->take_results();
-  if (std::ranges::none_of(results, [](const EngineResult& r) { return std::holds_alternative<StepResult>(r); }))
-    split_steps();
+  const auto leaves_steps = [&](const EngineResult& result) {
+    const auto* copy = std::get_if<CopyResult>(&result);
+    if (copy == nullptr || copy->direction == CopyBatch::Direction::kImport) return copy == nullptr;
+    return !exports.at(copy->id).parking;
+  };
+  if (!std::ranges::all_of(results, leaves_steps)) split_steps();
   for (const EngineResult& result : results) {
     --engine_open;
     if (const auto* step = std::get_if<StepResult>(&result)) {
@@ -316,13 +317,6 @@ bool InstanceActor::plan(StepPlan& plan) {
   return victims.empty() || !plan.sequences.empty();
 }
 
-/// Until enough blocks are full to be offered to the pool.
-int64_t InstanceActor::steps_to_offer(const Sequence& s) const {
-  if (!has_pool(s)) return info.steps_max;
-  if (s.offered_blocks < prompt_blocks(s)) return 1;
-  return (static_cast<int64_t>(s.offered_blocks) + config.offer_blocks) * info.block_tokens - s.kv_tokens;
-}
-
 /// How many steps like the one planned come next as far as can be known here: until tokens are due to be reported, until a
 /// chunk ends other than by a stop token (where the engine ends by itself), and as long as KV blocks suffice. What else
 /// may change the plan comes as a message, and splits them.
@@ -332,7 +326,8 @@ int32_t InstanceActor::steps_at_once() {
   int64_t steps = std::min<int64_t>(info.steps_max, config.report_steps - steps_since_report);
   for (const Sequence* s : running) {
     if (!s->sampling->stop.empty() || !s->sampling->stop_token_ids.empty()) return 1;
-    steps = std::min({steps, s->spec.max_new_tokens - s->new_tokens(), s->stop.tokens_left(), steps_to_offer(*s)});
+    steps = std::min({steps, s->spec.max_new_tokens - s->new_tokens(), s->stop.tokens_left()});
+    if (has_pool(*s) && s->offered_blocks < prompt_blocks(*s)) return 1;
   }
   if (steps <= 1) return 1;
   // The first step's blocks are in the tables. Sequences fill theirs at different steps.
@@ -439,7 +434,7 @@ void InstanceActor::fed(Sequence& s, int64_t rows, const std::vector<SampledToke
   name_filled_blocks(s);
   if (end.reason != FinishReason::kNone) return finish(id, end);
   if (s.new_tokens() >= s.spec.max_new_tokens) return park(id, ChunkEnd::kChunkFull);
-  offer_filled_blocks(id, s);
+  if (s.offered_blocks < prompt_blocks(s)) offer_filled_blocks(id, s);
 }
 
 void InstanceActor::name_filled_blocks(Sequence& s) {
@@ -456,8 +451,8 @@ void InstanceActor::name_filled_blocks(Sequence& s) {
 // ---- KV to the pool --------------------------------------------------------------------------------------------------
 
 /// Behind the step: blocks that became full go to the pool while the chunk runs on, the prompt's at once (its group may
-/// start elsewhere), the others a few at a time. Without room there they stay here, and are offered again when the chunk
-/// parks.
+/// start elsewhere), the others a few at a time, as tokens are reported. Without room there they stay here, and are
+/// offered again when the chunk parks.
 void InstanceActor::offer_filled_blocks(ChunkId id, Sequence& s) {
   if (!has_pool(s)) return;
   const bool prompt_done = s.offered_blocks < prompt_blocks(s) && s.chain.size() >= prompt_blocks(s);
@@ -524,6 +519,7 @@ void InstanceActor::on_reserved(const KvReserved& reserved) {
     exports.emplace(copy.id, OpenExport{open.chunk, std::move(tokens), parking});
     submit(std::move(copy));
   } else if (parking) {
+    split_steps();
     parking_progressed(open.chunk);
     pump();
   }
@@ -609,6 +605,7 @@ void InstanceActor::report_tokens() {
   steps_since_report = 0;
   ChunkProgress progress{config.id, {}, devices.counts().in_use};
   for (auto& [id, s] : sequences) {
+    if (s.phase == Phase::kRunning) offer_filled_blocks(id, s);
     if (s.unreported.tokens.empty()) continue;
     progress.chunks.push_back(std::move(s.unreported));
     s.unreported = ChunkTokens{id, {}, {}};

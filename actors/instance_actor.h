@@ -31,7 +31,7 @@ struct InstanceConfig {
   InstanceId id;
   StepPlannerConfig planner;
   int32_t rows_max = 256;     // running chunks at most; more are rejected
-  int32_t offer_blocks = 8;   // full blocks of a running chunk go to the pool so many at a time
+  int32_t offer_blocks = 8;   // full blocks of a running chunk go to the pool so many at a time or more
   int32_t report_steps = 32;  // tokens are reported every so many steps: the bound on the token log's lag
 };
 
@@ -96,7 +96,6 @@ struct InstanceActor {
   void pump();
   void start_step();
   bool plan(StepPlan& plan);
-  int64_t steps_to_offer(const Sequence& s) const;
   int32_t steps_at_once();
   void split_steps();
   void take_blocks(Sequence& sequence, int64_t tokens);

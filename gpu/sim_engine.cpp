@@ -22,14 +22,18 @@ StepShape shape_of(const StepBatch& batch) {
 SimEngine::SimEngine(SimEngineConfig config, Oracle oracle, After after, Clock clock)
     : config_(std::move(config)), oracle_(std::move(oracle)), after_(std::move(after)), clock_(std::move(clock)) {
   const EngineInfo& info = config_.info;
-  SEER_CHECK(info.steps_max == 1 || (!config_.has_kv && clock_.now_ns && config_.last_position), info.steps_max);
-  if (!config_.has_kv) return;
+  SEER_CHECK(info.steps_max == 1 || (!config_.has_kv && config_.last_position), info.steps_max);
+  if (!config_.has_kv) {
+    SEER_CHECK(clock_.now_ns);
+    return;
+  }
   SEER_CHECK(info.block_bytes >= kSimTokenBytes * info.block_tokens, info.block_bytes);
   memory_.resize(static_cast<size_t>(info.block_bytes * info.device_blocks));
 }
 
 void SimEngine::submit(EngineWork work) {
   SEER_CHECK(queue_.size() < kEngineQueueMax, queue_.size());
+  if (const auto* copy = std::get_if<CopyBatch>(&work); copy != nullptr && !config_.has_kv) return copy_beside(*copy);
   queue_.push_back(std::move(work));
   if (!busy_) start_next();
 }
@@ -79,6 +83,24 @@ void SimEngine::start_next() {
   }
 }
 
+/// The copy starts when the step that runs and the copies before it are over.
+void SimEngine::copy_beside(const CopyBatch& batch) {
+  const int64_t now = clock_.now_ns();
+  const int64_t step_ends = busy_ ? started_ns_ + ends_ns_[running_step()] : now;
+  copies_end_ns_ = std::max(copies_end_ns_, step_ends) + 1000 * config_.copy_us_block * std::ssize(batch.blocks);
+  after_(copies_end_ns_ - now, [this, result = run(batch), alive = std::weak_ptr<uint64_t>(timer_)] {
+    if (alive.expired()) return;
+    results_.push_back(result);
+    notify_();
+  });
+}
+
+/// Of the batch at the front: the step that runs now, whose end has not come.
+size_t SimEngine::running_step() const {
+  const auto running = std::upper_bound(ends_ns_.begin(), ends_ns_.end() - 1, clock_.fired_ns() - started_ns_);
+  return static_cast<size_t>(running - ends_ns_.begin());
+}
+
 void SimEngine::end_front_after(int64_t delay_ns) {
   after_(delay_ns, [this, mine = ++*timer_, newest = std::weak_ptr<uint64_t>(timer_)] {
     if (const auto timer = newest.lock(); timer && *timer == mine) finish_front();
@@ -98,12 +120,9 @@ void SimEngine::finish_front() {
 }
 
 std::optional<StepResult> SimEngine::split_step() {
-  for (EngineWork& work : queue_)
-    if (auto* waits = std::get_if<StepBatch>(&work); waits != nullptr && &work != &queue_.front()) waits->steps = 1;
   const auto* batch = busy_ ? std::get_if<StepBatch>(&queue_.front()) : nullptr;
   if (batch == nullptr || batch->steps == 1) return std::nullopt;
-  const auto running = std::upper_bound(ends_ns_.begin(), ends_ns_.end() - 1, clock_.fired_ns() - started_ns_);
-  const auto done = static_cast<size_t>(running - ends_ns_.begin());
+  const size_t done = running_step();
   if (done + 1 < ends_ns_.size()) {
     ends_ns_.resize(done + 1);
     end_front_after(started_ns_ + ends_ns_.back() - clock_.now_ns());

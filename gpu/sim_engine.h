@@ -4,7 +4,8 @@
 //
 // KV is the hash of the prefix, chained from block to block, and comes back in each log-probability: a block in the wrong
 // place, moved too late, or of other weights changes the outputs, as it would on a real engine. An engine that keeps no KV
-// bytes (has_kv false) does without that check, and can do many equal steps at once (StepBatch::steps).
+// bytes (has_kv false) does without that check, and can do many equal steps at once (StepBatch::steps); its copies run
+// beside the steps, as on the copy engines of a GPU: a copy begins when the step that runs is over, and delays none.
 //
 // Single owner, not thread-safe. Same calls, same results.
 #pragma once
@@ -37,7 +38,7 @@ class SimEngine final : public Engine {
   /// Token sampled at `position` of the response with this seed.
   using Oracle = std::function<int32_t(uint64_t seed, int64_t position)>;
   /// Virtual time, and that until which all timers of this engine have fired (a nanosecond before now, where others that
-  /// fire now come first). Needed for several steps at once only.
+  /// fire now come first). Needed without KV only.
   struct Clock {
     std::function<int64_t()> now_ns, fired_ns;
   };
@@ -54,6 +55,8 @@ class SimEngine final : public Engine {
   void start_next();
   void finish_front();
   void end_front_after(int64_t delay_ns);
+  void copy_beside(const CopyBatch& batch);
+  size_t running_step() const;
   int64_t step_ns(const StepShape& shape) const;
   void plan_steps(const StepBatch& batch);
   StepResult result_of(const StepBatch& batch, size_t first_step, size_t end_step);
@@ -70,6 +73,7 @@ class SimEngine final : public Engine {
   std::deque<EngineWork> queue_;
   std::vector<EngineResult> results_;
   bool busy_ = false;
+  int64_t copies_end_ns_ = 0;  // of all copies beside the steps so far
 
   // The step batch at the front of the queue, while it runs.
   int64_t started_ns_ = 0;
