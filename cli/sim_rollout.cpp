@@ -162,7 +162,8 @@ struct SimRollout {
       config.instances.push_back({.id = InstanceId{static_cast<uint32_t>(i)},
                                   .planner = planner,
                                   .rows_max = static_cast<int32_t>(cluster.rows_max),
-                                  .offer_blocks = static_cast<int32_t>(cluster.offer_blocks)});
+                                  .offer_blocks = static_cast<int32_t>(cluster.offer_blocks),
+                                  .report_steps = static_cast<int32_t>(cluster.report_steps)});
     NodeParts parts{.make_engine = [this](InstanceId instance) { return make_engine(instance); },
                     .directory = directory};
     if (cluster.dram_bytes > 0) {
