@@ -4,6 +4,8 @@
 #include <utility>
 #include <variant>
 
+#include "gpu/accept_draft.h"
+
 namespace seer {
 
 namespace {
@@ -20,6 +22,7 @@ InstanceActor::InstanceActor(rt::self_ptr<InstanceActor> self_in, InstanceConfig
       devices(info.device_blocks, info.block_tokens) {
   report.instance = config.id;
   report.kv_blocks_total = info.device_blocks;
+  if (parts.drafting.drafter) draft_budget.emplace(parts.drafting.budget, parts.drafting.step_ns);
   parts.engine->set_notify(rt::waker<InstanceActor>(self, [](const handle& me) { rt::post(me, WorkReady{}); }));
 }
 
@@ -258,6 +261,33 @@ void InstanceActor::pump() {
   } while (admit_arrivals());
 }
 
+/// Proposes a draft for each sequence that decodes. How long drafts are is chosen anew whenever tokens are reported.
+void InstanceActor::choose_drafts() {
+  if (drafts_due) {
+    StepShape decode;
+    std::array<int64_t, DraftBudget::kClasses> sequences_of{};
+    for (const Sequence* s : running) {
+      if (s->kv_tokens + 1 != std::ssize(s->tokens)) continue;
+      decode.add(s->kv_tokens, 1, 1);
+      ++sequences_of[s->draft_class()];
+    }
+    if (decode.sequences == 0) return;
+    draft_lengths = draft_budget->choose(decode, sequences_of);
+    drafts_due = false;
+  }
+  for (size_t i = 0; i < running.size(); ++i) {
+    if (running[i]->kv_tokens + 1 == std::ssize(running[i]->tokens)) propose_draft(*running[i]);
+    running_memory[i].draft_tokens = static_cast<int32_t>(running[i]->draft.size());
+  }
+}
+
+/// No longer than what may still come, less the token that is sampled behind it.
+void InstanceActor::propose_draft(Sequence& s) {
+  const int64_t allowed = std::min(s.spec.max_new_tokens - s.new_tokens(), s.stop.tokens_left()) - 1;
+  const int64_t wanted = std::min(draft_lengths.tokens[s.draft_class()], allowed);
+  if (wanted > 0) parts.drafting.drafter->draft(s.spec.request, s.tokens, wanted, s.draft);
+}
+
 void InstanceActor::start_step() {
   StepBatch batch{.id = next_op++, .sequences = {}};
   batch.sequences.reserve(plan_memory.sequences.size());
@@ -280,6 +310,7 @@ bool InstanceActor::plan(StepPlan& plan) {
   for (auto& [id, s] : sequences) {
     parking |= s.phase == Phase::kParking;
     on_the_way |= s.phase == Phase::kImporting;
+    s.draft.clear();
     if (s.phase != Phase::kRunning) continue;
     running.push_back(&s);
     running_memory.push_back({.id = id.value,
@@ -291,6 +322,7 @@ bool InstanceActor::plan(StepPlan& plan) {
                               .yield_rank = s.spec.yield_rank,
                               .wants_sampling = true});
   }
+  if (draft_budget) choose_drafts();
   plan_step(running_memory, config.planner, info.block_tokens, devices.counts().available(), plan);
   const bool idle = plan.sequences.empty();
   blocks_short = plan.blocks_short > 0;
@@ -321,20 +353,27 @@ bool InstanceActor::plan(StepPlan& plan) {
 /// chunk ends other than by a stop token (where the engine ends by itself), and as long as KV blocks suffice. What else
 /// may change the plan comes as a message, and splits them.
 int32_t InstanceActor::steps_at_once() {
-  if (plan_memory.prefill_rows > 0 || !arrivals.empty()) return 1;
-  if (plan_memory.decode_rows != std::ssize(running)) return 1;
+  if (plan_memory.prefill_rows > 0 || !arrivals.empty() || in_step.size() != running.size()) return 1;
   int64_t steps = std::min<int64_t>(info.steps_max, config.report_steps - steps_since_report);
-  for (const Sequence* s : running) {
-    if (!s->sampling->stop.empty() || !s->sampling->stop_token_ids.empty()) return 1;
-    steps = std::min({steps, s->spec.max_new_tokens - s->new_tokens(), s->stop.tokens_left()});
-    if (has_pool(*s) && s->offered_blocks < prompt_blocks(*s)) return 1;
+  for (const StepMember& member : in_step) {
+    const Sequence& s = *member.sequence;
+    if (!s.sampling->stop.empty() || !s.sampling->stop_token_ids.empty()) return 1;
+    if (has_pool(s) && s.offered_blocks < prompt_blocks(s)) return 1;
+    // So that each step may have as long a draft.
+    steps = std::min({steps, (s.spec.max_new_tokens - s.new_tokens()) / member.rows, s.stop.tokens_left() / member.rows});
   }
   if (steps <= 1) return 1;
-  // The first step's blocks are in the tables. Sequences fill theirs at different steps.
+  // The first step's blocks are in the tables. Sequences fill theirs at different steps, at the latest when all drafts
+  // stand: step k needs blocks for kv_tokens + (k + 1) rows.
   blocks_at_step.assign(static_cast<size_t>(steps), 0);
-  for (const Sequence* s : running)
-    for (int64_t step = info.block_tokens - s->kv_tokens % info.block_tokens; step < steps; step += info.block_tokens)
+  for (const StepMember& member : in_step) {
+    const Sequence& s = *member.sequence;
+    for (int64_t covered = std::ssize(s.table) * info.block_tokens;; covered += info.block_tokens) {
+      const int64_t step = (covered - s.kv_tokens) / member.rows;
+      if (step >= steps) break;
       ++blocks_at_step[static_cast<size_t>(step)];
+    }
+  }
   int64_t available = devices.counts().available();
   for (int64_t step = 1; step < steps; ++step)
     if ((available -= blocks_at_step[static_cast<size_t>(step)]) < 0) return static_cast<int32_t>(step);
@@ -349,7 +388,7 @@ void InstanceActor::split_steps() {
     if (auto* batch = std::get_if<StepBatch>(&work)) batch->steps = 1;
   // The step that runs holds its blocks already.
   for (const StepMember& member : in_step)
-    if (member.sequence != nullptr) take_blocks(*member.sequence, member.sequence->kv_tokens + 1);
+    if (member.sequence != nullptr) take_blocks(*member.sequence, member.sequence->kv_tokens + member.rows);
   steps_open = 1;
 }
 
@@ -366,13 +405,15 @@ SequenceStep InstanceActor::rows_of(Sequence& s, const PlannedRows& rows) {
   take_blocks(s, s.kv_tokens + rows.rows);
   const auto from = s.tokens.begin() + s.kv_tokens;
   SequenceStep step{.start = s.kv_tokens,
-                    .tokens = {from, from + rows.rows},
+                    .tokens = {from, from + rows.rows - rows.draft_tokens},
                     .blocks = {},
                     .sample_rows = rows.sample_rows,
                     .seed = s.spec.seed,
                     .sampling = s.sampling,
                     .history = {},
                     .targets = {}};
+  s.draft.resize(static_cast<size_t>(rows.draft_tokens));
+  step.tokens.insert(step.tokens.end(), s.draft.begin(), s.draft.end());
   if (info.steps_max == 1) step.blocks = s.table;
   if (s.sampling->repetition_penalty != 1.0f) step.history.assign(s.tokens.begin(), from);
   return step;
@@ -384,22 +425,50 @@ void InstanceActor::on_step(const StepResult& result) {
     steps_open = 1;
   } else {
     take_figures(result, 1);
-    for (size_t i = 0; i < in_step.size(); ++i)
-      if (in_step[i].sequence != nullptr) fed(*in_step[i].sequence, in_step[i].rows, result.sampled[i]);
+    for (size_t i = 0; i < in_step.size(); ++i) {
+      if (in_step[i].sequence == nullptr) continue;
+      Sequence& s = *in_step[i].sequence;
+      std::span<const SampledToken> sampled = result.sampled[i];
+      int64_t rows = in_step[i].rows;
+      if (!s.draft.empty()) {
+        rows = acceptance_length(s.draft, sampled);
+        sampled = sampled.first(static_cast<size_t>(rows));
+        verified(s, rows);
+      }
+      fed(s, rows, sampled);
+    }
   }
   step_open = false;
   in_step.clear();
   if (steps_since_report >= config.report_steps) report_tokens();
 }
 
-/// Decode steps that were in the engine together, all or the first of them.
+/// Decode or verify steps that were in the engine together, all or the first of them.
 void InstanceActor::on_steps(const StepResult& result) {
-  const auto steps = std::ssize(result.sampled.at(0));
-  take_figures(result, steps);
-  for (const StepMember& member : in_step)
-    if (member.sequence != nullptr) take_blocks(*member.sequence, member.sequence->kv_tokens + steps);
-  for (size_t i = 0; i < in_step.size(); ++i)
-    if (in_step[i].sequence != nullptr) fed(*in_step[i].sequence, steps, result.sampled[i]);
+  take_figures(result, result.steps);
+  const size_t members = in_step.size();
+  for (size_t i = 0; i < members; ++i) {
+    if (in_step[i].sequence == nullptr) continue;
+    Sequence& s = *in_step[i].sequence;
+    const int64_t tokens = std::ssize(result.sampled[i]);
+    int64_t last_gained = 1;
+    if (!s.draft.empty()) {
+      for (int64_t step = 0; step < result.steps; ++step)
+        verified(s, last_gained = result.gained[static_cast<size_t>(step) * members + i]);
+    }
+    take_blocks(s, s.kv_tokens + tokens - last_gained + in_step[i].rows);
+  }
+  for (size_t i = 0; i < members; ++i)
+    if (in_step[i].sequence != nullptr) fed(*in_step[i].sequence, std::ssize(result.sampled[i]), result.sampled[i]);
+}
+
+/// A verify of its draft gained so many tokens, the one behind the accepted ones included.
+void InstanceActor::verified(const Sequence& s, int64_t gained) {
+  const int64_t drafted = std::ssize(s.draft);
+  draft_budget->verified(s.draft_class(), drafted, gained - 1);
+  ++report.verifies;
+  report.drafted_tokens += drafted;
+  report.accepted_tokens += gained - 1;
 }
 
 void InstanceActor::take_figures(const StepResult& result, int64_t steps) {
@@ -410,7 +479,7 @@ void InstanceActor::take_figures(const StepResult& result, int64_t steps) {
 }
 
 /// `rows` more tokens have their KV; what was sampled at the last of them, if anything, continues the sequence.
-void InstanceActor::fed(Sequence& s, int64_t rows, const std::vector<SampledToken>& sampled) {
+void InstanceActor::fed(Sequence& s, int64_t rows, std::span<const SampledToken> sampled) {
   const ChunkId id = s.spec.chunk;
   const auto prefilled = rows - static_cast<int64_t>(sampled.size());
   const int64_t again = std::clamp<int64_t>(s.spec.computed_tokens - s.kv_tokens, 0, prefilled);
@@ -422,15 +491,15 @@ void InstanceActor::fed(Sequence& s, int64_t rows, const std::vector<SampledToke
   const size_t passed = steps_open > 1 && !sampled.empty() ? sampled.size() - 1 : 0;
   s.stop.add_passed(static_cast<int64_t>(passed));
   Finish end;
-  for (size_t i = 0; i < sampled.size(); ++i) {
-    s.tokens.push_back(sampled[i].token);
-    s.unreported.tokens.push_back(sampled[i].token);
-    s.unreported.logprobs.push_back(sampled[i].logprob);
-    ++report.output_tokens;
-    if (i < passed) continue;
-    end = s.stop.add(sampled[i].token);
-    if (end.reason != FinishReason::kNone) break;
+  size_t taken = passed;
+  while (taken < sampled.size() && end.reason == FinishReason::kNone) end = s.stop.add(sampled[taken++].token);
+  for (const SampledToken& next : sampled.first(taken)) {
+    s.tokens.push_back(next.token);
+    s.unreported.tokens.push_back(next.token);
   }
+  if (s.sampling->logprob_mode != LogprobMode::kNone)
+    for (const SampledToken& next : sampled.first(taken)) s.unreported.logprobs.push_back(next.logprob);
+  report.output_tokens += static_cast<int64_t>(taken);
   name_filled_blocks(s);
   if (end.reason != FinishReason::kNone) return finish(id, end);
   if (s.new_tokens() >= s.spec.max_new_tokens) return park(id, ChunkEnd::kChunkFull);
@@ -603,6 +672,7 @@ void InstanceActor::answer(ChunkId id, ChunkEnd end) {
 
 void InstanceActor::report_tokens() {
   steps_since_report = 0;
+  drafts_due = true;
   ChunkProgress progress{config.id, {}, devices.counts().in_use};
   for (auto& [id, s] : sequences) {
     if (s.phase == Phase::kRunning) offer_filled_blocks(id, s);
@@ -610,7 +680,8 @@ void InstanceActor::report_tokens() {
     progress.chunks.push_back(std::move(s.unreported));
     s.unreported = ChunkTokens{id, {}, {}};
     s.unreported.tokens.reserve(static_cast<size_t>(config.report_steps));
-    s.unreported.logprobs.reserve(static_cast<size_t>(config.report_steps));
+    if (s.sampling->logprob_mode != LogprobMode::kNone)
+      s.unreported.logprobs.reserve(static_cast<size_t>(config.report_steps));
   }
   if (sink) rt::tell(self, sink, std::move(progress));
 }

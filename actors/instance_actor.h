@@ -14,9 +14,13 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "actors/policy/draft_budget.h"
+#include "actors/policy/drafter.h"
 #include "gpu/block_table.h"
 #include "gpu/engine.h"
 #include "gpu/step_planner.h"
@@ -35,12 +39,20 @@ struct InstanceConfig {
   int32_t report_steps = 32;  // tokens are reported every so many steps: the bound on the token log's lag
 };
 
+/// Speculative decoding of an instance; none without a drafter.
+struct Drafting {
+  std::shared_ptr<Drafter> drafter;  // this instance is its only user
+  DraftBudgetConfig budget;
+  DraftBudget::StepNs step_ns;       // what a step of the engine takes
+};
+
 /// What an instance works with. Without a pool, `kv_node` is null and `arena` empty.
 struct InstanceParts {
   std::shared_ptr<Engine> engine;               // this instance is its only user
   std::shared_ptr<const Tokenizer> tokenizer;   // may be null; needed for stop strings
   KvNodeHandle kv_node;
   std::shared_ptr<HostArena> arena;             // of kv_node's machine
+  Drafting drafting;
 };
 
 struct InstanceActor {
@@ -65,9 +77,13 @@ struct InstanceActor {
     Phase phase = Phase::kRunning;
     ChunkEnd end = ChunkEnd::kFinished;    // set when parking
     int32_t parking_ops = 0;               // reservations and exports still open while parking
+    std::vector<int32_t> draft;            // proposed behind `tokens`, for the step that is planned or runs
     ChunkTokens unreported;
     ChunkDone done;                        // figures gathered for the answer
 
+    DraftBudget::Class draft_class() const {
+      return spec.request.sample == 0 ? DraftBudget::kHigh : DraftBudget::kLow;  // the probe of its group
+    }
     int64_t new_tokens() const { return static_cast<int64_t>(tokens.size()) - start_tokens; }
   };
 
@@ -94,13 +110,16 @@ struct InstanceActor {
   bool first_arrival_fits() const;
   bool prefill_last_arrival();
   void pump();
+  void choose_drafts();
+  void propose_draft(Sequence& sequence);
   void start_step();
   bool plan(StepPlan& plan);
   int32_t steps_at_once();
   void split_steps();
   void take_blocks(Sequence& sequence, int64_t tokens);
   SequenceStep rows_of(Sequence& sequence, const PlannedRows& rows);
-  void fed(Sequence& sequence, int64_t rows, const std::vector<SampledToken>& sampled);
+  void verified(const Sequence& sequence, int64_t gained);
+  void fed(Sequence& sequence, int64_t rows, std::span<const SampledToken> sampled);
   void name_filled_blocks(Sequence& sequence);
   void offer_filled_blocks(ChunkId id, Sequence& sequence);
 
@@ -153,6 +172,9 @@ struct InstanceActor {
   DeviceBlocks devices;
   std::map<ChunkId, Sequence> sequences;  // in order of arrival
   std::vector<StepMember> in_step;        // members of the step in the engine; empty when there is none
+  std::optional<DraftBudget> draft_budget;
+  DraftBudget::Lengths draft_lengths;
+  bool drafts_due = true;                 // draft_lengths are to be chosen anew
   bool step_open = false;
   int32_t steps_open = 1;                 // steps of the batch in the engine
   bool blocks_short = false;              // at the last plan: until that is over nobody new takes blocks

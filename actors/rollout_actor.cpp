@@ -4,6 +4,11 @@
 #include <utility>
 
 namespace seer {
+namespace {
+
+constexpr int64_t kReservedTokensMax = 8192;  // of a chunk's new tokens, for which memory is taken beforehand
+
+}  // namespace
 
 RolloutActor::RolloutActor(rt::self_ptr<RolloutActor> self_in, RolloutConfig config_in, RolloutParts parts_in)
     : self(self_in), config(std::move(config_in)), parts(std::move(parts_in)) {
@@ -168,6 +173,8 @@ void RolloutActor::run(const Placement& placement) {
   const int64_t now = rt::now_us(self);
   const ChunkId chunk{next_chunk++};
   request.queue_us += now - scheduler->requests().at(placement.request).waiting_since_us;
+  request.output_ids.reserve(request.output_ids.size() +
+                             static_cast<size_t>(std::min(placement.max_new_tokens, kReservedTokensMax)));
   open[chunk] = {placement.request, placement.instance, now, now, placement.yield_rank};
   rt::tell(self, instances.at(placement.instance).handle,
            RunChunk{chunk, placement.request, config.version, {group.prompt_ids, request.output_ids},

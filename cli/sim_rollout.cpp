@@ -91,6 +91,7 @@ std::vector<GroupSpec> make_groups(const SimWork& work) {
     group.prompt_ids.assign(static_cast<size_t>(lengths.prompt_tokens), kFirstPromptToken + static_cast<int32_t>(g));
     group.samples = static_cast<uint32_t>(lengths.output_tokens.size());
     group.sampling.max_tokens = work.max_gen;
+    group.sampling.logprob_mode = LogprobMode::kNone;
     for (size_t s = 0; s < lengths.output_tokens.size(); ++s) group.seeds.push_back(seed_of(g, s));
     group.known_tokens = lengths.output_tokens;
     groups.push_back(std::move(group));

@@ -56,14 +56,14 @@ struct SequenceStep {
   std::vector<int32_t> parents;         // a draft tree, see above; empty: row i follows row i - 1
 };
 
-/// With steps > 1 the engine does so many steps one after the other, each feeding what the one before sampled, and ends
-/// early behind a step that sampled one of eos_ids where that ends its sequence, or when split_step() says so: results
-/// and times are those of single steps. For simulated engines, which save the time between events so. They keep no KV
+/// With steps > 1 the engine does so many steps one after the other, each feeding what the one before sampled (and, if the
+/// first has drafts, as many draft tokens for each sequence), and ends early behind a step that sampled one of eos_ids
+/// where that ends its sequence, or when split_step() says so: results and times are those of single steps. For simulated engines, which save the time between events so. They keep no KV
 /// bytes, and are given no block tables.
 struct StepBatch {
   uint64_t id = 0;
   std::vector<SequenceStep> sequences;  // every sequence at most once
-  int32_t steps = 1;                    // <= steps_max; > 1: every sequence decodes (one row, one sample)
+  int32_t steps = 1;                    // <= steps_max; > 1: every sequence decodes or verifies
 };
 
 struct SampledToken {
@@ -75,7 +75,10 @@ struct SampledToken {
 
 struct StepResult {
   uint64_t id = 0;
-  std::vector<std::vector<SampledToken>> sampled;  // per sequence: sample_rows tokens in row order; one for each step
+  std::vector<std::vector<SampledToken>> sampled;  // per sequence: sample_rows tokens in row order; of several steps
+                                                   // what each gained
+  int64_t steps = 1;
+  std::vector<int32_t> gained;  // of several steps with drafts: [step][sequence] tokens gained, at least 1
   int64_t step_us = 0;                             // engine time of this step, or of all steps
   int64_t cpu_us = 0;                              // CPU time of the engine's threads since the result before (0: not known)
 };

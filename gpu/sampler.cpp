@@ -369,8 +369,8 @@ Status validate(const SamplingParams& params) {
     if (id < 0) return bad("stop_token_ids", id, "token ids, none below 0");
   for (const std::string& text : params.stop)
     if (text.empty()) return bad("stop", "\"\"", "strings that are not empty");
-  if (params.logprob_mode != LogprobMode::kProcessed && params.logprob_mode != LogprobMode::kRaw)
-    return bad("logprob_mode", static_cast<int>(params.logprob_mode), "0 (processed) or 1 (raw)");
+  if (params.logprob_mode > LogprobMode::kNone)
+    return bad("logprob_mode", static_cast<int>(params.logprob_mode), "0 (processed), 1 (raw) or 2 (none)");
   return {};
 }
 

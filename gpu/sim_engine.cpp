@@ -22,9 +22,9 @@ StepShape shape_of(const StepBatch& batch) {
 SimEngine::SimEngine(SimEngineConfig config, Oracle oracle, After after, Clock clock)
     : config_(std::move(config)), oracle_(std::move(oracle)), after_(std::move(after)), clock_(std::move(clock)) {
   const EngineInfo& info = config_.info;
-  SEER_CHECK(info.steps_max == 1 || (!config_.has_kv && config_.last_position), info.steps_max);
+  SEER_CHECK(info.steps_max == 1 || !config_.has_kv, info.steps_max);
   if (!config_.has_kv) {
-    SEER_CHECK(clock_.now_ns);
+    SEER_CHECK(clock_.now_ns && config_.last_position);
     return;
   }
   SEER_CHECK(info.block_bytes >= kSimTokenBytes * info.block_tokens, info.block_bytes);
@@ -47,18 +47,12 @@ int64_t SimEngine::step_ns(const StepShape& shape) const {
 
 /// When each step of the batch ends.
 void SimEngine::plan_steps(const StepBatch& batch) {
+  SEER_CHECK(batch.steps <= config_.info.steps_max, batch.steps);
   ends_ns_.clear();
+  gained_.clear();
   taken_steps_ = 0;
   shape_ = shape_of(batch);
-  StepShape shape = shape_;
-  int64_t end_ns = 0;
-  auto add_step = [&] {
-    end_ns += step_ns(shape);
-    ends_ns_.push_back(end_ns);
-    shape.kv_tokens += shape.sequences;
-    shape.attended += shape.rows;
-  };
-  SEER_CHECK(batch.steps <= config_.info.steps_max, batch.steps);
+  if (!config_.has_kv && shape_.sampled_rows > shape_.sequences) return plan_verify_steps(batch);
   int64_t steps = batch.steps;
   if (steps > 1) {
     for (const SequenceStep& s : batch.sequences) {
@@ -66,8 +60,58 @@ void SimEngine::plan_steps(const StepBatch& batch) {
       if (!s.sampling->ignore_eos) steps = std::min(steps, config_.last_position(s.seed) - s.start);
     }
   }
-  do add_step();
-  while (std::ssize(ends_ns_) < steps);
+  StepShape shape = shape_;
+  int64_t end_ns = 0;
+  do {
+    end_ns += step_ns(shape);
+    ends_ns_.push_back(end_ns);
+    shape.kv_tokens += shape.sequences;
+    shape.attended += shape.rows;
+  } while (std::ssize(ends_ns_) < steps);
+}
+
+/// The same where sequences have drafts, each step as many as the first.
+void SimEngine::plan_verify_steps(const StepBatch& batch) {
+  StepShape shape = shape_;
+  std::vector<int64_t> start;
+  for (const SequenceStep& s : batch.sequences) start.push_back(s.start);
+  int64_t end_ns = 0;
+  bool ends = false;  // a response
+  for (int32_t step = 0; step < batch.steps && !ends; ++step) {
+    end_ns += step_ns(shape);
+    ends_ns_.push_back(end_ns);
+    for (size_t i = 0; i < batch.sequences.size(); ++i) {
+      const SequenceStep& s = batch.sequences[i];
+      SEER_CHECK(batch.steps == 1 || std::ssize(s.tokens) == s.sample_rows, s.tokens.size(), s.sample_rows);
+      const int64_t gained = s.sample_rows == 0 ? 0 : gain(s, start[i]);
+      gained_.push_back(static_cast<int32_t>(gained));
+      start[i] += gained;
+      shape.kv_tokens += gained;
+      shape.attended += gained * std::ssize(s.tokens);
+      ends |= start[i] == config_.last_position(s.seed) && !s.sampling->ignore_eos;
+    }
+  }
+}
+
+/// What a verify of this sequence's rows gains when it begins at `start`: the draft tokens that stand and the one behind
+/// them, but nothing behind the end of the response.
+int64_t SimEngine::gain(const SequenceStep& s, int64_t start) const {
+  const int64_t draft_tokens = s.sample_rows - 1;
+  const int64_t first = start + std::ssize(s.tokens) - s.sample_rows;
+  const int64_t stand = draft_tokens > 0 ? config_.accepted(s.seed, first, draft_tokens) : 0;
+  return s.sampling->ignore_eos ? 1 + stand : std::min(1 + stand, config_.last_position(s.seed) - first);
+}
+
+/// The tokens of a gain: those drafted, then one that is not what was drafted there.
+void SimEngine::sample_verified(const SequenceStep& s, int64_t start, int64_t gained,
+                                std::vector<SampledToken>& sampled) const {
+  const auto draft = std::span(s.tokens).last(static_cast<size_t>(s.sample_rows)).subspan(1);
+  const auto accepted = static_cast<size_t>(gained - 1);
+  for (const int32_t token : draft.first(accepted)) sampled.push_back({token, -1.0f});
+  const int64_t first = start + std::ssize(s.tokens) - s.sample_rows;
+  int32_t next = oracle_(s.seed, first + gained);
+  if (accepted < draft.size() && next == draft[accepted]) ++next;
+  sampled.push_back({next, -1.0f});
 }
 
 /// Work takes effect when its time is over, in order.
@@ -135,14 +179,28 @@ std::optional<StepResult> SimEngine::split_step() {
 
 /// Of the steps [first_step, end_step) of the batch at the front.
 StepResult SimEngine::result_of(const StepBatch& batch, size_t first_step, size_t end_step) {
-  StepResult result{.id = batch.id, .sampled = {}};
-  result.sampled.reserve(batch.sequences.size());
-  for (const SequenceStep& s : batch.sequences) {
+  const size_t sequences = batch.sequences.size();
+  StepResult result{.id = batch.id, .sampled = {}, .steps = static_cast<int64_t>(end_step - first_step), .gained = {}};
+  result.sampled.reserve(sequences);
+  for (size_t i = 0; i < sequences; ++i) {
+    const SequenceStep& s = batch.sequences[i];
     std::vector<SampledToken>& sampled = result.sampled.emplace_back();
-    sampled.reserve(end_step - first_step);
-    for (size_t step = first_step; step < end_step; ++step)
-      sampled.push_back({oracle_(s.seed, s.start + static_cast<int64_t>(step) + 1), -1.0f});
+    if (gained_.empty()) {
+      sampled.reserve(end_step - first_step);
+      for (size_t step = first_step; step < end_step; ++step)
+        sampled.push_back({oracle_(s.seed, s.start + static_cast<int64_t>(step) + 1), -1.0f});
+      continue;
+    }
+    int64_t start = s.start;
+    for (size_t step = 0; step < end_step; ++step) {
+      const int64_t gained = gained_[step * sequences + i];
+      if (step >= first_step) sample_verified(s, start, gained, sampled);
+      start += gained;
+    }
   }
+  if (!gained_.empty())
+    result.gained.assign(gained_.begin() + static_cast<ptrdiff_t>(first_step * sequences),
+                         gained_.begin() + static_cast<ptrdiff_t>(end_step * sequences));
   const int64_t ns = ends_ns_[end_step - 1] - (first_step == 0 ? 0 : ends_ns_[first_step - 1]);
   result.step_us = ns / 1000;
   if (config_.on_steps) config_.on_steps(shape_, ns, static_cast<int64_t>(end_step - first_step));
@@ -161,10 +219,10 @@ StepResult SimEngine::run(const StepBatch& batch) {
   if (config_.on_steps) config_.on_steps(shape_, ends_ns_[0], 1);
   for (const SequenceStep& sequence : batch.sequences) {
     if (!config_.has_kv) {
-      std::vector<SampledToken> sampled;
-      for (int64_t row = std::ssize(sequence.tokens) - sequence.sample_rows; row < std::ssize(sequence.tokens); ++row)
-        sampled.push_back({oracle_(sequence.seed, sequence.start + row + 1), -1.0f});
-      result.sampled.push_back(std::move(sampled));
+      std::vector<SampledToken>& sampled = result.sampled.emplace_back();
+      if (sequence.sample_rows > 0)
+        sample_verified(sequence, sequence.start, gained_.empty() ? 1 : gained_[result.sampled.size() - 1], sampled);
+      sampled.resize(static_cast<size_t>(sequence.sample_rows));  // rows behind what stands: of no use
       continue;
     }
     PrefixHash prefix;

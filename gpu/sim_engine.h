@@ -26,7 +26,10 @@ struct SimEngineConfig {
   int64_t copy_us_block = 5;
   bool has_kv = true;
   std::function<int64_t(const StepShape&)> step_ns;        // if set: what a step costs instead
-  std::function<int64_t(uint64_t seed)> last_position;     // of the response with this seed; needed for several steps
+  std::function<int64_t(uint64_t seed)> last_position;     // of the response with this seed; needed without KV
+  /// Without KV, drafts mean nothing: how many of the tokens drafted behind `position` stand, decided here. What is
+  /// sampled follows from it.
+  std::function<int64_t(uint64_t seed, int64_t position, int64_t draft_tokens)> accepted;
   std::function<void(const StepShape&, int64_t ns, int64_t steps)> on_steps;  // if set: told of steps as they end
 };
 inline constexpr int64_t kSimTokenBytes = 16;  // per token of a block: the hash of the prefix that ends there
@@ -59,6 +62,9 @@ class SimEngine final : public Engine {
   size_t running_step() const;
   int64_t step_ns(const StepShape& shape) const;
   void plan_steps(const StepBatch& batch);
+  void plan_verify_steps(const StepBatch& batch);
+  int64_t gain(const SequenceStep& sequence, int64_t start) const;
+  void sample_verified(const SequenceStep& sequence, int64_t start, int64_t gained, std::vector<SampledToken>& sampled) const;
   StepResult result_of(const StepBatch& batch, size_t first_step, size_t end_step);
   StepResult run(const StepBatch& batch);
   CopyResult run(const CopyBatch& batch);
@@ -79,6 +85,7 @@ class SimEngine final : public Engine {
   int64_t started_ns_ = 0;
   StepShape shape_;               // of its first step
   std::vector<int64_t> ends_ns_;  // of each step, from the start of the first
+  std::vector<int32_t> gained_;   // with drafts: [step][sequence] tokens
   size_t taken_steps_ = 0;        // whose results split_step() gave
 
   std::shared_ptr<uint64_t> timer_ = std::make_shared<uint64_t>(0);  // a timer that is not the newest, or fires after

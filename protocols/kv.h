@@ -14,7 +14,7 @@
 
 namespace seer {
 
-/// 128-bit hash of a whole token prefix. Equal prefixes have equal hashes; a collision would need 2^64 blocks.
+/// 122-bit hash of a whole token prefix. Equal prefixes have equal hashes; see extend_prefix() for others.
 struct PrefixHash {
   uint64_t hi = 0, lo = 0;
   constexpr auto operator<=>(const PrefixHash&) const = default;

@@ -269,7 +269,7 @@ TEST_CASE("sampler: bad parameters are refused with the field, its value and wha
   CHECK(refusal({.stop = {"a", ""}}) == "sampling: stop is \"\", expected strings that are not empty");
   SamplingParams params;
   params.logprob_mode = static_cast<LogprobMode>(7);
-  CHECK(refusal(params) == "sampling: logprob_mode is 7, expected 0 (processed) or 1 (raw)");
+  CHECK(refusal(params) == "sampling: logprob_mode is 7, expected 0 (processed), 1 (raw) or 2 (none)");
 }
 
 TEST_CASE("sampler: a row that comes in parts, in any order, gives the same bits") {
