@@ -37,7 +37,8 @@ void NodeActor::start_instance(const InstanceConfig& instance) {
   std::shared_ptr<Engine> engine = parts.make_engine(instance.id);
   const EngineInfo info = engine->info();
   auto started = rt::spawn<InstanceActor>(self->system(), instance,
-                                          InstanceParts{std::move(engine), parts.tokenizer, kv_node, arena});
+                                          InstanceParts{std::move(engine), parts.tokenizer, kv_node, arena,
+                                                        parts.make_drafting ? parts.make_drafting() : Drafting{}});
   rt::monitor(self, started);
   instances[instance.id] = {started, info.device_blocks, info.block_tokens, instance.rows_max};
 }

@@ -29,6 +29,7 @@ struct NodeParts {
   std::function<std::shared_ptr<HostArena>()> make_arena;         // empty: no KV pool on this machine
   std::function<std::unique_ptr<ColdStore>()> open_cold;          // empty: no cold tier
   std::shared_ptr<const Tokenizer> tokenizer;                     // may be null
+  std::function<Drafting()> make_drafting;                        // empty: none
   KvDirectoryHandle directory;                                    // may be null without a pool
   std::shared_ptr<KvTransport> transport;                         // null: nothing is fetched from other machines
   /// Lets other machines read the arena, under this epoch. May be empty without a transport.

@@ -26,7 +26,7 @@ double bound_tokens_per_s(const SimRun& run) {
 
 using F = SimFigures;
 using R = SimRun;
-constexpr std::array<Figure, 16> kFigures{{
+constexpr std::array<Figure, 18> kFigures{{
     {"total_s", &F::total_s, [](const R& r, const R*) { return r.total_s; }},
     {"tail_s", &F::tail_s, [](const R& r, const R*) { return r.tail_s; }},
     {"tokens_per_s", &F::tokens_per_s, [](const R& r, const R*) { return r.tokens_per_s; }},
@@ -40,6 +40,8 @@ constexpr std::array<Figure, 16> kFigures{{
     {"yields", &F::yields, [](const R& r, const R*) { return real(r.yields); }},
     {"reprefill_tokens", &F::reprefill_tokens, [](const R& r, const R*) { return real(r.reprefill_tokens); }},
     {"estimate_error", &F::estimate_error, [](const R& r, const R*) { return r.estimate_error; }},
+    {"acceptance_length", &F::acceptance_length, [](const R& r, const R*) { return r.acceptance_length; }},
+    {"drafted_per_verify", &F::drafted_per_verify, [](const R& r, const R*) { return r.drafted_per_verify; }},
     {"requests", &F::requests, [](const R& r, const R*) { return real(r.requests); }},
     {"output_tokens", &F::output_tokens, [](const R& r, const R*) { return real(r.output_tokens); }},
     {"bound_total_s", &F::bound_total_s,
@@ -72,10 +74,12 @@ std::string csv_number(double value) { return std::isfinite(value) ? formatted("
 std::string interval_text(const Interval& i) {
   return figure_text(i.mean) + (std::isfinite(i.ci95) ? " ±" + figure_text(i.ci95) : "");
 }
-std::string factor_text(const Interval& i) {
+std::string decimal_text(const Interval& i, const char* format) {
   if (!std::isfinite(i.mean)) return "-";
-  return formatted("%.2fx", i.mean) + (std::isfinite(i.ci95) ? formatted(" ±%.2f", i.ci95) : "");
+  return formatted(format, i.mean) + (std::isfinite(i.ci95) ? formatted(" ±%.2f", i.ci95) : "");
 }
+std::string factor_text(const Interval& i) { return decimal_text(i, "%.2fx"); }
+std::string accepted_text(const Interval& i) { return decimal_text(i, "%.2f"); }
 std::string percent_text(const Interval& i) {
   if (!std::isfinite(i.mean)) return "-";
   return share_text(i.mean) + (std::isfinite(i.ci95) ? formatted(" ±%.1f", 100 * i.ci95) : "");
@@ -88,7 +92,7 @@ struct Column {
   std::string (*text)(const Interval& interval);
   Interval SimFigures::*of_bound;
 };
-constexpr std::array<Column, 9> kColumns{{
+constexpr std::array<Column, 10> kColumns{{
     {"total, s", &F::total_s, interval_text, &F::bound_total_s},
     {"tail, s", &F::tail_s, interval_text, nullptr},
     {"tokens/s", &F::tokens_per_s, interval_text, &F::bound_tokens_per_s},
@@ -98,6 +102,7 @@ constexpr std::array<Column, 9> kColumns{{
     {"preemptions", &F::preemptions, interval_text, nullptr},
     {"migrations", &F::migrations, interval_text, nullptr},
     {"estimate off", &F::estimate_error, percent_text, nullptr},
+    {"accepted", &F::acceptance_length, accepted_text, nullptr},
 }};
 
 /// The figures that know the least lower bound of `workload`, which holds for all its policies; nullptr: none does.

@@ -45,6 +45,8 @@ struct SimRun {
   int64_t reprefill_tokens = 0;             // tokens whose KV was computed a second time
   double idle_share = kUnknown;             // 1 - busy time / total_s, over all instances, 0..1
   double estimate_error = kUnknown;         // mean of |estimate - length| / length
+  double acceptance_length = kUnknown;      // tokens gained by a verify of a draft; unknown without drafting
+  double drafted_per_verify = kUnknown;     // draft tokens of a verify
   uint64_t events_hash = 0;                 // the same for two runs if and only if they went the same way
   std::vector<InstanceTimeline> instances;  // empty: not recorded
   std::vector<double> completions_s;        // when each request was done, in any order; empty: not recorded
@@ -75,6 +77,8 @@ struct SimFigures {
   Interval yields;
   Interval reprefill_tokens;
   Interval estimate_error;
+  Interval acceptance_length;
+  Interval drafted_per_verify;
   Interval requests;
   Interval output_tokens;
   Interval bound_total_s;

@@ -80,6 +80,44 @@ int64_t longest_prompt(const SimWork& work) {
   return longest;
 }
 
+/// Which tokens are drafted does not matter: the engine decides how many of them stand.
+class SimDrafter final : public Drafter {
+ public:
+  void draft(RequestId, std::span<const int32_t>, int64_t tokens_max, std::vector<int32_t>& draft) override {
+    draft.assign(static_cast<size_t>(tokens_max), kSomeToken);
+  }
+};
+
+/// How many draft tokens stand.
+class AcceptanceDraw {
+ public:
+  AcceptanceDraw(const SimWork& work, const SimDrafting& drafting) : work_(work), drafting_(drafting) {
+    for (const GroupLengths& group : work.groups) generated_.emplace_back(group.output_tokens.size());
+  }
+  int64_t draw(uint64_t seed, int64_t position, int64_t draft_tokens) {
+    const size_t group = seed >> 32, sample = static_cast<uint32_t>(seed);
+    std::vector<int64_t>& generated = generated_[group];
+    generated[sample] = position + 1 - work_.groups[group].prompt_tokens;
+    const double stands = drafting_.acceptance.token_acceptance(drafting_.grouped ? references(generated, sample) : 0);
+    const double u = static_cast<double>(hash_pair(seed, static_cast<uint64_t>(position)) >> 11) * 0x1p-53;
+    int64_t accepted = 0;
+    for (double p = stands; accepted < draft_tokens && u < p; p *= stands) ++accepted;
+    return accepted;
+  }
+
+ private:
+  static double references(const std::vector<int64_t>& generated, size_t of) {
+    const int64_t own = std::max<int64_t>(1, generated[of]);
+    int64_t sum = 0;
+    for (const int64_t other : generated) sum += std::min(other, own);
+    return static_cast<double>(sum) / static_cast<double>(own) - 1;
+  }
+
+  const SimWork& work_;
+  SimDrafting drafting_;
+  std::vector<std::vector<int64_t>> generated_;  // tokens of each response when it was last drawn for
+};
+
 uint64_t seed_of(size_t group, size_t sample) { return static_cast<uint64_t>(group) << 32 | sample; }
 
 std::vector<GroupSpec> make_groups(const SimWork& work) {
@@ -103,14 +141,20 @@ std::vector<GroupSpec> make_groups(const SimWork& work) {
 struct SimRollout {
   const ClusterModel& cluster;
   const SimWork& work;
+  std::optional<SimDrafting> drafting;
+  std::optional<AcceptanceDraw> acceptance;
   std::vector<TimelineRecorder> timelines;
   uint64_t steps_hash = 0;
   Told told;
   SimWorld world;
   std::shared_ptr<SimTransport> transport;
 
-  SimRollout(const ClusterModel& cluster_in, const SimWork& work_in)
-      : cluster(cluster_in), work(work_in), timelines(static_cast<size_t>(cluster_in.instances)) {
+  SimRollout(const ClusterModel& cluster_in, const SimWork& work_in, const std::optional<SimDrafting>& drafting_in)
+      : cluster(cluster_in),
+        work(work_in),
+        drafting(drafting_in),
+        timelines(static_cast<size_t>(cluster_in.instances)) {
+    if (drafting) acceptance.emplace(work, *drafting);
     SimTransportConfig network;
     network.latency_us = cluster.latency_us;
     // A block of the simulated pool stands for many more bytes.
@@ -139,6 +183,16 @@ struct SimRollout {
     config.copy_us_block = cluster.copy_us_block;
     config.has_kv = false;
     config.step_ns = cluster.step_ns;
+    if (drafting) {
+      // Drafts are made between the steps, by the instance's own thread.
+      config.step_ns = [this](const StepShape& shape) {
+        const double draft_ns = shape.sampled_rows > shape.sequences ? drafting->budget.draft_ns : 0;
+        return cluster.step_ns(shape) + std::llround(draft_ns * static_cast<double>(shape.sequences));
+      };
+      config.accepted = [this](uint64_t seed, int64_t position, int64_t draft_tokens) {
+        return acceptance->draw(seed, position, draft_tokens);
+      };
+    }
     config.on_steps = [this, id](const StepShape& shape, int64_t ns, int64_t steps) {
       steps_hash = hash_pair(steps_hash, hash_pair(static_cast<uint64_t>(world.now_ns()) << 8 ^ id.value,
                                                    static_cast<uint64_t>(shape.kv_tokens * 4096 + steps)));
@@ -167,6 +221,11 @@ struct SimRollout {
                                   .report_steps = static_cast<int32_t>(cluster.report_steps)});
     NodeParts parts{.make_engine = [this](InstanceId instance) { return make_engine(instance); },
                     .directory = directory};
+    if (drafting)
+      parts.make_drafting = [this] {
+        return Drafting{std::make_shared<SimDrafter>(), drafting->budget,
+                        [this](const StepShape& shape) { return static_cast<double>(cluster.step_ns(shape)); }};
+      };
     if (cluster.dram_bytes > 0) {
       const int64_t blocks = cluster.dram_bytes / (cluster.kv_bytes_per_token * cluster.block_tokens);
       parts.make_arena = [blocks] {
@@ -221,7 +280,15 @@ struct SimRollout {
     run.yields = s.yields;
     run.reprefill_tokens = s.reprefill_tokens;
     double busy_s = 0;
-    for (const InstanceReport& i : s.instances) busy_s += static_cast<double>(i.busy_us) / 1e6;
+    int64_t verifies = 0, accepted = 0, drafted = 0;
+    for (const InstanceReport& i : s.instances) {
+      busy_s += static_cast<double>(i.busy_us) / 1e6;
+      verifies += i.verifies, drafted += i.drafted_tokens, accepted += i.accepted_tokens;
+    }
+    if (verifies > 0) {
+      run.acceptance_length = 1 + static_cast<double>(accepted) / static_cast<double>(verifies);
+      run.drafted_per_verify = static_cast<double>(drafted) / static_cast<double>(verifies);
+    }
     run.idle_share = 1 - busy_s / (run.total_s * static_cast<double>(cluster.instances));
     run.estimate_error = s.estimate_error;
     run.events_hash = hash_pair(steps_hash, told.hash);
@@ -234,13 +301,13 @@ struct SimRollout {
 }  // namespace
 
 Result<SimRun> simulate_rollout(const ClusterModel& cluster, const SimWork& work,
-                                const ChunkSchedulerConfig& scheduler) {
+                                const ChunkSchedulerConfig& scheduler, const std::optional<SimDrafting>& drafting) {
   if (auto known = make_chunk_scheduler(scheduler); !known.ok()) return known.error();
   const int64_t longest = longest_prompt(work) + work.max_gen;
   if (cluster.kv_tokens / cluster.block_tokens * cluster.block_tokens < longest + cluster.block_tokens)
     return fail(Code::kInvalidArgument, "simulation: an instance holds KV of ", cluster.kv_tokens,
                 " tokens, the longest request may need ", longest);
-  SimRollout rollout(cluster, work);
+  SimRollout rollout(cluster, work, drafting);
   return rollout.run(scheduler);
 }
 

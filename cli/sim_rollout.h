@@ -3,17 +3,23 @@
 //
 // What is modelled beside the step times: KV moves between engine and pool are copies that queue with the steps and
 // cost copy_us_block each (their bytes move beside the steps, on the copy engines of a GPU); blocks fetched from
-// another machine's pool take latency_us and their real bytes over nic_bytes_per_s. Engines keep no KV bytes, so that
+// another machine's pool take latency_us and their real bytes over nic_bytes_per_s. With drafting, each verify draws how
+// many draft tokens stand from a measured acceptance, by how many other responses of the group its drafter knows: one
+// that is shorter than this one counts by the share of it that it covers. How many tokens are drafted is the decision of
+// the very DraftBudget of the instances, which learns from what stands. Engines keep no KV bytes, so that
 // outputs are not checked here; tests/actors does that with the same actors.
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "actors/policy/chunk_scheduler.h"
+#include "actors/policy/draft_budget.h"
 #include "cli/jsonl.h"
 #include "cli/sim_report.h"
+#include "gpu/draft_acceptance.h"
 #include "protocols/result.h"
 #include "protocols/step_cost.h"
 
@@ -43,11 +49,19 @@ struct SimWork {
   int64_t max_gen = 0;               // tokens of any response at most
 };
 
-/// One iteration under one policy. `run.workload`, `seed`, `bound_total_s` are the caller's to fill.
+/// Speculative decoding.
+struct SimDrafting {
+  DraftAcceptance acceptance;
+  bool grouped = true;  // drafts from all responses of the group; false: from the request's own text alone
+  DraftBudgetConfig budget;
+};
+
+/// One iteration under one policy, with drafting if given. `run.workload`, `seed`, `bound_total_s` are the caller's to fill.
 /// Errors: kInvalidArgument (policy, chunk options, or a response that fits in no instance), kUnavailable (the rollout
 /// ended early: a defect).
 Result<SimRun> simulate_rollout(const ClusterModel& cluster, const SimWork& work,
-                                const ChunkSchedulerConfig& scheduler);
+                                const ChunkSchedulerConfig& scheduler,
+                                const std::optional<SimDrafting>& drafting = {});
 
 /// A time in seconds that no schedule can beat: the longest request alone on an instance from the start, or all work at
 /// the cheapest time per token that batches of the instance allow at each context, spread over all instances, whichever
