@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 
+#include "actors/policy/serve_order.h"
 #include "cli/option.h"
 #include "cli/toml_options.h"
 
@@ -38,7 +39,7 @@ std::vector<OptionGroup> option_groups(RolloutOptions& o) {
         {"reserve", "SHARE", &o.scheduler.reserve_share,
          "share of a chunk's KV promised before it starts; below 0: the policy's own", between(-1, 1)},
         {"lengths", "FILE", &o.lengths,
-         "known lengths for the oracle policy: {group, sample, tokens}, or an --out file"}}},
+         "known lengths for oracle policies: {group, sample, tokens}, or an --out file"}}},
       {"Instances",
        {{"instances", "N", &o.instances, "engines, each with its own KV cache", between(1, 1024)},
         {"nodes", "N", &o.nodes, "machines (within this process) that instances are dealt to; each has its own pool tiers",
@@ -237,8 +238,9 @@ Status check_together(const RolloutOptions& o) {
   if (o.compare.empty()) SEER_RETURN_IF_ERROR(require(o.out, "--out", "the JSONL file to write the responses to"));
   const std::vector<std::string> policies = o.compare.empty() ? std::vector{o.scheduler.policy} : o.compare;
   for (size_t i = 0; i < policies.size(); ++i) {
-    if (policies[i] == "oracle" && o.lengths.empty())
-      return fail(Code::kInvalidArgument, "--lengths is missing: the oracle policy takes the response lengths from it");
+    if (needs_known_tokens(*parse_chunk_policy(policies[i])) && o.lengths.empty())
+      return fail(Code::kInvalidArgument, "--lengths is missing: the ", policies[i],
+                  " policy takes the response lengths from it");
     if (std::find(policies.begin(), policies.begin() + i, policies[i]) != policies.begin() + i)
       return fail(Code::kInvalidArgument, "--compare names ", policies[i], " twice: expected different policies");
   }

@@ -35,7 +35,7 @@ struct RolloutOptions {
 
   ChunkSchedulerConfig scheduler;   // policy, chunk_tokens, reserve_share
   std::vector<std::string> compare; // policies run in turn on the same work; empty: only scheduler.policy
-  std::string lengths;              // JSONL of known response lengths, for the oracle policy
+  std::string lengths;              // JSONL of known response lengths, for oracle policies
 
   SamplingParams sampling;
 
@@ -77,7 +77,7 @@ struct ProfileOptions {
 /// `seer simulate`.
 struct SimulateOptions {
   std::string workload = "moonlight";  // a name, a TOML file, or a JSONL trace (cli/workload.h)
-  std::vector<std::string> policies{"verl", "divided", "las", "seer", "seer+", "oracle"};
+  std::vector<std::string> policies{"verl", "divided", "las", "seer", "seer+", "oracle", "streamrl-oracle"};
   int64_t seeds = 3;                // runs of each policy, with seeds seed, seed + 1, ...
   uint64_t seed = 1;
   ChunkSchedulerConfig scheduler{.chunk_tokens = 8192};  // chunk_tokens, reserve_share
