@@ -613,6 +613,7 @@ void InstanceActor::answer(ChunkId id, ChunkEnd end) {
   for (StepMember& member : in_step)
     if (member.sequence == &s) member.sequence = nullptr;
   devices.release(s.table);
+  if (!s.spec.keep_kv) report_tokens();  // who is admitted next is decided by what is in use now, as in an engine
   ChunkProgress progress{config.id, {}, devices.counts().in_use};
   if (!s.unreported.tokens.empty()) progress.chunks.push_back(std::move(s.unreported));
   rt::tell(self, s.spec.reply_to, std::move(progress));
