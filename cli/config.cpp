@@ -8,6 +8,7 @@
 
 #include "actors/policy/serve_order.h"
 #include "cli/option.h"
+#include "cli/sim_partial.h"
 #include "cli/toml_options.h"
 
 namespace seer {
@@ -15,13 +16,15 @@ namespace {
 
 constexpr const char* kVersion = "seer 0.1.0";
 
+constexpr const char* kPartialRefused = "partial carries unfinished responses over to other weights; Seer is strictly on-policy, so that it is "
+                                        "only simulated, for comparison";
 const OneOf kDtypes{{"bf16", "f32"}};
 const OneOf kWeights{{"stored", "int8"}};
 
 // ---- the options of each subcommand, one line each -------------------------------------------------------------
 
 std::vector<OptionGroup> option_groups(RolloutOptions& o) {
-  const OneOf policies{chunk_policy_names()};
+  const OneOf policies{chunk_policy_names(), {{kPartialPolicy, kPartialRefused}}};
   return {
       {"Work",
        {{"model", "DIR", &o.model, "model folder in Hugging Face layout"},
@@ -107,7 +110,8 @@ std::vector<OptionGroup> option_groups(ProfileOptions& o) {
 }
 
 std::vector<OptionGroup> option_groups(SimulateOptions& o) {
-  const OneOf policies{chunk_policy_names()};
+  OneOf policies{chunk_policy_names()};
+  policies.names.push_back(kPartialPolicy);
   return {
       {"Work",
        {{"workload", "W", &o.workload, "moonlight, qwen2-vl-72b, kimi-k2, a TOML file, or the --out of a seer rollout"},
@@ -123,7 +127,8 @@ std::vector<OptionGroup> option_groups(SimulateOptions& o) {
         {"reserve", "SHARE", &o.scheduler.reserve_share,
          "share of a chunk's KV promised before it starts; below 0: the policy's own", between(-1, 1)},
         {"unexplained", "SHARE", &o.scheduler.unexplained_before,
-         "seer+: share of responses whose length earlier iterations could not foresee; 1: there were none", between(0, 1)}}},
+         "seer+: share of responses whose length earlier iterations could not foresee; 1: there were none", between(0, 1)},
+        {"over-issue", "X", &o.over_issue, "partial: requests issued for each one that an iteration waits for", between(1, 16)}}},
       {"Cluster",
        {{"profile", "FILE", &o.profile, "step times as seer profile measured them, instead of the workload's GPUs"},
         {"instances", "N", &o.instances, "0: as the workload says", between(0, 100000)},

@@ -81,6 +81,7 @@ struct SimulateOptions {
   int64_t seeds = 3;                // runs of each policy, with seeds seed, seed + 1, ...
   uint64_t seed = 1;
   ChunkSchedulerConfig scheduler{.chunk_tokens = 8192};  // chunk_tokens, reserve_share
+  double over_issue = 2;            // partial: requests issued / requests that an iteration waits for
   std::string profile;              // of `seer profile`: step times, instead of the workload's GPUs
   int64_t instances = 0;            // 0: as the workload says
   int64_t kv_tokens = 0;            // KV capacity of an instance; 0: what the GPUs hold

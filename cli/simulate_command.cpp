@@ -11,6 +11,7 @@
 
 #include "cli/output_writer.h"
 #include "cli/sim_html.h"
+#include "cli/sim_partial.h"
 #include "cli/sim_report.h"
 #include "cli/sim_rollout.h"
 #include "cli/workload.h"
@@ -104,11 +105,13 @@ Status simulate_command(const SimulateOptions& options, const std::atomic<bool>&
       ChunkSchedulerConfig scheduler = options.scheduler;
       scheduler.policy = policy;
       const auto began = std::chrono::steady_clock::now();
-      SEER_ASSIGN_OR_RETURN(SimRun run, simulate_rollout(cluster, work, scheduler));
+      SEER_ASSIGN_OR_RETURN(SimRun run, policy == kPartialPolicy ? simulate_partial(cluster, workload, seed,
+                                                                                    options.over_issue, scheduler)
+                                                                 : simulate_rollout(cluster, work, scheduler));
       const double took_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
       run.workload = workload.name;
       run.seed = seed;
-      run.bound_total_s = bound_s;
+      if (run.is_synchronous) run.bound_total_s = bound_s;
       std::cerr << "  " << workload.name << " " << policy << " seed " << seed << ": " << std::llround(run.total_s)
                 << " s in " << took_s << " s\n";
       if (i > 0) run.instances.clear();  // one seed is drawn
