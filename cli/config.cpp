@@ -16,8 +16,9 @@ namespace {
 
 constexpr const char* kVersion = "seer 0.1.0";
 
-constexpr const char* kPartialRefused = "partial carries unfinished responses over to other weights; Seer is strictly on-policy, so that it is "
-                                        "only simulated, for comparison";
+constexpr const char* kPartialRefused =
+    "partial carries unfinished responses over to other weights; Seer is strictly on-policy, so that it is only "
+    "simulated, for comparison";
 const OneOf kDtypes{{"bf16", "f32"}};
 const OneOf kWeights{{"stored", "int8"}};
 
@@ -128,7 +129,8 @@ std::vector<OptionGroup> option_groups(SimulateOptions& o) {
          "share of a chunk's KV promised before it starts; below 0: the policy's own", between(-1, 1)},
         {"unexplained", "SHARE", &o.scheduler.unexplained_before,
          "seer+: share of responses whose length earlier iterations could not foresee; 1: there were none", between(0, 1)},
-        {"over-issue", "X", &o.over_issue, "partial: requests issued for each one that an iteration waits for", between(1, 16)}}},
+        {"over-issue", "X", &o.over_issue, "partial: requests issued for each one that an iteration waits for",
+         between(1, 16)}}},
       {"Cluster",
        {{"profile", "FILE", &o.profile, "step times as seer profile measured them, instead of the workload's GPUs"},
         {"instances", "N", &o.instances, "0: as the workload says", between(0, 100000)},
