@@ -306,12 +306,13 @@ void InstanceActor::start_step() {
 bool InstanceActor::plan(StepPlan& plan) {
   running_memory.clear();
   running.clear();
+  prefilling.clear();
   bool parking = false, on_the_way = !openings.empty();
   for (auto& [id, s] : sequences) {
     parking |= s.phase == Phase::kParking;
     on_the_way |= s.phase == Phase::kImporting;
     s.draft.clear();
-    if (s.phase != Phase::kRunning) continue;
+    if (s.phase != Phase::kRunning || waits_for_prompt(s)) continue;
     running.push_back(&s);
     running_memory.push_back({.id = id.value,
                               .known_tokens = static_cast<int64_t>(s.tokens.size()),
@@ -347,6 +348,25 @@ bool InstanceActor::plan(StepPlan& plan) {
   std::erase_if(plan.sequences, [&](const PlannedRows& rows) { return gone[static_cast<size_t>(rows.sequence)]; });
   for (int32_t v : victims) give_way(running[static_cast<size_t>(v)]->spec.chunk);
   return victims.empty() || !plan.sequences.empty();
+}
+
+/// Of the members of a group that start together, the first computes the prompt; the others wait, holding nothing, and
+/// then share its whole blocks. Each computing its own would take as many times the room that the scheduler has counted.
+bool InstanceActor::waits_for_prompt(Sequence& s) {
+  const int64_t whole_blocks = std::min(s.prompt_tokens, std::ssize(s.tokens) - 1) / info.block_tokens;
+  if (std::ssize(s.chain) >= whole_blocks) return false;
+  const GroupId group = s.spec.request.group;
+  const bool begun = std::ranges::find(prefilling, group) != prefilling.end();
+  if (!s.table.empty() || begun) {
+    if (!begun) prefilling.push_back(group);
+    return s.table.empty();
+  }
+  const auto prompt = std::span<const int32_t>(s.tokens).first(static_cast<size_t>(whole_blocks) * info.block_tokens);
+  const std::vector<BlockRef> blocks = block_chain(s.spec.version, info.layout_hash, prompt, info.block_tokens);
+  s.chain.assign(blocks.begin(), blocks.begin() + devices.retain_run(blocks, s.table));
+  s.kv_tokens = s.done.cached_tokens = std::ssize(s.chain) * info.block_tokens;
+  if (std::ssize(s.chain) < whole_blocks) prefilling.push_back(group);
+  return false;
 }
 
 /// How many steps like the one planned come next as far as can be known here: until tokens are due to be reported, until a
@@ -662,6 +682,7 @@ void InstanceActor::answer(ChunkId id, ChunkEnd end) {
   for (StepMember& member : in_step)
     if (member.sequence == &s) member.sequence = nullptr;
   devices.release(s.table);
+  if (!s.spec.keep_kv) report_tokens();  // who is admitted next is decided by what is in use now, as in an engine
   ChunkProgress progress{config.id, {}, devices.counts().in_use};
   if (!s.unreported.tokens.empty()) progress.chunks.push_back(std::move(s.unreported));
   rt::tell(self, s.spec.reply_to, std::move(progress));

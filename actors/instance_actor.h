@@ -114,6 +114,7 @@ struct InstanceActor {
   void propose_draft(Sequence& sequence);
   void start_step();
   bool plan(StepPlan& plan);
+  bool waits_for_prompt(Sequence& sequence);
   int32_t steps_at_once();
   void split_steps();
   void take_blocks(Sequence& sequence, int64_t tokens);
@@ -193,6 +194,7 @@ struct InstanceActor {
   std::vector<RunningSequence> running_memory;
   std::vector<Sequence*> running;         // running_memory[i] tells of running[i]
   std::vector<int32_t> blocks_at_step;    // scratch of steps_at_once()
+  std::vector<GroupId> prefilling;        // groups whose prompt one of them computes
 };
 
 }  // namespace seer

@@ -6,7 +6,10 @@
 #include <map>
 #include <memory>
 
+#include "actors/policy/serve_order.h"
 #include "cli/option.h"
+#include "cli/sim_partial.h"
+#include "cli/simulate_command.h"
 #include "cli/toml_options.h"
 
 namespace seer {
@@ -14,13 +17,16 @@ namespace {
 
 constexpr const char* kVersion = "seer 0.1.0";
 
+constexpr const char* kPartialRefused =
+    "partial carries unfinished responses over to other weights; Seer is strictly on-policy, so that it is only "
+    "simulated, for comparison";
 const OneOf kDtypes{{"bf16", "f32"}};
 const OneOf kWeights{{"stored", "int8"}};
 
 // ---- the options of each subcommand, one line each -------------------------------------------------------------
 
 std::vector<OptionGroup> option_groups(RolloutOptions& o) {
-  const OneOf policies{chunk_policy_names()};
+  const OneOf policies{chunk_policy_names(), {{kPartialPolicy, kPartialRefused}}};
   return {
       {"Work",
        {{"model", "DIR", &o.model, "model folder in Hugging Face layout"},
@@ -38,7 +44,7 @@ std::vector<OptionGroup> option_groups(RolloutOptions& o) {
         {"reserve", "SHARE", &o.scheduler.reserve_share,
          "share of a chunk's KV promised before it starts; below 0: the policy's own", between(-1, 1)},
         {"lengths", "FILE", &o.lengths,
-         "known lengths for the oracle policy: {group, sample, tokens}, or an --out file"}}},
+         "known lengths for oracle policies: {group, sample, tokens}, or an --out file"}}},
       {"Instances",
        {{"instances", "N", &o.instances, "engines, each with its own KV cache", between(1, 1024)},
         {"nodes", "N", &o.nodes, "machines (within this process) that instances are dealt to; each has its own pool tiers",
@@ -106,7 +112,10 @@ std::vector<OptionGroup> option_groups(ProfileOptions& o) {
 }
 
 std::vector<OptionGroup> option_groups(SimulateOptions& o) {
-  const OneOf policies{chunk_policy_names()};
+  OneOf policies{chunk_policy_names()};
+  policies.names.push_back(kPartialPolicy);
+  for (size_t i = 0, plain = policies.names.size(); i < plain; ++i)
+    policies.names.push_back(policies.names[i] + kDraftingSuffix);
   return {
       {"Work",
        {{"workload", "W", &o.workload, "moonlight, qwen2-vl-72b, kimi-k2, a TOML file, or the --out of a seer rollout"},
@@ -122,7 +131,16 @@ std::vector<OptionGroup> option_groups(SimulateOptions& o) {
         {"reserve", "SHARE", &o.scheduler.reserve_share,
          "share of a chunk's KV promised before it starts; below 0: the policy's own", between(-1, 1)},
         {"unexplained", "SHARE", &o.scheduler.unexplained_before,
-         "seer+: share of responses whose length earlier iterations could not foresee; 1: there were none", between(0, 1)}}},
+         "seer+: share of responses whose length earlier iterations could not foresee; 1: there were none", between(0, 1)},
+        {"over-issue", "X", &o.over_issue, "partial: requests issued for each one that an iteration waits for",
+         between(1, 16)}}},
+      {"Drafting (policies that end in +sd)",
+       {{"draft-acceptance", "FILE", &o.draft_acceptance,
+         "how many draft tokens stand, by references; empty: as published (the paper's Table 2)"},
+        {"drafting", "D", &o.drafting, "which of its curves: linear, multipath-2, multipath-4"},
+        {"draft-rule", "R", &o.draft_rule, "how the draft budget is dealt out", OneOf{draft_rule_names()}},
+        {"draft-max", "N", &o.draft_tokens_max, "draft tokens of one request in one step at most; twice that for verl+sd, "
+         "streamrl-oracle+sd and partial+sd, which draft from a request's own text", between(1, 64)}}},
       {"Cluster",
        {{"profile", "FILE", &o.profile, "step times as seer profile measured them, instead of the workload's GPUs"},
         {"instances", "N", &o.instances, "0: as the workload says", between(0, 100000)},
@@ -237,8 +255,9 @@ Status check_together(const RolloutOptions& o) {
   if (o.compare.empty()) SEER_RETURN_IF_ERROR(require(o.out, "--out", "the JSONL file to write the responses to"));
   const std::vector<std::string> policies = o.compare.empty() ? std::vector{o.scheduler.policy} : o.compare;
   for (size_t i = 0; i < policies.size(); ++i) {
-    if (policies[i] == "oracle" && o.lengths.empty())
-      return fail(Code::kInvalidArgument, "--lengths is missing: the oracle policy takes the response lengths from it");
+    if (needs_known_tokens(*parse_chunk_policy(policies[i])) && o.lengths.empty())
+      return fail(Code::kInvalidArgument, "--lengths is missing: the ", policies[i],
+                  " policy takes the response lengths from it");
     if (std::find(policies.begin(), policies.begin() + i, policies[i]) != policies.begin() + i)
       return fail(Code::kInvalidArgument, "--compare names ", policies[i], " twice: expected different policies");
   }

@@ -35,7 +35,7 @@ struct RolloutOptions {
 
   ChunkSchedulerConfig scheduler;   // policy, chunk_tokens, reserve_share
   std::vector<std::string> compare; // policies run in turn on the same work; empty: only scheduler.policy
-  std::string lengths;              // JSONL of known response lengths, for the oracle policy
+  std::string lengths;              // JSONL of known response lengths, for oracle policies
 
   SamplingParams sampling;
 
@@ -77,10 +77,15 @@ struct ProfileOptions {
 /// `seer simulate`.
 struct SimulateOptions {
   std::string workload = "moonlight";  // a name, a TOML file, or a JSONL trace (cli/workload.h)
-  std::vector<std::string> policies{"verl", "divided", "las", "seer", "seer+", "oracle"};
+  std::vector<std::string> policies{"verl", "divided", "las", "seer", "seer+", "oracle", "streamrl-oracle"};
   int64_t seeds = 3;                // runs of each policy, with seeds seed, seed + 1, ...
   uint64_t seed = 1;
+  std::string draft_acceptance;     // FILE; empty: the paper's Table 2
+  std::string drafting = "linear";  // which curve of it
+  std::string draft_rule = "uniform";
+  int64_t draft_tokens_max = 8;     // of one sequence in one step; twice that from its own text alone
   ChunkSchedulerConfig scheduler{.chunk_tokens = 8192};  // chunk_tokens, reserve_share
+  double over_issue = 2;            // partial: requests issued / requests that an iteration waits for
   std::string profile;              // of `seer profile`: step times, instead of the workload's GPUs
   int64_t instances = 0;            // 0: as the workload says
   int64_t kv_tokens = 0;            // KV capacity of an instance; 0: what the GPUs hold

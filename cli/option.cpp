@@ -105,6 +105,16 @@ bool is_known(const OptionSpec& spec, const std::string& text) {
   return !known || std::find(known->names.begin(), known->names.end(), text) != known->names.end();
 }
 
+/// Where the texts hold a name that is known to be refused: "; " and why.
+std::string why_refused(const OptionSpec& spec, const std::vector<std::string>& texts) {
+  const OneOf* known = std::get_if<OneOf>(&spec.check);
+  if (!known) return "";
+  const std::vector<std::string> given = split_commas(texts);
+  for (const auto& [name, why] : known->refused)
+    if (std::find(given.begin(), given.end(), name) != given.end()) return "; " + why;
+  return "";
+}
+
 template <class T>
 bool set_number(const OptionSpec& spec, T& field, const std::string& text) {
   const auto value = parse_number<T>(text);
@@ -236,7 +246,7 @@ Status set_option(const OptionSpec& spec, const std::vector<std::string>& texts)
                  [&](RepeatedField field) { return set_texts(spec, *field.texts, texts); },
                  [&](auto* field) { return set_number(spec, *field, texts[0]); }},
       spec.field);
-  return right ? Status{} : Status{fail(Code::kInvalidArgument, expectation(spec))};
+  return right ? Status{} : Status{fail(Code::kInvalidArgument, expectation(spec), why_refused(spec, texts))};
 }
 
 std::string toml_value(const OptionSpec& spec) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -32,7 +33,10 @@ struct Range {
   double low = 0, high = 0;
   bool low_open = false, high_open = false;  // the bound itself is not allowed
 };
-struct OneOf { std::vector<std::string> names; };
+struct OneOf {
+  std::vector<std::string> names;
+  std::vector<std::pair<std::string, std::string>> refused = {};  // names that one may try, and why they are not known
+};
 using OptionCheck = std::variant<AnyValue, Range, OneOf>;
 
 inline constexpr double kNoBound = 9.2e18;  // above every int64 that makes sense; written as "at least"

@@ -74,7 +74,7 @@ std::string csv_number(double value) { return std::isfinite(value) ? formatted("
 std::string interval_text(const Interval& i) {
   return figure_text(i.mean) + (std::isfinite(i.ci95) ? " ±" + figure_text(i.ci95) : "");
 }
-std::string decimal_text(const Interval& i, const char* format) {
+__attribute__((format(printf, 2, 0))) std::string decimal_text(const Interval& i, const char* format) {
   if (!std::isfinite(i.mean)) return "-";
   return formatted(format, i.mean) + (std::isfinite(i.ci95) ? formatted(" ±%.2f", i.ci95) : "");
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -118,6 +119,10 @@ class AcceptanceDraw {
   std::vector<std::vector<int64_t>> generated_;  // tokens of each response when it was last drawn for
 };
 
+int64_t longest_request(const SimWork& work) {
+  return work.context_tokens_max > 0 ? work.context_tokens_max : longest_prompt(work) + work.max_gen;
+}
+
 uint64_t seed_of(size_t group, size_t sample) { return static_cast<uint64_t>(group) << 32 | sample; }
 
 std::vector<GroupSpec> make_groups(const SimWork& work) {
@@ -128,7 +133,7 @@ std::vector<GroupSpec> make_groups(const SimWork& work) {
     const GroupLengths& lengths = work.groups[g];
     group.prompt_ids.assign(static_cast<size_t>(lengths.prompt_tokens), kFirstPromptToken + static_cast<int32_t>(g));
     group.samples = static_cast<uint32_t>(lengths.output_tokens.size());
-    group.sampling.max_tokens = work.max_gen;
+    group.sampling.max_tokens = std::min(work.max_gen, longest_request(work) - lengths.prompt_tokens);
     group.sampling.logprob_mode = LogprobMode::kNone;
     for (size_t s = 0; s < lengths.output_tokens.size(); ++s) group.seeds.push_back(seed_of(g, s));
     group.known_tokens = lengths.output_tokens;
@@ -174,7 +179,7 @@ struct SimRollout {
     SimEngineConfig config;
     config.info.model = "sim";
     config.info.vocab_size = kVocab;
-    config.info.context_tokens_max = longest_prompt(work) + work.max_gen + 1;
+    config.info.context_tokens_max = longest_request(work) + 1;
     config.info.eos_ids = {kEos};
     config.info.block_tokens = static_cast<uint32_t>(cluster.block_tokens);
     config.info.block_bytes = kSimBlockBytes;
@@ -242,7 +247,16 @@ struct SimRollout {
     return world.spawn<NodeActor>(std::move(config), std::move(parts));
   }
 
-  Result<SimRun> run(const ChunkSchedulerConfig& scheduler) {
+  static std::vector<StoppedRequest> unfinished(const RolloutActor& rollout) {
+    std::vector<StoppedRequest> left;
+    for (const GroupState& group : rollout.scheduler->requests().groups())
+      for (const RequestState& request : group.members)
+        if (request.phase != RequestPhase::kFinished)
+          left.push_back({group.id.value, request.id.sample, request.generated_tokens});
+    return left;
+  }
+
+  Result<SimRun> run(const ChunkSchedulerConfig& scheduler, std::vector<StoppedRequest>* stopped) {
     const auto directory = world.spawn<KvDirectoryActor>();
     const int64_t machines = (cluster.instances + cluster.instances_per_machine - 1) / cluster.instances_per_machine;
     std::vector<NodeHandle> nodes;
@@ -259,10 +273,16 @@ struct SimRollout {
     const auto rollout = world.spawn<RolloutActor>(
         config, RolloutParts{make_groups(work), context, has_pool ? directory : KvDirectoryHandle{}, events});
     for (const NodeHandle& node : nodes) rt::post(node, AttachRollout{rollout});
-    world.run_until(kNever / 1000, [this] { return told.over; });
+    const int64_t target = work.target_requests > 0 ? work.target_requests : std::numeric_limits<int64_t>::max();
+    world.run_until(kNever / 1000, [&] { return told.over || std::ssize(told.completions_s) >= target; });
+    if (!told.over && std::ssize(told.completions_s) >= target) {
+      rt::post(rollout, StopRollout{});
+      world.run_until(kNever / 1000, [this] { return told.over; });
+      if (stopped != nullptr) *stopped = unfinished(rt::look<RolloutActor>(rollout));
+    }
     if (!told.over)
       return fail(Code::kUnavailable, "simulation: nothing is left to happen, and the rollout is not over");
-    if (!told.summary.complete) return fail(Code::kInvalidArgument, "simulation: ", told.summary.error);
+    if (!told.summary.complete && std::ssize(told.completions_s) < target) return fail(Code::kInvalidArgument, "simulation: ", told.summary.error);
     return take_run(scheduler.policy);
   }
 
@@ -272,7 +292,7 @@ struct SimRollout {
     run.policy = policy;
     run.total_s = static_cast<double>(s.wall_us) / 1e6;
     run.tail_s = s.tail_s;
-    run.requests = s.requests;
+    run.requests = s.finished;
     run.output_tokens = s.output_tokens;
     run.tokens_per_s = static_cast<double>(s.output_tokens) / run.total_s;
     run.preemptions = s.preemptions;
@@ -301,14 +321,15 @@ struct SimRollout {
 }  // namespace
 
 Result<SimRun> simulate_rollout(const ClusterModel& cluster, const SimWork& work,
-                                const ChunkSchedulerConfig& scheduler, const std::optional<SimDrafting>& drafting) {
+                                const ChunkSchedulerConfig& scheduler, const std::optional<SimDrafting>& drafting,
+                                std::vector<StoppedRequest>* stopped) {
   if (auto known = make_chunk_scheduler(scheduler); !known.ok()) return known.error();
-  const int64_t longest = longest_prompt(work) + work.max_gen;
+  const int64_t longest = longest_request(work);
   if (cluster.kv_tokens / cluster.block_tokens * cluster.block_tokens < longest + cluster.block_tokens)
     return fail(Code::kInvalidArgument, "simulation: an instance holds KV of ", cluster.kv_tokens,
                 " tokens, the longest request may need ", longest);
   SimRollout rollout(cluster, work, drafting);
-  return rollout.run(scheduler);
+  return rollout.run(scheduler, stopped);
 }
 
 double lower_bound_s(const ClusterModel& cluster, const SimWork& work) {

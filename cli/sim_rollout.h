@@ -47,6 +47,14 @@ struct ClusterModel {
 struct SimWork {
   std::vector<GroupLengths> groups;  // group i is groups[i]
   int64_t max_gen = 0;               // tokens of any response at most
+  int64_t context_tokens_max = 0;    // prompt and response at most; 0: the longest prompt + max_gen
+  int64_t target_requests = 0;       // the iteration is stopped once so many are finished; 0: when all are
+};
+
+/// A request that was stopped before its end.
+struct StoppedRequest {
+  int64_t group = 0, sample = 0;
+  int64_t generated_tokens = 0;
 };
 
 /// Speculative decoding.
@@ -58,10 +66,11 @@ struct SimDrafting {
 
 /// One iteration under one policy, with drafting if given. `run.workload`, `seed`, `bound_total_s` are the caller's to fill.
 /// Errors: kInvalidArgument (policy, chunk options, or a response that fits in no instance), kUnavailable (the rollout
-/// ended early: a defect).
+/// ended early: a defect). `stopped` is given what target_requests left unfinished.
 Result<SimRun> simulate_rollout(const ClusterModel& cluster, const SimWork& work,
                                 const ChunkSchedulerConfig& scheduler,
-                                const std::optional<SimDrafting>& drafting = {});
+                                const std::optional<SimDrafting>& drafting = {},
+                                std::vector<StoppedRequest>* stopped = nullptr);
 
 /// A time in seconds that no schedule can beat: the longest request alone on an instance from the start, or all work at
 /// the cheapest time per token that batches of the instance allow at each context, spread over all instances, whichever

@@ -11,6 +11,7 @@
 
 #include "cli/output_writer.h"
 #include "cli/sim_html.h"
+#include "cli/sim_partial.h"
 #include "cli/sim_report.h"
 #include "cli/sim_rollout.h"
 #include "cli/workload.h"
@@ -76,6 +77,23 @@ Result<ClusterModel> make_cluster(const Workload& workload, const SimulateOption
   return cluster;
 }
 
+bool drafts(const std::string& policy) { return policy.ends_with(kDraftingSuffix); }
+
+/// The baselines draft as vLLM's suffix decoding does, from a request's own text, and up to twice as far; the others from
+/// the text of the group.
+Result<std::optional<SimDrafting>> drafting_of(const std::string& policy, const std::string& scheduling,
+                                               const SimulateOptions& options) {
+  if (!drafts(policy)) return std::optional<SimDrafting>{};
+  Result<DraftAcceptance> acceptance = options.draft_acceptance.empty()
+                                           ? DraftAcceptance::published(options.drafting)
+                                           : DraftAcceptance::read(options.draft_acceptance, options.drafting);
+  if (!acceptance.ok()) return acceptance.error();
+  const bool grouped = scheduling != kSimBaseline && scheduling != "streamrl-oracle" && scheduling != kPartialPolicy;
+  DraftBudgetConfig budget{.rule = parse_draft_rule(options.draft_rule),
+                           .gamma_max = grouped ? options.draft_tokens_max : 2 * options.draft_tokens_max};
+  return std::optional<SimDrafting>({*std::move(acceptance), grouped, budget});
+}
+
 Status write_file(std::optional<OutputWriter>& file, const std::string& text) {
   if (!file) return {};
   SEER_RETURN_IF_ERROR(file->append(text));
@@ -102,13 +120,17 @@ Status simulate_command(const SimulateOptions& options, const std::atomic<bool>&
     for (const std::string& policy : options.policies) {
       if (stop.load()) return fail(Code::kCancelled, "stopped on request");
       ChunkSchedulerConfig scheduler = options.scheduler;
-      scheduler.policy = policy;
+      scheduler.policy = policy.substr(0, policy.size() - (drafts(policy) ? kDraftingSuffix.size() : 0));
+      SEER_ASSIGN_OR_RETURN(const std::optional<SimDrafting> drafting, drafting_of(policy, scheduler.policy, options));
       const auto began = std::chrono::steady_clock::now();
-      SEER_ASSIGN_OR_RETURN(SimRun run, simulate_rollout(cluster, work, scheduler));
+      SEER_ASSIGN_OR_RETURN(SimRun run, scheduler.policy == kPartialPolicy
+                                            ? simulate_partial(cluster, workload, seed, options.over_issue, scheduler, drafting)
+                                            : simulate_rollout(cluster, work, scheduler, drafting));
       const double took_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
       run.workload = workload.name;
+      run.policy = policy;
       run.seed = seed;
-      run.bound_total_s = bound_s;
+      if (run.is_synchronous) run.bound_total_s = bound_s;
       std::cerr << "  " << workload.name << " " << policy << " seed " << seed << ": " << std::llround(run.total_s)
                 << " s in " << took_s << " s\n";
       if (i > 0) run.instances.clear();  // one seed is drawn

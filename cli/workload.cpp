@@ -81,7 +81,8 @@ std::vector<OptionGroup> key_groups(WorkloadKeys& k) {
         {"icc", "SHARE", &l.icc, "share of its variance that is the group's", between(0, 1)},
         {"long-share", "SHARE", &l.long_share, "requests that are long-ratio times as long", between(0, 1)},
         {"long-ratio", "X", &l.long_ratio, "see long-share", between(1, 1000)},
-        {"runaway-share", "SHARE", &l.runaway_share, "requests that run to max-gen", from_below(0, 1)}}}};
+        {"runaway-share", "SHARE", &l.runaway_share, "requests that run to max-gen", from_below(0, 1)},
+        {"drift", "X", &l.drift, "growth of the mean ln length from the first group to the last", between(-10, 10)}}}};
 }
 
 const OptionSpec& key_of(const std::vector<OptionGroup>& groups, std::string_view name) {
@@ -218,8 +219,8 @@ double clipped(const LengthModel& l, double log_length) {
   return std::clamp(exact_exp(log_length), static_cast<double>(l.min_gen), static_cast<double>(l.max_gen));
 }
 
-/// Mean of the clipped length with this mu: Simpson's rule over 8 deviations to each side.
-double mean_length(const LengthModel& l, double mu) {
+/// Mean of the clipped length of requests with this mu: Simpson's rule over 8 deviations to each side.
+double mean_length_at(const LengthModel& l, double mu) {
   constexpr int kSteps = 800;
   const double log_ratio = exact_log(l.long_ratio);
   double mean = 0, weights = 0;
@@ -231,6 +232,15 @@ double mean_length(const LengthModel& l, double mu) {
     weights += weight;
   }
   return (1 - l.runaway_share) * mean / weights + l.runaway_share * static_cast<double>(l.max_gen);
+}
+
+/// Of all requests, mu being the middle of its drift: the mean over equal parts of it.
+double mean_length(const LengthModel& l, double mu) {
+  if (l.drift == 0) return mean_length_at(l, mu);
+  constexpr int kParts = 32;
+  double sum = 0;
+  for (int i = 0; i < kParts; ++i) sum += mean_length_at(l, mu + l.drift * ((i + 0.5) / kParts - 0.5));
+  return sum / kParts;
 }
 
 /// The random numbers of one group (sample -1) or request: four positions of a stream of its own.
@@ -285,7 +295,7 @@ Result<Workload> load_workload(const std::string& name_or_path) {
 }
 
 double solve_mu(const LengthModel& l) {
-  const double slack = 1 + 10 * l.sigma;
+  const double slack = 1 + 10 * l.sigma + std::abs(l.drift);
   double low = exact_log(static_cast<double>(l.min_gen)) - slack - exact_log(l.long_ratio);
   double high = exact_log(static_cast<double>(l.max_gen)) + slack;
   for (int i = 0; i < 60; ++i) {
@@ -305,7 +315,8 @@ std::vector<GroupLengths> draw_lengths(const Workload& w, uint64_t seed) {
   for (int64_t g = 0; g < w.groups; ++g) {
     GroupLengths& group = groups[static_cast<size_t>(g)];
     group.prompt_tokens = w.prompt_tokens;
-    const double group_mu = mu + group_sigma * Draw(stream, g, -1).normal();
+    const double place = (static_cast<double>(g) + 0.5) / static_cast<double>(w.groups) - 0.5;  // from -1/2 to 1/2
+    const double group_mu = mu + l.drift * place + group_sigma * Draw(stream, g, -1).normal();
     for (int64_t i = 0; i < w.group_size; ++i) {
       const Draw draw(stream, g, i);
       const double log_length = group_mu + own_sigma * draw.normal() + (draw.is_long(l) ? log_ratio : 0);

@@ -4,9 +4,10 @@
 //
 // Lengths that are not from a trace are drawn: ln L = mu + z_g + e_i, where z_g ~ N(0, sigma^2 icc) is the group's and
 // e_i ~ N(0, sigma^2 (1 - icc)) the request's own, clipped to [min-gen, max-gen] and rounded; mu is solved so that the
-// mean of the clipped lengths is avg-gen. Two families beside the log-normal test policies against lengths that they do
+// mean of the clipped lengths is avg-gen. Three families beside the log-normal test policies against lengths that they do
 // not assume: with long-share, requests are longer by the factor long-ratio with that probability; with runaway-share,
-// requests run to max-gen with that probability, whatever their group. The mean stays avg-gen.
+// requests run to max-gen with that probability, whatever their group; with drift, mu grows by that much from the first
+// group to the last, so that what finishes early misleads about what comes. The mean stays avg-gen.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -28,6 +29,7 @@ struct LengthModel {
   double icc = 0;    // share of sigma^2 that is the group's
   double long_share = 0, long_ratio = 1;
   double runaway_share = 0;
+  double drift = 0;  // of mu, over the groups
 };
 
 struct Workload {
@@ -50,12 +52,12 @@ std::vector<std::string> workload_names();
 /// what was expected).
 Result<Workload> load_workload(const std::string& name_or_path);
 
-/// The mean of ln L before it is clipped with which the mean length is avg_gen.
+/// The mean of ln L over all groups before it is clipped with which the mean length is avg_gen.
 /// REQUIRES: lengths that load_workload() accepts.
 double solve_mu(const LengthModel& lengths);
 
 /// Lengths of all groups. The same workload and seed give the same lengths on every machine, and the lengths of a group
-/// do not depend on how many groups there are.
+/// do not depend on how many groups there are, unless they drift.
 std::vector<GroupLengths> draw_lengths(const Workload& workload, uint64_t seed);
 
 }  // namespace seer

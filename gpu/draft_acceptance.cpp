@@ -60,6 +60,11 @@ Result<DraftAcceptance> DraftAcceptance::published(const std::string& drafting) 
   return parse(kPublishedJson, "deploy/sim/draft_acceptance.json", drafting);
 }
 
+Result<DraftAcceptance> DraftAcceptance::read(const std::string& path, const std::string& drafting) {
+  SEER_ASSIGN_OR_RETURN(const std::string text, read_text_file(path, kFileBytesMax));
+  return parse(text, path, drafting);
+}
+
 Result<DraftAcceptance> DraftAcceptance::parse(std::string_view json, const std::string& name,
                                                const std::string& drafting) {
   const Json root = Json::parse(json, nullptr, /*allow_exceptions=*/false);
@@ -108,20 +113,6 @@ double DraftAcceptance::token_acceptance(double references) const {
 double DraftAcceptance::mean_accepted(double references, int64_t draft_tokens) const {
   SEER_CHECK(draft_tokens >= 0, draft_tokens);
   return accepted_of(token_acceptance(references), draft_tokens);
-}
-
-int64_t best_draft_tokens(const DraftAcceptance& acceptance, double references, int64_t draft_tokens_max,
-                          const std::function<double(int64_t draft_tokens)>& step_ns) {
-  int64_t best = 0;
-  double best_ns = step_ns(0);
-  for (int64_t g = 1; g <= draft_tokens_max; ++g) {
-    const double ns = step_ns(g) / acceptance.mean_accepted(references, g);
-    if (ns < best_ns) {
-      best_ns = ns;
-      best = g;
-    }
-  }
-  return best;
 }
 
 }  // namespace seer

@@ -1,7 +1,6 @@
 // DraftAcceptance: how many tokens one verify gains on average, by how many finished or running responses of the group
 // the draft could be made from and by how many tokens it has. Published (paper v3, Table 2) or measured; JSON, see
-// deploy/sim/draft_acceptance.json. And the draft length that makes tokens fastest for it. Used by `seer simulate`.
-// Pure.
+// deploy/sim/draft_acceptance.json. Used by `seer simulate`. Pure but for reading the named file.
 //
 // The table gives the acceptance length at one draft length. From each of its entries comes the probability a with
 // which a draft token stands given that those before it do, the same at every position (paper section 3.4, T_SD):
@@ -9,7 +8,6 @@
 // ln(1 + references); beyond the last, it stays.
 #pragma once
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,6 +20,8 @@ class DraftAcceptance {
  public:
   /// Table 2 of the paper. `drafting`: linear | multipath-2 | multipath-4. Errors: kInvalidArgument.
   static Result<DraftAcceptance> published(const std::string& drafting);
+  /// A file of the same format. Errors: as parse(), kNotFound, kIo.
+  static Result<DraftAcceptance> read(const std::string& path, const std::string& drafting);
   /// `name` is what errors call the text. Errors: kInvalidArgument (one sentence: name, field, value, expected).
   static Result<DraftAcceptance> parse(std::string_view json, const std::string& name, const std::string& drafting);
 
@@ -34,11 +34,5 @@ class DraftAcceptance {
   std::vector<double> references_;  // ascending
   std::vector<double> acceptance_;  // at each of them
 };
-
-/// The draft length g from 0 to `draft_tokens_max` with the least time per token gained, (D(B, g) + T(B, g)) /
-/// mean_accepted(g) (T_SD of paper section 3.4); the shortest of equals. `step_ns(g)` is D + T: of a step that drafts
-/// and verifies g tokens per sequence.
-int64_t best_draft_tokens(const DraftAcceptance& acceptance, double references, int64_t draft_tokens_max,
-                          const std::function<double(int64_t draft_tokens)>& step_ns);
 
 }  // namespace seer

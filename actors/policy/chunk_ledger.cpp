@@ -16,6 +16,12 @@ Status check_group(const GroupSpec& group) {
 
 }  // namespace
 
+Status check_known_tokens(const GroupSpec& group, const char* policy) {
+  if (group.known_tokens.size() == group.samples) return {};
+  return fail(Code::kInvalidArgument, "group ", group.id, " has ", group.known_tokens.size(), " known lengths for ",
+              group.samples, " samples; the ", policy, " policy needs one each");
+}
+
 Status ChunkLedger::add_group(const GroupSpec& group, int64_t now_us) {
   SEER_RETURN_IF_ERROR(check_group(group));
   if (buffer_.has_group(group.id)) return fail(Code::kInvalidArgument, "group ", group.id, " was added before");
@@ -35,8 +41,12 @@ std::optional<InstanceId> ChunkLedger::pick(const RequestState& request, PlaceBy
   return picker_.pick(need(request), {request.instance, request.node}, by);
 }
 
-bool ChunkLedger::fits(const RequestState& request, InstanceId instance) const {
-  return picker_.fits(instance, need(request));
+bool ChunkLedger::fits(const RequestState& request, InstanceId instance, double spare_share) const {
+  KvNeed wanted = need(request);
+  if (spare_share > 0)
+    wanted.own_blocks +=
+        static_cast<int64_t>(std::ceil(spare_share * static_cast<double>(picker_.limits(instance).kv_blocks)));
+  return picker_.fits(instance, wanted);
 }
 
 bool ChunkLedger::can_hold(InstanceId instance, const GroupState& group) const {

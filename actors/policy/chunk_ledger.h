@@ -43,6 +43,9 @@ inline constexpr int64_t kReserveTokensMax = 2048;
 /// and 128 gave 7222, 2087 and 681 yields in 39 922, 40 513 and 44 165 steps of `seer`.
 inline constexpr int64_t kHeadroomTokens = 32;
 
+/// kInvalidArgument: the policy needs the length of every response beforehand, and the group does not say them.
+Status check_known_tokens(const GroupSpec& group, const char* policy);
+
 class ChunkLedger {
  public:
   ChunkLedger(const KvPromise& promise, int32_t inflight_spread_max)
@@ -56,7 +59,8 @@ class ChunkLedger {
 
   /// The instance for the request's next chunk, if one has room.
   std::optional<InstanceId> pick(const RequestState& request, PlaceBy by = PlaceBy::kCached) const;
-  bool fits(const RequestState& request, InstanceId instance) const;
+  /// Whether it fits there and leaves a busy instance this share of its KV beside.
+  bool fits(const RequestState& request, InstanceId instance, double spare_share = 0) const;
   /// Whether the longest response of the group could run on the instance.
   bool can_hold(InstanceId instance, const GroupState& group) const;
   /// REQUIRES: fits(request, instance), and the request waits.

@@ -3,6 +3,7 @@
 #include "actors/policy/divided_scheduler.h"
 #include "actors/policy/seer_plus_scheduler.h"
 #include "actors/policy/serve_order.h"
+#include "actors/policy/streamrl_oracle_scheduler.h"
 #include "actors/policy/verl_scheduler.h"
 
 namespace seer {
@@ -43,6 +44,8 @@ Result<std::unique_ptr<ChunkScheduler>> make_chunk_scheduler(const ChunkSchedule
   if (*policy == ChunkPolicy::kSeerPlus)
     return std::unique_ptr<ChunkScheduler>(std::make_unique<SeerPlusScheduler>(config));
   if (*policy == ChunkPolicy::kVerl) return std::unique_ptr<ChunkScheduler>(std::make_unique<VerlScheduler>(config));
+  if (*policy == ChunkPolicy::kStreamrlOracle)
+    return std::unique_ptr<ChunkScheduler>(std::make_unique<StreamrlOracleScheduler>(config));
   return std::unique_ptr<ChunkScheduler>(std::make_unique<DividedScheduler>(*policy, config));
 }
 

@@ -22,7 +22,7 @@
 namespace seer {
 
 struct ChunkSchedulerConfig {
-  std::string policy = "seer";  // verl | divided | las | seer | seer+ | oracle
+  std::string policy = "seer";  // verl | divided | las | seer | seer+ | oracle | streamrl-oracle
   int64_t chunk_tokens = 2048;  // a request gives up its instance after this many new tokens; 0: never
   double reserve_share = -1;    // share of the chunk's KV promised before it starts. 1.0, the paper: few requests run
                                 // at a time and never yield; less fills the memory and relies on early yield, which
@@ -51,7 +51,7 @@ struct Placement {
 class ChunkScheduler {
  public:
   virtual ~ChunkScheduler() = default;
-  /// kInvalidArgument: the group is malformed, known, lacks the lengths that `oracle` needs, or its longest response
+  /// kInvalidArgument: the group is malformed, known, lacks the lengths that the oracles need, or its longest response
   /// (prompt + max_tokens) fits in none of the instances. Nothing is added then.
   virtual Status add_group(const GroupSpec& group, int64_t now_us) = 0;
   /// kInvalidArgument: it has no room, or its block_tokens differ. REQUIRES: the id is new, or it was removed and all

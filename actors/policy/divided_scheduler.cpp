@@ -14,9 +14,7 @@ DividedScheduler::DividedScheduler(ChunkPolicy policy, const ChunkSchedulerConfi
 
 Status DividedScheduler::add_group(const GroupSpec& group, int64_t now_us) {
   SEER_CHECK(now_us >= 0, now_us);
-  if (policy_ == ChunkPolicy::kOracle && group.known_tokens.size() != group.samples)
-    return fail(Code::kInvalidArgument, "group ", group.id, " has ", group.known_tokens.size(), " known lengths for ",
-                group.samples, " samples; the oracle policy needs one each");
+  if (policy_ == ChunkPolicy::kOracle) SEER_RETURN_IF_ERROR(check_known_tokens(group, "oracle"));
   SEER_RETURN_IF_ERROR(ledger_.add_group(group, now_us));
   for (const RequestState& request : requests().group(group.id).members) enqueue(request);
   return {};

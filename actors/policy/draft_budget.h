@@ -18,6 +18,8 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "protocols/step_cost.h"
@@ -34,6 +36,11 @@ struct DraftBudgetConfig {
   double prior_accept = 0.5; // b_i before anything is known
   double memory = 4096;      // verifies of a class after which an old one counts 1/e
 };
+
+/// uniform, printed, marginal.
+std::vector<std::string> draft_rule_names();
+/// REQUIRES: one of draft_rule_names().
+DraftRule parse_draft_rule(std::string_view name);
 
 class DraftBudget {
  public:

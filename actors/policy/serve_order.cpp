@@ -40,6 +40,7 @@ uint64_t serve_rank(ChunkPolicy policy, const RequestState& request, int64_t gro
       return most_first_rank(std::max<int64_t>(0, request.known_tokens - request.generated_tokens));
     case ChunkPolicy::kVerl:
     case ChunkPolicy::kSeerPlus:
+    case ChunkPolicy::kStreamrlOracle:
       break;
   }
   SEER_CHECK(false, to_string(policy));

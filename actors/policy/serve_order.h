@@ -18,10 +18,12 @@ enum class ChunkPolicy : uint8_t {
   kSeer,      // chunks, probes first, then the longest group estimate (Algorithm 2)
   kSeerPlus,  // chunks, probes first, then what could still need the most tokens (LengthOutlook)
   kOracle,    // chunks, longest remaining first, lengths known
+  kStreamrlOracle,  // groups fixed to instances by length, requests not divided, lengths known
 };
 
 inline constexpr ChunkPolicy kChunkPolicies[] = {ChunkPolicy::kVerl, ChunkPolicy::kDivided,  ChunkPolicy::kLas,
-                                                 ChunkPolicy::kSeer, ChunkPolicy::kSeerPlus, ChunkPolicy::kOracle};
+                                                 ChunkPolicy::kSeer, ChunkPolicy::kSeerPlus, ChunkPolicy::kOracle,
+                                                 ChunkPolicy::kStreamrlOracle};
 constexpr const char* to_string(ChunkPolicy policy) {
   switch (policy) {
     case ChunkPolicy::kVerl:
@@ -36,8 +38,14 @@ constexpr const char* to_string(ChunkPolicy policy) {
       return "seer+";
     case ChunkPolicy::kOracle:
       return "oracle";
+    case ChunkPolicy::kStreamrlOracle:
+      return "streamrl-oracle";
   }
   return "unknown";
+}
+/// Whether the policy takes the lengths of responses as known.
+constexpr bool needs_known_tokens(ChunkPolicy policy) {
+  return policy == ChunkPolicy::kOracle || policy == ChunkPolicy::kStreamrlOracle;
 }
 std::optional<ChunkPolicy> parse_chunk_policy(std::string_view name);
 
@@ -46,8 +54,8 @@ std::optional<ChunkPolicy> parse_chunk_policy(std::string_view name);
 uint64_t probe_rank(const RequestState& request);
 uint64_t most_first_rank(int64_t tokens);
 
-/// Rank among waiting requests; ties go by request id. REQUIRES: policy is neither kVerl, whose queues are per
-/// instance, nor kSeerPlus, whose ranks need the lengths of other requests (SeerPlusScheduler).
+/// Rank among waiting requests; ties go by request id. REQUIRES: policy is neither kVerl nor kStreamrlOracle, whose queues
+/// are per instance, nor kSeerPlus, whose ranks need the lengths of other requests (SeerPlusScheduler).
 uint64_t serve_rank(ChunkPolicy policy, const RequestState& request, int64_t group_estimate_tokens);
 
 /// Rank among running requests, for a chunk that starts as the `starts`-th one. First come, first served policies make

@@ -165,6 +165,28 @@ TEST_CASE("instance: a chunk that does not keep its KV is preempted, and the poo
   CHECK(b.cluster.kv_node_state().tiers->stats().reserved == 0);
 }
 
+TEST_CASE("instance: a group's requests that start together compute their prompt once and share its blocks") {
+  for (const bool keep_kv : {true, false}) {
+    CAPTURE(keep_kv);
+    Bench b({.block_tokens = 4, .groups = 1, .samples = 4, .prompt_tokens = 10});
+    for (uint32_t s = 0; s < 4; ++s) {
+      RunChunk chunk = b.chunk(1 + s, {GroupId{0}, s}, 1);
+      chunk.keep_kv = keep_kv;
+      b.send(0, std::move(chunk));
+    }
+    b.cluster.run_for(kLong);
+    REQUIRE(b.dones().size() == 4);
+    int64_t prefilled = 0;
+    for (const ChunkDone& done : b.dones()) {
+      prefilled += done.prefill_tokens;
+      CHECK(done.prefill_tokens + done.cached_tokens == 9);
+      CHECK(b.reported(done.chunk.value) == b.expected({GroupId{0}, static_cast<uint32_t>(done.chunk.value - 1)}, 0, 1));
+    }
+    CHECK(prefilled == 9 + 3);  // two whole blocks once, and each one's tail but for its last token, which is sampled from
+    CHECK(b.cluster.instance_state(0).devices.counts().in_use_peak <= 2 + 4);  // of 4 x 3, each with its own copy
+  }
+}
+
 TEST_CASE("instance: blocks that were damaged in the pool are recomputed and reported") {
   Bench b({.block_tokens = 4, .prompt_tokens = 10});
   const RequestId request = b.request_of_at_least(40);

@@ -40,8 +40,8 @@ TEST_CASE("rollout: short of KV, every policy still answers exactly; chunked one
       cluster.run();
       cluster.check_exact();
       const RolloutSummary& s = cluster.seen.summaries[0];
-      if (policy == "verl") {
-        CHECK(s.preemptions > 0);
+      if (policy == "verl" || policy == "streamrl-oracle") {
+        if (policy == "verl") CHECK(s.preemptions > 0);
         CHECK(s.migrations == 0);
       } else {
         CHECK(s.reprefill_tokens == 0);

@@ -202,6 +202,12 @@ TEST_CASE("config: each bad flag gets a sentence with its value and what was exp
       {{"--seed", "-1"}, "--seed -1: expected an integer"},
       {{"--seed", "1", "--seed", "2"}, "--seed is given 2 times; give it once"},
       {{"--policy", "oracle"}, "--lengths is missing: the oracle policy takes the response lengths from it"},
+      {{"--policy", "streamrl-oracle"},
+       "--lengths is missing: the streamrl-oracle policy takes the response lengths from it"},
+      {{"--policy", "partial"},
+       "--policy partial: expected one of verl, divided, las, seer, seer+, oracle, streamrl-oracle; partial carries "
+       "unfinished responses over to other weights; Seer is strictly on-policy, so that it is only simulated, for "
+       "comparison"},
       {{"--compare", "verl,verl"}, "--compare names verl twice: expected different policies"},
       {{"--report", "o.jsonl"}, "--out and --report both name o.jsonl: expected two files"},
       {{"--bogus", "1"}, "unknown argument --bogus; seer --help and seer COMMAND --help say what is known"},

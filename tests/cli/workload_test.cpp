@@ -194,6 +194,21 @@ TEST_CASE("workload: the other families keep the mean") {
     }
 }
 
+TEST_CASE("workload: with drift, groups grow from the first to the last, and the mean stays") {
+  Workload w = load("moonlight");
+  w.lengths.sigma = 0.3;
+  w.lengths.drift = 1.5;
+  double mean = 0, first = 0, last = 0;
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    const std::vector<GroupLengths> groups = draw_lengths(w, seed);
+    mean += mean_of(groups) / 20;
+    first += mean_of({groups.begin(), groups.begin() + 40}) / 20;
+    last += mean_of({groups.end() - 40, groups.end()}) / 20;
+  }
+  CHECK(mean == doctest::Approx(22386).epsilon(0.02));
+  CHECK(std::log(last / first) == doctest::Approx(1.5 * 0.9).epsilon(0.1));  // the middles of the two tenths
+}
+
 TEST_CASE("workload: a real run is replayed with its own lengths") {
   const ScratchFolder folder;
   std::string text;

@@ -46,16 +46,6 @@ TEST_CASE("draft acceptance: grows with references and draft tokens, and is 1 wi
   CHECK(curve.mean_accepted(1e6, 8) == curve.mean_accepted(15, 8));
 }
 
-TEST_CASE("draft acceptance: the best draft is the one with the least time per token") {
-  const DraftAcceptance curve = published("linear");
-  CHECK(best_draft_tokens(curve, 5, 8, [](int64_t) { return 1e6; }) == 8);  // verify is free
-  CHECK(best_draft_tokens(curve, 5, 8, [](int64_t g) { return 1e6 * static_cast<double>(1 + g); }) == 0);  // as a row
-  CHECK(best_draft_tokens(curve, 15, 0, [](int64_t) { return 1e6; }) == 0);
-  // A row more costs 20 % of a step. With a = 0.577: 1 / 1 = 1, 1.2 / 1.577 = 0.761, 1.4 / 1.910 = 0.733,
-  // 1.6 / 2.102 = 0.761.
-  CHECK(best_draft_tokens(curve, 5, 8, [](int64_t g) { return 1e6 * (1 + 0.2 * static_cast<double>(g)); }) == 2);
-}
-
 TEST_CASE("draft acceptance: bad files are told apart in one sentence") {
   const struct {
     const char* json;

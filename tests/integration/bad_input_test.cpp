@@ -235,7 +235,7 @@ TEST_CASE("bad input: prompts and lengths") {
 TEST_CASE("bad input: options and the TOML file") {
   BadInputs bad;
   bad.rollout("group size 0", {{"--group-size", "0"}}, {"--group-size 0", "at least 1"}, 2);
-  bad.rollout("unknown policy", {{"--policy", "fifo"}}, {"--policy fifo", "verl, divided, las, seer, seer+, oracle"}, 2);
+  bad.rollout("unknown policy", {{"--policy", "fifo"}}, {"--policy fifo", "verl, divided, las, seer, seer+, oracle, streamrl-oracle"}, 2);
   bad.rollout("negative temperature", {{"--temperature", "-1"}}, {"--temperature -1", "at least 0"}, 2);
   bad.rollout("temperature nan", {{"--temperature", "nan"}}, {"--temperature nan", "number"}, 2);
   bad.rollout("temperature hot", {{"--temperature", "hot"}}, {"--temperature hot", "number"}, 2);

@@ -95,7 +95,7 @@ TEST_CASE("chunk scheduler: every listed policy can be made and an unknown one i
   const auto made = make_chunk_scheduler(config);
   REQUIRE_FALSE(made.ok());
   CHECK(made.error().code == Code::kInvalidArgument);
-  CHECK(made.error().detail == "unknown scheduling policy \"fastest\"; known: verl divided las seer seer+ oracle");
+  CHECK(made.error().detail == "unknown scheduling policy \"fastest\"; known: verl divided las seer seer+ oracle streamrl-oracle");
 }
 
 TEST_CASE("chunk scheduler: settings out of range are refused") {
@@ -313,6 +313,19 @@ TEST_CASE("verl: the latest admitted gives way first and then stands at the fron
   desk.now_us += kSecondUs;
   desk.end(placements[1], 50, ChunkEnd::kPreempted);
   CHECK(desk.place_one().request == request(0, 1));
+}
+
+TEST_CASE("verl: a preempted request comes back only where a hundredth of the KV stays free beside it") {
+  for (const int64_t held : {93, 94}) {
+    CAPTURE(held);
+    Desk desk("verl");
+    desk.instance(0, 200, 2).group({.prompt_tokens = 16, .max_tokens = 3000}).group({.id = 1, .max_tokens = 3000});
+    const auto placements = desk.place();
+    REQUIRE(placements.size() == 2);
+    desk.end(placements[1], 104 * 16 - 17, ChunkEnd::kPreempted);  // needs 105 blocks
+    desk.scheduler->progressed(request(0, 0), 16 * held - 16);     // 2 of 200 blocks are to spare
+    CHECK(desk.place().size() == (held == 93 ? 1 : 0));
+  }
 }
 
 TEST_CASE("verl: groups of a lost instance are dealt anew, each to one instance") {

@@ -67,7 +67,7 @@ class FleetSim {
  private:
   struct Request {
     int64_t prompt_tokens = 0;
-    int64_t length = 0;  // where it will stop; the scheduler is told to `oracle` only
+    int64_t length = 0;  // where it will stop; known to the scheduler, for the oracles
     int64_t generated = 0;
     int64_t reported = 0;  // of `generated`, what the scheduler was told
     bool running = false;
@@ -131,7 +131,7 @@ class FleetSim {
     REQUIRE(placement.max_new_tokens >= 1);
     REQUIRE(request.generated + placement.max_new_tokens <= setup_.max_tokens);
     REQUIRE(request.prompt_tokens + request.generated + placement.max_new_tokens <= instance.kv_blocks * kBlockTokens);
-    if (setup_.config.policy == "verl") {
+    if (setup_.config.policy == "verl" || setup_.config.policy == "streamrl-oracle") {
       REQUIRE_FALSE(placement.keep_kv);
       if (setup_.loss_probability == 0)
         REQUIRE(homes_.try_emplace(placement.request.group, placement.instance).first->second == placement.instance);
