@@ -60,7 +60,8 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
   const ChunkId id = chunk.chunk;
   sink = chunk.reply_to;
   if (sequences.size() >= static_cast<size_t>(config.rows_max)) {
-    rt::tell(self, chunk.reply_to, ChunkDone{.chunk = id, .instance = config.id, .end = ChunkEnd::kRejected});
+    rt::tell(self, chunk.reply_to, ChunkDone{.chunk = id, .instance = config.id, .end = ChunkEnd::kRejected,
+                                             .last = {id, std::ssize(chunk.log.output_ids), {}, {}}});
     return;
   }
   auto sampling = std::make_shared<const SamplingParams>(chunk.sampling);
@@ -593,11 +594,10 @@ void InstanceActor::answer(ChunkId id, ChunkEnd end) {
   for (StepMember& member : in_step)
     if (member.sequence == &s) member.sequence = nullptr;
   devices.release(s.table);
-  ChunkProgress progress{config.id, {}, devices.counts().in_use};
-  if (!s.unreported.tokens.empty()) progress.chunks.push_back(std::move(s.unreported));
-  rt::tell(self, s.spec.reply_to, std::move(progress));
   s.done.end = end;
   s.done.kv_tokens = s.kv_tokens;
+  s.done.last = s.take_unreported();
+  s.done.kv_blocks_used = devices.counts().in_use;
   rt::tell(self, s.spec.reply_to, std::move(s.done));
 }
 
@@ -607,8 +607,7 @@ void InstanceActor::report_tokens() {
   for (auto& [id, s] : sequences) {
     if (s.phase == Phase::kRunning) offer_filled_blocks(id, s);
     if (s.unreported.tokens.empty()) continue;
-    progress.chunks.push_back(std::move(s.unreported));
-    s.unreported = ChunkTokens{id, {}, {}};
+    progress.chunks.push_back(s.take_unreported());
     s.unreported.tokens.reserve(static_cast<size_t>(config.report_steps));
     s.unreported.logprobs.reserve(static_cast<size_t>(config.report_steps));
   }

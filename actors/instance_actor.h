@@ -8,13 +8,14 @@
 //
 // Always true:
 //  (1) every RunChunk is answered by exactly one ChunkDone, unless DropChunks came first;
-//  (2) all tokens of a chunk are reported before its ChunkDone;
+//  (2) all tokens of a chunk are reported, in order, the last of them with its ChunkDone;
 //  (3) a block that is written by a step has that sequence as its only user.
 #pragma once
 #include <deque>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpu/block_table.h"
@@ -68,6 +69,11 @@ struct InstanceActor {
     ChunkTokens unreported;
     ChunkDone done;                        // figures gathered for the answer
 
+    int64_t output_tokens() const { return static_cast<int64_t>(tokens.size()) - prompt_tokens; }
+    ChunkTokens take_unreported() {
+      unreported.first_index = output_tokens() - std::ssize(unreported.tokens);
+      return std::exchange(unreported, ChunkTokens{.chunk = unreported.chunk});
+    }
     int64_t new_tokens() const { return static_cast<int64_t>(tokens.size()) - start_tokens; }
   };
 

@@ -44,12 +44,16 @@ struct Bench {
   /// Tokens and log-probabilities that were reported for a chunk.
   SimCluster::Answer reported(uint64_t chunk) const {
     SimCluster::Answer a;
-    for (const ChunkProgress& progress : rollout.all<ChunkProgress>())
-      for (const ChunkTokens& part : progress.chunks) {
-        if (part.chunk != ChunkId{chunk}) continue;
-        a.output_ids.insert(a.output_ids.end(), part.tokens.begin(), part.tokens.end());
-        a.logprobs.insert(a.logprobs.end(), part.logprobs.begin(), part.logprobs.end());
-      }
+    const auto append = [&](const ChunkTokens& part) {
+      if (part.chunk != ChunkId{chunk}) return;
+      a.output_ids.insert(a.output_ids.end(), part.tokens.begin(), part.tokens.end());
+      a.logprobs.insert(a.logprobs.end(), part.logprobs.begin(), part.logprobs.end());
+    };
+    for (const auto& message : rollout.log())
+      if (const auto* progress = std::get_if<ChunkProgress>(&message))
+        std::ranges::for_each(progress->chunks, append);
+      else
+        append(std::get<ChunkDone>(message).last);
     return a;
   }
   /// What a chunk must report that starts behind `from` tokens of the response.
@@ -280,6 +284,7 @@ TEST_CASE("instance: every chunk is answered once, behind all of its tokens, wha
       }
       const auto& done = std::get<ChunkDone>(message);
       CHECK(++answers[done.chunk] == 1);
+      tokens[done.chunk] += done.last.tokens.size();
       const auto id = static_cast<uint32_t>(done.chunk.value - 1);
       const RequestId request{GroupId{id / 4}, id % 4};
       CHECK(b.reported(done.chunk.value) == b.expected(request, 0, static_cast<int64_t>(tokens[done.chunk])));

@@ -273,18 +273,35 @@ struct Stage {
     return instance;
   }
   void progress(ChunkId chunk, std::vector<int32_t> tokens) {
+    const int64_t first = output_tokens(chunk);
+    written[chunk] += std::ssize(tokens);
+    send_progress(chunk, first, std::move(tokens));
+  }
+  void send_progress(ChunkId chunk, int64_t first_index, std::vector<int32_t> tokens) {
     std::vector<float> logprobs(tokens.size(), -1.0f);
-    rt::post(rollout, ChunkProgress{InstanceId{0}, {{chunk, std::move(tokens), std::move(logprobs)}}, 0});
+    rt::post(rollout, ChunkProgress{InstanceId{0}, {{chunk, first_index, std::move(tokens), std::move(logprobs)}}, 0});
     run_for(1000);
   }
   void done(ChunkId chunk, ChunkEnd end) {
-    rt::post(rollout, ChunkDone{.chunk = chunk, .end = end, .finish = end == ChunkEnd::kFinished ? FinishReason::kStop : FinishReason::kNone});
+    rt::post(rollout, ChunkDone{.chunk = chunk,
+                                .end = end,
+                                .finish = end == ChunkEnd::kFinished ? FinishReason::kStop : FinishReason::kNone,
+                                .last = {chunk, output_tokens(chunk), {}, {}}});
     run_for(1000);
+  }
+  /// Of the response, up to what the chunk has written.
+  int64_t output_tokens(ChunkId chunk) {
+    int64_t tokens = written[chunk];
+    for (const FakeInstance::Seen& instance : seen)
+      for (const RunChunk& c : instance.chunks)
+        if (c.chunk == chunk) tokens += std::ssize(c.log.output_ids);
+    return tokens;
   }
   std::vector<Response> responses() const { return events.all<Response>(); }
   std::vector<RolloutSummary> summaries() const { return events.all<RolloutSummary>(); }
 
   FakeInstance::Seen seen[3];
+  std::map<ChunkId, int64_t> written;  // tokens by each chunk
   SimWorld world;
   Recorder<RolloutEvents, Response, RolloutProgress, RolloutSummary> events;
   RolloutHandle rollout;
@@ -335,6 +352,41 @@ TEST_CASE("rollout: the chunks of a silent instance are placed again elsewhere, 
   CHECK(s.seen[1].chunks[1].log.output_ids == std::vector<int32_t>{11});
   s.done(s.seen[0].chunks[0].chunk, ChunkEnd::kFinished);  // too late
   CHECK(s.responses().empty());
+}
+
+TEST_CASE("rollout: where a report is missing, the instance is started again and its chunks are placed again") {
+  for (const bool last : {false, true}) {  // of the chunk: only its end shows that it is missing
+    Stage s(2, 2);
+    const InstanceHandle first = s.add_instance(0);
+    s.add_instance(1);
+    REQUIRE(s.seen[0].chunks.size() == 1);
+    const RunChunk chunk = s.seen[0].chunks[0];
+    s.progress(chunk.chunk, {11, 12});
+    s.written[chunk.chunk] += 2;  // which are lost
+    if (last)
+      s.done(chunk.chunk, ChunkEnd::kFinished);
+    else
+      s.progress(chunk.chunk, {15});
+    REQUIRE(s.seen[1].chunks.size() == 2);
+    CHECK(s.seen[1].chunks[1].request == chunk.request);
+    CHECK(s.seen[1].chunks[1].log.output_ids == std::vector<int32_t>{11, 12});
+    CHECK(s.responses().empty());
+    rt::post(first, RunChunk{});
+    s.run_for(1000);
+    CHECK(s.seen[0].chunks.size() == 1);  // it was ended
+  }
+}
+
+TEST_CASE("rollout: a report that comes twice counts once") {
+  Stage s;
+  s.add_instance(0);
+  const ChunkId chunk = s.seen[0].chunks[0].chunk;
+  s.progress(chunk, {11, 12});
+  s.send_progress(chunk, 0, {11, 12});
+  s.progress(chunk, {13});
+  s.done(chunk, ChunkEnd::kFinished);
+  REQUIRE(s.responses().size() == 1);
+  CHECK(s.responses()[0].output_ids == std::vector<int32_t>{11, 12, 13});
 }
 
 TEST_CASE("rollout: with no instance left for no_instance_us it ends and says so; one that comes back in time goes on") {
