@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "recorder.h"
-#include "sim_cluster.h"
+#include "actors/cluster_checks.h"
 
 using namespace seer;
 
@@ -22,7 +22,7 @@ TEST_CASE("rollout: every policy answers every request exactly, with room to spa
     o.device_blocks = 1024;
     SimCluster cluster(o);
     cluster.run();
-    cluster.check_exact();
+    check_exact(cluster);
     CHECK(cluster.seen.summaries[0].reprefill_tokens == 0);
     CHECK(cluster.seen.summaries[0].preemptions + cluster.seen.summaries[0].yields == 0);
   }
@@ -38,7 +38,7 @@ TEST_CASE("rollout: short of KV, every policy still answers exactly; chunked one
       o.device_blocks = 60;  // two requests of 110 tokens fill it
       SimCluster cluster(o);
       cluster.run();
-      cluster.check_exact();
+      check_exact(cluster);
       const RolloutSummary& s = cluster.seen.summaries[0];
       if (policy == "verl") {
         CHECK(s.preemptions > 0);
@@ -58,7 +58,7 @@ TEST_CASE("rollout: a request moves between instances with its KV, and nothing i
   o.instances = 3;
   SimCluster cluster(o);
   cluster.run();
-  cluster.check_exact();
+  check_exact(cluster);
   CHECK(cluster.seen.summaries[0].migrations > 0);
   CHECK(cluster.seen.summaries[0].reprefill_tokens == 0);
 }
@@ -71,7 +71,7 @@ TEST_CASE("rollout: between machines too, a request takes its KV along") {
   o.nodes = 3;
   SimCluster cluster(o);
   cluster.run();
-  cluster.check_exact();
+  check_exact(cluster);
   CHECK(cluster.seen.summaries[0].migrations > 0);
   CHECK(cluster.seen.summaries[0].reprefill_tokens == 0);
   CHECK(cluster.fetched_blocks() > 0);
@@ -86,7 +86,7 @@ TEST_CASE("rollout: KV of fewer tokens than the threshold is prefilled rather th
   o.pull_gap_tokens = 512;
   SimCluster cluster(o);
   cluster.run();
-  cluster.check_exact();
+  check_exact(cluster);
   CHECK(cluster.seen.summaries[0].reprefill_tokens > 0);
   CHECK(cluster.fetched_blocks() == 0);
 }
@@ -104,7 +104,7 @@ TEST_CASE("rollout: a machine whose KV node dies while others fetch from it cost
     cluster.world.run_until(20'000 + static_cast<int64_t>(seed) * 500);
     cluster.kill_kv_node(static_cast<uint32_t>(seed % 2));
     cluster.finish();
-    cluster.check_exact();
+    check_exact(cluster);
   }
 }
 
@@ -116,7 +116,7 @@ TEST_CASE("rollout: with little DRAM, parked chains go to the cold tier and come
   o.cold_blocks = 4096;
   SimCluster cluster(o);
   cluster.run();
-  cluster.check_exact();
+  check_exact(cluster);
   CHECK(cluster.cold->stats().written_bytes > 0);
   CHECK(cluster.cold->stats().read_bytes > 0);
 }
@@ -128,7 +128,7 @@ TEST_CASE("rollout: with little DRAM and no cold tier, KV is dropped and recompu
   o.dram_blocks = 20;
   SimCluster cluster(o);
   cluster.run();
-  cluster.check_exact();
+  check_exact(cluster);
 }
 
 TEST_CASE("rollout: an instance that dies costs time only") {
@@ -143,7 +143,7 @@ TEST_CASE("rollout: an instance that dies costs time only") {
     REQUIRE(cluster.seen.summaries.empty());
     cluster.kill_instance(InstanceId{static_cast<uint32_t>(seed % 2)});
     cluster.finish();
-    cluster.check_exact();
+    check_exact(cluster);
   }
 }
 
@@ -158,7 +158,7 @@ TEST_CASE("rollout: a KV node that dies costs time only") {
     cluster.world.run_until(20'000 + static_cast<int64_t>(seed) * 1'000);
     cluster.kill_kv_node();
     cluster.finish();
-    cluster.check_exact();
+    check_exact(cluster);
   }
 }
 
@@ -169,7 +169,7 @@ TEST_CASE("rollout: the same seed gives the same run, another seed another order
     o.device_blocks = 60;
     SimCluster cluster(o);
     cluster.run();
-    cluster.check_exact();
+    check_exact(cluster);
     std::vector<RequestId> order;
     for (const Response& r : cluster.seen.responses) order.push_back(r.request);
     return std::pair{order, cluster.seen.summaries[0].wall_us};
@@ -222,7 +222,7 @@ TEST_CASE("rollout: machines short of DRAM fetch from each other's cold tiers wi
   o.cold_blocks = 4096;
   SimCluster cluster(o);
   cluster.run();
-  cluster.check_exact();
+  check_exact(cluster);
   CHECK(cluster.fetched_blocks() > 0);
   CHECK(cluster.seen.summaries[0].wall_us < 2'000'000);
 }
@@ -426,7 +426,7 @@ TEST_CASE("rollout: the figures of the summary add up") {
     o.device_blocks = 60;
     SimCluster cluster(o);
     cluster.run();
-    cluster.check_exact();
+    check_exact(cluster);
     const RolloutSummary& s = cluster.seen.summaries[0];
     int64_t tokens = 0, chunks = 0, migrations = 0, preemptions = 0, by_instances = 0, prefilled = 0;
     for (const Response& r : cluster.seen.responses) {
