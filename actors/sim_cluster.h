@@ -59,7 +59,7 @@ struct SimClusterOptions {
   SimLinkFaults link_faults = {};
   std::function<std::optional<Code>()> transfer_fault = {};
   std::function<int64_t()> transfer_late_us = {};
-  std::function<std::shared_ptr<Engine>(std::shared_ptr<Engine>)> wrap_engine = {};
+  std::function<std::shared_ptr<Engine>(std::shared_ptr<Engine>)> wrap_engine = {};  // for planted bugs
 };
 
 /// Collects what a rollout tells whoever asked for it.

@@ -44,8 +44,8 @@ class FaultSource {
 
   void hook_into(SimClusterOptions& o) {
     o.has_links = true;
-    o.link_faults = {.is_lost = [this] { return happens(FaultKind::kLostMessage, message_lost_); },
-                     .late_us = [this] { return late_us(FaultKind::kLateMessage, message_late_); }};
+    o.link_faults.is_lost = [this] { return happens(FaultKind::kLostMessage, message_lost_); };
+    o.link_faults.late_us = [this] { return late_us(FaultKind::kLateMessage, message_late_); };
     o.transfer_fault = [this] { return fault(FaultKind::kLostTransfer, transfer_lost_, Code::kUnavailable); };
     o.transfer_late_us = [this] { return late_us(FaultKind::kLateTransfer, transfer_late_); };
     o.cold_faults = {.put = [this](const BlockKey&) { return disk_fault(true); },

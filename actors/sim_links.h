@@ -19,6 +19,7 @@ namespace seer {
 struct SimLinkFaults {
   std::function<bool()> is_lost = {};        // of those that may be lost
   std::function<int64_t()> late_us = {};
+  bool splits_chunk_ends = false;  // a planted bug: the last tokens of a chunk travel apart from the word that it ended
 };
 
 /// One direction of a link.
@@ -48,13 +49,20 @@ struct ChunkSinkLink {
   using handle = ChunkSink;
   static constexpr const char* kActorName = "chunk_sink_link";
   ChunkSinkLink(rt::self_ptr<ChunkSinkLink> self_in, ChunkSink to_in, const SimLinkFaults* faults)
-      : self(self_in), to(std::move(to_in)), wire(faults) {}
+      : self(self_in), to(std::move(to_in)), splits_ends(faults->splits_chunk_ends), wire(faults) {}
   handle::behavior_type make_behavior() {
     return {[this](const ChunkProgress& progress) { wire.send_or_lose(self, to, progress); },
-            [this](const ChunkDone& done) { wire.send_or_lose(self, to, done); }};
+            [this](ChunkDone& done) {
+              if (splits_ends) {
+                wire.send_or_lose(self, to, ChunkProgress{done.instance, {done.last}, done.kv_blocks_used});
+                done.last = {done.chunk, done.last.first_index + std::ssize(done.last.tokens), {}, {}};
+              }
+              wire.send_or_lose(self, to, std::move(done));
+            }};
   }
   rt::self_ptr<ChunkSinkLink> self;
   ChunkSink to;
+  bool splits_ends;
   SimWire wire;
 };
 

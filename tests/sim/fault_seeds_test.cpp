@@ -6,8 +6,10 @@
 
 #include <cstdlib>
 #include <random>
+#include <set>
 
 #include "actors/sim_faults.h"
+#include "sim/trusting_engine.h"
 
 using namespace seer;
 
@@ -59,20 +61,70 @@ SimFaultConfig draw_faults(uint64_t seed) {
   return {.seed = seed, .until_us = rng() % 10 == 0 ? 0 : until_us, .gap_us = 2'000 + static_cast<int64_t>(rng() % 20'000)};
 }
 
-SimFaultRun run_seed(uint64_t seed) { return run_with_faults(draw_cluster(seed), draw_faults(seed)); }
+/// The first of so many seeds whose verdict is bad, or 0.
+template <class Plant>
+uint64_t find_bug(uint64_t seeds, Plant plant) {
+  for (uint64_t seed = 1; seed <= seeds; ++seed) {
+    SimClusterOptions o = draw_cluster(seed);
+    plant(o);
+    const SimFaultRun run = run_with_faults(o, draw_faults(seed));
+    if (run.verdict.ok()) continue;
+    MESSAGE("seed ", seed, ": ", run.verdict.error().detail, " (after ", run.counts_text(), ")");
+    return seed;
+  }
+  return 0;
+}
+
+constexpr uint64_t kSeeds = 2000;
 
 }  // namespace
 
 TEST_CASE("faults: after any of them every request is answered once and exactly, and the pool is empty in the end") {
   const uint64_t first = env_or("SEER_FAULT_FIRST_SEED", 1);
-  const uint64_t count = env_or("SEER_FAULT_SEEDS", 500);
+  const uint64_t count = env_or("SEER_FAULT_SEEDS", kSeeds);
   SimFaultRun all;
   for (uint64_t seed = first; seed < first + count; ++seed) {
-    const SimFaultRun run = run_seed(seed);
+    const SimFaultRun run = run_with_faults(draw_cluster(seed), draw_faults(seed));
     for (size_t kind = 0; kind < kFaultKinds; ++kind) all.counts[kind] += run.counts[kind];
     if (run.verdict.ok()) continue;
     FAIL_CHECK("seed ", seed, ": ", run.verdict.error().detail, " (after ", run.counts_text(),
-               "); again: SEER_FAULT_FIRST_SEED=", seed, " SEER_FAULT_SEEDS=1 build/release/bin/seer_sim_tests -tc='faults: after*'");
+               "); again: SEER_FAULT_FIRST_SEED=", seed,
+               " SEER_FAULT_SEEDS=1 build/release/bin/seer_sim_tests -tc='faults: after*'");
   }
   MESSAGE(count, " seeds: ", all.counts_text());
+  if (count < kSeeds) return;
+  for (size_t kind = 0; kind < kFaultKinds; ++kind) {
+    CAPTURE(to_string(static_cast<FaultKind>(kind)));
+    CHECK(all.counts[kind] > 0);
+  }
+}
+
+TEST_CASE("faults: the same seed gives the same events, another seed others") {
+  std::set<uint64_t> hashes;
+  SimClusterOptions o = draw_cluster(1);
+  o.groups = 5;
+  o.length_max = 60;
+  o.device_blocks = 200;
+  constexpr uint64_t kRuns = 50;
+  for (uint64_t seed = 1; seed <= kRuns; ++seed) {
+    CAPTURE(seed);
+    const SimFaultConfig faults{.seed = seed, .until_us = 100'000, .gap_us = 4'000};
+    const SimFaultRun run = run_with_faults(o, faults), again = run_with_faults(o, faults);
+    CHECK(run.verdict.ok());
+    CHECK(run.events_hash == again.events_hash);
+    CHECK(run.counts == again.counts);
+    CHECK(run.total_s == again.total_s);
+    hashes.insert(run.events_hash);
+  }
+  CHECK(hashes.size() == kRuns);
+}
+
+TEST_CASE("faults: an engine that does not look at checksums is found") {
+  CHECK(find_bug(kSeeds, [](SimClusterOptions& o) {
+          o.wrap_engine = [](std::shared_ptr<Engine> engine) { return std::make_shared<TrustingEngine>(engine); };
+        }) > 0);
+}
+
+TEST_CASE("faults: a response whose end is told apart from its last token is found") {
+  CHECK(find_bug(kSeeds, [](SimClusterOptions& o) { o.link_faults.splits_chunk_ends = true; }) > 0);
 }
