@@ -9,6 +9,7 @@ namespace {
 
 constexpr int64_t kSettleUs = 60'000'000;  // a pull whose lender died ends after its timeout
 constexpr int64_t kSlownessMax = 20;
+constexpr int64_t kDownUsMax = 10'000'000;  // of a machine: with none up for no_instance_us a rollout ends, as it should
 constexpr int32_t kRestartsMax = 1 << 30;
 
 struct Words {
@@ -84,7 +85,7 @@ class FaultSource {
         if (has_pool) cluster.kill_kv_node(node);
         return has_pool;
       case FaultKind::kMachineCrash:
-        cluster.crash_node(node, from(1, 4 * config_.gap_us));
+        cluster.crash_node(node, from(1, std::min(kDownUsMax, 4 * config_.gap_us)));
         return true;
       case FaultKind::kSlowInstance:
         cluster.slowness[instance] = from(2, kSlownessMax);
