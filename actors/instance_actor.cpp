@@ -63,7 +63,8 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
   const ChunkId id = chunk.chunk;
   sink = chunk.reply_to;
   if (sequences.size() >= static_cast<size_t>(config.rows_max)) {
-    rt::tell(self, chunk.reply_to, ChunkDone{.chunk = id, .instance = config.id, .end = ChunkEnd::kRejected});
+    rt::tell(self, chunk.reply_to, ChunkDone{.chunk = id, .instance = config.id, .end = ChunkEnd::kRejected,
+                                             .last = {id, std::ssize(chunk.log.output_ids), {}, {}}});
     return;
   }
   auto sampling = std::make_shared<const SamplingParams>(chunk.sampling);
@@ -440,7 +441,7 @@ SequenceStep InstanceActor::rows_of(Sequence& s, const PlannedRows& rows) {
 }
 
 void InstanceActor::on_step(const StepResult& result) {
-  if (steps_open > 1) {
+  if (steps_open > 1 || !result.gained.empty()) {
     on_steps(result);
     steps_open = 1;
   } else {
@@ -683,11 +684,10 @@ void InstanceActor::answer(ChunkId id, ChunkEnd end) {
     if (member.sequence == &s) member.sequence = nullptr;
   devices.release(s.table);
   if (!s.spec.keep_kv) report_tokens();  // who is admitted next is decided by what is in use now, as in an engine
-  ChunkProgress progress{config.id, {}, devices.counts().in_use};
-  if (!s.unreported.tokens.empty()) progress.chunks.push_back(std::move(s.unreported));
-  rt::tell(self, s.spec.reply_to, std::move(progress));
   s.done.end = end;
   s.done.kv_tokens = s.kv_tokens;
+  s.done.last = s.take_unreported();
+  s.done.kv_blocks_used = devices.counts().in_use;
   rt::tell(self, s.spec.reply_to, std::move(s.done));
 }
 
@@ -698,8 +698,7 @@ void InstanceActor::report_tokens() {
   for (auto& [id, s] : sequences) {
     if (s.phase == Phase::kRunning) offer_filled_blocks(id, s);
     if (s.unreported.tokens.empty()) continue;
-    progress.chunks.push_back(std::move(s.unreported));
-    s.unreported = ChunkTokens{id, {}, {}};
+    progress.chunks.push_back(s.take_unreported());
     s.unreported.tokens.reserve(static_cast<size_t>(config.report_steps));
     if (s.sampling->logprob_mode != LogprobMode::kNone)
       s.unreported.logprobs.reserve(static_cast<size_t>(config.report_steps));

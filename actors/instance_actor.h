@@ -8,7 +8,7 @@
 //
 // Always true:
 //  (1) every RunChunk is answered by exactly one ChunkDone, unless DropChunks came first;
-//  (2) all tokens of a chunk are reported before its ChunkDone;
+//  (2) all tokens of a chunk are reported, in order, the last of them with its ChunkDone;
 //  (3) a block that is written by a step has that sequence as its only user.
 #pragma once
 #include <deque>
@@ -17,6 +17,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "actors/policy/draft_budget.h"
@@ -83,6 +84,11 @@ struct InstanceActor {
 
     DraftBudget::Class draft_class() const {
       return spec.request.sample == 0 ? DraftBudget::kHigh : DraftBudget::kLow;  // the probe of its group
+    }
+    int64_t output_tokens() const { return static_cast<int64_t>(tokens.size()) - prompt_tokens; }
+    ChunkTokens take_unreported() {
+      unreported.first_index = output_tokens() - std::ssize(unreported.tokens);
+      return std::exchange(unreported, ChunkTokens{.chunk = unreported.chunk});
     }
     int64_t new_tokens() const { return static_cast<int64_t>(tokens.size()) - start_tokens; }
   };

@@ -19,17 +19,22 @@ KvDirectoryActor::KvDirectoryActor(rt::self_ptr<KvDirectoryActor> self_in) : sel
 
 KvDirectoryActor::handle::behavior_type KvDirectoryActor::make_behavior() {
   return {
-      [this](const KvNodeUp& up) {
-        nodes[up.node] = up.handle;
-        rt::monitor(self, up.handle);
-        if (version > WeightVersion{}) rt::tell(self, up.handle, KvBump{version});
-      },
+      [this](const KvNodeUp& up) { on_node_up(up); },
       [this](const KvHolds& holds) { on_holds(holds); },
       [this](const FindHolders& find) { on_find(find); },
       [this](const KvRelease& release) { on_release(release); },
       [this](const KvBump& bump) { on_bump(bump); },
       [this](const GetReport& ask) { return rt::gather<std::vector<KvNodeReport>>(self, nodes, ask); },
   };
+}
+
+void KvDirectoryActor::on_node_up(const KvNodeUp& up) {
+  uint64_t& newest = epochs[up.node];
+  if (up.epoch < newest) return;  // it died before its word of coming came here
+  newest = up.epoch;
+  nodes[up.node] = up.handle;
+  rt::monitor(self, up.handle);
+  if (version > WeightVersion{}) rt::tell(self, up.handle, KvBump{version});
 }
 
 void KvDirectoryActor::on_holds(const KvHolds& holds) {

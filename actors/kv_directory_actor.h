@@ -18,10 +18,12 @@ struct KvDirectoryActor {
 
   rt::self_ptr<KvDirectoryActor> self;
   std::map<NodeId, KvNodeHandle> nodes;            // ordered: the same run gives the same messages
+  std::map<NodeId, uint64_t> epochs;               // the highest of each node
   std::map<KvOwner, std::set<NodeId>> holders;     // bounded by the requests and groups of an iteration
   std::set<KvOwner> released;                      // in this iteration: cleared when the weights change
   WeightVersion version;                           // of the last bump: told to nodes that come up later
 
+  void on_node_up(const KvNodeUp& up);
   void on_holds(const KvHolds& holds);
   void on_find(const FindHolders& find);
   void on_release(const KvRelease& release);

@@ -53,7 +53,7 @@ KvNodeActor::KvNodeActor(rt::self_ptr<KvNodeActor> self_in, KvNodeConfig config_
                    .room = [this] { on_room(); },
                    .lost = {}});
   rt::on_down(self, [this](const rt::down& message) { on_client_down(message); });
-  rt::tell(self, parts.directory, KvNodeUp{config.node, handle{self}});
+  rt::tell(self, parts.directory, KvNodeUp{config.node, handle{self}, parts.epoch});
 }
 
 KvNodeActor::handle::behavior_type KvNodeActor::make_behavior() {

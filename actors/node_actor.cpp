@@ -5,7 +5,7 @@
 namespace seer {
 
 NodeActor::NodeActor(rt::self_ptr<NodeActor> self_in, NodeConfig config_in, NodeParts parts_in)
-    : self(self_in), config(std::move(config_in)), parts(std::move(parts_in)) {
+    : self(self_in), config(std::move(config_in)), parts(std::move(parts_in)), epoch(config.epoch) {
   rt::on_down(self, [this](const rt::down& message) { on_down(message); });
   start_kv_node();
   for (const InstanceConfig& instance : config.instances) start_instance(instance);

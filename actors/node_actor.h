@@ -18,6 +18,7 @@ namespace seer {
 
 struct NodeConfig {
   NodeId node;
+  uint64_t epoch = 0;       // of its arenas: above all that the machine had before
   std::vector<InstanceConfig> instances;
   KvNodeConfig kv_node;
   int32_t restarts_max = 8;

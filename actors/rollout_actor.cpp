@@ -64,24 +64,35 @@ void RolloutActor::start() {
 }
 
 void RolloutActor::on_progress(const ChunkProgress& progress) {
+  if (ended) return;
   if (auto it = instances.find(progress.instance); it != instances.end())
     it->second.kv_blocks_used = progress.kv_blocks_used;
   for (const ChunkTokens& part : progress.chunks) {
     auto it = open.find(part.chunk);
     if (it == open.end()) continue;  // late: the chunk was placed again elsewhere
     it->second.heard_us = rt::now_us(self);
-    Log& request = log(it->second.request);
-    request.output_ids.insert(request.output_ids.end(), part.tokens.begin(), part.tokens.end());
-    request.logprobs.insert(request.logprobs.end(), part.logprobs.begin(), part.logprobs.end());
-    scheduler->progressed(it->second.request, static_cast<int64_t>(request.output_ids.size()));
+    if (!append(it->second.request, part)) return give_up_instance(it->second.instance);
   }
+}
+
+/// False: a report before this one was lost. One that comes twice counts once.
+bool RolloutActor::append(RequestId id, const ChunkTokens& part) {
+  Log& request = log(id);
+  const auto known = std::ssize(request.output_ids);
+  if (part.first_index != known) return part.first_index < known;
+  request.output_ids.insert(request.output_ids.end(), part.tokens.begin(), part.tokens.end());
+  request.logprobs.insert(request.logprobs.end(), part.logprobs.begin(), part.logprobs.end());
+  scheduler->progressed(id, std::ssize(request.output_ids));
+  return true;
 }
 
 void RolloutActor::on_chunk_done(const ChunkDone& done) {
   auto it = open.find(done.chunk);
   if (it == open.end() || ended) return;
   const OpenChunk chunk = it->second;
+  if (!append(chunk.request, done.last)) return give_up_instance(chunk.instance);
   open.erase(it);
+  if (auto at = instances.find(chunk.instance); at != instances.end()) at->second.kv_blocks_used = done.kv_blocks_used;
   Log& request = log(chunk.request);
   request.computed_tokens = std::max(request.computed_tokens, done.kv_tokens);
   request.reprefill_tokens += done.reprefill_tokens;
@@ -145,6 +156,13 @@ void RolloutActor::on_instance_lost(InstanceId lost) {
   if (started && !over()) place();
 }
 
+/// Not all that it said came here, or it says nothing: its node starts it again, so that it is of use once more and
+/// nothing runs on there that nobody waits for.
+void RolloutActor::give_up_instance(InstanceId id) {
+  rt::stop(instances.at(id).handle);
+  on_instance_lost(id);
+}
+
 void RolloutActor::on_tick() {
   if (over()) return end({});  // also where there was nothing to do from the start
   const int64_t now = rt::now_us(self);
@@ -153,7 +171,7 @@ void RolloutActor::on_tick() {
     if (now - chunk.heard_us > config.chunk_silence_us) silent.push_back(chunk.instance);
   std::sort(silent.begin(), silent.end());
   silent.erase(std::unique(silent.begin(), silent.end()), silent.end());
-  for (InstanceId id : silent) on_instance_lost(id);
+  for (InstanceId id : silent) give_up_instance(id);
   if (instances.empty() && now - instances_gone_us > config.no_instance_us) return end("no instance is left to run on");
   if (!started && !instances.empty() && now - started_us > config.no_instance_us) start();
   if (started) place();

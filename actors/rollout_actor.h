@@ -1,9 +1,10 @@
 // rollout_actor: owns one rollout iteration at one weight version: the token log of every request, the scheduler that
 // decides what runs where, the table of open chunks, and the figures of the report. One per iteration owner.
 //
-// A chunk is a one-way RunChunk and comes back as one ChunkDone. Chunks of an instance that died, or that was silent
-// for too long, are placed again from the token log; answers of chunks no longer open are ignored. So every request is
-// answered exactly once, whatever arrives late or twice.
+// A chunk is a one-way RunChunk and comes back as one ChunkDone. Chunks of an instance that died, that was silent for too
+// long, or some of whose reports are missing, are placed again from the token log; answers of chunks no longer open are
+// ignored. So every request is answered exactly once, whatever of RunChunk, ChunkProgress and ChunkDone is lost, arrives
+// late or twice.
 #pragma once
 #include <map>
 #include <memory>
@@ -65,8 +66,10 @@ struct RolloutActor {
   void on_instance_up(const InstanceUp& up);
   void start();
   void on_progress(const ChunkProgress& progress);
+  bool append(RequestId id, const ChunkTokens& part);
   void on_chunk_done(const ChunkDone& done);
   void on_instance_lost(InstanceId lost);
+  void give_up_instance(InstanceId id);
   void on_tick();
   void place();
   void run(const Placement& placement);

@@ -122,6 +122,11 @@ std::vector<OptionGroup> option_groups(SimulateOptions& o) {
         {"policies", "P,P,...", CommaListField{&o.policies}, "each runs with every seed", policies},
         {"seeds", "N", &o.seeds, "runs of each policy", between(1, 10000)},
         {"seed", "S", &o.seed, "the first of them; the same seed gives the same events"},
+        {"requests", "N", &o.requests, "the first so many of the workload, in whole groups; 0: all, with --faults 64",
+         at_least(0)},
+        {"faults", "", &o.faults,
+         "draw crashes, slow instances, lost and late messages, corrupt blocks and full disks from the seed, then check "
+         "every response"},
         {"report", "FILE", &o.report, "JSON with each figure's mean and 95 % interval"},
         {"csv", "FILE", &o.csv, "the same as CSV"},
         {"html", "FILE", &o.html, "one page with timelines, completions and the table"}}},
@@ -172,6 +177,7 @@ constexpr const char* kProfileExamples = R"(Examples:
 constexpr const char* kSimulateExamples = R"(Examples:
   seer simulate --workload moonlight --policies verl,divided,seer --seeds 5 --html moonlight.html
   seer simulate --workload responses.jsonl --profile profile.json --instances 2 --kv-tokens 50000 --chunk-tokens 512
+  seer simulate --workload moonlight --policies seer,divided --seeds 10 --faults
 )";
 constexpr const char* kDoctorExamples = R"(Examples:
   seer doctor          # exit code 0 when `seer rollout` can run here
@@ -281,6 +287,10 @@ Status check_together(const SimulateOptions& o) {
   for (size_t i = 0; i < o.policies.size(); ++i)
     if (std::find(o.policies.begin(), o.policies.begin() + i, o.policies[i]) != o.policies.begin() + i)
       return fail(Code::kInvalidArgument, "--policies names ", o.policies[i], " twice: expected different policies");
+  if (!o.faults) return {};
+  for (const auto& [flag, path] : {std::pair{"--report", &o.report}, {"--csv", &o.csv}, {"--html", &o.html}})
+    if (!path->empty())
+      return fail(Code::kInvalidArgument, flag, " does not go with --faults: such runs are checked, not measured");
   return {};
 }
 

@@ -92,6 +92,8 @@ struct SimulateOptions {
   int64_t max_batch = 256;          // running requests of an instance at most (of each data-parallel rank)
   int64_t dram_bytes = int64_t{1} << 40;  // DRAM tier of each machine's pool
   std::string report, csv, html;    // files to write; empty: none
+  int64_t requests = 0;             // first so many, in whole groups; 0: all, with `faults` kFaultRequests
+  bool faults = false;              // runs with faults drawn from the seed, judged instead of measured (cli/sim_fault_command.h)
 };
 
 /// `seer doctor`.

@@ -189,11 +189,7 @@ struct SimRollout {
     config.has_kv = false;
     config.step_ns = cluster.step_ns;
     if (drafting) {
-      // Drafts are made between the steps, by the instance's own thread.
-      config.step_ns = [this](const StepShape& shape) {
-        const double draft_ns = shape.sampled_rows > shape.sequences ? drafting->budget.draft_ns : 0;
-        return cluster.step_ns(shape) + std::llround(draft_ns * static_cast<double>(shape.sequences));
-      };
+      config.draft_ns = std::llround(drafting->budget.draft_ns);
       config.accepted = [this](uint64_t seed, int64_t position, int64_t draft_tokens) {
         return acceptance->draw(seed, position, draft_tokens);
       };

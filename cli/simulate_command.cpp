@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cli/output_writer.h"
+#include "cli/sim_fault_command.h"
 #include "cli/sim_html.h"
 #include "cli/sim_partial.h"
 #include "cli/sim_report.h"
@@ -94,6 +95,17 @@ Result<std::optional<SimDrafting>> drafting_of(const std::string& policy, const 
   return std::optional<SimDrafting>({*std::move(acceptance), grouped, budget});
 }
 
+/// The first groups with so many requests together, at least one group. 0: all.
+void keep_requests(std::vector<GroupLengths>& groups, int64_t requests_max) {
+  if (requests_max == 0) return;
+  size_t kept = 0;
+  for (int64_t requests = 0; kept < groups.size(); ++kept) {
+    requests += std::ssize(groups[kept].output_tokens);
+    if (kept > 0 && requests > requests_max) break;
+  }
+  groups.resize(kept);
+}
+
 Status write_file(std::optional<OutputWriter>& file, const std::string& text) {
   if (!file) return {};
   SEER_RETURN_IF_ERROR(file->append(text));
@@ -115,7 +127,12 @@ Status simulate_command(const SimulateOptions& options, const std::atomic<bool>&
   std::vector<SimRun> runs;
   for (int64_t i = 0; i < options.seeds; ++i) {
     const uint64_t seed = options.seed + static_cast<uint64_t>(i);
-    const SimWork work{.groups = draw_lengths(workload, seed), .max_gen = workload.lengths.max_gen};
+    SimWork work{.groups = draw_lengths(workload, seed), .max_gen = workload.lengths.max_gen};
+    keep_requests(work.groups, options.requests == 0 && options.faults ? kFaultRequests : options.requests);
+    if (options.faults) {
+      SEER_RETURN_IF_ERROR(run_fault_seed(cluster, work, options, workload.name, seed, stop));
+      continue;
+    }
     const double bound_s = lower_bound_s(cluster, work);
     for (const std::string& policy : options.policies) {
       if (stop.load()) return fail(Code::kCancelled, "stopped on request");
@@ -137,6 +154,7 @@ Status simulate_command(const SimulateOptions& options, const std::atomic<bool>&
       runs.push_back(std::move(run));
     }
   }
+  if (options.faults) return {};
   const std::vector<SimFigures> figures = sim_figures(runs);
   std::cout << sim_table(figures);
   SEER_RETURN_IF_ERROR(write_file(report, sim_report_json(figures)));

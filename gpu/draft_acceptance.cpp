@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "gpu/cpu/exact_math.h"
+#include "gpu/model_config.h"
 #include "protocols/check.h"
 
 namespace seer {
@@ -14,6 +15,7 @@ constexpr std::string_view kPublishedJson =
 #include "embedded/draft_acceptance.json.inc"
     ;
 constexpr int64_t kDraftTokensMax = 1024;
+constexpr int64_t kFileBytesMax = 1 << 20;
 
 /// 1 + a + ... + a^draft_tokens.
 double accepted_of(double a, int64_t draft_tokens) {

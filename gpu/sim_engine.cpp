@@ -52,7 +52,9 @@ void SimEngine::plan_steps(const StepBatch& batch) {
   gained_.clear();
   taken_steps_ = 0;
   shape_ = shape_of(batch);
-  if (!config_.has_kv && shape_.sampled_rows > shape_.sequences) return plan_verify_steps(batch);
+  const auto verifies = [](const SequenceStep& s) { return s.sample_rows > 1; };
+  const int64_t drafts = std::ranges::count_if(batch.sequences, verifies);
+  if (!config_.has_kv && drafts > 0) return plan_verify_steps(batch, drafts);
   int64_t steps = batch.steps;
   if (steps > 1) {
     for (const SequenceStep& s : batch.sequences) {
@@ -71,14 +73,14 @@ void SimEngine::plan_steps(const StepBatch& batch) {
 }
 
 /// The same where sequences have drafts, each step as many as the first.
-void SimEngine::plan_verify_steps(const StepBatch& batch) {
+void SimEngine::plan_verify_steps(const StepBatch& batch, int64_t drafts) {
   StepShape shape = shape_;
   std::vector<int64_t> start;
   for (const SequenceStep& s : batch.sequences) start.push_back(s.start);
   int64_t end_ns = 0;
   bool ends = false;  // a response
   for (int32_t step = 0; step < batch.steps && !ends; ++step) {
-    end_ns += step_ns(shape);
+    end_ns += config_.draft_ns * drafts + step_ns(shape);
     ends_ns_.push_back(end_ns);
     for (size_t i = 0; i < batch.sequences.size(); ++i) {
       const SequenceStep& s = batch.sequences[i];

@@ -25,6 +25,7 @@ struct SimEngineConfig {
   int64_t step_us_row = 10;
   int64_t copy_us_block = 5;
   bool has_kv = true;
+  int64_t draft_ns = 0;          // to make the draft of one sequence, before the step
   std::function<int64_t(const StepShape&)> step_ns;        // if set: what a step costs instead
   std::function<int64_t(uint64_t seed)> last_position;     // of the response with this seed; needed without KV
   /// Without KV, drafts mean nothing: how many of the tokens drafted behind `position` stand, decided here. What is
@@ -62,7 +63,7 @@ class SimEngine final : public Engine {
   size_t running_step() const;
   int64_t step_ns(const StepShape& shape) const;
   void plan_steps(const StepBatch& batch);
-  void plan_verify_steps(const StepBatch& batch);
+  void plan_verify_steps(const StepBatch& batch, int64_t drafts);
   int64_t gain(const SequenceStep& sequence, int64_t start) const;
   void sample_verified(const SequenceStep& sequence, int64_t start, int64_t gained, std::vector<SampledToken>& sampled) const;
   StepResult result_of(const StepBatch& batch, size_t first_step, size_t end_step);

@@ -89,7 +89,8 @@ using KvNodeHandle =
 struct KvNodeUp {
   NodeId node;
   KvNodeHandle handle;
-  SEER_FIELDS(KvNodeUp, node, handle)
+  uint64_t epoch = 0;  // of its arena: rises when the node starts again
+  SEER_FIELDS(KvNodeUp, node, handle, epoch)
 };
 struct KvHolds {
   NodeId node;

@@ -13,9 +13,10 @@ namespace seer {
 /// is empty.
 struct ChunkTokens {
   ChunkId chunk;
+  int64_t first_index = 0;  // of tokens[0] in the response: a report that was lost leaves a gap
   std::vector<int32_t> tokens;
   std::vector<float> logprobs;
-  SEER_FIELDS(ChunkTokens, chunk, tokens, logprobs)
+  SEER_FIELDS(ChunkTokens, chunk, first_index, tokens, logprobs)
 };
 
 /// Sent every few steps: the token log of the buffer lags by no more than that.
@@ -26,7 +27,8 @@ struct ChunkProgress {
   SEER_FIELDS(ChunkProgress, instance, chunks, kv_blocks_used)
 };
 
-/// The chunk gave up its instance; its tokens have all been reported. Comes after its KV is in the pool (or given up).
+/// The chunk gave up its instance. Comes after its KV is in the pool (or given up), with the last of its tokens: a response
+/// whose end is known must not be without its end in the token log, nor the other way round.
 struct ChunkDone {
   ChunkId chunk;
   InstanceId instance;
@@ -37,8 +39,10 @@ struct ChunkDone {
   int64_t reprefill_tokens = 0;               // those of them whose KV had been computed before and was lost
   int64_t cached_tokens = 0;                  // prefix tokens whose KV was found on the device or in the pool
   int64_t kv_tokens = 0;                      // tokens of the request whose KV has been computed
+  ChunkTokens last;                           // tokens not reported before; maybe none
+  int64_t kv_blocks_used = 0;                 // of the instance, from now on
   SEER_FIELDS(ChunkDone, chunk, instance, end, finish, matched, prefill_tokens, reprefill_tokens, cached_tokens,
-              kv_tokens)
+              kv_tokens, last, kv_blocks_used)
 };
 
 /// What an instance did since it started.

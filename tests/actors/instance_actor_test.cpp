@@ -4,7 +4,7 @@
 #include <random>
 
 #include "recorder.h"
-#include "sim_cluster.h"
+#include "actors/cluster_checks.h"
 
 using namespace seer;
 
@@ -16,14 +16,14 @@ struct Bench {
 
   /// The first request of a group whose response has at least so many tokens.
   RequestId request_of_at_least(int64_t tokens, uint32_t group = 0) const {
-    const GroupSpec spec = cluster.make_groups()[group];
+    const GroupSpec spec = cluster.groups[group];
     for (uint32_t s = 0; s < spec.samples; ++s)
       if (spec.known_tokens[s] >= tokens) return {spec.id, s};
     FAIL("no response is that long");
     return {};
   }
   RunChunk chunk(uint64_t id, RequestId request, int64_t max_new_tokens, int64_t written_tokens = 0) const {
-    const GroupSpec group = cluster.make_groups()[request.group.value];
+    const GroupSpec group = cluster.groups[request.group.value];
     std::vector<int32_t> written = cluster.answer(request).output_ids;
     written.resize(static_cast<size_t>(written_tokens));
     return {.chunk = ChunkId{id},
@@ -44,12 +44,16 @@ struct Bench {
   /// Tokens and log-probabilities that were reported for a chunk.
   SimCluster::Answer reported(uint64_t chunk) const {
     SimCluster::Answer a;
-    for (const ChunkProgress& progress : rollout.all<ChunkProgress>())
-      for (const ChunkTokens& part : progress.chunks) {
-        if (part.chunk != ChunkId{chunk}) continue;
-        a.output_ids.insert(a.output_ids.end(), part.tokens.begin(), part.tokens.end());
-        a.logprobs.insert(a.logprobs.end(), part.logprobs.begin(), part.logprobs.end());
-      }
+    const auto append = [&](const ChunkTokens& part) {
+      if (part.chunk != ChunkId{chunk}) return;
+      a.output_ids.insert(a.output_ids.end(), part.tokens.begin(), part.tokens.end());
+      a.logprobs.insert(a.logprobs.end(), part.logprobs.begin(), part.logprobs.end());
+    };
+    for (const auto& message : rollout.log())
+      if (const auto* progress = std::get_if<ChunkProgress>(&message))
+        std::ranges::for_each(progress->chunks, append);
+      else
+        append(std::get<ChunkDone>(message).last);
     return a;
   }
   /// What a chunk must report that starts behind `from` tokens of the response.
@@ -120,7 +124,7 @@ TEST_CASE("instance: a finished response leaves only its prompt on the device, a
   rt::post(b.cluster.directory, KvRelease{owner_of(request)});
   rt::post(b.cluster.directory, KvRelease{owner_of(request.group)});
   b.cluster.run_for(kLong);
-  b.cluster.check_drained();
+  check_drained(b.cluster);
 }
 
 TEST_CASE("instance: short of blocks, the chunk with the largest yield rank gives way first, and loses nothing") {
@@ -193,7 +197,7 @@ TEST_CASE("instance: blocks that were damaged in the pool are recomputed and rep
   b.send(0, b.chunk(1, request, 20));
   b.cluster.run_for(kLong);
   const std::vector<int32_t> output = b.cluster.answer(request).output_ids;
-  std::vector<int32_t> tokens = b.cluster.make_groups()[0].prompt_ids;
+  std::vector<int32_t> tokens = b.cluster.groups[0].prompt_ids;
   tokens.insert(tokens.end(), output.begin(), output.begin() + 19);
   const auto chain = block_chain(WeightVersion{1}, 7, tokens, 4);
   uint32_t damaged = 0;  // the slot of block 3
@@ -245,7 +249,7 @@ TEST_CASE("instance: chunks dropped at any moment leave no block in use and noth
       rt::post(b.cluster.directory, KvRelease{owner_of(GroupId{g})});
     }
     b.cluster.run_for(kLong);
-    b.cluster.check_drained();
+    check_drained(b.cluster);
   }
 }
 
@@ -302,6 +306,7 @@ TEST_CASE("instance: every chunk is answered once, behind all of its tokens, wha
       }
       const auto& done = std::get<ChunkDone>(message);
       CHECK(++answers[done.chunk] == 1);
+      tokens[done.chunk] += done.last.tokens.size();
       const auto id = static_cast<uint32_t>(done.chunk.value - 1);
       const RequestId request{GroupId{id / 4}, id % 4};
       CHECK(b.reported(done.chunk.value) == b.expected(request, 0, static_cast<int64_t>(tokens[done.chunk])));

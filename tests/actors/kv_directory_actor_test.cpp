@@ -137,3 +137,15 @@ TEST_CASE("kv directory: reports come from every node that is there, in order") 
   b.world.run_until(b.world.now_us() + 10'000'000);
   CHECK(ids == std::vector<uint32_t>{0, 2});
 }
+
+TEST_CASE("directory: word of a node's coming that arrives after a later one of the same node is ignored") {
+  Bench b;
+  const auto again = b.world.spawn<FakeNode>(&b.seen[3], 0u), gone = b.world.spawn<FakeNode>(&b.seen[3], 0u);
+  rt::kill(gone);
+  b.tell(KvNodeUp{NodeId{0}, again, 3});
+  b.tell(KvNodeUp{NodeId{0}, gone, 2});
+  b.tell(KvHolds{NodeId{0}, kA});
+  b.tell(KvRelease{kA});
+  CHECK(b.state().nodes.at(NodeId{0}) == again);
+  CHECK(b.seen[3].released == std::vector<KvOwner>{kA});
+}

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "recorder.h"
-#include "sim_cluster.h"
+#include "actors/cluster_checks.h"
 
 using namespace seer;
 

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "recorder.h"
-#include "sim_cluster.h"
+#include "actors/cluster_checks.h"
 
 using namespace seer;
 
@@ -22,7 +22,7 @@ TEST_CASE("rollout: every policy answers every request exactly, with room to spa
     o.device_blocks = 1024;
     SimCluster cluster(o);
     cluster.run();
-    cluster.check_exact();
+    check_exact(cluster);
     CHECK(cluster.seen.summaries[0].reprefill_tokens == 0);
     CHECK(cluster.seen.summaries[0].preemptions + cluster.seen.summaries[0].yields == 0);
   }
@@ -38,7 +38,7 @@ TEST_CASE("rollout: short of KV, every policy still answers exactly; chunked one
       o.device_blocks = 60;  // two requests of 110 tokens fill it
       SimCluster cluster(o);
       cluster.run();
-      cluster.check_exact();
+      check_exact(cluster);
       const RolloutSummary& s = cluster.seen.summaries[0];
       if (policy == "verl" || policy == "streamrl-oracle") {
         if (policy == "verl") CHECK(s.preemptions > 0);
@@ -58,7 +58,7 @@ TEST_CASE("rollout: a request moves between instances with its KV, and nothing i
   o.instances = 3;
   SimCluster cluster(o);
   cluster.run();
-  cluster.check_exact();
+  check_exact(cluster);
   CHECK(cluster.seen.summaries[0].migrations > 0);
   CHECK(cluster.seen.summaries[0].reprefill_tokens == 0);
 }
@@ -71,7 +71,7 @@ TEST_CASE("rollout: between machines too, a request takes its KV along") {
   o.nodes = 3;
   SimCluster cluster(o);
   cluster.run();
-  cluster.check_exact();
+  check_exact(cluster);
   CHECK(cluster.seen.summaries[0].migrations > 0);
   CHECK(cluster.seen.summaries[0].reprefill_tokens == 0);
   CHECK(cluster.fetched_blocks() > 0);
@@ -86,7 +86,7 @@ TEST_CASE("rollout: KV of fewer tokens than the threshold is prefilled rather th
   o.pull_gap_tokens = 512;
   SimCluster cluster(o);
   cluster.run();
-  cluster.check_exact();
+  check_exact(cluster);
   CHECK(cluster.seen.summaries[0].reprefill_tokens > 0);
   CHECK(cluster.fetched_blocks() == 0);
 }
@@ -104,7 +104,7 @@ TEST_CASE("rollout: a machine whose KV node dies while others fetch from it cost
     cluster.world.run_until(20'000 + static_cast<int64_t>(seed) * 500);
     cluster.kill_kv_node(static_cast<uint32_t>(seed % 2));
     cluster.finish();
-    cluster.check_exact();
+    check_exact(cluster);
   }
 }
 
@@ -116,7 +116,7 @@ TEST_CASE("rollout: with little DRAM, parked chains go to the cold tier and come
   o.cold_blocks = 4096;
   SimCluster cluster(o);
   cluster.run();
-  cluster.check_exact();
+  check_exact(cluster);
   CHECK(cluster.cold->stats().written_bytes > 0);
   CHECK(cluster.cold->stats().read_bytes > 0);
 }
@@ -128,7 +128,7 @@ TEST_CASE("rollout: with little DRAM and no cold tier, KV is dropped and recompu
   o.dram_blocks = 20;
   SimCluster cluster(o);
   cluster.run();
-  cluster.check_exact();
+  check_exact(cluster);
 }
 
 TEST_CASE("rollout: an instance that dies costs time only") {
@@ -143,7 +143,7 @@ TEST_CASE("rollout: an instance that dies costs time only") {
     REQUIRE(cluster.seen.summaries.empty());
     cluster.kill_instance(InstanceId{static_cast<uint32_t>(seed % 2)});
     cluster.finish();
-    cluster.check_exact();
+    check_exact(cluster);
   }
 }
 
@@ -158,7 +158,7 @@ TEST_CASE("rollout: a KV node that dies costs time only") {
     cluster.world.run_until(20'000 + static_cast<int64_t>(seed) * 1'000);
     cluster.kill_kv_node();
     cluster.finish();
-    cluster.check_exact();
+    check_exact(cluster);
   }
 }
 
@@ -169,7 +169,7 @@ TEST_CASE("rollout: the same seed gives the same run, another seed another order
     o.device_blocks = 60;
     SimCluster cluster(o);
     cluster.run();
-    cluster.check_exact();
+    check_exact(cluster);
     std::vector<RequestId> order;
     for (const Response& r : cluster.seen.responses) order.push_back(r.request);
     return std::pair{order, cluster.seen.summaries[0].wall_us};
@@ -222,7 +222,7 @@ TEST_CASE("rollout: machines short of DRAM fetch from each other's cold tiers wi
   o.cold_blocks = 4096;
   SimCluster cluster(o);
   cluster.run();
-  cluster.check_exact();
+  check_exact(cluster);
   CHECK(cluster.fetched_blocks() > 0);
   CHECK(cluster.seen.summaries[0].wall_us < 2'000'000);
 }
@@ -273,18 +273,35 @@ struct Stage {
     return instance;
   }
   void progress(ChunkId chunk, std::vector<int32_t> tokens) {
+    const int64_t first = output_tokens(chunk);
+    written[chunk] += std::ssize(tokens);
+    send_progress(chunk, first, std::move(tokens));
+  }
+  void send_progress(ChunkId chunk, int64_t first_index, std::vector<int32_t> tokens) {
     std::vector<float> logprobs(tokens.size(), -1.0f);
-    rt::post(rollout, ChunkProgress{InstanceId{0}, {{chunk, std::move(tokens), std::move(logprobs)}}, 0});
+    rt::post(rollout, ChunkProgress{InstanceId{0}, {{chunk, first_index, std::move(tokens), std::move(logprobs)}}, 0});
     run_for(1000);
   }
   void done(ChunkId chunk, ChunkEnd end) {
-    rt::post(rollout, ChunkDone{.chunk = chunk, .end = end, .finish = end == ChunkEnd::kFinished ? FinishReason::kStop : FinishReason::kNone});
+    rt::post(rollout, ChunkDone{.chunk = chunk,
+                                .end = end,
+                                .finish = end == ChunkEnd::kFinished ? FinishReason::kStop : FinishReason::kNone,
+                                .last = {chunk, output_tokens(chunk), {}, {}}});
     run_for(1000);
+  }
+  /// Of the response, up to what the chunk has written.
+  int64_t output_tokens(ChunkId chunk) {
+    int64_t tokens = written[chunk];
+    for (const FakeInstance::Seen& instance : seen)
+      for (const RunChunk& c : instance.chunks)
+        if (c.chunk == chunk) tokens += std::ssize(c.log.output_ids);
+    return tokens;
   }
   std::vector<Response> responses() const { return events.all<Response>(); }
   std::vector<RolloutSummary> summaries() const { return events.all<RolloutSummary>(); }
 
   FakeInstance::Seen seen[3];
+  std::map<ChunkId, int64_t> written;  // tokens by each chunk
   SimWorld world;
   Recorder<RolloutEvents, Response, RolloutProgress, RolloutSummary> events;
   RolloutHandle rollout;
@@ -337,6 +354,41 @@ TEST_CASE("rollout: the chunks of a silent instance are placed again elsewhere, 
   CHECK(s.responses().empty());
 }
 
+TEST_CASE("rollout: where a report is missing, the instance is started again and its chunks are placed again") {
+  for (const bool last : {false, true}) {  // of the chunk: only its end shows that it is missing
+    Stage s(2, 2);
+    const InstanceHandle first = s.add_instance(0);
+    s.add_instance(1);
+    REQUIRE(s.seen[0].chunks.size() == 1);
+    const RunChunk chunk = s.seen[0].chunks[0];
+    s.progress(chunk.chunk, {11, 12});
+    s.written[chunk.chunk] += 2;  // which are lost
+    if (last)
+      s.done(chunk.chunk, ChunkEnd::kFinished);
+    else
+      s.progress(chunk.chunk, {15});
+    REQUIRE(s.seen[1].chunks.size() == 2);
+    CHECK(s.seen[1].chunks[1].request == chunk.request);
+    CHECK(s.seen[1].chunks[1].log.output_ids == std::vector<int32_t>{11, 12});
+    CHECK(s.responses().empty());
+    rt::post(first, RunChunk{});
+    s.run_for(1000);
+    CHECK(s.seen[0].chunks.size() == 1);  // it was ended
+  }
+}
+
+TEST_CASE("rollout: a report that comes twice counts once") {
+  Stage s;
+  s.add_instance(0);
+  const ChunkId chunk = s.seen[0].chunks[0].chunk;
+  s.progress(chunk, {11, 12});
+  s.send_progress(chunk, 0, {11, 12});
+  s.progress(chunk, {13});
+  s.done(chunk, ChunkEnd::kFinished);
+  REQUIRE(s.responses().size() == 1);
+  CHECK(s.responses()[0].output_ids == std::vector<int32_t>{11, 12, 13});
+}
+
 TEST_CASE("rollout: with no instance left for no_instance_us it ends and says so; one that comes back in time goes on") {
   Stage s;
   rt::kill(s.add_instance(0));
@@ -374,7 +426,7 @@ TEST_CASE("rollout: the figures of the summary add up") {
     o.device_blocks = 60;
     SimCluster cluster(o);
     cluster.run();
-    cluster.check_exact();
+    check_exact(cluster);
     const RolloutSummary& s = cluster.seen.summaries[0];
     int64_t tokens = 0, chunks = 0, migrations = 0, preemptions = 0, by_instances = 0, prefilled = 0;
     for (const Response& r : cluster.seen.responses) {

@@ -1,0 +1,135 @@
+// Links: actors that stand for the network between machines in a SimCluster. They pass messages on in order, some of them
+// late, some of them never. What the runtime claims to bear:
+//   may be lost        RunChunk, ChunkProgress, ChunkDone (the rollout notices the gap or the silence, and starts the
+//                      instance again), FindHolders (the node goes on with what it has)
+//   may only be late   DropChunks, and what KV nodes tell the directory (KvNodeUp, KvHolds)
+// All others are delivered at once: InstanceUp, those within a machine, and those between KV nodes, where a lost KvClose or
+// KvRelease would keep memory for the rest of the iteration; a connection that breaks shows as DOWN there.
+#pragma once
+#include <algorithm>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "protocols/actors.h"
+
+namespace seer {
+
+/// Asked for each message. Empty: nothing befalls it.
+struct SimLinkFaults {
+  std::function<bool()> is_lost = {};        // of those that may be lost
+  std::function<int64_t()> late_us = {};
+  bool splits_chunk_ends = false;  // a planted bug: the last tokens of a chunk travel apart from the word that it ended
+};
+
+/// One direction of a link.
+class SimWire {
+ public:
+  explicit SimWire(const SimLinkFaults* faults) : faults_(faults) {}
+
+  template <class Self, class Dest, class Message>
+  void send_or_lose(Self* self, const Dest& to, Message message) {
+    if (!faults_->is_lost || !faults_->is_lost()) send(self, to, std::move(message));
+  }
+  template <class Self, class Dest, class Message>
+  void send(Self* self, const Dest& to, Message message) {
+    const int64_t late_us = faults_->late_us ? faults_->late_us() : 0, now = rt::now_us(self);
+    if (late_us == 0 && now > last_us_) return rt::tell(self, to, std::move(message));
+    last_us_ = std::max(last_us_, now + late_us - 1) + 1;  // behind the one before
+    rt::tell_after(self, last_us_ - now, to, std::move(message));
+  }
+
+ private:
+  const SimLinkFaults* faults_;
+  int64_t last_us_ = -1;  // when the message before arrives
+};
+
+/// What an instance tells the rollout.
+struct ChunkSinkLink {
+  using handle = ChunkSink;
+  static constexpr const char* kActorName = "chunk_sink_link";
+  ChunkSinkLink(rt::self_ptr<ChunkSinkLink> self_in, ChunkSink to_in, const SimLinkFaults* faults)
+      : self(self_in), to(std::move(to_in)), splits_ends(faults->splits_chunk_ends), wire(faults) {}
+  handle::behavior_type make_behavior() {
+    return {[this](const ChunkProgress& progress) { wire.send_or_lose(self, to, progress); },
+            [this](ChunkDone& done) {
+              if (splits_ends) {
+                wire.send_or_lose(self, to, ChunkProgress{done.instance, {done.last}, done.kv_blocks_used});
+                done.last = {done.chunk, done.last.first_index + std::ssize(done.last.tokens), {}, {}};
+              }
+              wire.send_or_lose(self, to, std::move(done));
+            }};
+  }
+  rt::self_ptr<ChunkSinkLink> self;
+  ChunkSink to;
+  bool splits_ends;
+  SimWire wire;
+};
+
+/// An instance as the rollout sees it from another machine. Ends with the instance, and the instance with it.
+struct InstanceLink {
+  using handle = InstanceHandle;
+  static constexpr const char* kActorName = "instance_link";
+  InstanceLink(rt::self_ptr<InstanceLink> self_in, InstanceHandle to_in, const SimLinkFaults* faults_in)
+      : self(self_in), to(std::move(to_in)), faults(faults_in), wire(faults_in) {
+    rt::on_down(self, [this](const rt::down&) { self->quit(); });
+    rt::monitor(self, to);
+  }
+  ~InstanceLink() { rt::stop(to); }
+  handle::behavior_type make_behavior() {
+    return {[this](RunChunk& chunk) {
+              if (!back) back = rt::spawn<ChunkSinkLink>(self->system(), chunk.reply_to, faults);
+              chunk.reply_to = back;
+              wire.send_or_lose(self, to, std::move(chunk));
+            },
+            [this](const DropChunks& drop) { wire.send(self, to, drop); },
+            [](const WorkReady&) {},
+            [](const KvReserved&) {},
+            [](const KvOpened&) {},
+            [this](const GetReport& ask) { return self->delegate(to, ask); }};
+  }
+  rt::self_ptr<InstanceLink> self;
+  InstanceHandle to;
+  const SimLinkFaults* faults;
+  SimWire wire;
+  ChunkSink back;
+};
+
+/// Puts a link before each instance that a node announces.
+struct InstanceSinkLink {
+  using handle = InstanceSink;
+  static constexpr const char* kActorName = "instance_sink_link";
+  InstanceSinkLink(rt::self_ptr<InstanceSinkLink> self_in, InstanceSink to_in, const SimLinkFaults* faults_in)
+      : self(self_in), to(std::move(to_in)), faults(faults_in) {}
+  handle::behavior_type make_behavior() {
+    return {[this](InstanceUp& up) {
+      up.handle = links.emplace_back(rt::spawn<InstanceLink>(self->system(), up.handle, faults));
+      rt::tell(self, to, std::move(up));
+    }};
+  }
+  rt::self_ptr<InstanceSinkLink> self;
+  InstanceSink to;
+  const SimLinkFaults* faults;
+  std::vector<InstanceHandle> links;  // kept: a link that nobody knows ends, and its instance with it
+};
+
+/// The directory as a KV node sees it from another machine.
+struct DirectoryLink {
+  using handle = KvDirectoryHandle;
+  static constexpr const char* kActorName = "directory_link";
+  DirectoryLink(rt::self_ptr<DirectoryLink> self_in, KvDirectoryHandle to_in, const SimLinkFaults* faults)
+      : self(self_in), to(std::move(to_in)), wire(faults) {}
+  handle::behavior_type make_behavior() {
+    return {[this](const KvNodeUp& up) { wire.send(self, to, up); },
+            [this](const KvHolds& holds) { wire.send(self, to, holds); },
+            [this](const FindHolders& find) { wire.send_or_lose(self, to, find); },
+            [this](const KvRelease& release) { wire.send(self, to, release); },
+            [this](const KvBump& bump) { wire.send(self, to, bump); },
+            [this](const GetReport& ask) { return self->delegate(to, ask); }};
+  }
+  rt::self_ptr<DirectoryLink> self;
+  KvDirectoryHandle to;
+  SimWire wire;
+};
+
+}  // namespace seer
