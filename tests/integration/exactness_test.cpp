@@ -172,13 +172,13 @@ std::vector<std::string> policies_of_small_tests() {
 
 /// What no timing may bring about.
 void check_unforced(const RolloutOptions& options, Kv kv, const RolloutReport& report) {
-  const bool is_verl = options.scheduler.policy == "verl";
+  const bool whole_groups = options.scheduler.policy == "verl" || options.scheduler.policy == "streamrl-oracle";
   // Responses of a group that are equal so far share their blocks by content. One that parks while another still writes
   // its tail there may find the tail missing when it goes on, and computes it again: 15 tokens at most.
-  if (kv == Kv::kAmple) CHECK(report.reprefill_tokens <= (is_verl ? 0 : 15 * (report.chunks - report.requests)));
+  if (kv == Kv::kAmple) CHECK(report.reprefill_tokens <= (whole_groups ? 0 : 15 * (report.chunks - report.requests)));
   if (kv == Kv::kAmple) CHECK(report.yields + report.preemptions == 0);
-  if (!is_verl) CHECK(report.preemptions == 0);
-  if (is_verl || kv == Kv::kSmall) CHECK(report.spilled_bytes == 0);  // verl's KV never leaves its instance
+  if (!whole_groups) CHECK(report.preemptions == 0);
+  if (whole_groups || kv == Kv::kSmall) CHECK(report.spilled_bytes == 0);  // their KV never leaves its instance
   CHECK(report.cold_failures == 0);
 }
 
@@ -293,9 +293,11 @@ TEST_CASE("exactness: policies, chunks, instances, threads and KV limits change 
   Pressure all;
   for (const auto& [key, pressure] : pressures) {
     INFO(key.first, " chunk_tokens=", key.second);
-    const bool is_verl = key.first == "verl";
-    if (!is_sample) CHECK((is_verl ? pressure.preemptions : pressure.yields) > 0);
-    if (!is_sample && !is_verl && pressure.spilling > 0) CHECK(pressure.spilled_bytes > 0);
+    const bool whole_groups = key.first == "verl" || key.first == "streamrl-oracle";
+    // streamrl-oracle runs about as many as fit at their end, so that it may get by without preemption.
+    if (!is_sample && key.first != "streamrl-oracle")
+      CHECK((whole_groups ? pressure.preemptions : pressure.yields) > 0);
+    if (!is_sample && !whole_groups && pressure.spilling > 0) CHECK(pressure.spilled_bytes > 0);
     all.preemptions += pressure.preemptions;
     all.yields += pressure.yields;
     all.migrations += pressure.migrations;
