@@ -52,6 +52,7 @@ struct SimClusterOptions {
   double free_share = 0.05;    // see KvTiersConfig
   bool has_kv = true;          // false: engines without KV bytes
   int32_t steps_max = 1;       // they can be given so many steps at once
+  int64_t draft_tokens_max = 0;  // 0: no drafting; else about a third of the tokens drafted are wrong
   int64_t chunk_silence_us = 600'000'000;  // see RolloutConfig
   std::function<int64_t(const StepShape&)> step_ns = {};  // empty: what SimEngine does by itself
   SimColdFaults cold_faults = {};
@@ -60,6 +61,19 @@ struct SimClusterOptions {
   std::function<std::optional<Code>()> transfer_fault = {};
   std::function<int64_t()> transfer_late_us = {};
   std::function<std::shared_ptr<Engine>(std::shared_ptr<Engine>)> wrap_engine = {};  // for planted bugs
+};
+
+/// Drafts of which some tokens are right, as `token` of a sequence's position says, or all are the same.
+class SimClusterDrafter final : public Drafter {
+ public:
+  using Token = std::function<int32_t(RequestId request, int64_t position)>;
+  explicit SimClusterDrafter(Token token) : token_(std::move(token)) {}
+  void draft(RequestId request, std::span<const int32_t> tokens, int64_t tokens_max, std::vector<int32_t>& draft) override {
+    for (int64_t i = 0; i < tokens_max; ++i) draft.push_back(token_(request, std::ssize(tokens) + i));
+  }
+
+ private:
+  Token token_;
 };
 
 /// Collects what a rollout tells whoever asked for it.
@@ -89,6 +103,7 @@ struct EventsActor {
 struct SimCluster {
   static constexpr int32_t kEos = 1;
   static constexpr int32_t kVocab = 1000;
+  static constexpr uint64_t kRunSeed = 5;
 
   explicit SimCluster(SimClusterOptions o) : options(std::move(o)), world(options.seed) {
     make_groups();
@@ -128,6 +143,18 @@ struct SimCluster {
         transport->arenas().add_node(node, epoch, std::move(memory));
       };
     }
+    if (options.draft_tokens_max > 0)
+      parts.make_drafting = [this] {
+        const auto token_of = [this](RequestId request, int64_t position) {
+          if (!options.has_kv) return kEos + 1;
+          const uint64_t seed = sample_seed(kRunSeed, request.group.value, request.sample);
+          const int32_t right = token(seed, position);
+          return hash_pair(seed, static_cast<uint64_t>(position) + 99) % 3 == 0 ? 2 + right % (kVocab - 2) : right;
+        };
+        // Rows that cost next to nothing, so that as much as may be is drafted.
+        return Drafting{std::make_shared<SimClusterDrafter>(token_of), {.gamma_max = options.draft_tokens_max, .draft_ns = 0},
+                        [](const StepShape& shape) { return 1e6 + static_cast<double>(shape.rows); }};
+      };
     if (options.dram_blocks > 0)
       parts.make_arena = [this, block_bytes] {
         arena = *HostArena::create({.dram_bytes = options.dram_blocks * ((block_bytes + 63) / 64 * 64), .block_bytes = block_bytes});
@@ -153,6 +180,9 @@ struct SimCluster {
     config.info.steps_max = options.steps_max;
     config.has_kv = options.has_kv;
     config.last_position = [this](uint64_t seed) { return last_position(seed); };
+    config.accepted = [](uint64_t seed, int64_t position, int64_t draft_tokens) {
+      return static_cast<int64_t>(hash_pair(seed, static_cast<uint64_t>(position)) % 4) % (draft_tokens + 1);
+    };
     config.on_steps = [this, rank](const StepShape& shape, int64_t, int64_t steps) {
       steps_at_once_peak = std::max(steps_at_once_peak, steps);
       note_event(hash_pair(rank, hash_pair(static_cast<uint64_t>(shape.rows), static_cast<uint64_t>(shape.kv_tokens))));
@@ -193,7 +223,7 @@ struct SimCluster {
         group.prompt_ids.push_back(2 + static_cast<int32_t>(hash_pair(g, static_cast<uint64_t>(i)) % (kVocab - 2)));
       group.sampling.max_tokens = options.length_max;
       for (uint32_t s = 0; s < group.samples; ++s) {
-        const uint64_t seed = sample_seed(5, g, s);
+        const uint64_t seed = sample_seed(kRunSeed, g, s);
         group.seeds.push_back(seed);
         group.known_tokens.push_back(given ? given->output_tokens[s] : drawn_length(seed));
         shapes[seed] = {prompt_tokens, group.known_tokens.back()};

@@ -35,7 +35,7 @@ struct SimRun {
   bool is_synchronous = true;       // every request of the iteration was finished in it; `partial` does not
   double total_s = 0;               // from the start until the last request was done
   double tail_s = 0;                // total_s minus the time when 90 % of the requests were done
-  double bound_total_s = kUnknown;  // no schedule finishes the same requests before that
+  double bound_total_s = kUnknown;  // no schedule finishes the same requests before that, without drafting
   int64_t requests = 0;
   int64_t output_tokens = 0;
   double tokens_per_s = 0;                  // output_tokens / total_s

@@ -147,7 +147,7 @@ Status simulate_command(const SimulateOptions& options, const std::atomic<bool>&
       run.workload = workload.name;
       run.policy = policy;
       run.seed = seed;
-      if (run.is_synchronous) run.bound_total_s = bound_s;
+      if (run.is_synchronous && !drafting) run.bound_total_s = bound_s;  // drafts can beat it
       std::cerr << "  " << workload.name << " " << policy << " seed " << seed << ": " << std::llround(run.total_s)
                 << " s in " << took_s << " s\n";
       if (i > 0) run.instances.clear();  // one seed is drawn

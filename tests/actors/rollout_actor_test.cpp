@@ -51,6 +51,36 @@ TEST_CASE("rollout: short of KV, every policy still answers exactly; chunked one
   }
 }
 
+TEST_CASE("rollout: drafts change no token and no KV, only the number of steps") {
+  for (const std::string& policy : chunk_policy_names()) {
+    for (const int32_t blocks : {60, 256}) {
+      CAPTURE(policy);
+      CAPTURE(blocks);
+      auto o = options_for(policy);
+      o.device_blocks = blocks;
+      int64_t plain_steps = 0;
+      for (const int64_t drafts : {0, 1, 4, 9}) {
+        o.draft_tokens_max = drafts;
+        SimCluster cluster(o);
+        cluster.run();
+        check_exact(cluster);
+        int64_t steps = 0, verifies = 0, drafted = 0, accepted = 0;
+        for (const InstanceReport& i : cluster.seen.summaries[0].instances)
+          steps += i.steps, verifies += i.verifies, drafted += i.drafted_tokens, accepted += i.accepted_tokens;
+        if (drafts == 0) {
+          plain_steps = steps;
+          CHECK(verifies == 0);
+          continue;
+        }
+        CHECK(drafted > verifies / 2);
+        CHECK(accepted > drafted / 5);
+        CHECK(accepted < drafted);
+        CHECK(steps < plain_steps);
+      }
+    }
+  }
+}
+
 TEST_CASE("rollout: a request moves between instances with its KV, and nothing is prefilled twice") {
   auto o = options_for("las");
   o.scheduler.chunk_tokens = 9;
@@ -449,8 +479,9 @@ TEST_CASE("rollout: the figures of the summary add up") {
 TEST_CASE("rollout: an engine that does many steps at once gives what single steps give, at the same times") {
   int64_t longest = 0;
   for (const std::string& policy : chunk_policy_names()) {
-    for (const auto& [chunk, blocks, cold] :
-         {std::tuple{0, 60, 0}, {7, 60, 0}, {40, 60, 30}, {40, 90, 0}, {25, 1024, 0}}) {
+    for (const auto& [chunk, blocks, cold, drafts] :
+         {std::tuple{0, 60, 0, 0}, {7, 60, 0, 0}, {40, 60, 30, 0}, {40, 90, 0, 0}, {25, 1024, 0, 0}, {0, 60, 0, 3}, {40, 60, 30, 2},
+          {40, 90, 0, 5}, {25, 1024, 0, 1}}) {
       auto o = options_for(policy);
       o.scheduler.chunk_tokens = chunk;
       o.device_blocks = blocks;
@@ -459,6 +490,8 @@ TEST_CASE("rollout: an engine that does many steps at once gives what single ste
       o.instances = 3;
       o.nodes = chunk == 7 ? 3 : 1;
       o.has_kv = false;
+      o.draft_tokens_max = drafts;
+      CAPTURE(drafts);
       CAPTURE(policy);
       CAPTURE(chunk);
       CAPTURE(blocks);
