@@ -19,7 +19,7 @@ constexpr std::array<Words, kFaultKinds> kWords{{{"instance crash", "instance cr
                                                  {"pool crash", "pool crashes"},
                                                  {"machine crash", "machine crashes"},
                                                  {"slow instance", "slow instances"},
-                                                 {"flipped bit", "flipped bits"},
+                                                 {"burst of flipped bits", "bursts of flipped bits"},
                                                  {"lost message", "lost messages"},
                                                  {"late message", "late messages"},
                                                  {"lost transfer", "lost transfers"},
@@ -55,7 +55,7 @@ class FaultSource {
 
   int64_t next_gap_us() { return from(1, 2 * config_.gap_us); }
 
-  /// One crash, slow-down or flipped bit, where there is something that it can hit.
+  /// One crash, slow-down or burst of flipped bits, where there is something that it can hit.
   void strike(SimCluster& cluster) {
     const int64_t all = strikes_[0] + strikes_[1] + strikes_[2] + strikes_[3] + strikes_[4];
     if (all == 0) return;
@@ -92,17 +92,19 @@ class FaultSource {
         cluster.world.after(from(1, 4 * config_.gap_us), [&cluster, instance] { cluster.slowness[instance] = 1; });
         return true;
       default:
-        return has_pool && flip_bit(*cluster.kv_node_state(node).parts.arena);
+        return has_pool && flip_bits(*cluster.kv_node_state(node).parts.arena);
     }
   }
 
-  bool flip_bit(HostArena& arena) {
-    if (arena.taken_count() == 0) return false;
-    int64_t left = from(0, arena.taken_count() - 1);
-    uint32_t slot = 0;
-    while (!arena.is_taken(slot) || left-- > 0) ++slot;
-    arena.span(slot)[static_cast<size_t>(from(0, arena.block_bytes() - 1))] ^= std::byte{1} << from(0, 7);
-    return true;
+  /// One bit in about half of the blocks in use: few blocks are read again.
+  bool flip_bits(HostArena& arena) {
+    bool flipped = false;
+    for (uint32_t slot = 0; slot < arena.slot_count(); ++slot) {
+      if (!arena.is_taken(slot) || from(0, 1) == 0) continue;
+      arena.span(slot)[static_cast<size_t>(from(0, arena.block_bytes() - 1))] ^= std::byte{1} << from(0, 7);
+      flipped = true;
+    }
+    return flipped;
   }
 
   std::optional<Code> disk_fault(bool put) {

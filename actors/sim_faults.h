@@ -2,7 +2,7 @@
 // ended, every request was answered exactly once with the tokens and log-probabilities that it must have, and nothing is
 // left in the pool. `seer simulate --faults` and tests/sim run exactly this.
 //
-// A strike is a crash, an instance that slows down for a while, or a flipped bit in DRAM; strikes come one after the other.
+// A strike is a crash, an instance that slows down for a while, or flipped bits in DRAM; strikes come one after the other.
 // Messages, transfers and disk operations fail with shares of their own, which the seed draws too, so that seeds differ in
 // what is frequent. Which messages may be lost stands in actors/sim_links.h.
 #pragma once
@@ -20,7 +20,7 @@ enum class FaultKind : uint8_t {
   kPoolCrash,      // the KV node of a machine
   kMachineCrash,   // all of it; it comes back empty
   kSlowInstance,
-  kFlippedBit,     // in a DRAM block that is in use
+  kFlippedBits,    // in DRAM blocks that are in use
   kLostMessage,
   kLateMessage,
   kLostTransfer,
@@ -48,7 +48,7 @@ struct SimFaultRun {
   Status verdict;      // see SimCluster::exact() and drained()
 
   int64_t count(FaultKind kind) const { return counts[static_cast<size_t>(kind)]; }
-  /// "2 instance crashes, 1 flipped bit": kinds that happened.
+  /// "2 instance crashes, 1 full disk": kinds that happened.
   std::string counts_text() const;
 };
 
