@@ -92,14 +92,20 @@ class SimDrafter final : public Drafter {
 /// How many draft tokens stand.
 class AcceptanceDraw {
  public:
-  AcceptanceDraw(const SimWork& work, const SimDrafting& drafting) : work_(work), drafting_(drafting) {
-    for (const GroupLengths& group : work.groups) generated_.emplace_back(group.output_tokens.size());
+  AcceptanceDraw(const SimWork& work, const SimDrafting& drafting) : work_(work), grouped_(drafting.grouped) {
+    size_t members = 1;
+    for (const GroupLengths& group : work.groups) {
+      generated_.emplace_back(group.output_tokens.size());
+      members = std::max(members, group.output_tokens.size());
+    }
+    for (size_t i = 0; i <= kPerReference * members; ++i)
+      stands_.push_back(drafting.acceptance.token_acceptance(static_cast<double>(i) / kPerReference));
   }
   int64_t draw(uint64_t seed, int64_t position, int64_t draft_tokens) {
     const size_t group = seed >> 32, sample = static_cast<uint32_t>(seed);
     std::vector<int64_t>& generated = generated_[group];
     generated[sample] = position + 1 - work_.groups[group].prompt_tokens;
-    const double stands = drafting_.acceptance.token_acceptance(drafting_.grouped ? references(generated, sample) : 0);
+    const double stands = stands_[grouped_ ? references(generated, sample) : 0];
     const double u = static_cast<double>(hash_pair(seed, static_cast<uint64_t>(position)) >> 11) * 0x1p-53;
     int64_t accepted = 0;
     for (double p = stands; accepted < draft_tokens && u < p; p *= stands) ++accepted;
@@ -107,15 +113,19 @@ class AcceptanceDraw {
   }
 
  private:
-  static double references(const std::vector<int64_t>& generated, size_t of) {
+  static constexpr size_t kPerReference = 16;  // finer makes no difference
+
+  /// Times kPerReference.
+  static size_t references(const std::vector<int64_t>& generated, size_t of) {
     const int64_t own = std::max<int64_t>(1, generated[of]);
     int64_t sum = 0;
     for (const int64_t other : generated) sum += std::min(other, own);
-    return static_cast<double>(sum) / static_cast<double>(own) - 1;
+    return static_cast<size_t>((sum - own) * static_cast<int64_t>(kPerReference) / own);
   }
 
   const SimWork& work_;
-  SimDrafting drafting_;
+  const bool grouped_;
+  std::vector<double> stands_;                   // probability that a draft token stands, by references
   std::vector<std::vector<int64_t>> generated_;  // tokens of each response when it was last drawn for
 };
 
