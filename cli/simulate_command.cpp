@@ -95,15 +95,11 @@ Result<std::optional<SimDrafting>> drafting_of(const std::string& policy, const 
   return std::optional<SimDrafting>({*std::move(acceptance), grouped, budget});
 }
 
-/// The first groups with so many requests together, at least one group. 0: all.
-void keep_requests(std::vector<GroupLengths>& groups, int64_t requests_max) {
-  if (requests_max == 0) return;
-  size_t kept = 0;
-  for (int64_t requests = 0; kept < groups.size(); ++kept) {
-    requests += std::ssize(groups[kept].output_tokens);
-    if (kept > 0 && requests > requests_max) break;
-  }
-  groups.resize(kept);
+/// Leaves the first groups with so many requests together, at least one group. 0: all.
+void keep_requests(Workload& workload, int64_t requests) {
+  if (requests == 0) return;
+  workload.groups = std::clamp<int64_t>(requests / workload.group_size, 1, workload.groups);
+  if (!workload.trace.empty()) workload.trace.resize(static_cast<size_t>(workload.groups));
 }
 
 Status write_file(std::optional<OutputWriter>& file, const std::string& text) {
@@ -121,14 +117,14 @@ Status simulate_command(const SimulateOptions& options, const std::atomic<bool>&
     SEER_ASSIGN_OR_RETURN(OutputWriter opened, OutputWriter::open(*path));
     file->emplace(std::move(opened));
   }
-  SEER_ASSIGN_OR_RETURN(const Workload workload, load_workload(options.workload));
+  SEER_ASSIGN_OR_RETURN(Workload workload, load_workload(options.workload));
+  keep_requests(workload, options.requests == 0 && options.faults ? kFaultRequests : options.requests);
   SEER_ASSIGN_OR_RETURN(const ClusterModel cluster, make_cluster(workload, options));
 
   std::vector<SimRun> runs;
   for (int64_t i = 0; i < options.seeds; ++i) {
     const uint64_t seed = options.seed + static_cast<uint64_t>(i);
-    SimWork work{.groups = draw_lengths(workload, seed), .max_gen = workload.lengths.max_gen};
-    keep_requests(work.groups, options.requests == 0 && options.faults ? kFaultRequests : options.requests);
+    const SimWork work{.groups = draw_lengths(workload, seed), .max_gen = workload.lengths.max_gen};
     if (options.faults) {
       SEER_RETURN_IF_ERROR(run_fault_seed(cluster, work, options, workload.name, seed, stop));
       continue;

@@ -113,6 +113,7 @@ TEST_CASE("simulate: bad input gets one sentence and leaves no file") {
       {{"--workload", workload, "--policies", "fifo"}, "--policies fifo: expected"},
       {{"--workload", workload, "--seeds", "0"}, "--seeds 0"},
       {{"--workload", workload, "--requests", "-1"}, "--requests -1"},
+      {{"--workload", workload, "--faults", "--policies", "seer+sd"}, "--policies seer+sd does not go with --faults"},
       {{"--workload", workload, "--faults"}, "--report does not go with --faults"},
       {{"--workload", workload, "--faults", "--html", folder.path("h.html")}, "does not go with --faults"},
       {{"--workload", workload, "--report", folder.path("no/such/r.json")}, "no/such/r.json"},
