@@ -103,9 +103,12 @@ std::vector<OptionGroup> option_groups(ProfileOptions& o) {
         {"repeats", "N", &o.repeats, "visits to each step, of which the median counts", between(1, 1000)},
         {"quick", "", &o.quick, "about a quarter of the steps"}}},
       {"Engine",
-       {{"threads", "N", &o.threads, "0: all cores", between(0, 256)},
+       {{"instances", "N", &o.instances, "engines that do the same steps at the same time, as in a rollout; one is measured",
+         between(1, 1024)},
+        {"threads", "N", &o.threads, "of each; 0: its share of the cores", between(0, 256)},
         {"weights", "T", &o.weights, "as stored in the folder, or int8", kWeights},
-        {"kv-bytes", "SIZE", SizeField{&o.kv_bytes}, "KV cache; steps that need more are left out; 0: half of the free memory",
+        {"kv-bytes", "SIZE", SizeField{&o.kv_bytes},
+         "KV cache of each; steps that need more are left out; 0: its share of half of the free memory",
          at_least(0)},
         {"kv-dtype", "T", &o.kv_dtype, "type of K and V", kDtypes}}},
   };
@@ -172,7 +175,7 @@ constexpr const char* kScoreExamples = R"(Examples:
 )";
 constexpr const char* kProfileExamples = R"(Examples:
   seer profile --model DIR --out profile.json
-  seer profile --model DIR --out profile.json --quick --threads 1 --context-max 2048
+  seer profile --model DIR --out profile.json --instances 2 --quick --context-max 2048
 )";
 constexpr const char* kSimulateExamples = R"(Examples:
   seer simulate --workload moonlight --policies verl,divided,seer --seeds 5 --html moonlight.html

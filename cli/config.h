@@ -64,9 +64,10 @@ struct ScoreOptions {
 struct ProfileOptions {
   std::string model;                // folder in Hugging Face layout
   std::string out;                  // JSON (gpu/step_profile.h)
-  int64_t threads = 0;              // 0: all cores
+  int64_t instances = 1;            // engines side by side, as in a rollout
+  int64_t threads = 0;              // of each; 0: its share of the cores
   std::string weights = "stored";   // stored | int8
-  int64_t kv_bytes = 0;             // points that need more KV are left out; 0: half of the free memory
+  int64_t kv_bytes = 0;             // points that need more KV are left out; 0: a share of half of the free memory
   std::string kv_dtype = "bf16";    // bf16 | f32
   int64_t rows_max = 64;            // sequences of a decode or verify step at most
   int64_t context_max = 4096;       // tokens before a step at most; the model's own limit holds too

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "cli/doctor.h"
 #include "cli/output_writer.h"
@@ -43,6 +44,26 @@ double visit(StepRunner& engine, const GridPoint& point) {
   return static_cast<double>(step_us[step_us.size() / 2]);
 }
 
+/// The other instances of a rollout: while a point is measured they do its step over and over, with the same weights and
+/// KV of their own.
+class Neighbours {
+ public:
+  Neighbours(std::vector<std::unique_ptr<Engine>> engines, const std::vector<GridPoint>& grid) : grid_(grid) {
+    for (std::unique_ptr<Engine>& engine : engines)
+      threads_.emplace_back([this, engine = std::move(engine)](const std::stop_token& stop) mutable {
+        StepRunner runner(std::move(engine));
+        runner.zero_blocks(runner.info().device_blocks);
+        while (!stop.stop_requested()) runner.run(synthetic_step(runner.info(), grid_[point_.load()].sequences));
+      });
+  }
+  void go_to(size_t point) { point_.store(point); }
+
+ private:
+  const std::vector<GridPoint>& grid_;
+  std::atomic<size_t> point_ = 0;
+  std::vector<std::jthread> threads_;  // last: they use the above
+};
+
 /// Says how far it is, in a line about every 2 s.
 class VisitLog {
  public:
@@ -63,8 +84,8 @@ class VisitLog {
 
 /// Microseconds of every point: the median over `repeats` rounds after one that does not count. A round visits all
 /// points in an order of its own, so that what changes on the machine meanwhile meets all points alike.
-Result<std::vector<double>> measure(StepRunner& engine, const std::vector<GridPoint>& grid, int64_t repeats,
-                                    const std::atomic<bool>& stop) {
+Result<std::vector<double>> measure(StepRunner& engine, Neighbours& neighbours, const std::vector<GridPoint>& grid,
+                                    int64_t repeats, const std::atomic<bool>& stop) {
   std::vector<std::vector<double>> visits(grid.size());
   VisitLog log(grid.size() * static_cast<size_t>(repeats + 1));
   std::vector<size_t> order(grid.size());
@@ -74,6 +95,7 @@ Result<std::vector<double>> measure(StepRunner& engine, const std::vector<GridPo
     std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return place(a) < place(b); });
     for (const size_t i : order) {
       if (stop.load()) return fail(Code::kCancelled, "stopped on request");
+      neighbours.go_to(i);
       const double us = visit(engine, grid[i]);
       if (round > 0) visits[i].push_back(us);
       log.step();
@@ -157,13 +179,14 @@ Status profile_command(const ProfileOptions& options, const std::atomic<bool>& s
   SEER_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, load_model(options.model, weight_type_of(options.weights)));
   const MachineFindings machine = inspect_machine();
   CpuEngineConfig config;
-  config.threads =
-      static_cast<int32_t>(options.threads > 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency()));
+  config.threads = static_cast<int32_t>(
+      options.threads > 0 ? options.threads : std::max<int64_t>(1, machine.cores / options.instances));
   config.kv_type = kv_type_of(options.kv_dtype);
 
   // Only the KV that the grid needs is taken; steps that need more than may be taken are left out.
   const int64_t block_bytes = kv_block_bytes(model->config, config);
-  const int64_t kv_bytes = options.kv_bytes > 0 ? options.kv_bytes : machine.memory_free_bytes / 2;
+  const int64_t kv_bytes =
+      options.kv_bytes > 0 ? options.kv_bytes : machine.memory_free_bytes / (2 * options.instances);
   std::vector<GridPoint> grid = profile_grid(options, model->config.context_tokens_max);
   const size_t wanted = grid.size();
   std::erase_if(
@@ -178,10 +201,16 @@ Status profile_command(const ProfileOptions& options, const std::atomic<bool>& s
     config.device_blocks =
         std::max(config.device_blocks, static_cast<int32_t>(blocks_of(p.sequences, config.block_tokens)));
 
-  SEER_ASSIGN_OR_RETURN(std::unique_ptr<Engine> made, make_cpu_engine(model, config));
-  StepRunner engine(std::move(made));
+  std::vector<std::unique_ptr<Engine>> engines;
+  for (int64_t i = 0; i < options.instances; ++i) {
+    SEER_ASSIGN_OR_RETURN(std::unique_ptr<Engine> made, make_cpu_engine(model, config));
+    engines.push_back(std::move(made));
+  }
+  StepRunner engine(std::move(engines.back()));
+  engines.pop_back();
   engine.zero_blocks(config.device_blocks);
-  SEER_ASSIGN_OR_RETURN(const std::vector<double> measured_us, measure(engine, grid, options.repeats, stop));
+  Neighbours neighbours(std::move(engines), grid);
+  SEER_ASSIGN_OR_RETURN(const std::vector<double> measured_us, measure(engine, neighbours, grid, options.repeats, stop));
 
   StepProfile profile;
   profile.model = options.model;
