@@ -1,0 +1,100 @@
+// DraftScores: how likely a candidate token is to be the next one, learned online from what became of earlier
+// candidates. One per instance, shared by the draft trees of all its groups, so that a new group starts with calibrated
+// scores. Used by DraftTree. Single owner, not thread-safe. The same sequence of calls gives the same scores.
+//
+// The evidence for a candidate are its counts behind the longest known context and up to three shorter ones, whether it
+// is what the source being followed has next, and how long ago it last followed the longest context. Each kind of
+// evidence has a table of probabilities, adapted to the share of candidates with this evidence that came true; their
+// logits are mixed with weights that depend on the length of the match and on the source (logistic mixing, as in the
+// PAQ compressors), and the weights are learned by gradient descent:
+//   p = 1 / (1 + exp(-sum_i weight[set][i] * logit_i))
+#pragma once
+#include <array>
+#include <cstdint>
+#include <vector>
+
+namespace seer {
+
+class DraftScores {
+ public:
+  static constexpr uint32_t kContexts = 4;            // contexts whose counts are mixed, the longest first
+  static constexpr uint32_t kTables = kContexts + 2;  // and that of the source, and that of the age
+  using Cell = uint16_t;                              // index into a table
+
+  /// What speaks for one candidate: the cell of each table, and the set of weights. And what that came to.
+  struct Evidence {
+    std::array<Cell, kTables> cells;
+    uint16_t weight_set;
+    float probability;
+  };
+  static constexpr Cell kNoCell = 1280;  // nothing known: weighs nothing
+
+  DraftScores();
+
+  /// A candidate followed a context of `match_tokens` tokens `count` times of `total`: context_cells() + share().
+  static Cell context_cells(uint32_t match_tokens, uint32_t total) {
+    return static_cast<Cell>(length_class(match_tokens) * 128 + total_class(total) * 16);
+  }
+  static Cell share(uint32_t count, uint32_t total) {
+    return static_cast<Cell>(count == 0 ? 0 : count >= total ? 15 : 1 + count * 14 / total);
+  }
+  /// The source agreed for the last `run_tokens` tokens, after `misses` recent tokens that did not; the longest context
+  /// has match_tokens. `agrees`: the source has the candidate next.
+  static Cell source_cell(uint32_t run_tokens, uint32_t misses, uint32_t match_tokens, bool agrees) {
+    const uint32_t match = length_class(match_tokens);
+    return static_cast<Cell>(length_class(run_tokens) * 128 + (match < 7 ? match : 7) * 16 + (agrees ? 0 : 4) +
+                             (misses < 3 ? misses : 3));
+  }
+  /// The candidate last followed the longest context in another stream, or in this one so many tokens ago: age_cells()
+  /// + share() of the longest context.
+  static Cell age_cells(uint32_t match_tokens, bool other_stream, int64_t tokens_ago) {
+    const uint32_t age = other_stream        ? 0
+                         : tokens_ago < 16   ? 1
+                         : tokens_ago < 64   ? 2
+                         : tokens_ago < 256  ? 3
+                         : tokens_ago < 1024 ? 4
+                         : tokens_ago < 4096 ? 5
+                                             : 6;
+    return static_cast<Cell>(length_class(match_tokens) * 128 + age * 16);
+  }
+  enum class Source : uint8_t { kNone, kAgrees, kDiffers };
+  static uint16_t weight_set(uint32_t match_tokens, Source source) {
+    return static_cast<uint16_t>(length_class(match_tokens) * 3 + static_cast<uint32_t>(source));
+  }
+
+  /// The logit of the candidate's probability.
+  float logit(const Evidence& evidence) const {
+    const auto& weights = weights_[evidence.weight_set];
+    float sum = weights[kTables] * kConstantInput;
+    for (uint32_t i = 0; i < kTables; ++i) sum += weights[i] * logits_[i * kTableCells + evidence.cells[i]];
+    return sum;
+  }
+  static float probability(float logit);
+  /// The candidate came true, or it did not. REQUIRES: evidence.probability is set.
+  void learn(const Evidence& evidence, bool accepted);
+
+ private:
+  static constexpr uint32_t kLengthClasses = 10;
+  static constexpr uint32_t kTableCells = kLengthClasses * 128 + 1;
+  static_assert(kNoCell == kTableCells - 1);
+  static constexpr float kConstantInput = 0.3f;
+
+  static uint32_t length_class(uint32_t tokens) {
+    static constexpr std::array<uint8_t, 33> kClass = {0, 0, 0, 1, 2, 3, 3, 4, 4, 4, 5, 5, 5, 5, 6, 6, 6,
+                                                       6, 6, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 8, 8, 8};
+    return tokens > 32 ? 9 : kClass[tokens];
+  }
+  static uint32_t total_class(uint32_t total) {
+    static constexpr std::array<uint8_t, 17> kClass = {0, 0, 1, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 4, 4, 4, 4};
+    return total <= 16 ? kClass[total] : total < 64 ? 5 : total < 256 ? 6 : 7;
+  }
+
+  struct Learned {
+    float probability, seen;
+  };
+  std::vector<float> logits_;  // by table and cell: of learned_; 0 for kNoCell
+  std::vector<Learned> learned_;
+  std::array<std::array<float, kTables + 1>, kLengthClasses * 3> weights_;  // the last is that of the constant
+};
+
+}  // namespace seer

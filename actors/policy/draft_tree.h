@@ -1,0 +1,155 @@
+// DraftTree: proposes tokens for the requests of one group from what the group has made so far (grouped speculative
+// decoding): the prompt, the request's own history and the responses of the others, its references. One per group and
+// instance; an instance appends the tokens of its own requests at once, and those of others as it fetches them from the
+// group's log. Used by instance_actor. Single owner, not thread-safe.
+//
+// A draft never changes a response, only how fast it is made, so nothing here needs to be complete or in time. Appends
+// may be duplicate, late or out of order (TokenLog). The same sequence of calls gives the same drafts.
+//
+//   draft_tree         what callers see; the search for the likeliest tokens; the cap on bytes
+//   context_followers  the candidates for one row of a draft, with their counts
+//   draft_scores       the probability of one candidate, learned online, shared by the groups of an instance
+//   suffix_index       which strings occurred how often, and what followed
+//   token_log          the text
+//
+// Memory: all that grows with the tokens lies in a handful of flat arrays, so that dropping a group costs the same
+// whatever its size. When bytes() passes bytes_max, the references go whose last token came longest ago, until three
+// quarters of the cap are left, and what stays is indexed anew; a request that is alone keeps the later half of its
+// tokens; the prompt stays.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "actors/policy/context_followers.h"
+#include "actors/policy/draft_scores.h"
+#include "actors/policy/suffix_index.h"
+#include "actors/policy/token_log.h"
+
+namespace seer {
+
+struct DraftTreeConfig {
+  int64_t bytes_max = 64 << 20;   // of a group (own history only: of a request). At most 512 MiB
+  bool own_history_only = false;  // draft from the prompt and the request itself only (suffix decoding without groups)
+};
+
+struct DraftLimits {
+  int32_t max_tokens = 8;         // of the draft
+  float min_probability = 0.12f;  // of a token to be accepted, those before it included; less likely ones are left out
+  bool tree = false;              // branches, the likeliest tokens first; else one path
+};
+
+/// A proposal behind the last known token of a request.
+struct Draft {
+  std::vector<int32_t> tokens;
+  /// The row that each token follows, where row 0 feeds the last known token and row i + 1 feeds tokens[i]: with -1 for
+  /// row 0 put in front, SequenceStep::parents. A draft that is no tree has 0, 1, 2, ...
+  std::vector<int32_t> parents;
+  /// That the token will be accepted, 0..1: of a path, of all its tokens. Falls from token to token.
+  std::vector<float> probabilities;
+
+  /// Acceptance length to expect, bonus token included.
+  double expected_tokens() const {
+    double sum = 1;
+    for (float p : probabilities) sum += p;
+    return sum;
+  }
+};
+
+class DraftTree {
+ public:
+  /// `scores` outlives the tree.
+  DraftTree(const DraftTreeConfig& config, std::span<const int32_t> prompt, DraftScores& scores);
+
+  /// Makes tokens[i] the token at `position` + i of the response of `sample` (RequestId::sample). Returns how many
+  /// tokens became known. Tokens that answer the last draft of this request train the scores. REQUIRES: tokens are not
+  /// negative.
+  int64_t append(uint32_t sample, int64_t position, std::span<const int32_t> tokens);
+
+  /// Proposes tokens behind the last known one of `sample`, into `draft`: at most limits.max_tokens, none if nothing is
+  /// likely enough.
+  void draft(uint32_t sample, const DraftLimits& limits, Draft& draft);
+
+  /// Tokens of `sample` are known up to here: fetch from here. 0 if there are none.
+  int64_t end(uint32_t sample) const;
+  /// Tokens of `sample` from `position` on, see TokenLog::tokens().
+  std::vector<int32_t> tokens(uint32_t sample, int64_t position, int64_t count_max) const;
+
+  int64_t token_count() const;  // known, the prompt included
+  size_t bytes() const;
+  int64_t dropped_tokens() const { return dropped_tokens_; }  // to stay below bytes_max
+
+ private:
+  /// Text and index: of the group, or with own_history_only of one request. Stream 0 of the log is the prompt.
+  struct Text {
+    TokenLog log;
+    SuffixIndex index;
+    SuffixState prompt_end = SuffixIndex::kRoot;  // where responses go on from
+    size_t bytes() const { return log.bytes() + index.bytes(); }
+  };
+  /// A passage that the request seems to repeat. It is followed on past tokens that differ, which counts do not see.
+  struct Source {
+    TokenPlace next = kNoPlace;  // what it has for the next token
+    uint32_t run_tokens = 0;     // agreed so far without a miss
+    uint32_t misses = 0;         // lately
+  };
+  struct Candidate {
+    float probability;  // of the path up to here
+    int32_t token;
+    int32_t parent;     // row that it follows
+    SuffixState state;  // kRoot: known from the source only
+    uint32_t match_tokens;
+    Source source;
+    DraftScores::Evidence evidence;
+  };
+  struct Offer {
+    float probability;
+    int32_t token;
+    uint32_t offered;  // index into offered_
+  };
+  struct Request {
+    size_t text = 0;  // index into texts_
+    uint32_t stream = 0;
+    uint64_t appended = 0;  // when last, in appends_
+    bool drafts = false;    // draft() was called for it
+    Source source;
+    int64_t draft_position = -1;        // of the draft's first token; -1: none to learn from
+    std::vector<Candidate> candidates;  // of the draft: tokens in order
+  };
+
+  /// The draft being made.
+  struct Asked {
+    const Text& text;
+    const DraftLimits& limits;
+    uint32_t stream;
+    int64_t end;  // of the stream
+  };
+
+  Text make_text() const;
+  Request& request(uint32_t sample);
+  void index_tokens(Request& request, int64_t from);
+  void follow(const Text& text, Source& source, int32_t token, const SuffixMatch& match) const;
+  void learn(Request& request, int64_t end);
+  void expand(const Asked& asked, const Candidate& from, int32_t row);
+  void offer(const Asked& asked, const Candidate& from, float logit, Candidate& candidate);
+  DraftScores::Cell age_cells(const Asked& asked, uint32_t match_tokens, SuffixState state) const;
+  static bool less_likely(const Offer& a, const Offer& b) {
+    return a.probability < b.probability || (a.probability == b.probability && a.token > b.token);
+  }
+  void drop_oldest(size_t text_index);
+
+  DraftTreeConfig config_;
+  std::vector<int32_t> prompt_;
+  DraftScores& scores_;
+  std::vector<Text> texts_;
+  std::unordered_map<uint32_t, size_t> request_of_;  // sample -> index into requests_; only looked up
+  std::vector<Request> requests_;
+  uint64_t appends_ = 0;
+  int64_t dropped_tokens_ = 0;
+  std::vector<Candidate> offered_;  // for the draft being made
+  std::vector<Offer> heap_;         // those not yet chosen, the likeliest first
+};
+
+}  // namespace seer

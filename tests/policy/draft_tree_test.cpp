@@ -1,0 +1,219 @@
+#include "actors/policy/draft_tree.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <random>
+#include <utility>
+#include <vector>
+
+using namespace seer;
+
+namespace {
+
+using Text = std::vector<int32_t>;
+
+Text random_text(uint32_t seed, size_t tokens, uint32_t alphabet = 5000) {
+  std::mt19937 random(seed);
+  Text text(tokens);
+  for (int32_t& token : text) token = static_cast<int32_t>(random() % alphabet);
+  return text;
+}
+
+/// A text in which one token in eight differs.
+Text edited(const Text& text, uint32_t seed) {
+  std::mt19937 random(seed);
+  Text copy = text;
+  for (int32_t& token : copy)
+    if (random() % 8 == 0) token = static_cast<int32_t>(random() % 5000);
+  return copy;
+}
+
+/// How many tokens of the text a draft behind its first `at` gains, the bonus token included.
+size_t gained(const Draft& draft, const Text& text, size_t at) {
+  int32_t row = 0;
+  size_t count = 0;
+  for (size_t i = 0; i < draft.tokens.size() && at + count < text.size(); ++i)
+    if (draft.parents[i] == row && draft.tokens[i] == text[at + count]) {
+      row = static_cast<int32_t>(i) + 1;
+      ++count;
+    }
+  return std::min(count + 1, text.size() - at);
+}
+
+struct Replay {
+  double tokens_per_step = 0, expected_per_step = 0;
+  std::vector<Draft> drafts;
+};
+Replay replay(DraftTree& tree, uint32_t sample, const Text& text, const DraftLimits& limits) {
+  Replay r;
+  for (size_t at = 0; at < text.size();) {
+    Draft& draft = r.drafts.emplace_back();
+    tree.draft(sample, limits, draft);
+    r.expected_per_step += draft.expected_tokens();
+    const size_t count = gained(draft, text, at);
+    tree.append(sample, static_cast<int64_t>(at), std::span(text).subspan(at, count));
+    at += count;
+  }
+  r.tokens_per_step = static_cast<double>(text.size()) / static_cast<double>(r.drafts.size());
+  r.expected_per_step /= static_cast<double>(r.drafts.size());
+  return r;
+}
+
+}  // namespace
+
+TEST_CASE("draft tree: a response that repeats a reference, the prompt or itself is foreseen") {
+  const Text text = random_text(1, 600);
+  const DraftLimits limits = {.max_tokens = 8, .min_probability = 0.01f};
+  DraftScores scores;
+  SUBCASE("reference") {
+    DraftTree tree({}, {}, scores);
+    tree.append(3, 0, text);
+    CHECK(replay(tree, 5, text, limits).tokens_per_step > 5);
+  }
+  SUBCASE("prompt") {
+    DraftTree tree({}, text, scores);
+    CHECK(replay(tree, 5, text, limits).tokens_per_step > 5);
+  }
+  SUBCASE("itself") {
+    DraftTree tree({}, {}, scores);
+    Text twice = text;
+    twice.insert(twice.end(), text.begin(), text.end());
+    CHECK(replay(tree, 5, twice, limits).tokens_per_step > 1.7);
+  }
+  SUBCASE("nothing") {
+    DraftTree tree({}, random_text(2, 600), scores);
+    tree.append(3, 0, random_text(3, 600));
+    CHECK(replay(tree, 5, text, limits).tokens_per_step < 1.05);
+  }
+}
+
+TEST_CASE("draft tree: with own history only, other responses are not drafted from, the prompt is") {
+  const Text text = random_text(1, 600), prompt = random_text(2, 300);
+  DraftScores scores;
+  DraftTree tree({.own_history_only = true}, prompt, scores);
+  tree.append(3, 0, text);
+  const DraftLimits limits = {.min_probability = 0.01f};
+  CHECK(replay(tree, 5, text, limits).tokens_per_step < 1.05);
+  CHECK(replay(tree, 6, prompt, limits).tokens_per_step > 4);
+  CHECK(tree.tokens(3, 0, 1000) == text);
+}
+
+TEST_CASE("draft tree: drafts keep to their limits, and trees name a row before their own as parent") {
+  const Text text = random_text(1, 3000, 40);
+  for (const bool is_tree : {false, true})
+    for (const float min_probability : {0.01f, 0.2f}) {
+      CAPTURE(is_tree);
+      CAPTURE(min_probability);
+      DraftScores scores;
+      DraftTree tree({}, {}, scores);
+      for (uint32_t i = 0; i < 4; ++i) tree.append(i, 0, edited(text, i));
+      const DraftLimits limits = {.max_tokens = 12, .min_probability = min_probability, .tree = is_tree};
+      size_t longest = 0;
+      for (const Draft& draft : replay(tree, 9, edited(text, 9), limits).drafts) {
+        longest = std::max(longest, draft.tokens.size());
+        REQUIRE(draft.parents.size() == draft.tokens.size());
+        REQUIRE(draft.probabilities.size() == draft.tokens.size());
+        std::vector<std::pair<int32_t, int32_t>> seen;
+        for (int32_t i = 0; i < static_cast<int32_t>(draft.tokens.size()); ++i) {
+          if (is_tree) CHECK(draft.parents[i] <= i);
+          if (!is_tree) CHECK(draft.parents[i] == i);
+          CHECK(draft.probabilities[i] >= min_probability);
+          if (i > 0) CHECK(draft.probabilities[i] <= draft.probabilities[i - 1]);
+          seen.emplace_back(draft.parents[i], draft.tokens[i]);
+        }
+        std::sort(seen.begin(), seen.end());
+        CHECK(std::adjacent_find(seen.begin(), seen.end()) == seen.end());  // no branch twice
+      }
+      CHECK(longest <= 12);
+      CHECK(longest > 3);
+    }
+}
+
+TEST_CASE("draft tree: the acceptance to expect is the acceptance that comes") {
+  const Text text = random_text(1, 20'000);
+  for (const bool is_tree : {false, true}) {
+    DraftScores scores;
+    DraftTree tree({}, {}, scores);
+    for (uint32_t i = 0; i < 4; ++i) tree.append(i, 0, edited(text, i));
+    const Replay r = replay(tree, 9, edited(text, 9), {.max_tokens = 8, .min_probability = 0.02f, .tree = is_tree});
+    CHECK(r.expected_per_step == doctest::Approx(r.tokens_per_step).epsilon(0.05));
+    CHECK(r.tokens_per_step > 3);
+  }
+}
+
+TEST_CASE("draft tree: duplicate, late and out-of-order appends give the drafts of those in order") {
+  const Text text = random_text(1, 400), own = edited(text, 2);
+  DraftScores scores, same_scores;
+  DraftTree one({}, {}, scores), other({}, {}, same_scores);
+  one.append(0, 0, text);
+  one.append(1, 0, std::span(own).first(200));
+  CHECK(other.append(1, 0, std::span(own).first(100)) == 100);
+  CHECK(other.append(0, 200, std::span(text).subspan(200)) == 0);
+  CHECK(other.append(1, 50, std::span(own).subspan(50, 150)) == 100);
+  CHECK(other.append(1, 0, std::span(own).first(200)) == 0);
+  CHECK(other.end(0) == 0);
+  CHECK(other.append(0, 0, std::span(text).first(200)) == 400);
+  CHECK(other.end(0) == 400);
+  CHECK(other.tokens(0, 395, 100) == Text(text.begin() + 395, text.end()));
+  Draft a, b;
+  for (const bool tree : {false, true}) {
+    const DraftLimits limits = {.max_tokens = 16, .min_probability = 0.001f, .tree = tree};
+    one.draft(1, limits, a);
+    other.draft(1, limits, b);
+    CHECK(!a.tokens.empty());
+    CHECK(a.tokens == b.tokens);
+    CHECK(a.parents == b.parents);
+  }
+}
+
+TEST_CASE("draft tree: above its cap the oldest references go, and what is left is still drafted from") {
+  DraftScores scores;
+  DraftTree tree({.bytes_max = 1 << 20}, random_text(100, 500), scores);
+  std::vector<Text> texts;
+  for (uint32_t i = 0; i < 30; ++i) {
+    texts.push_back(random_text(i, 5000));
+    tree.append(i, 0, texts.back());
+    CHECK(tree.bytes() <= 1 << 20);
+    CHECK(tree.end(i) == 5000);
+  }
+  CHECK(tree.dropped_tokens() > 0);
+  CHECK(tree.tokens(0, 0, 10).empty());
+  CHECK(tree.tokens(29, 0, 10'000) == texts[29]);
+  const DraftLimits limits = {.min_probability = 0.01f};
+  CHECK(replay(tree, 99, texts[29], limits).tokens_per_step > 4);
+  CHECK(replay(tree, 98, texts[0], limits).tokens_per_step < 1.05);
+
+  // A reference that was dropped and goes on is a new one from there.
+  CHECK(tree.append(0, 4990, Text(20, 7)) == 10);
+  CHECK(tree.end(0) == 5010);
+}
+
+TEST_CASE("draft tree: a request alone above the cap keeps its later tokens") {
+  DraftScores scores;
+  DraftTree tree({.bytes_max = 1 << 20}, {}, scores);
+  const Text text = random_text(1, 200'000);
+  for (size_t at = 0; at < text.size(); at += 500)
+    tree.append(0, static_cast<int64_t>(at), std::span(text).subspan(at, 500));
+  CHECK(tree.bytes() <= 1 << 20);
+  CHECK(tree.end(0) == 200'000);
+  CHECK(tree.tokens(0, 190'000, 10'000) == Text(text.begin() + 190'000, text.end()));
+  CHECK(tree.token_count() + tree.dropped_tokens() == 200'000);
+  CHECK(replay(tree, 1, Text(text.begin() + 190'000, text.end()), {.min_probability = 0.01f}).tokens_per_step > 4);
+}
+
+TEST_CASE("draft tree: the same calls give the same drafts") {
+  const Text text = random_text(1, 3000, 60);
+  std::vector<Replay> replays;
+  for (int run = 0; run < 2; ++run) {
+    DraftScores scores;
+    DraftTree tree({}, Text(text.begin(), text.begin() + 50), scores);
+    for (uint32_t i = 0; i < 3; ++i) tree.append(i, 0, edited(text, i));
+    replays.push_back(replay(tree, 9, text, {.max_tokens = 8, .min_probability = 0.02f, .tree = true}));
+  }
+  REQUIRE(replays[0].drafts.size() == replays[1].drafts.size());
+  for (size_t i = 0; i < replays[0].drafts.size(); ++i) {
+    CHECK(replays[0].drafts[i].tokens == replays[1].drafts[i].tokens);
+    CHECK(replays[0].drafts[i].probabilities == replays[1].drafts[i].probabilities);
+  }
+}
