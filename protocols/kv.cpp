@@ -29,13 +29,9 @@ struct Lane {
   explicit constexpr Lane(uint64_t k)
       : k1(k % kPrime), k2(reduced(Wide{k1} * k1)), k3(reduced(Wide{k2} * k1)), k4(reduced(Wide{k3} * k1)) {}
 
-  uint64_t extend(uint64_t state, std::span<const int32_t> tokens) const {
-    const auto term = [&](size_t i) { return uint64_t{static_cast<uint32_t>(tokens[i])} + 1; };
-    size_t i = 0;
-    for (; i + 4 <= tokens.size(); i += 4)
-      state = reduced(Wide{state} * k4 + Wide{term(i)} * k3 + Wide{term(i + 1)} * k2 + Wide{term(i + 2)} * k1 + term(i + 3));
-    for (; i < tokens.size(); ++i) state = reduced(Wide{state} * k1 + term(i));
-    return state;
+  uint64_t extend(uint64_t state, uint64_t term) const { return reduced(Wide{state} * k1 + term); }
+  uint64_t extend(uint64_t state, const std::array<uint64_t, 4>& terms) const {
+    return reduced(Wide{state} * k4 + Wide{terms[0]} * k3 + Wide{terms[1]} * k2 + Wide{terms[2]} * k1 + terms[3]);
   }
 };
 constexpr Lane kHi(0x9e3779b97f4a7c15ull), kLo(0xd6e8feb86659fd93ull);
@@ -43,7 +39,19 @@ constexpr Lane kHi(0x9e3779b97f4a7c15ull), kLo(0xd6e8feb86659fd93ull);
 }  // namespace
 
 PrefixHash extend_prefix(PrefixHash before, std::span<const int32_t> tokens) {
-  return {kHi.extend(before.hi, tokens), kLo.extend(before.lo, tokens)};
+  const auto term = [&](size_t i) { return uint64_t{static_cast<uint32_t>(tokens[i])} + 1; };
+  auto [hi, lo] = before;
+  size_t i = 0;
+  for (; i + 4 <= tokens.size(); i += 4) {
+    const std::array<uint64_t, 4> terms{term(i), term(i + 1), term(i + 2), term(i + 3)};
+    hi = kHi.extend(hi, terms);
+    lo = kLo.extend(lo, terms);
+  }
+  for (; i < tokens.size(); ++i) {
+    hi = kHi.extend(hi, term(i));
+    lo = kLo.extend(lo, term(i));
+  }
+  return {hi, lo};
 }
 
 std::vector<BlockRef> block_chain(WeightVersion version, uint64_t layout, std::span<const int32_t> tokens,
