@@ -286,7 +286,10 @@ void InstanceActor::choose_drafts() {
 void InstanceActor::propose_draft(Sequence& s) {
   const int64_t allowed = std::min(s.spec.max_new_tokens - s.new_tokens(), s.stop.tokens_left()) - 1;
   const int64_t wanted = std::min(draft_lengths.tokens[s.draft_class()], allowed);
-  if (wanted > 0) parts.drafting.drafter->draft(s.spec.request, s.tokens, wanted, s.draft);
+  if (wanted <= 0) return;
+  const auto tokens = std::span<const int32_t>(s.tokens);
+  const auto prompt = static_cast<size_t>(s.prompt_tokens);
+  parts.drafting.drafter->draft({s.spec.request, tokens.first(prompt), tokens.subspan(prompt), wanted}, s.draft);
 }
 
 void InstanceActor::start_step() {
@@ -710,6 +713,7 @@ void InstanceActor::report_tokens() {
 /// not be taken for the one before.
 void InstanceActor::drop_chunks() {
   for (auto& [id, s] : sequences) devices.release(s.table);
+  if (parts.drafting.drafter) parts.drafting.drafter->forget();
   sequences.clear();
   arrivals.clear();
   openings.clear();

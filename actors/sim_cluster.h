@@ -68,8 +68,10 @@ class SimClusterDrafter final : public Drafter {
  public:
   using Token = std::function<int32_t(RequestId request, int64_t position)>;
   explicit SimClusterDrafter(Token token) : token_(std::move(token)) {}
-  void draft(RequestId request, std::span<const int32_t> tokens, int64_t tokens_max, std::vector<int32_t>& draft) override {
-    for (int64_t i = 0; i < tokens_max; ++i) draft.push_back(token_(request, std::ssize(tokens) + i));
+  void draft(const DraftAsk& ask, std::vector<int32_t>& draft) override {
+    const int64_t position = std::ssize(ask.prompt) + std::ssize(ask.output);
+    draft.clear();
+    for (int64_t i = 0; i < ask.tokens_max; ++i) draft.push_back(token_(ask.request, position + i));
   }
 
  private:

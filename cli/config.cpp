@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 
+#include "actors/policy/draft_budget.h"
 #include "actors/policy/serve_order.h"
 #include "cli/option.h"
 #include "cli/sim_partial.h"
@@ -45,6 +46,13 @@ std::vector<OptionGroup> option_groups(RolloutOptions& o) {
          "share of a chunk's KV promised before it starts; below 0: the policy's own", between(-1, 1)},
         {"lengths", "FILE", &o.lengths,
          "known lengths for oracle policies: {group, sample, tokens}, or an --out file"}}},
+      {"Drafting",
+       {{"drafting", "D", &o.drafting, "speculative decoding: off, from a request's own text, or from that of its group",
+         OneOf{{"off", "own", "grouped"}}},
+        {"draft-max", "N", &o.draft_tokens_max, "draft tokens of one request in one step at most", between(1, 64)},
+        {"draft-rule", "R", &o.draft_rule, "how the draft budget is dealt out", OneOf{draft_rule_names()}},
+        {"draft-profile", "FILE", &o.draft_profile,
+         "what steps cost, as seer profile measured it; without it a few are measured at the start"}}},
       {"Instances",
        {{"instances", "N", &o.instances, "engines, each with its own KV cache", between(1, 1024)},
         {"nodes", "N", &o.nodes, "machines (within this process) that instances are dealt to; each has its own pool tiers",

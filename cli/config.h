@@ -37,6 +37,11 @@ struct RolloutOptions {
   std::vector<std::string> compare; // policies run in turn on the same work; empty: only scheduler.policy
   std::string lengths;              // JSONL of known response lengths, for oracle policies
 
+  std::string drafting = "off";     // off | own | grouped: speculative decoding, and from whose text
+  int64_t draft_tokens_max = 8;     // of one sequence in one step
+  std::string draft_rule = "uniform";
+  std::string draft_profile;        // step times, as seer profile writes them; empty: measured at the start
+
   SamplingParams sampling;
 
   int64_t kv_bytes = int64_t{256} << 20;    // KV cache per instance

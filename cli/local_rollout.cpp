@@ -11,10 +11,13 @@
 #include "actors/context_actor.h"
 #include "actors/kv_directory_actor.h"
 #include "actors/node_actor.h"
+#include "actors/policy/group_drafter.h"
 #include "actors/rollout_actor.h"
 #include "cli/engine_types.h"
+#include "cli/step_calibration.h"
 #include "gpu/cpu_engine.h"
 #include "gpu/sampler.h"
+#include "gpu/step_profile.h"
 #include "protocols/hash.h"
 #include "storage/local_transport.h"
 #ifdef SEER_HAVE_ROCKSDB
@@ -100,6 +103,7 @@ struct Machinery {
   std::map<NodeId, std::shared_ptr<HostArena>> arenas;
   std::map<NodeId, std::unique_ptr<ColdStore>> colds;
   std::shared_ptr<LocalTransport> transport;  // with several nodes
+  DraftBudget::StepNs step_ns;                // with drafting: what a step takes
 };
 
 HostArenaConfig arena_config(const RolloutOptions& options, int64_t block_bytes) {
@@ -134,6 +138,12 @@ Result<std::unique_ptr<ColdStore>> open_cold_store(const RolloutOptions& options
 #endif
 }
 
+Result<StepCost> step_cost(const RolloutOptions& options, const RolloutWork& work) {
+  if (options.draft_profile.empty()) return calibrate_step_cost(work.model, engine_config(options, InstanceId{0}));
+  SEER_ASSIGN_OR_RETURN(const StepProfile profile, read_step_profile(options.draft_profile));
+  return profile.cost;
+}
+
 Result<Machinery> make_machinery(const RolloutOptions& options, const RolloutWork& work) {
   Machinery made;
   for (uint32_t i = 0; i < options.instances; ++i) {
@@ -150,7 +160,18 @@ Result<Machinery> make_machinery(const RolloutOptions& options, const RolloutWor
     }
   }
   if (options.nodes > 1) made.transport = std::make_shared<LocalTransport>();
+  if (options.drafting != "off") {
+    SEER_ASSIGN_OR_RETURN(const StepCost cost, step_cost(options, work));
+    made.step_ns = [cost](const StepShape& shape) { return 1000 * cost.predict_us(shape); };
+  }
   return made;
+}
+
+Drafting make_drafting(const RolloutOptions& options, const Machinery& made) {
+  GroupDrafterConfig drafter;
+  drafter.tree.own_history_only = options.drafting == "own";
+  DraftBudgetConfig budget{.rule = parse_draft_rule(options.draft_rule), .gamma_max = options.draft_tokens_max};
+  return {std::make_shared<GroupDrafter>(drafter), budget, made.step_ns};
 }
 
 NodeConfig node_config(const RolloutOptions& options, NodeId id) {
@@ -182,6 +203,7 @@ NodeParts node_parts(const RolloutOptions& options, const RolloutWork& work, Mac
       auto again = open_cold_store(options, id);
       return again.ok() ? *std::move(again) : nullptr;
     };
+  if (options.drafting != "off") parts.make_drafting = [&options, &made] { return make_drafting(options, made); };
   if (made.transport)
     parts.publish = [&made](NodeId node, uint64_t epoch, std::shared_ptr<HostArena> arena) {
       made.transport->arenas().add_node(node, epoch, std::move(arena));
@@ -211,6 +233,9 @@ RolloutReport make_report(const std::string& policy, const RolloutSummary& s, co
     report.kv_peak_bytes += i.kv_blocks_peak * block_bytes;
     report.cpu_engine_s += static_cast<double>(i.engine_cpu_us) / 1e6;
     const double busy_s = static_cast<double>(i.busy_us) / 1e6;
+    report.verifies += i.verifies;
+    report.drafted_tokens += i.drafted_tokens;
+    report.accepted_tokens += i.accepted_tokens;
     report.instances.push_back({busy_s, std::max(0.0, report.wall_s - busy_s), i.output_tokens, i.steps});
   }
   for (const KvNodeReport& node : pool) {

@@ -28,23 +28,6 @@ std::vector<int64_t> up_to(std::vector<int64_t> values, int64_t max) {
   return values;
 }
 
-/// A visit to a point repeats its step for so long, and takes the median of all but the first: caches are as between the
-/// steps of a rollout, which are much alike.
-constexpr int64_t kVisitUs = 10'000;
-constexpr size_t kVisitStepsMin = 3, kVisitStepsMax = 15;
-
-double visit(StepRunner& engine, const GridPoint& point) {
-  std::vector<int64_t> step_us;
-  int64_t spent_us = 0;
-  engine.run(synthetic_step(engine.info(), point.sequences));
-  while (step_us.size() < kVisitStepsMin || (spent_us < kVisitUs && step_us.size() < kVisitStepsMax)) {
-    step_us.push_back(std::max<int64_t>(1, engine.run(synthetic_step(engine.info(), point.sequences)).step_us));
-    spent_us += step_us.back();
-  }
-  std::nth_element(step_us.begin(), step_us.begin() + static_cast<ptrdiff_t>(step_us.size() / 2), step_us.end());
-  return static_cast<double>(step_us[step_us.size() / 2]);
-}
-
 /// The other instances of a rollout: while a point is measured they do its step over and over, with the same weights and
 /// KV of their own.
 class Neighbours {
@@ -97,7 +80,7 @@ Result<std::vector<double>> measure(StepRunner& engine, Neighbours& neighbours, 
     for (const size_t i : order) {
       if (stop.load()) return fail(Code::kCancelled, "stopped on request");
       neighbours.go_to(i);
-      const double us = visit(engine, grid[i]);
+      const double us = typical_step_us(engine, grid[i].sequences);
       if (round > 0) visits[i].push_back(us);
       log.step();
     }

@@ -34,6 +34,10 @@ Json to_json(const RolloutReport& r) {
           {"cold_failures", r.cold_failures},
           {"length_icc", r.length_icc},
           {"estimate_error", r.estimate_error},
+          {"verifies", r.verifies},
+          {"drafted_tokens", r.drafted_tokens},
+          {"accepted_tokens", r.accepted_tokens},
+          {"acceptance_length", r.acceptance_length()},
           {"cpu_engine_s", r.cpu_engine_s},
           {"cpu_total_s", r.cpu_total_s},
           {"actor_cpu_share", r.actor_cpu_share},
@@ -59,7 +63,7 @@ struct Row {
 };
 using R = RolloutReport;
 
-constexpr std::array<Row, 22> kRows{{
+constexpr std::array<Row, 24> kRows{{
     {"requests", [](const R& r, const R&) { return count_text(r.requests); }},
     {"prompt tokens", [](const R& r, const R&) { return count_text(r.prompt_tokens); }},
     {"output tokens", [](const R& r, const R&) { return count_text(r.output_tokens); }},
@@ -78,6 +82,8 @@ constexpr std::array<Row, 22> kRows{{
     {"cold tier failures", [](const R& r, const R&) { return count_text(r.cold_failures); }},
     {"length ICC", [](const R& r, const R&) { return decimal_text(r.length_icc, 3); }},
     {"length estimate error", [](const R& r, const R&) { return share_text(r.estimate_error); }},
+    {"drafted tokens", [](const R& r, const R&) { return count_text(r.drafted_tokens); }},
+    {"acceptance length", [](const R& r, const R&) { return decimal_text(r.acceptance_length(), 2); }},
     {"CPU of engines, s", [](const R& r, const R&) { return decimal_text(r.cpu_engine_s, 2); }},
     {"CPU in all, s", [](const R& r, const R&) { return decimal_text(r.cpu_total_s, 2); }},
     {"CPU share of actors", [](const R& r, const R&) { return share_text(r.actor_cpu_share); }},

@@ -37,11 +37,19 @@ struct RolloutReport {
   int64_t cold_failures = 0;     // its reads and writes that failed (disk full): what they held is computed again
   double length_icc = kUnknown;  // share of the variance of log length that is between groups
   double estimate_error = kUnknown;  // mean of |estimate - length| / length over requests after their group's probe
+  int64_t verifies = 0;          // of drafts; 0 without drafting
+  int64_t drafted_tokens = 0;    // that were verified
+  int64_t accepted_tokens = 0;   // of them: that stand
   double cpu_engine_s = 0;       // CPU time of the engines' threads
   double cpu_total_s = 0;        // CPU time of the process
   double actor_cpu_share = kUnknown;  // CPU time of the actor threads / cpu_total_s
   uint64_t weight_version = 0;
   std::vector<InstanceFigures> instances;
+
+  /// Tokens gained by a verify, the one behind the draft included.
+  double acceptance_length() const {
+    return verifies > 0 ? 1 + static_cast<double>(accepted_tokens) / static_cast<double>(verifies) : kUnknown;
+  }
 };
 
 /// The --report file, with its last newline: an object for one report, a list for --compare.

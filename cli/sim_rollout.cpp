@@ -84,8 +84,8 @@ int64_t longest_prompt(const SimWork& work) {
 /// Which tokens are drafted does not matter: the engine decides how many of them stand.
 class SimDrafter final : public Drafter {
  public:
-  void draft(RequestId, std::span<const int32_t>, int64_t tokens_max, std::vector<int32_t>& draft) override {
-    draft.assign(static_cast<size_t>(tokens_max), kSomeToken);
+  void draft(const DraftAsk& ask, std::vector<int32_t>& draft) override {
+    draft.assign(static_cast<size_t>(ask.tokens_max), kSomeToken);
   }
 };
 

@@ -1,5 +1,6 @@
 #include "gpu/step_runner.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <numeric>
 #include <utility>
@@ -76,6 +77,20 @@ StepBatch synthetic_step(const EngineInfo& info, std::span<const SequenceShape> 
     batch.sequences.push_back(std::move(step));
   }
   return batch;
+}
+
+double typical_step_us(StepRunner& engine, std::span<const SequenceShape> sequences) {
+  constexpr int64_t kVisitUs = 10'000;
+  constexpr size_t kStepsMin = 3, kStepsMax = 15;
+  std::vector<int64_t> step_us;
+  int64_t spent_us = 0;
+  engine.run(synthetic_step(engine.info(), sequences));
+  while (step_us.size() < kStepsMin || (spent_us < kVisitUs && step_us.size() < kStepsMax)) {
+    step_us.push_back(std::max<int64_t>(1, engine.run(synthetic_step(engine.info(), sequences)).step_us));
+    spent_us += step_us.back();
+  }
+  std::nth_element(step_us.begin(), step_us.begin() + static_cast<ptrdiff_t>(step_us.size() / 2), step_us.end());
+  return static_cast<double>(step_us[step_us.size() / 2]);
 }
 
 }  // namespace seer

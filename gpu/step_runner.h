@@ -40,6 +40,8 @@ struct SequenceShape {
   int32_t sample_rows = 1;
 };
 StepShape step_shape(std::span<const SequenceShape> sequences);
+/// What such a step takes, in microseconds, between steps like it: the median of a few after one that does not count.
+double typical_step_us(StepRunner& engine, std::span<const SequenceShape> sequences);
 /// KV blocks that synthetic_step() uses.
 int64_t blocks_of(std::span<const SequenceShape> sequences, int64_t block_tokens);
 /// A step of this shape over blocks from 0 on, with some tokens and plain sampling. REQUIRES: the engine has the

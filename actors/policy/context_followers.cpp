@@ -14,7 +14,7 @@ constexpr uint32_t kContextsOfLongMatch = 2;
 
 }  // namespace
 
-void ContextFollowers::find(const TokenLog& log, const SuffixIndex& index, SuffixState state, uint32_t match_tokens) {
+void ContextFollowers::find(const StreamLog& log, const SuffixIndex& index, SuffixState state, uint32_t match_tokens) {
   std::array<Seen, SuffixIndex::kFewTokens> seen;
   const uint32_t contexts_max = match_tokens >= kLongMatch ? kContextsOfLongMatch : kContexts;
   while (state != SuffixIndex::kRoot && contexts < contexts_max) {
@@ -29,7 +29,7 @@ void ContextFollowers::find(const TokenLog& log, const SuffixIndex& index, Suffi
   }
 }
 
-void ContextFollowers::add_context(const TokenLog& log, const SuffixIndex& index, SuffixState state,
+void ContextFollowers::add_context(const StreamLog& log, const SuffixIndex& index, SuffixState state,
                                    std::span<const Seen> seen, uint32_t total, uint32_t match_tokens) {
   const uint32_t known = count;
   const uint32_t rarest = known > 0 ? kRarestShorter : kRarestLongest;

@@ -30,7 +30,7 @@ struct ContextFollowers {
   std::array<Follower, kCandidatesMax> followers;
 
   /// Contexts of the state's string, of which the last match_tokens tokens count, and of its suffixes.
-  void find(const TokenLog& log, const SuffixIndex& index, SuffixState state, uint32_t match_tokens);
+  void find(const StreamLog& log, const SuffixIndex& index, SuffixState state, uint32_t match_tokens);
   /// The source has this token next. `adds`: it is a candidate even if it followed no context.
   void add_source(int32_t token, bool adds);
 
@@ -40,7 +40,7 @@ struct ContextFollowers {
     SuffixState state;
     uint32_t count;
   };
-  void add_context(const TokenLog& log, const SuffixIndex& index, SuffixState state, std::span<const Seen> seen,
+  void add_context(const StreamLog& log, const SuffixIndex& index, SuffixState state, std::span<const Seen> seen,
                    uint32_t total, uint32_t match_tokens);
 };
 

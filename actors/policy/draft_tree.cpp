@@ -26,7 +26,7 @@ DraftTree::DraftTree(const DraftTreeConfig& config, std::span<const int32_t> pro
 
 int64_t DraftTree::append(uint32_t sample, int64_t position, std::span<const int32_t> tokens) {
   Request& r = request(sample);
-  TokenLog& log = texts_[r.text].log;
+  StreamLog& log = texts_[r.text].log;
   const int64_t from = log.end(r.stream);
   const int64_t count = log.append(r.stream, position, tokens);
   if (count == 0) return 0;
@@ -119,7 +119,7 @@ void DraftTree::follow(const Text& text, Source& source, int32_t token, const Su
 
 /// The tokens before `end` answer the request's draft: a token whose parent stands came true or did not.
 void DraftTree::learn(Request& r, int64_t end) {
-  const TokenLog& log = texts_[r.text].log;
+  const StreamLog& log = texts_[r.text].log;
   int32_t row = 0;  // the last that stands
   int64_t position = r.draft_position;
   for (size_t i = 0; i < r.candidates.size() && position < end; ++i) {
@@ -183,7 +183,7 @@ void DraftTree::draft(uint32_t sample, const DraftLimits& limits, Draft& draft) 
 void DraftTree::expand(const Asked& asked, const Candidate& from, int32_t row) {
   ContextFollowers found;
   found.find(asked.text.log, asked.text.index, from.state, from.match_tokens);
-  const TokenLog& log = asked.text.log;
+  const StreamLog& log = asked.text.log;
   const bool has_source = from.source.next != kNoPlace && asked.text.index.indexed(from.source.next);
   const int32_t source_token = has_source ? log.token(from.source.next) : -1;
   if (has_source) found.add_source(source_token, from.source.run_tokens < kSourceMatchMin);

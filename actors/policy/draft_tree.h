@@ -4,13 +4,13 @@
 // group's log. Used by instance_actor. Single owner, not thread-safe.
 //
 // A draft never changes a response, only how fast it is made, so nothing here needs to be complete or in time. Appends
-// may be duplicate, late or out of order (TokenLog). The same sequence of calls gives the same drafts.
+// may be duplicate, late or out of order (StreamLog). The same sequence of calls gives the same drafts.
 //
 //   draft_tree         what callers see; the search for the likeliest tokens; the cap on bytes
 //   context_followers  the candidates for one row of a draft, with their counts
 //   draft_scores       the probability of one candidate, learned online, shared by the groups of an instance
 //   suffix_index       which strings occurred how often, and what followed
-//   token_log          the text
+//   stream_log          the text
 //
 // Memory: all that grows with the tokens lies in a handful of flat arrays, so that dropping a group costs the same
 // whatever its size. When bytes() passes bytes_max, the references go whose last token came longest ago, until three
@@ -26,7 +26,7 @@
 #include "actors/policy/context_followers.h"
 #include "actors/policy/draft_scores.h"
 #include "actors/policy/suffix_index.h"
-#include "actors/policy/token_log.h"
+#include "actors/policy/stream_log.h"
 
 namespace seer {
 
@@ -74,7 +74,7 @@ class DraftTree {
 
   /// Tokens of `sample` are known up to here: fetch from here. 0 if there are none.
   int64_t end(uint32_t sample) const;
-  /// Tokens of `sample` from `position` on, see TokenLog::tokens().
+  /// Tokens of `sample` from `position` on, see StreamLog::tokens().
   std::vector<int32_t> tokens(uint32_t sample, int64_t position, int64_t count_max) const;
 
   int64_t token_count() const;  // known, the prompt included
@@ -84,7 +84,7 @@ class DraftTree {
  private:
   /// Text and index: of the group, or with own_history_only of one request. Stream 0 of the log is the prompt.
   struct Text {
-    TokenLog log;
+    StreamLog log;
     SuffixIndex index;
     SuffixState prompt_end = SuffixIndex::kRoot;  // where responses go on from
     size_t bytes() const { return log.bytes() + index.bytes(); }

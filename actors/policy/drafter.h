@@ -9,12 +9,21 @@
 
 namespace seer {
 
+/// A request whose next token is to be sampled.
+struct DraftAsk {
+  RequestId request;
+  std::span<const int32_t> prompt;
+  std::span<const int32_t> output;  // so far
+  int64_t tokens_max = 0;           // at least 1
+};
+
 class Drafter {
  public:
   virtual ~Drafter() = default;
-  /// Replaces `draft` by at most `tokens_max` tokens that may follow `tokens`, the prompt and output of `request`.
-  virtual void draft(RequestId request, std::span<const int32_t> tokens, int64_t tokens_max,
-                     std::vector<int32_t>& draft) = 0;
+  /// Replaces `draft` by at most ask.tokens_max tokens that may follow.
+  virtual void draft(const DraftAsk& ask, std::vector<int32_t>& draft) = 0;
+  /// Request ids no longer mean what they did: a rollout is over.
+  virtual void forget() {}
 };
 
 }  // namespace seer

@@ -11,7 +11,7 @@ SuffixIndex::SuffixIndex() {
   nodes_[0].link = kNoNode;
 }
 
-SuffixMatch SuffixIndex::append(const TokenLog& log, TokenPlace place, SuffixState last, bool first_of_stream) {
+SuffixMatch SuffixIndex::append(const StreamLog& log, TokenPlace place, SuffixState last, bool first_of_stream) {
   if (place >= states_.size()) [[unlikely]] {
     states_.add(log.place_count() - states_.size(), kNotIndexed);
     SEER_CHECK(states_.size() <= kPlacesMax, states_.size());
@@ -66,12 +66,12 @@ SuffixMatch SuffixIndex::append(const TokenLog& log, TokenPlace place, SuffixSta
   return match;
 }
 
-SuffixState SuffixIndex::branch(const TokenLog& log, TokenPlace last) {
+SuffixState SuffixIndex::branch(const StreamLog& log, TokenPlace last) {
   const SuffixState s = state(last);
   return s.is_leaf() ? SuffixState::node(split_leaf(log, last, kDepth, kNoPlace)) : s;
 }
 
-SuffixState SuffixIndex::following(const TokenLog& log, SuffixState s, int32_t token) const {
+SuffixState SuffixIndex::following(const StreamLog& log, SuffixState s, int32_t token) const {
   if (s.is_leaf()) {
     const TokenPlace next = log.next(s.place());
     return indexed(next) && log.token(next) == token ? state(next) : SuffixState::none();
@@ -96,7 +96,7 @@ uint32_t SuffixIndex::add_node(uint32_t length, TokenPlace place) {
 
 /// The node that the edge of `from` must lead to so that it stands for strings of at most `length` tokens: `target`
 /// itself, or the shorter part split off from it. `place` is the one being indexed.
-uint32_t SuffixIndex::with_length(const TokenLog& log, uint32_t from, int32_t token, SuffixState target,
+uint32_t SuffixIndex::with_length(const StreamLog& log, uint32_t from, int32_t token, SuffixState target,
                                   uint32_t length, TokenPlace place) {
   if (target.is_leaf()) {
     const uint32_t node = split_leaf(log, target.place(), length, place);
@@ -130,7 +130,7 @@ uint32_t SuffixIndex::split_node(uint32_t node, uint32_t length) {
 
 /// A node for the strings of the leaf with up to `length` tokens. With all of them the leaf is no more, and the edges
 /// to it lead to the node. `newest` is the place being indexed: what follows it is not known, its state may not be set.
-uint32_t SuffixIndex::split_leaf(const TokenLog& log, TokenPlace leaf, uint32_t length, TokenPlace newest) {
+uint32_t SuffixIndex::split_leaf(const StreamLog& log, TokenPlace leaf, uint32_t length, TokenPlace newest) {
   const uint32_t node = add_node(length, leaf);
   nodes_[node].link = states_[leaf];
   nodes_[node].count = 1;

@@ -1,4 +1,4 @@
-// SuffixIndex: how often every string of up to kDepth tokens occurs in the streams of a TokenLog, what follows it, and
+// SuffixIndex: how often every string of up to kDepth tokens occurs in the streams of a StreamLog, what follows it, and
 // where. A suffix automaton that grows token by token at the end of any stream; counts are exact and do not depend on
 // the order in which the streams grew. Used by DraftTree. Single owner, not thread-safe.
 //
@@ -21,7 +21,7 @@
 #include <cstdint>
 
 #include "actors/policy/grow_array.h"
-#include "actors/policy/token_log.h"
+#include "actors/policy/stream_log.h"
 
 namespace seer {
 
@@ -61,10 +61,10 @@ class SuffixIndex {
   /// root or any state that other streams branch off from (see branch()).
   /// Returns the longest string that ends at `place` and had occurred before.
   /// REQUIRES: place is known in the log and new here; places of a stream come in order.
-  SuffixMatch append(const TokenLog& log, TokenPlace place, SuffixState last, bool first_of_stream);
+  SuffixMatch append(const StreamLog& log, TokenPlace place, SuffixState last, bool first_of_stream);
 
   /// The state of the last place of a stream, made fit for other streams to go on from.
-  SuffixState branch(const TokenLog& log, TokenPlace last);
+  SuffixState branch(const StreamLog& log, TokenPlace last);
 
   /// REQUIRES: the place is indexed.
   SuffixState state(TokenPlace place) const {
@@ -81,15 +81,15 @@ class SuffixIndex {
   /// Where the strings of the state occur: the place of their last token. Of several, the last to be indexed.
   TokenPlace occurrence(SuffixState s) const { return s.is_leaf() ? s.place() : nodes_[s.index()].place; }
   /// none() if the token never followed.
-  SuffixState following(const TokenLog& log, SuffixState s, int32_t token) const;
+  SuffixState following(const StreamLog& log, SuffixState s, int32_t token) const;
 
   /// Calls visit(token, state, count) for the tokens that followed the state, with how often each did: all of them, or
   /// the kTopTokens most frequent where there are more than kFewTokens, and then with none() for the state, which
   /// following() finds if it is wanted. REQUIRES: not the root. Returns how often any token did, to within the
   /// ends of streams.
   template <class Visit>
-  uint32_t followers(const TokenLog& log, SuffixState s, Visit visit) const;
-  bool has_followers(const TokenLog& log, SuffixState s) const {
+  uint32_t followers(const StreamLog& log, SuffixState s, Visit visit) const;
+  bool has_followers(const StreamLog& log, SuffixState s) const {
     return s.is_leaf() ? indexed(log.next(s.place())) : nodes_[s.index()].token >= 0;
   }
 
@@ -143,10 +143,10 @@ class SuffixIndex {
   uint32_t take_block(uint32_t block_class);
   void free_block(uint32_t block, uint32_t block_class);
 
-  uint32_t with_length(const TokenLog& log, uint32_t from, int32_t token, SuffixState target, uint32_t length,
+  uint32_t with_length(const StreamLog& log, uint32_t from, int32_t token, SuffixState target, uint32_t length,
                        TokenPlace place);
   uint32_t split_node(uint32_t node, uint32_t length);
-  uint32_t split_leaf(const TokenLog& log, TokenPlace leaf, uint32_t length, TokenPlace newest);
+  uint32_t split_leaf(const StreamLog& log, TokenPlace leaf, uint32_t length, TokenPlace newest);
   void redirect(uint32_t from, int32_t token, SuffixState old_target, SuffixState target);
   SuffixMatch count_occurrence(uint32_t node, TokenPlace place);
   void rank_followers(uint32_t node, int32_t token);
@@ -160,7 +160,7 @@ class SuffixIndex {
 };
 
 template <class Visit>
-uint32_t SuffixIndex::followers(const TokenLog& log, SuffixState s, Visit visit) const {
+uint32_t SuffixIndex::followers(const StreamLog& log, SuffixState s, Visit visit) const {
   if (s.is_leaf()) {
     const TokenPlace next = log.next(s.place());
     if (!indexed(next)) return 0;

@@ -16,7 +16,7 @@ using Text = std::vector<int32_t>;
 
 /// A log and its index, grown together as DraftTree does it.
 struct Grown {
-  TokenLog log;
+  StreamLog log;
   SuffixIndex index;
   SuffixState start = SuffixIndex::kRoot;  // where streams begin
 

@@ -1,4 +1,4 @@
-// TokenLog: the tokens of a group's requests as they become known, by request and position. Pure data. The draft server
+// StreamLog: the tokens of a group's requests as they become known, by request and position. Pure data. The draft server
 // keeps one per group to gather what instances report and to answer what another instance lacks; every DraftTree keeps
 // one as the text behind its index. Single owner, not thread-safe.
 //
@@ -24,11 +24,11 @@ namespace seer {
 using TokenPlace = uint32_t;
 inline constexpr TokenPlace kNoPlace = 0xffffffffu;
 
-class TokenLog {
+class StreamLog {
  public:
   static constexpr uint32_t kBlockTokens = 256;
 
-  explicit TokenLog(int64_t pending_tokens_max = 65536) : pending_tokens_max_(pending_tokens_max) {}
+  explicit StreamLog(int64_t pending_tokens_max = 65536) : pending_tokens_max_(pending_tokens_max) {}
 
   /// A new stream whose first token will be at `begin`; tokens before it are not wanted. Streams are numbered from 0.
   uint32_t add_stream(int64_t begin = 0);

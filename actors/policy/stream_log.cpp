@@ -1,16 +1,16 @@
-#include "actors/policy/token_log.h"
+#include "actors/policy/stream_log.h"
 
 #include <algorithm>
 
 namespace seer {
 
-uint32_t TokenLog::add_stream(int64_t begin) {
+uint32_t StreamLog::add_stream(int64_t begin) {
   streams_.emplace_back();
   streams_.back().begin = streams_.back().end = begin;
   return stream_count() - 1;
 }
 
-int64_t TokenLog::append(uint32_t stream, int64_t position, std::span<const int32_t> tokens) {
+int64_t StreamLog::append(uint32_t stream, int64_t position, std::span<const int32_t> tokens) {
   Stream& s = streams_[stream];
   const int64_t end_before = s.end;
   const int64_t known = std::clamp<int64_t>(s.end - position, 0, static_cast<int64_t>(tokens.size()));
@@ -26,7 +26,7 @@ int64_t TokenLog::append(uint32_t stream, int64_t position, std::span<const int3
   return s.end - end_before;
 }
 
-std::vector<int32_t> TokenLog::tokens(uint32_t stream, int64_t position, int64_t count_max) const {
+std::vector<int32_t> StreamLog::tokens(uint32_t stream, int64_t position, int64_t count_max) const {
   const Stream& s = streams_[stream];
   std::vector<int32_t> found;
   if (position < s.begin) return found;
@@ -40,12 +40,12 @@ std::vector<int32_t> TokenLog::tokens(uint32_t stream, int64_t position, int64_t
   return found;
 }
 
-TokenPlace TokenLog::place(uint32_t stream, int64_t position) const {
+TokenPlace StreamLog::place(uint32_t stream, int64_t position) const {
   const auto offset = static_cast<uint64_t>(position - streams_[stream].begin);
   return streams_[stream].blocks[offset / kBlockTokens] * kBlockTokens + static_cast<uint32_t>(offset % kBlockTokens);
 }
 
-void TokenLog::add_known(uint32_t stream, std::span<const int32_t> tokens) {
+void StreamLog::add_known(uint32_t stream, std::span<const int32_t> tokens) {
   Stream& s = streams_[stream];
   for (int32_t token : tokens) {
     SEER_CHECK(token >= 0, token);
@@ -63,7 +63,7 @@ void TokenLog::add_known(uint32_t stream, std::span<const int32_t> tokens) {
   token_count_ += static_cast<int64_t>(tokens.size());
 }
 
-void TokenLog::add_pending(uint32_t stream) {
+void StreamLog::add_pending(uint32_t stream) {
   Stream& s = streams_[stream];
   while (!s.pending.empty() && s.pending.begin()->first <= s.end) {
     const auto piece = s.pending.extract(s.pending.begin());
@@ -75,7 +75,7 @@ void TokenLog::add_pending(uint32_t stream) {
   }
 }
 
-void TokenLog::keep_pending(Stream& s, int64_t position, std::span<const int32_t> tokens) {
+void StreamLog::keep_pending(Stream& s, int64_t position, std::span<const int32_t> tokens) {
   const auto count = static_cast<int64_t>(tokens.size());
   auto& piece = s.pending[position];
   const auto had = static_cast<int64_t>(piece.size());

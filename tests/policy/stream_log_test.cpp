@@ -1,4 +1,4 @@
-#include "actors/policy/token_log.h"
+#include "actors/policy/stream_log.h"
 
 #include <doctest/doctest.h>
 
@@ -30,7 +30,7 @@ TEST_CASE("token log: duplicate, late and out-of-order appends change nothing") 
       }
     }
     std::shuffle(pieces.begin(), pieces.end(), random);
-    TokenLog log;
+    StreamLog log;
     for (size_t i = 0; i < texts.size(); ++i) log.add_stream();
     int64_t known = 0;
     for (const Piece& p : pieces)
@@ -48,7 +48,7 @@ TEST_CASE("token log: duplicate, late and out-of-order appends change nothing") 
 }
 
 TEST_CASE("token log: what comes too far ahead is dropped, counted, and may come again") {
-  TokenLog log(4);
+  StreamLog log(4);
   log.add_stream();
   CHECK(log.append(0, 10, std::vector<int32_t>{1, 2, 3}) == 0);
   CHECK(log.append(0, 20, std::vector<int32_t>{1, 2, 3}) == 0);
@@ -60,7 +60,7 @@ TEST_CASE("token log: what comes too far ahead is dropped, counted, and may come
 }
 
 TEST_CASE("token log: a stream that begins late ignores what lies before") {
-  TokenLog log;
+  StreamLog log;
   log.add_stream(100);
   CHECK(log.append(0, 90, std::vector<int32_t>(9, 5)) == 0);
   CHECK(log.append(0, 90, std::vector<int32_t>(12, 5)) == 2);

@@ -1,0 +1,86 @@
+#include <doctest/doctest.h>
+
+#include <numeric>
+#include <random>
+
+#include "actors/policy/group_drafter.h"
+
+using namespace seer;
+
+namespace {
+
+RequestId request(uint32_t group, uint32_t sample) { return {GroupId{group}, sample}; }
+
+std::vector<int32_t> text(uint64_t seed, size_t tokens) {
+  std::mt19937_64 rng(seed);
+  std::vector<int32_t> t;
+  for (size_t i = 0; i < tokens; ++i) t.push_back(static_cast<int32_t>(rng() % 5000));
+  return t;
+}
+
+/// Tokens of `output` that the drafter's proposals would have gained, asked as a rollout asks, and drafts that were made.
+struct Replay {
+  int64_t accepted = 0, drafts = 0;
+};
+Replay replay(GroupDrafter& drafter, RequestId id, const std::vector<int32_t>& prompt, const std::vector<int32_t>& output) {
+  Replay seen;
+  std::vector<int32_t> draft;
+  for (size_t at = 0; at < output.size();) {
+    drafter.draft({id, prompt, std::span(output).first(at), 8}, draft);
+    REQUIRE(draft.size() <= 8);
+    size_t stand = 0;
+    while (stand < draft.size() && at + stand < output.size() && draft[stand] == output[at + stand]) ++stand;
+    seen.accepted += static_cast<int64_t>(stand);
+    seen.drafts += draft.empty() ? 0 : 1;
+    at += stand + 1;
+  }
+  return seen;
+}
+
+}  // namespace
+
+TEST_CASE("group drafter: drafts what another request of the group has written, not what other groups have") {
+  GroupDrafter drafter({});
+  const auto prompt = text(1, 20), output = text(2, 400);
+  CHECK(replay(drafter, request(0, 0), prompt, output).accepted < 20);
+  CHECK(replay(drafter, request(1, 0), prompt, output).accepted < 20);  // another group
+  CHECK(replay(drafter, request(0, 1), prompt, output).accepted > 250);
+  CHECK(drafter.group_count() == 2);
+}
+
+TEST_CASE("group drafter: with own history only, the group is of no use, a repetition is") {
+  GroupDrafter drafter({.tree = {.own_history_only = true}});
+  const auto prompt = text(1, 20);
+  auto output = text(2, 300);
+  replay(drafter, request(0, 0), prompt, output);
+  CHECK(replay(drafter, request(0, 1), prompt, output).accepted < 20);
+  const std::vector<int32_t> once = output;
+  output.insert(output.end(), once.begin(), once.end());
+  CHECK(replay(drafter, request(0, 2), prompt, output).accepted > 150);
+}
+
+TEST_CASE("group drafter: a request that comes with an output, as from another instance, is known at once") {
+  GroupDrafter drafter({});
+  const auto prompt = text(1, 20), output = text(2, 400);
+  std::vector<int32_t> draft;
+  drafter.draft({request(0, 0), prompt, output, 8}, draft);
+  CHECK(replay(drafter, request(0, 1), prompt, output).accepted > 250);
+}
+
+TEST_CASE("group drafter: memory stays below its bound by dropping the groups asked for longest ago") {
+  GroupDrafter unbounded({});
+  const auto prompt = text(1, 20);
+  for (uint32_t g = 0; g < 20; ++g) replay(unbounded, request(g, 0), prompt, text(g, 300));
+  CHECK(unbounded.group_count() == 20);
+  GroupDrafter drafter({.bytes_max = unbounded.bytes() / 4});
+  for (uint32_t g = 0; g < 20; ++g) {
+    replay(drafter, request(g, 0), prompt, text(g, 300));
+    CHECK(drafter.bytes() <= unbounded.bytes() / 4);
+  }
+  CHECK(drafter.group_count() >= 2);
+  CHECK(drafter.group_count() < 10);
+  CHECK(replay(drafter, request(19, 1), prompt, text(19, 300)).accepted > 150);  // the newest is still there
+  drafter.forget();
+  CHECK(drafter.group_count() == 0);
+  CHECK(drafter.bytes() == 0);
+}
