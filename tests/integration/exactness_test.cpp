@@ -391,6 +391,55 @@ TEST_CASE("exactness: every sampling rule gives the same bits under every policy
   MESSAGE(combinations, " combinations of 15 responses: ", different, " differences");
 }
 
+TEST_CASE("exactness: drafts change no bit, whatever they are made from, however long, under every rule of sampling") {
+  const ScratchFolder folder(fast_folder());
+  RolloutOptions options = reference_options(folder);
+  const RolloutWork work = loaded(options);
+  using Rule = std::function<void(SamplingParams&)>;
+  const std::vector<std::pair<const char*, Rule>> rules{
+      {"plain", [](SamplingParams&) {}},
+      {"greedy", [](SamplingParams& s) { s.temperature = 0; }},
+      {"penalty and top-p", [](SamplingParams& s) { s.repetition_penalty = 1.2f, s.top_p = 0.9f; }},
+      {"stop string", [](SamplingParams& s) { s.stop = {"=1"}; }},
+      {"ignore EOS", [](SamplingParams& s) { s.ignore_eos = true; }}};
+  int64_t different = 0, combinations = 0;
+  std::map<std::string, int64_t> drafted, accepted;  // by drafting
+  for (const auto& [name, rule] : rules) {
+    INFO(std::string(name));
+    RolloutWork ruled = work;
+    for (GroupSpec& group : ruled.groups) rule(group.sampling);
+    const Answers reference = run(options, ruled).answers;
+    ruled = with_lengths(std::move(ruled), reference);
+    for (const std::string policy : {"verl", "seer", "seer+"})
+      for (const std::string drafting : {"own", "grouped"})
+        for (const Kv kv : {Kv::kAmple, Kv::kSmall}) {
+          RolloutOptions o = options;
+          o.scheduler.policy = policy;
+          o.scheduler.chunk_tokens = combinations % 2 == 0 ? 17 : 64;
+          o.instances = 1 + combinations % 3;
+          o.drafting = drafting;
+          o.draft_tokens_max = 1 + combinations % 9;
+          limit_kv(o, kv, folder);
+          INFO(policy, " drafting=", drafting, " draft_max=", o.draft_tokens_max, " chunk_tokens=", o.scheduler.chunk_tokens,
+               " instances=", o.instances, " kv=", to_text(kv));
+          const Run found = run(o, ruled);
+          const int64_t here = differences(reference, found.answers);
+          CHECK(here == 0);
+          different += here;
+          drafted[drafting] += found.report.drafted_tokens;
+          accepted[drafting] += found.report.accepted_tokens;
+          ++combinations;
+        }
+  }
+  for (const auto& [drafting, tokens] : drafted) {
+    CAPTURE(drafting);
+    CHECK(accepted[drafting] > 0);
+    CHECK(tokens > accepted[drafting]);
+  }
+  MESSAGE(combinations, " combinations of 20 responses: ", different, " differences; ", accepted["own"], " of ", drafted["own"],
+          " drafted tokens accepted from own text, ", accepted["grouped"], " of ", drafted["grouped"], " from the group's");
+}
+
 TEST_CASE("exactness: KV in f32 has bits of its own, the same everywhere") {
   const ScratchFolder folder(fast_folder());
   RolloutOptions options = reference_options(folder);
