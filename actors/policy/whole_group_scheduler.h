@@ -22,7 +22,8 @@
 namespace seer {
 
 /// A busy instance admits a request only if this share of its KV stays free beside it, for those that run to grow into.
-/// Without it a preempted request would come right back and be preempted again; it is what vLLM does.
+/// Without it a preempted request would come right back and be preempted again; vLLM's V0 engine has the same
+/// share.
 inline constexpr double kWatermarkShare = 0.01;
 
 class WholeGroupScheduler : public ChunkScheduler {
