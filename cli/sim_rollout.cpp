@@ -29,7 +29,10 @@ constexpr int64_t kNever = int64_t{1} << 60;  // us
 /// Thins itself out: keeps at most kSamplesMax samples, evenly spaced over the time so far.
 class TimelineRecorder {
  public:
-  void add(double time_s, int64_t running, double kv_used_share) {
+  /// So many ran from time_s until end_s. Between two such stretches the instance has nothing to do.
+  void add(double time_s, double end_s, int64_t running, double kv_used_share) {
+    if (!samples_.empty() && time_s > end_s_ + gap_s_) samples_.push_back({end_s_, 0, 0});
+    end_s_ = end_s;
     if (!samples_.empty() && time_s < samples_.back().time_s + gap_s_) return;
     samples_.push_back({time_s, running, kv_used_share});
     if (samples_.size() < kSamplesMax) return;
@@ -39,13 +42,15 @@ class TimelineRecorder {
     gap_s_ = 2 * std::max(gap_s_, samples_.back().time_s / static_cast<double>(kSamplesMax));
   }
   InstanceTimeline take(double end_s) {
-    samples_.push_back({end_s, 0, 0});
+    if (!samples_.empty()) samples_.push_back({end_s_, 0, 0});
+    if (samples_.empty() || end_s > end_s_) samples_.push_back({end_s, 0, 0});
     return std::move(samples_);
   }
 
  private:
   InstanceTimeline samples_;
   double gap_s_ = 0;
+  double end_s_ = 0;  // of what was added last
 };
 
 /// What the rollout tells: responses as they end, and its summary.
@@ -207,7 +212,8 @@ struct SimRollout {
     config.on_steps = [this, id](const StepShape& shape, int64_t ns, int64_t steps) {
       steps_hash = hash_pair(steps_hash, hash_pair(static_cast<uint64_t>(world.now_ns()) << 8 ^ id.value,
                                                    static_cast<uint64_t>(shape.kv_tokens * 4096 + steps)));
-      timelines[id.value].add(static_cast<double>(world.now_ns() - ns) / 1e9, shape.sequences,
+      timelines[id.value].add(static_cast<double>(world.now_ns() - ns) / 1e9, static_cast<double>(world.now_ns()) / 1e9,
+                              shape.sequences,
                               static_cast<double>(shape.kv_tokens) / static_cast<double>(cluster.kv_tokens));
     };
     config.last_position = [this](uint64_t seed) { return last_position(seed); };
