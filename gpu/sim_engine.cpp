@@ -134,8 +134,14 @@ void SimEngine::copy_beside(const CopyBatch& batch) {
   const int64_t now = clock_.now_ns();
   const int64_t step_ends = busy_ ? started_ns_ + ends_ns_[running_step()] : now;
   copies_end_ns_ = std::max(copies_end_ns_, step_ends) + 1000 * config_.copy_us_block * std::ssize(batch.blocks);
-  after_(copies_end_ns_ - now, [this, result = run(batch), alive = std::weak_ptr<uint64_t>(timer_)] {
+  end_copy_after(copies_end_ns_ - now, run(batch));
+}
+
+/// Of a step and a copy that end together, the step comes first, whether it is alone or one of several.
+void SimEngine::end_copy_after(int64_t delay_ns, CopyResult result) {
+  after_(delay_ns, [this, result = std::move(result), alive = std::weak_ptr<uint64_t>(timer_)] {
     if (alive.expired()) return;
+    if (busy_ && started_ns_ + ends_ns_.back() == clock_.now_ns()) return end_copy_after(0, result);
     results_.push_back(result);
     notify_();
   });

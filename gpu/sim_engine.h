@@ -60,6 +60,7 @@ class SimEngine final : public Engine {
   void finish_front();
   void end_front_after(int64_t delay_ns);
   void copy_beside(const CopyBatch& batch);
+  void end_copy_after(int64_t delay_ns, CopyResult result);
   size_t running_step() const;
   int64_t step_ns(const StepShape& shape) const;
   void plan_steps(const StepBatch& batch);

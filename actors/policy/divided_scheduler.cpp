@@ -5,12 +5,7 @@
 namespace seer {
 
 DividedScheduler::DividedScheduler(ChunkPolicy policy, const ChunkSchedulerConfig& config)
-    : policy_(policy),
-      config_(config),
-      ledger_({.chunk_tokens = config.chunk_tokens,
-               .reserve_share = config.reserve_share,
-               .headroom_tokens = kHeadroomTokens},
-              config.inflight_spread_max) {}
+    : LedgerScheduler(chunk_promise(config), config.inflight_spread_max), policy_(policy), config_(config) {}
 
 Status DividedScheduler::add_group(const GroupSpec& group, int64_t now_us) {
   SEER_CHECK(now_us >= 0, now_us);
@@ -55,10 +50,6 @@ Placement DividedScheduler::place(const RequestState& request, InstanceId instan
   ++starts_since_starved_;
   placement.yield_rank = yield_rank(policy_, request, requests().group(request.id.group).estimated_tokens, starts_);
   return placement;
-}
-
-void DividedScheduler::progressed(RequestId request, int64_t generated_tokens) {
-  ledger_.progressed(request, generated_tokens);
 }
 
 void DividedScheduler::chunk_ended(RequestId request, int64_t generated_tokens, ChunkEnd end, int64_t now_us) {

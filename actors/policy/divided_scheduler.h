@@ -10,7 +10,7 @@
 #include <optional>
 #include <set>
 
-#include "actors/policy/chunk_ledger.h"
+#include "actors/policy/ledger_scheduler.h"
 #include "actors/policy/serve_order.h"
 
 namespace seer {
@@ -19,19 +19,14 @@ namespace seer {
 /// is starved, and without this bound Algorithm 2 would turn into first come, first served.
 inline constexpr int64_t kStarvedEvery = 16;
 
-class DividedScheduler final : public ChunkScheduler {
+class DividedScheduler final : public LedgerScheduler {
  public:
   DividedScheduler(ChunkPolicy policy, const ChunkSchedulerConfig& config);
 
   Status add_group(const GroupSpec& group, int64_t now_us) override;
-  Status add_instance(const InstanceLimits& limits) override { return ledger_.add_instance(limits); }
-  void remove_instance(InstanceId instance) override { ledger_.remove_instance(instance); }
   std::optional<Placement> next(int64_t now_us) override;
-  void progressed(RequestId request, int64_t generated_tokens) override;
   void chunk_ended(RequestId request, int64_t generated_tokens, ChunkEnd end, int64_t now_us) override;
   void estimate_changed(GroupId group, int64_t estimated_tokens) override;
-  Status stalled() const override { return ledger_.stalled(); }
-  const RequestBuffer& requests() const override { return ledger_.buffer(); }
   const InstancePicker& picker() const { return ledger_.picker(); }
 
  private:
@@ -50,7 +45,6 @@ class DividedScheduler final : public ChunkScheduler {
 
   const ChunkPolicy policy_;
   const ChunkSchedulerConfig config_;
-  ChunkLedger ledger_;
   std::set<Waiting> order_;
   std::set<Waiting> by_wait_;  // rank: waiting since
   uint64_t starts_ = 0;

@@ -6,11 +6,8 @@
 namespace seer {
 
 SeerPlusScheduler::SeerPlusScheduler(const ChunkSchedulerConfig& config)
-    : config_(config),
-      ledger_({.chunk_tokens = config.chunk_tokens,
-               .reserve_share = config.reserve_share,
-               .headroom_tokens = kHeadroomTokens},
-              config.inflight_spread_max),
+    : LedgerScheduler(chunk_promise(config), config.inflight_spread_max),
+      config_(config),
       outlook_(config.unexplained_before) {}
 
 Status SeerPlusScheduler::add_group(const GroupSpec& spec, int64_t now_us) {
@@ -42,10 +39,6 @@ std::optional<Placement> SeerPlusScheduler::next(int64_t) {
   return std::nullopt;
 }
 
-void SeerPlusScheduler::progressed(RequestId request, int64_t generated_tokens) {
-  ledger_.progressed(request, generated_tokens);
-}
-
 void SeerPlusScheduler::chunk_ended(RequestId id, int64_t generated_tokens, ChunkEnd end, int64_t now_us) {
   SEER_CHECK(now_us >= 0, now_us);
   ledger_.ended(id, generated_tokens, end, now_us);
@@ -54,11 +47,6 @@ void SeerPlusScheduler::chunk_ended(RequestId id, int64_t generated_tokens, Chun
   if (outlook_.observe(group, request)) judge(group);
   if (end != ChunkEnd::kFinished) enqueue(group, request);
   if (const GroupState* swept = outlook_.sweep(requests())) judge(*swept);
-}
-
-// Lengths come with chunk_ended(); the estimate of Algorithm 2 is kept for reports only.
-void SeerPlusScheduler::estimate_changed(GroupId group, int64_t estimated_tokens) {
-  ledger_.set_estimate(group, estimated_tokens);
 }
 
 uint64_t SeerPlusScheduler::rank_of(const GroupState& group, const RequestState& request) {

@@ -8,6 +8,8 @@
 // the instance with the most room, or stays where its KV is while that is about as good; once fewer requests wait than
 // there are instances, each goes to where the fewest run. Single owner, not thread-safe.
 //
+// Lengths come with chunk_ended(); the estimate of Algorithm 2 is kept for reports only.
+//
 // Invariant: order_ holds exactly the waiting requests, each under the rank in ranks_. Source: RECIPE of the project's
 // scheduling study; divided rollout as in the paper (3.1).
 #pragma once
@@ -16,7 +18,7 @@
 #include <set>
 #include <unordered_map>
 
-#include "actors/policy/chunk_ledger.h"
+#include "actors/policy/ledger_scheduler.h"
 #include "actors/policy/length_outlook.h"
 
 namespace seer {
@@ -24,19 +26,13 @@ namespace seer {
 /// Share of a chunk's KV promised before it starts, unless the configuration says another.
 inline constexpr double kSeerPlusReserveShare = 0.1;
 
-class SeerPlusScheduler final : public ChunkScheduler {
+class SeerPlusScheduler final : public LedgerScheduler {
  public:
   explicit SeerPlusScheduler(const ChunkSchedulerConfig& config);
 
   Status add_group(const GroupSpec& group, int64_t now_us) override;
-  Status add_instance(const InstanceLimits& limits) override { return ledger_.add_instance(limits); }
-  void remove_instance(InstanceId instance) override { ledger_.remove_instance(instance); }
   std::optional<Placement> next(int64_t now_us) override;
-  void progressed(RequestId request, int64_t generated_tokens) override;
   void chunk_ended(RequestId request, int64_t generated_tokens, ChunkEnd end, int64_t now_us) override;
-  void estimate_changed(GroupId group, int64_t estimated_tokens) override;
-  Status stalled() const override { return ledger_.stalled(); }
-  const RequestBuffer& requests() const override { return ledger_.buffer(); }
   const LengthOutlook& outlook() const { return outlook_; }
 
  private:
@@ -52,7 +48,6 @@ class SeerPlusScheduler final : public ChunkScheduler {
   void enqueue(const GroupState& group, const RequestState& request);
 
   const ChunkSchedulerConfig config_;
-  ChunkLedger ledger_;
   LengthOutlook outlook_;
   std::set<Waiting> order_;
   std::unordered_map<RequestId, uint64_t> ranks_;  // of the waiting; only looked up

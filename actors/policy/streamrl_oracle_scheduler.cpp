@@ -30,7 +30,7 @@ Status StreamrlOracleScheduler::add_group(const GroupSpec& group, int64_t now_us
 }
 
 std::vector<WholeGroupScheduler::Home> StreamrlOracleScheduler::deal(const std::vector<GroupId>& homeless) {
-  const std::vector<InstanceId> instances = ledger().picker().open_instances();
+  const std::vector<InstanceId> instances = ledger_.picker().open_instances();
   if (instances.empty() || homeless.empty()) return {};
   update_row_kv();
   std::map<InstanceId, double> work;
@@ -50,7 +50,7 @@ std::vector<WholeGroupScheduler::Home> StreamrlOracleScheduler::deal(const std::
       const auto least_work = [&](auto begin, auto end) {
         auto best = end;
         for (auto i = begin; i != end; ++i)
-          if (ledger().can_hold(*i, requests().group(group.id)) && (best == end || work[*i] < work[*best])) best = i;
+          if (ledger_.can_hold(*i, requests().group(group.id)) && (best == end || work[*i] < work[*best])) best = i;
         return best;
       };
       auto chosen = least_work(first, last);
@@ -79,8 +79,8 @@ StreamrlOracleScheduler::KnownGroup StreamrlOracleScheduler::known(GroupId id) c
 
 void StreamrlOracleScheduler::update_row_kv() {
   double kv_tokens = 0, rows = 0;
-  for (const InstanceId instance : ledger().picker().open_instances()) {
-    const InstanceLimits& limits = ledger().picker().limits(instance);
+  for (const InstanceId instance : ledger_.picker().open_instances()) {
+    const InstanceLimits& limits = ledger_.picker().limits(instance);
     kv_tokens += static_cast<double>(limits.kv_blocks) * limits.block_tokens;
     rows += limits.rows_max;
   }
@@ -134,7 +134,7 @@ void StreamrlOracleScheduler::update_concurrency(const std::vector<Home>& dealt)
   for (const Home& home : dealt) add(home.group, home.instance);
   running_max_.clear();
   for (const auto& [instance, sum] : sums) {
-    const InstanceLimits& limits = ledger().picker().limits(instance);
+    const InstanceLimits& limits = ledger_.picker().limits(instance);
     running_max_[instance] =
         std::max<int64_t>(1, limits.kv_blocks * limits.block_tokens * sum.requests / sum.kv_tokens);
   }

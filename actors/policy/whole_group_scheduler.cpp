@@ -7,7 +7,7 @@ namespace seer {
 
 // No chunks, no reserve and no headroom: an engine's own admission looks at the KV in use.
 WholeGroupScheduler::WholeGroupScheduler(const ChunkSchedulerConfig& config)
-    : ledger_({}, config.inflight_spread_max) {}
+    : LedgerScheduler({}, config.inflight_spread_max) {}
 
 Status WholeGroupScheduler::add_group(const GroupSpec& group, int64_t now_us) {
   SEER_RETURN_IF_ERROR(ledger_.add_group(group, now_us));
@@ -54,10 +54,6 @@ std::optional<Placement> WholeGroupScheduler::next(int64_t) {
   return std::nullopt;
 }
 
-void WholeGroupScheduler::progressed(RequestId request, int64_t generated_tokens) {
-  ledger_.progressed(request, generated_tokens);
-}
-
 void WholeGroupScheduler::chunk_ended(RequestId id, int64_t generated_tokens, ChunkEnd end, int64_t now_us) {
   const InstanceId instance = requests().at(id).instance;
   ledger_.ended(id, generated_tokens, end, now_us);
@@ -70,10 +66,6 @@ void WholeGroupScheduler::chunk_ended(RequestId id, int64_t generated_tokens, Ch
     homeless_[id.group].push_back(id);
     deal_ = true;
   }
-}
-
-void WholeGroupScheduler::estimate_changed(GroupId group, int64_t estimated_tokens) {
-  ledger_.set_estimate(group, estimated_tokens);
 }
 
 // Dealing waits for next(), so that groups are dealt over all instances even when they were added before them.

@@ -17,7 +17,7 @@
 #include <set>
 #include <vector>
 
-#include "actors/policy/chunk_ledger.h"
+#include "actors/policy/ledger_scheduler.h"
 
 namespace seer {
 
@@ -26,7 +26,7 @@ namespace seer {
 /// share.
 inline constexpr double kWatermarkShare = 0.01;
 
-class WholeGroupScheduler : public ChunkScheduler {
+class WholeGroupScheduler : public LedgerScheduler {
  public:
   explicit WholeGroupScheduler(const ChunkSchedulerConfig& config);
 
@@ -34,11 +34,7 @@ class WholeGroupScheduler : public ChunkScheduler {
   Status add_instance(const InstanceLimits& limits) override;
   void remove_instance(InstanceId instance) override;
   std::optional<Placement> next(int64_t now_us) override;
-  void progressed(RequestId request, int64_t generated_tokens) override;
   void chunk_ended(RequestId request, int64_t generated_tokens, ChunkEnd end, int64_t now_us) override;
-  void estimate_changed(GroupId group, int64_t estimated_tokens) override;
-  Status stalled() const override { return ledger_.stalled(); }
-  const RequestBuffer& requests() const override { return ledger_.buffer(); }
 
  protected:
   struct Home {
@@ -51,13 +47,11 @@ class WholeGroupScheduler : public ChunkScheduler {
   /// Requests that run there at a time, at most; at least 1.
   virtual int64_t running_max(InstanceId instance) const { return ledger_.picker().limits(instance).rows_max; }
 
-  const ChunkLedger& ledger() const { return ledger_; }
   const std::map<GroupId, InstanceId>& homes() const { return homes_; }
 
  private:
   void deal_homeless();
 
-  ChunkLedger ledger_;
   std::map<GroupId, InstanceId> homes_;
   std::map<InstanceId, std::deque<RequestId>> queues_;  // of the open instances
   std::map<GroupId, std::vector<RequestId>> homeless_;  // waiting requests
