@@ -22,7 +22,10 @@ InstanceActor::InstanceActor(rt::self_ptr<InstanceActor> self_in, InstanceConfig
       devices(info.device_blocks, info.block_tokens) {
   report.instance = config.id;
   report.kv_blocks_total = info.device_blocks;
-  if (parts.drafting.drafter) draft_budget.emplace(parts.drafting.budget, parts.drafting.step_ns);
+  if (parts.drafting.drafter) {
+    draft_budget.emplace(parts.drafting.budget, parts.drafting.step_ns);
+    draft_sync.emplace(parts.drafting.sync, parts.drafting.drafter);
+  }
   parts.engine->set_notify(rt::waker<InstanceActor>(self, [](const handle& me) { rt::post(me, WorkReady{}); }));
 }
 
@@ -41,6 +44,12 @@ InstanceActor::handle::behavior_type InstanceActor::make_behavior() {
       [this](const KvOpened& opened) {
         split_steps();
         on_opened(opened);
+      },
+      [this](const DraftServers& servers) {
+        if (draft_sync) draft_sync->set_servers(servers);
+      },
+      [this](const CstFetched& answer) {
+        if (draft_sync) draft_sync->fetched(answer, handle{self}, rt::now_us(self));
       },
       [this](const GetReport&) {
         split_steps();
@@ -83,6 +92,7 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
   s.spec = std::move(chunk);
   s.unreported.chunk = id;
   s.done = {.chunk = id, .instance = config.id};
+  if (draft_sync) draft_sync->hurry();
 
   if (blocks_short && has_pool(s)) {  // it would keep what those that give way leave behind for the others
     s.phase = Phase::kOpening;
@@ -465,6 +475,7 @@ void InstanceActor::on_step(const StepResult& result) {
   step_open = false;
   in_step.clear();
   if (steps_since_report >= config.report_steps) report_tokens();
+  if (draft_sync && draft_sync->is_due(rt::now_us(self))) sync_drafts();
 }
 
 /// Decode or verify steps that were in the engine together, all or the first of them.
@@ -493,6 +504,27 @@ void InstanceActor::verified(const Sequence& s, int64_t gained) {
   ++report.verifies;
   report.drafted_tokens += drafted;
   report.accepted_tokens += gained - 1;
+}
+
+void InstanceActor::observe(const Sequence& s) {
+  const auto tokens = std::span<const int32_t>(s.tokens);
+  const auto prompt = static_cast<size_t>(s.prompt_tokens);
+  parts.drafting.drafter->observe(s.spec.request, tokens.first(prompt), tokens.subspan(prompt));
+}
+
+/// What the groups that run here have written is shared with the other instances.
+void InstanceActor::sync_drafts() {
+  std::vector<GroupId> groups;
+  WeightVersion version;
+  for (const auto& [id, s] : sequences) {
+    observe(s);
+    groups.push_back(s.spec.request.group);
+    version = s.spec.version;
+  }
+  if (groups.empty()) return;
+  std::ranges::sort(groups);
+  groups.erase(std::ranges::unique(groups).begin(), groups.end());
+  draft_sync->sync(version, groups, handle{self}, rt::now_us(self));
 }
 
 void InstanceActor::take_figures(const StepResult& result, int64_t steps) {
@@ -686,6 +718,7 @@ void InstanceActor::answer(ChunkId id, ChunkEnd end) {
   for (StepMember& member : in_step)
     if (member.sequence == &s) member.sequence = nullptr;
   devices.release(s.table);
+  if (draft_sync) observe(s);  // its last tokens; with the next sync they are shared
   if (!s.spec.keep_kv) report_tokens();  // who is admitted next is decided by what is in use now, as in an engine
   s.done.end = end;
   s.done.kv_tokens = s.kv_tokens;
@@ -713,7 +746,10 @@ void InstanceActor::report_tokens() {
 /// not be taken for the one before.
 void InstanceActor::drop_chunks() {
   for (auto& [id, s] : sequences) devices.release(s.table);
-  if (parts.drafting.drafter) parts.drafting.drafter->forget();
+  if (draft_sync) {
+    parts.drafting.drafter->forget();
+    draft_sync->forget();
+  }
   sequences.clear();
   arrivals.clear();
   openings.clear();

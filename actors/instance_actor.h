@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/draft_sync.h"
 #include "actors/policy/draft_budget.h"
 #include "actors/policy/drafter.h"
 #include "gpu/block_table.h"
@@ -45,6 +46,7 @@ struct Drafting {
   std::shared_ptr<Drafter> drafter;  // this instance is its only user
   DraftBudgetConfig budget;
   DraftBudget::StepNs step_ns;       // what a step of the engine takes
+  DraftSyncConfig sync = {};
 };
 
 /// What an instance works with. Without a pool, `kv_node` is null and `arena` empty.
@@ -126,6 +128,8 @@ struct InstanceActor {
   void take_blocks(Sequence& sequence, int64_t tokens);
   SequenceStep rows_of(Sequence& sequence, const PlannedRows& rows);
   void verified(const Sequence& sequence, int64_t gained);
+  void observe(const Sequence& sequence);
+  void sync_drafts();
   void fed(Sequence& sequence, int64_t rows, std::span<const SampledToken> sampled);
   void name_filled_blocks(Sequence& sequence);
   void offer_filled_blocks(ChunkId id, Sequence& sequence);
@@ -180,6 +184,7 @@ struct InstanceActor {
   std::map<ChunkId, Sequence> sequences;  // in order of arrival
   std::vector<StepMember> in_step;        // members of the step in the engine; empty when there is none
   std::optional<DraftBudget> draft_budget;
+  std::optional<DraftSync> draft_sync;    // with a drafter
   DraftBudget::Lengths draft_lengths;
   bool drafts_due = true;                 // draft_lengths are to be chosen anew
   bool step_open = false;

@@ -1,6 +1,6 @@
-// GroupDrafter: drafts for the requests of an instance from the draft tree of their group. It learns of tokens as it is
-// asked: what a request has written since it was last asked for, on this instance or another, is in its output. So the
-// references of a group are its requests that ran here. Used by instance_actor. Single owner, not thread-safe.
+// GroupDrafter: drafts for the requests of an instance from the draft tree of their group. What a request of this instance
+// has written it learns as it is asked, here or wherever the request ran before; what others write elsewhere, from the draft
+// servers, as far as there are any. Used by instance_actor. Single owner, not thread-safe.
 //
 // Memory: when the trees together pass bytes_max, those of the groups that were not asked for longest are dropped, down
 // to three quarters; a tree that comes back begins anew.
@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <set>
 #include <unordered_map>
 #include <vector>
 
@@ -26,6 +27,10 @@ class GroupDrafter final : public Drafter {
  public:
   explicit GroupDrafter(GroupDrafterConfig config);
   void draft(const DraftAsk& ask, std::vector<int32_t>& draft) override;
+  void observe(RequestId request, std::span<const int32_t> prompt, std::span<const int32_t> output) override;
+  void take_updates(const IsMine& is_mine, int64_t tokens_max, std::vector<CstTokens>& parts) override;
+  std::optional<CstCursor> cursor(GroupId group) override;
+  void fetched(const CstFetched& answer) override;
   void forget() override;
 
   size_t group_count() const { return groups_.size(); }
@@ -36,14 +41,19 @@ class GroupDrafter final : public Drafter {
     std::unique_ptr<DraftTree> tree;
     size_t bytes = 0;  // of the tree, when it was last looked at
     std::list<GroupId>::iterator asked;
+    std::vector<int64_t> shared;  // by sample: so many tokens its server has or was sent
   };
-  Group& group(const DraftAsk& ask);
+  Group& append(RequestId request, std::span<const int32_t> prompt, std::span<const int32_t> output);
+  static int64_t& shared(Group& group, uint32_t sample);
+  static bool take_updates(GroupId id, Group& group, int64_t& tokens_max, std::vector<CstTokens>& parts);
+  void weigh(Group& group);
   void make_room();
 
   GroupDrafterConfig config_;
   DraftScores scores_;  // outlives the trees
   std::unordered_map<GroupId, Group> groups_;
   std::list<GroupId> asked_;  // the one asked for last comes first
+  std::set<GroupId> unshared_;  // groups with tokens that their server may lack
   size_t bytes_ = 0;
   Draft draft_;
 };

@@ -274,6 +274,8 @@ struct FakeInstance {
             [](const WorkReady&) {},
             [](const KvReserved&) {},
             [](const KvOpened&) {},
+            [](const DraftServers&) {},
+            [](const CstFetched&) {},
             [](const GetReport&) { return InstanceReport{}; }};
   }
   Seen* seen;
