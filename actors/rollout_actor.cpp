@@ -332,7 +332,11 @@ void RolloutActor::end(std::string error) {
   rt::gather_then<std::vector<InstanceReport>>(
       self, targets, GetReport{}, [this, summary](std::vector<InstanceReport> reports) mutable {
         summary.instances = std::move(reports);
-        rt::tell(self, parts.events, summary);
+        rt::gather_then<std::vector<DraftServerReport>>(
+            self, draft_servers, GetReport{}, [this, summary](std::vector<DraftServerReport> servers) mutable {
+              summary.draft_servers = std::move(servers);
+              rt::tell(self, parts.events, summary);
+            });
       });
 }
 

@@ -176,6 +176,7 @@ Drafting make_drafting(const RolloutOptions& options, const Machinery& made) {
 
 NodeConfig node_config(const RolloutOptions& options, NodeId id) {
   NodeConfig config{.node = id, .kv_node = {.node = id}};
+  if (options.drafting == "grouped") config.draft_server = DraftServerConfig{.node = id};
   const StepPlannerConfig planner{.prefill_tokens_max = static_cast<int32_t>(options.prefill_tokens),
                                   .rows_max = static_cast<int32_t>(options.max_batch + options.prefill_tokens)};
   for (uint32_t i = id.value; i < options.instances; i += static_cast<uint32_t>(options.nodes))
@@ -238,6 +239,7 @@ RolloutReport make_report(const std::string& policy, const RolloutSummary& s, co
     report.accepted_tokens += i.accepted_tokens;
     report.instances.push_back({busy_s, std::max(0.0, report.wall_s - busy_s), i.output_tokens, i.steps});
   }
+  for (const DraftServerReport& server : s.draft_servers) report.fetched_draft_tokens += server.fetched_tokens;
   for (const KvNodeReport& node : pool) {
     report.spilled_bytes += node.spilled_bytes;
     report.cold_failures += node.cold_failures;

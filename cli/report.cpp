@@ -38,6 +38,7 @@ Json to_json(const RolloutReport& r) {
           {"drafted_tokens", r.drafted_tokens},
           {"accepted_tokens", r.accepted_tokens},
           {"acceptance_length", r.acceptance_length()},
+          {"fetched_draft_tokens", r.fetched_draft_tokens},
           {"cpu_engine_s", r.cpu_engine_s},
           {"cpu_total_s", r.cpu_total_s},
           {"actor_cpu_share", r.actor_cpu_share},

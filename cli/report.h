@@ -40,6 +40,7 @@ struct RolloutReport {
   int64_t verifies = 0;          // of drafts; 0 without drafting
   int64_t drafted_tokens = 0;    // that were verified
   int64_t accepted_tokens = 0;   // of them: that stand
+  int64_t fetched_draft_tokens = 0;  // of their groups, that instances got from draft servers
   double cpu_engine_s = 0;       // CPU time of the engines' threads
   double cpu_total_s = 0;        // CPU time of the process
   double actor_cpu_share = kUnknown;  // CPU time of the actor threads / cpu_total_s

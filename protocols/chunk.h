@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "protocols/draft.h"
 #include "protocols/rollout.h"
 
 namespace seer {
@@ -115,9 +116,10 @@ struct RolloutSummary {
   double length_icc = 0;
   double estimate_error = 0;
   std::vector<InstanceReport> instances;
+  std::vector<DraftServerReport> draft_servers;
   SEER_FIELDS(RolloutSummary, complete, error, requests, finished, prompt_tokens, output_tokens, wall_us, tail_s, chunks,
               yields, preemptions, migrations, prefill_tokens, reprefill_tokens, instances_lost, length_icc, estimate_error,
-              instances)
+              instances, draft_servers)
 };
 
 }  // namespace seer
