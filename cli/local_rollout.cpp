@@ -30,11 +30,6 @@ namespace {
 constexpr size_t kActorThreads = 1;       // actors use a few per cent of one core; more threads only wake each other
 constexpr int64_t kReceiveUs = 100'000;  // between two looks at the stop flag
 
-/// Actors, their config and the thread clocks of one run.
-struct SeerConfig : rt::config {
-  SeerConfig() : rt::config(kActorThreads) { add_message_types<caf::id_block::seer>(); }
-};
-
 int64_t cpu_us(clockid_t clock) {
   timespec t{};
   clock_gettime(clock, &t);
@@ -284,7 +279,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
 
   SEER_ASSIGN_OR_RETURN(Machinery made, make_machinery(options, work));
 
-  SeerConfig config;
+  SeerConfig config(kActorThreads);
   rt::system system{config};
   const int64_t cpu_before = cpu_us(CLOCK_PROCESS_CPUTIME_ID);
   rt::Inbox<RolloutEvents> inbox(system);

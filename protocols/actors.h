@@ -222,3 +222,12 @@ CAF_BEGIN_TYPE_ID_BLOCK(seer, first_custom_type_id)
   CAF_ADD_TYPE_ID(seer, (seer::DraftClient))
   CAF_ADD_TYPE_ID(seer, (seer::DraftServerHandle))
 CAF_END_TYPE_ID_BLOCK(seer)
+
+namespace seer {
+
+/// Config of an actor system with real threads that knows all messages.
+struct SeerConfig : rt::config {
+  explicit SeerConfig(size_t threads = 1) : rt::config(threads) { add_message_types<caf::id_block::seer>(); }
+};
+
+}  // namespace seer
