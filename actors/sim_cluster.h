@@ -53,6 +53,7 @@ struct SimClusterOptions {
   bool has_kv = true;          // false: engines without KV bytes
   int32_t steps_max = 1;       // they can be given so many steps at once
   int64_t draft_tokens_max = 0;  // 0: no drafting; else about a third of the tokens drafted are wrong
+  bool draft_trees = false;      // trees too; engines with KV bytes only
   int64_t chunk_silence_us = 600'000'000;  // see RolloutConfig
   std::function<int64_t(const StepShape&)> step_ns = {};  // empty: what SimEngine does by itself
   SimColdFaults cold_faults = {};
@@ -63,15 +64,25 @@ struct SimClusterOptions {
   std::function<std::shared_ptr<Engine>(std::shared_ptr<Engine>)> wrap_engine = {};  // for planted bugs
 };
 
-/// Drafts of which some tokens are right, as `token` of a sequence's position says, or all are the same.
+/// Drafts of which some tokens are right, as `token` of a sequence's position says, or all are the same. As a tree, every
+/// third row branches off: it is wrong, and the next one goes on beside it.
 class SimClusterDrafter final : public Drafter {
  public:
   using Token = std::function<int32_t(RequestId request, int64_t position)>;
   explicit SimClusterDrafter(Token token) : token_(std::move(token)) {}
-  void draft(const DraftAsk& ask, std::vector<int32_t>& draft) override {
-    const int64_t position = std::ssize(ask.prompt) + std::ssize(ask.output);
+  void draft(const DraftText& text, const DraftLimits& limits, Draft& draft) override {
+    const int64_t position = std::ssize(text.prompt) + std::ssize(text.output);
     draft.clear();
-    for (int64_t i = 0; i < ask.tokens_max; ++i) draft.push_back(token_(ask.request, position + i));
+    int64_t depth = 0;
+    for (int32_t i = 0, parent = 0; i < limits.max_tokens; ++i) {
+      const int32_t token = token_(text.request, position + depth);
+      const bool is_branch = limits.tree && i % 3 == 1;
+      draft.tokens.push_back(is_branch ? token + 1 : token);
+      draft.parents.push_back(parent);
+      if (is_branch) continue;
+      ++depth;
+      parent = i + 1;
+    }
   }
 
  private:
@@ -154,7 +165,7 @@ struct SimCluster {
           return hash_pair(seed, static_cast<uint64_t>(position) + 99) % 3 == 0 ? 2 + right % (kVocab - 2) : right;
         };
         // Rows that cost next to nothing, so that as much as may be is drafted.
-        return Drafting{std::make_shared<SimClusterDrafter>(token_of), {.gamma_max = options.draft_tokens_max, .draft_ns = 0},
+        return Drafting{std::make_shared<SimClusterDrafter>(token_of), {.rows_max = {options.draft_tokens_max, options.draft_trees ? options.draft_tokens_max : 0}, .draft_ns = 0},
                         [](const StepShape& shape) { return 1e6 + static_cast<double>(shape.rows); }};
       };
     if (options.dram_blocks > 0)
