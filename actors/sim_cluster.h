@@ -57,6 +57,7 @@ struct SimClusterOptions {
   bool draft_from_group = false; // from what the group has written, as in production
   bool draft_servers = false;    // and share that through a server on each node
   double alike_share = 0;        // of the tokens of a group's responses, that are the same at the same index
+  bool draft_trees = false;      // trees too; engines with KV bytes only
   int64_t chunk_silence_us = 600'000'000;  // see RolloutConfig
   std::function<int64_t(const StepShape&)> step_ns = {};  // empty: what SimEngine does by itself
   SimColdFaults cold_faults = {};
@@ -67,15 +68,25 @@ struct SimClusterOptions {
   std::function<std::shared_ptr<Engine>(std::shared_ptr<Engine>)> wrap_engine = {};  // for planted bugs
 };
 
-/// Drafts of which some tokens are right, as `token` of a sequence's position says, or all are the same.
+/// Drafts of which some tokens are right, as `token` of a sequence's position says, or all are the same. As a tree, every
+/// third row branches off: it is wrong, and the next one goes on beside it.
 class SimClusterDrafter final : public Drafter {
  public:
   using Token = std::function<int32_t(RequestId request, int64_t position)>;
   explicit SimClusterDrafter(Token token) : token_(std::move(token)) {}
-  void draft(const DraftAsk& ask, std::vector<int32_t>& draft) override {
-    const int64_t position = std::ssize(ask.prompt) + std::ssize(ask.output);
+  void draft(const DraftText& text, const DraftLimits& limits, Draft& draft) override {
+    const int64_t position = std::ssize(text.prompt) + std::ssize(text.output);
     draft.clear();
-    for (int64_t i = 0; i < ask.tokens_max; ++i) draft.push_back(token_(ask.request, position + i));
+    int64_t depth = 0;
+    for (int32_t i = 0, parent = 0; i < limits.max_tokens; ++i) {
+      const int32_t token = token_(text.request, position + depth);
+      const bool is_branch = limits.tree && i % 3 == 1;
+      draft.tokens.push_back(is_branch ? token + 1 : token);
+      draft.parents.push_back(parent);
+      if (is_branch) continue;
+      ++depth;
+      parent = i + 1;
+    }
   }
 
  private:
@@ -156,16 +167,17 @@ struct SimCluster {
       parts.make_drafting = [this] {
         // Rows that cost next to nothing, so that as much as may be is drafted.
         const auto step_ns = [](const StepShape& shape) { return 1e6 + static_cast<double>(shape.rows); };
-        const DraftBudgetConfig budget{.gamma_max = options.draft_tokens_max, .draft_ns = 0};
+        const int64_t tree_max = options.draft_trees ? options.draft_tokens_max : 0;
+        const DraftBudgetConfig budget{.rows_max = {options.draft_tokens_max, tree_max}, .draft_ns = 0};
         if (options.draft_from_group)
-          return Drafting{std::make_shared<GroupDrafter>(GroupDrafterConfig{}), budget, step_ns, {.sync_us = kDraftSyncUs}};
+          return Drafting{std::make_shared<GroupDrafter>(GroupDrafterConfig{}), budget, step_ns, {.sync_us = kDraftSyncUs}, {}};
         const auto token_of = [this](RequestId request, int64_t position) {
           if (!options.has_kv) return kEos + 1;
           const uint64_t seed = sample_seed(kRunSeed, request.group.value, request.sample);
           const int32_t right = token(seed, position);
           return hash_pair(seed, static_cast<uint64_t>(position) + 99) % 3 == 0 ? 2 + right % (kVocab - 2) : right;
         };
-        return Drafting{std::make_shared<SimClusterDrafter>(token_of), budget, step_ns};
+        return Drafting{std::make_shared<SimClusterDrafter>(token_of), budget, step_ns, {}, {}};
       };
     if (options.dram_blocks > 0)
       parts.make_arena = [this, block_bytes] {

@@ -11,6 +11,7 @@
 #include "actors/context_actor.h"
 #include "actors/kv_directory_actor.h"
 #include "actors/node_actor.h"
+#include "actors/policy/draft_history.h"
 #include "actors/policy/group_drafter.h"
 #include "actors/rollout_actor.h"
 #include "cli/engine_types.h"
@@ -30,10 +31,10 @@ namespace {
 constexpr size_t kActorThreads = 1;       // actors use a few per cent of one core; more threads only wake each other
 constexpr int64_t kReceiveUs = 100'000;  // between two looks at the stop flag
 
-int64_t cpu_us(clockid_t clock) {
+int64_t cpu_ns(clockid_t clock) {
   timespec t{};
   clock_gettime(clock, &t);
-  return t.tv_sec * 1'000'000 + t.tv_nsec / 1'000;
+  return t.tv_sec * 1'000'000'000 + t.tv_nsec;
 }
 
 /// CPU time of the runtime's threads, which all bear its name.
@@ -165,8 +166,12 @@ Result<Machinery> make_machinery(const RolloutOptions& options, const RolloutWor
 Drafting make_drafting(const RolloutOptions& options, const Machinery& made) {
   GroupDrafterConfig drafter;
   drafter.tree.own_history_only = options.drafting == "own";
-  DraftBudgetConfig budget{.rule = parse_draft_rule(options.draft_rule), .gamma_max = options.draft_tokens_max};
-  return {std::make_shared<GroupDrafter>(drafter), budget, made.step_ns};
+  const bool paths = options.draft_shape != "tree", trees = options.draft_shape != "path";
+  DraftBudgetConfig budget{.rule = parse_draft_rule(options.draft_rule),
+                           .rows_max = {paths ? options.draft_tokens_max : 0, trees ? options.draft_tokens_max : 0},
+                           .lambda = options.draft_lambda};
+  return {std::make_shared<GroupDrafter>(drafter), budget, made.step_ns,
+          {}, [] { return cpu_ns(CLOCK_THREAD_CPUTIME_ID); }};
 }
 
 NodeConfig node_config(const RolloutOptions& options, NodeId id) {
@@ -229,9 +234,7 @@ RolloutReport make_report(const std::string& policy, const RolloutSummary& s, co
     report.kv_peak_bytes += i.kv_blocks_peak * block_bytes;
     report.cpu_engine_s += static_cast<double>(i.engine_cpu_us) / 1e6;
     const double busy_s = static_cast<double>(i.busy_us) / 1e6;
-    report.verifies += i.verifies;
-    report.drafted_tokens += i.drafted_tokens;
-    report.accepted_tokens += i.accepted_tokens;
+    add_figures(report.drafting, i.drafting);
     report.instances.push_back({busy_s, std::max(0.0, report.wall_s - busy_s), i.output_tokens, i.steps});
   }
   for (const DraftServerReport& server : s.draft_servers) report.fetched_draft_tokens += server.fetched_tokens;
@@ -281,7 +284,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
 
   SeerConfig config(kActorThreads);
   rt::system system{config};
-  const int64_t cpu_before = cpu_us(CLOCK_PROCESS_CPUTIME_ID);
+  const int64_t cpu_before = cpu_ns(CLOCK_PROCESS_CPUTIME_ID) / 1000;
   rt::Inbox<RolloutEvents> inbox(system);
   auto directory = rt::spawn<KvDirectoryActor>(system);
   std::vector<NodeHandle> nodes;
@@ -322,7 +325,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
         });
   }
   const auto pool_reports = inbox.ask<std::vector<KvNodeReport>>(directory, GetReport{});
-  const int64_t cpu_total = cpu_us(CLOCK_PROCESS_CPUTIME_ID) - cpu_before;
+  const int64_t cpu_total = cpu_ns(CLOCK_PROCESS_CPUTIME_ID) / 1000 - cpu_before;
   const int64_t cpu_actors = actor_threads_cpu_us();
   rt::stop(rollout);
   rt::stop(context);

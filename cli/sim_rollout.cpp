@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include "actors/context_actor.h"
@@ -89,8 +90,10 @@ int64_t longest_prompt(const SimWork& work) {
 /// Which tokens are drafted does not matter: the engine decides how many of them stand.
 class SimDrafter final : public Drafter {
  public:
-  void draft(const DraftAsk& ask, std::vector<int32_t>& draft) override {
-    draft.assign(static_cast<size_t>(ask.tokens_max), kSomeToken);
+  void draft(const DraftText&, const DraftLimits& limits, Draft& draft) override {
+    draft.tokens.assign(static_cast<size_t>(limits.max_tokens), kSomeToken);
+    draft.parents.resize(draft.tokens.size());
+    std::iota(draft.parents.begin(), draft.parents.end(), 0);
   }
 };
 
@@ -312,14 +315,14 @@ struct SimRollout {
     run.yields = s.yields;
     run.reprefill_tokens = s.reprefill_tokens;
     double busy_s = 0;
-    int64_t verifies = 0, accepted = 0, drafted = 0;
+    DraftCounts drafts;
     for (const InstanceReport& i : s.instances) {
       busy_s += static_cast<double>(i.busy_us) / 1e6;
-      verifies += i.verifies, drafted += i.drafted_tokens, accepted += i.accepted_tokens;
+      drafts += i.drafting.all();
     }
-    if (verifies > 0) {
-      run.acceptance_length = 1 + static_cast<double>(accepted) / static_cast<double>(verifies);
-      run.drafted_per_verify = static_cast<double>(drafted) / static_cast<double>(verifies);
+    if (drafts.verifies > 0) {
+      run.acceptance_length = drafts.acceptance_length();
+      run.drafted_per_verify = static_cast<double>(drafts.drafted) / static_cast<double>(drafts.verifies);
     }
     run.idle_share = 1 - busy_s / (run.total_s * static_cast<double>(cluster.instances));
     run.estimate_error = s.estimate_error;

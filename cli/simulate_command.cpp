@@ -91,7 +91,7 @@ Result<std::optional<SimDrafting>> drafting_of(const std::string& policy, const 
   if (!acceptance.ok()) return acceptance.error();
   const bool grouped = scheduling != kSimBaseline && scheduling != "streamrl-oracle" && scheduling != kPartialPolicy;
   DraftBudgetConfig budget{.rule = parse_draft_rule(options.draft_rule),
-                           .gamma_max = grouped ? options.draft_tokens_max : 2 * options.draft_tokens_max};
+                           .rows_max = {grouped ? options.draft_tokens_max : 2 * options.draft_tokens_max, 0}};
   return std::optional<SimDrafting>({*std::move(acceptance), grouped, budget});
 }
 

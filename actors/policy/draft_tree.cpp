@@ -143,9 +143,7 @@ void DraftTree::learn(Request& r, int64_t end) {
 }
 
 void DraftTree::draft(uint32_t sample, const DraftLimits& limits, Draft& draft) {
-  draft.tokens.clear();
-  draft.parents.clear();
-  draft.probabilities.clear();
+  draft.clear();
   Request& r = request(sample);
   const Text& text = texts_[r.text];
   const int64_t begin = text.log.begin(r.stream), end = text.log.end(r.stream);

@@ -25,6 +25,7 @@
 
 #include "actors/policy/context_followers.h"
 #include "actors/policy/draft_scores.h"
+#include "actors/policy/drafter.h"
 #include "actors/policy/suffix_index.h"
 #include "actors/policy/stream_log.h"
 
@@ -33,29 +34,6 @@ namespace seer {
 struct DraftTreeConfig {
   int64_t bytes_max = 64 << 20;   // of a group (own history only: of a request). At most 512 MiB
   bool own_history_only = false;  // draft from the prompt and the request itself only (suffix decoding without groups)
-};
-
-struct DraftLimits {
-  int32_t max_tokens = 8;         // of the draft
-  float min_probability = 0.12f;  // of a token to be accepted, those before it included; less likely ones are left out
-  bool tree = false;              // branches, the likeliest tokens first; else one path
-};
-
-/// A proposal behind the last known token of a request.
-struct Draft {
-  std::vector<int32_t> tokens;
-  /// The row that each token follows, where row 0 feeds the last known token and row i + 1 feeds tokens[i]: with -1 for
-  /// row 0 put in front, SequenceStep::parents. A draft that is no tree has 0, 1, 2, ...
-  std::vector<int32_t> parents;
-  /// That the token will be accepted, 0..1: of a path, of all its tokens. Falls from token to token.
-  std::vector<float> probabilities;
-
-  /// Acceptance length to expect, bonus token included.
-  double expected_tokens() const {
-    double sum = 1;
-    for (float p : probabilities) sum += p;
-    return sum;
-  }
 };
 
 class DraftTree {

@@ -12,34 +12,36 @@ constexpr uint32_t kSamplesMax = 4096;  // of a group, in what servers say
 
 GroupDrafter::GroupDrafter(GroupDrafterConfig config) : config_(config) {}
 
-void GroupDrafter::draft(const DraftAsk& ask, std::vector<int32_t>& draft) {
-  Group& group = append(ask.request, ask.prompt, ask.output);
-  group.tree->draft(ask.request.sample,
-                    {.max_tokens = static_cast<int32_t>(ask.tokens_max), .min_probability = config_.min_probability}, draft_);
-  draft = draft_.tokens;
-  weigh(group);
+void GroupDrafter::draft(const DraftText& text, const DraftLimits& limits, Draft& draft) {
+  Group& group = group_of(text);
+  group.tree->draft(text.request.sample, limits, draft);
+  take_size(group);
 }
 
-void GroupDrafter::observe(RequestId request, std::span<const int32_t> prompt, std::span<const int32_t> output) {
-  weigh(append(request, prompt, output));
+void GroupDrafter::learn(const DraftText& text) { take_size(group_of(text)); }
+
+void GroupDrafter::forget() {
+  groups_.clear();
+  shown_.clear();
+  unshared_.clear();
+  bytes_ = 0;
 }
 
-/// What the request has written is known, in the group that it belongs to, now the one asked for last.
-GroupDrafter::Group& GroupDrafter::append(RequestId request, std::span<const int32_t> prompt,
-                                          std::span<const int32_t> output) {
-  const GroupId id = request.group;
+/// The group of the request, now the one shown last, with all that the request has written.
+GroupDrafter::Group& GroupDrafter::group_of(const DraftText& text) {
+  const GroupId id = text.request.group;
   const auto [it, is_new] = groups_.try_emplace(id);
   Group& group = it->second;
   if (is_new) {
-    group.tree = std::make_unique<DraftTree>(config_.tree, prompt, scores_);
-    group.asked = asked_.insert(asked_.begin(), id);
+    group.tree = std::make_unique<DraftTree>(config_.tree, text.prompt, scores_);
+    group.shown = shown_.insert(shown_.begin(), id);
   } else {
-    asked_.splice(asked_.begin(), asked_, group.asked);
+    shown_.splice(shown_.begin(), shown_, group.shown);
   }
-  const auto known = static_cast<size_t>(group.tree->end(request.sample));
-  if (known < output.size()) {
-    group.tree->append(request.sample, static_cast<int64_t>(known), output.subspan(known));
-    shared(group, request.sample);
+  const auto known = static_cast<size_t>(group.tree->end(text.request.sample));
+  if (known < text.output.size()) {
+    group.tree->append(text.request.sample, static_cast<int64_t>(known), text.output.subspan(known));
+    shared(group, text.request.sample);
     unshared_.insert(id);
   }
   return group;
@@ -97,7 +99,7 @@ void GroupDrafter::fetched(const CstFetched& answer) {
     group.tree->append(part.sample, part.position, part.tokens);
     int64_t& known = shared(group, part.sample);
     known = std::max(known, std::min(part.position + std::ssize(part.tokens), group.tree->end(part.sample)));
-    weigh(group);
+    take_size(group);
   }
   for (const CstCursor& wanted : answer.wanted) {
     const auto found = groups_.find(wanted.group);
@@ -109,25 +111,19 @@ void GroupDrafter::fetched(const CstFetched& answer) {
   }
 }
 
-void GroupDrafter::forget() {
-  groups_.clear();
-  asked_.clear();
-  unshared_.clear();
-  bytes_ = 0;
-}
-
-void GroupDrafter::weigh(Group& group) {
-  bytes_ -= std::exchange(group.bytes, group.tree->bytes());
-  bytes_ += group.bytes;
+void GroupDrafter::take_size(Group& group) {
+  const size_t bytes = group.tree->bytes();
+  bytes_ -= std::exchange(group.bytes, bytes);
+  bytes_ += bytes;
   if (bytes_ > config_.bytes_max) make_room();
 }
 
 void GroupDrafter::make_room() {
   while (groups_.size() > 1 && bytes_ > config_.bytes_max / 4 * 3) {
-    const auto last = groups_.find(asked_.back());
+    const auto last = groups_.find(shown_.back());
     bytes_ -= last->second.bytes;
     groups_.erase(last);
-    asked_.pop_back();
+    shown_.pop_back();
   }
 }
 

@@ -45,13 +45,9 @@ SimClusterOptions alike_cluster() {
   return o;
 }
 
-struct Drafted {
-  int64_t verifies = 0, drafted = 0, accepted = 0;
-};
-Drafted drafted(const SimCluster& cluster) {
-  Drafted sum;
-  for (const InstanceReport& i : cluster.seen.summaries[0].instances)
-    sum.verifies += i.verifies, sum.drafted += i.drafted_tokens, sum.accepted += i.accepted_tokens;
+DraftCounts drafted(const SimCluster& cluster) {
+  DraftCounts sum;
+  for (const InstanceReport& i : cluster.seen.summaries[0].instances) sum += i.drafting.all();
   return sum;
 }
 
@@ -122,9 +118,9 @@ TEST_CASE("draft servers: requests profit from what their group writes on other 
   SimCluster alone(o);
   alone.run();
   check_exact(alone);
-  const Drafted shared = drafted(sharing), own = drafted(alone);
+  const DraftCounts shared = drafted(sharing), own = drafted(alone);
   CHECK(shared.verifies > 500);
-  const auto gain = [](const Drafted& d) { return static_cast<double>(d.accepted) / static_cast<double>(d.verifies); };
+  const auto gain = [](const DraftCounts& d) { return static_cast<double>(d.accepted) / static_cast<double>(d.verifies); };
   CHECK(gain(shared) > 1.1 * gain(own));
   CHECK(sharing.draft_server_state(0).report.fetched_tokens > 0);
   CHECK(sharing.draft_server_state(1).report.fetched_tokens > 0);  // both have groups

@@ -426,8 +426,8 @@ TEST_CASE("exactness: drafts change no bit, whatever they are made from, however
           const int64_t here = differences(reference, found.answers);
           CHECK(here == 0);
           different += here;
-          drafted[drafting] += found.report.drafted_tokens;
-          accepted[drafting] += found.report.accepted_tokens;
+          drafted[drafting] += found.report.drafting.all().drafted;
+          accepted[drafting] += found.report.drafting.all().accepted;
           ++combinations;
         }
   }

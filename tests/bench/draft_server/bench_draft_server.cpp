@@ -107,7 +107,7 @@ class LogDrafter final : public Drafter {
   }
   void count_lags_from(int64_t us) { counted_from_us_ = us; }
 
-  void draft(const DraftAsk&, std::vector<int32_t>& draft) override { draft.clear(); }
+  void draft(const DraftText&, const DraftLimits&, Draft& draft) override { draft.clear(); }
   void take_updates(const IsMine& is_mine, int64_t tokens_max, std::vector<CstTokens>& parts) override {
     for (Group& group : groups_) {
       if (!is_mine(group.id) || group.sent >= group.log.end(group.mine) || tokens_max <= 0) continue;
