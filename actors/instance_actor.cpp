@@ -224,6 +224,7 @@ void InstanceActor::on_import(const CopyResult& result) {
     s->done.cached_tokens += import.blocks[i].tokens;
     if (import.blocks[i].tokens < info.block_tokens) continue;  // the tail: it will be written on, so it gets no name
     devices.name(s->table[first + i], import.blocks[i]);
+    if (s->pooled_blocks == s->chain.size()) ++s->pooled_blocks;
     s->chain.push_back(import.blocks[i]);
   }
   devices.release(std::span(s->table).subspan(first + good));
@@ -426,7 +427,8 @@ bool InstanceActor::waits_for_prompt(Sequence& s) {
 /// chunk ends other than by a stop token (where the engine ends by itself), and as long as KV blocks suffice. What else
 /// may change the plan comes as a message, and splits them.
 int32_t InstanceActor::steps_at_once() {
-  if (plan_memory.prefill_rows > 0 || !arrivals.empty() || in_step.size() != running.size()) return 1;
+  // While steps run room only shrinks, so that an arrival for which there is too little now goes on waiting.
+  if (plan_memory.prefill_rows > 0 || first_arrival_fits() || in_step.size() != running.size()) return 1;
   int64_t steps = std::min<int64_t>(info.steps_max, config.report_steps - steps_since_report);
   for (const StepMember& member : in_step) {
     const Sequence& s = *member.sequence;
@@ -663,11 +665,13 @@ void InstanceActor::offer_filled_blocks(ChunkId id, Sequence& s) {
   s.offered_blocks = s.chain.size();
 }
 
-/// Asks the pool for room for blocks[from...]: whole blocks of the prompt belong to the group, the rest to the request.
+/// Asks the pool for room for blocks[from...]: whole blocks of the prompt belong to the group, the rest to the request, of
+/// which those that the pool is known to keep are passed over; not all, as the question also says if the request runs.
 /// Returns how many answers will come.
 int32_t InstanceActor::reserve_from(ChunkId id, const Sequence& s, const std::vector<BlockRef>& blocks, size_t from,
                                     bool parking) {
   const size_t prompt_end = std::min(prompt_blocks(s), blocks.size());
+  const size_t own_first = std::max({from, prompt_end, std::min(s.pooled_blocks, blocks.size() - 1)});
   auto ask = [&](size_t first, size_t last, KvOwner owner, size_t owner_first) {
     if (first >= last) return 0;
     reserve(id,
@@ -682,7 +686,7 @@ int32_t InstanceActor::reserve_from(ChunkId id, const Sequence& s, const std::ve
     return 1;
   };
   const int32_t asked = ask(from, prompt_end, owner_of(s.spec.request.group), 0);
-  return asked + ask(std::max(from, prompt_end), blocks.size(), owner_of(s.spec.request), prompt_end);
+  return asked + ask(own_first, blocks.size(), owner_of(s.spec.request), prompt_end);
 }
 
 void InstanceActor::reserve(ChunkId id, KvReservation ask, size_t first_block) {
@@ -701,6 +705,9 @@ void InstanceActor::on_reserved(const KvReserved& reserved) {
   size_t answered = 0;  // blocks before the first one that has to be asked for again
   for (; answered < reserved.grants.size() && reserved.grants[answered].state != GrantState::kLater; ++answered) {
     const KvGrant& grant = reserved.grants[answered];
+    if (s != nullptr && grant.state != GrantState::kRefused && s->pooled_blocks == open.first_block + answered &&
+        s->pooled_blocks < s->chain.size())
+      ++s->pooled_blocks;
     if (grant.state != GrantState::kWrite) continue;
     tokens.push_back(grant.token);
     if (s != nullptr) copy.blocks.push_back({s->table[open.first_block + answered], parts.arena->span(grant.slot), 0});

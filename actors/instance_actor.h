@@ -81,6 +81,7 @@ struct InstanceActor {
     std::vector<DeviceBlockId> table;
     std::vector<BlockRef> chain;           // full blocks of tokens[0, kv_tokens), named on the device
     size_t offered_blocks = 0;             // of the chain: offered to the pool
+    size_t pooled_blocks = 0;              // of the chain, from the start: the pool is known to keep them for the request
     Phase phase = Phase::kRunning;
     ChunkEnd end = ChunkEnd::kFinished;    // set when parking
     int32_t parking_ops = 0;               // reservations and exports still open while parking

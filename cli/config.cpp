@@ -302,11 +302,10 @@ Status check_together(const SimulateOptions& o) {
     if (std::find(o.policies.begin(), o.policies.begin() + i, o.policies[i]) != o.policies.begin() + i)
       return fail(Code::kInvalidArgument, "--policies names ", o.policies[i], " twice: expected different policies");
   if (!o.faults) return {};
-  const std::vector<std::string> known = chunk_policy_names();
   for (const std::string& policy : o.policies)
-    if (std::find(known.begin(), known.end(), policy) == known.end())
+    if (scheduling_of(policy) == kPartialPolicy)
       return fail(Code::kInvalidArgument, "--policies ", policy,
-                  " does not go with --faults: expected policies without drafting, other than partial");
+                  " does not go with --faults: it leaves requests unfinished, which cannot be checked");
   for (const auto& [flag, path] : {std::pair{"--report", &o.report}, {"--csv", &o.csv}, {"--html", &o.html}})
     if (!path->empty())
       return fail(Code::kInvalidArgument, flag, " does not go with --faults: such runs are checked, not measured");

@@ -19,8 +19,9 @@
 namespace seer {
 namespace {
 
-constexpr int32_t kEos = 1, kSomeToken = 2, kFirstPromptToken = 3;
-constexpr int32_t kVocab = 1 << 30;     // prompts of groups differ in their tokens
+constexpr int32_t kEos = 1, kFirstPromptToken = 2;
+constexpr int32_t kFirstOutputToken = 1 << 29;
+constexpr int32_t kVocab = 1 << 30;     // prompts of groups differ in their tokens, and so do responses
 constexpr int64_t kSimBlockBytes = 64;  // that stand for a block in the simulated pool
 constexpr int32_t kStepsAtOnce = 256;   // report_steps ends most runs of steps before
 constexpr int64_t kProgressUs = 10'000'000;
@@ -87,11 +88,18 @@ int64_t longest_prompt(const SimWork& work) {
   return longest;
 }
 
+uint64_t seed_of(size_t group, size_t sample) { return static_cast<uint64_t>(group) << 32 | sample; }
+
+/// All tokens of a response but its last. Another one for each response: equal ones would have the same KV blocks, which
+/// instances and pool keep once.
+int32_t token_of(uint64_t seed) { return kFirstOutputToken | static_cast<int32_t>(mix64(seed) % kFirstOutputToken); }
+
 /// Which tokens are drafted does not matter: the engine decides how many of them stand.
 class SimDrafter final : public Drafter {
  public:
-  void draft(const DraftText&, const DraftLimits& limits, Draft& draft) override {
-    draft.tokens.assign(static_cast<size_t>(limits.max_tokens), kSomeToken);
+  void draft(const DraftText& text, const DraftLimits& limits, Draft& draft) override {
+    draft.tokens.assign(static_cast<size_t>(limits.max_tokens),
+                        token_of(seed_of(text.request.group.value, text.request.sample)));
     draft.parents.resize(draft.tokens.size());
     std::iota(draft.parents.begin(), draft.parents.end(), 0);
   }
@@ -140,8 +148,6 @@ class AcceptanceDraw {
 int64_t longest_request(const SimWork& work) {
   return work.context_tokens_max > 0 ? work.context_tokens_max : longest_prompt(work) + work.max_gen;
 }
-
-uint64_t seed_of(size_t group, size_t sample) { return static_cast<uint64_t>(group) << 32 | sample; }
 
 std::vector<GroupSpec> make_groups(const SimWork& work) {
   std::vector<GroupSpec> groups;
@@ -223,7 +229,7 @@ struct SimRollout {
     const uint64_t rank = 1 + id.value;
     return std::make_shared<SimEngine>(
         std::move(config),
-        [this](uint64_t seed, int64_t position) { return position == last_position(seed) ? kEos : kSomeToken; },
+        [this](uint64_t seed, int64_t position) { return position == last_position(seed) ? kEos : token_of(seed); },
         [this, rank](int64_t ns, std::function<void()> f) { world.after_ns(ns, std::move(f), rank); },
         SimEngine::Clock{[this] { return world.now_ns(); }, [this, rank] { return world.fired_ns(rank); }});
   }
