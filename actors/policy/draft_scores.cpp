@@ -7,6 +7,7 @@ namespace seer {
 namespace {
 
 constexpr float kWeightRate = 0.01f;
+constexpr float kPastBias = -1;  // what earlier iterations said is taken for less likely until it proves as good
 constexpr float kSeenMax = 250;  // a cell adapts as fast as if it had been seen at most so often
 
 float to_logit(float probability) {
@@ -17,7 +18,8 @@ float to_logit(float probability) {
 }  // namespace
 
 DraftScores::DraftScores() : logits_(kTables * kTableCells), learned_(kTables * kTableCells) {
-  for (auto& weights : weights_) weights = {0.4f, 0.15f, 0.15f, 0.15f, 0.3f, 0.2f, 0};
+  for (size_t set = 0; set < weights_.size(); ++set)
+    weights_[set] = {0.4f, 0.15f, 0.15f, 0.15f, 0.3f, 0.2f, set < kPresentSets ? 0 : kPastBias};
   for (uint32_t table = 0; table < kTables; ++table)
     for (uint32_t cell = 0; cell < kNoCell; ++cell) {
       const auto share = static_cast<float>(cell % 16);

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <list>
 #include <memory>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -28,6 +29,11 @@ class GroupDrafter final : public Drafter {
   void draft(const DraftAsk& ask, std::vector<int32_t>& draft) override;
   void forget() override;
 
+  /// Responses of earlier iterations to the group's prompt, newest first (DraftTree::add_past()).
+  void add_past(GroupId id, std::span<const int32_t> prompt, std::span<const std::vector<int32_t>> responses);
+  /// None was added since the group's tree began: the group is new, or its tree was dropped.
+  bool lacks_past(GroupId id) const;
+
   size_t group_count() const { return groups_.size(); }
   size_t bytes() const { return bytes_; }
 
@@ -35,9 +41,11 @@ class GroupDrafter final : public Drafter {
   struct Group {
     std::unique_ptr<DraftTree> tree;
     size_t bytes = 0;  // of the tree, when it was last looked at
+    bool past_added = false;
     std::list<GroupId>::iterator asked;
   };
-  Group& group(const DraftAsk& ask);
+  Group& group(GroupId id, std::span<const int32_t> prompt);
+  void count_bytes(Group& group);
   void make_room();
 
   GroupDrafterConfig config_;
