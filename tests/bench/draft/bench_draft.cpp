@@ -1,7 +1,7 @@
 // What the draft tree costs and what its drafts are worth, on groups of token sequences from a file (group_file.h).
-//   bench_draft --groups FILE [--references 15] [--mode linear|tree] [--max-draft 16] [--min-probability P] [--heldouts
-//   1]
-//               [--own-history] [--past 0] [--past-kind alike|other|mixed|none] [--repeats 3] [--json]
+//   bench_draft --groups FILE [--references 15] [--heldouts 1] [--mode linear|tree|peer] [--max-draft 16]
+//               [--min-probability P] [--spec-factor 2] [--own-history] [--past 0]
+//               [--past-kind alike|other|mixed|none] [--repeats 3] [--json]
 // In each group the first --references members are appended, interleaved, in pieces of 8 tokens; each of the last
 // --heldouts is then replayed on a tree of its own with these references: a draft, as many of its tokens as the member
 // goes on with, one more token, and so on to its end. One DraftScores learns through the whole run.
@@ -13,8 +13,9 @@
 // Of the references the first --past are responses of an earlier iteration, given before the others are appended:
 // themselves (alike), as many of the next group, which has another prompt (other), one or the other from group to group
 // (mixed), or none at all, to compare with.
+// Mode peer drafts as SuffixDecoding does (suffix_decoding.h), to compare acceptance: its times are not the original's.
 // CPU time is the thread's. --repeats: times are medians over so many runs. Default of --min-probability: 0.12 linear,
-// 0.01 tree.
+// 0.01 tree, 0.1 peer.
 #include <unistd.h>
 #include <ctime>
 
@@ -32,6 +33,7 @@
 
 #include "actors/policy/draft_tree.h"
 #include "bench/draft/group_file.h"
+#include "bench/draft/suffix_decoding.h"
 
 namespace {
 
@@ -47,6 +49,8 @@ struct Options {
   size_t references = 15;
   size_t heldouts = 1;
   int64_t repeats = 3;
+  bool peer = false;
+  float spec_factor = 2;
   bool own_history = false;
   size_t past = 0;
   PastKind past_kind = PastKind::kAlike;
@@ -142,6 +146,21 @@ void replay(DraftTree& tree, uint32_t sample, const std::vector<int32_t>& member
   }
 }
 
+void replay_peer(SuffixDecoding& peer, const std::vector<int32_t>& member, const Options& options, Figures& figures) {
+  std::vector<int32_t> draft;
+  for (size_t at = 0; at < member.size();) {
+    peer.draft(options.limits.max_tokens, options.spec_factor, options.limits.min_probability, draft);
+    size_t gained = 0;
+    while (gained < draft.size() && at + gained < member.size() && draft[gained] == member[at + gained]) ++gained;
+    gained = std::min(gained + 1, member.size() - at);
+    peer.append(std::span(member).subspan(at, gained));
+    at += gained;
+    figures.tokens += static_cast<int64_t>(gained);
+    figures.drafted += static_cast<int64_t>(draft.size());
+    ++figures.steps;
+  }
+}
+
 /// The trees that the costs of appending are measured on, all of them at once.
 double append_all(const Options& options, const std::vector<TokenGroup>& groups, DraftScores& scores,
                   std::vector<std::unique_ptr<DraftTree>>& trees, int64_t& tokens) {
@@ -169,6 +188,11 @@ Figures run(const Options& options, const std::vector<TokenGroup>& groups) {
   for (size_t g = 0; g < groups.size(); ++g) {
     const std::vector<std::vector<int32_t>>& members = groups[g].sequences;
     for (size_t i = members.size() - options.heldouts; i < members.size(); ++i) {
+      if (options.peer) {
+        SuffixDecoding peer{std::span(members).first(options.references)};
+        replay_peer(peer, members[i], options, figures);
+        continue;
+      }
       const std::unique_ptr<DraftTree> tree = make_tree(options, scores);
       append_references(*tree, options, groups, g);
       replay(*tree, static_cast<uint32_t>(i), members[i], options.limits, clock_us, figures, draft_us);
@@ -215,7 +239,7 @@ Options parse(int argc, char** argv) {
     } else {
       const bool known = option == "--groups" || option == "--references" || option == "--heldouts" ||
                          option == "--mode" || option == "--max-draft" || option == "--min-probability" ||
-                         option == "--past" || option == "--past-kind" || option == "--repeats";
+                         option == "--past" || option == "--past-kind" || option == "--repeats" || option == "--spec-factor";
       if (!known) stop(cat(option, ": no such option; they are listed at the top of bench_draft.cpp"));
       if (++i == argc) stop(cat(option, ": expected a value behind it"));
       const std::string value = argv[i];
@@ -225,6 +249,7 @@ Options parse(int argc, char** argv) {
       if (option == "--max-draft") options.limits.max_tokens = static_cast<int32_t>(number(option, value, 0, 1024));
       if (option == "--min-probability") min_probability = number(option, value, 0, 1);
       if (option == "--repeats") options.repeats = static_cast<int64_t>(number(option, value, 1, 1000));
+      if (option == "--spec-factor") options.spec_factor = static_cast<float>(number(option, value, 0, 100));
       if (option == "--past") options.past = static_cast<size_t>(number(option, value, 0, 1e6));
       if (option == "--past-kind") {
         const auto kind = std::find(kPastKinds.begin(), kPastKinds.end(), value);
@@ -232,8 +257,10 @@ Options parse(int argc, char** argv) {
         options.past_kind = static_cast<PastKind>(kind - kPastKinds.begin());
       }
       if (option == "--mode") {
-        if (value != "linear" && value != "tree") stop(cat("--mode ", value, ": expected linear or tree"));
+        if (value != "linear" && value != "tree" && value != "peer")
+          stop(cat("--mode ", value, ": expected linear, tree or peer"));
         options.limits.tree = value == "tree";
+        options.peer = value == "peer";
       }
     }
   }
@@ -242,6 +269,7 @@ Options parse(int argc, char** argv) {
   if (options.past > options.references)
     stop(cat("--past ", options.past, ": expected at most --references ", options.references));
   options.limits.min_probability = static_cast<float>(min_probability >= 0  ? min_probability
+                                                      : options.peer        ? 0.1
                                                       : options.limits.tree ? 0.01
                                                                             : 0.12);
   return options;
@@ -269,7 +297,7 @@ int main(int argc, char** argv) {
     p99.push_back(figures.draft_us_p99);
   }
   const auto steps = static_cast<double>(std::max<int64_t>(figures.steps, 1));
-  const std::string mode = options.limits.tree ? "tree" : "linear";
+  const std::string mode = options.peer ? "peer" : options.limits.tree ? "tree" : "linear";
   const nlohmann::ordered_json line = {{"bench", "draft"},
                                        {"references", options.references},
                                        {"past", options.past},
