@@ -286,7 +286,10 @@ Status RocksdbResponseHistory::run_put(PrefixHash prompt, uint64_t iteration,
   for (const auto& response : before.responses)
     if (!is_kept(response))
       batch.Delete(database_.responses(), to_bytes(ResponseKey{prompt, response.iteration, response.index}));
-  batch.Put(database_.prompts(), to_bytes(prompt), encode_prompt(prompt, now));
+  if (now.responses.empty())
+    batch.Delete(database_.prompts(), to_bytes(prompt));
+  else
+    batch.Put(database_.prompts(), to_bytes(prompt), encode_prompt(prompt, now));
   const auto known = prompts_.find(prompt);
   const std::vector<PrefixHash> surplus =
       oldest_beyond(used_bytes_ - (known == prompts_.end() ? 0 : known->second.bytes) + bytes, &prompt);
@@ -296,7 +299,7 @@ Status RocksdbResponseHistory::run_put(PrefixHash prompt, uint64_t iteration,
   for (const PrefixHash oldest : surplus) forget(oldest);
   last_put_ = now.put_number;
   forget(prompt);
-  learn(prompt, now);
+  if (!now.responses.empty()) learn(prompt, now);
   std::lock_guard lock(mutex_);
   stats_.prompts = static_cast<int64_t>(prompts_.size());
   stats_.used_bytes = used_bytes_;

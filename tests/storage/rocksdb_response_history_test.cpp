@@ -148,6 +148,19 @@ TEST_CASE("response history: of a prompt the newest responses stay, cut, and an 
   CHECK(iterations_of(get(*history, prompt(1))) == std::vector<uint64_t>(5, 9));
 }
 
+TEST_CASE("response history: a prompt without responses takes no place") {
+  TempDir dir;
+  auto history = open({.dir = dir.path});
+  CHECK(put(*history, prompt(1), 1, {}).ok());
+  CHECK(put(*history, prompt(2), 1, {{1, 2}}).ok());
+  CHECK(put(*history, prompt(2), 1, {}).ok());
+  CHECK(history->stats().prompts == 0);
+  CHECK(history->stats().used_bytes == 0);
+  CHECK(get(*history, prompt(2)).empty());
+  CHECK(put(*history, prompt(2), 2, {{3}}).ok());
+  CHECK(tokens_of(get(*history, prompt(2))) == Responses{{3}});
+}
+
 TEST_CASE("response history: above its bytes the prompts go whose last put came longest ago, also when it is opened") {
   TempDir dir;
   const int64_t prompt_bytes = 4 * (1000 * 3 + 19);  // at most
