@@ -6,6 +6,7 @@ namespace seer {
 
 DraftServerActor::DraftServerActor(rt::self_ptr<DraftServerActor> self_in, DraftServerConfig config_in)
     : self(self_in), config(config_in), logs(config_in.logs) {
+  SEER_CHECK(config.logs.past_tokens_max <= config.answer_tokens_max, config.logs.past_tokens_max);  // fits in an answer
   report.node = config.node;
 }
 
@@ -14,6 +15,9 @@ DraftServerActor::handle::behavior_type DraftServerActor::make_behavior() {
   return {
       [this](const RegisterGroups& these) {
         logs.register_groups(these.version, these.groups, these.ttl_us, rt::now_us(self));
+      },
+      [this](RegisterPast& past) {
+        if (past.version == logs.version()) logs.set_past(std::move(past.past));
       },
       [this](const DropGroup& over) {
         if (over.version == logs.version()) logs.drop(over.group);

@@ -122,6 +122,9 @@ void RolloutActor::register_groups(const std::vector<NodeId>& before, NodeId cam
     groups.version = config.version;
     groups.ttl_us = config.draft_ttl_us;
     rt::tell(self, draft_servers.at(node), groups);
+    for (const CstPast& past : parts.pasts)
+      if (std::ranges::binary_search(groups.groups, past.group))
+        rt::tell(self, draft_servers.at(node), RegisterPast{config.version, past});
     for (GroupId group : groups.groups) send_token_log(group, draft_servers.at(node));
   }
 }

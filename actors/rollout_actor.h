@@ -37,6 +37,7 @@ struct RolloutParts {
   ContextHandle context;
   KvDirectoryHandle directory;
   RolloutEvents events;
+  std::vector<CstPast> pasts = {};  // for drafts: of some groups, or none
 };
 
 struct RolloutActor {

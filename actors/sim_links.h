@@ -124,6 +124,7 @@ struct DraftServerLink {
   }
   handle::behavior_type make_behavior() {
     return {[this](const RegisterGroups& groups) { wire.send_or_lose(self, to, groups); },
+            [this](const RegisterPast& past) { wire.send_or_lose(self, to, past); },
             [this](const DropGroup& over) { wire.send_or_lose(self, to, over); },
             [this](const UpdateCst& update) { wire.send_or_lose(self, to, update); },
             [this](FetchCst& fetch) {

@@ -55,7 +55,9 @@ std::vector<OptionGroup> option_groups(RolloutOptions& o) {
         {"draft-lambda", "X", &o.draft_lambda,
          "rules other than uniform: a probe gets one more token where it promises so many times more", at_least(0)},
         {"draft-profile", "FILE", &o.draft_profile,
-         "what steps cost, as seer profile measured it; without it a few are measured at the start"}}},
+         "what steps cost, as seer profile measured it; without it a few are measured at the start"},
+        {"draft-history", "DIR", &o.draft_history,
+         "folder of what earlier rollouts answered to the same prompts: drafted from, and added to"}}},
       {"Instances",
        {{"instances", "N", &o.instances, "engines, each with its own KV cache", between(1, 1024)},
         {"nodes", "N", &o.nodes, "machines (within this process) that instances are dealt to; each has its own pool tiers",
@@ -273,6 +275,10 @@ Status check_together(const RolloutOptions& o) {
   SEER_RETURN_IF_ERROR(require(o.model, "--model", "a model folder in Hugging Face layout"));
   SEER_RETURN_IF_ERROR(require(o.prompts, "--prompts", "a JSONL file of prompts"));
   if (o.compare.empty()) SEER_RETURN_IF_ERROR(require(o.out, "--out", "the JSONL file to write the responses to"));
+  if (!o.draft_history.empty() && o.drafting != "grouped")
+    return fail(Code::kInvalidArgument, "--draft-history needs --drafting grouped, not ", o.drafting);
+  if (!o.draft_history.empty() && !o.compare.empty())
+    return fail(Code::kInvalidArgument, "--draft-history cannot go with --compare: each policy would draft from the responses of the one before");
   const std::vector<std::string> policies = o.compare.empty() ? std::vector{o.scheduler.policy} : o.compare;
   for (size_t i = 0; i < policies.size(); ++i) {
     if (needs_known_tokens(*parse_chunk_policy(policies[i])) && o.lengths.empty())

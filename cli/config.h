@@ -43,6 +43,7 @@ struct RolloutOptions {
   std::string draft_rule = "uniform";
   double draft_lambda = 2;          // with other rules than uniform: how much more a probe's token must promise
   std::string draft_profile;        // step times, as seer profile writes them; empty: measured at the start
+  std::string draft_history;        // folder of responses of earlier rollouts; empty: none
 
   SamplingParams sampling;
 

@@ -15,6 +15,7 @@
 #include "actors/policy/group_drafter.h"
 #include "actors/rollout_actor.h"
 #include "cli/engine_types.h"
+#include "cli/past_responses.h"
 #include "cli/step_calibration.h"
 #include "gpu/cpu_engine.h"
 #include "gpu/sampler.h"
@@ -281,6 +282,14 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   if (auto known = make_chunk_scheduler(scheduler); !known.ok()) return known.error();
 
   SEER_ASSIGN_OR_RETURN(Machinery made, make_machinery(options, work));
+  std::unique_ptr<PastResponses> history;
+  std::vector<CstPast> pasts;
+  int64_t past_groups = 0;
+  if (!options.draft_history.empty()) {
+    SEER_ASSIGN_OR_RETURN(history, PastResponses::open(options.draft_history, work.model->config.vocab_size, work.groups));
+    pasts = history->recall(GroupLogsConfig{}.past_tokens_max);
+    past_groups = std::ssize(pasts);
+  }
 
   SeerConfig config(kActorThreads);
   rt::system system{config};
@@ -299,7 +308,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   const bool has_pool = options.dram_bytes > 0;
   auto rollout = rt::spawn<RolloutActor>(
       system, rollout_config,
-      RolloutParts{work.groups, context, has_pool ? directory : KvDirectoryHandle{}, inbox.handle()});
+      RolloutParts{work.groups, context, has_pool ? directory : KvDirectoryHandle{}, inbox.handle(), std::move(pasts)});
   for (const NodeHandle& node : nodes) rt::post(node, AttachRollout{rollout});
 
   RolloutSummary summary;
@@ -315,6 +324,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
         [&](const Response& response) {
           if (written.ok() && hooks.response) written = hooks.response(response);
           if (!written.ok()) stop();
+          if (history) history->keep(response);
         },
         [&](const RolloutProgress& progress) {
           if (hooks.progress) hooks.progress(progress);
@@ -335,6 +345,8 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   if (!written.ok()) return written.error();
   if (!summary.complete && !stopping) return fail(Code::kUnavailable, summary.error);
   RolloutOutcome outcome{make_report(policy, summary, pool_reports, made.block_bytes), summary.complete};
+  outcome.report.past_groups = past_groups;
+  outcome.report.unkept_groups = history ? history->failed_groups() : 0;
   outcome.report.weight_version = rollout_config.version.value;
   outcome.report.cpu_total_s = static_cast<double>(cpu_total) / 1e6;
   outcome.report.actor_cpu_share = static_cast<double>(cpu_actors) / static_cast<double>(cpu_total);

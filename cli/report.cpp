@@ -76,6 +76,8 @@ Json to_json(const RolloutReport& r) {
           {"accepted_tokens", r.drafting.all().accepted},
           {"acceptance_length", r.acceptance_length()},
           {"fetched_draft_tokens", r.fetched_draft_tokens},
+          {"past_groups", r.past_groups},
+          {"unkept_groups", r.unkept_groups},
           {"drafting", drafting_json(r)},
           {"cpu_engine_s", r.cpu_engine_s},
           {"cpu_total_s", r.cpu_total_s},

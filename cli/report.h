@@ -40,6 +40,8 @@ struct RolloutReport {
   double estimate_error = kUnknown;  // mean of |estimate - length| / length over requests after their group's probe
   DraftFigures drafting;         // all zero without
   int64_t fetched_draft_tokens = 0;  // of their groups, that instances got from draft servers
+  int64_t past_groups = 0;       // whose prompt earlier rollouts had answered (--draft-history)
+  int64_t unkept_groups = 0;     // whose responses could not be stored there
   double cpu_engine_s = 0;       // CPU time of the engines' threads
   double cpu_total_s = 0;        // CPU time of the process
   double actor_cpu_share = kUnknown;  // CPU time of the actor threads / cpu_total_s

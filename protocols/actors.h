@@ -111,8 +111,8 @@ struct FetchCst {
   DraftClient reply_to;
   SEER_FIELDS(FetchCst, version, groups, reply_to)
 };
-using DraftServerHandle = rt::iface<rt::oneway<RegisterGroups>, rt::oneway<DropGroup>, rt::oneway<UpdateCst>,
-                                    rt::oneway<FetchCst>, rt::oneway<Tick>, rt::rpc<GetReport, DraftServerReport>>;
+using DraftServerHandle = rt::iface<rt::oneway<RegisterGroups>, rt::oneway<RegisterPast>, rt::oneway<DropGroup>,
+                                    rt::oneway<UpdateCst>, rt::oneway<FetchCst>, rt::oneway<Tick>, rt::rpc<GetReport, DraftServerReport>>;
 /// A draft server is there (again), and empty.
 struct DraftServerUp {
   NodeId node;
@@ -221,6 +221,7 @@ CAF_BEGIN_TYPE_ID_BLOCK(seer, first_custom_type_id)
   CAF_ADD_TYPE_ID(seer, (seer::DraftServers))
   CAF_ADD_TYPE_ID(seer, (seer::DraftClient))
   CAF_ADD_TYPE_ID(seer, (seer::DraftServerHandle))
+  CAF_ADD_TYPE_ID(seer, (seer::RegisterPast))
 CAF_END_TYPE_ID_BLOCK(seer)
 
 namespace seer {

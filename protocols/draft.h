@@ -35,7 +35,15 @@ struct CstEnd {
 struct CstCursor {
   GroupId group;
   std::vector<CstEnd> ends;
-  SEER_FIELDS(CstCursor, group, ends)
+  bool lacks_past = false;
+  SEER_FIELDS(CstCursor, group, ends, lacks_past)
+};
+
+/// Responses of earlier iterations to the group's prompt, newest first.
+struct CstPast {
+  GroupId group;
+  std::vector<std::vector<int32_t>> responses;
+  SEER_FIELDS(CstPast, group, responses)
 };
 
 /// These groups are worth remembering, from nothing on, for ttl_us after they were last spoken of. Other groups are not.
@@ -52,6 +60,12 @@ struct DropGroup {
   GroupId group;
   SEER_FIELDS(DropGroup, version, group)
 };
+/// What earlier iterations answered to the prompt of a registered group.
+struct RegisterPast {
+  WeightVersion version;
+  CstPast past;
+  SEER_FIELDS(RegisterPast, version, past)
+};
 struct UpdateCst {
   WeightVersion version;
   std::vector<CstTokens> parts;
@@ -62,9 +76,10 @@ struct CstFetched {
   NodeId server;
   WeightVersion version;
   std::vector<CstTokens> parts;
+  std::vector<CstPast> pasts;
   std::vector<CstCursor> wanted;  // send what comes behind these ends
   bool has_more = false;          // the answer is full; fetch again
-  SEER_FIELDS(CstFetched, server, version, parts, wanted, has_more)
+  SEER_FIELDS(CstFetched, server, version, parts, pasts, wanted, has_more)
 };
 
 /// What a draft server did since it started.

@@ -84,7 +84,7 @@ bool GroupDrafter::take_updates(GroupId id, Group& group, int64_t& tokens_max, s
 std::optional<CstCursor> GroupDrafter::cursor(GroupId id) {
   const auto group = groups_.find(id);
   if (group == groups_.end()) return std::nullopt;
-  CstCursor cursor{id, {}};
+  CstCursor cursor{id, {}, !group->second.has_past};
   for (uint32_t sample = 0; sample < group->second.shared.size(); ++sample)
     if (const int64_t end = group->second.tree->end(sample); end > 0) cursor.ends.push_back({sample, end});
   return cursor;
@@ -100,6 +100,13 @@ void GroupDrafter::fetched(const CstFetched& answer) {
     int64_t& known = shared(group, part.sample);
     known = std::max(known, std::min(part.position + std::ssize(part.tokens), group.tree->end(part.sample)));
     take_size(group);
+  }
+  for (const CstPast& past : answer.pasts) {
+    const auto found = groups_.find(past.group);
+    if (found == groups_.end() || found->second.has_past) continue;
+    found->second.tree->add_past(past.responses);
+    found->second.has_past = true;
+    take_size(found->second);
   }
   for (const CstCursor& wanted : answer.wanted) {
     const auto found = groups_.find(wanted.group);

@@ -40,6 +40,7 @@ class GroupDrafter final : public Drafter {
     std::unique_ptr<DraftTree> tree;
     size_t bytes = 0;  // of the tree, when it was last looked at
     std::list<GroupId>::iterator shown;
+    bool has_past = false;        // responses of earlier iterations are in the tree
     std::vector<int64_t> shared;  // by sample: so many tokens its server has or was sent
   };
   Group& group_of(const DraftText& text);

@@ -48,10 +48,29 @@ int64_t GroupLogs::append(const CstTokens& part, int64_t now_us) {
   while (group->log.stream_count() <= part.sample) group->log.add_stream();
   const int64_t count = group->log.append(part.sample, part.position, tokens);
   token_count_ += count;
-  bytes_ -= std::exchange(group->bytes, static_cast<int64_t>(group->log.bytes()));
-  bytes_ += group->bytes;
-  if (bytes_ > config_.bytes_max) make_room();
+  weigh(*group);
   return count;
+}
+
+void GroupLogs::set_past(CstPast past) {
+  const auto it = groups_.find(past.group);
+  if (it == groups_.end()) return;
+  Group& group = it->second;
+  group.past = {past.group, {}};
+  group.past_tokens = 0;
+  for (auto& response : past.responses) {
+    if (group.past_tokens + std::ssize(response) > config_.past_tokens_max) break;
+    group.past_tokens += std::ssize(response);
+    group.past.responses.push_back(std::move(response));
+  }
+  weigh(group);
+}
+
+void GroupLogs::weigh(Group& group) {
+  const int64_t past_bytes = group.past_tokens * static_cast<int64_t>(sizeof(int32_t));
+  bytes_ -= std::exchange(group.bytes, static_cast<int64_t>(group.log.bytes()) + past_bytes);
+  bytes_ += group.bytes;
+  if (bytes_ > config_.bytes_max) make_room();
 }
 
 int64_t GroupLogs::fetch(const CstCursor& cursor, int64_t tokens_max, int64_t now_us, CstFetched& answer) {
@@ -67,6 +86,14 @@ int64_t GroupLogs::fetch(const CstCursor& cursor, int64_t tokens_max, int64_t no
   }
   if (!wanted.ends.empty()) answer.wanted.push_back(std::move(wanted));
   int64_t count = 0;
+  if (cursor.lacks_past && group->past_tokens > 0) {
+    if (group->past_tokens > tokens_max) {
+      answer.has_more = true;
+      return 0;
+    }
+    answer.pasts.push_back(group->past);
+    count = group->past_tokens;
+  }
   for (uint32_t sample = 0; sample < known.size(); ++sample) {
     if (known[sample] < 0 || known[sample] >= log.end(sample)) continue;
     if (count >= tokens_max) {

@@ -22,6 +22,7 @@ namespace seer {
 struct GroupLogsConfig {
   int64_t bytes_max = int64_t{4} << 30;  // of all groups
   uint32_t samples_max = 4096;           // of a group; tokens of others are ignored
+  int64_t past_tokens_max = 32768;       // of a group; older responses of earlier iterations are left out
 };
 
 class GroupLogs {
@@ -30,6 +31,8 @@ class GroupLogs {
 
   /// Begins the groups anew. A version other than that of the groups before drops all of these.
   void register_groups(WeightVersion version, std::span<const GroupId> groups, int64_t ttl_us, int64_t now_us);
+  /// What earlier iterations answered to the group's prompt; nothing if it is not registered.
+  void set_past(CstPast past);
   void drop(GroupId group);
   void clear();
   WeightVersion version() const { return version_; }
@@ -53,9 +56,12 @@ class GroupLogs {
     int64_t ttl_us = 0;
     int64_t spoken_us = 0;  // when last
     int64_t bytes = 0;
+    CstPast past;  // maybe empty
+    int64_t past_tokens = 0;
     std::list<GroupId>::iterator order;
   };
   Group* find(GroupId id, int64_t now_us);
+  void weigh(Group& group);
   void make_room();
 
   GroupLogsConfig config_;

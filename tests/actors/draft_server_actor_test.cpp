@@ -87,6 +87,17 @@ TEST_CASE("draft server: what one instance sends, another fetches") {
   CHECK(s.report().tokens == 0);
 }
 
+TEST_CASE("draft server: responses of earlier iterations are told to those who lack them") {
+  Server s;
+  s.tell(RegisterGroups{kVersion, {GroupId{1}}, 1000 * kMs});
+  s.tell(RegisterPast{kVersion, {GroupId{1}, {{5, 6, 7}, {8}}}});
+  s.tell(RegisterPast{WeightVersion{2}, {GroupId{1}, {{1}}}});
+  const CstFetched answer = s.fetch({GroupId{1}, {}, true});
+  REQUIRE(answer.pasts.size() == 1);
+  CHECK(answer.pasts[0].responses == std::vector<std::vector<int32_t>>{{5, 6, 7}, {8}});
+  CHECK(s.fetch({GroupId{1}, {}, false}).pasts.empty());
+}
+
 TEST_CASE("draft server: what belongs to another iteration is ignored") {
   Server s;
   s.tell(RegisterGroups{kVersion, {GroupId{1}}, 1000 * kMs});

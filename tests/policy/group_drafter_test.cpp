@@ -88,3 +88,26 @@ TEST_CASE("group drafter: memory stays below its bound by dropping the groups as
   CHECK(drafter.group_count() == 0);
   CHECK(drafter.bytes() == 0);
 }
+
+TEST_CASE("group drafter: earlier iterations of a group are drafted from, and asked for again when its tree was dropped") {
+  GroupDrafter drafter({.bytes_max = 1 << 20});
+  const auto prompt = text(1, 20);
+  const std::vector<std::vector<int32_t>> past = {text(2, 400), text(3, 400)};
+  const CstFetched answer{.server = NodeId{0}, .version = WeightVersion{1}, .parts = {}, .pasts = {{GroupId{0}, past}}, .wanted = {}};
+  drafter.fetched(answer);
+  CHECK(drafter.group_count() == 0);  // a group that does not run here
+  replay(drafter, request(0, 0), prompt, text(4, 100));
+  CHECK(drafter.cursor(GroupId{0})->lacks_past);
+  drafter.fetched(answer);
+  CHECK_FALSE(drafter.cursor(GroupId{0})->lacks_past);
+  CHECK(replay(drafter, request(0, 1), prompt, past[1]).accepted > 250);
+  for (uint32_t g = 1; drafter.cursor(GroupId{0}); ++g) {
+    REQUIRE(g < 100);
+    replay(drafter, request(g, 0), prompt, text(10 + g, 2000));
+  }
+  replay(drafter, request(0, 2), prompt, {});
+  drafter.learn({request(0, 2), prompt, {}});
+  drafter.fetched(answer);
+  CHECK(drafter.bytes() <= 1 << 20);
+  CHECK(replay(drafter, request(0, 2), prompt, past[1]).accepted > 250);
+}

@@ -148,6 +148,27 @@ TEST_CASE("group logs: memory stays below its bound by dropping whole groups, th
   CHECK(fetch(logs, {GroupId{0}, {}}).parts.empty());
 }
 
+TEST_CASE("group logs: earlier iterations' responses go to those who lack them, within the bound of an answer") {
+  GroupLogs logs = make_logs({GroupId{1}, GroupId{2}}, {.past_tokens_max = 100});
+  logs.set_past({GroupId{1}, {count_from(0, 60), count_from(100, 40), count_from(200, 1)}});
+  logs.set_past({GroupId{9}, {count_from(0, 60)}});  // not registered
+  CHECK(logs.bytes() >= 400);
+  CHECK(fetch(logs, {GroupId{1}, {}, false}).pasts.empty());
+  CHECK(fetch(logs, {GroupId{2}, {}, true}).pasts.empty());
+  CstFetched answer;
+  CHECK(logs.fetch({GroupId{1}, {}, true}, 100, 0, answer) == 100);
+  REQUIRE(answer.pasts.size() == 1);
+  REQUIRE(answer.pasts[0].responses.size() == 2);
+  CHECK(answer.pasts[0].responses[1] == count_from(100, 40));
+  CHECK_FALSE(answer.has_more);
+  CstFetched full;
+  CHECK(logs.fetch({GroupId{1}, {}, true}, 99, 0, full) == 0);
+  CHECK(full.pasts.empty());
+  CHECK(full.has_more);
+  logs.drop(GroupId{1});
+  CHECK(logs.bytes() == 0);
+}
+
 TEST_CASE("group logs: what no instance may say is ignored") {
   GroupLogs logs = make_logs({GroupId{1}}, {.samples_max = 8});
   CHECK(logs.append({GroupId{1}, 8, 0, {1, 2}}, 0) == 0);
