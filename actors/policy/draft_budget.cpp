@@ -12,7 +12,8 @@ namespace {
 constexpr double kPriorDrafts = 16;       // that the row before counts as many as, for a row that was seldom drafted
 constexpr int64_t kFirstScouts = 8;       // one after the other, so that a short rollout has seen all shapes
 constexpr double kStepsMemory = 1024;     // steps after which an old one counts 1/e
-constexpr double kPriorSteps = 4;        // that the cost model counts as many as
+constexpr double kPriorSpread = 4;        // sum of squares that the cost model counts as
+constexpr double kFactorMax = 1.5;        // the cost model knows so well what drafts add; a busy machine hides it
 constexpr double kOutlier = 2;            // a step that took more times than foreseen was held up by something else
 constexpr double kDraftsMemory = 4096;   // drafts after which the time of an old one counts 1/e
 constexpr double kMinProbabilityMax = 0.95;
@@ -100,23 +101,27 @@ void DraftBudget::took(const StepShape& decode, const StepShape& step, double ns
   if (plain_ns <= 0) return;
   const double x = step_ns_(step) / plain_ns - 1;
   const double y = std::min(ns / plain_ns, kOutlier * (base_factor_ + drafts_factor_ * x));
-  const double kept = 1 - 1 / kStepsMemory;
-  n_ = kept * n_ + 1;
-  x_ = kept * x_ + x;
-  y_ = kept * y_ + y;
-  xx_ = kept * xx_ + x * x;
-  xy_ = kept * xy_ + x * y;
+  recent_.n += 1;
+  recent_.x += x;
+  recent_.y += y;
+  recent_.xx += x * x;
+  recent_.xy += x * y;
 }
 
-/// The cost model counts as some steps without drafts and as many with drafts that double the time, by one factor for both.
+/// y = base + drafts x. Without steps that show otherwise, both factors are the same.
 void DraftBudget::fit_times() {
-  if (n_ == 0) return;
-  const double both = y_ / (n_ + x_);
-  const double n = n_ + 2 * kPriorSteps, x = x_ + kPriorSteps, y = y_ + 3 * both * kPriorSteps;
-  const double xx = xx_ + kPriorSteps, xy = xy_ + 2 * both * kPriorSteps;
-  const double slope = (n * xy - x * y) / (n * xx - x * x);
-  drafts_factor_ = std::max(slope, 0.0);
-  base_factor_ = std::max((y - drafts_factor_ * x) / n, both / kOutlier);
+  if (recent_.n < 2) return;
+  const Steps recent = std::exchange(recent_, {});
+  const double kept = std::exp(-recent.n / kStepsMemory);
+  steps_.n = kept * steps_.n + recent.n;
+  steps_.x = kept * steps_.x + recent.x;
+  steps_.y = kept * steps_.y + recent.y;
+  steps_.xx = kept * steps_.xx + recent.xx - recent.x * recent.x / recent.n;
+  steps_.xy = kept * steps_.xy + recent.xy - recent.x * recent.y / recent.n;
+  const double both = steps_.y / (steps_.n + steps_.x);
+  const double slope = (steps_.xy + kPriorSpread * both) / (steps_.xx + kPriorSpread);
+  drafts_factor_ = std::clamp(slope, both / kFactorMax, both * kFactorMax);
+  base_factor_ = (steps_.y - drafts_factor_ * steps_.x) / steps_.n;
 }
 
 void DraftBudget::drafting_took(int64_t drafts, double ns) {

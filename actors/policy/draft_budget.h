@@ -11,7 +11,8 @@
 //   (D + T) / sum over sequences of (1 + a_1 + ... + a_g)
 // D is the time to make the drafts, T that of the step with 1 + d_1 + ... + d_g rows of each sequence. The steps' cost model
 // gives T up to two factors, one for the step without drafts and one for what drafts add, fitted to the steps that were
-// seen (took()). Shape and g with the least T_SD are taken, or no drafts where that saves less than min_saving: so trees,
+// seen (took()): the second to how steps differ that follow one another closely, since batches and loads of the machine
+// come and go. Shape and g with the least T_SD are taken, or no drafts where that saves less than min_saving: so trees,
 // which gain more but have more rows, come where rows cost little: in small batches, and in the tail.
 //
 // A row pays if the probability that it stands is worth its cost, p > (T with it - T without it) / T_SD. min_probability
@@ -131,8 +132,13 @@ class DraftBudget {
   StepNs step_ns_;
   std::array<std::array<Rows, kDraftShapes>, kClasses> rows_;
   double draft_ns_;
-  // Least squares of y = base + drafts x over steps, x and y being what drafts add and the time, by the step without them.
-  double n_ = 0, x_ = 0, y_ = 0, xx_ = 0, xy_ = 0;
+  /// Sums over steps of x, what drafts add to the step in the cost model, and y, the time it took, both by the step
+  /// without drafts in the cost model.
+  struct Steps {
+    double n = 0, x = 0, y = 0, xx = 0, xy = 0;
+  };
+  Steps recent_;           // since the last choose()
+  Steps steps_;            // before; xx and xy of deviations from the mean between two choose()
   double base_factor_ = 1, drafts_factor_ = 1;
   double unscouted_ = 0;   // drafts since the last scout
   int64_t scouts_ = 0;
