@@ -67,8 +67,8 @@ TEST_CASE("report: drafts by class and shape and over time, their times beside w
   CHECK(drafting["over_time"][1]["start_s"] == 0.5);
   CHECK(drafting["over_time"][1]["acceptance_length"] == 3.0);
   const std::string table = report_table(report);
-  CHECK(contains(table, "  T_SD, of predicted                120.0 %\n"));
-  CHECK(contains(table, "  time making drafts                  1.0 %\n"));
+  CHECK(contains(table, "  T_SD, of predicted             120.0 %\n"));
+  CHECK(contains(table, "  time making drafts               1.0 %\n"));
 }
 
 TEST_CASE("report: a comparison is a list, in the order of the runs") {

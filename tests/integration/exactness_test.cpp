@@ -227,6 +227,8 @@ Answers answers_of(const std::vector<Json>& lines, const char* logprobs) {
 /// A profile of steps whose rows cost nothing, so that as much is drafted as may be.
 std::string free_rows_profile(const ScratchFolder& folder) {
   StepProfile profile;
+  profile.threads = profile.cores = 1;
+  profile.block_tokens = 16;
   profile.cost.us[0] = 100;  // per step
   return folder.write("profile.json", step_profile_json(profile));
 }
