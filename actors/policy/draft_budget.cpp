@@ -167,7 +167,7 @@ double DraftBudget::time_per_token(const StepShape& decode, const std::array<int
 
 DraftBudget::Choice DraftBudget::choose(const StepShape& decode, const std::array<int64_t, kClasses>& sequences) {
   Choice choice;
-  if (decode.sequences == 0 || (rows_max(DraftShape::kPath) == 0 && rows_max(DraftShape::kTree) == 0)) return choice;
+  if (decode.sequences == 0 || (!has(DraftShape::kPath) && !has(DraftShape::kTree))) return choice;
   for (auto& shapes : rows_)
     for (Rows& rows : shapes) {
       sum_up(rows);
@@ -189,29 +189,33 @@ DraftBudget::Choice DraftBudget::choose(const StepShape& decode, const std::arra
   }
   choice.token_ns = time_per_token(decode, sequences, choice.shape, choice.tokens);
 
-  const DraftShape any = rows_max(choice.shape) > 0 ? choice.shape : DraftShape::kTree;
-  const Tokens tried = best > 0 ? choice.tokens : Tokens{1, 1};
-  const StepShape step = with_drafts(decode, sequences, any, tried);
-  if (const int64_t rows = step.rows - decode.rows; rows > 0) {
-    const double row_ns = (predict_ns(decode, step) - predict_ns(decode, decode)) / static_cast<double>(rows);
-    choice.min_probability =
-        static_cast<float>(std::clamp(row_ns / choice.token_ns, config_.min_probability, kMinProbabilityMax));
-  } else {
-    choice.min_probability = static_cast<float>(config_.min_probability);
-  }
-  send_scout(decode.sequences, choice);
+  const int64_t drafted = with_drafts(decode, sequences, choice.shape, choice.tokens).rows - decode.rows;
+  choice.min_probability =
+      static_cast<float>(std::clamp(row_ns(decode, std::max(drafted, decode.sequences)) / choice.token_ns,
+                                    config_.min_probability, kMinProbabilityMax));
+  send_scouts(decode.sequences, choice);
   return choice;
 }
 
-void DraftBudget::send_scout(int64_t sequences, Choice& choice) {
+/// What each of so many more rows adds to the step.
+double DraftBudget::row_ns(const StepShape& decode, int64_t rows) const {
+  StepShape step = decode;
+  step.rows += rows;
+  step.sampled_rows += rows;
+  step.kv_tokens += rows;
+  step.attended += rows * (decode.kv_tokens / decode.sequences);
+  return (predict_ns(decode, step) - predict_ns(decode, decode)) / static_cast<double>(rows);
+}
+
+void DraftBudget::send_scouts(int64_t sequences, Choice& choice) {
   if (config_.scouts <= 0) return;
-  unscouted_ += static_cast<double>(sequences);
-  if (scouts_ >= kFirstScouts && unscouted_ * config_.scouts < 1) return;
-  unscouted_ = 0;
-  choice.scouts = true;
-  choice.scout_shape = scouts_++ % 2 == 0 ? DraftShape::kPath : DraftShape::kTree;
-  if (rows_max(choice.scout_shape) == 0)
-    choice.scout_shape = choice.scout_shape == DraftShape::kPath ? DraftShape::kTree : DraftShape::kPath;
+  scouts_due_ += config_.scouts * static_cast<double>(sequences);
+  choice.scouts = static_cast<int64_t>(scouts_due_);
+  scouts_due_ -= static_cast<double>(choice.scouts);
+  if (scouts_sent_ < kFirstScouts) choice.scouts = std::max<int64_t>(1, choice.scouts);
+  choice.scout_shape = scouts_sent_ % 2 == 0 && has(DraftShape::kPath) ? DraftShape::kPath : DraftShape::kTree;
+  if (!has(DraftShape::kTree)) choice.scout_shape = DraftShape::kPath;
+  scouts_sent_ += choice.scouts;
 }
 
 /// Algorithm 1 from its line 4 on.

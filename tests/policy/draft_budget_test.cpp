@@ -161,19 +161,20 @@ TEST_CASE("draft budget: the time that drafts take to make is learned") {
   CHECK(!budget.choose(decode_of(1), {0, 1}).drafts());
 }
 
-TEST_CASE("draft budget: scouts take turns, often at first, then one in so many drafts") {
+TEST_CASE("draft budget: scouts take turns, one each time at first, then one in so many drafts") {
   DraftBudget budget({.rows_max = {4, 6}, .scouts = 1.0 / 64}, rows_cost(0, 1e6));
-  std::array<int, 2> shapes{};
+  std::array<int64_t, 2> shapes{};
   for (int i = 0; i < 8; ++i) {
     const DraftBudget::Choice choice = budget.choose(decode_of(16), {0, 16});
-    CHECK(choice.scouts);
+    CHECK(choice.scouts == 1);
     CHECK(!choice.drafts());
     ++shapes[static_cast<size_t>(choice.scout_shape)];
   }
-  CHECK(shapes == std::array<int, 2>{4, 4});
-  int scouts = 0;
+  CHECK(shapes == std::array<int64_t, 2>{4, 4});
+  int64_t scouts = 0;
   for (int i = 0; i < 400; ++i) scouts += budget.choose(decode_of(16), {0, 16}).scouts;
   CHECK(scouts == 100);
+  CHECK(budget.choose(decode_of(256), {0, 256}).scouts == 4);
   DraftBudget trees_only({.rows_max = {0, 6}}, rows_cost(0, 1e6));
   for (int i = 0; i < 4; ++i) CHECK(trees_only.choose(decode_of(1), {0, 1}).scout_shape == kTree);
 }
