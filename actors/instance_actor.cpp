@@ -292,15 +292,10 @@ void InstanceActor::choose_drafts() {
     if (decode.sequences == 0) return;
     draft_choice = draft_budget->choose(decode, sequences_of);
     drafts_due = false;
-    scout = kNoChunk;
-    if (draft_choice.scouts) {
-      auto left = static_cast<int64_t>(scouts_sent++ % static_cast<uint64_t>(decode.sequences));
-      for (const Sequence* s : running)
-        if (decodes(*s) && left-- == 0) scout = s->spec.chunk;
-    }
+    send_scouts(decode.sequences);
   }
   timing.draft_ns = 0;
-  if (!draft_choice.drafts() && scout == kNoChunk) return;
+  if (!draft_choice.drafts() && draft_choice.scouts == 0) return;
   timed([&] {
     int64_t made = 0;
     for (size_t i = 0; i < running.size(); ++i) {
@@ -309,6 +304,24 @@ void InstanceActor::choose_drafts() {
     }
     return made;
   });
+}
+
+/// Makes every so many of the `decoding` sequences a scout, beginning with another one each time.
+void InstanceActor::send_scouts(int64_t decoding) {
+  const int64_t scouts = draft_choice.scouts;
+  const int64_t apart = scouts > 0 ? decoding / scouts : 0;
+  int64_t sent = 0, next = scouts > 0 ? first_scout++ % apart : -1;
+  DraftShape shape = draft_choice.scout_shape;
+  for (auto& [id, s] : sequences) s.is_scout = false;
+  for (int64_t i = 0; Sequence* s : running) {
+    if (s->kv_tokens + 1 != std::ssize(s->tokens) || i++ != next || sent == scouts) continue;
+    s->is_scout = true;
+    s->scout_shape = shape;
+    const DraftShape other = shape == DraftShape::kPath ? DraftShape::kTree : DraftShape::kPath;
+    if (draft_budget->has(other)) shape = other;
+    next += apart;
+    ++sent;
+  }
 }
 
 /// `drafting` makes drafts and says how many.
@@ -324,10 +337,9 @@ void InstanceActor::timed(const std::function<int64_t()>& drafting) {
 
 /// No longer than what may still come, less the token that is sampled behind it. False: none is wanted.
 bool InstanceActor::propose_draft(Sequence& s) {
-  const bool is_scout = s.spec.chunk == scout;
   const int64_t longest = std::min(s.spec.max_new_tokens - s.new_tokens(), s.stop.tokens_left()) - 1;
-  s.draft_shape = is_scout ? draft_choice.scout_shape : draft_choice.shape;
-  const int64_t wanted = is_scout ? draft_budget->rows_max(s.draft_shape) : draft_choice.tokens[s.draft_class()];
+  s.draft_shape = s.is_scout ? s.scout_shape : draft_choice.shape;
+  const int64_t wanted = s.is_scout ? draft_budget->rows_max(s.draft_shape) : draft_choice.tokens[s.draft_class()];
   s.draft_allowed = std::max<int64_t>(0, std::min(wanted, longest));
   if (s.draft_allowed == 0) return false;
   const DraftLimits limits{.max_tokens = static_cast<int32_t>(s.draft_allowed),

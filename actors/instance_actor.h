@@ -87,7 +87,8 @@ struct InstanceActor {
     int32_t parking_ops = 0;               // reservations and exports still open while parking
     Draft draft;                           // proposed behind `tokens`, for the step that is planned or runs
     int64_t draft_allowed = 0;             // tokens that it might have; 0: none was asked for
-    DraftShape draft_shape = DraftShape::kPath;
+    DraftShape draft_shape = DraftShape::kPath, scout_shape = DraftShape::kPath;
+    bool is_scout = false;                 // see DraftBudget
     ChunkTokens unreported;
     ChunkDone done;                        // figures gathered for the answer
 
@@ -132,6 +133,7 @@ struct InstanceActor {
   void pump();
   void choose_drafts();
   bool propose_draft(Sequence& sequence);
+  void send_scouts(int64_t decoding);
   void timed(const std::function<int64_t()>& drafting);
   void start_step();
   bool plan(StepPlan& plan);
@@ -203,8 +205,7 @@ struct InstanceActor {
   std::optional<DraftSync> draft_sync;    // with a drafter
   DraftBudget::Choice draft_choice;
   bool drafts_due = true;                 // draft_choice is to be made anew
-  ChunkId scout = kNoChunk;               // whose draft is the choice's scout
-  uint64_t scouts_sent = 0;
+  int64_t first_scout = 0;
   struct {
     bool only_decodes = false;            // or verifies
     StepShape decode, step;               // without its drafts, and with them

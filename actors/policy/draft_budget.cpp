@@ -12,7 +12,8 @@ namespace {
 constexpr double kPriorDrafts = 16;       // that the row before counts as many as, for a row that was seldom drafted
 constexpr int64_t kFirstScouts = 8;       // one after the other, so that a short rollout has seen all shapes
 constexpr double kStepsMemory = 1024;     // steps after which an old one counts 1/e
-constexpr double kPriorSteps = 4;        // that the cost model counts as many as
+constexpr double kPriorSpread = 4;        // sum of squares that the cost model counts as
+constexpr double kFactorMax = 1.5;        // the cost model knows so well what drafts add; a busy machine hides it
 constexpr double kOutlier = 2;            // a step that took more times than foreseen was held up by something else
 constexpr double kDraftsMemory = 4096;   // drafts after which the time of an old one counts 1/e
 constexpr double kMinProbabilityMax = 0.95;
@@ -100,23 +101,27 @@ void DraftBudget::took(const StepShape& decode, const StepShape& step, double ns
   if (plain_ns <= 0) return;
   const double x = step_ns_(step) / plain_ns - 1;
   const double y = std::min(ns / plain_ns, kOutlier * (base_factor_ + drafts_factor_ * x));
-  const double kept = 1 - 1 / kStepsMemory;
-  n_ = kept * n_ + 1;
-  x_ = kept * x_ + x;
-  y_ = kept * y_ + y;
-  xx_ = kept * xx_ + x * x;
-  xy_ = kept * xy_ + x * y;
+  recent_.n += 1;
+  recent_.x += x;
+  recent_.y += y;
+  recent_.xx += x * x;
+  recent_.xy += x * y;
 }
 
-/// The cost model counts as some steps without drafts and as many with drafts that double the time, by one factor for both.
+/// y = base + drafts x. Without steps that show otherwise, both factors are the same.
 void DraftBudget::fit_times() {
-  if (n_ == 0) return;
-  const double both = y_ / (n_ + x_);
-  const double n = n_ + 2 * kPriorSteps, x = x_ + kPriorSteps, y = y_ + 3 * both * kPriorSteps;
-  const double xx = xx_ + kPriorSteps, xy = xy_ + 2 * both * kPriorSteps;
-  const double slope = (n * xy - x * y) / (n * xx - x * x);
-  drafts_factor_ = std::max(slope, 0.0);
-  base_factor_ = std::max((y - drafts_factor_ * x) / n, both / kOutlier);
+  if (recent_.n < 2) return;
+  const Steps recent = std::exchange(recent_, {});
+  const double kept = std::exp(-recent.n / kStepsMemory);
+  steps_.n = kept * steps_.n + recent.n;
+  steps_.x = kept * steps_.x + recent.x;
+  steps_.y = kept * steps_.y + recent.y;
+  steps_.xx = kept * steps_.xx + recent.xx - recent.x * recent.x / recent.n;
+  steps_.xy = kept * steps_.xy + recent.xy - recent.x * recent.y / recent.n;
+  const double both = steps_.y / (steps_.n + steps_.x);
+  const double slope = (steps_.xy + kPriorSpread * both) / (steps_.xx + kPriorSpread);
+  drafts_factor_ = std::clamp(slope, both / kFactorMax, both * kFactorMax);
+  base_factor_ = (steps_.y - drafts_factor_ * steps_.x) / steps_.n;
 }
 
 void DraftBudget::drafting_took(int64_t drafts, double ns) {
@@ -162,7 +167,7 @@ double DraftBudget::time_per_token(const StepShape& decode, const std::array<int
 
 DraftBudget::Choice DraftBudget::choose(const StepShape& decode, const std::array<int64_t, kClasses>& sequences) {
   Choice choice;
-  if (decode.sequences == 0 || (rows_max(DraftShape::kPath) == 0 && rows_max(DraftShape::kTree) == 0)) return choice;
+  if (decode.sequences == 0 || (!has(DraftShape::kPath) && !has(DraftShape::kTree))) return choice;
   for (auto& shapes : rows_)
     for (Rows& rows : shapes) {
       sum_up(rows);
@@ -184,29 +189,33 @@ DraftBudget::Choice DraftBudget::choose(const StepShape& decode, const std::arra
   }
   choice.token_ns = time_per_token(decode, sequences, choice.shape, choice.tokens);
 
-  const DraftShape any = rows_max(choice.shape) > 0 ? choice.shape : DraftShape::kTree;
-  const Tokens tried = best > 0 ? choice.tokens : Tokens{1, 1};
-  const StepShape step = with_drafts(decode, sequences, any, tried);
-  if (const int64_t rows = step.rows - decode.rows; rows > 0) {
-    const double row_ns = (predict_ns(decode, step) - predict_ns(decode, decode)) / static_cast<double>(rows);
-    choice.min_probability =
-        static_cast<float>(std::clamp(row_ns / choice.token_ns, config_.min_probability, kMinProbabilityMax));
-  } else {
-    choice.min_probability = static_cast<float>(config_.min_probability);
-  }
-  send_scout(decode.sequences, choice);
+  const int64_t drafted = with_drafts(decode, sequences, choice.shape, choice.tokens).rows - decode.rows;
+  choice.min_probability =
+      static_cast<float>(std::clamp(row_ns(decode, std::max(drafted, decode.sequences)) / choice.token_ns,
+                                    config_.min_probability, kMinProbabilityMax));
+  send_scouts(decode.sequences, choice);
   return choice;
 }
 
-void DraftBudget::send_scout(int64_t sequences, Choice& choice) {
+/// What each of so many more rows adds to the step.
+double DraftBudget::row_ns(const StepShape& decode, int64_t rows) const {
+  StepShape step = decode;
+  step.rows += rows;
+  step.sampled_rows += rows;
+  step.kv_tokens += rows;
+  step.attended += rows * (decode.kv_tokens / decode.sequences);
+  return (predict_ns(decode, step) - predict_ns(decode, decode)) / static_cast<double>(rows);
+}
+
+void DraftBudget::send_scouts(int64_t sequences, Choice& choice) {
   if (config_.scouts <= 0) return;
-  unscouted_ += static_cast<double>(sequences);
-  if (scouts_ >= kFirstScouts && unscouted_ * config_.scouts < 1) return;
-  unscouted_ = 0;
-  choice.scouts = true;
-  choice.scout_shape = scouts_++ % 2 == 0 ? DraftShape::kPath : DraftShape::kTree;
-  if (rows_max(choice.scout_shape) == 0)
-    choice.scout_shape = choice.scout_shape == DraftShape::kPath ? DraftShape::kTree : DraftShape::kPath;
+  scouts_due_ += config_.scouts * static_cast<double>(sequences);
+  choice.scouts = static_cast<int64_t>(scouts_due_);
+  scouts_due_ -= static_cast<double>(choice.scouts);
+  if (scouts_sent_ < kFirstScouts) choice.scouts = std::max<int64_t>(1, choice.scouts);
+  choice.scout_shape = scouts_sent_ % 2 == 0 && has(DraftShape::kPath) ? DraftShape::kPath : DraftShape::kTree;
+  if (!has(DraftShape::kTree)) choice.scout_shape = DraftShape::kPath;
+  scouts_sent_ += choice.scouts;
 }
 
 /// Algorithm 1 from its line 4 on.

@@ -11,11 +11,13 @@
 //   (D + T) / sum over sequences of (1 + a_1 + ... + a_g)
 // D is the time to make the drafts, T that of the step with 1 + d_1 + ... + d_g rows of each sequence. The steps' cost model
 // gives T up to two factors, one for the step without drafts and one for what drafts add, fitted to the steps that were
-// seen (took()). Shape and g with the least T_SD are taken, or no drafts where that saves less than min_saving: so trees,
+// seen (took()): the second to how steps differ that follow one another closely, since batches and loads of the machine
+// come and go. Shape and g with the least T_SD are taken, or no drafts where that saves less than min_saving: so trees,
 // which gain more but have more rows, come where rows cost little: in small batches, and in the tail.
 //
 // A row pays if the probability that it stands is worth its cost, p > (T with it - T without it) / T_SD. min_probability
-// of a choice is that: the fuller the batch, the surer drafts must be.
+// of a choice is that, for an average row of a step with at least one more for each sequence: the fuller the batch, the surer
+// drafts must be.
 //
 // Rules (paper 3.4, Algorithm 1): all share the budget g* B, where g* minimises T_SD with equal drafts; they differ in
 // how it is dealt out.
@@ -24,8 +26,9 @@
 //   marginal  the same with the gain expected of one more token, B_x b[1] ... b[g + 1].
 // No class gets a draft where even the best does not pay.
 //
-// What is not drafted cannot be learned of: now and then one sequence is a scout, with as long a draft as may be, of each
-// shape in turn, whatever the choice for the others is.
+// What is not drafted cannot be learned of: now and then a sequence is a scout, with as long a draft as may be, of each
+// shape in turn, whatever the choice for the others is. Since its rows are as likely as their cost demands, a scout costs
+// little more than the time to make its draft.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -50,10 +53,10 @@ struct DraftBudgetConfig {
   double lambda = 2;             // the high class gets one more where it promises so many times more (paper: 2)
   double draft_ns = 1500;        // to make one sequence's draft, until drafting_took() says better
   double prior_accept = 0.5;     // b_i before anything is known
-  double memory = 1024;          // drafts of a class and shape after which an old one counts 1/e
+  double memory = 512;           // drafts of a class and shape after which an old one counts 1/e
   double min_saving = 0.02;      // of T_SD against the time per token without drafts
   double min_probability = 0.02; // never less
-  double scouts = 1.0 / 64;      // scouts' share of the drafts, or one per choice if that is less
+  double scouts = 1.0 / 16;      // scouts' share of the drafts
 };
 
 /// uniform, printed, marginal.
@@ -71,8 +74,8 @@ class DraftBudget {
     DraftShape shape = DraftShape::kPath;
     float min_probability = 0;
     double token_ns = 0;   // T_SD, or the time per token without drafts
-    bool scouts = false;   // one sequence is to have a draft of this shape, of rows_max tokens, instead
-    DraftShape scout_shape = DraftShape::kPath;
+    int64_t scouts = 0;    // so many sequences are to have drafts of rows_max tokens instead, by turns of each shape,
+    DraftShape scout_shape = DraftShape::kPath;  // the first of this one
 
     bool drafts() const { return tokens[kHigh] + tokens[kLow] > 0; }
   };
@@ -84,6 +87,7 @@ class DraftBudget {
   /// For a batch of decoding sequences: `decode` is the shape of their step without drafts, `sequences` how many are of
   /// each class. Takes what was learned since the last call into account.
   Choice choose(const StepShape& decode, const std::array<int64_t, kClasses>& sequences);
+  bool has(DraftShape shape) const { return rows_max(shape) > 0; }
   int64_t rows_max(DraftShape shape) const { return config_.rows_max[static_cast<size_t>(shape)]; }
 
   /// A draft of at most `allowed` tokens had `drafted` of them, perhaps none, of which those of `rows` stood: what
@@ -125,17 +129,23 @@ class DraftBudget {
                         const Tokens& tokens) const;
   Tokens deal_out(int64_t budget, const std::array<int64_t, kClasses>& sequences, DraftShape shape) const;
   double benefit(Class of, DraftShape shape, int64_t sequences, int64_t tokens) const;
-  void send_scout(int64_t sequences, Choice& choice);
+  double row_ns(const StepShape& decode, int64_t rows) const;
+  void send_scouts(int64_t sequences, Choice& choice);
 
   DraftBudgetConfig config_;
   StepNs step_ns_;
   std::array<std::array<Rows, kDraftShapes>, kClasses> rows_;
   double draft_ns_;
-  // Least squares of y = base + drafts x over steps, x and y being what drafts add and the time, by the step without them.
-  double n_ = 0, x_ = 0, y_ = 0, xx_ = 0, xy_ = 0;
+  /// Sums over steps of x, what drafts add to the step in the cost model, and y, the time it took, both by the step
+  /// without drafts in the cost model.
+  struct Steps {
+    double n = 0, x = 0, y = 0, xx = 0, xy = 0;
+  };
+  Steps recent_;           // since the last choose()
+  Steps steps_;            // before; xx and xy of deviations from the mean between two choose()
   double base_factor_ = 1, drafts_factor_ = 1;
-  double unscouted_ = 0;   // drafts since the last scout
-  int64_t scouts_ = 0;
+  double scouts_due_ = 0;
+  int64_t scouts_sent_ = 0;
 };
 
 }  // namespace seer
