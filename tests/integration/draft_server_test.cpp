@@ -13,6 +13,7 @@
 #include "actors/policy/group_drafter.h"
 #include "actors/rollout_actor.h"
 #include "cli/local_rollout.h"
+#include "cli/scratch.h"
 #include "gpu/cpu_engine.h"
 
 using namespace seer;
@@ -104,31 +105,74 @@ Killed run_and_kill(const RolloutWork& work, int responses_between) {
 
 }  // namespace
 
-TEST_CASE("draft servers: killed again and again in a real rollout, they change no bit of any response") {
+RolloutOptions shipped_options(int64_t prompts) {
   RolloutOptions options;
   options.model = SEER_SOURCE_DIR "/deploy/models/scratchpad-1m8";
   options.prompts = SEER_SOURCE_DIR "/deploy/examples/scratchpad/prompts.jsonl";
-  options.limit = 12;
+  options.limit = prompts;
   options.group_size = 6;
   options.sampling.max_tokens = 200;
-  const auto work = load_work(options);
-  REQUIRE_MESSAGE(work.ok(), work.error().detail);
-  Answers right;
-  const RolloutHooks hooks{.response = [&](const Response& r) {
-                             right.emplace(r.request, bits_of(r));
-                             return Status{};
-                           },
+  return options;
+}
+
+struct Ran {
+  Answers answers;
+  RolloutReport report;
+};
+Ran run(const RolloutOptions& options, const RolloutWork& work) {
+  Ran ran;
+  const RolloutHooks hooks{.response =
+                               [&](const Response& r) {
+                                 ran.answers.emplace(r.request, bits_of(r));
+                                 return Status{};
+                               },
                            .progress = {},
                            .stop = nullptr};
-  const auto plain = run_rollout(options, *work, "verl", hooks);
-  REQUIRE_MESSAGE(plain.ok(), plain.error().detail);
+  const auto outcome = run_rollout(options, work, "seer", hooks);
+  REQUIRE_MESSAGE(outcome.ok(), outcome.error().detail);
+  ran.report = outcome->report;
+  return ran;
+}
+
+TEST_CASE("draft servers: killed again and again in a real rollout, they change no bit of any response") {
+  const RolloutOptions options = shipped_options(12);
+  const auto work = load_work(options);
+  REQUIRE_MESSAGE(work.ok(), work.error().detail);
+  const Answers right = run(options, *work).answers;
   REQUIRE(right.size() == 72);
 
-  const Killed run = run_and_kill(*work, 5);
-  CHECK(run.summary.complete);
-  CHECK(run.kills == 14);
-  CHECK(run.answers == right);
+  const Killed killed = run_and_kill(*work, 5);
+  CHECK(killed.summary.complete);
+  CHECK(killed.kills == 14);
+  CHECK(killed.answers == right);
   int64_t accepted = 0;
-  for (const InstanceReport& i : run.summary.instances) accepted += i.drafting.all().accepted;
+  for (const InstanceReport& i : killed.summary.instances) accepted += i.drafting.all().accepted;
   CHECK(accepted > 100);  // drafts were made and stood all the while
 }
+
+#ifdef SEER_HAVE_ROCKSDB
+TEST_CASE("draft history: what a rollout answered is drafted from in the next, and changes no bit of it") {
+  ScratchFolder folder;
+  RolloutOptions options = shipped_options(4);
+  const auto work = load_work(options);
+  REQUIRE_MESSAGE(work.ok(), work.error().detail);
+  const Answers right = run(options, *work).answers;
+
+  options.drafting = "grouped";
+  options.draft_history = folder.path("history");
+  const Ran first = run(options, *work), second = run(options, *work);
+  CHECK(first.answers == right);
+  CHECK(second.answers == right);
+  CHECK(first.report.past_groups == 0);
+  CHECK(second.report.past_groups == 4);
+  CHECK(first.report.unkept_groups + second.report.unkept_groups == 0);
+  // Every response of the second was there before, word for word.
+  CHECK(second.report.acceptance_length() > first.report.acceptance_length());
+
+  folder.write("taken", "no folder");
+  options.draft_history = folder.path("taken");
+  const auto refused = run_rollout(options, *work, "seer", {});
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().detail.find(options.draft_history) != std::string::npos);
+}
+#endif
