@@ -1,9 +1,12 @@
 #include "actors/instance_actor.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <utility>
 #include <variant>
 
+#include "actors/policy/draft_history.h"
 #include "gpu/accept_draft.h"
 
 namespace seer {
@@ -22,7 +25,10 @@ InstanceActor::InstanceActor(rt::self_ptr<InstanceActor> self_in, InstanceConfig
       devices(info.device_blocks, info.block_tokens) {
   report.instance = config.id;
   report.kv_blocks_total = info.device_blocks;
-  if (parts.drafting.drafter) draft_budget.emplace(parts.drafting.budget, parts.drafting.step_ns);
+  if (parts.drafting.drafter) {
+    draft_budget.emplace(parts.drafting.budget, parts.drafting.step_ns);
+    draft_sync.emplace(parts.drafting.sync, parts.drafting.drafter);
+  }
   parts.engine->set_notify(rt::waker<InstanceActor>(self, [](const handle& me) { rt::post(me, WorkReady{}); }));
 }
 
@@ -42,9 +48,16 @@ InstanceActor::handle::behavior_type InstanceActor::make_behavior() {
         split_steps();
         on_opened(opened);
       },
+      [this](const DraftServers& servers) {
+        if (draft_sync) draft_sync->set_servers(servers);
+      },
+      [this](const CstFetched& answer) {
+        if (draft_sync) draft_sync->fetched(answer, handle{self}, rt::now_us(self));
+      },
       [this](const GetReport&) {
         split_steps();
         const BlockCounts counts = devices.counts();
+        note_drafts();
         report.kv_blocks_used = counts.in_use;
         report.kv_blocks_peak = counts.in_use_peak;
         return report;
@@ -62,6 +75,7 @@ InstanceActor::Sequence* InstanceActor::find(ChunkId id) {
 void InstanceActor::on_run_chunk(RunChunk chunk) {
   const ChunkId id = chunk.chunk;
   sink = chunk.reply_to;
+  if (started_us < 0) started_us = rt::now_us(self);
   if (sequences.size() >= static_cast<size_t>(config.rows_max)) {
     rt::tell(self, chunk.reply_to, ChunkDone{.chunk = id, .instance = config.id, .end = ChunkEnd::kRejected,
                                              .last = {id, std::ssize(chunk.log.output_ids), {}, {}}});
@@ -83,6 +97,7 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
   s.spec = std::move(chunk);
   s.unreported.chunk = id;
   s.done = {.chunk = id, .instance = config.id};
+  if (draft_sync) draft_sync->hurry();
 
   if (blocks_short && has_pool(s)) {  // it would keep what those that give way leave behind for the others
     s.phase = Phase::kOpening;
@@ -209,6 +224,7 @@ void InstanceActor::on_import(const CopyResult& result) {
     s->done.cached_tokens += import.blocks[i].tokens;
     if (import.blocks[i].tokens < info.block_tokens) continue;  // the tail: it will be written on, so it gets no name
     devices.name(s->table[first + i], import.blocks[i]);
+    if (s->pooled_blocks == s->chain.size()) ++s->pooled_blocks;
     s->chain.push_back(import.blocks[i]);
   }
   devices.release(std::span(s->table).subspan(first + good));
@@ -262,43 +278,88 @@ void InstanceActor::pump() {
   } while (admit_arrivals());
 }
 
-/// Proposes a draft for each sequence that decodes. How long drafts are is chosen anew whenever tokens are reported.
+/// Proposes a draft for each sequence that decodes. What drafts are wanted is chosen anew whenever tokens are reported.
 void InstanceActor::choose_drafts() {
+  const auto decodes = [](const Sequence& s) { return s.kv_tokens + 1 == std::ssize(s.tokens); };
   if (drafts_due) {
     StepShape decode;
     std::array<int64_t, DraftBudget::kClasses> sequences_of{};
     for (const Sequence* s : running) {
-      if (s->kv_tokens + 1 != std::ssize(s->tokens)) continue;
+      if (!decodes(*s)) continue;
       decode.add(s->kv_tokens, 1, 1);
       ++sequences_of[s->draft_class()];
     }
     if (decode.sequences == 0) return;
-    draft_lengths = draft_budget->choose(decode, sequences_of);
+    draft_choice = draft_budget->choose(decode, sequences_of);
     drafts_due = false;
+    send_scouts(decode.sequences);
   }
-  for (size_t i = 0; i < running.size(); ++i) {
-    if (running[i]->kv_tokens + 1 == std::ssize(running[i]->tokens)) propose_draft(*running[i]);
-    running_memory[i].draft_tokens = static_cast<int32_t>(running[i]->draft.size());
+  timing.draft_ns = 0;
+  if (!draft_choice.drafts() && draft_choice.scouts == 0) return;
+  timed([&] {
+    int64_t made = 0;
+    for (size_t i = 0; i < running.size(); ++i) {
+      if (decodes(*running[i])) made += propose_draft(*running[i]);
+      running_memory[i].draft_tokens = static_cast<int32_t>(running[i]->draft.tokens.size());
+    }
+    return made;
+  });
+}
+
+/// Makes every so many of the `decoding` sequences a scout, beginning with another one each time.
+void InstanceActor::send_scouts(int64_t decoding) {
+  const int64_t scouts = draft_choice.scouts;
+  const int64_t apart = scouts > 0 ? decoding / scouts : 0;
+  int64_t sent = 0, next = scouts > 0 ? first_scout++ % apart : -1;
+  DraftShape shape = draft_choice.scout_shape;
+  for (auto& [id, s] : sequences) s.is_scout = false;
+  for (int64_t i = 0; Sequence* s : running) {
+    if (s->kv_tokens + 1 != std::ssize(s->tokens) || i++ != next || sent == scouts) continue;
+    s->is_scout = true;
+    s->scout_shape = shape;
+    const DraftShape other = shape == DraftShape::kPath ? DraftShape::kTree : DraftShape::kPath;
+    if (draft_budget->has(other)) shape = other;
+    next += apart;
+    ++sent;
   }
 }
 
-/// No longer than what may still come, less the token that is sampled behind it.
-void InstanceActor::propose_draft(Sequence& s) {
-  const int64_t allowed = std::min(s.spec.max_new_tokens - s.new_tokens(), s.stop.tokens_left()) - 1;
-  const int64_t wanted = std::min(draft_lengths.tokens[s.draft_class()], allowed);
-  if (wanted <= 0) return;
-  const auto tokens = std::span<const int32_t>(s.tokens);
-  const auto prompt = static_cast<size_t>(s.prompt_tokens);
-  parts.drafting.drafter->draft({s.spec.request, tokens.first(prompt), tokens.subspan(prompt), wanted}, s.draft);
+/// `drafting` makes drafts and says how many.
+void InstanceActor::timed(const std::function<int64_t()>& drafting) {
+  const auto& clock_ns = parts.drafting.clock_ns;
+  const int64_t start_ns = clock_ns ? clock_ns() : 0;
+  const int64_t drafts = drafting();
+  if (!clock_ns) return;
+  timing.draft_ns = clock_ns() - start_ns;
+  draft_ns += timing.draft_ns;
+  draft_budget->drafting_took(drafts, static_cast<double>(timing.draft_ns));
+}
+
+/// No longer than what may still come, less the token that is sampled behind it. False: none is wanted.
+bool InstanceActor::propose_draft(Sequence& s) {
+  const int64_t longest = std::min(s.spec.max_new_tokens - s.new_tokens(), s.stop.tokens_left()) - 1;
+  s.draft_shape = s.is_scout ? s.scout_shape : draft_choice.shape;
+  const int64_t wanted = s.is_scout ? draft_budget->rows_max(s.draft_shape) : draft_choice.tokens[s.draft_class()];
+  s.draft_allowed = std::max<int64_t>(0, std::min(wanted, longest));
+  if (s.draft_allowed == 0) return false;
+  const DraftLimits limits{.max_tokens = static_cast<int32_t>(s.draft_allowed),
+                           .min_probability = draft_choice.min_probability,
+                           .tree = s.draft_shape == DraftShape::kTree};
+  parts.drafting.drafter->draft(s.text(), limits, s.draft);
+  return true;
 }
 
 void InstanceActor::start_step() {
   StepBatch batch{.id = next_op++, .sequences = {}};
   batch.sequences.reserve(plan_memory.sequences.size());
+  timing.only_decodes = plan_memory.prefill_rows == 0;
+  timing.decode = timing.step = {};
   for (const PlannedRows& rows : plan_memory.sequences) {
     Sequence& s = *running[static_cast<size_t>(rows.sequence)];
     batch.sequences.push_back(rows_of(s, rows));
     in_step.push_back({&s, rows.rows});
+    timing.decode.add(s.kv_tokens, 1, 1);
+    timing.step.add(s.kv_tokens, rows.rows, rows.sample_rows);
   }
   batch.steps = steps_open = info.steps_max > 1 ? steps_at_once() : 1;
   step_open = true;
@@ -316,6 +377,7 @@ bool InstanceActor::plan(StepPlan& plan) {
     parking |= s.phase == Phase::kParking;
     on_the_way |= s.phase == Phase::kImporting;
     s.draft.clear();
+    s.draft_allowed = 0;
     if (s.phase != Phase::kRunning || waits_for_prompt(s)) continue;
     running.push_back(&s);
     running_memory.push_back({.id = id.value,
@@ -377,7 +439,8 @@ bool InstanceActor::waits_for_prompt(Sequence& s) {
 /// chunk ends other than by a stop token (where the engine ends by itself), and as long as KV blocks suffice. What else
 /// may change the plan comes as a message, and splits them.
 int32_t InstanceActor::steps_at_once() {
-  if (plan_memory.prefill_rows > 0 || !arrivals.empty() || in_step.size() != running.size()) return 1;
+  // While steps run room only shrinks, so that an arrival for which there is too little now goes on waiting.
+  if (plan_memory.prefill_rows > 0 || first_arrival_fits() || in_step.size() != running.size()) return 1;
   int64_t steps = std::min<int64_t>(info.steps_max, config.report_steps - steps_since_report);
   for (const StepMember& member : in_step) {
     const Sequence& s = *member.sequence;
@@ -435,9 +498,17 @@ SequenceStep InstanceActor::rows_of(Sequence& s, const PlannedRows& rows) {
                     .seed = s.spec.seed,
                     .sampling = s.sampling,
                     .history = {},
-                    .targets = {}};
-  s.draft.resize(static_cast<size_t>(rows.draft_tokens));
-  step.tokens.insert(step.tokens.end(), s.draft.begin(), s.draft.end());
+                    .targets = {},
+                    .parents = {}};
+  if (const auto planned = static_cast<size_t>(rows.draft_tokens); planned < s.draft.tokens.size()) {
+    s.draft.shorten(planned);
+    s.draft_allowed = rows.draft_tokens;
+  }
+  step.tokens.insert(step.tokens.end(), s.draft.tokens.begin(), s.draft.tokens.end());
+  if (!s.draft.is_path()) {
+    step.parents.push_back(-1);
+    step.parents.insert(step.parents.end(), s.draft.parents.begin(), s.draft.parents.end());
+  }
   if (info.steps_max == 1) step.blocks = s.table;
   if (s.sampling->repetition_penalty != 1.0f) step.history.assign(s.tokens.begin(), from);
   return step;
@@ -449,22 +520,28 @@ void InstanceActor::on_step(const StepResult& result) {
     steps_open = 1;
   } else {
     take_figures(result, 1);
+    int64_t tokens = 0;
     for (size_t i = 0; i < in_step.size(); ++i) {
+      tokens += std::ssize(result.sampled[i]) > 0 ? 1 : 0;
       if (in_step[i].sequence == nullptr) continue;
       Sequence& s = *in_step[i].sequence;
-      std::span<const SampledToken> sampled = result.sampled[i];
-      int64_t rows = in_step[i].rows;
-      if (!s.draft.empty()) {
-        rows = acceptance_length(s.draft, sampled);
-        sampled = sampled.first(static_cast<size_t>(rows));
-        verified(s, rows);
+      if (s.draft_allowed == 0) {
+        fed(s, in_step[i].rows, result.sampled[i]);
+        continue;
       }
-      fed(s, rows, sampled);
+      const std::span<const int32_t> rows = rows_that_stand(s, result.sampled[i]);
+      verified(s, rows);
+      tokens += std::ssize(rows) - 1;
+      gained_memory.clear();
+      for (const int32_t row : rows) gained_memory.push_back(result.sampled[i][static_cast<size_t>(row)]);
+      fed(s, std::ssize(rows), gained_memory);
     }
+    note_times(result.step_us, tokens);
   }
   step_open = false;
   in_step.clear();
   if (steps_since_report >= config.report_steps) report_tokens();
+  if (draft_sync && draft_sync->is_due(rt::now_us(self))) sync_drafts();
 }
 
 /// Decode or verify steps that were in the engine together, all or the first of them.
@@ -476,9 +553,9 @@ void InstanceActor::on_steps(const StepResult& result) {
     Sequence& s = *in_step[i].sequence;
     const int64_t tokens = std::ssize(result.sampled[i]);
     int64_t last_gained = 1;
-    if (!s.draft.empty()) {
+    if (s.draft_allowed > 0) {
       for (int64_t step = 0; step < result.steps; ++step)
-        verified(s, last_gained = result.gained[static_cast<size_t>(step) * members + i]);
+        verified(s, first_rows(last_gained = result.gained[static_cast<size_t>(step) * members + i]));
     }
     take_blocks(s, s.kv_tokens + tokens - last_gained + in_step[i].rows);
   }
@@ -486,13 +563,59 @@ void InstanceActor::on_steps(const StepResult& result) {
     if (in_step[i].sequence != nullptr) fed(*in_step[i].sequence, std::ssize(result.sampled[i]), result.sampled[i]);
 }
 
-/// A verify of its draft gained so many tokens, the one behind the accepted ones included.
-void InstanceActor::verified(const Sequence& s, int64_t gained) {
-  const int64_t drafted = std::ssize(s.draft);
-  draft_budget->verified(s.draft_class(), drafted, gained - 1);
-  ++report.verifies;
-  report.drafted_tokens += drafted;
-  report.accepted_tokens += gained - 1;
+/// Rows of the sequence's step whose tokens and KV stay: the last known token's, and those of its draft that stand.
+std::span<const int32_t> InstanceActor::rows_that_stand(const Sequence& s, std::span<const SampledToken> sampled) {
+  if (s.draft.is_path()) return first_rows(acceptance_length(s.draft.tokens, sampled));
+  verified_tokens.assign(1, s.tokens.back());
+  verified_tokens.insert(verified_tokens.end(), s.draft.tokens.begin(), s.draft.tokens.end());
+  verified_parents.assign(1, -1);
+  verified_parents.insert(verified_parents.end(), s.draft.parents.begin(), s.draft.parents.end());
+  stood_memory = accepted_path(verified_tokens, verified_parents, sampled);
+  return stood_memory;
+}
+
+std::span<const int32_t> InstanceActor::first_rows(int64_t count) {
+  stood_memory.resize(static_cast<size_t>(count));
+  std::iota(stood_memory.begin(), stood_memory.end(), 0);
+  return stood_memory;
+}
+
+/// Of its draft, perhaps an empty one, these rows stand.
+void InstanceActor::verified(const Sequence& s, std::span<const int32_t> rows) {
+  const int64_t drafted = std::ssize(s.draft.tokens);
+  draft_budget->verified(s.draft_class(), s.draft_shape, s.draft_allowed, drafted, rows);
+  if (drafted == 0) return;
+  const DraftCounts counts{1, drafted, std::ssize(rows) - 1};
+  DraftFigures& figures = report.drafting;
+  const bool is_path = s.draft_shape == DraftShape::kPath;
+  if (s.draft_class() == DraftBudget::kHigh)
+    (is_path ? figures.probe_paths : figures.probe_trees) += counts;
+  else
+    (is_path ? figures.other_paths : figures.other_trees) += counts;
+  unreported_drafts += counts;
+}
+
+/// The step that ended gained so many tokens.
+void InstanceActor::note_times(int64_t step_us, int64_t tokens) {
+  if (!parts.drafting.clock_ns || !timing.only_decodes || drafts_due) return;
+  draft_budget->took(timing.decode, timing.step, 1000 * static_cast<double>(step_us));
+  StepTimes& times = draft_choice.drafts() ? report.drafting.drafting_steps : report.drafting.plain_steps;
+  times += {1, tokens, step_us + timing.draft_ns / 1000, std::llround(draft_choice.token_ns * static_cast<double>(tokens) / 1000)};
+}
+
+/// What the groups that run here have written is shared with the other instances.
+void InstanceActor::sync_drafts() {
+  std::vector<GroupId> groups;
+  WeightVersion version;
+  for (const auto& [id, s] : sequences) {
+    parts.drafting.drafter->learn(s.text());
+    groups.push_back(s.spec.request.group);
+    version = s.spec.version;
+  }
+  if (groups.empty()) return;
+  std::ranges::sort(groups);
+  groups.erase(std::ranges::unique(groups).begin(), groups.end());
+  draft_sync->sync(version, groups, handle{self}, rt::now_us(self));
 }
 
 void InstanceActor::take_figures(const StepResult& result, int64_t steps) {
@@ -554,11 +677,13 @@ void InstanceActor::offer_filled_blocks(ChunkId id, Sequence& s) {
   s.offered_blocks = s.chain.size();
 }
 
-/// Asks the pool for room for blocks[from...]: whole blocks of the prompt belong to the group, the rest to the request.
+/// Asks the pool for room for blocks[from...]: whole blocks of the prompt belong to the group, the rest to the request, of
+/// which those that the pool is known to keep are passed over; not all, as the question also says if the request runs.
 /// Returns how many answers will come.
 int32_t InstanceActor::reserve_from(ChunkId id, const Sequence& s, const std::vector<BlockRef>& blocks, size_t from,
                                     bool parking) {
   const size_t prompt_end = std::min(prompt_blocks(s), blocks.size());
+  const size_t own_first = std::max({from, prompt_end, std::min(s.pooled_blocks, blocks.size() - 1)});
   auto ask = [&](size_t first, size_t last, KvOwner owner, size_t owner_first) {
     if (first >= last) return 0;
     reserve(id,
@@ -573,7 +698,7 @@ int32_t InstanceActor::reserve_from(ChunkId id, const Sequence& s, const std::ve
     return 1;
   };
   const int32_t asked = ask(from, prompt_end, owner_of(s.spec.request.group), 0);
-  return asked + ask(std::max(from, prompt_end), blocks.size(), owner_of(s.spec.request), prompt_end);
+  return asked + ask(own_first, blocks.size(), owner_of(s.spec.request), prompt_end);
 }
 
 void InstanceActor::reserve(ChunkId id, KvReservation ask, size_t first_block) {
@@ -592,6 +717,9 @@ void InstanceActor::on_reserved(const KvReserved& reserved) {
   size_t answered = 0;  // blocks before the first one that has to be asked for again
   for (; answered < reserved.grants.size() && reserved.grants[answered].state != GrantState::kLater; ++answered) {
     const KvGrant& grant = reserved.grants[answered];
+    if (s != nullptr && grant.state != GrantState::kRefused && s->pooled_blocks == open.first_block + answered &&
+        s->pooled_blocks < s->chain.size())
+      ++s->pooled_blocks;
     if (grant.state != GrantState::kWrite) continue;
     tokens.push_back(grant.token);
     if (s != nullptr) copy.blocks.push_back({s->table[open.first_block + answered], parts.arena->span(grant.slot), 0});
@@ -686,6 +814,7 @@ void InstanceActor::answer(ChunkId id, ChunkEnd end) {
   for (StepMember& member : in_step)
     if (member.sequence == &s) member.sequence = nullptr;
   devices.release(s.table);
+  if (draft_sync) parts.drafting.drafter->learn(s.text());  // its last tokens; with the next sync they are shared
   if (!s.spec.keep_kv) report_tokens();  // who is admitted next is decided by what is in use now, as in an engine
   s.done.end = end;
   s.done.kv_tokens = s.kv_tokens;
@@ -694,12 +823,21 @@ void InstanceActor::answer(ChunkId id, ChunkEnd end) {
   rt::tell(self, s.spec.reply_to, std::move(s.done));
 }
 
+/// Drafts of the time since it was last called go into the report's history.
+void InstanceActor::note_drafts() {
+  if (!draft_budget || started_us < 0) return;
+  report.drafting.draft_us = draft_ns / 1000;
+  add_drafts(report.drafting.history, rt::now_us(self) - started_us, std::exchange(unreported_drafts, {}));
+}
+
 void InstanceActor::report_tokens() {
   steps_since_report = 0;
   drafts_due = true;
+  note_drafts();
   ChunkProgress progress{config.id, {}, devices.counts().in_use};
   for (auto& [id, s] : sequences) {
     if (s.phase == Phase::kRunning) offer_filled_blocks(id, s);
+    if (draft_budget) parts.drafting.drafter->learn(s.text());
     if (s.unreported.tokens.empty()) continue;
     progress.chunks.push_back(s.take_unreported());
     s.unreported.tokens.reserve(static_cast<size_t>(config.report_steps));
@@ -713,7 +851,10 @@ void InstanceActor::report_tokens() {
 /// not be taken for the one before.
 void InstanceActor::drop_chunks() {
   for (auto& [id, s] : sequences) devices.release(s.table);
-  if (parts.drafting.drafter) parts.drafting.drafter->forget();
+  if (draft_sync) {
+    parts.drafting.drafter->forget();
+    draft_sync->forget();
+  }
   sequences.clear();
   arrivals.clear();
   openings.clear();

@@ -12,6 +12,7 @@
 //  (3) a block that is written by a step has that sequence as its only user.
 #pragma once
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -20,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/draft_sync.h"
 #include "actors/policy/draft_budget.h"
 #include "actors/policy/drafter.h"
 #include "gpu/block_table.h"
@@ -45,6 +47,10 @@ struct Drafting {
   std::shared_ptr<Drafter> drafter;  // this instance is its only user
   DraftBudgetConfig budget;
   DraftBudget::StepNs step_ns;       // what a step of the engine takes
+  DraftSyncConfig sync = {};
+  /// Tells how long drafts take to make. With it, times of steps and drafts correct the budget's; without, as in
+  /// simulation, they are what step_ns and the budget say.
+  std::function<int64_t()> clock_ns = {};
 };
 
 /// What an instance works with. Without a pool, `kv_node` is null and `arena` empty.
@@ -75,10 +81,14 @@ struct InstanceActor {
     std::vector<DeviceBlockId> table;
     std::vector<BlockRef> chain;           // full blocks of tokens[0, kv_tokens), named on the device
     size_t offered_blocks = 0;             // of the chain: offered to the pool
+    size_t pooled_blocks = 0;              // of the chain, from the start: the pool is known to keep them for the request
     Phase phase = Phase::kRunning;
     ChunkEnd end = ChunkEnd::kFinished;    // set when parking
     int32_t parking_ops = 0;               // reservations and exports still open while parking
-    std::vector<int32_t> draft;            // proposed behind `tokens`, for the step that is planned or runs
+    Draft draft;                           // proposed behind `tokens`, for the step that is planned or runs
+    int64_t draft_allowed = 0;             // tokens that it might have; 0: none was asked for
+    DraftShape draft_shape = DraftShape::kPath, scout_shape = DraftShape::kPath;
+    bool is_scout = false;                 // see DraftBudget
     ChunkTokens unreported;
     ChunkDone done;                        // figures gathered for the answer
 
@@ -91,6 +101,11 @@ struct InstanceActor {
       return std::exchange(unreported, ChunkTokens{.chunk = unreported.chunk});
     }
     int64_t new_tokens() const { return static_cast<int64_t>(tokens.size()) - start_tokens; }
+    DraftText text() const {
+      const auto all = std::span<const int32_t>(tokens);
+      const auto prompt = static_cast<size_t>(prompt_tokens);
+      return {spec.request, all.first(prompt), all.subspan(prompt)};
+    }
   };
 
   // -- messages
@@ -117,7 +132,9 @@ struct InstanceActor {
   bool prefill_last_arrival();
   void pump();
   void choose_drafts();
-  void propose_draft(Sequence& sequence);
+  bool propose_draft(Sequence& sequence);
+  void send_scouts(int64_t decoding);
+  void timed(const std::function<int64_t()>& drafting);
   void start_step();
   bool plan(StepPlan& plan);
   bool waits_for_prompt(Sequence& sequence);
@@ -125,7 +142,12 @@ struct InstanceActor {
   void split_steps();
   void take_blocks(Sequence& sequence, int64_t tokens);
   SequenceStep rows_of(Sequence& sequence, const PlannedRows& rows);
-  void verified(const Sequence& sequence, int64_t gained);
+  std::span<const int32_t> rows_that_stand(const Sequence& sequence, std::span<const SampledToken> sampled);
+  std::span<const int32_t> first_rows(int64_t count);
+  void verified(const Sequence& sequence, std::span<const int32_t> rows);
+  void note_times(int64_t step_us, int64_t tokens);
+  void note_drafts();
+  void sync_drafts();
   void fed(Sequence& sequence, int64_t rows, std::span<const SampledToken> sampled);
   void name_filled_blocks(Sequence& sequence);
   void offer_filled_blocks(ChunkId id, Sequence& sequence);
@@ -180,8 +202,15 @@ struct InstanceActor {
   std::map<ChunkId, Sequence> sequences;  // in order of arrival
   std::vector<StepMember> in_step;        // members of the step in the engine; empty when there is none
   std::optional<DraftBudget> draft_budget;
-  DraftBudget::Lengths draft_lengths;
-  bool drafts_due = true;                 // draft_lengths are to be chosen anew
+  std::optional<DraftSync> draft_sync;    // with a drafter
+  DraftBudget::Choice draft_choice;
+  bool drafts_due = true;                 // draft_choice is to be made anew
+  int64_t first_scout = 0;
+  struct {
+    bool only_decodes = false;            // or verifies
+    StepShape decode, step;               // without its drafts, and with them
+    int64_t draft_ns = 0;
+  } timing;                               // of the step that is planned or runs
   bool step_open = false;
   int32_t steps_open = 1;                 // steps of the batch in the engine
   bool blocks_short = false;              // at the last plan: until that is over nobody new takes blocks
@@ -194,6 +223,9 @@ struct InstanceActor {
   std::map<uint64_t, OpenExport> exports;
   std::map<uint64_t, OpenImport> imports;
   InstanceReport report;
+  int64_t started_us = -1;                // when the first chunk came
+  int64_t draft_ns = 0;                   // making drafts
+  DraftCounts unreported_drafts;          // not in the report's history
   int32_t steps_since_report = 0;
   ChunkSink sink;                         // of the rollout whose chunks run here
   StepPlan plan_memory;
@@ -201,6 +233,8 @@ struct InstanceActor {
   std::vector<Sequence*> running;         // running_memory[i] tells of running[i]
   std::vector<int32_t> blocks_at_step;    // scratch of steps_at_once()
   std::vector<GroupId> prefilling;        // groups whose prompt one of them computes
+  std::vector<int32_t> stood_memory, verified_tokens, verified_parents;  // scratch of rows_that_stand()
+  std::vector<SampledToken> gained_memory;
 };
 
 }  // namespace seer

@@ -8,17 +8,20 @@ NodeActor::NodeActor(rt::self_ptr<NodeActor> self_in, NodeConfig config_in, Node
     : self(self_in), config(std::move(config_in)), parts(std::move(parts_in)), epoch(config.epoch) {
   rt::on_down(self, [this](const rt::down& message) { on_down(message); });
   start_kv_node();
+  start_draft_server();
   for (const InstanceConfig& instance : config.instances) start_instance(instance);
 }
 
 NodeActor::~NodeActor() {
   for (auto& [id, instance] : instances) rt::stop(instance.handle);
+  if (draft_server) rt::stop(draft_server);
   if (kv_node) rt::stop(kv_node);
 }
 
 NodeActor::handle::behavior_type NodeActor::make_behavior() {
   return {[this](const AttachRollout& attach) {
     sink = attach.reply_to;
+    announce_draft_server();
     for (const auto& [id, instance] : instances) announce(id);
   }};
 }
@@ -31,6 +34,12 @@ void NodeActor::start_kv_node() {
   kv_node = rt::spawn<KvNodeActor>(self->system(), config.kv_node,
                                    KvNodeParts{arena, parts.open_cold, parts.directory, parts.transport, epoch});
   rt::monitor(self, kv_node);
+}
+
+void NodeActor::start_draft_server() {
+  if (!config.draft_server) return;
+  draft_server = rt::spawn<DraftServerActor>(self->system(), *config.draft_server);
+  rt::monitor(self, draft_server);
 }
 
 void NodeActor::start_instance(const InstanceConfig& instance) {
@@ -49,7 +58,16 @@ void NodeActor::announce(InstanceId id) {
   rt::tell(self, sink, InstanceUp{id, config.node, r.kv_blocks, r.block_tokens, r.rows_max, r.handle});
 }
 
+void NodeActor::announce_draft_server() {
+  if (sink && draft_server) rt::tell(self, sink, DraftServerUp{config.node, draft_server});
+}
+
 void NodeActor::on_down(const rt::down& message) {
+  if (rt::is_source(message, draft_server)) {
+    if (!may_restart()) return self->quit();
+    start_draft_server();
+    return announce_draft_server();
+  }
   if (rt::is_source(message, kv_node)) {
     if (!may_restart()) return self->quit();
     start_kv_node();

@@ -1,5 +1,5 @@
-// node_actor: one machine: spawns its KV node and its instances, watches them, and starts again what died. One per
-// machine.
+// node_actor: one machine: spawns its KV node, its draft server and its instances, watches them, and starts again what
+// died. One per machine.
 //
 // An instance that dies comes back empty. When the KV node dies its instances are started again too: their grants and
 // leases died with it. Each starts only once the one before it has ended, so that there is never memory for two. What was running is placed again by the rollout, from its token logs. After restarts_max restarts
@@ -8,8 +8,10 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "actors/draft_server_actor.h"
 #include "actors/instance_actor.h"
 #include "actors/kv_node_actor.h"
 #include "protocols/actors.h"
@@ -21,6 +23,7 @@ struct NodeConfig {
   uint64_t epoch = 0;       // of its arenas: above all that the machine had before
   std::vector<InstanceConfig> instances;
   KvNodeConfig kv_node;
+  std::optional<DraftServerConfig> draft_server;  // none: no server here
   int32_t restarts_max = 8;
 };
 
@@ -46,10 +49,12 @@ struct NodeActor {
   handle::behavior_type make_behavior();
 
   void start_kv_node();
+  void start_draft_server();
   void start_instance(const InstanceConfig& instance);
   void on_down(const rt::down& message);
   bool may_restart() { return ++restarts <= config.restarts_max; }
   void announce(InstanceId id);
+  void announce_draft_server();
 
   struct Running {
     InstanceHandle handle;
@@ -64,8 +69,9 @@ struct NodeActor {
   NodeParts parts;
   std::shared_ptr<HostArena> arena;
   KvNodeHandle kv_node;
+  DraftServerHandle draft_server;
   std::map<InstanceId, Running> instances;
-  InstanceSink sink;  // who wants the instances; null until someone does
+  InstanceSink sink;  // who wants instances and draft server; null until someone does
   uint64_t epoch = 0;  // of the arena
   int32_t restarts = 0;
 };

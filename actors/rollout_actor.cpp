@@ -7,6 +7,7 @@ namespace seer {
 namespace {
 
 constexpr int64_t kReservedTokensMax = 8192;  // of a chunk's new tokens, for which memory is taken beforehand
+constexpr size_t kUpdateTokens = 65536;       // of one message to a draft server: 256 KiB
 
 }  // namespace
 
@@ -25,6 +26,8 @@ RolloutActor::RolloutActor(rt::self_ptr<RolloutActor> self_in, RolloutConfig con
   rt::on_down(self, [this](const rt::down& message) {
     for (const auto& [id, instance] : instances)
       if (rt::is_source(message, instance.handle)) return on_instance_lost(id);
+    for (const auto& [node, server] : draft_servers)
+      if (rt::is_source(message, server)) return on_draft_server_lost(node);
   });
 }
 
@@ -32,6 +35,7 @@ RolloutActor::handle::behavior_type RolloutActor::make_behavior() {
   rt::tell_after(self, config.progress_us, handle{self}, Tick{});
   return {
       [this](const InstanceUp& up) { on_instance_up(up); },
+      [this](const DraftServerUp& up) { on_draft_server_up(up); },
       [this](const ChunkProgress& progress) { on_progress(progress); },
       [this](const ChunkDone& done) { on_chunk_done(done); },
       [this](const GroupEstimate& estimate) {
@@ -48,6 +52,7 @@ void RolloutActor::on_instance_up(const InstanceUp& up) {
   if (instances.contains(up.instance)) on_instance_lost(up.instance);  // it came back before we heard that it was gone
   instances[up.instance] = {up.handle, up.kv_blocks, 0};
   rt::monitor(self, up.handle);
+  if (!draft_servers.empty()) rt::tell(self, up.handle, all_draft_servers());
   if (Status added = scheduler->add_instance({up.instance, up.node, up.kv_blocks, up.block_tokens, up.rows_max});
       !added.ok())
     return end(added.error().detail);
@@ -59,9 +64,89 @@ void RolloutActor::start() {
   started = true;
   started_us = rt::now_us(self);
   if (parts.directory) rt::tell(self, parts.directory, KvBump{config.version});
+  register_groups({}, kNoNode);
   for (const GroupSpec& group : parts.groups)
     if (Status added = scheduler->add_group(group, started_us); !added.ok()) return end(added.error().detail);
 }
+
+// ---- draft servers ---------------------------------------------------------------------------------------------------
+
+void RolloutActor::on_draft_server_up(const DraftServerUp& up) {
+  if (over()) return;
+  const std::vector<NodeId> before = draft_nodes();
+  draft_servers[up.node] = up.handle;
+  rt::monitor(self, up.handle);
+  tell_draft_servers();
+  if (started) register_groups(before, up.node);
+}
+
+/// Its groups are the others' until it is back.
+void RolloutActor::on_draft_server_lost(NodeId node) {
+  const std::vector<NodeId> before = draft_nodes();
+  draft_servers.erase(node);
+  tell_draft_servers();
+  if (started) register_groups(before, kNoNode);
+}
+
+std::vector<NodeId> RolloutActor::draft_nodes() const {
+  std::vector<NodeId> nodes;
+  for (const auto& [node, server] : draft_servers) nodes.push_back(node);
+  return nodes;
+}
+
+DraftServers RolloutActor::all_draft_servers() const {
+  DraftServers all;
+  for (const auto& [node, server] : draft_servers) all.servers.push_back({node, server});
+  return all;
+}
+
+void RolloutActor::tell_draft_servers() {
+  for (const auto& [id, instance] : instances) rt::tell(self, instance.handle, all_draft_servers());
+}
+
+/// Groups that another server has than `before`, or whose server `came` empty, are registered there, and what the token log
+/// has of them goes there too.
+void RolloutActor::register_groups(const std::vector<NodeId>& before, NodeId came) {
+  const std::vector<NodeId> nodes = draft_nodes();
+  if (nodes.empty() || ended) return;
+  std::map<NodeId, RegisterGroups> moved;
+  for (const GroupSpec& group : parts.groups) {
+    if (open_in_group[group.id.value] == 0) continue;
+    const NodeId node = nodes[draft_shard(group.id, nodes)];
+    const NodeId had = before.empty() ? kNoNode : before[draft_shard(group.id, before)];
+    if (node == had && node != came) continue;
+    moved[node].groups.push_back(group.id);
+    if (node != had && draft_servers.contains(had)) rt::tell(self, draft_servers.at(had), DropGroup{config.version, group.id});
+  }
+  for (auto& [node, groups] : moved) {
+    groups.version = config.version;
+    groups.ttl_us = config.draft_ttl_us;
+    rt::tell(self, draft_servers.at(node), groups);
+    for (const CstPast& past : parts.pasts)
+      if (std::ranges::binary_search(groups.groups, past.group))
+        rt::tell(self, draft_servers.at(node), RegisterPast{config.version, past});
+    for (GroupId group : groups.groups) send_token_log(group, draft_servers.at(node));
+  }
+}
+
+/// What waits in the buffer is on no instance that could send it.
+void RolloutActor::send_token_log(GroupId group, const DraftServerHandle& to) {
+  for (uint32_t sample = 0; sample < logs[group.value].size(); ++sample) {
+    const auto tokens = std::span<const int32_t>(logs[group.value][sample].output_ids);
+    for (size_t at = 0; at < tokens.size(); at += kUpdateTokens) {
+      const auto part = tokens.subspan(at, std::min(kUpdateTokens, tokens.size() - at));
+      rt::tell(self, to, UpdateCst{config.version, {{group, sample, static_cast<int64_t>(at), {part.begin(), part.end()}}}});
+    }
+  }
+}
+
+void RolloutActor::drop_drafts(GroupId group) {
+  if (draft_servers.empty()) return;
+  const std::vector<NodeId> nodes = draft_nodes();
+  rt::tell(self, draft_servers.at(nodes[draft_shard(group, nodes)]), DropGroup{config.version, group});
+}
+
+// ---- chunks ----------------------------------------------------------------------------------------------------------
 
 void RolloutActor::on_progress(const ChunkProgress& progress) {
   if (ended) return;
@@ -134,6 +219,7 @@ void RolloutActor::finish_request(RequestId id, const ChunkDone& done) {
     rt::tell(self, parts.directory, KvRelease{owner_of(id)});
     if (left_in_group == 0) rt::tell(self, parts.directory, KvRelease{owner_of(id.group)});
   }
+  if (left_in_group == 0) drop_drafts(id.group);
   rt::tell(self, parts.events,
            Response{id, parts.groups[id.group.value].seeds[id.sample], std::move(request.output_ids),
                     std::move(request.logprobs), done.finish, done.matched, config.version, history.chunks,
@@ -239,6 +325,8 @@ void RolloutActor::end(std::string error) {
                          .estimate_error = estimate_error,
                          .instances = {}};
   for (const GroupSpec& group : parts.groups) summary.prompt_tokens += static_cast<int64_t>(group.prompt_ids.size());
+  for (const GroupSpec& group : parts.groups)
+    if (open_in_group[group.id.value] > 0) drop_drafts(group.id);
   std::map<InstanceId, InstanceHandle> targets;
   for (const auto& [id, instance] : instances) {
     rt::tell(self, instance.handle, DropChunks{});
@@ -247,7 +335,11 @@ void RolloutActor::end(std::string error) {
   rt::gather_then<std::vector<InstanceReport>>(
       self, targets, GetReport{}, [this, summary](std::vector<InstanceReport> reports) mutable {
         summary.instances = std::move(reports);
-        rt::tell(self, parts.events, summary);
+        rt::gather_then<std::vector<DraftServerReport>>(
+            self, draft_servers, GetReport{}, [this, summary](std::vector<DraftServerReport> servers) mutable {
+              summary.draft_servers = std::move(servers);
+              rt::tell(self, parts.events, summary);
+            });
       });
 }
 

@@ -5,6 +5,9 @@
 // long, or some of whose reports are missing, are placed again from the token log; answers of chunks no longer open are
 // ignored. So every request is answered exactly once, whatever of RunChunk, ChunkProgress and ChunkDone is lost, arrives
 // late or twice.
+//
+// Draft servers that nodes announce are told which groups there are, and the instances which servers; one that came back
+// empty also gets what the token log has.
 #pragma once
 #include <map>
 #include <memory>
@@ -25,6 +28,7 @@ struct RolloutConfig {
   int64_t progress_us = 200'000;            // between two progress events
   int64_t chunk_silence_us = 600'000'000;   // a chunk without any word for so long is placed again
   int64_t no_instance_us = 30'000'000;      // with no instance for so long, the rollout fails
+  int64_t draft_ttl_us = 600'000'000;       // a group of which draft servers hear nothing for so long is forgotten there
 };
 
 /// What a rollout works on, and whom it talks to. `directory` may be null: no KV pool.
@@ -33,6 +37,7 @@ struct RolloutParts {
   ContextHandle context;
   KvDirectoryHandle directory;
   RolloutEvents events;
+  std::vector<CstPast> pasts = {};  // for drafts: of some groups, or none
 };
 
 struct RolloutActor {
@@ -68,6 +73,14 @@ struct RolloutActor {
   void on_progress(const ChunkProgress& progress);
   bool append(RequestId id, const ChunkTokens& part);
   void on_chunk_done(const ChunkDone& done);
+  void on_draft_server_up(const DraftServerUp& up);
+  void on_draft_server_lost(NodeId node);
+  std::vector<NodeId> draft_nodes() const;
+  DraftServers all_draft_servers() const;
+  void tell_draft_servers();
+  void register_groups(const std::vector<NodeId>& before, NodeId came);
+  void send_token_log(GroupId group, const DraftServerHandle& to);
+  void drop_drafts(GroupId group);
   void on_instance_lost(InstanceId lost);
   void give_up_instance(InstanceId id);
   void on_tick();
@@ -89,6 +102,7 @@ struct RolloutActor {
   std::vector<std::vector<Log>> logs;               // [group][sample]
   std::vector<uint32_t> open_in_group;              // requests not finished, by group
   std::map<InstanceId, Instance> instances;
+  std::map<NodeId, DraftServerHandle> draft_servers;
   std::unordered_map<ChunkId, OpenChunk> open;      // walked only through sorted copies
   uint64_t next_chunk = 1;
   int64_t open_requests = 0;

@@ -13,6 +13,7 @@
 #include "actors/context_actor.h"
 #include "actors/kv_directory_actor.h"
 #include "actors/node_actor.h"
+#include "actors/policy/group_drafter.h"
 #include "actors/rollout_actor.h"
 #include "actors/sim_links.h"
 #include "actors/sim_world.h"
@@ -53,6 +54,10 @@ struct SimClusterOptions {
   bool has_kv = true;          // false: engines without KV bytes
   int32_t steps_max = 1;       // they can be given so many steps at once
   int64_t draft_tokens_max = 0;  // 0: no drafting; else about a third of the tokens drafted are wrong
+  bool draft_from_group = false; // from what the group has written, as in production
+  bool draft_servers = false;    // and share that through a server on each node
+  double alike_share = 0;        // of the tokens of a group's responses, that are the same at the same index
+  bool draft_trees = false;      // trees too; engines with KV bytes only
   int64_t chunk_silence_us = 600'000'000;  // see RolloutConfig
   std::function<int64_t(const StepShape&)> step_ns = {};  // empty: what SimEngine does by itself
   SimColdFaults cold_faults = {};
@@ -63,15 +68,25 @@ struct SimClusterOptions {
   std::function<std::shared_ptr<Engine>(std::shared_ptr<Engine>)> wrap_engine = {};  // for planted bugs
 };
 
-/// Drafts of which some tokens are right, as `token` of a sequence's position says, or all are the same.
+/// Drafts of which some tokens are right, as `token` of a sequence's position says, or all are the same. As a tree, every
+/// third row branches off: it is wrong, and the next one goes on beside it.
 class SimClusterDrafter final : public Drafter {
  public:
   using Token = std::function<int32_t(RequestId request, int64_t position)>;
   explicit SimClusterDrafter(Token token) : token_(std::move(token)) {}
-  void draft(const DraftAsk& ask, std::vector<int32_t>& draft) override {
-    const int64_t position = std::ssize(ask.prompt) + std::ssize(ask.output);
+  void draft(const DraftText& text, const DraftLimits& limits, Draft& draft) override {
+    const int64_t position = std::ssize(text.prompt) + std::ssize(text.output);
     draft.clear();
-    for (int64_t i = 0; i < ask.tokens_max; ++i) draft.push_back(token_(ask.request, position + i));
+    int64_t depth = 0;
+    for (int32_t i = 0, parent = 0; i < limits.max_tokens; ++i) {
+      const int32_t token = token_(text.request, position + depth);
+      const bool is_branch = limits.tree && i % 3 == 1;
+      draft.tokens.push_back(is_branch ? token + 1 : token);
+      draft.parents.push_back(parent);
+      if (is_branch) continue;
+      ++depth;
+      parent = i + 1;
+    }
   }
 
  private:
@@ -106,6 +121,8 @@ struct SimCluster {
   static constexpr int32_t kEos = 1;
   static constexpr int32_t kVocab = 1000;
   static constexpr uint64_t kRunSeed = 5;
+  static constexpr int64_t kDraftSyncUs = 5'000;
+  static constexpr int64_t kDraftTtlUs = 30'000'000;
 
   explicit SimCluster(SimClusterOptions o) : options(std::move(o)), world(options.seed) {
     make_groups();
@@ -145,17 +162,22 @@ struct SimCluster {
         transport->arenas().add_node(node, epoch, std::move(memory));
       };
     }
+    if (options.draft_servers) config.draft_server = DraftServerConfig{.node = id};
     if (options.draft_tokens_max > 0)
       parts.make_drafting = [this] {
+        // Rows that cost next to nothing, so that as much as may be is drafted.
+        const auto step_ns = [](const StepShape& shape) { return 1e6 + static_cast<double>(shape.rows); };
+        const int64_t tree_max = options.draft_trees ? options.draft_tokens_max : 0;
+        const DraftBudgetConfig budget{.rows_max = {options.draft_tokens_max, tree_max}, .draft_ns = 0};
+        if (options.draft_from_group)
+          return Drafting{std::make_shared<GroupDrafter>(GroupDrafterConfig{}), budget, step_ns, {.sync_us = kDraftSyncUs}, {}};
         const auto token_of = [this](RequestId request, int64_t position) {
           if (!options.has_kv) return kEos + 1;
           const uint64_t seed = sample_seed(kRunSeed, request.group.value, request.sample);
           const int32_t right = token(seed, position);
           return hash_pair(seed, static_cast<uint64_t>(position) + 99) % 3 == 0 ? 2 + right % (kVocab - 2) : right;
         };
-        // Rows that cost next to nothing, so that as much as may be is drafted.
-        return Drafting{std::make_shared<SimClusterDrafter>(token_of), {.gamma_max = options.draft_tokens_max, .draft_ns = 0},
-                        [](const StepShape& shape) { return 1e6 + static_cast<double>(shape.rows); }};
+        return Drafting{std::make_shared<SimClusterDrafter>(token_of), budget, step_ns, {}, {}};
       };
     if (options.dram_blocks > 0)
       parts.make_arena = [this, block_bytes] {
@@ -203,11 +225,13 @@ struct SimCluster {
   }
 
   int64_t last_position(uint64_t seed) const {
-    const auto [prompt_tokens, output_tokens] = shapes.at(seed);
-    return prompt_tokens + output_tokens - 1;
+    const Shape& shape = shapes.at(seed);
+    return shape.prompt_tokens + shape.output_tokens - 1;
   }
   int32_t token(uint64_t seed, int64_t position) const {
     if (position == last_position(seed)) return kEos;
+    const auto drawn = static_cast<double>(hash_pair(seed, static_cast<uint64_t>(position) + 7) >> 11) * 0x1p-53;
+    if (drawn < options.alike_share) seed = hash_pair(shapes.at(seed).group, 77);
     return 2 + static_cast<int32_t>(hash_pair(seed, static_cast<uint64_t>(position)) % (kVocab - 2));
   }
 
@@ -228,7 +252,7 @@ struct SimCluster {
         const uint64_t seed = sample_seed(kRunSeed, g, s);
         group.seeds.push_back(seed);
         group.known_tokens.push_back(given ? given->output_tokens[s] : drawn_length(seed));
-        shapes[seed] = {prompt_tokens, group.known_tokens.back()};
+        shapes[seed] = {prompt_tokens, group.known_tokens.back(), g};
       }
       requests += group.samples;
       groups.push_back(std::move(group));
@@ -243,6 +267,7 @@ struct SimCluster {
     config.scheduler = options.scheduler;
     config.instances_expected = options.instances;
     config.chunk_silence_us = options.chunk_silence_us;
+    config.draft_ttl_us = kDraftTtlUs;
     rollout = world.spawn<RolloutActor>(
         config, RolloutParts{groups, context, options.dram_blocks > 0 ? directory : KvDirectoryHandle{}, events});
     sink = options.has_links ? world.spawn<InstanceSinkLink>(InstanceSink{rollout}, &options.link_faults) : InstanceSink{rollout};
@@ -269,6 +294,9 @@ struct SimCluster {
   KvNodeActor& kv_node_state(uint32_t n = 0) { return rt::look<KvNodeActor>(kv_node(n)); }
   void kill_instance(InstanceId id) { rt::kill(instance(id.value)); }
   void kill_kv_node(uint32_t n = 0) { rt::kill(kv_node(n)); }
+  DraftServerHandle draft_server(uint32_t n = 0) { return node_state(n).draft_server; }
+  DraftServerActor& draft_server_state(uint32_t n = 0) { return rt::look<DraftServerActor>(draft_server(n)); }
+  void kill_draft_server(uint32_t n = 0) { rt::kill(draft_server(n)); }
   bool is_up(uint32_t n) const { return nodes[n] != nullptr; }
   /// The machine goes, with all that runs there, and comes back empty after so long. REQUIRES: it is up.
   void crash_node(uint32_t n, int64_t down_us) {
@@ -295,11 +323,11 @@ struct SimCluster {
   Answer answer(RequestId id) const {
     const GroupSpec& group = groups[id.group.value];
     const uint64_t seed = group.seeds[id.sample];
-    const auto [prompt_tokens, output_tokens] = shapes.at(seed);
+    const Shape& shape = shapes.at(seed);
     Answer a;
     PrefixHash prefix = extend_prefix({}, group.prompt_ids);
-    for (int64_t i = 0; i < output_tokens; ++i) {
-      a.output_ids.push_back(token(seed, prompt_tokens + i));
+    for (int64_t i = 0; i < shape.output_tokens; ++i) {
+      a.output_ids.push_back(token(seed, shape.prompt_tokens + i));
       a.logprobs.push_back(-1.0f - static_cast<float>(prefix.hi & 0xffff) / 65536.0f);
       prefix = extend_prefix(prefix, std::span(&a.output_ids.back(), 1));
     }
@@ -338,6 +366,9 @@ struct SimCluster {
                           s.waiting_work.size() + s.engine_open;
       if (held > 0) return fail(Code::kFull, "instance ", i, " still has work or KV blocks after the end");
     }
+    for (uint32_t n = 0; options.draft_servers && n < options.nodes; ++n)
+      if (const size_t left = draft_server_state(n).logs.group_count(); left > 0)
+        return fail(Code::kFull, "the draft server of node ", n, " still has ", left, " groups after the end");
     if (options.dram_blocks == 0) return {};
     for (uint32_t n = 0; n < options.nodes; ++n) {
       KvNodeActor& pool = kv_node_state(n);
@@ -365,6 +396,7 @@ struct SimCluster {
   size_t requests = 0;
   struct Shape {
     int64_t prompt_tokens, output_tokens;
+    uint64_t group;
   };
   std::unordered_map<uint64_t, Shape> shapes;  // by seed of the response
   std::vector<int64_t> slowness;               // by instance: its steps take so many times as long

@@ -1,6 +1,7 @@
 #include "actors/sim_faults.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -20,6 +21,7 @@ constexpr std::array<Words, kFaultKinds> kWords{{{"instance crash", "instance cr
                                                  {"machine crash", "machine crashes"},
                                                  {"slow instance", "slow instances"},
                                                  {"burst of flipped bits", "bursts of flipped bits"},
+                                                 {"draft server crash", "draft server crashes"},
                                                  {"lost message", "lost messages"},
                                                  {"late message", "late messages"},
                                                  {"lost transfer", "lost transfers"},
@@ -57,7 +59,7 @@ class FaultSource {
 
   /// One crash, slow-down or burst of flipped bits, where there is something that it can hit.
   void strike(SimCluster& cluster) {
-    const int64_t all = strikes_[0] + strikes_[1] + strikes_[2] + strikes_[3] + strikes_[4];
+    const int64_t all = std::accumulate(strikes_.begin(), strikes_.end(), int64_t{0});
     if (all == 0) return;
     int64_t drawn = from(1, all);
     size_t kind = 0;
@@ -91,6 +93,9 @@ class FaultSource {
         cluster.slowness[instance] = from(2, kSlownessMax);
         cluster.world.after(from(1, 4 * config_.gap_us), [&cluster, instance] { cluster.slowness[instance] = 1; });
         return true;
+      case FaultKind::kDraftServerCrash:
+        if (cluster.options.draft_servers) cluster.kill_draft_server(node);
+        return cluster.options.draft_servers;
       default:
         return has_pool && flip_bits(*cluster.kv_node_state(node).parts.arena);
     }
@@ -129,7 +134,7 @@ class FaultSource {
   std::mt19937_64 rng_;
   bool on_ = true;
   uint64_t message_lost_, message_late_, transfer_lost_, transfer_late_, disk_error_, disk_corrupt_, disk_full_;  // of 1000
-  std::array<int64_t, 5> strikes_;  // how often each of the first kinds is drawn, relative to the others
+  std::array<int64_t, 6> strikes_;  // how often each of the first kinds is drawn, relative to the others
   std::array<int64_t, kFaultKinds> counts_{};
 };
 

@@ -21,6 +21,7 @@ enum class FaultKind : uint8_t {
   kMachineCrash,   // all of it; it comes back empty
   kSlowInstance,
   kFlippedBits,    // in DRAM blocks that are in use
+  kDraftServerCrash,
   kLostMessage,
   kLateMessage,
   kLostTransfer,
@@ -29,7 +30,7 @@ enum class FaultKind : uint8_t {
   kDiskError,
   kDiskFull,
 };
-inline constexpr size_t kFaultKinds = 12;
+inline constexpr size_t kFaultKinds = 13;
 const char* to_string(FaultKind kind);
 
 struct SimFaultConfig {

@@ -1,13 +1,15 @@
 // Links: actors that stand for the network between machines in a SimCluster. They pass messages on in order, some of them
 // late, some of them never. What the runtime claims to bear:
 //   may be lost        RunChunk, ChunkProgress, ChunkDone (the rollout notices the gap or the silence, and starts the
-//                      instance again), FindHolders (the node goes on with what it has)
-//   may only be late   DropChunks, and what KV nodes tell the directory (KvNodeUp, KvHolds)
+//                      instance again), FindHolders (the node goes on with what it has), and all that is said to draft
+//                      servers and by them (drafts are the worse for it)
+//   may only be late   DropChunks, DraftServers, and what KV nodes tell the directory (KvNodeUp, KvHolds)
 // All others are delivered at once: InstanceUp, those within a machine, and those between KV nodes, where a lost KvClose or
 // KvRelease would keep memory for the rest of the iteration; a connection that breaks shows as DOWN there.
 #pragma once
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -86,6 +88,8 @@ struct InstanceLink {
             [](const WorkReady&) {},
             [](const KvReserved&) {},
             [](const KvOpened&) {},
+            [this](const DraftServers& servers) { wire.send(self, to, servers); },
+            [](const CstFetched&) {},
             [this](const GetReport& ask) { return self->delegate(to, ask); }};
   }
   rt::self_ptr<InstanceLink> self;
@@ -95,7 +99,51 @@ struct InstanceLink {
   ChunkSink back;
 };
 
-/// Puts a link before each instance that a node announces.
+/// Who fetches from a draft server on another machine.
+struct DraftClientLink {
+  using handle = DraftClient;
+  static constexpr const char* kActorName = "draft_client_link";
+  DraftClientLink(rt::self_ptr<DraftClientLink> self_in, DraftClient to_in, const SimLinkFaults* faults)
+      : self(self_in), to(std::move(to_in)), wire(faults) {}
+  handle::behavior_type make_behavior() {
+    return {[this](const CstFetched& answer) { wire.send_or_lose(self, to, answer); }};
+  }
+  rt::self_ptr<DraftClientLink> self;
+  DraftClient to;
+  SimWire wire;
+};
+
+/// A draft server as others see it from another machine: all that is said to it may be lost. Ends with the server.
+struct DraftServerLink {
+  using handle = DraftServerHandle;
+  static constexpr const char* kActorName = "draft_server_link";
+  DraftServerLink(rt::self_ptr<DraftServerLink> self_in, DraftServerHandle to_in, const SimLinkFaults* faults_in)
+      : self(self_in), to(std::move(to_in)), faults(faults_in), wire(faults_in) {
+    rt::on_down(self, [this](const rt::down&) { self->quit(); });
+    rt::monitor(self, to);
+  }
+  handle::behavior_type make_behavior() {
+    return {[this](const RegisterGroups& groups) { wire.send_or_lose(self, to, groups); },
+            [this](const RegisterPast& past) { wire.send_or_lose(self, to, past); },
+            [this](const DropGroup& over) { wire.send_or_lose(self, to, over); },
+            [this](const UpdateCst& update) { wire.send_or_lose(self, to, update); },
+            [this](FetchCst& fetch) {
+              DraftClient& back = clients[fetch.reply_to];
+              if (!back) back = rt::spawn<DraftClientLink>(self->system(), fetch.reply_to, faults);
+              fetch.reply_to = back;
+              wire.send_or_lose(self, to, std::move(fetch));
+            },
+            [](const Tick&) {},
+            [this](const GetReport& ask) { return self->delegate(to, ask); }};
+  }
+  rt::self_ptr<DraftServerLink> self;
+  DraftServerHandle to;
+  const SimLinkFaults* faults;
+  SimWire wire;
+  std::map<DraftClient, DraftClient> clients;
+};
+
+/// Puts a link before each instance and draft server that a node announces.
 struct InstanceSinkLink {
   using handle = InstanceSink;
   static constexpr const char* kActorName = "instance_sink_link";
@@ -105,12 +153,17 @@ struct InstanceSinkLink {
     return {[this](InstanceUp& up) {
       up.handle = links.emplace_back(rt::spawn<InstanceLink>(self->system(), up.handle, faults));
       rt::tell(self, to, std::move(up));
-    }};
+    },
+            [this](DraftServerUp& up) {
+              up.handle = servers.emplace_back(rt::spawn<DraftServerLink>(self->system(), up.handle, faults));
+              rt::tell(self, to, std::move(up));
+            }};
   }
   rt::self_ptr<InstanceSinkLink> self;
   InstanceSink to;
   const SimLinkFaults* faults;
   std::vector<InstanceHandle> links;  // kept: a link that nobody knows ends, and its instance with it
+  std::vector<DraftServerHandle> servers;
 };
 
 /// The directory as a KV node sees it from another machine.

@@ -50,9 +50,14 @@ std::vector<OptionGroup> option_groups(RolloutOptions& o) {
        {{"drafting", "D", &o.drafting, "speculative decoding: off, from a request's own text, or from that of its group",
          OneOf{{"off", "own", "grouped"}}},
         {"draft-max", "N", &o.draft_tokens_max, "draft tokens of one request in one step at most", between(1, 64)},
+        {"draft-shape", "S", &o.draft_shape, "drafts as paths, as trees, or as what saves more time", OneOf{{"auto", "path", "tree"}}},
         {"draft-rule", "R", &o.draft_rule, "how the draft budget is dealt out", OneOf{draft_rule_names()}},
+        {"draft-lambda", "X", &o.draft_lambda,
+         "rules other than uniform: a probe gets one more token where it promises so many times more", at_least(0)},
         {"draft-profile", "FILE", &o.draft_profile,
-         "what steps cost, as seer profile measured it; without it a few are measured at the start"}}},
+         "what steps cost, as seer profile measured it; without it a few are measured at the start"},
+        {"draft-history", "DIR", &o.draft_history,
+         "folder of what earlier rollouts answered to the same prompts: drafted from, and added to"}}},
       {"Instances",
        {{"instances", "N", &o.instances, "engines, each with its own KV cache", between(1, 1024)},
         {"nodes", "N", &o.nodes, "machines (within this process) that instances are dealt to; each has its own pool tiers",
@@ -270,6 +275,10 @@ Status check_together(const RolloutOptions& o) {
   SEER_RETURN_IF_ERROR(require(o.model, "--model", "a model folder in Hugging Face layout"));
   SEER_RETURN_IF_ERROR(require(o.prompts, "--prompts", "a JSONL file of prompts"));
   if (o.compare.empty()) SEER_RETURN_IF_ERROR(require(o.out, "--out", "the JSONL file to write the responses to"));
+  if (!o.draft_history.empty() && o.drafting != "grouped")
+    return fail(Code::kInvalidArgument, "--draft-history needs --drafting grouped, not ", o.drafting);
+  if (!o.draft_history.empty() && !o.compare.empty())
+    return fail(Code::kInvalidArgument, "--draft-history cannot go with --compare: each policy would draft from the responses of the one before");
   const std::vector<std::string> policies = o.compare.empty() ? std::vector{o.scheduler.policy} : o.compare;
   for (size_t i = 0; i < policies.size(); ++i) {
     if (needs_known_tokens(*parse_chunk_policy(policies[i])) && o.lengths.empty())
@@ -299,11 +308,10 @@ Status check_together(const SimulateOptions& o) {
     if (std::find(o.policies.begin(), o.policies.begin() + i, o.policies[i]) != o.policies.begin() + i)
       return fail(Code::kInvalidArgument, "--policies names ", o.policies[i], " twice: expected different policies");
   if (!o.faults) return {};
-  const std::vector<std::string> known = chunk_policy_names();
   for (const std::string& policy : o.policies)
-    if (std::find(known.begin(), known.end(), policy) == known.end())
+    if (scheduling_of(policy) == kPartialPolicy)
       return fail(Code::kInvalidArgument, "--policies ", policy,
-                  " does not go with --faults: expected policies without drafting, other than partial");
+                  " does not go with --faults: it leaves requests unfinished, which cannot be checked");
   for (const auto& [flag, path] : {std::pair{"--report", &o.report}, {"--csv", &o.csv}, {"--html", &o.html}})
     if (!path->empty())
       return fail(Code::kInvalidArgument, flag, " does not go with --faults: such runs are checked, not measured");

@@ -38,9 +38,12 @@ struct RolloutOptions {
   std::string lengths;              // JSONL of known response lengths, for oracle policies
 
   std::string drafting = "off";     // off | own | grouped: speculative decoding, and from whose text
-  int64_t draft_tokens_max = 8;     // of one sequence in one step
+  std::string draft_shape = "auto"; // auto | path | tree
+  int64_t draft_tokens_max = 16;    // of one sequence in one step
   std::string draft_rule = "uniform";
+  double draft_lambda = 2;          // with other rules than uniform: how much more a probe's token must promise
   std::string draft_profile;        // step times, as seer profile writes them; empty: measured at the start
+  std::string draft_history;        // folder of responses of earlier rollouts; empty: none
 
   SamplingParams sampling;
 

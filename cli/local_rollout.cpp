@@ -11,9 +11,11 @@
 #include "actors/context_actor.h"
 #include "actors/kv_directory_actor.h"
 #include "actors/node_actor.h"
+#include "actors/policy/draft_history.h"
 #include "actors/policy/group_drafter.h"
 #include "actors/rollout_actor.h"
 #include "cli/engine_types.h"
+#include "cli/past_responses.h"
 #include "cli/step_calibration.h"
 #include "gpu/cpu_engine.h"
 #include "gpu/sampler.h"
@@ -30,15 +32,10 @@ namespace {
 constexpr size_t kActorThreads = 1;       // actors use a few per cent of one core; more threads only wake each other
 constexpr int64_t kReceiveUs = 100'000;  // between two looks at the stop flag
 
-/// Actors, their config and the thread clocks of one run.
-struct SeerConfig : rt::config {
-  SeerConfig() : rt::config(kActorThreads) { add_message_types<caf::id_block::seer>(); }
-};
-
-int64_t cpu_us(clockid_t clock) {
+int64_t cpu_ns(clockid_t clock) {
   timespec t{};
   clock_gettime(clock, &t);
-  return t.tv_sec * 1'000'000 + t.tv_nsec / 1'000;
+  return t.tv_sec * 1'000'000'000 + t.tv_nsec;
 }
 
 /// CPU time of the runtime's threads, which all bear its name.
@@ -170,12 +167,17 @@ Result<Machinery> make_machinery(const RolloutOptions& options, const RolloutWor
 Drafting make_drafting(const RolloutOptions& options, const Machinery& made) {
   GroupDrafterConfig drafter;
   drafter.tree.own_history_only = options.drafting == "own";
-  DraftBudgetConfig budget{.rule = parse_draft_rule(options.draft_rule), .gamma_max = options.draft_tokens_max};
-  return {std::make_shared<GroupDrafter>(drafter), budget, made.step_ns};
+  const bool paths = options.draft_shape != "tree", trees = options.draft_shape != "path";
+  DraftBudgetConfig budget{.rule = parse_draft_rule(options.draft_rule),
+                           .rows_max = {paths ? options.draft_tokens_max : 0, trees ? options.draft_tokens_max : 0},
+                           .lambda = options.draft_lambda};
+  return {std::make_shared<GroupDrafter>(drafter), budget, made.step_ns,
+          {}, [] { return cpu_ns(CLOCK_THREAD_CPUTIME_ID); }};
 }
 
 NodeConfig node_config(const RolloutOptions& options, NodeId id) {
   NodeConfig config{.node = id, .kv_node = {.node = id}};
+  if (options.drafting == "grouped") config.draft_server = DraftServerConfig{.node = id};
   const StepPlannerConfig planner{.prefill_tokens_max = static_cast<int32_t>(options.prefill_tokens),
                                   .rows_max = static_cast<int32_t>(options.max_batch + options.prefill_tokens)};
   for (uint32_t i = id.value; i < options.instances; i += static_cast<uint32_t>(options.nodes))
@@ -233,11 +235,10 @@ RolloutReport make_report(const std::string& policy, const RolloutSummary& s, co
     report.kv_peak_bytes += i.kv_blocks_peak * block_bytes;
     report.cpu_engine_s += static_cast<double>(i.engine_cpu_us) / 1e6;
     const double busy_s = static_cast<double>(i.busy_us) / 1e6;
-    report.verifies += i.verifies;
-    report.drafted_tokens += i.drafted_tokens;
-    report.accepted_tokens += i.accepted_tokens;
+    add_figures(report.drafting, i.drafting);
     report.instances.push_back({busy_s, std::max(0.0, report.wall_s - busy_s), i.output_tokens, i.steps});
   }
+  for (const DraftServerReport& server : s.draft_servers) report.fetched_draft_tokens += server.fetched_tokens;
   for (const KvNodeReport& node : pool) {
     report.spilled_bytes += node.spilled_bytes;
     report.cold_failures += node.cold_failures;
@@ -281,10 +282,18 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   if (auto known = make_chunk_scheduler(scheduler); !known.ok()) return known.error();
 
   SEER_ASSIGN_OR_RETURN(Machinery made, make_machinery(options, work));
+  std::unique_ptr<PastResponses> history;
+  std::vector<CstPast> pasts;
+  int64_t past_groups = 0;
+  if (!options.draft_history.empty()) {
+    SEER_ASSIGN_OR_RETURN(history, PastResponses::open(options.draft_history, work.model->config.vocab_size, work.groups));
+    pasts = history->recall(GroupLogsConfig{}.past_tokens_max);
+    past_groups = std::ssize(pasts);
+  }
 
-  SeerConfig config;
+  SeerConfig config(kActorThreads);
   rt::system system{config};
-  const int64_t cpu_before = cpu_us(CLOCK_PROCESS_CPUTIME_ID);
+  const int64_t cpu_before = cpu_ns(CLOCK_PROCESS_CPUTIME_ID) / 1000;
   rt::Inbox<RolloutEvents> inbox(system);
   auto directory = rt::spawn<KvDirectoryActor>(system);
   std::vector<NodeHandle> nodes;
@@ -299,7 +308,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   const bool has_pool = options.dram_bytes > 0;
   auto rollout = rt::spawn<RolloutActor>(
       system, rollout_config,
-      RolloutParts{work.groups, context, has_pool ? directory : KvDirectoryHandle{}, inbox.handle()});
+      RolloutParts{work.groups, context, has_pool ? directory : KvDirectoryHandle{}, inbox.handle(), std::move(pasts)});
   for (const NodeHandle& node : nodes) rt::post(node, AttachRollout{rollout});
 
   RolloutSummary summary;
@@ -315,6 +324,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
         [&](const Response& response) {
           if (written.ok() && hooks.response) written = hooks.response(response);
           if (!written.ok()) stop();
+          if (history) history->keep(response);
         },
         [&](const RolloutProgress& progress) {
           if (hooks.progress) hooks.progress(progress);
@@ -325,7 +335,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
         });
   }
   const auto pool_reports = inbox.ask<std::vector<KvNodeReport>>(directory, GetReport{});
-  const int64_t cpu_total = cpu_us(CLOCK_PROCESS_CPUTIME_ID) - cpu_before;
+  const int64_t cpu_total = cpu_ns(CLOCK_PROCESS_CPUTIME_ID) / 1000 - cpu_before;
   const int64_t cpu_actors = actor_threads_cpu_us();
   rt::stop(rollout);
   rt::stop(context);
@@ -335,6 +345,8 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   if (!written.ok()) return written.error();
   if (!summary.complete && !stopping) return fail(Code::kUnavailable, summary.error);
   RolloutOutcome outcome{make_report(policy, summary, pool_reports, made.block_bytes), summary.complete};
+  outcome.report.past_groups = past_groups;
+  outcome.report.unkept_groups = history ? history->failed_groups() : 0;
   outcome.report.weight_version = rollout_config.version.value;
   outcome.report.cpu_total_s = static_cast<double>(cpu_total) / 1e6;
   outcome.report.actor_cpu_share = static_cast<double>(cpu_actors) / static_cast<double>(cpu_total);

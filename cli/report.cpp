@@ -12,6 +12,43 @@ namespace {
 
 using Json = nlohmann::ordered_json;  // a number that is not finite becomes null
 
+Json to_json(const DraftCounts& drafts) {
+  const auto per_verify = [&](double sum) { return drafts.verifies > 0 ? sum / static_cast<double>(drafts.verifies) : kUnknown; };
+  return {{"verifies", drafts.verifies},
+          {"drafted_tokens", drafts.drafted},
+          {"accepted_tokens", drafts.accepted},
+          {"acceptance_length", drafts.verifies > 0 ? drafts.acceptance_length() : kUnknown},
+          {"drafted_per_verify", per_verify(static_cast<double>(drafts.drafted))}};
+}
+
+Json to_json(const StepTimes& times) {
+  const double s = static_cast<double>(times.us) / 1e6, predicted_s = static_cast<double>(times.predicted_us) / 1e6;
+  return {{"steps", times.steps},
+          {"tokens", times.tokens},
+          {"s", s},
+          {"predicted_s", predicted_s},
+          {"ratio", predicted_s > 0 ? s / predicted_s : kUnknown}};
+}
+
+Json drafting_json(const RolloutReport& r) {
+  const DraftFigures& d = r.drafting;
+  Json over_time = Json::array();
+  for (size_t i = 0; i < d.history.slices.size(); ++i) {
+    Json slice = to_json(d.history.slices[i]);
+    slice["start_s"] = static_cast<double>(static_cast<int64_t>(i) * d.history.slice_us) / 1e6;
+    over_time.push_back(std::move(slice));
+  }
+  return {{"high", to_json(d.probes())},
+          {"low", to_json(d.others())},
+          {"path", to_json(d.paths())},
+          {"tree", to_json(d.trees())},
+          {"draft_s", static_cast<double>(d.draft_us) / 1e6},
+          {"draft_share", r.draft_share()},
+          {"drafting_steps", to_json(d.drafting_steps)},
+          {"plain_steps", to_json(d.plain_steps)},
+          {"over_time", std::move(over_time)}};
+}
+
 Json to_json(const RolloutReport& r) {
   Json instances = Json::array();
   for (const InstanceFigures& i : r.instances)
@@ -34,10 +71,14 @@ Json to_json(const RolloutReport& r) {
           {"cold_failures", r.cold_failures},
           {"length_icc", r.length_icc},
           {"estimate_error", r.estimate_error},
-          {"verifies", r.verifies},
-          {"drafted_tokens", r.drafted_tokens},
-          {"accepted_tokens", r.accepted_tokens},
+          {"verifies", r.drafting.all().verifies},
+          {"drafted_tokens", r.drafting.all().drafted},
+          {"accepted_tokens", r.drafting.all().accepted},
           {"acceptance_length", r.acceptance_length()},
+          {"fetched_draft_tokens", r.fetched_draft_tokens},
+          {"past_groups", r.past_groups},
+          {"unkept_groups", r.unkept_groups},
+          {"drafting", drafting_json(r)},
           {"cpu_engine_s", r.cpu_engine_s},
           {"cpu_total_s", r.cpu_total_s},
           {"actor_cpu_share", r.actor_cpu_share},
@@ -63,7 +104,7 @@ struct Row {
 };
 using R = RolloutReport;
 
-constexpr std::array<Row, 24> kRows{{
+constexpr std::array<Row, 27> kRows{{
     {"requests", [](const R& r, const R&) { return count_text(r.requests); }},
     {"prompt tokens", [](const R& r, const R&) { return count_text(r.prompt_tokens); }},
     {"output tokens", [](const R& r, const R&) { return count_text(r.output_tokens); }},
@@ -82,8 +123,11 @@ constexpr std::array<Row, 24> kRows{{
     {"cold tier failures", [](const R& r, const R&) { return count_text(r.cold_failures); }},
     {"length ICC", [](const R& r, const R&) { return decimal_text(r.length_icc, 3); }},
     {"length estimate error", [](const R& r, const R&) { return share_text(r.estimate_error); }},
-    {"drafted tokens", [](const R& r, const R&) { return count_text(r.drafted_tokens); }},
+    {"drafted tokens", [](const R& r, const R&) { return count_text(r.drafting.all().drafted); }},
+    {"of them in trees", [](const R& r, const R&) { return count_text(r.drafting.trees().drafted); }},
     {"acceptance length", [](const R& r, const R&) { return decimal_text(r.acceptance_length(), 2); }},
+    {"time making drafts", [](const R& r, const R&) { return share_text(r.draft_share()); }},
+    {"T_SD, of predicted", [](const R& r, const R&) { return share_text(r.drafting_time_ratio()); }},
     {"CPU of engines, s", [](const R& r, const R&) { return decimal_text(r.cpu_engine_s, 2); }},
     {"CPU in all, s", [](const R& r, const R&) { return decimal_text(r.cpu_total_s, 2); }},
     {"CPU share of actors", [](const R& r, const R&) { return share_text(r.actor_cpu_share); }},

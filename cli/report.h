@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/figure_text.h"  // kUnknown
+#include "protocols/chunk.h"
 
 namespace seer {
 
@@ -37,18 +38,29 @@ struct RolloutReport {
   int64_t cold_failures = 0;     // its reads and writes that failed (disk full): what they held is computed again
   double length_icc = kUnknown;  // share of the variance of log length that is between groups
   double estimate_error = kUnknown;  // mean of |estimate - length| / length over requests after their group's probe
-  int64_t verifies = 0;          // of drafts; 0 without drafting
-  int64_t drafted_tokens = 0;    // that were verified
-  int64_t accepted_tokens = 0;   // of them: that stand
+  DraftFigures drafting;         // all zero without
+  int64_t fetched_draft_tokens = 0;  // of their groups, that instances got from draft servers
+  int64_t past_groups = 0;       // whose prompt earlier rollouts had answered (--draft-history)
+  int64_t unkept_groups = 0;     // whose responses could not be stored there
   double cpu_engine_s = 0;       // CPU time of the engines' threads
   double cpu_total_s = 0;        // CPU time of the process
   double actor_cpu_share = kUnknown;  // CPU time of the actor threads / cpu_total_s
   uint64_t weight_version = 0;
   std::vector<InstanceFigures> instances;
 
-  /// Tokens gained by a verify, the one behind the draft included.
   double acceptance_length() const {
-    return verifies > 0 ? 1 + static_cast<double>(accepted_tokens) / static_cast<double>(verifies) : kUnknown;
+    const DraftCounts drafts = drafting.all();
+    return drafts.verifies > 0 ? drafts.acceptance_length() : kUnknown;
+  }
+  /// Of the time of all instances: making drafts.
+  double draft_share() const {
+    const double all_s = wall_s * static_cast<double>(instances.size());
+    return all_s > 0 ? static_cast<double>(drafting.draft_us) / 1e6 / all_s : kUnknown;
+  }
+  /// What tokens took while drafts were wanted, over what was predicted for them (T_SD).
+  double drafting_time_ratio() const {
+    const StepTimes& times = drafting.drafting_steps;
+    return times.predicted_us > 0 ? static_cast<double>(times.us) / static_cast<double>(times.predicted_us) : kUnknown;
   }
 };
 

@@ -6,6 +6,7 @@
 
 #include "actors/sim_faults.h"
 #include "cli/figure_text.h"
+#include "cli/simulate_command.h"
 
 namespace seer {
 namespace {
@@ -62,7 +63,8 @@ Status run_fault_seed(const ClusterModel& cluster, const SimWork& work, const Si
                               .limit_us = static_cast<int64_t>((100 * bound_s + kLimitS) * 1e6)};
   for (const std::string& policy : options.policies) {
     if (stop.load()) return fail(Code::kCancelled, "stopped on request");
-    o.scheduler.policy = policy;
+    o.scheduler.policy = scheduling_of(policy);
+    o.draft_tokens_max = drafts(policy) ? options.draft_tokens_max : 0;
     const SimFaultRun run = run_with_faults(o, faults);
     if (!run.verdict.ok())
       return fail(Code::kCorrupt, workload, ", policy ", policy, ", seed ", seed, ": ", run.verdict.error().detail, " (after ",

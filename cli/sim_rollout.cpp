@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <utility>
 
 #include "actors/context_actor.h"
@@ -18,8 +19,9 @@
 namespace seer {
 namespace {
 
-constexpr int32_t kEos = 1, kSomeToken = 2, kFirstPromptToken = 3;
-constexpr int32_t kVocab = 1 << 30;     // prompts of groups differ in their tokens
+constexpr int32_t kEos = 1, kFirstPromptToken = 2;
+constexpr int32_t kFirstOutputToken = 1 << 29;
+constexpr int32_t kVocab = 1 << 30;     // prompts of groups differ in their tokens, and so do responses
 constexpr int64_t kSimBlockBytes = 64;  // that stand for a block in the simulated pool
 constexpr int32_t kStepsAtOnce = 256;   // report_steps ends most runs of steps before
 constexpr int64_t kProgressUs = 10'000'000;
@@ -86,11 +88,20 @@ int64_t longest_prompt(const SimWork& work) {
   return longest;
 }
 
+uint64_t seed_of(size_t group, size_t sample) { return static_cast<uint64_t>(group) << 32 | sample; }
+
+/// All tokens of a response but its last. Another one for each response: equal ones would have the same KV blocks, which
+/// instances and pool keep once.
+int32_t token_of(uint64_t seed) { return kFirstOutputToken | static_cast<int32_t>(mix64(seed) % kFirstOutputToken); }
+
 /// Which tokens are drafted does not matter: the engine decides how many of them stand.
 class SimDrafter final : public Drafter {
  public:
-  void draft(const DraftAsk& ask, std::vector<int32_t>& draft) override {
-    draft.assign(static_cast<size_t>(ask.tokens_max), kSomeToken);
+  void draft(const DraftText& text, const DraftLimits& limits, Draft& draft) override {
+    draft.tokens.assign(static_cast<size_t>(limits.max_tokens),
+                        token_of(seed_of(text.request.group.value, text.request.sample)));
+    draft.parents.resize(draft.tokens.size());
+    std::iota(draft.parents.begin(), draft.parents.end(), 0);
   }
 };
 
@@ -137,8 +148,6 @@ class AcceptanceDraw {
 int64_t longest_request(const SimWork& work) {
   return work.context_tokens_max > 0 ? work.context_tokens_max : longest_prompt(work) + work.max_gen;
 }
-
-uint64_t seed_of(size_t group, size_t sample) { return static_cast<uint64_t>(group) << 32 | sample; }
 
 std::vector<GroupSpec> make_groups(const SimWork& work) {
   std::vector<GroupSpec> groups;
@@ -220,7 +229,7 @@ struct SimRollout {
     const uint64_t rank = 1 + id.value;
     return std::make_shared<SimEngine>(
         std::move(config),
-        [this](uint64_t seed, int64_t position) { return position == last_position(seed) ? kEos : kSomeToken; },
+        [this](uint64_t seed, int64_t position) { return position == last_position(seed) ? kEos : token_of(seed); },
         [this, rank](int64_t ns, std::function<void()> f) { world.after_ns(ns, std::move(f), rank); },
         SimEngine::Clock{[this] { return world.now_ns(); }, [this, rank] { return world.fired_ns(rank); }});
   }
@@ -312,14 +321,14 @@ struct SimRollout {
     run.yields = s.yields;
     run.reprefill_tokens = s.reprefill_tokens;
     double busy_s = 0;
-    int64_t verifies = 0, accepted = 0, drafted = 0;
+    DraftCounts drafts;
     for (const InstanceReport& i : s.instances) {
       busy_s += static_cast<double>(i.busy_us) / 1e6;
-      verifies += i.verifies, drafted += i.drafted_tokens, accepted += i.accepted_tokens;
+      drafts += i.drafting.all();
     }
-    if (verifies > 0) {
-      run.acceptance_length = 1 + static_cast<double>(accepted) / static_cast<double>(verifies);
-      run.drafted_per_verify = static_cast<double>(drafted) / static_cast<double>(verifies);
+    if (drafts.verifies > 0) {
+      run.acceptance_length = drafts.acceptance_length();
+      run.drafted_per_verify = static_cast<double>(drafts.drafted) / static_cast<double>(drafts.verifies);
     }
     run.idle_share = 1 - busy_s / (run.total_s * static_cast<double>(cluster.instances));
     run.estimate_error = s.estimate_error;

@@ -78,8 +78,6 @@ Result<ClusterModel> make_cluster(const Workload& workload, const SimulateOption
   return cluster;
 }
 
-bool drafts(const std::string& policy) { return policy.ends_with(kDraftingSuffix); }
-
 /// The baselines draft as vLLM's suffix decoding does, from a request's own text, and up to twice as far; the others from
 /// the text of the group.
 Result<std::optional<SimDrafting>> drafting_of(const std::string& policy, const std::string& scheduling,
@@ -91,7 +89,7 @@ Result<std::optional<SimDrafting>> drafting_of(const std::string& policy, const 
   if (!acceptance.ok()) return acceptance.error();
   const bool grouped = scheduling != kSimBaseline && scheduling != "streamrl-oracle" && scheduling != kPartialPolicy;
   DraftBudgetConfig budget{.rule = parse_draft_rule(options.draft_rule),
-                           .gamma_max = grouped ? options.draft_tokens_max : 2 * options.draft_tokens_max};
+                           .rows_max = {grouped ? options.draft_tokens_max : 2 * options.draft_tokens_max, 0}};
   return std::optional<SimDrafting>({*std::move(acceptance), grouped, budget});
 }
 
@@ -133,7 +131,7 @@ Status simulate_command(const SimulateOptions& options, const std::atomic<bool>&
     for (const std::string& policy : options.policies) {
       if (stop.load()) return fail(Code::kCancelled, "stopped on request");
       ChunkSchedulerConfig scheduler = options.scheduler;
-      scheduler.policy = policy.substr(0, policy.size() - (drafts(policy) ? kDraftingSuffix.size() : 0));
+      scheduler.policy = scheduling_of(policy);
       SEER_ASSIGN_OR_RETURN(const std::optional<SimDrafting> drafting, drafting_of(policy, scheduler.policy, options));
       const auto began = std::chrono::steady_clock::now();
       SEER_ASSIGN_OR_RETURN(SimRun run, scheduler.policy == kPartialPolicy

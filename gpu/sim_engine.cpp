@@ -4,8 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "gpu/accept_draft.h"
 #include "protocols/check.h"
-#include "protocols/kv.h"
 
 namespace seer {
 
@@ -227,10 +227,15 @@ StepResult SimEngine::run(const StepBatch& batch) {
   if (config_.on_steps) config_.on_steps(shape_, ends_ns_[0], 1);
   for (const SequenceStep& sequence : batch.sequences) {
     if (!config_.has_kv) {
+      SEER_CHECK(sequence.parents.empty());
       std::vector<SampledToken>& sampled = result.sampled.emplace_back();
       if (sequence.sample_rows > 0)
         sample_verified(sequence, sequence.start, gained_.empty() ? 1 : gained_[result.sampled.size() - 1], sampled);
       sampled.resize(static_cast<size_t>(sequence.sample_rows));  // rows behind what stands: of no use
+      continue;
+    }
+    if (!sequence.parents.empty()) {
+      result.sampled.push_back(run_tree(sequence));
       continue;
     }
     PrefixHash prefix;
@@ -242,12 +247,45 @@ StepResult SimEngine::run(const StepBatch& batch) {
       prefix = extend_prefix(prefix, std::span(&sequence.tokens[static_cast<size_t>(row)], 1));
       std::memcpy(token_at(sequence, position), &prefix, sizeof prefix);
       if (row < rows - sequence.sample_rows) continue;
-      // The log-probability carries the prefix hash: a response whose KV was ever wrong shows it.
-      sampled.push_back({oracle_(sequence.seed, position + 1), -1.0f - static_cast<float>(prefix.hi & 0xffff) / 65536.0f});
+      sampled.push_back(sample(sequence, position, prefix));
     }
     result.sampled.push_back(std::move(sampled));
   }
   return result;
+}
+
+/// The log-probability carries the prefix hash: a response whose KV was ever wrong shows it.
+SampledToken SimEngine::sample(const SequenceStep& s, int64_t position, const PrefixHash& prefix) const {
+  return {oracle_(s.seed, position + 1), -1.0f - static_cast<float>(prefix.hi & 0xffff) / 65536.0f};
+}
+
+/// The KV of the path that stands stays, in its order; that of other rows is of no use to anyone, and shows it.
+std::vector<SampledToken> SimEngine::run_tree(const SequenceStep& s) {
+  const size_t rows = s.tokens.size();
+  SEER_CHECK(s.parents.size() == rows && s.sample_rows == static_cast<int32_t>(rows), s.parents.size(), s.sample_rows, rows);
+  std::vector<PrefixHash> prefixes(rows);
+  std::vector<int64_t> positions(rows);
+  std::vector<SampledToken> sampled;
+  for (size_t row = 0; row < rows; ++row) {
+    PrefixHash prefix;
+    if (row > 0) {
+      const auto parent = static_cast<size_t>(s.parents[row]);
+      SEER_CHECK(parent < row, parent, row);
+      prefix = prefixes[parent];
+      positions[row] = positions[parent] + 1;
+    } else {
+      positions[row] = s.start;
+      if (s.start > 0) std::memcpy(&prefix, token_at(s, s.start - 1), sizeof prefix);
+    }
+    prefixes[row] = extend_prefix(prefix, std::span(&s.tokens[row], 1));
+    sampled.push_back(sample(s, positions[row], prefixes[row]));
+  }
+  const std::vector<int32_t> path = accepted_path(s.tokens, s.parents, sampled);
+  for (size_t i = 0; i < rows; ++i) {
+    const PrefixHash kept = i < path.size() ? prefixes[static_cast<size_t>(path[i])] : PrefixHash{};
+    std::memcpy(token_at(s, s.start + static_cast<int64_t>(i)), &kept, sizeof kept);
+  }
+  return sampled;
 }
 
 CopyResult SimEngine::run(const CopyBatch& batch) {

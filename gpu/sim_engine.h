@@ -5,7 +5,8 @@
 // KV is the hash of the prefix, chained from block to block, and comes back in each log-probability: a block in the wrong
 // place, moved too late, or of other weights changes the outputs, as it would on a real engine. An engine that keeps no KV
 // bytes (has_kv false) does without that check, and can do many equal steps at once (StepBatch::steps); its copies run
-// beside the steps, as on the copy engines of a GPU: a copy begins when the step that runs is over, and delays none.
+// beside the steps, as on the copy engines of a GPU: a copy begins when the step that runs is over, and delays none. Its
+// drafts are paths; trees are verified with KV only.
 //
 // Single owner, not thread-safe. Same calls, same results.
 #pragma once
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "gpu/engine.h"
+#include "protocols/kv.h"
 #include "protocols/step_cost.h"
 
 namespace seer {
@@ -69,6 +71,8 @@ class SimEngine final : public Engine {
   void sample_verified(const SequenceStep& sequence, int64_t start, int64_t gained, std::vector<SampledToken>& sampled) const;
   StepResult result_of(const StepBatch& batch, size_t first_step, size_t end_step);
   StepResult run(const StepBatch& batch);
+  std::vector<SampledToken> run_tree(const SequenceStep& sequence);
+  SampledToken sample(const SequenceStep& sequence, int64_t position, const PrefixHash& prefix) const;
   CopyResult run(const CopyBatch& batch);
   std::byte* token_at(const SequenceStep& sequence, int64_t position);
 

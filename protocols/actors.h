@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "protocols/chunk.h"
+#include "protocols/draft.h"
 #include "protocols/kv.h"
 #include "protocols/pool.h"
 #include "protocols/rollout.h"
@@ -101,9 +102,33 @@ using KvDirectoryHandle = rt::iface<rt::oneway<KvNodeUp>, rt::oneway<KvHolds>, r
                                     rt::oneway<KvRelease>, rt::oneway<KvBump>,
                                     rt::rpc<GetReport, std::vector<KvNodeReport>>>;
 
+// ---- draft servers ---------------------------------------------------------------------------------------------------------
+using DraftClient = rt::iface<rt::oneway<CstFetched>>;
+/// What does this group's log have that the sender lacks? Answered by CstFetched.
+struct FetchCst {
+  WeightVersion version;
+  std::vector<CstCursor> groups;
+  DraftClient reply_to;
+  SEER_FIELDS(FetchCst, version, groups, reply_to)
+};
+using DraftServerHandle = rt::iface<rt::oneway<RegisterGroups>, rt::oneway<RegisterPast>, rt::oneway<DropGroup>,
+                                    rt::oneway<UpdateCst>, rt::oneway<FetchCst>, rt::oneway<Tick>, rt::rpc<GetReport, DraftServerReport>>;
+/// A draft server is there (again), and empty.
+struct DraftServerUp {
+  NodeId node;
+  DraftServerHandle handle;
+  SEER_FIELDS(DraftServerUp, node, handle)
+};
+/// All draft servers that are there, by node; sent to every instance when that changes.
+struct DraftServers {
+  std::vector<DraftServerUp> servers;
+  SEER_FIELDS(DraftServers, servers)
+};
+
 // ---- instances, nodes ------------------------------------------------------------------------------------------------------
 using InstanceHandle = rt::iface<rt::oneway<RunChunk>, rt::oneway<DropChunks>, rt::oneway<WorkReady>,
-                                 rt::oneway<KvReserved>, rt::oneway<KvOpened>, rt::rpc<GetReport, InstanceReport>>;
+                                 rt::oneway<KvReserved>, rt::oneway<KvOpened>, rt::oneway<DraftServers>,
+                                 rt::oneway<CstFetched>, rt::rpc<GetReport, InstanceReport>>;
 
 struct InstanceUp {
   InstanceId instance;
@@ -114,8 +139,9 @@ struct InstanceUp {
   InstanceHandle handle;
   SEER_FIELDS(InstanceUp, instance, node, kv_blocks, block_tokens, rows_max, handle)
 };
-using InstanceSink = rt::iface<rt::oneway<InstanceUp>>;
-/// Tells a node who wants its instances: it answers InstanceUp for each, and again when one was restarted.
+using InstanceSink = rt::iface<rt::oneway<InstanceUp>, rt::oneway<DraftServerUp>>;
+/// Tells a node who wants its instances: it answers InstanceUp for each, and DraftServerUp if it has such a server, and
+/// again when one was restarted.
 struct AttachRollout {
   InstanceSink reply_to;
   SEER_FIELDS(AttachRollout, reply_to)
@@ -133,7 +159,7 @@ struct LengthSeen {
 };
 using ContextHandle = rt::iface<rt::oneway<LengthSeen>>;
 
-using RolloutHandle = rt::iface<rt::oneway<InstanceUp>, rt::oneway<ChunkProgress>, rt::oneway<ChunkDone>,
+using RolloutHandle = rt::iface<rt::oneway<InstanceUp>, rt::oneway<DraftServerUp>, rt::oneway<ChunkProgress>, rt::oneway<ChunkDone>,
                                 rt::oneway<GroupEstimate>, rt::oneway<StopRollout>, rt::oneway<Tick>>;
 /// Who asked for the rollout: every response once, progress now and then, the summary last.
 using RolloutEvents = rt::iface<rt::oneway<Response>, rt::oneway<RolloutProgress>, rt::oneway<RolloutSummary>>;
@@ -185,4 +211,24 @@ CAF_BEGIN_TYPE_ID_BLOCK(seer, first_custom_type_id)
   CAF_ADD_TYPE_ID(seer, (seer::KvHolders))
   CAF_ADD_TYPE_ID(seer, (seer::KvHoldersSink))
   CAF_ADD_TYPE_ID(seer, (seer::FindHolders))
+  CAF_ADD_TYPE_ID(seer, (seer::RegisterGroups))
+  CAF_ADD_TYPE_ID(seer, (seer::DropGroup))
+  CAF_ADD_TYPE_ID(seer, (seer::UpdateCst))
+  CAF_ADD_TYPE_ID(seer, (seer::FetchCst))
+  CAF_ADD_TYPE_ID(seer, (seer::CstFetched))
+  CAF_ADD_TYPE_ID(seer, (seer::DraftServerReport))
+  CAF_ADD_TYPE_ID(seer, (seer::DraftServerUp))
+  CAF_ADD_TYPE_ID(seer, (seer::DraftServers))
+  CAF_ADD_TYPE_ID(seer, (seer::DraftClient))
+  CAF_ADD_TYPE_ID(seer, (seer::DraftServerHandle))
+  CAF_ADD_TYPE_ID(seer, (seer::RegisterPast))
 CAF_END_TYPE_ID_BLOCK(seer)
+
+namespace seer {
+
+/// Config of an actor system with real threads that knows all messages.
+struct SeerConfig : rt::config {
+  explicit SeerConfig(size_t threads = 1) : rt::config(threads) { add_message_types<caf::id_block::seer>(); }
+};
+
+}  // namespace seer

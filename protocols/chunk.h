@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "protocols/draft.h"
 #include "protocols/rollout.h"
 
 namespace seer {
@@ -45,6 +46,66 @@ struct ChunkDone {
               kv_tokens, last, kv_blocks_used)
 };
 
+/// What became of drafts.
+struct DraftCounts {
+  int64_t verifies = 0;  // of drafts: sequences' rows of a step, draft tokens among them
+  int64_t drafted = 0;   // tokens that were verified
+  int64_t accepted = 0;  // of them
+  SEER_FIELDS(DraftCounts, verifies, drafted, accepted)
+  bool operator==(const DraftCounts&) const = default;
+
+  DraftCounts& operator+=(const DraftCounts& more) {
+    verifies += more.verifies;
+    drafted += more.drafted;
+    accepted += more.accepted;
+    return *this;
+  }
+  friend DraftCounts operator+(DraftCounts a, const DraftCounts& b) { return a += b; }
+  /// Tokens gained by a verify, the one behind the draft included. REQUIRES: verifies > 0.
+  double acceptance_length() const { return 1 + static_cast<double>(accepted) / static_cast<double>(verifies); }
+};
+
+/// Of steps that only decode or verify, where times are measured (Drafting::clock_ns): how long they took, and what was predicted for the tokens they gained.
+struct StepTimes {
+  int64_t steps = 0;
+  int64_t tokens = 0;
+  int64_t us = 0;            // the making of the drafts included
+  int64_t predicted_us = 0;
+  SEER_FIELDS(StepTimes, steps, tokens, us, predicted_us)
+
+  StepTimes& operator+=(const StepTimes& more) {
+    steps += more.steps;
+    tokens += more.tokens;
+    us += more.us;
+    predicted_us += more.predicted_us;
+    return *this;
+  }
+};
+
+/// Drafts over time: slice i is [i, i + 1) * slice_us.
+struct DraftHistory {
+  int64_t slice_us = 0;
+  std::vector<DraftCounts> slices;
+  SEER_FIELDS(DraftHistory, slice_us, slices)
+};
+
+/// All about drafting: of an instance, or of all of them.
+struct DraftFigures {
+  DraftCounts probe_paths, probe_trees, other_paths, other_trees;  // of probes (the high class) and of others
+  int64_t draft_us = 0;      // making drafts, as far as that is measured
+  StepTimes drafting_steps;  // while the draft budget wants drafts
+  StepTimes plain_steps;     // while it wants none
+  DraftHistory history;
+  SEER_FIELDS(DraftFigures, probe_paths, probe_trees, other_paths, other_trees, draft_us, drafting_steps, plain_steps,
+              history)
+
+  DraftCounts paths() const { return probe_paths + other_paths; }
+  DraftCounts trees() const { return probe_trees + other_trees; }
+  DraftCounts probes() const { return probe_paths + probe_trees; }
+  DraftCounts others() const { return other_paths + other_trees; }
+  DraftCounts all() const { return paths() + trees(); }
+};
+
 /// What an instance did since it started.
 struct InstanceReport {
   InstanceId instance;
@@ -61,12 +122,10 @@ struct InstanceReport {
   int64_t corrupt_blocks = 0;   // imports whose checksum did not match; recomputed
   int64_t yields = 0;
   int64_t preemptions = 0;
-  int64_t verifies = 0;         // of drafts: sequences' rows of a step, draft tokens among them
-  int64_t drafted_tokens = 0;   // that were verified
-  int64_t accepted_tokens = 0;  // of them
+  DraftFigures drafting;
   SEER_FIELDS(InstanceReport, instance, busy_us, engine_cpu_us, steps, output_tokens, prefill_tokens, kv_blocks_total,
               kv_blocks_used, kv_blocks_peak, imported_blocks, exported_blocks, corrupt_blocks, yields, preemptions,
-              verifies, drafted_tokens, accepted_tokens)
+              drafting)
 };
 
 /// A finished response.
@@ -115,9 +174,10 @@ struct RolloutSummary {
   double length_icc = 0;
   double estimate_error = 0;
   std::vector<InstanceReport> instances;
+  std::vector<DraftServerReport> draft_servers;
   SEER_FIELDS(RolloutSummary, complete, error, requests, finished, prompt_tokens, output_tokens, wall_us, tail_s, chunks,
               yields, preemptions, migrations, prefill_tokens, reprefill_tokens, instances_lost, length_icc, estimate_error,
-              instances)
+              instances, draft_servers)
 };
 
 }  // namespace seer

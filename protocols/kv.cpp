@@ -12,9 +12,11 @@ namespace seer {
 namespace {
 
 // Polynomials over the field of the prime 2^61 - 1: state = sum of (token + 1) * K^(tokens behind it). They can be
-// extended token by token, and four at a time, whose products do not wait for each other. Two prefixes of n tokens are
-// taken for the same with a chance of about (n / 2^61)^2.
+// extended token by token, and many at a time: their products do not wait for each other, and one reduction does for all
+// of them (16 products of 2^32 and 2^61, with the state's of 2^122, stay below 2^128). Two prefixes of n tokens are taken
+// for the same with a chance of about (n / 2^61)^2.
 constexpr uint64_t kPrime = (1ull << 61) - 1;
+constexpr size_t kAtOnce = 16;
 __extension__ using Wide = unsigned __int128;
 
 constexpr uint64_t reduced(Wide x) {
@@ -25,13 +27,15 @@ constexpr uint64_t reduced(Wide x) {
 }
 
 struct Lane {
-  uint64_t k1, k2, k3, k4;  // powers of K
-  explicit constexpr Lane(uint64_t k)
-      : k1(k % kPrime), k2(reduced(Wide{k1} * k1)), k3(reduced(Wide{k2} * k1)), k4(reduced(Wide{k3} * k1)) {}
-
-  uint64_t extend(uint64_t state, uint64_t term) const { return reduced(Wide{state} * k1 + term); }
-  uint64_t extend(uint64_t state, const std::array<uint64_t, 4>& terms) const {
-    return reduced(Wide{state} * k4 + Wide{terms[0]} * k3 + Wide{terms[1]} * k2 + Wide{terms[2]} * k1 + terms[3]);
+  std::array<uint64_t, kAtOnce + 1> power{1};  // of K
+  explicit constexpr Lane(uint64_t k) {
+    for (size_t i = 1; i <= kAtOnce; ++i) power[i] = reduced(Wide{power[i - 1]} * (k % kPrime));
+  }
+  /// REQUIRES: count <= kAtOnce.
+  uint64_t extend(uint64_t state, const int32_t* tokens, size_t count) const {
+    Wide sum = Wide{state} * power[count];
+    for (size_t i = 0; i < count; ++i) sum += Wide{uint64_t{static_cast<uint32_t>(tokens[i])} + 1} * power[count - 1 - i];
+    return reduced(sum);
   }
 };
 constexpr Lane kHi(0x9e3779b97f4a7c15ull), kLo(0xd6e8feb86659fd93ull);
@@ -39,18 +43,14 @@ constexpr Lane kHi(0x9e3779b97f4a7c15ull), kLo(0xd6e8feb86659fd93ull);
 }  // namespace
 
 PrefixHash extend_prefix(PrefixHash before, std::span<const int32_t> tokens) {
-  const auto term = [&](size_t i) { return uint64_t{static_cast<uint32_t>(tokens[i])} + 1; };
   auto [hi, lo] = before;
   size_t i = 0;
-  for (; i + 4 <= tokens.size(); i += 4) {
-    const std::array<uint64_t, 4> terms{term(i), term(i + 1), term(i + 2), term(i + 3)};
-    hi = kHi.extend(hi, terms);
-    lo = kLo.extend(lo, terms);
+  for (; i + kAtOnce <= tokens.size(); i += kAtOnce) {
+    hi = kHi.extend(hi, &tokens[i], kAtOnce);
+    lo = kLo.extend(lo, &tokens[i], kAtOnce);
   }
-  for (; i < tokens.size(); ++i) {
-    hi = kHi.extend(hi, term(i));
-    lo = kLo.extend(lo, term(i));
-  }
+  hi = kHi.extend(hi, tokens.data() + i, tokens.size() - i);
+  lo = kLo.extend(lo, tokens.data() + i, tokens.size() - i);
   return {hi, lo};
 }
 

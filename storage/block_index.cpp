@@ -24,29 +24,26 @@ void BlockIndex::change(Block& block, F&& change) {
 
 Block* BlockIndex::find(const BlockKey& key) {
   const auto it = blocks_.find(key);
-  return it == blocks_.end() ? nullptr : it->second.get();
+  return it == blocks_.end() ? nullptr : &it->second;
 }
 const Block* BlockIndex::find(const BlockKey& key) const {
   const auto it = blocks_.find(key);
-  return it == blocks_.end() ? nullptr : it->second.get();
+  return it == blocks_.end() ? nullptr : &it->second;
 }
 
-Block* BlockIndex::in_slot(uint32_t slot) {
-  const auto it = slots_.find(slot);
-  return it == slots_.end() ? nullptr : it->second;
-}
+Block* BlockIndex::in_slot(uint32_t slot) { return slot < slots_.size() ? slots_[slot] : nullptr; }
 
 Block& BlockIndex::add(const BlockRef& ref, uint32_t index, bool prompt) {
-  auto& owned = blocks_[ref.key];
-  SEER_CHECK(owned == nullptr, ref.key);
-  owned = std::make_unique<Block>();
-  owned->key = ref.key;
-  owned->tokens = ref.tokens;
-  owned->index = index;
-  owned->prompt = prompt;
+  const auto [it, added] = blocks_.try_emplace(ref.key);
+  SEER_CHECK(added, ref.key);
+  Block& block = it->second;
+  block.key = ref.key;
+  block.tokens = ref.tokens;
+  block.index = index;
+  block.prompt = prompt;
   ++counts_.by_state[static_cast<int>(BlockState::kFree)];
-  apply(*owned, BlockEvent::kReserve);
-  return *owned;
+  apply(block, BlockEvent::kReserve);
+  return block;
 }
 
 void BlockIndex::remove(Block& block) {
@@ -71,11 +68,12 @@ void BlockIndex::apply(Block& block, BlockEvent event) {
 }
 
 void BlockIndex::set_slot(Block& block, uint32_t slot) {
-  if (block.slot != kNoSlot) slots_.erase(block.slot);
+  if (block.slot != kNoSlot) slots_[block.slot] = nullptr;
   block.slot = slot;
   if (slot == kNoSlot) return;
-  const bool added = slots_.emplace(slot, &block).second;
-  SEER_CHECK(added, slot);
+  if (slot >= slots_.size()) slots_.resize(size_t{slot} + 1);
+  SEER_CHECK(slots_[slot] == nullptr, slot);
+  slots_[slot] = &block;
 }
 
 void BlockIndex::set_cold_copy(Block& block, bool has) {
@@ -97,9 +95,11 @@ void BlockIndex::drop_lease(Block& block) {
 }
 
 Block* BlockIndex::retain(OwnerId owner, Block& block) {
-  Block*& held = owners_[owner].chain[block.index];
-  if (held == &block) return nullptr;
-  Block* const before = std::exchange(held, &block);
+  Owner& by = owners_[owner];
+  if (block.index >= by.chain.size()) by.chain.resize(size_t{block.index} + 1);
+  if (by.chain[block.index] == &block) return nullptr;
+  Block* const before = std::exchange(by.chain[block.index], &block);
+  if (before == nullptr) ++by.held;
   change(block, [&] { block.owners.push_back(owner); });
   if (before == nullptr) return nullptr;
   change(*before, [&] { std::erase(before->owners, owner); });
@@ -109,10 +109,18 @@ Block* BlockIndex::retain(OwnerId owner, Block& block) {
 bool BlockIndex::release(OwnerId owner, Block& block) {
   const auto it = owners_.find(owner);
   SEER_CHECK(it != owners_.end(), owner);
-  const size_t erased = it->second.chain.erase(block.index);
-  SEER_CHECK(erased == 1, owner, block.key);
+  SEER_CHECK(block.index < it->second.chain.size(), owner, block.key);
+  SEER_CHECK(it->second.chain[block.index] == &block, owner, block.key);
+  let_go(it->second, block.index);
   change(block, [&] { std::erase(block.owners, owner); });
   return block.owners.empty();
+}
+
+/// The chain ends with a block that is held, so that its length is bounded by what is held here.
+void BlockIndex::let_go(Owner& owner, uint32_t index) {
+  owner.chain[index] = nullptr;
+  --owner.held;
+  while (!owner.chain.empty() && owner.chain.back() == nullptr) owner.chain.pop_back();
 }
 
 std::vector<Block*> BlockIndex::release_all(OwnerId owner) {
@@ -126,7 +134,7 @@ std::vector<Block*> BlockIndex::release_all(OwnerId owner) {
 
 void BlockIndex::forget_idle_owners() {
   for (auto it = owners_.begin(); it != owners_.end();) {
-    if (!it->second.chain.empty()) {
+    if (it->second.held > 0) {
       ++it;
       continue;
     }
@@ -140,8 +148,8 @@ std::vector<Block*> BlockIndex::held_from(OwnerId owner, uint32_t index) const {
   const auto it = owners_.find(owner);
   if (it == owners_.end()) return held;
   const auto& chain = it->second.chain;
-  for (auto at = chain.lower_bound(index); at != chain.end(); ++at) held.push_back(at->second);
-  std::reverse(held.begin(), held.end());
+  for (size_t at = chain.size(); at-- > index;)
+    if (chain[at] != nullptr) held.push_back(chain[at]);
   return held;
 }
 
@@ -161,11 +169,12 @@ Urgency BlockIndex::urgency(OwnerId owner) const {
 
 void BlockIndex::for_each_owned(const std::function<void(OwnerId, Block&)>& visit) {
   for (auto& [owner, data] : owners_)
-    for (auto& [index, block] : data.chain) visit(owner, *block);
+    for (Block* block : data.chain)
+      if (block != nullptr) visit(owner, *block);
 }
 
 void BlockIndex::for_each_unordered(const std::function<void(Block&)>& visit) {
-  for (auto& [key, block] : blocks_) visit(*block);
+  for (auto& [key, block] : blocks_) visit(block);
 }
 
 }  // namespace seer

@@ -12,7 +12,6 @@
 #include <array>
 #include <functional>
 #include <map>
-#include <memory>
 #include <unordered_map>
 #include <vector>
 
@@ -97,8 +96,10 @@ class BlockIndex {
  private:
   struct Owner {
     Urgency urgency;
-    std::map<uint32_t, Block*> chain;  // by index; may have gaps: other nodes hold those
+    std::vector<Block*> chain;  // by index; null where it holds none: other nodes may
+    size_t held = 0;            // blocks in it
   };
+  static void let_go(Owner& owner, uint32_t index);
   static bool may_leave_dram(const Block& block);
   static SpillPlace place(const Block& block);
   /// Runs `change` with the block out of the spill order, and puts it back if it still belongs there.
@@ -106,8 +107,8 @@ class BlockIndex {
   void change(Block& block, F&& change);
 
   // By key for lookups only: its order depends on hashing, so that nothing may be decided by walking over it.
-  std::unordered_map<BlockKey, std::unique_ptr<Block>> blocks_;
-  std::unordered_map<uint32_t, Block*> slots_;
+  std::unordered_map<BlockKey, Block> blocks_;
+  std::vector<Block*> slots_;  // by slot
   std::map<OwnerId, Owner> owners_;
   SpillOrder order_;
   Counts counts_;

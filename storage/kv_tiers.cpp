@@ -26,8 +26,9 @@ KvTiers::~KvTiers() = default;
 std::vector<Reservation> KvTiers::reserve(OwnerId owner, std::span<const BlockRef> chain,
                                           const ReserveOptions& options) {
   using Kind = Reservation::Kind;
-  int64_t absent = 0;
-  for (const BlockRef& ref : chain) absent += ref.key.version >= version_ && index_.find(ref.key) == nullptr ? 1 : 0;
+  const auto is_absent = [&](const BlockRef& ref) { return ref.key.version >= version_ && index_.find(ref.key) == nullptr; };
+  // Looked at only where it matters: mostly there is room for all of them.
+  const int64_t absent = std::ssize(chain) > free_for_writers() ? std::ranges::count_if(chain, is_absent) : 0;
   if (absent > free_for_writers()) {
     // Counted here and not where spills end: a full disk must not be written to in a loop.
     if (cold_full_ && ++asked_while_full_ >= config_.cold_retry_reserves) {

@@ -6,6 +6,20 @@
 
 namespace seer {
 
+bool SpillOrder::Blocks::add(uint32_t index, const BlockKey& key) {
+  if (index >= by_index_.size()) by_index_.resize(size_t{index} + 1);
+  if (by_index_[index]) return false;
+  by_index_[index] = key;
+  return true;
+}
+
+bool SpillOrder::Blocks::remove(uint32_t index) {
+  if (index >= by_index_.size() || !by_index_[index]) return false;
+  by_index_[index].reset();
+  while (!by_index_.empty() && !by_index_.back()) by_index_.pop_back();
+  return true;
+}
+
 SpillOrder::Rank SpillOrder::rank(OwnerId owner, Urgency urgency, bool shared) {
   const auto spill_class = static_cast<SpillClass>((shared ? 2 : 0) + (urgency.pinned ? 1 : 0));
   return {spill_class, urgency.next_use, owner};
@@ -33,7 +47,7 @@ void SpillOrder::add(const SpillPlace& place, const BlockKey& key) {
   Group& group = groups_[place.owner];
   Blocks& blocks = place.shared ? group.shared : group.own;
   if (blocks.empty()) ranks_.insert(rank(place.owner, group.urgency, place.shared));
-  const bool added = blocks.emplace(place.index, key).second;
+  const bool added = blocks.add(place.index, key);
   SEER_CHECK(added, place.owner, place.index);
   ++size_;
 }
@@ -42,8 +56,8 @@ void SpillOrder::remove(const SpillPlace& place) {
   const auto it = groups_.find(place.owner);
   SEER_CHECK(it != groups_.end(), place.owner);
   Blocks& blocks = place.shared ? it->second.shared : it->second.own;
-  const size_t removed = blocks.erase(place.index);
-  SEER_CHECK(removed == 1, place.owner, place.index);
+  const bool removed = blocks.remove(place.index);
+  SEER_CHECK(removed, place.owner, place.index);
   if (blocks.empty()) ranks_.erase(rank(place.owner, it->second.urgency, place.shared));
   --size_;
 }
@@ -63,7 +77,7 @@ std::optional<SpillCandidate> SpillOrder::first_not_of(OwnerId owner) const {
 SpillCandidate SpillOrder::candidate(const Rank& r) const {
   const Group& group = groups_.at(r.owner);
   const Blocks& blocks = r.spill_class >= SpillClass::kShared ? group.shared : group.own;
-  return {blocks.begin()->second, r.owner, r.spill_class, r.next_use};
+  return {blocks.tail(), r.owner, r.spill_class, r.next_use};
 }
 
 }  // namespace seer

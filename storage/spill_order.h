@@ -13,10 +13,10 @@
 #pragma once
 #include <compare>
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <optional>
 #include <set>
+#include <vector>
 
 #include "protocols/kv.h"
 
@@ -77,7 +77,21 @@ class SpillOrder {
       return owner < o.owner;
     }
   };
-  using Blocks = std::map<uint32_t, BlockKey, std::greater<>>;  // by chain index, tail first
+  /// Blocks of one owner by chain index. Slots of a vector, since chains are short against how often a block leaves and
+  /// comes back: with every lease.
+  class Blocks {
+   public:
+    bool empty() const { return by_index_.empty(); }
+    /// The one with the largest index. REQUIRES: not empty.
+    const BlockKey& tail() const { return *by_index_.back(); }
+    /// False: the place is taken.
+    bool add(uint32_t index, const BlockKey& key);
+    /// False: there is none.
+    bool remove(uint32_t index);
+
+   private:
+    std::vector<std::optional<BlockKey>> by_index_;  // the last one is set
+  };
   struct Group {
     Urgency urgency;
     Blocks own, shared;

@@ -17,7 +17,7 @@ rules=(
 )
 # Each library: its includes, then the only files that may have them.
 libraries=(
-  '^caf/'                               '^protocols/(rt|actors)\.h$|^actors/sim_world\.(h|cpp)$|^tests/actors/messages_test\.cpp$'
+  '^caf/'                               '^protocols/(rt|rt_net|actors)\.h$|^actors/sim_world\.(h|cpp)$|^tests/actors/messages_test\.cpp$'
   '^(cuda|cublas|curand|nccl|cooperative_groups|mma)' '^(gpu|tests/gpu|tests/bench/gpu)/(.*/)?[^/]*(\.cuh?$)|^gpu/(.*/)?(cuda_|nccl_)[^/]*$'
   '^uc[pst]/'                           '^storage/ucx_[^/]*$'
   '^rocksdb/'                           '^storage/rocksdb_[^/]*$'
@@ -26,7 +26,7 @@ libraries=(
 )
 
 # The only files of the layers below cli/ that may name CAF.
-caf_names_in='^protocols/(rt|actors)\.h$|^actors/sim_world\.(h|cpp)$'
+caf_names_in='^protocols/(rt|rt_net|actors)\.h$|^actors/sim_world\.(h|cpp)$'
 
 # Every include in the tree, one per line: path, line number, included name.
 list_includes() {

@@ -1,6 +1,7 @@
 #include "actors/policy/draft_budget.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "protocols/check.h"
@@ -8,7 +9,14 @@
 namespace seer {
 namespace {
 
-constexpr double kPriorVerifies = 16;  // that the prior counts as many as
+constexpr double kPriorDrafts = 16;       // that the row before counts as many as, for a row that was seldom drafted
+constexpr int64_t kFirstScouts = 8;       // one after the other, so that a short rollout has seen all shapes
+constexpr double kStepsMemory = 1024;     // steps after which an old one counts 1/e
+constexpr double kPriorSpread = 4;        // sum of squares that the cost model counts as
+constexpr double kFactorMax = 1.5;        // the cost model knows so well what drafts add; a busy machine hides it
+constexpr double kOutlier = 2;            // a step that took more times than foreseen was held up by something else
+constexpr double kDraftsMemory = 4096;   // drafts after which the time of an old one counts 1/e
+constexpr double kMinProbabilityMax = 0.95;
 
 }  // namespace
 
@@ -21,98 +29,221 @@ DraftRule parse_draft_rule(std::string_view name) {
   return static_cast<DraftRule>(it - names.begin());
 }
 
-DraftBudget::DraftBudget(DraftBudgetConfig config, StepNs step_ns) : config_(config), step_ns_(std::move(step_ns)) {
-  SEER_CHECK(config_.gamma_max >= 0 && config_.lambda >= 0 && config_.memory >= 1, config_.gamma_max, config_.memory);
+DraftBudget::DraftBudget(DraftBudgetConfig config, StepNs step_ns)
+    : config_(config), step_ns_(std::move(step_ns)), draft_ns_(config.draft_ns) {
+  SEER_CHECK(config_.lambda >= 0 && config_.memory >= 1, config_.lambda, config_.memory);
+  for (size_t shape = 0; shape < kDraftShapes; ++shape) {
+    SEER_CHECK(config_.rows_max[shape] >= 0, config_.rows_max[shape]);
+    for (auto& shapes : rows_) {
+      shapes[shape].row.resize(static_cast<size_t>(config_.rows_max[shape]) + 1);
+      sum_up(shapes[shape]);
+    }
+  }
+}
+
+void DraftBudget::verified(Class of, DraftShape shape, int64_t allowed, int64_t drafted, std::span<const int32_t> rows) {
+  SEER_CHECK(drafted <= allowed && allowed <= rows_max(shape), drafted, allowed);
+  SEER_CHECK(!rows.empty() && rows.back() <= drafted, rows.size(), drafted);
+  Rows& learned = rows_[of][static_cast<size_t>(shape)];
+  size_t next = 1;
+  for (int64_t i = 1; i <= allowed; ++i) {
+    Row& row = learned.row[static_cast<size_t>(i)];
+    const bool stood = next < rows.size() && rows[next] == i;
+    next += stood;
+    row.asked += 1;
+    row.drafted += i <= drafted ? 1 : 0;
+    row.stood += stood ? 1 : 0;
+  }
+  ++learned.drafts;
+}
+
+/// All at once, so that the order in which sequences are verified makes no difference.
+void DraftBudget::age(Rows& rows) const {
+  const double kept = std::exp(-static_cast<double>(std::exchange(rows.drafts, 0)) / config_.memory);
+  for (Row& row : rows.row) row.asked *= kept, row.drafted *= kept, row.stood *= kept;
+}
+
+/// A row of which little is known is taken to be drafted as often as the one before, and to stand as that does.
+void DraftBudget::sum_up(Rows& rows) const {
+  double drafted = 1, stands = 1, accept = config_.prior_accept;
+  for (size_t i = 1; i < rows.row.size(); ++i) {
+    Row& row = rows.row[i];
+    const double before = stands, weight = row.asked + kPriorDrafts;
+    drafted = (row.drafted + kPriorDrafts * drafted) / weight;
+    stands = (row.stood + kPriorDrafts * stands * accept) / weight;
+    accept = before > 0 ? std::min(1.0, stands / before) : 0;
+    row.rows = rows.row[i - 1].rows + drafted;
+    row.gain = rows.row[i - 1].gain + stands;
+  }
+}
+
+double DraftBudget::expected_gain(Class of, DraftShape shape, int64_t tokens) const {
+  return rows_of(of, shape).row[static_cast<size_t>(std::clamp<int64_t>(tokens, 0, rows_max(shape)))].gain;
+}
+
+double DraftBudget::expected_rows(Class of, DraftShape shape, int64_t tokens) const {
+  return rows_of(of, shape).row[static_cast<size_t>(std::clamp<int64_t>(tokens, 0, rows_max(shape)))].rows;
+}
+
+double DraftBudget::stands(Class of, DraftShape shape, int64_t row) const {
+  return row == 0 ? 1 : expected_gain(of, shape, row) - expected_gain(of, shape, row - 1);
+}
+
+double DraftBudget::acceptance(Class of, DraftShape shape, int64_t row) const {
+  const double before = stands(of, shape, row - 1);
+  return before > 0 ? stands(of, shape, row) / before : 0;
+}
+
+// ---- times -----------------------------------------------------------------------------------------------------------
+
+void DraftBudget::took(const StepShape& decode, const StepShape& step, double ns) {
+  const double plain_ns = step_ns_(decode);
+  if (plain_ns <= 0) return;
+  const double x = step_ns_(step) / plain_ns - 1;
+  const double y = std::min(ns / plain_ns, kOutlier * (base_factor_ + drafts_factor_ * x));
+  recent_.n += 1;
+  recent_.x += x;
+  recent_.y += y;
+  recent_.xx += x * x;
+  recent_.xy += x * y;
+}
+
+/// y = base + drafts x. Without steps that show otherwise, both factors are the same.
+void DraftBudget::fit_times() {
+  if (recent_.n < 2) return;
+  const Steps recent = std::exchange(recent_, {});
+  const double kept = std::exp(-recent.n / kStepsMemory);
+  steps_.n = kept * steps_.n + recent.n;
+  steps_.x = kept * steps_.x + recent.x;
+  steps_.y = kept * steps_.y + recent.y;
+  steps_.xx = kept * steps_.xx + recent.xx - recent.x * recent.x / recent.n;
+  steps_.xy = kept * steps_.xy + recent.xy - recent.x * recent.y / recent.n;
+  const double both = steps_.y / (steps_.n + steps_.x);
+  const double slope = (steps_.xy + kPriorSpread * both) / (steps_.xx + kPriorSpread);
+  drafts_factor_ = std::clamp(slope, both / kFactorMax, both * kFactorMax);
+  base_factor_ = (steps_.y - drafts_factor_ * steps_.x) / steps_.n;
+}
+
+void DraftBudget::drafting_took(int64_t drafts, double ns) {
+  if (drafts == 0) return;
+  const double share = std::min(1.0, static_cast<double>(drafts) / kDraftsMemory);
+  draft_ns_ += share * (ns / static_cast<double>(drafts) - draft_ns_);
+}
+
+double DraftBudget::predict_ns(const StepShape& decode, const StepShape& step) const {
+  const double plain_ns = step_ns_(decode);
+  return base_factor_ * plain_ns + drafts_factor_ * std::max(0.0, step_ns_(step) - plain_ns);
+}
+
+StepShape DraftBudget::with_drafts(const StepShape& decode, const std::array<int64_t, kClasses>& sequences,
+                                   DraftShape shape, const Tokens& tokens) const {
+  StepShape step = decode;
+  double rows = 0, attended = 0;  // of drafts
+  const auto context = static_cast<double>(decode.kv_tokens / std::max<int64_t>(1, decode.sequences));
   for (size_t c = 0; c < kClasses; ++c) {
-    seen_[c].resize(static_cast<size_t>(config_.gamma_max));
-    b_[c].assign(static_cast<size_t>(config_.gamma_max), config_.prior_accept);
+    const double each = expected_rows(static_cast<Class>(c), shape, tokens[c]);
+    rows += static_cast<double>(sequences[c]) * each;
+    // Row i of a draft attends to the context and i tokens of the draft.
+    attended += static_cast<double>(sequences[c]) * each * (context + (each + 1) / 2);
   }
-}
-
-void DraftBudget::verified(Class of, int64_t drafted, int64_t accepted) {
-  SEER_CHECK(accepted >= 0 && accepted <= drafted, drafted, accepted);
-  const double kept = 1 - 1 / config_.memory;
-  std::vector<Seen>& seen = seen_[of];
-  const int64_t tried = std::min({drafted, accepted + 1, config_.gamma_max});
-  for (int64_t i = 0; i < tried; ++i) {
-    Seen& at = seen[static_cast<size_t>(i)];
-    at.tried = kept * at.tried + 1;
-    at.stood = kept * at.stood + (i < accepted ? 1 : 0);
-  }
-}
-
-double DraftBudget::acceptance(Class of, int64_t position) const {
-  if (b_[of].empty()) return 0;
-  return b_[of][static_cast<size_t>(std::clamp<int64_t>(position, 1, config_.gamma_max) - 1)];
-}
-
-double DraftBudget::expected_gain(Class of, int64_t tokens) const {
-  double gain = 1, stands = 1;
-  for (int64_t i = 1; i <= tokens; ++i) gain += stands *= acceptance(of, i);
-  return gain;
+  step.rows += std::llround(rows);
+  step.sampled_rows += std::llround(rows);
+  step.kv_tokens += std::llround(rows);
+  step.attended += std::llround(attended);
+  return step;
 }
 
 double DraftBudget::time_per_token(const StepShape& decode, const std::array<int64_t, kClasses>& sequences,
-                                   const Lengths& lengths) const {
-  StepShape shape = decode;
+                                   DraftShape shape, const Tokens& tokens) const {
   double gained = 0, draft_ns = 0;
   for (size_t c = 0; c < kClasses; ++c) {
-    const int64_t g = lengths.tokens[c], extra = g * sequences[c];
-    gained += static_cast<double>(sequences[c]) * expected_gain(static_cast<Class>(c), g);
-    if (g > 0) draft_ns += config_.draft_ns * static_cast<double>(sequences[c]);
-    shape.rows += extra;
-    shape.sampled_rows += extra;
-    shape.kv_tokens += extra;
-    // Row i of a draft attends to the context and i tokens of the draft.
-    shape.attended += extra * (decode.kv_tokens / std::max<int64_t>(1, decode.sequences)) + extra * (g + 1) / 2;
+    gained += static_cast<double>(sequences[c]) * expected_gain(static_cast<Class>(c), shape, tokens[c]);
+    if (tokens[c] > 0) draft_ns += draft_ns_ * static_cast<double>(sequences[c]);
   }
-  return (draft_ns + step_ns_(shape)) / gained;
+  return (draft_ns + predict_ns(decode, with_drafts(decode, sequences, shape, tokens))) / gained;
 }
 
-DraftBudget::Lengths DraftBudget::choose(const StepShape& decode, const std::array<int64_t, kClasses>& sequences) {
-  if (decode.sequences == 0 || config_.gamma_max == 0) return {};
-  for (size_t c = 0; c < kClasses; ++c) {
-    double before = config_.prior_accept;  // what is not known is taken to be like the position before
-    for (size_t i = 0; i < b_[c].size(); ++i)
-      before = b_[c][i] = (seen_[c][i].stood + kPriorVerifies * before) / (seen_[c][i].tried + kPriorVerifies);
-  }
+// ---- choices ---------------------------------------------------------------------------------------------------------
+
+DraftBudget::Choice DraftBudget::choose(const StepShape& decode, const std::array<int64_t, kClasses>& sequences) {
+  Choice choice;
+  if (decode.sequences == 0 || (!has(DraftShape::kPath) && !has(DraftShape::kTree))) return choice;
+  for (auto& shapes : rows_)
+    for (Rows& rows : shapes) {
+      sum_up(rows);
+      age(rows);
+    }
+  fit_times();
+  const double plain_ns = time_per_token(decode, sequences, choice.shape, {});
+  double best_ns = (1 - config_.min_saving) * plain_ns;
   int64_t best = 0;
-  double best_ns = time_per_token(decode, sequences, {});
-  const double plain_ns = best_ns;
-  for (int64_t g = 1; g <= config_.gamma_max; ++g) {
-    const double ns = time_per_token(decode, sequences, {{g, g}});
-    if (ns < best_ns) best_ns = ns, best = g;
+  for (const DraftShape shape : {DraftShape::kPath, DraftShape::kTree})
+    for (int64_t g = 1; g <= rows_max(shape); ++g) {
+      const double ns = time_per_token(decode, sequences, shape, {g, g});
+      if (ns < best_ns) best_ns = ns, best = g, choice.shape = shape;
+    }
+  choice.tokens = {best, best};
+  if (best > 0 && config_.rule != DraftRule::kUniform) {
+    const Tokens dealt = deal_out(best * decode.sequences, sequences, choice.shape);
+    if (time_per_token(decode, sequences, choice.shape, dealt) < plain_ns) choice.tokens = dealt;
   }
-  if (best == 0 || config_.rule == DraftRule::kUniform) return {{best, best}};
-  const Lengths dealt = deal_out(best * decode.sequences, sequences);
-  return time_per_token(decode, sequences, dealt) < plain_ns ? dealt : Lengths{{best, best}};
+  choice.token_ns = time_per_token(decode, sequences, choice.shape, choice.tokens);
+
+  const int64_t drafted = with_drafts(decode, sequences, choice.shape, choice.tokens).rows - decode.rows;
+  choice.min_probability =
+      static_cast<float>(std::clamp(row_ns(decode, std::max(drafted, decode.sequences)) / choice.token_ns,
+                                    config_.min_probability, kMinProbabilityMax));
+  send_scouts(decode.sequences, choice);
+  return choice;
+}
+
+/// What each of so many more rows adds to the step.
+double DraftBudget::row_ns(const StepShape& decode, int64_t rows) const {
+  StepShape step = decode;
+  step.rows += rows;
+  step.sampled_rows += rows;
+  step.kv_tokens += rows;
+  step.attended += rows * (decode.kv_tokens / decode.sequences);
+  return (predict_ns(decode, step) - predict_ns(decode, decode)) / static_cast<double>(rows);
+}
+
+void DraftBudget::send_scouts(int64_t sequences, Choice& choice) {
+  if (config_.scouts <= 0) return;
+  scouts_due_ += config_.scouts * static_cast<double>(sequences);
+  choice.scouts = static_cast<int64_t>(scouts_due_);
+  scouts_due_ -= static_cast<double>(choice.scouts);
+  if (scouts_sent_ < kFirstScouts) choice.scouts = std::max<int64_t>(1, choice.scouts);
+  choice.scout_shape = scouts_sent_ % 2 == 0 && has(DraftShape::kPath) ? DraftShape::kPath : DraftShape::kTree;
+  if (!has(DraftShape::kTree)) choice.scout_shape = DraftShape::kPath;
+  scouts_sent_ += choice.scouts;
 }
 
 /// Algorithm 1 from its line 4 on.
-DraftBudget::Lengths DraftBudget::deal_out(int64_t budget, const std::array<int64_t, kClasses>& sequences) const {
-  const int64_t high = sequences[kHigh], low = sequences[kLow];
-  Lengths lengths;
-  auto& [g_high, g_low] = lengths.tokens;
+DraftBudget::Tokens DraftBudget::deal_out(int64_t budget, const std::array<int64_t, kClasses>& sequences,
+                                          DraftShape shape) const {
+  const int64_t high = sequences[kHigh], low = sequences[kLow], most = rows_max(shape);
+  Tokens tokens{};
+  auto& [g_high, g_low] = tokens;
   int64_t left = budget;
   if (high > 0) g_high = 1, left -= high;
   while (left > 0) {
-    const double high_benefit = benefit(kHigh, high, g_high), low_benefit = benefit(kLow, low, g_low);
-    if (high > 0 && high_benefit > config_.lambda * low_benefit && g_high < config_.gamma_max && left >= high)
+    const double high_benefit = benefit(kHigh, shape, high, g_high), low_benefit = benefit(kLow, shape, low, g_low);
+    if (high > 0 && high_benefit > config_.lambda * low_benefit && g_high < most && left >= high)
       ++g_high, left -= high;
-    else if (low > 0 && g_low < config_.gamma_max && left >= low)
+    else if (low > 0 && g_low < most && left >= low)
       ++g_low, left -= low;
     else
       break;
   }
-  return lengths;
+  return tokens;
 }
 
 /// Of one more draft token for every sequence of the class.
-double DraftBudget::benefit(Class of, int64_t sequences, int64_t tokens) const {
+double DraftBudget::benefit(Class of, DraftShape shape, int64_t sequences, int64_t tokens) const {
   const auto count = static_cast<double>(sequences);
   if (config_.rule == DraftRule::kPrinted)
-    return count * ((tokens == 0 ? 1 : acceptance(of, tokens)) - acceptance(of, tokens + 1));
-  return count * (expected_gain(of, tokens + 1) - expected_gain(of, tokens));
+    return count * ((tokens == 0 ? 1 : acceptance(of, shape, tokens)) - acceptance(of, shape, tokens + 1));
+  return count * stands(of, shape, tokens + 1);
 }
 
 }  // namespace seer

@@ -39,16 +39,18 @@ class DraftScores {
     return static_cast<Cell>(count == 0 ? 0 : count >= total ? 15 : 1 + count * 14 / total);
   }
   /// The source agreed for the last `run_tokens` tokens, after `misses` recent tokens that did not; the longest context
-  /// has match_tokens. `agrees`: the source has the candidate next.
-  static Cell source_cell(uint32_t run_tokens, uint32_t misses, uint32_t match_tokens, bool agrees) {
+  /// has match_tokens. `agrees`: the source has the candidate next. `past`: it is of an earlier iteration.
+  static Cell source_cell(uint32_t run_tokens, uint32_t misses, uint32_t match_tokens, bool agrees, bool past) {
     const uint32_t match = length_class(match_tokens);
-    return static_cast<Cell>(length_class(run_tokens) * 128 + (match < 7 ? match : 7) * 16 + (agrees ? 0 : 4) +
-                             (misses < 3 ? misses : 3));
+    return static_cast<Cell>(length_class(run_tokens) * 128 + (match < 7 ? match : 7) * 16 + (past ? 8 : 0) +
+                             (agrees ? 0 : 4) + (misses < 3 ? misses : 3));
   }
-  /// The candidate last followed the longest context in another stream, or in this one so many tokens ago: age_cells()
-  /// + share() of the longest context.
-  static Cell age_cells(uint32_t match_tokens, bool other_stream, int64_t tokens_ago) {
-    const uint32_t age = other_stream        ? 0
+  /// Where a candidate followed the longest context last: in this response, in this iteration, or in earlier ones only.
+  enum class Seen : uint8_t { kHere, kElsewhere, kInPast };
+  /// The candidate was last seen there, kHere: so many tokens ago: age_cells() + share() of the longest context.
+  static Cell age_cells(uint32_t match_tokens, Seen seen, int64_t tokens_ago) {
+    const uint32_t age = seen == Seen::kElsewhere ? 0
+                         : seen == Seen::kInPast  ? 7
                          : tokens_ago < 16   ? 1
                          : tokens_ago < 64   ? 2
                          : tokens_ago < 256  ? 3
@@ -58,8 +60,10 @@ class DraftScores {
     return static_cast<Cell>(length_class(match_tokens) * 128 + age * 16);
   }
   enum class Source : uint8_t { kNone, kAgrees, kDiffers };
-  static uint16_t weight_set(uint32_t match_tokens, Source source) {
-    return static_cast<uint16_t>(length_class(match_tokens) * 3 + static_cast<uint32_t>(source));
+  /// `past`: the candidate is known from earlier iterations only.
+  static uint16_t weight_set(uint32_t match_tokens, Source source, bool past) {
+    return static_cast<uint16_t>((past ? kPresentSets : 0) + length_class(match_tokens) * 3 +
+                                 static_cast<uint32_t>(source));
   }
 
   /// The logit of the candidate's probability.
@@ -77,6 +81,7 @@ class DraftScores {
   static constexpr uint32_t kLengthClasses = 10;
   static constexpr uint32_t kTableCells = kLengthClasses * 128 + 1;
   static_assert(kNoCell == kTableCells - 1);
+  static constexpr uint32_t kPresentSets = kLengthClasses * 3;  // as many again for what only earlier iterations had
   static constexpr float kConstantInput = 0.3f;
 
   static uint32_t length_class(uint32_t tokens) {
@@ -94,7 +99,7 @@ class DraftScores {
   };
   std::vector<float> logits_;  // by table and cell: of learned_; 0 for kNoCell
   std::vector<Learned> learned_;
-  std::array<std::array<float, kTables + 1>, kLengthClasses * 3> weights_;  // the last is that of the constant
+  std::array<std::array<float, kTables + 1>, 2 * kPresentSets> weights_;  // the last is that of the constant
 };
 
 }  // namespace seer

@@ -7,6 +7,13 @@ namespace {
 
 constexpr int64_t kBytesMax = 512 << 20;      // SuffixIndex::kPlacesMax tokens take at least 8 bytes each
 constexpr int64_t kPromptBytesPerToken = 64;  // a prompt may take about half of the cap
+constexpr int64_t kPastBytesPerToken = 96;    // earlier iterations too: 30 to 50 are needed
+// Earlier iterations whose text does not come again only blur the counts. Of the tokens of this iteration, 2-40 % end a
+// match of so many tokens that nothing but a past response had, where those are as alike as the members of a group, and
+// under 0.5 % where they are not.
+constexpr uint32_t kPastMatchMin = 6;
+constexpr int64_t kPastMatchTokensMax = 200;  // tokens per such match: with more, the past is dropped
+constexpr int64_t kJudgedTokensMin = 1024;
 constexpr double kShareKept = 0.75;           // of the cap, when references are dropped
 constexpr uint32_t kSourceMatchMin = 3;       // shorter matches are no source
 constexpr uint32_t kSourceMissesMax = 2;
@@ -21,7 +28,22 @@ DraftTree::DraftTree(const DraftTreeConfig& config, std::span<const int32_t> pro
   SEER_CHECK(config.bytes_max > 0 && config.bytes_max <= kBytesMax, config.bytes_max);
   const auto kept = std::min(prompt.size(), static_cast<size_t>(config.bytes_max / kPromptBytesPerToken));
   prompt_.assign(prompt.end() - static_cast<std::ptrdiff_t>(kept), prompt.end());
-  if (!config_.own_history_only) texts_.push_back(make_text());
+  if (!config_.own_history_only) texts_.push_back(make_text({}));
+}
+
+void DraftTree::add_past(std::span<const std::vector<int32_t>> responses) {
+  if (config_.own_history_only) return;
+  const StreamLog& log = texts_.front().log;
+  int64_t left = config_.bytes_max / kPastBytesPerToken;
+  std::vector<std::vector<int32_t>> past;  // oldest first: these, then what was there
+  for (const std::vector<int32_t>& response : responses) {
+    const auto count = std::min(static_cast<int64_t>(response.size()), left);
+    if (count > 0) past.emplace(past.begin(), response.begin(), response.begin() + count);
+    left -= count;
+  }
+  for (uint32_t stream = 1; stream <= texts_.front().past_streams; ++stream)
+    past.push_back(log.tokens(stream, 0, log.end(stream)));
+  index_anew(0, past, 0);
 }
 
 int64_t DraftTree::append(uint32_t sample, int64_t position, std::span<const int32_t> tokens) {
@@ -33,6 +55,11 @@ int64_t DraftTree::append(uint32_t sample, int64_t position, std::span<const int
   r.appended = ++appends_;
   if (r.draft_position >= 0) learn(r, from + count);
   index_tokens(r, from);
+  const Text& text = texts_[r.text];
+  if (text.judged_tokens >= kJudgedTokensMin && text.past_matches * kPastMatchTokensMax < text.judged_tokens) {
+    for (uint32_t stream = 1; stream <= text.past_streams; ++stream) dropped_tokens_ += text.log.end(stream);
+    index_anew(r.text, {}, 0);
+  }
   if (static_cast<int64_t>(texts_[r.text].bytes()) > config_.bytes_max) drop_oldest(r.text);
   return count;
 }
@@ -63,22 +90,29 @@ size_t DraftTree::bytes() const {
   return sum;
 }
 
-DraftTree::Text DraftTree::make_text() const {
+DraftTree::Text DraftTree::make_text(std::span<const std::vector<int32_t>> past) const {
   Text text;
-  text.log.add_stream();
-  text.log.append(0, 0, prompt_);
-  for (int64_t position = 0; position < text.log.end(0); ++position) {
-    const SuffixState last = position == 0 ? SuffixIndex::kRoot : text.index.state(text.log.place(0, position - 1));
-    text.index.append(text.log, text.log.place(0, position), last, position == 0);
-  }
+  const auto add = [&](std::span<const int32_t> tokens) {
+    const uint32_t stream = text.log.add_stream();
+    text.log.append(stream, 0, tokens);
+    SuffixState last = text.prompt_end;
+    for (int64_t position = 0; position < text.log.end(stream); ++position) {
+      const TokenPlace place = text.log.place(stream, position);
+      text.index.append(text.log, place, last, position == 0);
+      last = text.index.state(place);
+    }
+  };
+  add(prompt_);
   if (!prompt_.empty()) text.prompt_end = text.index.branch(text.log, text.log.place(0, text.log.end(0) - 1));
+  for (const std::vector<int32_t>& tokens : past) add(tokens);
+  text.past_streams = static_cast<uint32_t>(past.size());
   return text;
 }
 
 DraftTree::Request& DraftTree::request(uint32_t sample) {
   const auto [at, is_new] = request_of_.try_emplace(sample, requests_.size());
   if (!is_new) return requests_[at->second];
-  if (config_.own_history_only) texts_.push_back(make_text());
+  if (config_.own_history_only) texts_.push_back(make_text({}));
   Request& r = requests_.emplace_back();
   r.text = texts_.size() - 1;
   r.stream = texts_[r.text].log.add_stream();
@@ -96,6 +130,10 @@ void DraftTree::index_tokens(Request& r, int64_t from) {
   for (int64_t position = from;; place = text.log.next(place)) {
     const SuffixMatch match = text.index.append(text.log, place, last, position == begin);
     if (r.drafts) follow(text, r.source, text.log.token(place), match);
+    if (text.past_streams > 0) {
+      ++text.judged_tokens;
+      text.past_matches += match.length >= kPastMatchMin && text.is_past(match.occurrence);
+    }
     if (++position == end) break;
     last = text.index.state(place);
   }
@@ -143,9 +181,7 @@ void DraftTree::learn(Request& r, int64_t end) {
 }
 
 void DraftTree::draft(uint32_t sample, const DraftLimits& limits, Draft& draft) {
-  draft.tokens.clear();
-  draft.parents.clear();
-  draft.probabilities.clear();
+  draft.clear();
   Request& r = request(sample);
   const Text& text = texts_[r.text];
   const int64_t begin = text.log.begin(r.stream), end = text.log.end(r.stream);
@@ -186,6 +222,7 @@ void DraftTree::expand(const Asked& asked, const Candidate& from, int32_t row) {
   const StreamLog& log = asked.text.log;
   const bool has_source = from.source.next != kNoPlace && asked.text.index.indexed(from.source.next);
   const int32_t source_token = has_source ? log.token(from.source.next) : -1;
+  const bool source_is_past = has_source && asked.text.is_past(from.source.next);
   if (has_source) found.add_source(source_token, from.source.run_tokens < kSourceMatchMin);
 
   const uint32_t match_tokens = found.contexts > 0 ? found.lengths[0] : 0;
@@ -205,16 +242,24 @@ void DraftTree::expand(const Asked& asked, const Candidate& from, int32_t row) {
     for (uint32_t i = 0; i < found.contexts; ++i)
       c.evidence.cells[i] =
           static_cast<DraftScores::Cell>(context_cells[i] + DraftScores::share(f.counts[i], found.totals[i]));
-    c.evidence.cells[kContexts] =
-        has_source ? DraftScores::source_cell(from.source.run_tokens, from.source.misses, match_tokens, agrees)
-                   : DraftScores::kNoCell;
-    c.evidence.cells[kContexts + 1] =
-        f.state == SuffixIndex::kRoot
-            ? DraftScores::kNoCell
-            : static_cast<DraftScores::Cell>(age_cells(asked, match_tokens, f.state) + c.evidence.cells[0] % 16);
+    c.evidence.cells[kContexts] = has_source
+                                      ? DraftScores::source_cell(from.source.run_tokens, from.source.misses,
+                                                                 match_tokens, agrees, source_is_past)
+                                      : DraftScores::kNoCell;
+    bool past = source_is_past;
+    c.evidence.cells[kContexts + 1] = DraftScores::kNoCell;
+    if (f.state != SuffixIndex::kRoot) {
+      const TokenPlace at = asked.text.index.occurrence(f.state);
+      const DraftScores::Seen seen = seen_at(asked, at);
+      past = seen == DraftScores::Seen::kInPast;
+      const int64_t tokens_ago = seen == DraftScores::Seen::kHere ? asked.end - log.position(at) : 0;
+      c.evidence.cells[kContexts + 1] = static_cast<DraftScores::Cell>(
+          DraftScores::age_cells(match_tokens, seen, tokens_ago) + c.evidence.cells[0] % 16);
+    }
     c.evidence.weight_set = DraftScores::weight_set(match_tokens, !has_source ? DraftScores::Source::kNone
                                                                   : agrees    ? DraftScores::Source::kAgrees
-                                                                              : DraftScores::Source::kDiffers);
+                                                                              : DraftScores::Source::kDiffers,
+                                                    past);
     c.token = f.token;
     c.state = f.state;
     c.match_tokens = f.match_tokens;
@@ -241,13 +286,35 @@ void DraftTree::offer(const Asked& asked, const Candidate& from, float logit, Ca
   std::push_heap(heap_.begin(), heap_.end(), less_likely);
 }
 
-DraftScores::Cell DraftTree::age_cells(const Asked& asked, uint32_t match_tokens, SuffixState state) const {
-  const TokenPlace at = asked.text.index.occurrence(state);
-  const bool other = asked.text.log.stream(at) != asked.stream;
-  return DraftScores::age_cells(match_tokens, other, other ? 0 : asked.end - asked.text.log.position(at));
+DraftScores::Seen DraftTree::seen_at(const Asked& asked, TokenPlace place) {
+  const uint32_t stream = asked.text.log.stream(place);
+  return stream == asked.stream        ? DraftScores::Seen::kHere
+         : asked.text.is_past(place) ? DraftScores::Seen::kInPast
+                                       : DraftScores::Seen::kElsewhere;
 }
 
 void DraftTree::drop_oldest(size_t text_index) {
+  const Text& text = texts_[text_index];
+  const auto tokens_max =
+      static_cast<int64_t>(static_cast<double>(text.log.token_count()) * kShareKept *
+                           static_cast<double>(config_.bytes_max) / static_cast<double>(text.bytes()));
+  int64_t surplus_tokens = text.log.token_count() - tokens_max;
+  std::vector<std::vector<int32_t>> past;
+  for (uint32_t stream = 1; stream <= text.past_streams; ++stream) {
+    const int64_t tokens = text.log.end(stream);
+    if (surplus_tokens > 0) {
+      surplus_tokens -= tokens;
+      dropped_tokens_ += tokens;
+    } else {
+      past.push_back(text.log.tokens(stream, 0, tokens));
+    }
+  }
+  index_anew(text_index, past, surplus_tokens);
+}
+
+/// Indexes what there is, with these responses of earlier iterations, and without surplus_tokens of the references that
+/// were appended to longest ago.
+void DraftTree::index_anew(size_t text_index, std::span<const std::vector<int32_t>> past, int64_t surplus_tokens) {
   Text& text = texts_[text_index];
   std::vector<Request*> oldest_first;
   for (Request& r : requests_)
@@ -255,17 +322,13 @@ void DraftTree::drop_oldest(size_t text_index) {
   std::sort(oldest_first.begin(), oldest_first.end(),
             [](const Request* a, const Request* b) { return a->appended < b->appended; });
 
-  const auto tokens_max =
-      static_cast<int64_t>(static_cast<double>(text.log.token_count()) * kShareKept *
-                           static_cast<double>(config_.bytes_max) / static_cast<double>(text.bytes()));
-  int64_t tokens = text.log.token_count();
-  Text kept = make_text();
+  Text kept = make_text(past);
   for (Request* r : oldest_first) {
     const int64_t end = text.log.end(r->stream);
     int64_t count = end - text.log.begin(r->stream);
-    if (tokens > tokens_max) {
+    if (surplus_tokens > 0) {
       const int64_t stays = r == oldest_first.back() ? count / 2 : 0;
-      tokens -= count - stays;
+      surplus_tokens -= count - stays;
       dropped_tokens_ += count - stays;
       count = stays;
     }

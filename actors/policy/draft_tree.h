@@ -1,7 +1,8 @@
 // DraftTree: proposes tokens for the requests of one group from what the group has made so far (grouped speculative
-// decoding): the prompt, the request's own history and the responses of the others, its references. One per group and
-// instance; an instance appends the tokens of its own requests at once, and those of others as it fetches them from the
-// group's log. Used by instance_actor. Single owner, not thread-safe.
+// decoding): the prompt, the request's own history and the responses of the others, its references; and from what
+// earlier iterations made of the same prompt, where that is known. One per group and instance; an instance appends the
+// tokens of its own requests at once, and those of others as it fetches them from the group's log. Used by
+// instance_actor. Single owner, not thread-safe.
 //
 // A draft never changes a response, only how fast it is made, so nothing here needs to be complete or in time. Appends
 // may be duplicate, late or out of order (StreamLog). The same sequence of calls gives the same drafts.
@@ -13,9 +14,9 @@
 //   stream_log          the text
 //
 // Memory: all that grows with the tokens lies in a handful of flat arrays, so that dropping a group costs the same
-// whatever its size. When bytes() passes bytes_max, the references go whose last token came longest ago, until three
-// quarters of the cap are left, and what stays is indexed anew; a request that is alone keeps the later half of its
-// tokens; the prompt stays.
+// whatever its size. When bytes() passes bytes_max, the responses of earlier iterations go, then the references whose
+// last token came longest ago, until three quarters of the cap are left, and what stays is indexed anew; a request that
+// is alone keeps the later half of its tokens; the prompt stays.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -25,6 +26,7 @@
 
 #include "actors/policy/context_followers.h"
 #include "actors/policy/draft_scores.h"
+#include "actors/policy/drafter.h"
 #include "actors/policy/suffix_index.h"
 #include "actors/policy/stream_log.h"
 
@@ -35,33 +37,16 @@ struct DraftTreeConfig {
   bool own_history_only = false;  // draft from the prompt and the request itself only (suffix decoding without groups)
 };
 
-struct DraftLimits {
-  int32_t max_tokens = 8;         // of the draft
-  float min_probability = 0.12f;  // of a token to be accepted, those before it included; less likely ones are left out
-  bool tree = false;              // branches, the likeliest tokens first; else one path
-};
-
-/// A proposal behind the last known token of a request.
-struct Draft {
-  std::vector<int32_t> tokens;
-  /// The row that each token follows, where row 0 feeds the last known token and row i + 1 feeds tokens[i]: with -1 for
-  /// row 0 put in front, SequenceStep::parents. A draft that is no tree has 0, 1, 2, ...
-  std::vector<int32_t> parents;
-  /// That the token will be accepted, 0..1: of a path, of all its tokens. Falls from token to token.
-  std::vector<float> probabilities;
-
-  /// Acceptance length to expect, bonus token included.
-  double expected_tokens() const {
-    double sum = 1;
-    for (float p : probabilities) sum += p;
-    return sum;
-  }
-};
-
 class DraftTree {
  public:
   /// `scores` outlives the tree.
   DraftTree(const DraftTreeConfig& config, std::span<const int32_t> prompt, DraftScores& scores);
+
+  /// Responses of earlier iterations to the same prompt, newest first: references that weigh less, as they prove to be
+  /// worth, and the first to go: at once if the first responses of this iteration do not repeat them. Best before the
+  /// first append(): later, all is indexed anew. What would take more than half of bytes_max is left out, the oldest
+  /// first; with own_history_only, all. REQUIRES: tokens are not negative.
+  void add_past(std::span<const std::vector<int32_t>> responses);
 
   /// Makes tokens[i] the token at `position` + i of the response of `sample` (RequestId::sample). Returns how many
   /// tokens became known. Tokens that answer the last draft of this request train the scores. REQUIRES: tokens are not
@@ -77,16 +62,22 @@ class DraftTree {
   /// Tokens of `sample` from `position` on, see StreamLog::tokens().
   std::vector<int32_t> tokens(uint32_t sample, int64_t position, int64_t count_max) const;
 
-  int64_t token_count() const;  // known, the prompt included
+  int64_t token_count() const;  // known, the prompt and the past included
   size_t bytes() const;
-  int64_t dropped_tokens() const { return dropped_tokens_; }  // to stay below bytes_max
+  int64_t dropped_tokens() const { return dropped_tokens_; }  // to stay below bytes_max, or of a past of no use
+  bool has_past() const { return !texts_.empty() && texts_.front().past_streams > 0; }
 
  private:
-  /// Text and index: of the group, or with own_history_only of one request. Stream 0 of the log is the prompt.
+  /// Text and index: of the group, or with own_history_only of one request. Stream 0 of the log is the prompt. Those up
+  /// to past_streams are of earlier iterations, oldest first. They are indexed before all others: so what occurred last
+  /// in one of them, occurred in no response of this iteration.
   struct Text {
     StreamLog log;
     SuffixIndex index;
     SuffixState prompt_end = SuffixIndex::kRoot;  // where responses go on from
+    uint32_t past_streams = 0;
+    int64_t judged_tokens = 0, past_matches = 0;  // tokens indexed behind the past; those that it foretold alone
+    bool is_past(TokenPlace place) const { return log.stream(place) - 1 < past_streams; }
     size_t bytes() const { return log.bytes() + index.bytes(); }
   };
   /// A passage that the request seems to repeat. It is followed on past tokens that differ, which counts do not see.
@@ -127,18 +118,19 @@ class DraftTree {
     int64_t end;  // of the stream
   };
 
-  Text make_text() const;
+  Text make_text(std::span<const std::vector<int32_t>> past) const;
   Request& request(uint32_t sample);
   void index_tokens(Request& request, int64_t from);
   void follow(const Text& text, Source& source, int32_t token, const SuffixMatch& match) const;
   void learn(Request& request, int64_t end);
   void expand(const Asked& asked, const Candidate& from, int32_t row);
   void offer(const Asked& asked, const Candidate& from, float logit, Candidate& candidate);
-  DraftScores::Cell age_cells(const Asked& asked, uint32_t match_tokens, SuffixState state) const;
+  static DraftScores::Seen seen_at(const Asked& asked, TokenPlace place);
   static bool less_likely(const Offer& a, const Offer& b) {
     return a.probability < b.probability || (a.probability == b.probability && a.token > b.token);
   }
   void drop_oldest(size_t text_index);
+  void index_anew(size_t text_index, std::span<const std::vector<int32_t>> past, int64_t surplus_tokens);
 
   DraftTreeConfig config_;
   std::vector<int32_t> prompt_;

@@ -16,7 +16,7 @@ struct Bench {
   std::vector<InstanceUp> ups() const { return rollout.all<InstanceUp>(); }
   /// Whether it still answers whoever attaches.
   bool is_up() {
-    Recorder<InstanceSink, InstanceUp> other(cluster.world);
+    Recorder<InstanceSink, InstanceUp, DraftServerUp> other(cluster.world);
     rt::post(cluster.nodes[0], AttachRollout{other.handle()});
     cluster.run_for(0);
     rt::post(cluster.nodes[0], AttachRollout{rollout.handle()});
@@ -24,7 +24,7 @@ struct Bench {
     return !other.log().empty();
   }
   SimCluster cluster;
-  Recorder<InstanceSink, InstanceUp> rollout;
+  Recorder<InstanceSink, InstanceUp, DraftServerUp> rollout;
 };
 
 }  // namespace

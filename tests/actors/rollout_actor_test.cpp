@@ -58,15 +58,19 @@ TEST_CASE("rollout: drafts change no token and no KV, only the number of steps")
       CAPTURE(blocks);
       auto o = options_for(policy);
       o.device_blocks = blocks;
+      o.draft_trees = blocks == 60;
       int64_t plain_steps = 0;
       for (const int64_t drafts : {0, 1, 4, 9}) {
         o.draft_tokens_max = drafts;
         SimCluster cluster(o);
         cluster.run();
         check_exact(cluster);
-        int64_t steps = 0, verifies = 0, drafted = 0, accepted = 0;
-        for (const InstanceReport& i : cluster.seen.summaries[0].instances)
-          steps += i.steps, verifies += i.verifies, drafted += i.drafted_tokens, accepted += i.accepted_tokens;
+        int64_t steps = 0, verifies = 0, drafted = 0, accepted = 0, trees = 0;
+        for (const InstanceReport& i : cluster.seen.summaries[0].instances) {
+          const DraftCounts all = i.drafting.all();
+          steps += i.steps, verifies += all.verifies, drafted += all.drafted, accepted += all.accepted;
+          trees += i.drafting.trees().verifies;
+        }
         if (drafts == 0) {
           plain_steps = steps;
           CHECK(verifies == 0);
@@ -76,6 +80,7 @@ TEST_CASE("rollout: drafts change no token and no KV, only the number of steps")
         CHECK(accepted > drafted / 5);
         CHECK(accepted < drafted);
         CHECK(steps < plain_steps);
+        if (drafts > 1) CHECK((trees > 0) == o.draft_trees);
       }
     }
   }
@@ -274,6 +279,8 @@ struct FakeInstance {
             [](const WorkReady&) {},
             [](const KvReserved&) {},
             [](const KvOpened&) {},
+            [](const DraftServers&) {},
+            [](const CstFetched&) {},
             [](const GetReport&) { return InstanceReport{}; }};
   }
   Seen* seen;

@@ -42,6 +42,35 @@ TEST_CASE("report: the JSON holds every field, what is not known as null") {
   CHECK(r["instances"][1] == Json{{"busy_s", 50.0}, {"idle_s", 0.0}, {"tokens", 234567}, {"steps", 600}});
 }
 
+TEST_CASE("report: drafts by class and shape and over time, their times beside what was predicted") {
+  RolloutReport report = some_report("seer", 20000, 5);
+  CHECK(Json::parse(report_json(report))["drafting"]["high"]["acceptance_length"].is_null());
+  DraftFigures& d = report.drafting;
+  d.probe_paths = {10, 20, 5};
+  d.other_paths = {10, 30, 15};
+  d.other_trees = {20, 240, 40};
+  d.draft_us = 1'230'000;  // of 2 x 61.5 s
+  d.drafting_steps = {100, 2000, 3'000'000, 2'500'000};
+  d.history = {.slice_us = 500'000, .slices = {{20, 50, 20}, {20, 240, 40}}};
+  const Json r = Json::parse(report_json(report));
+  CHECK(r["verifies"] == 40);
+  CHECK(r["acceptance_length"] == 2.5);
+  const Json& drafting = r["drafting"];
+  CHECK(drafting["high"]["acceptance_length"] == 1.5);
+  CHECK(drafting["low"]["drafted_per_verify"] == 9.0);
+  CHECK(drafting["path"]["verifies"] == 20);
+  CHECK(drafting["tree"]["acceptance_length"] == 3.0);
+  CHECK(drafting["draft_share"] == doctest::Approx(0.01));
+  CHECK(drafting["drafting_steps"]["ratio"] == doctest::Approx(1.2));
+  CHECK(drafting["plain_steps"]["ratio"].is_null());
+  REQUIRE(drafting["over_time"].size() == 2);
+  CHECK(drafting["over_time"][1]["start_s"] == 0.5);
+  CHECK(drafting["over_time"][1]["acceptance_length"] == 3.0);
+  const std::string table = report_table(report);
+  CHECK(contains(table, "  T_SD, of predicted             120.0 %\n"));
+  CHECK(contains(table, "  time making drafts               1.0 %\n"));
+}
+
 TEST_CASE("report: a comparison is a list, in the order of the runs") {
   const std::vector<RolloutReport> reports{some_report("verl", 1, 2), some_report("seer", 3, 4)};
   const Json list = Json::parse(report_json(reports));

@@ -24,9 +24,11 @@
 #include <utility>
 #include <vector>
 
+#include "actors/policy/draft_budget.h"
 #include "cli/local_rollout.h"
 #include "cli/rollout_command.h"
 #include "cli/scratch.h"
+#include "gpu/step_profile.h"
 #include "integration/child_process.h"
 
 using namespace seer;
@@ -222,6 +224,15 @@ Answers answers_of(const std::vector<Json>& lines, const char* logprobs) {
   return answers;
 }
 
+/// A profile of steps whose rows cost nothing, so that as much is drafted as may be.
+std::string free_rows_profile(const ScratchFolder& folder) {
+  StepProfile profile;
+  profile.threads = profile.cores = 1;
+  profile.block_tokens = 16;
+  profile.cost.us[0] = 100;  // per step
+  return folder.write("profile.json", step_profile_json(profile));
+}
+
 /// Keeps the tables of a command out of the test's output.
 class QuietOutput {
  public:
@@ -403,7 +414,13 @@ TEST_CASE("exactness: drafts change no bit, whatever they are made from, however
       {"stop string", [](SamplingParams& s) { s.stop = {"=1"}; }},
       {"ignore EOS", [](SamplingParams& s) { s.ignore_eos = true; }}};
   int64_t different = 0, combinations = 0;
-  std::map<std::string, int64_t> drafted, accepted;  // by drafting
+  struct Mode {
+    std::string drafting, shape;
+  };
+  const std::vector<Mode> modes{{"own", "path"}, {"grouped", "path"}, {"grouped", "tree"}, {"grouped", "auto"}};
+  const std::string profile = free_rows_profile(folder);
+  std::map<std::string, DraftCounts> drafts;  // by mode
+  DraftCounts trees;
   for (const auto& [name, rule] : rules) {
     INFO(std::string(name));
     RolloutWork ruled = work;
@@ -411,33 +428,39 @@ TEST_CASE("exactness: drafts change no bit, whatever they are made from, however
     const Answers reference = run(options, ruled).answers;
     ruled = with_lengths(std::move(ruled), reference);
     for (const std::string policy : {"verl", "seer", "seer+"})
-      for (const std::string drafting : {"own", "grouped"})
+      for (const Mode& mode : modes)
         for (const Kv kv : {Kv::kAmple, Kv::kSmall}) {
           RolloutOptions o = options;
           o.scheduler.policy = policy;
           o.scheduler.chunk_tokens = combinations % 2 == 0 ? 17 : 64;
           o.instances = 1 + combinations % 3;
-          o.drafting = drafting;
-          o.draft_tokens_max = 1 + combinations % 9;
+          o.drafting = mode.drafting;
+          o.draft_shape = mode.shape;
+          o.draft_rule = draft_rule_names()[static_cast<size_t>(combinations) % draft_rule_names().size()];
+          o.draft_lambda = combinations % 4;
+          o.draft_tokens_max = 1 + combinations * 5 % 17;
+          o.draft_profile = profile;
           limit_kv(o, kv, folder);
-          INFO(policy, " drafting=", drafting, " draft_max=", o.draft_tokens_max, " chunk_tokens=", o.scheduler.chunk_tokens,
-               " instances=", o.instances, " kv=", to_text(kv));
+          INFO(policy, " drafting=", o.drafting, " shape=", o.draft_shape, " rule=", o.draft_rule, " draft_max=",
+               o.draft_tokens_max, " chunk_tokens=", o.scheduler.chunk_tokens, " instances=", o.instances, " kv=", to_text(kv));
           const Run found = run(o, ruled);
           const int64_t here = differences(reference, found.answers);
           CHECK(here == 0);
           different += here;
-          drafted[drafting] += found.report.drafted_tokens;
-          accepted[drafting] += found.report.accepted_tokens;
+          drafts[o.drafting + " " + o.draft_shape] += found.report.drafting.all();
+          trees += found.report.drafting.trees();
           ++combinations;
         }
   }
-  for (const auto& [drafting, tokens] : drafted) {
-    CAPTURE(drafting);
-    CHECK(accepted[drafting] > 0);
-    CHECK(tokens > accepted[drafting]);
+  for (const auto& [mode, counts] : drafts) {
+    MESSAGE(mode, ": ", counts.accepted, " of ", counts.drafted, " drafted tokens accepted");
+    CAPTURE(mode);
+    CHECK(counts.accepted > 0);
+    CHECK(counts.drafted > counts.accepted);
   }
-  MESSAGE(combinations, " combinations of 20 responses: ", different, " differences; ", accepted["own"], " of ", drafted["own"],
-          " drafted tokens accepted from own text, ", accepted["grouped"], " of ", drafted["grouped"], " from the group's");
+  CHECK(trees.accepted > 0);
+  MESSAGE(combinations, " combinations of 20 responses: ", different, " differences; ", trees.accepted, " of ", trees.drafted,
+          " drafted tokens accepted in trees");
 }
 
 TEST_CASE("exactness: KV in f32 has bits of its own, the same everywhere") {

@@ -13,7 +13,7 @@ DraftScores::Evidence evidence_of(uint32_t match_tokens, uint32_t count, uint32_
   e.cells.fill(DraftScores::kNoCell);
   e.cells[0] = static_cast<DraftScores::Cell>(DraftScores::context_cells(match_tokens, total) +
                                               DraftScores::share(count, total));
-  e.weight_set = DraftScores::weight_set(match_tokens, DraftScores::Source::kNone);
+  e.weight_set = DraftScores::weight_set(match_tokens, DraftScores::Source::kNone, false);
   return e;
 }
 
@@ -58,8 +58,27 @@ TEST_CASE("draft scores: every match length, count and age has a cell of its tab
   for (uint32_t match = 0; match <= 40; ++match)
     for (uint32_t run = 0; run < 60; ++run)
       for (uint32_t misses = 0; misses < 5; ++misses)
-        CHECK(DraftScores::source_cell(run, misses, match, false) < DraftScores::kNoCell);
-  CHECK(DraftScores::age_cells(40, false, 1 << 30) + 15 < DraftScores::kNoCell);
+        CHECK(DraftScores::source_cell(run, misses, match, false, true) < DraftScores::kNoCell);
+  CHECK(DraftScores::age_cells(40, DraftScores::Seen::kHere, 1 << 30) + 15 < DraftScores::kNoCell);
+  CHECK(DraftScores::age_cells(40, DraftScores::Seen::kInPast, 0) + 15 < DraftScores::kNoCell);
   CHECK(DraftScores::share(20, 20) == 15);
   CHECK(DraftScores::share(19, 20) < 15);
+}
+
+TEST_CASE("draft scores: what earlier iterations had weighs less at first, and is learned apart") {
+  DraftScores scores;
+  DraftScores::Evidence present = evidence_of(6, 3, 4), past = present;
+  past.weight_set = DraftScores::weight_set(6, DraftScores::Source::kNone, true);
+  for (const auto& [e, seen] : {std::pair(&present, DraftScores::Seen::kElsewhere), {&past, DraftScores::Seen::kInPast}})
+    e->cells[DraftScores::kContexts + 1] =
+        static_cast<DraftScores::Cell>(DraftScores::age_cells(6, seen, 0) + DraftScores::share(3, 4));
+  CHECK(probability_of(scores, past) < probability_of(scores, present));
+  for (int i = 0; i < 2000; ++i) {
+    past.probability = probability_of(scores, past);
+    scores.learn(past, true);
+    present.probability = probability_of(scores, present);
+    scores.learn(present, false);
+  }
+  CHECK(probability_of(scores, past) > 0.7f);
+  CHECK(probability_of(scores, present) < 0.3f);
 }

@@ -202,6 +202,111 @@ TEST_CASE("draft tree: a request alone above the cap keeps its later tokens") {
   CHECK(replay(tree, 1, Text(text.begin() + 190'000, text.end()), {.min_probability = 0.01f}).tokens_per_step > 4);
 }
 
+TEST_CASE("draft tree: a response that repeats one of an earlier iteration is foreseen, whenever that one came") {
+  const Text text = random_text(1, 600), prompt = random_text(2, 50);
+  const DraftLimits limits = {.max_tokens = 8, .min_probability = 0.01f};
+  const std::vector<Text> past = {random_text(3, 400), text};
+  DraftScores scores, same_scores;
+  DraftTree before({}, prompt, scores), later({}, prompt, same_scores);
+  before.add_past(past);
+  before.append(3, 0, random_text(4, 300));
+  later.append(3, 0, random_text(4, 300));
+  CHECK_FALSE(later.has_past());
+  later.add_past(past);
+  CHECK(later.has_past());
+  CHECK(later.end(3) == 300);
+  CHECK(before.token_count() == 50 + 1000 + 300);
+  const Replay a = replay(before, 5, text, limits), b = replay(later, 5, text, limits);
+  CHECK(a.tokens_per_step > 5);
+  REQUIRE(a.drafts.size() == b.drafts.size());
+  for (size_t i = 0; i < a.drafts.size(); ++i) CHECK(a.drafts[i].tokens == b.drafts[i].tokens);
+}
+
+TEST_CASE("draft tree: where this iteration and earlier ones went on differently, this one is followed") {
+  const Text text = random_text(1, 20), here = random_text(2, 20), past = random_text(3, 20);
+  Text now = text, then = text;
+  now.insert(now.end(), here.begin(), here.end());
+  then.insert(then.end(), past.begin(), past.end());
+  DraftScores scores;
+  DraftTree tree({}, {}, scores);
+  tree.append(0, 0, now);
+  tree.add_past(std::vector<Text>{then});
+  tree.append(1, 0, text);
+  Draft draft;
+  tree.draft(1, {.max_tokens = 8, .min_probability = 0.01f}, draft);
+  REQUIRE(draft.tokens.size() == 8);
+  CHECK(std::equal(draft.tokens.begin(), draft.tokens.end(), here.begin()));
+}
+
+TEST_CASE("draft tree: a past that this iteration does not repeat is dropped, and its drafts are those without") {
+  const Text text = random_text(1, 3000);
+  const DraftLimits limits = {.max_tokens = 8, .min_probability = 0.01f};
+  std::vector<Text> past;
+  for (uint32_t i = 0; i < 4; ++i) past.push_back(random_text(10 + i, 3000));
+  DraftScores scores, plain_scores;
+  DraftTree tree({}, {}, scores), plain({}, {}, plain_scores);
+  tree.add_past(past);
+  for (DraftTree* t : {&tree, &plain}) {
+    t->append(0, 0, std::span(text).first(1000));
+    CHECK(t->has_past() == (t == &tree));
+    t->append(0, 1000, std::span(text).subspan(1000));
+    CHECK_FALSE(t->has_past());
+  }
+  CHECK(tree.dropped_tokens() == 12'000);
+  CHECK(tree.token_count() == 3000);
+  CHECK(tree.bytes() == plain.bytes());
+  const Text again = edited(text, 5);
+  const Replay a = replay(tree, 1, again, limits), b = replay(plain, 1, again, limits);
+  REQUIRE(a.drafts.size() == b.drafts.size());
+  for (size_t i = 0; i < a.drafts.size(); ++i) CHECK(a.drafts[i].tokens == b.drafts[i].tokens);
+}
+
+TEST_CASE("draft tree: above its cap earlier iterations go before the references, the oldest first") {
+  std::vector<Text> past;
+  for (uint32_t i = 0; i < 10; ++i) past.push_back(random_text(10 + i, 1000));
+  DraftScores scores;
+  DraftTree tree({.bytes_max = 1 << 20}, {}, scores);
+  tree.add_past(past);
+  CHECK(tree.token_count() == 10'000);
+  std::vector<Text> texts;
+  const auto add = [&] {
+    Text text = random_text(100 + static_cast<uint32_t>(texts.size()), 900);
+    const Text& quoted = past[texts.size() % 10];  // so that the past is of use
+    const auto from = quoted.begin() + 500 + static_cast<std::ptrdiff_t>(texts.size() / 10 * 100);
+    text.insert(text.end(), from, from + 100);
+    tree.append(static_cast<uint32_t>(texts.size()), 0, text);
+    texts.push_back(text);
+  };
+  while (tree.dropped_tokens() == 0) add();
+  CHECK(tree.has_past());
+  CHECK(tree.dropped_tokens() < 10'000);
+  for (uint32_t i = 0; i < texts.size(); ++i) CHECK(tree.tokens(i, 0, 10'000) == texts[i]);
+  Draft draft;
+  const auto foresees = [&](uint32_t sample, const Text& text) {
+    tree.append(sample, 0, std::span(text).first(10));
+    tree.draft(sample, {.max_tokens = 1, .min_probability = 0.01f}, draft);
+    return draft.tokens == Text{text[10]};
+  };
+  CHECK(foresees(1001, past[0]));
+  CHECK_FALSE(foresees(1002, past[9]));
+  while (tree.has_past()) add();
+  CHECK(tree.dropped_tokens() >= 10'000);
+
+  // No more than half of the cap is taken; what is beyond is left out from the oldest on.
+  DraftTree full({.bytes_max = 1 << 20}, {}, scores);
+  full.add_past(std::vector<Text>{random_text(1, 8000), random_text(2, 8000)});
+  CHECK(full.token_count() == 10'922);
+  CHECK(full.bytes() < 600 << 10);
+}
+
+TEST_CASE("draft tree: with own history only, earlier iterations are not drafted from") {
+  DraftScores scores;
+  DraftTree tree({.own_history_only = true}, {}, scores);
+  tree.add_past(std::vector<Text>{random_text(1, 600)});
+  CHECK_FALSE(tree.has_past());
+  CHECK(replay(tree, 5, random_text(1, 600), {.min_probability = 0.01f}).tokens_per_step < 1.05);
+}
+
 TEST_CASE("draft tree: the same calls give the same drafts") {
   const Text text = random_text(1, 3000, 60);
   std::vector<Replay> replays;

@@ -24,14 +24,16 @@ struct Replay {
 };
 Replay replay(GroupDrafter& drafter, RequestId id, const std::vector<int32_t>& prompt, const std::vector<int32_t>& output) {
   Replay seen;
-  std::vector<int32_t> draft;
+  Draft draft;
   for (size_t at = 0; at < output.size();) {
-    drafter.draft({id, prompt, std::span(output).first(at), 8}, draft);
-    REQUIRE(draft.size() <= 8);
+    drafter.draft({id, prompt, std::span(output).first(at)}, {.max_tokens = 8}, draft);
+    const std::vector<int32_t>& tokens = draft.tokens;
+    REQUIRE(tokens.size() <= 8);
+    REQUIRE(draft.is_path());
     size_t stand = 0;
-    while (stand < draft.size() && at + stand < output.size() && draft[stand] == output[at + stand]) ++stand;
+    while (stand < tokens.size() && at + stand < output.size() && tokens[stand] == output[at + stand]) ++stand;
     seen.accepted += static_cast<int64_t>(stand);
-    seen.drafts += draft.empty() ? 0 : 1;
+    seen.drafts += tokens.empty() ? 0 : 1;
     at += stand + 1;
   }
   return seen;
@@ -62,9 +64,11 @@ TEST_CASE("group drafter: with own history only, the group is of no use, a repet
 TEST_CASE("group drafter: a request that comes with an output, as from another instance, is known at once") {
   GroupDrafter drafter({});
   const auto prompt = text(1, 20), output = text(2, 400);
-  std::vector<int32_t> draft;
-  drafter.draft({request(0, 0), prompt, output, 8}, draft);
+  Draft draft;
+  drafter.draft({request(0, 0), prompt, output}, {}, draft);
   CHECK(replay(drafter, request(0, 1), prompt, output).accepted > 250);
+  drafter.learn({request(1, 0), prompt, output});  // without a draft
+  CHECK(replay(drafter, request(1, 1), prompt, output).accepted > 250);
 }
 
 TEST_CASE("group drafter: memory stays below its bound by dropping the groups asked for longest ago") {
@@ -83,4 +87,27 @@ TEST_CASE("group drafter: memory stays below its bound by dropping the groups as
   drafter.forget();
   CHECK(drafter.group_count() == 0);
   CHECK(drafter.bytes() == 0);
+}
+
+TEST_CASE("group drafter: earlier iterations of a group are drafted from, and asked for again when its tree was dropped") {
+  GroupDrafter drafter({.bytes_max = 1 << 20});
+  const auto prompt = text(1, 20);
+  const std::vector<std::vector<int32_t>> past = {text(2, 400), text(3, 400)};
+  const CstFetched answer{.server = NodeId{0}, .version = WeightVersion{1}, .parts = {}, .pasts = {{GroupId{0}, past}}, .wanted = {}};
+  drafter.fetched(answer);
+  CHECK(drafter.group_count() == 0);  // a group that does not run here
+  replay(drafter, request(0, 0), prompt, text(4, 100));
+  CHECK(drafter.cursor(GroupId{0})->lacks_past);
+  drafter.fetched(answer);
+  CHECK_FALSE(drafter.cursor(GroupId{0})->lacks_past);
+  CHECK(replay(drafter, request(0, 1), prompt, past[1]).accepted > 250);
+  for (uint32_t g = 1; drafter.cursor(GroupId{0}); ++g) {
+    REQUIRE(g < 100);
+    replay(drafter, request(g, 0), prompt, text(10 + g, 2000));
+  }
+  replay(drafter, request(0, 2), prompt, {});
+  drafter.learn({request(0, 2), prompt, {}});
+  drafter.fetched(answer);
+  CHECK(drafter.bytes() <= 1 << 20);
+  CHECK(replay(drafter, request(0, 2), prompt, past[1]).accepted > 250);
 }

@@ -47,6 +47,9 @@ SimClusterOptions draw_cluster(uint64_t seed) {
   o.report_steps = static_cast<int32_t>(from(1, 10));
   o.parked_max = chance(30) ? rng() % 4 : 4096;
   o.draft_tokens_max = chance(50) ? from(1, 5) : 0;
+  o.draft_from_group = o.draft_servers = chance(50);
+  o.alike_share = o.draft_from_group ? 0.9 : 0;
+  o.draft_trees = seed % 2 == 1;
   o.free_share = chance(30) ? 0.3 : 0.05;
   const int64_t longest_blocks = (o.prompt_tokens + o.length_max + o.block_tokens - 1) / o.block_tokens;
   o.device_blocks = static_cast<int32_t>(longest_blocks + from(0, 2 * longest_blocks));

@@ -1,7 +1,7 @@
 // What the draft tree costs and what its drafts are worth, on groups of token sequences from a file (group_file.h).
-//   bench_draft --groups FILE [--references 15] [--mode linear|tree] [--max-draft 16] [--min-probability P] [--heldouts
-//   1]
-//               [--own-history] [--repeats 3] [--json]
+//   bench_draft --groups FILE [--references 15] [--heldouts 1] [--mode linear|tree|peer] [--max-draft 16]
+//               [--min-probability P] [--spec-factor 2] [--own-history] [--past 0]
+//               [--past-kind alike|other|mixed|none] [--repeats 3] [--json]
 // In each group the first --references members are appended, interleaved, in pieces of 8 tokens; each of the last
 // --heldouts is then replayed on a tree of its own with these references: a draft, as many of its tokens as the member
 // goes on with, one more token, and so on to its end. One DraftScores learns through the whole run.
@@ -10,12 +10,17 @@
 //   draft_us_p50, _p99  CPU time of one draft, less that of reading the clock
 //   acceptance_length   tokens gained per step, bonus token included
 //   drafted_per_step    tokens proposed per step
+// Of the references the first --past are responses of an earlier iteration, given before the others are appended:
+// themselves (alike), as many of the next group, which has another prompt (other), one or the other from group to group
+// (mixed), or none at all, to compare with.
+// Mode peer drafts as SuffixDecoding does (suffix_decoding.h), to compare acceptance: its times are not the original's.
 // CPU time is the thread's. --repeats: times are medians over so many runs. Default of --min-probability: 0.12 linear,
-// 0.01 tree.
+// 0.01 tree, 0.1 peer.
 #include <unistd.h>
 #include <ctime>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -28,6 +33,7 @@
 
 #include "actors/policy/draft_tree.h"
 #include "bench/draft/group_file.h"
+#include "bench/draft/suffix_decoding.h"
 
 namespace {
 
@@ -35,12 +41,19 @@ using namespace seer;
 
 constexpr size_t kPieceTokens = 8;
 
+enum class PastKind { kAlike, kOther, kMixed, kNone };
+constexpr std::array<const char*, 4> kPastKinds = {"alike", "other", "mixed", "none"};
+
 struct Options {
   std::string groups;
   size_t references = 15;
   size_t heldouts = 1;
   int64_t repeats = 3;
+  bool peer = false;
+  float spec_factor = 2;
   bool own_history = false;
+  size_t past = 0;
+  PastKind past_kind = PastKind::kAlike;
   DraftLimits limits = {.max_tokens = 16};
   bool json = false;
 };
@@ -101,6 +114,14 @@ int64_t append_members(DraftTree& tree, const TokenGroup& group, size_t from, si
   return tokens;
 }
 
+/// The references of a group: those of an earlier iteration, and the others. Returns the tokens appended.
+int64_t append_references(DraftTree& tree, const Options& options, const std::vector<TokenGroup>& groups, size_t i) {
+  const bool other = options.past_kind == PastKind::kOther || (options.past_kind == PastKind::kMixed && i % 2 == 1);
+  const TokenGroup& group = groups[other ? (i + 1) % groups.size() : i];
+  if (options.past > 0 && options.past_kind != PastKind::kNone) tree.add_past(std::span(group.sequences).first(options.past));
+  return append_members(tree, groups[i], options.past, options.references);
+}
+
 /// Replays a member; adds to `figures` and the time of each draft to `draft_us`.
 void replay(DraftTree& tree, uint32_t sample, const std::vector<int32_t>& member, const DraftLimits& limits,
             double clock_us, Figures& figures, std::vector<double>& draft_us) {
@@ -125,15 +146,30 @@ void replay(DraftTree& tree, uint32_t sample, const std::vector<int32_t>& member
   }
 }
 
+void replay_peer(SuffixDecoding& peer, const std::vector<int32_t>& member, const Options& options, Figures& figures) {
+  std::vector<int32_t> draft;
+  for (size_t at = 0; at < member.size();) {
+    peer.draft(options.limits.max_tokens, options.spec_factor, options.limits.min_probability, draft);
+    size_t gained = 0;
+    while (gained < draft.size() && at + gained < member.size() && draft[gained] == member[at + gained]) ++gained;
+    gained = std::min(gained + 1, member.size() - at);
+    peer.append(std::span(member).subspan(at, gained));
+    at += gained;
+    figures.tokens += static_cast<int64_t>(gained);
+    figures.drafted += static_cast<int64_t>(draft.size());
+    ++figures.steps;
+  }
+}
+
 /// The trees that the costs of appending are measured on, all of them at once.
 double append_all(const Options& options, const std::vector<TokenGroup>& groups, DraftScores& scores,
                   std::vector<std::unique_ptr<DraftTree>>& trees, int64_t& tokens) {
   const double start = cpu_us();
-  for (const TokenGroup& group : groups) {
+  for (size_t i = 0; i < groups.size(); ++i) {
     trees.push_back(make_tree(options, scores));
-    const size_t members = group.sequences.size();
-    tokens += options.references > 0 ? append_members(*trees.back(), group, 0, options.references)
-                                     : append_members(*trees.back(), group, members - options.heldouts, members);
+    const size_t members = groups[i].sequences.size();
+    tokens += options.references > 0 ? append_references(*trees.back(), options, groups, i)
+                                     : append_members(*trees.back(), groups[i], members - options.heldouts, members);
   }
   return cpu_us() - start;
 }
@@ -149,12 +185,19 @@ Figures run(const Options& options, const std::vector<TokenGroup>& groups) {
   }
   const double clock_us = clock_cost_us();
   std::vector<double> draft_us;
-  for (const TokenGroup& group : groups)
-    for (size_t i = group.sequences.size() - options.heldouts; i < group.sequences.size(); ++i) {
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const std::vector<std::vector<int32_t>>& members = groups[g].sequences;
+    for (size_t i = members.size() - options.heldouts; i < members.size(); ++i) {
+      if (options.peer) {
+        SuffixDecoding peer{std::span(members).first(options.references)};
+        replay_peer(peer, members[i], options, figures);
+        continue;
+      }
       const std::unique_ptr<DraftTree> tree = make_tree(options, scores);
-      append_members(*tree, group, 0, options.references);
-      replay(*tree, static_cast<uint32_t>(i), group.sequences[i], options.limits, clock_us, figures, draft_us);
+      append_references(*tree, options, groups, g);
+      replay(*tree, static_cast<uint32_t>(i), members[i], options.limits, clock_us, figures, draft_us);
     }
+  }
   figures.draft_us_p50 = quantile(draft_us, 0.5);
   figures.draft_us_p99 = quantile(draft_us, 0.99);
   return figures;
@@ -196,7 +239,7 @@ Options parse(int argc, char** argv) {
     } else {
       const bool known = option == "--groups" || option == "--references" || option == "--heldouts" ||
                          option == "--mode" || option == "--max-draft" || option == "--min-probability" ||
-                         option == "--repeats";
+                         option == "--past" || option == "--past-kind" || option == "--repeats" || option == "--spec-factor";
       if (!known) stop(cat(option, ": no such option; they are listed at the top of bench_draft.cpp"));
       if (++i == argc) stop(cat(option, ": expected a value behind it"));
       const std::string value = argv[i];
@@ -206,15 +249,27 @@ Options parse(int argc, char** argv) {
       if (option == "--max-draft") options.limits.max_tokens = static_cast<int32_t>(number(option, value, 0, 1024));
       if (option == "--min-probability") min_probability = number(option, value, 0, 1);
       if (option == "--repeats") options.repeats = static_cast<int64_t>(number(option, value, 1, 1000));
+      if (option == "--spec-factor") options.spec_factor = static_cast<float>(number(option, value, 0, 100));
+      if (option == "--past") options.past = static_cast<size_t>(number(option, value, 0, 1e6));
+      if (option == "--past-kind") {
+        const auto kind = std::find(kPastKinds.begin(), kPastKinds.end(), value);
+        if (kind == kPastKinds.end()) stop(cat("--past-kind ", value, ": expected alike, other, mixed or none"));
+        options.past_kind = static_cast<PastKind>(kind - kPastKinds.begin());
+      }
       if (option == "--mode") {
-        if (value != "linear" && value != "tree") stop(cat("--mode ", value, ": expected linear or tree"));
+        if (value != "linear" && value != "tree" && value != "peer")
+          stop(cat("--mode ", value, ": expected linear, tree or peer"));
         options.limits.tree = value == "tree";
+        options.peer = value == "peer";
       }
     }
   }
   if (options.groups.empty())
     stop("--groups FILE is missing: a file of token groups, see tests/bench/draft/group_file.h");
+  if (options.past > options.references)
+    stop(cat("--past ", options.past, ": expected at most --references ", options.references));
   options.limits.min_probability = static_cast<float>(min_probability >= 0  ? min_probability
+                                                      : options.peer        ? 0.1
                                                       : options.limits.tree ? 0.01
                                                                             : 0.12);
   return options;
@@ -242,9 +297,11 @@ int main(int argc, char** argv) {
     p99.push_back(figures.draft_us_p99);
   }
   const auto steps = static_cast<double>(std::max<int64_t>(figures.steps, 1));
-  const std::string mode = options.limits.tree ? "tree" : "linear";
+  const std::string mode = options.peer ? "peer" : options.limits.tree ? "tree" : "linear";
   const nlohmann::ordered_json line = {{"bench", "draft"},
                                        {"references", options.references},
+                                       {"past", options.past},
+                                       {"past_kind", kPastKinds[static_cast<size_t>(options.past_kind)]},
                                        {"mode", mode},
                                        {"max_draft", options.limits.max_tokens},
                                        {"min_probability", rounded(options.limits.min_probability)},

@@ -1,0 +1,54 @@
+// DraftSync: keeps an instance's drafter and the draft servers level: every sync_us it sends each server what it lacks, and
+// fetches what others have written in the groups that run here. Part of instance_actor. Single owner, not thread-safe.
+//
+// Bounded: at most one fetch per server is open, or silence_us after it another; an update or an answer has at most
+// message_tokens_max tokens, and what is left over follows with the next.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "actors/policy/drafter.h"
+#include "protocols/actors.h"
+
+namespace seer {
+
+struct DraftSyncConfig {
+  int64_t sync_us = 50'000;
+  int64_t silence_us = 1'000'000;      // a fetch unanswered for so long is lost
+  int64_t message_tokens_max = 65536;  // 256 KiB
+};
+
+class DraftSync {
+ public:
+  DraftSync(DraftSyncConfig config, std::shared_ptr<Drafter> drafter) : config_(config), drafter_(std::move(drafter)) {}
+
+  void set_servers(const DraftServers& servers);
+  bool is_due(int64_t now_us) const { return !servers_.empty() && now_us >= due_us_; }
+  /// The next sync is due at once: a request came of which others may know more.
+  void hurry() { due_us_ = 0; }
+
+  /// `groups`: those that run here, all of which the drafter has observed. Answers go to `me`.
+  void sync(WeightVersion version, const std::vector<GroupId>& groups, const DraftClient& me, int64_t now_us);
+  void fetched(const CstFetched& answer, const DraftClient& me, int64_t now_us);
+  /// The rollout is over.
+  void forget() { groups_.clear(); }
+
+ private:
+  struct Server {
+    DraftServerUp up;
+    int64_t asked_us = kNever;  // kNever: no fetch is open
+  };
+  static constexpr int64_t kNever = -1;
+  size_t shard(GroupId group) const { return draft_shard(group, nodes_); }
+  void fetch(size_t server, const DraftClient& me, int64_t now_us);
+
+  DraftSyncConfig config_;
+  std::shared_ptr<Drafter> drafter_;
+  std::vector<Server> servers_;
+  std::vector<NodeId> nodes_;    // of servers_
+  std::vector<GroupId> groups_;  // of the last sync
+  WeightVersion version_;
+  int64_t due_us_ = 0;
+};
+
+}  // namespace seer

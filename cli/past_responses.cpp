@@ -1,0 +1,54 @@
+#include "cli/past_responses.h"
+
+#include <ctime>
+#include <future>
+#include <utility>
+
+#ifdef SEER_HAVE_ROCKSDB
+#include "storage/rocksdb_response_history.h"
+#endif
+
+namespace seer {
+
+Result<std::unique_ptr<PastResponses>> PastResponses::open(const std::string& dir, int32_t vocab_tokens,
+                                                         std::span<const GroupSpec> groups) {
+#ifdef SEER_HAVE_ROCKSDB
+  auto history = std::make_unique<PastResponses>();
+  SEER_ASSIGN_OR_RETURN(history->store_, open_rocksdb_response_history({.dir = dir, .vocab_tokens = vocab_tokens}));
+  history->iteration_ = static_cast<uint64_t>(std::time(nullptr));  // rises from rollout to rollout
+  for (const GroupSpec& group : groups)
+    history->groups_.push_back({extend_prefix({}, group.prompt_ids), group.samples, {}});
+  return history;
+#else
+  return fail(Code::kUnavailable, "--draft-history ", dir,
+              " needs RocksDB, which this build has not: apt-get install librocksdb-dev, and build again");
+#endif
+}
+
+std::vector<CstPast> PastResponses::recall(int64_t tokens_max) {
+  std::vector<CstPast> pasts;
+  for (uint32_t g = 0; g < groups_.size(); ++g) {
+    using Found = Result<std::vector<PastResponse>>;
+    std::promise<Found> promise;
+    const Status asked =
+        store_->get(groups_[g].prompt, tokens_max, [&](Found found) { promise.set_value(std::move(found)); });
+    if (!asked.ok()) continue;
+    Found found = promise.get_future().get();
+    if (!found.ok() || found->empty()) continue;
+    CstPast& past = pasts.emplace_back(CstPast{GroupId{g}, {}});
+    for (PastResponse& response : *found) past.responses.push_back(std::move(response.tokens));
+  }
+  return pasts;
+}
+
+void PastResponses::keep(const Response& response) {
+  Group& group = groups_[response.request.group.value];
+  group.responses.push_back(response.output_ids);
+  if (group.responses.size() < group.samples) return;
+  std::promise<Status> promise;
+  const Status asked = store_->put(group.prompt, iteration_, std::exchange(group.responses, {}),
+                                   [&](Status stored) { promise.set_value(std::move(stored)); });
+  if (!asked.ok() || !promise.get_future().get().ok()) ++failed_groups_;
+}
+
+}  // namespace seer

@@ -1,0 +1,178 @@
+// Draft servers of a real rollout, on real engines and threads, killed again and again: no bit of any response changes.
+#include <doctest/doctest.h>
+
+#include <bit>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "actors/context_actor.h"
+#include "actors/node_actor.h"
+#include "actors/policy/group_drafter.h"
+#include "actors/rollout_actor.h"
+#include "cli/local_rollout.h"
+#include "cli/scratch.h"
+#include "gpu/cpu_engine.h"
+
+using namespace seer;
+
+namespace {
+
+using Bits = std::pair<std::vector<int32_t>, std::vector<uint32_t>>;  // tokens, log-probabilities
+using Answers = std::map<RequestId, Bits>;
+
+Bits bits_of(const Response& r) {
+  Bits bits{r.output_ids, {}};
+  for (const float p : r.logprobs) bits.second.push_back(std::bit_cast<uint32_t>(p));
+  return bits;
+}
+
+constexpr uint32_t kNodes = 2;
+
+NodeHandle start_node(rt::system& system, const RolloutWork& work, NodeId id) {
+  NodeConfig config{.node = id,
+                    .instances = {{.id = InstanceId{id.value}, .planner = {.prefill_tokens_max = 64}, .rows_max = 4}},
+                    .kv_node = {},
+                    .draft_server = DraftServerConfig{.node = id},
+                    .restarts_max = 1'000'000};
+  NodeParts parts;
+  parts.tokenizer = work.tokenizer;
+  parts.make_engine = [&work](InstanceId) -> std::shared_ptr<Engine> {
+    return *make_cpu_engine(work.model, {.threads = 1, .kv_bytes = 16 << 20});
+  };
+  parts.make_drafting = [] {
+    // As if rows cost next to nothing, so that as much as may be is drafted.
+    return Drafting{std::make_shared<GroupDrafter>(GroupDrafterConfig{}), {.rows_max = {6, 8}, .draft_ns = 0},
+                    [](const StepShape& shape) { return 1e6 + static_cast<double>(shape.rows); }, {.sync_us = 1000}, {}};
+  };
+  return rt::spawn<NodeActor>(system, config, parts);
+}
+
+struct Killed {
+  Answers answers;
+  RolloutSummary summary;
+  int kills = 0;
+};
+
+/// Runs the work on two machines, and kills one of the draft servers after every few responses.
+Killed run_and_kill(const RolloutWork& work, int responses_between) {
+  SeerConfig config;
+  rt::system system{config};
+  Killed run;
+  rt::Inbox<RolloutEvents> events(system);
+  rt::Inbox<InstanceSink> sink(system);  // between nodes and rollout, to learn of the servers
+  auto context = rt::spawn<ContextActor>(system, std::vector<int64_t>(work.groups.size(), 200));
+  auto rollout = rt::spawn<RolloutActor>(
+      system, RolloutConfig{.scheduler = {.policy = "seer", .chunk_tokens = 40}, .instances_expected = kNodes},
+      RolloutParts{work.groups, context, {}, events.handle()});
+  std::vector<NodeHandle> nodes;
+  for (uint32_t n = 0; n < kNodes; ++n) {
+    nodes.push_back(start_node(system, work, NodeId{n}));
+    rt::post(nodes.back(), AttachRollout{sink.handle()});
+  }
+  std::map<NodeId, DraftServerHandle> servers;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(120);
+  bool over = false, twice = false;
+  while (!over) {
+    REQUIRE(std::chrono::steady_clock::now() < deadline);
+    sink.receive(
+        0, [&](const InstanceUp& up) { rt::post(rollout, up); },
+        [&](const DraftServerUp& up) {
+          servers[up.node] = up.handle;
+          rt::post(rollout, up);
+        });
+    events.receive(
+        1000,
+        [&](const Response& r) {
+          twice |= !run.answers.emplace(r.request, bits_of(r)).second;
+          if (std::ssize(run.answers) % responses_between == 0)
+            rt::kill(servers[NodeId{static_cast<uint32_t>(run.kills++) % kNodes}]);
+        },
+        [](const RolloutProgress&) {},
+        [&](RolloutSummary& s) {
+          run.summary = std::move(s);
+          over = true;
+        });
+  }
+  CHECK(!twice);
+  rt::stop(rollout);
+  rt::stop(context);
+  for (const NodeHandle& node : nodes) rt::stop(node);
+  return run;
+}
+
+}  // namespace
+
+RolloutOptions shipped_options(int64_t prompts) {
+  RolloutOptions options;
+  options.model = SEER_SOURCE_DIR "/deploy/models/scratchpad-1m8";
+  options.prompts = SEER_SOURCE_DIR "/deploy/examples/scratchpad/prompts.jsonl";
+  options.limit = prompts;
+  options.group_size = 6;
+  options.sampling.max_tokens = 200;
+  return options;
+}
+
+struct Ran {
+  Answers answers;
+  RolloutReport report;
+};
+Ran run(const RolloutOptions& options, const RolloutWork& work) {
+  Ran ran;
+  const RolloutHooks hooks{.response =
+                               [&](const Response& r) {
+                                 ran.answers.emplace(r.request, bits_of(r));
+                                 return Status{};
+                               },
+                           .progress = {},
+                           .stop = nullptr};
+  const auto outcome = run_rollout(options, work, "seer", hooks);
+  REQUIRE_MESSAGE(outcome.ok(), outcome.error().detail);
+  ran.report = outcome->report;
+  return ran;
+}
+
+TEST_CASE("draft servers: killed again and again in a real rollout, they change no bit of any response") {
+  const RolloutOptions options = shipped_options(12);
+  const auto work = load_work(options);
+  REQUIRE_MESSAGE(work.ok(), work.error().detail);
+  const Answers right = run(options, *work).answers;
+  REQUIRE(right.size() == 72);
+
+  const Killed killed = run_and_kill(*work, 5);
+  CHECK(killed.summary.complete);
+  CHECK(killed.kills == 14);
+  CHECK(killed.answers == right);
+  int64_t accepted = 0;
+  for (const InstanceReport& i : killed.summary.instances) accepted += i.drafting.all().accepted;
+  CHECK(accepted > 100);  // drafts were made and stood all the while
+}
+
+#ifdef SEER_HAVE_ROCKSDB
+TEST_CASE("draft history: what a rollout answered is drafted from in the next, and changes no bit of it") {
+  ScratchFolder folder;
+  RolloutOptions options = shipped_options(4);
+  const auto work = load_work(options);
+  REQUIRE_MESSAGE(work.ok(), work.error().detail);
+  const Answers right = run(options, *work).answers;
+
+  options.drafting = "grouped";
+  options.draft_history = folder.path("history");
+  const Ran first = run(options, *work), second = run(options, *work);
+  CHECK(first.answers == right);
+  CHECK(second.answers == right);
+  CHECK(first.report.past_groups == 0);
+  CHECK(second.report.past_groups == 4);
+  CHECK(first.report.unkept_groups + second.report.unkept_groups == 0);
+  // Every response of the second was there before, word for word.
+  CHECK(second.report.acceptance_length() > first.report.acceptance_length());
+
+  folder.write("taken", "no folder");
+  options.draft_history = folder.path("taken");
+  const auto refused = run_rollout(options, *work, "seer", {});
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().detail.find(options.draft_history) != std::string::npos);
+}
+#endif
