@@ -1,13 +1,8 @@
 #include "actors/instance_actor.h"
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 #include <utility>
 #include <variant>
-
-#include "actors/policy/draft_history.h"
-#include "gpu/accept_draft.h"
 
 namespace seer {
 
@@ -278,77 +273,6 @@ void InstanceActor::pump() {
   } while (admit_arrivals());
 }
 
-/// Proposes a draft for each sequence that decodes. What drafts are wanted is chosen anew whenever tokens are reported.
-void InstanceActor::choose_drafts() {
-  const auto decodes = [](const Sequence& s) { return s.kv_tokens + 1 == std::ssize(s.tokens); };
-  if (drafts_due) {
-    StepShape decode;
-    std::array<int64_t, DraftBudget::kClasses> sequences_of{};
-    for (const Sequence* s : running) {
-      if (!decodes(*s)) continue;
-      decode.add(s->kv_tokens, 1, 1);
-      ++sequences_of[s->draft_class()];
-    }
-    if (decode.sequences == 0) return;
-    draft_choice = draft_budget->choose(decode, sequences_of);
-    drafts_due = false;
-    send_scouts(decode.sequences);
-  }
-  timing.draft_ns = 0;
-  if (!draft_choice.drafts() && draft_choice.scouts == 0) return;
-  timed([&] {
-    int64_t made = 0;
-    for (size_t i = 0; i < running.size(); ++i) {
-      if (decodes(*running[i])) made += propose_draft(*running[i]);
-      running_memory[i].draft_tokens = static_cast<int32_t>(running[i]->draft.tokens.size());
-    }
-    return made;
-  });
-}
-
-/// Makes every so many of the `decoding` sequences a scout, beginning with another one each time.
-void InstanceActor::send_scouts(int64_t decoding) {
-  const int64_t scouts = draft_choice.scouts;
-  const int64_t apart = scouts > 0 ? decoding / scouts : 0;
-  int64_t sent = 0, next = scouts > 0 ? first_scout++ % apart : -1;
-  DraftShape shape = draft_choice.scout_shape;
-  for (auto& [id, s] : sequences) s.is_scout = false;
-  for (int64_t i = 0; Sequence* s : running) {
-    if (s->kv_tokens + 1 != std::ssize(s->tokens) || i++ != next || sent == scouts) continue;
-    s->is_scout = true;
-    s->scout_shape = shape;
-    const DraftShape other = shape == DraftShape::kPath ? DraftShape::kTree : DraftShape::kPath;
-    if (draft_budget->has(other)) shape = other;
-    next += apart;
-    ++sent;
-  }
-}
-
-/// `drafting` makes drafts and says how many.
-void InstanceActor::timed(const std::function<int64_t()>& drafting) {
-  const auto& clock_ns = parts.drafting.clock_ns;
-  const int64_t start_ns = clock_ns ? clock_ns() : 0;
-  const int64_t drafts = drafting();
-  if (!clock_ns) return;
-  timing.draft_ns = clock_ns() - start_ns;
-  draft_ns += timing.draft_ns;
-  draft_budget->drafting_took(drafts, static_cast<double>(timing.draft_ns));
-}
-
-/// No longer than what may still come, less the token that is sampled behind it. False: none is wanted.
-bool InstanceActor::propose_draft(Sequence& s) {
-  const int64_t longest = std::min(s.spec.max_new_tokens - s.new_tokens(), s.stop.tokens_left()) - 1;
-  s.draft_shape = s.is_scout ? s.scout_shape : draft_choice.shape;
-  const int64_t wanted = s.is_scout ? draft_budget->rows_max(s.draft_shape) : draft_choice.tokens[s.draft_class()];
-  s.draft_allowed = std::max<int64_t>(0, std::min(wanted, longest));
-  if (s.draft_allowed == 0) return false;
-  const DraftLimits limits{.max_tokens = static_cast<int32_t>(s.draft_allowed),
-                           .min_probability = draft_choice.min_probability,
-                           .tree = s.draft_shape == DraftShape::kTree};
-  parts.drafting.drafter->draft(s.text(), limits, s.draft);
-  return true;
-}
-
 void InstanceActor::start_step() {
   StepBatch batch{.id = next_op++, .sequences = {}};
   batch.sequences.reserve(plan_memory.sequences.size());
@@ -563,61 +487,6 @@ void InstanceActor::on_steps(const StepResult& result) {
     if (in_step[i].sequence != nullptr) fed(*in_step[i].sequence, std::ssize(result.sampled[i]), result.sampled[i]);
 }
 
-/// Rows of the sequence's step whose tokens and KV stay: the last known token's, and those of its draft that stand.
-std::span<const int32_t> InstanceActor::rows_that_stand(const Sequence& s, std::span<const SampledToken> sampled) {
-  if (s.draft.is_path()) return first_rows(acceptance_length(s.draft.tokens, sampled));
-  verified_tokens.assign(1, s.tokens.back());
-  verified_tokens.insert(verified_tokens.end(), s.draft.tokens.begin(), s.draft.tokens.end());
-  verified_parents.assign(1, -1);
-  verified_parents.insert(verified_parents.end(), s.draft.parents.begin(), s.draft.parents.end());
-  stood_memory = accepted_path(verified_tokens, verified_parents, sampled);
-  return stood_memory;
-}
-
-std::span<const int32_t> InstanceActor::first_rows(int64_t count) {
-  stood_memory.resize(static_cast<size_t>(count));
-  std::iota(stood_memory.begin(), stood_memory.end(), 0);
-  return stood_memory;
-}
-
-/// Of its draft, perhaps an empty one, these rows stand.
-void InstanceActor::verified(const Sequence& s, std::span<const int32_t> rows) {
-  const int64_t drafted = std::ssize(s.draft.tokens);
-  draft_budget->verified(s.draft_class(), s.draft_shape, s.draft_allowed, drafted, rows);
-  if (drafted == 0) return;
-  const DraftCounts counts{1, drafted, std::ssize(rows) - 1};
-  DraftFigures& figures = report.drafting;
-  const bool is_path = s.draft_shape == DraftShape::kPath;
-  if (s.draft_class() == DraftBudget::kHigh)
-    (is_path ? figures.probe_paths : figures.probe_trees) += counts;
-  else
-    (is_path ? figures.other_paths : figures.other_trees) += counts;
-  unreported_drafts += counts;
-}
-
-/// The step that ended gained so many tokens.
-void InstanceActor::note_times(int64_t step_us, int64_t tokens) {
-  if (!parts.drafting.clock_ns || !timing.only_decodes || drafts_due) return;
-  draft_budget->took(timing.decode, timing.step, 1000 * static_cast<double>(step_us));
-  StepTimes& times = draft_choice.drafts() ? report.drafting.drafting_steps : report.drafting.plain_steps;
-  times += {1, tokens, step_us + timing.draft_ns / 1000, std::llround(draft_choice.token_ns * static_cast<double>(tokens) / 1000)};
-}
-
-/// What the groups that run here have written is shared with the other instances.
-void InstanceActor::sync_drafts() {
-  std::vector<GroupId> groups;
-  WeightVersion version;
-  for (const auto& [id, s] : sequences) {
-    parts.drafting.drafter->learn(s.text());
-    groups.push_back(s.spec.request.group);
-    version = s.spec.version;
-  }
-  if (groups.empty()) return;
-  std::ranges::sort(groups);
-  groups.erase(std::ranges::unique(groups).begin(), groups.end());
-  draft_sync->sync(version, groups, handle{self}, rt::now_us(self));
-}
-
 void InstanceActor::take_figures(const StepResult& result, int64_t steps) {
   report.busy_us += result.step_us;
   report.engine_cpu_us += result.cpu_us;
@@ -821,13 +690,6 @@ void InstanceActor::answer(ChunkId id, ChunkEnd end) {
   s.done.last = s.take_unreported();
   s.done.kv_blocks_used = devices.counts().in_use;
   rt::tell(self, s.spec.reply_to, std::move(s.done));
-}
-
-/// Drafts of the time since it was last called go into the report's history.
-void InstanceActor::note_drafts() {
-  if (!draft_budget || started_us < 0) return;
-  report.drafting.draft_us = draft_ns / 1000;
-  add_drafts(report.drafting.history, rt::now_us(self) - started_us, std::exchange(unreported_drafts, {}));
 }
 
 void InstanceActor::report_tokens() {

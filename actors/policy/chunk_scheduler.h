@@ -22,7 +22,7 @@
 namespace seer {
 
 struct ChunkSchedulerConfig {
-  std::string policy = "seer";  // verl | divided | las | seer | seer+ | oracle | streamrl-oracle
+  std::string policy = "seer+";  // verl | divided | las | seer | seer+ | oracle | streamrl-oracle
   int64_t chunk_tokens = 2048;  // a request gives up its instance after this many new tokens; 0: never
   double reserve_share = -1;    // share of the chunk's KV promised before it starts. 1.0, the paper: few requests run
                                 // at a time and never yield; less fills the memory and relies on early yield, which
