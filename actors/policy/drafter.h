@@ -1,5 +1,5 @@
 // Drafter: proposes tokens that a sequence may go on with, for the engine to verify. Used by instance_actor, once per
-// decoding sequence and step. Single owner, not thread-safe.
+// decoding sequence and step (the paper's batch_speculate, a request at a time). Single owner, not thread-safe.
 #pragma once
 #include <cstdint>
 #include <functional>
