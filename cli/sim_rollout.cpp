@@ -149,6 +149,14 @@ int64_t longest_request(const SimWork& work) {
   return work.context_tokens_max > 0 ? work.context_tokens_max : longest_prompt(work) + work.max_gen;
 }
 
+/// More blocks than the KV of all requests takes, with room to spare: a larger pool would be memory for nothing.
+int64_t pool_blocks_max(const SimWork& work, int64_t block_tokens) {
+  int64_t blocks = 1024;
+  for (const GroupLengths& group : work.groups)
+    for (const int64_t tokens : group.output_tokens) blocks += 2 * ((group.prompt_tokens + tokens) / block_tokens + 2);
+  return blocks;
+}
+
 std::vector<GroupSpec> make_groups(const SimWork& work) {
   std::vector<GroupSpec> groups;
   for (size_t g = 0; g < work.groups.size(); ++g) {
@@ -253,7 +261,8 @@ struct SimRollout {
                         [this](const StepShape& shape) { return static_cast<double>(cluster.step_ns(shape)); }};
       };
     if (cluster.dram_bytes > 0) {
-      const int64_t blocks = cluster.dram_bytes / (cluster.kv_bytes_per_token * cluster.block_tokens);
+      const int64_t blocks = std::min(cluster.dram_bytes / (cluster.kv_bytes_per_token * cluster.block_tokens),
+                                      pool_blocks_max(work, cluster.block_tokens));
       parts.make_arena = [blocks] {
         return *HostArena::create(
             {.dram_bytes = std::max<int64_t>(1, blocks) * kSimBlockBytes, .block_bytes = kSimBlockBytes});
