@@ -36,12 +36,6 @@ struct Draft {
     parents.resize(count);
     if (!probabilities.empty()) probabilities.resize(count);
   }
-  /// Acceptance length to expect, bonus token included.
-  double expected_tokens() const {
-    double sum = 1;
-    for (float p : probabilities) sum += p;
-    return sum;
-  }
 };
 
 struct DraftLimits {

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <random>
 #include <utility>
 #include <vector>
@@ -50,7 +51,7 @@ Replay replay(DraftTree& tree, uint32_t sample, const Text& text, const DraftLim
   for (size_t at = 0; at < text.size();) {
     Draft& draft = r.drafts.emplace_back();
     tree.draft(sample, limits, draft);
-    r.expected_per_step += draft.expected_tokens();
+    r.expected_per_step += std::accumulate(draft.probabilities.begin(), draft.probabilities.end(), 1.0);
     const size_t count = gained(draft, text, at);
     tree.append(sample, static_cast<int64_t>(at), std::span(text).subspan(at, count));
     at += count;
