@@ -4,8 +4,10 @@
 #pragma once
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "protocols/result.h"
+#include "storage/directory_lock.h"
 
 namespace seer {
 
@@ -23,10 +25,10 @@ class ColdDirectory {
   bool supports_direct_io() const { return direct_io_; }
 
  private:
-  ColdDirectory(std::string path, int lock);
+  ColdDirectory(DirectoryLock lock, std::string data) : lock_(std::move(lock)), data_(std::move(data)) {}
 
-  std::string path_, data_;
-  int lock_;  // file descriptor that holds the lock
+  DirectoryLock lock_;
+  const std::string data_;
   bool direct_io_ = false;
 };
 

@@ -1,27 +1,21 @@
 #include "storage/rocksdb_response_history.h"
 
-#include <fcntl.h>
 #include <rocksdb/cache.h>
 #include <rocksdb/convenience.h>
 #include <rocksdb/db.h>
 #include <rocksdb/filter_policy.h>
 #include <rocksdb/table.h>
 #include <rocksdb/write_batch.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <condition_variable>
-#include <cstring>
 #include <deque>
-#include <filesystem>
 #include <map>
 #include <mutex>
-#include <system_error>
 #include <thread>
 #include <utility>
 
+#include "storage/directory_lock.h"
 #include "storage/response_history_record.h"
 
 // Layout of the directory:
@@ -36,11 +30,10 @@
 namespace seer {
 namespace {
 
-namespace fs = std::filesystem;
 using RocksStatus = rocksdb::Status;
 
-constexpr const char* kLockName = "seer-response-history.lock";
-constexpr const char* kDatabaseName = "db";
+constexpr DirectoryKind kDirectoryKind = {
+    .name = "response history directory", .lock_file = "seer-response-history.lock", .data = "db"};
 constexpr const char* kPromptsFamily = "prompts";
 constexpr uint32_t kRecordBlockBytes = 64 << 10;  // compressed as one: smaller ones take a tenth more
 constexpr size_t kWriteBufferBytes = 16 << 20;
@@ -51,36 +44,6 @@ Error to_error(const RocksStatus& status, const char* what) {
   return fail(status.IsNoSpace() ? Code::kFull : status.IsCorruption() ? Code::kCorrupt : Code::kIo,
               "response history: ", what, ": ", status.ToString());
 }
-
-/// The lock file of a directory, held.
-class DirectoryLock {
- public:
-  static Result<DirectoryLock> take(const std::string& dir) {
-    std::error_code error;
-    fs::create_directories(dir, error);
-    if (error) return fail(Code::kIo, "cannot create response history directory ", dir, ": ", error.message());
-    const std::string path = dir + "/" + kLockName;
-    const bool ours = fs::exists(path, error) || fs::is_empty(dir, error);
-    if (error) return fail(Code::kIo, "cannot list response history directory ", dir, ": ", error.message());
-    if (!ours)
-      return fail(Code::kInvalidArgument, "response history directory ", dir,
-                  " holds files that are not Seer's; give it an empty or new directory");
-    const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (file < 0) return fail(Code::kIo, "cannot write to response history directory ", dir, ": ", std::strerror(errno));
-    DirectoryLock lock(file);
-    if (::flock(file, LOCK_EX | LOCK_NB) != 0)
-      return fail(Code::kUnavailable, "response history directory ", dir, " is in use by another process");
-    return lock;
-  }
-  DirectoryLock(DirectoryLock&& other) noexcept : file_(std::exchange(other.file_, -1)) {}
-  ~DirectoryLock() {
-    if (file_ >= 0) ::close(file_);
-  }
-
- private:
-  explicit DirectoryLock(int file) : file_(file) {}
-  int file_;
-};
 
 rocksdb::Options make_options() {
   rocksdb::Options o;
@@ -434,7 +397,7 @@ Result<std::unique_ptr<ResponseHistory>> open_rocksdb_response_history(const Roc
   SEER_CHECK(config.responses_max > 0 && config.responses_max <= kResponsesMax, config.responses_max);
   SEER_CHECK(config.response_tokens_max > 0 && config.response_tokens_max <= kResponseTokensMax,
              config.response_tokens_max);
-  SEER_ASSIGN_OR_RETURN(DirectoryLock lock, DirectoryLock::take(config.dir));
+  SEER_ASSIGN_OR_RETURN(DirectoryLock lock, DirectoryLock::take(config.dir, kDirectoryKind));
   const auto unreadable = [&](const std::string& why) {
     return fail(Code::kIo, "cannot open the response history in ", config.dir, " (", why,
                 "); remove the directory to begin a new one");
@@ -442,7 +405,7 @@ Result<std::unique_ptr<ResponseHistory>> open_rocksdb_response_history(const Roc
   const rocksdb::Options options = make_options();
   Database database;
   rocksdb::DB* db = nullptr;
-  const RocksStatus s = rocksdb::DB::Open(options, config.dir + "/" + kDatabaseName,
+  const RocksStatus s = rocksdb::DB::Open(options, config.dir + "/" + kDirectoryKind.data,
                                           {{rocksdb::kDefaultColumnFamilyName, options}, {kPromptsFamily, options}},
                                           &database.families, &db);
   if (!s.ok()) return unreadable(s.ToString());

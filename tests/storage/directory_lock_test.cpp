@@ -1,0 +1,98 @@
+#include "storage/directory_lock.h"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+using namespace seer;
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr DirectoryKind kKind = {.name = "test directory", .lock_file = "test.lock", .data = "data"};
+
+struct TempDir {
+  TempDir() {
+    std::string name = (fs::temp_directory_path() / "seer_lock_XXXXXX").string();
+    path = mkdtemp(name.data());
+  }
+  ~TempDir() { fs::remove_all(path); }
+  void write(const std::string& file) const { std::ofstream(path + "/" + file) << "mine"; }
+  std::string path;
+};
+
+void check_taken(const std::string& path) {
+  const auto lock = DirectoryLock::take(path, kKind);
+  CHECK_MESSAGE(lock.ok(), (lock.ok() ? "" : lock.error().detail));
+}
+/// One sentence that names the path, and also `what`.
+void check_refused(const std::string& path, Code code, const std::string& what) {
+  const auto lock = DirectoryLock::take(path, kKind);
+  REQUIRE_FALSE(lock.ok());
+  CAPTURE(lock.error().detail);
+  CHECK(lock.error().code == code);
+  for (const std::string& word : {std::string(kKind.name), path, what})
+    CHECK(lock.error().detail.find(word) != std::string::npos);
+  CHECK(lock.error().detail.find('\n') == std::string::npos);
+}
+
+}  // namespace
+
+TEST_CASE("directory lock: a new directory is taken by one at a time, and again with its data once it is free") {
+  const TempDir dir;
+  const std::string path = dir.path + "/in/depth";
+  {
+    auto lock = DirectoryLock::take(path, kKind);
+    REQUIRE(lock.ok());
+    fs::create_directory(path + "/data");
+    check_refused(path, Code::kUnavailable, "in use by another process");
+    const DirectoryLock moved = *std::move(lock);
+    check_refused(path, Code::kUnavailable, "in use by another process");
+  }
+  check_taken(path);
+  CHECK(fs::exists(path + "/data"));
+}
+
+TEST_CASE("directory lock: a directory with files of others is refused by the name of one, and left as it is") {
+  const TempDir dir;
+  SUBCASE("it was never Seer's") {
+    dir.write("thesis.tex");
+    check_refused(dir.path, Code::kInvalidArgument, "thesis.tex");
+    CHECK_FALSE(fs::exists(dir.path + "/test.lock"));
+  }
+  SUBCASE("something was put into one of Seer's") {
+    check_taken(dir.path);
+    dir.write("thesis.tex");
+    check_refused(dir.path, Code::kInvalidArgument, "thesis.tex");
+  }
+  SUBCASE("its data only has the name of Seer's") {
+    fs::create_directory(dir.path + "/data");
+    check_refused(dir.path, Code::kInvalidArgument, "data");
+  }
+  SUBCASE("a fresh file system's own folder is nobody's") {
+    fs::create_directory(dir.path + "/lost+found");
+    check_taken(dir.path);
+  }
+}
+
+TEST_CASE("directory lock: without its lock file a directory is not known as Seer's") {
+  const TempDir dir;
+  {
+    auto lock = DirectoryLock::take(dir.path, kKind);
+    REQUIRE(lock.ok());
+    lock->remove_file();
+  }
+  CHECK(fs::is_empty(dir.path));
+  fs::create_directory(dir.path + "/data");
+  check_refused(dir.path, Code::kInvalidArgument, "data");
+}
+
+TEST_CASE("directory lock: what cannot be made or written to is refused by its path") {
+  check_refused("/proc/seer_lock", Code::kIo, "cannot create");
+  const TempDir dir;
+  dir.write("file");
+  check_refused(dir.path + "/file/below", Code::kIo, "cannot create");
+}
