@@ -125,7 +125,7 @@ Status check_kv_fits(const RolloutOptions& options, const RolloutWork& work, con
 }
 
 /// The cold tier of one node: in --cold-dir, or with several nodes in a folder of it.
-Result<std::unique_ptr<ColdStore>> open_cold_store(const RolloutOptions& options, NodeId node) {
+Result<std::unique_ptr<ColdStore>> open_cold_store(const RolloutOptions& options, [[maybe_unused]] NodeId node) {
 #ifdef SEER_HAVE_ROCKSDB
   const std::string dir = options.nodes == 1 ? options.cold_dir : cat(options.cold_dir, "/node-", node);
   return open_rocksdb_store({.dir = dir, .capacity_bytes = options.cold_bytes});

@@ -10,8 +10,8 @@
 
 namespace seer {
 
-Result<std::unique_ptr<PastResponses>> PastResponses::open(const std::string& dir, int32_t vocab_tokens,
-                                                         std::span<const GroupSpec> groups) {
+Result<std::unique_ptr<PastResponses>> PastResponses::open(const std::string& dir, [[maybe_unused]] int32_t vocab_tokens,
+                                                         [[maybe_unused]] std::span<const GroupSpec> groups) {
 #ifdef SEER_HAVE_ROCKSDB
   auto history = std::make_unique<PastResponses>();
   SEER_ASSIGN_OR_RETURN(history->store_, open_rocksdb_response_history({.dir = dir, .vocab_tokens = vocab_tokens}));
