@@ -14,17 +14,23 @@ void DraftSync::set_servers(const DraftServers& servers) {
   due_us_ = 0;
 }
 
-void DraftSync::sync(WeightVersion version, const std::vector<GroupId>& groups, const DraftClient& me, int64_t now_us) {
+void DraftSync::sync(const std::vector<GroupId>& groups, const DraftClient& me, int64_t now_us) {
   due_us_ = now_us + config_.sync_us;
-  version_ = version;
   groups_ = groups;
   for (size_t i = 0; i < servers_.size(); ++i) {
-    UpdateCst update{version, {}};
-    drafter_->take_updates([&](GroupId group) { return shard(group) == i; }, config_.message_tokens_max, update.parts);
-    if (!update.parts.empty()) rt::post(servers_[i].up.handle, std::move(update));
+    send_updates(i);
     const bool is_open = servers_[i].asked_us != kNever && now_us - servers_[i].asked_us < config_.silence_us;
     if (!is_open) fetch(i, me, now_us);
   }
+}
+
+void DraftSync::send_updates(size_t server) {
+  do {
+    UpdateCst update{version_, {}};
+    drafter_->take_updates([&](GroupId group) { return shard(group) == server; }, config_.message_tokens_max, update.parts);
+    if (update.parts.empty()) return;
+    rt::post(servers_[server].up.handle, std::move(update));
+  } while (groups_.empty());
 }
 
 void DraftSync::fetch(size_t server, const DraftClient& me, int64_t now_us) {
@@ -43,8 +49,14 @@ void DraftSync::fetched(const CstFetched& answer, const DraftClient& me, int64_t
     if (nodes_[i] != answer.server) continue;
     servers_[i].asked_us = kNever;
     drafter_->fetched(answer);
+    if (groups_.empty()) send_updates(i);  // what the server lacks
     if (answer.has_more) fetch(i, me, now_us);
   }
+}
+
+void DraftSync::forget() {
+  groups_.clear();
+  for (Server& server : servers_) server.asked_us = kNever;
 }
 
 }  // namespace seer

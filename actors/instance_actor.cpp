@@ -92,7 +92,7 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
   s.spec = std::move(chunk);
   s.unreported.chunk = id;
   s.done = {.chunk = id, .instance = config.id};
-  if (draft_sync) draft_sync->hurry();
+  if (draft_sync) draft_sync->chunk_came(s.spec.version);
 
   if (blocks_short && has_pool(s)) {  // it would keep what those that give way leave behind for the others
     s.phase = Phase::kOpening;
@@ -683,7 +683,10 @@ void InstanceActor::answer(ChunkId id, ChunkEnd end) {
   for (StepMember& member : in_step)
     if (member.sequence == &s) member.sequence = nullptr;
   devices.release(s.table);
-  if (draft_sync) parts.drafting.drafter->learn(s.text());  // its last tokens; with the next sync they are shared
+  if (draft_sync) {
+    parts.drafting.drafter->learn(s.text());  // its last tokens; with the next sync they are shared
+    if (sequences.empty()) sync_drafts();     // of itself none would come any more: syncs follow steps
+  }
   if (!s.spec.keep_kv) report_tokens();  // who is admitted next is decided by what is in use now, as in an engine
   s.done.end = end;
   s.done.kv_tokens = s.kv_tokens;
@@ -699,6 +702,7 @@ void InstanceActor::report_tokens() {
   ChunkProgress progress{config.id, {}, devices.counts().in_use};
   for (auto& [id, s] : sequences) {
     if (s.phase == Phase::kRunning) offer_filled_blocks(id, s);
+    // The only look at requests that want no drafts where there is no draft server: others draft from them.
     if (draft_budget) parts.drafting.drafter->learn(s.text());
     if (s.unreported.tokens.empty()) continue;
     progress.chunks.push_back(s.take_unreported());

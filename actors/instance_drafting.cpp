@@ -128,19 +128,16 @@ void InstanceActor::note_drafts() {
   add_drafts(report.drafting.history, rt::now_us(self) - started_us, std::exchange(unreported_drafts, {}));
 }
 
-/// What the groups that run here have written is shared with the other instances.
+/// What the groups that run here have written, up to the step that ended, is shared with the other instances.
 void InstanceActor::sync_drafts() {
   std::vector<GroupId> groups;
-  WeightVersion version;
   for (const auto& [id, s] : sequences) {
     parts.drafting.drafter->learn(s.text());
     groups.push_back(s.spec.request.group);
-    version = s.spec.version;
   }
-  if (groups.empty()) return;
   std::ranges::sort(groups);
   groups.erase(std::ranges::unique(groups).begin(), groups.end());
-  draft_sync->sync(version, groups, handle{self}, rt::now_us(self));
+  draft_sync->sync(groups, handle{self}, rt::now_us(self));
 }
 
 }  // namespace seer

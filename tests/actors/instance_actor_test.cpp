@@ -69,6 +69,15 @@ struct Bench {
 
 constexpr int64_t kLong = 1'000'000;  // enough virtual time for anything here
 
+/// What the draft server of the machine has of a request.
+std::vector<int32_t> tokens_on_server(SimCluster& cluster, RequestId request) {
+  CstFetched answer;
+  cluster.draft_server_state().logs.fetch({request.group, {}}, 1 << 20, cluster.world.now_us(), answer);
+  for (CstTokens& part : answer.parts)
+    if (part.sample == request.sample) return std::move(part.tokens);
+  return {};
+}
+
 }  // namespace
 
 TEST_CASE("instance: a full chunk is answered once its KV, the partial tail included, is in the pool") {
@@ -345,4 +354,25 @@ TEST_CASE("instance: more copies at once than the engine's queue takes wait thei
   b.cluster.run_for(kLong);
   CHECK(b.dones().size() > 200);
   for (const ChunkDone& done : b.dones()) CHECK(done.reprefill_tokens == 0);
+}
+
+TEST_CASE("instance: when its last chunk ends, the draft server soon has all of its tokens") {
+  Bench b({.draft_tokens_max = 4, .draft_from_group = true, .draft_servers = true});
+  const RequestId request = b.request_of_at_least(60);
+  const DraftServerHandle server = b.cluster.draft_server();
+  rt::post(b.cluster.instance(0), DraftServers{{{NodeId{0}, server}}});
+  rt::post(server, RegisterGroups{WeightVersion{1}, {request.group}, 10 * kLong});
+  RunChunk chunk = b.chunk(1, request, 1000);
+  int64_t tokens = std::ssize(b.cluster.answer(request).output_ids);
+  SUBCASE("the response is finished") {}
+  SUBCASE("the chunk is full, and its KV moves to the pool first") { chunk.max_new_tokens = tokens = 50; }
+  SUBCASE("the chunk is full, and leaves its KV") {
+    chunk.max_new_tokens = tokens = 50;
+    chunk.keep_kv = false;
+  }
+  b.send(0, std::move(chunk));
+  for (int i = 0; i < 10'000 && b.dones().empty(); ++i) b.cluster.run_for(100);
+  REQUIRE(b.dones().size() == 1);
+  b.cluster.run_for(SimCluster::kDraftSyncUs);
+  CHECK(tokens_on_server(b.cluster, request) == b.expected(request, 0, tokens).output_ids);
 }

@@ -157,6 +157,7 @@ struct ClientActor {
   ClientActor(rt::self_ptr<ClientActor> self_in, std::shared_ptr<LogDrafter> drafter_in, DraftServerHandle server, double rate_in)
       : self(self_in), drafter(std::move(drafter_in)), sync({}, drafter), rate(rate_in) {
     sync.set_servers({{{NodeId{0}, server}}});
+    sync.chunk_came(kVersion);
   }
   handle::behavior_type make_behavior() {
     last_us = monotonic_us();
@@ -171,7 +172,7 @@ struct ClientActor {
     owed -= static_cast<double>(tokens);
     drafter->write(tokens, last_us, now);
     last_us = now;
-    sync.sync(kVersion, drafter->group_ids(), handle{self}, rt::now_us(self));
+    sync.sync(drafter->group_ids(), handle{self}, rt::now_us(self));
     rt::tell_after(self, DraftSyncConfig{}.sync_us, handle{self}, Tick{});
   }
   rt::self_ptr<ClientActor> self;
