@@ -1,6 +1,7 @@
 #include "cli/sim_rollout.h"
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
 #include <numeric>
 
@@ -28,6 +29,13 @@ SimRun simulate(const std::string& policy, const ClusterModel& cluster, const Si
   Result<SimRun> run = simulate_rollout(cluster, work, scheduler);
   REQUIRE_MESSAGE(run.ok(), run.error().detail);
   return *std::move(run);
+}
+
+/// Of this process, so far.
+int64_t peak_memory_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return int64_t{1024} * usage.ru_maxrss;
 }
 
 }  // namespace
@@ -89,4 +97,16 @@ TEST_CASE("sim rollout: without a pool, and with a response that can fit nowhere
   const Result<SimRun> refused = simulate_rollout(cluster, small_work(3), scheduler);
   REQUIRE(!refused.ok());
   CHECK(refused.error().detail == "simulation: an instance holds KV of 4096 tokens, the longest request may need 6100");
+}
+
+TEST_CASE("sim rollout: a pool far larger than the work takes no memory, and changes nothing") {
+  ClusterModel cluster = small_cluster();
+  cluster.kv_bytes_per_token = 100;
+  cluster.dram_bytes = int64_t{1} << 30;
+  const SimRun ample = simulate("seer", cluster, small_work(4));
+  const int64_t before = peak_memory_bytes();
+  cluster.dram_bytes = int64_t{1} << 40;  // 43 M blocks of 256 tokens, for each of which a machine would take 13 bytes
+  const SimRun huge = simulate("seer", cluster, small_work(4));
+  CHECK(peak_memory_bytes() - before < 64 << 20);
+  CHECK(huge.events_hash == ample.events_hash);
 }
