@@ -17,6 +17,7 @@
 
 #include "cli/scratch.h"
 #include "integration/child_process.h"
+#include "integration/optional_parts.h"
 #include "protocols/check.h"
 
 using namespace seer;
@@ -282,14 +283,17 @@ TEST_CASE("bad input: files and folders that cannot be written") {
   CHECK(bad.folder.read("good.jsonl").starts_with("{\"prompt\""));
   bad.rollout("output and report in one file", {{"--report", bad.folder.path("out/../out/responses.jsonl")}},
               {"cannot write", "responses.jsonl", "being written already"}, 1);
-#ifdef SEER_HAVE_ROCKSDB
-  bad.rollout("cold folder not writable", {{"--cold-dir", file + "/cold"}}, {"cold tier directory", "good.jsonl/cold"}, 1);
-  fs::create_directory(bad.folder.path("mine"));
-  bad.folder.write("mine/thesis.txt", "x");
-  bad.rollout("cold folder with files of others", {{"--cold-dir", bad.folder.path("mine")}},
-              {"cold tier directory", "mine", "thesis.txt", "empty or new"}, 2);
-  CHECK(bad.folder.read("mine/thesis.txt") == "x");
-#endif
+  const bool has_cold_tier = has_rocksdb();
+  if (has_cold_tier) {
+    bad.rollout("cold folder not writable", {{"--cold-dir", file + "/cold"}}, {"cold tier directory", "good.jsonl/cold"}, 1);
+    fs::create_directory(bad.folder.path("mine"));
+    bad.folder.write("mine/thesis.txt", "x");
+    bad.rollout("cold folder with files of others", {{"--cold-dir", bad.folder.path("mine")}},
+                {"cold tier directory", "mine", "thesis.txt", "empty or new"}, 2);
+    CHECK(bad.folder.read("mine/thesis.txt") == "x");
+  } else {
+    bad.rollout("cold folder without RocksDB", {{"--cold-dir", bad.folder.path("cold")}}, {"--cold-dir", "needs RocksDB"}, 1);
+  }
   fs::create_directory(bad.folder.path("ro"));
   const Arguments read_only = with_tmpfs(bad.folder.path("ro"), "ro");
   if (read_only.empty()) {
@@ -298,18 +302,17 @@ TEST_CASE("bad input: files and folders that cannot be written") {
   }
   bad.rollout("output on a read-only file system", {{"--out", bad.folder.path("ro/o.jsonl")}},
               {"cannot write", "ro/o.jsonl", "Read-only"}, 1, read_only);
-#ifdef SEER_HAVE_ROCKSDB
-  bad.rollout("cold folder on a read-only file system", {{"--cold-dir", bad.folder.path("ro")}},
-              {"cold tier directory", "/ro", "Read-only"}, 1, read_only);
-#endif
+  if (has_cold_tier)
+    bad.rollout("cold folder on a read-only file system", {{"--cold-dir", bad.folder.path("ro")}},
+                {"cold tier directory", "/ro", "Read-only"}, 1, read_only);
   // Prompts whose responses do not fit in 16 KiB.
   bad.rollout("disk full under the output",
               {{"--out", bad.folder.path("ro/o.jsonl")}, {"--prompts", kShippedPrompts}, {"--limit", "8"}, {"--max-tokens", "100"}},
               {"cannot write", "ro/o.jsonl.partial", "No space left"}, 1, with_tmpfs(bad.folder.path("ro"), "size=16k"));
 }
 
-#ifdef SEER_HAVE_ROCKSDB
 TEST_CASE("bad input: a disk full while spilling costs time only, and the report says so") {
+  if (!has_rocksdb()) return;
   const ScratchFolder folder;
   fs::create_directory(folder.path("cold"));
   const Arguments full_disk = with_tmpfs(folder.path("cold"), "size=1500k");
@@ -348,4 +351,3 @@ TEST_CASE("bad input: a disk full while spilling costs time only, and the report
             " failures of the cold tier, ", report["reprefill_tokens"].get<int64_t>(), " tokens computed again, 24 responses equal");
   }
 }
-#endif

@@ -30,6 +30,7 @@
 #include "cli/scratch.h"
 #include "gpu/step_profile.h"
 #include "integration/child_process.h"
+#include "integration/optional_parts.h"
 
 using namespace seer;
 using Json = nlohmann::json;
@@ -160,14 +161,6 @@ void limit_kv(RolloutOptions& options, Kv kv, const ScratchFolder& folder, int64
   options.cold_dir = folder.path("cold");
 }
 
-bool can_spill() {
-#ifdef SEER_HAVE_ROCKSDB
-  return true;
-#else
-  return false;
-#endif
-}
-
 std::vector<std::string> policies_of_small_tests() {
   return kSanitized ? std::vector<std::string>{"verl", "seer"} : chunk_policy_names();
 }
@@ -268,12 +261,13 @@ TEST_CASE("exactness: policies, chunks, instances, threads and KV limits change 
     Kv kv;
   };
   std::vector<Case> cases;
+  const bool can_spill = has_rocksdb();
   for (const std::string& policy : chunk_policy_names())
     for (const int64_t chunk_tokens : {17, 256, 0})
       for (const int64_t instances : {1, 2, 3})
         for (const int64_t threads : {1, 2})
           for (const Kv kv : {Kv::kAmple, Kv::kSmall, Kv::kSpilling})
-            if (kv != Kv::kSpilling || can_spill()) cases.push_back({policy, chunk_tokens, instances, threads, kv});
+            if (kv != Kv::kSpilling || can_spill) cases.push_back({policy, chunk_tokens, instances, threads, kv});
   const uint64_t seed = number_from_environment("SEER_EXACTNESS_SEED", 1);
   CAPTURE(seed);
   const size_t wanted = number_from_environment("SEER_EXACTNESS_CASES", kCasesMax);
@@ -474,7 +468,7 @@ TEST_CASE("exactness: KV in f32 has bits of its own, the same everywhere") {
   work = with_lengths(std::move(work), reference);
   for (const std::string& policy : policies_of_small_tests())
     for (const Kv kv : {Kv::kSmall, Kv::kSpilling}) {
-      if (kv == Kv::kSpilling && !can_spill()) continue;
+      if (kv == Kv::kSpilling && !has_rocksdb()) continue;
       CAPTURE(policy);
       RolloutOptions o = options;
       o.scheduler.policy = policy;

@@ -1,0 +1,17 @@
+// What of the optional parts this build has, for tests that need them.
+#pragma once
+#include <doctest/doctest.h>
+
+namespace seer {
+
+/// Says so if not: a test that then ends early is seen to be skipped.
+inline bool has_rocksdb() {
+#ifdef SEER_HAVE_ROCKSDB
+  return true;
+#else
+  MESSAGE("skipped: this build has no RocksDB");
+  return false;
+#endif
+}
+
+}  // namespace seer
