@@ -1,6 +1,7 @@
 #include "actors/instance_actor.h"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 #include <variant>
 
@@ -76,13 +77,14 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
                                              .last = {id, std::ssize(chunk.log.output_ids), {}, {}}});
     return;
   }
-  auto sampling = std::make_shared<const SamplingParams>(chunk.sampling);
+  if (!last_sampling || *last_sampling != chunk.sampling)
+    last_sampling = std::make_shared<const SamplingParams>(chunk.sampling);
   TokenText text_of;
   if (parts.tokenizer) text_of = [tokenizer = parts.tokenizer](int32_t token) { return tokenizer->piece(token); };
-  StopRule stop(*sampling, {info.eos_ids, info.context_tokens_max}, static_cast<int64_t>(chunk.log.prompt_ids.size()),
+  StopRule stop(*last_sampling, {info.eos_ids, info.context_tokens_max}, static_cast<int64_t>(chunk.log.prompt_ids.size()),
                 chunk.log.output_ids, std::move(text_of));
   Sequence& s =
-      sequences.emplace(id, Sequence{.spec = {}, .sampling = std::move(sampling), .stop = std::move(stop)}).first->second;
+      sequences.emplace(id, Sequence{.sampling = last_sampling, .stop = std::move(stop)}).first->second;
   s.prompt_tokens = static_cast<int64_t>(chunk.log.prompt_ids.size());
   s.tokens = std::move(chunk.log.prompt_ids);
   s.tokens.reserve(s.tokens.size() + chunk.log.output_ids.size() +
@@ -300,8 +302,10 @@ bool InstanceActor::plan(StepPlan& plan) {
   for (auto& [id, s] : sequences) {
     parking |= s.phase == Phase::kParking;
     on_the_way |= s.phase == Phase::kImporting;
-    s.draft.clear();
-    s.draft_allowed = 0;
+    if (draft_budget) {
+      s.draft.clear();
+      s.draft_allowed = 0;
+    }
     if (s.phase != Phase::kRunning || waits_for_prompt(s)) continue;
     running.push_back(&s);
     running_memory.push_back({.id = id.value,
@@ -317,13 +321,14 @@ bool InstanceActor::plan(StepPlan& plan) {
   plan_step(running_memory, config.planner, info.block_tokens, devices.counts().available(), plan);
   const bool idle = plan.sequences.empty();
   blocks_short = plan.blocks_short > 0;
+  is_parking = parking;
   if (parking) return true;  // one wave at a time: what is parking may suffice
   // Who gives way now would be sent right back, since those on the way have not taken their places yet: wait for them.
   if (idle && on_the_way) return true;
   const bool stuck = idle && !arrivals.empty() && !first_arrival_fits();
   if (!blocks_short && !stuck) return true;
   for (size_t i = 0; i < running.size(); ++i)
-    running_memory[i].sole_blocks = devices.sole_user_count(running[i]->table);
+    running_memory[i].sole_blocks = sole_blocks(*running[i]);
   const std::vector<int32_t> victims = pick_victims(running_memory, plan.blocks_short, info.block_tokens);
   if (victims.empty() && idle) {
     if (prefill_last_arrival()) return false;
@@ -336,8 +341,18 @@ bool InstanceActor::plan(StepPlan& plan) {
   std::vector<bool> gone(running.size(), false);
   for (int32_t v : victims) gone[static_cast<size_t>(v)] = true;
   std::erase_if(plan.sequences, [&](const PlannedRows& rows) { return gone[static_cast<size_t>(rows.sequence)]; });
-  for (int32_t v : victims) give_way(running[static_cast<size_t>(v)]->spec.chunk);
+  for (int32_t v : victims) {
+    const ChunkId victim = running[static_cast<size_t>(v)]->spec.chunk;
+    give_way(victim);
+    is_parking |= find(victim) != nullptr;
+  }
   return victims.empty() || !plan.sequences.empty();
+}
+
+/// Blocks that nobody else uses. Only those of the prompt can have other users.
+int32_t InstanceActor::sole_blocks(const Sequence& s) const {
+  const size_t shared = std::min(prompt_blocks(s), s.table.size());
+  return static_cast<int32_t>(s.table.size() - shared) + devices.sole_user_count(std::span(s.table).first(shared));
 }
 
 /// Of the members of a group that start together, the first computes the prompt; the others wait, holding nothing, and
@@ -363,8 +378,10 @@ bool InstanceActor::waits_for_prompt(Sequence& s) {
 /// chunk ends other than by a stop token (where the engine ends by itself), and as long as KV blocks suffice. What else
 /// may change the plan comes as a message, and splits them.
 int32_t InstanceActor::steps_at_once() {
-  // While steps run room only shrinks, so that an arrival for which there is too little now goes on waiting.
-  if (plan_memory.prefill_rows > 0 || first_arrival_fits() || in_step.size() != running.size()) return 1;
+  // While steps run room only shrinks, so that an arrival for which there is too little now goes on waiting. So does who
+  // found no block for this step, if chunks are parking: until they are, nobody else is asked to give way.
+  if (plan_memory.prefill_rows > 0 || first_arrival_fits()) return 1;
+  if (in_step.size() != running.size() && !is_parking) return 1;
   int64_t steps = std::min<int64_t>(info.steps_max, config.report_steps - steps_since_report);
   for (const StepMember& member : in_step) {
     const Sequence& s = *member.sequence;
@@ -497,11 +514,11 @@ void InstanceActor::take_figures(const StepResult& result, int64_t steps) {
 /// `rows` more tokens have their KV; what was sampled at the last of them, if anything, continues the sequence.
 void InstanceActor::fed(Sequence& s, int64_t rows, std::span<const SampledToken> sampled) {
   const ChunkId id = s.spec.chunk;
-  const auto prefilled = rows - static_cast<int64_t>(sampled.size());
-  const int64_t again = std::clamp<int64_t>(s.spec.computed_tokens - s.kv_tokens, 0, prefilled);
-  s.done.prefill_tokens += prefilled;
-  s.done.reprefill_tokens += again;
-  report.prefill_tokens += prefilled;
+  if (const int64_t prefilled = rows - std::ssize(sampled); prefilled > 0) {
+    s.done.prefill_tokens += prefilled;
+    s.done.reprefill_tokens += std::clamp<int64_t>(s.spec.computed_tokens - s.kv_tokens, 0, prefilled);
+    report.prefill_tokens += prefilled;
+  }
   s.kv_tokens += rows;
   // Of several steps only the last can end a response.
   const size_t passed = steps_open > 1 && !sampled.empty() ? sampled.size() - 1 : 0;
@@ -509,10 +526,9 @@ void InstanceActor::fed(Sequence& s, int64_t rows, std::span<const SampledToken>
   Finish end;
   size_t taken = passed;
   while (taken < sampled.size() && end.reason == FinishReason::kNone) end = s.stop.add(sampled[taken++].token);
-  for (const SampledToken& next : sampled.first(taken)) {
-    s.tokens.push_back(next.token);
-    s.unreported.tokens.push_back(next.token);
-  }
+  const auto tokens = sampled.first(taken) | std::views::transform(&SampledToken::token);
+  s.tokens.insert(s.tokens.end(), tokens.begin(), tokens.end());
+  s.unreported.tokens.insert(s.unreported.tokens.end(), tokens.begin(), tokens.end());
   if (s.sampling->logprob_mode != LogprobMode::kNone)
     for (const SampledToken& next : sampled.first(taken)) s.unreported.logprobs.push_back(next.logprob);
   report.output_tokens += static_cast<int64_t>(taken);

@@ -70,10 +70,8 @@ struct InstanceActor {
   handle::behavior_type make_behavior();
 
   enum class Phase : uint8_t { kOpening, kImporting, kRunning, kParking };
+  /// What every step reads stands together: with many instances in one process it comes from afar each time.
   struct Sequence {
-    RunChunk spec;                         // its log is moved to `tokens`
-    std::shared_ptr<const SamplingParams> sampling;
-    StopRule stop;
     std::vector<int32_t> tokens;           // prompt and output
     int64_t prompt_tokens = 0;
     int64_t start_tokens = 0;              // tokens.size() when the chunk began
@@ -82,14 +80,17 @@ struct InstanceActor {
     std::vector<BlockRef> chain;           // full blocks of tokens[0, kv_tokens), named on the device
     size_t offered_blocks = 0;             // of the chain: offered to the pool
     size_t pooled_blocks = 0;              // of the chain, from the start: the pool is known to keep them for the request
+    std::shared_ptr<const SamplingParams> sampling;
+    int64_t draft_allowed = 0;             // tokens that its draft might have; 0: none was asked for
     Phase phase = Phase::kRunning;
     ChunkEnd end = ChunkEnd::kFinished;    // set when parking
-    int32_t parking_ops = 0;               // reservations and exports still open while parking
-    Draft draft;                           // proposed behind `tokens`, for the step that is planned or runs
-    int64_t draft_allowed = 0;             // tokens that it might have; 0: none was asked for
     DraftShape draft_shape = DraftShape::kPath, scout_shape = DraftShape::kPath;
     bool is_scout = false;                 // see DraftBudget
+    int32_t parking_ops = 0;               // reservations and exports still open while parking
     ChunkTokens unreported;
+    StopRule stop;
+    RunChunk spec;                         // its log is moved to `tokens`
+    Draft draft;                           // proposed behind `tokens`, for the step that is planned or runs
     ChunkDone done;                        // figures gathered for the answer
 
     DraftBudget::Class draft_class() const {
@@ -137,6 +138,7 @@ struct InstanceActor {
   void timed(const std::function<int64_t()>& drafting);
   void start_step();
   bool plan(StepPlan& plan);
+  int32_t sole_blocks(const Sequence& sequence) const;
   bool waits_for_prompt(Sequence& sequence);
   int32_t steps_at_once();
   void split_steps();
@@ -213,6 +215,7 @@ struct InstanceActor {
   } timing;                               // of the step that is planned or runs
   bool step_open = false;
   int32_t steps_open = 1;                 // steps of the batch in the engine
+  bool is_parking = false;                // some chunk, at the last plan
   bool blocks_short = false;              // at the last plan: until that is over nobody new takes blocks
   std::deque<EngineWork> waiting_work;    // at most one copy per open reservation or opening, and one step
   size_t engine_open = 0;                 // pieces of work in the engine
@@ -228,6 +231,7 @@ struct InstanceActor {
   DraftCounts unreported_drafts;          // not in the report's history
   int32_t steps_since_report = 0;
   ChunkSink sink;                         // of the rollout whose chunks run here
+  std::shared_ptr<const SamplingParams> last_sampling;  // of the last chunk; most chunks share theirs
   StepPlan plan_memory;
   std::vector<RunningSequence> running_memory;
   std::vector<Sequence*> running;         // running_memory[i] tells of running[i]

@@ -223,7 +223,8 @@ void RolloutActor::finish_request(RequestId id, const ChunkDone& done) {
   rt::tell(self, parts.events,
            Response{id, parts.groups[id.group.value].seeds[id.sample], std::move(request.output_ids),
                     std::move(request.logprobs), done.finish, done.matched, config.version, history.chunks,
-                    history.migrations, history.preemptions, request.queue_us, request.run_us});
+                    history.migrations, history.preemptions, request.queue_us, request.run_us,
+                    request.start_us});
 }
 
 void RolloutActor::on_instance_lost(InstanceId lost) {
@@ -276,6 +277,7 @@ void RolloutActor::run(const Placement& placement) {
   const GroupSpec& group = parts.groups[placement.request.group.value];
   const int64_t now = rt::now_us(self);
   const ChunkId chunk{next_chunk++};
+  if (request.start_us < 0) request.start_us = now - started_us;
   request.queue_us += now - scheduler->requests().at(placement.request).waiting_since_us;
   request.output_ids.reserve(request.output_ids.size() +
                              static_cast<size_t>(std::min(placement.max_new_tokens, kReservedTokensMax)));

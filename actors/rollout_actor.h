@@ -53,7 +53,7 @@ struct RolloutActor {
     std::vector<float> logprobs;
     int64_t computed_tokens = 0;   // tokens whose KV was computed once
     int64_t reprefill_tokens = 0;  // and those of them computed again
-    int64_t queue_us = 0, run_us = 0;
+    int64_t queue_us = 0, run_us = 0, start_us = -1;  // as in Response; -1: not started
   };
   struct OpenChunk {
     RequestId request;

@@ -26,7 +26,7 @@ double bound_tokens_per_s(const SimRun& run) {
 
 using F = SimFigures;
 using R = SimRun;
-constexpr std::array<Figure, 18> kFigures{{
+constexpr std::array<Figure, 19> kFigures{{
     {"total_s", &F::total_s, [](const R& r, const R*) { return r.total_s; }},
     {"tail_s", &F::tail_s, [](const R& r, const R*) { return r.tail_s; }},
     {"tokens_per_s", &F::tokens_per_s, [](const R& r, const R*) { return r.tokens_per_s; }},
@@ -36,6 +36,7 @@ constexpr std::array<Figure, 18> kFigures{{
     {"idle_share", &F::idle_share, [](const R& r, const R*) { return r.idle_share; }},
     {"bound_share", &F::bound_share,
      [](const R& r, const R*) { return r.is_synchronous ? ratio(r.bound_total_s, r.total_s) : kUnknown; }},
+    {"late_start_share", &F::late_start_share, [](const R& r, const R*) { return r.late_start_share; }},
     {"migrations", &F::migrations, [](const R& r, const R*) { return real(r.migrations); }},
     {"yields", &F::yields, [](const R& r, const R*) { return real(r.yields); }},
     {"reprefill_tokens", &F::reprefill_tokens, [](const R& r, const R*) { return real(r.reprefill_tokens); }},

@@ -44,6 +44,7 @@ struct SimRun {
   int64_t yields = 0;                       // chunks ended early, their KV kept in the pool
   int64_t reprefill_tokens = 0;             // tokens whose KV was computed a second time
   double idle_share = kUnknown;             // 1 - busy time / total_s, over all instances, 0..1
+  double late_start_share = kUnknown;       // when the last 5 % of the requests to start did so / total_s
   double estimate_error = kUnknown;         // mean of |estimate - length| / length
   double acceptance_length = kUnknown;      // tokens gained by a verify of a draft; unknown without drafting
   double drafted_per_verify = kUnknown;     // draft tokens of a verify
@@ -73,6 +74,7 @@ struct SimFigures {
   Interval idle_share;
   Interval
       bound_share;  // bound_total_s / total_s: 1 is as good as can be. Unknown where not synchronous: less is done.
+  Interval late_start_share;
   Interval migrations;
   Interval yields;
   Interval reprefill_tokens;

@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "actors/context_actor.h"
@@ -58,6 +59,7 @@ class TimelineRecorder {
 /// What the rollout tells: responses as they end, and its summary.
 struct Told {
   std::vector<double> completions_s;
+  std::vector<double> starts_s;  // of each request
   RolloutSummary summary;
   bool over = false;
   uint64_t hash = 0;
@@ -69,6 +71,7 @@ struct ToldActor {
   handle::behavior_type make_behavior() {
     return {[this](const Response& r) {
               told->completions_s.push_back(static_cast<double>(world->now_ns()) / 1e9);
+              told->starts_s.push_back(static_cast<double>(r.start_us) / 1e6);
               told->hash = hash_pair(hash_pair(told->hash, static_cast<uint64_t>(world->now_ns())),
                                      hash_pair(r.request.group.value, r.request.sample));
             },
@@ -81,6 +84,13 @@ struct ToldActor {
   SimWorld* world;
   Told* told;
 };
+
+/// The mean of the largest 5 %, rounded up.
+double mean_of_last(std::vector<double> values) {
+  std::ranges::sort(values);
+  const auto last = std::span(values).last((values.size() + 19) / 20);
+  return std::accumulate(last.begin(), last.end(), 0.0) / static_cast<double>(last.size());
+}
 
 int64_t longest_prompt(const SimWork& work) {
   int64_t longest = 0;
@@ -340,6 +350,7 @@ struct SimRollout {
       run.drafted_per_verify = static_cast<double>(drafts.drafted) / static_cast<double>(drafts.verifies);
     }
     run.idle_share = 1 - busy_s / (run.total_s * static_cast<double>(cluster.instances));
+    if (!told.starts_s.empty()) run.late_start_share = mean_of_last(std::move(told.starts_s)) / run.total_s;
     run.estimate_error = s.estimate_error;
     run.events_hash = hash_pair(steps_hash, told.hash);
     for (TimelineRecorder& timeline : timelines) run.instances.push_back(timeline.take(run.total_s));

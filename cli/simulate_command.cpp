@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "actors/instance_actor.h"
 #include "cli/output_writer.h"
 #include "cli/sim_fault_command.h"
 #include "cli/sim_html.h"
@@ -25,6 +26,7 @@ constexpr int64_t kGpusPerMachine = 8;
 constexpr int64_t kNicBytesPerSPerGpu = 50'000'000'000;  // 400 Gbit/s each (paper, testbed)
 constexpr int64_t kProfiledPrefillTokens = 512;          // what `seer rollout` does by default
 constexpr int64_t kGpuPrefillTokens = 8192;
+constexpr int64_t kFineBlocksMaxGen = 65536;  // where responses may be longer, KV blocks are coarser: fewer events
 
 /// The cluster of a workload that names its GPUs.
 Result<ClusterModel> cluster_of(const Workload& workload, const SimulateOptions& options) {
@@ -34,6 +36,7 @@ Result<ClusterModel> cluster_of(const Workload& workload, const SimulateOptions&
   cluster.instances_per_machine = std::max<int64_t>(1, kGpusPerMachine / setup.gpus_per_instance);
   cluster.kv_tokens = model.kv_capacity_tokens();
   cluster.kv_bytes_per_token = model.kv_bytes_per_token();
+  if (workload.lengths.max_gen > kFineBlocksMaxGen) cluster.block_tokens *= 2;
   cluster.rows_max = options.max_batch * setup.dp;
   cluster.prefill_tokens = kGpuPrefillTokens * setup.dp;
   cluster.nic_bytes_per_s = kNicBytesPerSPerGpu * std::max(kGpusPerMachine, setup.gpus_per_instance);
@@ -49,7 +52,8 @@ Result<ClusterModel> cluster_of(const StepProfile& profile, const SimulateOption
   cluster.instances_per_machine = 1 << 20;  // one machine
   cluster.kv_bytes_per_token = 1;
   cluster.block_tokens = profile.block_tokens;
-  cluster.offer_blocks = 8;  // as seer rollout does
+  cluster.offer_blocks = InstanceConfig{}.offer_blocks;  // as seer rollout does
+  cluster.report_steps = InstanceConfig{}.report_steps;
   cluster.rows_max = options.max_batch;
   cluster.prefill_tokens = kProfiledPrefillTokens;
   cluster.step_ns = [cost = profile.cost](const StepShape& shape) {

@@ -8,24 +8,24 @@ namespace seer {
 
 StopRule::StopRule(const SamplingParams& params, const StopLimits& limits, int64_t prompt_tokens,
                    std::span<const int32_t> output_ids, TokenText text_of)
-    : stop_tokens_(params.stop_token_ids),
+    : output_tokens_(static_cast<int64_t>(output_ids.size())),
+      output_tokens_max_(std::min(params.max_tokens, limits.context_tokens_max - prompt_tokens)),
       stop_strings_(params.stop),
-      text_of_(std::move(text_of)),
-      output_tokens_(static_cast<int64_t>(output_ids.size())),
-      output_tokens_max_(std::min(params.max_tokens, limits.context_tokens_max - prompt_tokens)) {
+      stop_tokens_(params.stop_token_ids),
+      text_of_(std::move(text_of)) {
   SEER_CHECK(stop_strings_.empty() || text_of_);
   if (!params.ignore_eos) stop_tokens_.insert(stop_tokens_.end(), limits.eos_ids.begin(), limits.eos_ids.end());
   std::sort(stop_tokens_.begin(), stop_tokens_.end());
+  if (!stop_tokens_.empty()) stop_token_least_ = stop_tokens_.front(), stop_token_most_ = stop_tokens_.back();
   for (const std::string& stop : stop_strings_) tail_bytes_max_ = std::max(tail_bytes_max_, stop.size() - 1);
   for (size_t i = output_ids.size(); i-- > 0 && tail_.size() < tail_bytes_max_;)
     tail_.insert(0, text_of_(output_ids[i]));
   if (tail_.size() > tail_bytes_max_) tail_.erase(0, tail_.size() - tail_bytes_max_);
 }
 
-Finish StopRule::add(int32_t token) {
-  ++output_tokens_;
+Finish StopRule::look_closely(int32_t token) {
   Finish finish;
-  if (std::binary_search(stop_tokens_.begin(), stop_tokens_.end(), token)) finish.stop_token = token;
+  if (std::ranges::binary_search(stop_tokens_, token)) finish.stop_token = token;
   if (!stop_strings_.empty()) finish.stop_index = find_stop_string(text_of_(token));
   if (finish.stop_token >= 0 || finish.stop_index >= 0)
     finish.reason = FinishReason::kStop;

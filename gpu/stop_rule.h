@@ -42,7 +42,11 @@ class StopRule {
            std::span<const int32_t> output_ids, TokenText text_of);
 
   /// Takes the next output token. REQUIRES: not finished before.
-  Finish add(int32_t token);
+  Finish add(int32_t token) {
+    ++output_tokens_;
+    if (!stop_strings_.empty() || (token >= stop_token_least_ && token <= stop_token_most_)) return look_closely(token);
+    return {output_tokens_ < output_tokens_max_ ? FinishReason::kNone : FinishReason::kLength};
+  }
   /// So many tokens of which it is known that none ends the response. REQUIRES: there are no stop strings.
   void add_passed(int64_t tokens) { output_tokens_ += tokens; }
 
@@ -50,15 +54,17 @@ class StopRule {
   int64_t tokens_left() const { return output_tokens_max_ - output_tokens_; }
 
  private:
+  Finish look_closely(int32_t token);
   int32_t find_stop_string(const std::string& piece);
 
-  std::vector<int32_t> stop_tokens_;  // sorted
+  int64_t output_tokens_ = 0;
+  int64_t output_tokens_max_ = 0;
+  int32_t stop_token_least_ = 0, stop_token_most_ = -1;  // most tokens are seen not to be one without a look at the list
   std::vector<std::string> stop_strings_;
+  std::vector<int32_t> stop_tokens_;  // sorted
   TokenText text_of_;
   size_t tail_bytes_max_ = 0;  // the longest stop string less one byte
   std::string tail_;           // the end of the output text
-  int64_t output_tokens_ = 0;
-  int64_t output_tokens_max_ = 0;
 };
 
 }  // namespace seer

@@ -142,8 +142,9 @@ struct Response {
   int32_t preemptions = 0;  // times its KV was dropped
   int64_t queue_us = 0;     // time spent waiting in the buffer
   int64_t run_us = 0;       // time spent on instances
+  int64_t start_us = 0;     // when its first chunk was sent, since the rollout began
   SEER_FIELDS(Response, request, seed, output_ids, logprobs, finish, matched, version, chunks, migrations, preemptions,
-              queue_us, run_us)
+              queue_us, run_us, start_us)
 };
 
 /// Where the rollout stands, for a progress line. Sent at most every progress_us.

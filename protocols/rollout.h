@@ -25,6 +25,7 @@ struct SamplingParams {
   std::vector<std::string> stop;    // stop strings; needs a tokenizer. The match stays in the output
   bool ignore_eos = false;
   LogprobMode logprob_mode = LogprobMode::kProcessed;
+  bool operator==(const SamplingParams&) const = default;
   SEER_FIELDS(SamplingParams, temperature, top_p, top_k, min_p, repetition_penalty, max_tokens, stop_token_ids, stop,
               ignore_eos, logprob_mode)
 };

@@ -111,7 +111,7 @@ TEST_CASE("sim report: the JSON holds every figure with its interval, what is no
   CHECK(list[1]["events_hashes"] == Json{"8000000000000002", "8000000000000003"});
   CHECK(list[1]["is_synchronous"] == true);
   for (const char* name : {"total_s", "tail_s", "tokens_per_s", "speedup_vs_verl", "preemptions", "idle_share",
-                           "bound_share", "migrations", "yields", "reprefill_tokens", "estimate_error", "requests",
+                           "bound_share", "late_start_share", "migrations", "yields", "reprefill_tokens", "estimate_error", "requests",
                            "output_tokens", "bound_total_s", "bound_tokens_per_s", "bound_speedup_vs_verl"}) {
     REQUIRE_MESSAGE(list[1].contains(name), name);
     CHECK(list[1][name].contains("mean"));

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "cli/workload.h"
@@ -86,6 +87,22 @@ TEST_CASE("sim rollout: one request alone takes the sum of its steps, which is t
   CHECK(run.total_s == doctest::Approx(expected_ns / 1e9).epsilon(1e-4));
   CHECK(lower_bound_s(cluster, work) == doctest::Approx(expected_ns / 1e9).epsilon(2e-3));
   CHECK(lower_bound_s(cluster, work) <= run.total_s);
+  CHECK(run.late_start_share == 0);
+}
+
+TEST_CASE("sim rollout: the late start is that of the last of twenty requests to start") {
+  ClusterModel cluster = small_cluster();
+  cluster.instances = 1;
+  cluster.rows_max = 10;
+  SimWork work{.groups = {{.prompt_tokens = 100, .output_tokens = std::vector<int64_t>(10, 500)},
+                          {.prompt_tokens = 100, .output_tokens = std::vector<int64_t>(10, 1500)}},
+               .max_gen = 6000};
+  const SimRun run = simulate("verl", cluster, work);  // the second group begins when the first is done
+  std::vector<double> done_s = run.completions_s;
+  std::ranges::sort(done_s);
+  CHECK(run.late_start_share == doctest::Approx(done_s[9] / run.total_s).epsilon(0.01));
+  CHECK(run.late_start_share > 0.1);
+  CHECK(simulate("verl", small_cluster(), work).late_start_share < 0.01);  // room for all at once
 }
 
 TEST_CASE("sim rollout: without a pool, and with a response that can fit nowhere") {
