@@ -259,7 +259,7 @@ void InstanceActor::submit(EngineWork work) {
 }
 
 void InstanceActor::feed_engine() {
-  for (; !waiting_work.empty() && engine_open < kEngineQueueMax; ++engine_open) {
+  for (; !waiting_work.empty() && engine_open < info.queue_max; ++engine_open) {
     parts.engine->submit(std::move(waiting_work.front()));
     waiting_work.pop_front();
   }
@@ -321,7 +321,6 @@ bool InstanceActor::plan(StepPlan& plan) {
   plan_step(running_memory, config.planner, info.block_tokens, devices.counts().available(), plan);
   const bool idle = plan.sequences.empty();
   blocks_short = plan.blocks_short > 0;
-  is_parking = parking;
   if (parking) return true;  // one wave at a time: what is parking may suffice
   // Who gives way now would be sent right back, since those on the way have not taken their places yet: wait for them.
   if (idle && on_the_way) return true;
@@ -341,11 +340,7 @@ bool InstanceActor::plan(StepPlan& plan) {
   std::vector<bool> gone(running.size(), false);
   for (int32_t v : victims) gone[static_cast<size_t>(v)] = true;
   std::erase_if(plan.sequences, [&](const PlannedRows& rows) { return gone[static_cast<size_t>(rows.sequence)]; });
-  for (int32_t v : victims) {
-    const ChunkId victim = running[static_cast<size_t>(v)]->spec.chunk;
-    give_way(victim);
-    is_parking |= find(victim) != nullptr;
-  }
+  for (int32_t v : victims) give_way(running[static_cast<size_t>(v)]->spec.chunk);
   return victims.empty() || !plan.sequences.empty();
 }
 
@@ -378,10 +373,8 @@ bool InstanceActor::waits_for_prompt(Sequence& s) {
 /// chunk ends other than by a stop token (where the engine ends by itself), and as long as KV blocks suffice. What else
 /// may change the plan comes as a message, and splits them.
 int32_t InstanceActor::steps_at_once() {
-  // While steps run room only shrinks, so that an arrival for which there is too little now goes on waiting. So does who
-  // found no block for this step, if chunks are parking: until they are, nobody else is asked to give way.
-  if (plan_memory.prefill_rows > 0 || first_arrival_fits()) return 1;
-  if (in_step.size() != running.size() && !is_parking) return 1;
+  // While steps run room only shrinks, so that an arrival for which there is too little now goes on waiting.
+  if (plan_memory.prefill_rows > 0 || first_arrival_fits() || in_step.size() != running.size()) return 1;
   int64_t steps = std::min<int64_t>(info.steps_max, config.report_steps - steps_since_report);
   for (const StepMember& member : in_step) {
     const Sequence& s = *member.sequence;
@@ -492,16 +485,28 @@ void InstanceActor::on_steps(const StepResult& result) {
   for (size_t i = 0; i < members; ++i) {
     if (in_step[i].sequence == nullptr) continue;
     Sequence& s = *in_step[i].sequence;
-    const int64_t tokens = std::ssize(result.sampled[i]);
-    int64_t last_gained = 1;
     if (s.draft_allowed > 0) {
       for (int64_t step = 0; step < result.steps; ++step)
-        verified(s, first_rows(last_gained = result.gained[static_cast<size_t>(step) * members + i]));
+        verified(s, first_rows(result.gained[static_cast<size_t>(step) * members + i]));
     }
-    take_blocks(s, s.kv_tokens + tokens - last_gained + in_step[i].rows);
+    take_blocks(s, s.kv_tokens + std::ssize(gained_before_last(result, i)) + in_step[i].rows);
   }
-  for (size_t i = 0; i < members; ++i)
-    if (in_step[i].sequence != nullptr) fed(*in_step[i].sequence, std::ssize(result.sampled[i]), result.sampled[i]);
+  // Who ends with the last step is answered beside what all others had gained before it.
+  for (size_t i = 0; i < members; ++i) {
+    const std::span<const SampledToken> before = gained_before_last(result, i);
+    if (in_step[i].sequence != nullptr && !before.empty()) fed(*in_step[i].sequence, std::ssize(before), before);
+  }
+  for (size_t i = 0; i < members; ++i) {
+    const auto last = std::span(result.sampled[i]).subspan(gained_before_last(result, i).size());
+    if (in_step[i].sequence != nullptr) fed(*in_step[i].sequence, std::ssize(last), last);
+  }
+}
+
+/// What the step's member `i` gained in all but the last of these steps.
+std::span<const SampledToken> InstanceActor::gained_before_last(const StepResult& result, size_t i) const {
+  const std::span<const SampledToken> all = result.sampled[i];
+  const auto steps = static_cast<size_t>(result.steps);
+  return all.first(all.size() - (result.gained.empty() ? 1 : static_cast<size_t>(result.gained[(steps - 1) * in_step.size() + i])));
 }
 
 void InstanceActor::take_figures(const StepResult& result, int64_t steps) {

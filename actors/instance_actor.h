@@ -119,6 +119,7 @@ struct InstanceActor {
   // -- engine results
   void on_step(const StepResult& result);
   void on_steps(const StepResult& result);
+  std::span<const SampledToken> gained_before_last(const StepResult& result, size_t member) const;
   void take_figures(const StepResult& result, int64_t steps);
   void on_export(const CopyResult& result);
   void on_import(const CopyResult& result);
@@ -215,7 +216,6 @@ struct InstanceActor {
   } timing;                               // of the step that is planned or runs
   bool step_open = false;
   int32_t steps_open = 1;                 // steps of the batch in the engine
-  bool is_parking = false;                // some chunk, at the last plan
   bool blocks_short = false;              // at the last plan: until that is over nobody new takes blocks
   std::deque<EngineWork> waiting_work;    // at most one copy per open reservation or opening, and one step
   size_t engine_open = 0;                 // pieces of work in the engine

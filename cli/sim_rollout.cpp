@@ -24,7 +24,6 @@ constexpr int32_t kEos = 1, kFirstPromptToken = 2;
 constexpr int32_t kFirstOutputToken = 1 << 29;
 constexpr int32_t kVocab = 1 << 30;     // prompts of groups differ in their tokens, and so do responses
 constexpr int64_t kSimBlockBytes = 64;  // that stand for a block in the simulated pool
-constexpr int32_t kStepsAtOnce = 256;   // report_steps ends most runs of steps before
 constexpr int64_t kProgressUs = 10'000'000;
 constexpr size_t kSamplesMax = 1024;          // of a timeline
 constexpr int64_t kNever = int64_t{1} << 60;  // us
@@ -104,34 +103,34 @@ uint64_t seed_of(size_t group, size_t sample) { return static_cast<uint64_t>(gro
 /// instances and pool keep once.
 int32_t token_of(uint64_t seed) { return kFirstOutputToken | static_cast<int32_t>(mix64(seed) % kFirstOutputToken); }
 
-/// Which tokens are drafted does not matter: the engine decides how many of them stand.
-class SimDrafter final : public Drafter {
- public:
-  void draft(const DraftText& text, const DraftLimits& limits, Draft& draft) override {
-    draft.tokens.assign(static_cast<size_t>(limits.max_tokens),
-                        token_of(seed_of(text.request.group.value, text.request.sample)));
-    draft.parents.resize(draft.tokens.size());
-    std::iota(draft.parents.begin(), draft.parents.end(), 0);
-  }
-};
-
 /// How many draft tokens stand.
 class AcceptanceDraw {
  public:
   AcceptanceDraw(const SimWork& work, const SimDrafting& drafting) : work_(work), grouped_(drafting.grouped) {
     size_t members = 1;
     for (const GroupLengths& group : work.groups) {
-      generated_.emplace_back(group.output_tokens.size());
-      members = std::max(members, group.output_tokens.size());
+      const size_t size = group.output_tokens.size();
+      groups_.push_back({std::vector<int64_t>(size), std::vector<std::vector<int64_t>>(size)});
+      members = std::max(members, size);
     }
     for (size_t i = 0; i <= kPerReference * members; ++i)
       stands_.push_back(drafting.acceptance.token_acceptance(static_cast<double>(i) / kPerReference));
   }
-  int64_t draw(uint64_t seed, int64_t position, int64_t draft_tokens) {
+  /// The response has so many tokens, and drafts for it are made from what its group has reported by now.
+  void learn(RequestId request, int64_t generated) {
+    Group& group = groups_[request.group.value];
+    group.generated[request.sample] = generated;
+    group.known[request.sample] = group.generated;
+  }
+  /// The first draft for a response.
+  void begin(RequestId request) {
+    Group& group = groups_[request.group.value];
+    if (group.known[request.sample].empty()) group.known[request.sample] = group.generated;
+  }
+  int64_t draw(uint64_t seed, int64_t position, int64_t draft_tokens) const {
     const size_t group = seed >> 32, sample = static_cast<uint32_t>(seed);
-    std::vector<int64_t>& generated = generated_[group];
-    generated[sample] = position + 1 - work_.groups[group].prompt_tokens;
-    const double stands = stands_[grouped_ ? references(generated, sample) : 0];
+    const int64_t own = std::max<int64_t>(1, position + 1 - work_.groups[group].prompt_tokens);
+    const double stands = stands_[grouped_ ? references(groups_[group].known[sample], sample, own) : 0];
     const double u = static_cast<double>(hash_pair(seed, static_cast<uint64_t>(position)) >> 11) * 0x1p-53;
     int64_t accepted = 0;
     for (double p = stands; accepted < draft_tokens && u < p; p *= stands) ++accepted;
@@ -142,17 +141,38 @@ class AcceptanceDraw {
   static constexpr size_t kPerReference = 16;  // finer makes no difference
 
   /// Times kPerReference.
-  static size_t references(const std::vector<int64_t>& generated, size_t of) {
-    const int64_t own = std::max<int64_t>(1, generated[of]);
-    int64_t sum = 0;
+  static size_t references(const std::vector<int64_t>& generated, size_t of, int64_t own) {
+    int64_t sum = -std::min(generated[of], own);
     for (const int64_t other : generated) sum += std::min(other, own);
-    return static_cast<size_t>((sum - own) * static_cast<int64_t>(kPerReference) / own);
+    return static_cast<size_t>(sum * static_cast<int64_t>(kPerReference) / own);
   }
 
   const SimWork& work_;
   const bool grouped_;
   std::vector<double> stands_;                   // probability that a draft token stands, by references
-  std::vector<std::vector<int64_t>> generated_;  // tokens of each response when it was last drawn for
+  struct Group {
+    std::vector<int64_t> generated;           // tokens of each response, as reported
+    std::vector<std::vector<int64_t>> known;  // the same when each response reported last: steps that are done at once know
+                                              // no more than single ones
+  };
+  std::vector<Group> groups_;
+};
+
+/// Which tokens are drafted does not matter: the engine decides how many of them stand.
+class SimDrafter final : public Drafter {
+ public:
+  explicit SimDrafter(AcceptanceDraw& acceptance) : acceptance_(acceptance) {}
+  void draft(const DraftText& text, const DraftLimits& limits, Draft& draft) override {
+    acceptance_.begin(text.request);
+    draft.tokens.assign(static_cast<size_t>(limits.max_tokens),
+                        token_of(seed_of(text.request.group.value, text.request.sample)));
+    draft.parents.resize(draft.tokens.size());
+    std::iota(draft.parents.begin(), draft.parents.end(), 0);
+  }
+  void learn(const DraftText& text) override { acceptance_.learn(text.request, std::ssize(text.output)); }
+
+ private:
+  AcceptanceDraw& acceptance_;
 };
 
 int64_t longest_request(const SimWork& work) {
@@ -226,7 +246,8 @@ struct SimRollout {
     config.info.block_tokens = static_cast<uint32_t>(cluster.block_tokens);
     config.info.block_bytes = kSimBlockBytes;
     config.info.device_blocks = static_cast<int32_t>(cluster.kv_tokens / cluster.block_tokens);
-    config.info.steps_max = kStepsAtOnce;
+    config.info.queue_max = std::numeric_limits<size_t>::max();  // copies run beside the steps: none waits for a place
+    config.info.steps_max = static_cast<int32_t>(cluster.steps_at_once);
     config.copy_us_block = cluster.copy_us_block;
     config.has_kv = false;
     config.step_ns = cluster.step_ns;
@@ -267,7 +288,7 @@ struct SimRollout {
                     .directory = directory};
     if (drafting)
       parts.make_drafting = [this] {
-        return Drafting{std::make_shared<SimDrafter>(), drafting->budget,
+        return Drafting{std::make_shared<SimDrafter>(*acceptance), drafting->budget,
                         [this](const StepShape& shape) { return static_cast<double>(cluster.step_ns(shape)); }};
       };
     if (cluster.dram_bytes > 0) {

@@ -91,7 +91,7 @@ class CpuEngine final : public Engine {
       check_copy(std::get<CopyBatch>(work));
     {
       const std::lock_guard lock(mutex_);
-      SEER_CHECK(open_ < kEngineQueueMax, open_);
+      SEER_CHECK(open_ < info_.queue_max, open_);
       ++open_;
       queue_.push_back(std::move(work));
     }

@@ -32,6 +32,7 @@ struct EngineInfo {
   uint32_t block_tokens = 16;      // tokens of one KV block
   int64_t block_bytes = 0;         // K and V of one block over all layers
   int32_t device_blocks = 0;       // KV capacity
+  size_t queue_max = 64;           // pieces of work that may be open
   int32_t steps_max = 1;           // equal steps that it can be given at once, see StepBatch::steps
   uint64_t layout_hash = 0;        // goes into every BlockKey: model, weights' identity, KV layout and dtype
 };
@@ -113,14 +114,12 @@ class Engine {
   virtual const EngineInfo& info() const = 0;
   /// REQUIRES: called once, before the first submit().
   virtual void set_notify(std::function<void()> notify) = 0;
-  /// Queues work. REQUIRES: valid blocks and token ids; at most kEngineQueueMax pieces of work are open.
+  /// Queues work. REQUIRES: valid blocks and token ids; at most info().queue_max pieces of work are open.
   virtual void submit(EngineWork work) = 0;
   virtual std::vector<EngineResult> take_results() = 0;
   /// Ends the batch of several steps that is open behind the step that runs now, or behind its first if none of it runs
   /// yet, and gives the result of the steps before it, if any; the last step's comes as always.
   virtual std::optional<StepResult> split_step() { return std::nullopt; }
 };
-
-inline constexpr size_t kEngineQueueMax = 64;
 
 }  // namespace seer

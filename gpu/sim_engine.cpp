@@ -32,7 +32,7 @@ SimEngine::SimEngine(SimEngineConfig config, Oracle oracle, After after, Clock c
 }
 
 void SimEngine::submit(EngineWork work) {
-  SEER_CHECK(queue_.size() < kEngineQueueMax, queue_.size());
+  SEER_CHECK(queue_.size() < config_.info.queue_max, queue_.size());
   if (const auto* copy = std::get_if<CopyBatch>(&work); copy != nullptr && !config_.has_kv) return copy_beside(*copy);
   queue_.push_back(std::move(work));
   if (!busy_) start_next();

@@ -77,6 +77,41 @@ TEST_CASE("sim rollout: the same lengths give the same events, others do not") {
   CHECK(simulate("divided", cluster, small_work(1)).events_hash != first.events_hash);
 }
 
+TEST_CASE("sim rollout: steps that are done at once are those done one by one") {
+  ClusterModel cluster = small_cluster();
+  cluster.kv_tokens = 16384;  // short: requests give way
+  cluster.instances_per_machine = 2;
+  const SimWork work = small_work(4);
+  int64_t gave_way = 0;
+  for (std::string policy : chunk_policy_names())
+    for (const bool drafts : {false, true}) {
+      CAPTURE(policy);
+      CAPTURE(drafts);
+      ChunkSchedulerConfig scheduler;
+      scheduler.policy = policy;
+      scheduler.chunk_tokens = 1024;
+      std::optional<SimDrafting> drafting;
+      if (drafts) drafting = {.acceptance = *DraftAcceptance::published("linear"), .budget = {.rows_max = {8, 0}}};
+      const auto run = [&](int64_t steps_at_once) {
+        cluster.steps_at_once = steps_at_once;
+        Result<SimRun> result = simulate_rollout(cluster, work, scheduler, drafting);
+        REQUIRE_MESSAGE(result.ok(), result.error().detail);
+        return *std::move(result);
+      };
+      const SimRun single = run(1), many = run(256);
+      CHECK(many.completions_s == single.completions_s);
+      CHECK(many.total_s == single.total_s);
+      CHECK(many.preemptions == single.preemptions);
+      CHECK(many.yields == single.yields);
+      CHECK(many.migrations == single.migrations);
+      gave_way += many.preemptions + many.yields;
+      CHECK(many.events_hash != single.events_hash);  // it counts the events
+      if (drafts) CHECK(many.acceptance_length == single.acceptance_length);
+      CHECK(many.idle_share == doctest::Approx(single.idle_share).epsilon(1e-4));
+    }
+  CHECK(gave_way > 20);
+}
+
 TEST_CASE("sim rollout: one request alone takes the sum of its steps, which is the bound") {
   ClusterModel cluster = small_cluster();
   cluster.instances = 1;
