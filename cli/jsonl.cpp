@@ -306,8 +306,23 @@ Result<std::vector<std::vector<int64_t>>> read_lengths(const std::string& path, 
   return lengths;
 }
 
+namespace {
+
+std::vector<SharedBeginning> shared_beginnings(std::span<const std::vector<int32_t>> outputs) {
+  std::vector<SharedBeginning> shared(outputs.size());
+  for (size_t i = 0; i < outputs.size(); ++i)
+    for (size_t j = 0; j < i; ++j) {
+      const int64_t same = std::ranges::mismatch(outputs[i], outputs[j]).in1 - outputs[i].begin();
+      if (same > shared[i].tokens) shared[i] = {static_cast<uint32_t>(j), same};
+    }
+  return shared;
+}
+
+}  // namespace
+
 Result<std::vector<GroupLengths>> read_trace(const std::string& path) {
   std::map<std::pair<int64_t, int64_t>, int64_t> tokens_of;  // by group and sample
+  std::map<int64_t, std::map<int64_t, std::vector<int32_t>>> outputs_of;  // likewise, where the line has them
   std::map<int64_t, int64_t> prompt_tokens_of;               // by group
   SEER_RETURN_IF_ERROR(for_each_line(path, [&](int64_t line, const std::string& text) -> Result<bool> {
     SEER_ASSIGN_OR_RETURN(const Json object, parse_object(path, line, text));
@@ -317,6 +332,8 @@ Result<std::vector<GroupLengths>> read_trace(const std::string& path) {
     SEER_ASSIGN_OR_RETURN(const int64_t prompt, count_tokens(object, "prompt_ids", "prompt_tokens", at(path, line)));
     if (!tokens_of.emplace(std::pair(found.group, found.sample), found.tokens).second)
       return wrong_line(path, line, "group ", found.group, " sample ", found.sample, " has a line before this one");
+    if (object.contains("output_ids"))
+      outputs_of[found.group][found.sample] = object.at("output_ids").get<std::vector<int32_t>>();
     const auto [first, is_new] = prompt_tokens_of.emplace(found.group, prompt);
     if (first->second != prompt)
       return wrong_line(path, line, "the prompt has ", prompt, " tokens: expected ", first->second,
@@ -337,6 +354,9 @@ Result<std::vector<GroupLengths>> read_trace(const std::string& path) {
                     "groups from 0 on, all with samples from 0 on, as many as group 0 has");
       groups.back().output_tokens.push_back(next->second);
     }
+    std::vector<std::vector<int32_t>> outputs;
+    for (auto& [sample, ids] : outputs_of[group]) outputs.push_back(std::move(ids));
+    if (std::ssize(outputs) == group_size) groups.back().shared = shared_beginnings(outputs);
   }
   return groups;
 }

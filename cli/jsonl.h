@@ -38,13 +38,20 @@ Status check_prompt(const std::string& path, int64_t line, std::span<const int32
 /// and `group_size` are skipped; a pair without a line is an error.
 Result<std::vector<std::vector<int64_t>>> read_lengths(const std::string& path, int64_t groups, int64_t group_size);
 
+/// That a response begins like an earlier one of its group: KV blocks of what is the same may be the same.
+struct SharedBeginning {
+  uint32_t sample = 0;  // the earlier one
+  int64_t tokens = 0;   // of the output
+  bool operator==(const SharedBeginning&) const = default;
+};
 /// Lengths of the requests of a group, in tokens.
 struct GroupLengths {
   int64_t prompt_tokens = 0;
-  std::vector<int64_t> output_tokens;  // by sample
+  std::vector<int64_t> output_tokens;     // by sample
+  std::vector<SharedBeginning> shared{};  // by sample, the longest; empty where only lengths are known
   bool operator==(const GroupLengths&) const = default;
 };
-/// The lengths of a run, by group, from responses as `seer rollout --out` writes them or from lines {group, sample,
+/// The lengths of a run, and how long its responses were the same where it has their tokens, by group, from responses as `seer rollout --out` writes them or from lines {group, sample,
 /// prompt_tokens, tokens}, in any order. Groups are numbered from 0 without a gap and are of one size; their prompts
 /// have one length each. The error names what is missing, or the line that does not fit.
 Result<std::vector<GroupLengths>> read_trace(const std::string& path);

@@ -99,8 +99,8 @@ int64_t longest_prompt(const SimWork& work) {
 
 uint64_t seed_of(size_t group, size_t sample) { return static_cast<uint64_t>(group) << 32 | sample; }
 
-/// All tokens of a response but its last. Another one for each response: equal ones would have the same KV blocks, which
-/// instances and pool keep once.
+/// All tokens of a response but its last and those that it shares with another. Another one for each response: equal ones
+/// would have the same KV blocks, which instances and pool keep once.
 int32_t token_of(uint64_t seed) { return kFirstOutputToken | static_cast<int32_t>(mix64(seed) % kFirstOutputToken); }
 
 /// How many draft tokens stand.
@@ -237,6 +237,15 @@ struct SimRollout {
     return lengths.prompt_tokens + lengths.output_tokens[static_cast<uint32_t>(seed)] - 1;
   }
 
+  int32_t token_at(uint64_t seed, int64_t position) const {
+    const size_t group = seed >> 32;
+    const GroupLengths& lengths = work.groups[group];
+    if (lengths.shared.empty()) return token_of(seed);
+    size_t sample = static_cast<uint32_t>(seed);
+    while (position - lengths.prompt_tokens < lengths.shared[sample].tokens) sample = lengths.shared[sample].sample;
+    return token_of(seed_of(group, sample));
+  }
+
   std::shared_ptr<Engine> make_engine(InstanceId id) {
     SimEngineConfig config;
     config.info.model = "sim";
@@ -268,7 +277,7 @@ struct SimRollout {
     const uint64_t rank = 1 + id.value;
     return std::make_shared<SimEngine>(
         std::move(config),
-        [this](uint64_t seed, int64_t position) { return position == last_position(seed) ? kEos : token_of(seed); },
+        [this](uint64_t seed, int64_t position) { return position == last_position(seed) ? kEos : token_at(seed, position); },
         [this, rank](int64_t ns, std::function<void()> f) { world.after_ns(ns, std::move(f), rank); },
         SimEngine::Clock{[this] { return world.now_ns(); }, [this, rank] { return world.fired_ns(rank); }});
   }

@@ -112,6 +112,24 @@ TEST_CASE("sim rollout: steps that are done at once are those done one by one") 
   CHECK(gave_way > 20);
 }
 
+TEST_CASE("sim rollout: responses that begin alike find each other's KV when they start again") {
+  ClusterModel cluster = small_cluster();
+  cluster.instances = 1;
+  cluster.kv_tokens = 8192;
+  cluster.block_tokens = 16;
+  SimWork work{.groups = {}, .max_gen = 6000};
+  for (const int64_t tokens : {300, 600, 900, 1200})
+    work.groups.push_back({.prompt_tokens = 100, .output_tokens = std::vector<int64_t>(8, tokens)});
+  const SimRun apart = simulate("verl", cluster, work);
+  for (GroupLengths& group : work.groups)
+    for (uint32_t sample = 0; sample < 8; ++sample) group.shared.push_back({0, sample == 0 ? 0 : group.output_tokens[0] - 10});
+  const SimRun alike = simulate("verl", cluster, work);
+  CHECK(apart.preemptions > alike.preemptions);
+  CHECK(apart.reprefill_tokens > alike.reprefill_tokens);
+  CHECK(apart.total_s > alike.total_s);
+  CHECK(alike.output_tokens == apart.output_tokens);
+}
+
 TEST_CASE("sim rollout: one request alone takes the sum of its steps, which is the bound") {
   ClusterModel cluster = small_cluster();
   cluster.instances = 1;

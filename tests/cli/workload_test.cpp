@@ -227,7 +227,8 @@ TEST_CASE("workload: a real run is replayed with its own lengths") {
       text += response_line(line);
     }
   const std::string trace = folder.write("run.jsonl", text);
-  const std::vector<GroupLengths> expected{{3, {1, 2}}, {4, {11, 12}}, {5, {21, 22}}};
+  const std::vector<GroupLengths> expected{
+      {3, {1, 2}, {{}, {0, 1}}}, {4, {11, 12}, {{}, {0, 11}}}, {5, {21, 22}, {{}, {0, 21}}}};
   const Workload bare = load(trace);
   CHECK(bare.name == "run");
   CHECK(!bare.hardware);
@@ -253,6 +254,17 @@ TEST_CASE("workload: a real run is replayed with its own lengths") {
                                             "{\"group\":0,\"sample\":0,\"prompt_tokens\":7,\"tokens\":3}\n"
                                             "\n{\"group\":0,\"sample\":1,\"prompt_tokens\":7,\"tokens\":4}\n"));
   CHECK(draw_lengths(counts, 1) == std::vector<GroupLengths>{{7, {3, 4}}});
+}
+
+TEST_CASE("workload: of a run with tokens it is known how long responses of a group were the same") {
+  const ScratchFolder folder;
+  std::string text;
+  for (const auto& [sample, ids] : {std::pair{0, "1,2,3,9"}, {1, "4"}, {2, "1,2,7,8,9"}, {3, "1,2,7,5"}, {4, "1,2,3,9"}})
+    text += cat("{\"group\":0,\"sample\":", sample, ",\"prompt_ids\":[5],\"output_ids\":[", ids, "]}\n");
+  const Workload run = load(folder.write("run.jsonl", text));
+  CHECK(run.trace[0].shared == std::vector<SharedBeginning>{{}, {}, {0, 2}, {2, 3}, {0, 4}});
+  const Workload part = load(folder.write("part.jsonl", text + R"({"group":0,"sample":5,"prompt_tokens":1,"tokens":3})"));
+  CHECK(part.trace[0].shared.empty());
 }
 
 TEST_CASE("workload: a file adds GPUs and models of its own") {
