@@ -81,10 +81,9 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
     last_sampling = std::make_shared<const SamplingParams>(chunk.sampling);
   TokenText text_of;
   if (parts.tokenizer) text_of = [tokenizer = parts.tokenizer](int32_t token) { return tokenizer->piece(token); };
-  StopRule stop(*last_sampling, {info.eos_ids, info.context_tokens_max}, static_cast<int64_t>(chunk.log.prompt_ids.size()),
-                chunk.log.output_ids, std::move(text_of));
-  Sequence& s =
-      sequences.emplace(id, Sequence{.sampling = last_sampling, .stop = std::move(stop)}).first->second;
+  StopRule stop(*last_sampling, {info.eos_ids, info.context_tokens_max},
+                static_cast<int64_t>(chunk.log.prompt_ids.size()), chunk.log.output_ids, std::move(text_of));
+  Sequence& s = sequences.emplace(id, Sequence{.sampling = last_sampling, .stop = std::move(stop)}).first->second;
   s.prompt_tokens = static_cast<int64_t>(chunk.log.prompt_ids.size());
   s.tokens = std::move(chunk.log.prompt_ids);
   s.tokens.reserve(s.tokens.size() + chunk.log.output_ids.size() +
@@ -313,7 +312,6 @@ bool InstanceActor::plan(StepPlan& plan) {
                               .kv_tokens = s.kv_tokens,
                               .draft_tokens = 0,
                               .table_blocks = static_cast<int32_t>(s.table.size()),
-                              .sole_blocks = 0,
                               .yield_rank = s.spec.yield_rank,
                               .wants_sampling = true});
   }
@@ -326,9 +324,9 @@ bool InstanceActor::plan(StepPlan& plan) {
   if (idle && on_the_way) return true;
   const bool stuck = idle && !arrivals.empty() && !first_arrival_fits();
   if (!blocks_short && !stuck) return true;
-  for (size_t i = 0; i < running.size(); ++i)
-    running_memory[i].sole_blocks = sole_blocks(*running[i]);
-  const std::vector<int32_t> victims = pick_victims(running_memory, plan.blocks_short, info.block_tokens);
+  const std::vector<int32_t> victims =
+      pick_victims(running_memory, plan.blocks_short, info.block_tokens,
+                   [this](int32_t i) { return devices.sole_user_count(running[static_cast<size_t>(i)]->table); });
   if (victims.empty() && idle) {
     if (prefill_last_arrival()) return false;
     // Nobody else holds a block, and still it does not fit.
@@ -342,12 +340,6 @@ bool InstanceActor::plan(StepPlan& plan) {
   std::erase_if(plan.sequences, [&](const PlannedRows& rows) { return gone[static_cast<size_t>(rows.sequence)]; });
   for (int32_t v : victims) give_way(running[static_cast<size_t>(v)]->spec.chunk);
   return victims.empty() || !plan.sequences.empty();
-}
-
-/// Blocks that nobody else uses. Only those of the prompt can have other users.
-int32_t InstanceActor::sole_blocks(const Sequence& s) const {
-  const size_t shared = std::min(prompt_blocks(s), s.table.size());
-  return static_cast<int32_t>(s.table.size() - shared) + devices.sole_user_count(std::span(s.table).first(shared));
 }
 
 /// Of the members of a group that start together, the first computes the prompt; the others wait, holding nothing, and
@@ -505,8 +497,8 @@ void InstanceActor::on_steps(const StepResult& result) {
 /// What the step's member `i` gained in all but the last of these steps.
 std::span<const SampledToken> InstanceActor::gained_before_last(const StepResult& result, size_t i) const {
   const std::span<const SampledToken> all = result.sampled[i];
-  const auto steps = static_cast<size_t>(result.steps);
-  return all.first(all.size() - (result.gained.empty() ? 1 : static_cast<size_t>(result.gained[(steps - 1) * in_step.size() + i])));
+  const size_t last_step = static_cast<size_t>(result.steps - 1) * in_step.size();
+  return all.first(all.size() - (result.gained.empty() ? 1 : static_cast<size_t>(result.gained[last_step + i])));
 }
 
 void InstanceActor::take_figures(const StepResult& result, int64_t steps) {

@@ -139,7 +139,6 @@ struct InstanceActor {
   void timed(const std::function<int64_t()>& drafting);
   void start_step();
   bool plan(StepPlan& plan);
-  int32_t sole_blocks(const Sequence& sequence) const;
   bool waits_for_prompt(Sequence& sequence);
   int32_t steps_at_once();
   void split_steps();

@@ -92,7 +92,7 @@ void plan_step(std::span<const RunningSequence> sequences, const StepPlannerConf
 }
 
 std::vector<int32_t> pick_victims(std::span<const RunningSequence> sequences, int32_t blocks_short,
-                                  uint32_t block_tokens) {
+                                  uint32_t block_tokens, const std::function<int32_t(int32_t)>& sole_blocks) {
   std::vector<int32_t> order(sequences.size());
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
@@ -102,7 +102,7 @@ std::vector<int32_t> pick_victims(std::span<const RunningSequence> sequences, in
   std::vector<int32_t> victims;
   for (size_t i = 0; i + 1 < order.size() && blocks_short > 0; ++i) {
     const RunningSequence& s = sequences[static_cast<size_t>(order[i])];
-    blocks_short -= s.sole_blocks;
+    blocks_short -= sole_blocks(order[i]);
     if (decodes(s)) blocks_short -= blocks_needed(s.known_tokens, s.table_blocks, block_tokens);
     victims.push_back(order[i]);
   }

@@ -12,6 +12,7 @@
 //   3. prefill pieces. A prompt that lacks rows or blocks ends the list: later ones never overtake it.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -28,7 +29,6 @@ struct RunningSequence {
   int64_t kv_tokens = 0;       // of these, from the start, have their KV; < known_tokens unless there is nothing to do
   int32_t draft_tokens = 0;    // proposed behind the last known token; used only when the sequence decodes
   int32_t table_blocks = 0;    // device blocks it holds; they cover kv_tokens at least
-  int32_t sole_blocks = 0;     // of these, without another user: what yielding frees. Read by pick_victims() only
   uint64_t yield_rank = 0;     // the largest gives way first. Read by pick_victims() only
   bool wants_sampling = true;  // false: only its KV is wanted, no token
 };
@@ -64,10 +64,10 @@ void plan_step(std::span<const RunningSequence> sequences, const StepPlannerConf
                int32_t available_blocks, StepPlan& plan);
 
 /// Who yields so that the others get `blocks_short` more blocks: indices by falling yield_rank, then falling id, as few
-/// as suffice, never the last sequence that remains. A victim gives its sole_blocks and no longer asks for its decode
-/// row's block. Blocks shared among victims only are not counted, so one victim too many is possible, one too few is
+/// as suffice, never the last sequence that remains. A victim gives its blocks that nobody else uses (`sole_blocks` of its
+/// index, asked for victims only) and no longer asks for its decode row's block. Blocks shared among victims only are not counted, so one victim too many is possible, one too few is
 /// not, unless only one sequence is left.
 std::vector<int32_t> pick_victims(std::span<const RunningSequence> sequences, int32_t blocks_short,
-                                  uint32_t block_tokens);
+                                  uint32_t block_tokens, const std::function<int32_t(int32_t)>& sole_blocks);
 
 }  // namespace seer

@@ -17,10 +17,16 @@ StepPlan plan_of(const std::vector<RunningSequence>& sequences, const StepPlanne
   return plan;
 }
 
+// All blocks of a sequence are its own.
+std::vector<int32_t> victims_of(std::span<const RunningSequence> sequences, int32_t blocks_short) {
+  return pick_victims(sequences, blocks_short, kBlockTokens,
+                      [&](int32_t i) { return sequences[static_cast<size_t>(i)].table_blocks; });
+}
+
 // A sequence whose KV fills its table as tightly as it can.
 RunningSequence sequence(uint64_t id, int64_t known, int64_t kv, int32_t draft = 0) {
   RunningSequence s{.id = id, .known_tokens = known, .kv_tokens = kv, .draft_tokens = draft};
-  s.table_blocks = s.sole_blocks = blocks_needed(kv, 0, kBlockTokens);
+  s.table_blocks = blocks_needed(kv, 0, kBlockTokens);
   return s;
 }
 
@@ -188,19 +194,19 @@ TEST_CASE("step planner: victims have the largest yield rank, ties by the larger
                                             sequence(5, 20, 15)};
   const uint64_t ranks[] = {4, 6, 6, 1};
   for (size_t i = 0; i < 4; ++i) sequences[i].yield_rank = ranks[i];
-  CHECK(pick_victims(sequences, 0, kBlockTokens).empty());
-  CHECK(pick_victims(sequences, 2, kBlockTokens) == std::vector<int32_t>{2});
-  CHECK(pick_victims(sequences, 3, kBlockTokens) == std::vector<int32_t>{2, 1});
-  CHECK(pick_victims(sequences, 5, kBlockTokens) == std::vector<int32_t>{2, 1, 0});
-  CHECK(pick_victims(sequences, 100, kBlockTokens) == std::vector<int32_t>{2, 1, 0});
-  CHECK(pick_victims(std::span(sequences).first(1), 3, kBlockTokens).empty());
+  CHECK(victims_of(sequences, 0).empty());
+  CHECK(victims_of(sequences, 2) == std::vector<int32_t>{2});
+  CHECK(victims_of(sequences, 3) == std::vector<int32_t>{2, 1});
+  CHECK(victims_of(sequences, 5) == std::vector<int32_t>{2, 1, 0});
+  CHECK(victims_of(sequences, 100) == std::vector<int32_t>{2, 1, 0});
+  CHECK(victims_of(std::span(sequences).first(1), 3).empty());
 }
 
 TEST_CASE("step planner: a victim that decodes no longer asks for its own block") {
   std::vector<RunningSequence> sequences = {sequence(0, 5, 4), sequence(1, 5, 4)};
   sequences[1].yield_rank = 1;
-  sequences[1].sole_blocks = 0;
-  CHECK(pick_victims(sequences, 1, kBlockTokens) == std::vector<int32_t>{1});
+  const auto shares_all = [](int32_t) { return 0; };
+  CHECK(pick_victims(sequences, 1, kBlockTokens, shares_all) == std::vector<int32_t>{1});
 }
 
 TEST_CASE("step planner: planning and yielding until nothing is left completes every sequence on a small device") {
@@ -223,13 +229,13 @@ TEST_CASE("step planner: planning and yielding until nothing is left completes e
       if (running.empty()) std::swap(running, parked);
       plan_step(running, {.prefill_tokens_max = 8, .rows_max = 16}, kBlockTokens, free, plan);
       if (plan.blocks_short > 0) {
-        auto victims = pick_victims(running, plan.blocks_short, kBlockTokens);
+        auto victims = victims_of(running, plan.blocks_short);
         REQUIRE(!victims.empty());
         std::sort(victims.rbegin(), victims.rend());
         for (int32_t v : victims) {
           RunningSequence s = running[static_cast<size_t>(v)];
           free += s.table_blocks;
-          s.kv_tokens = s.table_blocks = s.sole_blocks = 0;
+          s.kv_tokens = s.table_blocks = 0;
           parked.push_back(s);
           running.erase(running.begin() + v);
         }
@@ -240,7 +246,7 @@ TEST_CASE("step planner: planning and yielding until nothing is left completes e
         RunningSequence& s = running[static_cast<size_t>(rows.sequence)];
         free -= rows.new_blocks;
         REQUIRE(free >= 0);
-        s.table_blocks = s.sole_blocks = s.table_blocks + rows.new_blocks;
+        s.table_blocks += rows.new_blocks;
         s.kv_tokens += rows.rows;
         if (rows.sample_rows > 0) ++s.known_tokens;
       }
