@@ -11,7 +11,7 @@ usage: reproduce.py SEER_PROGRAM --fit --fit-seeds 5 --runs fit.jsonl
        reproduce.py SEER_PROGRAM --seeds 20 --draft-seeds 5 --runs runs.jsonl --out rows.json
        reproduce.py SEER_PROGRAM --correlations 0.1,0.3,0.5,0.73,0.9 --workloads moonlight --seeds 10 --runs runs.jsonl
 """
-import argparse, json, math, os, re, subprocess, sys, tempfile
+import argparse, json, math, os, re, subprocess, sys, tempfile, time
 from concurrent.futures import ThreadPoolExecutor
 
 from paper_rows import FIGURE3, FIGURE8, ICCS, POLICIES, RESERVES, SIGMAS, cases, rows_of
@@ -77,21 +77,31 @@ class Runs:
             requests = shipped["groups"] * shipped["group-size"]
             values = {**values, "groups": round(requests / int(group_size)), "group-size": int(group_size)}
         with tempfile.TemporaryDirectory() as folder:
-            workload, report, page, own = (os.path.join(folder, f) for f in (name + ".toml", "report.json", "page.html", "own.json"))
+            workload, report, page, own, errors = (os.path.join(folder, f) for f in (name + ".toml", "report.json", "page.html",
+                                                                                     "own.json", "errors"))
             open(workload, "w").write(workload_text(name, values))
             command = [self.program, "simulate", "--workload", workload, "--seed", str(seed), "--seeds", "1", "--report", report,
                        "--html", page, "--policies", policy.replace("+own", "+sd")]
             if policy.endswith("+own"):
                 json.dump(own_text_acceptance(), open(own, "w"))
                 command += ["--draft-acceptance", own, "--draft-max", "16"]  # as the baselines' drafting
-            done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-            if done.returncode != 0:
-                raise RuntimeError(f"{name} {case} seed {seed}: {done.stderr}")
+            status, cpu_s, peak_bytes = run_measured(command, errors)
+            if status != 0:
+                raise RuntimeError(f"{name} {case} seed {seed}: {open(errors).read()}")
             (row,) = json.load(open(report))
             run = {key: value["mean"] for key, value in row.items() if isinstance(value, dict)}
-            run["instance_gap"] = instance_gap(open(page).read())
+            run |= {"instance_gap": instance_gap(open(page).read()), "cpu_s": cpu_s, "peak_bytes": peak_bytes}
         print(f"  {name} {case} seed {seed}: {run['total_s']:.0f} s, tail {run['tail_s']:.0f} s", file=sys.stderr, flush=True)
         return run
+
+
+def run_measured(command, errors):
+    """Exit status, seconds of user and system time, and the most memory that was resident."""
+    with open(errors, "w") as file:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    return process.returncode, used.ru_utime + used.ru_stime, 1024 * used.ru_maxrss
 
 
 def own_text_acceptance():
@@ -207,6 +217,20 @@ def print_rows(rows):
             print(f"{row['workload']:14}{row['row']:32}{figure_text(row['paper']):>8}{found:>18}{off:>8}{row['seeds']:>7}  {row['mark']}")
 
 
+def print_costs(runs, names):
+    """What the runs cost: each is one process with one thread that computes."""
+    costs = {}
+    for (work, _), run in runs.done.items():
+        name, case, _ = json.loads(work)
+        if name in names and "cpu_s" in run:
+            costs.setdefault((name, case), []).append((run["cpu_s"], run["peak_bytes"]))
+    print(f"\n{'Cost of a run':46}{'median, s':>11}{'most, s':>9}{'most, MB':>10}{'runs':>6}")
+    for (name, case), values in sorted(costs.items()):
+        seconds = sorted(cpu_s for cpu_s, _ in values)
+        print(f"{name:14}{case:32}{seconds[len(seconds) // 2]:>11.1f}{seconds[-1]:>9.1f}{max(b for _, b in values) / 1e6:>10.0f}{len(values):>6}")
+    print(f"all {sum(map(len, costs.values()))} runs: {sum(s for values in costs.values() for s, _ in values) / 60:.0f} min of one core")
+
+
 def print_correlations(runs, name, iccs, seeds):
     """Policies by the correlation within groups, all else as shipped: throughput of `divided`'s, and their tails of veRL's."""
     cases_ = [policy for policy in POLICIES if policy != "las"]
@@ -233,11 +257,13 @@ def main():
     p.add_argument("--fit-seeds", type=int, default=5)
     p.add_argument("--seeds", type=int, default=20, help="0: only print what --runs has")
     p.add_argument("--draft-seeds", type=int, default=5, help="of rows with drafting, and of the other group size")
+    p.add_argument("--cases", help="simulate these of the policies only, e.g. seer+sd")
     p.add_argument("--correlations", help="compare policies at these values of icc instead")
     p.add_argument("--jobs", type=int, default=1)
     p.add_argument("--runs", help="FILE.jsonl that keeps all runs")
     p.add_argument("--out", help="FILE.json for the rows")
     o = p.parse_args()
+    began = time.monotonic()
     runs, rows = Runs(o.program, o.runs, o.jobs), []
     for name in o.workloads.split(","):
         if o.fit:
@@ -246,10 +272,13 @@ def main():
             rows += print_correlations(runs, name, [float(icc) for icc in o.correlations.split(",")], o.seeds)
         else:
             for without_drafting, seeds in [(True, o.seeds), (False, o.draft_seeds if o.seeds else 0)]:
-                runs.add_missing([(name, {}, case, FIRST_SEED + i) for i in range(seeds) for case in cases(name, without_drafting)])
+                chosen = [case for case in cases(name, without_drafting) if not o.cases or case in o.cases.split(",")]
+                runs.add_missing([(name, {}, case, FIRST_SEED + i) for i in range(seeds) for case in chosen])
             rows += predicted_rows(runs, name)
     if not o.fit and not o.correlations:
         print_rows(rows)
+        print_costs(runs, o.workloads.split(","))
+    print(f"this call took {(time.monotonic() - began) / 60:.1f} min")
     if o.out:
         json.dump(rows, open(o.out, "w"), indent=1)
 
