@@ -483,14 +483,18 @@ void InstanceActor::on_steps(const StepResult& result) {
     }
     take_blocks(s, s.kv_tokens + std::ssize(gained_before_last(result, i)) + in_step[i].rows);
   }
-  // Who ends with the last step is answered beside what all others had gained before it.
+  // Where the end of one chunk reports of all (see answer()), they have all that they had gained before the last step.
+  const auto reports_all = [&](size_t i) { return in_step[i].sequence != nullptr && !in_step[i].sequence->spec.keep_kv; };
   for (size_t i = 0; i < members; ++i) {
+    if (!reports_all(i)) continue;
     const std::span<const SampledToken> before = gained_before_last(result, i);
-    if (in_step[i].sequence != nullptr && !before.empty()) fed(*in_step[i].sequence, std::ssize(before), before);
+    if (!before.empty()) fed(*in_step[i].sequence, std::ssize(before), before);
   }
   for (size_t i = 0; i < members; ++i) {
-    const auto last = std::span(result.sampled[i]).subspan(gained_before_last(result, i).size());
-    if (in_step[i].sequence != nullptr) fed(*in_step[i].sequence, std::ssize(last), last);
+    if (in_step[i].sequence == nullptr) continue;
+    const size_t fed_already = reports_all(i) ? gained_before_last(result, i).size() : 0;
+    const auto rest = std::span(result.sampled[i]).subspan(fed_already);
+    fed(*in_step[i].sequence, std::ssize(rest), rest);
   }
 }
 
