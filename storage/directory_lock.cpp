@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -35,6 +36,13 @@ Result<std::string> find_foreign(const std::string& path, const DirectoryKind& k
   return foreign;
 }
 
+/// False: its holder has removed the file since it was opened, and another process may hold a new one.
+bool is_named(int file, const std::string& path) {
+  struct stat held, named;
+  return ::fstat(file, &held) == 0 && ::stat(path.c_str(), &named) == 0 && held.st_ino == named.st_ino &&
+         held.st_dev == named.st_dev;
+}
+
 }  // namespace
 
 Result<DirectoryLock> DirectoryLock::take(const std::string& path, const DirectoryKind& kind) {
@@ -50,7 +58,7 @@ Result<DirectoryLock> DirectoryLock::take(const std::string& path, const Directo
   const int file = ::open(file_path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (file < 0) return fail(Code::kIo, "cannot write to ", kind.name, " ", path, ": ", std::strerror(errno));
   DirectoryLock lock(std::move(file_path), file);
-  if (::flock(file, LOCK_EX | LOCK_NB) != 0)
+  if (::flock(file, LOCK_EX | LOCK_NB) != 0 || !is_named(file, lock.file_path_))
     return fail(Code::kUnavailable, kind.name, " ", path, " is in use by another process");
   return lock;
 }

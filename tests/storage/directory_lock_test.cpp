@@ -3,9 +3,12 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <thread>
+#include <vector>
 
 using namespace seer;
 namespace fs = std::filesystem;
@@ -88,6 +91,26 @@ TEST_CASE("directory lock: without its lock file a directory is not known as See
   CHECK(fs::is_empty(dir.path));
   fs::create_directory(dir.path + "/data");
   check_refused(dir.path, Code::kInvalidArgument, "data");
+}
+
+TEST_CASE("directory lock: nobody shares it, though holders remove the file while others open it") {
+  const TempDir dir;
+  std::atomic<int> holders{0}, held{0}, shared{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&] {
+      while (held < 1000) {
+        auto lock = DirectoryLock::take(dir.path, kKind);
+        if (!lock.ok()) continue;
+        shared += ++holders > 1 ? 1 : 0;
+        ++held;
+        std::this_thread::yield();
+        --holders;
+        lock->remove_file();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  CHECK(shared.load() == 0);
 }
 
 TEST_CASE("directory lock: what cannot be made or written to is refused by its path") {
