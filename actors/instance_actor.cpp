@@ -231,16 +231,16 @@ void InstanceActor::on_import(const CopyResult& result) {
 // ---- steps -----------------------------------------------------------------------------------------------------------
 
 void InstanceActor::on_work_ready() {
-  const std::vector<EngineResult> results = parts.engine->take_results();
+  std::vector<EngineResult> results = parts.engine->take_results();
   const auto leaves_steps = [&](const EngineResult& result) {
     const auto* copy = std::get_if<CopyResult>(&result);
     if (copy == nullptr || copy->direction == CopyBatch::Direction::kImport) return copy == nullptr;
     return !exports.at(copy->id).parking;
   };
   if (!std::ranges::all_of(results, leaves_steps)) split_steps();
-  for (const EngineResult& result : results) {
+  for (EngineResult& result : results) {
     --engine_open;
-    if (const auto* step = std::get_if<StepResult>(&result)) {
+    if (auto* step = std::get_if<StepResult>(&result)) {
       on_step(*step);
     } else {
       const auto& copy = std::get<CopyResult>(result);
@@ -275,13 +275,13 @@ void InstanceActor::pump() {
 }
 
 void InstanceActor::start_step() {
-  StepBatch batch{.id = next_op++, .sequences = {}};
-  batch.sequences.reserve(plan_memory.sequences.size());
+  StepBatch batch{.id = next_op++, .sequences = std::exchange(spent_steps, {})};
+  batch.sequences.resize(plan_memory.sequences.size());
   timing.only_decodes = plan_memory.prefill_rows == 0;
   timing.decode = timing.step = {};
   for (const PlannedRows& rows : plan_memory.sequences) {
     Sequence& s = *running[static_cast<size_t>(rows.sequence)];
-    batch.sequences.push_back(rows_of(s, rows));
+    fill(batch.sequences[in_step.size()], s, rows);
     in_step.push_back({&s, rows.rows});
     timing.decode.add(s.kv_tokens, 1, 1);
     timing.step.add(s.kv_tokens, rows.rows, rows.sample_rows);
@@ -319,6 +319,7 @@ bool InstanceActor::plan(StepPlan& plan) {
   plan_step(running_memory, config.planner, info.block_tokens, devices.counts().available(), plan);
   const bool idle = plan.sequences.empty();
   blocks_short = plan.blocks_short > 0;
+  is_parking = parking;
   if (parking) return true;  // one wave at a time: what is parking may suffice
   // Who gives way now would be sent right back, since those on the way have not taken their places yet: wait for them.
   if (idle && on_the_way) return true;
@@ -338,7 +339,11 @@ bool InstanceActor::plan(StepPlan& plan) {
   std::vector<bool> gone(running.size(), false);
   for (int32_t v : victims) gone[static_cast<size_t>(v)] = true;
   std::erase_if(plan.sequences, [&](const PlannedRows& rows) { return gone[static_cast<size_t>(rows.sequence)]; });
-  for (int32_t v : victims) give_way(running[static_cast<size_t>(v)]->spec.chunk);
+  for (int32_t v : victims) {
+    const ChunkId victim = running[static_cast<size_t>(v)]->spec.chunk;
+    give_way(victim);
+    is_parking |= find(victim) != nullptr;
+  }
   return victims.empty() || !plan.sequences.empty();
 }
 
@@ -365,8 +370,11 @@ bool InstanceActor::waits_for_prompt(Sequence& s) {
 /// chunk ends other than by a stop token (where the engine ends by itself), and as long as KV blocks suffice. What else
 /// may change the plan comes as a message, and splits them.
 int32_t InstanceActor::steps_at_once() {
-  // While steps run room only shrinks, so that an arrival for which there is too little now goes on waiting.
-  if (plan_memory.prefill_rows > 0 || first_arrival_fits() || in_step.size() != running.size()) return 1;
+  // While steps run room only shrinks, so that an arrival for which there is too little now goes on waiting. So does who
+  // found no block for this step, as long as chunks park: until they have, nobody else is asked to give way. Drafts would
+  // be cut to the room that is left, at each step otherwise.
+  if (plan_memory.prefill_rows > 0 || first_arrival_fits()) return 1;
+  if (in_step.size() != running.size() && (!is_parking || draft_budget)) return 1;
   int64_t steps = std::min<int64_t>(info.steps_max, config.report_steps - steps_since_report);
   for (const StepMember& member : in_step) {
     const Sequence& s = *member.sequence;
@@ -412,35 +420,36 @@ void InstanceActor::take_blocks(Sequence& s, int64_t tokens) {
   SEER_CHECK(taken.ok(), taken.error());
 }
 
-SequenceStep InstanceActor::rows_of(Sequence& s, const PlannedRows& rows) {
+/// `step` has the memory of another one, whose fields it must not keep.
+void InstanceActor::fill(SequenceStep& step, Sequence& s, const PlannedRows& rows) {
   const bool tail_is_partial = s.kv_tokens % info.block_tokens != 0;
   if (tail_is_partial) devices.will_write(s.table[static_cast<size_t>(s.kv_tokens) / info.block_tokens]);
   take_blocks(s, s.kv_tokens + rows.rows);
-  const auto from = s.tokens.begin() + s.kv_tokens;
-  SequenceStep step{.start = s.kv_tokens,
-                    .tokens = {from, from + rows.rows - rows.draft_tokens},
-                    .blocks = {},
-                    .sample_rows = rows.sample_rows,
-                    .seed = s.spec.seed,
-                    .sampling = s.sampling,
-                    .history = {},
-                    .targets = {},
-                    .parents = {}};
   if (const auto planned = static_cast<size_t>(rows.draft_tokens); planned < s.draft.tokens.size()) {
     s.draft.shorten(planned);
     s.draft_allowed = rows.draft_tokens;
   }
+  const auto from = s.tokens.begin() + s.kv_tokens;
+  step.start = s.kv_tokens;
+  step.tokens.assign(from, from + rows.rows - rows.draft_tokens);
   step.tokens.insert(step.tokens.end(), s.draft.tokens.begin(), s.draft.tokens.end());
+  step.blocks.clear();
+  if (info.steps_max == 1) step.blocks = s.table;
+  step.sample_rows = rows.sample_rows;
+  step.seed = s.spec.seed;
+  if (step.sampling != s.sampling) step.sampling = s.sampling;
+  step.history.clear();
+  if (s.sampling->repetition_penalty != 1.0f) step.history.assign(s.tokens.begin(), from);
+  step.targets.clear();
+  step.parents.clear();
   if (!s.draft.is_path()) {
     step.parents.push_back(-1);
     step.parents.insert(step.parents.end(), s.draft.parents.begin(), s.draft.parents.end());
   }
-  if (info.steps_max == 1) step.blocks = s.table;
-  if (s.sampling->repetition_penalty != 1.0f) step.history.assign(s.tokens.begin(), from);
-  return step;
 }
 
-void InstanceActor::on_step(const StepResult& result) {
+void InstanceActor::on_step(StepResult& result) {
+  spent_steps = std::move(result.spent);
   if (steps_open > 1 || !result.gained.empty()) {
     on_steps(result);
     steps_open = 1;

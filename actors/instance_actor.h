@@ -117,7 +117,7 @@ struct InstanceActor {
   void drop_chunks();
 
   // -- engine results
-  void on_step(const StepResult& result);
+  void on_step(StepResult& result);
   void on_steps(const StepResult& result);
   std::span<const SampledToken> gained_before_last(const StepResult& result, size_t member) const;
   void take_figures(const StepResult& result, int64_t steps);
@@ -143,7 +143,7 @@ struct InstanceActor {
   int32_t steps_at_once();
   void split_steps();
   void take_blocks(Sequence& sequence, int64_t tokens);
-  SequenceStep rows_of(Sequence& sequence, const PlannedRows& rows);
+  void fill(SequenceStep& step, Sequence& sequence, const PlannedRows& rows);
   std::span<const int32_t> rows_that_stand(const Sequence& sequence, std::span<const SampledToken> sampled);
   std::span<const int32_t> first_rows(int64_t count);
   void verified(const Sequence& sequence, std::span<const int32_t> rows);
@@ -215,6 +215,7 @@ struct InstanceActor {
   } timing;                               // of the step that is planned or runs
   bool step_open = false;
   int32_t steps_open = 1;                 // steps of the batch in the engine
+  bool is_parking = false;                // some chunk, at the last plan
   bool blocks_short = false;              // at the last plan: until that is over nobody new takes blocks
   std::deque<EngineWork> waiting_work;    // at most one copy per open reservation or opening, and one step
   size_t engine_open = 0;                 // pieces of work in the engine
@@ -233,6 +234,7 @@ struct InstanceActor {
   std::shared_ptr<const SamplingParams> last_sampling;  // of the last chunk; most chunks share theirs
   StepPlan plan_memory;
   std::vector<RunningSequence> running_memory;
+  std::vector<SequenceStep> spent_steps;  // of the last step: memory for the next
   std::vector<Sequence*> running;         // running_memory[i] tells of running[i]
   std::vector<int32_t> blocks_at_step;    // scratch of steps_at_once()
   std::vector<GroupId> prefilling;        // groups whose prompt one of them computes

@@ -240,8 +240,9 @@ struct SimRollout {
   int32_t token_at(uint64_t seed, int64_t position) const {
     const size_t group = seed >> 32;
     const GroupLengths& lengths = work.groups[group];
-    if (lengths.shared.empty()) return token_of(seed);
     size_t sample = static_cast<uint32_t>(seed);
+    if (position == lengths.prompt_tokens + lengths.output_tokens[sample] - 1) return kEos;
+    if (lengths.shared.empty()) return token_of(seed);
     while (position - lengths.prompt_tokens < lengths.shared[sample].tokens) sample = lengths.shared[sample].sample;
     return token_of(seed_of(group, sample));
   }
@@ -277,7 +278,7 @@ struct SimRollout {
     const uint64_t rank = 1 + id.value;
     return std::make_shared<SimEngine>(
         std::move(config),
-        [this](uint64_t seed, int64_t position) { return position == last_position(seed) ? kEos : token_at(seed, position); },
+        [this](uint64_t seed, int64_t position) { return token_at(seed, position); },
         [this, rank](int64_t ns, std::function<void()> f) { world.after_ns(ns, std::move(f), rank); },
         SimEngine::Clock{[this] { return world.now_ns(); }, [this, rank] { return world.fired_ns(rank); }});
   }

@@ -150,7 +150,7 @@ class CpuEngine final : public Engine {
         work = std::move(queue_.front());
         queue_.pop_front();
       }
-      EngineResult result = std::visit([this](const auto& w) -> EngineResult { return run(w); }, work);
+      EngineResult result = std::visit([this](auto& w) -> EngineResult { return run(w); }, work);
       std::function<void()> notify;
       {
         const std::lock_guard lock(mutex_);
@@ -161,13 +161,14 @@ class CpuEngine final : public Engine {
     }
   }
 
-  StepResult run(const StepBatch& batch) {
+  StepResult run(StepBatch& batch) {
     const int64_t start_us = wall_us();
     StepResult result;
     result.id = batch.id;
     result.sampled = forward_.run(batch);
     result.step_us = wall_us() - start_us;
     result.cpu_us = take_cpu_us();
+    result.spent = std::move(batch.sequences);
     return result;
   }
 

@@ -82,6 +82,7 @@ struct StepResult {
   std::vector<int32_t> gained;  // of several steps with drafts: [step][sequence] tokens gained, at least 1
   int64_t step_us = 0;                             // engine time of this step, or of all steps
   int64_t cpu_us = 0;                              // CPU time of the engine's threads since the result before (0: not known)
+  std::vector<SequenceStep> spent = {};            // the batch's, for their memory to be used again
 };
 
 /// Moves whole blocks between the engine's memory and host memory. The host memory stays valid and untouched by others

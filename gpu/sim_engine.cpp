@@ -160,12 +160,15 @@ void SimEngine::end_front_after(int64_t delay_ns) {
 }
 
 void SimEngine::finish_front() {
-  const EngineWork work = std::move(queue_.front());
+  EngineWork work = std::move(queue_.front());
   queue_.pop_front();
-  if (const auto* batch = std::get_if<StepBatch>(&work))
-    results_.push_back(batch->steps == 1 ? run(*batch) : result_of(*batch, taken_steps_, ends_ns_.size()));
-  else
+  if (auto* batch = std::get_if<StepBatch>(&work)) {
+    StepResult result = batch->steps == 1 ? run(*batch) : result_of(*batch, taken_steps_, ends_ns_.size());
+    result.spent = std::move(batch->sequences);
+    results_.push_back(std::move(result));
+  } else {
     results_.push_back(run(std::get<CopyBatch>(work)));
+  }
   busy_ = false;
   start_next();
   notify_();
