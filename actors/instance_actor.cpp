@@ -319,7 +319,6 @@ bool InstanceActor::plan(StepPlan& plan) {
   plan_step(running_memory, config.planner, info.block_tokens, devices.counts().available(), plan);
   const bool idle = plan.sequences.empty();
   blocks_short = plan.blocks_short > 0;
-  is_parking = parking;
   if (parking) return true;  // one wave at a time: what is parking may suffice
   // Who gives way now would be sent right back, since those on the way have not taken their places yet: wait for them.
   if (idle && on_the_way) return true;
@@ -339,11 +338,7 @@ bool InstanceActor::plan(StepPlan& plan) {
   std::vector<bool> gone(running.size(), false);
   for (int32_t v : victims) gone[static_cast<size_t>(v)] = true;
   std::erase_if(plan.sequences, [&](const PlannedRows& rows) { return gone[static_cast<size_t>(rows.sequence)]; });
-  for (int32_t v : victims) {
-    const ChunkId victim = running[static_cast<size_t>(v)]->spec.chunk;
-    give_way(victim);
-    is_parking |= find(victim) != nullptr;
-  }
+  for (int32_t v : victims) give_way(running[static_cast<size_t>(v)]->spec.chunk);
   return victims.empty() || !plan.sequences.empty();
 }
 
@@ -374,7 +369,8 @@ int32_t InstanceActor::steps_at_once() {
   // found no block for this step, as long as chunks park: until they have, nobody else is asked to give way. Drafts would
   // be cut to the room that is left, at each step otherwise.
   if (plan_memory.prefill_rows > 0 || first_arrival_fits()) return 1;
-  if (in_step.size() != running.size() && (!is_parking || draft_budget)) return 1;
+  const auto parks = [](const auto& entry) { return entry.second.phase == Phase::kParking; };
+  if (in_step.size() != running.size() && (draft_budget || std::ranges::none_of(sequences, parks))) return 1;
   int64_t steps = std::min<int64_t>(info.steps_max, config.report_steps - steps_since_report);
   for (const StepMember& member : in_step) {
     const Sequence& s = *member.sequence;

@@ -215,7 +215,6 @@ struct InstanceActor {
   } timing;                               // of the step that is planned or runs
   bool step_open = false;
   int32_t steps_open = 1;                 // steps of the batch in the engine
-  bool is_parking = false;                // some chunk, at the last plan
   bool blocks_short = false;              // at the last plan: until that is over nobody new takes blocks
   std::deque<EngineWork> waiting_work;    // at most one copy per open reservation or opening, and one step
   size_t engine_open = 0;                 // pieces of work in the engine

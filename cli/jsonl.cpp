@@ -125,14 +125,14 @@ Result<PromptLine> parse_prompt(const std::string& path, int64_t line, const std
 
 struct LengthLine {
   int64_t group = 0, sample = 0, tokens = 0;
+  std::vector<int32_t> output_ids;  // empty where the line has only their number
 };
 
-/// A count of tokens: the length of the list `ids_name` if there is one, else the number `count_name`.
-Result<int64_t> count_tokens(const Json& object, const char* ids_name, const char* count_name,
-                             const std::string& found) {
-  if (!object.contains(ids_name)) return integer_field<int64_t>(object.at(count_name), count_name, 1, found);
-  SEER_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, token_ids(object.at(ids_name), ids_name, found));
-  if (ids.empty()) return fail(Code::kInvalidArgument, found, ids_name, " is empty");
+/// The length of prompt_ids if there is one, else the number prompt_tokens.
+Result<int64_t> prompt_tokens(const Json& object, const std::string& found) {
+  if (!object.contains("prompt_ids")) return integer_field<int64_t>(object.at("prompt_tokens"), "prompt_tokens", 1, found);
+  SEER_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, token_ids(object.at("prompt_ids"), "prompt_ids", found));
+  if (ids.empty()) return fail(Code::kInvalidArgument, found, "prompt_ids is empty");
   return std::ssize(ids);
 }
 
@@ -145,7 +145,13 @@ Result<LengthLine> length_of(const Json& object, const std::string& path, int64_
   LengthLine length;
   SEER_ASSIGN_OR_RETURN(length.group, integer_field<int64_t>(object.at("group"), "group", 0, at(path, line)));
   SEER_ASSIGN_OR_RETURN(length.sample, integer_field<int64_t>(object.at("sample"), "sample", 0, at(path, line)));
-  SEER_ASSIGN_OR_RETURN(length.tokens, count_tokens(object, "output_ids", "tokens", at(path, line)));
+  if (!is_response) {
+    SEER_ASSIGN_OR_RETURN(length.tokens, integer_field<int64_t>(object.at("tokens"), "tokens", 1, at(path, line)));
+    return length;
+  }
+  SEER_ASSIGN_OR_RETURN(length.output_ids, token_ids(object.at("output_ids"), "output_ids", at(path, line)));
+  if (length.output_ids.empty()) return wrong_line(path, line, "output_ids is empty");
+  length.tokens = std::ssize(length.output_ids);
   return length;
 }
 
@@ -321,42 +327,40 @@ std::vector<SharedBeginning> shared_beginnings(std::span<const std::vector<int32
 }  // namespace
 
 Result<std::vector<GroupLengths>> read_trace(const std::string& path) {
-  std::map<std::pair<int64_t, int64_t>, int64_t> tokens_of;  // by group and sample
-  std::map<int64_t, std::map<int64_t, std::vector<int32_t>>> outputs_of;  // likewise, where the line has them
-  std::map<int64_t, int64_t> prompt_tokens_of;               // by group
+  std::map<std::pair<int64_t, int64_t>, LengthLine> lines;  // by group and sample
+  std::map<int64_t, int64_t> prompt_tokens_of;              // by group
   SEER_RETURN_IF_ERROR(for_each_line(path, [&](int64_t line, const std::string& text) -> Result<bool> {
     SEER_ASSIGN_OR_RETURN(const Json object, parse_object(path, line, text));
-    SEER_ASSIGN_OR_RETURN(const LengthLine found, length_of(object, path, line));
+    SEER_ASSIGN_OR_RETURN(LengthLine found, length_of(object, path, line));
     if (!object.contains("prompt_ids") && !object.contains("prompt_tokens"))
       return wrong_line(path, line, "no field prompt_tokens: expected it, or prompt_ids");
-    SEER_ASSIGN_OR_RETURN(const int64_t prompt, count_tokens(object, "prompt_ids", "prompt_tokens", at(path, line)));
-    if (!tokens_of.emplace(std::pair(found.group, found.sample), found.tokens).second)
-      return wrong_line(path, line, "group ", found.group, " sample ", found.sample, " has a line before this one");
-    if (object.contains("output_ids"))
-      outputs_of[found.group][found.sample] = object.at("output_ids").get<std::vector<int32_t>>();
-    const auto [first, is_new] = prompt_tokens_of.emplace(found.group, prompt);
+    SEER_ASSIGN_OR_RETURN(const int64_t prompt, prompt_tokens(object, at(path, line)));
+    const int64_t group = found.group, sample = found.sample;
+    if (!lines.emplace(std::pair(group, sample), std::move(found)).second)
+      return wrong_line(path, line, "group ", group, " sample ", sample, " has a line before this one");
+    const auto [first, is_new] = prompt_tokens_of.emplace(group, prompt);
     if (first->second != prompt)
       return wrong_line(path, line, "the prompt has ", prompt, " tokens: expected ", first->second,
-                        " as in an earlier line of group ", found.group);
+                        " as in an earlier line of group ", group);
     return true;
   }));
-  if (tokens_of.empty())
+  if (lines.empty())
     return fail(Code::kInvalidArgument, path, " holds no responses: expected a JSON object per line");
   std::vector<GroupLengths> groups;
   const int64_t group_size = std::max<int64_t>(
-      1, std::count_if(tokens_of.begin(), tokens_of.end(), [](const auto& entry) { return entry.first.first == 0; }));
-  for (auto next = tokens_of.begin(); next != tokens_of.end();) {
+      1, std::count_if(lines.begin(), lines.end(), [](const auto& entry) { return entry.first.first == 0; }));
+  for (auto next = lines.begin(); next != lines.end();) {
     const int64_t group = std::ssize(groups);
     groups.push_back({.prompt_tokens = prompt_tokens_of[group], .output_tokens = {}});
+    std::vector<std::vector<int32_t>> outputs;
     for (int64_t sample = 0; sample < group_size; ++sample, ++next) {
-      if (next == tokens_of.end() || next->first != std::pair(group, sample))
+      if (next == lines.end() || next->first != std::pair(group, sample))
         return fail(Code::kInvalidArgument, path, ": no response of group ", group, " sample ", sample, ": expected ",
                     "groups from 0 on, all with samples from 0 on, as many as group 0 has");
-      groups.back().output_tokens.push_back(next->second);
+      groups.back().output_tokens.push_back(next->second.tokens);
+      outputs.push_back(std::move(next->second.output_ids));
     }
-    std::vector<std::vector<int32_t>> outputs;
-    for (auto& [sample, ids] : outputs_of[group]) outputs.push_back(std::move(ids));
-    if (std::ssize(outputs) == group_size) groups.back().shared = shared_beginnings(outputs);
+    if (std::ranges::none_of(outputs, &std::vector<int32_t>::empty)) groups.back().shared = shared_beginnings(outputs);
   }
   return groups;
 }

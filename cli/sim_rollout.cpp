@@ -85,7 +85,7 @@ struct ToldActor {
 };
 
 /// The mean of the largest 5 %, rounded up.
-double mean_of_last(std::vector<double> values) {
+double mean_of_largest(std::vector<double> values) {
   std::ranges::sort(values);
   const auto last = std::span(values).last((values.size() + 19) / 20);
   return std::accumulate(last.begin(), last.end(), 0.0) / static_cast<double>(last.size());
@@ -149,7 +149,7 @@ class AcceptanceDraw {
 
   const SimWork& work_;
   const bool grouped_;
-  std::vector<double> stands_;                   // probability that a draft token stands, by references
+  std::vector<double> stands_;  // probability that a draft token stands, by references
   struct Group {
     std::vector<int64_t> generated;           // tokens of each response, as reported
     std::vector<std::vector<int64_t>> known;  // the same when each response reported last: steps that are done at once know
@@ -238,11 +238,11 @@ struct SimRollout {
   }
 
   int32_t token_at(uint64_t seed, int64_t position) const {
+    if (position == last_position(seed)) return kEos;
     const size_t group = seed >> 32;
     const GroupLengths& lengths = work.groups[group];
-    size_t sample = static_cast<uint32_t>(seed);
-    if (position == lengths.prompt_tokens + lengths.output_tokens[sample] - 1) return kEos;
     if (lengths.shared.empty()) return token_of(seed);
+    size_t sample = static_cast<uint32_t>(seed);
     while (position - lengths.prompt_tokens < lengths.shared[sample].tokens) sample = lengths.shared[sample].sample;
     return token_of(seed_of(group, sample));
   }
@@ -381,7 +381,7 @@ struct SimRollout {
       run.drafted_per_verify = static_cast<double>(drafts.drafted) / static_cast<double>(drafts.verifies);
     }
     run.idle_share = 1 - busy_s / (run.total_s * static_cast<double>(cluster.instances));
-    if (!told.starts_s.empty()) run.late_start_share = mean_of_last(std::move(told.starts_s)) / run.total_s;
+    if (!told.starts_s.empty()) run.late_start_share = mean_of_largest(std::move(told.starts_s)) / run.total_s;
     run.estimate_error = s.estimate_error;
     run.events_hash = hash_pair(steps_hash, told.hash);
     for (TimelineRecorder& timeline : timelines) run.instances.push_back(timeline.take(run.total_s));

@@ -65,8 +65,8 @@ void plan_step(std::span<const RunningSequence> sequences, const StepPlannerConf
 
 /// Who yields so that the others get `blocks_short` more blocks: indices by falling yield_rank, then falling id, as few
 /// as suffice, never the last sequence that remains. A victim gives its blocks that nobody else uses (`sole_blocks` of its
-/// index, asked for victims only) and no longer asks for its decode row's block. Blocks shared among victims only are not counted, so one victim too many is possible, one too few is
-/// not, unless only one sequence is left.
+/// index, asked for victims only) and no longer asks for its decode row's block. Blocks shared among victims only are not
+/// counted, so one victim too many is possible, one too few is not, unless only one sequence is left.
 std::vector<int32_t> pick_victims(std::span<const RunningSequence> sequences, int32_t blocks_short,
                                   uint32_t block_tokens, const std::function<int32_t(int32_t)>& sole_blocks);
 

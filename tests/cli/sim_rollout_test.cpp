@@ -112,6 +112,18 @@ TEST_CASE("sim rollout: steps that are done at once are those done one by one") 
   CHECK(gave_way > 20);
 }
 
+TEST_CASE("sim rollout: neither single steps nor those done at once wait for a place behind copies") {
+  ClusterModel cluster = small_cluster();
+  cluster.instances = 1;
+  cluster.kv_tokens = 400'000;
+  cluster.rows_max = 128;
+  cluster.offer_blocks = 1;  // what 96 requests offer together are more copies than a real engine's queue takes
+  cluster.steps_at_once = 1;
+  const SimRun single = simulate("divided", cluster, small_work(4));
+  cluster.steps_at_once = 256;
+  CHECK(simulate("divided", cluster, small_work(4)).completions_s == single.completions_s);
+}
+
 TEST_CASE("sim rollout: responses that begin alike find each other's KV when they start again") {
   ClusterModel cluster = small_cluster();
   cluster.instances = 1;
