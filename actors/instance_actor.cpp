@@ -89,9 +89,9 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
   s.tokens.reserve(s.tokens.size() + chunk.log.output_ids.size() +
                    static_cast<size_t>(std::min<int64_t>(chunk.max_new_tokens, kReservedTokensMax)));
   s.tokens.insert(s.tokens.end(), chunk.log.output_ids.begin(), chunk.log.output_ids.end());
-  s.start_tokens = static_cast<int64_t>(s.tokens.size());
+  s.start_tokens = s.reported_tokens = std::ssize(s.tokens);
+  chunk.log = {};
   s.spec = std::move(chunk);
-  s.unreported.chunk = id;
   s.done = {.chunk = id, .instance = config.id};
   if (draft_sync) draft_sync->chunk_came(s.spec.version);
 
@@ -275,14 +275,14 @@ void InstanceActor::pump() {
 }
 
 void InstanceActor::start_step() {
-  StepBatch batch{.id = next_op++, .sequences = std::exchange(spent_steps, {})};
+  StepBatch batch{.id = next_op++, .sequences = std::exchange(spent_steps, {}), .spent = std::exchange(spent_samples, {})};
   batch.sequences.resize(plan_memory.sequences.size());
   timing.only_decodes = plan_memory.prefill_rows == 0;
   timing.decode = timing.step = {};
   for (const PlannedRows& rows : plan_memory.sequences) {
     Sequence& s = *running[static_cast<size_t>(rows.sequence)];
     fill(batch.sequences[in_step.size()], s, rows);
-    in_step.push_back({&s, rows.rows});
+    in_step.push_back({&s, rows.rows, rows.sample_rows});
     timing.decode.add(s.kv_tokens, 1, 1);
     timing.step.add(s.kv_tokens, rows.rows, rows.sample_rows);
   }
@@ -297,6 +297,7 @@ bool InstanceActor::plan(StepPlan& plan) {
   running_memory.clear();
   running.clear();
   prefilling.clear();
+  prompt_awaited = false;
   bool parking = false, on_the_way = !openings.empty();
   for (auto& [id, s] : sequences) {
     parking |= s.phase == Phase::kParking;
@@ -305,7 +306,11 @@ bool InstanceActor::plan(StepPlan& plan) {
       s.draft.clear();
       s.draft_allowed = 0;
     }
-    if (s.phase != Phase::kRunning || waits_for_prompt(s)) continue;
+    if (s.phase != Phase::kRunning) continue;
+    if (waits_for_prompt(s)) {
+      prompt_awaited = true;
+      continue;
+    }
     running.push_back(&s);
     running_memory.push_back({.id = id.value,
                               .known_tokens = static_cast<int64_t>(s.tokens.size()),
@@ -366,27 +371,31 @@ bool InstanceActor::waits_for_prompt(Sequence& s) {
 /// may change the plan comes as a message, and splits them.
 int32_t InstanceActor::steps_at_once() {
   // While steps run room only shrinks, so that an arrival for which there is too little now goes on waiting. So does who
-  // found no block for this step, as long as chunks park: until they have, nobody else is asked to give way. Drafts would
-  // be cut to the room that is left, at each step otherwise.
-  if (plan_memory.prefill_rows > 0 || first_arrival_fits()) return 1;
+  // found no room in this step, unless others are asked to give way for it: not while chunks park. Drafts would be cut to
+  // the room that is left, at each step otherwise.
+  if (first_arrival_fits()) return 1;
+  const bool all_in = in_step.size() == running.size();
   const auto parks = [](const auto& entry) { return entry.second.phase == Phase::kParking; };
-  if (in_step.size() != running.size() && (draft_budget || std::ranges::none_of(sequences, parks))) return 1;
+  if (!all_in && (draft_budget || (blocks_short && std::ranges::none_of(sequences, parks)))) return 1;
+  // Behind the ends of prefills all decode; with a prefill, who waited for it comes in, or for its rows.
+  if (plan_memory.prefill_rows > 0 && (draft_budget || prompt_awaited || !all_in)) return 1;
   int64_t steps = std::min<int64_t>(info.steps_max, config.report_steps - steps_since_report);
   for (const StepMember& member : in_step) {
     const Sequence& s = *member.sequence;
     if (!s.sampling->stop.empty() || !s.sampling->stop_token_ids.empty()) return 1;
-    if (has_pool(s) && s.offered_blocks < prompt_blocks(s)) return 1;
+    if (member.sample_rows == 0 || (has_pool(s) && s.offered_blocks < prompt_blocks(s))) return 1;
     // So that each step may have as long a draft.
-    steps = std::min({steps, (s.spec.max_new_tokens - s.new_tokens()) / member.rows, s.stop.tokens_left() / member.rows});
+    steps = std::min({steps, (s.spec.max_new_tokens - s.new_tokens()) / member.sample_rows,
+                      s.stop.tokens_left() / member.sample_rows});
   }
   if (steps <= 1) return 1;
   // The first step's blocks are in the tables. Sequences fill theirs at different steps, at the latest when all drafts
-  // stand: step k needs blocks for kv_tokens + (k + 1) rows.
+  // stand: step k needs blocks for kv_tokens + rows + k * sample_rows.
   blocks_at_step.assign(static_cast<size_t>(steps), 0);
   for (const StepMember& member : in_step) {
     const Sequence& s = *member.sequence;
     for (int64_t covered = std::ssize(s.table) * info.block_tokens;; covered += info.block_tokens) {
-      const int64_t step = (covered - s.kv_tokens) / member.rows;
+      const int64_t step = (covered - s.kv_tokens - member.rows) / member.sample_rows + 1;
       if (step >= steps) break;
       ++blocks_at_step[static_cast<size_t>(step)];
     }
@@ -469,13 +478,14 @@ void InstanceActor::on_step(StepResult& result) {
     }
     note_times(result.step_us, tokens);
   }
+  spent_samples = std::move(result.sampled);
   step_open = false;
   in_step.clear();
   if (steps_since_report >= config.report_steps) report_tokens();
   if (draft_sync && draft_sync->is_due(rt::now_us(self))) sync_drafts();
 }
 
-/// Decode or verify steps that were in the engine together, all or the first of them.
+/// Steps that were in the engine together, all or the first of them.
 void InstanceActor::on_steps(const StepResult& result) {
   take_figures(result, result.steps);
   const size_t members = in_step.size();
@@ -493,13 +503,13 @@ void InstanceActor::on_steps(const StepResult& result) {
   for (size_t i = 0; i < members; ++i) {
     if (!reports_all(i)) continue;
     const std::span<const SampledToken> before = gained_before_last(result, i);
-    if (!before.empty()) fed(*in_step[i].sequence, std::ssize(before), before);
+    if (!before.empty()) fed(*in_step[i].sequence, std::ssize(before) + in_step[i].take_prefill(), before);
   }
   for (size_t i = 0; i < members; ++i) {
     if (in_step[i].sequence == nullptr) continue;
     const size_t fed_already = reports_all(i) ? gained_before_last(result, i).size() : 0;
     const auto rest = std::span(result.sampled[i]).subspan(fed_already);
-    fed(*in_step[i].sequence, std::ssize(rest), rest);
+    fed(*in_step[i].sequence, std::ssize(rest) + in_step[i].take_prefill(), rest);
   }
 }
 
@@ -534,9 +544,8 @@ void InstanceActor::fed(Sequence& s, int64_t rows, std::span<const SampledToken>
   while (taken < sampled.size() && end.reason == FinishReason::kNone) end = s.stop.add(sampled[taken++].token);
   const auto tokens = sampled.first(taken) | std::views::transform(&SampledToken::token);
   s.tokens.insert(s.tokens.end(), tokens.begin(), tokens.end());
-  s.unreported.tokens.insert(s.unreported.tokens.end(), tokens.begin(), tokens.end());
   if (s.sampling->logprob_mode != LogprobMode::kNone)
-    for (const SampledToken& next : sampled.first(taken)) s.unreported.logprobs.push_back(next.logprob);
+    for (const SampledToken& next : sampled.first(taken)) s.unreported_logprobs.push_back(next.logprob);
   report.output_tokens += static_cast<int64_t>(taken);
   name_filled_blocks(s);
   if (end.reason != FinishReason::kNone) return finish(id, end);
@@ -726,11 +735,10 @@ void InstanceActor::report_tokens() {
     if (s.phase == Phase::kRunning) offer_filled_blocks(id, s);
     // The only look at requests that want no drafts where there is no draft server: others draft from them.
     if (draft_budget) parts.drafting.drafter->learn(s.text());
-    if (s.unreported.tokens.empty()) continue;
+    if (s.unreported().empty()) continue;
     progress.chunks.push_back(s.take_unreported());
-    s.unreported.tokens.reserve(static_cast<size_t>(config.report_steps));
     if (s.sampling->logprob_mode != LogprobMode::kNone)
-      s.unreported.logprobs.reserve(static_cast<size_t>(config.report_steps));
+      s.unreported_logprobs.reserve(static_cast<size_t>(config.report_steps));
   }
   if (sink) rt::tell(self, sink, std::move(progress));
 }

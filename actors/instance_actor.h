@@ -75,6 +75,7 @@ struct InstanceActor {
     std::vector<int32_t> tokens;           // prompt and output
     int64_t prompt_tokens = 0;
     int64_t start_tokens = 0;              // tokens.size() when the chunk began
+    int64_t reported_tokens = 0;           // tokens.size() when it was reported last
     int64_t kv_tokens = 0;                 // tokens whose KV is in `table`
     std::vector<DeviceBlockId> table;
     std::vector<BlockRef> chain;           // full blocks of tokens[0, kv_tokens), named on the device
@@ -87,9 +88,9 @@ struct InstanceActor {
     DraftShape draft_shape = DraftShape::kPath, scout_shape = DraftShape::kPath;
     bool is_scout = false;                 // see DraftBudget
     int32_t parking_ops = 0;               // reservations and exports still open while parking
-    ChunkTokens unreported;
+    std::vector<float> unreported_logprobs;
     StopRule stop;
-    RunChunk spec;                         // its log is moved to `tokens`
+    RunChunk spec;                         // without its log, which is in `tokens`
     Draft draft;                           // proposed behind `tokens`, for the step that is planned or runs
     ChunkDone done;                        // figures gathered for the answer
 
@@ -97,9 +98,10 @@ struct InstanceActor {
       return spec.request.sample == 0 ? DraftBudget::kHigh : DraftBudget::kLow;  // the probe of its group
     }
     int64_t output_tokens() const { return static_cast<int64_t>(tokens.size()) - prompt_tokens; }
+    std::span<const int32_t> unreported() const { return std::span(tokens).subspan(static_cast<size_t>(reported_tokens)); }
     ChunkTokens take_unreported() {
-      unreported.first_index = output_tokens() - std::ssize(unreported.tokens);
-      return std::exchange(unreported, ChunkTokens{.chunk = unreported.chunk});
+      const int64_t first = std::exchange(reported_tokens, std::ssize(tokens));
+      return {spec.chunk, first - prompt_tokens, {tokens.begin() + first, tokens.end()}, std::exchange(unreported_logprobs, {})};
     }
     int64_t new_tokens() const { return static_cast<int64_t>(tokens.size()) - start_tokens; }
     DraftText text() const {
@@ -194,6 +196,9 @@ struct InstanceActor {
   struct StepMember {
     Sequence* sequence;  // null: its chunk is gone
     int32_t rows = 0;
+    int32_t sample_rows = 0;  // the last of these; in each further step all of so many
+
+    int32_t take_prefill() { return std::exchange(rows, sample_rows) - sample_rows; }
   };
 
   rt::self_ptr<InstanceActor> self;
@@ -216,6 +221,7 @@ struct InstanceActor {
   bool step_open = false;
   int32_t steps_open = 1;                 // steps of the batch in the engine
   bool blocks_short = false;              // at the last plan: until that is over nobody new takes blocks
+  bool prompt_awaited = false;            // at the last plan, by others of its group
   std::deque<EngineWork> waiting_work;    // at most one copy per open reservation or opening, and one step
   size_t engine_open = 0;                 // pieces of work in the engine
   uint64_t next_op = 1;
@@ -234,10 +240,12 @@ struct InstanceActor {
   StepPlan plan_memory;
   std::vector<RunningSequence> running_memory;
   std::vector<SequenceStep> spent_steps;  // of the last step: memory for the next
+  std::vector<std::vector<SampledToken>> spent_samples;
   std::vector<Sequence*> running;         // running_memory[i] tells of running[i]
   std::vector<int32_t> blocks_at_step;    // scratch of steps_at_once()
   std::vector<GroupId> prefilling;        // groups whose prompt one of them computes
   std::vector<int32_t> stood_memory, verified_tokens, verified_parents;  // scratch of rows_that_stand()
+  std::vector<int32_t> row_numbers;       // 0, 1, ...
   std::vector<SampledToken> gained_memory;
 };
 

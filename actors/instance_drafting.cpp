@@ -2,7 +2,6 @@
 // instances.
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "actors/instance_actor.h"
 #include "actors/policy/draft_history.h"
@@ -93,9 +92,8 @@ std::span<const int32_t> InstanceActor::rows_that_stand(const Sequence& s, std::
 }
 
 std::span<const int32_t> InstanceActor::first_rows(int64_t count) {
-  stood_memory.resize(static_cast<size_t>(count));
-  std::iota(stood_memory.begin(), stood_memory.end(), 0);
-  return stood_memory;
+  while (std::ssize(row_numbers) < count) row_numbers.push_back(static_cast<int32_t>(row_numbers.size()));
+  return std::span(row_numbers).first(static_cast<size_t>(count));
 }
 
 /// Of its draft, perhaps an empty one, these rows stand.

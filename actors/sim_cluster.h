@@ -218,7 +218,10 @@ struct SimCluster {
     engines_peak = std::max(engines_peak, ++engines_now);
     auto count = std::shared_ptr<void>(nullptr, [this](void*) { --engines_now; });  // lives as long as the engine
     auto engine = std::make_shared<SimEngine>(
-        config, [this, count](uint64_t seed, int64_t position) { return token(seed, position); },
+        config,
+        [this, count](uint64_t seed, int64_t position, std::span<SampledToken> sampled) {
+          for (SampledToken& next : sampled) next.token = token(seed, position++);
+        },
         [this, rank](int64_t ns, std::function<void()> f) { world.after_ns(ns, std::move(f), rank); },
         SimEngine::Clock{[this] { return world.now_ns(); }, [this, rank] { return world.fired_ns(rank); }});
     return options.wrap_engine ? options.wrap_engine(std::move(engine)) : std::move(engine);

@@ -51,9 +51,11 @@ struct GroupLengths {
   std::vector<SharedBeginning> shared{};  // by sample, the longest; empty where only lengths are known
   bool operator==(const GroupLengths&) const = default;
 };
-/// The lengths of a run, and how long its responses were the same where it has their tokens, by group, from responses as `seer rollout --out` writes them or from lines {group, sample,
-/// prompt_tokens, tokens}, in any order. Groups are numbered from 0 without a gap and are of one size; their prompts
-/// have one length each. The error names what is missing, or the line that does not fit.
+
+/// The lengths of a run, by group, and how long its responses were the same where it has their tokens: from responses as
+/// `seer rollout --out` writes them or from lines {group, sample, prompt_tokens, tokens}, in any order. Groups are numbered
+/// from 0 without a gap and are of one size; their prompts have one length each. The error names what is missing, or the
+/// line that does not fit.
 Result<std::vector<GroupLengths>> read_trace(const std::string& path);
 
 /// A line to score: {prompt_ids, output_ids, ...}.

@@ -110,7 +110,7 @@ class AcceptanceDraw {
     size_t members = 1;
     for (const GroupLengths& group : work.groups) {
       const size_t size = group.output_tokens.size();
-      groups_.push_back({std::vector<int64_t>(size), std::vector<std::vector<int64_t>>(size)});
+      groups_.push_back({std::vector<int64_t>(size), std::vector<Known>(size)});
       members = std::max(members, size);
     }
     for (size_t i = 0; i <= kPerReference * members; ++i)
@@ -120,17 +120,17 @@ class AcceptanceDraw {
   void learn(RequestId request, int64_t generated) {
     Group& group = groups_[request.group.value];
     group.generated[request.sample] = generated;
-    group.known[request.sample] = group.generated;
+    group.known[request.sample] = {group.generated};
   }
   /// The first draft for a response.
   void begin(RequestId request) {
     Group& group = groups_[request.group.value];
-    if (group.known[request.sample].empty()) group.known[request.sample] = group.generated;
+    if (group.known[request.sample].generated.empty()) group.known[request.sample] = {group.generated};
   }
   int64_t draw(uint64_t seed, int64_t position, int64_t draft_tokens) const {
     const size_t group = seed >> 32, sample = static_cast<uint32_t>(seed);
     const int64_t own = std::max<int64_t>(1, position + 1 - work_.groups[group].prompt_tokens);
-    const double stands = stands_[grouped_ ? references(groups_[group].known[sample], sample, own) : 0];
+    const double stands = stands_[grouped_ ? groups_[group].known[sample].references(sample, own) : 0];
     const double u = static_cast<double>(hash_pair(seed, static_cast<uint64_t>(position)) >> 11) * 0x1p-53;
     int64_t accepted = 0;
     for (double p = stands; accepted < draft_tokens && u < p; p *= stands) ++accepted;
@@ -140,20 +140,41 @@ class AcceptanceDraw {
  private:
   static constexpr size_t kPerReference = 16;  // finer makes no difference
 
-  /// Times kPerReference.
-  static size_t references(const std::vector<int64_t>& generated, size_t of, int64_t own) {
-    int64_t sum = -std::min(generated[of], own);
-    for (const int64_t other : generated) sum += std::min(other, own);
-    return static_cast<size_t>(sum * static_cast<int64_t>(kPerReference) / own);
-  }
+  /// What a response's drafter knows of its group.
+  struct Known {
+    std::vector<int64_t> generated;
+    // Of the others, for an own length from which on, and below which, the same ones are longer.
+    mutable int64_t from = 0, below = 0;
+    mutable int64_t shorter_tokens = 0, longer = 0;
+
+    /// Times kPerReference.
+    size_t references(size_t of, int64_t own) const {
+      if (own < from || own >= below) compare(of, own);
+      return static_cast<size_t>((shorter_tokens + longer * own) * static_cast<int64_t>(kPerReference) / own);
+    }
+    void compare(size_t of, int64_t own) const {
+      from = shorter_tokens = longer = 0;
+      below = std::numeric_limits<int64_t>::max();
+      for (size_t i = 0; i < generated.size(); ++i) {
+        if (i == of) continue;
+        if (generated[i] <= own) {
+          from = std::max(from, generated[i]);
+          shorter_tokens += generated[i];
+        } else {
+          below = std::min(below, generated[i]);
+          ++longer;
+        }
+      }
+    }
+  };
 
   const SimWork& work_;
   const bool grouped_;
   std::vector<double> stands_;  // probability that a draft token stands, by references
   struct Group {
-    std::vector<int64_t> generated;           // tokens of each response, as reported
-    std::vector<std::vector<int64_t>> known;  // the same when each response reported last: steps that are done at once know
-                                              // no more than single ones
+    std::vector<int64_t> generated;  // tokens of each response, as reported
+    std::vector<Known> known;        // the same when each response reported last: steps that are done at once know no more
+                                     // than single ones
   };
   std::vector<Group> groups_;
 };
@@ -211,6 +232,8 @@ struct SimRollout {
   std::optional<SimDrafting> drafting;
   std::optional<AcceptanceDraw> acceptance;
   std::vector<TimelineRecorder> timelines;
+  std::vector<int64_t> last_positions;  // of each response, group after group; close together, as all steps ask for them
+  std::vector<size_t> first_of_group;   // index of its first response
   uint64_t steps_hash = 0;
   Told told;
   SimWorld world;
@@ -222,6 +245,10 @@ struct SimRollout {
         drafting(drafting_in),
         timelines(static_cast<size_t>(cluster_in.instances)) {
     if (drafting) acceptance.emplace(work, *drafting);
+    for (const GroupLengths& group : work.groups) {
+      first_of_group.push_back(last_positions.size());
+      for (const int64_t tokens : group.output_tokens) last_positions.push_back(group.prompt_tokens + tokens - 1);
+    }
     SimTransportConfig network;
     network.latency_us = cluster.latency_us;
     // A block of the simulated pool stands for many more bytes.
@@ -232,19 +259,23 @@ struct SimRollout {
         network, [this](int64_t us, std::function<void()> f) { world.after(us, std::move(f)); });
   }
 
-  int64_t last_position(uint64_t seed) const {
-    const GroupLengths& lengths = work.groups[seed >> 32];
-    return lengths.prompt_tokens + lengths.output_tokens[static_cast<uint32_t>(seed)] - 1;
-  }
+  int64_t last_position(uint64_t seed) const { return last_positions[first_of_group[seed >> 32] + static_cast<uint32_t>(seed)]; }
 
-  int32_t token_at(uint64_t seed, int64_t position) const {
-    if (position == last_position(seed)) return kEos;
+  void sample(uint64_t seed, int64_t position, std::span<SampledToken> sampled) const {
     const size_t group = seed >> 32;
     const GroupLengths& lengths = work.groups[group];
-    if (lengths.shared.empty()) return token_of(seed);
-    size_t sample = static_cast<uint32_t>(seed);
-    while (position - lengths.prompt_tokens < lengths.shared[sample].tokens) sample = lengths.shared[sample].sample;
-    return token_of(seed_of(group, sample));
+    const auto own = static_cast<uint32_t>(seed);
+    const int32_t token = token_of(seed);
+    for (SampledToken& next : sampled) next.token = token;
+    for (size_t i = 0; i < sampled.size() && !lengths.shared.empty(); ++i) {
+      const int64_t index = position - lengths.prompt_tokens + static_cast<int64_t>(i);
+      size_t by = own;
+      while (index < lengths.shared[by].tokens) by = lengths.shared[by].sample;
+      if (by == own) break;  // from there on all are its own
+      sampled[i].token = token_of(seed_of(group, by));
+    }
+    const int64_t last = last_position(seed) - position;
+    if (last >= 0 && last < std::ssize(sampled)) sampled[static_cast<size_t>(last)].token = kEos;
   }
 
   std::shared_ptr<Engine> make_engine(InstanceId id) {
@@ -278,7 +309,7 @@ struct SimRollout {
     const uint64_t rank = 1 + id.value;
     return std::make_shared<SimEngine>(
         std::move(config),
-        [this](uint64_t seed, int64_t position) { return token_at(seed, position); },
+        [this](uint64_t seed, int64_t position, std::span<SampledToken> sampled) { sample(seed, position, sampled); },
         [this, rank](int64_t ns, std::function<void()> f) { world.after_ns(ns, std::move(f), rank); },
         SimEngine::Clock{[this] { return world.now_ns(); }, [this, rank] { return world.fired_ns(rank); }});
   }

@@ -57,21 +57,22 @@ struct SequenceStep {
   std::vector<int32_t> parents;         // a draft tree, see above; empty: row i follows row i - 1
 };
 
-/// With steps > 1 the engine does so many steps one after the other, each feeding what the one before sampled (and, if the
-/// first has drafts, as many draft tokens for each sequence), and ends early behind a step that sampled one of eos_ids
-/// where that ends its sequence, or when split_step() says so: results and times are those of single steps. For simulated
-/// engines, which save the time between events so. They keep no KV bytes, and are given no block tables.
-struct StepBatch {
-  uint64_t id = 0;
-  std::vector<SequenceStep> sequences;  // every sequence at most once
-  int32_t steps = 1;                    // <= steps_max; > 1: every sequence decodes or verifies
-};
-
 struct SampledToken {
   int32_t token = 0;
   float logprob = 0;
   SEER_FIELDS(SampledToken, token, logprob)
   bool operator==(const SampledToken&) const = default;
+};
+
+/// With steps > 1 the engine does so many steps one after the other, each feeding what the one before sampled (and, if the
+/// first has drafts, as many draft tokens for each sequence; if a prefill ends with it, decoding), and ends early behind a step that sampled one of eos_ids
+/// where that ends its sequence, or when split_step() says so: results and times are those of single steps. For simulated
+/// engines, which save the time between events so. They keep no KV bytes, and are given no block tables.
+struct StepBatch {
+  uint64_t id = 0;
+  std::vector<SequenceStep> sequences;  // every sequence at most once
+  int32_t steps = 1;                    // <= steps_max; > 1: every sequence decodes, verifies, or ends its prefill
+  std::vector<std::vector<SampledToken>> spent = {};  // memory of earlier results, which may be used for this one's
 };
 
 struct StepResult {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "gpu/accept_draft.h"
@@ -58,8 +59,8 @@ void SimEngine::plan_steps(const StepBatch& batch) {
   int64_t steps = batch.steps;
   if (steps > 1) {
     for (const SequenceStep& s : batch.sequences) {
-      SEER_CHECK(s.tokens.size() == 1 && s.sample_rows == 1, s.tokens.size(), s.sample_rows);
-      if (!s.sampling->ignore_eos) steps = std::min(steps, config_.last_position(s.seed) - s.start);
+      SEER_CHECK(s.sample_rows == 1, s.sample_rows);
+      if (!s.sampling->ignore_eos) steps = std::min(steps, config_.last_position(s.seed) - s.start - std::ssize(s.tokens) + 1);
     }
   }
   StepShape shape = shape_;
@@ -67,16 +68,17 @@ void SimEngine::plan_steps(const StepBatch& batch) {
   do {
     end_ns += step_ns(shape);
     ends_ns_.push_back(end_ns);
-    shape.kv_tokens += shape.sequences;
-    shape.attended += shape.rows;
+    shape.rows = shape.sampled_rows = shape.sequences;  // decode, whatever the first step was
+    shape.attended = shape.kv_tokens += shape.sequences;
   } while (std::ssize(ends_ns_) < steps);
 }
 
 /// The same where sequences have drafts, each step as many as the first.
 void SimEngine::plan_verify_steps(const StepBatch& batch, int64_t drafts) {
   StepShape shape = shape_;
-  std::vector<int64_t> start;
-  for (const SequenceStep& s : batch.sequences) start.push_back(s.start);
+  std::vector<std::pair<int64_t, int64_t>> places;  // where each sequence's step begins, and where the sequence ends
+  for (const SequenceStep& s : batch.sequences)
+    places.emplace_back(s.start, s.sampling->ignore_eos ? std::numeric_limits<int64_t>::max() : config_.last_position(s.seed));
   int64_t end_ns = 0;
   bool ends = false;  // a response
   for (int32_t step = 0; step < batch.steps && !ends; ++step) {
@@ -85,35 +87,42 @@ void SimEngine::plan_verify_steps(const StepBatch& batch, int64_t drafts) {
     for (size_t i = 0; i < batch.sequences.size(); ++i) {
       const SequenceStep& s = batch.sequences[i];
       SEER_CHECK(batch.steps == 1 || std::ssize(s.tokens) == s.sample_rows, s.tokens.size(), s.sample_rows);
-      const int64_t gained = s.sample_rows == 0 ? 0 : gain(s, start[i]);
+      auto& [start, last] = places[i];
+      const int64_t gained = s.sample_rows == 0 ? 0 : gain(s, start, last);
       gained_.push_back(static_cast<int32_t>(gained));
-      start[i] += gained;
+      start += gained;
       shape.kv_tokens += gained;
       shape.attended += gained * std::ssize(s.tokens);
-      ends |= start[i] == config_.last_position(s.seed) && !s.sampling->ignore_eos;
+      ends |= start == last;
     }
   }
 }
 
 /// What a verify of this sequence's rows gains when it begins at `start`: the draft tokens that stand and the one behind
-/// them, but nothing behind the end of the response.
-int64_t SimEngine::gain(const SequenceStep& s, int64_t start) const {
+/// them, but nothing behind the `last` position of the response.
+int64_t SimEngine::gain(const SequenceStep& s, int64_t start, int64_t last) const {
   const int64_t draft_tokens = s.sample_rows - 1;
   const int64_t first = start + std::ssize(s.tokens) - s.sample_rows;
   const int64_t stand = draft_tokens > 0 ? config_.accepted(s.seed, first, draft_tokens) : 0;
-  return s.sampling->ignore_eos ? 1 + stand : std::min(1 + stand, config_.last_position(s.seed) - first);
+  return std::min(1 + stand, last - first);
 }
 
-/// The tokens of a gain: those drafted, then one that is not what was drafted there.
-void SimEngine::sample_verified(const SequenceStep& s, int64_t start, int64_t gained,
+/// The tokens of verifies that begin at `start`, one behind the other: those drafted, then one that is not what was drafted
+/// there. They gained so many, `stride` apart.
+void SimEngine::sample_verified(const SequenceStep& s, int64_t start, std::span<const int32_t> gained, size_t stride,
                                 std::vector<SampledToken>& sampled) const {
+  size_t tokens = 0;
+  for (size_t i = 0; i < gained.size(); i += stride) tokens += static_cast<size_t>(gained[i]);
+  sampled.resize(tokens, {0, -1.0f});
+  oracle_(s.seed, start + std::ssize(s.tokens) - s.sample_rows + 1, sampled);
   const auto draft = std::span(s.tokens).last(static_cast<size_t>(s.sample_rows)).subspan(1);
-  const auto accepted = static_cast<size_t>(gained - 1);
-  for (const int32_t token : draft.first(accepted)) sampled.push_back({token, -1.0f});
-  const int64_t first = start + std::ssize(s.tokens) - s.sample_rows;
-  int32_t next = oracle_(s.seed, first + gained);
-  if (accepted < draft.size() && next == draft[accepted]) ++next;
-  sampled.push_back({next, -1.0f});
+  SampledToken* next = sampled.data();
+  for (size_t i = 0; i < gained.size(); i += stride) {
+    const auto accepted = static_cast<size_t>(gained[i] - 1);
+    for (const int32_t token : draft.first(accepted)) *next++ = {token, -1.0f};
+    if (accepted < draft.size() && next->token == draft[accepted]) ++next->token;
+    ++next;
+  }
 }
 
 /// Work takes effect when its time is over, in order.
@@ -175,7 +184,7 @@ void SimEngine::finish_front() {
 }
 
 std::optional<StepResult> SimEngine::split_step() {
-  const auto* batch = busy_ ? std::get_if<StepBatch>(&queue_.front()) : nullptr;
+  auto* batch = busy_ ? std::get_if<StepBatch>(&queue_.front()) : nullptr;
   if (batch == nullptr || batch->steps == 1) return std::nullopt;
   const size_t done = running_step();
   if (done + 1 < ends_ns_.size()) {
@@ -189,25 +198,24 @@ std::optional<StepResult> SimEngine::split_step() {
 }
 
 /// Of the steps [first_step, end_step) of the batch at the front.
-StepResult SimEngine::result_of(const StepBatch& batch, size_t first_step, size_t end_step) {
+StepResult SimEngine::result_of(StepBatch& batch, size_t first_step, size_t end_step) {
   const size_t sequences = batch.sequences.size();
-  StepResult result{.id = batch.id, .sampled = {}, .steps = static_cast<int64_t>(end_step - first_step), .gained = {}};
-  result.sampled.reserve(sequences);
+  StepResult result{.id = batch.id, .sampled = std::exchange(batch.spent, {}), .steps = static_cast<int64_t>(end_step - first_step),
+                    .gained = {}};
+  result.sampled.resize(sequences);
   for (size_t i = 0; i < sequences; ++i) {
     const SequenceStep& s = batch.sequences[i];
-    std::vector<SampledToken>& sampled = result.sampled.emplace_back();
+    std::vector<SampledToken>& sampled = result.sampled[i];
+    sampled.clear();
     if (gained_.empty()) {
-      sampled.reserve(end_step - first_step);
-      for (size_t step = first_step; step < end_step; ++step)
-        sampled.push_back({oracle_(s.seed, s.start + static_cast<int64_t>(step) + 1), -1.0f});
+      sampled.resize(end_step - first_step, {0, -1.0f});
+      oracle_(s.seed, s.start + std::ssize(s.tokens) + static_cast<int64_t>(first_step), sampled);
       continue;
     }
     int64_t start = s.start;
-    for (size_t step = 0; step < end_step; ++step) {
-      const int64_t gained = gained_[step * sequences + i];
-      if (step >= first_step) sample_verified(s, start, gained, sampled);
-      start += gained;
-    }
+    for (size_t step = 0; step < first_step; ++step) start += gained_[step * sequences + i];
+    const auto gained = std::span(gained_).subspan(first_step * sequences + i, (end_step - first_step - 1) * sequences + 1);
+    sample_verified(s, start, gained, sequences, sampled);
   }
   if (!gained_.empty())
     result.gained.assign(gained_.begin() + static_cast<ptrdiff_t>(first_step * sequences),
@@ -216,6 +224,12 @@ StepResult SimEngine::result_of(const StepBatch& batch, size_t first_step, size_
   result.step_us = ns / 1000;
   if (config_.on_steps) config_.on_steps(shape_, ns, static_cast<int64_t>(end_step - first_step));
   return result;
+}
+
+int32_t SimEngine::token_of(uint64_t seed, int64_t position) const {
+  SampledToken sampled;
+  oracle_(seed, position, {&sampled, 1});
+  return sampled.token;
 }
 
 std::byte* SimEngine::token_at(const SequenceStep& sequence, int64_t position) {
@@ -232,8 +246,8 @@ StepResult SimEngine::run(const StepBatch& batch) {
     if (!config_.has_kv) {
       SEER_CHECK(sequence.parents.empty());
       std::vector<SampledToken>& sampled = result.sampled.emplace_back();
-      if (sequence.sample_rows > 0)
-        sample_verified(sequence, sequence.start, gained_.empty() ? 1 : gained_[result.sampled.size() - 1], sampled);
+      const int32_t gained = gained_.empty() ? 1 : gained_[result.sampled.size() - 1];
+      if (sequence.sample_rows > 0) sample_verified(sequence, sequence.start, {&gained, 1}, 1, sampled);
       sampled.resize(static_cast<size_t>(sequence.sample_rows));  // rows behind what stands: of no use
       continue;
     }
@@ -259,7 +273,7 @@ StepResult SimEngine::run(const StepBatch& batch) {
 
 /// The log-probability carries the prefix hash: a response whose KV was ever wrong shows it.
 SampledToken SimEngine::sample(const SequenceStep& s, int64_t position, const PrefixHash& prefix) const {
-  return {oracle_(s.seed, position + 1), -1.0f - static_cast<float>(prefix.hi & 0xffff) / 65536.0f};
+  return {token_of(s.seed, position + 1), -1.0f - static_cast<float>(prefix.hi & 0xffff) / 65536.0f};
 }
 
 /// The KV of the path that stands stays, in its order; that of other rows is of no use to anyone, and shows it.

@@ -41,8 +41,8 @@ class SimEngine final : public Engine {
  public:
   /// Runs `work` after `delay_ns` of virtual time.
   using After = std::function<void(int64_t delay_ns, std::function<void()> work)>;
-  /// Token sampled at `position` of the response with this seed.
-  using Oracle = std::function<int32_t(uint64_t seed, int64_t position)>;
+  /// The tokens sampled from `position` on of the response with this seed. Log-probabilities are not the oracle's.
+  using Oracle = std::function<void(uint64_t seed, int64_t position, std::span<SampledToken> sampled)>;
   /// Virtual time, and that until which all timers of this engine have fired (a nanosecond before now, where others that
   /// fire now come first). Needed without KV only.
   struct Clock {
@@ -67,13 +67,15 @@ class SimEngine final : public Engine {
   int64_t step_ns(const StepShape& shape) const;
   void plan_steps(const StepBatch& batch);
   void plan_verify_steps(const StepBatch& batch, int64_t drafts);
-  int64_t gain(const SequenceStep& sequence, int64_t start) const;
-  void sample_verified(const SequenceStep& sequence, int64_t start, int64_t gained, std::vector<SampledToken>& sampled) const;
-  StepResult result_of(const StepBatch& batch, size_t first_step, size_t end_step);
+  int64_t gain(const SequenceStep& sequence, int64_t start, int64_t last) const;
+  void sample_verified(const SequenceStep& sequence, int64_t start, std::span<const int32_t> gained, size_t stride,
+                       std::vector<SampledToken>& sampled) const;
+  StepResult result_of(StepBatch& batch, size_t first_step, size_t end_step);
   StepResult run(const StepBatch& batch);
   std::vector<SampledToken> run_tree(const SequenceStep& sequence);
   SampledToken sample(const SequenceStep& sequence, int64_t position, const PrefixHash& prefix) const;
   CopyResult run(const CopyBatch& batch);
+  int32_t token_of(uint64_t seed, int64_t position) const;
   std::byte* token_at(const SequenceStep& sequence, int64_t position);
 
   SimEngineConfig config_;

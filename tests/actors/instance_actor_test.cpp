@@ -332,7 +332,7 @@ TEST_CASE("instance: unreported tokens of a chunk are never more than report_ste
   size_t most = 0;
   for (int i = 0; i < 300; ++i) {
     b.cluster.run_for(500);
-    for (const auto& [id, s] : b.cluster.instance_state(0).sequences) most = std::max(most, s.unreported.tokens.size());
+    for (const auto& [id, s] : b.cluster.instance_state(0).sequences) most = std::max(most, s.unreported().size());
   }
   CHECK(most > 0);
   CHECK(most <= 3);
