@@ -427,8 +427,9 @@ void InstanceActor::take_blocks(Sequence& s, int64_t tokens) {
 
 /// `step` has the memory of another one, whose fields it must not keep.
 void InstanceActor::fill(SequenceStep& step, Sequence& s, const PlannedRows& rows) {
-  const bool tail_is_partial = s.kv_tokens % info.block_tokens != 0;
-  if (tail_is_partial) devices.will_write(s.table[static_cast<size_t>(s.kv_tokens) / info.block_tokens]);
+  if (!s.writes && s.kv_tokens % info.block_tokens != 0)
+    devices.will_write(s.table[static_cast<size_t>(s.kv_tokens) / info.block_tokens]);
+  s.writes = true;
   take_blocks(s, s.kv_tokens + rows.rows);
   if (const auto planned = static_cast<size_t>(rows.draft_tokens); planned < s.draft.tokens.size()) {
     s.draft.shorten(planned);

@@ -87,6 +87,7 @@ struct InstanceActor {
     ChunkEnd end = ChunkEnd::kFinished;    // set when parking
     DraftShape draft_shape = DraftShape::kPath, scout_shape = DraftShape::kPath;
     bool is_scout = false;                 // see DraftBudget
+    bool writes = false;                   // has been in a step: a partial block at the end of `table` is its own
     int32_t parking_ops = 0;               // reservations and exports still open while parking
     std::vector<float> unreported_logprobs;
     StopRule stop;
