@@ -89,7 +89,10 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
   s.tokens.reserve(s.tokens.size() + chunk.log.output_ids.size() +
                    static_cast<size_t>(std::min<int64_t>(chunk.max_new_tokens, kReservedTokensMax)));
   s.tokens.insert(s.tokens.end(), chunk.log.output_ids.begin(), chunk.log.output_ids.end());
-  s.start_tokens = s.reported_tokens = std::ssize(s.tokens);
+  s.reported_tokens = std::ssize(s.tokens);
+  s.end_tokens = s.reported_tokens + chunk.max_new_tokens;
+  s.seed = chunk.seed;
+  s.keep_kv = chunk.keep_kv;
   chunk.log = {};
   s.spec = std::move(chunk);
   s.done = {.chunk = id, .instance = config.id};
@@ -317,7 +320,6 @@ bool InstanceActor::plan(StepPlan& plan) {
                               .kv_tokens = s.kv_tokens,
                               .draft_tokens = 0,
                               .table_blocks = static_cast<int32_t>(s.table.size()),
-                              .yield_rank = s.spec.yield_rank,
                               .wants_sampling = true});
   }
   if (draft_budget) choose_drafts();
@@ -329,6 +331,7 @@ bool InstanceActor::plan(StepPlan& plan) {
   if (idle && on_the_way) return true;
   const bool stuck = idle && !arrivals.empty() && !first_arrival_fits();
   if (!blocks_short && !stuck) return true;
+  for (size_t i = 0; i < running.size(); ++i) running_memory[i].yield_rank = running[i]->spec.yield_rank;
   const std::vector<int32_t> victims =
       pick_victims(running_memory, plan.blocks_short, info.block_tokens,
                    [this](int32_t i) { return devices.sole_user_count(running[static_cast<size_t>(i)]->table); });
@@ -385,8 +388,7 @@ int32_t InstanceActor::steps_at_once() {
     if (!s.sampling->stop.empty() || !s.sampling->stop_token_ids.empty()) return 1;
     if (member.sample_rows == 0 || (has_pool(s) && s.offered_blocks < prompt_blocks(s))) return 1;
     // So that each step may have as long a draft.
-    steps = std::min({steps, (s.spec.max_new_tokens - s.new_tokens()) / member.sample_rows,
-                      s.stop.tokens_left() / member.sample_rows});
+    steps = std::min(steps, s.tokens_left() / member.sample_rows);
   }
   if (steps <= 1) return 1;
   // The first step's blocks are in the tables. Sequences fill theirs at different steps, at the latest when all drafts
@@ -431,24 +433,25 @@ void InstanceActor::fill(SequenceStep& step, Sequence& s, const PlannedRows& row
     devices.will_write(s.table[static_cast<size_t>(s.kv_tokens) / info.block_tokens]);
   s.writes = true;
   take_blocks(s, s.kv_tokens + rows.rows);
-  if (const auto planned = static_cast<size_t>(rows.draft_tokens); planned < s.draft.tokens.size()) {
+  const bool has_draft = s.draft_allowed > 0;
+  if (const auto planned = static_cast<size_t>(rows.draft_tokens); has_draft && planned < s.draft.tokens.size()) {
     s.draft.shorten(planned);
     s.draft_allowed = rows.draft_tokens;
   }
   const auto from = s.tokens.begin() + s.kv_tokens;
   step.start = s.kv_tokens;
   step.tokens.assign(from, from + rows.rows - rows.draft_tokens);
-  step.tokens.insert(step.tokens.end(), s.draft.tokens.begin(), s.draft.tokens.end());
+  if (has_draft) step.tokens.insert(step.tokens.end(), s.draft.tokens.begin(), s.draft.tokens.end());
   step.blocks.clear();
   if (info.steps_max == 1) step.blocks = s.table;
   step.sample_rows = rows.sample_rows;
-  step.seed = s.spec.seed;
+  step.seed = s.seed;
   if (step.sampling != s.sampling) step.sampling = s.sampling;
   step.history.clear();
   if (s.sampling->repetition_penalty != 1.0f) step.history.assign(s.tokens.begin(), from);
   step.targets.clear();
   step.parents.clear();
-  if (!s.draft.is_path()) {
+  if (has_draft && !s.draft.is_path()) {
     step.parents.push_back(-1);
     step.parents.insert(step.parents.end(), s.draft.parents.begin(), s.draft.parents.end());
   }
@@ -500,7 +503,7 @@ void InstanceActor::on_steps(const StepResult& result) {
     take_blocks(s, s.kv_tokens + std::ssize(gained_before_last(result, i)) + in_step[i].rows);
   }
   // Where the end of one chunk reports of all (see answer()), they have all that they had gained before the last step.
-  const auto reports_all = [&](size_t i) { return in_step[i].sequence != nullptr && !in_step[i].sequence->spec.keep_kv; };
+  const auto reports_all = [&](size_t i) { return in_step[i].sequence != nullptr && !in_step[i].sequence->keep_kv; };
   for (size_t i = 0; i < members; ++i) {
     if (!reports_all(i)) continue;
     const std::span<const SampledToken> before = gained_before_last(result, i);
@@ -530,7 +533,6 @@ void InstanceActor::take_figures(const StepResult& result, int64_t steps) {
 
 /// `rows` more tokens have their KV; what was sampled at the last of them, if anything, continues the sequence.
 void InstanceActor::fed(Sequence& s, int64_t rows, std::span<const SampledToken> sampled) {
-  const ChunkId id = s.spec.chunk;
   if (const int64_t prefilled = rows - std::ssize(sampled); prefilled > 0) {
     s.done.prefill_tokens += prefilled;
     s.done.reprefill_tokens += std::clamp<int64_t>(s.spec.computed_tokens - s.kv_tokens, 0, prefilled);
@@ -549,9 +551,9 @@ void InstanceActor::fed(Sequence& s, int64_t rows, std::span<const SampledToken>
     for (const SampledToken& next : sampled.first(taken)) s.unreported_logprobs.push_back(next.logprob);
   report.output_tokens += static_cast<int64_t>(taken);
   name_filled_blocks(s);
-  if (end.reason != FinishReason::kNone) return finish(id, end);
-  if (s.new_tokens() >= s.spec.max_new_tokens) return park(id, ChunkEnd::kChunkFull);
-  if (s.offered_blocks < prompt_blocks(s)) offer_filled_blocks(id, s);
+  if (end.reason != FinishReason::kNone) return finish(s.spec.chunk, end);
+  if (std::ssize(s.tokens) >= s.end_tokens) return park(s.spec.chunk, ChunkEnd::kChunkFull);
+  if (s.offered_blocks < prompt_blocks(s)) offer_filled_blocks(s.spec.chunk, s);
 }
 
 void InstanceActor::name_filled_blocks(Sequence& s) {
@@ -719,7 +721,7 @@ void InstanceActor::answer(ChunkId id, ChunkEnd end) {
     parts.drafting.drafter->learn(s.text());  // its last tokens; with the next sync they are shared
     if (sequences.empty()) sync_drafts();     // of itself none would come any more: syncs follow steps
   }
-  if (!s.spec.keep_kv) report_tokens();  // who is admitted next is decided by what is in use now, as in an engine
+  if (!s.keep_kv) report_tokens();  // who is admitted next is decided by what is in use now, as in an engine
   s.done.end = end;
   s.done.kv_tokens = s.kv_tokens;
   s.done.last = s.take_unreported();

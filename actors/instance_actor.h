@@ -70,23 +70,25 @@ struct InstanceActor {
   handle::behavior_type make_behavior();
 
   enum class Phase : uint8_t { kOpening, kImporting, kRunning, kParking };
-  /// What every step reads stands together: with many instances in one process it comes from afar each time.
+  /// What every step reads stands together, before `spec`: with many instances in one process it comes from afar each time.
   struct Sequence {
     std::vector<int32_t> tokens;           // prompt and output
     int64_t prompt_tokens = 0;
-    int64_t start_tokens = 0;              // tokens.size() when the chunk began
+    int64_t end_tokens = 0;                // tokens.size() when the chunk is full
     int64_t reported_tokens = 0;           // tokens.size() when it was reported last
     int64_t kv_tokens = 0;                 // tokens whose KV is in `table`
     std::vector<DeviceBlockId> table;
     std::vector<BlockRef> chain;           // full blocks of tokens[0, kv_tokens), named on the device
     size_t offered_blocks = 0;             // of the chain: offered to the pool
     size_t pooled_blocks = 0;              // of the chain, from the start: the pool is known to keep them for the request
+    uint64_t seed = 0;
     std::shared_ptr<const SamplingParams> sampling;
     int64_t draft_allowed = 0;             // tokens that its draft might have; 0: none was asked for
     Phase phase = Phase::kRunning;
     ChunkEnd end = ChunkEnd::kFinished;    // set when parking
     DraftShape draft_shape = DraftShape::kPath, scout_shape = DraftShape::kPath;
     bool is_scout = false;                 // see DraftBudget
+    bool keep_kv = true;                   // as in `spec`
     bool writes = false;                   // has been in a step: a partial block at the end of `table` is its own
     int32_t parking_ops = 0;               // reservations and exports still open while parking
     std::vector<float> unreported_logprobs;
@@ -104,7 +106,7 @@ struct InstanceActor {
       const int64_t first = std::exchange(reported_tokens, std::ssize(tokens));
       return {spec.chunk, first - prompt_tokens, {tokens.begin() + first, tokens.end()}, std::exchange(unreported_logprobs, {})};
     }
-    int64_t new_tokens() const { return static_cast<int64_t>(tokens.size()) - start_tokens; }
+    int64_t tokens_left() const { return std::min(end_tokens - std::ssize(tokens), stop.tokens_left()); }
     DraftText text() const {
       const auto all = std::span<const int32_t>(tokens);
       const auto prompt = static_cast<size_t>(prompt_tokens);
@@ -170,7 +172,7 @@ struct InstanceActor {
   int32_t reserve_from(ChunkId id, const Sequence& s, const std::vector<BlockRef>& blocks, size_t from, bool parking);
   void reserve(ChunkId id, KvReservation ask, size_t first_block);
   Sequence* find(ChunkId id);
-  bool has_pool(const Sequence& s) const { return s.spec.keep_kv && parts.kv_node; }
+  bool has_pool(const Sequence& s) const { return s.keep_kv && parts.kv_node; }
   size_t prompt_blocks(const Sequence& s) const { return static_cast<size_t>(s.prompt_tokens) / info.block_tokens; }
 
   static constexpr ChunkId kNoChunk{0};

@@ -68,7 +68,7 @@ void InstanceActor::timed(const std::function<int64_t()>& drafting) {
 
 /// No longer than what may still come, less the token that is sampled behind it. False: none is wanted.
 bool InstanceActor::propose_draft(Sequence& s) {
-  const int64_t longest = std::min(s.spec.max_new_tokens - s.new_tokens(), s.stop.tokens_left()) - 1;
+  const int64_t longest = s.tokens_left() - 1;
   s.draft_shape = s.is_scout ? s.scout_shape : draft_choice.shape;
   const int64_t wanted = s.is_scout ? draft_budget->rows_max(s.draft_shape) : draft_choice.tokens[s.draft_class()];
   s.draft_allowed = std::max<int64_t>(0, std::min(wanted, longest));
