@@ -242,10 +242,11 @@ void InstanceActor::on_work_ready() {
   };
   if (!std::ranges::all_of(results, leaves_steps)) split_steps();
   for (EngineResult& result : results) {
-    --engine_open;
     if (auto* step = std::get_if<StepResult>(&result)) {
+      engine_open -= step->more ? 0 : 1;
       on_step(*step);
     } else {
+      --engine_open;
       const auto& copy = std::get<CopyResult>(result);
       report.engine_cpu_us += copy.cpu_us;
       copy.direction == CopyBatch::Direction::kExport ? on_export(copy) : on_import(copy);
@@ -289,7 +290,7 @@ void InstanceActor::start_step() {
     timing.decode.add(s.kv_tokens, 1, 1);
     timing.step.add(s.kv_tokens, rows.rows, rows.sample_rows);
   }
-  batch.steps = steps_open = info.steps_max > 1 ? steps_at_once() : 1;
+  batch.steps = steps_open = info.steps_max > 1 ? steps_at_once(batch.results_after) : 1;
   step_open = true;
   submit(std::move(batch));
 }
@@ -369,10 +370,11 @@ bool InstanceActor::waits_for_prompt(Sequence& s) {
   return false;
 }
 
-/// How many steps like the one planned come next as far as can be known here: until tokens are due to be reported, until a
-/// chunk ends other than by a stop token (where the engine ends by itself), and as long as KV blocks suffice. What else
-/// may change the plan comes as a message, and splits them.
-int32_t InstanceActor::steps_at_once() {
+/// How many steps like the one planned come next as far as can be known here: until a chunk ends other than by a stop token
+/// (where the engine ends by itself), and as long as KV blocks suffice; with drafts, until tokens are due to be reported, as
+/// others are chosen then. What else may change the plan comes as a message, and splits them. `results_after`: when tokens
+/// are due, and prompts to be offered.
+int32_t InstanceActor::steps_at_once(std::vector<int32_t>& results_after) {
   // While steps run room only shrinks, so that an arrival for which there is too little now goes on waiting. So does who
   // found no room in this step, unless others are asked to give way for it: not while chunks park. Drafts would be cut to
   // the room that is left, at each step otherwise.
@@ -382,11 +384,14 @@ int32_t InstanceActor::steps_at_once() {
   if (!all_in && (draft_budget || (blocks_short && std::ranges::none_of(sequences, parks)))) return 1;
   // Behind the ends of prefills all decode; with a prefill, who waited for it comes in, or for its rows.
   if (plan_memory.prefill_rows > 0 && (draft_budget || prompt_awaited || !all_in)) return 1;
-  int64_t steps = std::min<int64_t>(info.steps_max, config.report_steps - steps_since_report);
+  const int64_t to_report = config.report_steps - steps_since_report;
+  int64_t steps = std::min<int64_t>(info.steps_max, draft_budget ? to_report : info.steps_max);
+  bool prompt_due = false;
   for (const StepMember& member : in_step) {
     const Sequence& s = *member.sequence;
     if (!s.sampling->stop.empty() || !s.sampling->stop_token_ids.empty()) return 1;
-    if (member.sample_rows == 0 || (has_pool(s) && s.offered_blocks < prompt_blocks(s))) return 1;
+    prompt_due |= has_pool(s) && s.offered_blocks < prompt_blocks(s);
+    if (member.sample_rows == 0 || (prompt_due && draft_budget)) return 1;
     // So that each step may have as long a draft.
     steps = std::min(steps, s.tokens_left() / member.sample_rows);
   }
@@ -404,7 +409,9 @@ int32_t InstanceActor::steps_at_once() {
   }
   int64_t available = devices.counts().available();
   for (int64_t step = 1; step < steps; ++step)
-    if ((available -= blocks_at_step[static_cast<size_t>(step)]) < 0) return static_cast<int32_t>(step);
+    if ((available -= blocks_at_step[static_cast<size_t>(step)]) < 0) steps = step;
+  if (prompt_due && to_report > 1 && steps > 1) results_after.push_back(1);
+  for (int64_t due = to_report; due < steps; due += config.report_steps) results_after.push_back(static_cast<int32_t>(due));
   return static_cast<int32_t>(steps);
 }
 
@@ -458,6 +465,11 @@ void InstanceActor::fill(SequenceStep& step, Sequence& s, const PlannedRows& row
 }
 
 void InstanceActor::on_step(StepResult& result) {
+  if (result.more) {
+    on_steps(result);
+    if (steps_since_report >= config.report_steps) report_tokens();
+    return;
+  }
   spent_steps = std::move(result.spent);
   if (steps_open > 1 || !result.gained.empty()) {
     on_steps(result);

@@ -145,7 +145,7 @@ struct InstanceActor {
   void start_step();
   bool plan(StepPlan& plan);
   bool waits_for_prompt(Sequence& sequence);
-  int32_t steps_at_once();
+  int32_t steps_at_once(std::vector<int32_t>& results_after);
   void split_steps();
   void take_blocks(Sequence& sequence, int64_t tokens);
   void fill(SequenceStep& step, Sequence& sequence, const PlannedRows& rows);

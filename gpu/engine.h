@@ -72,6 +72,7 @@ struct StepBatch {
   uint64_t id = 0;
   std::vector<SequenceStep> sequences;  // every sequence at most once
   int32_t steps = 1;                    // <= steps_max; > 1: every sequence decodes, verifies, or ends its prefill
+  std::vector<int32_t> results_after = {};  // results come behind so many steps (rising, < steps), and behind the last
   std::vector<std::vector<SampledToken>> spent = {};  // memory of earlier results, which may be used for this one's
 };
 
@@ -80,6 +81,7 @@ struct StepResult {
   std::vector<std::vector<SampledToken>> sampled;  // per sequence: sample_rows tokens in row order; of several steps
                                                    // what each gained
   int64_t steps = 1;
+  bool more = false;            // further results of the batch will come
   std::vector<int32_t> gained;  // of several steps with drafts: [step][sequence] tokens gained, at least 1
   int64_t step_us = 0;                             // engine time of this step, or of all steps
   int64_t cpu_us = 0;                              // CPU time of the engine's threads since the result before (0: not known)

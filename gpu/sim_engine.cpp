@@ -132,7 +132,7 @@ void SimEngine::start_next() {
   if (const auto* step = std::get_if<StepBatch>(&queue_.front())) {
     plan_steps(*step);
     if (clock_.now_ns) started_ns_ = clock_.now_ns();
-    end_front_after(ends_ns_.back());
+    end_front_after(ends_ns_[steps_to_result() - 1]);
   } else {
     end_front_after(1000 * config_.copy_us_block * std::ssize(std::get<CopyBatch>(queue_.front()).blocks));
   }
@@ -150,10 +150,17 @@ void SimEngine::copy_beside(const CopyBatch& batch) {
 void SimEngine::end_copy_after(int64_t delay_ns, CopyResult result) {
   after_(delay_ns, [this, result = std::move(result), alive = std::weak_ptr<uint64_t>(timer_)] {
     if (alive.expired()) return;
-    if (busy_ && started_ns_ + ends_ns_.back() == clock_.now_ns()) return end_copy_after(0, result);
+    if (busy_ && started_ns_ + ends_ns_[steps_to_result() - 1] == clock_.now_ns()) return end_copy_after(0, result);
     results_.push_back(result);
     notify_();
   });
+}
+
+/// Of the batch at the front: behind how many steps its next result comes.
+size_t SimEngine::steps_to_result() const {
+  for (const int32_t steps : std::get<StepBatch>(queue_.front()).results_after)
+    if (static_cast<size_t>(steps) > taken_steps_) return std::min(static_cast<size_t>(steps), ends_ns_.size());
+  return ends_ns_.size();
 }
 
 /// Of the batch at the front: the step that runs now, whose end has not come.
@@ -169,6 +176,14 @@ void SimEngine::end_front_after(int64_t delay_ns) {
 }
 
 void SimEngine::finish_front() {
+  if (auto* batch = std::get_if<StepBatch>(&queue_.front()); batch != nullptr && steps_to_result() < ends_ns_.size()) {
+    const size_t done = steps_to_result();
+    results_.push_back(result_of(*batch, taken_steps_, done));
+    std::get<StepResult>(results_.back()).more = true;
+    taken_steps_ = done;
+    end_front_after(started_ns_ + ends_ns_[steps_to_result() - 1] - clock_.now_ns());
+    return notify_();
+  }
   EngineWork work = std::move(queue_.front());
   queue_.pop_front();
   if (auto* batch = std::get_if<StepBatch>(&work)) {
@@ -193,6 +208,7 @@ std::optional<StepResult> SimEngine::split_step() {
   }
   if (done == taken_steps_) return std::nullopt;
   StepResult result = result_of(*batch, taken_steps_, done);
+  result.more = true;
   taken_steps_ = done;
   return result;
 }

@@ -63,6 +63,7 @@ class SimEngine final : public Engine {
   void end_front_after(int64_t delay_ns);
   void copy_beside(const CopyBatch& batch);
   void end_copy_after(int64_t delay_ns, CopyResult result);
+  size_t steps_to_result() const;
   size_t running_step() const;
   int64_t step_ns(const StepShape& shape) const;
   void plan_steps(const StepBatch& batch);
@@ -94,7 +95,7 @@ class SimEngine final : public Engine {
   StepShape shape_;               // of its first step
   std::vector<int64_t> ends_ns_;  // of each step, from the start of the first
   std::vector<int32_t> gained_;   // with drafts: [step][sequence] tokens
-  size_t taken_steps_ = 0;        // whose results split_step() gave
+  size_t taken_steps_ = 0;        // whose results were given
 
   std::shared_ptr<uint64_t> timer_ = std::make_shared<uint64_t>(0);  // a timer that is not the newest, or fires after
                                                                      // our end, does nothing

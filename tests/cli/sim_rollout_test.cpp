@@ -98,7 +98,7 @@ TEST_CASE("sim rollout: steps that are done at once are those done one by one") 
         REQUIRE_MESSAGE(result.ok(), result.error().detail);
         return *std::move(result);
       };
-      const SimRun single = run(1), many = run(256);
+      const SimRun single = run(1), many = run(512);
       CHECK(many.completions_s == single.completions_s);
       CHECK(many.total_s == single.total_s);
       CHECK(many.preemptions == single.preemptions);
@@ -120,7 +120,7 @@ TEST_CASE("sim rollout: neither single steps nor those done at once wait for a p
   cluster.offer_blocks = 1;  // what 96 requests offer together are more copies than a real engine's queue takes
   cluster.steps_at_once = 1;
   const SimRun single = simulate("divided", cluster, small_work(4));
-  cluster.steps_at_once = 256;
+  cluster.steps_at_once = 512;
   CHECK(simulate("divided", cluster, small_work(4)).completions_s == single.completions_s);
 }
 
