@@ -136,6 +136,7 @@ Status simulate_command(const SimulateOptions& options, const std::atomic<bool>&
       if (stop.load()) return fail(Code::kCancelled, "stopped on request");
       ChunkSchedulerConfig scheduler = options.scheduler;
       scheduler.policy = scheduling_of(policy);
+      scheduler.watermark_share = workload.watermark_share;
       SEER_ASSIGN_OR_RETURN(const std::optional<SimDrafting> drafting, drafting_of(policy, scheduler.policy, options));
       const auto began = std::chrono::steady_clock::now();
       SEER_ASSIGN_OR_RETURN(SimRun run, scheduler.policy == kPartialPolicy

@@ -49,6 +49,7 @@ struct WorkloadKeys {
   double kv_reserve_share = 0.1, time_scale = 1;
   int64_t groups = 0, group_size = 0, prompt_tokens = 0;
   double temperature = 1;
+  double watermark_share = Workload{}.watermark_share;
   LengthModel lengths;
 };
 
@@ -66,6 +67,8 @@ std::vector<OptionGroup> key_groups(WorkloadKeys& k) {
         {"dp", "N", &k.dp, "ranks that sequences are dealt to", between(1, 65536)},
         {"ep", "N", &k.ep, "GPUs that routed experts are dealt to; 1: cut like other matrices", between(1, 65536)},
         {"kv-reserve-share", "SHARE", &k.kv_reserve_share, "of GPU memory, neither weights nor KV", from_below(0, 1)},
+        {"watermark-share", "SHARE", &k.watermark_share, "of KV, free beside what verl and streamrl-oracle admit",
+         from_below(0, 1)},
         {"time-scale", "X", &k.time_scale, "every step takes this many times as long", above_to(0, 1e6)}}},
       {"Requests",
        {{"trace", "FILE", &k.trace, "JSONL of a real run, instead of drawn lengths"},
@@ -171,6 +174,7 @@ Result<Workload> build(WorkloadKeys& k, const std::string& source, const std::fi
   };
   Workload w;
   w.name = k.name;
+  w.watermark_share = k.watermark_share;
   if (k.gpu.empty() != k.model.empty()) return missing(k.gpu.empty() ? "gpu" : "model");
   if (!k.gpu.empty()) {
     SEER_ASSIGN_OR_RETURN(w.hardware, hardware_of(k, source, folder));

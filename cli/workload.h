@@ -39,6 +39,7 @@ struct Workload {
   int64_t groups = 0, group_size = 0;
   int64_t prompt_tokens = 0;  // of every prompt; of a trace, the mean
   double temperature = 1;
+  double watermark_share = 0.01;    // see ChunkSchedulerConfig
   LengthModel lengths;              // of a trace: only max_gen and avg_gen
   std::vector<GroupLengths> trace;  // not empty: the lengths, whatever the seed
 };

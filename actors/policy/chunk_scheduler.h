@@ -32,6 +32,9 @@ struct ChunkSchedulerConfig {
                                    // (Algorithm 2 safeguard; see kStarvedEvery)
   double unexplained_before = 1;   // seer+: share of the requests of earlier iterations whose lengths the model did not
                                    // explain; 1: not known, so lengths are not foreseen at all (see LengthOutlook)
+  double watermark_share = 0.01;   // verl, streamrl-oracle: a busy instance admits a request only if this share of its KV
+                                   // stays free beside it, for those that run to grow into. vLLM's V0 engine has 0.01;
+                                   // its V1 engine has 0, where a preempted request comes back sooner, often too soon
   int32_t inflight_spread_max = 32;  // cache-aware placement only while the in-flight requests of instances differ by
                                      // no more than this (paper 3.1; less for small instances, see kSpreadRowsShare)
   int32_t misses_max = 8;            // requests looked at that fit nowhere before a cycle ends

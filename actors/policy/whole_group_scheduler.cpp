@@ -7,7 +7,7 @@ namespace seer {
 
 // No chunks, no reserve and no headroom: an engine's own admission looks at the KV in use.
 WholeGroupScheduler::WholeGroupScheduler(const ChunkSchedulerConfig& config)
-    : LedgerScheduler({}, config.inflight_spread_max) {}
+    : LedgerScheduler({}, config.inflight_spread_max), watermark_share_(config.watermark_share) {}
 
 Status WholeGroupScheduler::add_group(const GroupSpec& group, int64_t now_us) {
   SEER_RETURN_IF_ERROR(ledger_.add_group(group, now_us));
@@ -40,7 +40,7 @@ std::optional<Placement> WholeGroupScheduler::next(int64_t) {
     const InstanceId instance = *may_admit_.begin();
     std::deque<RequestId>& queue = queues_.at(instance);
     if (queue.empty() || ledger_.picker().running(instance) >= running_max(instance) ||
-        !ledger_.fits(requests().at(queue.front()), instance, kWatermarkShare)) {
+        !ledger_.fits(requests().at(queue.front()), instance, watermark_share_)) {
       may_admit_.erase(instance);
       continue;
     }

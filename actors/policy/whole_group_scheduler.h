@@ -1,7 +1,7 @@
 // WholeGroupScheduler: what the policies without divided rollout share. A group has one home, the instance where all its
 // requests run from start to end. Each instance serves its queue in order, as an engine like vLLM serves requests that
 // were handed to it: the front is admitted once the KV that it has (prompt and what it has generated) and one block fit
-// beside the KV held now, with kWatermarkShare to spare. Lengths are not looked at, so the instance runs short as
+// beside the KV held now, with watermark_share to spare. Lengths are not looked at, so the instance runs short as
 // requests grow: the latest admitted is preempted, its KV dropped, and goes to the front of the queue, to be computed
 // again. Which group goes where, and how many of its requests run there at most, is for the policy to say. Single owner,
 // not thread-safe.
@@ -20,11 +20,6 @@
 #include "actors/policy/ledger_scheduler.h"
 
 namespace seer {
-
-/// A busy instance admits a request only if this share of its KV stays free beside it, for those that run to grow into.
-/// Without it a preempted request would come right back and be preempted again; vLLM's V0 engine has the same
-/// share.
-inline constexpr double kWatermarkShare = 0.01;
 
 class WholeGroupScheduler : public LedgerScheduler {
  public:
@@ -52,6 +47,7 @@ class WholeGroupScheduler : public LedgerScheduler {
  private:
   void deal_homeless();
 
+  const double watermark_share_;
   std::map<GroupId, InstanceId> homes_;
   std::map<InstanceId, std::deque<RequestId>> queues_;  // of the open instances
   std::map<GroupId, std::vector<RequestId>> homeless_;  // waiting requests

@@ -315,16 +315,18 @@ TEST_CASE("verl: the latest admitted gives way first and then stands at the fron
   CHECK(desk.place_one().request == request(0, 1));
 }
 
-TEST_CASE("verl: a preempted request comes back only where a hundredth of the KV stays free beside it") {
-  for (const int64_t held : {93, 94}) {
+TEST_CASE("verl: a preempted request comes back only where the watermark stays free beside it, of one hundredth or none") {
+  for (const auto& [held, watermark_share] : {std::pair{93, 0.01}, {94, 0.01}, {95, 0.0}, {96, 0.0}}) {
     CAPTURE(held);
-    Desk desk("verl");
+    ChunkSchedulerConfig config;
+    config.watermark_share = watermark_share;
+    Desk desk("verl", config);
     desk.instance(0, 200, 2).group({.prompt_tokens = 16, .max_tokens = 3000}).group({.id = 1, .max_tokens = 3000});
     const auto placements = desk.place();
     REQUIRE(placements.size() == 2);
     desk.end(placements[1], 104 * 16 - 17, ChunkEnd::kPreempted);  // needs 105 blocks
-    desk.scheduler->progressed(request(0, 0), 16 * held - 16);     // 2 of 200 blocks are to spare
-    CHECK(desk.place().size() == (held == 93 ? 1 : 0));
+    desk.scheduler->progressed(request(0, 0), 16 * held - 16);     // of 200 blocks
+    CHECK(desk.place().size() == (held == 93 || held == 95 ? 1 : 0));
   }
 }
 
