@@ -370,10 +370,10 @@ bool InstanceActor::waits_for_prompt(Sequence& s) {
   return false;
 }
 
-/// How many steps like the one planned come next as far as can be known here: until a chunk ends other than by a stop token
-/// (where the engine ends by itself), and as long as KV blocks suffice; with drafts, until tokens are due to be reported, as
-/// others are chosen then. What else may change the plan comes as a message, and splits them. `results_after`: when tokens
-/// are due, and prompts to be offered.
+/// How many steps like the one planned come next as far as can be known here: until a chunk ends other than by a stop
+/// token (where the engine ends by itself), and as long as KV blocks suffice; with drafts, until tokens are due to be
+/// reported, as others are chosen then. What else may change the plan comes as a message, and splits them.
+/// `results_after`: when tokens are due, and prompts to be offered.
 int32_t InstanceActor::steps_at_once(std::vector<int32_t>& results_after) {
   // While steps run room only shrinks, so that an arrival for which there is too little now goes on waiting. So does who
   // found no room in this step, unless others are asked to give way for it: not while chunks park. Drafts would be cut to

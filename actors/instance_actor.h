@@ -104,7 +104,8 @@ struct InstanceActor {
     std::span<const int32_t> unreported() const { return std::span(tokens).subspan(static_cast<size_t>(reported_tokens)); }
     ChunkTokens take_unreported() {
       const int64_t first = std::exchange(reported_tokens, std::ssize(tokens));
-      return {spec.chunk, first - prompt_tokens, {tokens.begin() + first, tokens.end()}, std::exchange(unreported_logprobs, {})};
+      return {spec.chunk, first - prompt_tokens, {tokens.begin() + first, tokens.end()},
+              std::exchange(unreported_logprobs, {})};
     }
     int64_t tokens_left() const { return std::min(end_tokens - std::ssize(tokens), stop.tokens_left()); }
     DraftText text() const {

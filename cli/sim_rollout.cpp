@@ -259,7 +259,9 @@ struct SimRollout {
         network, [this](int64_t us, std::function<void()> f) { world.after(us, std::move(f)); });
   }
 
-  int64_t last_position(uint64_t seed) const { return last_positions[first_of_group[seed >> 32] + static_cast<uint32_t>(seed)]; }
+  int64_t last_position(uint64_t seed) const {
+    return last_positions[first_of_group[seed >> 32] + static_cast<uint32_t>(seed)];
+  }
 
   void sample(uint64_t seed, int64_t position, std::span<SampledToken> sampled) const {
     const size_t group = seed >> 32;

@@ -65,9 +65,9 @@ struct SampledToken {
 };
 
 /// With steps > 1 the engine does so many steps one after the other, each feeding what the one before sampled (and, if the
-/// first has drafts, as many draft tokens for each sequence; if a prefill ends with it, decoding), and ends early behind a step that sampled one of eos_ids
-/// where that ends its sequence, or when split_step() says so: results and times are those of single steps. For simulated
-/// engines, which save the time between events so. They keep no KV bytes, and are given no block tables.
+/// first has drafts, as many draft tokens for each sequence). It ends early behind a step that sampled one of eos_ids where
+/// that ends its sequence, or when split_step() says so. Results and times are those of single steps. For simulated engines,
+/// which save the time between events so; they keep no KV bytes, and are given no block tables.
 struct StepBatch {
   uint64_t id = 0;
   std::vector<SequenceStep> sequences;  // every sequence at most once

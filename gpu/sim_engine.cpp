@@ -60,7 +60,8 @@ void SimEngine::plan_steps(const StepBatch& batch) {
   if (steps > 1) {
     for (const SequenceStep& s : batch.sequences) {
       SEER_CHECK(s.sample_rows == 1, s.sample_rows);
-      if (!s.sampling->ignore_eos) steps = std::min(steps, config_.last_position(s.seed) - s.start - std::ssize(s.tokens) + 1);
+      const int64_t next = s.start + std::ssize(s.tokens);
+      if (!s.sampling->ignore_eos) steps = std::min(steps, config_.last_position(s.seed) - next + 1);
     }
   }
   StepShape shape = shape_;
@@ -77,8 +78,10 @@ void SimEngine::plan_steps(const StepBatch& batch) {
 void SimEngine::plan_verify_steps(const StepBatch& batch, int64_t drafts) {
   StepShape shape = shape_;
   std::vector<std::pair<int64_t, int64_t>> places;  // where each sequence's step begins, and where the sequence ends
-  for (const SequenceStep& s : batch.sequences)
-    places.emplace_back(s.start, s.sampling->ignore_eos ? std::numeric_limits<int64_t>::max() : config_.last_position(s.seed));
+  for (const SequenceStep& s : batch.sequences) {
+    const bool has_end = !s.sampling->ignore_eos;
+    places.emplace_back(s.start, has_end ? config_.last_position(s.seed) : std::numeric_limits<int64_t>::max());
+  }
   int64_t end_ns = 0;
   bool ends = false;  // a response
   for (int32_t step = 0; step < batch.steps && !ends; ++step) {
@@ -216,8 +219,8 @@ std::optional<StepResult> SimEngine::split_step() {
 /// Of the steps [first_step, end_step) of the batch at the front.
 StepResult SimEngine::result_of(StepBatch& batch, size_t first_step, size_t end_step) {
   const size_t sequences = batch.sequences.size();
-  StepResult result{.id = batch.id, .sampled = std::exchange(batch.spent, {}), .steps = static_cast<int64_t>(end_step - first_step),
-                    .gained = {}};
+  StepResult result{.id = batch.id, .sampled = std::exchange(batch.spent, {})};
+  result.steps = static_cast<int64_t>(end_step - first_step);
   result.sampled.resize(sequences);
   for (size_t i = 0; i < sequences; ++i) {
     const SequenceStep& s = batch.sequences[i];
