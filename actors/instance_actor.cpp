@@ -5,13 +5,9 @@
 #include <utility>
 #include <variant>
 
+#include "actors/token_log.h"
+
 namespace seer {
-
-namespace {
-
-constexpr int64_t kReservedTokensMax = 8192;  // of a chunk's new tokens, for which memory is taken beforehand
-
-}  // namespace
 
 InstanceActor::InstanceActor(rt::self_ptr<InstanceActor> self_in, InstanceConfig config_in, InstanceParts parts_in)
     : self(self_in),
@@ -87,7 +83,7 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
   s.prompt_tokens = static_cast<int64_t>(chunk.log.prompt_ids.size());
   s.tokens = std::move(chunk.log.prompt_ids);
   s.tokens.reserve(s.tokens.size() + chunk.log.output_ids.size() +
-                   static_cast<size_t>(std::min<int64_t>(chunk.max_new_tokens, kReservedTokensMax)));
+                   static_cast<size_t>(tokens_beforehand(chunk.max_new_tokens)));
   s.tokens.insert(s.tokens.end(), chunk.log.output_ids.begin(), chunk.log.output_ids.end());
   s.reported_tokens = std::ssize(s.tokens);
   s.end_tokens = s.reported_tokens + chunk.max_new_tokens;
@@ -558,7 +554,7 @@ void InstanceActor::fed(Sequence& s, int64_t rows, std::span<const SampledToken>
   size_t taken = passed;
   while (taken < sampled.size() && end.reason == FinishReason::kNone) end = s.stop.add(sampled[taken++].token);
   const auto tokens = sampled.first(taken) | std::views::transform(&SampledToken::token);
-  s.tokens.insert(s.tokens.end(), tokens.begin(), tokens.end());
+  append_tokens(s.tokens, tokens);
   if (s.sampling->logprob_mode != LogprobMode::kNone)
     for (const SampledToken& next : sampled.first(taken)) s.unreported_logprobs.push_back(next.logprob);
   report.output_tokens += static_cast<int64_t>(taken);

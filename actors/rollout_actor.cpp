@@ -3,11 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "actors/token_log.h"
+
 namespace seer {
 namespace {
 
-constexpr int64_t kReservedTokensMax = 8192;  // of a chunk's new tokens, for which memory is taken beforehand
-constexpr size_t kUpdateTokens = 65536;       // of one message to a draft server: 256 KiB
+constexpr size_t kUpdateTokens = 65536;  // of one message to a draft server: 256 KiB
 
 }  // namespace
 
@@ -165,7 +166,7 @@ bool RolloutActor::append(RequestId id, const ChunkTokens& part) {
   Log& request = log(id);
   const auto known = std::ssize(request.output_ids);
   if (part.first_index != known) return part.first_index < known;
-  request.output_ids.insert(request.output_ids.end(), part.tokens.begin(), part.tokens.end());
+  append_tokens(request.output_ids, part.tokens);
   request.logprobs.insert(request.logprobs.end(), part.logprobs.begin(), part.logprobs.end());
   scheduler->progressed(id, std::ssize(request.output_ids));
   return true;
@@ -280,7 +281,7 @@ void RolloutActor::run(const Placement& placement) {
   if (request.start_us < 0) request.start_us = now - started_us;
   request.queue_us += now - scheduler->requests().at(placement.request).waiting_since_us;
   request.output_ids.reserve(request.output_ids.size() +
-                             static_cast<size_t>(std::min(placement.max_new_tokens, kReservedTokensMax)));
+                             static_cast<size_t>(tokens_beforehand(placement.max_new_tokens)));
   open[chunk] = {placement.request, placement.instance, now, now, placement.yield_rank};
   rt::tell(self, instances.at(placement.instance).handle,
            RunChunk{chunk, placement.request, config.version, {group.prompt_ids, request.output_ids},
