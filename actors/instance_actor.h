@@ -81,7 +81,7 @@ struct InstanceActor {
     std::vector<BlockRef> chain;           // full blocks of tokens[0, kv_tokens), named on the device
     size_t offered_blocks = 0;             // of the chain: offered to the pool
     size_t pooled_blocks = 0;              // of the chain, from the start: the pool is known to keep them for the request
-    uint64_t seed = 0;
+    uint64_t seed = 0;                     // as in `spec`
     std::shared_ptr<const SamplingParams> sampling;
     int64_t draft_allowed = 0;             // tokens that its draft might have; 0: none was asked for
     Phase phase = Phase::kRunning;

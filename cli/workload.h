@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/policy/chunk_scheduler.h"
 #include "cli/jsonl.h"
 #include "gpu/hardware_model.h"
 #include "protocols/result.h"
@@ -39,7 +40,7 @@ struct Workload {
   int64_t groups = 0, group_size = 0;
   int64_t prompt_tokens = 0;  // of every prompt; of a trace, the mean
   double temperature = 1;
-  double watermark_share = 0.01;    // see ChunkSchedulerConfig
+  double watermark_share = ChunkSchedulerConfig{}.watermark_share;
   LengthModel lengths;              // of a trace: only max_gen and avg_gen
   std::vector<GroupLengths> trace;  // not empty: the lengths, whatever the seed
 };

@@ -179,11 +179,11 @@ void SimEngine::end_front_after(int64_t delay_ns) {
 }
 
 void SimEngine::finish_front() {
-  if (auto* batch = std::get_if<StepBatch>(&queue_.front()); batch != nullptr && steps_to_result() < ends_ns_.size()) {
-    const size_t done = steps_to_result();
-    results_.push_back(result_of(*batch, taken_steps_, done));
-    std::get<StepResult>(results_.back()).more = true;
-    taken_steps_ = done;
+  auto* running = std::get_if<StepBatch>(&queue_.front());
+  if (const size_t done = running == nullptr ? 0 : steps_to_result(); done > 0 && done < ends_ns_.size()) {
+    StepResult result = result_of(*running, std::exchange(taken_steps_, done), done);
+    result.more = true;
+    results_.push_back(std::move(result));
     end_front_after(started_ns_ + ends_ns_[steps_to_result() - 1] - clock_.now_ns());
     return notify_();
   }

@@ -131,7 +131,8 @@ def mean(values):
 
 def fit(runs, name, seeds):
     """The values of the veRL row: sigma and icc on a grid, by the share of the tail (and, for the workload of Figure 3, the idle
-    share, the gap between instances and the start of the last requests); there also the KV reserve, by preemptions; time-scale by the total, which it multiplies."""
+    share, the gap between instances and the start of the last requests); there also the KV reserve, by preemptions; time-scale by
+    the total, which it multiplies."""
     total_s, tail_s = FIGURE8[name]["verl"]
     paper = {"tail_share": tail_s / total_s, **(FIGURE3 if name in RESERVES else {})}
     fixed = {"time-scale": 1.0, "kv-reserve-share": UNFITTED_RESERVE}
