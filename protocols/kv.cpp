@@ -13,10 +13,9 @@ namespace {
 
 // Polynomials over the field of the prime 2^61 - 1: state = sum of (token + 1) * K^(tokens behind it). They can be
 // extended token by token, and many at a time: their products do not wait for each other, and one reduction does for all
-// of them (16 products of 2^32 and 2^61, with the state's of 2^122, stay below 2^128). Two prefixes of n tokens are taken
-// for the same with a chance of about (n / 2^61)^2.
+// of them. Two prefixes of n tokens are taken for the same with a chance of about (n / 2^61)^2.
 constexpr uint64_t kPrime = (1ull << 61) - 1;
-constexpr size_t kAtOnce = 16;
+constexpr size_t kAtOnce = 64;
 __extension__ using Wide = unsigned __int128;
 
 constexpr uint64_t reduced(Wide x) {
@@ -27,31 +26,64 @@ constexpr uint64_t reduced(Wide x) {
 }
 
 struct Lane {
-  std::array<uint64_t, kAtOnce + 1> power{1};  // of K
+  // A power is three limbs of 21 bits, so that sums of kAtOnce products of a limb and a token stay below 2^64: a processor
+  // makes several such products with one instruction.
+  static constexpr size_t kLimbs = 3, kLimbBits = 21;
+  std::array<uint64_t, kAtOnce + 1> power{1};                        // of K
+  std::array<std::array<uint32_t, kAtOnce>, kLimbs> limbs{};         // of the powers that kAtOnce tokens are multiplied by
+  Wide sum_of_powers = 0;                                            // of these
   explicit constexpr Lane(uint64_t k) {
     for (size_t i = 1; i <= kAtOnce; ++i) power[i] = reduced(Wide{power[i - 1]} * (k % kPrime));
+    for (size_t i = 0; i < kAtOnce; ++i) {
+      const uint64_t factor = power[kAtOnce - 1 - i];
+      for (size_t limb = 0; limb < kLimbs; ++limb)
+        limbs[limb][i] = static_cast<uint32_t>(factor >> (limb * kLimbBits) & ((1u << kLimbBits) - 1));
+      sum_of_powers += factor;
+    }
   }
-  /// REQUIRES: count <= kAtOnce.
+  /// REQUIRES: count < kAtOnce. All terms together stay below 2^123.
   uint64_t extend(uint64_t state, const int32_t* tokens, size_t count) const {
     Wide sum = Wide{state} * power[count];
     for (size_t i = 0; i < count; ++i) sum += Wide{uint64_t{static_cast<uint32_t>(tokens[i])} + 1} * power[count - 1 - i];
     return reduced(sum);
   }
+  /// By kAtOnce tokens.
+  [[gnu::always_inline]] uint64_t extend_at_once(uint64_t state, const int32_t* tokens) const {
+    Wide sum = Wide{state} * power[kAtOnce] + sum_of_powers;
+    for (size_t limb = 0; limb < kLimbs; ++limb) {
+      uint64_t products = 0;
+      for (size_t i = 0; i < kAtOnce; ++i) products += uint64_t{static_cast<uint32_t>(tokens[i])} * limbs[limb][i];
+      sum += Wide{products} << (limb * kLimbBits);
+    }
+    return reduced(sum);
+  }
 };
 constexpr Lane kHi(0x9e3779b97f4a7c15ull), kLo(0xd6e8feb86659fd93ull);
+
+[[gnu::always_inline]] inline PrefixHash extend_whole(PrefixHash before, const int32_t* tokens, size_t pieces) {
+  for (; pieces > 0; --pieces, tokens += kAtOnce)
+    before = {kHi.extend_at_once(before.hi, tokens), kLo.extend_at_once(before.lo, tokens)};
+  return before;
+}
+
+#if defined(__x86_64__)
+__attribute__((target("avx2"))) PrefixHash extend_whole_avx2(PrefixHash before, const int32_t* tokens, size_t pieces) {
+  return extend_whole(before, tokens, pieces);
+}
+#endif
 
 }  // namespace
 
 PrefixHash extend_prefix(PrefixHash before, std::span<const int32_t> tokens) {
-  auto [hi, lo] = before;
-  size_t i = 0;
-  for (; i + kAtOnce <= tokens.size(); i += kAtOnce) {
-    hi = kHi.extend(hi, &tokens[i], kAtOnce);
-    lo = kLo.extend(lo, &tokens[i], kAtOnce);
-  }
-  hi = kHi.extend(hi, tokens.data() + i, tokens.size() - i);
-  lo = kLo.extend(lo, tokens.data() + i, tokens.size() - i);
-  return {hi, lo};
+  const size_t pieces = tokens.size() / kAtOnce;
+#if defined(__x86_64__)
+  static const bool in_hardware = __builtin_cpu_supports("avx2");
+  before = in_hardware ? extend_whole_avx2(before, tokens.data(), pieces) : extend_whole(before, tokens.data(), pieces);
+#else
+  before = extend_whole(before, tokens.data(), pieces);
+#endif
+  const auto rest = tokens.subspan(pieces * kAtOnce);
+  return {kHi.extend(before.hi, rest.data(), rest.size()), kLo.extend(before.lo, rest.data(), rest.size())};
 }
 
 std::vector<BlockRef> block_chain(WeightVersion version, uint64_t layout, std::span<const int32_t> tokens,
