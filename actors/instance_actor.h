@@ -131,6 +131,7 @@ struct InstanceActor {
   void on_import(const CopyResult& result);
 
   // -- steps
+  void fetch_members() const;
   void submit(EngineWork work);
   void feed_engine();
   void find_kv(ChunkId id, Sequence& sequence);

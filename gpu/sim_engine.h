@@ -72,7 +72,7 @@ class SimEngine final : public Engine {
   void sample_verified(const SequenceStep& sequence, int64_t start, std::span<const int32_t> gained, size_t stride,
                        std::vector<SampledToken>& sampled) const;
   StepResult result_of(StepBatch& batch, size_t first_step, size_t end_step);
-  StepResult run(const StepBatch& batch);
+  StepResult run(StepBatch& batch);
   std::vector<SampledToken> run_tree(const SequenceStep& sequence);
   SampledToken sample(const SequenceStep& sequence, int64_t position, const PrefixHash& prefix) const;
   CopyResult run(const CopyBatch& batch);
