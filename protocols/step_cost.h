@@ -6,8 +6,9 @@
 // weights, read when any row is sampled; per sequence, per row, per sampled row; KV that is read; and products of a row
 // with a position it attends to. Time over rows is a line with bends, because up to some number of rows their
 // arithmetic hides behind the reading of the weights, and small tiles of rows are dearer per row: min(rows, k) and
-// max(0, rows - k) for a few k. KV likewise: the more there is, the less of it a cache holds. All costs are at least 0,
-// so that more work is never predicted to take less time.
+// max(0, rows - k) for a few k. KV likewise: the more there is, the less of it a cache holds; and the few rows of a verify
+// attend to what was read for one of them at less than what the many of a prefill cost. All costs are at least 0, so that
+// more work is never predicted to take less time.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -56,6 +57,12 @@ constexpr double kv_tokens_above(const StepShape& s) {
   return static_cast<double>(s.kv_tokens > kKnee ? s.kv_tokens - kKnee : 0);
 }
 
+/// max(0, attended - kPairs * kv_tokens).
+template <int64_t kPairs>
+constexpr double attended_above(const StepShape& s) {
+  return static_cast<double>(s.attended > kPairs * s.kv_tokens ? s.attended - kPairs * s.kv_tokens : 0);
+}
+
 inline constexpr std::array kStepFeatures{
     StepFeature{"step", "step", [](const StepShape&) { return 1.0; }},
     StepFeature{"sampling_step", "step with a sampled row",
@@ -74,6 +81,7 @@ inline constexpr std::array kStepFeatures{
     StepFeature{"kv_tokens_above_32768", "position read after the first 32768", kv_tokens_above<32768>},
     StepFeature{"attended", "pair of a row and a position it attends to",
                 [](const StepShape& s) { return static_cast<double>(s.attended); }},
+    StepFeature{"attended_above_4", "such pair after the first 4 of a position", attended_above<4>},
 };
 
 /// What one unit of each feature costs, in microseconds.
