@@ -164,8 +164,12 @@ std::vector<OptionGroup> option_groups(SimulateOptions& o) {
          "streamrl-oracle+sd and partial+sd, which draft from a request's own text", between(1, 64)}}},
       {"Cluster",
        {{"profile", "FILE", &o.profile, "step times as seer profile measured them, instead of the workload's GPUs"},
+        {"step-gap-us", "N", &o.step_gap_us, "with --profile, which has the engine's time alone: microseconds from one step to "
+         "the next, as idle_s / steps of an instance in the report of seer rollout", between(0, 1'000'000)},
         {"instances", "N", &o.instances, "0: as the workload says", between(0, 100000)},
         {"kv-tokens", "N", &o.kv_tokens, "KV capacity of an instance, tokens; 0: what its GPUs hold", at_least(0)},
+        {"block-tokens", "N", &o.block_tokens, "tokens of one KV block; 0: as profiled, else 256 (512 where responses may be "
+         "longer than 65536), coarser than real ones, to have fewer events", between(0, 4096)},
         {"max-batch", "N", &o.max_batch, "running requests of an instance (or data-parallel rank) at most",
          between(1, 65536)},
         {"dram-bytes", "SIZE", SizeField{&o.dram_bytes}, "DRAM tier of each machine's KV pool", at_least(1)}}},

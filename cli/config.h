@@ -96,8 +96,10 @@ struct SimulateOptions {
   ChunkSchedulerConfig scheduler{.chunk_tokens = 8192};  // chunk_tokens, reserve_share
   double over_issue = 2;            // partial: requests issued / requests that an iteration waits for
   std::string profile;              // of `seer profile`: step times, instead of the workload's GPUs
+  int64_t step_gap_us = 0;          // from one step to the next, with a profile
   int64_t instances = 0;            // 0: as the workload says
   int64_t kv_tokens = 0;            // KV capacity of an instance; 0: what the GPUs hold
+  int64_t block_tokens = 0;         // of a KV block; 0: see cluster_of() in simulate_command.cpp
   int64_t max_batch = 256;          // running requests of an instance at most (of each data-parallel rank)
   int64_t dram_bytes = int64_t{1} << 40;  // DRAM tier of each machine's pool
   std::string report, csv, html;    // files to write; empty: none

@@ -56,8 +56,8 @@ Result<ClusterModel> cluster_of(const StepProfile& profile, const SimulateOption
   cluster.report_steps = InstanceConfig{}.report_steps;
   cluster.rows_max = options.max_batch;
   cluster.prefill_tokens = kProfiledPrefillTokens;
-  cluster.step_ns = [cost = profile.cost](const StepShape& shape) {
-    return std::max<int64_t>(1, std::llround(1000 * cost.predict_us(shape)));
+  cluster.step_ns = [cost = profile.cost, gap_us = options.step_gap_us](const StepShape& shape) {
+    return std::max<int64_t>(1, std::llround(1000 * cost.predict_us(shape)) + 1000 * gap_us);
   };
   return cluster;
 }
@@ -67,6 +67,9 @@ Result<ClusterModel> make_cluster(const Workload& workload, const SimulateOption
   if (!options.profile.empty()) {
     SEER_ASSIGN_OR_RETURN(const StepProfile profile, read_step_profile(options.profile));
     SEER_ASSIGN_OR_RETURN(cluster, cluster_of(profile, options));
+  } else if (options.step_gap_us > 0) {
+    return fail(Code::kInvalidArgument, "--step-gap-us ", options.step_gap_us,
+                ": expected --profile beside it; a hardware model has its own gap between steps");
   } else if (workload.hardware) {
     SEER_ASSIGN_OR_RETURN(cluster, cluster_of(workload, options));
   } else {
@@ -78,6 +81,7 @@ Result<ClusterModel> make_cluster(const Workload& workload, const SimulateOption
     return fail(Code::kInvalidArgument, "--instances is missing: ", options.workload,
                 " does not say how many there are");
   if (options.kv_tokens > 0) cluster.kv_tokens = options.kv_tokens;
+  if (options.block_tokens > 0) cluster.block_tokens = options.block_tokens;
   cluster.dram_bytes = options.dram_bytes;
   return cluster;
 }

@@ -293,8 +293,8 @@ TEST_CASE("config: score, profile, simulate and doctor are read, and help ends w
   CHECK(contains(error_of({"profile", "--out", "o"}), "--model is missing"));
   const Result<Command> simulate = parse_command_line(
       {"simulate", "--workload", "w.toml", "--policies", "verl,seer+", "--seeds", "4", "--seed", "9", "--chunk-tokens", "512",
-       "--reserve", "0.2", "--unexplained", "0.5", "--profile", "p.json", "--instances", "3", "--kv-tokens", "99",
-       "--max-batch", "7", "--dram-bytes", "1MiB", "--report", "r", "--csv", "c", "--html", "h"});
+       "--reserve", "0.2", "--unexplained", "0.5", "--profile", "p.json", "--step-gap-us", "400", "--instances", "3", "--kv-tokens", "99",
+       "--block-tokens", "32", "--max-batch", "7", "--dram-bytes", "1MiB", "--report", "r", "--csv", "c", "--html", "h"});
   REQUIRE(simulate.ok());
   const SimulateOptions& s = std::get<SimulateOptions>(*simulate);
   CHECK(s.workload == "w.toml");
@@ -305,8 +305,10 @@ TEST_CASE("config: score, profile, simulate and doctor are read, and help ends w
   CHECK(s.scheduler.reserve_share == 0.2);
   CHECK(s.scheduler.unexplained_before == 0.5);
   CHECK(s.profile == "p.json");
+  CHECK(s.step_gap_us == 400);
   CHECK(s.instances == 3);
   CHECK(s.kv_tokens == 99);
+  CHECK(s.block_tokens == 32);
   CHECK(s.max_batch == 7);
   CHECK(s.dram_bytes == 1 << 20);
   CHECK(s.report + s.csv + s.html == "rch");

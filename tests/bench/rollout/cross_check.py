@@ -2,8 +2,9 @@
 """`seer simulate` beside `seer rollout`: the shipped prompts run for real on two CPU instances, and are replayed in simulation
 with the lengths of the run and with profiles of such an instance, taken while the other instance does the same steps.
 
-The speed of a machine drifts: each run stands between two profiles, and counts as replayed in the mean of what the two say.
-Printed per policy: seconds of the runs, simulated over real (total and tail, the last 10 % of the requests), and preemptions.
+The speed of a machine drifts: each run stands between two profiles, and counts as replayed in the mean of what the two say. A
+profile has the time of the engine alone; what passes between two steps is taken from the run before, not from the one that is
+replayed. Printed per policy: seconds of the runs, simulated over real (total and tail, the last 10 % of the requests), and preemptions.
 
 usage: cross_check.py SEER_PROGRAM --rounds 3 --out cross_check.json
 """
@@ -29,13 +30,14 @@ def run(program, model, prompts, group_size, policy, folder):
     seer(program, "rollout", "--model", model, "--prompts", prompts, "--instances", 2, "--policy", policy, "--group-size", group_size,
          "--kv-bytes", f"{KV_MIB}MiB", "--chunk-tokens", CHUNK_TOKENS, "--max-batch", 256, "--out", out, "--report", report)
     found = json.load(open(report))
-    return out, {"total_s": found["wall_s"], "tail_s": found["tail_s"], "preemptions": found["preemptions"]}
+    gap_us = min(round(1e6 * i["idle_s"] / i["steps"]) for i in found["instances"])  # the other one may have waited for its end
+    return out, {"total_s": found["wall_s"], "tail_s": found["tail_s"], "preemptions": found["preemptions"]}, gap_us
 
 
-def replay(program, responses, profile_path, policy, folder):
+def replay(program, responses, profile_path, policy, gap_us, folder):
     report = os.path.join(folder, "simulated.json")
     seer(program, "simulate", "--workload", responses, "--profile", profile_path, "--instances", 2, "--kv-tokens", KV_TOKENS,
-         "--chunk-tokens", CHUNK_TOKENS, "--policies", policy, "--report", report)
+         "--chunk-tokens", CHUNK_TOKENS, "--policies", policy, "--step-gap-us", gap_us, "--report", report)
     (row,) = json.load(open(report))
     return {key: row[key]["mean"] for key in ("total_s", "tail_s", "preemptions")}
 
@@ -59,14 +61,16 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         before, after = os.path.join(folder, "before.json"), os.path.join(folder, "after.json")
         profile(o.program, model, after)
+        _, _, gap_us = run(o.program, model, prompts, o.group_size, o.policies.split(",")[0], folder)
         for number in range(o.rounds):
             for policy in o.policies.split(","):
                 os.replace(after, before)
-                responses, real = run(o.program, model, prompts, o.group_size, policy, folder)
+                responses, real, next_gap_us = run(o.program, model, prompts, o.group_size, policy, folder)
                 profile(o.program, model, after)
-                simulated = [replay(o.program, responses, path, policy, folder) for path in (before, after)]
+                simulated = [replay(o.program, responses, path, policy, gap_us, folder) for path in (before, after)]
                 mean = {key: sum(s[key] for s in simulated) / len(simulated) for key in real}
-                runs.append({"round": number, "policy": policy, "real": real, "simulated": mean, "by_profile": simulated})
+                runs.append({"round": number, "policy": policy, "gap_us": gap_us, "real": real, "simulated": mean, "by_profile": simulated})
+                gap_us = next_gap_us
                 print(f"  {policy}: {real['total_s']:.1f} s, simulated {simulated[0]['total_s']:.1f} and {simulated[1]['total_s']:.1f}",
                       file=sys.stderr, flush=True)
     print(f"{'policy':<10}{'real total, s':>24}{'simulated over real':>24}{'median':>8}{'real tail, s':>20}{'simulated over real':>24}"
