@@ -525,7 +525,7 @@ void InstanceActor::on_steps(const StepResult& result) {
     Sequence& s = *in_step[i].sequence;
     if (s.draft_allowed > 0) {
       for (int64_t step = 0; step < result.steps; ++step)
-        verified(s, first_rows(result.gained[static_cast<size_t>(step) * members + i]));
+        verified(s, first_rows(result.gained_in(step, i)));
     }
     take_blocks(s, s.kv_tokens + std::ssize(gained_before_last(result, i)) + in_step[i].rows);
   }
@@ -547,8 +547,7 @@ void InstanceActor::on_steps(const StepResult& result) {
 /// What the step's member `i` gained in all but the last of these steps.
 std::span<const SampledToken> InstanceActor::gained_before_last(const StepResult& result, size_t i) const {
   const std::span<const SampledToken> all = result.sampled[i];
-  const size_t last_step = static_cast<size_t>(result.steps - 1) * in_step.size();
-  return all.first(all.size() - (result.gained.empty() ? 1 : static_cast<size_t>(result.gained[last_step + i])));
+  return all.first(all.size() - static_cast<size_t>(result.gained_in(result.steps - 1, i)));
 }
 
 void InstanceActor::take_figures(const StepResult& result, int64_t steps) {

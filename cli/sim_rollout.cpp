@@ -127,10 +127,20 @@ class AcceptanceDraw {
     Group& group = groups_[request.group.value];
     if (group.known[request.sample].generated.empty()) group.known[request.sample] = {group.generated};
   }
+  /// Tokens of a draft that are each likely enough to stand with those before them, by what was known when the response
+  /// reported last.
+  int64_t likely_tokens(RequestId request, const DraftLimits& limits) const {
+    const Group& group = groups_[request.group.value];
+    const int64_t own = std::max<int64_t>(1, group.generated[request.sample]);
+    const double stands = stands_of(group, request.sample, own);
+    int64_t tokens = 0;
+    for (double p = stands; tokens < limits.max_tokens && p >= limits.min_probability; p *= stands) ++tokens;
+    return tokens;
+  }
   int64_t draw(uint64_t seed, int64_t position, int64_t draft_tokens) const {
     const size_t group = seed >> 32, sample = static_cast<uint32_t>(seed);
     const int64_t own = std::max<int64_t>(1, position + 1 - work_.groups[group].prompt_tokens);
-    const double stands = stands_[grouped_ ? groups_[group].known[sample].references(sample, own) : 0];
+    const double stands = stands_of(groups_[group], sample, own);
     const double u = static_cast<double>(hash_pair(seed, static_cast<uint64_t>(position)) >> 11) * 0x1p-53;
     int64_t accepted = 0;
     for (double p = stands; accepted < draft_tokens && u < p; p *= stands) ++accepted;
@@ -168,14 +178,20 @@ class AcceptanceDraw {
     }
   };
 
-  const SimWork& work_;
-  const bool grouped_;
-  std::vector<double> stands_;  // probability that a draft token stands, by references
   struct Group {
     std::vector<int64_t> generated;  // tokens of each response, as reported
     std::vector<Known> known;        // the same when each response reported last: steps that are done at once know no more
                                      // than single ones
   };
+
+  /// Probability that a token drafted for a response of `own` tokens stands.
+  double stands_of(const Group& group, size_t sample, int64_t own) const {
+    return stands_[grouped_ ? group.known[sample].references(sample, own) : 0];
+  }
+
+  const SimWork& work_;
+  const bool grouped_;
+  std::vector<double> stands_;  // by references
   std::vector<Group> groups_;
 };
 
@@ -185,7 +201,7 @@ class SimDrafter final : public Drafter {
   explicit SimDrafter(AcceptanceDraw& acceptance) : acceptance_(acceptance) {}
   void draft(const DraftText& text, const DraftLimits& limits, Draft& draft) override {
     acceptance_.begin(text.request);
-    draft.tokens.assign(static_cast<size_t>(limits.max_tokens),
+    draft.tokens.assign(static_cast<size_t>(acceptance_.likely_tokens(text.request, limits)),
                         token_of(seed_of(text.request.group.value, text.request.sample)));
     draft.parents.resize(draft.tokens.size());
     std::iota(draft.parents.begin(), draft.parents.end(), 0);

@@ -82,10 +82,14 @@ struct StepResult {
                                                    // what each gained
   int64_t steps = 1;
   bool more = false;            // further results of the batch will come
-  std::vector<int32_t> gained;  // of several steps with drafts: [step][sequence] tokens gained, at least 1
+  std::vector<int32_t> gained;  // of several steps with drafts: [step][sequence] tokens gained; empty: 1 each
   int64_t step_us = 0;                             // engine time of this step, or of all steps
   int64_t cpu_us = 0;                              // CPU time of the engine's threads since the result before (0: not known)
   std::vector<SequenceStep> spent = {};            // the batch's, for their memory to be used again
+
+  int64_t gained_in(int64_t step, size_t sequence) const {
+    return gained.empty() ? 1 : gained[static_cast<size_t>(step) * sampled.size() + sequence];
+  }
 };
 
 /// Moves whole blocks between the engine's memory and host memory. The host memory stays valid and untouched by others

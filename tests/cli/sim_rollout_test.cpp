@@ -112,6 +112,21 @@ TEST_CASE("sim rollout: steps that are done at once are those done one by one") 
   CHECK(gave_way > 20);
 }
 
+TEST_CASE("sim rollout: where each row takes its time, drafts that are not likely enough are not made") {
+  ClusterModel cluster = small_cluster();
+  cluster.step_ns = [](const StepShape& s) { return 1'000'000 + 1'000'000 * s.rows; };  // a full batch: nothing but rows
+  const SimWork work = small_work(5);
+  const SimRun plain = simulate("divided", cluster, work);
+  const SimDrafting drafting{.acceptance = *DraftAcceptance::published("linear"), .grouped = false,
+                             .budget = {.rows_max = {16, 0}}};
+  for (const int64_t steps_at_once : {1, 512}) {
+    cluster.steps_at_once = steps_at_once;
+    const Result<SimRun> drafted = simulate_rollout(cluster, work, {.policy = "divided", .chunk_tokens = 1024}, drafting);
+    REQUIRE_MESSAGE(drafted.ok(), drafted.error().detail);
+    CHECK(drafted->total_s < 1.02 * plain.total_s);
+  }
+}
+
 TEST_CASE("sim rollout: neither single steps nor those done at once wait for a place behind copies") {
   ClusterModel cluster = small_cluster();
   cluster.instances = 1;
