@@ -227,7 +227,7 @@ void KvNodeActor::on_fetched(uint64_t op, const std::vector<Status>& statuses) {
   for (size_t i = 0; i < statuses.size(); ++i) {
     const KvWritten& block = pull.written[i];
     (void)(statuses[i].ok() ? tiers->seal({block.token}, block.crc32c) : tiers->abort({block.token}));
-    fetched_blocks += statuses[i].ok();
+    ++(statuses[i].ok() ? fetched_blocks : fetch_failures);
   }
   pull.written.clear();
   rt::tell(self, pull.lender, KvClose{std::exchange(pull.lease, 0), {}});
@@ -304,6 +304,7 @@ KvNodeReport KvNodeActor::report() const {
           .sealed_blocks = s.sealed,
           .opened_blocks = opened_blocks,
           .fetched_blocks = fetched_blocks,
+          .fetch_failures = fetch_failures,
           .cold_cpu_us = cold.cpu_us,
           .cold_failures = s.cold_errors + s.cold_full};
 }

@@ -109,7 +109,7 @@ struct KvNodeActor {
   std::map<uint64_t, Pull> pulls;          // by their own op
   std::map<uint64_t, KvSource> abandoned;  // pulls whose lender was silent: what it still lends is given back. Bounded
   uint64_t next_op = 1;
-  int64_t opened_blocks = 0, fetched_blocks = 0;
+  int64_t opened_blocks = 0, fetched_blocks = 0, fetch_failures = 0;
   std::unique_ptr<KvTiers> tiers;    // last: its cold store's thread ends before the rest does
 };
 

@@ -242,6 +242,7 @@ RolloutReport make_report(const std::string& policy, const RolloutSummary& s, co
   for (const KvNodeReport& node : pool) {
     report.spilled_bytes += node.spilled_bytes;
     report.cold_failures += node.cold_failures;
+    report.fetch_failures += node.fetch_failures;
   }
   return report;
 }

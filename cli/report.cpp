@@ -69,6 +69,7 @@ Json to_json(const RolloutReport& r) {
           {"spilled_bytes", r.spilled_bytes},
           {"instances_lost", r.instances_lost},
           {"cold_failures", r.cold_failures},
+          {"fetch_failures", r.fetch_failures},
           {"length_icc", r.length_icc},
           {"estimate_error", r.estimate_error},
           {"verifies", r.drafting.all().verifies},
@@ -104,7 +105,7 @@ struct Row {
 };
 using R = RolloutReport;
 
-constexpr std::array<Row, 27> kRows{{
+constexpr std::array<Row, 28> kRows{{
     {"requests", [](const R& r, const R&) { return count_text(r.requests); }},
     {"prompt tokens", [](const R& r, const R&) { return count_text(r.prompt_tokens); }},
     {"output tokens", [](const R& r, const R&) { return count_text(r.output_tokens); }},
@@ -121,6 +122,7 @@ constexpr std::array<Row, 27> kRows{{
     {"KV spilled to disk", [](const R& r, const R&) { return bytes_text(r.spilled_bytes); }},
     {"instances lost", [](const R& r, const R&) { return count_text(r.instances_lost); }},
     {"cold tier failures", [](const R& r, const R&) { return count_text(r.cold_failures); }},
+    {"KV fetches failed", [](const R& r, const R&) { return count_text(r.fetch_failures); }},
     {"length ICC", [](const R& r, const R&) { return decimal_text(r.length_icc, 3); }},
     {"length estimate error", [](const R& r, const R&) { return share_text(r.estimate_error); }},
     {"drafted tokens", [](const R& r, const R&) { return count_text(r.drafting.all().drafted); }},

@@ -139,6 +139,15 @@ TEST_CASE("sim rollout: neither single steps nor those done at once wait for a p
   CHECK(simulate("divided", cluster, small_work(4)).completions_s == single.completions_s);
 }
 
+TEST_CASE("sim rollout: a request takes its KV along to other machines") {
+  // More tokens than are rather computed again (PullConfig).
+  const ChunkSchedulerConfig scheduler{.policy = "las", .chunk_tokens = 600, .inflight_spread_max = 0};
+  const Result<SimRun> run = simulate_rollout(small_cluster(), small_work(4), scheduler);
+  REQUIRE_MESSAGE(run.ok(), run.error().detail);
+  CHECK(run->migrations > 10);
+  CHECK(run->reprefill_tokens == 0);
+}
+
 TEST_CASE("sim rollout: responses that begin alike find each other's KV when they start again") {
   ClusterModel cluster = small_cluster();
   cluster.instances = 1;

@@ -175,6 +175,7 @@ void check_unforced(const RolloutOptions& options, Kv kv, const RolloutReport& r
   if (!whole_groups) CHECK(report.preemptions == 0);
   if (whole_groups || kv == Kv::kSmall) CHECK(report.spilled_bytes == 0);  // their KV never leaves its instance
   CHECK(report.cold_failures == 0);
+  CHECK(report.fetch_failures == 0);
 }
 
 /// What happened where KV was short. How often depends on timing, so that it is judged over many combinations: without it
