@@ -66,11 +66,12 @@ InstanceActor::Sequence* InstanceActor::find(ChunkId id) {
 
 void InstanceActor::on_run_chunk(RunChunk chunk) {
   const ChunkId id = chunk.chunk;
+  SEER_CHECK(chunk.log.prompt_tokens >= 0 && chunk.log.prompt_tokens <= std::ssize(chunk.log.tokens), id);
   sink = chunk.reply_to;
   if (started_us < 0) started_us = rt::now_us(self);
   if (sequences.size() >= static_cast<size_t>(config.rows_max)) {
     rt::tell(self, chunk.reply_to, ChunkDone{.chunk = id, .instance = config.id, .end = ChunkEnd::kRejected,
-                                             .last = {id, std::ssize(chunk.log.output_ids), {}, {}}});
+                                             .last = {id, std::ssize(chunk.log.output()), {}, {}}});
     return;
   }
   if (!last_sampling || *last_sampling != chunk.sampling)
@@ -78,13 +79,11 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
   TokenText text_of;
   if (parts.tokenizer) text_of = [tokenizer = parts.tokenizer](int32_t token) { return tokenizer->piece(token); };
   StopRule stop(*last_sampling, {info.eos_ids, info.context_tokens_max},
-                static_cast<int64_t>(chunk.log.prompt_ids.size()), chunk.log.output_ids, std::move(text_of));
+                chunk.log.prompt_tokens, chunk.log.output(), std::move(text_of));
   Sequence& s = sequences.emplace(id, Sequence{.sampling = last_sampling, .stop = std::move(stop)}).first->second;
-  s.prompt_tokens = static_cast<int64_t>(chunk.log.prompt_ids.size());
-  s.tokens = std::move(chunk.log.prompt_ids);
-  s.tokens.reserve(s.tokens.size() + chunk.log.output_ids.size() +
-                   static_cast<size_t>(tokens_beforehand(chunk.max_new_tokens)));
-  s.tokens.insert(s.tokens.end(), chunk.log.output_ids.begin(), chunk.log.output_ids.end());
+  s.prompt_tokens = chunk.log.prompt_tokens;
+  s.tokens = std::move(chunk.log.tokens);
+  reserve_chunk(s.tokens, s.tokens.size(), chunk.max_new_tokens);  // it may come from another process
   s.reported_tokens = std::ssize(s.tokens);
   s.end_tokens = s.reported_tokens + chunk.max_new_tokens;
   s.seed = chunk.seed;

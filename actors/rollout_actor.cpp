@@ -280,13 +280,13 @@ void RolloutActor::run(const Placement& placement) {
   const ChunkId chunk{next_chunk++};
   if (request.start_us < 0) request.start_us = now - started_us;
   request.queue_us += now - scheduler->requests().at(placement.request).waiting_since_us;
-  request.output_ids.reserve(request.output_ids.size() +
-                             static_cast<size_t>(tokens_beforehand(placement.max_new_tokens)));
+  reserve_chunk(request.output_ids, request.output_ids.size(), placement.max_new_tokens);
   open[chunk] = {placement.request, placement.instance, now, now, placement.yield_rank};
   rt::tell(self, instances.at(placement.instance).handle,
-           RunChunk{chunk, placement.request, config.version, {group.prompt_ids, request.output_ids},
-                    request.computed_tokens, placement.max_new_tokens, group.sampling,
-                    group.seeds[placement.request.sample], placement.yield_rank, placement.keep_kv, handle{self}});
+           RunChunk{chunk, placement.request, config.version,
+                    token_log(group.prompt_ids, request.output_ids, placement.max_new_tokens), request.computed_tokens,
+                    placement.max_new_tokens, group.sampling, group.seeds[placement.request.sample],
+                    placement.yield_rank, placement.keep_kv, handle{self}});
 }
 
 void RolloutActor::report_progress() {

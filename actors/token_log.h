@@ -3,14 +3,28 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <vector>
+
+#include "protocols/rollout.h"
 
 namespace seer {
 
 inline constexpr int64_t kTokenLogGrowth = 2048;
 
-/// Room for the tokens of a chunk that begins, as far as it is taken beforehand.
-inline int64_t tokens_beforehand(int64_t max_new_tokens) { return std::min(max_new_tokens, kTokenLogGrowth); }
+/// Makes room for the tokens of a chunk that begins behind `tokens` others, as far as it is taken beforehand.
+inline void reserve_chunk(std::vector<int32_t>& log, size_t tokens, int64_t max_new_tokens) {
+  log.reserve(tokens + static_cast<size_t>(std::min(max_new_tokens, kTokenLogGrowth)));
+}
+
+/// For the instance that goes on with it: with room for what it will add.
+inline TokenLog token_log(std::span<const int32_t> prompt, std::span<const int32_t> output, int64_t max_new_tokens) {
+  TokenLog log{.tokens = {}, .prompt_tokens = std::ssize(prompt)};
+  reserve_chunk(log.tokens, prompt.size() + output.size(), max_new_tokens);
+  log.tokens.insert(log.tokens.end(), prompt.begin(), prompt.end());
+  log.tokens.insert(log.tokens.end(), output.begin(), output.end());
+  return log;
+}
 
 template <class Tokens>
 void append_tokens(std::vector<int32_t>& log, const Tokens& tokens) {

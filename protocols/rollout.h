@@ -2,6 +2,7 @@
 // Plain data. Lengths are in tokens; times in microseconds of the actor clock.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -64,9 +65,11 @@ constexpr const char* to_string(FinishReason r) {
 
 /// What a request needs to know to be offered to an engine is in its token log alone: any instance can go on with it.
 struct TokenLog {
-  std::vector<int32_t> prompt_ids;
-  std::vector<int32_t> output_ids;
-  SEER_FIELDS(TokenLog, prompt_ids, output_ids)
+  std::vector<int32_t> tokens;  // the prompt's and, behind them, those generated so far
+  int64_t prompt_tokens = 0;
+  SEER_FIELDS(TokenLog, tokens, prompt_tokens)
+
+  std::span<const int32_t> output() const { return std::span(tokens).subspan(static_cast<size_t>(prompt_tokens)); }
 };
 
 }  // namespace seer

@@ -5,6 +5,7 @@
 
 #include "recorder.h"
 #include "actors/cluster_checks.h"
+#include "actors/token_log.h"
 
 using namespace seer;
 
@@ -29,7 +30,7 @@ struct Bench {
     return {.chunk = ChunkId{id},
             .request = request,
             .version = WeightVersion{1},
-            .log = {group.prompt_ids, written},
+            .log = token_log(group.prompt_ids, written, 0),
             .computed_tokens = written_tokens > 0 ? cluster.options.prompt_tokens + written_tokens - 1 : 0,
             .max_new_tokens = max_new_tokens,
             .sampling = group.sampling,
