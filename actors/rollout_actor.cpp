@@ -133,10 +133,11 @@ void RolloutActor::register_groups(const std::vector<NodeId>& before, NodeId cam
 /// What waits in the buffer is on no instance that could send it.
 void RolloutActor::send_token_log(GroupId group, const DraftServerHandle& to) {
   for (uint32_t sample = 0; sample < logs[group.value].size(); ++sample) {
-    const auto tokens = std::span<const int32_t>(logs[group.value][sample].output_ids);
-    for (size_t at = 0; at < tokens.size(); at += kUpdateTokens) {
-      const auto part = tokens.subspan(at, std::min(kUpdateTokens, tokens.size() - at));
-      rt::tell(self, to, UpdateCst{config.version, {{group, sample, static_cast<int64_t>(at), {part.begin(), part.end()}}}});
+    const std::deque<int32_t>& tokens = logs[group.value][sample].output_ids;
+    for (auto at = tokens.begin(); at != tokens.end();) {
+      const auto end = at + std::min<int64_t>(kUpdateTokens, tokens.end() - at);
+      rt::tell(self, to, UpdateCst{config.version, {{group, sample, at - tokens.begin(), {at, end}}}});
+      at = end;
     }
   }
 }
@@ -166,7 +167,7 @@ bool RolloutActor::append(RequestId id, const ChunkTokens& part) {
   Log& request = log(id);
   const auto known = std::ssize(request.output_ids);
   if (part.first_index != known) return part.first_index < known;
-  append_tokens(request.output_ids, part.tokens);
+  request.output_ids.insert(request.output_ids.end(), part.tokens.begin(), part.tokens.end());
   request.logprobs.insert(request.logprobs.end(), part.logprobs.begin(), part.logprobs.end());
   scheduler->progressed(id, std::ssize(request.output_ids));
   return true;
@@ -221,9 +222,11 @@ void RolloutActor::finish_request(RequestId id, const ChunkDone& done) {
     if (left_in_group == 0) rt::tell(self, parts.directory, KvRelease{owner_of(id.group)});
   }
   if (left_in_group == 0) drop_drafts(id.group);
+  const std::deque<int32_t> output_ids = std::exchange(request.output_ids, {});
+  const std::deque<float> logprobs = std::exchange(request.logprobs, {});
   rt::tell(self, parts.events,
-           Response{id, parts.groups[id.group.value].seeds[id.sample], std::move(request.output_ids),
-                    std::move(request.logprobs), done.finish, done.matched, config.version, history.chunks,
+           Response{id, parts.groups[id.group.value].seeds[id.sample], {output_ids.begin(), output_ids.end()},
+                    {logprobs.begin(), logprobs.end()}, done.finish, done.matched, config.version, history.chunks,
                     history.migrations, history.preemptions, request.queue_us, request.run_us,
                     request.start_us});
 }
@@ -280,7 +283,6 @@ void RolloutActor::run(const Placement& placement) {
   const ChunkId chunk{next_chunk++};
   if (request.start_us < 0) request.start_us = now - started_us;
   request.queue_us += now - scheduler->requests().at(placement.request).waiting_since_us;
-  reserve_chunk(request.output_ids, request.output_ids.size(), placement.max_new_tokens);
   open[chunk] = {placement.request, placement.instance, now, now, placement.yield_rank};
   rt::tell(self, instances.at(placement.instance).handle,
            RunChunk{chunk, placement.request, config.version,

@@ -9,6 +9,7 @@
 // Draft servers that nodes announce are told which groups there are, and the instances which servers; one that came back
 // empty also gets what the token log has.
 #pragma once
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
@@ -49,8 +50,9 @@ struct RolloutActor {
 
   /// Token log and history of one request.
   struct Log {
-    std::vector<int32_t> output_ids;
-    std::vector<float> logprobs;
+    // They are most of this process's memory: what is added moves nothing, and there is no room to spare.
+    std::deque<int32_t> output_ids;
+    std::deque<float> logprobs;
     int64_t computed_tokens = 0;   // tokens whose KV was computed once
     int64_t reprefill_tokens = 0;  // and those of them computed again
     int64_t queue_us = 0, run_us = 0, start_us = -1;  // as in Response; -1: not started

@@ -1,5 +1,5 @@
-// The tokens of a response while it is written. There are thousands of them, so they are most of a process's memory: they
-// grow by an eighth or by so many tokens at a time, and not to twice their size.
+// A request's log on the instance that goes on with it. There are thousands of tokens in thousands of them: they grow by an
+// eighth or by so many tokens at a time, and not to twice their size.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -17,8 +17,9 @@ inline void reserve_chunk(std::vector<int32_t>& log, size_t tokens, int64_t max_
   log.reserve(tokens + static_cast<size_t>(std::min(max_new_tokens, kTokenLogGrowth)));
 }
 
-/// For the instance that goes on with it: with room for what it will add.
-inline TokenLog token_log(std::span<const int32_t> prompt, std::span<const int32_t> output, int64_t max_new_tokens) {
+/// With room for what the chunk will add.
+template <class Tokens>
+TokenLog token_log(std::span<const int32_t> prompt, const Tokens& output, int64_t max_new_tokens) {
   TokenLog log{.tokens = {}, .prompt_tokens = std::ssize(prompt)};
   reserve_chunk(log.tokens, prompt.size() + output.size(), max_new_tokens);
   log.tokens.insert(log.tokens.end(), prompt.begin(), prompt.end());
