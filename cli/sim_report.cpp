@@ -93,7 +93,7 @@ struct Column {
   std::string (*text)(const Interval& interval);
   Interval SimFigures::*of_bound;
 };
-constexpr std::array<Column, 10> kColumns{{
+constexpr std::array<Column, 11> kColumns{{
     {"total, s", &F::total_s, interval_text, &F::bound_total_s},
     {"tail, s", &F::tail_s, interval_text, nullptr},
     {"tokens/s", &F::tokens_per_s, interval_text, &F::bound_tokens_per_s},
@@ -102,6 +102,7 @@ constexpr std::array<Column, 10> kColumns{{
     {"idle", &F::idle_share, percent_text, nullptr},
     {"preemptions", &F::preemptions, interval_text, nullptr},
     {"migrations", &F::migrations, interval_text, nullptr},
+    {"prefilled again", &F::reprefill_tokens, interval_text, nullptr},
     {"estimate off", &F::estimate_error, percent_text, nullptr},
     {"accepted", &F::acceptance_length, accepted_text, nullptr},
 }};

@@ -146,11 +146,11 @@ TEST_CASE("sim report: the table is aligned, with the bound as a row of its own 
   runs.push_back(some_run("moonlight", "partial", 1, 125, 5));
   runs.back().is_synchronous = false;
   CHECK('\n' + sim_table(sim_figures(runs)) == R"(
-  workload   policy         seeds    total, s   tail, s       tokens/s       vs verl   of the bound         idle    preemptions  migrations  estimate off  accepted
-  moonlight  verl               2  300 ±1 271  100 ±127  3 750 ±15 883   1.00x ±0.00  30.0 % ±127.1  25.0 % ±0.0  13 686 ±8 716        0 ±0             -         -
-  moonlight  seer               2    130 ±381  15 ±63.5  8 125 ±23 824   2.25x ±3.18  65.0 % ±190.6  25.0 % ±0.0           0 ±0        0 ±0        12.5 %         -
-  moonlight  partial *          1         125         5          8 000         1.60x              -       25.0 %              0           0             -         -
-  moonlight  (lower bound)              80 ±0         -      12 500 ±0  3.75x ±15.88              -            -              -           -             -         -
+  workload   policy         seeds    total, s   tail, s       tokens/s       vs verl   of the bound         idle    preemptions  migrations  prefilled again  estimate off  accepted
+  moonlight  verl               2  300 ±1 271  100 ±127  3 750 ±15 883   1.00x ±0.00  30.0 % ±127.1  25.0 % ±0.0  13 686 ±8 716        0 ±0             0 ±0             -         -
+  moonlight  seer               2    130 ±381  15 ±63.5  8 125 ±23 824   2.25x ±3.18  65.0 % ±190.6  25.0 % ±0.0           0 ±0        0 ±0             0 ±0        12.5 %         -
+  moonlight  partial *          1         125         5          8 000         1.60x              -       25.0 %              0           0                0             -         -
+  moonlight  (lower bound)              80 ±0         -      12 500 ±0  3.75x ±15.88              -            -              -           -                -             -         -
   ±: half of the 95 % confidence interval over seeds
   *: not strictly synchronous: it ends before every request is finished
 )");
