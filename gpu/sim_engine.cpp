@@ -328,21 +328,15 @@ std::vector<SampledToken> SimEngine::run_tree(const SequenceStep& s) {
 
 CopyResult SimEngine::run(const CopyBatch& batch) {
   CopyResult result{.id = batch.id, .direction = batch.direction, .crc32c = {}};
-  if (!config_.has_kv) {
-    // Nothing moves, but others check what they read of the host memory.
-    for (const BlockCopy& copy : batch.blocks) result.crc32c.push_back(crc32c(copy.host));
-    return result;
-  }
+  const bool is_export = batch.direction == CopyBatch::Direction::kExport;
   for (const BlockCopy& copy : batch.blocks) {
-    const std::span device(memory_.data() + static_cast<int64_t>(copy.block) * config_.info.block_bytes,
-                           static_cast<size_t>(config_.info.block_bytes));
-    if (batch.direction == CopyBatch::Direction::kExport) {
-      std::memcpy(copy.host.data(), device.data(), device.size());
-      result.crc32c.push_back(crc32c(copy.host));
-    } else {
-      result.crc32c.push_back(crc32c(copy.host));
-      if (result.crc32c.back() == copy.crc32c) std::memcpy(device.data(), copy.host.data(), device.size());
-    }
+    // Without KV nothing moves, but others check what they read of the host memory.
+    std::byte* const device =
+        config_.has_kv ? memory_.data() + static_cast<int64_t>(copy.block) * config_.info.block_bytes : nullptr;
+    if (device != nullptr && is_export) std::memcpy(copy.host.data(), device, copy.host.size());
+    result.crc32c.push_back(crc32c(copy.host));
+    if (device != nullptr && !is_export && result.crc32c.back() == copy.crc32c)
+      std::memcpy(device, copy.host.data(), copy.host.size());
   }
   return result;
 }
