@@ -5,8 +5,6 @@
 #include <utility>
 #include <variant>
 
-#include "actors/token_log.h"
-
 namespace seer {
 
 InstanceActor::InstanceActor(rt::self_ptr<InstanceActor> self_in, InstanceConfig config_in, InstanceParts parts_in)
@@ -66,36 +64,31 @@ InstanceActor::Sequence* InstanceActor::find(ChunkId id) {
 
 void InstanceActor::on_run_chunk(RunChunk chunk) {
   const ChunkId id = chunk.chunk;
-  SEER_CHECK(chunk.log.prompt_tokens >= 0 && chunk.log.prompt_tokens <= std::ssize(chunk.log.tokens), id);
   sink = chunk.reply_to;
   if (started_us < 0) started_us = rt::now_us(self);
   if (sequences.size() >= static_cast<size_t>(config.rows_max)) {
     rt::tell(self, chunk.reply_to, ChunkDone{.chunk = id, .instance = config.id, .end = ChunkEnd::kRejected,
-                                             .last = {id, std::ssize(chunk.log.output()), {}, {}}});
+                                             .last = {id, chunk.log.output_tokens(), {}, {}}});
     return;
   }
   if (!last_sampling || *last_sampling != chunk.sampling)
     last_sampling = std::make_shared<const SamplingParams>(chunk.sampling);
   TokenText text_of;
   if (parts.tokenizer) text_of = [tokenizer = parts.tokenizer](int32_t token) { return tokenizer->piece(token); };
-  StopRule stop(*last_sampling, {info.eos_ids, info.context_tokens_max},
-                chunk.log.prompt_tokens, chunk.log.output(), std::move(text_of));
+  StopRule stop(*last_sampling, {info.eos_ids, info.context_tokens_max}, chunk.log, std::move(text_of));
   Sequence& s = sequences.emplace(id, Sequence{.sampling = last_sampling, .stop = std::move(stop)}).first->second;
-  s.prompt_tokens = chunk.log.prompt_tokens;
-  s.tokens = std::move(chunk.log.tokens);
-  reserve_chunk(s.tokens, s.tokens.size(), chunk.max_new_tokens);  // it may come from another process
-  s.reported_tokens = std::ssize(s.tokens);
+  s.log = std::exchange(chunk.log, {});
+  s.reported_tokens = s.log.size();
   s.end_tokens = s.reported_tokens + chunk.max_new_tokens;
   s.seed = chunk.seed;
   s.keep_kv = chunk.keep_kv;
-  chunk.log = {};
   s.spec = std::move(chunk);
   s.done = {.chunk = id, .instance = config.id};
   if (draft_sync) draft_sync->chunk_came(s.spec.version);
 
   if (blocks_short && has_pool(s)) {  // it would keep what those that give way leave behind for the others
     s.phase = Phase::kOpening;
-    arrivals.push_back({id, static_cast<int32_t>(s.tokens.size() / info.block_tokens) + 1, false});
+    arrivals.push_back({id, static_cast<int32_t>(s.log.size() / info.block_tokens) + 1, false});
   } else {
     find_kv(id, s);
   }
@@ -105,8 +98,8 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
 /// Takes what the device has of the prefix behind s.table, and asks the pool for the rest. The last token is always fed
 /// anew: its row gives the next token.
 void InstanceActor::find_kv(ChunkId id, Sequence& s) {
-  const auto prefix = std::span<const int32_t>(s.tokens).first(s.tokens.size() - 1);
-  std::vector<BlockRef> wanted = block_chain(s.spec.version, info.layout_hash, prefix, info.block_tokens);
+  std::vector<BlockRef> wanted =
+      block_chain(s.spec.version, info.layout_hash, s.log, s.log.size() - 1, info.block_tokens);
   wanted.erase(wanted.begin(), wanted.begin() + std::ssize(s.table));
   const int32_t here = devices.retain_run(wanted, s.table);
   for (const BlockRef& block : std::span(wanted).first(static_cast<size_t>(here))) {
@@ -264,7 +257,7 @@ void InstanceActor::fetch_members() const {
   }
   for (const StepMember& member : in_step) {
     if (member.sequence == nullptr) continue;
-    __builtin_prefetch(member.sequence->tokens.data() + member.sequence->tokens.size(), 1);
+    member.sequence->log.prefetch_end();
     __builtin_prefetch(member.sequence->table.data() + member.sequence->table.size(), 1);
   }
 }
@@ -331,7 +324,7 @@ bool InstanceActor::plan(StepPlan& plan) {
     }
     running.push_back(&s);
     running_memory.push_back({.id = id.value,
-                              .known_tokens = static_cast<int64_t>(s.tokens.size()),
+                              .known_tokens = s.log.size(),
                               .kv_tokens = s.kv_tokens,
                               .draft_tokens = 0,
                               .table_blocks = static_cast<int32_t>(s.table.size()),
@@ -368,7 +361,7 @@ bool InstanceActor::plan(StepPlan& plan) {
 /// Of the members of a group that start together, the first computes the prompt; the others wait, holding nothing, and
 /// then share its whole blocks. Each computing its own would take as many times the room that the scheduler has counted.
 bool InstanceActor::waits_for_prompt(Sequence& s) {
-  const int64_t whole_blocks = std::min(s.prompt_tokens, std::ssize(s.tokens) - 1) / info.block_tokens;
+  const int64_t whole_blocks = std::min(s.log.prompt_tokens(), s.log.size() - 1) / info.block_tokens;
   if (std::ssize(s.chain) >= whole_blocks) return false;
   const GroupId group = s.spec.request.group;
   const bool begun = std::ranges::find(prefilling, group) != prefilling.end();
@@ -376,8 +369,8 @@ bool InstanceActor::waits_for_prompt(Sequence& s) {
     if (!begun) prefilling.push_back(group);
     return s.table.empty();
   }
-  const auto prompt = std::span<const int32_t>(s.tokens).first(static_cast<size_t>(whole_blocks) * info.block_tokens);
-  const std::vector<BlockRef> blocks = block_chain(s.spec.version, info.layout_hash, prompt, info.block_tokens);
+  const std::vector<BlockRef> blocks =
+      block_chain(s.spec.version, info.layout_hash, s.log, whole_blocks * info.block_tokens, info.block_tokens);
   s.chain.assign(blocks.begin(), blocks.begin() + devices.retain_run(blocks, s.table));
   s.kv_tokens = s.done.cached_tokens = std::ssize(s.chain) * info.block_tokens;
   if (std::ssize(s.chain) < whole_blocks) prefilling.push_back(group);
@@ -459,9 +452,9 @@ void InstanceActor::fill(SequenceStep& step, Sequence& s, const PlannedRows& row
     s.draft.shorten(planned);
     s.draft_allowed = rows.draft_tokens;
   }
-  const auto from = s.tokens.begin() + s.kv_tokens;
   step.start = s.kv_tokens;
-  step.tokens.assign(from, from + rows.rows - rows.draft_tokens);
+  step.tokens.clear();
+  s.log.copy(s.kv_tokens, s.kv_tokens + rows.rows - rows.draft_tokens, step.tokens);
   if (has_draft) step.tokens.insert(step.tokens.end(), s.draft.tokens.begin(), s.draft.tokens.end());
   step.blocks.clear();
   if (info.steps_max == 1) step.blocks = s.table;
@@ -469,7 +462,7 @@ void InstanceActor::fill(SequenceStep& step, Sequence& s, const PlannedRows& row
   step.seed = s.seed;
   if (step.sampling != s.sampling) step.sampling = s.sampling;
   step.history.clear();
-  if (s.sampling->repetition_penalty != 1.0f) step.history.assign(s.tokens.begin(), from);
+  if (s.sampling->repetition_penalty != 1.0f) s.log.copy(0, s.kv_tokens, step.history);
   step.targets.clear();
   step.parents.clear();
   if (has_draft && !s.draft.is_path()) {
@@ -571,13 +564,13 @@ void InstanceActor::fed(Sequence& s, int64_t rows, std::span<const SampledToken>
   size_t taken = passed;
   while (taken < sampled.size() && end.reason == FinishReason::kNone) end = s.stop.add(sampled[taken++].token);
   const auto tokens = sampled.first(taken) | std::views::transform(&SampledToken::token);
-  append_tokens(s.tokens, tokens);
+  s.log.append(tokens);
   if (s.sampling->logprob_mode != LogprobMode::kNone)
     for (const SampledToken& next : sampled.first(taken)) s.unreported_logprobs.push_back(next.logprob);
   report.output_tokens += static_cast<int64_t>(taken);
   name_filled_blocks(s);
   if (end.reason != FinishReason::kNone) return finish(s.spec.chunk, end);
-  if (std::ssize(s.tokens) >= s.end_tokens) return park(s.spec.chunk, ChunkEnd::kChunkFull);
+  if (s.log.size() >= s.end_tokens) return park(s.spec.chunk, ChunkEnd::kChunkFull);
   if (s.offered_blocks < prompt_blocks(s)) offer_filled_blocks(s.spec.chunk, s);
 }
 
@@ -585,9 +578,10 @@ void InstanceActor::name_filled_blocks(Sequence& s) {
   const int64_t block = info.block_tokens;
   while (static_cast<int64_t>(s.chain.size() + 1) * block <= s.kv_tokens) {
     const size_t i = s.chain.size();
-    const auto part = std::span<const int32_t>(s.tokens).subspan(i * info.block_tokens, info.block_tokens);
     const PrefixHash before = i == 0 ? PrefixHash{} : s.chain.back().key.prefix;
-    s.chain.push_back({{s.spec.version, info.layout_hash, extend_prefix(before, part)}, info.block_tokens});
+    const int64_t first = static_cast<int64_t>(i) * block;
+    const PrefixHash prefix = extend_prefix(before, s.log, first, first + block);
+    s.chain.push_back({{s.spec.version, info.layout_hash, prefix}, info.block_tokens});
     devices.name(s.table[i], s.chain.back());
   }
 }
@@ -708,9 +702,9 @@ void InstanceActor::park(ChunkId id, ChunkEnd end) {
   std::vector<BlockRef> blocks = s.chain;
   const size_t full = s.chain.size();
   if (const auto tail = static_cast<uint32_t>(s.kv_tokens % info.block_tokens); tail != 0) {
-    const auto part = std::span<const int32_t>(s.tokens).subspan(full * info.block_tokens, tail);
     const PrefixHash before = full == 0 ? PrefixHash{} : s.chain.back().key.prefix;
-    blocks.push_back({{s.spec.version, info.layout_hash, extend_prefix(before, part)}, tail});
+    const PrefixHash prefix = extend_prefix(before, s.log, s.kv_tokens - tail, s.kv_tokens);
+    blocks.push_back({{s.spec.version, info.layout_hash, prefix}, tail});
     devices.name(s.table[full], blocks.back());
   }
   s.parking_ops = reserve_from(id, s, blocks, 0, true);
@@ -763,7 +757,7 @@ void InstanceActor::report_tokens() {
     if (s.phase == Phase::kRunning) offer_filled_blocks(id, s);
     // The only look at requests that want no drafts where there is no draft server: others draft from them.
     if (draft_budget) parts.drafting.drafter->learn(s.text());
-    if (s.unreported().empty()) continue;
+    if (s.reported_tokens == s.log.size()) continue;
     progress.chunks.push_back(s.take_unreported());
     if (s.sampling->logprob_mode != LogprobMode::kNone)
       s.unreported_logprobs.reserve(static_cast<size_t>(config.report_steps));

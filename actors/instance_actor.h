@@ -30,6 +30,7 @@
 #include "gpu/stop_rule.h"
 #include "gpu/tokenizer.h"
 #include "protocols/actors.h"
+#include "protocols/token_log.h"
 #include "storage/host_arena.h"
 
 namespace seer {
@@ -72,13 +73,12 @@ struct InstanceActor {
   enum class Phase : uint8_t { kOpening, kImporting, kRunning, kParking };
   /// What every step reads stands together, before `spec`: with many instances in one process it comes from afar each time.
   struct Sequence {
-    std::vector<int32_t> tokens;           // prompt and output
-    int64_t prompt_tokens = 0;
-    int64_t end_tokens = 0;                // tokens.size() when the chunk is full
-    int64_t reported_tokens = 0;           // tokens.size() when it was reported last
+    TokenLog log;
+    int64_t end_tokens = 0;                // log.size() when the chunk is full
+    int64_t reported_tokens = 0;           // log.size() when it was reported last
     int64_t kv_tokens = 0;                 // tokens whose KV is in `table`
     std::vector<DeviceBlockId> table;
-    std::vector<BlockRef> chain;           // full blocks of tokens[0, kv_tokens), named on the device
+    std::vector<BlockRef> chain;           // full blocks of the first kv_tokens, named on the device
     size_t offered_blocks = 0;             // of the chain: offered to the pool
     size_t pooled_blocks = 0;              // of the chain, from the start: the pool is known to keep them for the request
     uint64_t seed = 0;                     // as in `spec`
@@ -93,26 +93,20 @@ struct InstanceActor {
     int32_t parking_ops = 0;               // reservations and exports still open while parking
     std::vector<float> unreported_logprobs;
     StopRule stop;
-    RunChunk spec;                         // without its log, which is in `tokens`
-    Draft draft;                           // proposed behind `tokens`, for the step that is planned or runs
+    RunChunk spec;                         // without its log
+    Draft draft;                           // proposed behind the log, for the step that is planned or runs
     ChunkDone done;                        // figures gathered for the answer
 
     DraftBudget::Class draft_class() const {
       return spec.request.sample == 0 ? DraftBudget::kHigh : DraftBudget::kLow;  // the probe of its group
     }
-    int64_t output_tokens() const { return static_cast<int64_t>(tokens.size()) - prompt_tokens; }
-    std::span<const int32_t> unreported() const { return std::span(tokens).subspan(static_cast<size_t>(reported_tokens)); }
     ChunkTokens take_unreported() {
-      const int64_t first = std::exchange(reported_tokens, std::ssize(tokens));
-      return {spec.chunk, first - prompt_tokens, {tokens.begin() + first, tokens.end()},
+      const int64_t first = std::exchange(reported_tokens, log.size());
+      return {spec.chunk, first - log.prompt_tokens(), log.tokens(first, log.size()),
               std::exchange(unreported_logprobs, {})};
     }
-    int64_t tokens_left() const { return std::min(end_tokens - std::ssize(tokens), stop.tokens_left()); }
-    DraftText text() const {
-      const auto all = std::span<const int32_t>(tokens);
-      const auto prompt = static_cast<size_t>(prompt_tokens);
-      return {spec.request, all.first(prompt), all.subspan(prompt)};
-    }
+    int64_t tokens_left() const { return std::min(end_tokens - log.size(), stop.tokens_left()); }
+    DraftText text() const { return {spec.request, log}; }
   };
 
   // -- messages
@@ -175,7 +169,7 @@ struct InstanceActor {
   void reserve(ChunkId id, KvReservation ask, size_t first_block);
   Sequence* find(ChunkId id);
   bool has_pool(const Sequence& s) const { return s.keep_kv && parts.kv_node; }
-  size_t prompt_blocks(const Sequence& s) const { return static_cast<size_t>(s.prompt_tokens) / info.block_tokens; }
+  size_t prompt_blocks(const Sequence& s) const { return static_cast<size_t>(s.log.prompt_tokens()) / info.block_tokens; }
 
   static constexpr ChunkId kNoChunk{0};
   struct OpenReserve {

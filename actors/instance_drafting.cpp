@@ -11,7 +11,7 @@ namespace seer {
 
 /// Proposes a draft for each sequence that decodes. What drafts are wanted is chosen anew whenever tokens are reported.
 void InstanceActor::choose_drafts() {
-  const auto decodes = [](const Sequence& s) { return s.kv_tokens + 1 == std::ssize(s.tokens); };
+  const auto decodes = [](const Sequence& s) { return s.kv_tokens + 1 == s.log.size(); };
   if (drafts_due) {
     StepShape decode;
     std::array<int64_t, DraftBudget::kClasses> sequences_of{};
@@ -45,7 +45,7 @@ void InstanceActor::send_scouts(int64_t decoding) {
   DraftShape shape = draft_choice.scout_shape;
   for (auto& [id, s] : sequences) s.is_scout = false;
   for (int64_t i = 0; Sequence* s : running) {
-    if (s->kv_tokens + 1 != std::ssize(s->tokens) || i++ != next || sent == scouts) continue;
+    if (s->kv_tokens + 1 != s->log.size() || i++ != next || sent == scouts) continue;
     s->is_scout = true;
     s->scout_shape = shape;
     const DraftShape other = shape == DraftShape::kPath ? DraftShape::kTree : DraftShape::kPath;
@@ -83,7 +83,7 @@ bool InstanceActor::propose_draft(Sequence& s) {
 /// Rows of the sequence's step whose tokens and KV stay: the last known token's, and those of its draft that stand.
 std::span<const int32_t> InstanceActor::rows_that_stand(const Sequence& s, std::span<const SampledToken> sampled) {
   if (s.draft.is_path()) return first_rows(acceptance_length(s.draft.tokens, sampled));
-  verified_tokens.assign(1, s.tokens.back());
+  verified_tokens.assign(1, s.log.back());
   verified_tokens.insert(verified_tokens.end(), s.draft.tokens.begin(), s.draft.tokens.end());
   verified_parents.assign(1, -1);
   verified_parents.insert(verified_parents.end(), s.draft.parents.begin(), s.draft.parents.end());

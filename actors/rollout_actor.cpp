@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "actors/token_log.h"
-
 namespace seer {
 namespace {
 
-constexpr size_t kUpdateTokens = 65536;  // of one message to a draft server: 256 KiB
+constexpr int64_t kUpdateTokens = 65536;  // of one message to a draft server: 256 KiB
 
 }  // namespace
 
@@ -20,6 +18,7 @@ RolloutActor::RolloutActor(rt::self_ptr<RolloutActor> self_in, RolloutConfig con
   started_us = instances_gone_us = rt::now_us(self);
   for (const GroupSpec& group : parts.groups) {
     SEER_CHECK(group.id.value == logs.size(), group.id);
+    prompts.emplace_back(group.prompt_ids);
     logs.emplace_back(group.samples);
     open_in_group.push_back(group.samples);
     open_requests += group.samples;
@@ -133,10 +132,10 @@ void RolloutActor::register_groups(const std::vector<NodeId>& before, NodeId cam
 /// What waits in the buffer is on no instance that could send it.
 void RolloutActor::send_token_log(GroupId group, const DraftServerHandle& to) {
   for (uint32_t sample = 0; sample < logs[group.value].size(); ++sample) {
-    const std::deque<int32_t>& tokens = logs[group.value][sample].output_ids;
-    for (auto at = tokens.begin(); at != tokens.end();) {
-      const auto end = at + std::min<int64_t>(kUpdateTokens, tokens.end() - at);
-      rt::tell(self, to, UpdateCst{config.version, {{group, sample, at - tokens.begin(), {at, end}}}});
+    const TokenLog& tokens = logs[group.value][sample].tokens;
+    for (int64_t at = tokens.prompt_tokens(); at < tokens.size();) {
+      const int64_t end = std::min(at + kUpdateTokens, tokens.size());
+      rt::tell(self, to, UpdateCst{config.version, {{group, sample, at - tokens.prompt_tokens(), tokens.tokens(at, end)}}});
       at = end;
     }
   }
@@ -165,11 +164,11 @@ void RolloutActor::on_progress(const ChunkProgress& progress) {
 /// False: a report before this one was lost. One that comes twice counts once.
 bool RolloutActor::append(RequestId id, const ChunkTokens& part) {
   Log& request = log(id);
-  const auto known = std::ssize(request.output_ids);
+  const int64_t known = request.tokens.output_tokens();
   if (part.first_index != known) return part.first_index < known;
-  request.output_ids.insert(request.output_ids.end(), part.tokens.begin(), part.tokens.end());
+  request.tokens.append(part.tokens);
   request.logprobs.insert(request.logprobs.end(), part.logprobs.begin(), part.logprobs.end());
-  scheduler->progressed(id, std::ssize(request.output_ids));
+  scheduler->progressed(id, request.tokens.output_tokens());
   return true;
 }
 
@@ -204,13 +203,13 @@ void RolloutActor::requeue(const OpenChunk& chunk, ChunkEnd end) {
   const int64_t now = rt::now_us(self);
   Log& request = log(chunk.request);
   request.run_us += now - chunk.started_us;
-  scheduler->chunk_ended(chunk.request, static_cast<int64_t>(request.output_ids.size()), end, now);
+  scheduler->chunk_ended(chunk.request, request.tokens.output_tokens(), end, now);
 }
 
 void RolloutActor::finish_request(RequestId id, const ChunkDone& done) {
   Log& request = log(id);
   const int64_t now = rt::now_us(self);
-  const auto tokens = static_cast<int64_t>(request.output_ids.size());
+  const int64_t tokens = request.tokens.output_tokens();
   --open_requests;
   scheduler->chunk_ended(id, tokens, ChunkEnd::kFinished, now);
   const RequestState& history = scheduler->requests().at(id);
@@ -222,10 +221,10 @@ void RolloutActor::finish_request(RequestId id, const ChunkDone& done) {
     if (left_in_group == 0) rt::tell(self, parts.directory, KvRelease{owner_of(id.group)});
   }
   if (left_in_group == 0) drop_drafts(id.group);
-  const std::deque<int32_t> output_ids = std::exchange(request.output_ids, {});
+  const TokenLog log = std::exchange(request.tokens, {});
   const std::deque<float> logprobs = std::exchange(request.logprobs, {});
   rt::tell(self, parts.events,
-           Response{id, parts.groups[id.group.value].seeds[id.sample], {output_ids.begin(), output_ids.end()},
+           Response{id, parts.groups[id.group.value].seeds[id.sample], log.output(),
                     {logprobs.begin(), logprobs.end()}, done.finish, done.matched, config.version, history.chunks,
                     history.migrations, history.preemptions, request.queue_us, request.run_us,
                     request.start_us});
@@ -283,10 +282,10 @@ void RolloutActor::run(const Placement& placement) {
   const ChunkId chunk{next_chunk++};
   if (request.start_us < 0) request.start_us = now - started_us;
   request.queue_us += now - scheduler->requests().at(placement.request).waiting_since_us;
+  if (request.tokens.empty()) request.tokens = prompts[placement.request.group.value];
   open[chunk] = {placement.request, placement.instance, now, now, placement.yield_rank};
   rt::tell(self, instances.at(placement.instance).handle,
-           RunChunk{chunk, placement.request, config.version,
-                    token_log(group.prompt_ids, request.output_ids, placement.max_new_tokens), request.computed_tokens,
+           RunChunk{chunk, placement.request, config.version, request.tokens, request.computed_tokens,
                     placement.max_new_tokens, group.sampling, group.seeds[placement.request.sample],
                     placement.yield_rank, placement.keep_kv, handle{self}});
 }

@@ -19,6 +19,7 @@
 #include "actors/policy/chunk_scheduler.h"
 #include "actors/policy/rollout_stats.h"
 #include "protocols/actors.h"
+#include "protocols/token_log.h"
 
 namespace seer {
 
@@ -50,9 +51,8 @@ struct RolloutActor {
 
   /// Token log and history of one request.
   struct Log {
-    // They are most of this process's memory: what is added moves nothing, and there is no room to spare.
-    std::deque<int32_t> output_ids;
-    std::deque<float> logprobs;
+    TokenLog tokens;               // empty until it runs
+    std::deque<float> logprobs;    // like a TokenLog: what is added moves nothing
     int64_t computed_tokens = 0;   // tokens whose KV was computed once
     int64_t reprefill_tokens = 0;  // and those of them computed again
     int64_t queue_us = 0, run_us = 0, start_us = -1;  // as in Response; -1: not started
@@ -101,6 +101,7 @@ struct RolloutActor {
   RolloutParts parts;
   std::unique_ptr<ChunkScheduler> scheduler;
   std::vector<FinishRecord> finishes;
+  std::vector<TokenLog> prompts;                    // [group]
   std::vector<std::vector<Log>> logs;               // [group][sample]
   std::vector<uint32_t> open_in_group;              // requests not finished, by group
   std::map<InstanceId, Instance> instances;

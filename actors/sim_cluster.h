@@ -75,7 +75,7 @@ class SimClusterDrafter final : public Drafter {
   using Token = std::function<int32_t(RequestId request, int64_t position)>;
   explicit SimClusterDrafter(Token token) : token_(std::move(token)) {}
   void draft(const DraftText& text, const DraftLimits& limits, Draft& draft) override {
-    const int64_t position = std::ssize(text.prompt) + std::ssize(text.output);
+    const int64_t position = text.log.size();
     draft.clear();
     int64_t depth = 0;
     for (int32_t i = 0, parent = 0; i < limits.max_tokens; ++i) {

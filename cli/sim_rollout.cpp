@@ -206,7 +206,7 @@ class SimDrafter final : public Drafter {
     draft.parents.resize(draft.tokens.size());
     std::iota(draft.parents.begin(), draft.parents.end(), 0);
   }
-  void learn(const DraftText& text) override { acceptance_.learn(text.request, std::ssize(text.output)); }
+  void learn(const DraftText& text) override { acceptance_.learn(text.request, text.log.output_tokens()); }
 
  private:
   AcceptanceDraw& acceptance_;

@@ -6,10 +6,9 @@
 
 namespace seer {
 
-StopRule::StopRule(const SamplingParams& params, const StopLimits& limits, int64_t prompt_tokens,
-                   std::span<const int32_t> output_ids, TokenText text_of)
-    : output_tokens_(static_cast<int64_t>(output_ids.size())),
-      output_tokens_max_(std::min(params.max_tokens, limits.context_tokens_max - prompt_tokens)),
+StopRule::StopRule(const SamplingParams& params, const StopLimits& limits, const TokenLog& log, TokenText text_of)
+    : output_tokens_(log.output_tokens()),
+      output_tokens_max_(std::min(params.max_tokens, limits.context_tokens_max - log.prompt_tokens())),
       stop_strings_(params.stop),
       stop_tokens_(params.stop_token_ids),
       text_of_(std::move(text_of)) {
@@ -18,8 +17,8 @@ StopRule::StopRule(const SamplingParams& params, const StopLimits& limits, int64
   std::sort(stop_tokens_.begin(), stop_tokens_.end());
   if (!stop_tokens_.empty()) stop_token_least_ = stop_tokens_.front(), stop_token_most_ = stop_tokens_.back();
   for (const std::string& stop : stop_strings_) tail_bytes_max_ = std::max(tail_bytes_max_, stop.size() - 1);
-  for (size_t i = output_ids.size(); i-- > 0 && tail_.size() < tail_bytes_max_;)
-    tail_.insert(0, text_of_(output_ids[i]));
+  for (int64_t i = log.size(); i-- > log.prompt_tokens() && tail_.size() < tail_bytes_max_;)
+    tail_.insert(0, text_of_(log[i]));
   if (tail_.size() > tail_bytes_max_) tail_.erase(0, tail_.size() - tail_bytes_max_);
 }
 

@@ -10,11 +10,11 @@
 #pragma once
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "protocols/rollout.h"
+#include "protocols/token_log.h"
 
 namespace seer {
 
@@ -36,10 +36,9 @@ struct StopLimits {
 
 class StopRule {
  public:
-  /// `output_ids`: the output of earlier chunks, none of which finished the response.
+  /// `log`: of earlier chunks, none of which finished the response.
   /// REQUIRES: text_of is set when there are stop strings; validate(params) is ok.
-  StopRule(const SamplingParams& params, const StopLimits& limits, int64_t prompt_tokens,
-           std::span<const int32_t> output_ids, TokenText text_of);
+  StopRule(const SamplingParams& params, const StopLimits& limits, const TokenLog& log, TokenText text_of);
 
   /// Takes the next output token. REQUIRES: not finished before.
   Finish add(int32_t token) {

@@ -10,6 +10,7 @@
 #include "protocols/pool.h"
 #include "protocols/rollout.h"
 #include "protocols/rt.h"
+#include "protocols/token_log.h"
 
 namespace seer {
 
@@ -32,6 +33,19 @@ struct DropChunks { uint64_t what = 0; SEER_FIELDS(DropChunks, what) };
 
 // ---- chunks ------------------------------------------------------------------------------------------------------------
 using ChunkSink = rt::iface<rt::oneway<ChunkProgress>, rt::oneway<ChunkDone>>;
+
+/// As a list of tokens and the prompt's part of them.
+template <class Inspector>
+typename Inspector::result_type inspect(Inspector& f, TokenLog& log) {
+  std::vector<int32_t> tokens = log.tokens();
+  int64_t prompt_tokens = log.prompt_tokens();
+  const auto load = [&]() -> caf::error {
+    if (prompt_tokens < 0 || prompt_tokens > std::ssize(tokens)) return caf::sec::invalid_argument;
+    log = TokenLog(tokens, prompt_tokens);
+    return {};
+  };
+  return f(caf::meta::type_name("TokenLog"), tokens, prompt_tokens, caf::meta::load_callback(load));
+}
 
 /// Run one chunk of a request. All that an instance needs is in here; KV comes from its device, the pool, or a prefill.
 struct RunChunk {

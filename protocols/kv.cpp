@@ -86,16 +86,22 @@ PrefixHash extend_prefix(PrefixHash before, std::span<const int32_t> tokens) {
   return {kHi.extend(before.hi, rest.data(), rest.size()), kLo.extend(before.lo, rest.data(), rest.size())};
 }
 
-std::vector<BlockRef> block_chain(WeightVersion version, uint64_t layout, std::span<const int32_t> tokens,
+PrefixHash extend_prefix(PrefixHash before, const TokenLog& log, int64_t first, int64_t end) {
+  log.visit(first, end, [&](std::span<const int32_t> part) { before = extend_prefix(before, part); });
+  return before;
+}
+
+std::vector<BlockRef> block_chain(WeightVersion version, uint64_t layout, const TokenLog& log, int64_t tokens,
                                   uint32_t block_tokens) {
   SEER_CHECK(block_tokens > 0);
+  SEER_CHECK(tokens <= log.size(), tokens, log.size());
   std::vector<BlockRef> chain;
-  chain.reserve((tokens.size() + block_tokens - 1) / block_tokens);
+  chain.reserve(static_cast<size_t>((tokens + block_tokens - 1) / block_tokens));
   PrefixHash prefix;
-  for (size_t at = 0; at < tokens.size(); at += block_tokens) {
-    const auto part = tokens.subspan(at, std::min<size_t>(block_tokens, tokens.size() - at));
-    prefix = extend_prefix(prefix, part);
-    chain.push_back({{version, layout, prefix}, static_cast<uint32_t>(part.size())});
+  for (int64_t at = 0; at < tokens; at += block_tokens) {
+    const int64_t end = std::min(tokens, at + block_tokens);
+    prefix = extend_prefix(prefix, log, at, end);
+    chain.push_back({{version, layout, prefix}, static_cast<uint32_t>(end - at)});
   }
   return chain;
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "protocols/ids.h"
+#include "protocols/token_log.h"
 
 namespace seer {
 
@@ -35,6 +36,8 @@ inline std::ostream& operator<<(std::ostream& out, const BlockKey& k) {
 
 /// Hash of `tokens` appended to the prefix that `before` stands for (all zero: the empty prefix).
 PrefixHash extend_prefix(PrefixHash before, std::span<const int32_t> tokens);
+/// The same with the tokens [first, end) of a log.
+PrefixHash extend_prefix(PrefixHash before, const TokenLog& log, int64_t first, int64_t end);
 
 /// A block as its owner sees it: its name and how many tokens of it are filled.
 struct BlockRef {
@@ -43,8 +46,8 @@ struct BlockRef {
   SEER_FIELDS(BlockRef, key, tokens)
 };
 
-/// Keys of the blocks that hold the first `tokens.size()` tokens, in order; the last one may be partial.
-std::vector<BlockRef> block_chain(WeightVersion version, uint64_t layout, std::span<const int32_t> tokens,
+/// Keys of the blocks that hold the first `tokens` tokens of a log, in order; the last one may be partial.
+std::vector<BlockRef> block_chain(WeightVersion version, uint64_t layout, const TokenLog& log, int64_t tokens,
                                   uint32_t block_tokens);
 
 /// CRC32C (Castagnoli) of bytes, in hardware where the processor can. Computed when bytes leave an engine and checked

@@ -2,7 +2,6 @@
 // Plain data. Lengths are in tokens; times in microseconds of the actor clock.
 #pragma once
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -62,14 +61,5 @@ constexpr const char* to_string(FinishReason r) {
   }
   return "unknown";
 }
-
-/// What a request needs to know to be offered to an engine is in its token log alone: any instance can go on with it.
-struct TokenLog {
-  std::vector<int32_t> tokens;  // the prompt's and, behind them, those generated so far
-  int64_t prompt_tokens = 0;
-  SEER_FIELDS(TokenLog, tokens, prompt_tokens)
-
-  std::span<const int32_t> output() const { return std::span(tokens).subspan(static_cast<size_t>(prompt_tokens)); }
-};
 
 }  // namespace seer

@@ -4,10 +4,10 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "protocols/draft.h"
+#include "protocols/token_log.h"
 
 namespace seer {
 
@@ -47,8 +47,7 @@ struct DraftLimits {
 /// What a request has written so far. Its next token is to be sampled.
 struct DraftText {
   RequestId request;
-  std::span<const int32_t> prompt;
-  std::span<const int32_t> output;
+  const TokenLog& log;
 };
 
 class Drafter {

@@ -33,14 +33,17 @@ GroupDrafter::Group& GroupDrafter::group_of(const DraftText& text) {
   const auto [it, is_new] = groups_.try_emplace(id);
   Group& group = it->second;
   if (is_new) {
-    group.tree = std::make_unique<DraftTree>(config_.tree, text.prompt, scores_);
+    group.tree = std::make_unique<DraftTree>(config_.tree, text.log.tokens(0, text.log.prompt_tokens()), scores_);
     group.shown = shown_.insert(shown_.begin(), id);
   } else {
     shown_.splice(shown_.begin(), shown_, group.shown);
   }
-  const auto known = static_cast<size_t>(group.tree->end(text.request.sample));
-  if (known < text.output.size()) {
-    group.tree->append(text.request.sample, static_cast<int64_t>(known), text.output.subspan(known));
+  int64_t known = group.tree->end(text.request.sample);
+  if (known < text.log.output_tokens()) {
+    text.log.visit(text.log.prompt_tokens() + known, text.log.size(), [&](std::span<const int32_t> part) {
+      group.tree->append(text.request.sample, known, part);
+      known += std::ssize(part);
+    });
     shared(group, text.request.sample);
     unshared_.insert(id);
   }

@@ -63,7 +63,7 @@ int64_t tokens_in_open_groups(SimCluster& cluster) {
   int64_t tokens = 0;
   for (uint32_t g = 0; g < rollout.logs.size(); ++g)
     for (const auto& log : rollout.logs[g])
-      if (rollout.open_in_group[g] > 0) tokens += std::ssize(log.output_ids);
+      if (rollout.open_in_group[g] > 0) tokens += log.tokens.output_tokens();
   return tokens;
 }
 

@@ -25,7 +25,7 @@ struct Bench {
     sync.set_servers({{{NodeId{0}, server}}});
     sync.chunk_came(kVersion);
   }
-  void learn(size_t tokens) { drafter->learn({{kGroup, 0}, {}, std::span(text).first(tokens)}); }
+  void learn(size_t tokens) { drafter->learn({{kGroup, 0}, TokenLog(std::span(text).first(tokens), 0)}); }
   void run_sync(const std::vector<GroupId>& groups) {
     sync.sync(groups, client.handle(), world.now_us());
     world.run_until(world.now_us());

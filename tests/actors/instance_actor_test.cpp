@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <random>
+#include <ranges>
 
 #include "recorder.h"
 #include "actors/cluster_checks.h"
-#include "actors/token_log.h"
 
 using namespace seer;
 
@@ -25,12 +25,12 @@ struct Bench {
   }
   RunChunk chunk(uint64_t id, RequestId request, int64_t max_new_tokens, int64_t written_tokens = 0) const {
     const GroupSpec group = cluster.groups[request.group.value];
-    std::vector<int32_t> written = cluster.answer(request).output_ids;
-    written.resize(static_cast<size_t>(written_tokens));
+    TokenLog log(group.prompt_ids);
+    log.append(cluster.answer(request).output_ids | std::views::take(written_tokens));
     return {.chunk = ChunkId{id},
             .request = request,
             .version = WeightVersion{1},
-            .log = token_log(group.prompt_ids, written, 0),
+            .log = std::move(log),
             .computed_tokens = written_tokens > 0 ? cluster.options.prompt_tokens + written_tokens - 1 : 0,
             .max_new_tokens = max_new_tokens,
             .sampling = group.sampling,
@@ -206,10 +206,9 @@ TEST_CASE("instance: blocks that were damaged in the pool are recomputed and rep
   const RequestId request = b.request_of_at_least(40);
   b.send(0, b.chunk(1, request, 20));
   b.cluster.run_for(kLong);
-  const std::vector<int32_t> output = b.cluster.answer(request).output_ids;
-  std::vector<int32_t> tokens = b.cluster.groups[0].prompt_ids;
-  tokens.insert(tokens.end(), output.begin(), output.begin() + 19);
-  const auto chain = block_chain(WeightVersion{1}, 7, tokens, 4);
+  TokenLog log(b.cluster.groups[0].prompt_ids);
+  log.append(b.cluster.answer(request).output_ids | std::views::take(19));
+  const auto chain = block_chain(WeightVersion{1}, 7, log, log.size(), 4);
   uint32_t damaged = 0;  // the slot of block 3
   for (uint32_t slot = 0; slot < b.cluster.arena->slot_count(); ++slot) {
     PrefixHash last;
@@ -330,10 +329,10 @@ TEST_CASE("instance: every chunk is answered once, behind all of its tokens, wha
 TEST_CASE("instance: unreported tokens of a chunk are never more than report_steps") {
   Bench b({.report_steps = 3});
   for (uint32_t s = 0; s < 4; ++s) b.send(0, b.chunk(s + 1, {GroupId{0}, s}, 1000));
-  size_t most = 0;
+  int64_t most = 0;
   for (int i = 0; i < 300; ++i) {
     b.cluster.run_for(500);
-    for (const auto& [id, s] : b.cluster.instance_state(0).sequences) most = std::max(most, s.unreported().size());
+    for (const auto& [id, s] : b.cluster.instance_state(0).sequences) most = std::max(most, s.log.size() - s.reported_tokens);
   }
   CHECK(most > 0);
   CHECK(most <= 3);

@@ -37,6 +37,8 @@ struct Fill {
       for (int i = 0; i < 2; ++i) (*this)(x.emplace_back());
     else if constexpr (IsHandle<T>::value)
       x = caf::actor_cast<T>(peer);
+    else if constexpr (std::is_same_v<T, TokenLog>)
+      last += 2, x = TokenLog(std::vector<int32_t>(3000, static_cast<int32_t>(last)), last - 1);
     else if constexpr (std::is_same_v<T, std::string>)
       x = cat("text ", ++last);
     else if constexpr (std::is_same_v<T, bool>)
@@ -60,6 +62,8 @@ std::string words(const T& x) {
   } else if constexpr (IsVector<T>::value) {
     for (const auto& element : x) text += words(element) + ",";
     return cat("[", text, "]");
+  } else if constexpr (std::is_same_v<T, TokenLog>) {
+    return words(x.tokens()) + words(x.prompt_tokens());
   } else if constexpr (IsHandle<T>::value) {
     return x ? cat("actor ", x.id()) : "no actor";
   } else if constexpr (std::is_enum_v<T>) {
@@ -115,6 +119,20 @@ TEST_CASE("messages: every registered type survives the wire, all fields of it")
       std::make_index_sequence<kCount>{});
   CHECK(count == kCount);
   CHECK(count >= 42);
+}
+
+TEST_CASE("messages: a log with a longer prompt than it has tokens is refused") {
+  SimWorld world;
+  for (const int64_t prompt_tokens : {-1, 0, 3, 4}) {
+    std::vector<char> bytes;
+    std::vector<int32_t> tokens{5, 6, 7};
+    caf::binary_serializer out(world.system, bytes);
+    REQUIRE_FALSE(static_cast<bool>(out(tokens, prompt_tokens)));
+    TokenLog log;
+    caf::binary_deserializer in(world.system, bytes);
+    CHECK(static_cast<bool>(in(log)) == (prompt_tokens < 0 || prompt_tokens > 3));
+    CHECK(log.size() == (prompt_tokens < 0 || prompt_tokens > 3 ? 0 : 3));
+  }
 }
 
 TEST_CASE("messages: an empty handle survives the wire too") {

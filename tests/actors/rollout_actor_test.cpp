@@ -331,7 +331,7 @@ struct Stage {
     int64_t tokens = written[chunk];
     for (const FakeInstance::Seen& instance : seen)
       for (const RunChunk& c : instance.chunks)
-        if (c.chunk == chunk) tokens += std::ssize(c.log.output());
+        if (c.chunk == chunk) tokens += c.log.output_tokens();
     return tokens;
   }
   std::vector<Response> responses() const { return events.all<Response>(); }
@@ -355,7 +355,7 @@ TEST_CASE("rollout: late and repeated answers of chunks no longer open change no
   s.done(first, ChunkEnd::kChunkFull);
   REQUIRE(s.seen[0].chunks.size() == 2);
   const RunChunk second = s.seen[0].chunks[1];
-  CHECK(second.log.tokens == std::vector<int32_t>{5, 6, 7, 11, 12});
+  CHECK(second.log.tokens() == std::vector<int32_t>{5, 6, 7, 11, 12});
   s.progress(first, {11, 12});
   s.done(first, ChunkEnd::kChunkFull);
   s.done(first, ChunkEnd::kFinished);
@@ -386,7 +386,7 @@ TEST_CASE("rollout: the chunks of a silent instance are placed again elsewhere, 
   }
   REQUIRE(s.seen[1].chunks.size() == 2);
   CHECK(s.seen[1].chunks[1].request == s.seen[0].chunks[0].request);
-  CHECK(s.seen[1].chunks[1].log.tokens == std::vector<int32_t>{5, 6, 7, 11});
+  CHECK(s.seen[1].chunks[1].log.tokens() == std::vector<int32_t>{5, 6, 7, 11});
   s.done(s.seen[0].chunks[0].chunk, ChunkEnd::kFinished);  // too late
   CHECK(s.responses().empty());
 }
@@ -406,7 +406,7 @@ TEST_CASE("rollout: where a report is missing, the instance is started again and
       s.progress(chunk.chunk, {15});
     REQUIRE(s.seen[1].chunks.size() == 2);
     CHECK(s.seen[1].chunks[1].request == chunk.request);
-    CHECK(s.seen[1].chunks[1].log.tokens == std::vector<int32_t>{5, 6, 7, 11, 12});
+    CHECK(s.seen[1].chunks[1].log.tokens() == std::vector<int32_t>{5, 6, 7, 11, 12});
     CHECK(s.responses().empty());
     rt::post(first, RunChunk{});
     s.run_for(1000);

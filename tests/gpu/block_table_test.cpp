@@ -12,8 +12,8 @@ namespace {
 
 constexpr uint32_t kBlockTokens = 4;
 
-std::vector<BlockRef> chain_of(std::vector<int32_t> tokens, uint64_t version = 1) {
-  return block_chain(WeightVersion{version}, 7, tokens, kBlockTokens);
+std::vector<BlockRef> chain_of(const std::vector<int32_t>& tokens, uint64_t version = 1) {
+  return block_chain(WeightVersion{version}, 7, TokenLog(tokens), std::ssize(tokens), kBlockTokens);
 }
 
 // A sequence of these tokens runs and ends: its blocks are named, then released.

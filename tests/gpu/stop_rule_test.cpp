@@ -23,7 +23,9 @@ constexpr int32_t kEos = 99;
 const StopLimits kLimits{.eos_ids = {kEos, 100}, .context_tokens_max = 1000};
 
 StopRule rule_of(const SamplingParams& params, std::vector<int32_t> output = {}, int64_t prompt_tokens = 10) {
-  return StopRule(params, kLimits, prompt_tokens, output, piece);
+  TokenLog log(std::vector<int32_t>(static_cast<size_t>(prompt_tokens)));
+  log.append(output);
+  return StopRule(params, kLimits, log, piece);
 }
 
 }  // namespace

@@ -25,8 +25,9 @@ struct Replay {
 Replay replay(GroupDrafter& drafter, RequestId id, const std::vector<int32_t>& prompt, const std::vector<int32_t>& output) {
   Replay seen;
   Draft draft;
+  TokenLog log(prompt);
   for (size_t at = 0; at < output.size();) {
-    drafter.draft({id, prompt, std::span(output).first(at)}, {.max_tokens = 8}, draft);
+    drafter.draft({id, log}, {.max_tokens = 8}, draft);
     const std::vector<int32_t>& tokens = draft.tokens;
     REQUIRE(tokens.size() <= 8);
     REQUIRE(draft.is_path());
@@ -34,7 +35,9 @@ Replay replay(GroupDrafter& drafter, RequestId id, const std::vector<int32_t>& p
     while (stand < tokens.size() && at + stand < output.size() && tokens[stand] == output[at + stand]) ++stand;
     seen.accepted += static_cast<int64_t>(stand);
     seen.drafts += tokens.empty() ? 0 : 1;
-    at += stand + 1;
+    const size_t gained = std::min(stand + 1, output.size() - at);
+    log.append(std::span(output).subspan(at, gained));
+    at += gained;
   }
   return seen;
 }
@@ -64,10 +67,12 @@ TEST_CASE("group drafter: with own history only, the group is of no use, a repet
 TEST_CASE("group drafter: a request that comes with an output, as from another instance, is known at once") {
   GroupDrafter drafter({});
   const auto prompt = text(1, 20), output = text(2, 400);
+  TokenLog log(prompt);
+  log.append(output);
   Draft draft;
-  drafter.draft({request(0, 0), prompt, output}, {}, draft);
+  drafter.draft({request(0, 0), log}, {}, draft);
   CHECK(replay(drafter, request(0, 1), prompt, output).accepted > 250);
-  drafter.learn({request(1, 0), prompt, output});  // without a draft
+  drafter.learn({request(1, 0), log});  // without a draft
   CHECK(replay(drafter, request(1, 1), prompt, output).accepted > 250);
 }
 
@@ -106,7 +111,7 @@ TEST_CASE("group drafter: earlier iterations of a group are drafted from, and as
     replay(drafter, request(g, 0), prompt, text(10 + g, 2000));
   }
   replay(drafter, request(0, 2), prompt, {});
-  drafter.learn({request(0, 2), prompt, {}});
+  drafter.learn({request(0, 2), TokenLog(prompt)});
   drafter.fetched(answer);
   CHECK(drafter.bytes() <= 1 << 20);
   CHECK(replay(drafter, request(0, 2), prompt, past[1]).accepted > 250);

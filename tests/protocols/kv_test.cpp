@@ -81,9 +81,10 @@ TEST_CASE("prefix: extending in pieces is extending at once") {
 TEST_CASE("block chain: as many blocks as the tokens need, the last one partial, each named by all tokens up to its end") {
   std::mt19937_64 rng(3);
   for (int i = 0; i < 300; ++i) {
-    const auto tokens = random_tokens(rng, rng() % 80);
+    // Blocks that lie in one segment of a log, and some that begin in one and end in the next.
+    const auto tokens = random_tokens(rng, i % 10 == 0 ? 2000 + rng() % 1000 : rng() % 80);
     const auto block_tokens = static_cast<uint32_t>(1 + rng() % 17);
-    const auto chain = block_chain(WeightVersion{9}, 77, tokens, block_tokens);
+    const auto chain = block_chain(WeightVersion{9}, 77, TokenLog(tokens), std::ssize(tokens), block_tokens);
     REQUIRE(chain.size() == (tokens.size() + block_tokens - 1) / block_tokens);
     size_t end = 0;
     for (size_t b = 0; b < chain.size(); ++b) {
@@ -103,16 +104,17 @@ TEST_CASE("block chain: chains are equal exactly as far as their tokens are") {
     auto a = random_tokens(rng, 64), b = a;
     const size_t differs = rng() % 64;
     b[differs] ^= 1 << (rng() % 17);
-    const auto chain_a = block_chain(WeightVersion{1}, 1, a, 8), chain_b = block_chain(WeightVersion{1}, 1, b, 8);
+    const auto chain_a = block_chain(WeightVersion{1}, 1, TokenLog(a), 64, 8);
+    const auto chain_b = block_chain(WeightVersion{1}, 1, TokenLog(b), 64, 8);
     for (size_t block = 0; block < 8; ++block) CHECK((chain_a[block].key == chain_b[block].key) == (block < differs / 8));
   }
 }
 
 TEST_CASE("block chain: keys of other weights, layouts or positions never match") {
-  const std::vector<int32_t> same(64, 5);  // one token over and over: only the position differs
+  const TokenLog same(std::vector<int32_t>(64, 5));  // one token over and over: only the position differs
   std::set<BlockKey> keys;
   for (uint64_t version = 1; version <= 3; ++version)
     for (uint64_t layout = 1; layout <= 3; ++layout)
-      for (const BlockRef& ref : block_chain(WeightVersion{version}, layout, same, 4)) keys.insert(ref.key);
+      for (const BlockRef& ref : block_chain(WeightVersion{version}, layout, same, 64, 4)) keys.insert(ref.key);
   CHECK(keys.size() == 3 * 3 * 16);
 }
