@@ -18,6 +18,7 @@ GrantState grant_state(Reservation::Kind kind) {
 
 std::vector<BlockKey> keys_of(const std::vector<BlockRef>& blocks) {
   std::vector<BlockKey> keys;
+  keys.reserve(blocks.size());
   for (const BlockRef& block : blocks) keys.push_back(block.key);
   return keys;
 }
@@ -62,13 +63,13 @@ KvNodeActor::handle::behavior_type KvNodeActor::make_behavior() {
       [this](const OpenBlocks& ask) { on_open(ask); },
       [this](const KvSeal& seal) {
         for (const KvWritten& written : seal.blocks) {
-          for (Client& c : clients) c.writes.erase(written.token);
+          writes.erase(written.token);
           (void)tiers->seal({written.token}, written.crc32c);  // stale: counted
         }
       },
       [this](const KvAbort& abort) {
         for (uint64_t token : abort.tokens) {
-          for (Client& c : clients) c.writes.erase(token);
+          writes.erase(token);
           (void)tiers->abort({token});
         }
       },
@@ -111,9 +112,9 @@ bool KvNodeActor::try_reserve(const ReserveBlocks& ask, bool may_wait) {
     granted |= a.kind == Reservation::Kind::kGranted;
     later |= a.kind == Reservation::Kind::kLater;
   }
-  Client& to = client(ask.reply_to);
+  const uint64_t writer = client(ask.reply_to).number;
   for (const Reservation& a : answers)
-    if (a.kind == Reservation::Kind::kGranted) to.writes.insert(a.token.value);
+    if (a.kind == Reservation::Kind::kGranted) writes.emplace_hint(writes.end(), a.token.value, writer);
   if (later && !granted && may_wait) return false;
   if (!may_wait)
     for (KvGrant& grant : reserved.grants)
@@ -152,9 +153,9 @@ size_t KvNodeActor::blocks_here(const KvOpening& what) const {
 void KvNodeActor::open_here(const OpenBlocks& ask) {
   tiers->open({ask.what.owner.value}, keys_of(ask.what.blocks),
               [this, op = ask.what.op, reply_to = ask.reply_to](OpenResult result) {
-                Client* to = find_client(reply_to);
+                const Client* to = find_client(reply_to);
                 if (to == nullptr) return (void)tiers->close(result.lease);  // it died meanwhile
-                if (result.lease.value != 0) to->leases.insert(result.lease.value);
+                if (result.lease.value != 0) leases.emplace(result.lease.value, to->number);
                 KvOpened opened{.op = op, .lease = result.lease.value, .node = config.node, .epoch = parts.epoch};
                 for (const OpenBlock& b : result.blocks) opened.blocks.push_back({b.slot, b.generation, b.crc32c});
                 opened_blocks += static_cast<int64_t>(result.blocks.size());
@@ -196,20 +197,28 @@ void KvNodeActor::on_lent(const KvOpened& lent) {
   pull.lent_blocks = lent.blocks.size();
   const KvOpening& what = pull.ask.what;
   std::vector<Fetch> fetches;
-  for (size_t i = 0; i < lent.blocks.size(); ++i) {
-    const size_t block = pull.here + i, place = what.first_index + block;
-    const bool prompt = place < what.prompt_blocks;
+  // Makes room for the lent blocks [first, end): of the group's prompt, or of the request. False: there is no more.
+  const auto take = [&](size_t first, size_t end, bool prompt) {
+    if (first >= end) return true;
     const KvOwner owner = prompt ? group_of(what.owner) : what.owner;
-    const auto index = static_cast<uint32_t>(prompt ? place : place - what.prompt_blocks);
+    const size_t place = what.first_index + pull.here + first;
     keep(owner);
-    const Reservation room =
-        tiers->reserve({owner.value}, std::span(&what.blocks[block], 1), {.first_index = index, .prompt = prompt})[0];
-    if (room.kind == Reservation::Kind::kHere) continue;
-    if (room.kind != Reservation::Kind::kGranted) break;
-    const KvOpenedBlock& from = lent.blocks[i];
-    fetches.push_back({{lent.node, lent.epoch, from.slot, from.generation, from.crc32c}, parts.arena->span(room.slot)});
-    pull.written.push_back({room.token.value, from.crc32c});
-  }
+    const std::vector<Reservation> rooms =
+        tiers->reserve({owner.value}, std::span(what.blocks).subspan(pull.here + first, end - first),
+                       {.first_index = static_cast<uint32_t>(prompt ? place : place - what.prompt_blocks), .prompt = prompt});
+    for (size_t i = first; i < end; ++i) {
+      const Reservation& room = rooms[i - first];
+      if (room.kind == Reservation::Kind::kHere) continue;
+      if (room.kind != Reservation::Kind::kGranted) return false;
+      const KvOpenedBlock& from = lent.blocks[i];
+      fetches.push_back({{lent.node, lent.epoch, from.slot, from.generation, from.crc32c}, parts.arena->span(room.slot)});
+      pull.written.push_back({room.token.value, from.crc32c});
+    }
+    return true;
+  };
+  const size_t before = what.first_index + pull.here;
+  const size_t prompt_end = std::clamp<size_t>(what.prompt_blocks, before, before + lent.blocks.size()) - before;
+  if (take(0, prompt_end, true)) take(prompt_end, lent.blocks.size(), false);
   const size_t count = fetches.size();
   const uint64_t op = lent.op;
   if (count == 0) return on_fetched(op, {});
@@ -255,21 +264,21 @@ void KvNodeActor::end_pull(uint64_t op) {
 }
 
 void KvNodeActor::on_close(const KvClose& close) {
-  for (Client& c : clients) c.leases.erase(close.lease);
+  leases.erase(close.lease);
   for (const BlockKey& key : close.corrupt) tiers->report_corrupt(key);
   (void)tiers->close({close.lease});
 }
 
-KvNodeActor::Client* KvNodeActor::find_client(const KvClient& peer) {
+const KvNodeActor::Client* KvNodeActor::find_client(const KvClient& peer) const {
   auto it = std::find_if(clients.begin(), clients.end(), [&](const Client& c) { return c.handle == peer; });
   return it == clients.end() ? nullptr : &*it;
 }
 
 /// Known from its first question on, and watched.
-KvNodeActor::Client& KvNodeActor::client(const KvClient& peer) {
-  if (Client* known = find_client(peer)) return *known;
+const KvNodeActor::Client& KvNodeActor::client(const KvClient& peer) {
+  if (const Client* known = find_client(peer)) return *known;
   rt::monitor(self, peer);
-  return clients.emplace_back(Client{.handle = peer, .writes = {}, .leases = {}});
+  return clients.emplace_back(Client{peer, ++last_client});
 }
 
 void KvNodeActor::on_client_down(const rt::down& message) {
@@ -278,8 +287,13 @@ void KvNodeActor::on_client_down(const rt::down& message) {
   const Client gone = std::move(*it);
   clients.erase(it);
   std::erase_if(parked, [&](const ReserveBlocks& ask) { return ask.reply_to == gone.handle; });
-  for (uint64_t token : gone.writes) (void)tiers->abort({token});
-  for (uint64_t lease : gone.leases) (void)tiers->close({lease});
+  const auto is_gone = [&](const auto& entry) { return entry.second == gone.number; };
+  for (const auto& [token, writer] : writes)
+    if (writer == gone.number) (void)tiers->abort({token});
+  for (const auto& [lease, reader] : leases)
+    if (reader == gone.number) (void)tiers->close({lease});
+  std::erase_if(writes, is_gone);
+  std::erase_if(leases, is_gone);
 }
 
 /// The directory hears of an owner once: from then on its release comes here.

@@ -14,7 +14,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
+#include <unordered_set>
 #include <vector>
 
 #include "actors/policy/instance_picker.h"
@@ -90,22 +90,24 @@ struct KvNodeActor {
   void keep(KvOwner owner);
   KvNodeReport report() const;
 
-  /// An instance of this machine, and what it has from this node.
+  /// An instance of this machine, or a node that borrows.
   struct Client {
     KvClient handle;
-    std::set<uint64_t> writes;  // tokens granted, neither sealed nor aborted
-    std::set<uint64_t> leases;  // not closed
+    uint64_t number = 0;  // never used again
   };
-  Client* find_client(const KvClient& peer);
-  Client& client(const KvClient& peer);
+  const Client* find_client(const KvClient& peer) const;
+  const Client& client(const KvClient& peer);
 
   rt::self_ptr<KvNodeActor> self;
   KvNodeConfig config;
   KvNodeParts parts;
   std::shared_ptr<Handover> handover;
   std::deque<ReserveBlocks> parked;  // waiting for room, oldest first
-  std::set<KvOwner> kept;            // owners that the directory was told of
-  std::vector<Client> clients;       // few: the machine's instances, and the nodes that borrow
+  std::unordered_set<KvOwner> kept;  // owners that the directory was told of
+  std::vector<Client> clients;       // few
+  std::map<uint64_t, uint64_t> writes;     // tokens granted, neither sealed nor aborted: the client's number
+  std::map<uint64_t, uint64_t> leases;     // not closed, likewise
+  uint64_t last_client = 0;
   std::map<uint64_t, Pull> pulls;          // by their own op
   std::map<uint64_t, KvSource> abandoned;  // pulls whose lender was silent: what it still lends is given back. Bounded
   uint64_t next_op = 1;

@@ -381,9 +381,8 @@ struct SimCluster {
         return fail(Code::kFull, "node ", n, " still has ", slots, " DRAM blocks after the end");
       if (const int64_t bytes = pool.tiers->cold_stats().used_bytes; bytes > 0)
         return fail(Code::kFull, "the cold tier of node ", n, " still has ", bytes, " bytes after the end");
-      size_t held = pool.parked.size() + pool.kept.size() + pool.pulls.size();
-      for (const auto& client : pool.clients) held += client.writes.size() + client.leases.size();
-      if (held > 0) return fail(Code::kFull, "node ", n, " still has reservations, owners, pulls or leases after the end");
+      if (pool.parked.size() + pool.kept.size() + pool.pulls.size() + pool.writes.size() + pool.leases.size() > 0)
+        return fail(Code::kFull, "node ", n, " still has reservations, owners, pulls or leases after the end");
     }
     if (!rt::look<KvDirectoryActor>(directory).holders.empty())
       return fail(Code::kFull, "the directory still knows of owners after the end");

@@ -1,6 +1,8 @@
 #include "gpu/block_table.h"
 
 #include <algorithm>
+#include <bit>
+#include <utility>
 
 #include "protocols/check.h"
 
@@ -10,7 +12,7 @@ DeviceBlocks::DeviceBlocks(int32_t total_blocks, uint32_t block_tokens) : block_
   SEER_CHECK(total_blocks >= 0, total_blocks);
   SEER_CHECK(block_tokens > 0);
   blocks_.resize(static_cast<size_t>(total_blocks));
-  by_key_.reserve(blocks_.size());
+  buckets_.assign(std::bit_ceil(2 * blocks_.size() + 1), kNoBlock);
   free_.reserve(blocks_.size());
   for (DeviceBlockId block = total_blocks - 1; block >= 0; --block) free_.push_back(block);  // block 0 is on top
 }
@@ -35,13 +37,13 @@ Status DeviceBlocks::allocate(int32_t count, std::vector<DeviceBlockId>& table) 
 int32_t DeviceBlocks::retain_run(std::span<const BlockRef> chain, std::vector<DeviceBlockId>& table) {
   int32_t retained = 0;
   for (const BlockRef& ref : chain) {
-    const auto found = by_key_.find(ref.key);
-    if (found == by_key_.end()) break;
-    const Block& block = blocks_[found->second];
+    const DeviceBlockId found = named(ref.key);
+    if (found == kNoBlock) break;
+    const Block& block = blocks_[found];
     if (block.named_tokens != ref.tokens) break;  // not the chain of this engine: its blocks are cut otherwise
     if (block.named_tokens < block_tokens_ && block.users > 0) break;
-    add_user(found->second);
-    table.push_back(found->second);
+    add_user(found);
+    table.push_back(found);
     ++retained;
   }
   in_use_peak_ = std::max(in_use_peak_, counts().in_use);
@@ -70,7 +72,8 @@ bool DeviceBlocks::name(DeviceBlockId id, const BlockRef& ref) {
     SEER_CHECK(block.key == ref.key, id, block.key, ref.key);
     return true;
   }
-  if (!by_key_.try_emplace(ref.key, id).second) return false;
+  if (named(ref.key) != kNoBlock) return false;
+  block.next_named = std::exchange(bucket_of(ref.key), id);
   block.key = ref.key;
   block.named_tokens = ref.tokens;
   return true;
@@ -84,9 +87,9 @@ void DeviceBlocks::will_write(DeviceBlockId id) {
 }
 
 bool DeviceBlocks::drop_name(const BlockKey& key) {
-  const auto found = by_key_.find(key);
-  if (found == by_key_.end()) return false;
-  drop_name_of(found->second);
+  const DeviceBlockId found = named(key);
+  if (found == kNoBlock) return false;
+  drop_name_of(found);
   return true;
 }
 
@@ -121,9 +124,9 @@ std::optional<BlockRef> DeviceBlocks::name_of(DeviceBlockId id) const {
 }
 
 std::optional<DeviceBlockId> DeviceBlocks::find(const BlockKey& key) const {
-  const auto found = by_key_.find(key);
-  if (found == by_key_.end()) return std::nullopt;
-  return found->second;
+  const DeviceBlockId found = named(key);
+  if (found == kNoBlock) return std::nullopt;
+  return found;
 }
 
 const DeviceBlocks::Block& DeviceBlocks::at(DeviceBlockId id) const {
@@ -136,10 +139,18 @@ void DeviceBlocks::add_user(DeviceBlockId id) {
   if (blocks_[id].users++ == 0) unlink_cached(id);
 }
 
+DeviceBlockId DeviceBlocks::named(const BlockKey& key) const {
+  DeviceBlockId id = buckets_[std::hash<BlockKey>()(key) & (buckets_.size() - 1)];
+  while (id != kNoBlock && blocks_[id].key != key) id = blocks_[id].next_named;
+  return id;
+}
+
 // The block can no longer be found; without users it is free from here on.
 void DeviceBlocks::drop_name_of(DeviceBlockId id) {
   Block& block = blocks_[id];
-  by_key_.erase(block.key);
+  DeviceBlockId* at = &bucket_of(block.key);
+  while (*at != id) at = &blocks_[*at].next_named;
+  *at = block.next_named;
   block.named_tokens = 0;
   if (block.users > 0) return;
   unlink_cached(id);

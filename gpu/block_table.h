@@ -22,7 +22,6 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <unordered_map>
 #include <vector>
 
 #include "gpu/engine.h"
@@ -88,12 +87,16 @@ class DeviceBlocks {
     int32_t users = 0;
     DeviceBlockId older = kNoBlock;  // neighbours in the list of cached blocks
     DeviceBlockId newer = kNoBlock;
+    DeviceBlockId next_named = kNoBlock;  // in the same bucket
   };
   static constexpr DeviceBlockId kNoBlock = -1;
 
   const Block& at(DeviceBlockId block) const;
   Block& at(DeviceBlockId block) { return const_cast<Block&>(static_cast<const DeviceBlocks*>(this)->at(block)); }
   void add_user(DeviceBlockId block);
+  /// The block of that name, or kNoBlock.
+  DeviceBlockId named(const BlockKey& key) const;
+  DeviceBlockId& bucket_of(const BlockKey& key) { return buckets_[std::hash<BlockKey>()(key) & (buckets_.size() - 1)]; }
   void drop_name_of(DeviceBlockId block);
   void append_cached(DeviceBlockId block);
   void unlink_cached(DeviceBlockId block);
@@ -101,7 +104,7 @@ class DeviceBlocks {
   const uint32_t block_tokens_;
   std::vector<Block> blocks_;
   std::vector<DeviceBlockId> free_;                     // a stack: the block freed last is given out first
-  std::unordered_map<BlockKey, DeviceBlockId> by_key_;  // looked up only, never walked
+  std::vector<DeviceBlockId> buckets_;                  // of named blocks by their key, the first of each; a power of two
   DeviceBlockId oldest_cached_ = kNoBlock, newest_cached_ = kNoBlock;
   int32_t cached_count_ = 0;
   int32_t in_use_peak_ = 0;

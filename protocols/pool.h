@@ -124,3 +124,8 @@ struct KvNodeReport {
 };
 
 }  // namespace seer
+
+template <>
+struct std::hash<seer::KvOwner> {
+  size_t operator()(seer::KvOwner owner) const { return std::hash<uint64_t>{}(owner.value); }
+};

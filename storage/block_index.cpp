@@ -168,8 +168,11 @@ Urgency BlockIndex::urgency(OwnerId owner) const {
 }
 
 void BlockIndex::for_each_owned(const std::function<void(OwnerId, Block&)>& visit) {
-  for (auto& [owner, data] : owners_)
-    for (Block* block : data.chain)
+  std::vector<OwnerId> in_order;
+  for (const auto& [owner, data] : owners_) in_order.push_back(owner);
+  std::ranges::sort(in_order);
+  for (const OwnerId owner : in_order)
+    for (Block* block : owners_.at(owner).chain)
       if (block != nullptr) visit(owner, *block);
 }
 

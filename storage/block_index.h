@@ -11,7 +11,6 @@
 #pragma once
 #include <array>
 #include <functional>
-#include <map>
 #include <unordered_map>
 #include <vector>
 
@@ -109,7 +108,7 @@ class BlockIndex {
   // By key for lookups only: its order depends on hashing, so that nothing may be decided by walking over it.
   std::unordered_map<BlockKey, Block> blocks_;
   std::vector<Block*> slots_;  // by slot
-  std::map<OwnerId, Owner> owners_;
+  std::unordered_map<OwnerId, Owner> owners_;  // likewise
   SpillOrder order_;
   Counts counts_;
 };

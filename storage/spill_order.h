@@ -13,9 +13,9 @@
 #pragma once
 #include <compare>
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <set>
+#include <unordered_map>
 #include <vector>
 
 #include "protocols/kv.h"
@@ -99,7 +99,7 @@ class SpillOrder {
   static Rank rank(OwnerId owner, Urgency urgency, bool shared);
   SpillCandidate candidate(const Rank& rank) const;
 
-  std::map<OwnerId, Group> groups_;
+  std::unordered_map<OwnerId, Group> groups_;  // looked up only
   std::set<Rank> ranks_;  // of the non-empty lists
   int64_t size_ = 0;
 };
