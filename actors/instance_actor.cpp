@@ -25,7 +25,7 @@ InstanceActor::InstanceActor(rt::self_ptr<InstanceActor> self_in, InstanceConfig
 InstanceActor::handle::behavior_type InstanceActor::make_behavior() {
   return {
       [this](RunChunk& chunk) {
-        split_steps();
+        settle_blocks();
         on_run_chunk(std::move(chunk));
       },
       [this](const DropChunks&) {
@@ -35,7 +35,7 @@ InstanceActor::handle::behavior_type InstanceActor::make_behavior() {
       [this](const WorkReady&) { on_work_ready(); },
       [this](const KvReserved& reserved) { on_reserved(reserved); },
       [this](const KvOpened& opened) {
-        split_steps();
+        settle_blocks();
         on_opened(opened);
       },
       [this](const DraftServers& servers) {
@@ -108,8 +108,7 @@ void InstanceActor::find_kv(ChunkId id, Sequence& s) {
   }
   s.done.cached_tokens = s.kv_tokens;
   wanted.erase(wanted.begin(), wanted.begin() + here);
-  s.phase = Phase::kRunning;
-  if (!has_pool(s) || wanted.empty()) return;
+  if (!has_pool(s) || wanted.empty()) return run(s);
   s.phase = Phase::kOpening;
   KvOpening opening;
   opening.op = next_op++;
@@ -140,7 +139,7 @@ void InstanceActor::on_opened(const KvOpened& opened) {
         arrivals.push_back({id, blocks, false});
       return pump();
     }
-    if (s != nullptr) s->phase = Phase::kRunning;  // nothing found: what is missing is prefilled
+    if (s != nullptr) run(*s);  // nothing found: what is missing is prefilled
   }
   if (!arrivals.empty() && arrivals.front().chunk == id) arrivals.pop_front();
   pump();
@@ -158,6 +157,12 @@ void InstanceActor::import(ChunkId id, Sequence& s, const KvOpened& opened, std:
   s.phase = Phase::kImporting;
   imports.emplace(copy.id, OpenImport{id, opened, std::move(wanted)});
   submit(std::move(copy));
+}
+
+/// From the next step on.
+void InstanceActor::run(Sequence& s) {
+  s.phase = Phase::kRunning;
+  steps_stale = true;
 }
 
 /// Asks again for the oldest chunk that waits for device blocks, once there are enough. Running chunks go on meanwhile; as
@@ -186,7 +191,7 @@ bool InstanceActor::prefill_last_arrival() {
   auto last = std::find_if(arrivals.rbegin(), arrivals.rend(),
                            [&](const Arrival& a) { return !sequences.at(a.chunk).table.empty(); });
   if (last == arrivals.rend()) return false;
-  sequences.at(last->chunk).phase = Phase::kRunning;
+  run(sequences.at(last->chunk));
   arrivals.erase(std::next(last).base());
   return true;
 }
@@ -216,20 +221,21 @@ void InstanceActor::on_import(const CopyResult& result) {
   }
   devices.release(std::span(s->table).subspan(first + good));
   s->table.resize(first + good);
-  s->phase = Phase::kRunning;
+  run(*s);
 }
 
 // ---- steps -----------------------------------------------------------------------------------------------------------
 
 void InstanceActor::on_work_ready() {
-  fetch_members();
   std::vector<EngineResult> results = parts.engine->take_results();
-  const auto leaves_steps = [&](const EngineResult& result) {
+  const auto is_step = [](const EngineResult& result) { return std::holds_alternative<StepResult>(result); };
+  if (std::ranges::any_of(results, is_step)) fetch_members();
+  const auto leaves_blocks = [&](const EngineResult& result) {
     const auto* copy = std::get_if<CopyResult>(&result);
     if (copy == nullptr || copy->direction == CopyBatch::Direction::kImport) return copy == nullptr;
     return !exports.at(copy->id).parking;
   };
-  if (!std::ranges::all_of(results, leaves_steps)) split_steps();
+  if (!std::ranges::all_of(results, leaves_blocks)) settle_blocks();
   for (EngineResult& result : results) {
     if (auto* step = std::get_if<StepResult>(&result)) {
       engine_open -= step->more ? 0 : 1;
@@ -274,7 +280,8 @@ void InstanceActor::feed_engine() {
   }
 }
 
-/// Submits the next step, if none is in the engine and there is anything to do.
+/// Submits the next step, if none is in the engine and there is anything to do. Steps that are there go on if they would be
+/// planned so again.
 void InstanceActor::pump() {
   do {
     if (step_open || sequences.empty()) continue;
@@ -282,6 +289,8 @@ void InstanceActor::pump() {
     }
     if (!plan_memory.sequences.empty()) start_step();
   } while (admit_arrivals());
+  const auto needed = static_cast<int64_t>(block_needs.size() - block_needs_met);
+  if (steps_stale || needed > devices.counts().available()) split_steps();
 }
 
 void InstanceActor::start_step() {
@@ -297,6 +306,7 @@ void InstanceActor::start_step() {
     timing.decode.add(s.kv_tokens, 1, 1);
     timing.step.add(s.kv_tokens, rows.rows, rows.sample_rows);
   }
+  steps_stale = false;
   batch.steps = steps_open = info.steps_max > 1 ? steps_at_once(batch.results_after) : 1;
   step_open = true;
   submit(std::move(batch));
@@ -385,6 +395,9 @@ int32_t InstanceActor::steps_at_once(std::vector<int32_t>& results_after) {
   // While steps run room only shrinks, so that an arrival for which there is too little now goes on waiting. So does who
   // found no room in this step, unless others are asked to give way for it: not while chunks park. Drafts would be cut to
   // the room that is left, at each step otherwise.
+  block_needs.clear();
+  block_needs_met = 0;
+  steps_taken = 0;
   if (first_arrival_fits()) return 1;
   const bool all_in = in_step.size() == running.size();
   const auto parks = [](const auto& entry) { return entry.second.phase == Phase::kParking; };
@@ -406,31 +419,62 @@ int32_t InstanceActor::steps_at_once(std::vector<int32_t>& results_after) {
   // The first step's blocks are in the tables. Sequences fill theirs at different steps, at the latest when all drafts
   // stand: step k needs blocks for kv_tokens + rows + k * sample_rows.
   blocks_at_step.assign(static_cast<size_t>(steps), 0);
-  for (const StepMember& member : in_step) {
+  unsorted_needs.clear();
+  for (size_t i = 0; i < in_step.size(); ++i) {
+    const StepMember& member = in_step[i];
     const Sequence& s = *member.sequence;
     for (int64_t covered = std::ssize(s.table) * info.block_tokens;; covered += info.block_tokens) {
       const int64_t step = (covered - s.kv_tokens - member.rows) / member.sample_rows + 1;
       if (step >= steps) break;
       ++blocks_at_step[static_cast<size_t>(step)];
+      unsorted_needs.push_back({static_cast<int32_t>(step), static_cast<int32_t>(i)});
     }
   }
-  int64_t available = devices.counts().available();
-  for (int64_t step = 1; step < steps; ++step)
-    if ((available -= blocks_at_step[static_cast<size_t>(step)]) < 0) steps = step;
+  const int64_t available = devices.counts().available();
+  int64_t needed = 0;
+  for (int64_t step = 1; step < steps; ++step) {
+    needed += std::exchange(blocks_at_step[static_cast<size_t>(step)], static_cast<int32_t>(needed));
+    if (needed > available) needed = blocks_at_step[static_cast<size_t>(step)], steps = step;
+  }
+  if (!draft_budget) {
+    block_needs.resize(static_cast<size_t>(needed));
+    for (const BlockNeed& need : unsorted_needs)
+      if (need.step < steps) block_needs[static_cast<size_t>(blocks_at_step[static_cast<size_t>(need.step)]++)] = need;
+  }
   if (prompt_due && to_report > 1 && steps > 1) results_after.push_back(1);
   for (int64_t due = to_report; due < steps; due += config.report_steps) results_after.push_back(static_cast<int32_t>(due));
   return static_cast<int32_t>(steps);
 }
 
-/// Before anything else is looked at while several steps are in the engine: those that are over take effect.
+/// Before room is looked at while several steps are in the engine: those that are over, and the one that runs, have the
+/// blocks that they write to. What else they bring comes with their result.
+void InstanceActor::settle_blocks() {
+  // How much drafts gain is not known here, nor who will find room where some did not.
+  if (draft_budget || in_step.size() < running.size()) return split_steps();
+  if (block_needs_met < block_needs.size()) take_needed_blocks(parts.engine->steps_over());
+}
+
+/// Of the steps of the batch up to this one.
+void InstanceActor::take_needed_blocks(int64_t step) {
+  for (; block_needs_met < block_needs.size() && block_needs[block_needs_met].step <= step; ++block_needs_met) {
+    Sequence* const s = in_step[static_cast<size_t>(block_needs[block_needs_met].member)].sequence;
+    const Status taken = s == nullptr ? Status{} : devices.allocate(1, s->table);
+    SEER_CHECK(taken.ok(), taken.error());
+  }
+}
+
+/// Before what sequences have is looked at while several steps are in the engine: those that are over take effect. The one
+/// that runs is the last.
 void InstanceActor::split_steps() {
   if (!step_open || steps_open == 1) return;
   if (const std::optional<StepResult> done = parts.engine->split_step()) on_steps(*done);
   for (EngineWork& work : waiting_work)
     if (auto* batch = std::get_if<StepBatch>(&work)) batch->steps = 1;
   // The step that runs holds its blocks already.
+  take_needed_blocks(steps_taken);
+  block_needs.resize(block_needs_met);
   for (const StepMember& member : in_step)
-    if (member.sequence != nullptr) take_blocks(*member.sequence, member.sequence->kv_tokens + member.rows);
+    if (draft_budget && member.sequence != nullptr) take_blocks(*member.sequence, member.sequence->kv_tokens + member.rows);
   steps_open = 1;
 }
 
@@ -512,7 +556,9 @@ void InstanceActor::on_step(StepResult& result) {
 void InstanceActor::on_steps(const StepResult& result) {
   take_figures(result, result.steps);
   const size_t members = in_step.size();
-  for (size_t i = 0; i < members; ++i) {
+  steps_taken += result.steps;
+  take_needed_blocks(steps_taken - 1);
+  for (size_t i = 0; draft_budget && i < members; ++i) {
     if (in_step[i].sequence == nullptr) continue;
     Sequence& s = *in_step[i].sequence;
     if (s.draft_allowed > 0) {
@@ -662,7 +708,7 @@ void InstanceActor::on_reserved(const KvReserved& reserved) {
     exports.emplace(copy.id, OpenExport{open.chunk, std::move(tokens), parking});
     submit(std::move(copy));
   } else if (parking) {
-    split_steps();
+    settle_blocks();
     parking_progressed(open.chunk);
     pump();
   }
@@ -713,7 +759,8 @@ void InstanceActor::park(ChunkId id, ChunkEnd end) {
 
 void InstanceActor::parking_progressed(ChunkId id) {
   Sequence& s = sequences.at(id);
-  if (--s.parking_ops == 0) answer(id, s.end);
+  if (--s.parking_ops > 0) return;
+  answer(id, s.end);
 }
 
 void InstanceActor::finish(ChunkId id, const Finish& end) {

@@ -130,6 +130,7 @@ struct InstanceActor {
   void feed_engine();
   void find_kv(ChunkId id, Sequence& sequence);
   void import(ChunkId id, Sequence& sequence, const KvOpened& opened, std::vector<BlockRef> wanted);
+  void run(Sequence& sequence);
   bool admit_arrivals();
   bool first_arrival_fits() const;
   bool prefill_last_arrival();
@@ -142,6 +143,8 @@ struct InstanceActor {
   bool plan(StepPlan& plan);
   bool waits_for_prompt(Sequence& sequence);
   int32_t steps_at_once(std::vector<int32_t>& results_after);
+  void settle_blocks();
+  void take_needed_blocks(int64_t step);
   void split_steps();
   void take_blocks(Sequence& sequence, int64_t tokens);
   void fill(SequenceStep& step, Sequence& sequence, const PlannedRows& rows);
@@ -219,6 +222,7 @@ struct InstanceActor {
   } timing;                               // of the step that is planned or runs
   bool step_open = false;
   int32_t steps_open = 1;                 // steps of the batch in the engine
+  bool steps_stale = false;               // the steps behind the one that runs would be planned otherwise by now
   bool blocks_short = false;              // at the last plan: until that is over nobody new takes blocks
   bool prompt_awaited = false;            // at the last plan, by others of its group
   std::deque<EngineWork> waiting_work;    // at most one copy per open reservation or opening, and one step
@@ -241,7 +245,15 @@ struct InstanceActor {
   std::vector<SequenceStep> spent_steps;  // of the last step: memory for the next
   std::vector<std::vector<SampledToken>> spent_samples;
   std::vector<Sequence*> running;         // running_memory[i] tells of running[i]
-  std::vector<int32_t> blocks_at_step;    // scratch of steps_at_once()
+  struct BlockNeed {
+    int32_t step;                         // of the batch, from 0
+    int32_t member;                       // of in_step
+  };
+  std::vector<BlockNeed> block_needs;     // of the batch's later steps, by step: one block each
+  size_t block_needs_met = 0;             // so many of them, from the first, are in the tables
+  int64_t steps_taken = 0;                // of the batch: their results came
+  std::vector<BlockNeed> unsorted_needs;  // scratch of steps_at_once()
+  std::vector<int32_t> blocks_at_step;
   std::vector<GroupId> prefilling;        // groups whose prompt one of them computes
   std::vector<int32_t> stood_memory, verified_tokens, verified_parents;  // scratch of rows_that_stand()
   std::vector<int32_t> row_numbers;       // 0, 1, ...

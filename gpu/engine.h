@@ -125,6 +125,8 @@ class Engine {
   /// Queues work. REQUIRES: valid blocks and token ids; at most info().queue_max pieces of work are open.
   virtual void submit(EngineWork work) = 0;
   virtual std::vector<EngineResult> take_results() = 0;
+  /// How many steps of the batch that runs are over; 0 if none runs.
+  virtual int64_t steps_over() const { return 0; }
   /// Ends the batch of several steps that is open behind the step that runs now, or behind its first if none of it runs
   /// yet, and gives the result of the steps before it, if any; the last step's comes as always.
   virtual std::optional<StepResult> split_step() { return std::nullopt; }

@@ -201,6 +201,11 @@ void SimEngine::finish_front() {
   notify_();
 }
 
+int64_t SimEngine::steps_over() const {
+  const bool steps = busy_ && std::holds_alternative<StepBatch>(queue_.front());
+  return steps ? static_cast<int64_t>(running_step()) : 0;
+}
+
 std::optional<StepResult> SimEngine::split_step() {
   auto* batch = busy_ ? std::get_if<StepBatch>(&queue_.front()) : nullptr;
   if (batch == nullptr || batch->steps == 1) return std::nullopt;
@@ -242,7 +247,11 @@ StepResult SimEngine::result_of(StepBatch& batch, size_t first_step, size_t end_
                          gained_.begin() + static_cast<ptrdiff_t>(end_step * sequences));
   const int64_t ns = ends_ns_[end_step - 1] - (first_step == 0 ? 0 : ends_ns_[first_step - 1]);
   result.step_us = ns / 1000;
-  if (config_.on_steps) config_.on_steps(shape_, ns, static_cast<int64_t>(end_step - first_step));
+  if (config_.on_steps) {
+    StepShape middle = shape_;  // of these steps, if drafts gain nothing
+    middle.kv_tokens += middle.sequences * static_cast<int64_t>(first_step + end_step - 1) / 2;
+    config_.on_steps(middle, ns, static_cast<int64_t>(end_step - first_step));
+  }
   return result;
 }
 

@@ -55,6 +55,7 @@ class SimEngine final : public Engine {
   void set_notify(std::function<void()> notify) override { notify_ = std::move(notify); }
   void submit(EngineWork work) override;
   std::vector<EngineResult> take_results() override;
+  int64_t steps_over() const override;
   std::optional<StepResult> split_step() override;
 
  private:

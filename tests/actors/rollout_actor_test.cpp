@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <random>
+
 #include "recorder.h"
 #include "actors/cluster_checks.h"
 
@@ -485,6 +487,22 @@ TEST_CASE("rollout: the figures of the summary add up") {
 
 TEST_CASE("rollout: an engine that does many steps at once gives what single steps give, at the same times") {
   int64_t longest = 0;
+  const auto check_same = [&](SimClusterOptions o) {
+    o.has_kv = false;
+    SimCluster single(o);
+    single.run();
+    o.steps_max = 64;
+    SimCluster many(o);
+    many.run();
+    REQUIRE(single.seen.summaries.size() == 1);
+    REQUIRE(many.seen.summaries.size() == 1);
+    const auto text = [](const auto& value) { return caf::deep_to_string(value); };
+    CHECK(text(many.seen.summaries[0]) == text(single.seen.summaries[0]));
+    REQUIRE(many.seen.responses.size() == single.seen.responses.size());
+    for (size_t i = 0; i < many.seen.responses.size(); ++i)
+      CHECK(text(many.seen.responses[i]) == text(single.seen.responses[i]));
+    longest = std::max(longest, many.steps_at_once_peak);
+  };
   for (const std::string& policy : chunk_policy_names()) {
     for (const auto& [chunk, blocks, cold, drafts] :
          {std::tuple{0, 60, 0, 0}, {7, 60, 0, 0}, {40, 60, 30, 0}, {40, 90, 0, 0}, {25, 1024, 0, 0}, {0, 60, 0, 3}, {40, 60, 30, 2},
@@ -496,26 +514,30 @@ TEST_CASE("rollout: an engine that does many steps at once gives what single ste
       if (cold > 0) o.dram_blocks = 40;
       o.instances = 3;
       o.nodes = chunk == 7 ? 3 : 1;
-      o.has_kv = false;
       o.draft_tokens_max = drafts;
       CAPTURE(drafts);
       CAPTURE(policy);
       CAPTURE(chunk);
       CAPTURE(blocks);
-      SimCluster single(o);
-      single.run();
-      o.steps_max = 64;
-      SimCluster many(o);
-      many.run();
-      REQUIRE(single.seen.summaries.size() == 1);
-      REQUIRE(many.seen.summaries.size() == 1);
-      const auto text = [](const auto& value) { return caf::deep_to_string(value); };
-      CHECK(text(many.seen.summaries[0]) == text(single.seen.summaries[0]));
-      REQUIRE(many.seen.responses.size() == single.seen.responses.size());
-      for (size_t i = 0; i < many.seen.responses.size(); ++i)
-        CHECK(text(many.seen.responses[i]) == text(single.seen.responses[i]));
-      longest = std::max(longest, many.steps_at_once_peak);
+      check_same(o);
     }
   }
-  CHECK(longest >= 8);  // report_steps
+  std::mt19937_64 rng(7);
+  for (int i = 0; i < 60; ++i) {
+    CAPTURE(i);
+    const auto from = [&](int32_t least, int32_t most) { return least + static_cast<int32_t>(rng() % (most - least + 1)); };
+    auto o = options_for(chunk_policy_names()[rng() % chunk_policy_names().size()]);
+    o.scheduler.chunk_tokens = from(0, 3) == 0 ? 0 : from(20, 150);
+    o.scheduler.reserve_share = from(0, 1) * 0.1;
+    o.groups = static_cast<uint32_t>(from(5, 12));
+    o.length_max = from(60, 300);
+    o.instances = static_cast<uint32_t>(from(1, 4));
+    o.nodes = static_cast<uint32_t>(from(1, static_cast<int32_t>(o.instances)));
+    o.device_blocks = from(90, 260);
+    o.report_steps = from(3, 64);
+    o.prefill_tokens_max = from(8, 64);
+    if (from(0, 2) == 0) o.dram_blocks = from(100, 400);
+    check_same(o);
+  }
+  CHECK(longest > 32);
 }
