@@ -318,7 +318,7 @@ bool InstanceActor::plan(StepPlan& plan) {
   running_memory.clear();
   running.clear();
   prefilling.clear();
-  prompt_awaited = false;
+  prompt_awaited = gave_way = false;
   bool parking = false, on_the_way = !openings.empty();
   for (auto& [id, s] : sequences) {
     parking |= s.phase == Phase::kParking;
@@ -364,6 +364,7 @@ bool InstanceActor::plan(StepPlan& plan) {
   std::vector<bool> gone(running.size(), false);
   for (int32_t v : victims) gone[static_cast<size_t>(v)] = true;
   std::erase_if(plan.sequences, [&](const PlannedRows& rows) { return gone[static_cast<size_t>(rows.sequence)]; });
+  gave_way = !victims.empty();
   for (int32_t v : victims) give_way(running[static_cast<size_t>(v)]->spec.chunk);
   return victims.empty() || !plan.sequences.empty();
 }
@@ -398,7 +399,7 @@ int32_t InstanceActor::steps_at_once(std::vector<int32_t>& results_after) {
   block_needs.clear();
   block_needs_met = 0;
   steps_taken = 0;
-  if (first_arrival_fits()) return 1;
+  if (first_arrival_fits() || gave_way) return 1;  // without those that give way blocks may suffice from the next step on
   const bool all_in = in_step.size() == running.size();
   const auto parks = [](const auto& entry) { return entry.second.phase == Phase::kParking; };
   if (!all_in && (draft_budget || (blocks_short && std::ranges::none_of(sequences, parks)))) return 1;

@@ -224,6 +224,7 @@ struct InstanceActor {
   int32_t steps_open = 1;                 // steps of the batch in the engine
   bool steps_stale = false;               // the steps behind the one that runs would be planned otherwise by now
   bool blocks_short = false;              // at the last plan: until that is over nobody new takes blocks
+  bool gave_way = false;                  // at the last plan, some
   bool prompt_awaited = false;            // at the last plan, by others of its group
   std::deque<EngineWork> waiting_work;    // at most one copy per open reservation or opening, and one step
   size_t engine_open = 0;                 // pieces of work in the engine
