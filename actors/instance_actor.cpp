@@ -393,13 +393,14 @@ bool InstanceActor::waits_for_prompt(Sequence& s) {
 /// reported, as others are chosen then. What else may change the plan comes as a message, and splits them.
 /// `results_after`: when tokens are due, and prompts to be offered.
 int32_t InstanceActor::steps_at_once(std::vector<int32_t>& results_after) {
-  // While steps run room only shrinks, so that an arrival for which there is too little now goes on waiting. So does who
-  // found no room in this step, unless others are asked to give way for it: not while chunks park. Drafts would be cut to
-  // the room that is left, at each step otherwise.
   block_needs.clear();
   block_needs_met = 0;
   steps_taken = 0;
-  if (first_arrival_fits() || gave_way) return 1;  // without those that give way blocks may suffice from the next step on
+  if (gave_way) return 1;  // without those that give way blocks may suffice from the next step on
+  // While steps run room only shrinks, so that an arrival for which there is too little now goes on waiting. So does who
+  // found no room in this step, unless others are asked to give way for it: not while chunks park. Drafts would be cut to
+  // the room that is left, at each step otherwise.
+  if (draft_budget && first_arrival_fits()) return 1;
   const bool all_in = in_step.size() == running.size();
   const auto parks = [](const auto& entry) { return entry.second.phase == Phase::kParking; };
   if (!all_in && (draft_budget || (blocks_short && std::ranges::none_of(sequences, parks)))) return 1;
