@@ -83,6 +83,7 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
   s.seed = chunk.seed;
   s.keep_kv = chunk.keep_kv;
   s.spec = std::move(chunk);
+  in_order.insert(std::ranges::upper_bound(in_order, id, {}, &std::pair<ChunkId, Sequence*>::first), {id, &s});
   s.done = {.chunk = id, .instance = config.id};
   if (draft_sync) draft_sync->chunk_came(s.spec.version);
 
@@ -320,7 +321,8 @@ bool InstanceActor::plan(StepPlan& plan) {
   prefilling.clear();
   prompt_awaited = gave_way = false;
   bool parking = false, on_the_way = !openings.empty();
-  for (auto& [id, s] : sequences) {
+  for (const auto& [id, sequence] : in_order) {
+    Sequence& s = *sequence;
     parking |= s.phase == Phase::kParking;
     on_the_way |= s.phase == Phase::kImporting;
     if (draft_budget) {
@@ -782,6 +784,7 @@ void InstanceActor::forget_response(const Sequence& s) {
 void InstanceActor::answer(ChunkId id, ChunkEnd end) {
   auto node = sequences.extract(id);
   Sequence& s = node.mapped();
+  std::erase(in_order, std::pair{id, &s});
   for (StepMember& member : in_step)
     if (member.sequence == &s) member.sequence = nullptr;
   devices.release(s.table);
@@ -802,7 +805,8 @@ void InstanceActor::report_tokens() {
   drafts_due = true;
   note_drafts();
   ChunkProgress progress{config.id, {}, devices.counts().in_use};
-  for (auto& [id, s] : sequences) {
+  for (const auto& [id, sequence] : in_order) {
+    Sequence& s = *sequence;
     if (s.phase == Phase::kRunning) offer_filled_blocks(id, s);
     // The only look at requests that want no drafts where there is no draft server: others draft from them.
     if (draft_budget) parts.drafting.drafter->learn(s.text());
@@ -823,6 +827,7 @@ void InstanceActor::drop_chunks() {
     draft_sync->forget();
   }
   sequences.clear();
+  in_order.clear();
   arrivals.clear();
   openings.clear();
   reserves.clear();

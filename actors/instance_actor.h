@@ -208,7 +208,8 @@ struct InstanceActor {
   InstanceParts parts;
   EngineInfo info;
   DeviceBlocks devices;
-  std::map<ChunkId, Sequence> sequences;  // in order of arrival
+  std::map<ChunkId, Sequence> sequences;
+  std::vector<std::pair<ChunkId, Sequence*>> in_order;  // all of them by id, without a walk from node to node
   std::vector<StepMember> in_step;        // members of the step in the engine; empty when there is none
   std::optional<DraftBudget> draft_budget;
   std::optional<DraftSync> draft_sync;    // with a drafter

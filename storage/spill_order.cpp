@@ -27,26 +27,25 @@ SpillOrder::Rank SpillOrder::rank(OwnerId owner, Urgency urgency, bool shared) {
 
 void SpillOrder::set_urgency(OwnerId owner, Urgency urgency) {
   Group& group = groups_[owner];
-  for (const bool shared : {false, true}) {
-    if ((shared ? group.shared : group.own).empty()) continue;
-    ranks_.erase(rank(owner, group.urgency, shared));
-    ranks_.insert(rank(owner, urgency, shared));
-  }
   group.urgency = urgency;
+  changed(owner, group);
 }
 
 void SpillOrder::forget(OwnerId owner) {
   const auto it = groups_.find(owner);
   if (it == groups_.end()) return;
-  SEER_CHECK(it->second.own.empty(), owner);
-  SEER_CHECK(it->second.shared.empty(), owner);
+  const Group& group = it->second;
+  SEER_CHECK(group.own.empty(), owner);
+  SEER_CHECK(group.shared.empty(), owner);
+  for (const auto& rank : {group.own_rank, group.shared_rank})
+    if (rank) ranks_.erase(*rank);
   groups_.erase(it);
 }
 
 void SpillOrder::add(const SpillPlace& place, const BlockKey& key) {
   Group& group = groups_[place.owner];
   Blocks& blocks = place.shared ? group.shared : group.own;
-  if (blocks.empty()) ranks_.insert(rank(place.owner, group.urgency, place.shared));
+  if (blocks.empty()) changed(place.owner, group);
   const bool added = blocks.add(place.index, key);
   SEER_CHECK(added, place.owner, place.index);
   ++size_;
@@ -58,16 +57,44 @@ void SpillOrder::remove(const SpillPlace& place) {
   Blocks& blocks = place.shared ? it->second.shared : it->second.own;
   const bool removed = blocks.remove(place.index);
   SEER_CHECK(removed, place.owner, place.index);
-  if (blocks.empty()) ranks_.erase(rank(place.owner, it->second.urgency, place.shared));
+  if (blocks.empty()) changed(place.owner, it->second);
   --size_;
 }
 
+void SpillOrder::changed(OwnerId owner, Group& group) {
+  constexpr size_t kStaleMin = 64;
+  if (std::exchange(group.is_stale, true)) return;
+  stale_.push_back(owner);
+  if (stale_.size() > kStaleMin + 2 * groups_.size()) sort();  // of owners that are gone
+}
+
+void SpillOrder::sort() const {
+  for (const OwnerId owner : stale_) {
+    const auto it = groups_.find(owner);
+    if (it == groups_.end()) continue;
+    Group& group = it->second;
+    group.is_stale = false;
+    for (const bool shared : {false, true}) {
+      std::optional<Rank>& known = shared ? group.shared_rank : group.own_rank;
+      std::optional<Rank> now;
+      if (!(shared ? group.shared : group.own).empty()) now = rank(owner, group.urgency, shared);
+      if (now == known) continue;
+      if (known) ranks_.erase(*known);
+      if (now) ranks_.insert(*now);
+      known = now;
+    }
+  }
+  stale_.clear();
+}
+
 std::optional<SpillCandidate> SpillOrder::first() const {
+  sort();
   if (ranks_.empty()) return std::nullopt;
   return candidate(*ranks_.begin());
 }
 
 std::optional<SpillCandidate> SpillOrder::first_not_of(OwnerId owner) const {
+  sort();
   // An owner has one rank among the own blocks and one among the shared ones, so that at most one is passed over.
   for (const Rank& r : ranks_)
     if (r.owner != owner || r.spill_class >= SpillClass::kShared) return candidate(r);

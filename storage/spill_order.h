@@ -71,6 +71,7 @@ class SpillOrder {
     SpillClass spill_class;
     uint64_t next_use;
     OwnerId owner;
+    bool operator==(const Rank&) const = default;
     bool operator<(const Rank& o) const {
       if (spill_class != o.spill_class) return spill_class < o.spill_class;
       if (next_use != o.next_use) return next_use > o.next_use;
@@ -95,12 +96,19 @@ class SpillOrder {
   struct Group {
     Urgency urgency;
     Blocks own, shared;
+    std::optional<Rank> own_rank, shared_rank;  // those in ranks_
+    bool is_stale = false;                      // they may not be those it has by now: its owner is in stale_
   };
   static Rank rank(OwnerId owner, Urgency urgency, bool shared);
   SpillCandidate candidate(const Rank& rank) const;
+  void changed(OwnerId owner, Group& group);
+  void sort() const;
 
-  std::unordered_map<OwnerId, Group> groups_;  // looked up only
-  std::set<Rank> ranks_;  // of the non-empty lists
+  // Where there is room enough, groups come, go and change all the time, and nobody asks who leaves first: they are sorted
+  // when somebody does.
+  mutable std::unordered_map<OwnerId, Group> groups_;  // looked up only
+  mutable std::set<Rank> ranks_;                       // of the non-empty lists
+  mutable std::vector<OwnerId> stale_;                 // not more than a few times the groups
   int64_t size_ = 0;
 };
 
