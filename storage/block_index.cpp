@@ -23,21 +23,34 @@ void BlockIndex::change(Block& block, F&& change) {
 }
 
 Block* BlockIndex::find(const BlockKey& key) {
-  const auto it = blocks_.find(key);
-  return it == blocks_.end() ? nullptr : &it->second;
+  Block* block = bucket_of(key);
+  while (block != nullptr && block->key != key) block = block->next_in_bucket;
+  return block;
 }
-const Block* BlockIndex::find(const BlockKey& key) const {
-  const auto it = blocks_.find(key);
-  return it == blocks_.end() ? nullptr : &it->second;
+const Block* BlockIndex::find(const BlockKey& key) const { return const_cast<BlockIndex*>(this)->find(key); }
+
+void BlockIndex::add_buckets() {
+  std::vector<Block*> before(2 * buckets_.size());
+  before.swap(buckets_);
+  for (Block* block : before) {
+    while (block != nullptr) {
+      Block* const next = block->next_in_bucket;
+      block->next_in_bucket = std::exchange(bucket_of(block->key), block);
+      block = next;
+    }
+  }
 }
 
 Block* BlockIndex::in_slot(uint32_t slot) { return slot < slots_.size() ? slots_[slot] : nullptr; }
 
 Block& BlockIndex::add(const BlockRef& ref, uint32_t index, bool prompt) {
-  const auto [it, added] = blocks_.try_emplace(ref.key);
-  SEER_CHECK(added, ref.key);
-  Block& block = it->second;
+  SEER_CHECK(find(ref.key) == nullptr, ref.key);
+  if (++block_count_ > std::ssize(buckets_)) add_buckets();
+  if (unused_.empty()) unused_.push_back(&memory_.emplace_back());
+  Block& block = *unused_.back();
+  unused_.pop_back();
   block.key = ref.key;
+  block.next_in_bucket = std::exchange(bucket_of(ref.key), &block);
   block.tokens = ref.tokens;
   block.index = index;
   block.prompt = prompt;
@@ -53,8 +66,12 @@ void BlockIndex::remove(Block& block) {
   SEER_CHECK(block.slot == kNoSlot, block.key, block.slot);
   set_cold_copy(block, false);
   --counts_.by_state[static_cast<int>(BlockState::kFree)];
-  const BlockKey key = block.key;  // `block` dies with the entry
-  blocks_.erase(key);
+  Block** at = &bucket_of(block.key);
+  while (*at != &block) at = &(*at)->next_in_bucket;
+  *at = block.next_in_bucket;
+  --block_count_;
+  block = {};
+  unused_.push_back(&block);
 }
 
 void BlockIndex::apply(Block& block, BlockEvent event) {
@@ -177,7 +194,8 @@ void BlockIndex::for_each_owned(const std::function<void(OwnerId, Block&)>& visi
 }
 
 void BlockIndex::for_each_unordered(const std::function<void(Block&)>& visit) {
-  for (auto& [key, block] : blocks_) visit(block);
+  for (Block* first : buckets_)
+    for (Block* block = first; block != nullptr; block = block->next_in_bucket) visit(*block);
 }
 
 }  // namespace seer

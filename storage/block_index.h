@@ -10,6 +10,7 @@
 //  (4) a slot belongs to at most one block; blocks with a slot == slots taken in the arena.
 #pragma once
 #include <array>
+#include <deque>
 #include <functional>
 #include <unordered_map>
 #include <vector>
@@ -41,6 +42,7 @@ struct Block {
   std::vector<OwnerId> owners;   // in the order in which they came; the first one keeps the block
   std::vector<OpenId> waiting;   // opens that wait until the block is back in DRAM
   uint64_t promote_ticket = 0;   // place in the queue for a slot; 0: not queued
+  Block* next_in_bucket = nullptr;  // BlockIndex's
 
   bool has_outstanding_operation() const { return writing || in_cold_io || leases > 0; }
 };
@@ -85,7 +87,7 @@ class BlockIndex {
 
   const SpillOrder& spill_order() const { return order_; }
   const Counts& counts() const { return counts_; }
-  int64_t block_count() const { return static_cast<int64_t>(blocks_.size()); }
+  int64_t block_count() const { return block_count_; }
   int64_t owner_count() const { return static_cast<int64_t>(owners_.size()); }
   /// Every owned block, by owner and chain index (a shared block comes up once per owner).
   void for_each_owned(const std::function<void(OwnerId, Block&)>& visit);
@@ -105,10 +107,16 @@ class BlockIndex {
   template <class F>
   void change(Block& block, F&& change);
 
-  // By key for lookups only: its order depends on hashing, so that nothing may be decided by walking over it.
-  std::unordered_map<BlockKey, Block> blocks_;
+  Block*& bucket_of(const BlockKey& key) { return buckets_[std::hash<BlockKey>()(key) & (buckets_.size() - 1)]; }
+  void add_buckets();
+
+  // By key for lookups only: the order of buckets depends on hashing, so that nothing may be decided by walking over it.
+  std::vector<Block*> buckets_ = std::vector<Block*>(64);  // the first of each; a power of two, not fewer than blocks
+  std::deque<Block> memory_;                               // of all blocks: they stay where they are
+  std::vector<Block*> unused_;                             // of memory_
+  int64_t block_count_ = 0;
   std::vector<Block*> slots_;  // by slot
-  std::unordered_map<OwnerId, Owner> owners_;  // likewise
+  std::unordered_map<OwnerId, Owner> owners_;  // not to be walked over, likewise
   SpillOrder order_;
   Counts counts_;
 };
