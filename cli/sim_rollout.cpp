@@ -337,12 +337,14 @@ struct SimRollout {
     const StepPlannerConfig planner{.prefill_tokens_max = static_cast<int32_t>(cluster.prefill_tokens),
                                     .rows_max = static_cast<int32_t>(cluster.rows_max + cluster.prefill_tokens)};
     const int64_t first = id.value * cluster.instances_per_machine;
+    const int64_t report_steps =
+        drafting ? std::min(cluster.report_steps, cluster.draft_report_steps) : cluster.report_steps;
     for (int64_t i = first; i < std::min(cluster.instances, first + cluster.instances_per_machine); ++i)
       config.instances.push_back({.id = InstanceId{static_cast<uint32_t>(i)},
                                   .planner = planner,
                                   .rows_max = static_cast<int32_t>(cluster.rows_max),
                                   .offer_blocks = static_cast<int32_t>(cluster.offer_blocks),
-                                  .report_steps = static_cast<int32_t>(cluster.report_steps)});
+                                  .report_steps = static_cast<int32_t>(report_steps)});
     NodeParts parts{.make_engine = [this](InstanceId instance) { return make_engine(instance); },
                     .directory = directory};
     if (drafting)

@@ -33,6 +33,7 @@ struct ClusterModel {
   int64_t block_tokens = 256;         // of a KV block; coarser than real ones, to have fewer events
   int64_t offer_blocks = 16;          // full blocks of a running chunk that go to the pool together
   int64_t report_steps = 256;         // tokens are reported every so many steps, as a block fills; rarer than real, likewise
+  int64_t draft_report_steps = 128;   // and not rarer than this with drafts, which are chosen anew then
   int64_t steps_at_once = 512;        // equal steps between two events are done together; 1, the reference: one by one
   int64_t kv_bytes_per_token = 0;
   int64_t rows_max = 256;         // running requests of one instance at most
