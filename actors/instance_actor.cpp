@@ -64,6 +64,7 @@ InstanceActor::Sequence* InstanceActor::find(ChunkId id) {
 
 void InstanceActor::on_run_chunk(RunChunk chunk) {
   const ChunkId id = chunk.chunk;
+  if (sequences.contains(id)) return;  // it came twice
   sink = chunk.reply_to;
   if (started_us < 0) started_us = rt::now_us(self);
   if (sequences.size() >= static_cast<size_t>(config.rows_max)) {
@@ -395,9 +396,6 @@ bool InstanceActor::waits_for_prompt(Sequence& s) {
 /// reported, as others are chosen then. What else may change the plan comes as a message, and splits them.
 /// `results_after`: when tokens are due, and prompts to be offered.
 int32_t InstanceActor::steps_at_once(std::vector<int32_t>& results_after) {
-  block_needs.clear();
-  block_needs_met = 0;
-  steps_taken = 0;
   if (gave_way) return 1;  // without those that give way blocks may suffice from the next step on
   // While steps run room only shrinks, so that an arrival for which there is too little now goes on waiting. So does who
   // found no room in this step, unless others are asked to give way for it: not while chunks park. Drafts would be cut to
@@ -552,6 +550,9 @@ void InstanceActor::on_step(StepResult& result) {
   spent_samples = std::move(result.sampled);
   step_open = false;
   in_step.clear();
+  block_needs.clear();
+  block_needs_met = 0;
+  steps_taken = 0;
   if (steps_since_report >= config.report_steps) report_tokens();
   if (draft_sync && draft_sync->is_due(rt::now_us(self))) sync_drafts();
 }

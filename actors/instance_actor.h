@@ -255,7 +255,7 @@ struct InstanceActor {
   size_t block_needs_met = 0;             // so many of them, from the first, are in the tables
   int64_t steps_taken = 0;                // of the batch: their results came
   std::vector<BlockNeed> unsorted_needs;  // scratch of steps_at_once()
-  std::vector<int32_t> blocks_at_step;
+  std::vector<int32_t> blocks_at_step;    // likewise
   std::vector<GroupId> prefilling;        // groups whose prompt one of them computes
   std::vector<int32_t> stood_memory, verified_tokens, verified_parents;  // scratch of rows_that_stand()
   std::vector<int32_t> row_numbers;       // 0, 1, ...

@@ -326,6 +326,19 @@ TEST_CASE("instance: every chunk is answered once, behind all of its tokens, wha
   }
 }
 
+TEST_CASE("instance: a chunk that comes twice runs once") {
+  Bench b({});
+  const RequestId request = b.request_of_at_least(30);
+  b.send(0, b.chunk(1, request, 20));
+  b.cluster.run_for(2'000);
+  REQUIRE(b.cluster.instance_state(0).sequences.size() == 1);
+  b.send(0, b.chunk(1, request, 20));
+  b.cluster.run_for(kLong);
+  REQUIRE(b.dones().size() == 1);
+  CHECK(b.reported(1) == b.expected(request, 0, 20));
+  CHECK(b.cluster.instance_state(0).in_order.empty());
+}
+
 TEST_CASE("instance: unreported tokens of a chunk are never more than report_steps") {
   Bench b({.report_steps = 3});
   for (uint32_t s = 0; s < 4; ++s) b.send(0, b.chunk(s + 1, {GroupId{0}, s}, 1000));
