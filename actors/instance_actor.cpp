@@ -383,9 +383,9 @@ bool InstanceActor::waits_for_prompt(Sequence& s) {
     if (!begun) prefilling.push_back(group);
     return s.table.empty();
   }
-  const std::vector<BlockRef> blocks =
-      block_chain(s.spec.version, info.layout_hash, s.log, whole_blocks * info.block_tokens, info.block_tokens);
-  s.chain.assign(blocks.begin(), blocks.begin() + devices.retain_run(blocks, s.table));
+  if (s.prompt_names.empty())
+    s.prompt_names = block_chain(s.spec.version, info.layout_hash, s.log, whole_blocks * info.block_tokens, info.block_tokens);
+  s.chain.assign(s.prompt_names.begin(), s.prompt_names.begin() + devices.retain_run(s.prompt_names, s.table));
   s.kv_tokens = s.done.cached_tokens = std::ssize(s.chain) * info.block_tokens;
   if (std::ssize(s.chain) < whole_blocks) prefilling.push_back(group);
   return false;

@@ -92,6 +92,7 @@ struct InstanceActor {
     bool writes = false;                   // has been in a step: a partial block at the end of `table` is its own
     int32_t parking_ops = 0;               // reservations and exports still open while parking
     std::vector<float> unreported_logprobs;
+    std::vector<BlockRef> prompt_names;    // of the prompt's whole blocks, once somebody has looked for them
     StopRule stop;
     RunChunk spec;                         // without its log
     Draft draft;                           // proposed behind the log, for the step that is planned or runs
