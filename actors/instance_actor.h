@@ -92,9 +92,9 @@ struct InstanceActor {
     bool writes = false;                   // has been in a step: a partial block at the end of `table` is its own
     int32_t parking_ops = 0;               // reservations and exports still open while parking
     std::vector<float> unreported_logprobs;
-    std::vector<BlockRef> prompt_names;    // of the prompt's whole blocks, once somebody has looked for them
     StopRule stop;
     RunChunk spec;                         // without its log
+    std::vector<BlockRef> prompt_names;    // of the prompt's whole blocks, once they were looked for
     Draft draft;                           // proposed behind the log, for the step that is planned or runs
     ChunkDone done;                        // figures gathered for the answer
 
@@ -144,6 +144,7 @@ struct InstanceActor {
   bool plan(StepPlan& plan);
   bool waits_for_prompt(Sequence& sequence);
   int32_t steps_at_once(std::vector<int32_t>& results_after);
+  int64_t plan_block_needs(int64_t steps);
   void settle_blocks();
   void take_needed_blocks(int64_t step);
   void split_steps();
