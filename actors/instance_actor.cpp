@@ -55,16 +55,28 @@ InstanceActor::handle::behavior_type InstanceActor::make_behavior() {
   };
 }
 
+namespace {
+
+constexpr auto kById = [](const auto& entry) { return entry.first; };
+
+}  // namespace
+
 InstanceActor::Sequence* InstanceActor::find(ChunkId id) {
-  auto it = sequences.find(id);
-  return it == sequences.end() ? nullptr : &it->second;
+  const auto it = std::ranges::lower_bound(sequences, id, {}, kById);
+  return it == sequences.end() || it->first != id ? nullptr : it->second.get();
+}
+
+InstanceActor::Sequence& InstanceActor::at(ChunkId id) {
+  Sequence* const s = find(id);
+  SEER_CHECK(s != nullptr, id);
+  return *s;
 }
 
 // ---- a chunk arrives: find the KV of its prefix ----------------------------------------------------------------------
 
 void InstanceActor::on_run_chunk(RunChunk chunk) {
   const ChunkId id = chunk.chunk;
-  if (sequences.contains(id)) return;  // it came twice
+  if (find(id) != nullptr) return;  // it came twice
   sink = chunk.reply_to;
   if (started_us < 0) started_us = rt::now_us(self);
   if (sequences.size() >= static_cast<size_t>(config.rows_max)) {
@@ -77,14 +89,15 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
   TokenText text_of;
   if (parts.tokenizer) text_of = [tokenizer = parts.tokenizer](int32_t token) { return tokenizer->piece(token); };
   StopRule stop(*last_sampling, {info.eos_ids, info.context_tokens_max}, chunk.log, std::move(text_of));
-  Sequence& s = sequences.emplace(id, Sequence{.sampling = last_sampling, .stop = std::move(stop)}).first->second;
+  const auto place = sequences.emplace(std::ranges::upper_bound(sequences, id, {}, kById), id,
+                                       std::make_unique<Sequence>(Sequence{.sampling = last_sampling, .stop = std::move(stop)}));
+  Sequence& s = *place->second;
   s.log = std::exchange(chunk.log, {});
   s.reported_tokens = s.log.size();
   s.end_tokens = s.reported_tokens + chunk.max_new_tokens;
   s.seed = chunk.seed;
   s.keep_kv = chunk.keep_kv;
   s.spec = std::move(chunk);
-  in_order.insert(std::ranges::upper_bound(in_order, id, {}, &std::pair<ChunkId, Sequence*>::first), {id, &s});
   s.done = {.chunk = id, .instance = config.id};
   if (draft_sync) draft_sync->chunk_came(s.spec.version);
 
@@ -174,7 +187,7 @@ bool InstanceActor::admit_arrivals() {
   while (!blocks_short && first_arrival_fits()) {
     Arrival& next = arrivals.front();
     next.asked = true;
-    Sequence& s = sequences.at(next.chunk);
+    Sequence& s = at(next.chunk);
     find_kv(next.chunk, s);
     if (s.phase != Phase::kRunning) continue;
     arrivals.pop_front();  // all of it is on the device by now
@@ -191,9 +204,9 @@ bool InstanceActor::first_arrival_fits() const {
 /// without waiting, and can give way like the others. False: none holds any.
 bool InstanceActor::prefill_last_arrival() {
   auto last = std::find_if(arrivals.rbegin(), arrivals.rend(),
-                           [&](const Arrival& a) { return !sequences.at(a.chunk).table.empty(); });
+                           [&](const Arrival& a) { return !at(a.chunk).table.empty(); });
   if (last == arrivals.rend()) return false;
-  run(sequences.at(last->chunk));
+  run(at(last->chunk));
   arrivals.erase(std::next(last).base());
   return true;
 }
@@ -322,7 +335,7 @@ bool InstanceActor::plan(StepPlan& plan) {
   prefilling.clear();
   prompt_awaited = gave_way = false;
   bool parking = false, on_the_way = !openings.empty();
-  for (const auto& [id, sequence] : in_order) {
+  for (const auto& [id, sequence] : sequences) {
     Sequence& s = *sequence;
     parking |= s.phase == Phase::kParking;
     on_the_way |= s.phase == Phase::kImporting;
@@ -608,12 +621,12 @@ void InstanceActor::on_export(const CopyResult& result) {
 
 /// KV runs short: the chunk leaves, with its KV (to the pool) or without (to be recomputed).
 void InstanceActor::give_way(ChunkId id) {
-  if (has_pool(sequences.at(id))) {
+  if (has_pool(at(id))) {
     ++report.yields;
     park(id, ChunkEnd::kYielded);
   } else {
     ++report.preemptions;
-    forget_response(sequences.at(id));
+    forget_response(at(id));
     answer(id, ChunkEnd::kPreempted);
   }
 }
@@ -621,7 +634,7 @@ void InstanceActor::give_way(ChunkId id) {
 /// The chunk ends unfinished: everything of it that the pool lacks is moved there, the partial tail block included, and
 /// only then is the chunk answered. What the pool has no room for is recomputed later.
 void InstanceActor::park(ChunkId id, ChunkEnd end) {
-  Sequence& s = sequences.at(id);
+  Sequence& s = at(id);
   if (!has_pool(s)) return answer(id, end);
   s.phase = Phase::kParking;
   s.end = end;
@@ -638,13 +651,13 @@ void InstanceActor::park(ChunkId id, ChunkEnd end) {
 }
 
 void InstanceActor::parking_progressed(ChunkId id) {
-  Sequence& s = sequences.at(id);
+  Sequence& s = at(id);
   if (--s.parking_ops > 0) return;
   answer(id, s.end);
 }
 
 void InstanceActor::finish(ChunkId id, const Finish& end) {
-  Sequence& s = sequences.at(id);
+  Sequence& s = at(id);
   s.done.finish = end.reason;
   if (end.stop_index >= 0) s.done.matched = s.sampling->stop[static_cast<size_t>(end.stop_index)];
   if (end.stop_token >= 0) s.done.matched = cat(end.stop_token);
@@ -658,9 +671,11 @@ void InstanceActor::forget_response(const Sequence& s) {
 }
 
 void InstanceActor::answer(ChunkId id, ChunkEnd end) {
-  auto node = sequences.extract(id);
-  Sequence& s = node.mapped();
-  std::erase(in_order, std::pair{id, &s});
+  const auto place = std::ranges::lower_bound(sequences, id, {}, kById);
+  SEER_CHECK(place != sequences.end() && place->first == id, id);
+  const std::unique_ptr<Sequence> ended = std::move(place->second);
+  Sequence& s = *ended;
+  sequences.erase(place);
   for (StepMember& member : in_step)
     if (member.sequence == &s) member.sequence = nullptr;
   devices.release(s.table);
@@ -681,7 +696,7 @@ void InstanceActor::report_tokens() {
   drafts_due = true;
   note_drafts();
   ChunkProgress progress{config.id, {}, devices.counts().in_use};
-  for (const auto& [id, sequence] : in_order) {
+  for (const auto& [id, sequence] : sequences) {
     Sequence& s = *sequence;
     if (s.phase == Phase::kRunning) offer_filled_blocks(id, s);
     // The only look at requests that want no drafts where there is no draft server: others draft from them.
@@ -697,13 +712,12 @@ void InstanceActor::report_tokens() {
 /// What is under way for the chunks ends by itself, for nobody: the next rollout counts its chunks from 1 again, and must
 /// not be taken for the one before.
 void InstanceActor::drop_chunks() {
-  for (auto& [id, s] : sequences) devices.release(s.table);
+  for (const auto& [id, s] : sequences) devices.release(s->table);
   if (draft_sync) {
     parts.drafting.drafter->forget();
     draft_sync->forget();
   }
   sequences.clear();
-  in_order.clear();
   arrivals.clear();
   openings.clear();
   reserves.clear();

@@ -173,6 +173,7 @@ struct InstanceActor {
   int32_t reserve_from(ChunkId id, const Sequence& s, const std::vector<BlockRef>& blocks, size_t from, bool parking);
   void reserve(ChunkId id, KvReservation ask, size_t first_block);
   Sequence* find(ChunkId id);
+  Sequence& at(ChunkId id);  // REQUIRES: it is here
   bool has_pool(const Sequence& s) const { return s.keep_kv && parts.kv_node; }
   size_t prompt_blocks(const Sequence& s) const { return static_cast<size_t>(s.log.prompt_tokens()) / info.block_tokens; }
 
@@ -210,8 +211,7 @@ struct InstanceActor {
   InstanceParts parts;
   EngineInfo info;
   DeviceBlocks devices;
-  std::map<ChunkId, Sequence> sequences;
-  std::vector<std::pair<ChunkId, Sequence*>> in_order;  // all of them by id, without a walk from node to node
+  std::vector<std::pair<ChunkId, std::unique_ptr<Sequence>>> sequences;  // by id: each step walks over them
   std::vector<StepMember> in_step;        // members of the step in the engine; empty when there is none
   std::optional<DraftBudget> draft_budget;
   std::optional<DraftSync> draft_sync;    // with a drafter

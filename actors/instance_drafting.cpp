@@ -43,7 +43,7 @@ void InstanceActor::send_scouts(int64_t decoding) {
   const int64_t apart = scouts > 0 ? decoding / scouts : 0;
   int64_t sent = 0, next = scouts > 0 ? first_scout++ % apart : -1;
   DraftShape shape = draft_choice.scout_shape;
-  for (auto& [id, s] : sequences) s.is_scout = false;
+  for (const auto& [id, s] : sequences) s->is_scout = false;
   for (int64_t i = 0; Sequence* s : running) {
     if (s->kv_tokens + 1 != s->log.size() || i++ != next || sent == scouts) continue;
     s->is_scout = true;
@@ -130,8 +130,8 @@ void InstanceActor::note_drafts() {
 void InstanceActor::sync_drafts() {
   std::vector<GroupId> groups;
   for (const auto& [id, s] : sequences) {
-    parts.drafting.drafter->learn(s.text());
-    groups.push_back(s.spec.request.group);
+    parts.drafting.drafter->learn(s->text());
+    groups.push_back(s->spec.request.group);
   }
   std::ranges::sort(groups);
   groups.erase(std::ranges::unique(groups).begin(), groups.end());

@@ -18,7 +18,7 @@ int32_t InstanceActor::steps_at_once(std::vector<int32_t>& results_after) {
   // the room that is left, at each step otherwise.
   if (draft_budget && first_arrival_fits()) return 1;
   const bool all_in = in_step.size() == running.size();
-  const auto parks = [](const auto& entry) { return entry.second.phase == Phase::kParking; };
+  const auto parks = [](const auto& entry) { return entry.second->phase == Phase::kParking; };
   if (!all_in && (draft_budget || (blocks_short && std::ranges::none_of(sequences, parks)))) return 1;
   // Behind the ends of prefills all decode; with a prefill, who waited for it comes in, or for its rows.
   if (plan_memory.prefill_rows > 0 && (draft_budget || prompt_awaited || !all_in)) return 1;

@@ -336,7 +336,7 @@ TEST_CASE("instance: a chunk that comes twice runs once") {
   b.cluster.run_for(kLong);
   REQUIRE(b.dones().size() == 1);
   CHECK(b.reported(1) == b.expected(request, 0, 20));
-  CHECK(b.cluster.instance_state(0).in_order.empty());
+  CHECK(b.cluster.instance_state(0).sequences.empty());
 }
 
 TEST_CASE("instance: unreported tokens of a chunk are never more than report_steps") {
@@ -345,7 +345,7 @@ TEST_CASE("instance: unreported tokens of a chunk are never more than report_ste
   int64_t most = 0;
   for (int i = 0; i < 300; ++i) {
     b.cluster.run_for(500);
-    for (const auto& [id, s] : b.cluster.instance_state(0).sequences) most = std::max(most, s.log.size() - s.reported_tokens);
+    for (const auto& [id, s] : b.cluster.instance_state(0).sequences) most = std::max(most, s->log.size() - s->reported_tokens);
   }
   CHECK(most > 0);
   CHECK(most <= 3);
