@@ -135,7 +135,7 @@ void InstanceActor::find_kv(ChunkId id, Sequence& s) {
   rt::tell(self, parts.kv_node, OpenBlocks{std::move(opening), handle{self}});
 }
 
-/// Found blocks come to the device at once if there is room for all of them. Otherwise the chunk waits its turn and asks
+/// Found blocks come to the device at once if there is room for all of them, beside what those that run are left. Otherwise the chunk waits its turn and asks
 /// again: a lease that waited for device blocks could keep those from parking that would free them.
 void InstanceActor::on_opened(const KvOpened& opened) {
   auto node = openings.extract(opened.op);
@@ -143,7 +143,7 @@ void InstanceActor::on_opened(const KvOpened& opened) {
   Sequence* s = find(id);
   const bool first = arrivals.empty() || arrivals.front().chunk == id;
   const auto blocks = static_cast<int32_t>(opened.blocks.size());
-  if (s != nullptr && blocks > 0 && first && blocks <= devices.counts().available()) {
+  if (s != nullptr && blocks > 0 && first && fits_beside_running(blocks)) {
     import(id, *s, opened, std::move(node.mapped().second));
   } else {
     if (opened.lease != 0) rt::tell(self, parts.kv_node, KvClose{opened.lease, {}});
@@ -197,7 +197,11 @@ bool InstanceActor::admit_arrivals() {
 }
 
 bool InstanceActor::first_arrival_fits() const {
-  return !arrivals.empty() && !arrivals.front().asked && arrivals.front().blocks <= devices.counts().available();
+  return !arrivals.empty() && !arrivals.front().asked && fits_beside_running(arrivals.front().blocks);
+}
+
+bool InstanceActor::fits_beside_running(int32_t blocks) const {
+  return blocks + std::ssize(running) * config.headroom_tokens / info.block_tokens <= devices.counts().available();
 }
 
 /// So that no chunk waits for room that only the others who wait could give: the last of them that holds any goes on

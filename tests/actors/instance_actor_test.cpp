@@ -163,6 +163,27 @@ TEST_CASE("instance: short of blocks, the chunk with the largest yield rank give
   CHECK(b.reported(4) == b.expected(requests[1], written, 5));
 }
 
+TEST_CASE("instance: a chunk with KV in the pool waits until those that run keep some room to grow") {
+  Bench b({.device_blocks = 20, .block_tokens = 4, .groups = 2, .prompt_tokens = 10});
+  const RequestId runs = b.request_of_at_least(50, 0), waits = b.request_of_at_least(30, 1);
+  b.send(1, b.chunk(1, waits, 9));
+  b.cluster.run_for(kLong);
+  b.send(0, b.chunk(2, runs, 50));
+  const InstanceActor& instance = b.cluster.instance_state(0);
+  while (instance.sequences.empty() || instance.sequences[0].second->kv_tokens < 36) b.cluster.run_for(10);
+  b.send(0, b.chunk(3, waits, 5, 9));
+  b.cluster.run_for(200);
+  CHECK(instance.devices.counts().available() >= 5);  // enough for what is in the pool
+  REQUIRE(instance.arrivals.size() == 1);
+  CHECK(instance.arrivals.front().blocks == 5);
+  b.cluster.run_for(kLong);
+  REQUIRE(b.dones().size() == 3);
+  CHECK(b.dones()[1].chunk == ChunkId{2});
+  CHECK(b.dones()[2].reprefill_tokens == 0);
+  CHECK(instance.report.yields == 0);
+  CHECK(b.reported(3) == b.expected(waits, 9, 5));
+}
+
 TEST_CASE("instance: a chunk that does not keep its KV is preempted, and the pool never hears of it") {
   Bench b({.device_blocks = 30, .groups = 2, .prompt_tokens = 10});
   for (uint32_t g = 0; g < 2; ++g) {
