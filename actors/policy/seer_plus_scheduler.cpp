@@ -27,16 +27,39 @@ std::optional<Placement> SeerPlusScheduler::next(int64_t) {
   int64_t misses = 0;
   for (auto waiting = order_.begin(); waiting != order_.end(); ++waiting) {
     const RequestState& request = requests().at(waiting->request);
-    if (const auto instance = ledger_.pick(request, few ? PlaceBy::kFewestRunning : PlaceBy::kMostRoom)) {
-      Placement placement = ledger_.start(request, *instance);
-      placement.yield_rank = waiting->rank;
-      ranks_.erase(request.id);
-      order_.erase(waiting);
-      return placement;
-    }
+    if (const auto instance = ledger_.pick(request, few ? PlaceBy::kFewestRunning : PlaceBy::kMostRoom))
+      return place(few ? waiting : nearby(waiting, *instance), *instance);
     if (++misses >= config_.misses_max && !idle) break;
   }
   return std::nullopt;
+}
+
+/// Who goes to an instance that `first` could go to: `first`, or one of the next few whose KV is on its machine when that
+/// of `first` is elsewhere.
+SeerPlusScheduler::Order::iterator SeerPlusScheduler::nearby(Order::iterator first, InstanceId instance) {
+  const NodeId node = ledger_.picker().limits(instance).node;
+  const NodeId first_node = requests().at(first->request).node;
+  if (first_node == kNoNode || first_node == node || passed_by_ == kPassedByMax) {
+    passed_by_ = 0;
+    return first;
+  }
+  auto waiting = first;
+  for (int seen = 0; seen < kNearbyMax && ++waiting != order_.end(); ++seen) {
+    const RequestState& request = requests().at(waiting->request);
+    if (request.node != node || !ledger_.fits(request, instance)) continue;
+    ++passed_by_;
+    return waiting;
+  }
+  passed_by_ = 0;
+  return first;
+}
+
+Placement SeerPlusScheduler::place(Order::iterator waiting, InstanceId instance) {
+  Placement placement = ledger_.start(requests().at(waiting->request), instance);
+  placement.yield_rank = waiting->rank;
+  ranks_.erase(waiting->request);
+  order_.erase(waiting);
+  return placement;
 }
 
 void SeerPlusScheduler::chunk_ended(RequestId id, int64_t generated_tokens, ChunkEnd end, int64_t now_us) {

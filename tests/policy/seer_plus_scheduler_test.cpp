@@ -115,6 +115,23 @@ TEST_CASE("seer+: once fewer requests wait than there are instances, one goes to
   CHECK_MESSAGE(desk.group(2, 8).place()[0].instance == InstanceId{0}, "while many wait, room decides");
 }
 
+TEST_CASE("seer+: one whose KV is on the machine goes before one whose KV is elsewhere, a bounded number of times in a row") {
+  Desk desk;
+  desk.instance(0, 100, 1).instance(1, 100, 1);
+  for (uint32_t id = 0; id < 4; ++id) desk.group(id, 1);
+  for (const int64_t tokens : {10, 20})  // two at a time, one on each instance
+    for (const Placement& placement : desk.place()) desk.end(placement.request, tokens + placement.instance.value);
+  REQUIRE(desk.place().size() == 2);  // 0.0 and 1.0 again
+  desk.end(request(1, 0), 30);
+  for (int times = 0; times < kPassedByMax; ++times) {
+    const Placement placement = desk.place_one();
+    REQUIRE(placement.instance == InstanceId{1});
+    REQUIRE(placement.request == request(3, 0));  // behind 2.0, which ran on instance 0
+    desk.end(placement.request, 21);
+  }
+  CHECK(desk.place_one().request == request(2, 0));
+}
+
 TEST_CASE("seer+: a member of a group whose others were short waits, where lengths were explained before") {
   for (const double unexplained_before : {0.0, 1.0}) {
     CAPTURE(unexplained_before);
