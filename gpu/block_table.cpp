@@ -1,18 +1,16 @@
 #include "gpu/block_table.h"
 
 #include <algorithm>
-#include <bit>
-#include <utility>
 
 #include "protocols/check.h"
 
 namespace seer {
 
-DeviceBlocks::DeviceBlocks(int32_t total_blocks, uint32_t block_tokens) : block_tokens_(block_tokens) {
+DeviceBlocks::DeviceBlocks(int32_t total_blocks, uint32_t block_tokens)
+    : block_tokens_(block_tokens), named_(static_cast<size_t>(std::max(total_blocks, 0))) {
   SEER_CHECK(total_blocks >= 0, total_blocks);
   SEER_CHECK(block_tokens > 0);
   blocks_.resize(static_cast<size_t>(total_blocks));
-  buckets_.assign(std::bit_ceil(2 * blocks_.size() + 1), kNoBlock);
   free_.reserve(blocks_.size());
   for (DeviceBlockId block = total_blocks - 1; block >= 0; --block) free_.push_back(block);  // block 0 is on top
 }
@@ -37,13 +35,12 @@ Status DeviceBlocks::allocate(int32_t count, std::vector<DeviceBlockId>& table) 
 int32_t DeviceBlocks::retain_run(std::span<const BlockRef> chain, std::vector<DeviceBlockId>& table) {
   int32_t retained = 0;
   for (const BlockRef& ref : chain) {
-    const DeviceBlockId found = named(ref.key);
-    if (found == kNoBlock) break;
-    const Block& block = blocks_[found];
-    if (block.named_tokens != ref.tokens) break;  // not the chain of this engine: its blocks are cut otherwise
-    if (block.named_tokens < block_tokens_ && block.users > 0) break;
-    add_user(found);
-    table.push_back(found);
+    const Block* const block = named_.find(ref.key);
+    if (block == nullptr) break;
+    if (block->named_tokens != ref.tokens) break;  // not the chain of this engine: its blocks are cut otherwise
+    if (block->named_tokens < block_tokens_ && block->users > 0) break;
+    add_user(id_of(*block));
+    table.push_back(id_of(*block));
     ++retained;
   }
   in_use_peak_ = std::max(in_use_peak_, counts().in_use);
@@ -72,9 +69,9 @@ bool DeviceBlocks::name(DeviceBlockId id, const BlockRef& ref) {
     SEER_CHECK(block.key == ref.key, id, block.key, ref.key);
     return true;
   }
-  if (named(ref.key) != kNoBlock) return false;
-  block.next_named = std::exchange(bucket_of(ref.key), id);
+  if (named_.find(ref.key) != nullptr) return false;
   block.key = ref.key;
+  named_.add(block);
   block.named_tokens = ref.tokens;
   return true;
 }
@@ -87,9 +84,9 @@ void DeviceBlocks::will_write(DeviceBlockId id) {
 }
 
 bool DeviceBlocks::drop_name(const BlockKey& key) {
-  const DeviceBlockId found = named(key);
-  if (found == kNoBlock) return false;
-  drop_name_of(found);
+  const Block* const found = named_.find(key);
+  if (found == nullptr) return false;
+  drop_name_of(id_of(*found));
   return true;
 }
 
@@ -124,9 +121,9 @@ std::optional<BlockRef> DeviceBlocks::name_of(DeviceBlockId id) const {
 }
 
 std::optional<DeviceBlockId> DeviceBlocks::find(const BlockKey& key) const {
-  const DeviceBlockId found = named(key);
-  if (found == kNoBlock) return std::nullopt;
-  return found;
+  const Block* const found = named_.find(key);
+  if (found == nullptr) return std::nullopt;
+  return id_of(*found);
 }
 
 const DeviceBlocks::Block& DeviceBlocks::at(DeviceBlockId id) const {
@@ -139,18 +136,10 @@ void DeviceBlocks::add_user(DeviceBlockId id) {
   if (blocks_[id].users++ == 0) unlink_cached(id);
 }
 
-DeviceBlockId DeviceBlocks::named(const BlockKey& key) const {
-  DeviceBlockId id = buckets_[std::hash<BlockKey>()(key) & (buckets_.size() - 1)];
-  while (id != kNoBlock && blocks_[id].key != key) id = blocks_[id].next_named;
-  return id;
-}
-
 // The block can no longer be found; without users it is free from here on.
 void DeviceBlocks::drop_name_of(DeviceBlockId id) {
   Block& block = blocks_[id];
-  DeviceBlockId* at = &bucket_of(block.key);
-  while (*at != id) at = &blocks_[*at].next_named;
-  *at = block.next_named;
+  named_.remove(block);
   block.named_tokens = 0;
   if (block.users > 0) return;
   unlink_cached(id);

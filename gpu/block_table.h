@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "gpu/engine.h"
+#include "protocols/key_buckets.h"
 #include "protocols/kv.h"
 #include "protocols/result.h"
 
@@ -43,6 +44,8 @@ class DeviceBlocks {
  public:
   /// REQUIRES: total_blocks >= 0, block_tokens > 0.
   DeviceBlocks(int32_t total_blocks, uint32_t block_tokens);
+  DeviceBlocks(const DeviceBlocks&) = delete;
+  DeviceBlocks& operator=(const DeviceBlocks&) = delete;
 
   /// Appends `count` blocks to `table`, each with one user and no name: free ones first, then cached ones, whose
   /// content is forgotten. kFull when there are too few: then nothing is taken.
@@ -87,24 +90,22 @@ class DeviceBlocks {
     int32_t users = 0;
     DeviceBlockId older = kNoBlock;  // neighbours in the list of cached blocks
     DeviceBlockId newer = kNoBlock;
-    DeviceBlockId next_named = kNoBlock;  // in the same bucket
+    Block* next_in_bucket = nullptr;  // see KeyBuckets
   };
   static constexpr DeviceBlockId kNoBlock = -1;
 
   const Block& at(DeviceBlockId block) const;
   Block& at(DeviceBlockId block) { return const_cast<Block&>(static_cast<const DeviceBlocks*>(this)->at(block)); }
   void add_user(DeviceBlockId block);
-  /// The block of that name, or kNoBlock.
-  DeviceBlockId named(const BlockKey& key) const;
-  DeviceBlockId& bucket_of(const BlockKey& key) { return buckets_[std::hash<BlockKey>()(key) & (buckets_.size() - 1)]; }
+  DeviceBlockId id_of(const Block& block) const { return static_cast<DeviceBlockId>(&block - blocks_.data()); }
   void drop_name_of(DeviceBlockId block);
   void append_cached(DeviceBlockId block);
   void unlink_cached(DeviceBlockId block);
 
   const uint32_t block_tokens_;
   std::vector<Block> blocks_;
-  std::vector<DeviceBlockId> free_;                     // a stack: the block freed last is given out first
-  std::vector<DeviceBlockId> buckets_;                  // of named blocks by their key, the first of each; a power of two
+  std::vector<DeviceBlockId> free_;  // a stack: the block freed last is given out first
+  KeyBuckets<Block> named_;          // of blocks_, which never grows
   DeviceBlockId oldest_cached_ = kNoBlock, newest_cached_ = kNoBlock;
   int32_t cached_count_ = 0;
   int32_t in_use_peak_ = 0;

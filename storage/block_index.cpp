@@ -22,35 +22,15 @@ void BlockIndex::change(Block& block, F&& change) {
   if (may_leave_dram(block)) order_.add(place(block), block.key);
 }
 
-Block* BlockIndex::find(const BlockKey& key) {
-  Block* block = bucket_of(key);
-  while (block != nullptr && block->key != key) block = block->next_in_bucket;
-  return block;
-}
-const Block* BlockIndex::find(const BlockKey& key) const { return const_cast<BlockIndex*>(this)->find(key); }
-
-void BlockIndex::add_buckets() {
-  std::vector<Block*> before(2 * buckets_.size());
-  before.swap(buckets_);
-  for (Block* block : before) {
-    while (block != nullptr) {
-      Block* const next = block->next_in_bucket;
-      block->next_in_bucket = std::exchange(bucket_of(block->key), block);
-      block = next;
-    }
-  }
-}
-
 Block* BlockIndex::in_slot(uint32_t slot) { return slot < slots_.size() ? slots_[slot] : nullptr; }
 
 Block& BlockIndex::add(const BlockRef& ref, uint32_t index, bool prompt) {
   SEER_CHECK(find(ref.key) == nullptr, ref.key);
-  if (++block_count_ > std::ssize(buckets_)) add_buckets();
   if (unused_.empty()) unused_.push_back(&memory_.emplace_back());
   Block& block = *unused_.back();
   unused_.pop_back();
   block.key = ref.key;
-  block.next_in_bucket = std::exchange(bucket_of(ref.key), &block);
+  by_key_.add(block);
   block.tokens = ref.tokens;
   block.index = index;
   block.prompt = prompt;
@@ -66,10 +46,7 @@ void BlockIndex::remove(Block& block) {
   SEER_CHECK(block.slot == kNoSlot, block.key, block.slot);
   set_cold_copy(block, false);
   --counts_.by_state[static_cast<int>(BlockState::kFree)];
-  Block** at = &bucket_of(block.key);
-  while (*at != &block) at = &(*at)->next_in_bucket;
-  *at = block.next_in_bucket;
-  --block_count_;
+  by_key_.remove(block);
   block = {};
   unused_.push_back(&block);
 }
@@ -194,8 +171,7 @@ void BlockIndex::for_each_owned(const std::function<void(OwnerId, Block&)>& visi
 }
 
 void BlockIndex::for_each_unordered(const std::function<void(Block&)>& visit) {
-  for (Block* first : buckets_)
-    for (Block* block = first; block != nullptr; block = block->next_in_bucket) visit(*block);
+  by_key_.for_each_unordered(visit);
 }
 
 }  // namespace seer

@@ -15,6 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "protocols/key_buckets.h"
 #include "storage/kv_lifecycle.h"
 #include "storage/spill_order.h"
 
@@ -42,7 +43,7 @@ struct Block {
   std::vector<OwnerId> owners;   // in the order in which they came; the first one keeps the block
   std::vector<OpenId> waiting;   // opens that wait until the block is back in DRAM
   uint64_t promote_ticket = 0;   // place in the queue for a slot; 0: not queued
-  Block* next_in_bucket = nullptr;  // BlockIndex's
+  Block* next_in_bucket = nullptr;  // see KeyBuckets
 
   bool has_outstanding_operation() const { return writing || in_cold_io || leases > 0; }
 };
@@ -55,8 +56,8 @@ class BlockIndex {
     int64_t cold = 0;    // blocks with a copy in the cold tier
   };
 
-  Block* find(const BlockKey& key);
-  const Block* find(const BlockKey& key) const;
+  Block* find(const BlockKey& key) { return by_key_.find(key); }
+  const Block* find(const BlockKey& key) const { return by_key_.find(key); }
   Block* in_slot(uint32_t slot);
 
   /// A new block, RESERVED, without owner. REQUIRES: the key is not here.
@@ -87,7 +88,7 @@ class BlockIndex {
 
   const SpillOrder& spill_order() const { return order_; }
   const Counts& counts() const { return counts_; }
-  int64_t block_count() const { return block_count_; }
+  int64_t block_count() const { return static_cast<int64_t>(by_key_.size()); }
   int64_t owner_count() const { return static_cast<int64_t>(owners_.size()); }
   /// Every owned block, by owner and chain index (a shared block comes up once per owner).
   void for_each_owned(const std::function<void(OwnerId, Block&)>& visit);
@@ -107,15 +108,10 @@ class BlockIndex {
   template <class F>
   void change(Block& block, F&& change);
 
-  Block*& bucket_of(const BlockKey& key) { return buckets_[std::hash<BlockKey>()(key) & (buckets_.size() - 1)]; }
-  void add_buckets();
-
-  // By key for lookups only: the order of buckets depends on hashing, so that nothing may be decided by walking over it.
-  std::vector<Block*> buckets_ = std::vector<Block*>(64);  // the first of each; a power of two, not fewer than blocks
-  std::deque<Block> memory_;                               // of all blocks: they stay where they are
-  std::vector<Block*> unused_;                             // of memory_
-  int64_t block_count_ = 0;
-  std::vector<Block*> slots_;  // by slot
+  KeyBuckets<Block> by_key_;
+  std::deque<Block> memory_;     // of all blocks: they stay where they are
+  std::vector<Block*> unused_;   // of memory_
+  std::vector<Block*> slots_;    // by slot
   std::unordered_map<OwnerId, Owner> owners_;  // not to be walked over, likewise
   SpillOrder order_;
   Counts counts_;
