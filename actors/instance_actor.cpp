@@ -89,9 +89,9 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
   TokenText text_of;
   if (parts.tokenizer) text_of = [tokenizer = parts.tokenizer](int32_t token) { return tokenizer->piece(token); };
   StopRule stop(*last_sampling, {info.eos_ids, info.context_tokens_max}, chunk.log, std::move(text_of));
-  const auto place = sequences.emplace(std::ranges::upper_bound(sequences, id, {}, kById), id,
-                                       std::make_unique<Sequence>(Sequence{.sampling = last_sampling, .stop = std::move(stop)}));
-  Sequence& s = *place->second;
+  auto sequence = std::make_unique<Sequence>(Sequence{.sampling = last_sampling, .stop = std::move(stop)});
+  Sequence& s = *sequence;
+  sequences.emplace(std::ranges::upper_bound(sequences, id, {}, kById), id, std::move(sequence));
   s.log = std::exchange(chunk.log, {});
   s.reported_tokens = s.log.size();
   s.end_tokens = s.reported_tokens + chunk.max_new_tokens;
@@ -135,8 +135,8 @@ void InstanceActor::find_kv(ChunkId id, Sequence& s) {
   rt::tell(self, parts.kv_node, OpenBlocks{std::move(opening), handle{self}});
 }
 
-/// Found blocks come to the device at once if there is room for all of them, beside what those that run are left. Otherwise the chunk waits its turn and asks
-/// again: a lease that waited for device blocks could keep those from parking that would free them.
+/// Found blocks come to the device at once if there is room for all of them beside those that run. Otherwise the chunk
+/// waits its turn and asks again: a lease that waited for device blocks could keep those from parking that would free them.
 void InstanceActor::on_opened(const KvOpened& opened) {
   auto node = openings.extract(opened.op);
   const ChunkId id = node.empty() ? kNoChunk : node.mapped().first;

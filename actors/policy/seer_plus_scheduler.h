@@ -25,8 +25,8 @@
 namespace seer {
 
 /// Who is served next gives way to one of the next kNearbyMax whose KV is on the machine of the instance that has room, no
-/// more than kPassedByMax times in a row. In `seer simulate` 2 600 and not 6 700 chunks of an iteration move for Qwen2-VL-72B,
-/// 1 300 and not 3 400 for Kimi-K2, and it takes as long (within 0.1 %, 6 seeds).
+/// more than kPassedByMax times in a row. In `seer simulate` 2 600 and not 6 700 chunks of an iteration move for
+/// Qwen2-VL-72B, 1 300 and not 3 400 for Kimi-K2, and it takes as long (within 0.1 %, 6 seeds).
 inline constexpr int kNearbyMax = 64, kPassedByMax = 32;
 
 /// Share of a chunk's KV promised before it starts, unless the configuration says another.

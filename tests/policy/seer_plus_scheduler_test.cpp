@@ -115,7 +115,7 @@ TEST_CASE("seer+: once fewer requests wait than there are instances, one goes to
   CHECK_MESSAGE(desk.group(2, 8).place()[0].instance == InstanceId{0}, "while many wait, room decides");
 }
 
-TEST_CASE("seer+: one whose KV is on the machine goes before one whose KV is elsewhere, a bounded number of times in a row") {
+TEST_CASE("seer+: who has KV on the machine goes before one whose KV is elsewhere, a bounded number of times in a row") {
   Desk desk;
   desk.instance(0, 100, 1).instance(1, 100, 1);
   for (uint32_t id = 0; id < 4; ++id) desk.group(id, 1);
