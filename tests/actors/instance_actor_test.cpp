@@ -170,7 +170,9 @@ TEST_CASE("instance: a chunk with KV in the pool waits until those that run keep
   b.cluster.run_for(kLong);
   b.send(0, b.chunk(2, runs, 50));
   const InstanceActor& instance = b.cluster.instance_state(0);
-  while (instance.sequences.empty() || instance.sequences[0].second->kv_tokens < 36) b.cluster.run_for(10);
+  const auto runs_far_enough = [&] { return !instance.sequences.empty() && instance.sequences[0].second->kv_tokens >= 36; };
+  for (int i = 0; i < 10'000 && !runs_far_enough(); ++i) b.cluster.run_for(10);
+  REQUIRE(runs_far_enough());
   b.send(0, b.chunk(3, waits, 5, 9));
   b.cluster.run_for(200);
   CHECK(instance.devices.counts().available() >= 5);  // enough for what is in the pool
