@@ -86,6 +86,11 @@ Result<ClusterModel> make_cluster(const Workload& workload, const SimulateOption
   return cluster;
 }
 
+/// The baselines: a group's requests stay where they started, and their KV is in no pool.
+bool keeps_groups_whole(const std::string& scheduling) {
+  return scheduling == kSimBaseline || scheduling == "streamrl-oracle" || scheduling == kPartialPolicy;
+}
+
 /// The baselines draft as vLLM's suffix decoding does, from a request's own text, and up to twice as far; the others from
 /// the text of the group.
 Result<std::optional<SimDrafting>> drafting_of(const std::string& policy, const std::string& scheduling,
@@ -95,7 +100,7 @@ Result<std::optional<SimDrafting>> drafting_of(const std::string& policy, const 
                                            ? DraftAcceptance::published(options.drafting)
                                            : DraftAcceptance::read(options.draft_acceptance, options.drafting);
   if (!acceptance.ok()) return acceptance.error();
-  const bool grouped = scheduling != kSimBaseline && scheduling != "streamrl-oracle" && scheduling != kPartialPolicy;
+  const bool grouped = !keeps_groups_whole(scheduling);
   DraftBudgetConfig budget{.rule = parse_draft_rule(options.draft_rule),
                            .rows_max = {grouped ? options.draft_tokens_max : 2 * options.draft_tokens_max, 0}};
   return std::optional<SimDrafting>({*std::move(acceptance), grouped, budget});
@@ -126,6 +131,9 @@ Status simulate_command(const SimulateOptions& options, const std::atomic<bool>&
   SEER_ASSIGN_OR_RETURN(Workload workload, load_workload(options.workload));
   keep_requests(workload, options.requests == 0 && options.faults ? kFaultRequests : options.requests);
   SEER_ASSIGN_OR_RETURN(const ClusterModel cluster, make_cluster(workload, options));
+  ClusterModel baseline_cluster = cluster;
+  if (workload.verl_block_tokens > 0 && options.block_tokens == 0 && options.profile.empty())
+    baseline_cluster.block_tokens = workload.verl_block_tokens;
 
   std::vector<SimRun> runs;
   for (int64_t i = 0; i < options.seeds; ++i) {
@@ -142,10 +150,11 @@ Status simulate_command(const SimulateOptions& options, const std::atomic<bool>&
       scheduler.policy = scheduling_of(policy);
       scheduler.watermark_share = workload.watermark_share;
       SEER_ASSIGN_OR_RETURN(const std::optional<SimDrafting> drafting, drafting_of(policy, scheduler.policy, options));
+      const ClusterModel& used = keeps_groups_whole(scheduler.policy) ? baseline_cluster : cluster;
       const auto began = std::chrono::steady_clock::now();
       SEER_ASSIGN_OR_RETURN(SimRun run, scheduler.policy == kPartialPolicy
-                                            ? simulate_partial(cluster, workload, seed, options.over_issue, scheduler, drafting)
-                                            : simulate_rollout(cluster, work, scheduler, drafting));
+                                            ? simulate_partial(used, workload, seed, options.over_issue, scheduler, drafting)
+                                            : simulate_rollout(used, work, scheduler, drafting));
       const double took_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
       run.workload = workload.name;
       run.policy = policy;

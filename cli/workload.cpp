@@ -50,6 +50,7 @@ struct WorkloadKeys {
   int64_t groups = 0, group_size = 0, prompt_tokens = 0;
   double temperature = 1;
   double watermark_share = Workload{}.watermark_share;
+  int64_t verl_block_tokens = 0;
   LengthModel lengths;
 };
 
@@ -69,6 +70,8 @@ std::vector<OptionGroup> key_groups(WorkloadKeys& k) {
         {"kv-reserve-share", "SHARE", &k.kv_reserve_share, "of GPU memory, neither weights nor KV", from_below(0, 1)},
         {"watermark-share", "SHARE", &k.watermark_share, "of KV, free beside what verl and streamrl-oracle admit",
          from_below(0, 1)},
+        {"verl-block-tokens", "N", &k.verl_block_tokens, "of a KV block under these; 0: as under the other policies",
+         between(0, 4096)},
         {"time-scale", "X", &k.time_scale, "every step takes this many times as long", above_to(0, 1e6)}}},
       {"Requests",
        {{"trace", "FILE", &k.trace, "JSONL of a real run, instead of drawn lengths"},
@@ -175,6 +178,7 @@ Result<Workload> build(WorkloadKeys& k, const std::string& source, const std::fi
   Workload w;
   w.name = k.name;
   w.watermark_share = k.watermark_share;
+  w.verl_block_tokens = k.verl_block_tokens;
   if (k.gpu.empty() != k.model.empty()) return missing(k.gpu.empty() ? "gpu" : "model");
   if (!k.gpu.empty()) {
     SEER_ASSIGN_OR_RETURN(w.hardware, hardware_of(k, source, folder));

@@ -276,12 +276,14 @@ TEST_CASE("workload: a file adds GPUs and models of its own") {
     "gpus_per_node": {"value": 4, "source": "t"}}}, "costs": {"step_us": {"value": 7, "source": "t"}}})");
   const Workload w = load(folder.write(
       "w.toml",
-      cat(kLeast, "hardware-file = \"hw.json\"\ngpu = \"Half\"\nmodel = \"Qwen2.5-7B\"\ntime-scale = 1.5\nwatermark-share = 0.0\n")));
+      cat(kLeast, "hardware-file = \"hw.json\"\ngpu = \"Half\"\nmodel = \"Qwen2.5-7B\"\ntime-scale = 1.5\nwatermark-share = 0.0\n",
+          "verl-block-tokens = 64\n")));
   CHECK(w.name == "w");
   CHECK(w.hardware->gpu.hbm_gb == 40);
   CHECK(w.hardware->costs.step_us == 7);
   CHECK(w.hardware->time_scale == 1.5);
   CHECK(w.watermark_share == 0);
+  CHECK(w.verl_block_tokens == 64);
   CHECK(!load(folder.write("n.toml", kLeast)).hardware);
 }
 

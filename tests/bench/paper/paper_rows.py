@@ -43,7 +43,7 @@ GROUP_SIZE = {"moonlight": 8, "qwen2-vl-72b": 16, "kimi-k2": 8}
 # The fit of the veRL row: the grid, and what it is held against.
 SIGMAS = {"moonlight": [0.6, 0.7, 0.85, 1.0, 1.15], "qwen2-vl-72b": [0.85, 1.0, 1.15, 1.3], "kimi-k2": [0.7, 0.85, 1.0]}
 ICCS = [0.5, 0.73, 0.9]
-RESERVES = {"qwen2-vl-72b": [0.1, 0.2, 0.3, 0.45, 0.55]}  # preemptions are published for this workload only
+WATERMARKS = {"qwen2-vl-72b": [0.0, 0.0005, 0.001, 0.002, 0.005, 0.01]}  # preemptions are published for this workload only
 
 
 def cases(name, without_drafting):

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """The paper's Table 4 and Figures 3, 7, 8, 10 and 11 (v3 numbering) beside `seer simulate`.
 
-First --fit: the spread of lengths `sigma`, their correlation within a group `icc`, `time-scale` and (Qwen2-VL-72B) the GPU
-memory that is not KV are fitted on the veRL row alone, and written into deploy/sim/*.toml. Then, without --fit: every row is
-predicted with the shipped values, over seeds that the fit has not seen, and printed beside the paper's. The paper's Table 2 (how
-many draft tokens stand) is an input of the simulator. A run is one process with one seed; --runs keeps all runs, and a later
-call with that file adds those that are missing (take a new file for a new build). Tables are made of all runs that are there.
+First --fit: the spread of lengths `sigma`, their correlation within a group `icc`, `time-scale` and (Qwen2-VL-72B) the share
+of KV that stays free when veRL admits a request are fitted on the veRL row alone, and written into deploy/sim/*.toml. Then,
+without --fit: every row is predicted with the shipped values, over seeds that the fit has not seen, and printed beside the
+paper's. The paper's Table 2 (how many draft tokens stand) is an input of the simulator. A run is one process with one seed;
+--runs keeps all runs, and a later call with that file adds those that are missing (take a new file for a new build). Tables are
+made of all runs that are there.
 
 usage: reproduce.py SEER_PROGRAM --fit --fit-seeds 5 --runs fit.jsonl
        reproduce.py SEER_PROGRAM --seeds 20 --draft-seeds 5 --runs runs.jsonl --out rows.json
@@ -14,12 +15,11 @@ usage: reproduce.py SEER_PROGRAM --fit --fit-seeds 5 --runs fit.jsonl
 import argparse, json, math, os, re, subprocess, sys, tempfile, time
 from concurrent.futures import ThreadPoolExecutor
 
-from paper_rows import FIGURE3, FIGURE8, ICCS, POLICIES, RESERVES, SIGMAS, cases, rows_of
+from paper_rows import FIGURE3, FIGURE8, ICCS, POLICIES, SIGMAS, WATERMARKS, cases, rows_of
 
 DEPLOY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../deploy/sim")
 FIRST_SEED = 1000  # of the predictions; the fit uses 1, 2, ...
 PUBLISHED_ICC = 0.73  # TailSieve: (65 % by prompt + 7 % interaction) / 98 % of the variance of the lengths
-UNFITTED_RESERVE = 0.1  # assumption, where no preemptions are published
 CLOSE = 0.05  # relative: the fit does not tell apart what is by so little further from the paper's
 TAIL_KEPT = 0.1  # relative: as far may a fit to the preemptions move the tail
 # Student's t, 97.5 %, for 1, 2, ... degrees of freedom.
@@ -131,11 +131,11 @@ def mean(values):
 
 def fit(runs, name, seeds):
     """The values of the veRL row: sigma and icc on a grid, by the share of the tail (and, for the workload of Figure 3, the idle
-    share, the gap between instances and the start of the last requests); there also the KV reserve, by preemptions; time-scale by
+    share, the gap between instances and the start of the last requests); there also the watermark, by preemptions; time-scale by
     the total, which it multiplies."""
     total_s, tail_s = FIGURE8[name]["verl"]
-    paper = {"tail_share": tail_s / total_s, **(FIGURE3 if name in RESERVES else {})}
-    fixed = {"time-scale": 1.0, "kv-reserve-share": UNFITTED_RESERVE}
+    paper = {"tail_share": tail_s / total_s, **(FIGURE3 if name in WATERMARKS else {})}
+    fixed = {"time-scale": 1.0, "watermark-share": 0.0}
 
     def verl(values):
         runs.add_missing([(name, values, "verl", seed) for seed in range(1, seeds + 1)])
@@ -155,11 +155,11 @@ def fit(runs, name, seeds):
     sigma, icc = min((point for point in grid if off(grid[point], shares) <= closest + CLOSE),
                      key=lambda point: (abs(point[1] - PUBLISHED_ICC), off(grid[point], shares)))
     values, found = {**fixed, "sigma": sigma, "icc": icc}, grid[sigma, icc]
-    if name in RESERVES:  # more preemptions, as long as the tail stays
-        trials = {share: verl({**values, "kv-reserve-share": share}) for share in RESERVES[name]}
-        keeps_tail = [share for share in trials if off(trials[share], ["tail_share"]) <= TAIL_KEPT] or [UNFITTED_RESERVE]
-        values["kv-reserve-share"] = min(keeps_tail, key=lambda share: off(trials[share], ["preemptions"]))
-        found = trials[values["kv-reserve-share"]]
+    if name in WATERMARKS:
+        trials = {share: verl({**values, "watermark-share": share}) for share in WATERMARKS[name]}
+        keeps_tail = [share for share in trials if off(trials[share], ["tail_share"]) <= TAIL_KEPT] or [0.0]
+        values["watermark-share"] = min(keeps_tail, key=lambda share: off(trials[share], ["preemptions"]))
+        found = trials[values["watermark-share"]]
     values["time-scale"] = round(total_s / found["total_s"], 3)
     print(f"{name}: {values}; tail {found['tail_share']:.1%} of the total (paper {paper['tail_share']:.1%})", flush=True)
     return values
@@ -168,8 +168,8 @@ def fit(runs, name, seeds):
 def ship(name, values):
     """Writes fitted values and where they come from into the workload's file."""
     text = workload_text(name, values)
-    for key in values if name in RESERVES else values.keys() - {"kv-reserve-share"}:
-        by = {"kv-reserve-share": "preemptions, as far as its tail stays", "icc": f"total, tail; ties go to {PUBLISHED_ICC}"}.get(key, "total, tail")
+    for key in values if name in WATERMARKS else values.keys() - {"watermark-share"}:
+        by = {"watermark-share": "preemptions, as far as its tail stays", "icc": f"total, tail; ties go to {PUBLISHED_ICC}"}.get(key, "total, tail")
         note = f"# fitted on the paper's veRL row ({by}) by tests/bench/paper/reproduce.py"
         text = re.sub(rf"(?m)^({key} = [^#\n]*?) *#.*$", lambda m: m.group(1).ljust(28) + note, text)
     open(os.path.join(DEPLOY, name + ".toml"), "w").write(text)
