@@ -6,6 +6,7 @@
 
 #include "actors/sim_faults.h"
 #include "cli/figure_text.h"
+#include "cli/sim_bound.h"
 #include "cli/simulate_command.h"
 
 namespace seer {

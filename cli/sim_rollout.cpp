@@ -224,6 +224,17 @@ int64_t pool_blocks_max(const SimWork& work, int64_t block_tokens) {
   return blocks;
 }
 
+/// Whether a response has a block equal to another's behind the prompt. It gets its name in the step that fills it, and who
+/// starts on the device in the next finds it: then steps are not done at once.
+bool blocks_repeat(const SimWork& work, int64_t block_tokens) {
+  const auto repeats = [&](const GroupLengths& group) {
+    return std::ranges::any_of(group.shared, [&](const SharedBeginning& shared) {
+      return (group.prompt_tokens + shared.tokens) / block_tokens > group.prompt_tokens / block_tokens;
+    });
+  };
+  return std::ranges::any_of(work.groups, repeats);
+}
+
 std::vector<GroupSpec> make_groups(const SimWork& work) {
   std::vector<GroupSpec> groups;
   for (size_t g = 0; g < work.groups.size(); ++g) {
@@ -246,6 +257,7 @@ struct SimRollout {
   const ClusterModel& cluster;
   const SimWork& work;
   std::optional<SimDrafting> drafting;
+  const int64_t steps_at_once;
   std::optional<AcceptanceDraw> acceptance;
   std::vector<TimelineRecorder> timelines;
   std::vector<int64_t> last_positions;  // of each response, group after group; close together, as all steps ask for them
@@ -259,6 +271,7 @@ struct SimRollout {
       : cluster(cluster_in),
         work(work_in),
         drafting(drafting_in),
+        steps_at_once(blocks_repeat(work_in, cluster_in.block_tokens) ? 1 : cluster_in.steps_at_once),
         timelines(static_cast<size_t>(cluster_in.instances)) {
     if (drafting) acceptance.emplace(work, *drafting);
     for (const GroupLengths& group : work.groups) {
@@ -306,7 +319,7 @@ struct SimRollout {
     config.info.block_bytes = kSimBlockBytes;
     config.info.device_blocks = static_cast<int32_t>(cluster.kv_tokens / cluster.block_tokens);
     config.info.queue_max = std::numeric_limits<size_t>::max();  // copies run beside the steps: none waits for a place
-    config.info.steps_max = static_cast<int32_t>(cluster.steps_at_once);
+    config.info.steps_max = static_cast<int32_t>(steps_at_once);
     config.copy_us_block = cluster.copy_us_block;
     config.has_kv = false;
     config.step_ns = cluster.step_ns;
@@ -453,47 +466,6 @@ Result<SimRun> simulate_rollout(const ClusterModel& cluster, const SimWork& work
                 " tokens, the longest request may need ", longest);
   SimRollout rollout(cluster, work, drafting);
   return rollout.run(scheduler, stopped);
-}
-
-double lower_bound_s(const ClusterModel& cluster, const SimWork& work) {
-  const auto decode = [&](int64_t sequences, int64_t context) {
-    StepShape shape;
-    shape.sequences = shape.rows = shape.sampled_rows = sequences;
-    shape.kv_tokens = shape.attended = sequences * (context + 1);
-    return static_cast<double>(cluster.step_ns(shape));
-  };
-  // Cheapest time per token, and time alone, by context on a grid; summed up, with straight lines between two points.
-  constexpr int64_t kGrid = 512;
-  const int64_t points = (longest_prompt(work) + work.max_gen) / kGrid + 2;
-  std::vector<double> cheapest_sum(static_cast<size_t>(points)), alone_sum(static_cast<size_t>(points));
-  double cheapest_before = 0, alone_before = 0;
-  for (int64_t i = 0; i < points; ++i) {
-    const int64_t context = i * kGrid;
-    const int64_t most = std::clamp<int64_t>(cluster.kv_tokens / (context + 1), 1, cluster.rows_max);
-    const double alone = decode(1, context);
-    double cheapest = alone;
-    for (int64_t sequences = 2; sequences <= most; ++sequences)
-      cheapest = std::min(cheapest, decode(sequences, context) / static_cast<double>(sequences));
-    if (i > 0) {
-      const auto at = static_cast<size_t>(i);
-      cheapest_sum[at] = cheapest_sum[at - 1] + kGrid * (cheapest + cheapest_before) / 2;
-      alone_sum[at] = alone_sum[at - 1] + kGrid * (alone + alone_before) / 2;
-    }
-    cheapest_before = cheapest;
-    alone_before = alone;
-  }
-  const auto up_to = [&](const std::vector<double>& sums, int64_t tokens) {
-    const auto i = static_cast<size_t>(tokens / kGrid);
-    return sums[i] + (sums[i + 1] - sums[i]) * static_cast<double>(tokens % kGrid) / kGrid;
-  };
-  double work_ns = 0, longest_ns = 0;
-  for (const GroupLengths& group : work.groups)
-    for (const int64_t length : group.output_tokens) {
-      const int64_t begin = group.prompt_tokens, end = group.prompt_tokens + length - 1;
-      work_ns += up_to(cheapest_sum, end) - up_to(cheapest_sum, begin);
-      longest_ns = std::max(longest_ns, up_to(alone_sum, end) - up_to(alone_sum, begin));
-    }
-  return std::max(work_ns / static_cast<double>(cluster.instances), longest_ns) / 1e9;
 }
 
 }  // namespace seer

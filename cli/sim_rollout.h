@@ -34,7 +34,8 @@ struct ClusterModel {
   int64_t offer_blocks = 16;          // full blocks of a running chunk that go to the pool together
   int64_t report_steps = 256;         // tokens are reported every so many steps, as a block fills; rarer than real, likewise
   int64_t draft_report_steps = 128;   // and not rarer than this with drafts, which are chosen anew then
-  int64_t steps_at_once = 512;        // equal steps between two events are done together; 1, the reference: one by one
+  int64_t steps_at_once = 512;        // equal steps between two events are done together; 1, the reference: one by one,
+                                      // as also where whole blocks of responses are the same
   int64_t kv_bytes_per_token = 0;
   int64_t rows_max = 256;         // running requests of one instance at most
   int64_t prefill_tokens = 8192;  // of one step at most
@@ -73,10 +74,5 @@ Result<SimRun> simulate_rollout(const ClusterModel& cluster, const SimWork& work
                                 const ChunkSchedulerConfig& scheduler,
                                 const std::optional<SimDrafting>& drafting = {},
                                 std::vector<StoppedRequest>* stopped = nullptr);
-
-/// A time in seconds that no schedule can beat: the longest request alone on an instance from the start, or all work at
-/// the cheapest time per token that batches of the instance allow at each context, spread over all instances, whichever
-/// is longer. The second holds for step times that grow linearly with KV read, as rooflines and profiles do.
-double lower_bound_s(const ClusterModel& cluster, const SimWork& work);
 
 }  // namespace seer

@@ -11,6 +11,7 @@
 
 #include "actors/instance_actor.h"
 #include "cli/output_writer.h"
+#include "cli/sim_bound.h"
 #include "cli/sim_fault_command.h"
 #include "cli/sim_html.h"
 #include "cli/sim_partial.h"
