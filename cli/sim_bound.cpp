@@ -66,13 +66,14 @@ double largest(double end, Function&& value) {
   return most;
 }
 
-/// Prices for a row, for a token of KV that is read and for one that is held, such that no step is dearer by them than it
-/// takes long: for each number of sequences S and KV read K, row * S + read * K + held * (what an instance holds) <= its
-/// time. Then all rows, KV read and KV held at these prices are no more than the time of all steps, whatever is in which.
-/// Steps are looked at in ranges of S and K: at a range's least time and its largest S and K.
+/// Prices for a row, for a token of KV that is read and for one that is held, such that no step is dearer by them than
+/// it takes long: for each number of sequences S and KV read K, row * S + read * K + held * (what an instance holds) <=
+/// its time. Then all rows, KV read and KV held at these prices are no more than the time of all steps, whatever is in
+/// which. Steps are looked at in ranges of S and K: at a range's least time and its largest S and K.
 class PriceList {
  public:
-  PriceList(const ClusterModel& cluster, const DecodeWork& work) : work_(work), held_max_(static_cast<double>(cluster.kv_tokens)) {
+  PriceList(const ClusterModel& cluster, const DecodeWork& work)
+      : work_(work), held_max_(static_cast<double>(cluster.kv_tokens)) {
     for (int64_t first = 1; first <= work.sequences;) {
       const int64_t last = std::min(work.sequences, first + first / kFineSequences);
       const int64_t kv_max = std::min(last * work.context_max, cluster.kv_tokens + last * work.shared_tokens_max);

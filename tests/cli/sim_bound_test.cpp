@@ -82,7 +82,8 @@ TEST_CASE("sim bound: it holds where more KV is dearer, few rows are cheaper, an
   cluster.kv_tokens = 6144;
   cluster.block_tokens = 16;
   cluster.step_ns = [](const StepShape& s) {
-    return 40'000 * s.rows + 3000 * std::max<int64_t>(0, s.rows - 16) + 60 * s.kv_tokens + 120 * std::max<int64_t>(0, s.kv_tokens - 4096);
+    return 40'000 * s.rows + 3000 * std::max<int64_t>(0, s.rows - 16) + 60 * s.kv_tokens +
+           120 * std::max<int64_t>(0, s.kv_tokens - 4096);
   };
   SimWork work;
   work.max_gen = 1024;
