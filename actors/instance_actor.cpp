@@ -308,7 +308,7 @@ void InstanceActor::pump() {
     }
     if (!plan_memory.sequences.empty()) start_step();
   } while (admit_arrivals());
-  const auto needed = static_cast<int64_t>(block_needs.size() - block_needs_met);
+  const auto needed = draft_budget ? blocks_free : static_cast<int64_t>(block_needs.size() - block_needs_met);
   if (steps_stale || needed > devices.counts().available()) split_steps();
 }
 
@@ -326,7 +326,7 @@ void InstanceActor::start_step() {
     timing.step.add(s.kv_tokens, rows.rows, rows.sample_rows);
   }
   steps_stale = false;
-  batch.steps = steps_open = info.steps_max > 1 ? steps_at_once(batch.results_after) : 1;
+  batch.steps = steps_open = info.steps_max > 1 ? steps_at_once(batch) : 1;
   step_open = true;
   submit(std::move(batch));
 }

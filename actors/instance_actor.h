@@ -125,7 +125,8 @@ struct InstanceActor {
   // -- engine results
   void on_step(StepResult& result);
   void on_steps(const StepResult& result);
-  std::span<const SampledToken> gained_before_last(const StepResult& result, size_t member) const;
+  std::span<const int32_t> gained_by(const StepResult& result, size_t member);
+  std::span<const SampledToken> gained_before_last(const StepResult& result, size_t member);
   void take_figures(const StepResult& result, int64_t steps);
   void on_export(const CopyResult& result);
   void on_import(const CopyResult& result);
@@ -149,9 +150,11 @@ struct InstanceActor {
   void start_step();
   bool plan(StepPlan& plan);
   bool waits_for_prompt(Sequence& sequence);
-  int32_t steps_at_once(std::vector<int32_t>& results_after);
+  int32_t steps_at_once(StepBatch& batch);
+  void limit_drafts(StepBatch& batch);
   int64_t plan_block_needs(int64_t steps);
   void settle_blocks();
+  void take_blocks_of_drafts();
   void take_needed_blocks(int64_t step);
   void split_steps();
   void take_blocks(Sequence& sequence, int64_t tokens);
@@ -159,6 +162,8 @@ struct InstanceActor {
   std::span<const int32_t> rows_that_stand(const Sequence& sequence, std::span<const SampledToken> sampled);
   std::span<const int32_t> first_rows(int64_t count);
   void verified(const Sequence& sequence, std::span<const int32_t> rows);
+  void verified_paths(const Sequence& sequence, std::span<const int32_t> gained);
+  void count_drafts(const Sequence& sequence, const DraftCounts& counts);
   void note_times(int64_t step_us, int64_t tokens);
   void note_drafts();
   void sync_drafts();
@@ -261,12 +266,14 @@ struct InstanceActor {
   };
   std::vector<BlockNeed> block_needs;     // of the batch's later steps, by step: one block each
   size_t block_needs_met = 0;             // so many of them, from the first, are in the tables
+  int64_t blocks_free = 0;                // with drafts: so many the batch's later steps may still take
   int64_t steps_taken = 0;                // of the batch: their results came
   std::vector<BlockNeed> unsorted_needs;  // scratch of steps_at_once()
   std::vector<int32_t> blocks_at_step;    // likewise
   std::vector<GroupId> prefilling;        // groups whose prompt one of them computes
   std::vector<int32_t> stood_memory, verified_tokens, verified_parents;  // scratch of rows_that_stand()
   std::vector<int32_t> row_numbers;       // 0, 1, ...
+  std::vector<int32_t> ones;
   std::vector<SampledToken> gained_memory;
 };
 

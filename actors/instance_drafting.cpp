@@ -2,6 +2,7 @@
 // instances.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "actors/instance_actor.h"
 #include "actors/policy/draft_history.h"
@@ -100,8 +101,18 @@ std::span<const int32_t> InstanceActor::first_rows(int64_t count) {
 void InstanceActor::verified(const Sequence& s, std::span<const int32_t> rows) {
   const int64_t drafted = std::ssize(s.draft.tokens);
   draft_budget->verified(s.draft_class(), s.draft_shape, s.draft_allowed, drafted, rows);
-  if (drafted == 0) return;
-  const DraftCounts counts{1, drafted, std::ssize(rows) - 1};
+  count_drafts(s, {1, drafted, std::ssize(rows) - 1});
+}
+
+/// The same for steps that were in the engine together, which had the same draft: what each gained.
+void InstanceActor::verified_paths(const Sequence& s, std::span<const int32_t> gained) {
+  const int64_t drafted = std::ssize(s.draft.tokens), drafts = std::ssize(gained);
+  draft_budget->verified_paths(s.draft_class(), s.draft_allowed, drafted, gained);
+  count_drafts(s, {drafts, drafted * drafts, std::reduce(gained.begin(), gained.end()) - drafts});
+}
+
+void InstanceActor::count_drafts(const Sequence& s, const DraftCounts& counts) {
+  if (counts.drafted == 0) return;
   DraftFigures& figures = report.drafting;
   const bool is_path = s.draft_shape == DraftShape::kPath;
   if (s.draft_class() == DraftBudget::kHigh)

@@ -204,8 +204,11 @@ struct SimCluster {
     config.info.steps_max = options.steps_max;
     config.has_kv = options.has_kv;
     config.last_position = [this](uint64_t seed) { return last_position(seed); };
-    config.accepted = [](uint64_t seed, int64_t position, int64_t draft_tokens) {
-      return static_cast<int64_t>(hash_pair(seed, static_cast<uint64_t>(position)) % 4) % (draft_tokens + 1);
+    config.accepted = [](uint64_t seed, int64_t position, int64_t draft_tokens, std::span<int32_t> stand) {
+      for (int32_t& tokens : stand) {
+        tokens = static_cast<int32_t>(hash_pair(seed, static_cast<uint64_t>(position)) % 4 % static_cast<uint64_t>(draft_tokens + 1));
+        position += 1 + tokens;
+      }
     };
     config.on_steps = [this, rank](const StepShape& shape, int64_t, int64_t steps) {
       steps_at_once_peak = std::max(steps_at_once_peak, steps);

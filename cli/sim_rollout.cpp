@@ -106,15 +106,18 @@ int32_t token_of(uint64_t seed) { return kFirstOutputToken | static_cast<int32_t
 /// How many draft tokens stand.
 class AcceptanceDraw {
  public:
-  AcceptanceDraw(const SimWork& work, const SimDrafting& drafting) : work_(work), grouped_(drafting.grouped) {
+  AcceptanceDraw(const SimWork& work, const SimDrafting& drafting)
+      : work_(work), grouped_(drafting.grouped), tokens_max_(static_cast<size_t>(std::ranges::max(drafting.budget.rows_max))) {
     size_t members = 1;
     for (const GroupLengths& group : work.groups) {
       const size_t size = group.output_tokens.size();
       groups_.push_back({std::vector<int64_t>(size), std::vector<Known>(size)});
       members = std::max(members, size);
     }
-    for (size_t i = 0; i <= kPerReference * members; ++i)
-      stands_.push_back(drafting.acceptance.token_acceptance(static_cast<double>(i) / kPerReference));
+    for (size_t i = 0; i <= kPerReference * members; ++i) {
+      const double stands = drafting.acceptance.token_acceptance(static_cast<double>(i) / kPerReference);
+      for (size_t tokens = 1; tokens <= tokens_max_; ++tokens) stand_.push_back(tokens == 1 ? stands : stand_.back() * stands);
+    }
   }
   /// The response has so many tokens, and drafts for it are made from what its group has reported by now.
   void learn(RequestId request, int64_t generated) {
@@ -132,19 +135,26 @@ class AcceptanceDraw {
   int64_t likely_tokens(RequestId request, const DraftLimits& limits) const {
     const Group& group = groups_[request.group.value];
     const int64_t own = std::max<int64_t>(1, group.generated[request.sample]);
-    const double stands = stands_of(group, request.sample, own);
+    const double* stand = stand_at(grouped_ ? group.known[request.sample].references(request.sample, own).times : 0);
     int64_t tokens = 0;
-    for (double p = stands; tokens < limits.max_tokens && p >= limits.min_probability; p *= stands) ++tokens;
+    while (tokens < limits.max_tokens && stand[tokens] >= limits.min_probability) ++tokens;
     return tokens;
   }
-  int64_t draw(uint64_t seed, int64_t position, int64_t draft_tokens) const {
+  /// See SimEngineConfig::accepted.
+  void draw(uint64_t seed, int64_t position, int64_t draft_tokens, std::span<int32_t> accepted) const {
     const size_t group = seed >> 32, sample = static_cast<uint32_t>(seed);
-    const int64_t own = std::max<int64_t>(1, position + 1 - work_.groups[group].prompt_tokens);
-    const double stands = stands_of(groups_[group], sample, own);
-    const double u = static_cast<double>(hash_pair(seed, static_cast<uint64_t>(position)) >> 11) * 0x1p-53;
-    int64_t accepted = 0;
-    for (double p = stands; accepted < draft_tokens && u < p; p *= stands) ++accepted;
-    return accepted;
+    const Known& known = groups_[group].known[sample];
+    Known::References references;
+    if (!grouped_) references.below = std::numeric_limits<int64_t>::max();
+    for (int32_t& tokens : accepted) {
+      const int64_t own = std::max<int64_t>(1, position + 1 - work_.groups[group].prompt_tokens);
+      if (own >= references.below) references = known.references(sample, own);
+      const double* stand = stand_at(references.times);
+      const double u = static_cast<double>(hash_pair(seed, static_cast<uint64_t>(position)) >> 11) * 0x1p-53;
+      tokens = 0;
+      for (int64_t i = 0; i < draft_tokens; ++i) tokens += u < stand[i] ? 1 : 0;
+      position += 1 + tokens;
+    }
   }
 
  private:
@@ -157,10 +167,15 @@ class AcceptanceDraw {
     mutable int64_t from = 0, below = 0;
     mutable int64_t shorter_tokens = 0, longer = 0;
 
-    /// Times kPerReference.
-    size_t references(size_t of, int64_t own) const {
+    struct References {
+      size_t times = 0;   // kPerReference
+      int64_t below = 0;  // for which own length
+    };
+    References references(size_t of, int64_t own) const {
       if (own < from || own >= below) compare(of, own);
-      return static_cast<size_t>((shorter_tokens + longer * own) * static_cast<int64_t>(kPerReference) / own);
+      const int64_t shorter = shorter_tokens * static_cast<int64_t>(kPerReference), by_shorter = shorter / own;
+      return {static_cast<size_t>(longer) * kPerReference + static_cast<size_t>(by_shorter),
+              by_shorter > 0 ? std::min(below, shorter / by_shorter + 1) : below};
     }
     void compare(size_t of, int64_t own) const {
       from = shorter_tokens = longer = 0;
@@ -184,14 +199,13 @@ class AcceptanceDraw {
                                      // than single ones
   };
 
-  /// Probability that a token drafted for a response of `own` tokens stands.
-  double stands_of(const Group& group, size_t sample, int64_t own) const {
-    return stands_[grouped_ ? group.known[sample].references(sample, own) : 0];
-  }
+  /// The probabilities that one draft token stands, that two do, ...
+  const double* stand_at(size_t references) const { return &stand_[references * tokens_max_]; }
 
   const SimWork& work_;
   const bool grouped_;
-  std::vector<double> stands_;  // by references
+  const size_t tokens_max_;
+  std::vector<double> stand_;  // [references][tokens - 1]
   std::vector<Group> groups_;
 };
 
@@ -325,8 +339,8 @@ struct SimRollout {
     config.step_ns = cluster.step_ns;
     if (drafting) {
       config.draft_ns = std::llround(drafting->budget.draft_ns);
-      config.accepted = [this](uint64_t seed, int64_t position, int64_t draft_tokens) {
-        return acceptance->draw(seed, position, draft_tokens);
+      config.accepted = [this](uint64_t seed, int64_t position, int64_t draft_tokens, std::span<int32_t> stand) {
+        acceptance->draw(seed, position, draft_tokens, stand);
       };
     }
     config.on_steps = [this, id](const StepShape& shape, int64_t ns, int64_t steps) {

@@ -64,15 +64,24 @@ struct SampledToken {
   bool operator==(const SampledToken&) const = default;
 };
 
+/// Where a batch of several steps with drafts ends for the sake of a sequence: how much drafts gain is not known before.
+struct StepsLimit {
+  int64_t gain_max = 0;  // behind a step in which it has gained more than that, over all of them
+  int64_t covered = 0;   // positions that its blocks cover, a whole number of blocks; it takes others as it needs them
+};
+
 /// With steps > 1 the engine does so many steps one after the other, each feeding what the one before sampled (and, if the
 /// first has drafts, as many draft tokens for each sequence). It ends early behind a step that sampled one of eos_ids where
-/// that ends its sequence, or when split_step() says so. Results and times are those of single steps. For simulated engines,
-/// which save the time between events so; they keep no KV bytes, and are given no block tables.
+/// that ends its sequence, where `limits` say so, behind the last step for which blocks_free suffice, or when split_step()
+/// says so. Results and times are those of single steps. For simulated engines, which save the time between events so; they
+/// keep no KV bytes, and are given no block tables.
 struct StepBatch {
   uint64_t id = 0;
   std::vector<SequenceStep> sequences;  // every sequence at most once
   int32_t steps = 1;                    // <= steps_max; > 1: every sequence decodes, verifies, or ends its prefill
   std::vector<int32_t> results_after = {};  // results come behind so many steps (rising, < steps), and behind the last
+  std::vector<StepsLimit> limits = {};      // with drafts and steps > 1: of each sequence
+  int64_t blocks_free = 0;                  // then: KV blocks that all of them may take
   std::vector<std::vector<SampledToken>> spent = {};  // memory of earlier results, which may be used for this one's
 };
 
@@ -82,14 +91,10 @@ struct StepResult {
                                                    // what each gained
   int64_t steps = 1;
   bool more = false;            // further results of the batch will come
-  std::vector<int32_t> gained;  // of several steps with drafts: [step][sequence] tokens gained; empty: 1 each
+  std::vector<int32_t> gained;  // of several steps with drafts: [sequence][step] tokens gained; empty: 1 each
   int64_t step_us = 0;                             // engine time of this step, or of all steps
   int64_t cpu_us = 0;                              // CPU time of the engine's threads since the result before (0: not known)
   std::vector<SequenceStep> spent = {};            // the batch's, for their memory to be used again
-
-  int64_t gained_in(int64_t step, size_t sequence) const {
-    return gained.empty() ? 1 : gained[static_cast<size_t>(step) * sampled.size() + sequence];
-  }
 };
 
 /// Moves whole blocks between the engine's memory and host memory. The host memory stays valid and untouched by others
@@ -127,6 +132,8 @@ class Engine {
   virtual std::vector<EngineResult> take_results() = 0;
   /// How many steps of the batch that runs are over; 0 if none runs.
   virtual int64_t steps_over() const { return 0; }
+  /// The result of the steps of the batch that runs which are over, as far as it was not given; the batch goes on.
+  virtual std::optional<StepResult> take_steps_over() { return std::nullopt; }
   /// Ends the batch of several steps that is open behind the step that runs now, or behind its first if none of it runs
   /// yet, and gives the result of the steps before it, if any; the last step's comes as always.
   virtual std::optional<StepResult> split_step() { return std::nullopt; }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "gpu/accept_draft.h"
@@ -11,6 +12,8 @@
 namespace seer {
 
 namespace {
+
+constexpr size_t kStepsTogether = 16;
 
 StepShape shape_of(const StepBatch& batch) {
   StepShape shape;
@@ -52,10 +55,11 @@ void SimEngine::plan_steps(const StepBatch& batch) {
   ends_ns_.clear();
   gained_.clear();
   taken_steps_ = 0;
+  steps_asked_ = static_cast<size_t>(batch.steps);
   shape_ = shape_of(batch);
-  const auto verifies = [](const SequenceStep& s) { return s.sample_rows > 1; };
-  const int64_t drafts = std::ranges::count_if(batch.sequences, verifies);
-  if (!config_.has_kv && drafts > 0) return plan_verify_steps(batch, drafts);
+  const auto has_draft = [](const SequenceStep& s) { return s.sample_rows > 1; };
+  const int64_t drafts = std::ranges::count_if(batch.sequences, has_draft);
+  if (!config_.has_kv && (drafts > 0 || !batch.limits.empty())) return plan_verify_steps(batch, drafts);
   int64_t steps = batch.steps;
   if (steps > 1) {
     for (const SequenceStep& s : batch.sequences) {
@@ -74,54 +78,83 @@ void SimEngine::plan_steps(const StepBatch& batch) {
   } while (std::ssize(ends_ns_) < steps);
 }
 
-/// The same where sequences have drafts, each step as many as the first.
+/// The same where sequences have drafts, each step as many as the first. A few steps of each sequence together: one that
+/// ends is the end of the batch, so that others are not asked for much more than that.
 void SimEngine::plan_verify_steps(const StepBatch& batch, int64_t drafts) {
-  StepShape shape = shape_;
-  std::vector<std::pair<int64_t, int64_t>> places;  // where each sequence's step begins, and where the sequence ends
-  for (const SequenceStep& s : batch.sequences) {
-    const bool has_end = !s.sampling->ignore_eos;
-    places.emplace_back(s.start, has_end ? config_.last_position(s.seed) : std::numeric_limits<int64_t>::max());
+  const size_t sequences = batch.sequences.size();
+  gained_.resize(sequences * steps_asked_);
+  verifies_.clear();
+  for (size_t i = 0; i < sequences; ++i) {
+    const SequenceStep& s = batch.sequences[i];
+    SEER_CHECK(batch.steps == 1 || std::ssize(s.tokens) == s.sample_rows, s.tokens.size(), s.sample_rows);
+    Verifies v{.start = s.start};
+    if (!s.sampling->ignore_eos) v.last = v.stop = config_.last_position(s.seed);
+    if (!batch.limits.empty()) {
+      v.stop = std::min(v.last, s.start + batch.limits[i].gain_max + 1);
+      v.covered = batch.limits[i].covered;
+    }
+    verifies_.push_back(v);
   }
-  int64_t end_ns = 0;
-  bool ends = false;  // a response
-  for (int32_t step = 0; step < batch.steps && !ends; ++step) {
-    end_ns += config_.draft_ns * drafts + step_ns(shape);
-    ends_ns_.push_back(end_ns);
-    for (size_t i = 0; i < batch.sequences.size(); ++i) {
-      const SequenceStep& s = batch.sequences[i];
-      SEER_CHECK(batch.steps == 1 || std::ssize(s.tokens) == s.sample_rows, s.tokens.size(), s.sample_rows);
-      auto& [start, last] = places[i];
-      const int64_t gained = s.sample_rows == 0 ? 0 : gain(s, start, last);
-      gained_.push_back(static_cast<int32_t>(gained));
-      start += gained;
-      shape.kv_tokens += gained;
-      shape.attended += gained * std::ssize(s.tokens);
-      ends |= start == last;
+  StepShape shape = shape_;
+  int64_t end_ns = 0, blocks_free = batch.blocks_free;
+  for (size_t first = 0, steps = steps_asked_; first < steps; first = ends_ns_.size()) {
+    size_t end = std::min(first + kStepsTogether, steps);
+    gains_.assign(end - first, {});
+    for (size_t i = 0; i < sequences; ++i) {
+      Verifies& v = verifies_[i];
+      const auto gained = std::span(gained_).subspan(i * steps_asked_ + first, end - first);
+      const size_t done = gain(batch.sequences[i], v, gained);
+      const int64_t rows = std::ssize(batch.sequences[i].tokens);
+      for (size_t step = 0; step < done; ++step) {
+        v.start += gained[step];
+        gains_[step].kv_tokens += gained[step];
+        gains_[step].attended += gained[step] * rows;
+        for (; v.start + rows > v.covered; v.covered += config_.info.block_tokens) ++gains_[step].blocks;
+      }
+      if (v.start >= v.stop) steps = end = first + done;
+    }
+    for (size_t step = 0; step < end - first; ++step) {
+      end_ns += config_.draft_ns * drafts + step_ns(shape);
+      ends_ns_.push_back(end_ns);
+      shape.kv_tokens += gains_[step].kv_tokens;
+      shape.attended += gains_[step].attended;
+      blocks_free -= gains_[step].blocks;
+      if (blocks_free < 0) return;
     }
   }
 }
 
-/// What a verify of this sequence's rows gains when it begins at `start`: the draft tokens that stand and the one behind
-/// them, but nothing behind the `last` position of the response.
-int64_t SimEngine::gain(const SequenceStep& s, int64_t start, int64_t last) const {
+/// What verifies of this sequence's rows gain, one behind the other: the draft tokens that stand and the one behind them,
+/// but nothing behind the last position of the response. Returns how many verifies there are until the sequence stops.
+size_t SimEngine::gain(const SequenceStep& s, const Verifies& verifies, std::span<int32_t> gained) const {
   const int64_t draft_tokens = s.sample_rows - 1;
-  const int64_t first = start + std::ssize(s.tokens) - s.sample_rows;
-  const int64_t stand = draft_tokens > 0 ? config_.accepted(s.seed, first, draft_tokens) : 0;
-  return std::min(1 + stand, last - first);
+  int64_t first = verifies.start + std::ssize(s.tokens) - s.sample_rows;
+  std::ranges::fill(gained, 0);
+  if (draft_tokens < 0) return gained.size();
+  if (draft_tokens > 0) config_.accepted(s.seed, first, draft_tokens, gained);
+  for (size_t step = 0; step < gained.size(); ++step) {
+    gained[step] = static_cast<int32_t>(std::min<int64_t>(1 + gained[step], verifies.last - first));
+    first += gained[step];
+    if (first >= verifies.stop) return step + 1;
+  }
+  return gained.size();
+}
+
+/// In these steps.
+std::span<const int32_t> SimEngine::gained_by(size_t sequence, size_t first_step, size_t end_step) const {
+  return std::span(gained_).subspan(sequence * steps_asked_ + first_step, end_step - first_step);
 }
 
 /// The tokens of verifies that begin at `start`, one behind the other: those drafted, then one that is not what was drafted
-/// there. They gained so many, `stride` apart.
-void SimEngine::sample_verified(const SequenceStep& s, int64_t start, std::span<const int32_t> gained, size_t stride,
+/// there. They gained so many.
+void SimEngine::sample_verified(const SequenceStep& s, int64_t start, std::span<const int32_t> gained,
                                 std::vector<SampledToken>& sampled) const {
-  size_t tokens = 0;
-  for (size_t i = 0; i < gained.size(); i += stride) tokens += static_cast<size_t>(gained[i]);
-  sampled.resize(tokens, {0, -1.0f});
+  sampled.resize(static_cast<size_t>(std::reduce(gained.begin(), gained.end())), {0, -1.0f});
   oracle_(s.seed, start + std::ssize(s.tokens) - s.sample_rows + 1, sampled);
   const auto draft = std::span(s.tokens).last(static_cast<size_t>(s.sample_rows)).subspan(1);
   SampledToken* next = sampled.data();
-  for (size_t i = 0; i < gained.size(); i += stride) {
-    const auto accepted = static_cast<size_t>(gained[i] - 1);
+  for (const int32_t tokens : gained) {
+    const auto accepted = static_cast<size_t>(tokens - 1);
     for (const int32_t token : draft.first(accepted)) *next++ = {token, -1.0f};
     if (accepted < draft.size() && next->token == draft[accepted]) ++next->token;
     ++next;
@@ -206,19 +239,24 @@ int64_t SimEngine::steps_over() const {
   return steps ? static_cast<int64_t>(running_step()) : 0;
 }
 
-std::optional<StepResult> SimEngine::split_step() {
+std::optional<StepResult> SimEngine::take_steps_over() {
   auto* batch = busy_ ? std::get_if<StepBatch>(&queue_.front()) : nullptr;
   if (batch == nullptr || batch->steps == 1) return std::nullopt;
   const size_t done = running_step();
-  if (done + 1 < ends_ns_.size()) {
-    ends_ns_.resize(done + 1);
+  if (done == taken_steps_) return std::nullopt;
+  StepResult result = result_of(*batch, std::exchange(taken_steps_, done), done);
+  result.more = true;
+  return result;
+}
+
+std::optional<StepResult> SimEngine::split_step() {
+  const auto* batch = busy_ ? std::get_if<StepBatch>(&queue_.front()) : nullptr;
+  if (batch == nullptr || batch->steps == 1) return std::nullopt;
+  if (const size_t steps = running_step() + 1; steps < ends_ns_.size()) {
+    ends_ns_.resize(steps);
     end_front_after(started_ns_ + ends_ns_.back() - clock_.now_ns());
   }
-  if (done == taken_steps_) return std::nullopt;
-  StepResult result = result_of(*batch, taken_steps_, done);
-  result.more = true;
-  taken_steps_ = done;
-  return result;
+  return take_steps_over();
 }
 
 /// Of the steps [first_step, end_step) of the batch at the front.
@@ -237,14 +275,10 @@ StepResult SimEngine::result_of(StepBatch& batch, size_t first_step, size_t end_
       oracle_(s.seed, s.start + std::ssize(s.tokens) + static_cast<int64_t>(first_step), sampled);
       continue;
     }
-    int64_t start = s.start;
-    for (size_t step = 0; step < first_step; ++step) start += gained_[step * sequences + i];
-    const auto gained = std::span(gained_).subspan(first_step * sequences + i, (end_step - first_step - 1) * sequences + 1);
-    sample_verified(s, start, gained, sequences, sampled);
+    const auto before = gained_by(i, 0, first_step), gained = gained_by(i, first_step, end_step);
+    sample_verified(s, std::reduce(before.begin(), before.end(), s.start), gained, sampled);
+    result.gained.insert(result.gained.end(), gained.begin(), gained.end());
   }
-  if (!gained_.empty())
-    result.gained.assign(gained_.begin() + static_cast<ptrdiff_t>(first_step * sequences),
-                         gained_.begin() + static_cast<ptrdiff_t>(end_step * sequences));
   const int64_t ns = ends_ns_[end_step - 1] - (first_step == 0 ? 0 : ends_ns_[first_step - 1]);
   result.step_us = ns / 1000;
   if (config_.on_steps) {
@@ -279,7 +313,7 @@ StepResult SimEngine::run(StepBatch& batch) {
     if (!config_.has_kv) {
       SEER_CHECK(sequence.parents.empty());
       const int32_t gained = gained_.empty() ? 1 : gained_[i];
-      if (sequence.sample_rows > 0) sample_verified(sequence, sequence.start, {&gained, 1}, 1, sampled);
+      if (sequence.sample_rows > 0) sample_verified(sequence, sequence.start, {&gained, 1}, sampled);
       sampled.resize(static_cast<size_t>(sequence.sample_rows));  // rows behind what stands: of no use
       continue;
     }

@@ -12,7 +12,9 @@
 #pragma once
 #include <deque>
 #include <functional>
+#include <limits>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "gpu/engine.h"
@@ -30,9 +32,10 @@ struct SimEngineConfig {
   int64_t draft_ns = 0;          // to make the draft of one sequence, before the step
   std::function<int64_t(const StepShape&)> step_ns;        // if set: what a step costs instead
   std::function<int64_t(uint64_t seed)> last_position;     // of the response with this seed; needed without KV
-  /// Without KV, drafts mean nothing: how many of the tokens drafted behind `position` stand, decided here. What is
-  /// sampled follows from it.
-  std::function<int64_t(uint64_t seed, int64_t position, int64_t draft_tokens)> accepted;
+  /// Without KV, drafts mean nothing: how many of the tokens drafted stand, decided here, for verifies one behind the other:
+  /// the first drafts behind `position`, each next one behind the token that the one before sampled last. What is sampled
+  /// follows from it.
+  std::function<void(uint64_t seed, int64_t position, int64_t draft_tokens, std::span<int32_t> stand)> accepted;
   std::function<void(const StepShape&, int64_t ns, int64_t steps)> on_steps;  // if set: told of steps as they end
 };
 inline constexpr int64_t kSimTokenBytes = 16;  // per token of a block: the hash of the prefix that ends there
@@ -56,9 +59,23 @@ class SimEngine final : public Engine {
   void submit(EngineWork work) override;
   std::vector<EngineResult> take_results() override;
   int64_t steps_over() const override;
+  std::optional<StepResult> take_steps_over() override;
   std::optional<StepResult> split_step() override;
 
  private:
+  /// One behind the other, of a sequence: positions.
+  struct Verifies {
+    int64_t start = 0;                                    // of the next one
+    int64_t last = std::numeric_limits<int64_t>::max();  // of the response
+    int64_t stop = std::numeric_limits<int64_t>::max();  // the batch ends where it begins here or behind
+    int64_t covered = std::numeric_limits<int64_t>::max();
+  };
+  /// In a step, by all sequences.
+  struct Gains {
+    int64_t kv_tokens = 0, attended = 0;
+    int64_t blocks = 0;  // that the next step needs for it
+  };
+
   void start_next();
   void finish_front();
   void end_front_after(int64_t delay_ns);
@@ -69,9 +86,10 @@ class SimEngine final : public Engine {
   int64_t step_ns(const StepShape& shape) const;
   void plan_steps(const StepBatch& batch);
   void plan_verify_steps(const StepBatch& batch, int64_t drafts);
-  int64_t gain(const SequenceStep& sequence, int64_t start, int64_t last) const;
-  void sample_verified(const SequenceStep& sequence, int64_t start, std::span<const int32_t> gained, size_t stride,
+  size_t gain(const SequenceStep& sequence, const Verifies& verifies, std::span<int32_t> gained) const;
+  void sample_verified(const SequenceStep& sequence, int64_t start, std::span<const int32_t> gained,
                        std::vector<SampledToken>& sampled) const;
+  std::span<const int32_t> gained_by(size_t sequence, size_t first_step, size_t end_step) const;
   StepResult result_of(StepBatch& batch, size_t first_step, size_t end_step);
   StepResult run(StepBatch& batch);
   std::vector<SampledToken> run_tree(const SequenceStep& sequence);
@@ -95,7 +113,10 @@ class SimEngine final : public Engine {
   int64_t started_ns_ = 0;
   StepShape shape_;               // of its first step
   std::vector<int64_t> ends_ns_;  // of each step, from the start of the first
-  std::vector<int32_t> gained_;   // with drafts: [step][sequence] tokens
+  std::vector<int32_t> gained_;   // with drafts: [sequence][step] tokens, of steps_asked_ each
+  size_t steps_asked_ = 1;
+  std::vector<Verifies> verifies_;  // scratch of plan_verify_steps()
+  std::vector<Gains> gains_;        // likewise
   size_t taken_steps_ = 0;        // whose results were given
 
   std::shared_ptr<uint64_t> timer_ = std::make_shared<uint64_t>(0);  // a timer that is not the newest, or fires after

@@ -50,14 +50,40 @@ void DraftBudget::verified(Class of, DraftShape shape, int64_t allowed, int64_t 
     Row& row = learned.row[static_cast<size_t>(i)];
     const bool stood = next < rows.size() && rows[next] == i;
     next += stood;
-    row.asked += 1;
-    row.drafted += i <= drafted ? 1 : 0;
-    row.stood += stood ? 1 : 0;
+    row.asked_since += 1;
+    row.drafted_since += i <= drafted ? 1 : 0;
+    row.stood_since += stood ? 1 : 0;
   }
   ++learned.drafts;
 }
 
-/// All at once, so that the order in which sequences are verified makes no difference.
+void DraftBudget::verified_paths(Class of, int64_t allowed, int64_t drafted, std::span<const int32_t> gained) {
+  SEER_CHECK(drafted <= allowed && allowed <= rows_max(DraftShape::kPath), drafted, allowed);
+  Rows& learned = rows_[of][static_cast<size_t>(DraftShape::kPath)];
+  const auto drafts = static_cast<int64_t>(gained.size());
+  gaining_.assign(static_cast<size_t>(drafted) + 2, 0);
+  for (const int32_t tokens : gained) ++gaining_[static_cast<size_t>(tokens)];
+  int64_t stood = 0;  // row i, counted from the last one
+  for (int64_t i = allowed; i >= 1; --i) {
+    Row& row = learned.row[static_cast<size_t>(i)];
+    if (i <= drafted) stood += gaining_[static_cast<size_t>(i) + 1];
+    row.asked_since += drafts;
+    row.drafted_since += i <= drafted ? drafts : 0;
+    row.stood_since += stood;
+  }
+  learned.drafts += drafts;
+}
+
+/// All at once, so that neither the order in which sequences are verified makes a difference, nor how many together.
+void DraftBudget::add_new(Rows& rows) const {
+  for (Row& row : rows.row) {
+    row.asked += static_cast<double>(std::exchange(row.asked_since, 0));
+    row.drafted += static_cast<double>(std::exchange(row.drafted_since, 0));
+    row.stood += static_cast<double>(std::exchange(row.stood_since, 0));
+  }
+}
+
+/// Likewise.
 void DraftBudget::age(Rows& rows) const {
   const double kept = std::exp(-static_cast<double>(std::exchange(rows.drafts, 0)) / config_.memory);
   for (Row& row : rows.row) row.asked *= kept, row.drafted *= kept, row.stood *= kept;
@@ -170,6 +196,7 @@ DraftBudget::Choice DraftBudget::choose(const StepShape& decode, const std::arra
   if (decode.sequences == 0 || (!has(DraftShape::kPath) && !has(DraftShape::kTree))) return choice;
   for (auto& shapes : rows_)
     for (Rows& rows : shapes) {
+      add_new(rows);
       sum_up(rows);
       age(rows);
     }

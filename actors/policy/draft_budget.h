@@ -93,6 +93,8 @@ class DraftBudget {
   /// A draft of at most `allowed` tokens had `drafted` of them, perhaps none, of which those of `rows` stood: what
   /// accepted_path() gives, row i being the draft's token i - 1.
   void verified(Class of, DraftShape shape, int64_t allowed, int64_t drafted, std::span<const int32_t> rows);
+  /// The same for several paths, of which each but one of the tokens it gained stood.
+  void verified_paths(Class of, int64_t allowed, int64_t drafted, std::span<const int32_t> gained);
   /// A step of shape `step`, `decode` without its drafts, took so long.
   void took(const StepShape& decode, const StepShape& step, double ns);
   void drafting_took(int64_t drafts, double ns);
@@ -111,8 +113,9 @@ class DraftBudget {
  private:
   /// Of row i of a class and shape.
   struct Row {
-    double asked = 0, drafted = 0, stood = 0;  // learned: so many drafts
-    double rows = 0, gain = 1;                 // of i rows together, as of the last choose()
+    double asked = 0, drafted = 0, stood = 0;                     // learned: so many drafts
+    int64_t asked_since = 0, drafted_since = 0, stood_since = 0;  // and so many since the last choose()
+    double rows = 0, gain = 1;                                    // of i rows together, as of the last choose()
   };
   struct Rows {
     std::vector<Row> row;   // row 0: of no use but as the beginning of the sums
@@ -120,6 +123,7 @@ class DraftBudget {
   };
 
   const Rows& rows_of(Class of, DraftShape shape) const { return rows_[of][static_cast<size_t>(shape)]; }
+  void add_new(Rows& rows) const;
   void age(Rows& rows) const;
   void sum_up(Rows& rows) const;
   void fit_times();
@@ -146,6 +150,7 @@ class DraftBudget {
   double base_factor_ = 1, drafts_factor_ = 1;
   double scouts_due_ = 0;
   int64_t scouts_sent_ = 0;
+  std::vector<int64_t> gaining_;  // scratch of verified_paths(): verifies by how much they gained
 };
 
 }  // namespace seer
