@@ -283,6 +283,10 @@ void InstanceActor::fetch_members() const {
   for (const StepMember& member : in_step) {
     if (member.sequence == nullptr) continue;
     member.sequence->log.prefetch_end();
+    if (draft_budget) {
+      __builtin_prefetch(member.sequence->draft.tokens.data(), 1);
+      __builtin_prefetch(member.sequence->draft.parents.data(), 1);
+    }
     __builtin_prefetch(member.sequence->table.data() + member.sequence->table.size(), 1);
   }
 }

@@ -111,7 +111,7 @@ class AcceptanceDraw {
     size_t members = 1;
     for (const GroupLengths& group : work.groups) {
       const size_t size = group.output_tokens.size();
-      groups_.push_back({std::vector<int64_t>(size), std::vector<Known>(size)});
+      groups_.push_back({std::vector<int32_t>(size), std::vector<int32_t>(size * size), std::vector<Known>(size)});
       members = std::max(members, size);
     }
     for (size_t i = 0; i <= kPerReference * members; ++i) {
@@ -122,20 +122,20 @@ class AcceptanceDraw {
   /// The response has so many tokens, and drafts for it are made from what its group has reported by now.
   void learn(RequestId request, int64_t generated) {
     Group& group = groups_[request.group.value];
-    group.generated[request.sample] = generated;
-    group.known[request.sample] = {group.generated};
+    group.generated[request.sample] = static_cast<int32_t>(generated);
+    group.note(request.sample);
   }
   /// The first draft for a response.
   void begin(RequestId request) {
     Group& group = groups_[request.group.value];
-    if (group.known[request.sample].generated.empty()) group.known[request.sample] = {group.generated};
+    if (!group.known[request.sample].begun) group.note(request.sample);
   }
   /// Tokens of a draft that are each likely enough to stand with those before them, by what was known when the response
   /// reported last.
   int64_t likely_tokens(RequestId request, const DraftLimits& limits) const {
     const Group& group = groups_[request.group.value];
     const int64_t own = std::max<int64_t>(1, group.generated[request.sample]);
-    const double* stand = stand_at(grouped_ ? group.known[request.sample].references(request.sample, own).times : 0);
+    const double* stand = stand_at(grouped_ ? group.references(request.sample, own).times : 0);
     int64_t tokens = 0;
     while (tokens < limits.max_tokens && stand[tokens] >= limits.min_probability) ++tokens;
     return tokens;
@@ -143,12 +143,11 @@ class AcceptanceDraw {
   /// See SimEngineConfig::accepted.
   void draw(uint64_t seed, int64_t position, int64_t draft_tokens, std::span<int32_t> accepted) const {
     const size_t group = seed >> 32, sample = static_cast<uint32_t>(seed);
-    const Known& known = groups_[group].known[sample];
-    Known::References references;
+    References references;
     if (!grouped_) references.below = std::numeric_limits<int64_t>::max();
     for (int32_t& tokens : accepted) {
       const int64_t own = std::max<int64_t>(1, position + 1 - work_.groups[group].prompt_tokens);
-      if (own >= references.below) references = known.references(sample, own);
+      if (own >= references.below) references = groups_[group].references(sample, own);
       const double* stand = stand_at(references.times);
       const double u = static_cast<double>(hash_pair(seed, static_cast<uint64_t>(position)) >> 11) * 0x1p-53;
       tokens = 0;
@@ -160,33 +159,28 @@ class AcceptanceDraw {
  private:
   static constexpr size_t kPerReference = 16;  // finer makes no difference
 
+  struct References {
+    size_t times = 0;   // kPerReference
+    int64_t below = 0;  // for which own length
+  };
+
   /// What a response's drafter knows of its group.
   struct Known {
-    std::vector<int64_t> generated;
+    bool begun = false;
     // Of the others, for an own length from which on, and below which, the same ones are longer.
     mutable int64_t from = 0, below = 0;
     mutable int64_t shorter_tokens = 0, longer = 0;
 
-    struct References {
-      size_t times = 0;   // kPerReference
-      int64_t below = 0;  // for which own length
-    };
-    References references(size_t of, int64_t own) const {
-      if (own < from || own >= below) compare(of, own);
-      const int64_t shorter = shorter_tokens * static_cast<int64_t>(kPerReference), by_shorter = shorter / own;
-      return {static_cast<size_t>(longer) * kPerReference + static_cast<size_t>(by_shorter),
-              by_shorter > 0 ? std::min(below, shorter / by_shorter + 1) : below};
-    }
-    void compare(size_t of, int64_t own) const {
+    void compare(std::span<const int32_t> generated, size_t of, int64_t own) const {
       from = shorter_tokens = longer = 0;
       below = std::numeric_limits<int64_t>::max();
       for (size_t i = 0; i < generated.size(); ++i) {
         if (i == of) continue;
         if (generated[i] <= own) {
-          from = std::max(from, generated[i]);
+          from = std::max<int64_t>(from, generated[i]);
           shorter_tokens += generated[i];
         } else {
-          below = std::min(below, generated[i]);
+          below = std::min<int64_t>(below, generated[i]);
           ++longer;
         }
       }
@@ -194,9 +188,22 @@ class AcceptanceDraw {
   };
 
   struct Group {
-    std::vector<int64_t> generated;  // tokens of each response, as reported
-    std::vector<Known> known;        // the same when each response reported last: steps that are done at once know no more
-                                     // than single ones
+    std::vector<int32_t> generated;  // tokens of each response, as reported
+    std::vector<int32_t> noted;      // [response]: the same when that one reported last: steps that are done at once know no
+                                     // more than single ones
+    std::vector<Known> known;
+
+    void note(size_t sample) {
+      std::ranges::copy(generated, noted.begin() + static_cast<ptrdiff_t>(sample * generated.size()));
+      known[sample] = {.begun = true};
+    }
+    References references(size_t of, int64_t own) const {
+      const Known& k = known[of];
+      if (own < k.from || own >= k.below) k.compare(std::span(noted).subspan(of * generated.size(), generated.size()), of, own);
+      const int64_t shorter = k.shorter_tokens * static_cast<int64_t>(kPerReference), by_shorter = shorter / own;
+      return {static_cast<size_t>(k.longer) * kPerReference + static_cast<size_t>(by_shorter),
+              by_shorter > 0 ? std::min(k.below, shorter / by_shorter + 1) : k.below};
+    }
   };
 
   /// The probabilities that one draft token stands, that two do, ...

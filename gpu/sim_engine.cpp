@@ -13,7 +13,7 @@ namespace seer {
 
 namespace {
 
-constexpr size_t kStepsTogether = 16;
+constexpr size_t kStepsTogether = 4;
 
 StepShape shape_of(const StepBatch& batch) {
   StepShape shape;

@@ -93,7 +93,8 @@ class DraftBudget {
   /// A draft of at most `allowed` tokens had `drafted` of them, perhaps none, of which those of `rows` stood: what
   /// accepted_path() gives, row i being the draft's token i - 1.
   void verified(Class of, DraftShape shape, int64_t allowed, int64_t drafted, std::span<const int32_t> rows);
-  /// The same for several paths, of which each but one of the tokens it gained stood.
+  /// The same for several paths: all but one of the tokens that each gained were drafted, and stood. REQUIRES: each gained
+  /// 0 to drafted + 1.
   void verified_paths(Class of, int64_t allowed, int64_t drafted, std::span<const int32_t> gained);
   /// A step of shape `step`, `decode` without its drafts, took so long.
   void took(const StepShape& decode, const StepShape& step, double ns);

@@ -101,6 +101,27 @@ TEST_CASE("draft budget: rows that are allowed but seldom drafted cost as little
   CHECK(choice.token_ns == doctest::Approx(1e6).epsilon(0.05));  // (1 + 2 x 0.5) / 2 ms
 }
 
+TEST_CASE("draft budget: paths that are verified together teach what they do one by one") {
+  const std::vector<int32_t> gained{1, 3, 4, 2, 4, 1, 1, 3, 2, 4, 1};
+  DraftBudget together(plain_config(), rows_cost(1e6, 1e4)), single = together;
+  for (int round = 0; round < 5; ++round) {
+    together.verified_paths(Class::kLow, 5, 3, gained);
+    for (const int32_t tokens : gained) {
+      std::vector<int32_t> rows(static_cast<size_t>(tokens));
+      std::iota(rows.begin(), rows.end(), 0);
+      single.verified(Class::kLow, kPath, 5, 3, rows);
+    }
+    const DraftBudget::Choice a = together.choose(decode_of(8), {0, 8}), b = single.choose(decode_of(8), {0, 8});
+    CHECK(a.tokens == b.tokens);
+    CHECK(a.token_ns == b.token_ns);
+    for (int64_t row = 1; row <= 5; ++row) {
+      CHECK(together.stands(Class::kLow, kPath, row) == single.stands(Class::kLow, kPath, row));
+      CHECK(together.expected_rows(Class::kLow, kPath, row) == single.expected_rows(Class::kLow, kPath, row));
+    }
+  }
+  CHECK(together.stands(Class::kLow, kPath, 1) == doctest::Approx(7.0 / 11).epsilon(0.05));
+}
+
 TEST_CASE("draft budget: trees where rows cost little, paths where they cost more, nothing where they cost most") {
   // A path gains 2.4 at 4 rows, a tree 3 at 10, of which 1.9 at 4.
   const auto taught = [](double row_ns) {
