@@ -150,9 +150,10 @@ class AcceptanceDraw {
       if (own >= references.below) references = groups_[group].references(sample, own);
       const double* stand = stand_at(references.times);
       const double u = static_cast<double>(hash_pair(seed, static_cast<uint64_t>(position)) >> 11) * 0x1p-53;
-      tokens = 0;
-      for (int64_t i = 0; i < draft_tokens; ++i) tokens += u < stand[i] ? 1 : 0;
-      position += 1 + tokens;
+      int64_t stands = 0;
+      for (int64_t i = 0; i < draft_tokens; ++i) stands += u < stand[i] ? 1 : 0;
+      tokens = static_cast<int32_t>(stands);
+      position += 1 + stands;
     }
   }
 

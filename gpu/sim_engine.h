@@ -88,7 +88,7 @@ class SimEngine final : public Engine {
   void plan_verify_steps(const StepBatch& batch, int64_t drafts);
   size_t gain(const SequenceStep& sequence, const Verifies& verifies, std::span<int32_t> gained) const;
   void sample_verified(const SequenceStep& sequence, int64_t start, std::span<const int32_t> gained,
-                       std::vector<SampledToken>& sampled) const;
+                       std::vector<SampledToken>& sampled);
   std::span<const int32_t> gained_by(size_t sequence, size_t first_step, size_t end_step) const;
   StepResult result_of(StepBatch& batch, size_t first_step, size_t end_step);
   StepResult run(StepBatch& batch);
@@ -117,6 +117,7 @@ class SimEngine final : public Engine {
   size_t steps_asked_ = 1;
   std::vector<Verifies> verifies_;  // scratch of plan_verify_steps()
   std::vector<Gains> gains_;        // likewise
+  std::vector<SampledToken> sampled_, drafted_;  // scratch of sample_verified()
   size_t taken_steps_ = 0;        // whose results were given
 
   std::shared_ptr<uint64_t> timer_ = std::make_shared<uint64_t>(0);  // a timer that is not the newest, or fires after
