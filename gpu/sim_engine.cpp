@@ -13,7 +13,7 @@ namespace seer {
 
 namespace {
 
-constexpr size_t kStepsTogether = 4;
+constexpr size_t kStepsTogether = 4, kTokensTogether = 4;
 
 StepShape shape_of(const StepBatch& batch) {
   StepShape shape;
@@ -146,22 +146,22 @@ std::span<const int32_t> SimEngine::gained_by(size_t sequence, size_t first_step
 }
 
 /// The tokens of verifies that begin at `start`, one behind the other: those drafted, then one that is not what was drafted
-/// there. They gained so many. Each time the whole draft is written, and what did not stand is overwritten by what comes
-/// next: so much faster is a loop that does not depend on what stood.
+/// there. They gained so many. The first tokens of the draft are written each time, and what did not stand is overwritten by
+/// what comes next: so much faster is a loop that seldom depends on what stood.
 void SimEngine::sample_verified(const SequenceStep& s, int64_t start, std::span<const int32_t> gained,
                                 std::vector<SampledToken>& sampled) {
   const auto tokens = static_cast<size_t>(std::reduce(gained.begin(), gained.end()));
   const auto draft = std::span(s.tokens).last(static_cast<size_t>(s.sample_rows)).subspan(1);
   sampled_.resize(tokens, {0, -1.0f});
   oracle_(s.seed, start + std::ssize(s.tokens) - s.sample_rows + 1, sampled_);
-  drafted_.resize(draft.size() + 1);
-  for (size_t i = 0; i < draft.size(); ++i) drafted_[i] = {draft[i], -1.0f};
-  drafted_.back() = {-1, -1.0f};
-  sampled.resize(tokens + draft.size());
+  drafted_.assign(std::max(draft.size() + 1, kTokensTogether), {-1, -1.0f});
+  for (size_t i = 0; i < draft.size(); ++i) drafted_[i].token = draft[i];
+  sampled.resize(tokens + kTokensTogether);
   size_t first = 0;
   for (const int32_t more : gained) {
     const size_t accepted = static_cast<size_t>(more) - 1, last = first + accepted;
-    std::copy(drafted_.begin(), drafted_.end() - 1, sampled.begin() + static_cast<ptrdiff_t>(first));
+    std::copy_n(drafted_.begin(), kTokensTogether, sampled.begin() + static_cast<ptrdiff_t>(first));
+    for (size_t i = kTokensTogether; i < accepted; ++i) sampled[first + i] = drafted_[i];
     SampledToken next = sampled_[last];
     next.token += next.token == drafted_[accepted].token ? 1 : 0;
     sampled[last] = next;
