@@ -125,8 +125,7 @@ struct InstanceActor {
   // -- engine results
   void on_step(StepResult& result);
   void on_steps(const StepResult& result);
-  std::span<const int32_t> gained_by(const StepResult& result, size_t member);
-  std::span<const SampledToken> gained_before_last(const StepResult& result, size_t member);
+  std::span<const SampledToken> gained_before_last(const StepResult& result, size_t member) const;
   void take_figures(const StepResult& result, int64_t steps);
   void on_export(const CopyResult& result);
   void on_import(const CopyResult& result);
@@ -273,7 +272,6 @@ struct InstanceActor {
   std::vector<GroupId> prefilling;        // groups whose prompt one of them computes
   std::vector<int32_t> stood_memory, verified_tokens, verified_parents;  // scratch of rows_that_stand()
   std::vector<int32_t> row_numbers;       // 0, 1, ...
-  std::vector<int32_t> ones;
   std::vector<SampledToken> gained_memory;
 };
 

@@ -46,7 +46,7 @@ int32_t InstanceActor::steps_at_once(StepBatch& batch) {
 
 /// While each sequence may have as long a draft, and there are blocks for it.
 void InstanceActor::limit_drafts(StepBatch& batch) {
-  batch.blocks_free = blocks_free = devices.counts().available();
+  batch.blocks_free = blocks_free = devices.counts().available();  // all of them, until somebody else takes some
   for (const StepMember& member : in_step) {
     const Sequence& s = *member.sequence;
     batch.limits.push_back({.gain_max = s.tokens_left() - (s.draft_allowed + 1),
@@ -134,7 +134,7 @@ void InstanceActor::on_steps(const StepResult& result) {
   for (size_t i = 0; i < members; ++i) {
     if (!draft_budget || in_step[i].sequence == nullptr) continue;
     Sequence& s = *in_step[i].sequence;
-    if (s.draft_allowed > 0) verified_paths(s, gained_by(result, i));
+    if (s.draft_allowed > 0) verified_paths(s, result.gained_by(i));
     take_blocks(s, s.kv_tokens + std::ssize(gained_before_last(result, i)) + in_step[i].rows);
   }
   blocks_free -= available - devices.counts().available();
@@ -153,18 +153,11 @@ void InstanceActor::on_steps(const StepResult& result) {
   }
 }
 
-/// What the step's member `i` gained in each of these steps.
-std::span<const int32_t> InstanceActor::gained_by(const StepResult& result, size_t i) {
-  const auto steps = static_cast<size_t>(result.steps);
-  if (!result.gained.empty()) return std::span(result.gained).subspan(i * steps, steps);
-  if (ones.size() < steps) ones.resize(steps, 1);
-  return std::span(ones).first(steps);
-}
-
-/// And in all but the last of them.
-std::span<const SampledToken> InstanceActor::gained_before_last(const StepResult& result, size_t i) {
+/// What the step's member `i` gained in all but the last of these steps.
+std::span<const SampledToken> InstanceActor::gained_before_last(const StepResult& result, size_t i) const {
   const std::span<const SampledToken> all = result.sampled[i];
-  return all.first(all.size() - static_cast<size_t>(gained_by(result, i).back()));
+  const int32_t last = result.gained.empty() ? 1 : result.gained_by(i).back();
+  return all.first(all.size() - static_cast<size_t>(last));
 }
 
 }  // namespace seer

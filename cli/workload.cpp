@@ -70,7 +70,7 @@ std::vector<OptionGroup> key_groups(WorkloadKeys& k) {
         {"kv-reserve-share", "SHARE", &k.kv_reserve_share, "of GPU memory, neither weights nor KV", from_below(0, 1)},
         {"watermark-share", "SHARE", &k.watermark_share, "of KV, free beside what verl and streamrl-oracle admit",
          from_below(0, 1)},
-        {"verl-block-tokens", "N", &k.verl_block_tokens, "of a KV block under these; 0: as under the other policies",
+        {"verl-block-tokens", "N", &k.verl_block_tokens, "of a KV block under these and partial; 0: as under the others",
          between(0, 4096)},
         {"time-scale", "X", &k.time_scale, "every step takes this many times as long", above_to(0, 1e6)}}},
       {"Requests",

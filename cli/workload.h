@@ -41,7 +41,8 @@ struct Workload {
   int64_t prompt_tokens = 0;  // of every prompt; of a trace, the mean
   double temperature = 1;
   double watermark_share = ChunkSchedulerConfig{}.watermark_share;
-  int64_t verl_block_tokens = 0;  // of a KV block under verl and streamrl-oracle; 0: as under the other policies
+  int64_t verl_block_tokens = 0;  // of a KV block under verl, streamrl-oracle and partial, without a measured
+                                  // profile; 0: as under the other policies
   LengthModel lengths;              // of a trace: only max_gen and avg_gen
   std::vector<GroupLengths> trace;  // not empty: the lengths, whatever the seed
 };

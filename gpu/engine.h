@@ -91,10 +91,15 @@ struct StepResult {
                                                    // what each gained
   int64_t steps = 1;
   bool more = false;            // further results of the batch will come
-  std::vector<int32_t> gained;  // of several steps with drafts: [sequence][step] tokens gained; empty: 1 each
+  std::vector<int32_t> gained;  // of several steps with `limits`: [sequence][step] tokens gained; otherwise empty: 1 each
   int64_t step_us = 0;                             // engine time of this step, or of all steps
   int64_t cpu_us = 0;                              // CPU time of the engine's threads since the result before (0: not known)
   std::vector<SequenceStep> spent = {};            // the batch's, for their memory to be used again
+
+  /// In each of the steps. REQUIRES: `gained` is not empty.
+  std::span<const int32_t> gained_by(size_t sequence) const {
+    return std::span(gained).subspan(sequence * static_cast<size_t>(steps), static_cast<size_t>(steps));
+  }
 };
 
 /// Moves whole blocks between the engine's memory and host memory. The host memory stays valid and untouched by others

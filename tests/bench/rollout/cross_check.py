@@ -85,15 +85,15 @@ def measure(program, rounds, group_size, policies):
 
 
 def print_ratios(runs, policies):
-    print(f"{'policy':<10}{'real total, s':>24}{'simulated over real':>24}{'median':>8}{'real tail, s':>20}{'simulated over real':>24}"
+    print(f"{'policy':<10}{'real total, s':>32}{'simulated over real':>32}{'median':>8}{'real tail, s':>32}{'simulated over real':>32}"
           f"{'median':>8}  preemptions, real | simulated")
     for policy in policies:
         found = [r for r in runs if r["policy"] == policy]
         line = f"{policy:<10}"
-        for key, digits, width in (("total_s", 1, 24), ("tail_s", 2, 20)):
+        for key, digits, width in (("total_s", 1, 32), ("tail_s", 2, 32)):
             ratios = [r["simulated"][key] / r["real"][key] for r in found]
             real = ", ".join(f"{r['real'][key]:.{digits}f}" for r in found)
-            line += f"{real:>{width}}{', '.join(f'{x:.2f}' for x in ratios):>24}{median(ratios):>8.2f}"
+            line += f"{real:>{width}}{', '.join(f'{x:.2f}' for x in ratios):>32}{median(ratios):>8.2f}"
         print(line + "  " + ", ".join(f"{r['real']['preemptions']} | {r['simulated']['preemptions']:.0f}" for r in found))
 
 
