@@ -19,6 +19,7 @@ RolloutActor::RolloutActor(rt::self_ptr<RolloutActor> self_in, RolloutConfig con
   for (const GroupSpec& group : parts.groups) {
     SEER_CHECK(group.id.value == logs.size(), group.id);
     prompts.emplace_back(group.prompt_ids);
+    prompt_tokens += std::ssize(group.prompt_ids);
     logs.emplace_back(group.samples);
     open_in_group.push_back(group.samples);
     open_requests += group.samples;
@@ -65,8 +66,10 @@ void RolloutActor::start() {
   started_us = rt::now_us(self);
   if (parts.directory) rt::tell(self, parts.directory, KvBump{config.version});
   register_groups({}, kNoNode);
-  for (const GroupSpec& group : parts.groups)
+  for (GroupSpec& group : parts.groups) {
     if (Status added = scheduler->add_group(group, started_us); !added.ok()) return end(added.error().detail);
+    group.prompt_ids = std::vector<int32_t>();  // `prompts` has them
+  }
 }
 
 // ---- draft servers ---------------------------------------------------------------------------------------------------
@@ -314,7 +317,7 @@ void RolloutActor::end(std::string error) {
                          .error = std::move(error),
                          .requests = stats.requests + open_requests,
                          .finished = stats.requests,
-                         .prompt_tokens = 0,
+                         .prompt_tokens = prompt_tokens,
                          .output_tokens = stats.output_tokens,
                          .wall_us = rt::now_us(self) - started_us,
                          .tail_s = stats.tail_s,
@@ -328,7 +331,6 @@ void RolloutActor::end(std::string error) {
                          .length_icc = stats.length_icc,
                          .estimate_error = estimate_error,
                          .instances = {}};
-  for (const GroupSpec& group : parts.groups) summary.prompt_tokens += static_cast<int64_t>(group.prompt_ids.size());
   for (const GroupSpec& group : parts.groups)
     if (open_in_group[group.id.value] > 0) drop_drafts(group.id);
   std::map<InstanceId, InstanceHandle> targets;

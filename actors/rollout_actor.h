@@ -109,6 +109,7 @@ struct RolloutActor {
   std::unordered_map<ChunkId, OpenChunk> open;      // walked only through sorted copies
   uint64_t next_chunk = 1;
   int64_t open_requests = 0;
+  int64_t prompt_tokens = 0;                        // of each group once
   int64_t prefill_tokens = 0;
   int64_t instances_lost = 0;
   int64_t started_us = 0;
