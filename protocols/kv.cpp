@@ -93,17 +93,22 @@ PrefixHash extend_prefix(PrefixHash before, const TokenLog& log, int64_t first, 
 
 std::vector<BlockRef> block_chain(WeightVersion version, uint64_t layout, const TokenLog& log, int64_t tokens,
                                   uint32_t block_tokens) {
+  std::vector<BlockRef> chain;
+  extend_chain(chain, version, layout, log, tokens, block_tokens);
+  return chain;
+}
+
+void extend_chain(std::vector<BlockRef>& chain, WeightVersion version, uint64_t layout, const TokenLog& log, int64_t tokens,
+                  uint32_t block_tokens) {
   SEER_CHECK(block_tokens > 0);
   SEER_CHECK(tokens <= log.size(), tokens, log.size());
-  std::vector<BlockRef> chain;
   chain.reserve(static_cast<size_t>((tokens + block_tokens - 1) / block_tokens));
-  PrefixHash prefix;
-  for (int64_t at = 0; at < tokens; at += block_tokens) {
+  PrefixHash prefix = chain.empty() ? PrefixHash{} : chain.back().key.prefix;
+  for (int64_t at = std::ssize(chain) * block_tokens; at < tokens; at += block_tokens) {
     const int64_t end = std::min(tokens, at + block_tokens);
     prefix = extend_prefix(prefix, log, at, end);
     chain.push_back({{version, layout, prefix}, static_cast<uint32_t>(end - at)});
   }
-  return chain;
 }
 
 namespace {

@@ -49,6 +49,9 @@ struct BlockRef {
 /// Keys of the blocks that hold the first `tokens` tokens of a log, in order; the last one may be partial.
 std::vector<BlockRef> block_chain(WeightVersion version, uint64_t layout, const TokenLog& log, int64_t tokens,
                                   uint32_t block_tokens);
+/// Makes such a chain of whole blocks as long as that.
+void extend_chain(std::vector<BlockRef>& chain, WeightVersion version, uint64_t layout, const TokenLog& log, int64_t tokens,
+                  uint32_t block_tokens);
 
 /// CRC32C (Castagnoli) of bytes, in hardware where the processor can. Computed when bytes leave an engine and checked
 /// before they enter another, after a disk read and on a copy.

@@ -95,6 +95,14 @@ TEST_CASE("block chain: as many blocks as the tokens need, the last one partial,
       CHECK(chain[b].key.prefix == extend_prefix({}, std::span<const int32_t>(tokens).first(end)));
     }
     CHECK(end == tokens.size());
+    std::vector<BlockRef> grown;
+    while (grown.size() < chain.size()) {
+      const auto whole = static_cast<int64_t>((grown.size() + rng() % 3) * block_tokens);
+      extend_chain(grown, WeightVersion{9}, 77, TokenLog(tokens), std::min(whole, std::ssize(tokens)), block_tokens);
+    }
+    CHECK(std::ranges::equal(grown, chain, [](const BlockRef& a, const BlockRef& b) {
+      return a.key == b.key && a.tokens == b.tokens;
+    }));
   }
 }
 
