@@ -50,6 +50,8 @@ struct StepPlan {
   int32_t new_blocks = 0;    // sum over sequences; <= the blocks available
   int32_t blocks_short = 0;  // lacking for decode rows that had to be left out; 1 when only prefill is left and has no
                              // room at all. What is planned can run without them
+  bool is_cut = false;       // some decode row or draft token was left out,
+  bool rows_short = false;   // for want of rows
 };
 
 /// Device blocks to add to a table of `table_blocks` so that it covers `tokens` positions.
@@ -58,10 +60,10 @@ constexpr int32_t blocks_needed(int64_t tokens, int32_t table_blocks, uint32_t b
   return covered > table_blocks ? static_cast<int32_t>(covered - table_blocks) : 0;
 }
 
-/// Plans one step into `plan`, whose memory is reused.
-/// REQUIRES: sequences in order of arrival; block_tokens > 0; available_blocks >= 0.
+/// Plans one step into `plan`, whose memory is reused. Others that are not among `sequences` have rows_taken of its rows.
+/// REQUIRES: sequences in order of arrival; block_tokens > 0; available_blocks >= 0; rows_taken <= config.rows_max.
 void plan_step(std::span<const RunningSequence> sequences, const StepPlannerConfig& config, uint32_t block_tokens,
-               int32_t available_blocks, StepPlan& plan);
+               int32_t available_blocks, StepPlan& plan, int64_t rows_taken = 0);
 
 /// Who yields so that the others get `blocks_short` more blocks: indices by falling yield_rank, then falling id, as few
 /// as suffice, never the last sequence that remains. A victim gives its blocks that nobody else uses (`sole_blocks` of its

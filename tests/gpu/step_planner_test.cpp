@@ -30,6 +30,8 @@ RunningSequence sequence(uint64_t id, int64_t known, int64_t kv, int32_t draft =
   return s;
 }
 
+bool decodes(const RunningSequence& s) { return s.wants_sampling && s.kv_tokens == s.known_tokens - 1; }
+
 // The obvious reference: hands out one row at a time, recomputing all sums each time.
 class SlowPlanner {
  public:
@@ -186,7 +188,56 @@ TEST_CASE("step planner: random plans agree with the slow obvious reference") {
     REQUIRE(plan.prefill_rows == expected.prefill_rows);
     REQUIRE(plan.new_blocks == expected.new_blocks);
     REQUIRE(plan.blocks_short == expected.blocks_short);
+    int64_t wanted = 0, given = 0;  // by those that decode
+    for (const RunningSequence& s : sequences)
+      wanted += decodes(s) ? 1 + s.draft_tokens : 0;
+    for (const PlannedRows& rows : plan.sequences)
+      given += decodes(sequences[static_cast<size_t>(rows.sequence)]) ? rows.rows : 0;
+    REQUIRE(plan.is_cut == (given < wanted));
+    if (plan.rows_short) REQUIRE(plan.decode_rows == config.rows_max);
   }
+}
+
+TEST_CASE("step planner: who needs no blocks can be planned before the others, who get what they would among them") {
+  int64_t planned_before = 0, short_of_rows = 0;
+  for (uint64_t seed = 1; seed <= 3000; ++seed) {
+    CAPTURE(seed);
+    std::mt19937_64 rng(seed);
+    const auto below = [&](int64_t n) { return static_cast<int64_t>(rng() % static_cast<uint64_t>(n)); };
+    std::vector<RunningSequence> all, others;
+    std::vector<int32_t> of_all;  // others[i] is all[of_all[i]]
+    int64_t rows_taken = 0;
+    for (int64_t i = below(8); i >= 0; --i) {
+      const int64_t known = 1 + below(30), kv = below(2) == 0 ? known - 1 : below(known);
+      all.push_back(sequence(static_cast<uint64_t>(i), known, kv, static_cast<int32_t>(below(6))));
+      RunningSequence& s = all.back();
+      s.table_blocks += static_cast<int32_t>(below(3));
+      if (decodes(s) && blocks_needed(s.known_tokens + s.draft_tokens, s.table_blocks, kBlockTokens) == 0) {
+        rows_taken += 1 + s.draft_tokens;
+      } else {
+        others.push_back(s);
+        of_all.push_back(static_cast<int32_t>(all.size()) - 1);
+      }
+    }
+    const StepPlannerConfig config{.prefill_tokens_max = static_cast<int32_t>(1 + below(20)),
+                                   .rows_max = static_cast<int32_t>(rows_taken + below(20))};
+    const auto available = static_cast<int32_t>(below(6));
+    const StepPlan together = plan_of(all, config, available);
+    StepPlan apart;
+    plan_step(others, config, kBlockTokens, available, apart, rows_taken);
+    if (together.rows_short) REQUIRE(apart.rows_short);
+    short_of_rows += apart.rows_short ? 1 : 0;
+    if (apart.rows_short) continue;
+    planned_before += rows_taken > 0 ? 1 : 0;
+    std::vector<PlannedRows> expected = together.sequences;
+    std::erase_if(expected, [&](const PlannedRows& r) { return std::ranges::find(of_all, r.sequence) == of_all.end(); });
+    for (PlannedRows& rows : apart.sequences) rows.sequence = of_all[static_cast<size_t>(rows.sequence)];
+    REQUIRE(apart.sequences == expected);
+    REQUIRE(apart.blocks_short == together.blocks_short);
+    REQUIRE(apart.is_cut == together.is_cut);
+  }
+  CHECK(planned_before > 500);
+  CHECK(short_of_rows > 100);
 }
 
 TEST_CASE("step planner: victims have the largest yield rank, ties by the larger id, and one sequence always stays") {
