@@ -12,7 +12,8 @@ InstanceActor::InstanceActor(rt::self_ptr<InstanceActor> self_in, InstanceConfig
       config(std::move(config_in)),
       parts(std::move(parts_in)),
       info(parts.engine->info()),
-      devices(info.device_blocks, info.block_tokens) {
+      devices(info.device_blocks, info.block_tokens),
+      step_run(parts.engine->step_run()) {
   report.instance = config.id;
   report.kv_blocks_total = info.device_blocks;
   if (parts.drafting.drafter) {
@@ -29,6 +30,7 @@ InstanceActor::handle::behavior_type InstanceActor::make_behavior() {
         on_run_chunk(std::move(chunk));
       },
       [this](const DropChunks&) {
+        take_steps_over();
         split_steps();
         drop_chunks();
       },
@@ -45,7 +47,7 @@ InstanceActor::handle::behavior_type InstanceActor::make_behavior() {
         if (draft_sync) draft_sync->fetched(answer, handle{self}, rt::now_us(self));
       },
       [this](const GetReport&) {
-        split_steps();
+        take_steps_over();
         const BlockCounts counts = devices.counts();
         note_drafts();
         report.kv_blocks_used = counts.in_use;
@@ -92,6 +94,8 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
   auto sequence = std::make_unique<Sequence>(Sequence{.sampling = last_sampling, .stop = std::move(stop)});
   Sequence& s = *sequence;
   sequences.emplace(std::ranges::upper_bound(sequences, id, {}, kById), id, std::move(sequence));
+  s.spec.chunk = id;
+  add_unplaced(s);
   s.log = std::exchange(chunk.log, {});
   s.reported_tokens = s.log.size();
   s.end_tokens = s.reported_tokens + chunk.max_new_tokens;
@@ -110,20 +114,33 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
   pump();
 }
 
+/// Of the first blocks of all but the last token that it came with. REQUIRES: none of these was fed yet.
+std::span<const BlockRef> InstanceActor::names_of(Sequence& s, int64_t blocks) const {
+  const int64_t tokens = std::min(blocks * info.block_tokens, s.log.size() - 1);
+  if (std::ssize(s.names) < blocks_needed(tokens, 0, info.block_tokens))
+    extend_chain(s.names, s.spec.version, info.layout_hash, s.log, tokens, info.block_tokens);
+  return std::span(s.names).first(static_cast<size_t>(blocks_needed(tokens, 0, info.block_tokens)));
+}
+
 /// Takes what the device has of the prefix behind s.table, and asks the pool for the rest. The last token is always fed
 /// anew: its row gives the next token.
 void InstanceActor::find_kv(ChunkId id, Sequence& s) {
-  std::vector<BlockRef> wanted =
-      block_chain(s.spec.version, info.layout_hash, s.log, s.log.size() - 1, info.block_tokens);
-  wanted.erase(wanted.begin(), wanted.begin() + std::ssize(s.table));
-  const int32_t here = devices.retain_run(wanted, s.table);
-  for (const BlockRef& block : std::span(wanted).first(static_cast<size_t>(here))) {
-    s.kv_tokens += block.tokens;
-    if (block.tokens == info.block_tokens) s.chain.push_back(block);
+  constexpr int64_t kNamedTogether = 2;  // without a pool, names behind the first block that is not here are not wanted
+  const int64_t all = blocks_needed(s.log.size() - 1, 0, info.block_tokens);
+  while (std::ssize(s.table) < all) {
+    const int64_t first = std::ssize(s.table);
+    const int64_t end = has_pool(s) ? all : std::min(all, first + kNamedTogether);
+    const auto names = names_of(s, end).subspan(static_cast<size_t>(first));
+    const int32_t here = devices.retain_run(names, s.table);
+    for (const BlockRef& block : names.first(static_cast<size_t>(here))) {
+      s.kv_tokens += block.tokens;
+      if (block.tokens == info.block_tokens) s.chain.push_back(block);
+    }
+    if (here < std::ssize(names)) break;
   }
   s.done.cached_tokens = s.kv_tokens;
-  wanted.erase(wanted.begin(), wanted.begin() + here);
-  if (!has_pool(s) || wanted.empty()) return run(s);
+  if (!has_pool(s) || std::ssize(s.table) == all) return run(s);
+  std::vector<BlockRef> wanted(s.names.begin() + std::ssize(s.table), s.names.end());
   s.phase = Phase::kOpening;
   KvOpening opening;
   opening.op = next_op++;
@@ -201,7 +218,7 @@ bool InstanceActor::first_arrival_fits() const {
 }
 
 bool InstanceActor::fits_beside_running(int32_t blocks) const {
-  return blocks + std::ssize(running) * config.headroom_tokens / info.block_tokens <= devices.counts().available();
+  return blocks + running_count * config.headroom_tokens / info.block_tokens <= devices.counts().available();
 }
 
 /// So that no chunk waits for room that only the others who wait could give: the last of them that holds any goes on
@@ -248,7 +265,7 @@ void InstanceActor::on_import(const CopyResult& result) {
 void InstanceActor::on_work_ready() {
   std::vector<EngineResult> results = parts.engine->take_results();
   const auto is_step = [](const EngineResult& result) { return std::holds_alternative<StepResult>(result); };
-  if (std::ranges::any_of(results, is_step)) fetch_members();
+  if (step_run == nullptr && std::ranges::any_of(results, is_step)) fetch_members();
   const auto leaves_blocks = [&](const EngineResult& result) {
     const auto* copy = std::get_if<CopyResult>(&result);
     if (copy == nullptr || copy->direction == CopyBatch::Direction::kImport) return copy == nullptr;
@@ -256,11 +273,10 @@ void InstanceActor::on_work_ready() {
   };
   if (!std::ranges::all_of(results, leaves_blocks)) settle_blocks();
   for (EngineResult& result : results) {
+    --engine_open;
     if (auto* step = std::get_if<StepResult>(&result)) {
-      engine_open -= step->more ? 0 : 1;
       on_step(*step);
     } else {
-      --engine_open;
       const auto& copy = std::get<CopyResult>(result);
       report.engine_cpu_us += copy.cpu_us;
       copy.direction == CopyBatch::Direction::kExport ? on_export(copy) : on_import(copy);
@@ -310,10 +326,12 @@ void InstanceActor::pump() {
     if (step_open || sequences.empty()) continue;
     while (!plan(plan_memory)) {
     }
-    if (!plan_memory.sequences.empty()) start_step();
+    if (step_run != nullptr)
+      start_steps();
+    else if (!plan_memory.sequences.empty())
+      start_step();
   } while (admit_arrivals());
-  const auto needed = draft_budget ? blocks_free : static_cast<int64_t>(block_needs.size() - block_needs_met);
-  if (steps_stale || needed > devices.counts().available()) split_steps();
+  if (steps_stale || blocks_free > devices.counts().available()) split_steps();
 }
 
 void InstanceActor::start_step() {
@@ -325,12 +343,10 @@ void InstanceActor::start_step() {
   for (const PlannedRows& rows : plan_memory.sequences) {
     Sequence& s = *running[static_cast<size_t>(rows.sequence)];
     fill(batch.sequences[in_step.size()], s, rows);
-    in_step.push_back({&s, rows.rows, rows.sample_rows});
+    in_step.push_back({.sequence = &s, .rows = rows.rows, .sample_rows = rows.sample_rows});
     timing.decode.add(s.kv_tokens, 1, 1);
     timing.step.add(s.kv_tokens, rows.rows, rows.sample_rows);
   }
-  steps_stale = false;
-  batch.steps = steps_open = info.steps_max > 1 ? steps_at_once(batch) : 1;
   step_open = true;
   submit(std::move(batch));
 }
@@ -338,45 +354,23 @@ void InstanceActor::start_step() {
 /// Plans a step; chunks that have to give way for it do so at once. False: blocks were freed by that and nothing else
 /// could be planned, so plan again.
 bool InstanceActor::plan(StepPlan& plan) {
-  running_memory.clear();
-  running.clear();
-  prefilling.clear();
-  prompt_awaited = gave_way = false;
-  bool parking = false, on_the_way = !openings.empty();
-  for (const auto& [id, sequence] : sequences) {
-    Sequence& s = *sequence;
-    parking |= s.phase == Phase::kParking;
-    on_the_way |= s.phase == Phase::kImporting;
-    if (draft_budget) {
-      s.draft.clear();
-      s.draft_allowed = 0;
-    }
-    if (s.phase != Phase::kRunning) continue;
-    if (waits_for_prompt(s)) {
-      prompt_awaited = true;
-      continue;
-    }
-    running.push_back(&s);
-    running_memory.push_back({.id = id.value,
-                              .known_tokens = s.log.size(),
-                              .kv_tokens = s.kv_tokens,
-                              .draft_tokens = 0,
-                              .table_blocks = static_cast<int32_t>(s.table.size()),
-                              .wants_sampling = true});
-  }
-  if (draft_budget) choose_drafts();
-  plan_step(running_memory, config.planner, info.block_tokens, devices.counts().available(), plan);
-  const bool idle = plan.sequences.empty();
+  gave_way = false;
+  if (drafts_due && draft_budget) leave_all();  // all are asked what they draft
+  do {
+    gather_running();
+    if (draft_budget) choose_drafts();
+    const auto available = static_cast<int32_t>(std::max<int64_t>(0, devices.counts().available() - std::ssize(needy)));
+    plan_step(running_memory, config.planner, info.block_tokens, available, plan, rows_at_places);
+  } while (make_room_at_places(plan));
+  all_in = plan.sequences.size() == running.size();
+  const bool idle = plan.sequences.empty() && rows_at_places == 0;
   blocks_short = plan.blocks_short > 0;
-  if (parking) return true;  // one wave at a time: what is parking may suffice
+  if (phases.parking) return true;  // one wave at a time: what is parking may suffice
   // Who gives way now would be sent right back, since those on the way have not taken their places yet: wait for them.
-  if (idle && on_the_way) return true;
+  if (idle && (phases.importing || !openings.empty())) return true;
   const bool stuck = idle && !arrivals.empty() && !first_arrival_fits();
   if (!blocks_short && !stuck) return true;
-  for (size_t i = 0; i < running.size(); ++i) running_memory[i].yield_rank = running[i]->spec.yield_rank;
-  const std::vector<int32_t> victims =
-      pick_victims(running_memory, plan.blocks_short, info.block_tokens,
-                   [this](int32_t i) { return devices.sole_user_count(running[static_cast<size_t>(i)]->table); });
+  const std::vector<Sequence*> victims = pick_victims(plan.blocks_short);
   if (victims.empty() && idle) {
     if (prefill_last_arrival()) return false;
     // Nobody else holds a block, and still it does not fit.
@@ -385,12 +379,67 @@ bool InstanceActor::plan(StepPlan& plan) {
     answer(alone, ChunkEnd::kRejected);
     return true;
   }
-  std::vector<bool> gone(running.size(), false);
-  for (int32_t v : victims) gone[static_cast<size_t>(v)] = true;
-  std::erase_if(plan.sequences, [&](const PlannedRows& rows) { return gone[static_cast<size_t>(rows.sequence)]; });
+  std::erase_if(plan.sequences, [&](const PlannedRows& rows) {
+    return std::ranges::find(victims, running[static_cast<size_t>(rows.sequence)]) != victims.end();
+  });
   gave_way = !victims.empty();
-  for (int32_t v : victims) give_way(running[static_cast<size_t>(v)]->spec.chunk);
-  return victims.empty() || !plan.sequences.empty();
+  for (Sequence* const s : victims) leave_fed(*s);
+  for (const int32_t place : needy) note_growth(place);
+  if (gave_way) feed_growing(steps_done());
+  for (const Sequence* const s : victims) give_way(s->spec.chunk);
+  return victims.empty() || !plan.sequences.empty() || rows_at_places > 0;
+}
+
+/// So that the others get so many blocks more. Those at places need none.
+std::vector<InstanceActor::Sequence*> InstanceActor::pick_victims(int32_t blocks) {
+  if (blocks == 0) return {};
+  std::vector<Sequence*> all = running;
+  for (size_t i = 0; i < running.size(); ++i) running_memory[i].yield_rank = running[i]->spec.yield_rank;
+  for (const StepMember& member : in_step) {
+    if (member.sequence == nullptr) continue;
+    all.push_back(member.sequence);
+    running_memory.push_back(
+        {.id = member.chunk.value, .known_tokens = 1, .table_blocks = 1, .yield_rank = member.yield_rank});
+  }
+  std::vector<Sequence*> victims;
+  for (const int32_t i : seer::pick_victims(running_memory, blocks, info.block_tokens, [&](int32_t of) {
+         return devices.sole_user_count(all[static_cast<size_t>(of)]->table);
+       }))
+    victims.push_back(all[static_cast<size_t>(i)]);
+  running_memory.resize(running.size());
+  return victims;
+}
+
+/// Those that are to be planned: who is at a place in the step run goes on there.
+void InstanceActor::gather_running() {
+  running_memory.clear();
+  running.clear();
+  prefilling.clear();
+  phases = {};
+  for (Sequence* const sequence : unplaced) {
+    Sequence& s = *sequence;
+    phases.parking |= s.phase == Phase::kParking;
+    phases.importing |= s.phase == Phase::kImporting;
+    if (draft_budget) {
+      s.draft.clear();
+      s.draft_allowed = 0;
+    }
+    if (s.phase != Phase::kRunning) continue;
+    if (waits_for_prompt(s)) continue;
+    running.push_back(&s);
+    running_memory.push_back({.id = s.spec.chunk.value,
+                              .known_tokens = s.log.size(),
+                              .kv_tokens = s.kv_tokens,
+                              .draft_tokens = 0,
+                              .table_blocks = static_cast<int32_t>(s.table.size()),
+                              .wants_sampling = true});
+  }
+  running_count = std::ssize(running) + std::ssize(sequences) - std::ssize(unplaced);
+}
+
+void InstanceActor::add_unplaced(Sequence& s) {
+  const auto chunk = [](const Sequence* of) { return of->spec.chunk; };
+  unplaced.insert(std::ranges::upper_bound(unplaced, s.spec.chunk, {}, chunk), &s);
 }
 
 /// Of the members of a group that start together, the first computes the prompt; the others wait, holding nothing, and
@@ -404,9 +453,8 @@ bool InstanceActor::waits_for_prompt(Sequence& s) {
     if (!begun) prefilling.push_back(group);
     return s.table.empty();
   }
-  if (s.prompt_names.empty())
-    s.prompt_names = block_chain(s.spec.version, info.layout_hash, s.log, whole_blocks * info.block_tokens, info.block_tokens);
-  s.chain.assign(s.prompt_names.begin(), s.prompt_names.begin() + devices.retain_run(s.prompt_names, s.table));
+  const std::span<const BlockRef> prompt_names = names_of(s, whole_blocks);
+  s.chain.assign(prompt_names.begin(), prompt_names.begin() + devices.retain_run(prompt_names, s.table));
   s.kv_tokens = s.done.cached_tokens = std::ssize(s.chain) * info.block_tokens;
   if (std::ssize(s.chain) < whole_blocks) prefilling.push_back(group);
   return false;
@@ -450,50 +498,47 @@ void InstanceActor::fill(SequenceStep& step, Sequence& s, const PlannedRows& row
 }
 
 void InstanceActor::on_step(StepResult& result) {
-  if (result.more) {
-    on_steps(result);
-    if (steps_since_report >= config.report_steps) report_tokens();
-    return;
-  }
-  spent_steps = std::move(result.spent);
-  if (steps_open > 1 || !result.gained.empty()) {
-    on_steps(result);
-    steps_open = 1;
-  } else {
-    take_figures(result, 1);
-    int64_t tokens = 0;
-    for (size_t i = 0; i < in_step.size(); ++i) {
-      tokens += std::ssize(result.sampled[i]) > 0 ? 1 : 0;
-      if (in_step[i].sequence == nullptr) continue;
-      Sequence& s = *in_step[i].sequence;
-      if (s.draft_allowed == 0) {
-        fed(s, in_step[i].rows, result.sampled[i]);
-        continue;
-      }
-      const std::span<const int32_t> rows = rows_that_stand(s, result.sampled[i]);
-      verified(s, rows);
-      tokens += std::ssize(rows) - 1;
-      gained_memory.clear();
-      for (const int32_t row : rows) gained_memory.push_back(result.sampled[i][static_cast<size_t>(row)]);
-      fed(s, std::ssize(rows), gained_memory);
-    }
-    note_times(result.step_us, tokens);
-  }
-  spent_samples = std::move(result.sampled);
+  take_figures(result);
   step_open = false;
-  in_step.clear();
-  block_needs.clear();
-  block_needs_met = 0;
-  steps_taken = 0;
-  if (steps_since_report >= config.report_steps) report_tokens();
-  if (draft_sync && draft_sync->is_due(rt::now_us(self))) sync_drafts();
+  if (step_run != nullptr)
+    end_at_places(std::move(result.ended));
+  else
+    on_single_step(result);
+  const bool report_due = steps_since_report >= config.report_steps;
+  const bool sync_due = draft_sync && draft_sync->is_due(rt::now_us(self));
+  if (report_due || sync_due) feed_all(steps_done());
+  if (report_due) report_tokens();
+  if (sync_due) sync_drafts();
 }
 
-void InstanceActor::take_figures(const StepResult& result, int64_t steps) {
+void InstanceActor::on_single_step(StepResult& result) {
+  spent_steps = std::move(result.spent);
+  int64_t tokens = 0;
+  for (size_t i = 0; i < in_step.size(); ++i) {
+    tokens += std::ssize(result.sampled[i]) > 0 ? 1 : 0;
+    if (in_step[i].sequence == nullptr) continue;
+    Sequence& s = *in_step[i].sequence;
+    if (s.draft_allowed == 0) {
+      fed(s, in_step[i].rows, result.sampled[i]);
+      continue;
+    }
+    const std::span<const int32_t> rows = rows_that_stand(s, result.sampled[i]);
+    verified(s, rows);
+    tokens += std::ssize(rows) - 1;
+    stood_tokens.clear();
+    for (const int32_t row : rows) stood_tokens.push_back(result.sampled[i][static_cast<size_t>(row)]);
+    fed(s, std::ssize(rows), stood_tokens);
+  }
+  note_times(result.step_us, tokens);
+  spent_samples = std::move(result.sampled);
+  in_step.clear();
+}
+
+void InstanceActor::take_figures(const StepResult& result) {
   report.busy_us += result.step_us;
   report.engine_cpu_us += result.cpu_us;
-  report.steps += steps;
-  steps_since_report += static_cast<int32_t>(steps);
+  report.steps += result.steps;
+  steps_since_report += static_cast<int32_t>(result.steps);
 }
 
 /// `rows` more tokens have their KV; what was sampled at the last of them, if anything, continues the sequence.
@@ -504,14 +549,16 @@ void InstanceActor::fed(Sequence& s, int64_t rows, std::span<const SampledToken>
     report.prefill_tokens += prefilled;
   }
   s.kv_tokens += rows;
-  // Of several steps only the last can end a response.
-  const size_t passed = steps_open > 1 && !sampled.empty() ? sampled.size() - 1 : 0;
+  // In a step run only the last one can end a response.
+  const size_t passed = step_run != nullptr && !s.may_stop_anywhere() && !sampled.empty() ? sampled.size() - 1 : 0;
   s.stop.add_passed(static_cast<int64_t>(passed));
   Finish end;
   size_t taken = passed;
   while (taken < sampled.size() && end.reason == FinishReason::kNone) end = s.stop.add(sampled[taken++].token);
   const auto tokens = sampled.first(taken) | std::views::transform(&SampledToken::token);
+  const int32_t blocks = blocks_needed(s.log.size(), 0, info.block_tokens);
   s.log.append(tokens);
+  if (!s.keep_kv && blocks_needed(s.log.size(), blocks, info.block_tokens) > 0) grown.push_back(s.spec.chunk);
   if (s.sampling->logprob_mode != LogprobMode::kNone)
     for (const SampledToken& next : sampled.first(taken)) s.unreported_logprobs.push_back(next.logprob);
   report.output_tokens += static_cast<int64_t>(taken);
@@ -525,10 +572,15 @@ void InstanceActor::name_filled_blocks(Sequence& s) {
   const int64_t block = info.block_tokens;
   while (static_cast<int64_t>(s.chain.size() + 1) * block <= s.kv_tokens) {
     const size_t i = s.chain.size();
-    const PrefixHash before = i == 0 ? PrefixHash{} : s.chain.back().key.prefix;
-    const int64_t first = static_cast<int64_t>(i) * block;
-    const PrefixHash prefix = extend_prefix(before, s.log, first, first + block);
-    s.chain.push_back({{s.spec.version, info.layout_hash, prefix}, info.block_tokens});
+    if (i < s.names.size() && s.names[i].tokens == info.block_tokens) {
+      s.chain.push_back(s.names[i]);
+    } else {
+      s.names = std::vector<BlockRef>();
+      const PrefixHash before = i == 0 ? PrefixHash{} : s.chain.back().key.prefix;
+      const int64_t first = static_cast<int64_t>(i) * block;
+      const PrefixHash prefix = extend_prefix(before, s.log, first, first + block);
+      s.chain.push_back({{s.spec.version, info.layout_hash, prefix}, info.block_tokens});
+    }
     devices.name(s.table[i], s.chain.back());
   }
 }
@@ -684,14 +736,16 @@ void InstanceActor::answer(ChunkId id, ChunkEnd end) {
   const std::unique_ptr<Sequence> ended = std::move(place->second);
   Sequence& s = *ended;
   sequences.erase(place);
-  for (StepMember& member : in_step)
-    if (member.sequence == &s) member.sequence = nullptr;
+  if (s.place != kNoPlace) leave(s);
+  std::erase(unplaced, &s);
+  for (size_t i = 0; i < in_step.size() && step_run == nullptr; ++i)
+    if (in_step[i].sequence == &s) in_step[i].sequence = nullptr;
   devices.release(s.table);
   if (draft_sync) {
     parts.drafting.drafter->learn(s.text());  // its last tokens; with the next sync they are shared
     if (sequences.empty()) sync_drafts();     // of itself none would come any more: syncs follow steps
   }
-  if (!s.keep_kv) report_tokens();  // who is admitted next is decided by what is in use now, as in an engine
+  if (!s.keep_kv) report_growth();
   s.done.end = end;
   s.done.kv_tokens = s.kv_tokens;
   s.done.last = s.take_unreported();
@@ -701,6 +755,7 @@ void InstanceActor::answer(ChunkId id, ChunkEnd end) {
 
 void InstanceActor::report_tokens() {
   steps_since_report = 0;
+  grown.clear();
   drafts_due = true;
   note_drafts();
   ChunkProgress progress{config.id, {}, devices.counts().in_use};
@@ -717,6 +772,18 @@ void InstanceActor::report_tokens() {
   if (sink) rt::tell(self, sink, std::move(progress));
 }
 
+/// Who is admitted next where no KV is kept is decided by what is in use now, as in an engine: who has come to need another
+/// block since it was reported says so.
+void InstanceActor::report_growth() {
+  ChunkProgress progress{config.id, {}, devices.counts().in_use};
+  std::ranges::sort(grown);
+  for (const ChunkId id : grown)
+    if (Sequence* const s = find(id); s != nullptr && s->reported_tokens < s->log.size())
+      progress.chunks.push_back(s->take_unreported());
+  grown.clear();
+  if (sink) rt::tell(self, sink, std::move(progress));
+}
+
 /// What is under way for the chunks ends by itself, for nobody: the next rollout counts its chunks from 1 again, and must
 /// not be taken for the one before.
 void InstanceActor::drop_chunks() {
@@ -726,12 +793,16 @@ void InstanceActor::drop_chunks() {
     draft_sync->forget();
   }
   sequences.clear();
+  unplaced.clear();
+  grown.clear();
   arrivals.clear();
   openings.clear();
   reserves.clear();
   for (auto& [id, open] : imports) open.chunk = kNoChunk;
   for (auto& [id, open] : exports) open.chunk = kNoChunk;
   for (StepMember& member : in_step) member.sequence = nullptr;
+  places_dropped = step_run != nullptr;
+  if (!step_open) leave_dropped();
 }
 
 }  // namespace seer

@@ -75,6 +75,7 @@ struct InstanceActor {
   InstanceActor(rt::self_ptr<InstanceActor> self_in, InstanceConfig config_in, InstanceParts parts_in);
   handle::behavior_type make_behavior();
 
+  static constexpr int32_t kNoPlace = -1;
   enum class Phase : uint8_t { kOpening, kImporting, kRunning, kParking };
   /// What every step reads stands together, before `spec`: with many instances in one process it comes from afar each time.
   struct Sequence {
@@ -90,6 +91,7 @@ struct InstanceActor {
     std::shared_ptr<const SamplingParams> sampling;
     int64_t draft_allowed = 0;             // tokens that its draft might have; 0: none was asked for
     Phase phase = Phase::kRunning;
+    int32_t place = kNoPlace;              // in the step run, while it does the same in each step
     ChunkEnd end = ChunkEnd::kFinished;    // set when parking
     DraftShape draft_shape = DraftShape::kPath, scout_shape = DraftShape::kPath;
     bool is_scout = false;                 // see DraftBudget
@@ -99,7 +101,7 @@ struct InstanceActor {
     std::vector<float> unreported_logprobs;
     StopRule stop;
     RunChunk spec;                         // without its log
-    std::vector<BlockRef> prompt_names;    // of the prompt's whole blocks, once they were looked for
+    std::vector<BlockRef> names;           // of blocks of the tokens that it came with, until they are in `chain`
     Draft draft;                           // proposed behind the log, for the step that is planned or runs
     ChunkDone done;                        // figures gathered for the answer
 
@@ -111,8 +113,19 @@ struct InstanceActor {
       return {spec.chunk, first - log.prompt_tokens(), log.tokens(first, log.size()),
               std::exchange(unreported_logprobs, {})};
     }
+    /// By a stop string or token. Otherwise it ends where its limit or one of the engine's eos_ids does it.
+    bool may_stop_anywhere() const { return !sampling->stop.empty() || !sampling->stop_token_ids.empty(); }
     int64_t tokens_left() const { return std::min(end_tokens - log.size(), stop.tokens_left()); }
     DraftText text() const { return {spec.request, log}; }
+  };
+
+  struct StepMember {
+    Sequence* sequence = nullptr;  // null: its chunk is gone
+    int32_t rows = 0;
+    int32_t sample_rows = 0;       // the last of these
+    ChunkId chunk = {};
+    uint64_t yield_rank = 0;       // its chunk's
+    bool grows = false;            // it is in `growing`
   };
 
   // -- messages
@@ -124,9 +137,8 @@ struct InstanceActor {
 
   // -- engine results
   void on_step(StepResult& result);
-  void on_steps(const StepResult& result);
-  std::span<const SampledToken> gained_before_last(const StepResult& result, size_t member) const;
-  void take_figures(const StepResult& result, int64_t steps);
+  void on_single_step(StepResult& result);
+  void take_figures(const StepResult& result);
   void on_export(const CopyResult& result);
   void on_import(const CopyResult& result);
 
@@ -147,15 +159,35 @@ struct InstanceActor {
   void send_scouts(int64_t decoding);
   void timed(const std::function<int64_t()>& drafting);
   void start_step();
+  void start_steps();
   bool plan(StepPlan& plan);
+  void gather_running();
+  void add_unplaced(Sequence& sequence);
+  std::vector<Sequence*> pick_victims(int32_t blocks);
   bool waits_for_prompt(Sequence& sequence);
-  int32_t steps_at_once(StepBatch& batch);
-  void limit_drafts(StepBatch& batch);
-  int64_t plan_block_needs(int64_t steps);
+  std::span<const BlockRef> names_of(Sequence& sequence, int64_t blocks) const;
+
+  // -- many steps at once (instance_steps.cpp)
+  void end_at_places(std::vector<int32_t> ended);
+  void take_steps_over();
+  void feed(int32_t place, int64_t steps);
+  void feed(const StepMember& at);
+  void feed_all(int64_t steps);
+  void note_growth(int32_t place);
+  void feed_growing(int64_t steps);
+  void leave(Sequence& sequence);
+  void leave_fed(Sequence& sequence);
+  void leave_all();
+  void leave_dropped();
+  bool make_room_at_places(const StepPlan& plan);
+  std::optional<StepsLimit> limit_of(const Sequence& sequence, const PlannedRows& rows) const;
+  int32_t steps_at_once() const;
   void settle_blocks();
-  void take_blocks_of_drafts();
-  void take_needed_blocks(int64_t step);
+  void take_needed_blocks(int64_t steps);
+  void take_block(int32_t place);
   void split_steps();
+  int64_t steps_done() const { return step_run == nullptr ? 0 : step_run->step_running() + 1; }  // REQUIRES: none runs
+
   void take_blocks(Sequence& sequence, int64_t tokens);
   void fill(SequenceStep& step, Sequence& sequence, const PlannedRows& rows);
   std::span<const int32_t> rows_that_stand(const Sequence& sequence, std::span<const SampledToken> sampled);
@@ -178,6 +210,7 @@ struct InstanceActor {
   void forget_response(const Sequence& s);
   void answer(ChunkId id, ChunkEnd end);
   void report_tokens();
+  void report_growth();
 
   // -- pool
   int32_t reserve_from(ChunkId id, const Sequence& s, const std::vector<BlockRef>& blocks, size_t from, bool parking);
@@ -208,21 +241,22 @@ struct InstanceActor {
     int32_t blocks = 0;   // that the pool had for it
     bool asked = false;   // once more, as there was room
   };
-  struct StepMember {
-    Sequence* sequence;  // null: its chunk is gone
-    int32_t rows = 0;
-    int32_t sample_rows = 0;  // the last of these; in each further step all of so many
-
-    int32_t take_prefill() { return std::exchange(rows, sample_rows) - sample_rows; }
-  };
-
   rt::self_ptr<InstanceActor> self;
   InstanceConfig config;
   InstanceParts parts;
   EngineInfo info;
   DeviceBlocks devices;
   std::vector<std::pair<ChunkId, std::unique_ptr<Sequence>>> sequences;  // by id: each step walks over them
-  std::vector<StepMember> in_step;        // members of the step in the engine; empty when there is none
+  std::vector<Sequence*> unplaced;        // those of `sequences` that are not at a place of the step run, by chunk id
+  StepRun* const step_run;                // null: the engine does one step at a time
+  std::vector<StepMember> in_step;        // members of the step in the engine; empty when there is none. In a step run: by
+                                          // place, between its steps too
+  std::vector<int32_t> free_places;       // in in_step
+  int64_t rows_at_places = 0;             // of one step
+  std::vector<int32_t> needy;             // places that need a block each for the next step; not while steps run
+  bool places_dropped = false;            // some are of chunks that are gone
+  std::vector<int32_t> growing;           // places without KV to keep that may have to report growth, see note_growth()
+  bool all_in = true;                     // at the last plan, every running sequence got rows
   std::optional<DraftBudget> draft_budget;
   std::optional<DraftSync> draft_sync;    // with a drafter
   DraftBudget::Choice draft_choice;
@@ -234,11 +268,12 @@ struct InstanceActor {
     int64_t draft_ns = 0;
   } timing;                               // of the step that is planned or runs
   bool step_open = false;
-  int32_t steps_open = 1;                 // steps of the batch in the engine
   bool steps_stale = false;               // the steps behind the one that runs would be planned otherwise by now
   bool blocks_short = false;              // at the last plan: until that is over nobody new takes blocks
   bool gave_way = false;                  // at the last plan, some
-  bool prompt_awaited = false;            // at the last plan, by others of its group
+  struct {
+    bool parking = false, importing = false;
+  } phases;                               // at the last plan, some sequences are
   std::deque<EngineWork> waiting_work;    // at most one copy per open reservation or opening, and one step
   size_t engine_open = 0;                 // pieces of work in the engine
   uint64_t next_op = 1;
@@ -252,27 +287,22 @@ struct InstanceActor {
   int64_t draft_ns = 0;                   // making drafts
   DraftCounts unreported_drafts;          // not in the report's history
   int32_t steps_since_report = 0;
+  std::vector<ChunkId> grown;             // without KV to keep: came to need another block since then
   ChunkSink sink;                         // of the rollout whose chunks run here
   std::shared_ptr<const SamplingParams> last_sampling;  // of the last chunk; most chunks share theirs
   StepPlan plan_memory;
   std::vector<RunningSequence> running_memory;
   std::vector<SequenceStep> spent_steps;  // of the last step: memory for the next
   std::vector<std::vector<SampledToken>> spent_samples;
-  std::vector<Sequence*> running;         // running_memory[i] tells of running[i]
-  struct BlockNeed {
-    int32_t step;                         // of the batch, from 0
-    int32_t member;                       // of in_step
-  };
-  std::vector<BlockNeed> block_needs;     // of the batch's later steps, by step: one block each
-  size_t block_needs_met = 0;             // so many of them, from the first, are in the tables
-  int64_t blocks_free = 0;                // with drafts: so many the batch's later steps may still take
-  int64_t steps_taken = 0;                // of the batch: their results came
-  std::vector<BlockNeed> unsorted_needs;  // scratch of steps_at_once()
-  std::vector<int32_t> blocks_at_step;    // likewise
+  std::vector<Sequence*> running;         // at the last plan, without those at places; running_memory[i] tells of running[i]
+  int64_t running_count = 0;              // and with them
+  int64_t blocks_free = 0;                // many steps that run may still take so many
+  SequenceStep joining;                   // scratch of start_steps()
+  GainedTokens gained_memory;             // scratch of feed()
   std::vector<GroupId> prefilling;        // groups whose prompt one of them computes
   std::vector<int32_t> stood_memory, verified_tokens, verified_parents;  // scratch of rows_that_stand()
   std::vector<int32_t> row_numbers;       // 0, 1, ...
-  std::vector<SampledToken> gained_memory;
+  std::vector<SampledToken> stood_tokens; // likewise of on_single_step()
 };
 
 }  // namespace seer

@@ -1,5 +1,7 @@
-// The part of instance_actor that gives an engine several steps at once, as simulated ones take them: how many, which
-// blocks they need when, and what they bring. Chunks end, tokens and KV go out, and others come in as if steps were single.
+// The part of instance_actor that gives an engine many steps at once, as simulated ones take them (StepRun). Running
+// sequences are at places of the run, which do the same in each step; what they gain is taken when somebody looks at it.
+// Those that cannot go on so (a chunk ends, a prompt is prefilled, blocks are short) leave their places and are planned
+// like others: chunks end, tokens and KV go out, and others come in as if steps were single.
 #include <algorithm>
 #include <utility>
 
@@ -7,157 +9,218 @@
 
 namespace seer {
 
-/// How many steps like the one planned come next as far as can be known here: until a chunk ends other than by a stop
-/// token (where the engine ends by itself), and as long as KV blocks suffice. With drafts until tokens are due to be
-/// reported, as others are chosen then; the rest is for the engine to see, by the limits given to it. What else may change
-/// the plan comes as a message, and splits them. Results come when tokens are due, and prompts to be offered.
-int32_t InstanceActor::steps_at_once(StepBatch& batch) {
+/// The run goes on, with those that were planned at places of their own.
+void InstanceActor::start_steps() {
+  if (plan_memory.sequences.empty() && rows_at_places == 0) return;
+  for (const int32_t place : std::exchange(needy, {})) take_block(place);
+  for (const PlannedRows& rows : plan_memory.sequences) {
+    Sequence& s = *running[static_cast<size_t>(rows.sequence)];
+    const bool cut = rows.draft_tokens < running_memory[static_cast<size_t>(rows.sequence)].draft_tokens;
+    fill(joining, s, rows);
+    if (free_places.empty()) {
+      free_places.push_back(static_cast<int32_t>(in_step.size()));
+      in_step.emplace_back();
+    }
+    s.place = free_places.back();
+    free_places.pop_back();
+    in_step[static_cast<size_t>(s.place)] = {&s, rows.rows, rows.sample_rows, s.spec.chunk, s.spec.yield_rank};
+    rows_at_places += rows.rows;
+    note_growth(s.place);
+    step_run->join(s.place, joining, cut ? std::nullopt : limit_of(s, rows));
+  }
+  std::erase_if(unplaced, [](const Sequence* s) { return s->place != kNoPlace; });
+  steps_stale = false;
+  step_open = true;
+  blocks_free = devices.counts().available();  // all of them, until somebody else takes some
+  submit(StepBatch{.id = next_op++, .sequences = {}, .steps = steps_at_once(), .blocks_free = blocks_free});
+}
+
+/// Where it goes no further as it is; none if that is behind its first step.
+std::optional<StepsLimit> InstanceActor::limit_of(const Sequence& s, const PlannedRows& rows) const {
+  const bool prefills = rows.rows != rows.sample_rows;
+  const bool prompt_due = has_pool(s) && s.offered_blocks < prompt_blocks(s);
+  if (prefills || prompt_due || s.may_stop_anywhere()) return {};
+  return StepsLimit{.gain_max = s.tokens_left() - (s.draft_allowed + 1),
+                    .covered = std::ssize(s.table) * info.block_tokens};
+}
+
+/// How many steps may come before all are looked at. What else may change the plan comes as a message, and splits them.
+int32_t InstanceActor::steps_at_once() const {
   if (gave_way) return 1;  // without those that give way blocks may suffice from the next step on
   // While steps run room only shrinks, so that an arrival for which there is too little now goes on waiting. So does who
   // found no room in this step, unless others are asked to give way for it: not while chunks park. Drafts would be cut to
   // the room that is left, at each step otherwise.
   if (draft_budget && first_arrival_fits()) return 1;
-  const bool all_in = in_step.size() == running.size();
-  const auto parks = [](const auto& entry) { return entry.second->phase == Phase::kParking; };
-  if (!all_in && (draft_budget || (blocks_short && std::ranges::none_of(sequences, parks)))) return 1;
-  // Behind the ends of prefills all decode; with a prefill, who waited for it comes in, or for its rows.
-  if (plan_memory.prefill_rows > 0 && (draft_budget || prompt_awaited || !all_in)) return 1;
-  const int64_t to_report = config.report_steps - steps_since_report;
-  int64_t steps = std::min<int64_t>(info.steps_max, draft_budget ? to_report : info.steps_max);
-  bool prompt_due = false;
-  for (const StepMember& member : in_step) {
+  if (!all_in && (draft_budget || (blocks_short && !phases.parking))) return 1;
+  return std::min(info.steps_max, config.report_steps - steps_since_report);
+}
+
+/// Those at places have their blocks of the next step first, and all their rows. Where that leaves too little for the
+/// others, who must get what they would among them all, they leave, and it is to be planned again: true.
+bool InstanceActor::make_room_at_places(const StepPlan& plan) {
+  if (rows_at_places == 0) return false;
+  if (plan.rows_short) return leave_all(), true;
+  if (needy.empty() || (!plan.is_cut && std::ssize(needy) <= devices.counts().available())) return false;
+  for (const int32_t place : std::exchange(needy, {})) leave_fed(*in_step[static_cast<size_t>(place)].sequence);
+  return true;
+}
+
+// ---- what the steps bring --------------------------------------------------------------------------------------------
+
+/// Steps are over, behind the last of which those at these places go no further.
+void InstanceActor::end_at_places(std::vector<int32_t> ended) {
+  const int64_t last = step_run->step_running();
+  take_needed_blocks(last);
+  leave_dropped();
+  const auto member = [this](int32_t place) -> StepMember& { return in_step[static_cast<size_t>(place)]; };
+  std::erase_if(ended, [&](int32_t place) { return member(place).sequence == nullptr; });
+  // As in a single step: those that decode come before those that prefill.
+  const auto order = [&](int32_t place) {
+    return std::pair{member(place).rows != member(place).sample_rows, member(place).chunk};
+  };
+  needy = step_run->take_block_needs(last + 1);
+  // Where the end of one chunk reports how others have grown (see answer()), they have all that they had gained before the
+  // last step, and those before it that of the last.
+  const auto reports_growth = [&](int32_t place) {
+    return member(place).sample_rows > 0 && !member(place).sequence->keep_kv;
+  };
+  std::vector<int32_t> fed_places = ended;
+  std::ranges::sort(ended);
+  if (std::ranges::any_of(ended, reports_growth)) {
+    feed_growing(last);
+    for (const int32_t place : needy) note_growth(place);  // perhaps in the last step
+    for (const int32_t place : growing)
+      if (!std::ranges::binary_search(ended, place)) fed_places.push_back(place);
+  }
+  std::ranges::sort(fed_places, {}, order);
+  for (const int32_t place : fed_places) {
+    const StepMember at = member(place);
+    step_run->take(place, last + 1, gained_memory);
+    if (std::ranges::binary_search(ended, place)) leave(*at.sequence);
+    feed(at);
+  }
+}
+
+/// What the sequence at this place has gained in so many steps takes effect. It goes on.
+void InstanceActor::feed(int32_t place, int64_t steps) {
+  step_run->take(place, steps, gained_memory);
+  if (const StepMember at = in_step[static_cast<size_t>(place)]; gained_memory.steps > 0) feed(at);
+}
+
+/// `gained_memory` takes effect.
+void InstanceActor::feed(const StepMember& at) {
+  Sequence& s = *at.sequence;
+  if (s.draft_allowed > 0) {
+    if (s.draft.tokens.empty()) gained_memory.by_step.assign(static_cast<size_t>(gained_memory.steps), 1);
+    verified_paths(s, gained_memory.by_step);
+  }
+  fed(s, at.rows != at.sample_rows ? at.rows : std::ssize(gained_memory.sampled), gained_memory.sampled);
+}
+
+void InstanceActor::feed_all(int64_t steps) {
+  if (rows_at_places == 0) return;
+  fetch_members();
+  for (int32_t place = 0; place < std::ssize(in_step); ++place)
+    if (in_step[static_cast<size_t>(place)].sequence != nullptr) feed(place, steps);
+}
+
+/// Its table may be ahead of it, or what was reported behind.
+void InstanceActor::note_growth(int32_t place) {
+  StepMember& member = in_step[static_cast<size_t>(place)];
+  if (member.sequence == nullptr || member.sequence->keep_kv || member.grows) return;
+  member.grows = true;
+  growing.push_back(place);
+}
+
+void InstanceActor::feed_growing(int64_t steps) {
+  std::erase_if(growing, [&](int32_t place) {
+    StepMember& member = in_step[static_cast<size_t>(place)];
+    if (member.sequence == nullptr) return true;
+    feed(place, steps);
     const Sequence& s = *member.sequence;
-    if (!s.sampling->stop.empty() || !s.sampling->stop_token_ids.empty()) return 1;
-    prompt_due |= has_pool(s) && s.offered_blocks < prompt_blocks(s);
-    if (member.sample_rows == 0 || (prompt_due && draft_budget)) return 1;
-    if (!draft_budget) steps = std::min(steps, s.tokens_left());
-  }
-  if (steps <= 1) return 1;
-  if (draft_budget) {
-    limit_drafts(batch);
-    return static_cast<int32_t>(steps);
-  }
-  steps = plan_block_needs(steps);
-  if (prompt_due && to_report > 1 && steps > 1) batch.results_after.push_back(1);
-  for (int64_t due = to_report; due < steps; due += config.report_steps)
-    batch.results_after.push_back(static_cast<int32_t>(due));
-  return static_cast<int32_t>(steps);
+    const int32_t blocks = blocks_needed(s.log.size(), 0, info.block_tokens);
+    member.grows = std::ssize(s.table) > blocks || blocks_needed(s.reported_tokens, 0, info.block_tokens) < blocks;
+    return !member.grows;
+  });
 }
 
-/// While each sequence may have as long a draft, and there are blocks for it.
-void InstanceActor::limit_drafts(StepBatch& batch) {
-  batch.blocks_free = blocks_free = devices.counts().available();  // all of them, until somebody else takes some
-  for (const StepMember& member : in_step) {
-    const Sequence& s = *member.sequence;
-    batch.limits.push_back({.gain_max = s.tokens_left() - (s.draft_allowed + 1),
-                            .covered = std::ssize(s.table) * info.block_tokens});
-  }
+/// What it gained and was not taken is lost.
+void InstanceActor::leave(Sequence& s) {
+  const int32_t place = std::exchange(s.place, kNoPlace);
+  rows_at_places -= std::exchange(in_step[static_cast<size_t>(place)], {}).rows;
+  add_unplaced(s);
+  step_run->leave(place);
+  std::erase(needy, place);
+  std::erase(growing, place);
+  free_places.push_back(place);
 }
 
-/// Which of so many steps needs which blocks. Returns how many steps there is room for.
-int64_t InstanceActor::plan_block_needs(int64_t steps) {
-  // The first step's blocks are in the tables. Sequences fill theirs at different steps: step k needs blocks for kv_tokens
-  // + rows + k tokens.
-  blocks_at_step.assign(static_cast<size_t>(steps), 0);
-  unsorted_needs.clear();
-  for (size_t i = 0; i < in_step.size(); ++i) {
-    const StepMember& member = in_step[i];
-    const Sequence& s = *member.sequence;
-    for (int64_t covered = std::ssize(s.table) * info.block_tokens;; covered += info.block_tokens) {
-      const int64_t step = covered - s.kv_tokens - member.rows + 1;
-      if (step >= steps) break;
-      ++blocks_at_step[static_cast<size_t>(step)];
-      unsorted_needs.push_back({static_cast<int32_t>(step), static_cast<int32_t>(i)});
-    }
-  }
-  const int64_t available = devices.counts().available();
-  int64_t needed = 0;
-  for (int64_t step = 1; step < steps; ++step) {
-    needed += std::exchange(blocks_at_step[static_cast<size_t>(step)], static_cast<int32_t>(needed));
-    if (needed > available) needed = blocks_at_step[static_cast<size_t>(step)], steps = step;
-  }
-  block_needs.resize(static_cast<size_t>(needed));
-  for (const BlockNeed& need : unsorted_needs)
-    if (need.step < steps) block_needs[static_cast<size_t>(blocks_at_step[static_cast<size_t>(need.step)]++)] = need;
-  return steps;
+void InstanceActor::leave_fed(Sequence& s) {
+  if (s.place == kNoPlace) return;
+  feed(s.place, steps_done());
+  leave(s);
 }
 
-/// Before room is looked at while several steps are in the engine: those that are over, and the one that runs, have the
-/// blocks that they write to. What else they bring comes with their result, unless only that says how much drafts gained.
-void InstanceActor::settle_blocks() {
-  if (in_step.size() < running.size()) return split_steps();  // nobody knows who will find room where some did not
-  if (draft_budget && step_open && steps_open > 1) {
-    if (const std::optional<StepResult> done = parts.engine->take_steps_over()) on_steps(*done);
-    take_blocks_of_drafts();
-  }
-  if (block_needs_met < block_needs.size()) take_needed_blocks(parts.engine->steps_over());
-}
-
-/// Those of the step that runs.
-void InstanceActor::take_blocks_of_drafts() {
-  const int64_t available = devices.counts().available();
+void InstanceActor::leave_all() {
+  if (rows_at_places == 0) return;
+  feed_all(steps_done());
   for (const StepMember& member : in_step)
-    if (member.sequence != nullptr) take_blocks(*member.sequence, member.sequence->kv_tokens + member.rows);
-  blocks_free -= available - devices.counts().available();
+    if (member.sequence != nullptr) leave(*member.sequence);
 }
 
-/// Of the steps of the batch up to this one.
-void InstanceActor::take_needed_blocks(int64_t step) {
-  for (; block_needs_met < block_needs.size() && block_needs[block_needs_met].step <= step; ++block_needs_met) {
-    Sequence* const s = in_step[static_cast<size_t>(block_needs[block_needs_met].member)].sequence;
-    const Status taken = s == nullptr ? Status{} : devices.allocate(1, s->table);
-    SEER_CHECK(taken.ok(), taken.error());
+/// Those whose chunks were dropped.
+void InstanceActor::leave_dropped() {
+  if (!std::exchange(places_dropped, false)) return;
+  for (int32_t place = 0; place < std::ssize(in_step); ++place) {
+    StepMember& member = in_step[static_cast<size_t>(place)];
+    if (member.sequence != nullptr || member.rows == 0) continue;
+    rows_at_places -= std::exchange(member, {}).rows;
+    step_run->leave(place);
+    free_places.push_back(place);
+  }
+  needy.clear();
+  growing.clear();
+}
+
+/// Before what sequences have is looked at while steps run: those that are over take effect.
+void InstanceActor::take_steps_over() {
+  if (step_run == nullptr || !step_open) return;
+  if (const std::optional<StepResult> done = step_run->take_steps_over()) take_figures(*done);
+  settle_blocks();
+  feed_all(step_run->step_running());
+}
+
+// ---- blocks ----------------------------------------------------------------------------------------------------------
+
+/// Before room is looked at while steps run: those that are over, and the one that runs, have the blocks that they write to.
+void InstanceActor::settle_blocks() {
+  if (step_run == nullptr || !step_open) return;
+  if (!all_in) split_steps();  // nobody knows who will find room where some did not
+  take_needed_blocks(step_run->step_running());
+}
+
+/// For what comes behind the first `steps`.
+void InstanceActor::take_needed_blocks(int64_t steps) {
+  for (const int32_t place : step_run->take_block_needs(steps)) {
+    take_block(place);
+    --blocks_free;
   }
 }
 
-/// Before what sequences have is looked at while several steps are in the engine: those that are over take effect. The one
-/// that runs is the last.
+void InstanceActor::take_block(int32_t place) {
+  Sequence* const s = in_step[static_cast<size_t>(place)].sequence;
+  if (s == nullptr) return;
+  const Status taken = devices.allocate(1, s->table);
+  SEER_CHECK(taken.ok(), taken.error());
+  note_growth(place);
+}
+
+/// The step that runs is the last.
 void InstanceActor::split_steps() {
-  if (!step_open || steps_open == 1) return;
-  if (const std::optional<StepResult> done = parts.engine->split_step()) on_steps(*done);
+  if (step_run == nullptr || !step_open) return;
+  step_run->split();
   for (EngineWork& work : waiting_work)
-    if (auto* batch = std::get_if<StepBatch>(&work)) batch->steps = 1;
-  // The step that runs holds its blocks already.
-  take_needed_blocks(steps_taken);
-  block_needs.resize(block_needs_met);
-  if (draft_budget) take_blocks_of_drafts();
-  steps_open = 1;
-}
-
-/// Steps that were in the engine together, all or the first of them.
-void InstanceActor::on_steps(const StepResult& result) {
-  take_figures(result, result.steps);
-  const size_t members = in_step.size();
-  steps_taken += result.steps;
-  take_needed_blocks(steps_taken - 1);
-  const int64_t available = devices.counts().available();
-  for (size_t i = 0; i < members; ++i) {
-    if (!draft_budget || in_step[i].sequence == nullptr) continue;
-    Sequence& s = *in_step[i].sequence;
-    if (s.draft_allowed > 0) verified_paths(s, result.gained_by(i));
-    take_blocks(s, s.kv_tokens + std::ssize(gained_before_last(result, i)) + in_step[i].rows);
-  }
-  blocks_free -= available - devices.counts().available();
-  // Where the end of one chunk reports of all (see answer()), they have all that they had gained before the last step.
-  const auto reports_all = [&](size_t i) { return in_step[i].sequence != nullptr && !in_step[i].sequence->keep_kv; };
-  for (size_t i = 0; i < members; ++i) {
-    if (!reports_all(i)) continue;
-    const std::span<const SampledToken> before = gained_before_last(result, i);
-    if (!before.empty()) fed(*in_step[i].sequence, std::ssize(before) + in_step[i].take_prefill(), before);
-  }
-  for (size_t i = 0; i < members; ++i) {
-    if (in_step[i].sequence == nullptr) continue;
-    const size_t fed_already = reports_all(i) ? gained_before_last(result, i).size() : 0;
-    const auto rest = std::span(result.sampled[i]).subspan(fed_already);
-    fed(*in_step[i].sequence, std::ssize(rest) + in_step[i].take_prefill(), rest);
-  }
-}
-
-/// What the step's member `i` gained in all but the last of these steps.
-std::span<const SampledToken> InstanceActor::gained_before_last(const StepResult& result, size_t i) const {
-  const std::span<const SampledToken> all = result.sampled[i];
-  const int32_t last = result.gained.empty() ? 1 : result.gained_by(i).back();
-  return all.first(all.size() - static_cast<size_t>(last));
+    if (auto* steps = std::get_if<StepBatch>(&work)) steps->steps = 1;
 }
 
 }  // namespace seer

@@ -33,7 +33,7 @@ struct EngineInfo {
   int64_t block_bytes = 0;         // K and V of one block over all layers
   int32_t device_blocks = 0;       // KV capacity
   size_t queue_max = 64;           // pieces of work that may be open
-  int32_t steps_max = 1;           // equal steps that it can be given at once, see StepBatch::steps
+  int32_t steps_max = 1;           // equal steps that it can be given at once, see StepRun
   uint64_t layout_hash = 0;        // goes into every BlockKey: model, weights' identity, KV layout and dtype
 };
 
@@ -48,7 +48,7 @@ struct EngineInfo {
 struct SequenceStep {
   int64_t start = 0;                    // positions [0, start) have their KV in `blocks` already
   std::vector<int32_t> tokens;          // prefill: a piece of the prompt; decode: 1; verify: last token and the draft
-  std::vector<DeviceBlockId> blocks;    // block table covering positions [0, start + tokens.size()); empty with steps_max > 1
+  std::vector<DeviceBlockId> blocks;    // block table covering positions [0, start + tokens.size()); empty in a StepRun
   int32_t sample_rows = 0;              // the last sample_rows rows are sampled: 0 mid-prefill, 1 decode, all verify
   uint64_t seed = 0;                    // with the sampled token's position, the key of its random number
   std::shared_ptr<const SamplingParams> sampling;  // set when sample_rows > 0
@@ -64,42 +64,22 @@ struct SampledToken {
   bool operator==(const SampledToken&) const = default;
 };
 
-/// Where a batch of several steps with drafts ends for the sake of a sequence: how much drafts gain is not known before.
-struct StepsLimit {
-  int64_t gain_max = 0;  // behind a step in which it has gained more than that, over all of them
-  int64_t covered = 0;   // positions that its blocks cover, a whole number of blocks; it takes others as it needs them
-};
-
-/// With steps > 1 the engine does so many steps one after the other, each feeding what the one before sampled (and, if the
-/// first has drafts, as many draft tokens for each sequence). It ends early behind a step that sampled one of eos_ids where
-/// that ends its sequence, where `limits` say so, behind the last step for which blocks_free suffice, or when split_step()
-/// says so. Results and times are those of single steps. For simulated engines, which save the time between events so; they
-/// keep no KV bytes, and are given no block tables.
 struct StepBatch {
   uint64_t id = 0;
-  std::vector<SequenceStep> sequences;  // every sequence at most once
-  int32_t steps = 1;                    // <= steps_max; > 1: every sequence decodes, verifies, or ends its prefill
-  std::vector<int32_t> results_after = {};  // results come behind so many steps (rising, < steps), and behind the last
-  std::vector<StepsLimit> limits = {};      // with drafts and steps > 1: of each sequence
-  int64_t blocks_free = 0;                  // then: KV blocks that all of them may take
+  std::vector<SequenceStep> sequences;  // every sequence at most once; none in a StepRun
+  int32_t steps = 1;                    // of a StepRun, at most; <= steps_max
+  int64_t blocks_free = 0;              // then: KV blocks that all of them may take behind the first
   std::vector<std::vector<SampledToken>> spent = {};  // memory of earlier results, which may be used for this one's
 };
 
 struct StepResult {
   uint64_t id = 0;
-  std::vector<std::vector<SampledToken>> sampled;  // per sequence: sample_rows tokens in row order; of several steps
-                                                   // what each gained
+  std::vector<std::vector<SampledToken>> sampled;  // per sequence: sample_rows tokens in row order
+  std::vector<int32_t> ended = {};                 // in a StepRun: places whose sequences go no further
   int64_t steps = 1;
-  bool more = false;            // further results of the batch will come
-  std::vector<int32_t> gained;  // of several steps with `limits`: [sequence][step] tokens gained; otherwise empty: 1 each
   int64_t step_us = 0;                             // engine time of this step, or of all steps
   int64_t cpu_us = 0;                              // CPU time of the engine's threads since the result before (0: not known)
   std::vector<SequenceStep> spent = {};            // the batch's, for their memory to be used again
-
-  /// In each of the steps. REQUIRES: `gained` is not empty.
-  std::span<const int32_t> gained_by(size_t sequence) const {
-    return std::span(gained).subspan(sequence * static_cast<size_t>(steps), static_cast<size_t>(steps));
-  }
 };
 
 /// Moves whole blocks between the engine's memory and host memory. The host memory stays valid and untouched by others
@@ -126,6 +106,49 @@ struct CopyResult {
 using EngineWork = std::variant<StepBatch, CopyBatch>;
 using EngineResult = std::variant<StepResult, CopyResult>;
 
+/// Where a sequence of a StepRun ends: how much drafts gain is not known before.
+struct StepsLimit {
+  int64_t gain_max = 0;  // behind a step in which it has gained more than that, over all of them
+  int64_t covered = 0;   // positions that its KV blocks cover, a whole number of blocks
+};
+
+/// What a sequence of a StepRun gained in some steps.
+struct GainedTokens {
+  int64_t steps = 0;
+  std::vector<SampledToken> sampled;
+  std::vector<int32_t> by_step;  // with a draft, how many of them in each step; otherwise empty
+};
+
+/// Many steps at once, one after the other: each sequence stays at its place and does again and again what it did first,
+/// feeding what that sampled, with as many draft tokens, until it leaves. Nobody looks at it meanwhile: what joins, leaves
+/// or needs a KV block is all that is told of. Results and times are those of single steps.
+///
+/// A StepBatch without sequences lets it go on, for so many steps at most: it ends behind a step that was the last at its
+/// place for a sequence, behind the last one for which KV blocks suffice, or when split() says so. Other calls act at once.
+/// `steps` in them counts those of the newest batch.
+///
+/// For simulated engines, which save the time between events so; they keep no KV bytes, and are given no block tables.
+class StepRun {
+ public:
+  virtual ~StepRun() = default;
+  /// From the next batch on. It goes no further behind a step that samples one of eos_ids where that ends it, or behind
+  /// one that `limit` names; it must leave then. Without a limit: behind its first.
+  /// REQUIRES: nothing runs; the place is free; with a limit, it decodes or verifies a path.
+  virtual void join(int32_t place, const SequenceStep& step, const std::optional<StepsLimit>& limit) = 0;
+  /// What it gained and was not taken is lost. REQUIRES: nothing runs.
+  virtual void leave(int32_t place) = 0;
+  /// What it has gained in the first `steps` and was not taken.
+  virtual void take(int32_t place, int64_t steps, GainedTokens& gained) = 0;
+  /// Of the places which need one more KV block each for what they do behind the first `steps`: those not told before.
+  virtual std::vector<int32_t> take_block_needs(int64_t steps) = 0;
+  /// The step that runs, from 0, or that ran last: so many are over, and told of.
+  virtual int64_t step_running() const = 0;
+  /// The step that runs is the last.
+  virtual void split() = 0;
+  /// Figures of the steps that are over, if any were not given; the result gives the rest.
+  virtual std::optional<StepResult> take_steps_over() = 0;
+};
+
 class Engine {
  public:
   virtual ~Engine() = default;
@@ -135,13 +158,8 @@ class Engine {
   /// Queues work. REQUIRES: valid blocks and token ids; at most info().queue_max pieces of work are open.
   virtual void submit(EngineWork work) = 0;
   virtual std::vector<EngineResult> take_results() = 0;
-  /// How many steps of the batch that runs are over; 0 if none runs.
-  virtual int64_t steps_over() const { return 0; }
-  /// The result of the steps of the batch that runs which are over, as far as it was not given; the batch goes on.
-  virtual std::optional<StepResult> take_steps_over() { return std::nullopt; }
-  /// Ends the batch of several steps that is open behind the step that runs now, or behind its first if none of it runs
-  /// yet, and gives the result of the steps before it, if any; the last step's comes as always.
-  virtual std::optional<StepResult> split_step() { return std::nullopt; }
+  /// With steps_max > 1.
+  virtual StepRun* step_run() { return nullptr; }
 };
 
 }  // namespace seer

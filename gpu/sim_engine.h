@@ -4,7 +4,7 @@
 //
 // KV is the hash of the prefix, chained from block to block, and comes back in each log-probability: a block in the wrong
 // place, moved too late, or of other weights changes the outputs, as it would on a real engine. An engine that keeps no KV
-// bytes (has_kv false) does without that check, and can do many equal steps at once (StepBatch::steps); its copies run
+// bytes (has_kv false) does without that check, and can do many equal steps at once (StepRun); its copies run
 // beside the steps, as on the copy engines of a GPU: a copy begins when the step that runs is over, and delays none. Its
 // drafts are paths; trees are verified with KV only.
 //
@@ -12,12 +12,12 @@
 #pragma once
 #include <deque>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "gpu/engine.h"
+#include "gpu/sim_step_run.h"
 #include "protocols/kv.h"
 #include "protocols/step_cost.h"
 
@@ -40,7 +40,7 @@ struct SimEngineConfig {
 };
 inline constexpr int64_t kSimTokenBytes = 16;  // per token of a block: the hash of the prefix that ends there
 
-class SimEngine final : public Engine {
+class SimEngine final : public Engine, private StepRun {
  public:
   /// Runs `work` after `delay_ns` of virtual time.
   using After = std::function<void(int64_t delay_ns, std::function<void()> work)>;
@@ -58,39 +58,31 @@ class SimEngine final : public Engine {
   void set_notify(std::function<void()> notify) override { notify_ = std::move(notify); }
   void submit(EngineWork work) override;
   std::vector<EngineResult> take_results() override;
-  int64_t steps_over() const override;
-  std::optional<StepResult> take_steps_over() override;
-  std::optional<StepResult> split_step() override;
+  StepRun* step_run() override { return config_.info.steps_max > 1 ? this : nullptr; }
 
  private:
-  /// One behind the other, of a sequence: positions.
-  struct Verifies {
-    int64_t start = 0;                                    // of the next one
-    int64_t last = std::numeric_limits<int64_t>::max();  // of the response
-    int64_t stop = std::numeric_limits<int64_t>::max();  // the batch ends where it begins here or behind
-    int64_t covered = std::numeric_limits<int64_t>::max();
-  };
-  /// In a step, by all sequences.
-  struct Gains {
-    int64_t kv_tokens = 0, attended = 0;
-    int64_t blocks = 0;  // that the next step needs for it
-  };
+  void join(int32_t place, const SequenceStep& step, const std::optional<StepsLimit>& limit) override {
+    run_.join(place, step, limit);
+  }
+  void leave(int32_t place) override { run_.leave(place); }
+  void take(int32_t place, int64_t steps, GainedTokens& gained) override;
+  std::vector<int32_t> take_block_needs(int64_t steps) override { return run_.take_block_needs(steps); }
+  int64_t step_running() const override;
+  void split() override;
+  std::optional<StepResult> take_steps_over() override;
 
   void start_next();
   void finish_front();
   void end_front_after(int64_t delay_ns);
   void copy_beside(const CopyBatch& batch);
   void end_copy_after(int64_t delay_ns, CopyResult result);
-  size_t steps_to_result() const;
-  size_t running_step() const;
   int64_t step_ns(const StepShape& shape) const;
-  void plan_steps(const StepBatch& batch);
-  void plan_verify_steps(const StepBatch& batch, int64_t drafts);
-  size_t gain(const SequenceStep& sequence, const Verifies& verifies, std::span<int32_t> gained) const;
-  void sample_verified(const SequenceStep& sequence, int64_t start, std::span<const int32_t> gained,
-                       std::vector<SampledToken>& sampled);
-  std::span<const int32_t> gained_by(size_t sequence, size_t first_step, size_t end_step) const;
-  StepResult result_of(StepBatch& batch, size_t first_step, size_t end_step);
+  void start(const StepBatch& batch);
+  const std::vector<int64_t>& ends_ns() const { return config_.has_kv ? ends_ns_ : run_.ends_ns(); }
+  StepResult result_of_steps(size_t end_step);
+  StepResult end_steps(const StepBatch& batch);
+  void sample_gained(const SimStepRun::Taken& taken, std::vector<SampledToken>& sampled);
+  void run_without_kv(const StepBatch& batch, std::vector<std::vector<SampledToken>>& sampled);
   StepResult run(StepBatch& batch);
   std::vector<SampledToken> run_tree(const SequenceStep& sequence);
   SampledToken sample(const SequenceStep& sequence, int64_t position, const PrefixHash& prefix) const;
@@ -109,17 +101,14 @@ class SimEngine final : public Engine {
   bool busy_ = false;
   int64_t copies_end_ns_ = 0;  // of all copies beside the steps so far
 
-  // The step batch at the front of the queue, while it runs.
+  // The step, or the steps, at the front of the queue while they run.
   int64_t started_ns_ = 0;
-  StepShape shape_;               // of its first step
-  std::vector<int64_t> ends_ns_;  // of each step, from the start of the first
-  std::vector<int32_t> gained_;   // with drafts: [sequence][step] tokens, of steps_asked_ each
-  size_t steps_asked_ = 1;
-  std::vector<Verifies> verifies_;  // scratch of plan_verify_steps()
-  std::vector<Gains> gains_;        // likewise
-  std::vector<SampledToken> sampled_, drafted_;  // scratch of sample_verified()
-  size_t taken_steps_ = 0;        // whose results were given
+  StepShape shape_;               // with KV
+  std::vector<int64_t> ends_ns_;  // likewise: its end, from its start
+  size_t taken_steps_ = 0;        // whose figures were given
 
+  SimStepRun run_;                // without KV: of a batch, its only step
+  std::vector<SampledToken> sampled_, drafted_;  // scratch of sample_gained()
   std::shared_ptr<uint64_t> timer_ = std::make_shared<uint64_t>(0);  // a timer that is not the newest, or fires after
                                                                      // our end, does nothing
 };

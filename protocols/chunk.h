@@ -20,7 +20,8 @@ struct ChunkTokens {
   SEER_FIELDS(ChunkTokens, chunk, first_index, tokens, logprobs)
 };
 
-/// Sent every few steps: the token log of the buffer lags by no more than that.
+/// Sent every few steps: the token log of the buffer lags by no more than that. Where no KV is kept, also as a chunk ends,
+/// with those that have come to need another KV block.
 struct ChunkProgress {
   InstanceId instance;
   std::vector<ChunkTokens> chunks;

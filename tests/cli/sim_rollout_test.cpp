@@ -113,6 +113,42 @@ TEST_CASE("sim rollout: steps that are done at once are those done one by one") 
   CHECK(gave_way > 20);
 }
 
+TEST_CASE("sim rollout: stopped, it leaves the same behind however many steps are done at once") {
+  ClusterModel cluster = small_cluster();
+  cluster.kv_tokens = 16384;  // short: requests give way
+  SimWork work = small_work(4);
+  work.target_requests = 40;
+  for (const std::string policy : {"verl", "divided", "seer+"})
+    for (const bool drafts : {false, true}) {
+      CAPTURE(policy);
+      CAPTURE(drafts);
+      std::optional<SimDrafting> drafting;
+      if (drafts) drafting = {.acceptance = *DraftAcceptance::published("linear"), .budget = {.rows_max = {8, 0}}};
+      const auto run = [&](int64_t steps_at_once, std::vector<StoppedRequest>& left) {
+        cluster.steps_at_once = steps_at_once;
+        ChunkSchedulerConfig scheduler;
+        scheduler.policy = policy;
+        scheduler.chunk_tokens = 1024;
+        Result<SimRun> result = simulate_rollout(cluster, work, scheduler, drafting, &left);
+        REQUIRE_MESSAGE(result.ok(), result.error().detail);
+        return *std::move(result);
+      };
+      std::vector<StoppedRequest> left_by_single, left_by_many;
+      const SimRun single = run(1, left_by_single), many = run(512, left_by_many);
+      CHECK(many.completions_s == single.completions_s);
+      CHECK(many.idle_share == doctest::Approx(single.idle_share).epsilon(1e-4));
+      REQUIRE(left_by_many.size() == left_by_single.size());
+      int64_t generated = 0;
+      for (size_t i = 0; i < left_by_many.size(); ++i) {
+        CHECK(left_by_many[i].group == left_by_single[i].group);
+        CHECK(left_by_many[i].sample == left_by_single[i].sample);
+        CHECK(left_by_many[i].generated_tokens == left_by_single[i].generated_tokens);
+        generated += left_by_many[i].generated_tokens;
+      }
+      CHECK(generated > 1000);
+    }
+}
+
 TEST_CASE("sim rollout: responses that begin alike take the same time however many steps are done at once") {
   ClusterModel cluster = small_cluster();
   cluster.kv_tokens = 12288;  // short: those that start again find blocks of others, by when these were filled

@@ -16,8 +16,6 @@ class TrustingEngine final : public Engine {
 
   const EngineInfo& info() const override { return engine_->info(); }
   void set_notify(std::function<void()> notify) override { engine_->set_notify(std::move(notify)); }
-  int64_t steps_over() const override { return engine_->steps_over(); }
-  std::optional<StepResult> split_step() override { return engine_->split_step(); }
 
   void submit(EngineWork work) override {
     auto* copy = std::get_if<CopyBatch>(&work);
