@@ -25,14 +25,18 @@ class SimStepRun {
     int64_t draft_ns = 0;  // to make the draft of one sequence, before each step
     std::function<int64_t(const StepShape&)> step_ns;
     std::function<int64_t(uint64_t seed)> last_position;  // of the response with this seed
+    /// See SimEngineConfig.
     std::function<void(uint64_t seed, int64_t position, int64_t draft_tokens, std::span<int32_t> stand)> accepted;
   };
   explicit SimStepRun(Config config);
 
+  /// As in StepRun.
   void join(int32_t place, const SequenceStep& step, const std::optional<StepsLimit>& limit);
   void leave(int32_t place);
+  std::vector<int32_t> take_block_needs(int64_t steps);
 
   /// What comes next: so many steps at most, which may take so many blocks.
+  /// REQUIRES: there is a sequence; block needs of all steps that are over were taken.
   void plan(int64_t steps_max, int64_t blocks_free);
   /// Ends of the steps that were planned last, from the start of the first.
   const std::vector<int64_t>& ends_ns() const { return ends_ns_; }
@@ -54,7 +58,6 @@ class SimStepRun {
     std::span<const int32_t> gained;  // tokens by step; empty without a draft
   };
   Taken take(int32_t place, int64_t steps);
-  std::vector<int32_t> take_block_needs(int64_t steps);
 
  private:
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
