@@ -123,8 +123,8 @@ struct InstanceActor {
     Sequence* sequence = nullptr;  // null: its chunk is gone
     int32_t rows = 0;
     int32_t sample_rows = 0;       // the last of these
-    ChunkId chunk = {};
-    uint64_t yield_rank = 0;       // its chunk's
+    ChunkId chunk = {};            // of the sequence, which is not read for it: it is far away
+    uint64_t yield_rank = 0;       // likewise
     bool grows = false;            // it is in `growing`
   };
 
@@ -166,6 +166,7 @@ struct InstanceActor {
   std::vector<Sequence*> pick_victims(int32_t blocks);
   bool waits_for_prompt(Sequence& sequence);
   std::span<const BlockRef> names_of(Sequence& sequence, int64_t blocks) const;
+  void extend_names(const Sequence& sequence, std::vector<BlockRef>& chain, int64_t tokens) const;
 
   // -- many steps at once (instance_steps.cpp)
   void end_at_places(std::vector<int32_t> ended);
@@ -246,7 +247,7 @@ struct InstanceActor {
   InstanceParts parts;
   EngineInfo info;
   DeviceBlocks devices;
-  std::vector<std::pair<ChunkId, std::unique_ptr<Sequence>>> sequences;  // by id: each step walks over them
+  std::vector<std::pair<ChunkId, std::unique_ptr<Sequence>>> sequences;  // by id
   std::vector<Sequence*> unplaced;        // those of `sequences` that are not at a place of the step run, by chunk id
   StepRun* const step_run;                // null: the engine does one step at a time
   std::vector<StepMember> in_step;        // members of the step in the engine; empty when there is none. In a step run: by

@@ -1,5 +1,7 @@
 #include "protocols/kv.h"
 
+#include <algorithm>
+
 #include "protocols/check.h"
 #include "protocols/hash.h"
 
@@ -94,6 +96,7 @@ PrefixHash extend_prefix(PrefixHash before, const TokenLog& log, int64_t first, 
 std::vector<BlockRef> block_chain(WeightVersion version, uint64_t layout, const TokenLog& log, int64_t tokens,
                                   uint32_t block_tokens) {
   std::vector<BlockRef> chain;
+  chain.reserve(static_cast<size_t>(tokens / std::max(1u, block_tokens)) + 1);
   extend_chain(chain, version, layout, log, tokens, block_tokens);
   return chain;
 }
@@ -102,7 +105,6 @@ void extend_chain(std::vector<BlockRef>& chain, WeightVersion version, uint64_t 
                   uint32_t block_tokens) {
   SEER_CHECK(block_tokens > 0);
   SEER_CHECK(tokens <= log.size(), tokens, log.size());
-  chain.reserve(static_cast<size_t>((tokens + block_tokens - 1) / block_tokens));
   PrefixHash prefix = chain.empty() ? PrefixHash{} : chain.back().key.prefix;
   for (int64_t at = std::ssize(chain) * block_tokens; at < tokens; at += block_tokens) {
     const int64_t end = std::min(tokens, at + block_tokens);
