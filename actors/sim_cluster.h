@@ -56,6 +56,7 @@ struct SimClusterOptions {
   int64_t draft_tokens_max = 0;  // 0: no drafting; else about a third of the tokens drafted are wrong
   bool draft_from_group = false; // from what the group has written, as in production
   bool draft_servers = false;    // and share that through a server on each node
+  bool draft_past = false;       // they know every response word for word, as that of an earlier iteration
   double alike_share = 0;        // of the tokens of a group's responses, that are the same at the same index
   bool draft_trees = false;      // trees too; engines with KV bytes only
   int64_t chunk_silence_us = 600'000'000;  // see RolloutConfig
@@ -275,9 +276,19 @@ struct SimCluster {
     config.chunk_silence_us = options.chunk_silence_us;
     config.draft_ttl_us = kDraftTtlUs;
     rollout = world.spawn<RolloutActor>(
-        config, RolloutParts{groups, context, options.dram_blocks > 0 ? directory : KvDirectoryHandle{}, events});
+        config, RolloutParts{groups, context, options.dram_blocks > 0 ? directory : KvDirectoryHandle{}, events, pasts()});
     sink = options.has_links ? world.spawn<InstanceSinkLink>(InstanceSink{rollout}, &options.link_faults) : InstanceSink{rollout};
     for (const NodeHandle& node : nodes) rt::post(node, AttachRollout{sink});
+  }
+
+  std::vector<CstPast> pasts() const {
+    std::vector<CstPast> pasts;
+    for (const GroupSpec& group : groups) {
+      if (!options.draft_past) break;
+      pasts.push_back({group.id, {}});
+      for (uint32_t s = 0; s < group.samples; ++s) pasts.back().responses.push_back(answer({group.id, s}).output_ids);
+    }
+    return pasts;
   }
 
   bool over() const { return !seen.summaries.empty(); }

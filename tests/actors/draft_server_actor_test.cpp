@@ -137,6 +137,21 @@ TEST_CASE("draft servers: requests profit from what their group writes on other 
   CHECK(sharing.draft_server_state(1).report.fetched_tokens > 0);  // both have groups
 }
 
+TEST_CASE("draft servers: responses of an earlier iteration are drafted from, and more of the drafts is accepted") {
+  auto o = alike_cluster();
+  o.alike_share = 0;  // no response tells anything of another one
+  SimCluster without(o);
+  without.run();
+  check_exact(without);
+  o.draft_past = true;
+  SimCluster with(o);
+  with.run();
+  check_exact(with);
+  CHECK(drafted(without).accepted < drafted(without).verifies / 10);
+  CHECK(drafted(with).accepted > 3 * drafted(with).verifies);  // of 4 at most
+  CHECK(drafted(with).verifies > 500);
+}
+
 TEST_CASE("draft servers: tokens on the servers follow those of the rollout, and go with the groups") {
   SimCluster cluster(alike_cluster());
   cluster.start();

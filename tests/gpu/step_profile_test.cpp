@@ -1,6 +1,7 @@
 #include "gpu/step_profile.h"
 
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
@@ -23,7 +24,8 @@ class ProfileFile {
 
  private:
   std::filesystem::path path_ = std::filesystem::temp_directory_path() /
-                                ("seer-step-profile-" + std::to_string(reinterpret_cast<uintptr_t>(this)) + ".json");
+                                ("seer-step-profile-" + std::to_string(::getpid()) + "-" +
+                                 std::to_string(reinterpret_cast<uintptr_t>(this)) + ".json");
 };
 
 /// Shapes over a grid wide enough to tell the features apart.

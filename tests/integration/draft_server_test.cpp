@@ -2,7 +2,6 @@
 #include <doctest/doctest.h>
 
 #include <bit>
-#include <chrono>
 #include <map>
 #include <memory>
 #include <utility>
@@ -74,10 +73,8 @@ Killed run_and_kill(const RolloutWork& work, int responses_between) {
     rt::post(nodes.back(), AttachRollout{sink.handle()});
   }
   std::map<NodeId, DraftServerHandle> servers;
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(120);
   bool over = false, twice = false;
   while (!over) {
-    REQUIRE(std::chrono::steady_clock::now() < deadline);
     sink.receive(
         0, [&](const InstanceUp& up) { rt::post(rollout, up); },
         [&](const DraftServerUp& up) {
@@ -161,14 +158,17 @@ TEST_CASE("draft history: what a rollout answered is drafted from in the next, a
 
   options.drafting = "grouped";
   options.draft_history = folder.path("history");
+  options.instances = 1;  // which lacks nothing that was written in the same rollout
   const Ran first = run(options, *work), second = run(options, *work);
   CHECK(first.answers == right);
   CHECK(second.answers == right);
   CHECK(first.report.past_groups == 0);
   CHECK(second.report.past_groups == 4);
   CHECK(first.report.unkept_groups + second.report.unkept_groups == 0);
-  // Every response of the second was there before, word for word.
-  CHECK(second.report.acceptance_length() > first.report.acceptance_length());
+  // The first step of a chunk is followed by a fetch, however long steps take. How much is drafted from it depends on
+  // measured times: tests/actors/draft_server_actor_test.cpp checks that, on a virtual clock.
+  CHECK(first.report.fetched_draft_tokens == 0);
+  CHECK(second.report.fetched_draft_tokens > 0);
 
   folder.write("taken", "no folder");
   options.draft_history = folder.path("taken");

@@ -23,7 +23,7 @@ SEER_SIM_HTML_FILE=$work/page.html "$tests" --no-skip --test-case='sim html: wri
 open() {
   scheme=$1
   shift
-  timeout 60 "$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$work/profile" --window-size=1280,5000 \
+  timeout 600 "$browser" --headless --no-sandbox --disable-gpu --user-data-dir="$work/profile" --window-size=1280,5000 \
     --enable-logging=stderr --blink-settings=preferredColorScheme="$scheme" "$@" "file://$work/page.html" \
     2>"$work/console"
 }

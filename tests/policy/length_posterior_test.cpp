@@ -27,36 +27,47 @@ struct BruteForce {
     for (int64_t tokens : unfinished) sum += std::log(q_exact((log_of(tokens) - model.log_mean - z) / model.within));
     return sum;
   }
+  /// REQUIRES: the members are complete. Every expect() is over these weights.
+  void find_posterior() {
+    posterior.clear();
+    for (int i = 0; i < kPoints; ++i) posterior.push_back(log_likelihood(z_at(i)));
+    const double highest = *std::max_element(posterior.begin(), posterior.end());
+    double sum = 0;
+    for (double& weight : posterior) sum += weight = std::exp(weight - highest);
+    for (double& weight : posterior) weight /= sum;
+  }
   /// E[f(z)] over the posterior of z.
   template <class F>
   double expect(F f) const {
-    double highest = -1e300, sum = 0, weights = 0;
-    for (int i = 0; i < kPoints; ++i) highest = std::max(highest, log_likelihood(z_at(i)));
-    for (int i = 0; i < kPoints; ++i) {
-      const double weight = std::exp(log_likelihood(z_at(i)) - highest);
-      weights += weight;
-      sum += weight * f(z_at(i));
-    }
-    return sum / weights;
+    double sum = 0;
+    for (int i = 0; i < kPoints; ++i) sum += posterior[static_cast<size_t>(i)] * f(z_at(i));
+    return sum;
   }
   double tail(double z, double tokens) const { return q_exact((std::log(tokens) - model.log_mean - z) / model.within); }
   double survival(double tokens) const {
     return expect([&](double z) { return tail(z, tokens); });
   }
+  /// Solved for `exceed` by bisection down to a factor of 1 + 1e-5, where the tests ask for 2 %.
   double length_exceeded(int64_t age, int64_t limit, double exceed, double outlier) const {
     const auto from = static_cast<double>(std::max<int64_t>(1, age));
     const double w = outlier / (outlier + (1 - outlier) * survival(from));
+    std::vector<double> share;  // weight / tail beyond `from`
+    for (int i = 0; i < kPoints; ++i) share.push_back(posterior[static_cast<size_t>(i)] / tail(z_at(i), from));
     const auto exceeds = [&](double tokens) {
-      return w + (1 - w) * expect([&](double z) { return tail(z, tokens) / tail(z, from); });
+      double sum = 0;
+      for (int i = 0; i < kPoints; ++i) sum += share[static_cast<size_t>(i)] * tail(z_at(i), tokens);
+      return w + (1 - w) * sum;
     };
     double low = from, high = static_cast<double>(limit);
     if (exceeds(high) >= exceed) return high;
-    for (int i = 0; i < 40; ++i) {
+    while (high > low * (1 + 1e-5)) {
       const double middle = std::sqrt(low * high);
       (exceeds(middle) > exceed ? low : high) = middle;
     }
     return low;
   }
+
+  std::vector<double> posterior;  // P(z_at(i)), all together 1
 };
 
 struct Case {
@@ -84,6 +95,7 @@ Case random_case(uint64_t seed) {
       made.posterior.add_unfinished(made.exact.unfinished.back());
     }
   }
+  made.exact.find_posterior();
   return made;
 }
 
