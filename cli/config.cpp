@@ -1,16 +1,19 @@
 #include "cli/config.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <functional>
-#include <map>
 #include <memory>
+#include <set>
 
 #include "actors/policy/draft_budget.h"
 #include "actors/policy/serve_order.h"
+#include "cli/ineffective_options.h"
+#include "cli/man_page.h"
 #include "cli/option.h"
 #include "cli/sim_partial.h"
+#include "cli/shell_completion.h"
 #include "cli/simulate_command.h"
+#include "cli/suggestion.h"
 #include "cli/toml_options.h"
 
 namespace seer {
@@ -178,79 +181,32 @@ std::vector<OptionGroup> option_groups(SimulateOptions& o) {
 
 std::vector<OptionGroup> option_groups(DoctorOptions&) { return {}; }
 
-constexpr const char* kRolloutExamples = R"(Examples:
-  seer rollout --model DIR --prompts prompts.jsonl --out responses.jsonl --report report.json
+constexpr const char* kRolloutExamples = R"(  seer rollout --model DIR --prompts prompts.jsonl --out responses.jsonl --report report.json
   seer rollout --config deploy/seer.toml --model DIR --prompts prompts.jsonl --out responses.jsonl --policy divided
   seer rollout --model DIR --prompts prompts.jsonl --compare verl,divided,seer --report compare.json
   seer rollout --model DIR --prompts prompts.jsonl --out greedy.jsonl --group-size 1 --temperature 0
   seer rollout --model DIR --prompts prompts.jsonl --out out.jsonl --dram-bytes 32MiB --cold-dir DIR
   seer rollout --print-config --group-size 16 > my.toml
 )";
-constexpr const char* kScoreExamples = R"(Examples:
-  seer score --model DIR --in responses.jsonl --out scored.jsonl
+constexpr const char* kScoreExamples = R"(  seer score --model DIR --in responses.jsonl --out scored.jsonl
   seer score --model REFERENCE_DIR --in responses.jsonl --out reference.jsonl --raw-logprobs
 )";
-constexpr const char* kProfileExamples = R"(Examples:
-  seer profile --model DIR --out profile.json
+constexpr const char* kProfileExamples = R"(  seer profile --model DIR --out profile.json
   seer profile --model DIR --out profile.json --instances 2 --quick --context-max 2048
 )";
-constexpr const char* kSimulateExamples = R"(Examples:
-  seer simulate --workload moonlight --policies verl,divided,seer --seeds 5 --html moonlight.html
+constexpr const char* kSimulateExamples = R"(  seer simulate --workload moonlight --policies verl,divided,seer --seeds 5 --html moonlight.html
   seer simulate --workload responses.jsonl --profile profile.json --instances 2 --kv-tokens 50000 --chunk-tokens 512
   seer simulate --workload moonlight --policies seer,divided --seeds 10 --faults
 )";
-constexpr const char* kDoctorExamples = R"(Examples:
-  seer doctor          # exit code 0 when `seer rollout` can run here
+constexpr const char* kCompletionExamples = R"(  source <(seer completion bash)                            # for this shell
+  seer completion bash > ~/.local/share/bash-completion/completions/seer
+  seer completion zsh > ~/.zfunc/_seer                      # with ~/.zfunc in fpath
+  seer completion fish > ~/.config/fish/completions/seer.fish
 )";
-
-// ---- flags ---------------------------------------------------------------------------------------------------------
-
-/// One subcommand while its flags are read: CLI11 fills in `given`, apply_flags() moves them to the fields.
-struct FlagReader {
-  std::vector<OptionGroup> groups;
-  std::map<std::string, std::vector<std::string>> given;  // by option name
-  std::string config_path;
-  bool print_config = false;
-};
-
-void add_flags(CLI::App& app, FlagReader& reader) {
-  for (const OptionGroup& group : reader.groups)
-    for (const OptionSpec& spec : group.options) {
-      std::vector<std::string>& given = reader.given[spec.name];
-      const std::string standard = default_text(spec);
-      const std::string known = std::holds_alternative<OneOf>(spec.check) ? cat(": ", expectation(spec)) : "";
-      const std::string help = cat(spec.help, known, standard.empty() ? "" : cat(" [", standard, "]"));
-      CLI::Option* option =
-          is_switch(spec) ? app.add_flag_function(
-                                "--" + spec.name, [&given](int64_t on) { given = {on > 0 ? "true" : "false"}; }, help)
-                          : app.add_option(
-                                   "--" + spec.name,
-                                   [&given](const CLI::results_t& values) {
-                                     given = values;
-                                     return true;
-                                   },
-                                   help)
-                                ->expected(1)
-                                ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-                                ->allow_extra_args(false)
-                                ->type_name(spec.value);
-      option->group(group.title);
-    }
-}
-
-Status apply_flags(const FlagReader& reader) {
-  for (const OptionGroup& group : reader.groups)
-    for (const OptionSpec& spec : group.options) {
-      const std::vector<std::string>& values = reader.given.at(spec.name);
-      if (values.empty()) continue;
-      if (values.size() > 1 && !is_repeatable(spec))
-        return fail(Code::kInvalidArgument, "--", spec.name, " is given ", values.size(), " times; give it once");
-      if (const Status set = set_option(spec, values); !set.ok())
-        return fail(Code::kInvalidArgument, "--", spec.name, " ", is_switch(spec) ? "" : values.back(), ": expected ",
-                    set.error().detail);
-    }
-  return {};
-}
+constexpr const char* kManExamples = R"(  seer man | man -l -
+)";
+constexpr const char* kDoctorExamples = R"(  seer doctor          # exit code 0 when `seer rollout` can run here
+)";
 
 // ---- the file ------------------------------------------------------------------------------------------------------
 
@@ -326,75 +282,97 @@ Status check_together(const DoctorOptions&) { return {}; }
 
 // ---- a subcommand ----------------------------------------------------------------------------------------------
 
-/// A subcommand from its registration with CLI11 to its finished options.
+/// A subcommand from its option table to its finished options.
 struct Subcommand {
-  CLI::App* app = nullptr;
-  std::function<Result<Command>()> finish;  // after the flags are read
+  CommandSpec spec;
+  std::function<Result<Command>(const TypedCommand& typed, std::vector<std::string>* warnings)> finish;
 };
 
+/// The options that are given, by flag or with another value than the default.
+std::set<std::string> given_options(const std::vector<OptionGroup>& groups, const std::vector<OptionGroup>& defaults,
+                                    const TypedCommand& typed) {
+  std::set<std::string> given;
+  for (size_t g = 0; g < groups.size(); ++g)
+    for (size_t i = 0; i < groups[g].options.size(); ++i) {
+      const OptionSpec& spec = groups[g].options[i];
+      if (typed.values.contains(spec.name) || toml_value(spec) != toml_value(defaults[g].options[i])) given.insert(spec.name);
+    }
+  return given;
+}
+
 template <class Options>
-Subcommand add_subcommand(CLI::App& program, const char* name, const char* what, const char* examples,
-                          bool has_config) {
+Subcommand make_subcommand(const char* name, const char* what, const char* examples, bool has_config) {
   struct Open {
     Options options;
-    FlagReader reader;
+    std::vector<OptionGroup> in_file;
+    std::string config_path;
+    bool print_config = false, help = false;
   };
   auto open = std::make_shared<Open>();
-  open->reader.groups = option_groups(open->options);
-  CLI::App* app = program.add_subcommand(name, what)->footer(std::string("\n") + examples);
-  add_flags(*app, open->reader);
+  open->in_file = option_groups(open->options);
+  OptionGroup general{"Options", {{kHelpOption, "", &open->help, "print this help, and stop"}}};
   if (has_config) {
-    app->add_option("--config", open->reader.config_path, cat("TOML file with a table [", name, "]; flags go over it"))
-        ->type_name("FILE");
-    app->add_flag("--print-config", open->reader.print_config, "print the options in effect as such a file, and stop");
+    general.options.push_back({"config", "FILE", &open->config_path, cat("TOML file with a table [", name, "]; flags go over it")});
+    general.options.push_back({"print-config", "", &open->print_config, "print the options in effect as such a file, and stop"});
   }
-  return {app, [open, table_name = std::string(name)]() -> Result<Command> {
-            const FlagReader& reader = open->reader;
-            if (!reader.config_path.empty()) SEER_RETURN_IF_ERROR(
-                  apply_toml_file(reader.config_path, {.name = table_name,
-                                                       .options = reader.groups,
-                                                       .keys = cat("the name of a flag of seer ", table_name,
-                                                                   " without its dashes")}));
-            SEER_RETURN_IF_ERROR(apply_flags(reader));
-            if (reader.print_config) return Command{PrintAndExit{config_text(reader.groups, table_name)}};
-            SEER_RETURN_IF_ERROR(check_together(open->options));
-            return Command{open->options};
-          }};
+  const CommandSpec about_file{name, what, examples, {general}};
+  CommandSpec spec = about_file;
+  spec.options.insert(spec.options.end(), open->in_file.begin(), open->in_file.end());
+  const auto finish = [open, about_file, spec](const TypedCommand& typed, std::vector<std::string>* warnings) -> Result<Command> {
+    SEER_RETURN_IF_ERROR(apply_typed(about_file, typed));
+    if (!open->config_path.empty())
+      SEER_RETURN_IF_ERROR(apply_toml_file(
+          open->config_path, {.name = spec.name,
+                              .options = open->in_file,
+                              .keys = cat("the name of a flag of seer ", spec.name, " without its dashes")}));
+    SEER_RETURN_IF_ERROR(apply_typed(spec, typed));  // over the file
+    if (open->print_config) return Command{PrintAndExit{config_text(open->in_file, spec.name)}};
+    SEER_RETURN_IF_ERROR(check_together(open->options));
+    if (warnings) {
+      Options defaults;
+      *warnings = ineffective_options(open->options, given_options(open->in_file, option_groups(defaults), typed));
+    }
+    return Command{open->options};
+  };
+  return {std::move(spec), finish};
+}
+
+/// A command that prints a text made from the table of all commands, by the word after it.
+Subcommand make_printer(CommandSpec spec, std::function<std::string(const std::string& word)> text) {
+  const auto finish = [text, spec](const TypedCommand& typed, std::vector<std::string>*) -> Result<Command> {
+    const bool known = spec.word.empty() || std::find(spec.words.begin(), spec.words.end(), typed.word) != spec.words.end();
+    if (!known)
+      return fail(Code::kInvalidArgument, "seer ", spec.name, " ", shown_value(typed.word), typed.word.empty() ? "" : ": ",
+                  "expected one of ", joined(spec.words), did_you_mean(typed.word, spec.words));
+    return Command{PrintAndExit{text(typed.word)}};
+  };
+  return {spec, finish};
 }
 
 }  // namespace
 
-Result<Command> parse_command_line(const std::vector<std::string>& arguments) {
-  CLI::App program{"Seer: rollouts of language models for reinforcement learning", "seer"};
-  program.set_version_flag("--version", kVersion, "print the version");
-  program.get_formatter()->column_width(32);
-  program.footer("\n`seer COMMAND --help` lists the options of a command, with examples.");
-  const std::vector<Subcommand> subcommands{
-      add_subcommand<RolloutOptions>(program, "rollout", "make a group of responses for every prompt", kRolloutExamples,
-                                     true),
-      add_subcommand<ScoreOptions>(program, "score", "log-probabilities of given responses in one prefill",
-                                   kScoreExamples, false),
-      add_subcommand<ProfileOptions>(program, "profile", "how long this engine's steps take with a model, as a cost model",
-                                     kProfileExamples, false),
-      add_subcommand<SimulateOptions>(program, "simulate", "rollouts of whole clusters in virtual time, policies side by side",
-                                      kSimulateExamples, true),
-      add_subcommand<DoctorOptions>(program, "doctor", "what this machine has, and how to add what it lacks",
-                                    kDoctorExamples, false)};
-  try {
-    program.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 takes them from the back
-  } catch (const CLI::CallForVersion&) {
-    return Command{PrintAndExit{cat(kVersion, "\n")}};
-  } catch (const CLI::CallForHelp&) {
-    return Command{PrintAndExit{program.help()}};
-  } catch (const CLI::ExtrasError&) {
-    return fail(Code::kInvalidArgument, "unknown argument ", program.remaining(true).front(),
-                "; seer --help and seer COMMAND --help say what is known");
-  } catch (const CLI::ParseError& e) {
-    return fail(Code::kInvalidArgument, e.what(), "; seer --help says what is known");
-  }
-  for (const Subcommand& subcommand : subcommands)
-    if (subcommand.app->parsed()) return subcommand.finish();
-  return fail(Code::kInvalidArgument, "no command; seer --help says what is known");
+Result<Command> parse_command_line(const std::vector<std::string>& arguments, std::vector<std::string>* warnings) {
+  ProgramSpec program{.version = kVersion, .what = "rollouts of language models for reinforcement learning", .commands = {}};
+  std::vector<Subcommand> subcommands{
+      make_subcommand<RolloutOptions>("rollout", "make a group of responses for every prompt", kRolloutExamples, true),
+      make_subcommand<ScoreOptions>("score", "log-probabilities of given responses in one prefill", kScoreExamples, false),
+      make_subcommand<ProfileOptions>("profile", "how long this engine's steps take with a model, as a cost model",
+                                      kProfileExamples, false),
+      make_subcommand<SimulateOptions>("simulate", "rollouts of whole clusters in virtual time, policies side by side",
+                                       kSimulateExamples, true),
+      make_subcommand<DoctorOptions>("doctor", "what this machine has, and how to add what it lacks", kDoctorExamples, false),
+      make_printer({"completion", "print the completions of a shell", kCompletionExamples, {}, "SHELL", completion_shells()},
+                   [&](const std::string& shell) { return shell_completion(program, shell); }),
+      make_printer({"man", "print the manual page", kManExamples, {}}, [&](const std::string&) { return man_page(program); }),
+      make_printer({kHelpCommand, "list the commands, or the options of one", "", {}, "COMMAND", {}}, {})};
+  for (const Subcommand& subcommand : subcommands) program.commands.push_back(subcommand.spec);
+  for (const Subcommand& subcommand : subcommands) program.commands.back().words.push_back(subcommand.spec.name);
+
+  SEER_ASSIGN_OR_RETURN(const auto read, read_arguments(program, arguments));
+  if (const auto* print = std::get_if<PrintAndExit>(&read)) return Command{*print};
+  const auto& typed = std::get<TypedCommand>(read);
+  const auto found = std::ranges::find_if(subcommands, [&](const Subcommand& s) { return s.spec.name == typed.name; });
+  return found->finish(typed, warnings);
 }
 
 }  // namespace seer

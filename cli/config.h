@@ -1,4 +1,4 @@
-// Options of every subcommand, and the only code that reads them: flags over the TOML file over the defaults here. Each
+// Options of every subcommand, and the code that reads them: flags over the TOML file over the defaults here. Each
 // struct is passed whole to what uses it. A new option is a field, a line in the table of config.cpp, and a line in
 // deploy/seer.toml (`seer rollout --print-config` prints that file).
 // Used by seer.cpp.
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "actors/policy/chunk_scheduler.h"
+#include "cli/arguments.h"
 #include "protocols/result.h"
 #include "protocols/rollout.h"
 
@@ -110,13 +111,11 @@ struct SimulateOptions {
 /// `seer doctor`.
 struct DoctorOptions {};
 
-/// Text to print on stdout before leaving with exit code 0: --help, --version, --print-config.
-struct PrintAndExit { std::string text; };
-
 using Command = std::variant<PrintAndExit, RolloutOptions, ScoreOptions, ProfileOptions, SimulateOptions, DoctorOptions>;
 
 /// What the arguments (without the program's name) ask for. Every error is one sentence naming the flag, or the file,
 /// line and key, with the value and what was expected. Options that name files are not opened here, but for --config.
-Result<Command> parse_command_line(const std::vector<std::string>& arguments);
+/// `warnings` gets a sentence for each option that is given and has no effect.
+Result<Command> parse_command_line(const std::vector<std::string>& arguments, std::vector<std::string>* warnings = nullptr);
 
 }  // namespace seer

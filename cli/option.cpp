@@ -8,6 +8,8 @@
 #include <limits>
 #include <optional>
 
+#include "cli/suggestion.h"
+
 namespace seer {
 namespace {
 
@@ -15,8 +17,12 @@ struct Unit {
   std::string_view name;  // lower case
   int64_t bytes;
 };
-constexpr std::array<Unit, 10> kUnits{{{"", 1},
+constexpr std::array<Unit, 14> kUnits{{{"", 1},
                                        {"b", 1},
+                                       {"k", int64_t{1} << 10},
+                                       {"m", int64_t{1} << 20},
+                                       {"g", int64_t{1} << 30},
+                                       {"t", int64_t{1} << 40},
                                        {"kib", int64_t{1} << 10},
                                        {"mib", int64_t{1} << 20},
                                        {"gib", int64_t{1} << 30},
@@ -25,6 +31,7 @@ constexpr std::array<Unit, 10> kUnits{{{"", 1},
                                        {"mb", 1'000'000},
                                        {"gb", 1'000'000'000},
                                        {"tb", 1'000'000'000'000}}};
+constexpr const char* kSizeForms = "a size such as 4096, 64M, 1.5GiB or 2GB";
 
 template <class... Fs>
 struct Overloaded : Fs... {
@@ -81,13 +88,19 @@ std::string decimal_text(auto value) {
   return text;
 }
 
+std::string without_blanks_around(const std::string& text) {
+  const size_t begin = text.find_first_not_of(" \t");
+  return begin == std::string::npos ? "" : text.substr(begin, text.find_last_not_of(" \t") + 1 - begin);
+}
+
+/// The parts between commas, without the blanks around them.
 std::vector<std::string> split_commas(const std::vector<std::string>& texts) {
   std::vector<std::string> parts;
   for (const std::string& text : texts) {
     size_t begin = 0;
     for (size_t comma = 0; comma != std::string::npos; begin = comma + 1) {
       comma = text.find(',', begin);
-      parts.push_back(text.substr(begin, comma == std::string::npos ? comma : comma - begin));
+      parts.push_back(without_blanks_around(text.substr(begin, comma == std::string::npos ? comma : comma - begin)));
     }
   }
   return parts;
@@ -105,13 +118,16 @@ bool is_known(const OptionSpec& spec, const std::string& text) {
   return !known || std::find(known->names.begin(), known->names.end(), text) != known->names.end();
 }
 
-/// Where the texts hold a name that is known to be refused: "; " and why.
-std::string why_refused(const OptionSpec& spec, const std::vector<std::string>& texts) {
+/// Why a name is not taken ("; " and the reason, where it is known to be refused), or which it may have meant.
+std::string about_names(const OptionSpec& spec, const std::vector<std::string>& texts) {
   const OneOf* known = std::get_if<OneOf>(&spec.check);
   if (!known) return "";
   const std::vector<std::string> given = split_commas(texts);
   for (const auto& [name, why] : known->refused)
     if (std::find(given.begin(), given.end(), name) != given.end()) return "; " + why;
+  for (const std::string& name : given)
+    if (!is_known(spec, name))
+      if (const std::string meant = did_you_mean(name, known->names); !meant.empty()) return meant;
   return "";
 }
 
@@ -158,7 +174,7 @@ std::string type_text(const OptionSpec& spec) {
                  [](float*) { return "a number"; }, [](bool*) { return "true or false"; },
                  [](LogprobMode*) { return "true or false"; },
                  [](std::vector<int32_t>*) { return "a list of integers"; },
-                 [](SizeField) { return "a size such as 4096, 64MiB, 1.5GiB or 2GB"; },
+                 [](SizeField) { return kSizeForms; },
                  [](CommaListField) { return "a list of names"; },
                  [](RepeatedField) { return "a list of texts, none empty"; }, [](auto*) { return "an integer"; }},
       spec.field);
@@ -182,7 +198,7 @@ Result<int64_t> parse_size(std::string_view text) {
   const auto whole = parse_number<int64_t>(text.substr(0, digits));
   const double bytes = number && found != kUnits.end() ? *number * static_cast<double>(found->bytes) : -1;
   if (bytes < 0 || bytes > kNoBound)
-    return fail(Code::kInvalidArgument, "\"", text, "\" is not a size such as 4096, 64MiB, 1.5GiB or 2GB");
+    return fail(Code::kInvalidArgument, "\"", shown_value(text), "\" is not ", kSizeForms);
   return whole ? *whole * found->bytes : static_cast<int64_t>(bytes);
 }
 
@@ -211,15 +227,20 @@ bool accepts(const OptionSpec& spec, ValueType type) {
                                [&](SizeField) { return type == ValueType::kText || type == ValueType::kInteger; },
                                [&](CommaListField) { return type == ValueType::kText; },
                                [&](RepeatedField) { return type == ValueType::kText; },
+                               [&](uint64_t*) { return type == ValueType::kInteger || type == ValueType::kText; },
                                [&](auto*) { return type == ValueType::kInteger; }},
                     spec.field);
 }
 
+std::string joined(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) (text += text.empty() ? "" : ", ") += name;
+  return text;
+}
+
 std::string expectation(const OptionSpec& spec) {
   if (const OneOf* known = std::get_if<OneOf>(&spec.check)) {
-    std::string names;
-    for (const std::string& name : known->names) (names += names.empty() ? "" : ", ") += name;
-    return cat(is_list(spec) ? "names out of " : "one of ", names);
+    return cat(is_list(spec) ? "names out of " : "one of ", joined(known->names));
   }
   const std::string type = type_text(spec);
   const Range* range = std::get_if<Range>(&spec.check);
@@ -246,7 +267,7 @@ Status set_option(const OptionSpec& spec, const std::vector<std::string>& texts)
                  [&](RepeatedField field) { return set_texts(spec, *field.texts, texts); },
                  [&](auto* field) { return set_number(spec, *field, texts[0]); }},
       spec.field);
-  return right ? Status{} : Status{fail(Code::kInvalidArgument, expectation(spec), why_refused(spec, texts))};
+  return right ? Status{} : Status{fail(Code::kInvalidArgument, expectation(spec), about_names(spec, texts))};
 }
 
 std::string toml_value(const OptionSpec& spec) {
@@ -260,6 +281,10 @@ std::string toml_value(const OptionSpec& spec) {
                  [](SizeField field) { return quoted(format_size(*field.bytes)); },
                  [](CommaListField field) { return bracketed(*field.texts, quoted); },
                  [](RepeatedField field) { return bracketed(*field.texts, quoted); },
+                 [](const uint64_t* field) {
+                   const std::string digits = number_text(*field);
+                   return *field > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) ? quoted(digits) : digits;
+                 },
                  [](const auto* field) { return number_text(*field); }},
       spec.field);
 }

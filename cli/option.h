@@ -1,6 +1,7 @@
 // OptionSpec: one option of a subcommand: its name, the field it sets, what it means, and which values it takes. The
-// same table serves the flags, the TOML file, --help and --print-config, so that an option is one line in config.cpp.
-// Used by config.cpp only. Pure: values come in as text.
+// same table serves the flags, the TOML file, --help, --print-config, the shell completions and the man page, so that an
+// option is one line in config.cpp.
+// Used by cli/ only. Pure: values come in as text.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -14,7 +15,8 @@
 
 namespace seer {
 
-/// A number of bytes: 4096, 64MiB, 1.5GiB, 2GB. The error names the value and the accepted forms.
+/// A number of bytes: 4096, 64M, 1.5GiB, 2GB; a bare K, M, G or T counts in 1024s. The error names the value and the
+/// accepted forms.
 Result<int64_t> parse_size(std::string_view text);
 /// The shortest text that parse_size() reads back exactly: 67108864 -> 64MiB, 1000 -> 1000.
 std::string format_size(int64_t bytes);
@@ -57,6 +59,19 @@ struct OptionGroup {
   std::vector<OptionSpec> options;
 };
 
+/// A subcommand as --help, the shell completions and the man page show it.
+struct CommandSpec {
+  std::string name;
+  std::string what;                        // one line
+  std::string examples;                    // text of lines, indented
+  std::vector<OptionGroup> options;        // all of them
+  std::string word = {};                   // what --help calls the word after the command (SHELL); empty: takes none
+  std::vector<std::string> words = {};     // those that it takes
+};
+
+inline constexpr const char* kSizeUnits =
+    "SIZE is in bytes; K, M, G, T and KiB, MiB, GiB, TiB count in 1024s, KB, MB, GB, TB in 1000s.";
+
 /// True for an option that is given without a value.
 bool is_switch(const OptionSpec& spec);
 /// True for an option that may be given more than once.
@@ -68,12 +83,14 @@ enum class ValueType : uint8_t { kText, kInteger, kNumber, kBoolean, kOther };
 /// Whether a value of this type (of a list: each of its entries) can stand for the option in a file.
 bool accepts(const OptionSpec& spec, ValueType type);
 
+/// "a, b, c"
+std::string joined(const std::vector<std::string>& names);
 /// What is accepted, to end a sentence: "an integer of at least 1".
 std::string expectation(const OptionSpec& spec);
 /// Sets the field; one text per entry for lists, else exactly one (a switch: true or false). On error a list may hold
-/// some of it, and the detail is expectation().
+/// some of it, and the detail is expectation(), with the name that a mistyped one may have meant.
 Status set_option(const OptionSpec& spec, const std::vector<std::string>& texts);
-/// The field's value as TOML.
+/// The field's value as TOML. Its integers are signed: a larger one is text, which accepts() takes too.
 std::string toml_value(const OptionSpec& spec);
 /// The field's value for --help; empty where there is no default worth naming.
 std::string default_text(const OptionSpec& spec);

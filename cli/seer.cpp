@@ -1,6 +1,8 @@
 // seer: the command line. Reads the arguments, runs the subcommand, prints errors as one sentence.
 #include <atomic>
+#include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <iostream>
 #include <string>
 #include <vector>
@@ -48,6 +50,14 @@ struct Run {
   }
 };
 
+/// What was printed has arrived: a full disk, say, shows only when the stream is flushed.
+seer::Status flush_stdout() {
+  errno = 0;
+  std::cout.flush();
+  if (std::cout) return {};
+  return seer::fail(seer::Code::kIo, "cannot write to standard output", errno != 0 ? seer::cat(": ", std::strerror(errno)) : "");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -57,8 +67,15 @@ int main(int argc, char** argv) {
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
 
-  auto command = seer::parse_command_line({argv + 1, argv + argc});
-  const seer::Status status = command.ok() ? std::visit(Run{}, *command) : seer::Status(command.error());
+  std::vector<std::string> warnings;
+  auto command = seer::parse_command_line({argv + 1, argv + argc}, &warnings);
+  for (const std::string& warning : warnings) std::cerr << "seer: warning: " << warning << "\n";
+  if (const auto* print = command.ok() ? std::get_if<seer::PrintAndExit>(&*command) : nullptr; print && print->exit_code != 0) {
+    std::cerr << print->text;
+    return print->exit_code;
+  }
+  seer::Status status = command.ok() ? std::visit(Run{}, *command) : seer::Status(command.error());
+  if (status.ok()) status = flush_stdout();
   if (status.ok()) return 0;
   std::cerr << "seer: " << status.error().detail << "\n";
   return status.error().code == seer::Code::kCancelled ? 130 : status.error().code == seer::Code::kInvalidArgument ? 2 : 1;

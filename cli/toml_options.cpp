@@ -2,9 +2,16 @@
 
 #include <toml++/toml.h>
 
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <iomanip>
+#include <iterator>
 #include <sstream>
 #include <string_view>
+
+#include "cli/suggestion.h"
 
 namespace seer {
 namespace {
@@ -47,22 +54,30 @@ std::string shown(const toml::node& node) {
 }
 
 Status apply_node(const OptionSpec& spec, const toml::node& node, const std::string& place) {
-  const auto wrong = [&] {
-    return fail(Code::kInvalidArgument, place, ": ", spec.name, " = ", shown(node), ": expected ", expectation(spec));
+  const auto wrong = [&](const std::string& expected) {
+    return fail(Code::kInvalidArgument, place, ": ", spec.name, " = ", shown_value(shown(node)), ": expected ", expected);
   };
   std::vector<std::string> texts;
   const toml::array* entries = node.as_array();
-  if ((entries != nullptr) != is_list(spec)) return wrong();
+  if ((entries != nullptr) != is_list(spec)) return wrong(expectation(spec));
   if (entries)
     for (const toml::node& entry : *entries) {
-      if (!accepts(spec, type_of(entry))) return wrong();
+      if (!accepts(spec, type_of(entry))) return wrong(expectation(spec));
       texts.push_back(text_of(entry));
     }
   else if (accepts(spec, type_of(node)))
     texts.push_back(text_of(node));
   else
-    return wrong();
-  return set_option(spec, texts).ok() ? Status{} : Status{wrong()};
+    return wrong(expectation(spec));
+  const Status set = set_option(spec, texts);
+  return set.ok() ? Status{} : Status{wrong(set.error().detail)};
+}
+
+std::vector<std::string> names_of(const std::vector<OptionGroup>& groups) {
+  std::vector<std::string> names;
+  for (const OptionGroup& group : groups)
+    for (const OptionSpec& spec : group.options) names.push_back(spec.name);
+  return names;
 }
 
 const OptionSpec* find_option(const std::vector<OptionGroup>& groups, std::string_view name) {
@@ -72,14 +87,18 @@ const OptionSpec* find_option(const std::vector<OptionGroup>& groups, std::strin
   return nullptr;
 }
 
+/// The library begins most of its descriptions with "Error while parsing (what): ".
 Error wrong_toml(const std::string& name, const toml::parse_error& e) {
-  return fail(Code::kInvalidArgument, name, ":", e.source().begin.line, ": not TOML: ", e.description());
+  std::string why{e.description()};
+  if (const size_t colon = why.find(": "); why.starts_with("Error while parsing ") && colon != std::string::npos)
+    why.erase(0, colon + 2);
+  return fail(Code::kInvalidArgument, name, ":", e.source().begin.line, ": not TOML: ", why);
 }
 
 Status apply_root(const toml::table& root, const std::string& name, const TomlTable& expected) {
   for (const auto& [key, node] : root)
     if (key.str() != expected.name || !node.is_table())
-      return fail(Code::kInvalidArgument, name, ":", node.source().begin.line, ": unknown key \"", key.str(),
+      return fail(Code::kInvalidArgument, name, ":", node.source().begin.line, ": unknown key \"", shown_value(key.str()),
                   "\": expected the table [", expected.name, "]");
   const toml::table* table = root[expected.name].as_table();
   if (!table) return fail(Code::kInvalidArgument, name, ": expected the table [", expected.name, "]");
@@ -87,7 +106,8 @@ Status apply_root(const toml::table& root, const std::string& name, const TomlTa
     const std::string place = cat(name, ":", node.source().begin.line);
     const OptionSpec* spec = find_option(expected.options, key.str());
     if (!spec)
-      return fail(Code::kInvalidArgument, place, ": unknown key \"", key.str(), "\": expected ", expected.keys);
+      return fail(Code::kInvalidArgument, place, ": unknown key \"", shown_value(key.str()), "\": expected ", expected.keys,
+                  did_you_mean(key.str(), names_of(expected.options)));
     SEER_RETURN_IF_ERROR(apply_node(*spec, node, place));
   }
   return {};
@@ -96,12 +116,12 @@ Status apply_root(const toml::table& root, const std::string& name, const TomlTa
 }  // namespace
 
 Status apply_toml_file(const std::string& path, const TomlTable& table) {
-  try {
-    return apply_root(toml::parse_file(path), path, table);
-  } catch (const toml::parse_error& e) {
-    if (e.source().begin.line == 0) return fail(Code::kNotFound, path, ": ", e.description());
-    return wrong_toml(path, e);
-  }
+  std::error_code ignored;
+  const bool is_folder = std::filesystem::is_directory(path, ignored);  // opens, but cannot be read
+  std::ifstream file(path, std::ios::binary);
+  if (is_folder || !file)
+    return fail(Code::kNotFound, "cannot read ", path, ": ", std::strerror(is_folder ? EISDIR : errno));
+  return apply_toml_text(std::string(std::istreambuf_iterator<char>(file), {}), path, table);
 }
 
 Status apply_toml_text(std::string_view text, const std::string& name, const TomlTable& table) {

@@ -4,6 +4,7 @@
 
 #include <fstream>
 #include <iterator>
+#include <sstream>
 
 #include "cli/scratch.h"
 
@@ -174,14 +175,73 @@ TEST_CASE("config: deploy/seer.toml holds every option with its default and mean
   }
 }
 
-TEST_CASE("config: what --print-config prints is read back to the same options") {
+TEST_CASE("config: what --print-config prints is read back to the same options, with every option at an odd value") {
   const ScratchFolder folder;
-  const Arguments odd{"rollout",   "--print-config",   "--stop",     "a\"\n\\", "--temperature",
-                      "0.1",       "--stop-token-ids", "4,5",        "--seed",  "7",
-                      "--compare", "verl,seer",        "--kv-bytes", "1000",    "--raw-logprobs"};
-  const std::string text = printed(odd);
-  const std::string file = folder.write("c.toml", text);
-  CHECK(printed({"rollout", "--config", file, "--print-config"}) == text);
+  const std::vector<std::pair<std::string, Arguments>> commands{
+      {"rollout",
+       {"--model", "m\"\\", "--prompts", "a b", "--group-size", "999999", "--limit", "4611686018427387904", "--seed",
+        "18446744073709551615", "--out", "\xc3\xa9.jsonl", "--report", "#r", "--policy", "las", "--compare", "verl, seer",
+        "--chunk-tokens", "9007199254740993", "--reserve", "-0.1", "--lengths", "[l]", "--drafting", "own", "--draft-max", "1",
+        "--draft-shape", "path", "--draft-rule", "printed", "--draft-lambda", "1e17", "--draft-profile", "=", "--draft-history",
+        "'", "--instances", "1023", "--nodes", "63", "--threads-per-instance", "3", "--pin", "--weights", "int8", "--max-batch",
+        "65535", "--prefill-tokens", "7", "--kv-bytes", "1000", "--kv-dtype", "f32", "--block-tokens", "17", "--dram-bytes",
+        "9007199254740993", "--cold-dir", "\t", "--cold-bytes", "1025", "--max-tokens", "1", "--temperature", "0.1", "--top-p",
+        "1e-30", "--top-k", "2147483647", "--min-p", "0.99999994", "--repetition-penalty", "1.0000001", "--stop", "a\"\n\\",
+        "--stop", "\x7f,\x01", "--stop-token-ids", "0, 2147483647", "--ignore-eos", "--raw-logprobs"}},
+      {"simulate",
+       {"--workload", "w", "--policies", "las+sd", "--seeds", "9999", "--seed", "9223372036854775808", "--requests", "1", "--faults",
+        "--report", "r", "--csv", "c", "--html", "h", "--chunk-tokens", "1", "--reserve", "0.3333333333333333", "--unexplained",
+        "1e-17", "--over-issue", "15.999999999999998", "--draft-acceptance", "f", "--drafting", "d", "--draft-rule", "printed",
+        "--draft-max", "63", "--profile", "p", "--step-gap-us", "1", "--instances", "99999", "--kv-tokens", "1", "--block-tokens",
+        "4095", "--max-batch", "1", "--dram-bytes", "1"}}};
+  for (const auto& [command, odd] : commands) {
+    CAPTURE(command);
+    const std::string text = printed(Arguments{command} + odd + Arguments{"--print-config"});
+    CHECK(printed({command, "--config", folder.write("c.toml", text), "--print-config"}) == text);
+    // A new option without an odd value here would not be tried.
+    std::istringstream lines(text), defaults(printed({command, "--print-config"}));
+    for (std::string line, standard; std::getline(lines, line) && std::getline(defaults, standard);)
+      if (!line.starts_with("#") && !line.starts_with("[") && !line.empty()) CHECK(line != standard);
+  }
+}
+
+TEST_CASE("config: every seed comes back from the file") {
+  const ScratchFolder folder;
+  for (const uint64_t seed : {uint64_t{0}, uint64_t{1}, (uint64_t{1} << 53) + 1, (uint64_t{1} << 63) - 1, uint64_t{1} << 63,
+                              (uint64_t{1} << 63) + 1, ~uint64_t{0} - 1, ~uint64_t{0}}) {
+    const std::string file = folder.write("c.toml", printed({"rollout", "--seed", cat(seed), "--print-config"}));
+    CHECK(rollout({"--config", file}).seed == seed);
+  }
+}
+
+TEST_CASE("config: an option that changes nothing beside the others is told of, by flag or file") {
+  const ScratchFolder folder;
+  const auto warnings_of = [&](const Arguments& arguments) {
+    std::vector<std::string> warnings;
+    const Result<Command> command = parse_command_line(arguments, &warnings);
+    REQUIRE_MESSAGE(command.ok(), command.error().detail);
+    return warnings;
+  };
+  using Texts = std::vector<std::string>;
+  CHECK(warnings_of(kLeast) == Texts{});
+  CHECK(warnings_of(kLeast + Arguments{"--config", SEER_SOURCE_DIR "/deploy/seer.toml"}) == Texts{});
+  CHECK(warnings_of(kLeast + Arguments{"--cold-bytes", "8GiB"}) == Texts{"--cold-bytes has no effect without --cold-dir"});
+  CHECK(warnings_of(kLeast + Arguments{"--cold-bytes", "1G", "--cold-dir", "c"}) == Texts{});
+  CHECK(warnings_of(kLeast + Arguments{"--cold-dir", "c", "--dram-bytes", "0"}).size() == 1);
+  CHECK(warnings_of(kLeast + Arguments{"--policy", "las", "--lengths", "l"}) ==
+        Texts{"--lengths has no effect without a policy that takes lengths: oracle, streamrl-oracle"});
+  CHECK(warnings_of(kLeast + Arguments{"--policy", "oracle", "--lengths", "l"}) == Texts{});
+  CHECK(warnings_of(kLeast + Arguments{"--policy", "las", "--compare", "verl,seer"}) ==
+        Texts{"--policy has no effect beside --compare, which names the policies"});
+  CHECK(warnings_of(kLeast + Arguments{"--draft-max", "4", "--draft-lambda", "2"}) ==
+        Texts{"--draft-max has no effect with --drafting off", "--draft-lambda has no effect with --drafting off"});
+  CHECK(warnings_of(kLeast + Arguments{"--drafting", "own", "--draft-max", "4", "--draft-lambda", "3"}) ==
+        Texts{"--draft-lambda has no effect with --draft-rule uniform"});
+  const std::string file = folder.write("c.toml", "[rollout]\ncold-bytes = \"1G\"\n");
+  CHECK(warnings_of(kLeast + Arguments{"--config", file}) == Texts{"--cold-bytes has no effect without --cold-dir"});
+  CHECK(warnings_of({"simulate", "--over-issue", "3", "--draft-max", "4"}) ==
+        Texts{"--draft-max has no effect without a policy that ends in +sd", "--over-issue has no effect without the policy partial"});
+  CHECK(warnings_of({"simulate", "--policies", "partial+sd", "--over-issue", "3", "--draft-max", "4"}) == Texts{});
 }
 
 TEST_CASE("config: each bad flag gets a sentence with its value and what was expected") {
@@ -196,9 +256,9 @@ TEST_CASE("config: each bad flag gets a sentence with its value and what was exp
       {{"--chunk-tokens", "-1"}, "--chunk-tokens -1: expected an integer, at least 0"},
       {{"--temperature", "-0.5"}, "--temperature -0.5: expected a number, at least 0 and at most 100"},
       {{"--min-p", "1"}, "--min-p 1: expected a number, at least 0 and below 1"},
-      {{"--kv-bytes", "1Q"}, "--kv-bytes 1Q: expected a size such as 4096, 64MiB, 1.5GiB or 2GB, at least 1"},
+      {{"--kv-bytes", "1Q"}, "--kv-bytes 1Q: expected a size such as 4096, 64M, 1.5GiB or 2GB, at least 1"},
       {{"--kv-dtype", "fp8"}, "--kv-dtype fp8: expected one of bf16, f32"},
-      {{"--weights", "int4"}, "--weights int4: expected one of stored, int8"},
+      {{"--weights", "int4"}, "--weights int4: expected one of stored, int8; did you mean int8?"},
       {{"--seed", "-1"}, "--seed -1: expected an integer"},
       {{"--seed", "1", "--seed", "2"}, "--seed is given 2 times; give it once"},
       {{"--policy", "oracle"}, "--lengths is missing: the oracle policy takes the response lengths from it"},
@@ -210,8 +270,24 @@ TEST_CASE("config: each bad flag gets a sentence with its value and what was exp
        "comparison"},
       {{"--compare", "verl,verl"}, "--compare names verl twice: expected different policies"},
       {{"--report", "o.jsonl"}, "--out and --report both name o.jsonl: expected two files"},
-      {{"--bogus", "1"}, "unknown argument --bogus; seer --help and seer COMMAND --help say what is known"},
-      {{"--config", "/no/such.toml"}, "/no/such.toml: File could not be opened for reading"},
+      {{"--bogus", "1"}, "unknown option --bogus; seer rollout --help lists its options"},
+      {{"--polcy", "seer"}, "unknown option --polcy; did you mean --policy?"},
+      {{"--polcy=seer"}, "unknown option --polcy; did you mean --policy?"},
+      {{"-policy", "seer"}, "unknown option -policy; did you mean --policy?"},
+      {{"--group_size", "3"}, "unknown option --group_size; did you mean --group-size?"},
+      {{"--temp", "1"}, "unknown option --temp; did you mean --temperature?"},
+      {{"--faults"}, "--faults is no option of seer rollout; it belongs to seer simulate"},
+      {{"--threads", "2"}, "--threads is no option of seer rollout; it belongs to seer score, seer profile"},
+      {{"--policy", "sear"},
+       "--policy sear: expected one of verl, divided, las, seer, seer+, oracle, streamrl-oracle; did you mean seer?"},
+      {{"--report", "--seed", "3"}, "--report is without a value: expected text"},
+      {{"--report"}, "--report is without a value: expected text"},
+      {{"--seed="}, "--seed is without a value: expected an integer"},
+      {{"--pin=maybe"}, "--pin=maybe: expected true or false"},
+      {{"more"}, "unexpected word more after seer rollout: it takes options only, and a value with spaces needs quotes"},
+      {{"score"}, "unexpected word score after seer rollout: it takes options only, and a value with spaces needs quotes"},
+      {{"--config", "/no/such.toml"}, "cannot read /no/such.toml: No such file or directory"},
+      {{"--config", "/"}, "cannot read /: Is a directory"},
   };
   for (const auto& row : table) {
     CAPTURE(std::string(row.error));
@@ -221,8 +297,14 @@ TEST_CASE("config: each bad flag gets a sentence with its value and what was exp
   CHECK(
       contains(error_of(kLeast + Arguments{"--compare", "verl,best"}), "--compare verl,best: expected names out of "));
   CHECK(contains(error_of(kLeast + Arguments{"--group-size"}), "--group-size"));
-  CHECK(contains(error_of({}), "no command"));
-  CHECK(contains(error_of({"rolout"}), "unknown argument rolout"));
+  CHECK(error_of({"rolout"}) == "unknown command rolout; did you mean rollout?");
+  CHECK(contains(error_of({"train"}), "unknown command train; the commands are rollout, score"));
+  CHECK(error_of({"--model", "m", "rollout"}) == "--model belongs after its command: seer rollout --model");
+  CHECK(error_of({"--model", "m"}) == "--model belongs after its command: seer rollout, seer score, seer profile");
+  CHECK(error_of({"--versoin"}) == "unknown option --versoin; did you mean --version?");
+  CHECK(error_of({"help", "scores"}) == "unknown command scores; did you mean score?");
+  CHECK(error_of({"completion", "basch"}) == "seer completion basch: expected one of bash, zsh, fish; did you mean bash?");
+  CHECK(error_of({"completion"}) == "seer completion expected one of bash, zsh, fish");
 }
 
 TEST_CASE("config: what is missing is named") {
@@ -251,12 +333,14 @@ TEST_CASE("config: each bad line of a file gets file, line, key, value and what 
       {"[rollout]\nseed = 1979-05-27\n", ":2: seed = 1979-05-27: expected an integer"},
       {"[rollout]\nmodel = {a = 1}\n", ":2: model = {...}: expected text"},
       {"[rollout]\ngroup_size = 8\n",
-       ":2: unknown key \"group_size\": expected the name of a flag of seer rollout without its dashes"},
+       ":2: unknown key \"group_size\": expected the name of a flag of seer rollout without its dashes; did you mean group-size?"},
+      {"[rollout]\npolicy = \"sear\"\n",
+       ":2: policy = 'sear': expected one of verl, divided, las, seer, seer+, oracle, streamrl-oracle; did you mean seer?"},
       {"[rolout]\n", ":1: unknown key \"rolout\": expected the table [rollout]"},
       {"x = 1\n[rollout]\n", ":1: unknown key \"x\": expected the table [rollout]"},
       {"", ": expected the table [rollout]"},
       {"[rollout]\na = 1\na = 2\n",
-       ":3: not TOML: Error while parsing key-value pair: cannot redefine existing integer 'a'"},
+       ":3: not TOML: cannot redefine existing integer 'a'"},
   };
   for (const auto& row : table) {
     CAPTURE(std::string(row.text));
@@ -319,4 +403,13 @@ TEST_CASE("config: score, profile, simulate and doctor are read, and help ends w
     CHECK(contains(printed({command, "--help"}), "Examples:\n  seer " + std::string(command)));
   CHECK(contains(printed({"--help"}), "rollout"));
   CHECK(printed({"--version"}).starts_with("seer "));
+  CHECK(printed({"-V"}) == printed({"--version"}));
+  CHECK(printed({"-h"}) == printed({"--help"}));
+  CHECK(printed({"help"}) == printed({"--help"}));
+  CHECK(printed({"help", "rollout"}) == printed({"rollout", "--help"}));
+  CHECK(contains(printed({"rollout", "-h"}), kSizeUnits));
+  const Result<Command> nothing = parse_command_line({});
+  REQUIRE(nothing.ok());
+  CHECK(std::get<PrintAndExit>(*nothing).text == printed({"--help"}).c_str());
+  CHECK(std::get<PrintAndExit>(*nothing).exit_code == 2);
 }

@@ -12,6 +12,13 @@ TEST_CASE("sizes: every unit is read, with fractions, in any case") {
       {"0", 0},
       {"4096", 4096},
       {"7B", 7},
+      {"4k", 4096},
+      {"64M", 67108864},
+      {"64m", 67108864},
+      {"64 M", 67108864},
+      {"1G", 1073741824},
+      {"1.5g", 1610612736},
+      {"2T", int64_t{2} << 40},
       {"1KiB", 1024},
       {"64MiB", 67108864},
       {"1.5GiB", 1610612736},
@@ -29,10 +36,10 @@ TEST_CASE("sizes: every unit is read, with fractions, in any case") {
 
 TEST_CASE("sizes: what is no size is named in the error") {
   for (const char* text :
-       {"", "x", "-1", "64M", "64 M", "1..5GiB", "1e3", "MiB", "10000000TiB", "4 096", "inf", "0x10"}) {
+       {"", "x", "-1", "64Mi", "64  M", "1P", "1..5GiB", "1e3", "MiB", "10000000TiB", "4 096", "inf", "0x10"}) {
     CAPTURE(std::string(text));
     REQUIRE(!parse_size(text).ok());
-    CHECK(parse_size(text).error().detail == cat("\"", text, "\" is not a size such as 4096, 64MiB, 1.5GiB or 2GB"));
+    CHECK(parse_size(text).error().detail == cat("\"", text, "\" is not a size such as 4096, 64M, 1.5GiB or 2GB"));
   }
 }
 
@@ -78,6 +85,45 @@ TEST_CASE("options: a repeated text keeps its commas, a list of names is split a
   CHECK(!set_option(names, {"seer,"}).ok());
   CHECK(!set_option(names, {"seer,other"}).ok());
   CHECK(!set_option(repeated, {""}).ok());
+}
+
+TEST_CASE("options: blanks after the commas of a list do not count, those inside a name do") {
+  std::vector<std::string> compare;
+  std::vector<int32_t> ids;
+  const OptionSpec names{"compare", "P,P", CommaListField{&compare}, "", OneOf{{"verl", "seer"}}};
+  const OptionSpec integers{"stop-token-ids", "ID,ID", &ids, ""};
+  CHECK(set_option(names, {"verl, seer"}).ok());
+  CHECK(compare == std::vector<std::string>{"verl", "seer"});
+  CHECK(set_option(names, {" seer ,\tverl "}).ok());
+  CHECK(compare == std::vector<std::string>{"seer", "verl"});
+  CHECK(set_option(integers, {"4, 5", " 6"}).ok());
+  CHECK(ids == std::vector<int32_t>{4, 5, 6});
+  CHECK(!set_option(names, {"ve rl"}).ok());
+  CHECK(!set_option(names, {"verl, "}).ok());
+  CHECK(!set_option(integers, {"4 5"}).ok());
+}
+
+TEST_CASE("options: a mistyped name gets the nearest known one") {
+  std::string policy;
+  std::vector<std::string> compare;
+  const OneOf known{{"verl", "divided", "seer", "seer+"}};
+  const OptionSpec one{"policy", "P", &policy, "", known};
+  const OptionSpec several{"compare", "P,P", CommaListField{&compare}, "", known};
+  CHECK(set_option(one, {"sear"}).error().detail == "one of verl, divided, seer, seer+; did you mean seer?");
+  CHECK(set_option(one, {"fifo"}).error().detail == "one of verl, divided, seer, seer+");
+  CHECK(set_option(several, {"verl, dividd"}).error().detail ==
+        "names out of verl, divided, seer, seer+; did you mean divided?");
+}
+
+TEST_CASE("options: integers beyond those of TOML are text there") {
+  uint64_t seed = 0;
+  const OptionSpec spec{"seed", "S", &seed, ""};
+  CHECK(accepts(spec, ValueType::kText));
+  for (const uint64_t edge : {uint64_t{0}, uint64_t{1} << 53, (uint64_t{1} << 63) - 1, uint64_t{1} << 63, ~uint64_t{0}}) {
+    seed = edge;
+    const bool is_text = edge >= uint64_t{1} << 63;
+    CHECK(toml_value(spec) == (is_text ? cat("\"", edge, "\"") : cat(edge)));
+  }
 }
 
 TEST_CASE("options: TOML text is escaped, and a whole number option with a fraction shows it") {

@@ -240,7 +240,7 @@ TEST_CASE("bad input: options and the TOML file") {
   bad.rollout("negative temperature", {{"--temperature", "-1"}}, {"--temperature -1", "at least 0"}, 2);
   bad.rollout("temperature nan", {{"--temperature", "nan"}}, {"--temperature nan", "number"}, 2);
   bad.rollout("temperature hot", {{"--temperature", "hot"}}, {"--temperature hot", "number"}, 2);
-  bad.rollout("unknown flag", {{"--temprature", "1"}}, {"--temprature"}, 2);
+  bad.rollout("unknown flag", {{"--temprature", "1"}}, {"--temprature", "did you mean --temperature?"}, 2);
   bad.rollout("stop token id outside the vocabulary", {{"--stop-token-ids", "400"}},
               {"--stop-token-ids 400", "vocabulary of 320"}, 2);
   bad.rollout("KV below one block", {{"--kv-bytes", "1000"}}, {"kv_bytes is 1000", "needs 32768"}, 2);
@@ -258,7 +258,7 @@ TEST_CASE("bad input: options and the TOML file") {
   const auto config = [&](const std::string& name, const std::string& text, const Words& words) {
     bad.rollout(name, {{"--config", bad.folder.write("c.toml", text)}}, words, 2);
   };
-  config("unknown TOML key", "[rollout]\npolicy = \"seer\"\ngroop-size = 3\n", {"c.toml:3:", "groop-size"});
+  config("unknown TOML key", "[rollout]\npolicy = \"seer\"\ngroop-size = 3\n", {"c.toml:3:", "groop-size", "did you mean group-size?"});
   config("TOML value of a wrong type", "[rollout]\nseed = \"x\"\n", {"c.toml:2:", "seed", "integer"});
   config("not TOML", "[rollout\n", {"c.toml:1:", "not TOML"});
 }

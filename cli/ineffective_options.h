@@ -1,0 +1,20 @@
+// Options that are given and change nothing beside the others: a user who gave one expects something of it.
+// Used by config.cpp only. Pure.
+#pragma once
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cli/config.h"
+
+namespace seer {
+
+/// A sentence for each; `given` are the names of the options that were given.
+/// REQUIRES: the options went through check_together().
+std::vector<std::string> ineffective_options(const RolloutOptions& options, const std::set<std::string>& given);
+std::vector<std::string> ineffective_options(const SimulateOptions& options, const std::set<std::string>& given);
+inline std::vector<std::string> ineffective_options(const ScoreOptions&, const std::set<std::string>&) { return {}; }
+inline std::vector<std::string> ineffective_options(const ProfileOptions&, const std::set<std::string>&) { return {}; }
+inline std::vector<std::string> ineffective_options(const DoctorOptions&, const std::set<std::string>&) { return {}; }
+
+}  // namespace seer

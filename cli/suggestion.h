@@ -1,0 +1,20 @@
+// What a mistyped name may have meant: the nearest of the known names by edit distance.
+// Used for options, commands, values of options and keys of files. Pure.
+#pragma once
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace seer {
+
+/// The known name that `typed` is most like; empty where none is near: a few characters differ (one in names of up to four
+/// characters, three in long ones), or `typed` is the beginning of exactly one of them.
+std::string nearest_name(std::string_view typed, const std::vector<std::string>& known);
+
+/// "; did you mean NAME?", with `prefix` before the name; empty where nothing is near.
+std::string did_you_mean(std::string_view typed, const std::vector<std::string>& known, std::string_view prefix = "");
+
+/// The value as an error shows it: cut to 60 characters, control characters as '?'.
+std::string shown_value(std::string_view value);
+
+}  // namespace seer
