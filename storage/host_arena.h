@@ -3,7 +3,8 @@
 // of the slots that the node granted or leased to them.
 //
 // Invariants:
-//  (1) bytes mapped <= dram_bytes, and memory is only touched when a slot is first used;
+//  (1) bytes of slots mapped <= dram_bytes, and memory is only touched when a slot is first used: that of its bytes, and
+//      the 13 B that it takes to remember what became of it (generation, flag, place in the list of free ones);
 //  (2) a slot is either free or taken; its generation rises each time it is freed, so that whoever remembers an older one
 //      can tell that the bytes are no longer those.
 //
@@ -16,6 +17,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "protocols/result.h"
@@ -46,21 +48,32 @@ class HostArena {
   std::optional<uint32_t> take();
   /// REQUIRES: the slot is taken.
   void free(uint32_t slot);
-  uint32_t free_count() const { return static_cast<uint32_t>(free_.size()); }
-  uint32_t taken_count() const { return slot_count_ - free_count(); }
-  bool is_taken(uint32_t slot) const { return taken_[slot] != 0; }
+  uint32_t free_count() const { return slot_count_ - taken_count(); }
+  uint32_t taken_count() const { return static_cast<uint32_t>(taken_.size() - freed_.size()); }
+  bool is_taken(uint32_t slot) const { return slot < taken_.size() && taken_[slot] != 0; }
 
  private:
-  HostArena(std::byte* memory, int64_t mapped_bytes, const HostArenaConfig& config, int64_t slot_bytes);
+  /// Memory of zeros that takes room only where it is touched. Empty: the system refused it.
+  class Mapping {
+   public:
+    explicit Mapping(int64_t bytes);
+    Mapping(Mapping&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
+    ~Mapping();
+    std::span<std::byte> bytes() const { return bytes_; }
 
-  std::byte* memory_;
-  int64_t mapped_bytes_;
+   private:
+    std::span<std::byte> bytes_;
+  };
+  HostArena(Mapping slots, Mapping generations, int64_t block_bytes, int64_t slot_bytes);
+  std::atomic_ref<uint64_t> times_freed(uint32_t slot) const;
+
+  Mapping slots_;
+  Mapping generations_;  // by slot: how often it was freed; read by transports on other threads
   int64_t block_bytes_;
   int64_t slot_bytes_;
   uint32_t slot_count_;
-  std::unique_ptr<std::atomic<uint64_t>[]> generations_;  // from 1; read by transports on other threads
-  std::vector<uint32_t> free_;                            // a stack, lowest slot on top at first
-  std::vector<char> taken_;
+  std::vector<char> taken_;      // of the slots that were ever taken, which are the first ones
+  std::vector<uint32_t> freed_;  // of them, those that are not taken now: a stack
 };
 
 }  // namespace seer

@@ -2,10 +2,24 @@
 
 #include <doctest/doctest.h>
 
+#include <unistd.h>
+
 #include <cstring>
+#include <fstream>
 #include <set>
 
 using namespace seer;
+
+namespace {
+
+/// Of this process, now.
+int64_t resident_bytes() {
+  int64_t pages = 0, resident_pages = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident_pages;
+  return resident_pages * ::sysconf(_SC_PAGESIZE);
+}
+
+}  // namespace
 
 TEST_CASE("host arena: slots are cache-line aligned, do not overlap, and stay below dram_bytes") {
   auto arena = *HostArena::create({.dram_bytes = 1000, .block_bytes = 100});
@@ -33,6 +47,34 @@ TEST_CASE("host arena: every slot is handed out once, and a freed slot comes bac
   CHECK(arena->free_count() == 1);
   CHECK(*arena->take() == 2);
   CHECK(arena->generation(2) > before);
+}
+
+TEST_CASE("host arena: a tier of any size takes memory only as its slots are used") {
+  const int64_t before = resident_bytes();
+  auto arena = *HostArena::create({.dram_bytes = int64_t{1} << 40, .block_bytes = 4096});
+  REQUIRE(arena->slot_count() == 1 << 28);
+  CHECK(arena->free_count() == 1 << 28);
+  CHECK(arena->generation((1 << 28) - 1) == 1);
+  for (uint32_t i = 0; i < 1000; ++i) CHECK(*arena->take() == i);
+  for (uint32_t i = 0; i < 1000; i += 2) arena->free(i);
+  CHECK(arena->free_count() == (1 << 28) - 500);
+  CHECK_FALSE(arena->is_taken(1 << 27));
+  CHECK(resident_bytes() - before < 16 << 20);  // of 2^28 slots, each with a mere byte of its own: 256 MiB
+}
+
+TEST_CASE("host arena: a freed slot is taken before one that was never used") {
+  auto arena = *HostArena::create({.dram_bytes = 64 * 4, .block_bytes = 64});
+  CHECK(*arena->take() == 0);
+  CHECK(*arena->take() == 1);
+  arena->free(0);
+  CHECK(*arena->take() == 0);
+  CHECK(*arena->take() == 2);
+  CHECK(*arena->take() == 3);
+  CHECK_FALSE(arena->take().has_value());
+  arena->free(1);
+  arena->free(3);
+  CHECK(*arena->take() == 3);
+  CHECK(*arena->take() == 1);
 }
 
 TEST_CASE("host arena: too small a tier is refused with the sizes in the message") {
