@@ -19,8 +19,7 @@ Error failed(std::string_view what, const std::string& path, int error) {
   return fail(error == ENOENT ? Code::kNotFound : Code::kIo, "cannot ", what, " ", path, ": ", std::strerror(error));
 }
 
-/// Takes a partial file for this writer alone and empties it; it may hold lines of a run that was killed. Two writers of
-/// one path would mix their bytes.
+/// Takes a partial file for this writer alone: two writers of one path would mix their bytes.
 Status take(int fd, const std::string& partial) {
   if (::flock(fd, LOCK_EX | LOCK_NB) != 0)
     return fail(Code::kUnavailable, "cannot write ", partial, ": it is being written already");
@@ -28,7 +27,6 @@ Status take(int fd, const std::string& partial) {
   const bool renamed = ::fstat(fd, &opened) != 0 || ::stat(partial.c_str(), &named) != 0 || opened.st_ino != named.st_ino;
   if (renamed)  // by its writer, between our open and our lock: it is somebody's finished file
     return fail(Code::kUnavailable, "cannot write ", partial, ": it was being written until now");
-  if (::ftruncate(fd, 0) != 0) return failed("write", partial, errno);
   return {};
 }
 
@@ -54,7 +52,8 @@ Result<OutputWriter> OutputWriter::open(const std::string& path) {
     return OutputWriter(path, "", fd);
   }
   // A link is followed now, so that the rename replaces the file it names and not the link.
-  const std::string target = fs::exists(status) ? fs::canonical(path, ignored).string() : path;
+  const bool is_link = fs::exists(status) && fs::is_symlink(fs::symlink_status(path, ignored));
+  const std::string target = is_link ? fs::canonical(path, ignored).string() : path;
   const std::string partial = target + ".partial";
   const int fd = ::open(partial.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
   if (fd < 0) return failed("write", partial, errno);
@@ -88,14 +87,16 @@ OutputWriter::~OutputWriter() { close(); }
 
 void OutputWriter::close() {
   if (fd_ < 0) return;
+  struct stat file {};  // not empty: it holds lines, of this run or of an earlier one
+  if (!partial_.empty() && ::fstat(fd_, &file) == 0 && file.st_size == 0) ::unlink(partial_.c_str());
   ::close(fd_);
   fd_ = -1;
-  if (bytes_ == 0 && !partial_.empty()) ::unlink(partial_.c_str());
 }
 
 Status OutputWriter::append(std::string_view text) {
   SEER_CHECK(fd_ >= 0, path_);
   SEER_CHECK(text.ends_with('\n'), path_);
+  SEER_RETURN_IF_ERROR(drop_old_lines());
   if (const int error = write_all(fd_, text); error != 0) {
     // What was written of the line is taken back. A device or pipe cannot do that: its reader is gone anyway.
     if (!partial_.empty() && (::ftruncate(fd_, bytes_) != 0 || ::lseek(fd_, bytes_, SEEK_SET) != bytes_))
@@ -106,8 +107,21 @@ Status OutputWriter::append(std::string_view text) {
   return {};
 }
 
+Status OutputWriter::drop_old_lines() {
+  if (bytes_ > 0 || partial_.empty() || ::ftruncate(fd_, 0) == 0) return {};
+  return failed("write", partial_, errno);
+}
+
+std::string OutputWriter::left_text() const {
+  if (partial_.empty()) return cat("they were written to ", path_);
+  const bool had_before = fs::exists(path_);
+  if (bytes_ == 0) return had_before ? cat(path_, " is as it was") : cat("there is no ", path_);
+  return cat("they are in ", partial_, had_before ? cat(", and ", path_, " is as it was") : cat(", and there is no ", path_));
+}
+
 Status OutputWriter::finish() {
   SEER_CHECK(fd_ >= 0, path_);
+  SEER_RETURN_IF_ERROR(drop_old_lines());
   const bool synced = partial_.empty() || ::fsync(fd_) == 0;
   const int sync_error = errno;
   ::close(fd_);

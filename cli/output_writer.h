@@ -6,7 +6,8 @@
 // Invariants:
 //  (1) whatever happens, the file ends with a whole line: a line that did not fit is taken back;
 //  (2) a PATH.partial has one writer at a time, also over processes;
-//  (3) without finish(), PATH is as it was before; PATH.partial stays only if it holds a line.
+//  (3) without finish(), PATH is as it was before, and PATH.partial holds what was appended;
+//  (4) lines that an earlier run left in PATH.partial stay until the first append().
 #pragma once
 #include <string>
 #include <string_view>
@@ -27,12 +28,18 @@ class OutputWriter {
   Status append(std::string_view text);
   /// Makes PATH appear with all that was appended. REQUIRES: not finished.
   Status finish();
+  /// Where a reader finds "they", the lines appended, if this is never finished: "they are in o.jsonl.partial, and
+  /// o.jsonl is as it was".
+  std::string left_text() const;
+  /// The file that holds what was appended until finish().
+  const std::string& unfinished_path() const { return partial_.empty() ? path_ : partial_; }
 
  private:
   OutputWriter(std::string path, std::string partial, int fd);
   void close();
+  Status drop_old_lines();
 
-  std::string path_;     // as the user named it, for errors; its links are followed
+  std::string path_;     // as the user named it, for messages; where that is a link, what it names
   std::string partial_;  // empty: written directly
   int fd_ = -1;          // -1: finished or moved away
   int64_t bytes_ = 0;    // appended so far

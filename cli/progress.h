@@ -1,12 +1,14 @@
 // Progress: how far a rollout is, on stderr. On a terminal one line that is drawn over itself, at most 5 times a
-// second, and is gone at the end; elsewhere a plain line about every 5 s. Time is passed in.
-// Used by seer.cpp. Single owner, not thread-safe.
+// second, and is gone at the end; elsewhere a plain line at the start and about every 5 s. Time is passed in.
+// Used by rollout_command.cpp. Single owner, not thread-safe.
 #pragma once
 #include <cstdint>
 #include <deque>
 #include <optional>
 #include <ostream>
 #include <string>
+
+#include "cli/terminal.h"
 
 namespace seer {
 
@@ -17,12 +19,17 @@ struct ProgressState {
   double kv_used_ratio = 0;           // of the KV caches of all instances
 };
 
-/// "  312/1600 done  20 %  8210 tokens/s  running 64  waiting 1224  KV 71 %", with "tail" once 90 % are done.
-std::string progress_line(const ProgressState& state, double tokens_per_s);
+struct ProgressLook {
+  int64_t columns = 80;
+  bool is_coloured = false;
+};
+
+/// "312/1600 done  20 %  1:23, left 5:42  8210 tokens/s  run 64  wait 1224  KV 71 %", with "tail" once 90 % are done.
+/// What does not fit in `columns` is left out, the last parts first.
+std::string progress_line(const ProgressState& state, double tokens_per_s, int64_t elapsed_us, ProgressLook look = {});
 
 struct ProgressConfig {
-  bool terminal = false;               // whether the stream is one
-  int64_t columns = 80;                // of the terminal: a line that wraps could not be drawn over
+  Terminal terminal;                   // of the stream
   int64_t redraw_us = 200'000;         // terminal: at most 5 times a second
   int64_t plain_line_us = 5'000'000;   // elsewhere
   int64_t rate_window_us = 5'000'000;  // tokens/s are those of this long
@@ -32,7 +39,8 @@ class Progress {
  public:
   /// REQUIRES: `out` outlives this.
   Progress(ProgressConfig config, std::ostream& out);
-  /// Draws when it is time to; call as often as you like, with a time that never goes back.
+  /// Draws when it is time to; call as often as you like, with a time that never goes back. The first call starts the
+  /// clock of the line.
   void update(const ProgressState& state, int64_t now_us);
   /// Takes the live line away, for text that follows on the same terminal. The next update() draws it again.
   void clear();
@@ -44,6 +52,7 @@ class Progress {
   ProgressConfig config_;
   std::ostream& out_;
   std::deque<Sample> samples_;         // of the last rate_window_us, one per line drawn; the front is the oldest
+  std::optional<int64_t> began_us_;    // the first update()
   std::optional<int64_t> drawn_us_;    // when the last line was drawn
   bool on_screen_ = false;
 };

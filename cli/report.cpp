@@ -55,6 +55,7 @@ Json to_json(const RolloutReport& r) {
     instances.push_back({{"busy_s", i.busy_s}, {"idle_s", i.idle_s}, {"tokens", i.tokens}, {"steps", i.steps}});
   return {{"policy", r.policy},
           {"requests", r.requests},
+          {"finished", r.finished},
           {"prompt_tokens", r.prompt_tokens},
           {"output_tokens", r.output_tokens},
           {"wall_s", r.wall_s},
@@ -89,6 +90,11 @@ Json to_json(const RolloutReport& r) {
 
 std::string ratio_text(double value, double first) { return first > 0 ? formatted("%.2fx", value / first) : "-"; }
 
+/// "7 of 320" where the rollout was stopped.
+std::string requests_text(const RolloutReport& r) {
+  return r.finished < r.requests ? cat(count_text(r.finished), " of ", count_text(r.requests)) : count_text(r.requests);
+}
+
 double busy_share(const RolloutReport& r) {
   double busy_s = 0, all_s = 0;
   for (const InstanceFigures& i : r.instances) {
@@ -106,7 +112,7 @@ struct Row {
 using R = RolloutReport;
 
 constexpr std::array<Row, 28> kRows{{
-    {"requests", [](const R& r, const R&) { return count_text(r.requests); }},
+    {"requests", [](const R& r, const R&) { return requests_text(r); }},
     {"prompt tokens", [](const R& r, const R&) { return count_text(r.prompt_tokens); }},
     {"output tokens", [](const R& r, const R&) { return count_text(r.output_tokens); }},
     {"wall time, s", [](const R& r, const R&) { return decimal_text(r.wall_s, 2); }},

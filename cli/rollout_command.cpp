@@ -1,6 +1,5 @@
 #include "cli/rollout_command.h"
 
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -16,6 +15,7 @@
 #include "cli/output_writer.h"
 #include "cli/progress.h"
 #include "cli/report.h"
+#include "cli/terminal.h"
 
 namespace seer {
 namespace {
@@ -25,10 +25,7 @@ int64_t now_us() {
 }
 
 Progress make_progress() {
-  ProgressConfig config{.terminal = isatty(STDERR_FILENO) != 0};
-  winsize size{};
-  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) config.columns = size.ws_col;
-  return Progress(config, std::cerr);
+  return Progress({.terminal = terminal_of(STDERR_FILENO)}, std::cerr);
 }
 
 Status write_response(const RolloutWork& work, const Response& r, OutputWriter& out) {
@@ -52,6 +49,25 @@ Status write_response(const RolloutWork& work, const Response& r, OutputWriter& 
                                    .carried = work.lines[group].carried}));
 }
 
+int64_t requests_of(const RolloutWork& work) {
+  int64_t requests = 0;
+  for (const GroupSpec& group : work.groups) requests += group.samples;
+  return requests;
+}
+
+/// What a run has kept so far, and how an error says so.
+struct Kept {
+  OutputWriter* out = nullptr;  // nullptr: responses are not written
+  int64_t responses = 0;
+  int64_t requests = 0;
+
+  /// "ERROR after 7 of 320 responses; they are in o.jsonl.partial, and o.jsonl is as it was".
+  Error after(const Error& error) const {
+    return fail(error.code, error.detail, " after ", responses, " of ", requests, " responses",
+                out != nullptr ? "; " + out->left_text() : "");
+  }
+};
+
 }  // namespace
 
 Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& stop) {
@@ -71,12 +87,19 @@ Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& s
       options.compare.empty() ? std::vector<std::string>{options.scheduler.policy} : options.compare;
   std::vector<RolloutReport> reports;
   bool complete = true;
+  Kept kept{.requests = requests_of(work)};
   for (const std::string& policy : policies) {
     Progress progress = make_progress();
     // All policies give the same responses: with --compare the first one's are written.
-    const bool writes = out.has_value() && reports.empty();
+    kept.out = reports.empty() && out ? &*out : nullptr;
+    kept.responses = 0;
     const RolloutHooks hooks{
-        .response = [&](const Response& r) { return writes ? write_response(work, r, *out) : Status{}; },
+        .response =
+            [&](const Response& r) -> Status {
+              if (kept.out != nullptr) SEER_RETURN_IF_ERROR(write_response(work, r, *kept.out));
+              ++kept.responses;
+              return {};
+            },
         .progress =
             [&](const RolloutProgress& p) {
               progress.update({p.done, p.requests, p.running, p.waiting, p.output_tokens, p.kv_use_share}, now_us());
@@ -84,19 +107,22 @@ Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& s
         .stop = &stop};
     auto outcome = run_rollout(options, work, policy, hooks);
     progress.clear();
-    if (!outcome.ok()) return outcome.error();
+    if (!outcome.ok()) return kept.responses > 0 ? Status(kept.after(outcome.error())) : Status(outcome.error());
     reports.push_back(outcome->report);
     complete = outcome->complete;
     if (!complete) break;
+    if (kept.out == nullptr) continue;
+    if (const Status finished = kept.out->finish(); !finished.ok()) return kept.after(finished.error());
   }
-  if (out) SEER_RETURN_IF_ERROR(out->finish());
   if (report) {
     SEER_RETURN_IF_ERROR(report->append(options.compare.empty() ? report_json(reports[0]) : report_json(reports)));
-    SEER_RETURN_IF_ERROR(report->finish());
+    if (complete) SEER_RETURN_IF_ERROR(report->finish());
   }
-  std::cout << (reports.size() > 1 ? compare_table(reports) : report_table(reports[0]));
-  if (!complete) return fail(Code::kCancelled, "stopped on request; the finished responses were kept");
-  return {};
+  std::cout << (reports.size() > 1 ? compare_table(reports) : report_table(reports[0])) << std::flush;
+  if (complete) return {};
+  Error stopped = kept.after(fail(Code::kCancelled, "stopped on request"));
+  if (report) stopped.detail += cat("; the report so far is in ", report->unfinished_path());
+  return stopped;
 }
 
 }  // namespace seer

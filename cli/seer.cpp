@@ -23,6 +23,24 @@ std::atomic<bool> g_stop{false};  // set by Ctrl-C, the only thing a signal hand
 
 void on_interrupt(int) { g_stop.store(true); }
 
+/// Ctrl-C, SIGTERM and SIGHUP stop in order. A pipe without a reader and a file at its size limit become errors of the
+/// write: an output ends the run with a sentence, a progress line is only lost.
+void handle_signals() {
+  struct sigaction action {};
+  action.sa_handler = on_interrupt;
+  action.sa_flags = SA_RESETHAND;  // a second Ctrl-C ends the program at once
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+  // A terminal that goes away sends SIGHUP more than once (the shell, then the kernel): it never ends the program at once.
+  action.sa_flags = 0;
+  struct sigaction inherited {};
+  sigaction(SIGHUP, nullptr, &inherited);
+  if (inherited.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);  // nohup ignores it
+  action.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &action, nullptr);
+  sigaction(SIGXFSZ, &action, nullptr);
+}
+
 /// A simulation looks at memory of many instances in turn, which a processor finds faster in pages of 2 MiB.
 void allocate_in_large_pages() {
 #if SEER_HAVE_MIMALLOC
@@ -61,12 +79,7 @@ seer::Status flush_stdout() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  struct sigaction action {};
-  action.sa_handler = on_interrupt;
-  action.sa_flags = SA_RESETHAND;  // a second Ctrl-C ends the program at once
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
-
+  handle_signals();
   std::vector<std::string> warnings;
   auto command = seer::parse_command_line({argv + 1, argv + argc}, &warnings);
   for (const std::string& warning : warnings) std::cerr << "seer: warning: " << warning << "\n";

@@ -47,6 +47,43 @@ TEST_CASE("output: a path that cannot be written is refused when it is opened") 
   CHECK(!OutputWriter::open("/proc/o.jsonl").ok());
 }
 
+TEST_CASE("output: what an earlier run left aside stays until a new run has a line, and is never taken for a result") {
+  const ScratchFolder folder;
+  folder.write("o.jsonl.partial", "of an earlier run\n");
+  { CHECK(OutputWriter::open(folder.path("o.jsonl")).ok()); }  // a run that failed at its start
+  CHECK(folder.read("o.jsonl.partial") == "of an earlier run\n");
+  {
+    Result<OutputWriter> out = OutputWriter::open(folder.path("o.jsonl"));
+    REQUIRE(out.ok());
+    CHECK(out->append("one\n").ok());
+    CHECK(folder.read("o.jsonl.partial") == "one\n");
+  }
+  Result<OutputWriter> empty = OutputWriter::open(folder.path("o.jsonl"));
+  REQUIRE(empty.ok());
+  CHECK(empty->finish().ok());
+  CHECK(folder.read("o.jsonl").empty());
+  CHECK(!folder.has("o.jsonl.partial"));
+}
+
+TEST_CASE("output: it says where its lines are, and how the file is, as the user named it") {
+  const ScratchFolder folder;
+  const std::string path = folder.path("o.jsonl");
+  Result<OutputWriter> out = OutputWriter::open(path);
+  REQUIRE(out.ok());
+  CHECK(out->left_text() == "there is no " + path);
+  CHECK(out->append("one\n").ok());
+  CHECK(out->left_text() == "they are in " + path + ".partial, and there is no " + path);
+  folder.write("o.jsonl", "before\n");
+  CHECK(out->left_text() == "they are in " + path + ".partial, and " + path + " is as it was");
+  Result<OutputWriter> device = OutputWriter::open("/dev/null");
+  REQUIRE(device.ok());
+  CHECK(device->left_text() == "they were written to /dev/null");
+  folder.write("p.jsonl", "");
+  Result<OutputWriter> dotted = OutputWriter::open(folder.path("./p.jsonl"));
+  REQUIRE(dotted.ok());
+  CHECK(dotted->left_text() == folder.path("./p.jsonl") + " is as it was");
+}
+
 TEST_CASE("output: a path has one writer at a time") {
   const ScratchFolder folder;
   Result<OutputWriter> out = OutputWriter::open(folder.path("o.jsonl"));

@@ -12,7 +12,7 @@ namespace {
 RolloutReport some_report(const char* policy, double tokens_per_s, double tail_s) {
   RolloutReport r;
   r.policy = policy;
-  r.requests = 1600;
+  r.requests = r.finished = 1600;
   r.output_tokens = 1234567;
   r.wall_s = 61.5;
   r.tokens_per_s = tokens_per_s;
@@ -30,7 +30,7 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 TEST_CASE("report: the JSON holds every field, what is not known as null") {
   const Json r = Json::parse(report_json(some_report("seer", 20000, 5)));
   for (const char* name :
-       {"policy",          "requests",       "output_tokens",    "wall_s",        "tokens_per_s",  "tail_s",
+       {"policy",          "requests",       "finished",         "output_tokens",    "wall_s",        "tokens_per_s",  "tail_s",
         "preemptions",     "migrations",     "reprefill_tokens", "kv_peak_bytes", "spilled_bytes", "length_icc",
         "estimate_error",  "yields",         "chunks",           "prompt_tokens", "cpu_engine_s",  "cpu_total_s",
         "actor_cpu_share", "weight_version", "cold_failures",    "instances_lost", "instances",

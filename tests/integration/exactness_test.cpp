@@ -29,7 +29,6 @@
 #include "cli/rollout_command.h"
 #include "cli/scratch.h"
 #include "gpu/step_profile.h"
-#include "integration/child_process.h"
 #include "integration/optional_parts.h"
 
 using namespace seer;
@@ -541,37 +540,4 @@ TEST_CASE("exactness: the oracle policy takes its lengths from the output of a r
   const Answers first = answers_of(json_lines(o.lengths), "logprobs");
   REQUIRE(first.size() == 20);
   CHECK(differences(first, answers_of(json_lines(o.out), "logprobs")) == 0);
-}
-
-TEST_CASE("interrupt: Ctrl-C keeps the finished responses and leaves nothing half-written") {
-  const ScratchFolder folder(fast_folder());
-  for (const int signal : {SIGINT, SIGTERM}) {
-    CAPTURE(signal);
-    const std::string out = folder.path("out.jsonl"), partial = out + ".partial";
-    ChildProcess seer({SEER_PROGRAM, "rollout", "--model", kModel, "--prompts", kShippedPrompts, "--out", out, "--report",
-                       folder.path("report.json"), "--group-size", "16", "--max-batch", "16", "--threads-per-instance",
-                       "1", "--max-tokens", "300", "--chunk-tokens", "64"});
-    const auto has_line = [&] {
-      std::error_code missing;
-      return fs::file_size(partial, missing) > 0 && !missing;
-    };
-    while (!has_line()) REQUIRE_MESSAGE(!seer.wait(10), seer.err());
-    seer.send(signal);
-    REQUIRE(seer.wait(600'000));
-    CHECK(seer.exit_code() == 130);
-    CHECK(seer.err().ends_with("seer: stopped on request; the finished responses were kept\n"));
-    const std::vector<Json> lines = json_lines(out);
-    CHECK(lines.size() > 0);
-    CHECK(lines.size() < 3200);  // all of them
-    for (const Json& line : lines) {
-      const std::string finish = line["finish_reason"];
-      CHECK((finish == "stop" || finish == "length"));
-      CHECK(line["output_ids"].size() > 0);
-      CHECK(line["output_ids"].size() == line["logprobs"].size());
-    }
-    CHECK(folder.read("out.jsonl").ends_with("}\n"));
-    CHECK(Json::parse(folder.read("report.json"))["requests"] == 3200);
-    CHECK(!folder.has("out.jsonl.partial"));
-    CHECK(!folder.has("report.json.partial"));
-  }
 }
