@@ -12,6 +12,9 @@
 namespace seer {
 
 enum class ModelFamily : uint8_t { kLlama, kQwen2, kQwen3 };
+constexpr const char* to_string(ModelFamily f) {
+  return f == ModelFamily::kLlama ? "Llama" : f == ModelFamily::kQwen2 ? "Qwen2" : "Qwen3";
+}
 enum class RopeKind : uint8_t { kDefault, kLlama3, kYarn };
 
 struct RopeConfig {
@@ -24,6 +27,7 @@ struct RopeConfig {
   double beta_fast = 32.0, beta_slow = 1.0;  // yarn: rotations between which frequencies are blended
   bool truncate = true;                      // yarn: the blend starts and ends at whole dimensions
   double attention_factor = 1.0;             // yarn: cos and sin are multiplied by this
+  bool operator==(const RopeConfig&) const = default;
 };
 
 struct ModelConfig {

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "gpu/json_text.h"
 #include "gpu/model_config.h"
 
 namespace seer {
@@ -20,6 +21,7 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kHeaderBytesMax = 100'000'000;  // the format's own limit
 constexpr int64_t kIndexBytesMax = 100'000'000;
+constexpr const char* kSingleFile = "model.safetensors";
 
 struct KnownType {
   const char* name;
@@ -123,58 +125,101 @@ SafetensorsFile::~SafetensorsFile() {
 }
 
 Status SafetensorsFile::parse(const std::string& name) {
+  const auto* text = reinterpret_cast<const char*>(mapped_.data()) + 8;
   uint64_t header_bytes = 0;
   for (int i = 7; i >= 0; --i) header_bytes = header_bytes << 8 | static_cast<uint8_t>(mapped_[i]);
-  if (header_bytes > kHeaderBytesMax || header_bytes > mapped_.size() - 8)
+  if (header_bytes > kHeaderBytesMax || header_bytes > mapped_.size() - 8) {
+    if (const std::string_view format = known_format({text - 8, mapped_.size()}); !format.empty())
+      return fail(Code::kCorrupt, name, " is ", format, ", not a safetensors file");
     return fail(Code::kCorrupt, name, ": the header should have ", header_bytes, " bytes, the file has ",
                 mapped_.size(), ": truncated, or not a safetensors file");
-  const auto* text = reinterpret_cast<const char*>(mapped_.data()) + 8;
-  const Json header = Json::parse(text, text + header_bytes, nullptr, /*allow_exceptions=*/false);
-  if (!header.is_object()) return fail(Code::kCorrupt, name, ": the header is not a JSON object");
+  }
+  Result<Json> header = parse_json({text, header_bytes}, name + " (header)");
+  if (!header.ok()) return fail(Code::kCorrupt, header.error().detail);
+  if (!header->is_object()) return fail(Code::kCorrupt, name, ": the header is not a JSON object");
   const std::span<const std::byte> data = mapped_.subspan(8 + header_bytes);
-  for (const auto& [key, entry] : header.items()) {
+  for (const auto& [key, entry] : header->items()) {
     if (key == "__metadata__") continue;
     Result<TensorView> view = parse_entry(entry, data);
-    if (!view.ok()) return fail(view.error().code, name, ": tensor ", key, " ", view.error().detail);
+    if (!view.ok()) return fail(view.error().code, name, ": tensor ", shortened(key, 120), " ", view.error().detail);
     tensors_.emplace(key, *std::move(view));
   }
+  return check_cover(name, data);
+}
+
+// The format allows neither overlaps nor holes: a file that has them is broken, or hides something.
+Status SafetensorsFile::check_cover(const std::string& name, std::span<const std::byte> data) const {
+  using Entry = std::pair<const std::string, TensorView>;
+  std::vector<const Entry*> by_place;
+  for (const Entry& entry : tensors_) by_place.push_back(&entry);
+  std::ranges::sort(by_place, {}, [](const Entry* e) { return std::pair(e->second.bytes.data(), e->second.bytes.size()); });
+  size_t end = 0;
+  const Entry* before = nullptr;
+  for (const Entry* entry : by_place) {
+    const auto begin = static_cast<size_t>(entry->second.bytes.data() - data.data());
+    if (begin < end)
+      return fail(Code::kCorrupt, name, ": tensor ", shortened(entry->first, 120), " begins at data byte ", begin,
+                  ", inside tensor ", shortened(before->first, 120), ", which ends at ", end);
+    if (begin > end)
+      return fail(Code::kCorrupt, name, ": the data bytes from ", end, " to ", begin, " belong to no tensor");
+    end = begin + entry->second.bytes.size();
+    before = entry;
+  }
+  if (end < data.size())
+    return fail(Code::kCorrupt, name, ": ", data.size() - end, " bytes follow the end of the last tensor");
   return {};
 }
 
 Result<Checkpoint> Checkpoint::open(const fs::path& folder) {
   Checkpoint checkpoint;
   checkpoint.folder_ = folder.string();
-  const fs::path single = folder / "model.safetensors", index_path = folder / "model.safetensors.index.json";
+  const fs::path single = folder / kSingleFile, index_path = folder / "model.safetensors.index.json";
   std::error_code ec;
-  if (fs::exists(single, ec) || !fs::exists(index_path, ec)) {
-    SEER_ASSIGN_OR_RETURN(auto file, SafetensorsFile::open(single));
-    for (const auto& [name, view] : file->tensors()) checkpoint.tensors_[name] = &view;
-    checkpoint.files_.push_back(std::move(file));
+  if (fs::exists(index_path, ec)) {
+    SEER_RETURN_IF_ERROR(checkpoint.read_index(index_path, fs::exists(single, ec)));
     return checkpoint;
   }
+  SEER_ASSIGN_OR_RETURN(auto file, SafetensorsFile::open(single));
+  for (const auto& [name, view] : file->tensors()) checkpoint.tensors_[name] = &view;
+  checkpoint.files_.push_back(std::move(file));
+  return checkpoint;
+}
+
+Status Checkpoint::read_index(const fs::path& index_path, bool beside_single) {
   SEER_ASSIGN_OR_RETURN(const std::string text, read_text_file(index_path, kIndexBytesMax));
-  const Json index = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  SEER_ASSIGN_OR_RETURN(const Json index, parse_json(text, index_path.string()));
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object())
     return fail(Code::kInvalidArgument, index_path.string(), ": weight_map is missing or not an object");
+  const Json& map = index["weight_map"];
+  if (map.empty()) return fail(Code::kInvalidArgument, index_path.string(), ": weight_map is empty");
+  const fs::path folder = index_path.parent_path();
   std::map<std::string, size_t> opened;  // file name -> index in files_
-  for (const auto& [name, file] : index["weight_map"].items()) {
+  for (const auto& [name, file] : map.items()) {
     if (!file.is_string() || fs::path(file.get<std::string>()).filename() != file.get<std::string>())
-      return fail(Code::kInvalidArgument, index_path.string(), ": weight_map.", name,
+      return fail(Code::kInvalidArgument, index_path.string(), ": weight_map.", shortened(name, 120),
                   " is not the name of a file beside it");
     const auto file_name = file.get<std::string>();
+    if (beside_single && file_name != kSingleFile)
+      return fail(Code::kInvalidArgument, index_path.string(), ": weight_map says that ", shortened(name, 120), " is in ",
+                  shortened(file_name), ", but the folder has ", kSingleFile, " too: remove one of the two");
     if (!opened.contains(file_name)) {
       SEER_ASSIGN_OR_RETURN(auto shard, SafetensorsFile::open(folder / file_name));
-      opened[file_name] = checkpoint.files_.size();
-      checkpoint.files_.push_back(std::move(shard));
+      opened[file_name] = files_.size();
+      files_.push_back(std::move(shard));
     }
-    const auto& tensors = checkpoint.files_[opened[file_name]]->tensors();
+    const auto& tensors = files_[opened[file_name]]->tensors();
     const auto it = tensors.find(name);
     if (it == tensors.end())
-      return fail(Code::kCorrupt, (folder / file_name).string(), " has no tensor ", name, ", which ",
+      return fail(Code::kCorrupt, (folder / file_name).string(), " has no tensor ", shortened(name, 120), ", which ",
                   index_path.string(), " says it has");
-    checkpoint.tensors_[name] = &it->second;
+    tensors_[name] = &it->second;
   }
-  return checkpoint;
+  for (const auto& [file_name, i] : opened)
+    for (const auto& [name, view] : files_[i]->tensors())
+      if (const auto it = tensors_.find(name); it == tensors_.end() || it->second != &view)
+        return fail(Code::kCorrupt, (folder / file_name).string(), " has the tensor ", shortened(name, 120), ", which ",
+                    index_path.string(), it == tensors_.end() ? " does not list" : " says is in another file");
+  return {};
 }
 
 const TensorView* Checkpoint::find(const std::string& name) const {
@@ -184,7 +229,7 @@ const TensorView* Checkpoint::find(const std::string& name) const {
 
 Result<const TensorView*> Checkpoint::get(const std::string& name, std::span<const int64_t> shape) const {
   const TensorView* view = find(name);
-  if (!view) return fail(Code::kNotFound, folder_, ": tensor ", name, " of shape ", shape_text(shape), " is missing");
+  if (!view) return fail(Code::kNotFound, folder_, ": tensor ", shortened(name, 120), " of shape ", shape_text(shape), " is missing");
   if (!std::equal(view->shape.begin(), view->shape.end(), shape.begin(), shape.end()))
     return fail(Code::kInvalidArgument, folder_, ": tensor ", name, " should have shape ", shape_text(shape),
                 ", found ", shape_text(view->shape));

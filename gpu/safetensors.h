@@ -1,5 +1,6 @@
 // Safetensors: named tensors in memory-mapped files, and the checkpoint of a model folder (one file, or shards with an
-// index). Nothing in a file is trusted: every offset, size and product is checked against the file before it is used.
+// index). Nothing in a file is trusted: every offset, size and product is checked against the file before it is used,
+// every byte of the data belongs to exactly one tensor, and an index lists exactly what its shards hold.
 //
 // File:  u64 header_bytes (little endian) | JSON header | data
 //        header: {"name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}, "__metadata__": {...}}
@@ -40,7 +41,7 @@ void drop_pages(std::span<const std::byte> bytes);
 /// One memory-mapped file. Immutable once open, thread-safe. The file must not be truncated while it is open.
 class SafetensorsFile {
  public:
-  /// Errors: kNotFound, kIo, kCorrupt (bad header, or shorter than its header says).
+  /// Errors: kNotFound, kIo, kCorrupt (bad header, tensors that overlap, bytes that belong to none).
   static Result<std::shared_ptr<const SafetensorsFile>> open(const std::filesystem::path& path);
   ~SafetensorsFile();
   SafetensorsFile(const SafetensorsFile&) = delete;
@@ -51,6 +52,7 @@ class SafetensorsFile {
  private:
   SafetensorsFile() = default;
   Status parse(const std::string& name);
+  Status check_cover(const std::string& name, std::span<const std::byte> data) const;
 
   std::span<const std::byte> mapped_;
   std::map<std::string, TensorView> tensors_;
@@ -59,10 +61,12 @@ class SafetensorsFile {
 /// All tensors of a model folder: model.safetensors, or the shards that model.safetensors.index.json lists.
 class Checkpoint {
  public:
-  /// Errors: those of SafetensorsFile, and kInvalidArgument for a bad index.
+  /// Errors: those of SafetensorsFile, and kInvalidArgument for a bad index. With both a single file and an index, which
+  /// Hugging Face would not look at, the index must list just the tensors of that file.
   static Result<Checkpoint> open(const std::filesystem::path& folder);
 
   const std::string& folder() const { return folder_; }
+  const std::map<std::string, const TensorView*>& tensors() const { return tensors_; }
   /// Null if there is none of that name.
   const TensorView* find(const std::string& name) const;
   /// The tensor, whose shape must be `shape`. Errors: kNotFound; kInvalidArgument (shape, or a type that is not
@@ -70,6 +74,8 @@ class Checkpoint {
   Result<const TensorView*> get(const std::string& name, std::span<const int64_t> shape) const;
 
  private:
+  Status read_index(const std::filesystem::path& index_path, bool beside_single);
+
   std::string folder_;
   std::vector<std::shared_ptr<const SafetensorsFile>> files_;
   std::map<std::string, const TensorView*> tensors_;

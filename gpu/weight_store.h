@@ -1,8 +1,9 @@
 // Model: a loaded Hugging Face folder, its weights packed for the CPU kernels. Immutable once loaded; several engines
 // of one process share it through shared_ptr<const Model>. Thread-safe.
 //
-// All matrices of the file have the dtype of the embedding (BF16, F16 or F32); norms and biases may have any of the
-// three and are kept as floats.
+// Every tensor of the folder is used or known to be harmless, and every weight is a finite number: other folders are
+// refused. All matrices of the file have the dtype of the embedding (BF16, F16 or F32); norms and biases may have any of
+// the three and are kept as floats.
 #pragma once
 #include <filesystem>
 #include <memory>

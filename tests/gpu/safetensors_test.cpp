@@ -69,6 +69,28 @@ TEST_CASE("safetensors: a bad file is one sentence, whatever is wrong with it") 
   }
 }
 
+TEST_CASE("safetensors: every byte belongs to one tensor, and every name is there once") {
+  const auto file = [](const std::string& entries, size_t data_bytes) {
+    return open_error(with_header("{" + entries + "}", data_bytes)).detail;
+  };
+  const auto entry = [](const std::string& name, int begin, int end) {
+    return cat("\"", name, "\":{\"dtype\":\"F32\",\"shape\":[", (end - begin) / 4, "],\"data_offsets\":[", begin, ",", end,
+               "]}");
+  };
+  CHECK(file(entry("a", 0, 16) + "," + entry("b", 8, 24), 24)
+            .ends_with(": tensor b begins at data byte 8, inside tensor a, which ends at 16"));
+  CHECK(file(entry("a", 0, 16) + "," + entry("b", 0, 16), 16).find("inside tensor a") != std::string::npos);
+  CHECK(file(entry("a", 0, 8) + "," + entry("b", 16, 24), 24).ends_with(": the data bytes from 8 to 16 belong to no tensor"));
+  CHECK(file(entry("a", 8, 16), 16).ends_with(": the data bytes from 0 to 8 belong to no tensor"));
+  CHECK(file(entry("a", 0, 16), 20).ends_with(": 4 bytes follow the end of the last tensor"));
+  CHECK(file(entry("a", 0, 16) + "," + entry("a", 0, 16), 16).ends_with("(header): the key a is there twice"));
+  CHECK(file(R"("a":{"dtype":"F32","shape":[2],"shape":[4],"data_offsets":[0,16]})", 16)
+            .ends_with("(header): the key a.shape is there twice"));
+  CHECK(open_error("GGUF" + std::string(100, '\3')).detail.ends_with("is a GGUF file, not a safetensors file"));
+  CHECK(open_error("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 988097824\n")
+            .detail.find("is a Git LFS pointer") != std::string::npos);
+}
+
 TEST_CASE("safetensors: random damage never crashes") {
   const std::string good = safetensors_bytes({{"a.weight", {8, 8}}, {"b.weight", {3, 5}}}, "F32", 1);
   const uint64_t seed = 99;
@@ -98,12 +120,31 @@ TEST_CASE("safetensors: shards are read through their index, and a bad index is 
   const auto good = index(R"({"a.weight": "s1.safetensors", "b.weight": "s2.safetensors"})");
   REQUIRE(good.ok());
   CHECK(good->find("b.weight") != nullptr);
+  CHECK(index("{}").error().detail.ends_with("index.json: weight_map is empty"));
+  CHECK(index(R"({"a.weight": "s1.safetensors", "a.weight": "s1.safetensors"})")
+            .error()
+            .detail.ends_with("index.json: the key weight_map.a.weight is there twice"));
+  write_file(folder.path() / "s3.safetensors", safetensors_bytes({{"a.weight", {2, 2}}, {"b.weight", {2, 2}}}, "F32", 1));
+  CHECK(index(R"({"a.weight": "s3.safetensors"})").error().detail.find("s3.safetensors has the tensor b.weight, which ") !=
+        std::string::npos);
+  CHECK(index(R"({"a.weight": "s1.safetensors", "b.weight": "s3.safetensors"})")
+            .error()
+            .detail.ends_with(" says is in another file"));
+  std::filesystem::remove(folder.path() / "s3.safetensors");
   CHECK(index(R"({"a.weight": "s2.safetensors"})").error().code == Code::kCorrupt);
   CHECK(index(R"({"a.weight": "s3.safetensors"})").error().code == Code::kNotFound);
   CHECK(index(R"({"a.weight": "../s1.safetensors"})").error().code == Code::kInvalidArgument);
   CHECK(index(R"({"a.weight": ".."})").error().code == Code::kIo);
   CHECK(index(R"({"a.weight": 3})").error().code == Code::kInvalidArgument);
   CHECK(index("[]").error().code == Code::kInvalidArgument);
+  // Beside a single file, the index must be of that file.
+  write_file(folder.path() / "model.safetensors", safetensors_bytes({{"a.weight", {2, 2}}}, "F32", 1));
+  CHECK(index(R"({"a.weight": "model.safetensors"})").ok());
+  CHECK(index("{}").error().detail.ends_with("weight_map is empty"));
+  CHECK(index(R"({"a.weight": "s1.safetensors"})")
+            .error()
+            .detail.ends_with("weight_map says that a.weight is in s1.safetensors, but the folder has model.safetensors "
+                              "too: remove one of the two"));
   TestFolder empty;
   CHECK(Checkpoint::open(empty.path()).error().code == Code::kNotFound);
 }

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include "gpu/finite_scan.h"
 #include "tiny_model.h"
 
 namespace seer {
@@ -134,6 +135,154 @@ TEST_CASE("weight store: a missing or wrong tensor is named, with what was expec
   // A model larger than its file is refused before memory is taken for it.
   CHECK(load_error(tiny_config("qwen3", {{"vocab_size", 1 << 24}, {"hidden_size", 1 << 16}}), tensors).code ==
         Code::kInvalidArgument);
+}
+
+// A tiny model's folder with one element of one tensor set to these bits.
+void write_with_bits(const TestFolder& folder, const nlohmann::json& config, const std::string& dtype,
+                     const std::string& tensor, size_t index, uint32_t bits) {
+  write_tiny_model(folder.path(), config, dtype, 1);
+  const auto file = SafetensorsFile::open(folder.path() / "model.safetensors");
+  REQUIRE(file.ok());
+  const TensorView& view = (*file)->tensors().at(tensor);
+  const auto* start = reinterpret_cast<const char*>((*file)->tensors().begin()->second.bytes.data());
+  for (const auto& [name, other] : (*file)->tensors())
+    start = std::min(start, reinterpret_cast<const char*>(other.bytes.data()));
+  const size_t width = dtype == "F32" ? 4 : 2, size = std::filesystem::file_size(folder.path() / "model.safetensors");
+  size_t data_bytes = 0;
+  for (const auto& [name, other] : (*file)->tensors()) data_bytes += other.bytes.size();
+  const size_t at = size - data_bytes + (reinterpret_cast<const char*>(view.bytes.data()) - start) + index * width;
+  std::fstream out(folder.path() / "model.safetensors", std::ios::binary | std::ios::in | std::ios::out);
+  out.seekp(static_cast<std::streamoff>(at));
+  out.write(reinterpret_cast<const char*>(&bits), static_cast<std::streamsize>(width));
+}
+
+TEST_CASE("weight store: a weight that is NaN or infinite is refused with tensor and place, in all types") {
+  const auto config = tiny_config("llama", {{"attention_bias", true}});
+  struct Bits {
+    const char* dtype;
+    uint32_t bits;
+    const char* shown;
+  };
+  const Bits broken[] = {{"BF16", 0x7fc0, "nan"},    {"BF16", 0xff80, "-inf"},      {"F16", 0x7e00, "nan"},
+                         {"F16", 0x7c00, "inf"},     {"F32", 0x7f800001, "nan"},    {"F32", 0xff800000, "-inf"}};
+  const std::string up = "model.layers.1.mlp.up_proj.weight";
+  for (const Bits& b : broken)
+    for (const WeightType type : {WeightType::kAsStored, WeightType::kInt8}) {
+      CAPTURE(b.dtype);
+      CAPTURE(b.bits);
+      TestFolder folder;
+      write_with_bits(folder, config, b.dtype, up, 95 * 64 + 63, b.bits);
+      const auto model = load_model(folder.path(), type);
+      REQUIRE(!model.ok());
+      CHECK(model.error().code == Code::kInvalidArgument);
+      CHECK(model.error().detail == cat(folder.path().string(), ": tensor ", up, " holds ", b.shown,
+                                        " at [95, 63]: every weight must be a finite number"));
+      for (const std::string vector : {"model.norm.weight", "model.layers.0.self_attn.q_proj.bias"}) {
+        write_with_bits(folder, config, b.dtype, vector, 7, b.bits);
+        const auto again = load_model(folder.path(), type);
+        REQUIRE(!again.ok());
+        CHECK(again.error().detail.find(cat("tensor ", vector, " holds ", b.shown, " at [7]:")) != std::string::npos);
+      }
+    }
+  // The largest finite numbers are accepted.
+  for (const Bits& b : {Bits{"BF16", 0x7f7f, ""}, {"F16", 0xfbff, ""}, {"F32", 0xff7fffff, ""}}) {
+    TestFolder folder;
+    write_with_bits(folder, config, b.dtype, up, 0, b.bits);
+    CHECK(load_model(folder.path()).ok());
+  }
+}
+
+TEST_CASE("weight store: the search for weights that are not finite finds each place, whatever the alignment") {
+  for (const auto& [type, width, bits] : {std::tuple{TensorType::kF32, 4, 0x7f800000u},
+                                          {TensorType::kF16, 2, 0xfc00u},
+                                          {TensorType::kBf16, 2, 0x7f80u}}) {
+    int bad = 0;
+    for (int count = 0; count <= 40; ++count)
+      for (int shift = 0; shift < 8; ++shift) {
+        std::vector<std::byte> memory(200, std::byte{0x3b});  // finite in all three types
+        const std::span<std::byte> bytes = std::span(memory).subspan(shift, count * width);
+        bad += first_not_finite(bytes, type) != -1;
+        for (int i = count - 1; i >= 0; --i) {
+          std::memcpy(bytes.data() + i * width, &bits, width);
+          bad += first_not_finite(bytes, type) != i;
+        }
+      }
+    CHECK(bad == 0);
+  }
+}
+
+TEST_CASE("weight store: a tensor that the config has no place for is refused by name") {
+  const auto with_extra = [](const nlohmann::json& config, const std::string& name, std::vector<int64_t> shape) {
+    auto tensors = tiny_tensors(config);
+    tensors.push_back({name, std::move(shape)});
+    const std::string said = load_error(config, tensors).detail;
+    return said.substr(said.find(": tensor ") + 9);
+  };
+  const std::string layer = "model.layers.0.";
+  const auto llama = tiny_config("llama"), qwen2 = tiny_config("qwen2"), qwen3 = tiny_config("qwen3");
+  CHECK(with_extra(llama, layer + "self_attn.q_proj.bias", {64}) ==
+        layer + "self_attn.q_proj.bias is a bias, but config.json does not say that attention_bias is true");
+  CHECK(with_extra(qwen3, layer + "self_attn.o_proj.bias", {64}) ==
+        layer + "self_attn.o_proj.bias is a bias, but config.json does not say that attention_bias is true");
+  CHECK(with_extra(llama, layer + "mlp.down_proj.bias", {64}) ==
+        layer + "mlp.down_proj.bias is a bias, but config.json does not say that mlp_bias is true");
+  CHECK(with_extra(qwen2, layer + "self_attn.o_proj.bias", {64}).find("is no part of a Qwen2 model") != std::string::npos);
+  CHECK(with_extra(llama, layer + "self_attn.q_norm.weight", {16}).find("is no part of a Llama model") !=
+        std::string::npos);
+  CHECK(with_extra(llama, "model.layers.2.input_layernorm.weight", {64}) ==
+        "model.layers.2.input_layernorm.weight belongs to a layer that config.json does not have: num_hidden_layers is 2");
+  CHECK(with_extra(llama, layer + "self_attn.q_proj.lora_A.weight", {8, 64}).find("LoRA adapter") != std::string::npos);
+  CHECK(with_extra(llama, "lm_head.weight", {96, 64}) ==
+        "lm_head.weight differs from model.embed_tokens.weight, but config.json says that tie_word_embeddings is true");
+  CHECK(with_extra(llama, "score." + std::string(5000, 'x'), {4}).size() < 300);
+}
+
+TEST_CASE("weight store: frequencies of old Llama files and a head equal to the tied embedding are harmless") {
+  const auto config = tiny_config("llama");
+  auto tensors = tiny_tensors(config);
+  TestFolder plain;
+  write_tiny_model(plain.path(), config, "BF16", 1);
+  tensors.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", {8}});
+  TestFolder folder;
+  write_file(folder.path() / "config.json", config.dump());
+  // The head's bytes are those of the embedding, which is the first tensor.
+  nlohmann::json header;
+  std::string data;
+  const auto add = [&](const std::string& name, const TinyTensor& like) {
+    const size_t begin = data.size();
+    append_tensor(data, like, "BF16", 1);
+    header[name] = {{"dtype", "BF16"}, {"shape", like.shape}, {"data_offsets", {begin, data.size()}}};
+  };
+  for (const TinyTensor& t : tensors) add(t.name, t);
+  add("lm_head.weight", tensors[0]);
+  const uint64_t size = header.dump().size();
+  write_file(folder.path() / "model.safetensors",
+             std::string(reinterpret_cast<const char*>(&size), 8) + header.dump() + data);
+  const auto model = load_model(folder.path());
+  REQUIRE_MESSAGE(model.ok(), model.error().detail);
+  CHECK((*model)->weights_hash == (*load_model(plain.path()))->weights_hash);
+}
+
+TEST_CASE("model folder: what is given in place of one is named") {
+  const auto said = [](const std::filesystem::path& path) { return load_model(path).error(); };
+  TestFolder folder;
+  CHECK(said(folder.path() / "none").detail == cat("there is no folder ", (folder.path() / "none").string()));
+  CHECK(said("Qwen/Qwen2.5-0.5B").detail ==
+        "there is no folder Qwen/Qwen2.5-0.5B: a model is a folder in Hugging Face layout (config.json and "
+        "model.safetensors) on this machine; to get one from the hub: huggingface-cli download Qwen/Qwen2.5-0.5B "
+        "--local-dir Qwen2.5-0.5B");
+  write_file(folder.path() / "q4.gguf", "GGUF\3");
+  CHECK(said(folder.path() / "q4.gguf").detail.find("q4.gguf is a GGUF file: a model is a folder") != std::string::npos);
+  write_file(folder.path() / "config.json", tiny_config("llama").dump());
+  CHECK(said(folder.path()).code == Code::kInvalidArgument);
+  CHECK(said(folder.path()).detail.find("the folder has q4.gguf, which Seer does not read") != std::string::npos);
+  std::filesystem::remove(folder.path() / "q4.gguf");
+  write_file(folder.path() / "pytorch_model.bin", "PK");
+  CHECK(said(folder.path()).detail.find("the folder has pytorch_model.bin, which") != std::string::npos);
+  write_tiny_model(folder.path(), tiny_config("llama"), "BF16", 1);
+  CHECK(load_model(folder.path()).ok());
+  std::filesystem::remove(folder.path() / "config.json");
+  CHECK(said(folder.path()).detail.starts_with(cat("there is no file ", (folder.path() / "config.json").string())));
 }
 
 TEST_CASE("weight store: matrices of different types are refused") {

@@ -169,7 +169,7 @@ std::map<std::pair<int, int>, std::string> responses(const std::string& text) {
 
 TEST_CASE("bad input: model folders") {
   BadInputs bad;
-  bad.rollout("no model folder", {{"--model", bad.folder.path("nothing")}}, {"no file", "nothing/config.json"}, 1);
+  bad.rollout("no model folder", {{"--model", bad.folder.path("nothing")}}, {"no folder", "/nothing"}, 1);
   const std::string bare = bad.model("bare");
   fs::remove(bare + "/model.safetensors");
   bad.rollout("no safetensors", {{"--model", bare}}, {"no file", "bare/model.safetensors"}, 1);
@@ -186,8 +186,22 @@ TEST_CASE("bad input: model folders") {
               {"f16", "tensor " + up, "should have dtype BF16", "found F16"}, 2);
   bad.rollout("wrong shape", {{"--model", bad.model("shape", [&](Json& h) { h[key]["shape"] = {192, 128}; })}},
               {"shape", "tensor " + key, "should have shape [128, 192]", "found [192, 128]"}, 2);
-  bad.rollout("tensor missing", {{"--model", bad.model("missing", [&](Json& h) { h.erase("model.norm.weight"); })}},
+  bad.rollout("tensor missing", {{"--model", bad.model("missing", [&](Json& h) { h["norm"] = h["model.norm.weight"]; h.erase("model.norm.weight"); })}},
               {"missing", "tensor model.norm.weight", "[192]", "is missing"}, 1);
+
+  bad.rollout("bytes of no tensor", {{"--model", bad.model("hole", [&](Json& h) { h.erase("model.norm.weight"); })}},
+              {"hole/model.safetensors", "the data bytes from", "belong to no tensor"}, 1);
+  bad.rollout("more layers than the config", {{"--model", bad.model_with("layers", "num_hidden_layers", 3)}},
+              {"layers", "tensor model.layers.3.", "num_hidden_layers is 3"}, 2);
+  const std::string nan = bad.model("nan");
+  std::string weights = bad.folder.read("nan/model.safetensors");
+  weights.replace(weights.size() - 2, 2, "\xc0\x7f");  // the last bf16
+  bad.folder.write("nan/model.safetensors", weights);
+  bad.rollout("a weight that is not a number", {{"--model", nan}}, {"nan: tensor model.", "holds nan at ["}, 2);
+  bad.rollout("a hub name", {{"--model", "Qwen/Qwen2.5-0.5B"}},
+              {"no folder Qwen/Qwen2.5-0.5B", "huggingface-cli download Qwen/Qwen2.5-0.5B --local-dir"}, 1);
+  bad.rollout("rope in part", {{"--model", bad.model_with("rope", "rope_scaling", {{"factor", 4.0}})}},
+              {"rope/config.json: rope_scaling: factor", "no rope_type"}, 2);
 
   bad.rollout("unknown architecture", {{"--model", bad.model_with("mamba", "architectures", {"MambaForCausalLM"})}},
               {"mamba/config.json", "architectures", "MambaForCausalLM", "LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"},
@@ -265,7 +279,7 @@ TEST_CASE("bad input: options and the TOML file") {
 
 TEST_CASE("bad input: profiles") {
   BadInputs bad;
-  bad.profile("profile: no model folder", {{"--model", bad.folder.path("nothing")}}, {"no file", "nothing/config.json"}, 1);
+  bad.profile("profile: no model folder", {{"--model", bad.folder.path("nothing")}}, {"no folder", "/nothing"}, 1);
   bad.profile("profile: truncated model", {{"--model", bad.cut_model("short", 1'000'000)}}, {"short/model.safetensors", "truncated"}, 1);
   bad.profile("profile: output not writable", {{"--out", bad.good_prompts + "/p.json"}}, {"cannot write", "good.jsonl/p.json"}, 1);
   bad.profile("profile: KV below one block", {{"--kv-bytes", "1000"}}, {"--kv-bytes 1000", "one KV block of this model needs 32768"}, 2);
