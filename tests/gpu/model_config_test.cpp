@@ -25,7 +25,7 @@ TEST_CASE("model config: families, defaults and end tokens") {
   CHECK(read(tiny_config("qwen3"))->qk_norm);
   CHECK(read(tiny_config("qwen3"), R"({"eos_token_id": [7, 2, 7]})")->eos_ids == std::vector<int32_t>{2, 7});
   CHECK(read(tiny_config("qwen3"), R"({"temperature": 0.6})")->eos_ids == std::vector<int32_t>{1});
-  const nlohmann::json newer = {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}}}};
+  const nlohmann::json newer = {{"rope_theta", nullptr}, {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}}}};
   CHECK(read(tiny_config("qwen3", newer))->rope.theta == 5e5);
 }
 
