@@ -540,12 +540,12 @@ void InstanceActor::report_tokens() {
   grown.clear();
   drafts_due = true;
   note_drafts();
+  // The only look at requests that want no drafts where there is no draft server: others draft from them.
+  if (draft_budget) show_texts();
   ChunkProgress progress{config.id, {}, devices.counts().in_use};
   for (const auto& [id, sequence] : sequences) {
     Sequence& s = *sequence;
     if (s.phase == Phase::kRunning) offer_filled_blocks(id, s);
-    // The only look at requests that want no drafts where there is no draft server: others draft from them.
-    if (draft_budget) parts.drafting.drafter->learn(s.text());
     if (s.reported_tokens == s.log.size()) continue;
     progress.chunks.push_back(s.take_unreported());
     if (s.sampling->logprob_mode != LogprobMode::kNone)

@@ -198,6 +198,7 @@ struct InstanceActor {
   void count_drafts(const Sequence& sequence, const DraftCounts& counts);
   void note_times(int64_t step_us, int64_t tokens);
   void note_drafts();
+  std::vector<GroupId> show_texts();
   void sync_drafts();
   void fed(Sequence& sequence, int64_t rows, std::span<const SampledToken> sampled);
   void name_filled_blocks(Sequence& sequence);

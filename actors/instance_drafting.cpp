@@ -134,19 +134,22 @@ void InstanceActor::note_times(int64_t step_us, int64_t tokens) {
 void InstanceActor::note_drafts() {
   if (!draft_budget || started_us < 0) return;
   report.drafting.draft_us = draft_ns / 1000;
+  report.drafting.losses = parts.drafting.drafter->losses();
   add_drafts(report.drafting.history, rt::now_us(self) - started_us, std::exchange(unreported_drafts, {}));
 }
 
-/// What the groups that run here have written, up to the step that ended, is shared with the other instances.
-void InstanceActor::sync_drafts() {
+/// The drafter learns what the requests that run here have written, and which groups these are: returns those.
+std::vector<GroupId> InstanceActor::show_texts() {
   std::vector<GroupId> groups;
-  for (const auto& [id, s] : sequences) {
-    parts.drafting.drafter->learn(s->text());
-    groups.push_back(s->spec.request.group);
-  }
+  for (const auto& [id, s] : sequences) groups.push_back(s->spec.request.group);
   std::ranges::sort(groups);
   groups.erase(std::ranges::unique(groups).begin(), groups.end());
-  draft_sync->sync(groups, handle{self}, rt::now_us(self));
+  parts.drafting.drafter->running(groups);
+  for (const auto& [id, s] : sequences) parts.drafting.drafter->learn(s->text());
+  return groups;
 }
+
+/// What the groups that run here have written, up to the step that ended, is shared with the other instances.
+void InstanceActor::sync_drafts() { draft_sync->sync(show_texts(), handle{self}, rt::now_us(self)); }
 
 }  // namespace seer

@@ -46,6 +46,9 @@ Json drafting_json(const RolloutReport& r) {
           {"draft_share", r.draft_share()},
           {"drafting_steps", to_json(d.drafting_steps)},
           {"plain_steps", to_json(d.plain_steps)},
+          {"dropped_tokens", d.losses.dropped_tokens},
+          {"dropped_trees", d.losses.dropped_trees},
+          {"refused_groups", d.losses.refused_groups},
           {"over_time", std::move(over_time)}};
 }
 

@@ -90,6 +90,21 @@ struct DraftHistory {
   SEER_FIELDS(DraftHistory, slice_us, slices)
 };
 
+/// What drafts had to do without, for want of memory.
+struct DraftLosses {
+  int64_t dropped_tokens = 0;   // of trees that were to take less; of those of earlier iterations also what was of no use
+  int64_t dropped_trees = 0;    // at once: of groups without a running request, or where that was not enough
+  int64_t refused_groups = 0;   // came back after their tree was dropped, and got only what was written since
+  SEER_FIELDS(DraftLosses, dropped_tokens, dropped_trees, refused_groups)
+
+  DraftLosses& operator+=(const DraftLosses& more) {
+    dropped_tokens += more.dropped_tokens;
+    dropped_trees += more.dropped_trees;
+    refused_groups += more.refused_groups;
+    return *this;
+  }
+};
+
 /// All about drafting: of an instance, or of all of them.
 struct DraftFigures {
   DraftCounts probe_paths, probe_trees, other_paths, other_trees;  // of probes (the high class) and of others
@@ -97,8 +112,9 @@ struct DraftFigures {
   StepTimes drafting_steps;  // while the draft budget wants drafts
   StepTimes plain_steps;     // while it wants none
   DraftHistory history;
+  DraftLosses losses;
   SEER_FIELDS(DraftFigures, probe_paths, probe_trees, other_paths, other_trees, draft_us, drafting_steps, plain_steps,
-              history)
+              history, losses)
 
   DraftCounts paths() const { return probe_paths + other_paths; }
   DraftCounts trees() const { return probe_trees + other_trees; }

@@ -36,6 +36,7 @@ void add_figures(DraftFigures& figures, const DraftFigures& more) {
   figures.draft_us += more.draft_us;
   figures.drafting_steps += more.drafting_steps;
   figures.plain_steps += more.plain_steps;
+  figures.losses += more.losses;
   DraftHistory& history = figures.history;
   if (more.history.slice_us == 0) return;
   if (history.slice_us == 0) history.slice_us = more.history.slice_us;

@@ -6,15 +6,20 @@ namespace seer {
 namespace {
 
 constexpr int64_t kBytesMax = 512 << 20;      // SuffixIndex::kPlacesMax tokens take at least 8 bytes each
-constexpr int64_t kPromptBytesPerToken = 64;  // a prompt may take about half of the cap
-constexpr int64_t kPastBytesPerToken = 96;    // earlier iterations too: 30 to 50 are needed
+constexpr int64_t kPromptBytesPerToken = 256;  // 30 to 50 are needed: so a prompt takes at most a fifth of a text
+constexpr int64_t kPastBytesPerToken = 256;    // earlier iterations too
+// Of what a text may take. While it is renewed, kRenewFactor times as many tokens are copied as come: what stays, s, grows
+// by s / 3 in both texts. At the end they take 0.5 + 0.3 + 2 * 0.1.
+constexpr double kShareToRenew = 0.5;
+constexpr double kShareThatStays = 0.3;
+constexpr int64_t kReleaseBytesPerToken = 256;  // more than a token can take
+constexpr int64_t kBytesWantedMin = 64 << 10;   // of a text
 // Earlier iterations whose text does not come again only blur the counts. Of the tokens of this iteration, 2-40 % end a
 // match of so many tokens that nothing but a past response had, where those are as alike as the members of a group, and
 // under 0.5 % where they are not.
 constexpr uint32_t kPastMatchMin = 6;
 constexpr int64_t kPastMatchTokensMax = 200;  // tokens per such match: with more, the past is dropped
 constexpr int64_t kJudgedTokensMin = 1024;
-constexpr double kShareKept = 0.75;           // of the cap, when references are dropped
 constexpr uint32_t kSourceMatchMin = 3;       // shorter matches are no source
 constexpr uint32_t kSourceMissesMax = 2;
 constexpr uint32_t kSourceRunForgives = 8;  // tokens after which earlier misses are forgotten
@@ -24,30 +29,58 @@ constexpr uint32_t kContexts = DraftScores::kContexts;
 }  // namespace
 
 DraftTree::DraftTree(const DraftTreeConfig& config, std::span<const int32_t> prompt, DraftScores& scores)
-    : config_(config), scores_(scores) {
+    : config_(config), scores_(scores), bytes_wanted_(kBytesMax) {
   SEER_CHECK(config.bytes_max > 0 && config.bytes_max <= kBytesMax, config.bytes_max);
-  const auto kept = std::min(prompt.size(), static_cast<size_t>(config.bytes_max / kPromptBytesPerToken));
-  prompt_.assign(prompt.end() - static_cast<std::ptrdiff_t>(kept), prompt.end());
-  if (!config_.own_history_only) texts_.push_back(make_text({}));
+  prompt = prompt.last(std::min(prompt.size(), static_cast<size_t>(config.bytes_max / kPromptBytesPerToken)));
+  if (config_.own_history_only)
+    prompt_.assign(prompt.begin(), prompt.end());
+  else
+    texts_.push_back(make_text(prompt));
 }
 
 void DraftTree::add_past(std::span<const std::vector<int32_t>> responses) {
   if (config_.own_history_only) return;
-  const StreamLog& log = texts_.front().log;
-  int64_t left = config_.bytes_max / kPastBytesPerToken;
-  std::vector<std::vector<int32_t>> past;  // oldest first: these, then what was there
+  int64_t left = bytes_wanted() / kPastBytesPerToken, count = 0;
+  std::vector<std::vector<int32_t>> past;  // oldest first
   for (const std::vector<int32_t>& response : responses) {
-    const auto count = std::min(static_cast<int64_t>(response.size()), left);
-    if (count > 0) past.emplace(past.begin(), response.begin(), response.begin() + count);
-    left -= count;
+    const auto taken = std::min(std::ssize(response), left);
+    if (taken > 0) past.emplace(past.begin(), response.begin(), response.begin() + taken);
+    left -= taken;
+    count += taken;
   }
-  for (uint32_t stream = 1; stream <= texts_.front().past_streams; ++stream)
-    past.push_back(log.tokens(stream, 0, log.end(stream)));
-  index_anew(0, past, 0);
+  const StreamLog& log = texts_.front().log;
+  const bool nothing_written = log.token_count() == log.end(0);
+  renew(0, std::move(past), true, 0);
+  advance(0, nothing_written ? log.token_count() + count : kRenewTokens + kRenewFactor * count);
 }
 
 int64_t DraftTree::append(uint32_t sample, int64_t position, std::span<const int32_t> tokens) {
   Request& r = request(sample);
+  int64_t count = 0;
+  while (!tokens.empty()) {
+    const std::span<const int32_t> piece = tokens.first(std::min(tokens.size(), kPieceTokens));
+    count += append_piece(r, position, piece);
+    tokens = tokens.subspan(piece.size());
+    position += std::ssize(piece);
+  }
+  return count;
+}
+
+void DraftTree::begin_at(uint32_t sample, int64_t position) {
+  Request& r = request(sample);
+  Text& text = texts_[r.text];
+  if (text.log.end(r.stream) >= position) return;
+  r.stream = text.log.add_stream(position);
+  r.source = {};
+  r.draft_position = -1;
+  if (!text.renewal) return;
+  const auto index = static_cast<size_t>(&r - requests_.data());
+  for (Copy& copy : text.renewal->copies)
+    if (copy.request == index) copy.request = kNoRequest;
+  text.renewal->copies.push_back({r.stream, text.renewal->text.log.add_stream(position), index, {}});
+}
+
+int64_t DraftTree::append_piece(Request& r, int64_t position, std::span<const int32_t> tokens) {
   StreamLog& log = texts_[r.text].log;
   const int64_t from = log.end(r.stream);
   const int64_t count = log.append(r.stream, position, tokens);
@@ -55,12 +88,7 @@ int64_t DraftTree::append(uint32_t sample, int64_t position, std::span<const int
   r.appended = ++appends_;
   if (r.draft_position >= 0) learn(r, from + count);
   index_tokens(r, from);
-  const Text& text = texts_[r.text];
-  if (text.judged_tokens >= kJudgedTokensMin && text.past_matches * kPastMatchTokensMax < text.judged_tokens) {
-    for (uint32_t stream = 1; stream <= text.past_streams; ++stream) dropped_tokens_ += text.log.end(stream);
-    index_anew(r.text, {}, 0);
-  }
-  if (static_cast<int64_t>(texts_[r.text].bytes()) > config_.bytes_max) drop_oldest(r.text);
+  keep_in_bounds(r.text, count);
   return count;
 }
 
@@ -85,58 +113,62 @@ int64_t DraftTree::token_count() const {
 }
 
 size_t DraftTree::bytes() const {
-  size_t sum = 0;
-  for (const Text& text : texts_) sum += text.bytes();
+  size_t sum = bin_.bytes() + prompt_.size() * sizeof(int32_t);
+  for (const Text& text : texts_) sum += text.bytes() + (text.renewal ? text.renewal->text.bytes() : 0);
   return sum;
 }
 
-DraftTree::Text DraftTree::make_text(std::span<const std::vector<int32_t>> past) const {
+DraftTree::Text DraftTree::make_text(std::span<const int32_t> prompt) {
   Text text;
-  const auto add = [&](std::span<const int32_t> tokens) {
-    const uint32_t stream = text.log.add_stream();
-    text.log.append(stream, 0, tokens);
-    SuffixState last = text.prompt_end;
-    for (int64_t position = 0; position < text.log.end(stream); ++position) {
-      const TokenPlace place = text.log.place(stream, position);
-      text.index.append(text.log, place, last, position == 0);
-      last = text.index.state(place);
-    }
-  };
-  add(prompt_);
-  if (!prompt_.empty()) text.prompt_end = text.index.branch(text.log, text.log.place(0, text.log.end(0) - 1));
-  for (const std::vector<int32_t>& tokens : past) add(tokens);
-  text.past_streams = static_cast<uint32_t>(past.size());
+  text.log.add_stream();
+  if (prompt.empty()) return text;
+  text.log.append(0, 0, prompt);
+  index_stream(text, 0, 0, [](int32_t, const SuffixMatch&) {});
+  text.prompt_end = text.index.branch(text.log, text.log.place(0, text.log.end(0) - 1));
   return text;
 }
 
 DraftTree::Request& DraftTree::request(uint32_t sample) {
   const auto [at, is_new] = request_of_.try_emplace(sample, requests_.size());
   if (!is_new) return requests_[at->second];
-  if (config_.own_history_only) texts_.push_back(make_text({}));
+  if (config_.own_history_only) texts_.push_back(make_text(prompt_));
   Request& r = requests_.emplace_back();
   r.text = texts_.size() - 1;
-  r.stream = texts_[r.text].log.add_stream();
+  Text& text = texts_[r.text];
+  r.stream = text.log.add_stream();
+  if (text.renewal)
+    text.renewal->copies.push_back({r.stream, text.renewal->text.log.add_stream(), requests_.size() - 1, {}});
   return r;
 }
 
 void DraftTree::index_tokens(Request& r, int64_t from) {
   Text& text = texts_[r.text];
-  const int64_t begin = text.log.begin(r.stream), end = text.log.end(r.stream);
+  index_stream(text, r.stream, from, [&](int32_t token, const SuffixMatch& match) {
+    if (r.drafts) follow(text, r.source, token, match);
+  });
+}
+
+/// Indexes the tokens of a stream from `from` on. Calls visit(token, match) for each. REQUIRES: there are some.
+template <class Visit>
+void DraftTree::index_stream(Text& text, uint32_t stream, int64_t from, Visit visit) {
+  const int64_t begin = text.log.begin(stream), end = text.log.end(stream);
+  const bool judges_past = text.past_streams > 0 && stream > text.past_streams;
   // A response that lost its first tokens to the cap does not go on from the prompt.
-  SuffixState last = from > begin ? text.index.state(text.log.place(r.stream, from - 1))
+  SuffixState last = from > begin ? text.index.state(text.log.place(stream, from - 1))
                      : begin == 0 ? text.prompt_end
                                   : SuffixIndex::kRoot;
-  TokenPlace place = text.log.place(r.stream, from);
+  TokenPlace place = text.log.place(stream, from);
   for (int64_t position = from;; place = text.log.next(place)) {
     const SuffixMatch match = text.index.append(text.log, place, last, position == begin);
-    if (r.drafts) follow(text, r.source, text.log.token(place), match);
-    if (text.past_streams > 0) {
+    visit(text.log.token(place), match);
+    if (judges_past) {
       ++text.judged_tokens;
       text.past_matches += match.length >= kPastMatchMin && text.is_past(match.occurrence);
     }
     if (++position == end) break;
     last = text.index.state(place);
   }
+  indexed_tokens_ += end - from;
 }
 
 void DraftTree::follow(const Text& text, Source& source, int32_t token, const SuffixMatch& match) const {
@@ -293,54 +325,152 @@ DraftScores::Seen DraftTree::seen_at(const Asked& asked, TokenPlace place) {
                                        : DraftScores::Seen::kElsewhere;
 }
 
-void DraftTree::drop_oldest(size_t text_index) {
-  const Text& text = texts_[text_index];
-  const auto tokens_max =
-      static_cast<int64_t>(static_cast<double>(text.log.token_count()) * kShareKept *
-                           static_cast<double>(config_.bytes_max) / static_cast<double>(text.bytes()));
-  int64_t surplus_tokens = text.log.token_count() - tokens_max;
-  std::vector<std::vector<int32_t>> past;
-  for (uint32_t stream = 1; stream <= text.past_streams; ++stream) {
-    const int64_t tokens = text.log.end(stream);
-    if (surplus_tokens > 0) {
-      surplus_tokens -= tokens;
-      dropped_tokens_ += tokens;
-    } else {
-      past.push_back(text.log.tokens(stream, 0, tokens));
-    }
-  }
-  index_anew(text_index, past, surplus_tokens);
+/// Of one text.
+int64_t DraftTree::bytes_wanted() const {
+  const int64_t wanted = config_.own_history_only ? bytes_wanted_ / std::max<int64_t>(1, std::ssize(texts_)) : bytes_wanted_;
+  return std::min(std::max(wanted, kBytesWantedMin), config_.bytes_max);
 }
 
-/// Indexes what there is, with these responses of earlier iterations, and without surplus_tokens of the references that
-/// were appended to longest ago.
-void DraftTree::index_anew(size_t text_index, std::span<const std::vector<int32_t>> past, int64_t surplus_tokens) {
-  Text& text = texts_[text_index];
-  std::vector<Request*> oldest_first;
-  for (Request& r : requests_)
-    if (r.text == text_index) oldest_first.push_back(&r);
-  std::sort(oldest_first.begin(), oldest_first.end(),
-            [](const Request* a, const Request* b) { return a->appended < b->appended; });
+bool DraftTree::past_is_of_no_use(const Text& text) {
+  return text.judged_tokens >= kJudgedTokensMin && text.past_matches * kPastMatchTokensMax < text.judged_tokens;
+}
 
-  Text kept = make_text(past);
-  for (Request* r : oldest_first) {
-    const int64_t end = text.log.end(r->stream);
-    int64_t count = end - text.log.begin(r->stream);
-    if (surplus_tokens > 0) {
-      const int64_t stays = r == oldest_first.back() ? count / 2 : 0;
-      surplus_tokens -= count - stays;
-      dropped_tokens_ += count - stays;
-      count = stays;
-    }
-    const std::vector<int32_t> last = text.log.tokens(r->stream, end - count, count);
-    r->stream = kept.log.add_stream(end - count);
-    r->source = {};
-    r->draft_position = -1;
-    kept.log.append(r->stream, end - count, last);
+/// After the text got so many new tokens: begins its renewal where there is reason to, goes on with it, and sees to it that
+/// both stay below the cap.
+void DraftTree::keep_in_bounds(size_t text_index, int64_t new_tokens) {
+  Text& text = texts_[text_index];
+  if (text.renewal)
+    text.renewal->left_tokens += new_tokens;
+  else if (static_cast<double>(text.bytes()) > static_cast<double>(bytes_wanted()) * kShareToRenew)
+    renew_smaller(text_index);
+  else if (past_is_of_no_use(text))
+    renew(text_index, {}, false, 0);
+  advance(text_index, kRenewTokens + kRenewFactor * new_tokens);
+
+  bin_.release(static_cast<size_t>(kReleaseBytes + kReleaseBytesPerToken * new_tokens));
+  const auto over = [&] {
+    const size_t renewal_bytes = text.renewal ? text.renewal->text.bytes() : 0;
+    return static_cast<int64_t>(text.bytes() + renewal_bytes) - config_.bytes_max;
+  };
+  if (over() > 0) {
+    if (!text.renewal) renew_smaller(text_index);
+    finish_renewal(text_index);
   }
-  text = std::move(kept);
-  for (Request* r : oldest_first)
-    if (text.log.end(r->stream) > text.log.begin(r->stream)) index_tokens(*r, text.log.begin(r->stream));
+  if (const int64_t surplus = over() + static_cast<int64_t>(bin_.bytes()); surplus > 0)
+    bin_.release(static_cast<size_t>(surplus));
+}
+
+/// Begins a renewal that leaves kShareThatStays of what the text may take.
+void DraftTree::renew_smaller(size_t text_index) {
+  const Text& text = texts_[text_index];
+  const double share = kShareThatStays * static_cast<double>(bytes_wanted()) / static_cast<double>(text.bytes());
+  const int64_t tokens = text.log.token_count();
+  renew(text_index, {}, false, tokens - std::min(tokens, static_cast<int64_t>(static_cast<double>(tokens) * share)));
+}
+
+/// Begins the renewal of a text: with these more responses of earlier iterations, oldest first, with those that it has or
+/// not, and without surplus_tokens. A renewal under way is given up.
+void DraftTree::renew(size_t text_index, std::vector<std::vector<int32_t>> new_past, bool keeps_past,
+                      int64_t surplus_tokens) {
+  Text& text = texts_[text_index];
+  if (text.renewal) text.renewal->text.give_up(bin_);
+  text.renewal = std::make_unique<Renewal>();
+  Renewal& renewal = *text.renewal;
+  const auto copy = [&](Copy stream, int64_t begin) {
+    stream.to = renewal.text.log.add_stream(begin);
+    renewal.left_tokens += stream.end(text) - begin;
+    renewal.copies.push_back(std::move(stream));
+  };
+  const int64_t prompt_end = text.log.end(0);
+  copy({.from = 0}, std::max(text.log.begin(0), prompt_end - bytes_wanted() / kPromptBytesPerToken));
+
+  for (std::vector<int32_t>& tokens : new_past) {
+    renewal.new_tokens += std::ssize(tokens);
+    copy({.past = std::move(tokens)}, 0);
+  }
+  for (uint32_t stream = 1; stream <= text.past_streams; ++stream) {
+    if (keeps_past)
+      copy({.from = stream}, 0);
+    else
+      surplus_tokens -= text.log.end(stream);
+  }
+  renewal.text.past_streams = static_cast<uint32_t>(renewal.copies.size() - 1);
+
+  std::vector<size_t> oldest_first;
+  for (size_t i = 0; i < requests_.size(); ++i)
+    if (requests_[i].text == text_index) oldest_first.push_back(i);
+  std::ranges::sort(oldest_first, {}, [&](size_t i) { return std::pair(requests_[i].appended, i); });
+  for (size_t i : oldest_first) {
+    const uint32_t stream = requests_[i].stream;
+    const int64_t begin = text.log.begin(stream);
+    const int64_t dropped = std::clamp<int64_t>(surplus_tokens, 0, text.log.end(stream) - begin);
+    surplus_tokens -= dropped;
+    copy({.from = stream, .request = i}, begin + dropped);
+  }
+}
+
+/// Copies so many tokens into the renewal, if there is one. When that has all, it takes the place of the text.
+void DraftTree::advance(size_t text_index, int64_t tokens_max) {
+  const Text& text = texts_[text_index];
+  if (!text.renewal) return;
+  Renewal& renewal = *text.renewal;
+  while (renewal.left_tokens > 0 && tokens_max > 0) {
+    const Copy& copy = renewal.copies[renewal.at];
+    StreamLog& log = renewal.text.log;
+    const int64_t done = log.end(copy.to), end = copy.end(text);
+    const int64_t count = std::min(tokens_max, end - done);
+    if (count > 0) {
+      log.append(copy.to, done, copy.tokens(text, done, count));
+      index_stream(renewal.text, copy.to, done, [](int32_t, const SuffixMatch&) {});
+      tokens_max -= count;
+      renewal.left_tokens -= count;
+      if (renewal.at == 0 && done + count == end)
+        renewal.text.prompt_end = renewal.text.index.branch(log, log.place(0, end - 1));
+    }
+    if (done + count == end) renewal.at = (renewal.at + 1) % renewal.copies.size();
+  }
+  if (renewal.left_tokens == 0) finish_renewal(text_index);
+}
+
+/// The renewal takes the place of the text. Tokens that it lacks are dropped. REQUIRES: there is one.
+void DraftTree::finish_renewal(size_t text_index) {
+  Text& text = texts_[text_index];
+  const std::unique_ptr<Renewal> renewal = std::move(text.renewal);
+  StreamLog& log = renewal->text.log;
+  for (const Copy& copy : renewal->copies) {
+    if (copy.request == kNoRequest) continue;
+    Request& r = requests_[copy.request];
+    const int64_t end = text.log.end(r.stream);
+    r.stream = log.end(copy.to) == end ? copy.to : log.add_stream(end);
+    r.source = {};
+  }
+  dropped_tokens_ += text.log.token_count() + renewal->new_tokens - log.token_count();
+  text.give_up(bin_);
+  text = std::move(renewal->text);
+}
+
+std::vector<int32_t> DraftTree::Copy::tokens(const Text& text, int64_t position, int64_t count) const {
+  if (past.empty()) return text.log.tokens(from, position, count);
+  return {past.begin() + position, past.begin() + position + count};
+}
+
+void DraftTree::Text::give_up(PageBin& bin) {
+  log.give_up(bin);
+  index.give_up(bin);
+  if (renewal) renewal->text.give_up(bin);
+}
+
+void DraftTree::drop_text(PageBin& bin) {
+  for (size_t i = 0; i < texts_.size(); ++i) {
+    if (!texts_[i].renewal) renew_smaller(i);
+    finish_renewal(i);
+  }
+  bin.put_all(bin_);
+}
+
+void DraftTree::give_up(PageBin& bin) {
+  for (Text& text : texts_) text.give_up(bin);
+  bin.put_all(bin_);
 }
 
 }  // namespace seer

@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
+#include "protocols/chunk.h"
 #include "protocols/draft.h"
 #include "protocols/token_log.h"
 
@@ -58,6 +60,9 @@ class Drafter {
   virtual void draft(const DraftText& text, const DraftLimits& limits, Draft& draft) = 0;
   /// Takes note of the text, for which no draft is wanted: those of other requests may be made from it.
   virtual void learn(const DraftText&) {}
+  /// Requests of these groups run now, of others none do, until this is called again or a text of them is shown.
+  virtual void running(std::span<const GroupId> /*groups*/) {}
+  virtual DraftLosses losses() const { return {}; }
 
   // What is shared through draft servers (protocols/draft.h). A drafter that shares nothing leaves these.
   using IsMine = std::function<bool(GroupId)>;

@@ -1,7 +1,11 @@
 // GrowArray: a flat array of trivially copyable values that grows at its end. A large one is a mapping of its own,
 // which grows by moving its pages instead of copying them: the old and the new array are never resident together, what
-// lies behind the last value is not resident, appending has no long pauses, and memory goes back to the system at once.
-// Used by the draft tree, whose group lies in a handful of these. Single owner, not thread-safe.
+// lies behind the last value is not resident, appending has no long pauses, and memory goes back to the system: at once,
+// or in steps by way of a PageBin. Used by the draft tree, whose group lies in a handful of these. Single owner, not
+// thread-safe.
+//
+// PageBin: mappings of arrays that nobody needs any more. The system takes time for every page that it gets back, so the
+// bin returns a bounded number of them at a time. What it still holds is resident, and counts as memory in use.
 #pragma once
 #include <sys/mman.h>
 
@@ -11,10 +15,54 @@
 #include <cstring>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "protocols/check.h"
 
 namespace seer {
+
+class PageBin {
+ public:
+  static constexpr size_t kPageBytes = 4096;
+
+  PageBin() = default;
+  PageBin(const PageBin&) = delete;
+  PageBin& operator=(const PageBin&) = delete;
+  ~PageBin() { release(bytes_); }
+
+  /// Takes a mapping. REQUIRES: `bytes` is a whole number of pages.
+  void put(void* data, size_t bytes) {
+    if (bytes == 0) return;
+    mappings_.push_back({static_cast<char*>(data), bytes});
+    bytes_ += bytes;
+  }
+  void put_all(PageBin& other) {
+    for (const Mapping& mapping : std::exchange(other.mappings_, {})) put(mapping.data, mapping.bytes);
+    other.bytes_ = 0;
+  }
+  /// Returns pages to the system: at most bytes_max of them, rounded up to a page.
+  void release(size_t bytes_max) {
+    size_t left = (bytes_max + kPageBytes - 1) / kPageBytes * kPageBytes;
+    while (left > 0 && !mappings_.empty()) {
+      Mapping& last = mappings_.back();
+      const size_t part = left < last.bytes ? left : last.bytes;
+      last.bytes -= part;
+      munmap(last.data + last.bytes, part);
+      if (last.bytes == 0) mappings_.pop_back();
+      bytes_ -= part;
+      left -= part;
+    }
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  struct Mapping {
+    char* data;
+    size_t bytes;
+  };
+  std::vector<Mapping> mappings_;
+  size_t bytes_ = 0;  // of all
+};
 
 template <class T>
 class GrowArray {
@@ -39,6 +87,19 @@ class GrowArray {
   const T* data() const { return data_; }
   size_t size() const { return size_; }
   size_t bytes() const { return size_ * sizeof(T); }  // in use
+  /// Empties the array. Its pages are the bin's; memory too small for a mapping is freed here.
+  void give_up(PageBin& bin) {
+    if (const size_t mapped = mapped_bytes(capacity_); mapped > 0) {
+      const size_t resident = (bytes() + PageBin::kPageBytes - 1) / PageBin::kPageBytes * PageBin::kPageBytes;
+      char* const data = static_cast<char*>(static_cast<void*>(data_));
+      if (resident < mapped) munmap(data + resident, mapped - resident);
+      bin.put(data, resident);
+    } else {
+      std::free(static_cast<void*>(data_));
+    }
+    data_ = nullptr;
+    size_ = capacity_ = 0;
+  }
 
   void push_back(T value) {
     if (size_ == capacity_) [[unlikely]]
@@ -56,10 +117,9 @@ class GrowArray {
 
  private:
   static constexpr size_t kMappedBytesMin = 256 << 10;
-  static constexpr size_t kPageBytes = 4096;
   static size_t mapped_bytes(size_t capacity) {  // 0: on the heap
     const size_t bytes = capacity * sizeof(T);
-    return bytes < kMappedBytesMin ? 0 : (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+    return bytes < kMappedBytesMin ? 0 : (bytes + PageBin::kPageBytes - 1) / PageBin::kPageBytes * PageBin::kPageBytes;
   }
 
   void grow(size_t size_min) {

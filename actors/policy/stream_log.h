@@ -64,6 +64,11 @@ class StreamLog {
 
   int64_t token_count() const { return token_count_; }          // known, of all streams
   int64_t pending_dropped() const { return pending_dropped_; }  // tokens that came too far ahead of their time
+  /// Leaves the log without use: what grows with the tokens goes to the bin.
+  void give_up(PageBin& bin) {
+    tokens_.give_up(bin);
+    blocks_.give_up(bin);
+  }
   size_t bytes() const {
     return tokens_.bytes() + blocks_.bytes() + streams_.size() * sizeof(Stream) + blocks_.size() * sizeof(uint32_t) +
            static_cast<size_t>(pending_tokens_) * sizeof(int32_t);

@@ -82,6 +82,13 @@ SuffixState SuffixIndex::following(const StreamLog& log, SuffixState s, int32_t 
 
 size_t SuffixIndex::bytes() const { return nodes_.bytes() + edges_.bytes() + top_.bytes() + states_.bytes(); }
 
+void SuffixIndex::give_up(PageBin& bin) {
+  nodes_.give_up(bin);
+  edges_.give_up(bin);
+  top_.give_up(bin);
+  states_.give_up(bin);
+}
+
 uint32_t SuffixIndex::add_node(uint32_t length, TokenPlace place) {
   nodes_.push_back({.link = 0,
                     .length = length,

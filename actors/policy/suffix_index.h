@@ -97,6 +97,8 @@ class SuffixIndex {
   static constexpr uint32_t kTopTokens = 4;
 
   size_t bytes() const;
+  /// Leaves the index without use: what grows with the tokens goes to the bin.
+  void give_up(PageBin& bin);
 
  private:
   static constexpr uint32_t kIsNode = 0x80000000u;      // in states_: the rest is the index of a node

@@ -262,42 +262,125 @@ TEST_CASE("draft tree: a past that this iteration does not repeat is dropped, an
   for (size_t i = 0; i < a.drafts.size(); ++i) CHECK(a.drafts[i].tokens == b.drafts[i].tokens);
 }
 
-TEST_CASE("draft tree: above its cap earlier iterations go before the references, the oldest first") {
+TEST_CASE("draft tree: above its cap earlier iterations go before the references") {
   std::vector<Text> past;
   for (uint32_t i = 0; i < 10; ++i) past.push_back(random_text(10 + i, 1000));
   DraftScores scores;
-  DraftTree tree({.bytes_max = 1 << 20}, {}, scores);
+  DraftTree tree({.bytes_max = 4 << 20}, {}, scores);
   tree.add_past(past);
   CHECK(tree.token_count() == 10'000);
   std::vector<Text> texts;
   const auto add = [&] {
     Text text = random_text(100 + static_cast<uint32_t>(texts.size()), 900);
     const Text& quoted = past[texts.size() % 10];  // so that the past is of use
-    const auto from = quoted.begin() + 500 + static_cast<std::ptrdiff_t>(texts.size() / 10 * 100);
+    const auto from = quoted.begin() + 500 + static_cast<std::ptrdiff_t>(texts.size() / 10 % 4 * 100);
     text.insert(text.end(), from, from + 100);
     tree.append(static_cast<uint32_t>(texts.size()), 0, text);
     texts.push_back(text);
   };
   while (tree.dropped_tokens() == 0) add();
-  CHECK(tree.has_past());
-  CHECK(tree.dropped_tokens() < 10'000);
-  for (uint32_t i = 0; i < texts.size(); ++i) CHECK(tree.tokens(i, 0, 10'000) == texts[i]);
+  CHECK_FALSE(tree.has_past());
+  CHECK(tree.dropped_tokens() >= 10'000);
+  CHECK(tree.dropped_tokens() < 10'000 + std::ssize(texts) * 1000 / 2);
   Draft draft;
   const auto foresees = [&](uint32_t sample, const Text& text) {
     tree.append(sample, 0, std::span(text).first(10));
     tree.draft(sample, {.max_tokens = 1, .min_probability = 0.01f}, draft);
     return draft.tokens == Text{text[10]};
   };
-  CHECK(foresees(1001, past[0]));
-  CHECK_FALSE(foresees(1002, past[9]));
-  while (tree.has_past()) add();
-  CHECK(tree.dropped_tokens() >= 10'000);
+  CHECK(foresees(1001, texts.back()));
+  CHECK_FALSE(foresees(1002, past[0]));
 
-  // No more than half of the cap is taken; what is beyond is left out from the oldest on.
+  // No more than a quarter of the cap is taken, at 256 bytes a token; what is beyond is left out from the oldest on.
   DraftTree full({.bytes_max = 1 << 20}, {}, scores);
-  full.add_past(std::vector<Text>{random_text(1, 8000), random_text(2, 8000)});
-  CHECK(full.token_count() == 10'922);
-  CHECK(full.bytes() < 600 << 10);
+  full.add_past(std::vector<Text>{random_text(1, 3000), random_text(2, 3000)});
+  CHECK(full.token_count() == 4096);
+  CHECK(full.bytes() < 256 << 10);
+}
+
+TEST_CASE("draft tree: one append does bounded work and stays below the cap, however full the tree is") {
+  DraftScores scores;
+  DraftTree tree({.bytes_max = 1 << 20}, random_text(100, 500), scores);
+  std::vector<Text> texts;
+  for (uint32_t i = 0; i < 8; ++i) texts.push_back(random_text(i, 30'000));
+  int64_t longest = 0;
+  for (size_t at = 0; at < 30'000;) {
+    const size_t piece = std::min<size_t>(at % 7 == 0 ? 3000 : 10, 30'000 - at);
+    for (uint32_t i = 0; i < 8; ++i) {
+      const int64_t before = tree.indexed_tokens();
+      REQUIRE(tree.append(i, static_cast<int64_t>(at), std::span(texts[i]).subspan(at, piece)) == static_cast<int64_t>(piece));
+      const auto pieces = static_cast<int64_t>((piece + DraftTree::kPieceTokens - 1) / DraftTree::kPieceTokens);
+      REQUIRE(tree.indexed_tokens() - before <= pieces * DraftTree::kRenewTokens +
+                                                    static_cast<int64_t>(piece) * (1 + DraftTree::kRenewFactor));
+      REQUIRE(tree.bytes() <= 1 << 20);
+      REQUIRE(tree.end(i) == static_cast<int64_t>(at + piece));
+      longest = std::max(longest, tree.indexed_tokens() - before);
+    }
+    at += piece;
+  }
+  CHECK(longest > 10 * DraftTree::kRenewTokens);
+  CHECK(tree.token_count() + tree.dropped_tokens() == 500 + 8 * 30'000);
+  CHECK(tree.token_count() > 5000);
+  CHECK(replay(tree, 99, Text(texts[7].end() - 1000, texts[7].end()), {.min_probability = 0.01f}).tokens_per_step > 4);
+}
+
+TEST_CASE("draft tree: a tree that is to take less comes to that with the appends, and drafts on") {
+  DraftScores scores;
+  DraftTree tree({.bytes_max = 8 << 20}, {}, scores);
+  const Text text = random_text(1, 80'000);
+  tree.append(0, 0, std::span(text).first(60'000));
+  const size_t before = tree.bytes();
+  CHECK(before > 2 << 20);
+  tree.set_bytes_wanted(1 << 20);
+  for (size_t at = 60'000; at < 80'000; at += 10) tree.append(0, static_cast<int64_t>(at), std::span(text).subspan(at, 10));
+  CHECK(tree.bytes() < 1 << 20);
+  CHECK(tree.end(0) == 80'000);
+  CHECK(replay(tree, 1, Text(text.end() - 2000, text.end()), {.min_probability = 0.01f}).tokens_per_step > 4);
+}
+
+TEST_CASE("draft tree: requests that come while the text is renewed are taken over, and so is what goes on elsewhere") {
+  DraftScores scores;
+  DraftTree tree({.bytes_max = 4 << 20}, {}, scores);
+  const Text old = random_text(1, 42'000), text = random_text(2, 400);
+  tree.append(0, 0, old);
+  size_t at = 0;
+  for (; tree.dropped_tokens() == 0; at += 10) {  // a renewal begins on the way: 256 tokens with every append
+    REQUIRE(at < 20'000);
+    const Text more = random_text(static_cast<uint32_t>(3 + at), 10);
+    tree.append(1, static_cast<int64_t>(at), more);
+    if (at == 1000) tree.append(2, 0, std::span(text).first(200));
+    if (at == 1010) tree.begin_at(2, 300);
+    if (at == 1020) tree.append(2, 300, std::span(text).subspan(300));
+  }
+  CHECK(tree.end(1) == static_cast<int64_t>(at));
+  CHECK(tree.end(2) == 400);
+  CHECK(tree.tokens(2, 300, 100) == Text(text.begin() + 300, text.end()));
+  CHECK(tree.append(2, 400, Text{5}) == 1);
+}
+
+TEST_CASE("draft tree: text that is dropped is known by its ends, and its pages go back in steps") {
+  DraftScores scores;
+  DraftTree tree({}, random_text(2, 100), scores);
+  const Text text = random_text(1, 100'000);
+  tree.append(4, 0, text);
+  const size_t before = tree.bytes();
+  PageBin bin;
+  tree.drop_text(bin);
+  CHECK(tree.end(4) == 100'000);
+  CHECK(tree.token_count() == 0);
+  CHECK(tree.bytes() < 64 << 10);
+  CHECK(bin.bytes() > before / 2);
+  CHECK(tree.append(4, 99'990, Text(20, 7)) == 10);
+  CHECK(tree.tokens(4, 100'000, 100) == Text(10, 7));
+  const size_t full = bin.bytes();
+  bin.release(PageBin::kPageBytes + 1);
+  CHECK(bin.bytes() == full - 2 * PageBin::kPageBytes);
+  bin.release(full);
+  CHECK(bin.bytes() == 0);
+
+  tree.append(5, 0, text);
+  tree.give_up(bin);
+  CHECK(bin.bytes() > before / 2);
 }
 
 TEST_CASE("draft tree: with own history only, earlier iterations are not drafted from") {
