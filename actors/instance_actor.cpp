@@ -418,10 +418,11 @@ void InstanceActor::on_single_step(StepResult& result) {
       continue;
     }
     const std::span<const int32_t> rows = rows_that_stand(s, result.sampled[i]);
-    verified(s, rows);
-    tokens += std::ssize(rows) - 1;
     stood_tokens.clear();
     for (const int32_t row : rows) stood_tokens.push_back(result.sampled[i][static_cast<size_t>(row)]);
+    // A draft cut short by a row without a token says nothing about the next one.
+    if (stood_tokens.back().token != kNotFinite) verified(s, rows);
+    tokens += std::ssize(rows) - 1;
     fed(s, std::ssize(rows), stood_tokens);
   }
   note_times(result.step_us, tokens);
@@ -449,7 +450,11 @@ void InstanceActor::fed(Sequence& s, int64_t rows, std::span<const SampledToken>
   s.stop.add_passed(static_cast<int64_t>(passed));
   Finish end;
   size_t taken = passed;
-  while (taken < sampled.size() && end.reason == FinishReason::kNone) end = s.stop.add(sampled[taken++].token);
+  const auto goes_on = [&] {
+    return taken < sampled.size() && end.reason == FinishReason::kNone && sampled[taken].token != kNotFinite;
+  };
+  while (goes_on()) end = s.stop.add(sampled[taken++].token);
+  const bool failed = taken < sampled.size() && end.reason == FinishReason::kNone;
   const auto tokens = sampled.first(taken) | std::views::transform(&SampledToken::token);
   const int32_t blocks = blocks_needed(s.log.size(), 0, info.block_tokens);
   s.log.append(tokens);
@@ -458,6 +463,7 @@ void InstanceActor::fed(Sequence& s, int64_t rows, std::span<const SampledToken>
     for (const SampledToken& next : sampled.first(taken)) s.unreported_logprobs.push_back(next.logprob);
   report.output_tokens += static_cast<int64_t>(taken);
   name_filled_blocks(s);
+  if (failed) return fail_request(s.spec.chunk);
   if (end.reason != FinishReason::kNone) return finish(s.spec.chunk, end);
   if (s.log.size() >= s.end_tokens) return park(s.spec.chunk, ChunkEnd::kChunkFull);
   if (s.offered_blocks < prompt_blocks(s)) offer_filled_blocks(s.spec.chunk, s);
@@ -505,6 +511,16 @@ void InstanceActor::finish(ChunkId id, const Finish& end) {
   if (end.stop_token >= 0) s.done.matched = cat(end.stop_token);
   forget_response(s);
   answer(id, ChunkEnd::kFinished);
+}
+
+/// The request ends with the tokens it has: the row behind them gives no next one. Its prompt's KV stays cached like that of
+/// others: a request with an equal prompt would compute the same bits.
+void InstanceActor::fail_request(ChunkId id) {
+  Sequence& s = at(id);
+  s.done.finish = FinishReason::kError;
+  s.done.error = not_finite_text(s.log.output_tokens());
+  forget_response(s);
+  answer(id, ChunkEnd::kFailed);
 }
 
 /// The KV of the response will not be looked for again; the prompt's blocks stay cached for the rest of the group.

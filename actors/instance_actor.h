@@ -209,6 +209,7 @@ struct InstanceActor {
   void park(ChunkId id, ChunkEnd end);
   void parking_progressed(ChunkId id);
   void finish(ChunkId id, const Finish& end);
+  void fail_request(ChunkId id);
   void forget_response(const Sequence& s);
   void answer(ChunkId id, ChunkEnd end);
   void report_tokens();

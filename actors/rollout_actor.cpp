@@ -189,7 +189,7 @@ void RolloutActor::on_chunk_done(const ChunkDone& done) {
   if (done.end == ChunkEnd::kRejected)
     return end(cat("request ", chunk.request, " does not fit on instance ", chunk.instance, " even alone (",
                    done.kv_tokens, " tokens have their KV)"));
-  if (done.end == ChunkEnd::kFinished) {
+  if (is_over(done.end)) {
     request.run_us += rt::now_us(self) - chunk.started_us;
     finish_request(chunk.request, done);
   } else {
@@ -214,10 +214,11 @@ void RolloutActor::finish_request(RequestId id, const ChunkDone& done) {
   const int64_t now = rt::now_us(self);
   const int64_t tokens = request.tokens.output_tokens();
   --open_requests;
-  scheduler->chunk_ended(id, tokens, ChunkEnd::kFinished, now);
+  const bool failed = done.end == ChunkEnd::kFailed;
+  scheduler->chunk_ended(id, tokens, done.end, now);
   const RequestState& history = scheduler->requests().at(id);
-  finishes.push_back({id, now, tokens, history.preemptions, history.migrations, request.reprefill_tokens});
-  rt::tell(self, parts.context, LengthSeen{id, tokens, handle{self}});
+  finishes.push_back({id, now, tokens, history.preemptions, history.migrations, request.reprefill_tokens, failed});
+  if (!failed) rt::tell(self, parts.context, LengthSeen{id, tokens, handle{self}});
   const uint32_t left_in_group = --open_in_group[id.group.value];
   if (parts.directory) {
     rt::tell(self, parts.directory, KvRelease{owner_of(id)});
@@ -228,8 +229,8 @@ void RolloutActor::finish_request(RequestId id, const ChunkDone& done) {
   const std::deque<float> logprobs = std::exchange(request.logprobs, {});
   rt::tell(self, parts.events,
            Response{id, parts.groups[id.group.value].seeds[id.sample], log.output(),
-                    {logprobs.begin(), logprobs.end()}, done.finish, done.matched, config.version, history.chunks,
-                    history.migrations, history.preemptions, request.queue_us, request.run_us,
+                    {logprobs.begin(), logprobs.end()}, done.finish, done.matched, done.error, config.version,
+                    history.chunks, history.migrations, history.preemptions, request.queue_us, request.run_us,
                     request.start_us});
 }
 
@@ -317,6 +318,7 @@ void RolloutActor::end(std::string error) {
                          .error = std::move(error),
                          .requests = stats.requests + open_requests,
                          .finished = stats.requests,
+                         .failed = stats.failed,
                          .prompt_tokens = prompt_tokens,
                          .output_tokens = stats.output_tokens,
                          .wall_us = rt::now_us(self) - started_us,

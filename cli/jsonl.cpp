@@ -15,9 +15,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;  // carried fields keep their order
 
-constexpr std::array<std::string_view, 15> kResponseFields{
-    "group",          "sample", "seed",       "prompt_ids",  "output_ids", "logprobs", "text",  "finish_reason",
-    "weight_version", "chunks", "migrations", "preemptions", "queue_s",    "run_s",    "scores"};
+constexpr std::array<std::string_view, 17> kResponseFields{
+    "group",         "sample", "seed",           "prompt_ids", "output_ids", "logprobs",    "text",
+    "finish_reason", "error",  "weight_version", "chunks",     "migrations", "preemptions", "queue_s",
+    "run_s",         "scores", "score_error"};
 
 // ---- reading -------------------------------------------------------------------------------------------------------
 
@@ -167,7 +168,9 @@ Result<ScoreLine> parse_score_line(const std::string& path, int64_t line, const 
   SEER_ASSIGN_OR_RETURN(score.prompt_ids, token_ids(object["prompt_ids"], "prompt_ids", at(path, line)));
   SEER_ASSIGN_OR_RETURN(score.output_ids, token_ids(object["output_ids"], "output_ids", at(path, line)));
   if (score.prompt_ids.empty()) return wrong_line(path, line, "prompt_ids is empty");
-  if (score.output_ids.empty()) return wrong_line(path, line, "output_ids is empty: nothing to score");
+  // A request may have failed before its first token: its line goes on to the scored file like the others.
+  if (score.output_ids.empty() && !object.contains("error"))
+    return wrong_line(path, line, "output_ids is empty: nothing to score");
   return score;
 }
 
@@ -280,17 +283,35 @@ Result<std::vector<PromptLine>> read_prompts(const std::string& path, int64_t li
   return prompts;
 }
 
+namespace {
+
+Status check_ids(const std::string& path, int64_t line, const char* of, std::span<const int32_t> ids, int32_t vocab_size) {
+  for (size_t i = 0; i < ids.size(); ++i)
+    if (ids[i] < 0 || ids[i] >= vocab_size)
+      return wrong_line(path, line, "token id ", ids[i], " (number ", i, " of the ", of,
+                        ") is outside the vocabulary of ", vocab_size);
+  return {};
+}
+
+}  // namespace
+
 Status check_prompt(const std::string& path, int64_t line, std::span<const int32_t> prompt_ids, int32_t vocab_size,
                     int64_t context_tokens_max) {
-  for (size_t i = 0; i < prompt_ids.size(); ++i)
-    if (prompt_ids[i] < 0 || prompt_ids[i] >= vocab_size)
-      return wrong_line(path, line, "token id ", prompt_ids[i], " (number ", i,
-                        " of the prompt) is outside the vocabulary of ", vocab_size);
+  SEER_RETURN_IF_ERROR(check_ids(path, line, "prompt", prompt_ids, vocab_size));
   if (prompt_ids.empty()) return wrong_line(path, line, "the prompt has no tokens");
   if (std::ssize(prompt_ids) >= context_tokens_max)
     return wrong_line(path, line, "the prompt has ", prompt_ids.size(),
                       " tokens: expected fewer than the model's context of ", context_tokens_max);
   return {};
+}
+
+Status check_score_line(const std::string& path, const ScoreLine& line, int32_t vocab_size, int64_t context_tokens_max) {
+  SEER_RETURN_IF_ERROR(check_ids(path, line.line, "prompt", line.prompt_ids, vocab_size));
+  SEER_RETURN_IF_ERROR(check_ids(path, line.line, "output", line.output_ids, vocab_size));
+  if (std::ssize(line.prompt_ids) + std::ssize(line.output_ids) <= context_tokens_max) return {};
+  return wrong_line(path, line.line, "the prompt has ", line.prompt_ids.size(), " tokens and the output ",
+                    line.output_ids.size(), ": expected no more together than the model's context of ",
+                    context_tokens_max);
 }
 
 Result<std::vector<std::vector<int64_t>>> read_lengths(const std::string& path, int64_t groups, int64_t group_size) {
@@ -376,10 +397,14 @@ Result<std::vector<ScoreLine>> read_score_lines(const std::string& path) {
   return lines;
 }
 
-std::string scored_line(const ScoreLine& line, std::span<const float> scores) {
-  SEER_CHECK(scores.size() == line.output_ids.size(), line.line, scores.size(), line.output_ids.size());
+std::string scored_line(const ScoreLine& line, std::span<const float> scores, std::string_view error) {
   std::string out = line.text.substr(0, line.text.rfind('}'));  // an object with at least two members
-  append_list(out, ",\"scores\":", scores, append_float);
+  if (error.empty()) {
+    SEER_CHECK(scores.size() == line.output_ids.size(), line.line, scores.size(), line.output_ids.size());
+    append_list(out, ",\"scores\":", scores, append_float);
+  } else {
+    append_text(out += ",\"scores\":null,\"score_error\":", error);
+  }
   return out += "}\n";
 }
 
@@ -402,6 +427,7 @@ std::string response_line(const ResponseLine& response) {
   append_list(out, ",\"logprobs\":", response.logprobs, append_float);
   if (response.text) append_text(out += ",\"text\":", *response.text);
   ((out += ",\"finish_reason\":\"") += to_string(response.finish_reason)) += '"';
+  if (!response.error.empty()) append_text(out += ",\"error\":", response.error);
   member(",\"weight_version\":", response.weight_version.value);
   member(",\"chunks\":", response.chunks);
   member(",\"migrations\":", response.migrations);

@@ -34,6 +34,10 @@ Result<std::vector<PromptLine>> read_prompts(const std::string& path, int64_t li
 Status check_prompt(const std::string& path, int64_t line, std::span<const int32_t> prompt_ids, int32_t vocab_size,
                     int64_t context_tokens_max);
 
+/// The same for a line to score, whose prompt and output together may fill the context.
+struct ScoreLine;
+Status check_score_line(const std::string& path, const ScoreLine& line, int32_t vocab_size, int64_t context_tokens_max);
+
 /// Response lengths by group and sample, from lines {group, sample, tokens} or from responses. Lines beyond `groups`
 /// and `group_size` are skipped; a pair without a line is an error.
 Result<std::vector<std::vector<int64_t>>> read_lengths(const std::string& path, int64_t groups, int64_t group_size);
@@ -65,8 +69,9 @@ struct ScoreLine {
   std::vector<int32_t> prompt_ids, output_ids;
 };
 Result<std::vector<ScoreLine>> read_score_lines(const std::string& path);
-/// The line as it was read, with "scores" added and a newline.
-std::string scored_line(const ScoreLine& line, std::span<const float> scores);
+/// The line as it was read, with "scores" added and a newline. With an `error`, scores are null and "score_error" says why
+/// ("error" may be that of the response).
+std::string scored_line(const ScoreLine& line, std::span<const float> scores, std::string_view error = {});
 
 /// A finished response, borrowed from whoever holds it.
 struct ResponseLine {
@@ -77,6 +82,7 @@ struct ResponseLine {
   std::span<const float> logprobs;  // one per output token
   std::optional<std::string_view> text;
   FinishReason finish_reason = FinishReason::kNone;
+  std::string_view error;    // with FinishReason::kError
   WeightVersion weight_version;
   int64_t chunks = 0, migrations = 0, preemptions = 0;
   double queue_s = 0, run_s = 0;

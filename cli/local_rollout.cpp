@@ -219,6 +219,7 @@ RolloutReport make_report(const std::string& policy, const RolloutSummary& s, co
   report.policy = policy;
   report.requests = s.requests;
   report.finished = s.finished;
+  report.failed_requests = s.failed;
   report.prompt_tokens = s.prompt_tokens;
   report.output_tokens = s.output_tokens;
   report.wall_s = static_cast<double>(s.wall_us) / 1e6;

@@ -42,6 +42,12 @@ int write_all(int fd, std::string_view text) {
 
 }  // namespace
 
+Status check_two_files(const char* out_flag, const std::string& out, const char* in_flag, const std::string& in) {
+  std::error_code ignored;  // what cannot be looked at fails to open, with a reason
+  if (!fs::is_regular_file(out, ignored) || !fs::equivalent(out, in, ignored)) return {};
+  return fail(Code::kInvalidArgument, out_flag, " and ", in_flag, " both name ", out, ": expected two files");
+}
+
 Result<OutputWriter> OutputWriter::open(const std::string& path) {
   std::error_code ignored;  // a path that cannot be looked at fails to open below, with a reason
   const fs::file_status status = fs::status(path, ignored);

@@ -16,6 +16,10 @@
 
 namespace seer {
 
+/// kInvalidArgument where two flags name one existing file, also by different paths or links: what is written would take
+/// the place of what is read.
+Status check_two_files(const char* out_flag, const std::string& out, const char* in_flag, const std::string& in);
+
 class OutputWriter {
  public:
   /// Opens PATH.partial, so that a path that cannot be written is known before any work begins.

@@ -43,8 +43,8 @@ std::vector<CstPast> PastResponses::recall(int64_t tokens_max) {
 
 void PastResponses::keep(const Response& response) {
   Group& group = groups_[response.request.group.value];
-  group.responses.push_back(response.output_ids);
-  if (group.responses.size() < group.samples) return;
+  if (response.finish != FinishReason::kError) group.responses.push_back(response.output_ids);
+  if (--group.open > 0 || group.responses.empty()) return;
   std::promise<Status> promise;
   const Status asked = store_->put(group.prompt, iteration_, std::exchange(group.responses, {}),
                                    [&](Status stored) { promise.set_value(std::move(stored)); });

@@ -22,7 +22,7 @@ class PastResponses {
 
   /// Of each group that has any, about tokens_max tokens, newest first.
   std::vector<CstPast> recall(int64_t tokens_max);
-  /// Stores a group's responses once the last of them is here.
+  /// Stores a group's responses once the last of them is here, without those that failed.
   void keep(const Response& response);
   /// Groups whose responses could not be stored.
   int64_t failed_groups() const { return failed_groups_; }
@@ -30,7 +30,7 @@ class PastResponses {
  private:
   struct Group {
     PrefixHash prompt;
-    uint32_t samples = 0;
+    uint32_t open = 0;  // requests that are not over
     std::vector<std::vector<int32_t>> responses;  // so far
   };
   std::unique_ptr<ResponseHistory> store_;

@@ -59,6 +59,7 @@ Json to_json(const RolloutReport& r) {
   return {{"policy", r.policy},
           {"requests", r.requests},
           {"finished", r.finished},
+          {"failed_requests", r.failed_requests},
           {"prompt_tokens", r.prompt_tokens},
           {"output_tokens", r.output_tokens},
           {"wall_s", r.wall_s},
@@ -114,8 +115,9 @@ struct Row {
 };
 using R = RolloutReport;
 
-constexpr std::array<Row, 28> kRows{{
+constexpr std::array<Row, 29> kRows{{
     {"requests", [](const R& r, const R&) { return requests_text(r); }},
+    {"failed requests", [](const R& r, const R&) { return count_text(r.failed_requests); }},
     {"prompt tokens", [](const R& r, const R&) { return count_text(r.prompt_tokens); }},
     {"output tokens", [](const R& r, const R&) { return count_text(r.output_tokens); }},
     {"wall time, s", [](const R& r, const R&) { return decimal_text(r.wall_s, 2); }},

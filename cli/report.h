@@ -23,6 +23,7 @@ struct RolloutReport {
   std::string policy;
   int64_t requests = 0;
   int64_t finished = 0;          // of them; fewer after an interrupt
+  int64_t failed_requests = 0;   // of them, ended with an error of their own
   int64_t prompt_tokens = 0;     // of all groups, once each
   int64_t output_tokens = 0;
   double wall_s = 0;

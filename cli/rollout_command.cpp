@@ -3,11 +3,9 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <filesystem>
 #include <iostream>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "cli/jsonl.h"
@@ -28,6 +26,22 @@ Progress make_progress() {
   return Progress({.terminal = terminal_of(STDERR_FILENO)}, std::cerr);
 }
 
+/// Requests that ended with an error of their own, and the first one of them by its prompt's line and its sample.
+struct FailedRequests {
+  int64_t count = 0;
+  Response first;
+
+  void add(const Response& r) {
+    if (r.finish != FinishReason::kError) return;
+    if (count++ == 0 || r.request < first.request) first = r;
+  }
+  Error sentence(const RolloutOptions& options, const RolloutWork& work, int64_t requests) const {
+    return fail(Code::kUnavailable, count, " of ", requests, " requests ended with an error, the first of them ",
+                options.prompts, ":", work.lines[first.request.group.value].line, " sample ", first.request.sample, ": ",
+                first.error);
+  }
+};
+
 Status write_response(const RolloutWork& work, const Response& r, OutputWriter& out) {
   const uint32_t group = r.request.group.value;
   std::optional<std::string> text;
@@ -40,6 +54,7 @@ Status write_response(const RolloutWork& work, const Response& r, OutputWriter& 
                                    .logprobs = r.logprobs,
                                    .text = text,
                                    .finish_reason = r.finish,
+                                   .error = r.error,
                                    .weight_version = r.version,
                                    .chunks = r.chunks,
                                    .migrations = r.migrations,
@@ -71,8 +86,8 @@ struct Kept {
 }  // namespace
 
 Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& stop) {
-  if (std::error_code ignored; !options.out.empty() && std::filesystem::equivalent(options.out, options.prompts, ignored))
-    return fail(Code::kInvalidArgument, "--out and --prompts both name ", options.out, ": expected two files");
+  SEER_RETURN_IF_ERROR(check_two_files("--out", options.out, "--prompts", options.prompts));
+  SEER_RETURN_IF_ERROR(check_two_files("--report", options.report, "--prompts", options.prompts));
   // Paths that cannot be written are found out before the work, not after it.
   std::optional<OutputWriter> out, report;
   if (!options.out.empty()) {
@@ -86,6 +101,7 @@ Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& s
   const std::vector<std::string> policies =
       options.compare.empty() ? std::vector<std::string>{options.scheduler.policy} : options.compare;
   std::vector<RolloutReport> reports;
+  FailedRequests failed;  // the same under every policy
   bool complete = true;
   Kept kept{.requests = requests_of(work)};
   for (const std::string& policy : policies) {
@@ -96,6 +112,7 @@ Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& s
     const RolloutHooks hooks{
         .response =
             [&](const Response& r) -> Status {
+              if (reports.empty()) failed.add(r);
               if (kept.out != nullptr) SEER_RETURN_IF_ERROR(write_response(work, r, *kept.out));
               ++kept.responses;
               return {};
@@ -119,6 +136,7 @@ Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& s
     if (complete) SEER_RETURN_IF_ERROR(report->finish());
   }
   std::cout << (reports.size() > 1 ? compare_table(reports) : report_table(reports[0])) << std::flush;
+  if (complete && failed.count > 0) return failed.sentence(options, work, reports[0].requests);
   if (complete) return {};
   Error stopped = kept.after(fail(Code::kCancelled, "stopped on request"));
   if (report) stopped.detail += cat("; the report so far is in ", report->unfinished_path());

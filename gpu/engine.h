@@ -57,8 +57,16 @@ struct SequenceStep {
   std::vector<int32_t> parents;         // a draft tree, see above; empty: row i follows row i - 1
 };
 
+/// In place of a token: some logit of this row is NaN or infinite, so nothing can be sampled or scored from it. No draft
+/// token equals it, so a verify ends at the first such row of the path, and the sequence there, where decoding would.
+inline constexpr int32_t kNotFinite = -1;
+/// What a user reads of it. `index`: of the token in the output, from 0.
+inline std::string not_finite_text(int64_t index) {
+  return "the logits of output token " + std::to_string(index) + " are not finite";
+}
+
 struct SampledToken {
-  int32_t token = 0;
+  int32_t token = 0;  // or kNotFinite
   float logprob = 0;
   SEER_FIELDS(SampledToken, token, logprob)
   bool operator==(const SampledToken&) const = default;

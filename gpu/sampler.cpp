@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <functional>
 #include <limits>
 
@@ -15,6 +16,7 @@ namespace {
 
 constexpr float kHighest = std::numeric_limits<float>::max();
 constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kNoWeightBelow = -87.336f;  // exact_exp() is 0 from here down
 
 const RowSoftmaxKernels& kernels() {
@@ -40,7 +42,7 @@ struct RowSoftmax {
 
   RowSoftmax(std::span<const float> logits, float temperature_in) : temperature(temperature_in) {
     const auto count = static_cast<int64_t>(logits.size());
-    max = kernels().max(logits.data(), count);
+    max = kernels().max(logits.data(), count).largest;
     std::vector<double> sums(static_cast<size_t>((count + kPartIds - 1) / kPartIds));
     kernels().exp_sums(logits.data(), count, max, temperature, sums.data());
     for (double sum : sums) total += sum;
@@ -96,7 +98,7 @@ void for_each_passing(std::span<const float> logits, Passes passes, Visit visit)
 
 // The lowest id with the largest logit.
 int32_t greedy(std::span<const float> logits) {
-  const int32_t best = order_key(kernels().max(logits.data(), static_cast<int64_t>(logits.size())));
+  const int32_t best = order_key(kernels().max(logits.data(), static_cast<int64_t>(logits.size())).largest);
   int32_t token = -1;
   for_each_passing(
       logits, [best](float logit) { return order_key(clamp_logit(logit)) == best; },
@@ -265,10 +267,16 @@ PartedRow::PartedRow(int64_t vocab, const SamplingParams& params)
 void PartedRow::add(int64_t part, std::span<const float> logits) {
   const auto p = static_cast<size_t>(part);
   const auto count = static_cast<int64_t>(logits.size());
-  maxima_[p] = kernels().max(logits.data(), count);
+  const RowMax max = kernels().max(logits.data(), count);
+  maxima_[p] = max.finite ? max.largest : kNan;
+  if (!max.finite) return;
   if (!sums_.empty()) kernels().exp_sums(logits.data(), count, maxima_[p], temperature_, &sums_[p]);
   if (!logprob_sums_.empty())
     kernels().exp_sums(logits.data(), count, maxima_[p], logprob_temperature_, &logprob_sums_[p]);
+}
+
+bool PartedRow::finite() const {
+  return std::ranges::none_of(maxima_, [](float max) { return std::isnan(max); });
 }
 
 float PartedRow::largest() const { return *std::max_element(maxima_.begin(), maxima_.end()); }
@@ -329,6 +337,7 @@ float PartedRow::logprob(float logit) const {
 RowSample sample_row(std::span<float> logits, const SamplingParams& params, uint64_t seed, int64_t position,
                      const std::vector<int32_t>& penalty_tokens) {
   const PartedRow untouched = parted(logits, params);
+  if (!untouched.finite()) return {kNotFinite, 0};
   if (PartedRow::suffices(params)) {
     const PartedRow::Choice choice = untouched.choose(seed, position);
     return untouched.pick(choice, part_of<const float>(logits, choice.part));
@@ -347,7 +356,8 @@ RowSample sample_row(std::span<float> logits, const SamplingParams& params, uint
 float token_logprob(std::span<const float> logits, int32_t token, const SamplingParams& params) {
   SEER_CHECK(token >= 0, token);
   SEER_CHECK(static_cast<size_t>(token) < logits.size(), token, logits.size());
-  return parted(logits, params).logprob(logits[token]);
+  const PartedRow row = parted(logits, params);
+  return row.finite() ? row.logprob(logits[token]) : kNan;
 }
 
 Status validate(const SamplingParams& params) {

@@ -14,8 +14,8 @@
 // The log-probability is that of the untouched logits (before penalty and cuts): log-softmax(logits / temperature), or
 // log-softmax(logits) in raw mode and at temperature 0.
 //
-// Logits that are no numbers have a defined meaning: NaN counts as -inf, which has no probability; +inf counts as the
-// largest float. A row without any other logit than -inf counts as a row of equal ones. Denormals count as zero.
+// A row with a logit that is NaN or infinite gives no token: kNotFinite (engine.h). What a penalty makes of finite logits
+// is clamped to the finite floats. Denormals count as zero.
 //
 // All sums over a row are taken part by part (kPartIds ids each, row_softmax.h), each relative to its own largest
 // logit, and then added in order: so that the logits of a row need never be in one place (PartedRow).
@@ -24,13 +24,14 @@
 #include <span>
 #include <vector>
 
+#include "gpu/engine.h"
 #include "protocols/result.h"
 #include "protocols/rollout.h"
 
 namespace seer {
 
 struct RowSample {
-  int32_t token = 0;
+  int32_t token = 0;  // or kNotFinite
   float logprob = 0;
 };
 
@@ -47,6 +48,9 @@ class PartedRow {
   /// REQUIRES: each part once, before what follows; all ids of the part.
   void add(int64_t part, std::span<const float> logits);
 
+  /// False: nothing can be sampled or scored. REQUIRED by all that follows.
+  bool finite() const;
+
   /// Where the sampled token is: its part's logits are wanted once more, by pick().
   struct Choice {
     int64_t part = 0;
@@ -61,7 +65,7 @@ class PartedRow {
   float largest() const;
 
   float temperature_, logprob_temperature_;
-  std::vector<float> maxima_;         // of each part
+  std::vector<float> maxima_;         // of each part; NaN: the part has a logit that is not finite
   std::vector<double> sums_;          // of exp((logit - maximum of the part) / temperature_); empty where greedy
   std::vector<double> logprob_sums_;  // likewise at logprob_temperature_; empty where that is the same
 };
@@ -73,7 +77,7 @@ class PartedRow {
 RowSample sample_row(std::span<float> logits, const SamplingParams& params, uint64_t seed, int64_t position,
                      const std::vector<int32_t>& penalty_tokens);
 
-/// The log-probability that sample_row() returns with `token`, to the bit. -inf for a token with logit -inf.
+/// The log-probability that sample_row() returns with `token`, to the bit; NaN where that gives kNotFinite.
 /// REQUIRES: token is an id of the vocabulary; validate(params) is ok.
 float token_logprob(std::span<const float> logits, int32_t token, const SamplingParams& params);
 

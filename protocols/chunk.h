@@ -35,15 +35,16 @@ struct ChunkDone {
   ChunkId chunk;
   InstanceId instance;
   ChunkEnd end = ChunkEnd::kFinished;
-  FinishReason finish = FinishReason::kNone;  // set when finished
+  FinishReason finish = FinishReason::kNone;  // set when finished or failed
   std::string matched;                        // the stop string or token id that ended it
+  std::string error;                          // why it failed: one sentence
   int64_t prefill_tokens = 0;                 // rows this chunk fed without sampling from them
   int64_t reprefill_tokens = 0;               // those of them whose KV had been computed before and was lost
   int64_t cached_tokens = 0;                  // prefix tokens whose KV was found on the device or in the pool
   int64_t kv_tokens = 0;                      // tokens of the request whose KV has been computed
   ChunkTokens last;                           // tokens not reported before; maybe none
   int64_t kv_blocks_used = 0;                 // of the instance, from now on
-  SEER_FIELDS(ChunkDone, chunk, instance, end, finish, matched, prefill_tokens, reprefill_tokens, cached_tokens,
+  SEER_FIELDS(ChunkDone, chunk, instance, end, finish, matched, error, prefill_tokens, reprefill_tokens, cached_tokens,
               kv_tokens, last, kv_blocks_used)
 };
 
@@ -145,7 +146,7 @@ struct InstanceReport {
               drafting)
 };
 
-/// A finished response.
+/// A finished response, or with FinishReason::kError what a request had when it failed.
 struct Response {
   RequestId request;
   uint64_t seed = 0;
@@ -153,6 +154,7 @@ struct Response {
   std::vector<float> logprobs;
   FinishReason finish = FinishReason::kNone;
   std::string matched;
+  std::string error;        // with kError: one sentence
   WeightVersion version;
   int32_t chunks = 0;
   int32_t migrations = 0;   // chunks that ran on another instance than the chunk before
@@ -160,8 +162,8 @@ struct Response {
   int64_t queue_us = 0;     // time spent waiting in the buffer
   int64_t run_us = 0;       // time spent on instances
   int64_t start_us = 0;     // when its first chunk was sent, since the rollout began
-  SEER_FIELDS(Response, request, seed, output_ids, logprobs, finish, matched, version, chunks, migrations, preemptions,
-              queue_us, run_us, start_us)
+  SEER_FIELDS(Response, request, seed, output_ids, logprobs, finish, matched, error, version, chunks, migrations,
+              preemptions, queue_us, run_us, start_us)
 };
 
 /// Where the rollout stands, for a progress line. Sent at most every progress_us.
@@ -174,10 +176,11 @@ struct RolloutProgress {
 
 /// Figures of a whole rollout iteration (fields as in the report of `seer rollout`).
 struct RolloutSummary {
-  bool complete = false;     // every request finished
+  bool complete = false;     // every request finished or failed
   std::string error;         // why not, if a failure ended it
   int64_t requests = 0;
-  int64_t finished = 0;
+  int64_t finished = 0;      // the failed ones included
+  int64_t failed = 0;        // ended with FinishReason::kError
   int64_t prompt_tokens = 0;  // of all groups, once each
   int64_t output_tokens = 0;
   int64_t wall_us = 0;
@@ -193,9 +196,9 @@ struct RolloutSummary {
   double estimate_error = 0;
   std::vector<InstanceReport> instances;
   std::vector<DraftServerReport> draft_servers;
-  SEER_FIELDS(RolloutSummary, complete, error, requests, finished, prompt_tokens, output_tokens, wall_us, tail_s, chunks,
-              yields, preemptions, migrations, prefill_tokens, reprefill_tokens, instances_lost, length_icc, estimate_error,
-              instances, draft_servers)
+  SEER_FIELDS(RolloutSummary, complete, error, requests, finished, failed, prompt_tokens, output_tokens, wall_us, tail_s,
+              chunks, yields, preemptions, migrations, prefill_tokens, reprefill_tokens, instances_lost, length_icc,
+              estimate_error, instances, draft_servers)
 };
 
 }  // namespace seer

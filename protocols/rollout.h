@@ -44,6 +44,7 @@ struct GroupSpec {
 /// Why a chunk gave up its instance.
 enum class ChunkEnd : uint8_t {
   kFinished = 0,   // the response is complete
+  kFailed,         // the request ended with an error of its own: its length says nothing of its group's
   kChunkFull,      // chunk_tokens were generated
   kYielded,        // KV ran short: the KV went to the pool
   kPreempted,      // KV ran short: the KV was dropped and must be recomputed
@@ -51,13 +52,17 @@ enum class ChunkEnd : uint8_t {
   kLost,           // its instance died or fell silent: what it had reported is kept, its KV is not
 };
 
-enum class FinishReason : uint8_t { kNone = 0, kStop, kLength, kAborted };
+/// The request has ended: nothing more of it will run.
+constexpr bool is_over(ChunkEnd end) { return end == ChunkEnd::kFinished || end == ChunkEnd::kFailed; }
+
+enum class FinishReason : uint8_t { kNone = 0, kStop, kLength, kAborted, kError };
 constexpr const char* to_string(FinishReason r) {
   switch (r) {
     case FinishReason::kNone: return "none";
     case FinishReason::kStop: return "stop";
     case FinishReason::kLength: return "length";
     case FinishReason::kAborted: return "abort";
+    case FinishReason::kError: return "error";
   }
   return "unknown";
 }

@@ -67,7 +67,8 @@ class ChunkScheduler {
   virtual std::optional<Placement> next(int64_t now_us) = 0;
   /// Tokens generated so far by a running request (bounded lag). REQUIRES: it runs.
   virtual void progressed(RequestId request, int64_t generated_tokens) = 0;
-  /// The running chunk ended; unless finished, the request waits again. REQUIRES: it runs, and generated_tokens is not
+  /// The running chunk ended; unless is_over(end), the request waits again. Of a failed one the length says no more than
+  /// that of a request which still runs. REQUIRES: it runs, and generated_tokens is not
   /// less than when the chunk started.
   virtual void chunk_ended(RequestId request, int64_t generated_tokens, ChunkEnd end, int64_t now_us) = 0;
   /// The group's length estimate changed (context manager).

@@ -55,7 +55,7 @@ Placement DividedScheduler::place(const RequestState& request, InstanceId instan
 void DividedScheduler::chunk_ended(RequestId request, int64_t generated_tokens, ChunkEnd end, int64_t now_us) {
   SEER_CHECK(now_us >= 0, now_us);
   ledger_.ended(request, generated_tokens, end, now_us);
-  if (end != ChunkEnd::kFinished) enqueue(requests().at(request));
+  if (!is_over(end)) enqueue(requests().at(request));
 }
 
 // The members that wait stand under a rank made from the old estimate, so they leave before it changes.

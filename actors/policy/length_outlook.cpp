@@ -40,7 +40,7 @@ bool LengthOutlook::observe(const GroupState& group, const RequestState& request
   Seen& seen = groups_.at(group.id);
   int64_t& counted = seen.counted_tokens[request.id.sample];
   const int64_t before = counted, tokens = request.generated_tokens;
-  const bool finished = request.phase == RequestPhase::kFinished;
+  const bool finished = request.has_length();
   if (!finished && (tokens < kAgeTokensMin || tokens < before + before / kAgeStep + 1)) return false;
   counted = tokens;
   seen.any_finished = seen.any_finished || finished;
@@ -84,7 +84,7 @@ void LengthOutlook::make_current(const GroupState& group, Seen& seen) const {
   seen.posterior = LengthPosterior(model_);
   for (const RequestState& request : group.members) {
     const int64_t tokens = seen.counted_tokens[request.id.sample];
-    if (request.phase == RequestPhase::kFinished && !stopped_at_limit(group, request))
+    if (request.has_length() && !stopped_at_limit(group, request))
       seen.posterior.add_finished(std::max<int64_t>(1, tokens));
     else if (tokens > 0)
       seen.posterior.add_unfinished(tokens);
@@ -97,7 +97,7 @@ void LengthOutlook::visit(const GroupState& group) {
   seen.posterior.add_moments_of_group(moments_);
   for (const RequestState& request : group.members) {
     const int64_t tokens = seen.counted_tokens[request.id.sample];
-    const bool finished = request.phase == RequestPhase::kFinished;
+    const bool finished = request.has_length();
     if (tokens == 0) continue;
     if (!finished || stopped_at_limit(group, request)) seen.posterior.add_moments_of_unfinished(tokens, moments_);
     const bool unexplained = seen.posterior.survival(tokens) < kUnexplained;

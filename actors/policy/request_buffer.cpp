@@ -55,7 +55,8 @@ void RequestBuffer::end(RequestId id, int64_t generated_tokens, ChunkEnd end, in
   request.credit_blocks = 0;
   request.charged_blocks = 0;
   --totals_.running;
-  if (end == ChunkEnd::kFinished) {
+  if (is_over(end)) {
+    request.failed = end == ChunkEnd::kFailed;
     request.phase = RequestPhase::kFinished;
     request.finished_us = now_us;
     ++totals_.finished;

@@ -4,7 +4,7 @@
 //
 // Invariants:
 //  (1) waiting + running + finished == all requests added;
-//  (2) a request only goes waiting -> running -> waiting or finished, and finishes once;
+//  (2) a request only goes waiting -> running -> waiting or finished, and finishes (or fails) once;
 //  (3) generated_tokens never falls below what it was when the current chunk started.
 #pragma once
 #include <cstdint>
@@ -22,6 +22,7 @@ struct RequestState {
   RequestId id;
   RequestPhase phase = RequestPhase::kWaiting;
   bool probe = false;                 // sample 0 of its group
+  bool failed = false;                // finished, with an error: it might have become longer
   int64_t generated_tokens = 0;       // as far as reported
   int64_t known_tokens = 0;           // response length known beforehand (oracle only); 0: not known
   int64_t waiting_since_us = 0;       // when it was added, or its last chunk ended
@@ -35,6 +36,9 @@ struct RequestState {
   int32_t migrations = 0;             // started on another instance than the chunk before
   int32_t yields = 0;                 // gave way, KV kept in the pool
   int32_t preemptions = 0;            // gave way, KV dropped
+
+  /// The response is complete, so its length is known.
+  bool has_length() const { return phase == RequestPhase::kFinished && !failed; }
 };
 
 struct GroupState {

@@ -19,7 +19,8 @@ RolloutStats rollout_stats(std::span<const FinishRecord> records, int64_t starte
   for (const FinishRecord& record : by_finish) {
     // The limit is never used as an estimate here: estimate_error() leaves out the first finish of a group.
     if (!lengths.has_group(record.request.group)) lengths.add_group(record.request.group, 1);
-    lengths.observe(record.request.group, record.output_tokens);
+    if (!record.failed) lengths.observe(record.request.group, record.output_tokens);
+    stats.failed += record.failed;
     stats.output_tokens += record.output_tokens;
     stats.preemptions += record.preemptions;
     stats.migrations += record.migrations;

@@ -68,7 +68,7 @@ void SeerPlusScheduler::chunk_ended(RequestId id, int64_t generated_tokens, Chun
   const GroupState& group = requests().group(id.group);
   const RequestState& request = requests().at(id);
   if (outlook_.observe(group, request)) judge(group);
-  if (end != ChunkEnd::kFinished) enqueue(group, request);
+  if (!is_over(end)) enqueue(group, request);
   if (const GroupState* swept = outlook_.sweep(requests())) judge(*swept);
 }
 

@@ -58,7 +58,7 @@ void WholeGroupScheduler::chunk_ended(RequestId id, int64_t generated_tokens, Ch
   const InstanceId instance = requests().at(id).instance;
   ledger_.ended(id, generated_tokens, end, now_us);
   if (queues_.contains(instance)) may_admit_.insert(instance);
-  if (end == ChunkEnd::kFinished) return;
+  if (is_over(end)) return;
   if (auto home = homes_.find(id.group); home != homes_.end()) {
     queues_.at(home->second).push_front(id);
     may_admit_.insert(home->second);

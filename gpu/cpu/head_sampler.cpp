@@ -1,6 +1,7 @@
 #include "gpu/cpu/head_sampler.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <optional>
 
@@ -67,6 +68,10 @@ void HeadSampler::run(Activations& normed, std::span<const HeadRow> rows, std::s
   pool_.run(count, [&](int32_t i, int32_t thread) {
     const HeadRow& row = rows[i];
     const RowState& state = states[i];
+    if (state.parted && !state.parted->finite()) {
+      tokens[i] = {kNotFinite, 0};
+      return;
+    }
     if (state.parted && row.target >= 0) {
       tokens[i] = {row.target, state.parted->logprob(state.target_logit)};
       return;
@@ -80,10 +85,12 @@ void HeadSampler::run(Activations& normed, std::span<const HeadRow> rows, std::s
       drawn = state.parted->pick(choice, {logits, static_cast<size_t>(ids_of(part))});
     } else {
       const std::span<float> logits(whole_logits_.row(state.whole), static_cast<size_t>(vocab));
-      if (row.target >= 0)
-        drawn = {row.target, token_logprob(logits, row.target, *row.sampling)};
-      else
+      if (row.target >= 0) {
+        const float logprob = token_logprob(logits, row.target, *row.sampling);
+        drawn = std::isnan(logprob) ? RowSample{kNotFinite, 0} : RowSample{row.target, logprob};
+      } else {
         drawn = sample_row(logits, *row.sampling, row.seed, row.position, row.penalty_tokens);
+      }
     }
     tokens[i] = {drawn.token, drawn.logprob};
   });

@@ -87,7 +87,8 @@ struct CpuKernels {
   void (*gemm_f32)(const float* x, int64_t x_stride, int32_t rows, int32_t columns_padded, const float* w,
                    int32_t panel_begin, int32_t panel_end, float* y, int64_t y_stride);
 
-  /// out[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i]; out may be x. round: to bf16.
+  /// out[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i], NaN where that mean is infinite; out may be x. round:
+  /// to bf16.
   void (*rms_norm)(const float* x, const float* weight, int32_t size, float eps, bool round, float* out);
   /// Rotates the pairs (x[i], x[half + i]) by the angles whose cosines and sines are given. round: to bf16.
   void (*rope)(float* x, const float* cosines, const float* sines, int32_t half, bool round);

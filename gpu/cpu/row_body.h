@@ -32,13 +32,16 @@ SEER_INLINE void store(float* p, F x, int count) {
     Lanes::store_first(p, x, count);
 }
 
+// Where the sum of squares overflows, 1 / sqrt of it would be 0 and the row a row of zeros, which looks like any other: it
+// becomes NaN, as it does where an element is infinite.
 void rms_norm(const float* x, const float* weight, int32_t size, float eps, bool round, float* out) {
   F squares = Lanes::set1(0.0f);
   for_pieces(size, [&](int64_t i, int count) {
     const F v = load(x + i, count);
     squares = Lanes::fma(v, v, squares);
   });
-  const float scale = 1.0f / __builtin_sqrtf(Lanes::sum(squares) / static_cast<float>(size) + eps);
+  const float mean = Lanes::sum(squares) / static_cast<float>(size);
+  const float scale = mean < __builtin_inff() ? 1.0f / __builtin_sqrtf(mean + eps) : __builtin_nanf("");
   for_pieces(size, [&](int64_t i, int count) {
     const F y = Lanes::mul(Lanes::mul(load(x + i, count), Lanes::set1(scale)), load(weight + i, count));
     store(out + i, rounded_if(round, y), count);

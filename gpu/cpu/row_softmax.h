@@ -14,9 +14,14 @@ namespace seer {
 
 inline constexpr int64_t kPartIds = 1024;
 
+struct RowMax {
+  float largest = 0;
+  bool finite = true;  // no logit is NaN or infinite
+};
+
 struct RowSoftmaxKernels {
   /// Largest of `count` >= 1 logits.
-  float (*max)(const float* logits, int64_t count);
+  RowMax (*max)(const float* logits, int64_t count);
   /// sums[p] = sum of exp((logit - max) / temperature) over part p, for all ceil(count / kPartIds) parts.
   void (*exp_sums)(const float* logits, int64_t count, float max, float temperature, double* sums);
 };

@@ -25,17 +25,22 @@ SEER_INLINE void for_sixteens(int64_t begin, int64_t end, Fn fn) {
   for (; i + 16 <= end; i += 16) fn(i, 16);
   if (i < end) fn(i, static_cast<int>(end - i));
 }
-SEER_INLINE Lanes::F load_logits(const float* p, int count) {
-  return clamp_logit(count == 16 ? Lanes::load(p) : Lanes::load_first(p, count));
+SEER_INLINE Lanes::F load_raw(const float* p, int count) {
+  return count == 16 ? Lanes::load(p) : Lanes::load_first(p, count);
 }
+SEER_INLINE Lanes::F load_logits(const float* p, int count) { return clamp_logit(load_raw(p, count)); }
 
-float row_max(const float* logits, int64_t count) {
+// x - x is 0 where x is finite and NaN elsewhere, so the sum of these stays 0 as long as all are finite. It is a chain of
+// its own beside that of the maxima.
+RowMax row_max(const float* logits, int64_t count) {
   const Lanes::F lowest = Lanes::set1(-kHighestLogit);
-  Lanes::F largest = lowest;
+  Lanes::F largest = lowest, spoiled = Lanes::set1(0.0f);
   for_sixteens(0, count, [&](int64_t i, int n) {
-    largest = Lanes::max(Lanes::select_first(n, load_logits(logits + i, n), lowest), largest);
+    const Lanes::F raw = load_raw(logits + i, n);
+    spoiled = Lanes::add(spoiled, Lanes::sub(raw, raw));
+    largest = Lanes::max(Lanes::select_first(n, clamp_logit(raw), lowest), largest);
   });
-  return Lanes::largest(largest);
+  return {Lanes::largest(largest), Lanes::sum(spoiled) == 0.0f};
 }
 
 void exp_sums(const float* logits, int64_t count, float max, float temperature, double* sums) {

@@ -4,6 +4,7 @@
 
 #include "recorder.h"
 #include "actors/cluster_checks.h"
+#include "sim/not_finite_engine.h"
 
 using namespace seer;
 
@@ -324,7 +325,9 @@ struct Stage {
   void done(ChunkId chunk, ChunkEnd end) {
     rt::post(rollout, ChunkDone{.chunk = chunk,
                                 .end = end,
-                                .finish = end == ChunkEnd::kFinished ? FinishReason::kStop : FinishReason::kNone,
+                                .finish = end == ChunkEnd::kFinished ? FinishReason::kStop
+                                          : end == ChunkEnd::kFailed ? FinishReason::kError
+                                                                     : FinishReason::kNone,
                                 .last = {chunk, output_tokens(chunk), {}, {}}});
     run_for(1000);
   }
@@ -540,4 +543,77 @@ TEST_CASE("rollout: an engine that does many steps at once gives what single ste
     check_same(o);
   }
   CHECK(longest > 32);
+}
+
+TEST_CASE("rollout: a request whose logits are not finite fails alone, at the same token however it is run") {
+  constexpr int64_t kNever = 1 << 30;
+  // Of the output, from 0. Of the last group none gets a token.
+  const auto fails_at_token = [](const SimCluster& cluster, uint64_t seed) -> int64_t {
+    if (cluster.shapes.at(seed).group == cluster.options.groups - 1) return 0;
+    const int64_t at = static_cast<int64_t>(mix64(seed ^ 5) % 60);
+    return mix64(seed ^ 3) % 2 == 0 && at < cluster.shapes.at(seed).output_tokens ? at : kNever;
+  };
+  for (const std::string& policy : chunk_policy_names())
+    for (const int32_t blocks : {60, 1024})
+      for (const int64_t drafts : {0, 5}) {
+        CAPTURE(policy);
+        CAPTURE(blocks);
+        CAPTURE(drafts);
+        auto o = options_for(policy);
+        o.device_blocks = blocks;
+        o.scheduler.chunk_tokens = blocks == 60 ? 7 : 40;
+        o.draft_tokens_max = drafts;
+        o.draft_trees = blocks == 60;
+        SimCluster* running = nullptr;
+        o.wrap_engine = [&](std::shared_ptr<Engine> engine) {
+          return std::make_shared<NotFiniteEngine>(std::move(engine), [&](uint64_t seed) {
+            return running->shapes.at(seed).prompt_tokens + fails_at_token(*running, seed);
+          });
+        };
+        SimCluster cluster(o);
+        running = &cluster;
+        cluster.run();
+        REQUIRE(cluster.over());
+        CHECK(cluster.seen.responses.size() == cluster.requests);
+        int64_t failed = 0;
+        for (const Response& r : cluster.seen.responses) {
+          const SimCluster::Answer whole = cluster.answer(r.request);
+          const int64_t at = fails_at_token(cluster, r.seed);
+          const auto tokens = static_cast<ptrdiff_t>(std::min<int64_t>(at, std::ssize(whole.output_ids)));
+          CHECK(r.output_ids == std::vector(whole.output_ids.begin(), whole.output_ids.begin() + tokens));
+          CHECK(r.logprobs == std::vector(whole.logprobs.begin(), whole.logprobs.begin() + tokens));
+          CHECK((r.finish == FinishReason::kError) == (at != kNever));
+          CHECK(r.error == (at == kNever ? "" : cat("the logits of output token ", at, " are not finite")));
+          failed += at != kNever;
+        }
+        const RolloutSummary& summary = cluster.seen.summaries[0];
+        CHECK(summary.complete);
+        CHECK(summary.finished == static_cast<int64_t>(cluster.requests));
+        CHECK(summary.failed == failed);
+        CHECK(failed > cluster.options.samples + 2);
+        CHECK(failed < static_cast<int64_t>(cluster.requests) - 2);
+        cluster.run_for(1'000'000);
+        check_drained(cluster);
+      }
+}
+
+TEST_CASE("rollout: the length of a failed request is none to learn from") {
+  Stage s(3);
+  s.add_instance(0);
+  REQUIRE(s.seen[0].chunks.size() == 3);
+  s.progress(s.seen[0].chunks[0].chunk, {11, 12});
+  s.done(s.seen[0].chunks[0].chunk, ChunkEnd::kFailed);
+  for (const size_t i : {1, 2}) {
+    s.progress(s.seen[0].chunks[i].chunk, {13});
+    s.done(s.seen[0].chunks[i].chunk, ChunkEnd::kFinished);
+  }
+  s.run_for(1'000'000);
+  REQUIRE(s.responses().size() == 3);
+  CHECK(s.responses()[0].finish == FinishReason::kError);
+  CHECK(s.responses()[0].output_ids == std::vector<int32_t>{11, 12});
+  REQUIRE(s.summaries().size() == 1);
+  CHECK(s.summaries()[0].complete);
+  CHECK(s.summaries()[0].finished == 3);
+  CHECK(s.summaries()[0].failed == 1);
+  CHECK(s.summaries()[0].estimate_error == 0);  // 2 tokens were no prediction of 1
 }

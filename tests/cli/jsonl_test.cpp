@@ -126,6 +126,14 @@ TEST_CASE("prompts: ids outside the vocabulary and prompts longer than the conte
         "p.jsonl:4: token id 320 (number 2 of the prompt) is outside the vocabulary of 320");
   CHECK(check_prompt("p.jsonl", 4, ids, 321, 3).error().detail ==
         "p.jsonl:4: the prompt has 3 tokens: expected fewer than the model's context of 3");
+  ScoreLine line{.line = 4, .text = {}, .prompt_ids = {1, 2}, .output_ids = {3, 320}};
+  CHECK(check_score_line("p.jsonl", line, 321, 4).ok());
+  CHECK(check_score_line("p.jsonl", line, 320, 4).error().detail ==
+        "p.jsonl:4: token id 320 (number 1 of the output) is outside the vocabulary of 320");
+  CHECK(check_score_line("p.jsonl", line, 2, 4).error().detail ==
+        "p.jsonl:4: token id 2 (number 1 of the prompt) is outside the vocabulary of 2");
+  CHECK(check_score_line("p.jsonl", line, 321, 3).error().detail ==
+        "p.jsonl:4: the prompt has 2 tokens and the output 2: expected no more together than the model's context of 3");
   CHECK(check_prompt("p.jsonl", 4, {}, 321, 3).error().detail == "p.jsonl:4: the prompt has no tokens");
 }
 
@@ -184,6 +192,23 @@ TEST_CASE("score lines: what rollout wrote is read, and scores are added to the 
   const std::string scored = scored_line(score, std::vector<float>{-0.5f, -0.0f, -1e-20f});
   CHECK(scored == line.substr(0, line.size() - 2) + ",\"scores\":[-0.5,-0.0,-1e-20]}\n");
   CHECK(Json::parse(scored)["scores"] == Json::parse(scored)["logprobs"]);
+  CHECK(scored_line(score, {}, "no \"scores\"") ==
+        line.substr(0, line.size() - 2) + ",\"scores\":null,\"score_error\":\"no \\\"scores\\\"\"}\n");
+}
+
+TEST_CASE("score lines: a response that failed before its first token has nothing to score, and is no error") {
+  const ScratchFolder folder;
+  ResponseLine r = small_response();
+  r.output_ids = {};
+  r.logprobs = {};
+  r.finish_reason = FinishReason::kError;
+  r.error = "the logits of output token 0 are not finite";
+  const std::string line = response_line(r);
+  CHECK(line.find("\"finish_reason\":\"error\",\"error\":\"the logits of output token 0 are not finite\",") !=
+        std::string::npos);
+  const auto lines = read_score_lines(folder.write("r.jsonl", line));
+  REQUIRE(lines.ok());
+  CHECK(scored_line(lines->at(0), {}) == line.substr(0, line.size() - 2) + ",\"scores\":[]}\n");
 }
 
 TEST_CASE("score lines: each bad line is named by file, line and what is wrong") {

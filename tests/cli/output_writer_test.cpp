@@ -149,3 +149,19 @@ TEST_CASE("output: a writer that was moved from leaves the file to its new owner
   CHECK(second.finish().ok());
   CHECK(folder.has("p.jsonl"));
 }
+
+TEST_CASE("output: a file that is read is refused for writing by any of its names, a device is not") {
+  const ScratchFolder folder;
+  const std::string in = folder.write("in.jsonl", "{}\n");
+  std::filesystem::create_symlink(in, folder.path("link.jsonl"));
+  for (const std::string& out : {in, folder.path("./in.jsonl"), folder.path("link.jsonl")}) {
+    const Status status = check_two_files("--out", out, "--in", in);
+    REQUIRE(!status.ok());
+    CHECK(status.error().code == Code::kInvalidArgument);
+    CHECK(status.error().detail == cat("--out and --in both name ", out, ": expected two files"));
+  }
+  CHECK(check_two_files("--out", folder.path("new.jsonl"), "--in", in).ok());
+  CHECK(check_two_files("--out", folder.write("other.jsonl", "{}\n"), "--in", in).ok());
+  CHECK(check_two_files("--out", "", "--in", in).ok());
+  CHECK(check_two_files("--out", "/dev/null", "--in", "/dev/null").ok());
+}

@@ -34,7 +34,7 @@ TEST_CASE("report: the JSON holds every field, what is not known as null") {
         "preemptions",     "migrations",     "reprefill_tokens", "kv_peak_bytes", "spilled_bytes", "length_icc",
         "estimate_error",  "yields",         "chunks",           "prompt_tokens", "cpu_engine_s",  "cpu_total_s",
         "actor_cpu_share", "weight_version", "cold_failures",    "instances_lost", "instances",
-        "fetch_failures"})
+        "fetch_failures",  "failed_requests"})
     CHECK_MESSAGE(r.contains(name), name);
   CHECK(r["policy"] == "seer");
   CHECK(r["length_icc"] == 0.75);

@@ -22,9 +22,10 @@ namespace seer {
 namespace {
 
 std::shared_ptr<const Model> tiny(const std::string& kind, const std::string& dtype, const nlohmann::json& changes = {},
-                                  WeightType weights = WeightType::kAsStored) {
+                                  WeightType weights = WeightType::kAsStored, const TinyEdit& edit = {}) {
   TestFolder folder;
-  write_tiny_model(folder.path(), tiny_config(kind, changes.is_null() ? nlohmann::json::object() : changes), dtype, 7);
+  write_tiny_model(folder.path(), tiny_config(kind, changes.is_null() ? nlohmann::json::object() : changes), dtype, 7,
+                   edit);
   auto model = load_model(folder.path(), weights);
   REQUIRE_MESSAGE(model.ok(), model.error().detail);
   return *model;
@@ -442,6 +443,74 @@ TEST_CASE("cpu engine: scored targets have the log-probabilities that sampling g
   SequenceStep step = runner.plan(again, static_cast<int64_t>(again.tokens.size()), 300);
   for (const SampledToken& t : sampled) step.targets.push_back(t.token);
   CHECK(runner.step({step}).sampled.at(0) == sampled);
+}
+
+TEST_CASE("cpu engine: rows without finite logits say so, however they are computed, and no other row notices") {
+  constexpr int32_t kHuge = 7;
+  constexpr int64_t kAt = 25, kTokens = 41;  // fed at this position, so the rows from it on have no logits
+  for (const int32_t vocab : {96, 9001}) {   // all logits in one place, and part by part
+    const nlohmann::json size = {{"vocab_size", vocab}, {"tie_word_embeddings", false}};
+    const auto model = tiny("qwen3", "BF16", size, WeightType::kAsStored, overflowing_token(kHuge));
+    std::vector<int32_t> fine = random_tokens(kTokens, 96, 3), spoiled;
+    for (int32_t& token : fine) token += token == kHuge;
+    (spoiled = fine)[kAt] = kHuge;
+    const auto scored = [](EngineRunner& runner, const std::vector<int32_t>& tokens, int64_t first, int64_t rows,
+                           TestSequence& s) {
+      s.computed = first;
+      SequenceStep step = runner.plan(s, rows, static_cast<int32_t>(rows));
+      step.targets.assign(tokens.begin() + first + 1, tokens.begin() + first + rows + 1);
+      return step;
+    };
+    EngineRunner plain = make_runner(tiny("qwen3", "BF16", size), {.isa = CpuIsa::kScalar});
+    TestSequence alone = sequence_of(fine, 0, kRandom);
+    const auto want = plain.step({scored(plain, fine, 0, kTokens - 1, alone)}).sampled[0];
+    for (CpuIsa isa : isas())
+      for (const int threads : {1, 3}) {
+        CAPTURE(vocab);
+        CAPTURE(static_cast<int>(isa));
+        CAPTURE(threads);
+        EngineRunner runner = make_runner(model, {.threads = threads, .isa = isa});
+        for (const int64_t piece : {int64_t{1}, int64_t{16}, kTokens - 1}) {
+          CAPTURE(piece);
+          TestSequence a = sequence_of(spoiled, 0, kRandom), b = sequence_of(fine, 0, kRandom);
+          for (int64_t first = 0; first + 1 < kTokens; first += piece) {
+            const int64_t rows = std::min(piece, kTokens - 1 - first);
+            const StepResult result =
+                runner.step({scored(runner, spoiled, first, rows, a), scored(runner, fine, first, rows, b)});
+            for (int64_t row = 0; row < rows; ++row) {
+              const auto at = static_cast<size_t>(first + row), in_piece = static_cast<size_t>(row);
+              REQUIRE(result.sampled[1][in_piece] == want[at]);
+              if (first + row >= kAt)
+                REQUIRE(result.sampled[0][in_piece] == SampledToken{kNotFinite, 0});
+              else if (first + row != kAt - 1)  // whose target is another one
+                REQUIRE(result.sampled[0][in_piece] == want[at]);
+            }
+          }
+          for (TestSequence* s : {&a, &b})
+            for (DeviceBlockId block : s->blocks) runner.free_blocks().push_back(block);
+        }
+        SamplingParams top_p = kRandom, penalty = kRandom;
+        top_p.top_p = 0.9f;
+        penalty.repetition_penalty = 1.3f;
+        for (const SamplingParams& rule : {kRandom, greedy_sampling(), top_p, penalty}) {
+          TestSequence s = sequence_of(fine, 1, rule);
+          s.tokens.resize(kAt);
+          CHECK(runner.decode(s, 1)[0].token != kNotFinite);
+          TestSequence linear = sequence_of(s.tokens, 1, rule);
+          const SampledToken root = runner.decode(linear, 1)[0];
+          // Row 1 feeds the huge token and row 3 follows it; 2 and 4 are beside them.
+          s.tokens.insert(s.tokens.end(), {kHuge, 11, 12, 13});
+          SequenceStep tree = runner.plan(s, 5, 5);
+          tree.parents = {-1, 0, 0, 1, 2};
+          const std::vector<SampledToken> sampled = runner.step({tree}).sampled[0];
+          CHECK(sampled[0] == root);
+          for (const size_t row : {1, 3}) CHECK(sampled[row] == SampledToken{kNotFinite, 0});
+          for (const size_t row : {2, 4}) CHECK(sampled[row].token != kNotFinite);
+          const std::vector<int32_t> path = accepted_path(tree.tokens, tree.parents, sampled);
+          CHECK(std::ranges::find(path, 3) == path.end());  // behind a row without a token
+        }
+      }
+  }
 }
 
 TEST_CASE("cpu engine: what other rows or former owners left in a block cannot matter, not even NaN") {

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -176,6 +177,21 @@ TEST_CASE("cpu kernels: row kernels have equal bits in every instruction set, at
         CAPTURE(size);
         CHECK(differing(results[0].data(), results[i].data(), results[0].size()) == 0);
       }
+    }
+  }
+}
+
+TEST_CASE("cpu kernels: the norm of a row whose squares overflow is NaN, not a row of zeros") {
+  for (const CpuKernels* k : all_kernels()) {
+    CAPTURE(k->name);
+    for (const int32_t size : {5, 64}) {
+      std::vector<float> row(static_cast<size_t>(size), 1.0f), weight(row), out(row);
+      row.back() = 1e18f;
+      k->rms_norm(row.data(), weight.data(), size, 1e-6f, true, out.data());
+      CHECK(std::ranges::all_of(out, [](float x) { return std::isfinite(x); }));
+      row.back() = 1e20f;
+      k->rms_norm(row.data(), weight.data(), size, 1e-6f, true, out.data());
+      CHECK(std::ranges::all_of(out, [](float x) { return std::isnan(x); }));
     }
   }
 }

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -55,11 +56,37 @@ TEST_CASE("row softmax: every instruction set gives the bits of the written orde
       if (kernel == nullptr) continue;
       for (bool flush : {false, true}) {
         FlushDenormals mode(flush);
-        REQUIRE(kernel->max(row.data(), static_cast<int64_t>(count)) == max);
+        const RowMax got_max = kernel->max(row.data(), static_cast<int64_t>(count));
+        REQUIRE(got_max.largest == max);
+        REQUIRE(got_max.finite == std::ranges::all_of(row, [](float x) { return std::isfinite(x); }));
         std::vector<double> got(sums.size());
         kernel->exp_sums(row.data(), static_cast<int64_t>(count), max, temperature, got.data());
         for (size_t p = 0; p < sums.size(); ++p)
           REQUIRE(std::bit_cast<uint64_t>(got[p]) == std::bit_cast<uint64_t>(sums[p]));
+      }
+    }
+  }
+}
+
+TEST_CASE("row softmax: one logit that is not finite is seen at any place of a row, and nothing finite is taken for it") {
+  for (CpuIsa isa : {CpuIsa::kScalar, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAmx}) {
+    CAPTURE(static_cast<int>(isa));
+    const RowSoftmaxKernels* kernel = row_softmax_kernels(isa);
+    if (kernel == nullptr) continue;
+    for (const size_t count : {1, 15, 16, 17, 47, 1024}) {
+      CAPTURE(count);
+      for (size_t at = 0; at < count; ++at) {
+        CAPTURE(at);
+        for (const float bad : {kInf, -kInf, std::nanf(""), -std::nanf("")}) {
+          std::vector<float> row(count, 1.0f);
+          row[at] = bad;
+          REQUIRE_FALSE(kernel->max(row.data(), static_cast<int64_t>(count)).finite);
+        }
+        for (const float good : {kHighest, -kHighest, 1e-40f, -0.0f}) {
+          std::vector<float> row(count, kHighest);
+          row[at] = good;
+          REQUIRE(kernel->max(row.data(), static_cast<int64_t>(count)).finite);
+        }
       }
     }
   }

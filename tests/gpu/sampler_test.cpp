@@ -217,18 +217,47 @@ TEST_CASE("sampler: a cold temperature is greedy, a hot one even") {
   CHECK(sample({0, 10}, {.temperature = 1e-4f}).logprob == 0.0f);
 }
 
-TEST_CASE("sampler: logits that are no numbers have their documented meaning") {
-  CHECK(tokens_seen({kNan, 1, -kInf, 1}, {}) == std::set<int32_t>{1, 3});
-  CHECK(tokens_seen({kInf, 1, kInf}, {}) == std::set<int32_t>{0, 2});
-  CHECK(tokens_seen({-kInf, kNan, -kInf}, {}) == std::set<int32_t>{0, 1, 2});
-  CHECK(tokens_seen({-kInf, kNan, -kInf}, {.top_p = 0.5f, .top_k = 2}) == std::set<int32_t>{0});
-  CHECK(sample({kNan, -kInf, -5}, {.temperature = 0.0f}).token == 2);
-  CHECK(sample({kNan, kNan}, {.temperature = 0.0f}).token == 0);
-  CHECK(sample({kNan, kInf, 1}, {.temperature = 0.0f, .repetition_penalty = 2.0f}, 1, 0, {0, 1}).token == 1);
-  const std::vector<float> row = {kNan, -kInf, 0};
-  CHECK(token_logprob(row, 0, {}) == -kInf);
-  CHECK(token_logprob(row, 1, {}) == -kInf);
-  CHECK(token_logprob(row, 2, {}) == 0.0f);
+TEST_CASE("sampler: a row with one logit that is not finite gives no token, under any rule and wherever it is") {
+  SamplingParams raw = {.temperature = 0.7f};
+  raw.logprob_mode = LogprobMode::kRaw;
+  const std::vector<SamplingParams> rules{{},
+                                          {.temperature = 0.0f},
+                                          {.temperature = 100.0f},
+                                          raw,
+                                          {.top_p = 0.5f},
+                                          {.top_k = 2},
+                                          {.min_p = 0.5f},
+                                          {.repetition_penalty = 1.3f},
+                                          {.temperature = 0.0f, .repetition_penalty = 1.3f}};
+  const std::vector<int32_t> history{0, 1, 2};
+  for (const size_t count : {1, 3, 1024, 2500})
+    for (const size_t at : {size_t{0}, count / 2, count - 1})
+      for (const float bad : {kNan, kInf, -kInf})
+        for (size_t rule = 0; rule < rules.size(); ++rule) {
+          CAPTURE(count);
+          CAPTURE(at);
+          CAPTURE(bad);
+          CAPTURE(rule);
+          std::vector<float> row(count, 1.0f);
+          const std::vector<int32_t> penalised(history.begin(), history.begin() + static_cast<ptrdiff_t>(std::min<size_t>(count, 3)));
+          REQUIRE(sample(row, rules[rule], 1, 0, penalised).token >= 0);
+          REQUIRE_FALSE(std::isnan(token_logprob(row, 0, rules[rule])));
+          row[at] = bad;
+          REQUIRE(sample(row, rules[rule], 1, 0, penalised).token == kNotFinite);
+          REQUIRE(std::isnan(token_logprob(row, 0, rules[rule])));
+          PartedRow parted(std::ssize(row), rules[rule]);
+          for (int64_t part = parted.parts(); part-- > 0;) {
+            const auto begin = static_cast<size_t>(part) * 1024;
+            parted.add(part, std::span<const float>(row).subspan(begin, std::min<size_t>(1024, count - begin)));
+          }
+          REQUIRE_FALSE(parted.finite());
+        }
+}
+
+TEST_CASE("sampler: what a penalty makes of finite logits beyond the largest float is sampled as that") {
+  const SamplingParams greedy{.temperature = 0.0f, .repetition_penalty = 0.01f};
+  CHECK(sample({1, 3e38f, 3.3e38f}, greedy, 1, 0, {1}).token == 1);
+  CHECK(sample({-3e38f, -1}, {.temperature = 0.0f, .repetition_penalty = 100.0f}, 1, 0, {0, 1}).token == 1);
 }
 
 TEST_CASE("sampler: the result does not depend on the thread's denormal mode") {
@@ -279,7 +308,7 @@ TEST_CASE("sampler: a row that comes in parts, in any order, gives the same bits
     CAPTURE(trial);
     std::vector<float> row = random_row(rng, 1 + rng() % 5000, trial % 3 == 0 ? 20.0f : 2.0f);
     for (float& x : row)
-      if (trial % 4 == 3 && rng() % 16 == 0) x = std::array{kInf, -kInf, kNan, 0.0f, -0.0f, 1e-40f}[rng() % 6];
+      if (trial % 4 == 3 && rng() % 16 == 0) x = std::array{3e38f, -3e38f, 0.0f, -0.0f, 1e-40f}[rng() % 5];
     SamplingParams params;
     params.temperature = std::array{1.0f, 0.0f, 0.7f, 2.5f}[rng() % 4];
     if (trial % 5 == 0) params.logprob_mode = LogprobMode::kRaw;
@@ -313,7 +342,7 @@ TEST_CASE("sampler: the largest logit and the draw are found across parts") {
   const std::set<int32_t> seen = tokens_seen(row, {}, 400);
   CHECK(seen.contains(1100));
   CHECK(seen.contains(2500));
-  row.assign(3000, -kInf);
+  row.assign(3000, -1e30f);
   row[2999] = -200.0f;
   CHECK(sample(row, {}).token == 2999);
   CHECK(sample(row, {}).logprob == 0.0f);

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -76,11 +77,23 @@ inline uint16_t tiny_half(float x) {
   return static_cast<uint16_t>(bits | (x < 0 ? 0x8000 : 0));
 }
 
-inline void append_tensor(std::string& out, const TinyTensor& t, const std::string& dtype, uint64_t seed) {
+/// Gives a weight another value than `value`.
+using TinyEdit = std::function<float(const TinyTensor& tensor, uint64_t index, float value)>;
+/// Makes the embedding of a token so large that its squares overflow: wherever it is fed, no logit is finite from there on.
+/// The head must not be tied to the embeddings.
+inline TinyEdit overflowing_token(int32_t token) {
+  return [token](const TinyTensor& t, uint64_t index, float value) {
+    return t.name == "model.embed_tokens.weight" && static_cast<int64_t>(index) / t.shape[1] == token ? 0x1.8p127f : value;
+  };
+}
+
+inline void append_tensor(std::string& out, const TinyTensor& t, const std::string& dtype, uint64_t seed,
+                          const TinyEdit& edit = {}) {
   uint64_t size = 1;
   for (int64_t n : t.shape) size *= static_cast<uint64_t>(n);
   for (uint64_t i = 0; i < size; ++i) {
-    const float value = tiny_value(t, seed, i);
+    float value = tiny_value(t, seed, i);
+    if (edit) value = edit(t, i, value);
     char bytes[4];
     const uint16_t half = dtype == "BF16" ? float_to_bf16(value) : tiny_half(value);
     std::memcpy(bytes, dtype == "F32" ? static_cast<const void*>(&value) : &half, dtype == "F32" ? 4 : 2);
@@ -89,12 +102,13 @@ inline void append_tensor(std::string& out, const TinyTensor& t, const std::stri
 }
 
 /// A safetensors file with these tensors.
-inline std::string safetensors_bytes(const std::vector<TinyTensor>& tensors, const std::string& dtype, uint64_t seed) {
+inline std::string safetensors_bytes(const std::vector<TinyTensor>& tensors, const std::string& dtype, uint64_t seed,
+                                     const TinyEdit& edit = {}) {
   nlohmann::json header;
   std::string data;
   for (const TinyTensor& t : tensors) {
     const size_t begin = data.size();
-    append_tensor(data, t, dtype, seed);
+    append_tensor(data, t, dtype, seed, edit);
     header[t.name] = {{"dtype", dtype}, {"shape", t.shape}, {"data_offsets", {begin, data.size()}}};
   }
   const std::string text = header.dump();
@@ -128,9 +142,9 @@ class TestFolder {
 };
 
 inline void write_tiny_model(const std::filesystem::path& folder, const nlohmann::json& config,
-                             const std::string& dtype, uint64_t seed) {
+                             const std::string& dtype, uint64_t seed, const TinyEdit& edit = {}) {
   write_file(folder / "config.json", config.dump(1));
-  write_file(folder / "model.safetensors", safetensors_bytes(tiny_tensors(config), dtype, seed));
+  write_file(folder / "model.safetensors", safetensors_bytes(tiny_tensors(config), dtype, seed, edit));
 }
 
 /// The config of a small model; `changes` are merged into it.

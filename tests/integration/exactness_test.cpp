@@ -28,6 +28,7 @@
 #include "cli/local_rollout.h"
 #include "cli/rollout_command.h"
 #include "cli/scratch.h"
+#include "gpu/tiny_model.h"
 #include "gpu/step_profile.h"
 #include "integration/optional_parts.h"
 
@@ -459,6 +460,71 @@ TEST_CASE("exactness: drafts change no bit, whatever they are made from, however
   CHECK(trees.accepted > 0);
   MESSAGE(combinations, " combinations of 20 responses: ", different, " differences; ", trees.accepted, " of ", trees.drafted,
           " drafted tokens accepted in trees");
+}
+
+TEST_CASE("exactness: requests whose logits are not finite fail at the same token under every schedule, and no other notices") {
+  const ScratchFolder folder(fast_folder());
+  constexpr int32_t kHuge = 7;  // wherever it is fed, no logit is finite from there on
+  const nlohmann::json config = tiny_config("qwen3", {{"tie_word_embeddings", false}});
+  for (const char* name : {"huge", "plain"}) {
+    fs::create_directory(folder.path(name));
+    write_tiny_model(folder.path(name), config, "BF16", 7, name[0] == 'h' ? overflowing_token(kHuge) : TinyEdit{});
+  }
+  RolloutOptions options = reference_options(folder);
+  options.model = folder.path("plain");
+  options.prompts = folder.write("ids.jsonl", "{\"prompt_ids\": [2, 3, 4]}\n"
+                                              "{\"prompt_ids\": [5, 6, 5, 6, 5, 6, 5, 6, 5, 6, 5, 6, 5, 6, 5, 6, 5, 6]}\n"
+                                              "{\"prompt_ids\": [9, 7, 8]}\n{\"prompt_ids\": [40, 41]}\n");
+  options.group_size = 6;
+  options.sampling.max_tokens = 70;
+  const Answers plain = run(options, loaded(options)).answers;
+  options.model = folder.path("huge");
+  RolloutWork work = loaded(options);
+  const Answers reference = run(options, work).answers;
+  REQUIRE(reference.size() == plain.size());
+  int64_t failed = 0;
+  for (const auto& [key, answer] : reference) {
+    if (answer.finish != FinishReason::kError) {
+      CHECK(answer == plain.at(key));
+      continue;
+    }
+    ++failed;
+    if (key.first == 2) {  // the prompt has it
+      CHECK(answer.output_ids.empty());
+      continue;
+    }
+    CHECK(std::ranges::find(answer.output_ids, kHuge) == answer.output_ids.end() - 1);
+    Answer begun = plain.at(key);
+    begun.output_ids.resize(answer.output_ids.size());
+    begun.logprob_bits.resize(answer.output_ids.size());
+    begun.finish = FinishReason::kError;
+    CHECK(answer == begun);
+  }
+  CHECK(failed > 8);
+  CHECK(failed < 20);
+
+  const std::string profile = free_rows_profile(folder);
+  constexpr int64_t kTinyBlockBytes = 4096;  // 16 tokens x 2 layers x 2 KV heads x 16 x 2 (K and V) x 2 B
+  int64_t different = 0, combinations = 0;
+  for (const std::string policy : {"verl", "seer", "seer+"})
+    for (const int64_t chunk_tokens : {17, 0})
+      for (const std::string drafting : {"off", "grouped"})
+        for (const Kv kv : {Kv::kAmple, Kv::kSmall}) {
+          RolloutOptions o = options;
+          o.scheduler.policy = policy;
+          o.scheduler.chunk_tokens = chunk_tokens;
+          o.drafting = drafting;
+          o.draft_profile = profile;
+          o.instances = 1 + combinations++ % 3;
+          limit_kv(o, kv, folder, kTinyBlockBytes);
+          INFO(policy, " chunk_tokens=", chunk_tokens, " drafting=", drafting, " instances=", o.instances, " kv=", to_text(kv));
+          const Run found = run(o, work);
+          const int64_t here = differences(reference, found.answers);
+          CHECK(here == 0);
+          CHECK(found.report.failed_requests == failed);
+          different += here;
+        }
+  MESSAGE(combinations, " combinations of 24 responses, ", failed, " of which fail: ", different, " differences");
 }
 
 TEST_CASE("exactness: KV in f32 has bits of its own, the same everywhere") {

@@ -157,3 +157,19 @@ TEST_CASE("length outlook: where groups say nothing, the order is least generate
       CHECK(rollout.buffer.at(order[i - 1]).generated_tokens <= rollout.buffer.at(order[i]).generated_tokens);
   }
 }
+
+TEST_CASE("length outlook: a failed request counts as one that runs, with the tokens that it had") {
+  const auto could_need = [](ChunkEnd end) {
+    Rollout r({{kLimit, kLimit, kLimit}}, 0);
+    for (const uint32_t sample : {0, 1}) {
+      r.buffer.start({{0}, sample}, InstanceId{0}, NodeId{0});
+      r.buffer.end({{0}, sample}, 2 * kChunk, end, 1);
+      CHECK(r.outlook.observe(r.buffer.group({0}), r.buffer.at({{0}, sample})));
+    }
+    // A finished sibling shows that the group is short; one that could not go on shows nothing but its age.
+    CHECK(r.outlook.any_finished({0}) == (end == ChunkEnd::kFinished));
+    return r.outlook.could_need_tokens(r.buffer.group({0}), r.buffer.at({{0}, 2}), 3);
+  };
+  CHECK(could_need(ChunkEnd::kFailed) == could_need(ChunkEnd::kChunkFull));
+  CHECK(could_need(ChunkEnd::kFailed) > could_need(ChunkEnd::kFinished));
+}

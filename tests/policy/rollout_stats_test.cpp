@@ -66,3 +66,14 @@ TEST_CASE("rollout stats: the ICC is that of the logs of the lengths") {
                                              finish(1, 1, 4, 128)};
   CHECK(rollout_stats(records, kStartedUs).length_icc == doctest::Approx(7.0 / 9.0));
 }
+
+TEST_CASE("rollout stats: a failed request counts, but nothing is learned from its length") {
+  std::vector<FinishRecord> records = {finish(0, 0, 1, 100), finish(0, 1, 2, 100), finish(0, 2, 3, 7)};
+  records[2].failed = true;
+  const RolloutStats stats = rollout_stats(records, kStartedUs);
+  CHECK(stats.requests == 3);
+  CHECK(stats.failed == 1);
+  CHECK(stats.output_tokens == 207);
+  CHECK(stats.wall_s == doctest::Approx(3));
+  CHECK(stats.estimate_error == 0);
+}
