@@ -15,14 +15,20 @@ namespace {
 
 constexpr size_t kScoreRowsMax = 512;  // rows of one step
 
-/// Scores of one response: row i of the prefix predicts token i + 1.
-std::vector<float> score(StepRunner& engine, const ScoreLine& line, std::shared_ptr<const SamplingParams> params) {
+struct Scores {
+  std::vector<float> of_tokens;
+  std::string error;  // not empty: there are none
+};
+
+/// Of one response: row i of the prefix predicts token i + 1.
+Scores score(StepRunner& engine, const ScoreLine& line, std::shared_ptr<const SamplingParams> params) {
   std::vector<int32_t> tokens = line.prompt_ids;
   tokens.insert(tokens.end(), line.output_ids.begin(), line.output_ids.end());
   const size_t prompt = line.prompt_ids.size(), rows = tokens.size() - 1;  // the last token predicts nothing here
   std::vector<DeviceBlockId> blocks((rows + engine.info().block_tokens - 1) / engine.info().block_tokens);
   for (size_t i = 0; i < blocks.size(); ++i) blocks[i] = static_cast<DeviceBlockId>(i);
-  std::vector<float> scores;
+  Scores scores;
+  if (line.output_ids.empty()) return scores;
   for (size_t at = 0; at < rows; at += kScoreRowsMax) {
     const size_t end = std::min(rows, at + kScoreRowsMax);
     const size_t first_scored = std::clamp(prompt - 1, at, end);
@@ -38,14 +44,30 @@ std::vector<float> score(StepRunner& engine, const ScoreLine& line, std::shared_
     StepBatch batch{.id = at, .sequences = {}};
     batch.sequences.push_back(std::move(step));
     const StepResult result = engine.run(std::move(batch));
-    for (const SampledToken& token : result.sampled[0]) scores.push_back(token.logprob);
+    for (const SampledToken& token : result.sampled[0]) {
+      if (token.token == kNotFinite) return {{}, not_finite_text(std::ssize(scores.of_tokens))};
+      scores.of_tokens.push_back(token.logprob);
+    }
   }
   return scores;
+}
+
+/// Whether the model can take the line, and the KV cache hold it.
+Status check_line(const ScoreOptions& options, const ScoreLine& line, const EngineInfo& engine) {
+  SEER_RETURN_IF_ERROR(check_score_line(options.in, line, engine.vocab_size, engine.context_tokens_max));
+  const int64_t kv_tokens = std::ssize(line.prompt_ids) + std::ssize(line.output_ids) - 1;
+  const int64_t kv_tokens_max = int64_t{engine.device_blocks} * engine.block_tokens;
+  if (kv_tokens <= kv_tokens_max) return {};
+  return fail(Code::kInvalidArgument, options.in, ":", line.line, ": the prompt has ", line.prompt_ids.size(),
+              " tokens and the output ", line.output_ids.size(), ", all but the last need KV, and --kv-bytes ",
+              options.kv_bytes, " has room for ", kv_tokens_max, ": the least that works is ",
+              (kv_tokens + engine.block_tokens - 1) / engine.block_tokens * engine.block_bytes);
 }
 
 }  // namespace
 
 Status score_command(const ScoreOptions& options, const std::atomic<bool>& stop) {
+  SEER_RETURN_IF_ERROR(check_two_files("--out", options.out, "--in", options.in));
   SEER_ASSIGN_OR_RETURN(OutputWriter out, OutputWriter::open(options.out));
   SEER_ASSIGN_OR_RETURN(const std::vector<ScoreLine> lines, read_score_lines(options.in));
   SEER_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, load_model(options.model, weight_type_of(options.weights)));
@@ -59,21 +81,18 @@ Status score_command(const ScoreOptions& options, const std::atomic<bool>& stop)
   sampling.temperature = options.temperature;
   sampling.logprob_mode = options.logprob_mode;
   const auto params = std::make_shared<const SamplingParams>(std::move(sampling));
-  const int64_t kv_tokens_max = int64_t{runner.info().device_blocks} * runner.info().block_tokens;
+  for (const ScoreLine& line : lines) SEER_RETURN_IF_ERROR(check_line(options, line, runner.info()));
+  int64_t failed = 0;
+  std::string first_failure;
   for (const ScoreLine& line : lines) {
-    std::vector<int32_t> tokens = line.prompt_ids;
-    tokens.insert(tokens.end(), line.output_ids.begin(), line.output_ids.end());
-    SEER_RETURN_IF_ERROR(check_prompt(options.in, line.line, tokens, model->config.vocab_size,
-                                      model->config.context_tokens_max + 1));
-    const auto kv_tokens = static_cast<int64_t>(tokens.size()) - 1;
-    if (kv_tokens > kv_tokens_max)
-      return fail(Code::kInvalidArgument, options.in, ":", line.line, ": ", kv_tokens, " tokens need KV, and --kv-bytes ",
-                  options.kv_bytes, " has room for ", kv_tokens_max, ": the least that works is ",
-                  (kv_tokens + runner.info().block_tokens - 1) / runner.info().block_tokens * runner.info().block_bytes);
     if (stop.load()) return fail(Code::kCancelled, "stopped on request");
-    SEER_RETURN_IF_ERROR(out.append(scored_line(line, score(runner, line, params))));
+    const Scores scores = score(runner, line, params);
+    if (!scores.error.empty() && failed++ == 0) first_failure = cat(options.in, ":", line.line, ": ", scores.error);
+    SEER_RETURN_IF_ERROR(out.append(scored_line(line, scores.of_tokens, scores.error)));
   }
-  return out.finish();
+  SEER_RETURN_IF_ERROR(out.finish());
+  if (failed == 0) return {};
+  return fail(Code::kUnavailable, failed, " of ", lines.size(), " lines have no scores, the first of them ", first_failure);
 }
 
 }  // namespace seer

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "cli/scratch.h"
+#include "gpu/tiny_model.h"
 #include "integration/child_process.h"
 #include "integration/optional_parts.h"
 #include "protocols/check.h"
@@ -123,10 +124,6 @@ class BadInputs {
   }
   std::string out() const { return folder.path("out/responses.jsonl"); }
 
-  ScratchFolder folder;
-  std::string good_prompts;
-
- private:
   /// A failure that comes late may follow lines like "2/16 done ...".
   static std::string without_progress(const std::string& err) {
     std::string kept;
@@ -135,6 +132,11 @@ class BadInputs {
       if (line.find(" done  ") == std::string::npos) kept += line + "\n";
     return kept;
   }
+
+  ScratchFolder folder;
+  std::string good_prompts;
+
+ private:
   static size_t header_bytes(const std::string& file) {
     uint64_t bytes = 0;
     std::memcpy(&bytes, file.data(), 8);
@@ -244,7 +246,73 @@ TEST_CASE("bad input: prompts and lengths") {
   // 40 tokens, the last of which needs no KV: 3 blocks of 16 tokens, of 32768 bytes each.
   bad.score("score: KV too small",
             bad.folder.write("s.jsonl", "{\"prompt_ids\": [" + ids.substr(0, 77) + "], \"output_ids\": [1]}\n"),
-            {"s.jsonl:1:", "39 tokens", "--kv-bytes 65536", "least that works is 98304"}, {"--kv-bytes", "64KiB"});
+            {"s.jsonl:1:", "the prompt has 39 tokens and the output 1,", "--kv-bytes 65536", "least that works is 98304"}, {"--kv-bytes", "64KiB"});
+}
+
+TEST_CASE("bad input: score does not write over what it reads, and tells a prompt's tokens from an output's") {
+  BadInputs bad;
+  const std::string line = "{\"prompt_ids\": [1, 2], \"output_ids\": [3, 99999]}\n";
+  const std::string in = bad.folder.write("s.jsonl", line);
+  bad.score("score: an id of the output", in, {"s.jsonl:1:", "token id 99999 (number 1 of the output)"});
+  fs::create_symlink(in, bad.folder.path("link.jsonl"));
+  for (const std::string& out : {in, bad.folder.path("link.jsonl")})
+    bad.refused("score: output over input", {SEER_PROGRAM, "score", "--model", kModel, "--in", in, "--out", out},
+                {"--out and --in both name", "two files"}, 2);
+  CHECK(bad.folder.read("s.jsonl") == line);
+}
+
+TEST_CASE("not finite: rollout and score answer every line, say which failed and exit with 1") {
+  const ScratchFolder folder;
+  fs::create_directory(folder.path("model"));
+  constexpr int32_t kHuge = 7;
+  write_tiny_model(folder.path("model"), tiny_config("qwen3", {{"tie_word_embeddings", false}}), "BF16", 7,
+                   overflowing_token(kHuge));
+  const std::string prompts = folder.write("p.jsonl", "{\"prompt_ids\": [2, 3, 4]}\n\n{\"prompt_ids\": [2, 7, 4]}\n");
+  ChildProcess rollout({SEER_PROGRAM, "rollout", "--model", folder.path("model"), "--prompts", prompts, "--out",
+                        folder.path("r.jsonl"), "--report", folder.path("report.json"), "--group-size", "12", "--max-tokens",
+                        "60", "--threads-per-instance", "1"});
+  REQUIRE(rollout.wait(kPatienceMs));
+  CHECK(rollout.exit_code() == 1);
+  std::istringstream file(folder.read("r.jsonl"));
+  int64_t lines = 0, failed = 0;
+  size_t first_sample = 12, first_token = 0;
+  for (std::string text; std::getline(file, text); ++lines) {
+    const Json line = Json::parse(text);
+    const std::vector<int32_t> output = line["output_ids"];
+    CHECK(line["logprobs"].size() == output.size());
+    const bool bad = line["finish_reason"] == "error";
+    CHECK(line.contains("error") == bad);
+    failed += bad;
+    if (!bad) continue;
+    CHECK(line["error"] == cat("the logits of output token ", output.size(), " are not finite"));
+    CHECK((line["group"] == 1 ? output.empty() : output.back() == kHuge));
+    if (line["group"] == 0 && line["sample"] < first_sample) first_sample = line["sample"], first_token = output.size();
+  }
+  CHECK(lines == 24);
+  REQUIRE(failed > 12);
+  REQUIRE(failed < 24);
+  CHECK(BadInputs::without_progress(rollout.err()) ==
+        cat("seer: ", failed, " of 24 requests ended with an error, the first of them ", prompts, ":1 sample ", first_sample,
+            ": the logits of output token ", first_token, " are not finite\n"));
+  CHECK(Json::parse(folder.read("report.json"))["failed_requests"] == failed);
+  CHECK(!folder.has("r.jsonl.partial"));
+
+  const std::string responses = folder.write(
+      "s.jsonl", "{\"prompt_ids\": [2, 3], \"output_ids\": [4, 5]}\n{\"prompt_ids\": [2, 3], \"output_ids\": [4, 7, 5]}\n"
+                 "{\"prompt_ids\": [2, 3], \"output_ids\": [4, 5]}\n");
+  ChildProcess score({SEER_PROGRAM, "score", "--model", folder.path("model"), "--in", responses, "--out", folder.path("scored.jsonl")});
+  REQUIRE(score.wait(kPatienceMs));
+  CHECK(score.exit_code() == 1);
+  CHECK(score.err() == cat("seer: 1 of 3 lines have no scores, the first of them ", responses,
+                           ":2: the logits of output token 2 are not finite\n"));
+  std::istringstream scored(folder.read("scored.jsonl"));
+  std::vector<Json> scores;
+  for (std::string text; std::getline(scored, text);) scores.push_back(Json::parse(text));
+  REQUIRE(scores.size() == 3);
+  CHECK(scores[0]["scores"].size() == 2);
+  CHECK(scores[0] == scores[2]);
+  CHECK(scores[1]["scores"].is_null());
+  CHECK(scores[1]["score_error"] == "the logits of output token 2 are not finite");
 }
 
 TEST_CASE("bad input: options and the TOML file") {
