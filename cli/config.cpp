@@ -30,7 +30,8 @@ const OneOf kWeights{{"stored", "int8"}};
 // ---- the options of each subcommand, one line each -------------------------------------------------------------
 
 std::vector<OptionGroup> option_groups(RolloutOptions& o) {
-  const OneOf policies{chunk_policy_names(), {{kPartialPolicy, kPartialRefused}}};
+  OneOf policies{chunk_policy_names(), {{kPartialPolicy, kPartialRefused}}};
+  policies.names.insert(policies.names.begin(), kAutoPolicy);
   return {
       {"Work",
        {{"model", "DIR", &o.model, "model folder in Hugging Face layout"},
@@ -41,7 +42,7 @@ std::vector<OptionGroup> option_groups(RolloutOptions& o) {
         {"out", "FILE", &o.out, "JSONL, a line per response; written as FILE.partial, renamed at the end"},
         {"report", "FILE", &o.report, "JSON with the run's figures"}}},
       {"Scheduling",
-       {{"policy", "P", &o.scheduler.policy, "which request runs next, and where", policies},
+       {{"policy", "P", &o.scheduler.policy, "which request runs next, and where (auto: seer+ where a fuller batch costs less per token, else seer)", policies},
         {"compare", "P,P,...", CommaListField{&o.compare}, "run these policies in turn on the same work", policies},
         {"chunk-tokens", "N", &o.scheduler.chunk_tokens, "tokens until a request gives up its instance; 0: never",
          at_least(0)},
@@ -58,7 +59,7 @@ std::vector<OptionGroup> option_groups(RolloutOptions& o) {
         {"draft-lambda", "X", &o.draft_lambda,
          "rules other than uniform: a probe gets one more token where it promises so many times more", at_least(0)},
         {"draft-profile", "FILE", &o.draft_profile,
-         "what steps cost, as seer profile measured it; without it a few are measured at the start"},
+         "what steps cost, as seer profile measured it, for drafting and --policy auto; without it a few are measured at the start"},
         {"draft-history", "DIR", &o.draft_history,
          "folder of what earlier rollouts answered to the same prompts: drafted from, and added to"}}},
       {"Instances",
@@ -241,7 +242,7 @@ Status check_together(const RolloutOptions& o) {
     return fail(Code::kInvalidArgument, "--draft-history cannot go with --compare: each policy would draft from the responses of the one before");
   const std::vector<std::string> policies = o.compare.empty() ? std::vector{o.scheduler.policy} : o.compare;
   for (size_t i = 0; i < policies.size(); ++i) {
-    if (needs_known_tokens(*parse_chunk_policy(policies[i])) && o.lengths.empty())
+    if (needs_lengths(policies[i]) && o.lengths.empty())
       return fail(Code::kInvalidArgument, "--lengths is missing: the ", policies[i],
                   " policy takes the response lengths from it");
     if (std::find(policies.begin(), policies.begin() + i, policies[i]) != policies.begin() + i)

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "actors/policy/chunk_scheduler.h"
+#include "actors/policy/policy_choice.h"
 #include "cli/arguments.h"
 #include "protocols/result.h"
 #include "protocols/rollout.h"
@@ -34,7 +35,7 @@ struct RolloutOptions {
   int64_t max_batch = 256;          // running requests of an instance at most
   int64_t prefill_tokens = 512;     // prompt tokens of one step at most
 
-  ChunkSchedulerConfig scheduler;   // policy, chunk_tokens, reserve_share
+  ChunkSchedulerConfig scheduler{.policy = kAutoPolicy};  // policy, chunk_tokens, reserve_share
   std::vector<std::string> compare; // policies run in turn on the same work; empty: only scheduler.policy
   std::string lengths;              // JSONL of known response lengths, for oracle policies
 
@@ -43,7 +44,7 @@ struct RolloutOptions {
   int64_t draft_tokens_max = 16;    // of one sequence in one step
   std::string draft_rule = "uniform";
   double draft_lambda = 2;          // with other rules than uniform: how much more a probe's token must promise
-  std::string draft_profile;        // step times, as seer profile writes them; empty: measured at the start
+  std::string draft_profile;        // step times, as seer profile writes them; empty: measured at the start. Also for auto
   std::string draft_history;        // folder of responses of earlier rollouts; empty: none
 
   SamplingParams sampling;

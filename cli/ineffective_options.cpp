@@ -26,19 +26,16 @@ std::vector<std::string> sentences(const std::vector<Need>& needs, const std::se
   return found;
 }
 
-bool needs_lengths(const std::string& policy) {
-  const auto known = parse_chunk_policy(policy);
-  return known && needs_known_tokens(*known);
-}
-
 }  // namespace
 
 std::vector<std::string> ineffective_options(const RolloutOptions& o, const std::set<std::string>& given) {
   const std::vector<std::string> policies = o.compare.empty() ? std::vector{o.scheduler.policy} : o.compare;
+  const bool chooses = std::ranges::find(policies, kAutoPolicy) != policies.end();
   return sentences(
       {{{"policy"}, o.compare.empty(), "beside --compare, which names the policies"},
        {{"lengths"}, std::ranges::any_of(policies, needs_lengths), "without a policy that takes lengths: oracle, streamrl-oracle"},
-       {{"draft-max", "draft-shape", "draft-rule", "draft-lambda", "draft-profile"}, o.drafting != "off", "with --drafting off"},
+       {{"draft-max", "draft-shape", "draft-rule", "draft-lambda"}, o.drafting != "off", "with --drafting off"},
+       {{"draft-profile"}, o.drafting != "off" || chooses, "with --drafting off and without --policy auto"},
        {{"draft-lambda"}, o.draft_rule != "uniform", "with --draft-rule uniform"},
        {{"cold-bytes"}, !o.cold_dir.empty(), "without --cold-dir"},
        {{"cold-dir", "cold-bytes"}, o.dram_bytes > 0, "with --dram-bytes 0: KV goes to disk from DRAM"}},

@@ -16,6 +16,7 @@
 #include "actors/rollout_actor.h"
 #include "cli/engine_types.h"
 #include "cli/past_responses.h"
+#include "cli/policy_auto.h"
 #include "cli/step_calibration.h"
 #include "gpu/cpu_engine.h"
 #include "gpu/sampler.h"
@@ -282,6 +283,13 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
                                    const RolloutHooks& hooks) {
   ChunkSchedulerConfig scheduler = options.scheduler;
   scheduler.policy = policy;
+  std::string why;
+  if (policy == kAutoPolicy) {
+    SEER_ASSIGN_OR_RETURN(const PolicyChoice choice,
+                          choose_policy(work.model, engine_config(options, InstanceId{0}), work.groups, options));
+    scheduler.policy = to_string(choice.policy);
+    why = choice_text(choice);
+  }
   if (auto known = make_chunk_scheduler(scheduler); !known.ok()) return known.error();
 
   SEER_ASSIGN_OR_RETURN(Machinery made, make_machinery(options, work));
@@ -347,7 +355,8 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
 
   if (!written.ok()) return written.error();
   if (!summary.complete && !stopping) return fail(Code::kUnavailable, summary.error);
-  RolloutOutcome outcome{make_report(policy, summary, pool_reports, made.block_bytes), summary.complete};
+  RolloutOutcome outcome{make_report(scheduler.policy, summary, pool_reports, made.block_bytes), summary.complete};
+  outcome.report.policy_choice = std::move(why);
   outcome.report.past_groups = past_groups;
   outcome.report.unkept_groups = history ? history->failed_groups() : 0;
   outcome.report.weight_version = rollout_config.version.value;

@@ -40,7 +40,7 @@ struct RolloutOutcome {
   bool complete = false;  // false: stopped
 };
 
-/// Runs all groups once under one policy.
+/// Runs all groups once under one policy, or the one that is chosen for "auto".
 Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutWork& work, const std::string& policy,
                                    const RolloutHooks& hooks);
 

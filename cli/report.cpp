@@ -57,6 +57,7 @@ Json to_json(const RolloutReport& r) {
   for (const InstanceFigures& i : r.instances)
     instances.push_back({{"busy_s", i.busy_s}, {"idle_s", i.idle_s}, {"tokens", i.tokens}, {"steps", i.steps}});
   return {{"policy", r.policy},
+          {"policy_choice", r.policy_choice.empty() ? Json() : Json(r.policy_choice)},
           {"requests", r.requests},
           {"finished", r.finished},
           {"failed_requests", r.failed_requests},
@@ -181,7 +182,9 @@ std::string report_json(std::span<const RolloutReport> reports) {
 }
 
 std::string report_table(const RolloutReport& report) {
-  std::string text = padded_line("policy", {report.policy}) + rows_text(kRows, {&report, 1});
+  std::string text = padded_line("policy", {report.policy});
+  if (!report.policy_choice.empty()) text += cat("  chosen: ", report.policy_choice, "\n");
+  text += rows_text(kRows, {&report, 1});
   text += '\n' + padded_line("instance", {"busy, s", "idle, s", "tokens", "steps"});
   for (size_t i = 0; i < report.instances.size(); ++i) {
     const InstanceFigures& instance = report.instances[i];
@@ -194,7 +197,7 @@ std::string report_table(const RolloutReport& report) {
 std::string compare_table(std::span<const RolloutReport> reports) {
   SEER_CHECK(!reports.empty());
   std::vector<std::string> policies;
-  for (const RolloutReport& report : reports) policies.push_back(report.policy);
+  for (const RolloutReport& report : reports) policies.push_back(report.policy_choice.empty() ? report.policy : cat(report.policy, " (auto)"));
   return padded_line("policy", policies) + rows_text(kRows, reports) + '\n' + rows_text(kRatioRows, reports);
 }
 

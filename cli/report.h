@@ -21,6 +21,7 @@ struct InstanceFigures {
 
 struct RolloutReport {
   std::string policy;
+  std::string policy_choice;     // why --policy auto took it; empty where it was named
   int64_t requests = 0;
   int64_t finished = 0;          // of them; fewer after an interrupt
   int64_t failed_requests = 0;   // of them, ended with an error of their own

@@ -1,33 +1,60 @@
 #include "cli/step_calibration.h"
 
 #include <algorithm>
+#include <limits>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "gpu/step_profile.h"
-#include "gpu/step_runner.h"
 
 namespace seer {
+namespace {
+
+/// An engine with KV for the largest of these steps, every byte of it written.
+Result<std::unique_ptr<StepRunner>> make_runner(const std::shared_ptr<const Model>& model, CpuEngineConfig config,
+                                                const std::vector<StepSequences>& steps) {
+  config.kv_bytes = 0;
+  for (const StepSequences& step : steps)
+    config.device_blocks = std::max(config.device_blocks, static_cast<int32_t>(blocks_of(step, config.block_tokens)));
+  SEER_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, make_cpu_engine(model, config));
+  auto runner = std::make_unique<StepRunner>(std::move(engine));
+  runner->zero_blocks(config.device_blocks);
+  return runner;
+}
+
+}  // namespace
 
 Result<StepCost> calibrate_step_cost(const std::shared_ptr<const Model>& model, CpuEngineConfig config) {
   const int64_t context = std::min<int64_t>(1024, model->config.context_tokens_max / 2);
-  std::vector<std::vector<SequenceShape>> steps;
+  std::vector<StepSequences> steps;
   for (const int32_t rows : {1, 2, 4, 6, 9}) {
     const SequenceShape verify{.start = context, .rows = rows, .sample_rows = rows};
     const SequenceShape early{.start = 8, .rows = rows, .sample_rows = rows};
     steps.push_back({verify});
     for (const size_t sequences : {1, 4, 16, 64}) steps.emplace_back(sequences, early);
   }
-  config.kv_bytes = 0;
-  for (const auto& step : steps)
-    config.device_blocks = std::max(config.device_blocks, static_cast<int32_t>(blocks_of(step, config.block_tokens)));
-  SEER_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, make_cpu_engine(model, config));
-  StepRunner runner(std::move(engine));
-  runner.zero_blocks(config.device_blocks);
+  SEER_ASSIGN_OR_RETURN(const std::unique_ptr<StepRunner> runner, make_runner(model, config, steps));
   std::vector<ProfilePoint> points;
   for (const auto& step : steps)
-    points.push_back({"verify", step_shape(step), typical_step_us(runner, step), false});
+    points.push_back({"verify", step_shape(step), typical_step_us(*runner, step), false});
   return fit_step_cost(points);
+}
+
+Result<std::vector<double>> measure_steps_us(const std::shared_ptr<const Model>& model, CpuEngineConfig config,
+                                             const std::vector<StepSequences>& steps) {
+  constexpr int kVisitsMin = 3, kVisitsMax = 20;
+  constexpr double kEnoughUs = 50'000;
+  SEER_ASSIGN_OR_RETURN(const std::unique_ptr<StepRunner> runner, make_runner(model, config, steps));
+  std::vector<double> least_us(steps.size(), std::numeric_limits<double>::infinity());
+  double spent_us = 0;
+  for (int visit = 0; visit < kVisitsMin || (visit < kVisitsMax && spent_us < kEnoughUs); ++visit)
+    for (size_t i = 0; i < steps.size(); ++i) {
+      const auto us = static_cast<double>(std::max<int64_t>(1, runner->run(synthetic_step(runner->info(), steps[i])).step_us));
+      least_us[i] = std::min(least_us[i], us);
+      spent_us += us;
+    }
+  return least_us;
 }
 
 }  // namespace seer

@@ -1,15 +1,26 @@
-// What steps of an engine cost, measured in a few seconds before a rollout drafts: enough for the draft budget, which asks
-// how much dearer a step gets with more rows. `seer profile` measures more and better. Used by `seer rollout`.
+// What steps of an engine cost, measured at the start of a rollout: a few seconds where it drafts, enough for the draft budget,
+// which asks how much dearer a step gets with more rows; a few steps for `--policy auto`, which asks what a fuller batch costs.
+// `seer profile` measures more and better. Used by `seer rollout`.
 #pragma once
 #include <functional>
+#include <vector>
 
 #include "gpu/cpu_engine.h"
+#include "gpu/step_runner.h"
 #include "protocols/result.h"
 #include "protocols/step_cost.h"
 
 namespace seer {
 
+using StepSequences = std::vector<SequenceShape>;
+
 /// Takes an engine of its own, with little KV, for as long as it measures. Errors: as make_cpu_engine().
 Result<StepCost> calibrate_step_cost(const std::shared_ptr<const Model>& model, CpuEngineConfig config);
+
+/// Microseconds of each of these steps: the least of a few visits in turns, since other programs on the machine can only add to
+/// it. Three visits each, more only while all together take less than 50 ms. An engine of its own, with the KV that the
+/// largest step needs. Errors: as make_cpu_engine().
+Result<std::vector<double>> measure_steps_us(const std::shared_ptr<const Model>& model, CpuEngineConfig config,
+                                             const std::vector<StepSequences>& steps);
 
 }  // namespace seer

@@ -19,6 +19,11 @@ std::optional<ChunkPolicy> parse_chunk_policy(std::string_view name) {
   return std::nullopt;
 }
 
+bool needs_lengths(std::string_view name) {
+  const auto policy = parse_chunk_policy(name);
+  return policy && needs_known_tokens(*policy);
+}
+
 uint64_t probe_rank(const RequestState& request) { return static_cast<uint64_t>(request.generated_tokens); }
 
 uint64_t most_first_rank(int64_t tokens) {

@@ -48,6 +48,8 @@ constexpr bool needs_known_tokens(ChunkPolicy policy) {
   return policy == ChunkPolicy::kOracle || policy == ChunkPolicy::kStreamrlOracle;
 }
 std::optional<ChunkPolicy> parse_chunk_policy(std::string_view name);
+/// Whether a policy of this name takes the lengths of responses as known; no for a name that is none of them.
+bool needs_lengths(std::string_view name);
 
 /// Ranks that two policies and more are made of: a probe before all others, the least generated first, and the most
 /// tokens first. REQUIRES: tokens >= 0.

@@ -237,6 +237,10 @@ TEST_CASE("config: an option that changes nothing beside the others is told of, 
         Texts{"--draft-max has no effect with --drafting off", "--draft-lambda has no effect with --drafting off"});
   CHECK(warnings_of(kLeast + Arguments{"--drafting", "own", "--draft-max", "4", "--draft-lambda", "3"}) ==
         Texts{"--draft-lambda has no effect with --draft-rule uniform"});
+  CHECK(warnings_of(kLeast + Arguments{"--draft-profile", "p"}) == Texts{});  // auto takes it, too
+  CHECK(warnings_of(kLeast + Arguments{"--compare", "verl,auto", "--draft-profile", "p"}) == Texts{});
+  CHECK(warnings_of(kLeast + Arguments{"--policy", "seer", "--draft-profile", "p"}) ==
+        Texts{"--draft-profile has no effect with --drafting off and without --policy auto"});
   const std::string file = folder.write("c.toml", "[rollout]\ncold-bytes = \"1G\"\n");
   CHECK(warnings_of(kLeast + Arguments{"--config", file}) == Texts{"--cold-bytes has no effect without --cold-dir"});
   CHECK(warnings_of({"simulate", "--over-issue", "3", "--draft-max", "4"}) ==
@@ -265,7 +269,7 @@ TEST_CASE("config: each bad flag gets a sentence with its value and what was exp
       {{"--policy", "streamrl-oracle"},
        "--lengths is missing: the streamrl-oracle policy takes the response lengths from it"},
       {{"--policy", "partial"},
-       "--policy partial: expected one of verl, divided, las, seer, seer+, oracle, streamrl-oracle; partial carries "
+       "--policy partial: expected one of auto, verl, divided, las, seer, seer+, oracle, streamrl-oracle; partial carries "
        "unfinished responses over to other weights; Seer is strictly on-policy, so that it is only simulated, for "
        "comparison"},
       {{"--compare", "verl,verl"}, "--compare names verl twice: expected different policies"},

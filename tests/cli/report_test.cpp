@@ -72,6 +72,18 @@ TEST_CASE("report: drafts by class and shape and over time, their times beside w
   CHECK(contains(table, "  time making drafts               1.0 %\n"));
 }
 
+TEST_CASE("report: a policy that was chosen is named, with why") {
+  RolloutReport named = some_report("seer", 20000, 5), chosen = named;
+  chosen.policy_choice = "a batch of 53 costs 1.22 of one of 26 per token; seer+ below 0.95";
+  CHECK(Json::parse(report_json(named))["policy_choice"].is_null());
+  const Json r = Json::parse(report_json(chosen));
+  CHECK(r["policy"] == "seer");
+  CHECK(r["policy_choice"] == chosen.policy_choice);
+  CHECK(contains(report_table(chosen), "  chosen: a batch of 53 costs 1.22 of one of 26 per token; seer+ below 0.95\n"));
+  CHECK(!contains(report_table(named), "chosen"));
+  CHECK(contains(compare_table(std::vector<RolloutReport>{chosen, some_report("verl", 1, 2)}), " seer (auto) "));
+}
+
 TEST_CASE("report: a comparison is a list, in the order of the runs") {
   const std::vector<RolloutReport> reports{some_report("verl", 1, 2), some_report("seer", 3, 4)};
   const Json list = Json::parse(report_json(reports));

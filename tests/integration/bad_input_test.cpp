@@ -318,7 +318,7 @@ TEST_CASE("not finite: rollout and score answer every line, say which failed and
 TEST_CASE("bad input: options and the TOML file") {
   BadInputs bad;
   bad.rollout("group size 0", {{"--group-size", "0"}}, {"--group-size 0", "at least 1"}, 2);
-  bad.rollout("unknown policy", {{"--policy", "fifo"}}, {"--policy fifo", "verl, divided, las, seer, seer+, oracle, streamrl-oracle"}, 2);
+  bad.rollout("unknown policy", {{"--policy", "fifo"}}, {"--policy fifo", "auto, verl, divided, las, seer, seer+, oracle, streamrl-oracle"}, 2);
   bad.rollout("negative temperature", {{"--temperature", "-1"}}, {"--temperature -1", "at least 0"}, 2);
   bad.rollout("temperature nan", {{"--temperature", "nan"}}, {"--temperature nan", "number"}, 2);
   bad.rollout("temperature hot", {{"--temperature", "hot"}}, {"--temperature hot", "number"}, 2);

@@ -6,7 +6,7 @@
 // is checked.
 //
 //   bench_rollout --model deploy/models/NAME --prompts deploy/examples/scratchpad/prompts.jsonl [--limit 64]
-//                 [--group-size 8] [--runs 5] [--policies verl,divided,las,seer] [--chunk-tokens 2048] [--reserve 1.0]
+//                 [--group-size 8] [--runs 5] [--policies verl,divided,las,seer,seer+,auto] [--chunk-tokens 2048] [--reserve 1.0]
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
@@ -60,7 +60,7 @@ int main(int argc, char** argv) {
   options.sampling.max_tokens = 3072;
   int64_t runs = 5;
   double kv_share = 1.0 / 3;
-  std::vector<std::string> policies = {"verl", "divided", "las", "seer"};
+  std::vector<std::string> policies = {"verl", "divided", "las", "seer", "seer+", "auto"};
   CLI::App app("policies on the same work, short of KV");
   app.add_option("--model", options.model)->required();
   app.add_option("--prompts", options.prompts)->required();
@@ -99,6 +99,7 @@ int main(int argc, char** argv) {
       if (got.by_request != expected.by_request) return fail_with(fail(Code::kCorrupt, policy, ": responses differ"));
       const RolloutReport& report = outcome->report;
       auto line = nlohmann::ordered_json::parse(report_json(report));
+      line["asked"] = policy;  // auto: what it took is under "policy"
       line["run"] = run;
       line["kv_bytes"] = options.kv_bytes;
       std::cout << line.dump() << std::endl;

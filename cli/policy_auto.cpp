@@ -1,0 +1,81 @@
+#include "cli/policy_auto.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "cli/figure_text.h"
+#include "gpu/step_profile.h"
+#include "protocols/check.h"
+
+namespace seer {
+namespace {
+
+constexpr int64_t kMeasuredKvBytesMax = int64_t{256} << 20;  // beyond any CPU's caches, and written in a moment
+
+int64_t median(std::vector<int64_t> values) {
+  const auto middle = values.begin() + std::ssize(values) / 2;
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+/// The same batches on less KV, where they need more than `kv_tokens_max`.
+TypicalBatches scaled_to(TypicalBatches batches, int64_t kv_tokens_max) {
+  const int64_t fit = std::max<int64_t>(2, kv_tokens_max / (batches.context_tokens + 1));
+  if (batches.full_sequences <= fit) return batches;
+  batches.held_sequences = std::max<int64_t>(1, batches.held_sequences * fit / batches.full_sequences);
+  batches.full_sequences = fit;
+  return batches;
+}
+
+StepSequences decode_step(int64_t sequences, int64_t context_tokens) {
+  return StepSequences(static_cast<size_t>(sequences), SequenceShape{.start = context_tokens});
+}
+
+}  // namespace
+
+InstanceWork instance_work(const std::vector<GroupSpec>& groups, const RolloutOptions& options, int64_t kv_tokens) {
+  SEER_CHECK(!groups.empty());
+  std::vector<int64_t> prompts, limits;
+  int64_t requests = 0;
+  for (const GroupSpec& group : groups) {
+    prompts.push_back(std::ssize(group.prompt_ids));
+    limits.push_back(group.sampling.max_tokens);
+    requests += group.samples;
+  }
+  const auto at_least_1 = [](int64_t value) { return std::max<int64_t>(1, value); };
+  return {.kv_tokens = at_least_1(kv_tokens),
+          .rows_max = options.max_batch,
+          .requests = at_least_1(requests / options.instances),
+          .prompt_tokens = at_least_1(median(std::move(prompts))),
+          .limit_tokens = at_least_1(median(std::move(limits)))};
+}
+
+Result<PolicyChoice> choose_policy(const std::shared_ptr<const Model>& model, const CpuEngineConfig& engine,
+                                   const std::vector<GroupSpec>& groups, const RolloutOptions& options) {
+  const int64_t block_bytes = kv_block_bytes(model->config, engine);
+  const auto tokens_in = [&](int64_t bytes) { return bytes / block_bytes * engine.block_tokens; };
+  const TypicalBatches batches = typical_batches(instance_work(groups, options, tokens_in(engine.kv_bytes)), options.scheduler);
+  if (!options.draft_profile.empty()) {
+    SEER_ASSIGN_OR_RETURN(const StepProfile profile, read_step_profile(options.draft_profile));
+    return choose_policy(batches, [&](const StepShape& shape) { return profile.predict_us(shape) + kStepGapUs; });
+  }
+  const TypicalBatches measured = scaled_to(batches, tokens_in(kMeasuredKvBytesMax));
+  if (measured.held_sequences == measured.full_sequences) return choose_policy(measured, [](const StepShape&) { return 1.0; });
+  SEER_ASSIGN_OR_RETURN(const std::vector<double> us,
+                        measure_steps_us(model, engine, {decode_step(measured.held_sequences, measured.context_tokens),
+                                                         decode_step(measured.full_sequences, measured.context_tokens)}));
+  return choose_policy(measured, [&](const StepShape& shape) {
+    return us[shape.sequences == measured.full_sequences ? 1 : 0] + kStepGapUs;
+  });
+}
+
+std::string choice_text(const PolicyChoice& choice) {
+  const TypicalBatches& b = choice.batches;
+  if (b.full_sequences == b.held_sequences)
+    return cat("a batch has ", b.full_sequences, " under seer and seer+ alike");
+  return cat("a batch of ", b.full_sequences, " costs ", decimal_text(1 - choice.saving, 2), " of one of ", b.held_sequences,
+             " per token; seer+ below ", decimal_text(1 - kSeerPlusSavingMin, 2));
+}
+
+}  // namespace seer
