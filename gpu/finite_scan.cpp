@@ -17,9 +17,12 @@ struct Lanes {
 };
 constexpr Lanes lanes_of(TensorType type) {
   switch (type) {
-    case TensorType::kF32: return {0x7f800000'7f800000, 0x00800000'00800000, 0x80000000'80000000, 4};
-    case TensorType::kF16: return {0x7c007c00'7c007c00, 0x04000400'04000400, 0x80008000'80008000, 2};
-    default: return {0x7f807f80'7f807f80, 0x00800080'00800080, 0x80008000'80008000, 2};
+    case TensorType::kF32:
+      return {0x7f800000'7f800000, 0x00800000'00800000, 0x80000000'80000000, 4};
+    case TensorType::kF16:
+      return {0x7c007c00'7c007c00, 0x04000400'04000400, 0x80008000'80008000, 2};
+    default:
+      return {0x7f807f80'7f807f80, 0x00800080'00800080, 0x80008000'80008000, 2};
   }
 }
 

@@ -10,6 +10,8 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr int kDepthMax = 64;  // the library writes and copies values recursively: a deep one exhausts the stack
+
 // Sees the keys of a document while it is parsed, and keeps the path of the first that its object had already.
 class DuplicateKeys {
  public:
@@ -47,11 +49,13 @@ class DuplicateKeys {
 
 Result<Json> parse_json(std::string_view text, const std::string& name) {
   DuplicateKeys keys;
+  bool too_deep = false;
   Json json;
   try {
-    json = Json::parse(text.begin(), text.end(), [&](int, Json::parse_event_t event, Json& parsed) {
-      keys.see(event, parsed);
-      return true;
+    json = Json::parse(text.begin(), text.end(), [&](int depth, Json::parse_event_t event, Json& parsed) {
+      too_deep |= depth > kDepthMax;
+      if (!too_deep) keys.see(event, parsed);
+      return !too_deep;
     });
   } catch (const Json::exception& e) {
     if (const std::string_view format = known_format(text); !format.empty())
@@ -61,6 +65,7 @@ Result<Json> parse_json(std::string_view text, const std::string& name) {
     const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(bytes), '\n');
     return fail(Code::kInvalidArgument, name, where ? cat(":", line) : "", " is not valid JSON");
   }
+  if (too_deep) return fail(Code::kInvalidArgument, name, " is nested deeper than ", kDepthMax, " levels");
   if (!keys.first().empty())
     return fail(Code::kInvalidArgument, name, ": the key ", shortened(keys.first(), 120), " is there twice");
   return json;

@@ -10,11 +10,11 @@
 namespace seer {
 
 /// The document in `text`. `name` is how errors call it, usually its path.
-/// Errors: kInvalidArgument (not JSON, with the line; a key twice, with its path).
+/// Errors: kInvalidArgument (not JSON, with the line; nested too deep; a key twice, with its path).
 Result<nlohmann::json> parse_json(std::string_view text, const std::string& name);
 
-/// What a file is by its first bytes, for errors about files of another kind: "a GGUF file", "gzip data", "UTF-16 text",
-/// "a zip archive, as PyTorch writes", "a Git LFS pointer ...". Empty: none of those.
+/// What a file is by its first bytes, for errors about files of another kind: "a GGUF file", "gzip data", "UTF-16
+/// text", "a zip archive, as PyTorch writes", "a Git LFS pointer ...". Empty: none of those.
 std::string_view known_format(std::string_view bytes);
 
 /// At most `bytes_max` bytes of a text for an error, with "..." where it was cut; never half a UTF-8 character.

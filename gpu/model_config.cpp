@@ -75,9 +75,7 @@ class Fields {
     if (error_->detail.empty()) *error_ = fail(Code::kInvalidArgument, file_, ": ", name, " ", what);
     return value;
   }
-  static std::string shown(const Json& v) {
-    return shortened(v.dump(-1, ' ', false, Json::error_handler_t::replace));
-  }
+  static std::string shown(const Json& v) { return shortened(v.dump(-1, ' ', false, Json::error_handler_t::replace)); }
 
  private:
   const Json& object_;
@@ -116,8 +114,8 @@ void read_family(Fields& f, ModelConfig& config) {
     if (names.empty() ? model_type == known.model_type : names[0] == known.architecture) family = &known;
   if (!family)
     return f.refuse("architectures",
-                   cat("names the unknown architecture ", shortened(names.empty() ? model_type : names[0]),
-                       "; known: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"));
+                    cat("names the unknown architecture ", shortened(names.empty() ? model_type : names[0]),
+                        "; known: LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM"));
   for (const std::string& name : names)
     if (name != family->architecture)
       f.wrong(0, "architectures", cat("names both ", family->architecture, " and ", shortened(name)));
@@ -154,15 +152,24 @@ struct OtherArithmetic {
 };
 constexpr double kAlwaysMatters = std::numeric_limits<double>::quiet_NaN();
 constexpr OtherArithmetic kOtherArithmetic[] = {
-    {"num_experts", 0},                        {"num_local_experts", 0},
-    {"n_routed_experts", 0},                   {"rotary_pct", 1},
-    {"rope_interleaved", kAlwaysMatters},      {"no_rope_layer_interval", 0},
-    {"clip_qkv", kAlwaysMatters},              {"logits_scaling", 1},
-    {"logit_scale", 1},                        {"attention_multiplier", kAlwaysMatters},
-    {"embedding_multiplier", 1},               {"residual_multiplier", 1},
-    {"query_pre_attn_scalar", kAlwaysMatters}, {"attn_temperature_tuning", kAlwaysMatters},
-    {"attn_output_gate", kAlwaysMatters},      {"use_bidirectional_attention", kAlwaysMatters},
-    {"alibi", kAlwaysMatters},                 {"use_qk_norm", kAlwaysMatters},
+    {"num_experts", 0},
+    {"num_local_experts", 0},
+    {"n_routed_experts", 0},
+    {"rotary_pct", 1},
+    {"rope_interleaved", kAlwaysMatters},
+    {"no_rope_layer_interval", 0},
+    {"clip_qkv", kAlwaysMatters},
+    {"logits_scaling", 1},
+    {"logit_scale", 1},
+    {"attention_multiplier", kAlwaysMatters},
+    {"embedding_multiplier", 1},
+    {"residual_multiplier", 1},
+    {"query_pre_attn_scalar", kAlwaysMatters},
+    {"attn_temperature_tuning", kAlwaysMatters},
+    {"attn_output_gate", kAlwaysMatters},
+    {"use_bidirectional_attention", kAlwaysMatters},
+    {"alibi", kAlwaysMatters},
+    {"use_qk_norm", kAlwaysMatters},
     {"qk_layernorm", kAlwaysMatters},
 };
 
@@ -179,7 +186,8 @@ void refuse_other_arithmetic(Fields& f, const ModelConfig& config) {
       f.refuse(other.name, cat("is ", Fields::shown(*v), ": a model that computes with it is not supported"));
   for (const auto& [name, v] : f.object().items())
     if (name.ends_with("softcapping") && !changes_nothing(v, kAlwaysMatters))
-      f.refuse(shortened(name).c_str(), cat("is ", Fields::shown(v), ": a model that computes with it is not supported"));
+      f.refuse(shortened(name).c_str(),
+               cat("is ", Fields::shown(v), ": a model that computes with it is not supported"));
   // A list of one flag per layer: 1 for those with rope.
   if (const Json* v = f.find("no_rope_layers"))
     if (!v->is_array() || !std::ranges::all_of(*v, [](const Json& flag) { return flag == 1; }))
@@ -218,9 +226,10 @@ double yarn_scale(double factor, double mscale) { return factor <= 1.0 ? 1.0 : 0
 constexpr std::string_view kRopeKeys[] = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
 constexpr std::string_view kLlama3Keys[] = {"factor", "low_freq_factor", "high_freq_factor",
                                             "original_max_position_embeddings"};
-constexpr std::string_view kYarnKeys[] = {
-    "factor", "original_max_position_embeddings", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim",
-    "truncate"};
+constexpr std::string_view kYarnKeys[] = {"factor",           "original_max_position_embeddings",
+                                          "attention_factor", "beta_fast",
+                                          "beta_slow",        "mscale",
+                                          "mscale_all_dim",   "truncate"};
 
 void check_rope_keys(Fields& f, const Json& block, const std::string& kind, std::span<const std::string_view> keys) {
   for (const auto& [key, value] : block.items())
@@ -234,8 +243,8 @@ void check_partial_rotary(Fields& f) {
     f.refuse("partial_rotary_factor", "must be 1: rotating part of a head is not supported");
 }
 
-// A block has its kind in rope_type, in older files in `type`. Without either it is plain rope: then it must hold nothing
-// else. What is wrong gives "".
+// A block has its kind in rope_type, in older files in `type`. Without either it is plain rope: then it must hold
+// nothing else. What is wrong gives "".
 std::string rope_kind(Fields& f, const Json& block) {
   for (const char* name : {"rope_type", "type"})
     if (block.contains(name) && block[name].is_null()) return f.wrong("", name, "is null");
@@ -313,7 +322,8 @@ void read_rope(Fields& top, const std::string& file, Error* error, ModelConfig& 
     if (block->is_object() && block->contains("full_attention")) {
       for (const auto& [key, value] : block->items())
         if (key != "full_attention")
-          top.refuse(name, cat("has ", shortened(key), " beside full_attention, the only kind of layer that is supported"));
+          top.refuse(name,
+                     cat("has ", shortened(key), " beside full_attention, the only kind of layer that is supported"));
       block = &(*block)["full_attention"];
       path += ".full_attention";
     }

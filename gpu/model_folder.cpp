@@ -19,7 +19,8 @@ bool is_hub_name(const fs::path& path) {
   const size_t slash = text.find('/');
   const auto is_word = [](std::string_view word) {
     return !word.empty() && word[0] != '.' && word[0] != '~' && std::ranges::all_of(word, [](char c) {
-      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
+      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
+             c == '-';
     });
   };
   std::error_code ec;
@@ -62,16 +63,20 @@ Status check_model_folder(const fs::path& folder) {
   }
   if (!fs::is_directory(status)) {
     const std::string_view format = fs::is_regular_file(status) ? known_format(first_bytes(folder)) : "";
-    return fail(Code::kInvalidArgument, name, " is ", format.empty() ? "not a folder" : format, ": a model is ", kLayout);
+    return fail(Code::kInvalidArgument, name, " is ", format.empty() ? "not a folder" : format, ": a model is ",
+                kLayout);
   }
-  const bool weights = fs::exists(folder / "model.safetensors", ec) || fs::exists(folder / "model.safetensors.index.json", ec);
+  const bool weights =
+      fs::exists(folder / "model.safetensors", ec) || fs::exists(folder / "model.safetensors.index.json", ec);
   const std::string other = weights ? "" : other_weights(folder);
-  const std::string missing =
-      !weights ? "model.safetensors" : !fs::exists(folder / "config.json", ec) ? "config.json" : "";
+  const std::string missing = !weights                                  ? "model.safetensors"
+                              : !fs::exists(folder / "config.json", ec) ? "config.json"
+                                                                        : "";
   if (missing.empty()) return {};
-  return fail(other.empty() ? Code::kNotFound : Code::kInvalidArgument, "there is no file ", (folder / missing).string(),
-              other.empty() ? "" : cat("; the folder has ", shortened(other), ", which Seer does not read"), ": a model is ",
-              kLayout);
+  return fail(other.empty() ? Code::kNotFound : Code::kInvalidArgument, "there is no file ",
+              (folder / missing).string(),
+              other.empty() ? "" : cat("; the folder has ", shortened(other), ", which Seer does not read"),
+              ": a model is ", kLayout);
 }
 
 }  // namespace seer

@@ -1,4 +1,5 @@
-// What a user gives as a model: says in one sentence when it is not a folder that Seer can read, and what it is instead.
+// What a user gives as a model: says in one sentence when it is not a folder that Seer can read, and what it is
+// instead.
 #pragma once
 #include <filesystem>
 

@@ -152,7 +152,8 @@ Status SafetensorsFile::check_cover(const std::string& name, std::span<const std
   using Entry = std::pair<const std::string, TensorView>;
   std::vector<const Entry*> by_place;
   for (const Entry& entry : tensors_) by_place.push_back(&entry);
-  std::ranges::sort(by_place, {}, [](const Entry* e) { return std::pair(e->second.bytes.data(), e->second.bytes.size()); });
+  std::ranges::sort(by_place, {},
+                    [](const Entry* e) { return std::pair(e->second.bytes.data(), e->second.bytes.size()); });
   size_t end = 0;
   const Entry* before = nullptr;
   for (const Entry* entry : by_place) {
@@ -200,8 +201,8 @@ Status Checkpoint::read_index(const fs::path& index_path, bool beside_single) {
                   " is not the name of a file beside it");
     const auto file_name = file.get<std::string>();
     if (beside_single && file_name != kSingleFile)
-      return fail(Code::kInvalidArgument, index_path.string(), ": weight_map says that ", shortened(name, 120), " is in ",
-                  shortened(file_name), ", but the folder has ", kSingleFile, " too: remove one of the two");
+      return fail(Code::kInvalidArgument, index_path.string(), ": weight_map says that ", shortened(name, 120),
+                  " is in ", shortened(file_name), ", but the folder has ", kSingleFile, " too: remove one of the two");
     if (!opened.contains(file_name)) {
       SEER_ASSIGN_OR_RETURN(auto shard, SafetensorsFile::open(folder / file_name));
       opened[file_name] = files_.size();
@@ -229,7 +230,9 @@ const TensorView* Checkpoint::find(const std::string& name) const {
 
 Result<const TensorView*> Checkpoint::get(const std::string& name, std::span<const int64_t> shape) const {
   const TensorView* view = find(name);
-  if (!view) return fail(Code::kNotFound, folder_, ": tensor ", shortened(name, 120), " of shape ", shape_text(shape), " is missing");
+  if (!view)
+    return fail(Code::kNotFound, folder_, ": tensor ", shortened(name, 120), " of shape ", shape_text(shape),
+                " is missing");
   if (!std::equal(view->shape.begin(), view->shape.end(), shape.begin(), shape.end()))
     return fail(Code::kInvalidArgument, folder_, ": tensor ", name, " should have shape ", shape_text(shape),
                 ", found ", shape_text(view->shape));

@@ -61,8 +61,8 @@ class SafetensorsFile {
 /// All tensors of a model folder: model.safetensors, or the shards that model.safetensors.index.json lists.
 class Checkpoint {
  public:
-  /// Errors: those of SafetensorsFile, and kInvalidArgument for a bad index. With both a single file and an index, which
-  /// Hugging Face would not look at, the index must list just the tensors of that file.
+  /// Errors: those of SafetensorsFile, and kInvalidArgument for a bad index. With both a single file and an index,
+  /// which Hugging Face would not look at, the index must list just the tensors of that file.
   static Result<Checkpoint> open(const std::filesystem::path& folder);
 
   const std::string& folder() const { return folder_; }

@@ -96,7 +96,8 @@ class TensorReader {
 
   // Packs a tensor into the rows from row_begin on, and returns its checksum. In slabs that a core's cache holds: each
   // is read from memory once, and leaves it when it is packed, so that the model is never in memory twice.
-  Result<uint32_t> pack(const std::string& name, const TensorView& view, int32_t row_begin, PackedMatrix& packed) const {
+  Result<uint32_t> pack(const std::string& name, const TensorView& view, int32_t row_begin,
+                        PackedMatrix& packed) const {
     const int64_t rows = view.shape[0];
     const auto row_bytes = static_cast<int64_t>(view.bytes.size()) / std::max<int64_t>(1, rows);
     const int64_t slab = std::max<int64_t>(1, kSlabBytes / std::max<int64_t>(1, row_bytes) / kPanelRows) * kPanelRows;
@@ -190,14 +191,16 @@ std::optional<int64_t> layer_of(const std::string& name) {
   if (!name.starts_with(prefix)) return std::nullopt;
   int64_t layer = 0;
   size_t i = prefix.size();
-  for (; i < name.size() && name[i] >= '0' && name[i] <= '9' && layer < 1'000'000; ++i) layer = layer * 10 + (name[i] - '0');
+  for (; i < name.size() && name[i] >= '0' && name[i] <= '9' && layer < 1'000'000; ++i)
+    layer = layer * 10 + (name[i] - '0');
   if (i == prefix.size() || i == name.size() || name[i] != '.') return std::nullopt;
   return layer;
 }
 
 // What is wrong with a tensor that the model has no use for, as far as its name tells.
 std::string unused_because(const std::string& name, const ModelConfig& c) {
-  if (name.find("lora_") != std::string::npos) return "belongs to a LoRA adapter: merge the adapter into the weights first";
+  if (name.find("lora_") != std::string::npos)
+    return "belongs to a LoRA adapter: merge the adapter into the weights first";
   if (const auto layer = layer_of(name); layer && *layer >= c.layers)
     return cat("belongs to a layer that config.json does not have: num_hidden_layers is ", c.layers);
   if (name.ends_with("_proj.bias") && name.find(".mlp.") != std::string::npos && c.family == ModelFamily::kLlama)
@@ -206,7 +209,8 @@ std::string unused_because(const std::string& name, const ModelConfig& c) {
     return "is a bias, but config.json does not say that attention_bias is true";
   if (name == "lm_head.weight")
     return "differs from model.embed_tokens.weight, but config.json says that tie_word_embeddings is true";
-  return cat("is no part of a ", to_string(c.family), " model as config.json describes it: leaving it out would change "
+  return cat("is no part of a ", to_string(c.family),
+             " model as config.json describes it: leaving it out would change "
              "what the model computes");
 }
 
@@ -215,9 +219,9 @@ Status check_all_used(const Checkpoint& checkpoint, const std::set<std::string>&
   for (const auto& [name, view] : checkpoint.tensors()) {
     // Old Llama files carry the frequencies of their rotary embedding. Hugging Face ignores them too: they follow from
     // config.json.
-    const bool harmless = used.contains(name) || name.ends_with("rotary_emb.inv_freq") ||
-                          (name == "lm_head.weight" && c.tied_head &&
-                           same_bytes(*view, *checkpoint.find("model.embed_tokens.weight")));
+    const bool harmless =
+        used.contains(name) || name.ends_with("rotary_emb.inv_freq") ||
+        (name == "lm_head.weight" && c.tied_head && same_bytes(*view, *checkpoint.find("model.embed_tokens.weight")));
     if (!harmless) return fail(Code::kInvalidArgument, tensor_in(checkpoint, name), " ", unused_because(name, c));
   }
   return {};

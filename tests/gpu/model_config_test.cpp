@@ -25,7 +25,8 @@ TEST_CASE("model config: families, defaults and end tokens") {
   CHECK(read(tiny_config("qwen3"))->qk_norm);
   CHECK(read(tiny_config("qwen3"), R"({"eos_token_id": [7, 2, 7]})")->eos_ids == std::vector<int32_t>{2, 7});
   CHECK(read(tiny_config("qwen3"), R"({"temperature": 0.6})")->eos_ids == std::vector<int32_t>{1});
-  const nlohmann::json newer = {{"rope_theta", nullptr}, {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}}}};
+  const nlohmann::json newer = {{"rope_theta", nullptr},
+                                {"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}}}};
   CHECK(read(tiny_config("qwen3", newer))->rope.theta == 5e5);
 }
 
@@ -138,7 +139,8 @@ TEST_CASE("model config: rope that contradicts itself or is not known is refused
         ": rope_scaling: low_freq_factor is 1.0, which means nothing for rope_type default");
   CHECK(scaling(with(kYarn, "attn_factor", 2)) ==
         ": rope_scaling: attn_factor is 2, which means nothing for rope_type yarn");
-  CHECK(scaling(with(kYarn, "rope_theta", 5e5)) == ": rope_scaling: rope_theta is 500000, but 10000 outside of the block");
+  CHECK(scaling(with(kYarn, "rope_theta", 5e5)) ==
+        ": rope_scaling: rope_theta is 500000, but 10000 outside of the block");
   CHECK(scaling("yarn") == ": rope_scaling must be an object, found \"yarn\"");
   for (const char* kind : {"linear", "dynamic", "longrope", "su", "mrope", "YARN"})
     CHECK(scaling({{"rope_type", kind}, {"factor", 2.0}}) ==
@@ -153,14 +155,14 @@ TEST_CASE("model config: rope that contradicts itself or is not known is refused
             .starts_with(": rope_parameters: sliding_attention is {\"rope_type\":\"default\"}, which means nothing"));
   CHECK(detail("qwen3", {{"rope_parameters", {{"full_attention", with(kYarn, "type", "linear")}}}}) ==
         ": rope_parameters.full_attention: type is linear, but rope_type is yarn");
-  CHECK(detail("qwen3", {{"partial_rotary_factor", 0.5}})
-            .starts_with(": partial_rotary_factor must be 1"));
+  CHECK(detail("qwen3", {{"partial_rotary_factor", 0.5}}).starts_with(": partial_rotary_factor must be 1"));
   CHECK(detail("qwen3", {{"rope_parameters", {{"rope_type", "default"}, {"partial_rotary_factor", 0.5}}}})
             .starts_with(": rope_parameters: partial_rotary_factor must be 1"));
 }
 
 TEST_CASE("model config: a field that changes the arithmetic is refused unless its value changes nothing") {
-  const std::vector<std::tuple<const char*, nlohmann::json, nlohmann::json>> fields = {  // refused, accepted
+  const std::vector<std::tuple<const char*, nlohmann::json, nlohmann::json>> fields = {
+      // refused, accepted
       {"rotary_pct", 0.25, 1.0},
       {"clip_qkv", 8.0, nullptr},
       {"num_experts", 8, 0},
@@ -187,7 +189,8 @@ TEST_CASE("model config: a field that changes the arithmetic is refused unless i
   }
   CHECK(detail("qwen2", {{"mlp_bias", true}}) == ": mlp_bias is true, but a Qwen2 model has no such biases");
   CHECK(detail("llama", {{"pretraining_tp", 2}, {"sliding_window", 4096}, {"max_window_layers", 1}}).empty());
-  CHECK(detail("llama", {{"model_type", "qwen2"}}) == ": model_type is qwen2, but architectures names LlamaForCausalLM");
+  CHECK(detail("llama", {{"model_type", "qwen2"}}) ==
+        ": model_type is qwen2, but architectures names LlamaForCausalLM");
   CHECK(detail("llama", {{"layer_types", {"full_attention"}}}) ==
         ": layer_types has 1 entries, but num_hidden_layers is 2");
   CHECK(detail("llama", {{"architectures", nullptr}}).empty());  // then model_type says it
@@ -202,7 +205,8 @@ TEST_CASE("model config: the published configs of Qwen2.5, Qwen3, Llama and mode
     int32_t head_dim;
   };
   const Published published[] = {
-      {"Qwen2.5-0.5B-Instruct", R"({"architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 151643,
+      {"Qwen2.5-0.5B-Instruct",
+       R"({"architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 151643,
         "eos_token_id": 151645, "hidden_act": "silu", "hidden_size": 896, "initializer_range": 0.02,
         "intermediate_size": 4864, "max_position_embeddings": 32768, "max_window_layers": 21, "model_type": "qwen2",
         "num_attention_heads": 14, "num_hidden_layers": 24, "num_key_value_heads": 2, "rms_norm_eps": 1e-06,
@@ -311,6 +315,8 @@ TEST_CASE("model config: missing and malformed files") {
   CHECK(said(std::string("{\0\"\0a\0", 6)).ends_with("config.json is UTF-16 text, not JSON"));
   CHECK(said("version https://git-lfs.github.com/spec/v1\n").find("is a Git LFS pointer") != std::string::npos);
   CHECK(said("{\"architectures\": [\"" + std::string(5000, 'x') + "\"]}").size() < 300 + folder.path().string().size());
+  const std::string deep = std::string(1'000'000, '[') + std::string(1'000'000, ']');
+  CHECK(said("{\"clip_qkv\": " + deep + "}").ends_with("config.json is nested deeper than 64 levels"));
   write_file(folder.path() / "config.json", tiny_config("llama").dump());
   write_file(folder.path() / "generation_config.json", "not json");
   CHECK(read_model_config(folder.path()).error().detail.ends_with("generation_config.json:1 is not valid JSON"));

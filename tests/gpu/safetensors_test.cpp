@@ -74,13 +74,14 @@ TEST_CASE("safetensors: every byte belongs to one tensor, and every name is ther
     return open_error(with_header("{" + entries + "}", data_bytes)).detail;
   };
   const auto entry = [](const std::string& name, int begin, int end) {
-    return cat("\"", name, "\":{\"dtype\":\"F32\",\"shape\":[", (end - begin) / 4, "],\"data_offsets\":[", begin, ",", end,
-               "]}");
+    return cat("\"", name, "\":{\"dtype\":\"F32\",\"shape\":[", (end - begin) / 4, "],\"data_offsets\":[", begin, ",",
+               end, "]}");
   };
   CHECK(file(entry("a", 0, 16) + "," + entry("b", 8, 24), 24)
             .ends_with(": tensor b begins at data byte 8, inside tensor a, which ends at 16"));
   CHECK(file(entry("a", 0, 16) + "," + entry("b", 0, 16), 16).find("inside tensor a") != std::string::npos);
-  CHECK(file(entry("a", 0, 8) + "," + entry("b", 16, 24), 24).ends_with(": the data bytes from 8 to 16 belong to no tensor"));
+  CHECK(file(entry("a", 0, 8) + "," + entry("b", 16, 24), 24)
+            .ends_with(": the data bytes from 8 to 16 belong to no tensor"));
   CHECK(file(entry("a", 8, 16), 16).ends_with(": the data bytes from 0 to 8 belong to no tensor"));
   CHECK(file(entry("a", 0, 16), 20).ends_with(": 4 bytes follow the end of the last tensor"));
   CHECK(file(entry("a", 0, 16) + "," + entry("a", 0, 16), 16).ends_with("(header): the key a is there twice"));
@@ -124,9 +125,11 @@ TEST_CASE("safetensors: shards are read through their index, and a bad index is 
   CHECK(index(R"({"a.weight": "s1.safetensors", "a.weight": "s1.safetensors"})")
             .error()
             .detail.ends_with("index.json: the key weight_map.a.weight is there twice"));
-  write_file(folder.path() / "s3.safetensors", safetensors_bytes({{"a.weight", {2, 2}}, {"b.weight", {2, 2}}}, "F32", 1));
-  CHECK(index(R"({"a.weight": "s3.safetensors"})").error().detail.find("s3.safetensors has the tensor b.weight, which ") !=
-        std::string::npos);
+  write_file(folder.path() / "s3.safetensors",
+             safetensors_bytes({{"a.weight", {2, 2}}, {"b.weight", {2, 2}}}, "F32", 1));
+  CHECK(index(R"({"a.weight": "s3.safetensors"})")
+            .error()
+            .detail.find("s3.safetensors has the tensor b.weight, which ") != std::string::npos);
   CHECK(index(R"({"a.weight": "s1.safetensors", "b.weight": "s3.safetensors"})")
             .error()
             .detail.ends_with(" says is in another file"));
@@ -141,10 +144,11 @@ TEST_CASE("safetensors: shards are read through their index, and a bad index is 
   write_file(folder.path() / "model.safetensors", safetensors_bytes({{"a.weight", {2, 2}}}, "F32", 1));
   CHECK(index(R"({"a.weight": "model.safetensors"})").ok());
   CHECK(index("{}").error().detail.ends_with("weight_map is empty"));
-  CHECK(index(R"({"a.weight": "s1.safetensors"})")
-            .error()
-            .detail.ends_with("weight_map says that a.weight is in s1.safetensors, but the folder has model.safetensors "
-                              "too: remove one of the two"));
+  CHECK(
+      index(R"({"a.weight": "s1.safetensors"})")
+          .error()
+          .detail.ends_with("weight_map says that a.weight is in s1.safetensors, but the folder has model.safetensors "
+                            "too: remove one of the two"));
   TestFolder empty;
   CHECK(Checkpoint::open(empty.path()).error().code == Code::kNotFound);
 }

@@ -163,8 +163,8 @@ TEST_CASE("weight store: a weight that is NaN or infinite is refused with tensor
     uint32_t bits;
     const char* shown;
   };
-  const Bits broken[] = {{"BF16", 0x7fc0, "nan"},    {"BF16", 0xff80, "-inf"},      {"F16", 0x7e00, "nan"},
-                         {"F16", 0x7c00, "inf"},     {"F32", 0x7f800001, "nan"},    {"F32", 0xff800000, "-inf"}};
+  const Bits broken[] = {{"BF16", 0x7fc0, "nan"}, {"BF16", 0xff80, "-inf"},   {"F16", 0x7e00, "nan"},
+                         {"F16", 0x7c00, "inf"},  {"F32", 0x7f800001, "nan"}, {"F32", 0xff800000, "-inf"}};
   const std::string up = "model.layers.1.mlp.up_proj.weight";
   for (const Bits& b : broken)
     for (const WeightType type : {WeightType::kAsStored, WeightType::kInt8}) {
@@ -226,11 +226,13 @@ TEST_CASE("weight store: a tensor that the config has no place for is refused by
         layer + "self_attn.o_proj.bias is a bias, but config.json does not say that attention_bias is true");
   CHECK(with_extra(llama, layer + "mlp.down_proj.bias", {64}) ==
         layer + "mlp.down_proj.bias is a bias, but config.json does not say that mlp_bias is true");
-  CHECK(with_extra(qwen2, layer + "self_attn.o_proj.bias", {64}).find("is no part of a Qwen2 model") != std::string::npos);
+  CHECK(with_extra(qwen2, layer + "self_attn.o_proj.bias", {64}).find("is no part of a Qwen2 model") !=
+        std::string::npos);
   CHECK(with_extra(llama, layer + "self_attn.q_norm.weight", {16}).find("is no part of a Llama model") !=
         std::string::npos);
   CHECK(with_extra(llama, "model.layers.2.input_layernorm.weight", {64}) ==
-        "model.layers.2.input_layernorm.weight belongs to a layer that config.json does not have: num_hidden_layers is 2");
+        "model.layers.2.input_layernorm.weight belongs to a layer that config.json does not have: num_hidden_layers is "
+        "2");
   CHECK(with_extra(llama, layer + "self_attn.q_proj.lora_A.weight", {8, 64}).find("LoRA adapter") != std::string::npos);
   CHECK(with_extra(llama, "lm_head.weight", {96, 64}) ==
         "lm_head.weight differs from model.embed_tokens.weight, but config.json says that tie_word_embeddings is true");
@@ -272,7 +274,8 @@ TEST_CASE("model folder: what is given in place of one is named") {
         "model.safetensors) on this machine; to get one from the hub: huggingface-cli download Qwen/Qwen2.5-0.5B "
         "--local-dir Qwen2.5-0.5B");
   write_file(folder.path() / "q4.gguf", "GGUF\3");
-  CHECK(said(folder.path() / "q4.gguf").detail.find("q4.gguf is a GGUF file: a model is a folder") != std::string::npos);
+  CHECK(said(folder.path() / "q4.gguf").detail.find("q4.gguf is a GGUF file: a model is a folder") !=
+        std::string::npos);
   write_file(folder.path() / "config.json", tiny_config("llama").dump());
   CHECK(said(folder.path()).code == Code::kInvalidArgument);
   CHECK(said(folder.path()).detail.find("the folder has q4.gguf, which Seer does not read") != std::string::npos);
