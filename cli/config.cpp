@@ -40,7 +40,8 @@ std::vector<OptionGroup> option_groups(RolloutOptions& o) {
         {"limit", "N", &o.limit, "only the first N prompts; 0: all", at_least(0)},
         {"seed", "S", &o.seed, "the same seed gives the same responses"},
         {"out", "FILE", &o.out, "JSONL, a line per response; written as FILE.partial, renamed at the end"},
-        {"report", "FILE", &o.report, "JSON with the run's figures"}}},
+        {"report", "FILE", &o.report, "JSON with the run's figures"},
+        {"html", "FILE", &o.html, "one page with timelines, completions and the figures"}}},
       {"Scheduling",
        {{"policy", "P", &o.scheduler.policy, "which request runs next, and where (auto: seer+ where a fuller batch costs less per token, else seer)", policies},
         {"compare", "P,P,...", CommaListField{&o.compare}, "run these policies in turn on the same work", policies},
@@ -248,8 +249,11 @@ Status check_together(const RolloutOptions& o) {
     if (std::find(policies.begin(), policies.begin() + i, policies[i]) != policies.begin() + i)
       return fail(Code::kInvalidArgument, "--compare names ", policies[i], " twice: expected different policies");
   }
-  if (!o.out.empty() && o.out == o.report)
-    return fail(Code::kInvalidArgument, "--out and --report both name ", o.out, ": expected two files");
+  using Named = std::pair<const char*, const std::string*>;
+  const Named out{"--out", &o.out}, report{"--report", &o.report}, html{"--html", &o.html};
+  for (const auto& [one, other] : {std::pair{out, report}, {out, html}, {report, html}})
+    if (!one.second->empty() && *one.second == *other.second)
+      return fail(Code::kInvalidArgument, one.first, " and ", other.first, " both name ", *one.second, ": expected two files");
   return {};
 }
 

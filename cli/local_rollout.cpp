@@ -18,6 +18,7 @@
 #include "cli/past_responses.h"
 #include "cli/policy_auto.h"
 #include "cli/step_calibration.h"
+#include "cli/watched_engine.h"
 #include "gpu/cpu_engine.h"
 #include "gpu/sampler.h"
 #include "gpu/step_profile.h"
@@ -102,6 +103,7 @@ struct Machinery {
   std::map<NodeId, std::unique_ptr<ColdStore>> colds;
   std::shared_ptr<LocalTransport> transport;  // with several nodes
   DraftBudget::StepNs step_ns;                // with drafting: what a step takes
+  std::map<InstanceId, std::shared_ptr<LoadHistory>> histories;  // with --html
 };
 
 HostArenaConfig arena_config(const RolloutOptions& options, int64_t block_bytes) {
@@ -157,6 +159,10 @@ Result<Machinery> make_machinery(const RolloutOptions& options, const RolloutWor
       SEER_ASSIGN_OR_RETURN(made.colds[NodeId{i}], open_cold_store(options, NodeId{i}));
     }
   }
+  if (!options.html.empty()) {
+    const auto clock = std::make_shared<LoadHistory::Clock>();
+    for (const auto& [id, engine] : made.engines) made.histories[id] = std::make_shared<LoadHistory>(clock);
+  }
   if (options.nodes > 1) made.transport = std::make_shared<LocalTransport>();
   if (options.drafting != "off") {
     SEER_ASSIGN_OR_RETURN(const StepCost cost, step_cost(options, work));
@@ -192,8 +198,11 @@ NodeParts node_parts(const RolloutOptions& options, const RolloutWork& work, Mac
                      const KvDirectoryHandle& directory) {
   NodeParts parts{.tokenizer = work.tokenizer, .directory = directory, .transport = made.transport};
   parts.make_engine = [&options, &work, &made](InstanceId instance) -> std::shared_ptr<Engine> {
-    if (auto first = std::exchange(made.engines.at(instance), nullptr)) return first;
-    return *make_cpu_engine(work.model, engine_config(options, instance));  // a restart: what worked once works again
+    std::shared_ptr<Engine> engine = std::exchange(made.engines.at(instance), nullptr);
+    if (!engine) engine = *make_cpu_engine(work.model, engine_config(options, instance));  // a restart: it worked once
+    if (const auto history = made.histories.find(instance); history != made.histories.end())
+      return watch_engine(std::move(engine), history->second);
+    return engine;
   };
   if (made.arenas.contains(id))
     parts.make_arena = [&options, &made, id] {
@@ -323,6 +332,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   for (const NodeHandle& node : nodes) rt::post(node, AttachRollout{rollout});
 
   RolloutSummary summary;
+  std::vector<double> completions_s;
   Status written;
   bool stopping = false;
   auto stop = [&] {
@@ -336,6 +346,8 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
           if (written.ok() && hooks.response) written = hooks.response(response);
           if (!written.ok()) stop();
           if (history) history->keep(response);
+          // It waited from the start of the rollout, and then waited or ran until its end.
+          if (!options.html.empty()) completions_s.push_back(static_cast<double>(response.queue_us + response.run_us) / 1e6);
         },
         [&](const RolloutProgress& progress) {
           if (hooks.progress) hooks.progress(progress);
@@ -355,8 +367,10 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
 
   if (!written.ok()) return written.error();
   if (!summary.complete && !stopping) return fail(Code::kUnavailable, summary.error);
-  RolloutOutcome outcome{make_report(scheduler.policy, summary, pool_reports, made.block_bytes), summary.complete};
+  RolloutOutcome outcome{make_report(scheduler.policy, summary, pool_reports, made.block_bytes), summary.complete, {},
+                         std::move(completions_s)};
   outcome.report.policy_choice = std::move(why);
+  for (const auto& [id, load] : made.histories) outcome.instances.push_back(load->take(outcome.report.wall_s));
   outcome.report.past_groups = past_groups;
   outcome.report.unkept_groups = history ? history->failed_groups() : 0;
   outcome.report.weight_version = rollout_config.version.value;

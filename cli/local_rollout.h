@@ -10,6 +10,7 @@
 #include "cli/config.h"
 #include "cli/jsonl.h"
 #include "cli/report.h"
+#include "cli/timeline.h"
 #include "gpu/tokenizer.h"
 #include "gpu/weight_store.h"
 #include "protocols/chunk.h"
@@ -37,7 +38,9 @@ struct RolloutHooks {
 
 struct RolloutOutcome {
   RolloutReport report;
-  bool complete = false;  // false: stopped
+  bool complete = false;                    // false: stopped
+  std::vector<InstanceTimeline> instances;  // empty unless options.html is set
+  std::vector<double> completions_s;        // when each finished response was, likewise
 };
 
 /// Runs all groups once under one policy, or the one that is chosen for "auto".

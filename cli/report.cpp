@@ -1,10 +1,11 @@
 #include "cli/report.h"
 
 #include <algorithm>
-#include <array>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "cli/figure_text.h"
+#include "cli/terminal.h"
 #include "protocols/check.h"
 
 namespace seer {
@@ -93,83 +94,130 @@ Json to_json(const RolloutReport& r) {
           {"instances", std::move(instances)}};
 }
 
-std::string ratio_text(double value, double first) { return first > 0 ? formatted("%.2fx", value / first) : "-"; }
-
 /// "7 of 320" where the rollout was stopped.
 std::string requests_text(const RolloutReport& r) {
   return r.finished < r.requests ? cat(count_text(r.finished), " of ", count_text(r.requests)) : count_text(r.requests);
 }
 
-double busy_share(const RolloutReport& r) {
-  double busy_s = 0, all_s = 0;
-  for (const InstanceFigures& i : r.instances) {
-    busy_s += i.busy_s;
-    all_s += i.busy_s + i.idle_s;
-  }
-  return all_s > 0 ? busy_s / all_s : kUnknown;
-}
+double real(int64_t count) { return static_cast<double>(count); }
 
-/// A line of the table: its name, and the cell of a report next to the first one.
-struct Row {
-  const char* name;
-  std::string (*cell)(const RolloutReport& report, const RolloutReport& first);
-};
+// ---- the table ----
+
 using R = RolloutReport;
 
-constexpr std::array<Row, 29> kRows{{
-    {"requests", [](const R& r, const R&) { return requests_text(r); }},
-    {"failed requests", [](const R& r, const R&) { return count_text(r.failed_requests); }},
-    {"prompt tokens", [](const R& r, const R&) { return count_text(r.prompt_tokens); }},
-    {"output tokens", [](const R& r, const R&) { return count_text(r.output_tokens); }},
-    {"wall time, s", [](const R& r, const R&) { return decimal_text(r.wall_s, 2); }},
-    {"tokens/s", [](const R& r, const R&) { return decimal_text(r.tokens_per_s, 0); }},
-    {"tail (last 10 %), s", [](const R& r, const R&) { return decimal_text(r.tail_s, 2); }},
-    {"instances busy", [](const R& r, const R&) { return share_text(busy_share(r)); }},
-    {"chunks", [](const R& r, const R&) { return count_text(r.chunks); }},
-    {"migrations", [](const R& r, const R&) { return count_text(r.migrations); }},
-    {"yields", [](const R& r, const R&) { return count_text(r.yields); }},
-    {"preemptions", [](const R& r, const R&) { return count_text(r.preemptions); }},
-    {"tokens prefilled again", [](const R& r, const R&) { return count_text(r.reprefill_tokens); }},
-    {"KV at its peak", [](const R& r, const R&) { return bytes_text(r.kv_peak_bytes); }},
-    {"KV spilled to disk", [](const R& r, const R&) { return bytes_text(r.spilled_bytes); }},
-    {"instances lost", [](const R& r, const R&) { return count_text(r.instances_lost); }},
-    {"cold tier failures", [](const R& r, const R&) { return count_text(r.cold_failures); }},
-    {"KV fetches failed", [](const R& r, const R&) { return count_text(r.fetch_failures); }},
-    {"length ICC", [](const R& r, const R&) { return decimal_text(r.length_icc, 3); }},
-    {"length estimate error", [](const R& r, const R&) { return share_text(r.estimate_error); }},
-    {"drafted tokens", [](const R& r, const R&) { return count_text(r.drafting.all().drafted); }},
-    {"of them in trees", [](const R& r, const R&) { return count_text(r.drafting.trees().drafted); }},
-    {"acceptance length", [](const R& r, const R&) { return decimal_text(r.acceptance_length(), 2); }},
-    {"time making drafts", [](const R& r, const R&) { return share_text(r.draft_share()); }},
-    {"T_SD, of predicted", [](const R& r, const R&) { return share_text(r.drafting_time_ratio()); }},
-    {"CPU of engines, s", [](const R& r, const R&) { return decimal_text(r.cpu_engine_s, 2); }},
-    {"CPU in all, s", [](const R& r, const R&) { return decimal_text(r.cpu_total_s, 2); }},
-    {"CPU share of actors", [](const R& r, const R&) { return share_text(r.actor_cpu_share); }},
-    {"weight version", [](const R& r, const R&) { return std::to_string(r.weight_version); }},
-}};
-constexpr std::array<Row, 2> kRatioRows{{
-    {"tokens/s, ratio", [](const R& r, const R& first) { return ratio_text(r.tokens_per_s, first.tokens_per_s); }},
-    {"tail, ratio", [](const R& r, const R& first) { return ratio_text(r.tail_s, first.tail_s); }},
-}};
+std::string whole(double value) { return std::isfinite(value) ? count_text(std::llround(value)) : "-"; }
+std::string size(double value) { return bytes_text(std::llround(value)); }
+std::string hundredths(double value) { return decimal_text(value, 2); }
+std::string thousandths(double value) { return decimal_text(value, 3); }
 
-constexpr int kNameWidth = 24, kCellWidth = 14;
+/// A line of the table. The words are those of `seer simulate`.
+struct Row {
+  const char* name;
+  const char* meaning;  // "": the name says it
+  double (*value)(const RolloutReport& report);
+  std::string (*text)(double value);
+  bool is_always_shown = false;  // others are left out where there is nothing: 0, or not known, in all reports
+};
+struct Section {
+  const char* title;
+  std::vector<Row> rows;
+};
 
-std::string padded_line(const char* name, const std::vector<std::string>& cells) {
-  std::string line = formatted("  %-*s", kNameWidth, name);
-  for (const std::string& cell : cells)
-    line += std::string(std::max<std::ptrdiff_t>(1, kCellWidth - std::ssize(cell)), ' ') + cell;
-  return line + '\n';
+const std::vector<Section>& sections() {
+  static const std::vector<Section> all{
+      {"result",
+       {{"failed requests", "their responses say why", [](const R& r) { return real(r.failed_requests); }, whole},
+        {"prompt tokens", "", [](const R& r) { return real(r.prompt_tokens); }, whole},
+        {"output tokens", "", [](const R& r) { return real(r.output_tokens); }, whole, true},
+        {"total, s", "", [](const R& r) { return r.wall_s; }, hundredths},
+        {"tail, s", "after 90 % of the requests were done", [](const R& r) { return r.tail_s; }, hundredths, true},
+        {"tokens/s", "output tokens over total", [](const R& r) { return r.tokens_per_s; }, whole},
+        {"idle", "of the instances' time, outside steps", [](const R& r) { return r.idle_share(); }, share_text, true},
+        {"weight version", "", [](const R& r) { return real(static_cast<int64_t>(r.weight_version)); }, whole}}},
+      {"scheduling",
+       {{"chunks", "turns of a request on an instance", [](const R& r) { return real(r.chunks); }, whole},
+        {"migrations", "chunks on another instance than before", [](const R& r) { return real(r.migrations); }, whole},
+        {"yields", "chunks cut short, KV kept in the pool", [](const R& r) { return real(r.yields); }, whole},
+        {"preemptions", "chunks cut short, KV dropped", [](const R& r) { return real(r.preemptions); }, whole},
+        {"prefilled again", "tokens whose KV was computed again", [](const R& r) { return real(r.reprefill_tokens); }, whole},
+        {"instances lost", "died or fell silent; started again", [](const R& r) { return real(r.instances_lost); }, whole},
+        {"estimate off", "mean of |estimate - length| / length", [](const R& r) { return r.estimate_error; }, share_text},
+        {"length ICC", "1: a group's lengths are alike", [](const R& r) { return r.length_icc; }, thousandths}}},
+      {"KV",
+       {{"peak", "most in use at one time, all instances", [](const R& r) { return real(r.kv_peak_bytes); }, size},
+        {"written to disk", "by the cold tier", [](const R& r) { return real(r.spilled_bytes); }, size},
+        {"cold tier failures", "reads and writes; computed again", [](const R& r) { return real(r.cold_failures); }, whole},
+        {"fetches failed", "blocks of other nodes; computed again", [](const R& r) { return real(r.fetch_failures); }, whole}}},
+      {"drafting",
+       {{"drafted tokens", "", [](const R& r) { return real(r.drafting.all().drafted); }, whole},
+        {"of them in trees", "", [](const R& r) { return real(r.drafting.trees().drafted); }, whole},
+        {"acceptance length", "tokens gained by a verified draft", [](const R& r) { return r.acceptance_length(); }, hundredths},
+        {"time making drafts", "share of the instances' time", [](const R& r) { return r.draft_share(); }, share_text},
+        {"T_SD, of predicted", "time of drafting steps, as modelled", [](const R& r) { return r.drafting_time_ratio(); }, share_text},
+        {"groups known before", "prompts found in --draft-history", [](const R& r) { return real(r.past_groups); }, whole},
+        {"groups not kept", "could not be stored there", [](const R& r) { return real(r.unkept_groups); }, whole}}},
+      {"cost",
+       {{"CPU of engines, s", "", [](const R& r) { return r.cpu_engine_s; }, hundredths},
+        {"CPU in all, s", "", [](const R& r) { return r.cpu_total_s; }, hundredths},
+        {"CPU of actors", "scheduling, share of CPU in all", [](const R& r) { return r.actor_cpu_share; }, share_text}}}};
+  return all;
 }
 
-std::string rows_text(std::span<const Row> rows, std::span<const RolloutReport> reports) {
+constexpr int64_t kColumns = 80, kNameWidth = 24, kCellWidth = 14, kCellWidthMin = 10;
+
+/// A name and cells set right under each other, then what the name means.
+std::string padded_line(std::string_view name, const std::vector<std::string>& cells, std::string_view meaning = "",
+                        int64_t cell_width = kCellWidth) {
+  std::string line = "  " + std::string(name) + std::string(std::max<int64_t>(0, kNameWidth - std::ssize(name)), ' ');
+  for (const std::string& cell : cells) line += std::string(std::max<int64_t>(1, cell_width - std::ssize(cell)), ' ') + cell;
+  return line + (meaning.empty() ? "" : "  " + std::string(meaning)) + '\n';
+}
+
+bool is_shown(const Row& row, std::span<const RolloutReport> reports) {
+  return row.is_always_shown || std::ranges::any_of(reports, [&](const RolloutReport& r) {
+    const double value = row.value(r);
+    return std::isfinite(value) && value != 0;
+  });
+}
+
+/// The sections with their rows, of `all` those which have something in any report, cells for `shown`.
+std::string sections_text(std::span<const RolloutReport> all, std::span<const RolloutReport> shown, int64_t cell_width,
+                          bool with_meanings, bool is_coloured) {
   std::string text;
-  for (const Row& row : rows) {
-    std::vector<std::string> cells;
-    for (const RolloutReport& report : reports) cells.push_back(row.cell(report, reports.front()));
-    text += padded_line(row.name, cells);
+  for (const Section& section : sections()) {
+    std::string rows;
+    if (&section == &sections().front()) {
+      std::vector<std::string> requests;
+      for (const RolloutReport& r : shown) requests.push_back(requests_text(r));
+      rows += padded_line("requests", requests, "", cell_width);
+    }
+    for (const Row& row : section.rows) {
+      if (!is_shown(row, all)) continue;
+      std::vector<std::string> cells;
+      for (const RolloutReport& r : shown) cells.push_back(row.text(row.value(r)));
+      rows += padded_line(row.name, cells, with_meanings ? row.meaning : "", cell_width);
+    }
+    if (!rows.empty()) text += with_look(section.title, Look::kBold, is_coloured) + '\n' + rows;
   }
   return text;
 }
+
+std::string meanings_text(std::span<const RolloutReport> reports) {
+  std::string text;
+  for (const Section& section : sections())
+    for (const Row& row : section.rows)
+      if (*row.meaning != '\0' && is_shown(row, reports))
+        text += padded_line(row.name, {}, row.meaning);
+  return text;
+}
+
+/// The name of a row of ratios: "tail vs verl".
+std::string against(std::string_view what, const RolloutReport& first) {
+  const std::string name = cat(what, " vs ", first.policy_text());
+  return std::ssize(name) <= kNameWidth ? name : cat(what, " vs the first");
+}
+
+std::string ratio_text(double value, double first) { return first > 0 ? formatted("%.2fx", value / first) : "-"; }
 
 }  // namespace
 
@@ -181,24 +229,41 @@ std::string report_json(std::span<const RolloutReport> reports) {
   return list.dump(2) + '\n';
 }
 
-std::string report_table(const RolloutReport& report) {
+std::string report_table(const RolloutReport& report, bool is_coloured) {
   std::string text = padded_line("policy", {report.policy});
   if (!report.policy_choice.empty()) text += cat("  chosen: ", report.policy_choice, "\n");
-  text += rows_text(kRows, {&report, 1});
-  text += '\n' + padded_line("instance", {"busy, s", "idle, s", "tokens", "steps"});
+  text += sections_text({&report, 1}, {&report, 1}, kCellWidth, true, is_coloured);
+  text += with_look("instances", Look::kBold, is_coloured) + '\n' +
+          padded_line("", {"busy, s", "idle, s", "tokens", "steps"}, "", kCellWidth - 1);
   for (size_t i = 0; i < report.instances.size(); ++i) {
     const InstanceFigures& instance = report.instances[i];
-    text += padded_line(std::to_string(i).c_str(), {decimal_text(instance.busy_s, 2), decimal_text(instance.idle_s, 2),
-                                                    count_text(instance.tokens), count_text(instance.steps)});
+    text += padded_line(std::to_string(i), {decimal_text(instance.busy_s, 2), decimal_text(instance.idle_s, 2),
+                                            count_text(instance.tokens), count_text(instance.steps)}, "", kCellWidth - 1);
   }
   return text;
 }
 
-std::string compare_table(std::span<const RolloutReport> reports) {
+std::string compare_table(std::span<const RolloutReport> reports, bool is_coloured) {
   SEER_CHECK(!reports.empty());
-  std::vector<std::string> policies;
-  for (const RolloutReport& report : reports) policies.push_back(report.policy_choice.empty() ? report.policy : cat(report.policy, " (auto)"));
-  return padded_line("policy", policies) + rows_text(kRows, reports) + '\n' + rows_text(kRatioRows, reports);
+  int64_t cell_width = kCellWidthMin;
+  for (const RolloutReport& report : reports) cell_width = std::max(cell_width, std::ssize(report.policy_text()) + 2);
+  // As many policies side by side as fit; the others in tables below.
+  const auto side_by_side = static_cast<size_t>((kColumns - 2 - kNameWidth) / cell_width);
+  std::string text;
+  for (size_t begin = 0; begin < reports.size(); begin += side_by_side) {
+    const auto shown = reports.subspan(begin, std::min(side_by_side, reports.size() - begin));
+    std::vector<std::string> policies, speeds, tails;
+    for (const RolloutReport& r : shown) {
+      policies.push_back(r.policy_text());
+      speeds.push_back(ratio_text(r.tokens_per_s, reports.front().tokens_per_s));
+      tails.push_back(ratio_text(r.tail_s, reports.front().tail_s));
+    }
+    text += padded_line("policy", policies, "", cell_width) +
+            padded_line(against("tokens/s", reports.front()), speeds, "", cell_width) +
+            padded_line(against("tail", reports.front()), tails, "", cell_width) +
+            sections_text(reports, shown, cell_width, false, is_coloured) + '\n';
+  }
+  return text + with_look("what the rows mean", Look::kBold, is_coloured) + '\n' + meanings_text(reports);
 }
 
 }  // namespace seer

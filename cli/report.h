@@ -52,9 +52,18 @@ struct RolloutReport {
   uint64_t weight_version = 0;
   std::vector<InstanceFigures> instances;
 
+  std::string policy_text() const { return policy_choice.empty() ? policy : policy + " (auto)"; }
   double acceptance_length() const {
     const DraftCounts drafts = drafting.all();
     return drafts.verifies > 0 ? drafts.acceptance_length() : kUnknown;
+  }
+  double idle_share() const {
+    double idle_s = 0, all_s = 0;
+    for (const InstanceFigures& i : instances) {
+      idle_s += i.idle_s;
+      all_s += i.busy_s + i.idle_s;
+    }
+    return all_s > 0 ? idle_s / all_s : kUnknown;
   }
   /// Of the time of all instances: making drafts.
   double draft_share() const {
@@ -72,9 +81,11 @@ struct RolloutReport {
 std::string report_json(const RolloutReport& report);
 std::string report_json(std::span<const RolloutReport> reports);
 
-/// For people: one figure per line, then the instances.
-std::string report_table(const RolloutReport& report);
-/// For people: a column per report; tokens/s and tail also as a ratio to the first one's. REQUIRES: not empty.
-std::string compare_table(std::span<const RolloutReport> reports);
+/// For people, in 80 columns: figures in sections, each with what it means, then the instances. Rows in which there is
+/// nothing are left out.
+std::string report_table(const RolloutReport& report, bool is_coloured = false);
+/// For people, in 80 columns: a column per report; tokens/s and tail first as a ratio to the first one's. REQUIRES: not
+/// empty.
+std::string compare_table(std::span<const RolloutReport> reports, bool is_coloured = false);
 
 }  // namespace seer

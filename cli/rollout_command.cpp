@@ -13,6 +13,7 @@
 #include "cli/output_writer.h"
 #include "cli/progress.h"
 #include "cli/report.h"
+#include "cli/sim_html.h"
 #include "cli/terminal.h"
 
 namespace seer {
@@ -64,6 +65,35 @@ Status write_response(const RolloutWork& work, const Response& r, OutputWriter& 
                                    .carried = work.lines[group].carried}));
 }
 
+/// What is on the page of a rollout.
+SimRun run_of(const RolloutOptions& options, RolloutOutcome outcome) {
+  const RolloutReport& r = outcome.report;
+  namespace fs = std::filesystem;
+  return {.workload = fs::path(options.prompts).filename().string() + " on " + fs::path(options.model).filename().string(),
+          .policy = r.policy_text(),
+          .seed = options.seed,
+          .is_synchronous = outcome.complete,
+          .total_s = r.wall_s,
+          .tail_s = r.tail_s,
+          .requests = r.finished,
+          .output_tokens = r.output_tokens,
+          .tokens_per_s = r.tokens_per_s,
+          .preemptions = r.preemptions,
+          .migrations = r.migrations,
+          .yields = r.yields,
+          .reprefill_tokens = r.reprefill_tokens,
+          .idle_share = r.idle_share(),
+          .estimate_error = r.estimate_error,
+          .acceptance_length = r.acceptance_length(),
+          .instances = std::move(outcome.instances),
+          .completions_s = std::move(outcome.completions_s)};
+}
+
+std::string command_text(const RolloutOptions& options) {
+  return cat("seer rollout --model ", options.model, " --prompts ", options.prompts, " --group-size ", options.group_size,
+             " --instances ", options.instances);
+}
+
 int64_t requests_of(const RolloutWork& work) {
   int64_t requests = 0;
   for (const GroupSpec& group : work.groups) requests += group.samples;
@@ -88,13 +118,13 @@ struct Kept {
 Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& stop) {
   SEER_RETURN_IF_ERROR(check_two_files("--out", options.out, "--prompts", options.prompts));
   SEER_RETURN_IF_ERROR(check_two_files("--report", options.report, "--prompts", options.prompts));
+  SEER_RETURN_IF_ERROR(check_two_files("--html", options.html, "--prompts", options.prompts));
   // Paths that cannot be written are found out before the work, not after it.
-  std::optional<OutputWriter> out, report;
-  if (!options.out.empty()) {
-    SEER_ASSIGN_OR_RETURN(out, OutputWriter::open(options.out));
-  }
-  if (!options.report.empty()) {
-    SEER_ASSIGN_OR_RETURN(report, OutputWriter::open(options.report));
+  std::optional<OutputWriter> out, report, html;
+  for (const auto& [path, file] : {std::pair{&options.out, &out}, {&options.report, &report}, {&options.html, &html}}) {
+    if (path->empty()) continue;
+    SEER_ASSIGN_OR_RETURN(OutputWriter opened, OutputWriter::open(*path));
+    file->emplace(std::move(opened));
   }
   SEER_ASSIGN_OR_RETURN(const RolloutWork work, load_work(options));
 
@@ -102,6 +132,7 @@ Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& s
       options.compare.empty() ? std::vector<std::string>{options.scheduler.policy} : options.compare;
   std::vector<RolloutReport> reports;
   FailedRequests failed;  // the same under every policy
+  std::vector<SimRun> drawn;
   bool complete = true;
   Kept kept{.requests = requests_of(work)};
   for (const std::string& policy : policies) {
@@ -127,19 +158,28 @@ Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& s
     if (!outcome.ok()) return kept.responses > 0 ? Status(kept.after(outcome.error())) : Status(outcome.error());
     reports.push_back(outcome->report);
     complete = outcome->complete;
+    if (html) drawn.push_back(run_of(options, *std::move(outcome)));
     if (!complete) break;
     if (kept.out == nullptr) continue;
     if (const Status finished = kept.out->finish(); !finished.ok()) return kept.after(finished.error());
   }
-  if (report) {
-    SEER_RETURN_IF_ERROR(report->append(options.compare.empty() ? report_json(reports[0]) : report_json(reports)));
-    if (complete) SEER_RETURN_IF_ERROR(report->finish());
-  }
-  std::cout << (reports.size() > 1 ? compare_table(reports) : report_table(reports[0])) << std::flush;
+  std::string unfinished;
+  const auto write = [&](std::optional<OutputWriter>& file, const std::string& what, const std::string& text) -> Status {
+    if (!file) return {};
+    SEER_RETURN_IF_ERROR(file->append(text));
+    if (complete) return file->finish();
+    unfinished += cat("; the ", what, " so far is in ", file->unfinished_path());
+    return {};
+  };
+  SEER_RETURN_IF_ERROR(write(report, "report", options.compare.empty() ? report_json(reports[0]) : report_json(reports)));
+  if (html) SEER_RETURN_IF_ERROR(write(html, "page", sim_html(drawn, command_text(options), "Rollout")));
+  const bool is_coloured = terminal_of(STDOUT_FILENO).is_coloured;
+  std::cout << (reports.size() > 1 ? compare_table(reports, is_coloured) : report_table(reports[0], is_coloured));
   if (complete && failed.count > 0) return failed.sentence(options, work, reports[0].requests);
   if (complete) return {};
   Error stopped = kept.after(fail(Code::kCancelled, "stopped on request"));
-  if (report) stopped.detail += cat("; the report so far is in ", report->unfinished_path());
+  if (out && kept.out == nullptr) stopped.detail += cat(" of ", reports.back().policy_text(), "; ", options.out, " is complete");
+  stopped.detail += unfinished;
   return stopped;
 }
 

@@ -55,7 +55,7 @@ double to_ms(double seconds) { return std::round(seconds * 1000) / 1000; }  // s
 
 // ---- timelines ----
 
-using SampleValue = double (*)(const SimSample& sample);
+using SampleValue = double (*)(const LoadSample& sample);
 
 /// The mean of `value` over each of kTimelineColumns equal spans of [0, total_s), a sample standing until the next.
 std::vector<double> column_means(const InstanceTimeline& samples, double total_s, SampleValue value) {
@@ -134,8 +134,8 @@ Json policy_json(const SimFigures& f, const SimRun& shown, size_t colour) {
       {"estimate", interval_json(f.estimate_error)},
       {"shown", {{"seed", std::to_string(shown.seed)}, {"total", to_ms(shown.total_s)}, {"tail", to_ms(shown.tail_s)}}},
       {"completions", completions_json(shown)},
-      {"running", timeline_json(shown, [](const SimSample& s) { return static_cast<double>(s.running); })},
-      {"kv", timeline_json(shown, [](const SimSample& s) { return s.kv_used_share; })}};
+      {"running", timeline_json(shown, [](const LoadSample& s) { return static_cast<double>(s.running); })},
+      {"kv", timeline_json(shown, [](const LoadSample& s) { return s.kv_used_share; })}};
 }
 
 /// A policy has the same colour in every workload: its place among all policies.
@@ -189,13 +189,21 @@ std::string cell_html(const std::string& text) {  // "MEAN ±CI95": the interval
 
 std::string summary_html(const SimRows& all, const std::string& workload) {
   std::string html = "<div class=wide><table class=summary><thead><tr><th>policy</th>";
-  for (const std::string& title : all.titles) html += "<th>" + escaped(title) + "</th>";
+  const auto is_known = [&](size_t column) {
+    return std::ranges::any_of(all.rows, [&](const SimRow& row) {
+      return row.workload == workload && row.cells[column] != "-" && !row.cells[column].empty();
+    });
+  };
+  std::vector<size_t> shown;
+  for (size_t column = 0; column < all.titles.size(); ++column)
+    if (is_known(column)) shown.push_back(column);
+  for (const size_t column : shown) html += "<th>" + escaped(all.titles[column]) + "</th>";
   html += "</tr></thead><tbody>\n";
   for (const SimRow& row : all.rows) {
     if (row.workload != workload) continue;
     html += row.is_bound ? "<tr class=bound>" : "<tr>";
     html += "<th scope=row>" + escaped(row.policy) + (row.is_synchronous ? "" : " *") + "</th>";
-    for (const std::string& cell : row.cells) html += cell_html(cell);
+    for (const size_t column : shown) html += cell_html(row.cells[column]);
     html += "</tr>\n";
   }
   html += "</tbody></table></div>\n";
@@ -221,11 +229,14 @@ std::string finding_html(const Workload& workload) {
 }
 
 std::string runs_html(std::span<const SimRun> runs, const std::string& workload) {
+  // Only simulated runs go the same way twice.
+  const bool has_hashes = std::ranges::any_of(runs, [](const SimRun& run) { return run.events_hash != 0; });
   std::string html =
       "<details><summary>Every run</summary><div class=wide><table><thead><tr><th>policy</th><th>seed</th>"
       "<th>requests</th><th>output tokens</th><th>total, s</th><th>tail, s</th><th>tokens/s</th><th>preemptions</th>"
-      "<th>migrations</th><th>yields</th><th>tokens prefilled again</th><th>hash of its "
-      "events</th></tr></thead><tbody>\n";
+      "<th>migrations</th><th>yields</th><th>prefilled again</th>";
+  html += has_hashes ? "<th>hash of its events</th>" : "";
+  html += "</tr></thead><tbody>\n";
   for (const SimRun& run : runs) {
     if (run.workload != workload) continue;
     html += "<tr><th scope=row>" + escaped(run.policy) + "</th>";
@@ -235,7 +246,9 @@ std::string runs_html(std::span<const SimRun> runs, const std::string& workload)
           count_text(run.preemptions), count_text(run.migrations), count_text(run.yields),
           count_text(run.reprefill_tokens)})
       html += "<td>" + cell + "</td>";
-    html += "<td class=hash>" + formatted("%016llx", static_cast<unsigned long long>(run.events_hash)) + "</td></tr>\n";
+    if (has_hashes)
+      html += "<td class=hash>" + formatted("%016llx", static_cast<unsigned long long>(run.events_hash)) + "</td>";
+    html += "</tr>\n";
   }
   return html + "</tbody></table></div></details>\n";
 }
@@ -250,7 +263,7 @@ std::string workload_html(const Workload& workload, const SimRows& all, std::spa
 
 }  // namespace
 
-std::string sim_html(std::span<const SimRun> runs, std::string_view made_by) {
+std::string sim_html(std::span<const SimRun> runs, std::string_view made_by, std::string_view title) {
   const std::vector<SimFigures> figures = sim_figures(runs);
   const std::vector<Workload> workloads = by_workload(figures);
   const SimRows all = sim_rows(figures);
@@ -258,9 +271,9 @@ std::string sim_html(std::span<const SimRun> runs, std::string_view made_by) {
       "<!doctype html>\n<html lang=en>\n<head>\n<meta charset=utf-8>\n"
       "<meta name=viewport content=\"width=device-width, initial-scale=1\">\n"
       "<meta http-equiv=Content-Security-Policy content=\"default-src 'none'; style-src 'unsafe-inline'; "
-      "script-src 'unsafe-inline'\">\n<title>Seer: simulated rollouts</title>\n<style>";
+      "script-src 'unsafe-inline'\">\n<title>Seer: " + escaped(title) + "</title>\n<style>";
   html += kSimHtmlStyle;
-  html += "</style>\n</head>\n<body>\n<main>\n<header><h1>Simulated rollouts</h1>\n<p class=made>" + escaped(made_by) +
+  html += "</style>\n</head>\n<body>\n<main>\n<header><h1>" + escaped(title) + "</h1>\n<p class=made>" + escaped(made_by) +
           "</p></header>\n";
   for (const Workload& workload : workloads) html += workload_html(workload, all, runs);
   html += kSimHtmlGlossary;

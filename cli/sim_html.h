@@ -1,6 +1,6 @@
-// SimHtml: simulated rollout iterations as a page with charts, in one file that needs nothing else: no network, no
+// SimHtml: rollout iterations, simulated or real, as a page with charts, in one file that needs nothing else: no network, no
 // fonts, no libraries (its content security policy allows none). The figures are those of sim_report.h.
-// Used by `seer simulate`. Pure: the same runs give the same bytes.
+// Used by `seer simulate` and `seer rollout`. Pure: the same runs give the same bytes.
 //
 // What is drawn is embedded as JSON and drawn by a script of the page (sim_html_page.h). Timelines are averaged over
 // kTimelineColumns spans of time, so that the size of the page does not depend on how finely they were recorded:
@@ -15,7 +15,7 @@
 namespace seer {
 
 /// Timelines and completions shown are those of the first seed of each workload and policy.
-/// `made_by` says how the runs were made, as the command line.
-std::string sim_html(std::span<const SimRun> runs, std::string_view made_by);
+/// `made_by` says how the runs were made, as the command line; `title` what they are.
+std::string sim_html(std::span<const SimRun> runs, std::string_view made_by, std::string_view title = "Simulated rollouts");
 
 }  // namespace seer

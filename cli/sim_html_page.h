@@ -3,7 +3,8 @@
 //
 // The script reads the JSON of #data (a list of workloads, see page_json()) and draws into .charts and .instances. It
 // draws again when the window's width or the colour scheme changes. Names reach the page as text nodes only. At its end
-// <html> carries data-drawn (how many figures there are), or data-error where something went wrong.
+// <html> carries data-drawn (how many figures there are) and data-overflow (pixels that do not fit the window's width), or
+// data-error where something went wrong.
 #pragma once
 #include <string_view>
 
@@ -71,16 +72,17 @@ inline constexpr std::string_view kSimHtmlGlossary = R"html(<section class=gloss
 <h3>What the figures mean</h3>
 <dl>
 <dt>±</dt><dd>half of the 95 % confidence interval over the seeds (Student's t); none for a single seed</dd>
-<dt>total, s</dt><dd>simulated seconds from the start of the iteration until its last request is done</dd>
+<dt>total, s</dt><dd>seconds from the start of the iteration until its last request is done</dd>
 <dt>tail, s</dt><dd>the part of it after 90 % of the requests are done</dd>
 <dt>vs verl</dt><dd>tokens/s over those of verl (groups dealt round robin, fixed to an instance) under the same seed;
 the mean of these ratios</dd>
 <dt>of the bound</dt><dd>lower bound / total: no schedule of the same requests on the same instances is faster than the
 lower bound, so 100 % is as good as can be</dd>
-<dt>idle</dt><dd>share of the instances' time in which they had nothing to run</dd>
-<dt>preemptions</dt><dd>requests put off an instance for lack of room, their KV dropped</dd>
+<dt>idle</dt><dd>share of the instances' time outside steps</dd>
+<dt>preemptions</dt><dd>chunks cut short for lack of room, their KV dropped; a chunk is a turn of a request on an instance</dd>
+<dt>yields</dt><dd>chunks cut short for lack of room, their KV kept in the pool</dd>
 <dt>migrations</dt><dd>chunks that ran on another instance than the request's chunk before</dd>
-<dt>tokens prefilled again</dt><dd>tokens whose KV had been computed before and was no longer there</dd>
+<dt>prefilled again</dt><dd>tokens whose KV had been computed before and was no longer there</dd>
 <dt>estimate off</dt><dd>mean of |estimated length - length| / length</dd>
 <dt>not strictly synchronous</dt><dd>the iteration ends before every request is finished: what is learned changes, and
 the lower bound does not hold for it</dd>
@@ -168,7 +170,7 @@ function shareDone(policy, time_s) {
 
 function drawCompletions(parent, workload, end_s) {
   const box = panel(parent, 'Requests done over time',
-                    'Share of the requests that are done, over simulated seconds; above, the last 10 %: the tail. ' +
+                    'Share of the requests that are done, over seconds; above, the last 10 %: the tail. ' +
                     'Dots: 90 % done, and all done. One seed of each policy.');
   const policies = workload.policies.filter((policy) => policy.completions.length > 0);
   if (policies.length === 0) return void add(box, 'p', {class: 'note'}, 'Not recorded in these runs.');
@@ -343,7 +345,7 @@ function drawInstances(parent, workload, end_s) {
   if (policies.length === 0) return;
   const box = add(parent, 'div', {class: 'row'});
   const head = panel(box, 'Instances over time',
-                     'A line per instance, over simulated seconds on one axis for all policies. One seed of each.');
+                     'A line per instance, over seconds on one axis for all policies. One seed of each.');
   const most = Math.max(...policies.map((policy) => policy.running.most), 1);
   const scales = [{name: 'run', title: 'requests running', low: '0', high: figure(Math.round(10 * most) / 10)},
                   {name: 'kv', title: 'KV blocks in use', low: '0', high: '100 %'}];
@@ -384,10 +386,10 @@ function drawInstances(parent, workload, end_s) {
 const factor = (value) => known(value) ? value.toFixed(2) + 'x' : '-';
 const bars = [
   {title: 'Speed against verl', about: 'tokens/s over those of verl, same seed', key: 'speedup', write: factor},
-  {title: 'Idle instances', about: 'share of the instances\' time with nothing to run', key: 'idle', write: percent},
+  {title: 'Idle instances', about: 'share of the instances\' time outside steps', key: 'idle', write: percent},
   {title: 'Error of length estimates', about: 'mean of |estimate - length| / length', key: 'estimate', write: percent},
   {title: 'Preemptions', about: 'requests put off an instance, their KV dropped', key: 'preemptions', write: figure},
-  {title: 'Tokens prefilled again', about: 'tokens whose KV was computed again', key: 'reprefill', write: figure},
+  {title: 'Prefilled again', about: 'tokens whose KV was computed again', key: 'reprefill', write: figure},
   {title: 'Migrations', about: 'chunks on another instance than the one before', key: 'migrations', write: figure},
 ].map(({write, ...chart}) => ({...chart, text: (policy) => write(policy[chart.key][0])}));
 
@@ -400,11 +402,12 @@ function drawWorkload(section, workload) {
   drawCompletions(first, workload, end_s);
   drawBars(first, workload, {
     title: 'Time, and how much of it is tail', key: 'total', tail: 'tail',
-    about: 'Simulated seconds, mean over seeds; in full colour the tail, after 90 % of the requests are done.',
+    about: 'Seconds, mean over seeds; in full colour the tail, after 90 % of the requests are done.',
     text: (policy) => `${figure(policy.total[0])} s, tail ${figure(policy.tail[0])}`,
     mark: known(workload.bound) ? {at: workload.bound, name: `lower bound ${figure(workload.bound)} s`} : undefined});
   const rest = add(charts, 'div', {class: 'row three'});
-  for (const chart of bars) drawBars(rest, workload, chart);
+  const isShown = (chart) => workload.policies.some((policy) => known(policy[chart.key][0]) && policy[chart.key][0] !== 0);
+  for (const chart of bars.filter(isShown)) drawBars(rest, workload, chart);
   drawInstances(instances, workload, end_s);
 }
 
@@ -413,6 +416,7 @@ function drawAll() {
   drawnWidth = root.clientWidth;
   hideTip();
   document.querySelectorAll('.workload').forEach((section, i) => drawWorkload(section, workloads[i]));
+  root.dataset.overflow = root.scrollWidth - root.clientWidth;
   root.dataset.drawn = document.querySelectorAll('.charts svg:not(.legend svg), .instances canvas').length;
 }
 drawAll();

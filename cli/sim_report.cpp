@@ -52,6 +52,8 @@ constexpr std::array<Figure, 19> kFigures{{
      [](const R& r, const R* verl) { return verl ? ratio(bound_tokens_per_s(r), verl->tokens_per_s) : kUnknown; }},
 }};
 
+constexpr int64_t kTableColumns = 100;  // of a terminal
+
 /// The 97.5 % point of Student's t: 95 % lies between it and its negative.
 double t_quantile(int64_t degrees) {
   constexpr std::array<double, 30> kTable{12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060,
@@ -95,16 +97,16 @@ struct Column {
 };
 constexpr std::array<Column, 11> kColumns{{
     {"total, s", &F::total_s, interval_text, &F::bound_total_s},
+    {"vs verl", &F::speedup_vs_verl, factor_text, &F::bound_speedup_vs_verl},
     {"tail, s", &F::tail_s, interval_text, nullptr},
     {"tokens/s", &F::tokens_per_s, interval_text, &F::bound_tokens_per_s},
-    {"vs verl", &F::speedup_vs_verl, factor_text, &F::bound_speedup_vs_verl},
     {"of the bound", &F::bound_share, percent_text, nullptr},
     {"idle", &F::idle_share, percent_text, nullptr},
     {"preemptions", &F::preemptions, interval_text, nullptr},
     {"migrations", &F::migrations, interval_text, nullptr},
     {"prefilled again", &F::reprefill_tokens, interval_text, nullptr},
     {"estimate off", &F::estimate_error, percent_text, nullptr},
-    {"accepted", &F::acceptance_length, accepted_text, nullptr},
+    {"acceptance length", &F::acceptance_length, accepted_text, nullptr},
 }};
 
 /// The figures that know the least lower bound of `workload`, which holds for all its policies; nullptr: none does.
@@ -119,16 +121,16 @@ const SimFigures* bound_of(std::span<const SimFigures> figures, const std::strin
 
 SimRow policy_row(const SimFigures& f) {
   SimRow row{.workload = f.workload, .policy = f.policy, .is_synchronous = f.is_synchronous};
-  row.cells.push_back(std::to_string(f.seeds.size()));
   for (const Column& column : kColumns) row.cells.push_back(column.text(f.*column.kept));
+  row.cells.push_back(std::to_string(f.seeds.size()));
   return row;
 }
 
 SimRow bound_row(const SimFigures& f) {
   SimRow row{.workload = f.workload, .policy = "(lower bound)", .is_bound = true};
-  row.cells.push_back("");
   for (const Column& column : kColumns)
     row.cells.push_back(column.of_bound != nullptr ? column.text(f.*column.of_bound) : "-");
+  row.cells.push_back("");
   return row;
 }
 
@@ -136,20 +138,56 @@ int64_t shown_width(const std::string& text) {  // in characters: a byte 10xxxxx
   return std::ranges::count_if(text, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; });
 }
 
-/// Lines of cells, the first `left` of them set left and the others right.
-std::string aligned(const std::vector<std::vector<std::string>>& lines, size_t left) {
-  std::vector<int64_t> widths(lines.front().size(), 0);
-  for (const std::vector<std::string>& line : lines)
-    for (size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], shown_width(line[i]));
+/// A title and its cells, of the same width when written.
+struct TextColumn {
+  std::vector<std::string> cells;  // the first is the title
+  int64_t width = 0;
+};
+
+TextColumn text_column(std::vector<std::string> cells) {
+  int64_t width = 0;
+  for (const std::string& cell : cells) width = std::max(width, shown_width(cell));
+  return {std::move(cells), width};
+}
+
+/// Whether no row says anything: "0", "0 ±0", "-" or blank.
+bool is_empty(const TextColumn& column) {
+  return std::ranges::all_of(column.cells.begin() + 1, column.cells.end(), [](const std::string& cell) {
+    return cell.empty() || cell == "-" || cell == "0" || cell == "0 ±0";
+  });
+}
+
+/// `names` set left, `columns` set right beside them; those that do not fit in kTableColumns follow below, with the names.
+std::string packed(const TextColumn& names, std::span<const TextColumn> columns) {
   std::string text;
-  for (const std::vector<std::string>& line : lines) {
-    for (size_t i = 0; i < line.size(); ++i) {
-      const std::string space(static_cast<size_t>(widths[i] - shown_width(line[i])), ' ');
-      text += "  " + (i < left ? line[i] + space : space + line[i]);
+  const auto padding = [](int64_t width) { return std::string(static_cast<size_t>(width), ' '); };
+  for (size_t begin = 0, end = 0; begin < columns.size(); begin = end) {
+    int64_t width = 2 + names.width;
+    while (end < columns.size() && (end == begin || width + 2 + columns[end].width <= kTableColumns))
+      width += 2 + columns[end++].width;
+    for (size_t line = 0; line < names.cells.size(); ++line) {
+      text += "  " + names.cells[line] + padding(names.width - shown_width(names.cells[line]));
+      for (const TextColumn& column : columns.subspan(begin, end - begin))
+        text += "  " + padding(column.width - shown_width(column.cells[line])) + column.cells[line];
+      text.erase(text.find_last_not_of(' ') + 1);
+      text += '\n';
     }
-    text += '\n';
   }
   return text;
+}
+
+/// The rows of one workload.
+std::string workload_table(std::span<const SimRow> rows, std::span<const std::string> titles) {
+  std::vector<std::string> names{"policy"};
+  for (const SimRow& row : rows) names.push_back(row.policy + (row.is_synchronous ? "" : " *"));
+  std::vector<TextColumn> columns;
+  for (size_t i = 0; i < titles.size(); ++i) {
+    std::vector<std::string> cells{titles[i]};
+    for (const SimRow& row : rows) cells.push_back(row.cells[i]);
+    TextColumn column = text_column(std::move(cells));
+    if (!is_empty(column)) columns.push_back(std::move(column));
+  }
+  return rows.front().workload + '\n' + packed(text_column(std::move(names)), columns);
 }
 
 }  // namespace
@@ -209,8 +247,9 @@ std::vector<SimFigures> sim_figures(std::span<const SimRun> runs) {
 }
 
 SimRows sim_rows(std::span<const SimFigures> figures) {
-  SimRows all{.titles = {"seeds"}};
+  SimRows all;
   for (const Column& column : kColumns) all.titles.push_back(column.title);
+  all.titles.push_back("seeds");
   for (size_t i = 0; i < figures.size(); ++i) {
     all.rows.push_back(policy_row(figures[i]));
     const bool is_last = i + 1 == figures.size() || figures[i + 1].workload != figures[i].workload;
@@ -255,17 +294,15 @@ std::string sim_csv(std::span<const SimFigures> figures) {
 
 std::string sim_table(std::span<const SimFigures> figures) {
   const SimRows all = sim_rows(figures);
-  std::vector<std::vector<std::string>> lines{{"workload", "policy"}};
-  lines.front().insert(lines.front().end(), all.titles.begin(), all.titles.end());
-  for (const SimRow& row : all.rows) {
-    lines.push_back({row.workload, row.policy + (row.is_synchronous ? "" : " *")});
-    lines.back().insert(lines.back().end(), row.cells.begin(), row.cells.end());
+  std::string text;
+  for (size_t begin = 0, end = 0; begin < all.rows.size(); begin = end) {
+    while (end < all.rows.size() && all.rows[end].workload == all.rows[begin].workload) ++end;
+    text += workload_table(std::span(all.rows).subspan(begin, end - begin), all.titles);
   }
-  std::string text = aligned(lines, 2);
   if (std::ranges::any_of(figures, [](const SimFigures& f) { return f.seeds.size() > 1; }))
-    text += "  ±: half of the 95 % confidence interval over seeds\n";
+    text += "±: half of the 95 % confidence interval over seeds\n";
   if (!std::ranges::all_of(figures, &SimFigures::is_synchronous))
-    text += "  *: not strictly synchronous: it ends before every request is finished\n";
+    text += "*: not strictly synchronous: it ends before every request is finished\n";
   return text;
 }
 

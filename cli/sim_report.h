@@ -1,7 +1,6 @@
-// SimReport: what simulated rollout iterations came to. Runs of the same workload and policy under several seeds become
-// figures with a confidence interval; figures become JSON for programs, CSV, and a table for people. The page with
-// charts is sim_html.h.
-// Used by `seer simulate`. Pure: data in, text out; the same data gives the same bytes.
+// SimReport: what rollout iterations came to. Runs of the same workload and policy under several seeds become figures with
+// a confidence interval; figures become JSON for programs, CSV, and a table for people. The page with charts is sim_html.h.
+// Used by `seer simulate`, and for its page by `seer rollout`. Pure: data in, text out; the same data gives the same bytes.
 //
 // Invariants:
 //  (1) figures stand in the order in which their workload, and in it their policy, first appears among the runs;
@@ -13,21 +12,14 @@
 #include <vector>
 
 #include "cli/figure_text.h"  // kUnknown
+#include "cli/timeline.h"
 
 namespace seer {
 
 /// The policy that speedups are against, as in the paper.
 inline constexpr const char* kSimBaseline = "verl";
 
-/// An instance from time_s on, until its next sample.
-struct SimSample {
-  double time_s = 0;         // since the iteration started
-  int64_t running = 0;       // requests
-  double kv_used_share = 0;  // KV blocks in use / KV blocks of the instance, 0..1
-};
-using InstanceTimeline = std::vector<SimSample>;  // in order of time_s
-
-/// One rollout iteration: a workload under a policy, drawn from a seed.
+/// One rollout iteration, simulated or real: a workload under a policy, drawn from a seed.
 struct SimRun {
   std::string workload;
   std::string policy;
@@ -48,7 +40,7 @@ struct SimRun {
   double estimate_error = kUnknown;         // mean of |estimate - length| / length
   double acceptance_length = kUnknown;      // tokens gained by a verify of a draft; unknown without drafting
   double drafted_per_verify = kUnknown;     // draft tokens of a verify
-  uint64_t events_hash = 0;                 // the same for two runs if and only if they went the same way
+  uint64_t events_hash = 0;                 // the same for two runs if and only if they went the same way; 0: a real one
   std::vector<InstanceTimeline> instances;  // empty: not recorded
   std::vector<double> completions_s;        // when each request was done, in any order; empty: not recorded
 };
@@ -115,7 +107,8 @@ std::string sim_report_json(std::span<const SimFigures> figures);
 /// The same as CSV (RFC 4180, lines ended by \n): a header, then a line per workload and policy.
 std::string sim_csv(std::span<const SimFigures> figures);
 
-/// sim_rows() aligned for a terminal, and what its marks mean.
+/// For people, in 100 columns: sim_rows() of each workload, aligned, and what its marks mean. Columns in which there is
+/// nothing are left out; what does not fit beside the policies stands in a second table below them.
 std::string sim_table(std::span<const SimFigures> figures);
 
 /// A figure with as many digits as are read: 2181.4 -> "2 181", 61.53 -> "61.5", 1.904 -> "1.90"; unknown -> "-".

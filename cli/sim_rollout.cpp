@@ -25,35 +25,7 @@ constexpr int32_t kFirstOutputToken = 1 << 29;
 constexpr int32_t kVocab = 1 << 30;     // prompts of groups differ in their tokens, and so do responses
 constexpr int64_t kSimBlockBytes = 64;  // that stand for a block in the simulated pool
 constexpr int64_t kProgressUs = 10'000'000;
-constexpr size_t kSamplesMax = 1024;          // of a timeline
 constexpr int64_t kNever = int64_t{1} << 60;  // us
-
-/// Thins itself out: keeps at most kSamplesMax samples, evenly spaced over the time so far.
-class TimelineRecorder {
- public:
-  /// So many ran from time_s until end_s. Between two such stretches the instance has nothing to do.
-  void add(double time_s, double end_s, int64_t running, double kv_used_share) {
-    if (!samples_.empty() && time_s > end_s_ + gap_s_) samples_.push_back({end_s_, 0, 0});
-    end_s_ = end_s;
-    if (!samples_.empty() && time_s < samples_.back().time_s + gap_s_) return;
-    samples_.push_back({time_s, running, kv_used_share});
-    if (samples_.size() < kSamplesMax) return;
-    size_t kept = 0;
-    for (size_t i = 0; i < samples_.size(); i += 2) samples_[kept++] = samples_[i];
-    samples_.resize(kept);
-    gap_s_ = 2 * std::max(gap_s_, samples_.back().time_s / static_cast<double>(kSamplesMax));
-  }
-  InstanceTimeline take(double end_s) {
-    if (!samples_.empty()) samples_.push_back({end_s_, 0, 0});
-    if (samples_.empty() || end_s > end_s_) samples_.push_back({end_s, 0, 0});
-    return std::move(samples_);
-  }
-
- private:
-  InstanceTimeline samples_;
-  double gap_s_ = 0;
-  double end_s_ = 0;  // of what was added last
-};
 
 /// What the rollout tells: responses as they end, and its summary.
 struct Told {

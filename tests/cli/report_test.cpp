@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 using namespace seer;
@@ -68,8 +69,8 @@ TEST_CASE("report: drafts by class and shape and over time, their times beside w
   CHECK(drafting["over_time"][1]["start_s"] == 0.5);
   CHECK(drafting["over_time"][1]["acceptance_length"] == 3.0);
   const std::string table = report_table(report);
-  CHECK(contains(table, "  T_SD, of predicted             120.0 %\n"));
-  CHECK(contains(table, "  time making drafts               1.0 %\n"));
+  CHECK(contains(table, "  T_SD, of predicted             120.0 %  "));
+  CHECK(contains(table, "  time making drafts               1.0 %  "));
 }
 
 TEST_CASE("report: a policy that was chosen is named, with why") {
@@ -95,18 +96,91 @@ TEST_CASE("report: a comparison is a list, in the order of the runs") {
 TEST_CASE("report: the table groups digits, scales bytes and shows each instance") {
   const std::string table = report_table(some_report("seer", 20074, 5));
   CHECK(contains(table, "1 234 567\n"));
-  CHECK(contains(table, "1.5 MiB\n"));
-  CHECK(contains(table, "90.0 %\n"));  // busy: 90 of 100 s
-  CHECK(contains(table, "  length estimate error                -\n"));
-  CHECK(contains(table, "  1                                50.00          0.00       234 567           600\n"));
+  CHECK(contains(table, "  peak                           1.5 MiB  most in use"));
+  CHECK(contains(table, "  idle                            10.0 %  "));  // 10 of 100 s
+  CHECK(contains(table, "  1                               50.00         0.00      234 567          600\n"));
+}
+
+TEST_CASE("report: the table has sections, and no row or section in which there is nothing") {
+  RolloutReport report = some_report("seer", 20074, 0);
+  const std::string bare = report_table(report);
+  CHECK(contains(bare, "\nresult\n  requests                         1 600\n"));
+  CHECK(contains(bare, "  tail, s                           0.00  "));  // no tail is a result
+  for (const char* absent : {"migrations", "preemptions", "drafting", "drafted tokens", "cold tier", "written to disk",
+                             "cost", "instances lost", "estimate off"})
+    CHECK_MESSAGE(!contains(bare, absent), absent);
+  report.migrations = 12;
+  report.cold_failures = 3;
+  report.drafting.probe_paths = {10, 20, 5};
+  const std::string table = report_table(report);
+  CHECK(contains(table, "\nscheduling\n  migrations                          12  chunks on another instance"));
+  CHECK(contains(table, "  cold tier failures                   3  "));
+  CHECK(contains(table, "\ndrafting\n  drafted tokens                      20\n"));
+}
+
+TEST_CASE("report: a rollout that was stopped says how many requests of all were done") {
+  RolloutReport report = some_report("seer", 20074, 5);
+  report.requests = 320;
+  report.finished = 7;
+  CHECK(contains(report_table(report), "  requests                      7 of 320\n"));
+  CHECK(Json::parse(report_json(report))["finished"] == 7);
+}
+
+TEST_CASE("report: tables fit 80 columns, with everything in them and names of policies of any length") {
+  RolloutReport full = some_report("streamrl-oracle", 1'234'567, 86399.99);
+  full.wall_s = 86399.99;
+  full.prompt_tokens = full.output_tokens = full.drafting.probe_paths.drafted = 123'456'789'012;
+  full.chunks = full.migrations = full.yields = full.preemptions = full.reprefill_tokens = 123'456'789;
+  full.instances_lost = full.cold_failures = full.fetch_failures = full.past_groups = full.unkept_groups = 123'456;
+  full.kv_peak_bytes = full.spilled_bytes = int64_t{1} << 50;
+  full.estimate_error = full.length_icc = 0.5;
+  full.drafting.probe_paths.verifies = 1;
+  full.drafting.probe_trees = {1, 2, 1};
+  full.drafting.draft_us = 1'000'000;
+  full.drafting.drafting_steps = {100, 2000, 3'000'000, 2'500'000};
+  full.cpu_engine_s = full.cpu_total_s = 123'456.78;
+  full.actor_cpu_share = 0.03;
+  full.weight_version = 12;
+  const auto widest = [](const std::string& text) {
+    size_t width = 0;
+    for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1)
+      width = std::max(width, end - begin);
+    return width;
+  };
+  CHECK(widest(report_table(full)) <= 80);
+  CHECK(widest(compare_table(std::vector(7, full))) <= 80);
+  // Every row is there.
+  for (const char* row : {"chunks", "yields", "prefilled again", "instances lost", "length ICC", "fetches failed",
+                          "acceptance length", "T_SD", "groups not kept", "CPU of actors", "weight version"})
+    CHECK_MESSAGE(contains(report_table(full), std::string("\n  ") + row), row);
+}
+
+TEST_CASE("report: headings are bold where there is colour, and nothing else changes") {
+  const RolloutReport report = some_report("seer", 20074, 5);
+  const std::string coloured = report_table(report, true);
+  CHECK(contains(coloured, "\x1b[1mresult\x1b[0m\n"));
+  std::string stripped = coloured;
+  for (const char* code : {"\x1b[1m", "\x1b[0m"})
+    for (size_t at; (at = stripped.find(code)) != std::string::npos;) stripped.erase(at, std::string(code).size());
+  CHECK(stripped == report_table(report));
 }
 
 TEST_CASE("report: ratios are against the first policy, and no tail at all has none") {
   const std::string table = compare_table(
       std::vector{some_report("verl", 1000, 8), some_report("divided", 1250, 4), some_report("seer", 1500, 2)});
-  CHECK(contains(table, "  policy                            verl       divided          seer\n"));
-  CHECK(contains(table, "  tokens/s, ratio                  1.00x         1.25x         1.50x\n"));
-  CHECK(contains(table, "  tail, ratio                      1.00x         0.50x         0.25x\n"));
+  CHECK(contains(table, "  policy                        verl   divided      seer\n"));
+  CHECK(contains(table, "  tokens/s vs verl             1.00x     1.25x     1.50x\n"));
+  CHECK(contains(table, "  tail vs verl                 1.00x     0.50x     0.25x\n"));
+  CHECK(contains(table, "  tail, s                   after 90 % of the requests were done\n"));  // what it means, once
   CHECK(contains(compare_table(std::vector{some_report("verl", 1, 0), some_report("seer", 1, 2)}),
-                 "  tail, ratio                          -             -\n"));
+                 "  tail vs verl                     -         -\n"));
+}
+
+TEST_CASE("report: policies that do not fit side by side follow below, against the same first one") {
+  std::vector<RolloutReport> reports;
+  for (const char* policy : {"verl", "divided", "las", "seer", "seer+", "oracle"}) reports.push_back(some_report(policy, 1000, 8));
+  reports.back().tokens_per_s = 3000;
+  const std::string table = compare_table(reports);
+  CHECK(contains(table, "verl   divided       las      seer     seer+\n"));
+  CHECK(contains(table, "\n  policy                      oracle\n  tokens/s vs verl             3.00x\n"));
 }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <sstream>
 
 using namespace seer;
 using Json = nlohmann::json;
@@ -146,14 +147,45 @@ TEST_CASE("sim report: the table is aligned, with the bound as a row of its own 
   runs.push_back(some_run("moonlight", "partial", 1, 125, 5));
   runs.back().is_synchronous = false;
   CHECK('\n' + sim_table(sim_figures(runs)) == R"(
-  workload   policy         seeds    total, s   tail, s       tokens/s       vs verl   of the bound         idle    preemptions  migrations  prefilled again  estimate off  accepted
-  moonlight  verl               2  300 ±1 271  100 ±127  3 750 ±15 883   1.00x ±0.00  30.0 % ±127.1  25.0 % ±0.0  13 686 ±8 716        0 ±0             0 ±0             -         -
-  moonlight  seer               2    130 ±381  15 ±63.5  8 125 ±23 824   2.25x ±3.18  65.0 % ±190.6  25.0 % ±0.0           0 ±0        0 ±0             0 ±0        12.5 %         -
-  moonlight  partial *          1         125         5          8 000         1.60x              -       25.0 %              0           0                0             -         -
-  moonlight  (lower bound)              80 ±0         -      12 500 ±0  3.75x ±15.88              -            -              -           -                -             -         -
-  ±: half of the 95 % confidence interval over seeds
-  *: not strictly synchronous: it ends before every request is finished
+moonlight
+  policy           total, s       vs verl   tail, s       tokens/s   of the bound         idle
+  verl           300 ±1 271   1.00x ±0.00  100 ±127  3 750 ±15 883  30.0 % ±127.1  25.0 % ±0.0
+  seer             130 ±381   2.25x ±3.18  15 ±63.5  8 125 ±23 824  65.0 % ±190.6  25.0 % ±0.0
+  partial *             125         1.60x         5          8 000              -       25.0 %
+  (lower bound)       80 ±0  3.75x ±15.88         -      12 500 ±0              -            -
+  policy           preemptions  estimate off  seeds
+  verl           13 686 ±8 716             -      2
+  seer                    0 ±0        12.5 %      2
+  partial *                  0             -      1
+  (lower bound)              -             -
+±: half of the 95 % confidence interval over seeds
+*: not strictly synchronous: it ends before every request is finished
 )");
+}
+
+TEST_CASE("sim report: the table fits 100 columns, each workload under its name, nothing lost") {
+  std::vector<SimRun> runs;
+  for (const char* workload : {"a", "b"})
+    for (const char* policy : {"verl", "streamrl-oracle+sd"})
+      for (uint64_t seed = 1; seed <= 2; ++seed) {
+        runs.push_back(some_run(workload, policy, seed, 10000.0 * static_cast<double>(seed), 4000));
+        SimRun& run = runs.back();
+        run.preemptions = run.migrations = run.reprefill_tokens = 1'000'000'000 * static_cast<int64_t>(seed);
+        run.estimate_error = run.acceptance_length = static_cast<double>(seed);
+      }
+  const std::string table = sim_table(sim_figures(runs));
+  size_t widest = 0;
+  std::istringstream lines(table);
+  for (std::string line; std::getline(lines, line);)
+    widest = std::max(widest, static_cast<size_t>(std::ranges::count_if(line, [](char c) { return (c & 0xC0) != 0x80; })));
+  CHECK(widest <= 100);
+  CHECK(table.starts_with("a\n  policy "));
+  CHECK(table.find("total, s") < table.find("vs verl"));
+  CHECK(table.find("vs verl") < table.find("tail, s"));
+  CHECK(contains(table, "\nb\n"));
+  for (const char* title : {"tail, s", "tokens/s", "of the bound", "idle", "preemptions", "migrations", "prefilled again",
+                            "estimate off", "acceptance length", "seeds"})
+    CHECK_MESSAGE(contains(table, title), title);
 }
 
 TEST_CASE("sim report: figures have as many digits as are read") {
