@@ -10,6 +10,7 @@
 #include "cli/ineffective_options.h"
 #include "cli/man_page.h"
 #include "cli/option.h"
+#include "cli/sampling_options.h"
 #include "cli/sim_partial.h"
 #include "cli/shell_completion.h"
 #include "cli/simulate_command.h"
@@ -32,13 +33,17 @@ const OneOf kWeights{{"stored", "int8"}};
 std::vector<OptionGroup> option_groups(RolloutOptions& o) {
   OneOf policies{chunk_policy_names(), {{kPartialPolicy, kPartialRefused}}};
   policies.names.insert(policies.names.begin(), kAutoPolicy);
+  std::vector<OptionSpec> sampling = sampling_options(o.sampling);
+  sampling.push_back({"raw-logprobs", "", &o.sampling.logprob_mode, "log-softmax(logits), not of logits / temperature"});
   return {
       {"Work",
        {{"model", "DIR", &o.model, "model folder in Hugging Face layout"},
-        {"prompts", "FILE", &o.prompts, "JSONL, a line each: {id?, prompt | prompt_ids, max_tokens?, seed?, ...}"},
-        {"group-size", "N", &o.group_size, "responses per prompt", between(1, 1e6)},
+        {"prompts", "FILE", &o.prompts,
+         "JSONL, a line each: {id?, prompt | prompt_ids, n?, seed?, max_tokens?, temperature?, ...}"},
+        {"group-size", "N", &o.group_size, "responses per prompt, unless its line says another n", kGroupSizes},
         {"limit", "N", &o.limit, "only the first N prompts; 0: all", at_least(0)},
-        {"seed", "S", &o.seed, "the same seed gives the same responses"},
+        {"seed", "S", &o.seed,
+         "the same seed gives the same responses; with ids or seeds in the prompt lines, in whatever order they are"},
         {"out", "FILE", &o.out, "JSONL, a line per response; written as FILE.partial, renamed at the end"},
         {"report", "FILE", &o.report, "JSON with the run's figures"},
         {"html", "FILE", &o.html, "one page with timelines, completions and the figures"}}},
@@ -79,19 +84,7 @@ std::vector<OptionGroup> option_groups(RolloutOptions& o) {
         {"dram-bytes", "SIZE", SizeField{&o.dram_bytes}, "DRAM tier of the KV pool; 0: none", at_least(0)},
         {"cold-dir", "DIR", &o.cold_dir, "folder of the cold tier on disk; without it there is none"},
         {"cold-bytes", "SIZE", SizeField{&o.cold_bytes}, "cold tier at most", at_least(1)}}},
-      {"Sampling",
-       {{"max-tokens", "N", &o.sampling.max_tokens, "output tokens at most, unless the prompt line says another",
-         at_least(1)},
-        {"temperature", "T", &o.sampling.temperature, "0: greedy", between(0, 100)},
-        {"top-p", "P", &o.sampling.top_p, "smallest set of tokens with this probability; 1: off", above_to(0, 1)},
-        {"top-k", "K", &o.sampling.top_k, "the K most probable tokens; 0: off", between(0, 2147483647)},
-        {"min-p", "P", &o.sampling.min_p, "tokens with this share of the largest probability; 0: off",
-         from_below(0, 1)},
-        {"repetition-penalty", "R", &o.sampling.repetition_penalty, "over prompt and output; 1: off", above_to(0, 100)},
-        {"stop", "TEXT", RepeatedField{&o.sampling.stop}, "ends a response, which keeps it; may be repeated"},
-        {"stop-token-ids", "ID,...", &o.sampling.stop_token_ids, "end a response, as EOS does", between(0, 2147483647)},
-        {"ignore-eos", "", &o.sampling.ignore_eos, "go on to max-tokens whatever is sampled"},
-        {"raw-logprobs", "", &o.sampling.logprob_mode, "log-softmax(logits), not of logits / temperature"}}},
+      {"Sampling", std::move(sampling)},
   };
 }
 

@@ -4,16 +4,19 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <cstring>
-#include <fstream>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "cli/json_lines.h"
+#include "cli/sampling_options.h"
+#include "protocols/hash.h"
+
 namespace seer {
 namespace {
 
-using Json = nlohmann::ordered_json;  // carried fields keep their order
+/// Numbers beyond double are read, as json_members() reads them.
+using Json = nlohmann::basic_json<nlohmann::ordered_map, std::vector, std::string, bool, int64_t, uint64_t, long double>;
 
 constexpr std::array<std::string_view, 17> kResponseFields{
     "group",         "sample", "seed",           "prompt_ids", "output_ids", "logprobs",    "text",
@@ -29,35 +32,18 @@ Error wrong_line(const std::string& path, int64_t line, const auto&... what) {
   return fail(Code::kInvalidArgument, path, ":", line, ": ", what...);
 }
 
-/// The object on this line. nlohmann's message has the place in front, for which ours has file, line and column.
+/// The object on this line.
 Result<Json> parse_object(const std::string& path, int64_t line, const std::string& text) {
-  try {
-    Json value = Json::parse(text);
-    if (!value.is_object()) return wrong_line(path, line, "expected a JSON object, found ", value.type_name());
-    return value;
-  } catch (const Json::parse_error& e) {
-    const std::string_view message = e.what();
-    const size_t place_end = message.find(": ");
-    return fail(Code::kInvalidArgument, path, ":", line, ":", std::max<size_t>(e.byte, 1),
-                ": malformed JSON: ", place_end == message.npos ? message : message.substr(place_end + 2));
-  } catch (const Json::exception& e) {  // a number beyond double
-    return wrong_line(path, line, "malformed JSON: ", e.what());
-  }
+  SEER_RETURN_IF_ERROR(check_object(path, line, text));
+  return Json::parse(text);
 }
 
-/// Calls `take(line number, text)` for every line that is not blank, until it returns an error or false.
-template <class F>
-Status for_each_line(const std::string& path, F&& take) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return fail(Code::kNotFound, "cannot read ", path, ": ", std::strerror(errno));
-  std::string text;
-  for (int64_t line = 1; std::getline(file, text); ++line) {
-    if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
-    SEER_ASSIGN_OR_RETURN(const bool more, take(line, text));
-    if (!more) return {};
-  }
-  if (file.bad()) return fail(Code::kIo, "cannot read ", path, ": ", std::strerror(errno));
-  return {};
+/// A value for a message. A list or an object is told by its type: its text may be long.
+std::string shown_value(const Json& value) {
+  if (value.is_structured()) return value.type_name();
+  if (!value.is_number_float()) return shown(value.dump());
+  const auto number = value.get<double>();  // the library writes no long double
+  return std::isfinite(number) ? nlohmann::json(number).dump() : "beyond all bounds";
 }
 
 /// The field as an integer of at least `low`; `found` tells where it stands.
@@ -67,7 +53,7 @@ Result<T> integer_field(const Json& value, const char* name, T low, const std::s
                         ? value.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<T>::max())
                         : value.is_number_integer() && std::is_signed_v<T>;  // else negative
   if (!fits || value.get<T>() < low)
-    return fail(Code::kInvalidArgument, found, name, " is ", value.dump(), ": expected an integer of at least ", low);
+    return fail(Code::kInvalidArgument, found, name, " is ", shown_value(value), ": expected an integer of at least ", low);
   return value.get<T>();
 }
 
@@ -79,50 +65,206 @@ Result<std::vector<int32_t>> token_ids(const Json& value, const char* name, cons
   for (const Json& entry : value) {
     const bool is_id = entry.is_number_unsigned() && entry.get<uint64_t>() <= std::numeric_limits<int32_t>::max();
     if (!is_id)
-      return fail(Code::kInvalidArgument, found, name, "[", ids.size(), "] is ", entry.dump(),
+      return fail(Code::kInvalidArgument, found, name, "[", ids.size(), "] is ", shown_value(entry),
                   ": expected a token id from 0 to ", std::numeric_limits<int32_t>::max());
     ids.push_back(entry.get<int32_t>());
   }
   return ids;
 }
 
-/// One member of a prompt line into its field.
-Status take_prompt_member(const std::string& key, const Json& value, const std::string& found, PromptLine& prompt) {
-  if (key == "id") {
-    if (!value.is_string() && !value.is_number_integer())
-      return fail(Code::kInvalidArgument, found, "id is ", value.dump(), ": expected text or an integer");
-    prompt.id = value.dump();
-  } else if (key == "prompt") {
-    if (!value.is_string())
-      return fail(Code::kInvalidArgument, found, "prompt is ", value.type_name(), ": expected text");
-    prompt.prompt = value.get<std::string>();
-  } else if (key == "prompt_ids") {
-    SEER_ASSIGN_OR_RETURN(prompt.prompt_ids, token_ids(value, "prompt_ids", found));
-  } else if (key == "max_tokens") {
-    SEER_ASSIGN_OR_RETURN(prompt.max_tokens, integer_field<int64_t>(value, "max_tokens", 1, found));
-  } else if (key == "seed") {
-    SEER_ASSIGN_OR_RETURN(prompt.seed, integer_field<uint64_t>(value, "seed", 0, found));
-  } else if (std::find(kResponseFields.begin(), kResponseFields.end(), key) != kResponseFields.end()) {
-    return fail(Code::kInvalidArgument, found, "field ", key, " is one that a response has of its own: rename it");
-  } else {
-    prompt.carried += cat(prompt.carried.empty() ? "" : ",", Json(key).dump(), ":", value.dump());
-  }
-  return {};
+/// Fields by which other programs ask for what is not done here, and what to use instead. Carried along in silence they
+/// would look as if they had been honoured.
+struct RefusedField {
+  std::string_view name;  // with a * at its end: all names that begin so
+  const char* instead;
+};
+constexpr const char* kUseMaxTokens = "use max_tokens";
+constexpr const char* kUseN = "use n";
+constexpr const char* kUseStop = "use stop";
+constexpr const char* kUseTemperature = "use temperature (0: greedy)";
+constexpr const char* kNoBeams = "responses are sampled one by one; use n";
+constexpr const char* kNoPenalty = "the penalty that is known is repetition_penalty";
+constexpr const char* kNoCut = "the cuts that are known are top_p, top_k and min_p";
+constexpr const char* kNoLeast = "responses have no least length; ignore_eos goes on to max_tokens";
+constexpr const char* kNoTemplate = "chat templates are not applied; give prompt with the template rendered";
+constexpr const char* kNoGrammar = "responses follow no grammar; rename it if it is only to be carried along";
+constexpr const char* kNoBias = "logits are not changed; rename it if it is only to be carried along";
+constexpr const char* kFlagLogprobs = "responses have the log-probability of each token; the flag --raw-logprobs says which";
+constexpr RefusedField kRefusedFields[] = {
+    {"max_new_tokens", kUseMaxTokens},
+    {"max_completion_tokens", kUseMaxTokens},
+    {"max_output_tokens", kUseMaxTokens},
+    {"max_gen_len", kUseMaxTokens},
+    {"max_length", kUseMaxTokens},
+    {"min_tokens", kNoLeast},
+    {"min_new_tokens", kNoLeast},
+    {"min_length", kNoLeast},
+    {"num_return_sequences", kUseN},
+    {"best_of", kUseN},
+    {"num_samples", kUseN},
+    {"group_size", kUseN},
+    {"num_beams", kNoBeams},
+    {"beam_width", kNoBeams},
+    {"use_beam_search", kNoBeams},
+    {"early_stopping", kNoBeams},
+    {"length_penalty", kNoBeams},
+    {"do_sample", kUseTemperature},
+    {"greedy", kUseTemperature},
+    {"stop_sequences", kUseStop},
+    {"stop_strings", kUseStop},
+    {"stop_words", kUseStop},
+    {"eos_token_id", "use stop_token_ids"},
+    {"include_stop_str_in_output", "a stop text stays in its response"},
+    {"no_stop_trim", "a stop text stays in its response"},
+    {"frequency_penalty", kNoPenalty},
+    {"presence_penalty", kNoPenalty},
+    {"no_repeat_ngram_size", kNoPenalty},
+    {"typical_p", kNoCut},
+    {"top_a", kNoCut},
+    {"tfs", kNoCut},
+    {"epsilon_cutoff", kNoCut},
+    {"eta_cutoff", kNoCut},
+    {"mirostat*", kNoCut},
+    {"logit_bias", kNoBias},
+    {"bad_words", kNoBias},
+    {"allowed_token_ids", kNoBias},
+    {"logits_processors", kNoBias},
+    {"messages", kNoTemplate},
+    {"chat_template", kNoTemplate},
+    {"add_generation_prompt", kNoTemplate},
+    {"tools", kNoTemplate},
+    {"tool_choice", kNoTemplate},
+    {"functions", kNoTemplate},
+    {"sampling_params", "give its fields in the line itself"},
+    {"generation_config", "give its fields in the line itself"},
+    {"guided_*", kNoGrammar},
+    {"response_format", kNoGrammar},
+    {"json_schema", kNoGrammar},
+    {"regex", kNoGrammar},
+    {"grammar", kNoGrammar},
+    {"ebnf", kNoGrammar},
+    {"logprobs", kFlagLogprobs},
+    {"prompt_logprobs", "seer score gives log-probabilities of given tokens"},
+    {"return_logprob", kFlagLogprobs},
+    {"top_logprobs", kFlagLogprobs},
+    {"raw_logprobs", kFlagLogprobs},
+    {"skip_special_tokens", "the text of a response is without special tokens; output_ids has them"},
+    {"spaces_between_special_tokens", "the text of a response is without special tokens; output_ids has them"},
+    {"stream", "responses are written whole"},
+};
+
+/// Null where the field is not refused.
+const RefusedField* find_refused(std::string_view name) {
+  for (const RefusedField& field : kRefusedFields)
+    if (field.name.ends_with('*') ? name.starts_with(field.name.substr(0, field.name.size() - 1)) : name == field.name)
+      return &field;
+  return nullptr;
 }
 
-Result<PromptLine> parse_prompt(const std::string& path, int64_t line, const std::string& text) {
-  SEER_ASSIGN_OR_RETURN(const Json object, parse_object(path, line, text));
-  PromptLine prompt;
-  prompt.line = line;
-  for (const auto& [key, value] : object.items())
-    SEER_RETURN_IF_ERROR(take_prompt_member(key, value, at(path, line), prompt));
-  if (object.contains("prompt") == object.contains("prompt_ids"))
-    return wrong_line(path, line,
-                      object.contains("prompt") ? "both prompt and prompt_ids" : "neither prompt nor prompt_ids",
-                      ": expected one of them");
-  if (prompt.prompt.empty() && prompt.prompt_ids.empty()) return wrong_line(path, line, "the prompt is empty");
-  return prompt;
+ValueType type_of(const Json& value) {
+  if (value.is_string()) return ValueType::kText;
+  if (value.is_number_integer()) return ValueType::kInteger;
+  if (value.is_number()) return ValueType::kNumber;
+  return value.is_boolean() ? ValueType::kBoolean : ValueType::kOther;
 }
+
+/// Reads prompt lines one after the other. Its options point into it.
+class PromptReader {
+ public:
+  PromptReader(std::string path, const PromptDefaults& defaults) : path_(std::move(path)), defaults_(defaults) {
+    options_ = sampling_options(sampling_);
+    options_.push_back({"n", "N", &samples_, "responses", kGroupSizes});
+    for (OptionSpec& option : options_) std::ranges::replace(option.name, '-', '_');
+  }
+  PromptReader(const PromptReader&) = delete;
+  PromptReader& operator=(const PromptReader&) = delete;
+
+  Result<PromptLine> read(int64_t line, const std::string& text) {
+    SEER_ASSIGN_OR_RETURN(const std::vector<JsonMember> members, json_members(path_, line, text));
+    samples_ = defaults_.samples;
+    sampling_ = defaults_.sampling;
+    PromptLine prompt;
+    prompt.line = line;
+    bool has_text = false, has_ids = false;
+    for (const JsonMember& member : members) {
+      SEER_RETURN_IF_ERROR(take(member, at(path_, line), prompt));
+      has_text |= member.name == "prompt" && member.text != "null";
+      has_ids |= member.name == "prompt_ids" && member.text != "null";
+    }
+    if (has_text == has_ids)
+      return wrong_line(path_, line, has_text ? "both prompt and prompt_ids" : "neither prompt nor prompt_ids",
+                        ": expected one of them");
+    if (prompt.prompt.empty() && prompt.prompt_ids.empty()) return wrong_line(path_, line, "the prompt is empty");
+    prompt.samples = samples_;
+    prompt.sampling = sampling_;
+    return prompt;
+  }
+
+ private:
+  /// One member into its field.
+  Status take(const JsonMember& member, const std::string& found, PromptLine& prompt) {
+    const auto& [name, text] = member;
+    const bool is_null = text == "null";  // not given
+    const auto option = std::ranges::find(options_, name, &OptionSpec::name);
+    if (option != options_.end()) return is_null ? Status{} : set(*option, text, found);
+    if (name == "id" || name == "prompt" || name == "prompt_ids" || name == "seed")
+      return is_null ? Status{} : take_own(member, found, prompt);
+    if (const RefusedField* refused = is_null ? nullptr : find_refused(name))
+      return fail(Code::kInvalidArgument, found, "field ", name, " is not known: ", refused->instead);
+    if (std::ranges::find(kResponseFields, name) != kResponseFields.end())
+      return fail(Code::kInvalidArgument, found, "field ", name, " is one that a response has of its own: rename it");
+    prompt.carried += cat(prompt.carried.empty() ? "" : ",", json_string(name), ":", text);
+    return {};
+  }
+
+  /// A field that no flag has.
+  static Status take_own(const JsonMember& member, const std::string& found, PromptLine& prompt) {
+    const Json value = Json::parse(member.text);
+    if (member.name == "id") {
+      // An integer beyond 64 bits is a decimal to the library, but its text is that of an integer.
+      const bool is_integer = value.is_number() && member.text.find_first_of(".eE") == std::string::npos;
+      if (!value.is_string() && !is_integer)
+        return fail(Code::kInvalidArgument, found, "id is ", shown(member.text), ": expected text or an integer");
+      prompt.id = member.text;
+    } else if (member.name == "prompt") {
+      if (!value.is_string())
+        return fail(Code::kInvalidArgument, found, "prompt is ", value.type_name(), ": expected text");
+      prompt.prompt = value.get<std::string>();
+    } else if (member.name == "prompt_ids") {
+      SEER_ASSIGN_OR_RETURN(prompt.prompt_ids, token_ids(value, "prompt_ids", found));
+    } else {
+      SEER_ASSIGN_OR_RETURN(prompt.seed, integer_field<uint64_t>(value, "seed", 0, found));
+    }
+    return {};
+  }
+
+  /// A field that is a flag too, from its text as it was written: the same text gives the same bits.
+  static Status set(const OptionSpec& option, const std::string& text, const std::string& found) {
+    const Json value = Json::parse(text);
+    const bool is_one_text = std::holds_alternative<RepeatedField>(option.field) && value.is_string();
+    const auto wrong = [&] {
+      return fail(Code::kInvalidArgument, found, option.name, " is ", shown(text), ": expected ",
+                  std::holds_alternative<RepeatedField>(option.field) ? "a text or " : "", expectation(option));
+    };
+    if (value.is_array() != is_list(option) && !is_one_text) return wrong();
+    std::vector<std::string> texts;
+    const auto add = [&](const Json& entry, const std::string& written) {
+      texts.push_back(entry.is_string() ? entry.get<std::string>() : written);
+      return accepts(option, type_of(entry));
+    };
+    if (!value.is_array() && !add(value, text)) return wrong();
+    if (value.is_array())
+      for (const Json& entry : value)
+        if (!add(entry, entry.is_number_integer() ? entry.dump() : "")) return wrong();
+    return set_option(option, texts).ok() ? Status{} : Status{wrong()};
+  }
+
+  const std::string path_;
+  const PromptDefaults defaults_;
+  int64_t samples_ = 1;        // of the line that is being read, as sampling_ is
+  SamplingParams sampling_;
+  std::vector<OptionSpec> options_;  // named as the fields of a line
+};
 
 struct LengthLine {
   int64_t group = 0, sample = 0, tokens = 0;
@@ -165,8 +307,8 @@ Result<ScoreLine> parse_score_line(const std::string& path, int64_t line, const 
   ScoreLine score;
   score.line = line;
   score.text = text;
-  SEER_ASSIGN_OR_RETURN(score.prompt_ids, token_ids(object["prompt_ids"], "prompt_ids", at(path, line)));
-  SEER_ASSIGN_OR_RETURN(score.output_ids, token_ids(object["output_ids"], "output_ids", at(path, line)));
+  SEER_ASSIGN_OR_RETURN(score.prompt_ids, token_ids(object.at("prompt_ids"), "prompt_ids", at(path, line)));
+  SEER_ASSIGN_OR_RETURN(score.output_ids, token_ids(object.at("output_ids"), "output_ids", at(path, line)));
   if (score.prompt_ids.empty()) return wrong_line(path, line, "prompt_ids is empty");
   // A request may have failed before its first token: its line goes on to the scored file like the others.
   if (score.output_ids.empty() && !object.contains("error"))
@@ -174,7 +316,8 @@ Result<ScoreLine> parse_score_line(const std::string& path, int64_t line, const 
   return score;
 }
 
-// ---- writing: straight into the text, as a response can hold 100 000 numbers -----------------------------------
+// ---- writing: lists straight into the text, as a response can hold 100 000 numbers -----------------------------
+// The library writes a float with the digits of a double, twice as long, and a list only after it was copied into values.
 
 template <class T>
 void append_integer(std::string& out, T value) {
@@ -221,66 +364,29 @@ void append_list(std::string& out, const char* name, std::span<const T> values, 
   out += ']';
 }
 
-/// Length of the valid UTF-8 sequence at the start of `text`, or 0.
-size_t utf8_length(std::string_view text) {
-  const auto byte = [&](size_t i) -> uint32_t { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0; };
-  const uint32_t first = byte(0);
-  const size_t length = first < 0x80   ? 1
-                        : first < 0xc2 ? 0
-                        : first < 0xe0 ? 2
-                        : first < 0xf0 ? 3
-                        : first < 0xf5 ? 4
-                                       : 0;
-  for (size_t i = 1; i < length; ++i)
-    if ((byte(i) & 0xc0) != 0x80) return 0;
-  const bool overlong = (first == 0xe0 && byte(1) < 0xa0) || (first == 0xf0 && byte(1) < 0x90);
-  const bool surrogate = first == 0xed && byte(1) >= 0xa0;
-  const bool beyond = first == 0xf4 && byte(1) >= 0x90;
-  return overlong || surrogate || beyond ? 0 : length;
-}
-
-/// Text as JSON. Bytes that are no UTF-8 (a response may end inside a character) become U+FFFD each.
-void append_text(std::string& out, std::string_view text) {
-  out += '"';
-  while (!text.empty()) {
-    const size_t length = utf8_length(text);
-    const auto first = static_cast<unsigned char>(text[0]);
-    if (length == 0) {
-      out += "\xef\xbf\xbd";
-    } else if (first == '"' || first == '\\') {
-      out += '\\';
-      out += text[0];
-    } else if (first == '\n') {
-      out += "\\n";
-    } else if (first < 0x20) {
-      constexpr std::string_view kHex = "0123456789abcdef";
-      out += "\\u00";
-      out += kHex[first >> 4];
-      out += kHex[first & 15];
-    } else {
-      out += text.substr(0, length);
-    }
-    text.remove_prefix(std::max<size_t>(length, 1));
-  }
-  out += '"';
-}
-
 }  // namespace
 
-Result<std::vector<PromptLine>> read_prompts(const std::string& path, int64_t limit) {
+Result<std::vector<PromptLine>> read_prompts(const std::string& path, int64_t limit, const PromptDefaults& defaults) {
+  PromptReader reader(path, defaults);
   std::vector<PromptLine> prompts;
   std::map<std::string, int64_t> line_of_id;
   SEER_RETURN_IF_ERROR(for_each_line(path, [&](int64_t line, const std::string& text) -> Result<bool> {
-    SEER_ASSIGN_OR_RETURN(PromptLine prompt, parse_prompt(path, line, text));
+    SEER_ASSIGN_OR_RETURN(PromptLine prompt, reader.read(line, text));
     if (!prompt.id.empty()) {
       const auto [first, is_new] = line_of_id.emplace(prompt.id, line);
-      if (!is_new) return wrong_line(path, line, "id ", prompt.id, " is that of line ", first->second, " already");
+      if (!is_new) return wrong_line(path, line, "id ", shown(prompt.id), " is that of line ", first->second, " already");
     }
     prompts.push_back(std::move(prompt));
     return limit == 0 || std::ssize(prompts) < limit;
   }));
   if (prompts.empty()) return fail(Code::kInvalidArgument, path, " holds no prompts: expected a JSON object per line");
   return prompts;
+}
+
+uint64_t prompt_sample_seed(const PromptLine& line, uint64_t run_seed, uint32_t group, uint32_t sample) {
+  constexpr uint64_t kOfLine = hash_text("seed of a prompt line");  // apart from the seeds of a run with that number
+  if (line.seed) return sample_seed(*line.seed, kOfLine, sample);
+  return sample_seed(run_seed, line.id.empty() ? group : hash_text(line.id), sample);
 }
 
 namespace {
@@ -314,20 +420,21 @@ Status check_score_line(const std::string& path, const ScoreLine& line, int32_t 
                     context_tokens_max);
 }
 
-Result<std::vector<std::vector<int64_t>>> read_lengths(const std::string& path, int64_t groups, int64_t group_size) {
-  std::vector<std::vector<int64_t>> lengths(groups, std::vector<int64_t>(group_size, 0));
+Result<std::vector<std::vector<int64_t>>> read_lengths(const std::string& path, std::span<const int64_t> group_sizes) {
+  std::vector<std::vector<int64_t>> lengths;
+  for (const int64_t size : group_sizes) lengths.emplace_back(size, 0);
   SEER_RETURN_IF_ERROR(for_each_line(path, [&](int64_t line, const std::string& text) -> Result<bool> {
     SEER_ASSIGN_OR_RETURN(const Json object, parse_object(path, line, text));
     SEER_ASSIGN_OR_RETURN(const LengthLine found, length_of(object, path, line));
-    if (found.group >= groups || found.sample >= group_size) return true;
+    if (found.group >= std::ssize(lengths) || found.sample >= std::ssize(lengths[found.group])) return true;
     int64_t& tokens = lengths[found.group][found.sample];
     if (tokens != 0)
       return wrong_line(path, line, "group ", found.group, " sample ", found.sample, " has a line before this one");
     tokens = found.tokens;
     return true;
   }));
-  for (int64_t group = 0; group < groups; ++group)
-    for (int64_t sample = 0; sample < group_size; ++sample)
+  for (size_t group = 0; group < lengths.size(); ++group)
+    for (size_t sample = 0; sample < lengths[group].size(); ++sample)
       if (lengths[group][sample] == 0)
         return fail(Code::kInvalidArgument, path, ": no length of group ", group, " sample ", sample);
   return lengths;
@@ -368,19 +475,18 @@ Result<std::vector<GroupLengths>> read_trace(const std::string& path) {
   if (lines.empty())
     return fail(Code::kInvalidArgument, path, " holds no responses: expected a JSON object per line");
   std::vector<GroupLengths> groups;
-  const int64_t group_size = std::max<int64_t>(
-      1, std::count_if(lines.begin(), lines.end(), [](const auto& entry) { return entry.first.first == 0; }));
   for (auto next = lines.begin(); next != lines.end();) {
     const int64_t group = std::ssize(groups);
     groups.push_back({.prompt_tokens = prompt_tokens_of[group], .output_tokens = {}});
     std::vector<std::vector<int32_t>> outputs;
-    for (int64_t sample = 0; sample < group_size; ++sample, ++next) {
-      if (next == lines.end() || next->first != std::pair(group, sample))
-        return fail(Code::kInvalidArgument, path, ": no response of group ", group, " sample ", sample, ": expected ",
-                    "groups from 0 on, all with samples from 0 on, as many as group 0 has");
+    int64_t sample = 0;
+    for (; next != lines.end() && next->first == std::pair(group, sample); ++next, ++sample) {
       groups.back().output_tokens.push_back(next->second.tokens);
       outputs.push_back(std::move(next->second.output_ids));
     }
+    if (sample == 0 || (next != lines.end() && next->first.first == group))
+      return fail(Code::kInvalidArgument, path, ": no response of group ", group, " sample ", sample,
+                  ": expected groups from 0 on, each with samples from 0 on");
     if (std::ranges::none_of(outputs, &std::vector<int32_t>::empty)) groups.back().shared = shared_beginnings(outputs);
   }
   return groups;
@@ -403,7 +509,7 @@ std::string scored_line(const ScoreLine& line, std::span<const float> scores, st
     SEER_CHECK(scores.size() == line.output_ids.size(), line.line, scores.size(), line.output_ids.size());
     append_list(out, ",\"scores\":", scores, append_float);
   } else {
-    append_text(out += ",\"scores\":null,\"score_error\":", error);
+    (out += ",\"scores\":null,\"score_error\":") += json_string(error);
   }
   return out += "}\n";
 }
@@ -425,9 +531,9 @@ std::string response_line(const ResponseLine& response) {
   append_list(out, ",\"prompt_ids\":", response.prompt_ids, append_integer<int32_t>);
   append_list(out, ",\"output_ids\":", response.output_ids, append_integer<int32_t>);
   append_list(out, ",\"logprobs\":", response.logprobs, append_float);
-  if (response.text) append_text(out += ",\"text\":", *response.text);
+  if (response.text) (out += ",\"text\":") += json_string(*response.text);
   ((out += ",\"finish_reason\":\"") += to_string(response.finish_reason)) += '"';
-  if (!response.error.empty()) append_text(out += ",\"error\":", response.error);
+  if (!response.error.empty()) (out += ",\"error\":") += json_string(response.error);
   member(",\"weight_version\":", response.weight_version.value);
   member(",\"chunks\":", response.chunks);
   member(",\"migrations\":", response.migrations);

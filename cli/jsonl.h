@@ -16,19 +16,31 @@
 
 namespace seer {
 
-/// A prompt line: {id?, prompt | prompt_ids, max_tokens?, seed?, ...}. One of prompt and prompt_ids is not empty.
-struct PromptLine {
-  int64_t line = 0;                   // in the file, from 1
-  std::string id;                     // as JSON (7 or "a7"); empty: none
-  std::string prompt;                 // text, to be tokenized
-  std::vector<int32_t> prompt_ids;
-  std::optional<int64_t> max_tokens;  // in place of --max-tokens
-  std::optional<uint64_t> seed;       // in place of the run seed for this group
-  std::string carried;                // all other fields as JSON members, for the response: "answer":12,"level":"easy"
+/// What a prompt line need not say.
+struct PromptDefaults {
+  int64_t samples = 1;
+  SamplingParams sampling{};
 };
-/// The first `limit` prompts (0: all). Blank lines are skipped; a duplicate id is an error, as is a field that a
-/// response has of its own.
-Result<std::vector<PromptLine>> read_prompts(const std::string& path, int64_t limit);
+/// A prompt line: {id?, prompt | prompt_ids, n?, seed?, max_tokens?, temperature?, ...}. One of prompt and prompt_ids is
+/// not empty.
+struct PromptLine {
+  int64_t line = 0;              // in the file, from 1
+  std::string id;                // as JSON (7 or "a7"); empty: none
+  std::string prompt;            // text, to be tokenized
+  std::vector<int32_t> prompt_ids;
+  int64_t samples = 1;           // n, or the default
+  SamplingParams sampling;       // the defaults, with what the line says over them
+  std::optional<uint64_t> seed;  // in place of the run seed for this group
+  std::string carried;           // all other fields as JSON members, for the response: "answer":12,"level":"easy"
+};
+/// The first `limit` prompts (0: all). Blank lines are skipped; null stands for a field that is not given. Errors: a
+/// duplicate id, a field that a response has of its own, and one that would change the sampling but is not known.
+Result<std::vector<PromptLine>> read_prompts(const std::string& path, int64_t limit, const PromptDefaults& defaults = {});
+
+/// Seed of a sample of the prompt that is `group` in its file. With a seed on the line it depends on that and the sample
+/// alone, with an id on the run seed, the id and the sample, and on the group only with neither: prompts with ids or seeds
+/// may change their order and their number.
+uint64_t prompt_sample_seed(const PromptLine& line, uint64_t run_seed, uint32_t group, uint32_t sample);
 
 /// Whether the model can take these tokens: ids inside the vocabulary, prompt shorter than the context.
 Status check_prompt(const std::string& path, int64_t line, std::span<const int32_t> prompt_ids, int32_t vocab_size,
@@ -38,9 +50,9 @@ Status check_prompt(const std::string& path, int64_t line, std::span<const int32
 struct ScoreLine;
 Status check_score_line(const std::string& path, const ScoreLine& line, int32_t vocab_size, int64_t context_tokens_max);
 
-/// Response lengths by group and sample, from lines {group, sample, tokens} or from responses. Lines beyond `groups`
-/// and `group_size` are skipped; a pair without a line is an error.
-Result<std::vector<std::vector<int64_t>>> read_lengths(const std::string& path, int64_t groups, int64_t group_size);
+/// Response lengths by group and sample, from lines {group, sample, tokens} or from responses. `group_sizes` has the number
+/// of samples by group; lines beyond them are skipped, and a pair without a line is an error.
+Result<std::vector<std::vector<int64_t>>> read_lengths(const std::string& path, std::span<const int64_t> group_sizes);
 
 /// That a response begins like an earlier one of its group: KV blocks of what is the same may be the same.
 struct SharedBeginning {
@@ -58,8 +70,8 @@ struct GroupLengths {
 
 /// The lengths of a run, by group, and how long its responses were the same where it has their tokens: from responses as
 /// `seer rollout --out` writes them or from lines {group, sample, prompt_tokens, tokens}, in any order. Groups are numbered
-/// from 0 without a gap and are of one size; their prompts have one length each. The error names what is missing, or the
-/// line that does not fit.
+/// from 0 without a gap, as are the samples of each; its prompt has one length. The error names what is missing, or the line
+/// that does not fit.
 Result<std::vector<GroupLengths>> read_trace(const std::string& path);
 
 /// A line to score: {prompt_ids, output_ids, ...}.

@@ -22,7 +22,6 @@
 #include "gpu/cpu_engine.h"
 #include "gpu/sampler.h"
 #include "gpu/step_profile.h"
-#include "protocols/hash.h"
 #include "storage/local_transport.h"
 #ifdef SEER_HAVE_ROCKSDB
 #include "storage/rocksdb_store.h"
@@ -68,11 +67,25 @@ CpuEngineConfig engine_config(const RolloutOptions& options, InstanceId id) {
           .kv_type = kv_type_of(options.kv_dtype)};
 }
 
+/// Whether the model can sample as a prompt line says. REQUIRES: it can sample as the flags say.
+Status check_sampling(const RolloutOptions& options, const RolloutWork& work, const PromptLine& line) {
+  const auto wrong = [&](const auto&... what) {
+    return fail(Code::kInvalidArgument, options.prompts, ":", line.line, ": ", what...);
+  };
+  if (const Status valid = validate(line.sampling); !valid.ok()) return wrong(valid.error().detail);
+  if (!line.sampling.stop.empty() && work.tokenizer == nullptr)
+    return wrong("stop needs a tokenizer, and ", options.model, " has none; use stop_token_ids instead");
+  for (const int32_t id : line.sampling.stop_token_ids)
+    if (id >= work.model->config.vocab_size)
+      return wrong("stop_token_ids has ", id, ": expected ids of the vocabulary of ", work.model->config.vocab_size);
+  return {};
+}
+
 Result<GroupSpec> make_group(const RolloutOptions& options, const RolloutWork& work, const PromptLine& line, uint32_t id) {
   GroupSpec group{.id = GroupId{id},
                   .prompt_ids = line.prompt_ids,
-                  .samples = static_cast<uint32_t>(options.group_size),
-                  .sampling = options.sampling,
+                  .samples = static_cast<uint32_t>(line.samples),
+                  .sampling = line.sampling,
                   .seeds = {},
                   .known_tokens = {}};
   if (group.prompt_ids.empty()) {
@@ -86,11 +99,11 @@ Result<GroupSpec> make_group(const RolloutOptions& options, const RolloutWork& w
   const ModelConfig& model = work.model->config;
   SEER_RETURN_IF_ERROR(
       check_prompt(options.prompts, line.line, group.prompt_ids, model.vocab_size, model.context_tokens_max));
-  group.sampling.max_tokens =
-      std::min(line.max_tokens.value_or(options.sampling.max_tokens),
-               model.context_tokens_max - static_cast<int64_t>(group.prompt_ids.size()));
+  SEER_RETURN_IF_ERROR(check_sampling(options, work, line));
+  group.sampling.max_tokens = std::min(group.sampling.max_tokens,
+                                       model.context_tokens_max - static_cast<int64_t>(group.prompt_ids.size()));
   for (uint32_t sample = 0; sample < group.samples; ++sample)
-    group.seeds.push_back(sample_seed(line.seed.value_or(options.seed), id, sample));
+    group.seeds.push_back(prompt_sample_seed(line, options.seed, id, sample));
   return group;
 }
 
@@ -264,7 +277,8 @@ RolloutReport make_report(const std::string& policy, const RolloutSummary& s, co
 Result<RolloutWork> load_work(const RolloutOptions& options) {
   SEER_RETURN_IF_ERROR(validate(options.sampling));
   RolloutWork work;
-  SEER_ASSIGN_OR_RETURN(work.lines, read_prompts(options.prompts, options.limit));
+  SEER_ASSIGN_OR_RETURN(work.lines, read_prompts(options.prompts, options.limit,
+                                                 {.samples = options.group_size, .sampling = options.sampling}));
   SEER_ASSIGN_OR_RETURN(work.model, load_model(options.model, weight_type_of(options.weights)));
   if (auto tokenizer = load_tokenizer(options.model); tokenizer.ok())
     work.tokenizer = *std::move(tokenizer);
@@ -282,8 +296,9 @@ Result<RolloutWork> load_work(const RolloutOptions& options) {
     work.groups.push_back(std::move(group));
   }
   if (options.lengths.empty()) return work;
-  SEER_ASSIGN_OR_RETURN(auto lengths, read_lengths(options.lengths, static_cast<int64_t>(work.groups.size()),
-                                                   options.group_size));
+  std::vector<int64_t> group_sizes;
+  for (const PromptLine& line : work.lines) group_sizes.push_back(line.samples);
+  SEER_ASSIGN_OR_RETURN(auto lengths, read_lengths(options.lengths, group_sizes));
   for (size_t i = 0; i < work.groups.size(); ++i) work.groups[i].known_tokens = std::move(lengths[i]);
   return work;
 }

@@ -47,7 +47,7 @@ Result<SimRun> simulate_partial(const ClusterModel& cluster, const Workload& wor
   SEER_CHECK(over_issue >= 1, over_issue);
   ChunkSchedulerConfig scheduler = given;
   scheduler.policy = kSimBaseline;  // how requests are dealt and run
-  const int64_t target = workload.groups * workload.group_size;
+  const int64_t target = requests_of(workload);
   const auto issued = static_cast<int64_t>(std::ceil(over_issue * static_cast<double>(target)));
   GroupSupply supply(workload, seed);
   std::vector<Carried> carried;
@@ -59,8 +59,9 @@ Result<SimRun> simulate_partial(const ClusterModel& cluster, const Workload& wor
       work.groups.push_back({c.prompt_tokens + c.generated_tokens, {c.left_tokens}});
       generated_before.push_back(c.generated_tokens);
     }
-    for (int64_t requests = std::ssize(carried); requests < issued; requests += workload.group_size) {
+    for (int64_t requests = std::ssize(carried); requests < issued;) {
       work.groups.push_back(supply.next());
+      requests += std::ssize(work.groups.back().output_tokens);
       generated_before.push_back(0);
     }
     for (size_t g = 0; g < work.groups.size(); ++g)

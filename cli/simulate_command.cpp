@@ -110,8 +110,17 @@ Result<std::optional<SimDrafting>> drafting_of(const std::string& policy, const 
 /// Leaves the first groups with so many requests together, at least one group. 0: all.
 void keep_requests(Workload& workload, int64_t requests) {
   if (requests == 0) return;
-  workload.groups = std::clamp<int64_t>(requests / workload.group_size, 1, workload.groups);
-  if (!workload.trace.empty()) workload.trace.resize(static_cast<size_t>(workload.groups));
+  if (workload.trace.empty()) {
+    workload.groups = std::clamp<int64_t>(requests / workload.group_size, 1, workload.groups);
+    return;
+  }
+  size_t kept = 1;
+  for (int64_t left = requests - std::ssize(workload.trace[0].output_tokens); kept < workload.trace.size(); ++kept) {
+    left -= std::ssize(workload.trace[kept].output_tokens);
+    if (left < 0) break;
+  }
+  workload.trace.resize(kept);
+  workload.groups = std::ssize(workload.trace);
 }
 
 Status write_file(std::optional<OutputWriter>& file, const std::string& text) {

@@ -147,10 +147,10 @@ Status take_trace(const std::string& path, Workload& w) {
     }
   }
   w.groups = std::ssize(w.trace);
-  w.group_size = std::ssize(w.trace.front().output_tokens);
+  for (const GroupLengths& group : w.trace) w.group_size = std::max<int64_t>(w.group_size, std::ssize(group.output_tokens));
   w.prompt_tokens = (prompts + w.groups / 2) / w.groups;
   if (w.lengths.max_gen == 0) w.lengths.max_gen = longest;
-  w.lengths.avg_gen = static_cast<double>(outputs) / static_cast<double>(w.groups * w.group_size);
+  w.lengths.avg_gen = static_cast<double>(outputs) / static_cast<double>(requests_of(w));
   if (longest > w.lengths.max_gen)
     return fail(Code::kInvalidArgument, path, ": a response has ", longest, " tokens: expected at most max-gen, ",
                 w.lengths.max_gen);
@@ -300,6 +300,13 @@ Result<Workload> load_workload(const std::string& name_or_path) {
   keys.name = path.stem().string();
   SEER_RETURN_IF_ERROR(apply_toml_file(name_or_path, table_of(keys)));
   return build(keys, name_or_path, path.parent_path());
+}
+
+int64_t requests_of(const Workload& w) {
+  if (w.trace.empty()) return w.groups * w.group_size;
+  int64_t requests = 0;
+  for (const GroupLengths& group : w.trace) requests += std::ssize(group.output_tokens);
+  return requests;
 }
 
 double solve_mu(const LengthModel& l) {

@@ -37,7 +37,7 @@ struct Workload {
   std::string name;
   std::optional<HardwareSetup> hardware;  // none: the caller brings the step times (a measured profile)
   int64_t instances = 0;                  // 0 (a bare trace): the caller says how many
-  int64_t groups = 0, group_size = 0;
+  int64_t groups = 0, group_size = 0;     // of a trace, whose groups may differ: the size of the largest
   int64_t prompt_tokens = 0;  // of every prompt; of a trace, the mean
   double temperature = 1;
   double watermark_share = ChunkSchedulerConfig{}.watermark_share;
@@ -46,6 +46,9 @@ struct Workload {
   LengthModel lengths;              // of a trace: only max_gen and avg_gen
   std::vector<GroupLengths> trace;  // not empty: the lengths, whatever the seed
 };
+
+/// Of all groups.
+int64_t requests_of(const Workload& workload);
 
 /// The built-in names: moonlight, qwen2-vl-72b, kimi-k2.
 std::vector<std::string> workload_names();

@@ -235,6 +235,12 @@ TEST_CASE("bad input: prompts and lengths") {
   prompts("malformed JSON", "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"\n", {"p.jsonl:2:", "malformed JSON"});
   prompts("line that is no object", "[1, 2]\n", {"p.jsonl:1:", "expected a JSON object", "array"});
   prompts("no prompt in a line", "{\"question\": \"a\"}\n", {"p.jsonl:1:", "neither prompt nor prompt_ids"});
+  prompts("field of another program", "{\"prompt\": \"a\", \"max_new_tokens\": 5}\n",
+          {"p.jsonl:1:", "max_new_tokens", "use max_tokens"});
+  prompts("token to stop at that is not there", "{\"prompt\": \"a\", \"stop_token_ids\": [320]}\n",
+          {"p.jsonl:1:", "stop_token_ids has 320", "vocabulary of 320"});
+  prompts("temperature that is no temperature", "{\"prompt\": \"a\", \"temperature\": 1e-9}\n",
+          {"p.jsonl:1:", "temperature is 1e-09", "0.0001"});
   prompts("max_tokens 0 in a line", "{\"prompt\": \"a\", \"max_tokens\": 0}\n", {"p.jsonl:1:", "max_tokens is 0", "at least 1"});
   bad.rollout("no prompt file", {{"--prompts", bad.folder.path("none.jsonl")}}, {"none.jsonl", "No such file"}, 1);
 

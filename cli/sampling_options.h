@@ -1,0 +1,16 @@
+// How tokens are sampled, as options: one table for the flags of `seer rollout`, its file and the fields of a prompt line,
+// so that all three take the same values. Used by config.cpp and jsonl.cpp.
+#pragma once
+#include <vector>
+
+#include "cli/option.h"
+
+namespace seer {
+
+/// Responses per prompt: --group-size, and `n` in a prompt line.
+inline const Range kGroupSizes = between(1, 1e6);
+
+/// What flags and prompt lines may both say. The options set the fields of `sampling`, which outlives them.
+std::vector<OptionSpec> sampling_options(SamplingParams& sampling);
+
+}  // namespace seer
