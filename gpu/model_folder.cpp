@@ -66,6 +66,10 @@ Status check_model_folder(const fs::path& folder) {
     return fail(Code::kInvalidArgument, name, " is ", format.empty() ? "not a folder" : format, ": a model is ",
                 kLayout);
   }
+  // Hugging Face would load the adapter and the model it names, and not look at the weights beside it.
+  if (fs::exists(folder / "adapter_config.json", ec))
+    return fail(Code::kInvalidArgument, (folder / "adapter_config.json").string(),
+                ": the folder is that of a LoRA adapter: merge the adapter into its model, or remove this file");
   const bool weights =
       fs::exists(folder / "model.safetensors", ec) || fs::exists(folder / "model.safetensors.index.json", ec);
   const std::string other = weights ? "" : other_weights(folder);

@@ -21,6 +21,7 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kHeaderBytesMax = 100'000'000;  // the format's own limit
 constexpr int64_t kIndexBytesMax = 100'000'000;
+constexpr size_t kFileNameBytesMax = 255;  // of usual file systems
 constexpr const char* kSingleFile = "model.safetensors";
 
 struct KnownType {
@@ -52,7 +53,7 @@ Result<TensorView> parse_entry(const Json& entry, std::span<const std::byte> dat
   const KnownType* known = nullptr;
   for (const KnownType& type : kTypes)
     if (view.type_name == type.name) known = &type;
-  if (!known) return fail(Code::kCorrupt, "has the unknown dtype ", view.type_name);
+  if (!known) return fail(Code::kCorrupt, "has the unknown dtype ", shortened(view.type_name));
   view.type = known->type;
   uint64_t bytes = known->element_bytes;
   for (const Json& size : *shape) {
@@ -75,7 +76,7 @@ Result<TensorView> parse_entry(const Json& entry, std::span<const std::byte> dat
 std::string shape_text(std::span<const int64_t> shape) {
   std::string text = "[";
   for (size_t i = 0; i < shape.size(); ++i) text += cat(i ? ", " : "", shape[i]);
-  return text + "]";
+  return shortened(text + "]");
 }
 
 }  // namespace
@@ -196,7 +197,8 @@ Status Checkpoint::read_index(const fs::path& index_path, bool beside_single) {
   const fs::path folder = index_path.parent_path();
   std::map<std::string, size_t> opened;  // file name -> index in files_
   for (const auto& [name, file] : map.items()) {
-    if (!file.is_string() || fs::path(file.get<std::string>()).filename() != file.get<std::string>())
+    if (!file.is_string() || file.get_ref<const std::string&>().size() > kFileNameBytesMax ||
+        fs::path(file.get<std::string>()).filename() != file.get<std::string>())
       return fail(Code::kInvalidArgument, index_path.string(), ": weight_map.", shortened(name, 120),
                   " is not the name of a file beside it");
     const auto file_name = file.get<std::string>();

@@ -87,6 +87,10 @@ TEST_CASE("safetensors: every byte belongs to one tensor, and every name is ther
   CHECK(file(entry("a", 0, 16) + "," + entry("a", 0, 16), 16).ends_with("(header): the key a is there twice"));
   CHECK(file(R"("a":{"dtype":"F32","shape":[2],"shape":[4],"data_offsets":[0,16]})", 16)
             .ends_with("(header): the key a.shape is there twice"));
+  for (const std::string& long_text :
+       {R"({"t":{"dtype":")" + std::string(5000, 'F') + R"(","shape":[4],"data_offsets":[0,16]}})",
+        "{\"" + std::string(5000, 't') + "\":3}"})
+    CHECK(open_error(with_header(long_text, 16)).detail.size() < 300);
   CHECK(open_error("GGUF" + std::string(100, '\3')).detail.ends_with("is a GGUF file, not a safetensors file"));
   CHECK(open_error("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 988097824\n")
             .detail.find("is a Git LFS pointer") != std::string::npos);
@@ -137,6 +141,9 @@ TEST_CASE("safetensors: shards are read through their index, and a bad index is 
   CHECK(index(R"({"a.weight": "s2.safetensors"})").error().code == Code::kCorrupt);
   CHECK(index(R"({"a.weight": "s3.safetensors"})").error().code == Code::kNotFound);
   CHECK(index(R"({"a.weight": "../s1.safetensors"})").error().code == Code::kInvalidArgument);
+  const Error long_name = index("{\"a.weight\": \"" + std::string(5000, 's') + "\"}").error();
+  CHECK(long_name.code == Code::kInvalidArgument);
+  CHECK(long_name.detail.size() < 300);
   CHECK(index(R"({"a.weight": ".."})").error().code == Code::kIo);
   CHECK(index(R"({"a.weight": 3})").error().code == Code::kInvalidArgument);
   CHECK(index("[]").error().code == Code::kInvalidArgument);

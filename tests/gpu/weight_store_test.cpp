@@ -284,6 +284,10 @@ TEST_CASE("model folder: what is given in place of one is named") {
   CHECK(said(folder.path()).detail.find("the folder has pytorch_model.bin, which") != std::string::npos);
   write_tiny_model(folder.path(), tiny_config("llama"), "BF16", 1);
   CHECK(load_model(folder.path()).ok());
+  write_file(folder.path() / "adapter_config.json", "{}");
+  CHECK(said(folder.path()).detail.find("adapter_config.json: the folder is that of a LoRA adapter") !=
+        std::string::npos);
+  std::filesystem::remove(folder.path() / "adapter_config.json");
   std::filesystem::remove(folder.path() / "config.json");
   CHECK(said(folder.path()).detail.starts_with(cat("there is no file ", (folder.path() / "config.json").string())));
 }
