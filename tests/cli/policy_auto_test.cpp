@@ -2,8 +2,11 @@
 
 #include <doctest/doctest.h>
 
+#include "cli/scratch.h"
 #include "cli/workload.h"
 #include "gpu/hardware_model.h"
+#include "gpu/step_profile.h"
+#include "gpu/weight_store.h"
 
 using namespace seer;
 
@@ -44,6 +47,54 @@ TEST_CASE("policy auto: an instance's work is the medians of the groups and its 
   CHECK(work.requests == 12);
   CHECK(work.prompt_tokens == 20);
   CHECK(work.limit_tokens == 900);
+}
+
+TEST_CASE("policy auto: the steps of a profile decide, or measured ones") {
+  const auto model = load_model(SEER_SOURCE_DIR "/deploy/models/scratchpad-1m8");
+  REQUIRE_MESSAGE(model.ok(), model.error().detail);
+  const ScratchFolder folder;
+  const auto profile_with = [&](double step_us, double row_us) {
+    StepProfile profile;
+    profile.threads = 1;
+    profile.block_tokens = 16;
+    for (size_t i = 0; i < kStepFeatures.size(); ++i) {
+      const std::string name = kStepFeatures[i].name;
+      profile.cost.us[i] = name == "step" ? step_us : name == "rows" ? row_us : 0;
+    }
+    profile.points.push_back({"decode", decode_shape(1, 1), 1, false});
+    return folder.write("profile.json", step_profile_json(profile));
+  };
+  GroupSpec group;
+  group.samples = 100;
+  group.prompt_ids.resize(50);
+  group.sampling.max_tokens = 1000;
+  RolloutOptions options;
+  options.instances = 1;
+  const CpuEngineConfig engine{.threads = 1, .kv_bytes = int64_t{8} << 20};
+  const auto choose = [&] { return choose_policy(*model, engine, {group}, options); };
+
+  options.draft_profile = profile_with(10'000, 1);
+  auto choice = choose();
+  REQUIRE_MESSAGE(choice.ok(), choice.error().detail);
+  CHECK(choice->policy == ChunkPolicy::kSeerPlus);
+  const TypicalBatches batches = choice->batches;
+  CHECK(batches.full_sequences > batches.held_sequences);
+
+  options.draft_profile = profile_with(0, 1'000);  // the gap between steps alone is no reason
+  choice = choose();
+  REQUIRE(choice.ok());
+  CHECK(choice->policy == ChunkPolicy::kSeer);
+
+  options.draft_profile = folder.path("missing.json");
+  choice = choose();
+  REQUIRE(!choice.ok());
+  CHECK(choice.error().detail.find("missing.json") != std::string::npos);
+
+  options.draft_profile.clear();  // which one is taken depends on the machine
+  choice = choose();
+  REQUIRE(choice.ok());
+  CHECK(choice->batches.full_sequences == batches.full_sequences);
+  CHECK(choice->saving < 1);
 }
 
 TEST_CASE("policy auto: the choice in words fits a line") {
