@@ -8,13 +8,13 @@
 #include <array>
 #include <fstream>
 #include <memory>
-#include <optional>
 #include <set>
 #include <sstream>
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
 
+#include "cli/machine_memory.h"
 #include "protocols/text.h"
 
 namespace seer {
@@ -60,31 +60,6 @@ std::string value_after(const char* path, std::string_view key) {
       if (value != line.npos) return line.substr(value);
     }
   return {};
-}
-
-int64_t meminfo_bytes(const char* key) {
-  int64_t kib = 0;
-  std::istringstream(value_after("/proc/meminfo", key)) >> kib;
-  return kib << 10;
-}
-
-/// A limit or use of the control group (v2, then v1), or nothing where there is none.
-std::optional<int64_t> cgroup_bytes(const char* v2, const char* v1) {
-  for (const char* path : {v2, v1}) {
-    int64_t bytes = 0;
-    if (std::ifstream(path) >> bytes) return bytes;  // "max" does not parse: no limit
-  }
-  return std::nullopt;
-}
-
-void find_memory(MachineFindings& findings) {
-  findings.memory_bytes = meminfo_bytes("MemTotal");
-  findings.memory_free_bytes = meminfo_bytes("MemAvailable");
-  const auto limit = cgroup_bytes("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes");
-  const auto used = cgroup_bytes("/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory/memory.usage_in_bytes");
-  if (!limit || !used || *limit >= findings.memory_bytes) return;
-  findings.memory_bytes = *limit;
-  findings.memory_free_bytes = std::min(findings.memory_free_bytes, *limit - *used);
 }
 
 int64_t usable_cores() {
@@ -187,13 +162,6 @@ std::string caf_version() {
 #endif
 }
 
-std::string gib_text(int64_t bytes) {
-  std::ostringstream out;
-  out.precision(1);
-  out << std::fixed << static_cast<double>(bytes) / (1 << 30) << " GiB";
-  return std::move(out).str();
-}
-
 std::string line_text(const std::string& name, const std::string& value) {
   return cat("  ", name, std::string(std::max<std::ptrdiff_t>(1, 16 - std::ssize(name)), ' '), value, "\n");
 }
@@ -205,7 +173,9 @@ MachineFindings inspect_machine() {
   findings.processor = value_after("/proc/cpuinfo", "model name");
   findings.instruction_sets = find_instruction_sets();
   findings.cores = usable_cores();
-  find_memory(findings);
+  const MachineMemory memory = find_memory();
+  findings.memory_bytes = memory.bytes;
+  findings.memory_free_bytes = memory.free_bytes;
   findings.caf = caf_version();
   findings.parts = {
       find_cuda(), find_ucx(),
@@ -224,7 +194,7 @@ std::string doctor_text(const MachineFindings& findings) {
   text += line_text("instructions", sets.empty() ? "none beyond the baseline: portable kernels" : sets);
   text += line_text("cores", cat(findings.cores));
   text +=
-      line_text("memory", cat(gib_text(findings.memory_bytes), ", ", gib_text(findings.memory_free_bytes), " free"));
+      line_text("memory", cat(size_text(findings.memory_bytes), ", ", size_text(findings.memory_free_bytes), " free"));
   text += line_text("CAF", findings.caf);
   for (const PartFinding& part : findings.parts) {
     const std::string some = part.found.empty() ? "" : part.found + "; ";
@@ -233,7 +203,7 @@ std::string doctor_text(const MachineFindings& findings) {
   }
   text += can_run_main_job(findings)
               ? "The main job can run here: deploy/quickstart.sh\n"
-              : cat("The main job cannot run here: it needs ", gib_text(kMainJobBytes), " of free memory.\n");
+              : cat("The main job cannot run here: it needs ", size_text(kMainJobBytes), " of free memory.\n");
   return text;
 }
 

@@ -27,7 +27,10 @@ struct RolloutWork {
 };
 
 /// Loads model, tokenizer, prompts and lengths. Every error is one sentence naming file, line and what was expected.
+/// So is that of work which the memory of this machine cannot hold.
 Result<RolloutWork> load_work(const RolloutOptions& options);
+/// A sentence where the cold tier may find its disk full, which costs time; else empty.
+std::string disk_warning(const RolloutOptions& options, const RolloutWork& work);
 
 /// What a run tells its caller, on the caller's thread.
 struct RolloutHooks {

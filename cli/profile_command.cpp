@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cli/doctor.h"
+#include "cli/machine_memory.h"
 #include "cli/output_writer.h"
 #include "cli/engine_types.h"
 #include "gpu/cpu_engine.h"
@@ -160,6 +161,7 @@ std::string profile_table(const StepProfile& profile) {
 
 Status profile_command(const ProfileOptions& options, const std::atomic<bool>& stop) {
   SEER_ASSIGN_OR_RETURN(OutputWriter out, OutputWriter::open(options.out));
+  SEER_RETURN_IF_ERROR(check_memory({demand_of_weights(options.model, options.weights == "int8")}, find_memory()));
   SEER_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, load_model(options.model, weight_type_of(options.weights)));
   const MachineFindings machine = inspect_machine();
   CpuEngineConfig config;
@@ -184,6 +186,11 @@ Status profile_command(const ProfileOptions& options, const std::atomic<bool>& s
   for (const GridPoint& p : grid)
     config.device_blocks =
         std::max(config.device_blocks, static_cast<int32_t>(blocks_of(p.sequences, config.block_tokens)));
+
+  SEER_RETURN_IF_ERROR(check_memory({{cat("--kv-bytes ", kv_bytes, " for --instances ", options.instances),
+                                      bytes_of(kv_bytes, options.instances),
+                                      bytes_of(config.device_blocks * block_bytes, options.instances)}},
+                                    find_memory()));
 
   std::vector<std::unique_ptr<Engine>> engines;
   for (int64_t i = 0; i < options.instances; ++i) {

@@ -127,6 +127,8 @@ Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& s
     file->emplace(std::move(opened));
   }
   SEER_ASSIGN_OR_RETURN(const RolloutWork work, load_work(options));
+  if (const std::string warning = disk_warning(options, work); !warning.empty())
+    std::cerr << "seer: warning: " << warning << "\n";
 
   const std::vector<std::string> policies =
       options.compare.empty() ? std::vector<std::string>{options.scheduler.policy} : options.compare;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "actors/instance_actor.h"
+#include "cli/machine_memory.h"
 #include "cli/output_writer.h"
 #include "cli/sim_bound.h"
 #include "cli/sim_fault_command.h"
@@ -107,6 +108,21 @@ Result<std::optional<SimDrafting>> drafting_of(const std::string& policy, const 
   return std::optional<SimDrafting>({*std::move(acceptance), grouped, budget});
 }
 
+// Memory of a simulation, as measured: bookkeeping of a device's KV block (also of those that are never used), of an
+// instance without blocks, and of a request with the events of its life. A machine's DRAM takes what is used of it.
+constexpr int64_t kDeviceBlockBytes = 72, kInstanceBytes = 20'000, kRequestBytes = 2100;
+
+Status check_memory_of(const ClusterModel& cluster, const Workload& workload) {
+  const int64_t blocks = cluster.kv_tokens / std::max<int64_t>(1, cluster.block_tokens);
+  const int64_t instance_bytes = bytes_of(blocks, kDeviceBlockBytes);
+  const int64_t requests = bytes_of(workload.groups, workload.group_size), request_bytes = bytes_of(requests, kRequestBytes);
+  const int64_t all_instances = bytes_of(cluster.instances, std::max(instance_bytes, kInstanceBytes));
+  return check_memory({{cat("simulating ", cluster.instances, " instances with KV of ", cluster.kv_tokens, " tokens each"),
+                        all_instances, all_instances},
+                       {cat("simulating ", requests, " requests"), request_bytes, request_bytes}},
+                      find_memory());
+}
+
 /// Leaves the first groups with so many requests together, at least one group. 0: all.
 void keep_requests(Workload& workload, int64_t requests) {
   if (requests == 0) return;
@@ -144,6 +160,8 @@ Status simulate_command(const SimulateOptions& options, const std::atomic<bool>&
   ClusterModel baseline_cluster = cluster;
   if (workload.verl_block_tokens > 0 && options.block_tokens == 0 && options.profile.empty())
     baseline_cluster.block_tokens = workload.verl_block_tokens;
+  for (const ClusterModel* simulated : {&cluster, &std::as_const(baseline_cluster)})
+    SEER_RETURN_IF_ERROR(check_memory_of(*simulated, workload));
 
   std::vector<SimRun> runs;
   for (int64_t i = 0; i < options.seeds; ++i) {

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <iostream>
 #include <map>
@@ -361,6 +362,37 @@ TEST_CASE("bad input: profiles") {
   bad.profile("profile: rows as a word", {{"--rows-max", "many"}}, {"--rows-max many", "integer"}, 2);
 }
 
+TEST_CASE("bad input: sizes beyond what the machine has") {
+  BadInputs bad;
+  bad.rollout("DRAM beyond the machine", {{"--dram-bytes", "99999GiB"}},
+              {"--dram-bytes 107373108658176 for --nodes 1", "97.7 TiB of memory", "there is"}, 2);
+  bad.rollout("KV beyond the machine", {{"--kv-bytes", "99TiB"}},
+              {"--kv-bytes 108851651149824 for --instances 2", "198.0 TiB of memory"}, 2);
+  bad.rollout("bytes that no number holds", {{"--dram-bytes", "8000000TiB"}, {"--nodes", "2"}},
+              {"--dram-bytes 8796093022208000000 for --nodes 2", "8.0 EiB of memory"}, 2);
+  std::string prompts;
+  for (int i = 0; i < 100'000; ++i) prompts += "{\"prompt_ids\": [1]}\n";
+  bad.rollout("requests beyond the machine", {{"--prompts", bad.folder.write("many.jsonl", prompts)}, {"--group-size", "1000000"}},
+              {"the bookkeeping of 100000000000 requests", "90.9 TiB of memory"}, 2);
+  bad.profile("profile: KV beyond the machine", {{"--kv-bytes", "99TiB"}}, {"--kv-bytes 108851651149824", "99.0 TiB of memory"}, 2);
+  const std::string line = bad.folder.write("s.jsonl", "{\"prompt_ids\": [1], \"output_ids\": [1]}\n");
+  bad.score("score: KV beyond the machine", line, {"--kv-bytes 108851651149824", "99.0 TiB of memory"}, {"--kv-bytes", "99TiB"});
+  const auto simulate = [&](const std::string& name, const Arguments& more, const Words& words) {
+    Arguments arguments{SEER_PROGRAM, "simulate", "--report", bad.out()};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    bad.refused(name, arguments, words, 2);
+  };
+  simulate("simulate: KV beyond the machine", {"--kv-tokens", "1000000000000000"}, {"32 instances with KV of 1000000000000000 tokens"});
+  std::string workload;
+  {
+    std::ifstream file(SEER_SOURCE_DIR "/deploy/sim/moonlight.toml");
+    for (std::string text; std::getline(file, text);)
+      workload += (text.starts_with("groups ") ? "groups = 16777216" : text.starts_with("group-size ") ? "group-size = 65536" : text) + "\n";
+  }
+  simulate("simulate: requests beyond the machine", {"--workload", bad.folder.write("w.toml", workload)},
+           {"simulating 1099511627776 requests", "PiB of memory"});
+}
+
 TEST_CASE("bad input: files and folders that cannot be written") {
   BadInputs bad;
   const std::string file = bad.good_prompts;  // a file where a folder should be: even root cannot write into it
@@ -417,7 +449,9 @@ TEST_CASE("bad input: a disk full while spilling costs time only, and the report
     ChildProcess seer(arguments);
     REQUIRE(seer.wait(kPatienceMs));
     CHECK(seer.exit_code() == 0);
-    CHECK(seer.err().find("seer:") == std::string::npos);
+    const bool warned = seer.err().find("seer: warning: --cold-bytes 8589934592 for --nodes 1 may take") != std::string::npos;
+    CHECK(warned == !prefix.empty());
+    CHECK(seer.err().find("seer: ") == (warned ? seer.err().find("seer: warning") : std::string::npos));
     return responses(folder.read(out));
   };
   const auto reference = run("reference", {}, {"--instances", "1", "--policy", "verl"});

@@ -1,0 +1,39 @@
+// MachineMemory: how much memory this process may use, and whether what a command is about to take fits into it.
+// Used by the commands before they start anything, and by `seer doctor`. Pure but for find_memory() and demand_of_weights().
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "protocols/result.h"
+
+namespace seer {
+
+struct MachineMemory {
+  int64_t bytes = 0;       // the machine's, or the smallest limit of the control groups that this process is in
+  int64_t free_bytes = 0;  // of them; what only caches files counts as free
+};
+
+/// From <root>/proc and <root>/sys/fs/cgroup (version 2, then 1).
+MachineMemory find_memory(const std::filesystem::path& root = "/");
+
+/// Memory for one purpose.
+struct MemoryDemand {
+  std::string what;         // the option with its value, or what is counted: "--kv-bytes 268435456 for 2 instances"
+  int64_t asked_bytes = 0;  // may be taken
+  int64_t used_bytes = 0;   // of them, the work at hand can fill at most: memory is taken when it is first used
+};
+
+/// kInvalidArgument: one of them asks for more than there is, or together they may use more than is free. One sentence.
+Status check_memory(const std::vector<MemoryDemand>& demands, const MachineMemory& machine);
+
+/// a x b, at most the largest int64_t. REQUIRES: neither is negative.
+int64_t bytes_of(int64_t a, int64_t b);
+/// "1.5 GiB", "300.0 MiB", "97.7 TiB".
+std::string size_text(int64_t bytes);
+
+/// The weights of a model folder: all its *.safetensors, half of them as int8.
+MemoryDemand demand_of_weights(const std::filesystem::path& folder, bool as_int8);
+
+}  // namespace seer
