@@ -50,9 +50,10 @@ Result<std::vector<double>> measure_steps_us(const std::shared_ptr<const Model>&
   double spent_us = 0;
   for (int visit = 0; visit < kVisitsMin || (visit < kVisitsMax && spent_us < kEnoughUs); ++visit)
     for (size_t i = 0; i < steps.size(); ++i) {
-      const auto us = static_cast<double>(std::max<int64_t>(1, runner->run(synthetic_step(runner->info(), steps[i])).step_us));
-      least_us[i] = std::min(least_us[i], us);
-      spent_us += us;
+      const StepResult step = runner->run(synthetic_step(runner->info(), steps[i]));
+      const int64_t us = config.threads == 1 && step.cpu_us > 0 ? step.cpu_us : step.step_us;
+      least_us[i] = std::min(least_us[i], std::max(1.0, static_cast<double>(us)));
+      spent_us += static_cast<double>(step.step_us);
     }
   return least_us;
 }

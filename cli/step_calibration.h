@@ -18,8 +18,8 @@ using StepSequences = std::vector<SequenceShape>;
 Result<StepCost> calibrate_step_cost(const std::shared_ptr<const Model>& model, CpuEngineConfig config);
 
 /// Microseconds of each of these steps: the least of a few visits in turns, since other programs on the machine can only add to
-/// it. Three visits each, more only while all together take less than 50 ms. An engine of its own, with the KV that the
-/// largest step needs. Errors: as make_cpu_engine().
+/// it. Of an engine with one thread it is that thread's CPU time, which runs only while the thread has a core. Three visits
+/// each, more only while all together take less than 50 ms. An engine of its own, with the KV that the largest step needs. Errors: as make_cpu_engine().
 Result<std::vector<double>> measure_steps_us(const std::shared_ptr<const Model>& model, CpuEngineConfig config,
                                              const std::vector<StepSequences>& steps);
 

@@ -39,8 +39,8 @@ StepShape decode_shape(int64_t sequences, int64_t context_tokens);
 /// Least share of the time per token that the fuller batch must save for `seer+` to be chosen. In `seer simulate`, over GPUs and
 /// over profiles with gaps of 0 to 3.2 ms between steps, `seer+` is 1 + 0.9 to 1.7 savings as fast as `seer`, and slower where the
 /// saving is below 0 (docs/policy_choice.md). Real runs of `seer+` take about 7 % more than simulated ones, as those of `seer`
-/// do not, so the saving must make up for that. The GPUs of the three built-in workloads are at 0.078 to 0.087; CPU
-/// profiles with 0.1 ms between steps at -0.21 to 0.035. Near the threshold both policies take about as long: it matters little
+/// do not, so the saving must make up for that. The GPUs of the three built-in workloads are at 0.078 to 0.087; the
+/// shipped model on CPU with 0.1 ms between steps at -0.21 to 0.035. Near the threshold both policies take about as long: it matters little
 /// which way a noisy measurement falls there.
 inline constexpr double kSeerPlusSavingMin = 0.05;
 
