@@ -143,14 +143,12 @@ void write_with_bits(const TestFolder& folder, const nlohmann::json& config, con
   write_tiny_model(folder.path(), config, dtype, 1);
   const auto file = SafetensorsFile::open(folder.path() / "model.safetensors");
   REQUIRE(file.ok());
-  const TensorView& view = (*file)->tensors().at(tensor);
-  const auto* start = reinterpret_cast<const char*>((*file)->tensors().begin()->second.bytes.data());
-  for (const auto& [name, other] : (*file)->tensors())
-    start = std::min(start, reinterpret_cast<const char*>(other.bytes.data()));
-  const size_t width = dtype == "F32" ? 4 : 2, size = std::filesystem::file_size(folder.path() / "model.safetensors");
-  size_t data_bytes = 0;
-  for (const auto& [name, other] : (*file)->tensors()) data_bytes += other.bytes.size();
-  const size_t at = size - data_bytes + (reinterpret_cast<const char*>(view.bytes.data()) - start) + index * width;
+  const auto& tensors = (*file)->tensors();
+  const std::byte* end = nullptr;  // of the data, which is the end of the file
+  for (const auto& [name, view] : tensors) end = std::max(end, view.bytes.data() + view.bytes.size());
+  const size_t width = dtype == "F32" ? 4 : 2;
+  const size_t at = std::filesystem::file_size(folder.path() / "model.safetensors") -
+                    static_cast<size_t>(end - tensors.at(tensor).bytes.data()) + index * width;
   std::fstream out(folder.path() / "model.safetensors", std::ios::binary | std::ios::in | std::ios::out);
   out.seekp(static_cast<std::streamoff>(at));
   out.write(reinterpret_cast<const char*>(&bits), static_cast<std::streamsize>(width));

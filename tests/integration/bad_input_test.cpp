@@ -192,7 +192,7 @@ TEST_CASE("bad input: model folders") {
   bad.rollout("tensor missing", {{"--model", bad.model("missing", [&](Json& h) { h["norm"] = h["model.norm.weight"]; h.erase("model.norm.weight"); })}},
               {"missing", "tensor model.norm.weight", "[192]", "is missing"}, 1);
 
-  bad.rollout("bytes of no tensor", {{"--model", bad.model("hole", [&](Json& h) { h.erase("model.norm.weight"); })}},
+  bad.rollout("bytes of no tensor", {{"--model", bad.model("hole", [&](Json& h) { h.erase(up); })}},
               {"hole/model.safetensors", "the data bytes from", "belong to no tensor"}, 1);
   bad.rollout("more layers than the config", {{"--model", bad.model_with("layers", "num_hidden_layers", 3)}},
               {"layers", "tensor model.layers.3.", "num_hidden_layers is 3"}, 2);
