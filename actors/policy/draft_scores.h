@@ -82,7 +82,7 @@ class DraftScores {
   static constexpr uint32_t kTableCells = kLengthClasses * 128 + 1;
   static_assert(kNoCell == kTableCells - 1);
   static constexpr uint32_t kPresentSets = kLengthClasses * 3;  // as many again for what only earlier iterations had
-  static constexpr float kConstantInput = 0.3f;
+  static constexpr float kConstantInput = 2;  // so that what all cells overrate is put right within a thousand lessons
 
   static uint32_t length_class(uint32_t tokens) {
     static constexpr std::array<uint8_t, 33> kClass = {0, 0, 0, 1, 2, 3, 3, 4, 4, 4, 5, 5, 5, 5, 6, 6, 6,

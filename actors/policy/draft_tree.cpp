@@ -113,7 +113,7 @@ int64_t DraftTree::token_count() const {
 }
 
 size_t DraftTree::bytes() const {
-  size_t sum = bin_.bytes() + prompt_.size() * sizeof(int32_t);
+  size_t sum = bin_.bytes() + prompt_.size() * sizeof(int32_t) + offered_.capacity() * sizeof(Candidate);
   for (const Text& text : texts_) sum += text.bytes() + (text.renewal ? text.renewal->text.bytes() : 0);
   return sum;
 }
@@ -231,6 +231,7 @@ void DraftTree::draft(uint32_t sample, const DraftLimits& limits, Draft& draft) 
   known.match_tokens = text.index.length(known.state);
   known.source = r.source;
   heap_.clear();
+  offered_.clear();
   const Asked asked = {text, limits, r.stream, end};
   if (limits.max_tokens > 0) expand(asked, known, 0);
   while (!heap_.empty()) {
@@ -241,10 +242,13 @@ void DraftTree::draft(uint32_t sample, const DraftLimits& limits, Draft& draft) 
     draft.parents.push_back(chosen.parent);
     draft.probabilities.push_back(chosen.probability);
     const auto row = static_cast<int32_t>(draft.tokens.size());
+    if (!limits.tree) offered_.clear();
     if (row >= limits.max_tokens) break;
-    if (!limits.tree) heap_.clear();
     expand(asked, chosen, row);
   }
+  // What would have come next was not likely enough. It is learned from as well: else those that are taken for too unlikely
+  // would never be put right, and of those that are about as likely as the limit only the overrated would be learned.
+  if (!limits.tree && heap_.empty() && !offered_.empty()) r.candidates.push_back(offered_.back());
 }
 
 /// Offers the tokens that may follow `from`, which is row `row`: the likeliest or, for a tree, all of them.
@@ -312,9 +316,9 @@ void DraftTree::expand(const Asked& asked, const Candidate& from, int32_t row) {
 void DraftTree::offer(const Asked& asked, const Candidate& from, float logit, Candidate& c) {
   c.evidence.probability = DraftScores::probability(logit);
   c.probability = from.probability * c.evidence.probability;
-  if (c.probability < asked.limits.min_probability) return;
-  heap_.push_back({c.probability, c.token, static_cast<uint32_t>(offered_.size())});
   offered_.push_back(c);
+  if (c.probability < asked.limits.min_probability) return;
+  heap_.push_back({c.probability, c.token, static_cast<uint32_t>(offered_.size() - 1)});
   std::push_heap(heap_.begin(), heap_.end(), less_likely);
 }
 

@@ -42,7 +42,7 @@ struct Draft {
 
 struct DraftLimits {
   int32_t max_tokens = 8;         // of the draft
-  float min_probability = 0.12f;  // of a token to be accepted, those before it included; less likely ones are left out
+  float min_probability = 0.09f;  // of a token to be accepted, those before it included; less likely ones are left out
   bool tree = false;              // branches, the likeliest tokens first; else one path
 };
 

@@ -143,6 +143,70 @@ TEST_CASE("draft tree: the acceptance to expect is the acceptance that comes") {
   }
 }
 
+TEST_CASE("draft tree: of texts that are hard to foresee paths are accepted as often as they say, once warm") {
+  // Phrases of 8 words in random order, of which every other word is another one.
+  for (const uint32_t phrase_count : {20, 60}) {
+    CAPTURE(phrase_count);
+    std::vector<Text> phrases;
+    for (uint32_t i = 0; i < phrase_count; ++i) phrases.push_back(random_text(1000 + i, 8, 300));
+    const auto make = [&](uint32_t seed) {
+      std::mt19937 random(seed);
+      Text text;
+      while (text.size() < 20'000)
+        for (int32_t token : phrases[random() % phrase_count])
+          text.push_back(random() % 2 == 0 ? static_cast<int32_t>(random() % 300) : token);
+      return text;
+    };
+    DraftScores scores;
+    DraftTree tree({}, {}, scores);
+    for (uint32_t i = 0; i < 4; ++i) tree.append(i, 0, make(10 + i));
+    const DraftLimits limits = {.max_tokens = 16, .min_probability = 0.12f};
+    const Text text = make(99);
+    double expected = 0, accepted = 0;
+    Draft draft;
+    for (size_t at = 0; at < text.size();) {
+      tree.draft(9, limits, draft);
+      const size_t count = gained(draft, text, at);
+      if (at > text.size() / 2) {
+        expected += std::accumulate(draft.probabilities.begin(), draft.probabilities.end(), 0.0);
+        accepted += static_cast<double>(count - 1);
+      }
+      tree.append(9, static_cast<int64_t>(at), std::span(text).subspan(at, count));
+      at += count;
+    }
+    CHECK(expected / accepted == doctest::Approx(1).epsilon(0.03));
+    CHECK(accepted > 800);
+  }
+}
+
+TEST_CASE("draft tree: tokens that are held for too unlikely come to be drafted where they prove likely") {
+  const Text text = random_text(1, 4000);
+  DraftScores scores;
+  DraftTree tree({}, {}, scores);
+  tree.append(0, 0, text);
+  const DraftLimits limits = {.max_tokens = 8, .min_probability = 0.97f};
+  const Replay r = replay(tree, 1, text, limits);
+  for (size_t i = 0; i < 8; ++i) CHECK(r.drafts[i].tokens.empty());
+  CHECK(!r.drafts.back().tokens.empty());
+}
+
+TEST_CASE("draft tree: drafting takes no memory that stays") {
+  const Text text = random_text(1, 500);
+  DraftScores scores;
+  DraftTree tree({}, {}, scores);
+  for (uint32_t i = 0; i < 4; ++i) tree.append(i, 0, edited(text, i));
+  tree.append(9, 0, std::span(text).first(50));
+  Draft draft;
+  const auto drafts = [&](int count) {
+    for (int i = 0; i < count; ++i) tree.draft(9, {.max_tokens = 16, .min_probability = 0.01f, .tree = true}, draft);
+  };
+  drafts(2);
+  REQUIRE(!draft.tokens.empty());
+  const size_t before = tree.bytes();
+  drafts(1000);
+  CHECK(tree.bytes() == before);
+}
+
 TEST_CASE("draft tree: duplicate, late and out-of-order appends give the drafts of those in order") {
   const Text text = random_text(1, 400), own = edited(text, 2);
   DraftScores scores, same_scores;

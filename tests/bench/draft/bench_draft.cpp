@@ -10,11 +10,14 @@
 //   draft_us_p50, _p99  CPU time of one draft, less that of reading the clock
 //   acceptance_length   tokens gained per step, bonus token included
 //   drafted_per_step    tokens proposed per step
+//   predicted_ratio     of the second half of the replays: tokens that drafts said would be accepted, by those that were
+//   calibration         the same by buckets of the predicted probability, [0, 0.1), [0.1, 0.2), ...: tokens drafted, the
+//                       mean of their predictions, and the share of them that was accepted. The first half is warm-up.
 // Of the references the first --past are responses of an earlier iteration, given before the others are appended:
 // themselves (alike), as many of the next group, which has another prompt (other), one or the other from group to group
 // (mixed), or none at all, to compare with.
 // Mode peer drafts as SuffixDecoding does (suffix_decoding.h), to compare acceptance: its times are not the original's.
-// CPU time is the thread's. --repeats: times are medians over so many runs. Default of --min-probability: 0.12 linear,
+// CPU time is the thread's. --repeats: times are medians over so many runs. Default of --min-probability: 0.09 linear,
 // 0.01 tree, 0.1 peer.
 #include <unistd.h>
 #include <ctime>
@@ -58,10 +61,18 @@ struct Options {
   bool json = false;
 };
 
+/// Draft tokens whose acceptance was predicted to be about the same.
+struct Bucket {
+  int64_t tokens = 0, accepted = 0;
+  double predicted = 0;  // sum over the tokens
+};
+
 struct Figures {
   double append_mtok_s = 0;
   double draft_us_p50 = 0, draft_us_p99 = 0;
   int64_t tokens = 0, steps = 0, drafted = 0;  // of the replay
+  bool warm = false;                           // half of the replays are over: calibration counts
+  std::array<Bucket, 10> calibration;
 };
 
 double cpu_us() {
@@ -133,7 +144,14 @@ void replay(DraftTree& tree, uint32_t sample, const std::vector<int32_t>& member
     size_t gained = 0;
     int32_t row = 0;
     for (size_t i = 0; i < draft.tokens.size() && at + gained < member.size(); ++i) {
-      if (draft.parents[i] != row || draft.tokens[i] != member[at + gained]) continue;
+      const bool accepted = draft.parents[i] == row && draft.tokens[i] == member[at + gained];
+      if (figures.warm) {
+        Bucket& bucket = figures.calibration[std::min<size_t>(9, static_cast<size_t>(draft.probabilities[i] * 10))];
+        ++bucket.tokens;
+        bucket.accepted += accepted;
+        bucket.predicted += draft.probabilities[i];
+      }
+      if (!accepted) continue;
       row = static_cast<int32_t>(i) + 1;
       ++gained;
     }
@@ -186,6 +204,7 @@ Figures run(const Options& options, const std::vector<TokenGroup>& groups) {
   const double clock_us = clock_cost_us();
   std::vector<double> draft_us;
   for (size_t g = 0; g < groups.size(); ++g) {
+    figures.warm = g >= groups.size() / 2;
     const std::vector<std::vector<int32_t>>& members = groups[g].sequences;
     for (size_t i = members.size() - options.heldouts; i < members.size(); ++i) {
       if (options.peer) {
@@ -210,6 +229,13 @@ double measure_bytes_per_token(const Options& options, const std::vector<TokenGr
   int64_t tokens = 0;
   append_all(options, groups, scores, trees, tokens);
   return static_cast<double>(resident_bytes() - before) / static_cast<double>(std::max<int64_t>(tokens, 1));
+}
+
+double predicted_ratio(const Figures& figures) {
+  double predicted = 0;
+  int64_t accepted = 0;
+  for (const Bucket& b : figures.calibration) predicted += b.predicted, accepted += b.accepted;
+  return predicted / static_cast<double>(std::max<int64_t>(accepted, 1));
 }
 
 double rounded(double value) { return std::round(value * 1e4) / 1e4; }
@@ -271,7 +297,7 @@ Options parse(int argc, char** argv) {
   options.limits.min_probability = static_cast<float>(min_probability >= 0  ? min_probability
                                                       : options.peer        ? 0.1
                                                       : options.limits.tree ? 0.01
-                                                                            : 0.12);
+                                                                            : 0.09);
   return options;
 }
 
@@ -298,6 +324,13 @@ int main(int argc, char** argv) {
   }
   const auto steps = static_cast<double>(std::max<int64_t>(figures.steps, 1));
   const std::string mode = options.peer ? "peer" : options.limits.tree ? "tree" : "linear";
+  nlohmann::ordered_json calibration = nlohmann::ordered_json::array();
+  for (const Bucket& b : figures.calibration) {
+    const auto count = static_cast<double>(std::max<int64_t>(b.tokens, 1));
+    calibration.push_back({{"tokens", b.tokens},
+                           {"predicted", rounded(b.predicted / count)},
+                           {"accepted", rounded(static_cast<double>(b.accepted) / count)}});
+  }
   const nlohmann::ordered_json line = {{"bench", "draft"},
                                        {"references", options.references},
                                        {"past", options.past},
@@ -311,7 +344,9 @@ int main(int argc, char** argv) {
                                        {"draft_us_p99", rounded(quantile(p99, 0.5))},
                                        {"acceptance_length", rounded(static_cast<double>(figures.tokens) / steps)},
                                        {"drafted_per_step", rounded(static_cast<double>(figures.drafted) / steps)},
-                                       {"steps", figures.steps}};
+                                       {"steps", figures.steps},
+                                       {"predicted_ratio", rounded(predicted_ratio(figures))},
+                                       {"calibration", calibration}};
   if (options.json) {
     std::printf("%s\n", line.dump().c_str());
   } else {
