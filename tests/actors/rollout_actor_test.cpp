@@ -590,8 +590,8 @@ TEST_CASE("rollout: a request whose logits are not finite fails alone, at the sa
         CHECK(summary.complete);
         CHECK(summary.finished == static_cast<int64_t>(cluster.requests));
         CHECK(summary.failed == failed);
-        CHECK(failed > cluster.options.samples + 2);
-        CHECK(failed < static_cast<int64_t>(cluster.requests) - 2);
+        CHECK(failed > cluster.options.samples);  // not only the last group
+        CHECK(failed < static_cast<int64_t>(cluster.requests));
         cluster.run_for(1'000'000);
         check_drained(cluster);
       }

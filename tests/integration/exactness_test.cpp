@@ -500,8 +500,8 @@ TEST_CASE("exactness: requests whose logits are not finite fail at the same toke
     begun.finish = FinishReason::kError;
     CHECK(answer == begun);
   }
-  CHECK(failed > 8);
-  CHECK(failed < 20);
+  CHECK(failed > options.group_size);  // not only those whose prompt has it
+  CHECK(failed < std::ssize(reference));
 
   const std::string profile = free_rows_profile(folder);
   constexpr int64_t kTinyBlockBytes = 4096;  // 16 tokens x 2 layers x 2 KV heads x 16 x 2 (K and V) x 2 B
