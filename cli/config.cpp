@@ -1,6 +1,7 @@
 #include "cli/config.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <set>
@@ -80,7 +81,7 @@ std::vector<OptionGroup> option_groups(RolloutOptions& o) {
       {"KV cache",
        {{"kv-bytes", "SIZE", SizeField{&o.kv_bytes}, "KV cache of one instance", at_least(1)},
         {"kv-dtype", "T", &o.kv_dtype, "type of K and V", kDtypes},
-        {"block-tokens", "N", &o.block_tokens, "tokens of one KV block", between(1, 4096)},
+        {"block-tokens", "N", &o.block_tokens, "tokens of one KV block, a multiple of 16", between(16, 4096)},
         {"dram-bytes", "SIZE", SizeField{&o.dram_bytes}, "DRAM tier of the KV pool; 0: none", at_least(0)},
         {"cold-dir", "DIR", &o.cold_dir, "folder of the cold tier on disk; without it there is none"},
         {"cold-bytes", "SIZE", SizeField{&o.cold_bytes}, "cold tier at most", at_least(1)}}},
@@ -226,10 +227,32 @@ Status require(const std::string& value, const char* flag, const char* what) {
   return value.empty() ? Status{fail(Code::kInvalidArgument, flag, " is missing: expected ", what)} : Status{};
 }
 
+/// Below, logits / temperature would no longer fit the numbers of the sampler.
+Status check_temperature(float temperature) {
+  constexpr float kLeast = 1e-4f;
+  if (temperature == 0 || temperature >= kLeast) return {};
+  return fail(Code::kInvalidArgument, "--temperature ", temperature, ": expected 0 (greedy) or a number, at least ", kLeast);
+}
+
+/// The folder may be new, but not the one that it is in: that would be a mistyped path.
+Status check_new_folder(const char* flag, const std::string& path) {
+  const std::filesystem::path parent = (std::filesystem::path(path) / "").parent_path().parent_path();
+  std::error_code ignored;
+  if (path.empty() || parent.empty() || std::filesystem::is_directory(parent, ignored)) return {};
+  return fail(Code::kNotFound, flag, " ", path, ": there is no folder ", parent.string(), " to make it in");
+}
+
 Status check_together(const RolloutOptions& o) {
   SEER_RETURN_IF_ERROR(require(o.model, "--model", "a model folder in Hugging Face layout"));
   SEER_RETURN_IF_ERROR(require(o.prompts, "--prompts", "a JSONL file of prompts"));
   if (o.compare.empty()) SEER_RETURN_IF_ERROR(require(o.out, "--out", "the JSONL file to write the responses to"));
+  SEER_RETURN_IF_ERROR(check_temperature(o.sampling.temperature));
+  if (o.block_tokens % 16 != 0)
+    return fail(Code::kInvalidArgument, "--block-tokens ", o.block_tokens, ": expected a multiple of 16");
+  if (o.nodes > o.instances)
+    return fail(Code::kInvalidArgument, "--nodes ", o.nodes, ": expected at most --instances, which is ", o.instances,
+                ": each node has an instance at least");
+  SEER_RETURN_IF_ERROR(check_new_folder("--draft-history", o.draft_history));
   if (!o.draft_history.empty() && o.drafting != "grouped")
     return fail(Code::kInvalidArgument, "--draft-history needs --drafting grouped, not ", o.drafting);
   if (!o.draft_history.empty() && !o.compare.empty())
@@ -252,6 +275,7 @@ Status check_together(const RolloutOptions& o) {
 
 Status check_together(const ScoreOptions& o) {
   SEER_RETURN_IF_ERROR(require(o.model, "--model", "a model folder in Hugging Face layout"));
+  SEER_RETURN_IF_ERROR(check_temperature(o.temperature));
   SEER_RETURN_IF_ERROR(require(o.in, "--in", "a JSONL file as written by seer rollout --out"));
   return require(o.out, "--out", "the JSONL file to write the scored lines to");
 }

@@ -110,25 +110,21 @@ PartFinding find_cuda() {
   const std::string devices = cuda_devices();
   const std::string compiler = output_of(
       "PATH=$PATH:/usr/local/cuda/bin nvcc --version 2>/dev/null | sed -n 's/.*release \\([0-9.]*\\).*/\\1/p'");
-  PartFinding part;
-  part.name = "CUDA";
-  part.without = "models run on the CPU";
-  part.is_found = !devices.empty() && !compiler.empty();
-  part.found = cat(devices.empty() ? "no device" : devices, ", ",
-                   compiler.empty() ? "no nvcc" : "nvcc " + compiler.substr(0, compiler.find('\n')));
-  part.add = devices.empty() ? "needs an NVIDIA GPU and: apt-get install nvidia-driver (from non-free)"
-                             : "apt-get install nvidia-cuda-toolkit (from non-free)";
-  return part;
+  return {.name = "CUDA",
+          .is_used = false,  // there is no engine for it
+          .found = cat(devices.empty() ? "no device" : devices, ", ",
+                       compiler.empty() ? "no nvcc" : "nvcc " + compiler.substr(0, compiler.find('\n'))),
+          .without = "models run on the CPU, many times slower than a GPU would",
+          .add = ""};
 }
 
 PartFinding find_ucx() {
   PartFinding part;
   part.name = "UCX";
-  part.without = "KV moves inside one process only";
-  part.add = "apt-get install libucx-dev ucx-utils";
+  part.is_used = false;  // there is no transport for it
+  part.without = "KV moves inside one process only, so a rollout keeps to one machine";
   void* const ucp = load("libucp.so.0");
   if (!ucp) return part;
-  part.is_found = true;
   auto* version_string = symbol<const char*()>(ucp, "ucp_get_version_string");
   part.found = version_string ? version_string() : "";
   std::istringstream transports(output_of("ucx_info -d 2>/dev/null | sed -n 's/.*Transport: *//p'"));
@@ -139,8 +135,20 @@ PartFinding find_ucx() {
   return part;
 }
 
-PartFinding built_in(const char* name, bool is_found, const char* without, const char* add) {
-  return {name, is_found, is_found ? "built in" : "", without, cat(add, ", then build again")};
+PartFinding built_in(const char* name, bool is_used, const char* without, const char* add) {
+  return {name, is_used, "", without, cat(add, ", then build again")};
+}
+
+std::string line_text(const std::string& name, const std::string& value) {
+  return cat("  ", name, std::string(std::max<std::ptrdiff_t>(1, 16 - std::ssize(name)), ' '), value, "\n");
+}
+
+std::string part_text(const PartFinding& part) {
+  if (part.is_used) return line_text(part.name, cat("built in", part.found.empty() ? "" : ", ", part.found));
+  const std::string here = part.found.empty() ? "" : cat(" (this machine: ", part.found, ")");
+  const std::string why = cat(part.add.empty() ? "not used: this build has no code for it" : "missing", here);
+  const std::string add = part.add.empty() ? "" : line_text("", "to add it: " + part.add);
+  return line_text(part.name, why) + line_text("", "without it: " + part.without) + add;
 }
 
 #ifdef SEER_HAVE_ROCKSDB
@@ -162,10 +170,6 @@ std::string caf_version() {
 #endif
 }
 
-std::string line_text(const std::string& name, const std::string& value) {
-  return cat("  ", name, std::string(std::max<std::ptrdiff_t>(1, 16 - std::ssize(name)), ' '), value, "\n");
-}
-
 }  // namespace
 
 MachineFindings inspect_machine() {
@@ -179,7 +183,7 @@ MachineFindings inspect_machine() {
   findings.caf = caf_version();
   findings.parts = {
       find_cuda(), find_ucx(),
-      built_in("RocksDB", kHasRocksdb, "no cold KV tier on disk", "apt-get install librocksdb-dev"),
+      built_in("RocksDB", kHasRocksdb, "no cold tier: KV that does not fit in DRAM is computed again", "apt-get install librocksdb-dev"),
       built_in("SentencePiece", kHasSentencePiece, "no tokenizer.model files; tokenizer.json and token ids work",
                "apt-get install libsentencepiece-dev")};
   return findings;
@@ -196,11 +200,7 @@ std::string doctor_text(const MachineFindings& findings) {
   text +=
       line_text("memory", cat(size_text(findings.memory_bytes), ", ", size_text(findings.memory_free_bytes), " free"));
   text += line_text("CAF", findings.caf);
-  for (const PartFinding& part : findings.parts) {
-    const std::string some = part.found.empty() ? "" : part.found + "; ";
-    text += line_text(part.name, part.is_found ? part.found : cat("missing: ", some, part.without));
-    if (!part.is_found) text += line_text("", "to add it: " + part.add);
-  }
+  for (const PartFinding& part : findings.parts) text += part_text(part);
   text += can_run_main_job(findings)
               ? "The main job can run here: deploy/quickstart.sh\n"
               : cat("The main job cannot run here: it needs ", size_text(kMainJobBytes), " of free memory.\n");

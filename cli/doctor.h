@@ -1,4 +1,4 @@
-// `seer doctor`: what this machine and this build have for Seer, and for each missing part the line that adds it.
+// `seer doctor`: what this machine and this build have for Seer: what each missing part costs, and the line that adds it.
 // Used by seer.cpp. inspect_machine() looks around (processor, memory, loadable libraries, programs in PATH); the rest is
 // pure.
 #pragma once
@@ -11,10 +11,10 @@ namespace seer {
 /// One optional part: CUDA, UCX, RocksDB, SentencePiece.
 struct PartFinding {
   std::string name;
-  bool is_found = false;
-  std::string found;    // what was found, if only half of the part: version, devices, transports
-  std::string without;  // what Seer does without it
-  std::string add;      // the line that adds it
+  bool is_used = false;  // this build has the code that uses it
+  std::string found;     // what the machine has of it: version, devices, transports; empty: nothing, or not looked for
+  std::string without;   // what Seer does without it, and why that matters
+  std::string add;       // the line that adds it; empty: nothing can
 };
 
 struct MachineFindings {

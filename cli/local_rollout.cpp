@@ -186,7 +186,7 @@ Result<std::unique_ptr<ColdStore>> open_cold_store(const RolloutOptions& options
   return open_rocksdb_store({.dir = dir, .capacity_bytes = options.cold_bytes});
 #else
   return fail(Code::kUnavailable, "--cold-dir ", options.cold_dir,
-              " needs RocksDB, which this build has not: apt-get install librocksdb-dev, and build again");
+              " needs RocksDB, but this build was made without it: apt-get install librocksdb-dev, and build again");
 #endif
 }
 
@@ -198,6 +198,11 @@ Result<StepCost> step_cost(const RolloutOptions& options, const RolloutWork& wor
 
 Result<Machinery> make_machinery(const RolloutOptions& options, const RolloutWork& work) {
   Machinery made;
+  const CpuEngineConfig first = engine_config(options, InstanceId{0});
+  SEER_RETURN_IF_ERROR(check_kv_bytes(options.kv_bytes, work.model->config, first));
+  if (const int64_t least = kv_block_bytes(work.model->config, first); options.dram_bytes > 0 && options.dram_bytes < least)
+    return fail(Code::kInvalidArgument, "--dram-bytes ", options.dram_bytes,
+                ": expected 0, or room for a KV block; one of this model needs ", least);
   for (uint32_t i = 0; i < options.instances; ++i) {
     SEER_ASSIGN_OR_RETURN(made.engines[InstanceId{i}], make_cpu_engine(work.model, engine_config(options, InstanceId{i})));
     made.block_bytes = made.engines[InstanceId{i}]->info().block_bytes;

@@ -21,7 +21,7 @@ Result<std::unique_ptr<PastResponses>> PastResponses::open(const std::string& di
   return history;
 #else
   return fail(Code::kUnavailable, "--draft-history ", dir,
-              " needs RocksDB, which this build has not: apt-get install librocksdb-dev, and build again");
+              " needs RocksDB, but this build was made without it: apt-get install librocksdb-dev, and build again");
 #endif
 }
 

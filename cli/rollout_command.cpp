@@ -6,6 +6,7 @@
 #include <iostream>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cli/jsonl.h"
@@ -13,6 +14,7 @@
 #include "cli/output_writer.h"
 #include "cli/progress.h"
 #include "cli/report.h"
+#include "cli/run_warnings.h"
 #include "cli/sim_html.h"
 #include "cli/terminal.h"
 
@@ -128,6 +130,9 @@ Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& s
   }
   SEER_ASSIGN_OR_RETURN(const RolloutWork work, load_work(options));
   if (const std::string warning = disk_warning(options, work); !warning.empty())
+    std::cerr << "seer: warning: " << warning << "\n";
+
+  for (const std::string& warning : run_warnings(options, work, std::thread::hardware_concurrency()))
     std::cerr << "seer: warning: " << warning << "\n";
 
   const std::vector<std::string> policies =

@@ -81,10 +81,10 @@ Status score_command(const ScoreOptions& options, const std::atomic<bool>& stop)
   SEER_RETURN_IF_ERROR(check_memory({{cat("--kv-bytes ", options.kv_bytes), options.kv_bytes, std::min(options.kv_bytes, longest_bytes)}},
                                     find_memory()));
   const auto threads = options.threads > 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency());
-  SEER_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine,
-                        make_cpu_engine(model, {.threads = static_cast<int32_t>(threads),
-                                                .kv_bytes = options.kv_bytes,
-                                                .kv_type = kv_type_of(options.kv_dtype)}));
+  const CpuEngineConfig config{
+      .threads = static_cast<int32_t>(threads), .kv_bytes = options.kv_bytes, .kv_type = kv_type_of(options.kv_dtype)};
+  SEER_RETURN_IF_ERROR(check_kv_bytes(options.kv_bytes, model->config, config));
+  SEER_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, make_cpu_engine(model, config));
   StepRunner runner(std::move(engine));
   SamplingParams sampling;
   sampling.temperature = options.temperature;

@@ -50,6 +50,7 @@ void allocate_in_large_pages() {
 
 struct Run {
   seer::Status operator()(const seer::PrintAndExit& print) const {
+    std::signal(SIGPIPE, SIG_DFL);  // `seer man | head` ends quietly: nothing is lost
     std::cout << print.text;
     return {};
   }

@@ -459,8 +459,8 @@ Result<SimRun> simulate_rollout(const ClusterModel& cluster, const SimWork& work
   if (auto known = make_chunk_scheduler(scheduler); !known.ok()) return known.error();
   const int64_t longest = longest_request(work);
   if (cluster.kv_tokens / cluster.block_tokens * cluster.block_tokens < longest + cluster.block_tokens)
-    return fail(Code::kInvalidArgument, "simulation: an instance holds KV of ", cluster.kv_tokens,
-                " tokens, the longest request may need ", longest);
+    return fail(Code::kInvalidArgument, "an instance holds KV of ", cluster.kv_tokens,
+                " tokens, the longest request may need ", longest, ": expected so many --kv-tokens at least");
   SimRollout rollout(cluster, work, drafting);
   return rollout.run(scheduler, stopped);
 }

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Builds Seer: deploy/build.sh PRESET [TARGET...], e.g. `deploy/build.sh release seer`. Without targets: everything.
-# The programs land in build/PRESET/bin.
+# The programs land in build/PRESET/bin. Presets: release, debug (with sanitizers), tsan.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # One compiler takes up to 1.5 GiB here: as many as there are cores, but no more than memory can hold.
 build_jobs() {
@@ -17,10 +16,17 @@ build_jobs() {
 }
 
 main() {
-  if (($# == 0)); then
-    echo "usage: deploy/build.sh release|debug|tsan [TARGET...]" >&2
+  for argument in "$@"; do
+    if [[ $argument == -h || $argument == --help ]]; then
+      sed -n '2,3s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      exit 0
+    fi
+  done
+  if (($# == 0)) || [[ ! $1 =~ ^(release|debug|tsan)$ ]]; then
+    echo "build: ${1:+unknown preset $1; }usage: deploy/build.sh release|debug|tsan [TARGET...]" >&2
     exit 2
   fi
+  cd "$(dirname "${BASH_SOURCE[0]}")/.."
   local preset=$1 log=build/$1-configure.log
   shift
   mkdir -p build

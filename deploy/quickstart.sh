@@ -1,7 +1,15 @@
 #!/usr/bin/env bash
 # From a fresh machine to a rollout: installs what is missing, builds, and rolls out the shipped prompts on the shipped
-# model with two CPU instances. Options given here go to `seer rollout`, over those below.
+# model with two CPU instances. Options given here go to `seer rollout`, over those below: --policy divided, say
+# (build/release/bin/seer help rollout lists them all).
 set -euo pipefail
+for argument in "$@"; do
+  if [[ $argument == -h || $argument == --help ]]; then
+    echo "usage: deploy/quickstart.sh [OPTION...]"
+    sed -n '2,4s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+    exit 0
+  fi
+done
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(dirname "$here")
 

@@ -19,6 +19,17 @@ missing_packages() {
 }
 
 main() {
+  case ${1:-} in
+    -h | --help)
+      sed -n '2,3s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      echo "Packages: ${packages[*]}"
+      exit 0
+      ;;
+    ?*)
+      echo "setup: unexpected argument $1: it takes none but --help" >&2
+      exit 2
+      ;;
+  esac
   if ! command -v apt-get >/dev/null; then
     echo "setup: this machine has no apt-get; install these packages by other means: ${packages[*]}" >&2
     exit 1
@@ -47,4 +58,4 @@ main() {
   fi
 }
 
-main
+main "$@"

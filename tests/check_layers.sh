@@ -22,7 +22,7 @@ libraries=(
   '^uc[pst]/'                           '^storage/ucx_[^/]*$'
   '^rocksdb/'                           '^storage/rocksdb_[^/]*$'
   '^toml'                               '^cli/toml_options\.cpp$'
-  '^CLI/'                               '^cli/config\.cpp$|^tests/'
+  '^CLI/'                               '^cli/arguments\.cpp$|^tests/'
 )
 
 # The only files of the layers below cli/ that may name CAF.

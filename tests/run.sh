@@ -7,16 +7,18 @@
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
+for argument in "$@"; do
+  if [[ $argument == -h || $argument == --help ]]; then
+    sed -n '2,6s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+    exit 0
+  fi
+done
 preset=release
 labels=(-LE nightly)
 while (($# > 0)); do
   case $1 in
     --nightly) labels=(-L nightly) ;;
     --asan) preset=debug ;;
-    -h | --help)
-      sed -n '2,6s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
-      exit 0
-      ;;
     *) break ;;
   esac
   shift

@@ -107,7 +107,7 @@ TEST_CASE("config: every flag of the main job reaches its field") {
                                     "--kv-dtype",
                                     "f32",
                                     "--block-tokens",
-                                    "8",
+                                    "32",
                                     "--pin",
                                     "--weights",
                                     "int8"});
@@ -143,7 +143,7 @@ TEST_CASE("config: every flag of the main job reaches its field") {
   CHECK(o.kv_dtype == "f32");
   CHECK(o.pin);
   CHECK(o.weights == "int8");
-  CHECK(o.block_tokens == 8);
+  CHECK(o.block_tokens == 32);
 }
 
 TEST_CASE("config: flags go over the file, the file over the defaults") {
@@ -264,6 +264,12 @@ TEST_CASE("config: each bad flag gets a sentence with its value and what was exp
       {{"--kv-dtype", "fp8"}, "--kv-dtype fp8: expected one of bf16, f32"},
       {{"--weights", "int4"}, "--weights int4: expected one of stored, int8; did you mean int8?"},
       {{"--seed", "-1"}, "--seed -1: expected an integer"},
+      {{"--temperature", "1e-5"}, "--temperature 1e-05: expected 0 (greedy) or a number, at least 0.0001"},
+      {{"--repetition-penalty", "0.001"}, "--repetition-penalty 0.001: expected a number, at least 0.01 and at most 100"},
+      {{"--block-tokens", "17"}, "--block-tokens 17: expected a multiple of 16"},
+      {{"--nodes", "3"}, "--nodes 3: expected at most --instances, which is 2: each node has an instance at least"},
+      {{"--drafting", "grouped", "--draft-history", "/none/such/history/"},
+       "--draft-history /none/such/history/: there is no folder /none/such to make it in"},
       {{"--seed", "1", "--seed", "2"}, "--seed is given 2 times; give it once"},
       {{"--policy", "oracle"}, "--lengths is missing: the oracle policy takes the response lengths from it"},
       {{"--policy", "streamrl-oracle"},

@@ -264,7 +264,7 @@ TEST_CASE("sim rollout: without a pool, and with a response that can fit nowhere
   ChunkSchedulerConfig scheduler;
   const Result<SimRun> refused = simulate_rollout(cluster, small_work(3), scheduler);
   REQUIRE(!refused.ok());
-  CHECK(refused.error().detail == "simulation: an instance holds KV of 4096 tokens, the longest request may need 6100");
+  CHECK(refused.error().detail == "an instance holds KV of 4096 tokens, the longest request may need 6100: expected so many --kv-tokens at least");
 }
 
 TEST_CASE("sim rollout: a pool far larger than the work takes no memory, and changes nothing") {

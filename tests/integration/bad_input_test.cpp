@@ -130,7 +130,7 @@ class BadInputs {
     std::string kept;
     std::istringstream lines(err);
     for (std::string line; std::getline(lines, line);)
-      if (line.find(" done  ") == std::string::npos) kept += line + "\n";
+      if (line.find(" done  ") == std::string::npos && !line.starts_with("seer: warning: ")) kept += line + "\n";
     return kept;
   }
 
@@ -249,6 +249,8 @@ TEST_CASE("bad input: prompts and lengths") {
   const std::string lengths = bad.folder.write("l.jsonl", "{\"group\": 0, \"sample\": 0, \"tokens\": 3}\n");
   bad.rollout("lengths of too few responses", {{"--policy", "oracle"}, {"--lengths", lengths}},
               {"l.jsonl", "no length of group 0 sample 1"}, 2);
+  bad.score("score: KV below one block", bad.folder.write("o.jsonl", "{\"prompt_ids\": [1], \"output_ids\": [1]}\n"),
+            {"--kv-bytes 1000", "needs 32768"}, {"--kv-bytes", "1000"});
   bad.score("score: no output_ids", bad.good_prompts, {"good.jsonl:1:", "prompt_ids", "output_ids"});
   // 40 tokens, the last of which needs no KV: 3 blocks of 16 tokens, of 32768 bytes each.
   bad.score("score: KV too small",
@@ -332,11 +334,11 @@ TEST_CASE("bad input: options and the TOML file") {
   bad.rollout("unknown flag", {{"--temprature", "1"}}, {"--temprature", "did you mean --temperature?"}, 2);
   bad.rollout("stop token id outside the vocabulary", {{"--stop-token-ids", "400"}},
               {"--stop-token-ids 400", "vocabulary of 320"}, 2);
-  bad.rollout("KV below one block", {{"--kv-bytes", "1000"}}, {"kv_bytes is 1000", "needs 32768"}, 2);
+  bad.rollout("KV below one block", {{"--kv-bytes", "1000"}}, {"--kv-bytes 1000", "needs 32768"}, 2);
   // 10 + 200 tokens need 14 blocks of 16 tokens, of 32768 bytes each.
   bad.rollout("KV too small for a response", {{"--kv-bytes", "64KiB"}, {"--max-tokens", "200"}},
               {"--kv-bytes 65536", "good.jsonl:1", "10 tokens", "max_tokens 200", "least that works is 458752"}, 2);
-  bad.rollout("DRAM below one block", {{"--dram-bytes", "100"}}, {"dram_bytes = 100", "32768"}, 2);
+  bad.rollout("DRAM below one block", {{"--dram-bytes", "100"}}, {"--dram-bytes 100", "32768"}, 2);
   const std::string plain = bad.model("plain");
   fs::remove(plain + "/tokenizer.json");
   fs::remove(plain + "/tokenizer_config.json");
@@ -350,6 +352,54 @@ TEST_CASE("bad input: options and the TOML file") {
   config("unknown TOML key", "[rollout]\npolicy = \"seer\"\ngroop-size = 3\n", {"c.toml:3:", "groop-size", "did you mean group-size?"});
   config("TOML value of a wrong type", "[rollout]\nseed = \"x\"\n", {"c.toml:2:", "seed", "integer"});
   config("not TOML", "[rollout\n", {"c.toml:1:", "not TOML"});
+}
+
+TEST_CASE("bad input: a folder for the history is not made where its parent is missing") {
+  BadInputs bad;
+  bad.rollout("history without a parent folder", {{"--drafting", "grouped"}, {"--draft-history", bad.folder.path("none/history")}},
+              {"--draft-history", "none/history", "no folder"}, 1);
+  CHECK(!fs::exists(bad.folder.path("none")));
+}
+
+TEST_CASE("bad input: what stdout cannot take is an error, whatever was printed") {
+  for (const char* arguments : {"--help", "--version", "rollout --help", "rollout --print-config", "doctor", "man", "completion bash",
+                                "simulate --policies seer --seeds 1 --requests 8"}) {
+    CAPTURE(std::string(arguments));
+    ChildProcess seer({"sh", "-c", cat("exec \"$0\" ", arguments, " > /dev/full"), SEER_PROGRAM});
+    REQUIRE(seer.wait(kPatienceMs));
+    CHECK(seer.exit_code() == 1);
+    CHECK(seer.err().find("seer: cannot write to standard output") != std::string::npos);
+  }
+}
+
+TEST_CASE("bad input: a run warns of what it cuts and of options without effect, a line each, and goes on") {
+  const ScratchFolder folder;
+  std::string ids = "5";
+  for (int i = 1; i < 4090; ++i) ids += ", 5";  // of 4096
+  const std::string prompts = folder.write("p.jsonl", "{\"prompt_ids\": [" + ids + "]}\n{\"prompt_ids\": [5], \"max_tokens\": 2}\n");
+  ChildProcess seer({SEER_PROGRAM, "rollout", "--model", kModel, "--prompts", prompts, "--out", folder.path("o.jsonl"), "--group-size", "1",
+                     "--instances", "1", "--max-tokens", "50", "--cold-bytes", "1G"});
+  REQUIRE(seer.wait(kPatienceMs));
+  CHECK(seer.exit_code() == 0);
+  CHECK(seer.err().starts_with("seer: warning: --cold-bytes has no effect without --cold-dir\n"
+                               "seer: warning: the max tokens of 1 of 2 prompts are cut to what the model's context of 4096 tokens "
+                               "leaves after the prompt\n"));
+  CHECK(responses(folder.read("o.jsonl")).size() == 2);
+}
+
+TEST_CASE("bad input: seer alone prints help on stderr, and mistyped words get the nearest known one") {
+  const auto said = [](Arguments arguments, int exit_code) {
+    arguments.insert(arguments.begin(), SEER_PROGRAM);
+    ChildProcess seer(std::move(arguments));
+    REQUIRE(seer.wait(kPatienceMs));
+    CHECK(seer.exit_code() == exit_code);
+    CHECK(seer.out().empty() == (exit_code != 0));
+    return exit_code == 0 ? seer.out() : seer.err();
+  };
+  CHECK(said({}, 2) == said({"help"}, 0));
+  CHECK(said({"rolout"}, 2) == "seer: unknown command rolout; did you mean rollout?\n");
+  CHECK(said({"rollout", "--faults"}, 2) == "seer: --faults is no option of seer rollout; it belongs to seer simulate\n");
+  CHECK(said({"rollout", "--pin=maybe"}, 2) == "seer: --pin=maybe: expected true or false\n");
 }
 
 TEST_CASE("bad input: profiles") {

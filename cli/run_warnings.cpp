@@ -1,0 +1,20 @@
+#include "cli/run_warnings.h"
+
+namespace seer {
+
+std::vector<std::string> run_warnings(const RolloutOptions& options, const RolloutWork& work, int64_t cores) {
+  std::vector<std::string> found;
+  if (cores > 0 && options.instances > cores)
+    found.push_back(cat("--instances ", options.instances, " on ", cores, cores == 1 ? " core" : " cores",
+                        ": the instances wait for each other"));
+  int64_t cut_prompts = 0;
+  for (size_t i = 0; i < work.groups.size(); ++i)
+    if (work.groups[i].sampling.max_tokens < work.lines[i].sampling.max_tokens) ++cut_prompts;
+  if (cut_prompts > 0)
+    found.push_back(cat("the max tokens of ", cut_prompts, " of ", work.groups.size(),
+                        " prompts are cut to what the model's context of ", work.model->config.context_tokens_max,
+                        " tokens leaves after the prompt"));
+  return found;
+}
+
+}  // namespace seer

@@ -1,0 +1,16 @@
+// What a user should know of a rollout before it runs, and which is no error.
+// Used by rollout_command.cpp only. Pure.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cli/config.h"
+#include "cli/local_rollout.h"
+
+namespace seer {
+
+/// A sentence for each. `cores`: that this process may use; 0: not known.
+std::vector<std::string> run_warnings(const RolloutOptions& options, const RolloutWork& work, int64_t cores);
+
+}  // namespace seer
