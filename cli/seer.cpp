@@ -9,6 +9,7 @@
 
 #include "cli/config.h"
 #include "cli/doctor.h"
+#include "cli/one_line.h"
 #include "cli/profile_command.h"
 #include "cli/rollout_command.h"
 #include "cli/simulate_command.h"
@@ -83,7 +84,7 @@ int main(int argc, char** argv) {
   handle_signals();
   std::vector<std::string> warnings;
   auto command = seer::parse_command_line({argv + 1, argv + argc}, &warnings);
-  for (const std::string& warning : warnings) std::cerr << "seer: warning: " << warning << "\n";
+  for (const std::string& warning : warnings) std::cerr << "seer: warning: " << seer::one_line(warning) << "\n";
   if (const auto* print = command.ok() ? std::get_if<seer::PrintAndExit>(&*command) : nullptr; print && print->exit_code != 0) {
     std::cerr << print->text;
     return print->exit_code;
@@ -91,6 +92,6 @@ int main(int argc, char** argv) {
   seer::Status status = command.ok() ? std::visit(Run{}, *command) : seer::Status(command.error());
   if (status.ok()) status = flush_stdout();
   if (status.ok()) return 0;
-  std::cerr << "seer: " << status.error().detail << "\n";
+  std::cerr << "seer: " << seer::one_line(status.error().detail) << "\n";
   return status.error().code == seer::Code::kCancelled ? 130 : status.error().code == seer::Code::kInvalidArgument ? 2 : 1;
 }
