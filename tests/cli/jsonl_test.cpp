@@ -169,7 +169,7 @@ TEST_CASE("prompts: sampling fields take the values of the flags, and others of 
       {"\"top_p\": 0", "top_p is 0: expected a number, above 0 and at most 1"},
       {"\"top_k\": 1.5", "top_k is 1.5: expected an integer, at least 0 and at most 2147483647"},
       {"\"min_p\": 1", "min_p is 1: expected a number, at least 0 and below 1"},
-      {"\"repetition_penalty\": 0", "repetition_penalty is 0: expected a number, above 0 and at most 100"},
+      {"\"repetition_penalty\": 0", "repetition_penalty is 0: expected a number, at least 0.01 and at most 100"},
       {"\"stop\": [\"a\", \"\"]", "stop is [\"a\",\"\"]: expected a text or a list of texts, none empty"},
       {"\"stop\": 3", "stop is 3: expected a text or a list of texts, none empty"},
       {"\"stop_token_ids\": 3", "stop_token_ids is 3: expected a list of integers, at least 0 and at most 2147483647"},
