@@ -239,14 +239,14 @@ Drafting make_drafting(const RolloutOptions& options, const Machinery& made) {
           {}, [] { return cpu_ns(CLOCK_THREAD_CPUTIME_ID); }};
 }
 
-NodeConfig node_config(const RolloutOptions& options, NodeId id) {
+NodeConfig node_config(const RolloutOptions& options, int64_t rows_max, NodeId id) {
   NodeConfig config{.node = id, .kv_node = {.node = id}};
   if (options.drafting == "grouped") config.draft_server = DraftServerConfig{.node = id};
   const StepPlannerConfig planner{.prefill_tokens_max = static_cast<int32_t>(options.prefill_tokens),
-                                  .rows_max = static_cast<int32_t>(options.max_batch + options.prefill_tokens)};
+                                  .rows_max = static_cast<int32_t>(rows_max + options.prefill_tokens)};
   for (uint32_t i = id.value; i < options.instances; i += static_cast<uint32_t>(options.nodes))
     config.instances.push_back(
-        {.id = InstanceId{i}, .planner = planner, .rows_max = static_cast<int32_t>(options.max_batch)});
+        {.id = InstanceId{i}, .planner = planner, .rows_max = static_cast<int32_t>(rows_max)});
   return config;
 }
 
@@ -366,11 +366,13 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
                                    const RolloutHooks& hooks) {
   ChunkSchedulerConfig scheduler = options.scheduler;
   scheduler.policy = policy;
+  int64_t rows_max = options.max_batch;
   std::string why;
   if (policy == kAutoPolicy) {
     SEER_ASSIGN_OR_RETURN(const PolicyChoice choice,
                           choose_policy(work.model, engine_config(options, InstanceId{0}), work.groups, options));
     scheduler.policy = to_string(choice.policy);
+    if (choice.rows_max > 0) rows_max = choice.rows_max;
     why = choice_text(choice);
   }
   if (auto known = make_chunk_scheduler(scheduler); !known.ok()) return known.error();
@@ -392,7 +394,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   auto directory = rt::spawn<KvDirectoryActor>(system);
   std::vector<NodeHandle> nodes;
   for (uint32_t i = 0; i < options.nodes; ++i)
-    nodes.push_back(rt::spawn<NodeActor>(system, node_config(options, NodeId{i}),
+    nodes.push_back(rt::spawn<NodeActor>(system, node_config(options, rows_max, NodeId{i}),
                                          node_parts(options, work, made, NodeId{i}, directory)));
 
   std::vector<int64_t> limits;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <thread>
 #include <utility>
 
 #include "cli/figure_text.h"
@@ -11,7 +12,7 @@
 namespace seer {
 namespace {
 
-constexpr int64_t kMeasuredKvBytesMax = int64_t{256} << 20;  // beyond any CPU's caches, and written in a moment
+constexpr int64_t kMeasuredKvBytesMax = int64_t{256} << 20;  // of all engines: beyond most caches, and written in a moment
 
 int64_t median(std::vector<int64_t> values) {
   const auto middle = values.begin() + std::ssize(values) / 2;
@@ -60,22 +61,30 @@ Result<PolicyChoice> choose_policy(const std::shared_ptr<const Model>& model, co
     SEER_ASSIGN_OR_RETURN(const StepProfile profile, read_step_profile(options.draft_profile));
     return choose_policy(batches, [&](const StepShape& shape) { return profile.predict_us(shape) + kStepGapUs; });
   }
-  const TypicalBatches measured = scaled_to(batches, tokens_in(kMeasuredKvBytesMax));
-  if (measured.held_sequences == measured.full_sequences) return choose_policy(measured, [](const StepShape&) { return 1.0; });
-  SEER_ASSIGN_OR_RETURN(const std::vector<double> us,
-                        measure_steps_us(model, engine, {decode_step(measured.held_sequences, measured.context_tokens),
-                                                         decode_step(measured.full_sequences, measured.context_tokens)}));
+  // More engines than there are cores for do not run at a time.
+  const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  const int64_t engines = std::clamp<int64_t>(cores / engine.threads, 1, options.instances);
+  const TypicalBatches measured = scaled_to(batches, tokens_in(kMeasuredKvBytesMax / engines));
+  const std::vector<int64_t> sizes = batch_sizes(measured);
+  std::vector<StepSequences> steps;
+  for (const int64_t size : sizes) steps.push_back(decode_step(size, measured.context_tokens));
+  SEER_ASSIGN_OR_RETURN(const std::vector<double> us, measure_steps_us(model, engine, engines, steps));
   return choose_policy(measured, [&](const StepShape& shape) {
-    return us[shape.sequences == measured.full_sequences ? 1 : 0] + kStepGapUs;
+    return us[static_cast<size_t>(std::ranges::lower_bound(sizes, shape.sequences) - sizes.begin())] + kStepGapUs;
   });
 }
 
 std::string choice_text(const PolicyChoice& choice) {
   const TypicalBatches& b = choice.batches;
+  const auto ratio = [](double saving) { return decimal_text(1 - saving, 2); };
+  if (choice.rows_max > 0) {
+    const int64_t own = choice.policy == ChunkPolicy::kSeerPlus ? b.full_sequences : b.held_sequences;
+    return cat("at most ", choice.rows_max, " running: a token costs ", ratio(choice.cap_saving), " of one in a batch of ", own);
+  }
   if (b.full_sequences == b.held_sequences)
     return cat("a batch has ", b.full_sequences, " under seer and seer+ alike");
-  return cat("a batch of ", b.full_sequences, " costs ", decimal_text(1 - choice.saving, 2), " of one of ", b.held_sequences,
-             " per token; seer+ below ", decimal_text(1 - kSeerPlusSavingMin, 2));
+  return cat("a batch of ", b.full_sequences, " costs ", ratio(choice.saving), " of one of ", b.held_sequences,
+             " per token; seer+ below ", ratio(kSeerPlusSavingMin));
 }
 
 }  // namespace seer

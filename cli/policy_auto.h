@@ -1,5 +1,5 @@
-// `--policy auto` of seer rollout: measures what the two batches cost that `seer` and `seer+` would typically run on an instance, or
-// takes it from a profile, and lets actors/policy/policy_choice.h choose. Responses do not depend on the policy: a measurement
+// `--policy auto` of seer rollout: measures what the batches cost that `seer` and `seer+` would typically run on an instance, and
+// smaller ones, or takes it from a profile, and lets actors/policy/policy_choice.h choose. Responses do not depend on the policy: a measurement
 // that other programs disturb costs time only. Used by local_rollout.cpp.
 #pragma once
 #include <functional>
@@ -22,12 +22,13 @@ inline constexpr double kStepGapUs = 100;
 /// REQUIRES: there are groups.
 InstanceWork instance_work(const std::vector<GroupSpec>& groups, const RolloutOptions& options, int64_t kv_tokens);
 
-/// With options.draft_profile the steps are those of that file; without it, they are measured on an engine of its own with at most
-/// 256 MiB of KV. Errors: as make_cpu_engine() and read_step_profile().
+/// With options.draft_profile the steps are those of that file; without it, they are measured on engines of its own, as many
+/// as run at a time, with at most 256 MiB of KV together. Errors: as make_cpu_engine() and read_step_profile().
 Result<PolicyChoice> choose_policy(const std::shared_ptr<const Model>& model, const CpuEngineConfig& engine,
                                    const std::vector<GroupSpec>& groups, const RolloutOptions& options);
 
-/// For the report: "a batch of 53 costs 1.22 of one of 26 per token; seer+ below 0.95".
+/// For the report: "a batch of 53 costs 1.22 of one of 26 per token; seer+ below 0.95", or with a limit "at most 8 running: a token
+/// costs 0.62 of one in a batch of 26".
 std::string choice_text(const PolicyChoice& choice);
 
 }  // namespace seer

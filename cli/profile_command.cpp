@@ -6,7 +6,6 @@
 #include <iostream>
 #include <limits>
 #include <numeric>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -29,26 +28,6 @@ std::vector<int64_t> up_to(std::vector<int64_t> values, int64_t max) {
   return values;
 }
 
-/// The other instances of a rollout: while a point is measured they do its step over and over, with the same weights and
-/// KV of their own.
-class Neighbours {
- public:
-  Neighbours(std::vector<std::unique_ptr<Engine>> engines, const std::vector<GridPoint>& grid) : grid_(grid) {
-    for (std::unique_ptr<Engine>& engine : engines)
-      threads_.emplace_back([this, engine = std::move(engine)](const std::stop_token& stop) mutable {
-        StepRunner runner(std::move(engine));
-        runner.zero_blocks(runner.info().device_blocks);
-        while (!stop.stop_requested()) runner.run(synthetic_step(runner.info(), grid_[point_.load()].sequences));
-      });
-  }
-  void go_to(size_t point) { point_.store(point); }
-
- private:
-  const std::vector<GridPoint>& grid_;
-  std::atomic<size_t> point_ = 0;
-  std::vector<std::jthread> threads_;  // last: they use the above
-};
-
 /// Says how far it is, in a line about every 2 s.
 class VisitLog {
  public:
@@ -69,7 +48,7 @@ class VisitLog {
 
 /// Microseconds of every point: the median over `repeats` rounds after one that does not count. A round visits all
 /// points in an order of its own, so that what changes on the machine meanwhile meets all points alike.
-Result<std::vector<double>> measure(StepRunner& engine, Neighbours& neighbours, const std::vector<GridPoint>& grid,
+Result<std::vector<double>> measure(StepRunner& engine, StepNeighbours& neighbours, const std::vector<GridPoint>& grid,
                                     int64_t repeats, const std::atomic<bool>& stop) {
   std::vector<std::vector<double>> visits(grid.size());
   VisitLog log(grid.size() * static_cast<size_t>(repeats + 1));
@@ -200,7 +179,9 @@ Status profile_command(const ProfileOptions& options, const std::atomic<bool>& s
   StepRunner engine(std::move(engines.back()));
   engines.pop_back();
   engine.zero_blocks(config.device_blocks);
-  Neighbours neighbours(std::move(engines), grid);
+  std::vector<StepSequences> steps;
+  for (const GridPoint& p : grid) steps.push_back(p.sequences);
+  StepNeighbours neighbours(std::move(engines), std::move(steps));
   SEER_ASSIGN_OR_RETURN(const std::vector<double> measured_us, measure(engine, neighbours, grid, options.repeats, stop));
 
   StepProfile profile;

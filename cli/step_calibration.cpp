@@ -11,15 +11,21 @@
 namespace seer {
 namespace {
 
-/// An engine with KV for the largest of these steps, every byte of it written.
-Result<std::unique_ptr<StepRunner>> make_runner(const std::shared_ptr<const Model>& model, CpuEngineConfig config,
-                                                const std::vector<StepSequences>& steps) {
+/// An engine with KV for the largest of these steps.
+Result<std::unique_ptr<Engine>> engine_for(const std::shared_ptr<const Model>& model, CpuEngineConfig config,
+                                           const std::vector<StepSequences>& steps) {
   config.kv_bytes = 0;
   for (const StepSequences& step : steps)
     config.device_blocks = std::max(config.device_blocks, static_cast<int32_t>(blocks_of(step, config.block_tokens)));
-  SEER_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, make_cpu_engine(model, config));
+  return make_cpu_engine(model, config);
+}
+
+/// The same, every byte of its KV written.
+Result<std::unique_ptr<StepRunner>> make_runner(const std::shared_ptr<const Model>& model, const CpuEngineConfig& config,
+                                                const std::vector<StepSequences>& steps) {
+  SEER_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, engine_for(model, config, steps));
   auto runner = std::make_unique<StepRunner>(std::move(engine));
-  runner->zero_blocks(config.device_blocks);
+  runner->zero_blocks(runner->info().device_blocks);
   return runner;
 }
 
@@ -41,15 +47,27 @@ Result<StepCost> calibrate_step_cost(const std::shared_ptr<const Model>& model, 
   return fit_step_cost(points);
 }
 
-Result<std::vector<double>> measure_steps_us(const std::shared_ptr<const Model>& model, CpuEngineConfig config,
+Result<std::vector<double>> measure_steps_us(const std::shared_ptr<const Model>& model, CpuEngineConfig config, int64_t engines,
                                              const std::vector<StepSequences>& steps) {
   constexpr int kVisitsMin = 3, kVisitsMax = 20;
-  constexpr double kEnoughUs = 50'000;
+  constexpr double kEnoughUs = 50'000, kSlowUs = 2'000'000;
   SEER_ASSIGN_OR_RETURN(const std::unique_ptr<StepRunner> runner, make_runner(model, config, steps));
+  std::vector<std::unique_ptr<Engine>> others;
+  for (int64_t i = 1; i < engines; ++i) {
+    SEER_ASSIGN_OR_RETURN(std::unique_ptr<Engine> other, engine_for(model, config, steps));
+    others.push_back(std::move(other));
+  }
+  StepNeighbours neighbours(std::move(others), steps);
   std::vector<double> least_us(steps.size(), std::numeric_limits<double>::infinity());
   double spent_us = 0;
-  for (int visit = 0; visit < kVisitsMin || (visit < kVisitsMax && spent_us < kEnoughUs); ++visit)
+  const auto goes_on = [&](int visits) {
+    return visits == 0 || (visits < kVisitsMin && spent_us < kSlowUs) || (visits < kVisitsMax && spent_us < kEnoughUs);
+  };
+  for (int visits = 0; goes_on(visits); ++visits)
     for (size_t i = 0; i < steps.size(); ++i) {
+      neighbours.go_to(i);
+      // A step finds in the caches what a step like it left there, so the first of a visit does not count.
+      spent_us += static_cast<double>(runner->run(synthetic_step(runner->info(), steps[i])).step_us);
       const StepResult step = runner->run(synthetic_step(runner->info(), steps[i]));
       const int64_t us = config.threads == 1 && step.cpu_us > 0 ? step.cpu_us : step.step_us;
       least_us[i] = std::min(least_us[i], std::max(1.0, static_cast<double>(us)));

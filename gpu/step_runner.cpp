@@ -93,4 +93,14 @@ double typical_step_us(StepRunner& engine, std::span<const SequenceShape> sequen
   return static_cast<double>(step_us[step_us.size() / 2]);
 }
 
+StepNeighbours::StepNeighbours(std::vector<std::unique_ptr<Engine>> engines, std::vector<StepSequences> steps)
+    : steps_(std::move(steps)) {
+  for (std::unique_ptr<Engine>& engine : engines)
+    threads_.emplace_back([this, engine = std::move(engine)](const std::stop_token& stop) mutable {
+      StepRunner runner(std::move(engine));
+      runner.zero_blocks(runner.info().device_blocks);
+      while (!stop.stop_requested()) runner.run(synthetic_step(runner.info(), steps_[step_.load()]));
+    });
+}
+
 }  // namespace seer

@@ -2,11 +2,13 @@
 // prompts, for measuring: the time of a step does not depend on the values in it.
 // Used by seer score, seer profile and the benchmarks. Single owner, not thread-safe.
 #pragma once
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <span>
+#include <thread>
 #include <vector>
 
 #include "gpu/engine.h"
@@ -47,5 +49,21 @@ int64_t blocks_of(std::span<const SequenceShape> sequences, int64_t block_tokens
 /// A step of this shape over blocks from 0 on, with some tokens and plain sampling. REQUIRES: the engine has the
 /// blocks.
 StepBatch synthetic_step(const EngineInfo& info, std::span<const SequenceShape> sequences);
+
+using StepSequences = std::vector<SequenceShape>;
+
+/// Engines beside the one that is measured, like the other instances of a rollout: they do its step over and over, with KV of
+/// their own, so that caches and memory are shared as they will be.
+class StepNeighbours {
+ public:
+  /// Begins with steps[0]. REQUIRES: every engine has KV for each of the steps.
+  StepNeighbours(std::vector<std::unique_ptr<Engine>> engines, std::vector<StepSequences> steps);
+  void go_to(size_t step) { step_.store(step); }
+
+ private:
+  const std::vector<StepSequences> steps_;
+  std::atomic<size_t> step_ = 0;
+  std::vector<std::jthread> threads_;  // last: they use the above
+};
 
 }  // namespace seer

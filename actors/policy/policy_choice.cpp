@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "actors/policy/seer_plus_scheduler.h"
 #include "protocols/check.h"
@@ -40,6 +41,14 @@ TypicalBatches typical_batches(const InstanceWork& work, const ChunkSchedulerCon
   return batches;
 }
 
+std::vector<int64_t> batch_sizes(const TypicalBatches& batches) {
+  std::vector<int64_t> sizes{batches.held_sequences, batches.full_sequences};
+  for (int64_t size = kCapMin; size < batches.full_sequences; size *= 2) sizes.push_back(size);
+  std::ranges::sort(sizes);
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+  return sizes;
+}
+
 StepShape decode_shape(int64_t sequences, int64_t context_tokens) {
   StepShape shape;
   for (int64_t i = 0; i < sequences; ++i) shape.add(context_tokens, 1, 1);
@@ -48,13 +57,23 @@ StepShape decode_shape(int64_t sequences, int64_t context_tokens) {
 
 PolicyChoice choose_policy(const TypicalBatches& batches, const std::function<double(const StepShape&)>& step_us) {
   PolicyChoice choice{.batches = batches};
-  const auto token_us = [&](int64_t sequences) {
-    return step_us(decode_shape(sequences, batches.context_tokens)) / static_cast<double>(sequences);
-  };
-  const double held_us = token_us(batches.held_sequences), full_us = token_us(batches.full_sequences);
-  if (!(held_us > 0) || !std::isfinite(held_us) || !(full_us > 0) || !std::isfinite(full_us)) return choice;
-  choice.saving = 1 - full_us / held_us;
+  std::map<int64_t, double> token_us;  // by size of the batch
+  for (const int64_t size : batch_sizes(batches)) {
+    const double us = step_us(decode_shape(size, batches.context_tokens)) / static_cast<double>(size);
+    if (!(us > 0) || !std::isfinite(us)) return choice;
+    token_us[size] = us;
+  }
+  choice.saving = 1 - token_us[batches.full_sequences] / token_us[batches.held_sequences];
   if (choice.saving > kSeerPlusSavingMin) choice.policy = ChunkPolicy::kSeerPlus;
+
+  const int64_t own = choice.policy == ChunkPolicy::kSeerPlus ? batches.full_sequences : batches.held_sequences;
+  token_us.erase(token_us.upper_bound(own), token_us.end());
+  const auto us = [](const auto& entry) { return entry.second; };
+  const double enough_us = (1 + kCapSlack) * us(*std::ranges::min_element(token_us, {}, us));
+  const auto fullest = std::find_if(token_us.rbegin(), token_us.rend(), [&](const auto& e) { return us(e) <= enough_us; });
+  if (fullest->first == own) return choice;
+  choice.rows_max = fullest->first;
+  choice.cap_saving = 1 - us(*fullest) / token_us[own];
   return choice;
 }
 

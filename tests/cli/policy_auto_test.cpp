@@ -100,6 +100,10 @@ TEST_CASE("policy auto: the steps of a profile decide, or measured ones") {
 TEST_CASE("policy auto: the choice in words fits a line") {
   PolicyChoice choice{.batches = {.context_tokens = 815, .held_sequences = 26, .full_sequences = 53}, .saving = -0.219};
   CHECK(choice_text(choice) == "a batch of 53 costs 1.22 of one of 26 per token; seer+ below 0.95");
+  choice.rows_max = 8;
+  choice.cap_saving = 0.38;
+  CHECK(choice_text(choice) == "at most 8 running: a token costs 0.62 of one in a batch of 26");
+  choice.rows_max = 0;
   choice.batches.held_sequences = 53;
   CHECK(choice_text(choice) == "a batch has 53 under seer and seer+ alike");
 }

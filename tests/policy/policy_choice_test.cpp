@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
 #include <random>
 
 using namespace seer;
@@ -83,6 +84,52 @@ TEST_CASE("policy choice: each measured engine gets the policy that was faster o
     CAPTURE(choice.saving);
     CHECK(std::string(to_string(choice.policy)) == to_string(row.expected));
   }
+}
+
+TEST_CASE("policy choice: instances run no more than what makes a token cheap, within the slack") {
+  // Where KV that is not in a cache is dear, batches whose KV fits there are cheaper by half; see kTwoInstances.
+  const PolicyChoice dear = choose(kBench, kTwoInstances, 100);
+  CHECK(dear.rows_max == 4);
+  CHECK(dear.cap_saving == doctest::Approx(0.53).epsilon(0.05));
+  // A token never costs more in a fuller batch: no limit.
+  const PolicyChoice linear = choose(kBench, kInCache, 400);
+  CHECK(linear.rows_max == 0);
+  CHECK(linear.cap_saving == 0);
+  // Dearer from 8 on, but by less than the slack.
+  const auto within = [](double dearer) {
+    return choose_policy({.held_sequences = 16, .full_sequences = 16}, [=](const StepShape& step) {
+      return static_cast<double>(step.sequences) * (step.sequences > 8 ? 1 + dearer : 1);
+    });
+  };
+  CHECK(within(kCapSlack - 0.01).rows_max == 0);
+  CHECK(within(kCapSlack + 0.01).rows_max == 8);
+}
+
+TEST_CASE("policy choice: a limit is a batch that was looked at, below the policy's own, and never dearer than that") {
+  const uint64_t seed = 7;
+  CAPTURE(seed);
+  std::mt19937_64 random(seed);
+  const auto draw = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random); };
+  int limited = 0;
+  for (int i = 0; i < 2000; ++i) {
+    CAPTURE(i);
+    const int64_t held = draw(1, 300), full = held + draw(0, 300);
+    const TypicalBatches batches{.context_tokens = 100, .held_sequences = held, .full_sequences = full};
+    const std::vector<int64_t> sizes = batch_sizes(batches);
+    std::map<int64_t, double> us;
+    for (const int64_t size : sizes) us[size] = static_cast<double>(size * draw(50, 150));
+    const PolicyChoice choice = choose_policy(batches, [&](const StepShape& step) { return us.at(step.sequences); });
+    const auto token_us = [&](int64_t size) { return us.at(size) / static_cast<double>(size); };
+    const int64_t own = choice.policy == ChunkPolicy::kSeerPlus ? full : held;
+    const int64_t runs = choice.rows_max > 0 ? choice.rows_max : own;
+    REQUIRE(us.contains(runs));
+    CHECK(runs <= own);
+    CHECK(token_us(runs) <= token_us(own) * (1 + 1e-12));
+    for (const int64_t size : sizes)
+      if (size <= own) CHECK(token_us(runs) <= (1 + kCapSlack) * token_us(size) * (1 + 1e-12));
+    limited += choice.rows_max > 0;
+  }
+  CHECK(limited > 100);
 }
 
 TEST_CASE("policy choice: batches hold what each policy promises") {
