@@ -108,12 +108,9 @@ Result<GroupSpec> make_group(const RolloutOptions& options, const RolloutWork& w
   return group;
 }
 
-// Bookkeeping of a request (specification, state in the scheduler, token log, queues), as measured with groups of 100 000
-// and of 1 000 000 requests: 960 to 1000 B.
-constexpr int64_t kRequestBytes = 1000;
-
 MemoryDemand demand_of_requests(int64_t requests) {
-  return {cat("the bookkeeping of ", requests, " requests"), bytes_of(requests, kRequestBytes), bytes_of(requests, kRequestBytes)};
+  const int64_t bytes = bytes_of(requests, kRolloutRequestBytes);
+  return {cat("the bookkeeping of ", requests, " requests"), bytes, bytes};
 }
 
 /// What is known before the model is loaded: it may not fit, nor as many requests.
@@ -317,6 +314,12 @@ RolloutReport make_report(const std::string& policy, const RolloutSummary& s, co
 }
 
 }  // namespace
+
+int64_t requests_of(const RolloutWork& work) {
+  int64_t requests = 0;
+  for (const GroupSpec& group : work.groups) requests += group.samples;
+  return requests;
+}
 
 Result<RolloutWork> load_work(const RolloutOptions& options) {
   SEER_RETURN_IF_ERROR(validate(options.sampling));

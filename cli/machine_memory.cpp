@@ -110,6 +110,12 @@ Status check_memory(const std::vector<MemoryDemand>& demands, const MachineMemor
               " of ", size_text(machine.bytes), " are free; for ", all);
 }
 
+std::string many_requests_text(int64_t requests, int64_t bytes_each) {
+  constexpr int64_t kMany = 1'000'000;
+  if (requests < kMany) return "";
+  return cat(requests, " requests: their bookkeeping takes about ", size_text(bytes_of(requests, bytes_each)), " of memory");
+}
+
 MemoryDemand demand_of_weights(const fs::path& folder, bool as_int8) {
   int64_t bytes = 0;
   std::error_code error;

@@ -96,12 +96,6 @@ std::string command_text(const RolloutOptions& options) {
              " --instances ", options.instances);
 }
 
-int64_t requests_of(const RolloutWork& work) {
-  int64_t requests = 0;
-  for (const GroupSpec& group : work.groups) requests += group.samples;
-  return requests;
-}
-
 /// What a run has kept so far, and how an error says so.
 struct Kept {
   OutputWriter* out = nullptr;  // nullptr: responses are not written

@@ -1,5 +1,7 @@
 #include "cli/run_warnings.h"
 
+#include "cli/machine_memory.h"
+
 namespace seer {
 
 std::vector<std::string> run_warnings(const RolloutOptions& options, const RolloutWork& work, int64_t cores) {
@@ -7,6 +9,8 @@ std::vector<std::string> run_warnings(const RolloutOptions& options, const Rollo
   if (cores > 0 && options.instances > cores)
     found.push_back(cat("--instances ", options.instances, " on ", cores, cores == 1 ? " core" : " cores",
                         ": the instances wait for each other"));
+  if (std::string many = many_requests_text(requests_of(work), kRolloutRequestBytes); !many.empty())
+    found.push_back(std::move(many));
   int64_t cut_prompts = 0;
   for (size_t i = 0; i < work.groups.size(); ++i)
     if (work.groups[i].sampling.max_tokens < work.lines[i].sampling.max_tokens) ++cut_prompts;

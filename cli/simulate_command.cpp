@@ -115,7 +115,7 @@ constexpr int64_t kDeviceBlockBytes = 72, kInstanceBytes = 20'000, kRequestBytes
 Status check_memory_of(const ClusterModel& cluster, const Workload& workload) {
   const int64_t blocks = cluster.kv_tokens / std::max<int64_t>(1, cluster.block_tokens);
   const int64_t instance_bytes = bytes_of(blocks, kDeviceBlockBytes);
-  const int64_t requests = bytes_of(workload.groups, workload.group_size), request_bytes = bytes_of(requests, kRequestBytes);
+  const int64_t requests = requests_of(workload), request_bytes = bytes_of(requests, kRequestBytes);
   const int64_t all_instances = bytes_of(cluster.instances, std::max(instance_bytes, kInstanceBytes));
   return check_memory({{cat("simulating ", cluster.instances, " instances with KV of ", cluster.kv_tokens, " tokens each"),
                         all_instances, all_instances},
@@ -162,6 +162,8 @@ Status simulate_command(const SimulateOptions& options, const std::atomic<bool>&
     baseline_cluster.block_tokens = workload.verl_block_tokens;
   for (const ClusterModel* simulated : {&cluster, &std::as_const(baseline_cluster)})
     SEER_RETURN_IF_ERROR(check_memory_of(*simulated, workload));
+  if (const std::string many = many_requests_text(requests_of(workload), kRequestBytes); !many.empty())
+    std::cerr << "seer: warning: " << many << "\n";
 
   std::vector<SimRun> runs;
   for (int64_t i = 0; i < options.seeds; ++i) {

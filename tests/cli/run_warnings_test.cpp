@@ -33,6 +33,16 @@ TEST_CASE("warnings of a rollout: one for all prompts whose max tokens the conte
   CHECK(run_warnings(options, work, 2).at(0).starts_with("the max tokens of 2 of 3 prompts"));
 }
 
+TEST_CASE("warnings of a rollout: a million requests take memory that a user should know of") {
+  RolloutWork work = work_of(200, {100, 100});
+  work.groups[0].samples = 900'000;
+  work.groups[1].samples = 99'999;
+  CHECK(run_warnings({}, work, 2).empty());
+  work.groups[1].samples = 2'100'000;
+  CHECK(run_warnings({}, work, 2) ==
+        std::vector<std::string>{"3000000 requests: their bookkeeping takes about 2.8 GiB of memory"});
+}
+
 TEST_CASE("warnings of a rollout: more instances than cores") {
   RolloutOptions options;
   options.instances = 3;
