@@ -513,8 +513,8 @@ void InstanceActor::finish(ChunkId id, const Finish& end) {
   answer(id, ChunkEnd::kFinished);
 }
 
-/// The request ends with the tokens it has: the row behind them gives no next one. Its prompt's KV stays cached like that of
-/// others: a request with an equal prompt would compute the same bits.
+/// The request ends with the tokens it has, since its last row gave no next one. Its prompt's KV stays cached: a request with an
+/// equal prompt would compute the same bits.
 void InstanceActor::fail_request(ChunkId id) {
   Sequence& s = at(id);
   s.done.finish = FinishReason::kError;

@@ -33,7 +33,7 @@ int64_t bytes_of(int64_t a, int64_t b);
 /// "1.5 GiB", "300.0 MiB", "97.7 TiB".
 std::string size_text(int64_t bytes);
 
-/// "3000000 requests: their bookkeeping takes about 2.8 GiB of memory", where there are so many that a user should know; else empty.
+/// "3000000 requests: their bookkeeping takes about 2.8 GiB of memory". Empty below a million requests.
 std::string many_requests_text(int64_t requests, int64_t bytes_each);
 
 /// The weights of a model folder: all its *.safetensors, half of them as int8.

@@ -339,8 +339,8 @@ bool DraftTree::past_is_of_no_use(const Text& text) {
   return text.judged_tokens >= kJudgedTokensMin && text.past_matches * kPastMatchTokensMax < text.judged_tokens;
 }
 
-/// After the text got so many new tokens: begins its renewal where there is reason to, goes on with it, and sees to it that
-/// both stay below the cap.
+/// Called after `new_tokens` were appended to the text. Starts or continues its renewal where one is due, and keeps text and
+/// renewal together below the cap.
 void DraftTree::keep_in_bounds(size_t text_index, int64_t new_tokens) {
   Text& text = texts_[text_index];
   if (text.renewal)
@@ -413,7 +413,7 @@ void DraftTree::renew(size_t text_index, std::vector<std::vector<int32_t>> new_p
   }
 }
 
-/// Copies so many tokens into the renewal, if there is one. When that has all, it takes the place of the text.
+/// Copies at most `tokens_max` tokens into the renewal, if there is one. A complete renewal replaces the text.
 void DraftTree::advance(size_t text_index, int64_t tokens_max) {
   const Text& text = texts_[text_index];
   if (!text.renewal) return;

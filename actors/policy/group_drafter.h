@@ -27,7 +27,7 @@ namespace seer {
 struct GroupDrafterConfig {
   DraftTreeConfig tree;           // own_history_only: from the request's own text, without its group
   size_t bytes_max = 512 << 20;   // of all trees
-  size_t groups_max = 65536;      // to be remembered after their tree was dropped: so many ends are known, at 8 B a sample
+  size_t groups_max = 65536;      // whose ends are remembered after their tree was dropped, at 8 B per sample
 };
 
 class GroupDrafter final : public Drafter {

@@ -1,6 +1,6 @@
 // GrowArray: a flat array of trivially copyable values that grows at its end. A large one is a mapping of its own,
 // which grows by moving its pages instead of copying them: the old and the new array are never resident together, what
-// lies behind the last value is not resident, appending has no long pauses, and memory goes back to the system: at once,
+// follows the last value is not resident, appending has no long pauses, and memory goes back to the system: at once,
 // or in steps by way of a PageBin. Used by the draft tree, whose group lies in a handful of these. Single owner, not
 // thread-safe.
 //
