@@ -3,7 +3,7 @@
 #pragma once
 #include <vector>
 
-#include "actors/policy/length_estimator.h"
+#include "actors/policy/schedule/length_estimator.h"
 #include "protocols/actors.h"
 
 namespace seer {

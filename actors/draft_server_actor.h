@@ -5,7 +5,7 @@
 // It owes nobody anything: whoever does not hear from it drafts from what it has. When it dies its node starts it again,
 // empty, and the instances' fetches and the rollout's logs fill it.
 #pragma once
-#include "actors/policy/group_logs.h"
+#include "actors/policy/draft/group_logs.h"
 #include "protocols/actors.h"
 
 namespace seer {

@@ -17,7 +17,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "actors/policy/instance_picker.h"
+#include "actors/policy/schedule/instance_picker.h"
 #include "protocols/actors.h"
 #include "storage/cold_store.h"
 #include "storage/host_arena.h"

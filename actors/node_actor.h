@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "actors/draft_server_actor.h"
-#include "actors/instance_actor.h"
+#include "actors/instance/instance_actor.h"
 #include "actors/kv_node_actor.h"
 #include "protocols/actors.h"
 

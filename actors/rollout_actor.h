@@ -16,8 +16,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "actors/policy/chunk_scheduler.h"
-#include "actors/policy/rollout_stats.h"
+#include "actors/policy/schedule/chunk_scheduler.h"
+#include "actors/policy/schedule/rollout_stats.h"
 #include "protocols/actors.h"
 #include "protocols/token_log.h"
 

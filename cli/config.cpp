@@ -6,15 +6,15 @@
 #include <memory>
 #include <set>
 
-#include "actors/policy/draft_budget.h"
-#include "actors/policy/serve_order.h"
+#include "actors/policy/draft/draft_budget.h"
+#include "actors/policy/schedule/serve_order.h"
 #include "cli/ineffective_options.h"
 #include "cli/man_page.h"
 #include "cli/option.h"
 #include "cli/sampling_options.h"
-#include "cli/sim_partial.h"
 #include "cli/shell_completion.h"
-#include "cli/simulate_command.h"
+#include "cli/sim/sim_partial.h"
+#include "cli/sim/simulate_command.h"
 #include "cli/suggestion.h"
 #include "cli/toml_options.h"
 

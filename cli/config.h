@@ -8,8 +8,8 @@
 #include <variant>
 #include <vector>
 
-#include "actors/policy/chunk_scheduler.h"
-#include "actors/policy/policy_choice.h"
+#include "actors/policy/schedule/chunk_scheduler.h"
+#include "actors/policy/schedule/policy_choice.h"
 #include "cli/arguments.h"
 #include "protocols/result.h"
 #include "protocols/rollout.h"
@@ -88,7 +88,7 @@ struct ProfileOptions {
 
 /// `seer simulate`.
 struct SimulateOptions {
-  std::string workload = "moonlight";  // a name, a TOML file, or a JSONL trace (cli/workload.h)
+  std::string workload = "moonlight";  // a name, a TOML file, or a JSONL trace (cli/sim/workload.h)
   std::vector<std::string> policies{"verl", "divided", "las", "seer", "seer+", "oracle", "streamrl-oracle"};
   int64_t seeds = 3;                // runs of each policy, with seeds seed, seed + 1, ...
   uint64_t seed = 1;
@@ -107,7 +107,7 @@ struct SimulateOptions {
   int64_t dram_bytes = int64_t{1} << 40;  // DRAM tier of each machine's pool
   std::string report, csv, html;    // files to write; empty: none
   int64_t requests = 0;             // first so many, in whole groups; 0: all, with `faults` kFaultRequests
-  bool faults = false;              // runs with faults drawn from the seed, judged instead of measured (cli/sim_fault_command.h)
+  bool faults = false;              // runs with faults drawn from the seed, judged instead of measured (cli/sim/sim_fault_command.h)
 };
 
 /// `seer doctor`.

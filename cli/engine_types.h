@@ -2,8 +2,8 @@
 #pragma once
 #include <string>
 
-#include "gpu/cpu_engine.h"
-#include "gpu/weight_store.h"
+#include "gpu/cpu/cpu_engine.h"
+#include "gpu/model/weight_store.h"
 
 namespace seer {
 

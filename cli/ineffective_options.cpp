@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "actors/policy/serve_order.h"
-#include "cli/sim_partial.h"
-#include "cli/simulate_command.h"
+#include "actors/policy/schedule/serve_order.h"
+#include "cli/sim/sim_partial.h"
+#include "cli/sim/simulate_command.h"
 
 namespace seer {
 namespace {

@@ -11,8 +11,8 @@
 #include "cli/jsonl.h"
 #include "cli/report.h"
 #include "cli/timeline.h"
-#include "gpu/tokenizer.h"
-#include "gpu/weight_store.h"
+#include "gpu/model/weight_store.h"
+#include "gpu/text/tokenizer.h"
 #include "protocols/chunk.h"
 #include "protocols/result.h"
 

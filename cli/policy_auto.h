@@ -1,12 +1,12 @@
 // `--policy auto` of seer rollout: measures what the batches cost that `seer` and `seer+` would typically run on an instance, and
-// smaller ones, or takes it from a profile, and lets actors/policy/policy_choice.h choose. Responses do not depend on the policy: a measurement
+// smaller ones, or takes it from a profile, and lets actors/policy/schedule/policy_choice.h choose. Responses do not depend on the policy: a measurement
 // that other programs disturb costs time only. Used by local_rollout.cpp.
 #pragma once
 #include <functional>
 #include <string>
 #include <vector>
 
-#include "actors/policy/policy_choice.h"
+#include "actors/policy/schedule/policy_choice.h"
 #include "cli/config.h"
 #include "cli/step_calibration.h"
 #include "protocols/chunk.h"

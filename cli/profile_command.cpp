@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "cli/doctor.h"
+#include "cli/engine_types.h"
 #include "cli/machine_memory.h"
 #include "cli/output_writer.h"
-#include "cli/engine_types.h"
-#include "gpu/cpu_engine.h"
+#include "gpu/cpu/cpu_engine.h"
 #include "protocols/check.h"
 #include "protocols/hash.h"
 

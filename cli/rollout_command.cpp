@@ -15,7 +15,7 @@
 #include "cli/progress.h"
 #include "cli/report.h"
 #include "cli/run_warnings.h"
-#include "cli/sim_html.h"
+#include "cli/sim/sim_html.h"
 #include "cli/terminal.h"
 
 namespace seer {

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <thread>
 
+#include "cli/engine_types.h"
 #include "cli/jsonl.h"
 #include "cli/machine_memory.h"
 #include "cli/output_writer.h"
 #include "cli/rollout_command.h"
-#include "cli/engine_types.h"
-#include "gpu/cpu_engine.h"
+#include "gpu/cpu/cpu_engine.h"
 #include "gpu/step_runner.h"
 
 namespace seer {

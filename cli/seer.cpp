@@ -12,7 +12,7 @@
 #include "cli/one_line.h"
 #include "cli/profile_command.h"
 #include "cli/rollout_command.h"
-#include "cli/simulate_command.h"
+#include "cli/sim/simulate_command.h"
 
 #if SEER_HAVE_MIMALLOC
 #include <mimalloc.h>

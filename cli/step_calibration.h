@@ -5,7 +5,7 @@
 #include <functional>
 #include <vector>
 
-#include "gpu/cpu_engine.h"
+#include "gpu/cpu/cpu_engine.h"
 #include "gpu/step_runner.h"
 #include "protocols/result.h"
 #include "protocols/step_cost.h"

@@ -8,9 +8,9 @@
 #include <string_view>
 #include <utility>
 
-#include "gpu/json_at.h"
 #include "gpu/least_squares.h"
-#include "gpu/model_config.h"
+#include "gpu/model/model_config.h"
+#include "gpu/text/json_at.h"
 #include "protocols/hash.h"
 
 namespace seer {

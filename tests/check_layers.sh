@@ -9,7 +9,7 @@ set -euo pipefail
 rules=(
   '^protocols/(actors|rt)\.h$'          '^(actors|gpu|storage|cli|tests)/'
   '^protocols/'                         '^(actors|gpu|storage|cli|tests)/|^nlohmann/|^toml|^CLI/'
-  '^actors/policy/'                     '^(actors/[^/]*$|gpu|storage|cli|tests)/?|^(chrono|ctime|thread|mutex|atomic)$|protocols/(actors|rt)\.h'
+  '^actors/policy/'                     '^(actors/(instance|sim)/|actors/[^/]*$|gpu/|storage/|cli/|tests/)|^(chrono|ctime|thread|mutex|atomic)$|protocols/(actors|rt)\.h'
   '^gpu/'                               '^(actors|storage|cli|tests)/|protocols/(actors|rt)\.h'
   '^storage/'                           '^(actors|gpu|cli|tests)/|protocols/(actors|rt)\.h'
   '^actors/'                            '^(cli|tests)/'
@@ -17,7 +17,7 @@ rules=(
 )
 # Each library: its includes, then the only files that may have them.
 libraries=(
-  '^caf/'                               '^protocols/(rt|rt_net|actors)\.h$|^actors/sim_world\.(h|cpp)$|^tests/actors/messages_test\.cpp$'
+  '^caf/'                               '^protocols/(rt|rt_net|actors)\.h$|^actors/sim/sim_world\.(h|cpp)$|^tests/actors/messages_test\.cpp$'
   '^(cuda|cublas|curand|nccl|cooperative_groups|mma)' '^(gpu|tests/gpu|tests/bench/gpu)/(.*/)?[^/]*(\.cuh?$)|^gpu/(.*/)?(cuda_|nccl_)[^/]*$'
   '^uc[pst]/'                           '^storage/ucx_[^/]*$'
   '^rocksdb/'                           '^storage/rocksdb_[^/]*$'
@@ -26,7 +26,7 @@ libraries=(
 )
 
 # The only files of the layers below cli/ that may name CAF.
-caf_names_in='^protocols/(rt|rt_net|actors)\.h$|^actors/sim_world\.(h|cpp)$'
+caf_names_in='^protocols/(rt|rt_net|actors)\.h$|^actors/sim/sim_world\.(h|cpp)$'
 
 # Every include in the tree, one per line: path, line number, included name.
 list_includes() {
@@ -93,6 +93,7 @@ self_test() {
     protocols/bad.h 'gpu/engine.h'          protocols/bad.h 'caf/all.hpp'      protocols/bad.h 'nlohmann/json.hpp'
     actors/policy/bad.cpp 'chrono'          actors/policy/bad.cpp 'gpu/engine.h'
     actors/policy/bad.cpp 'actors/node_actor.h'                                actors/policy/bad.cpp 'protocols/rt.h'
+    actors/policy/bad.cpp 'actors/instance/instance_actor.h'
     gpu/bad.cpp 'storage/kv_tiers.h'        gpu/bad.cpp 'cuda_runtime.h'       gpu/cpu/bad.cpp 'protocols/actors.h'
     storage/bad.cpp 'gpu/engine.h'          storage/bad.cpp 'rocksdb/db.h'     storage/rocksdb_bad.cpp 'ucp/api/ucp.h'
     actors/bad_actor.cpp 'caf/io/all.hpp'   actors/bad_actor.cpp 'cli/config.h'

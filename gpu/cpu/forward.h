@@ -16,7 +16,7 @@
 #include "gpu/cpu/rope_table.h"
 #include "gpu/cpu/thread_pool.h"
 #include "gpu/engine.h"
-#include "gpu/weight_store.h"
+#include "gpu/model/weight_store.h"
 
 namespace seer {
 

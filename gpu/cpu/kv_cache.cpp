@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "gpu/float_bits.h"
+#include "gpu/cpu/float_bits.h"
 #include "protocols/check.h"
 
 namespace seer {

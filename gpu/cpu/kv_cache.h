@@ -10,7 +10,7 @@
 #include "gpu/cpu/aligned_array.h"
 #include "gpu/cpu/kernels.h"
 #include "gpu/engine.h"
-#include "gpu/model_config.h"
+#include "gpu/model/model_config.h"
 
 namespace seer {
 

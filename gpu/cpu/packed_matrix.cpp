@@ -5,7 +5,7 @@
 #include <cstring>
 #include <limits>
 
-#include "gpu/float_bits.h"
+#include "gpu/cpu/float_bits.h"
 #include "protocols/check.h"
 
 namespace seer {

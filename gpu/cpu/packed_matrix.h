@@ -17,7 +17,7 @@
 
 #include "gpu/cpu/aligned_array.h"
 #include "gpu/cpu/kernels.h"
-#include "gpu/safetensors.h"
+#include "gpu/model/safetensors.h"
 
 namespace seer {
 

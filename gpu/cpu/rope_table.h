@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "gpu/model_config.h"
+#include "gpu/model/model_config.h"
 
 namespace seer {
 

@@ -2,7 +2,7 @@
 #pragma once
 #include <doctest/doctest.h>
 
-#include "actors/sim_cluster.h"
+#include "actors/sim/sim_cluster.h"
 
 namespace seer {
 

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "actors/context_actor.h"
-#include "recorder.h"
+#include "actors/recorder.h"
 
 using namespace seer;
 

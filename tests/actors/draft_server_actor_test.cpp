@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "actors/cluster_checks.h"
-#include "recorder.h"
+#include "actors/recorder.h"
 
 using namespace seer;
 

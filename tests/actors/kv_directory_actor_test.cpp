@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
 
 #include "actors/kv_directory_actor.h"
-#include "actors/sim_world.h"
-#include "recorder.h"
+#include "actors/recorder.h"
+#include "actors/sim/sim_world.h"
 
 using namespace seer;
 

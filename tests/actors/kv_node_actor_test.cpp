@@ -5,7 +5,7 @@
 
 #include "actors/kv_directory_actor.h"
 #include "actors/kv_node_actor.h"
-#include "recorder.h"
+#include "actors/recorder.h"
 #include "storage/sim_cold_store.h"
 
 using namespace seer;

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "recorder.h"
+#include "actors/recorder.h"
 
 using namespace seer;
 

@@ -1,7 +1,7 @@
 #include <doctest/doctest.h>
 
-#include "recorder.h"
 #include "actors/cluster_checks.h"
+#include "actors/recorder.h"
 
 using namespace seer;
 

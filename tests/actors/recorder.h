@@ -4,7 +4,7 @@
 #include <variant>
 #include <vector>
 
-#include "actors/sim_world.h"
+#include "actors/sim/sim_world.h"
 
 namespace seer {
 

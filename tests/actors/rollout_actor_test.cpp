@@ -2,8 +2,8 @@
 
 #include <random>
 
-#include "recorder.h"
 #include "actors/cluster_checks.h"
+#include "actors/recorder.h"
 #include "sim/not_finite_engine.h"
 
 using namespace seer;

@@ -3,10 +3,10 @@
 #include <doctest/doctest.h>
 
 #include "cli/scratch.h"
-#include "cli/workload.h"
-#include "gpu/hardware_model.h"
+#include "cli/sim/workload.h"
+#include "gpu/model/weight_store.h"
+#include "gpu/sim/hardware_model.h"
 #include "gpu/step_profile.h"
-#include "gpu/weight_store.h"
 
 using namespace seer;
 

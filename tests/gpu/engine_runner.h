@@ -7,7 +7,7 @@
 #include <numeric>
 #include <vector>
 
-#include "gpu/cpu_engine.h"
+#include "gpu/cpu/cpu_engine.h"
 #include "protocols/kv.h"
 
 namespace seer {

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpu/float_bits.h"
+#include "gpu/cpu/float_bits.h"
 #include "protocols/hash.h"
 
 namespace seer {

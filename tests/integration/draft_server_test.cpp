@@ -9,11 +9,11 @@
 
 #include "actors/context_actor.h"
 #include "actors/node_actor.h"
-#include "actors/policy/group_drafter.h"
+#include "actors/policy/draft/group_drafter.h"
 #include "actors/rollout_actor.h"
 #include "cli/local_rollout.h"
 #include "cli/scratch.h"
-#include "gpu/cpu_engine.h"
+#include "gpu/cpu/cpu_engine.h"
 #include "integration/optional_parts.h"
 
 using namespace seer;

@@ -23,12 +23,12 @@
 #include <utility>
 #include <vector>
 
-#include "actors/policy/draft_budget.h"
+#include "actors/policy/draft/draft_budget.h"
 #include "cli/local_rollout.h"
 #include "cli/rollout_command.h"
 #include "cli/scratch.h"
-#include "gpu/tiny_model.h"
 #include "gpu/step_profile.h"
+#include "gpu/tiny_model.h"
 #include "integration/optional_parts.h"
 
 using namespace seer;

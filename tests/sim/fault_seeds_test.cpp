@@ -8,7 +8,7 @@
 #include <random>
 #include <set>
 
-#include "actors/sim_faults.h"
+#include "actors/sim/sim_faults.h"
 #include "sim/trusting_engine.h"
 
 using namespace seer;

@@ -34,7 +34,7 @@
 #include <string>
 #include <vector>
 
-#include "actors/policy/draft_tree.h"
+#include "actors/policy/draft/draft_tree.h"
 #include "bench/draft/group_file.h"
 #include "bench/draft/suffix_decoding.h"
 

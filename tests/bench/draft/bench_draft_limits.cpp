@@ -22,8 +22,8 @@
 #include <string>
 #include <vector>
 
-#include "actors/policy/group_drafter.h"
-#include "actors/policy/group_logs.h"
+#include "actors/policy/draft/group_drafter.h"
+#include "actors/policy/draft/group_logs.h"
 
 namespace {
 

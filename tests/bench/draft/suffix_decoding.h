@@ -10,8 +10,8 @@
 #include <span>
 #include <vector>
 
-#include "actors/policy/stream_log.h"
-#include "actors/policy/suffix_index.h"
+#include "actors/policy/draft/stream_log.h"
+#include "actors/policy/draft/suffix_index.h"
 
 namespace seer {
 

@@ -27,8 +27,8 @@
 #include <vector>
 
 #include "actors/draft_server_actor.h"
-#include "actors/draft_sync.h"
-#include "actors/policy/stream_log.h"
+#include "actors/instance/draft_sync.h"
+#include "actors/policy/draft/stream_log.h"
 #include "protocols/rt_net.h"
 
 namespace {

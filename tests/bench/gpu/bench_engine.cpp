@@ -30,7 +30,7 @@
 
 #include "bench/gpu/gemm_chain.h"
 #include "bench/gpu/read_stream.h"
-#include "gpu/cpu_engine.h"
+#include "gpu/cpu/cpu_engine.h"
 #include "gpu/step_runner.h"
 
 using namespace seer;

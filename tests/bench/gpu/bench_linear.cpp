@@ -12,8 +12,8 @@
 #include <span>
 #include <vector>
 
+#include "gpu/cpu/float_bits.h"
 #include "gpu/cpu/linear.h"
-#include "gpu/float_bits.h"
 
 using namespace seer;
 

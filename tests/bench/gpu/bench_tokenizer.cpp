@@ -9,7 +9,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
-#include "gpu/tokenizer.h"
+#include "gpu/text/tokenizer.h"
 
 namespace {
 

@@ -9,7 +9,7 @@
 #include "gpu/cpu/head_sampler.h"
 #include "gpu/cpu/linear.h"
 #include "gpu/cpu/thread_pool.h"
-#include "gpu/weight_store.h"
+#include "gpu/model/weight_store.h"
 
 namespace seer {
 

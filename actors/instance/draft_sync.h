@@ -1,0 +1,59 @@
+// DraftSync: keeps an instance's drafter and the draft servers level: every sync_us it sends each server what it lacks, and
+// fetches what others have written in the groups that run here. Part of instance_actor. Single owner, not thread-safe.
+//
+// Bounded: at most one fetch per server is open, or silence_us after it another; an update or an answer has at most
+// message_tokens_max tokens, and what is left over follows with the next. Where nothing runs there is no next: all that is
+// left goes at once, in as many updates as it takes, and nothing is asked for.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "actors/policy/draft/drafter.h"
+#include "protocols/actors.h"
+
+namespace seer {
+
+struct DraftSyncConfig {
+  int64_t sync_us = 50'000;
+  int64_t silence_us = 1'000'000;      // a fetch unanswered for so long is lost
+  int64_t message_tokens_max = 65536;  // 256 KiB
+};
+
+class DraftSync {
+ public:
+  DraftSync(DraftSyncConfig config, std::shared_ptr<Drafter> drafter) : config_(config), drafter_(std::move(drafter)) {}
+
+  void set_servers(const DraftServers& servers);
+  bool is_due(int64_t now_us) const { return !servers_.empty() && now_us >= due_us_; }
+  /// A chunk of this version came. The next sync is due at once: others may know more of its request.
+  void chunk_came(WeightVersion version) {
+    version_ = version;
+    due_us_ = 0;
+  }
+
+  /// `groups`: those that run here, all of which the drafter has learned; none if nothing runs any more. Answers go to `me`.
+  void sync(const std::vector<GroupId>& groups, const DraftClient& me, int64_t now_us);
+  void fetched(const CstFetched& answer, const DraftClient& me, int64_t now_us);
+  /// The rollout is over; so has the drafter forgotten it.
+  void forget();
+
+ private:
+  struct Server {
+    DraftServerUp up;
+    int64_t asked_us = kNever;  // kNever: no fetch is open
+  };
+  static constexpr int64_t kNever = -1;
+  size_t shard(GroupId group) const { return draft_shard(group, nodes_); }
+  void send_updates(size_t server);
+  void fetch(size_t server, const DraftClient& me, int64_t now_us);
+
+  DraftSyncConfig config_;
+  std::shared_ptr<Drafter> drafter_;
+  std::vector<Server> servers_;
+  std::vector<NodeId> nodes_;    // of servers_
+  std::vector<GroupId> groups_;  // of the last sync; empty: nothing runs here
+  WeightVersion version_;        // of the chunks here, or of the last one
+  int64_t due_us_ = 0;
+};
+
+}  // namespace seer

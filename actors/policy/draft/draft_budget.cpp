@@ -1,0 +1,276 @@
+#include "actors/policy/draft/draft_budget.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "protocols/check.h"
+
+namespace seer {
+namespace {
+
+constexpr double kPriorDrafts = 16;       // that the row before counts as many as, for a row that was seldom drafted
+constexpr int64_t kFirstScouts = 8;       // one after the other, so that a short rollout has seen all shapes
+constexpr double kStepsMemory = 1024;     // steps after which an old one counts 1/e
+constexpr double kPriorSpread = 4;        // sum of squares that the cost model counts as
+constexpr double kFactorMax = 1.5;        // the cost model knows so well what drafts add; a busy machine hides it
+constexpr double kOutlier = 2;            // a step that took more times than foreseen was held up by something else
+constexpr double kDraftsMemory = 4096;   // drafts after which the time of an old one counts 1/e
+constexpr double kMinProbabilityMax = 0.95;
+
+}  // namespace
+
+std::vector<std::string> draft_rule_names() { return {"uniform", "printed", "marginal"}; }
+
+DraftRule parse_draft_rule(std::string_view name) {
+  const std::vector<std::string> names = draft_rule_names();
+  const auto it = std::find(names.begin(), names.end(), name);
+  SEER_CHECK(it != names.end(), name);
+  return static_cast<DraftRule>(it - names.begin());
+}
+
+DraftBudget::DraftBudget(DraftBudgetConfig config, StepNs step_ns)
+    : config_(config), step_ns_(std::move(step_ns)), draft_ns_(config.draft_ns) {
+  SEER_CHECK(config_.lambda >= 0 && config_.memory >= 1, config_.lambda, config_.memory);
+  for (size_t shape = 0; shape < kDraftShapes; ++shape) {
+    SEER_CHECK(config_.rows_max[shape] >= 0, config_.rows_max[shape]);
+    for (auto& shapes : rows_) {
+      shapes[shape].row.resize(static_cast<size_t>(config_.rows_max[shape]) + 1);
+      sum_up(shapes[shape]);
+    }
+  }
+}
+
+void DraftBudget::verified(Class of, DraftShape shape, int64_t allowed, int64_t drafted, std::span<const int32_t> rows) {
+  SEER_CHECK(drafted <= allowed && allowed <= rows_max(shape), drafted, allowed);
+  SEER_CHECK(!rows.empty() && rows.back() <= drafted, rows.size(), drafted);
+  Rows& learned = rows_[of][static_cast<size_t>(shape)];
+  size_t next = 1;
+  for (int64_t i = 1; i <= allowed; ++i) {
+    Row& row = learned.row[static_cast<size_t>(i)];
+    const bool stood = next < rows.size() && rows[next] == i;
+    next += stood;
+    row.asked_since += 1;
+    row.drafted_since += i <= drafted ? 1 : 0;
+    row.stood_since += stood ? 1 : 0;
+  }
+  ++learned.drafts;
+}
+
+void DraftBudget::verified_paths(Class of, int64_t allowed, int64_t drafted, std::span<const int32_t> gained) {
+  SEER_CHECK(drafted <= allowed && allowed <= rows_max(DraftShape::kPath), drafted, allowed);
+  Rows& learned = rows_[of][static_cast<size_t>(DraftShape::kPath)];
+  const auto drafts = static_cast<int64_t>(gained.size());
+  gaining_.assign(static_cast<size_t>(drafted) + 2, 0);
+  for (const int32_t tokens : gained) ++gaining_[static_cast<size_t>(tokens)];
+  int64_t stood = 0;  // row i, counted from the last one
+  for (int64_t i = allowed; i >= 1; --i) {
+    Row& row = learned.row[static_cast<size_t>(i)];
+    if (i <= drafted) stood += gaining_[static_cast<size_t>(i) + 1];
+    row.asked_since += drafts;
+    row.drafted_since += i <= drafted ? drafts : 0;
+    row.stood_since += stood;
+  }
+  learned.drafts += drafts;
+}
+
+/// All at once, so that neither the order in which sequences are verified makes a difference, nor how many together.
+void DraftBudget::add_new(Rows& rows) const {
+  for (Row& row : rows.row) {
+    row.asked += static_cast<double>(std::exchange(row.asked_since, 0));
+    row.drafted += static_cast<double>(std::exchange(row.drafted_since, 0));
+    row.stood += static_cast<double>(std::exchange(row.stood_since, 0));
+  }
+}
+
+/// Likewise.
+void DraftBudget::age(Rows& rows) const {
+  const double kept = std::exp(-static_cast<double>(std::exchange(rows.drafts, 0)) / config_.memory);
+  for (Row& row : rows.row) row.asked *= kept, row.drafted *= kept, row.stood *= kept;
+}
+
+/// A row of which little is known is taken to be drafted as often as the one before, and to stand as that does.
+void DraftBudget::sum_up(Rows& rows) const {
+  double drafted = 1, stands = 1, accept = config_.prior_accept;
+  for (size_t i = 1; i < rows.row.size(); ++i) {
+    Row& row = rows.row[i];
+    const double before = stands, weight = row.asked + kPriorDrafts;
+    drafted = (row.drafted + kPriorDrafts * drafted) / weight;
+    stands = (row.stood + kPriorDrafts * stands * accept) / weight;
+    accept = before > 0 ? std::min(1.0, stands / before) : 0;
+    row.rows = rows.row[i - 1].rows + drafted;
+    row.gain = rows.row[i - 1].gain + stands;
+  }
+}
+
+double DraftBudget::expected_gain(Class of, DraftShape shape, int64_t tokens) const {
+  return rows_of(of, shape).row[static_cast<size_t>(std::clamp<int64_t>(tokens, 0, rows_max(shape)))].gain;
+}
+
+double DraftBudget::expected_rows(Class of, DraftShape shape, int64_t tokens) const {
+  return rows_of(of, shape).row[static_cast<size_t>(std::clamp<int64_t>(tokens, 0, rows_max(shape)))].rows;
+}
+
+double DraftBudget::stands(Class of, DraftShape shape, int64_t row) const {
+  return row == 0 ? 1 : expected_gain(of, shape, row) - expected_gain(of, shape, row - 1);
+}
+
+double DraftBudget::acceptance(Class of, DraftShape shape, int64_t row) const {
+  const double before = stands(of, shape, row - 1);
+  return before > 0 ? stands(of, shape, row) / before : 0;
+}
+
+// ---- times -----------------------------------------------------------------------------------------------------------
+
+void DraftBudget::took(const StepShape& decode, const StepShape& step, double ns) {
+  const double plain_ns = step_ns_(decode);
+  if (plain_ns <= 0) return;
+  const double x = step_ns_(step) / plain_ns - 1;
+  const double y = std::min(ns / plain_ns, kOutlier * (base_factor_ + drafts_factor_ * x));
+  recent_.n += 1;
+  recent_.x += x;
+  recent_.y += y;
+  recent_.xx += x * x;
+  recent_.xy += x * y;
+}
+
+/// y = base + drafts x. Without steps that show otherwise, both factors are the same.
+void DraftBudget::fit_times() {
+  if (recent_.n < 2) return;
+  const Steps recent = std::exchange(recent_, {});
+  const double kept = std::exp(-recent.n / kStepsMemory);
+  steps_.n = kept * steps_.n + recent.n;
+  steps_.x = kept * steps_.x + recent.x;
+  steps_.y = kept * steps_.y + recent.y;
+  steps_.xx = kept * steps_.xx + recent.xx - recent.x * recent.x / recent.n;
+  steps_.xy = kept * steps_.xy + recent.xy - recent.x * recent.y / recent.n;
+  const double both = steps_.y / (steps_.n + steps_.x);
+  const double slope = (steps_.xy + kPriorSpread * both) / (steps_.xx + kPriorSpread);
+  drafts_factor_ = std::clamp(slope, both / kFactorMax, both * kFactorMax);
+  base_factor_ = (steps_.y - drafts_factor_ * steps_.x) / steps_.n;
+}
+
+void DraftBudget::drafting_took(int64_t drafts, double ns) {
+  if (drafts == 0) return;
+  const double share = std::min(1.0, static_cast<double>(drafts) / kDraftsMemory);
+  draft_ns_ += share * (ns / static_cast<double>(drafts) - draft_ns_);
+}
+
+double DraftBudget::predict_ns(const StepShape& decode, const StepShape& step) const {
+  const double plain_ns = step_ns_(decode);
+  return base_factor_ * plain_ns + drafts_factor_ * std::max(0.0, step_ns_(step) - plain_ns);
+}
+
+StepShape DraftBudget::with_drafts(const StepShape& decode, const std::array<int64_t, kClasses>& sequences,
+                                   DraftShape shape, const Tokens& tokens) const {
+  StepShape step = decode;
+  double rows = 0, attended = 0;  // of drafts
+  const auto context = static_cast<double>(decode.kv_tokens / std::max<int64_t>(1, decode.sequences));
+  for (size_t c = 0; c < kClasses; ++c) {
+    const double each = expected_rows(static_cast<Class>(c), shape, tokens[c]);
+    rows += static_cast<double>(sequences[c]) * each;
+    // Row i of a draft attends to the context and i tokens of the draft.
+    attended += static_cast<double>(sequences[c]) * each * (context + (each + 1) / 2);
+  }
+  step.rows += std::llround(rows);
+  step.sampled_rows += std::llround(rows);
+  step.kv_tokens += std::llround(rows);
+  step.attended += std::llround(attended);
+  return step;
+}
+
+double DraftBudget::time_per_token(const StepShape& decode, const std::array<int64_t, kClasses>& sequences,
+                                   DraftShape shape, const Tokens& tokens) const {
+  double gained = 0, draft_ns = 0;
+  for (size_t c = 0; c < kClasses; ++c) {
+    gained += static_cast<double>(sequences[c]) * expected_gain(static_cast<Class>(c), shape, tokens[c]);
+    if (tokens[c] > 0) draft_ns += draft_ns_ * static_cast<double>(sequences[c]);
+  }
+  return (draft_ns + predict_ns(decode, with_drafts(decode, sequences, shape, tokens))) / gained;
+}
+
+// ---- choices ---------------------------------------------------------------------------------------------------------
+
+DraftBudget::Choice DraftBudget::choose(const StepShape& decode, const std::array<int64_t, kClasses>& sequences) {
+  Choice choice;
+  if (decode.sequences == 0 || (!has(DraftShape::kPath) && !has(DraftShape::kTree))) return choice;
+  for (auto& shapes : rows_)
+    for (Rows& rows : shapes) {
+      add_new(rows);
+      sum_up(rows);
+      age(rows);
+    }
+  fit_times();
+  const double plain_ns = time_per_token(decode, sequences, choice.shape, {});
+  double best_ns = (1 - config_.min_saving) * plain_ns;
+  int64_t best = 0;
+  for (const DraftShape shape : {DraftShape::kPath, DraftShape::kTree})
+    for (int64_t g = 1; g <= rows_max(shape); ++g) {
+      const double ns = time_per_token(decode, sequences, shape, {g, g});
+      if (ns < best_ns) best_ns = ns, best = g, choice.shape = shape;
+    }
+  choice.tokens = {best, best};
+  if (best > 0 && config_.rule != DraftRule::kUniform) {
+    const Tokens dealt = deal_out(best * decode.sequences, sequences, choice.shape);
+    if (time_per_token(decode, sequences, choice.shape, dealt) < plain_ns) choice.tokens = dealt;
+  }
+  choice.token_ns = time_per_token(decode, sequences, choice.shape, choice.tokens);
+
+  const int64_t drafted = with_drafts(decode, sequences, choice.shape, choice.tokens).rows - decode.rows;
+  choice.min_probability =
+      static_cast<float>(std::clamp(row_ns(decode, std::max(drafted, decode.sequences)) / choice.token_ns,
+                                    config_.min_probability, kMinProbabilityMax));
+  send_scouts(decode.sequences, choice);
+  return choice;
+}
+
+/// What each of so many more rows adds to the step.
+double DraftBudget::row_ns(const StepShape& decode, int64_t rows) const {
+  StepShape step = decode;
+  step.rows += rows;
+  step.sampled_rows += rows;
+  step.kv_tokens += rows;
+  step.attended += rows * (decode.kv_tokens / decode.sequences);
+  return (predict_ns(decode, step) - predict_ns(decode, decode)) / static_cast<double>(rows);
+}
+
+void DraftBudget::send_scouts(int64_t sequences, Choice& choice) {
+  if (config_.scouts <= 0) return;
+  scouts_due_ += config_.scouts * static_cast<double>(sequences);
+  choice.scouts = static_cast<int64_t>(scouts_due_);
+  scouts_due_ -= static_cast<double>(choice.scouts);
+  if (scouts_sent_ < kFirstScouts) choice.scouts = std::max<int64_t>(1, choice.scouts);
+  choice.scout_shape = scouts_sent_ % 2 == 0 && has(DraftShape::kPath) ? DraftShape::kPath : DraftShape::kTree;
+  if (!has(DraftShape::kTree)) choice.scout_shape = DraftShape::kPath;
+  scouts_sent_ += choice.scouts;
+}
+
+/// Algorithm 1 from its line 4 on.
+DraftBudget::Tokens DraftBudget::deal_out(int64_t budget, const std::array<int64_t, kClasses>& sequences,
+                                          DraftShape shape) const {
+  const int64_t high = sequences[kHigh], low = sequences[kLow], most = rows_max(shape);
+  Tokens tokens{};
+  auto& [g_high, g_low] = tokens;
+  int64_t left = budget;
+  if (high > 0) g_high = 1, left -= high;
+  while (left > 0) {
+    const double high_benefit = benefit(kHigh, shape, high, g_high), low_benefit = benefit(kLow, shape, low, g_low);
+    if (high > 0 && high_benefit > config_.lambda * low_benefit && g_high < most && left >= high)
+      ++g_high, left -= high;
+    else if (low > 0 && g_low < most && left >= low)
+      ++g_low, left -= low;
+    else
+      break;
+  }
+  return tokens;
+}
+
+/// Of one more draft token for every sequence of the class.
+double DraftBudget::benefit(Class of, DraftShape shape, int64_t sequences, int64_t tokens) const {
+  const auto count = static_cast<double>(sequences);
+  if (config_.rule == DraftRule::kPrinted)
+    return count * ((tokens == 0 ? 1 : acceptance(of, shape, tokens)) - acceptance(of, shape, tokens + 1));
+  return count * stands(of, shape, tokens + 1);
+}
+
+}  // namespace seer

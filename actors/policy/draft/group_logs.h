@@ -1,0 +1,76 @@
+// GroupLogs: the token logs of the groups that one draft server has: gathers what instances append, and says what another
+// one lacks. Pure data. Used by draft_server_actor. Single owner, not thread-safe.
+//
+// Only registered groups are remembered, and each not longer than its TTL after it was last spoken of. Memory: when the logs
+// together pass bytes_max, whole groups go, the one spoken of longest ago first, until three quarters are left; what is
+// said of such a group later is ignored, and its instances draft from what they have.
+//
+// Always true: what fetch() gives is what was appended at those positions first; nothing depends on the order of appends
+// (StreamLog).
+#pragma once
+#include <cstdint>
+#include <list>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "actors/policy/draft/stream_log.h"
+#include "protocols/draft.h"
+
+namespace seer {
+
+struct GroupLogsConfig {
+  int64_t bytes_max = int64_t{4} << 30;  // of all groups
+  uint32_t samples_max = 4096;           // of a group; tokens of others are ignored
+  int64_t past_tokens_max = 32768;       // of a group; older responses of earlier iterations are left out
+};
+
+class GroupLogs {
+ public:
+  explicit GroupLogs(GroupLogsConfig config) : config_(config) {}
+
+  /// Begins the groups anew. A version other than that of the groups before drops all of these.
+  void register_groups(WeightVersion version, std::span<const GroupId> groups, int64_t ttl_us, int64_t now_us);
+  /// What earlier iterations answered to the group's prompt; nothing if it is not registered.
+  void set_past(CstPast past);
+  void drop(GroupId group);
+  void clear();
+  WeightVersion version() const { return version_; }
+
+  /// Returns how many tokens became known. 0 for groups that are not registered. Tokens after a negative one are ignored.
+  int64_t append(const CstTokens& part, int64_t now_us);
+  /// Adds to `answer` what the sender of the cursor lacks, at most tokens_max tokens (returns how many), and of which
+  /// requests it has more than is known here.
+  int64_t fetch(const CstCursor& cursor, int64_t tokens_max, int64_t now_us, CstFetched& answer);
+  /// Drops groups whose TTL is over. Returns how many.
+  int64_t expire(int64_t now_us);
+
+  size_t group_count() const { return groups_.size(); }
+  int64_t token_count() const { return token_count_; }
+  int64_t bytes() const { return bytes_; }
+  int64_t crowded_groups() const { return crowded_groups_; }
+
+ private:
+  struct Group {
+    StreamLog log;  // stream i is sample i
+    int64_t ttl_us = 0;
+    int64_t spoken_us = 0;  // when last
+    int64_t bytes = 0;
+    CstPast past;  // maybe empty
+    int64_t past_tokens = 0;
+    std::list<GroupId>::iterator order;
+  };
+  Group* find(GroupId id, int64_t now_us);
+  void weigh(Group& group);
+  void make_room();
+
+  GroupLogsConfig config_;
+  WeightVersion version_;
+  std::unordered_map<GroupId, Group> groups_;  // only looked up
+  std::list<GroupId> spoken_;                  // the one spoken of last comes first
+  int64_t token_count_ = 0;
+  int64_t bytes_ = 0;
+  int64_t crowded_groups_ = 0;
+};
+
+}  // namespace seer

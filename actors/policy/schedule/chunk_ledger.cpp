@@ -1,0 +1,135 @@
+#include "actors/policy/schedule/chunk_ledger.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace seer {
+namespace {
+
+Status check_group(const GroupSpec& group) {
+  if (group.samples < 1) return fail(Code::kInvalidArgument, "group ", group.id, " asks for no samples");
+  if (group.prompt_ids.empty()) return fail(Code::kInvalidArgument, "group ", group.id, " has an empty prompt");
+  if (group.sampling.max_tokens < 1)
+    return fail(Code::kInvalidArgument, "group ", group.id, " has max_tokens=", group.sampling.max_tokens);
+  return {};
+}
+
+}  // namespace
+
+Status check_known_tokens(const GroupSpec& group, const char* policy) {
+  if (group.known_tokens.size() == group.samples) return {};
+  return fail(Code::kInvalidArgument, "group ", group.id, " has ", group.known_tokens.size(), " known lengths for ",
+              group.samples, " samples; the ", policy, " policy needs one each");
+}
+
+Status ChunkLedger::add_group(const GroupSpec& group, int64_t now_us) {
+  SEER_RETURN_IF_ERROR(check_group(group));
+  if (buffer_.has_group(group.id)) return fail(Code::kInvalidArgument, "group ", group.id, " was added before");
+  const auto prompt_tokens = static_cast<int64_t>(group.prompt_ids.size());
+  const int64_t blocks_max = picker_.kv_blocks_max();
+  if (blocks_max > 0 && blocks_for(prompt_tokens + group.sampling.max_tokens) > blocks_max)
+    return fail(Code::kInvalidArgument, "group ", group.id, ": a prompt of ", prompt_tokens,
+                " tokens with max_tokens=", group.sampling.max_tokens, " needs ",
+                blocks_for(prompt_tokens + group.sampling.max_tokens), " KV blocks; the largest instance holds ",
+                blocks_max, " blocks of ", picker_.block_tokens(), " tokens");
+  buffer_.add_group(group, now_us);
+  return {};
+}
+
+std::optional<InstanceId> ChunkLedger::pick(const RequestState& request, PlaceBy by) const {
+  if (picker_.kv_blocks_max() == 0) return std::nullopt;
+  return picker_.pick(need(request), {request.instance, request.node}, by);
+}
+
+bool ChunkLedger::fits(const RequestState& request, InstanceId instance, double spare_share) const {
+  KvNeed wanted = need(request);
+  if (spare_share > 0)
+    wanted.own_blocks +=
+        static_cast<int64_t>(std::ceil(spare_share * static_cast<double>(picker_.limits(instance).kv_blocks)));
+  return picker_.fits(instance, wanted);
+}
+
+bool ChunkLedger::can_hold(InstanceId instance, const GroupState& group) const {
+  return blocks_for(group.prompt_tokens + group.max_tokens) <= picker_.limits(instance).kv_blocks;
+}
+
+Placement ChunkLedger::start(const RequestState& request, InstanceId instance) {
+  const GroupState& group = buffer_.group(request.id.group);
+  const InstanceLimits& limits = picker_.limits(instance);
+  const int64_t context_max = limits.kv_blocks * limits.block_tokens;
+  const int64_t credit_blocks = picker_.start(instance, need(request));
+  buffer_.start(request.id, instance, limits.node);
+  buffer_.charge(request.id, credit_blocks, credit_blocks);
+  Placement placement;
+  placement.request = request.id;
+  placement.instance = instance;
+  placement.max_new_tokens =
+      std::min(chunk_tokens(request, group), context_max - group.prompt_tokens - request.generated_tokens);
+  placement.credit_blocks = prompt_blocks(group) + credit_blocks;
+  return placement;
+}
+
+void ChunkLedger::progressed(RequestId id, int64_t generated_tokens) {
+  buffer_.progress(id, generated_tokens);
+  charge_growth(buffer_.at(id));
+}
+
+void ChunkLedger::ended(RequestId id, int64_t generated_tokens, ChunkEnd end, int64_t now_us) {
+  const RequestState& request = buffer_.at(id);
+  SEER_CHECK(request.phase == RequestPhase::kRunning, id);
+  const GroupState& group = buffer_.group(id.group);
+  picker_.end(request.instance,
+              {.group = id.group, .prompt_blocks = prompt_blocks(group), .own_blocks = request.charged_blocks});
+  buffer_.end(id, generated_tokens, end, now_us);
+}
+
+Status ChunkLedger::stalled() const {
+  const RequestTotals& totals = buffer_.totals();
+  if (totals.waiting == 0 || totals.running > 0) return {};
+  const int64_t blocks_max = picker_.kv_blocks_max();
+  if (blocks_max == 0) return fail(Code::kUnavailable, totals.waiting, " requests wait and there is no instance");
+  for (const GroupState& group : buffer_.groups())
+    for (const RequestState& request : group.members) {
+      const int64_t blocks = blocks_for(group.prompt_tokens + group.max_tokens);
+      if (request.phase == RequestPhase::kFinished || blocks <= blocks_max) continue;
+      return fail(Code::kFull, "request ", request.id, " has ", group.prompt_tokens, " prompt and ",
+                  request.generated_tokens, " output tokens and may grow to ", blocks,
+                  " KV blocks; the largest instance left holds ", blocks_max);
+    }
+  return {};
+}
+
+int64_t ChunkLedger::chunk_tokens(const RequestState& request, const GroupState& group) const {
+  const int64_t rest = group.max_tokens - request.generated_tokens;
+  return promise_.chunk_tokens > 0 ? std::min(promise_.chunk_tokens, rest) : rest;
+}
+
+int64_t ChunkLedger::blocks_for(int64_t tokens) const {
+  const int64_t block_tokens = picker_.block_tokens();
+  return (tokens + block_tokens - 1) / block_tokens;
+}
+
+KvNeed ChunkLedger::need(const RequestState& request) const {
+  const GroupState& group = buffer_.group(request.id.group);
+  const int64_t reserved_of =
+      std::min(chunk_tokens(request, group), promise_.chunk_tokens > 0 ? promise_.chunk_tokens : kReserveTokensMax);
+  const auto reserve = static_cast<int64_t>(std::ceil(promise_.reserve_share * static_cast<double>(reserved_of)));
+  const int64_t held = group.prompt_tokens + request.generated_tokens;
+  const int64_t shared = prompt_blocks(group);
+  return {.group = request.id.group,
+          .prompt_blocks = shared,
+          .own_blocks = blocks_for(held + reserve) + 1 - shared,
+          .own_blocks_least = blocks_for(held + 1) - shared};
+}
+
+void ChunkLedger::charge_growth(const RequestState& request) {
+  const GroupState& group = buffer_.group(request.id.group);
+  const int64_t soon = std::min(request.generated_tokens + promise_.headroom_tokens, group.max_tokens);
+  const int64_t own_blocks =
+      std::max(request.credit_blocks, blocks_for(group.prompt_tokens + soon) - prompt_blocks(group));
+  if (own_blocks == request.charged_blocks) return;
+  picker_.recharge(request.instance, own_blocks - request.charged_blocks);
+  buffer_.charge(request.id, request.credit_blocks, own_blocks);
+}
+
+}  // namespace seer

@@ -1,0 +1,47 @@
+// ContextFollowers: the candidates for the next token behind a state of a SuffixIndex, with how often each followed the
+// state's own string, and its next shorter suffixes that were followed by more. Filled anew for every row of a draft,
+// so it lies on the stack and allocates nothing. Used by DraftTree.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "actors/policy/draft/draft_scores.h"
+#include "actors/policy/draft/suffix_index.h"
+
+namespace seer {
+
+struct ContextFollowers {
+  static constexpr uint32_t kContexts = DraftScores::kContexts;
+  static constexpr uint32_t kCandidatesMax = 32;
+
+  struct Follower {
+    int32_t token;
+    bool leads;         // the most frequent of a context, or the source's: no other is worth a look for a linear draft
+    SuffixState state;  // of the longest context that it followed, with it behind; kRoot: of none
+    uint32_t match_tokens;  // length of that string
+    std::array<uint32_t, kContexts> counts;
+  };
+
+  uint32_t contexts = 0;
+  std::array<uint32_t, kContexts> lengths;  // tokens of each context, the longest first
+  std::array<uint32_t, kContexts> totals;   // how often any token followed it
+  uint32_t count = 0;
+  std::array<Follower, kCandidatesMax> followers;
+
+  /// Contexts of the state's string, of which the last match_tokens tokens count, and of its suffixes.
+  void find(const StreamLog& log, const SuffixIndex& index, SuffixState state, uint32_t match_tokens);
+  /// The source has this token next. `adds`: it is a candidate even if it followed no context.
+  void add_source(int32_t token, bool adds);
+
+ private:
+  struct Seen {
+    int32_t token;
+    SuffixState state;
+    uint32_t count;
+  };
+  void add_context(const StreamLog& log, const SuffixIndex& index, SuffixState state, std::span<const Seen> seen,
+                   uint32_t total, uint32_t match_tokens);
+};
+
+}  // namespace seer

@@ -1,0 +1,89 @@
+#include "actors/policy/schedule/divided_scheduler.h"
+
+#include "protocols/check.h"
+
+namespace seer {
+
+DividedScheduler::DividedScheduler(ChunkPolicy policy, const ChunkSchedulerConfig& config)
+    : LedgerScheduler(chunk_promise(config), config.inflight_spread_max), policy_(policy), config_(config) {}
+
+Status DividedScheduler::add_group(const GroupSpec& group, int64_t now_us) {
+  SEER_CHECK(now_us >= 0, now_us);
+  if (policy_ == ChunkPolicy::kOracle) SEER_RETURN_IF_ERROR(check_known_tokens(group, "oracle"));
+  SEER_RETURN_IF_ERROR(ledger_.add_group(group, now_us));
+  for (const RequestState& request : requests().group(group.id).members) enqueue(request);
+  return {};
+}
+
+std::optional<Placement> DividedScheduler::next(int64_t now_us) {
+  if (auto starved = place_starved(now_us)) return starved;
+  return place_in_order();
+}
+
+std::optional<Placement> DividedScheduler::place_starved(int64_t now_us) {
+  if (by_wait_.empty() || starts_since_starved_ < kStarvedEvery) return std::nullopt;
+  const RequestState& request = requests().at(by_wait_.begin()->request);
+  if (now_us - request.waiting_since_us <= config_.starve_us) return std::nullopt;
+  const auto instance = ledger_.pick(request);
+  if (!instance) return std::nullopt;
+  starts_since_starved_ = 0;
+  return place(request, *instance);
+}
+
+// A request that fits nowhere is passed by up to misses_max others. It cannot be passed for ever: an iteration has
+// finitely many requests. While nothing runs the whole queue is looked at, as no event would bring another try.
+std::optional<Placement> DividedScheduler::place_in_order() {
+  const bool idle = running_count() == 0;
+  int64_t misses = 0;
+  for (const Waiting& waiting : order_) {
+    const RequestState& request = requests().at(waiting.request);
+    if (const auto instance = ledger_.pick(request)) return place(request, *instance);
+    if (++misses >= config_.misses_max && !idle) break;
+  }
+  return std::nullopt;
+}
+
+Placement DividedScheduler::place(const RequestState& request, InstanceId instance) {
+  dequeue(request);
+  Placement placement = ledger_.start(request, instance);
+  ++starts_;
+  ++starts_since_starved_;
+  placement.yield_rank = yield_rank(policy_, request, requests().group(request.id.group).estimated_tokens, starts_);
+  return placement;
+}
+
+void DividedScheduler::chunk_ended(RequestId request, int64_t generated_tokens, ChunkEnd end, int64_t now_us) {
+  SEER_CHECK(now_us >= 0, now_us);
+  ledger_.ended(request, generated_tokens, end, now_us);
+  if (!is_over(end)) enqueue(requests().at(request));
+}
+
+// The members that wait stand under a rank made from the old estimate, so they leave before it changes.
+void DividedScheduler::estimate_changed(GroupId id, int64_t estimated_tokens) {
+  const GroupState& group = requests().group(id);
+  if (group.estimated_tokens == estimated_tokens) return;
+  auto each_waiting = [&](auto&& act) {
+    for (const RequestState& request : group.members)
+      if (request.phase == RequestPhase::kWaiting) act(request);
+  };
+  each_waiting([&](const RequestState& request) { dequeue(request); });
+  ledger_.set_estimate(id, estimated_tokens);
+  each_waiting([&](const RequestState& request) { enqueue(request); });
+}
+
+void DividedScheduler::enqueue(const RequestState& request) {
+  order_.insert(by_rank(request));
+  if (policy_ == ChunkPolicy::kSeer) by_wait_.insert({static_cast<uint64_t>(request.waiting_since_us), request.id});
+}
+
+void DividedScheduler::dequeue(const RequestState& request) {
+  const size_t erased = order_.erase(by_rank(request));
+  SEER_CHECK(erased == 1, request.id);
+  if (policy_ == ChunkPolicy::kSeer) by_wait_.erase({static_cast<uint64_t>(request.waiting_since_us), request.id});
+}
+
+DividedScheduler::Waiting DividedScheduler::by_rank(const RequestState& request) const {
+  return {serve_rank(policy_, request, requests().group(request.id.group).estimated_tokens), request.id};
+}
+
+}  // namespace seer

@@ -1,0 +1,54 @@
+// DividedScheduler: divided rollout. Requests run in chunks, each chunk on whichever instance suits best then, and all
+// waiting requests stand in one order (serve_order.h): `divided`, `las`, `seer` (Algorithm 2) and `oracle` differ in
+// that order alone, `seer` also in its safeguard against starving. Single owner, not thread-safe.
+//
+// Invariants:
+//  (1) order_ holds exactly the waiting requests, each under its current rank;
+//  (2) by_wait_ holds the same requests by waiting time (`seer` only, empty else).
+#pragma once
+#include <compare>
+#include <optional>
+#include <set>
+
+#include "actors/policy/schedule/ledger_scheduler.h"
+#include "actors/policy/schedule/serve_order.h"
+
+namespace seer {
+
+/// At most one placement in this many goes to a starved request. When the queue is far longer than starve_us everybody
+/// is starved, and without this bound Algorithm 2 would turn into first come, first served.
+inline constexpr int64_t kStarvedEvery = 16;
+
+class DividedScheduler final : public LedgerScheduler {
+ public:
+  DividedScheduler(ChunkPolicy policy, const ChunkSchedulerConfig& config);
+
+  Status add_group(const GroupSpec& group, int64_t now_us) override;
+  std::optional<Placement> next(int64_t now_us) override;
+  void chunk_ended(RequestId request, int64_t generated_tokens, ChunkEnd end, int64_t now_us) override;
+  void estimate_changed(GroupId group, int64_t estimated_tokens) override;
+  const InstancePicker& picker() const { return ledger_.picker(); }
+
+ private:
+  struct Waiting {
+    uint64_t rank;
+    RequestId request;
+    auto operator<=>(const Waiting&) const = default;
+  };
+
+  std::optional<Placement> place_starved(int64_t now_us);
+  std::optional<Placement> place_in_order();
+  Placement place(const RequestState& request, InstanceId instance);
+  void enqueue(const RequestState& request);
+  void dequeue(const RequestState& request);
+  Waiting by_rank(const RequestState& request) const;
+
+  const ChunkPolicy policy_;
+  const ChunkSchedulerConfig config_;
+  std::set<Waiting> order_;
+  std::set<Waiting> by_wait_;  // rank: waiting since
+  uint64_t starts_ = 0;
+  int64_t starts_since_starved_ = kStarvedEvery;  // the first starved request need not wait for others
+};
+
+}  // namespace seer

@@ -1,0 +1,99 @@
+#include "actors/policy/schedule/seer_plus_scheduler.h"
+
+#include "actors/policy/schedule/serve_order.h"
+#include "protocols/check.h"
+
+namespace seer {
+
+SeerPlusScheduler::SeerPlusScheduler(const ChunkSchedulerConfig& config)
+    : LedgerScheduler(chunk_promise(config), config.inflight_spread_max),
+      config_(config),
+      outlook_(config.unexplained_before) {}
+
+Status SeerPlusScheduler::add_group(const GroupSpec& spec, int64_t now_us) {
+  SEER_CHECK(now_us >= 0, now_us);
+  SEER_RETURN_IF_ERROR(ledger_.add_group(spec, now_us));
+  const GroupState& group = requests().group(spec.id);
+  outlook_.add_group(group);
+  for (const RequestState& request : group.members) enqueue(group, request);
+  return {};
+}
+
+// As in DividedScheduler: what fits nowhere is passed by up to misses_max others, and while nothing runs the whole
+// queue is looked at, as no event would bring another try.
+std::optional<Placement> SeerPlusScheduler::next(int64_t) {
+  const bool idle = running_count() == 0;
+  const bool few = waiting_count() < ledger_.picker().open_count();
+  int64_t misses = 0;
+  for (auto waiting = order_.begin(); waiting != order_.end(); ++waiting) {
+    const RequestState& request = requests().at(waiting->request);
+    if (const auto instance = ledger_.pick(request, few ? PlaceBy::kFewestRunning : PlaceBy::kMostRoom))
+      return place(few ? waiting : nearby(waiting, *instance), *instance);
+    if (++misses >= config_.misses_max && !idle) break;
+  }
+  return std::nullopt;
+}
+
+/// Who goes to an instance that `first` could go to: `first`, or one of the next few whose KV is on its machine when that
+/// of `first` is elsewhere.
+SeerPlusScheduler::Order::iterator SeerPlusScheduler::nearby(Order::iterator first, InstanceId instance) {
+  const NodeId node = ledger_.picker().limits(instance).node;
+  const NodeId first_node = requests().at(first->request).node;
+  if (first_node == kNoNode || first_node == node || passed_by_ == kPassedByMax) {
+    passed_by_ = 0;
+    return first;
+  }
+  auto waiting = first;
+  for (int seen = 0; seen < kNearbyMax && ++waiting != order_.end(); ++seen) {
+    const RequestState& request = requests().at(waiting->request);
+    if (request.node != node || !ledger_.fits(request, instance)) continue;
+    ++passed_by_;
+    return waiting;
+  }
+  passed_by_ = 0;
+  return first;
+}
+
+Placement SeerPlusScheduler::place(Order::iterator waiting, InstanceId instance) {
+  Placement placement = ledger_.start(requests().at(waiting->request), instance);
+  placement.yield_rank = waiting->rank;
+  ranks_.erase(waiting->request);
+  order_.erase(waiting);
+  return placement;
+}
+
+void SeerPlusScheduler::chunk_ended(RequestId id, int64_t generated_tokens, ChunkEnd end, int64_t now_us) {
+  SEER_CHECK(now_us >= 0, now_us);
+  ledger_.ended(id, generated_tokens, end, now_us);
+  const GroupState& group = requests().group(id.group);
+  const RequestState& request = requests().at(id);
+  if (outlook_.observe(group, request)) judge(group);
+  if (!is_over(end)) enqueue(group, request);
+  if (const GroupState* swept = outlook_.sweep(requests())) judge(*swept);
+}
+
+uint64_t SeerPlusScheduler::rank_of(const GroupState& group, const RequestState& request) {
+  if (request.probe && !outlook_.any_finished(group.id)) return probe_rank(request);
+  return most_first_rank(outlook_.could_need_tokens(group, request, waiting_count() + running_count()));
+}
+
+void SeerPlusScheduler::judge(const GroupState& group) {
+  for (const RequestState& request : group.members) {
+    auto rank = ranks_.find(request.id);
+    if (rank == ranks_.end()) continue;
+    const uint64_t now = rank_of(group, request);
+    if (now == rank->second) continue;
+    const size_t erased = order_.erase({rank->second, request.id});
+    SEER_CHECK(erased == 1, request.id);
+    order_.insert({now, request.id});
+    rank->second = now;
+  }
+}
+
+void SeerPlusScheduler::enqueue(const GroupState& group, const RequestState& request) {
+  const uint64_t rank = rank_of(group, request);
+  order_.insert({rank, request.id});
+  ranks_[request.id] = rank;
+}
+
+}  // namespace seer

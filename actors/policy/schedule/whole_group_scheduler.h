@@ -1,0 +1,59 @@
+// WholeGroupScheduler: what the policies without divided rollout share. A group has one home, the instance where all its
+// requests run from start to end. Each instance serves its queue in order, as an engine like vLLM serves requests that
+// were handed to it: the front is admitted once the KV that it has (prompt and what it has generated) and one block fit
+// beside the KV held now, with watermark_share to spare. Lengths are not looked at, so the instance runs short as
+// requests grow: the latest admitted is preempted, its KV dropped, and goes to the front of the queue, to be computed
+// again. Which group goes where, and how many of its requests run there at most, is for the policy to say. Single owner,
+// not thread-safe.
+//
+// A group moves only when its instance is gone. Invariants:
+//  (1) a waiting request is in the queue of its group's home, or in homeless_ if the group has none;
+//  (2) every home is an open instance that can hold the group's longest response;
+//  (3) an instance not in may_admit_ cannot admit the front of its queue.
+#pragma once
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "actors/policy/schedule/ledger_scheduler.h"
+
+namespace seer {
+
+class WholeGroupScheduler : public LedgerScheduler {
+ public:
+  explicit WholeGroupScheduler(const ChunkSchedulerConfig& config);
+
+  Status add_group(const GroupSpec& group, int64_t now_us) override;
+  Status add_instance(const InstanceLimits& limits) override;
+  void remove_instance(InstanceId instance) override;
+  std::optional<Placement> next(int64_t now_us) override;
+  void chunk_ended(RequestId request, int64_t generated_tokens, ChunkEnd end, int64_t now_us) override;
+
+ protected:
+  struct Home {
+    GroupId group;
+    InstanceId instance;
+  };
+  /// Homes for these groups, in the order in which the instances are to serve them. What no open instance can hold is
+  /// left out, and comes again when the instances change.
+  virtual std::vector<Home> deal(const std::vector<GroupId>& homeless) = 0;
+  /// Requests that run there at a time, at most; at least 1.
+  virtual int64_t running_max(InstanceId instance) const { return ledger_.picker().limits(instance).rows_max; }
+
+  const std::map<GroupId, InstanceId>& homes() const { return homes_; }
+
+ private:
+  void deal_homeless();
+
+  const double watermark_share_;
+  std::map<GroupId, InstanceId> homes_;
+  std::map<InstanceId, std::deque<RequestId>> queues_;  // of the open instances
+  std::map<GroupId, std::vector<RequestId>> homeless_;  // waiting requests
+  bool deal_ = false;  // homeless_ or the set of instances changed since the last dealing
+  std::set<InstanceId> may_admit_;
+  uint64_t starts_ = 0;
+};
+
+}  // namespace seer

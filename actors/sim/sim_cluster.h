@@ -1,0 +1,435 @@
+// SimCluster: the actors of `seer rollout` on a virtual clock, over simulated engines and a simulated cold tier. What
+// every response must be is known beforehand, so any scheduling, movement of KV or failure can be checked against it.
+// Used by `seer simulate --faults` and tests.
+#pragma once
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "actors/context_actor.h"
+#include "actors/kv_directory_actor.h"
+#include "actors/node_actor.h"
+#include "actors/policy/draft/group_drafter.h"
+#include "actors/rollout_actor.h"
+#include "actors/sim/sim_links.h"
+#include "actors/sim/sim_world.h"
+#include "gpu/sim/sim_engine.h"
+#include "protocols/hash.h"
+#include "storage/sim_cold_store.h"
+#include "storage/sim_transport.h"
+
+namespace seer {
+
+/// A prompt, and how long its responses are.
+struct SimGroup {
+  int64_t prompt_tokens = 0;
+  std::vector<int64_t> output_tokens;
+};
+
+struct SimClusterOptions {
+  ChunkSchedulerConfig scheduler = {.policy = "seer", .chunk_tokens = 40, .reserve_share = 0.1};
+  uint32_t instances = 2;      // dealt to the nodes in turn
+  uint32_t nodes = 1;
+  int64_t pull_gap_tokens = 0;
+  int32_t device_blocks = 64;
+  uint32_t block_tokens = 4;
+  int32_t rows_max = 16;
+  int64_t dram_blocks = 4096;  // 0: no pool
+  int64_t cold_blocks = 0;     // 0: no cold tier
+  uint32_t groups = 6;
+  uint32_t samples = 4;
+  int64_t prompt_tokens = 10;
+  int64_t length_max = 100;
+  std::vector<SimGroup> work = {};  // not empty: instead of groups, samples, prompt_tokens and lengths up to length_max
+  uint64_t seed = 0;           // of the order in which actors take turns; 0: order of arrival
+  int32_t prefill_tokens_max = 32;
+  int32_t report_steps = 8;
+  int32_t restarts_max = 8;
+  size_t parked_max = 4096;
+  double free_share = 0.05;    // see KvTiersConfig
+  bool has_kv = true;          // false: engines without KV bytes
+  int32_t steps_max = 1;       // they can be given so many steps at once
+  int64_t draft_tokens_max = 0;  // 0: no drafting; else about a third of the tokens drafted are wrong
+  bool draft_from_group = false; // from what the group has written, as in production
+  bool draft_servers = false;    // and share that through a server on each node
+  bool draft_past = false;       // they know every response word for word, as that of an earlier iteration
+  double alike_share = 0;        // of the tokens of a group's responses, that are the same at the same index
+  bool draft_trees = false;      // trees too; engines with KV bytes only
+  int64_t chunk_silence_us = 600'000'000;  // see RolloutConfig
+  std::function<int64_t(const StepShape&)> step_ns = {};  // empty: what SimEngine does by itself
+  SimColdFaults cold_faults = {};
+  bool has_links = false;                  // messages and transfers between machines go over a network with these faults
+  SimLinkFaults link_faults = {};
+  std::function<std::optional<Code>()> transfer_fault = {};
+  std::function<int64_t()> transfer_late_us = {};
+  std::function<std::shared_ptr<Engine>(std::shared_ptr<Engine>)> wrap_engine = {};  // for planted bugs
+};
+
+/// Drafts of which some tokens are right, as `token` of a sequence's position says, or all are the same. As a tree, every
+/// third row branches off: it is wrong, and the next one goes on beside it.
+class SimClusterDrafter final : public Drafter {
+ public:
+  using Token = std::function<int32_t(RequestId request, int64_t position)>;
+  explicit SimClusterDrafter(Token token) : token_(std::move(token)) {}
+  void draft(const DraftText& text, const DraftLimits& limits, Draft& draft) override {
+    const int64_t position = text.log.size();
+    draft.clear();
+    int64_t depth = 0;
+    for (int32_t i = 0, parent = 0; i < limits.max_tokens; ++i) {
+      const int32_t token = token_(text.request, position + depth);
+      const bool is_branch = limits.tree && i % 3 == 1;
+      draft.tokens.push_back(is_branch ? token + 1 : token);
+      draft.parents.push_back(parent);
+      if (is_branch) continue;
+      ++depth;
+      parent = i + 1;
+    }
+  }
+
+ private:
+  Token token_;
+};
+
+/// Collects what a rollout tells whoever asked for it.
+struct EventsActor {
+  using handle = RolloutEvents;
+  static constexpr const char* kActorName = "events";
+  struct Seen {
+    std::vector<Response> responses;
+    std::vector<RolloutSummary> summaries;
+    std::vector<RolloutProgress> progress;
+    uint64_t hash = 0;  // of the responses and their times
+  };
+  EventsActor(rt::self_ptr<EventsActor>, SimWorld* world_in, Seen* seen_in) : world(world_in), seen(seen_in) {}
+  handle::behavior_type make_behavior() {
+    return {[this](const Response& r) {
+              seen->responses.push_back(r);
+              seen->hash = hash_pair(hash_pair(seen->hash, static_cast<uint64_t>(world->now_ns())),
+                                     hash_pair(r.request.group.value, r.request.sample));
+            },
+            [this](const RolloutProgress& p) { seen->progress.push_back(p); },
+            [this](const RolloutSummary& s) { seen->summaries.push_back(s); }};
+  }
+  SimWorld* world;
+  Seen* seen;
+};
+
+struct SimCluster {
+  static constexpr int32_t kEos = 1;
+  static constexpr int32_t kVocab = 1000;
+  static constexpr uint64_t kRunSeed = 5;
+  static constexpr int64_t kDraftSyncUs = 5'000;
+  static constexpr int64_t kDraftTtlUs = 30'000'000;
+
+  explicit SimCluster(SimClusterOptions o) : options(std::move(o)), world(options.seed) {
+    make_groups();
+    directory = world.spawn<KvDirectoryActor>();
+    transport = std::make_shared<SimTransport>(
+        SimTransportConfig{.fault = [this](const RemoteSlot&) -> std::optional<Code> {
+          return options.transfer_fault ? options.transfer_fault() : std::nullopt;
+        }},
+        [this](int64_t us, std::function<void()> f) {
+          world.after(us + (options.transfer_late_us ? options.transfer_late_us() : 0), std::move(f));
+        });
+    node_starts.resize(options.nodes);
+    slowness.resize(options.instances, 1);
+    for (uint32_t n = 0; n < options.nodes; ++n) nodes.push_back(start_node(NodeId{n}));
+  }
+
+  NodeHandle start_node(NodeId id) {
+    const int64_t block_bytes = kSimTokenBytes * options.block_tokens;
+    NodeConfig config{.node = id,
+                      .epoch = ++node_starts[id.value] << 32,
+                      .instances = {},
+                      .kv_node = {.node = id,
+                                  .tiers = {.spill_batch_bytes = 8 * block_bytes, .free_share = options.free_share},
+                                  .pull = {.pull_gap_tokens = options.pull_gap_tokens},
+                                  .parked_max = options.parked_max},
+                      .restarts_max = options.restarts_max};
+    for (uint32_t i = id.value; i < options.instances; i += options.nodes)
+      config.instances.push_back({.id = InstanceId{i},
+                                  .planner = {.prefill_tokens_max = options.prefill_tokens_max},
+                                  .rows_max = options.rows_max,
+                                  .report_steps = options.report_steps});
+    NodeParts parts{.make_engine = [this](InstanceId instance_id) { return make_engine(instance_id); }, .directory = directory};
+    if (options.has_links) parts.directory = world.spawn<DirectoryLink>(directory, &options.link_faults);
+    if (options.nodes > 1) {
+      parts.transport = transport;
+      parts.publish = [this](NodeId node, uint64_t epoch, std::shared_ptr<HostArena> memory) {
+        transport->arenas().add_node(node, epoch, std::move(memory));
+      };
+    }
+    if (options.draft_servers) config.draft_server = DraftServerConfig{.node = id};
+    if (options.draft_tokens_max > 0)
+      parts.make_drafting = [this] {
+        // Rows that cost next to nothing, so that as much as may be is drafted.
+        const auto step_ns = [](const StepShape& shape) { return 1e6 + static_cast<double>(shape.rows); };
+        const int64_t tree_max = options.draft_trees ? options.draft_tokens_max : 0;
+        const DraftBudgetConfig budget{.rows_max = {options.draft_tokens_max, tree_max}, .draft_ns = 0};
+        if (options.draft_from_group)
+          return Drafting{std::make_shared<GroupDrafter>(GroupDrafterConfig{}), budget, step_ns, {.sync_us = kDraftSyncUs}, {}};
+        const auto token_of = [this](RequestId request, int64_t position) {
+          if (!options.has_kv) return kEos + 1;
+          const uint64_t seed = sample_seed(kRunSeed, request.group.value, request.sample);
+          const int32_t right = token(seed, position);
+          return hash_pair(seed, static_cast<uint64_t>(position) + 99) % 3 == 0 ? 2 + right % (kVocab - 2) : right;
+        };
+        return Drafting{std::make_shared<SimClusterDrafter>(token_of), budget, step_ns, {}, {}};
+      };
+    if (options.dram_blocks > 0)
+      parts.make_arena = [this, block_bytes] {
+        arena = *HostArena::create({.dram_bytes = options.dram_blocks * ((block_bytes + 63) / 64 * 64), .block_bytes = block_bytes});
+        return arena;
+      };
+    if (options.cold_blocks > 0)
+      parts.open_cold = [this, block_bytes] {
+        auto store = std::make_unique<SimColdStore>(
+            SimColdStoreConfig{.capacity_bytes = options.cold_blocks * block_bytes},
+            [this](int64_t us, std::function<void()> f) { world.after(us, std::move(f)); }, options.cold_faults);
+        cold = store.get();
+        return store;
+      };
+    return world.spawn<NodeActor>(config, parts);
+  }
+
+  std::shared_ptr<Engine> make_engine(InstanceId id) {
+    const uint64_t rank = 1 + id.value;
+    SimEngineConfig config;
+    config.info = {.model = "sim", .vocab_size = kVocab, .context_tokens_max = 1 << 20, .eos_ids = {kEos},
+                   .block_tokens = options.block_tokens, .block_bytes = kSimTokenBytes * options.block_tokens,
+                   .device_blocks = options.device_blocks, .layout_hash = 7};
+    config.info.steps_max = options.steps_max;
+    config.has_kv = options.has_kv;
+    config.last_position = [this](uint64_t seed) { return last_position(seed); };
+    config.accepted = [](uint64_t seed, int64_t position, int64_t draft_tokens, std::span<int32_t> stand) {
+      for (int32_t& tokens : stand) {
+        tokens = static_cast<int32_t>(hash_pair(seed, static_cast<uint64_t>(position)) % 4 % static_cast<uint64_t>(draft_tokens + 1));
+        position += 1 + tokens;
+      }
+    };
+    config.on_steps = [this, rank](const StepShape& shape, int64_t, int64_t steps) {
+      steps_at_once_peak = std::max(steps_at_once_peak, steps);
+      note_event(hash_pair(rank, hash_pair(static_cast<uint64_t>(shape.rows), static_cast<uint64_t>(shape.kv_tokens))));
+    };
+    config.step_ns = [this, id, base = SimEngineConfig{}](const StepShape& shape) {
+      const int64_t ns = options.step_ns ? options.step_ns(shape) : 1000 * (base.step_us_base + base.step_us_row * shape.rows);
+      return ns * slowness[id.value];
+    };
+    engines_peak = std::max(engines_peak, ++engines_now);
+    auto count = std::shared_ptr<void>(nullptr, [this](void*) { --engines_now; });  // lives as long as the engine
+    auto engine = std::make_shared<SimEngine>(
+        config,
+        [this, count](uint64_t seed, int64_t position, std::span<SampledToken> sampled) {
+          for (SampledToken& next : sampled) next.token = token(seed, position++);
+        },
+        [this, rank](int64_t ns, std::function<void()> f) { world.after_ns(ns, std::move(f), rank); },
+        SimEngine::Clock{[this] { return world.now_ns(); }, [this, rank] { return world.fired_ns(rank); }});
+    return options.wrap_engine ? options.wrap_engine(std::move(engine)) : std::move(engine);
+  }
+
+  int64_t last_position(uint64_t seed) const {
+    const Shape& shape = shapes.at(seed);
+    return shape.prompt_tokens + shape.output_tokens - 1;
+  }
+  int32_t token(uint64_t seed, int64_t position) const {
+    if (position == last_position(seed)) return kEos;
+    const auto drawn = static_cast<double>(hash_pair(seed, static_cast<uint64_t>(position) + 7) >> 11) * 0x1p-53;
+    if (drawn < options.alike_share) seed = hash_pair(shapes.at(seed).group, 77);
+    return 2 + static_cast<int32_t>(hash_pair(seed, static_cast<uint64_t>(position)) % (kVocab - 2));
+  }
+
+  void make_groups() {
+    const auto drawn_length = [this](uint64_t seed) {
+      return 1 + static_cast<int64_t>(mix64(seed ^ 77) % static_cast<uint64_t>(options.length_max));
+    };
+    const auto count = options.work.empty() ? options.groups : static_cast<uint32_t>(options.work.size());
+    for (uint32_t g = 0; g < count; ++g) {
+      const SimGroup* given = options.work.empty() ? nullptr : &options.work[g];
+      const int64_t prompt_tokens = given ? given->prompt_tokens : options.prompt_tokens;
+      GroupSpec group{.id = GroupId{g}, .prompt_ids = {}, .samples = options.samples, .sampling = {}, .seeds = {}, .known_tokens = {}};
+      if (given) group.samples = static_cast<uint32_t>(given->output_tokens.size());
+      for (int64_t i = 0; i < prompt_tokens; ++i)
+        group.prompt_ids.push_back(2 + static_cast<int32_t>(hash_pair(g, static_cast<uint64_t>(i)) % (kVocab - 2)));
+      group.sampling.max_tokens = options.length_max;
+      for (uint32_t s = 0; s < group.samples; ++s) {
+        const uint64_t seed = sample_seed(kRunSeed, g, s);
+        group.seeds.push_back(seed);
+        group.known_tokens.push_back(given ? given->output_tokens[s] : drawn_length(seed));
+        shapes[seed] = {prompt_tokens, group.known_tokens.back(), g};
+      }
+      requests += group.samples;
+      groups.push_back(std::move(group));
+    }
+  }
+
+  /// Starts the rollout without running it.
+  void start() {
+    events = world.spawn<EventsActor>(&world, &seen);
+    auto context = world.spawn<ContextActor>(std::vector<int64_t>(groups.size(), options.length_max));
+    RolloutConfig config;
+    config.scheduler = options.scheduler;
+    config.instances_expected = options.instances;
+    config.chunk_silence_us = options.chunk_silence_us;
+    config.draft_ttl_us = kDraftTtlUs;
+    rollout = world.spawn<RolloutActor>(
+        config, RolloutParts{groups, context, options.dram_blocks > 0 ? directory : KvDirectoryHandle{}, events, pasts()});
+    sink = options.has_links ? world.spawn<InstanceSinkLink>(InstanceSink{rollout}, &options.link_faults) : InstanceSink{rollout};
+    for (const NodeHandle& node : nodes) rt::post(node, AttachRollout{sink});
+  }
+
+  std::vector<CstPast> pasts() const {
+    std::vector<CstPast> pasts;
+    for (const GroupSpec& group : groups) {
+      if (!options.draft_past) break;
+      pasts.push_back({group.id, {}});
+      for (uint32_t s = 0; s < group.samples; ++s) pasts.back().responses.push_back(answer({group.id, s}).output_ids);
+    }
+    return pasts;
+  }
+
+  bool over() const { return !seen.summaries.empty(); }
+  /// Runs until the summary is there, or virtual time is up.
+  void finish(int64_t until_us = 600'000'000) {
+    world.run_until(until_us, [this] { return over(); });
+  }
+  void run() {
+    start();
+    finish();
+  }
+  /// Runs so much longer.
+  void run_for(int64_t us) { world.run_until(world.now_us() + us); }
+
+  // The parts, as they are now. REQUIRES: the world has run.
+  NodeActor& node_state(uint32_t n = 0) { return rt::look<NodeActor>(nodes[n]); }
+  InstanceHandle instance(uint32_t id) { return node_state(id % options.nodes).instances.at(InstanceId{id}).handle; }
+  InstanceActor& instance_state(uint32_t id) { return rt::look<InstanceActor>(instance(id)); }
+  KvNodeHandle kv_node(uint32_t n = 0) { return node_state(n).kv_node; }
+  KvNodeActor& kv_node_state(uint32_t n = 0) { return rt::look<KvNodeActor>(kv_node(n)); }
+  void kill_instance(InstanceId id) { rt::kill(instance(id.value)); }
+  void kill_kv_node(uint32_t n = 0) { rt::kill(kv_node(n)); }
+  DraftServerHandle draft_server(uint32_t n = 0) { return node_state(n).draft_server; }
+  DraftServerActor& draft_server_state(uint32_t n = 0) { return rt::look<DraftServerActor>(draft_server(n)); }
+  void kill_draft_server(uint32_t n = 0) { rt::kill(draft_server(n)); }
+  bool is_up(uint32_t n) const { return nodes[n] != nullptr; }
+  /// The machine goes, with all that runs there, and comes back empty after so long. REQUIRES: it is up.
+  void crash_node(uint32_t n, int64_t down_us) {
+    rt::kill(nodes[n]);
+    nodes[n] = nullptr;
+    transport->arenas().remove_node(NodeId{n});
+    world.after(down_us, [this, n] {
+      nodes[n] = start_node(NodeId{n});
+      rt::post(nodes[n], AttachRollout{sink});
+    });
+  }
+  int64_t fetched_blocks() {
+    int64_t blocks = 0;
+    for (uint32_t n = 0; n < options.nodes; ++n) blocks += kv_node_state(n).fetched_blocks;
+    return blocks;
+  }
+
+  /// What one request must be answered with, whatever happens.
+  struct Answer {
+    std::vector<int32_t> output_ids;
+    std::vector<float> logprobs;
+    bool operator==(const Answer&) const = default;
+  };
+  Answer answer(RequestId id) const {
+    const GroupSpec& group = groups[id.group.value];
+    const uint64_t seed = group.seeds[id.sample];
+    const Shape& shape = shapes.at(seed);
+    Answer a;
+    PrefixHash prefix = extend_prefix({}, group.prompt_ids);
+    for (int64_t i = 0; i < shape.output_tokens; ++i) {
+      a.output_ids.push_back(token(seed, shape.prompt_tokens + i));
+      a.logprobs.push_back(-1.0f - static_cast<float>(prefix.hi & 0xffff) / 65536.0f);
+      prefix = extend_prefix(prefix, std::span(&a.output_ids.back(), 1));
+    }
+    return a;
+  }
+
+  /// Every request was answered exactly once, with exactly the tokens and log-probabilities it must have. Errors:
+  /// kUnavailable, kCorrupt: what is not so, in words.
+  Status exact() const {
+    if (!over()) return fail(Code::kUnavailable, "the rollout did not end");
+    const RolloutSummary& summary = seen.summaries[0];
+    if (!summary.complete) return fail(Code::kUnavailable, "the rollout ended early: ", summary.error);
+    if (seen.summaries.size() > 1) return fail(Code::kCorrupt, "the rollout ended twice");
+    std::set<RequestId> answered;
+    for (const Response& r : seen.responses) {
+      if (!answered.insert(r.request).second) return fail(Code::kCorrupt, "request ", r.request, " was answered twice");
+      const Answer right = answer(r.request);
+      if (r.output_ids != right.output_ids) return fail(Code::kCorrupt, "request ", r.request, " has wrong tokens");
+      if (r.logprobs != right.logprobs)
+        return fail(Code::kCorrupt, "request ", r.request, " has wrong log-probabilities: its KV was not right");
+      if (r.finish != FinishReason::kStop && std::ssize(r.output_ids) < options.length_max)
+        return fail(Code::kCorrupt, "request ", r.request, " ended by ", to_string(r.finish));
+    }
+    if (answered.size() < requests)
+      return fail(Code::kCorrupt, requests - answered.size(), " of ", requests, " requests were not answered");
+    return {};
+  }
+
+  /// Nothing is held any more by anyone: what was granted, leased or kept came back. REQUIRES: the rollout is complete,
+  /// and some time has passed since. Errors: kFull: who still holds what.
+  Status drained() {
+    for (uint32_t i = 0; i < options.instances; ++i) {
+      InstanceActor& s = instance_state(i);
+      const size_t held = static_cast<size_t>(s.devices.counts().in_use) + s.sequences.size() + s.reserves.size() +
+                          s.openings.size() + s.arrivals.size() + s.exports.size() + s.imports.size() +
+                          s.waiting_work.size() + s.engine_open;
+      if (held > 0) return fail(Code::kFull, "instance ", i, " still has work or KV blocks after the end");
+    }
+    for (uint32_t n = 0; options.draft_servers && n < options.nodes; ++n)
+      if (const size_t left = draft_server_state(n).logs.group_count(); left > 0)
+        return fail(Code::kFull, "the draft server of node ", n, " still has ", left, " groups after the end");
+    if (options.dram_blocks == 0) return {};
+    for (uint32_t n = 0; n < options.nodes; ++n) {
+      KvNodeActor& pool = kv_node_state(n);
+      pool.tiers->check_invariants();
+      if (!pool.tiers->is_drained()) return fail(Code::kFull, "the KV tiers of node ", n, " are not empty after the end");
+      if (const auto slots = pool.parts.arena->taken_count(); slots > 0)
+        return fail(Code::kFull, "node ", n, " still has ", slots, " DRAM blocks after the end");
+      if (const int64_t bytes = pool.tiers->cold_stats().used_bytes; bytes > 0)
+        return fail(Code::kFull, "the cold tier of node ", n, " still has ", bytes, " bytes after the end");
+      if (pool.parked.size() + pool.kept.size() + pool.pulls.size() + pool.writes.size() + pool.leases.size() > 0)
+        return fail(Code::kFull, "node ", n, " still has reservations, owners, pulls or leases after the end");
+    }
+    if (!rt::look<KvDirectoryActor>(directory).holders.empty())
+      return fail(Code::kFull, "the directory still knows of owners after the end");
+    return {};
+  }
+
+  /// Of everything that happened so far: steps and responses, with their times.
+  uint64_t events_hash() const { return hash_pair(steps_hash, seen.hash); }
+  void note_event(uint64_t what) { steps_hash = hash_pair(steps_hash, hash_pair(static_cast<uint64_t>(world.now_ns()), what)); }
+
+  SimClusterOptions options;
+  std::vector<GroupSpec> groups;
+  size_t requests = 0;
+  struct Shape {
+    int64_t prompt_tokens, output_tokens;
+    uint64_t group;
+  };
+  std::unordered_map<uint64_t, Shape> shapes;  // by seed of the response
+  std::vector<int64_t> slowness;               // by instance: its steps take so many times as long
+  std::vector<uint64_t> node_starts;
+  uint64_t steps_hash = 0;
+  int64_t steps_at_once_peak = 0;
+  int engines_now = 0, engines_peak = 0;
+  SimWorld world;
+  EventsActor::Seen seen;
+  KvDirectoryHandle directory;
+  std::shared_ptr<SimTransport> transport;
+  std::vector<NodeHandle> nodes;  // null while the machine is down
+  InstanceSink sink;              // whom nodes tell of their instances
+  RolloutEvents events;
+  RolloutHandle rollout;
+  std::shared_ptr<HostArena> arena;
+  SimColdStore* cold = nullptr;
+};
+
+}  // namespace seer

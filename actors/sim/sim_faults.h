@@ -1,0 +1,60 @@
+// SimFaults: what goes wrong in a SimCluster, all drawn from one seed, and the verdict once it has stopped: the rollout
+// ended, every request was answered exactly once with the tokens and log-probabilities that it must have, and nothing is
+// left in the pool. `seer simulate --faults` and tests/sim run exactly this.
+//
+// A strike is a crash, an instance that slows down for a while, or flipped bits in DRAM; strikes come one after the other.
+// Messages, transfers and disk operations fail with shares of their own, which the seed draws too, so that seeds differ in
+// what is frequent. Which messages may be lost stands in actors/sim/sim_links.h.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <random>
+#include <string>
+
+#include "actors/sim/sim_cluster.h"
+
+namespace seer {
+
+enum class FaultKind : uint8_t {
+  kInstanceCrash = 0,
+  kPoolCrash,      // the KV node of a machine
+  kMachineCrash,   // all of it; it comes back empty
+  kSlowInstance,
+  kFlippedBits,    // in DRAM blocks that are in use
+  kDraftServerCrash,
+  kLostMessage,
+  kLateMessage,
+  kLostTransfer,
+  kLateTransfer,
+  kDiskCorrupt,    // a block read from the cold tier, or refused as corrupt when written
+  kDiskError,
+  kDiskFull,
+};
+inline constexpr size_t kFaultKinds = 13;
+const char* to_string(FaultKind kind);
+
+struct SimFaultConfig {
+  uint64_t seed = 1;
+  int64_t until_us = 0;  // no fault happens later
+  int64_t gap_us = 1;    // between two strikes on average
+  int64_t limit_us = 600'000'000;  // a rollout that has not ended by then never will
+};
+
+/// What happened, and whether it was borne.
+struct SimFaultRun {
+  std::array<int64_t, kFaultKinds> counts{};  // by FaultKind
+  uint64_t events_hash = 0;
+  double total_s = 0;  // virtual
+  int64_t requests = 0;
+  Status verdict;      // see SimCluster::exact() and drained()
+
+  int64_t count(FaultKind kind) const { return counts[static_cast<size_t>(kind)]; }
+  /// "2 instance crashes, 1 full disk": kinds that happened.
+  std::string counts_text() const;
+};
+
+/// Runs the cluster's rollout with faults. Those in `options` (links, transfers, disks) and the number of restarts are
+/// overwritten. The same options and config give the same run.
+SimFaultRun run_with_faults(SimClusterOptions options, const SimFaultConfig& config);
+
+}  // namespace seer

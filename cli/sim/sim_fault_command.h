@@ -1,0 +1,22 @@
+// seer simulate --faults: the workload on a small cluster that is short of memory, with the faults of actors/sim/sim_faults.h,
+// which stop once the work could have been done. The engines keep KV, so that a block in the wrong place shows; with "+sd"
+// they verify drafts of which about a third of the tokens are wrong.
+#pragma once
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "cli/config.h"
+#include "cli/sim/sim_rollout.h"
+#include "protocols/result.h"
+
+namespace seer {
+
+inline constexpr int64_t kFaultRequests = 64;  // where --requests is not given
+
+/// Runs every policy with this seed and prints a line for each. Errors: kCorrupt (a run ended wrong: the seed, the policy
+/// and what was wrong), kInvalidArgument (a request that fits in no instance), kCancelled on `stop`.
+Status run_fault_seed(const ClusterModel& cluster, const SimWork& work, const SimulateOptions& options,
+                      const std::string& workload, uint64_t seed, const std::atomic<bool>& stop);
+
+}  // namespace seer

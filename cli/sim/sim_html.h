@@ -1,0 +1,21 @@
+// SimHtml: rollout iterations, simulated or real, as a page with charts, in one file that needs nothing else: no network, no
+// fonts, no libraries (its content security policy allows none). The figures are those of sim_report.h.
+// Used by `seer simulate` and `seer rollout`. Pure: the same runs give the same bytes.
+//
+// What is drawn is embedded as JSON and drawn by a script of the page (sim_html_page.h). Timelines are averaged over
+// kTimelineColumns spans of time, so that the size of the page does not depend on how finely they were recorded:
+// 64 instances x 300 columns x 2 series x 2 characters = 77 kB for a policy of a workload.
+#pragma once
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "cli/sim/sim_report.h"
+
+namespace seer {
+
+/// Timelines and completions shown are those of the first seed of each workload and policy.
+/// `made_by` says how the runs were made, as the command line; `title` what they are.
+std::string sim_html(std::span<const SimRun> runs, std::string_view made_by, std::string_view title = "Simulated rollouts");
+
+}  // namespace seer

@@ -1,0 +1,468 @@
+#include "cli/sim/sim_rollout.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <utility>
+
+#include "actors/context_actor.h"
+#include "actors/kv_directory_actor.h"
+#include "actors/node_actor.h"
+#include "actors/rollout_actor.h"
+#include "actors/sim/sim_world.h"
+#include "gpu/sim/sim_engine.h"
+#include "protocols/hash.h"
+#include "storage/sim_transport.h"
+
+namespace seer {
+namespace {
+
+constexpr int32_t kEos = 1, kFirstPromptToken = 2;
+constexpr int32_t kFirstOutputToken = 1 << 29;
+constexpr int32_t kVocab = 1 << 30;     // prompts of groups differ in their tokens, and so do responses
+constexpr int64_t kSimBlockBytes = 64;  // that stand for a block in the simulated pool
+constexpr int64_t kProgressUs = 10'000'000;
+constexpr int64_t kNever = int64_t{1} << 60;  // us
+
+/// What the rollout tells: responses as they end, and its summary.
+struct Told {
+  std::vector<double> completions_s;
+  std::vector<double> starts_s;  // of each request
+  RolloutSummary summary;
+  bool over = false;
+  uint64_t hash = 0;
+};
+struct ToldActor {
+  using handle = RolloutEvents;
+  static constexpr const char* kActorName = "told";
+  ToldActor(rt::self_ptr<ToldActor>, SimWorld* world_in, Told* told_in) : world(world_in), told(told_in) {}
+  handle::behavior_type make_behavior() {
+    return {[this](const Response& r) {
+              told->completions_s.push_back(static_cast<double>(world->now_ns()) / 1e9);
+              told->starts_s.push_back(static_cast<double>(r.start_us) / 1e6);
+              told->hash = hash_pair(hash_pair(told->hash, static_cast<uint64_t>(world->now_ns())),
+                                     hash_pair(r.request.group.value, r.request.sample));
+            },
+            [](const RolloutProgress&) {},
+            [this](const RolloutSummary& s) {
+              told->summary = s;
+              told->over = true;
+            }};
+  }
+  SimWorld* world;
+  Told* told;
+};
+
+/// The mean of the largest 5 %, rounded up.
+double mean_of_largest(std::vector<double> values) {
+  std::ranges::sort(values);
+  const auto last = std::span(values).last((values.size() + 19) / 20);
+  return std::accumulate(last.begin(), last.end(), 0.0) / static_cast<double>(last.size());
+}
+
+int64_t longest_prompt(const SimWork& work) {
+  int64_t longest = 0;
+  for (const GroupLengths& group : work.groups) longest = std::max(longest, group.prompt_tokens);
+  return longest;
+}
+
+uint64_t seed_of(size_t group, size_t sample) { return static_cast<uint64_t>(group) << 32 | sample; }
+
+/// All tokens of a response but its last and those that it shares with another. Another one for each response: equal ones
+/// would have the same KV blocks, which instances and pool keep once.
+int32_t token_of(uint64_t seed) { return kFirstOutputToken | static_cast<int32_t>(mix64(seed) % kFirstOutputToken); }
+
+/// How many draft tokens stand.
+class AcceptanceDraw {
+ public:
+  AcceptanceDraw(const SimWork& work, const SimDrafting& drafting)
+      : work_(work), grouped_(drafting.grouped), tokens_max_(static_cast<size_t>(std::ranges::max(drafting.budget.rows_max))) {
+    size_t members = 1;
+    for (const GroupLengths& group : work.groups) {
+      const size_t size = group.output_tokens.size();
+      groups_.push_back({std::vector<int32_t>(size), std::vector<int32_t>(size * size), std::vector<Known>(size)});
+      members = std::max(members, size);
+    }
+    for (size_t i = 0; i <= kPerReference * members; ++i) {
+      const double stands = drafting.acceptance.token_acceptance(static_cast<double>(i) / kPerReference);
+      for (size_t tokens = 1; tokens <= tokens_max_; ++tokens) stand_.push_back(tokens == 1 ? stands : stand_.back() * stands);
+    }
+  }
+  /// The response has so many tokens, and drafts for it are made from what its group has reported by now.
+  void learn(RequestId request, int64_t generated) {
+    Group& group = groups_[request.group.value];
+    group.generated[request.sample] = static_cast<int32_t>(generated);
+    group.note(request.sample);
+  }
+  /// The first draft for a response.
+  void begin(RequestId request) {
+    Group& group = groups_[request.group.value];
+    if (!group.known[request.sample].begun) group.note(request.sample);
+  }
+  /// Tokens of a draft that are each likely enough to stand with those before them, by what was known when the response
+  /// reported last.
+  int64_t likely_tokens(RequestId request, const DraftLimits& limits) const {
+    const Group& group = groups_[request.group.value];
+    const int64_t own = std::max<int64_t>(1, group.generated[request.sample]);
+    const double* stand = stand_at(grouped_ ? group.references(request.sample, own).times : 0);
+    int64_t tokens = 0;
+    while (tokens < limits.max_tokens && stand[tokens] >= limits.min_probability) ++tokens;
+    return tokens;
+  }
+  /// See SimEngineConfig::accepted.
+  void draw(uint64_t seed, int64_t position, int64_t draft_tokens, std::span<int32_t> accepted) const {
+    const size_t group = seed >> 32, sample = static_cast<uint32_t>(seed);
+    References references;
+    if (!grouped_) references.below = std::numeric_limits<int64_t>::max();
+    for (int32_t& tokens : accepted) {
+      const int64_t own = std::max<int64_t>(1, position + 1 - work_.groups[group].prompt_tokens);
+      if (own >= references.below) references = groups_[group].references(sample, own);
+      const double* stand = stand_at(references.times);
+      const double u = static_cast<double>(hash_pair(seed, static_cast<uint64_t>(position)) >> 11) * 0x1p-53;
+      // A few at a time, without a branch for each: seldom do so many stand.
+      int64_t stands = 0;
+      for (int64_t first = 0; stands == first && first < draft_tokens; first += kTogether)
+        for (int64_t i = first; i < std::min(first + kTogether, draft_tokens); ++i) stands += u < stand[i] ? 1 : 0;
+      tokens = static_cast<int32_t>(stands);
+      position += 1 + stands;
+    }
+  }
+
+ private:
+  static constexpr size_t kPerReference = 16;  // finer makes no difference
+  static constexpr int64_t kTogether = 4;
+
+  struct References {
+    size_t times = 0;   // kPerReference
+    int64_t below = 0;  // for which own length
+  };
+
+  /// What a response's drafter knows of its group.
+  struct Known {
+    bool begun = false;
+    // Of the others, for an own length from which on, and below which, the same ones are longer.
+    mutable int64_t from = 0, below = 0;
+    mutable int64_t shorter_tokens = 0, longer = 0;
+
+    void compare(std::span<const int32_t> generated, size_t of, int64_t own) const {
+      from = shorter_tokens = longer = 0;
+      below = std::numeric_limits<int64_t>::max();
+      for (size_t i = 0; i < generated.size(); ++i) {
+        if (i == of) continue;
+        if (generated[i] <= own) {
+          from = std::max<int64_t>(from, generated[i]);
+          shorter_tokens += generated[i];
+        } else {
+          below = std::min<int64_t>(below, generated[i]);
+          ++longer;
+        }
+      }
+    }
+  };
+
+  struct Group {
+    std::vector<int32_t> generated;  // tokens of each response, as reported
+    std::vector<int32_t> noted;      // [response]: the same when that one reported last: steps that are done at once know no
+                                     // more than single ones
+    std::vector<Known> known;
+
+    void note(size_t sample) {
+      std::ranges::copy(generated, noted.begin() + static_cast<ptrdiff_t>(sample * generated.size()));
+      known[sample] = {.begun = true};
+    }
+    References references(size_t of, int64_t own) const {
+      const Known& k = known[of];
+      if (own < k.from || own >= k.below) k.compare(std::span(noted).subspan(of * generated.size(), generated.size()), of, own);
+      const int64_t shorter = k.shorter_tokens * static_cast<int64_t>(kPerReference), by_shorter = shorter / own;
+      return {static_cast<size_t>(k.longer) * kPerReference + static_cast<size_t>(by_shorter),
+              by_shorter > 0 ? std::min(k.below, shorter / by_shorter + 1) : k.below};
+    }
+  };
+
+  /// The probabilities that one draft token stands, that two do, ...
+  const double* stand_at(size_t references) const { return &stand_[references * tokens_max_]; }
+
+  const SimWork& work_;
+  const bool grouped_;
+  const size_t tokens_max_;
+  std::vector<double> stand_;  // [references][tokens - 1]
+  std::vector<Group> groups_;
+};
+
+/// Which tokens are drafted does not matter: the engine decides how many of them stand.
+class SimDrafter final : public Drafter {
+ public:
+  explicit SimDrafter(AcceptanceDraw& acceptance) : acceptance_(acceptance) {}
+  void draft(const DraftText& text, const DraftLimits& limits, Draft& draft) override {
+    acceptance_.begin(text.request);
+    draft.tokens.assign(static_cast<size_t>(acceptance_.likely_tokens(text.request, limits)),
+                        token_of(seed_of(text.request.group.value, text.request.sample)));
+    draft.parents.resize(draft.tokens.size());
+    std::iota(draft.parents.begin(), draft.parents.end(), 0);
+  }
+  void learn(const DraftText& text) override { acceptance_.learn(text.request, text.log.output_tokens()); }
+
+ private:
+  AcceptanceDraw& acceptance_;
+};
+
+int64_t longest_request(const SimWork& work) {
+  return work.context_tokens_max > 0 ? work.context_tokens_max : longest_prompt(work) + work.max_gen;
+}
+
+/// More blocks than the KV of all requests takes, with room to spare: a larger pool would be memory for nothing.
+int64_t pool_blocks_max(const SimWork& work, int64_t block_tokens) {
+  int64_t blocks = 1024;
+  for (const GroupLengths& group : work.groups)
+    for (const int64_t tokens : group.output_tokens) blocks += 2 * ((group.prompt_tokens + tokens) / block_tokens + 2);
+  return blocks;
+}
+
+/// Whether a response has a block equal to another's behind the prompt. It gets its name in the step that fills it, and who
+/// starts on the device in the next finds it: then steps are not done at once.
+bool blocks_repeat(const SimWork& work, int64_t block_tokens) {
+  const auto repeats = [&](const GroupLengths& group) {
+    return std::ranges::any_of(group.shared, [&](const SharedBeginning& shared) {
+      return (group.prompt_tokens + shared.tokens) / block_tokens > group.prompt_tokens / block_tokens;
+    });
+  };
+  return std::ranges::any_of(work.groups, repeats);
+}
+
+std::vector<GroupSpec> make_groups(const SimWork& work) {
+  std::vector<GroupSpec> groups;
+  for (size_t g = 0; g < work.groups.size(); ++g) {
+    GroupSpec group;
+    group.id = GroupId{static_cast<uint32_t>(g)};
+    const GroupLengths& lengths = work.groups[g];
+    group.prompt_ids.assign(static_cast<size_t>(lengths.prompt_tokens), kFirstPromptToken + static_cast<int32_t>(g));
+    group.samples = static_cast<uint32_t>(lengths.output_tokens.size());
+    group.sampling.max_tokens = std::min(work.max_gen, longest_request(work) - lengths.prompt_tokens);
+    group.sampling.logprob_mode = LogprobMode::kNone;
+    for (size_t s = 0; s < lengths.output_tokens.size(); ++s) group.seeds.push_back(seed_of(g, s));
+    group.known_tokens = lengths.output_tokens;
+    groups.push_back(std::move(group));
+  }
+  return groups;
+}
+
+/// The wiring of a run; the world goes first, actors refer to the rest.
+struct SimRollout {
+  const ClusterModel& cluster;
+  const SimWork& work;
+  std::optional<SimDrafting> drafting;
+  const int64_t steps_at_once;
+  std::optional<AcceptanceDraw> acceptance;
+  std::vector<TimelineRecorder> timelines;
+  std::vector<int64_t> last_positions;  // of each response, group after group; close together, as all steps ask for them
+  std::vector<size_t> first_of_group;   // index of its first response
+  uint64_t steps_hash = 0;
+  Told told;
+  SimWorld world;
+  std::shared_ptr<SimTransport> transport;
+
+  SimRollout(const ClusterModel& cluster_in, const SimWork& work_in, const std::optional<SimDrafting>& drafting_in)
+      : cluster(cluster_in),
+        work(work_in),
+        drafting(drafting_in),
+        steps_at_once(blocks_repeat(work_in, cluster_in.block_tokens) ? 1 : cluster_in.steps_at_once),
+        timelines(static_cast<size_t>(cluster_in.instances)) {
+    if (drafting) acceptance.emplace(work, *drafting);
+    for (const GroupLengths& group : work.groups) {
+      first_of_group.push_back(last_positions.size());
+      for (const int64_t tokens : group.output_tokens) last_positions.push_back(group.prompt_tokens + tokens - 1);
+    }
+    SimTransportConfig network;
+    network.latency_us = cluster.latency_us;
+    // A block of the simulated pool stands for many more bytes.
+    const double block_bytes = static_cast<double>(cluster.kv_bytes_per_token * cluster.block_tokens);
+    network.bytes_per_s = std::max<int64_t>(
+        1, std::llround(static_cast<double>(cluster.nic_bytes_per_s) * kSimBlockBytes / std::max(1.0, block_bytes)));
+    transport = std::make_shared<SimTransport>(
+        network, [this](int64_t us, std::function<void()> f) { world.after(us, std::move(f)); });
+  }
+
+  int64_t last_position(uint64_t seed) const {
+    return last_positions[first_of_group[seed >> 32] + static_cast<uint32_t>(seed)];
+  }
+
+  void sample(uint64_t seed, int64_t position, std::span<SampledToken> sampled) const {
+    const size_t group = seed >> 32;
+    const GroupLengths& lengths = work.groups[group];
+    const auto own = static_cast<uint32_t>(seed);
+    const int32_t token = token_of(seed);
+    for (SampledToken& next : sampled) next.token = token;
+    for (size_t i = 0; i < sampled.size() && !lengths.shared.empty(); ++i) {
+      const int64_t index = position - lengths.prompt_tokens + static_cast<int64_t>(i);
+      size_t by = own;
+      while (index < lengths.shared[by].tokens) by = lengths.shared[by].sample;
+      if (by == own) break;  // from there on all are its own
+      sampled[i].token = token_of(seed_of(group, by));
+    }
+    const int64_t last = last_position(seed) - position;
+    if (last >= 0 && last < std::ssize(sampled)) sampled[static_cast<size_t>(last)].token = kEos;
+  }
+
+  std::shared_ptr<Engine> make_engine(InstanceId id) {
+    SimEngineConfig config;
+    config.info.model = "sim";
+    config.info.vocab_size = kVocab;
+    config.info.context_tokens_max = longest_request(work) + 1;
+    config.info.eos_ids = {kEos};
+    config.info.block_tokens = static_cast<uint32_t>(cluster.block_tokens);
+    config.info.block_bytes = kSimBlockBytes;
+    config.info.device_blocks = static_cast<int32_t>(cluster.kv_tokens / cluster.block_tokens);
+    config.info.queue_max = std::numeric_limits<size_t>::max();  // copies run beside the steps: none waits for a place
+    config.info.steps_max = static_cast<int32_t>(steps_at_once);
+    config.copy_us_block = cluster.copy_us_block;
+    config.has_kv = false;
+    config.step_ns = cluster.step_ns;
+    if (drafting) {
+      config.draft_ns = std::llround(drafting->budget.draft_ns);
+      config.accepted = [this](uint64_t seed, int64_t position, int64_t draft_tokens, std::span<int32_t> stand) {
+        acceptance->draw(seed, position, draft_tokens, stand);
+      };
+    }
+    config.on_steps = [this, id](const StepShape& shape, int64_t ns, int64_t steps) {
+      steps_hash = hash_pair(steps_hash, hash_pair(static_cast<uint64_t>(world.now_ns()) << 8 ^ id.value,
+                                                   static_cast<uint64_t>(shape.kv_tokens * 4096 + steps)));
+      timelines[id.value].add(static_cast<double>(world.now_ns() - ns) / 1e9, static_cast<double>(world.now_ns()) / 1e9,
+                              shape.sequences,
+                              static_cast<double>(shape.kv_tokens) / static_cast<double>(cluster.kv_tokens));
+    };
+    config.last_position = [this](uint64_t seed) { return last_position(seed); };
+    const uint64_t rank = 1 + id.value;
+    return std::make_shared<SimEngine>(
+        std::move(config),
+        [this](uint64_t seed, int64_t position, std::span<SampledToken> sampled) { sample(seed, position, sampled); },
+        [this, rank](int64_t ns, std::function<void()> f) { world.after_ns(ns, std::move(f), rank); },
+        SimEngine::Clock{[this] { return world.now_ns(); }, [this, rank] { return world.fired_ns(rank); }});
+  }
+
+  NodeHandle start_node(NodeId id, const KvDirectoryHandle& directory, bool many_machines) {
+    NodeConfig config{.node = id, .kv_node = {.node = id}};
+    const StepPlannerConfig planner{.prefill_tokens_max = static_cast<int32_t>(cluster.prefill_tokens),
+                                    .rows_max = static_cast<int32_t>(cluster.rows_max + cluster.prefill_tokens)};
+    const int64_t first = id.value * cluster.instances_per_machine;
+    const int64_t report_steps =
+        drafting ? std::min(cluster.report_steps, cluster.draft_report_steps) : cluster.report_steps;
+    for (int64_t i = first; i < std::min(cluster.instances, first + cluster.instances_per_machine); ++i)
+      config.instances.push_back({.id = InstanceId{static_cast<uint32_t>(i)},
+                                  .planner = planner,
+                                  .rows_max = static_cast<int32_t>(cluster.rows_max),
+                                  .offer_blocks = static_cast<int32_t>(cluster.offer_blocks),
+                                  .report_steps = static_cast<int32_t>(report_steps)});
+    NodeParts parts{.make_engine = [this](InstanceId instance) { return make_engine(instance); },
+                    .directory = directory};
+    if (drafting)
+      parts.make_drafting = [this] {
+        return Drafting{std::make_shared<SimDrafter>(*acceptance), drafting->budget,
+                        [this](const StepShape& shape) { return static_cast<double>(cluster.step_ns(shape)); }};
+      };
+    if (cluster.dram_bytes > 0) {
+      const int64_t blocks = std::min(cluster.dram_bytes / (cluster.kv_bytes_per_token * cluster.block_tokens),
+                                      pool_blocks_max(work, cluster.block_tokens));
+      parts.make_arena = [blocks] {
+        return *HostArena::create(
+            {.dram_bytes = std::max<int64_t>(1, blocks) * kSimBlockBytes, .block_bytes = kSimBlockBytes});
+      };
+      if (many_machines) {
+        parts.transport = transport;
+        parts.publish = [this](NodeId node, uint64_t epoch, std::shared_ptr<HostArena> memory) {
+          transport->arenas().add_node(node, epoch, std::move(memory));
+        };
+      }
+    }
+    return world.spawn<NodeActor>(std::move(config), std::move(parts));
+  }
+
+  static std::vector<StoppedRequest> unfinished(const RolloutActor& rollout) {
+    std::vector<StoppedRequest> left;
+    for (const GroupState& group : rollout.scheduler->requests().groups())
+      for (const RequestState& request : group.members)
+        if (request.phase != RequestPhase::kFinished)
+          left.push_back({group.id.value, request.id.sample, request.generated_tokens});
+    return left;
+  }
+
+  Result<SimRun> run(const ChunkSchedulerConfig& scheduler, std::vector<StoppedRequest>* stopped) {
+    const auto directory = world.spawn<KvDirectoryActor>();
+    const int64_t machines = (cluster.instances + cluster.instances_per_machine - 1) / cluster.instances_per_machine;
+    std::vector<NodeHandle> nodes;
+    for (int64_t n = 0; n < machines; ++n)
+      nodes.push_back(start_node(NodeId{static_cast<uint32_t>(n)}, directory, machines > 1));
+    const auto events = world.spawn<ToldActor>(&world, &told);
+    const auto context = world.spawn<ContextActor>(std::vector<int64_t>(work.groups.size(), work.max_gen));
+    RolloutConfig config;
+    config.scheduler = scheduler;
+    config.instances_expected = static_cast<size_t>(cluster.instances);
+    config.progress_us = kProgressUs;
+    config.chunk_silence_us = kNever;  // nothing fails here
+    const bool has_pool = cluster.dram_bytes > 0;
+    const auto rollout = world.spawn<RolloutActor>(
+        config, RolloutParts{make_groups(work), context, has_pool ? directory : KvDirectoryHandle{}, events});
+    for (const NodeHandle& node : nodes) rt::post(node, AttachRollout{rollout});
+    const int64_t target = work.target_requests > 0 ? work.target_requests : std::numeric_limits<int64_t>::max();
+    world.run_until(kNever / 1000, [&] { return told.over || std::ssize(told.completions_s) >= target; });
+    if (!told.over && std::ssize(told.completions_s) >= target) {
+      rt::post(rollout, StopRollout{});
+      world.run_until(kNever / 1000, [this] { return told.over; });
+      if (stopped != nullptr) *stopped = unfinished(rt::look<RolloutActor>(rollout));
+    }
+    if (!told.over)
+      return fail(Code::kUnavailable, "simulation: nothing is left to happen, and the rollout is not over");
+    if (!told.summary.complete && std::ssize(told.completions_s) < target) return fail(Code::kInvalidArgument, "simulation: ", told.summary.error);
+    return take_run(scheduler.policy);
+  }
+
+  SimRun take_run(const std::string& policy) {
+    const RolloutSummary& s = told.summary;
+    SimRun run;
+    run.policy = policy;
+    run.total_s = static_cast<double>(s.wall_us) / 1e6;
+    run.tail_s = s.tail_s;
+    run.requests = s.finished;
+    run.output_tokens = s.output_tokens;
+    run.tokens_per_s = static_cast<double>(s.output_tokens) / run.total_s;
+    run.preemptions = s.preemptions;
+    run.migrations = s.migrations;
+    run.yields = s.yields;
+    run.reprefill_tokens = s.reprefill_tokens;
+    double busy_s = 0;
+    DraftCounts drafts;
+    for (const InstanceReport& i : s.instances) {
+      busy_s += static_cast<double>(i.busy_us) / 1e6;
+      drafts += i.drafting.all();
+    }
+    if (drafts.verifies > 0) {
+      run.acceptance_length = drafts.acceptance_length();
+      run.drafted_per_verify = static_cast<double>(drafts.drafted) / static_cast<double>(drafts.verifies);
+    }
+    run.idle_share = 1 - busy_s / (run.total_s * static_cast<double>(cluster.instances));
+    if (!told.starts_s.empty()) run.late_start_share = mean_of_largest(std::move(told.starts_s)) / run.total_s;
+    run.estimate_error = s.estimate_error;
+    run.events_hash = hash_pair(steps_hash, told.hash);
+    for (TimelineRecorder& timeline : timelines) run.instances.push_back(timeline.take(run.total_s));
+    run.completions_s = std::move(told.completions_s);
+    return run;
+  }
+};
+
+}  // namespace
+
+Result<SimRun> simulate_rollout(const ClusterModel& cluster, const SimWork& work,
+                                const ChunkSchedulerConfig& scheduler, const std::optional<SimDrafting>& drafting,
+                                std::vector<StoppedRequest>* stopped) {
+  if (auto known = make_chunk_scheduler(scheduler); !known.ok()) return known.error();
+  const int64_t longest = longest_request(work);
+  if (cluster.kv_tokens / cluster.block_tokens * cluster.block_tokens < longest + cluster.block_tokens)
+    return fail(Code::kInvalidArgument, "an instance holds KV of ", cluster.kv_tokens,
+                " tokens, the longest request may need ", longest, ": expected so many --kv-tokens at least");
+  SimRollout rollout(cluster, work, drafting);
+  return rollout.run(scheduler, stopped);
+}
+
+}  // namespace seer

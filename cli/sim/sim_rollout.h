@@ -1,0 +1,78 @@
+// A rollout iteration in virtual time: the actors, policies and wiring of cli/local_rollout.cpp over simulated engines
+// and transport, on one thread. Used by `seer simulate` and tests.
+//
+// What is modelled beside the step times: KV moves between engine and pool are copies that queue with the steps and
+// cost copy_us_block each (their bytes move beside the steps, on the copy engines of a GPU); blocks fetched from
+// another machine's pool take latency_us and their real bytes over nic_bytes_per_s. With drafting, each verify draws how
+// many draft tokens stand from a measured acceptance, by how many other responses of the group its drafter knows: one
+// that is shorter than this one counts by the share of it that it covers. How many tokens are drafted is the decision of
+// the very DraftBudget of the instances, which learns from what stands. Engines keep no KV bytes, so that
+// outputs are not checked here; tests/actors does that with the same actors.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/policy/draft/draft_budget.h"
+#include "actors/policy/schedule/chunk_scheduler.h"
+#include "cli/jsonl.h"
+#include "cli/sim/sim_report.h"
+#include "gpu/sim/draft_acceptance.h"
+#include "protocols/result.h"
+#include "protocols/step_cost.h"
+
+namespace seer {
+
+/// A cluster, as far as the simulation knows it.
+struct ClusterModel {
+  int64_t instances = 0;
+  int64_t instances_per_machine = 1;  // that share a KV pool
+  int64_t kv_tokens = 0;              // KV capacity of one instance
+  int64_t block_tokens = 256;         // of a KV block; coarser than real ones, to have fewer events
+  int64_t offer_blocks = 16;          // full blocks of a running chunk that go to the pool together
+  int64_t report_steps = 256;         // tokens are reported every so many steps, as a block fills; rarer than real, likewise
+  int64_t draft_report_steps = 128;   // and not rarer than this with drafts, which are chosen anew then
+  int64_t steps_at_once = 512;        // equal steps between two events are done together; 1, the reference: one by one,
+                                      // as also where whole blocks of responses are the same
+  int64_t kv_bytes_per_token = 0;
+  int64_t rows_max = 256;         // running requests of one instance at most
+  int64_t prefill_tokens = 8192;  // of one step at most
+  int64_t dram_bytes = 0;         // of one machine's pool; 0: no pool
+  int64_t nic_bytes_per_s = 50'000'000'000;
+  int64_t latency_us = 20;
+  int64_t copy_us_block = 5;
+  std::function<int64_t(const StepShape&)> step_ns;
+};
+
+/// What is to be generated: groups of equal prompts, and how long each response is.
+struct SimWork {
+  std::vector<GroupLengths> groups;  // group i is groups[i]
+  int64_t max_gen = 0;               // tokens of any response at most
+  int64_t context_tokens_max = 0;    // prompt and response at most; 0: the longest prompt + max_gen
+  int64_t target_requests = 0;       // the iteration is stopped once so many are finished; 0: when all are
+};
+
+/// A request that was stopped before its end.
+struct StoppedRequest {
+  int64_t group = 0, sample = 0;
+  int64_t generated_tokens = 0;
+};
+
+/// Speculative decoding.
+struct SimDrafting {
+  DraftAcceptance acceptance;
+  bool grouped = true;  // drafts from all responses of the group; false: from the request's own text alone
+  DraftBudgetConfig budget;
+};
+
+/// One iteration under one policy, with drafting if given. `run.workload`, `seed`, `bound_total_s` are the caller's to fill.
+/// Errors: kInvalidArgument (policy, chunk options, or a response that fits in no instance), kUnavailable (the rollout
+/// ended early: a defect). `stopped` is given what target_requests left unfinished.
+Result<SimRun> simulate_rollout(const ClusterModel& cluster, const SimWork& work,
+                                const ChunkSchedulerConfig& scheduler,
+                                const std::optional<SimDrafting>& drafting = {},
+                                std::vector<StoppedRequest>* stopped = nullptr);
+
+}  // namespace seer

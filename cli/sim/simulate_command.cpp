@@ -1,0 +1,207 @@
+#include "cli/sim/simulate_command.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <iostream>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "actors/instance/instance_actor.h"
+#include "cli/machine_memory.h"
+#include "cli/output_writer.h"
+#include "cli/sim/sim_bound.h"
+#include "cli/sim/sim_fault_command.h"
+#include "cli/sim/sim_html.h"
+#include "cli/sim/sim_partial.h"
+#include "cli/sim/sim_report.h"
+#include "cli/sim/sim_rollout.h"
+#include "cli/sim/workload.h"
+#include "gpu/step_profile.h"
+
+namespace seer {
+namespace {
+
+constexpr int64_t kGpusPerMachine = 8;
+constexpr int64_t kNicBytesPerSPerGpu = 50'000'000'000;  // 400 Gbit/s each (paper, testbed)
+constexpr int64_t kProfiledPrefillTokens = 512;          // what `seer rollout` does by default
+constexpr int64_t kGpuPrefillTokens = 8192;
+constexpr int64_t kFineBlocksMaxGen = 65536;  // where responses may be longer, KV blocks are coarser: fewer events
+
+/// The cluster of a workload that names its GPUs.
+Result<ClusterModel> cluster_of(const Workload& workload, const SimulateOptions& options) {
+  SEER_ASSIGN_OR_RETURN(const HardwareModel model, HardwareModel::create(*workload.hardware));
+  const HardwareSetup& setup = model.setup();
+  ClusterModel cluster;
+  cluster.instances_per_machine = std::max<int64_t>(1, kGpusPerMachine / setup.gpus_per_instance);
+  cluster.kv_tokens = model.kv_capacity_tokens();
+  cluster.kv_bytes_per_token = model.kv_bytes_per_token();
+  if (workload.lengths.max_gen > kFineBlocksMaxGen) cluster.block_tokens *= 2;
+  cluster.rows_max = options.max_batch * setup.dp;
+  cluster.prefill_tokens = kGpuPrefillTokens * setup.dp;
+  cluster.nic_bytes_per_s = kNicBytesPerSPerGpu * std::max(kGpusPerMachine, setup.gpus_per_instance);
+  cluster.step_ns = [model](const StepShape& shape) { return model.step_ns(shape); };
+  return cluster;
+}
+
+/// The cluster of instances whose steps were measured.
+Result<ClusterModel> cluster_of(const StepProfile& profile, const SimulateOptions& options) {
+  if (options.kv_tokens == 0)
+    return fail(Code::kInvalidArgument, "--kv-tokens is missing: a profile does not say how much KV an instance holds");
+  ClusterModel cluster;
+  cluster.instances_per_machine = 1 << 20;  // one machine
+  cluster.kv_bytes_per_token = 1;
+  cluster.block_tokens = profile.block_tokens;
+  cluster.offer_blocks = InstanceConfig{}.offer_blocks;  // as seer rollout does
+  cluster.report_steps = InstanceConfig{}.report_steps;
+  cluster.rows_max = options.max_batch;
+  cluster.prefill_tokens = kProfiledPrefillTokens;
+  cluster.step_ns = [cost = profile.cost, gap_us = options.step_gap_us](const StepShape& shape) {
+    return std::max<int64_t>(1, std::llround(1000 * cost.predict_us(shape)) + 1000 * gap_us);
+  };
+  return cluster;
+}
+
+Result<ClusterModel> make_cluster(const Workload& workload, const SimulateOptions& options) {
+  ClusterModel cluster;
+  if (!options.profile.empty()) {
+    SEER_ASSIGN_OR_RETURN(const StepProfile profile, read_step_profile(options.profile));
+    SEER_ASSIGN_OR_RETURN(cluster, cluster_of(profile, options));
+  } else if (options.step_gap_us > 0) {
+    return fail(Code::kInvalidArgument, "--step-gap-us ", options.step_gap_us,
+                ": expected --profile beside it; a hardware model has its own gap between steps");
+  } else if (workload.hardware) {
+    SEER_ASSIGN_OR_RETURN(cluster, cluster_of(workload, options));
+  } else {
+    return fail(Code::kInvalidArgument, "--profile is missing: ", options.workload,
+                " names no GPU and model, so it does not say how long a step takes");
+  }
+  cluster.instances = options.instances > 0 ? options.instances : workload.instances;
+  if (cluster.instances == 0)
+    return fail(Code::kInvalidArgument, "--instances is missing: ", options.workload,
+                " does not say how many there are");
+  if (options.kv_tokens > 0) cluster.kv_tokens = options.kv_tokens;
+  if (options.block_tokens > 0) cluster.block_tokens = options.block_tokens;
+  cluster.dram_bytes = options.dram_bytes;
+  return cluster;
+}
+
+/// The baselines: a group's requests stay where they started, and their KV is in no pool.
+bool keeps_groups_whole(const std::string& scheduling) {
+  return scheduling == kSimBaseline || scheduling == "streamrl-oracle" || scheduling == kPartialPolicy;
+}
+
+/// The baselines draft as vLLM's suffix decoding does, from a request's own text, and up to twice as far; the others from
+/// the text of the group.
+Result<std::optional<SimDrafting>> drafting_of(const std::string& policy, const std::string& scheduling,
+                                               const SimulateOptions& options) {
+  if (!drafts(policy)) return std::optional<SimDrafting>{};
+  Result<DraftAcceptance> acceptance = options.draft_acceptance.empty()
+                                           ? DraftAcceptance::published(options.drafting)
+                                           : DraftAcceptance::read(options.draft_acceptance, options.drafting);
+  if (!acceptance.ok()) return acceptance.error();
+  const bool grouped = !keeps_groups_whole(scheduling);
+  DraftBudgetConfig budget{.rule = parse_draft_rule(options.draft_rule),
+                           .rows_max = {grouped ? options.draft_tokens_max : 2 * options.draft_tokens_max, 0}};
+  return std::optional<SimDrafting>({*std::move(acceptance), grouped, budget});
+}
+
+// Memory of a simulation, as measured: bookkeeping of a device's KV block (also of those that are never used), of an
+// instance without blocks, and of a request with the events of its life. A machine's DRAM takes what is used of it.
+constexpr int64_t kDeviceBlockBytes = 72, kInstanceBytes = 20'000, kRequestBytes = 2100;
+
+Status check_memory_of(const ClusterModel& cluster, const Workload& workload) {
+  const int64_t blocks = cluster.kv_tokens / std::max<int64_t>(1, cluster.block_tokens);
+  const int64_t instance_bytes = bytes_of(blocks, kDeviceBlockBytes);
+  const int64_t requests = requests_of(workload), request_bytes = bytes_of(requests, kRequestBytes);
+  const int64_t all_instances = bytes_of(cluster.instances, std::max(instance_bytes, kInstanceBytes));
+  return check_memory({{cat("simulating ", cluster.instances, " instances with KV of ", cluster.kv_tokens, " tokens each"),
+                        all_instances, all_instances},
+                       {cat("simulating ", requests, " requests"), request_bytes, request_bytes}},
+                      find_memory());
+}
+
+/// Leaves the first groups with so many requests together, at least one group. 0: all.
+void keep_requests(Workload& workload, int64_t requests) {
+  if (requests == 0) return;
+  if (workload.trace.empty()) {
+    workload.groups = std::clamp<int64_t>(requests / workload.group_size, 1, workload.groups);
+    return;
+  }
+  size_t kept = 1;
+  for (int64_t left = requests - std::ssize(workload.trace[0].output_tokens); kept < workload.trace.size(); ++kept) {
+    left -= std::ssize(workload.trace[kept].output_tokens);
+    if (left < 0) break;
+  }
+  workload.trace.resize(kept);
+  workload.groups = std::ssize(workload.trace);
+}
+
+Status write_file(std::optional<OutputWriter>& file, const std::string& text) {
+  if (!file) return {};
+  SEER_RETURN_IF_ERROR(file->append(text));
+  return file->finish();
+}
+
+}  // namespace
+
+Status simulate_command(const SimulateOptions& options, const std::atomic<bool>& stop) {
+  std::optional<OutputWriter> report, csv, html;
+  for (const auto& [path, file] : {std::pair{&options.report, &report}, {&options.csv, &csv}, {&options.html, &html}}) {
+    if (path->empty()) continue;
+    SEER_ASSIGN_OR_RETURN(OutputWriter opened, OutputWriter::open(*path));
+    file->emplace(std::move(opened));
+  }
+  SEER_ASSIGN_OR_RETURN(Workload workload, load_workload(options.workload));
+  keep_requests(workload, options.requests == 0 && options.faults ? kFaultRequests : options.requests);
+  SEER_ASSIGN_OR_RETURN(const ClusterModel cluster, make_cluster(workload, options));
+  ClusterModel baseline_cluster = cluster;
+  if (workload.verl_block_tokens > 0 && options.block_tokens == 0 && options.profile.empty())
+    baseline_cluster.block_tokens = workload.verl_block_tokens;
+  for (const ClusterModel* simulated : {&cluster, &std::as_const(baseline_cluster)})
+    SEER_RETURN_IF_ERROR(check_memory_of(*simulated, workload));
+  if (const std::string many = many_requests_text(requests_of(workload), kRequestBytes); !many.empty())
+    std::cerr << "seer: warning: " << many << "\n";
+
+  std::vector<SimRun> runs;
+  for (int64_t i = 0; i < options.seeds; ++i) {
+    const uint64_t seed = options.seed + static_cast<uint64_t>(i);
+    const SimWork work{.groups = draw_lengths(workload, seed), .max_gen = workload.lengths.max_gen};
+    if (options.faults) {
+      SEER_RETURN_IF_ERROR(run_fault_seed(cluster, work, options, workload.name, seed, stop));
+      continue;
+    }
+    const double bound_s = lower_bound_s(cluster, work);
+    for (const std::string& policy : options.policies) {
+      if (stop.load()) return fail(Code::kCancelled, "stopped on request");
+      ChunkSchedulerConfig scheduler = options.scheduler;
+      scheduler.policy = scheduling_of(policy);
+      scheduler.watermark_share = workload.watermark_share;
+      SEER_ASSIGN_OR_RETURN(const std::optional<SimDrafting> drafting, drafting_of(policy, scheduler.policy, options));
+      const ClusterModel& used = keeps_groups_whole(scheduler.policy) ? baseline_cluster : cluster;
+      const auto began = std::chrono::steady_clock::now();
+      SEER_ASSIGN_OR_RETURN(SimRun run, scheduler.policy == kPartialPolicy
+                                            ? simulate_partial(used, workload, seed, options.over_issue, scheduler, drafting)
+                                            : simulate_rollout(used, work, scheduler, drafting));
+      const double took_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+      run.workload = workload.name;
+      run.policy = policy;
+      run.seed = seed;
+      if (run.is_synchronous && !drafting) run.bound_total_s = bound_s;  // drafts can beat it
+      std::cerr << "  " << workload.name << " " << policy << " seed " << seed << ": " << std::llround(run.total_s)
+                << " s in " << took_s << " s\n";
+      if (i > 0) run.instances.clear();  // one seed is drawn
+      runs.push_back(std::move(run));
+    }
+  }
+  if (options.faults) return {};
+  const std::vector<SimFigures> figures = sim_figures(runs);
+  std::cout << sim_table(figures);
+  SEER_RETURN_IF_ERROR(write_file(report, sim_report_json(figures)));
+  SEER_RETURN_IF_ERROR(write_file(csv, sim_csv(figures)));
+  return write_file(html, sim_html(runs, cat("seer simulate --workload ", options.workload)));
+}
+
+}  // namespace seer

@@ -1,0 +1,70 @@
+// Workload: one rollout iteration to simulate: how many requests of which lengths, on which instances. Built in (the
+// three of the paper's evaluation), a TOML file with the same keys, or the trace of a real run. Used by `seer
+// simulate`. Pure but for reading the named files.
+//
+// Lengths that are not from a trace are drawn: ln L = mu + z_g + e_i, where z_g ~ N(0, sigma^2 icc) is the group's and
+// e_i ~ N(0, sigma^2 (1 - icc)) the request's own, clipped to [min-gen, max-gen] and rounded; mu is solved so that the
+// mean of the clipped lengths is avg-gen. Three families beside the log-normal test policies against lengths that they do
+// not assume: with long-share, requests are longer by the factor long-ratio with that probability; with runaway-share,
+// requests run to max-gen with that probability, whatever their group; with drift, mu grows by that much from the first
+// group to the last, so that what finishes early misleads about what comes. The mean stays avg-gen.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/policy/schedule/chunk_scheduler.h"
+#include "cli/jsonl.h"
+#include "gpu/sim/hardware_model.h"
+#include "protocols/result.h"
+
+namespace seer {
+
+/// Lengths in tokens; see above. Shares are probabilities.
+struct LengthModel {
+  int64_t min_gen = 64;
+  int64_t max_gen = 0;
+  double avg_gen = 0;
+  double sigma = 0;  // of ln L before it is clipped
+  double icc = 0;    // share of sigma^2 that is the group's
+  double long_share = 0, long_ratio = 1;
+  double runaway_share = 0;
+  double drift = 0;  // of mu, over the groups
+};
+
+struct Workload {
+  std::string name;
+  std::optional<HardwareSetup> hardware;  // none: the caller brings the step times (a measured profile)
+  int64_t instances = 0;                  // 0 (a bare trace): the caller says how many
+  int64_t groups = 0, group_size = 0;     // of a trace, whose groups may differ: the size of the largest
+  int64_t prompt_tokens = 0;  // of every prompt; of a trace, the mean
+  double temperature = 1;
+  double watermark_share = ChunkSchedulerConfig{}.watermark_share;
+  int64_t verl_block_tokens = 0;  // of a KV block under verl, streamrl-oracle and partial, without a measured
+                                  // profile; 0: as under the other policies
+  LengthModel lengths;              // of a trace: only max_gen and avg_gen
+  std::vector<GroupLengths> trace;  // not empty: the lengths, whatever the seed
+};
+
+/// Of all groups.
+int64_t requests_of(const Workload& workload);
+
+/// The built-in names: moonlight, qwen2-vl-72b, kimi-k2.
+std::vector<std::string> workload_names();
+
+/// A built-in name, FILE.toml, or TRACE.jsonl (see read_trace()). A TOML file holds the table [workload]; with `trace`
+/// it takes its requests from that file, and with `hardware-file` it adds to the GPUs, models and costs that are known;
+/// both paths are relative to it. Errors: kNotFound, kIo, kInvalidArgument (one sentence: file, line, field, value,
+/// what was expected).
+Result<Workload> load_workload(const std::string& name_or_path);
+
+/// The mean of ln L over all groups before it is clipped with which the mean length is avg_gen.
+/// REQUIRES: lengths that load_workload() accepts.
+double solve_mu(const LengthModel& lengths);
+
+/// Lengths of all groups. The same workload and seed give the same lengths on every machine, and the lengths of a group
+/// do not depend on how many groups there are, unless they drift.
+std::vector<GroupLengths> draw_lengths(const Workload& workload, uint64_t seed);
+
+}  // namespace seer

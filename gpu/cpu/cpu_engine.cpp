@@ -1,0 +1,260 @@
+#include "gpu/cpu/cpu_engine.h"
+
+#include <time.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <limits>
+#include <mutex>
+#include <thread>
+
+#include "gpu/cpu/cpu_isa.h"
+#include "gpu/cpu/denormals.h"
+#include "gpu/cpu/forward.h"
+#include "protocols/check.h"
+#include "protocols/hash.h"
+#include "protocols/kv.h"
+
+namespace seer {
+namespace {
+
+// Changes when the bytes of a KV block change their meaning or the arithmetic its bits.
+constexpr uint64_t kLayoutVersion = 1;
+
+int64_t thread_cpu_us() {
+  timespec t{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return int64_t{t.tv_sec} * 1'000'000 + t.tv_nsec / 1000;
+}
+
+int64_t wall_us() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+}
+
+KvLayout kv_layout(const ModelConfig& model, const CpuEngineConfig& config) {
+  return {.layers = model.layers,
+          .kv_heads = model.kv_heads,
+          .head_dim = model.head_dim,
+          .block_tokens = static_cast<int32_t>(config.block_tokens),
+          .bf16 = config.kv_type == KvType::kBf16};
+}
+
+class CpuEngine final : public Engine {
+ public:
+  CpuEngine(std::shared_ptr<const Model> model, const CpuKernels& kernels, KvCache cache, int32_t threads,
+            const std::vector<int32_t>& cores)
+      : model_(std::move(model)),
+        cache_(std::move(cache)),
+        pool_(threads, cores),
+        forward_(*model_, kernels, cache_, pool_) {
+    const ModelConfig& c = model_->config;
+    const KvLayout& layout = cache_.layout();
+    info_.model = model_->folder;
+    info_.vocab_size = c.vocab_size;
+    info_.context_tokens_max = c.context_tokens_max;
+    info_.eos_ids = c.eos_ids;
+    info_.block_tokens = static_cast<uint32_t>(layout.block_tokens);
+    info_.block_bytes = layout.block_bytes();
+    info_.device_blocks = cache_.blocks();
+    info_.layout_hash = hash_pair(hash_pair(model_->weights_hash, kLayoutVersion),
+                                  hash_pair(static_cast<uint64_t>(layout.block_tokens), layout.bf16 ? 1 : 0));
+    thread_ = std::thread([this, core = cores.empty() ? -1 : cores[0]] {
+      if (core >= 0) pin_thread(core);
+      work();
+    });
+  }
+
+  ~CpuEngine() override {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    wake_.notify_one();
+    thread_.join();
+  }
+
+  const EngineInfo& info() const override { return info_; }
+
+  void set_notify(std::function<void()> notify) override {
+    const std::lock_guard lock(mutex_);
+    SEER_CHECK(!notify_);
+    notify_ = std::move(notify);
+  }
+
+  void submit(EngineWork work) override {
+    if (const auto* step = std::get_if<StepBatch>(&work))
+      check_step(*step);
+    else
+      check_copy(std::get<CopyBatch>(work));
+    {
+      const std::lock_guard lock(mutex_);
+      SEER_CHECK(open_ < info_.queue_max, open_);
+      ++open_;
+      queue_.push_back(std::move(work));
+    }
+    wake_.notify_one();
+  }
+
+  std::vector<EngineResult> take_results() override {
+    const std::lock_guard lock(mutex_);
+    open_ -= results_.size();
+    return std::exchange(results_, {});
+  }
+
+ private:
+  void check_step(const StepBatch& batch) const {
+    for (const SequenceStep& s : batch.sequences) {
+      const auto rows = static_cast<int64_t>(s.tokens.size());
+      SEER_CHECK(rows > 0, batch.id);
+      SEER_CHECK(s.start >= 0, batch.id, s.start);
+      SEER_CHECK(static_cast<int64_t>(s.blocks.size()) * info_.block_tokens >= s.start + rows, batch.id,
+                 s.blocks.size());
+      for (DeviceBlockId b : s.blocks) SEER_CHECK(b >= 0 && b < info_.device_blocks, batch.id, b);
+      for (int32_t t : s.tokens) SEER_CHECK(t >= 0 && t < info_.vocab_size, batch.id, t);
+      SEER_CHECK(s.sample_rows >= 0 && s.sample_rows <= rows, batch.id, s.sample_rows, rows);
+      if (!s.parents.empty()) {
+        SEER_CHECK(static_cast<int64_t>(s.parents.size()) == rows, batch.id, s.parents.size(), rows);
+        SEER_CHECK(s.sample_rows == rows && s.targets.empty(), batch.id, s.sample_rows, rows);
+        for (int32_t row = 0; row < s.sample_rows; ++row)
+          SEER_CHECK(row == 0 ? s.parents[row] == -1 : s.parents[row] >= 0 && s.parents[row] < row, batch.id, row,
+                     s.parents[row]);
+      }
+      if (s.sample_rows == 0) continue;
+      SEER_CHECK(s.sampling != nullptr, batch.id);
+      SEER_CHECK(s.targets.empty() || static_cast<int32_t>(s.targets.size()) == s.sample_rows, batch.id,
+                 s.targets.size());
+      for (int32_t t : s.targets) SEER_CHECK(t >= 0 && t < info_.vocab_size, batch.id, t);
+      if (s.sampling->repetition_penalty != 1.0f && s.targets.empty())
+        SEER_CHECK(static_cast<int64_t>(s.history.size()) == s.start, batch.id, s.history.size(), s.start);
+    }
+  }
+
+  void check_copy(const CopyBatch& batch) const {
+    for (const BlockCopy& copy : batch.blocks) {
+      SEER_CHECK(copy.block >= 0 && copy.block < info_.device_blocks, batch.id, copy.block);
+      SEER_CHECK(static_cast<int64_t>(copy.host.size()) == info_.block_bytes, batch.id, copy.host.size());
+    }
+  }
+
+  void work() {
+    const FlushDenormals flush;
+    for (;;) {
+      EngineWork work;
+      {
+        std::unique_lock lock(mutex_);
+        wake_.wait(lock, [this] { return stop_ || !queue_.empty(); });
+        if (stop_) return;  // what was not begun is dropped
+        work = std::move(queue_.front());
+        queue_.pop_front();
+      }
+      EngineResult result = std::visit([this](auto& w) -> EngineResult { return run(w); }, work);
+      std::function<void()> notify;
+      {
+        const std::lock_guard lock(mutex_);
+        results_.push_back(std::move(result));
+        notify = notify_;
+      }
+      if (notify) notify();
+    }
+  }
+
+  StepResult run(StepBatch& batch) {
+    const int64_t start_us = wall_us();
+    StepResult result;
+    result.id = batch.id;
+    result.sampled = forward_.run(batch);
+    result.step_us = wall_us() - start_us;
+    result.cpu_us = take_cpu_us();
+    result.spent = std::move(batch.sequences);
+    return result;
+  }
+
+  CopyResult run(const CopyBatch& batch) {
+    CopyResult result;
+    result.id = batch.id;
+    result.direction = batch.direction;
+    for (const BlockCopy& copy : batch.blocks) {
+      const std::span<std::byte> memory = cache_.block(copy.block);
+      if (batch.direction == CopyBatch::Direction::kExport) {
+        std::memcpy(copy.host.data(), memory.data(), memory.size());
+        result.crc32c.push_back(crc32c(copy.host));
+      } else {
+        const uint32_t found = crc32c(copy.host);
+        if (found == copy.crc32c) std::memcpy(memory.data(), copy.host.data(), memory.size());
+        result.crc32c.push_back(found);
+      }
+    }
+    result.cpu_us = take_cpu_us();
+    return result;
+  }
+
+  /// CPU time of this engine's threads since the last call. REQUIRES: called by the engine's thread.
+  int64_t take_cpu_us() {
+    const int64_t now = thread_cpu_us() + pool_.workers_cpu_us();
+    return now - std::exchange(cpu_reported_us_, now);
+  }
+
+  const std::shared_ptr<const Model> model_;
+  KvCache cache_;
+  ThreadPool pool_;
+  CpuForward forward_;  // uses all of the above
+  EngineInfo info_;
+  int64_t cpu_reported_us_ = 0;
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::function<void()> notify_;  // guarded by mutex_, like all below
+  std::deque<EngineWork> queue_;
+  std::vector<EngineResult> results_;
+  size_t open_ = 0;  // pieces of work whose results were not taken
+  bool stop_ = false;
+  std::thread thread_;  // last: it uses all of the above
+};
+
+}  // namespace
+
+int64_t kv_block_bytes(const ModelConfig& model, const CpuEngineConfig& config) {
+  return kv_layout(model, config).block_bytes();
+}
+
+Result<std::unique_ptr<Engine>> make_cpu_engine(std::shared_ptr<const Model> model, const CpuEngineConfig& config) {
+  SEER_CHECK(model != nullptr);
+  if (config.threads < 1 || config.threads > 256)
+    return fail(Code::kInvalidArgument, "cpu engine: threads is ", config.threads, ", expected 1 to 256");
+  std::vector<int32_t> cores;
+  if (config.first_core >= 0) {
+    cores = usable_cores();
+    if (config.first_core + config.threads > std::ssize(cores))
+      return fail(Code::kInvalidArgument, "cpu engine: ", config.threads, " threads pinned from core ",
+                  config.first_core, " on need ", config.first_core + config.threads, " cores, this process may use ",
+                  cores.size());
+    cores = {cores.begin() + config.first_core, cores.begin() + config.first_core + config.threads};
+  }
+  if (config.block_tokens < 16 || config.block_tokens > 4096 || config.block_tokens % kTilePositions != 0)
+    return fail(Code::kInvalidArgument, "cpu engine: block_tokens is ", config.block_tokens,
+                ", expected a multiple of 16 up to 4096");
+  if (config.device_blocks < 0)
+    return fail(Code::kInvalidArgument, "cpu engine: device_blocks is ", config.device_blocks, ", expected 0 or more");
+  const Result<CpuIsa> isa = resolve_cpu_isa(config.isa);
+  if (!isa.ok()) return fail(isa.error().code, "cpu engine: ", isa.error().detail);
+
+  const KvLayout layout = kv_layout(model->config, config);
+  const int64_t fitting = config.kv_bytes / layout.block_bytes();
+  if (config.device_blocks == 0 && fitting < 1)
+    return fail(Code::kInvalidArgument, "cpu engine: kv_bytes is ", config.kv_bytes, ", one KV block of ",
+                config.block_tokens, " tokens of this model needs ", layout.block_bytes());
+  const auto blocks = config.device_blocks > 0
+                          ? config.device_blocks
+                          : static_cast<int32_t>(std::min<int64_t>(fitting, std::numeric_limits<int32_t>::max()));
+  KvCache cache(layout, blocks);
+  if (cache.blocks() == 0)
+    return fail(Code::kFull, "cpu engine: the system has no memory for ", blocks, " KV blocks of ",
+                layout.block_bytes(), " bytes");
+  return std::unique_ptr<Engine>(
+      std::make_unique<CpuEngine>(std::move(model), *cpu_kernels(*isa), std::move(cache), config.threads, cores));
+}
+
+}  // namespace seer

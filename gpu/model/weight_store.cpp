@@ -1,0 +1,278 @@
+#include "gpu/model/weight_store.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <optional>
+#include <set>
+
+#include "gpu/cpu/float_bits.h"
+#include "gpu/model/finite_scan.h"
+#include "gpu/model/json_text.h"
+#include "gpu/model/model_folder.h"
+#include "protocols/hash.h"
+#include "protocols/kv.h"
+
+namespace seer {
+namespace {
+
+// How a tensor is called in errors.
+std::string tensor_in(const Checkpoint& checkpoint, const std::string& name) {
+  return cat(checkpoint.folder(), ": tensor ", shortened(name, 120));
+}
+
+constexpr int64_t kSlabBytes = 1 << 20;  // of a file, packed at a time: half of a usual L2
+
+// Reads tensors of one checkpoint into packed form, hashes what it reads and refuses what is not a finite number.
+class TensorReader {
+ public:
+  TensorReader(const Checkpoint& checkpoint, TensorType matrix_type, WeightType weights)
+      : checkpoint_(checkpoint),
+        matrix_type_(matrix_type),
+        stored_type_(matrix_type == TensorType::kBf16 ? MatrixType::kBf16 : MatrixType::kF32),
+        linear_type_(weights == WeightType::kInt8 ? MatrixType::kInt8 : stored_type_) {}
+
+  struct Part {
+    std::string name;
+    int64_t rows;
+  };
+
+  /// The matrices of linear layers, stacked by rows.
+  Result<PackedMatrix> linear(std::initializer_list<Part> parts, int32_t columns) {
+    return matrix(parts, columns, linear_type_);
+  }
+  /// The same without quantisation.
+  Result<PackedMatrix> stored(std::initializer_list<Part> parts, int32_t columns) {
+    return matrix(parts, columns, stored_type_);
+  }
+
+  /// The vectors, one after the other, as floats.
+  Result<std::vector<float>> vector(std::initializer_list<Part> parts) {
+    std::vector<float> values;
+    for (const Part& part : parts) {
+      SEER_ASSIGN_OR_RETURN(const TensorView* view, find(part.name, {part.rows}));
+      SEER_RETURN_IF_ERROR(check_finite(part.name, *view, 0));
+      hash_tensor(part.name, view->type, crc32c(view->bytes));
+      for (int64_t i = 0; i < part.rows; ++i) values.push_back(element(*view, i));
+    }
+    return values;
+  }
+
+  uint64_t hash() const { return hash_; }
+  /// The names of all tensors that were read.
+  const std::set<std::string>& used() const { return used_; }
+
+ private:
+  Result<PackedMatrix> matrix(std::initializer_list<Part> parts, int32_t columns, MatrixType type) {
+    int64_t rows = 0;
+    std::vector<const TensorView*> views;
+    for (const Part& part : parts) {
+      SEER_ASSIGN_OR_RETURN(const TensorView* view, find(part.name, {part.rows, columns}));
+      if (view->type != matrix_type_)
+        return fail(Code::kInvalidArgument, tensor_in(checkpoint_, part.name), " should have dtype ",
+                    to_string(matrix_type_), " like model.embed_tokens.weight, found ", to_string(view->type));
+      views.push_back(view);
+      rows += part.rows;
+    }
+    PackedMatrix packed(static_cast<int32_t>(rows), columns, type);
+    int32_t row = 0;
+    auto name = parts.begin();
+    for (const TensorView* view : views) {
+      SEER_ASSIGN_OR_RETURN(const uint32_t crc, pack(name->name, *view, row, packed));
+      hash_tensor((name++)->name, view->type, crc);
+      row += static_cast<int32_t>(view->shape[0]);
+    }
+    return packed;
+  }
+
+  Result<const TensorView*> find(const std::string& name, std::initializer_list<int64_t> shape) {
+    used_.insert(name);
+    return checkpoint_.get(name, {shape.begin(), shape.size()});
+  }
+
+  void hash_tensor(const std::string& name, TensorType type, uint32_t crc) {
+    hash_ = hash_pair(hash_text(name, hash_), hash_pair(static_cast<uint64_t>(type), crc));
+  }
+
+  // Packs a tensor into the rows from row_begin on, and returns its checksum. In slabs that a core's cache holds: each
+  // is read from memory once, and leaves it when it is packed, so that the model is never in memory twice.
+  Result<uint32_t> pack(const std::string& name, const TensorView& view, int32_t row_begin,
+                        PackedMatrix& packed) const {
+    const int64_t rows = view.shape[0];
+    const auto row_bytes = static_cast<int64_t>(view.bytes.size()) / std::max<int64_t>(1, rows);
+    const int64_t slab = std::max<int64_t>(1, kSlabBytes / std::max<int64_t>(1, row_bytes) / kPanelRows) * kPanelRows;
+    uint32_t crc = 0;
+    for (int64_t row = 0; row < rows; row += slab) {
+      const TensorView part = view.rows(row, std::min(rows, row + slab));
+      SEER_RETURN_IF_ERROR(check_finite(name, part, row));
+      crc = crc32c(part.bytes, crc);
+      packed.fill(row_begin + static_cast<int32_t>(row), part);
+      drop_pages(part.bytes);
+    }
+    return crc;
+  }
+
+  // `part` are the rows (elements, of a vector) of the tensor from row_begin on.
+  Status check_finite(const std::string& name, const TensorView& part, int64_t row_begin) const {
+    const int64_t i = first_not_finite(part.bytes, part.type);
+    if (i < 0) return {};
+    const int64_t columns = part.shape.size() == 2 ? part.shape[1] : 1;
+    const std::string column = part.shape.size() == 2 ? cat(", ", i % columns) : "";
+    return fail(Code::kInvalidArgument, tensor_in(checkpoint_, name), " holds ", element(part, i), " at [",
+                row_begin + i / columns, column, "]: every weight must be a finite number");
+  }
+
+  static float element(const TensorView& view, int64_t i) {
+    if (view.type == TensorType::kF32) {
+      float value;
+      std::memcpy(&value, view.bytes.data() + i * 4, 4);
+      return value;
+    }
+    uint16_t bits;
+    std::memcpy(&bits, view.bytes.data() + i * 2, 2);
+    return view.type == TensorType::kBf16 ? bf16_to_float(bits) : half_to_float(bits);
+  }
+
+  const Checkpoint& checkpoint_;
+  const TensorType matrix_type_;  // of all matrices in the file
+  const MatrixType stored_type_, linear_type_;
+  uint64_t hash_ = 0;
+  std::set<std::string> used_;
+};
+
+Result<LayerWeights> read_layer(TensorReader& reader, const ModelConfig& c, int32_t index) {
+  const std::string layer = cat("model.layers.", index, "."), attention = layer + "self_attn.", mlp = layer + "mlp.";
+  const int64_t hidden = c.hidden_size, q = c.query_size(), kv = c.kv_size(), inner = c.intermediate_size;
+  LayerWeights w;
+  SEER_ASSIGN_OR_RETURN(w.input_norm, reader.vector({{layer + "input_layernorm.weight", hidden}}));
+  SEER_ASSIGN_OR_RETURN(w.post_norm, reader.vector({{layer + "post_attention_layernorm.weight", hidden}}));
+  SEER_ASSIGN_OR_RETURN(w.qkv, reader.linear({{attention + "q_proj.weight", q},
+                                              {attention + "k_proj.weight", kv},
+                                              {attention + "v_proj.weight", kv}},
+                                             c.hidden_size));
+  SEER_ASSIGN_OR_RETURN(w.output, reader.linear({{attention + "o_proj.weight", hidden}}, c.query_size()));
+  SEER_ASSIGN_OR_RETURN(
+      w.gate_up, reader.linear({{mlp + "gate_proj.weight", inner}, {mlp + "up_proj.weight", inner}}, c.hidden_size));
+  SEER_ASSIGN_OR_RETURN(w.down, reader.linear({{mlp + "down_proj.weight", hidden}}, c.intermediate_size));
+  if (c.qk_norm) {
+    SEER_ASSIGN_OR_RETURN(w.q_norm, reader.vector({{attention + "q_norm.weight", c.head_dim}}));
+    SEER_ASSIGN_OR_RETURN(w.k_norm, reader.vector({{attention + "k_norm.weight", c.head_dim}}));
+  }
+  if (c.qkv_bias) {
+    SEER_ASSIGN_OR_RETURN(w.qkv_bias, reader.vector({{attention + "q_proj.bias", q},
+                                                     {attention + "k_proj.bias", kv},
+                                                     {attention + "v_proj.bias", kv}}));
+  }
+  if (c.output_bias) {
+    SEER_ASSIGN_OR_RETURN(w.output_bias, reader.vector({{attention + "o_proj.bias", hidden}}));
+  }
+  if (c.mlp_bias) {
+    SEER_ASSIGN_OR_RETURN(w.gate_up_bias,
+                          reader.vector({{mlp + "gate_proj.bias", inner}, {mlp + "up_proj.bias", inner}}));
+    SEER_ASSIGN_OR_RETURN(w.down_bias, reader.vector({{mlp + "down_proj.bias", hidden}}));
+  }
+  return w;
+}
+
+bool same_bytes(const TensorView& a, const TensorView& b) {
+  if (a.type != b.type || a.shape != b.shape) return false;
+  bool same = true;
+  for (size_t begin = 0; same && begin < a.bytes.size(); begin += kSlabBytes) {
+    const size_t count = std::min<size_t>(kSlabBytes, a.bytes.size() - begin);
+    same = std::memcmp(a.bytes.data() + begin, b.bytes.data() + begin, count) == 0;
+    for (const TensorView* view : {&a, &b}) drop_pages(view->bytes.subspan(begin, count));
+  }
+  return same;
+}
+
+// The N of "model.layers.N.", if the name has one.
+std::optional<int64_t> layer_of(const std::string& name) {
+  const std::string prefix = "model.layers.";
+  if (!name.starts_with(prefix)) return std::nullopt;
+  int64_t layer = 0;
+  size_t i = prefix.size();
+  for (; i < name.size() && name[i] >= '0' && name[i] <= '9' && layer < 1'000'000; ++i)
+    layer = layer * 10 + (name[i] - '0');
+  if (i == prefix.size() || i == name.size() || name[i] != '.') return std::nullopt;
+  return layer;
+}
+
+// What is wrong with a tensor that the model has no use for, as far as its name tells.
+std::string unused_because(const std::string& name, const ModelConfig& c) {
+  if (name.find("lora_") != std::string::npos)
+    return "belongs to a LoRA adapter: merge the adapter into the weights first";
+  if (const auto layer = layer_of(name); layer && *layer >= c.layers)
+    return cat("belongs to a layer that config.json does not have: num_hidden_layers is ", c.layers);
+  if (name.ends_with("_proj.bias") && name.find(".mlp.") != std::string::npos && c.family == ModelFamily::kLlama)
+    return "is a bias, but config.json does not say that mlp_bias is true";
+  if (name.ends_with("_proj.bias") && name.find(".self_attn.") != std::string::npos && c.family != ModelFamily::kQwen2)
+    return "is a bias, but config.json does not say that attention_bias is true";
+  if (name == "lm_head.weight")
+    return "differs from model.embed_tokens.weight, but config.json says that tie_word_embeddings is true";
+  return cat("is no part of a ", to_string(c.family),
+             " model as config.json describes it: leaving it out would change "
+             "what the model computes");
+}
+
+// A tensor that is not used means that the file holds another model than config.json says.
+Status check_all_used(const Checkpoint& checkpoint, const std::set<std::string>& used, const ModelConfig& c) {
+  for (const auto& [name, view] : checkpoint.tensors()) {
+    // Old Llama files carry the frequencies of their rotary embedding. Hugging Face ignores them too: they follow from
+    // config.json.
+    const bool harmless =
+        used.contains(name) || name.ends_with("rotary_emb.inv_freq") ||
+        (name == "lm_head.weight" && c.tied_head && same_bytes(*view, *checkpoint.find("model.embed_tokens.weight")));
+    if (!harmless) return fail(Code::kInvalidArgument, tensor_in(checkpoint, name), " ", unused_because(name, c));
+  }
+  return {};
+}
+
+uint64_t config_hash(const ModelConfig& c) {
+  uint64_t h = 0;
+  for (int64_t value : {static_cast<int64_t>(c.family), int64_t{c.hidden_size}, int64_t{c.intermediate_size},
+                        int64_t{c.layers}, int64_t{c.heads}, int64_t{c.kv_heads}, int64_t{c.head_dim},
+                        int64_t{c.vocab_size}, int64_t{std::bit_cast<int32_t>(c.rms_norm_eps)}, int64_t{c.tied_head}})
+    h = hash_pair(h, static_cast<uint64_t>(value));
+  for (double f : rope_frequencies(c)) h = hash_pair(h, std::bit_cast<uint64_t>(f));
+  return hash_pair(h, std::bit_cast<uint64_t>(c.rope.attention_factor));
+}
+
+}  // namespace
+
+int64_t Model::weight_bytes() const {
+  int64_t bytes = head.bytes() + embedding.bytes();
+  for (const LayerWeights& w : layers) bytes += w.qkv.bytes() + w.output.bytes() + w.gate_up.bytes() + w.down.bytes();
+  return bytes;
+}
+
+Result<std::shared_ptr<const Model>> load_model(const std::filesystem::path& folder, WeightType weights) {
+  auto model = std::make_shared<Model>();
+  model->folder = folder.string();
+  SEER_RETURN_IF_ERROR(check_model_folder(folder));
+  SEER_ASSIGN_OR_RETURN(model->config, read_model_config(folder));
+  const ModelConfig& c = model->config;
+  SEER_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(folder));
+  const std::string embedding_name = "model.embed_tokens.weight";
+  const int64_t embedding_shape[] = {c.vocab_size, c.hidden_size};
+  SEER_ASSIGN_OR_RETURN(const TensorView* embedding, checkpoint.get(embedding_name, embedding_shape));
+
+  TensorReader reader(checkpoint, embedding->type, weights);
+  if (c.tied_head) {
+    SEER_ASSIGN_OR_RETURN(model->head, reader.linear({{embedding_name, c.vocab_size}}, c.hidden_size));
+  } else {
+    SEER_ASSIGN_OR_RETURN(model->embedding, reader.stored({{embedding_name, c.vocab_size}}, c.hidden_size));
+    SEER_ASSIGN_OR_RETURN(model->head, reader.linear({{"lm_head.weight", c.vocab_size}}, c.hidden_size));
+  }
+  SEER_ASSIGN_OR_RETURN(model->final_norm, reader.vector({{"model.norm.weight", c.hidden_size}}));
+  for (int32_t i = 0; i < c.layers; ++i) {
+    SEER_ASSIGN_OR_RETURN(LayerWeights layer, read_layer(reader, c, i));
+    model->layers.push_back(std::move(layer));
+  }
+  SEER_RETURN_IF_ERROR(check_all_used(checkpoint, reader.used(), c));
+  model->weights_hash = hash_pair(config_hash(c), reader.hash());
+  if (weights != WeightType::kAsStored)
+    model->weights_hash = hash_pair(model->weights_hash, static_cast<uint64_t>(weights));
+  return std::shared_ptr<const Model>(std::move(model));
+}
+
+}  // namespace seer

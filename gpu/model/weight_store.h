@@ -1,0 +1,52 @@
+// Model: a loaded Hugging Face folder, its weights packed for the CPU kernels. Immutable once loaded; several engines
+// of one process share it through shared_ptr<const Model>. Thread-safe.
+//
+// Every tensor of the folder is used or known to be harmless, and every weight is a finite number: other folders are
+// refused. All matrices of the file have the dtype of the embedding (BF16, F16 or F32); norms and biases may have any of
+// the three and are kept as floats.
+#pragma once
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpu/cpu/packed_matrix.h"
+#include "gpu/model/model_config.h"
+
+namespace seer {
+
+/// How the matrices are kept. kInt8 (packed_matrix.h has the format) quantises every linear layer and the head, half
+/// the bytes of bf16: a step at small batch is bound by reading them, and the head of a small model is a quarter of
+/// them. An embedding that is tied to the head is read from the same integers, since a copy for it would cost more
+/// memory than the layers save; one of its own stays as stored, for a step reads only a row of it per token.
+enum class WeightType : uint8_t { kAsStored, kInt8 };
+
+struct LayerWeights {
+  std::vector<float> input_norm, post_norm;  // [hidden]
+  std::vector<float> q_norm, k_norm;         // [head_dim] or empty
+  PackedMatrix qkv;                          // rows: all query heads, all key heads, all value heads
+  PackedMatrix output;                       // [hidden, query_size]
+  PackedMatrix gate_up;                      // rows: gate, then up
+  PackedMatrix down;                         // [hidden, intermediate]
+  std::vector<float> qkv_bias, output_bias, gate_up_bias, down_bias;  // empty: none
+};
+
+struct Model {
+  std::string folder;
+  ModelConfig config;
+  std::vector<LayerWeights> layers;
+  std::vector<float> final_norm;
+  PackedMatrix head;          // [vocab, hidden]
+  PackedMatrix embedding;     // empty when the head is tied: then it is `head`
+  uint64_t weights_hash = 0;  // of the config, every byte of every tensor and the WeightType: equal only for equal bits
+
+  const PackedMatrix& embedding_matrix() const { return config.tied_head ? head : embedding; }
+  int64_t weight_bytes() const;
+};
+
+/// Loads a folder with config.json and model.safetensors (or shards and their index).
+/// Errors: kNotFound, kInvalidArgument, kCorrupt, kIo; one sentence naming file, tensor or field, expected and found.
+Result<std::shared_ptr<const Model>> load_model(const std::filesystem::path& folder,
+                                                WeightType weights = WeightType::kAsStored);
+
+}  // namespace seer

@@ -1,0 +1,83 @@
+// HardwareModel: how long a step takes on GPUs that we do not have, and how much KV they hold: a roofline over bytes,
+// FLOPs, links and launches, from a few published numbers of the GPU and the model (deploy/sim/hardware.json, compiled
+// in; each constant stands there with its source). Used by `seer simulate` for the step times of its engines. Pure.
+//
+// An instance is dp x tp GPUs. Within a tensor-parallel group of tp GPUs, attention heads and matrices are cut in tp
+// pieces, with two all-reduces per layer. The dp groups ("ranks") each hold the weights outside routed experts, and the
+// sequences are dealt to them evenly; a sequence's KV is on its rank alone. Routed experts are cut like the other
+// matrices (ep = 1), or dealt to all GPUs (ep = dp x tp): then every token is sent to the GPUs of its experts and back,
+// two all-to-alls per MoE layer, which keep all ranks in step. A step therefore takes as long as its busiest rank.
+//
+// One step, on the busiest rank:
+//   sum over matrices (outside experts; routed experts; head)  max(bytes / HBM, FLOPs / tensor cores)
+//   + attention                                                 max(KV bytes / HBM, FLOPs / tensor cores)
+//   + all-reduces + all-to-alls + launches per layer + host work per step and per sequence
+// Nothing overlaps but what max() says. The router is taken as even: T tokens that choose k of E experts touch
+// E (1 - (1 - k/E)^T) of them.
+//
+// Results use +, -, *, /, sqrt and exact_math.h only: the same numbers on every machine.
+#pragma once
+#include <cstdint>
+#include <utility>
+
+#include "gpu/sim/hardware_catalog.h"
+#include "protocols/result.h"
+#include "protocols/step_cost.h"
+
+namespace seer {
+
+/// An instance: a model on GPUs.
+struct HardwareSetup {
+  GpuSpec gpu;
+  ModelSpec model;
+  HardwareCosts costs;
+  int64_t gpus_per_instance = 1;  // tp * dp
+  int64_t tp = 1, dp = 1;
+  int64_t ep = 1;                 // 1 or gpus_per_instance
+  double kv_reserve_share = 0.1;  // of GPU memory, neither weights nor KV: activations, graphs, what the trainer keeps
+  double time_scale = 1;          // every step takes this many times as long; for a fit
+};
+
+class HardwareModel {
+ public:
+  /// Errors: kInvalidArgument (one sentence) if the numbers do not fit each other or the weights do not fit the GPUs.
+  static Result<HardwareModel> create(HardwareSetup setup);
+
+  const HardwareSetup& setup() const { return setup_; }
+
+  /// Time of a step of the instance in nanoseconds; at least 1. Its sequences are taken as alike: the busiest rank has
+  /// ceil(sequences / dp) of them. REQUIRES: sequences >= 1, rows >= sequences, the rest >= 0.
+  int64_t step_ns(const StepShape& shape) const;
+  /// For callers that place sequences on ranks: `rank` is what the busiest rank has of `instance`. Never shorter when a
+  /// field of either grows. REQUIRES: as above, for both.
+  int64_t step_ns(const StepShape& rank, const StepShape& instance) const;
+
+  /// Bytes of K and V of one token over all layers, once: what a move of the KV carries.
+  int64_t kv_bytes_per_token() const { return kv_bytes_per_token_; }
+  /// Tokens whose KV fits the instance: its dp ranks together, each holding 1 / dp of it.
+  int64_t kv_capacity_tokens() const { return kv_capacity_tokens_; }
+  /// Bytes of weights on each GPU.
+  double weight_bytes_per_gpu() const;
+
+ private:
+  explicit HardwareModel(HardwareSetup setup) : setup_(std::move(setup)) {}
+
+  HardwareSetup setup_;
+  int64_t kv_bytes_per_token_ = 0;
+  int64_t kv_capacity_tokens_ = 0;
+};
+
+/// Experts that `tokens` tokens touch on average if each chooses `experts_per_token` of `experts` evenly:
+/// E (1 - (1 - k/E)^T). 1 token: k; many: E.
+double expected_experts(double tokens, int64_t experts_per_token, int64_t experts);
+
+/// What the busiest of `ranks` ranks has if things that come to each with this mean are at most `most` there, about:
+/// binomial counts, and sqrt(2 ln ranks) deviations above the mean, which bounds the largest of so many normal ones.
+/// One rank: the mean. Never less for a larger mean or more ranks. REQUIRES: 0 <= mean <= most.
+double busiest_of(double mean, double most, int64_t ranks);
+
+/// Seconds of one all-to-all of an expert-parallel instance: each rank sends `rows` tokens to experts_per_token GPUs,
+/// or gets them back. Bytes to GPUs of other nodes go over the NIC, the others over NVLink at the same time.
+double all_to_all_s(const HardwareSetup& setup, double rows, double bytes_per_element);
+
+}  // namespace seer

@@ -1,0 +1,116 @@
+// SimEngine: the engine seam without a model: step times from a cost model, tokens from a seeded oracle, KV blocks whose
+// bytes stand for their content. Runs on whatever timer it is given (a virtual clock), so that the very actors of a real
+// rollout can be run, and be put to faults, in one thread.
+//
+// KV is the hash of the prefix, chained from block to block, and comes back in each log-probability: a block in the wrong
+// place, moved too late, or of other weights changes the outputs, as it would on a real engine. An engine that keeps no KV
+// bytes (has_kv false) does without that check, and can do many equal steps at once (StepRun); its copies run
+// beside the steps, as on the copy engines of a GPU: a copy begins when the step that runs is over, and delays none. Its
+// drafts are paths; trees are verified with KV only.
+//
+// Single owner, not thread-safe. Same calls, same results.
+#pragma once
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "gpu/engine.h"
+#include "gpu/sim/sim_step_run.h"
+#include "protocols/kv.h"
+#include "protocols/step_cost.h"
+
+namespace seer {
+
+struct SimEngineConfig {
+  EngineInfo info;               // with KV, block_bytes: at least kSimTokenBytes * block_tokens, and steps_max 1
+  int64_t step_us_base = 1000;   // a step costs base + rows * row
+  int64_t step_us_row = 10;
+  int64_t copy_us_block = 5;
+  bool has_kv = true;
+  int64_t draft_ns = 0;          // to make the draft of one sequence, before the step
+  std::function<int64_t(const StepShape&)> step_ns;        // if set: what a step costs instead
+  std::function<int64_t(uint64_t seed)> last_position;     // of the response with this seed; needed without KV
+  /// Without KV, drafts mean nothing: how many of the tokens drafted stand, decided here, for verifies one behind the other:
+  /// the first drafts behind `position`, each next one behind the token that the one before sampled last. What is sampled
+  /// follows from it.
+  std::function<void(uint64_t seed, int64_t position, int64_t draft_tokens, std::span<int32_t> stand)> accepted;
+  std::function<void(const StepShape&, int64_t ns, int64_t steps)> on_steps;  // if set: told of steps as they end
+};
+inline constexpr int64_t kSimTokenBytes = 16;  // per token of a block: the hash of the prefix that ends there
+
+class SimEngine final : public Engine, private StepRun {
+ public:
+  /// Runs `work` after `delay_ns` of virtual time.
+  using After = std::function<void(int64_t delay_ns, std::function<void()> work)>;
+  /// The tokens sampled from `position` on of the response with this seed. Log-probabilities are not the oracle's.
+  using Oracle = std::function<void(uint64_t seed, int64_t position, std::span<SampledToken> sampled)>;
+  /// Virtual time, and that until which all timers of this engine have fired (a nanosecond before now, where others that
+  /// fire now come first). Needed without KV only.
+  struct Clock {
+    std::function<int64_t()> now_ns, fired_ns;
+  };
+
+  SimEngine(SimEngineConfig config, Oracle oracle, After after, Clock clock = {});
+
+  const EngineInfo& info() const override { return config_.info; }
+  void set_notify(std::function<void()> notify) override { notify_ = std::move(notify); }
+  void submit(EngineWork work) override;
+  std::vector<EngineResult> take_results() override;
+  StepRun* step_run() override { return config_.info.steps_max > 1 ? this : nullptr; }
+
+ private:
+  void join(int32_t place, const SequenceStep& step, const std::optional<StepsLimit>& limit) override {
+    run_.join(place, step, limit);
+  }
+  void leave(int32_t place) override { run_.leave(place); }
+  void take(int32_t place, int64_t steps, GainedTokens& gained) override;
+  std::vector<int32_t> take_block_needs(int64_t steps) override { return run_.take_block_needs(steps); }
+  int64_t step_running() const override;
+  void split() override;
+  std::optional<StepResult> take_steps_over() override;
+
+  void start_next();
+  void finish_front();
+  void end_front_after(int64_t delay_ns);
+  void copy_beside(const CopyBatch& batch);
+  void end_copy_after(int64_t delay_ns, CopyResult result);
+  int64_t step_ns(const StepShape& shape) const;
+  void start(const StepBatch& batch);
+  const std::vector<int64_t>& ends_ns() const { return config_.has_kv ? ends_ns_ : run_.ends_ns(); }
+  StepResult result_of_steps(size_t end_step);
+  StepResult end_steps(const StepBatch& batch);
+  void sample_gained(const SimStepRun::Taken& taken, std::vector<SampledToken>& sampled);
+  void run_without_kv(const StepBatch& batch, std::vector<std::vector<SampledToken>>& sampled);
+  StepResult run(StepBatch& batch);
+  std::vector<SampledToken> run_tree(const SequenceStep& sequence);
+  SampledToken sample(const SequenceStep& sequence, int64_t position, const PrefixHash& prefix) const;
+  CopyResult run(const CopyBatch& batch);
+  int32_t token_of(uint64_t seed, int64_t position) const;
+  std::byte* token_at(const SequenceStep& sequence, int64_t position);
+
+  SimEngineConfig config_;
+  Oracle oracle_;
+  After after_;
+  Clock clock_;
+  std::function<void()> notify_;
+  std::vector<std::byte> memory_;
+  std::deque<EngineWork> queue_;
+  std::vector<EngineResult> results_;
+  bool busy_ = false;
+  int64_t copies_end_ns_ = 0;  // of all copies beside the steps so far
+
+  // The step, or the steps, at the front of the queue while they run.
+  int64_t started_ns_ = 0;
+  StepShape shape_;               // with KV
+  std::vector<int64_t> ends_ns_;  // likewise: its end, from its start
+  size_t taken_steps_ = 0;        // whose figures were given
+
+  SimStepRun run_;                // without KV: of a batch, its only step
+  std::vector<SampledToken> sampled_, drafted_;  // scratch of sample_gained()
+  std::shared_ptr<uint64_t> timer_ = std::make_shared<uint64_t>(0);  // a timer that is not the newest, or fires after
+                                                                     // our end, does nothing
+};
+
+}  // namespace seer

@@ -1,0 +1,63 @@
+// TokenDecoder: from tokens as a tokenizer.json spells them to bytes (its `decoder` field). Thread-safe after
+// construction. Used by tokenizer_bpe only.
+//
+// Bytes are kept as they are: where Hugging Face tokenizers put U+FFFD for bytes that are not UTF-8, these give the
+// bytes.
+#pragma once
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "gpu/text/json_at.h"
+#include "gpu/text/text_pattern.h"
+
+namespace seer {
+
+/// A token on its way to bytes.
+struct TokenText {
+  std::string text;
+  bool added = false;  // an added token: its content is text already, never the byte alphabet
+};
+
+class TokenDecoder {
+ public:
+  /// Reads the field. Null joins tokens with spaces, as Hugging Face tokenizers do. Refuses types that it does not
+  /// know.
+  static Result<TokenDecoder> parse(const JsonAt& field);
+
+  /// The bytes of a whole text.
+  std::string decode(std::vector<TokenText> tokens) const;
+  /// The bytes that one token appends to a text that has begun: without what is done to the start or end of a text.
+  std::string piece(TokenText token) const;
+  /// Whether decode() of tokens is their pieces joined.
+  bool pieces_join() const;
+
+ private:
+  struct ByteLevel {};
+  struct ByteFallback {};
+  struct Fuse {};
+  struct Replace {
+    TextPattern pattern;
+    std::string content;
+  };
+  struct Strip {
+    std::string character;
+    int64_t left = 0, right = 0;  // how many at most
+    bool whole_text = false;      // behind a Fuse
+  };
+  struct Metaspace {
+    std::string replacement;
+    bool drops_first = true;  // the first token's spaces were put there by the pre-tokenizer
+  };
+  using Step = std::variant<ByteLevel, ByteFallback, Fuse, Replace, Strip, Metaspace>;
+
+  Status parse_step(const JsonAt& field);
+  void run(std::vector<TokenText>& tokens, bool whole_text) const;
+  static void apply(const Step& step, bool first, TokenText& token);
+
+  std::vector<Step> steps_;
+  bool fused_ = false;  // a Fuse is among the steps
+  std::string joint_;   // between the tokens
+};
+
+}  // namespace seer

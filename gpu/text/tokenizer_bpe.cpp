@@ -1,0 +1,259 @@
+#include "gpu/text/tokenizer_bpe.h"
+
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+
+#include "gpu/text/added_tokens.h"
+#include "gpu/text/bpe_model.h"
+#include "gpu/text/pretokenizer.h"
+#include "gpu/text/text_normalizer.h"
+#include "gpu/text/token_decoder.h"
+#include "gpu/text/utf8.h"
+
+namespace seer {
+namespace {
+
+constexpr size_t kTextBytesMax = size_t{1} << 30;  // positions in a word are 32 bits
+constexpr std::string_view kReplacementChar = "\uFFFD";
+
+/// The ids that the post-processor puts around a text.
+struct SpecialFrame {
+  std::vector<int32_t> before, behind;
+};
+
+class SpecialFrameReader {
+ public:
+  static Result<SpecialFrame> read(const JsonAt& field) {
+    SpecialFrame frame;
+    if (!field.is_null()) SEER_RETURN_IF_ERROR(read_step(field, frame));
+    return frame;
+  }
+
+ private:
+  static Status read_step(const JsonAt& field, SpecialFrame& frame) {
+    SEER_ASSIGN_OR_RETURN(const std::string type, field.at("type").text());
+    if (type == "Sequence") {
+      for (const JsonAt& part : field.at("processors").elements()) SEER_RETURN_IF_ERROR(read_step(part, frame));
+      return {};
+    }
+    if (type == "ByteLevel") return {};  // changes offsets only
+    if (type == "TemplateProcessing") return read_template(field, frame);
+    if (type == "RobertaProcessing" || type == "BertProcessing") {
+      SEER_RETURN_IF_ERROR(read_token(field.at("cls"), frame.before));
+      return read_token(field.at("sep"), frame.behind);
+    }
+    return field.at("type").wrong("is '", type,
+                                  "', which is not supported (ByteLevel, TemplateProcessing, RobertaProcessing, "
+                                  "BertProcessing and Sequence are)");
+  }
+
+  /// ["<s>", 0]
+  static Status read_token(const JsonAt& field, std::vector<int32_t>& ids) {
+    if (field.elements().size() != 2) return field.wrong("must be [token, id]");
+    return read_id(field.elements()[1], ids);
+  }
+
+  static Status read_id(const JsonAt& field, std::vector<int32_t>& ids) {
+    SEER_ASSIGN_OR_RETURN(const int64_t id, field.integer());
+    if (id < 0 || id > INT32_MAX) return field.wrong("is ", id, ", out of range");
+    ids.push_back(static_cast<int32_t>(id));
+    return {};
+  }
+
+  static Status read_template(const JsonAt& field, SpecialFrame& frame) {
+    bool text_seen = false;
+    for (const JsonAt& item : field.at("single").elements()) {
+      if (item.at("Sequence").is_object()) {
+        if (text_seen) return item.wrong("repeats the text, which is not supported");
+        text_seen = true;
+        continue;
+      }
+      SEER_ASSIGN_OR_RETURN(const std::string token, item.at("SpecialToken").at("id").text());
+      const JsonAt ids = field.at("special_tokens").at(token).at("ids");
+      if (ids.elements().empty()) return ids.wrong("must list the ids of '", token, "'");
+      for (const JsonAt& id : ids.elements())
+        SEER_RETURN_IF_ERROR(read_id(id, text_seen ? frame.behind : frame.before));
+    }
+    if (!text_seen) return field.at("single").wrong("has no Sequence, so that the text would be lost");
+    return {};
+  }
+};
+
+struct BpeParts {
+  TextNormalizer normalizer;
+  AddedTokens added;
+  Pretokenizer pretokenizer;
+  BpeModel model;
+  SpecialFrame frame;
+  TokenDecoder decoder;
+};
+
+class BpeTokenizer final : public Tokenizer {
+ public:
+  static Result<std::shared_ptr<const Tokenizer>> make(const JsonAt& file) {
+    SEER_ASSIGN_OR_RETURN(TextNormalizer normalizer, TextNormalizer::parse(file.at("normalizer")));
+    SEER_ASSIGN_OR_RETURN(AddedTokens added, AddedTokens::parse(file.at("added_tokens"), normalizer));
+    SEER_ASSIGN_OR_RETURN(Pretokenizer pretokenizer, Pretokenizer::parse(file.at("pre_tokenizer")));
+    SEER_ASSIGN_OR_RETURN(BpeModel model, BpeModel::parse(file.at("model"), pretokenizer.byte_level()));
+    SEER_ASSIGN_OR_RETURN(SpecialFrame frame, SpecialFrameReader::read(file.at("post_processor")));
+    SEER_ASSIGN_OR_RETURN(TokenDecoder decoder, TokenDecoder::parse(file.at("decoder")));
+    auto tokenizer =
+        std::make_shared<BpeTokenizer>(BpeParts{std::move(normalizer), std::move(added), std::move(pretokenizer),
+                                                std::move(model), std::move(frame), std::move(decoder)});
+    SEER_RETURN_IF_ERROR(tokenizer->list_tokens(file));
+    return std::shared_ptr<const Tokenizer>(std::move(tokenizer));
+  }
+
+  explicit BpeTokenizer(BpeParts parts) : parts_(std::move(parts)) {}
+
+  Result<std::vector<int32_t>> encode(std::string_view text, EncodeOptions options) const override {
+    if (text.size() > kTextBytesMax)
+      return fail(Code::kInvalidArgument, "a text of ", text.size(), " bytes; at most ", kTextBytesMax, " are encoded");
+    Encoding encoding;
+    if (options.add_special) encoding.ids = parts_.frame.before;
+    for (size_t at = 0; at < text.size();) {
+      const size_t valid = utf8_valid_bytes(text.substr(at));
+      SEER_RETURN_IF_ERROR(encode_text(text.substr(at, valid), at == 0, encoding));
+      at += valid;
+      size_t invalid = 0;
+      while (at + invalid < text.size() && utf8_at(text, at + invalid).bytes == 0) ++invalid;
+      SEER_RETURN_IF_ERROR(encode_invalid(text.substr(at, invalid), encoding));
+      at += invalid;
+    }
+    if (options.add_special)
+      encoding.ids.insert(encoding.ids.end(), parts_.frame.behind.begin(), parts_.frame.behind.end());
+    return std::move(encoding.ids);
+  }
+
+  std::string decode(std::span<const int32_t> ids, DecodeOptions options) const override {
+    std::string bytes;
+    std::vector<TokenText> texts;
+    for (const int32_t id : ids) {
+      if (!has_token(id) || (options.skip_special && tokens_[id].special)) continue;
+      if (parts_.decoder.pieces_join()) {
+        bytes += tokens_[id].piece;
+      } else {
+        texts.push_back({tokens_[id].text, tokens_[id].added});
+      }
+    }
+    return parts_.decoder.pieces_join() ? bytes : parts_.decoder.decode(std::move(texts));
+  }
+
+  std::string piece(int32_t id) const override { return has_token(id) ? tokens_[id].piece : ""; }
+  int32_t vocab_size() const override { return static_cast<int32_t>(tokens_.size()); }
+  bool is_special(int32_t id) const override { return has_token(id) && tokens_[id].special; }
+
+  std::optional<int32_t> id_of(std::string_view token) const override {
+    const auto found = id_of_.find(token);
+    if (found == id_of_.end()) return std::nullopt;
+    return found->second;
+  }
+
+ private:
+  struct Token {
+    std::string text;  // as the file spells it; empty: no such id
+    std::string piece;
+    bool added = false;
+    bool special = false;
+  };
+  /// What one encode() works with.
+  struct Encoding {
+    std::vector<int32_t> ids;
+    PatternScratch pattern;
+    BpeScratch bpe;
+    Words words;
+  };
+
+  bool has_token(int32_t id) const { return id >= 0 && id < vocab_size() && !tokens_[id].text.empty(); }
+
+  Status list_tokens(const JsonAt& file) {
+    const auto& vocab = parts_.model.tokens();
+    tokens_.resize(vocab.size());
+    for (size_t id = 0; id < vocab.size(); ++id) tokens_[id].text = vocab[id];
+    for (const AddedToken& added : parts_.added.all()) {
+      if (static_cast<size_t>(added.id) >= tokens_.size()) tokens_.resize(added.id + 1);
+      Token& token = tokens_[added.id];
+      if (!token.text.empty() && token.text != added.content)
+        return file.at("added_tokens")
+            .wrong("gives id ", added.id, " to '", added.content, "'; it is that of '", token.text, "'");
+      token = {added.content, "", true, added.special};
+    }
+    for (size_t id = 0; id < tokens_.size(); ++id) {
+      Token& token = tokens_[id];
+      if (token.text.empty()) continue;
+      token.piece = parts_.decoder.piece({token.text, token.added});
+      if (!id_of_.emplace(token.text, static_cast<int32_t>(id)).second)
+        return file.at("added_tokens").wrong("names '", token.text, "', which has another id already");
+    }
+    return {};
+  }
+
+  /// Valid UTF-8: tokens looked for as given, then, between them, those of the normalized text.
+  Status encode_text(std::string_view text, bool at_start, Encoding& out) const {
+    std::vector<TextPart> parts;
+    std::vector<TextPart> normal_parts;
+    SEER_RETURN_IF_ERROR(parts_.added.cut(text, /*normalized=*/false, out.pattern, parts));
+    for (const TextPart& part : parts) {
+      if (part.token_id) {
+        out.ids.push_back(*part.token_id);
+        continue;
+      }
+      SEER_ASSIGN_OR_RETURN(const NormalText normal, parts_.normalizer.apply(std::string(part.text), out.pattern));
+      SEER_RETURN_IF_ERROR(parts_.added.cut(normal.text, /*normalized=*/true, out.pattern, normal_parts));
+      const bool first = at_start && part.text.data() == text.data() && normal.keeps_start;
+      for (const TextPart& normal_part : normal_parts) {
+        if (normal_part.token_id) {
+          out.ids.push_back(*normal_part.token_id);
+        } else {
+          SEER_RETURN_IF_ERROR(
+              encode_plain(normal_part.text, first && normal_part.text.data() == normal.text.data(), out));
+        }
+      }
+    }
+    return {};
+  }
+
+  /// Text without added tokens, normalized.
+  Status encode_plain(std::string_view text, bool at_start, Encoding& out) const {
+    out.words.text = text;
+    SEER_RETURN_IF_ERROR(parts_.pretokenizer.cut(out.words, at_start, out.pattern));
+    const std::string_view cut_text = out.words.text;
+    for (const TextRange& word : out.words.ranges)
+      SEER_RETURN_IF_ERROR(
+          parts_.model.encode_word(cut_text.substr(word.begin, word.end - word.begin), out.bpe, out.ids));
+    return {};
+  }
+
+  /// Bytes that are no text.
+  Status encode_invalid(std::string_view bytes, Encoding& out) const {
+    if (bytes.empty()) return {};
+    if (parts_.pretokenizer.byte_level()) return parts_.model.encode_word(bytes, out.bpe, out.ids);
+    if (parts_.model.encode_bytes(bytes, out.ids)) return {};
+    std::string replaced;
+    for (size_t i = 0; i < bytes.size(); ++i) replaced += kReplacementChar;
+    return parts_.model.encode_word(replaced, out.bpe, out.ids);
+  }
+
+  BpeParts parts_;
+  std::vector<Token> tokens_;                            // by id; filled once, before anyone else sees this
+  std::unordered_map<std::string_view, int32_t> id_of_;  // borrows from tokens_
+};
+
+}  // namespace
+
+Result<std::shared_ptr<const Tokenizer>> load_bpe_tokenizer(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  const std::string json{std::istreambuf_iterator<char>(in), {}};
+  if (!in) return fail(Code::kIo, file.string(), " cannot be read");
+  return parse_bpe_tokenizer(json, file.string());
+}
+
+Result<std::shared_ptr<const Tokenizer>> parse_bpe_tokenizer(std::string_view json, const std::string& name) {
+  const auto document = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  if (document.is_discarded()) return fail(Code::kCorrupt, name, " is not valid JSON");
+  return BpeTokenizer::make(JsonAt(document, name));
+}
+
+}  // namespace seer

@@ -1,0 +1,236 @@
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "actors/policy/draft/draft_budget.h"
+
+using namespace seer;
+
+namespace {
+
+using Class = DraftBudget::Class;
+using Tokens = DraftBudget::Tokens;
+constexpr DraftShape kPath = DraftShape::kPath, kTree = DraftShape::kTree;
+
+StepShape decode_of(int64_t sequences) {
+  StepShape shape;
+  for (int64_t i = 0; i < sequences; ++i) shape.add(1000, 1, 1);
+  return shape;
+}
+
+/// A step costs `base` and so much per row.
+DraftBudget::StepNs rows_cost(double base, double row) {
+  return [=](const StepShape& s) { return base + row * static_cast<double>(s.rows); };
+}
+
+/// Drafts of which the first rows stand.
+void teach(DraftBudget& budget, Class of, int64_t drafted, int64_t accepted, int times, DraftShape shape = kPath) {
+  std::vector<int32_t> rows(static_cast<size_t>(accepted) + 1);
+  std::iota(rows.begin(), rows.end(), 0);
+  for (int i = 0; i < times; ++i) budget.verified(of, shape, drafted, drafted, rows);
+}
+
+/// Without what drafts must save at least, and without scouts.
+DraftBudgetConfig plain_config(DraftBudgetConfig config = {}) {
+  config.min_saving = 0;
+  config.scouts = 0;
+  return config;
+}
+
+}  // namespace
+
+TEST_CASE("draft budget: drafts while rows are free, none where each row costs a step") {
+  const DraftBudgetConfig config = plain_config({.draft_ns = 0});
+  DraftBudget free(config, rows_cost(1e6, 0));
+  CHECK(free.choose(decode_of(8), {0, 8}).tokens == Tokens{8, 8});
+  DraftBudget dear(config, rows_cost(0, 1e6));
+  CHECK(dear.choose(decode_of(8), {0, 8}).tokens == Tokens{0, 0});
+  CHECK(!free.choose(StepShape{}, {0, 0}).drafts());
+}
+
+TEST_CASE("draft budget: the least time per token, worked out by hand") {
+  // Row i stands with 0.5^i: gains 1, 1.5, 1.75, 1.875. A row costs a tenth of the base: one sequence takes 1.1, 1.2 / 1.5 =
+  // 0.8, 1.3 / 1.75 = 0.743, 1.4 / 1.875 = 0.747.
+  DraftBudget budget(plain_config({.draft_ns = 0}), rows_cost(1e6, 1e5));
+  const DraftBudget::Choice choice = budget.choose(decode_of(1), {0, 1});
+  CHECK(choice.tokens == Tokens{2, 2});
+  CHECK(choice.token_ns == doctest::Approx(1.3e6 / 1.75));
+  CHECK(choice.min_probability == doctest::Approx(1e5 / (1.3e6 / 1.75)));  // what a row costs, in tokens
+  // The time to make drafts counts: with a fifth of the base it is 1.1 against 1.4 / 1.5, 1.5 / 1.75, 1.6 / 1.875 =
+  // 0.853, 1.7 / 1.9375 = 0.877.
+  DraftBudget slow(plain_config({.draft_ns = 2e5}), rows_cost(1e6, 1e5));
+  CHECK(slow.choose(decode_of(1), {0, 1}).tokens == Tokens{3, 3});
+  // What saves too little is not done: 0.743 is 32 % less than 1.1.
+  DraftBudget strict({.draft_ns = 0, .min_saving = 0.33, .scouts = 0}, rows_cost(1e6, 1e5));
+  CHECK(!strict.choose(decode_of(1), {0, 1}).drafts());
+}
+
+TEST_CASE("draft budget: learns each row's acceptance, and forgets") {
+  DraftBudget budget(plain_config({.memory = 100}), rows_cost(1e6, 1e5));
+  for (int i = 0; i < 1000; ++i) teach(budget, Class::kLow, 4, i % 2 == 0 ? 3 : 0, 1);  // stand 0.5, 0.5, 0.5, 0
+  budget.choose(decode_of(1), {0, 1});
+  CHECK(budget.stands(Class::kLow, kPath, 1) == doctest::Approx(0.5).epsilon(0.05));
+  CHECK(budget.acceptance(Class::kLow, kPath, 2) > 0.85);
+  CHECK(budget.acceptance(Class::kLow, kPath, 4) < 0.2);
+  CHECK(budget.acceptance(Class::kHigh, kPath, 1) == 0.5);  // nothing was learned of the other class
+  CHECK(budget.expected_gain(Class::kLow, kPath, 2) ==
+        doctest::Approx(1 + budget.acceptance(Class::kLow, kPath, 1) * (1 + budget.acceptance(Class::kLow, kPath, 2))));
+  teach(budget, Class::kLow, 4, 4, 1000);
+  budget.choose(decode_of(1), {0, 1});
+  CHECK(budget.stands(Class::kLow, kPath, 1) > 0.85);
+}
+
+TEST_CASE("draft budget: switches off when nothing stands, and on again") {
+  DraftBudget budget(plain_config({.memory = 200}), rows_cost(1e6, 1e5));
+  teach(budget, Class::kLow, 2, 0, 1000);
+  CHECK(!budget.choose(decode_of(4), {0, 4}).drafts());
+  teach(budget, Class::kLow, 2, 2, 1000);
+  CHECK(budget.choose(decode_of(4), {0, 4}).tokens[Class::kLow] > 0);
+}
+
+TEST_CASE("draft budget: rows that are allowed but seldom drafted cost as little as they gain") {
+  // Of 8 rows allowed only the first is ever drafted, and stands: as good as one row, at the price of one row.
+  DraftBudget budget(plain_config({.draft_ns = 0}), rows_cost(1e6, 5e5));
+  const std::vector<int32_t> rows{0, 1};
+  for (int i = 0; i < 5000; ++i) budget.verified(Class::kLow, kPath, 8, 1, rows);
+  const DraftBudget::Choice choice = budget.choose(decode_of(1), {0, 1});
+  CHECK(budget.expected_rows(Class::kLow, kPath, 8) == doctest::Approx(1).epsilon(0.1));
+  CHECK(budget.expected_gain(Class::kLow, kPath, 8) == doctest::Approx(2).epsilon(0.05));
+  CHECK(choice.drafts());
+  CHECK(choice.token_ns == doctest::Approx(1e6).epsilon(0.05));  // (1 + 2 x 0.5) / 2 ms
+}
+
+TEST_CASE("draft budget: paths that are verified together teach what they do one by one") {
+  const std::vector<int32_t> gained{1, 3, 4, 2, 4, 1, 1, 3, 2, 4, 1};
+  DraftBudget together(plain_config(), rows_cost(1e6, 1e4)), single = together;
+  for (int round = 0; round < 5; ++round) {
+    together.verified_paths(Class::kLow, 5, 3, gained);
+    for (const int32_t tokens : gained) {
+      std::vector<int32_t> rows(static_cast<size_t>(tokens));
+      std::iota(rows.begin(), rows.end(), 0);
+      single.verified(Class::kLow, kPath, 5, 3, rows);
+    }
+    const DraftBudget::Choice a = together.choose(decode_of(8), {0, 8}), b = single.choose(decode_of(8), {0, 8});
+    CHECK(a.tokens == b.tokens);
+    CHECK(a.token_ns == b.token_ns);
+    for (int64_t row = 1; row <= 5; ++row) {
+      CHECK(together.stands(Class::kLow, kPath, row) == single.stands(Class::kLow, kPath, row));
+      CHECK(together.expected_rows(Class::kLow, kPath, row) == single.expected_rows(Class::kLow, kPath, row));
+    }
+  }
+  CHECK(together.stands(Class::kLow, kPath, 1) == doctest::Approx(7.0 / 11).epsilon(0.05));
+}
+
+TEST_CASE("draft budget: trees where rows cost little, paths where they cost more, nothing where they cost most") {
+  // A path gains 2.4 at 4 rows, a tree 3 at 10, of which 1.9 at 4.
+  const auto taught = [](double row_ns) {
+    DraftBudget budget(plain_config({.rows_max = {12, 12}, .draft_ns = 0}), rows_cost(1e6, row_ns));
+    const std::vector<int32_t> none{0}, whole{0, 1, 2, 3, 4}, likely{0, 1, 2, 5, 9}, other{0, 3, 8, 10};
+    for (int i = 0; i < 4000; ++i) {
+      budget.verified(Class::kLow, kPath, 12, 4, i % 100 < 35 ? whole : none);
+      budget.verified(Class::kLow, kTree, 12, 12, i % 100 < 35 ? likely : i % 100 < 55 ? other : none);
+    }
+    return budget;
+  };
+  const auto choose = [&](double row_ns, int64_t sequences) {
+    return taught(row_ns).choose(decode_of(sequences), {0, sequences});
+  };
+  CHECK(choose(1e3, 1).shape == kTree);
+  CHECK(choose(1e3, 1).drafts());
+  CHECK(choose(1.5e5, 1).shape == kPath);
+  CHECK(choose(1.5e5, 1).drafts());
+  CHECK(!choose(1.5e5, 4).drafts());  // the base is shared: a row is dearer, beside it
+}
+
+TEST_CASE("draft budget: the dearer rows are, the likelier they must be") {
+  float before = 0;
+  for (const double row_ns : {1e3, 1e4, 1e5, 4e5}) {
+    DraftBudget budget(plain_config({.draft_ns = 0}), rows_cost(1e6, row_ns));
+    const float p = budget.choose(decode_of(4), {0, 4}).min_probability;
+    CHECK(p > before);
+    before = p;
+  }
+  CHECK(before < 1);
+}
+
+TEST_CASE("draft budget: steps that take longer than the cost model says correct it") {
+  // Drafts add half more than the model says, in steps that are twice as long: what saves time in the model loses.
+  DraftBudget budget(plain_config({.draft_ns = 0}), rows_cost(1e6, 8e5));
+  CHECK(budget.choose(decode_of(1), {0, 1}).drafts());
+  const auto shape = [](int64_t rows) {
+    StepShape s;
+    s.add(1000, rows, rows);
+    return s;
+  };
+  const auto true_ns = [](int64_t rows) { return 2.9e6 + 2.2e6 * static_cast<double>(rows - 1); };
+  for (int i = 0; i < 4000; ++i) {
+    const int64_t rows = 1 + i % 4;
+    budget.took(shape(1), shape(rows), i % 50 == 0 ? 1e9 : true_ns(rows));  // now and then something else came between
+    if (i % 32 == 0) budget.choose(decode_of(1), {0, 1});
+  }
+  const DraftBudget::Choice choice = budget.choose(decode_of(1), {0, 1});
+  CHECK(budget.predict_ns(shape(1), shape(1)) == doctest::Approx(true_ns(1)).epsilon(0.15));
+  CHECK(budget.predict_ns(shape(1), shape(4)) == doctest::Approx(true_ns(4)).epsilon(0.15));
+  CHECK(!choice.drafts());
+}
+
+TEST_CASE("draft budget: the time that drafts take to make is learned") {
+  DraftBudget budget(plain_config({.draft_ns = 0}), rows_cost(1e6, 1e5));
+  CHECK(budget.choose(decode_of(1), {0, 1}).drafts());
+  for (int i = 0; i < 20'000; ++i) budget.drafting_took(1, 1e7);
+  CHECK(!budget.choose(decode_of(1), {0, 1}).drafts());
+}
+
+TEST_CASE("draft budget: scouts take turns, one each time at first, then one in so many drafts") {
+  DraftBudget budget({.rows_max = {4, 6}, .scouts = 1.0 / 64}, rows_cost(0, 1e6));
+  std::array<int64_t, 2> shapes{};
+  for (int i = 0; i < 8; ++i) {
+    const DraftBudget::Choice choice = budget.choose(decode_of(16), {0, 16});
+    CHECK(choice.scouts == 1);
+    CHECK(!choice.drafts());
+    ++shapes[static_cast<size_t>(choice.scout_shape)];
+  }
+  CHECK(shapes == std::array<int64_t, 2>{4, 4});
+  int64_t scouts = 0;
+  for (int i = 0; i < 400; ++i) scouts += budget.choose(decode_of(16), {0, 16}).scouts;
+  CHECK(scouts == 100);
+  CHECK(budget.choose(decode_of(256), {0, 256}).scouts == 4);
+  DraftBudget trees_only({.rows_max = {0, 6}}, rows_cost(0, 1e6));
+  for (int i = 0; i < 4; ++i) CHECK(trees_only.choose(decode_of(1), {0, 1}).scout_shape == kTree);
+}
+
+TEST_CASE("draft budget: Algorithm 1 as printed deals out by the fall in acceptance, the corrected one by the gain") {
+  // Two probes and two others; 2 rows each are worth it for all, so the budget is g* x 4.
+  const auto taught = [](DraftRule rule) {
+    DraftBudget budget(plain_config({.rule = rule, .rows_max = {4, 0}, .lambda = 1.5, .draft_ns = 0}), rows_cost(1e6, 1e4));
+    for (int i = 0; i < 4000; ++i) teach(budget, Class::kHigh, 4, i % 10 == 0 ? 0 : 4, 1);  // 0.9, 1, 1, 1
+    for (int i = 0; i < 4000; ++i) teach(budget, Class::kLow, 4, i % 2 == 0 ? 0 : 1, 1);    // 0.5, 0, -, -
+    return budget;
+  };
+  DraftBudget marginal = taught(DraftRule::kMarginal);
+  const Tokens by_gain = marginal.choose(decode_of(4), {2, 2}).tokens;
+  CHECK(by_gain[Class::kHigh] == 4);  // each more stands with 0.9, against at most 0.5
+  DraftBudget printed = taught(DraftRule::kPrinted);
+  const Tokens by_fall = printed.choose(decode_of(4), {2, 2}).tokens;
+  CHECK(by_fall[Class::kHigh] == 1);  // 0.9 -> 1 -> 1: no fall, so the others get the rest
+  CHECK(by_fall[Class::kLow] > by_gain[Class::kLow] - 4);
+}
+
+TEST_CASE("draft budget: never more rows than the uniform rule's, never over rows_max") {
+  for (const DraftRule rule : {DraftRule::kPrinted, DraftRule::kMarginal}) {
+    for (int64_t high = 0; high <= 5; ++high) {
+      for (int64_t low = 0; low <= 5; ++low) {
+        if (high + low == 0) continue;
+        DraftBudgetConfig config = plain_config({.rule = rule, .rows_max = {5, 0}, .draft_ns = 0});
+        DraftBudget dealt(config, rows_cost(1e6, 8e4));
+        config.rule = DraftRule::kUniform;
+        DraftBudget uniform(config, rows_cost(1e6, 8e4));
+        const Tokens a = dealt.choose(decode_of(high + low), {high, low}).tokens;
+        const Tokens b = uniform.choose(decode_of(high + low), {high, low}).tokens;
+        CHECK(a[0] * high + a[1] * low <= b[0] * high + b[1] * low);
+        CHECK(std::max(a[0], a[1]) <= 5);
+      }
+    }
+  }
+}

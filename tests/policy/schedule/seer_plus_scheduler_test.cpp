@@ -1,0 +1,154 @@
+#include "actors/policy/schedule/seer_plus_scheduler.h"
+
+#include <doctest/doctest.h>
+
+#include <vector>
+
+using namespace seer;
+
+namespace {
+
+using Order = std::vector<RequestId>;
+RequestId request(uint32_t group, uint32_t sample) { return {{group}, sample}; }
+
+/// A scheduler with chunks of 32 tokens, of which a tenth is promised: a request with p prompt and g output tokens
+/// needs ceil((p + g + 4) / 16) + 1 blocks.
+struct Desk {
+  SeerPlusScheduler scheduler;
+  int64_t now_us = 0;
+
+  explicit Desk(double unexplained_before = 1)
+      : scheduler({.policy = "seer+",
+                   .chunk_tokens = 32,
+                   .reserve_share = kSeerPlusReserveShare,
+                   .unexplained_before = unexplained_before}) {}
+  Desk& instance(uint32_t id, int64_t kv_blocks, int32_t rows_max = 256) {
+    REQUIRE(scheduler.add_instance({.id = {id}, .node = {id}, .kv_blocks = kv_blocks, .rows_max = rows_max}).ok());
+    return *this;
+  }
+  Desk& group(uint32_t id, uint32_t samples, int64_t max_tokens = 160) {
+    GroupSpec spec;
+    spec.id = {id};
+    spec.prompt_ids.assign(16, 1);
+    spec.samples = samples;
+    spec.sampling.max_tokens = max_tokens;
+    REQUIRE(scheduler.add_group(spec, now_us).ok());
+    return *this;
+  }
+  std::vector<Placement> place() {
+    std::vector<Placement> placements;
+    while (auto placement = scheduler.next(now_us)) placements.push_back(*placement);
+    return placements;
+  }
+  Placement place_one() {
+    const auto placements = place();
+    REQUIRE(placements.size() == 1);
+    return placements[0];
+  }
+  void end(RequestId id, int64_t generated, ChunkEnd end = ChunkEnd::kChunkFull) {
+    scheduler.chunk_ended(id, generated, end, ++now_us);
+  }
+  Order serve(int turns, int64_t tokens) {
+    Order order;
+    for (int turn = 0; turn < turns; ++turn) {
+      order.push_back(place_one().request);
+      end(order.back(), scheduler.requests().at(order.back()).generated_tokens + tokens);
+    }
+    return order;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("seer+: probes go first until a member has finished, then the least generated") {
+  Desk desk;
+  desk.instance(0, 100, 1).group(0, 2).group(1, 2);
+  CHECK(desk.serve(4, 8) == Order{request(0, 0), request(1, 0), request(0, 0), request(1, 0)});
+  desk.end(desk.place_one().request, 20, ChunkEnd::kFinished);  // request 0.0
+  const Order next = desk.serve(2, 20);
+  CHECK_MESSAGE(next == Order(2, request(1, 0)), "group 1 has no finished member");
+  desk.end(desk.place_one().request, 60, ChunkEnd::kFinished);
+  CHECK(desk.serve(4, 8) == Order{request(0, 1), request(1, 1), request(0, 1), request(1, 1)});
+}
+
+TEST_CASE("seer+: of unequal limits the request that could still need more goes first") {
+  Desk desk;
+  desk.instance(0, 100, 2).group(0, 2, 100).group(1, 2, 150);
+  for (const Placement& placement : desk.place()) desk.end(placement.request, 5, ChunkEnd::kFinished);
+  const auto placements = desk.place();
+  REQUIRE(placements.size() == 2);
+  CHECK(placements[0].request == request(1, 1));
+  CHECK_MESSAGE(placements[0].yield_rank < placements[1].yield_rank, "and it yields later");
+}
+
+TEST_CASE("seer+: memory is filled with requests, promised a tenth of a chunk each") {
+  Desk desk;
+  desk.instance(0, 13).group(0, 8);
+  const auto placements = desk.place();  // one block for the prompt, then two each
+  CHECK(placements.size() == 6);
+  CHECK(placements[0].credit_blocks == 3);
+}
+
+TEST_CASE("seer+: without a share of its own it promises a tenth, the other policies all of a chunk") {
+  for (const auto& [policy, credit_blocks] : {std::pair{"seer+", 3}, std::pair{"seer", 4}}) {
+    CAPTURE(policy);
+    auto scheduler = std::move(make_chunk_scheduler({.policy = policy, .chunk_tokens = 32})).value();
+    REQUIRE(scheduler->add_instance({.id = {0}, .node = {0}, .kv_blocks = 100}).ok());
+    GroupSpec spec;
+    spec.prompt_ids.assign(16, 1);
+    spec.samples = 1;
+    spec.sampling.max_tokens = 160;
+    REQUIRE(scheduler->add_group(spec, 0).ok());
+    CHECK(scheduler->next(0)->credit_blocks == credit_blocks);
+  }
+}
+
+TEST_CASE("seer+: once fewer requests wait than there are instances, one goes to where the fewest run") {
+  Desk desk;
+  desk.instance(0, 100).instance(1, 100).group(0, 3, 600);
+  const auto placements = desk.place();
+  REQUIRE(placements.size() == 3);
+  REQUIRE(placements[1].instance == InstanceId{1});
+  REQUIRE(placements[2].instance == InstanceId{0});
+  desk.scheduler.progressed(placements[1].request, 500);  // instance 1 runs one request and is the fuller one
+  CHECK(desk.group(1, 1).place_one().instance == InstanceId{1});
+  CHECK_MESSAGE(desk.group(2, 8).place()[0].instance == InstanceId{0}, "while many wait, room decides");
+}
+
+TEST_CASE("seer+: who has KV on the machine goes before one whose KV is elsewhere, a bounded number of times in a row") {
+  Desk desk;
+  desk.instance(0, 100, 1).instance(1, 100, 1);
+  for (uint32_t id = 0; id < 4; ++id) desk.group(id, 1);
+  for (const int64_t tokens : {10, 20})  // two at a time, one on each instance
+    for (const Placement& placement : desk.place()) desk.end(placement.request, tokens + placement.instance.value);
+  REQUIRE(desk.place().size() == 2);  // 0.0 and 1.0 again
+  desk.end(request(1, 0), 30);
+  for (int times = 0; times < kPassedByMax; ++times) {
+    const Placement placement = desk.place_one();
+    REQUIRE(placement.instance == InstanceId{1});
+    REQUIRE(placement.request == request(3, 0));  // behind 2.0, which ran on instance 0
+    desk.end(placement.request, 21);
+  }
+  CHECK(desk.place_one().request == request(2, 0));
+}
+
+TEST_CASE("seer+: a member of a group whose others were short waits, where lengths were explained before") {
+  for (const double unexplained_before : {0.0, 1.0}) {
+    CAPTURE(unexplained_before);
+    Desk desk(unexplained_before);
+    desk.instance(0, 100'000, 400);
+    for (uint32_t id = 0; id < 100; ++id) desk.group(id, 4, 60'000);
+    // Even groups are of about 300 tokens, odd ones of about 9 000.
+    for (const Placement& placement : desk.place()) {
+      const RequestId id = placement.request;
+      const int64_t length = (id.group.value % 2 ? 9000 : 300) + 7 * id.sample + id.group.value;
+      if (id != request(0, 3) && id != request(1, 3)) desk.end(id, length, ChunkEnd::kFinished);
+    }
+    REQUIRE(desk.scheduler.running_count() == 2);
+    desk.end(request(0, 3), 100, ChunkEnd::kYielded);
+    desk.end(request(1, 3), 4000, ChunkEnd::kYielded);
+    const auto order = desk.place();
+    REQUIRE(order.size() == 2);
+    CHECK(order[0].request == (unexplained_before == 0 ? request(1, 3) : request(0, 3)));
+  }
+}
