@@ -28,11 +28,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "actors/policy/draft/context_followers.h"
 #include "actors/policy/draft/draft_scores.h"
 #include "actors/policy/draft/drafter.h"
 #include "actors/policy/draft/stream_log.h"
 #include "actors/policy/draft/suffix_index.h"
-#include "actors/policy/schedule/context_followers.h"
 
 namespace seer {
 

@@ -1,4 +1,4 @@
-#include "actors/policy/schedule/context_followers.h"
+#include "actors/policy/draft/context_followers.h"
 
 namespace seer {
 namespace {
