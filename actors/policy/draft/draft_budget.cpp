@@ -9,13 +9,13 @@
 namespace seer {
 namespace {
 
-constexpr double kPriorDrafts = 16;       // that the row before counts as many as, for a row that was seldom drafted
-constexpr int64_t kFirstScouts = 8;       // one after the other, so that a short rollout has seen all shapes
-constexpr double kStepsMemory = 1024;     // steps after which an old one counts 1/e
-constexpr double kPriorSpread = 4;        // sum of squares that the cost model counts as
-constexpr double kFactorMax = 1.5;        // the cost model knows so well what drafts add; a busy machine hides it
-constexpr double kOutlier = 2;            // a step that took more times than foreseen was held up by something else
-constexpr double kDraftsMemory = 4096;   // drafts after which the time of an old one counts 1/e
+constexpr double kPriorDrafts = 16;       // weight of the estimate from the row before
+constexpr int64_t kFirstScouts = 8;       // sent at once, so that a short rollout sees all shapes
+constexpr double kStepsMemory = 1024;     // a step counts 1/e after so many others
+constexpr double kPriorSpread = 4;        // the cost model weighs as much as steps with this sum of squares
+constexpr double kFactorMax = 1.5;        // bound on the fitted factor: on a busy machine measured times say little
+constexpr double kOutlier = 2;            // a step that took more than so many times the expected was held up by something else
+constexpr double kDraftsMemory = 4096;   // the time of a draft counts 1/e after so many others
 constexpr double kMinProbabilityMax = 0.95;
 
 }  // namespace
@@ -48,11 +48,11 @@ void DraftBudget::verified(Class of, DraftShape shape, int64_t allowed, int64_t 
   size_t next = 1;
   for (int64_t i = 1; i <= allowed; ++i) {
     Row& row = learned.row[static_cast<size_t>(i)];
-    const bool stood = next < rows.size() && rows[next] == i;
-    next += stood;
+    const bool accepted = next < rows.size() && rows[next] == i;
+    next += accepted;
     row.asked_since += 1;
     row.drafted_since += i <= drafted ? 1 : 0;
-    row.stood_since += stood ? 1 : 0;
+    row.accepted_since += accepted ? 1 : 0;
   }
   ++learned.drafts;
 }
@@ -63,43 +63,43 @@ void DraftBudget::verified_paths(Class of, int64_t allowed, int64_t drafted, std
   const auto drafts = static_cast<int64_t>(gained.size());
   gaining_.assign(static_cast<size_t>(drafted) + 2, 0);
   for (const int32_t tokens : gained) ++gaining_[static_cast<size_t>(tokens)];
-  int64_t stood = 0;  // row i, counted from the last one
+  int64_t accepted = 0;  // drafts whose row i was accepted
   for (int64_t i = allowed; i >= 1; --i) {
     Row& row = learned.row[static_cast<size_t>(i)];
-    if (i <= drafted) stood += gaining_[static_cast<size_t>(i) + 1];
+    if (i <= drafted) accepted += gaining_[static_cast<size_t>(i) + 1];
     row.asked_since += drafts;
     row.drafted_since += i <= drafted ? drafts : 0;
-    row.stood_since += stood;
+    row.accepted_since += accepted;
   }
   learned.drafts += drafts;
 }
 
-/// All at once, so that neither the order in which sequences are verified makes a difference, nor how many together.
+/// Counts enter together, so that the order of verifies makes no difference, nor how many come in one call.
 void DraftBudget::add_new(Rows& rows) const {
   for (Row& row : rows.row) {
     row.asked += static_cast<double>(std::exchange(row.asked_since, 0));
     row.drafted += static_cast<double>(std::exchange(row.drafted_since, 0));
-    row.stood += static_cast<double>(std::exchange(row.stood_since, 0));
+    row.accepted += static_cast<double>(std::exchange(row.accepted_since, 0));
   }
 }
 
-/// Likewise.
+/// Ages counts together too, for the same reason.
 void DraftBudget::age(Rows& rows) const {
   const double kept = std::exp(-static_cast<double>(std::exchange(rows.drafts, 0)) / config_.memory);
-  for (Row& row : rows.row) row.asked *= kept, row.drafted *= kept, row.stood *= kept;
+  for (Row& row : rows.row) row.asked *= kept, row.drafted *= kept, row.accepted *= kept;
 }
 
-/// A row of which little is known is taken to be drafted as often as the one before, and to stand as that does.
+/// Where little is known of a row, it is assumed to be drafted as often, and accepted at the same ratio, as the row before.
 void DraftBudget::sum_up(Rows& rows) const {
-  double drafted = 1, stands = 1, accept = config_.prior_accept;
+  double drafted = 1, accepted = 1, ratio = config_.prior_accept;  // d_i, a_i, b_i
   for (size_t i = 1; i < rows.row.size(); ++i) {
     Row& row = rows.row[i];
-    const double before = stands, weight = row.asked + kPriorDrafts;
+    const double before = accepted, weight = row.asked + kPriorDrafts;
     drafted = (row.drafted + kPriorDrafts * drafted) / weight;
-    stands = (row.stood + kPriorDrafts * stands * accept) / weight;
-    accept = before > 0 ? std::min(1.0, stands / before) : 0;
+    accepted = (row.accepted + kPriorDrafts * accepted * ratio) / weight;
+    ratio = before > 0 ? std::min(1.0, accepted / before) : 0;
     row.rows = rows.row[i - 1].rows + drafted;
-    row.gain = rows.row[i - 1].gain + stands;
+    row.gain = rows.row[i - 1].gain + accepted;
   }
 }
 
@@ -111,13 +111,13 @@ double DraftBudget::expected_rows(Class of, DraftShape shape, int64_t tokens) co
   return rows_of(of, shape).row[static_cast<size_t>(std::clamp<int64_t>(tokens, 0, rows_max(shape)))].rows;
 }
 
-double DraftBudget::stands(Class of, DraftShape shape, int64_t row) const {
+double DraftBudget::accept_share(Class of, DraftShape shape, int64_t row) const {
   return row == 0 ? 1 : expected_gain(of, shape, row) - expected_gain(of, shape, row - 1);
 }
 
 double DraftBudget::acceptance(Class of, DraftShape shape, int64_t row) const {
-  const double before = stands(of, shape, row - 1);
-  return before > 0 ? stands(of, shape, row) / before : 0;
+  const double before = accept_share(of, shape, row - 1);
+  return before > 0 ? accept_share(of, shape, row) / before : 0;
 }
 
 // ---- times -----------------------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ void DraftBudget::took(const StepShape& decode, const StepShape& step, double ns
   recent_.xy += x * y;
 }
 
-/// y = base + drafts x. Without steps that show otherwise, both factors are the same.
+/// Fits y = base + drafts * x. Until steps show a difference, both factors are equal.
 void DraftBudget::fit_times() {
   if (recent_.n < 2) return;
   const Steps recent = std::exchange(recent_, {});
@@ -224,7 +224,7 @@ DraftBudget::Choice DraftBudget::choose(const StepShape& decode, const std::arra
   return choice;
 }
 
-/// What each of so many more rows adds to the step.
+/// Time that one of `rows` further rows adds to the step.
 double DraftBudget::row_ns(const StepShape& decode, int64_t rows) const {
   StepShape step = decode;
   step.rows += rows;
@@ -245,7 +245,7 @@ void DraftBudget::send_scouts(int64_t sequences, Choice& choice) {
   scouts_sent_ += choice.scouts;
 }
 
-/// Algorithm 1 from its line 4 on.
+/// Algorithm 1, from line 4.
 DraftBudget::Tokens DraftBudget::deal_out(int64_t budget, const std::array<int64_t, kClasses>& sequences,
                                           DraftShape shape) const {
   const int64_t high = sequences[kHigh], low = sequences[kLow], most = rows_max(shape);
@@ -265,12 +265,12 @@ DraftBudget::Tokens DraftBudget::deal_out(int64_t budget, const std::array<int64
   return tokens;
 }
 
-/// Of one more draft token for every sequence of the class.
+/// What one more draft token for every sequence of the class is worth.
 double DraftBudget::benefit(Class of, DraftShape shape, int64_t sequences, int64_t tokens) const {
   const auto count = static_cast<double>(sequences);
   if (config_.rule == DraftRule::kPrinted)
     return count * ((tokens == 0 ? 1 : acceptance(of, shape, tokens)) - acceptance(of, shape, tokens + 1));
-  return count * stands(of, shape, tokens + 1);
+  return count * accept_share(of, shape, tokens + 1);
 }
 
 }  // namespace seer

@@ -1,33 +1,34 @@
-// DraftBudget: how many draft tokens the sequences of an instance get, as paths or as trees, from what verifying them costs
-// and from how many have stood so far. Owned by instance_actor, asked every so many steps. Pure: no clock, no threads.
-// O(classes * shapes * rows_max) per decision. Single owner, not thread-safe.
+// DraftBudget: how many draft tokens the sequences of an instance get, and whether as paths or as trees. It weighs what verifying
+// them costs against how many were accepted so far. Owned by instance_actor, asked every so many steps. Pure: no clock, no
+// threads. O(classes * shapes * rows_max) per decision. Single owner, not thread-safe.
 //
-// A sequence is of the high class (the probe of its group, whose length the others wait to know) or of the low one. Its
-// draft is a path or a tree; its rows come in the order of their probability, so that a shorter draft is the beginning of
-// a longer one. Of each class and shape two rates are learned per row i, older drafts counting less:
-//   d_i  a draft that may have i rows has them (few candidates are likely enough),
-//   a_i  and row i stands.
-// With b_i = a_i / a_(i-1), a_i is b_1 b_2 ... b_i. Time per token of the batch, T_SD of paper section 3.4:
+// A sequence is of the high class (the probe of its group, whose length the others wait to know) or of the low one. The rows
+// of a draft are sorted by probability, so a shorter draft is the beginning of a longer one. For each class, shape and row i
+// two rates are learned, with older drafts counting less:
+//   d_i  the share of drafts allowed i rows that have row i (the others have fewer candidates that are likely enough),
+//   a_i  the share of the drafts allowed i rows whose row i is accepted.
+// Let b_i = a_i / a_(i-1), so a_i = b_1 b_2 ... b_i. The time per token of the batch, T_SD of paper section 3.4, is
 //   (D + T) / sum over sequences of (1 + a_1 + ... + a_g)
-// D is the time to make the drafts, T that of the step with 1 + d_1 + ... + d_g rows of each sequence. The steps' cost model
-// gives T up to two factors, one for the step without drafts and one for what drafts add, fitted to the steps that were
-// seen (took()): the second to how steps differ that follow one another closely, since batches and loads of the machine
-// come and go. Shape and g with the least T_SD are taken, or no drafts where that saves less than min_saving: so trees,
-// which gain more but have more rows, come where rows cost little: in small batches, and in the tail.
+// where D is the time to make the drafts, and T that of the step with 1 + d_1 + ... + d_g rows of each sequence. The cost
+// model of steps gives T up to two factors, fitted to measured steps (took()): one for the step without drafts, one for what
+// drafts add. The second is fitted to differences between steps that follow one another closely, because batches and the load
+// of the machine change with time. The choice is the shape and g with the least T_SD, or no drafts where the best saves less
+// than min_saving. So trees, which gain more but have more rows, are chosen where rows cost little: in small batches, and in
+// the tail.
 //
-// A row pays if the probability that it stands is worth its cost, p > (T with it - T without it) / T_SD. min_probability
-// of a choice is that, for an average row of a step with at least one more for each sequence: the fuller the batch, the surer
-// drafts must be.
+// A row pays if the probability p that it is accepted is worth its cost: p > (T with it - T without it) / T_SD. The
+// min_probability of a choice is this bound for an average row, in a step with at least one more row per sequence. The fuller
+// the batch, the surer drafts must be.
 //
-// Rules (paper 3.4, Algorithm 1): all share the budget g* B, where g* minimises T_SD with equal drafts; they differ in
-// how it is dealt out.
+// Rules (paper 3.4, Algorithm 1). All share the budget g* B, where g* minimises T_SD with equal drafts. They differ in how
+// they deal it out:
 //   uniform   g* for every sequence.
 //   printed   Algorithm 1 as printed: the benefit of one more token is B_x (b[g] - b[g + 1]), a fall in acceptance.
-//   marginal  the same with the gain expected of one more token, B_x b[1] ... b[g + 1].
-// No class gets a draft where even the best does not pay.
+//   marginal  the same, but the benefit is the expected gain of one more token, B_x b[1] ... b[g + 1].
+// No class gets drafts where even the best choice does not pay.
 //
-// What is not drafted cannot be learned of: now and then a sequence is a scout, with as long a draft as may be, of each
-// shape in turn, whatever the choice for the others is. Since its rows are as likely as their cost demands, a scout costs
+// Nothing can be learned of what is not drafted. So now and then a sequence is a scout: it gets the longest draft allowed, of
+// each shape in turn, whatever was chosen for the others. The rows of its draft pass min_probability too, so a scout costs
 // little more than the time to make its draft.
 #pragma once
 #include <array>
@@ -50,12 +51,12 @@ struct DraftBudgetConfig {
   DraftRule rule = DraftRule::kUniform;
   /// By shape: draft tokens of one sequence in one step at most (paper: 8); 0: none of this shape.
   std::array<int64_t, kDraftShapes> rows_max = {8, 0};
-  double lambda = 2;             // the high class gets one more where it promises so many times more (paper: 2)
+  double lambda = 2;             // the high class gets one more token where that gains so many times more (paper: 2)
   double draft_ns = 1500;        // to make one sequence's draft, until drafting_took() says better
-  double prior_accept = 0.5;     // b_i before anything is known
-  double memory = 512;           // drafts of a class and shape after which an old one counts 1/e
-  double min_saving = 0.02;      // of T_SD against the time per token without drafts
-  double min_probability = 0.02; // never less
+  double prior_accept = 0.5;     // b_i before anything is learned
+  double memory = 512;           // a draft counts 1/e after so many others of its class and shape
+  double min_saving = 0.02;      // share of the time per token without drafts
+  double min_probability = 0.02; // of any choice at least
   double scouts = 1.0 / 16;      // scouts' share of the drafts
 };
 
@@ -74,8 +75,8 @@ class DraftBudget {
     DraftShape shape = DraftShape::kPath;
     float min_probability = 0;
     double token_ns = 0;   // T_SD, or the time per token without drafts
-    int64_t scouts = 0;    // so many sequences are to have drafts of rows_max tokens instead, by turns of each shape,
-    DraftShape scout_shape = DraftShape::kPath;  // the first of this one
+    int64_t scouts = 0;    // sequences that get rows_max draft tokens instead; shapes take turns
+    DraftShape scout_shape = DraftShape::kPath;  // of the first scout
 
     bool drafts() const { return tokens[kHigh] + tokens[kLow] > 0; }
   };
@@ -84,42 +85,42 @@ class DraftBudget {
   /// `step_ns`: T, what a step of this shape takes. REQUIRES: rows_max >= 0, lambda >= 0, memory >= 1.
   DraftBudget(DraftBudgetConfig config, StepNs step_ns);
 
-  /// For a batch of decoding sequences: `decode` is the shape of their step without drafts, `sequences` how many are of
-  /// each class. Takes what was learned since the last call into account.
+  /// Chooses for a batch of decoding sequences: `decode` is the shape of their step without drafts, `sequences` how many there
+  /// are of each class. What was learned since the last call counts from now on.
   Choice choose(const StepShape& decode, const std::array<int64_t, kClasses>& sequences);
   bool has(DraftShape shape) const { return rows_max(shape) > 0; }
   int64_t rows_max(DraftShape shape) const { return config_.rows_max[static_cast<size_t>(shape)]; }
 
-  /// A draft of at most `allowed` tokens had `drafted` of them, perhaps none, of which those of `rows` stood: what
-  /// accepted_path() gives, row i being the draft's token i - 1.
+  /// A draft that was allowed `allowed` tokens had `drafted` of them, perhaps none. `rows` were accepted, as accepted_path()
+  /// gives them: row i is the draft's token i - 1.
   void verified(Class of, DraftShape shape, int64_t allowed, int64_t drafted, std::span<const int32_t> rows);
-  /// The same for several paths: all but one of the tokens that each gained were drafted, and stood. REQUIRES: each gained
-  /// 0 to drafted + 1.
+  /// The same for several paths. Of the tokens that each gained, all but the last are accepted draft tokens. REQUIRES: each
+  /// gained 0 to drafted + 1.
   void verified_paths(Class of, int64_t allowed, int64_t drafted, std::span<const int32_t> gained);
   /// A step of shape `step`, `decode` without its drafts, took so long.
   void took(const StepShape& decode, const StepShape& step, double ns);
   void drafting_took(int64_t drafts, double ns);
 
   /// a_i, i from 1 to rows_max, as of the last choose(); 0 beyond.
-  double stands(Class of, DraftShape shape, int64_t row) const;
+  double accept_share(Class of, DraftShape shape, int64_t row) const;
   /// b_i, likewise.
   double acceptance(Class of, DraftShape shape, int64_t row) const;
-  /// 1 + a_1 + ... + a_tokens: what a verify is expected to gain.
+  /// 1 + a_1 + ... + a_tokens: tokens that a verify gains on average.
   double expected_gain(Class of, DraftShape shape, int64_t tokens) const;
-  /// d_1 + ... + d_tokens: draft rows that it is expected to have.
+  /// d_1 + ... + d_tokens: draft rows that it has on average.
   double expected_rows(Class of, DraftShape shape, int64_t tokens) const;
   /// T: as the cost model has it, corrected by what steps took.
   double predict_ns(const StepShape& decode, const StepShape& step) const;
 
  private:
-  /// Of row i of a class and shape.
+  /// What is known of row i of a class and shape.
   struct Row {
-    double asked = 0, drafted = 0, stood = 0;                     // learned: so many drafts
-    int64_t asked_since = 0, drafted_since = 0, stood_since = 0;  // and so many since the last choose()
-    double rows = 0, gain = 1;                                    // of i rows together, as of the last choose()
+    double asked = 0, drafted = 0, accepted = 0;                     // drafts, by age
+    int64_t asked_since = 0, drafted_since = 0, accepted_since = 0;  // drafts since the last choose()
+    double rows = 0, gain = 1;                                       // of rows 1 to i together, as of the last choose()
   };
   struct Rows {
-    std::vector<Row> row;   // row 0: of no use but as the beginning of the sums
+    std::vector<Row> row;   // row 0 only starts the sums
     int64_t drafts = 0;     // since the last choose()
   };
 
@@ -141,17 +142,16 @@ class DraftBudget {
   StepNs step_ns_;
   std::array<std::array<Rows, kDraftShapes>, kClasses> rows_;
   double draft_ns_;
-  /// Sums over steps of x, what drafts add to the step in the cost model, and y, the time it took, both by the step
-  /// without drafts in the cost model.
+  /// Sums over steps. By the cost model, drafts add x times the step without drafts; the step took y times that.
   struct Steps {
     double n = 0, x = 0, y = 0, xx = 0, xy = 0;
   };
   Steps recent_;           // since the last choose()
-  Steps steps_;            // before; xx and xy of deviations from the mean between two choose()
+  Steps steps_;            // before that; xx and xy are of deviations from the mean between two choose()
   double base_factor_ = 1, drafts_factor_ = 1;
   double scouts_due_ = 0;
   int64_t scouts_sent_ = 0;
-  std::vector<int64_t> gaining_;  // scratch of verified_paths(): verifies by how much they gained
+  std::vector<int64_t> gaining_;  // scratch of verified_paths(): how many verifies gained so much
 };
 
 }  // namespace seer

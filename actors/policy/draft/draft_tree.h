@@ -1,26 +1,26 @@
-// DraftTree: proposes tokens for the requests of one group from what the group has made so far (grouped speculative
-// decoding): the prompt, the request's own history and the responses of the others, its references; and from what
-// earlier iterations made of the same prompt, where that is known. One per group and instance; an instance appends the
-// tokens of its own requests at once, and those of others as it fetches them from the group's log. Used by
-// instance_actor. Single owner, not thread-safe.
+// DraftTree: proposes tokens for the requests of one group from what the group has written so far (grouped speculative
+// decoding): the prompt, the request's own text, and the responses of the other requests, which are its references. Responses
+// of earlier iterations to the same prompt are references too, where they are known. There is one tree per group and instance.
+// The instance appends the tokens of its own requests at once, and those of others as it fetches them from the group's log.
+// Used by instance_actor. Single owner, not thread-safe.
 //
-// A draft never changes a response, only how fast it is made, so nothing here needs to be complete or in time. Appends
-// may be duplicate, late or out of order (StreamLog). The same sequence of calls gives the same drafts.
+// A draft never changes a response, only its speed, so text may be incomplete or late. Appends may come twice, late or out of
+// order (StreamLog). The same sequence of calls gives the same drafts.
 //
 //   draft_tree         what callers see; the search for the likeliest tokens; the cap on bytes
 //   context_followers  the candidates for one row of a draft, with their counts
 //   draft_scores       the probability of one candidate, learned online, shared by the groups of an instance
 //   suffix_index       which strings occurred how often, and what followed
-//   stream_log          the text
+//   stream_log         the text
 //
-// Memory and time. All that grows with the tokens lies in a handful of flat arrays. A text that passes half of what it may
-// take is renewed: beside it grows another one with what stays, kRenewTokens and kRenewFactor per appended token at a time,
-// which then takes its place. So an append by which n tokens become known indexes at most kRenewTokens + n * (1 +
-// kRenewFactor) of them (kRenewTokens for every kPieceTokens begun), whatever the size of the tree. What stays is about three tenths of what the text may take: the responses of
-// earlier iterations go first, then the references whose last token came longest ago, of the last of these its earlier
-// part; the end of the prompt stays. Where a text and its renewal would pass bytes_max together, the renewal takes its
-// place as it is. Tokens that were dropped stay known by end(): nobody has to send them again.
-// Pages that are no longer needed go back to the system kReleaseBytes at a time (PageBin).
+// Memory and time. All that grows with the tokens lies in a handful of flat arrays. When a text passes half of its byte limit,
+// it is renewed: a smaller copy grows beside it and then replaces it. Each append copies kRenewTokens tokens, and kRenewFactor
+// more per token appended. So an append of n new tokens indexes at most kRenewTokens + n * (1 + kRenewFactor) tokens
+// (kRenewTokens for every kPieceTokens begun), whatever the size of the tree. The copy takes about three tenths of the limit.
+// Responses of earlier iterations are left out first, then the references that were written to longest ago; the last of these
+// keeps its end. The end of the prompt always stays. If a text and its copy would pass bytes_max together, the copy replaces
+// the text as it is. end() still counts tokens that were dropped, so nobody sends them again. Unused pages go back to the
+// system kReleaseBytes at a time (PageBin).
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -43,7 +43,7 @@ struct DraftTreeConfig {
 
 class DraftTree {
  public:
-  static constexpr size_t kPieceTokens = 1024;  // an append is taken in pieces, with a look at the bytes after each
+  static constexpr size_t kPieceTokens = 1024;  // an append is split into pieces; memory is checked after each
   static constexpr int64_t kRenewTokens = 256;
   static constexpr int64_t kRenewFactor = 4;
   static constexpr int64_t kReleaseBytes = 1 << 20;
@@ -51,10 +51,10 @@ class DraftTree {
   /// `scores` outlives the tree.
   DraftTree(const DraftTreeConfig& config, std::span<const int32_t> prompt, DraftScores& scores);
 
-  /// Responses of earlier iterations to the same prompt, newest first: references that weigh less, as they prove to be
-  /// worth, and the first to go: at once if the first responses of this iteration do not repeat them. Best before the
-  /// first append(): later, the text is renewed with them. What would take more than a quarter of what the text may take
-  /// is left out, the oldest first; with own_history_only, all. REQUIRES: tokens are not negative.
+  /// Adds responses of earlier iterations to the same prompt, newest first. They are references of lower weight, which is
+  /// learned, and the first to be dropped: all at once if the first responses of this iteration do not repeat them. Together
+  /// they take at most a quarter of the text's limit; the oldest are left out, and with own_history_only all. Best called
+  /// before the first append(): later it renews the text. REQUIRES: tokens are not negative.
   void add_past(std::span<const std::vector<int32_t>> responses);
 
   /// Makes tokens[i] the token at `position` + i of the response of `sample` (RequestId::sample). Returns how many
@@ -62,50 +62,50 @@ class DraftTree {
   /// negative.
   int64_t append(uint32_t sample, int64_t position, std::span<const int32_t> tokens);
 
-  /// Tokens of `sample` before `position` that are not known are not wanted: it goes on from there.
+  /// The stream of `sample` goes on at `position`: unknown tokens before it are not wanted.
   void begin_at(uint32_t sample, int64_t position);
 
-  /// Proposes tokens behind the last known one of `sample`, into `draft`: at most limits.max_tokens, none if nothing is
+  /// Proposes tokens to follow the last known one of `sample`, in `draft`: at most limits.max_tokens, and none if nothing is
   /// likely enough.
   void draft(uint32_t sample, const DraftLimits& limits, Draft& draft);
 
-  /// Tokens of `sample` are known up to here: fetch from here. 0 if there are none.
+  /// The position up to which tokens of `sample` are known: fetch from here. 0 if there are none.
   int64_t end(uint32_t sample) const;
   /// Tokens of `sample` from `position` on, see StreamLog::tokens().
   std::vector<int32_t> tokens(uint32_t sample, int64_t position, int64_t count_max) const;
 
-  int64_t token_count() const;  // known, the prompt and the past included
-  size_t bytes() const;         // renewals and pages that are to be released included
-  int64_t dropped_tokens() const { return dropped_tokens_; }  // to stay below bytes_max, or of a past of no use
+  int64_t token_count() const;  // known, with those of the prompt and of earlier iterations
+  size_t bytes() const;         // with renewals, and pages not released yet
+  int64_t dropped_tokens() const { return dropped_tokens_; }  // to stay below bytes_max, or since earlier iterations did not help
   int64_t indexed_tokens() const { return indexed_tokens_; }  // how often a token was indexed: the work done
   bool has_past() const { return !texts_.empty() && texts_.front().past_streams > 0; }
 
-  /// What the tree is to take at most, in place of bytes_max where that is more (own history only: of all requests
-  /// together). It comes to that with the appends that follow.
+  /// A limit in place of bytes_max, where it is lower (with own_history_only: for all requests together). The appends that
+  /// follow bring the tree below it.
   void set_bytes_wanted(int64_t bytes) { bytes_wanted_ = bytes; }
-  /// Drops the text, or where it is being renewed what was not copied yet; ends stay known. The pages are the bin's.
+  /// Drops the text; one that is being renewed is replaced by its copy so far. end() stays. The pages go to the bin.
   void drop_text(PageBin& bin);
-  /// Leaves the tree without use. What grows with the tokens goes to the bin, so this takes the same time whatever the
-  /// size of the group.
+  /// Gives up the tree, which must not be used again. All large memory goes to the bin, so this takes the same time for any
+  /// size of group.
   void give_up(PageBin& bin);
 
  private:
   struct Renewal;
-  /// Text and index: of the group, or with own_history_only of one request. Stream 0 of the log is the prompt. Those up
-  /// to past_streams are of earlier iterations, oldest first. They are indexed before all others: so what occurred last
-  /// in one of them, occurred in no response of this iteration.
+  /// Text and index of the group or, with own_history_only, of one request. Stream 0 of the log is the prompt; streams up to
+  /// past_streams are of earlier iterations, oldest first. These are indexed before all others, so a string whose last
+  /// occurrence is in one of them occurs in no response of this iteration.
   struct Text {
     StreamLog log;
     SuffixIndex index;
-    SuffixState prompt_end = SuffixIndex::kRoot;  // where responses go on from
+    SuffixState prompt_end = SuffixIndex::kRoot;  // where responses start
     uint32_t past_streams = 0;
-    int64_t judged_tokens = 0, past_matches = 0;  // tokens indexed behind the past; those that it foretold alone
+    int64_t judged_tokens = 0, past_matches = 0;  // tokens indexed since the past was, and those that only it predicted
     std::unique_ptr<Renewal> renewal;  // maybe none
     bool is_past(TokenPlace place) const { return log.stream(place) - 1 < past_streams; }
     size_t bytes() const { return log.bytes() + index.bytes(); }  // without the renewal's
     void give_up(PageBin& bin);
   };
-  /// A stream that a renewed text takes over: of the text before it, or `past`.
+  /// A stream to copy into a renewed text: from the old text, or `past`.
   struct Copy {
     uint32_t from = 0, to = 0;
     size_t request = kNoRequest;  // index into requests_
@@ -113,19 +113,19 @@ class DraftTree {
     int64_t end(const Text& text) const { return past.empty() ? text.log.end(from) : std::ssize(past); }
     std::vector<int32_t> tokens(const Text& text, int64_t position, int64_t count) const;
   };
-  /// The text that is to take the place of another one. It has all when left_tokens is 0.
+  /// A text that will replace another one: complete when left_tokens is 0.
   struct Renewal {
     Text text;
     std::vector<Copy> copies;  // the prompt, the past, the requests
-    size_t at = 0;             // the copy being made; those before it lack what came since
+    size_t at = 0;             // the copy in progress; those before it lack what was appended since
     int64_t left_tokens = 0;
-    int64_t new_tokens = 0;    // of responses that the text before does not have
+    int64_t new_tokens = 0;    // of responses that the old text does not have
   };
   static constexpr size_t kNoRequest = ~size_t{0};
-  /// A passage that the request seems to repeat. It is followed on past tokens that differ, which counts do not see.
+  /// A passage that the request seems to repeat. It is followed even across differing tokens, which counts cannot do.
   struct Source {
-    TokenPlace next = kNoPlace;  // what it has for the next token
-    uint32_t run_tokens = 0;     // agreed so far without a miss
+    TokenPlace next = kNoPlace;  // its next token
+    uint32_t run_tokens = 0;     // tokens since the last miss
     uint32_t misses = 0;         // lately
   };
   struct Candidate {
@@ -184,7 +184,7 @@ class DraftTree {
   void finish_renewal(size_t text_index);
 
   DraftTreeConfig config_;
-  std::vector<int32_t> prompt_;  // of texts to come: with own_history_only
+  std::vector<int32_t> prompt_;  // for further texts: with own_history_only
   DraftScores& scores_;
   std::vector<Text> texts_;
   std::unordered_map<uint32_t, size_t> request_of_;  // sample -> index into requests_; only looked up
@@ -194,7 +194,7 @@ class DraftTree {
   int64_t bytes_wanted_;
   PageBin bin_;
   std::vector<Candidate> offered_;  // for the draft being made
-  std::vector<Offer> heap_;         // those not yet chosen, the likeliest first
+  std::vector<Offer> heap_;         // those not chosen yet, the likeliest first
 };
 
 }  // namespace seer

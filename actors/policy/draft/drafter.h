@@ -1,4 +1,4 @@
-// Drafter: proposes tokens that a sequence may go on with, for the engine to verify. Used by instance_actor, once per
+// Drafter: proposes tokens that may come next in a sequence, for the engine to verify. Used by instance_actor, once per
 // decoding sequence and step (the paper's batch_speculate, a request at a time). Single owner, not thread-safe.
 #pragma once
 #include <cstdint>
@@ -13,13 +13,13 @@
 
 namespace seer {
 
-/// A proposal behind the last known token of a request: a path or a tree.
+/// A proposal to follow the last known token of a request: a path or a tree.
 struct Draft {
   std::vector<int32_t> tokens;
-  /// The row that each token follows, where row 0 feeds the last known token and row i + 1 feeds tokens[i]: with -1 for
-  /// row 0 put in front, SequenceStep::parents. A draft that is no tree has 0, 1, 2, ...
+  /// The row that each token follows: row 0 feeds the last known token, row i + 1 feeds tokens[i]. A path has 0, 1, 2, ...
+  /// With a -1 for row 0 in front these are SequenceStep::parents.
   std::vector<int32_t> parents;
-  /// That the token will be accepted, 0..1: of a path, of all its tokens. Falls from token to token. Empty: not known.
+  /// The probability (0..1) that the token is accepted, and with it all that it follows. Falls from token to token. Empty: not known.
   std::vector<float> probabilities;
 
   bool is_path() const {
@@ -32,7 +32,7 @@ struct Draft {
     parents.clear();
     probabilities.clear();
   }
-  /// Leaves the first `count` tokens: still a draft, since a row comes behind that which it follows.
+  /// Keeps the first `count` tokens. They are still a draft, since each row comes after the row that it follows.
   void shorten(size_t count) {
     tokens.resize(count);
     parents.resize(count);
@@ -42,7 +42,7 @@ struct Draft {
 
 struct DraftLimits {
   int32_t max_tokens = 8;         // of the draft
-  float min_probability = 0.09f;  // of a token to be accepted, those before it included; less likely ones are left out
+  float min_probability = 0.09f;  // that a token is accepted, and those before it; less likely ones are left out
   bool tree = false;              // branches, the likeliest tokens first; else one path
 };
 
@@ -55,24 +55,24 @@ struct DraftText {
 class Drafter {
  public:
   virtual ~Drafter() = default;
-  /// Replaces `draft` by tokens that may follow, those of a longer draft being the same at first. REQUIRES:
+  /// Replaces `draft` by tokens that may follow. A longer draft begins with the shorter one. REQUIRES:
   /// limits.max_tokens >= 1.
   virtual void draft(const DraftText& text, const DraftLimits& limits, Draft& draft) = 0;
-  /// Takes note of the text, for which no draft is wanted: those of other requests may be made from it.
+  /// Learns the text without drafting for it: drafts of other requests may use it.
   virtual void learn(const DraftText&) {}
-  /// Requests of these groups run now, of others none do, until this is called again or a text of them is shown.
+  /// Only these groups have running requests, until this is called again or a text of another one is shown.
   virtual void running(std::span<const GroupId> /*groups*/) {}
   virtual DraftLosses losses() const { return {}; }
 
   // What is shared through draft servers (protocols/draft.h). A drafter that shares nothing leaves these.
   using IsMine = std::function<bool(GroupId)>;
-  /// Adds what a server lacks, as far as known here, of the groups that are its; at most tokens_max tokens.
+  /// Adds tokens that a server lacks of its groups, as far as is known here; at most tokens_max.
   virtual void take_updates(const IsMine& /*is_mine*/, int64_t /*tokens_max*/, std::vector<CstTokens>& /*parts*/) {}
-  /// What is known of a group; nothing where it would be no use to know more.
+  /// What is known of a group; nothing if more would be of no use.
   virtual std::optional<CstCursor> cursor(GroupId /*group*/) { return std::nullopt; }
   virtual void fetched(const CstFetched& /*answer*/) {}
 
-  /// Request ids no longer mean what they did: a rollout is over.
+  /// A rollout is over: request ids will be used again.
   virtual void forget() {}
 };
 

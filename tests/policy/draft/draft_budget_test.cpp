@@ -50,7 +50,7 @@ TEST_CASE("draft budget: drafts while rows are free, none where each row costs a
 }
 
 TEST_CASE("draft budget: the least time per token, worked out by hand") {
-  // Row i stands with 0.5^i: gains 1, 1.5, 1.75, 1.875. A row costs a tenth of the base: one sequence takes 1.1, 1.2 / 1.5 =
+  // Row i is accepted with probability 0.5^i: gains 1, 1.5, 1.75, 1.875. A row costs a tenth of the base: one sequence takes 1.1, 1.2 / 1.5 =
   // 0.8, 1.3 / 1.75 = 0.743, 1.4 / 1.875 = 0.747.
   DraftBudget budget(plain_config({.draft_ns = 0}), rows_cost(1e6, 1e5));
   const DraftBudget::Choice choice = budget.choose(decode_of(1), {0, 1});
@@ -70,7 +70,7 @@ TEST_CASE("draft budget: learns each row's acceptance, and forgets") {
   DraftBudget budget(plain_config({.memory = 100}), rows_cost(1e6, 1e5));
   for (int i = 0; i < 1000; ++i) teach(budget, Class::kLow, 4, i % 2 == 0 ? 3 : 0, 1);  // stand 0.5, 0.5, 0.5, 0
   budget.choose(decode_of(1), {0, 1});
-  CHECK(budget.stands(Class::kLow, kPath, 1) == doctest::Approx(0.5).epsilon(0.05));
+  CHECK(budget.accept_share(Class::kLow, kPath, 1) == doctest::Approx(0.5).epsilon(0.05));
   CHECK(budget.acceptance(Class::kLow, kPath, 2) > 0.85);
   CHECK(budget.acceptance(Class::kLow, kPath, 4) < 0.2);
   CHECK(budget.acceptance(Class::kHigh, kPath, 1) == 0.5);  // nothing was learned of the other class
@@ -78,10 +78,10 @@ TEST_CASE("draft budget: learns each row's acceptance, and forgets") {
         doctest::Approx(1 + budget.acceptance(Class::kLow, kPath, 1) * (1 + budget.acceptance(Class::kLow, kPath, 2))));
   teach(budget, Class::kLow, 4, 4, 1000);
   budget.choose(decode_of(1), {0, 1});
-  CHECK(budget.stands(Class::kLow, kPath, 1) > 0.85);
+  CHECK(budget.accept_share(Class::kLow, kPath, 1) > 0.85);
 }
 
-TEST_CASE("draft budget: switches off when nothing stands, and on again") {
+TEST_CASE("draft budget: switches off when nothing is accepted, and on again") {
   DraftBudget budget(plain_config({.memory = 200}), rows_cost(1e6, 1e5));
   teach(budget, Class::kLow, 2, 0, 1000);
   CHECK(!budget.choose(decode_of(4), {0, 4}).drafts());
@@ -90,7 +90,7 @@ TEST_CASE("draft budget: switches off when nothing stands, and on again") {
 }
 
 TEST_CASE("draft budget: rows that are allowed but seldom drafted cost as little as they gain") {
-  // Of 8 rows allowed only the first is ever drafted, and stands: as good as one row, at the price of one row.
+  // Of 8 rows allowed only the first is ever drafted, and it is accepted: as good as one row, at the price of one row.
   DraftBudget budget(plain_config({.draft_ns = 0}), rows_cost(1e6, 5e5));
   const std::vector<int32_t> rows{0, 1};
   for (int i = 0; i < 5000; ++i) budget.verified(Class::kLow, kPath, 8, 1, rows);
@@ -115,11 +115,11 @@ TEST_CASE("draft budget: paths that are verified together teach what they do one
     CHECK(a.tokens == b.tokens);
     CHECK(a.token_ns == b.token_ns);
     for (int64_t row = 1; row <= 5; ++row) {
-      CHECK(together.stands(Class::kLow, kPath, row) == single.stands(Class::kLow, kPath, row));
+      CHECK(together.accept_share(Class::kLow, kPath, row) == single.accept_share(Class::kLow, kPath, row));
       CHECK(together.expected_rows(Class::kLow, kPath, row) == single.expected_rows(Class::kLow, kPath, row));
     }
   }
-  CHECK(together.stands(Class::kLow, kPath, 1) == doctest::Approx(7.0 / 11).epsilon(0.05));
+  CHECK(together.accept_share(Class::kLow, kPath, 1) == doctest::Approx(7.0 / 11).epsilon(0.05));
 }
 
 TEST_CASE("draft budget: trees where rows cost little, paths where they cost more, nothing where they cost most") {
@@ -210,7 +210,7 @@ TEST_CASE("draft budget: Algorithm 1 as printed deals out by the fall in accepta
   };
   DraftBudget marginal = taught(DraftRule::kMarginal);
   const Tokens by_gain = marginal.choose(decode_of(4), {2, 2}).tokens;
-  CHECK(by_gain[Class::kHigh] == 4);  // each more stands with 0.9, against at most 0.5
+  CHECK(by_gain[Class::kHigh] == 4);  // one more is accepted with 0.9, against at most 0.5
   DraftBudget printed = taught(DraftRule::kPrinted);
   const Tokens by_fall = printed.choose(decode_of(4), {2, 2}).tokens;
   CHECK(by_fall[Class::kHigh] == 1);  // 0.9 -> 1 -> 1: no fall, so the others get the rest
