@@ -1,6 +1,6 @@
-// ContextFollowers: the candidates for the next token behind a state of a SuffixIndex, with how often each followed the
-// state's own string, and its next shorter suffixes that were followed by more. Filled anew for every row of a draft,
-// so it lies on the stack and allocates nothing. Used by DraftTree.
+// ContextFollowers: the candidates for the token after a state of a SuffixIndex, with how often each followed the state's
+// string, and its next shorter suffixes that more tokens followed. It is filled anew for every row of a draft, so it is on the
+// stack and allocates nothing. Used by DraftTree.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -17,8 +17,8 @@ struct ContextFollowers {
 
   struct Follower {
     int32_t token;
-    bool leads;         // the most frequent of a context, or the source's: no other is worth a look for a linear draft
-    SuffixState state;  // of the longest context that it followed, with it behind; kRoot: of none
+    bool leads;         // the most frequent after a context, or the source's: a path needs no other
+    SuffixState state;  // of the longest context that it followed, plus the token; kRoot: of none
     uint32_t match_tokens;  // length of that string
     std::array<uint32_t, kContexts> counts;
   };
@@ -29,7 +29,7 @@ struct ContextFollowers {
   uint32_t count = 0;
   std::array<Follower, kCandidatesMax> followers;
 
-  /// Contexts of the state's string, of which the last match_tokens tokens count, and of its suffixes.
+  /// Adds the contexts of the state's string (its last match_tokens tokens) and of its suffixes.
   void find(const StreamLog& log, const SuffixIndex& index, SuffixState state, uint32_t match_tokens);
   /// The source has this token next. `adds`: it is a candidate even if it followed no context.
   void add_source(int32_t token, bool adds);

@@ -2,11 +2,11 @@
 // candidates. One per instance, shared by the draft trees of all its groups, so that a new group starts with calibrated
 // scores. Used by DraftTree. Single owner, not thread-safe. The same sequence of calls gives the same scores.
 //
-// The evidence for a candidate are its counts behind the longest known context and up to three shorter ones, whether it
-// is what the source being followed has next, and how long ago it last followed the longest context. Each kind of
-// evidence has a table of probabilities, adapted to the share of candidates with this evidence that came true; their
-// logits are mixed with weights that depend on the length of the match and on the source (logistic mixing, as in the
-// PAQ compressors), and the weights are learned by gradient descent:
+// The evidence for a candidate is: how often it followed the longest known context and up to three shorter ones, whether the
+// source being followed has it next, and how long ago it last followed the longest context. Each kind of evidence has a table
+// of probabilities, adapted to the share of candidates with this evidence that were accepted. Their logits are mixed with
+// weights that depend on the length of the match and on the source (logistic mixing, as in the PAQ compressors). The weights
+// are learned by gradient descent:
 //   p = 1 / (1 + exp(-sum_i weight[set][i] * logit_i))
 #pragma once
 #include <array>
@@ -18,16 +18,16 @@ namespace seer {
 class DraftScores {
  public:
   static constexpr uint32_t kContexts = 4;            // contexts whose counts are mixed, the longest first
-  static constexpr uint32_t kTables = kContexts + 2;  // and that of the source, and that of the age
+  static constexpr uint32_t kTables = kContexts + 2;  // plus those of the source and of the age
   using Cell = uint16_t;                              // index into a table
 
-  /// What speaks for one candidate: the cell of each table, and the set of weights. And what that came to.
+  /// The evidence for one candidate: its cell in each table and the set of weights. And the resulting probability.
   struct Evidence {
     std::array<Cell, kTables> cells;
     uint16_t weight_set;
     float probability;
   };
-  static constexpr Cell kNoCell = 1280;  // nothing known: weighs nothing
+  static constexpr Cell kNoCell = 1280;  // nothing known: adds nothing to the logit
 
   DraftScores();
 
@@ -38,8 +38,8 @@ class DraftScores {
   static Cell share(uint32_t count, uint32_t total) {
     return static_cast<Cell>(count == 0 ? 0 : count >= total ? 15 : 1 + count * 14 / total);
   }
-  /// The source agreed for the last `run_tokens` tokens, after `misses` recent tokens that did not; the longest context
-  /// has match_tokens. `agrees`: the source has the candidate next. `past`: it is of an earlier iteration.
+  /// The source has agreed for `run_tokens` tokens, after `misses` recent tokens that differed; the longest context has
+  /// match_tokens. `agrees`: the source has the candidate next. `past`: the source is of an earlier iteration.
   static Cell source_cell(uint32_t run_tokens, uint32_t misses, uint32_t match_tokens, bool agrees, bool past) {
     const uint32_t match = length_class(match_tokens);
     return static_cast<Cell>(length_class(run_tokens) * 128 + (match < 7 ? match : 7) * 16 + (past ? 8 : 0) +
@@ -47,7 +47,7 @@ class DraftScores {
   }
   /// Where a candidate followed the longest context last: in this response, in this iteration, or in earlier ones only.
   enum class Seen : uint8_t { kHere, kElsewhere, kInPast };
-  /// The candidate was last seen there, kHere: so many tokens ago: age_cells() + share() of the longest context.
+  /// Where the candidate was last seen and, for kHere, how many tokens ago: age_cells() + share() of the longest context.
   static Cell age_cells(uint32_t match_tokens, Seen seen, int64_t tokens_ago) {
     const uint32_t age = seen == Seen::kElsewhere ? 0
                          : seen == Seen::kInPast  ? 7
@@ -74,15 +74,15 @@ class DraftScores {
     return sum;
   }
   static float probability(float logit);
-  /// The candidate came true, or it did not. REQUIRES: evidence.probability is set.
+  /// Learns whether the candidate was accepted. REQUIRES: evidence.probability is set.
   void learn(const Evidence& evidence, bool accepted);
 
  private:
   static constexpr uint32_t kLengthClasses = 10;
   static constexpr uint32_t kTableCells = kLengthClasses * 128 + 1;
   static_assert(kNoCell == kTableCells - 1);
-  static constexpr uint32_t kPresentSets = kLengthClasses * 3;  // as many again for what only earlier iterations had
-  static constexpr float kConstantInput = 2;  // so that what all cells overrate is put right within a thousand lessons
+  static constexpr uint32_t kPresentSets = kLengthClasses * 3;  // as many again for candidates of earlier iterations only
+  static constexpr float kConstantInput = 2;  // large enough to correct a bias of all cells within a thousand calls of learn()
 
   static uint32_t length_class(uint32_t tokens) {
     static constexpr std::array<uint8_t, 33> kClass = {0, 0, 0, 1, 2, 3, 3, 4, 4, 4, 5, 5, 5, 5, 6, 6, 6,

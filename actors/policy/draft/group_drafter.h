@@ -1,16 +1,15 @@
-// GroupDrafter: drafts for the requests of an instance from the draft tree of their group. What a request of this instance
-// has written it learns as it is shown the request's text, with a draft wanted or not; what others write elsewhere, from the
-// draft servers, as far as there are any. Used by instance_actor. Single owner, not thread-safe.
+// GroupDrafter: drafts for the requests of an instance from the draft tree of their group. It learns what a request of this
+// instance writes from draft() and learn(), and what other instances write from the draft servers, where there are any. Used by
+// instance_actor. Single owner, not thread-safe.
 //
-// Memory. The groups that run here share kShareOfRunning of bytes_max evenly: a tree that passes what that leaves to it drops
-// its oldest text step by step (DraftTree). When all trees together pass kShareToDrop, trees of groups without a running
-// request are dropped, the one shown longest ago first, down to kShareThatStays; if that is not enough, the text of the
-// largest tree. Pages go back to the system a bounded number at a time, so a drop takes the same time whatever the size of
-// the group. At all times bytes() <= bytes_max, to within what one call adds.
+// Memory. Groups with running requests share kShareOfRunning of bytes_max evenly; a tree that passes its share drops its oldest
+// text step by step (DraftTree). When all trees together pass kShareToDrop, trees of groups without a running request are
+// dropped down to kShareThatStays, the one used longest ago first. If that is not enough, the text of the largest tree goes.
+// Pages go back to the system a bounded number at a time, so a drop takes the same time for any size of group. bytes() never
+// passes bytes_max by more than one call adds.
 //
-// What a tree drops of its text is not fetched again: its end stays known. A group that comes back after its tree was dropped
-// gets only what was written since, unless there is room for its old tree without dropping another. Each of these is counted
-// (losses()).
+// Text that a tree drops is not fetched again, since its end stays known. When a group comes back after its tree was dropped, its
+// new tree gets only what was written since, unless the old text fits without dropping another tree. losses() counts both.
 #pragma once
 #include <cstdint>
 #include <list>
@@ -27,7 +26,7 @@ namespace seer {
 struct GroupDrafterConfig {
   DraftTreeConfig tree;           // own_history_only: from the request's own text, without its group
   size_t bytes_max = 512 << 20;   // of all trees
-  size_t groups_max = 65536;      // whose ends are remembered after their tree was dropped, at 8 B per sample
+  size_t groups_max = 65536;      // groups remembered after their tree was dropped, at 8 B per sample
 };
 
 class GroupDrafter final : public Drafter {
@@ -48,13 +47,13 @@ class GroupDrafter final : public Drafter {
  private:
   struct Group {
     std::unique_ptr<DraftTree> tree;  // none: dropped
-    size_t bytes = 0;                 // of the tree, when it was last looked at; when there is none: of the last one
+    size_t bytes = 0;                 // of the tree (if dropped: of the last one), as of the last take_size()
     int64_t dropped_tokens = 0;       // likewise
     std::list<GroupId>::iterator shown;
-    uint64_t ran = 0;             // runs_ when it was last said to run, or shown
-    bool has_past = false;        // responses of earlier iterations are in the tree, or were
-    bool only_news = false;       // the tree lacks what was known before it began, and does not ask for it
-    std::vector<int64_t> shared;  // by sample: so many tokens its server has or was sent
+    uint64_t ran = 0;             // runs_ when it last ran or was shown
+    bool has_past = false;        // responses of earlier iterations were added to the tree
+    bool only_news = false;       // the tree lacks older text, and does not ask for it
+    std::vector<int64_t> shared;  // by sample: tokens that its server has or was sent
   };
   Group& group_of(const DraftText& text);
   void begin_tree(Group& group, const DraftText& text);
@@ -77,7 +76,7 @@ class GroupDrafter final : public Drafter {
   std::set<GroupId> unshared_;  // groups with tokens that their server may lack
   size_t tree_count_ = 0, tree_bytes_ = 0;
   uint64_t runs_ = 0;          // calls of running()
-  size_t running_count_ = 0;   // groups that the last one named
+  size_t running_count_ = 0;   // groups named by the last of them
   PageBin bin_;
   DraftLosses losses_;
 };

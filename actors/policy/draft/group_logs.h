@@ -1,11 +1,11 @@
-// GroupLogs: the token logs of the groups that one draft server has: gathers what instances append, and says what another
-// one lacks. Pure data. Used by draft_server_actor. Single owner, not thread-safe.
+// GroupLogs: the token logs of the groups of one draft server. It gathers what instances append, and gives each what it lacks.
+// Pure data. Used by draft_server_actor. Single owner, not thread-safe.
 //
-// Only registered groups are remembered, and each not longer than its TTL after it was last spoken of. Memory: when the logs
-// together pass bytes_max, whole groups go, the one spoken of longest ago first, until three quarters are left; what is
-// said of such a group later is ignored, and its instances draft from what they have.
+// Only registered groups are kept, each until its TTL has passed since its last use. When the logs together pass bytes_max,
+// whole groups are dropped, the one used longest ago first, until three quarters are left. Later messages about such a group
+// are ignored, and its instances draft from what they have.
 //
-// Always true: what fetch() gives is what was appended at those positions first; nothing depends on the order of appends
+// Always true: fetch() gives the tokens that were first appended at those positions; nothing depends on the order of appends
 // (StreamLog).
 #pragma once
 #include <cstdint>

@@ -1,16 +1,15 @@
 // StreamLog: the tokens of a group's requests as they become known, by request and position. Pure data. The draft server
-// keeps one per group to gather what instances report and to answer what another instance lacks; every DraftTree keeps
-// one as the text behind its index. Single owner, not thread-safe.
+// keeps one per group, to gather what instances report and to answer what other instances lack. Every DraftTree keeps one as
+// the text that its index refers to. Single owner, not thread-safe.
 //
-// A position is the index of a token in its stream: the response of one request, or the prompt. Tokens may be appended
-// twice, late, or out of order; the response of a request is the same wherever it was made, so the first to come
-// stands. What comes before its time waits, up to pending_tokens_max per stream; more is dropped, and comes again with
-// the next fetch from end().
+// A stream is the response of one request, or the prompt; a position is the index of a token in its stream. Tokens may be
+// appended twice, late, or out of order. The first copy is kept: a response is the same wherever it is made. Tokens that come
+// too early wait, up to pending_tokens_max per stream; more are dropped, and come again with the next fetch from end().
 //
-// Tokens lie in blocks of kBlockTokens, each block of one stream. A place is the index of a token in the array of all
-// blocks: a name for an occurrence that never changes while the log lives.
+// Tokens are stored in blocks of kBlockTokens, each of one stream. A place is the index of a token in the array of all blocks.
+// It names an occurrence, and never changes while the log lives.
 //
-// Invariant: the tokens of a stream at [begin, end) are known without gaps; whatever waits lies behind `end`.
+// Invariant: the tokens of a stream at [begin, end) are known without gaps; whatever waits comes after `end`.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -40,18 +39,18 @@ class StreamLog {
 
   int64_t begin(uint32_t stream) const { return streams_[stream].begin; }
   int64_t end(uint32_t stream) const { return streams_[stream].end; }
-  /// Tokens at [position, position + count_max), as far as known: an increment for whoever has those before `position`.
+  /// The known tokens at [position, position + count_max): what somebody lacks who has those before `position`.
   /// Empty if `position` is not in [begin, end).
   std::vector<int32_t> tokens(uint32_t stream, int64_t position, int64_t count_max) const;
 
   /// REQUIRES: begin <= position < end.
   TokenPlace place(uint32_t stream, int64_t position) const;
   int32_t token(TokenPlace place) const { return tokens_[place]; }
-  /// The place behind, or kNoPlace at the end of the stream's blocks. What lies there may not be known yet: -1.
+  /// The next place, or kNoPlace at the end of the stream's blocks. Its token is -1 while it is not known.
   TokenPlace next(TokenPlace place) const {
     return (place + 1) % kBlockTokens ? place + 1 : blocks_[place / kBlockTokens].next;
   }
-  /// The place before, or kNoPlace at the start of the stream.
+  /// The previous place, or kNoPlace at the start of the stream.
   TokenPlace previous(TokenPlace place) const {
     return place % kBlockTokens ? place - 1 : blocks_[place / kBlockTokens].previous;
   }
@@ -63,8 +62,8 @@ class StreamLog {
   size_t place_count() const { return tokens_.size(); }
 
   int64_t token_count() const { return token_count_; }          // known, of all streams
-  int64_t pending_dropped() const { return pending_dropped_; }  // tokens that came too far ahead of their time
-  /// Leaves the log without use: what grows with the tokens goes to the bin.
+  int64_t pending_dropped() const { return pending_dropped_; }  // tokens that came too early, when too many waited
+  /// Gives up the log, which must not be used again. All large memory goes to the bin.
   void give_up(PageBin& bin) {
     tokens_.give_up(bin);
     blocks_.give_up(bin);
@@ -76,7 +75,7 @@ class StreamLog {
 
  private:
   struct Block {
-    TokenPlace previous, next;  // last place of the block before, first place of the block behind
+    TokenPlace previous, next;  // last place of the previous block, first place of the next
     uint32_t stream, index;     // index among the stream's blocks
   };
   struct Stream {

@@ -2,14 +2,14 @@
 // where. A suffix automaton that grows token by token at the end of any stream; counts are exact and do not depend on
 // the order in which the streams grew. Used by DraftTree. Single owner, not thread-safe.
 //
-// A state stands for strings that end at the same places: the longest, of length(state) tokens, and its suffixes down
-// to one token more than the longest string of link(state), the state of the next shorter suffix. following(state,
-// token) is the state of those strings with the token behind them. The state of a place is that of the kDepth tokens
-// that end there. Longer strings are not told apart, which bounds the depth of the automaton and so the work per token.
+// A state represents all strings that end at the same places. The longest has length(state) tokens; the others are its
+// suffixes, down to the one just longer than the longest string of link(state), which is the state of the next shorter suffix.
+// following(state, token) is the state of those strings with the token appended. The state of a place is that of the kDepth
+// tokens that end there. Longer strings are not told apart, which bounds the depth of the automaton and the work per token.
 //
-// Most states occur once and have kDepth tokens. Such a leaf is not stored but for its link: it is named by its place,
-// and what follows it is what the log has behind that place. When its string occurs again it becomes a node. Per token
-// of dissimilar text: 4 B in the log, 4 B in states_, about 0.3 nodes of 24 B and 0.8 edges of 8 B.
+// Most states occur once and have kDepth tokens. Of such a leaf only the link is stored: its place names it, and the token that
+// follows it is the next one in the log. When its string occurs again, it becomes a node. Memory per token of dissimilar text:
+// 4 B in the log, 4 B in states_, about 0.3 nodes of 24 B and 0.8 edges of 8 B.
 //
 // Invariants:
 //  (1) states_[place] of an indexed place is its node if marked so, or else the link of the leaf there;
@@ -63,7 +63,7 @@ class SuffixIndex {
   /// REQUIRES: place is known in the log and new here; places of a stream come in order.
   SuffixMatch append(const StreamLog& log, TokenPlace place, SuffixState last, bool first_of_stream);
 
-  /// The state of the last place of a stream, made fit for other streams to go on from.
+  /// The state of the last place of a stream, as a node, so that other streams can continue from it.
   SuffixState branch(const StreamLog& log, TokenPlace last);
 
   /// REQUIRES: the place is indexed.
@@ -83,10 +83,9 @@ class SuffixIndex {
   /// none() if the token never followed.
   SuffixState following(const StreamLog& log, SuffixState s, int32_t token) const;
 
-  /// Calls visit(token, state, count) for the tokens that followed the state, with how often each did: all of them, or
-  /// the kTopTokens most frequent where there are more than kFewTokens, and then with none() for the state, which
-  /// following() finds if it is wanted. REQUIRES: not the root. Returns how often any token did, to within the
-  /// ends of streams.
+  /// Calls visit(token, state, count) for tokens that followed the state, with how often each did. Where more than kFewTokens
+  /// followed, only the kTopTokens most frequent are visited, with none() for the state, which following() can find. Returns how
+  /// often any token followed, up to the number of streams that end here. REQUIRES: not the root.
   template <class Visit>
   uint32_t followers(const StreamLog& log, SuffixState s, Visit visit) const;
   bool has_followers(const StreamLog& log, SuffixState s) const {
@@ -97,7 +96,7 @@ class SuffixIndex {
   static constexpr uint32_t kTopTokens = 4;
 
   size_t bytes() const;
-  /// Leaves the index without use: what grows with the tokens goes to the bin.
+  /// Gives up the index, which must not be used again. All large memory goes to the bin.
   void give_up(PageBin& bin);
 
  private:
