@@ -17,7 +17,7 @@ struct Budget {
   int64_t blocks;
 };
 
-// Rows which a sequence can add behind `tokens` positions in a table of `table_blocks`, with the blocks left.
+// Rows that a sequence can add after `tokens` positions in a table of `table_blocks`, with the blocks left.
 int64_t room(int64_t tokens, int64_t table_blocks, int64_t blocks_left, uint32_t block_tokens) {
   return (table_blocks + blocks_left) * block_tokens - tokens;
 }

@@ -3,8 +3,8 @@
 // instance_actor before every step; O(sequences), no allocation once the plan's vector has grown.
 //
 // A sequence knows some tokens (prompt and output so far), and the first kv_tokens of them have their KV. When all but
-// the last have it, the sequence decodes: one row feeds the last token, and its draft, if any, is verified by one row
-// per draft token behind it. Until then it prefills: pieces of the known tokens, the last piece sampled at its end.
+// the last have it, the sequence decodes: one row feeds the last token, and one more row verifies each token of its
+// draft, if it has one. Until then it prefills: pieces of the known tokens, the last piece sampled at its end.
 //
 // Rows, KV blocks and prefill tokens are handed out in this order, each first come first served:
 //   1. the decode row of every decoding sequence, so that nobody waits for a long prompt or a long draft of another;
@@ -27,7 +27,7 @@ struct RunningSequence {
   uint64_t id = 0;
   int64_t known_tokens = 0;    // prompt and output; >= 1
   int64_t kv_tokens = 0;       // of these, from the start, have their KV; < known_tokens unless there is nothing to do
-  int32_t draft_tokens = 0;    // proposed behind the last known token; used only when the sequence decodes
+  int32_t draft_tokens = 0;    // proposed to follow the last known token; used only when the sequence decodes
   int32_t table_blocks = 0;    // device blocks it holds; they cover kv_tokens at least
   uint64_t yield_rank = 0;     // the largest gives way first. Read by pick_victims() only
   bool wants_sampling = true;  // false: only its KV is wanted, no token
@@ -50,8 +50,8 @@ struct StepPlan {
   int32_t new_blocks = 0;    // sum over sequences; <= the blocks available
   int32_t blocks_short = 0;  // lacking for decode rows that had to be left out; 1 when only prefill is left and has no
                              // room at all. What is planned can run without them
-  bool is_cut = false;       // some decode row or draft token was left out,
-  bool rows_short = false;   // for want of rows
+  bool is_cut = false;       // some decode row or draft token was left out
+  bool rows_short = false;   // because rows_max was reached
 };
 
 /// Device blocks to add to a table of `table_blocks` so that it covers `tokens` positions.

@@ -41,7 +41,7 @@ int32_t StopRule::find_stop_string(const std::string& piece) {
   size_t found_end = 0;
   for (size_t s = 0; s < stop_strings_.size(); ++s) {
     const std::string& stop = stop_strings_[s];
-    // The match must end behind the old text, in which there was none.
+    // The match must end after the old text, in which there was none.
     const size_t at = tail_.find(stop, old_bytes + 1 > stop.size() ? old_bytes + 1 - stop.size() : 0);
     if (at == std::string::npos || (found >= 0 && at + stop.size() >= found_end)) continue;
     found = static_cast<int32_t>(s);

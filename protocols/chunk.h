@@ -63,15 +63,16 @@ struct DraftCounts {
     return *this;
   }
   friend DraftCounts operator+(DraftCounts a, const DraftCounts& b) { return a += b; }
-  /// Tokens gained by a verify, the one behind the draft included. REQUIRES: verifies > 0.
+  /// Tokens gained by a verify, the bonus token included. REQUIRES: verifies > 0.
   double acceptance_length() const { return 1 + static_cast<double>(accepted) / static_cast<double>(verifies); }
 };
 
-/// Of steps that only decode or verify, where times are measured (Drafting::clock_ns): how long they took, and what was predicted for the tokens they gained.
+/// Steps that only decode or verify, where times are measured (Drafting::clock_ns): how long they took, and what was predicted
+/// for the tokens they gained.
 struct StepTimes {
   int64_t steps = 0;
   int64_t tokens = 0;
-  int64_t us = 0;            // the making of the drafts included
+  int64_t us = 0;            // with the time to make the drafts
   int64_t predicted_us = 0;
   SEER_FIELDS(StepTimes, steps, tokens, us, predicted_us)
 
@@ -91,10 +92,10 @@ struct DraftHistory {
   SEER_FIELDS(DraftHistory, slice_us, slices)
 };
 
-/// What drafts had to do without, for want of memory.
+/// What drafts lacked because memory was short.
 struct DraftLosses {
-  int64_t dropped_tokens = 0;   // of trees that were to take less; of those of earlier iterations also what was of no use
-  int64_t dropped_trees = 0;    // at once: of groups without a running request, or where that was not enough
+  int64_t dropped_tokens = 0;   // of trees over their share of memory, and of earlier iterations that did not help
+  int64_t dropped_trees = 0;    // whole trees: of groups without a running request first
   int64_t refused_groups = 0;   // came back after their tree was dropped, and got only what was written since
   SEER_FIELDS(DraftLosses, dropped_tokens, dropped_trees, refused_groups)
 

@@ -13,7 +13,7 @@ namespace seer {
 
 namespace {
 
-// Polynomials over the field of the prime 2^61 - 1: state = sum of (token + 1) * K^(tokens behind it). They can be
+// Polynomials over the field of the prime 2^61 - 1: state = sum of (token + 1) * K^(tokens after it). They can be
 // extended token by token, and many at a time: their products do not wait for each other, and one reduction does for all
 // of them. Two prefixes of n tokens are taken for the same with a chance of about (n / 2^61)^2.
 constexpr uint64_t kPrime = (1ull << 61) - 1;

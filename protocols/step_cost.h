@@ -2,13 +2,13 @@
 // of it costs on this engine. Whoever predicts steps shares this one model: scheduling policies, the draft budget, the
 // simulator. `seer profile` measures the costs (gpu/step_profile.h holds them with their file format). Pure data.
 //
-// The features: what a step costs whatever is in it (weights of the layers read once, hand-outs to threads); the head's
-// weights, read when any row is sampled; per sequence, per row, per sampled row; KV that is read; and products of a row
-// with a position it attends to. Time over rows is a line with bends, because up to some number of rows their
-// arithmetic hides behind the reading of the weights, and small tiles of rows are dearer per row: min(rows, k) and
-// max(0, rows - k) for a few k. KV likewise: the more there is, the less of it a cache holds; and the few rows of a verify
-// attend to what was read for one of them at less than what the many of a prefill cost. All costs are at least 0, so that
-// more work is never predicted to take less time.
+// The features: a constant per step (the weights of the layers, read once; handing work to threads); the head's weights, read
+// when any row is sampled; counts of sequences, rows and sampled rows; KV that is read; and products of a row with a position
+// it attends to. Time over rows is a line with bends: up to some number of rows, reading the weights takes longer than their
+// arithmetic, and small tiles of rows cost more per row. So there are features min(rows, k) and max(0, rows - k) for a few k.
+// KV has bends too: the more there is, the less of it a cache holds, and the few rows of a verify share what was read for one
+// of them, at less cost than the many rows of a prefill. No cost is negative, so more work is never predicted to take less
+// time.
 #pragma once
 #include <array>
 #include <cstddef>

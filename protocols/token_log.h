@@ -1,8 +1,8 @@
-// TokenLog: the tokens of a request so far, its prompt's and behind them its output. Any instance can go on with a request
-// from its log alone. Plain data; a copy may be used on another thread than the one it was made from.
+// TokenLog: the tokens of a request so far, first its prompt, then its output. Any instance can continue a request from its log
+// alone. Plain data; a copy may be used on another thread than the original.
 //
-// Logs are most of the memory of a rollout, and one travels with each chunk. So copies share what has filled a segment,
-// which never changes; what is added moves nothing, and no log has more than a segment of room to spare.
+// Logs are most of the memory of a rollout, and one travels with each chunk. So copies share full segments, which never
+// change. Appending moves nothing, and no log has more than one segment of unused room.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -57,7 +57,7 @@ class TokenLog {
     }
   }
 
-  /// Calls visit(std::span<const int32_t>) with the tokens [first, end), as many at a time as stand together in memory.
+  /// Calls visit(std::span<const int32_t>) with the tokens [first, end), as many at a time as are contiguous in memory.
   template <class Visit>
   void visit(int64_t first, int64_t end, Visit&& visit) const {
     while (first < end) {

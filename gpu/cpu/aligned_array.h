@@ -20,7 +20,7 @@ class AlignedArray {
  public:
   AlignedArray() = default;
   explicit AlignedArray(size_t size) { SEER_CHECK(allocate(size), size); }
-  /// An empty array where the system has not the memory.
+  /// An empty array if the system lacks the memory.
   static AlignedArray try_make(size_t size) {
     AlignedArray array;
     array.allocate(size);

@@ -188,7 +188,7 @@ __attribute__((noinline)) void score_tiles(const TileSource& source, const float
                                            int64_t tile_begin, int64_t tile_end, float* scores, int64_t stride) {
   const int64_t half_bytes = half_tile_bytes(source.kv, padded);
   const auto tile = [&](int64_t t) { return source.tile(t, half_bytes); };
-  const auto next = [&](int64_t t) {  // behind the last keys come the first values
+  const auto next = [&](int64_t t) {  // after the last keys come the first values
     if (t + kPrefetchTiles < tile_end) return tile(t + kPrefetchTiles);
     const int64_t value = tile_begin + t + kPrefetchTiles - tile_end;
     return tile(value < tile_end ? value : tile_end - 1) + half_bytes;

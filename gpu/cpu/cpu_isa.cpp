@@ -55,7 +55,7 @@ const char* to_string(CpuIsa isa) {
 
 Result<CpuIsa> resolve_cpu_isa(CpuIsa isa) {
   if (isa != CpuIsa::kAuto) {
-    if (!processor_has(isa)) return fail(Code::kUnavailable, "this processor has not the ", to_string(isa), " kernels");
+    if (!processor_has(isa)) return fail(Code::kUnavailable, "this processor cannot run the ", to_string(isa), " kernels");
     return isa;
   }
   const char* wanted = std::getenv("SEER_CPU_ISA");
@@ -63,7 +63,7 @@ Result<CpuIsa> resolve_cpu_isa(CpuIsa isa) {
     if (wanted != nullptr && wanted != std::string_view(to_string(one))) continue;
     if (processor_has(one)) return one;
     if (wanted != nullptr)
-      return fail(Code::kUnavailable, "SEER_CPU_ISA is \"", wanted, "\", which this processor has not");
+      return fail(Code::kUnavailable, "SEER_CPU_ISA is \"", wanted, "\", which this processor lacks");
   }
   return fail(Code::kInvalidArgument, "SEER_CPU_ISA is \"", wanted, "\", expected scalar, avx2, avx512 or amx");
 }

@@ -83,7 +83,7 @@ std::vector<std::vector<SampledToken>> CpuForward::run(const StepBatch& batch) {
   return sampled;
 }
 
-// Moves the KV of the path that stands to where it would be without the tree.
+// Moves the KV of the accepted path to where it would be without the tree.
 void CpuForward::keep_accepted(const SequenceStep& sequence, std::span<const SampledToken> sampled) {
   const std::vector<int32_t> path = accepted_path(sequence.tokens, sequence.parents, sampled);
   const auto moved = static_cast<int32_t>(std::ranges::mismatch(path, std::views::iota(0)).in1 - path.begin());

@@ -23,8 +23,8 @@ struct AddedToken {
   std::string content;
   bool special = false;      // decode() can leave it out
   bool normalized = false;   // looked for in the normalized text, else in the text as given
-  bool left_strip = false;   // takes the white space before it along
-  bool right_strip = false;  // and the white space behind it
+  bool left_strip = false;   // also takes the white space before it
+  bool right_strip = false;  // also takes the white space after it
   bool single_word = false;  // only where no letter, digit or underscore is next to it
 };
 

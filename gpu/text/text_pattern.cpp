@@ -81,7 +81,7 @@ Status TextPattern::find_all(std::string_view text, PatternScratch& scratch, std
     const PCRE2_SIZE* ends = pcre2_get_ovector_pointer(scratch.match_.get());
     const TextRange found{ends[0], ends[1]};
     const bool empty = found.begin == found.end;
-    // As Oniguruma's find_iter: an empty match right behind the match before it does not count.
+    // As Oniguruma's find_iter: an empty match right after another match does not count.
     if (!empty || matches.empty() || matches.back().end != found.begin) matches.push_back(found);
     at = found.end;
     if (empty) at += at < text.size() ? utf8_at(text, at).bytes : 1;

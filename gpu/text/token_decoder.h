@@ -43,7 +43,7 @@ class TokenDecoder {
   struct Strip {
     std::string character;
     int64_t left = 0, right = 0;  // how many at most
-    bool whole_text = false;      // behind a Fuse
+    bool whole_text = false;      // after a Fuse
   };
   struct Metaspace {
     std::string replacement;

@@ -582,7 +582,7 @@ TEST_CASE("cpu engine: SEER_CPU_ISA chooses the kernels, and is never ignored") 
     const auto engine = make_cpu_engine(model, {.device_blocks = 4});
     CHECK(engine.error().code == Code::kUnavailable);
     CHECK(engine.error().detail ==
-          cat("cpu engine: SEER_CPU_ISA is \"", to_string(isa), "\", which this processor has not"));
+          cat("cpu engine: SEER_CPU_ISA is \"", to_string(isa), "\", which this processor lacks"));
   }
   for (const std::string value : {"foo", "", "auto", "AVX2"}) {
     const IsaFromEnvironment environment(value.c_str());

@@ -19,7 +19,7 @@ using Ids = std::vector<int32_t>;
 std::shared_ptr<const Tokenizer> load(const std::string& name) {
   auto tokenizer = load_tokenizer(text_data(name));
   if (!tokenizer.ok() && tokenizer.error().code == Code::kUnavailable) {
-    MESSAGE("skipped: ", name, " needs utf8proc, which this build has not");
+    MESSAGE("skipped: ", name, " needs utf8proc, but this build was made without it");
     return nullptr;
   }
   REQUIRE_MESSAGE(tokenizer.ok(), (tokenizer.ok() ? "" : tokenizer.error().detail));
@@ -78,7 +78,7 @@ TEST_CASE("bpe tokenizer: gives the reference's ids and texts") {
       const auto framed = tokenizer->encode(vector["text"].get<std::string>(), {.add_special = true});
       CHECK(*framed == vector.value("framed", vector["ids"]).get<Ids>());
     }
-    if (skipped > 0) MESSAGE("skipped: ", skipped, " texts of ", name, " that need utf8proc, which this build has not");
+    if (skipped > 0) MESSAGE("skipped: ", skipped, " texts of ", name, " that need utf8proc, but this build was made without it");
   }
 }
 
