@@ -28,23 +28,6 @@ constexpr size_t kAbandonedMax = 1024;
 
 }  // namespace
 
-void Handover::put(std::function<void()> work) {
-  {
-    std::lock_guard lock(mutex_);
-    work_.push_back(std::move(work));
-  }
-  wake_();
-}
-
-void Handover::run() {
-  std::vector<std::function<void()>> work;
-  {
-    std::lock_guard lock(mutex_);
-    work.swap(work_);
-  }
-  for (auto& f : work) f();
-}
-
 KvNodeActor::KvNodeActor(rt::self_ptr<KvNodeActor> self_in, KvNodeConfig config_in, KvNodeParts parts_in)
     : self(self_in), config(std::move(config_in)), parts(std::move(parts_in)) {
   handover = std::make_shared<Handover>(rt::waker<KvNodeActor>(self, [](const handle& me) { rt::post(me, WorkReady{}); }));
@@ -81,7 +64,9 @@ KvNodeActor::handle::behavior_type KvNodeActor::make_behavior() {
       [this](const KvBump& bump) {
         if (bump.version > tiers->version()) tiers->bump_version(bump.version);  // one that is late says nothing new
       },
-      [this](const WorkReady&) { handover->run(); },
+      [this](const WorkReady&) {
+        for (auto& work : handover->take()) work();
+      },
       [this](const KvHolders& holders) { on_holders(holders); },
       [](const KvReserved&) {},  // never asked for: a node writes only what it was lent
       [this](const KvOpened& lent) { on_lent(lent); },

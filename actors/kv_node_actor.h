@@ -13,12 +13,12 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <unordered_set>
 #include <vector>
 
 #include "actors/policy/schedule/instance_picker.h"
 #include "protocols/actors.h"
+#include "protocols/workers.h"
 #include "storage/cold_store.h"
 #include "storage/host_arena.h"
 #include "storage/kv_tiers.h"
@@ -41,19 +41,9 @@ struct KvNodeParts {
   uint64_t epoch = 1;                                     // of the arena: rises when the node starts again
 };
 
-/// Functions that other threads hand to an actor: put in by anyone, run by the actor when it gets the message that
-/// `wake` sends. Shared, because a cold store may finish after the actor ended.
-class Handover {
- public:
-  explicit Handover(std::function<void()> wake) : wake_(std::move(wake)) {}
-  void put(std::function<void()> work);
-  void run();
-
- private:
-  std::mutex mutex_;
-  std::vector<std::function<void()>> work_;
-  std::function<void()> wake_;
-};
+/// What other threads give the actor to do; it does so when it gets the message that each put sends. Shared, because a cold
+/// store or a transport may finish after the actor ended.
+using Handover = Outbox<std::function<void()>>;
 
 struct KvNodeActor {
   using handle = KvNodeHandle;

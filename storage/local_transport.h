@@ -3,14 +3,11 @@
 //
 // Each fetch is checked as a remote one would be (ArenaRegistry). `done` runs on the transport's thread.
 #pragma once
-#include <condition_variable>
-#include <cstdint>
-#include <deque>
-#include <memory>
-#include <mutex>
-#include <thread>
+#include <atomic>
+#include <cstddef>
 #include <vector>
 
+#include "protocols/workers.h"
 #include "storage/arena_registry.h"
 #include "storage/kv_transport.h"
 
@@ -36,15 +33,12 @@ class LocalTransport final : public KvTransport {
     Done done;
   };
 
-  void work();
+  void run(Operation& operation);
 
   const LocalTransportConfig config_;
   ArenaRegistry arenas_;
-  std::mutex mutex_;  // guards all below; not held while bytes are copied
-  std::condition_variable wake_;
-  std::deque<Operation> queue_;
-  bool stopping_ = false;
-  std::thread thread_;  // last: joined before anything it uses goes
+  std::atomic<size_t> queued_ = 0;
+  Workers<Operation> thread_;  // last: joined before anything it uses goes
 };
 
 }  // namespace seer

@@ -8,13 +8,12 @@
 #include <rocksdb/write_batch.h>
 
 #include <algorithm>
-#include <condition_variable>
-#include <deque>
 #include <map>
 #include <mutex>
-#include <thread>
+#include <optional>
 #include <utility>
 
+#include "protocols/workers.h"
 #include "storage/directory_lock.h"
 #include "storage/response_history_record.h"
 
@@ -102,7 +101,7 @@ class RocksdbResponseHistory final : public ResponseHistory {
   };
 
   Status add_task(Task task);
-  void work();
+  void run(Task& task);
   Status run_put(PrefixHash prompt, uint64_t iteration, const std::vector<std::vector<int32_t>>& responses);
   Result<std::vector<PastResponse>> run_get(PrefixHash prompt, int64_t tokens_max);
   Result<PromptRecord> read_prompt(PrefixHash prompt);
@@ -126,12 +125,9 @@ class RocksdbResponseHistory final : public ResponseHistory {
   bool needs_resume_ = false;  // a write failed: the database may refuse until Resume()
 
   mutable std::mutex mutex_;  // guards all below; never held during I/O
-  std::condition_variable wake_;
-  std::deque<Task> tasks_;
   size_t open_operations_ = 0;
-  bool stopping_ = false;
   ResponseHistoryStats stats_;
-  std::thread thread_;  // last: joined before anything it uses goes
+  std::optional<Workers<Task>> thread_;  // from start() on. Last: joined before anything it uses goes
 };
 
 /// Of a response, its part of the prompt's record included.
@@ -141,12 +137,7 @@ int64_t stored_bytes(const PromptRecord::Response& response) { return int64_t{re
 
 // What is queued still runs: every operation answers.
 RocksdbResponseHistory::~RocksdbResponseHistory() {
-  {
-    std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  wake_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  if (thread_) thread_->finish();
 }
 
 Status RocksdbResponseHistory::add_task(Task task) {
@@ -157,25 +148,16 @@ Status RocksdbResponseHistory::add_task(Task task) {
       return fail(Code::kFull, "response history: ", open_operations_, " operations are open");
     }
     ++open_operations_;
-    tasks_.push_back(std::move(task));
   }
-  wake_.notify_one();
+  thread_->put(std::move(task));
   return {};
 }
 
-void RocksdbResponseHistory::work() {
-  std::unique_lock lock(mutex_);
-  while (true) {
-    wake_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
-    if (tasks_.empty()) return;
-    Task task = std::move(tasks_.front());
-    tasks_.pop_front();
-    lock.unlock();
-    task();
-    task = nullptr;
-    lock.lock();
-    --open_operations_;
-  }
+void RocksdbResponseHistory::run(Task& task) {
+  task();
+  task = nullptr;
+  std::lock_guard lock(mutex_);
+  --open_operations_;
 }
 
 Status RocksdbResponseHistory::put(PrefixHash prompt, uint64_t iteration, std::vector<std::vector<int32_t>> responses,
@@ -386,7 +368,7 @@ Status RocksdbResponseHistory::start() {
   stats_.prompts = static_cast<int64_t>(prompts_.size());
   stats_.used_bytes = used_bytes_;
   stats_.dropped_prompts = static_cast<int64_t>(surplus.size());
-  thread_ = std::thread([this] { work(); });
+  thread_.emplace(WorkersConfig{}, [this](Task& task) { run(task); });
   return {};
 }
 

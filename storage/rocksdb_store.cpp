@@ -13,15 +13,13 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstring>
-#include <deque>
 #include <map>
 #include <mutex>
-#include <thread>
 #include <unordered_map>
 #include <utility>
 
+#include "protocols/workers.h"
 #include "storage/cold_directory.h"
 
 // Layout of data/ in the cold directory:
@@ -135,7 +133,7 @@ class RocksdbStore final : public ColdStore {
   };
   using Task = std::function<void()>;
 
-  void work();
+  void run(Task& task);
   void run_put(std::vector<ColdBlock>& blocks, const Done& done);
   void run_get(Read& read);
   Status get_one(ColdBlock& block);
@@ -145,7 +143,6 @@ class RocksdbStore final : public ColdStore {
   Result<Family> family_of(WeightVersion version);
   Status open_operation();
   void close_operation();
-  void add_write_task(Task task);
   void forget(const Place& place);  // REQUIRES: mutex_ held
 
   const RocksdbStoreConfig config_;
@@ -156,7 +153,6 @@ class RocksdbStore final : public ColdStore {
 
   std::mutex families_mutex_;  // taken before mutex_; held while a family is created on disk
   mutable std::mutex mutex_;   // guards all below; never held during I/O
-  std::condition_variable wake_;
   std::map<WeightVersion, Family> families_;
   std::unordered_map<BlockKey, Place> places_;
   std::map<uint64_t, File> files_;
@@ -166,51 +162,29 @@ class RocksdbStore final : public ColdStore {
   int64_t used_bytes_ = 0;    // of blocks that can be read
   int64_t written_bytes_ = 0, read_bytes_ = 0, cpu_us_ = 0;
   size_t open_operations_ = 0;
-  std::deque<Task> reads_, writes_;
-  int32_t writers_ = 0;
-  bool stopping_ = false;
-  std::vector<std::thread> threads_;  // last: joined before anything they use goes
+  Workers<Task> workers_;  // last: joined before anything they use goes. Writes and deletions are background work
 };
 
 RocksdbStore::RocksdbStore(const RocksdbStoreConfig& config, std::unique_ptr<ColdDirectory> directory,
                            std::unique_ptr<rocksdb::DB> db, rocksdb::Options options)
-    : config_(config), directory_(std::move(directory)), options_(std::move(options)), db_(std::move(db)) {
-  for (int32_t i = 0; i < config_.threads; ++i) threads_.emplace_back([this] { work(); });
-}
+    : config_(config),
+      directory_(std::move(directory)),
+      options_(std::move(options)),
+      db_(std::move(db)),
+      workers_({.threads = config_.threads, .background_max = config_.writers_max}, [this](Task& task) { run(task); }) {}
 
 // What is queued still runs: every operation answers.
-RocksdbStore::~RocksdbStore() {
-  {
-    std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  wake_.notify_all();
-  for (std::thread& t : threads_) t.join();
-}
+RocksdbStore::~RocksdbStore() { workers_.finish(); }
 
 // ---- the queue ----------------------------------------------------------------------------------------------------
 
-void RocksdbStore::work() {
-  int64_t cpu_before_us = thread_cpu_us();
-  std::unique_lock lock(mutex_);
-  const auto may_write = [this] { return !writes_.empty() && writers_ < config_.writers_max; };
-  while (true) {
-    wake_.wait(lock, [&] { return stopping_ || !reads_.empty() || may_write(); });
-    const bool writes = reads_.empty();
-    if (writes && !may_write()) return;  // stopping: nothing is left, or those who are writing take the rest
-    std::deque<Task>& queue = writes ? writes_ : reads_;
-    Task task = std::move(queue.front());
-    queue.pop_front();
-    writers_ += writes ? 1 : 0;
-    lock.unlock();
-    task();
-    task = nullptr;
-    const int64_t cpu_now_us = thread_cpu_us();
-    lock.lock();
-    cpu_us_ += cpu_now_us - std::exchange(cpu_before_us, cpu_now_us);
-    writers_ -= writes ? 1 : 0;
-    if (writes && !writes_.empty()) wake_.notify_one();
-  }
+void RocksdbStore::run(Task& task) {
+  const int64_t before_us = thread_cpu_us();
+  task();
+  task = nullptr;
+  const int64_t after_us = thread_cpu_us();
+  std::lock_guard lock(mutex_);
+  cpu_us_ += after_us - before_us;
 }
 
 Status RocksdbStore::open_operation() {
@@ -226,19 +200,11 @@ void RocksdbStore::close_operation() {
   --open_operations_;
 }
 
-void RocksdbStore::add_write_task(Task task) {
-  {
-    std::lock_guard lock(mutex_);
-    writes_.push_back(std::move(task));
-  }
-  wake_.notify_one();
-}
-
 // ---- put ----------------------------------------------------------------------------------------------------------
 
 Status RocksdbStore::put(std::vector<ColdBlock> blocks, Done done) {
   SEER_RETURN_IF_ERROR(open_operation());
-  add_write_task([this, blocks = std::move(blocks), done = std::move(done)]() mutable { run_put(blocks, done); });
+  workers_.put_background([this, blocks = std::move(blocks), done = std::move(done)]() mutable { run_put(blocks, done); });
   return {};
 }
 
@@ -360,12 +326,8 @@ Status RocksdbStore::get(std::vector<ColdBlock> blocks, Done done) {
   read->count = read->blocks.size();
   read->statuses.resize(read->count);
   read->done = std::move(done);
-  const size_t readers = std::clamp<size_t>(read->count, 1, threads_.size());
-  {
-    std::lock_guard lock(mutex_);
-    for (size_t i = 0; i < readers; ++i) reads_.push_back([this, read] { run_get(*read); });
-  }
-  wake_.notify_all();
+  const size_t readers = std::clamp<size_t>(read->count, 1, static_cast<size_t>(config_.threads));
+  for (size_t i = 0; i < readers; ++i) workers_.put([this, read] { run_get(*read); });
   return {};
 }
 
@@ -423,7 +385,7 @@ void RocksdbStore::forget(const Place& place) {
   File& file = it->second;
   used_bytes_ -= place.bytes;
   if (--file.live_blocks > 0) return;
-  writes_.push_back([this, number = place.file, family = file.family, bytes = file.bytes] {
+  workers_.put_background([this, number = place.file, family = file.family, bytes = file.bytes] {
     const FileKey first = file_key(number, 0), last = file_key(number, ~uint64_t{0});
     const Slice from = slice(first), to = slice(last);
     const RocksStatus s = rocksdb::DeleteFilesInRange(db_.get(), family.get(), &from, &to);
@@ -432,7 +394,6 @@ void RocksdbStore::forget(const Place& place) {
     file_bytes_ -= bytes;
   });
   files_.erase(it);
-  wake_.notify_one();
 }
 
 void RocksdbStore::drop_versions_below(WeightVersion keep) {
@@ -455,14 +416,13 @@ void RocksdbStore::drop_versions_below(WeightVersion keep) {
       bytes += it->second.bytes;
       it = files_.erase(it);
     }
-    writes_.push_back([this, family = std::move(family), bytes]() mutable {
+    workers_.put_background([this, family = std::move(family), bytes]() mutable {
       if (const RocksStatus s = db_->DropColumnFamily(family.get()); !s.ok()) needs_resume_ = true;
       family.reset();  // the files are deleted here, unless an operation is still at them
       std::lock_guard inner(mutex_);
       file_bytes_ -= bytes;
     });
   }
-  wake_.notify_one();
 }
 
 ColdStoreStats RocksdbStore::stats() const {

@@ -3,12 +3,9 @@
 #include <time.h>
 
 #include <chrono>
-#include <condition_variable>
 #include <cstring>
-#include <deque>
 #include <limits>
-#include <mutex>
-#include <thread>
+#include <utility>
 
 #include "gpu/cpu/cpu_isa.h"
 #include "gpu/cpu/denormals.h"
@@ -16,6 +13,7 @@
 #include "protocols/check.h"
 #include "protocols/hash.h"
 #include "protocols/kv.h"
+#include "protocols/workers.h"
 
 namespace seer {
 namespace {
@@ -49,7 +47,9 @@ class CpuEngine final : public Engine {
       : model_(std::move(model)),
         cache_(std::move(cache)),
         pool_(threads, cores),
-        forward_(*model_, kernels, cache_, pool_) {
+        forward_(*model_, kernels, cache_, pool_),
+        thread_({.on_start = [core = cores.empty() ? -1 : cores[0]] { if (core >= 0) pin_thread(core); }},
+                [this](EngineWork& work) { run_work(work); }) {
     const ModelConfig& c = model_->config;
     const KvLayout& layout = cache_.layout();
     info_.model = model_->folder;
@@ -61,47 +61,26 @@ class CpuEngine final : public Engine {
     info_.device_blocks = cache_.blocks();
     info_.layout_hash = hash_pair(hash_pair(model_->weights_hash, kLayoutVersion),
                                   hash_pair(static_cast<uint64_t>(layout.block_tokens), layout.bf16 ? 1 : 0));
-    thread_ = std::thread([this, core = cores.empty() ? -1 : cores[0]] {
-      if (core >= 0) pin_thread(core);
-      work();
-    });
-  }
-
-  ~CpuEngine() override {
-    {
-      const std::lock_guard lock(mutex_);
-      stop_ = true;
-    }
-    wake_.notify_one();
-    thread_.join();
   }
 
   const EngineInfo& info() const override { return info_; }
 
-  void set_notify(std::function<void()> notify) override {
-    const std::lock_guard lock(mutex_);
-    SEER_CHECK(!notify_);
-    notify_ = std::move(notify);
-  }
+  void set_notify(std::function<void()> notify) override { results_.set_wake(std::move(notify)); }
 
   void submit(EngineWork work) override {
     if (const auto* step = std::get_if<StepBatch>(&work))
       check_step(*step);
     else
       check_copy(std::get<CopyBatch>(work));
-    {
-      const std::lock_guard lock(mutex_);
-      SEER_CHECK(open_ < info_.queue_max, open_);
-      ++open_;
-      queue_.push_back(std::move(work));
-    }
-    wake_.notify_one();
+    SEER_CHECK(open_ < info_.queue_max, open_);
+    ++open_;
+    thread_.put(std::move(work));
   }
 
   std::vector<EngineResult> take_results() override {
-    const std::lock_guard lock(mutex_);
-    open_ -= results_.size();
-    return std::exchange(results_, {});
+    std::vector<EngineResult> results = results_.take();
+    open_ -= results.size();
+    return results;
   }
 
  private:
@@ -139,26 +118,9 @@ class CpuEngine final : public Engine {
     }
   }
 
-  void work() {
+  void run_work(EngineWork& work) {
     const FlushDenormals flush;
-    for (;;) {
-      EngineWork work;
-      {
-        std::unique_lock lock(mutex_);
-        wake_.wait(lock, [this] { return stop_ || !queue_.empty(); });
-        if (stop_) return;  // what was not begun is dropped
-        work = std::move(queue_.front());
-        queue_.pop_front();
-      }
-      EngineResult result = std::visit([this](auto& w) -> EngineResult { return run(w); }, work);
-      std::function<void()> notify;
-      {
-        const std::lock_guard lock(mutex_);
-        results_.push_back(std::move(result));
-        notify = notify_;
-      }
-      if (notify) notify();
-    }
+    results_.put(std::visit([this](auto& w) -> EngineResult { return run(w); }, work));
   }
 
   StepResult run(StepBatch& batch) {
@@ -204,14 +166,9 @@ class CpuEngine final : public Engine {
   EngineInfo info_;
   int64_t cpu_reported_us_ = 0;
 
-  std::mutex mutex_;
-  std::condition_variable wake_;
-  std::function<void()> notify_;  // guarded by mutex_, like all below
-  std::deque<EngineWork> queue_;
-  std::vector<EngineResult> results_;
   size_t open_ = 0;  // pieces of work whose results were not taken
-  bool stop_ = false;
-  std::thread thread_;  // last: it uses all of the above
+  Outbox<EngineResult> results_;
+  Workers<EngineWork> thread_;  // last: it uses all of the above. At the end, work that has not begun is dropped
 };
 
 }  // namespace
