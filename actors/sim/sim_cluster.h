@@ -378,9 +378,8 @@ struct SimCluster {
   Status drained() {
     for (uint32_t i = 0; i < options.instances; ++i) {
       InstanceActor& s = instance_state(i);
-      const size_t held = static_cast<size_t>(s.devices.counts().in_use) + s.sequences.size() + s.reserves.size() +
-                          s.openings.size() + s.arrivals.size() + s.exports.size() + s.imports.size() +
-                          s.waiting_work.size() + s.engine_open;
+      const size_t held = static_cast<size_t>(s.devices.counts().in_use) + s.sequences.size() + s.kv.open_count() +
+                          s.engine.open_count();
       if (held > 0) return fail(Code::kFull, "instance ", i, " still has work or KV blocks after the end");
     }
     for (uint32_t n = 0; options.draft_servers && n < options.nodes; ++n)

@@ -110,7 +110,7 @@ TEST_CASE("instance: a parked chunk goes on elsewhere without any prefill") {
   CHECK(b.dones()[1].cached_tokens == 18);
   CHECK(b.dones()[1].prefill_tokens == 0);
   CHECK(b.reported(2) == b.expected(request, 9, 12));
-  CHECK(b.cluster.instance_state(1).report.imported_blocks == 5);
+  CHECK(b.cluster.instance_state(1).kv.figures().imported_blocks == 5);
   // Back on the first one: what it still has on its device is used, and only the rest comes from the pool.
   b.send(0, b.chunk(3, request, 5, 21));
   b.cluster.run_for(kLong);
@@ -170,14 +170,14 @@ TEST_CASE("instance: a chunk with KV in the pool waits until those that run keep
   b.cluster.run_for(kLong);
   b.send(0, b.chunk(2, runs, 50));
   const InstanceActor& instance = b.cluster.instance_state(0);
-  const auto runs_far_enough = [&] { return !instance.sequences.empty() && instance.sequences[0].second->kv_tokens >= 36; };
+  const auto runs_far_enough = [&] { return !instance.sequences.empty() && instance.sequences.begin()->second->kv_tokens >= 36; };
   for (int i = 0; i < 10'000 && !runs_far_enough(); ++i) b.cluster.run_for(10);
   REQUIRE(runs_far_enough());
   b.send(0, b.chunk(3, waits, 5, 9));
   b.cluster.run_for(200);
   CHECK(instance.devices.counts().available() >= 5);  // enough for what is in the pool
-  REQUIRE(instance.arrivals.size() == 1);
-  CHECK(instance.arrivals.front().blocks == 5);
+  REQUIRE(instance.kv.arrival_count() == 1);
+  CHECK(instance.kv.first_arrival_blocks() == 5);
   b.cluster.run_for(kLong);
   REQUIRE(b.dones().size() == 3);
   CHECK(b.dones()[1].chunk == ChunkId{2});
@@ -245,7 +245,7 @@ TEST_CASE("instance: blocks that were damaged in the pool are recomputed and rep
   CHECK(b.dones()[1].cached_tokens == 12);
   CHECK(b.dones()[1].reprefill_tokens == 29 - 12);
   CHECK(b.reported(2) == b.expected(request, 20, 10));
-  CHECK(b.cluster.instance_state(1).report.corrupt_blocks == 1);
+  CHECK(b.cluster.instance_state(1).kv.figures().corrupt_blocks == 1);
   CHECK(b.cluster.kv_node_state().tiers->stats().corrupt_blocks == 1);
 }
 

@@ -1,0 +1,158 @@
+#include "actors/instance/drafting.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "actors/policy/draft/draft_history.h"
+#include "gpu/accept_draft.h"
+
+namespace seer {
+
+SequenceDrafts::SequenceDrafts(Drafting parts)
+    : parts_(std::move(parts)), budget_(parts_.budget, parts_.step_ns), sync_(parts_.sync, parts_.drafter) {}
+
+// ---- for a step ------------------------------------------------------------------------------------------------------
+
+void SequenceDrafts::propose(std::span<Sequence* const> running, std::span<RunningSequence> rows, const SequenceTable& all) {
+  if (choice_due_) choose(running, all);
+  if (choice_due_) return;  // nobody decodes
+  timing_.draft_ns = 0;
+  if (!choice_.drafts() && choice_.scouts == 0) return;
+  const int64_t start_ns = parts_.clock_ns ? parts_.clock_ns() : 0;
+  int64_t made = 0;
+  for (size_t i = 0; i < running.size(); ++i) {
+    if (running[i]->decodes()) made += propose(*running[i]) ? 1 : 0;
+    rows[i].draft_tokens = static_cast<int32_t>(running[i]->draft.tokens.size());
+  }
+  if (!parts_.clock_ns) return;
+  timing_.draft_ns = parts_.clock_ns() - start_ns;
+  draft_ns_ += timing_.draft_ns;
+  budget_.drafting_took(made, static_cast<double>(timing_.draft_ns));
+}
+
+void SequenceDrafts::choose(std::span<Sequence* const> running, const SequenceTable& all) {
+  StepShape decode;
+  std::array<int64_t, DraftBudget::kClasses> sequences_of{};
+  for (const Sequence* s : running) {
+    if (!s->decodes()) continue;
+    decode.add(s->kv_tokens, 1, 1);
+    ++sequences_of[s->draft_class()];
+  }
+  if (decode.sequences == 0) return;
+  choice_ = budget_.choose(decode, sequences_of);
+  choice_due_ = false;
+  send_scouts(running, all, decode.sequences);
+}
+
+/// Makes every so many of the `decoding` sequences a scout, beginning with another one each time.
+void SequenceDrafts::send_scouts(std::span<Sequence* const> running, const SequenceTable& all, int64_t decoding) {
+  const int64_t scouts = choice_.scouts;
+  const int64_t apart = scouts > 0 ? decoding / scouts : 0;
+  int64_t sent = 0, next = scouts > 0 ? first_scout_++ % apart : -1;
+  DraftShape shape = choice_.scout_shape;
+  for (const auto& [id, s] : all) s->is_scout = false;
+  for (int64_t i = 0; Sequence* s : running) {
+    if (!s->decodes() || i++ != next || sent == scouts) continue;
+    s->is_scout = true;
+    s->scout_shape = shape;
+    const DraftShape other = shape == DraftShape::kPath ? DraftShape::kTree : DraftShape::kPath;
+    if (budget_.has(other)) shape = other;
+    next += apart;
+    ++sent;
+  }
+}
+
+/// False: no draft is wanted.
+bool SequenceDrafts::propose(Sequence& s) {
+  const int64_t longest = s.tokens_left() - 1;
+  s.draft_shape = s.is_scout ? s.scout_shape : choice_.shape;
+  const int64_t wanted = s.is_scout ? budget_.rows_max(s.draft_shape) : choice_.tokens[s.draft_class()];
+  s.draft_allowed = std::max<int64_t>(0, std::min(wanted, longest));
+  if (s.draft_allowed == 0) return false;
+  const DraftLimits limits{.max_tokens = static_cast<int32_t>(s.draft_allowed),
+                           .min_probability = choice_.min_probability,
+                           .tree = s.draft_shape == DraftShape::kTree};
+  parts_.drafter->draft(s.text(), limits, s.draft);
+  return true;
+}
+
+void SequenceDrafts::step_ordered(const StepShape& decode, const StepShape& step, bool only_decodes) {
+  timing_.only_decodes = only_decodes;
+  timing_.decode = decode;
+  timing_.step = step;
+}
+
+void SequenceDrafts::step_took(int64_t step_us, int64_t tokens) {
+  if (!parts_.clock_ns || !timing_.only_decodes || choice_due_) return;
+  budget_.took(timing_.decode, timing_.step, 1000 * static_cast<double>(step_us));
+  StepTimes& times = choice_.drafts() ? figures_.drafting_steps : figures_.plain_steps;
+  times += {1, tokens, step_us + timing_.draft_ns / 1000, std::llround(choice_.token_ns * static_cast<double>(tokens) / 1000)};
+}
+
+// ---- what the engine made of a draft ---------------------------------------------------------------------------------
+
+std::span<const int32_t> SequenceDrafts::accepted_rows(const Sequence& s, std::span<const SampledToken> sampled) {
+  if (s.draft.is_path()) return first_rows(acceptance_length(s.draft.tokens, sampled));
+  tokens_.assign(1, s.log.back());
+  tokens_.insert(tokens_.end(), s.draft.tokens.begin(), s.draft.tokens.end());
+  parents_.assign(1, -1);
+  parents_.insert(parents_.end(), s.draft.parents.begin(), s.draft.parents.end());
+  accepted_ = accepted_path(tokens_, parents_, sampled);
+  return accepted_;
+}
+
+std::span<const int32_t> SequenceDrafts::first_rows(int64_t count) {
+  while (std::ssize(row_numbers_) < count) row_numbers_.push_back(static_cast<int32_t>(row_numbers_.size()));
+  return std::span(row_numbers_).first(static_cast<size_t>(count));
+}
+
+void SequenceDrafts::count(const Sequence& s, std::span<const int32_t> rows) {
+  const int64_t drafted = std::ssize(s.draft.tokens);
+  budget_.verified(s.draft_class(), s.draft_shape, s.draft_allowed, drafted, rows);
+  count(s, DraftCounts{1, drafted, std::ssize(rows) - 1});
+}
+
+void SequenceDrafts::count_paths(const Sequence& s, std::span<const int32_t> gained) {
+  const int64_t drafted = std::ssize(s.draft.tokens), drafts = std::ssize(gained);
+  budget_.verified_paths(s.draft_class(), s.draft_allowed, drafted, gained);
+  count(s, DraftCounts{drafts, drafted * drafts, std::reduce(gained.begin(), gained.end()) - drafts});
+}
+
+void SequenceDrafts::count(const Sequence& s, const DraftCounts& counts) {
+  if (counts.drafted == 0) return;
+  const bool is_path = s.draft_shape == DraftShape::kPath;
+  if (s.draft_class() == DraftBudget::kHigh)
+    (is_path ? figures_.probe_paths : figures_.probe_trees) += counts;
+  else
+    (is_path ? figures_.other_paths : figures_.other_trees) += counts;
+  uncounted_ += counts;
+}
+
+const DraftFigures& SequenceDrafts::figures_at(int64_t since_start_us) {
+  figures_.draft_us = draft_ns_ / 1000;
+  figures_.losses = parts_.drafter->losses();
+  add_drafts(figures_.history, since_start_us, std::exchange(uncounted_, {}));
+  return figures_;
+}
+
+// ---- what others may draft from --------------------------------------------------------------------------------------
+
+/// Returns the groups that run here.
+std::vector<GroupId> SequenceDrafts::show_texts(const SequenceTable& all) {
+  std::vector<GroupId> groups;
+  for (const auto& [id, s] : all) groups.push_back(s->request.group);
+  std::ranges::sort(groups);
+  groups.erase(std::ranges::unique(groups).begin(), groups.end());
+  parts_.drafter->running(groups);
+  for (const auto& [id, s] : all) parts_.drafter->learn(s->text());
+  return groups;
+}
+
+void SequenceDrafts::forget() {
+  parts_.drafter->forget();
+  sync_.forget();
+}
+
+}  // namespace seer

@@ -1,0 +1,451 @@
+#include "actors/instance/running_batch.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "actors/instance/kv_moves.h"
+#include "protocols/check.h"
+
+namespace seer {
+
+RunningBatch::RunningBatch(StepPlannerConfig planner, const EngineInfo& info, DeviceBlocks& devices, const SequenceTable& all,
+                           EngineQueue& engine, StepRun* steps, SequenceDrafts* drafts, OnGain on_gain)
+    : planner_(planner),
+      info_(info),
+      devices_(devices),
+      all_(all),
+      engine_(engine),
+      steps_(steps),
+      drafts_(drafts),
+      on_gain_(std::move(on_gain)) {}
+
+// ---- who is here -----------------------------------------------------------------------------------------------------
+
+void RunningBatch::add(Sequence& s) { add_unslotted(s); }
+
+void RunningBatch::add_unslotted(Sequence& s) {
+  const auto chunk = [](const Sequence* of) { return of->chunk; };
+  unslotted_.insert(std::ranges::upper_bound(unslotted_, s.chunk, {}, chunk), &s);
+}
+
+void RunningBatch::remove(Sequence& s) {
+  if (s.slot != kNoBatchSlot) leave(s);
+  std::erase(unslotted_, &s);
+  for (Slot& member : in_step_)
+    if (member.sequence == &s) member.sequence = nullptr;
+}
+
+void RunningBatch::drop_all() {
+  unslotted_.clear();
+  for (Slot& member : in_step_) member.sequence = nullptr;
+  for (Slot& slot : slots_) slot.sequence = nullptr;
+  some_dropped_ = steps_ != nullptr;
+  if (!is_ordered_) leave_dropped();
+}
+
+// ---- plan ------------------------------------------------------------------------------------------------------------
+
+void RunningBatch::plan() {
+  gave_way_ = false;
+  if (drafts_ != nullptr && drafts_->choice_is_due()) leave_all();  // all are asked what they draft
+  do {
+    gather_running();
+    if (drafts_ != nullptr) drafts_->propose(running_, rows_, all_);
+    const auto available = static_cast<int32_t>(std::max<int64_t>(0, devices_.counts().available() - std::ssize(block_needs_)));
+    plan_step(rows_, planner_, info_.block_tokens, available, plan_, slot_rows_);
+  } while (make_room_in_slots());
+  all_in_ = plan_.sequences.size() == running_.size();
+  blocks_short_ = plan_.blocks_short > 0;
+}
+
+/// Those that are to be planned: who is in a slot goes on there.
+void RunningBatch::gather_running() {
+  rows_.clear();
+  running_.clear();
+  prefilling_.clear();
+  is_parking_ = is_importing_ = false;
+  for (Sequence* const sequence : unslotted_) {
+    Sequence& s = *sequence;
+    is_parking_ |= s.phase == ChunkPhase::kParking;
+    is_importing_ |= s.phase == ChunkPhase::kImporting;
+    if (drafts_ != nullptr) {
+      s.draft.clear();
+      s.draft_allowed = 0;
+    }
+    if (s.phase != ChunkPhase::kRunning || waits_for_prompt(s)) continue;
+    running_.push_back(&s);
+    rows_.push_back({.id = s.chunk.value,
+                     .known_tokens = s.log.size(),
+                     .kv_tokens = s.kv_tokens,
+                     .draft_tokens = 0,
+                     .table_blocks = static_cast<int32_t>(s.table.size()),
+                     .wants_sampling = true});
+  }
+  running_count_ = std::ssize(running_) + static_cast<int64_t>(all_.size()) - std::ssize(unslotted_);
+}
+
+/// Of the members of a group that start together, the first computes the prompt; the others wait, holding nothing, and
+/// then share its whole blocks. Each computing its own would take as many times the room that the scheduler has counted.
+bool RunningBatch::waits_for_prompt(Sequence& s) {
+  const int64_t whole_blocks = std::min(s.log.prompt_tokens(), s.log.size() - 1) / info_.block_tokens;
+  if (std::ssize(s.chain) >= whole_blocks) return false;
+  const GroupId group = s.request.group;
+  const bool begun = std::ranges::find(prefilling_, group) != prefilling_.end();
+  if (!s.table.empty() || begun) {
+    if (!begun) prefilling_.push_back(group);
+    return s.table.empty();
+  }
+  const std::span<const BlockRef> prompt_names = names_of(s, whole_blocks, info_);
+  s.chain.assign(prompt_names.begin(), prompt_names.begin() + devices_.retain_run(prompt_names, s.table));
+  s.kv_tokens = s.done.cached_tokens = std::ssize(s.chain) * info_.block_tokens;
+  if (std::ssize(s.chain) < whole_blocks) prefilling_.push_back(group);
+  return false;
+}
+
+/// Sequences in slots have their blocks of the next step first, and all their rows. Where that leaves too little for the
+/// others, who must get what they would among them all, they leave, and it is to be planned again: true.
+bool RunningBatch::make_room_in_slots() {
+  if (slot_rows_ == 0) return false;
+  if (plan_.rows_short) return leave_all(), true;
+  if (block_needs_.empty() || (!plan_.is_cut && std::ssize(block_needs_) <= devices_.counts().available())) return false;
+  for (const int32_t slot : std::exchange(block_needs_, {})) leave_with_gains(*at(slot).sequence);
+  return true;
+}
+
+/// Sequences in slots need no blocks for this step: they count with a row that they have.
+std::vector<Sequence*> RunningBatch::pick_victims() {
+  if (plan_.blocks_short == 0) return {};
+  std::vector<Sequence*> all = running_;
+  for (size_t i = 0; i < running_.size(); ++i) rows_[i].yield_rank = running_[i]->yield_rank;
+  const auto add = [&](const Slot& member) {
+    if (member.sequence == nullptr) return;
+    all.push_back(member.sequence);
+    rows_.push_back({.id = member.chunk.value, .known_tokens = 1, .table_blocks = 1, .yield_rank = member.yield_rank});
+  };
+  std::ranges::for_each(slots_, add);
+  std::vector<Sequence*> victims;
+  const auto sole_blocks = [&](int32_t of) { return devices_.sole_user_count(all[static_cast<size_t>(of)]->table); };
+  for (const int32_t i : seer::pick_victims(rows_, plan_.blocks_short, info_.block_tokens, sole_blocks))
+    victims.push_back(all[static_cast<size_t>(i)]);
+  rows_.resize(running_.size());
+  return victims;
+}
+
+void RunningBatch::take_out(std::span<Sequence* const> victims) {
+  std::erase_if(plan_.sequences, [&](const PlannedRows& rows) {
+    return std::ranges::find(victims, running_[static_cast<size_t>(rows.sequence)]) != victims.end();
+  });
+  gave_way_ = !victims.empty();
+  for (Sequence* const s : victims) leave_with_gains(*s);
+  for (const int32_t slot : block_needs_) note_growth(slot);
+  if (gave_way_) take_growing(steps_done());
+}
+
+// ---- order -----------------------------------------------------------------------------------------------------------
+
+void RunningBatch::order(int32_t steps_max, bool arrival_fits) {
+  if (is_idle()) return;
+  if (steps_ != nullptr)
+    order_steps(steps_max, arrival_fits);
+  else
+    order_single_step();
+}
+
+void RunningBatch::order_single_step() {
+  StepBatch batch{.id = next_step_++, .sequences = std::exchange(spent_steps_, {}), .spent = std::exchange(spent_samples_, {})};
+  batch.sequences.resize(plan_.sequences.size());
+  StepShape decode, step;
+  for (const PlannedRows& rows : plan_.sequences) {
+    Sequence& s = *running_[static_cast<size_t>(rows.sequence)];
+    fill(batch.sequences[in_step_.size()], s, rows);
+    in_step_.push_back({.sequence = &s, .rows = rows.rows, .sample_rows = rows.sample_rows});
+    decode.add(s.kv_tokens, 1, 1);
+    step.add(s.kv_tokens, rows.rows, rows.sample_rows);
+  }
+  if (drafts_ != nullptr) drafts_->step_ordered(decode, step, plan_.prefill_rows == 0);
+  is_ordered_ = true;
+  engine_.submit(std::move(batch));
+}
+
+/// `step` has the memory of another one, whose fields it must not keep.
+void RunningBatch::fill(SequenceStep& step, Sequence& s, const PlannedRows& rows) {
+  if (!s.writes && s.kv_tokens % info_.block_tokens != 0)
+    devices_.will_write(s.table[static_cast<size_t>(s.kv_tokens) / info_.block_tokens]);
+  s.writes = true;
+  take_blocks(s, s.kv_tokens + rows.rows);
+  const bool has_draft = s.draft_allowed > 0;
+  if (const auto planned = static_cast<size_t>(rows.draft_tokens); has_draft && planned < s.draft.tokens.size()) {
+    s.draft.shorten(planned);
+    s.draft_allowed = rows.draft_tokens;
+  }
+  step.start = s.kv_tokens;
+  step.tokens.clear();
+  s.log.copy(s.kv_tokens, s.kv_tokens + rows.rows - rows.draft_tokens, step.tokens);
+  if (has_draft) step.tokens.insert(step.tokens.end(), s.draft.tokens.begin(), s.draft.tokens.end());
+  step.blocks.clear();
+  if (info_.steps_max == 1) step.blocks = s.table;
+  step.sample_rows = rows.sample_rows;
+  step.seed = s.seed;
+  if (step.sampling != s.sampling) step.sampling = s.sampling;
+  step.history.clear();
+  if (s.sampling->repetition_penalty != 1.0f) s.log.copy(0, s.kv_tokens, step.history);
+  step.targets.clear();
+  step.parents.clear();
+  if (has_draft && !s.draft.is_path()) {
+    step.parents.push_back(-1);
+    step.parents.insert(step.parents.end(), s.draft.parents.begin(), s.draft.parents.end());
+  }
+}
+
+void RunningBatch::take_blocks(Sequence& s, int64_t tokens) {
+  const int32_t more = blocks_needed(tokens, static_cast<int32_t>(s.table.size()), info_.block_tokens);
+  if (more == 0) return;
+  const Status taken = devices_.allocate(more, s.table);
+  SEER_CHECK(taken.ok(), taken.error());
+}
+
+/// Sequences in slots go on; those that were planned get slots of their own.
+void RunningBatch::order_steps(int32_t steps_max, bool arrival_fits) {
+  for (const int32_t slot : std::exchange(block_needs_, {})) take_block(slot);
+  for (const PlannedRows& rows : plan_.sequences) {
+    Sequence& s = *running_[static_cast<size_t>(rows.sequence)];
+    const bool cut = rows.draft_tokens < rows_[static_cast<size_t>(rows.sequence)].draft_tokens;
+    fill(joining_, s, rows);
+    if (free_slots_.empty()) {
+      free_slots_.push_back(static_cast<int32_t>(slots_.size()));
+      slots_.emplace_back();
+    }
+    s.slot = free_slots_.back();
+    free_slots_.pop_back();
+    at(s.slot) = {&s, rows.rows, rows.sample_rows, s.chunk, s.yield_rank};
+    slot_rows_ += rows.rows;
+    note_growth(s.slot);
+    steps_->join(s.slot, joining_, cut ? std::nullopt : limit_of(s, rows));
+  }
+  std::erase_if(unslotted_, [](const Sequence* s) { return s->slot != kNoBatchSlot; });
+  is_stale_ = false;
+  is_ordered_ = true;
+  blocks_free_ = devices_.counts().available();  // all of them, until somebody else takes some
+  const int32_t steps = steps_at_once(steps_max, arrival_fits);
+  engine_.submit(StepBatch{.id = next_step_++, .sequences = {}, .steps = steps, .blocks_free = blocks_free_});
+}
+
+/// Up to where it does the same in each step; none if that is over after its first step.
+std::optional<StepsLimit> RunningBatch::limit_of(const Sequence& s, const PlannedRows& rows) const {
+  const bool prefills = rows.rows != rows.sample_rows;
+  const bool prompt_due = s.has_pool && s.offered_blocks < prompt_blocks(s, info_.block_tokens);
+  if (prefills || prompt_due || s.may_stop_anywhere()) return {};
+  return StepsLimit{.gain_max = s.tokens_left() - (s.draft_allowed + 1),
+                    .covered = std::ssize(s.table) * info_.block_tokens};
+}
+
+/// How many steps may come before all are looked at. What else may change the plan comes as a message, and splits them.
+int32_t RunningBatch::steps_at_once(int32_t steps_max, bool arrival_fits) const {
+  if (gave_way_) return 1;  // without those that give way blocks may suffice from the next step on
+  // While steps run room only shrinks, so that an arrival for which there is too little now goes on waiting. So does who
+  // found no room in this step, unless others are asked to give way for it: not while chunks park. Drafts would be cut to
+  // the room that is left, at each step otherwise.
+  if (drafts_ != nullptr && arrival_fits) return 1;
+  if (!all_in_ && (drafts_ != nullptr || (blocks_short_ && !is_parking_))) return 1;
+  return std::min(info_.steps_max, steps_max);
+}
+
+void RunningBatch::split() {
+  if (steps_ == nullptr || !is_ordered_) return;
+  steps_->split();
+  engine_.shorten_waiting_steps();
+}
+
+void RunningBatch::split_if_stale() {
+  if (is_stale_ || blocks_free_ > devices_.counts().available()) split();
+}
+
+// ---- results ---------------------------------------------------------------------------------------------------------
+
+void RunningBatch::prefetch_members() const {
+  std::vector<Sequence*> members;
+  for (const std::vector<Slot>* of : {&in_step_, &slots_})
+    for (const Slot& member : *of)
+      if (member.sequence != nullptr) members.push_back(member.sequence);
+  prefetch_sequences(members, drafts_ != nullptr);
+}
+
+void RunningBatch::take(StepResult& result) {
+  is_ordered_ = false;
+  if (steps_ != nullptr)
+    end_slots(std::move(result.ended));
+  else
+    take_single_step(result);
+}
+
+void RunningBatch::take_single_step(StepResult& result) {
+  prefetch_members();
+  spent_steps_ = std::move(result.spent);
+  int64_t tokens = 0;
+  for (size_t i = 0; i < in_step_.size(); ++i) {
+    tokens += result.sampled[i].empty() ? 0 : 1;
+    if (in_step_[i].sequence == nullptr) continue;
+    Sequence& s = *in_step_[i].sequence;
+    if (s.draft_allowed == 0) {
+      on_gain_(s, in_step_[i].rows, result.sampled[i], 0);
+      continue;
+    }
+    const std::span<const int32_t> rows = drafts_->accepted_rows(s, result.sampled[i]);
+    accepted_.clear();
+    for (const int32_t row : rows) accepted_.push_back(result.sampled[i][static_cast<size_t>(row)]);
+    // A draft cut short by a row without a token says nothing about the next one.
+    if (accepted_.back().token != kNotFinite) drafts_->count(s, rows);
+    tokens += std::ssize(rows) - 1;
+    on_gain_(s, std::ssize(rows), accepted_, 0);
+  }
+  if (drafts_ != nullptr) drafts_->step_took(result.step_us, tokens);
+  spent_samples_ = std::move(result.sampled);
+  in_step_.clear();
+}
+
+/// Steps are over. The sequences in these slots do not go on after the last one.
+void RunningBatch::end_slots(std::vector<int32_t> ended) {
+  const int64_t last = steps_->step_running();
+  take_needed_blocks(last);
+  leave_dropped();
+  std::erase_if(ended, [&](int32_t slot) { return at(slot).sequence == nullptr; });
+  // As in a single step: those that decode come before those that prefill.
+  const auto order = [&](int32_t slot) { return std::pair{at(slot).rows != at(slot).sample_rows, at(slot).chunk}; };
+  block_needs_ = steps_->take_block_needs(last + 1);
+  // A finishing chunk also reports growth of the others. They have applied every step but the last; slots before it have
+  // applied the last one too.
+  const auto reports_growth = [&](int32_t slot) { return at(slot).sample_rows > 0 && !at(slot).sequence->keep_kv; };
+  std::vector<int32_t> taken = ended;
+  std::ranges::sort(ended);
+  if (std::ranges::any_of(ended, reports_growth)) {
+    take_growing(last);
+    for (const int32_t slot : block_needs_) note_growth(slot);  // perhaps in the last step
+    for (const int32_t slot : growing_)
+      if (!std::ranges::binary_search(ended, slot)) taken.push_back(slot);
+  }
+  std::ranges::sort(taken, {}, order);
+  for (const int32_t slot : taken) {
+    const Slot member = at(slot);
+    steps_->take(slot, last + 1, gained_);
+    if (std::ranges::binary_search(ended, slot)) leave(*member.sequence);
+    apply_gains(member);
+  }
+}
+
+void RunningBatch::take_gains(int64_t steps) {
+  if (slot_rows_ == 0) return;
+  prefetch_members();
+  for (int32_t slot = 0; slot < std::ssize(slots_); ++slot)
+    if (at(slot).sequence != nullptr) take_gains(slot, steps);
+}
+
+/// What the sequence in this slot has gained in so many steps takes effect. It goes on.
+void RunningBatch::take_gains(int32_t slot, int64_t steps) {
+  steps_->take(slot, steps, gained_);
+  if (const Slot member = at(slot); gained_.steps > 0) apply_gains(member);
+}
+
+/// gained_ takes effect. Only its last token can end a response, unless anything else than the engine may end it.
+void RunningBatch::apply_gains(const Slot& member) {
+  Sequence& s = *member.sequence;
+  if (s.draft_allowed > 0) {
+    if (s.draft.tokens.empty()) gained_.by_step.assign(static_cast<size_t>(gained_.steps), 1);
+    drafts_->count_paths(s, gained_.by_step);
+  }
+  const auto tokens = std::ssize(gained_.sampled);
+  const int64_t passed = s.may_stop_anywhere() ? 0 : std::max<int64_t>(0, tokens - 1);
+  on_gain_(s, member.rows != member.sample_rows ? member.rows : tokens, gained_.sampled, static_cast<size_t>(passed));
+}
+
+/// Its table may be ahead of it, or what was reported behind.
+void RunningBatch::note_growth(int32_t slot) {
+  Slot& member = at(slot);
+  if (member.sequence == nullptr || member.sequence->keep_kv || member.grows) return;
+  member.grows = true;
+  growing_.push_back(slot);
+}
+
+void RunningBatch::take_growing(int64_t steps) {
+  std::erase_if(growing_, [&](int32_t slot) {
+    Slot& member = at(slot);
+    if (member.sequence == nullptr) return true;
+    take_gains(slot, steps);
+    const Sequence& s = *member.sequence;
+    const int32_t blocks = blocks_needed(s.log.size(), 0, info_.block_tokens);
+    member.grows = std::ssize(s.table) > blocks || blocks_needed(s.reported_tokens, 0, info_.block_tokens) < blocks;
+    return !member.grows;
+  });
+}
+
+std::optional<StepResult> RunningBatch::take_steps_over() {
+  if (steps_ == nullptr || !is_ordered_) return std::nullopt;
+  std::optional<StepResult> figures = steps_->take_steps_over();
+  settle_blocks();
+  take_gains(steps_->step_running());
+  return figures;
+}
+
+// ---- leaving slots ---------------------------------------------------------------------------------------------------
+
+/// What it gained and was not taken is lost.
+void RunningBatch::leave(Sequence& s) {
+  const int32_t slot = std::exchange(s.slot, kNoBatchSlot);
+  slot_rows_ -= std::exchange(at(slot), {}).rows;
+  add_unslotted(s);
+  steps_->leave(slot);
+  std::erase(block_needs_, slot);
+  std::erase(growing_, slot);
+  free_slots_.push_back(slot);
+}
+
+void RunningBatch::leave_with_gains(Sequence& s) {
+  if (s.slot == kNoBatchSlot) return;
+  take_gains(s.slot, steps_done());
+  leave(s);
+}
+
+void RunningBatch::leave_all() {
+  if (slot_rows_ == 0) return;
+  take_gains(steps_done());
+  for (const Slot& member : slots_)
+    if (member.sequence != nullptr) leave(*member.sequence);
+}
+
+/// Those whose chunks were dropped.
+void RunningBatch::leave_dropped() {
+  if (!std::exchange(some_dropped_, false)) return;
+  for (int32_t slot = 0; slot < std::ssize(slots_); ++slot) {
+    if (at(slot).sequence != nullptr || at(slot).rows == 0) continue;
+    slot_rows_ -= std::exchange(at(slot), {}).rows;
+    steps_->leave(slot);
+    free_slots_.push_back(slot);
+  }
+  block_needs_.clear();
+  growing_.clear();
+}
+
+// ---- blocks of slots -------------------------------------------------------------------------------------------------
+
+void RunningBatch::settle_blocks() {
+  if (steps_ == nullptr || !is_ordered_) return;
+  if (!all_in_) split();  // nobody knows who will find room where some did not
+  take_needed_blocks(steps_->step_running());
+}
+
+/// For what comes after the first `steps`.
+void RunningBatch::take_needed_blocks(int64_t steps) {
+  for (const int32_t slot : steps_->take_block_needs(steps)) {
+    take_block(slot);
+    --blocks_free_;
+  }
+}
+
+void RunningBatch::take_block(int32_t slot) {
+  Sequence* const s = at(slot).sequence;
+  if (s == nullptr) return;
+  const Status taken = devices_.allocate(1, s->table);
+  SEER_CHECK(taken.ok(), taken.error());
+  note_growth(slot);
+}
+
+}  // namespace seer

@@ -1,0 +1,172 @@
+// RunningBatch: which sequences of an instance compute next, and with which rows: it plans a step, orders it from the engine,
+// and says what the result gives to whom. Part of instance_actor, which decides who comes, who gives way and who is over; no
+// actors and no clock in here. Single owner, not thread-safe.
+//
+// With an engine that does many steps at once (StepRun), a sequence that does the same in each step has a *slot*. It goes on
+// there without being planned again, and what it gains is taken when somebody looks at it. A sequence that cannot go on so
+// (its chunk ends, a prompt is prefilled, blocks are short) leaves its slot and is planned like others. So chunks end, tokens
+// and KV go out, and others come in as if steps were single.
+//
+// Always true:
+//  (1) a sequence is in a slot or among the unslotted ones, never both, until remove();
+//  (2) at most one order is in the engine;
+//  (3) a block that is written by a step has that sequence as its only user;
+//  (4) slot_rows_ is the sum of the rows of all slots.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "actors/instance/drafting.h"
+#include "actors/instance/engine_queue.h"
+#include "actors/instance/sequence.h"
+#include "gpu/device_blocks.h"
+#include "gpu/engine.h"
+#include "gpu/step_planner.h"
+
+namespace seer {
+
+class RunningBatch {
+ public:
+  /// A sequence has `rows` more tokens with KV; what was sampled at the last of them, if anything, continues it. The first
+  /// `passed` of `sampled` are known not to end the response. May call remove().
+  using OnGain =
+      std::function<void(Sequence& s, int64_t rows, std::span<const SampledToken> sampled, size_t passed)>;
+
+  /// All of these must outlive it. `drafts`, `steps`: null without drafts, or where the engine does one step at a time.
+  RunningBatch(StepPlannerConfig planner, const EngineInfo& info, DeviceBlocks& devices, const SequenceTable& all,
+               EngineQueue& engine, StepRun* steps, SequenceDrafts* drafts, OnGain on_gain);
+
+  // -- who is here
+
+  void add(Sequence& s);
+  void remove(Sequence& s);
+  void drop_all();
+  /// A sequence has come to run: steps that follow the one in the engine would be planned otherwise by now.
+  void note_newcomer() { is_stale_ = true; }
+
+  // -- plan
+
+  /// Plans the next step. Sequences in slots go on; the others get what room is left. REQUIRES: !is_ordered().
+  void plan();
+  bool is_idle() const { return plan_.sequences.empty() && slot_rows_ == 0; }  // nothing was planned, nobody goes on
+  bool blocks_short() const { return blocks_short_; }  // somebody got no rows for want of blocks
+  bool is_parking() const { return is_parking_; }      // some sequence was, at the last plan
+  bool is_importing() const { return is_importing_; }
+  int64_t running_count() const { return running_count_; }
+  /// Of those that were planned without a slot; null: there was none.
+  Sequence* first_running() const { return running_.empty() ? nullptr : running_[0]; }
+  /// Sequences that must give way so that the others get the blocks that they lack.
+  std::vector<Sequence*> pick_victims();
+  /// They take no part in the step that was planned. What they gained is taken.
+  void take_out(std::span<Sequence* const> victims);
+
+  // -- order
+
+  /// Orders what was planned, if anything: one step, or at most `steps_max` of them while nothing changes. `arrival_fits`:
+  /// a chunk waits that has room by now.
+  void order(int32_t steps_max, bool arrival_fits);
+  bool is_ordered() const { return is_ordered_; }
+  /// The step that runs becomes the last of its order.
+  void split();
+  /// Does so if the steps after it would be planned otherwise, or lack blocks that others took.
+  void split_if_stale();
+
+  // -- results
+
+  /// An order is over. on_gain() is called for each sequence that ended with it, or that somebody looks at.
+  void take(StepResult& result);
+  /// What sequences in slots have gained in the steps that are over takes effect. REQUIRES: !is_ordered().
+  void take_gains() { take_gains(steps_done()); }
+  /// Likewise while steps run. Returns the figures of the steps that are over, if any were not given.
+  std::optional<StepResult> take_steps_over();
+  /// Before room is looked at while steps run: the sequences get the blocks that the steps which are over, and the one that
+  /// runs, write to.
+  void settle_blocks();
+
+ private:
+  struct Slot {
+    Sequence* sequence = nullptr;  // null: free, or its chunk is gone
+    int32_t rows = 0;              // 0: free
+    int32_t sample_rows = 0;       // the last of these
+    ChunkId chunk = {};            // of the sequence, which is not read for it: it is far away
+    uint64_t yield_rank = 0;       // likewise
+    bool grows = false;            // it is in growing_
+  };
+
+  void prefetch_members() const;
+  void gather_running();
+  bool waits_for_prompt(Sequence& s);
+  bool make_room_in_slots();
+  void fill(SequenceStep& step, Sequence& s, const PlannedRows& rows);
+  void take_blocks(Sequence& s, int64_t tokens);
+  void add_unslotted(Sequence& s);
+
+  void order_single_step();
+  void take_single_step(StepResult& result);
+
+  void order_steps(int32_t steps_max, bool arrival_fits);
+  std::optional<StepsLimit> limit_of(const Sequence& s, const PlannedRows& rows) const;
+  int32_t steps_at_once(int32_t steps_max, bool arrival_fits) const;
+  void end_slots(std::vector<int32_t> ended);
+  Slot& at(int32_t slot) { return slots_[static_cast<size_t>(slot)]; }
+  void take_gains(int64_t steps);
+  void take_gains(int32_t slot, int64_t steps);
+  void apply_gains(const Slot& at);
+  void take_growing(int64_t steps);
+  void note_growth(int32_t slot);
+  void leave(Sequence& s);
+  void leave_with_gains(Sequence& s);
+  void leave_all();
+  void leave_dropped();
+  void take_needed_blocks(int64_t steps);
+  void take_block(int32_t slot);
+  /// REQUIRES: none runs.
+  int64_t steps_done() const { return steps_ == nullptr ? 0 : steps_->step_running() + 1; }
+
+  const StepPlannerConfig planner_;
+  const EngineInfo& info_;
+  DeviceBlocks& devices_;
+  const SequenceTable& all_;
+  EngineQueue& engine_;
+  StepRun* const steps_;            // null: the engine does one step at a time
+  SequenceDrafts* const drafts_;
+  const OnGain on_gain_;
+
+  std::vector<Sequence*> unslotted_;     // by chunk id
+  uint64_t next_step_ = 1;
+  bool is_ordered_ = false;
+
+  // The last plan.
+  StepPlan plan_;
+  std::vector<RunningSequence> rows_;    // rows_[i] tells of running_[i]
+  std::vector<Sequence*> running_;       // without those in slots
+  int64_t running_count_ = 0;            // with them
+  std::vector<GroupId> prefilling_;      // groups whose prompt one of them computes
+  bool all_in_ = true;                   // every running sequence got rows
+  bool blocks_short_ = false;            // until that is over nobody new takes blocks
+  bool gave_way_ = false;                // some gave way
+  bool is_parking_ = false, is_importing_ = false;
+  bool is_stale_ = false;                // the steps after the one that runs would be planned otherwise by now
+
+  // Single steps.
+  std::vector<Slot> in_step_;            // members of the step in the engine
+  std::vector<SequenceStep> spent_steps_;  // of the last step: memory for the next
+  std::vector<std::vector<SampledToken>> spent_samples_;
+  std::vector<SampledToken> accepted_;   // scratch of take_single_step()
+
+  // Many steps at once.
+  std::vector<Slot> slots_;
+  std::vector<int32_t> free_slots_;
+  int64_t slot_rows_ = 0;                // of one step
+  std::vector<int32_t> block_needs_;     // slots that need a block each for the next step; not while steps run
+  bool some_dropped_ = false;            // some slots are of chunks that are gone
+  std::vector<int32_t> growing_;         // slots without KV to keep that may have to report growth, see note_growth()
+  int64_t blocks_free_ = 0;              // the steps that run may still take so many
+  SequenceStep joining_;                 // scratch of order_steps()
+  GainedTokens gained_;                  // scratch of apply_gains()
+};
+
+}  // namespace seer

@@ -1,0 +1,74 @@
+#include "actors/instance/sequence.h"
+
+#include <algorithm>
+#include <ranges>
+
+#include "protocols/check.h"
+
+namespace seer {
+namespace {
+
+constexpr auto kById = [](const SequenceTable::Entry& entry) { return entry.first; };
+
+}  // namespace
+
+Sequence::Appended Sequence::append(std::span<const SampledToken> sampled, size_t passed) {
+  Appended appended;
+  stop.add_passed(static_cast<int64_t>(passed));
+  size_t taken = passed;
+  const auto goes_on = [&] {
+    return taken < sampled.size() && appended.end.reason == FinishReason::kNone && sampled[taken].token != kNotFinite;
+  };
+  while (goes_on()) appended.end = stop.add(sampled[taken++].token);
+  appended.not_finite = taken < sampled.size() && appended.end.reason == FinishReason::kNone;
+  appended.tokens = static_cast<int64_t>(taken);
+  log.append(sampled.first(taken) | std::views::transform(&SampledToken::token));
+  if (sampling->logprob_mode != LogprobMode::kNone)
+    for (const SampledToken& next : sampled.first(taken)) unreported_logprobs.push_back(next.logprob);
+  return appended;
+}
+
+Sequence* SequenceTable::find(ChunkId id) const {
+  const auto it = std::ranges::lower_bound(sequences_, id, {}, kById);
+  return it == sequences_.end() || it->first != id ? nullptr : it->second.get();
+}
+
+Sequence& SequenceTable::at(ChunkId id) const {
+  Sequence* const s = find(id);
+  SEER_CHECK(s != nullptr, id);
+  return *s;
+}
+
+Sequence& SequenceTable::add(std::unique_ptr<Sequence> sequence) {
+  const ChunkId id = sequence->chunk;
+  const auto at = std::ranges::lower_bound(sequences_, id, {}, kById);
+  SEER_CHECK(at == sequences_.end() || at->first != id, id);
+  return *sequences_.emplace(at, id, std::move(sequence))->second;
+}
+
+std::unique_ptr<Sequence> SequenceTable::remove(ChunkId id) {
+  const auto at = std::ranges::lower_bound(sequences_, id, {}, kById);
+  SEER_CHECK(at != sequences_.end(), id);
+  SEER_CHECK(at->first == id, id);
+  std::unique_ptr<Sequence> removed = std::move(at->second);
+  sequences_.erase(at);
+  return removed;
+}
+
+void prefetch_sequences(std::span<Sequence* const> sequences, bool with_drafts) {
+  constexpr size_t kLineBytes = 64;
+  for (const Sequence* s : sequences) {
+    const auto* const first = static_cast<const char*>(static_cast<const void*>(static_cast<const StepState*>(s)));
+    for (size_t at = 0; at < sizeof(StepState); at += kLineBytes) __builtin_prefetch(first + at, 1);
+  }
+  for (const Sequence* s : sequences) {
+    s->log.prefetch_end();
+    if (with_drafts) {
+      __builtin_prefetch(s->draft.tokens.data(), 1);
+      __builtin_prefetch(s->draft.parents.data(), 1);
+    }
+    __builtin_prefetch(s->table.data() + s->table.size(), 1);
+  }
+}
+
+}  // namespace seer

@@ -1,0 +1,128 @@
+// Sequence: what an instance knows of one chunk that it runs; SequenceTable: all of them, by chunk. Plain data, shared by the
+// parts of an instance: the actor creates and removes sequences, KvMoves fills their tables, RunningBatch gives them slots.
+//
+// Always true:
+//  (1) `table` covers kv_tokens, and every block of `chain` is the block at the same index of `table`;
+//  (2) reported_tokens <= log.size();
+//  (3) slot != kNoBatchSlot only while running.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "actors/policy/draft/draft_budget.h"
+#include "actors/policy/draft/drafter.h"
+#include "gpu/engine.h"
+#include "gpu/stop_rule.h"
+#include "protocols/chunk.h"
+#include "protocols/kv.h"
+#include "protocols/token_log.h"
+
+namespace seer {
+
+/// A chunk's life: opening (asking the pool) -> importing (pool -> device) -> running -> parking (device -> pool, when it ends
+/// unfinished). Only running chunks take part in steps.
+enum class ChunkPhase : uint8_t { kOpening, kImporting, kRunning, kParking };
+
+inline constexpr int32_t kNoBatchSlot = -1;
+inline constexpr ChunkId kNoChunk{0};
+
+/// The part of a sequence that every step reads. It is apart so that prefetch_sequences() can ask for all of it.
+struct StepState {
+  explicit StepState(StopRule stop_in) : stop(std::move(stop_in)) {}
+
+  TokenLog log;
+  int64_t end_tokens = 0;                // log.size() when the chunk is full
+  int64_t reported_tokens = 0;           // log.size() when it was reported last
+  int64_t kv_tokens = 0;                 // tokens whose KV is in `table`
+  std::vector<DeviceBlockId> table;
+  std::vector<BlockRef> chain;           // full blocks of the first kv_tokens, named on the device
+  size_t offered_blocks = 0;             // of the chain: offered to the pool
+  size_t pooled_blocks = 0;              // of the chain, from the start: the pool is known to keep them for the request
+  uint64_t seed = 0;
+  std::shared_ptr<const SamplingParams> sampling;
+  int64_t draft_allowed = 0;             // tokens that its draft might have; 0: none was asked for
+  ChunkPhase phase = ChunkPhase::kRunning;
+  int32_t slot = kNoBatchSlot;                // of the running batch, while it does the same in each step
+  ChunkEnd end = ChunkEnd::kFinished;    // set when parking
+  DraftShape draft_shape = DraftShape::kPath, scout_shape = DraftShape::kPath;
+  bool is_scout = false;                 // see DraftBudget
+  bool keep_kv = true;                   // as in RunChunk
+  bool has_pool = false;                 // its KV goes to the pool: keep_kv, and there is one
+  bool writes = false;                   // has been in a step: a partial block at the end of `table` is its own
+  int32_t parking_ops = 0;               // reservations and exports still open while parking
+  std::vector<float> unreported_logprobs;
+  StopRule stop;
+};
+
+struct Sequence : StepState {
+  using StepState::StepState;
+
+  // As in RunChunk.
+  ChunkId chunk;
+  RequestId request;
+  WeightVersion version;
+  int64_t computed_tokens = 0;
+  uint64_t yield_rank = 0;
+
+  std::vector<BlockRef> names;           // of blocks of the tokens that it came with, until they are in `chain`
+  Draft draft;                           // proposed after the log, for the step that is planned or runs
+  ChunkDone done;                        // figures gathered for the answer
+
+  DraftBudget::Class draft_class() const {
+    return request.sample == 0 ? DraftBudget::kHigh : DraftBudget::kLow;  // the probe of its group
+  }
+  DraftText text() const { return {request, log}; }
+  /// All but the last known token have their KV.
+  bool decodes() const { return kv_tokens + 1 == log.size(); }
+  /// By a stop string or token. Otherwise only its limit or one of the engine's eos_ids ends it.
+  bool may_stop_anywhere() const { return !sampling->stop.empty() || !sampling->stop_token_ids.empty(); }
+  int64_t tokens_left() const { return std::min(end_tokens - log.size(), stop.tokens_left()); }
+
+  ChunkTokens take_unreported() {
+    const int64_t first = std::exchange(reported_tokens, log.size());
+    return {chunk, first - log.prompt_tokens(), log.tokens(first, log.size()), std::exchange(unreported_logprobs, {})};
+  }
+
+  /// What sampled tokens do to it: those up to the end of the response are appended. The first `passed` are known not to end it.
+  struct Appended {
+    Finish end;
+    int64_t tokens = 0;
+    bool not_finite = false;  // the response ends before a token that could not be sampled
+  };
+  Appended append(std::span<const SampledToken> sampled, size_t passed);
+};
+
+/// Whole blocks of the prompt: the group's other requests share them.
+inline size_t prompt_blocks(const Sequence& s, uint32_t block_tokens) {
+  return static_cast<size_t>(s.log.prompt_tokens()) / block_tokens;
+}
+
+/// The sequences of an instance, in order of their chunk ids. Addresses stay while a sequence is here.
+class SequenceTable {
+ public:
+  using Entry = std::pair<ChunkId, std::unique_ptr<Sequence>>;
+
+  Sequence* find(ChunkId id) const;
+  Sequence& at(ChunkId id) const;  // REQUIRES: it is here
+  /// REQUIRES: no sequence of this chunk is here.
+  Sequence& add(std::unique_ptr<Sequence> sequence);
+  std::unique_ptr<Sequence> remove(ChunkId id);  // REQUIRES: it is here
+  void clear() { sequences_.clear(); }
+
+  size_t size() const { return sequences_.size(); }
+  bool empty() const { return sequences_.empty(); }
+  auto begin() const { return sequences_.begin(); }
+  auto end() const { return sequences_.end(); }
+
+ private:
+  std::vector<Entry> sequences_;  // by id
+};
+
+/// With many instances in one process, sequences have left the caches since their last step. Their lines are asked for all
+/// together; one by one, as they are looked at, each would take its time from memory.
+void prefetch_sequences(std::span<Sequence* const> sequences, bool with_drafts);
+
+}  // namespace seer
