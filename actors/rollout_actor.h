@@ -16,7 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "actors/policy/schedule/chunk_scheduler.h"
+#include "actors/policy/schedule/policies.h"
 #include "actors/policy/schedule/rollout_stats.h"
 #include "protocols/actors.h"
 #include "protocols/token_log.h"

@@ -138,7 +138,7 @@ Result<std::variant<PrintAndExit, TypedCommand>> read_arguments(const ProgramSpe
     open.typed.name = open.spec->name;
     open.app = app.add_subcommand(open.spec->name, open.spec->what);
     const std::string sizes = has_sizes(*open.spec) ? cat(kSizeUnits, "\n\n") : "";
-    open.app->footer(cat("\n", sizes, open.spec->examples.empty() ? "" : "Examples:\n", open.spec->examples));
+    open.app->footer(cat("\n", sizes, open.spec->notes, open.spec->notes.empty() ? "" : "\n", open.spec->examples.empty() ? "" : "Examples:\n", open.spec->examples));
     add_flags(open);
   }
   const auto typed_command = [&]() -> OpenCommand* {

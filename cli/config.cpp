@@ -7,14 +7,12 @@
 #include <set>
 
 #include "actors/policy/draft/draft_budget.h"
-#include "actors/policy/schedule/serve_order.h"
 #include "cli/ineffective_options.h"
 #include "cli/man_page.h"
 #include "cli/option.h"
 #include "cli/sampling_options.h"
 #include "cli/shell_completion.h"
-#include "cli/sim/sim_partial.h"
-#include "cli/sim/simulate_command.h"
+#include "cli/sim/sim_policy.h"
 #include "cli/suggestion.h"
 #include "cli/toml_options.h"
 
@@ -28,6 +26,45 @@ constexpr const char* kPartialRefused =
     "simulated, for comparison";
 const OneOf kDtypes{{"bf16", "f32"}};
 const OneOf kWeights{{"stored", "int8"}};
+
+// ---- the policies ------------------------------------------------------------------------------------------------
+
+std::string note_line(std::string_view name, std::string_view what) {
+  constexpr size_t kNameWidth = 18;
+  return cat("  ", name, std::string(kNameWidth - std::min(kNameWidth, name.size()), ' '), what, "\n");
+}
+
+std::string policy_notes() {
+  std::string text = "Policies:\n";
+  for (const SchedulingPolicy& policy : scheduling_policies()) text += note_line(policy.name, policy.what);
+  return text;
+}
+
+std::string rollout_notes() {
+  return policy_notes() + note_line(kAutoPolicy, cat(kSeerPlusPolicy, " where a fuller batch costs less per token, else ", kSeerPolicy));
+}
+
+std::string simulate_notes() {
+  return policy_notes() + note_line(kPartialPolicy, kPartialWhat) +
+         note_line(cat("...", kDraftingSuffix), "the same policy with speculative decoding");
+}
+
+/// Simulated policies with drafts from a request's own text.
+std::vector<std::string> own_text_policies() {
+  std::vector<std::string> names = sim_policy_names();
+  std::erase_if(names, [](const std::string& name) {
+    const SimPolicy policy = sim_policy(name);
+    return !policy.drafts || !policy.whole_groups;
+  });
+  return names;
+}
+
+/// "a, b and c". REQUIRES: two names at least.
+std::string sentence_list(std::vector<std::string> names) {
+  const std::string last = names.back();
+  names.pop_back();
+  return joined(names) + " and " + last;
+}
 
 // ---- the options of each subcommand, one line each -------------------------------------------------------------
 
@@ -127,10 +164,10 @@ std::vector<OptionGroup> option_groups(ProfileOptions& o) {
 }
 
 std::vector<OptionGroup> option_groups(SimulateOptions& o) {
-  OneOf policies{chunk_policy_names()};
-  policies.names.push_back(kPartialPolicy);
-  for (size_t i = 0, plain = policies.names.size(); i < plain; ++i)
-    policies.names.push_back(policies.names[i] + kDraftingSuffix);
+  const OneOf policies{sim_policy_names()};
+  const std::string draft_max_help =
+      cat("draft tokens of one request in one step at most; twice that for ", sentence_list(own_text_policies()),
+          ", which draft from a request's own text");
   return {
       {"Work",
        {{"workload", "W", &o.workload, "moonlight, qwen2-vl-72b, kimi-k2, a TOML file, or the --out of a seer rollout"},
@@ -159,8 +196,7 @@ std::vector<OptionGroup> option_groups(SimulateOptions& o) {
          "how many draft tokens stand, by references; empty: as published (the paper's Table 2)"},
         {"drafting", "D", &o.drafting, "which of its curves: linear, multipath-2, multipath-4"},
         {"draft-rule", "R", &o.draft_rule, "how the draft budget is dealt out", OneOf{draft_rule_names()}},
-        {"draft-max", "N", &o.draft_tokens_max, "draft tokens of one request in one step at most; twice that for verl+sd, "
-         "streamrl-oracle+sd and partial+sd, which draft from a request's own text", between(1, 64)}}},
+        {"draft-max", "N", &o.draft_tokens_max, draft_max_help, between(1, 64)}}},
       {"Cluster",
        {{"profile", "FILE", &o.profile, "step times as seer profile measured them, instead of the workload's GPUs"},
         {"step-gap-us", "N", &o.step_gap_us, "with --profile, which has the engine's time alone: microseconds from one step to "
@@ -259,7 +295,8 @@ Status check_together(const RolloutOptions& o) {
     return fail(Code::kInvalidArgument, "--draft-history cannot go with --compare: each policy would draft from the responses of the one before");
   const std::vector<std::string> policies = o.compare.empty() ? std::vector{o.scheduler.policy} : o.compare;
   for (size_t i = 0; i < policies.size(); ++i) {
-    if (needs_lengths(policies[i]) && o.lengths.empty())
+    const SchedulingPolicy* const policy = find_policy(policies[i]);
+    if (policy != nullptr && policy->needs_lengths && o.lengths.empty())
       return fail(Code::kInvalidArgument, "--lengths is missing: the ", policies[i],
                   " policy takes the response lengths from it");
     if (std::find(policies.begin(), policies.begin() + i, policies[i]) != policies.begin() + i)
@@ -291,7 +328,7 @@ Status check_together(const SimulateOptions& o) {
       return fail(Code::kInvalidArgument, "--policies names ", o.policies[i], " twice: expected different policies");
   if (!o.faults) return {};
   for (const std::string& policy : o.policies)
-    if (scheduling_of(policy) == kPartialPolicy)
+    if (sim_policy(policy).is_partial)
       return fail(Code::kInvalidArgument, "--policies ", policy,
                   " does not go with --faults: it leaves requests unfinished, which cannot be checked");
   for (const auto& [flag, path] : {std::pair{"--report", &o.report}, {"--csv", &o.csv}, {"--html", &o.html}})
@@ -323,7 +360,7 @@ std::set<std::string> given_options(const std::vector<OptionGroup>& groups, cons
 }
 
 template <class Options>
-Subcommand make_subcommand(const char* name, const char* what, const char* examples, bool has_config) {
+Subcommand make_subcommand(const char* name, const char* what, const char* examples, bool has_config, std::string notes = "") {
   struct Open {
     Options options;
     std::vector<OptionGroup> in_file;
@@ -339,6 +376,7 @@ Subcommand make_subcommand(const char* name, const char* what, const char* examp
   }
   const CommandSpec about_file{name, what, examples, {general}};
   CommandSpec spec = about_file;
+  spec.notes = std::move(notes);
   spec.options.insert(spec.options.end(), open->in_file.begin(), open->in_file.end());
   const auto finish = [open, about_file, spec](const TypedCommand& typed, std::vector<std::string>* warnings) -> Result<Command> {
     SEER_RETURN_IF_ERROR(apply_typed(about_file, typed));
@@ -376,12 +414,12 @@ Subcommand make_printer(CommandSpec spec, std::function<std::string(const std::s
 Result<Command> parse_command_line(const std::vector<std::string>& arguments, std::vector<std::string>* warnings) {
   ProgramSpec program{.version = kVersion, .what = "rollouts of language models for reinforcement learning", .commands = {}};
   std::vector<Subcommand> subcommands{
-      make_subcommand<RolloutOptions>("rollout", "make a group of responses for every prompt", kRolloutExamples, true),
+      make_subcommand<RolloutOptions>("rollout", "make a group of responses for every prompt", kRolloutExamples, true, rollout_notes()),
       make_subcommand<ScoreOptions>("score", "log-probabilities of given responses in one prefill", kScoreExamples, false),
       make_subcommand<ProfileOptions>("profile", "how long this engine's steps take with a model, as a cost model",
                                       kProfileExamples, false),
       make_subcommand<SimulateOptions>("simulate", "rollouts of whole clusters in virtual time, policies side by side",
-                                       kSimulateExamples, true),
+                                       kSimulateExamples, true, simulate_notes()),
       make_subcommand<DoctorOptions>("doctor", "what this machine has, and how to add what it lacks", kDoctorExamples, false),
       make_printer({"completion", "print the completions of a shell", kCompletionExamples, {}, "SHELL", completion_shells()},
                    [&](const std::string& shell) { return shell_completion(program, shell); }),

@@ -8,7 +8,7 @@
 #include <variant>
 #include <vector>
 
-#include "actors/policy/schedule/chunk_scheduler.h"
+#include "actors/policy/schedule/policies.h"
 #include "actors/policy/schedule/policy_choice.h"
 #include "cli/arguments.h"
 #include "protocols/result.h"
@@ -89,7 +89,7 @@ struct ProfileOptions {
 /// `seer simulate`.
 struct SimulateOptions {
   std::string workload = "moonlight";  // a name, a TOML file, or a JSONL trace (cli/sim/workload.h)
-  std::vector<std::string> policies{"verl", "divided", "las", "seer", "seer+", "oracle", "streamrl-oracle"};
+  std::vector<std::string> policies = chunk_policy_names();
   int64_t seeds = 3;                // runs of each policy, with seeds seed, seed + 1, ...
   uint64_t seed = 1;
   std::string draft_acceptance;     // FILE; empty: the paper's Table 2

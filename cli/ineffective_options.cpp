@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
-#include "actors/policy/schedule/serve_order.h"
-#include "cli/sim/sim_partial.h"
-#include "cli/sim/simulate_command.h"
+#include "actors/policy/schedule/policies.h"
+#include "cli/option.h"
+#include "cli/sim/sim_policy.h"
 
 namespace seer {
 namespace {
@@ -31,9 +31,12 @@ std::vector<std::string> sentences(const std::vector<Need>& needs, const std::se
 std::vector<std::string> ineffective_options(const RolloutOptions& o, const std::set<std::string>& given) {
   const std::vector<std::string> policies = o.compare.empty() ? std::vector{o.scheduler.policy} : o.compare;
   const bool chooses = std::ranges::find(policies, kAutoPolicy) != policies.end();
+  const auto takes_lengths = [](const SchedulingPolicy& policy) { return policy.needs_lengths; };
+  const std::vector<std::string> oracles = chunk_policy_names(takes_lengths);
+  const bool any_oracle = std::ranges::find_first_of(policies, oracles) != policies.end();
   return sentences(
       {{{"policy"}, o.compare.empty(), "beside --compare, which names the policies"},
-       {{"lengths"}, std::ranges::any_of(policies, needs_lengths), "without a policy that takes lengths: oracle, streamrl-oracle"},
+       {{"lengths"}, any_oracle, "without a policy that takes lengths: " + joined(oracles)},
        {{"draft-max", "draft-shape", "draft-rule", "draft-lambda"}, o.drafting != "off", "with --drafting off"},
        {{"draft-profile"}, o.drafting != "off" || chooses, "with --drafting off and without --policy auto"},
        {{"draft-lambda"}, o.draft_rule != "uniform", "with --draft-rule uniform"},
@@ -43,14 +46,15 @@ std::vector<std::string> ineffective_options(const RolloutOptions& o, const std:
 }
 
 std::vector<std::string> ineffective_options(const SimulateOptions& o, const std::set<std::string>& given) {
-  const bool any_drafts = std::ranges::any_of(o.policies, drafts);
-  const auto runs = [&](const std::string& scheduling) {
-    return std::ranges::any_of(o.policies, [&](const std::string& policy) { return scheduling_of(policy) == scheduling; });
-  };
+  std::vector<SimPolicy> policies;
+  for (const std::string& name : o.policies) policies.push_back(sim_policy(name));
+  const bool any_drafts = std::ranges::any_of(policies, &SimPolicy::drafts);
+  const bool any_partial = std::ranges::any_of(policies, &SimPolicy::is_partial);
+  const bool any_seer_plus = std::ranges::find(policies, kSeerPlusPolicy, &SimPolicy::scheduling) != policies.end();
   return sentences({{{"draft-acceptance", "drafting", "draft-rule", "dram-bytes", "block-tokens"}, !o.faults, "with --faults"},
                     {{"draft-acceptance", "drafting", "draft-rule", "draft-max"}, any_drafts, "without a policy that ends in +sd"},
-                    {{"over-issue"}, runs(kPartialPolicy), "without the policy partial"},
-                    {{"unexplained"}, runs("seer+"), "without the policy seer+"}},
+                    {{"over-issue"}, any_partial, cat("without the policy ", kPartialPolicy)},
+                    {{"unexplained"}, any_seer_plus, cat("without the policy ", kSeerPlusPolicy)}},
                    given);
 }
 

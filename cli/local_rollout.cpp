@@ -13,6 +13,7 @@
 #include "actors/node_actor.h"
 #include "actors/policy/draft/draft_history.h"
 #include "actors/policy/draft/group_drafter.h"
+#include "actors/policy/schedule/policies.h"
 #include "actors/rollout_actor.h"
 #include "cli/engine_types.h"
 #include "cli/machine_memory.h"
@@ -374,7 +375,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   if (policy == kAutoPolicy) {
     SEER_ASSIGN_OR_RETURN(const PolicyChoice choice,
                           choose_policy(work.model, engine_config(options, InstanceId{0}), work.groups, options));
-    scheduler.policy = to_string(choice.policy);
+    scheduler.policy = choice.policy;
     if (choice.rows_max > 0) rows_max = choice.rows_max;
     why = choice_text(choice);
   }

@@ -36,6 +36,15 @@ std::string option_entry(const OptionSpec& spec) {
   return cat(".TP\n\\fB", roff("--" + spec.name), "\\fR", value, "\n", roff(help_text(spec)), "\n");
 }
 
+/// Lines that stay as they are; none for an empty text.
+std::string verbatim(const std::string& text) {
+  if (text.empty()) return "";
+  std::string out = ".P\n.nf\n";
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) out += roff(line) + "\n";
+  return out + ".fi\n";
+}
+
 std::string command_section(const CommandSpec& command) {
   std::string text = cat(".SS ", heading(synopsis(command)), "\n", roff(command.what), "\n");
   if (!command.words.empty()) text += cat(".P\n", roff(cat(command.word, ": one of ", joined(command.words))), "\n");
@@ -44,11 +53,8 @@ std::string command_section(const CommandSpec& command) {
     for (const OptionSpec& spec : group.options) text += option_entry(spec);
   }
   if (has_sizes(command)) text += cat(".P\n", roff(kSizeUnits), "\n");
-  if (command.examples.empty()) return text;
-  text += ".P\n.nf\n";
-  std::istringstream lines(command.examples);
-  for (std::string line; std::getline(lines, line);) text += roff(line) + "\n";
-  return text + ".fi\n";
+  for (const std::string* lines : {&command.notes, &command.examples}) text += verbatim(*lines);
+  return text;
 }
 
 constexpr const char* kExitStatus = R"(.SH "EXIT STATUS"

@@ -67,6 +67,7 @@ struct CommandSpec {
   std::vector<OptionGroup> options;        // all of them
   std::string word = {};                   // what --help calls the word after the command (SHELL); empty: takes none
   std::vector<std::string> words = {};     // those that it takes
+  std::string notes = {};                  // text of lines, above the examples
 };
 
 inline constexpr const char* kSizeUnits =

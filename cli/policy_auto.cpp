@@ -78,7 +78,7 @@ std::string choice_text(const PolicyChoice& choice) {
   const TypicalBatches& b = choice.batches;
   const auto ratio = [](double saving) { return decimal_text(1 - saving, 2); };
   if (choice.rows_max > 0) {
-    const int64_t own = choice.policy == ChunkPolicy::kSeerPlus ? b.full_sequences : b.held_sequences;
+    const int64_t own = b.of(choice.policy);
     return cat("at most ", choice.rows_max, " running: a token costs ", ratio(choice.cap_saving), " of one in a batch of ", own);
   }
   if (b.full_sequences == b.held_sequences)

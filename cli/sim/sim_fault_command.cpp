@@ -7,7 +7,7 @@
 #include "actors/sim/sim_faults.h"
 #include "cli/figure_text.h"
 #include "cli/sim/sim_bound.h"
-#include "cli/sim/simulate_command.h"
+#include "cli/sim/sim_policy.h"
 
 namespace seer {
 namespace {
@@ -64,8 +64,8 @@ Status run_fault_seed(const ClusterModel& cluster, const SimWork& work, const Si
                               .limit_us = static_cast<int64_t>((100 * bound_s + kLimitS) * 1e6)};
   for (const std::string& policy : options.policies) {
     if (stop.load()) return fail(Code::kCancelled, "stopped on request");
-    o.scheduler.policy = scheduling_of(policy);
-    o.draft_tokens_max = drafts(policy) ? options.draft_tokens_max : 0;
+    o.scheduler.policy = sim_policy(policy).scheduling;
+    o.draft_tokens_max = sim_policy(policy).drafts ? options.draft_tokens_max : 0;
     const SimFaultRun run = run_with_faults(o, faults);
     if (!run.verdict.ok())
       return fail(Code::kCorrupt, workload, ", policy ", policy, ", seed ", seed, ": ", run.verdict.error().detail, " (after ",

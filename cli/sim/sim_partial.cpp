@@ -43,10 +43,8 @@ struct Carried {
 }  // namespace
 
 Result<SimRun> simulate_partial(const ClusterModel& cluster, const Workload& workload, uint64_t seed, double over_issue,
-                                const ChunkSchedulerConfig& given, const std::optional<SimDrafting>& drafting) {
+                                const ChunkSchedulerConfig& scheduler, const std::optional<SimDrafting>& drafting) {
   SEER_CHECK(over_issue >= 1, over_issue);
-  ChunkSchedulerConfig scheduler = given;
-  scheduler.policy = kSimBaseline;  // how requests are dealt and run
   const int64_t target = requests_of(workload);
   const auto issued = static_cast<int64_t>(std::ceil(over_issue * static_cast<double>(target)));
   GroupSupply supply(workload, seed);

@@ -14,18 +14,17 @@
 #pragma once
 #include <cstdint>
 
+#include "cli/sim/sim_policy.h"
 #include "cli/sim/sim_rollout.h"
 #include "cli/sim/workload.h"
 
 namespace seer {
 
-inline constexpr const char* kPartialPolicy = "partial";
-
 /// Of which the last is reported. The first has nothing to carry over, and finishes short responses only: moonlight
 /// (seed 1, over-issue 2) takes 786, 1 171, 1 079 and 1 119 s in the first four.
 inline constexpr int64_t kPartialIterations = 3;
 
-/// `run.workload` and `seed` are the caller's to fill. Errors: as of simulate_rollout(). REQUIRES: over_issue >= 1.
+/// Requests are placed by scheduler.policy, that of sim_policy(kPartialPolicy). `run.workload` and `seed` are the caller's to fill. Errors: as of simulate_rollout(). REQUIRES: over_issue >= 1.
 Result<SimRun> simulate_partial(const ClusterModel& cluster, const Workload& workload, uint64_t seed, double over_issue,
                                 const ChunkSchedulerConfig& scheduler,
                                 const std::optional<SimDrafting>& drafting = {});

@@ -11,13 +11,14 @@
 #include <string>
 #include <vector>
 
+#include "actors/policy/schedule/policies.h"
 #include "cli/figure_text.h"  // kUnknown
 #include "cli/timeline.h"
 
 namespace seer {
 
 /// The policy that speedups are against, as in the paper.
-inline constexpr const char* kSimBaseline = "verl";
+inline constexpr const char* kSimBaseline = kVerlPolicy;
 
 /// One rollout iteration, simulated or real: a workload under a policy, drawn from a seed.
 struct SimRun {

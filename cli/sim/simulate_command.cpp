@@ -16,6 +16,7 @@
 #include "cli/sim/sim_fault_command.h"
 #include "cli/sim/sim_html.h"
 #include "cli/sim/sim_partial.h"
+#include "cli/sim/sim_policy.h"
 #include "cli/sim/sim_report.h"
 #include "cli/sim/sim_rollout.h"
 #include "cli/sim/workload.h"
@@ -88,21 +89,15 @@ Result<ClusterModel> make_cluster(const Workload& workload, const SimulateOption
   return cluster;
 }
 
-/// The baselines: a group's requests stay where they started, and their KV is in no pool.
-bool keeps_groups_whole(const std::string& scheduling) {
-  return scheduling == kSimBaseline || scheduling == "streamrl-oracle" || scheduling == kPartialPolicy;
-}
-
-/// The baselines draft as vLLM's suffix decoding does, from a request's own text, and up to twice as far; the others from
-/// the text of the group.
-Result<std::optional<SimDrafting>> drafting_of(const std::string& policy, const std::string& scheduling,
-                                               const SimulateOptions& options) {
-  if (!drafts(policy)) return std::optional<SimDrafting>{};
+/// Policies with whole groups draft as vLLM's suffix decoding does, from a request's own text, and up to twice as far; the
+/// others from the text of the group.
+Result<std::optional<SimDrafting>> drafting_of(const SimPolicy& policy, const SimulateOptions& options) {
+  if (!policy.drafts) return std::optional<SimDrafting>{};
   Result<DraftAcceptance> acceptance = options.draft_acceptance.empty()
                                            ? DraftAcceptance::published(options.drafting)
                                            : DraftAcceptance::read(options.draft_acceptance, options.drafting);
   if (!acceptance.ok()) return acceptance.error();
-  const bool grouped = !keeps_groups_whole(scheduling);
+  const bool grouped = !policy.whole_groups;
   DraftBudgetConfig budget{.rule = parse_draft_rule(options.draft_rule),
                            .rows_max = {grouped ? options.draft_tokens_max : 2 * options.draft_tokens_max, 0}};
   return std::optional<SimDrafting>({*std::move(acceptance), grouped, budget});
@@ -174,23 +169,24 @@ Status simulate_command(const SimulateOptions& options, const std::atomic<bool>&
       continue;
     }
     const double bound_s = lower_bound_s(cluster, work);
-    for (const std::string& policy : options.policies) {
+    for (const std::string& name : options.policies) {
       if (stop.load()) return fail(Code::kCancelled, "stopped on request");
       ChunkSchedulerConfig scheduler = options.scheduler;
-      scheduler.policy = scheduling_of(policy);
+      const SimPolicy policy = sim_policy(name);
+      scheduler.policy = policy.scheduling;
       scheduler.watermark_share = workload.watermark_share;
-      SEER_ASSIGN_OR_RETURN(const std::optional<SimDrafting> drafting, drafting_of(policy, scheduler.policy, options));
-      const ClusterModel& used = keeps_groups_whole(scheduler.policy) ? baseline_cluster : cluster;
+      SEER_ASSIGN_OR_RETURN(const std::optional<SimDrafting> drafting, drafting_of(policy, options));
+      const ClusterModel& used = policy.whole_groups ? baseline_cluster : cluster;
       const auto began = std::chrono::steady_clock::now();
-      SEER_ASSIGN_OR_RETURN(SimRun run, scheduler.policy == kPartialPolicy
+      SEER_ASSIGN_OR_RETURN(SimRun run, policy.is_partial
                                             ? simulate_partial(used, workload, seed, options.over_issue, scheduler, drafting)
                                             : simulate_rollout(used, work, scheduler, drafting));
       const double took_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
       run.workload = workload.name;
-      run.policy = policy;
+      run.policy = name;
       run.seed = seed;
       if (run.is_synchronous && !drafting) run.bound_total_s = bound_s;  // drafts can beat it
-      std::cerr << "  " << workload.name << " " << policy << " seed " << seed << ": " << std::llround(run.total_s)
+      std::cerr << "  " << workload.name << " " << name << " seed " << seed << ": " << std::llround(run.total_s)
                 << " s in " << took_s << " s\n";
       if (i > 0) run.instances.clear();  // one seed is drawn
       runs.push_back(std::move(run));

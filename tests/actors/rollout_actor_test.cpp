@@ -43,7 +43,7 @@ TEST_CASE("rollout: short of KV, every policy still answers exactly; chunked one
       cluster.run();
       check_exact(cluster);
       const RolloutSummary& s = cluster.seen.summaries[0];
-      if (policy == "verl" || policy == "streamrl-oracle") {
+      if (find_policy(policy)->whole_groups) {
         if (policy == "verl") CHECK(s.preemptions > 0);
         CHECK(s.migrations == 0);
       } else {

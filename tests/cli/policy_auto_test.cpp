@@ -26,7 +26,7 @@ TEST_CASE("policy auto: the GPUs of the built-in workloads get seer+, which is a
     const PolicyChoice choice =
         choose_policy(typical_batches(work, {.chunk_tokens = 8192}),  // as seer simulate
                       [&](const StepShape& shape) { return static_cast<double>(model->step_ns(shape)) / 1000; });
-    CHECK(choice.policy == ChunkPolicy::kSeerPlus);
+    CHECK(choice.policy == kSeerPlusPolicy);
     CHECK(choice.saving > 1.5 * kSeerPlusSavingMin);
   }
 }
@@ -76,14 +76,14 @@ TEST_CASE("policy auto: the steps of a profile decide, or measured ones") {
   options.draft_profile = profile_with(10'000, 1);
   auto choice = choose();
   REQUIRE_MESSAGE(choice.ok(), choice.error().detail);
-  CHECK(choice->policy == ChunkPolicy::kSeerPlus);
+  CHECK(choice->policy == kSeerPlusPolicy);
   const TypicalBatches batches = choice->batches;
   CHECK(batches.full_sequences > batches.held_sequences);
 
   options.draft_profile = profile_with(0, 1'000);  // the gap between steps alone is no reason
   choice = choose();
   REQUIRE(choice.ok());
-  CHECK(choice->policy == ChunkPolicy::kSeer);
+  CHECK(choice->policy == kSeerPolicy);
 
   options.draft_profile = folder.path("missing.json");
   choice = choose();

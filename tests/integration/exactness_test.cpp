@@ -170,7 +170,7 @@ std::vector<std::string> policies_of_small_tests() {
 
 /// What no timing may bring about.
 void check_unforced(const RolloutOptions& options, Kv kv, const RolloutReport& report) {
-  const bool whole_groups = options.scheduler.policy == "verl" || options.scheduler.policy == "streamrl-oracle";
+  const bool whole_groups = find_policy(options.scheduler.policy)->whole_groups;
   // Responses of a group that are equal so far share their blocks by content. One that parks while another still writes
   // its tail there may find the tail missing when it goes on, and computes it again: 15 tokens at most.
   if (kv == Kv::kAmple) CHECK(report.reprefill_tokens <= (whole_groups ? 0 : 15 * (report.chunks - report.requests)));
@@ -302,7 +302,7 @@ TEST_CASE("exactness: policies, chunks, instances, threads and KV limits change 
   Pressure all;
   for (const auto& [key, pressure] : pressures) {
     INFO(key.first, " chunk_tokens=", key.second);
-    const bool whole_groups = key.first == "verl" || key.first == "streamrl-oracle";
+    const bool whole_groups = find_policy(key.first)->whole_groups;
     // streamrl-oracle runs about as many as fit at their end, so that it may get by without preemption.
     if (!is_sample && key.first != "streamrl-oracle")
       CHECK((whole_groups ? pressure.preemptions : pressure.yields) > 0);

@@ -16,7 +16,7 @@ Status check_group(const GroupSpec& group) {
 
 }  // namespace
 
-Status check_known_tokens(const GroupSpec& group, const char* policy) {
+Status check_known_tokens(const GroupSpec& group, std::string_view policy) {
   if (group.known_tokens.size() == group.samples) return {};
   return fail(Code::kInvalidArgument, "group ", group.id, " has ", group.known_tokens.size(), " known lengths for ",
               group.samples, " samples; the ", policy, " policy needs one each");

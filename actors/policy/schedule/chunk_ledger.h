@@ -21,6 +21,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
 #include "actors/policy/schedule/chunk_scheduler.h"
 #include "actors/policy/schedule/instance_picker.h"
@@ -44,7 +45,7 @@ inline constexpr int64_t kReserveTokensMax = 2048;
 inline constexpr int64_t kHeadroomTokens = 32;
 
 /// kInvalidArgument: the policy needs the length of every response beforehand, and the group does not say them.
-Status check_known_tokens(const GroupSpec& group, const char* policy);
+Status check_known_tokens(const GroupSpec& group, std::string_view policy);
 
 class ChunkLedger {
  public:

@@ -1,5 +1,5 @@
 // ChunkScheduler: which request runs next, on which instance, for how many tokens. The one decision point of a rollout
-// iteration, owned by rollout_actor; the policies by name are in make_chunk_scheduler(). Pure: no clock, no threads;
+// iteration, owned by rollout_actor; the policies by name are in policies.h. Pure: no clock, no threads;
 // time is passed in. O(log n) per decision in the number of waiting requests. Single owner, not thread-safe.
 //
 // How it is driven: add the instances, then the groups, then call next() until it is empty; the same after every event
@@ -22,12 +22,12 @@
 namespace seer {
 
 struct ChunkSchedulerConfig {
-  std::string policy = "seer+";  // verl | divided | las | seer | seer+ | oracle | streamrl-oracle
+  std::string policy = "seer+";  // one of policies.h
   int64_t chunk_tokens = 2048;  // a request gives up its instance after this many new tokens; 0: never
   double reserve_share = -1;    // share of the chunk's KV promised before it starts. 1.0, the paper: few requests run
                                 // at a time and never yield; less fills the memory and relies on early yield, which
                                 // pays where large batches are cheap (GPUs). Negative: what the policy does best
-                                // with, 0.1 for seer+ and 1.0 for all others
+                                // with (policies.h)
   int64_t starve_us = 30'000'000;  // seer: a request that waited longer goes first now and then, whatever its estimate
                                    // (Algorithm 2 safeguard; see kStarvedEvery)
   double unexplained_before = 1;   // seer+: share of the requests of earlier iterations whose lengths the model did not
@@ -81,10 +81,5 @@ class ChunkScheduler {
   int64_t waiting_count() const { return requests().totals().waiting; }
   int64_t running_count() const { return requests().totals().running; }
 };
-
-/// All policy names, in the order reports show them.
-std::vector<std::string> chunk_policy_names();
-/// kInvalidArgument names the unknown policy and lists the known ones.
-Result<std::unique_ptr<ChunkScheduler>> make_chunk_scheduler(const ChunkSchedulerConfig& config);
 
 }  // namespace seer

@@ -4,12 +4,12 @@
 
 namespace seer {
 
-DividedScheduler::DividedScheduler(ChunkPolicy policy, const ChunkSchedulerConfig& config)
-    : LedgerScheduler(chunk_promise(config), config.inflight_spread_max), policy_(policy), config_(config) {}
+DividedScheduler::DividedScheduler(const ServeOrder& order, const ChunkSchedulerConfig& config)
+    : LedgerScheduler(chunk_promise(config), config.inflight_spread_max), serve_order_(order), config_(config) {}
 
 Status DividedScheduler::add_group(const GroupSpec& group, int64_t now_us) {
   SEER_CHECK(now_us >= 0, now_us);
-  if (policy_ == ChunkPolicy::kOracle) SEER_RETURN_IF_ERROR(check_known_tokens(group, "oracle"));
+  if (serve_order_.needs_lengths) SEER_RETURN_IF_ERROR(check_known_tokens(group, config_.policy));
   SEER_RETURN_IF_ERROR(ledger_.add_group(group, now_us));
   for (const RequestState& request : requests().group(group.id).members) enqueue(request);
   return {};
@@ -48,7 +48,7 @@ Placement DividedScheduler::place(const RequestState& request, InstanceId instan
   Placement placement = ledger_.start(request, instance);
   ++starts_;
   ++starts_since_starved_;
-  placement.yield_rank = yield_rank(policy_, request, requests().group(request.id.group).estimated_tokens, starts_);
+  placement.yield_rank = yield_rank(serve_order_, request, requests().group(request.id.group).estimated_tokens, starts_);
   return placement;
 }
 
@@ -73,17 +73,17 @@ void DividedScheduler::estimate_changed(GroupId id, int64_t estimated_tokens) {
 
 void DividedScheduler::enqueue(const RequestState& request) {
   order_.insert(by_rank(request));
-  if (policy_ == ChunkPolicy::kSeer) by_wait_.insert({static_cast<uint64_t>(request.waiting_since_us), request.id});
+  if (serve_order_.guards_starving) by_wait_.insert({static_cast<uint64_t>(request.waiting_since_us), request.id});
 }
 
 void DividedScheduler::dequeue(const RequestState& request) {
   const size_t erased = order_.erase(by_rank(request));
   SEER_CHECK(erased == 1, request.id);
-  if (policy_ == ChunkPolicy::kSeer) by_wait_.erase({static_cast<uint64_t>(request.waiting_since_us), request.id});
+  if (serve_order_.guards_starving) by_wait_.erase({static_cast<uint64_t>(request.waiting_since_us), request.id});
 }
 
 DividedScheduler::Waiting DividedScheduler::by_rank(const RequestState& request) const {
-  return {serve_rank(policy_, request, requests().group(request.id.group).estimated_tokens), request.id};
+  return {serve_order_.rank(request, requests().group(request.id.group).estimated_tokens), request.id};
 }
 
 }  // namespace seer

@@ -1,10 +1,10 @@
 // DividedScheduler: divided rollout. Requests run in chunks, each chunk on whichever instance suits best then, and all
-// waiting requests stand in one order (serve_order.h): `divided`, `las`, `seer` (Algorithm 2) and `oracle` differ in
-// that order alone, `seer` also in its safeguard against starving. Single owner, not thread-safe.
+// waiting requests stand in one order (serve_order.h), which the policy gives. `divided`, `las`, `seer` (Algorithm 2) and
+// `oracle` are made of it. Single owner, not thread-safe.
 //
 // Invariants:
 //  (1) order_ holds exactly the waiting requests, each under its current rank;
-//  (2) by_wait_ holds the same requests by waiting time (`seer` only, empty else).
+//  (2) by_wait_ holds the same requests by waiting time, or nothing if the order does not guard against starving.
 #pragma once
 #include <compare>
 #include <optional>
@@ -21,7 +21,7 @@ inline constexpr int64_t kStarvedEvery = 16;
 
 class DividedScheduler final : public LedgerScheduler {
  public:
-  DividedScheduler(ChunkPolicy policy, const ChunkSchedulerConfig& config);
+  DividedScheduler(const ServeOrder& order, const ChunkSchedulerConfig& config);
 
   Status add_group(const GroupSpec& group, int64_t now_us) override;
   std::optional<Placement> next(int64_t now_us) override;
@@ -43,7 +43,7 @@ class DividedScheduler final : public LedgerScheduler {
   void dequeue(const RequestState& request);
   Waiting by_rank(const RequestState& request) const;
 
-  const ChunkPolicy policy_;
+  const ServeOrder serve_order_;
   const ChunkSchedulerConfig config_;
   std::set<Waiting> order_;
   std::set<Waiting> by_wait_;  // rank: waiting since

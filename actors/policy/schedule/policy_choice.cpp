@@ -4,7 +4,6 @@
 #include <cmath>
 #include <map>
 
-#include "actors/policy/schedule/seer_plus_scheduler.h"
 #include "protocols/check.h"
 
 namespace seer {
@@ -33,11 +32,13 @@ TypicalBatches typical_batches(const InstanceWork& work, const ChunkSchedulerCon
   const int64_t generated = work.limit_tokens / kLimitOverGenerated;
   const int64_t left = work.limit_tokens - generated;
   const auto chunk = static_cast<double>(config.chunk_tokens > 0 ? std::min(config.chunk_tokens, left) : left);
-  const bool is_own = config.reserve_share < 0;
   TypicalBatches batches{.context_tokens = work.prompt_tokens + generated};
-  const auto at_once = [&](double share) { return sequences_at_once(work, batches.context_tokens, chunk, share); };
-  batches.held_sequences = at_once(is_own ? 1 : config.reserve_share);
-  batches.full_sequences = at_once(is_own ? kSeerPlusReserveShare : config.reserve_share);
+  const auto at_once = [&](const char* policy) {
+    const double share = config.reserve_share < 0 ? find_policy(policy)->reserve_share : config.reserve_share;
+    return sequences_at_once(work, batches.context_tokens, chunk, share);
+  };
+  batches.held_sequences = at_once(kSeerPolicy);
+  batches.full_sequences = at_once(kSeerPlusPolicy);
   return batches;
 }
 
@@ -64,9 +65,9 @@ PolicyChoice choose_policy(const TypicalBatches& batches, const std::function<do
     token_us[size] = us;
   }
   choice.saving = 1 - token_us[batches.full_sequences] / token_us[batches.held_sequences];
-  if (choice.saving > kSeerPlusSavingMin) choice.policy = ChunkPolicy::kSeerPlus;
+  if (choice.saving > kSeerPlusSavingMin) choice.policy = kSeerPlusPolicy;
 
-  const int64_t own = choice.policy == ChunkPolicy::kSeerPlus ? batches.full_sequences : batches.held_sequences;
+  const int64_t own = batches.of(choice.policy);
   token_us.erase(token_us.upper_bound(own), token_us.end());
   const auto us = [](const auto& entry) { return entry.second; };
   const double enough_us = (1 + kCapSlack) * us(*std::ranges::min_element(token_us, {}, us));

@@ -8,10 +8,10 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
-#include "actors/policy/schedule/chunk_scheduler.h"
-#include "actors/policy/schedule/serve_order.h"
+#include "actors/policy/schedule/policies.h"
 #include "protocols/step_cost.h"
 
 namespace seer {
@@ -33,6 +33,8 @@ struct TypicalBatches {
   int64_t context_tokens = 1;
   int64_t held_sequences = 1;  // seer
   int64_t full_sequences = 1;  // seer+; not fewer
+
+  int64_t of(const std::string& policy) const { return policy == kSeerPlusPolicy ? full_sequences : held_sequences; }
 };
 TypicalBatches typical_batches(const InstanceWork& work, const ChunkSchedulerConfig& config);
 /// Sizes of batches worth a look, ascending: the two above, and powers of two from kCapMin on below them.
@@ -54,7 +56,7 @@ inline constexpr double kSeerPlusSavingMin = 0.05;
 inline constexpr double kCapSlack = 0.05;
 
 struct PolicyChoice {
-  ChunkPolicy policy = ChunkPolicy::kSeer;
+  std::string policy = kSeerPolicy;  // or kSeerPlusPolicy
   TypicalBatches batches;
   double saving = 0;  // of time per token, by the fuller batch; below 0: it is dearer
   int64_t rows_max = 0;    // running requests of an instance at most; 0: as many as the policy would run

@@ -3,7 +3,7 @@
 // have proven predictable, sharpened by what the group's other members show. The first request of a group is its probe:
 // served before all others until a member has finished.
 //
-// Unlike Algorithm 2 it does not hold memory back: a tenth of a chunk is promised (kSeerPlusReserveShare), requests run
+// Unlike Algorithm 2 it does not hold memory back: only part of a chunk is promised (reserve_share), requests run
 // until KV is really full, and then the one that could need least yields, its KV going to the pool. A request goes to
 // the instance with the most room, or stays where its KV is while that is about as good; of the next few that wait, one
 // whose KV is there already goes before them. Once fewer requests wait than there are instances, each goes to where the
@@ -28,9 +28,6 @@ namespace seer {
 /// more than kPassedByMax times in a row. In `seer simulate` 2 600 and not 6 700 chunks of an iteration move for
 /// Qwen2-VL-72B, 1 300 and not 3 400 for Kimi-K2, and it takes as long (within 0.1 %, 6 seeds).
 inline constexpr int kNearbyMax = 64, kPassedByMax = 32;
-
-/// Share of a chunk's KV promised before it starts, unless the configuration says another.
-inline constexpr double kSeerPlusReserveShare = 0.1;
 
 class SeerPlusScheduler final : public LedgerScheduler {
  public:

@@ -1,6 +1,5 @@
 #include "actors/policy/schedule/whole_group_scheduler.h"
 
-#include "actors/policy/schedule/serve_order.h"
 #include "protocols/check.h"
 
 namespace seer {
@@ -47,7 +46,7 @@ std::optional<Placement> WholeGroupScheduler::next(int64_t) {
     const RequestState& request = requests().at(queue.front());
     queue.pop_front();
     Placement placement = ledger_.start(request, instance);
-    placement.yield_rank = yield_rank(ChunkPolicy::kVerl, request, 0, ++starts_);
+    placement.yield_rank = ++starts_;  // the latest started gives way
     placement.keep_kv = false;
     return placement;
   }

@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include "actors/policy/schedule/chunk_scheduler.h"
+#include "actors/policy/schedule/policies.h"
 #include "protocols/hash.h"
 
 namespace {

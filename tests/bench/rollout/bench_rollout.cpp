@@ -60,7 +60,8 @@ int main(int argc, char** argv) {
   options.sampling.max_tokens = 3072;
   int64_t runs = 5;
   double kv_share = 1.0 / 3;
-  std::vector<std::string> policies = {"verl", "divided", "las", "seer", "seer+", "auto"};
+  std::vector<std::string> policies = chunk_policy_names([](const SchedulingPolicy& p) { return !p.needs_lengths; });
+  policies.push_back(kAutoPolicy);
   CLI::App app("policies on the same work, short of KV");
   app.add_option("--model", options.model)->required();
   app.add_option("--prompts", options.prompts)->required();

@@ -27,7 +27,7 @@ ClusterModel linear_cluster(int64_t step, int64_t row, int64_t read) {
 
 double fastest_s(const ClusterModel& cluster, const SimWork& work) {
   double fastest = 1e9;
-  for (const char* policy : {"verl", "divided", "las", "seer", "seer+", "oracle"}) {
+  for (const std::string& policy : chunk_policy_names()) {
     const Result<SimRun> run = simulate_rollout(cluster, work, {.policy = policy, .chunk_tokens = 512});
     REQUIRE_MESSAGE(run.ok(), run.error().detail);
     fastest = std::min(fastest, run->total_s);

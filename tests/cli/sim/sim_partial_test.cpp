@@ -21,7 +21,8 @@ Workload small_workload() {
 }
 
 SimRun partial(const Workload& workload, double over_issue, uint64_t seed = 1) {
-  Result<SimRun> run = simulate_partial(small_cluster(), workload, seed, over_issue, {});
+  Result<SimRun> run = simulate_partial(small_cluster(), workload, seed, over_issue,
+                                       {.policy = sim_policy(kPartialPolicy).scheduling});
   REQUIRE_MESSAGE(run.ok(), run.error().detail);
   return *std::move(run);
 }

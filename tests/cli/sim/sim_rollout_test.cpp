@@ -62,7 +62,7 @@ TEST_CASE("sim rollout: every policy makes all tokens, never faster than the bou
     CHECK(run.idle_share < 1);
     CHECK(run.instances.size() == 4);
     for (const InstanceTimeline& timeline : run.instances) CHECK(timeline.size() > 10);
-    const bool whole_groups = policy == "verl" || policy == "streamrl-oracle";
+    const bool whole_groups = find_policy(policy)->whole_groups;
     if (whole_groups) CHECK(run.migrations == 0);
     if (!whole_groups) CHECK(run.preemptions == 0);
   }

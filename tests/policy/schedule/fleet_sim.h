@@ -10,7 +10,7 @@
 #include <random>
 #include <set>
 
-#include "actors/policy/schedule/chunk_scheduler.h"
+#include "actors/policy/schedule/policies.h"
 #include "actors/policy/schedule/length_estimator.h"
 
 namespace seer {
@@ -131,7 +131,7 @@ class FleetSim {
     REQUIRE(placement.max_new_tokens >= 1);
     REQUIRE(request.generated + placement.max_new_tokens <= setup_.max_tokens);
     REQUIRE(request.prompt_tokens + request.generated + placement.max_new_tokens <= instance.kv_blocks * kBlockTokens);
-    if (setup_.config.policy == "verl" || setup_.config.policy == "streamrl-oracle") {
+    if (find_policy(setup_.config.policy)->whole_groups) {
       REQUIRE_FALSE(placement.keep_kv);
       if (setup_.loss_probability == 0)
         REQUIRE(homes_.try_emplace(placement.request.group, placement.instance).first->second == placement.instance);

@@ -4,6 +4,8 @@
 
 #include <vector>
 
+#include "actors/policy/schedule/policies.h"
+
 using namespace seer;
 
 namespace {
@@ -20,7 +22,7 @@ struct Desk {
   explicit Desk(double unexplained_before = 1)
       : scheduler({.policy = "seer+",
                    .chunk_tokens = 32,
-                   .reserve_share = kSeerPlusReserveShare,
+                   .reserve_share = find_policy(kSeerPlusPolicy)->reserve_share,
                    .unexplained_before = unexplained_before}) {}
   Desk& instance(uint32_t id, int64_t kv_blocks, int32_t rows_max = 256) {
     REQUIRE(scheduler.add_instance({.id = {id}, .node = {id}, .kv_blocks = kv_blocks, .rows_max = rows_max}).ok());

@@ -1,0 +1,27 @@
+// SimPolicy: what a name in `seer simulate --policies` stands for. Beside the scheduling policies there is `partial`, a
+// baseline that is only simulated (sim_partial.h), and each of them may end in +sd: with speculative decoding.
+// Used by cli/config.cpp and cli/sim. Pure.
+#pragma once
+#include <string>
+#include <vector>
+
+namespace seer {
+
+inline constexpr const char* kPartialPolicy = "partial";
+inline constexpr const char* kPartialWhat = "baseline: iterations end early and carry unfinished requests over; not strictly synchronous";
+inline constexpr const char* kDraftingSuffix = "+sd";
+
+struct SimPolicy {
+  std::string name;            // as given: "seer+sd"
+  std::string scheduling;      // the row of policies.h that places requests; for partial the baseline's
+  bool is_partial = false;
+  bool drafts = false;
+  bool whole_groups = false;   // a group's requests stay where they started; drafts come from a request's own text
+};
+
+/// REQUIRES: one of sim_policy_names().
+SimPolicy sim_policy(const std::string& name);
+/// The names of simulated policies, first all without +sd, then all with it.
+std::vector<std::string> sim_policy_names();
+
+}  // namespace seer

@@ -1,0 +1,60 @@
+#include "actors/policy/schedule/serve_order.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <vector>
+
+using namespace seer;
+
+namespace {
+
+struct Waiting {
+  int64_t estimate = 0;
+  int64_t generated = 0;
+  int64_t waiting_since_us = 0;
+  int64_t known = 0;
+  bool probe = false;
+};
+
+uint64_t rank(const ServeOrder& order, const Waiting& w) {
+  RequestState request;
+  request.generated_tokens = w.generated;
+  request.waiting_since_us = w.waiting_since_us;
+  request.known_tokens = w.known;
+  request.probe = w.probe;
+  return order.rank(request, w.estimate);
+}
+
+}  // namespace
+
+TEST_CASE("serve order: who waited longest, generated least, or has most to come goes first") {
+  struct Row {
+    const char* name;
+    const ServeOrder& order;
+    Waiting sooner, later;
+  };
+  const Row rows[] = {
+      {"waited longer", kLongestWaitingFirst, {.waiting_since_us = 5}, {.waiting_since_us = 6}},
+      {"generated less", kLeastGeneratedFirst, {.generated = 5, .waiting_since_us = 9}, {.generated = 6}},
+      {"a probe before the longest estimate", kLongestGroupFirst, {.generated = 99, .probe = true}, {.estimate = 100'000}},
+      {"the probe with less", kLongestGroupFirst, {.generated = 5, .probe = true}, {.generated = 6, .probe = true}},
+      {"the longer estimate", kLongestGroupFirst, {.estimate = 200}, {.estimate = 199}},
+      {"longer than its estimate", kLongestGroupFirst, {.estimate = 100, .generated = 300}, {.estimate = 299}},
+      {"more to come", kMostRemainingFirst, {.generated = 100, .known = 300}, {.generated = 0, .known = 199}},
+      {"longer than was known", kMostRemainingFirst, {.generated = 0, .known = 1}, {.generated = 9, .known = 5}},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(std::string(row.name));
+    CHECK(rank(row.order, row.sooner) < rank(row.order, row.later));
+  }
+}
+
+TEST_CASE("serve order: the last to be served yields first, or the latest started where that is the order") {
+  RequestState request;
+  request.generated_tokens = 7;
+  CHECK(yield_rank(kLongestWaitingFirst, request, 50, 3) == 3);
+  CHECK(yield_rank(kLeastGeneratedFirst, request, 50, 3) == kLeastGeneratedFirst.rank(request, 50));
+  CHECK(yield_rank(kLongestGroupFirst, request, 50, 3) == kLongestGroupFirst.rank(request, 50));
+  CHECK(yield_rank(kMostRemainingFirst, request, 50, 3) == kMostRemainingFirst.rank(request, 50));
+}
