@@ -51,11 +51,11 @@ struct WorkloadKeys {
   double temperature = 1;
   double watermark_share = Workload{}.watermark_share;
   int64_t verl_block_tokens = 0;
-  LengthModel lengths;
+  WorkloadLengths lengths;
 };
 
 std::vector<OptionGroup> key_groups(WorkloadKeys& k) {
-  LengthModel& l = k.lengths;
+  WorkloadLengths& l = k.lengths;
   return {
       {"Instances",
        {{"name", "TEXT", &k.name, "for reports"},
@@ -158,7 +158,7 @@ Status take_trace(const std::string& path, Workload& w) {
 }
 
 /// A mean that no mu reaches is refused.
-Status check_lengths(const LengthModel& l, const std::string& source) {
+Status check_lengths(const WorkloadLengths& l, const std::string& source) {
   if (l.min_gen >= l.max_gen)
     return fail(Code::kInvalidArgument, source, ": min-gen is ", l.min_gen, ": expected less than max-gen, ",
                 l.max_gen);
@@ -223,12 +223,12 @@ TomlTable table_of(WorkloadKeys& k) {
 // ---- lengths -------------------------------------------------------------------------------------------------------
 
 /// A length before it is rounded.
-double clipped(const LengthModel& l, double log_length) {
+double clipped(const WorkloadLengths& l, double log_length) {
   return std::clamp(exact_exp(log_length), static_cast<double>(l.min_gen), static_cast<double>(l.max_gen));
 }
 
 /// Mean of the clipped length of requests with this mu: Simpson's rule over 8 deviations to each side.
-double mean_length_at(const LengthModel& l, double mu) {
+double mean_length_at(const WorkloadLengths& l, double mu) {
   constexpr int kSteps = 800;
   const double log_ratio = exact_log(l.long_ratio);
   double mean = 0, weights = 0;
@@ -243,7 +243,7 @@ double mean_length_at(const LengthModel& l, double mu) {
 }
 
 /// Of all requests, mu being the middle of its drift: the mean over equal parts of it.
-double mean_length(const LengthModel& l, double mu) {
+double mean_length(const WorkloadLengths& l, double mu) {
   if (l.drift == 0) return mean_length_at(l, mu);
   constexpr int kParts = 32;
   double sum = 0;
@@ -261,8 +261,8 @@ class Draw {
     constexpr double kTurn = 6.283185307179586;
     return std::sqrt(-2 * exact_log(1 - uniform(0))) * exact_cos(kTurn * uniform(1));
   }
-  bool is_long(const LengthModel& l) const { return uniform(2) < l.long_share; }
-  bool is_runaway(const LengthModel& l) const { return uniform(3) < l.runaway_share; }
+  bool is_long(const WorkloadLengths& l) const { return uniform(2) < l.long_share; }
+  bool is_runaway(const WorkloadLengths& l) const { return uniform(3) < l.runaway_share; }
 
  private:
   double uniform(int64_t i) const { return philox_uniform(seed_, position_ + i); }
@@ -309,7 +309,7 @@ int64_t requests_of(const Workload& w) {
   return requests;
 }
 
-double solve_mu(const LengthModel& l) {
+double solve_mu(const WorkloadLengths& l) {
   const double slack = 1 + 10 * l.sigma + std::abs(l.drift);
   double low = exact_log(static_cast<double>(l.min_gen)) - slack - exact_log(l.long_ratio);
   double high = exact_log(static_cast<double>(l.max_gen)) + slack;
@@ -322,7 +322,7 @@ double solve_mu(const LengthModel& l) {
 
 std::vector<GroupLengths> draw_lengths(const Workload& w, uint64_t seed) {
   if (!w.trace.empty()) return w.trace;
-  const LengthModel& l = w.lengths;
+  const WorkloadLengths& l = w.lengths;
   const double mu = solve_mu(l), log_ratio = exact_log(l.long_ratio);
   const double group_sigma = l.sigma * std::sqrt(l.icc), own_sigma = l.sigma * std::sqrt(1 - l.icc);
   const uint64_t stream = mix64(seed);  // apart from the seeds of sampling

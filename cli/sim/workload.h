@@ -22,7 +22,7 @@
 namespace seer {
 
 /// Lengths in tokens; see above. Shares are probabilities.
-struct LengthModel {
+struct WorkloadLengths {
   int64_t min_gen = 64;
   int64_t max_gen = 0;
   double avg_gen = 0;
@@ -43,7 +43,7 @@ struct Workload {
   double watermark_share = ChunkSchedulerConfig{}.watermark_share;
   int64_t verl_block_tokens = 0;  // of a KV block under verl, streamrl-oracle and partial, without a measured
                                   // profile; 0: as under the other policies
-  LengthModel lengths;              // of a trace: only max_gen and avg_gen
+  WorkloadLengths lengths;          // of a trace: only max_gen and avg_gen
   std::vector<GroupLengths> trace;  // not empty: the lengths, whatever the seed
 };
 
@@ -61,7 +61,7 @@ Result<Workload> load_workload(const std::string& name_or_path);
 
 /// The mean of ln L over all groups before it is clipped with which the mean length is avg_gen.
 /// REQUIRES: lengths that load_workload() accepts.
-double solve_mu(const LengthModel& lengths);
+double solve_mu(const WorkloadLengths& lengths);
 
 /// Lengths of all groups. The same workload and seed give the same lengths on every machine, and the lengths of a group
 /// do not depend on how many groups there are, unless they drift.

@@ -115,7 +115,7 @@ TEST_CASE("workload: drawn lengths have the published mean, within 2 % over seed
 }
 
 TEST_CASE("workload: the mean that mu is solved for is that of the closed form") {
-  LengthModel l;
+  WorkloadLengths l;
   l.min_gen = 64;
   l.max_gen = 65536;
   l.avg_gen = 22386;
