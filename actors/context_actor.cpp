@@ -2,15 +2,12 @@
 
 namespace seer {
 
-ContextActor::ContextActor(rt::self_ptr<ContextActor> self_in, const std::vector<int64_t>& limits) : self(self_in) {
-  for (uint32_t i = 0; i < limits.size(); ++i) lengths.add_group(GroupId{i}, limits[i]);
-}
-
 ContextActor::handle::behavior_type ContextActor::make_behavior() {
   return {[this](const LengthSeen& seen) {
-    (void)lengths.observe(seen.request.group, seen.tokens);
-    rt::tell(self, seen.reply_to,
-             GroupEstimate{seen.request.group, lengths.estimate(seen.request.group), lengths.estimate_error()});
+    const GroupId group = seen.request.group;
+    if (!lengths.has_group(group)) lengths.add_group(group, seen.max_tokens);
+    (void)lengths.observe(group, seen.tokens);
+    rt::tell(self, seen.reply_to, GroupEstimate{group, lengths.estimate(group), lengths.estimate_error()});
   }};
 }
 

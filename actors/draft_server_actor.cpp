@@ -14,14 +14,10 @@ DraftServerActor::handle::behavior_type DraftServerActor::make_behavior() {
   rt::tell_after(self, config.expire_us, handle{self}, Tick{});
   return {
       [this](const RegisterGroups& these) {
-        logs.register_groups(these.version, these.groups, these.ttl_us, rt::now_us(self));
+        logs.register_groups(these.groups, these.ttl_us, rt::now_us(self));
       },
-      [this](RegisterPast& past) {
-        if (past.version == logs.version()) logs.set_past(std::move(past.past));
-      },
-      [this](const DropGroup& over) {
-        if (over.version == logs.version()) logs.drop(over.group);
-      },
+      [this](RegisterPast& past) { logs.set_past(std::move(past.past)); },
+      [this](const DropGroup& over) { logs.drop(over.group); },
       [this](const UpdateCst& update) { on_update(update); },
       [this](const FetchCst& fetch) { on_fetch(fetch); },
       [this](const GetReport&) { return make_report(); },
@@ -30,17 +26,16 @@ DraftServerActor::handle::behavior_type DraftServerActor::make_behavior() {
 }
 
 void DraftServerActor::on_update(const UpdateCst& update) {
-  if (update.version != logs.version()) return;  // of an iteration that is over
   const int64_t now = rt::now_us(self);
   for (const CstTokens& part : update.parts) report.appended_tokens += logs.append(part, now);
 }
 
 void DraftServerActor::on_fetch(const FetchCst& fetch) {
-  CstFetched answer{.server = config.node, .version = fetch.version, .parts = {}, .wanted = {}};
+  CstFetched answer{.server = config.node, .parts = {}, .wanted = {}};
   const int64_t now = rt::now_us(self);
   int64_t tokens = 0;
-  if (fetch.version == logs.version())
-    for (const CstCursor& cursor : fetch.groups) tokens += logs.fetch(cursor, config.answer_tokens_max - tokens, now, answer);
+  for (const CstCursor& cursor : fetch.groups)
+    tokens += logs.fetch(cursor, config.answer_tokens_max - tokens, now, answer);
   ++report.fetches;
   report.fetched_tokens += tokens;
   rt::tell(self, fetch.reply_to, std::move(answer));

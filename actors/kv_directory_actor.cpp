@@ -58,7 +58,11 @@ void KvDirectoryActor::on_find(const FindHolders& find) {
 }
 
 void KvDirectoryActor::on_release(const KvRelease& release) {
-  released.insert(release.owner);
+  if (released.insert(release.owner).second) released_order.push_back(release.owner);
+  if (released.size() > kReleasedMax) {
+    released.erase(released_order.front());
+    released_order.pop_front();
+  }
   auto it = holders.find(release.owner);
   if (it == holders.end()) return;
   for (NodeId id : it->second)
@@ -67,9 +71,8 @@ void KvDirectoryActor::on_release(const KvRelease& release) {
 }
 
 void KvDirectoryActor::on_bump(const KvBump& bump) {
-  if (bump.version < version) return;
+  if (bump.version <= version) return;
   version = bump.version;
-  released.clear();
   for (auto& [id, node] : nodes) rt::tell(self, node, bump);
 }
 

@@ -58,7 +58,7 @@ KvNodeActor::handle::behavior_type KvNodeActor::make_behavior() {
       },
       [this](const KvClose& close) { on_close(close); },
       [this](const KvRelease& release) {
-        tiers->release({release.owner.value});
+        tiers->release(release.owner);
         kept.erase(release.owner);
       },
       [this](const KvBump& bump) {
@@ -78,9 +78,9 @@ KvNodeActor::handle::behavior_type KvNodeActor::make_behavior() {
 void KvNodeActor::on_reserve(const ReserveBlocks& ask) {
   keep(ask.what.owner);
   if (ask.what.park)
-    tiers->unpin({ask.what.owner.value}, ask.what.next_use);
+    tiers->unpin(ask.what.owner, ask.what.next_use);
   else
-    tiers->pin({ask.what.owner.value});
+    tiers->pin(ask.what.owner);
   const bool may_wait = ask.what.park && parked.size() < config.parked_max;
   if (!try_reserve(ask, may_wait)) parked.push_back(ask);
 }
@@ -89,7 +89,7 @@ void KvNodeActor::on_reserve(const ReserveBlocks& ask) {
 bool KvNodeActor::try_reserve(const ReserveBlocks& ask, bool may_wait) {
   const KvReservation& what = ask.what;
   const std::vector<Reservation> answers =
-      tiers->reserve({what.owner.value}, what.blocks, {.first_index = what.first_index, .prompt = what.prompt});
+      tiers->reserve(what.owner, what.blocks, {.first_index = what.first_index, .prompt = what.prompt});
   KvReserved reserved{what.op, {}};
   bool granted = false, later = false;
   for (const Reservation& a : answers) {
@@ -119,7 +119,7 @@ void KvNodeActor::on_open(const OpenBlocks& ask) {
   const KvOpening& what = ask.what;
   client(ask.reply_to);
   if (what.lend) return open_here(ask);
-  tiers->pin({what.owner.value});
+  tiers->pin(what.owner);
   const size_t here_blocks = blocks_here(what);
   int64_t gap_tokens = 0;
   for (size_t i = here_blocks; i < what.blocks.size(); ++i) gap_tokens += what.blocks[i].tokens;
@@ -136,7 +136,7 @@ size_t KvNodeActor::blocks_here(const KvOpening& what) const {
 }
 
 void KvNodeActor::open_here(const OpenBlocks& ask) {
-  tiers->open({ask.what.owner.value}, keys_of(ask.what.blocks),
+  tiers->open(ask.what.owner, keys_of(ask.what.blocks),
               [this, op = ask.what.op, reply_to = ask.reply_to](OpenResult result) {
                 const Client* to = find_client(reply_to);
                 if (to == nullptr) return (void)tiers->close(result.lease);  // it died meanwhile
@@ -189,7 +189,7 @@ void KvNodeActor::on_lent(const KvOpened& lent) {
     const size_t place = what.first_index + pull.here + first;
     keep(owner);
     const std::vector<Reservation> rooms =
-        tiers->reserve({owner.value}, std::span(what.blocks).subspan(pull.here + first, end - first),
+        tiers->reserve(owner, std::span(what.blocks).subspan(pull.here + first, end - first),
                        {.first_index = static_cast<uint32_t>(prompt ? place : place - what.prompt_blocks), .prompt = prompt});
     for (size_t i = first; i < end; ++i) {
       const Reservation& room = rooms[i - first];

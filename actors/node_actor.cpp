@@ -1,5 +1,6 @@
 #include "actors/node_actor.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace seer {
@@ -19,11 +20,16 @@ NodeActor::~NodeActor() {
 }
 
 NodeActor::handle::behavior_type NodeActor::make_behavior() {
-  return {[this](const AttachRollout& attach) {
-    sink = attach.reply_to;
-    announce_draft_server();
-    for (const auto& [id, instance] : instances) announce(id);
-  }};
+  return {[this](const AttachRollout& rollout) { attach(rollout.reply_to); }};
+}
+
+void NodeActor::attach(const InstanceSink& sink) {
+  if (std::ranges::find(sinks, sink) == sinks.end()) {
+    sinks.push_back(sink);
+    rt::monitor(self, sink);
+  }
+  if (draft_server) rt::tell(self, sink, DraftServerUp{config.node, draft_server});
+  for (const auto& [id, instance] : instances) rt::tell(self, sink, instance_up(id));
 }
 
 void NodeActor::start_kv_node() {
@@ -52,21 +58,17 @@ void NodeActor::start_instance(const InstanceConfig& instance) {
   instances[instance.id] = {started, info.device_blocks, info.block_tokens, instance.rows_max};
 }
 
-void NodeActor::announce(InstanceId id) {
-  if (!sink) return;
+InstanceUp NodeActor::instance_up(InstanceId id) const {
   const Running& r = instances.at(id);
-  rt::tell(self, sink, InstanceUp{id, config.node, r.kv_blocks, r.block_tokens, r.rows_max, r.handle});
-}
-
-void NodeActor::announce_draft_server() {
-  if (sink && draft_server) rt::tell(self, sink, DraftServerUp{config.node, draft_server});
+  return {id, config.node, r.kv_blocks, r.block_tokens, r.rows_max, r.handle};
 }
 
 void NodeActor::on_down(const rt::down& message) {
   if (rt::is_source(message, draft_server)) {
     if (!may_restart()) return self->quit();
     start_draft_server();
-    return announce_draft_server();
+    for (const InstanceSink& sink : sinks) rt::tell(self, sink, DraftServerUp{config.node, draft_server});
+    return;
   }
   if (rt::is_source(message, kv_node)) {
     if (!may_restart()) return self->quit();
@@ -82,8 +84,10 @@ void NodeActor::on_down(const rt::down& message) {
     if (!rt::is_source(message, old.handle)) continue;
     if (!old.stopped && !may_restart()) return self->quit();
     start_instance(instance);
-    return announce(instance.id);
+    for (const InstanceSink& sink : sinks) rt::tell(self, sink, instance_up(instance.id));
+    return;
   }
+  std::erase_if(sinks, [&](const InstanceSink& sink) { return rt::is_source(message, sink); });
 }  // anything else is the end of something already replaced
 
 }  // namespace seer

@@ -53,8 +53,8 @@ struct NodeActor {
   void start_instance(const InstanceConfig& instance);
   void on_down(const rt::down& message);
   bool may_restart() { return ++restarts <= config.restarts_max; }
-  void announce(InstanceId id);
-  void announce_draft_server();
+  void attach(const InstanceSink& sink);
+  InstanceUp instance_up(InstanceId id) const;
 
   struct Running {
     InstanceHandle handle;
@@ -71,7 +71,7 @@ struct NodeActor {
   KvNodeHandle kv_node;
   DraftServerHandle draft_server;
   std::map<InstanceId, Running> instances;
-  InstanceSink sink;  // who wants instances and draft server; null until someone does
+  std::vector<InstanceSink> sinks;  // who wants instances and draft server: the rollouts that are up
   uint64_t epoch = 0;  // of the arena
   int32_t restarts = 0;
 };

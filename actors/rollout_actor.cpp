@@ -17,7 +17,7 @@ RolloutActor::RolloutActor(rt::self_ptr<RolloutActor> self_in, RolloutConfig con
   scheduler = *std::move(made);
   started_us = instances_gone_us = rt::now_us(self);
   for (const GroupSpec& group : parts.groups) {
-    SEER_CHECK(group.id.value == logs.size(), group.id);
+    SEER_CHECK(group.id == GroupId(static_cast<uint32_t>(logs.size()), config.id), group.id, config.id);
     prompts.emplace_back(group.prompt_ids);
     prompt_tokens += std::ssize(group.prompt_ids);
     logs.emplace_back(group.samples);
@@ -114,40 +114,49 @@ void RolloutActor::register_groups(const std::vector<NodeId>& before, NodeId cam
   if (nodes.empty() || ended) return;
   std::map<NodeId, RegisterGroups> moved;
   for (const GroupSpec& group : parts.groups) {
-    if (open_in_group[group.id.value] == 0) continue;
+    if (open_in_group[group.id.index] == 0) continue;
     const NodeId node = nodes[draft_shard(group.id, nodes)];
     const NodeId had = before.empty() ? kNoNode : before[draft_shard(group.id, before)];
     if (node == had && node != came) continue;
     moved[node].groups.push_back(group.id);
-    if (node != had && draft_servers.contains(had)) rt::tell(self, draft_servers.at(had), DropGroup{config.version, group.id});
+    if (node != had && draft_servers.contains(had)) rt::tell(self, draft_servers.at(had), DropGroup{group.id});
   }
   for (auto& [node, groups] : moved) {
-    groups.version = config.version;
     groups.ttl_us = config.draft_ttl_us;
     rt::tell(self, draft_servers.at(node), groups);
     for (const CstPast& past : parts.pasts)
       if (std::ranges::binary_search(groups.groups, past.group))
-        rt::tell(self, draft_servers.at(node), RegisterPast{config.version, past});
+        rt::tell(self, draft_servers.at(node), RegisterPast{past});
     for (GroupId group : groups.groups) send_token_log(group, draft_servers.at(node));
   }
 }
 
 /// What waits in the buffer is on no instance that could send it.
 void RolloutActor::send_token_log(GroupId group, const DraftServerHandle& to) {
-  for (uint32_t sample = 0; sample < logs[group.value].size(); ++sample) {
-    const TokenLog& tokens = logs[group.value][sample].tokens;
+  for (uint32_t sample = 0; sample < logs[group.index].size(); ++sample) {
+    const TokenLog& tokens = logs[group.index][sample].tokens;
     for (int64_t at = tokens.prompt_tokens(); at < tokens.size();) {
       const int64_t end = std::min(at + kUpdateTokens, tokens.size());
-      rt::tell(self, to, UpdateCst{config.version, {{group, sample, at - tokens.prompt_tokens(), tokens.tokens(at, end)}}});
+      rt::tell(self, to, UpdateCst{{{group, sample, at - tokens.prompt_tokens(), tokens.tokens(at, end)}}});
       at = end;
     }
   }
 }
 
+void RolloutActor::release_kv(KvOwner owner) {
+  if (parts.directory) rt::tell(self, parts.directory, KvRelease{owner});
+}
+
+/// Nothing of the group will run any more.
+void RolloutActor::forget_group(GroupId group) {
+  release_kv(owner_of(group));
+  drop_drafts(group);
+}
+
 void RolloutActor::drop_drafts(GroupId group) {
   if (draft_servers.empty()) return;
   const std::vector<NodeId> nodes = draft_nodes();
-  rt::tell(self, draft_servers.at(nodes[draft_shard(group, nodes)]), DropGroup{config.version, group});
+  rt::tell(self, draft_servers.at(nodes[draft_shard(group, nodes)]), DropGroup{group});
 }
 
 // ---- chunks ----------------------------------------------------------------------------------------------------------
@@ -218,17 +227,14 @@ void RolloutActor::finish_request(RequestId id, const ChunkDone& done) {
   scheduler->chunk_ended(id, tokens, done.end, now);
   const RequestState& history = scheduler->requests().at(id);
   finishes.push_back({id, now, tokens, history.preemptions, history.migrations, request.reprefill_tokens, failed});
-  if (!failed) rt::tell(self, parts.context, LengthSeen{id, tokens, handle{self}});
-  const uint32_t left_in_group = --open_in_group[id.group.value];
-  if (parts.directory) {
-    rt::tell(self, parts.directory, KvRelease{owner_of(id)});
-    if (left_in_group == 0) rt::tell(self, parts.directory, KvRelease{owner_of(id.group)});
-  }
-  if (left_in_group == 0) drop_drafts(id.group);
+  if (!failed) rt::tell(self, parts.context, LengthSeen{id, tokens, parts.groups[id.group.index].sampling.max_tokens, handle{self}});
+  const uint32_t left_in_group = --open_in_group[id.group.index];
+  release_kv(owner_of(id));
+  if (left_in_group == 0) forget_group(id.group);
   const TokenLog log = std::exchange(request.tokens, {});
   const std::deque<float> logprobs = std::exchange(request.logprobs, {});
   rt::tell(self, parts.events,
-           Response{id, parts.groups[id.group.value].seeds[id.sample], log.output(),
+           Response{id, parts.groups[id.group.index].seeds[id.sample], log.output(),
                     {logprobs.begin(), logprobs.end()}, done.finish, done.matched, done.error, config.version,
                     history.chunks, history.migrations, history.preemptions, request.queue_us, request.run_us,
                     request.start_us});
@@ -281,12 +287,12 @@ void RolloutActor::place() {
 
 void RolloutActor::run(const Placement& placement) {
   Log& request = log(placement.request);
-  const GroupSpec& group = parts.groups[placement.request.group.value];
+  const GroupSpec& group = parts.groups[placement.request.group.index];
   const int64_t now = rt::now_us(self);
-  const ChunkId chunk{next_chunk++};
+  const ChunkId chunk{next_chunk++, config.id};
   if (request.start_us < 0) request.start_us = now - started_us;
   request.queue_us += now - scheduler->requests().at(placement.request).waiting_since_us;
-  if (request.tokens.empty()) request.tokens = prompts[placement.request.group.value];
+  if (request.tokens.empty()) request.tokens = prompts[placement.request.group.index];
   open[chunk] = {placement.request, placement.instance, now, now, placement.yield_rank};
   rt::tell(self, instances.at(placement.instance).handle,
            RunChunk{chunk, placement.request, config.version, request.tokens, request.computed_tokens,
@@ -333,11 +339,15 @@ void RolloutActor::end(std::string error) {
                          .length_icc = stats.length_icc,
                          .estimate_error = estimate_error,
                          .instances = {}};
-  for (const GroupSpec& group : parts.groups)
-    if (open_in_group[group.id.value] > 0) drop_drafts(group.id);
+  for (const GroupState& group : scheduler->requests().groups()) {
+    if (open_in_group[group.id.index] == 0) continue;
+    for (const RequestState& request : group.members)
+      if (request.phase != RequestPhase::kFinished) release_kv(owner_of(request.id));
+    forget_group(group.id);
+  }
   std::map<InstanceId, InstanceHandle> targets;
   for (const auto& [id, instance] : instances) {
-    rt::tell(self, instance.handle, DropChunks{});
+    rt::tell(self, instance.handle, DropChunks{config.id});
     targets.emplace(id, instance.handle);
   }
   rt::gather_then<std::vector<InstanceReport>>(

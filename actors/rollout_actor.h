@@ -24,6 +24,7 @@
 namespace seer {
 
 struct RolloutConfig {
+  RolloutId id;                             // of its groups, chunks and KV
   ChunkSchedulerConfig scheduler;
   WeightVersion version{1};
   size_t instances_expected = 1;            // the rollout starts once so many are up, or no_instance_us later with those that are
@@ -35,7 +36,7 @@ struct RolloutConfig {
 
 /// What a rollout works on, and whom it talks to. `directory` may be null: no KV pool.
 struct RolloutParts {
-  std::vector<GroupSpec> groups;  // by group id, from 0
+  std::vector<GroupSpec> groups;  // of this rollout, by index
   ContextHandle context;
   KvDirectoryHandle directory;
   RolloutEvents events;
@@ -82,6 +83,8 @@ struct RolloutActor {
   void tell_draft_servers();
   void register_groups(const std::vector<NodeId>& before, NodeId came);
   void send_token_log(GroupId group, const DraftServerHandle& to);
+  void release_kv(KvOwner owner);
+  void forget_group(GroupId group);
   void drop_drafts(GroupId group);
   void on_instance_lost(InstanceId lost);
   void give_up_instance(InstanceId id);
@@ -93,7 +96,7 @@ struct RolloutActor {
   void report_progress();
   void end(std::string error);
 
-  Log& log(RequestId r) { return logs[r.group.value][r.sample]; }
+  Log& log(RequestId r) { return logs[r.group.index][r.sample]; }
   bool over() const { return ended || open_requests == 0; }
 
   rt::self_ptr<RolloutActor> self;

@@ -524,7 +524,7 @@ std::string response_line(const ResponseLine& response) {
     out += name;
     append_integer(out, value);
   };
-  member("{\"group\":", response.request.group.value);
+  member("{\"group\":", response.request.group.index);
   member(",\"sample\":", response.request.sample);
   if (!response.id.empty()) (out += ",\"id\":") += response.id;
   member(",\"seed\":", response.seed);

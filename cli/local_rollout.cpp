@@ -172,7 +172,7 @@ Status check_kv_fits(const RolloutOptions& options, const RolloutWork& work, con
   const int64_t blocks = blocks_for(*longest);
   if (blocks <= engine.device_blocks) return {};
   return fail(Code::kInvalidArgument, "--kv-bytes ", options.kv_bytes, " holds ", engine.device_blocks, " KV blocks of ",
-              engine.block_bytes, " bytes, and the prompt of ", options.prompts, ":", work.lines[longest->id.value].line,
+              engine.block_bytes, " bytes, and the prompt of ", options.prompts, ":", work.lines[longest->id.index].line,
               " (", longest->prompt_ids.size(), " tokens) with max_tokens ", longest->sampling.max_tokens, " needs ", blocks,
               ": the least that works is ", blocks * engine.block_bytes);
 }
@@ -401,9 +401,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
     nodes.push_back(rt::spawn<NodeActor>(system, node_config(options, rows_max, NodeId{i}),
                                          node_parts(options, work, made, NodeId{i}, directory)));
 
-  std::vector<int64_t> limits;
-  for (const GroupSpec& group : work.groups) limits.push_back(group.sampling.max_tokens);
-  auto context = rt::spawn<ContextActor>(system, std::move(limits));
+  auto context = rt::spawn<ContextActor>(system);
   RolloutConfig rollout_config{.scheduler = scheduler, .instances_expected = static_cast<size_t>(options.instances)};
   const bool has_pool = options.dram_bytes > 0;
   auto rollout = rt::spawn<RolloutActor>(

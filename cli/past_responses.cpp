@@ -42,7 +42,7 @@ std::vector<CstPast> PastResponses::recall(int64_t tokens_max) {
 }
 
 void PastResponses::keep(const Response& response) {
-  Group& group = groups_[response.request.group.value];
+  Group& group = groups_[response.request.group.index];
   if (response.finish != FinishReason::kError) group.responses.push_back(response.output_ids);
   if (--group.open > 0 || group.responses.empty()) return;
   std::promise<Status> promise;

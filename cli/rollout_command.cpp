@@ -40,13 +40,13 @@ struct FailedRequests {
   }
   Error sentence(const RolloutOptions& options, const RolloutWork& work, int64_t requests) const {
     return fail(Code::kUnavailable, count, " of ", requests, " requests ended with an error, the first of them ",
-                options.prompts, ":", work.lines[first.request.group.value].line, " sample ", first.request.sample, ": ",
+                options.prompts, ":", work.lines[first.request.group.index].line, " sample ", first.request.sample, ": ",
                 first.error);
   }
 };
 
 Status write_response(const RolloutWork& work, const Response& r, OutputWriter& out) {
-  const uint32_t group = r.request.group.value;
+  const uint32_t group = r.request.group.index;
   std::optional<std::string> text;
   if (work.tokenizer != nullptr) text = work.tokenizer->decode(r.output_ids, {.skip_special = true});
   return out.append(response_line({.request = r.request,

@@ -28,8 +28,8 @@ struct GroupEstimate {
   double estimate_error = 0;  // mean relative error of all estimates so far
   SEER_FIELDS(GroupEstimate, group, estimated_tokens, estimate_error)
 };
-/// Ends every chunk of a rollout on an instance, without an answer: the rollout is over.
-struct DropChunks { uint64_t what = 0; SEER_FIELDS(DropChunks, what) };
+/// Ends every chunk of this rollout on an instance, without an answer: the rollout is over.
+struct DropChunks { RolloutId rollout; SEER_FIELDS(DropChunks, rollout) };
 
 // ---- chunks ------------------------------------------------------------------------------------------------------------
 using ChunkSink = rt::iface<rt::oneway<ChunkProgress>, rt::oneway<ChunkDone>>;
@@ -120,10 +120,9 @@ using KvDirectoryHandle = rt::iface<rt::oneway<KvNodeUp>, rt::oneway<KvHolds>, r
 using DraftClient = rt::iface<rt::oneway<CstFetched>>;
 /// What does this group's log have that the sender lacks? Answered by CstFetched.
 struct FetchCst {
-  WeightVersion version;
   std::vector<CstCursor> groups;
   DraftClient reply_to;
-  SEER_FIELDS(FetchCst, version, groups, reply_to)
+  SEER_FIELDS(FetchCst, groups, reply_to)
 };
 using DraftServerHandle = rt::iface<rt::oneway<RegisterGroups>, rt::oneway<RegisterPast>, rt::oneway<DropGroup>,
                                     rt::oneway<UpdateCst>, rt::oneway<FetchCst>, rt::oneway<Tick>, rt::rpc<GetReport, DraftServerReport>>;
@@ -168,8 +167,9 @@ using EstimateSink = rt::iface<rt::oneway<GroupEstimate>>;
 struct LengthSeen {
   RequestId request;
   int64_t tokens = 0;
+  int64_t max_tokens = 0;  // of each response of the group: the estimate until a member has finished
   EstimateSink reply_to;
-  SEER_FIELDS(LengthSeen, request, tokens, reply_to)
+  SEER_FIELDS(LengthSeen, request, tokens, max_tokens, reply_to)
 };
 using ContextHandle = rt::iface<rt::oneway<LengthSeen>>;
 

@@ -6,6 +6,8 @@
 // late, doubled or out of order: tokens are named by request and position, and a fetch says which ones its sender knows,
 // from which the server tells what either of the two lacks. Thus a server that was started again, empty, is filled again by
 // those who fetch from it.
+//
+// A group's id names its rollout, and a rollout has one weight version: tokens of two versions are never taken together.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -47,39 +49,33 @@ struct CstPast {
 };
 
 /// These groups are worth remembering, from nothing on, for ttl_us after they were last spoken of. Other groups are not.
-/// Groups of versions before are dropped: each iteration counts its groups from 0.
 struct RegisterGroups {
-  WeightVersion version;
   std::vector<GroupId> groups;
   int64_t ttl_us = 0;
-  SEER_FIELDS(RegisterGroups, version, groups, ttl_us)
+  SEER_FIELDS(RegisterGroups, groups, ttl_us)
 };
 /// All requests of the group are answered.
 struct DropGroup {
-  WeightVersion version;
   GroupId group;
-  SEER_FIELDS(DropGroup, version, group)
+  SEER_FIELDS(DropGroup, group)
 };
 /// What earlier iterations answered to the prompt of a registered group.
 struct RegisterPast {
-  WeightVersion version;
   CstPast past;
-  SEER_FIELDS(RegisterPast, version, past)
+  SEER_FIELDS(RegisterPast, past)
 };
 struct UpdateCst {
-  WeightVersion version;
   std::vector<CstTokens> parts;
-  SEER_FIELDS(UpdateCst, version, parts)
+  SEER_FIELDS(UpdateCst, parts)
 };
 /// Answer to FetchCst: what its sender lacks, and of which requests it knows more than the server.
 struct CstFetched {
   NodeId server;
-  WeightVersion version;
   std::vector<CstTokens> parts;
   std::vector<CstPast> pasts;
   std::vector<CstCursor> wanted;  // send what comes behind these ends
   bool has_more = false;          // the answer is full; fetch again
-  SEER_FIELDS(CstFetched, server, version, parts, pasts, wanted, has_more)
+  SEER_FIELDS(CstFetched, server, parts, pasts, wanted, has_more)
 };
 
 /// What a draft server did since it started.
@@ -102,7 +98,7 @@ inline size_t draft_shard(GroupId group, std::span<const NodeId> servers) {
   size_t best = 0;
   uint64_t best_weight = 0;
   for (size_t i = 0; i < servers.size(); ++i) {
-    const uint64_t weight = hash_pair(servers[i].value, group.value);
+    const uint64_t weight = hash_pair(servers[i].value, group.index);
     if (i == 0 || weight > best_weight) best = i, best_weight = weight;
   }
   return best;

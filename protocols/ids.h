@@ -19,14 +19,41 @@ struct Id {
 template <class Tag, class Rep>
 std::ostream& operator<<(std::ostream& out, Id<Tag, Rep> id) { return out << +id.value; }
 
-using GroupId = Id<struct GroupTag, uint32_t>;        // index of a prompt within the rollout iteration, from 0
-using ChunkId = Id<struct ChunkTag>;                  // one run of one request on one instance; never reused
+using RolloutId = Id<struct RolloutTag, uint32_t>;    // one rollout; never reused while anything of it may be under way
 using InstanceId = Id<struct InstanceTag, uint32_t>;  // one engine
 using NodeId = Id<struct NodeTag, uint32_t>;          // one machine
 using WeightVersion = Id<struct WeightVersionTag>;    // monotone; part of every KV key
 
 inline constexpr InstanceId kNoInstance{0xffffffffu};
 inline constexpr NodeId kNoNode{0xffffffffu};
+
+/// Prompt `index` (0-based) of a rollout. Ids are ordered by rollout first; those of rollout 0 need not name it.
+struct GroupId {
+  uint32_t index = 0;
+  RolloutId rollout = {};
+  constexpr bool operator==(const GroupId&) const = default;
+  constexpr auto operator<=>(const GroupId& other) const {
+    return rollout == other.rollout ? index <=> other.index : rollout <=> other.rollout;
+  }
+  SEER_FIELDS(GroupId, index, rollout)
+};
+inline std::ostream& operator<<(std::ostream& out, GroupId id) {
+  return id.rollout == RolloutId{} ? out << id.index : out << id.rollout << ":" << id.index;
+}
+
+/// One run of one request on one instance; never reused. Ordered like groups.
+struct ChunkId {
+  uint64_t number = 0;  // within the rollout, from 1
+  RolloutId rollout = {};
+  constexpr bool operator==(const ChunkId&) const = default;
+  constexpr auto operator<=>(const ChunkId& other) const {
+    return rollout == other.rollout ? number <=> other.number : rollout <=> other.rollout;
+  }
+  SEER_FIELDS(ChunkId, number, rollout)
+};
+inline std::ostream& operator<<(std::ostream& out, ChunkId id) {
+  return id.rollout == RolloutId{} ? out << id.number : out << id.rollout << ":" << id.number;
+}
 
 /// One response to be made: sample `sample` (0-based) of group `group`.
 struct RequestId {
@@ -43,9 +70,21 @@ template <class Tag, class Rep>
 struct std::hash<seer::Id<Tag, Rep>> {
   size_t operator()(seer::Id<Tag, Rep> id) const { return std::hash<uint64_t>{}(id.value); }
 };
+// Tables of one rollout are as dense as its numbers; another rollout's are spread by an odd multiple (2^64 / golden ratio).
+namespace seer {
+constexpr size_t spread(RolloutId rollout) { return rollout.value * size_t{0x9e3779b97f4a7c15}; }
+}  // namespace seer
+template <>
+struct std::hash<seer::GroupId> {
+  size_t operator()(seer::GroupId id) const { return id.index ^ seer::spread(id.rollout); }
+};
+template <>
+struct std::hash<seer::ChunkId> {
+  size_t operator()(seer::ChunkId id) const { return id.number ^ seer::spread(id.rollout); }
+};
 template <>
 struct std::hash<seer::RequestId> {
   size_t operator()(seer::RequestId id) const {
-    return std::hash<uint64_t>{}(uint64_t{id.group.value} << 32 | id.sample);
+    return (size_t{id.group.index} << 32 | id.sample) ^ seer::spread(id.group.rollout);
   }
 };

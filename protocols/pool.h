@@ -9,16 +9,21 @@
 
 namespace seer {
 
-/// Who keeps a block: a request (its own tokens), or a group (the prompt that its requests share).
+/// Who keeps a block: a request (its own tokens), or a group (the prompt that its requests share). Ordered by rollout first.
 struct KvOwner {
-  uint64_t value = 0;
-  constexpr auto operator<=>(const KvOwner&) const = default;
-  SEER_FIELDS(KvOwner, value)
+  uint64_t value = 0;  // group index << 32 | sample, which is 0xffffffff for the group
+  RolloutId rollout = {};
+  constexpr bool operator==(const KvOwner&) const = default;
+  constexpr auto operator<=>(const KvOwner& other) const {
+    return rollout == other.rollout ? value <=> other.value : rollout <=> other.rollout;
+  }
+  SEER_FIELDS(KvOwner, value, rollout)
 };
-constexpr KvOwner owner_of(RequestId r) { return {uint64_t{r.group.value} << 32 | r.sample}; }
-constexpr KvOwner owner_of(GroupId g) { return {uint64_t{g.value} << 32 | 0xffffffffu}; }
+inline std::ostream& operator<<(std::ostream& out, KvOwner owner) { return out << owner.rollout << ":" << owner.value; }
+constexpr KvOwner owner_of(RequestId r) { return {uint64_t{r.group.index} << 32 | r.sample, r.group.rollout}; }
+constexpr KvOwner owner_of(GroupId g) { return {uint64_t{g.index} << 32 | 0xffffffffu, g.rollout}; }
 /// The group that a request's owner belongs to.
-constexpr KvOwner group_of(KvOwner request) { return {request.value | 0xffffffffu}; }
+constexpr KvOwner group_of(KvOwner request) { return {request.value | 0xffffffffu, request.rollout}; }
 
 enum class GrantState : uint8_t {
   kWrite = 0,  // the slot is yours: fill it, then KvSeal, or KvAbort
@@ -127,5 +132,5 @@ struct KvNodeReport {
 
 template <>
 struct std::hash<seer::KvOwner> {
-  size_t operator()(seer::KvOwner owner) const { return std::hash<uint64_t>{}(owner.value); }
+  size_t operator()(seer::KvOwner owner) const { return owner.value ^ seer::spread(owner.rollout); }
 };

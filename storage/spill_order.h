@@ -19,11 +19,12 @@
 #include <vector>
 
 #include "protocols/kv.h"
+#include "protocols/pool.h"
 
 namespace seer {
 
-/// Who wants blocks to be kept: a request, or the prompt of a group (the value of a KvOwner).
-using OwnerId = Id<struct OwnerTag>;
+/// Who wants blocks to be kept: a request, or the prompt of a group.
+using OwnerId = KvOwner;
 
 /// How soon an owner needs its blocks.
 struct Urgency {

@@ -26,7 +26,7 @@ void DraftSync::sync(const std::vector<GroupId>& groups, const DraftClient& me, 
 
 void DraftSync::send_updates(size_t server) {
   do {
-    UpdateCst update{version_, {}};
+    UpdateCst update;
     drafter_->take_updates([&](GroupId group) { return shard(group) == server; }, config_.message_tokens_max, update.parts);
     if (update.parts.empty()) return;
     rt::post(servers_[server].up.handle, std::move(update));
@@ -34,7 +34,7 @@ void DraftSync::send_updates(size_t server) {
 }
 
 void DraftSync::fetch(size_t server, const DraftClient& me, int64_t now_us) {
-  FetchCst ask{version_, {}, me};
+  FetchCst ask{{}, me};
   for (GroupId group : groups_)
     if (shard(group) == server)
       if (std::optional<CstCursor> cursor = drafter_->cursor(group)) ask.groups.push_back(*std::move(cursor));
@@ -44,7 +44,6 @@ void DraftSync::fetch(size_t server, const DraftClient& me, int64_t now_us) {
 }
 
 void DraftSync::fetched(const CstFetched& answer, const DraftClient& me, int64_t now_us) {
-  if (answer.version != version_) return;
   for (size_t i = 0; i < servers_.size(); ++i) {
     if (nodes_[i] != answer.server) continue;
     servers_[i].asked_us = kNever;
@@ -54,8 +53,9 @@ void DraftSync::fetched(const CstFetched& answer, const DraftClient& me, int64_t
   }
 }
 
-void DraftSync::forget() {
-  groups_.clear();
+void DraftSync::forget(RolloutId rollout) {
+  std::erase_if(groups_, [&](GroupId group) { return group.rollout == rollout; });
+  if (!groups_.empty()) return;  // an open fetch may be theirs
   for (Server& server : servers_) server.asked_us = kNever;
 }
 

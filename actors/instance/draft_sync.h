@@ -25,17 +25,14 @@ class DraftSync {
 
   void set_servers(const DraftServers& servers);
   bool is_due(int64_t now_us) const { return !servers_.empty() && now_us >= due_us_; }
-  /// A chunk of this version came. The next sync is due at once: others may know more of its request.
-  void chunk_came(WeightVersion version) {
-    version_ = version;
-    due_us_ = 0;
-  }
+  /// A chunk came. The next sync is due at once: others may know more of its request.
+  void chunk_came() { due_us_ = 0; }
 
   /// `groups`: those that run here, all of which the drafter has learned; none if nothing runs any more. Answers go to `me`.
   void sync(const std::vector<GroupId>& groups, const DraftClient& me, int64_t now_us);
   void fetched(const CstFetched& answer, const DraftClient& me, int64_t now_us);
   /// The rollout is over; so has the drafter forgotten it.
-  void forget();
+  void forget(RolloutId rollout);
 
  private:
   struct Server {
@@ -52,7 +49,6 @@ class DraftSync {
   std::vector<Server> servers_;
   std::vector<NodeId> nodes_;    // of servers_
   std::vector<GroupId> groups_;  // of the last sync; empty: nothing runs here
-  WeightVersion version_;        // of the chunks here, or of the last one
   int64_t due_us_ = 0;
 };
 

@@ -150,9 +150,9 @@ std::vector<GroupId> SequenceDrafts::show_texts(const SequenceTable& all) {
   return groups;
 }
 
-void SequenceDrafts::forget() {
-  parts_.drafter->forget();
-  sync_.forget();
+void SequenceDrafts::forget(RolloutId rollout) {
+  parts_.drafter->forget(rollout);
+  sync_.forget(rollout);
 }
 
 }  // namespace seer

@@ -72,9 +72,9 @@ class SequenceDrafts {
   void share(const SequenceTable& all, const DraftClient& me, int64_t now_us) { sync_.sync(show_texts(all), me, now_us); }
   void set_servers(const DraftServers& servers) { sync_.set_servers(servers); }
   void fetched(const CstFetched& answer, const DraftClient& me, int64_t now_us) { sync_.fetched(answer, me, now_us); }
-  void chunk_came(WeightVersion version) { sync_.chunk_came(version); }
+  void chunk_came() { sync_.chunk_came(); }
   /// The rollout is over.
-  void forget();
+  void forget(RolloutId rollout);
 
   /// `since_start_us`: since the first chunk came. What was counted since the last call goes into the history at this time.
   const DraftFigures& figures_at(int64_t since_start_us);

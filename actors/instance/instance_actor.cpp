@@ -28,7 +28,7 @@ InstanceActor::InstanceActor(rt::self_ptr<InstanceActor> self_in, InstanceConfig
 InstanceActor::handle::behavior_type InstanceActor::make_behavior() {
   return {
       [this](RunChunk& chunk) { on_run_chunk(std::move(chunk)); },
-      [this](const DropChunks&) { drop_chunks(); },
+      [this](const DropChunks& drop) { drop_chunks(drop.rollout); },
       [this](const WorkReady&) { on_work_ready(); },
       [this](const KvReserved& reserved) { on_reserved(reserved); },
       [this](const KvOpened& opened) { on_opened(opened); },
@@ -165,9 +165,9 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
   batch.settle_blocks();
   const ChunkId id = chunk.chunk;
   if (sequences.find(id) != nullptr) return;  // it came twice
-  sink = chunk.reply_to;
+  sinks[id.rollout] = chunk.reply_to;
   if (started_us < 0) started_us = rt::now_us(self);
-  if (sequences.size() >= static_cast<size_t>(config.rows_max)) {
+  if (sequences.of(id.rollout).size() >= static_cast<size_t>(config.rows_max)) {
     rt::tell(self, chunk.reply_to, ChunkDone{.chunk = id, .instance = config.id, .end = ChunkEnd::kRejected,
                                              .last = {id, chunk.log.output_tokens(), {}, {}}});
     return;
@@ -194,7 +194,7 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
   Sequence& s = sequences.add(std::move(sequence));
   reply_to[id] = std::move(chunk.reply_to);
   batch.add(s);
-  if (drafts) drafts->chunk_came(s.version);
+  if (drafts) drafts->chunk_came();
 
   if (batch.blocks_short() && s.has_pool)
     kv.add_arrival(s);  // it would keep what those that give way leave behind for the others
@@ -281,18 +281,23 @@ void InstanceActor::answer(ChunkId id, ChunkEnd end) {
   rt::tell(self, reply_to.extract(id).mapped(), std::move(s.done));
 }
 
-/// What is under way for the chunks ends by itself, for nobody: the next rollout counts its chunks from 1 again, and must
-/// not be taken for the one before.
-void InstanceActor::drop_chunks() {
+/// What is under way for the chunks ends by itself, for nobody.
+void InstanceActor::drop_chunks(RolloutId rollout) {
   take_steps_over();
   batch.split();
-  for (const auto& [id, s] : sequences) devices.release(s->table);
-  if (drafts) drafts->forget();
-  batch.drop_all();
-  kv.drop_all();
-  sequences.clear();
-  reply_to.clear();
-  grown.clear();
+  if (drafts) drafts->forget(rollout);
+  std::vector<ChunkId> dropped;
+  for (const auto& [id, s] : sequences.of(rollout)) dropped.push_back(id);
+  for (const ChunkId id : dropped) {
+    const std::unique_ptr<Sequence> s = sequences.remove(id);
+    batch.drop(*s);
+    kv.drop(id);
+    devices.release(s->table);
+    reply_to.erase(id);
+  }
+  std::erase_if(grown, [&](ChunkId chunk) { return chunk.rollout == rollout; });
+  sinks.erase(rollout);
+  if (!sequences.empty()) go_on();  // there is more room for those of other rollouts
 }
 
 // ---- reports ---------------------------------------------------------------------------------------------------------
@@ -306,28 +311,39 @@ void InstanceActor::report_tokens() {
     // The only look at requests that want no drafts where there is no draft server: others draft from them.
     drafts->learn(sequences);
   }
-  ChunkProgress progress{config.id, {}, devices.counts().in_use};
+  std::vector<ChunkTokens> reported;
   for (const auto& [id, sequence] : sequences) {
     Sequence& s = *sequence;
     if (s.phase == ChunkPhase::kRunning) kv.offer_filled_blocks(s);
     if (s.reported_tokens == s.log.size()) continue;
-    progress.chunks.push_back(s.take_unreported());
+    reported.push_back(s.take_unreported());
     if (s.sampling->logprob_mode != LogprobMode::kNone)
       s.unreported_logprobs.reserve(static_cast<size_t>(config.report_steps));
   }
-  if (sink) rt::tell(self, sink, std::move(progress));
+  tell_rollouts(std::move(reported));
 }
 
 /// Who is admitted next where no KV is kept is decided by what is in use now, as in an engine: who has come to need another
 /// block since it was reported says so.
 void InstanceActor::report_growth() {
-  ChunkProgress progress{config.id, {}, devices.counts().in_use};
+  std::vector<ChunkTokens> reported;
   std::ranges::sort(grown);
   for (const ChunkId id : grown)
     if (Sequence* const s = sequences.find(id); s != nullptr && s->reported_tokens < s->log.size())
-      progress.chunks.push_back(s->take_unreported());
+      reported.push_back(s->take_unreported());
   grown.clear();
-  if (sink) rt::tell(self, sink, std::move(progress));
+  tell_rollouts(std::move(reported));
+}
+
+/// Each rollout hears of its own chunks. REQUIRES: `reported` is sorted by chunk.
+void InstanceActor::tell_rollouts(std::vector<ChunkTokens> reported) {
+  auto next = std::make_move_iterator(reported.begin());
+  const auto end = std::make_move_iterator(reported.end());
+  for (const auto& [rollout, sink] : sinks) {
+    ChunkProgress progress{config.id, {}, devices.counts().in_use};
+    for (; next != end && next.base()->chunk.rollout == rollout; ++next) progress.chunks.push_back(*next);
+    rt::tell(self, sink, std::move(progress));
+  }
 }
 
 void InstanceActor::share_drafts() { drafts->share(sequences, handle{self}, rt::now_us(self)); }

@@ -9,7 +9,7 @@
 // engine, and copies queue after it.
 //
 // Always true:
-//  (1) every RunChunk is answered by exactly one ChunkDone, unless DropChunks came first;
+//  (1) every RunChunk is answered by exactly one ChunkDone, unless DropChunks of its rollout came first;
 //  (2) all tokens of a chunk are reported, in order, the last of them with its ChunkDone.
 #pragma once
 #include <map>
@@ -35,7 +35,7 @@ namespace seer {
 struct InstanceConfig {
   InstanceId id;
   StepPlannerConfig planner;
-  int32_t rows_max = 256;     // running chunks at most; more are rejected
+  int32_t rows_max = 256;     // chunks of a rollout at most; more are rejected
   /// A chunk with KV in the pool waits until the running ones would keep room for so many more tokens each; otherwise it,
   /// or another, gives way soon after. The scheduler charges as much, but by what it heard last: without this, simulated
   /// `seer+` on Qwen2-VL-72B yields 2.2 times as often and moves 1.4 times as many chunks, for 0.1 to 0.2 % less time (on
@@ -66,7 +66,7 @@ struct InstanceActor {
   void on_work_ready();
   void on_reserved(const KvReserved& reserved);
   void on_opened(const KvOpened& opened);
-  void drop_chunks();
+  void drop_chunks(RolloutId rollout);
   const InstanceReport& current_report();
 
   // -- a step: take results, then go on with what comes next
@@ -90,6 +90,7 @@ struct InstanceActor {
   void answer(ChunkId id, ChunkEnd end);
   void report_tokens();
   void report_growth();
+  void tell_rollouts(std::vector<ChunkTokens> reported);
   void share_drafts();
   void tell_pool(KvMoves::ToPool message);
 
@@ -108,7 +109,7 @@ struct InstanceActor {
   int64_t started_us = -1;                // when the first chunk came
   int32_t steps_since_report = 0;
   std::vector<ChunkId> grown;             // without KV to keep: came to need another block since the last report
-  ChunkSink sink;                         // of the rollout whose chunks run here
+  std::map<RolloutId, ChunkSink> sinks;   // of the rollouts that have sent chunks and not dropped them
   std::shared_ptr<const SamplingParams> last_sampling;  // of the last chunk; most chunks share theirs
 };
 

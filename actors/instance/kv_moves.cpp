@@ -278,12 +278,10 @@ void KvMoves::forget_response(const Sequence& s) {
   for (size_t i = prompt_blocks(s, info_.block_tokens); i < s.chain.size(); ++i) devices_.drop_name(s.chain[i].key);
 }
 
-void KvMoves::drop_all() {
-  arrivals_.clear();
-  openings_.clear();
-  reserves_.clear();
-  for (auto& [id, open] : imports_) open.chunk = kNoChunk;
-  for (auto& [id, open] : exports_) open.chunk = kNoChunk;
+void KvMoves::drop(ChunkId chunk) {
+  std::erase_if(arrivals_, [&](const Arrival& arrival) { return arrival.chunk == chunk; });
+  std::erase_if(openings_, [&](const auto& entry) { return entry.second.chunk == chunk; });
+  std::erase_if(reserves_, [&](const auto& entry) { return entry.second.chunk == chunk; });
 }
 
 }  // namespace seer

@@ -102,8 +102,8 @@ class KvMoves {
   /// The KV of the response will not be looked for again; the prompt's blocks stay cached for the rest of the group.
   void forget_response(const Sequence& s);
 
-  /// The chunks are gone. What is under way for them ends by itself, for nobody.
-  void drop_all();
+  /// The chunk is gone. What is under way for it ends by itself, for nobody.
+  void drop(ChunkId chunk);
 
   const KvMoveFigures& figures() const { return figures_; }
   /// Operations under way, and chunks that wait.

@@ -35,11 +35,14 @@ void RunningBatch::remove(Sequence& s) {
     if (member.sequence == &s) member.sequence = nullptr;
 }
 
-void RunningBatch::drop_all() {
-  unslotted_.clear();
-  for (Slot& member : in_step_) member.sequence = nullptr;
-  for (Slot& slot : slots_) slot.sequence = nullptr;
-  some_dropped_ = steps_ != nullptr;
+void RunningBatch::drop(Sequence& s) {
+  std::erase(unslotted_, &s);
+  for (Slot& member : in_step_)
+    if (member.sequence == &s) member.sequence = nullptr;
+  if (s.slot != kNoBatchSlot) {
+    at(std::exchange(s.slot, kNoBatchSlot)).sequence = nullptr;
+    some_dropped_ = true;
+  }
   if (!is_ordered_) leave_dropped();
 }
 
@@ -74,7 +77,7 @@ void RunningBatch::gather_running() {
     }
     if (s.phase != ChunkPhase::kRunning || waits_for_prompt(s)) continue;
     running_.push_back(&s);
-    rows_.push_back({.id = s.chunk.value,
+    rows_.push_back({.id = s.chunk.number,
                      .known_tokens = s.log.size(),
                      .kv_tokens = s.kv_tokens,
                      .draft_tokens = 0,
@@ -120,7 +123,7 @@ std::vector<Sequence*> RunningBatch::pick_victims() {
   const auto add = [&](const Slot& member) {
     if (member.sequence == nullptr) return;
     all.push_back(member.sequence);
-    rows_.push_back({.id = member.chunk.value, .known_tokens = 1, .table_blocks = 1, .yield_rank = member.yield_rank});
+    rows_.push_back({.id = member.chunk.number, .known_tokens = 1, .table_blocks = 1, .yield_rank = member.yield_rank});
   };
   std::ranges::for_each(slots_, add);
   std::vector<Sequence*> victims;
@@ -418,10 +421,10 @@ void RunningBatch::leave_dropped() {
     if (at(slot).sequence != nullptr || at(slot).rows == 0) continue;
     slot_rows_ -= std::exchange(at(slot), {}).rows;
     steps_->leave(slot);
+    std::erase(block_needs_, slot);
+    std::erase(growing_, slot);
     free_slots_.push_back(slot);
   }
-  block_needs_.clear();
-  growing_.clear();
 }
 
 // ---- blocks of slots -------------------------------------------------------------------------------------------------

@@ -43,7 +43,8 @@ class RunningBatch {
 
   void add(Sequence& s);
   void remove(Sequence& s);
-  void drop_all();
+  /// Likewise, at any moment: what runs of it ends by itself, for nobody.
+  void drop(Sequence& s);
   /// A sequence has come to run: steps that follow the one in the engine would be planned otherwise by now.
   void note_newcomer() { is_stale_ = true; }
 

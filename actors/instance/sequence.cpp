@@ -39,6 +39,10 @@ Sequence& SequenceTable::at(ChunkId id) const {
   return *s;
 }
 
+std::span<const SequenceTable::Entry> SequenceTable::of(RolloutId rollout) const {
+  return std::ranges::equal_range(sequences_, rollout, {}, [](const Entry& entry) { return entry.first.rollout; });
+}
+
 Sequence& SequenceTable::add(std::unique_ptr<Sequence> sequence) {
   const ChunkId id = sequence->chunk;
   const auto at = std::ranges::lower_bound(sequences_, id, {}, kById);

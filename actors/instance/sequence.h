@@ -110,7 +110,8 @@ class SequenceTable {
   /// REQUIRES: no sequence of this chunk is here.
   Sequence& add(std::unique_ptr<Sequence> sequence);
   std::unique_ptr<Sequence> remove(ChunkId id);  // REQUIRES: it is here
-  void clear() { sequences_.clear(); }
+  /// Those of a rollout.
+  std::span<const Entry> of(RolloutId rollout) const;
 
   size_t size() const { return sequences_.size(); }
   bool empty() const { return sequences_.empty(); }

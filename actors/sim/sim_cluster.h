@@ -109,7 +109,7 @@ struct EventsActor {
     return {[this](const Response& r) {
               seen->responses.push_back(r);
               seen->hash = hash_pair(hash_pair(seen->hash, static_cast<uint64_t>(world->now_ns())),
-                                     hash_pair(r.request.group.value, r.request.sample));
+                                     hash_pair(r.request.group.index, r.request.sample));
             },
             [this](const RolloutProgress& p) { seen->progress.push_back(p); },
             [this](const RolloutSummary& s) { seen->summaries.push_back(s); }};
@@ -174,7 +174,7 @@ struct SimCluster {
           return Drafting{std::make_shared<GroupDrafter>(GroupDrafterConfig{}), budget, step_ns, {.sync_us = kDraftSyncUs}, {}};
         const auto token_of = [this](RequestId request, int64_t position) {
           if (!options.has_kv) return kEos + 1;
-          const uint64_t seed = sample_seed(kRunSeed, request.group.value, request.sample);
+          const uint64_t seed = sample_seed(kRunSeed, request.group.index, request.sample);
           const int32_t right = token(seed, position);
           return hash_pair(seed, static_cast<uint64_t>(position) + 99) % 3 == 0 ? 2 + right % (kVocab - 2) : right;
         };
@@ -269,7 +269,7 @@ struct SimCluster {
   /// Starts the rollout without running it.
   void start() {
     events = world.spawn<EventsActor>(&world, &seen);
-    auto context = world.spawn<ContextActor>(std::vector<int64_t>(groups.size(), options.length_max));
+    auto context = world.spawn<ContextActor>();
     RolloutConfig config;
     config.scheduler = options.scheduler;
     config.instances_expected = options.instances;
@@ -337,9 +337,9 @@ struct SimCluster {
     std::vector<float> logprobs;
     bool operator==(const Answer&) const = default;
   };
-  Answer answer(RequestId id) const {
-    const GroupSpec& group = groups[id.group.value];
-    const uint64_t seed = group.seeds[id.sample];
+  Answer answer(RequestId id) const { return answer(groups[id.group.index], id.sample); }
+  Answer answer(const GroupSpec& group, uint32_t sample) const {
+    const uint64_t seed = group.seeds[sample];
     const Shape& shape = shapes.at(seed);
     Answer a;
     PrefixHash prefix = extend_prefix({}, group.prompt_ids);

@@ -44,7 +44,7 @@ struct ToldActor {
               told->completions_s.push_back(static_cast<double>(world->now_ns()) / 1e9);
               told->starts_s.push_back(static_cast<double>(r.start_us) / 1e6);
               told->hash = hash_pair(hash_pair(told->hash, static_cast<uint64_t>(world->now_ns())),
-                                     hash_pair(r.request.group.value, r.request.sample));
+                                     hash_pair(r.request.group.index, r.request.sample));
             },
             [](const RolloutProgress&) {},
             [this](const RolloutSummary& s) {
@@ -93,19 +93,19 @@ class AcceptanceDraw {
   }
   /// The response has so many tokens, and drafts for it are made from what its group has reported by now.
   void learn(RequestId request, int64_t generated) {
-    Group& group = groups_[request.group.value];
+    Group& group = groups_[request.group.index];
     group.generated[request.sample] = static_cast<int32_t>(generated);
     group.note(request.sample);
   }
   /// The first draft for a response.
   void begin(RequestId request) {
-    Group& group = groups_[request.group.value];
+    Group& group = groups_[request.group.index];
     if (!group.known[request.sample].begun) group.note(request.sample);
   }
   /// Tokens of a draft that are each likely enough to stand with those before them, by what was known when the response
   /// reported last.
   int64_t likely_tokens(RequestId request, const DraftLimits& limits) const {
-    const Group& group = groups_[request.group.value];
+    const Group& group = groups_[request.group.index];
     const int64_t own = std::max<int64_t>(1, group.generated[request.sample]);
     const double* stand = stand_at(grouped_ ? group.references(request.sample, own).times : 0);
     int64_t tokens = 0;
@@ -199,7 +199,7 @@ class SimDrafter final : public Drafter {
   void draft(const DraftText& text, const DraftLimits& limits, Draft& draft) override {
     acceptance_.begin(text.request);
     draft.tokens.assign(static_cast<size_t>(acceptance_.likely_tokens(text.request, limits)),
-                        token_of(seed_of(text.request.group.value, text.request.sample)));
+                        token_of(seed_of(text.request.group.index, text.request.sample)));
     draft.parents.resize(draft.tokens.size());
     std::iota(draft.parents.begin(), draft.parents.end(), 0);
   }
@@ -384,7 +384,7 @@ struct SimRollout {
     for (const GroupState& group : rollout.scheduler->requests().groups())
       for (const RequestState& request : group.members)
         if (request.phase != RequestPhase::kFinished)
-          left.push_back({group.id.value, request.id.sample, request.generated_tokens});
+          left.push_back({group.id.index, request.id.sample, request.generated_tokens});
     return left;
   }
 
@@ -395,7 +395,7 @@ struct SimRollout {
     for (int64_t n = 0; n < machines; ++n)
       nodes.push_back(start_node(NodeId{static_cast<uint32_t>(n)}, directory, machines > 1));
     const auto events = world.spawn<ToldActor>(&world, &told);
-    const auto context = world.spawn<ContextActor>(std::vector<int64_t>(work.groups.size(), work.max_gen));
+    const auto context = world.spawn<ContextActor>();
     RolloutConfig config;
     config.scheduler = scheduler;
     config.instances_expected = static_cast<size_t>(cluster.instances);

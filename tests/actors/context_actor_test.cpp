@@ -8,9 +8,9 @@ using namespace seer;
 TEST_CASE("context: the first length of a group is its estimate, and only a longer one changes it") {
   SimWorld world;
   Recorder<EstimateSink, GroupEstimate> rollout(world);
-  auto context = world.spawn<ContextActor>(std::vector<int64_t>{1000, 2000});
+  auto context = world.spawn<ContextActor>();
   const auto seen = [&](uint32_t group, uint32_t sample, int64_t tokens) {
-    rt::post(context, LengthSeen{{GroupId{group}, sample}, tokens, rollout.handle()});
+    rt::post(context, LengthSeen{{GroupId{group}, sample}, tokens, 1000, rollout.handle()});
     world.run_until(world.now_us() + 10);
     return rollout.all<GroupEstimate>().back();
   };

@@ -9,7 +9,6 @@ using namespace seer;
 
 namespace {
 
-constexpr WeightVersion kVersion{3};
 constexpr int64_t kMs = 1000;
 
 struct Server {
@@ -19,8 +18,8 @@ struct Server {
     rt::post(handle, std::move(message));
     world.run_until(world.now_us());
   }
-  CstFetched fetch(CstCursor cursor, WeightVersion version = kVersion) {
-    tell(FetchCst{version, {std::move(cursor)}, client.handle()});
+  CstFetched fetch(CstCursor cursor) {
+    tell(FetchCst{{std::move(cursor)}, client.handle()});
     return client.all<CstFetched>().back();
   }
   DraftServerReport report() { return rt::look<DraftServerActor>(handle).make_report(); }
@@ -71,8 +70,8 @@ int64_t tokens_in_open_groups(SimCluster& cluster) {
 
 TEST_CASE("draft server: what one instance sends, another fetches") {
   Server s;
-  s.tell(RegisterGroups{kVersion, {GroupId{1}}, 1000 * kMs});
-  s.tell(UpdateCst{kVersion, {{GroupId{1}, 0, 0, {5, 6, 7}}, {GroupId{2}, 0, 0, {8}}}});
+  s.tell(RegisterGroups{{GroupId{1}}, 1000 * kMs});
+  s.tell(UpdateCst{{{GroupId{1}, 0, 0, {5, 6, 7}}, {GroupId{2}, 0, 0, {8}}}});
   const CstFetched answer = s.fetch({GroupId{1}, {{0, 1}}});
   CHECK(answer.server == NodeId{4});
   REQUIRE(answer.parts.size() == 1);
@@ -82,36 +81,37 @@ TEST_CASE("draft server: what one instance sends, another fetches") {
   CHECK(s.report().appended_tokens == 3);
   CHECK(s.report().fetched_tokens == 2);
   CHECK(s.report().fetches == 2);
-  s.tell(DropGroup{kVersion, GroupId{1}});
+  s.tell(DropGroup{GroupId{1}});
   CHECK(s.fetch({GroupId{1}, {}}).parts.empty());
   CHECK(s.report().tokens == 0);
 }
 
 TEST_CASE("draft server: responses of earlier iterations are told to those who lack them") {
   Server s;
-  s.tell(RegisterGroups{kVersion, {GroupId{1}}, 1000 * kMs});
-  s.tell(RegisterPast{kVersion, {GroupId{1}, {{5, 6, 7}, {8}}}});
-  s.tell(RegisterPast{WeightVersion{2}, {GroupId{1}, {{1}}}});
+  s.tell(RegisterGroups{{GroupId{1}}, 1000 * kMs});
+  s.tell(RegisterPast{{GroupId{1}, {{5, 6, 7}, {8}}}});
+  s.tell(RegisterPast{{GroupId{1, RolloutId{2}}, {{1}}}});
   const CstFetched answer = s.fetch({GroupId{1}, {}, true});
   REQUIRE(answer.pasts.size() == 1);
   CHECK(answer.pasts[0].responses == std::vector<std::vector<int32_t>>{{5, 6, 7}, {8}});
   CHECK(s.fetch({GroupId{1}, {}, false}).pasts.empty());
 }
 
-TEST_CASE("draft server: what belongs to another iteration is ignored") {
+TEST_CASE("draft server: what belongs to another rollout is another group") {
   Server s;
-  s.tell(RegisterGroups{kVersion, {GroupId{1}}, 1000 * kMs});
-  s.tell(UpdateCst{WeightVersion{2}, {{GroupId{1}, 0, 0, {5, 6, 7}}}});
+  const GroupId other{1, RolloutId{2}};
+  s.tell(RegisterGroups{{GroupId{1}}, 1000 * kMs});
+  s.tell(UpdateCst{{{other, 0, 0, {5, 6, 7}}}});
   CHECK(s.report().tokens == 0);
-  s.tell(UpdateCst{kVersion, {{GroupId{1}, 0, 0, {5, 6, 7}}}});
-  s.tell(DropGroup{WeightVersion{2}, GroupId{1}});
-  CHECK(s.fetch({GroupId{1}, {}}, WeightVersion{2}).parts.empty());
+  s.tell(UpdateCst{{{GroupId{1}, 0, 0, {5, 6, 7}}}});
+  s.tell(DropGroup{other});
+  CHECK(s.fetch({other, {}}).parts.empty());
   CHECK(s.fetch({GroupId{1}, {}}).parts.size() == 1);
 }
 
 TEST_CASE("draft server: groups that nobody speaks of any more go when their time is over") {
   Server s({.node = NodeId{0}, .expire_us = 50 * kMs});
-  s.tell(RegisterGroups{kVersion, {GroupId{1}, GroupId{2}}, 200 * kMs});
+  s.tell(RegisterGroups{{GroupId{1}, GroupId{2}}, 200 * kMs});
   for (int i = 0; i < 10; ++i) {
     s.world.run_until(s.world.now_us() + 100 * kMs);
     s.fetch({GroupId{2}, {}});

@@ -298,7 +298,7 @@ struct Stage {
       groups[0].sampling.max_tokens = 20;
       groups[0].seeds.resize(samples, 9);
     }
-    auto context = world.spawn<ContextActor>(std::vector<int64_t>{20});
+    auto context = world.spawn<ContextActor>();
     rollout = world.spawn<RolloutActor>(RolloutConfig{.scheduler = {.policy = "divided", .chunk_tokens = 8},
                                                       .instances_expected = instances_expected,
                                                       .chunk_silence_us = 10'000'000,

@@ -63,7 +63,7 @@ Killed run_and_kill(const RolloutWork& work, int responses_between) {
   Killed run;
   rt::Inbox<RolloutEvents> events(system);
   rt::Inbox<InstanceSink> sink(system);  // between nodes and rollout, to learn of the servers
-  auto context = rt::spawn<ContextActor>(system, std::vector<int64_t>(work.groups.size(), 200));
+  auto context = rt::spawn<ContextActor>(system);
   auto rollout = rt::spawn<RolloutActor>(
       system, RolloutConfig{.scheduler = {.policy = "seer", .chunk_tokens = 40}, .instances_expected = kNodes},
       RolloutParts{work.groups, context, {}, events.handle()});

@@ -106,7 +106,7 @@ Run run(const RolloutOptions& options, const RolloutWork& work) {
                                [&](const Response& r) {
                                  Answer answer{r.output_ids, {}, r.finish};
                                  for (const float p : r.logprobs) answer.logprob_bits.push_back(std::bit_cast<uint32_t>(p));
-                                 const std::pair key{r.request.group.value, r.request.sample};
+                                 const std::pair key{r.request.group.index, r.request.sample};
                                  twice += !run.answers.emplace(key, std::move(answer)).second;
                                  return Status{};
                                },
@@ -140,7 +140,7 @@ RolloutWork with_lengths(RolloutWork work, const Answers& answers) {
   for (GroupSpec& group : work.groups) {
     group.known_tokens.clear();
     for (uint32_t sample = 0; sample < group.samples; ++sample)
-      group.known_tokens.push_back(std::ssize(answers.at({group.id.value, sample}).output_ids));
+      group.known_tokens.push_back(std::ssize(answers.at({group.id.index, sample}).output_ids));
   }
   return work;
 }

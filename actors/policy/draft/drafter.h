@@ -72,8 +72,8 @@ class Drafter {
   virtual std::optional<CstCursor> cursor(GroupId /*group*/) { return std::nullopt; }
   virtual void fetched(const CstFetched& /*answer*/) {}
 
-  /// A rollout is over: request ids will be used again.
-  virtual void forget() {}
+  /// The rollout is over: nothing of its groups will be asked for again.
+  virtual void forget(RolloutId /*rollout*/) {}
 };
 
 }  // namespace seer

@@ -26,11 +26,19 @@ void GroupDrafter::draft(const DraftText& text, const DraftLimits& limits, Draft
 
 void GroupDrafter::learn(const DraftText& text) { take_size(group_of(text)); }
 
-void GroupDrafter::forget() {
-  groups_.clear();
-  shown_.clear();
-  unshared_.clear();
-  tree_count_ = tree_bytes_ = running_count_ = 0;
+void GroupDrafter::forget(RolloutId rollout) {
+  std::erase_if(groups_, [&](const auto& entry) {
+    const auto& [id, group] = entry;
+    if (id.rollout != rollout) return false;
+    shown_.erase(group.shown);
+    if (group.tree) {
+      tree_bytes_ -= group.bytes;
+      --tree_count_;
+    }
+    return true;
+  });
+  std::erase_if(unshared_, [&](GroupId id) { return id.rollout == rollout; });
+  if (groups_.empty()) running_count_ = 0;
   bin_.release(bin_.bytes());
 }
 

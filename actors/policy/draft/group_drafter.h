@@ -39,7 +39,7 @@ class GroupDrafter final : public Drafter {
   void take_updates(const IsMine& is_mine, int64_t tokens_max, std::vector<CstTokens>& parts) override;
   std::optional<CstCursor> cursor(GroupId group) override;
   void fetched(const CstFetched& answer) override;
-  void forget() override;
+  void forget(RolloutId rollout) override;
 
   size_t group_count() const { return tree_count_; }  // with a tree
   size_t bytes() const { return tree_bytes_ + bin_.bytes(); }

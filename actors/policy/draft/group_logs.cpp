@@ -5,9 +5,7 @@
 
 namespace seer {
 
-void GroupLogs::register_groups(WeightVersion version, std::span<const GroupId> groups, int64_t ttl_us, int64_t now_us) {
-  if (version != version_) clear();
-  version_ = version;
+void GroupLogs::register_groups(std::span<const GroupId> groups, int64_t ttl_us, int64_t now_us) {
   for (GroupId id : groups) {
     drop(id);
     Group& group = groups_[id];
@@ -24,12 +22,6 @@ void GroupLogs::drop(GroupId id) {
   bytes_ -= it->second.bytes;
   spoken_.erase(it->second.order);
   groups_.erase(it);
-}
-
-void GroupLogs::clear() {
-  groups_.clear();
-  spoken_.clear();
-  token_count_ = bytes_ = 0;
 }
 
 GroupLogs::Group* GroupLogs::find(GroupId id, int64_t now_us) {

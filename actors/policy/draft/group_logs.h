@@ -29,13 +29,11 @@ class GroupLogs {
  public:
   explicit GroupLogs(GroupLogsConfig config) : config_(config) {}
 
-  /// Begins the groups anew. A version other than that of the groups before drops all of these.
-  void register_groups(WeightVersion version, std::span<const GroupId> groups, int64_t ttl_us, int64_t now_us);
+  /// Begins the groups anew.
+  void register_groups(std::span<const GroupId> groups, int64_t ttl_us, int64_t now_us);
   /// What earlier iterations answered to the group's prompt; nothing if it is not registered.
   void set_past(CstPast past);
   void drop(GroupId group);
-  void clear();
-  WeightVersion version() const { return version_; }
 
   /// Returns how many tokens became known. 0 for groups that are not registered. Tokens after a negative one are ignored.
   int64_t append(const CstTokens& part, int64_t now_us);
@@ -65,7 +63,6 @@ class GroupLogs {
   void make_room();
 
   GroupLogsConfig config_;
-  WeightVersion version_;
   std::unordered_map<GroupId, Group> groups_;  // only looked up
   std::list<GroupId> spoken_;                  // the one spoken of last comes first
   int64_t token_count_ = 0;

@@ -12,7 +12,6 @@ using namespace seer;
 
 namespace {
 
-constexpr WeightVersion kVersion{3};
 constexpr GroupId kGroup{1};
 constexpr DraftSyncConfig kConfig{.sync_us = 50'000, .silence_us = 1'000'000, .message_tokens_max = 16};
 
@@ -21,9 +20,9 @@ struct Bench {
   Bench() : client(world), server(world.spawn<DraftServerActor>(DraftServerConfig{})) {
     text.resize(100);
     std::iota(text.begin(), text.end(), 7);
-    rt::post(server, RegisterGroups{kVersion, {kGroup}, 3'600'000'000});
+    rt::post(server, RegisterGroups{{kGroup}, 3'600'000'000});
     sync.set_servers({{{NodeId{0}, server}}});
-    sync.chunk_came(kVersion);
+    sync.chunk_came();
   }
   void learn(size_t tokens) { drafter->learn({{kGroup, 0}, TokenLog(std::span(text).first(tokens), 0)}); }
   void run_sync(const std::vector<GroupId>& groups) {
@@ -59,10 +58,10 @@ TEST_CASE("draft sync: where nothing runs, nothing is asked for, and what a serv
   b.learn(100);
   b.run_sync({});
   CHECK(b.server_fetches() == 0);
-  rt::post(b.server, RegisterGroups{kVersion, {kGroup}, 3'600'000'000});  // begins anew, as one that was restarted
+  rt::post(b.server, RegisterGroups{{kGroup}, 3'600'000'000});  // begins anew, as one that was restarted
   b.world.run_until(b.world.now_us());
   REQUIRE(b.server_tokens() == 0);
-  b.sync.fetched({.server = NodeId{0}, .version = kVersion, .parts = {}, .pasts = {}, .wanted = {{kGroup, {{0, 0}}}}, .has_more = true},
+  b.sync.fetched({.server = NodeId{0}, .parts = {}, .pasts = {}, .wanted = {{kGroup, {{0, 0}}}}, .has_more = true},
                  b.client.handle(), b.world.now_us());
   b.world.run_until(b.world.now_us());
   CHECK(b.server_tokens() == 100);
@@ -75,9 +74,9 @@ TEST_CASE("draft sync: a fetch that is open hinders the next one, but not that o
   b.run_sync({kGroup});
   b.run_sync({kGroup});  // the answer has not been given to b.sync
   CHECK(b.server_fetches() == 1);
-  b.drafter->forget();
-  b.sync.forget();
-  b.sync.chunk_came(kVersion);
+  b.drafter->forget(RolloutId{});
+  b.sync.forget(RolloutId{});
+  b.sync.chunk_came();
   b.learn(10);
   b.run_sync({kGroup});
   CHECK(b.server_fetches() == 2);

@@ -127,7 +127,7 @@ nlohmann::ordered_json run_sync(const Options& options) {
   std::vector<GroupId> ids;
   std::vector<TokenLog> logs;  // of member 0 of each group, which runs here
   for (uint32_t g = 0; g < options.groups; ++g) ids.push_back(GroupId{g});
-  server.register_groups(WeightVersion{1}, ids, 3'600'000'000, 0);
+  server.register_groups(ids, 3'600'000'000, 0);
   for (uint32_t g = 0; g < options.groups; ++g) {
     for (uint32_t m = 0; m < kMembers; ++m) server.append({ids[g], m, 0, member_text(g, m, options.tokens)}, 0);
     logs.push_back(written(member_text(g, 0, options.tokens), options.tokens));
@@ -142,7 +142,7 @@ nlohmann::ordered_json run_sync(const Options& options) {
     const double start = cpu_us();
     drafter.running(ids);
     for (uint32_t g = 0; g < options.groups; ++g) drafter.learn({{ids[g], 0}, logs[g]});
-    CstFetched answer{.server = NodeId{0}, .version = WeightVersion{1}, .parts = {}, .pasts = {}, .wanted = {}};
+    CstFetched answer{.server = NodeId{0}, .parts = {}, .pasts = {}, .wanted = {}};
     int64_t tokens = 0;
     for (GroupId id : ids)
       if (const auto cursor = drafter.cursor(id)) tokens += server.fetch(*cursor, kAnswerTokensMax - tokens, 0, answer);
@@ -151,7 +151,7 @@ nlohmann::ordered_json run_sync(const Options& options) {
     bytes_max = std::max(bytes_max, drafter.bytes());
     int64_t news = 0;
     for (const CstTokens& part : answer.parts) {
-      int64_t& end = seen[{static_cast<uint32_t>(part.group.value), part.sample}];
+      int64_t& end = seen[{static_cast<uint32_t>(part.group.index), part.sample}];
       const int64_t part_end = part.position + std::ssize(part.tokens);
       news += std::max<int64_t>(0, part_end - std::max(end, part.position));
       end = std::max(end, part_end);

@@ -36,7 +36,6 @@ namespace {
 using namespace seer;
 
 constexpr uint32_t kSamples = 16;
-constexpr WeightVersion kVersion{1};
 constexpr int64_t kTtlUs = 600'000'000;
 constexpr int64_t kTokenUs = 10;        // a token counts time in such steps: they last for 5.9 hours
 constexpr int64_t kWarmUpS = 3;
@@ -157,7 +156,7 @@ struct ClientActor {
   ClientActor(rt::self_ptr<ClientActor> self_in, std::shared_ptr<LogDrafter> drafter_in, DraftServerHandle server, double rate_in)
       : self(self_in), drafter(std::move(drafter_in)), sync({}, drafter), rate(rate_in) {
     sync.set_servers({{{NodeId{0}, server}}});
-    sync.chunk_came(kVersion);
+    sync.chunk_came();
   }
   handle::behavior_type make_behavior() {
     last_us = monotonic_us();
@@ -244,7 +243,7 @@ int measure(const Options& options, double rate) {
   auto server = rt::spawn<DraftServerActor>(system, DraftServerConfig{.node = NodeId{0}});
   std::vector<GroupId> groups;
   for (uint32_t g = 0; g < options.groups; ++g) groups.push_back(GroupId{g});
-  rt::post(server, RegisterGroups{kVersion, groups, kTtlUs});
+  rt::post(server, RegisterGroups{groups, kTtlUs});
   const auto port = rt::listen_on_loopback(system, server, 0);
   if (!port.ok()) {
     std::cerr << port.error().detail << "\n";

@@ -92,7 +92,7 @@ TEST_CASE("group drafter: memory stays below its bound by dropping the groups as
   CHECK(drafter.group_count() < 10);
   CHECK(drafter.losses().dropped_trees >= 10);
   CHECK(replay(drafter, request(19, 1), prompt, text(19, 300)).accepted > 150);  // the newest is still there
-  drafter.forget();
+  drafter.forget(RolloutId{});
   CHECK(drafter.group_count() == 0);
   CHECK(drafter.bytes() == 0);
 }
@@ -101,7 +101,7 @@ TEST_CASE("group drafter: earlier iterations of a group are drafted from, and as
   GroupDrafter drafter({.bytes_max = 8 << 20});
   const auto prompt = text(1, 20);
   const std::vector<std::vector<int32_t>> past = {text(2, 400), text(3, 400)};
-  const CstFetched answer{.server = NodeId{0}, .version = WeightVersion{1}, .parts = {}, .pasts = {{GroupId{0}, past}}, .wanted = {}};
+  const CstFetched answer{.server = NodeId{0}, .parts = {}, .pasts = {{GroupId{0}, past}}, .wanted = {}};
   drafter.fetched(answer);
   CHECK(drafter.group_count() == 0);  // a group that does not run here
   replay(drafter, request(0, 0), prompt, text(4, 100));
@@ -131,18 +131,18 @@ constexpr uint32_t kManyGroups = 12;
 struct ManyGroups {
   explicit ManyGroups(size_t bytes_max) : drafter({.bytes_max = bytes_max}) {
     for (uint32_t g = 0; g < kManyGroups; ++g) ids.push_back(GroupId{g});
-    server.register_groups(WeightVersion{1}, ids, 1'000'000, 0);
+    server.register_groups(ids, 1'000'000, 0);
     for (uint32_t g = 0; g < kManyGroups; ++g)
       for (uint32_t m = 0; m < kManyMembers; ++m) server.append({ids[g], m, 0, text(100 * g + m, 3000)}, 0);
   }
   /// Returns how many tokens were fetched.
   int64_t sync(std::span<const GroupId> groups) {
     drafter.running(groups);
-    CstFetched answer{.server = NodeId{0}, .version = WeightVersion{1}, .parts = {}, .pasts = {}, .wanted = {}};
+    CstFetched answer{.server = NodeId{0}, .parts = {}, .pasts = {}, .wanted = {}};
     int64_t tokens = 0;
     for (GroupId id : groups) {
       TokenLog log(text(1, 20));
-      log.append(text(100 * id.value, 3000));
+      log.append(text(100 * id.index, 3000));
       drafter.learn({{id, 0}, log});
     }
     for (GroupId id : groups) tokens += server.fetch(*drafter.cursor(id), 8000 - tokens, 0, answer);

@@ -11,7 +11,6 @@ using namespace seer;
 
 namespace {
 
-constexpr WeightVersion kVersion{3};
 constexpr int64_t kTtlUs = 1000;
 
 std::vector<int32_t> count_from(int32_t first, int64_t tokens) {
@@ -22,7 +21,7 @@ std::vector<int32_t> count_from(int32_t first, int64_t tokens) {
 
 GroupLogs make_logs(std::vector<GroupId> groups, GroupLogsConfig config = {}) {
   GroupLogs logs(config);
-  logs.register_groups(kVersion, groups, kTtlUs, 0);
+  logs.register_groups(groups, kTtlUs, 0);
   return logs;
 }
 
@@ -125,13 +124,17 @@ TEST_CASE("group logs: groups that are not registered, or no longer, are not rem
   CHECK(logs.bytes() == 0);
 }
 
-TEST_CASE("group logs: another version's groups begin anew") {
-  GroupLogs logs = make_logs({GroupId{1}, GroupId{2}});
-  logs.append({GroupId{1}, 0, 0, {5, 6}}, 0);
-  logs.register_groups(WeightVersion{4}, std::vector{GroupId{1}}, kTtlUs, 0);
-  CHECK(logs.version() == WeightVersion{4});
-  CHECK(logs.group_count() == 1);
-  CHECK(fetch(logs, {GroupId{1}, {}}).parts.empty());
+TEST_CASE("group logs: a group that is registered again begins anew; the same index of another rollout is another group") {
+  const GroupId first{1, RolloutId{1}}, second{1, RolloutId{2}};
+  GroupLogs logs = make_logs({first, second});
+  logs.append({first, 0, 0, {5, 6}}, 0);
+  logs.append({second, 0, 0, {7, 8, 9}}, 0);
+  logs.register_groups(std::vector{first}, kTtlUs, 0);
+  CHECK(logs.group_count() == 2);
+  CHECK(fetch(logs, {first, {}}).parts.empty());
+  CHECK(fetch(logs, {second, {}}).parts.at(0).tokens == std::vector<int32_t>{7, 8, 9});
+  logs.drop(second);
+  CHECK(fetch(logs, {second, {}}).parts.empty());
 }
 
 TEST_CASE("group logs: memory stays below its bound by dropping whole groups, the one spoken of longest ago first") {

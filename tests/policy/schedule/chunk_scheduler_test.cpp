@@ -263,7 +263,7 @@ TEST_CASE("verl: groups are dealt round robin over all instances, also those add
   for (uint32_t id = 0; id < 4; ++id) desk.group({.id = id, .samples = 2});
   desk.instance(0, 100).instance(1, 100).instance(2, 100);
   for (const Placement& placement : desk.place()) {
-    CHECK(placement.instance.value == placement.request.group.value % 3);
+    CHECK(placement.instance.value == placement.request.group.index % 3);
     CHECK_FALSE(placement.keep_kv);
     CHECK(placement.max_new_tokens == 160);
   }

@@ -256,7 +256,7 @@ TEST_CASE("instance picker: picks what a walk over everything picks") {
     }
     for (int turn = 0; turn < 300; ++turn) {
       KvNeed wanted = need(static_cast<uint32_t>(below(6)), 0, 1 + below(40));
-      wanted.prompt_blocks = 3 * (wanted.group.value % 4);
+      wanted.prompt_blocks = 3 * (wanted.group.index % 4);
       const auto last = static_cast<uint32_t>(below(count));
       const CachedAt cached = below(2) == 0 ? kNowhere : cached_at(last, last / 2);
       const PlaceBy by = std::vector{PlaceBy::kCached, PlaceBy::kMostRoom, PlaceBy::kFewestRunning}[seed % 3];

@@ -47,7 +47,7 @@ struct Rollout {
     return *this;
   }
   void run_chunk(RequestId request, int64_t to_tokens) {
-    const int64_t length = lengths[request.group.value][request.sample];
+    const int64_t length = lengths[request.group.index][request.sample];
     buffer.start(request, {0}, {0});
     buffer.end(request, std::min(length, to_tokens), length <= to_tokens ? ChunkEnd::kFinished : ChunkEnd::kChunkFull,
                0);
@@ -111,7 +111,7 @@ TEST_CASE("length outlook: where lengths were explained, members of a group that
     const int64_t could_need = rollout.could_need(request);
     const int64_t generated = rollout.buffer.at(request).generated_tokens;
     short_ones += could_need < (kLimit - generated) / 2;
-    wrong += generated + could_need < rollout.lengths[request.group.value][request.sample];
+    wrong += generated + could_need < rollout.lengths[request.group.index][request.sample];
   }
   CHECK(short_ones > 100);
   CHECK_MESSAGE(wrong <= 1, "a level of 1 - 0.1 / unfinished lets one in ten such iterations be wrong once");

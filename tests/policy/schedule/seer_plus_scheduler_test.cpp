@@ -143,7 +143,7 @@ TEST_CASE("seer+: a member of a group whose others were short waits, where lengt
     // Even groups are of about 300 tokens, odd ones of about 9 000.
     for (const Placement& placement : desk.place()) {
       const RequestId id = placement.request;
-      const int64_t length = (id.group.value % 2 ? 9000 : 300) + 7 * id.sample + id.group.value;
+      const int64_t length = (id.group.index % 2 ? 9000 : 300) + 7 * id.sample + id.group.index;
       if (id != request(0, 3) && id != request(1, 3)) desk.end(id, length, ChunkEnd::kFinished);
     }
     REQUIRE(desk.scheduler.running_count() == 2);

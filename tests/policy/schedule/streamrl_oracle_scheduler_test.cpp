@@ -44,7 +44,7 @@ struct Desk {
   std::map<uint32_t, uint32_t> homes() {
     std::map<uint32_t, uint32_t> homes;
     for (const Placement& p : place()) {
-      const auto [home, is_new] = homes.try_emplace(p.request.group.value, p.instance.value);
+      const auto [home, is_new] = homes.try_emplace(p.request.group.index, p.instance.value);
       CHECK_MESSAGE(home->second == p.instance.value, "a group is not split");
       CHECK_FALSE(p.keep_kv);
       CHECK(p.max_new_tokens == 1600);
@@ -101,7 +101,7 @@ TEST_CASE("streamrl-oracle: an instance serves its longest group first") {
   for (int i = 0; i < 3; ++i) {
     const auto placed = desk.place();
     REQUIRE(placed.size() == 1);
-    order.push_back(placed[0].request.group.value);
+    order.push_back(placed[0].request.group.index);
     desk.scheduler.chunk_ended(placed[0].request, 30, ChunkEnd::kFinished, 0);
   }
   CHECK(order == std::vector<uint32_t>{1, 2, 0});
