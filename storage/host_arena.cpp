@@ -3,12 +3,10 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 
 namespace seer {
 
-Result<std::shared_ptr<HostArena>> HostArena::create(const HostArenaConfig& config) {
+Result<std::shared_ptr<HostArena>> HostArena::create(const HostArenaConfig& config, const SlabMaker& maker) {
   if (config.block_bytes <= 0) return fail(Code::kInvalidArgument, "KV block of ", config.block_bytes, " bytes");
   const int64_t slot_bytes = (config.block_bytes + 63) / 64 * 64;
   // Slot numbers are 32 bits; the largest one means "no slot".
@@ -16,31 +14,22 @@ Result<std::shared_ptr<HostArena>> HostArena::create(const HostArenaConfig& conf
   if (slots < 1)
     return fail(Code::kInvalidArgument, "dram_bytes = ", config.dram_bytes, " holds not one KV block of ",
                 config.block_bytes, " bytes");
-  Mapping memory(slots * slot_bytes), generations(slots * static_cast<int64_t>(sizeof(uint64_t)));
-  if (memory.bytes().empty() || generations.bytes().empty())
-    return fail(Code::kIo, "cannot map ", slots * slot_bytes, " bytes for the DRAM tier: ", std::strerror(errno));
+  auto memory = make_slab(slots * slot_bytes, maker);
+  if (!memory.ok()) return fail(memory.error().code, "no memory for the DRAM tier: ", memory.error().detail);
+  auto generations = map_slab(slots * static_cast<int64_t>(sizeof(uint64_t)));
+  if (!generations.ok()) return fail(generations.error().code, "no memory for the DRAM tier: ", generations.error().detail);
   // Only a hint: fewer TLB misses when whole blocks are copied.
-  (void)madvise(memory.bytes().data(), memory.bytes().size(), MADV_HUGEPAGE);
+  (void)madvise(memory->bytes().data(), memory->bytes().size(), MADV_HUGEPAGE);
   return std::shared_ptr<HostArena>(
-      new HostArena(std::move(memory), std::move(generations), config.block_bytes, slot_bytes));
+      new HostArena(*std::move(memory), *std::move(generations), slots, config.block_bytes, slot_bytes));
 }
 
-HostArena::Mapping::Mapping(int64_t bytes) {
-  void* const memory = mmap(nullptr, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory != MAP_FAILED) bytes_ = {static_cast<std::byte*>(memory), static_cast<size_t>(bytes)};
-}
-
-HostArena::Mapping::~Mapping() {
-  if (!bytes_.empty()) munmap(bytes_.data(), bytes_.size());
-}
-
-HostArena::HostArena(Mapping slots, Mapping generations, int64_t block_bytes, int64_t slot_bytes)
+HostArena::HostArena(Slab slots, Slab generations, int64_t slot_count, int64_t block_bytes, int64_t slot_bytes)
     : slots_(std::move(slots)),
       generations_(std::move(generations)),
       block_bytes_(block_bytes),
       slot_bytes_(slot_bytes),
-      slot_count_(static_cast<uint32_t>(static_cast<int64_t>(slots_.bytes().size()) / slot_bytes)) {}
+      slot_count_(static_cast<uint32_t>(slot_count)) {}
 
 HostArena::~HostArena() = default;
 

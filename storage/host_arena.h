@@ -1,10 +1,10 @@
-// HostArena: the DRAM tier's memory: one mapping, cut into slots of one KV block each. Shared by the kv node of a machine
+// HostArena: the DRAM tier's memory: one slab, cut into slots of one KV block each. Shared by the kv node of a machine
 // (which alone takes and frees slots) and by the instances and transports of that machine, which read and write the bytes
 // of the slots that the node granted or leased to them.
 //
 // Invariants:
-//  (1) bytes of slots mapped <= dram_bytes, and memory is only touched when a slot is first used: that of its bytes, and
-//      the 13 B that it takes to remember what became of it (generation, flag, place in the list of free ones);
+//  (1) bytes of slots <= dram_bytes, and memory is only touched when a slot is first used: its own bytes, and 13 B that say
+//      what became of it (generation, flag, place in the list of free slots);
 //  (2) a slot is either free or taken; its generation rises each time it is freed, so that whoever remembers an older one
 //      can tell that the bytes are no longer those.
 //
@@ -17,22 +17,22 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <utility>
 #include <vector>
 
 #include "protocols/result.h"
+#include "storage/slab.h"
 
 namespace seer {
 
 struct HostArenaConfig {
-  int64_t dram_bytes = 0;   // upper bound of the mapping
+  int64_t dram_bytes = 0;   // upper bound of the slab
   int64_t block_bytes = 0;  // bytes of one KV block; a slot is this, rounded up to 64 (a cache line)
 };
 
 class HostArena {
  public:
-  /// kInvalidArgument when not one block fits; kIo when the system refuses the mapping.
-  static Result<std::shared_ptr<HostArena>> create(const HostArenaConfig& config);
+  /// kInvalidArgument when not one block fits; otherwise what the maker of its slab answers.
+  static Result<std::shared_ptr<HostArena>> create(const HostArenaConfig& config, const SlabMaker& maker = {});
   HostArena(const HostArena&) = delete;
   HostArena& operator=(const HostArena&) = delete;
   ~HostArena();
@@ -53,22 +53,11 @@ class HostArena {
   bool is_taken(uint32_t slot) const { return slot < taken_.size() && taken_[slot] != 0; }
 
  private:
-  /// Memory of zeros that takes room only where it is touched. Empty: the system refused it.
-  class Mapping {
-   public:
-    explicit Mapping(int64_t bytes);
-    Mapping(Mapping&& other) noexcept : bytes_(std::exchange(other.bytes_, {})) {}
-    ~Mapping();
-    std::span<std::byte> bytes() const { return bytes_; }
-
-   private:
-    std::span<std::byte> bytes_;
-  };
-  HostArena(Mapping slots, Mapping generations, int64_t block_bytes, int64_t slot_bytes);
+  HostArena(Slab slots, Slab generations, int64_t slot_count, int64_t block_bytes, int64_t slot_bytes);
   std::atomic_ref<uint64_t> times_freed(uint32_t slot) const;
 
-  Mapping slots_;
-  Mapping generations_;  // by slot: how often it was freed; read by transports on other threads
+  Slab slots_;
+  Slab generations_;  // by slot: how often it was freed; read by transports on other threads
   int64_t block_bytes_;
   int64_t slot_bytes_;
   uint32_t slot_count_;
