@@ -1,6 +1,7 @@
 #include "actors/rollout_actor.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 namespace seer {
@@ -16,14 +17,7 @@ RolloutActor::RolloutActor(rt::self_ptr<RolloutActor> self_in, RolloutConfig con
   SEER_CHECK(made.ok(), made.error());  // the command line has checked the policy's name
   scheduler = *std::move(made);
   started_us = instances_gone_us = rt::now_us(self);
-  for (const GroupSpec& group : parts.groups) {
-    SEER_CHECK(group.id == GroupId(static_cast<uint32_t>(logs.size()), config.id), group.id, config.id);
-    prompts.emplace_back(group.prompt_ids);
-    prompt_tokens += std::ssize(group.prompt_ids);
-    logs.emplace_back(group.samples);
-    open_in_group.push_back(group.samples);
-    open_requests += group.samples;
-  }
+  for (const GroupSpec& group : parts.groups) note_group(group);
   rt::on_down(self, [this](const rt::down& message) {
     for (const auto& [id, instance] : instances)
       if (rt::is_source(message, instance.handle)) return on_instance_lost(id);
@@ -43,6 +37,22 @@ RolloutActor::handle::behavior_type RolloutActor::make_behavior() {
         estimate_error = estimate.estimate_error;
         scheduler->estimate_changed(estimate.group, estimate.estimated_tokens);
       },
+      [this](AddGroups& add) { return on_add_groups(add); },
+      [this](const CancelGroup& cancel) { return on_cancel(cancel.group, {}); },
+      [this](const CancelRequest& cancel) { return on_cancel(cancel.request.group, cancel.request.sample); },
+      [this](const AckResponses& ack) {
+        for (const RequestId id : ack.requests) kept.erase(id);
+        place_or_end();
+      },
+      [this](const AttachEvents& attach) {
+        parts.events = attach.reply_to;
+        for (const auto& [id, response] : kept) rt::tell(self, parts.events, response);
+      },
+      [this](const CloseRollout&) {
+        config.open = false;
+        place_or_end();
+      },
+      [this](const GetReport&) { return on_report(); },
       [this](const StopRollout&) { end("stopped"); },
       [this](const Tick&) { on_tick(); },
   };
@@ -66,10 +76,103 @@ void RolloutActor::start() {
   started_us = rt::now_us(self);
   if (parts.directory) rt::tell(self, parts.directory, KvBump{config.version});
   register_groups({}, kNoNode);
-  for (GroupSpec& group : parts.groups) {
-    if (Status added = scheduler->add_group(group, started_us); !added.ok()) return end(added.error().detail);
-    group.prompt_ids = std::vector<int32_t>();  // `prompts` has them
+  for (GroupSpec& group : parts.groups) schedule_group(group);
+}
+
+// ---- groups come and are cancelled -------------------------------------------------------------------------------------
+
+void RolloutActor::note_group(const GroupSpec& group) {
+  SEER_CHECK(group.id == GroupId(static_cast<uint32_t>(logs.size()), config.id), group.id, config.id);
+  prompts.emplace_back(group.prompt_ids);
+  prompt_tokens += std::ssize(group.prompt_ids);
+  logs.emplace_back(group.samples);
+  open_in_group.push_back(group.samples);
+  open_requests += group.samples;
+}
+
+/// One that no instance could take fails alone.
+void RolloutActor::schedule_group(GroupSpec& group) {
+  const Status added = scheduler->add_group(group, rt::now_us(self));
+  group.prompt_ids = std::vector<int32_t>();  // `prompts` has them
+  for (uint32_t sample = 0; sample < group.samples; ++sample) {
+    const RequestId id{group.id, sample};
+    if (!added.ok())
+      finish_request(id, {FinishReason::kError, {}, added.error().detail});
+    else if (cancelled.contains(id))
+      cancel_waiting(id);
   }
+}
+
+GroupsAdded RolloutActor::on_add_groups(AddGroups& add) {
+  if (std::string why = why_refused(add); !why.empty()) return {{}, std::move(why)};
+  const size_t first = parts.groups.size();
+  for (GroupSpec& group : add.groups) {
+    group.id = {static_cast<uint32_t>(parts.groups.size()), config.id};
+    note_group(group);
+    parts.groups.push_back(std::move(group));
+  }
+  if (started) {
+    register_groups({}, kNoNode, first);
+    for (size_t i = first; i < parts.groups.size(); ++i) schedule_group(parts.groups[i]);
+    place_or_end();
+  }
+  return {{static_cast<uint32_t>(first), config.id}, {}};
+}
+
+std::string RolloutActor::why_refused(const AddGroups& add) const {
+  if (ended) return "the rollout has ended";
+  if (!config.open) return "the rollout is closed: no groups can be added";
+  for (size_t i = 0; i < add.groups.size(); ++i) {
+    const GroupSpec& group = add.groups[i];
+    const auto wrong = [&](const auto&... what) { return cat("group ", i, " of those to be added ", what...); };
+    if (group.samples < 1) return wrong("asks for no samples");
+    if (group.prompt_ids.empty()) return wrong("has an empty prompt");
+    if (group.sampling.max_tokens < 1) return wrong("has max_tokens=", group.sampling.max_tokens);
+    if (group.seeds.size() != group.samples)
+      return wrong("has ", group.seeds.size(), " seeds for ", group.samples, " samples");
+  }
+  return {};
+}
+
+/// Of the whole group, or of one of its requests.
+Cancelled RolloutActor::on_cancel(GroupId group, std::optional<uint32_t> sample) {
+  if (std::string why = why_not_cancelled(group, sample); !why.empty()) return {0, std::move(why)};
+  const uint32_t first = sample.value_or(0);
+  const uint32_t end = sample ? first + 1 : static_cast<uint32_t>(logs[group.index].size());
+  int64_t count = 0;
+  for (uint32_t s = first; s < end; ++s) {
+    const RequestId id{group, s};
+    const RequestPhase phase = started ? scheduler->requests().at(id).phase : RequestPhase::kRunning;
+    if (phase == RequestPhase::kWaiting) cancel_waiting(id);
+    if (phase == RequestPhase::kRunning) cancelled.insert(id);
+    count += phase != RequestPhase::kFinished;
+  }
+  std::vector<std::pair<ChunkId, InstanceId>> running;
+  for (const auto& [chunk, at] : open)
+    if (at.request.group == group && first <= at.request.sample && at.request.sample < end)
+      running.emplace_back(chunk, at.instance);
+  std::ranges::sort(running);
+  for (const auto& [chunk, instance] : running) rt::tell(self, instances.at(instance).handle, CancelChunk{chunk});
+  place_or_end();
+  return {count, {}};
+}
+
+std::string RolloutActor::why_not_cancelled(GroupId group, std::optional<uint32_t> sample) const {
+  if (ended) return "the rollout has ended";
+  if (group.rollout != config.id) return cat("group ", group, " is not of rollout ", config.id);
+  if (group.index >= logs.size()) return cat("group ", group, " is unknown: the rollout has ", logs.size(), " groups");
+  const auto id = [&] { return RequestId{group, *sample}; };
+  if (sample && *sample >= logs[group.index].size())
+    return cat("request ", id(), " is unknown: the group has ", logs[group.index].size(), " samples");
+  if (open_in_group[group.index] == 0) return cat("group ", group, " is over");
+  if (sample && started && scheduler->requests().at(id()).phase == RequestPhase::kFinished)
+    return cat("request ", id(), " is over");
+  return {};
+}
+
+void RolloutActor::cancel_waiting(RequestId request) {
+  scheduler->cancel(request, rt::now_us(self));
+  finish_request(request, {.finish = FinishReason::kAborted});
 }
 
 // ---- draft servers ---------------------------------------------------------------------------------------------------
@@ -109,11 +212,11 @@ void RolloutActor::tell_draft_servers() {
 
 /// Groups that another server has than `before`, or whose server `came` empty, are registered there, and what the token log
 /// has of them goes there too.
-void RolloutActor::register_groups(const std::vector<NodeId>& before, NodeId came) {
+void RolloutActor::register_groups(const std::vector<NodeId>& before, NodeId came, size_t first_group) {
   const std::vector<NodeId> nodes = draft_nodes();
   if (nodes.empty() || ended) return;
   std::map<NodeId, RegisterGroups> moved;
-  for (const GroupSpec& group : parts.groups) {
+  for (const GroupSpec& group : std::span(parts.groups).subspan(first_group)) {
     if (open_in_group[group.id.index] == 0) continue;
     const NodeId node = nodes[draft_shard(group.id, nodes)];
     const NodeId had = before.empty() ? kNoNode : before[draft_shard(group.id, before)];
@@ -149,6 +252,7 @@ void RolloutActor::release_kv(KvOwner owner) {
 
 /// Nothing of the group will run any more.
 void RolloutActor::forget_group(GroupId group) {
+  prompts[group.index] = {};
   release_kv(owner_of(group));
   drop_drafts(group);
 }
@@ -195,49 +299,52 @@ void RolloutActor::on_chunk_done(const ChunkDone& done) {
   request.computed_tokens = std::max(request.computed_tokens, done.kv_tokens);
   request.reprefill_tokens += done.reprefill_tokens;
   prefill_tokens += done.prefill_tokens;
-  if (done.end == ChunkEnd::kRejected)
-    return end(cat("request ", chunk.request, " does not fit on instance ", chunk.instance, " even alone (",
-                   done.kv_tokens, " tokens have their KV)"));
-  if (is_over(done.end)) {
-    request.run_us += rt::now_us(self) - chunk.started_us;
-    finish_request(chunk.request, done);
-  } else {
-    requeue(chunk, done.end);
-  }
-  if (over())
-    end({});
-  else
-    place();
+  close_chunk(chunk, done);
+  place_or_end();
 }
 
-/// The request waits again; what it has written so far is in its log.
-void RolloutActor::requeue(const OpenChunk& chunk, ChunkEnd end) {
+/// The request is over, or waits again; what it has written so far is in its log.
+void RolloutActor::close_chunk(const OpenChunk& chunk, ChunkDone done) {
   const int64_t now = rt::now_us(self);
   Log& request = log(chunk.request);
   request.run_us += now - chunk.started_us;
-  scheduler->chunk_ended(chunk.request, request.tokens.output_tokens(), end, now);
+  if (done.end == ChunkEnd::kRejected) {
+    done.end = ChunkEnd::kFailed;
+    done.finish = FinishReason::kError;
+    done.error = cat("request ", chunk.request, " does not fit on instance ", chunk.instance, " even alone (", done.kv_tokens,
+                     " tokens have their KV)");
+  } else if (!is_over(done.end) && cancelled.contains(chunk.request)) {
+    done.end = ChunkEnd::kAborted;
+    done.finish = FinishReason::kAborted;
+  }
+  scheduler->chunk_ended(chunk.request, request.tokens.output_tokens(), done.end, now);
+  if (is_over(done.end)) finish_request(chunk.request, {done.finish, std::move(done.matched), std::move(done.error)});
 }
 
-void RolloutActor::finish_request(RequestId id, const ChunkDone& done) {
+/// REQUIRES: the scheduler knows that it is over, or never knew of it.
+void RolloutActor::finish_request(RequestId id, Ending ending) {
   Log& request = log(id);
   const int64_t now = rt::now_us(self);
   const int64_t tokens = request.tokens.output_tokens();
   --open_requests;
-  const bool failed = done.end == ChunkEnd::kFailed;
-  scheduler->chunk_ended(id, tokens, done.end, now);
-  const RequestState& history = scheduler->requests().at(id);
-  finishes.push_back({id, now, tokens, history.preemptions, history.migrations, request.reprefill_tokens, failed});
-  if (!failed) rt::tell(self, parts.context, LengthSeen{id, tokens, parts.groups[id.group.index].sampling.max_tokens, handle{self}});
+  cancelled.erase(id);
+  const bool failed = ending.finish == FinishReason::kError, aborted = ending.finish == FinishReason::kAborted;
+  const bool scheduled = scheduler->requests().has_group(id.group);
+  const RequestState history = scheduled ? scheduler->requests().at(id) : RequestState{};
+  finishes.push_back({id, now, tokens, history.preemptions, history.migrations, request.reprefill_tokens, failed, aborted});
+  if (!failed && !aborted)
+    rt::tell(self, parts.context, LengthSeen{id, tokens, parts.groups[id.group.index].sampling.max_tokens, handle{self}});
   const uint32_t left_in_group = --open_in_group[id.group.index];
   release_kv(owner_of(id));
   if (left_in_group == 0) forget_group(id.group);
   const TokenLog log = std::exchange(request.tokens, {});
   const std::deque<float> logprobs = std::exchange(request.logprobs, {});
-  rt::tell(self, parts.events,
-           Response{id, parts.groups[id.group.index].seeds[id.sample], log.output(),
-                    {logprobs.begin(), logprobs.end()}, done.finish, done.matched, done.error, config.version,
-                    history.chunks, history.migrations, history.preemptions, request.queue_us, request.run_us,
-                    request.start_us});
+  Response response{id, parts.groups[id.group.index].seeds[id.sample], log.output(),
+                    {logprobs.begin(), logprobs.end()}, ending.finish, std::move(ending.matched), std::move(ending.error),
+                    config.version, history.chunks, history.migrations, history.preemptions, request.queue_us,
+                    request.run_us, request.start_us};
+  if (config.responses_kept_max > 0) kept.emplace(id, response);
+  rt::tell(self, parts.events, std::move(response));
 }
 
 void RolloutActor::on_instance_lost(InstanceId lost) {
@@ -251,7 +358,7 @@ void RolloutActor::on_instance_lost(InstanceId lost) {
   std::sort(gone.begin(), gone.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   for (const auto& [id, chunk] : gone) {
     open.erase(id);
-    requeue(chunk, ChunkEnd::kLost);  // the KV on its device is gone; what reached the pool is found again
+    close_chunk(chunk, {.end = ChunkEnd::kLost});  // the KV on its device is gone; what reached the pool is found again
   }
   if (started && !over()) place();
 }
@@ -280,9 +387,22 @@ void RolloutActor::on_tick() {
 }
 
 void RolloutActor::place() {
+  if (config.responses_kept_max > 0 && kept.size() >= config.responses_kept_max) return;
   while (std::optional<Placement> placement = scheduler->next(rt::now_us(self))) run(*placement);
   if (instances.empty()) return;  // one may come back: see on_tick()
-  if (const Status stalled = scheduler->stalled(); !stalled.ok()) end(stalled.error().detail);
+  if (scheduler->stalled().ok()) return;
+  for (const StuckRequest& stuck : scheduler->stuck()) {
+    scheduler->cancel(stuck.request, rt::now_us(self));
+    finish_request(stuck.request, {FinishReason::kError, {}, stuck.why});
+  }
+  if (over()) end({});
+}
+
+void RolloutActor::place_or_end() {
+  if (over())
+    end({});
+  else if (started)
+    place();
 }
 
 void RolloutActor::run(const Placement& placement) {
@@ -314,51 +434,66 @@ void RolloutActor::report_progress() {
   rt::tell(self, parts.events, progress);
 }
 
-/// The iteration is over: nothing more runs, and the summary goes out once the instances have reported.
+RolloutSummary RolloutActor::summary() const {
+  const RolloutStats stats = rollout_stats(finishes, started_us);
+  const RequestTotals& totals = scheduler->requests().totals();
+  return {.complete = open_requests == 0,
+          .requests = stats.requests + open_requests,
+          .finished = stats.requests,
+          .failed = stats.failed,
+          .aborted = stats.aborted,
+          .prompt_tokens = prompt_tokens,
+          .output_tokens = stats.output_tokens,
+          .wall_us = rt::now_us(self) - started_us,
+          .tail_s = stats.tail_s,
+          .chunks = totals.chunks,
+          .yields = totals.yields,
+          .preemptions = totals.preemptions,
+          .migrations = totals.migrations,
+          .prefill_tokens = prefill_tokens,
+          .reprefill_tokens = stats.reprefill_tokens,
+          .instances_lost = instances_lost,
+          .length_icc = stats.length_icc,
+          .estimate_error = estimate_error,
+          .instances = {}};
+}
+
+/// `then` gets the summary with what instances and draft servers report.
+template <class Then>
+void RolloutActor::gather_summary(RolloutSummary so_far, Then then) {
+  std::map<InstanceId, InstanceHandle> targets;
+  for (const auto& [id, instance] : instances) targets.emplace(id, instance.handle);
+  rt::gather_then<std::vector<InstanceReport>>(
+      self, targets, GetReport{}, [this, so_far, then](std::vector<InstanceReport> reports) mutable {
+        so_far.instances = std::move(reports);
+        rt::gather_then<std::vector<DraftServerReport>>(
+            self, draft_servers, GetReport{}, [so_far, then](std::vector<DraftServerReport> servers) mutable {
+              so_far.draft_servers = std::move(servers);
+              then(std::move(so_far));
+            });
+      });
+}
+
+caf::result<RolloutSummary> RolloutActor::on_report() {
+  auto promise = self->make_response_promise<RolloutSummary>();
+  gather_summary(summary(), [promise](RolloutSummary all) mutable { promise.deliver(std::move(all)); });
+  return promise;
+}
+
+/// The rollout is over: nothing more runs, and the summary goes out once the instances have reported.
 void RolloutActor::end(std::string error) {
   if (ended) return;
   ended = true;
-  const RolloutStats stats = rollout_stats(finishes, started_us);
-  const RequestTotals& totals = scheduler->requests().totals();
-  RolloutSummary summary{.complete = open_requests == 0,
-                         .error = std::move(error),
-                         .requests = stats.requests + open_requests,
-                         .finished = stats.requests,
-                         .failed = stats.failed,
-                         .prompt_tokens = prompt_tokens,
-                         .output_tokens = stats.output_tokens,
-                         .wall_us = rt::now_us(self) - started_us,
-                         .tail_s = stats.tail_s,
-                         .chunks = totals.chunks,
-                         .yields = totals.yields,
-                         .preemptions = totals.preemptions,
-                         .migrations = totals.migrations,
-                         .prefill_tokens = prefill_tokens,
-                         .reprefill_tokens = stats.reprefill_tokens,
-                         .instances_lost = instances_lost,
-                         .length_icc = stats.length_icc,
-                         .estimate_error = estimate_error,
-                         .instances = {}};
+  RolloutSummary last = summary();
+  last.error = std::move(error);
   for (const GroupState& group : scheduler->requests().groups()) {
     if (open_in_group[group.id.index] == 0) continue;
     for (const RequestState& request : group.members)
       if (request.phase != RequestPhase::kFinished) release_kv(owner_of(request.id));
     forget_group(group.id);
   }
-  std::map<InstanceId, InstanceHandle> targets;
-  for (const auto& [id, instance] : instances) {
-    rt::tell(self, instance.handle, DropChunks{config.id});
-    targets.emplace(id, instance.handle);
-  }
-  rt::gather_then<std::vector<InstanceReport>>(
-      self, targets, GetReport{}, [this, summary](std::vector<InstanceReport> reports) mutable {
-        summary.instances = std::move(reports);
-        rt::gather_then<std::vector<DraftServerReport>>(
-            self, draft_servers, GetReport{}, [this, summary](std::vector<DraftServerReport> servers) mutable {
-              summary.draft_servers = std::move(servers);
-              rt::tell(self, parts.events, summary);
-            });
-      });
+  for (const auto& [id, instance] : instances) rt::tell(self, instance.handle, DropChunks{config.id});
+  gather_summary(std::move(last), [this](RolloutSummary all) { rt::tell(self, parts.events, std::move(all)); });
 }
 
 }  // namespace seer

@@ -1,4 +1,4 @@
-// rollout_actor: owns one rollout iteration at one weight version: the token log of every request, the scheduler that
+// rollout_actor: owns one rollout at one weight version: the token log of every request, the scheduler that
 // decides what runs where, the table of open chunks, and the figures of the report. One per iteration owner.
 //
 // A chunk is a one-way RunChunk and comes back as one ChunkDone. Chunks of an instance that died, that was silent for too
@@ -12,6 +12,8 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -32,6 +34,8 @@ struct RolloutConfig {
   int64_t chunk_silence_us = 600'000'000;   // a chunk without any word for so long is placed again
   int64_t no_instance_us = 30'000'000;      // with no instance for so long, the rollout fails
   int64_t draft_ttl_us = 600'000'000;       // a group of which draft servers hear nothing for so long is forgotten there
+  bool open = false;                        // groups may be added, until CloseRollout
+  size_t responses_kept_max = 0;            // unacknowledged: with so many no chunk starts. 0: none is kept
 };
 
 /// What a rollout works on, and whom it talks to. `directory` may be null: no KV pool.
@@ -73,6 +77,13 @@ struct RolloutActor {
 
   void on_instance_up(const InstanceUp& up);
   void start();
+  GroupsAdded on_add_groups(AddGroups& add);
+  std::string why_refused(const AddGroups& add) const;
+  void note_group(const GroupSpec& group);
+  void schedule_group(GroupSpec& group);
+  Cancelled on_cancel(GroupId group, std::optional<uint32_t> sample);
+  std::string why_not_cancelled(GroupId group, std::optional<uint32_t> sample) const;
+  void cancel_waiting(RequestId request);
   void on_progress(const ChunkProgress& progress);
   bool append(RequestId id, const ChunkTokens& part);
   void on_chunk_done(const ChunkDone& done);
@@ -81,7 +92,7 @@ struct RolloutActor {
   std::vector<NodeId> draft_nodes() const;
   DraftServers all_draft_servers() const;
   void tell_draft_servers();
-  void register_groups(const std::vector<NodeId>& before, NodeId came);
+  void register_groups(const std::vector<NodeId>& before, NodeId came, size_t first_group = 0);
   void send_token_log(GroupId group, const DraftServerHandle& to);
   void release_kv(KvOwner owner);
   void forget_group(GroupId group);
@@ -90,14 +101,24 @@ struct RolloutActor {
   void give_up_instance(InstanceId id);
   void on_tick();
   void place();
+  void place_or_end();
   void run(const Placement& placement);
-  void finish_request(RequestId request, const ChunkDone& done);
-  void requeue(const OpenChunk& chunk, ChunkEnd end);
+  void close_chunk(const OpenChunk& chunk, ChunkDone done);
+  /// How a request ended.
+  struct Ending {
+    FinishReason finish = FinishReason::kNone;
+    std::string matched = {}, error = {};  // as in Response
+  };
+  void finish_request(RequestId request, Ending ending);
   void report_progress();
+  RolloutSummary summary() const;
+  template <class Then>
+  void gather_summary(RolloutSummary so_far, Then then);
+  caf::result<RolloutSummary> on_report();
   void end(std::string error);
 
   Log& log(RequestId r) { return logs[r.group.index][r.sample]; }
-  bool over() const { return ended || open_requests == 0; }
+  bool over() const { return ended || (!config.open && open_requests == 0); }
 
   rt::self_ptr<RolloutActor> self;
   RolloutConfig config;
@@ -110,6 +131,8 @@ struct RolloutActor {
   std::map<InstanceId, Instance> instances;
   std::map<NodeId, DraftServerHandle> draft_servers;
   std::unordered_map<ChunkId, OpenChunk> open;      // walked only through sorted copies
+  std::set<RequestId> cancelled;                    // not over yet: they run, or the rollout has not started
+  std::map<RequestId, Response> kept;               // not acknowledged
   uint64_t next_chunk = 1;
   int64_t open_requests = 0;
   int64_t prompt_tokens = 0;                        // of each group once

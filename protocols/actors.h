@@ -28,6 +28,9 @@ struct GroupEstimate {
   double estimate_error = 0;  // mean relative error of all estimates so far
   SEER_FIELDS(GroupEstimate, group, estimated_tokens, estimate_error)
 };
+/// Ends a chunk at once, which is answered with ChunkEnd::kAborted and all its tokens. One that ends anyway, or is not
+/// there any more, is left alone.
+struct CancelChunk { ChunkId chunk; SEER_FIELDS(CancelChunk, chunk) };
 /// Ends every chunk of this rollout on an instance, without an answer: the rollout is over.
 struct DropChunks { RolloutId rollout; SEER_FIELDS(DropChunks, rollout) };
 
@@ -139,7 +142,7 @@ struct DraftServers {
 };
 
 // ---- instances, nodes ------------------------------------------------------------------------------------------------------
-using InstanceHandle = rt::iface<rt::oneway<RunChunk>, rt::oneway<DropChunks>, rt::oneway<WorkReady>,
+using InstanceHandle = rt::iface<rt::oneway<RunChunk>, rt::oneway<CancelChunk>, rt::oneway<DropChunks>, rt::oneway<WorkReady>,
                                  rt::oneway<KvReserved>, rt::oneway<KvOpened>, rt::oneway<DraftServers>,
                                  rt::oneway<CstFetched>, rt::rpc<GetReport, InstanceReport>>;
 
@@ -173,10 +176,41 @@ struct LengthSeen {
 };
 using ContextHandle = rt::iface<rt::oneway<LengthSeen>>;
 
-using RolloutHandle = rt::iface<rt::oneway<InstanceUp>, rt::oneway<DraftServerUp>, rt::oneway<ChunkProgress>, rt::oneway<ChunkDone>,
-                                rt::oneway<GroupEstimate>, rt::oneway<StopRollout>, rt::oneway<Tick>>;
 /// Who asked for the rollout: every response once, progress now and then, the summary last.
 using RolloutEvents = rt::iface<rt::oneway<Response>, rt::oneway<RolloutProgress>, rt::oneway<RolloutSummary>>;
+
+/// More groups for an open rollout, which gives them their ids: these follow the indices of the groups before.
+struct AddGroups {
+  std::vector<GroupSpec> groups;
+  SEER_FIELDS(AddGroups, groups)
+};
+struct GroupsAdded {
+  GroupId first;      // the others follow
+  std::string error;  // why none of them was added; empty: all were
+  SEER_FIELDS(GroupsAdded, first, error)
+};
+/// Ends what is left of a group, or of one request: each is answered with what it has (FinishReason::kAborted), or as it
+/// is if it ends before word of this reaches its instance.
+struct CancelGroup { GroupId group; SEER_FIELDS(CancelGroup, group) };
+struct CancelRequest { RequestId request; SEER_FIELDS(CancelRequest, request) };
+struct Cancelled {
+  int64_t requests = 0;  // that were not over and are being ended
+  std::string error;     // the group or request is unknown, or over
+  SEER_FIELDS(Cancelled, requests, error)
+};
+/// These responses need not be kept any longer.
+struct AckResponses { std::vector<RequestId> requests; SEER_FIELDS(AckResponses, requests) };
+/// From now on events go here; first of all the responses that nobody has acknowledged.
+struct AttachEvents { RolloutEvents reply_to; SEER_FIELDS(AttachEvents, reply_to) };
+/// No more groups come: the rollout ends when all requests are over.
+struct CloseRollout { uint64_t what = 0; SEER_FIELDS(CloseRollout, what) };
+
+/// GetReport is answered with the summary so far, at any time.
+using RolloutHandle = rt::iface<rt::oneway<InstanceUp>, rt::oneway<DraftServerUp>, rt::oneway<ChunkProgress>, rt::oneway<ChunkDone>,
+                                rt::oneway<GroupEstimate>, rt::rpc<AddGroups, GroupsAdded>, rt::rpc<CancelGroup, Cancelled>,
+                                rt::rpc<CancelRequest, Cancelled>, rt::oneway<AckResponses>, rt::oneway<AttachEvents>,
+                                rt::oneway<CloseRollout>, rt::rpc<GetReport, RolloutSummary>, rt::oneway<StopRollout>,
+                                rt::oneway<Tick>>;
 
 }  // namespace seer
 
@@ -236,6 +270,15 @@ CAF_BEGIN_TYPE_ID_BLOCK(seer, first_custom_type_id)
   CAF_ADD_TYPE_ID(seer, (seer::DraftClient))
   CAF_ADD_TYPE_ID(seer, (seer::DraftServerHandle))
   CAF_ADD_TYPE_ID(seer, (seer::RegisterPast))
+  CAF_ADD_TYPE_ID(seer, (seer::CancelChunk))
+  CAF_ADD_TYPE_ID(seer, (seer::AddGroups))
+  CAF_ADD_TYPE_ID(seer, (seer::GroupsAdded))
+  CAF_ADD_TYPE_ID(seer, (seer::CancelGroup))
+  CAF_ADD_TYPE_ID(seer, (seer::CancelRequest))
+  CAF_ADD_TYPE_ID(seer, (seer::Cancelled))
+  CAF_ADD_TYPE_ID(seer, (seer::AckResponses))
+  CAF_ADD_TYPE_ID(seer, (seer::AttachEvents))
+  CAF_ADD_TYPE_ID(seer, (seer::CloseRollout))
 CAF_END_TYPE_ID_BLOCK(seer)
 
 namespace seer {

@@ -147,7 +147,7 @@ struct InstanceReport {
               drafting)
 };
 
-/// A finished response, or with FinishReason::kError what a request had when it failed.
+/// A finished response, or what a request had when it failed (FinishReason::kError) or was cancelled (kAborted).
 struct Response {
   RequestId request;
   uint64_t seed = 0;
@@ -177,11 +177,12 @@ struct RolloutProgress {
 
 /// Figures of a whole rollout iteration (fields as in the report of `seer rollout`).
 struct RolloutSummary {
-  bool complete = false;     // every request finished or failed
+  bool complete = false;     // every request finished, failed or was cancelled
   std::string error;         // why not, if a failure ended it
   int64_t requests = 0;
-  int64_t finished = 0;      // the failed ones included
+  int64_t finished = 0;      // the failed and aborted ones included
   int64_t failed = 0;        // ended with FinishReason::kError
+  int64_t aborted = 0;       // were cancelled: FinishReason::kAborted
   int64_t prompt_tokens = 0;  // of all groups, once each
   int64_t output_tokens = 0;
   int64_t wall_us = 0;
@@ -197,7 +198,7 @@ struct RolloutSummary {
   double estimate_error = 0;
   std::vector<InstanceReport> instances;
   std::vector<DraftServerReport> draft_servers;
-  SEER_FIELDS(RolloutSummary, complete, error, requests, finished, failed, prompt_tokens, output_tokens, wall_us, tail_s,
+  SEER_FIELDS(RolloutSummary, complete, error, requests, finished, failed, aborted, prompt_tokens, output_tokens, wall_us, tail_s,
               chunks, yields, preemptions, migrations, prefill_tokens, reprefill_tokens, instances_lost, length_icc,
               estimate_error, instances, draft_servers)
 };

@@ -38,7 +38,8 @@ struct GroupSpec {
   SamplingParams sampling;
   std::vector<uint64_t> seeds;       // one per sample: hash of (run seed, group, sample)
   std::vector<int64_t> known_tokens; // response lengths known beforehand, one per sample, for the `oracle` policy; or empty
-  SEER_FIELDS(GroupSpec, id, prompt_ids, samples, sampling, seeds, known_tokens)
+  int32_t priority = 0;              // groups of higher priority are served first, whatever the policy's own order
+  SEER_FIELDS(GroupSpec, id, prompt_ids, samples, sampling, seeds, known_tokens, priority)
 };
 
 /// Why a chunk gave up its instance.
@@ -49,11 +50,14 @@ enum class ChunkEnd : uint8_t {
   kYielded,        // KV ran short: the KV went to the pool
   kPreempted,      // KV ran short: the KV was dropped and must be recomputed
   kRejected,       // never started: the instance is full, or the chunk can never fit
+  kAborted,        // the request was cancelled: it ends with the tokens that it has
   kLost,           // its instance died or fell silent: what it had reported is kept, its KV is not
 };
 
 /// The request has ended: nothing more of it will run.
-constexpr bool is_over(ChunkEnd end) { return end == ChunkEnd::kFinished || end == ChunkEnd::kFailed; }
+constexpr bool is_over(ChunkEnd end) {
+  return end == ChunkEnd::kFinished || end == ChunkEnd::kFailed || end == ChunkEnd::kAborted;
+}
 
 enum class FinishReason : uint8_t { kNone = 0, kStop, kLength, kAborted, kError };
 constexpr const char* to_string(FinishReason r) {

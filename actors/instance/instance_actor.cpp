@@ -28,6 +28,7 @@ InstanceActor::InstanceActor(rt::self_ptr<InstanceActor> self_in, InstanceConfig
 InstanceActor::handle::behavior_type InstanceActor::make_behavior() {
   return {
       [this](RunChunk& chunk) { on_run_chunk(std::move(chunk)); },
+      [this](const CancelChunk& cancel) { cancel_chunk(cancel.chunk); },
       [this](const DropChunks& drop) { drop_chunks(drop.rollout); },
       [this](const WorkReady&) { on_work_ready(); },
       [this](const KvReserved& reserved) { on_reserved(reserved); },
@@ -279,6 +280,19 @@ void InstanceActor::answer(ChunkId id, ChunkEnd end) {
   s.done.last = s.take_unreported();
   s.done.kv_blocks_used = devices.counts().in_use;
   rt::tell(self, reply_to.extract(id).mapped(), std::move(s.done));
+}
+
+void InstanceActor::cancel_chunk(ChunkId id) {
+  take_steps_over();
+  batch.split();
+  Sequence* const s = sequences.find(id);  // what it gained may have ended it
+  if (s == nullptr || s->phase == ChunkPhase::kParking) return;
+  s->done.finish = FinishReason::kAborted;
+  kv.forget_response(*s);
+  kv.drop(id);
+  batch.drop(*s);
+  answer(id, ChunkEnd::kAborted);
+  go_on();
 }
 
 /// What is under way for the chunks ends by itself, for nobody.

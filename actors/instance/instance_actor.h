@@ -66,6 +66,7 @@ struct InstanceActor {
   void on_work_ready();
   void on_reserved(const KvReserved& reserved);
   void on_opened(const KvOpened& opened);
+  void cancel_chunk(ChunkId id);
   void drop_chunks(RolloutId rollout);
   const InstanceReport& current_report();
 

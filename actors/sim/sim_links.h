@@ -84,6 +84,7 @@ struct InstanceLink {
               chunk.reply_to = back;
               wire.send_or_lose(self, to, std::move(chunk));
             },
+            [this](const CancelChunk& cancel) { wire.send_or_lose(self, to, cancel); },
             [this](const DropChunks& drop) { wire.send(self, to, drop); },
             [](const WorkReady&) {},
             [](const KvReserved&) {},

@@ -226,14 +226,16 @@ TEST_CASE("rollout: stopped, it keeps what is finished and says that it is not c
   CHECK(cluster.seen.summaries[0].finished == static_cast<int64_t>(cluster.seen.responses.size()));
 }
 
-TEST_CASE("rollout: a response that can fit in no instance is refused before any work") {
+TEST_CASE("rollout: responses that can fit in no instance fail before any work") {
   auto o = options_for("seer");
   o.device_blocks = 10;  // 40 tokens; prompt + max_tokens is 110
   SimCluster cluster(o);
   cluster.run();
   REQUIRE(cluster.seen.summaries.size() == 1);
-  CHECK(cluster.seen.responses.empty());
-  const std::string& error = cluster.seen.summaries[0].error;
+  CHECK(cluster.seen.summaries[0].failed == static_cast<int64_t>(cluster.requests));
+  CHECK(cluster.seen.summaries[0].chunks == 0);
+  REQUIRE(cluster.seen.responses.size() == cluster.requests);
+  const std::string& error = cluster.seen.responses[0].error;
   CHECK_MESSAGE(error.find("needs 28 KV blocks") != std::string::npos, error);
 }
 
@@ -273,11 +275,13 @@ struct FakeInstance {
   static constexpr const char* kActorName = "fake_instance";
   struct Seen {
     std::vector<RunChunk> chunks;
+    std::vector<ChunkId> cancelled;
     int drops = 0;
   };
   FakeInstance(rt::self_ptr<FakeInstance>, Seen* seen_in) : seen(seen_in) {}
   handle::behavior_type make_behavior() {
     return {[this](const RunChunk& chunk) { seen->chunks.push_back(chunk); },
+            [this](const CancelChunk& cancel) { seen->cancelled.push_back(cancel.chunk); },
             [this](const DropChunks&) { ++seen->drops; },
             [](const WorkReady&) {},
             [](const KvReserved&) {},

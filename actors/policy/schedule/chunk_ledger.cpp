@@ -88,15 +88,23 @@ Status ChunkLedger::stalled() const {
   if (totals.waiting == 0 || totals.running > 0) return {};
   const int64_t blocks_max = picker_.kv_blocks_max();
   if (blocks_max == 0) return fail(Code::kUnavailable, totals.waiting, " requests wait and there is no instance");
-  for (const GroupState& group : buffer_.groups())
-    for (const RequestState& request : group.members) {
-      const int64_t blocks = blocks_for(group.prompt_tokens + group.max_tokens);
-      if (request.phase == RequestPhase::kFinished || blocks <= blocks_max) continue;
-      return fail(Code::kFull, "request ", request.id, " has ", group.prompt_tokens, " prompt and ",
-                  request.generated_tokens, " output tokens and may grow to ", blocks,
-                  " KV blocks; the largest instance left holds ", blocks_max);
-    }
-  return {};
+  const std::vector<StuckRequest> all = stuck();
+  return all.empty() ? Status() : fail(Code::kFull, all.front().why);
+}
+
+std::vector<StuckRequest> ChunkLedger::stuck() const {
+  std::vector<StuckRequest> stuck;
+  const int64_t blocks_max = picker_.kv_blocks_max();
+  for (const GroupState& group : buffer_.groups()) {
+    const int64_t blocks = blocks_for(group.prompt_tokens + group.max_tokens);
+    if (blocks <= blocks_max) continue;
+    for (const RequestState& request : group.members)
+      if (request.phase == RequestPhase::kWaiting)
+        stuck.push_back({request.id, cat("request ", request.id, " has ", group.prompt_tokens, " prompt and ",
+                                         request.generated_tokens, " output tokens and may grow to ", blocks,
+                                         " KV blocks; the largest instance left holds ", blocks_max)});
+  }
+  return stuck;
 }
 
 int64_t ChunkLedger::chunk_tokens(const RequestState& request, const GroupState& group) const {

@@ -69,8 +69,11 @@ class ChunkLedger {
   void progressed(RequestId request, int64_t generated_tokens);
   void ended(RequestId request, int64_t generated_tokens, ChunkEnd end, int64_t now_us);
 
-  /// See ChunkScheduler::stalled().
+  void cancel(RequestId request, int64_t now_us) { buffer_.cancel(request, now_us); }
+
+  /// See ChunkScheduler.
   Status stalled() const;
+  std::vector<StuckRequest> stuck() const;
   const RequestBuffer& buffer() const { return buffer_; }
   const InstancePicker& picker() const { return picker_; }
 

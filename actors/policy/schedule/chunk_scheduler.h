@@ -3,7 +3,8 @@
 // time is passed in. O(log n) per decision in the number of waiting requests. Single owner, not thread-safe.
 //
 // How it is driven: add the instances, then the groups, then call next() until it is empty; the same after every event
-// that is passed in. An instance may be removed, and others added, at any time.
+// that is passed in. An instance may be removed, and others added, at any time; so may groups be added. Groups of higher
+// priority (GroupSpec) go first; the policies order requests of equal priority.
 //
 // Sources: divided rollout (paper 3.1), Algorithm 2 (paper 3.2).
 #pragma once
@@ -51,6 +52,12 @@ struct Placement {
   bool keep_kv = true;         // false: its KV never goes to the pool (verl: preemption by recompute)
 };
 
+/// A request that waits and fits in no instance.
+struct StuckRequest {
+  RequestId request;
+  std::string why;  // one sentence
+};
+
 class ChunkScheduler {
  public:
   virtual ~ChunkScheduler() = default;
@@ -71,11 +78,15 @@ class ChunkScheduler {
   /// that of a request which still runs. REQUIRES: it runs, and generated_tokens is not
   /// less than when the chunk started.
   virtual void chunk_ended(RequestId request, int64_t generated_tokens, ChunkEnd end, int64_t now_us) = 0;
+  /// The request will not run (again). REQUIRES: it waits.
+  virtual void cancel(RequestId request, int64_t now_us) = 0;
   /// The group's length estimate changed (context manager).
   virtual void estimate_changed(GroupId group, int64_t estimated_tokens) = 0;
   /// Why nothing goes on: requests wait, nothing runs, and no instance can take any of them (kUnavailable: there is no
   /// instance; kFull: the large ones are gone). REQUIRES: next() just returned nothing.
   virtual Status stalled() const = 0;
+  /// The waiting requests that no instance could hold; with kFull these are in the way. REQUIRES: there is an instance.
+  virtual std::vector<StuckRequest> stuck() const = 0;
   virtual const RequestBuffer& requests() const = 0;
 
   int64_t waiting_count() const { return requests().totals().waiting; }

@@ -35,8 +35,8 @@ std::optional<Placement> DividedScheduler::place_starved(int64_t now_us) {
 std::optional<Placement> DividedScheduler::place_in_order() {
   const bool idle = running_count() == 0;
   int64_t misses = 0;
-  for (const Waiting& waiting : order_) {
-    const RequestState& request = requests().at(waiting.request);
+  for (const WaitingRequest& next : order_) {
+    const RequestState& request = requests().at(next.request);
     if (const auto instance = ledger_.pick(request)) return place(request, *instance);
     if (++misses >= config_.misses_max && !idle) break;
   }
@@ -58,6 +58,11 @@ void DividedScheduler::chunk_ended(RequestId request, int64_t generated_tokens, 
   if (!is_over(end)) enqueue(requests().at(request));
 }
 
+void DividedScheduler::cancel(RequestId request, int64_t now_us) {
+  dequeue(requests().at(request));
+  ledger_.cancel(request, now_us);
+}
+
 // The members that wait stand under a rank made from the old estimate, so they leave before it changes.
 void DividedScheduler::estimate_changed(GroupId id, int64_t estimated_tokens) {
   const GroupState& group = requests().group(id);
@@ -73,17 +78,21 @@ void DividedScheduler::estimate_changed(GroupId id, int64_t estimated_tokens) {
 
 void DividedScheduler::enqueue(const RequestState& request) {
   order_.insert(by_rank(request));
-  if (serve_order_.guards_starving) by_wait_.insert({static_cast<uint64_t>(request.waiting_since_us), request.id});
+  if (serve_order_.guards_starving) by_wait_.insert(by_wait(request));
 }
 
 void DividedScheduler::dequeue(const RequestState& request) {
   const size_t erased = order_.erase(by_rank(request));
   SEER_CHECK(erased == 1, request.id);
-  if (serve_order_.guards_starving) by_wait_.erase({static_cast<uint64_t>(request.waiting_since_us), request.id});
+  if (serve_order_.guards_starving) by_wait_.erase(by_wait(request));
 }
 
-DividedScheduler::Waiting DividedScheduler::by_rank(const RequestState& request) const {
-  return {serve_order_.rank(request, requests().group(request.id.group).estimated_tokens), request.id};
+WaitingRequest DividedScheduler::by_rank(const RequestState& request) const {
+  return queued(request, serve_order_.rank(request, requests().group(request.id.group).estimated_tokens));
+}
+
+WaitingRequest DividedScheduler::by_wait(const RequestState& request) const {
+  return queued(request, static_cast<uint64_t>(request.waiting_since_us));
 }
 
 }  // namespace seer

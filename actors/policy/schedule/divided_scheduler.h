@@ -26,27 +26,23 @@ class DividedScheduler final : public LedgerScheduler {
   Status add_group(const GroupSpec& group, int64_t now_us) override;
   std::optional<Placement> next(int64_t now_us) override;
   void chunk_ended(RequestId request, int64_t generated_tokens, ChunkEnd end, int64_t now_us) override;
+  void cancel(RequestId request, int64_t now_us) override;
   void estimate_changed(GroupId group, int64_t estimated_tokens) override;
   const InstancePicker& picker() const { return ledger_.picker(); }
 
  private:
-  struct Waiting {
-    uint64_t rank;
-    RequestId request;
-    auto operator<=>(const Waiting&) const = default;
-  };
-
   std::optional<Placement> place_starved(int64_t now_us);
   std::optional<Placement> place_in_order();
   Placement place(const RequestState& request, InstanceId instance);
   void enqueue(const RequestState& request);
   void dequeue(const RequestState& request);
-  Waiting by_rank(const RequestState& request) const;
+  WaitingRequest by_rank(const RequestState& request) const;
+  WaitingRequest by_wait(const RequestState& request) const;
 
   const ServeOrder serve_order_;
   const ChunkSchedulerConfig config_;
-  std::set<Waiting> order_;
-  std::set<Waiting> by_wait_;  // rank: waiting since
+  std::set<WaitingRequest> order_;
+  std::set<WaitingRequest> by_wait_;  // rank: waiting since
   uint64_t starts_ = 0;
   int64_t starts_since_starved_ = kStarvedEvery;  // the first starved request need not wait for others
 };

@@ -13,6 +13,14 @@ inline KvPromise chunk_promise(const ChunkSchedulerConfig& config) {
           .headroom_tokens = kHeadroomTokens};
 }
 
+/// A request that waits. Sorted first = served first.
+struct WaitingRequest {
+  int32_t behind = 0;  // its group's priority, negated
+  uint64_t rank = 0;   // the policy's
+  RequestId request;
+  auto operator<=>(const WaitingRequest&) const = default;
+};
+
 class LedgerScheduler : public ChunkScheduler {
  public:
   Status add_instance(const InstanceLimits& limits) override { return ledger_.add_instance(limits); }
@@ -22,9 +30,13 @@ class LedgerScheduler : public ChunkScheduler {
     ledger_.set_estimate(group, estimated_tokens);
   }
   Status stalled() const final { return ledger_.stalled(); }
+  std::vector<StuckRequest> stuck() const final { return ledger_.stuck(); }
   const RequestBuffer& requests() const final { return ledger_.buffer(); }
 
  protected:
+  WaitingRequest queued(const RequestState& request, uint64_t rank) const {
+    return {-requests().group(request.id.group).priority, rank, request.id};
+  }
   LedgerScheduler(const KvPromise& promise, int32_t inflight_spread_max) : ledger_(promise, inflight_spread_max) {}
 
   ChunkLedger ledger_;

@@ -12,6 +12,7 @@ void RequestBuffer::add_group(const GroupSpec& spec, int64_t now_us) {
   group.id = spec.id;
   group.prompt_tokens = static_cast<int64_t>(spec.prompt_ids.size());
   group.max_tokens = spec.sampling.max_tokens;
+  group.priority = spec.priority;
   group.estimated_tokens = spec.sampling.max_tokens;
   group.members.resize(spec.samples);
   for (uint32_t sample = 0; sample < spec.samples; ++sample) {
@@ -56,7 +57,7 @@ void RequestBuffer::end(RequestId id, int64_t generated_tokens, ChunkEnd end, in
   request.charged_blocks = 0;
   --totals_.running;
   if (is_over(end)) {
-    request.failed = end == ChunkEnd::kFailed;
+    request.failed = end != ChunkEnd::kFinished;
     request.phase = RequestPhase::kFinished;
     request.finished_us = now_us;
     ++totals_.finished;
@@ -72,6 +73,16 @@ void RequestBuffer::end(RequestId id, int64_t generated_tokens, ChunkEnd end, in
     ++request.preemptions;
     ++totals_.preemptions;
   }
+}
+
+void RequestBuffer::cancel(RequestId id, int64_t now_us) {
+  RequestState& request = state(id);
+  SEER_CHECK(request.phase == RequestPhase::kWaiting, id);
+  request.phase = RequestPhase::kFinished;
+  request.failed = true;
+  request.finished_us = now_us;
+  --totals_.waiting;
+  ++totals_.finished;
 }
 
 void RequestBuffer::charge(RequestId id, int64_t credit_blocks, int64_t charged_blocks) {

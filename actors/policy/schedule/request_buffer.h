@@ -4,7 +4,8 @@
 //
 // Invariants:
 //  (1) waiting + running + finished == all requests added;
-//  (2) a request only goes waiting -> running -> waiting or finished, and finishes (or fails) once;
+//  (2) a request only goes waiting -> running -> waiting or finished, or when cancelled waiting -> finished, and finishes
+//      once;
 //  (3) generated_tokens never falls below what it was when the current chunk started.
 #pragma once
 #include <cstdint>
@@ -22,7 +23,7 @@ struct RequestState {
   RequestId id;
   RequestPhase phase = RequestPhase::kWaiting;
   bool probe = false;                 // sample 0 of its group
-  bool failed = false;                // finished, with an error: it might have become longer
+  bool failed = false;                // finished, with an error or cancelled: it might have become longer
   int64_t generated_tokens = 0;       // as far as reported
   int64_t known_tokens = 0;           // response length known beforehand (oracle only); 0: not known
   int64_t waiting_since_us = 0;       // when it was added, or its last chunk ended
@@ -45,6 +46,7 @@ struct GroupState {
   GroupId id;
   int64_t prompt_tokens = 0;
   int64_t max_tokens = 0;             // of each response
+  int32_t priority = 0;               // as in GroupSpec
   int64_t estimated_tokens = 0;       // length estimate of an unfinished member: max_tokens until a member has finished
   std::vector<RequestState> members;  // by sample
 };
@@ -65,6 +67,8 @@ class RequestBuffer {
   void progress(RequestId request, int64_t generated_tokens);
   /// REQUIRES: the request runs.
   void end(RequestId request, int64_t generated_tokens, ChunkEnd end, int64_t now_us);
+  /// It will not run (again). REQUIRES: the request waits.
+  void cancel(RequestId request, int64_t now_us);
   /// REQUIRES: the request runs.
   void charge(RequestId request, int64_t credit_blocks, int64_t charged_blocks);
   void set_estimate(GroupId group, int64_t estimated_tokens);

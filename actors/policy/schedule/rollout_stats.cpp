@@ -19,8 +19,9 @@ RolloutStats rollout_stats(std::span<const FinishRecord> records, int64_t starte
   for (const FinishRecord& record : by_finish) {
     // The limit is never used as an estimate here: estimate_error() leaves out the first finish of a group.
     if (!lengths.has_group(record.request.group)) lengths.add_group(record.request.group, 1);
-    if (!record.failed) lengths.observe(record.request.group, record.output_tokens);
+    if (!record.failed && !record.aborted) lengths.observe(record.request.group, record.output_tokens);
     stats.failed += record.failed;
+    stats.aborted += record.aborted;
     stats.output_tokens += record.output_tokens;
     stats.preemptions += record.preemptions;
     stats.migrations += record.migrations;

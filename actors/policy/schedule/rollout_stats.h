@@ -17,12 +17,14 @@ struct FinishRecord {
   int64_t migrations = 0;        // chunks started on another instance than the one before
   int64_t reprefill_tokens = 0;  // tokens whose KV was computed again
   bool failed = false;           // it ended with an error: its length is none to learn from
-  SEER_FIELDS(FinishRecord, request, finished_us, output_tokens, preemptions, migrations, reprefill_tokens, failed)
+  bool aborted = false;          // it was cancelled: likewise
+  SEER_FIELDS(FinishRecord, request, finished_us, output_tokens, preemptions, migrations, reprefill_tokens, failed, aborted)
 };
 
 struct RolloutStats {
   int64_t requests = 0;
   int64_t failed = 0;
+  int64_t aborted = 0;
   int64_t output_tokens = 0;
   double wall_s = 0;  // from the start until the last request finished
   double tokens_per_s = 0;
@@ -32,7 +34,7 @@ struct RolloutStats {
   int64_t reprefill_tokens = 0;
   double length_icc = 0;      // see LengthEstimator::length_icc()
   double estimate_error = 0;  // see LengthEstimator::estimate_error(), in the order of finishing
-  SEER_FIELDS(RolloutStats, requests, failed, output_tokens, wall_s, tokens_per_s, tail_s, preemptions, migrations,
+  SEER_FIELDS(RolloutStats, requests, failed, aborted, output_tokens, wall_s, tokens_per_s, tail_s, preemptions, migrations,
               reprefill_tokens, length_icc, estimate_error)
 };
 

@@ -25,10 +25,10 @@ std::optional<Placement> SeerPlusScheduler::next(int64_t) {
   const bool idle = running_count() == 0;
   const bool few = waiting_count() < ledger_.picker().open_count();
   int64_t misses = 0;
-  for (auto waiting = order_.begin(); waiting != order_.end(); ++waiting) {
-    const RequestState& request = requests().at(waiting->request);
+  for (auto next = order_.begin(); next != order_.end(); ++next) {
+    const RequestState& request = requests().at(next->request);
     if (const auto instance = ledger_.pick(request, few ? PlaceBy::kFewestRunning : PlaceBy::kMostRoom))
-      return place(few ? waiting : nearby(waiting, *instance), *instance);
+      return place(few ? next : nearby(next, *instance), *instance);
     if (++misses >= config_.misses_max && !idle) break;
   }
   return std::nullopt;
@@ -43,23 +43,31 @@ SeerPlusScheduler::Order::iterator SeerPlusScheduler::nearby(Order::iterator fir
     passed_by_ = 0;
     return first;
   }
-  auto waiting = first;
-  for (int seen = 0; seen < kNearbyMax && ++waiting != order_.end(); ++seen) {
-    const RequestState& request = requests().at(waiting->request);
+  auto other = first;
+  for (int seen = 0; seen < kNearbyMax && ++other != order_.end() && other->behind == first->behind; ++seen) {
+    const RequestState& request = requests().at(other->request);
     if (request.node != node || !ledger_.fits(request, instance)) continue;
     ++passed_by_;
-    return waiting;
+    return other;
   }
   passed_by_ = 0;
   return first;
 }
 
-Placement SeerPlusScheduler::place(Order::iterator waiting, InstanceId instance) {
-  Placement placement = ledger_.start(requests().at(waiting->request), instance);
-  placement.yield_rank = waiting->rank;
-  ranks_.erase(waiting->request);
-  order_.erase(waiting);
+Placement SeerPlusScheduler::place(Order::iterator next, InstanceId instance) {
+  Placement placement = ledger_.start(requests().at(next->request), instance);
+  placement.yield_rank = next->rank;
+  ranks_.erase(next->request);
+  order_.erase(next);
   return placement;
+}
+
+void SeerPlusScheduler::cancel(RequestId id, int64_t now_us) {
+  const auto rank = ranks_.find(id);
+  SEER_CHECK(rank != ranks_.end(), id);
+  order_.erase(queued(requests().at(id), rank->second));
+  ranks_.erase(rank);
+  ledger_.cancel(id, now_us);
 }
 
 void SeerPlusScheduler::chunk_ended(RequestId id, int64_t generated_tokens, ChunkEnd end, int64_t now_us) {
@@ -83,16 +91,16 @@ void SeerPlusScheduler::judge(const GroupState& group) {
     if (rank == ranks_.end()) continue;
     const uint64_t now = rank_of(group, request);
     if (now == rank->second) continue;
-    const size_t erased = order_.erase({rank->second, request.id});
+    const size_t erased = order_.erase(queued(request, rank->second));
     SEER_CHECK(erased == 1, request.id);
-    order_.insert({now, request.id});
+    order_.insert(queued(request, now));
     rank->second = now;
   }
 }
 
 void SeerPlusScheduler::enqueue(const GroupState& group, const RequestState& request) {
   const uint64_t rank = rank_of(group, request);
-  order_.insert({rank, request.id});
+  order_.insert(queued(request, rank));
   ranks_[request.id] = rank;
 }
 

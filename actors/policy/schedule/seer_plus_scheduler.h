@@ -36,19 +36,14 @@ class SeerPlusScheduler final : public LedgerScheduler {
   Status add_group(const GroupSpec& group, int64_t now_us) override;
   std::optional<Placement> next(int64_t now_us) override;
   void chunk_ended(RequestId request, int64_t generated_tokens, ChunkEnd end, int64_t now_us) override;
+  void cancel(RequestId request, int64_t now_us) override;
   const LengthOutlook& outlook() const { return outlook_; }
 
  private:
-  struct Waiting {
-    uint64_t rank;
-    RequestId request;
-    auto operator<=>(const Waiting&) const = default;
-  };
-
-  using Order = std::set<Waiting>;
+  using Order = std::set<WaitingRequest>;
 
   Order::iterator nearby(Order::iterator first, InstanceId instance);
-  Placement place(Order::iterator waiting, InstanceId instance);
+  Placement place(Order::iterator next, InstanceId instance);
   uint64_t rank_of(const GroupState& group, const RequestState& request);
   /// Ranks the group's waiting members anew.
   void judge(const GroupState& group);

@@ -1,5 +1,7 @@
 #include "actors/policy/schedule/whole_group_scheduler.h"
 
+#include <algorithm>
+
 #include "protocols/check.h"
 
 namespace seer {
@@ -59,12 +61,34 @@ void WholeGroupScheduler::chunk_ended(RequestId id, int64_t generated_tokens, Ch
   if (queues_.contains(instance)) may_admit_.insert(instance);
   if (is_over(end)) return;
   if (auto home = homes_.find(id.group); home != homes_.end()) {
-    queues_.at(home->second).push_front(id);
+    enqueue(home->second, {&id, 1}, true);
     may_admit_.insert(home->second);
   } else {
     homeless_[id.group].push_back(id);
     deal_ = true;
   }
+}
+
+/// Requests of one group: after all of higher priority and, unless `ahead`, of the same.
+void WholeGroupScheduler::enqueue(InstanceId instance, std::span<const RequestId> ids, bool ahead) {
+  std::deque<RequestId>& queue = queues_.at(instance);
+  const auto priority = [this](RequestId id) { return requests().group(id.group).priority; };
+  const auto before = [&](RequestId queued) {
+    return ahead ? priority(queued) > priority(ids.front()) : priority(queued) >= priority(ids.front());
+  };
+  queue.insert(std::ranges::partition_point(queue, before), ids.begin(), ids.end());
+}
+
+void WholeGroupScheduler::cancel(RequestId id, int64_t now_us) {
+  ledger_.cancel(id, now_us);
+  if (const auto waiting = homeless_.find(id.group); waiting != homeless_.end()) {
+    std::erase(waiting->second, id);
+    if (waiting->second.empty()) homeless_.erase(waiting);
+  }
+  const auto home = homes_.find(id.group);
+  if (home == homes_.end()) return;
+  std::erase(queues_.at(home->second), id);
+  may_admit_.insert(home->second);  // the next one may be smaller
 }
 
 // Dealing waits for next(), so that groups are dealt over all instances even when they were added before them.
@@ -76,8 +100,7 @@ void WholeGroupScheduler::deal_homeless() {
     auto waiting = homeless_.extract(home.group);
     SEER_CHECK(!waiting.empty(), home.group);
     homes_[home.group] = home.instance;
-    std::deque<RequestId>& queue = queues_.at(home.instance);
-    queue.insert(queue.end(), waiting.mapped().begin(), waiting.mapped().end());
+    enqueue(home.instance, waiting.mapped(), false);
     may_admit_.insert(home.instance);
   }
 }

@@ -15,6 +15,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "actors/policy/schedule/ledger_scheduler.h"
@@ -30,6 +31,7 @@ class WholeGroupScheduler : public LedgerScheduler {
   void remove_instance(InstanceId instance) override;
   std::optional<Placement> next(int64_t now_us) override;
   void chunk_ended(RequestId request, int64_t generated_tokens, ChunkEnd end, int64_t now_us) override;
+  void cancel(RequestId request, int64_t now_us) override;
 
  protected:
   struct Home {
@@ -46,6 +48,7 @@ class WholeGroupScheduler : public LedgerScheduler {
 
  private:
   void deal_homeless();
+  void enqueue(InstanceId instance, std::span<const RequestId> requests, bool ahead);
 
   const double watermark_share_;
   std::map<GroupId, InstanceId> homes_;
