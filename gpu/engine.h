@@ -18,6 +18,7 @@
 #include <variant>
 #include <vector>
 
+#include "protocols/result.h"
 #include "protocols/rollout.h"
 
 namespace seer {
@@ -33,7 +34,7 @@ struct EngineInfo {
   int64_t block_bytes = 0;         // K and V of one block over all layers
   int32_t device_blocks = 0;       // KV capacity
   size_t queue_max = 64;           // pieces of work that may be open
-  int32_t steps_max = 1;           // equal steps that it can be given at once, see StepRun
+  int32_t steps_max = 1;           // steps that it can be ordered to do at once, see StepRun
   uint64_t layout_hash = 0;        // goes into every BlockKey: model, weights' identity, KV layout and dtype
 };
 
@@ -76,14 +77,16 @@ struct StepBatch {
   uint64_t id = 0;
   std::vector<SequenceStep> sequences;  // every sequence at most once; none in a StepRun
   int32_t steps = 1;                    // of a StepRun, at most; <= steps_max
-  int64_t blocks_free = 0;              // then: KV blocks that all of them may take behind the first
+  int64_t blocks_free = 0;              // then: KV blocks that all of them may take after the first
   std::vector<std::vector<SampledToken>> spent = {};  // memory of earlier results, which may be used for this one's
 };
 
 struct StepResult {
   uint64_t id = 0;
+  Status status = {};                              // an error (device lost, no memory): nothing else is set, and the engine is
+                                                   // of no use any more
   std::vector<std::vector<SampledToken>> sampled;  // per sequence: sample_rows tokens in row order
-  std::vector<int32_t> ended = {};                 // in a StepRun: places whose sequences go no further
+  std::vector<int32_t> ended = {};                 // in a StepRun: slots whose sequences go no further
   int64_t steps = 1;
   int64_t step_us = 0;                             // engine time of this step, or of all steps
   int64_t cpu_us = 0;                              // CPU time of the engine's threads since the result before (0: not known)
@@ -106,6 +109,7 @@ struct CopyBatch {
 struct CopyResult {
   uint64_t id = 0;
   CopyBatch::Direction direction = CopyBatch::Direction::kExport;
+  Status status = {};            // as in StepResult
   std::vector<uint32_t> crc32c;  // per block: of the bytes that moved. Import: the caller compares; a block that differs
                                  // was not written to the engine's memory
   int64_t cpu_us = 0;            // as in StepResult
@@ -116,7 +120,7 @@ using EngineResult = std::variant<StepResult, CopyResult>;
 
 /// Where a sequence of a StepRun ends: how much drafts gain is not known before.
 struct StepsLimit {
-  int64_t gain_max = 0;  // behind a step in which it has gained more than that, over all of them
+  int64_t gain_max = 0;  // after a step in which it has gained more than that, over all of them
   int64_t covered = 0;   // positions that its KV blocks cover, a whole number of blocks
 };
 
@@ -125,35 +129,41 @@ struct GainedTokens {
   int64_t steps = 0;
   std::vector<SampledToken> sampled;
   std::vector<int32_t> by_step;  // with a draft, how many of them in each step; otherwise empty
+  std::vector<int32_t> rows;     // of a single step that verified a draft: the rows that were accepted, each of which gained
+                                 // a token; empty where by_step says enough
 };
 
-/// Many steps at once, one after the other: each sequence stays at its place and does again and again what it did first,
-/// feeding what that sampled, with as many draft tokens, until it leaves. Nobody looks at it meanwhile: what joins, leaves
-/// or needs a KV block is all that is told of. Results and times are those of single steps.
+/// The running batch of an engine: sequences in slots. A sequence joins a slot and does there, step after step, what it did
+/// first: it feeds what the engine sampled last, with as many draft tokens, until it leaves. Nobody looks at it meanwhile:
+/// the engine is told only who joins, leaves or gets a KV block. Results and times are those of single steps.
 ///
-/// A StepBatch without sequences lets it go on, for so many steps at most: it ends behind a step that was the last at its
-/// place for a sequence, behind the last one for which KV blocks suffice, or when split() says so. Other calls act at once.
-/// `steps` in them counts those of the newest batch.
+/// A StepBatch without sequences is an order to go on, for at most so many steps. A real engine does one; a simulated one
+/// saves the time between events by doing several. They end after a step that was a sequence's last in its slot, after the
+/// last one for which KV blocks suffice, or when split() says so. Other calls act at once. `steps` in them counts those of
+/// the newest order.
 ///
-/// For simulated engines, which save the time between events so; they keep no KV bytes, and are given no block tables.
+/// This is all that an instance knows of its engine. Engines that compute given rows (StepBatch with sequences) are given
+/// slots by SlotEngine.
 class StepRun {
  public:
   virtual ~StepRun() = default;
-  /// From the next batch on. It goes no further behind a step that samples one of eos_ids where that ends it, or behind
-  /// one that `limit` names; it must leave then. Without a limit: behind its first.
-  /// REQUIRES: nothing runs; the place is free; with a limit, it decodes or verifies a path.
-  virtual void join(int32_t place, const SequenceStep& step, const std::optional<StepsLimit>& limit) = 0;
+  /// From the next order on. It goes no further after a step that samples one of eos_ids where that ends it, after one that
+  /// `limit` names, or after one that gives no token (kNotFinite); it must leave then. Without a limit: after its first.
+  /// REQUIRES: nothing runs; the slot is free; with a limit, it decodes, or repeats a path of draft tokens if steps_max > 1.
+  virtual void join(int32_t slot, const SequenceStep& step, const std::optional<StepsLimit>& limit) = 0;
+  /// One more KV block for what the sequence writes next, as take_block_needs() asked.
+  virtual void grant(int32_t slot, DeviceBlockId block) = 0;
   /// What it gained and was not taken is lost. REQUIRES: nothing runs.
-  virtual void leave(int32_t place) = 0;
-  /// What it has gained in the first `steps` and was not taken.
-  virtual void take(int32_t place, int64_t steps, GainedTokens& gained) = 0;
-  /// Of the places which need one more KV block each for what they do behind the first `steps`: those not told before.
+  virtual void leave(int32_t slot) = 0;
+  /// What it has gained in the first `steps` and was not taken. Of an engine with steps_max 1 it is to be taken after each.
+  virtual void take(int32_t slot, int64_t steps, GainedTokens& gained) = 0;
+  /// Slots that need one more KV block each for what they do after the first `steps`: those not told before.
   virtual std::vector<int32_t> take_block_needs(int64_t steps) = 0;
-  /// The step that runs, from 0, or that ran last: so many are over, and told of.
+  /// The step that runs, from 0, or that ran last. The steps before it are completed.
   virtual int64_t step_running() const = 0;
   /// The step that runs is the last.
   virtual void split() = 0;
-  /// Figures of the steps that are over, if any were not given; the result gives the rest.
+  /// Figures of the steps that are completed, if any were not given; the result gives the rest.
   virtual std::optional<StepResult> take_steps_over() = 0;
 };
 
@@ -166,7 +176,7 @@ class Engine {
   /// Queues work. REQUIRES: valid blocks and token ids; at most info().queue_max pieces of work are open.
   virtual void submit(EngineWork work) = 0;
   virtual std::vector<EngineResult> take_results() = 0;
-  /// With steps_max > 1.
+  /// Its running batch; null: it computes given rows, and SlotEngine gives it one.
   virtual StepRun* step_run() { return nullptr; }
 };
 

@@ -6,7 +6,6 @@
 #include <numeric>
 
 #include "actors/policy/draft/draft_history.h"
-#include "gpu/accept_draft.h"
 
 namespace seer {
 
@@ -92,21 +91,6 @@ void SequenceDrafts::step_took(int64_t step_us, int64_t tokens) {
 }
 
 // ---- what the engine made of a draft ---------------------------------------------------------------------------------
-
-std::span<const int32_t> SequenceDrafts::accepted_rows(const Sequence& s, std::span<const SampledToken> sampled) {
-  if (s.draft.is_path()) return first_rows(acceptance_length(s.draft.tokens, sampled));
-  tokens_.assign(1, s.log.back());
-  tokens_.insert(tokens_.end(), s.draft.tokens.begin(), s.draft.tokens.end());
-  parents_.assign(1, -1);
-  parents_.insert(parents_.end(), s.draft.parents.begin(), s.draft.parents.end());
-  accepted_ = accepted_path(tokens_, parents_, sampled);
-  return accepted_;
-}
-
-std::span<const int32_t> SequenceDrafts::first_rows(int64_t count) {
-  while (std::ssize(row_numbers_) < count) row_numbers_.push_back(static_cast<int32_t>(row_numbers_.size()));
-  return std::span(row_numbers_).first(static_cast<size_t>(count));
-}
 
 void SequenceDrafts::count(const Sequence& s, std::span<const int32_t> rows) {
   const int64_t drafted = std::ssize(s.draft.tokens);

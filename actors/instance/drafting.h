@@ -54,9 +54,6 @@ class SequenceDrafts {
 
   // -- what the engine made of a draft
 
-  /// Rows of the sequence's step whose tokens and KV stay: the last known token's, and those of its accepted draft tokens.
-  /// `sampled`: of each row. Valid until the next call.
-  std::span<const int32_t> accepted_rows(const Sequence& s, std::span<const SampledToken> sampled);
   /// These rows of its draft, perhaps an empty one, were accepted.
   void count(const Sequence& s, std::span<const int32_t> rows);
   /// The same for steps that were in the engine together, which had the same draft: what each gained.
@@ -84,7 +81,6 @@ class SequenceDrafts {
   void send_scouts(std::span<Sequence* const> running, const SequenceTable& all, int64_t decoding);
   bool propose(Sequence& s);
   void count(const Sequence& s, const DraftCounts& counts);
-  std::span<const int32_t> first_rows(int64_t count);
   std::vector<GroupId> show_texts(const SequenceTable& all);
 
   Drafting parts_;
@@ -101,8 +97,6 @@ class SequenceDrafts {
   int64_t draft_ns_ = 0;        // making drafts, since the start
   DraftFigures figures_;
   DraftCounts uncounted_;       // not in the history of figures_
-  std::vector<int32_t> accepted_, tokens_, parents_;  // scratch of accepted_rows()
-  std::vector<int32_t> row_numbers_;                  // 0, 1, ...
 };
 
 }  // namespace seer

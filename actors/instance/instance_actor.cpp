@@ -4,19 +4,30 @@
 #include <utility>
 #include <variant>
 
+#include "gpu/slot_engine.h"
+
 namespace seer {
+
+namespace {
+
+InstanceParts with_slots(InstanceParts parts) {
+  parts.engine = seer::with_slots(std::move(parts.engine));
+  return parts;
+}
+
+}  // namespace
 
 InstanceActor::InstanceActor(rt::self_ptr<InstanceActor> self_in, InstanceConfig config_in, InstanceParts parts_in)
     : self(self_in),
       config(std::move(config_in)),
-      parts(std::move(parts_in)),
+      parts(with_slots(std::move(parts_in))),
       info(parts.engine->info()),
       devices(info.device_blocks, info.block_tokens),
       engine(*parts.engine),
       drafts(parts.drafting.drafter ? std::optional<SequenceDrafts>(parts.drafting) : std::nullopt),
       kv({.headroom_tokens = config.headroom_tokens, .offer_blocks = config.offer_blocks}, info, devices, sequences, engine,
          parts.arena, [this](KvMoves::ToPool message) { tell_pool(std::move(message)); }),
-      batch(config.planner, info, devices, sequences, engine, parts.engine->step_run(), drafts ? &*drafts : nullptr,
+      batch(config.planner, info, devices, sequences, engine, *parts.engine->step_run(), drafts ? &*drafts : nullptr,
             [this](Sequence& s, int64_t rows, std::span<const SampledToken> sampled, size_t passed) {
               on_gain(s, rows, sampled, passed);
             }) {
@@ -46,16 +57,21 @@ InstanceActor::handle::behavior_type InstanceActor::make_behavior() {
 // ---- a step ----------------------------------------------------------------------------------------------------------
 
 void InstanceActor::on_work_ready() {
-  take_results();
+  if (!take_results()) return self->quit();  // its node starts another instance, with a new engine
   go_on();
 }
 
-void InstanceActor::take_results() {
+/// False: the engine is lost, and with it what runs here.
+bool InstanceActor::take_results() {
   std::vector<EngineResult> results = engine.take_results();
   const auto may_use_blocks = [&](const EngineResult& result) {
     const auto* const copy = std::get_if<CopyResult>(&result);
     return copy != nullptr && (copy->direction == CopyBatch::Direction::kImport || kv.is_parking(copy->id));
   };
+  const auto failed = [](const EngineResult& result) {
+    return !std::visit([](const auto& of) { return of.status.ok(); }, result);
+  };
+  if (std::ranges::any_of(results, failed)) return false;
   if (std::ranges::any_of(results, may_use_blocks)) batch.settle_blocks();
   for (EngineResult& result : results) {
     engine.result_handled();
@@ -65,6 +81,7 @@ void InstanceActor::take_results() {
       on_copy(std::get<CopyResult>(result));
   }
   engine.feed();
+  return true;
 }
 
 /// Orders the next step, if none is in the engine and there is anything to do. Steps that are there go on if they would be

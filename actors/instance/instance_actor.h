@@ -71,7 +71,7 @@ struct InstanceActor {
   const InstanceReport& current_report();
 
   // -- a step: take results, then go on with what comes next
-  void take_results();
+  bool take_results();
   void on_steps(StepResult& result);
   void on_copy(const CopyResult& result);
   void on_gain(Sequence& s, int64_t rows, std::span<const SampledToken> sampled, size_t passed);

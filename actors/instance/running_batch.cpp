@@ -9,7 +9,7 @@
 namespace seer {
 
 RunningBatch::RunningBatch(StepPlannerConfig planner, const EngineInfo& info, DeviceBlocks& devices, const SequenceTable& all,
-                           EngineQueue& engine, StepRun* steps, SequenceDrafts* drafts, OnGain on_gain)
+                           EngineQueue& engine, StepRun& steps, SequenceDrafts* drafts, OnGain on_gain)
     : planner_(planner),
       info_(info),
       devices_(devices),
@@ -31,14 +31,10 @@ void RunningBatch::add_unslotted(Sequence& s) {
 void RunningBatch::remove(Sequence& s) {
   if (s.slot != kNoBatchSlot) leave(s);
   std::erase(unslotted_, &s);
-  for (Slot& member : in_step_)
-    if (member.sequence == &s) member.sequence = nullptr;
 }
 
 void RunningBatch::drop(Sequence& s) {
   std::erase(unslotted_, &s);
-  for (Slot& member : in_step_)
-    if (member.sequence == &s) member.sequence = nullptr;
   if (s.slot != kNoBatchSlot) {
     at(std::exchange(s.slot, kNoBatchSlot)).sequence = nullptr;
     some_dropped_ = true;
@@ -146,28 +142,45 @@ void RunningBatch::take_out(std::span<Sequence* const> victims) {
 
 // ---- order -----------------------------------------------------------------------------------------------------------
 
+/// Sequences in slots go on; those that were planned get slots of their own.
 void RunningBatch::order(int32_t steps_max, bool arrival_fits) {
   if (is_idle()) return;
-  if (steps_ != nullptr)
-    order_steps(steps_max, arrival_fits);
-  else
-    order_single_step();
+  for (const int32_t slot : std::exchange(block_needs_, {})) take_block(slot);
+  for (const PlannedRows& rows : plan_.sequences) join(rows);
+  std::erase_if(unslotted_, [](const Sequence* s) { return s->slot != kNoBatchSlot; });
+  if (drafts_ != nullptr && is_single_step()) time_order();
+  is_stale_ = false;
+  is_ordered_ = true;
+  blocks_free_ = devices_.counts().available();  // all of them, until somebody else takes some
+  const int32_t steps = steps_at_once(steps_max, arrival_fits);
+  engine_.submit(StepBatch{.id = next_step_++, .sequences = {}, .steps = steps, .blocks_free = blocks_free_});
 }
 
-void RunningBatch::order_single_step() {
-  StepBatch batch{.id = next_step_++, .sequences = std::exchange(spent_steps_, {}), .spent = std::exchange(spent_samples_, {})};
-  batch.sequences.resize(plan_.sequences.size());
-  StepShape decode, step;
-  for (const PlannedRows& rows : plan_.sequences) {
-    Sequence& s = *running_[static_cast<size_t>(rows.sequence)];
-    fill(batch.sequences[in_step_.size()], s, rows);
-    in_step_.push_back({.sequence = &s, .rows = rows.rows, .sample_rows = rows.sample_rows});
-    decode.add(s.kv_tokens, 1, 1);
-    step.add(s.kv_tokens, rows.rows, rows.sample_rows);
+void RunningBatch::join(const PlannedRows& rows) {
+  Sequence& s = *running_[static_cast<size_t>(rows.sequence)];
+  const bool cut = rows.draft_tokens < rows_[static_cast<size_t>(rows.sequence)].draft_tokens;
+  fill(joining_, s, rows);
+  if (free_slots_.empty()) {
+    free_slots_.push_back(static_cast<int32_t>(slots_.size()));
+    slots_.emplace_back();
   }
-  if (drafts_ != nullptr) drafts_->step_ordered(decode, step, plan_.prefill_rows == 0);
-  is_ordered_ = true;
-  engine_.submit(std::move(batch));
+  s.slot = free_slots_.back();
+  free_slots_.pop_back();
+  at(s.slot) = {&s, rows.rows, rows.sample_rows, s.chunk, s.yield_rank};
+  slot_rows_ += rows.rows;
+  note_growth(s.slot);
+  steps_.join(s.slot, joining_, cut ? std::nullopt : limit_of(s, rows));
+}
+
+/// What the step that is ordered will take is to be compared with what was expected.
+void RunningBatch::time_order() {
+  StepShape decode, step;
+  for (const Slot& member : slots_) {
+    if (member.sequence == nullptr) continue;
+    decode.add(member.sequence->kv_tokens, 1, 1);
+    step.add(member.sequence->kv_tokens, member.rows, member.sample_rows);
+  }
+  drafts_->step_ordered(decode, step, plan_.prefill_rows == 0);
 }
 
 /// `step` has the memory of another one, whose fields it must not keep.
@@ -186,7 +199,7 @@ void RunningBatch::fill(SequenceStep& step, Sequence& s, const PlannedRows& rows
   s.log.copy(s.kv_tokens, s.kv_tokens + rows.rows - rows.draft_tokens, step.tokens);
   if (has_draft) step.tokens.insert(step.tokens.end(), s.draft.tokens.begin(), s.draft.tokens.end());
   step.blocks.clear();
-  if (info_.steps_max == 1) step.blocks = s.table;
+  if (is_single_step()) step.blocks = s.table;
   step.sample_rows = rows.sample_rows;
   step.seed = s.seed;
   if (step.sampling != s.sampling) step.sampling = s.sampling;
@@ -207,37 +220,12 @@ void RunningBatch::take_blocks(Sequence& s, int64_t tokens) {
   SEER_CHECK(taken.ok(), taken.error());
 }
 
-/// Sequences in slots go on; those that were planned get slots of their own.
-void RunningBatch::order_steps(int32_t steps_max, bool arrival_fits) {
-  for (const int32_t slot : std::exchange(block_needs_, {})) take_block(slot);
-  for (const PlannedRows& rows : plan_.sequences) {
-    Sequence& s = *running_[static_cast<size_t>(rows.sequence)];
-    const bool cut = rows.draft_tokens < rows_[static_cast<size_t>(rows.sequence)].draft_tokens;
-    fill(joining_, s, rows);
-    if (free_slots_.empty()) {
-      free_slots_.push_back(static_cast<int32_t>(slots_.size()));
-      slots_.emplace_back();
-    }
-    s.slot = free_slots_.back();
-    free_slots_.pop_back();
-    at(s.slot) = {&s, rows.rows, rows.sample_rows, s.chunk, s.yield_rank};
-    slot_rows_ += rows.rows;
-    note_growth(s.slot);
-    steps_->join(s.slot, joining_, cut ? std::nullopt : limit_of(s, rows));
-  }
-  std::erase_if(unslotted_, [](const Sequence* s) { return s->slot != kNoBatchSlot; });
-  is_stale_ = false;
-  is_ordered_ = true;
-  blocks_free_ = devices_.counts().available();  // all of them, until somebody else takes some
-  const int32_t steps = steps_at_once(steps_max, arrival_fits);
-  engine_.submit(StepBatch{.id = next_step_++, .sequences = {}, .steps = steps, .blocks_free = blocks_free_});
-}
-
 /// Up to where it does the same in each step; none if that is over after its first step.
 std::optional<StepsLimit> RunningBatch::limit_of(const Sequence& s, const PlannedRows& rows) const {
   const bool prefills = rows.rows != rows.sample_rows;
   const bool prompt_due = s.has_pool && s.offered_blocks < prompt_blocks(s, info_.block_tokens);
-  if (prefills || prompt_due || s.may_stop_anywhere()) return {};
+  const bool drafts_anew = s.draft_allowed > 0 && is_single_step();
+  if (prefills || prompt_due || drafts_anew || s.may_stop_anywhere()) return {};
   return StepsLimit{.gain_max = s.tokens_left() - (s.draft_allowed + 1),
                     .covered = std::ssize(s.table) * info_.block_tokens};
 }
@@ -254,8 +242,8 @@ int32_t RunningBatch::steps_at_once(int32_t steps_max, bool arrival_fits) const 
 }
 
 void RunningBatch::split() {
-  if (steps_ == nullptr || !is_ordered_) return;
-  steps_->split();
+  if (!is_ordered_) return;
+  steps_.split();
   engine_.shorten_waiting_steps();
 }
 
@@ -267,72 +255,59 @@ void RunningBatch::split_if_stale() {
 
 void RunningBatch::prefetch_members() const {
   std::vector<Sequence*> members;
-  for (const std::vector<Slot>* of : {&in_step_, &slots_})
-    for (const Slot& member : *of)
-      if (member.sequence != nullptr) members.push_back(member.sequence);
+  for (const Slot& member : slots_)
+    if (member.sequence != nullptr) members.push_back(member.sequence);
   prefetch_sequences(members, drafts_ != nullptr);
 }
 
 void RunningBatch::take(StepResult& result) {
   is_ordered_ = false;
-  if (steps_ != nullptr)
-    end_slots(std::move(result.ended));
-  else
-    take_single_step(result);
-}
-
-void RunningBatch::take_single_step(StepResult& result) {
-  prefetch_members();
-  spent_steps_ = std::move(result.spent);
-  int64_t tokens = 0;
-  for (size_t i = 0; i < in_step_.size(); ++i) {
-    tokens += result.sampled[i].empty() ? 0 : 1;
-    if (in_step_[i].sequence == nullptr) continue;
-    Sequence& s = *in_step_[i].sequence;
-    if (s.draft_allowed == 0) {
-      on_gain_(s, in_step_[i].rows, result.sampled[i], 0);
-      continue;
-    }
-    const std::span<const int32_t> rows = drafts_->accepted_rows(s, result.sampled[i]);
-    accepted_.clear();
-    for (const int32_t row : rows) accepted_.push_back(result.sampled[i][static_cast<size_t>(row)]);
-    // A draft cut short by a row without a token says nothing about the next one.
-    if (accepted_.back().token != kNotFinite) drafts_->count(s, rows);
-    tokens += std::ssize(rows) - 1;
-    on_gain_(s, std::ssize(rows), accepted_, 0);
-  }
+  const int64_t tokens = end_slots(std::move(result.ended));
   if (drafts_ != nullptr) drafts_->step_took(result.step_us, tokens);
-  spent_samples_ = std::move(result.sampled);
-  in_step_.clear();
 }
 
-/// Steps are over. The sequences in these slots do not go on after the last one.
-void RunningBatch::end_slots(std::vector<int32_t> ended) {
-  const int64_t last = steps_->step_running();
+/// Steps are over. The sequences in `ended` do not go on after the last one. Returns the tokens that were taken.
+int64_t RunningBatch::end_slots(std::vector<int32_t> ended) {
+  const int64_t last = steps_.step_running();
   take_needed_blocks(last);
   leave_dropped();
   std::erase_if(ended, [&](int32_t slot) { return at(slot).sequence == nullptr; });
-  // As in a single step: those that decode come before those that prefill.
-  const auto order = [&](int32_t slot) { return std::pair{at(slot).rows != at(slot).sample_rows, at(slot).chunk}; };
-  block_needs_ = steps_->take_block_needs(last + 1);
-  // A finishing chunk also reports growth of the others. They have applied every step but the last; slots before it have
-  // applied the last one too.
-  const auto reports_growth = [&](int32_t slot) { return at(slot).sample_rows > 0 && !at(slot).sequence->keep_kv; };
-  std::vector<int32_t> taken = ended;
+  block_needs_ = steps_.take_block_needs(last + 1);
   std::ranges::sort(ended);
-  if (std::ranges::any_of(ended, reports_growth)) {
-    take_growing(last);
-    for (const int32_t slot : block_needs_) note_growth(slot);  // perhaps in the last step
-    for (const int32_t slot : growing_)
-      if (!std::ranges::binary_search(ended, slot)) taken.push_back(slot);
-  }
-  std::ranges::sort(taken, {}, order);
-  for (const int32_t slot : taken) {
+  int64_t tokens = 0;
+  for (const int32_t slot : slots_to_take(ended, last)) {
     const Slot member = at(slot);
-    steps_->take(slot, last + 1, gained_);
+    steps_.take(slot, last + 1, gained_);
+    tokens += std::ssize(gained_.sampled);
     if (std::ranges::binary_search(ended, slot)) leave(*member.sequence);
     apply_gains(member);
   }
+  return tokens;
+}
+
+/// Slots whose gains take effect after step `last`, in the order of a single step: those that decode before those that
+/// prefill, each in order of arrival. After a single step these are all.
+std::vector<int32_t> RunningBatch::slots_to_take(const std::vector<int32_t>& ended, int64_t last) {
+  std::vector<int32_t> slots;
+  if (is_single_step()) {
+    prefetch_members();
+    for (int32_t slot = 0; slot < std::ssize(slots_); ++slot)
+      if (at(slot).sequence != nullptr) slots.push_back(slot);
+  } else {
+    // A finishing chunk also reports growth of the others. They have applied every step but the last; slots before it have
+    // applied the last one too.
+    const auto reports_growth = [&](int32_t slot) { return at(slot).sample_rows > 0 && !at(slot).sequence->keep_kv; };
+    slots = ended;
+    if (std::ranges::any_of(ended, reports_growth)) {
+      take_growing(last);
+      for (const int32_t slot : block_needs_) note_growth(slot);  // perhaps in the last step
+      for (const int32_t slot : growing_)
+        if (!std::ranges::binary_search(ended, slot)) slots.push_back(slot);
+    }
+  }
+  const auto order = [&](int32_t slot) { return std::pair{at(slot).rows != at(slot).sample_rows, at(slot).chunk}; };
+  std::ranges::sort(slots, {}, order);
+  return slots;
 }
 
 void RunningBatch::take_gains(int64_t steps) {
@@ -344,20 +319,29 @@ void RunningBatch::take_gains(int64_t steps) {
 
 /// What the sequence in this slot has gained in so many steps takes effect. It goes on.
 void RunningBatch::take_gains(int32_t slot, int64_t steps) {
-  steps_->take(slot, steps, gained_);
+  steps_.take(slot, steps, gained_);
   if (const Slot member = at(slot); gained_.steps > 0) apply_gains(member);
 }
 
-/// gained_ takes effect. Only its last token can end a response, unless anything else than the engine may end it.
+/// gained_ takes effect. Only its last token can end a response, unless anything else than the engine may end it, or it
+/// verified a draft of its own in a single step.
 void RunningBatch::apply_gains(const Slot& member) {
   Sequence& s = *member.sequence;
-  if (s.draft_allowed > 0) {
-    if (s.draft.tokens.empty()) gained_.by_step.assign(static_cast<size_t>(gained_.steps), 1);
-    drafts_->count_paths(s, gained_.by_step);
-  }
+  if (s.draft_allowed > 0) count_drafts(s);
   const auto tokens = std::ssize(gained_.sampled);
-  const int64_t passed = s.may_stop_anywhere() ? 0 : std::max<int64_t>(0, tokens - 1);
+  const bool any_may_end = s.may_stop_anywhere() || !gained_.rows.empty();
+  const int64_t passed = any_may_end ? 0 : std::max<int64_t>(0, tokens - 1);
   on_gain_(s, member.rows != member.sample_rows ? member.rows : tokens, gained_.sampled, static_cast<size_t>(passed));
+}
+
+void RunningBatch::count_drafts(const Sequence& s) {
+  if (!gained_.rows.empty()) {
+    // A draft cut short by a row without a token says nothing about the next one.
+    if (gained_.sampled.back().token != kNotFinite) drafts_->count(s, gained_.rows);
+    return;
+  }
+  if (s.draft.tokens.empty()) gained_.by_step.assign(static_cast<size_t>(gained_.steps), 1);
+  drafts_->count_paths(s, gained_.by_step);
 }
 
 /// Its table may be ahead of it, or what was reported behind.
@@ -381,10 +365,10 @@ void RunningBatch::take_growing(int64_t steps) {
 }
 
 std::optional<StepResult> RunningBatch::take_steps_over() {
-  if (steps_ == nullptr || !is_ordered_) return std::nullopt;
-  std::optional<StepResult> figures = steps_->take_steps_over();
+  if (!is_ordered_) return std::nullopt;
+  std::optional<StepResult> figures = steps_.take_steps_over();
   settle_blocks();
-  take_gains(steps_->step_running());
+  take_gains(steps_.step_running());
   return figures;
 }
 
@@ -395,7 +379,7 @@ void RunningBatch::leave(Sequence& s) {
   const int32_t slot = std::exchange(s.slot, kNoBatchSlot);
   slot_rows_ -= std::exchange(at(slot), {}).rows;
   add_unslotted(s);
-  steps_->leave(slot);
+  steps_.leave(slot);
   std::erase(block_needs_, slot);
   std::erase(growing_, slot);
   free_slots_.push_back(slot);
@@ -420,7 +404,7 @@ void RunningBatch::leave_dropped() {
   for (int32_t slot = 0; slot < std::ssize(slots_); ++slot) {
     if (at(slot).sequence != nullptr || at(slot).rows == 0) continue;
     slot_rows_ -= std::exchange(at(slot), {}).rows;
-    steps_->leave(slot);
+    steps_.leave(slot);
     std::erase(block_needs_, slot);
     std::erase(growing_, slot);
     free_slots_.push_back(slot);
@@ -430,14 +414,14 @@ void RunningBatch::leave_dropped() {
 // ---- blocks of slots -------------------------------------------------------------------------------------------------
 
 void RunningBatch::settle_blocks() {
-  if (steps_ == nullptr || !is_ordered_) return;
+  if (!is_ordered_) return;
   if (!all_in_) split();  // nobody knows who will find room where some did not
-  take_needed_blocks(steps_->step_running());
+  take_needed_blocks(steps_.step_running());
 }
 
 /// For what comes after the first `steps`.
 void RunningBatch::take_needed_blocks(int64_t steps) {
-  for (const int32_t slot : steps_->take_block_needs(steps)) {
+  for (const int32_t slot : steps_.take_block_needs(steps)) {
     take_block(slot);
     --blocks_free_;
   }
@@ -448,6 +432,7 @@ void RunningBatch::take_block(int32_t slot) {
   if (s == nullptr) return;
   const Status taken = devices_.allocate(1, s->table);
   SEER_CHECK(taken.ok(), taken.error());
+  steps_.grant(slot, s->table.back());
   note_growth(slot);
 }
 

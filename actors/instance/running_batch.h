@@ -2,10 +2,12 @@
 // and says what the result gives to whom. Part of instance_actor, which decides who comes, who gives way and who is over; no
 // actors and no clock in here. Single owner, not thread-safe.
 //
-// With an engine that does many steps at once (StepRun), a sequence that does the same in each step has a *slot*. It goes on
-// there without being planned again, and what it gains is taken when somebody looks at it. A sequence that cannot go on so
-// (its chunk ends, a prompt is prefilled, blocks are short) leaves its slot and is planned like others. So chunks end, tokens
-// and KV go out, and others come in as if steps were single.
+// A sequence that computes has a *slot* of the engine's running batch (StepRun). While it does the same in each step it goes
+// on there without being planned again; an order says only what changes. A sequence that cannot go on so (its chunk ends, a
+// prompt is prefilled, a new draft is to be made, blocks are short) leaves its slot and is planned like others.
+//
+// An engine with steps_max > 1, as simulated ones, does many steps per order. Then what sequences gain is taken when somebody
+// looks at it, as if steps were single. Otherwise it is taken after each step.
 //
 // Always true:
 //  (1) a sequence is in a slot or among the unslotted ones, never both, until remove();
@@ -35,9 +37,9 @@ class RunningBatch {
   using OnGain =
       std::function<void(Sequence& s, int64_t rows, std::span<const SampledToken> sampled, size_t passed)>;
 
-  /// All of these must outlive it. `drafts`, `steps`: null without drafts, or where the engine does one step at a time.
+  /// All of these must outlive it. `steps`: of the engine. `drafts`: null without drafts.
   RunningBatch(StepPlannerConfig planner, const EngineInfo& info, DeviceBlocks& devices, const SequenceTable& all,
-               EngineQueue& engine, StepRun* steps, SequenceDrafts* drafts, OnGain on_gain);
+               EngineQueue& engine, StepRun& steps, SequenceDrafts* drafts, OnGain on_gain);
 
   // -- who is here
 
@@ -66,7 +68,7 @@ class RunningBatch {
 
   // -- order
 
-  /// Orders what was planned, if anything: one step, or at most `steps_max` of them while nothing changes. `arrival_fits`:
+  /// Orders what was planned, if anything: at most `steps_max` steps, while nothing changes. `arrival_fits`:
   /// a chunk waits that has room by now.
   void order(int32_t steps_max, bool arrival_fits);
   bool is_ordered() const { return is_ordered_; }
@@ -105,17 +107,17 @@ class RunningBatch {
   void take_blocks(Sequence& s, int64_t tokens);
   void add_unslotted(Sequence& s);
 
-  void order_single_step();
-  void take_single_step(StepResult& result);
-
-  void order_steps(int32_t steps_max, bool arrival_fits);
+  void join(const PlannedRows& rows);
+  void time_order();
   std::optional<StepsLimit> limit_of(const Sequence& s, const PlannedRows& rows) const;
   int32_t steps_at_once(int32_t steps_max, bool arrival_fits) const;
-  void end_slots(std::vector<int32_t> ended);
+  int64_t end_slots(std::vector<int32_t> ended);
+  std::vector<int32_t> slots_to_take(const std::vector<int32_t>& ended, int64_t last);
   Slot& at(int32_t slot) { return slots_[static_cast<size_t>(slot)]; }
   void take_gains(int64_t steps);
   void take_gains(int32_t slot, int64_t steps);
   void apply_gains(const Slot& at);
+  void count_drafts(const Sequence& s);
   void take_growing(int64_t steps);
   void note_growth(int32_t slot);
   void leave(Sequence& s);
@@ -125,14 +127,15 @@ class RunningBatch {
   void take_needed_blocks(int64_t steps);
   void take_block(int32_t slot);
   /// REQUIRES: none runs.
-  int64_t steps_done() const { return steps_ == nullptr ? 0 : steps_->step_running() + 1; }
+  int64_t steps_done() const { return steps_.step_running() + 1; }
+  bool is_single_step() const { return info_.steps_max == 1; }
 
   const StepPlannerConfig planner_;
   const EngineInfo& info_;
   DeviceBlocks& devices_;
   const SequenceTable& all_;
   EngineQueue& engine_;
-  StepRun* const steps_;            // null: the engine does one step at a time
+  StepRun& steps_;
   SequenceDrafts* const drafts_;
   const OnGain on_gain_;
 
@@ -152,13 +155,7 @@ class RunningBatch {
   bool is_parking_ = false, is_importing_ = false;
   bool is_stale_ = false;                // the steps after the one that runs would be planned otherwise by now
 
-  // Single steps.
-  std::vector<Slot> in_step_;            // members of the step in the engine
-  std::vector<SequenceStep> spent_steps_;  // of the last step: memory for the next
-  std::vector<std::vector<SampledToken>> spent_samples_;
-  std::vector<SampledToken> accepted_;   // scratch of take_single_step()
-
-  // Many steps at once.
+  // Slots.
   std::vector<Slot> slots_;
   std::vector<int32_t> free_slots_;
   int64_t slot_rows_ = 0;                // of one step
@@ -166,7 +163,7 @@ class RunningBatch {
   bool some_dropped_ = false;            // some slots are of chunks that are gone
   std::vector<int32_t> growing_;         // slots without KV to keep that may have to report growth, see note_growth()
   int64_t blocks_free_ = 0;              // the steps that run may still take so many
-  SequenceStep joining_;                 // scratch of order_steps()
+  SequenceStep joining_;                 // scratch of join()
   GainedTokens gained_;                  // scratch of apply_gains()
 };
 

@@ -103,8 +103,7 @@ void SimEngine::start(const StepBatch& batch) {
     ends_ns_.assign(1, step_ns(shape_));
     return;
   }
-  SEER_CHECK(batch.sequences.empty() == (step_run() != nullptr), batch.id, batch.sequences.size());
-  for (int32_t place = 0; const SequenceStep& step : batch.sequences) run_.join(place++, step, {});
+  SEER_CHECK(batch.sequences.empty(), batch.id, batch.sequences.size());
   run_.plan(batch.steps, batch.blocks_free);
 }
 
@@ -136,7 +135,7 @@ void SimEngine::finish_front() {
   EngineWork work = std::move(queue_.front());
   queue_.pop_front();
   if (auto* batch = std::get_if<StepBatch>(&work)) {
-    StepResult result = step_run() == nullptr ? run(*batch) : end_steps(*batch);
+    StepResult result = config_.has_kv ? run(*batch) : end_steps(*batch);
     result.spent = std::move(batch->sequences);
     results_.push_back(std::move(result));
   } else {
@@ -213,10 +212,6 @@ std::byte* SimEngine::token_at(const SequenceStep& sequence, int64_t position) {
 StepResult SimEngine::run(StepBatch& batch) {
   StepResult result{.id = batch.id, .sampled = std::exchange(batch.spent, {}), .step_us = ends_ns()[0] / 1000};
   result.sampled.resize(batch.sequences.size());
-  if (!config_.has_kv) {
-    run_without_kv(batch, result.sampled);
-    return result;
-  }
   if (config_.on_steps) config_.on_steps(shape_, ends_ns_[0], 1);
   for (size_t i = 0; i < batch.sequences.size(); ++i) {
     const SequenceStep& sequence = batch.sequences[i];
@@ -238,18 +233,6 @@ StepResult SimEngine::run(StepBatch& batch) {
     }
   }
   return result;
-}
-
-void SimEngine::run_without_kv(const StepBatch& batch, std::vector<std::vector<SampledToken>>& sampled) {
-  result_of_steps(1);
-  run_.pass();
-  run_.take_block_needs(1);
-  for (size_t i = 0; i < sampled.size(); ++i) {
-    const auto place = static_cast<int32_t>(i);
-    sample_gained(run_.take(place, 1), sampled[i]);
-    sampled[i].resize(static_cast<size_t>(batch.sequences[i].sample_rows));  // rows behind what stands: of no use
-    run_.leave(place);
-  }
 }
 
 /// The log-probability carries the prefix hash: a response whose KV was ever wrong shows it.

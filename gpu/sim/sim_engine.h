@@ -58,12 +58,13 @@ class SimEngine final : public Engine, private StepRun {
   void set_notify(std::function<void()> notify) override { notify_ = std::move(notify); }
   void submit(EngineWork work) override;
   std::vector<EngineResult> take_results() override;
-  StepRun* step_run() override { return config_.info.steps_max > 1 ? this : nullptr; }
+  StepRun* step_run() override { return config_.has_kv ? nullptr : this; }
 
  private:
   void join(int32_t place, const SequenceStep& step, const std::optional<StepsLimit>& limit) override {
     run_.join(place, step, limit);
   }
+  void grant(int32_t, DeviceBlockId) override {}  // run_ counts on the blocks that it asked for
   void leave(int32_t place) override { run_.leave(place); }
   void take(int32_t place, int64_t steps, GainedTokens& gained) override;
   std::vector<int32_t> take_block_needs(int64_t steps) override { return run_.take_block_needs(steps); }
@@ -82,7 +83,6 @@ class SimEngine final : public Engine, private StepRun {
   StepResult result_of_steps(size_t end_step);
   StepResult end_steps(const StepBatch& batch);
   void sample_gained(const SimStepRun::Taken& taken, std::vector<SampledToken>& sampled);
-  void run_without_kv(const StepBatch& batch, std::vector<std::vector<SampledToken>>& sampled);
   StepResult run(StepBatch& batch);
   std::vector<SampledToken> run_tree(const SequenceStep& sequence);
   SampledToken sample(const SequenceStep& sequence, int64_t position, const PrefixHash& prefix) const;
@@ -107,7 +107,7 @@ class SimEngine final : public Engine, private StepRun {
   std::vector<int64_t> ends_ns_;  // likewise: its end, from its start
   size_t taken_steps_ = 0;        // whose figures were given
 
-  SimStepRun run_;                // without KV: of a batch, its only step
+  SimStepRun run_;                // without KV
   std::vector<SampledToken> sampled_, drafted_;  // scratch of sample_gained()
   std::shared_ptr<uint64_t> timer_ = std::make_shared<uint64_t>(0);  // a timer that is not the newest, or fires after
                                                                      // our end, does nothing

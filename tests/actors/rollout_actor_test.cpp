@@ -4,6 +4,7 @@
 
 #include "actors/cluster_checks.h"
 #include "actors/recorder.h"
+#include "sim/lost_engine.h"
 #include "sim/not_finite_engine.h"
 
 using namespace seer;
@@ -182,6 +183,25 @@ TEST_CASE("rollout: an instance that dies costs time only") {
     cluster.kill_instance(InstanceId{static_cast<uint32_t>(seed % 2)});
     cluster.finish();
     check_exact(cluster);
+  }
+}
+
+TEST_CASE("rollout: an instance whose engine is lost ends; its node starts another, and the responses are the same") {
+  for (const int64_t results_before : {0, 1, 7, 30, 31, 32, 33, 34, 35, 60}) {
+    CAPTURE(results_before);
+    auto o = options_for(results_before % 2 == 0 ? "seer" : "verl");
+    o.device_blocks = 60;
+    int engines = 0;
+    o.wrap_engine = [&](std::shared_ptr<Engine> engine) -> std::shared_ptr<Engine> {
+      if (++engines > 1) return engine;
+      return std::make_shared<LostEngine>(std::move(engine), results_before);
+    };
+    SimCluster cluster(o);
+    cluster.run();
+    CHECK(engines == 3);
+    check_exact(cluster);
+    REQUIRE(cluster.seen.summaries.size() == 1);
+    CHECK(cluster.seen.summaries[0].instances_lost == 1);
   }
 }
 
