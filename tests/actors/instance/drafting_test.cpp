@@ -1,0 +1,100 @@
+#include "actors/instance/drafting.h"
+
+#include <doctest/doctest.h>
+
+#include <numeric>
+
+#include "actors/instance/instance_bench.h"
+
+using namespace seer;
+
+namespace {
+
+constexpr int32_t kDraftMax = 4;
+
+/// Drafts as many tokens as it may.
+class EagerDrafter final : public Drafter {
+ public:
+  void draft(const DraftText&, const DraftLimits& limits, Draft& draft) override {
+    draft.tokens.assign(static_cast<size_t>(limits.max_tokens), 5);
+    draft.parents.resize(draft.tokens.size());
+    std::iota(draft.parents.begin(), draft.parents.end(), 0);
+  }
+  void learn(const DraftText& text) override { learned.push_back(text.request); }
+  void running(std::span<const GroupId> groups) override { groups_running.assign(groups.begin(), groups.end()); }
+  std::vector<RequestId> learned;
+  std::vector<GroupId> groups_running;
+};
+
+struct DraftBench : InstanceBench {
+  std::shared_ptr<EagerDrafter> drafter = std::make_shared<EagerDrafter>();
+  // Rows cost next to nothing, so that as much as may be is drafted.
+  SequenceDrafts drafts{Drafting{.drafter = drafter,
+                                 .budget = {.rows_max = {kDraftMax, 0}, .draft_ns = 0},
+                                 .step_ns = [](const StepShape& shape) { return 1e6 + static_cast<double>(shape.rows); }}};
+  std::vector<Sequence*> running;
+  std::vector<RunningSequence> rows_of;
+
+  Sequence& run(uint64_t chunk, int64_t tokens) {
+    Sequence& s = add(chunk, tokens, 3, false);
+    s.kv_tokens = tokens - 1;
+    running.push_back(&s);
+    rows_of.push_back({.known_tokens = tokens, .kv_tokens = tokens - 1});
+    return s;
+  }
+  void propose() { drafts.propose(running, rows_of, sequences); }
+};
+
+}  // namespace
+
+TEST_CASE("drafts: only sequences that decode get one, never longer than what may still come") {
+  DraftBench b;
+  Sequence& decodes = b.run(1, 6);
+  Sequence& ends_soon = b.run(2, 6);
+  ends_soon.end_tokens = 6 + 3;  // of the three tokens left, the last is sampled after the draft
+  Sequence& prefills = b.run(3, 6);
+  prefills.kv_tokens = 2;
+  b.propose();
+  CHECK(decodes.draft.tokens.size() == kDraftMax);
+  CHECK(decodes.draft_allowed == kDraftMax);
+  CHECK(ends_soon.draft.tokens.size() == 2);
+  CHECK(prefills.draft.tokens.empty());
+  CHECK(b.rows_of[0].draft_tokens == kDraftMax);
+  CHECK(b.rows_of[2].draft_tokens == 0);
+}
+
+TEST_CASE("drafts: a choice holds until it is renewed, and is put off while nobody decodes") {
+  DraftBench b;
+  b.propose();
+  CHECK(b.drafts.choice_is_due());
+  b.run(1, 6);
+  b.propose();
+  CHECK(!b.drafts.choice_is_due());
+  b.drafts.renew_choice();
+  CHECK(b.drafts.choice_is_due());
+}
+
+TEST_CASE("drafts: each verify is counted once, for the probe of its group and for others apart") {
+  DraftBench b;
+  Sequence& other = b.run(1, 6);
+  Sequence& probe = b.run(2, 6);
+  probe.request.sample = 0;
+  b.propose();
+  b.drafts.count(other, std::vector<int32_t>{0, 1, 2});
+  b.drafts.count_paths(probe, std::vector<int32_t>{1, 5});
+  const DraftFigures figures = b.drafts.figures_at(1'000'000);
+  CHECK(figures.other_paths == DraftCounts{1, kDraftMax, 2});
+  CHECK(figures.probe_paths == DraftCounts{2, 2 * kDraftMax, 4});
+  DraftCounts in_history;
+  for (const DraftCounts& slice : b.drafts.figures_at(2'000'000).history.slices) in_history += slice;
+  CHECK(in_history == figures.all());
+}
+
+TEST_CASE("drafts: the drafter learns all texts, and which groups run") {
+  DraftBench b;
+  b.run(1, 6);
+  b.run(2, 6).request.group = GroupId{7};
+  b.drafts.learn(b.sequences);
+  CHECK(b.drafter->learned.size() == 2);
+  CHECK(b.drafter->groups_running == std::vector<GroupId>{GroupId{0}, GroupId{7}});
+}

@@ -1,0 +1,145 @@
+#include "actors/instance/running_batch.h"
+
+#include <doctest/doctest.h>
+
+#include "actors/instance/instance_bench.h"
+
+using namespace seer;
+
+namespace {
+
+/// A batch whose sequences take what they gain, as the actor does.
+struct BatchBench : InstanceBench {
+  explicit BatchBench(int32_t device_blocks = 16, StepPlannerConfig planner = {})
+      : InstanceBench(device_blocks),
+        batch(planner, info, devices, sequences, engine, *slots->step_run(), nullptr,
+              [this](Sequence& s, int64_t more, std::span<const SampledToken> sampled, size_t passed) {
+                s.kv_tokens += more;
+                s.append(sampled, passed);
+                kv.name_filled_blocks(s);
+                gains.push_back(s.chunk);
+              }) {}
+
+  Sequence& run(uint64_t chunk, int64_t tokens, int64_t prompt_tokens) {
+    Sequence& s = add(chunk, tokens, prompt_tokens, false);
+    s.request.group = GroupId{static_cast<uint32_t>(chunk)};
+    batch.add(s);
+    return s;
+  }
+  /// Plans, orders and takes one step.
+  void step() {
+    batch.plan();
+    batch.order(8, false);
+    REQUIRE(batch.is_ordered());
+    std::vector<EngineResult> results = engine.take_results();
+    REQUIRE(results.size() == 1);
+    engine.result_handled();
+    gains.clear();
+    batch.take(std::get<StepResult>(results[0]));
+  }
+
+  std::vector<ChunkId> gains;
+  RunningBatch batch;
+};
+
+}  // namespace
+
+TEST_CASE("running batch: a prompt is prefilled in pieces, then its sequence goes on in a slot without being planned") {
+  BatchBench b(16, {.prefill_tokens_max = 4});
+  Sequence& s = b.run(1, 7, 7);
+  b.step();
+  CHECK(s.kv_tokens == 4);
+  CHECK(s.log.size() == 7);
+  CHECK(s.slot == kNoBatchSlot);
+  b.step();
+  CHECK(s.kv_tokens == 7);
+  CHECK(s.log.output() == std::vector<int32_t>{RowEngine::token(7)});
+  for (int i = 0; i < 5; ++i) b.step();
+  CHECK(s.slot != kNoBatchSlot);
+  CHECK(b.batch.first_running() == nullptr);  // nobody was planned
+  CHECK(b.batch.running_count() == 1);
+  CHECK(s.kv_tokens == 12);
+  CHECK(s.log.output_tokens() == 6);
+  CHECK(s.table.size() == 3);  // blocks came as they were needed
+  CHECK(b.rows->steps.back().at(0).blocks == s.table);
+  CHECK(b.rows->steps.back().at(0).tokens == std::vector<int32_t>{RowEngine::token(11)});
+}
+
+TEST_CASE("running batch: sequences that decode gain before those that prefill, each in the order of their chunks") {
+  BatchBench b;
+  b.run(5, 1, 1);
+  b.run(3, 1, 1);
+  b.step();
+  b.run(1, 9, 9);
+  b.step();
+  CHECK(b.gains == std::vector<ChunkId>{ChunkId{3}, ChunkId{5}, ChunkId{1}});
+}
+
+TEST_CASE("running batch: a sequence with stop tokens of its own is looked at after each step") {
+  BatchBench b;
+  Sequence& s = b.run(1, 1, 1);
+  auto sampling = std::make_shared<SamplingParams>(*s.sampling);
+  sampling->stop_token_ids = {12345};
+  s.sampling = sampling;
+  b.step();
+  b.step();
+  CHECK(s.slot == kNoBatchSlot);
+  CHECK(s.log.output_tokens() == 2);
+}
+
+TEST_CASE("running batch: short of blocks, the sequences with the largest yield rank give way, also out of their slots") {
+  BatchBench b(4);
+  Sequence& first = b.run(1, 6, 6);
+  Sequence& second = b.run(2, 6, 6);
+  for (int i = 0; i < 2; ++i) b.step();
+  CHECK(b.devices.counts().available() == 0);
+  b.step();  // both fill their second block
+  b.batch.plan();
+  REQUIRE(b.batch.blocks_short());
+  const std::vector<Sequence*> victims = b.batch.pick_victims();
+  REQUIRE(victims.size() == 1);
+  CHECK(victims[0] == &second);
+  b.batch.take_out(victims);
+  CHECK(second.slot == kNoBatchSlot);
+  b.batch.remove(second);
+  b.devices.release(second.table);
+  b.sequences.remove(ChunkId{2});
+  b.step();
+  CHECK(b.gains == std::vector<ChunkId>{ChunkId{1}});
+  CHECK(first.table.size() == 3);
+}
+
+TEST_CASE("running batch: of a group that starts together, the first computes the prompt and the others then share it") {
+  BatchBench b;
+  Sequence& first = b.run(1, 9, 9);
+  Sequence& second = b.run(2, 9, 9);
+  second.request.group = first.request.group;
+  b.step();
+  CHECK(b.gains == std::vector<ChunkId>{ChunkId{1}});
+  CHECK(second.table.empty());
+  b.step();
+  CHECK(second.done.cached_tokens == 8);
+  CHECK(second.table[0] == first.table[0]);
+  CHECK(second.table[1] == first.table[1]);
+}
+
+TEST_CASE("running batch: what dropped sequences gained reaches nobody, and their slots are free again") {
+  BatchBench b;
+  b.run(1, 3, 3);
+  b.step();
+  b.batch.plan();
+  b.batch.order(8, false);
+  const std::unique_ptr<Sequence> dropped = b.sequences.remove(ChunkId{1});
+  b.batch.drop(*dropped);
+  b.devices.release(dropped->table);
+  std::vector<EngineResult> results = b.engine.take_results();
+  b.engine.result_handled();
+  b.gains.clear();
+  b.batch.take(std::get<StepResult>(results.at(0)));
+  CHECK(b.gains.empty());
+  Sequence& next = b.run(2, 3, 3);
+  b.step();
+  b.step();
+  CHECK(next.log.output_tokens() == 2);
+  CHECK(next.slot == 0);
+}
