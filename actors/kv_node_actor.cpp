@@ -1,6 +1,7 @@
 #include "actors/kv_node_actor.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 namespace seer {
@@ -35,7 +36,8 @@ KvNodeActor::KvNodeActor(rt::self_ptr<KvNodeActor> self_in, KvNodeConfig config_
       config.tiers, parts.arena, parts.open_cold ? parts.open_cold() : nullptr,
       KvTiersHooks{.post = [h = handover](std::function<void()> f) { h->put(std::move(f)); },
                    .room = [this] { on_room(); },
-                   .lost = {}});
+                   .lost = {},
+                   .cold_failed = [this](const Error& error) { on_cold_failure(error); }});
   rt::on_down(self, [this](const rt::down& message) { on_client_down(message); });
   rt::tell(self, parts.directory, KvNodeUp{config.node, handle{self}, parts.epoch});
 }
@@ -106,6 +108,12 @@ bool KvNodeActor::try_reserve(const ReserveBlocks& ask, bool may_wait) {
       if (grant.state == GrantState::kLater) grant.state = GrantState::kRefused;
   rt::tell(self, ask.reply_to, std::move(reserved));
   return true;
+}
+
+/// A broken disk fails every time: a line comes at the 1st, 2nd, 4th, 8th, ... failure.
+void KvNodeActor::on_cold_failure(const Error& error) {
+  if (!std::has_single_bit(++cold_failures)) return;
+  parts.log.warn(rt::now_us(self), "cold_store_failure", {{"node", config.node}, {"failures", cold_failures}, {"error", error}});
 }
 
 void KvNodeActor::on_room() {

@@ -16,6 +16,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "actors/log.h"
 #include "actors/policy/schedule/instance_picker.h"
 #include "protocols/actors.h"
 #include "protocols/workers.h"
@@ -39,6 +40,7 @@ struct KvNodeParts {
   KvDirectoryHandle directory;
   std::shared_ptr<KvTransport> transport;                 // null: nothing is fetched from other nodes
   uint64_t epoch = 1;                                     // of the arena: rises when the node starts again
+  EventLog log = {};
 };
 
 /// What other threads give the actor to do; it does so when it gets the message that each put sends. Shared, because a cold
@@ -56,6 +58,7 @@ struct KvNodeActor {
   void on_open(const OpenBlocks& ask);
   void on_close(const KvClose& close);
   void on_room();
+  void on_cold_failure(const Error& error);
   void on_client_down(const rt::down& message);
 
   /// An opening that waits for blocks of another node.
@@ -102,6 +105,7 @@ struct KvNodeActor {
   std::map<uint64_t, KvSource> abandoned;  // pulls whose lender was silent: what it still lends is given back. Bounded
   uint64_t next_op = 1;
   int64_t opened_blocks = 0, fetched_blocks = 0, fetch_failures = 0;
+  uint64_t cold_failures = 0;  // calls of the cold store that failed
   std::unique_ptr<KvTiers> tiers;    // last: its cold store's thread ends before the rest does
 };
 

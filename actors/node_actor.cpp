@@ -11,6 +11,7 @@ NodeActor::NodeActor(rt::self_ptr<NodeActor> self_in, NodeConfig config_in, Node
   start_kv_node();
   start_draft_server();
   for (const InstanceConfig& instance : config.instances) start_instance(instance);
+  parts.log.info(rt::now_us(self), "node_up", {{"node", config.node}, {"instances", instances.size()}});
 }
 
 NodeActor::~NodeActor() {
@@ -38,7 +39,7 @@ void NodeActor::start_kv_node() {
   ++epoch;
   if (parts.publish) parts.publish(config.node, epoch, arena);
   kv_node = rt::spawn<KvNodeActor>(self->system(), config.kv_node,
-                                   KvNodeParts{arena, parts.open_cold, parts.directory, parts.transport, epoch});
+                                   KvNodeParts{arena, parts.open_cold, parts.directory, parts.transport, epoch, parts.log});
   rt::monitor(self, kv_node);
 }
 
@@ -63,15 +64,22 @@ InstanceUp NodeActor::instance_up(InstanceId id) const {
   return {id, config.node, r.kv_blocks, r.block_tokens, r.rows_max, r.handle};
 }
 
+void NodeActor::give_up() {
+  parts.log.error(rt::now_us(self), "node_gave_up", {{"node", config.node}, {"restarts", config.restarts_max}});
+  self->quit();
+}
+
 void NodeActor::on_down(const rt::down& message) {
   if (rt::is_source(message, draft_server)) {
-    if (!may_restart()) return self->quit();
+    if (!may_restart()) return give_up();
+    parts.log.warn(rt::now_us(self), "draft_server_restarted", {{"node", config.node}, {"restarts", restarts}});
     start_draft_server();
     for (const InstanceSink& sink : sinks) rt::tell(self, sink, DraftServerUp{config.node, draft_server});
     return;
   }
   if (rt::is_source(message, kv_node)) {
-    if (!may_restart()) return self->quit();
+    if (!may_restart()) return give_up();
+    parts.log.warn(rt::now_us(self), "kv_node_restarted", {{"node", config.node}, {"restarts", restarts}});
     start_kv_node();
     for (auto& [id, instance] : instances) {
       instance.stopped = true;
@@ -82,7 +90,8 @@ void NodeActor::on_down(const rt::down& message) {
   for (const InstanceConfig& instance : config.instances) {
     const Running& old = instances.at(instance.id);
     if (!rt::is_source(message, old.handle)) continue;
-    if (!old.stopped && !may_restart()) return self->quit();
+    if (!old.stopped && !may_restart()) return give_up();
+    parts.log.warn(rt::now_us(self), "instance_restarted", {{"instance", instance.id}, {"node", config.node}, {"restarts", restarts}});
     start_instance(instance);
     for (const InstanceSink& sink : sinks) rt::tell(self, sink, instance_up(instance.id));
     return;

@@ -14,6 +14,7 @@
 #include "actors/draft_server_actor.h"
 #include "actors/instance/instance_actor.h"
 #include "actors/kv_node_actor.h"
+#include "actors/log.h"
 #include "protocols/actors.h"
 
 namespace seer {
@@ -38,6 +39,7 @@ struct NodeParts {
   std::shared_ptr<KvTransport> transport;                         // null: nothing is fetched from other machines
   /// Lets other machines read the arena, under this epoch. May be empty without a transport.
   std::function<void(NodeId, uint64_t epoch, std::shared_ptr<HostArena>)> publish;
+  EventLog log = {};
 };
 
 struct NodeActor {
@@ -52,6 +54,7 @@ struct NodeActor {
   void start_draft_server();
   void start_instance(const InstanceConfig& instance);
   void on_down(const rt::down& message);
+  void give_up();
   bool may_restart() { return ++restarts <= config.restarts_max; }
   void attach(const InstanceSink& sink);
   InstanceUp instance_up(InstanceId id) const;

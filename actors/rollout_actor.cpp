@@ -62,6 +62,7 @@ void RolloutActor::on_instance_up(const InstanceUp& up) {
   if (over()) return;
   if (instances.contains(up.instance)) on_instance_lost(up.instance);  // it came back before we heard that it was gone
   instances[up.instance] = {up.handle, up.kv_blocks, 0};
+  parts.log.info(rt::now_us(self), "instance_up", {{"instance", up.instance}, {"node", up.node}, {"kv_blocks", up.kv_blocks}});
   rt::monitor(self, up.handle);
   if (!draft_servers.empty()) rt::tell(self, up.handle, all_draft_servers());
   if (Status added = scheduler->add_instance({up.instance, up.node, up.kv_blocks, up.block_tokens, up.rows_max});
@@ -74,6 +75,9 @@ void RolloutActor::on_instance_up(const InstanceUp& up) {
 void RolloutActor::start() {
   started = true;
   started_us = rt::now_us(self);
+  parts.log.info(started_us, "rollout_started",
+                 {{"policy", config.scheduler.policy}, {"requests", open_requests}, {"groups", parts.groups.size()},
+                  {"instances", instances.size()}, {"weight_version", config.version}});
   if (parts.directory) rt::tell(self, parts.directory, KvBump{config.version});
   register_groups({}, kNoNode);
   for (GroupSpec& group : parts.groups) schedule_group(group);
@@ -356,6 +360,7 @@ void RolloutActor::on_instance_lost(InstanceId lost) {
   for (const auto& [id, chunk] : open)
     if (chunk.instance == lost) gone.emplace_back(id, chunk);
   std::sort(gone.begin(), gone.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  parts.log.warn(rt::now_us(self), "instance_lost", {{"instance", lost}, {"chunks", gone.size()}, {"instances_left", instances.size()}});
   for (const auto& [id, chunk] : gone) {
     open.erase(id);
     close_chunk(chunk, {.end = ChunkEnd::kLost});  // the KV on its device is gone; what reached the pool is found again
@@ -378,7 +383,10 @@ void RolloutActor::on_tick() {
     if (now - chunk.heard_us > config.chunk_silence_us) silent.push_back(chunk.instance);
   std::sort(silent.begin(), silent.end());
   silent.erase(std::unique(silent.begin(), silent.end()), silent.end());
-  for (InstanceId id : silent) give_up_instance(id);
+  for (InstanceId id : silent) {
+    parts.log.warn(now, "instance_silent", {{"instance", id}, {"silent_s", config.chunk_silence_us / 1'000'000}});
+    give_up_instance(id);
+  }
   if (instances.empty() && now - instances_gone_us > config.no_instance_us) return end("no instance is left to run on");
   if (!started && !instances.empty() && now - started_us > config.no_instance_us) start();
   if (started) place();
@@ -486,6 +494,9 @@ void RolloutActor::end(std::string error) {
   ended = true;
   RolloutSummary last = summary();
   last.error = std::move(error);
+  parts.log.info(rt::now_us(self), "rollout_ended",
+                 {{"complete", last.complete ? "true" : "false"}, {"finished", last.finished}, {"requests", last.requests},
+                  {"failed", last.failed}, {"output_tokens", last.output_tokens}, {"error", last.error}});
   for (const GroupState& group : scheduler->requests().groups()) {
     if (open_in_group[group.id.index] == 0) continue;
     for (const RequestState& request : group.members)

@@ -18,6 +18,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "actors/log.h"
 #include "actors/policy/schedule/policies.h"
 #include "actors/policy/schedule/rollout_stats.h"
 #include "protocols/actors.h"
@@ -45,6 +46,7 @@ struct RolloutParts {
   KvDirectoryHandle directory;
   RolloutEvents events;
   std::vector<CstPast> pasts = {};  // for drafts: of some groups, or none
+  EventLog log = {};
 };
 
 struct RolloutActor {

@@ -66,6 +66,13 @@ std::string sentence_list(std::vector<std::string> names) {
   return joined(names) + " and " + last;
 }
 
+OptionGroup log_options(LogConfig& log) {
+  return {"Log",
+          {{"log-level", "L", named_field(&log.level, log_level_of),
+            "lines about changes of state, as instances that come and go; each level has those of the levels before it", OneOf{log_level_names()}},
+           {"log-file", "FILE", &log.file, "the lines are appended to it; without it they go to stderr"}}};
+}
+
 // ---- the options of each subcommand, one line each -------------------------------------------------------------
 
 std::vector<OptionGroup> option_groups(RolloutOptions& o) {
@@ -123,6 +130,7 @@ std::vector<OptionGroup> option_groups(RolloutOptions& o) {
         {"cold-dir", "DIR", &o.cold_dir, "folder of the cold tier on disk; without it there is none"},
         {"cold-bytes", "SIZE", SizeField{&o.cold_bytes}, "cold tier at most", at_least(1)}}},
       {"Sampling", std::move(sampling)},
+      log_options(o.log),
   };
 }
 
@@ -208,6 +216,7 @@ std::vector<OptionGroup> option_groups(SimulateOptions& o) {
         {"max-batch", "N", &o.max_batch, "running requests of an instance (or data-parallel rank) at most",
          between(1, 65536)},
         {"dram-bytes", "SIZE", SizeField{&o.dram_bytes}, "DRAM tier of each machine's KV pool", at_least(1)}}},
+      log_options(o.log),
   };
 }
 
@@ -303,8 +312,8 @@ Status check_together(const RolloutOptions& o) {
       return fail(Code::kInvalidArgument, "--compare names ", policies[i], " twice: expected different policies");
   }
   using Named = std::pair<const char*, const std::string*>;
-  const Named out{"--out", &o.out}, report{"--report", &o.report}, html{"--html", &o.html};
-  for (const auto& [one, other] : {std::pair{out, report}, {out, html}, {report, html}})
+  const Named out{"--out", &o.out}, report{"--report", &o.report}, html{"--html", &o.html}, log{"--log-file", &o.log.file};
+  for (const auto& [one, other] : {std::pair{out, report}, {out, html}, {report, html}, {log, out}, {log, report}, {log, html}})
     if (!one.second->empty() && *one.second == *other.second)
       return fail(Code::kInvalidArgument, one.first, " and ", other.first, " both name ", *one.second, ": expected two files");
   return {};

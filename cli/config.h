@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "actors/log.h"
 #include "actors/policy/schedule/policies.h"
 #include "actors/policy/schedule/policy_choice.h"
 #include "cli/arguments.h"
@@ -56,6 +57,8 @@ struct RolloutOptions {
   int64_t dram_bytes = int64_t{1} << 30;    // DRAM tier of the pool
   std::string cold_dir;                     // folder of the cold tier; empty: none
   int64_t cold_bytes = int64_t{8} << 30;    // cold tier at most
+
+  LogConfig log;
 };
 
 /// `seer score`.
@@ -108,6 +111,7 @@ struct SimulateOptions {
   std::string report, csv, html;    // files to write; empty: none
   int64_t requests = 0;             // first so many, in whole groups; 0: all, with `faults` kFaultRequests
   bool faults = false;              // runs with faults drawn from the seed, judged instead of measured (cli/sim/sim_fault_command.h)
+  LogConfig log{.clock = LogClock::kVirtual};
 };
 
 /// `seer doctor`.

@@ -41,6 +41,7 @@ std::vector<std::string> ineffective_options(const RolloutOptions& o, const std:
        {{"draft-profile"}, o.drafting != "off" || chooses, "with --drafting off and without --policy auto"},
        {{"draft-lambda"}, o.draft_rule != "uniform", "with --draft-rule uniform"},
        {{"cold-bytes"}, !o.cold_dir.empty(), "without --cold-dir"},
+       {{"log-file"}, o.log.level != LogLevel::kOff, "with --log-level off"},
        {{"cold-dir", "cold-bytes"}, o.dram_bytes > 0, "with --dram-bytes 0: KV goes to disk from DRAM"}},
       given);
 }
@@ -53,6 +54,7 @@ std::vector<std::string> ineffective_options(const SimulateOptions& o, const std
   const bool any_seer_plus = std::ranges::find(policies, kSeerPlusPolicy, &SimPolicy::scheduling) != policies.end();
   return sentences({{{"draft-acceptance", "drafting", "draft-rule", "dram-bytes", "block-tokens"}, !o.faults, "with --faults"},
                     {{"draft-acceptance", "drafting", "draft-rule", "draft-max"}, any_drafts, "without a policy that ends in +sd"},
+                    {{"log-file"}, o.log.level != LogLevel::kOff, "with --log-level off"},
                     {{"over-issue"}, any_partial, cat("without the policy ", kPartialPolicy)},
                     {{"unexplained"}, any_seer_plus, cat("without the policy ", kSeerPlusPolicy)}},
                    given);

@@ -1,6 +1,7 @@
 #include "cli/local_rollout.h"
 
 #include <algorithm>
+#include <chrono>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -39,6 +40,11 @@ int64_t cpu_ns(clockid_t clock) {
   timespec t{};
   clock_gettime(clock, &t);
   return t.tv_sec * 1'000'000'000 + t.tv_nsec;
+}
+
+/// On the clock of actors.
+int64_t steady_us() {
+  return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 /// CPU time of the runtime's threads, which all bear its name.
@@ -154,6 +160,7 @@ struct Machinery {
   std::shared_ptr<LocalTransport> transport;  // with several nodes
   DraftBudget::StepNs step_ns;                // with drafting: what a step takes
   std::map<InstanceId, std::shared_ptr<LoadHistory>> histories;  // with --html
+  EventLog log;
 };
 
 HostArenaConfig arena_config(const RolloutOptions& options, int64_t block_bytes) {
@@ -251,7 +258,7 @@ NodeConfig node_config(const RolloutOptions& options, int64_t rows_max, NodeId i
 /// REQUIRES: options, work and made outlive the node.
 NodeParts node_parts(const RolloutOptions& options, const RolloutWork& work, Machinery& made, NodeId id,
                      const KvDirectoryHandle& directory) {
-  NodeParts parts{.tokenizer = work.tokenizer, .directory = directory, .transport = made.transport};
+  NodeParts parts{.tokenizer = work.tokenizer, .directory = directory, .transport = made.transport, .log = made.log};
   parts.make_engine = [&options, &work, &made](InstanceId instance) -> std::shared_ptr<Engine> {
     std::shared_ptr<Engine> engine = std::exchange(made.engines.at(instance), nullptr);
     if (!engine) engine = *make_cpu_engine(work.model, engine_config(options, instance));  // a restart: it worked once
@@ -378,10 +385,12 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
     scheduler.policy = choice.policy;
     if (choice.rows_max > 0) rows_max = choice.rows_max;
     why = choice_text(choice);
+    hooks.log.info(steady_us(), "policy_chosen", {{"policy", scheduler.policy}, {"rows_max", rows_max}, {"why", why}});
   }
   if (auto known = make_chunk_scheduler(scheduler); !known.ok()) return known.error();
 
   SEER_ASSIGN_OR_RETURN(Machinery made, make_machinery(options, work));
+  made.log = hooks.log;
   std::unique_ptr<PastResponses> history;
   std::vector<CstPast> pasts;
   int64_t past_groups = 0;
@@ -406,7 +415,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   const bool has_pool = options.dram_bytes > 0;
   auto rollout = rt::spawn<RolloutActor>(
       system, rollout_config,
-      RolloutParts{work.groups, context, has_pool ? directory : KvDirectoryHandle{}, inbox.handle(), std::move(pasts)});
+      RolloutParts{work.groups, context, has_pool ? directory : KvDirectoryHandle{}, inbox.handle(), std::move(pasts), hooks.log});
   for (const NodeHandle& node : nodes) rt::post(node, AttachRollout{rollout});
 
   RolloutSummary summary;
@@ -414,7 +423,9 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   Status written;
   bool stopping = false;
   auto stop = [&] {
-    if (!std::exchange(stopping, true)) rt::post(rollout, StopRollout{});
+    if (std::exchange(stopping, true)) return;
+    hooks.log.info(steady_us(), "rollout_interrupted");
+    rt::post(rollout, StopRollout{});
   };
   for (bool over = false; !over;) {
     if (hooks.stop != nullptr && hooks.stop->load()) stop();

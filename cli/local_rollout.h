@@ -43,6 +43,7 @@ struct RolloutHooks {
   std::function<Status(const Response&)> response;         // an error stops the rollout
   std::function<void(const RolloutProgress&)> progress;
   const std::atomic<bool>* stop = nullptr;                 // set by anyone: ends in order, finished responses are kept
+  EventLog log = {};
 };
 
 struct RolloutOutcome {

@@ -170,7 +170,7 @@ bool set_integers(const OptionSpec& spec, std::vector<int32_t>& field, const std
 
 std::string type_text(const OptionSpec& spec) {
   return std::visit(
-      Overloaded{[](std::string*) { return "text"; }, [](double*) { return "a number"; },
+      Overloaded{[](std::string*) { return "text"; }, [](const NamedField&) { return "text"; }, [](double*) { return "a number"; },
                  [](float*) { return "a number"; }, [](bool*) { return "true or false"; },
                  [](LogprobMode*) { return "true or false"; },
                  [](std::vector<int32_t>*) { return "a list of integers"; },
@@ -220,6 +220,7 @@ bool is_list(const OptionSpec& spec) {
 
 bool accepts(const OptionSpec& spec, ValueType type) {
   return std::visit(Overloaded{[&](std::string*) { return type == ValueType::kText; },
+                               [&](const NamedField&) { return type == ValueType::kText; },
                                [&](double*) { return type == ValueType::kInteger || type == ValueType::kNumber; },
                                [&](float*) { return type == ValueType::kInteger || type == ValueType::kNumber; },
                                [&](bool*) { return type == ValueType::kBoolean; },
@@ -265,6 +266,11 @@ Status set_option(const OptionSpec& spec, const std::vector<std::string>& texts)
                  [&](SizeField field) { return set_size(spec, *field.bytes, texts[0]); },
                  [&](CommaListField field) { return set_texts(spec, *field.texts, split_commas(texts)); },
                  [&](RepeatedField field) { return set_texts(spec, *field.texts, texts); },
+                 [&](const NamedField& field) {
+                   if (!is_known(spec, texts[0])) return false;
+                   field.set(texts[0]);
+                   return true;
+                 },
                  [&](auto* field) { return set_number(spec, *field, texts[0]); }},
       spec.field);
   return right ? Status{} : Status{fail(Code::kInvalidArgument, expectation(spec), about_names(spec, texts))};
@@ -281,6 +287,7 @@ std::string toml_value(const OptionSpec& spec) {
                  [](SizeField field) { return quoted(format_size(*field.bytes)); },
                  [](CommaListField field) { return bracketed(*field.texts, quoted); },
                  [](RepeatedField field) { return bracketed(*field.texts, quoted); },
+                 [](const NamedField& field) { return quoted(field.name()); },
                  [](const uint64_t* field) {
                    const std::string digits = number_text(*field);
                    return *field > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) ? quoted(digits) : digits;
@@ -292,6 +299,7 @@ std::string toml_value(const OptionSpec& spec) {
 std::string default_text(const OptionSpec& spec) {
   if (is_list(spec) || is_switch(spec)) return "";
   if (const auto* text = std::get_if<std::string*>(&spec.field)) return **text;
+  if (const auto* named = std::get_if<NamedField>(&spec.field)) return named->name();
   if (const auto* size = std::get_if<SizeField>(&spec.field)) return format_size(*size->bytes);
   return toml_value(spec);
 }

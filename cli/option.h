@@ -4,6 +4,7 @@
 // Used by cli/ only. Pure: values come in as text.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -25,9 +26,18 @@ std::string format_size(int64_t bytes);
 struct SizeField { int64_t* bytes; };
 struct CommaListField { std::vector<std::string>* texts; };  // one text, parts between commas; a list in the file
 struct RepeatedField { std::vector<std::string>* texts; };   // the flag is given once per text; a list in the file
+/// A field that is one of several named values, as an enum of a component is. The option's OneOf has the names.
+struct NamedField {
+  std::function<void(const std::string& name)> set;  // REQUIRES: a name of the OneOf
+  std::function<std::string()> name;
+};
+template <class Value>
+NamedField named_field(Value* value, Value (*value_of)(const std::string& name)) {
+  return {[value, value_of](const std::string& name) { *value = value_of(name); }, [value] { return std::string(to_string(*value)); }};
+}
 
 using OptionField = std::variant<std::string*, int64_t*, int32_t*, uint64_t*, double*, float*, bool*, LogprobMode*,
-                                 std::vector<int32_t>*, SizeField, CommaListField, RepeatedField>;
+                                 std::vector<int32_t>*, SizeField, CommaListField, RepeatedField, NamedField>;
 
 /// Which values are right, beyond their type.
 struct AnyValue {};

@@ -115,6 +115,7 @@ Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& s
   SEER_RETURN_IF_ERROR(check_two_files("--out", options.out, "--prompts", options.prompts));
   SEER_RETURN_IF_ERROR(check_two_files("--report", options.report, "--prompts", options.prompts));
   SEER_RETURN_IF_ERROR(check_two_files("--html", options.html, "--prompts", options.prompts));
+  SEER_RETURN_IF_ERROR(check_two_files("--log-file", options.log.file, "--prompts", options.prompts));
   // Paths that cannot be written are found out before the work, not after it.
   std::optional<OutputWriter> out, report, html;
   for (const auto& [path, file] : {std::pair{&options.out, &out}, {&options.report, &report}, {&options.html, &html}}) {
@@ -122,6 +123,7 @@ Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& s
     SEER_ASSIGN_OR_RETURN(OutputWriter opened, OutputWriter::open(*path));
     file->emplace(std::move(opened));
   }
+  SEER_ASSIGN_OR_RETURN(const EventLog log, EventLog::open(options.log));
   SEER_ASSIGN_OR_RETURN(const RolloutWork work, load_work(options));
   if (const std::string warning = disk_warning(options, work); !warning.empty())
     std::cerr << "seer: warning: " << warning << "\n";
@@ -153,7 +155,8 @@ Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& s
             [&](const RolloutProgress& p) {
               progress.update({p.done, p.requests, p.running, p.waiting, p.output_tokens, p.kv_use_share}, now_us());
             },
-        .stop = &stop};
+        .stop = &stop,
+        .log = log};
     auto outcome = run_rollout(options, work, policy, hooks);
     progress.clear();
     if (!outcome.ok()) return kept.responses > 0 ? Status(kept.after(outcome.error())) : Status(outcome.error());

@@ -7,7 +7,7 @@ packages=(
   g++ cmake ninja-build ccache pkg-config python3
   libcaf-dev librocksdb-dev libssl-dev
   libcli11-dev libtomlplusplus-dev nlohmann-json3-dev
-  libpcre2-dev libutf8proc-dev libsentencepiece-dev libmimalloc-dev
+  libpcre2-dev libutf8proc-dev libsentencepiece-dev libmimalloc-dev libspdlog-dev
   doctest-dev
 )
 

@@ -496,6 +496,7 @@ void KvTiers::on_spilled(const std::vector<uint32_t>& slots, const std::vector<S
     } else {
       index_.apply(block, BlockEvent::kSpillKept);
       ++(status.error().code == Code::kFull ? stats_.cold_full : stats_.cold_errors);
+      if (!full && hooks_.cold_failed) hooks_.cold_failed(status.error());
       full = true;
     }
   }
@@ -571,6 +572,7 @@ void KvTiers::on_promoted(const std::vector<uint32_t>& slots, const std::vector<
   SEER_CHECK(slots.size() == statuses.size(), slots.size(), statuses.size());
   SEER_CHECK(slots.size() == crcs.size(), slots.size(), crcs.size());
   --reads_in_flight_;
+  bool failed = false;
   for (size_t i = 0; i < slots.size(); ++i) {
     Block& block = *index_.in_slot(slots[i]);
     block.in_cold_io = false;
@@ -583,6 +585,7 @@ void KvTiers::on_promoted(const std::vector<uint32_t>& slots, const std::vector<
         if (--opens_.at(id).missing == 0) finish_open(id);
     } else {
       const bool corrupt = statuses[i].ok() || statuses[i].error().code == Code::kCorrupt;
+      if (!corrupt && !std::exchange(failed, true) && hooks_.cold_failed) hooks_.cold_failed(statuses[i].error());
       ++(corrupt ? stats_.corrupt_blocks : stats_.cold_errors);
       lose(block);
     }

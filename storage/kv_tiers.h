@@ -56,6 +56,9 @@ struct KvTiersHooks {
   /// Called at once, in the middle of other calls (so only take a note): this block was here and now must be computed
   /// again: dropped for room or corrupt. Not called for released or outdated blocks. May be empty.
   std::function<void(const BlockKey&)> lost = {};
+  /// Called at once, likewise: a read or write of the cold store failed, its first error. The tiers go on without the blocks.
+  /// May be empty.
+  std::function<void(const Error&)> cold_failed = {};
 };
 
 struct ReserveOptions {

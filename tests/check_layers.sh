@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks every #include against the layers: who may include what, and where CAF, CUDA, UCX and RocksDB may be named.
+# Checks every #include against the layers: who may include what, and where CAF, CUDA, UCX, RocksDB and spdlog may be named.
 #   tests/check_layers.sh [ROOT]         checks the tree at ROOT (this repository by default)
 #   tests/check_layers.sh --self-test    plants faults in a tree of its own and expects each to be found
 set -euo pipefail
@@ -21,6 +21,7 @@ libraries=(
   '^(cuda|cublas|curand|nccl|cooperative_groups|mma)' '^(gpu|tests/gpu|tests/bench/gpu)/(.*/)?[^/]*(\.cuh?$)|^gpu/(.*/)?(cuda_|nccl_)[^/]*$'
   '^uc[pst]/'                           '^storage/ucx_[^/]*$'
   '^rocksdb/'                           '^storage/rocksdb_[^/]*$'
+  '^spdlog/'                            '^actors/log\.cpp$'
   '^toml'                               '^cli/toml_options\.cpp$'
   '^CLI/'                               '^cli/arguments\.cpp$|^tests/'
 )
@@ -84,6 +85,7 @@ self_test() {
   printf '#include <ucp/api/ucp.h>\n' >storage/ucx_transport.cpp
   printf '#include <cuda_runtime.h>\n' >gpu/cuda_handles.h
   printf '#include <cuda_bf16.h>\n' >gpu/kernels.cu
+  printf '#include <spdlog/logger.h>\n' >actors/log.cpp
   if ! check; then
     echo "self-test: a right include was called wrong" >&2
     exit 1
@@ -99,6 +101,7 @@ self_test() {
     actors/bad_actor.cpp 'caf/io/all.hpp'   actors/bad_actor.cpp 'cli/config.h'
     actors/bad_actor.cpp 'rocksdb/db.h'     actors/bad_actor.cpp 'cuda.h'
     cli/bad.cpp 'caf/all.hpp'               cli/bad.cpp 'toml++/toml.h'        tests/gpu/bad.cpp 'rocksdb/db.h'
+    actors/policy/bad.cpp 'spdlog/spdlog.h' cli/bad.cpp 'spdlog/logger.h'      storage/bad.cpp 'spdlog/spdlog.h'
   )
   local i found
   for ((i = 0; i < ${#planted[@]}; i += 2)); do

@@ -67,6 +67,7 @@ struct SimClusterOptions {
   std::function<std::optional<Code>()> transfer_fault = {};
   std::function<int64_t()> transfer_late_us = {};
   std::function<std::shared_ptr<Engine>(std::shared_ptr<Engine>)> wrap_engine = {};  // for planted bugs
+  EventLog log = {};
 };
 
 /// Drafts of which some tokens are right, as `token` of a sequence's position says, or all are the same. As a tree, every
@@ -155,7 +156,7 @@ struct SimCluster {
                                   .planner = {.prefill_tokens_max = options.prefill_tokens_max},
                                   .rows_max = options.rows_max,
                                   .report_steps = options.report_steps});
-    NodeParts parts{.make_engine = [this](InstanceId instance_id) { return make_engine(instance_id); }, .directory = directory};
+    NodeParts parts{.make_engine = [this](InstanceId instance_id) { return make_engine(instance_id); }, .directory = directory, .log = options.log};
     if (options.has_links) parts.directory = world.spawn<DirectoryLink>(directory, &options.link_faults);
     if (options.nodes > 1) {
       parts.transport = transport;
@@ -276,7 +277,7 @@ struct SimCluster {
     config.chunk_silence_us = options.chunk_silence_us;
     config.draft_ttl_us = kDraftTtlUs;
     rollout = world.spawn<RolloutActor>(
-        config, RolloutParts{groups, context, options.dram_blocks > 0 ? directory : KvDirectoryHandle{}, events, pasts()});
+        config, RolloutParts{groups, context, options.dram_blocks > 0 ? directory : KvDirectoryHandle{}, events, pasts(), options.log});
     sink = options.has_links ? world.spawn<InstanceSinkLink>(InstanceSink{rollout}, &options.link_faults) : InstanceSink{rollout};
     for (const NodeHandle& node : nodes) rt::post(node, AttachRollout{sink});
   }

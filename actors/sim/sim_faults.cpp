@@ -13,10 +13,10 @@ constexpr int64_t kSlownessMax = 20;
 constexpr int64_t kDownUsMax = 10'000'000;  // of a machine: with none up for no_instance_us a rollout ends, as it should
 constexpr int32_t kRestartsMax = 1 << 30;
 
-struct Words {
+struct KindWords {
   const char *one, *many;
 };
-constexpr std::array<Words, kFaultKinds> kWords{{{"instance crash", "instance crashes"},
+constexpr std::array<KindWords, kFaultKinds> kWords{{{"instance crash", "instance crashes"},
                                                  {"pool crash", "pool crashes"},
                                                  {"machine crash", "machine crashes"},
                                                  {"slow instance", "slow instances"},

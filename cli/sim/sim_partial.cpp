@@ -43,7 +43,8 @@ struct Carried {
 }  // namespace
 
 Result<SimRun> simulate_partial(const ClusterModel& cluster, const Workload& workload, uint64_t seed, double over_issue,
-                                const ChunkSchedulerConfig& scheduler, const std::optional<SimDrafting>& drafting) {
+                                const ChunkSchedulerConfig& scheduler, const std::optional<SimDrafting>& drafting,
+                                const EventLog& log) {
   SEER_CHECK(over_issue >= 1, over_issue);
   const int64_t target = requests_of(workload);
   const auto issued = static_cast<int64_t>(std::ceil(over_issue * static_cast<double>(target)));
@@ -67,7 +68,7 @@ Result<SimRun> simulate_partial(const ClusterModel& cluster, const Workload& wor
                                          work.groups[g].prompt_tokens - generated_before[g] + work.max_gen);
 
     std::vector<StoppedRequest> stopped;
-    SEER_ASSIGN_OR_RETURN(run, simulate_rollout(cluster, work, scheduler, drafting, &stopped));
+    SEER_ASSIGN_OR_RETURN(run, simulate_rollout(cluster, work, scheduler, drafting, &stopped, log));
     for (const int64_t tokens : generated_before) run.output_tokens += tokens;  // less those of the unfinished, below
     carried.clear();
     for (const StoppedRequest& s : stopped) {

@@ -27,6 +27,6 @@ inline constexpr int64_t kPartialIterations = 3;
 /// Requests are placed by scheduler.policy, that of sim_policy(kPartialPolicy). `run.workload` and `seed` are the caller's to fill. Errors: as of simulate_rollout(). REQUIRES: over_issue >= 1.
 Result<SimRun> simulate_partial(const ClusterModel& cluster, const Workload& workload, uint64_t seed, double over_issue,
                                 const ChunkSchedulerConfig& scheduler,
-                                const std::optional<SimDrafting>& drafting = {});
+                                const std::optional<SimDrafting>& drafting = {}, const EventLog& log = {});
 
 }  // namespace seer

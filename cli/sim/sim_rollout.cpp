@@ -342,7 +342,7 @@ struct SimRollout {
         SimEngine::Clock{[this] { return world.now_ns(); }, [this, rank] { return world.fired_ns(rank); }});
   }
 
-  NodeHandle start_node(NodeId id, const KvDirectoryHandle& directory, bool many_machines) {
+  NodeHandle start_node(NodeId id, const KvDirectoryHandle& directory, bool many_machines, const EventLog& log) {
     NodeConfig config{.node = id, .kv_node = {.node = id}};
     const StepPlannerConfig planner{.prefill_tokens_max = static_cast<int32_t>(cluster.prefill_tokens),
                                     .rows_max = static_cast<int32_t>(cluster.rows_max + cluster.prefill_tokens)};
@@ -356,7 +356,8 @@ struct SimRollout {
                                   .offer_blocks = static_cast<int32_t>(cluster.offer_blocks),
                                   .report_steps = static_cast<int32_t>(report_steps)});
     NodeParts parts{.make_engine = [this](InstanceId instance) { return make_engine(instance); },
-                    .directory = directory};
+                    .directory = directory,
+                    .log = log};
     if (drafting)
       parts.make_drafting = [this] {
         return Drafting{std::make_shared<SimDrafter>(*acceptance), drafting->budget,
@@ -388,12 +389,12 @@ struct SimRollout {
     return left;
   }
 
-  Result<SimRun> run(const ChunkSchedulerConfig& scheduler, std::vector<StoppedRequest>* stopped) {
+  Result<SimRun> run(const ChunkSchedulerConfig& scheduler, std::vector<StoppedRequest>* stopped, const EventLog& log) {
     const auto directory = world.spawn<KvDirectoryActor>();
     const int64_t machines = (cluster.instances + cluster.instances_per_machine - 1) / cluster.instances_per_machine;
     std::vector<NodeHandle> nodes;
     for (int64_t n = 0; n < machines; ++n)
-      nodes.push_back(start_node(NodeId{static_cast<uint32_t>(n)}, directory, machines > 1));
+      nodes.push_back(start_node(NodeId{static_cast<uint32_t>(n)}, directory, machines > 1, log));
     const auto events = world.spawn<ToldActor>(&world, &told);
     const auto context = world.spawn<ContextActor>();
     RolloutConfig config;
@@ -403,7 +404,7 @@ struct SimRollout {
     config.chunk_silence_us = kNever;  // nothing fails here
     const bool has_pool = cluster.dram_bytes > 0;
     const auto rollout = world.spawn<RolloutActor>(
-        config, RolloutParts{make_groups(work), context, has_pool ? directory : KvDirectoryHandle{}, events});
+        config, RolloutParts{make_groups(work), context, has_pool ? directory : KvDirectoryHandle{}, events, {}, log});
     for (const NodeHandle& node : nodes) rt::post(node, AttachRollout{rollout});
     const int64_t target = work.target_requests > 0 ? work.target_requests : std::numeric_limits<int64_t>::max();
     world.run_until(kNever / 1000, [&] { return told.over || std::ssize(told.completions_s) >= target; });
@@ -455,14 +456,14 @@ struct SimRollout {
 
 Result<SimRun> simulate_rollout(const ClusterModel& cluster, const SimWork& work,
                                 const ChunkSchedulerConfig& scheduler, const std::optional<SimDrafting>& drafting,
-                                std::vector<StoppedRequest>* stopped) {
+                                std::vector<StoppedRequest>* stopped, const EventLog& log) {
   if (auto known = make_chunk_scheduler(scheduler); !known.ok()) return known.error();
   const int64_t longest = longest_request(work);
   if (cluster.kv_tokens / cluster.block_tokens * cluster.block_tokens < longest + cluster.block_tokens)
     return fail(Code::kInvalidArgument, "an instance holds KV of ", cluster.kv_tokens,
                 " tokens, the longest request may need ", longest, ": expected so many --kv-tokens at least");
   SimRollout rollout(cluster, work, drafting);
-  return rollout.run(scheduler, stopped);
+  return rollout.run(scheduler, stopped, log);
 }
 
 }  // namespace seer

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "actors/log.h"
 #include "actors/policy/draft/draft_budget.h"
 #include "actors/policy/schedule/chunk_scheduler.h"
 #include "cli/jsonl.h"
@@ -73,6 +74,6 @@ struct SimDrafting {
 Result<SimRun> simulate_rollout(const ClusterModel& cluster, const SimWork& work,
                                 const ChunkSchedulerConfig& scheduler,
                                 const std::optional<SimDrafting>& drafting = {},
-                                std::vector<StoppedRequest>* stopped = nullptr);
+                                std::vector<StoppedRequest>* stopped = nullptr, const EventLog& log = {});
 
 }  // namespace seer

@@ -149,6 +149,7 @@ Status simulate_command(const SimulateOptions& options, const std::atomic<bool>&
     SEER_ASSIGN_OR_RETURN(OutputWriter opened, OutputWriter::open(*path));
     file->emplace(std::move(opened));
   }
+  SEER_ASSIGN_OR_RETURN(const EventLog log, EventLog::open(options.log));
   SEER_ASSIGN_OR_RETURN(Workload workload, load_workload(options.workload));
   keep_requests(workload, options.requests == 0 && options.faults ? kFaultRequests : options.requests);
   SEER_ASSIGN_OR_RETURN(const ClusterModel cluster, make_cluster(workload, options));
@@ -177,10 +178,11 @@ Status simulate_command(const SimulateOptions& options, const std::atomic<bool>&
       scheduler.watermark_share = workload.watermark_share;
       SEER_ASSIGN_OR_RETURN(const std::optional<SimDrafting> drafting, drafting_of(policy, options));
       const ClusterModel& used = policy.whole_groups ? baseline_cluster : cluster;
+      log.info(0, "simulation_started", {{"workload", workload.name}, {"policy", name}, {"seed", seed}});
       const auto began = std::chrono::steady_clock::now();
       SEER_ASSIGN_OR_RETURN(SimRun run, policy.is_partial
-                                            ? simulate_partial(used, workload, seed, options.over_issue, scheduler, drafting)
-                                            : simulate_rollout(used, work, scheduler, drafting));
+                                            ? simulate_partial(used, workload, seed, options.over_issue, scheduler, drafting, log)
+                                            : simulate_rollout(used, work, scheduler, drafting, nullptr, log));
       const double took_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
       run.workload = workload.name;
       run.policy = name;

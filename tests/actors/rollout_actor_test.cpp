@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include <random>
+#include <sstream>
 
 #include "actors/cluster_checks.h"
 #include "actors/recorder.h"
@@ -315,7 +316,7 @@ struct FakeInstance {
 
 /// A rollout of one group, with instances played by the test.
 struct Stage {
-  explicit Stage(uint32_t samples = 1, size_t instances_expected = 1) : events(world) {
+  explicit Stage(uint32_t samples = 1, size_t instances_expected = 1, EventLog log = {}) : events(world) {
     std::vector<GroupSpec> groups;
     if (samples > 0) {
       groups.push_back({.id = GroupId{0}, .prompt_ids = {5, 6, 7}, .samples = samples, .sampling = {}, .seeds = {}, .known_tokens = {}});
@@ -327,7 +328,7 @@ struct Stage {
                                                       .instances_expected = instances_expected,
                                                       .chunk_silence_us = 10'000'000,
                                                       .no_instance_us = 3'000'000},
-                                        RolloutParts{groups, context, {}, events.handle()});
+                                        RolloutParts{groups, context, {}, events.handle(), {}, log});
   }
   void run_for(int64_t us) { world.run_until(world.now_us() + us); }
   InstanceHandle add_instance(uint32_t id) {
@@ -403,7 +404,8 @@ TEST_CASE("rollout: late and repeated answers of chunks no longer open change no
 }
 
 TEST_CASE("rollout: the chunks of a silent instance are placed again elsewhere, from what it had reported") {
-  Stage s(2, 2);
+  std::ostringstream lines;
+  Stage s(2, 2, EventLog::to(lines, LogLevel::kWarn, LogClock::kVirtual));
   s.add_instance(0);
   s.add_instance(1);
   REQUIRE(s.seen[0].chunks.size() == 1);
@@ -416,6 +418,8 @@ TEST_CASE("rollout: the chunks of a silent instance are placed again elsewhere, 
   REQUIRE(s.seen[1].chunks.size() == 2);
   CHECK(s.seen[1].chunks[1].request == s.seen[0].chunks[0].request);
   CHECK(s.seen[1].chunks[1].log.tokens() == std::vector<int32_t>{5, 6, 7, 11});
+  CHECK(lines.str().find(" warn instance_silent instance=0 silent_s=10\n") != std::string::npos);
+  CHECK(lines.str().find(" warn instance_lost instance=0 chunks=1 instances_left=1\n") != std::string::npos);
   s.done(s.seen[0].chunks[0].chunk, ChunkEnd::kFinished);  // too late
   CHECK(s.responses().empty());
 }

@@ -187,13 +187,14 @@ TEST_CASE("config: what --print-config prints is read back to the same options, 
         "65535", "--prefill-tokens", "7", "--kv-bytes", "1000", "--kv-dtype", "f32", "--block-tokens", "17", "--dram-bytes",
         "9007199254740993", "--cold-dir", "\t", "--cold-bytes", "1025", "--max-tokens", "1", "--temperature", "0.1", "--top-p",
         "1e-30", "--top-k", "2147483647", "--min-p", "0.99999994", "--repetition-penalty", "1.0000001", "--stop", "a\"\n\\",
-        "--stop", "\x7f,\x01", "--stop-token-ids", "0, 2147483647", "--ignore-eos", "--raw-logprobs"}},
+        "--stop", "\x7f,\x01", "--stop-token-ids", "0, 2147483647", "--ignore-eos", "--raw-logprobs",
+        "--log-level", "debug", "--log-file", "l"}},
       {"simulate",
        {"--workload", "w", "--policies", "las+sd", "--seeds", "9999", "--seed", "9223372036854775808", "--requests", "1", "--faults",
         "--report", "r", "--csv", "c", "--html", "h", "--chunk-tokens", "1", "--reserve", "0.3333333333333333", "--unexplained",
         "1e-17", "--over-issue", "15.999999999999998", "--draft-acceptance", "f", "--drafting", "d", "--draft-rule", "printed",
         "--draft-max", "63", "--profile", "p", "--step-gap-us", "1", "--instances", "99999", "--kv-tokens", "1", "--block-tokens",
-        "4095", "--max-batch", "1", "--dram-bytes", "1"}}};
+        "4095", "--max-batch", "1", "--dram-bytes", "1", "--log-level", "off", "--log-file", "l"}}};
   for (const auto& [command, odd] : commands) {
     CAPTURE(command);
     const std::string text = printed(Arguments{command} + odd + Arguments{"--print-config"});
@@ -237,6 +238,8 @@ TEST_CASE("config: an option that changes nothing beside the others is told of, 
         Texts{"--draft-max has no effect with --drafting off", "--draft-lambda has no effect with --drafting off"});
   CHECK(warnings_of(kLeast + Arguments{"--drafting", "own", "--draft-max", "4", "--draft-lambda", "3"}) ==
         Texts{"--draft-lambda has no effect with --draft-rule uniform"});
+  CHECK(warnings_of(kLeast + Arguments{"--log-file", "l", "--log-level", "off"}) == Texts{"--log-file has no effect with --log-level off"});
+  CHECK(warnings_of({"simulate", "--log-file", "l", "--log-level", "off"}) == Texts{"--log-file has no effect with --log-level off"});
   CHECK(warnings_of(kLeast + Arguments{"--draft-profile", "p"}) == Texts{});  // auto takes it, too
   CHECK(warnings_of(kLeast + Arguments{"--compare", "verl,auto", "--draft-profile", "p"}) == Texts{});
   CHECK(warnings_of(kLeast + Arguments{"--policy", "seer", "--draft-profile", "p"}) ==
@@ -282,6 +285,8 @@ TEST_CASE("config: each bad flag gets a sentence with its value and what was exp
       {{"--report", "o.jsonl"}, "--out and --report both name o.jsonl: expected two files"},
       {{"--report", "r", "--html", "r"}, "--report and --html both name r: expected two files"},
       {{"--bogus", "1"}, "unknown option --bogus; seer rollout --help lists its options"},
+      {{"--log-level", "loud"}, "--log-level loud: expected one of off, error, warn, info, debug"},
+      {{"--log-file", "o.jsonl"}, "--log-file and --out both name o.jsonl: expected two files"},
       {{"--polcy", "seer"}, "unknown option --polcy; did you mean --policy?"},
       {{"--polcy=seer"}, "unknown option --polcy; did you mean --policy?"},
       {{"-policy", "seer"}, "unknown option -policy; did you mean --policy?"},

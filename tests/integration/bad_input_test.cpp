@@ -328,6 +328,10 @@ TEST_CASE("bad input: options and the TOML file") {
   BadInputs bad;
   bad.rollout("group size 0", {{"--group-size", "0"}}, {"--group-size 0", "at least 1"}, 2);
   bad.rollout("unknown policy", {{"--policy", "fifo"}}, {"--policy fifo", "auto, verl, divided, las, seer, seer+, oracle, streamrl-oracle"}, 2);
+  bad.rollout("unknown log level", {{"--log-level", "loud"}}, {"--log-level loud", "off, error, warn, info, debug"}, 2);
+  bad.rollout("log in no folder", {{"--log-file", bad.folder.path("none/seer.log")}},
+              {"cannot open the log", "none/seer.log", "No such file or directory"}, 1);
+  bad.rollout("log over the prompts", {{"--log-file", bad.good_prompts}}, {"--log-file", "--prompts", "good.jsonl"}, 2);
   bad.rollout("negative temperature", {{"--temperature", "-1"}}, {"--temperature -1", "at least 0"}, 2);
   bad.rollout("temperature nan", {{"--temperature", "nan"}}, {"--temperature nan", "number"}, 2);
   bad.rollout("temperature hot", {{"--temperature", "hot"}}, {"--temperature hot", "number"}, 2);

@@ -100,6 +100,32 @@ TEST_CASE("simulate: with faults every run is exact, and the same twice") {
   CHECK(hash_of("seer") != hash_of("seer+sd"));
 }
 
+TEST_CASE("simulate: the log has the virtual time of each event, the same twice, and changes nothing else") {
+  const ScratchFolder folder;
+  const std::string workload = folder.write("w.toml", kSmall);
+  const std::vector<std::string> arguments{"--workload", workload, "--policies", "verl,seer+", "--seeds", "1"};
+  const Said plain = simulate(arguments);
+  REQUIRE(plain.exit_code == 0);
+  for (const char* name : {"a.log", "b.log"}) {
+    std::vector<std::string> logged = arguments;
+    logged.insert(logged.end(), {"--log-level", "info", "--log-file", folder.path(name)});
+    const Said said = simulate(logged);
+    CAPTURE(said.err);
+    REQUIRE(said.exit_code == 0);
+    CHECK(said.out == plain.out);
+  }
+  const std::string lines = folder.read("a.log");
+  CAPTURE(lines);
+  CHECK(lines == folder.read("b.log"));
+  for (const char* words : {"0.000000 info simulation_started workload=w policy=verl seed=1\n",
+                            "0.000000 info simulation_started workload=w policy=seer+ seed=1\n",
+                            " info rollout_started policy=seer+ requests=80 groups=20 instances=4 ",
+                            " info rollout_ended complete=true finished=80 requests=80 failed=0 "}) {
+    CAPTURE(words);
+    CHECK(lines.find(words) != std::string::npos);
+  }
+}
+
 TEST_CASE("simulate: bad input gets one sentence and leaves no file") {
   const ScratchFolder folder;
   const std::string workload = folder.write("w.toml", kSmall);
@@ -119,6 +145,8 @@ TEST_CASE("simulate: bad input gets one sentence and leaves no file") {
       {{"--workload", workload, "--policies", "verl,verl"}, "--policies names verl twice"},
       {{"--workload", workload, "--policies", "fifo"}, "--policies fifo: expected"},
       {{"--workload", workload, "--seeds", "0"}, "--seeds 0"},
+      {{"--workload", workload, "--log-level", "loud"}, "--log-level loud: expected one of off, error, warn, info, debug"},
+      {{"--workload", workload, "--log-file", folder.path("none/seer.log")}, "none/seer.log: No such file or directory"},
       {{"--workload", workload, "--requests", "-1"}, "--requests -1"},
       {{"--workload", workload, "--faults", "--policies", "partial+sd"}, "--policies partial+sd does not go with --faults"},
       {{"--workload", workload, "--faults"}, "--report does not go with --faults"},

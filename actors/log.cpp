@@ -1,0 +1,128 @@
+#include "actors/log.h"
+
+#include <spdlog/logger.h>
+#include <spdlog/sinks/ostream_sink.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/pattern_formatter.h>
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <fstream>
+
+#include "protocols/check.h"
+
+namespace seer {
+namespace {
+
+struct NamedLevel {
+  const char* name;
+  LogLevel level;
+};
+constexpr NamedLevel kLevels[] = {{"off", LogLevel::kOff}, {"error", LogLevel::kError}, {"warn", LogLevel::kWarn},
+                                  {"info", LogLevel::kInfo}, {"debug", LogLevel::kDebug}};
+
+spdlog::level::level_enum spdlog_level(LogLevel level) {
+  switch (level) {
+    case LogLevel::kDebug: return spdlog::level::debug;
+    case LogLevel::kInfo: return spdlog::level::info;
+    case LogLevel::kWarn: return spdlog::level::warn;
+    case LogLevel::kError: return spdlog::level::err;
+    case LogLevel::kOff: break;
+  }
+  return spdlog::level::off;
+}
+
+std::string shown(const std::string& value) {
+  if (!value.empty() && value.find_first_of(" \"=\\\n\t") == std::string::npos) return value;
+  std::string quoted = "\"";
+  for (const char c : value) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += c == '\n' ? ' ' : c;
+  }
+  return quoted + '"';
+}
+
+int64_t us_of(auto time_point) {
+  return std::chrono::duration_cast<std::chrono::microseconds>(time_point.time_since_epoch()).count();
+}
+
+}  // namespace
+
+std::vector<std::string> log_level_names() {
+  std::vector<std::string> names;
+  for (const NamedLevel& named : kLevels) names.push_back(named.name);
+  return names;
+}
+
+LogLevel log_level_of(const std::string& name) {
+  for (const NamedLevel& named : kLevels)
+    if (name == named.name) return named.level;
+  SEER_CHECK(false, name);
+  return LogLevel::kOff;
+}
+
+std::string to_string(LogLevel level) {
+  for (const NamedLevel& named : kLevels)
+    if (named.level == level) return named.name;
+  return "unknown";
+}
+
+struct EventLog::Sink {
+  Sink(std::ofstream file_in, LogLevel level_in, LogClock clock)
+      : level(level_in), file(std::move(file_in)), logger("seer", std::make_shared<spdlog::sinks::ostream_sink_mt>(file)) {
+    set_up(clock);
+  }
+  Sink(spdlog::sink_ptr out, LogLevel level_in, LogClock clock) : level(level_in), logger("seer", std::move(out)) {
+    set_up(clock);
+  }
+  void set_up(LogClock clock) {
+    logger.set_level(spdlog_level(level));
+    logger.flush_on(spdlog::level::trace);  // a line that matters is not lost with the process
+    if (clock == LogClock::kSteady) offset_us = us_of(std::chrono::system_clock::now()) - us_of(std::chrono::steady_clock::now());
+    logger.set_formatter(std::make_unique<spdlog::pattern_formatter>(
+        clock == LogClock::kSteady ? "%Y-%m-%dT%H:%M:%S.%fZ %v" : "%E.%f %v", spdlog::pattern_time_type::utc, "\n"));
+  }
+
+  const LogLevel level;
+  std::ofstream file;  // before the logger, which writes to it; not open where another stream is written
+  spdlog::logger logger;
+  int64_t offset_us = 0;  // from the actors' clock to that of the lines
+};
+
+Result<EventLog> EventLog::open(const LogConfig& config) {
+  if (config.file.empty())
+    return EventLog(std::make_shared<Sink>(std::make_shared<spdlog::sinks::stderr_sink_mt>(), config.level, config.clock));
+  std::ofstream file(config.file, std::ios::app);
+  if (!file) return fail(Code::kIo, "cannot open the log ", config.file, ": ", std::strerror(errno));
+  return EventLog(std::make_shared<Sink>(std::move(file), config.level, config.clock));
+}
+
+EventLog EventLog::to(std::ostream& out, LogLevel level, LogClock clock) {
+  return EventLog(std::make_shared<Sink>(std::make_shared<spdlog::sinks::ostream_sink_mt>(out), level, clock));
+}
+
+bool EventLog::is_on(LogLevel level) const { return sink_ != nullptr && level >= sink_->level && level != LogLevel::kOff; }
+
+void EventLog::write(LogLevel level, int64_t now_us, const char* event, std::initializer_list<LogField> fields) const {
+  if (!is_on(level)) return;
+  std::string line = cat(to_string(level), " ", event);
+  for (const LogField& field : fields) line += cat(" ", field.key, "=", shown(field.value));
+  const std::chrono::microseconds time(now_us + sink_->offset_us);
+  sink_->logger.log(spdlog::log_clock::time_point(time), spdlog::source_loc{}, spdlog_level(level), line);
+}
+
+void EventLog::error(int64_t now_us, const char* event, std::initializer_list<LogField> fields) const {
+  write(LogLevel::kError, now_us, event, fields);
+}
+void EventLog::warn(int64_t now_us, const char* event, std::initializer_list<LogField> fields) const {
+  write(LogLevel::kWarn, now_us, event, fields);
+}
+void EventLog::info(int64_t now_us, const char* event, std::initializer_list<LogField> fields) const {
+  write(LogLevel::kInfo, now_us, event, fields);
+}
+void EventLog::debug(int64_t now_us, const char* event, std::initializer_list<LogField> fields) const {
+  write(LogLevel::kDebug, now_us, event, fields);
+}
+
+}  // namespace seer

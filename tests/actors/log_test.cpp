@@ -1,0 +1,49 @@
+#include "actors/log.h"
+
+#include <doctest/doctest.h>
+
+#include <sstream>
+
+#include "protocols/ids.h"
+
+using namespace seer;
+
+TEST_CASE("log: a line has the virtual time, the level, the event and its fields") {
+  std::ostringstream out;
+  const EventLog log = EventLog::to(out, LogLevel::kInfo, LogClock::kVirtual);
+  log.info(12'345'678, "instance_up", {{"instance", InstanceId{3}}, {"kv_blocks", 40}, {"share", 0.5}});
+  log.warn(0, "instance_lost");
+  CHECK(out.str() == "12.345678 info instance_up instance=3 kv_blocks=40 share=0.5\n0.000000 warn instance_lost\n");
+}
+
+TEST_CASE("log: a value with spaces, quotes, '=' or nothing in it is quoted, and stays on its line") {
+  std::ostringstream out;
+  const EventLog log = EventLog::to(out, LogLevel::kInfo, LogClock::kVirtual);
+  log.info(0, "e", {{"a", "two words"}, {"b", "say \"no\""}, {"c", "x=y"}, {"d", ""}, {"e", "one\ntwo"}, {"f", "{}%s"}});
+  CHECK(out.str() == "0.000000 info e a=\"two words\" b=\"say \\\"no\\\"\" c=\"x=y\" d=\"\" e=\"one two\" f={}%s\n");
+}
+
+TEST_CASE("log: only lines of its level and above are written, and none where it is off or a default one") {
+  for (const std::string& name : log_level_names()) {
+    CAPTURE(name);
+    std::ostringstream out;
+    const EventLog log = EventLog::to(out, log_level_of(name), LogClock::kVirtual);
+    log.debug(0, "d");
+    log.info(0, "i");
+    log.warn(0, "w");
+    log.error(0, "e");
+    std::string events;
+    for (const char c : {'d', 'i', 'w', 'e'})
+      if (out.str().find(std::string(" ") + c + "\n") != std::string::npos) events += c;
+    CHECK(events == std::string("diwe").substr(name == "debug" ? 0 : name == "info" ? 1 : name == "warn" ? 2 : name == "error" ? 3 : 4));
+  }
+  CHECK_FALSE(EventLog().is_on(LogLevel::kError));
+  EventLog().error(0, "e");
+}
+
+TEST_CASE("log: a file that cannot be opened is named with the reason") {
+  const Result<EventLog> log = EventLog::open({.file = "/no/such/folder/seer.log"});
+  REQUIRE_FALSE(log.ok());
+  CHECK(log.error().code == Code::kIo);
+  CHECK(log.error().detail == "cannot open the log /no/such/folder/seer.log: No such file or directory");
+}
