@@ -1,8 +1,11 @@
 #include "cli/report.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
 
 #include "cli/figure_text.h"
 #include "cli/terminal.h"
@@ -53,45 +56,11 @@ Json drafting_json(const RolloutReport& r) {
           {"over_time", std::move(over_time)}};
 }
 
-Json to_json(const RolloutReport& r) {
+Json instances_json(const RolloutReport& r) {
   Json instances = Json::array();
   for (const InstanceFigures& i : r.instances)
     instances.push_back({{"busy_s", i.busy_s}, {"idle_s", i.idle_s}, {"tokens", i.tokens}, {"steps", i.steps}});
-  return {{"policy", r.policy},
-          {"policy_choice", r.policy_choice.empty() ? Json() : Json(r.policy_choice)},
-          {"requests", r.requests},
-          {"finished", r.finished},
-          {"failed_requests", r.failed_requests},
-          {"prompt_tokens", r.prompt_tokens},
-          {"output_tokens", r.output_tokens},
-          {"wall_s", r.wall_s},
-          {"tokens_per_s", r.tokens_per_s},
-          {"tail_s", r.tail_s},
-          {"chunks", r.chunks},
-          {"migrations", r.migrations},
-          {"yields", r.yields},
-          {"preemptions", r.preemptions},
-          {"reprefill_tokens", r.reprefill_tokens},
-          {"kv_peak_bytes", r.kv_peak_bytes},
-          {"spilled_bytes", r.spilled_bytes},
-          {"instances_lost", r.instances_lost},
-          {"cold_failures", r.cold_failures},
-          {"fetch_failures", r.fetch_failures},
-          {"length_icc", r.length_icc},
-          {"estimate_error", r.estimate_error},
-          {"verifies", r.drafting.all().verifies},
-          {"drafted_tokens", r.drafting.all().drafted},
-          {"accepted_tokens", r.drafting.all().accepted},
-          {"acceptance_length", r.acceptance_length()},
-          {"fetched_draft_tokens", r.fetched_draft_tokens},
-          {"past_groups", r.past_groups},
-          {"unkept_groups", r.unkept_groups},
-          {"drafting", drafting_json(r)},
-          {"cpu_engine_s", r.cpu_engine_s},
-          {"cpu_total_s", r.cpu_total_s},
-          {"actor_cpu_share", r.actor_cpu_share},
-          {"weight_version", r.weight_version},
-          {"instances", std::move(instances)}};
+  return instances;
 }
 
 /// "7 of 320" where the rollout was stopped.
@@ -99,9 +68,7 @@ std::string requests_text(const RolloutReport& r) {
   return r.finished < r.requests ? cat(count_text(r.finished), " of ", count_text(r.requests)) : count_text(r.requests);
 }
 
-double real(int64_t count) { return static_cast<double>(count); }
-
-// ---- the table ----
+// ---- the figures ----
 
 using R = RolloutReport;
 
@@ -110,58 +77,118 @@ std::string size(double value) { return bytes_text(std::llround(value)); }
 std::string hundredths(double value) { return decimal_text(value, 2); }
 std::string thousandths(double value) { return decimal_text(value, 3); }
 
-/// A line of the table. The words are those of `seer simulate`.
-struct Row {
-  const char* name;
-  const char* meaning;  // "": the name says it
-  double (*value)(const RolloutReport& report);
-  std::string (*text)(double value);
-  bool is_always_shown = false;  // others are left out where there is nothing: 0, or not known, in all reports
-};
-struct Section {
-  const char* title;
-  std::vector<Row> rows;
+constexpr std::array<const char*, 5> kSections{"result", "scheduling", "KV", "drafting", "cost"};
+enum Section : uint8_t { kResult, kScheduling, kKv, kDrafting, kCost };
+
+enum RowFlags : unsigned {
+  kAlways = 1,  // others are left out where there is nothing: 0, or not known, in all reports
+  kLate = 2,    // it stands below the rows of its section that are not late
 };
 
-const std::vector<Section>& sections() {
-  static const std::vector<Section> all{
-      {"result",
-       {{"failed requests", "their responses say why", [](const R& r) { return real(r.failed_requests); }, whole},
-        {"prompt tokens", "", [](const R& r) { return real(r.prompt_tokens); }, whole},
-        {"output tokens", "", [](const R& r) { return real(r.output_tokens); }, whole, true},
-        {"total, s", "", [](const R& r) { return r.wall_s; }, hundredths},
-        {"tail, s", "after 90 % of the requests were done", [](const R& r) { return r.tail_s; }, hundredths, true},
-        {"tokens/s", "output tokens over total", [](const R& r) { return r.tokens_per_s; }, whole},
-        {"idle", "of the instances' time, outside steps", [](const R& r) { return r.idle_share(); }, share_text, true},
-        {"weight version", "", [](const R& r) { return real(static_cast<int64_t>(r.weight_version)); }, whole}}},
-      {"scheduling",
-       {{"chunks", "turns of a request on an instance", [](const R& r) { return real(r.chunks); }, whole},
-        {"migrations", "chunks on another instance than before", [](const R& r) { return real(r.migrations); }, whole},
-        {"yields", "chunks cut short, KV kept in the pool", [](const R& r) { return real(r.yields); }, whole},
-        {"preemptions", "chunks cut short, KV dropped", [](const R& r) { return real(r.preemptions); }, whole},
-        {"prefilled again", "tokens whose KV was computed again", [](const R& r) { return real(r.reprefill_tokens); }, whole},
-        {"instances lost", "died or fell silent; started again", [](const R& r) { return real(r.instances_lost); }, whole},
-        {"estimate off", "mean of |estimate - length| / length", [](const R& r) { return r.estimate_error; }, share_text},
-        {"length ICC", "1: a group's lengths are alike", [](const R& r) { return r.length_icc; }, thousandths}}},
-      {"KV",
-       {{"peak", "most in use at one time, all instances", [](const R& r) { return real(r.kv_peak_bytes); }, size},
-        {"written to disk", "by the cold tier", [](const R& r) { return real(r.spilled_bytes); }, size},
-        {"cold tier failures", "reads and writes; computed again", [](const R& r) { return real(r.cold_failures); }, whole},
-        {"fetches failed", "blocks of other nodes; computed again", [](const R& r) { return real(r.fetch_failures); }, whole}}},
-      {"drafting",
-       {{"drafted tokens", "", [](const R& r) { return real(r.drafting.all().drafted); }, whole},
-        {"of them in trees", "", [](const R& r) { return real(r.drafting.trees().drafted); }, whole},
-        {"acceptance length", "tokens gained by a verified draft", [](const R& r) { return r.acceptance_length(); }, hundredths},
-        {"time making drafts", "share of the instances' time", [](const R& r) { return r.draft_share(); }, share_text},
-        {"T_SD, of predicted", "time of drafting steps, as modelled", [](const R& r) { return r.drafting_time_ratio(); }, share_text},
-        {"groups known before", "prompts found in --draft-history", [](const R& r) { return real(r.past_groups); }, whole},
-        {"groups not kept", "could not be stored there", [](const R& r) { return real(r.unkept_groups); }, whole}}},
-      {"cost",
-       {{"CPU of engines, s", "", [](const R& r) { return r.cpu_engine_s; }, hundredths},
-        {"CPU in all, s", "", [](const R& r) { return r.cpu_total_s; }, hundredths},
-        {"CPU of actors", "scheduling, share of CPU in all", [](const R& r) { return r.actor_cpu_share; }, share_text}}}};
+/// A row of the table. The words are those of `seer simulate`.
+struct Row {
+  Section section;
+  const char* name;
+  const char* meaning;  // "": the name says it
+  std::string (*text)(double value);
+  unsigned flags = 0;
+};
+
+/// A figure of the report, in JSON, in the table or in both.
+struct Figure {
+  const char* key;  // nullptr: in the table only
+  Json (*value)(const R& report);
+  std::optional<Row> row = {};  // REQUIRES: the value is a number
+};
+
+/// All figures, in the order of the JSON. Rows stand in the same order within their section.
+const std::vector<Figure>& figures() {
+  static const std::vector<Figure> all{
+      {"policy", [](const R& r) -> Json { return r.policy; }},
+      {"policy_choice", [](const R& r) { return r.policy_choice.empty() ? Json() : Json(r.policy_choice); }},
+      {"requests", [](const R& r) -> Json { return r.requests; }},
+      {"finished", [](const R& r) -> Json { return r.finished; }},
+      {"failed_requests", [](const R& r) -> Json { return r.failed_requests; },
+       Row{kResult, "failed requests", "their responses say why", whole}},
+      {"prompt_tokens", [](const R& r) -> Json { return r.prompt_tokens; }, Row{kResult, "prompt tokens", "", whole}},
+      {"output_tokens", [](const R& r) -> Json { return r.output_tokens; },
+       Row{kResult, "output tokens", "", whole, kAlways}},
+      {"wall_s", [](const R& r) -> Json { return r.wall_s; }, Row{kResult, "total, s", "", hundredths}},
+      {"tokens_per_s", [](const R& r) -> Json { return r.tokens_per_s; },
+       Row{kResult, "tokens/s", "output tokens over total", whole, kLate}},
+      {"tail_s", [](const R& r) -> Json { return r.tail_s; },
+       Row{kResult, "tail, s", "after 90 % of the requests were done", hundredths, kAlways}},
+      {nullptr, [](const R& r) -> Json { return r.idle_share(); },
+       Row{kResult, "idle", "of the instances' time, outside steps", share_text, kAlways | kLate}},
+      {"chunks", [](const R& r) -> Json { return r.chunks; },
+       Row{kScheduling, "chunks", "turns of a request on an instance", whole}},
+      {"migrations", [](const R& r) -> Json { return r.migrations; },
+       Row{kScheduling, "migrations", "chunks on another instance than before", whole}},
+      {"yields", [](const R& r) -> Json { return r.yields; },
+       Row{kScheduling, "yields", "chunks cut short, KV kept in the pool", whole}},
+      {"preemptions", [](const R& r) -> Json { return r.preemptions; },
+       Row{kScheduling, "preemptions", "chunks cut short, KV dropped", whole}},
+      {"reprefill_tokens", [](const R& r) -> Json { return r.reprefill_tokens; },
+       Row{kScheduling, "prefilled again", "tokens whose KV was computed again", whole}},
+      {"kv_peak_bytes", [](const R& r) -> Json { return r.kv_peak_bytes; },
+       Row{kKv, "peak", "most in use at one time, all instances", size}},
+      {"spilled_bytes", [](const R& r) -> Json { return r.spilled_bytes; },
+       Row{kKv, "written to disk", "by the cold tier", size}},
+      {"instances_lost", [](const R& r) -> Json { return r.instances_lost; },
+       Row{kScheduling, "instances lost", "died or fell silent; started again", whole}},
+      {"cold_failures", [](const R& r) -> Json { return r.cold_failures; },
+       Row{kKv, "cold tier failures", "reads and writes; computed again", whole}},
+      {"fetch_failures", [](const R& r) -> Json { return r.fetch_failures; },
+       Row{kKv, "fetches failed", "blocks of other nodes; computed again", whole}},
+      {"length_icc", [](const R& r) -> Json { return r.length_icc; },
+       Row{kScheduling, "length ICC", "1: a group's lengths are alike", thousandths, kLate}},
+      {"estimate_error", [](const R& r) -> Json { return r.estimate_error; },
+       Row{kScheduling, "estimate off", "mean of |estimate - length| / length", share_text}},
+      {"verifies", [](const R& r) -> Json { return r.drafting.all().verifies; }},
+      {"drafted_tokens", [](const R& r) -> Json { return r.drafting.all().drafted; },
+       Row{kDrafting, "drafted tokens", "", whole}},
+      {nullptr, [](const R& r) -> Json { return r.drafting.trees().drafted; },
+       Row{kDrafting, "of them in trees", "", whole}},
+      {"accepted_tokens", [](const R& r) -> Json { return r.drafting.all().accepted; }},
+      {"acceptance_length", [](const R& r) -> Json { return r.acceptance_length(); },
+       Row{kDrafting, "acceptance length", "tokens gained by a verified draft", hundredths}},
+      {nullptr, [](const R& r) -> Json { return r.draft_share(); },
+       Row{kDrafting, "time making drafts", "share of the instances' time", share_text}},
+      {nullptr, [](const R& r) -> Json { return r.drafting_time_ratio(); },
+       Row{kDrafting, "T_SD, of predicted", "time of drafting steps, as modelled", share_text}},
+      {"fetched_draft_tokens", [](const R& r) -> Json { return r.fetched_draft_tokens; }},
+      {"past_groups", [](const R& r) -> Json { return r.past_groups; },
+       Row{kDrafting, "groups known before", "prompts found in --draft-history", whole}},
+      {"unkept_groups", [](const R& r) -> Json { return r.unkept_groups; },
+       Row{kDrafting, "groups not kept", "could not be stored there", whole}},
+      {"drafting", drafting_json},
+      {"cpu_engine_s", [](const R& r) -> Json { return r.cpu_engine_s; }, Row{kCost, "CPU of engines, s", "", hundredths}},
+      {"cpu_total_s", [](const R& r) -> Json { return r.cpu_total_s; }, Row{kCost, "CPU in all, s", "", hundredths}},
+      {"actor_cpu_share", [](const R& r) -> Json { return r.actor_cpu_share; },
+       Row{kCost, "CPU of actors", "scheduling, share of CPU in all", share_text}},
+      {"weight_version", [](const R& r) -> Json { return r.weight_version; },
+       Row{kResult, "weight version", "", whole, kLate}},
+      {"instances", instances_json}};
   return all;
 }
+
+Json to_json(const RolloutReport& r) {
+  Json json = Json::object();
+  for (const Figure& figure : figures())
+    if (figure.key != nullptr) json[figure.key] = figure.value(r);
+  return json;
+}
+
+/// The figures with a row in this section, from top to bottom.
+std::vector<const Figure*> rows_of(Section section) {
+  std::vector<const Figure*> rows;
+  for (const unsigned late : {0u, unsigned{kLate}})
+    for (const Figure& figure : figures())
+      if (figure.row && figure.row->section == section && (figure.row->flags & kLate) == late) rows.push_back(&figure);
+  return rows;
+}
+
+double number(const Figure& figure, const R& report) { return figure.value(report).get<double>(); }
 
 constexpr int64_t kColumns = 80, kNameWidth = 24, kCellWidth = 14, kCellWidthMin = 10;
 
@@ -173,9 +200,9 @@ std::string padded_line(std::string_view name, const std::vector<std::string>& c
   return line + (meaning.empty() ? "" : "  " + std::string(meaning)) + '\n';
 }
 
-bool is_shown(const Row& row, std::span<const RolloutReport> reports) {
-  return row.is_always_shown || std::ranges::any_of(reports, [&](const RolloutReport& r) {
-    const double value = row.value(r);
+bool is_shown(const Figure& figure, std::span<const RolloutReport> reports) {
+  return (figure.row->flags & kAlways) != 0 || std::ranges::any_of(reports, [&](const RolloutReport& r) {
+    const double value = number(figure, r);
     return std::isfinite(value) && value != 0;
   });
 }
@@ -184,30 +211,30 @@ bool is_shown(const Row& row, std::span<const RolloutReport> reports) {
 std::string sections_text(std::span<const RolloutReport> all, std::span<const RolloutReport> shown, int64_t cell_width,
                           bool with_meanings, bool is_coloured) {
   std::string text;
-  for (const Section& section : sections()) {
+  for (size_t section = 0; section < kSections.size(); ++section) {
     std::string rows;
-    if (&section == &sections().front()) {
+    if (section == kResult) {
       std::vector<std::string> requests;
       for (const RolloutReport& r : shown) requests.push_back(requests_text(r));
       rows += padded_line("requests", requests, "", cell_width);
     }
-    for (const Row& row : section.rows) {
-      if (!is_shown(row, all)) continue;
+    for (const Figure* figure : rows_of(static_cast<Section>(section))) {
+      if (!is_shown(*figure, all)) continue;
       std::vector<std::string> cells;
-      for (const RolloutReport& r : shown) cells.push_back(row.text(row.value(r)));
-      rows += padded_line(row.name, cells, with_meanings ? row.meaning : "", cell_width);
+      for (const RolloutReport& r : shown) cells.push_back(figure->row->text(number(*figure, r)));
+      rows += padded_line(figure->row->name, cells, with_meanings ? figure->row->meaning : "", cell_width);
     }
-    if (!rows.empty()) text += with_look(section.title, Look::kBold, is_coloured) + '\n' + rows;
+    if (!rows.empty()) text += with_look(kSections[section], Look::kBold, is_coloured) + '\n' + rows;
   }
   return text;
 }
 
 std::string meanings_text(std::span<const RolloutReport> reports) {
   std::string text;
-  for (const Section& section : sections())
-    for (const Row& row : section.rows)
-      if (*row.meaning != '\0' && is_shown(row, reports))
-        text += padded_line(row.name, {}, row.meaning);
+  for (size_t section = 0; section < kSections.size(); ++section)
+    for (const Figure* figure : rows_of(static_cast<Section>(section)))
+      if (*figure->row->meaning != '\0' && is_shown(*figure, reports))
+        text += padded_line(figure->row->name, {}, figure->row->meaning);
   return text;
 }
 

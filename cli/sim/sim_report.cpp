@@ -10,12 +10,27 @@ namespace {
 
 using Json = nlohmann::ordered_json;  // a number that is not finite becomes null
 
-/// A figure: its name in JSON and CSV, where it is kept, and its value in a run. `baseline` is the run of kSimBaseline
-/// with the same workload and seed, or nullptr.
+// How a column is written.
+std::string interval_text(const Interval& i);
+std::string factor_text(const Interval& i);
+std::string accepted_text(const Interval& i);
+std::string percent_text(const Interval& i);
+
+/// A column of the table and the page.
+struct Column {
+  int index = -1;  // from the left
+  const char* title = "";
+  std::string (*text)(const Interval& interval) = nullptr;
+  Interval SimFigures::*of_bound = nullptr;  // the figure of the lower bound's row, if any
+};
+
+/// A figure: its name in JSON and CSV, where it is kept, its value in a run, and its column, if any. `baseline` is the run
+/// of kSimBaseline with the same workload and seed, or nullptr.
 struct Figure {
   const char* name;
   Interval SimFigures::*kept;
   double (*value)(const SimRun& run, const SimRun* baseline);
+  Column column = {};
 };
 
 double ratio(double value, double to) { return to > 0 ? value / to : kUnknown; }
@@ -27,21 +42,32 @@ double bound_tokens_per_s(const SimRun& run) {
 using F = SimFigures;
 using R = SimRun;
 constexpr std::array<Figure, 19> kFigures{{
-    {"total_s", &F::total_s, [](const R& r, const R*) { return r.total_s; }},
-    {"tail_s", &F::tail_s, [](const R& r, const R*) { return r.tail_s; }},
-    {"tokens_per_s", &F::tokens_per_s, [](const R& r, const R*) { return r.tokens_per_s; }},
+    {"total_s", &F::total_s, [](const R& r, const R*) { return r.total_s; },
+     {0, "total, s", interval_text, &F::bound_total_s}},
+    {"tail_s", &F::tail_s, [](const R& r, const R*) { return r.tail_s; },
+     {2, "tail, s", interval_text}},
+    {"tokens_per_s", &F::tokens_per_s, [](const R& r, const R*) { return r.tokens_per_s; },
+     {3, "tokens/s", interval_text, &F::bound_tokens_per_s}},
     {"speedup_vs_verl", &F::speedup_vs_verl,
-     [](const R& r, const R* verl) { return verl ? ratio(r.tokens_per_s, verl->tokens_per_s) : kUnknown; }},
-    {"preemptions", &F::preemptions, [](const R& r, const R*) { return real(r.preemptions); }},
-    {"idle_share", &F::idle_share, [](const R& r, const R*) { return r.idle_share; }},
+     [](const R& r, const R* verl) { return verl ? ratio(r.tokens_per_s, verl->tokens_per_s) : kUnknown; },
+     {1, "vs verl", factor_text, &F::bound_speedup_vs_verl}},
+    {"preemptions", &F::preemptions, [](const R& r, const R*) { return real(r.preemptions); },
+     {6, "preemptions", interval_text}},
+    {"idle_share", &F::idle_share, [](const R& r, const R*) { return r.idle_share; },
+     {5, "idle", percent_text}},
     {"bound_share", &F::bound_share,
-     [](const R& r, const R*) { return r.is_synchronous ? ratio(r.bound_total_s, r.total_s) : kUnknown; }},
+     [](const R& r, const R*) { return r.is_synchronous ? ratio(r.bound_total_s, r.total_s) : kUnknown; },
+     {4, "of the bound", percent_text}},
     {"late_start_share", &F::late_start_share, [](const R& r, const R*) { return r.late_start_share; }},
-    {"migrations", &F::migrations, [](const R& r, const R*) { return real(r.migrations); }},
+    {"migrations", &F::migrations, [](const R& r, const R*) { return real(r.migrations); },
+     {7, "migrations", interval_text}},
     {"yields", &F::yields, [](const R& r, const R*) { return real(r.yields); }},
-    {"reprefill_tokens", &F::reprefill_tokens, [](const R& r, const R*) { return real(r.reprefill_tokens); }},
-    {"estimate_error", &F::estimate_error, [](const R& r, const R*) { return r.estimate_error; }},
-    {"acceptance_length", &F::acceptance_length, [](const R& r, const R*) { return r.acceptance_length; }},
+    {"reprefill_tokens", &F::reprefill_tokens, [](const R& r, const R*) { return real(r.reprefill_tokens); },
+     {8, "prefilled again", interval_text}},
+    {"estimate_error", &F::estimate_error, [](const R& r, const R*) { return r.estimate_error; },
+     {9, "estimate off", percent_text}},
+    {"acceptance_length", &F::acceptance_length, [](const R& r, const R*) { return r.acceptance_length; },
+     {10, "acceptance length", accepted_text}},
     {"drafted_per_verify", &F::drafted_per_verify, [](const R& r, const R*) { return r.drafted_per_verify; }},
     {"requests", &F::requests, [](const R& r, const R*) { return real(r.requests); }},
     {"output_tokens", &F::output_tokens, [](const R& r, const R*) { return real(r.output_tokens); }},
@@ -88,26 +114,15 @@ std::string percent_text(const Interval& i) {
   return share_text(i.mean) + (std::isfinite(i.ci95) ? formatted(" ±%.1f", 100 * i.ci95) : "");
 }
 
-/// A column: its title, where its figure is kept, how it is written, and the figure of the lower bound's row, if any.
-struct Column {
-  const char* title;
-  Interval SimFigures::*kept;
-  std::string (*text)(const Interval& interval);
-  Interval SimFigures::*of_bound;
-};
-constexpr std::array<Column, 11> kColumns{{
-    {"total, s", &F::total_s, interval_text, &F::bound_total_s},
-    {"vs verl", &F::speedup_vs_verl, factor_text, &F::bound_speedup_vs_verl},
-    {"tail, s", &F::tail_s, interval_text, nullptr},
-    {"tokens/s", &F::tokens_per_s, interval_text, &F::bound_tokens_per_s},
-    {"of the bound", &F::bound_share, percent_text, nullptr},
-    {"idle", &F::idle_share, percent_text, nullptr},
-    {"preemptions", &F::preemptions, interval_text, nullptr},
-    {"migrations", &F::migrations, interval_text, nullptr},
-    {"prefilled again", &F::reprefill_tokens, interval_text, nullptr},
-    {"estimate off", &F::estimate_error, percent_text, nullptr},
-    {"acceptance length", &F::acceptance_length, accepted_text, nullptr},
-}};
+constexpr int kColumns = 1 + std::ranges::max(kFigures, {}, [](const Figure& figure) { return figure.column.index; }).column.index;
+
+/// The figures with a column, from the left.
+std::array<const Figure*, kColumns> columns() {
+  std::array<const Figure*, kColumns> found{};
+  for (const Figure& figure : kFigures)
+    if (figure.column.index >= 0) found[static_cast<size_t>(figure.column.index)] = &figure;
+  return found;
+}
 
 /// The figures that know the least lower bound of `workload`, which holds for all its policies; nullptr: none does.
 const SimFigures* bound_of(std::span<const SimFigures> figures, const std::string& workload) {
@@ -121,15 +136,15 @@ const SimFigures* bound_of(std::span<const SimFigures> figures, const std::strin
 
 SimRow policy_row(const SimFigures& f) {
   SimRow row{.workload = f.workload, .policy = f.policy, .is_synchronous = f.is_synchronous};
-  for (const Column& column : kColumns) row.cells.push_back(column.text(f.*column.kept));
+  for (const Figure* figure : columns()) row.cells.push_back(figure->column.text(f.*figure->kept));
   row.cells.push_back(std::to_string(f.seeds.size()));
   return row;
 }
 
 SimRow bound_row(const SimFigures& f) {
   SimRow row{.workload = f.workload, .policy = "(lower bound)", .is_bound = true};
-  for (const Column& column : kColumns)
-    row.cells.push_back(column.of_bound != nullptr ? column.text(f.*column.of_bound) : "-");
+  for (const Figure* figure : columns())
+    row.cells.push_back(figure->column.of_bound != nullptr ? figure->column.text(f.*figure->column.of_bound) : "-");
   row.cells.push_back("");
   return row;
 }
@@ -248,7 +263,7 @@ std::vector<SimFigures> sim_figures(std::span<const SimRun> runs) {
 
 SimRows sim_rows(std::span<const SimFigures> figures) {
   SimRows all;
-  for (const Column& column : kColumns) all.titles.push_back(column.title);
+  for (const Figure* figure : columns()) all.titles.push_back(figure->column.title);
   all.titles.push_back("seeds");
   for (size_t i = 0; i < figures.size(); ++i) {
     all.rows.push_back(policy_row(figures[i]));
