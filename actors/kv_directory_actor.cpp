@@ -1,20 +1,13 @@
 #include "actors/kv_directory_actor.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
 namespace seer {
 
 KvDirectoryActor::KvDirectoryActor(rt::self_ptr<KvDirectoryActor> self_in) : self(self_in) {
-  // A dead node's blocks are lost; owners that miss them prefill again. It comes back with KvNodeUp, empty.
-  rt::on_down(self, [this](const rt::down& message) {
-    for (auto it = nodes.begin(); it != nodes.end(); ++it) {
-      if (!rt::is_source(message, it->second)) continue;
-      for (auto& [owner, where] : holders) where.erase(it->first);
-      nodes.erase(it);
-      return;
-    }
-  });
+  rt::on_down(self, [this](const rt::down& message) { on_node_down(message); });
 }
 
 KvDirectoryActor::handle::behavior_type KvDirectoryActor::make_behavior() {
@@ -24,24 +17,66 @@ KvDirectoryActor::handle::behavior_type KvDirectoryActor::make_behavior() {
       [this](const FindHolders& find) { on_find(find); },
       [this](const KvRelease& release) { on_release(release); },
       [this](const KvBump& bump) { on_bump(bump); },
-      [this](const GetReport& ask) { return rt::gather<std::vector<KvNodeReport>>(self, nodes, ask); },
+      [this](const GetReport& ask) {
+        std::map<NodeId, KvNodeHandle> handles;
+        for (const auto& [id, node] : nodes) handles.emplace(id, node.handle);
+        return rt::gather<std::vector<KvNodeReport>>(self, handles, ask);
+      },
   };
 }
 
 void KvDirectoryActor::on_node_up(const KvNodeUp& up) {
-  uint64_t& newest = epochs[up.node];
-  if (up.epoch < newest) return;  // it died before its word of coming came here
-  newest = up.epoch;
-  nodes[up.node] = up.handle;
+  const auto there = nodes.find(up.node);
+  if (there != nodes.end() && there->second.handle == up.handle) return;  // said twice
+  const std::string who = cat("node ", up.node);
+  if (identity && !nodes.empty())
+    if (const Status fits = check_identity(who, up.identity, *identity); !fits.ok()) return refuse(up, fits.error().detail);
+  if (const uint64_t newest = epochs[up.node]; up.epoch < newest)
+    return refuse(up, cat(who, " is refused: its epoch is ", up.epoch, ", expected at least ", newest,
+                          ": a node of that name was started later"));
+  if (there == nodes.end()) return admit(up);
+  const auto other = waiting.find(up.node);
+  if (other == waiting.end()) {
+    waiting.emplace(up.node, up);
+    rt::monitor(self, up.handle);
+    return rt::tell_after(self, kTakeoverUs, handle{self}, up);
+  }
+  // It has waited long enough, or a third one has come.
+  const bool has_waited = other->second.handle == up.handle;
+  if (has_waited) waiting.erase(other);
+  refuse(up, cat(who, " is refused: a node of that name is up in epoch ", there->second.epoch, " and alive, and this one's is ",
+                 up.epoch, ": expected another name for each machine"));
+}
+
+void KvDirectoryActor::admit(const KvNodeUp& up) {
+  if (nodes.empty()) identity = up.identity;
+  epochs[up.node] = up.epoch;
+  nodes[up.node] = up;
   rt::monitor(self, up.handle);
   if (version > WeightVersion{}) rt::tell(self, up.handle, KvBump{version});
+}
+
+void KvDirectoryActor::refuse(const KvNodeUp& up, const std::string& why) {
+  last_refusal = why;
+  rt::tell(self, up.handle, KvRefused{why});
+}
+
+/// A dead node's blocks are lost; owners that miss them prefill again. It comes back with KvNodeUp, empty.
+void KvDirectoryActor::on_node_down(const rt::down& message) {
+  std::erase_if(waiting, [&](const auto& entry) { return rt::is_source(message, entry.second.handle); });
+  const auto gone = std::ranges::find_if(nodes, [&](const auto& entry) { return rt::is_source(message, entry.second.handle); });
+  if (gone == nodes.end()) return;
+  const NodeId node = gone->first;
+  nodes.erase(gone);
+  if (const auto next = waiting.extract(node); !next.empty()) return admit(next.mapped());  // what is held there is its own
+  for (auto& [owner, where] : holders) where.erase(node);
 }
 
 void KvDirectoryActor::on_holds(const KvHolds& holds) {
   if (!released.contains(holds.owner)) {
     holders[holds.owner].insert(holds.node);
-  } else if (auto node = nodes.find(holds.node); node != nodes.end()) {
-    rt::tell(self, node->second, KvRelease{holds.owner});  // the word of its end was faster
+  } else {
+    tell_release(holds.node, {holds.owner});  // the word of its end was faster
   }
 }
 
@@ -53,7 +88,7 @@ void KvDirectoryActor::on_find(const FindHolders& find) {
     if (auto it = holders.find(owner); it != holders.end())
       for (NodeId id : it->second)
         if (auto node = nodes.find(id); node != nodes.end() && listed.insert(id).second)
-          answer.sources.push_back(node->second);
+          answer.sources.push_back({node->second.handle, id, node->second.epoch, node->second.address});
   rt::tell(self, find.reply_to, std::move(answer));
 }
 
@@ -65,15 +100,19 @@ void KvDirectoryActor::on_release(const KvRelease& release) {
   }
   auto it = holders.find(release.owner);
   if (it == holders.end()) return;
-  for (NodeId id : it->second)
-    if (auto node = nodes.find(id); node != nodes.end()) rt::tell(self, node->second, release);
+  for (NodeId id : it->second) tell_release(id, release);
   holders.erase(it);
+}
+
+void KvDirectoryActor::tell_release(NodeId id, const KvRelease& release) {
+  for (const auto* table : {&nodes, &waiting})
+    if (auto node = table->find(id); node != table->end()) rt::tell(self, node->second.handle, release);
 }
 
 void KvDirectoryActor::on_bump(const KvBump& bump) {
   if (bump.version <= version) return;
   version = bump.version;
-  for (auto& [id, node] : nodes) rt::tell(self, node, bump);
+  for (auto& [id, node] : nodes) rt::tell(self, node.handle, bump);
 }
 
 }  // namespace seer

@@ -38,8 +38,16 @@ KvNodeActor::KvNodeActor(rt::self_ptr<KvNodeActor> self_in, KvNodeConfig config_
                    .room = [this] { on_room(); },
                    .lost = {},
                    .cold_failed = [this](const Error& error) { on_cold_failure(error); }});
-  rt::on_down(self, [this](const rt::down& message) { on_client_down(message); });
-  rt::tell(self, parts.directory, KvNodeUp{config.node, handle{self}, parts.epoch});
+  rt::on_down(self, [this](const rt::down& message) {
+    on_client_down(message);
+    on_peer_down(message);
+  });
+  if (parts.transport) address = parts.transport->publish(config.node, parts.epoch, parts.arena);
+  rt::tell(self, parts.directory, KvNodeUp{config.node, handle{self}, parts.epoch, address, config.identity});
+}
+
+KvNodeActor::~KvNodeActor() {
+  if (parts.transport) parts.transport->withdraw(config.node, parts.epoch);
 }
 
 KvNodeActor::handle::behavior_type KvNodeActor::make_behavior() {
@@ -72,6 +80,7 @@ KvNodeActor::handle::behavior_type KvNodeActor::make_behavior() {
       [this](const KvHolders& holders) { on_holders(holders); },
       [](const KvReserved&) {},  // never asked for: a node writes only what it was lent
       [this](const KvOpened& lent) { on_lent(lent); },
+      [this](const KvRefused& refused) { rt::quit(self, refused.why); },
       [this](const Tick& tick) { on_silence(tick.what); },
       [this](const GetReport&) { return report(); },
   };
@@ -174,7 +183,23 @@ void KvNodeActor::ask_next_source(uint64_t op) {
   wanted.op = op;
   wanted.lend = true;
   wanted.blocks.erase(wanted.blocks.begin(), wanted.blocks.begin() + static_cast<ptrdiff_t>(pull.here));
-  rt::tell(self, pull.lender, OpenBlocks{std::move(wanted), handle{self}});
+  rt::tell(self, pull.lender.handle, OpenBlocks{std::move(wanted), handle{self}});
+}
+
+/// Whether blocks can be fetched from it. Opening again is cheap: the transport may have lost it meanwhile.
+bool KvNodeActor::open_lender(const KvLender& lender) {
+  if (!parts.transport->open_peer(lender.node, lender.epoch, lender.address).ok()) return false;
+  KvLender& known = peers[lender.node];
+  if (known.handle != lender.handle) rt::monitor(self, lender.handle);
+  known = lender;
+  return true;
+}
+
+void KvNodeActor::on_peer_down(const rt::down& message) {
+  const auto gone = std::ranges::find_if(peers, [&](const auto& peer) { return rt::is_source(message, peer.second.handle); });
+  if (gone == peers.end()) return;
+  parts.transport->close_peer(gone->first, gone->second.epoch);
+  peers.erase(gone);
 }
 
 void KvNodeActor::on_lent(const KvOpened& lent) {
@@ -213,31 +238,55 @@ void KvNodeActor::on_lent(const KvOpened& lent) {
   const size_t prompt_end = std::clamp<size_t>(what.prompt_blocks, before, before + lent.blocks.size()) - before;
   if (take(0, prompt_end, true)) take(prompt_end, lent.blocks.size(), false);
   const size_t count = fetches.size();
-  const uint64_t op = lent.op;
-  if (count == 0) return on_fetched(op, {});
+  const uint64_t op = lent.op, fetch = next_fetch++;
+  if (count == 0) return on_fetched(op, fetch, {});
+  Status started = fail(Code::kUnavailable, "node ", lent.node, " cannot be opened");
   // The transport may still be writing when this actor has ended: what it writes to lives until it is done.
-  const Status started = parts.transport->fetch(std::move(fetches), [this, op, h = handover, arena = parts.arena](
-                                                                        std::vector<Status> statuses) {
-    h->put([this, op, statuses = std::move(statuses)] { on_fetched(op, statuses); });
-  });
-  if (!started.ok()) on_fetched(op, std::vector<Status>(count, started));
+  if (open_lender(pull.lender))
+    started = parts.transport->fetch(
+        std::move(fetches), config.fetch_timeout_us,
+        {.done = [this, op, fetch, h = handover, arena = parts.arena](FetchResult result) {
+           h->put([this, op, fetch, result = std::move(result)] { on_fetched(op, fetch, result); });
+         },
+         .quiet = [this, fetch, h = handover, arena = parts.arena] { h->put([this, fetch] { on_quiet(fetch); }); }});
+  if (!started.ok()) on_fetched(op, fetch, {std::vector<Status>(count, started)});
 }
 
-/// The blocks are here. The lender's copy of the request's own blocks has no use any more; another node may have the rest.
-void KvNodeActor::on_fetched(uint64_t op, const std::vector<Status>& statuses) {
+/// The blocks are here, or will not come. The lender's copy of the request's own blocks has no use any more; another node
+/// may have the rest.
+void KvNodeActor::on_fetched(uint64_t op, uint64_t fetch, const FetchResult& result) {
   Pull& pull = pulls.at(op);
-  for (size_t i = 0; i < statuses.size(); ++i) {
+  LateFetch late{{}, pull.lender.handle, std::exchange(pull.lease, 0)};
+  for (size_t i = 0; i < result.statuses.size(); ++i) {
     const KvWritten& block = pull.written[i];
-    (void)(statuses[i].ok() ? tiers->seal({block.token}, block.crc32c) : tiers->abort({block.token}));
-    ++(statuses[i].ok() ? fetched_blocks : fetch_failures);
+    const bool came = result.statuses[i].ok();
+    ++(came ? fetched_blocks : fetch_failures);
+    if (came) {
+      (void)tiers->seal({block.token}, block.crc32c);
+    } else if (result.still_writing) {
+      tiers->quarantine({block.token});
+      late.written.push_back(block);
+    } else {
+      (void)tiers->abort({block.token});
+    }
   }
   pull.written.clear();
-  rt::tell(self, pull.lender, KvClose{std::exchange(pull.lease, 0), {}});
+  if (result.still_writing)
+    late_fetches.emplace(fetch, std::move(late));
+  else
+    rt::tell(self, late.lender, KvClose{late.lease, {}});
   const size_t here = blocks_here(pull.ask.what);
-  if (here >= pull.here + pull.lent_blocks) rt::tell(self, pull.lender, KvRelease{pull.ask.what.owner});
+  if (here >= pull.here + pull.lent_blocks) rt::tell(self, pull.lender.handle, KvRelease{pull.ask.what.owner});
   pull.here = here;
   if (pull.here < pull.ask.what.blocks.size()) return ask_next_source(op);
   end_pull(op);
+}
+
+/// The transport is done with the slots of a late fetch: they can be used again.
+void KvNodeActor::on_quiet(uint64_t fetch) {
+  const LateFetch late = std::move(late_fetches.extract(fetch).mapped());
+  for (const KvWritten& block : late.written) (void)tiers->abort({block.token});
+  rt::tell(self, late.lender, KvClose{late.lease, {}});
 }
 
 /// The time to hear of a lender is over.
@@ -245,7 +294,7 @@ void KvNodeActor::on_silence(uint64_t op) {
   auto it = pulls.find(op);
   if (it == pulls.end()) return;
   if (it->second.lease != 0) return rt::tell_after(self, kLendTimeoutUs, handle{self}, Tick{op});  // another may be asked yet
-  if (it->second.lender) abandoned.emplace(op, it->second.lender);
+  if (it->second.lender.handle) abandoned.emplace(op, it->second.lender.handle);
   if (abandoned.size() > kAbandonedMax) abandoned.erase(abandoned.begin());
   end_pull(op);
 }

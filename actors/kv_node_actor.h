@@ -4,7 +4,10 @@
 // What an opening lacks here is pulled from another node when it is worth moving: the directory names who keeps blocks of
 // the owner, that node lends them (a lease over there), the transport copies them into granted slots here, they are
 // sealed, and the opening is answered from here. Whatever goes wrong on the way, the opening is answered with what there
-// is; the rest is prefilled.
+// is; the rest is prefilled. A fetch that is late has failed; its slots are quarantined, and the lender's lease is kept,
+// until the transport will not touch them any more.
+//
+// A node that the directory refuses ends, with the directory's sentence as its reason.
 //
 // An instance that dies gives nothing back: its grants and leases are taken back when it is down. Its engine is gone by
 // then (an actor's state ends before its peers hear of it), so that nothing of it touches those slots any more.
@@ -19,6 +22,7 @@
 #include "actors/log.h"
 #include "actors/policy/schedule/instance_picker.h"
 #include "protocols/actors.h"
+#include "protocols/cluster.h"
 #include "protocols/workers.h"
 #include "storage/cold_store.h"
 #include "storage/host_arena.h"
@@ -30,7 +34,9 @@ namespace seer {
 struct KvNodeConfig {
   NodeId node;
   KvTiersConfig tiers;
+  ClusterIdentity identity;  // what it says of itself when it comes up
   PullConfig pull;           // what is worth fetching from another node
+  int64_t fetch_timeout_us = 10'000'000;  // of the blocks that one node lends for one opening
   size_t parked_max = 4096;  // reservations of ending chunks that wait for room; more are refused at once
 };
 
@@ -52,6 +58,7 @@ struct KvNodeActor {
   static constexpr const char* kActorName = "kv_node";
 
   KvNodeActor(rt::self_ptr<KvNodeActor> self_in, KvNodeConfig config_in, KvNodeParts parts_in);
+  ~KvNodeActor();
   handle::behavior_type make_behavior();
 
   void on_reserve(const ReserveBlocks& ask);
@@ -60,16 +67,23 @@ struct KvNodeActor {
   void on_room();
   void on_cold_failure(const Error& error);
   void on_client_down(const rt::down& message);
+  bool open_lender(const KvLender& lender);
 
   /// An opening that waits for blocks of another node.
   struct Pull {
     OpenBlocks ask;
     size_t here = 0;                 // leading blocks that need no pulling
-    std::vector<KvSource> sources;   // still to be asked, the next one last
-    KvSource lender;
+    std::vector<KvLender> sources;   // still to be asked, the next one last
+    KvLender lender;
     uint64_t lease = 0;              // at the lender; 0: not lent yet
     size_t lent_blocks = 0;
     std::vector<KvWritten> written;  // slots granted here, being copied into
+  };
+  /// A fetch whose time was over before the transport was done with its slots.
+  struct LateFetch {
+    std::vector<KvWritten> written;
+    KvSource lender;
+    uint64_t lease = 0;
   };
   size_t blocks_here(const KvOpening& what) const;
   void open_here(const OpenBlocks& ask);
@@ -77,7 +91,9 @@ struct KvNodeActor {
   void ask_next_source(uint64_t op);
   void on_lent(const KvOpened& lent);
   void on_silence(uint64_t op);
-  void on_fetched(uint64_t op, const std::vector<Status>& statuses);
+  void on_fetched(uint64_t op, uint64_t fetch, const FetchResult& result);
+  void on_quiet(uint64_t fetch);
+  void on_peer_down(const rt::down& message);
   void end_pull(uint64_t op);
   bool try_reserve(const ReserveBlocks& ask, bool may_wait);
   void keep(KvOwner owner);
@@ -101,9 +117,12 @@ struct KvNodeActor {
   std::map<uint64_t, uint64_t> writes;     // tokens granted, neither sealed nor aborted: the client's number
   std::map<uint64_t, uint64_t> leases;     // not closed, likewise
   uint64_t last_client = 0;
+  std::string address;                     // of the arena, for other nodes; empty without a transport
   std::map<uint64_t, Pull> pulls;          // by their own op
+  std::map<uint64_t, LateFetch> late_fetches;  // by the number of the fetch
+  std::map<NodeId, KvLender> peers;        // that the transport has open, as they were opened last
   std::map<uint64_t, KvSource> abandoned;  // pulls whose lender was silent: what it still lends is given back. Bounded
-  uint64_t next_op = 1;
+  uint64_t next_op = 1, next_fetch = 1;
   int64_t opened_blocks = 0, fetched_blocks = 0, fetch_failures = 0;
   uint64_t cold_failures = 0;  // calls of the cold store that failed
   std::unique_ptr<KvTiers> tiers;    // last: its cold store's thread ends before the rest does

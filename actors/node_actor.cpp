@@ -37,7 +37,6 @@ void NodeActor::start_kv_node() {
   if (!parts.make_arena) return;
   arena = parts.make_arena();
   ++epoch;
-  if (parts.publish) parts.publish(config.node, epoch, arena);
   kv_node = rt::spawn<KvNodeActor>(self->system(), config.kv_node,
                                    KvNodeParts{arena, parts.open_cold, parts.directory, parts.transport, epoch, parts.log});
   rt::monitor(self, kv_node);
@@ -56,12 +55,13 @@ void NodeActor::start_instance(const InstanceConfig& instance) {
                                           InstanceParts{std::move(engine), parts.tokenizer, kv_node, arena,
                                                         parts.make_drafting ? parts.make_drafting() : Drafting{}});
   rt::monitor(self, started);
-  instances[instance.id] = {started, info.device_blocks, info.block_tokens, instance.rows_max};
+  instances[instance.id] = {started, info.device_blocks, info.block_tokens, instance.rows_max,
+                            {.model = model_name(info.model), .layout = info.layout_hash}};
 }
 
 InstanceUp NodeActor::instance_up(InstanceId id) const {
   const Running& r = instances.at(id);
-  return {id, config.node, r.kv_blocks, r.block_tokens, r.rows_max, r.handle};
+  return {id, config.node, r.kv_blocks, r.block_tokens, r.rows_max, r.handle, r.identity};
 }
 
 void NodeActor::give_up() {

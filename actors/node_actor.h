@@ -37,8 +37,6 @@ struct NodeParts {
   std::function<Drafting()> make_drafting;                        // empty: none
   KvDirectoryHandle directory;                                    // may be null without a pool
   std::shared_ptr<KvTransport> transport;                         // null: nothing is fetched from other machines
-  /// Lets other machines read the arena, under this epoch. May be empty without a transport.
-  std::function<void(NodeId, uint64_t epoch, std::shared_ptr<HostArena>)> publish;
   EventLog log = {};
 };
 
@@ -64,6 +62,7 @@ struct NodeActor {
     int64_t kv_blocks = 0;
     uint32_t block_tokens = 0;
     int32_t rows_max = 0;
+    ClusterIdentity identity;
     bool stopped = false;  // by us, to be started again
   };
 

@@ -60,6 +60,7 @@ RolloutActor::handle::behavior_type RolloutActor::make_behavior() {
 
 void RolloutActor::on_instance_up(const InstanceUp& up) {
   if (over()) return;
+  if (!may_join(up)) return;
   if (instances.contains(up.instance)) on_instance_lost(up.instance);  // it came back before we heard that it was gone
   instances[up.instance] = {up.handle, up.kv_blocks, 0};
   parts.log.info(rt::now_us(self), "instance_up", {{"instance", up.instance}, {"node", up.node}, {"kv_blocks", up.kv_blocks}});
@@ -70,6 +71,14 @@ void RolloutActor::on_instance_up(const InstanceUp& up) {
     return end(added.error().detail);
   if (!started && instances.size() >= config.instances_expected) start();
   if (started) place();
+}
+
+/// The first instance says what model and KV layout all others must have.
+bool RolloutActor::may_join(const InstanceUp& up) {
+  if (instances.empty()) identity = up.identity, identity.version = config.version;
+  const Status fits = check_identity(cat("instance ", up.instance), up.identity, identity);
+  if (!fits.ok()) last_refusal = fits.error().detail;
+  return fits.ok();
 }
 
 void RolloutActor::start() {
@@ -387,7 +396,8 @@ void RolloutActor::on_tick() {
     parts.log.warn(now, "instance_silent", {{"instance", id}, {"silent_s", config.chunk_silence_us / 1'000'000}});
     give_up_instance(id);
   }
-  if (instances.empty() && now - instances_gone_us > config.no_instance_us) return end("no instance is left to run on");
+  if (instances.empty() && now - instances_gone_us > config.no_instance_us)
+    return end(cat("no instance is left to run on", last_refusal.empty() ? "" : ": ", last_refusal));
   if (!started && !instances.empty() && now - started_us > config.no_instance_us) start();
   if (started) place();
   report_progress();

@@ -78,6 +78,7 @@ struct RolloutActor {
   };
 
   void on_instance_up(const InstanceUp& up);
+  bool may_join(const InstanceUp& up);
   void start();
   GroupsAdded on_add_groups(AddGroups& add);
   std::string why_refused(const AddGroups& add) const;
@@ -131,6 +132,8 @@ struct RolloutActor {
   std::vector<std::vector<Log>> logs;               // [group][sample]
   std::vector<uint32_t> open_in_group;              // requests not finished, by group
   std::map<InstanceId, Instance> instances;
+  ClusterIdentity identity;                         // of the instances that are up
+  std::string last_refusal;                         // why an instance was not taken; empty: all were
   std::map<NodeId, DraftServerHandle> draft_servers;
   std::unordered_map<ChunkId, OpenChunk> open;      // walked only through sorted copies
   std::set<RequestId> cancelled;                    // not over yet: they run, or the rollout has not started

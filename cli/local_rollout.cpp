@@ -154,6 +154,7 @@ Status check_memory_to_run(const RolloutOptions& options, const RolloutWork& wor
 /// actors take them from here; a restart makes new ones.
 struct Machinery {
   int64_t block_bytes = 0;
+  ClusterIdentity identity;                   // of the machines
   std::map<InstanceId, std::shared_ptr<Engine>> engines;
   std::map<NodeId, std::shared_ptr<HostArena>> arenas;
   std::map<NodeId, std::unique_ptr<ColdStore>> colds;
@@ -212,7 +213,9 @@ Result<Machinery> make_machinery(const RolloutOptions& options, const RolloutWor
     SEER_ASSIGN_OR_RETURN(made.engines[InstanceId{i}], make_cpu_engine(work.model, engine_config(options, InstanceId{i})));
     made.block_bytes = made.engines[InstanceId{i}]->info().block_bytes;
   }
-  SEER_RETURN_IF_ERROR(check_kv_fits(options, work, made.engines.begin()->second->info()));
+  const EngineInfo& info = made.engines.begin()->second->info();
+  made.identity = {.model = model_name(info.model), .layout = info.layout_hash};
+  SEER_RETURN_IF_ERROR(check_kv_fits(options, work, info));
   for (uint32_t i = 0; i < options.nodes; ++i) {
     if (options.dram_bytes > 0) {
       SEER_ASSIGN_OR_RETURN(made.arenas[NodeId{i}], HostArena::create(arena_config(options, made.block_bytes)));
@@ -244,8 +247,8 @@ Drafting make_drafting(const RolloutOptions& options, const Machinery& made) {
           {}, [] { return cpu_ns(CLOCK_THREAD_CPUTIME_ID); }};
 }
 
-NodeConfig node_config(const RolloutOptions& options, int64_t rows_max, NodeId id) {
-  NodeConfig config{.node = id, .kv_node = {.node = id}};
+NodeConfig node_config(const RolloutOptions& options, const Machinery& made, int64_t rows_max, NodeId id) {
+  NodeConfig config{.node = id, .kv_node = {.node = id, .identity = made.identity}};
   if (options.drafting == "grouped") config.draft_server = DraftServerConfig{.node = id};
   const StepPlannerConfig planner{.prefill_tokens_max = static_cast<int32_t>(options.prefill_tokens),
                                   .rows_max = static_cast<int32_t>(rows_max + options.prefill_tokens)};
@@ -278,10 +281,6 @@ NodeParts node_parts(const RolloutOptions& options, const RolloutWork& work, Mac
       return again.ok() ? *std::move(again) : nullptr;
     };
   if (options.drafting != "off") parts.make_drafting = [&options, &made] { return make_drafting(options, made); };
-  if (made.transport)
-    parts.publish = [&made](NodeId node, uint64_t epoch, std::shared_ptr<HostArena> arena) {
-      made.transport->arenas().add_node(node, epoch, std::move(arena));
-    };
   return parts;
 }
 
@@ -407,7 +406,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   auto directory = rt::spawn<KvDirectoryActor>(system);
   std::vector<NodeHandle> nodes;
   for (uint32_t i = 0; i < options.nodes; ++i)
-    nodes.push_back(rt::spawn<NodeActor>(system, node_config(options, rows_max, NodeId{i}),
+    nodes.push_back(rt::spawn<NodeActor>(system, node_config(options, made, rows_max, NodeId{i}),
                                          node_parts(options, work, made, NodeId{i}, directory)));
 
   auto context = rt::spawn<ContextActor>(system);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "protocols/chunk.h"
+#include "protocols/cluster.h"
 #include "protocols/draft.h"
 #include "protocols/kv.h"
 #include "protocols/pool.h"
@@ -82,10 +83,18 @@ struct OpenBlocks {
 
 /// What one KV node wants of another: lend blocks, take the lease back, forget an owner whose blocks were copied.
 using KvSource = rt::iface<rt::oneway<OpenBlocks>, rt::oneway<KvClose>, rt::oneway<KvRelease>>;
+/// A node that may lend blocks, and how the transport reaches its arena.
+struct KvLender {
+  KvSource handle;
+  NodeId node;
+  uint64_t epoch = 0;
+  std::string address;
+  SEER_FIELDS(KvLender, handle, node, epoch, address)
+};
 /// The directory's answer to FindHolders: other nodes that keep blocks of the owner or of its group.
 struct KvHolders {
   uint64_t op = 0;
-  std::vector<KvSource> sources;
+  std::vector<KvLender> sources;
   SEER_FIELDS(KvHolders, op, sources)
 };
 using KvHoldersSink = rt::iface<rt::oneway<KvHolders>>;
@@ -97,18 +106,26 @@ struct FindHolders {
   SEER_FIELDS(FindHolders, op, asking, owner, reply_to)
 };
 
+/// The directory does not take this node: one sentence says why.
+struct KvRefused {
+  std::string why;
+  SEER_FIELDS(KvRefused, why)
+};
+
 using KvNodeHandle =
     rt::iface<rt::oneway<ReserveBlocks>, rt::oneway<OpenBlocks>, rt::oneway<KvSeal>, rt::oneway<KvAbort>,
               rt::oneway<KvClose>, rt::oneway<KvRelease>, rt::oneway<KvBump>, rt::oneway<WorkReady>,
-              rt::oneway<KvHolders>, rt::oneway<KvReserved>, rt::oneway<KvOpened>, rt::oneway<Tick>,
-              rt::rpc<GetReport, KvNodeReport>>;
+              rt::oneway<KvHolders>, rt::oneway<KvReserved>, rt::oneway<KvOpened>, rt::oneway<KvRefused>,
+              rt::oneway<Tick>, rt::rpc<GetReport, KvNodeReport>>;
 
 /// A KV node is there (again), and empty. KvHolds names an owner the first time a node keeps a block for it.
 struct KvNodeUp {
   NodeId node;
   KvNodeHandle handle;
-  uint64_t epoch = 0;  // of its arena: rises when the node starts again
-  SEER_FIELDS(KvNodeUp, node, handle, epoch)
+  uint64_t epoch = 0;        // of its arena: rises when the node starts again
+  std::string address = {};  // by which other nodes open its arena (KvTransport); empty: they cannot
+  ClusterIdentity identity = {};
+  SEER_FIELDS(KvNodeUp, node, handle, epoch, address, identity)
 };
 struct KvHolds {
   NodeId node;
@@ -153,7 +170,8 @@ struct InstanceUp {
   uint32_t block_tokens = 0;
   int32_t rows_max = 0;
   InstanceHandle handle;
-  SEER_FIELDS(InstanceUp, instance, node, kv_blocks, block_tokens, rows_max, handle)
+  ClusterIdentity identity = {};
+  SEER_FIELDS(InstanceUp, instance, node, kv_blocks, block_tokens, rows_max, handle, identity)
 };
 using InstanceSink = rt::iface<rt::oneway<InstanceUp>, rt::oneway<DraftServerUp>>;
 /// Tells a node who wants its instances: it answers InstanceUp for each, and DraftServerUp if it has such a server, and
@@ -279,6 +297,7 @@ CAF_BEGIN_TYPE_ID_BLOCK(seer, first_custom_type_id)
   CAF_ADD_TYPE_ID(seer, (seer::AckResponses))
   CAF_ADD_TYPE_ID(seer, (seer::AttachEvents))
   CAF_ADD_TYPE_ID(seer, (seer::CloseRollout))
+  CAF_ADD_TYPE_ID(seer, (seer::KvRefused))
 CAF_END_TYPE_ID_BLOCK(seer)
 
 namespace seer {

@@ -137,6 +137,18 @@ void stop(const Handle& handle) { caf::anon_send_exit(handle, caf::exit_reason::
 template <class Handle>
 void kill(const Handle& handle) { caf::anon_send_exit(handle, caf::exit_reason::kill); }
 
+/// The actor ends itself, for a reason that whoever watches it can read: reason_text().
+template <class Self>
+void quit(Self* self, const std::string& why) { self->quit(caf::make_error(caf::sec::runtime_error, why)); }
+/// What an actor that ended with quit() said; otherwise empty.
+inline std::string reason_text(const down& message) {
+  if (message.reason != caf::sec::runtime_error) return {};
+  std::string text;
+  const caf::message& context = message.reason.context();
+  if (context.match_elements<std::string>()) text = context.get_as<std::string>(0);
+  return text;
+}
+
 template <class Self, class Handle>
 void monitor(Self* self, const Handle& handle) { self->monitor(handle); }
 template <class Self, class F>

@@ -6,29 +6,61 @@
 #include "protocols/kv.h"
 
 namespace seer {
+namespace {
 
-void ArenaRegistry::add_node(NodeId node, uint64_t epoch, std::shared_ptr<HostArena> arena) {
+std::string local_address(NodeId node) { return cat("local:", node); }
+
+}  // namespace
+
+std::string ArenaRegistry::publish(NodeId node, uint64_t epoch, std::shared_ptr<HostArena> arena) {
   std::lock_guard lock(mutex_);
-  Node& known = nodes_[node];
+  Published& known = published_[node];
   if (epoch >= known.epoch) known = {epoch, std::move(arena)};
+  return local_address(node);
 }
 
-void ArenaRegistry::remove_node(NodeId node) {
+void ArenaRegistry::withdraw(NodeId node, uint64_t epoch) {
   std::lock_guard lock(mutex_);
-  nodes_.erase(node);
+  if (const auto it = published_.find(node); it != published_.end() && it->second.epoch == epoch) published_.erase(it);
+}
+
+Status ArenaRegistry::open_peer(NodeId node, uint64_t epoch, const std::string& address) {
+  if (address != local_address(node))
+    return fail(Code::kInvalidArgument, "transport: the address of node ", node, " is \"", address.substr(0, 60),
+                "\", expected \"", local_address(node), "\": it must run in this process");
+  std::lock_guard lock(mutex_);
+  const auto it = published_.find(node);
+  if (it == published_.end()) return fail(Code::kUnavailable, "transport: node ", node, " is not reachable");
+  if (it->second.epoch != epoch)
+    return fail(Code::kStale, "transport: node ", node, " is in epoch ", it->second.epoch, ", not ", epoch);
+  peers_[node] = epoch;
+  return {};
+}
+
+bool ArenaRegistry::close_peer(NodeId node, uint64_t epoch) {
+  std::lock_guard lock(mutex_);
+  const auto it = peers_.find(node);
+  if (it == peers_.end() || it->second != epoch) return false;
+  peers_.erase(it);
+  return true;
+}
+
+Result<std::shared_ptr<HostArena>> ArenaRegistry::arena_of(NodeId node, uint64_t epoch) {
+  std::lock_guard lock(mutex_);
+  const auto peer = peers_.find(node);
+  if (peer == peers_.end()) return fail(Code::kUnavailable, "transport: node ", node, " is not open");
+  if (peer->second != epoch)
+    return fail(Code::kStale, "transport: node ", node, " was opened in epoch ", peer->second, ", not ", epoch);
+  const auto it = published_.find(node);
+  if (it == published_.end()) return fail(Code::kUnavailable, "transport: node ", node, " is not reachable");
+  if (it->second.epoch != epoch)
+    return fail(Code::kStale, "transport: node ", node, " is in epoch ", it->second.epoch, ", not ", epoch);
+  return it->second.arena;
 }
 
 Status ArenaRegistry::copy(const Fetch& fetch) {
   const RemoteSlot& from = fetch.from;
-  std::shared_ptr<HostArena> arena;
-  {
-    std::lock_guard lock(mutex_);
-    const auto it = nodes_.find(from.node);
-    if (it == nodes_.end()) return fail(Code::kUnavailable, "transport: node ", from.node, " is not reachable");
-    if (it->second.epoch != from.epoch)
-      return fail(Code::kStale, "transport: node ", from.node, " is in epoch ", it->second.epoch, ", not ", from.epoch);
-    arena = it->second.arena;
-  }
+  SEER_ASSIGN_OR_RETURN(const std::shared_ptr<HostArena> arena, arena_of(from.node, from.epoch));
   if (from.slot >= arena->slot_count() || fetch.to.size() != static_cast<size_t>(arena->block_bytes()))
     return fail(Code::kInvalidArgument, "transport: slot ", from.slot, " of ", arena->slot_count(), ", ",
                 fetch.to.size(), " bytes of ", arena->block_bytes());

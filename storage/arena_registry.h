@@ -1,10 +1,11 @@
 // ArenaRegistry: the arenas of one process by node, and the checked copy out of one of them: what LocalTransport and
-// SimTransport have in common. Thread-safe.
+// SimTransport have in common. An arena can be copied from once its node was published and opened as a peer. Thread-safe.
 #pragma once
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 
 #include "storage/host_arena.h"
 #include "storage/kv_transport.h"
@@ -13,22 +14,27 @@ namespace seer {
 
 class ArenaRegistry {
  public:
-  /// The node's memory can be fetched from now on; a later epoch replaces an earlier one.
-  void add_node(NodeId node, uint64_t epoch, std::shared_ptr<HostArena> arena);
-  /// The node is gone: copies from it answer kUnavailable.
-  void remove_node(NodeId node);
+  // These four as in KvTransport.
+  std::string publish(NodeId node, uint64_t epoch, std::shared_ptr<HostArena> arena);
+  void withdraw(NodeId node, uint64_t epoch);
+  Status open_peer(NodeId node, uint64_t epoch, const std::string& address);
+  /// False: not open in this epoch.
+  bool close_peer(NodeId node, uint64_t epoch);
 
-  /// Checked as a remote read would be: the node and its epoch, the slot and its generation before and after the copy,
-  /// the checksum of the copied bytes.
+  /// Checked as a remote read would be: the peer and its epoch, the slot and its generation before and after the copy, the
+  /// checksum of the copied bytes.
   Status copy(const Fetch& fetch);
 
  private:
-  struct Node {
+  struct Published {
     uint64_t epoch = 0;
     std::shared_ptr<HostArena> arena;
   };
-  std::mutex mutex_;  // guards nodes_; not held while bytes are copied
-  std::map<NodeId, Node> nodes_;
+  Result<std::shared_ptr<HostArena>> arena_of(NodeId node, uint64_t epoch);
+
+  std::mutex mutex_;  // guards all below; not held while bytes are copied
+  std::map<NodeId, Published> published_;
+  std::map<NodeId, uint64_t> peers_;  // opened: their epoch
 };
 
 }  // namespace seer

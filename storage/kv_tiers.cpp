@@ -122,6 +122,14 @@ Status KvTiers::abort(WriteToken token) {
   return {};
 }
 
+void KvTiers::quarantine(WriteToken token) {
+  const auto it = writes_.find(token);
+  if (it == writes_.end() || it->second->state == BlockState::kQuarantined) return;
+  release_from_all(*it->second);
+  discard(*it->second);
+  advance();
+}
+
 Block* KvTiers::end_write(WriteToken token) {
   const auto it = writes_.find(token);
   if (it == writes_.end()) {

@@ -137,6 +137,9 @@ class KvTiers {
   std::vector<Reservation> reserve(OwnerId owner, std::span<const BlockRef> chain, const ReserveOptions& options = {});
   Status seal(WriteToken token, uint32_t crc32c);
   Status abort(WriteToken token);
+  /// The write failed, but something may still write to the slot (a transfer that is late): nobody gets the block, and its
+  /// slot stays taken until abort(token), or seal(token), which is kStale then.
+  void quarantine(WriteToken token);
 
   /// All keys must have one weight version. `owner` is who reads: its own blocks are not dropped to make room for it.
   void open(OwnerId owner, std::span<const BlockKey> keys, std::function<void(OpenResult)> done);

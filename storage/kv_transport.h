@@ -1,15 +1,30 @@
 // KvTransport: the seam over which KV blocks move between machines (UCX; memory copies inside one process; a simulation).
-// Used by kv_node_actor only: it fetches a block from another node's arena into its own. The reader holds a lease on the
-// remote slot for as long as the fetch is open. `done` runs on a thread of the transport and must only hand over.
+// Used by kv_node_actor only: it fetches blocks from another node's arena into slots of its own, under a lease on the
+// remote slots.
+//
+// A node publishes its arena and announces the address that it gets for it. Another node opens it as a peer, by that
+// address, and fetches.
+//
+// What is always true of a fetch that was accepted:
+//  (1) `done` is called exactly once: after the bytes have come, after an error, after its time is over, after close_peer()
+//      and after the end of the transport;
+//  (2) a fetch whose time is over has failed, whatever comes later. Its bytes may still be on their way: then the result
+//      says `still_writing`, and `quiet` is called once, when the transport will not write to its slots any more. Until
+//      then those slots must not be used for anything else;
+//  (3) without `still_writing` nothing is written after `done`, and `quiet` is not called.
+// Both run on a thread of the transport, or inside a call to it, and must only hand over (Outbox in protocols/workers.h).
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "protocols/ids.h"
 #include "protocols/result.h"
+#include "storage/host_arena.h"
 
 namespace seer {
 
@@ -25,15 +40,44 @@ struct RemoteSlot {
 
 struct Fetch {
   RemoteSlot from;
-  std::span<std::byte> to;  // valid and untouched until done
+  std::span<std::byte> to;  // valid and untouched by others until done, or quiet
+};
+
+struct FetchResult {
+  std::vector<Status> statuses;  // one per fetch, in order
+  bool still_writing = false;    // late: to the slots of those that failed
+};
+
+/// What a late fetch ends with.
+inline Error late_fetch(NodeId node, int64_t timeout_us) {
+  return fail(Code::kUnavailable, "transport: node ", node, " sent nothing within ", timeout_us, " us");
+}
+
+struct FetchEvents {
+  std::function<void(FetchResult)> done;
+  std::function<void()> quiet;
 };
 
 class KvTransport {
  public:
-  using Done = std::function<void(std::vector<Status>)>;  // one per fetch, in order
   virtual ~KvTransport() = default;
-  /// Starts the fetches; kFull when too many are open. Every fetch ends: with its bytes, or with an error by its deadline.
-  virtual Status fetch(std::vector<Fetch> fetches, Done done) = 0;
+
+  /// Other nodes can fetch from this arena from now on; a later epoch of the node replaces an earlier one. Returns the
+  /// address by which they open it.
+  virtual std::string publish(NodeId node, uint64_t epoch, std::shared_ptr<HostArena> arena) = 0;
+  /// They cannot any more. An epoch that is not the published one is ignored.
+  virtual void withdraw(NodeId node, uint64_t epoch) = 0;
+
+  /// Makes a node's arena reachable, or keeps it so: opening again what is open changes nothing, a later epoch replaces an
+  /// earlier one. kInvalidArgument: not an address of this kind of transport. kUnavailable, kStale: it cannot be reached.
+  virtual Status open_peer(NodeId node, uint64_t epoch, const std::string& address) = 0;
+  /// Ends the fetches from it: those that are not done end soon, with an error, and those that were late become quiet. An
+  /// epoch that is not the opened one is ignored.
+  virtual void close_peer(NodeId node, uint64_t epoch) = 0;
+
+  /// Starts fetches from one peer, which have timeout_us to end together. An error (kFull: too many are open): nothing was
+  /// started, and there will be no event. REQUIRES: all are from the same node and epoch.
+  virtual Status fetch(std::vector<Fetch> fetches, int64_t timeout_us, FetchEvents events) = 0;
 };
 
 }  // namespace seer

@@ -1,10 +1,15 @@
 // LocalTransport: a KvTransport between arenas of one process, as memory copies on a thread of its own. For several
 // (simulated) nodes in one process and for instances that do not share an arena. Thread-safe.
 //
-// Each fetch is checked as a remote one would be (ArenaRegistry). `done` runs on the transport's thread.
+// Each fetch is checked as a remote one would be (ArenaRegistry). Its time is looked at before each block is copied, so
+// that one that is late writes nothing more and its result is final: `quiet` is never called. Results come in the order of
+// the fetches, on the transport's thread, and after its end on the thread that ended it.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <cstddef>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "protocols/workers.h"
@@ -22,15 +27,23 @@ class LocalTransport final : public KvTransport {
   explicit LocalTransport(const LocalTransportConfig& config = {});
   ~LocalTransport() override;  // fetches that are still queued are answered with kCancelled
 
-  /// Whose memory can be fetched.
-  ArenaRegistry& arenas() { return arenas_; }
-
-  Status fetch(std::vector<Fetch> fetches, Done done) override;
+  std::string publish(NodeId node, uint64_t epoch, std::shared_ptr<HostArena> arena) override {
+    return arenas_.publish(node, epoch, std::move(arena));
+  }
+  void withdraw(NodeId node, uint64_t epoch) override { arenas_.withdraw(node, epoch); }
+  Status open_peer(NodeId node, uint64_t epoch, const std::string& address) override {
+    return arenas_.open_peer(node, epoch, address);
+  }
+  /// Its fetches fail when they come to the front of the queue, which takes the copies before them.
+  void close_peer(NodeId node, uint64_t epoch) override { arenas_.close_peer(node, epoch); }
+  Status fetch(std::vector<Fetch> fetches, int64_t timeout_us, FetchEvents events) override;
 
  private:
   struct Operation {
     std::vector<Fetch> fetches;
-    Done done;
+    int64_t timeout_us = 0;
+    std::chrono::steady_clock::time_point end;  // of its time
+    FetchEvents events;
   };
 
   void run(Operation& operation);

@@ -7,23 +7,68 @@ namespace seer {
 SimTransport::SimTransport(SimTransportConfig config, Schedule schedule)
     : config_(std::move(config)), schedule_(std::move(schedule)) {}
 
-Status SimTransport::fetch(std::vector<Fetch> fetches, Done done) {
-  if (open_ >= config_.queue_max) return fail(Code::kFull, "transport: ", open_, " fetches are open");
-  ++open_;
+SimTransport::~SimTransport() {
+  while (!open_.empty()) give_up(open_.begin()->first, fail(Code::kCancelled, "the transport was closed"));
+}
+
+Status SimTransport::fetch(std::vector<Fetch> fetches, int64_t timeout_us, FetchEvents events) {
+  if (open_.size() >= config_.queue_max) return fail(Code::kFull, "transport: ", open_.size(), " fetches are open");
   int64_t bytes = 0;
   for (const Fetch& f : fetches) bytes += static_cast<int64_t>(f.to.size());
-  const int64_t us = config_.latency_us + bytes * 1'000'000 / config_.bytes_per_s;
-  schedule_(us, [this, fetches = std::move(fetches), done = std::move(done), alive = std::weak_ptr<bool>(alive_)] {
-    if (alive.expired()) return;
-    --open_;
-    std::vector<Status> statuses;
-    for (const Fetch& f : fetches) {
-      const std::optional<Code> fault = config_.fault ? config_.fault(f.from) : std::nullopt;
-      statuses.push_back(fault ? Status(fail(*fault, "transport: simulated fault")) : arenas_.copy(f));
-    }
-    done(std::move(statuses));
-  });
+  const int64_t late_us = config_.late_us ? config_.late_us() : 0;
+  const int64_t us = config_.latency_us + bytes * 1'000'000 / config_.bytes_per_s + late_us;
+  const uint64_t id = ++last_id_;
+  open_.emplace(id, Operation{std::move(fetches), std::move(events)});
+  const auto after = [&](int64_t delay_us, auto then) {
+    schedule_(delay_us, [this, then, alive = std::weak_ptr<bool>(alive_)] {
+      if (!alive.expired()) then();
+    });
+  };
+  after(us, [this, id] { arrive(id); });
+  if (us > timeout_us) after(timeout_us, [this, id, timeout_us] { expire(id, timeout_us); });
   return {};
+}
+
+void SimTransport::arrive(uint64_t id) {
+  auto node = open_.extract(id);
+  if (node.empty()) return;  // given up
+  Operation& operation = node.mapped();
+  FetchResult result;
+  for (const Fetch& f : operation.fetches) {
+    const std::optional<Code> fault = config_.fault ? config_.fault(f.from) : std::nullopt;
+    result.statuses.push_back(fault ? Status(fail(*fault, "transport: simulated fault")) : arenas_.copy(f));
+  }
+  if (operation.late)
+    operation.events.quiet();
+  else
+    operation.events.done(std::move(result));
+}
+
+void SimTransport::expire(uint64_t id, int64_t timeout_us) {
+  const auto it = open_.find(id);
+  if (it == open_.end()) return;
+  Operation& operation = it->second;
+  operation.late = true;
+  FetchResult result{.statuses = {}, .still_writing = true};
+  for (const Fetch& f : operation.fetches) result.statuses.push_back(late_fetch(f.from.node, timeout_us));
+  operation.events.done(std::move(result));
+}
+
+void SimTransport::give_up(uint64_t id, const Error& why) {
+  auto node = open_.extract(id);
+  Operation& operation = node.mapped();
+  if (operation.late)
+    operation.events.quiet();
+  else
+    operation.events.done({std::vector<Status>(operation.fetches.size(), why)});
+}
+
+void SimTransport::close_peer(NodeId node, uint64_t epoch) {
+  if (!arenas_.close_peer(node, epoch)) return;
+  std::vector<uint64_t> gone;
+  for (const auto& [id, operation] : open_)
+    if (!operation.fetches.empty() && operation.fetches.front().from.node == node) gone.push_back(id);
+  for (const uint64_t id : gone) give_up(id, fail(Code::kUnavailable, "transport: node ", node, " was closed"));
 }
 
 }  // namespace seer

@@ -1,9 +1,14 @@
 // SimTransport: the transport seam on a virtual clock: copies between arenas of one process that take the time that a
 // network would. Deterministic; single-threaded. Faults are decided by a hook.
+//
+// The bytes of a block are written when its time on the network is over. So a fetch that is late for its caller writes
+// afterwards, as a network card would: the slots must be left alone until `quiet`.
 #pragma once
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "storage/arena_registry.h"
@@ -14,8 +19,9 @@ namespace seer {
 struct SimTransportConfig {
   int64_t latency_us = 20;                      // of each fetch call
   int64_t bytes_per_s = 10'000'000'000;
-  size_t queue_max = 256;                       // fetch calls open at most
+  size_t queue_max = 256;                       // fetch calls open at most, late ones included
   std::function<std::optional<Code>(const RemoteSlot&)> fault = {};  // the error of one fetch, or nothing
+  std::function<int64_t()> late_us = {};        // by how much a fetch call takes longer
 };
 
 class SimTransport final : public KvTransport {
@@ -23,16 +29,35 @@ class SimTransport final : public KvTransport {
   /// Runs a function after a delay, later and on the caller's thread.
   using Schedule = std::function<void(int64_t delay_us, std::function<void()>)>;
   SimTransport(SimTransportConfig config, Schedule schedule);
+  ~SimTransport() override;  // fetches that are open are answered with kCancelled, late ones are quiet
 
-  /// Whose memory can be fetched.
-  ArenaRegistry& arenas() { return arenas_; }
-  Status fetch(std::vector<Fetch> fetches, Done done) override;
+  std::string publish(NodeId node, uint64_t epoch, std::shared_ptr<HostArena> arena) override {
+    return arenas_.publish(node, epoch, std::move(arena));
+  }
+  void withdraw(NodeId node, uint64_t epoch) override { arenas_.withdraw(node, epoch); }
+  Status open_peer(NodeId node, uint64_t epoch, const std::string& address) override {
+    return arenas_.open_peer(node, epoch, address);
+  }
+  void close_peer(NodeId node, uint64_t epoch) override;
+  Status fetch(std::vector<Fetch> fetches, int64_t timeout_us, FetchEvents events) override;
 
  private:
+  struct Operation {
+    std::vector<Fetch> fetches;
+    FetchEvents events;
+    bool late = false;  // `done` was called already
+  };
+
+  void arrive(uint64_t id);
+  void expire(uint64_t id, int64_t timeout_us);
+  /// Ends it without its bytes.
+  void give_up(uint64_t id, const Error& why);
+
   SimTransportConfig config_;
   Schedule schedule_;
   ArenaRegistry arenas_;
-  size_t open_ = 0;
+  uint64_t last_id_ = 0;
+  std::map<uint64_t, Operation> open_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers that fire after our end do nothing
 };
 

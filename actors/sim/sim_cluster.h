@@ -132,10 +132,8 @@ struct SimCluster {
     transport = std::make_shared<SimTransport>(
         SimTransportConfig{.fault = [this](const RemoteSlot&) -> std::optional<Code> {
           return options.transfer_fault ? options.transfer_fault() : std::nullopt;
-        }},
-        [this](int64_t us, std::function<void()> f) {
-          world.after(us + (options.transfer_late_us ? options.transfer_late_us() : 0), std::move(f));
-        });
+        }, .late_us = options.transfer_late_us},
+        [this](int64_t us, std::function<void()> f) { world.after(us, std::move(f)); });
     node_starts.resize(options.nodes);
     slowness.resize(options.instances, 1);
     for (uint32_t n = 0; n < options.nodes; ++n) nodes.push_back(start_node(NodeId{n}));
@@ -158,12 +156,7 @@ struct SimCluster {
                                   .report_steps = options.report_steps});
     NodeParts parts{.make_engine = [this](InstanceId instance_id) { return make_engine(instance_id); }, .directory = directory, .log = options.log};
     if (options.has_links) parts.directory = world.spawn<DirectoryLink>(directory, &options.link_faults);
-    if (options.nodes > 1) {
-      parts.transport = transport;
-      parts.publish = [this](NodeId node, uint64_t epoch, std::shared_ptr<HostArena> memory) {
-        transport->arenas().add_node(node, epoch, std::move(memory));
-      };
-    }
+    if (options.nodes > 1) parts.transport = transport;
     if (options.draft_servers) config.draft_server = DraftServerConfig{.node = id};
     if (options.draft_tokens_max > 0)
       parts.make_drafting = [this] {
@@ -320,7 +313,6 @@ struct SimCluster {
   void crash_node(uint32_t n, int64_t down_us) {
     rt::kill(nodes[n]);
     nodes[n] = nullptr;
-    transport->arenas().remove_node(NodeId{n});
     world.after(down_us, [this, n] {
       nodes[n] = start_node(NodeId{n});
       rt::post(nodes[n], AttachRollout{sink});

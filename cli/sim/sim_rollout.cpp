@@ -370,12 +370,7 @@ struct SimRollout {
         return *HostArena::create(
             {.dram_bytes = std::max<int64_t>(1, blocks) * kSimBlockBytes, .block_bytes = kSimBlockBytes});
       };
-      if (many_machines) {
-        parts.transport = transport;
-        parts.publish = [this](NodeId node, uint64_t epoch, std::shared_ptr<HostArena> memory) {
-          transport->arenas().add_node(node, epoch, std::move(memory));
-        };
-      }
+      if (many_machines) parts.transport = transport;
     }
     return world.spawn<NodeActor>(std::move(config), std::move(parts));
   }

@@ -15,6 +15,7 @@ struct FakeNode {
   struct Seen {
     std::vector<KvOwner> released;
     std::vector<WeightVersion> bumps;
+    std::string refused;
   };
   FakeNode(rt::self_ptr<FakeNode>, Seen* seen_in, uint32_t id_in) : seen(seen_in), id(id_in) {}
   handle::behavior_type make_behavior() {
@@ -29,6 +30,7 @@ struct FakeNode {
             [](const KvHolders&) {},
             [](const KvReserved&) {},
             [](const KvOpened&) {},
+            [this](const KvRefused& refused) { seen->refused = refused.why; },
             [](const Tick&) {},
             [this](const GetReport&) { return KvNodeReport{.node = NodeId{id}}; }};
   }
@@ -129,7 +131,7 @@ TEST_CASE("kv directory: the end of a node that has come back already changes no
   b.tell(KvHolds{NodeId{0}, kA});
   rt::kill(b.nodes[0]);
   b.world.run_until(b.world.now_us() + 1000);
-  CHECK(b.state().nodes.at(NodeId{0}) == again);
+  CHECK(b.state().nodes.at(NodeId{0}).handle == again);
   b.tell(KvRelease{kA});
   CHECK(b.seen[3].released == std::vector<KvOwner>{kA});
 }
@@ -153,10 +155,71 @@ TEST_CASE("directory: word of a node's coming that arrives after a later one of 
   Bench b;
   const auto again = b.world.spawn<FakeNode>(&b.seen[3], 0u), gone = b.world.spawn<FakeNode>(&b.seen[3], 0u);
   rt::kill(gone);
+  rt::kill(b.nodes[0]);
   b.tell(KvNodeUp{NodeId{0}, again, 3});
   b.tell(KvNodeUp{NodeId{0}, gone, 2});
   b.tell(KvHolds{NodeId{0}, kA});
   b.tell(KvRelease{kA});
-  CHECK(b.state().nodes.at(NodeId{0}) == again);
+  CHECK(b.state().nodes.at(NodeId{0}).handle == again);
   CHECK(b.seen[3].released == std::vector<KvOwner>{kA});
+}
+
+TEST_CASE("directory: a node with another model, layout or protocol is refused with a sentence, and the others go on") {
+  SimWorld world;
+  const KvDirectoryHandle directory = world.spawn<KvDirectoryActor>();
+  FakeNode::Seen seen[4];
+  const ClusterIdentity good{.model = "moonlight", .layout = 7};
+  ClusterIdentity model = good, layout = good, protocol = good;
+  model.model = "qwen";
+  layout.layout = 8;
+  protocol.protocol = kProtocolNumber + 1;
+  const ClusterIdentity said[] = {good, model, layout, protocol};
+  for (uint32_t i = 0; i < 4; ++i) {
+    rt::post(directory, KvNodeUp{NodeId{i}, world.spawn<FakeNode>(&seen[i], i), 1, "", said[i]});
+    world.run_until(world.now_us() + 1000);
+  }
+  CHECK(rt::look<KvDirectoryActor>(directory).nodes.size() == 1);
+  CHECK(seen[0].refused == "");
+  CHECK(seen[1].refused == "node 1 is refused: its model is \"qwen\", expected \"moonlight\"");
+  CHECK(seen[2].refused == "node 2 is refused: its KV layout is 0000000000000008, expected 0000000000000007");
+  CHECK(seen[3].refused.find("node 3 is refused: its protocol number is") == 0);
+}
+
+TEST_CASE("directory: a second node of one name is refused once the first has shown that it lives on") {
+  Bench b;
+  const auto twin = b.world.spawn<FakeNode>(&b.seen[3], 0u);
+  b.tell(KvNodeUp{NodeId{0}, twin, 4});
+  CHECK(b.state().nodes.at(NodeId{0}).handle == b.nodes[0]);
+  CHECK(b.seen[3].refused == "");  // the first may be gone without our knowing
+  b.world.run_until(b.world.now_us() + KvDirectoryActor::kTakeoverUs);
+  CHECK(b.state().nodes.at(NodeId{0}).handle == b.nodes[0]);
+  CHECK(b.state().waiting.empty());
+  CHECK(b.seen[3].refused ==
+        "node 0 is refused: a node of that name is up in epoch 0 and alive, and this one's is 4: expected another name for "
+        "each machine");
+}
+
+TEST_CASE("directory: a node that comes back before the word of its death takes its place when that word comes") {
+  Bench b;
+  const auto again = b.world.spawn<FakeNode>(&b.seen[3], 0u);
+  b.tell(KvNodeUp{NodeId{0}, again, 4});
+  b.tell(KvHolds{NodeId{0}, kA});
+  b.tell(KvHolds{NodeId{0}, kB});
+  b.tell(KvRelease{kB});  // while it waits
+  CHECK(b.seen[3].released == std::vector<KvOwner>{kB});
+  rt::kill(b.nodes[0]);
+  b.world.run_until(b.world.now_us() + 2 * KvDirectoryActor::kTakeoverUs);
+  CHECK(b.state().nodes.at(NodeId{0}).handle == again);
+  CHECK(b.seen[3].refused == "");
+  b.tell(KvRelease{kA});
+  CHECK(b.seen[3].released == std::vector<KvOwner>{kB, kA});
+}
+
+TEST_CASE("directory: a living node in an older epoch than one of its name had is refused") {
+  Bench b;
+  rt::kill(b.nodes[0]);
+  b.tell(KvNodeUp{NodeId{0}, b.world.spawn<FakeNode>(&b.seen[3], 0u), 5});
+  FakeNode::Seen old;
+  b.tell(KvNodeUp{NodeId{0}, b.world.spawn<FakeNode>(&old, 0u), 3});
+  CHECK(old.refused == "node 0 is refused: its epoch is 3, expected at least 5: a node of that name was started later");
 }

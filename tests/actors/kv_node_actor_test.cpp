@@ -7,6 +7,7 @@
 #include "actors/kv_node_actor.h"
 #include "actors/recorder.h"
 #include "storage/sim_cold_store.h"
+#include "storage/sim_transport.h"
 
 using namespace seer;
 
@@ -271,4 +272,114 @@ TEST_CASE("kv node: the directory hears of an owner once, and again after its re
   b.store(kOwner, 0, 1);  // a write that was on its way
   CHECK(b.arena->taken_count() == 0);
   CHECK(b.state().kept.empty());
+}
+
+namespace {
+
+/// Two KV nodes: a request's blocks are on node 0, and an instance of node 1 opens them. A transfer takes transfer_us.
+struct Lending {
+  static constexpr int64_t kTimeoutUs = 10'000;
+  static constexpr uint32_t kBlocks = 3;
+
+  explicit Lending(int64_t transfer_us) : client(world) {
+    transport = std::make_shared<SimTransport>(SimTransportConfig{.latency_us = transfer_us},
+                                               [this](int64_t us, std::function<void()> f) { world.after(us, std::move(f)); });
+    directory = world.spawn<KvDirectoryActor>();
+    for (uint32_t n = 0; n < 2; ++n) {
+      arenas.push_back(*HostArena::create({.dram_bytes = 8 * kBlockBytes, .block_bytes = kBlockBytes}));
+      nodes.push_back(world.spawn<KvNodeActor>(
+          KvNodeConfig{.node = NodeId{n}, .tiers = {.free_share = 0}, .pull = {.pull_gap_tokens = 1}, .fetch_timeout_us = kTimeoutUs},
+          KvNodeParts{.arena = arenas[n], .open_cold = {}, .directory = directory, .transport = transport}));
+    }
+    run_for(1000);
+    rt::post(nodes[0], ReserveBlocks{{.op = 1, .owner = kOwner, .blocks = blocks()}, client.handle()});
+    run_for(1000);
+    KvSeal seal;
+    for (const KvGrant& g : last_grants()) {
+      std::memset(arenas[0]->span(g.slot).data(), static_cast<int>(g.token), kBlockBytes);
+      seal.blocks.push_back({g.token, crc32c(arenas[0]->span(g.slot))});
+    }
+    rt::post(nodes[0], seal);
+    run_for(1000);
+  }
+  void run_for(int64_t us) { world.run_until(world.now_us() + us); }
+  std::vector<BlockRef> blocks() const {
+    std::vector<BlockRef> chain;
+    for (uint32_t i = 0; i < kBlocks; ++i) chain.push_back({{WeightVersion{1}, 3, {7, i}}, 4});
+    return chain;
+  }
+  void open() { rt::post(nodes[1], OpenBlocks{{.op = ++op, .owner = kOwner, .blocks = blocks()}, client.handle()}); }
+  std::vector<KvGrant> last_grants() const { return client.all<KvReserved>().back().grants; }
+  size_t opened_blocks() const { return client.all<KvOpened>().empty() ? 99 : client.all<KvOpened>().back().blocks.size(); }
+  KvNodeActor& state(uint32_t n) { return rt::look<KvNodeActor>(nodes[n]); }
+
+  SimWorld world;
+  Client client;
+  std::shared_ptr<SimTransport> transport;
+  KvDirectoryHandle directory;
+  std::vector<std::shared_ptr<HostArena>> arenas;
+  std::vector<KvNodeHandle> nodes;
+  uint64_t op = 10;
+};
+
+}  // namespace
+
+TEST_CASE("kv node: blocks of another node are fetched, sealed here, and given up there") {
+  Lending l(5'000);
+  l.open();
+  l.run_for(20'000);
+  CHECK(l.opened_blocks() == Lending::kBlocks);
+  CHECK(l.state(1).report().fetched_blocks == Lending::kBlocks);
+  CHECK(l.arenas[0]->taken_count() == 0);
+  CHECK(l.state(1).late_fetches.empty());
+}
+
+TEST_CASE("kv node: a late fetch is answered without its blocks, and its slots are used again only when nothing writes to them") {
+  Lending l(50'000);
+  l.open();
+  l.run_for(20'000);
+  CHECK(l.opened_blocks() == 0);
+  CHECK(l.state(1).report().fetch_failures == Lending::kBlocks);
+  CHECK(l.arenas[1]->taken_count() == Lending::kBlocks);  // the transport may write to them yet
+  CHECK(l.state(1).tiers->stats().dram_quarantined_bytes == Lending::kBlocks * kBlockBytes);
+  CHECK(l.state(0).leases.size() == 1);                   // and read from the lender's
+  rt::post(l.nodes[1], ReserveBlocks{{.op = 1, .owner = kOwner, .blocks = l.blocks()}, l.client.handle()});
+  l.run_for(1000);
+  for (const KvGrant& grant : l.last_grants()) CHECK(grant.state != GrantState::kWrite);
+  l.run_for(50'000);
+  CHECK(l.arenas[1]->taken_count() == 0);
+  CHECK(l.state(0).leases.empty());
+  CHECK(l.state(1).late_fetches.empty());
+  rt::post(l.nodes[1], ReserveBlocks{{.op = 2, .owner = kOwner, .blocks = l.blocks()}, l.client.handle()});
+  l.run_for(1000);
+  for (const KvGrant& grant : l.last_grants()) CHECK(grant.state == GrantState::kWrite);
+}
+
+TEST_CASE("kv node: when the lender dies its transfers end at once, and the opening is answered with what there is") {
+  for (const int64_t transfer_us : {5'000, 50'000}) {  // in time, or late already
+    CAPTURE(transfer_us);
+    Lending l(transfer_us);
+    l.open();
+    l.run_for(transfer_us == 5'000 ? 2'000 : 20'000);
+    rt::kill(l.nodes[0]);
+    l.run_for(100);
+    CHECK(l.opened_blocks() == 0);
+    CHECK(l.arenas[1]->taken_count() == 0);
+    CHECK(l.state(1).late_fetches.empty());
+    CHECK(l.state(1).peers.empty());
+  }
+}
+
+TEST_CASE("kv node: it ends when the directory refuses it, and the sentence is its reason") {
+  Bench b(8);
+  std::string reason;
+  const caf::actor watcher = b.world.system.spawn([&](caf::event_based_actor* self, char) -> caf::behavior {  // kept: it lives as long
+    rt::on_down(self, [&](const rt::down& message) { reason = rt::reason_text(message); });
+    rt::monitor(self, b.node);
+    return {[](const Tick&) {}};
+  }, char{});
+  b.run();
+  rt::post(b.node, KvRefused{"node 0 is refused: its model is \"a\", expected \"b\""});
+  b.run();
+  CHECK(reason == "node 0 is refused: its model is \"a\", expected \"b\"");
 }

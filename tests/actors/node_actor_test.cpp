@@ -70,7 +70,7 @@ TEST_CASE("node: when the KV node dies it is started again, and so are the insta
   }
   CHECK(b.ups().size() == 4);
   CHECK(b.cluster.node_state().restarts == 1);
-  CHECK(rt::look<KvDirectoryActor>(b.cluster.directory).nodes.at(NodeId{0}) == b.cluster.kv_node());
+  CHECK(rt::look<KvDirectoryActor>(b.cluster.directory).nodes.at(NodeId{0}).handle == b.cluster.kv_node());
 }
 
 TEST_CASE("node: there is never more than one engine of an instance") {

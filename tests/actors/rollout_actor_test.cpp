@@ -331,9 +331,9 @@ struct Stage {
                                         RolloutParts{groups, context, {}, events.handle(), {}, log});
   }
   void run_for(int64_t us) { world.run_until(world.now_us() + us); }
-  InstanceHandle add_instance(uint32_t id) {
+  InstanceHandle add_instance(uint32_t id, const ClusterIdentity& identity = {}) {
     auto instance = world.spawn<FakeInstance>(&seen[id]);
-    rt::post(rollout, InstanceUp{InstanceId{id}, NodeId{0}, 100, 4, 8, instance});
+    rt::post(rollout, InstanceUp{InstanceId{id}, NodeId{0}, 100, 4, 8, instance, identity});
     run_for(1000);
     return instance;
   }
@@ -644,4 +644,34 @@ TEST_CASE("rollout: the length of a failed request is none to learn from") {
   CHECK(s.summaries()[0].finished == 3);
   CHECK(s.summaries()[0].failed == 1);
   CHECK(s.summaries()[0].estimate_error == 0);  // 2 tokens were no prediction of 1
+}
+
+TEST_CASE("rollout: an instance of another model or layout gets no work, and the error says why when no other is left") {
+  Stage s;
+  const ClusterIdentity good{.model = "moonlight", .layout = 7};
+  ClusterIdentity model = good, layout = good;
+  model.model = "qwen";
+  layout.layout = 8;
+  const InstanceHandle first = s.add_instance(0, good);
+  s.add_instance(1, model);
+  s.add_instance(2, layout);
+  CHECK(rt::look<RolloutActor>(s.rollout).instances.size() == 1);
+  rt::kill(first);
+  s.run_for(5'000'000);
+  CHECK(s.seen[1].chunks.empty());
+  CHECK(s.seen[2].chunks.empty());
+  REQUIRE(s.summaries().size() == 1);
+  CHECK(s.summaries()[0].error ==
+        "no instance is left to run on: instance 2 is refused: its KV layout is 0000000000000008, expected 0000000000000007");
+}
+
+TEST_CASE("rollout: an instance whose weights are not the rollout's is refused, and one that takes any weights is not") {
+  Stage s;
+  ClusterIdentity any, other;
+  other.version = {9};
+  s.add_instance(0, other);
+  CHECK(rt::look<RolloutActor>(s.rollout).instances.empty());
+  CHECK(rt::look<RolloutActor>(s.rollout).last_refusal == "instance 0 is refused: its weight version is 9, expected 1");
+  s.add_instance(1, any);
+  CHECK(s.seen[1].chunks.size() == 1);
 }

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <array>
 #include <algorithm>
 #include <cstring>
 #include <deque>
@@ -398,6 +399,37 @@ TEST_CASE("kv tiers: a wrong chain index or length of a known block is refused")
   CHECK(kinds(node.reserve(2, chain)) == std::vector{Kind::kHere, Kind::kRefused});
 }
 
+TEST_CASE("kv tiers: a quarantined write keeps its slot until it is aborted, and nobody gets its block meanwhile") {
+  Node node(2);
+  const auto chain = chain_of(1, 2);
+  const auto writes = node.reserve(1, chain);
+  REQUIRE(writes[1].kind == Kind::kGranted);
+  REQUIRE(node.fill_and_seal(writes[0], chain[0]).ok());
+  node.tiers->quarantine(writes[1].token);
+  node.tiers->quarantine(writes[1].token);  // again: nothing more
+  node.tiers->check_invariants();
+  CHECK(node.tiers->stats().dram_quarantined_bytes == kBlockBytes);
+  CHECK(node.tiers->probe(std::array{chain[0].key, chain[1].key}).dram_blocks == 1);
+  CHECK(node.reserve(1, chain)[1].kind == Kind::kLater);
+  CHECK(node.reserve(2, chain_of(2, 1))[0].kind != Kind::kGranted);  // the slot is taken
+  CHECK(node.tiers->abort(writes[1].token).ok());
+  node.run();
+  CHECK(node.room_calls == 1);
+  CHECK(node.arena->free_count() == 1);
+  CHECK(node.reserve(1, chain)[1].kind == Kind::kGranted);
+}
+
+TEST_CASE("kv tiers: a seal that comes after the quarantine is too late") {
+  Node node(1);
+  const auto chain = chain_of(1, 1);
+  const auto write = node.reserve(1, chain)[0];
+  node.tiers->quarantine(write.token);
+  CHECK(node.fill_and_seal(write, chain[0]).error().code == Code::kStale);
+  CHECK(node.arena->free_count() == 1);
+  node.tiers->quarantine(write.token);  // ended: nothing to quarantine
+  CHECK(node.tiers->is_drained());
+}
+
 namespace {
 
 /// A random client: requests come and go, write, park, read, crash; every read is compared with what was written.
@@ -455,6 +487,11 @@ struct RandomClient {
     if (writes.empty()) return;
     const size_t at = rng() % writes.size();
     const auto [r, ref] = writes[at];
+    if (rng() % 8 == 0) {  // failed, but not over: the slot stays busy
+      node.tiers->quarantine(r.token);
+      quarantined.insert(r.token);
+      return;
+    }
     writes.erase(writes.begin() + static_cast<long>(at));
     REQUIRE(node.arena->generation(r.slot) == r.generation);
     busy_slots.erase(r.slot);
@@ -462,7 +499,7 @@ struct RandomClient {
       REQUIRE(node.tiers->abort(r.token).ok());
     } else {
       const Status sealed = node.fill_and_seal(r, ref);
-      if (ref.key.version.value < version) REQUIRE_FALSE(sealed.ok());
+      if (ref.key.version.value < version || quarantined.contains(r.token)) REQUIRE_FALSE(sealed.ok());
     }
     ended.push_back(r.token);
   }
@@ -537,6 +574,7 @@ struct RandomClient {
   std::vector<WriteToken> ended;
   std::vector<OpenResult> reads;
   std::set<uint32_t> busy_slots;  // being written
+  std::set<WriteToken> quarantined;
   int open_calls = 0, open_answers = 0;
   bool waits_for_room = false;
 };

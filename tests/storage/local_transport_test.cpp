@@ -3,82 +3,83 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
-#include <cstring>
 #include <future>
 
-#include "protocols/kv.h"
+#include "storage/arena_pair.h"
 
 using namespace seer;
 
 namespace {
 
-constexpr int64_t kBytes = 256;
+constexpr int64_t kLongUs = 3'600'000'000;
 
-struct Pair {
-  Pair() {
-    from = *HostArena::create({.dram_bytes = 4 * kBytes, .block_bytes = kBytes});
-    to = *HostArena::create({.dram_bytes = 4 * kBytes, .block_bytes = kBytes});
-    transport.arenas().add_node({1}, 5, from);
-    slot = *from->take();
-    target = *to->take();
-    std::memset(from->span(slot).data(), 0x5a, kBytes);
-    good = {{1}, 5, slot, from->generation(slot), crc32c(from->span(slot))};
-  }
-  std::vector<Status> fetch(std::vector<RemoteSlot> slots) {
+struct Bench : ArenaPair {
+  Bench() { CHECK(open(transport).ok()); }
+  std::future<FetchResult> start(std::vector<RemoteSlot> slots, int64_t timeout_us = kLongUs) {
     std::vector<Fetch> fetches;
-    for (const RemoteSlot& s : slots) fetches.push_back({s, to->span(target)});
-    std::promise<std::vector<Status>> promise;
-    CHECK(transport.fetch(fetches, [&](std::vector<Status> s) { promise.set_value(std::move(s)); }).ok());
-    return promise.get_future().get();
+    for (const RemoteSlot& s : slots) fetches.push_back(fetch_of(s));
+    auto promise = std::make_shared<std::promise<FetchResult>>();
+    CHECK(transport.fetch(fetches, timeout_us, {[promise](FetchResult r) { promise->set_value(std::move(r)); }, {}}).ok());
+    return promise->get_future();
   }
-
-  std::shared_ptr<HostArena> from, to;
-  uint32_t slot = 0, target = 0;
-  RemoteSlot good;
   LocalTransport transport;  // last: its thread uses the arenas
 };
 
 }  // namespace
 
 TEST_CASE("local transport: a fetch brings the bytes over") {
-  Pair p;
-  CHECK(p.fetch({p.good})[0].ok());
-  CHECK(std::memcmp(p.to->span(p.target).data(), p.from->span(p.slot).data(), kBytes) == 0);
+  Bench b;
+  const FetchResult result = b.start({b.good}).get();
+  CHECK(result.statuses[0].ok());
+  CHECK_FALSE(result.still_writing);
+  CHECK(b.is_copied());
 }
 
-TEST_CASE("local transport: stale epochs and generations, bad slots, wrong bytes and lost nodes are told apart") {
-  Pair p;
-  RemoteSlot epoch = p.good, generation = p.good, slot = p.good, crc = p.good, node = p.good;
-  epoch.epoch = 4;
+TEST_CASE("local transport: each block of a fetch has its own status") {
+  Bench b;
+  RemoteSlot generation = b.good, crc = b.good;
   generation.generation = 99;
-  slot.slot = 1000;
   crc.crc32c ^= 1;
-  node.node = {7};
-  const auto s = p.fetch({epoch, generation, slot, crc, node, p.good});
-  CHECK(s[0].error().code == Code::kStale);
-  CHECK(s[1].error().code == Code::kStale);
-  CHECK(s[2].error().code == Code::kInvalidArgument);
-  CHECK(s[3].error().code == Code::kCorrupt);
-  CHECK(s[4].error().code == Code::kUnavailable);
-  CHECK(s[5].ok());
-  p.from->free(p.slot);
-  CHECK(p.fetch({p.good})[0].error().code == Code::kStale);
-  p.transport.arenas().remove_node({1});
-  CHECK(p.fetch({p.good})[0].error().code == Code::kUnavailable);
+  const FetchResult result = b.start({generation, b.good, crc}).get();
+  CHECK(result.statuses[0].error().code == Code::kStale);
+  CHECK(result.statuses[1].ok());
+  CHECK(result.statuses[2].error().code == Code::kCorrupt);
 }
 
-TEST_CASE("local transport: the queue is bounded, and every accepted fetch is answered, also at the end") {
-  auto arena = *HostArena::create({.dram_bytes = kBytes, .block_bytes = kBytes});
+TEST_CASE("local transport: a fetch whose time is over fails, and writes nothing") {
+  Bench b;
+  const FetchResult result = b.start({b.good, b.good}, 0).get();
+  for (const Status& status : result.statuses) CHECK(status.error().code == Code::kUnavailable);
+  CHECK(result.statuses[0].error().detail == "transport: node 1 sent nothing within 0 us");
+  CHECK_FALSE(result.still_writing);
+  CHECK_FALSE(b.is_copied());
+}
+
+TEST_CASE("local transport: closing a peer fails the fetches that are queued, and opening it again lets it be fetched from") {
+  Bench b;
+  std::promise<void> entered, go;
+  CHECK(b.transport.fetch({}, kLongUs, {[&](auto) { entered.set_value(), go.get_future().wait(); }, {}}).ok());
+  entered.get_future().wait();  // the thread is held
+  std::future<FetchResult> queued = b.start({b.good});
+  b.transport.close_peer(b.kNode, b.kEpoch);
+  go.set_value();
+  CHECK(queued.get().statuses[0].error().code == Code::kUnavailable);
+  CHECK_FALSE(b.is_copied());
+  CHECK(b.open(b.transport).ok());
+  CHECK(b.start({b.good}).get().statuses[0].ok());
+}
+
+TEST_CASE("local transport: the queue is bounded, and every accepted fetch is answered once, also at the end") {
   std::atomic<int> answered{0};
   int accepted = 0;
   {
     LocalTransport transport({.queue_max = 3});
     std::promise<void> entered, go;
     auto wait_for_go = go.get_future().share();
-    CHECK(transport.fetch({}, [&, wait_for_go](auto) { entered.set_value(), wait_for_go.wait(), ++answered; }).ok());
+    CHECK(transport.fetch({}, kLongUs, {[&, wait_for_go](auto) { entered.set_value(), wait_for_go.wait(), ++answered; }, {}}).ok());
     entered.get_future().wait();  // the thread is held in the first one
     for (int i = 0; i < 5; ++i)
-      accepted += transport.fetch({}, [&](auto) { ++answered; }).ok() ? 1 : 0;
+      accepted += transport.fetch({}, kLongUs, {[&](auto) { ++answered; }, {}}).ok() ? 1 : 0;
     CHECK(accepted == 3);
     go.set_value();
   }

@@ -1,0 +1,41 @@
+#include "protocols/cluster.h"
+
+#include <cinttypes>
+#include <cstdio>
+
+namespace seer {
+namespace {
+
+std::string quoted(const std::string& name) {
+  constexpr size_t kShown = 60;
+  return name.size() <= kShown ? cat('"', name, '"') : cat('"', name.substr(0, kShown), "...\"");
+}
+
+std::string hex(uint64_t hash) {
+  char text[17];
+  std::snprintf(text, sizeof text, "%016" PRIx64, hash);
+  return text;
+}
+
+}  // namespace
+
+std::string model_name(std::string_view folder) {
+  while (folder.size() > 1 && folder.back() == '/') folder.remove_suffix(1);
+  const size_t slash = folder.find_last_of('/');
+  return std::string(slash == std::string_view::npos || folder.size() == 1 ? folder : folder.substr(slash + 1));
+}
+
+Status check_identity(std::string_view who, const ClusterIdentity& found, const ClusterIdentity& expected) {
+  const auto refuse = [&](const char* field, const auto& is, const auto& should_be) {
+    return fail(Code::kInvalidArgument, who, " is refused: its ", field, " is ", is, ", expected ", should_be);
+  };
+  if (found.protocol != expected.protocol) return refuse("protocol number", found.protocol, expected.protocol);
+  if (found.model != expected.model) return refuse("model", quoted(found.model), quoted(expected.model));
+  if (found.layout != expected.layout) return refuse("KV layout", hex(found.layout), hex(expected.layout));
+  const WeightVersion any{};
+  if (found.version != any && expected.version != any && found.version != expected.version)
+    return refuse("weight version", found.version, expected.version);
+  return {};
+}
+
+}  // namespace seer

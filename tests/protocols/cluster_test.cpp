@@ -1,0 +1,62 @@
+#include "protocols/cluster.h"
+
+#include <doctest/doctest.h>
+
+using namespace seer;
+
+namespace {
+
+const ClusterIdentity kExpected{.model = "qwen3-0.6b", .layout = 0xabc, .version = {4}};
+
+std::string refusal(ClusterIdentity found) {
+  const Status status = check_identity("node 3", found, kExpected);
+  return status.ok() ? "" : status.error().detail;
+}
+
+}  // namespace
+
+TEST_CASE("cluster: who runs the same model with the same layout, version and protocol may join") {
+  CHECK(refusal(kExpected).empty());
+}
+
+TEST_CASE("cluster: a foreign node is refused with the field, what was found and what was expected") {
+  ClusterIdentity protocol = kExpected, model = kExpected, layout = kExpected, version = kExpected;
+  protocol.protocol = kProtocolNumber + 1;
+  model.model = "moonlight";
+  layout.layout = 0xabd;
+  version.version = {5};
+  CHECK(refusal(protocol) == cat("node 3 is refused: its protocol number is ", kProtocolNumber + 1, ", expected ", kProtocolNumber));
+  CHECK(refusal(model) == "node 3 is refused: its model is \"moonlight\", expected \"qwen3-0.6b\"");
+  CHECK(refusal(layout) == "node 3 is refused: its KV layout is 0000000000000abd, expected 0000000000000abc");
+  CHECK(refusal(version) == "node 3 is refused: its weight version is 5, expected 4");
+}
+
+TEST_CASE("cluster: the protocol is compared first, since the other fields mean nothing in another") {
+  ClusterIdentity other = kExpected;
+  other.protocol = 7;
+  other.model = "moonlight";
+  CHECK(refusal(other).find("protocol") != std::string::npos);
+}
+
+TEST_CASE("cluster: weight version 0 runs with any weights, an empty model with no other than an empty one") {
+  ClusterIdentity unbound = kExpected, nameless = kExpected;
+  unbound.version = {};
+  nameless.model = "";
+  CHECK(refusal(unbound).empty());
+  CHECK_FALSE(refusal(nameless).empty());
+  CHECK(check_identity("node 3", {}, {}).ok());
+}
+
+TEST_CASE("cluster: a long model name is cut in the message") {
+  ClusterIdentity other = kExpected;
+  other.model = std::string(5000, 'x');
+  CHECK(refusal(other).size() < 200);
+}
+
+TEST_CASE("cluster: a model's name is the last part of its folder's path") {
+  CHECK(model_name("/data/models/qwen3-0.6b") == "qwen3-0.6b");
+  CHECK(model_name("/data/models/qwen3-0.6b//") == "qwen3-0.6b");
+  CHECK(model_name("qwen3-0.6b") == "qwen3-0.6b");
+  CHECK(model_name("") == "");
+  CHECK(model_name("/") == "/");
+}
