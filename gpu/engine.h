@@ -88,6 +88,7 @@ struct StepResult {
   std::vector<std::vector<SampledToken>> sampled;  // per sequence: sample_rows tokens in row order
   std::vector<int32_t> ended = {};                 // in a StepRun: slots whose sequences go no further
   int64_t steps = 1;
+  WeightVersion version = {};                      // of the weights that computed it; 0: those the engine started with
   int64_t step_us = 0;                             // engine time of this step, or of all steps
   int64_t cpu_us = 0;                              // CPU time of the engine's threads since the result before (0: not known)
   std::vector<SequenceStep> spent = {};            // the batch's, for their memory to be used again
@@ -115,8 +116,23 @@ struct CopyResult {
   int64_t cpu_us = 0;            // as in StepResult
 };
 
-using EngineWork = std::variant<StepBatch, CopyBatch>;
-using EngineResult = std::variant<StepResult, CopyResult>;
+/// Replaces the weights by those of a folder, of the same shape. They are read beside the steps, which go on with the old
+/// weights, and take effect between two steps: the result comes then, perhaps after results of later work. KV computed
+/// before it must not be used after it. If the folder is refused, the old weights stay.
+struct LoadWeights {
+  uint64_t id = 0;
+  std::string folder;
+  WeightVersion version;
+};
+struct WeightsLoaded {
+  uint64_t id = 0;
+  Status status;
+  WeightVersion version;     // of the weights that steps use from now on
+  uint64_t layout_hash = 0;  // likewise: info() has it once this result is taken
+};
+
+using EngineWork = std::variant<StepBatch, CopyBatch, LoadWeights>;
+using EngineResult = std::variant<StepResult, CopyResult, WeightsLoaded>;
 
 /// Where a sequence of a StepRun ends: how much drafts gain is not known before.
 struct StepsLimit {
@@ -173,7 +189,7 @@ class Engine {
   virtual const EngineInfo& info() const = 0;
   /// REQUIRES: called once, before the first submit().
   virtual void set_notify(std::function<void()> notify) = 0;
-  /// Queues work. REQUIRES: valid blocks and token ids; at most info().queue_max pieces of work are open.
+  /// Queues work. LoadWeights: at most one is open; an engine that takes none answers with kUnavailable. REQUIRES: valid blocks and token ids; at most info().queue_max pieces of work are open.
   virtual void submit(EngineWork work) = 0;
   virtual std::vector<EngineResult> take_results() = 0;
   /// Its running batch; null: it computes given rows, and SlotEngine gives it one.

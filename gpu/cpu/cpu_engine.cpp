@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <utility>
 
 #include "gpu/cpu/cpu_isa.h"
@@ -43,13 +44,16 @@ KvLayout kv_layout(const ModelConfig& model, const CpuEngineConfig& config) {
 class CpuEngine final : public Engine {
  public:
   CpuEngine(std::shared_ptr<const Model> model, const CpuKernels& kernels, KvCache cache, int32_t threads,
-            const std::vector<int32_t>& cores)
+            const std::vector<int32_t>& cores, std::shared_ptr<SharedWeightLoader> loader)
       : model_(std::move(model)),
+        kernels_(kernels),
+        loader_(std::move(loader)),
         cache_(std::move(cache)),
         pool_(threads, cores),
-        forward_(*model_, kernels, cache_, pool_),
+        forward_(std::in_place, *model_, kernels_, cache_, pool_),
         thread_({.on_start = [core = cores.empty() ? -1 : cores[0]] { if (core >= 0) pin_thread(core); }},
-                [this](EngineWork& work) { run_work(work); }) {
+                [this](Work& work) { run_work(work); }),
+        loads_({}, [this](LoadWeights& load) { read_weights(load); }) {
     const ModelConfig& c = model_->config;
     const KvLayout& layout = cache_.layout();
     info_.model = model_->folder;
@@ -59,8 +63,7 @@ class CpuEngine final : public Engine {
     info_.block_tokens = static_cast<uint32_t>(layout.block_tokens);
     info_.block_bytes = layout.block_bytes();
     info_.device_blocks = cache_.blocks();
-    info_.layout_hash = hash_pair(hash_pair(model_->weights_hash, kLayoutVersion),
-                                  hash_pair(static_cast<uint64_t>(layout.block_tokens), layout.bf16 ? 1 : 0));
+    info_.layout_hash = layout_hash();
   }
 
   const EngineInfo& info() const override { return info_; }
@@ -68,22 +71,68 @@ class CpuEngine final : public Engine {
   void set_notify(std::function<void()> notify) override { results_.set_wake(std::move(notify)); }
 
   void submit(EngineWork work) override {
-    if (const auto* step = std::get_if<StepBatch>(&work))
-      check_step(*step);
-    else
-      check_copy(std::get<CopyBatch>(work));
     SEER_CHECK(open_ < info_.queue_max, open_);
     ++open_;
-    thread_.put(std::move(work));
+    if (auto* step = std::get_if<StepBatch>(&work)) {
+      check_step(*step);
+      thread_.put(std::move(*step));
+    } else if (auto* copy = std::get_if<CopyBatch>(&work)) {
+      check_copy(*copy);
+      thread_.put(std::move(*copy));
+    } else {
+      SEER_CHECK(!is_loading_, std::get<LoadWeights>(work).id);
+      is_loading_ = true;
+      loads_.put(std::get<LoadWeights>(std::move(work)));
+    }
   }
 
   std::vector<EngineResult> take_results() override {
     std::vector<EngineResult> results = results_.take();
     open_ -= results.size();
+    for (const EngineResult& result : results)
+      if (const auto* loaded = std::get_if<WeightsLoaded>(&result)) {
+        info_.layout_hash = loaded->layout_hash;
+        is_loading_ = false;
+      }
     return results;
   }
 
  private:
+  /// Weights that were read, or why not.
+  struct Staged {
+    LoadWeights what;
+    Result<std::shared_ptr<const Model>> model;
+  };
+  using Work = std::variant<StepBatch, CopyBatch, Staged>;
+
+  /// On the thread that loads. model_ stays as it is meanwhile: only what comes of this load changes it.
+  void read_weights(LoadWeights& load) {
+    Result<std::shared_ptr<const Model>> model = loader_->load(*model_, load.folder, load.version);
+    thread_.put(Staged{std::move(load), std::move(model)});
+  }
+
+  /// On the engine's thread: the switch.
+  WeightsLoaded run(Staged& staged) {
+    WeightsLoaded result{.id = staged.what.id, .status = {}, .version = {}};
+    if (staged.model.ok()) {
+      forward_.reset();  // it borrows the old weights
+      model_ = *std::move(staged.model);
+      forward_.emplace(*model_, kernels_, cache_, pool_);
+      version_ = staged.what.version;
+    } else {
+      result.status = staged.model.error();
+    }
+    result.version = version_;
+    result.layout_hash = layout_hash();
+    return result;
+  }
+
+  uint64_t layout_hash() const {
+    const KvLayout& layout = cache_.layout();
+    return hash_pair(hash_pair(model_->weights_hash, kLayoutVersion),
+                     hash_pair(static_cast<uint64_t>(layout.block_tokens), layout.bf16 ? 1 : 0));
+  }
+
   void check_step(const StepBatch& batch) const {
     for (const SequenceStep& s : batch.sequences) {
       const auto rows = static_cast<int64_t>(s.tokens.size());
@@ -118,7 +167,7 @@ class CpuEngine final : public Engine {
     }
   }
 
-  void run_work(EngineWork& work) {
+  void run_work(Work& work) {
     const FlushDenormals flush;
     results_.put(std::visit([this](auto& w) -> EngineResult { return run(w); }, work));
   }
@@ -126,8 +175,9 @@ class CpuEngine final : public Engine {
   StepResult run(StepBatch& batch) {
     const int64_t start_us = wall_us();
     StepResult result;
+    result.version = version_;
     result.id = batch.id;
-    result.sampled = forward_.run(batch);
+    result.sampled = forward_->run(batch);
     result.step_us = wall_us() - start_us;
     result.cpu_us = take_cpu_us();
     result.spent = std::move(batch.sequences);
@@ -159,16 +209,22 @@ class CpuEngine final : public Engine {
     return now - std::exchange(cpu_reported_us_, now);
   }
 
-  const std::shared_ptr<const Model> model_;
+  std::shared_ptr<const Model> model_;  // changed by the engine's thread, between steps
+  WeightVersion version_;               // of model_; 0: those it started with
+  const CpuKernels& kernels_;
+  const std::shared_ptr<SharedWeightLoader> loader_;
   KvCache cache_;
   ThreadPool pool_;
-  CpuForward forward_;  // uses all of the above
+  std::optional<CpuForward> forward_;  // uses all of the above
   EngineInfo info_;
   int64_t cpu_reported_us_ = 0;
 
   size_t open_ = 0;  // pieces of work whose results were not taken
   Outbox<EngineResult> results_;
-  Workers<EngineWork> thread_;  // last: it uses all of the above. At the end, work that has not begun is dropped
+  bool is_loading_ = false;  // a LoadWeights is open
+  // They use all of the above, and loads_ also thread_. At the end, work that has not begun is dropped.
+  Workers<Work> thread_;
+  Workers<LoadWeights> loads_;
 };
 
 }  // namespace
@@ -177,7 +233,9 @@ int64_t kv_block_bytes(const ModelConfig& model, const CpuEngineConfig& config) 
   return kv_layout(model, config).block_bytes();
 }
 
-Result<std::unique_ptr<Engine>> make_cpu_engine(std::shared_ptr<const Model> model, const CpuEngineConfig& config) {
+Result<std::unique_ptr<Engine>> make_cpu_engine(std::shared_ptr<const Model> model, const CpuEngineConfig& config,
+                                                std::shared_ptr<SharedWeightLoader> loader) {
+  if (loader == nullptr) loader = std::make_shared<SharedWeightLoader>();
   SEER_CHECK(model != nullptr);
   if (config.threads < 1 || config.threads > 256)
     return fail(Code::kInvalidArgument, "cpu engine: threads is ", config.threads, ", expected 1 to 256");
@@ -211,7 +269,8 @@ Result<std::unique_ptr<Engine>> make_cpu_engine(std::shared_ptr<const Model> mod
     return fail(Code::kFull, "cpu engine: the system has no memory for ", blocks, " KV blocks of ",
                 layout.block_bytes(), " bytes");
   return std::unique_ptr<Engine>(
-      std::make_unique<CpuEngine>(std::move(model), *cpu_kernels(*isa), std::move(cache), config.threads, cores));
+      std::make_unique<CpuEngine>(std::move(model), *cpu_kernels(*isa), std::move(cache), config.threads, cores,
+                                  std::move(loader)));
 }
 
 }  // namespace seer

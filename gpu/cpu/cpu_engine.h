@@ -27,9 +27,10 @@ struct CpuEngineConfig {
 /// Bytes of one KV block of an engine made so.
 int64_t kv_block_bytes(const ModelConfig& model, const CpuEngineConfig& config);
 
-/// An engine for this model; several may share it.
+/// An engine for this model; several may share it, and those with one loader share the weights that replace it too.
 /// Errors: kInvalidArgument (a field of the config, for kv_bytes with the least that works; SEER_CPU_ISA),
 /// kUnavailable (this processor has not the instruction set), kFull (the system has not the memory).
-Result<std::unique_ptr<Engine>> make_cpu_engine(std::shared_ptr<const Model> model, const CpuEngineConfig& config);
+Result<std::unique_ptr<Engine>> make_cpu_engine(std::shared_ptr<const Model> model, const CpuEngineConfig& config,
+                                                std::shared_ptr<SharedWeightLoader> loader = nullptr);
 
 }  // namespace seer

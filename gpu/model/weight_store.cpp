@@ -237,24 +237,23 @@ uint64_t config_hash(const ModelConfig& c) {
   return hash_pair(h, std::bit_cast<uint64_t>(c.rope.attention_factor));
 }
 
-}  // namespace
-
-int64_t Model::weight_bytes() const {
-  int64_t bytes = head.bytes() + embedding.bytes();
-  for (const LayerWeights& w : layers) bytes += w.qkv.bytes() + w.output.bytes() + w.gate_up.bytes() + w.down.bytes();
-  return bytes;
-}
-
-Result<std::shared_ptr<const Model>> load_model(const std::filesystem::path& folder, WeightType weights) {
+// `running`: weights that these will replace; null: none.
+Result<std::shared_ptr<const Model>> read_weights(const std::filesystem::path& folder, ModelConfig config, WeightType weights,
+                                                  const Model* running) {
   auto model = std::make_shared<Model>();
   model->folder = folder.string();
-  SEER_RETURN_IF_ERROR(check_model_folder(folder));
-  SEER_ASSIGN_OR_RETURN(model->config, read_model_config(folder));
+  model->config = std::move(config);
   const ModelConfig& c = model->config;
   SEER_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(folder));
   const std::string embedding_name = "model.embed_tokens.weight";
   const int64_t embedding_shape[] = {c.vocab_size, c.hidden_size};
   SEER_ASSIGN_OR_RETURN(const TensorView* embedding, checkpoint.get(embedding_name, embedding_shape));
+  if (running != nullptr && weights == WeightType::kAsStored) {
+    const MatrixType expected = running->embedding_matrix().type();
+    if ((embedding->type == TensorType::kBf16) != (expected == MatrixType::kBf16))
+      return fail(Code::kInvalidArgument, tensor_in(checkpoint, embedding_name), " has dtype ", to_string(embedding->type),
+                  ", but the weights that it would replace are kept as ", to_string(expected));
+  }
 
   TensorReader reader(checkpoint, embedding->type, weights);
   if (c.tied_head) {
@@ -273,6 +272,44 @@ Result<std::shared_ptr<const Model>> load_model(const std::filesystem::path& fol
   if (weights != WeightType::kAsStored)
     model->weights_hash = hash_pair(model->weights_hash, static_cast<uint64_t>(weights));
   return std::shared_ptr<const Model>(std::move(model));
+}
+
+}  // namespace
+
+int64_t Model::weight_bytes() const {
+  int64_t bytes = head.bytes() + embedding.bytes();
+  for (const LayerWeights& w : layers) bytes += w.qkv.bytes() + w.output.bytes() + w.gate_up.bytes() + w.down.bytes();
+  return bytes;
+}
+
+Result<std::shared_ptr<const Model>> load_model(const std::filesystem::path& folder, WeightType weights) {
+  SEER_RETURN_IF_ERROR(check_model_folder(folder));
+  SEER_ASSIGN_OR_RETURN(ModelConfig config, read_model_config(folder));
+  return read_weights(folder, std::move(config), weights, nullptr);
+}
+
+Result<std::shared_ptr<const Model>> load_weights_like(const Model& running, const std::filesystem::path& folder) {
+  SEER_RETURN_IF_ERROR(check_model_folder(folder));
+  SEER_ASSIGN_OR_RETURN(const ModelConfig config, read_model_config(folder));
+  // With the running model's config, so that what has another shape is named by its tensor.
+  const WeightType weights = running.head.type() == MatrixType::kInt8 ? WeightType::kInt8 : WeightType::kAsStored;
+  SEER_ASSIGN_OR_RETURN(std::shared_ptr<const Model> loaded, read_weights(folder, running.config, weights, &running));
+  if (config_hash(config) != config_hash(running.config))
+    return fail(Code::kInvalidArgument, folder.string(), ": config.json describes another model than that of ", running.folder,
+                ", which it would replace: heads, norms or rotary embedding differ");
+  return loaded;
+}
+
+Result<std::shared_ptr<const Model>> SharedWeightLoader::load(const Model& running, const std::string& folder,
+                                                              WeightVersion version) {
+  const std::lock_guard lock(mutex_);
+  if (folder == folder_ && version == version_)
+    if (std::shared_ptr<const Model> shared = newest_.lock()) return shared;
+  SEER_ASSIGN_OR_RETURN(std::shared_ptr<const Model> loaded, load_weights_like(running, folder));
+  folder_ = folder;
+  version_ = version;
+  newest_ = loaded;
+  return loaded;
 }
 
 }  // namespace seer

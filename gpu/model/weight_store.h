@@ -7,11 +7,13 @@
 #pragma once
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
 #include "gpu/cpu/packed_matrix.h"
 #include "gpu/model/model_config.h"
+#include "protocols/ids.h"
 
 namespace seer {
 
@@ -48,5 +50,23 @@ struct Model {
 /// Errors: kNotFound, kInvalidArgument, kCorrupt, kIo; one sentence naming file, tensor or field, expected and found.
 Result<std::shared_ptr<const Model>> load_model(const std::filesystem::path& folder,
                                                 WeightType weights = WeightType::kAsStored);
+
+/// Loads other weights of the model that `running` is, packed in the same way. The folder needs a config.json too.
+/// Errors: as above; kInvalidArgument also where a tensor has another shape or is packed otherwise, or config.json
+/// describes other arithmetic.
+Result<std::shared_ptr<const Model>> load_weights_like(const Model& running, const std::filesystem::path& folder);
+
+/// Loads weights once for all engines of a process: who asks for a folder and version that another engine still holds
+/// gets the same Model. Thread-safe; one load at a time.
+class SharedWeightLoader {
+ public:
+  Result<std::shared_ptr<const Model>> load(const Model& running, const std::string& folder, WeightVersion version);
+
+ private:
+  std::mutex mutex_;
+  std::string folder_;  // of the newest load
+  WeightVersion version_;
+  std::weak_ptr<const Model> newest_;
+};
 
 }  // namespace seer

@@ -45,6 +45,12 @@ SimEngine::SimEngine(SimEngineConfig config, Oracle oracle, After after, Clock c
 
 void SimEngine::submit(EngineWork work) {
   SEER_CHECK(queue_.size() < config_.info.queue_max, queue_.size());
+  if (const auto* load = std::get_if<LoadWeights>(&work))
+    return after_(0, [this, id = load->id, alive = std::weak_ptr<uint64_t>(timer_)] {
+      if (alive.expired()) return;
+      results_.push_back(WeightsLoaded{id, fail(Code::kUnavailable, "a simulated engine has no weights"), {}, config_.info.layout_hash});
+      notify_();
+    });
   if (const auto* copy = std::get_if<CopyBatch>(&work); copy != nullptr && !config_.has_kv) return copy_beside(*copy);
   queue_.push_back(std::move(work));
   if (!busy_) start_next();
