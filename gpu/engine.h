@@ -36,6 +36,7 @@ struct EngineInfo {
   size_t queue_max = 64;           // pieces of work that may be open
   int32_t steps_max = 1;           // steps that it can be ordered to do at once, see StepRun
   uint64_t layout_hash = 0;        // goes into every BlockKey: model, weights' identity, KV layout and dtype
+  WeightVersion version{1};        // of the weights; this and layout_hash change with a WeightResult
 };
 
 /// Rows of one sequence in a step. Row i feeds tokens[i] at position start + i, writes its K and V there, and attends to
@@ -87,8 +88,8 @@ struct StepResult {
                                                    // of no use any more
   std::vector<std::vector<SampledToken>> sampled;  // per sequence: sample_rows tokens in row order
   std::vector<int32_t> ended = {};                 // in a StepRun: slots whose sequences go no further
+  WeightVersion version = {};                      // of the weights that computed it
   int64_t steps = 1;
-  WeightVersion version = {};                      // of the weights that computed it; 0: those the engine started with
   int64_t step_us = 0;                             // engine time of this step, or of all steps
   int64_t cpu_us = 0;                              // CPU time of the engine's threads since the result before (0: not known)
   std::vector<SequenceStep> spent = {};            // the batch's, for their memory to be used again
@@ -116,23 +117,28 @@ struct CopyResult {
   int64_t cpu_us = 0;            // as in StepResult
 };
 
-/// Replaces the weights by those of a folder, of the same shape. They are read beside the steps, which go on with the old
-/// weights, and take effect between two steps: the result comes then, perhaps after results of later work. KV computed
-/// before it must not be used after it. If the folder is refused, the old weights stay.
-struct LoadWeights {
+/// Reads weights of the same model from a folder (load_weights() in model/weight_store.h) and keeps them beside the running ones,
+/// which are used as before: this work is not in the queue, and others pass it. REQUIRES: no other one is open; nothing is staged.
+struct StageWeights {
   uint64_t id = 0;
-  std::string folder;
   WeightVersion version;
+  std::string folder;
 };
-struct WeightsLoaded {
+/// Work that is queued after this one runs with the staged weights; the old ones are freed.
+/// REQUIRES: StageWeights has succeeded since the last switch.
+struct SwitchWeights {
+  uint64_t id = 0;
+};
+/// Answers either. An error of StageWeights says what is wrong with the folder; nothing is staged then.
+struct WeightResult {
   uint64_t id = 0;
   Status status;
-  WeightVersion version;     // of the weights that steps use from now on
-  uint64_t layout_hash = 0;  // likewise: info() has it once this result is taken
+  WeightVersion version;     // of the running weights
+  uint64_t layout_hash = 0;  // with them, as in EngineInfo
 };
 
-using EngineWork = std::variant<StepBatch, CopyBatch, LoadWeights>;
-using EngineResult = std::variant<StepResult, CopyResult, WeightsLoaded>;
+using EngineWork = std::variant<StepBatch, CopyBatch, StageWeights, SwitchWeights>;
+using EngineResult = std::variant<StepResult, CopyResult, WeightResult>;
 
 /// Where a sequence of a StepRun ends: how much drafts gain is not known before.
 struct StepsLimit {
@@ -186,10 +192,11 @@ class StepRun {
 class Engine {
  public:
   virtual ~Engine() = default;
+  /// Changes in take_results() only.
   virtual const EngineInfo& info() const = 0;
   /// REQUIRES: called once, before the first submit().
   virtual void set_notify(std::function<void()> notify) = 0;
-  /// Queues work. LoadWeights: at most one is open; an engine that takes none answers with kUnavailable. REQUIRES: valid blocks and token ids; at most info().queue_max pieces of work are open.
+  /// Queues work. REQUIRES: valid blocks and token ids; at most info().queue_max pieces of work are open.
   virtual void submit(EngineWork work) = 0;
   virtual std::vector<EngineResult> take_results() = 0;
   /// Its running batch; null: it computes given rows, and SlotEngine gives it one.

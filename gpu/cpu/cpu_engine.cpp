@@ -5,12 +5,12 @@
 #include <chrono>
 #include <cstring>
 #include <limits>
-#include <optional>
 #include <utility>
 
 #include "gpu/cpu/cpu_isa.h"
 #include "gpu/cpu/denormals.h"
 #include "gpu/cpu/forward.h"
+#include "gpu/model/model_loader.h"
 #include "protocols/check.h"
 #include "protocols/hash.h"
 #include "protocols/kv.h"
@@ -43,17 +43,15 @@ KvLayout kv_layout(const ModelConfig& model, const CpuEngineConfig& config) {
 
 class CpuEngine final : public Engine {
  public:
-  CpuEngine(std::shared_ptr<const Model> model, const CpuKernels& kernels, KvCache cache, int32_t threads,
-            const std::vector<int32_t>& cores, std::shared_ptr<SharedWeightLoader> loader)
-      : model_(std::move(model)),
-        kernels_(kernels),
-        loader_(std::move(loader)),
+  CpuEngine(std::shared_ptr<const Model> model, const CpuKernels& kernels, KvCache cache, const CpuEngineConfig& config,
+            const std::vector<int32_t>& cores)
+      : loader_(config.loader ? config.loader : std::make_shared<ModelLoader>()),
+        model_(std::move(model)),
         cache_(std::move(cache)),
-        pool_(threads, cores),
-        forward_(std::in_place, *model_, kernels_, cache_, pool_),
+        pool_(config.threads, cores),
+        forward_(*model_, kernels, cache_, pool_),
         thread_({.on_start = [core = cores.empty() ? -1 : cores[0]] { if (core >= 0) pin_thread(core); }},
-                [this](Work& work) { run_work(work); }),
-        loads_({}, [this](LoadWeights& load) { read_weights(load); }) {
+                [this](Work& work) { run_work(work); }) {
     const ModelConfig& c = model_->config;
     const KvLayout& layout = cache_.layout();
     info_.model = model_->folder;
@@ -64,6 +62,12 @@ class CpuEngine final : public Engine {
     info_.block_bytes = layout.block_bytes();
     info_.device_blocks = cache_.blocks();
     info_.layout_hash = layout_hash();
+    info_.version = version_ = config.version;
+    staging_->engine = this;
+  }
+  ~CpuEngine() override {
+    const std::lock_guard lock(staging_->mutex);
+    staging_->engine = nullptr;
   }
 
   const EngineInfo& info() const override { return info_; }
@@ -73,16 +77,16 @@ class CpuEngine final : public Engine {
   void submit(EngineWork work) override {
     SEER_CHECK(open_ < info_.queue_max, open_);
     ++open_;
-    if (auto* step = std::get_if<StepBatch>(&work)) {
+    if (auto* const step = std::get_if<StepBatch>(&work)) {
       check_step(*step);
       thread_.put(std::move(*step));
-    } else if (auto* copy = std::get_if<CopyBatch>(&work)) {
+    } else if (auto* const copy = std::get_if<CopyBatch>(&work)) {
       check_copy(*copy);
       thread_.put(std::move(*copy));
+    } else if (auto* const weights = std::get_if<StageWeights>(&work)) {
+      stage(*weights);
     } else {
-      SEER_CHECK(!is_loading_, std::get<LoadWeights>(work).id);
-      is_loading_ = true;
-      loads_.put(std::get<LoadWeights>(std::move(work)));
+      thread_.put(std::get<SwitchWeights>(work));
     }
   }
 
@@ -90,47 +94,32 @@ class CpuEngine final : public Engine {
     std::vector<EngineResult> results = results_.take();
     open_ -= results.size();
     for (const EngineResult& result : results)
-      if (const auto* loaded = std::get_if<WeightsLoaded>(&result)) {
-        info_.layout_hash = loaded->layout_hash;
-        is_loading_ = false;
+      if (const auto* weights = std::get_if<WeightResult>(&result)) {
+        info_.version = weights->version;
+        info_.layout_hash = weights->layout_hash;
       }
     return results;
   }
 
  private:
-  /// Weights that were read, or why not.
-  struct Staged {
-    LoadWeights what;
+  struct StagedModel {
+    uint64_t id = 0;  // of the StageWeights
+    WeightVersion version;
     Result<std::shared_ptr<const Model>> model;
   };
-  using Work = std::variant<StepBatch, CopyBatch, Staged>;
+  using Work = std::variant<StepBatch, CopyBatch, StagedModel, SwitchWeights>;
+  /// How the loader reaches this engine, while it is there.
+  struct Staging {
+    std::mutex mutex;
+    CpuEngine* engine = nullptr;
+  };
 
-  /// On the thread that loads. model_ stays as it is meanwhile: only what comes of this load changes it.
-  void read_weights(LoadWeights& load) {
-    Result<std::shared_ptr<const Model>> model = loader_->load(*model_, load.folder, load.version);
-    thread_.put(Staged{std::move(load), std::move(model)});
-  }
-
-  /// On the engine's thread: the switch.
-  WeightsLoaded run(Staged& staged) {
-    WeightsLoaded result{.id = staged.what.id, .status = {}, .version = {}};
-    if (staged.model.ok()) {
-      forward_.reset();  // it borrows the old weights
-      model_ = *std::move(staged.model);
-      forward_.emplace(*model_, kernels_, cache_, pool_);
-      version_ = staged.what.version;
-    } else {
-      result.status = staged.model.error();
-    }
-    result.version = version_;
-    result.layout_hash = layout_hash();
-    return result;
-  }
-
-  uint64_t layout_hash() const {
-    const KvLayout& layout = cache_.layout();
-    return hash_pair(hash_pair(model_->weights_hash, kLayoutVersion),
-                     hash_pair(static_cast<uint64_t>(layout.block_tokens), layout.bf16 ? 1 : 0));
+  void stage(const StageWeights& weights) {
+    loader_->load(weights.folder, weights.version, model_,
+                  [staging = staging_, id = weights.id, version = weights.version](const auto& model) {
+                    const std::lock_guard lock(staging->mutex);
+                    if (staging->engine != nullptr) staging->engine->thread_.put(StagedModel{id, version, model});
+                  });
   }
 
   void check_step(const StepBatch& batch) const {
@@ -175,9 +164,9 @@ class CpuEngine final : public Engine {
   StepResult run(StepBatch& batch) {
     const int64_t start_us = wall_us();
     StepResult result;
-    result.version = version_;
     result.id = batch.id;
-    result.sampled = forward_->run(batch);
+    result.version = version_;
+    result.sampled = forward_.run(batch);
     result.step_us = wall_us() - start_us;
     result.cpu_us = take_cpu_us();
     result.spent = std::move(batch.sequences);
@@ -203,28 +192,53 @@ class CpuEngine final : public Engine {
     return result;
   }
 
+  WeightResult run(StagedModel& staged) {
+    SEER_CHECK(staged_ == nullptr, staged.id);
+    WeightResult result{.id = staged.id, .status = {}, .version = version_, .layout_hash = layout_hash()};
+    if (!staged.model.ok()) {
+      result.status = staged.model.error();
+    } else {
+      staged_ = *std::move(staged.model);
+      staged_version_ = staged.version;
+    }
+    return result;
+  }
+
+  WeightResult run(const SwitchWeights& weights) {
+    SEER_CHECK(staged_ != nullptr, weights.id);
+    forward_.set_weights(*staged_);
+    model_ = std::exchange(staged_, nullptr);
+    version_ = staged_version_;
+    return {.id = weights.id, .status = {}, .version = version_, .layout_hash = layout_hash()};
+  }
+
+  uint64_t layout_hash() const {
+    const KvLayout& layout = cache_.layout();
+    return hash_pair(hash_pair(model_->weights_hash, kLayoutVersion),
+                     hash_pair(static_cast<uint64_t>(layout.block_tokens), layout.bf16 ? 1 : 0));
+  }
+
   /// CPU time of this engine's threads since the last call. REQUIRES: called by the engine's thread.
   int64_t take_cpu_us() {
     const int64_t now = thread_cpu_us() + pool_.workers_cpu_us();
     return now - std::exchange(cpu_reported_us_, now);
   }
 
-  std::shared_ptr<const Model> model_;  // changed by the engine's thread, between steps
-  WeightVersion version_;               // of model_; 0: those it started with
-  const CpuKernels& kernels_;
-  const std::shared_ptr<SharedWeightLoader> loader_;
+  const std::shared_ptr<ModelLoader> loader_;
+  const std::shared_ptr<Staging> staging_ = std::make_shared<Staging>();
+  std::shared_ptr<const Model> model_;  // from here to version_ the engine thread's
+  std::shared_ptr<const Model> staged_;
+  WeightVersion staged_version_;
+  WeightVersion version_;
   KvCache cache_;
   ThreadPool pool_;
-  std::optional<CpuForward> forward_;  // uses all of the above
+  CpuForward forward_;  // uses all of the above
   EngineInfo info_;
   int64_t cpu_reported_us_ = 0;
 
   size_t open_ = 0;  // pieces of work whose results were not taken
   Outbox<EngineResult> results_;
-  bool is_loading_ = false;  // a LoadWeights is open
-  // They use all of the above, and loads_ also thread_. At the end, work that has not begun is dropped.
-  Workers<Work> thread_;
-  Workers<LoadWeights> loads_;
+  Workers<Work> thread_;  // last: it uses all of the above. At the end, work that has not begun is dropped
 };
 
 }  // namespace
@@ -233,9 +247,7 @@ int64_t kv_block_bytes(const ModelConfig& model, const CpuEngineConfig& config) 
   return kv_layout(model, config).block_bytes();
 }
 
-Result<std::unique_ptr<Engine>> make_cpu_engine(std::shared_ptr<const Model> model, const CpuEngineConfig& config,
-                                                std::shared_ptr<SharedWeightLoader> loader) {
-  if (loader == nullptr) loader = std::make_shared<SharedWeightLoader>();
+Result<std::unique_ptr<Engine>> make_cpu_engine(std::shared_ptr<const Model> model, const CpuEngineConfig& config) {
   SEER_CHECK(model != nullptr);
   if (config.threads < 1 || config.threads > 256)
     return fail(Code::kInvalidArgument, "cpu engine: threads is ", config.threads, ", expected 1 to 256");
@@ -269,8 +281,7 @@ Result<std::unique_ptr<Engine>> make_cpu_engine(std::shared_ptr<const Model> mod
     return fail(Code::kFull, "cpu engine: the system has no memory for ", blocks, " KV blocks of ",
                 layout.block_bytes(), " bytes");
   return std::unique_ptr<Engine>(
-      std::make_unique<CpuEngine>(std::move(model), *cpu_kernels(*isa), std::move(cache), config.threads, cores,
-                                  std::move(loader)));
+      std::make_unique<CpuEngine>(std::move(model), *cpu_kernels(*isa), std::move(cache), config, cores));
 }
 
 }  // namespace seer

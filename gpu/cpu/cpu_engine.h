@@ -7,6 +7,7 @@
 
 #include "gpu/cpu/kernels.h"
 #include "gpu/engine.h"
+#include "gpu/model/model_loader.h"
 #include "gpu/model/weight_store.h"
 
 namespace seer {
@@ -22,15 +23,17 @@ struct CpuEngineConfig {
   uint32_t block_tokens = 16;    // a multiple of 16
   KvType kv_type = KvType::kBf16;
   CpuIsa isa = CpuIsa::kAuto;  // which kernels (cpu_isa.h); all give the same bits
+  WeightVersion version{1};    // of the model that it starts with
+  /// Loads new weights; engines that share it share them. Null: the engine gets one of its own.
+  std::shared_ptr<ModelLoader> loader = nullptr;
 };
 
 /// Bytes of one KV block of an engine made so.
 int64_t kv_block_bytes(const ModelConfig& model, const CpuEngineConfig& config);
 
-/// An engine for this model; several may share it, and those with one loader share the weights that replace it too.
+/// An engine for this model; several may share it.
 /// Errors: kInvalidArgument (a field of the config, for kv_bytes with the least that works; SEER_CPU_ISA),
 /// kUnavailable (this processor has not the instruction set), kFull (the system has not the memory).
-Result<std::unique_ptr<Engine>> make_cpu_engine(std::shared_ptr<const Model> model, const CpuEngineConfig& config,
-                                                std::shared_ptr<SharedWeightLoader> loader = nullptr);
+Result<std::unique_ptr<Engine>> make_cpu_engine(std::shared_ptr<const Model> model, const CpuEngineConfig& config);
 
 }  // namespace seer

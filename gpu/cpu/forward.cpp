@@ -24,7 +24,7 @@ int32_t row_grain(int64_t width) { return static_cast<int32_t>(std::max<int64_t>
 }  // namespace
 
 CpuForward::CpuForward(const Model& model, const CpuKernels& kernels, KvCache& cache, ThreadPool& pool)
-    : model_(model),
+    : model_(&model),
       kernels_(kernels),
       cache_(cache),
       pool_(pool),
@@ -38,7 +38,7 @@ CpuForward::CpuForward(const Model& model, const CpuKernels& kernels, KvCache& c
       projected_(model.config.hidden_size),
       gate_up_(model.layers[0].gate_up.rows()),
       activated_(model.config.intermediate_size),
-      head_sampler_(model.head, linear_, pool),
+      head_sampler_(model.config.vocab_size, linear_, pool),
       attention_scratch_(pool.threads()),
       tails_(pool.threads()) {}
 
@@ -88,7 +88,7 @@ void CpuForward::keep_accepted(const SequenceStep& sequence, std::span<const Sam
   const std::vector<int32_t> path = accepted_path(sequence.tokens, sequence.parents, sampled);
   const auto moved = static_cast<int32_t>(std::ranges::mismatch(path, std::views::iota(0)).in1 - path.begin());
   if (moved == std::ssize(path)) return;
-  const ModelConfig& c = model_.config;
+  const ModelConfig& c = model_->config;
   pool_.run(c.layers, [&](int32_t layer, int32_t) {
     for (int32_t head = 0; head < c.kv_heads; ++head)
       for (int32_t i = moved; i < std::ssize(path); ++i) {  // forwards: path[i] >= i
@@ -118,12 +118,12 @@ void CpuForward::run_slab(const std::vector<Span>& spans, int32_t rows,
     a->reserve_rows(rows);
   embed(spans);
   plan_attention(spans);
-  for (int32_t i = 0; i < model_.config.layers; ++i) layer(i, spans, rows);
+  for (int32_t i = 0; i < model_->config.layers; ++i) layer(i, spans, rows);
   sample(spans, sampled);
 }
 
 void CpuForward::embed(const std::vector<Span>& spans) {
-  const PackedMatrix& embedding = model_.embedding_matrix();
+  const PackedMatrix& embedding = model_->embedding_matrix();
   pool_.run_ranges(static_cast<int32_t>(spans.size()), row_grain(hidden_.stride),
                    [&](int32_t begin, int32_t end, int32_t) {
                      for (int32_t i = begin; i < end; ++i)
@@ -134,9 +134,9 @@ void CpuForward::embed(const std::vector<Span>& spans) {
 }
 
 void CpuForward::layer(int32_t index, const std::vector<Span>& spans, int32_t rows) {
-  const LayerWeights& w = model_.layers[index];
-  const int32_t hidden = model_.config.hidden_size, inner = model_.config.intermediate_size;
-  const float eps = model_.config.rms_norm_eps;
+  const LayerWeights& w = model_->layers[index];
+  const int32_t hidden = model_->config.hidden_size, inner = model_->config.intermediate_size;
+  const float eps = model_->config.rms_norm_eps;
   // hidden += projected (+ bias).
   const auto add_projected = [&](int32_t r, const std::vector<float>& bias) {
     if (!bias.empty()) kernels_.add(projected_.row(r), bias.data(), hidden);
@@ -173,8 +173,8 @@ void CpuForward::layer(int32_t index, const std::vector<Span>& spans, int32_t ro
 
 // Bias, norms of heads and rope on the rows of qkv_; keys and values to the cache, queries stay.
 void CpuForward::store_kv(int32_t layer_index, const std::vector<Span>& spans, int32_t rows) {
-  const LayerWeights& w = model_.layers[layer_index];
-  const ModelConfig& c = model_.config;
+  const LayerWeights& w = model_->layers[layer_index];
+  const ModelConfig& c = model_->config;
   const bool round_query = cache_.layout().bf16;  // keys are rounded when they are stored
   const auto prepare_head = [&](float* x, const std::vector<float>& norm, int64_t position, bool round) {
     if (c.qk_norm) kernels_.rms_norm(x, norm.data(), c.head_dim, c.rms_norm_eps, false, x);
@@ -201,7 +201,7 @@ void CpuForward::store_kv(int32_t layer_index, const std::vector<Span>& spans, i
 
 // Cuts the spans into pieces whose scores fit in a core's cache, and sizes the scratch for the largest.
 void CpuForward::plan_attention(const std::vector<Span>& spans) {
-  const ModelConfig& c = model_.config;
+  const ModelConfig& c = model_->config;
   const int32_t group = c.heads / c.kv_heads;
   int64_t scratch = 0;
   pieces_.clear();
@@ -219,14 +219,14 @@ void CpuForward::plan_attention(const std::vector<Span>& spans) {
 }
 
 void CpuForward::attend(int32_t layer_index) {
-  const int32_t heads = model_.config.kv_heads;
+  const int32_t heads = model_->config.kv_heads;
   pool_.run_ranges(static_cast<int32_t>(pieces_.size()) * heads, 1, [&](int32_t begin, int32_t end, int32_t thread) {
     for (int32_t i = begin; i < end; ++i) attend_piece(pieces_[i / heads], layer_index, i % heads, thread);
   });
 }
 
 void CpuForward::attend_piece(const AttentionPiece& piece, int32_t layer_index, int32_t head, int32_t thread) {
-  const ModelConfig& c = model_.config;
+  const ModelConfig& c = model_->config;
   const Span& span = *piece.span;
   const int32_t group = c.heads / c.kv_heads, row = span.first_in_slab + piece.first;
   AttentionTask task;
@@ -287,11 +287,11 @@ void CpuForward::sample(const std::vector<Span>& spans, std::vector<std::vector<
 
 void CpuForward::sample_rows(std::span<const std::pair<const Span*, int32_t>> picks,
                              std::vector<std::vector<SampledToken>>& sampled) {
-  const ModelConfig& c = model_.config;
+  const ModelConfig& c = model_->config;
   const auto rows = static_cast<int32_t>(picks.size());
   pool_.run_ranges(rows, row_grain(c.hidden_size), [&](int32_t begin, int32_t end, int32_t) {
     for (int32_t i = begin; i < end; ++i)
-      kernels_.rms_norm(hidden_.row(picks[i].first->first_in_slab + picks[i].second), model_.final_norm.data(),
+      kernels_.rms_norm(hidden_.row(picks[i].first->first_in_slab + picks[i].second), model_->final_norm.data(),
                         c.hidden_size, c.rms_norm_eps, round_, normed_.row(i));
   });
   std::vector<HeadRow> head_rows;
@@ -309,7 +309,7 @@ void CpuForward::sample_rows(std::span<const std::pair<const Span*, int32_t>> pi
     head_rows.push_back(std::move(head_row));
   }
   std::vector<SampledToken> tokens(picks.size());
-  head_sampler_.run(normed_, head_rows, tokens);
+  head_sampler_.run(model_->head, normed_, head_rows, tokens);
   for (size_t i = 0; i < picks.size(); ++i) {
     const auto& [span, r] = picks[i];
     sampled[span->sequence_index][sampled_index(*span->sequence, span->first_in_sequence + r)] = tokens[i];

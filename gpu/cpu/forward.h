@@ -26,8 +26,11 @@ class CpuForward {
   // slab finds the KV of the earlier ones.
   static constexpr int32_t kSlabRows = 256;
 
-  /// All are borrowed and outlive this.
+  /// All are borrowed and outlive this, the model until another one takes its place.
   CpuForward(const Model& model, const CpuKernels& kernels, KvCache& cache, ThreadPool& pool);
+
+  /// Other weights of the same model (load_weights()) from the next run() on.
+  void set_weights(const Model& model) { model_ = &model; }
 
   /// REQUIRES: the batch is valid as engine.h says.
   std::vector<std::vector<SampledToken>> run(const StepBatch& batch);
@@ -67,7 +70,7 @@ class CpuForward {
   void sample_rows(std::span<const std::pair<const Span*, int32_t>> picks,
                    std::vector<std::vector<SampledToken>>& sampled);
 
-  const Model& model_;
+  const Model* model_;
   const CpuKernels& kernels_;
   KvCache& cache_;
   ThreadPool& pool_;

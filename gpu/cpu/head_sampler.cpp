@@ -24,15 +24,15 @@ struct RowState {
 
 }  // namespace
 
-HeadSampler::HeadSampler(const PackedMatrix& head, Linear& linear, ThreadPool& pool)
-    : head_(head), linear_(linear), pool_(pool), part_logits_(pool.threads()), whole_logits_(head.rows()) {
+HeadSampler::HeadSampler(int32_t vocab, Linear& linear, ThreadPool& pool)
+    : linear_(linear), pool_(pool), part_logits_(pool.threads()), whole_logits_(vocab) {
   for (AlignedArray<float>& logits : part_logits_) logits = AlignedArray<float>(kRowsMax * kPartIds);
 }
 
-void HeadSampler::run(Activations& normed, std::span<const HeadRow> rows, std::span<SampledToken> tokens) {
+void HeadSampler::run(const PackedMatrix& head, Activations& normed, std::span<const HeadRow> rows, std::span<SampledToken> tokens) {
   const auto count = static_cast<int32_t>(rows.size());
   SEER_CHECK(count <= kRowsMax && tokens.size() == rows.size(), count, tokens.size());
-  const int32_t vocab = head_.rows(), parts = (vocab + kPartIds - 1) / kPartIds;
+  const int32_t vocab = head.rows(), parts = (vocab + kPartIds - 1) / kPartIds;
   std::vector<RowState> states(rows.size());
   int32_t whole = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
@@ -44,8 +44,8 @@ void HeadSampler::run(Activations& normed, std::span<const HeadRow> rows, std::s
   whole_logits_.reserve_rows(whole);
 
   const auto ids_of = [&](int32_t part) { return std::min<int32_t>(kPartIds, vocab - part * kPartIds); };
-  const auto panels_end = [&](int32_t part) { return std::min(head_.panels(), (part + 1) * kPartPanels); };
-  linear_.prepare(head_, normed, count);
+  const auto panels_end = [&](int32_t part) { return std::min(head.panels(), (part + 1) * kPartPanels); };
+  linear_.prepare(head, normed, count);
   // A small vocabulary has fewer parts than there are threads: then the rows are split too.
   const int32_t wanted_tasks = pool_.threads() == 1 ? 1 : 4 * pool_.threads();
   const int32_t row_ranges = std::clamp((wanted_tasks + parts - 1) / parts, 1, count);
@@ -53,7 +53,7 @@ void HeadSampler::run(Activations& normed, std::span<const HeadRow> rows, std::s
     const int32_t part = task / row_ranges, range = task % row_ranges, ids = ids_of(part);
     const int32_t begin = count * range / row_ranges, end = count * (range + 1) / row_ranges;
     float* logits = part_logits_[thread].data();
-    linear_.multiply_here(head_, normed, begin, end - begin, part * kPartPanels, panels_end(part), logits, kPartIds);
+    linear_.multiply_here(head, normed, begin, end - begin, part * kPartPanels, panels_end(part), logits, kPartIds);
     for (int32_t i = begin; i < end; ++i, logits += kPartIds) {
       RowState& state = states[i];
       const int32_t target = rows[i].target - part * kPartIds;  // within the part
@@ -81,7 +81,7 @@ void HeadSampler::run(Activations& normed, std::span<const HeadRow> rows, std::s
       const PartedRow::Choice choice = state.parted->choose(row.seed, row.position);
       const auto part = static_cast<int32_t>(choice.part);
       float* logits = part_logits_[thread].data();
-      linear_.multiply_here(head_, normed, i, 1, part * kPartPanels, panels_end(part), logits, kPartIds);
+      linear_.multiply_here(head, normed, i, 1, part * kPartPanels, panels_end(part), logits, kPartIds);
       drawn = state.parted->pick(choice, {logits, static_cast<size_t>(ids_of(part))});
     } else {
       const std::span<float> logits(whole_logits_.row(state.whole), static_cast<size_t>(vocab));

@@ -22,15 +22,15 @@ struct HeadRow {
 class HeadSampler {
  public:
   /// All are borrowed and outlive this.
-  HeadSampler(const PackedMatrix& head, Linear& linear, ThreadPool& pool);
+  HeadSampler(int32_t vocab, Linear& linear, ThreadPool& pool);
 
   static constexpr int32_t kRowsMax = 64;
 
-  /// tokens[i] is what row i of `normed` gives. REQUIRES: at most kRowsMax rows; tokens.size() == rows.size().
-  void run(Activations& normed, std::span<const HeadRow> rows, std::span<SampledToken> tokens);
+  /// tokens[i] is what row i of `normed` gives. REQUIRES: head has `vocab` rows; at most kRowsMax rows; tokens.size() ==
+  /// rows.size().
+  void run(const PackedMatrix& head, Activations& normed, std::span<const HeadRow> rows, std::span<SampledToken> tokens);
 
  private:
-  const PackedMatrix& head_;
   Linear& linear_;
   ThreadPool& pool_;
   std::vector<AlignedArray<float>> part_logits_;  // [kRowsMax, kPartIds] of one part, one per thread

@@ -21,6 +21,7 @@ std::string tensor_in(const Checkpoint& checkpoint, const std::string& name) {
   return cat(checkpoint.folder(), ": tensor ", shortened(name, 120));
 }
 
+constexpr const char* kEmbeddingName = "model.embed_tokens.weight";
 constexpr int64_t kSlabBytes = 1 << 20;  // of a file, packed at a time: half of a usual L2
 
 // Reads tensors of one checkpoint into packed form, hashes what it reads and refuses what is not a finite number.
@@ -221,7 +222,7 @@ Status check_all_used(const Checkpoint& checkpoint, const std::set<std::string>&
     // config.json.
     const bool harmless =
         used.contains(name) || name.ends_with("rotary_emb.inv_freq") ||
-        (name == "lm_head.weight" && c.tied_head && same_bytes(*view, *checkpoint.find("model.embed_tokens.weight")));
+        (name == "lm_head.weight" && c.tied_head && same_bytes(*view, *checkpoint.find(kEmbeddingName)));
     if (!harmless) return fail(Code::kInvalidArgument, tensor_in(checkpoint, name), " ", unused_because(name, c));
   }
   return {};
@@ -237,43 +238,6 @@ uint64_t config_hash(const ModelConfig& c) {
   return hash_pair(h, std::bit_cast<uint64_t>(c.rope.attention_factor));
 }
 
-// `running`: weights that these will replace; null: none.
-Result<std::shared_ptr<const Model>> read_weights(const std::filesystem::path& folder, ModelConfig config, WeightType weights,
-                                                  const Model* running) {
-  auto model = std::make_shared<Model>();
-  model->folder = folder.string();
-  model->config = std::move(config);
-  const ModelConfig& c = model->config;
-  SEER_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(folder));
-  const std::string embedding_name = "model.embed_tokens.weight";
-  const int64_t embedding_shape[] = {c.vocab_size, c.hidden_size};
-  SEER_ASSIGN_OR_RETURN(const TensorView* embedding, checkpoint.get(embedding_name, embedding_shape));
-  if (running != nullptr && weights == WeightType::kAsStored) {
-    const MatrixType expected = running->embedding_matrix().type();
-    if ((embedding->type == TensorType::kBf16) != (expected == MatrixType::kBf16))
-      return fail(Code::kInvalidArgument, tensor_in(checkpoint, embedding_name), " has dtype ", to_string(embedding->type),
-                  ", but the weights that it would replace are kept as ", to_string(expected));
-  }
-
-  TensorReader reader(checkpoint, embedding->type, weights);
-  if (c.tied_head) {
-    SEER_ASSIGN_OR_RETURN(model->head, reader.linear({{embedding_name, c.vocab_size}}, c.hidden_size));
-  } else {
-    SEER_ASSIGN_OR_RETURN(model->embedding, reader.stored({{embedding_name, c.vocab_size}}, c.hidden_size));
-    SEER_ASSIGN_OR_RETURN(model->head, reader.linear({{"lm_head.weight", c.vocab_size}}, c.hidden_size));
-  }
-  SEER_ASSIGN_OR_RETURN(model->final_norm, reader.vector({{"model.norm.weight", c.hidden_size}}));
-  for (int32_t i = 0; i < c.layers; ++i) {
-    SEER_ASSIGN_OR_RETURN(LayerWeights layer, read_layer(reader, c, i));
-    model->layers.push_back(std::move(layer));
-  }
-  SEER_RETURN_IF_ERROR(check_all_used(checkpoint, reader.used(), c));
-  model->weights_hash = hash_pair(config_hash(c), reader.hash());
-  if (weights != WeightType::kAsStored)
-    model->weights_hash = hash_pair(model->weights_hash, static_cast<uint64_t>(weights));
-  return std::shared_ptr<const Model>(std::move(model));
-}
-
 }  // namespace
 
 int64_t Model::weight_bytes() const {
@@ -282,34 +246,90 @@ int64_t Model::weight_bytes() const {
   return bytes;
 }
 
+namespace {
+
+/// Reads all tensors of the checkpoint into `model`, whose folder, config, weight_type and matrix_type are set.
+Status read_tensors(const Checkpoint& checkpoint, Model& model) {
+  const ModelConfig& c = model.config;
+  TensorReader reader(checkpoint, model.matrix_type, model.weight_type);
+  if (c.tied_head) {
+    SEER_ASSIGN_OR_RETURN(model.head, reader.linear({{kEmbeddingName, c.vocab_size}}, c.hidden_size));
+  } else {
+    SEER_ASSIGN_OR_RETURN(model.embedding, reader.stored({{kEmbeddingName, c.vocab_size}}, c.hidden_size));
+    SEER_ASSIGN_OR_RETURN(model.head, reader.linear({{"lm_head.weight", c.vocab_size}}, c.hidden_size));
+  }
+  SEER_ASSIGN_OR_RETURN(model.final_norm, reader.vector({{"model.norm.weight", c.hidden_size}}));
+  for (int32_t i = 0; i < c.layers; ++i) {
+    SEER_ASSIGN_OR_RETURN(LayerWeights layer, read_layer(reader, c, i));
+    model.layers.push_back(std::move(layer));
+  }
+  SEER_RETURN_IF_ERROR(check_all_used(checkpoint, reader.used(), c));
+  model.weights_hash = hash_pair(config_hash(c), reader.hash());
+  if (model.weight_type != WeightType::kAsStored)
+    model.weights_hash = hash_pair(model.weights_hash, static_cast<uint64_t>(model.weight_type));
+  return {};
+}
+
+Result<TensorType> find_matrix_type(const Checkpoint& checkpoint, const ModelConfig& c) {
+  const int64_t shape[] = {c.vocab_size, c.hidden_size};
+  SEER_ASSIGN_OR_RETURN(const TensorView* embedding, checkpoint.get(kEmbeddingName, shape));
+  return embedding->type;
+}
+
+/// The first field of config.json by which the model computes something else, as "field (found, expected)"; empty: none. Shapes of
+/// tensors are not among them: the tensors were compared.
+std::string config_difference(const ModelConfig& found, const ModelConfig& expected) {
+  const auto differs = [](const char* field, const auto& is, const auto& should_be) {
+    return is == should_be ? "" : cat(field, " (", is, ", expected ", should_be, ")");
+  };
+  for (const std::string& difference :
+       {differs("model_type", to_string(found.family), to_string(expected.family)),
+        differs("num_attention_heads", found.heads, expected.heads),
+        differs("num_key_value_heads", found.kv_heads, expected.kv_heads),
+        differs("rms_norm_eps", found.rms_norm_eps, expected.rms_norm_eps),
+        differs("tie_word_embeddings", found.tied_head, expected.tied_head),
+        differs("rope_theta", found.rope.theta, expected.rope.theta)})
+    if (!difference.empty()) return difference;
+  return found.rope == expected.rope ? "" : "the scaling of rotary embeddings";
+}
+
+Status check_same_model(const std::filesystem::path& folder, const Model& like) {
+  if (std::error_code ignored; !std::filesystem::exists(folder / "config.json", ignored)) return {};
+  SEER_ASSIGN_OR_RETURN(const ModelConfig found, read_model_config(folder));
+  const std::string difference = config_difference(found, like.config);
+  if (difference.empty()) return {};
+  return fail(Code::kInvalidArgument, (folder / "config.json").string(), " differs from that of the running model, ",
+              like.folder, ", in ", difference);
+}
+
+}  // namespace
+
 Result<std::shared_ptr<const Model>> load_model(const std::filesystem::path& folder, WeightType weights) {
+  auto model = std::make_shared<Model>();
+  model->folder = folder.string();
+  model->weight_type = weights;
   SEER_RETURN_IF_ERROR(check_model_folder(folder));
-  SEER_ASSIGN_OR_RETURN(ModelConfig config, read_model_config(folder));
-  return read_weights(folder, std::move(config), weights, nullptr);
+  SEER_ASSIGN_OR_RETURN(model->config, read_model_config(folder));
+  SEER_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(folder));
+  SEER_ASSIGN_OR_RETURN(model->matrix_type, find_matrix_type(checkpoint, model->config));
+  SEER_RETURN_IF_ERROR(read_tensors(checkpoint, *model));
+  return std::shared_ptr<const Model>(std::move(model));
 }
 
-Result<std::shared_ptr<const Model>> load_weights_like(const Model& running, const std::filesystem::path& folder) {
-  SEER_RETURN_IF_ERROR(check_model_folder(folder));
-  SEER_ASSIGN_OR_RETURN(const ModelConfig config, read_model_config(folder));
-  // With the running model's config, so that what has another shape is named by its tensor.
-  const WeightType weights = running.head.type() == MatrixType::kInt8 ? WeightType::kInt8 : WeightType::kAsStored;
-  SEER_ASSIGN_OR_RETURN(std::shared_ptr<const Model> loaded, read_weights(folder, running.config, weights, &running));
-  if (config_hash(config) != config_hash(running.config))
-    return fail(Code::kInvalidArgument, folder.string(), ": config.json describes another model than that of ", running.folder,
-                ", which it would replace: heads, norms or rotary embedding differ");
-  return loaded;
-}
-
-Result<std::shared_ptr<const Model>> SharedWeightLoader::load(const Model& running, const std::string& folder,
-                                                              WeightVersion version) {
-  const std::lock_guard lock(mutex_);
-  if (folder == folder_ && version == version_)
-    if (std::shared_ptr<const Model> shared = newest_.lock()) return shared;
-  SEER_ASSIGN_OR_RETURN(std::shared_ptr<const Model> loaded, load_weights_like(running, folder));
-  folder_ = folder;
-  version_ = version;
-  newest_ = loaded;
-  return loaded;
+Result<std::shared_ptr<const Model>> load_weights(const std::filesystem::path& folder, const Model& like) {
+  auto model = std::make_shared<Model>();
+  model->folder = folder.string();
+  model->config = like.config;
+  model->weight_type = like.weight_type;
+  model->matrix_type = like.matrix_type;
+  SEER_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(folder));
+  SEER_ASSIGN_OR_RETURN(const TensorType found, find_matrix_type(checkpoint, model->config));
+  if (found != like.matrix_type)
+    return fail(Code::kInvalidArgument, tensor_in(checkpoint, kEmbeddingName), " should have dtype ",
+                to_string(like.matrix_type), " like the running weights, found ", to_string(found));
+  SEER_RETURN_IF_ERROR(read_tensors(checkpoint, *model));
+  SEER_RETURN_IF_ERROR(check_same_model(folder, like));
+  return std::shared_ptr<const Model>(std::move(model));
 }
 
 }  // namespace seer

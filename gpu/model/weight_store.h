@@ -7,13 +7,12 @@
 #pragma once
 #include <filesystem>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "gpu/cpu/packed_matrix.h"
 #include "gpu/model/model_config.h"
-#include "protocols/ids.h"
+#include "gpu/model/safetensors.h"
 
 namespace seer {
 
@@ -41,6 +40,8 @@ struct Model {
   PackedMatrix head;          // [vocab, hidden]
   PackedMatrix embedding;     // empty when the head is tied: then it is `head`
   uint64_t weights_hash = 0;  // of the config, every byte of every tensor and the WeightType: equal only for equal bits
+  WeightType weight_type = WeightType::kAsStored;
+  TensorType matrix_type = TensorType::kBf16;  // of the matrices in the folder
 
   const PackedMatrix& embedding_matrix() const { return config.tied_head ? head : embedding; }
   int64_t weight_bytes() const;
@@ -51,22 +52,9 @@ struct Model {
 Result<std::shared_ptr<const Model>> load_model(const std::filesystem::path& folder,
                                                 WeightType weights = WeightType::kAsStored);
 
-/// Loads other weights of the model that `running` is, packed in the same way. The folder needs a config.json too.
-/// Errors: as above; kInvalidArgument also where a tensor has another shape or is packed otherwise, or config.json
-/// describes other arithmetic.
-Result<std::shared_ptr<const Model>> load_weights_like(const Model& running, const std::filesystem::path& folder);
-
-/// Loads weights once for all engines of a process: who asks for a folder and version that another engine still holds
-/// gets the same Model. Thread-safe; one load at a time.
-class SharedWeightLoader {
- public:
-  Result<std::shared_ptr<const Model>> load(const Model& running, const std::string& folder, WeightVersion version);
-
- private:
-  std::mutex mutex_;
-  std::string folder_;  // of the newest load
-  WeightVersion version_;
-  std::weak_ptr<const Model> newest_;
-};
+/// Loads other weights of the model `like`: tensors of the same names, shapes and dtype, kept in the same way. The folder may
+/// hold safetensors alone; a config.json beside them must describe the same model.
+/// Errors: as load_model(), and kInvalidArgument for weights of another model, naming the tensor or the field of config.json.
+Result<std::shared_ptr<const Model>> load_weights(const std::filesystem::path& folder, const Model& like);
 
 }  // namespace seer

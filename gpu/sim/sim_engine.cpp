@@ -7,6 +7,7 @@
 
 #include "gpu/accept_draft.h"
 #include "protocols/check.h"
+#include "protocols/hash.h"
 
 namespace seer {
 
@@ -34,6 +35,7 @@ SimEngine::SimEngine(SimEngineConfig config, Oracle oracle, After after, Clock c
             .last_position = config_.last_position,
             .accepted = config_.accepted}) {
   const EngineInfo& info = config_.info;
+  version_ = info.version;
   SEER_CHECK(info.steps_max == 1 || !config_.has_kv, info.steps_max);
   if (!config_.has_kv) {
     SEER_CHECK(clock_.now_ns && config_.last_position);
@@ -45,18 +47,20 @@ SimEngine::SimEngine(SimEngineConfig config, Oracle oracle, After after, Clock c
 
 void SimEngine::submit(EngineWork work) {
   SEER_CHECK(queue_.size() < config_.info.queue_max, queue_.size());
-  if (const auto* load = std::get_if<LoadWeights>(&work))
-    return after_(0, [this, id = load->id, alive = std::weak_ptr<uint64_t>(timer_)] {
-      if (alive.expired()) return;
-      results_.push_back(WeightsLoaded{id, fail(Code::kUnavailable, "a simulated engine has no weights"), {}, config_.info.layout_hash});
-      notify_();
-    });
   if (const auto* copy = std::get_if<CopyBatch>(&work); copy != nullptr && !config_.has_kv) return copy_beside(*copy);
+  if (const auto* weights = std::get_if<StageWeights>(&work)) return stage(*weights);
   queue_.push_back(std::move(work));
   if (!busy_) start_next();
 }
 
-std::vector<EngineResult> SimEngine::take_results() { return std::exchange(results_, {}); }
+std::vector<EngineResult> SimEngine::take_results() {
+  for (const EngineResult& result : results_)
+    if (const auto* weights = std::get_if<WeightResult>(&result)) {
+      config_.info.version = weights->version;
+      config_.info.layout_hash = weights->layout_hash;
+    }
+  return std::exchange(results_, {});
+}
 
 int64_t SimEngine::step_ns(const StepShape& shape) const {
   if (config_.step_ns) return config_.step_ns(shape);
@@ -97,6 +101,7 @@ void SimEngine::start_next() {
   busy_ = true;
   if (const auto* copy = std::get_if<CopyBatch>(&queue_.front()))
     return end_front_after(1000 * config_.copy_us_block * std::ssize(copy->blocks));
+  if (std::holds_alternative<SwitchWeights>(queue_.front())) return end_front_after(0);
   start(std::get<StepBatch>(queue_.front()));
   taken_steps_ = 0;
   if (clock_.now_ns) started_ns_ = clock_.now_ns();
@@ -144,8 +149,10 @@ void SimEngine::finish_front() {
     StepResult result = config_.has_kv ? run(*batch) : end_steps(*batch);
     result.spent = std::move(batch->sequences);
     results_.push_back(std::move(result));
+  } else if (const auto* copy = std::get_if<CopyBatch>(&work)) {
+    results_.push_back(run(*copy));
   } else {
-    results_.push_back(run(std::get<CopyBatch>(work)));
+    results_.push_back(run(std::get<SwitchWeights>(work)));
   }
   busy_ = false;
   start_next();
@@ -190,7 +197,7 @@ StepResult SimEngine::result_of_steps(size_t end_step) {
     middle.kv_tokens += middle.sequences * static_cast<int64_t>(first_step + end_step - 1) / 2;
     config_.on_steps(middle, ns, steps);
   }
-  return {.steps = steps, .step_us = ns / 1000};
+  return {.version = version_, .steps = steps, .step_us = ns / 1000};
 }
 
 void SimEngine::take(int32_t place, int64_t steps, GainedTokens& gained) {
@@ -216,7 +223,10 @@ std::byte* SimEngine::token_at(const SequenceStep& sequence, int64_t position) {
 }
 
 StepResult SimEngine::run(StepBatch& batch) {
-  StepResult result{.id = batch.id, .sampled = std::exchange(batch.spent, {}), .step_us = ends_ns()[0] / 1000};
+  StepResult result{.id = batch.id,
+                    .sampled = std::exchange(batch.spent, {}),
+                    .version = version_,
+                    .step_us = ends_ns()[0] / 1000};
   result.sampled.resize(batch.sequences.size());
   if (config_.on_steps) config_.on_steps(shape_, ends_ns_[0], 1);
   for (size_t i = 0; i < batch.sequences.size(); ++i) {
@@ -227,7 +237,7 @@ StepResult SimEngine::run(StepBatch& batch) {
       sampled = run_tree(sequence);
       continue;
     }
-    PrefixHash prefix;
+    PrefixHash prefix = root_;
     if (sequence.start > 0) std::memcpy(&prefix, token_at(sequence, sequence.start - 1), sizeof prefix);
     const auto rows = static_cast<int64_t>(sequence.tokens.size());
     for (int64_t row = 0; row < rows; ++row) {
@@ -254,7 +264,7 @@ std::vector<SampledToken> SimEngine::run_tree(const SequenceStep& s) {
   std::vector<int64_t> positions(rows);
   std::vector<SampledToken> sampled;
   for (size_t row = 0; row < rows; ++row) {
-    PrefixHash prefix;
+    PrefixHash prefix = root_;
     if (row > 0) {
       const auto parent = static_cast<size_t>(s.parents[row]);
       SEER_CHECK(parent < row, parent, row);
@@ -273,6 +283,24 @@ std::vector<SampledToken> SimEngine::run_tree(const SequenceStep& s) {
     std::memcpy(token_at(s, s.start + static_cast<int64_t>(i)), &kept, sizeof kept);
   }
   return sampled;
+}
+
+void SimEngine::stage(const StageWeights& weights) {
+  SEER_CHECK(!staged_, weights.id);
+  after_(1000 * config_.stage_us, [this, weights, alive = std::weak_ptr<uint64_t>(timer_)] {
+    if (alive.expired()) return;
+    staged_ = weights.version;
+    results_.push_back(
+        WeightResult{weights.id, {}, version_, config_.info.layout_hash});
+    notify_();
+  });
+}
+
+WeightResult SimEngine::run(const SwitchWeights& weights) {
+  SEER_CHECK(staged_, weights.id);
+  version_ = *std::exchange(staged_, std::nullopt);
+  root_ = PrefixHash{mix64(version_.value), mix64(version_.value + 1)};
+  return {weights.id, {}, version_, hash_pair(config_.info.layout_hash, version_.value)};
 }
 
 CopyResult SimEngine::run(const CopyBatch& batch) {

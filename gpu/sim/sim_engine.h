@@ -3,7 +3,7 @@
 // rollout can be run, and be put to faults, in one thread.
 //
 // KV is the hash of the prefix, chained from block to block, and comes back in each log-probability: a block in the wrong
-// place, moved too late, or of other weights changes the outputs, as it would on a real engine. An engine that keeps no KV
+// place, moved too late, or of another weight version changes the outputs, as it would on a real engine. An engine that keeps no KV
 // bytes (has_kv false) does without that check, and can do many equal steps at once (StepRun); its copies run
 // beside the steps, as on the copy engines of a GPU: a copy begins when the step that runs is over, and delays none. Its
 // drafts are paths; trees are verified with KV only.
@@ -29,6 +29,7 @@ struct SimEngineConfig {
   int64_t step_us_row = 10;
   int64_t copy_us_block = 5;
   bool has_kv = true;
+  int64_t stage_us = 1000;       // to read new weights, beside the steps
   int64_t draft_ns = 0;          // to make the draft of one sequence, before the step
   std::function<int64_t(const StepShape&)> step_ns;        // if set: what a step costs instead
   std::function<int64_t(uint64_t seed)> last_position;     // of the response with this seed; needed without KV
@@ -87,6 +88,8 @@ class SimEngine final : public Engine, private StepRun {
   std::vector<SampledToken> run_tree(const SequenceStep& sequence);
   SampledToken sample(const SequenceStep& sequence, int64_t position, const PrefixHash& prefix) const;
   CopyResult run(const CopyBatch& batch);
+  WeightResult run(const SwitchWeights& weights);
+  void stage(const StageWeights& weights);
   int32_t token_of(uint64_t seed, int64_t position) const;
   std::byte* token_at(const SequenceStep& sequence, int64_t position);
 
@@ -98,6 +101,9 @@ class SimEngine final : public Engine, private StepRun {
   std::vector<std::byte> memory_;
   std::deque<EngineWork> queue_;
   std::vector<EngineResult> results_;
+  WeightVersion version_;                       // that runs; info() has it when its WeightResult was taken
+  std::optional<WeightVersion> staged_;
+  PrefixHash root_;                             // prefix of no tokens: another one with each version
   bool busy_ = false;
   int64_t copies_end_ns_ = 0;  // of all copies beside the steps so far
 

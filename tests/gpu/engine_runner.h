@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <condition_variable>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -41,7 +42,11 @@ class EngineRunner {
   const EngineInfo& info() const { return engine_->info(); }
 
   EngineResult run(EngineWork work) {
-    engine_->submit(std::move(work));
+    submit(std::move(work));
+    return wait();
+  }
+  void submit(EngineWork work) { engine_->submit(std::move(work)); }
+  EngineResult wait() {
     std::unique_lock lock(mutex_);
     wake_.wait(lock, [this] { return ready_ > 0; });
     --ready_;
@@ -77,6 +82,13 @@ class EngineRunner {
       s.tokens.push_back(out.back().token);
     }
     return out;
+  }
+
+  /// Stages the weights of a folder and, if they are taken, switches to them.
+  Status update(WeightVersion version, const std::filesystem::path& folder) {
+    const auto staged = std::get<WeightResult>(run(StageWeights{++id_, version, folder.string()}));
+    if (!staged.status.ok()) return staged.status;
+    return std::get<WeightResult>(run(SwitchWeights{++id_})).status;
   }
 
   std::vector<std::byte> export_block(DeviceBlockId block, uint32_t* crc = nullptr) {

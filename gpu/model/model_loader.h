@@ -1,0 +1,52 @@
+// ModelLoader: loads new weights beside the running ones, on a thread of its own, once for all engines of a process that ask for
+// the same folder and version. Used by CpuEngine. Thread-safe.
+//
+// Loads run one after the other, and the loader keeps no model alive: when all engines of a process update together, memory
+// holds the old weights and one staged copy of the new ones.
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "gpu/model/weight_store.h"
+#include "protocols/ids.h"
+#include "protocols/workers.h"
+
+namespace seer {
+
+class ModelLoader {
+ public:
+  /// Gets the weights or what is wrong with them, on the loader's thread.
+  using Done = std::function<void(const Result<std::shared_ptr<const Model>>&)>;
+
+  ModelLoader();
+  /// Waits for the load that has begun. Done is not called for those that have not.
+  ~ModelLoader() = default;
+
+  /// Calls `done` with the weights in `folder`, for a model of the shape of `like`. A version that some engine still holds since
+  /// it was loaded from this folder is not read again.
+  void load(std::string folder, WeightVersion version, std::shared_ptr<const Model> like, Done done);
+
+  int64_t loads() const;  // folders read so far
+
+ private:
+  struct Job {
+    std::string folder;
+    WeightVersion version;
+    std::shared_ptr<const Model> like;
+    Done done;
+  };
+  using Key = std::pair<WeightVersion, std::string>;
+  void run(Job& job);
+  Result<std::shared_ptr<const Model>> find_or_load(const Job& job);
+
+  mutable std::mutex mutex_;                        // guards the two below
+  std::map<Key, std::weak_ptr<const Model>> held_;  // entries that nobody holds go with the next load
+  int64_t loads_ = 0;
+  Workers<Job> thread_;  // last: it uses all of the above
+};
+
+}  // namespace seer

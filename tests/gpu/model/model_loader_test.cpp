@@ -1,0 +1,107 @@
+#include "gpu/model/model_loader.h"
+
+#include <doctest/doctest.h>
+
+#include <future>
+#include <string>
+#include <vector>
+
+#include "gpu/tiny_model.h"
+
+namespace seer {
+namespace {
+
+using Loaded = Result<std::shared_ptr<const Model>>;
+
+Loaded load(ModelLoader& loader, const std::filesystem::path& folder, WeightVersion version,
+            const std::shared_ptr<const Model>& like) {
+  std::promise<Loaded> loaded;
+  loader.load(folder.string(), version, like, [&](const Loaded& model) { loaded.set_value(model); });
+  return loaded.get_future().get();
+}
+
+/// What is wrong with a folder of this config, tensors and dtype as new weights of a tiny llama.
+std::string refusal(const nlohmann::json& config, const std::vector<TinyTensor>& tensors, const std::string& dtype = "BF16",
+                    const TinyEdit& edit = {}) {
+  TestFolder running, next;
+  write_tiny_model(running.path(), tiny_config("llama"), "BF16", 1);
+  write_file(next.path() / "config.json", config.dump());
+  write_file(next.path() / "model.safetensors", safetensors_bytes(tensors, dtype, 2, edit));
+  const Loaded model = load_weights(next.path(), **load_model(running.path()));
+  return model.ok() ? "" : model.error().detail;
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("new weights: those of a folder are the same as if it had been loaded alone, with a config.json or without") {
+  TestFolder running, next;
+  write_tiny_model(running.path(), tiny_config("llama"), "BF16", 1);
+  write_tiny_model(next.path(), tiny_config("llama"), "BF16", 2);
+  for (const WeightType type : {WeightType::kAsStored, WeightType::kInt8}) {
+    const auto like = *load_model(running.path(), type);
+    const auto alone = *load_model(next.path(), type);
+    const Loaded beside = load_weights(next.path(), *like);
+    REQUIRE(beside.ok());
+    CHECK((*beside)->weights_hash == alone->weights_hash);
+    CHECK((*beside)->weights_hash != like->weights_hash);
+  }
+  const auto like = *load_model(running.path());
+  std::filesystem::remove(next.path() / "config.json");
+  CHECK(load_weights(next.path(), *like).ok());
+}
+
+TEST_CASE("new weights: those of another model are refused, with the tensor or the field that differs") {
+  const auto config = tiny_config("llama");
+  const auto wide = tiny_config("llama", {{"intermediate_size", 128}});
+  CHECK(contains(refusal(wide, tiny_tensors(wide)),
+                 "tensor model.layers.0.mlp.gate_proj.weight should have shape [96, 64], found [128, 64]"));
+  const auto deep = tiny_config("llama", {{"num_hidden_layers", 3}});
+  CHECK(contains(refusal(deep, tiny_tensors(deep)), "tensor model.layers.2."));
+  CHECK(contains(refusal(config, tiny_tensors(config), "F32"),
+                 "tensor model.embed_tokens.weight should have dtype BF16 like the running weights, found F32"));
+  const TinyEdit infinite = [](const TinyTensor& t, uint64_t index, float value) {
+    return t.name == "model.layers.1.mlp.down_proj.weight" && index == 5 ? INFINITY : value;
+  };
+  CHECK(contains(refusal(config, tiny_tensors(config), "BF16", infinite),
+                 "tensor model.layers.1.mlp.down_proj.weight holds inf at [0, 5]"));
+  const auto turned = tiny_config("llama", {{"rope_theta", 500.0}});
+  CHECK(contains(refusal(turned, tiny_tensors(turned)), "rope_theta (500, expected 10000)"));
+  const auto heads = tiny_config("llama", {{"num_attention_heads", 2}, {"head_dim", 32}, {"num_key_value_heads", 1}});
+  CHECK(contains(refusal(heads, tiny_tensors(heads)), "num_attention_heads (2, expected 4)"));
+  CHECK(refusal(config, tiny_tensors(config)) == "");
+}
+
+TEST_CASE("model loader: engines that ask for one version of a folder share it, while somebody holds it") {
+  TestFolder folder;
+  write_tiny_model(folder.path(), tiny_config("llama"), "BF16", 1);
+  const auto first = *load_model(folder.path());
+  ModelLoader loader;
+  Loaded a = load(loader, folder.path(), WeightVersion{2}, first);
+  Loaded b = load(loader, folder.path(), WeightVersion{2}, first);
+  REQUIRE(a.ok());
+  CHECK(*a == *b);
+  CHECK(loader.loads() == 1);
+  // The same folder, written anew by a trainer, is another version.
+  write_tiny_model(folder.path(), tiny_config("llama"), "BF16", 7);
+  const Loaded c = load(loader, folder.path(), WeightVersion{3}, first);
+  REQUIRE(c.ok());
+  CHECK((*c)->weights_hash != (*a)->weights_hash);
+  a = b = fail(Code::kCancelled, "let go");
+  CHECK(load(loader, folder.path(), WeightVersion{2}, first).ok());
+  CHECK(loader.loads() == 3);
+}
+
+TEST_CASE("model loader: what is wrong with a folder is answered, and the next load goes on") {
+  TestFolder folder;
+  write_tiny_model(folder.path(), tiny_config("llama"), "BF16", 1);
+  const auto like = *load_model(folder.path());
+  ModelLoader loader;
+  const Loaded missing = load(loader, folder.path() / "none", WeightVersion{2}, like);
+  REQUIRE(!missing.ok());
+  CHECK(contains(missing.error().detail, "none"));
+  CHECK(load(loader, folder.path(), WeightVersion{2}, like).ok());
+}
+
+}  // namespace seer
