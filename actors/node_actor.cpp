@@ -4,41 +4,103 @@
 #include <utility>
 
 namespace seer {
+namespace {
 
-NodeActor::NodeActor(rt::self_ptr<NodeActor> self_in, NodeConfig config_in, NodeParts parts_in)
-    : self(self_in), config(std::move(config_in)), parts(std::move(parts_in)), epoch(config.epoch) {
+Result<InstanceMachinery> make_instance(const NodeMakers& makers, InstanceId id) {
+  InstanceMachinery made;
+  SEER_ASSIGN_OR_RETURN(made.engine, makers.make_engine(id));
+  if (makers.make_drafting) {
+    SEER_ASSIGN_OR_RETURN(made.drafting, makers.make_drafting(id));
+  }
+  return made;
+}
+
+ClusterIdentity identity_of(const EngineInfo& info) { return {.model = model_name(info.model), .layout = info.layout_hash}; }
+
+/// REQUIRES: there is a pool.
+Result<PoolMachinery> make_pool(const NodeMakers& makers, NodeId node) {
+  PoolMachinery made;
+  SEER_ASSIGN_OR_RETURN(made.arena, makers.make_arena(node));
+  if (makers.open_cold) {
+    SEER_ASSIGN_OR_RETURN(made.cold, makers.open_cold(node));
+  }
+  return made;
+}
+
+}  // namespace
+
+Result<NodeMachinery> make_machinery(const NodeConfig& config, const NodeMakers& makers) {
+  NodeMachinery made;
+  for (const InstanceConfig& instance : config.instances) {
+    SEER_ASSIGN_OR_RETURN(made.instances[instance.id], make_instance(makers, instance.id));
+  }
+  if (makers.make_arena) {
+    SEER_ASSIGN_OR_RETURN(made.pool, make_pool(makers, config.node));
+  }
+  return made;
+}
+
+NodeActor::NodeActor(rt::self_ptr<NodeActor> self_in, NodeConfig config_in, NodeParts parts)
+    : self(self_in),
+      config(std::move(config_in)),
+      makers(std::move(parts.makers)),
+      directory(std::move(parts.directory)),
+      log(std::move(parts.log)),
+      handover(std::make_shared<Handover>(rt::waker<NodeActor>(self, [](const handle& me) { rt::post(me, WorkReady{}); }))),
+      epoch(config.epoch) {
   rt::on_down(self, [this](const rt::down& message) { on_down(message); });
-  start_kv_node();
+  if (!parts.first->instances.empty())
+    config.kv_node.identity = identity_of(parts.first->instances.begin()->second.engine->info());
+  if (parts.first->pool.arena) start_pool(std::move(parts.first->pool));
   start_draft_server();
-  for (const InstanceConfig& instance : config.instances) start_instance(instance);
-  parts.log.info(rt::now_us(self), "node_up", {{"node", config.node}, {"instances", instances.size()}});
+  for (const InstanceConfig& instance : config.instances)
+    instances[instance.id] = {.config = instance, .handle = {}, .made = std::move(parts.first->instances.at(instance.id)), .info = {}};
+  start_waiting_instances();
+  log.info(rt::now_us(self), "node_up", {{"node", config.node}, {"instances", instances.size()}});
+}
+
+template <class Message>
+void NodeActor::tell_all(const Message& message) {
+  for (const InstanceSink& sink : sinks) rt::tell(self, sink, message);
 }
 
 NodeActor::~NodeActor() {
-  for (auto& [id, instance] : instances) rt::stop(instance.handle);
+  for (auto& [id, instance] : instances)
+    if (instance.handle) rt::stop(instance.handle);
   if (draft_server) rt::stop(draft_server);
   if (kv_node) rt::stop(kv_node);
 }
 
 NodeActor::handle::behavior_type NodeActor::make_behavior() {
-  return {[this](const AttachRollout& rollout) { attach(rollout.reply_to); }};
+  return {[this](const AttachRollout& attach) { on_attach(attach); },
+          [this](const WorkReady&) {
+            for (auto& work : handover->take()) work();
+          }};
 }
 
-void NodeActor::attach(const InstanceSink& sink) {
+void NodeActor::on_attach(const AttachRollout& attach) {
+  const InstanceSink& sink = attach.reply_to;
   if (std::ranges::find(sinks, sink) == sinks.end()) {
     sinks.push_back(sink);
     rt::monitor(self, sink);
   }
   if (draft_server) rt::tell(self, sink, DraftServerUp{config.node, draft_server});
-  for (const auto& [id, instance] : instances) rt::tell(self, sink, instance_up(id));
+  for (const auto& [id, instance] : instances)
+    if (instance.handle) rt::tell(self, sink, instance_up(id));
+  for (const PartLost& lost : losses) rt::tell(self, sink, lost);
 }
 
-void NodeActor::start_kv_node() {
-  if (!parts.make_arena) return;
-  arena = parts.make_arena();
+// ---- starting ----------------------------------------------------------------------------------------------------------
+
+void NodeActor::start_pool(PoolMachinery&& made) {
+  arena = std::move(made.arena);
   ++epoch;
-  kv_node = rt::spawn<KvNodeActor>(self->system(), config.kv_node,
-                                   KvNodeParts{arena, parts.open_cold, parts.directory, parts.transport, epoch, parts.log});
+  KvNodeParts parts{.arena = arena, .open_cold = {}, .directory = directory, .transport = makers->transport, .epoch = epoch, .log = log};
+  if (made.cold)
+    parts.open_cold = [opened = std::make_shared<std::unique_ptr<ColdStore>>(std::move(made.cold))] {
+      return std::move(*opened);
+    };
+  kv_node = rt::spawn<KvNodeActor>(self->system(), config.kv_node, std::move(parts));
   rt::monitor(self, kv_node);
 }
 
@@ -48,55 +110,114 @@ void NodeActor::start_draft_server() {
   rt::monitor(self, draft_server);
 }
 
-void NodeActor::start_instance(const InstanceConfig& instance) {
-  std::shared_ptr<Engine> engine = parts.make_engine(instance.id);
-  const EngineInfo info = engine->info();
-  auto started = rt::spawn<InstanceActor>(self->system(), instance,
-                                          InstanceParts{std::move(engine), parts.tokenizer, kv_node, arena,
-                                                        parts.make_drafting ? parts.make_drafting() : Drafting{}});
-  rt::monitor(self, started);
-  instances[instance.id] = {started, info.device_blocks, info.block_tokens, instance.rows_max,
-                            {.model = model_name(info.model), .layout = info.layout_hash}};
+/// REQUIRES: its machinery is made, and the pool is settled.
+void NodeActor::start_instance(InstanceId id) {
+  Instance& instance = instances.at(id);
+  InstanceMachinery made = *std::exchange(instance.made, std::nullopt);
+  instance.info = made.engine->info();
+  instance.stopped = false;
+  instance.handle = rt::spawn<InstanceActor>(self->system(), instance.config,
+                                             InstanceParts{std::move(made.engine), makers->tokenizer, kv_node, arena,
+                                                           std::move(made.drafting)});
+  rt::monitor(self, instance.handle);
+  tell_all(instance_up(id));
 }
 
-InstanceUp NodeActor::instance_up(InstanceId id) const {
-  const Running& r = instances.at(id);
-  return {id, config.node, r.kv_blocks, r.block_tokens, r.rows_max, r.handle, r.identity};
+void NodeActor::start_waiting_instances() {
+  if (pool_state != PoolState::kSettled) return;
+  for (const auto& [id, instance] : instances)
+    if (instance.made) start_instance(id);
 }
 
-void NodeActor::give_up() {
-  parts.log.error(rt::now_us(self), "node_gave_up", {{"node", config.node}, {"restarts", config.restarts_max}});
-  self->quit();
+// ---- starting again ----------------------------------------------------------------------------------------------------
+
+/// Runs make() outside of the handlers, and then(what it made) in one. `make` may run after this actor has ended.
+template <class Make, class Then>
+void NodeActor::make_aside(Make make, Then then) {
+  makers->aside([to = handover, make = std::move(make), then = std::move(then)] {
+    // Shared, since a std::function must be able to copy what it holds.
+    auto made = std::make_shared<decltype(make())>(make());
+    to->put([made, then] { then(*made); });
+  });
+}
+
+void NodeActor::remake_instance(InstanceId id) {
+  make_aside([makers = makers, id] { return make_instance(*makers, id); },
+             [this, id](Result<InstanceMachinery>& made) {
+               if (!made.ok())
+                 return lose({id}, cat("instance ", id, " on node ", config.node, " could not be started again: ",
+                                       made.error().detail));
+               instances.at(id).made = *std::move(made);
+               start_waiting_instances();
+             });
+}
+
+/// The old arena is free only when the last instance that used it has ended.
+void NodeActor::remake_pool_when_unused() {
+  if (pool_state != PoolState::kDown) return;
+  if (std::ranges::any_of(instances, [](const auto& i) { return i.second.handle != nullptr; })) return;
+  pool_state = PoolState::kMaking;
+  make_aside([makers = makers, node = config.node] { return make_pool(*makers, node); },
+             [this](Result<PoolMachinery>& made) {
+               pool_state = PoolState::kSettled;
+               if (made.ok())
+                 start_pool(*std::move(made));
+               else
+                 lose({}, cat("the KV pool of node ", config.node, " could not be started again: ", made.error().detail));
+               start_waiting_instances();
+             });
 }
 
 void NodeActor::on_down(const rt::down& message) {
   if (rt::is_source(message, draft_server)) {
-    if (!may_restart()) return give_up();
-    parts.log.warn(rt::now_us(self), "draft_server_restarted", {{"node", config.node}, {"restarts", restarts}});
+    if (!may_restart()) return give_up("its draft server");
+    log.warn(rt::now_us(self), "draft_server_restarted", {{"node", config.node}, {"restarts", restarts}});
     start_draft_server();
-    for (const InstanceSink& sink : sinks) rt::tell(self, sink, DraftServerUp{config.node, draft_server});
-    return;
+    return tell_all(DraftServerUp{config.node, draft_server});
   }
   if (rt::is_source(message, kv_node)) {
-    if (!may_restart()) return give_up();
-    parts.log.warn(rt::now_us(self), "kv_node_restarted", {{"node", config.node}, {"restarts", restarts}});
-    start_kv_node();
+    if (!may_restart()) return give_up("its KV pool");
+    log.warn(rt::now_us(self), "kv_node_restarted", {{"node", config.node}, {"restarts", restarts}});
+    kv_node = nullptr;
+    arena = nullptr;
+    pool_state = PoolState::kDown;
     for (auto& [id, instance] : instances) {
+      if (!instance.handle) continue;
       instance.stopped = true;
       rt::stop(instance.handle);
     }
-    return;
+    return remake_pool_when_unused();
   }
-  for (const InstanceConfig& instance : config.instances) {
-    const Running& old = instances.at(instance.id);
-    if (!rt::is_source(message, old.handle)) continue;
-    if (!old.stopped && !may_restart()) return give_up();
-    parts.log.warn(rt::now_us(self), "instance_restarted", {{"instance", instance.id}, {"node", config.node}, {"restarts", restarts}});
-    start_instance(instance);
-    for (const InstanceSink& sink : sinks) rt::tell(self, sink, instance_up(instance.id));
-    return;
+  for (auto& [id, instance] : instances) {
+    if (!rt::is_source(message, instance.handle)) continue;
+    if (!instance.stopped && !may_restart()) return give_up(cat("instance ", id));
+    log.warn(rt::now_us(self), "instance_restarted", {{"instance", id}, {"node", config.node}, {"restarts", restarts}});
+    instance.handle = nullptr;
+    remake_instance(id);
+    return remake_pool_when_unused();
   }
   std::erase_if(sinks, [&](const InstanceSink& sink) { return rt::is_source(message, sink); });
 }  // anything else is the end of something already replaced
+
+// ---- telling -----------------------------------------------------------------------------------------------------------
+
+/// REQUIRES: it runs.
+InstanceUp NodeActor::instance_up(InstanceId id) const {
+  const Instance& i = instances.at(id);
+  return {id, config.node, i.info.device_blocks, i.info.block_tokens, i.config.rows_max, i.handle, identity_of(i.info)};
+}
+
+void NodeActor::lose(std::vector<InstanceId> lost, std::string reason) {
+  losses.push_back({config.node, std::move(lost), std::move(reason)});
+  tell_all(losses.back());
+}
+
+void NodeActor::give_up(const std::string& died) {
+  std::vector<InstanceId> all;
+  for (const auto& [id, instance] : instances) all.push_back(id);
+  log.error(rt::now_us(self), "node_gave_up", {{"node", config.node}, {"restarts", config.restarts_max}});
+  lose(std::move(all), cat("node ", config.node, " gave up when ", died, " died after ", config.restarts_max, " restarts"));
+  self->quit();
+}
 
 }  // namespace seer

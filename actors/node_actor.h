@@ -1,14 +1,20 @@
-// node_actor: one machine: spawns its KV node, its draft server and its instances, watches them, and starts again what
-// died. One per machine.
+// node_actor: one machine: starts its KV node, its draft server and its instances, watches them, and starts again what
+// died. One per machine; start_node() in actors/fleet.h starts it.
 //
-// An instance that dies comes back empty. When the KV node dies its instances are started again too: their grants and
-// leases died with it. Each starts only once the one before it has ended, so that there is never memory for two. What was running is placed again by the rollout, from its token logs. After restarts_max restarts
-// the machine gives up and ends, so that a fault that repeats is seen rather than hidden.
+// An instance that dies comes back empty. When the KV node dies, the instances are started again too: their grants and
+// leases died with it. A replacement is made only after all that used the old part has ended, so that there is never
+// memory for two.
+//
+// Making a part takes long (a model loads, a store opens), so it happens outside of the actor's handlers (NodeMakers::aside)
+// and the result comes back as a message. A part that cannot be made again is lost for good: whoever is attached gets
+// PartLost, and the machine goes on with the rest. After restarts_max restarts the machine gives up, says so and ends: a
+// fault that repeats is seen, not hidden.
 #pragma once
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "actors/draft_server_actor.h"
@@ -28,15 +34,40 @@ struct NodeConfig {
   int32_t restarts_max = 8;
 };
 
-/// How the machine's parts are made; called again for a restart.
+/// How the parts of a machine are made: once before its actors start, and again for each restart. An error is one sentence
+/// for the user.
+struct NodeMakers {
+  std::function<Result<std::shared_ptr<Engine>>(InstanceId)> make_engine;
+  std::function<Result<std::shared_ptr<HostArena>>(NodeId)> make_arena;  // empty: no KV pool on this machine
+  std::function<Result<std::unique_ptr<ColdStore>>(NodeId)> open_cold;   // empty: no cold tier
+  std::function<Result<Drafting>(InstanceId)> make_drafting;             // empty: none
+  /// Runs a function soon and outside of any actor's handler: on a thread of its own, or in simulation from a timer. For
+  /// a restart only; the makers are called from there.
+  std::function<void(std::function<void()>)> aside;
+  std::shared_ptr<const Tokenizer> tokenizer = {};   // may be null
+  std::shared_ptr<KvTransport> transport = {};       // null: nothing is fetched from other machines
+};
+
+/// What an instance runs on, and what the KV pool of a machine lies in.
+struct InstanceMachinery {
+  std::shared_ptr<Engine> engine;
+  Drafting drafting;
+};
+struct PoolMachinery {
+  std::shared_ptr<HostArena> arena;
+  std::unique_ptr<ColdStore> cold;  // null: no cold tier
+};
+struct NodeMachinery {
+  std::map<InstanceId, InstanceMachinery> instances;
+  PoolMachinery pool;  // without an arena: none
+};
+/// Makes all parts of a machine, before its actors start. Errors: the first of its makers'.
+Result<NodeMachinery> make_machinery(const NodeConfig& config, const NodeMakers& makers);
+
 struct NodeParts {
-  std::function<std::shared_ptr<Engine>(InstanceId)> make_engine;
-  std::function<std::shared_ptr<HostArena>()> make_arena;         // empty: no KV pool on this machine
-  std::function<std::unique_ptr<ColdStore>()> open_cold;          // empty: no cold tier
-  std::shared_ptr<const Tokenizer> tokenizer;                     // may be null
-  std::function<Drafting()> make_drafting;                        // empty: none
-  KvDirectoryHandle directory;                                    // may be null without a pool
-  std::shared_ptr<KvTransport> transport;                         // null: nothing is fetched from other machines
+  std::shared_ptr<const NodeMakers> makers;
+  std::shared_ptr<NodeMachinery> first;  // what it starts with. The node is its only user: CAF can only copy
+  KvDirectoryHandle directory;           // may be null without a pool
   EventLog log = {};
 };
 
@@ -44,37 +75,55 @@ struct NodeActor {
   using handle = NodeHandle;
   static constexpr const char* kActorName = "node";
 
-  NodeActor(rt::self_ptr<NodeActor> self_in, NodeConfig config_in, NodeParts parts_in);
+  NodeActor(rt::self_ptr<NodeActor> self_in, NodeConfig config_in, NodeParts parts);
   ~NodeActor();
   handle::behavior_type make_behavior();
 
-  void start_kv_node();
-  void start_draft_server();
-  void start_instance(const InstanceConfig& instance);
+  void on_attach(const AttachRollout& attach);
   void on_down(const rt::down& message);
-  void give_up();
+  void start_pool(PoolMachinery&& made);
+  void start_draft_server();
+  void start_instance(InstanceId id);
+  void start_waiting_instances();
+  void remake_instance(InstanceId id);
+  void remake_pool_when_unused();
+  template <class Make, class Then>
+  void make_aside(Make make, Then then);
   bool may_restart() { return ++restarts <= config.restarts_max; }
-  void attach(const InstanceSink& sink);
+  void lose(std::vector<InstanceId> lost, std::string reason);
+  void give_up(const std::string& died);
   InstanceUp instance_up(InstanceId id) const;
+  template <class Message>
+  void tell_all(const Message& message);
 
-  struct Running {
+  /// Running (a handle), ready to start and waiting for the pool (`made`), or neither: being made, or lost for good.
+  struct Instance {
+    InstanceConfig config;
     InstanceHandle handle;
-    int64_t kv_blocks = 0;
-    uint32_t block_tokens = 0;
-    int32_t rows_max = 0;
-    ClusterIdentity identity;
+    std::optional<InstanceMachinery> made;
+    EngineInfo info;       // of the engine that runs
     bool stopped = false;  // by us, to be started again
+  };
+  enum class PoolState : uint8_t {
+    kSettled,  // it runs; or there is none, now and later
+    kDown,     // instances that used the old one are still ending
+    kMaking,
   };
 
   rt::self_ptr<NodeActor> self;
   NodeConfig config;
-  NodeParts parts;
+  std::shared_ptr<const NodeMakers> makers;
+  KvDirectoryHandle directory;
+  EventLog log;
+  std::shared_ptr<Handover> handover;  // of what is made aside
   std::shared_ptr<HostArena> arena;
   KvNodeHandle kv_node;
+  PoolState pool_state = PoolState::kSettled;
   DraftServerHandle draft_server;
-  std::map<InstanceId, Running> instances;
+  std::map<InstanceId, Instance> instances;
   std::vector<InstanceSink> sinks;  // who wants instances and draft server: the rollouts that are up
-  uint64_t epoch = 0;  // of the arena
+  std::vector<PartLost> losses;  // told to whoever attaches
+  uint64_t epoch = 0;            // of the arena
   int32_t restarts = 0;
 };
 

@@ -31,6 +31,7 @@ RolloutActor::handle::behavior_type RolloutActor::make_behavior() {
   return {
       [this](const InstanceUp& up) { on_instance_up(up); },
       [this](const DraftServerUp& up) { on_draft_server_up(up); },
+      [this](const PartLost& lost) { on_part_lost(lost); },
       [this](const ChunkProgress& progress) { on_progress(progress); },
       [this](const ChunkDone& done) { on_chunk_done(done); },
       [this](const GroupEstimate& estimate) {
@@ -64,12 +65,13 @@ void RolloutActor::on_instance_up(const InstanceUp& up) {
   if (instances.contains(up.instance)) on_instance_lost(up.instance);  // it came back before we heard that it was gone
   instances[up.instance] = {up.handle, up.kv_blocks, 0};
   parts.log.info(rt::now_us(self), "instance_up", {{"instance", up.instance}, {"node", up.node}, {"kv_blocks", up.kv_blocks}});
+  instances_gone.erase(up.instance);
   rt::monitor(self, up.handle);
   if (!draft_servers.empty()) rt::tell(self, up.handle, all_draft_servers());
   if (Status added = scheduler->add_instance({up.instance, up.node, up.kv_blocks, up.block_tokens, up.rows_max});
       !added.ok())
     return end(added.error().detail);
-  if (!started && instances.size() >= config.instances_expected) start();
+  start_when_all_are_up();
   if (started) place();
 }
 
@@ -79,6 +81,32 @@ bool RolloutActor::may_join(const InstanceUp& up) {
   const Status fits = check_identity(cat("instance ", up.instance), up.identity, identity);
   if (!fits.ok()) last_refusal = fits.error().detail;
   return fits.ok();
+}
+
+void RolloutActor::on_part_lost(const PartLost& lost) {
+  if (over()) return;
+  parts.log.warn(rt::now_us(self), "part_lost", {{"node", lost.node}, {"reason", lost.reason}});
+  parts_lost.push_back(lost.reason);
+  instances_gone.insert(lost.instances.begin(), lost.instances.end());
+  end_when_none_is_left();
+  if (ended) return;
+  start_when_all_are_up();
+  if (started) place();
+}
+
+void RolloutActor::start_when_all_are_up() {
+  if (!started && !instances.empty() && instances.size() + instances_gone.size() >= config.instances_expected) start();
+}
+
+/// What is known of the instances that are missing, after a colon.
+std::string RolloutActor::why_none_is_left() const {
+  if (!parts_lost.empty()) return ": " + parts_lost.back();
+  return last_refusal.empty() ? "" : ": " + last_refusal;
+}
+
+void RolloutActor::end_when_none_is_left() {
+  if (instances.empty() && !instances_gone.empty() && instances_gone.size() >= config.instances_expected)
+    end(parts_lost.back());
 }
 
 void RolloutActor::start() {
@@ -374,6 +402,7 @@ void RolloutActor::on_instance_lost(InstanceId lost) {
     open.erase(id);
     close_chunk(chunk, {.end = ChunkEnd::kLost});  // the KV on its device is gone; what reached the pool is found again
   }
+  end_when_none_is_left();
   if (started && !over()) place();
 }
 
@@ -397,7 +426,7 @@ void RolloutActor::on_tick() {
     give_up_instance(id);
   }
   if (instances.empty() && now - instances_gone_us > config.no_instance_us)
-    return end(cat("no instance is left to run on", last_refusal.empty() ? "" : ": ", last_refusal));
+    return end(cat("no instance is left to run on", why_none_is_left()));
   if (!started && !instances.empty() && now - started_us > config.no_instance_us) start();
   if (started) place();
   report_progress();
@@ -473,7 +502,9 @@ RolloutSummary RolloutActor::summary() const {
           .instances_lost = instances_lost,
           .length_icc = stats.length_icc,
           .estimate_error = estimate_error,
-          .instances = {}};
+          .instances = {},
+          .draft_servers = {},
+          .parts_lost = parts_lost};
 }
 
 /// `then` gets the summary with what instances and draft servers report.
@@ -492,7 +523,7 @@ void RolloutActor::gather_summary(RolloutSummary so_far, Then then) {
       });
 }
 
-caf::result<RolloutSummary> RolloutActor::on_report() {
+rt::result<RolloutSummary> RolloutActor::on_report() {
   auto promise = self->make_response_promise<RolloutSummary>();
   gather_summary(summary(), [promise](RolloutSummary all) mutable { promise.deliver(std::move(all)); });
   return promise;

@@ -6,6 +6,9 @@
 // ignored. So every request is answered exactly once, whatever of RunChunk, ChunkProgress and ChunkDone is lost, arrives
 // late or twice.
 //
+// An instance that is lost for good (PartLost) is done without. With none left, and none that may come back, the rollout
+// ends with the last sentence that a node gave for it.
+//
 // Draft servers that nodes announce are told which groups there are, and the instances which servers; one that came back
 // empty also gets what the token log has.
 #pragma once
@@ -79,6 +82,10 @@ struct RolloutActor {
 
   void on_instance_up(const InstanceUp& up);
   bool may_join(const InstanceUp& up);
+  void on_part_lost(const PartLost& lost);
+  void start_when_all_are_up();
+  void end_when_none_is_left();
+  std::string why_none_is_left() const;
   void start();
   GroupsAdded on_add_groups(AddGroups& add);
   std::string why_refused(const AddGroups& add) const;
@@ -117,7 +124,7 @@ struct RolloutActor {
   RolloutSummary summary() const;
   template <class Then>
   void gather_summary(RolloutSummary so_far, Then then);
-  caf::result<RolloutSummary> on_report();
+  rt::result<RolloutSummary> on_report();
   void end(std::string error);
 
   Log& log(RequestId r) { return logs[r.group.index][r.sample]; }
@@ -134,6 +141,8 @@ struct RolloutActor {
   std::map<InstanceId, Instance> instances;
   ClusterIdentity identity;                         // of the instances that are up
   std::string last_refusal;                         // why an instance was not taken; empty: all were
+  std::set<InstanceId> instances_gone;              // for good
+  std::vector<std::string> parts_lost;              // why: of a few parts
   std::map<NodeId, DraftServerHandle> draft_servers;
   std::unordered_map<ChunkId, OpenChunk> open;      // walked only through sorted copies
   std::set<RequestId> cancelled;                    // not over yet: they run, or the rollout has not started

@@ -9,13 +9,10 @@
 #include <thread>
 #include <utility>
 
-#include "actors/context_actor.h"
-#include "actors/kv_directory_actor.h"
-#include "actors/node_actor.h"
+#include "actors/fleet.h"
 #include "actors/policy/draft/draft_history.h"
 #include "actors/policy/draft/group_drafter.h"
 #include "actors/policy/schedule/policies.h"
-#include "actors/rollout_actor.h"
 #include "cli/engine_types.h"
 #include "cli/machine_memory.h"
 #include "cli/past_responses.h"
@@ -25,6 +22,7 @@
 #include "gpu/cpu/cpu_engine.h"
 #include "gpu/sampler.h"
 #include "gpu/step_profile.h"
+#include "protocols/workers.h"
 #include "storage/local_transport.h"
 #ifdef SEER_HAVE_ROCKSDB
 #include "storage/rocksdb_store.h"
@@ -150,24 +148,6 @@ Status check_memory_to_run(const RolloutOptions& options, const RolloutWork& wor
       find_memory());
 }
 
-/// The parts that can be refused (memory, folders), made before any actor starts, where there is somebody to tell. The
-/// actors take them from here; a restart makes new ones.
-struct Machinery {
-  int64_t block_bytes = 0;
-  ClusterIdentity identity;                   // of the machines
-  std::map<InstanceId, std::shared_ptr<Engine>> engines;
-  std::map<NodeId, std::shared_ptr<HostArena>> arenas;
-  std::map<NodeId, std::unique_ptr<ColdStore>> colds;
-  std::shared_ptr<LocalTransport> transport;  // with several nodes
-  DraftBudget::StepNs step_ns;                // with drafting: what a step takes
-  std::map<InstanceId, std::shared_ptr<LoadHistory>> histories;  // with --html
-  EventLog log;
-};
-
-HostArenaConfig arena_config(const RolloutOptions& options, int64_t block_bytes) {
-  return {.dram_bytes = options.dram_bytes, .block_bytes = block_bytes};
-}
-
 /// Whether every response, at its longest, fits in the KV cache of one instance.
 Status check_kv_fits(const RolloutOptions& options, const RolloutWork& work, const EngineInfo& engine) {
   const auto blocks_for = [&](const GroupSpec& group) {
@@ -202,86 +182,83 @@ Result<StepCost> step_cost(const RolloutOptions& options, const RolloutWork& wor
   return profile.cost;
 }
 
-Result<Machinery> make_machinery(const RolloutOptions& options, const RolloutWork& work) {
-  Machinery made;
+/// What no part can be made without, found out before any is.
+Status check_sizes(const RolloutOptions& options, const RolloutWork& work) {
   const CpuEngineConfig first = engine_config(options, InstanceId{0});
   SEER_RETURN_IF_ERROR(check_kv_bytes(options.kv_bytes, work.model->config, first));
   if (const int64_t least = kv_block_bytes(work.model->config, first); options.dram_bytes > 0 && options.dram_bytes < least)
     return fail(Code::kInvalidArgument, "--dram-bytes ", options.dram_bytes,
                 ": expected 0, or room for a KV block; one of this model needs ", least);
-  for (uint32_t i = 0; i < options.instances; ++i) {
-    SEER_ASSIGN_OR_RETURN(made.engines[InstanceId{i}], make_cpu_engine(work.model, engine_config(options, InstanceId{i})));
-    made.block_bytes = made.engines[InstanceId{i}]->info().block_bytes;
-  }
-  const EngineInfo& info = made.engines.begin()->second->info();
-  made.identity = {.model = model_name(info.model), .layout = info.layout_hash};
-  SEER_RETURN_IF_ERROR(check_kv_fits(options, work, info));
-  for (uint32_t i = 0; i < options.nodes; ++i) {
-    if (options.dram_bytes > 0) {
-      SEER_ASSIGN_OR_RETURN(made.arenas[NodeId{i}], HostArena::create(arena_config(options, made.block_bytes)));
-    }
-    if (!options.cold_dir.empty()) {
-      SEER_ASSIGN_OR_RETURN(made.colds[NodeId{i}], open_cold_store(options, NodeId{i}));
-    }
-  }
-  if (!options.html.empty()) {
-    const auto clock = std::make_shared<LoadHistory::Clock>();
-    for (const auto& [id, engine] : made.engines) made.histories[id] = std::make_shared<LoadHistory>(clock);
-  }
-  if (options.nodes > 1) made.transport = std::make_shared<LocalTransport>();
-  if (options.drafting != "off") {
-    SEER_ASSIGN_OR_RETURN(const StepCost cost, step_cost(options, work));
-    made.step_ns = [cost](const StepShape& shape) { return 1000 * cost.predict_us(shape); };
-  }
-  return made;
+  return {};
 }
 
-Drafting make_drafting(const RolloutOptions& options, const Machinery& made) {
+/// The CPU engine of an instance, large enough for every response.
+Result<std::shared_ptr<Engine>> make_engine(const RolloutOptions& options, const RolloutWork& work, InstanceId id) {
+  SEER_ASSIGN_OR_RETURN(std::shared_ptr<Engine> engine, make_cpu_engine(work.model, engine_config(options, id)));
+  SEER_RETURN_IF_ERROR(check_kv_fits(options, work, engine->info()));
+  return engine;
+}
+
+Drafting make_drafting(const RolloutOptions& options, const DraftBudget::StepNs& step_ns) {
   GroupDrafterConfig drafter;
   drafter.tree.own_history_only = options.drafting == "own";
   const bool paths = options.draft_shape != "tree", trees = options.draft_shape != "path";
   DraftBudgetConfig budget{.rule = parse_draft_rule(options.draft_rule),
                            .rows_max = {paths ? options.draft_tokens_max : 0, trees ? options.draft_tokens_max : 0},
                            .lambda = options.draft_lambda};
-  return {std::make_shared<GroupDrafter>(drafter), budget, made.step_ns,
-          {}, [] { return cpu_ns(CLOCK_THREAD_CPUTIME_ID); }};
+  return {std::make_shared<GroupDrafter>(drafter), budget, step_ns, {}, [] { return cpu_ns(CLOCK_THREAD_CPUTIME_ID); }};
 }
 
-NodeConfig node_config(const RolloutOptions& options, const Machinery& made, int64_t rows_max, NodeId id) {
-  NodeConfig config{.node = id, .kv_node = {.node = id, .identity = made.identity}};
-  if (options.drafting == "grouped") config.draft_server = DraftServerConfig{.node = id};
-  const StepPlannerConfig planner{.prefill_tokens_max = static_cast<int32_t>(options.prefill_tokens),
-                                  .rows_max = static_cast<int32_t>(rows_max + options.prefill_tokens)};
-  for (uint32_t i = id.value; i < options.instances; i += static_cast<uint32_t>(options.nodes))
-    config.instances.push_back(
-        {.id = InstanceId{i}, .planner = planner, .rows_max = static_cast<int32_t>(rows_max)});
+FleetConfig fleet_config(const RolloutOptions& options, int64_t rows_max) {
+  FleetConfig config{.nodes = static_cast<uint32_t>(options.nodes),
+                     .instances = static_cast<uint32_t>(options.instances),
+                     .instance = {.id = {},
+                                  .planner = {.prefill_tokens_max = static_cast<int32_t>(options.prefill_tokens),
+                                              .rows_max = static_cast<int32_t>(rows_max + options.prefill_tokens)},
+                                  .rows_max = static_cast<int32_t>(rows_max)},
+                     .node = {}};
+  if (options.drafting == "grouped") config.node.draft_server = DraftServerConfig{};
   return config;
 }
 
-/// REQUIRES: options, work and made outlive the node.
-NodeParts node_parts(const RolloutOptions& options, const RolloutWork& work, Machinery& made, NodeId id,
-                     const KvDirectoryHandle& directory) {
-  NodeParts parts{.tokenizer = work.tokenizer, .directory = directory, .transport = made.transport, .log = made.log};
-  parts.make_engine = [&options, &work, &made](InstanceId instance) -> std::shared_ptr<Engine> {
-    std::shared_ptr<Engine> engine = std::exchange(made.engines.at(instance), nullptr);
-    if (!engine) engine = *make_cpu_engine(work.model, engine_config(options, instance));  // a restart: it worked once
-    if (const auto history = made.histories.find(instance); history != made.histories.end())
-      return watch_engine(std::move(engine), history->second);
-    return engine;
+using LoadHistories = std::map<InstanceId, std::shared_ptr<LoadHistory>>;
+
+/// With --html, what each instance did and when; else none.
+LoadHistories make_histories(const RolloutOptions& options) {
+  LoadHistories histories;
+  if (options.html.empty()) return histories;
+  const auto clock = std::make_shared<LoadHistory::Clock>();
+  for (uint32_t i = 0; i < options.instances; ++i) histories[InstanceId{i}] = std::make_shared<LoadHistory>(clock);
+  return histories;
+}
+
+using SlowWork = Workers<std::function<void()>>;
+
+/// REQUIRES: options, work and aside outlive the makers.
+Result<NodeMakers> make_makers(const RolloutOptions& options, const RolloutWork& work, const LoadHistories& histories,
+                               SlowWork& aside) {
+  NodeMakers makers;
+  makers.tokenizer = work.tokenizer;
+  makers.aside = [&aside](std::function<void()> f) { aside.put(std::move(f)); };
+  makers.make_engine = [&options, &work, histories](InstanceId id) -> Result<std::shared_ptr<Engine>> {
+    SEER_ASSIGN_OR_RETURN(std::shared_ptr<Engine> engine, make_engine(options, work, id));
+    const auto history = histories.find(id);
+    return history == histories.end() ? engine : watch_engine(std::move(engine), history->second);
   };
-  if (made.arenas.contains(id))
-    parts.make_arena = [&options, &made, id] {
-      if (auto first = std::exchange(made.arenas.at(id), nullptr)) return first;
-      return *HostArena::create(arena_config(options, made.block_bytes));
+  if (options.dram_bytes > 0)
+    makers.make_arena = [&options, &work](NodeId) {
+      return HostArena::create({.dram_bytes = options.dram_bytes,
+                                .block_bytes = kv_block_bytes(work.model->config, engine_config(options, InstanceId{0}))});
     };
-  if (made.colds.contains(id))
-    parts.open_cold = [&options, &made, id]() -> std::unique_ptr<ColdStore> {
-      if (auto first = std::move(made.colds.at(id))) return first;
-      auto again = open_cold_store(options, id);
-      return again.ok() ? *std::move(again) : nullptr;
+  if (!options.cold_dir.empty()) makers.open_cold = [&options](NodeId node) { return open_cold_store(options, node); };
+  if (options.drafting != "off") {
+    SEER_ASSIGN_OR_RETURN(const StepCost cost, step_cost(options, work));
+    makers.make_drafting = [&options, cost](InstanceId) -> Result<Drafting> {
+      return make_drafting(options, [cost](const StepShape& shape) { return 1000 * cost.predict_us(shape); });
     };
-  if (options.drafting != "off") parts.make_drafting = [&options, &made] { return make_drafting(options, made); };
-  return parts;
+  }
+  if (options.nodes > 1) makers.transport = std::make_shared<LocalTransport>();
+  return makers;
 }
 
 RolloutReport make_report(const std::string& policy, const RolloutSummary& s, const std::vector<KvNodeReport>& pool,
@@ -388,8 +365,16 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   }
   if (auto known = make_chunk_scheduler(scheduler); !known.ok()) return known.error();
 
-  SEER_ASSIGN_OR_RETURN(Machinery made, make_machinery(options, work));
-  made.log = hooks.log;
+  SEER_RETURN_IF_ERROR(check_sizes(options, work));
+  SlowWork aside({}, [](std::function<void()>& f) { f(); });
+  const LoadHistories histories = make_histories(options);
+  SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_makers(options, work, histories, aside));
+  SeerConfig config(kActorThreads);
+  rt::system system{config};
+  rt::Inbox<RolloutEvents> inbox(system);
+  Fleet fleet(system, {}, hooks.log);
+  SEER_RETURN_IF_ERROR(fleet.start_nodes(fleet_config(options, rows_max), std::make_shared<const NodeMakers>(std::move(makers))));
+
   std::unique_ptr<PastResponses> history;
   std::vector<CstPast> pasts;
   int64_t past_groups = 0;
@@ -399,23 +384,9 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
     past_groups = std::ssize(pasts);
   }
 
-  SeerConfig config(kActorThreads);
-  rt::system system{config};
   const int64_t cpu_before = cpu_ns(CLOCK_PROCESS_CPUTIME_ID) / 1000;
-  rt::Inbox<RolloutEvents> inbox(system);
-  auto directory = rt::spawn<KvDirectoryActor>(system);
-  std::vector<NodeHandle> nodes;
-  for (uint32_t i = 0; i < options.nodes; ++i)
-    nodes.push_back(rt::spawn<NodeActor>(system, node_config(options, made, rows_max, NodeId{i}),
-                                         node_parts(options, work, made, NodeId{i}, directory)));
-
-  auto context = rt::spawn<ContextActor>(system);
   RolloutConfig rollout_config{.scheduler = scheduler, .instances_expected = static_cast<size_t>(options.instances)};
-  const bool has_pool = options.dram_bytes > 0;
-  auto rollout = rt::spawn<RolloutActor>(
-      system, rollout_config,
-      RolloutParts{work.groups, context, has_pool ? directory : KvDirectoryHandle{}, inbox.handle(), std::move(pasts), hooks.log});
-  for (const NodeHandle& node : nodes) rt::post(node, AttachRollout{rollout});
+  const RolloutHandle rollout = fleet.start_rollout(rollout_config, {work.groups, std::move(pasts)}, inbox.handle());
 
   RolloutSummary summary;
   std::vector<double> completions_s;
@@ -426,39 +397,37 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
     hooks.log.info(steady_us(), "rollout_interrupted");
     rt::post(rollout, StopRollout{});
   };
-  for (bool over = false; !over;) {
+  bool over = false;
+  const RolloutListener listener{
+      .response =
+          [&](Response& response) {
+            if (written.ok() && hooks.response) written = hooks.response(response);
+            if (!written.ok()) stop();
+            if (history) history->keep(response);
+            // It waited from the start of the rollout, and then waited or ran until its end.
+            if (!options.html.empty())
+              completions_s.push_back(static_cast<double>(response.queue_us + response.run_us) / 1e6);
+          },
+      .progress = hooks.progress,
+      .summary =
+          [&](RolloutSummary& s) {
+            summary = std::move(s);
+            over = true;
+          }};
+  while (!over) {
     if (hooks.stop != nullptr && hooks.stop->load()) stop();
-    inbox.receive(
-        kReceiveUs,
-        [&](const Response& response) {
-          if (written.ok() && hooks.response) written = hooks.response(response);
-          if (!written.ok()) stop();
-          if (history) history->keep(response);
-          // It waited from the start of the rollout, and then waited or ran until its end.
-          if (!options.html.empty()) completions_s.push_back(static_cast<double>(response.queue_us + response.run_us) / 1e6);
-        },
-        [&](const RolloutProgress& progress) {
-          if (hooks.progress) hooks.progress(progress);
-        },
-        [&](RolloutSummary& s) {
-          summary = std::move(s);
-          over = true;
-        });
+    receive_event(inbox, kReceiveUs, listener);
   }
-  const auto pool_reports = inbox.ask<std::vector<KvNodeReport>>(directory, GetReport{});
+  const auto pool_reports = inbox.ask<std::vector<KvNodeReport>>(fleet.directory(), GetReport{});
   const int64_t cpu_total = cpu_ns(CLOCK_PROCESS_CPUTIME_ID) / 1000 - cpu_before;
   const int64_t cpu_actors = actor_threads_cpu_us();
-  rt::stop(rollout);
-  rt::stop(context);
-  for (const NodeHandle& node : nodes) rt::stop(node);
-  rt::stop(directory);
-
   if (!written.ok()) return written.error();
   if (!summary.complete && !stopping) return fail(Code::kUnavailable, summary.error);
-  RolloutOutcome outcome{make_report(scheduler.policy, summary, pool_reports, made.block_bytes), summary.complete, {},
+  const int64_t block_bytes = kv_block_bytes(work.model->config, engine_config(options, InstanceId{0}));
+  RolloutOutcome outcome{make_report(scheduler.policy, summary, pool_reports, block_bytes), summary.complete, {},
                          std::move(completions_s)};
   outcome.report.policy_choice = std::move(why);
-  for (const auto& [id, load] : made.histories) outcome.instances.push_back(load->take(outcome.report.wall_s));
+  for (const auto& [id, load] : histories) outcome.instances.push_back(load->take(outcome.report.wall_s));
   outcome.report.past_groups = past_groups;
   outcome.report.unkept_groups = history ? history->failed_groups() : 0;
   outcome.report.weight_version = rollout_config.version.value;

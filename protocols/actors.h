@@ -17,7 +17,7 @@ namespace seer {
 
 // ---- small control messages ------------------------------------------------------------------------------------------
 struct Tick { uint64_t what = 0; SEER_FIELDS(Tick, what) };
-/// An engine, a cold store or a transport has results: the owner takes them.
+/// An engine, a cold store, a transport or a maker has results: the owner takes them.
 struct WorkReady { uint64_t what = 0; SEER_FIELDS(WorkReady, what) };
 /// Ends a rollout in order; the responses that finished were sent already.
 struct StopRollout { uint64_t what = 0; SEER_FIELDS(StopRollout, what) };
@@ -173,14 +173,22 @@ struct InstanceUp {
   ClusterIdentity identity = {};
   SEER_FIELDS(InstanceUp, instance, node, kv_blocks, block_tokens, rows_max, handle, identity)
 };
-using InstanceSink = rt::iface<rt::oneway<InstanceUp>, rt::oneway<DraftServerUp>>;
+/// A part of a machine is gone for good: it could not be made again, or the machine has given up. The rollout goes on
+/// with what is left.
+struct PartLost {
+  NodeId node;
+  std::vector<InstanceId> instances;  // that will not come back; none where it was the KV pool
+  std::string reason;                 // one sentence that names the part
+  SEER_FIELDS(PartLost, node, instances, reason)
+};
+using InstanceSink = rt::iface<rt::oneway<InstanceUp>, rt::oneway<DraftServerUp>, rt::oneway<PartLost>>;
 /// Tells a node who wants its instances: it answers InstanceUp for each, and DraftServerUp if it has such a server, and
-/// again when one was restarted.
+/// again when one was restarted. PartLost tells of those that are gone for good.
 struct AttachRollout {
   InstanceSink reply_to;
   SEER_FIELDS(AttachRollout, reply_to)
 };
-using NodeHandle = rt::iface<rt::oneway<AttachRollout>>;
+using NodeHandle = rt::iface<rt::oneway<AttachRollout>, rt::oneway<WorkReady>>;
 
 // ---- iteration owner --------------------------------------------------------------------------------------------------------
 /// A response is complete: the context manager learns its length.
@@ -224,7 +232,8 @@ struct AttachEvents { RolloutEvents reply_to; SEER_FIELDS(AttachEvents, reply_to
 struct CloseRollout { uint64_t what = 0; SEER_FIELDS(CloseRollout, what) };
 
 /// GetReport is answered with the summary so far, at any time.
-using RolloutHandle = rt::iface<rt::oneway<InstanceUp>, rt::oneway<DraftServerUp>, rt::oneway<ChunkProgress>, rt::oneway<ChunkDone>,
+using RolloutHandle = rt::iface<rt::oneway<InstanceUp>, rt::oneway<DraftServerUp>, rt::oneway<PartLost>,
+                                rt::oneway<ChunkProgress>, rt::oneway<ChunkDone>,
                                 rt::oneway<GroupEstimate>, rt::rpc<AddGroups, GroupsAdded>, rt::rpc<CancelGroup, Cancelled>,
                                 rt::rpc<CancelRequest, Cancelled>, rt::oneway<AckResponses>, rt::oneway<AttachEvents>,
                                 rt::oneway<CloseRollout>, rt::rpc<GetReport, RolloutSummary>, rt::oneway<StopRollout>,
@@ -298,6 +307,7 @@ CAF_BEGIN_TYPE_ID_BLOCK(seer, first_custom_type_id)
   CAF_ADD_TYPE_ID(seer, (seer::AttachEvents))
   CAF_ADD_TYPE_ID(seer, (seer::CloseRollout))
   CAF_ADD_TYPE_ID(seer, (seer::KvRefused))
+  CAF_ADD_TYPE_ID(seer, (seer::PartLost))
 CAF_END_TYPE_ID_BLOCK(seer)
 
 namespace seer {

@@ -198,9 +198,10 @@ struct RolloutSummary {
   double estimate_error = 0;
   std::vector<InstanceReport> instances;
   std::vector<DraftServerReport> draft_servers;
+  std::vector<std::string> parts_lost;  // a sentence for each part of a machine that was lost for good
   SEER_FIELDS(RolloutSummary, complete, error, requests, finished, failed, aborted, prompt_tokens, output_tokens, wall_us, tail_s,
               chunks, yields, preemptions, migrations, prefill_tokens, reprefill_tokens, instances_lost, length_icc,
-              estimate_error, instances, draft_servers)
+              estimate_error, instances, draft_servers, parts_lost)
 };
 
 }  // namespace seer

@@ -28,6 +28,9 @@ using iface = caf::typed_actor<Signatures...>;
 
 using system = caf::actor_system;
 using down = caf::down_msg;
+/// What a handler of a request returns: an answer, now or later, or an error.
+template <class T>
+using result = caf::result<T>;
 
 // ---- time --------------------------------------------------------------------------------------------------------
 /// Microseconds of the actor clock: steady in production, virtual in simulation.

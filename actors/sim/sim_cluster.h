@@ -10,11 +10,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "actors/context_actor.h"
+#include "actors/fleet.h"
 #include "actors/kv_directory_actor.h"
-#include "actors/node_actor.h"
 #include "actors/policy/draft/group_drafter.h"
-#include "actors/rollout_actor.h"
+#include "actors/sim/sim_drafter.h"
+#include "actors/sim/sim_events.h"
 #include "actors/sim/sim_links.h"
 #include "actors/sim/sim_world.h"
 #include "gpu/sim/sim_engine.h"
@@ -66,57 +66,11 @@ struct SimClusterOptions {
   SimLinkFaults link_faults = {};
   std::function<std::optional<Code>()> transfer_fault = {};
   std::function<int64_t()> transfer_late_us = {};
+  int64_t remake_us = 0;                   // a part takes so long to be made again
+  std::function<Status(InstanceId)> engine_fault = {};  // asked for each engine and arena: an error if it cannot be made
+  std::function<Status(NodeId)> arena_fault = {};
   std::function<std::shared_ptr<Engine>(std::shared_ptr<Engine>)> wrap_engine = {};  // for planted bugs
   EventLog log = {};
-};
-
-/// Drafts of which some tokens are right, as `token` of a sequence's position says, or all are the same. As a tree, every
-/// third row branches off: it is wrong, and the next one goes on beside it.
-class SimClusterDrafter final : public Drafter {
- public:
-  using Token = std::function<int32_t(RequestId request, int64_t position)>;
-  explicit SimClusterDrafter(Token token) : token_(std::move(token)) {}
-  void draft(const DraftText& text, const DraftLimits& limits, Draft& draft) override {
-    const int64_t position = text.log.size();
-    draft.clear();
-    int64_t depth = 0;
-    for (int32_t i = 0, parent = 0; i < limits.max_tokens; ++i) {
-      const int32_t token = token_(text.request, position + depth);
-      const bool is_branch = limits.tree && i % 3 == 1;
-      draft.tokens.push_back(is_branch ? token + 1 : token);
-      draft.parents.push_back(parent);
-      if (is_branch) continue;
-      ++depth;
-      parent = i + 1;
-    }
-  }
-
- private:
-  Token token_;
-};
-
-/// Collects what a rollout tells whoever asked for it.
-struct EventsActor {
-  using handle = RolloutEvents;
-  static constexpr const char* kActorName = "events";
-  struct Seen {
-    std::vector<Response> responses;
-    std::vector<RolloutSummary> summaries;
-    std::vector<RolloutProgress> progress;
-    uint64_t hash = 0;  // of the responses and their times
-  };
-  EventsActor(rt::self_ptr<EventsActor>, SimWorld* world_in, Seen* seen_in) : world(world_in), seen(seen_in) {}
-  handle::behavior_type make_behavior() {
-    return {[this](const Response& r) {
-              seen->responses.push_back(r);
-              seen->hash = hash_pair(hash_pair(seen->hash, static_cast<uint64_t>(world->now_ns())),
-                                     hash_pair(r.request.group.index, r.request.sample));
-            },
-            [this](const RolloutProgress& p) { seen->progress.push_back(p); },
-            [this](const RolloutSummary& s) { seen->summaries.push_back(s); }};
-  }
-  SimWorld* world;
-  Seen* seen;
 };
 
 struct SimCluster {
@@ -128,73 +82,97 @@ struct SimCluster {
 
   explicit SimCluster(SimClusterOptions o) : options(std::move(o)), world(options.seed) {
     make_groups();
-    directory = world.spawn<KvDirectoryActor>();
     transport = std::make_shared<SimTransport>(
         SimTransportConfig{.fault = [this](const RemoteSlot&) -> std::optional<Code> {
           return options.transfer_fault ? options.transfer_fault() : std::nullopt;
         }, .late_us = options.transfer_late_us},
         [this](int64_t us, std::function<void()> f) { world.after(us, std::move(f)); });
-    node_starts.resize(options.nodes);
     slowness.resize(options.instances, 1);
-    for (uint32_t n = 0; n < options.nodes; ++n) nodes.push_back(start_node(NodeId{n}));
+    makers = make_makers();
+    const Status started = fleet.start_nodes(fleet_config(), makers);
+    SEER_CHECK(started.ok(), started.error());
   }
 
-  NodeHandle start_node(NodeId id) {
-    const int64_t block_bytes = kSimTokenBytes * options.block_tokens;
-    NodeConfig config{.node = id,
-                      .epoch = ++node_starts[id.value] << 32,
-                      .instances = {},
-                      .kv_node = {.node = id,
-                                  .tiers = {.spill_batch_bytes = 8 * block_bytes, .free_share = options.free_share},
-                                  .pull = {.pull_gap_tokens = options.pull_gap_tokens},
-                                  .parked_max = options.parked_max},
-                      .restarts_max = options.restarts_max};
-    for (uint32_t i = id.value; i < options.instances; i += options.nodes)
-      config.instances.push_back({.id = InstanceId{i},
-                                  .planner = {.prefill_tokens_max = options.prefill_tokens_max},
-                                  .rows_max = options.rows_max,
-                                  .report_steps = options.report_steps});
-    NodeParts parts{.make_engine = [this](InstanceId instance_id) { return make_engine(instance_id); }, .directory = directory, .log = options.log};
-    if (options.has_links) parts.directory = world.spawn<DirectoryLink>(directory, &options.link_faults);
-    if (options.nodes > 1) parts.transport = transport;
-    if (options.draft_servers) config.draft_server = DraftServerConfig{.node = id};
-    if (options.draft_tokens_max > 0)
-      parts.make_drafting = [this] {
-        // Rows that cost next to nothing, so that as much as may be is drafted.
-        const auto step_ns = [](const StepShape& shape) { return 1e6 + static_cast<double>(shape.rows); };
-        const int64_t tree_max = options.draft_trees ? options.draft_tokens_max : 0;
-        const DraftBudgetConfig budget{.rows_max = {options.draft_tokens_max, tree_max}, .draft_ns = 0};
-        if (options.draft_from_group)
-          return Drafting{std::make_shared<GroupDrafter>(GroupDrafterConfig{}), budget, step_ns, {.sync_us = kDraftSyncUs}, {}};
-        const auto token_of = [this](RequestId request, int64_t position) {
-          if (!options.has_kv) return kEos + 1;
-          const uint64_t seed = sample_seed(kRunSeed, request.group.index, request.sample);
-          const int32_t right = token(seed, position);
-          return hash_pair(seed, static_cast<uint64_t>(position) + 99) % 3 == 0 ? 2 + right % (kVocab - 2) : right;
-        };
-        return Drafting{std::make_shared<SimClusterDrafter>(token_of), budget, step_ns, {}, {}};
-      };
+  FleetConfig fleet_config() const {
+    FleetConfig config{.nodes = options.nodes,
+                       .instances = options.instances,
+                       .instance = {.id = {},
+                                    .planner = {.prefill_tokens_max = options.prefill_tokens_max},
+                                    .rows_max = options.rows_max,
+                                    .report_steps = options.report_steps},
+                       .node = {.kv_node = {.node = {},
+                                            .tiers = {.spill_batch_bytes = 8 * block_bytes(), .free_share = options.free_share},
+                                            .pull = {.pull_gap_tokens = options.pull_gap_tokens},
+                                            .parked_max = options.parked_max},
+                                .restarts_max = options.restarts_max}};
+    if (options.draft_servers) config.node.draft_server = DraftServerConfig{};
+    return config;
+  }
+
+  FleetLinks fleet_links() {
+    if (!options.has_links) return {};
+    return {.to_directory =
+                [this](const KvDirectoryHandle& to) { return world.spawn<DirectoryLink>(to, &options.link_faults); },
+            .to_rollout = [this](const InstanceSink& to) -> InstanceSink {
+              return world.spawn<InstanceSinkLink>(to, &options.link_faults);
+            }};
+  }
+
+  std::shared_ptr<const NodeMakers> make_makers() {
+    NodeMakers made{.make_engine = [this](InstanceId id) -> Result<std::shared_ptr<Engine>> {
+                      if (options.engine_fault) SEER_RETURN_IF_ERROR(options.engine_fault(id));
+                      return make_engine(id);
+                    },
+                    .make_arena = {},
+                    .open_cold = {},
+                    .make_drafting = {},
+                    .aside = [this](std::function<void()> f) { world.after(options.remake_us, std::move(f)); }};
+    if (options.nodes > 1) made.transport = transport;
+    if (options.draft_tokens_max > 0) made.make_drafting = [this](InstanceId) -> Result<Drafting> { return make_drafting(); };
     if (options.dram_blocks > 0)
-      parts.make_arena = [this, block_bytes] {
-        arena = *HostArena::create({.dram_bytes = options.dram_blocks * ((block_bytes + 63) / 64 * 64), .block_bytes = block_bytes});
+      made.make_arena = [this](NodeId id) -> Result<std::shared_ptr<HostArena>> {
+        if (options.arena_fault) SEER_RETURN_IF_ERROR(options.arena_fault(id));
+        SEER_ASSIGN_OR_RETURN(arena, HostArena::create({.dram_bytes = options.dram_blocks * ((block_bytes() + 63) / 64 * 64),
+                                                        .block_bytes = block_bytes()}));
         return arena;
       };
     if (options.cold_blocks > 0)
-      parts.open_cold = [this, block_bytes] {
+      made.open_cold = [this](NodeId) -> Result<std::unique_ptr<ColdStore>> {
         auto store = std::make_unique<SimColdStore>(
-            SimColdStoreConfig{.capacity_bytes = options.cold_blocks * block_bytes},
+            SimColdStoreConfig{.capacity_bytes = options.cold_blocks * block_bytes()},
             [this](int64_t us, std::function<void()> f) { world.after(us, std::move(f)); }, options.cold_faults);
         cold = store.get();
-        return store;
+        return std::unique_ptr<ColdStore>(std::move(store));
       };
-    return world.spawn<NodeActor>(config, parts);
+    return std::make_shared<const NodeMakers>(std::move(made));
   }
+
+  Drafting make_drafting() {
+    // Rows that cost next to nothing, so that as much as may be is drafted.
+    const auto step_ns = [](const StepShape& shape) { return 1e6 + static_cast<double>(shape.rows); };
+    const int64_t tree_max = options.draft_trees ? options.draft_tokens_max : 0;
+    const DraftBudgetConfig budget{.rows_max = {options.draft_tokens_max, tree_max}, .draft_ns = 0};
+    if (options.draft_from_group)
+      return {std::make_shared<GroupDrafter>(GroupDrafterConfig{}), budget, step_ns, {.sync_us = kDraftSyncUs}, {}};
+    const auto token_of = [this](RequestId request, int64_t position) {
+      if (!options.has_kv) return kEos + 1;
+      const uint64_t seed = sample_seed(kRunSeed, request.group.index, request.sample);
+      const int32_t right = token(seed, position);
+      return hash_pair(seed, static_cast<uint64_t>(position) + 99) % 3 == 0 ? 2 + right % (kVocab - 2) : right;
+    };
+    const auto fill = [token_of](RequestId request, int64_t position, std::span<int32_t> tokens) {
+      for (int32_t& token : tokens) token = token_of(request, position++);
+    };
+    return {std::make_shared<SimDrafter>(SimDrafts{.fill = fill}), budget, step_ns, {}, {}};
+  }
+
+  int64_t block_bytes() const { return kSimTokenBytes * options.block_tokens; }
 
   std::shared_ptr<Engine> make_engine(InstanceId id) {
     const uint64_t rank = 1 + id.value;
     SimEngineConfig config;
     config.info = {.model = "sim", .vocab_size = kVocab, .context_tokens_max = 1 << 20, .eos_ids = {kEos},
-                   .block_tokens = options.block_tokens, .block_bytes = kSimTokenBytes * options.block_tokens,
+                   .block_tokens = options.block_tokens, .block_bytes = block_bytes(),
                    .device_blocks = options.device_blocks, .layout_hash = 7};
     config.info.steps_max = options.steps_max;
     config.has_kv = options.has_kv;
@@ -262,17 +240,13 @@ struct SimCluster {
 
   /// Starts the rollout without running it.
   void start() {
-    events = world.spawn<EventsActor>(&world, &seen);
-    auto context = world.spawn<ContextActor>();
+    const RolloutEvents events = collect_events(world, seen, true);
     RolloutConfig config;
     config.scheduler = options.scheduler;
     config.instances_expected = options.instances;
     config.chunk_silence_us = options.chunk_silence_us;
     config.draft_ttl_us = kDraftTtlUs;
-    rollout = world.spawn<RolloutActor>(
-        config, RolloutParts{groups, context, options.dram_blocks > 0 ? directory : KvDirectoryHandle{}, events, pasts(), options.log});
-    sink = options.has_links ? world.spawn<InstanceSinkLink>(InstanceSink{rollout}, &options.link_faults) : InstanceSink{rollout};
-    for (const NodeHandle& node : nodes) rt::post(node, AttachRollout{sink});
+    fleet.start_rollout(config, {groups, pasts()}, events);
   }
 
   std::vector<CstPast> pasts() const {
@@ -285,7 +259,7 @@ struct SimCluster {
     return pasts;
   }
 
-  bool over() const { return !seen.summaries.empty(); }
+  bool over() const { return seen.over(); }
   /// Runs until the summary is there, or virtual time is up.
   void finish(int64_t until_us = 600'000'000) {
     world.run_until(until_us, [this] { return over(); });
@@ -298,7 +272,9 @@ struct SimCluster {
   void run_for(int64_t us) { world.run_until(world.now_us() + us); }
 
   // The parts, as they are now. REQUIRES: the world has run.
-  NodeActor& node_state(uint32_t n = 0) { return rt::look<NodeActor>(nodes[n]); }
+  NodeHandle node(uint32_t n = 0) const { return fleet.node(NodeId{n}); }
+  NodeActor& node_state(uint32_t n = 0) { return rt::look<NodeActor>(node(n)); }
+  const KvDirectoryHandle& directory() const { return fleet.directory(); }
   InstanceHandle instance(uint32_t id) { return node_state(id % options.nodes).instances.at(InstanceId{id}).handle; }
   InstanceActor& instance_state(uint32_t id) { return rt::look<InstanceActor>(instance(id)); }
   KvNodeHandle kv_node(uint32_t n = 0) { return node_state(n).kv_node; }
@@ -308,14 +284,13 @@ struct SimCluster {
   DraftServerHandle draft_server(uint32_t n = 0) { return node_state(n).draft_server; }
   DraftServerActor& draft_server_state(uint32_t n = 0) { return rt::look<DraftServerActor>(draft_server(n)); }
   void kill_draft_server(uint32_t n = 0) { rt::kill(draft_server(n)); }
-  bool is_up(uint32_t n) const { return nodes[n] != nullptr; }
+  bool is_up(uint32_t n) const { return node(n) != nullptr; }
   /// The machine goes, with all that runs there, and comes back empty after so long. REQUIRES: it is up.
   void crash_node(uint32_t n, int64_t down_us) {
-    rt::kill(nodes[n]);
-    nodes[n] = nullptr;
+    rt::kill(node(n));
+    fleet.remove_node(NodeId{n});
     world.after(down_us, [this, n] {
-      nodes[n] = start_node(NodeId{n});
-      rt::post(nodes[n], AttachRollout{sink});
+      (void)fleet.start_node(node_config(fleet_config(), NodeId{n}), makers);  // one that cannot start stays down
     });
   }
   int64_t fetched_blocks() {
@@ -390,7 +365,7 @@ struct SimCluster {
       if (pool.parked.size() + pool.kept.size() + pool.pulls.size() + pool.writes.size() + pool.leases.size() > 0)
         return fail(Code::kFull, "node ", n, " still has reservations, owners, pulls or leases after the end");
     }
-    if (!rt::look<KvDirectoryActor>(directory).holders.empty())
+    if (!rt::look<KvDirectoryActor>(directory()).holders.empty())
       return fail(Code::kFull, "the directory still knows of owners after the end");
     return {};
   }
@@ -408,18 +383,14 @@ struct SimCluster {
   };
   std::unordered_map<uint64_t, Shape> shapes;  // by seed of the response
   std::vector<int64_t> slowness;               // by instance: its steps take so many times as long
-  std::vector<uint64_t> node_starts;
   uint64_t steps_hash = 0;
   int64_t steps_at_once_peak = 0;
   int engines_now = 0, engines_peak = 0;
   SimWorld world;
-  EventsActor::Seen seen;
-  KvDirectoryHandle directory;
+  SimEvents seen;
   std::shared_ptr<SimTransport> transport;
-  std::vector<NodeHandle> nodes;  // null while the machine is down
-  InstanceSink sink;              // whom nodes tell of their instances
-  RolloutEvents events;
-  RolloutHandle rollout;
+  std::shared_ptr<const NodeMakers> makers;
+  Fleet fleet{world.system, fleet_links(), options.log};
   std::shared_ptr<HostArena> arena;
   SimColdStore* cold = nullptr;
 };

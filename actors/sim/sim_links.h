@@ -4,7 +4,7 @@
 //                      instance again), FindHolders (the node goes on with what it has), and all that is said to draft
 //                      servers and by them (drafts are the worse for it)
 //   may only be late   DropChunks, DraftServers, and what KV nodes tell the directory (KvNodeUp, KvHolds)
-// All others are delivered at once: InstanceUp, those within a machine, and those between KV nodes, where a lost KvClose or
+// All others are delivered at once: InstanceUp, PartLost, those within a machine, and those between KV nodes, where a lost KvClose or
 // KvRelease would keep memory for the rest of the iteration; a connection that breaks shows as DOWN there.
 #pragma once
 #include <algorithm>
@@ -158,7 +158,8 @@ struct InstanceSinkLink {
             [this](DraftServerUp& up) {
               up.handle = servers.emplace_back(rt::spawn<DraftServerLink>(self->system(), up.handle, faults));
               rt::tell(self, to, std::move(up));
-            }};
+            },
+            [this](const PartLost& lost) { rt::tell(self, to, lost); }};
   }
   rt::self_ptr<InstanceSinkLink> self;
   InstanceSink to;

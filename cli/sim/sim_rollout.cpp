@@ -5,13 +5,13 @@
 #include <limits>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <utility>
 
-#include "actors/context_actor.h"
-#include "actors/kv_directory_actor.h"
-#include "actors/node_actor.h"
-#include "actors/rollout_actor.h"
+#include "actors/fleet.h"
+#include "actors/sim/sim_drafter.h"
+#include "actors/sim/sim_events.h"
 #include "actors/sim/sim_world.h"
 #include "gpu/sim/sim_engine.h"
 #include "protocols/hash.h"
@@ -26,35 +26,6 @@ constexpr int32_t kVocab = 1 << 30;     // prompts of groups differ in their tok
 constexpr int64_t kSimBlockBytes = 64;  // that stand for a block in the simulated pool
 constexpr int64_t kProgressUs = 10'000'000;
 constexpr int64_t kNever = int64_t{1} << 60;  // us
-
-/// What the rollout tells: responses as they end, and its summary.
-struct Told {
-  std::vector<double> completions_s;
-  std::vector<double> starts_s;  // of each request
-  RolloutSummary summary;
-  bool over = false;
-  uint64_t hash = 0;
-};
-struct ToldActor {
-  using handle = RolloutEvents;
-  static constexpr const char* kActorName = "told";
-  ToldActor(rt::self_ptr<ToldActor>, SimWorld* world_in, Told* told_in) : world(world_in), told(told_in) {}
-  handle::behavior_type make_behavior() {
-    return {[this](const Response& r) {
-              told->completions_s.push_back(static_cast<double>(world->now_ns()) / 1e9);
-              told->starts_s.push_back(static_cast<double>(r.start_us) / 1e6);
-              told->hash = hash_pair(hash_pair(told->hash, static_cast<uint64_t>(world->now_ns())),
-                                     hash_pair(r.request.group.index, r.request.sample));
-            },
-            [](const RolloutProgress&) {},
-            [this](const RolloutSummary& s) {
-              told->summary = s;
-              told->over = true;
-            }};
-  }
-  SimWorld* world;
-  Told* told;
-};
 
 /// The mean of the largest 5 %, rounded up.
 double mean_of_largest(std::vector<double> values) {
@@ -192,23 +163,6 @@ class AcceptanceDraw {
   std::vector<Group> groups_;
 };
 
-/// Which tokens are drafted does not matter: the engine decides how many of them stand.
-class SimDrafter final : public Drafter {
- public:
-  explicit SimDrafter(AcceptanceDraw& acceptance) : acceptance_(acceptance) {}
-  void draft(const DraftText& text, const DraftLimits& limits, Draft& draft) override {
-    acceptance_.begin(text.request);
-    draft.tokens.assign(static_cast<size_t>(acceptance_.likely_tokens(text.request, limits)),
-                        token_of(seed_of(text.request.group.index, text.request.sample)));
-    draft.parents.resize(draft.tokens.size());
-    std::iota(draft.parents.begin(), draft.parents.end(), 0);
-  }
-  void learn(const DraftText& text) override { acceptance_.learn(text.request, text.log.output_tokens()); }
-
- private:
-  AcceptanceDraw& acceptance_;
-};
-
 int64_t longest_request(const SimWork& work) {
   return work.context_tokens_max > 0 ? work.context_tokens_max : longest_prompt(work) + work.max_gen;
 }
@@ -260,9 +214,10 @@ struct SimRollout {
   std::vector<int64_t> last_positions;  // of each response, group after group; close together, as all steps ask for them
   std::vector<size_t> first_of_group;   // index of its first response
   uint64_t steps_hash = 0;
-  Told told;
+  SimEvents events;
   SimWorld world;
   std::shared_ptr<SimTransport> transport;
+  std::optional<Fleet> fleet;
 
   SimRollout(const ClusterModel& cluster_in, const SimWork& work_in, const std::optional<SimDrafting>& drafting_in)
       : cluster(cluster_in),
@@ -342,37 +297,51 @@ struct SimRollout {
         SimEngine::Clock{[this] { return world.now_ns(); }, [this, rank] { return world.fired_ns(rank); }});
   }
 
-  NodeHandle start_node(NodeId id, const KvDirectoryHandle& directory, bool many_machines, const EventLog& log) {
-    NodeConfig config{.node = id, .kv_node = {.node = id}};
-    const StepPlannerConfig planner{.prefill_tokens_max = static_cast<int32_t>(cluster.prefill_tokens),
-                                    .rows_max = static_cast<int32_t>(cluster.rows_max + cluster.prefill_tokens)};
-    const int64_t first = id.value * cluster.instances_per_machine;
+  /// Which tokens are drafted does not matter: the engine decides how many of them are accepted.
+  Drafting make_drafting() {
+    SimDrafts drafts;
+    drafts.fill = [](RequestId request, int64_t, std::span<int32_t> tokens) {
+      std::ranges::fill(tokens, token_of(seed_of(request.group.index, request.sample)));
+    };
+    drafts.count = [this](RequestId request, const DraftLimits& limits) {
+      acceptance->begin(request);
+      return acceptance->likely_tokens(request, limits);
+    };
+    drafts.learn = [this](RequestId request, int64_t output_tokens) { acceptance->learn(request, output_tokens); };
+    return {std::make_shared<SimDrafter>(std::move(drafts)), drafting->budget,
+            [this](const StepShape& shape) { return static_cast<double>(cluster.step_ns(shape)); }};
+  }
+
+  FleetConfig fleet_config() const {
+    const int64_t machines = (cluster.instances + cluster.instances_per_machine - 1) / cluster.instances_per_machine;
     const int64_t report_steps =
         drafting ? std::min(cluster.report_steps, cluster.draft_report_steps) : cluster.report_steps;
-    for (int64_t i = first; i < std::min(cluster.instances, first + cluster.instances_per_machine); ++i)
-      config.instances.push_back({.id = InstanceId{static_cast<uint32_t>(i)},
-                                  .planner = planner,
-                                  .rows_max = static_cast<int32_t>(cluster.rows_max),
-                                  .offer_blocks = static_cast<int32_t>(cluster.offer_blocks),
-                                  .report_steps = static_cast<int32_t>(report_steps)});
-    NodeParts parts{.make_engine = [this](InstanceId instance) { return make_engine(instance); },
-                    .directory = directory,
-                    .log = log};
-    if (drafting)
-      parts.make_drafting = [this] {
-        return Drafting{std::make_shared<SimDrafter>(*acceptance), drafting->budget,
-                        [this](const StepShape& shape) { return static_cast<double>(cluster.step_ns(shape)); }};
-      };
-    if (cluster.dram_bytes > 0) {
-      const int64_t blocks = std::min(cluster.dram_bytes / (cluster.kv_bytes_per_token * cluster.block_tokens),
-                                      pool_blocks_max(work, cluster.block_tokens));
-      parts.make_arena = [blocks] {
-        return *HostArena::create(
-            {.dram_bytes = std::max<int64_t>(1, blocks) * kSimBlockBytes, .block_bytes = kSimBlockBytes});
-      };
-      if (many_machines) parts.transport = transport;
-    }
-    return world.spawn<NodeActor>(std::move(config), std::move(parts));
+    return {.nodes = static_cast<uint32_t>(machines),
+            .instances = static_cast<uint32_t>(cluster.instances),
+            .instances_per_node = static_cast<uint32_t>(cluster.instances_per_machine),
+            .instance = {.id = {},
+                         .planner = {.prefill_tokens_max = static_cast<int32_t>(cluster.prefill_tokens),
+                                     .rows_max = static_cast<int32_t>(cluster.rows_max + cluster.prefill_tokens)},
+                         .rows_max = static_cast<int32_t>(cluster.rows_max),
+                         .offer_blocks = static_cast<int32_t>(cluster.offer_blocks),
+                         .report_steps = static_cast<int32_t>(report_steps)},
+            .node = {}};
+  }
+
+  NodeMakers make_makers(bool many_machines) {
+    NodeMakers makers;
+    makers.make_engine = [this](InstanceId id) -> Result<std::shared_ptr<Engine>> { return make_engine(id); };
+    makers.aside = [this](std::function<void()> f) { world.after(0, std::move(f)); };
+    if (drafting) makers.make_drafting = [this](InstanceId) -> Result<Drafting> { return make_drafting(); };
+    if (cluster.dram_bytes == 0) return makers;
+    const int64_t blocks = std::min(cluster.dram_bytes / (cluster.kv_bytes_per_token * cluster.block_tokens),
+                                    pool_blocks_max(work, cluster.block_tokens));
+    makers.make_arena = [blocks](NodeId) {
+      return HostArena::create(
+          {.dram_bytes = std::max<int64_t>(1, blocks) * kSimBlockBytes, .block_bytes = kSimBlockBytes});
+    };
+    if (many_machines) makers.transport = transport;
+    return makers;
   }
 
   static std::vector<StoppedRequest> unfinished(const RolloutActor& rollout) {
@@ -385,37 +354,31 @@ struct SimRollout {
   }
 
   Result<SimRun> run(const ChunkSchedulerConfig& scheduler, std::vector<StoppedRequest>* stopped, const EventLog& log) {
-    const auto directory = world.spawn<KvDirectoryActor>();
-    const int64_t machines = (cluster.instances + cluster.instances_per_machine - 1) / cluster.instances_per_machine;
-    std::vector<NodeHandle> nodes;
-    for (int64_t n = 0; n < machines; ++n)
-      nodes.push_back(start_node(NodeId{static_cast<uint32_t>(n)}, directory, machines > 1, log));
-    const auto events = world.spawn<ToldActor>(&world, &told);
-    const auto context = world.spawn<ContextActor>();
+    fleet.emplace(world.system, FleetLinks{}, log);
+    const FleetConfig machines = fleet_config();
+    SEER_RETURN_IF_ERROR(fleet->start_nodes(machines, std::make_shared<const NodeMakers>(make_makers(machines.nodes > 1))));
     RolloutConfig config;
     config.scheduler = scheduler;
     config.instances_expected = static_cast<size_t>(cluster.instances);
     config.progress_us = kProgressUs;
     config.chunk_silence_us = kNever;  // nothing fails here
-    const bool has_pool = cluster.dram_bytes > 0;
-    const auto rollout = world.spawn<RolloutActor>(
-        config, RolloutParts{make_groups(work), context, has_pool ? directory : KvDirectoryHandle{}, events, {}, log});
-    for (const NodeHandle& node : nodes) rt::post(node, AttachRollout{rollout});
+    const RolloutHandle rollout = fleet->start_rollout(config, {make_groups(work)}, collect_events(world, events, false));
     const int64_t target = work.target_requests > 0 ? work.target_requests : std::numeric_limits<int64_t>::max();
-    world.run_until(kNever / 1000, [&] { return told.over || std::ssize(told.completions_s) >= target; });
-    if (!told.over && std::ssize(told.completions_s) >= target) {
+    world.run_until(kNever / 1000, [&] { return events.over() || std::ssize(events.completions_s) >= target; });
+    if (!events.over() && std::ssize(events.completions_s) >= target) {
       rt::post(rollout, StopRollout{});
-      world.run_until(kNever / 1000, [this] { return told.over; });
+      world.run_until(kNever / 1000, [this] { return events.over(); });
       if (stopped != nullptr) *stopped = unfinished(rt::look<RolloutActor>(rollout));
     }
-    if (!told.over)
+    if (!events.over())
       return fail(Code::kUnavailable, "simulation: nothing is left to happen, and the rollout is not over");
-    if (!told.summary.complete && std::ssize(told.completions_s) < target) return fail(Code::kInvalidArgument, "simulation: ", told.summary.error);
+    if (!events.summaries[0].complete && std::ssize(events.completions_s) < target)
+      return fail(Code::kInvalidArgument, "simulation: ", events.summaries[0].error);
     return take_run(scheduler.policy);
   }
 
   SimRun take_run(const std::string& policy) {
-    const RolloutSummary& s = told.summary;
+    const RolloutSummary& s = events.summaries[0];
     SimRun run;
     run.policy = policy;
     run.total_s = static_cast<double>(s.wall_us) / 1e6;
@@ -438,11 +401,11 @@ struct SimRollout {
       run.drafted_per_verify = static_cast<double>(drafts.drafted) / static_cast<double>(drafts.verifies);
     }
     run.idle_share = 1 - busy_s / (run.total_s * static_cast<double>(cluster.instances));
-    if (!told.starts_s.empty()) run.late_start_share = mean_of_largest(std::move(told.starts_s)) / run.total_s;
+    if (!events.starts_s.empty()) run.late_start_share = mean_of_largest(std::move(events.starts_s)) / run.total_s;
     run.estimate_error = s.estimate_error;
-    run.events_hash = hash_pair(steps_hash, told.hash);
+    run.events_hash = hash_pair(steps_hash, events.hash);
     for (TimelineRecorder& timeline : timelines) run.instances.push_back(timeline.take(run.total_s));
-    run.completions_s = std::move(told.completions_s);
+    run.completions_s = std::move(events.completions_s);
     return run;
   }
 };

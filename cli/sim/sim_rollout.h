@@ -1,4 +1,4 @@
-// A rollout iteration in virtual time: the actors, policies and wiring of cli/local_rollout.cpp over simulated engines
+// A rollout iteration in virtual time: the fleet of `seer rollout` (actors/fleet.h) over simulated engines
 // and transport, on one thread. Used by `seer simulate` and tests.
 //
 // What is modelled beside the step times: KV moves between engine and pool are copies that queue with the steps and

@@ -58,7 +58,7 @@ int64_t tokens_on_servers(SimCluster& cluster) {
 
 /// Tokens of groups that are not finished, as the rollout knows them.
 int64_t tokens_in_open_groups(SimCluster& cluster) {
-  const RolloutActor& rollout = rt::look<RolloutActor>(cluster.rollout);
+  const RolloutActor& rollout = rt::look<RolloutActor>(cluster.fleet.rollout());
   int64_t tokens = 0;
   for (uint32_t g = 0; g < rollout.logs.size(); ++g)
     for (const auto& log : rollout.logs[g])

@@ -79,7 +79,7 @@ TEST_CASE("event lines: a node that gives up says so, and a rollout without inst
   CAPTURE(run.out.str());
   CHECK(run.find("error node_gave_up node=0 restarts=0") > 0);
   CHECK(run.find("info rollout_ended complete=false ") > 0);
-  CHECK(run.out.str().find("error=\"no instance is left to run on\"") != std::string::npos);
+  CHECK(run.out.str().find("error=\"node 0 gave up when instance 0 died after 0 restarts\"") != std::string::npos);
 }
 
 TEST_CASE("event lines: a KV node that dies is started again with its instances") {

@@ -10,21 +10,22 @@ namespace {
 struct Bench {
   explicit Bench(SimClusterOptions o = {}) : cluster(std::move(o)), rollout(cluster.world) {
     cluster.run_for(0);
-    rt::post(cluster.nodes[0], AttachRollout{rollout.handle()});
+    rt::post(cluster.node(), AttachRollout{rollout.handle()});
     cluster.run_for(0);
   }
   std::vector<InstanceUp> ups() const { return rollout.all<InstanceUp>(); }
   /// Whether it still answers whoever attaches.
   bool is_up() {
-    Recorder<InstanceSink, InstanceUp, DraftServerUp> other(cluster.world);
-    rt::post(cluster.nodes[0], AttachRollout{other.handle()});
+    Recorder<InstanceSink, InstanceUp, DraftServerUp, PartLost> other(cluster.world);
+    rt::post(cluster.node(), AttachRollout{other.handle()});
     cluster.run_for(0);
-    rt::post(cluster.nodes[0], AttachRollout{rollout.handle()});
+    rt::post(cluster.node(), AttachRollout{rollout.handle()});
     cluster.run_for(0);
     return !other.log().empty();
   }
+  std::vector<PartLost> losses() const { return rollout.all<PartLost>(); }
   SimCluster cluster;
-  Recorder<InstanceSink, InstanceUp, DraftServerUp> rollout;
+  Recorder<InstanceSink, InstanceUp, DraftServerUp, PartLost> rollout;
 };
 
 }  // namespace
@@ -70,7 +71,7 @@ TEST_CASE("node: when the KV node dies it is started again, and so are the insta
   }
   CHECK(b.ups().size() == 4);
   CHECK(b.cluster.node_state().restarts == 1);
-  CHECK(rt::look<KvDirectoryActor>(b.cluster.directory).nodes.at(NodeId{0}).handle == b.cluster.kv_node());
+  CHECK(rt::look<KvDirectoryActor>(b.cluster.directory()).nodes.at(NodeId{0}).handle == b.cluster.kv_node());
 }
 
 TEST_CASE("node: there is never more than one engine of an instance") {
@@ -110,5 +111,45 @@ TEST_CASE("node: after restarts_max restarts it gives up and ends, with all that
   b.cluster.run_for(0);
   CHECK_FALSE(b.is_up());
   CHECK(b.cluster.engines_now == 0);
-  CHECK(rt::look<KvDirectoryActor>(b.cluster.directory).nodes.empty());
+  CHECK(rt::look<KvDirectoryActor>(b.cluster.directory()).nodes.empty());
+}
+
+TEST_CASE("node: who attaches is told which instances are lost for good, also later") {
+  Bench b({.restarts_max = 1});
+  b.cluster.options.engine_fault = [](InstanceId) -> Status { return fail(Code::kFull, "no memory for it"); };
+  b.cluster.kill_instance(InstanceId{1});
+  b.cluster.run_for(0);
+  REQUIRE(b.losses().size() == 1);
+  CHECK(b.losses()[0].instances == std::vector{InstanceId{1}});
+  CHECK(b.losses()[0].reason == "instance 1 on node 0 could not be started again: no memory for it");
+  CHECK(b.ups().size() == 2);
+
+  Recorder<InstanceSink, InstanceUp, DraftServerUp, PartLost> late(b.cluster.world);
+  rt::post(b.cluster.node(), AttachRollout{late.handle()});
+  b.cluster.run_for(0);
+  CHECK(late.all<InstanceUp>().size() == 1);
+  CHECK(late.all<PartLost>().size() == 1);
+
+  // Whoever is attached is told of the last restart, too.
+  b.cluster.kill_kv_node();
+  b.cluster.run_for(0);
+  REQUIRE(late.all<PartLost>().size() == 2);
+  CHECK(late.all<PartLost>()[1].reason == "node 0 gave up when its KV pool died after 1 restarts");
+  CHECK(late.all<PartLost>()[1].instances.size() == 2);
+}
+
+TEST_CASE("node: while a part is made, the other parts may die; each is started again once") {
+  Bench b({.remake_us = 1000});
+  b.cluster.kill_instance(InstanceId{0});
+  b.cluster.run_for(500);
+  CHECK(b.ups().size() == 2);     // its engine is still being made
+  b.cluster.kill_kv_node();       // so the pool is made when the other instance has ended, and both wait for it
+  b.cluster.run_for(900);
+  CHECK(b.ups().size() == 2);
+  b.cluster.run_for(100);
+  REQUIRE(b.ups().size() == 4);
+  for (uint32_t i = 0; i < 2; ++i) CHECK(b.cluster.instance_state(i).parts.kv_node == b.cluster.kv_node());
+  CHECK(b.cluster.engines_now == 2);
+  CHECK(b.cluster.engines_peak == 2);
+  CHECK(b.cluster.node_state().restarts == 2);
 }

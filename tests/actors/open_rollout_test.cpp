@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 
+#include "actors/context_actor.h"
 #include "actors/cluster_checks.h"
 
 using namespace seer;
@@ -18,13 +19,13 @@ struct OpenRollout {
     config.scheduler = cluster.options.scheduler;
     config.instances_expected = cluster.options.instances;
     config.open = true;
-    events = cluster.world.spawn<EventsActor>(&cluster.world, &seen);
+    events = collect_events(cluster.world, seen, true);
     const bool has_pool = cluster.options.dram_blocks > 0;
     rollout = cluster.world.spawn<RolloutActor>(
-        config, RolloutParts{{}, cluster.world.spawn<ContextActor>(), has_pool ? cluster.directory : KvDirectoryHandle{}, events});
+        config, RolloutParts{{}, cluster.world.spawn<ContextActor>(), has_pool ? cluster.directory() : KvDirectoryHandle{}, events});
   }
   void attach() {
-    for (const NodeHandle& node : cluster.nodes) rt::post(node, AttachRollout{rollout});
+    for (uint32_t n = 0; n < cluster.options.nodes; ++n) rt::post(cluster.node(n), AttachRollout{rollout});
     cluster.run_for(0);
   }
   /// Asks the rollout and waits for its answer.
@@ -69,7 +70,7 @@ struct OpenRollout {
 
   SimCluster cluster;
   std::vector<GroupSpec> groups;
-  EventsActor::Seen seen;
+  SimEvents seen;
   RolloutEvents events;
   RolloutHandle rollout;
 };
@@ -218,8 +219,8 @@ TEST_CASE("open rollout: responses are kept until they are acknowledged, and no 
   o.add(0, 2);
   o.cluster.run_for(60'000'000);
   REQUIRE(o.seen.responses.size() == 3);
-  EventsActor::Seen other;
-  rt::post(o.rollout, AttachEvents{o.cluster.world.spawn<EventsActor>(&o.cluster.world, &other)});
+  SimEvents other;
+  rt::post(o.rollout, AttachEvents{collect_events(o.cluster.world, other, true)});
   o.cluster.run_for(1'000'000);
   CHECK(other.responses.size() == 3);  // once more, to who came
   rt::post(o.rollout, AckResponses{{other.responses[0].request, other.responses[1].request}});

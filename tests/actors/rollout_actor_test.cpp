@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "actors/cluster_checks.h"
+#include "actors/context_actor.h"
 #include "actors/recorder.h"
 #include "sim/lost_engine.h"
 #include "sim/not_finite_engine.h"
@@ -240,7 +241,7 @@ TEST_CASE("rollout: stopped, it keeps what is finished and says that it is not c
   SimCluster cluster(options_for("seer"));
   cluster.start();
   for (int64_t t = 1'000; cluster.seen.responses.size() < 3 && t < 1'000'000; t += 1'000) cluster.world.run_until(t);
-  rt::post(cluster.rollout, StopRollout{});
+  rt::post(cluster.fleet.rollout(), StopRollout{});
   cluster.finish();
   REQUIRE(cluster.seen.summaries.size() == 1);
   CHECK_FALSE(cluster.seen.summaries[0].complete);

@@ -7,14 +7,13 @@
 #include <utility>
 #include <vector>
 
-#include "actors/context_actor.h"
-#include "actors/node_actor.h"
+#include "actors/fleet.h"
 #include "actors/policy/draft/group_drafter.h"
-#include "actors/rollout_actor.h"
 #include "cli/local_rollout.h"
 #include "cli/scratch.h"
 #include "gpu/cpu/cpu_engine.h"
 #include "integration/optional_parts.h"
+#include "protocols/workers.h"
 
 using namespace seer;
 
@@ -31,23 +30,29 @@ Bits bits_of(const Response& r) {
 
 constexpr uint32_t kNodes = 2;
 
-NodeHandle start_node(rt::system& system, const RolloutWork& work, NodeId id) {
-  NodeConfig config{.node = id,
-                    .instances = {{.id = InstanceId{id.value}, .planner = {.prefill_tokens_max = 64}, .rows_max = 4}},
-                    .kv_node = {},
-                    .draft_server = DraftServerConfig{.node = id},
-                    .restarts_max = 1'000'000};
-  NodeParts parts;
-  parts.tokenizer = work.tokenizer;
-  parts.make_engine = [&work](InstanceId) -> std::shared_ptr<Engine> {
-    return *make_cpu_engine(work.model, {.threads = 1, .kv_bytes = 16 << 20});
+FleetConfig fleet_config() {
+  return {.nodes = kNodes,
+          .instances = kNodes,
+          .instance = {.id = {}, .planner = {.prefill_tokens_max = 64}, .rows_max = 4},
+          .node = {.kv_node = {}, .draft_server = DraftServerConfig{}, .restarts_max = 1'000'000}};
+}
+
+using SlowWork = Workers<std::function<void()>>;
+
+NodeMakers make_makers(const RolloutWork& work, SlowWork& aside) {
+  NodeMakers makers;
+  makers.tokenizer = work.tokenizer;
+  makers.make_engine = [&work](InstanceId) -> Result<std::shared_ptr<Engine>> {
+    SEER_ASSIGN_OR_RETURN(auto engine, make_cpu_engine(work.model, {.threads = 1, .kv_bytes = 16 << 20}));
+    return std::shared_ptr<Engine>(std::move(engine));
   };
-  parts.make_drafting = [] {
+  makers.make_drafting = [](InstanceId) -> Result<Drafting> {
     // As if rows cost next to nothing, so that as much as may be is drafted.
     return Drafting{std::make_shared<GroupDrafter>(GroupDrafterConfig{}), {.rows_max = {6, 8}, .draft_ns = 0},
                     [](const StepShape& shape) { return 1e6 + static_cast<double>(shape.rows); }, {.sync_us = 1000}, {}};
   };
-  return rt::spawn<NodeActor>(system, config, parts);
+  makers.aside = [&aside](std::function<void()> f) { aside.put(std::move(f)); };
+  return makers;
 }
 
 struct Killed {
@@ -58,46 +63,43 @@ struct Killed {
 
 /// Runs the work on two machines, and kills one of the draft servers after every few responses.
 Killed run_and_kill(const RolloutWork& work, int responses_between) {
+  SlowWork aside({}, [](std::function<void()>& f) { f(); });
   SeerConfig config;
   rt::system system{config};
   Killed run;
   rt::Inbox<RolloutEvents> events(system);
   rt::Inbox<InstanceSink> sink(system);  // between nodes and rollout, to learn of the servers
-  auto context = rt::spawn<ContextActor>(system);
-  auto rollout = rt::spawn<RolloutActor>(
-      system, RolloutConfig{.scheduler = {.policy = "seer", .chunk_tokens = 40}, .instances_expected = kNodes},
-      RolloutParts{work.groups, context, {}, events.handle()});
-  std::vector<NodeHandle> nodes;
-  for (uint32_t n = 0; n < kNodes; ++n) {
-    nodes.push_back(start_node(system, work, NodeId{n}));
-    rt::post(nodes.back(), AttachRollout{sink.handle()});
-  }
+  Fleet fleet(system, {.to_directory = {}, .to_rollout = [&](const InstanceSink&) { return sink.handle(); }});
+  const Status started = fleet.start_nodes(fleet_config(), std::make_shared<const NodeMakers>(make_makers(work, aside)));
+  REQUIRE_MESSAGE(started.ok(), started.error().detail);
+  const RolloutHandle rollout =
+      fleet.start_rollout({.scheduler = {.policy = "seer", .chunk_tokens = 40}, .instances_expected = kNodes},
+                          {work.groups}, events.handle());
   std::map<NodeId, DraftServerHandle> servers;
   bool over = false, twice = false;
+  const RolloutListener listener{.response =
+                                     [&](const Response& r) {
+                                       twice |= !run.answers.emplace(r.request, bits_of(r)).second;
+                                       if (std::ssize(run.answers) % responses_between == 0)
+                                         rt::kill(servers[NodeId{static_cast<uint32_t>(run.kills++) % kNodes}]);
+                                     },
+                                 .progress = {},
+                                 .summary =
+                                     [&](RolloutSummary& s) {
+                                       run.summary = std::move(s);
+                                       over = true;
+                                     }};
   while (!over) {
     sink.receive(
         0, [&](const InstanceUp& up) { rt::post(rollout, up); },
         [&](const DraftServerUp& up) {
           servers[up.node] = up.handle;
           rt::post(rollout, up);
-        });
-    events.receive(
-        1000,
-        [&](const Response& r) {
-          twice |= !run.answers.emplace(r.request, bits_of(r)).second;
-          if (std::ssize(run.answers) % responses_between == 0)
-            rt::kill(servers[NodeId{static_cast<uint32_t>(run.kills++) % kNodes}]);
         },
-        [](const RolloutProgress&) {},
-        [&](RolloutSummary& s) {
-          run.summary = std::move(s);
-          over = true;
-        });
+        [&](const PartLost& lost) { rt::post(rollout, lost); });
+    receive_event(events, 1000, listener);
   }
   CHECK(!twice);
-  rt::stop(rollout);
-  rt::stop(context);
-  for (const NodeHandle& node : nodes) rt::stop(node);
   return run;
 }
 

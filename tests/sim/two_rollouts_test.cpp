@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "actors/context_actor.h"
 #include "actors/cluster_checks.h"
 
 using namespace seer;
@@ -22,14 +23,14 @@ struct OtherRollout {
         cluster.shapes[seed] = {std::ssize(group.prompt_ids), group.known_tokens[s], group.id.index};
       }
     }
-    events = cluster.world.spawn<EventsActor>(&cluster.world, &seen);
+    events = collect_events(cluster.world, seen, true);
     RolloutConfig config{.id = id, .scheduler = cluster.options.scheduler};
     config.instances_expected = cluster.options.instances;
     config.draft_ttl_us = SimCluster::kDraftTtlUs;
     rollout = cluster.world.spawn<RolloutActor>(
         config, RolloutParts{groups, cluster.world.spawn<ContextActor>(),
-                             cluster.options.dram_blocks > 0 ? cluster.directory : KvDirectoryHandle{}, events});
-    for (const NodeHandle& node : cluster.nodes) rt::post(node, AttachRollout{rollout});
+                             cluster.options.dram_blocks > 0 ? cluster.directory() : KvDirectoryHandle{}, events});
+    for (uint32_t n = 0; n < cluster.options.nodes; ++n) rt::post(cluster.node(n), AttachRollout{rollout});
   }
   bool over() const { return !seen.summaries.empty(); }
   void finish() {
@@ -51,7 +52,7 @@ struct OtherRollout {
 
   SimCluster& cluster;
   std::vector<GroupSpec> groups;
-  EventsActor::Seen seen;
+  SimEvents seen;
   RolloutEvents events;
   RolloutHandle rollout;
 };
@@ -142,5 +143,5 @@ TEST_CASE("two rollouts: a machine that comes back is announced to both") {
   check_exact(cluster);
   second.check_exact();
   CHECK(rt::look<RolloutActor>(second.rollout).instances.size() == cluster.options.instances);
-  CHECK(rt::look<RolloutActor>(cluster.rollout).instances.size() == cluster.options.instances);
+  CHECK(rt::look<RolloutActor>(cluster.fleet.rollout()).instances.size() == cluster.options.instances);
 }

@@ -131,8 +131,8 @@ TEST_CASE("instance: a finished response leaves only its prompt on the device, a
   CHECK(b.reported(1) == b.cluster.answer(request));
   CHECK(b.cluster.instance_state(0).devices.counts().in_use == 0);
   CHECK(b.cluster.instance_state(0).devices.counts().cached == 2);  // 10 / 4
-  rt::post(b.cluster.directory, KvRelease{owner_of(request)});
-  rt::post(b.cluster.directory, KvRelease{owner_of(request.group)});
+  rt::post(b.cluster.directory(), KvRelease{owner_of(request)});
+  rt::post(b.cluster.directory(), KvRelease{owner_of(request.group)});
   b.cluster.run_for(kLong);
   check_drained(b.cluster);
 }
@@ -271,8 +271,8 @@ TEST_CASE("instance: chunks dropped at any moment leave no block in use and noth
     CHECK(b.dones().back().end == ChunkEnd::kChunkFull);
     CHECK(b.reported(101) == b.expected(next, 0, 30));
     for (uint32_t g = 0; g < 4; ++g) {
-      for (uint32_t s = 0; s < 4; ++s) rt::post(b.cluster.directory, KvRelease{owner_of(RequestId{GroupId{g}, s})});
-      rt::post(b.cluster.directory, KvRelease{owner_of(GroupId{g})});
+      for (uint32_t s = 0; s < 4; ++s) rt::post(b.cluster.directory(), KvRelease{owner_of(RequestId{GroupId{g}, s})});
+      rt::post(b.cluster.directory(), KvRelease{owner_of(GroupId{g})});
     }
     b.cluster.run_for(kLong);
     check_drained(b.cluster);

@@ -1,0 +1,135 @@
+#include "actors/fleet.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "actors/context_actor.h"
+#include "actors/kv_directory_actor.h"
+
+namespace seer {
+namespace {
+
+constexpr uint64_t kEpochsOfStart = uint64_t{1} << 32;  // epochs of a node between two of its starts: one for each restart
+
+NodeHandle spawn_node(rt::system& system, const NodeConfig& config, std::shared_ptr<const NodeMakers> makers,
+                      NodeMachinery made, const KvDirectoryHandle& directory, const EventLog& log) {
+  return rt::spawn<NodeActor>(
+      system, config, NodeParts{std::move(makers), std::make_shared<NodeMachinery>(std::move(made)), directory, log});
+}
+
+template <class Listener, class Event>
+void call(const Listener& listener, Event& event) {
+  if (listener) listener(event);
+}
+
+}  // namespace
+
+NodeConfig node_config(const FleetConfig& config, NodeId id) {
+  NodeConfig node = config.node;
+  node.node = node.kv_node.node = id;
+  if (node.draft_server) node.draft_server->node = id;
+  const auto add = [&](uint32_t i) {
+    node.instances.push_back(config.instance);
+    node.instances.back().id = InstanceId{i};
+  };
+  if (config.instances_per_node == 0) {
+    for (uint32_t i = id.value; i < config.instances; i += config.nodes) add(i);
+  } else {
+    const uint32_t first = id.value * config.instances_per_node;
+    for (uint32_t i = first; i < std::min(config.instances, first + config.instances_per_node); ++i) add(i);
+  }
+  return node;
+}
+
+Result<NodeHandle> start_node(rt::system& system, const NodeConfig& config, std::shared_ptr<const NodeMakers> makers,
+                              const KvDirectoryHandle& directory, const EventLog& log) {
+  SEER_ASSIGN_OR_RETURN(NodeMachinery made, make_machinery(config, *makers));
+  return spawn_node(system, config, std::move(makers), std::move(made), directory, log);
+}
+
+void receive_event(rt::Inbox<RolloutEvents>& events, int64_t timeout_us, const RolloutListener& listener) {
+  events.receive(
+      timeout_us, [&](Response& response) { call(listener.response, response); },
+      [&](const RolloutProgress& progress) { call(listener.progress, progress); },
+      [&](RolloutSummary& summary) { call(listener.summary, summary); });
+}
+
+ListenerActor::handle::behavior_type ListenerActor::make_behavior() {
+  return {[this](Response& response) { call(listener.response, response); },
+          [this](const RolloutProgress& progress) { call(listener.progress, progress); },
+          [this](RolloutSummary& summary) { call(listener.summary, summary); }};
+}
+
+Fleet::Fleet(rt::system& system, FleetLinks links, EventLog log)
+    : system_(system), links_(std::move(links)), log_(std::move(log)), directory_(rt::spawn<KvDirectoryActor>(system)) {}
+
+Fleet::~Fleet() {
+  if (rollout_) rt::stop(rollout_);
+  if (context_) rt::stop(context_);
+  for (const auto& [id, node] : nodes_) rt::stop(node);
+  rt::stop(directory_);
+}
+
+Status Fleet::start_nodes(const FleetConfig& config, std::shared_ptr<const NodeMakers> makers) {
+  std::vector<std::pair<NodeConfig, NodeMachinery>> made;
+  for (uint32_t n = 0; n < config.nodes; ++n) {
+    SEER_RETURN_IF_ERROR(check_name(NodeId{n}));
+    NodeConfig node = node_config(config, NodeId{n});
+    SEER_ASSIGN_OR_RETURN(NodeMachinery machinery, make_machinery(node, *makers));
+    made.emplace_back(std::move(node), std::move(machinery));
+  }
+  for (auto& [node, machinery] : made) start_made(std::move(node), makers, std::move(machinery));
+  return {};
+}
+
+Status Fleet::start_node(NodeConfig config, std::shared_ptr<const NodeMakers> makers) {
+  SEER_RETURN_IF_ERROR(check_name(config.node));
+  SEER_ASSIGN_OR_RETURN(NodeMachinery made, make_machinery(config, *makers));
+  start_made(std::move(config), std::move(makers), std::move(made));
+  return {};
+}
+
+void Fleet::start_made(NodeConfig config, std::shared_ptr<const NodeMakers> makers, NodeMachinery made) {
+  config.epoch = ++starts_[config.node] * kEpochsOfStart;
+  const KvDirectoryHandle directory = links_.to_directory ? links_.to_directory(directory_) : directory_;
+  has_pool_ |= made.pool.arena != nullptr;
+  NodeHandle& node = nodes_[config.node];
+  node = spawn_node(system_, config, std::move(makers), std::move(made), directory, log_);
+  if (sink_) rt::post(node, AttachRollout{sink_});
+}
+
+Status Fleet::add_node(NodeId id, NodeHandle node) {
+  SEER_RETURN_IF_ERROR(check_name(id));
+  has_pool_ = true;  // it may have one
+  if (sink_) rt::post(node, AttachRollout{sink_});
+  nodes_[id] = std::move(node);
+  return {};
+}
+
+void Fleet::remove_node(NodeId id) {
+  SEER_CHECK(nodes_.erase(id) == 1, id);
+}
+
+Status Fleet::check_name(NodeId id) const {
+  if (!nodes_.contains(id)) return {};
+  return fail(Code::kInvalidArgument, "two nodes have the name ", id, ": each node of a fleet needs its own");
+}
+
+RolloutHandle Fleet::start_rollout(RolloutConfig config, RolloutTask task, RolloutEvents events) {
+  SEER_CHECK(rollout_ == nullptr);
+  context_ = rt::spawn<ContextActor>(system_);
+  rollout_ = rt::spawn<RolloutActor>(
+      system_, std::move(config),
+      RolloutParts{std::move(task.groups), context_, has_pool_ ? directory_ : KvDirectoryHandle{}, std::move(events),
+                   std::move(task.pasts), log_});
+  sink_ = links_.to_rollout ? links_.to_rollout(rollout_) : InstanceSink{rollout_};
+  for (const auto& [id, node] : nodes_) rt::post(node, AttachRollout{sink_});
+  return rollout_;
+}
+
+NodeHandle Fleet::node(NodeId id) const {
+  const auto at = nodes_.find(id);
+  return at == nodes_.end() ? NodeHandle{} : at->second;
+}
+
+}  // namespace seer

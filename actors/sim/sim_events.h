@@ -1,0 +1,38 @@
+// SimEvents: what a simulated rollout told whoever asked for it, with the times of a SimWorld.
+#pragma once
+#include <vector>
+
+#include "actors/fleet.h"
+#include "actors/sim/sim_world.h"
+#include "protocols/hash.h"
+
+namespace seer {
+
+struct SimEvents {
+  std::vector<Response> responses;   // only where they are kept
+  std::vector<double> completions_s; // when each response came
+  std::vector<double> starts_s;      // of the same requests
+  std::vector<RolloutProgress> progress;
+  std::vector<RolloutSummary> summaries;
+  uint64_t hash = 0;                 // of the responses' names and times
+
+  bool over() const { return !summaries.empty(); }
+};
+
+/// Starts the actor that collects the events. Without `keep_responses` it notes only their times: a large simulation has
+/// no room for their tokens. REQUIRES: `events` outlives what runs in the world.
+inline RolloutEvents collect_events(SimWorld& world, SimEvents& events, bool keep_responses) {
+  return world.spawn<ListenerActor>(RolloutListener{
+      .response =
+          [&world, &events, keep_responses](Response& r) {
+            events.completions_s.push_back(static_cast<double>(world.now_ns()) / 1e9);
+            events.starts_s.push_back(static_cast<double>(r.start_us) / 1e6);
+            events.hash = hash_pair(hash_pair(events.hash, static_cast<uint64_t>(world.now_ns())),
+                                    hash_pair(r.request.group.index, r.request.sample));
+            if (keep_responses) events.responses.push_back(std::move(r));
+          },
+      .progress = [&events](const RolloutProgress& p) { events.progress.push_back(p); },
+      .summary = [&events](RolloutSummary& s) { events.summaries.push_back(std::move(s)); }});
+}
+
+}  // namespace seer
