@@ -84,7 +84,7 @@ std::vector<OptionGroup> option_groups(RolloutOptions& o) {
       {"Work",
        {{"model", "DIR", &o.model, "model folder in Hugging Face layout"},
         {"prompts", "FILE", &o.prompts,
-         "JSONL, a line each: {id?, prompt | prompt_ids, n?, seed?, max_tokens?, temperature?, ...}"},
+         "JSONL, a line each: {id?, prompt | prompt_ids, n?, seed?, max_tokens?, temperature?, ...}; -: stdin, as they come"},
         {"group-size", "N", &o.group_size, "responses per prompt, unless its line says another n", kGroupSizes},
         {"limit", "N", &o.limit, "only the first N prompts; 0: all", at_least(0)},
         {"seed", "S", &o.seed,
@@ -290,6 +290,10 @@ Status check_new_folder(const char* flag, const std::string& path) {
 Status check_together(const RolloutOptions& o) {
   SEER_RETURN_IF_ERROR(require(o.model, "--model", "a model folder in Hugging Face layout"));
   SEER_RETURN_IF_ERROR(require(o.prompts, "--prompts", "a JSONL file of prompts"));
+  for (const auto& [flag, is_given] : {std::pair{"--compare", !o.compare.empty()}, {"--lengths", !o.lengths.empty()},
+                                       {"--draft-history", !o.draft_history.empty()}})
+    if (o.streams_prompts() && is_given)
+      return fail(Code::kInvalidArgument, flag, " cannot go with --prompts -: it needs all prompts at the start");
   if (o.compare.empty()) SEER_RETURN_IF_ERROR(require(o.out, "--out", "the JSONL file to write the responses to"));
   SEER_RETURN_IF_ERROR(check_temperature(o.sampling.temperature));
   if (o.block_tokens % 16 != 0)

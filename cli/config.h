@@ -20,7 +20,7 @@ namespace seer {
 /// `seer rollout`. Paths are empty when not given.
 struct RolloutOptions {
   std::string model;                // folder in Hugging Face layout
-  std::string prompts;              // JSONL
+  std::string prompts;              // JSONL; "-": stdin, as they come
   std::string out;                  // JSONL of responses; may be missing only with `compare`
   std::string report;               // JSON
   std::string html;                 // page; empty: none
@@ -59,6 +59,9 @@ struct RolloutOptions {
   int64_t cold_bytes = int64_t{8} << 30;    // cold tier at most
 
   LogConfig log;
+
+  bool streams_prompts() const { return prompts == "-"; }
+  std::string prompts_name() const { return streams_prompts() ? "stdin" : prompts; }  // in messages
 };
 
 /// `seer score`.

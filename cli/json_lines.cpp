@@ -149,6 +149,20 @@ Result<std::vector<JsonMember>> parse_line(const std::string& path, int64_t line
 
 }  // namespace
 
+Status check_line(const std::string& path, int64_t line, std::string& text) {
+  if (line == 1) {
+    for (const OtherFormat& other : kOtherFormats)
+      if (text.starts_with(other.bytes)) return fail(Code::kInvalidArgument, path, " ", other.what);
+    if (text.starts_with(kUtf8Mark)) text.erase(0, kUtf8Mark.size());
+  }
+  if (text.size() > kLineBytesMax)
+    return fail(Code::kInvalidArgument, path, ":", line, ": the line is longer than ", kLineBytesMax >> 20,
+                " MiB: expected a JSON object per line");
+  return {};
+}
+
+bool is_blank(const std::string& text) { return text.find_first_not_of(" \t\r") == std::string::npos; }
+
 Status for_each_line(const std::string& path,
                      const std::function<Result<bool>(int64_t line, const std::string& text)>& take) {
   if (std::error_code ignored; std::filesystem::is_directory(path, ignored))
@@ -157,15 +171,8 @@ Status for_each_line(const std::string& path,
   if (!file) return fail(Code::kNotFound, "cannot read ", path, ": ", std::strerror(errno));
   std::string text;
   for (int64_t line = 1; next_line(file, text); ++line) {
-    if (line == 1) {
-      for (const OtherFormat& other : kOtherFormats)
-        if (text.starts_with(other.bytes)) return fail(Code::kInvalidArgument, path, " ", other.what);
-      if (text.starts_with(kUtf8Mark)) text.erase(0, kUtf8Mark.size());
-    }
-    if (text.size() > kLineBytesMax)
-      return fail(Code::kInvalidArgument, path, ":", line, ": the line is longer than ", kLineBytesMax >> 20,
-                  " MiB: expected a JSON object per line");
-    if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
+    SEER_RETURN_IF_ERROR(check_line(path, line, text));
+    if (is_blank(text)) continue;
     SEER_ASSIGN_OR_RETURN(const bool more, take(line, text));
     if (!more) return {};
   }

@@ -18,6 +18,11 @@ inline constexpr size_t kLineBytesMax = size_t{64} << 20;  // a response of a mi
 /// of UTF-8 is skipped; folders, UTF-16 and compressed files are named as such.
 Status for_each_line(const std::string& path, const std::function<Result<bool>(int64_t line, const std::string& text)>& take);
 
+/// What for_each_line() does to a line before it is taken: other formats and lines that are too long are an error, a byte
+/// order mark is removed.
+Status check_line(const std::string& path, int64_t line, std::string& text);
+bool is_blank(const std::string& text);
+
 /// A member of the object on a line. Its value is compact JSON with numbers as they were written.
 struct JsonMember {
   std::string name;

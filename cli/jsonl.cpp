@@ -366,17 +366,35 @@ void append_list(std::string& out, const char* name, std::span<const T> values, 
 
 }  // namespace
 
-Result<std::vector<PromptLine>> read_prompts(const std::string& path, int64_t limit, const PromptDefaults& defaults) {
-  PromptReader reader(path, defaults);
-  std::vector<PromptLine> prompts;
+struct PromptLines::State {
+  std::string path;
+  PromptReader reader;
   std::map<std::string, int64_t> line_of_id;
+};
+
+PromptLines::PromptLines(const std::string& path, const PromptDefaults& defaults)
+    : state_(new State{path, PromptReader(path, defaults), {}}) {}
+
+PromptLines::~PromptLines() = default;
+
+Result<std::optional<PromptLine>> PromptLines::take(int64_t line, std::string text) {
+  SEER_RETURN_IF_ERROR(check_line(state_->path, line, text));
+  if (is_blank(text)) return std::optional<PromptLine>();
+  SEER_ASSIGN_OR_RETURN(PromptLine prompt, state_->reader.read(line, text));
+  if (!prompt.id.empty()) {
+    const auto [first, is_new] = state_->line_of_id.emplace(prompt.id, line);
+    if (!is_new)
+      return wrong_line(state_->path, line, "id ", shown(prompt.id), " is that of line ", first->second, " already");
+  }
+  return std::optional<PromptLine>(std::move(prompt));
+}
+
+Result<std::vector<PromptLine>> read_prompts(const std::string& path, int64_t limit, const PromptDefaults& defaults) {
+  PromptLines lines(path, defaults);
+  std::vector<PromptLine> prompts;
   SEER_RETURN_IF_ERROR(for_each_line(path, [&](int64_t line, const std::string& text) -> Result<bool> {
-    SEER_ASSIGN_OR_RETURN(PromptLine prompt, reader.read(line, text));
-    if (!prompt.id.empty()) {
-      const auto [first, is_new] = line_of_id.emplace(prompt.id, line);
-      if (!is_new) return wrong_line(path, line, "id ", shown(prompt.id), " is that of line ", first->second, " already");
-    }
-    prompts.push_back(std::move(prompt));
+    SEER_ASSIGN_OR_RETURN(std::optional<PromptLine> prompt, lines.take(line, text));
+    if (prompt) prompts.push_back(*std::move(prompt));
     return limit == 0 || std::ssize(prompts) < limit;
   }));
   if (prompts.empty()) return fail(Code::kInvalidArgument, path, " holds no prompts: expected a JSON object per line");

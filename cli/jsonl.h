@@ -4,6 +4,7 @@
 // Used by seer.cpp. Pure but for reading the named file.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -36,6 +37,19 @@ struct PromptLine {
 /// The first `limit` prompts (0: all). Blank lines are skipped; null stands for a field that is not given. Errors: a
 /// duplicate id, a field that a response has of its own, and one that would change the sampling but is not known.
 Result<std::vector<PromptLine>> read_prompts(const std::string& path, int64_t limit, const PromptDefaults& defaults = {});
+
+/// The same, a line at a time.
+class PromptLines {
+ public:
+  PromptLines(const std::string& path, const PromptDefaults& defaults);
+  ~PromptLines();
+  /// Nothing: the line is blank. REQUIRES: lines in order; a line for which there was an error is the last.
+  Result<std::optional<PromptLine>> take(int64_t line, std::string text);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
 
 /// Seed of a sample of the prompt that is `group` in its file. With a seed on the line it depends on that and the sample
 /// alone, with an id on the run seed, the id and the sample, and on the group only with neither: prompts with ids or seeds

@@ -33,6 +33,8 @@ namespace {
 
 constexpr size_t kActorThreads = 1;       // actors use a few per cent of one core; more threads only wake each other
 constexpr int64_t kReceiveUs = 100'000;  // between two looks at the stop flag
+constexpr int64_t kStreamUs = 10'000;    // and at prompts that come while the rollout runs
+constexpr size_t kKeptMax = 4096;         // responses that are not written yet
 
 int64_t cpu_ns(clockid_t clock) {
   timespec t{};
@@ -76,7 +78,7 @@ CpuEngineConfig engine_config(const RolloutOptions& options, InstanceId id) {
 /// Whether the model can sample as a prompt line says. REQUIRES: it can sample as the flags say.
 Status check_sampling(const RolloutOptions& options, const RolloutWork& work, const PromptLine& line) {
   const auto wrong = [&](const auto&... what) {
-    return fail(Code::kInvalidArgument, options.prompts, ":", line.line, ": ", what...);
+    return fail(Code::kInvalidArgument, options.prompts_name(), ":", line.line, ": ", what...);
   };
   if (const Status valid = validate(line.sampling); !valid.ok()) return wrong(valid.error().detail);
   if (!line.sampling.stop.empty() && work.tokenizer == nullptr)
@@ -96,15 +98,15 @@ Result<GroupSpec> make_group(const RolloutOptions& options, const RolloutWork& w
                   .known_tokens = {}};
   if (group.prompt_ids.empty()) {
     if (work.tokenizer == nullptr)
-      return fail(Code::kInvalidArgument, options.prompts, ":", line.line, ": \"prompt\" is text, but ", options.model,
+      return fail(Code::kInvalidArgument, options.prompts_name(), ":", line.line, ": \"prompt\" is text, but ", options.model,
                   " has no tokenizer; give \"prompt_ids\" instead");
     auto ids = work.tokenizer->encode(line.prompt, {.add_special = true});
-    if (!ids.ok()) return fail(Code::kInvalidArgument, options.prompts, ":", line.line, ": ", ids.error().detail);
+    if (!ids.ok()) return fail(Code::kInvalidArgument, options.prompts_name(), ":", line.line, ": ", ids.error().detail);
     group.prompt_ids = *std::move(ids);
   }
   const ModelConfig& model = work.model->config;
   SEER_RETURN_IF_ERROR(
-      check_prompt(options.prompts, line.line, group.prompt_ids, model.vocab_size, model.context_tokens_max));
+      check_prompt(options.prompts_name(), line.line, group.prompt_ids, model.vocab_size, model.context_tokens_max));
   SEER_RETURN_IF_ERROR(check_sampling(options, work, line));
   group.sampling.max_tokens = std::min(group.sampling.max_tokens,
                                        model.context_tokens_max - static_cast<int64_t>(group.prompt_ids.size()));
@@ -160,7 +162,7 @@ Status check_kv_fits(const RolloutOptions& options, const RolloutWork& work, con
   const int64_t blocks = blocks_for(*longest);
   if (blocks <= engine.device_blocks) return {};
   return fail(Code::kInvalidArgument, "--kv-bytes ", options.kv_bytes, " holds ", engine.device_blocks, " KV blocks of ",
-              engine.block_bytes, " bytes, and the prompt of ", options.prompts, ":", work.lines[longest->id.index].line,
+              engine.block_bytes, " bytes, and the prompt of ", options.prompts_name(), ":", work.lines[longest->id.index].line,
               " (", longest->prompt_ids.size(), " tokens) with max_tokens ", longest->sampling.max_tokens, " needs ", blocks,
               ": the least that works is ", blocks * engine.block_bytes);
 }
@@ -307,9 +309,26 @@ int64_t requests_of(const RolloutWork& work) {
 
 Result<RolloutWork> load_work(const RolloutOptions& options) {
   SEER_RETURN_IF_ERROR(validate(options.sampling));
+  SEER_ASSIGN_OR_RETURN(auto prompts, read_prompts(options.prompts, options.limit,
+                                                   {.samples = options.group_size, .sampling = options.sampling}));
+  return load_work(options, std::move(prompts));
+}
+
+Status add_prompts(const RolloutOptions& options, std::vector<PromptLine> prompts, RolloutWork& work,
+                   std::vector<GroupSpec>& added) {
+  for (PromptLine& line : prompts) {
+    SEER_ASSIGN_OR_RETURN(GroupSpec group, make_group(options, work, line, static_cast<uint32_t>(work.groups.size())));
+    work.lines.push_back(std::move(line));
+    work.groups.push_back(group);
+    added.push_back(std::move(group));
+  }
+  return {};
+}
+
+Result<RolloutWork> load_work(const RolloutOptions& options, std::vector<PromptLine> prompts) {
+  SEER_RETURN_IF_ERROR(validate(options.sampling));
   RolloutWork work;
-  SEER_ASSIGN_OR_RETURN(work.lines, read_prompts(options.prompts, options.limit,
-                                                 {.samples = options.group_size, .sampling = options.sampling}));
+  work.lines = std::move(prompts);
   SEER_RETURN_IF_ERROR(check_memory_to_load(options, work.lines));
   SEER_ASSIGN_OR_RETURN(work.model, load_model(options.model, weight_type_of(options.weights)));
   if (auto tokenizer = load_tokenizer(options.model); tokenizer.ok())
@@ -386,6 +405,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
 
   const int64_t cpu_before = cpu_ns(CLOCK_PROCESS_CPUTIME_ID) / 1000;
   RolloutConfig rollout_config{.scheduler = scheduler, .instances_expected = static_cast<size_t>(options.instances)};
+  if (hooks.more) rollout_config.open = true, rollout_config.responses_kept_max = kKeptMax;
   const RolloutHandle rollout = fleet.start_rollout(rollout_config, {work.groups, std::move(pasts)}, inbox.handle());
 
   RolloutSummary summary;
@@ -397,12 +417,15 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
     hooks.log.info(steady_us(), "rollout_interrupted");
     rt::post(rollout, StopRollout{});
   };
+  bool more_come = static_cast<bool>(hooks.more);
+  Status prompts;
   bool over = false;
   const RolloutListener listener{
       .response =
           [&](Response& response) {
             if (written.ok() && hooks.response) written = hooks.response(response);
             if (!written.ok()) stop();
+            if (hooks.more) rt::post(rollout, AckResponses{{response.request}});
             if (history) history->keep(response);
             // It waited from the start of the rollout, and then waited or ran until its end.
             if (!options.html.empty())
@@ -416,7 +439,14 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
           }};
   while (!over) {
     if (hooks.stop != nullptr && hooks.stop->load()) stop();
-    receive_event(inbox, kReceiveUs, listener);
+    if (more_come && !stopping) {
+      MoreGroups more = hooks.more();
+      if (!more.groups.empty()) rt::post(rollout, AddGroups{std::move(more.groups)});
+      if (more.closed) rt::post(rollout, CloseRollout{});
+      more_come = !more.closed;
+      prompts = std::move(more.error);
+    }
+    receive_event(inbox, more_come ? kStreamUs : kReceiveUs, listener);
   }
   const auto pool_reports = inbox.ask<std::vector<KvNodeReport>>(fleet.directory(), GetReport{});
   const int64_t cpu_total = cpu_ns(CLOCK_PROCESS_CPUTIME_ID) / 1000 - cpu_before;
@@ -424,8 +454,8 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   if (!written.ok()) return written.error();
   if (!summary.complete && !stopping) return fail(Code::kUnavailable, summary.error);
   const int64_t block_bytes = kv_block_bytes(work.model->config, engine_config(options, InstanceId{0}));
-  RolloutOutcome outcome{make_report(scheduler.policy, summary, pool_reports, block_bytes), summary.complete, {},
-                         std::move(completions_s)};
+  RolloutOutcome outcome{make_report(scheduler.policy, summary, pool_reports, block_bytes), summary.complete,
+                         std::move(prompts), {}, std::move(completions_s)};
   outcome.report.policy_choice = std::move(why);
   for (const auto& [id, load] : histories) outcome.instances.push_back(load->take(outcome.report.wall_s));
   outcome.report.past_groups = past_groups;

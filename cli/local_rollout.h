@@ -35,13 +35,26 @@ inline constexpr int64_t kRolloutRequestBytes = 1000;
 /// Loads model, tokenizer, prompts and lengths. Every error is one sentence naming file, line and what was expected.
 /// So is that of work which the memory of this machine cannot hold.
 Result<RolloutWork> load_work(const RolloutOptions& options);
+/// The same with prompts that were read already. REQUIRES: there are some.
+Result<RolloutWork> load_work(const RolloutOptions& options, std::vector<PromptLine> prompts);
+/// Adds prompts that came later, and returns their groups. The first wrong one is an error; those before it are added.
+Status add_prompts(const RolloutOptions& options, std::vector<PromptLine> prompts, RolloutWork& work,
+                   std::vector<GroupSpec>& added);
 /// A sentence where the cold tier may find its disk full, which costs time; else empty.
 std::string disk_warning(const RolloutOptions& options, const RolloutWork& work);
 
-/// What a run tells its caller, on the caller's thread.
+/// Groups that came while a rollout runs.
+struct MoreGroups {
+  std::vector<GroupSpec> groups;
+  bool closed = false;  // they were the last
+  Status error;         // why they were the last, if it was not the end of the stream
+};
+
+/// What a run tells its caller, and asks it, on the caller's thread.
 struct RolloutHooks {
   std::function<Status(const Response&)> response;         // an error stops the rollout
   std::function<void(const RolloutProgress&)> progress;
+  std::function<MoreGroups()> more;                        // never waits. Empty: the work has all groups
   const std::atomic<bool>* stop = nullptr;                 // set by anyone: ends in order, finished responses are kept
   EventLog log = {};
 };
@@ -49,6 +62,7 @@ struct RolloutHooks {
 struct RolloutOutcome {
   RolloutReport report;
   bool complete = false;                    // false: stopped
+  Status prompts;                           // MoreGroups::error
   std::vector<InstanceTimeline> instances;  // empty unless options.html is set
   std::vector<double> completions_s;        // when each finished response was, likewise
 };

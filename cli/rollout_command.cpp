@@ -13,6 +13,7 @@
 #include "cli/local_rollout.h"
 #include "cli/output_writer.h"
 #include "cli/progress.h"
+#include "cli/prompt_stream.h"
 #include "cli/report.h"
 #include "cli/run_warnings.h"
 #include "cli/sim/sim_html.h"
@@ -40,7 +41,7 @@ struct FailedRequests {
   }
   Error sentence(const RolloutOptions& options, const RolloutWork& work, int64_t requests) const {
     return fail(Code::kUnavailable, count, " of ", requests, " requests ended with an error, the first of them ",
-                options.prompts, ":", work.lines[first.request.group.index].line, " sample ", first.request.sample, ": ",
+                options.prompts_name(), ":", work.lines[first.request.group.index].line, " sample ", first.request.sample, ": ",
                 first.error);
   }
 };
@@ -71,7 +72,7 @@ Status write_response(const RolloutWork& work, const Response& r, OutputWriter& 
 SimRun run_of(const RolloutOptions& options, RolloutOutcome outcome) {
   const RolloutReport& r = outcome.report;
   namespace fs = std::filesystem;
-  return {.workload = fs::path(options.prompts).filename().string() + " on " + fs::path(options.model).filename().string(),
+  return {.workload = fs::path(options.prompts_name()).filename().string() + " on " + fs::path(options.model).filename().string(),
           .policy = r.policy_text(),
           .seed = options.seed,
           .is_synchronous = outcome.complete,
@@ -94,6 +95,28 @@ SimRun run_of(const RolloutOptions& options, RolloutOutcome outcome) {
 std::string command_text(const RolloutOptions& options) {
   return cat("seer rollout --model ", options.model, " --prompts ", options.prompts, " --group-size ", options.group_size,
              " --instances ", options.instances);
+}
+
+constexpr int kWaitMs = 100;  // between two looks at the stop flag
+
+/// Waits for the first prompts.
+Result<std::vector<PromptLine>> first_prompts(PromptStream& stream, const std::atomic<bool>& stop) {
+  while (!stop.load()) {
+    SEER_ASSIGN_OR_RETURN(auto prompts, stream.take());
+    if (!prompts.empty()) return prompts;
+    if (stream.ended()) return fail(Code::kInvalidArgument, "stdin holds no prompts: expected a JSON object per line");
+    stream.wait(kWaitMs);
+  }
+  return fail(Code::kCancelled, "stopped on request before the first prompt");
+}
+
+/// What has come since it was asked last.
+MoreGroups more_groups(const RolloutOptions& options, PromptStream& stream, RolloutWork& work) {
+  MoreGroups more;
+  Result<std::vector<PromptLine>> prompts = stream.take();
+  more.error = prompts.ok() ? add_prompts(options, *std::move(prompts), work, more.groups) : Status(prompts.error());
+  more.closed = stream.ended() || !more.error.ok();
+  return more;
 }
 
 /// What a run has kept so far, and how an error says so.
@@ -124,7 +147,17 @@ Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& s
     file->emplace(std::move(opened));
   }
   SEER_ASSIGN_OR_RETURN(const EventLog log, EventLog::open(options.log));
-  SEER_ASSIGN_OR_RETURN(const RolloutWork work, load_work(options));
+  std::optional<PromptStream> stream;
+  if (options.streams_prompts())
+    stream.emplace(STDIN_FILENO, options.prompts_name(), options.limit,
+                   PromptDefaults{.samples = options.group_size, .sampling = options.sampling});
+  RolloutWork work;
+  if (stream) {
+    SEER_ASSIGN_OR_RETURN(auto prompts, first_prompts(*stream, stop));
+    SEER_ASSIGN_OR_RETURN(work, load_work(options, std::move(prompts)));
+  } else {
+    SEER_ASSIGN_OR_RETURN(work, load_work(options));
+  }
   if (const std::string warning = disk_warning(options, work); !warning.empty())
     std::cerr << "seer: warning: " << warning << "\n";
 
@@ -143,7 +176,7 @@ Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& s
     // All policies give the same responses: with --compare the first one's are written.
     kept.out = reports.empty() && out ? &*out : nullptr;
     kept.responses = 0;
-    const RolloutHooks hooks{
+    RolloutHooks hooks{
         .response =
             [&](const Response& r) -> Status {
               if (reports.empty()) failed.add(r);
@@ -157,11 +190,18 @@ Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& s
             },
         .stop = &stop,
         .log = log};
+    if (stream)
+      hooks.more = [&] {
+        MoreGroups more = more_groups(options, *stream, work);
+        kept.requests = requests_of(work);
+        return more;
+      };
     auto outcome = run_rollout(options, work, policy, hooks);
     progress.clear();
     if (!outcome.ok()) return kept.responses > 0 ? Status(kept.after(outcome.error())) : Status(outcome.error());
     reports.push_back(outcome->report);
     complete = outcome->complete;
+    if (const Status prompts = outcome->prompts; complete && !prompts.ok()) return kept.after(prompts.error());
     if (html) drawn.push_back(run_of(options, *std::move(outcome)));
     if (!complete) break;
     if (kept.out == nullptr) continue;
@@ -178,7 +218,8 @@ Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& s
   SEER_RETURN_IF_ERROR(write(report, "report", options.compare.empty() ? report_json(reports[0]) : report_json(reports)));
   if (html) SEER_RETURN_IF_ERROR(write(html, "page", sim_html(drawn, command_text(options), "Rollout")));
   const bool is_coloured = terminal_of(STDOUT_FILENO).is_coloured;
-  std::cout << (reports.size() > 1 ? compare_table(reports, is_coloured) : report_table(reports[0], is_coloured));
+  // Answers may go to stdout as prompts come from stdin: the table must not be among them.
+  (stream ? std::cerr : std::cout) << (reports.size() > 1 ? compare_table(reports, is_coloured) : report_table(reports[0], is_coloured));
   if (complete && failed.count > 0) return failed.sentence(options, work, reports[0].requests);
   if (complete) return {};
   Error stopped = kept.after(fail(Code::kCancelled, "stopped on request"));

@@ -22,13 +22,17 @@ namespace seer {
 class ChildProcess {
  public:
   /// Starts `arguments[0]`, looked up in PATH unless it has a slash.
-  explicit ChildProcess(std::vector<std::string> arguments) {
+  /// It reads from `stdin_fd`, which stays the caller's; -1: from nothing.
+  explicit ChildProcess(std::vector<std::string> arguments, int stdin_fd = -1) {
     std::vector<char*> argv;
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
     posix_spawn_file_actions_t files;
     posix_spawn_file_actions_init(&files);
-    posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    if (stdin_fd >= 0)
+      posix_spawn_file_actions_adddup2(&files, stdin_fd, STDIN_FILENO);
+    else
+      posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, folder_.path("out").c_str(), O_WRONLY | O_CREAT, 0600);
     posix_spawn_file_actions_addopen(&files, STDERR_FILENO, folder_.path("err").c_str(), O_WRONLY | O_CREAT, 0600);
     const int failed = ::posix_spawnp(&pid_, argv[0], &files, nullptr, argv.data(), environ);
