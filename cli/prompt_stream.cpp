@@ -45,7 +45,7 @@ Result<std::vector<PromptLine>> PromptStream::take() {
     Result<std::optional<PromptLine>> prompt = lines_.take(line_, line);
     if (!prompt.ok() && end == std::string::npos && !check_object(name_, line_, line).ok())
       read = fail(Code::kInvalidArgument, name_, ":", line_, ": the stream ends in the middle of this line: expected a JSON object",
-                  " and a newline after it");
+                  " and a newline");
     else if (!prompt.ok())
       read = prompt.error();
     else if (*prompt)
