@@ -89,7 +89,7 @@ std::vector<OptionGroup> option_groups(RolloutOptions& o) {
         {"limit", "N", &o.limit, "only the first N prompts; 0: all", at_least(0)},
         {"seed", "S", &o.seed,
          "the same seed gives the same responses; with ids or seeds in the prompt lines, in whatever order they are"},
-        {"out", "FILE", &o.out, "JSONL, a line per response; written as FILE.partial, renamed at the end"},
+        {"out", "FILE", &o.out, "JSONL, a line per response; written as FILE.partial, renamed at the end; -: stdout"},
         {"report", "FILE", &o.report, "JSON with the run's figures"},
         {"html", "FILE", &o.html, "one page with timelines, completions and the figures"}}},
       {"Scheduling",

@@ -49,6 +49,11 @@ Status check_two_files(const char* out_flag, const std::string& out, const char*
 }
 
 Result<OutputWriter> OutputWriter::open(const std::string& path) {
+  if (path == "-") {
+    const int fd = ::fcntl(STDOUT_FILENO, F_DUPFD_CLOEXEC, 0);
+    if (fd < 0) return failed("write", "stdout", errno);
+    return OutputWriter("stdout", "", fd);
+  }
   std::error_code ignored;  // a path that cannot be looked at fails to open below, with a reason
   const fs::file_status status = fs::status(path, ignored);
   if (fs::is_directory(status)) return fail(Code::kIo, "cannot write ", path, ": it is a folder");

@@ -22,7 +22,7 @@ Status check_two_files(const char* out_flag, const std::string& out, const char*
 
 class OutputWriter {
  public:
-  /// Opens PATH.partial, so that a path that cannot be written is known before any work begins.
+  /// Opens PATH.partial, so that a path that cannot be written is known before any work begins. "-" is stdout.
   static Result<OutputWriter> open(const std::string& path);
   OutputWriter(OutputWriter&& other) noexcept;
   OutputWriter& operator=(OutputWriter&& other) noexcept;

@@ -44,8 +44,8 @@ Result<std::vector<PromptLine>> PromptStream::take() {
     ++line_;
     Result<std::optional<PromptLine>> prompt = lines_.take(line_, line);
     if (!prompt.ok() && end == std::string::npos && !check_object(name_, line_, line).ok())
-      read = fail(Code::kInvalidArgument, name_, ":", line_, ": the stream ends in the middle of this line: expected a JSON object",
-                  " and a newline");
+      read = fail(Code::kInvalidArgument, name_, ":", line_, ": expected a JSON object and a newline, but the stream ends",
+                  " in the middle of this line");
     else if (!prompt.ok())
       read = prompt.error();
     else if (*prompt)

@@ -218,8 +218,9 @@ Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& s
   SEER_RETURN_IF_ERROR(write(report, "report", options.compare.empty() ? report_json(reports[0]) : report_json(reports)));
   if (html) SEER_RETURN_IF_ERROR(write(html, "page", sim_html(drawn, command_text(options), "Rollout")));
   const bool is_coloured = terminal_of(STDOUT_FILENO).is_coloured;
-  // Answers may go to stdout as prompts come from stdin: the table must not be among them.
-  (stream ? std::cerr : std::cout) << (reports.size() > 1 ? compare_table(reports, is_coloured) : report_table(reports[0], is_coloured));
+  // Where answers go to stdout, as they may when prompts come from stdin, the table must not be among them.
+  std::ostream& screen = stream || options.out == "-" ? std::cerr : std::cout;
+  screen << (reports.size() > 1 ? compare_table(reports, is_coloured) : report_table(reports[0], is_coloured));
   if (complete && failed.count > 0) return failed.sentence(options, work, reports[0].requests);
   if (complete) return {};
   Error stopped = kept.after(fail(Code::kCancelled, "stopped on request"));

@@ -68,7 +68,7 @@ TEST_CASE("prompt stream: the last line may lack its newline, but not its end") 
     CHECK(taken(stream) == Texts{"1 a"});
     CHECK_FALSE(stream.ended());
     CHECK(taken(stream) ==
-          Texts{"stdin:2: the stream ends in the middle of this line: expected a JSON object and a newline"});
+          Texts{"stdin:2: expected a JSON object and a newline, but the stream ends in the middle of this line"});
     CHECK(stream.ended());
   }
 }

@@ -98,13 +98,22 @@ TEST_CASE("prompts from stdin: an answer arrives before the next prompt is writt
   CHECK(responses_of(s.folder.read("f.jsonl")) == streamed);
 }
 
+TEST_CASE("prompts from stdin: with --out - the answers go to stdout, and nothing else does") {
+  ScratchFolder folder;
+  const std::string prompts = folder.write("prompts.jsonl", kFirst);
+  ChildProcess seer(Streaming::arguments(prompts, "-", {}));
+  REQUIRE(seer.wait(kPatienceMs));
+  CHECK_MESSAGE(seer.exit_code() == 0, seer.err());
+  CHECK(responses_of(seer.out()).size() == kSamples);
+}
+
 TEST_CASE("prompts from stdin: a stream that ends in half a line is an error; what came before is answered") {
   Streaming s;
   s.write(kFirst + "{\"prompt\": \"A05");
   s.close();
   CHECK(s.exit_code() == 2);
   const std::string said = s.seer.err();
-  CHECK_MESSAGE(said.find("stdin:2: the stream ends in the middle of this line") != std::string::npos, said);
+  CHECK_MESSAGE(said.find("stdin:2: expected a JSON object and a newline, but the stream ends in the middle of this line") != std::string::npos, said);
   CHECK_MESSAGE(said.find("after 2 of 2 responses; they are in ") != std::string::npos, said);
   CHECK(responses_of(s.folder.read("o.jsonl.partial")).size() == kSamples);
 }
