@@ -8,6 +8,7 @@
 // those who fetch from it.
 //
 // A group's id names its rollout, and a rollout has one weight version: tokens of two versions are never taken together.
+// Cst in a name: the compressed suffix tree that the paper builds of a group. Here it is the text that the trees grow from.
 #pragma once
 #include <cstdint>
 #include <span>
