@@ -36,7 +36,7 @@ NodeConfig node_config(const FleetConfig& config, NodeId id);
 Result<NodeHandle> start_node(rt::system& system, const NodeConfig& config, std::shared_ptr<const NodeMakers> makers,
                               const KvDirectoryHandle& directory, const EventLog& log = {});
 
-/// What stands between nodes and controller: a simulated network, or a test that listens. Empty: nothing.
+/// Actors between nodes and controller: a simulated network, or a test that listens. Empty: none.
 struct FleetLinks {
   std::function<KvDirectoryHandle(KvDirectoryHandle)> to_directory = {};  // asked for each node that starts here
   std::function<InstanceSink(InstanceSink)> to_rollout = {};              // asked for each rollout

@@ -49,7 +49,7 @@ class SequenceDrafts {
   void propose(std::span<Sequence* const> running, std::span<RunningSequence> rows, const SequenceTable& all);
   /// The step that is ordered now; `decode` is its shape without drafts.
   void step_ordered(const StepShape& decode, const StepShape& step, bool only_decodes);
-  /// That step is over. It gained so many tokens.
+  /// Notes that this step has ended and how many tokens it gained.
   void step_took(int64_t step_us, int64_t tokens);
 
   // -- what the engine made of a draft

@@ -36,13 +36,13 @@ struct InstanceConfig {
   InstanceId id;
   StepPlannerConfig planner;
   int32_t rows_max = 256;     // chunks of a rollout at most; more are rejected
-  /// A chunk with KV in the pool waits until the running ones would keep room for so many more tokens each; otherwise it,
+  /// A chunk with KV in the pool waits until the running ones would keep room for this many more tokens each; otherwise it,
   /// or another, gives way soon after. The scheduler charges as much, but by what it heard last: without this, simulated
   /// `seer+` on Qwen2-VL-72B yields 2.2 times as often and moves 1.4 times as many chunks, for 0.1 to 0.2 % less time (on
   /// Kimi-K2 0.3 %).
   int32_t headroom_tokens = 32;
-  int32_t offer_blocks = 8;   // full blocks of a running chunk go to the pool so many at a time or more
-  int32_t report_steps = 32;  // tokens are reported every so many steps: the bound on the token log's lag
+  int32_t offer_blocks = 8;   // full blocks of a running chunk go to the pool when there are this many
+  int32_t report_steps = 32;  // steps between two reports of tokens: the bound on the token log's lag
 };
 
 /// What an instance works with. Without a pool, `kv_node` is null and `arena` empty.

@@ -57,7 +57,7 @@ void RunningBatch::plan() {
   blocks_short_ = plan_.blocks_short > 0;
 }
 
-/// Those that are to be planned: who is in a slot goes on there.
+/// Gathers the sequences to plan. Those in slots just go on.
 void RunningBatch::gather_running() {
   rows_.clear();
   running_.clear();
@@ -101,8 +101,8 @@ bool RunningBatch::waits_for_prompt(Sequence& s) {
   return false;
 }
 
-/// Sequences in slots have their blocks of the next step first, and all their rows. Where that leaves too little for the
-/// others, who must get what they would among them all, they leave, and it is to be planned again: true.
+/// Sequences in slots are served first: all their rows, and their blocks of the next step. If that leaves too little for the
+/// others to get what a common plan would give them, those in slots leave. True: they did, so plan again.
 bool RunningBatch::make_room_in_slots() {
   if (slot_rows_ == 0) return false;
   if (plan_.rows_short) return leave_all(), true;
