@@ -317,7 +317,7 @@ void RunningBatch::take_gains(int64_t steps) {
     if (at(slot).sequence != nullptr) take_gains(slot, steps);
 }
 
-/// What the sequence in this slot has gained in so many steps takes effect. It goes on.
+/// Applies what the sequence in this slot gained in the first `steps`. It stays in its slot.
 void RunningBatch::take_gains(int32_t slot, int64_t steps) {
   steps_.take(slot, steps, gained_);
   if (const Slot member = at(slot); gained_.steps > 0) apply_gains(member);

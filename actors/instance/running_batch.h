@@ -162,7 +162,7 @@ class RunningBatch {
   std::vector<int32_t> block_needs_;     // slots that need a block each for the next step; not while steps run
   bool some_dropped_ = false;            // some slots are of chunks that are gone
   std::vector<int32_t> growing_;         // slots without KV to keep that may have to report growth, see note_growth()
-  int64_t blocks_free_ = 0;              // the steps that run may still take so many
+  int64_t blocks_free_ = 0;              // that the running steps may still take
   SequenceStep joining_;                 // scratch of join()
   GainedTokens gained_;                  // scratch of apply_gains()
 };

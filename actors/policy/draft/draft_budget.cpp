@@ -11,11 +11,11 @@ namespace {
 
 constexpr double kPriorDrafts = 16;       // weight of the estimate from the row before
 constexpr int64_t kFirstScouts = 8;       // sent at once, so that a short rollout sees all shapes
-constexpr double kStepsMemory = 1024;     // a step counts 1/e after so many others
+constexpr double kStepsMemory = 1024;     // further steps after which a step counts 1/e
 constexpr double kPriorSpread = 4;        // the cost model weighs as much as steps with this sum of squares
 constexpr double kFactorMax = 1.5;        // bound on the fitted factor: on a busy machine measured times say little
-constexpr double kOutlier = 2;            // a step that took more than so many times the expected was held up by something else
-constexpr double kDraftsMemory = 4096;   // the time of a draft counts 1/e after so many others
+constexpr double kOutlier = 2;            // a step this many times longer than expected was held up by something else
+constexpr double kDraftsMemory = 4096;   // further drafts after which the time of a draft counts 1/e
 constexpr double kMinProbabilityMax = 0.95;
 
 }  // namespace

@@ -1,5 +1,5 @@
 // DraftBudget: how many draft tokens the sequences of an instance get, and whether as paths or as trees. It weighs what verifying
-// them costs against how many were accepted so far. Owned by instance_actor, asked every so many steps. Pure: no clock, no
+// them costs against how many were accepted so far. Owned by instance_actor, asked with each report of tokens. Pure: no clock, no
 // threads. O(classes * shapes * rows_max) per decision. Single owner, not thread-safe.
 //
 // A sequence is of the high class (the probe of its group, whose length the others wait to know) or of the low one. The rows
@@ -51,10 +51,10 @@ struct DraftBudgetConfig {
   DraftRule rule = DraftRule::kUniform;
   /// By shape: draft tokens of one sequence in one step at most (paper: 8); 0: none of this shape.
   std::array<int64_t, kDraftShapes> rows_max = {8, 0};
-  double lambda = 2;             // the high class gets one more token where that gains so many times more (paper: 2)
+  double lambda = 2;             // the high class gets one more token where that gains lambda times more (paper: 2)
   double draft_ns = 1500;        // to make one sequence's draft, until drafting_took() says better
   double prior_accept = 0.5;     // b_i before anything is learned
-  double memory = 512;           // a draft counts 1/e after so many others of its class and shape
+  double memory = 512;           // further drafts of its class and shape after which a draft counts 1/e
   double min_saving = 0.02;      // share of the time per token without drafts
   double min_probability = 0.02; // of any choice at least
   double scouts = 1.0 / 16;      // scouts' share of the drafts
