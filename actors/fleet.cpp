@@ -64,8 +64,7 @@ Fleet::Fleet(rt::system& system, FleetLinks links, EventLog log)
     : system_(system), links_(std::move(links)), log_(std::move(log)), directory_(rt::spawn<KvDirectoryActor>(system)) {}
 
 Fleet::~Fleet() {
-  if (rollout_) rt::stop(rollout_);
-  if (context_) rt::stop(context_);
+  while (!rollouts_.empty()) end_rollout(rollouts_.begin()->first);
   for (const auto& [id, node] : nodes_) rt::stop(node);
   rt::stop(directory_);
 }
@@ -95,13 +94,13 @@ void Fleet::start_made(NodeConfig config, std::shared_ptr<const NodeMakers> make
   has_pool_ |= made.pool.arena != nullptr;
   NodeHandle& node = nodes_[config.node];
   node = spawn_node(system_, config, std::move(makers), std::move(made), directory, log_);
-  if (sink_) rt::post(node, AttachRollout{sink_});
+  for (const auto& [id, rollout] : rollouts_) rt::post(node, AttachRollout{rollout.sink});
 }
 
 Status Fleet::add_node(NodeId id, NodeHandle node) {
   SEER_RETURN_IF_ERROR(check_name(id));
   has_pool_ = true;  // it may have one
-  if (sink_) rt::post(node, AttachRollout{sink_});
+  for (const auto& [of, rollout] : rollouts_) rt::post(node, AttachRollout{rollout.sink});
   nodes_[id] = std::move(node);
   return {};
 }
@@ -116,15 +115,33 @@ Status Fleet::check_name(NodeId id) const {
 }
 
 RolloutHandle Fleet::start_rollout(RolloutConfig config, RolloutTask task, RolloutEvents events) {
-  SEER_CHECK(rollout_ == nullptr);
-  context_ = rt::spawn<ContextActor>(system_);
-  rollout_ = rt::spawn<RolloutActor>(
+  SEER_CHECK(!rollouts_.contains(config.id), config.id);
+  Rollout& rollout = rollouts_[config.id];
+  rollout.context = rt::spawn<ContextActor>(system_);
+  rollout.handle = rt::spawn<RolloutActor>(
       system_, std::move(config),
-      RolloutParts{std::move(task.groups), context_, has_pool_ ? directory_ : KvDirectoryHandle{}, std::move(events),
+      RolloutParts{std::move(task.groups), rollout.context, has_pool_ ? directory_ : KvDirectoryHandle{}, std::move(events),
                    std::move(task.pasts), log_});
-  sink_ = links_.to_rollout ? links_.to_rollout(rollout_) : InstanceSink{rollout_};
-  for (const auto& [id, node] : nodes_) rt::post(node, AttachRollout{sink_});
-  return rollout_;
+  rollout.sink = links_.to_rollout ? links_.to_rollout(rollout.handle) : InstanceSink{rollout.handle};
+  for (const auto& [id, node] : nodes_) rt::post(node, AttachRollout{rollout.sink});
+  return rollout.handle;
+}
+
+void Fleet::end_rollout(RolloutId id) {
+  const auto ended = rollouts_.find(id);
+  SEER_CHECK(ended != rollouts_.end(), id);
+  rt::stop(ended->second.handle);
+  rt::stop(ended->second.context);
+  rollouts_.erase(ended);
+}
+
+void Fleet::update_weights(const NewWeights& weights, const WeightsSink& reply_to) {
+  for (const auto& [id, node] : nodes_) rt::post(node, UpdateWeights{weights, reply_to});
+}
+
+RolloutHandle Fleet::rollout(RolloutId id) const {
+  const auto at = rollouts_.find(id);
+  return at == rollouts_.end() ? RolloutHandle{} : at->second.handle;
 }
 
 NodeHandle Fleet::node(NodeId id) const {

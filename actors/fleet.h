@@ -3,7 +3,7 @@
 //
 // It has two halves, which may run in different processes:
 //   start_node()  one machine: its KV node, draft server and instances, under a node_actor
-//   Fleet         the controller: the directory, the nodes by name, and the rollout with its context
+//   Fleet         the controller: the directory, the nodes by name, and the rollouts with their contexts
 //
 // What can be refused (memory, files, a device) is made before any actor starts and returned as an error. What fails later,
 // at a restart, reaches the rollout as PartLost.
@@ -84,11 +84,19 @@ class Fleet {
   /// The node has ended, or cannot be reached any more: another one may take its name. REQUIRES: it is there.
   void remove_node(NodeId id);
 
-  /// Starts a rollout on all nodes, also on those that come later. REQUIRES: none was started before.
+  /// Starts a rollout on all nodes, also on those that come later. Several may run at once, each with its own config.id.
+  /// REQUIRES: no other one that was not ended has this id.
   RolloutHandle start_rollout(RolloutConfig config, RolloutTask task, RolloutEvents events);
 
+  /// The rollout has told its summary, or is of no use any more. REQUIRES: it was started and not ended.
+  void end_rollout(RolloutId id);
+
+  /// Asks all nodes to change to these weights. Each answers once; rollouts that run end with the weights they have.
+  void update_weights(const NewWeights& weights, const WeightsSink& reply_to);
+
   const KvDirectoryHandle& directory() const { return directory_; }
-  const RolloutHandle& rollout() const { return rollout_; }  // null: none was started
+  /// Null: there is none of this id now.
+  RolloutHandle rollout(RolloutId id = {}) const;
   /// Null: there is none of this name now.
   NodeHandle node(NodeId id) const;
 
@@ -100,9 +108,12 @@ class Fleet {
   FleetLinks links_;
   EventLog log_;
   KvDirectoryHandle directory_;
-  ContextHandle context_;
-  RolloutHandle rollout_;
-  InstanceSink sink_;                        // what the nodes tell the rollout goes there
+  struct Rollout {
+    ContextHandle context;
+    RolloutHandle handle;
+    InstanceSink sink;  // what the nodes tell the rollout goes there
+  };
+  std::map<RolloutId, Rollout> rollouts_;
   std::map<NodeId, NodeHandle> nodes_;       // started here or elsewhere
   std::map<NodeId, uint64_t> starts_;        // how often a node of this name was started here
   bool has_pool_ = false;                    // some node has, or may have, a KV pool

@@ -15,7 +15,9 @@ Result<InstanceMachinery> make_instance(const NodeMakers& makers, InstanceId id)
   return made;
 }
 
-ClusterIdentity identity_of(const EngineInfo& info) { return {.model = model_name(info.model), .layout = info.layout_hash}; }
+ClusterIdentity identity_of(const EngineInfo& info) {
+  return {.model = model_name(info.model), .layout = info.layout_hash, .version = info.version};
+}
 
 /// REQUIRES: there is a pool.
 Result<PoolMachinery> make_pool(const NodeMakers& makers, NodeId node) {
@@ -51,6 +53,7 @@ NodeActor::NodeActor(rt::self_ptr<NodeActor> self_in, NodeConfig config_in, Node
   rt::on_down(self, [this](const rt::down& message) { on_down(message); });
   if (!parts.first->instances.empty())
     config.kv_node.identity = identity_of(parts.first->instances.begin()->second.engine->info());
+  config.kv_node.identity.version = {};  // it takes blocks of all versions
   if (parts.first->pool.arena) start_pool(std::move(parts.first->pool));
   start_draft_server();
   for (const InstanceConfig& instance : config.instances)
@@ -73,6 +76,8 @@ NodeActor::~NodeActor() {
 
 NodeActor::handle::behavior_type NodeActor::make_behavior() {
   return {[this](const AttachRollout& attach) { on_attach(attach); },
+          [this](const UpdateWeights& asked) { on_update(asked); },
+          [this](const InstanceWeights& answer) { on_weights(answer); },
           [this](const WorkReady&) {
             for (auto& work : handover->take()) work();
           }};
@@ -86,7 +91,7 @@ void NodeActor::on_attach(const AttachRollout& attach) {
   }
   if (draft_server) rt::tell(self, sink, DraftServerUp{config.node, draft_server});
   for (const auto& [id, instance] : instances)
-    if (instance.handle) rt::tell(self, sink, instance_up(id));
+    if (instance.handle && !is_outdated(instance)) rt::tell(self, sink, instance_up(id));
   for (const PartLost& lost : losses) rt::tell(self, sink, lost);
 }
 
@@ -115,11 +120,12 @@ void NodeActor::start_instance(InstanceId id) {
   Instance& instance = instances.at(id);
   InstanceMachinery made = *std::exchange(instance.made, std::nullopt);
   instance.info = made.engine->info();
-  instance.stopped = false;
+  instance.stopped = instance.updating = false;
   instance.handle = rt::spawn<InstanceActor>(self->system(), instance.config,
                                              InstanceParts{std::move(made.engine), makers->tokenizer, kv_node, arena,
                                                            std::move(made.drafting)});
   rt::monitor(self, instance.handle);
+  if (is_outdated(instance)) return update_instance(id, weights);
   tell_all(instance_up(id));
 }
 
@@ -193,11 +199,72 @@ void NodeActor::on_down(const rt::down& message) {
     if (!instance.stopped && !may_restart()) return give_up(cat("instance ", id));
     log.warn(rt::now_us(self), "instance_restarted", {{"instance", id}, {"node", config.node}, {"restarts", restarts}});
     instance.handle = nullptr;
+    updated(id, cat("instance ", id, " died while it changed its weights"));
     remake_instance(id);
     return remake_pool_when_unused();
   }
   std::erase_if(sinks, [&](const InstanceSink& sink) { return rt::is_source(message, sink); });
 }  // anything else is the end of something already replaced
+
+// ---- weights -----------------------------------------------------------------------------------------------------------
+
+void NodeActor::on_update(const UpdateWeights& asked) {
+  const auto refuse = [&](const auto&... why) {
+    rt::tell(self, asked.reply_to, WeightsUpdated{config.node, asked.what.version, cat("node ", config.node, why...)});
+  };
+  if (update) return refuse(" is changing to weight version ", update->asked.what.version, " already");
+  if (asked.what.version <= weights.version)
+    return refuse(" has weight version ", weights.version, ", and ", asked.what.version, " is not above it");
+  update = {.asked = asked, .waiting = {}, .error = {}};
+  for (const auto& [id, instance] : instances)
+    if (instance.handle && !instance.updating) update->waiting.insert(id);
+  if (update->waiting.empty()) {
+    update.reset();
+    return refuse(" has no instance that runs");
+  }
+  log.info(rt::now_us(self), "weights_update", {{"node", config.node}, {"weight_version", asked.what.version}, {"folder", asked.what.folder}});
+  for (const InstanceId id : update->waiting) update_instance(id, asked.what);
+}
+
+void NodeActor::on_weights(const InstanceWeights& answer) {
+  Instance& instance = instances.at(answer.instance);
+  if (!instance.handle) return;  // it died meanwhile
+  if (const bool is_asked = update && update->waiting.contains(answer.instance); !answer.error.empty() && !is_asked) {
+    log.warn(rt::now_us(self), "weights_failed", {{"instance", answer.instance}, {"node", config.node}, {"error", answer.error}});
+    return rt::stop(instance.handle);  // others run with these weights: it tries again from the start, as often as it may
+  }
+  instance.updating = false;
+  if (answer.error.empty()) {
+    instance.info.version = answer.version;
+    instance.info.layout_hash = answer.layout;
+    if (!is_outdated(instance)) tell_all(instance_up(answer.instance));
+  }
+  updated(answer.instance, answer.error);
+  update_outdated();
+}
+
+void NodeActor::update_instance(InstanceId id, const NewWeights& to) {
+  instances.at(id).updating = true;
+  rt::tell(self, instances.at(id).handle, UpdateInstance{to, handle{self}});
+}
+
+/// Instances that were started again, or failed to change, get the weights of the others.
+void NodeActor::update_outdated() {
+  for (const auto& [id, instance] : instances)
+    if (instance.handle && !instance.updating && is_outdated(instance)) update_instance(id, weights);
+}
+
+/// The last answer to an update decides: once some instance has the new weights, all are to have them.
+void NodeActor::updated(InstanceId id, const std::string& error) {
+  if (!update || update->waiting.erase(id) == 0) return;
+  if (error.empty()) weights = update->asked.what;
+  if (update->error.empty()) update->error = error;
+  if (!update->waiting.empty()) return;
+  log.info(rt::now_us(self), "weights_updated",
+           {{"node", config.node}, {"weight_version", update->asked.what.version}, {"error", update->error}});
+  rt::tell(self, update->asked.reply_to, WeightsUpdated{config.node, update->asked.what.version, update->error});
+  update.reset();
+}
 
 // ---- telling -----------------------------------------------------------------------------------------------------------
 

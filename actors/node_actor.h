@@ -5,6 +5,9 @@
 // leases died with it. A replacement is made only after all that used the old part has ended, so that there is never
 // memory for two.
 //
+// New weights go to all instances; each changes to them when the rollouts it works for are over, and is announced again. An
+// instance that is started again after that has the weights of its maker, so it is announced only once it has the new ones.
+//
 // Making a part takes long (a model loads, a store opens), so it happens outside of the actor's handlers (NodeMakers::aside)
 // and the result comes back as a message. A part that cannot be made again is lost for good: whoever is attached gets
 // PartLost, and the machine goes on with the rest. After restarts_max restarts the machine gives up, says so and ends: a
@@ -14,6 +17,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -80,6 +84,11 @@ struct NodeActor {
   handle::behavior_type make_behavior();
 
   void on_attach(const AttachRollout& attach);
+  void on_update(const UpdateWeights& update);
+  void on_weights(const InstanceWeights& answer);
+  void update_instance(InstanceId id, const NewWeights& to);
+  void update_outdated();
+  void updated(InstanceId id, const std::string& error);
   void on_down(const rt::down& message);
   void start_pool(PoolMachinery&& made);
   void start_draft_server();
@@ -103,7 +112,9 @@ struct NodeActor {
     std::optional<InstanceMachinery> made;
     EngineInfo info;       // of the engine that runs
     bool stopped = false;  // by us, to be started again
+    bool updating = false;  // it was asked to change its weights and has not answered
   };
+  bool is_outdated(const Instance& instance) const { return instance.info.version < weights.version; }
   enum class PoolState : uint8_t {
     kSettled,  // it runs; or there is none, now and later
     kDown,     // instances that used the old one are still ending
@@ -123,6 +134,13 @@ struct NodeActor {
   std::map<InstanceId, Instance> instances;
   std::vector<InstanceSink> sinks;  // who wants instances and draft server: the rollouts that are up
   std::vector<PartLost> losses;  // told to whoever attaches
+  NewWeights weights;            // of the last update that an instance took; version 0: none
+  struct Update {
+    UpdateWeights asked;
+    std::set<InstanceId> waiting;  // for these
+    std::string error;             // the first
+  };
+  std::optional<Update> update;  // that is open
   uint64_t epoch = 0;            // of the arena
   int32_t restarts = 0;
 };

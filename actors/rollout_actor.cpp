@@ -61,6 +61,11 @@ RolloutActor::handle::behavior_type RolloutActor::make_behavior() {
 
 void RolloutActor::on_instance_up(const InstanceUp& up) {
   if (over()) return;
+  const auto known = instances.find(up.instance);
+  if (known != instances.end() && known->second.handle == up.handle) {
+    if (up.identity.version == config.version) return;  // it is told of twice
+    on_instance_lost(up.instance);                      // its weights are of another rollout now
+  }
   if (!may_join(up)) return;
   if (instances.contains(up.instance)) on_instance_lost(up.instance);  // it came back before we heard that it was gone
   instances[up.instance] = {up.handle, up.kv_blocks, 0};
@@ -310,6 +315,7 @@ void RolloutActor::on_progress(const ChunkProgress& progress) {
   if (ended) return;
   if (auto it = instances.find(progress.instance); it != instances.end())
     it->second.kv_blocks_used = progress.kv_blocks_used;
+  if (progress.version != config.version && !progress.chunks.empty()) return refuse_tokens(progress.instance, progress.version);
   for (const ChunkTokens& part : progress.chunks) {
     auto it = open.find(part.chunk);
     if (it == open.end()) continue;  // late: the chunk was placed again elsewhere
@@ -333,6 +339,7 @@ void RolloutActor::on_chunk_done(const ChunkDone& done) {
   auto it = open.find(done.chunk);
   if (it == open.end() || ended) return;
   const OpenChunk chunk = it->second;
+  if (done.version != config.version && done.end != ChunkEnd::kPreempted) return refuse_tokens(chunk.instance, done.version);
   if (!append(chunk.request, done.last)) return give_up_instance(chunk.instance);
   open.erase(it);
   if (auto at = instances.find(chunk.instance); at != instances.end()) at->second.kv_blocks_used = done.kv_blocks_used;
@@ -408,6 +415,13 @@ void RolloutActor::on_instance_lost(InstanceId lost) {
 
 /// Not all that it said came here, or it says nothing: its node starts it again, so that it is of use once more and
 /// nothing runs on there that nobody waits for.
+/// Strictly on-policy: nothing that other weights computed comes into a response.
+void RolloutActor::refuse_tokens(InstanceId id, WeightVersion version) {
+  if (!instances.contains(id)) return;
+  parts.log.warn(rt::now_us(self), "tokens_refused", {{"instance", id}, {"weight_version", version}, {"expected", config.version}});
+  give_up_instance(id);
+}
+
 void RolloutActor::give_up_instance(InstanceId id) {
   rt::stop(instances.at(id).handle);
   on_instance_lost(id);

@@ -108,6 +108,7 @@ struct RolloutActor {
   void forget_group(GroupId group);
   void drop_drafts(GroupId group);
   void on_instance_lost(InstanceId lost);
+  void refuse_tokens(InstanceId id, WeightVersion version);
   void give_up_instance(InstanceId id);
   void on_tick();
   void place();

@@ -119,6 +119,8 @@ std::vector<OptionGroup> option_groups(RolloutOptions& o) {
          between(1, 64)},
         {"threads-per-instance", "N", &o.threads_per_instance, "0: the cores, shared out evenly", between(0, 1024)},
         {"pin", "", &o.pin, "pin the threads of instances to cores, one each, in order"},
+        {"weight-version", "N", &o.weight_version, "version of the weights in --model, as the trainer counts; each response names it",
+         at_least(1)},
         {"weights", "T", &o.weights, "as stored in the folder, or int8: half the bytes, other bits", kWeights},
         {"max-batch", "N", &o.max_batch, "running requests of an instance at most; --policy auto may take fewer", between(1, 65536)},
         {"prefill-tokens", "N", &o.prefill_tokens, "prompt tokens of one step at most", between(1, 1e6)}}},

@@ -48,6 +48,7 @@ struct RolloutOptions {
   double draft_lambda = 2;          // with other rules than uniform: how much more a probe's token must promise
   std::string draft_profile;        // step times, as seer profile writes them; empty: measured at the start. Also for auto
   std::string draft_history;        // folder of responses of earlier rollouts; empty: none
+  int64_t weight_version = 1;       // of the weights in `model`, as the trainer counts them
 
   SamplingParams sampling;
 

@@ -72,7 +72,8 @@ CpuEngineConfig engine_config(const RolloutOptions& options, InstanceId id) {
           .first_core = options.pin ? static_cast<int32_t>(id.value) * threads : -1,
           .kv_bytes = options.kv_bytes,
           .block_tokens = static_cast<uint32_t>(options.block_tokens),
-          .kv_type = kv_type_of(options.kv_dtype)};
+          .kv_type = kv_type_of(options.kv_dtype),
+          .version = WeightVersion{static_cast<uint64_t>(options.weight_version)}};
 }
 
 /// Whether the model can sample as a prompt line says. REQUIRES: it can sample as the flags say.
@@ -404,7 +405,9 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   }
 
   const int64_t cpu_before = cpu_ns(CLOCK_PROCESS_CPUTIME_ID) / 1000;
-  RolloutConfig rollout_config{.scheduler = scheduler, .instances_expected = static_cast<size_t>(options.instances)};
+  RolloutConfig rollout_config{.scheduler = scheduler,
+                               .version = WeightVersion{static_cast<uint64_t>(options.weight_version)},
+                               .instances_expected = static_cast<size_t>(options.instances)};
   if (hooks.more) rollout_config.open = true, rollout_config.responses_kept_max = kKeptMax;
   const RolloutHandle rollout = fleet.start_rollout(rollout_config, {work.groups, std::move(pasts)}, inbox.handle());
 

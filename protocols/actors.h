@@ -158,11 +158,50 @@ struct DraftServers {
   SEER_FIELDS(DraftServers, servers)
 };
 
+// ---- weights ---------------------------------------------------------------------------------------------------------------
+/// What became of an update. An error is one sentence, and the old weights go on.
+struct InstanceWeights {
+  InstanceId instance;
+  WeightVersion version;  // that runs now
+  uint64_t layout = 0;    // of KV blocks with it, as in BlockKey
+  std::string error;
+  SEER_FIELDS(InstanceWeights, instance, version, layout, error)
+};
+struct WeightsUpdated {
+  NodeId node;
+  WeightVersion version;  // that was asked for
+  std::string error;      // empty: every instance that was up runs with it; others get it before they are announced
+  SEER_FIELDS(WeightsUpdated, node, version, error)
+};
+using WeightsSink = rt::iface<rt::oneway<WeightsUpdated>>;
+using InstanceWeightsSink = rt::iface<rt::oneway<InstanceWeights>>;
+
+/// Loads weights of the same model from a folder, beside the running ones. An instance changes to them when the rollouts that
+/// it works for are over; until then these go on with the old ones.
+struct NewWeights {
+  WeightVersion version;  // above the running one
+  std::string folder;     // readable on each node
+  SEER_FIELDS(NewWeights, version, folder)
+};
+/// Asks a node for all of its instances. It answers once.
+struct UpdateWeights {
+  NewWeights what;
+  WeightsSink reply_to;
+  SEER_FIELDS(UpdateWeights, what, reply_to)
+};
+struct UpdateInstance {
+  NewWeights what;
+  InstanceWeightsSink reply_to;
+  SEER_FIELDS(UpdateInstance, what, reply_to)
+};
+
 // ---- instances, nodes ------------------------------------------------------------------------------------------------------
-using InstanceHandle = rt::iface<rt::oneway<RunChunk>, rt::oneway<CancelChunk>, rt::oneway<DropChunks>, rt::oneway<WorkReady>,
+using InstanceHandle = rt::iface<rt::oneway<RunChunk>, rt::oneway<CancelChunk>, rt::oneway<DropChunks>,
+                                 rt::oneway<UpdateInstance>, rt::oneway<WorkReady>,
                                  rt::oneway<KvReserved>, rt::oneway<KvOpened>, rt::oneway<DraftServers>,
                                  rt::oneway<CstFetched>, rt::rpc<GetReport, InstanceReport>>;
 
+/// An instance is there (again), and empty. Also sent when its weights changed: its handle is as before then.
 struct InstanceUp {
   InstanceId instance;
   NodeId node;
@@ -188,7 +227,7 @@ struct AttachRollout {
   InstanceSink reply_to;
   SEER_FIELDS(AttachRollout, reply_to)
 };
-using NodeHandle = rt::iface<rt::oneway<AttachRollout>, rt::oneway<WorkReady>>;
+using NodeHandle = rt::iface<rt::oneway<AttachRollout>, rt::oneway<UpdateWeights>, rt::oneway<InstanceWeights>, rt::oneway<WorkReady>>;
 
 // ---- iteration owner --------------------------------------------------------------------------------------------------------
 /// A response is complete: the context manager learns its length.
@@ -308,6 +347,13 @@ CAF_BEGIN_TYPE_ID_BLOCK(seer, first_custom_type_id)
   CAF_ADD_TYPE_ID(seer, (seer::CloseRollout))
   CAF_ADD_TYPE_ID(seer, (seer::KvRefused))
   CAF_ADD_TYPE_ID(seer, (seer::PartLost))
+  CAF_ADD_TYPE_ID(seer, (seer::InstanceWeights))
+  CAF_ADD_TYPE_ID(seer, (seer::WeightsUpdated))
+  CAF_ADD_TYPE_ID(seer, (seer::WeightsSink))
+  CAF_ADD_TYPE_ID(seer, (seer::InstanceWeightsSink))
+  CAF_ADD_TYPE_ID(seer, (seer::NewWeights))
+  CAF_ADD_TYPE_ID(seer, (seer::UpdateWeights))
+  CAF_ADD_TYPE_ID(seer, (seer::UpdateInstance))
 CAF_END_TYPE_ID_BLOCK(seer)
 
 namespace seer {

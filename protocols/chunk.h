@@ -26,7 +26,8 @@ struct ChunkProgress {
   InstanceId instance;
   std::vector<ChunkTokens> chunks;
   int64_t kv_blocks_used = 0;
-  SEER_FIELDS(ChunkProgress, instance, chunks, kv_blocks_used)
+  WeightVersion version{1};  // of the weights that computed the tokens
+  SEER_FIELDS(ChunkProgress, instance, chunks, kv_blocks_used, version)
 };
 
 /// The chunk gave up its instance. Comes after its KV is in the pool (or given up), with the last of its tokens: a response
@@ -44,8 +45,9 @@ struct ChunkDone {
   int64_t kv_tokens = 0;                      // tokens of the request whose KV has been computed
   ChunkTokens last;                           // tokens not reported before; maybe none
   int64_t kv_blocks_used = 0;                 // of the instance, from now on
+  WeightVersion version{1};                   // of the instance's weights. Not as asked for: preempted before anything was done
   SEER_FIELDS(ChunkDone, chunk, instance, end, finish, matched, error, prefill_tokens, reprefill_tokens, cached_tokens,
-              kv_tokens, last, kv_blocks_used)
+              kv_tokens, last, kv_blocks_used, version)
 };
 
 /// What became of drafts.

@@ -31,10 +31,10 @@ Status check_identity(std::string_view who, const ClusterIdentity& found, const 
   };
   if (found.protocol != expected.protocol) return refuse("protocol number", found.protocol, expected.protocol);
   if (found.model != expected.model) return refuse("model", quoted(found.model), quoted(expected.model));
-  if (found.layout != expected.layout) return refuse("KV layout", hex(found.layout), hex(expected.layout));
   const WeightVersion any{};
   if (found.version != any && expected.version != any && found.version != expected.version)
     return refuse("weight version", found.version, expected.version);
+  if (found.layout != expected.layout) return refuse("KV layout", hex(found.layout), hex(expected.layout));
   return {};
 }
 

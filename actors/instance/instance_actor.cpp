@@ -41,6 +41,7 @@ InstanceActor::handle::behavior_type InstanceActor::make_behavior() {
       [this](RunChunk& chunk) { on_run_chunk(std::move(chunk)); },
       [this](const CancelChunk& cancel) { cancel_chunk(cancel.chunk); },
       [this](const DropChunks& drop) { drop_chunks(drop.rollout); },
+      [this](const UpdateInstance& asked) { update_weights(asked); },
       [this](const WorkReady&) { on_work_ready(); },
       [this](const KvReserved& reserved) { on_reserved(reserved); },
       [this](const KvOpened& opened) { on_opened(opened); },
@@ -69,6 +70,7 @@ bool InstanceActor::take_results() {
     return copy != nullptr && (copy->direction == CopyBatch::Direction::kImport || kv.is_parking(copy->id));
   };
   const auto failed = [](const EngineResult& result) {
+    if (std::holds_alternative<WeightResult>(result)) return false;  // the old weights go on
     return !std::visit([](const auto& of) { return of.status.ok(); }, result);
   };
   if (std::ranges::any_of(results, failed)) return false;
@@ -77,6 +79,8 @@ bool InstanceActor::take_results() {
     engine.result_handled();
     if (auto* const steps = std::get_if<StepResult>(&result))
       on_steps(*steps);
+    else if (const auto* const weights = std::get_if<WeightResult>(&result))
+      on_weights(*weights);
     else
       on_copy(std::get<CopyResult>(result));
   }
@@ -183,11 +187,15 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
   batch.settle_blocks();
   const ChunkId id = chunk.chunk;
   if (sequences.find(id) != nullptr) return;  // it came twice
+  if (chunk.version != info.version || (update && update->phase == Update::Phase::kSwitching)) {
+    // Its rollout will hear, or has heard, which weights run here. Nothing was done, so it waits again.
+    rt::tell(self, chunk.reply_to, unstarted(chunk, ChunkEnd::kPreempted));
+    return;
+  }
   sinks[id.rollout] = chunk.reply_to;
   if (started_us < 0) started_us = rt::now_us(self);
   if (sequences.of(id.rollout).size() >= static_cast<size_t>(config.rows_max)) {
-    rt::tell(self, chunk.reply_to, ChunkDone{.chunk = id, .instance = config.id, .end = ChunkEnd::kRejected,
-                                             .last = {id, chunk.log.output_tokens(), {}, {}}});
+    rt::tell(self, chunk.reply_to, unstarted(chunk, ChunkEnd::kRejected));
     return;
   }
   if (!last_sampling || *last_sampling != chunk.sampling)
@@ -219,6 +227,11 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
   else if (kv.find(s))
     run(s);
   go_on();
+}
+
+ChunkDone InstanceActor::unstarted(const RunChunk& chunk, ChunkEnd end) const {
+  return {.chunk = chunk.chunk, .instance = config.id, .end = end,
+          .last = {chunk.chunk, chunk.log.output_tokens(), {}, {}}, .version = info.version};
 }
 
 /// From the next step on.
@@ -296,6 +309,7 @@ void InstanceActor::answer(ChunkId id, ChunkEnd end) {
   s.done.kv_tokens = s.kv_tokens;
   s.done.last = s.take_unreported();
   s.done.kv_blocks_used = devices.counts().in_use;
+  s.done.version = info.version;
   rt::tell(self, reply_to.extract(id).mapped(), std::move(s.done));
 }
 
@@ -329,6 +343,45 @@ void InstanceActor::drop_chunks(RolloutId rollout) {
   std::erase_if(grown, [&](ChunkId chunk) { return chunk.rollout == rollout; });
   sinks.erase(rollout);
   if (!sequences.empty()) go_on();  // there is more room for those of other rollouts
+  switch_when_unused();
+}
+
+// ---- weights ---------------------------------------------------------------------------------------------------------
+
+void InstanceActor::update_weights(const UpdateInstance& asked) {
+  const auto refuse = [&](const auto&... why) {
+    rt::tell(self, asked.reply_to, InstanceWeights{config.id, info.version, info.layout_hash, cat("instance ", config.id, why...)});
+  };
+  if (update) return refuse(" is changing to weight version ", update->asked.what.version, " already");
+  if (asked.what.version <= info.version)
+    return refuse(" runs with weight version ", info.version, ", and ", asked.what.version, " is not above it");
+  update = {asked, Update::Phase::kStaging};
+  engine.submit(StageWeights{.id = asked.what.version.value, .version = asked.what.version, .folder = asked.what.folder});
+}
+
+void InstanceActor::on_weights(const WeightResult& result) {
+  if (!result.status.ok()) return answer_update(cat("instance ", config.id, ": ", result.status.error().detail));
+  if (update->phase == Update::Phase::kStaging) {
+    update->phase = Update::Phase::kStaged;
+    return switch_when_unused();
+  }
+  info.version = result.version;
+  info.layout_hash = result.layout_hash;
+  devices.drop_names_below(info.version);
+  answer_update({});
+}
+
+/// A rollout that is not over comes back with more chunks, which need the old weights.
+void InstanceActor::switch_when_unused() {
+  if (!update || update->phase != Update::Phase::kStaged || !sinks.empty()) return;
+  SEER_CHECK(sequences.empty(), sequences.size());
+  update->phase = Update::Phase::kSwitching;
+  engine.submit(SwitchWeights{.id = update->asked.what.version.value});
+}
+
+void InstanceActor::answer_update(std::string error) {
+  rt::tell(self, update->asked.reply_to, InstanceWeights{config.id, info.version, info.layout_hash, std::move(error)});
+  update.reset();
 }
 
 // ---- reports ---------------------------------------------------------------------------------------------------------
@@ -371,7 +424,7 @@ void InstanceActor::tell_rollouts(std::vector<ChunkTokens> reported) {
   auto next = std::make_move_iterator(reported.begin());
   const auto end = std::make_move_iterator(reported.end());
   for (const auto& [rollout, sink] : sinks) {
-    ChunkProgress progress{config.id, {}, devices.counts().in_use};
+    ChunkProgress progress{config.id, {}, devices.counts().in_use, info.version};
     for (; next != end && next.base()->chunk.rollout == rollout; ++next) progress.chunks.push_back(*next);
     rt::tell(self, sink, std::move(progress));
   }

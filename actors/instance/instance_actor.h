@@ -10,7 +10,8 @@
 //
 // Always true:
 //  (1) every RunChunk is answered by exactly one ChunkDone, unless DropChunks of its rollout came first;
-//  (2) all tokens of a chunk are reported, in order, the last of them with its ChunkDone.
+//  (2) all tokens of a chunk are reported, in order, the last of them with its ChunkDone;
+//  (3) the weights change only while there are no chunks, so that every token and KV block of a chunk is of one version.
 #pragma once
 #include <map>
 #include <memory>
@@ -68,12 +69,16 @@ struct InstanceActor {
   void on_opened(const KvOpened& opened);
   void cancel_chunk(ChunkId id);
   void drop_chunks(RolloutId rollout);
+  void update_weights(const UpdateInstance& update);
   const InstanceReport& current_report();
 
   // -- a step: take results, then go on with what comes next
   bool take_results();
   void on_steps(StepResult& result);
   void on_copy(const CopyResult& result);
+  void on_weights(const WeightResult& result);
+  void switch_when_unused();
+  void answer_update(std::string error);
   void on_gain(Sequence& s, int64_t rows, std::span<const SampledToken> sampled, size_t passed);
   void go_on();
   bool admit();
@@ -82,6 +87,7 @@ struct InstanceActor {
   void add_figures(const StepResult& result);
 
   // -- chunks
+  ChunkDone unstarted(const RunChunk& chunk, ChunkEnd end) const;
   void run(Sequence& s);
   void give_way(Sequence& s);
   void park(Sequence& s, ChunkEnd end);
@@ -98,7 +104,7 @@ struct InstanceActor {
   rt::self_ptr<InstanceActor> self;
   InstanceConfig config;
   InstanceParts parts;
-  const EngineInfo info;
+  EngineInfo info;  // as the engine's after its last result
   DeviceBlocks devices;
   EngineQueue engine;
   SequenceTable sequences;
@@ -111,6 +117,12 @@ struct InstanceActor {
   int32_t steps_since_report = 0;
   std::vector<ChunkId> grown;             // without KV to keep: came to need another block since the last report
   std::map<RolloutId, ChunkSink> sinks;   // of the rollouts that have sent chunks and not dropped them
+  struct Update {
+    enum class Phase : uint8_t { kStaging, kStaged, kSwitching };
+    UpdateInstance asked;
+    Phase phase = Phase::kStaging;
+  };
+  std::optional<Update> update;           // of the weights, that is open
   std::shared_ptr<const SamplingParams> last_sampling;  // of the last chunk; most chunks share theirs
 };
 

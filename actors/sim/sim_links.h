@@ -86,6 +86,7 @@ struct InstanceLink {
             },
             [this](const CancelChunk& cancel) { wire.send_or_lose(self, to, cancel); },
             [this](const DropChunks& drop) { wire.send(self, to, drop); },
+            [this](const UpdateInstance& update) { wire.send(self, to, update); },
             [](const WorkReady&) {},
             [](const KvReserved&) {},
             [](const KvOpened&) {},

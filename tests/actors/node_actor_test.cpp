@@ -85,6 +85,43 @@ TEST_CASE("node: there is never more than one engine of an instance") {
   CHECK(b.cluster.node_state().instances.size() == 2);
 }
 
+TEST_CASE("node: new weights are announced per instance, and one that is started again gets them before it is announced") {
+  Bench b;
+  Recorder<WeightsSink, WeightsUpdated> answers(b.cluster.world);
+  const auto update = [&](uint64_t version) {
+    rt::post(b.cluster.node(), UpdateWeights{{WeightVersion{version}, "folder"}, answers.handle()});
+    b.cluster.run_for(0);
+  };
+  update(5);
+  b.cluster.run_for(10'000'000);
+  REQUIRE(answers.all<WeightsUpdated>().size() == 1);
+  CHECK(answers.all<WeightsUpdated>()[0].error == "");
+  REQUIRE(b.ups().size() == 4);
+  for (const uint32_t i : {2, 3}) {
+    CHECK(b.ups()[i].identity.version == WeightVersion{5});
+    CHECK(b.ups()[i].handle == b.ups()[b.ups()[i].instance.value].handle);
+  }
+  update(5);
+  REQUIRE(answers.all<WeightsUpdated>().size() == 2);
+  CHECK(answers.all<WeightsUpdated>()[1].error == "node 0 has weight version 5, and 5 is not above it");
+
+  b.cluster.kill_instance(InstanceId{0});
+  b.cluster.run_for(10'000'000);
+  REQUIRE(b.ups().size() == 5);
+  CHECK(b.ups()[4].instance == InstanceId{0});
+  CHECK(b.ups()[4].identity.version == WeightVersion{5});
+
+  // One dies in the middle of an update: the answer says so, and in the end it has the weights of the others.
+  update(6);
+  b.cluster.kill_instance(InstanceId{1});
+  b.cluster.run_for(10'000'000);
+  REQUIRE(answers.all<WeightsUpdated>().size() == 3);
+  CHECK(answers.all<WeightsUpdated>()[2].error == "instance 1 died while it changed its weights");
+  for (const InstanceUp& up : {b.ups()[b.ups().size() - 2], b.ups().back()}) CHECK(up.identity.version == WeightVersion{6});
+  CHECK(b.ups()[b.ups().size() - 2].instance != b.ups().back().instance);
+  CHECK(b.losses().empty());
+}
+
 TEST_CASE("node: the late end of something already replaced is ignored") {
   Bench b;
   const InstanceHandle first = b.cluster.instance(0);

@@ -305,6 +305,7 @@ struct FakeInstance {
     return {[this](const RunChunk& chunk) { seen->chunks.push_back(chunk); },
             [this](const CancelChunk& cancel) { seen->cancelled.push_back(cancel.chunk); },
             [this](const DropChunks&) { ++seen->drops; },
+            [](const UpdateInstance&) {},
             [](const WorkReady&) {},
             [](const KvReserved&) {},
             [](const KvOpened&) {},

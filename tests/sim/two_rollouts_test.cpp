@@ -4,7 +4,6 @@
 
 #include <set>
 
-#include "actors/context_actor.h"
 #include "actors/cluster_checks.h"
 
 using namespace seer;
@@ -27,10 +26,7 @@ struct OtherRollout {
     RolloutConfig config{.id = id, .scheduler = cluster.options.scheduler};
     config.instances_expected = cluster.options.instances;
     config.draft_ttl_us = SimCluster::kDraftTtlUs;
-    rollout = cluster.world.spawn<RolloutActor>(
-        config, RolloutParts{groups, cluster.world.spawn<ContextActor>(),
-                             cluster.options.dram_blocks > 0 ? cluster.directory() : KvDirectoryHandle{}, events});
-    for (uint32_t n = 0; n < cluster.options.nodes; ++n) rt::post(cluster.node(n), AttachRollout{rollout});
+    rollout = cluster.fleet.start_rollout(config, {groups}, events);
   }
   bool over() const { return !seen.summaries.empty(); }
   void finish() {

@@ -249,6 +249,47 @@ TEST_CASE("instance: blocks that were damaged in the pool are recomputed and rep
   CHECK(b.cluster.kv_node_state().tiers->stats().corrupt_blocks == 1);
 }
 
+TEST_CASE("instance: new weights wait for the rollouts that run; chunks of another version are sent back untouched") {
+  Bench b({.groups = 2, .prompt_tokens = 10});
+  Recorder<InstanceWeightsSink, InstanceWeights> answers(b.cluster.world);
+  const auto update = [&](uint64_t version) {
+    rt::post(b.cluster.instance(0), UpdateInstance{{WeightVersion{version}, "folder"}, answers.handle()});
+    b.cluster.run_for(kLong);
+  };
+  const RequestId request = b.request_of_at_least(30), other = b.request_of_at_least(30, 1);
+  b.send(0, b.chunk(1, request, 9));
+  update(2);
+  REQUIRE(b.dones().size() == 1);  // it ended with the weights that it began with
+  CHECK(b.reported(1) == b.expected(request, 0, 9));
+  CHECK(b.dones()[0].version == WeightVersion{1});
+  CHECK(answers.all<InstanceWeights>().empty());  // the rollout may come back
+  b.send(0, b.chunk(2, request, 9, 9));
+  update(3);
+  REQUIRE(answers.all<InstanceWeights>().size() == 1);
+  CHECK(answers.all<InstanceWeights>()[0].error == "instance 0 is changing to weight version 2 already");
+  CHECK(b.dones().back().end == ChunkEnd::kChunkFull);
+
+  rt::post(b.cluster.instance(0), DropChunks{});
+  b.cluster.run_for(kLong);
+  REQUIRE(answers.all<InstanceWeights>().size() == 2);
+  CHECK(answers.all<InstanceWeights>()[1].version == WeightVersion{2});
+  CHECK(answers.all<InstanceWeights>()[1].error == "");
+  CHECK(answers.all<InstanceWeights>()[1].layout == b.cluster.instance_state(0).parts.engine->info().layout_hash);
+  b.send(0, b.chunk(3, other, 9));
+  b.cluster.run_for(kLong);
+  CHECK(b.dones().back().chunk == ChunkId{3});
+  CHECK(b.dones().back().end == ChunkEnd::kPreempted);
+  CHECK(b.dones().back().version == WeightVersion{2});
+  CHECK(b.dones().back().last.tokens.empty());
+  RunChunk newer = b.chunk(4, other, 9);
+  newer.version = WeightVersion{2};
+  b.send(0, newer);
+  b.cluster.run_for(kLong);
+  CHECK(b.dones().back().end == ChunkEnd::kChunkFull);
+  CHECK(b.dones().back().version == WeightVersion{2});
+  CHECK(b.dones().back().cached_tokens == 0);
+}
+
 TEST_CASE("instance: chunks dropped at any moment leave no block in use and nothing granted or leased") {
   for (int64_t at_us = 100; at_us < 30'000; at_us += 313) {
     CAPTURE(at_us);
