@@ -413,8 +413,6 @@ void RolloutActor::on_instance_lost(InstanceId lost) {
   if (started && !over()) place();
 }
 
-/// Not all that it said came here, or it says nothing: its node starts it again, so that it is of use once more and
-/// nothing runs on there that nobody waits for.
 /// Strictly on-policy: nothing that other weights computed comes into a response.
 void RolloutActor::refuse_tokens(InstanceId id, WeightVersion version) {
   if (!instances.contains(id)) return;
@@ -422,6 +420,8 @@ void RolloutActor::refuse_tokens(InstanceId id, WeightVersion version) {
   give_up_instance(id);
 }
 
+/// Not all that it said came here, or it says nothing: its node starts it again, so that it is of use once more and
+/// nothing runs on there that nobody waits for.
 void RolloutActor::give_up_instance(InstanceId id) {
   rt::stop(instances.at(id).handle);
   on_instance_lost(id);

@@ -82,7 +82,7 @@ enum Section : uint8_t { kResult, kScheduling, kKv, kDrafting, kCost };
 
 enum RowFlags : unsigned {
   kAlways = 1,  // others are left out where there is nothing: 0, or not known, in all reports
-  kLate = 2,    // it stands below the rows of its section that are not late
+  kLate = 2,    // comes after the rows of its section that are not late
 };
 
 /// A row of the table. The words are those of `seer simulate`.

@@ -24,7 +24,7 @@ const RolloutSummary& summary(const SimCluster& cluster) {
   return cluster.seen.summaries[0];
 }
 
-/// Runs until so many responses are there.
+/// Runs until this number of responses has come.
 void run_to(SimCluster& cluster, size_t responses) {
   cluster.world.run_until(600'000'000, [&] { return cluster.seen.responses.size() >= responses; });
   REQUIRE_FALSE(cluster.over());

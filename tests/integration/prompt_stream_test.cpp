@@ -54,7 +54,7 @@ struct Streaming {
     const std::string text = fs::exists(folder.path("o.jsonl.partial")) ? folder.read("o.jsonl.partial") : "";
     return std::count(text.begin(), text.end(), '\n');
   }
-  /// Waits until so many responses are written, while the program runs.
+  /// Waits, while the program runs, until it has written this number of responses.
   void wait_for(int64_t responses) {
     while (lines() < responses) REQUIRE_MESSAGE(!seer.wait(10), seer.err());
   }

@@ -65,7 +65,7 @@ class RunningFleet {
                          .instances_expected = kNodes},
                         {groups_of(id)}, events_.handle());
   }
-  /// Receives until so many rollouts are over.
+  /// Receives until this number of rollouts is over.
   void finish(int64_t rollouts) {
     while (over_ < rollouts) receive();
   }
