@@ -36,6 +36,7 @@ struct RolloutOptions {
   std::string weights = "stored";   // stored | int8
   int64_t max_batch = 256;          // running requests of an instance at most
   int64_t prefill_tokens = 512;     // prompt tokens of one step at most
+  int64_t step_depth = 2;           // steps in the queue of an engine: 1 or 2
 
   ChunkSchedulerConfig scheduler{.policy = kAutoPolicy};  // policy, chunk_tokens, reserve_share
   std::vector<std::string> compare; // policies run in turn on the same work; empty: only scheduler.policy

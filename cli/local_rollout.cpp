@@ -218,7 +218,8 @@ FleetConfig fleet_config(const RolloutOptions& options, int64_t rows_max) {
                      .instance = {.id = {},
                                   .planner = {.prefill_tokens_max = static_cast<int32_t>(options.prefill_tokens),
                                               .rows_max = static_cast<int32_t>(rows_max + options.prefill_tokens)},
-                                  .rows_max = static_cast<int32_t>(rows_max)},
+                                  .rows_max = static_cast<int32_t>(rows_max),
+                                  .step_depth = static_cast<int32_t>(options.step_depth)},
                      .node = {}};
   if (options.drafting == "grouped") config.node.draft_server = DraftServerConfig{};
   return config;

@@ -35,6 +35,7 @@ struct EngineInfo {
   int32_t device_blocks = 0;       // KV capacity
   size_t queue_max = 64;           // pieces of work that may be open
   int32_t steps_max = 1;           // steps that it can be ordered to do at once, see StepRun
+  int32_t orders_max = 1;          // steps that may be in its queue at a time: 1 or 2; with steps_max > 1: 1
   uint64_t layout_hash = 0;        // goes into every BlockKey: model, weights' identity, KV layout and dtype
   WeightVersion version{1};        // of the weights; this and layout_hash change with a WeightResult
 };
@@ -57,6 +58,8 @@ struct SequenceStep {
   std::vector<int32_t> history;         // all tokens at positions [0, start); only needed with a repetition penalty
   std::vector<int32_t> targets;         // if not empty (size sample_rows): score these tokens instead of sampling
   std::vector<int32_t> parents;         // a draft tree, see above; empty: row i follows row i - 1
+  int32_t fed_by = -1;                  // >= 0: tokens[0] is not known yet. It is what the step queued before this one samples
+                                        // last for its sequence of this index; after kNotFinite this row is for nobody
 };
 
 /// In place of a token: some logit of this row is NaN or infinite, so nothing can be sampled or scored from it. No draft
@@ -164,6 +167,10 @@ struct GainedTokens {
 /// last one for which KV blocks suffice, or when split() says so. Other calls act at once. `steps` in them counts those of
 /// the newest order.
 ///
+/// Up to orders_max orders of one step may be open: the next step is queued before anybody has seen the result of the last.
+/// A sequence that the last one ends by a token has a row in it all the same, whose result is dropped. A sequence that only
+/// the owner can end (a stop string, a cancelled request) leaves while orders are open, with the same effect.
+///
 /// This is all that an instance knows of its engine. Engines that compute given rows (StepBatch with sequences) are given
 /// slots by SlotEngine.
 class StepRun {
@@ -171,15 +178,18 @@ class StepRun {
   virtual ~StepRun() = default;
   /// From the next order on. It goes no further after a step that samples one of eos_ids where that ends it, after one that
   /// `limit` names, or after one that gives no token (kNotFinite); it must leave then. Without a limit: after its first.
-  /// REQUIRES: nothing runs; the slot is free; with a limit, it decodes, or repeats a path of draft tokens if steps_max > 1.
+  /// REQUIRES: no order is open; the slot is free; with a limit, it decodes, or repeats a path of draft tokens if
+  /// steps_max > 1.
   virtual void join(int32_t slot, const SequenceStep& step, const std::optional<StepsLimit>& limit) = 0;
-  /// One more KV block for what the sequence writes next, as take_block_needs() asked.
+  /// One more KV block for what the sequence writes after the newest order, as take_block_needs() asked.
   virtual void grant(int32_t slot, DeviceBlockId block) = 0;
-  /// What it gained and was not taken is lost. REQUIRES: nothing runs.
+  /// What it gained and was not taken is lost. REQUIRES: no order is open, or orders_max > 1.
   virtual void leave(int32_t slot) = 0;
-  /// What it has gained in the first `steps` and was not taken. Of an engine with steps_max 1 it is to be taken after each.
+  /// What it has gained in the first `steps` and was not taken. Of an engine with steps_max 1: in those whose results were
+  /// taken, and it is to be taken then.
   virtual void take(int32_t slot, int64_t steps, GainedTokens& gained) = 0;
-  /// Slots that need one more KV block each for what they do after the first `steps`: those not told before.
+  /// Slots that need one more KV block each for what they do after the first `steps`: those not told before. With
+  /// steps_max 1, what comes after the newest order is known as soon as it is given.
   virtual std::vector<int32_t> take_block_needs(int64_t steps) = 0;
   /// The step that runs, from 0, or that ran last. The steps before it are completed.
   virtual int64_t step_running() const = 0;

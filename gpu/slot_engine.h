@@ -1,13 +1,14 @@
 // SlotEngine: gives a running batch with slots (StepRun in engine.h) to an engine that computes given rows. It keeps the slot
 // table: what the sequence in each slot feeds next, its block table, and where it ends. An order becomes one step with a row,
-// or the first rows, of every sequence in a slot. Nothing is copied from step to step: the rows go to the engine and come
-// back with its result.
+// or the first rows, of every sequence in a slot that goes on. While the last step is not over, the engine itself feeds what
+// that samples (SequenceStep::fed_by).
 //
 // Always true:
-//  (1) between an order and its result, no slot changes;
-//  (2) a sequence that goes on feeds the token sampled last, at the position after the one that it fed.
+//  (1) a sequence that goes on feeds the token sampled last, at the position after the one that it fed;
+//  (2) `next` of a slot tells the rows that come after the newest order.
 // Single owner, not thread-safe.
 #pragma once
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -22,7 +23,7 @@ class SlotEngine final : public Engine, private StepRun {
 
   const EngineInfo& info() const override { return rows_->info(); }
   void set_notify(std::function<void()> notify) override { rows_->set_notify(std::move(notify)); }
-  /// REQUIRES: a StepBatch has no sequences of its own; nobody else's order is open.
+  /// REQUIRES: a StepBatch has no sequences of its own; less than info().orders_max are open.
   void submit(EngineWork work) override;
   std::vector<EngineResult> take_results() override;
   StepRun* step_run() override { return this; }
@@ -31,9 +32,11 @@ class SlotEngine final : public Engine, private StepRun {
   struct Slot {
     bool is_used = false;
     std::optional<StepsLimit> limit;
-    SequenceStep next;           // its rows in the step to come; with the engine while that runs
-    int64_t gained_tokens = 0;   // since it joined
-    GainedTokens untaken;        // of the step that ended
+    SequenceStep next;
+    int64_t orders = 0;          // since it joined, of which `open` have no result yet
+    int32_t open = 0;
+    bool has_ended = false;
+    GainedTokens untaken;
   };
 
   void join(int32_t slot, const SequenceStep& step, const std::optional<StepsLimit>& limit) override;
@@ -48,13 +51,14 @@ class SlotEngine final : public Engine, private StepRun {
   Slot& at(int32_t slot) { return slots_[static_cast<size_t>(slot)]; }
   void add_rows(StepBatch& batch);
   void take_step(StepResult& result);
-  bool ends(const Slot& slot) const;
+  void take_token(Slot& slot);
+  static bool goes_on(const Slot& slot);
+  bool ends_with(const Slot& slot, int32_t token) const;
 
   std::shared_ptr<Engine> rows_;
   std::vector<Slot> slots_;
-  bool is_open_ = false;               // a step is in the engine
-  std::vector<int32_t> in_step_;       // slots of its sequences
-  std::vector<int32_t> needs_;         // slots that lack a block for the step to come, not told
+  std::deque<std::vector<int32_t>> open_;  // per step in the engine, the slots of its sequences
+  std::vector<int32_t> needs_;         // slots that lack a block for what comes after the newest order, not told
   std::vector<SequenceStep> spent_rows_;                // memory for the next step
   std::vector<std::vector<SampledToken>> spent_samples_;  // likewise
 };

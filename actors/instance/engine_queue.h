@@ -38,7 +38,7 @@ class EngineQueue {
 
  private:
   Engine& engine_;
-  std::deque<EngineWork> waiting_;  // at most one copy per open reservation or opening, and one step
+  std::deque<EngineWork> waiting_;  // at most one copy per open reservation or opening, and the open orders
   size_t in_engine_ = 0;
 };
 

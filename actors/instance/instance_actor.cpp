@@ -27,7 +27,7 @@ InstanceActor::InstanceActor(rt::self_ptr<InstanceActor> self_in, InstanceConfig
       drafts(parts.drafting.drafter ? std::optional<SequenceDrafts>(parts.drafting) : std::nullopt),
       kv({.headroom_tokens = config.headroom_tokens, .offer_blocks = config.offer_blocks}, info, devices, sequences, engine,
          parts.arena, [this](KvMoves::ToPool message) { tell_pool(std::move(message)); }),
-      batch(config.planner, info, devices, sequences, engine, *parts.engine->step_run(), drafts ? &*drafts : nullptr,
+      batch(config.planner, config.step_depth, info, devices, sequences, engine, *parts.engine->step_run(), drafts ? &*drafts : nullptr,
             [this](Sequence& s, int64_t rows, std::span<const SampledToken> sampled, size_t passed) {
               on_gain(s, rows, sampled, passed);
             }) {
@@ -99,6 +99,7 @@ void InstanceActor::go_on() {
     }
   } while (admit());
   batch.split_if_stale();
+  batch.order_ahead();
 }
 
 /// Arrivals for which there is room come to run. True: some did.

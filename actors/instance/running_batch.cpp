@@ -8,9 +8,11 @@
 
 namespace seer {
 
-RunningBatch::RunningBatch(StepPlannerConfig planner, const EngineInfo& info, DeviceBlocks& devices, const SequenceTable& all,
-                           EngineQueue& engine, StepRun& steps, SequenceDrafts* drafts, OnGain on_gain)
+RunningBatch::RunningBatch(StepPlannerConfig planner, int32_t step_depth, const EngineInfo& info, DeviceBlocks& devices,
+                           const SequenceTable& all, EngineQueue& engine, StepRun& steps, SequenceDrafts* drafts,
+                           OnGain on_gain)
     : planner_(planner),
+      step_depth_(std::min(step_depth, info.orders_max)),
       info_(info),
       devices_(devices),
       all_(all),
@@ -39,7 +41,7 @@ void RunningBatch::drop(Sequence& s) {
     at(std::exchange(s.slot, kNoBatchSlot)).sequence = nullptr;
     some_dropped_ = true;
   }
-  if (!is_ordered_) leave_dropped();
+  if (!is_ordered()) leave_dropped();
 }
 
 // ---- plan ------------------------------------------------------------------------------------------------------------
@@ -150,10 +152,32 @@ void RunningBatch::order(int32_t steps_max, bool arrival_fits) {
   std::erase_if(unslotted_, [](const Sequence* s) { return s->slot != kNoBatchSlot; });
   if (drafts_ != nullptr && is_single_step()) time_order();
   is_stale_ = false;
-  is_ordered_ = true;
+  submit_order(steps_at_once(steps_max, arrival_fits));
+}
+
+void RunningBatch::submit_order(int32_t steps) {
+  ++orders_;
+  for (Slot& member : slots_) --member.orders_left;
   blocks_free_ = devices_.counts().available();  // all of them, until somebody else takes some
-  const int32_t steps = steps_at_once(steps_max, arrival_fits);
   engine_.submit(StepBatch{.id = next_step_++, .sequences = {}, .steps = steps, .blocks_free = blocks_free_});
+}
+
+/// A step that differs from the one before it is not followed at once: a chunk that is answered after it often makes room for
+/// one which comes before the step is over, and would then wait for two.
+void RunningBatch::order_ahead() {
+  if (!is_ordered() || step_depth_ == 1 || drafts_ != nullptr) return;
+  while (orders_ < step_depth_ && repeats()) {
+    note_block_needs(1);
+    if (std::ssize(block_needs_) > devices_.counts().available()) return;
+    for (const int32_t slot : std::exchange(block_needs_, {})) take_block(slot);
+    submit_order(1);
+  }
+}
+
+/// The next step has the sequences of the last one, as far as is known before that is over.
+bool RunningBatch::repeats() const {
+  if (has_changed_ || is_stale_ || some_dropped_ || !all_in_) return false;
+  return std::ranges::all_of(slots_, [](const Slot& s) { return s.rows == 0 || s.orders_left > 0; });
 }
 
 void RunningBatch::join(const PlannedRows& rows) {
@@ -166,10 +190,12 @@ void RunningBatch::join(const PlannedRows& rows) {
   }
   s.slot = free_slots_.back();
   free_slots_.pop_back();
-  at(s.slot) = {&s, rows.rows, rows.sample_rows, s.chunk, s.yield_rank};
+  const std::optional<StepsLimit> limit = cut ? std::nullopt : limit_of(s, rows);
+  at(s.slot) = {&s, rows.rows, rows.sample_rows, s.chunk, s.yield_rank, limit ? limit->gain_max + 1 : 1};
   slot_rows_ += rows.rows;
+  has_changed_ = true;
   note_growth(s.slot);
-  steps_.join(s.slot, joining_, cut ? std::nullopt : limit_of(s, rows));
+  steps_.join(s.slot, joining_, limit);
 }
 
 /// What the step that is ordered will take is to be compared with what was expected.
@@ -242,7 +268,7 @@ int32_t RunningBatch::steps_at_once(int32_t steps_max, bool arrival_fits) const 
 }
 
 void RunningBatch::split() {
-  if (!is_ordered_) return;
+  if (!is_ordered()) return;
   steps_.split();
   engine_.shorten_waiting_steps();
 }
@@ -261,7 +287,8 @@ void RunningBatch::prefetch_members() const {
 }
 
 void RunningBatch::take(StepResult& result) {
-  is_ordered_ = false;
+  --orders_;
+  has_changed_ = false;
   const int64_t tokens = end_slots(std::move(result.ended));
   if (drafts_ != nullptr) drafts_->step_took(result.step_us, tokens);
 }
@@ -272,7 +299,7 @@ int64_t RunningBatch::end_slots(std::vector<int32_t> ended) {
   take_needed_blocks(last);
   leave_dropped();
   std::erase_if(ended, [&](int32_t slot) { return at(slot).sequence == nullptr; });
-  block_needs_ = steps_.take_block_needs(last + 1);
+  note_block_needs(last + 1);
   std::ranges::sort(ended);
   int64_t tokens = 0;
   for (const int32_t slot : slots_to_take(ended, last)) {
@@ -365,7 +392,7 @@ void RunningBatch::take_growing(int64_t steps) {
 }
 
 std::optional<StepResult> RunningBatch::take_steps_over() {
-  if (!is_ordered_) return std::nullopt;
+  if (!is_ordered()) return std::nullopt;
   std::optional<StepResult> figures = steps_.take_steps_over();
   settle_blocks();
   take_gains(steps_.step_running());
@@ -378,6 +405,7 @@ std::optional<StepResult> RunningBatch::take_steps_over() {
 void RunningBatch::leave(Sequence& s) {
   const int32_t slot = std::exchange(s.slot, kNoBatchSlot);
   slot_rows_ -= std::exchange(at(slot), {}).rows;
+  has_changed_ = true;
   add_unslotted(s);
   steps_.leave(slot);
   std::erase(block_needs_, slot);
@@ -404,6 +432,7 @@ void RunningBatch::leave_dropped() {
   for (int32_t slot = 0; slot < std::ssize(slots_); ++slot) {
     if (at(slot).sequence != nullptr || at(slot).rows == 0) continue;
     slot_rows_ -= std::exchange(at(slot), {}).rows;
+    has_changed_ = true;
     steps_.leave(slot);
     std::erase(block_needs_, slot);
     std::erase(growing_, slot);
@@ -414,9 +443,14 @@ void RunningBatch::leave_dropped() {
 // ---- blocks of slots -------------------------------------------------------------------------------------------------
 
 void RunningBatch::settle_blocks() {
-  if (!is_ordered_) return;
+  if (!is_ordered()) return;
   if (!all_in_) split();  // nobody knows who will find room where some did not
   take_needed_blocks(steps_.step_running());
+}
+
+void RunningBatch::note_block_needs(int64_t steps) {
+  const std::vector<int32_t> needs = steps_.take_block_needs(steps);
+  block_needs_.insert(block_needs_.end(), needs.begin(), needs.end());
 }
 
 /// For what comes after the first `steps`.

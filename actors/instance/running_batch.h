@@ -7,11 +7,12 @@
 // prompt is prefilled, a new draft is to be made, blocks are short) leaves its slot and is planned like others.
 //
 // An engine with steps_max > 1, as simulated ones, does many steps per order. Then what sequences gain is taken when somebody
-// looks at it, as if steps were single. Otherwise it is taken after each step.
+// looks at it, as if steps were single. Otherwise it is taken after each step, and while steps are alike the next one is in
+// the engine's queue before the last one is over.
 //
 // Always true:
 //  (1) a sequence is in a slot or among the unslotted ones, never both, until remove();
-//  (2) at most one order is in the engine;
+//  (2) at most one order is in the engine, or `step_depth`; nothing is planned until all are over;
 //  (3) a block that is written by a step has that sequence as its only user;
 //  (4) slot_rows_ is the sum of the rows of all slots.
 #pragma once
@@ -37,9 +38,9 @@ class RunningBatch {
   using OnGain =
       std::function<void(Sequence& s, int64_t rows, std::span<const SampledToken> sampled, size_t passed)>;
 
-  /// All of these must outlive it. `steps`: of the engine. `drafts`: null without drafts.
-  RunningBatch(StepPlannerConfig planner, const EngineInfo& info, DeviceBlocks& devices, const SequenceTable& all,
-               EngineQueue& engine, StepRun& steps, SequenceDrafts* drafts, OnGain on_gain);
+  /// All of these must outlive it. `steps`: of the engine. `step_depth`: see InstanceConfig. `drafts`: null without drafts.
+  RunningBatch(StepPlannerConfig planner, int32_t step_depth, const EngineInfo& info, DeviceBlocks& devices,
+               const SequenceTable& all, EngineQueue& engine, StepRun& steps, SequenceDrafts* drafts, OnGain on_gain);
 
   // -- who is here
 
@@ -71,7 +72,9 @@ class RunningBatch {
   /// Orders what was planned, if anything: at most `steps_max` steps, while nothing changes. `arrival_fits`:
   /// a chunk waits that has room by now.
   void order(int32_t steps_max, bool arrival_fits);
-  bool is_ordered() const { return is_ordered_; }
+  bool is_ordered() const { return orders_ > 0; }
+  /// Orders the step after the last one too, if that is sure to be planned likewise.
+  void order_ahead();
   /// The step that runs becomes the last of its order.
   void split();
   /// Does so if the steps after it would be planned otherwise, or lack blocks that others took.
@@ -81,7 +84,8 @@ class RunningBatch {
 
   /// An order is over. on_gain() is called for each sequence that ended with it, or that somebody looks at.
   void take(StepResult& result);
-  /// What sequences in slots have gained in the steps that are over takes effect. REQUIRES: !is_ordered().
+  /// What sequences in slots have gained in the steps that are over takes effect. REQUIRES: !is_ordered(), or orders are of
+  /// single steps.
   void take_gains() { take_gains(steps_done()); }
   /// Likewise while steps run. Returns the figures of the steps that are over, if any were not given.
   std::optional<StepResult> take_steps_over();
@@ -96,6 +100,7 @@ class RunningBatch {
     int32_t sample_rows = 0;       // the last of these
     ChunkId chunk = {};            // of the sequence, which is not read for it: it is far away
     uint64_t yield_rank = 0;       // likewise
+    int64_t orders_left = 0;       // after which it ends at the latest
     bool grows = false;            // it is in growing_
   };
 
@@ -108,6 +113,8 @@ class RunningBatch {
   void add_unslotted(Sequence& s);
 
   void join(const PlannedRows& rows);
+  void submit_order(int32_t steps);
+  bool repeats() const;
   void time_order();
   std::optional<StepsLimit> limit_of(const Sequence& s, const PlannedRows& rows) const;
   int32_t steps_at_once(int32_t steps_max, bool arrival_fits) const;
@@ -125,12 +132,14 @@ class RunningBatch {
   void leave_all();
   void leave_dropped();
   void take_needed_blocks(int64_t steps);
+  void note_block_needs(int64_t steps);
   void take_block(int32_t slot);
-  /// REQUIRES: none runs.
+  /// REQUIRES: the newest order is over, or orders are of single steps.
   int64_t steps_done() const { return steps_.step_running() + 1; }
   bool is_single_step() const { return info_.steps_max == 1; }
 
   const StepPlannerConfig planner_;
+  const int32_t step_depth_;
   const EngineInfo& info_;
   DeviceBlocks& devices_;
   const SequenceTable& all_;
@@ -141,7 +150,7 @@ class RunningBatch {
 
   std::vector<Sequence*> unslotted_;     // by chunk id
   uint64_t next_step_ = 1;
-  bool is_ordered_ = false;
+  int32_t orders_ = 0;                   // open
 
   // The last plan.
   StepPlan plan_;
@@ -154,12 +163,13 @@ class RunningBatch {
   bool gave_way_ = false;                // some gave way
   bool is_parking_ = false, is_importing_ = false;
   bool is_stale_ = false;                // the steps after the one that runs would be planned otherwise by now
+  bool has_changed_ = true;              // somebody joined or left since a step was over last
 
   // Slots.
   std::vector<Slot> slots_;
   std::vector<int32_t> free_slots_;
   int64_t slot_rows_ = 0;                // of one step
-  std::vector<int32_t> block_needs_;     // slots that need a block each for the next step; not while steps run
+  std::vector<int32_t> block_needs_;     // slots that need a block each for the next order
   bool some_dropped_ = false;            // some slots are of chunks that are gone
   std::vector<int32_t> growing_;         // slots without KV to keep that may have to report growth, see note_growth()
   int64_t blocks_free_ = 0;              // that the running steps may still take

@@ -2,6 +2,7 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <limits>
@@ -61,6 +62,7 @@ class CpuEngine final : public Engine {
     info_.block_tokens = static_cast<uint32_t>(layout.block_tokens);
     info_.block_bytes = layout.block_bytes();
     info_.device_blocks = cache_.blocks();
+    info_.orders_max = 2;
     info_.layout_hash = layout_hash();
     info_.version = version_ = config.version;
     staging_->engine = this;
@@ -166,11 +168,20 @@ class CpuEngine final : public Engine {
     StepResult result;
     result.id = batch.id;
     result.version = version_;
+    feed(batch);
     result.sampled = forward_.run(batch);
+    last_tokens_.clear();
+    for (const auto& sampled : result.sampled) last_tokens_.push_back(sampled.empty() ? 0 : sampled.back().token);
     result.step_us = wall_us() - start_us;
     result.cpu_us = take_cpu_us();
     result.spent = std::move(batch.sequences);
     return result;
+  }
+
+  /// The rows that were queued before their tokens were known.
+  void feed(StepBatch& batch) const {
+    for (SequenceStep& s : batch.sequences)
+      if (s.fed_by >= 0) s.tokens[0] = std::max(0, last_tokens_[static_cast<size_t>(s.fed_by)]);  // instead of kNotFinite
   }
 
   CopyResult run(const CopyBatch& batch) {
@@ -230,6 +241,7 @@ class CpuEngine final : public Engine {
   std::shared_ptr<const Model> staged_;
   WeightVersion staged_version_;
   WeightVersion version_;
+  std::vector<int32_t> last_tokens_;  // per sequence of the last step, what it sampled last
   KvCache cache_;
   ThreadPool pool_;
   CpuForward forward_;  // uses all of the above

@@ -22,6 +22,7 @@ class RowEngine final : public Engine {
     info_.eos_ids = {kEos};
     info_.context_tokens_max = 1 << 20;
     info_.layout_hash = 7;
+    info_.orders_max = 2;
   }
   /// Of the token at this position.
   static int32_t token(int64_t position) { return 100 + static_cast<int32_t>(position); }
@@ -37,10 +38,14 @@ class RowEngine final : public Engine {
       return;
     }
     auto& batch = std::get<StepBatch>(work);
+    for (SequenceStep& s : batch.sequences)
+      if (s.fed_by >= 0) s.tokens[0] = last_tokens_.at(static_cast<size_t>(s.fed_by));
     steps.push_back(batch.sequences);
     steps_asked.push_back(batch.steps);
     StepResult result{.id = batch.id, .step_us = 10};
     for (const SequenceStep& s : batch.sequences) result.sampled.push_back(sample(s));
+    last_tokens_.clear();
+    for (const auto& sampled : result.sampled) last_tokens_.push_back(sampled.empty() ? 0 : sampled.back().token);
     result.spent = std::move(batch.sequences);
     results_.emplace_back(std::move(result));
   }
@@ -67,6 +72,7 @@ class RowEngine final : public Engine {
 
   EngineInfo info_;
   std::vector<EngineResult> results_;
+  std::vector<int32_t> last_tokens_;  // per sequence of the last step
 };
 
 }  // namespace seer

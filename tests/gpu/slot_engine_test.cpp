@@ -48,6 +48,7 @@ TEST_CASE("slot engine: a sequence feeds what was sampled last, asks for blocks 
   CHECK(b.slots.take_block_needs(1) == Tokens{2});
   CHECK(b.slots.take_block_needs(1).empty());  // told once
   b.slots.grant(2, 8);
+  CHECK(b.gained(2) == Tokens{token(4)});
   CHECK(b.order().ended == Tokens{2});
   CHECK(b.gained(2) == Tokens{token(5)});
   REQUIRE(b.rows->steps.size() == 3);
@@ -115,6 +116,65 @@ TEST_CASE("slot engine: with a repetition penalty each step has the tokens befor
   b.order();
   CHECK(b.rows->steps[2].at(0).history == Tokens{5, 6, 7, token(3)});
   CHECK(b.rows->steps[2].at(0).tokens == Tokens{token(4)});
+}
+
+TEST_CASE("slot engine: a step that is queued ahead feeds what the one before it samples, with all tokens before that") {
+  Bench b;
+  SequenceStep step = rows(2, {7}, 1, {0, 1});
+  SamplingParams sampling;
+  sampling.repetition_penalty = 1.5f;
+  step.sampling = std::make_shared<const SamplingParams>(sampling);
+  step.history = {5, 6};
+  b.slots.join(1, step, StepsLimit{.gain_max = 9, .covered = 8});
+  Tokens fed;
+  for (int pair = 0; pair < 3; ++pair) {
+    b.engine->submit(StepBatch{});
+    for (const int32_t slot : b.slots.take_block_needs(1)) b.slots.grant(slot, 2);
+    b.engine->submit(StepBatch{});
+    for (const int32_t slot : b.slots.take_block_needs(1)) b.slots.grant(slot, 2);
+    CHECK(b.engine->take_results().size() == 2);
+    CHECK(b.gained(1) == Tokens{token(3 + 2 * pair), token(4 + 2 * pair)});
+  }
+  for (const auto& done : b.rows->steps) fed.push_back(done.at(0).tokens[0]);
+  CHECK(fed == Tokens{7, token(3), token(4), token(5), token(6), token(7)});
+  const SequenceStep& last = b.rows->steps.back().at(0);
+  CHECK(last.fed_by == 0);
+  CHECK(last.history == Tokens{5, 6, 7, token(3), token(4), token(5), token(6)});
+}
+
+TEST_CASE("slot engine: a sequence that a token ended gains nothing from the step that was queued by then") {
+  Bench b;
+  b.rows->special = {{4, RowEngine::kEos}};
+  const std::vector<DeviceBlockId> blocks{0, 1, 2, 3};
+  b.slots.join(0, rows(3, {7}, 1, blocks), StepsLimit{.gain_max = 9, .covered = 16});
+  b.slots.join(1, rows(8, {7}, 1, blocks), StepsLimit{.gain_max = 9, .covered = 16});
+  b.engine->submit(StepBatch{});
+  b.engine->submit(StepBatch{});
+  std::vector<EngineResult> results = b.engine->take_results();
+  REQUIRE(results.size() == 2);
+  CHECK(std::get<StepResult>(results[0]).ended == Tokens{0});
+  CHECK(std::get<StepResult>(results[1]).ended.empty());
+  CHECK(b.gained(0) == Tokens{RowEngine::kEos});
+  CHECK(b.gained(1) == Tokens{token(9), token(10)});
+  b.slots.leave(0);
+  CHECK(b.order().ended.empty());
+  CHECK(b.rows->steps.back().size() == 1);
+}
+
+TEST_CASE("slot engine: who leaves while a step is queued gains nothing from it, and nothing is ordered beyond a limit") {
+  Bench b;
+  const std::vector<DeviceBlockId> blocks{0, 1, 2, 3};
+  b.slots.join(0, rows(3, {7}, 1, blocks), StepsLimit{.gain_max = 0, .covered = 16});
+  b.slots.join(1, rows(3, {7}, 1, blocks), StepsLimit{.gain_max = 9, .covered = 16});
+  b.engine->submit(StepBatch{});
+  b.engine->submit(StepBatch{});
+  CHECK(b.rows->steps[0].size() == 2);
+  CHECK(b.rows->steps[1].size() == 1);
+  b.slots.leave(1);
+  std::vector<EngineResult> results = b.engine->take_results();
+  CHECK(std::get<StepResult>(results[0]).ended == Tokens{0});
+  CHECK(std::get<StepResult>(results[1]).ended.empty());
+  CHECK(b.gained(0) == Tokens{token(4)});
 }
 
 TEST_CASE("slot engine: copies pass through, and an engine with slots of its own stays as it is") {

@@ -125,6 +125,12 @@ Run run(const RolloutOptions& options, const RolloutWork& work) {
   return run;
 }
 
+/// With nothing in an engine's queue while results are looked at.
+Answers reference_of(RolloutOptions options, const RolloutWork& work) {
+  options.step_depth = 1;
+  return run(options, work).answers;
+}
+
 /// Responses that are missing, or differ in a token, a bit of a log-probability or their end.
 int64_t differences(const Answers& expected, const Answers& found) {
   int64_t count = expected.size() == found.size() ? 0 : 1;
@@ -250,18 +256,18 @@ void command(const RolloutOptions& options) {
 
 }  // namespace
 
-TEST_CASE("exactness: policies, chunks, instances, threads and KV limits change no bit") {
+TEST_CASE("exactness: policies, chunks, instances, threads, steps queued ahead and KV limits change no bit") {
   const ScratchFolder folder(fast_folder());
   RolloutOptions options = reference_options(folder);
   RolloutWork work = loaded(options);
   work.groups[2].sampling.ignore_eos = true;
-  const Answers reference = run(options, work).answers;
+  const Answers reference = reference_of(options, work);
   REQUIRE(reference.size() == 20);
   work = with_lengths(std::move(work), reference);
 
   struct Case {
     std::string policy;
-    int64_t chunk_tokens, instances, threads;
+    int64_t chunk_tokens, instances, threads, step_depth;
     Kv kv;
   };
   std::vector<Case> cases;
@@ -270,8 +276,10 @@ TEST_CASE("exactness: policies, chunks, instances, threads and KV limits change 
     for (const int64_t chunk_tokens : {17, 256, 0})
       for (const int64_t instances : {1, 2, 3})
         for (const int64_t threads : {1, 2})
-          for (const Kv kv : {Kv::kAmple, Kv::kSmall, Kv::kSpilling})
-            if (kv != Kv::kSpilling || can_spill) cases.push_back({policy, chunk_tokens, instances, threads, kv});
+          for (const int64_t step_depth : {1, 2})
+            for (const Kv kv : {Kv::kAmple, Kv::kSmall, Kv::kSpilling})
+              if (kv != Kv::kSpilling || can_spill)
+                cases.push_back({policy, chunk_tokens, instances, threads, step_depth, kv});
   const uint64_t seed = number_from_environment("SEER_EXACTNESS_SEED", 1);
   CAPTURE(seed);
   const size_t wanted = number_from_environment("SEER_EXACTNESS_CASES", kCasesMax);
@@ -289,9 +297,10 @@ TEST_CASE("exactness: policies, chunks, instances, threads and KV limits change 
     o.scheduler.chunk_tokens = c.chunk_tokens;
     o.instances = c.instances;
     o.threads_per_instance = c.threads;
+    o.step_depth = c.step_depth;
     limit_kv(o, c.kv, folder);
-    INFO(c.policy, " chunk_tokens=", c.chunk_tokens, " instances=", c.instances, " threads=", c.threads, " kv=",
-         to_text(c.kv));
+    INFO(c.policy, " chunk_tokens=", c.chunk_tokens, " instances=", c.instances, " threads=", c.threads,
+         " step_depth=", c.step_depth, " kv=", to_text(c.kv));
     const Run found = run(o, work);
     const int64_t here = differences(reference, found.answers);
     CHECK(here == 0);
@@ -320,7 +329,7 @@ TEST_CASE("exactness: batch, prefill, block and reserve sizes, and having no poo
   const ScratchFolder folder(fast_folder());
   const RolloutOptions options = reference_options(folder);
   RolloutWork work = loaded(options);
-  const Answers reference = run(options, work).answers;
+  const Answers reference = reference_of(options, work);
   work = with_lengths(std::move(work), reference);
   const uint64_t seed = number_from_environment("SEER_EXACTNESS_SEED", 1);
   CAPTURE(seed);
@@ -360,7 +369,7 @@ TEST_CASE("exactness: every sampling rule gives the same bits under every policy
   RolloutOptions options = reference_options(folder);
   options.group_size = 3;
   const RolloutWork work = loaded(options);
-  const Answers plain = run(options, work).answers;
+  const Answers plain = reference_of(options, work);
   using Rule = std::function<void(SamplingParams&)>;
   const std::vector<std::pair<const char*, Rule>> rules{
       {"greedy", [](SamplingParams& s) { s.temperature = 0; }},
@@ -381,7 +390,7 @@ TEST_CASE("exactness: every sampling rule gives the same bits under every policy
     INFO(std::string(name));
     RolloutWork ruled = work;
     for (GroupSpec& group : ruled.groups) rule(group.sampling);
-    const Answers reference = run(options, ruled).answers;
+    const Answers reference = reference_of(options, ruled);
     CHECK(differences(plain, reference) > 0);  // the rule does something
     ruled = with_lengths(std::move(ruled), reference);
     for (const std::string& policy : policies_of_small_tests()) {
@@ -423,7 +432,7 @@ TEST_CASE("exactness: drafts change no bit, whatever they are made from, however
     INFO(std::string(name));
     RolloutWork ruled = work;
     for (GroupSpec& group : ruled.groups) rule(group.sampling);
-    const Answers reference = run(options, ruled).answers;
+    const Answers reference = reference_of(options, ruled);
     ruled = with_lengths(std::move(ruled), reference);
     for (const std::string policy : {"verl", "seer", "seer+"})
       for (const Mode& mode : modes)
@@ -476,10 +485,10 @@ TEST_CASE("exactness: requests whose logits are not finite fail at the same toke
                                               "{\"prompt_ids\": [9, 7, 8]}\n{\"prompt_ids\": [40, 41]}\n");
   options.group_size = 6;
   options.sampling.max_tokens = 70;
-  const Answers plain = run(options, loaded(options)).answers;
+  const Answers plain = reference_of(options, loaded(options));
   options.model = folder.path("huge");
   RolloutWork work = loaded(options);
-  const Answers reference = run(options, work).answers;
+  const Answers reference = reference_of(options, work);
   REQUIRE(reference.size() == plain.size());
   int64_t failed = 0;
   for (const auto& [key, answer] : reference) {
@@ -530,9 +539,9 @@ TEST_CASE("exactness: KV in f32 has bits of its own, the same everywhere") {
   const ScratchFolder folder(fast_folder());
   RolloutOptions options = reference_options(folder);
   RolloutWork work = loaded(options);
-  const Answers bf16 = run(options, work).answers;
+  const Answers bf16 = reference_of(options, work);
   options.kv_dtype = "f32";
-  const Answers reference = run(options, work).answers;
+  const Answers reference = reference_of(options, work);
   CHECK(differences(bf16, reference) > 0);
   work = with_lengths(std::move(work), reference);
   for (const std::string& policy : policies_of_small_tests())

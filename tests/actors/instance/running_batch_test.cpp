@@ -10,9 +10,9 @@ namespace {
 
 /// A batch whose sequences take what they gain, as the actor does.
 struct BatchBench : InstanceBench {
-  explicit BatchBench(int32_t device_blocks = 16, StepPlannerConfig planner = {})
+  explicit BatchBench(int32_t device_blocks = 16, StepPlannerConfig planner = {}, int32_t step_depth = 1)
       : InstanceBench(device_blocks),
-        batch(planner, info, devices, sequences, engine, *slots->step_run(), nullptr,
+        batch(planner, step_depth, info, devices, sequences, engine, *slots->step_run(), nullptr,
               [this](Sequence& s, int64_t more, std::span<const SampledToken> sampled, size_t passed) {
                 s.kv_tokens += more;
                 s.append(sampled, passed);
@@ -36,6 +36,20 @@ struct BatchBench : InstanceBench {
     engine.result_handled();
     gains.clear();
     batch.take(std::get<StepResult>(results[0]));
+  }
+
+  /// As the actor does with a depth of 2, where the results of all open orders are seen together.
+  void steps_ahead() {
+    if (!batch.is_ordered()) {
+      batch.plan();
+      batch.order(8, false);
+    }
+    batch.order_ahead();
+    gains.clear();
+    for (EngineResult& result : engine.take_results()) {
+      engine.result_handled();
+      batch.take(std::get<StepResult>(result));
+    }
   }
 
   std::vector<ChunkId> gains;
@@ -142,4 +156,93 @@ TEST_CASE("running batch: what dropped sequences gained reaches nobody, and thei
   b.step();
   CHECK(next.log.output_tokens() == 2);
   CHECK(next.slot == 0);
+}
+
+TEST_CASE("running batch: with a depth of 2 a step that repeats the last one is ordered before that is over") {
+  BatchBench b(16, {.prefill_tokens_max = 4}, 2);
+  Sequence& s = b.run(1, 7, 7);
+  b.steps_ahead();
+  b.steps_ahead();
+  CHECK(b.rows->steps.size() == 2);  // pieces of the prompt, one by one
+  b.steps_ahead();
+  CHECK(b.rows->steps.size() == 3);  // it joined to decode
+  b.steps_ahead();
+  CHECK(b.rows->steps.size() == 5);
+  CHECK(s.log.output() == std::vector<int32_t>{RowEngine::token(7), RowEngine::token(8), RowEngine::token(9), RowEngine::token(10)});
+  CHECK(b.rows->steps.back().at(0).fed_by == 0);
+  b.steps_ahead();
+  b.steps_ahead();
+  CHECK(b.rows->steps.back().at(0).blocks == s.table);  // also those that it came to need between the two
+  CHECK(s.table.size() == 4);
+}
+
+TEST_CASE("running batch: no step is ordered ahead of one in which a sequence is known to end, nor after somebody came") {
+  BatchBench b(16, {}, 2);
+  Sequence& s = b.run(1, 3, 3);
+  s.end_tokens = 8;
+  b.steps_ahead();  // prefill
+  b.steps_ahead();  // token 5
+  b.steps_ahead();  // 6 and 7
+  CHECK(s.log.size() == 7);
+  b.batch.plan();
+  b.batch.order(8, false);
+  b.batch.order_ahead();
+  CHECK(b.rows->steps.size() == 5);
+  b.steps_ahead();
+  CHECK(s.log.size() == 8);
+
+  Sequence& other = b.run(2, 3, 3);
+  other.end_tokens = 1000;
+  b.batch.remove(s);
+  b.devices.release(s.table);
+  b.sequences.remove(ChunkId{1});
+  for (int i = 0; i < 2; ++i) b.steps_ahead();
+  b.batch.plan();
+  b.batch.order(8, false);
+  b.batch.note_newcomer();
+  const size_t before = b.rows->steps.size();
+  b.batch.order_ahead();
+  CHECK(b.rows->steps.size() == before);
+}
+
+TEST_CASE("running batch: a sequence that ends while its next step is ordered leaves its slot, and nobody gets that step") {
+  BatchBench b(16, {}, 2);
+  b.rows->special = {{8, RowEngine::kEos}};
+  Sequence& ends = b.run(1, 6, 6);
+  Sequence& stays = b.run(2, 2, 2);
+  b.steps_ahead();  // prefill: tokens 6 and 2
+  b.steps_ahead();  // 7 and 3
+  b.batch.plan();
+  b.batch.order(8, false);
+  b.batch.order_ahead();
+  REQUIRE(b.rows->steps.size() == 4);  // the third of them is its last one
+  std::vector<EngineResult> results = b.engine.take_results();
+  REQUIRE(results.size() == 2);
+  b.batch.take(std::get<StepResult>(results[0]));
+  CHECK(ends.slot == kNoBatchSlot);  // here without an end of the response, so that it goes on by itself
+  CHECK(ends.log.size() == 9);
+  b.batch.order_ahead();
+  CHECK(b.rows->steps.size() == 4);  // somebody left
+  b.gains.clear();
+  b.batch.take(std::get<StepResult>(results[1]));
+  CHECK(b.gains == std::vector<ChunkId>{ChunkId{2}});
+  CHECK(ends.log.size() == 9);
+  CHECK(stays.log.size() == 6);
+}
+
+TEST_CASE("running batch: where blocks are short no step is ordered ahead, and their owners are asked to give way as usual") {
+  BatchBench b(4, {}, 2);
+  b.run(1, 6, 6);
+  b.run(2, 6, 6);
+  for (int i = 0; i < 2; ++i) b.steps_ahead();
+  CHECK(b.devices.counts().available() == 0);
+  CHECK(b.sequences.at(ChunkId{1}).log.size() == 8);
+  b.batch.plan();
+  b.batch.order(8, false);  // both fill their second block
+  b.batch.order_ahead();
+  CHECK(b.rows->steps.size() == 3);
+  b.steps_ahead();
+  b.batch.plan();
+  CHECK(b.batch.blocks_short());
+  CHECK(b.batch.pick_victims().size() == 1);
 }
