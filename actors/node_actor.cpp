@@ -18,6 +18,10 @@ Result<InstanceMachinery> make_instance(const NodeMakers& makers, InstanceId id)
 ClusterIdentity identity_of(const EngineInfo& info) {
   return {.model = model_name(info.model), .layout = info.layout_hash, .version = info.version};
 }
+/// Its pool takes blocks of all versions.
+ClusterIdentity pool_identity_of(const EngineInfo& info) {
+  return {.model = model_name(info.model), .layout = info.block_layout, .version = {}};
+}
 
 /// REQUIRES: there is a pool.
 Result<PoolMachinery> make_pool(const NodeMakers& makers, NodeId node) {
@@ -52,8 +56,7 @@ NodeActor::NodeActor(rt::self_ptr<NodeActor> self_in, NodeConfig config_in, Node
       epoch(config.epoch) {
   rt::on_down(self, [this](const rt::down& message) { on_down(message); });
   if (!parts.first->instances.empty())
-    config.kv_node.identity = identity_of(parts.first->instances.begin()->second.engine->info());
-  config.kv_node.identity.version = {};  // it takes blocks of all versions
+    config.kv_node.identity = pool_identity_of(parts.first->instances.begin()->second.engine->info());
   if (parts.first->pool.arena) start_pool(std::move(parts.first->pool));
   start_draft_server();
   for (const InstanceConfig& instance : config.instances)

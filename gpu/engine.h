@@ -36,7 +36,8 @@ struct EngineInfo {
   size_t queue_max = 64;           // pieces of work that may be open
   int32_t steps_max = 1;           // steps that it can be ordered to do at once, see StepRun
   int32_t orders_max = 1;          // steps that may be in its queue at a time: 1 or 2; with steps_max > 1: 1
-  uint64_t layout_hash = 0;        // goes into every BlockKey: model, weights' identity, KV layout and dtype
+  uint64_t block_layout = 0;       // KV layout and dtype: engines with equal ones can use each other's blocks
+  uint64_t layout_hash = 0;        // goes into every BlockKey: block_layout and the weights' identity
   WeightVersion version{1};        // of the weights; this and layout_hash change with a WeightResult
 };
 

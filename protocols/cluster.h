@@ -16,7 +16,7 @@ inline constexpr uint32_t kProtocolNumber = 1;
 struct ClusterIdentity {
   uint32_t protocol = kProtocolNumber;
   std::string model;      // its name, which is the last part of the folder's path; empty: none loaded
-  uint64_t layout = 0;    // of KV blocks, as in BlockKey
+  uint64_t layout = 0;    // of KV blocks: of an instance as in BlockKey, of a pool without the weights
   WeightVersion version;  // of the weights that it runs with; 0: those of whoever asks
   SEER_FIELDS(ClusterIdentity, protocol, model, layout, version)
 };

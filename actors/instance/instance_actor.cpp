@@ -33,6 +33,7 @@ InstanceActor::InstanceActor(rt::self_ptr<InstanceActor> self_in, InstanceConfig
             }) {
   report.instance = config.id;
   report.kv_blocks_total = info.device_blocks;
+  rt::on_down(self, [this](const rt::down& message) { on_down(message); });
   parts.engine->set_notify(rt::waker<InstanceActor>(self, [](const handle& me) { rt::post(me, WorkReady{}); }));
 }
 
@@ -193,7 +194,10 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
     rt::tell(self, chunk.reply_to, unstarted(chunk, ChunkEnd::kPreempted));
     return;
   }
-  sinks[id.rollout] = chunk.reply_to;
+  if (ChunkSink& sink = sinks[id.rollout]; sink != chunk.reply_to) {
+    sink = chunk.reply_to;
+    rt::monitor(self, sink);
+  }
   if (started_us < 0) started_us = rt::now_us(self);
   if (sequences.of(id.rollout).size() >= static_cast<size_t>(config.rows_max)) {
     rt::tell(self, chunk.reply_to, unstarted(chunk, ChunkEnd::kRejected));
@@ -345,6 +349,12 @@ void InstanceActor::drop_chunks(RolloutId rollout) {
   sinks.erase(rollout);
   if (!sequences.empty()) go_on();  // there is more room for those of other rollouts
   switch_when_unused();
+}
+
+/// A rollout that ends as it should has dropped its chunks before.
+void InstanceActor::on_down(const rt::down& message) {
+  const auto lost = std::ranges::find_if(sinks, [&](const auto& entry) { return rt::is_source(message, entry.second); });
+  if (lost != sinks.end()) drop_chunks(lost->first);
 }
 
 // ---- weights ---------------------------------------------------------------------------------------------------------

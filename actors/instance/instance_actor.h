@@ -70,6 +70,7 @@ struct InstanceActor {
   void on_opened(const KvOpened& opened);
   void cancel_chunk(ChunkId id);
   void drop_chunks(RolloutId rollout);
+  void on_down(const rt::down& message);
   void update_weights(const UpdateInstance& update);
   const InstanceReport& current_report();
 

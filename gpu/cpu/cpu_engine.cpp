@@ -63,6 +63,7 @@ class CpuEngine final : public Engine {
     info_.block_bytes = layout.block_bytes();
     info_.device_blocks = cache_.blocks();
     info_.orders_max = 2;
+    info_.block_layout = block_layout();
     info_.layout_hash = layout_hash();
     info_.version = version_ = config.version;
     staging_->engine = this;
@@ -223,11 +224,14 @@ class CpuEngine final : public Engine {
     return {.id = weights.id, .status = {}, .version = version_, .layout_hash = layout_hash()};
   }
 
-  uint64_t layout_hash() const {
+  uint64_t block_layout() const {
     const KvLayout& layout = cache_.layout();
-    return hash_pair(hash_pair(model_->weights_hash, kLayoutVersion),
-                     hash_pair(static_cast<uint64_t>(layout.block_tokens), layout.bf16 ? 1 : 0));
+    uint64_t hash = kLayoutVersion;
+    for (const int32_t size : {layout.layers, layout.kv_heads, layout.head_dim, layout.block_tokens, layout.bf16 ? 1 : 0})
+      hash = hash_pair(hash, static_cast<uint64_t>(size));
+    return hash;
   }
+  uint64_t layout_hash() const { return hash_pair(model_->weights_hash, block_layout()); }
 
   /// CPU time of this engine's threads since the last call. REQUIRES: called by the engine's thread.
   int64_t take_cpu_us() {

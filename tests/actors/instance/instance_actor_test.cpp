@@ -290,6 +290,28 @@ TEST_CASE("instance: new weights wait for the rollouts that run; chunks of anoth
   CHECK(b.dones().back().cached_tokens == 0);
 }
 
+TEST_CASE("instance: a rollout that dies without dropping its chunks leaves nothing behind, and does not hold up new weights") {
+  Bench b({.device_blocks = 40, .groups = 4, .prompt_tokens = 10});
+  Recorder<InstanceWeightsSink, InstanceWeights> answers(b.cluster.world);
+  {
+    Recorder<ChunkSink, ChunkProgress, ChunkDone> other(b.cluster.world);
+    RunChunk chunk = b.chunk(1, b.request_of_at_least(30), 30);
+    chunk.chunk.rollout = RolloutId{7};
+    chunk.reply_to = other.handle();
+    b.send(0, chunk);
+    rt::post(b.cluster.instance(0), UpdateInstance{{WeightVersion{2}, "folder"}, answers.handle()});
+    b.cluster.run_for(1000);
+    CHECK(b.cluster.instance_state(0).devices.counts().in_use > 0);
+    CHECK(answers.all<InstanceWeights>().empty());
+    rt::stop(other.handle());
+  }
+  b.cluster.run_for(kLong);
+  CHECK(b.cluster.instance_state(0).sequences.empty());
+  CHECK(b.cluster.instance_state(0).devices.counts().in_use == 0);
+  REQUIRE(answers.all<InstanceWeights>().size() == 1);
+  CHECK(answers.all<InstanceWeights>()[0].version == WeightVersion{2});
+}
+
 TEST_CASE("instance: chunks dropped at any moment leave no block in use and nothing granted or leased") {
   for (int64_t at_us = 100; at_us < 30'000; at_us += 313) {
     CAPTURE(at_us);

@@ -52,6 +52,7 @@ TEST_CASE("new weights: after each of 100 updates the engine gives the bits of a
   REQUIRE(right[0] != right[1]);
   EngineRunner engine = runner(folders[1]);
   std::vector<uint64_t> layouts = {engine.info().layout_hash};
+  const uint64_t block_layout = engine.info().block_layout;
   for (uint64_t update = 1; update <= 100; ++update) {
     CAPTURE(update);
     const WeightVersion version{1 + update};
@@ -63,6 +64,7 @@ TEST_CASE("new weights: after each of 100 updates the engine gives the bits of a
   // KV of other weights has another name, even where versions were mixed up.
   CHECK(layouts[0] != layouts[1]);
   CHECK(layouts[0] == layouts[2]);
+  CHECK(engine.info().block_layout == block_layout);
 }
 
 TEST_CASE("new weights: until the switch steps run with the old ones, and each result says with which") {
