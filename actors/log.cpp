@@ -47,6 +47,12 @@ int64_t us_of(auto time_point) {
   return std::chrono::duration_cast<std::chrono::microseconds>(time_point.time_since_epoch()).count();
 }
 
+std::string text_of(std::initializer_list<LogField> fields) {
+  std::string text;
+  for (const LogField& field : fields) text += cat(" ", field.key, "=", shown(field.value));
+  return text;
+}
+
 }  // namespace
 
 std::vector<std::string> log_level_names() {
@@ -104,10 +110,15 @@ EventLog EventLog::to(std::ostream& out, LogLevel level, LogClock clock) {
 
 bool EventLog::is_on(LogLevel level) const { return sink_ != nullptr && level >= sink_->level && level != LogLevel::kOff; }
 
+EventLog EventLog::with(std::initializer_list<LogField> fields) const {
+  EventLog same = *this;
+  same.first_fields_ += text_of(fields);
+  return same;
+}
+
 void EventLog::write(LogLevel level, int64_t now_us, const char* event, std::initializer_list<LogField> fields) const {
   if (!is_on(level)) return;
-  std::string line = cat(to_string(level), " ", event);
-  for (const LogField& field : fields) line += cat(" ", field.key, "=", shown(field.value));
+  const std::string line = cat(to_string(level), " ", event, first_fields_, text_of(fields));
   const std::chrono::microseconds time(now_us + sink_->offset_us);
   sink_->logger.log(spdlog::log_clock::time_point(time), spdlog::source_loc{}, spdlog_level(level), line);
 }

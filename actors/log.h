@@ -52,6 +52,9 @@ class EventLog {
   /// For tests. REQUIRES: `out` outlives every copy.
   static EventLog to(std::ostream& out, LogLevel level, LogClock clock);
 
+  /// The same log, with these fields first in each line.
+  EventLog with(std::initializer_list<LogField> fields) const;
+
   bool is_on(LogLevel level) const;
   void error(int64_t now_us, const char* event, std::initializer_list<LogField> fields = {}) const;
   /// What costs time or room, and goes on: an instance lost, a store that fails.
@@ -65,6 +68,7 @@ class EventLog {
   void write(LogLevel level, int64_t now_us, const char* event, std::initializer_list<LogField> fields) const;
 
   std::shared_ptr<Sink> sink_;
+  std::string first_fields_;
 };
 
 }  // namespace seer

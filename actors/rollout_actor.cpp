@@ -16,6 +16,7 @@ RolloutActor::RolloutActor(rt::self_ptr<RolloutActor> self_in, RolloutConfig con
   auto made = make_chunk_scheduler(config.scheduler);
   SEER_CHECK(made.ok(), made.error());  // the command line has checked the policy's name
   scheduler = *std::move(made);
+  parts.log = parts.log.with({{"rollout", config.id}});
   started_us = instances_gone_us = rt::now_us(self);
   for (const GroupSpec& group : parts.groups) note_group(group);
   rt::on_down(self, [this](const rt::down& message) {

@@ -50,8 +50,9 @@ Result<SimClusterOptions> fault_cluster(const ClusterModel& cluster, const SimWo
 }  // namespace
 
 Status run_fault_seed(const ClusterModel& cluster, const SimWork& work, const SimulateOptions& options,
-                      const std::string& workload, uint64_t seed, const std::atomic<bool>& stop) {
+                      const std::string& workload, uint64_t seed, const EventLog& log, const std::atomic<bool>& stop) {
   SEER_ASSIGN_OR_RETURN(SimClusterOptions o, fault_cluster(cluster, work, options));
+  if (log.is_on(LogLevel::kInfo)) o.log = log;  // by default no warnings of faults that were asked for
   o.seed = seed;
   ClusterModel small = cluster;
   small.instances = o.instances;
@@ -65,6 +66,7 @@ Status run_fault_seed(const ClusterModel& cluster, const SimWork& work, const Si
   for (const std::string& policy : options.policies) {
     if (stop.load()) return fail(Code::kCancelled, "stopped on request");
     o.scheduler.policy = sim_policy(policy).scheduling;
+    log.info(0, "simulation_started", {{"workload", workload}, {"policy", policy}, {"seed", seed}});
     o.draft_tokens_max = sim_policy(policy).drafts ? options.draft_tokens_max : 0;
     const SimFaultRun run = run_with_faults(o, faults);
     if (!run.verdict.ok())

@@ -17,6 +17,6 @@ inline constexpr int64_t kFaultRequests = 64;  // where --requests is not given
 /// Runs every policy with this seed and prints a line for each. Errors: kCorrupt (a run ended wrong: the seed, the policy
 /// and what was wrong), kInvalidArgument (a request that fits in no instance), kCancelled on `stop`.
 Status run_fault_seed(const ClusterModel& cluster, const SimWork& work, const SimulateOptions& options,
-                      const std::string& workload, uint64_t seed, const std::atomic<bool>& stop);
+                      const std::string& workload, uint64_t seed, const EventLog& log, const std::atomic<bool>& stop);
 
 }  // namespace seer

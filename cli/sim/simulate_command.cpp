@@ -166,7 +166,7 @@ Status simulate_command(const SimulateOptions& options, const std::atomic<bool>&
     const uint64_t seed = options.seed + static_cast<uint64_t>(i);
     const SimWork work{.groups = draw_lengths(workload, seed), .max_gen = workload.lengths.max_gen};
     if (options.faults) {
-      SEER_RETURN_IF_ERROR(run_fault_seed(cluster, work, options, workload.name, seed, stop));
+      SEER_RETURN_IF_ERROR(run_fault_seed(cluster, work, options, workload.name, seed, log, stop));
       continue;
     }
     const double bound_s = lower_bound_s(cluster, work);

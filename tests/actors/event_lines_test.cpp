@@ -52,20 +52,20 @@ TEST_CASE("event lines: a killed instance is lost, started again and up, at the 
   run.cluster.finish();
   check_exact(run.cluster);
   CAPTURE(run.out.str());
-  const int64_t started = run.find("info rollout_started policy=seer requests=24 groups=6 instances=2 weight_version=");
+  const int64_t started = run.find("info rollout_started rollout=0 policy=seer requests=24 groups=6 instances=2 weight_version=");
   CHECK(run.find("info node_up node=0 instances=2") == 0);
-  CHECK(run.find("info instance_up instance=0 node=0 kv_blocks=64") > 0);
-  CHECK(run.find("info instance_up instance=1 node=0 kv_blocks=64") > 0);
+  CHECK(run.find("info instance_up rollout=0 instance=0 node=0 kv_blocks=64") > 0);
+  CHECK(run.find("info instance_up rollout=0 instance=1 node=0 kv_blocks=64") > 0);
   REQUIRE(started > 0);
-  const int64_t lost = run.find("warn instance_lost instance=1 chunks=");
+  const int64_t lost = run.find("warn instance_lost rollout=0 instance=1 chunks=");
   const int64_t again = run.find("warn instance_restarted instance=1 node=0 restarts=1");
   REQUIRE(lost > started);
   REQUIRE(again > started);
   CHECK(run.lines()[static_cast<size_t>(lost)].starts_with("0.020000 "));
   CHECK(run.lines()[static_cast<size_t>(lost)].ends_with(" instances_left=1"));
   CHECK(run.lines()[static_cast<size_t>(again)].starts_with("0.020000 "));
-  CHECK(run.find("info instance_up instance=1 ", started) > again);
-  CHECK(run.find("info rollout_ended complete=true finished=24 requests=24 failed=0 ") == std::ssize(run.lines()) - 1);
+  CHECK(run.find("info instance_up rollout=0 instance=1 ", started) > again);
+  CHECK(run.find("info rollout_ended rollout=0 complete=true finished=24 requests=24 failed=0 ") == std::ssize(run.lines()) - 1);
 }
 
 TEST_CASE("event lines: a node that gives up says so, and a rollout without instances why it ended") {
@@ -78,7 +78,7 @@ TEST_CASE("event lines: a node that gives up says so, and a rollout without inst
   run.cluster.finish();
   CAPTURE(run.out.str());
   CHECK(run.find("error node_gave_up node=0 restarts=0") > 0);
-  CHECK(run.find("info rollout_ended complete=false ") > 0);
+  CHECK(run.find("info rollout_ended rollout=0 complete=false ") > 0);
   CHECK(run.out.str().find("error=\"node 0 gave up when instance 0 died after 0 restarts\"") != std::string::npos);
 }
 

@@ -16,6 +16,17 @@ TEST_CASE("log: a line has the virtual time, the level, the event and its fields
   CHECK(out.str() == "12.345678 info instance_up instance=3 kv_blocks=40 share=0.5\n0.000000 warn instance_lost\n");
 }
 
+TEST_CASE("log: fields that a part gives once come first in each of its lines, and not in those of others") {
+  std::ostringstream out;
+  const EventLog log = EventLog::to(out, LogLevel::kInfo, LogClock::kVirtual);
+  const EventLog of_rollout = log.with({{"rollout", 7}});
+  of_rollout.with({{"group", 2}}).info(0, "group_cancelled", {{"requests", 3}});
+  of_rollout.warn(0, "rollout_ended");
+  log.info(0, "node_up");
+  CHECK(out.str() == "0.000000 info group_cancelled rollout=7 group=2 requests=3\n0.000000 warn rollout_ended rollout=7\n"
+                     "0.000000 info node_up\n");
+}
+
 TEST_CASE("log: a value with spaces, quotes, '=' or nothing in it is quoted, and stays on its line") {
   std::ostringstream out;
   const EventLog log = EventLog::to(out, LogLevel::kInfo, LogClock::kVirtual);

@@ -420,8 +420,8 @@ TEST_CASE("rollout: the chunks of a silent instance are placed again elsewhere, 
   REQUIRE(s.seen[1].chunks.size() == 2);
   CHECK(s.seen[1].chunks[1].request == s.seen[0].chunks[0].request);
   CHECK(s.seen[1].chunks[1].log.tokens() == std::vector<int32_t>{5, 6, 7, 11});
-  CHECK(lines.str().find(" warn instance_silent instance=0 silent_s=10\n") != std::string::npos);
-  CHECK(lines.str().find(" warn instance_lost instance=0 chunks=1 instances_left=1\n") != std::string::npos);
+  CHECK(lines.str().find(" warn instance_silent rollout=0 instance=0 silent_s=10\n") != std::string::npos);
+  CHECK(lines.str().find(" warn instance_lost rollout=0 instance=0 chunks=1 instances_left=1\n") != std::string::npos);
   s.done(s.seen[0].chunks[0].chunk, ChunkEnd::kFinished);  // too late
   CHECK(s.responses().empty());
 }

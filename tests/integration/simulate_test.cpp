@@ -92,6 +92,14 @@ TEST_CASE("simulate: with faults every run is exact, and the same twice") {
     CAPTURE(words);
     CHECK(said.out.find(words) != std::string::npos);
   }
+  std::vector<std::string> logged = arguments;
+  logged.insert(logged.end(), {"--log-level", "info", "--log-file", folder.path("f.log")});
+  CHECK(simulate(logged).out == said.out);
+  const std::string lines = folder.read("f.log");
+  for (const char* words : {"0.000000 info simulation_started workload=w policy=seer+sd seed=3\n", " warn instance_restarted instance="}) {
+    CAPTURE(words);
+    CHECK(lines.find(words) != std::string::npos);
+  }
   // What is drafted and stands changes when things happen, and so the hash of the events.
   const auto hash_of = [&](const std::string& policy) {
     const size_t line = said.out.find(policy + " seed 1:");
@@ -119,8 +127,8 @@ TEST_CASE("simulate: the log has the virtual time of each event, the same twice,
   CHECK(lines == folder.read("b.log"));
   for (const char* words : {"0.000000 info simulation_started workload=w policy=verl seed=1\n",
                             "0.000000 info simulation_started workload=w policy=seer+ seed=1\n",
-                            " info rollout_started policy=seer+ requests=80 groups=20 instances=4 ",
-                            " info rollout_ended complete=true finished=80 requests=80 failed=0 "}) {
+                            " info rollout_started rollout=0 policy=seer+ requests=80 groups=20 instances=4 ",
+                            " info rollout_ended rollout=0 complete=true finished=80 requests=80 failed=0 "}) {
     CAPTURE(words);
     CHECK(lines.find(words) != std::string::npos);
   }
