@@ -1,18 +1,23 @@
 // New weights for a fleet that keeps running, on real engines and threads: whatever was updated before or is updated meanwhile,
-// each response has the bits that a fresh fleet gives with the weights of its rollout.
+// each response has the bits that a fresh process gives with the weights of its rollout.
 #include <doctest/doctest.h>
 
 #include <bit>
+#include <fstream>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "actors/fleet.h"
+#include "cli/local_rollout.h"
+#include "cli/scratch.h"
 #include "gpu/cpu/cpu_engine.h"
 #include "gpu/model/model_loader.h"
 #include "gpu/tiny_model.h"
+#include "integration/child_process.h"
 #include "protocols/workers.h"
 #include "storage/local_transport.h"
 
@@ -27,23 +32,31 @@ constexpr uint32_t kNodes = 2;
 constexpr uint32_t kGroups = 3, kSamples = 4;
 constexpr int64_t kWaitUs = 60'000'000;
 
-std::vector<GroupSpec> groups_of(RolloutId rollout) {
-  std::vector<GroupSpec> groups;
+/// The same prompts for the fleet and for `seer rollout`.
+RolloutOptions options_of(const std::string& model, const ScratchFolder& scratch) {
+  std::string lines;
   for (uint32_t g = 0; g < kGroups; ++g) {
-    GroupSpec group{.id = {g, rollout}, .prompt_ids = {}, .samples = kSamples, .sampling = {}, .seeds = {}, .known_tokens = {}};
-    for (int32_t i = 0; i < 20; ++i) group.prompt_ids.push_back(3 + (static_cast<int32_t>(g) * 7 + i) % 40);
-    group.sampling.max_tokens = 24;
-    for (uint32_t s = 0; s < kSamples; ++s) group.seeds.push_back(100 * g + s);
-    groups.push_back(std::move(group));
+    nlohmann::json ids;
+    for (uint32_t i = 0; i < 20; ++i) ids.push_back(3 + (g * 7 + i) % 40);
+    lines += nlohmann::json{{"prompt_ids", ids}}.dump() + "\n";
   }
-  return groups;
+  RolloutOptions o;
+  o.model = model;
+  o.prompts = scratch.write("prompts.jsonl", lines);
+  o.out = scratch.path("out.jsonl");
+  o.group_size = kSamples;
+  o.sampling.max_tokens = 24;
+  return o;
 }
 
 /// A fleet of two machines with a KV pool each, too little device memory for all, and chunks that move between them.
 class RunningFleet {
  public:
-  explicit RunningFleet(const std::filesystem::path& folder) : aside_({}, [](std::function<void()>& f) { f(); }) {
-    const std::shared_ptr<const Model> model = *load_model(folder);
+  explicit RunningFleet(const std::string& folder) : aside_({}, [](std::function<void()>& f) { f(); }) {
+    const auto work = load_work(options_of(folder, ScratchFolder()));
+    REQUIRE_MESSAGE(work.ok(), work.error().detail);
+    groups_ = work->groups;
+    const std::shared_ptr<const Model> model = work->model;
     CpuEngineConfig engine{.threads = 1, .device_blocks = 10, .block_tokens = 16, .loader = std::make_shared<ModelLoader>()};
     NodeMakers makers;
     makers.make_engine = [model, engine](InstanceId) -> Result<std::shared_ptr<Engine>> {
@@ -61,9 +74,10 @@ class RunningFleet {
   }
 
   void start(RolloutId id, WeightVersion version) {
+    for (GroupSpec& group : groups_) group.id.rollout = id;
     fleet.start_rollout({.id = id, .scheduler = {.policy = "divided", .chunk_tokens = 8}, .version = version,
                          .instances_expected = kNodes},
-                        {groups_of(id)}, events_.handle());
+                        {groups_}, events_.handle());
   }
   /// Receives until this number of rollouts is over.
   void finish(int64_t rollouts) {
@@ -108,6 +122,7 @@ class RunningFleet {
   }
 
  private:
+  std::vector<GroupSpec> groups_;
   SeerConfig config_{2};
   Workers<std::function<void()>> aside_;
   rt::system system_{config_};
@@ -122,17 +137,29 @@ class RunningFleet {
   int64_t migrations = 0;  // of all requests
 };
 
-Answers fresh_answers(const std::filesystem::path& folder) {
-  RunningFleet fleet(folder);
-  fleet.start(RolloutId{0}, WeightVersion{1});
-  fleet.finish(1);
-  return fleet.answers.at(RolloutId{0});
+/// Of a process of its own.
+Answers fresh_answers(const std::string& model) {
+  const ScratchFolder scratch;
+  const RolloutOptions o = options_of(model, scratch);
+  ChildProcess seer({SEER_PROGRAM, "rollout", "--model", o.model, "--prompts", o.prompts, "--out", o.out, "--group-size",
+                     cat(o.group_size), "--max-tokens", cat(o.sampling.max_tokens)});
+  REQUIRE(seer.wait(static_cast<int>(kWaitUs / 1000)));
+  REQUIRE_MESSAGE(seer.exit_code() == 0, seer.err());
+  Answers answers;
+  std::ifstream lines(o.out);
+  for (std::string text; std::getline(lines, text);) {
+    const auto line = nlohmann::json::parse(text);
+    Bits bits{line["output_ids"], {}};
+    for (const auto& p : line["logprobs"]) bits.second.push_back(std::bit_cast<uint32_t>(p.get<float>()));
+    answers[{line["group"], line["sample"]}] = std::move(bits);
+  }
+  return answers;
 }
 
 struct TwoModels {
   TwoModels() {
     for (uint64_t seed : {1, 2}) write_tiny_model(folders[seed - 1].path(), tiny_config("qwen3"), "BF16", seed);
-    for (int i : {0, 1}) right[i] = fresh_answers(folders[i].path());
+    for (int i : {0, 1}) right[i] = fresh_answers(folders[i].path().string());
     REQUIRE(right[0].size() == kGroups * kSamples);
     REQUIRE(right[0] != right[1]);
   }
@@ -144,7 +171,7 @@ struct TwoModels {
 
 TEST_CASE("weight updates: 100 of them, between and during rollouts, and every response is of one version and exact") {
   const TwoModels models;
-  RunningFleet running(models.folders[0].path());
+  RunningFleet running(models.folders[0].path().string());
   running.start(RolloutId{1}, WeightVersion{1});
   for (uint32_t update = 1; update <= 100; ++update) {
     CAPTURE(update);
@@ -166,7 +193,7 @@ TEST_CASE("weight updates: 100 of them, between and during rollouts, and every r
 
 TEST_CASE("weight updates: one that does not fit names what is wrong, and the rollouts go on with the old weights") {
   const TwoModels models;
-  RunningFleet running(models.folders[0].path());
+  RunningFleet running(models.folders[0].path().string());
   TestFolder wider;
   auto config = tiny_config("qwen3");
   config["intermediate_size"] = config["intermediate_size"].get<int>() * 2;
