@@ -179,13 +179,15 @@ void NodeActor::remake_pool_when_unused() {
 
 void NodeActor::on_down(const rt::down& message) {
   if (rt::is_source(message, draft_server)) {
-    if (!may_restart()) return give_up("its draft server");
+    if (!may_restart()) return give_up_restarting("its draft server");
     log.warn(rt::now_us(self), "draft_server_restarted", {{"node", config.node}, {"restarts", restarts}});
     start_draft_server();
     return tell_all(DraftServerUp{config.node, draft_server});
   }
   if (rt::is_source(message, kv_node)) {
-    if (!may_restart()) return give_up("its KV pool");
+    // One that the directory refuses would be refused again.
+    if (const std::string why = rt::reason_text(message); !why.empty()) return give_up(why);
+    if (!may_restart()) return give_up_restarting("its KV pool");
     log.warn(rt::now_us(self), "kv_node_restarted", {{"node", config.node}, {"restarts", restarts}});
     kv_node = nullptr;
     arena = nullptr;
@@ -199,7 +201,7 @@ void NodeActor::on_down(const rt::down& message) {
   }
   for (auto& [id, instance] : instances) {
     if (!rt::is_source(message, instance.handle)) continue;
-    if (!instance.stopped && !may_restart()) return give_up(cat("instance ", id));
+    if (!instance.stopped && !may_restart()) return give_up_restarting(cat("instance ", id));
     log.warn(rt::now_us(self), "instance_restarted", {{"instance", id}, {"node", config.node}, {"restarts", restarts}});
     instance.handle = nullptr;
     updated(id, cat("instance ", id, " died while it changed its weights"));
@@ -282,12 +284,17 @@ void NodeActor::lose(std::vector<InstanceId> lost, std::string reason) {
   tell_all(losses.back());
 }
 
-void NodeActor::give_up(const std::string& died) {
+void NodeActor::give_up_restarting(const std::string& died) {
+  give_up(cat("node ", config.node, " gave up when ", died, " died after ", config.restarts_max, " restarts"));
+}
+
+/// `why`: one sentence that names the node.
+void NodeActor::give_up(const std::string& why) {
   std::vector<InstanceId> all;
   for (const auto& [id, instance] : instances) all.push_back(id);
-  log.error(rt::now_us(self), "node_gave_up", {{"node", config.node}, {"restarts", config.restarts_max}});
-  lose(std::move(all), cat("node ", config.node, " gave up when ", died, " died after ", config.restarts_max, " restarts"));
-  self->quit();
+  log.error(rt::now_us(self), "node_gave_up", {{"node", config.node}, {"restarts", restarts}, {"reason", why}});
+  lose(std::move(all), why);
+  rt::quit(self, why);
 }
 
 }  // namespace seer

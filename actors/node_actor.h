@@ -11,7 +11,7 @@
 // Making a part takes long (a model loads, a store opens), so it happens outside of the actor's handlers (NodeMakers::aside)
 // and the result comes back as a message. A part that cannot be made again is lost for good: whoever is attached gets
 // PartLost, and the machine goes on with the rest. After restarts_max restarts the machine gives up, says so and ends: a
-// fault that repeats is seen, not hidden.
+// fault that repeats is seen, not hidden. So it does at once when the directory refuses its KV node.
 #pragma once
 #include <functional>
 #include <map>
@@ -100,7 +100,8 @@ struct NodeActor {
   void make_aside(Make make, Then then);
   bool may_restart() { return ++restarts <= config.restarts_max; }
   void lose(std::vector<InstanceId> lost, std::string reason);
-  void give_up(const std::string& died);
+  void give_up_restarting(const std::string& died);
+  void give_up(const std::string& why);
   InstanceUp instance_up(InstanceId id) const;
   template <class Message>
   void tell_all(const Message& message);

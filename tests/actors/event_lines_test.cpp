@@ -77,7 +77,7 @@ TEST_CASE("event lines: a node that gives up says so, and a rollout without inst
   run.cluster.kill_instance(InstanceId{0});
   run.cluster.finish();
   CAPTURE(run.out.str());
-  CHECK(run.find("error node_gave_up node=0 restarts=0") > 0);
+  CHECK(run.find("error node_gave_up node=0 restarts=1") > 0);
   CHECK(run.find("info rollout_ended rollout=0 complete=false ") > 0);
   CHECK(run.out.str().find("error=\"node 0 gave up when instance 0 died after 0 restarts\"") != std::string::npos);
 }

@@ -175,6 +175,18 @@ TEST_CASE("node: who attaches is told which instances are lost for good, also la
   CHECK(late.all<PartLost>()[1].instances.size() == 2);
 }
 
+TEST_CASE("node: one whose KV node the directory refuses ends at once, and says why to whoever is attached") {
+  Bench b;
+  const std::string why = "node 0 is refused: its model is \"qwen\", expected \"moonlight\"";
+  rt::post(b.cluster.kv_node(), KvRefused{why});
+  b.cluster.run_for(0);
+  CHECK_FALSE(b.is_up());
+  REQUIRE(b.losses().size() == 1);
+  CHECK(b.losses()[0].reason == why);
+  CHECK(b.losses()[0].instances.size() == 2);
+  CHECK(b.cluster.engines_now == 0);
+}
+
 TEST_CASE("node: while a part is made, the other parts may die; each is started again once") {
   Bench b({.remake_us = 1000});
   b.cluster.kill_instance(InstanceId{0});
