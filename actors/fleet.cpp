@@ -9,14 +9,6 @@
 namespace seer {
 namespace {
 
-constexpr uint64_t kEpochsOfStart = uint64_t{1} << 32;  // epochs of a node between two of its starts: one for each restart
-
-NodeHandle spawn_node(rt::system& system, const NodeConfig& config, std::shared_ptr<const NodeMakers> makers,
-                      NodeMachinery made, const KvDirectoryHandle& directory, const EventLog& log) {
-  return rt::spawn<NodeActor>(
-      system, config, NodeParts{std::move(makers), std::make_shared<NodeMachinery>(std::move(made)), directory, log});
-}
-
 template <class Listener, class Event>
 void call(const Listener& listener, Event& event) {
   if (listener) listener(event);
@@ -41,10 +33,16 @@ NodeConfig node_config(const FleetConfig& config, NodeId id) {
   return node;
 }
 
+NodeHandle start_node(rt::system& system, const NodeConfig& config, std::shared_ptr<const NodeMakers> makers, NodeMachinery made,
+                      const KvDirectoryHandle& directory, const EventLog& log) {
+  return rt::spawn<NodeActor>(
+      system, config, NodeParts{std::move(makers), std::make_shared<NodeMachinery>(std::move(made)), directory, log});
+}
+
 Result<NodeHandle> start_node(rt::system& system, const NodeConfig& config, std::shared_ptr<const NodeMakers> makers,
                               const KvDirectoryHandle& directory, const EventLog& log) {
   SEER_ASSIGN_OR_RETURN(NodeMachinery made, make_machinery(config, *makers));
-  return spawn_node(system, config, std::move(makers), std::move(made), directory, log);
+  return start_node(system, config, std::move(makers), std::move(made), directory, log);
 }
 
 void receive_event(rt::Inbox<RolloutEvents>& events, int64_t timeout_us, const RolloutListener& listener) {
@@ -61,12 +59,20 @@ ListenerActor::handle::behavior_type ListenerActor::make_behavior() {
 }
 
 Fleet::Fleet(rt::system& system, FleetLinks links, EventLog log)
-    : system_(system), links_(std::move(links)), log_(std::move(log)), directory_(rt::spawn<KvDirectoryActor>(system)) {}
+    : system_(system),
+      links_(std::move(links)),
+      log_(std::move(log)),
+      owns_directory_(true),
+      directory_(rt::spawn<KvDirectoryActor>(system)) {}
+
+Fleet::Fleet(rt::system& system, KvDirectoryHandle directory, EventLog log)
+    : system_(system), log_(std::move(log)), owns_directory_(false), directory_(std::move(directory)) {}
 
 Fleet::~Fleet() {
   while (!rollouts_.empty()) end_rollout(rollouts_.begin()->first);
-  for (const auto& [id, node] : nodes_) rt::stop(node);
-  rt::stop(directory_);
+  for (const auto& [id, node] : nodes_)
+    if (starts_.contains(id)) rt::stop(node);
+  if (owns_directory_) rt::stop(directory_);
 }
 
 Status Fleet::start_nodes(const FleetConfig& config, std::shared_ptr<const NodeMakers> makers) {
@@ -93,7 +99,7 @@ void Fleet::start_made(NodeConfig config, std::shared_ptr<const NodeMakers> make
   const KvDirectoryHandle directory = links_.to_directory ? links_.to_directory(directory_) : directory_;
   has_pool_ |= made.pool.arena != nullptr;
   NodeHandle& node = nodes_[config.node];
-  node = spawn_node(system_, config, std::move(makers), std::move(made), directory, log_);
+  node = seer::start_node(system_, config, std::move(makers), std::move(made), directory, log_);
   for (const auto& [id, rollout] : rollouts_) rt::post(node, AttachRollout{rollout.sink});
 }
 

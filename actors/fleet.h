@@ -31,8 +31,11 @@ struct FleetConfig {
 /// REQUIRES: id < config.nodes.
 NodeConfig node_config(const FleetConfig& config, NodeId id);
 
-/// Makes the parts of one machine and starts it. It is of use once it gets AttachRollout. Ends when it is told to
-/// (rt::stop), or when it gives up. Errors: those of the makers; then nothing was started.
+/// Starts a machine whose parts are made. It is of use once it gets AttachRollout. Ends when it is told to (rt::stop), or when
+/// it gives up.
+NodeHandle start_node(rt::system& system, const NodeConfig& config, std::shared_ptr<const NodeMakers> makers, NodeMachinery made,
+                      const KvDirectoryHandle& directory, const EventLog& log = {});
+/// Makes the parts first. Errors: those of the makers; then nothing was started.
 Result<NodeHandle> start_node(rt::system& system, const NodeConfig& config, std::shared_ptr<const NodeMakers> makers,
                               const KvDirectoryHandle& directory, const EventLog& log = {});
 
@@ -70,6 +73,8 @@ class Fleet {
  public:
   /// Starts the controller, without any node. REQUIRES: the system outlives the fleet.
   explicit Fleet(rt::system& system, FleetLinks links = {}, EventLog log = {});
+  /// Rollouts on the nodes of a cluster, whose directory this is and goes on without the fleet.
+  Fleet(rt::system& system, KvDirectoryHandle directory, EventLog log);
   Fleet(const Fleet&) = delete;
   Fleet& operator=(const Fleet&) = delete;
   /// Tells all actors to end. They have ended when the system is gone, and then their parts too.
@@ -107,6 +112,7 @@ class Fleet {
   rt::system& system_;
   FleetLinks links_;
   EventLog log_;
+  const bool owns_directory_;
   KvDirectoryHandle directory_;
   struct Rollout {
     ContextHandle context;

@@ -29,6 +29,8 @@
 
 namespace seer {
 
+inline constexpr uint64_t kEpochsOfStart = uint64_t{1} << 32;  // of a node between two of its starts: one for each restart
+
 struct NodeConfig {
   NodeId node;
   uint64_t epoch = 0;       // of its arenas: above all that the machine had before

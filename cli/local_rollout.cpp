@@ -393,7 +393,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   SeerConfig config(kActorThreads);
   rt::system system{config};
   rt::Inbox<RolloutEvents> inbox(system);
-  Fleet fleet(system, {}, hooks.log);
+  Fleet fleet(system, FleetLinks{}, hooks.log);
   SEER_RETURN_IF_ERROR(fleet.start_nodes(fleet_config(options, rows_max), std::make_shared<const NodeMakers>(std::move(makers))));
 
   std::unique_ptr<PastResponses> history;

@@ -229,6 +229,56 @@ struct AttachRollout {
 };
 using NodeHandle = rt::iface<rt::oneway<AttachRollout>, rt::oneway<UpdateWeights>, rt::oneway<InstanceWeights>, rt::oneway<WorkReady>>;
 
+// ---- cluster -----------------------------------------------------------------------------------------------------------------
+/// A machine asks to come in, before it starts anything.
+struct EnterCluster {
+  NodeId node;
+  ClusterIdentity identity;
+  SEER_FIELDS(EnterCluster, node, identity)
+};
+struct ClusterEntered {
+  std::string error;            // why it may not; empty: it may, and the place is kept for it
+  uint64_t epoch = 0;           // of its arenas: above all that a machine of this name had
+  KvDirectoryHandle directory;
+  SEER_FIELDS(ClusterEntered, error, epoch, directory)
+};
+/// Where a machine listens. Each other one dials it there.
+struct NodeAddress {
+  NodeId node;
+  std::string host;
+  uint16_t port = 0;
+  SEER_FIELDS(NodeAddress, node, host, port)
+};
+/// A machine that has entered is up.
+struct NodeReady {
+  NodeAddress at;
+  NodeHandle handle;
+  uint32_t instances = 0;
+  SEER_FIELDS(NodeReady, at, handle, instances)
+};
+struct NodeJoined { NodeAddress at; SEER_FIELDS(NodeJoined, at) };
+struct NodeLeft {
+  NodeId node;
+  std::string reason;  // one sentence
+  SEER_FIELDS(NodeLeft, node, reason)
+};
+using ClusterSink = rt::iface<rt::oneway<NodeJoined>, rt::oneway<NodeLeft>>;
+/// From now on the sink hears who joins and leaves; first of all, who is there.
+struct WatchCluster { ClusterSink reply_to; SEER_FIELDS(WatchCluster, reply_to) };
+struct ClusterNodeReport {
+  NodeAddress at;
+  uint32_t instances = 0;
+  ClusterIdentity identity;
+  SEER_FIELDS(ClusterNodeReport, at, instances, identity)
+};
+struct ClusterReport {
+  std::vector<ClusterNodeReport> nodes;  // by name
+  KvDirectoryHandle directory;
+  SEER_FIELDS(ClusterReport, nodes, directory)
+};
+using ClusterHandle = rt::iface<rt::rpc<EnterCluster, ClusterEntered>, rt::oneway<NodeReady>, rt::oneway<WatchCluster>,
+                                rt::rpc<GetReport, ClusterReport>>;
+
 // ---- iteration owner --------------------------------------------------------------------------------------------------------
 /// A response is complete: the context manager learns its length.
 using EstimateSink = rt::iface<rt::oneway<GroupEstimate>>;
@@ -354,6 +404,15 @@ CAF_BEGIN_TYPE_ID_BLOCK(seer, first_custom_type_id)
   CAF_ADD_TYPE_ID(seer, (seer::NewWeights))
   CAF_ADD_TYPE_ID(seer, (seer::UpdateWeights))
   CAF_ADD_TYPE_ID(seer, (seer::UpdateInstance))
+  CAF_ADD_TYPE_ID(seer, (seer::EnterCluster))
+  CAF_ADD_TYPE_ID(seer, (seer::ClusterEntered))
+  CAF_ADD_TYPE_ID(seer, (seer::NodeReady))
+  CAF_ADD_TYPE_ID(seer, (seer::NodeJoined))
+  CAF_ADD_TYPE_ID(seer, (seer::NodeLeft))
+  CAF_ADD_TYPE_ID(seer, (seer::ClusterSink))
+  CAF_ADD_TYPE_ID(seer, (seer::WatchCluster))
+  CAF_ADD_TYPE_ID(seer, (seer::ClusterReport))
+  CAF_ADD_TYPE_ID(seer, (seer::ClusterHandle))
 CAF_END_TYPE_ID_BLOCK(seer)
 
 namespace seer {

@@ -1,0 +1,84 @@
+#include "actors/cluster_actor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "actors/kv_directory_actor.h"
+#include "actors/node_actor.h"
+
+namespace seer {
+
+ClusterActor::ClusterActor(rt::self_ptr<ClusterActor> self_in, EventLog log_in)
+    : self(self_in), log(std::move(log_in)), directory(rt::spawn<KvDirectoryActor>(self->system())) {
+  rt::on_down(self, [this](const rt::down& message) { on_down(message); });
+}
+
+ClusterActor::~ClusterActor() { rt::stop(directory); }
+
+ClusterActor::handle::behavior_type ClusterActor::make_behavior() {
+  return {[this](const EnterCluster& ask) { return on_enter(ask); },
+          [this](const NodeReady& ready) { on_ready(ready); },
+          [this](const WatchCluster& watch) { on_watch(watch); },
+          [this](const GetReport&) { return report(); }};
+}
+
+ClusterEntered ClusterActor::on_enter(const EnterCluster& ask) {
+  const int64_t now = rt::now_us(self);
+  std::erase_if(members, [&](const auto& m) { return !m.second.ready && now - m.second.entered_us > kEnterUs; });
+  const std::string who = cat("node ", ask.node);
+  Status fits;
+  if (members.contains(ask.node))
+    fits = fail(Code::kInvalidArgument, who, " is refused: a node of that name is in the cluster, expected another name for each machine");
+  else if (!members.empty())
+    fits = check_identity(who, ask.identity, members.begin()->second.identity);
+  if (!fits.ok()) {
+    log.warn(now, "node_refused", {{"node", ask.node}, {"reason", fits.error()}});
+    return {.error = fits.error().detail};
+  }
+  members[ask.node] = {.identity = ask.identity, .entered_us = now};
+  return {.error = {}, .epoch = ++starts[ask.node] * kEpochsOfStart, .directory = directory};
+}
+
+void ClusterActor::on_ready(const NodeReady& ready) {
+  const auto member = members.find(ready.at.node);
+  if (member == members.end() || member->second.ready) return rt::stop(ready.handle);  // it took too long, and lost its place
+  member->second.ready = ready;
+  rt::monitor(self, ready.handle);
+  log.info(rt::now_us(self), "node_joined",
+           {{"node", ready.at.node}, {"host", ready.at.host}, {"port", ready.at.port}, {"instances", ready.instances}});
+  tell_all(NodeJoined{ready.at});
+}
+
+void ClusterActor::on_watch(const WatchCluster& watch) {
+  if (std::ranges::find(sinks, watch.reply_to) != sinks.end()) return;
+  sinks.push_back(watch.reply_to);
+  rt::monitor(self, watch.reply_to);
+  for (const auto& [id, member] : members)
+    if (member.ready) rt::tell(self, watch.reply_to, NodeJoined{member.ready->at});
+}
+
+void ClusterActor::on_down(const rt::down& message) {
+  std::erase_if(sinks, [&](const ClusterSink& sink) { return rt::is_source(message, sink); });
+  const auto gone =
+      std::ranges::find_if(members, [&](const auto& m) { return m.second.ready && rt::is_source(message, m.second.ready->handle); });
+  if (gone == members.end()) return;
+  const std::string said = rt::reason_text(message);
+  const NodeLeft left{gone->first, said.empty() ? cat("node ", gone->first, " is gone") : said};
+  members.erase(gone);
+  log.warn(rt::now_us(self), "node_left", {{"node", left.node}, {"reason", left.reason}});
+  tell_all(left);
+}
+
+ClusterReport ClusterActor::report() const {
+  ClusterReport report{.nodes = {}, .directory = directory};
+  for (const auto& [id, member] : members)
+    if (member.ready) report.nodes.push_back({member.ready->at, member.ready->instances, member.identity});
+  return report;
+}
+
+template <class Message>
+void ClusterActor::tell_all(const Message& message) {
+  for (const ClusterSink& sink : sinks) rt::tell(self, sink, message);
+}
+
+}  // namespace seer
