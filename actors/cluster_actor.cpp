@@ -18,6 +18,7 @@ ClusterActor::~ClusterActor() { rt::stop(directory); }
 ClusterActor::handle::behavior_type ClusterActor::make_behavior() {
   return {[this](const EnterCluster& ask) { return on_enter(ask); },
           [this](const NodeReady& ready) { on_ready(ready); },
+          [this](const EnterRollout&) { return on_rollout(); },
           [this](const WatchCluster& watch) { on_watch(watch); },
           [this](const GetReport&) { return report(); }};
 }
@@ -49,6 +50,18 @@ void ClusterActor::on_ready(const NodeReady& ready) {
   tell_all(NodeJoined{ready.at});
 }
 
+RolloutEntered ClusterActor::on_rollout() {
+  RolloutEntered entered{.id = {}, .version = {}, .directory = directory, .error = "the cluster has no machine yet"};
+  for (const auto& [id, member] : members) {
+    if (!member.ready) continue;
+    entered.version = member.identity.version;
+    entered.instances += member.ready->instances;
+    entered.error.clear();
+  }
+  if (entered.error.empty()) entered.id = RolloutId{++rollouts};
+  return entered;
+}
+
 void ClusterActor::on_watch(const WatchCluster& watch) {
   if (std::ranges::find(sinks, watch.reply_to) != sinks.end()) return;
   sinks.push_back(watch.reply_to);
@@ -63,14 +76,15 @@ void ClusterActor::on_down(const rt::down& message) {
       std::ranges::find_if(members, [&](const auto& m) { return m.second.ready && rt::is_source(message, m.second.ready->handle); });
   if (gone == members.end()) return;
   const std::string said = rt::reason_text(message);
-  const NodeLeft left{gone->first, said.empty() ? cat("node ", gone->first, " is gone") : said};
+  PartLost lost{.node = gone->first, .instances = {}, .reason = said.empty() ? cat("node ", gone->first, " is gone") : said};
+  for (uint32_t i = 0; i < gone->second.ready->instances; ++i) lost.instances.push_back(node_instance(lost.node, i));
   members.erase(gone);
-  log.warn(rt::now_us(self), "node_left", {{"node", left.node}, {"reason", left.reason}});
-  tell_all(left);
+  log.warn(rt::now_us(self), "node_left", {{"node", lost.node}, {"reason", lost.reason}});
+  tell_all(lost);
 }
 
 ClusterReport ClusterActor::report() const {
-  ClusterReport report{.nodes = {}, .directory = directory};
+  ClusterReport report;
   for (const auto& [id, member] : members)
     if (member.ready) report.nodes.push_back({member.ready->at, member.ready->instances, member.identity});
   return report;

@@ -30,6 +30,7 @@ struct ClusterActor {
 
   ClusterEntered on_enter(const EnterCluster& ask);
   void on_ready(const NodeReady& ready);
+  RolloutEntered on_rollout();
   void on_watch(const WatchCluster& watch);
   void on_down(const rt::down& message);
   ClusterReport report() const;
@@ -48,6 +49,7 @@ struct ClusterActor {
   std::map<NodeId, Member> members;
   std::map<NodeId, uint64_t> starts;  // how often a machine of this name came in
   std::vector<ClusterSink> sinks;
+  uint32_t rollouts = 0;              // that were given a place so far
 };
 
 }  // namespace seer

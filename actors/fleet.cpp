@@ -115,6 +115,11 @@ void Fleet::remove_node(NodeId id) {
   SEER_CHECK(nodes_.erase(id) == 1, id);
 }
 
+void Fleet::lose_node(const PartLost& lost) {
+  remove_node(lost.node);
+  for (const auto& [id, rollout] : rollouts_) rt::post(rollout.sink, lost);
+}
+
 Status Fleet::check_name(NodeId id) const {
   if (!nodes_.contains(id)) return {};
   return fail(Code::kInvalidArgument, "two nodes have the name ", id, ": each node of a fleet needs its own");

@@ -88,6 +88,8 @@ class Fleet {
   Status add_node(NodeId id, NodeHandle node);
   /// The node has ended, or cannot be reached any more: another one may take its name. REQUIRES: it is there.
   void remove_node(NodeId id);
+  /// Likewise; the rollouts are told what was lost with it.
+  void lose_node(const PartLost& lost);
 
   /// Starts a rollout on all nodes, also on those that come later. Several may run at once, each with its own config.id.
   /// REQUIRES: no other one that was not ended has this id.

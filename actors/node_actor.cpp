@@ -15,9 +15,6 @@ Result<InstanceMachinery> make_instance(const NodeMakers& makers, InstanceId id)
   return made;
 }
 
-ClusterIdentity identity_of(const EngineInfo& info) {
-  return {.model = model_name(info.model), .layout = info.layout_hash, .version = info.version};
-}
 /// Its pool takes blocks of all versions.
 ClusterIdentity pool_identity_of(const EngineInfo& info) {
   return {.model = model_name(info.model), .layout = info.block_layout, .version = {}};
@@ -34,6 +31,10 @@ Result<PoolMachinery> make_pool(const NodeMakers& makers, NodeId node) {
 }
 
 }  // namespace
+
+ClusterIdentity instance_identity(const EngineInfo& info) {
+  return {.model = model_name(info.model), .layout = info.layout_hash, .version = info.version};
+}
 
 Result<NodeMachinery> make_machinery(const NodeConfig& config, const NodeMakers& makers) {
   NodeMachinery made;
@@ -276,7 +277,7 @@ void NodeActor::updated(InstanceId id, const std::string& error) {
 /// REQUIRES: it runs.
 InstanceUp NodeActor::instance_up(InstanceId id) const {
   const Instance& i = instances.at(id);
-  return {id, config.node, i.info.device_blocks, i.info.block_tokens, i.config.rows_max, i.handle, identity_of(i.info)};
+  return {id, config.node, i.info.device_blocks, i.info.block_tokens, i.config.rows_max, i.handle, instance_identity(i.info)};
 }
 
 void NodeActor::lose(std::vector<InstanceId> lost, std::string reason) {

@@ -29,6 +29,9 @@
 
 namespace seer {
 
+/// Ids of the instances of a cluster: each node has its own, from 0 to kNodeInstancesMax - 1.
+inline constexpr uint32_t kNodeInstancesMax = 1024;
+inline InstanceId node_instance(NodeId node, uint32_t i) { return {node.value * kNodeInstancesMax + i}; }
 inline constexpr uint64_t kEpochsOfStart = uint64_t{1} << 32;  // of a node between two of its starts: one for each restart
 
 struct NodeConfig {
@@ -67,6 +70,8 @@ struct NodeMachinery {
   std::map<InstanceId, InstanceMachinery> instances;
   PoolMachinery pool;  // without an arena: none
 };
+/// What an instance with such an engine says of itself.
+ClusterIdentity instance_identity(const EngineInfo& info);
 /// Makes all parts of a machine, before its actors start. Errors: the first of its makers'.
 Result<NodeMachinery> make_machinery(const NodeConfig& config, const NodeMakers& makers);
 

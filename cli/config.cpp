@@ -7,6 +7,7 @@
 #include <set>
 
 #include "actors/policy/draft/draft_budget.h"
+#include "cli/host_port.h"
 #include "cli/ineffective_options.h"
 #include "cli/man_page.h"
 #include "cli/option.h"
@@ -75,11 +76,54 @@ OptionGroup log_options(LogConfig& log) {
 
 // ---- the options of each subcommand, one line each -------------------------------------------------------------
 
+std::vector<OptionSpec> drafting_options(MachineOptions& o) {
+  return {{"drafting", "D", &o.drafting, "speculative decoding: off, from a request's own text, or from that of its group",
+           OneOf{{"off", "own", "grouped"}}},
+          {"draft-max", "N", &o.draft_tokens_max, "draft tokens of one request in one step at most", between(1, 64)},
+          {"draft-shape", "S", &o.draft_shape, "drafts as paths, as trees, or as what saves more time", OneOf{{"auto", "path", "tree"}}},
+          {"draft-rule", "R", &o.draft_rule, "how the draft budget is dealt out", OneOf{draft_rule_names()}},
+          {"draft-lambda", "X", &o.draft_lambda,
+           "rules other than uniform: a probe gets one more token where it promises so many times more", at_least(0)},
+          {"draft-profile", "FILE", &o.draft_profile,
+           "what steps cost, as seer profile measured it, for drafting and --policy auto; without it a few are measured at the start"}};
+}
+
+std::vector<OptionSpec> instance_options(MachineOptions& o) {
+  return {{"instances", "N", &o.instances, "engines, each with its own KV cache", between(1, 1024)},
+        {"threads-per-instance", "N", &o.threads_per_instance, "0: the cores, shared out evenly", between(0, 1024)},
+        {"pin", "", &o.pin, "pin the threads of instances to cores, one each, in order"},
+        {"weight-version", "N", &o.weight_version, "version of the weights in --model, as the trainer counts; each response names it",
+         at_least(1)},
+        {"weights", "T", &o.weights, "as stored in the folder, or int8: half the bytes, other bits", kWeights},
+        {"max-batch", "N", &o.max_batch, "running requests of an instance at most; --policy auto may take fewer", between(1, 65536)},
+        {"prefill-tokens", "N", &o.prefill_tokens, "prompt tokens of one step at most", between(1, 1e6)},
+        {"step-depth", "N", &o.step_depth, "2: an engine has its next step before the last one's tokens were looked at; 1: after that",
+         between(1, 2)}};
+}
+
+OptionGroup kv_options(MachineOptions& o) {
+  return {"KV cache",
+       {{"kv-bytes", "SIZE", SizeField{&o.kv_bytes}, "KV cache of one instance", at_least(1)},
+        {"kv-dtype", "T", &o.kv_dtype, "type of K and V", kDtypes},
+        {"block-tokens", "N", &o.block_tokens, "tokens of one KV block, a multiple of 16", between(16, 4096)},
+        {"dram-bytes", "SIZE", SizeField{&o.dram_bytes}, "DRAM tier of the KV pool; 0: none", at_least(0)},
+        {"cold-dir", "DIR", &o.cold_dir, "folder of the cold tier on disk; without it there is none"},
+        {"cold-bytes", "SIZE", SizeField{&o.cold_bytes}, "cold tier at most", at_least(1)}}};
+}
+
 std::vector<OptionGroup> option_groups(RolloutOptions& o) {
   OneOf policies{chunk_policy_names(), {{kPartialPolicy, kPartialRefused}}};
   policies.names.insert(policies.names.begin(), kAutoPolicy);
   std::vector<OptionSpec> sampling = sampling_options(o.sampling);
   sampling.push_back({"raw-logprobs", "", &o.sampling.logprob_mode, "log-softmax(logits), not of logits / temperature"});
+  std::vector<OptionSpec> drafting = drafting_options(o);
+  drafting.push_back({"draft-history", "DIR", &o.draft_history,
+         "folder of what earlier rollouts answered to the same prompts: drafted from, and added to"});
+  std::vector<OptionSpec> instances = instance_options(o);
+  instances.insert(instances.begin() + 1,
+                   {{"nodes", "N", &o.nodes, "machines (within this process) that instances are dealt to; each has its own pool tiers",
+         between(1, 64)},
+                    {"cluster", "HOST:PORT", &o.cluster, "controller of a cluster, whose machines run the rollout, instead of any here"}});
   return {
       {"Work",
        {{"model", "DIR", &o.model, "model folder in Hugging Face layout"},
@@ -101,39 +145,24 @@ std::vector<OptionGroup> option_groups(RolloutOptions& o) {
          "share of a chunk's KV promised before it starts; below 0: the policy's own", between(-1, 1)},
         {"lengths", "FILE", &o.lengths,
          "known lengths for oracle policies: {group, sample, tokens}, or an --out file"}}},
-      {"Drafting",
-       {{"drafting", "D", &o.drafting, "speculative decoding: off, from a request's own text, or from that of its group",
-         OneOf{{"off", "own", "grouped"}}},
-        {"draft-max", "N", &o.draft_tokens_max, "draft tokens of one request in one step at most", between(1, 64)},
-        {"draft-shape", "S", &o.draft_shape, "drafts as paths, as trees, or as what saves more time", OneOf{{"auto", "path", "tree"}}},
-        {"draft-rule", "R", &o.draft_rule, "how the draft budget is dealt out", OneOf{draft_rule_names()}},
-        {"draft-lambda", "X", &o.draft_lambda,
-         "rules other than uniform: a probe gets one more token where it promises so many times more", at_least(0)},
-        {"draft-profile", "FILE", &o.draft_profile,
-         "what steps cost, as seer profile measured it, for drafting and --policy auto; without it a few are measured at the start"},
-        {"draft-history", "DIR", &o.draft_history,
-         "folder of what earlier rollouts answered to the same prompts: drafted from, and added to"}}},
-      {"Instances",
-       {{"instances", "N", &o.instances, "engines, each with its own KV cache", between(1, 1024)},
-        {"nodes", "N", &o.nodes, "machines (within this process) that instances are dealt to; each has its own pool tiers",
-         between(1, 64)},
-        {"threads-per-instance", "N", &o.threads_per_instance, "0: the cores, shared out evenly", between(0, 1024)},
-        {"pin", "", &o.pin, "pin the threads of instances to cores, one each, in order"},
-        {"weight-version", "N", &o.weight_version, "version of the weights in --model, as the trainer counts; each response names it",
-         at_least(1)},
-        {"weights", "T", &o.weights, "as stored in the folder, or int8: half the bytes, other bits", kWeights},
-        {"max-batch", "N", &o.max_batch, "running requests of an instance at most; --policy auto may take fewer", between(1, 65536)},
-        {"prefill-tokens", "N", &o.prefill_tokens, "prompt tokens of one step at most", between(1, 1e6)},
-        {"step-depth", "N", &o.step_depth, "2: an engine has its next step before the last one's tokens were looked at; 1: after that",
-         between(1, 2)}}},
-      {"KV cache",
-       {{"kv-bytes", "SIZE", SizeField{&o.kv_bytes}, "KV cache of one instance", at_least(1)},
-        {"kv-dtype", "T", &o.kv_dtype, "type of K and V", kDtypes},
-        {"block-tokens", "N", &o.block_tokens, "tokens of one KV block, a multiple of 16", between(16, 4096)},
-        {"dram-bytes", "SIZE", SizeField{&o.dram_bytes}, "DRAM tier of the KV pool; 0: none", at_least(0)},
-        {"cold-dir", "DIR", &o.cold_dir, "folder of the cold tier on disk; without it there is none"},
-        {"cold-bytes", "SIZE", SizeField{&o.cold_bytes}, "cold tier at most", at_least(1)}}},
+      {"Drafting", std::move(drafting)},
+      {"Instances", std::move(instances)},
+      kv_options(o),
       {"Sampling", std::move(sampling)},
+      log_options(o.log),
+  };
+}
+
+std::vector<OptionGroup> option_groups(NodeOptions& o) {
+  return {
+      {"Cluster",
+       {{"name", "N", &o.name, "of this machine: a number that no other one of the cluster has", between(0, 1 << 20)},
+        {"join", "HOST:PORT", &o.join, "the controller; without it this machine is the controller"},
+        {"listen", "HOST:PORT", &o.listen, "an address of this machine that the others can reach; port 0: the system chooses"}}},
+      {"Model", {{"model", "DIR", &o.model, "model folder in Hugging Face layout; the same on all machines"}}},
+      {"Drafting", drafting_options(o)},
+      {"Instances", instance_options(o)},
+      kv_options(o),
       log_options(o.log),
   };
 }
@@ -233,6 +262,10 @@ constexpr const char* kRolloutExamples = R"(  seer rollout --model DIR --prompts
   seer rollout --model DIR --prompts prompts.jsonl --out out.jsonl --dram-bytes 32MiB --cold-dir DIR
   seer rollout --print-config --group-size 16 > my.toml
 )";
+constexpr const char* kNodeExamples = R"(  seer node --model DIR --listen 127.0.0.1:7000                          # the controller, with instances of its own
+  seer node --model DIR --name 1 --join 127.0.0.1:7000                   # one more machine
+  seer rollout --cluster 127.0.0.1:7000 --model DIR --prompts prompts.jsonl --out responses.jsonl
+)";
 constexpr const char* kScoreExamples = R"(  seer score --model DIR --in responses.jsonl --out scored.jsonl
   seer score --model REFERENCE_DIR --in responses.jsonl --out reference.jsonl --raw-logprobs
 )";
@@ -291,8 +324,25 @@ Status check_new_folder(const char* flag, const std::string& path) {
   return fail(Code::kNotFound, flag, " ", path, ": there is no folder ", parent.string(), " to make it in");
 }
 
-Status check_together(const RolloutOptions& o) {
+Status check_machine(const MachineOptions& o) {
   SEER_RETURN_IF_ERROR(require(o.model, "--model", "a model folder in Hugging Face layout"));
+  if (o.block_tokens % 16 == 0) return {};
+  return fail(Code::kInvalidArgument, "--block-tokens ", o.block_tokens, ": expected a multiple of 16");
+}
+
+Status check_host_port(const char* flag, const std::string& text, bool may_choose) {
+  const auto parsed = parse_host_port(flag, text, may_choose);
+  return parsed.ok() ? Status{} : Status{parsed.error()};
+}
+
+Status check_together(const NodeOptions& o) {
+  SEER_RETURN_IF_ERROR(check_machine(o));
+  SEER_RETURN_IF_ERROR(check_host_port("--listen", o.listen, true));
+  return o.join.empty() ? Status{} : check_host_port("--join", o.join, false);
+}
+
+Status check_together(const RolloutOptions& o) {
+  SEER_RETURN_IF_ERROR(check_machine(o));
   SEER_RETURN_IF_ERROR(require(o.prompts, "--prompts", "a JSONL file of prompts"));
   for (const auto& [flag, is_given] : {std::pair{"--compare", !o.compare.empty()}, {"--lengths", !o.lengths.empty()},
                                        {"--draft-history", !o.draft_history.empty()}})
@@ -300,8 +350,10 @@ Status check_together(const RolloutOptions& o) {
       return fail(Code::kInvalidArgument, flag, " cannot go with --prompts -: it needs all prompts at the start");
   if (o.compare.empty()) SEER_RETURN_IF_ERROR(require(o.out, "--out", "the JSONL file to write the responses to"));
   SEER_RETURN_IF_ERROR(check_temperature(o.sampling.temperature));
-  if (o.block_tokens % 16 != 0)
-    return fail(Code::kInvalidArgument, "--block-tokens ", o.block_tokens, ": expected a multiple of 16");
+  if (!o.cluster.empty()) {
+    SEER_RETURN_IF_ERROR(check_host_port("--cluster", o.cluster, false));
+    if (!o.html.empty()) return fail(Code::kInvalidArgument, "--html cannot go with --cluster: instances of other processes draw no timelines");
+  }
   if (o.nodes > o.instances)
     return fail(Code::kInvalidArgument, "--nodes ", o.nodes, ": expected at most --instances, which is ", o.instances,
                 ": each node has an instance at least");
@@ -432,6 +484,7 @@ Result<Command> parse_command_line(const std::vector<std::string>& arguments, st
   ProgramSpec program{.version = kVersion, .what = "rollouts of language models for reinforcement learning", .commands = {}};
   std::vector<Subcommand> subcommands{
       make_subcommand<RolloutOptions>("rollout", "make a group of responses for every prompt", kRolloutExamples, true, rollout_notes()),
+      make_subcommand<NodeOptions>("node", "run a machine of a cluster: instances, drafts and KV pool", kNodeExamples, true),
       make_subcommand<ScoreOptions>("score", "log-probabilities of given responses in one prefill", kScoreExamples, false),
       make_subcommand<ProfileOptions>("profile", "how long this engine's steps take with a model, as a cost model",
                                       kProfileExamples, false),

@@ -17,30 +17,18 @@
 
 namespace seer {
 
-/// `seer rollout`. Paths are empty when not given.
-struct RolloutOptions {
+/// What a machine is made of: engines, their KV caches and pool tiers, drafts. Paths are empty when not given.
+struct MachineOptions {
   std::string model;                // folder in Hugging Face layout
-  std::string prompts;              // JSONL; "-": stdin, as they come
-  std::string out;                  // JSONL of responses; may be missing only with `compare`
-  std::string report;               // JSON
-  std::string html;                 // page; empty: none
-  int64_t limit = 0;                // first so many prompts; 0: all
-  int64_t group_size = 8;           // responses per prompt
-  uint64_t seed = 1;                // run seed: sample seeds are hashes of it, the group and the sample
+  int64_t weight_version = 1;       // of the weights in `model`, as the trainer counts them
+  std::string weights = "stored";   // stored | int8
 
   int64_t instances = 2;            // engines, each with its own KV cache
-  int64_t nodes = 1;                // machines that the instances are dealt to in turn, each with its own KV pool tiers; all
-                                    // in this process, as a cluster would be laid out
   int64_t threads_per_instance = 0; // 0: the cores, shared out evenly
   bool pin = false;                 // threads of instances are pinned to cores
-  std::string weights = "stored";   // stored | int8
   int64_t max_batch = 256;          // running requests of an instance at most
   int64_t prefill_tokens = 512;     // prompt tokens of one step at most
   int64_t step_depth = 2;           // steps in the queue of an engine: 1 or 2
-
-  ChunkSchedulerConfig scheduler{.policy = kAutoPolicy};  // policy, chunk_tokens, reserve_share
-  std::vector<std::string> compare; // policies run in turn on the same work; empty: only scheduler.policy
-  std::string lengths;              // JSONL of known response lengths, for oracle policies
 
   std::string drafting = "off";     // off | own | grouped: speculative decoding, and from whose text
   std::string draft_shape = "auto"; // auto | path | tree
@@ -48,10 +36,6 @@ struct RolloutOptions {
   std::string draft_rule = "uniform";
   double draft_lambda = 2;          // with other rules than uniform: how much more a probe's token must promise
   std::string draft_profile;        // step times, as seer profile writes them; empty: measured at the start. Also for auto
-  std::string draft_history;        // folder of responses of earlier rollouts; empty: none
-  int64_t weight_version = 1;       // of the weights in `model`, as the trainer counts them
-
-  SamplingParams sampling;
 
   int64_t kv_bytes = int64_t{256} << 20;    // KV cache per instance
   std::string kv_dtype = "bf16";            // bf16 | f32
@@ -61,9 +45,37 @@ struct RolloutOptions {
   int64_t cold_bytes = int64_t{8} << 30;    // cold tier at most
 
   LogConfig log;
+};
+
+/// `seer rollout`: the machines are within this process, or those of a cluster.
+struct RolloutOptions : MachineOptions {
+  std::string prompts;              // JSONL; "-": stdin, as they come
+  std::string out;                  // JSONL of responses; may be missing only with `compare`
+  std::string report;               // JSON
+  std::string html;                 // page; empty: none
+  int64_t limit = 0;                // first so many prompts; 0: all
+  int64_t group_size = 8;           // responses per prompt
+  uint64_t seed = 1;                // run seed: sample seeds are hashes of it, the group and the sample
+  std::string cluster;              // HOST:PORT of its controller; empty: none
+  int64_t nodes = 1;                // machines that the instances are dealt to in turn, each with its own KV pool tiers; all
+                                    // in this process, as a cluster would be laid out
+
+  ChunkSchedulerConfig scheduler{.policy = kAutoPolicy};  // policy, chunk_tokens, reserve_share
+  std::vector<std::string> compare; // policies run in turn on the same work; empty: only scheduler.policy
+  std::string lengths;              // JSONL of known response lengths, for oracle policies
+  std::string draft_history;        // folder of responses of earlier rollouts; empty: none
+
+  SamplingParams sampling;
 
   bool streams_prompts() const { return prompts == "-"; }
   std::string prompts_name() const { return streams_prompts() ? "stdin" : prompts; }  // in messages
+};
+
+/// `seer node`: one machine of a cluster.
+struct NodeOptions : MachineOptions {
+  int64_t name = 0;                     // of the machine, in the cluster
+  std::string listen = "127.0.0.1:0";   // HOST:PORT; port 0: the system chooses
+  std::string join;                     // HOST:PORT of the controller; empty: this machine is it
 };
 
 /// `seer score`.
@@ -122,7 +134,7 @@ struct SimulateOptions {
 /// `seer doctor`.
 struct DoctorOptions {};
 
-using Command = std::variant<PrintAndExit, RolloutOptions, ScoreOptions, ProfileOptions, SimulateOptions, DoctorOptions>;
+using Command = std::variant<PrintAndExit, RolloutOptions, NodeOptions, ScoreOptions, ProfileOptions, SimulateOptions, DoctorOptions>;
 
 /// What the arguments (without the program's name) ask for. Every error is one sentence naming the flag, or the file,
 /// line and key, with the value and what was expected. Options that name files are not opened here, but for --config.

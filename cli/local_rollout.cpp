@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -13,25 +14,24 @@
 #include "actors/policy/draft/draft_history.h"
 #include "actors/policy/draft/group_drafter.h"
 #include "actors/policy/schedule/policies.h"
+#include "cli/cluster_dial.h"
 #include "cli/engine_types.h"
 #include "cli/machine_memory.h"
+#include "cli/machine_parts.h"
 #include "cli/past_responses.h"
 #include "cli/policy_auto.h"
 #include "cli/step_calibration.h"
 #include "cli/watched_engine.h"
 #include "gpu/cpu/cpu_engine.h"
+#include "gpu/model/model_folder.h"
 #include "gpu/sampler.h"
 #include "gpu/step_profile.h"
 #include "protocols/workers.h"
 #include "storage/local_transport.h"
-#ifdef SEER_HAVE_ROCKSDB
-#include "storage/rocksdb_store.h"
-#endif
 
 namespace seer {
 namespace {
 
-constexpr size_t kActorThreads = 1;       // actors use a few per cent of one core; more threads only wake each other
 constexpr int64_t kReceiveUs = 100'000;  // between two looks at the stop flag
 constexpr int64_t kStreamUs = 10'000;    // and at prompts that come while the rollout runs
 constexpr size_t kKeptMax = 4096;         // responses that are not written yet
@@ -61,21 +61,6 @@ int64_t actor_threads_cpu_us() {
   return ns / 1000;
 }
 
-int32_t threads_of(const RolloutOptions& options) {
-  if (options.threads_per_instance > 0) return static_cast<int32_t>(options.threads_per_instance);
-  return std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency() / options.instances));
-}
-
-CpuEngineConfig engine_config(const RolloutOptions& options, InstanceId id) {
-  const int32_t threads = threads_of(options);
-  return {.threads = threads,
-          .first_core = options.pin ? static_cast<int32_t>(id.value) * threads : -1,
-          .kv_bytes = options.kv_bytes,
-          .block_tokens = static_cast<uint32_t>(options.block_tokens),
-          .kv_type = kv_type_of(options.kv_dtype),
-          .version = WeightVersion{static_cast<uint64_t>(options.weight_version)}};
-}
-
 /// Whether the model can sample as a prompt line says. REQUIRES: it can sample as the flags say.
 Status check_sampling(const RolloutOptions& options, const RolloutWork& work, const PromptLine& line) {
   const auto wrong = [&](const auto&... what) {
@@ -85,8 +70,8 @@ Status check_sampling(const RolloutOptions& options, const RolloutWork& work, co
   if (!line.sampling.stop.empty() && work.tokenizer == nullptr)
     return wrong("stop needs a tokenizer, and ", options.model, " has none; use stop_token_ids instead");
   for (const int32_t id : line.sampling.stop_token_ids)
-    if (id >= work.model->config.vocab_size)
-      return wrong("stop_token_ids has ", id, ": expected ids of the vocabulary of ", work.model->config.vocab_size);
+    if (id >= work.config.vocab_size)
+      return wrong("stop_token_ids has ", id, ": expected ids of the vocabulary of ", work.config.vocab_size);
   return {};
 }
 
@@ -105,7 +90,7 @@ Result<GroupSpec> make_group(const RolloutOptions& options, const RolloutWork& w
     if (!ids.ok()) return fail(Code::kInvalidArgument, options.prompts_name(), ":", line.line, ": ", ids.error().detail);
     group.prompt_ids = *std::move(ids);
   }
-  const ModelConfig& model = work.model->config;
+  const ModelConfig& model = work.config;
   SEER_RETURN_IF_ERROR(
       check_prompt(options.prompts_name(), line.line, group.prompt_ids, model.vocab_size, model.context_tokens_max));
   SEER_RETURN_IF_ERROR(check_sampling(options, work, line));
@@ -136,7 +121,7 @@ int64_t work_kv_bytes(const RolloutOptions& options, const RolloutWork& work) {
     const int64_t tokens = static_cast<int64_t>(group.prompt_ids.size()) + group.sampling.max_tokens;
     blocks += group.samples * (tokens / options.block_tokens + 1);
   }
-  return bytes_of(blocks, kv_block_bytes(work.model->config, engine_config(options, InstanceId{0})));
+  return bytes_of(blocks, kv_block_bytes(work.config, engine_config(options, InstanceId{0})));
 }
 
 Status check_memory_to_run(const RolloutOptions& options, const RolloutWork& work) {
@@ -168,58 +153,10 @@ Status check_kv_fits(const RolloutOptions& options, const RolloutWork& work, con
               ": the least that works is ", blocks * engine.block_bytes);
 }
 
-/// The cold tier of one node: in --cold-dir, or with several nodes in a folder of it.
-Result<std::unique_ptr<ColdStore>> open_cold_store(const RolloutOptions& options, [[maybe_unused]] NodeId node) {
-#ifdef SEER_HAVE_ROCKSDB
-  const std::string dir = options.nodes == 1 ? options.cold_dir : cat(options.cold_dir, "/node-", node);
-  return open_rocksdb_store({.dir = dir, .capacity_bytes = options.cold_bytes});
-#else
-  return fail(Code::kUnavailable, "--cold-dir ", options.cold_dir,
-              " needs RocksDB, but this build was made without it: apt-get install librocksdb-dev, and build again");
-#endif
-}
-
-Result<StepCost> step_cost(const RolloutOptions& options, const RolloutWork& work) {
-  if (options.draft_profile.empty()) return calibrate_step_cost(work.model, engine_config(options, InstanceId{0}));
-  SEER_ASSIGN_OR_RETURN(const StepProfile profile, read_step_profile(options.draft_profile));
-  return profile.cost;
-}
-
-/// What no part can be made without, found out before any is.
-Status check_sizes(const RolloutOptions& options, const RolloutWork& work) {
-  const CpuEngineConfig first = engine_config(options, InstanceId{0});
-  SEER_RETURN_IF_ERROR(check_kv_bytes(options.kv_bytes, work.model->config, first));
-  if (const int64_t least = kv_block_bytes(work.model->config, first); options.dram_bytes > 0 && options.dram_bytes < least)
-    return fail(Code::kInvalidArgument, "--dram-bytes ", options.dram_bytes,
-                ": expected 0, or room for a KV block; one of this model needs ", least);
-  return {};
-}
-
-/// The CPU engine of an instance, large enough for every response.
-Result<std::shared_ptr<Engine>> make_engine(const RolloutOptions& options, const RolloutWork& work, InstanceId id) {
-  SEER_ASSIGN_OR_RETURN(std::shared_ptr<Engine> engine, make_cpu_engine(work.model, engine_config(options, id)));
-  SEER_RETURN_IF_ERROR(check_kv_fits(options, work, engine->info()));
-  return engine;
-}
-
-Drafting make_drafting(const RolloutOptions& options, const DraftBudget::StepNs& step_ns) {
-  GroupDrafterConfig drafter;
-  drafter.tree.own_history_only = options.drafting == "own";
-  const bool paths = options.draft_shape != "tree", trees = options.draft_shape != "path";
-  DraftBudgetConfig budget{.rule = parse_draft_rule(options.draft_rule),
-                           .rows_max = {paths ? options.draft_tokens_max : 0, trees ? options.draft_tokens_max : 0},
-                           .lambda = options.draft_lambda};
-  return {std::make_shared<GroupDrafter>(drafter), budget, step_ns, {}, [] { return cpu_ns(CLOCK_THREAD_CPUTIME_ID); }};
-}
-
 FleetConfig fleet_config(const RolloutOptions& options, int64_t rows_max) {
   FleetConfig config{.nodes = static_cast<uint32_t>(options.nodes),
                      .instances = static_cast<uint32_t>(options.instances),
-                     .instance = {.id = {},
-                                  .planner = {.prefill_tokens_max = static_cast<int32_t>(options.prefill_tokens),
-                                              .rows_max = static_cast<int32_t>(rows_max + options.prefill_tokens)},
-                                  .rows_max = static_cast<int32_t>(rows_max),
-                                  .step_depth = static_cast<int32_t>(options.step_depth)},
+                     .instance = instance_config(options, rows_max),
                      .node = {}};
   if (options.drafting == "grouped") config.node.draft_server = DraftServerConfig{};
   return config;
@@ -236,31 +173,19 @@ LoadHistories make_histories(const RolloutOptions& options) {
   return histories;
 }
 
-using SlowWork = Workers<std::function<void()>>;
-
+/// Engines large enough for every response, watched where there is a history for them.
 /// REQUIRES: options, work and aside outlive the makers.
 Result<NodeMakers> make_makers(const RolloutOptions& options, const RolloutWork& work, const LoadHistories& histories,
                                SlowWork& aside) {
-  NodeMakers makers;
-  makers.tokenizer = work.tokenizer;
-  makers.aside = [&aside](std::function<void()> f) { aside.put(std::move(f)); };
-  makers.make_engine = [&options, &work, histories](InstanceId id) -> Result<std::shared_ptr<Engine>> {
-    SEER_ASSIGN_OR_RETURN(std::shared_ptr<Engine> engine, make_engine(options, work, id));
+  SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_node_makers(options, {work.model, work.tokenizer}, aside));
+  makers.make_engine = [make = makers.make_engine, &options, &work, histories](InstanceId id) -> Result<std::shared_ptr<Engine>> {
+    SEER_ASSIGN_OR_RETURN(std::shared_ptr<Engine> engine, make(id));
+    SEER_RETURN_IF_ERROR(check_kv_fits(options, work, engine->info()));
     const auto history = histories.find(id);
     return history == histories.end() ? engine : watch_engine(std::move(engine), history->second);
   };
-  if (options.dram_bytes > 0)
-    makers.make_arena = [&options, &work](NodeId) {
-      return HostArena::create({.dram_bytes = options.dram_bytes,
-                                .block_bytes = kv_block_bytes(work.model->config, engine_config(options, InstanceId{0}))});
-    };
-  if (!options.cold_dir.empty()) makers.open_cold = [&options](NodeId node) { return open_cold_store(options, node); };
-  if (options.drafting != "off") {
-    SEER_ASSIGN_OR_RETURN(const StepCost cost, step_cost(options, work));
-    makers.make_drafting = [&options, cost](InstanceId) -> Result<Drafting> {
-      return make_drafting(options, [cost](const StepShape& shape) { return 1000 * cost.predict_us(shape); });
-    };
-  }
+  if (makers.open_cold && options.nodes > 1)
+    makers.open_cold = [&options](NodeId node) { return open_cold_store(options, cat(options.cold_dir, "/node-", node)); };
   if (options.nodes > 1) makers.transport = std::make_shared<LocalTransport>();
   return makers;
 }
@@ -331,24 +256,29 @@ Result<RolloutWork> load_work(const RolloutOptions& options, std::vector<PromptL
   SEER_RETURN_IF_ERROR(validate(options.sampling));
   RolloutWork work;
   work.lines = std::move(prompts);
-  SEER_RETURN_IF_ERROR(check_memory_to_load(options, work.lines));
-  SEER_ASSIGN_OR_RETURN(work.model, load_model(options.model, weight_type_of(options.weights)));
-  if (auto tokenizer = load_tokenizer(options.model); tokenizer.ok())
-    work.tokenizer = *std::move(tokenizer);
-  else if (tokenizer.error().code != Code::kNotFound)
-    return tokenizer.error();
+  if (options.cluster.empty()) {
+    SEER_RETURN_IF_ERROR(check_memory_to_load(options, work.lines));
+    SEER_ASSIGN_OR_RETURN(LoadedModel loaded, load_model_of(options));
+    work.model = std::move(loaded.model);
+    work.tokenizer = std::move(loaded.tokenizer);
+    work.config = work.model->config;
+  } else {
+    SEER_RETURN_IF_ERROR(check_model_folder(options.model));
+    SEER_ASSIGN_OR_RETURN(work.config, read_model_config(options.model));
+    SEER_ASSIGN_OR_RETURN(work.tokenizer, load_tokenizer_of(options));
+  }
   if (!options.sampling.stop.empty() && work.tokenizer == nullptr)
     return fail(Code::kInvalidArgument, "--stop needs a tokenizer, and ", options.model,
                 " has none; use --stop-token-ids instead");
   for (const int32_t id : options.sampling.stop_token_ids)
-    if (id >= work.model->config.vocab_size)
+    if (id >= work.config.vocab_size)
       return fail(Code::kInvalidArgument, "--stop-token-ids ", id, " is outside the vocabulary of ",
-                  work.model->config.vocab_size);
+                  work.config.vocab_size);
   for (uint32_t i = 0; i < work.lines.size(); ++i) {
     SEER_ASSIGN_OR_RETURN(GroupSpec group, make_group(options, work, work.lines[i], i));
     work.groups.push_back(std::move(group));
   }
-  SEER_RETURN_IF_ERROR(check_memory_to_run(options, work));
+  if (options.cluster.empty()) SEER_RETURN_IF_ERROR(check_memory_to_run(options, work));
   if (options.lengths.empty()) return work;
   std::vector<int64_t> group_sizes;
   for (const PromptLine& line : work.lines) group_sizes.push_back(line.samples);
@@ -376,7 +306,10 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   scheduler.policy = policy;
   int64_t rows_max = options.max_batch;
   std::string why;
-  if (policy == kAutoPolicy) {
+  if (policy == kAutoPolicy && !options.cluster.empty()) {
+    scheduler.policy = "seer";
+    why = "seer: the machines of a cluster are not measured for more";
+  } else if (policy == kAutoPolicy) {
     SEER_ASSIGN_OR_RETURN(const PolicyChoice choice,
                           choose_policy(work.model, engine_config(options, InstanceId{0}), work.groups, options));
     scheduler.policy = choice.policy;
@@ -386,31 +319,48 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   }
   if (auto known = make_chunk_scheduler(scheduler); !known.ok()) return known.error();
 
-  SEER_RETURN_IF_ERROR(check_sizes(options, work));
+  RolloutConfig rollout_config{.scheduler = scheduler,
+                               .version = WeightVersion{static_cast<uint64_t>(options.weight_version)},
+                               .instances_expected = static_cast<size_t>(options.instances)};
   SlowWork aside({}, [](std::function<void()>& f) { f(); });
   const LoadHistories histories = make_histories(options);
-  SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_makers(options, work, histories, aside));
-  SeerConfig config(kActorThreads);
-  rt::system system{config};
+  const std::unique_ptr<SeerConfig> config =
+      options.cluster.empty() ? std::make_unique<SeerConfig>(kActorThreads) : std::make_unique<rt::NetConfig>(kActorThreads);
+  rt::system system{*config};
   rt::Inbox<RolloutEvents> inbox(system);
-  Fleet fleet(system, FleetLinks{}, hooks.log);
-  SEER_RETURN_IF_ERROR(fleet.start_nodes(fleet_config(options, rows_max), std::make_shared<const NodeMakers>(std::move(makers))));
+  std::optional<Fleet> fleet;
+  std::optional<ClusterFleet> cluster;
+  if (options.cluster.empty()) {
+    SEER_RETURN_IF_ERROR(check_sizes(options, work.config));
+    SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_makers(options, work, histories, aside));
+    fleet.emplace(system, FleetLinks{}, hooks.log);
+    SEER_RETURN_IF_ERROR(fleet->start_nodes(fleet_config(options, rows_max), std::make_shared<const NodeMakers>(std::move(makers))));
+  } else {
+    const std::atomic<bool> never{false};
+    SEER_ASSIGN_OR_RETURN(const ClusterHandle controller,
+                          dial_cluster(system, options.cluster, "--cluster", hooks.stop != nullptr ? *hooks.stop : never));
+    SEER_ASSIGN_OR_RETURN(const RolloutEntered entered, enter_rollout(system, options.cluster, controller));
+    rollout_config.id = entered.id;
+    rollout_config.version = entered.version;
+    rollout_config.instances_expected = entered.instances;  // more of them take part as they come
+    fleet.emplace(system, entered.directory, hooks.log);
+    cluster.emplace(system, *fleet, controller, hooks.log);
+  }
 
   std::unique_ptr<PastResponses> history;
   std::vector<CstPast> pasts;
   int64_t past_groups = 0;
   if (!options.draft_history.empty()) {
-    SEER_ASSIGN_OR_RETURN(history, PastResponses::open(options.draft_history, work.model->config.vocab_size, work.groups));
+    SEER_ASSIGN_OR_RETURN(history, PastResponses::open(options.draft_history, work.config.vocab_size, work.groups));
     pasts = history->recall(GroupLogsConfig{}.past_tokens_max);
     past_groups = std::ssize(pasts);
   }
 
   const int64_t cpu_before = cpu_ns(CLOCK_PROCESS_CPUTIME_ID) / 1000;
-  RolloutConfig rollout_config{.scheduler = scheduler,
-                               .version = WeightVersion{static_cast<uint64_t>(options.weight_version)},
-                               .instances_expected = static_cast<size_t>(options.instances)};
   if (hooks.more) rollout_config.open = true, rollout_config.responses_kept_max = kKeptMax;
-  const RolloutHandle rollout = fleet.start_rollout(rollout_config, {work.groups, std::move(pasts)}, inbox.handle());
+  std::vector<GroupSpec> groups = work.groups;
+  for (GroupSpec& group : groups) group.id.rollout = rollout_config.id;
+  const RolloutHandle rollout = fleet->start_rollout(rollout_config, {std::move(groups), std::move(pasts)}, inbox.handle());
 
   RolloutSummary summary;
   std::vector<double> completions_s;
@@ -443,6 +393,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
           }};
   while (!over) {
     if (hooks.stop != nullptr && hooks.stop->load()) stop();
+    if (cluster) cluster->follow();
     if (more_come && !stopping) {
       MoreGroups more = hooks.more();
       if (!more.groups.empty()) rt::post(rollout, AddGroups{std::move(more.groups)});
@@ -452,12 +403,12 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
     }
     receive_event(inbox, more_come ? kStreamUs : kReceiveUs, listener);
   }
-  const auto pool_reports = inbox.ask<std::vector<KvNodeReport>>(fleet.directory(), GetReport{});
+  const auto pool_reports = inbox.ask<std::vector<KvNodeReport>>(fleet->directory(), GetReport{});
   const int64_t cpu_total = cpu_ns(CLOCK_PROCESS_CPUTIME_ID) / 1000 - cpu_before;
   const int64_t cpu_actors = actor_threads_cpu_us();
   if (!written.ok()) return written.error();
   if (!summary.complete && !stopping) return fail(Code::kUnavailable, summary.error);
-  const int64_t block_bytes = kv_block_bytes(work.model->config, engine_config(options, InstanceId{0}));
+  const int64_t block_bytes = kv_block_bytes(work.config, engine_config(options, InstanceId{0}));
   RolloutOutcome outcome{make_report(scheduler.policy, summary, pool_reports, block_bytes), summary.complete,
                          std::move(prompts), {}, std::move(completions_s)};
   outcome.report.policy_choice = std::move(why);

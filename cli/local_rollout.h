@@ -20,7 +20,8 @@ namespace seer {
 
 /// What is to be done: model, tokenizer and groups. Immutable; several runs share it.
 struct RolloutWork {
-  std::shared_ptr<const Model> model;
+  ModelConfig config;
+  std::shared_ptr<const Model> model;          // null: the engines are those of a cluster
   std::shared_ptr<const Tokenizer> tokenizer;  // null where the model's folder has none
   std::vector<PromptLine> lines;               // line i is group i
   std::vector<GroupSpec> groups;

@@ -16,7 +16,7 @@ std::vector<std::string> run_warnings(const RolloutOptions& options, const Rollo
     if (work.groups[i].sampling.max_tokens < work.lines[i].sampling.max_tokens) ++cut_prompts;
   if (cut_prompts > 0)
     found.push_back(cat("the max tokens of ", cut_prompts, " of ", work.groups.size(),
-                        " prompts are cut to what the model's context of ", work.model->config.context_tokens_max,
+                        " prompts are cut to what the model's context of ", work.config.context_tokens_max,
                         " tokens leaves after the prompt"));
   return found;
 }

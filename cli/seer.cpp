@@ -9,6 +9,7 @@
 
 #include "cli/config.h"
 #include "cli/doctor.h"
+#include "cli/node_command.h"
 #include "cli/one_line.h"
 #include "cli/profile_command.h"
 #include "cli/rollout_command.h"
@@ -56,6 +57,7 @@ struct Run {
     return {};
   }
   seer::Status operator()(const seer::RolloutOptions& options) const { return seer::rollout_command(options, g_stop); }
+  seer::Status operator()(const seer::NodeOptions& options) const { return seer::node_command(options, g_stop); }
   seer::Status operator()(const seer::ScoreOptions& options) const { return seer::score_command(options, g_stop); }
   seer::Status operator()(const seer::ProfileOptions& options) const { return seer::profile_command(options, g_stop); }
   seer::Status operator()(const seer::SimulateOptions& options) const {

@@ -257,14 +257,20 @@ struct NodeReady {
   SEER_FIELDS(NodeReady, at, handle, instances)
 };
 struct NodeJoined { NodeAddress at; SEER_FIELDS(NodeJoined, at) };
-struct NodeLeft {
-  NodeId node;
-  std::string reason;  // one sentence
-  SEER_FIELDS(NodeLeft, node, reason)
-};
-using ClusterSink = rt::iface<rt::oneway<NodeJoined>, rt::oneway<NodeLeft>>;
+/// A machine has died or given up: all of it is lost.
+using ClusterSink = rt::iface<rt::oneway<NodeJoined>, rt::oneway<PartLost>>;
 /// From now on the sink hears who joins and leaves; first of all, who is there.
 struct WatchCluster { ClusterSink reply_to; SEER_FIELDS(WatchCluster, reply_to) };
+/// A rollout asks for a place in the cluster.
+struct EnterRollout { uint64_t what = 0; SEER_FIELDS(EnterRollout, what) };
+struct RolloutEntered {
+  RolloutId id;                 // that no other rollout had
+  WeightVersion version;        // of the weights that the machines run with
+  uint32_t instances = 0;       // of the machines that are up
+  KvDirectoryHandle directory;
+  std::string error;            // why it may not; empty: it may
+  SEER_FIELDS(RolloutEntered, id, version, instances, directory, error)
+};
 struct ClusterNodeReport {
   NodeAddress at;
   uint32_t instances = 0;
@@ -273,11 +279,10 @@ struct ClusterNodeReport {
 };
 struct ClusterReport {
   std::vector<ClusterNodeReport> nodes;  // by name
-  KvDirectoryHandle directory;
-  SEER_FIELDS(ClusterReport, nodes, directory)
+  SEER_FIELDS(ClusterReport, nodes)
 };
-using ClusterHandle = rt::iface<rt::rpc<EnterCluster, ClusterEntered>, rt::oneway<NodeReady>, rt::oneway<WatchCluster>,
-                                rt::rpc<GetReport, ClusterReport>>;
+using ClusterHandle = rt::iface<rt::rpc<EnterCluster, ClusterEntered>, rt::oneway<NodeReady>, rt::rpc<EnterRollout, RolloutEntered>,
+                                rt::oneway<WatchCluster>, rt::rpc<GetReport, ClusterReport>>;
 
 // ---- iteration owner --------------------------------------------------------------------------------------------------------
 /// A response is complete: the context manager learns its length.
@@ -408,9 +413,10 @@ CAF_BEGIN_TYPE_ID_BLOCK(seer, first_custom_type_id)
   CAF_ADD_TYPE_ID(seer, (seer::ClusterEntered))
   CAF_ADD_TYPE_ID(seer, (seer::NodeReady))
   CAF_ADD_TYPE_ID(seer, (seer::NodeJoined))
-  CAF_ADD_TYPE_ID(seer, (seer::NodeLeft))
   CAF_ADD_TYPE_ID(seer, (seer::ClusterSink))
   CAF_ADD_TYPE_ID(seer, (seer::WatchCluster))
+  CAF_ADD_TYPE_ID(seer, (seer::EnterRollout))
+  CAF_ADD_TYPE_ID(seer, (seer::RolloutEntered))
   CAF_ADD_TYPE_ID(seer, (seer::ClusterReport))
   CAF_ADD_TYPE_ID(seer, (seer::ClusterHandle))
 CAF_END_TYPE_ID_BLOCK(seer)

@@ -175,6 +175,9 @@ class Inbox {
  public:
   explicit Inbox(system& sys) : self_(sys) {}
   Handle handle() { return caf::actor_cast<Handle>(self_); }
+  /// When that actor ends, a handler of receive() for rt::down gets to know.
+  template <class Other>
+  void monitor(const Other& other) { self_->monitor(other); }
   /// Waits for one message, at most timeout_us, and gives it to the handler that takes it. False: none came.
   template <class... Handlers>
   bool receive(int64_t timeout_us, Handlers&&... handlers) {

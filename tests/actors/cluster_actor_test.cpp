@@ -11,7 +11,7 @@ using namespace seer;
 
 namespace {
 
-using Watcher = Recorder<ClusterSink, NodeJoined, NodeLeft>;
+using Watcher = Recorder<ClusterSink, NodeJoined, PartLost>;
 
 /// A machine that only counts how often it was woken.
 struct FakeNode {
@@ -33,17 +33,19 @@ struct FakeNode {
 
 /// A cluster, and machines played by the test.
 struct Bench {
-  ClusterEntered enter(uint32_t node, ClusterIdentity identity = {.model = "qwen", .layout = 7, .version = WeightVersion{1}}) {
-    std::optional<ClusterEntered> answer;
+  template <class Answer, class Question>
+  Answer ask(Question question) {
+    std::optional<Answer> answer;
     // The unused argument is for CAF 0.17: see rt::spawn().
     world.system.spawn([&](caf::event_based_actor* self, char) {
-      rt::ask(self, cluster, rt::kControlTimeoutUs, EnterCluster{NodeId{node}, identity}).then([&](ClusterEntered& got) {
-        answer = std::move(got);
-      });
+      rt::ask(self, cluster, rt::kControlTimeoutUs, question).then([&](Answer& got) { answer = std::move(got); });
     }, char{});
     run();
     REQUIRE(answer.has_value());
     return *answer;
+  }
+  ClusterEntered enter(uint32_t node, ClusterIdentity identity = {.model = "qwen", .layout = 7, .version = WeightVersion{1}}) {
+    return ask<ClusterEntered>(EnterCluster{NodeId{node}, identity});
   }
   void ready(uint32_t node, const NodeHandle& handle) {
     rt::post(cluster, NodeReady{{NodeId{node}, "10.0.0.1", static_cast<uint16_t>(7000 + node)}, handle, 2});
@@ -75,8 +77,9 @@ TEST_CASE("cluster: who watches hears of the machines that are there, then of th
   CHECK(b.watcher.all<NodeJoined>()[1].at.port == 7001);
   rt::kill(first.handle());
   b.run();
-  REQUIRE(b.watcher.all<NodeLeft>().size() == 1);
-  CHECK(b.watcher.all<NodeLeft>()[0].reason == "node 3 is gone");
+  REQUIRE(b.watcher.all<PartLost>().size() == 1);
+  CHECK(b.watcher.all<PartLost>()[0].reason == "node 3 is gone");
+  CHECK(b.watcher.all<PartLost>()[0].instances == std::vector{node_instance(NodeId{3}, 0), node_instance(NodeId{3}, 1)});
   CHECK(b.lines.str().find(" warn node_left node=3 reason=\"node 3 is gone\"\n") != std::string::npos);
 }
 
@@ -114,4 +117,23 @@ TEST_CASE("cluster: a machine that asked to come in and was never up loses its p
   b.run();
   CHECK(*second.woken == 1);
   CHECK(*late.woken == 0);  // it was stopped
+}
+
+TEST_CASE("cluster: each rollout gets an id of its own, and hears with which weights and on how many instances it runs") {
+  Bench b;
+  FakeNode node(b.world);
+  CHECK(b.ask<RolloutEntered>(EnterRollout{}).error == "the cluster has no machine yet");
+  b.enter(0, {.model = "qwen", .layout = 7, .version = WeightVersion{4}});
+  CHECK(b.ask<RolloutEntered>(EnterRollout{}).error != "");  // it is not up yet
+  b.ready(0, node.handle());
+  const auto first = b.ask<RolloutEntered>(EnterRollout{}), second = b.ask<RolloutEntered>(EnterRollout{});
+  CHECK(first.error == "");
+  CHECK(first.version == WeightVersion{4});
+  CHECK(first.instances == 2);
+  CHECK(first.id != RolloutId{});
+  CHECK(second.id != first.id);
+  CHECK(second.directory == first.directory);
+  const auto report = b.ask<ClusterReport>(GetReport{});
+  REQUIRE(report.nodes.size() == 1);
+  CHECK(report.nodes[0].at.port == 7000);
 }

@@ -11,7 +11,7 @@ RolloutWork work_of(int64_t context_tokens_max, const std::vector<int64_t>& max_
   RolloutWork work;
   auto model = std::make_shared<Model>();
   model->config.context_tokens_max = context_tokens_max;
-  work.model = model;
+  work.config = model->config;
   for (const int64_t tokens : max_tokens) {
     work.lines.emplace_back().sampling.max_tokens = 100;
     work.groups.emplace_back().sampling.max_tokens = tokens;

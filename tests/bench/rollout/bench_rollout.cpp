@@ -82,7 +82,7 @@ int main(int argc, char** argv) {
   options.kv_bytes = int64_t{2} << 30;
   auto first = run_rollout(options, *work, "divided", {.response = [&](const Response& r) { return expected.add(r), Status{}; }});
   if (!first.ok()) return fail_with(first.error());
-  const ModelConfig& model = work->model->config;
+  const ModelConfig& model = work->config;
   const int64_t token_bytes = int64_t{model.layers} * model.kv_size() * 2 * 2;  // K and V, bf16
   int64_t tokens = 0;
   for (GroupSpec& group : work->groups) {

@@ -1,0 +1,120 @@
+#include "cli/machine_parts.h"
+
+#include <algorithm>
+#include <ctime>
+#include <thread>
+#include <utility>
+
+#include "actors/policy/draft/group_drafter.h"
+#include "cli/engine_types.h"
+#include "cli/step_calibration.h"
+#include "gpu/model/weight_store.h"
+#include "gpu/step_profile.h"
+#ifdef SEER_HAVE_ROCKSDB
+#include "storage/rocksdb_store.h"
+#endif
+
+namespace seer {
+namespace {
+
+int64_t thread_cpu_ns() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return t.tv_sec * 1'000'000'000 + t.tv_nsec;
+}
+
+int32_t threads_of(const MachineOptions& options) {
+  if (options.threads_per_instance > 0) return static_cast<int32_t>(options.threads_per_instance);
+  return std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency() / options.instances));
+}
+
+Result<StepCost> step_cost(const MachineOptions& options, const std::shared_ptr<const Model>& model) {
+  if (options.draft_profile.empty()) return calibrate_step_cost(model, engine_config(options, InstanceId{0}));
+  SEER_ASSIGN_OR_RETURN(const StepProfile profile, read_step_profile(options.draft_profile));
+  return profile.cost;
+}
+
+Drafting make_drafting(const MachineOptions& options, const DraftBudget::StepNs& step_ns) {
+  GroupDrafterConfig drafter;
+  drafter.tree.own_history_only = options.drafting == "own";
+  const bool paths = options.draft_shape != "tree", trees = options.draft_shape != "path";
+  DraftBudgetConfig budget{.rule = parse_draft_rule(options.draft_rule),
+                           .rows_max = {paths ? options.draft_tokens_max : 0, trees ? options.draft_tokens_max : 0},
+                           .lambda = options.draft_lambda};
+  return {std::make_shared<GroupDrafter>(drafter), budget, step_ns, {}, thread_cpu_ns};
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const Tokenizer>> load_tokenizer_of(const MachineOptions& options) {
+  auto tokenizer = load_tokenizer(options.model);
+  if (!tokenizer.ok() && tokenizer.error().code == Code::kNotFound) return std::shared_ptr<const Tokenizer>();
+  return tokenizer;
+}
+
+Result<LoadedModel> load_model_of(const MachineOptions& options) {
+  LoadedModel loaded;
+  SEER_ASSIGN_OR_RETURN(loaded.model, load_model(options.model, weight_type_of(options.weights)));
+  SEER_ASSIGN_OR_RETURN(loaded.tokenizer, load_tokenizer_of(options));
+  return loaded;
+}
+
+CpuEngineConfig engine_config(const MachineOptions& options, InstanceId id) {
+  const int32_t threads = threads_of(options);
+  return {.threads = threads,
+          .first_core = options.pin ? static_cast<int32_t>(id.value % kNodeInstancesMax) * threads : -1,
+          .kv_bytes = options.kv_bytes,
+          .block_tokens = static_cast<uint32_t>(options.block_tokens),
+          .kv_type = kv_type_of(options.kv_dtype),
+          .version = WeightVersion{static_cast<uint64_t>(options.weight_version)}};
+}
+
+InstanceConfig instance_config(const MachineOptions& options, int64_t rows_max) {
+  return {.id = {},
+          .planner = {.prefill_tokens_max = static_cast<int32_t>(options.prefill_tokens),
+                      .rows_max = static_cast<int32_t>(rows_max + options.prefill_tokens)},
+          .rows_max = static_cast<int32_t>(rows_max),
+          .step_depth = static_cast<int32_t>(options.step_depth)};
+}
+
+Status check_sizes(const MachineOptions& options, const ModelConfig& model) {
+  const CpuEngineConfig first = engine_config(options, InstanceId{0});
+  SEER_RETURN_IF_ERROR(check_kv_bytes(options.kv_bytes, model, first));
+  if (const int64_t least = kv_block_bytes(model, first); options.dram_bytes > 0 && options.dram_bytes < least)
+    return fail(Code::kInvalidArgument, "--dram-bytes ", options.dram_bytes,
+                ": expected 0, or room for a KV block; one of this model needs ", least);
+  return {};
+}
+
+Result<std::unique_ptr<ColdStore>> open_cold_store(const MachineOptions& options, [[maybe_unused]] const std::string& folder) {
+#ifdef SEER_HAVE_ROCKSDB
+  return open_rocksdb_store({.dir = folder, .capacity_bytes = options.cold_bytes});
+#else
+  return fail(Code::kUnavailable, "--cold-dir ", options.cold_dir,
+              " needs RocksDB, but this build was made without it: apt-get install librocksdb-dev, and build again");
+#endif
+}
+
+Result<NodeMakers> make_node_makers(const MachineOptions& options, const LoadedModel& loaded, SlowWork& aside) {
+  NodeMakers makers;
+  makers.tokenizer = loaded.tokenizer;
+  makers.aside = [&aside](std::function<void()> f) { aside.put(std::move(f)); };
+  makers.make_engine = [&options, model = loaded.model](InstanceId id) -> Result<std::shared_ptr<Engine>> {
+    SEER_ASSIGN_OR_RETURN(std::shared_ptr<Engine> engine, make_cpu_engine(model, engine_config(options, id)));
+    return engine;
+  };
+  if (options.dram_bytes > 0)
+    makers.make_arena = [&options, block_bytes = kv_block_bytes(loaded.model->config, engine_config(options, InstanceId{0}))](NodeId) {
+      return HostArena::create({.dram_bytes = options.dram_bytes, .block_bytes = block_bytes});
+    };
+  if (!options.cold_dir.empty()) makers.open_cold = [&options](NodeId) { return open_cold_store(options, options.cold_dir); };
+  if (options.drafting != "off") {
+    SEER_ASSIGN_OR_RETURN(const StepCost cost, step_cost(options, loaded.model));
+    makers.make_drafting = [&options, cost](InstanceId) -> Result<Drafting> {
+      return make_drafting(options, [cost](const StepShape& shape) { return 1000 * cost.predict_us(shape); });
+    };
+  }
+  return makers;
+}
+
+}  // namespace seer

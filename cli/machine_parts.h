@@ -1,0 +1,38 @@
+// What a machine of this process is made of, from its options: real engines, memory, disks and drafts, as the makers of its
+// node (NodeMakers). Used by `seer rollout` and `seer node`.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "actors/node_actor.h"
+#include "cli/config.h"
+#include "gpu/cpu/cpu_engine.h"
+#include "protocols/workers.h"
+
+namespace seer {
+
+/// Runs what takes long, outside of any actor's handler.
+using SlowWork = Workers<std::function<void()>>;
+
+struct LoadedModel {
+  std::shared_ptr<const Model> model;
+  std::shared_ptr<const Tokenizer> tokenizer;  // null where the model's folder has none
+};
+/// Errors: as load_model() and load_tokenizer() say, but for a folder without a tokenizer.
+Result<LoadedModel> load_model_of(const MachineOptions& options);
+/// The tokenizer alone; null where the folder has none.
+Result<std::shared_ptr<const Tokenizer>> load_tokenizer_of(const MachineOptions& options);
+
+CpuEngineConfig engine_config(const MachineOptions& options, InstanceId id);
+/// `rows_max`: running requests at most.
+InstanceConfig instance_config(const MachineOptions& options, int64_t rows_max);
+/// What no part can be made without, found out before any is. Errors name the flag.
+Status check_sizes(const MachineOptions& options, const ModelConfig& model);
+Result<std::unique_ptr<ColdStore>> open_cold_store(const MachineOptions& options, const std::string& folder);
+
+/// Makers of all parts but the transport. Without a profile for drafting, steps are measured here.
+/// REQUIRES: options and aside outlive the makers.
+Result<NodeMakers> make_node_makers(const MachineOptions& options, const LoadedModel& loaded, SlowWork& aside);
+
+}  // namespace seer
