@@ -18,9 +18,9 @@ struct ContextFollowers {
   struct Follower {
     int32_t token;
     bool leads;         // the most frequent after a context, or the source's: a path needs no other
-    SuffixState state;  // of the longest context that it followed, plus the token; kRoot: of none
+    SuffixState state;      // of the context that made it a candidate, plus the token; kRoot: the source made it one
     uint32_t match_tokens;  // length of that string
-    std::array<uint32_t, kContexts> counts;
+    std::array<uint32_t, kContexts> counts;  // 0 after longer contexts than that one, where it was too rare
   };
 
   uint32_t contexts = 0;
