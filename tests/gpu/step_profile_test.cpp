@@ -80,13 +80,6 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 
 }  // namespace
 
-TEST_CASE("step shape: sequences add up to rows, KV read and pairs attended") {
-  StepShape shape;
-  shape.add(10, 1, 1);  // decode: the row attends to 11 positions
-  shape.add(4, 3, 0);   // prefill: 5 + 6 + 7
-  CHECK(shape == StepShape{.sequences = 2, .rows = 4, .sampled_rows = 1, .kv_tokens = 18, .attended = 29});
-}
-
 TEST_CASE("step profile: fitting points made by a cost model predicts like it") {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     CAPTURE(seed);

@@ -5,7 +5,6 @@
 
 #include "protocols/hash.h"
 #include "protocols/kv.h"
-#include "protocols/pool.h"
 
 using namespace seer;
 
@@ -41,13 +40,4 @@ TEST_CASE("hash: a prefix hash is what it has always been") {
   const PrefixHash all = extend_prefix({}, tokens);
   CHECK(all.hi == 0x1da8029417951925ull);
   CHECK(all.lo == 0x15dca029b39c1c02ull);
-}
-
-TEST_CASE("owner: requests and groups never share a name") {
-  std::set<KvOwner> owners;
-  for (uint32_t g = 0; g < 50; ++g) {
-    owners.insert(owner_of(GroupId{g}));
-    for (uint32_t s = 0; s < 50; ++s) owners.insert(owner_of(RequestId{GroupId{g}, s}));
-  }
-  CHECK(owners.size() == 50 * 51);
 }

@@ -1,0 +1,22 @@
+#include "protocols/rollout.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+using namespace seer;
+
+TEST_CASE("chunk end: only what finished, failed or was aborted is over; all else waits for another chunk") {
+  for (const ChunkEnd end : {ChunkEnd::kFinished, ChunkEnd::kFailed, ChunkEnd::kAborted}) CHECK(is_over(end));
+  for (const ChunkEnd end : {ChunkEnd::kChunkFull, ChunkEnd::kYielded, ChunkEnd::kPreempted, ChunkEnd::kRejected, ChunkEnd::kLost})
+    CHECK_FALSE(is_over(end));
+}
+
+TEST_CASE("finish reason: each has the name that responses show") {
+  CHECK(std::string(to_string(FinishReason::kStop)) == "stop");
+  CHECK(std::string(to_string(FinishReason::kLength)) == "length");
+  CHECK(std::string(to_string(FinishReason::kAborted)) == "abort");
+  CHECK(std::string(to_string(FinishReason::kError)) == "error");
+  CHECK(std::string(to_string(FinishReason::kNone)) == "none");
+  CHECK(std::string(to_string(static_cast<FinishReason>(99))) == "unknown");
+}
