@@ -121,7 +121,7 @@ TEST_CASE("sim links: of what is said to an instance only the start and the end 
   rt::post(b.link, UpdateInstance{});
   rt::post(b.link, DraftServers{});
   b.run(1000);
-  CHECK(b.log.size() == 3);
+  REQUIRE(b.log.size() == 3);
   CHECK(b.log[0].starts_with("DropChunks"));
   CHECK(b.log[1].starts_with("UpdateInstance"));
   CHECK(b.log[2].starts_with("DraftServers"));

@@ -1,0 +1,124 @@
+#include "protocols/rt.h"
+
+#include <doctest/doctest.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/recorder.h"
+
+using namespace seer;
+
+namespace {
+
+/// Has a report, and may end when it hears of an estimate.
+struct Reporter {
+  using handle = rt::iface<rt::oneway<GroupEstimate>, rt::rpc<GetReport, DraftServerReport>>;
+  static constexpr const char* kActorName = "reporter";
+  Reporter(rt::self_ptr<Reporter> self_in, int64_t groups_in, std::shared_ptr<int> alive_in)
+      : self(self_in), groups(groups_in), alive(std::move(alive_in)) {}
+  handle::behavior_type make_behavior() {
+    return {[this](const GroupEstimate&) { rt::quit(self, "out of groups"); },
+            [this](const GetReport&) { return DraftServerReport{.groups = groups}; }};
+  }
+  rt::self_ptr<Reporter> self;
+  int64_t groups;
+  std::shared_ptr<int> alive;
+};
+using Reports = std::vector<DraftServerReport>;
+using Reporters = std::map<uint32_t, Reporter::handle>;
+
+/// The groups in the answers of all reporters; {-1} while there is no answer.
+std::vector<int64_t> gathered(SimWorld& world, const Reporters& reporters, int64_t wait_us) {
+  std::vector<int64_t> groups{-1};
+  world.system.spawn([&](caf::event_based_actor* self, char) {  // the unused argument: see rt::spawn()
+    rt::gather_then<Reports>(self, reporters, GetReport{}, [&](const Reports& reports) {
+      groups.clear();
+      for (const DraftServerReport& report : reports) groups.push_back(report.groups);
+    });
+  }, char{});
+  world.run_until(world.now_us() + wait_us);
+  return groups;
+}
+
+}  // namespace
+
+TEST_CASE("rt: gather answers in the order of the map, at once with nobody to ask, and leaves out who is gone") {
+  SimWorld world;
+  const auto alive = std::make_shared<int>();
+  Reporters reporters;
+  CHECK(gathered(world, reporters, 0).empty());
+  for (const uint32_t id : {7, 2, 5}) reporters[id] = world.spawn<Reporter>(int64_t{id}, alive);
+  CHECK(gathered(world, reporters, 0) == std::vector<int64_t>{2, 5, 7});
+  rt::kill(reporters[5]);
+  world.run_until(world.now_us());
+  CHECK(gathered(world, reporters, rt::kControlTimeoutUs) == std::vector<int64_t>{2, 7});
+}
+
+TEST_CASE("rt: who watches an actor hears that it ended, and why if it said so") {
+  for (const bool says : {true, false}) {
+    CAPTURE(says);
+    SimWorld world;
+    const auto alive = std::make_shared<int>();
+    const auto watched = world.spawn<Reporter>(int64_t{1}, alive), other = world.spawn<Reporter>(int64_t{2}, alive);
+    std::string reason = "none";
+    bool is_watched = false, is_other = true;
+    // Kept: an actor without a handle ends.
+    const caf::actor watcher = world.system.spawn([&](caf::event_based_actor* self, char) -> caf::behavior {
+      rt::on_down(self, [&, self](const rt::down& message) {
+        reason = rt::reason_text(message);
+        is_watched = rt::is_source(message, watched);
+        is_other = rt::is_source(message, other) || rt::is_source(message, Reporter::handle{});
+        self->quit();
+      });
+      rt::monitor(self, watched);
+      return {[](const Tick&) {}};
+    }, char{});
+    world.run_until(0);
+    if (says) rt::post(watched, GroupEstimate{});
+    else rt::kill(watched);
+    world.run_until(10);
+    CHECK(reason == (says ? "out of groups" : ""));
+    CHECK(is_watched);
+    CHECK_FALSE(is_other);
+    CHECK_MESSAGE(alive.use_count() == 2, "the state of the one that ended is gone, that of the other is not");
+  }
+}
+
+TEST_CASE("rt: a waker reaches its actor while that lives, and does not keep it alive") {
+  SimWorld world;
+  const auto alive = std::make_shared<int>();
+  const auto reporter = world.spawn<Reporter>(int64_t{1}, alive);
+  world.run_until(0);
+  int woken = 0;
+  const auto wake = rt::waker<Reporter>(rt::look<Reporter>(reporter).self, [&](const Reporter::handle& handle) {
+    CHECK(handle == reporter);
+    ++woken;
+  });
+  wake();
+  CHECK(woken == 1);
+  rt::kill(reporter);
+  world.run_until(10);
+  CHECK(alive.use_count() == 1);
+}
+
+TEST_CASE("rt: an inbox gets what is sent to it, says that nothing came, and asks who may be gone") {
+  rt::config config;
+  config.add_message_types<caf::id_block::seer>();
+  rt::system system(config);
+  rt::Inbox<EstimateSink> inbox(system);
+  uint32_t got = 0;
+  const auto take = [&](const GroupEstimate& estimate) { got = estimate.group.index; };
+  CHECK_FALSE(inbox.receive(0, take));
+  rt::post(inbox.handle(), GroupEstimate{GroupId{8}, 0, 0});
+  CHECK(inbox.receive(10'000'000, take));
+  CHECK(got == 8);
+
+  const auto alive = std::make_shared<int>();
+  const auto reporter = rt::spawn<Reporter>(system, int64_t{3}, alive);
+  CHECK(inbox.ask<DraftServerReport>(reporter, GetReport{}).groups == 3);
+  rt::kill(reporter);
+  CHECK(inbox.ask<DraftServerReport>(reporter, GetReport{}, DraftServerReport{.groups = -1}).groups == -1);
+}
