@@ -169,7 +169,7 @@ struct Response {
               preemptions, queue_us, run_us, start_us)
 };
 
-/// Where the rollout stands, for a progress line. Sent at most every progress_us.
+/// How far the rollout has come, for a progress line. Sent at most every progress_us.
 struct RolloutProgress {
   int64_t requests = 0, done = 0, running = 0, waiting = 0;
   int64_t output_tokens = 0;

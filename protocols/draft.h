@@ -4,7 +4,7 @@
 //
 // A draft never changes a response, only how fast it is made. So nothing here is answered for, and all of it may be lost,
 // late, doubled or out of order: tokens are named by request and position, and a fetch says which ones its sender knows,
-// from which the server tells what either of the two lacks. Thus a server that was started again, empty, is filled again by
+// from which the server tells what either of the two lacks. So a server that was restarted, empty, is filled again by
 // those who fetch from it.
 //
 // A group's id names its rollout, and a rollout has one weight version: tokens of two versions are never taken together.
@@ -74,7 +74,7 @@ struct CstFetched {
   NodeId server;
   std::vector<CstTokens> parts;
   std::vector<CstPast> pasts;
-  std::vector<CstCursor> wanted;  // send what comes behind these ends
+  std::vector<CstCursor> wanted;  // send what comes after these ends
   bool has_more = false;          // the answer is full; fetch again
   SEER_FIELDS(CstFetched, server, parts, pasts, wanted, has_more)
 };
@@ -88,7 +88,7 @@ struct DraftServerReport {
   int64_t appended_tokens = 0;   // that were new
   int64_t fetched_tokens = 0;    // sent to instances
   int64_t fetches = 0;
-  int64_t expired_groups = 0;    // nobody spoke of them for their TTL
+  int64_t expired_groups = 0;    // not mentioned for their TTL
   int64_t crowded_groups = 0;    // dropped for room
   SEER_FIELDS(DraftServerReport, node, groups, tokens, bytes, appended_tokens, fetched_tokens, fetches, expired_groups,
               crowded_groups)

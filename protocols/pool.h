@@ -76,7 +76,7 @@ struct KvOpening {
   KvOwner owner;                // a request
   std::vector<BlockRef> blocks;
   uint32_t first_index = 0;     // place of blocks[0] in the request's sequence
-  uint32_t prompt_blocks = 0;   // so many blocks at the start of the sequence belong to the group
+  uint32_t prompt_blocks = 0;   // this many blocks at the start of the sequence belong to the group
   bool lend = false;            // one node asks another: answer with what is there, nothing is fetched for it
   SEER_FIELDS(KvOpening, op, owner, blocks, first_index, prompt_blocks, lend)
 };

@@ -20,7 +20,7 @@ Result<uint16_t> listen_on_loopback(system& sys, const Handle& actor, uint16_t p
   return *bound;
 }
 
-/// The actor that listens there. Blocks until the connection stands. Errors: kUnavailable.
+/// The actor that listens there. Blocks until it is connected. Errors: kUnavailable.
 template <class Handle>
 Result<Handle> dial(system& sys, const std::string& host, uint16_t port) {
   auto peer = sys.middleman().remote_actor<Handle>(host, port);

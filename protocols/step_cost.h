@@ -7,8 +7,8 @@
 // it attends to. Time over rows is a line with bends: up to some number of rows, reading the weights takes longer than their
 // arithmetic, and small tiles of rows cost more per row. So there are features min(rows, k) and max(0, rows - k) for a few k.
 // KV has bends too: the more there is, the less of it a cache holds, and the few rows of a verify share what was read for one
-// of them, at less cost than the many rows of a prefill. No cost is negative, so more work is never predicted to take less
-// time.
+// of them, at less cost than the many rows of a prefill. No cost is negative. One more sequence lowers no feature but
+// attended_above_4: a decode adds one pair for each position, so joining a long prefill it may lower the predicted time.
 #pragma once
 #include <array>
 #include <cstddef>

@@ -4,7 +4,7 @@
 //
 // Invariants:
 //  (1) a block has owners, or it is QUARANTINED and waits for its last operation: nothing else is kept;
-//  (2) a block stands in the spill order exactly while it is SEALED, owned and not leased;
+//  (2) a block is in the spill order exactly while it is SEALED, owned and not leased;
 //  (3) an owner holds at most one block per chain index; holding another one there lets go of the first (a partial tail
 //      block that was filled up has a new name);
 //  (4) a slot belongs to at most one block; blocks with a slot == slots taken in the arena.

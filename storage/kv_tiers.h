@@ -203,7 +203,7 @@ class KvTiers {
   void advance();                                  // after every event: slots for opens, spills, the room hook
   void serve_opens();
   void make_room(int64_t slots, OwnerId for_owner, const Urgency& for_urgency);
-  void spill(int64_t slots, SpillClass up_to);     // until so many slots are free, or will be
+  void spill(int64_t slots, SpillClass up_to);     // until that many slots are free, or will be
   bool submit_spill(const std::vector<Block*>& batch);
   void on_spilled(const std::vector<uint32_t>& slots, const std::vector<Status>& statuses);
   void drop_cold_duplicates();

@@ -4,7 +4,7 @@
 //   prompt     hash hi (8 B) | hash lo (8 B)
 //   response   the prompt's | ~iteration (8 B) | index (2 B)
 // Records, little endian:
-//   format (1 B)  crc32c (4 B) of the key, then of all behind
+//   format (1 B)  crc32c (4 B) of the key, then of all that follows
 //   response   tokens, each as a base-128 varint, low 7 bits first: frequent tokens have small ids in most vocabularies,
 //              and what is alike in a group compresses as well as with fixed sizes
 //   prompt     put number (8 B), then per response: iteration (8 B) | index (2 B) | bytes of its record (4 B)

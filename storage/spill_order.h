@@ -42,7 +42,7 @@ struct SpillCandidate {
   uint64_t next_use = 0;
 };
 
-/// Where a block stands in the order.
+/// The place of a block in the order.
 struct SpillPlace {
   OwnerId owner;
   bool shared = false;

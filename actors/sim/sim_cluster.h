@@ -52,7 +52,7 @@ struct SimClusterOptions {
   size_t parked_max = 4096;
   double free_share = 0.05;    // see KvTiersConfig
   bool has_kv = true;          // false: engines without KV bytes
-  int32_t steps_max = 1;       // they can be given so many steps at once
+  int32_t steps_max = 1;       // steps that an engine takes at once, at most
   int64_t draft_tokens_max = 0;  // 0: no drafting; else about a third of the tokens drafted are wrong
   bool draft_from_group = false; // from what the group has written, as in production
   bool draft_servers = false;    // and share that through a server on each node
@@ -148,7 +148,7 @@ struct SimCluster {
   }
 
   Drafting make_drafting() {
-    // Rows that cost next to nothing, so that as much as may be is drafted.
+    // Rows cost next to nothing, so the budget drafts as much as it may.
     const auto step_ns = [](const StepShape& shape) { return 1e6 + static_cast<double>(shape.rows); };
     const int64_t tree_max = options.draft_trees ? options.draft_tokens_max : 0;
     const DraftBudgetConfig budget{.rows_max = {options.draft_tokens_max, tree_max}, .draft_ns = 0};
@@ -382,7 +382,7 @@ struct SimCluster {
     uint64_t group;
   };
   std::unordered_map<uint64_t, Shape> shapes;  // by seed of the response
-  std::vector<int64_t> slowness;               // by instance: its steps take so many times as long
+  std::vector<int64_t> slowness;               // by instance: the factor on the time of its steps
   uint64_t steps_hash = 0;
   int64_t steps_at_once_peak = 0;
   int engines_now = 0, engines_peak = 0;

@@ -4,7 +4,7 @@
 //
 // A strike is a crash, an instance that slows down for a while, or flipped bits in DRAM; strikes come one after the other.
 // Messages, transfers and disk operations fail with shares of their own, which the seed draws too, so that seeds differ in
-// what is frequent. Which messages may be lost stands in actors/sim/sim_links.h.
+// what is frequent. actors/sim/sim_links.h lists which messages may be lost.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -40,7 +40,7 @@ struct SimFaultConfig {
   int64_t limit_us = 600'000'000;  // a rollout that has not ended by then never will
 };
 
-/// What happened, and whether it was borne.
+/// What happened, and whether the rollout survived it.
 struct SimFaultRun {
   std::array<int64_t, kFaultKinds> counts{};  // by FaultKind
   uint64_t events_hash = 0;

@@ -1,9 +1,9 @@
 // Links: actors that stand for the network between machines in a SimCluster. They pass messages on in order, some of them
 // late, some of them never. What the runtime claims to bear:
-//   may be lost        RunChunk, ChunkProgress, ChunkDone (the rollout notices the gap or the silence, and starts the
-//                      instance again), FindHolders (the node goes on with what it has), and all that is said to draft
-//                      servers and by them (drafts are the worse for it)
-//   may only be late   DropChunks, DraftServers, and what KV nodes tell the directory (KvNodeUp, KvHolds)
+//   may be lost        RunChunk, ChunkProgress, ChunkDone (the rollout notices the gap or the silence, and restarts the
+//                      instance), CancelChunk (the chunk runs to its end), FindHolders (the node goes on with what it
+//                      has), and all messages to and from draft servers (drafts get worse)
+//   may only be late   DropChunks, UpdateInstance, DraftServers, and all else to the directory (KvNodeUp, KvHolds, ...)
 // All others are delivered at once: InstanceUp, PartLost, those within a machine, and those between KV nodes, where a lost KvClose or
 // KvRelease would keep memory for the rest of the iteration; a connection that breaks shows as DOWN there.
 #pragma once
@@ -17,7 +17,7 @@
 
 namespace seer {
 
-/// Asked for each message. Empty: nothing befalls it.
+/// Asked for each message. Empty: every message arrives, and at once.
 struct SimLinkFaults {
   std::function<bool()> is_lost = {};        // of those that may be lost
   std::function<int64_t()> late_us = {};
@@ -37,7 +37,7 @@ class SimWire {
   void send(Self* self, const Dest& to, Message message) {
     const int64_t late_us = faults_->late_us ? faults_->late_us() : 0, now = rt::now_us(self);
     if (late_us == 0 && now > last_us_) return rt::tell(self, to, std::move(message));
-    last_us_ = std::max(last_us_, now + late_us - 1) + 1;  // behind the one before
+    last_us_ = std::max(last_us_, now + late_us - 1) + 1;  // after the message before
     rt::tell_after(self, last_us_ - now, to, std::move(message));
   }
 
@@ -165,7 +165,7 @@ struct InstanceSinkLink {
   rt::self_ptr<InstanceSinkLink> self;
   InstanceSink to;
   const SimLinkFaults* faults;
-  std::vector<InstanceHandle> links;  // kept: a link that nobody knows ends, and its instance with it
+  std::vector<InstanceHandle> links;  // kept: a link without a handle ends, and its instance with it
   std::vector<DraftServerHandle> servers;
 };
 

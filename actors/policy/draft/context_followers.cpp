@@ -7,8 +7,8 @@ namespace {
 // shorter one.
 constexpr uint32_t kRarestLongest = 24;
 constexpr uint32_t kRarestShorter = 6;
-constexpr uint32_t kCandidateContexts = 3;  // what only the last context knows is no candidate
-// Behind a long match two contexts say as much as four: the same acceptance, and the longest drafts take half the time.
+constexpr uint32_t kCandidateContexts = 3;  // a token that followed only the last context is no candidate
+// After a long match two contexts say as much as four: the same acceptance, and the longest drafts take half the time.
 constexpr uint32_t kLongMatch = 10;
 constexpr uint32_t kContextsOfLongMatch = 2;
 
@@ -44,8 +44,8 @@ void ContextFollowers::add_context(const StreamLog& log, const SuffixIndex& inde
       if (s.state == SuffixState::none()) followers[at].state = index.following(log, state, s.token);
     }
     followers[at].counts[contexts] = s.count;
-    // Equals by token, not by the order in which they were seen: drafts depend on the order of arrival as little as can
-    // be.
+    // Of equal counts the lowest token leads, not the first seen: drafts should depend as little as possible on the order
+    // of arrival.
     if (s.count > leader_count || (s.count == leader_count && s.token < followers[leader].token)) {
       leader = at;
       leader_count = s.count;

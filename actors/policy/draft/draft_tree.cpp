@@ -187,15 +187,15 @@ void DraftTree::follow(const Text& text, Source& source, int32_t token, const Su
     source = {text.log.next(match.occurrence), match.length, 0};
 }
 
-/// The tokens before `end` answer the request's draft: a token whose parent stands came true or did not.
+/// The tokens before `end` answer the request's draft: a token whose parent was accepted came true or did not.
 void DraftTree::learn(Request& r, int64_t end) {
   const StreamLog& log = texts_[r.text].log;
-  int32_t row = 0;  // the last that stands
+  int32_t row = 0;  // the last accepted one
   int64_t position = r.draft_position;
   for (size_t i = 0; i < r.candidates.size() && position < end; ++i) {
     const Candidate& c = r.candidates[i];
     if (c.parent != row) continue;
-    // Siblings are not in a row: look at all that follow this row, then go on from the one that stands.
+    // Siblings are not in a row: look at all that follow this row, then go on from the accepted one.
     const int32_t token = log.token(log.place(r.stream, position));
     int32_t stands = -1;
     for (size_t j = i; j < r.candidates.size(); ++j) {

@@ -33,7 +33,7 @@ class StreamLog {
   uint32_t add_stream(int64_t begin = 0);
   uint32_t stream_count() const { return static_cast<uint32_t>(streams_.size()); }
 
-  /// Makes tokens[i] the token at `position` + i. Returns how many tokens became known: end() has moved on by so many.
+  /// Makes tokens[i] the token at `position` + i. Returns how many tokens became known, by which end() has grown.
   /// REQUIRES: tokens are not negative.
   int64_t append(uint32_t stream, int64_t position, std::span<const int32_t> tokens);
 

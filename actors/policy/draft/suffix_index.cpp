@@ -42,7 +42,7 @@ SuffixMatch SuffixIndex::append(const StreamLog& log, TokenPlace place, SuffixSt
     return match;
   }
 
-  // A new string: a leaf where it can be one, behind all suffixes of `last` that the token did not follow yet.
+  // A new string: a leaf where it can be one, after all suffixes of `last` that the token did not follow yet.
   SuffixState added = SuffixState::leaf(place);
   if (length_new == kDepth && !first_of_stream) {
     states_[place] = 0;

@@ -63,7 +63,7 @@ void DividedScheduler::cancel(RequestId request, int64_t now_us) {
   ledger_.cancel(request, now_us);
 }
 
-// The members that wait stand under a rank made from the old estimate, so they leave before it changes.
+// The rank of a waiting member comes from the old estimate, so it leaves the queues before the estimate changes.
 void DividedScheduler::estimate_changed(GroupId id, int64_t estimated_tokens) {
   const GroupState& group = requests().group(id);
   if (group.estimated_tokens == estimated_tokens) return;

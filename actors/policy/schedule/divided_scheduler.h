@@ -1,5 +1,5 @@
 // DividedScheduler: divided rollout. Requests run in chunks, each chunk on whichever instance suits best then, and all
-// waiting requests stand in one order (serve_order.h), which the policy gives. `divided`, `las`, `seer` (Algorithm 2) and
+// waiting requests are in one order (serve_order.h), which the policy gives. `divided`, `las`, `seer` (Algorithm 2) and
 // `oracle` are made of it. Single owner, not thread-safe.
 //
 // Invariants:

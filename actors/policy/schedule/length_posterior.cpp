@@ -13,7 +13,7 @@ constexpr double kGridReach = 3.2;  // of the grid, in standard deviations `betw
 constexpr int kBisections = 12;     // of ln(length), over at most ln(1e6): 0.3 % of the length
 
 // Q(x), ln Q(x) and the hazard phi(x) / Q(x), linear between 4097 points: within 1e-4 of the exact ratio for |x| <= 6.
-// Beyond 8 the model explains nothing, and the values of 8 stand.
+// Beyond 8 the model explains nothing, and the values of 8 are used.
 class NormalTail {
  public:
   NormalTail() {

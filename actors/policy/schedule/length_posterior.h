@@ -1,5 +1,5 @@
 // LengthPosterior: what the requests of one group tell about each other's lengths, unfinished ones included. A request
-// that stands at 9 000 tokens says that its group is not short, long before it finishes.
+// that has reached 9 000 tokens says that its group is not short, long before it finishes.
 //
 //   ln(length) = log_mean + z + e,   z ~ N(0, between^2) shared by the group,   e ~ N(0, within^2) per request
 //   P(z | group) ~ N(z; 0, between^2) * prod finished phi((ln length - log_mean - z) / within)
