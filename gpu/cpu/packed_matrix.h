@@ -3,7 +3,7 @@
 //
 // kBf16, K padded to 32 with zeros (the layout of AMX tiles: one 64-byte line is 16 outputs of one pair of inputs):
 //   [rows / 32][K / 32][2 halves][16 input pairs][16 outputs][2 inputs of the pair]
-// kF32 (also for f16 files, which convert exactly):
+// kF32 (also for f16 files, which convert exactly), K padded to 32 with zeros:
 //   [rows / 32][K][32 outputs]
 // kInt8, from a file of any type, K padded to 32 with zeros and stored to whole groups of kInt8GroupColumns:
 //   [rows / 32][K / 64] of { [32 scales, f32][64 / 32][2 halves][16 input pairs][2 inputs of the pair][16 outputs] }
