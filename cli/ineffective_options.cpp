@@ -26,7 +26,21 @@ std::vector<std::string> sentences(const std::vector<Need>& needs, const std::se
   return found;
 }
 
+/// Of drafts, KV tiers and the log. `chooses`: steps are measured for --policy auto too.
+std::vector<Need> machine_needs(const MachineOptions& o, bool chooses) {
+  return {{{"draft-max", "draft-shape", "draft-rule", "draft-lambda"}, o.drafting != "off", "with --drafting off"},
+          {{"draft-profile"}, o.drafting != "off" || chooses, "with --drafting off and without --policy auto"},
+          {{"draft-lambda"}, o.draft_rule != "uniform", "with --draft-rule uniform"},
+          {{"cold-bytes"}, !o.cold_dir.empty(), "without --cold-dir"},
+          {{"log-file"}, o.log.level != LogLevel::kOff, "with --log-level off"},
+          {{"cold-dir", "cold-bytes"}, o.dram_bytes > 0, "with --dram-bytes 0: KV goes to disk from DRAM"}};
+}
+
 }  // namespace
+
+std::vector<std::string> ineffective_options(const NodeOptions& o, const std::set<std::string>& given) {
+  return sentences(machine_needs(o, false), given);
+}
 
 std::vector<std::string> ineffective_options(const RolloutOptions& o, const std::set<std::string>& given) {
   const std::vector<std::string> policies = o.compare.empty() ? std::vector{o.scheduler.policy} : o.compare;
@@ -34,16 +48,16 @@ std::vector<std::string> ineffective_options(const RolloutOptions& o, const std:
   const auto takes_lengths = [](const SchedulingPolicy& policy) { return policy.needs_lengths; };
   const std::vector<std::string> oracles = chunk_policy_names(takes_lengths);
   const bool any_oracle = std::ranges::find_first_of(policies, oracles) != policies.end();
-  return sentences(
-      {{{"policy"}, o.compare.empty(), "beside --compare, which names the policies"},
-       {{"lengths"}, any_oracle, "without a policy that takes lengths: " + joined(oracles)},
-       {{"draft-max", "draft-shape", "draft-rule", "draft-lambda"}, o.drafting != "off", "with --drafting off"},
-       {{"draft-profile"}, o.drafting != "off" || chooses, "with --drafting off and without --policy auto"},
-       {{"draft-lambda"}, o.draft_rule != "uniform", "with --draft-rule uniform"},
-       {{"cold-bytes"}, !o.cold_dir.empty(), "without --cold-dir"},
-       {{"log-file"}, o.log.level != LogLevel::kOff, "with --log-level off"},
-       {{"cold-dir", "cold-bytes"}, o.dram_bytes > 0, "with --dram-bytes 0: KV goes to disk from DRAM"}},
-      given);
+  std::vector<Need> needs{
+      {{"policy"}, o.compare.empty(), "beside --compare, which names the policies"},
+      {{"lengths"}, any_oracle, "without a policy that takes lengths: " + joined(oracles)},
+      {{"instances", "nodes", "threads-per-instance", "pin", "weight-version", "weights", "max-batch", "prefill-tokens", "step-depth",
+        "kv-bytes", "kv-dtype", "dram-bytes", "cold-dir", "cold-bytes", "draft-max", "draft-shape", "draft-rule", "draft-lambda",
+        "draft-profile"},
+       o.cluster.empty(), "with --cluster, whose machines have their own"}};
+  const std::vector<Need> machine = machine_needs(o, chooses);
+  needs.insert(needs.end(), machine.begin(), machine.end());
+  return sentences(needs, given);
 }
 
 std::vector<std::string> ineffective_options(const SimulateOptions& o, const std::set<std::string>& given) {

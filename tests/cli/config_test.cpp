@@ -246,6 +246,9 @@ TEST_CASE("config: an option that changes nothing beside the others is told of, 
   CHECK(warnings_of(kLeast + Arguments{"--drafting", "own", "--draft-max", "4", "--draft-lambda", "3"}) ==
         Texts{"--draft-lambda has no effect with --draft-rule uniform"});
   CHECK(warnings_of(kLeast + Arguments{"--log-file", "l", "--log-level", "off"}) == Texts{"--log-file has no effect with --log-level off"});
+  CHECK(warnings_of(kLeast + Arguments{"--cluster", "127.0.0.1:1", "--instances", "3", "--chunk-tokens", "9"}) ==
+        Texts{"--instances has no effect with --cluster, whose machines have their own"});
+  CHECK(warnings_of({"node", "--model", "m", "--cold-bytes", "8GiB"}) == Texts{"--cold-bytes has no effect without --cold-dir"});
   CHECK(warnings_of({"simulate", "--log-file", "l", "--log-level", "off"}) == Texts{"--log-file has no effect with --log-level off"});
   CHECK(warnings_of(kLeast + Arguments{"--draft-profile", "p"}) == Texts{});  // auto takes it, too
   CHECK(warnings_of(kLeast + Arguments{"--compare", "verl,auto", "--draft-profile", "p"}) == Texts{});
