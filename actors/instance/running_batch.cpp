@@ -157,7 +157,8 @@ void RunningBatch::order(int32_t steps_max, bool arrival_fits) {
 
 void RunningBatch::submit_order(int32_t steps) {
   ++orders_;
-  for (Slot& member : slots_) --member.orders_left;
+  if (step_depth_ > 1)
+    for (Slot& member : slots_) --member.orders_left;
   blocks_free_ = devices_.counts().available();  // all of them, until somebody else takes some
   engine_.submit(StepBatch{.id = next_step_++, .sequences = {}, .steps = steps, .blocks_free = blocks_free_});
 }

@@ -100,7 +100,7 @@ class RunningBatch {
     int32_t sample_rows = 0;       // the last of these
     ChunkId chunk = {};            // of the sequence, which is not read for it: it is far away
     uint64_t yield_rank = 0;       // likewise
-    int64_t orders_left = 0;       // after which it ends at the latest
+    int64_t orders_left = 0;       // after which it ends at the latest; with a depth of 2
     bool grows = false;            // it is in growing_
   };
 
