@@ -45,12 +45,17 @@ bool ArenaRegistry::close_peer(NodeId node, uint64_t epoch) {
   return true;
 }
 
-Result<std::shared_ptr<HostArena>> ArenaRegistry::arena_of(NodeId node, uint64_t epoch) {
+Status ArenaRegistry::is_open(NodeId node, uint64_t epoch) {
   std::lock_guard lock(mutex_);
   const auto peer = peers_.find(node);
   if (peer == peers_.end()) return fail(Code::kUnavailable, "transport: node ", node, " is not open");
   if (peer->second != epoch)
     return fail(Code::kStale, "transport: node ", node, " was opened in epoch ", peer->second, ", not ", epoch);
+  return {};
+}
+
+Result<std::shared_ptr<HostArena>> ArenaRegistry::arena_of(NodeId node, uint64_t epoch) {
+  std::lock_guard lock(mutex_);
   const auto it = published_.find(node);
   if (it == published_.end()) return fail(Code::kUnavailable, "transport: node ", node, " is not reachable");
   if (it->second.epoch != epoch)
@@ -58,16 +63,23 @@ Result<std::shared_ptr<HostArena>> ArenaRegistry::arena_of(NodeId node, uint64_t
   return it->second.arena;
 }
 
+Result<std::shared_ptr<HostArena>> ArenaRegistry::lend(const RemoteSlot& slot, size_t block_bytes) {
+  SEER_ASSIGN_OR_RETURN(std::shared_ptr<HostArena> arena, arena_of(slot.node, slot.epoch));
+  if (slot.slot >= arena->slot_count() || block_bytes != static_cast<size_t>(arena->block_bytes()))
+    return fail(Code::kInvalidArgument, "transport: slot ", slot.slot, " of ", arena->slot_count(), ", ", block_bytes,
+                " bytes of ", arena->block_bytes());
+  if (arena->generation(slot.slot) != slot.generation)
+    return fail(Code::kStale, "transport: slot ", slot.slot, " of node ", slot.node, " was reused");
+  return arena;
+}
+
 Status ArenaRegistry::copy(const Fetch& fetch) {
   const RemoteSlot& from = fetch.from;
-  SEER_ASSIGN_OR_RETURN(const std::shared_ptr<HostArena> arena, arena_of(from.node, from.epoch));
-  if (from.slot >= arena->slot_count() || fetch.to.size() != static_cast<size_t>(arena->block_bytes()))
-    return fail(Code::kInvalidArgument, "transport: slot ", from.slot, " of ", arena->slot_count(), ", ",
-                fetch.to.size(), " bytes of ", arena->block_bytes());
-  const auto moved_on = [&] { return arena->generation(from.slot) != from.generation; };
-  if (moved_on()) return fail(Code::kStale, "transport: slot ", from.slot, " of node ", from.node, " was reused");
+  SEER_RETURN_IF_ERROR(is_open(from.node, from.epoch));
+  SEER_ASSIGN_OR_RETURN(const std::shared_ptr<HostArena> arena, lend(from, fetch.to.size()));
   std::memcpy(fetch.to.data(), arena->span(from.slot).data(), fetch.to.size());
-  if (moved_on()) return fail(Code::kStale, "transport: slot ", from.slot, " of node ", from.node, " was reused");
+  if (arena->generation(from.slot) != from.generation)
+    return fail(Code::kStale, "transport: slot ", from.slot, " of node ", from.node, " was reused");
   if (crc32c(fetch.to) != from.crc32c)
     return fail(Code::kCorrupt, "transport: slot ", from.slot, " of node ", from.node, " does not match its checksum");
   return {};

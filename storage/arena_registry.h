@@ -21,6 +21,8 @@ class ArenaRegistry {
   /// False: not open in this epoch.
   bool close_peer(NodeId node, uint64_t epoch);
 
+  /// The published arena that a slot of it may be read from: node, epoch, slot, size of a block and generation are right.
+  Result<std::shared_ptr<HostArena>> lend(const RemoteSlot& slot, size_t block_bytes);
   /// Checked as a remote read would be: the peer and its epoch, the slot and its generation before and after the copy, the
   /// checksum of the copied bytes.
   Status copy(const Fetch& fetch);
@@ -31,6 +33,7 @@ class ArenaRegistry {
     std::shared_ptr<HostArena> arena;
   };
   Result<std::shared_ptr<HostArena>> arena_of(NodeId node, uint64_t epoch);
+  Status is_open(NodeId node, uint64_t epoch);
 
   std::mutex mutex_;  // guards all below; not held while bytes are copied
   std::map<NodeId, Published> published_;

@@ -1,0 +1,911 @@
+#include "storage/ucx_transport.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <fstream>
+#include <list>
+#include <map>
+#include <mutex>
+#include <random>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "protocols/kv.h"
+#include "storage/arena_registry.h"
+#include "storage/ucx_handles.h"
+#include "storage/ucx_wire.h"
+
+namespace seer {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Processes with the same name can map each other's memory: one kernel, and the same names for processes and segments.
+std::string host_name() {
+  std::string name;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> name;
+  for (const char* space : {"/proc/self/ns/ipc", "/proc/self/ns/pid"}) {
+    char text[64];
+    const ssize_t size = readlink(space, text, sizeof text);
+    name += cat(" ", std::string_view(text, size > 0 ? static_cast<size_t>(size) : 0));
+  }
+  return name;
+}
+
+/// Copies, and returns the checksum of what was copied. In pieces that are still in the cache when they are summed.
+uint32_t copy_and_sum(std::span<std::byte> to, const std::byte* from) {
+  constexpr size_t kPieceBytes = 16 << 10;
+  uint32_t crc = 0;
+  for (size_t at = 0; at < to.size(); at += kPieceBytes) {
+    const std::span<std::byte> piece = to.subspan(at, std::min(kPieceBytes, to.size() - at));
+    std::memcpy(piece.data(), from + at, piece.size());
+    crc = crc32c(piece, crc);
+  }
+  return crc;
+}
+
+Status check_sum(const RemoteSlot& from, uint32_t crc) {
+  if (crc == from.crc32c) return {};
+  return fail(Code::kCorrupt, "transport: slot ", from.slot, " of node ", from.node, " does not match its checksum");
+}
+
+/// The slabs that UCX allocated, by where they begin. Shared with each slab, which may end last.
+class SharedSlabs : public std::enable_shared_from_this<SharedSlabs> {
+ public:
+  explicit SharedSlabs(std::shared_ptr<UcxContext> context) : context_(std::move(context)) {}
+
+  Result<Slab> allocate(int64_t bytes) {
+    SEER_CHECK(bytes > 0, bytes);
+    ucp_mem_map_params_t params{};
+    params.field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_FLAGS | UCP_MEM_MAP_PARAM_FIELD_ADDRESS;
+    params.length = static_cast<size_t>(bytes);
+    params.flags = UCP_MEM_MAP_ALLOCATE;
+    ucp_mem_h memory = nullptr;
+    if (const ucs_status_t s = ucp_mem_map(context_->get(), &params, &memory); s != UCS_OK)
+      return ucx_error(Code::kIo, cat("allocating ", bytes, " bytes of shared memory").c_str(), s);
+    Slab slab(where(memory), [slabs = shared_from_this(), memory](std::span<std::byte> freed) {
+      slabs->forget(freed.data());
+      ucp_mem_unmap(slabs->context_->get(), memory);
+    });
+    void* key = nullptr;
+    size_t key_bytes = 0;
+    if (const ucs_status_t s = ucp_rkey_pack(context_->get(), memory, &key, &key_bytes); s != UCS_OK)
+      return ucx_error(Code::kIo, "the key of a shared slab", s);
+    const std::lock_guard lock(mutex_);
+    known_[slab.bytes().data()] = {slab.bytes().size(), std::string(static_cast<const char*>(key), key_bytes)};
+    ucp_rkey_buffer_release(key);
+    return slab;
+  }
+
+  /// Writes down how others map the slab that begins here, if it is one of these.
+  void describe(const std::byte* base, UcxAddress& address) const {
+    const std::lock_guard lock(mutex_);
+    const auto it = known_.find(base);
+    if (it == known_.end()) return;
+    address.slab_base = reinterpret_cast<uint64_t>(base);
+    address.slab_bytes = it->second.bytes;
+    address.slab_key = it->second.key;
+  }
+
+ private:
+  struct Known {
+    size_t bytes = 0;
+    std::string key;
+  };
+  static std::span<std::byte> where(ucp_mem_h memory) {
+    ucp_mem_attr_t attributes{};
+    attributes.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS | UCP_MEM_ATTR_FIELD_LENGTH;
+    const ucs_status_t s = ucp_mem_query(memory, &attributes);
+    SEER_CHECK(s == UCS_OK, ucs_status_string(s));
+    return {static_cast<std::byte*>(attributes.address), attributes.length};
+  }
+  void forget(const std::byte* base) {
+    const std::lock_guard lock(mutex_);
+    known_.erase(base);
+  }
+
+  const std::shared_ptr<UcxContext> context_;
+  mutable std::mutex mutex_;  // guards known_
+  std::map<const std::byte*, Known> known_;
+};
+
+/// Wakes a thread that polls.
+class WakeFd {
+ public:
+  WakeFd() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) { SEER_CHECK(fd_ >= 0, fd_); }
+  ~WakeFd() { close(fd_); }
+  WakeFd(const WakeFd&) = delete;
+  WakeFd& operator=(const WakeFd&) = delete;
+  void wake() { (void)eventfd_write(fd_, 1); }
+  void clear() {
+    eventfd_t count = 0;
+    (void)eventfd_read(fd_, &count);
+  }
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+/// What is known of one block of a fetch.
+enum class BlockState : uint8_t {
+  kWaiting,    // to be asked for
+  kAsked,      // the answer has not come
+  kGranted,    // to be copied out of the mapped slab
+  kReceiving,  // UCX writes to its slot
+  kOver,       // has its status
+};
+
+struct Operation {
+  std::vector<Fetch> fetches;
+  int64_t timeout_us = 0;
+  Clock::time_point end;  // of its time
+  FetchEvents events;
+  std::vector<BlockState> states = std::vector<BlockState>(fetches.size(), BlockState::kWaiting);
+  std::vector<Status> statuses = std::vector<Status>(fetches.size());
+  size_t left = fetches.size();  // blocks that are not over
+  size_t receiving = 0;
+  bool is_done = false;  // `done` was called
+};
+
+struct Block {
+  std::shared_ptr<Operation> operation;
+  size_t index = 0;
+  const Fetch& fetch() const { return operation->fetches[index]; }
+  BlockState& state() const { return operation->states[index]; }
+};
+
+}  // namespace
+
+class UcxTransport::Loop {
+ public:
+  static Result<std::unique_ptr<Loop>> create(const UcxTransportConfig& config);
+  ~Loop();
+
+  SlabAllocator slab_allocator() const;
+  std::string publish(NodeId node, uint64_t epoch, std::shared_ptr<HostArena> arena);
+  void withdraw(NodeId node, uint64_t epoch) { arenas_.withdraw(node, epoch); }
+  Status open_peer(NodeId node, uint64_t epoch, const std::string& address);
+  void close_peer(NodeId node, uint64_t epoch);
+  Status fetch(std::vector<Fetch> fetches, int64_t timeout_us, FetchEvents events);
+  std::string peer_info(NodeId node) const;
+
+ private:
+  /// One endpoint. It outlives its peer until UCX is done with it.
+  struct Connection {
+    Loop* loop = nullptr;
+    NodeId node;
+    ucp_ep_h endpoint = nullptr;
+    ucs_status_t lost = UCS_OK;  // why UCX gave it up
+    Error why = {};              // why it was closed
+    size_t unanswered = 0;       // requests, late ones too
+    size_t receiving = 0;        // blocks
+    bool has_late = false;       // some of these are of a late fetch
+    Clock::time_point heard = {};  // or asked for the first of the unanswered
+    void* closing = nullptr;     // the request that closes it
+
+    void hear() {
+      heard = Clock::now();
+      if (unanswered + receiving == 0) has_late = false;
+    }
+  };
+  struct Peer {
+    uint64_t epoch = 0;
+    UcxAddress address;
+    bool by_memory = false;
+    std::deque<Block> waiting;
+    std::unique_ptr<Connection> connection;  // none: the next fetch makes one
+    std::unique_ptr<UcxMapping> mapping;     // of its slab, from the first grant on
+  };
+  struct Asked {
+    Block block;
+    Connection* connection = nullptr;
+    WireWant want = WireWant::kBytes;
+  };
+  struct Granted {
+    Block block;
+    uint64_t offset = 0;
+  };
+  /// A block on its way into its slot.
+  struct Receive {
+    Loop* loop = nullptr;
+    Block block;
+    Connection* connection = nullptr;
+    std::list<Receive>::iterator self = {};
+  };
+  /// An answer on its way out: UCX reads all of it until it is sent.
+  struct Reply {
+    Loop* loop = nullptr;
+    WireReply header;
+    std::string text;
+    std::shared_ptr<HostArena> arena;
+    std::list<Reply>::iterator self = {};
+  };
+  struct Opened {
+    uint64_t epoch = 0;
+    std::string info;
+  };
+
+  explicit Loop(const UcxTransportConfig& config) : config_(config), tag_(run_tag(config.run_secret)), host_(host_name()) {}
+  Status start();
+  Status set_handlers();
+  Status share_memory();
+  void post(std::function<void()> command);
+
+  // All below: on the thread.
+  void run();
+  /// False: they were the last.
+  bool run_commands();
+  void sleep();
+  void end();
+
+  void open(NodeId node, uint64_t epoch, UcxAddress address, bool by_memory);
+  void close(NodeId node, const Error& why);
+  void begin(const std::shared_ptr<Operation>& operation);
+  void ask_waiting(NodeId node, Peer& peer);
+  Status connect(NodeId node, Peer& peer);
+  void ask(Peer& peer, const Block& block);
+  bool copy_granted();
+  bool map_slab_of(NodeId node, Peer& peer);
+
+  void drop_lost();
+  void drop_silent();
+  /// Ends the connection and fails all fetches from the peer.
+  void drop(NodeId node, Peer& peer, const Error& why);
+  void end_closed();
+
+  void expire();
+  void expire(const std::shared_ptr<Operation>& operation);
+  void resolve(const Block& block, Status status);
+  void be_quiet(const std::shared_ptr<Operation>& operation);
+  void on_request(const WireRequest& request, ucp_ep_h from);
+  void answer(ucp_ep_h to, Reply reply, std::span<const std::byte> bytes);
+  /// False: UCX keeps the data, which are being received.
+  bool on_reply(const WireReply& reply, void* data, size_t size, bool is_rendezvous);
+  bool receive(const Asked& asked, void* data, size_t size, bool is_rendezvous);
+  void on_received(Receive& receive, ucs_status_t status);
+
+  static ucs_status_t am_unknown(void*, const void*, size_t, void*, size_t, const ucp_am_recv_param_t*) { return UCS_OK; }
+  static ucs_status_t am_request(void*, const void*, size_t, void*, size_t, const ucp_am_recv_param_t*);
+  static ucs_status_t am_reply(void*, const void*, size_t, void*, size_t, const ucp_am_recv_param_t*);
+
+  const UcxTransportConfig config_;
+  const RunTag tag_;
+  const std::string host_;
+  ArenaRegistry arenas_;  // published here
+  std::shared_ptr<SharedSlabs> slabs_;  // null: memory is not shared
+  std::string not_shared_;              // why
+  std::unique_ptr<UcxWorker> memory_worker_;  // only maps slabs: nothing is sent through it
+  ucp_ep_h memory_endpoint_ = nullptr;        // to itself; UCX wants one to unpack a key
+  std::unique_ptr<UcxWorker> worker_;
+  std::string worker_address_;
+  int worker_fd_ = -1;
+  std::atomic<size_t> open_count_ = 0;  // fetches that are not done or not quiet
+  WakeFd wake_;
+
+  mutable std::mutex mutex_;  // guards the three below
+  std::vector<std::function<void()>> commands_;
+  std::map<NodeId, Opened> opened_;
+  bool stops_ = false;
+
+  // All below: on the thread.
+  std::map<NodeId, Peer> peers_;
+  std::multimap<Clock::time_point, std::shared_ptr<Operation>> operations_;  // not done, by the end of their time
+  std::unordered_map<uint64_t, Asked> asked_;                                // by id of the request
+  std::deque<Granted> granted_;
+  std::list<Receive> receives_;
+  std::list<Reply> replies_;
+  std::vector<std::unique_ptr<Connection>> closing_;
+  uint64_t last_id_ = std::random_device{}();
+
+  std::thread thread_;
+};
+
+// ---- what any thread calls ---------------------------------------------------------------------------------------------
+
+Result<std::unique_ptr<UcxTransport::Loop>> UcxTransport::Loop::create(const UcxTransportConfig& config) {
+  std::unique_ptr<Loop> loop(new Loop(config));
+  SEER_RETURN_IF_ERROR(loop->start());
+  loop->thread_ = std::thread([l = loop.get()] { l->run(); });
+  return loop;
+}
+
+Status UcxTransport::Loop::start() {
+  SEER_ASSIGN_OR_RETURN(auto context, UcxContext::create(config_.network_transports, UCP_FEATURE_AM | UCP_FEATURE_WAKEUP));
+  SEER_ASSIGN_OR_RETURN(worker_, UcxWorker::create(std::move(context)));
+  SEER_ASSIGN_OR_RETURN(worker_address_, worker_->address());
+  if (const ucs_status_t s = ucp_worker_get_efd(worker_->get(), &worker_fd_); s != UCS_OK)
+    return ucx_error(Code::kIo, "the event descriptor of a worker", s);
+  SEER_RETURN_IF_ERROR(set_handlers());
+  if (!config_.shares_memory) {
+    not_shared_ = "memory is not shared here";
+  } else if (const Status shared = share_memory(); !shared.ok()) {
+    not_shared_ = shared.error().detail;
+    slabs_ = nullptr;
+  }
+  return {};
+}
+
+/// One for each number that a message can have: UCX jumps to nowhere for one that has none.
+Status UcxTransport::Loop::set_handlers() {
+  for (unsigned id = 0; id <= UINT16_MAX; ++id) {
+    ucp_am_handler_param_t params{};
+    params.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+    params.id = id;
+    params.cb = id == static_cast<unsigned>(WireKind::kRequest) ? am_request
+                : id == static_cast<unsigned>(WireKind::kReply) ? am_reply
+                                                                : am_unknown;
+    params.arg = this;
+    if (const ucs_status_t s = ucp_worker_set_am_recv_handler(worker_->get(), &params); s != UCS_OK)
+      return ucx_error(Code::kIo, "setting a message handler", s);
+  }
+  return {};
+}
+
+/// A context of its own: endpoints of shared memory cannot tell that a peer failed, and a context that has them cannot have
+/// endpoints that can.
+Status UcxTransport::Loop::share_memory() {
+  SEER_ASSIGN_OR_RETURN(auto context, UcxContext::create("posix,sysv", UCP_FEATURE_RMA));
+  slabs_ = std::make_shared<SharedSlabs>(context);
+  SEER_ASSIGN_OR_RETURN(memory_worker_, UcxWorker::create(std::move(context)));
+  SEER_ASSIGN_OR_RETURN(const std::string address, memory_worker_->address());
+  ucp_ep_params_t params{};
+  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS;
+  params.address = reinterpret_cast<const ucp_address_t*>(address.data());
+  if (const ucs_status_t s = ucp_ep_create(memory_worker_->get(), &params, &memory_endpoint_); s != UCS_OK)
+    return ucx_error(Code::kIo, "an endpoint for shared memory", s);
+  return {};
+}
+
+UcxTransport::Loop::~Loop() {
+  if (!thread_.joinable()) return;  // was not started
+  {
+    const std::lock_guard lock(mutex_);
+    stops_ = true;
+  }
+  wake_.wake();
+  thread_.join();
+}
+
+SlabAllocator UcxTransport::Loop::slab_allocator() const {
+  if (!slabs_) return map_slab;
+  return [slabs = slabs_](int64_t bytes) { return slabs->allocate(bytes); };
+}
+
+std::string UcxTransport::Loop::publish(NodeId node, uint64_t epoch, std::shared_ptr<HostArena> arena) {
+  UcxAddress address{.node = node, .epoch = epoch, .host = host_, .worker = worker_address_};
+  if (slabs_) slabs_->describe(arena->span(0).data(), address);
+  (void)arenas_.publish(node, epoch, std::move(arena));
+  return write_ucx_address(address);
+}
+
+Status UcxTransport::Loop::open_peer(NodeId node, uint64_t epoch, const std::string& text) {
+  SEER_ASSIGN_OR_RETURN(UcxAddress address, read_ucx_address(text));
+  if (address.node != node)
+    return fail(Code::kInvalidArgument, "transport: the address is that of node ", address.node, ", not of node ", node);
+  if (address.epoch != epoch)
+    return fail(Code::kStale, "transport: node ", node, " is in epoch ", address.epoch, ", not ", epoch);
+  std::string network = cat("network (", config_.network_transports, "): ");
+  const bool by_memory = slabs_ && address.host == host_ && !address.slab_key.empty();
+  std::string info = by_memory                       ? "shared memory: same host"
+                     : address.host != host_         ? network + "another host"
+                     : !slabs_                       ? network + not_shared_
+                                                     : network + "its slab is not shared";
+  {
+    const std::lock_guard lock(mutex_);
+    const auto known = opened_.find(node);
+    if (known != opened_.end() && known->second.epoch > epoch)
+      return fail(Code::kStale, "transport: node ", node, " was opened in epoch ", known->second.epoch, ", not ", epoch);
+    if (known != opened_.end() && known->second.epoch == epoch) return {};
+    opened_[node] = {epoch, std::move(info)};
+    commands_.push_back([this, node, epoch, address = std::move(address), by_memory]() mutable {
+      open(node, epoch, std::move(address), by_memory);
+    });
+  }
+  wake_.wake();
+  return {};
+}
+
+void UcxTransport::Loop::close_peer(NodeId node, uint64_t epoch) {
+  {
+    const std::lock_guard lock(mutex_);
+    const auto known = opened_.find(node);
+    if (known == opened_.end() || known->second.epoch != epoch) return;
+    opened_.erase(known);
+    commands_.push_back([this, node] { close(node, fail(Code::kUnavailable, "transport: node ", node, " was closed")); });
+  }
+  wake_.wake();
+}
+
+Status UcxTransport::Loop::fetch(std::vector<Fetch> fetches, int64_t timeout_us, FetchEvents events) {
+  const size_t open = open_count_.fetch_add(1);
+  if (open >= config_.queue_max) {
+    --open_count_;
+    return fail(Code::kFull, "transport: ", open, " fetches are open");
+  }
+  const auto end = Clock::now() + std::chrono::microseconds(timeout_us);
+  auto operation = std::make_shared<Operation>(Operation{std::move(fetches), timeout_us, end, std::move(events)});
+  post([this, operation = std::move(operation)] { begin(operation); });
+  return {};
+}
+
+std::string UcxTransport::Loop::peer_info(NodeId node) const {
+  const std::lock_guard lock(mutex_);
+  const auto known = opened_.find(node);
+  return known == opened_.end() ? "" : known->second.info;
+}
+
+void UcxTransport::Loop::post(std::function<void()> command) {
+  {
+    const std::lock_guard lock(mutex_);
+    commands_.push_back(std::move(command));
+  }
+  wake_.wake();
+}
+
+// ---- the thread -----------------------------------------------------------------------------------------------------------
+
+void UcxTransport::Loop::run() {
+  while (run_commands()) {
+    drop_lost();
+    expire();
+    drop_silent();
+    const bool has_copied = copy_granted();
+    for (auto& [node, peer] : peers_) ask_waiting(node, peer);
+    end_closed();
+    // Last: UCX may sleep only if nothing was begun since it found nothing to do.
+    if (ucp_worker_progress(worker_->get()) == 0 && !has_copied) sleep();
+  }
+  end();
+}
+
+bool UcxTransport::Loop::run_commands() {
+  std::vector<std::function<void()>> commands;
+  bool stops = false;
+  {
+    const std::lock_guard lock(mutex_);
+    commands.swap(commands_);
+    stops = stops_;
+  }
+  for (const auto& command : commands) command();
+  return !stops;
+}
+
+/// Until UCX has something, another thread wants something, or a deadline has come.
+void UcxTransport::Loop::sleep() {
+  // Not armed: something came meanwhile.
+  if (ucp_worker_arm(worker_->get()) != UCS_OK) return;
+  auto until = Clock::now() + std::chrono::seconds(10);
+  if (!operations_.empty()) until = std::min(until, operations_.begin()->first);
+  for (const auto& [node, peer] : peers_)
+    if (peer.connection && peer.connection->has_late)
+      until = std::min(until, peer.connection->heard + std::chrono::microseconds(config_.silent_us));
+  if (!closing_.empty()) until = std::min(until, Clock::now() + std::chrono::milliseconds(1));  // not all of it has an event
+  const int64_t ns = std::max<int64_t>(0, std::chrono::nanoseconds(until - Clock::now()).count());
+  const timespec timeout{ns / 1'000'000'000, ns % 1'000'000'000};
+  pollfd fds[] = {{worker_fd_, POLLIN, 0}, {wake_.get(), POLLIN, 0}};
+  if (ppoll(fds, 2, &timeout, nullptr) > 0 && fds[1].revents != 0) wake_.clear();
+}
+
+/// Answers all that is open, and destroys what belongs to this thread.
+void UcxTransport::Loop::end() {
+  const Error closed = fail(Code::kCancelled, "the transport was closed");
+  for (auto& [node, peer] : peers_) drop(node, peer, closed);
+  const auto give_up = Clock::now() + std::chrono::seconds(5);
+  while ((!receives_.empty() || !closing_.empty()) && Clock::now() < give_up) {
+    if (ucp_worker_progress(worker_->get()) == 0) std::this_thread::yield();
+    end_closed();
+  }
+  peers_.clear();  // with their mappings
+  if (memory_endpoint_ != nullptr) {
+    ucp_request_param_t params{};
+    void* const request = ucp_ep_close_nbx(memory_endpoint_, &params);
+    while (UCS_PTR_IS_PTR(request) && ucp_request_check_status(request) == UCS_INPROGRESS)
+      ucp_worker_progress(memory_worker_->get());
+    if (UCS_PTR_IS_PTR(request)) ucp_request_free(request);
+  }
+  memory_worker_.reset();
+  worker_.reset();  // nothing is written from here on, whatever UCX did not tell
+  while (!receives_.empty()) on_received(receives_.front(), UCS_ERR_CANCELED);
+}
+
+// ---- peers and connections -------------------------------------------------------------------------------------------------
+
+void UcxTransport::Loop::open(NodeId node, uint64_t epoch, UcxAddress address, bool by_memory) {
+  close(node, fail(Code::kStale, "transport: node ", node, " is in epoch ", epoch));
+  Peer& peer = peers_[node];
+  peer.epoch = epoch;
+  peer.address = std::move(address);
+  peer.by_memory = by_memory;
+}
+
+void UcxTransport::Loop::close(NodeId node, const Error& why) {
+  const auto it = peers_.find(node);
+  if (it == peers_.end()) return;
+  drop(node, it->second, why);
+  peers_.erase(it);
+}
+
+Status UcxTransport::Loop::connect(NodeId node, Peer& peer) {
+  auto connection = std::make_unique<Connection>(Connection{.loop = this, .node = node});
+  ucp_ep_params_t params{};
+  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.address = reinterpret_cast<const ucp_address_t*>(peer.address.worker.data());
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  params.err_handler.arg = connection.get();
+  params.err_handler.cb = [](void* argument, ucp_ep_h, ucs_status_t status) { static_cast<Connection*>(argument)->lost = status; };
+  if (const ucs_status_t s = ucp_ep_create(worker_->get(), &params, &connection->endpoint); s != UCS_OK)
+    return fail(Code::kUnavailable, "transport: node ", node, " cannot be reached: ", ucs_status_string(s));
+  connection->heard = Clock::now();
+  peer.connection = std::move(connection);
+  return {};
+}
+
+void UcxTransport::Loop::drop_lost() {
+  for (auto& [node, peer] : peers_)
+    if (peer.connection && peer.connection->lost != UCS_OK)
+      drop(node, peer, fail(Code::kUnavailable, "transport: the connection to node ", node,
+                            " was lost: ", ucs_status_string(peer.connection->lost)));
+}
+
+void UcxTransport::Loop::drop_silent() {
+  for (auto& [node, peer] : peers_)
+    if (peer.connection && peer.connection->has_late &&
+        Clock::now() >= peer.connection->heard + std::chrono::microseconds(config_.silent_us))
+      drop(node, peer, fail(Code::kUnavailable, "transport: node ", node, " is silent"));
+}
+
+void UcxTransport::Loop::drop(NodeId node, Peer& peer, const Error& why) {
+  if (peer.connection) {
+    std::erase_if(asked_, [&](const auto& asked) { return asked.second.connection == peer.connection.get(); });
+    peer.connection->why = why;
+    ucp_request_param_t params{};
+    params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+    params.flags = UCP_EP_CLOSE_FLAG_FORCE;
+    peer.connection->closing = ucp_ep_close_nbx(peer.connection->endpoint, &params);
+    closing_.push_back(std::move(peer.connection));
+  }
+  peer.waiting.clear();
+  peer.mapping.reset();
+  std::vector<std::shared_ptr<Operation>> failed;
+  for (const auto& [end, operation] : operations_)
+    if (operation->fetches.front().from.node == node) failed.push_back(operation);
+  for (const auto& operation : failed)
+    for (size_t i = 0; i < operation->fetches.size(); ++i)  // what is being received ends when UCX has let go of it
+      if (operation->states[i] != BlockState::kReceiving) resolve({operation, i}, why);
+}
+
+void UcxTransport::Loop::end_closed() {
+  std::erase_if(closing_, [](const std::unique_ptr<Connection>& connection) {
+    void*& request = connection->closing;
+    if (UCS_PTR_IS_PTR(request) && ucp_request_check_status(request) != UCS_INPROGRESS) {
+      ucp_request_free(request);
+      request = nullptr;
+    }
+    return !UCS_PTR_IS_PTR(request) && connection->receiving == 0;
+  });
+}
+
+// ---- fetches -----------------------------------------------------------------------------------------------------------------
+
+void UcxTransport::Loop::begin(const std::shared_ptr<Operation>& operation) {
+  if (operation->fetches.empty()) {
+    --open_count_;
+    return operation->events.done({});
+  }
+  operations_.emplace(operation->end, operation);
+  const RemoteSlot& first = operation->fetches.front().from;
+  for (const Fetch& f : operation->fetches) {
+    SEER_CHECK(f.from.node == first.node, f.from.node, first.node);
+    SEER_CHECK(f.from.epoch == first.epoch, f.from.epoch, first.epoch);
+  }
+  const auto peer = peers_.find(first.node);
+  Status usable;
+  if (peer == peers_.end())
+    usable = fail(Code::kUnavailable, "transport: node ", first.node, " is not open");
+  else if (peer->second.epoch != first.epoch)
+    usable = fail(Code::kStale, "transport: node ", first.node, " was opened in epoch ", peer->second.epoch, ", not ", first.epoch);
+  for (size_t i = 0; i < operation->fetches.size(); ++i) {
+    if (usable.ok())
+      peer->second.waiting.push_back({operation, i});
+    else
+      resolve({operation, i}, usable);
+  }
+}
+
+void UcxTransport::Loop::ask_waiting(NodeId node, Peer& peer) {
+  while (!peer.waiting.empty()) {
+    if (peer.connection && peer.connection->lost != UCS_OK) return;
+    if (peer.connection && peer.connection->unanswered + peer.connection->receiving >= config_.window_blocks) return;
+    const Block block = std::move(peer.waiting.front());
+    peer.waiting.pop_front();
+    if (block.state() == BlockState::kWaiting) {
+      if (!peer.connection)
+        if (const Status connected = connect(node, peer); !connected.ok()) {
+          resolve(block, connected);
+          return drop(node, peer, connected.error());
+        }
+      ask(peer, block);
+    }
+  }
+}
+
+void UcxTransport::Loop::ask(Peer& peer, const Block& block) {
+  Connection& connection = *peer.connection;
+  const Fetch& fetch = block.fetch();
+  const WireWant want = peer.by_memory ? WireWant::kGrant : WireWant::kBytes;
+  // UCX reads the header until the message is sent.
+  auto request = std::make_unique<WireRequest>(WireRequest{.tag = tag_, .id = ++last_id_, .epoch = fetch.from.epoch,
+                                                           .generation = fetch.from.generation,
+                                                           .block_bytes = fetch.to.size(), .node = fetch.from.node.value,
+                                                           .slot = fetch.from.slot, .want = want});
+  block.state() = BlockState::kAsked;
+  asked_.emplace(request->id, Asked{block, &connection, want});
+  if (connection.unanswered++ == 0 && connection.receiving == 0) connection.heard = Clock::now();
+  ucp_request_param_t params{};
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  params.flags = UCP_AM_SEND_FLAG_REPLY | UCP_AM_SEND_FLAG_EAGER;
+  params.cb.send = [](void* sent, ucs_status_t, void* header) {
+    delete static_cast<WireRequest*>(header);
+    ucp_request_free(sent);
+  };
+  params.user_data = request.get();
+  void* const sent = ucp_am_send_nbx(connection.endpoint, static_cast<unsigned>(WireKind::kRequest), request.get(),
+                                     sizeof(WireRequest), nullptr, 0, &params);
+  if (UCS_PTR_IS_PTR(sent)) (void)request.release();
+  if (UCS_PTR_IS_ERR(sent) && connection.lost == UCS_OK) connection.lost = UCS_PTR_STATUS(sent);
+}
+
+void UcxTransport::Loop::expire() {
+  const auto now = Clock::now();
+  while (!operations_.empty() && operations_.begin()->first <= now) {
+    const std::shared_ptr<Operation> operation = operations_.begin()->second;
+    operations_.erase(operations_.begin());
+    expire(operation);
+  }
+}
+
+/// Its answers may still come, and are dropped. What is being received cannot be stopped but with its connection.
+void UcxTransport::Loop::expire(const std::shared_ptr<Operation>& operation) {
+  const NodeId node = operation->fetches.front().from.node;
+  operation->is_done = true;
+  for (size_t i = 0; i < operation->fetches.size(); ++i) {
+    BlockState& state = operation->states[i];
+    if (state != BlockState::kOver) operation->statuses[i] = late_fetch(node, operation->timeout_us);
+    if (state == BlockState::kAsked || state == BlockState::kReceiving)
+      if (const auto peer = peers_.find(node); peer != peers_.end() && peer->second.connection)
+        peer->second.connection->has_late = true;
+    state = BlockState::kOver;
+  }
+  const bool still_writing = operation->receiving > 0;
+  if (!still_writing) --open_count_;
+  operation->events.done({std::move(operation->statuses), still_writing});
+  operation->events.done = nullptr;
+}
+
+void UcxTransport::Loop::resolve(const Block& block, Status status) {
+  Operation& operation = *block.operation;
+  if (block.state() == BlockState::kOver) return;
+  block.state() = BlockState::kOver;
+  operation.statuses[block.index] = std::move(status);
+  if (--operation.left > 0) return;
+  const auto [first, last] = operations_.equal_range(operation.end);
+  operations_.erase(std::find_if(first, last, [&](const auto& known) { return known.second == block.operation; }));
+  operation.is_done = true;
+  --open_count_;
+  operation.events.done({std::move(operation.statuses)});
+  operation.events = {};
+}
+
+void UcxTransport::Loop::be_quiet(const std::shared_ptr<Operation>& operation) {
+  --open_count_;
+  operation->events.quiet();
+  operation->events = {};
+}
+
+/// Copies one block, so that others are served in between. False: none was granted.
+bool UcxTransport::Loop::copy_granted() {
+  if (granted_.empty()) return false;
+  const Granted granted = std::move(granted_.front());
+  granted_.pop_front();
+  const Block& block = granted.block;
+  if (block.state() != BlockState::kGranted) return true;
+  const RemoteSlot& from = block.fetch().from;
+  Peer& peer = peers_.at(from.node);
+  if (!peer.mapping && !map_slab_of(from.node, peer)) {
+    block.state() = BlockState::kWaiting;
+    peer.waiting.push_front(block);
+    return true;
+  }
+  resolve(block, check_sum(from, copy_and_sum(block.fetch().to, peer.mapping->base() + granted.offset)));
+  return true;
+}
+
+/// After a grant: its owner lives, so that the key is not one of a process long gone. False: it goes by the network from now on.
+bool UcxTransport::Loop::map_slab_of(NodeId node, Peer& peer) {
+  auto mapping = UcxMapping::create(memory_endpoint_, peer.address.slab_key, peer.address.slab_base);
+  if (mapping.ok()) {
+    peer.mapping = *std::move(mapping);
+    return true;
+  }
+  peer.by_memory = false;
+  const std::lock_guard lock(mutex_);
+  if (const auto known = opened_.find(node); known != opened_.end() && known->second.epoch == peer.epoch)
+    known->second.info = cat("network (", config_.network_transports, "): its slab cannot be mapped: ", mapping.error().detail);
+  return false;
+}
+
+// ---- messages ----------------------------------------------------------------------------------------------------------------
+
+ucs_status_t UcxTransport::Loop::am_request(void* argument, const void* header, size_t header_bytes, void*, size_t,
+                                            const ucp_am_recv_param_t* params) {
+  WireRequest request;
+  if (header_bytes != sizeof request || (params->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) == 0) return UCS_OK;
+  std::memcpy(&request, header, sizeof request);
+  static_cast<Loop*>(argument)->on_request(request, params->reply_ep);
+  return UCS_OK;
+}
+
+void UcxTransport::Loop::on_request(const WireRequest& request, ucp_ep_h from) {
+  Reply reply{.loop = this, .header = {.tag = request.tag, .id = request.id}};
+  std::span<const std::byte> bytes;
+  const auto lend = [&]() -> Status {
+    const NodeId node{request.node};
+    if (request.tag != tag_) return fail(Code::kInvalidArgument, "transport: node ", node, " belongs to another run");
+    if (request.want != WireWant::kBytes && request.want != WireWant::kGrant)
+      return fail(Code::kInvalidArgument, "transport: request ", static_cast<uint32_t>(request.want), " is not known");
+    if (replies_.size() >= config_.serve_blocks_max)
+      return fail(Code::kFull, "transport: node ", node, " answers ", replies_.size(), " requests");
+    SEER_ASSIGN_OR_RETURN(reply.arena, arenas_.lend({node, request.epoch, request.slot, request.generation, 0}, request.block_bytes));
+    bytes = reply.arena->span(request.slot);
+    if (request.want == WireWant::kGrant) {
+      reply.header.offset = static_cast<uint64_t>(bytes.data() - reply.arena->span(0).data());
+      bytes = {};
+    }
+    return {};
+  };
+  if (const Status lent = lend(); !lent.ok()) {
+    reply.header.code = static_cast<uint32_t>(lent.error().code);
+    reply.text = lent.error().detail;
+  }
+  if (replies_.size() < 2 * config_.serve_blocks_max) answer(from, std::move(reply), bytes);
+}
+
+void UcxTransport::Loop::answer(ucp_ep_h to, Reply unsent, std::span<const std::byte> bytes) {
+  const auto reply = replies_.insert(replies_.end(), std::move(unsent));
+  reply->self = reply;
+  const bool is_block = !bytes.empty();
+  if (!is_block) bytes = std::as_bytes(std::span(reply->text));
+  ucp_request_param_t params{};
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
+  params.flags = is_block ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
+  params.cb.send = [](void* sent, ucs_status_t, void* user) {
+    auto* const done = static_cast<Reply*>(user);
+    done->loop->replies_.erase(done->self);
+    ucp_request_free(sent);
+  };
+  params.user_data = &*reply;
+  void* const sent = ucp_am_send_nbx(to, static_cast<unsigned>(WireKind::kReply), &reply->header, sizeof(WireReply),
+                                     bytes.empty() ? nullptr : bytes.data(), bytes.size(), &params);
+  if (!UCS_PTR_IS_PTR(sent)) replies_.erase(reply);
+}
+
+ucs_status_t UcxTransport::Loop::am_reply(void* argument, const void* header, size_t header_bytes, void* data, size_t size,
+                                          const ucp_am_recv_param_t* params) {
+  WireReply reply;
+  if (header_bytes != sizeof reply) return UCS_OK;
+  std::memcpy(&reply, header, sizeof reply);
+  const bool is_rendezvous = (params->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
+  return static_cast<Loop*>(argument)->on_reply(reply, data, size, is_rendezvous) ? UCS_OK : UCS_INPROGRESS;
+}
+
+bool UcxTransport::Loop::on_reply(const WireReply& reply, void* data, size_t size, bool is_rendezvous) {
+  const auto it = asked_.find(reply.id);
+  if (it == asked_.end() || reply.tag != tag_) return true;
+  const Asked asked = std::move(it->second);
+  asked_.erase(it);
+  --asked.connection->unanswered;
+  asked.connection->hear();
+  if (asked.block.state() != BlockState::kAsked) return true;  // it is late
+  const Fetch& fetch = asked.block.fetch();
+  if (reply.code != 0) {
+    const bool is_known = reply.code <= static_cast<uint32_t>(Code::kCancelled);
+    const std::string_view text = is_rendezvous ? "" : std::string_view(static_cast<const char*>(data), std::min<size_t>(size, 300));
+    resolve(asked.block, fail(is_known ? static_cast<Code>(reply.code) : Code::kIo, text));
+    return true;
+  }
+  if (asked.want == WireWant::kBytes) return receive(asked, data, size, is_rendezvous);
+  const uint64_t slab_bytes = peers_.at(fetch.from.node).address.slab_bytes;
+  if (fetch.to.size() > slab_bytes || reply.offset > slab_bytes - fetch.to.size()) {
+    resolve(asked.block, fail(Code::kInvalidArgument, "transport: node ", fetch.from.node, " granted bytes from ",
+                              reply.offset, " of its ", slab_bytes));
+    return true;
+  }
+  asked.block.state() = BlockState::kGranted;
+  granted_.push_back({asked.block, reply.offset});
+  return true;
+}
+
+bool UcxTransport::Loop::receive(const Asked& asked, void* data, size_t size, bool is_rendezvous) {
+  const Fetch& fetch = asked.block.fetch();
+  if (size != fetch.to.size()) {
+    resolve(asked.block, fail(Code::kInvalidArgument, "transport: node ", fetch.from.node, " sent ", size, " bytes, not ",
+                              fetch.to.size()));
+    return true;
+  }
+  if (!is_rendezvous) {
+    resolve(asked.block, check_sum(fetch.from, copy_and_sum(fetch.to, static_cast<const std::byte*>(data))));
+    return true;
+  }
+  asked.block.state() = BlockState::kReceiving;
+  ++asked.block.operation->receiving;
+  ++asked.connection->receiving;
+  const auto receive = receives_.insert(receives_.end(), {this, asked.block, asked.connection});
+  receive->self = receive;
+  ucp_request_param_t params{};
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
+  params.cb.recv_am = [](void* request, ucs_status_t status, size_t, void* user) {
+    ucp_request_free(request);
+    auto* const done = static_cast<Receive*>(user);
+    done->loop->on_received(*done, status);
+  };
+  params.user_data = &*receive;
+  void* const request = ucp_am_recv_data_nbx(worker_->get(), data, fetch.to.data(), size, &params);
+  if (UCS_PTR_IS_ERR(request)) on_received(*receive, UCS_PTR_STATUS(request));
+  return false;
+}
+
+void UcxTransport::Loop::on_received(Receive& ended, ucs_status_t status) {
+  const Receive receive = ended;
+  receives_.erase(receive.self);
+  Connection& connection = *receive.connection;
+  const std::shared_ptr<Operation>& operation = receive.block.operation;
+  --connection.receiving;
+  if (status == UCS_OK) connection.hear();
+  --operation->receiving;
+  if (operation->is_done) {
+    if (operation->receiving == 0) be_quiet(operation);
+    return;
+  }
+  const Fetch& fetch = receive.block.fetch();
+  if (status == UCS_OK)
+    resolve(receive.block, check_sum(fetch.from, crc32c(fetch.to)));
+  else if (!connection.why.detail.empty())
+    resolve(receive.block, connection.why);
+  else
+    resolve(receive.block, fail(Code::kUnavailable, "transport: the connection to node ", connection.node,
+                                " was lost: ", ucs_status_string(status)));
+}
+
+// ---- UcxTransport ------------------------------------------------------------------------------------------------------------
+
+Result<std::unique_ptr<UcxTransport>> UcxTransport::create(const UcxTransportConfig& config) {
+  SEER_ASSIGN_OR_RETURN(auto loop, Loop::create(config));
+  return std::unique_ptr<UcxTransport>(new UcxTransport(std::move(loop)));
+}
+UcxTransport::UcxTransport(std::unique_ptr<Loop> loop) : loop_(std::move(loop)) {}
+UcxTransport::~UcxTransport() = default;
+
+SlabAllocator UcxTransport::slab_allocator() const { return loop_->slab_allocator(); }
+std::string UcxTransport::publish(NodeId node, uint64_t epoch, std::shared_ptr<HostArena> arena) {
+  return loop_->publish(node, epoch, std::move(arena));
+}
+void UcxTransport::withdraw(NodeId node, uint64_t epoch) { loop_->withdraw(node, epoch); }
+Status UcxTransport::open_peer(NodeId node, uint64_t epoch, const std::string& address) {
+  return loop_->open_peer(node, epoch, address);
+}
+void UcxTransport::close_peer(NodeId node, uint64_t epoch) { loop_->close_peer(node, epoch); }
+Status UcxTransport::fetch(std::vector<Fetch> fetches, int64_t timeout_us, FetchEvents events) {
+  return loop_->fetch(std::move(fetches), timeout_us, std::move(events));
+}
+std::string UcxTransport::peer_info(NodeId node) const { return loop_->peer_info(node); }
+
+}  // namespace seer

@@ -1,0 +1,65 @@
+// UcxTransport: the KvTransport between processes, over UCX. Thread-safe.
+//
+// A fetch asks the owner for each block by a small message (ucx_wire.h). The owner checks it as a local copy is checked
+// (ArenaRegistry) and answers with the bytes, or with an error. The checksum is checked here.
+//   network      the bytes come with the answer, straight into the slot.
+//   same host    where the owner's arena lies in a slab of slab_allocator(), the answer only grants the copy; the slab is
+//                mapped here and the block is copied. Requests and grants take the network's way too: over shared memory
+//                UCX never tells that a peer is dead.
+// So no process writes to another's memory by an address that it was told, and one that is killed breaks its connections.
+//
+// One thread does it all: it sends, receives, serves and copies, and sleeps when there is nothing to do. At most
+// `window_blocks` requests are open with one peer. A connection is made when a fetch needs it. It ends when the peer dies,
+// is closed, or was silent for the whole time of a fetch (for silent_us, if bytes of a late fetch were coming): then all
+// fetches from that peer fail, and the next one connects again.
+//
+// The address is that of a UCX worker, not a host and port: it names all networks of this host, so nobody has to say which
+// of them the others can reach, and UCX chooses.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "storage/kv_transport.h"
+#include "storage/slab.h"
+
+namespace seer {
+
+struct UcxTransportConfig {
+  std::string run_secret = "";           // peers with another one are refused
+  std::string network_transports = "tcp";  // as in UCX_TLS; must be able to tell that a peer failed
+  bool shares_memory = true;             // with processes on this host
+  size_t queue_max = 256;                // fetch calls open at most, late ones included
+  size_t window_blocks = 8;              // asked of one peer at a time
+  size_t serve_blocks_max = 1024;        // answers under way at most; requests beyond are refused
+  int64_t silent_us = 2'000'000;         // a peer that still sends to a late fetch may be silent for so long
+};
+
+class UcxTransport final : public KvTransport {
+ public:
+  /// kUnavailable, kIo: UCX cannot be started.
+  static Result<std::unique_ptr<UcxTransport>> create(const UcxTransportConfig& config);
+  ~UcxTransport() override;  // fetches that are open are answered with kCancelled, late ones are quiet
+
+  /// Slabs that peers on this host can map. They may outlive the transport. Without shared memory: map_slab. All of a slab's
+  /// memory may be touched at once.
+  SlabAllocator slab_allocator() const;
+
+  std::string publish(NodeId node, uint64_t epoch, std::shared_ptr<HostArena> arena) override;
+  void withdraw(NodeId node, uint64_t epoch) override;
+  /// Does not wait for the peer: one that cannot be reached shows in the fetches from it.
+  Status open_peer(NodeId node, uint64_t epoch, const std::string& address) override;
+  void close_peer(NodeId node, uint64_t epoch) override;
+  Status fetch(std::vector<Fetch> fetches, int64_t timeout_us, FetchEvents events) override;
+
+  /// How blocks come from an open peer and why: "shared memory: ...", "network (tcp): ..."; empty: it is not open.
+  std::string peer_info(NodeId node) const;
+
+ private:
+  class Loop;
+  explicit UcxTransport(std::unique_ptr<Loop> loop);
+  const std::unique_ptr<Loop> loop_;
+};
+
+}  // namespace seer

@@ -1,0 +1,67 @@
+// What UcxTransport puts on the wire: the address of a published arena, and the headers of its two active messages. Numbers
+// are in the byte order of the machine; both ends run the same build on the same kind of processor (little endian).
+//
+//   address  "ucx1:" then in hex: | crc32c of the rest 4 | node 4 | epoch 8 | slab base 8 | slab bytes 8 | 3 x (length 4, bytes) |
+//            The three are the host's name, the UCX worker's address and the remote key of the slab; no key: not shared.
+//   request  kRequest, header only: WireRequest
+//   reply    kReply: WireReply; then the bytes of the block (kBytes), nothing (kGrant), or the sentence of an error
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "protocols/ids.h"
+#include "protocols/result.h"
+
+namespace seer {
+
+struct UcxAddress {
+  NodeId node;
+  uint64_t epoch = 0;
+  uint64_t slab_base = 0;   // in the owner's memory
+  uint64_t slab_bytes = 0;
+  std::string host;         // equal where memory can be shared
+  std::string worker;
+  std::string slab_key;     // empty: the slab is not shared
+  bool operator==(const UcxAddress&) const = default;
+};
+std::string write_ucx_address(const UcxAddress& address);
+/// kInvalidArgument: not such an address, or not as it was written.
+Result<UcxAddress> read_ucx_address(std::string_view text);
+
+/// Two runs that meet by mistake tell each other apart by it. It does not keep out who can read the network.
+using RunTag = std::array<uint64_t, 2>;
+RunTag run_tag(std::string_view run_secret);
+
+enum class WireKind : uint32_t { kRequest = 1, kReply = 2 };  // also the ids of the active messages
+enum class WireWant : uint32_t {
+  kBytes = 1,  // send the block
+  kGrant = 2,  // say where it lies: the asker maps the slab
+};
+
+struct WireRequest {
+  RunTag tag = {};
+  uint64_t id = 0;  // chosen by the asker, comes back in the reply
+  uint64_t epoch = 0;
+  uint64_t generation = 0;
+  uint64_t block_bytes = 0;
+  uint32_t node = 0;
+  uint32_t slot = 0;
+  WireWant want = WireWant::kBytes;
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(WireRequest) == 64);
+
+struct WireReply {
+  RunTag tag = {};
+  uint64_t id = 0;
+  uint64_t offset = 0;  // of a granted block in the slab
+  uint32_t code = 0;    // of the error; 0: none
+  uint32_t reserved = 0;
+};
+static_assert(sizeof(WireReply) == 40);
+
+}  // namespace seer

@@ -1,0 +1,430 @@
+// The owner of the blocks is a process of its own: this program, run again with the one test case that is skipped otherwise.
+// It and the tests talk in lines over two pipes.
+#if defined(SEER_HAVE_UCX)
+#include "storage/ucx_transport.h"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <future>
+#include <random>
+#include <sstream>
+#include <thread>
+
+#include "protocols/kv.h"
+#include "storage/arena_pair.h"
+#include "storage/ucx_raw_peer.h"
+#include "storage/ucx_wire.h"
+
+using namespace seer;
+
+namespace {
+
+constexpr int64_t kLongUs = 3'600'000'000;
+constexpr NodeId kNode{1};
+constexpr uint64_t kEpoch = 5;
+constexpr char kPipesVariable[] = "SEER_TEST_PIPES";
+constexpr char kOtherProcess[] = "ucx transport: (the other process of these tests)";
+
+struct Owner {
+  std::string secret = "run";
+  bool shares = false;
+  int64_t block_bytes = 1 << 20;
+};
+
+/// The process that owns the blocks: four, all of them taken.
+class OtherProcess {
+ public:
+  explicit OtherProcess(const Owner& owner) {
+    int to[2], from[2];
+    REQUIRE(pipe2(to, O_CLOEXEC) == 0);
+    REQUIRE(pipe2(from, O_CLOEXEC) == 0);
+    const std::string pipes = cat(to[0], " ", from[1]);
+    pid_ = fork();
+    REQUIRE(pid_ >= 0);
+    if (pid_ == 0) {
+      for (const int fd : {to[0], from[1]}) fcntl(fd, F_SETFD, 0);
+      setenv(kPipesVariable, pipes.c_str(), 1);
+      const std::string filter = cat("--test-case=", kOtherProcess);
+      execl("/proc/self/exe", "other", filter.c_str(), "--no-skip", "--minimal", nullptr);
+      _exit(127);
+    }
+    close(to[0]);
+    close(from[1]);
+    out_ = fdopen(to[1], "w");
+    in_ = fdopen(from[0], "r");
+    std::istringstream first(tell(cat(owner.secret, " ", owner.shares, " ", owner.block_bytes)));
+    first >> address;
+    for (uint32_t slot = 0; slot < 4; ++slot) {
+      RemoteSlot s{kNode, kEpoch, slot};
+      first >> s.generation >> s.crc32c;
+      slots.push_back(s);
+    }
+  }
+  ~OtherProcess() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    fclose(out_);
+    fclose(in_);
+  }
+  /// Returns its answer.
+  std::string tell(const std::string& line) {
+    std::fprintf(out_, "%s\n", line.c_str());
+    std::fflush(out_);
+    char* text = nullptr;
+    size_t size = 0;
+    REQUIRE_MESSAGE(getline(&text, &size, in_) > 0, "the other process ended");
+    std::string answer(text);
+    std::free(text);
+    return answer;
+  }
+  void signal(int number) {
+    kill(pid_, number);
+    if (number == SIGSTOP) waitpid(pid_, nullptr, WUNTRACED);
+  }
+
+  std::string address;
+  std::vector<RemoteSlot> slots;
+
+ private:
+  pid_t pid_ = -1;
+  FILE *out_ = nullptr, *in_ = nullptr;
+};
+
+std::byte pattern(uint32_t slot) { return std::byte(0x50 + slot); }
+
+/// What became of a fetch. Not movable: the transport's thread writes to it.
+struct Seen {
+  std::promise<FetchResult> done_promise;
+  std::promise<void> quiet_promise;
+  std::atomic<int> done = 0, quiet = 0;
+  FetchEvents events() {
+    return {[this](FetchResult r) {
+              if (++done == 1) done_promise.set_value(std::move(r));
+            },
+            [this] {
+              if (++quiet == 1) quiet_promise.set_value();
+            }};
+  }
+};
+
+struct Fetcher {
+  explicit Fetcher(const Owner& owner, UcxTransportConfig config = {}) : block_bytes(static_cast<size_t>(owner.block_bytes)) {
+    config.run_secret = "run";
+    transport = *UcxTransport::create(config);
+    bytes.resize(4 * block_bytes);
+  }
+  std::span<std::byte> target(size_t i) { return std::span(bytes).subspan(i * block_bytes, block_bytes); }
+  Status start(Seen& seen, const std::vector<RemoteSlot>& slots, int64_t timeout_us = kLongUs) {
+    std::vector<Fetch> fetches;
+    for (size_t i = 0; i < slots.size(); ++i) fetches.push_back({slots[i], target(i)});
+    return transport->fetch(fetches, timeout_us, seen.events());
+  }
+  FetchResult fetch(const std::vector<RemoteSlot>& slots, int64_t timeout_us = kLongUs) {
+    auto seen = std::make_shared<Seen>();
+    CHECK(start(*seen, slots, timeout_us).ok());
+    FetchResult result = seen->done_promise.get_future().get();
+    if (result.still_writing) seen->quiet_promise.get_future().wait();
+    kept.push_back(seen);
+    return result;
+  }
+  bool has_pattern(size_t i, std::byte value) {
+    return std::ranges::all_of(target(i), [&](std::byte b) { return b == value; });
+  }
+
+  size_t block_bytes;
+  std::vector<std::byte> bytes;
+  std::vector<std::shared_ptr<Seen>> kept;
+  std::unique_ptr<UcxTransport> transport;  // last: its thread writes to the rest
+};
+
+}  // namespace
+
+TEST_CASE(kOtherProcess * doctest::skip()) {
+  const char* const pipes = std::getenv(kPipesVariable);
+  if (pipes == nullptr) return;
+  int in_fd = -1, out_fd = -1;
+  std::istringstream(pipes) >> in_fd >> out_fd;
+  FILE *in = fdopen(in_fd, "r"), *out = fdopen(out_fd, "w");
+  char* text = nullptr;
+  size_t size = 0;
+  if (getline(&text, &size, in) <= 0) return;
+  Owner owner;
+  std::istringstream(text) >> owner.secret >> owner.shares >> owner.block_bytes;
+  auto transport = *UcxTransport::create({.run_secret = owner.secret, .shares_memory = owner.shares});
+  auto arena = *HostArena::create({.dram_bytes = 4 * owner.block_bytes, .block_bytes = owner.block_bytes},
+                                  {.allocate = transport->slab_allocator()});
+  std::ostringstream first;
+  first << transport->publish(kNode, kEpoch, arena);
+  for (uint32_t i = 0; i < 4; ++i) {
+    const uint32_t slot = *arena->take();
+    std::ranges::fill(arena->span(slot), pattern(slot));
+    first << " " << arena->generation(slot) << " " << crc32c(arena->span(slot));
+  }
+  std::fprintf(out, "%s\n", first.str().c_str());
+  std::fflush(out);
+  while (getline(&text, &size, in) > 0) {
+    std::istringstream line(text);
+    std::string command;
+    uint32_t slot = 0;
+    line >> command >> slot;
+    if (command == "free") arena->free(slot);
+    if (command == "spoil") arena->span(slot).back() ^= std::byte{1};
+    if (command == "withdraw") transport->withdraw(kNode, kEpoch);
+    std::fprintf(out, "ok\n");
+    std::fflush(out);
+  }
+}
+
+TEST_CASE("ucx transport: a fetch brings the bytes of another process, over the network and over shared memory") {
+  for (const bool shares : {false, true}) {
+    CAPTURE(shares);
+    const Owner owner{.shares = shares};
+    OtherProcess other(owner);
+    Fetcher f(owner);
+    CHECK(f.transport->open_peer(kNode, kEpoch, other.address).ok());
+    const FetchResult result = f.fetch(other.slots);
+    CHECK_FALSE(result.still_writing);
+    REQUIRE(result.statuses.size() == 4);
+    for (uint32_t i = 0; i < 4; ++i) {
+      CHECK_MESSAGE(result.statuses[i].ok(), result.statuses[i].error());
+      CHECK(f.has_pattern(i, pattern(i)));
+    }
+    CHECK(f.transport->peer_info(kNode) == (shares ? "shared memory: same host" : "network (tcp): its slab is not shared"));
+    CHECK(f.transport->fetch({}, kLongUs, f.kept[0]->events()).ok());
+  }
+}
+
+TEST_CASE("ucx transport: stale generations and epochs, bad slots and sizes, and wrong bytes are told apart, block by block") {
+  for (const bool shares : {false, true}) {
+    CAPTURE(shares);
+    const Owner owner{.shares = shares, .block_bytes = 4096};
+    OtherProcess other(owner);
+    Fetcher f(owner);
+    CHECK(f.transport->open_peer(kNode, kEpoch, other.address).ok());
+    RemoteSlot slot = other.slots[0], crc = other.slots[1];
+    slot.slot = 1000;
+    crc.crc32c ^= 1;
+    other.tell("free 2");
+    other.tell("spoil 3");
+    const FetchResult result = f.fetch({slot, crc, other.slots[2], other.slots[3]});
+    CHECK(result.statuses[0].error().code == Code::kInvalidArgument);
+    CHECK(result.statuses[0].error().detail == "transport: slot 1000 of 4, 4096 bytes of 4096");
+    CHECK(result.statuses[1].error().code == Code::kCorrupt);
+    CHECK(result.statuses[2].error().code == Code::kStale);
+    CHECK(result.statuses[2].error().detail == "transport: slot 2 of node 1 was reused");
+    CHECK(result.statuses[3].error().code == Code::kCorrupt);
+    CHECK(f.has_pattern(2, std::byte{0}));  // refused: nothing came
+    Seen half;
+    CHECK(f.transport->fetch({{other.slots[0], f.target(0).first(2048)}}, kLongUs, half.events()).ok());
+    CHECK(half.done_promise.get_future().get().statuses[0].error().code == Code::kInvalidArgument);
+    RemoteSlot epoch = other.slots[0];
+    epoch.epoch = kEpoch + 1;
+    CHECK(f.fetch({epoch}).statuses[0].error().code == Code::kStale);
+    CHECK(f.fetch({other.slots[0]}).statuses[0].ok());
+    other.tell("withdraw");
+    CHECK(f.fetch({other.slots[0]}).statuses[0].error().code == Code::kUnavailable);
+  }
+}
+
+TEST_CASE("ucx transport: a peer of another run is refused") {
+  const Owner owner{.secret = "another run"};
+  OtherProcess other(owner);
+  Fetcher f(owner);
+  CHECK(f.transport->open_peer(kNode, kEpoch, other.address).ok());
+  const FetchResult result = f.fetch({other.slots[0]});
+  CHECK(result.statuses[0].error().code == Code::kInvalidArgument);
+  CHECK(result.statuses[0].error().detail == "transport: node 1 belongs to another run");
+  CHECK(f.has_pattern(0, std::byte{0}));
+}
+
+TEST_CASE("ucx transport: an address that was cut, changed or meant for another node is refused") {
+  const Owner owner{.block_bytes = 4096};
+  Fetcher f(owner);
+  auto arena = *HostArena::create({.dram_bytes = 4096, .block_bytes = 4096});
+  const std::string address = f.transport->publish(kNode, kEpoch, arena);
+  for (size_t size = 0; size < address.size(); ++size)
+    CHECK(f.transport->open_peer(kNode, kEpoch, address.substr(0, size)).error().code == Code::kInvalidArgument);
+  for (size_t at = 0; at < address.size(); ++at) {
+    std::string changed = address;
+    changed[at] = changed[at] == '0' ? '1' : '0';
+    CHECK(f.transport->open_peer(kNode, kEpoch, changed).error().code == Code::kInvalidArgument);
+  }
+  CHECK(f.transport->open_peer({2}, kEpoch, address).error().code == Code::kInvalidArgument);
+  CHECK(f.transport->open_peer(kNode, kEpoch + 1, address).error().code == Code::kStale);
+  CHECK(f.transport->open_peer(kNode, kEpoch, "local:1").error().detail.starts_with("transport: the address \"local:1\" is not"));
+  CHECK(f.transport->peer_info(kNode).empty());
+}
+
+TEST_CASE("ucx transport: when the other process is killed the fetch fails, and others can still be fetched from") {
+  for (const bool shares : {false, true}) {
+    CAPTURE(shares);
+    const Owner owner{.shares = shares};
+    OtherProcess other(owner), second(owner);
+    Fetcher f(owner);
+    CHECK(f.transport->open_peer(kNode, kEpoch, other.address).ok());
+    CHECK(f.fetch({other.slots[0]}).statuses[0].ok());
+    other.signal(SIGKILL);
+    // No deadline that could pass: the broken connection ends it.
+    CHECK(f.fetch({other.slots[1], other.slots[2]}).statuses[1].error().code == Code::kUnavailable);
+    CHECK(f.fetch({other.slots[1]}).statuses[0].error().code == Code::kUnavailable);
+    f.transport->close_peer(kNode, kEpoch);
+    CHECK(f.transport->open_peer(kNode, kEpoch, second.address).ok());
+    CHECK(f.fetch(second.slots).statuses[3].ok());
+    CHECK(f.has_pattern(3, pattern(3)));
+  }
+}
+
+TEST_CASE("ucx transport: when the other process is stopped the fetch is late, and it works again when that goes on") {
+  for (const bool shares : {false, true}) {
+    CAPTURE(shares);
+    const Owner owner{.shares = shares};
+    OtherProcess other(owner);
+    Fetcher f(owner, {.silent_us = 20'000});
+    CHECK(f.transport->open_peer(kNode, kEpoch, other.address).ok());
+    CHECK(f.fetch({other.slots[0]}).statuses[0].ok());
+    other.signal(SIGSTOP);
+    for (int i = 0; i < 5; ++i) {  // also while connecting
+      const FetchResult result = f.fetch({other.slots[1], other.slots[2]}, 30'000);
+      for (const Status& status : result.statuses)
+        CHECK(status.error().detail == "transport: node 1 sent nothing within 30000 us");
+    }
+    other.signal(SIGCONT);
+    CHECK(f.fetch({other.slots[1]}).statuses[0].ok());
+    CHECK(f.has_pattern(0, pattern(1)));
+    for (const auto& seen : f.kept) CHECK(seen->done == 1);
+  }
+}
+
+TEST_CASE("ucx transport: a late fetch is still writing until it is quiet, and its slot stays as it is from then on") {
+  const Owner owner{.block_bytes = 64 << 20};
+  OtherProcess other(owner);
+  Fetcher f(owner, {.silent_us = 20'000});
+  CHECK(f.transport->open_peer(kNode, kEpoch, other.address).ok());
+  // The other process is to be stopped in the middle of a block: after its first byte came. Sometimes that is too late.
+  bool was_writing = false;
+  for (int attempt = 0; attempt < 50 && !was_writing; ++attempt) {
+    std::ranges::fill(f.target(0), std::byte{0});
+    Seen seen;
+    CHECK(f.start(seen, {other.slots[1]}, 1'000'000).ok());
+    auto done = seen.done_promise.get_future();
+    while (std::atomic_ref(f.bytes[0]).load() == std::byte{0} && done.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
+      std::this_thread::yield();
+    other.signal(SIGSTOP);
+    const FetchResult result = done.get();
+    was_writing = result.still_writing;
+    if (was_writing) {
+      CHECK(result.statuses[0].error().code == Code::kUnavailable);
+      seen.quiet_promise.get_future().wait();
+      std::ranges::fill(f.target(0), std::byte{0xee});
+    }
+    other.signal(SIGCONT);
+    if (was_writing) {
+      // One thread of the other process serves the old connection and the new one.
+      Seen next;
+      CHECK(f.transport->fetch({{other.slots[2], f.target(1)}}, kLongUs, next.events()).ok());
+      CHECK(next.done_promise.get_future().get().statuses[0].ok());
+      CHECK(f.has_pattern(0, std::byte{0xee}));
+      CHECK(f.has_pattern(1, pattern(2)));
+    }
+    CHECK(seen.done == 1);
+    CHECK(seen.quiet == (was_writing ? 1 : 0));
+  }
+  CHECK(was_writing);
+}
+
+TEST_CASE("ucx transport: closing a peer ends its fetches, and opening it again lets it be fetched from") {
+  const Owner owner;
+  OtherProcess other(owner);
+  Fetcher f(owner);
+  CHECK(f.transport->open_peer(kNode, kEpoch, other.address).ok());
+  CHECK(f.fetch({other.slots[0]}).statuses[0].ok());
+  other.signal(SIGSTOP);
+  Seen seen;
+  CHECK(f.start(seen, {other.slots[1]}).ok());
+  f.transport->close_peer(kNode, kEpoch + 1);  // another epoch
+  CHECK_FALSE(f.transport->peer_info(kNode).empty());
+  CHECK(seen.done == 0);
+  f.transport->close_peer(kNode, kEpoch);
+  const FetchResult result = seen.done_promise.get_future().get();
+  CHECK(result.statuses[0].error().detail == "transport: node 1 was closed");
+  CHECK_FALSE(result.still_writing);
+  CHECK(f.fetch({other.slots[1]}).statuses[0].error().detail == "transport: node 1 is not open");
+  other.signal(SIGCONT);
+  CHECK(f.transport->open_peer(kNode, kEpoch, other.address).ok());
+  CHECK(f.transport->open_peer(kNode, kEpoch, other.address).ok());  // changes nothing
+  CHECK(f.fetch({other.slots[1]}).statuses[0].ok());
+  CHECK(seen.quiet == 0);
+}
+
+TEST_CASE("ucx transport: the open fetches are bounded, and every accepted one is answered once, also at the end") {
+  const Owner owner{.block_bytes = 4096};
+  OtherProcess other(owner);
+  Fetcher f(owner, {.queue_max = 3});
+  CHECK(f.transport->open_peer(kNode, kEpoch, other.address).ok());
+  other.signal(SIGSTOP);
+  std::vector<Seen> seen(5);
+  for (size_t i = 0; i < seen.size(); ++i) {
+    const Status started = f.start(seen[i], {other.slots[0]});
+    CHECK(started.ok() == (i < 3));
+    if (!started.ok()) CHECK(started.error().code == Code::kFull);
+  }
+  f.transport.reset();
+  for (size_t i = 0; i < seen.size(); ++i) CHECK(seen[i].done == (i < 3 ? 1 : 0));
+  CHECK(seen[2].done_promise.get_future().get().statuses[0].error().code == Code::kCancelled);
+}
+
+TEST_CASE("ucx transport: a slab is zero, may outlive its transport, and can be fetched from by the same process") {
+  const Owner owner;
+  std::shared_ptr<HostArena> arena;
+  {
+    Fetcher f(owner);
+    arena = *HostArena::create({.dram_bytes = 4 * owner.block_bytes, .block_bytes = owner.block_bytes},
+                               {.allocate = f.transport->slab_allocator()});
+    const uint32_t slot = *arena->take();
+    CHECK(std::ranges::all_of(arena->span(slot), [](std::byte b) { return b == std::byte{0}; }));
+    std::ranges::fill(arena->span(slot), std::byte{7});
+    CHECK(f.transport->open_peer(kNode, kEpoch, f.transport->publish(kNode, kEpoch, arena)).ok());
+    CHECK(f.fetch({{kNode, kEpoch, slot, arena->generation(slot), crc32c(arena->span(slot))}}).statuses[0].ok());
+    CHECK(f.has_pattern(0, std::byte{7}));
+  }
+  CHECK(arena->span(0)[0] == std::byte{7});
+}
+
+TEST_CASE("ucx transport: garbage and almost right requests and answers are dropped or refused, and harm nobody") {
+  constexpr uint32_t kSeed = 1;
+  CAPTURE(kSeed);
+  std::mt19937 random(kSeed);
+  const Owner owner{.block_bytes = 4096};
+  OtherProcess other(owner);
+  Fetcher f(owner);
+  CHECK(f.transport->open_peer(kNode, kEpoch, other.address).ok());
+  const auto noise = [&](size_t size) {
+    std::string bytes(size, 0);
+    for (char& c : bytes) c = static_cast<char>(random());
+    return bytes;
+  };
+  std::vector<std::string> headers;
+  for (size_t size = 0; size < 200; ++size) headers.push_back(noise(size));
+  for (int i = 0; i < 300; ++i) {  // right but for one field, or all right and not asked for
+    WireRequest request{.tag = run_tag("run"), .id = random(), .epoch = kEpoch, .generation = 1, .block_bytes = 4096,
+                        .node = kNode.value, .want = random() % 2 == 0 ? WireWant::kBytes : WireWant::kGrant};
+    auto* const bytes = reinterpret_cast<unsigned char*>(&request);
+    if (i % 3 != 0) bytes[random() % sizeof request] ^= static_cast<unsigned char>(1 + random() % 255);
+    headers.emplace_back(reinterpret_cast<const char*>(bytes), sizeof request);
+    headers.emplace_back(headers.back().substr(0, sizeof(WireReply)));
+  }
+  for (const unsigned id : {1u, 2u, 3u})
+    for (const size_t data_bytes : {0, 100, 20'000}) CHECK(send_raw_ucx(other.address, id, headers, noise(data_bytes)).ok());
+  CHECK(other.tell("nothing") == "ok\n");
+  CHECK(f.fetch(other.slots).statuses[3].ok());
+  CHECK(f.has_pattern(3, pattern(3)));
+}
+#endif
