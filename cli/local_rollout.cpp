@@ -207,6 +207,7 @@ RolloutReport make_report(const std::string& policy, const RolloutSummary& s, co
   report.yields = s.yields;
   report.preemptions = s.preemptions;
   report.instances_lost = s.instances_lost;
+  report.parts_lost = s.parts_lost;
   report.reprefill_tokens = s.reprefill_tokens;
   report.length_icc = s.length_icc;
   report.estimate_error = s.estimate_error;
@@ -221,6 +222,7 @@ RolloutReport make_report(const std::string& policy, const RolloutSummary& s, co
   for (const KvNodeReport& node : pool) {
     report.spilled_bytes += node.spilled_bytes;
     report.cold_failures += node.cold_failures;
+    report.fetched_bytes += node.fetched_blocks * block_bytes;
     report.fetch_failures += node.fetch_failures;
   }
   return report;

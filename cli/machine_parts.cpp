@@ -13,6 +13,9 @@
 #ifdef SEER_HAVE_ROCKSDB
 #include "storage/rocksdb_store.h"
 #endif
+#ifdef SEER_HAVE_UCX
+#include "storage/ucx_transport.h"
+#endif
 
 namespace seer {
 namespace {
@@ -95,8 +98,19 @@ Result<std::unique_ptr<ColdStore>> open_cold_store(const MachineOptions& options
 #endif
 }
 
-Result<NodeMakers> make_node_makers(const MachineOptions& options, const LoadedModel& loaded, SlowWork& aside) {
+Result<ClusterTransport> make_cluster_transport() {
+#ifdef SEER_HAVE_UCX
+  SEER_ASSIGN_OR_RETURN(std::shared_ptr<UcxTransport> transport, UcxTransport::create({}));
+  return ClusterTransport{transport, {.allocate = transport->slab_allocator()}};
+#else
+  return ClusterTransport{};
+#endif
+}
+
+Result<NodeMakers> make_node_makers(const MachineOptions& options, const LoadedModel& loaded, SlowWork& aside,
+                                    const ClusterTransport& transport) {
   NodeMakers makers;
+  makers.transport = transport.transport;
   makers.tokenizer = loaded.tokenizer;
   makers.aside = [&aside](std::function<void()> f) { aside.put(std::move(f)); };
   makers.make_engine = [&options, model = loaded.model](InstanceId id) -> Result<std::shared_ptr<Engine>> {
@@ -104,8 +118,9 @@ Result<NodeMakers> make_node_makers(const MachineOptions& options, const LoadedM
     return engine;
   };
   if (options.dram_bytes > 0)
-    makers.make_arena = [&options, block_bytes = kv_block_bytes(loaded.model->config, engine_config(options, InstanceId{0}))](NodeId) {
-      return HostArena::create({.dram_bytes = options.dram_bytes, .block_bytes = block_bytes});
+    makers.make_arena = [&options, slabs = transport.slabs,
+                         block_bytes = kv_block_bytes(loaded.model->config, engine_config(options, InstanceId{0}))](NodeId) {
+      return HostArena::create({.dram_bytes = options.dram_bytes, .block_bytes = block_bytes}, slabs);
     };
   if (!options.cold_dir.empty()) makers.open_cold = [&options](NodeId) { return open_cold_store(options, options.cold_dir); };
   if (options.drafting != "off") {

@@ -9,6 +9,8 @@
 #include "cli/config.h"
 #include "gpu/cpu/cpu_engine.h"
 #include "protocols/workers.h"
+#include "storage/kv_transport.h"
+#include "storage/slab.h"
 
 namespace seer {
 
@@ -31,8 +33,17 @@ InstanceConfig instance_config(const MachineOptions& options, int64_t rows_max);
 Status check_sizes(const MachineOptions& options, const ModelConfig& model);
 Result<std::unique_ptr<ColdStore>> open_cold_store(const MachineOptions& options, const std::string& folder);
 
-/// Makers of all parts but the transport. Without a profile for drafting, steps are measured here.
+/// What moves KV between the machines of a cluster, and makes the memory that it moves fastest.
+struct ClusterTransport {
+  std::shared_ptr<KvTransport> transport;  // null in a build without UCX: KV stays where it is
+  SlabMaker slabs;
+};
+/// Errors: as UcxTransport::create() says.
+Result<ClusterTransport> make_cluster_transport();
+
+/// Makers of all parts. Without a profile for drafting, steps are measured here.
 /// REQUIRES: options and aside outlive the makers.
-Result<NodeMakers> make_node_makers(const MachineOptions& options, const LoadedModel& loaded, SlowWork& aside);
+Result<NodeMakers> make_node_makers(const MachineOptions& options, const LoadedModel& loaded, SlowWork& aside,
+                                    const ClusterTransport& transport = {});
 
 }  // namespace seer

@@ -58,7 +58,8 @@ Status node_command(const NodeOptions& options, const std::atomic<bool>& stop) {
   SEER_ASSIGN_OR_RETURN(const LoadedModel loaded, load_model_of(options));
   SEER_RETURN_IF_ERROR(check_sizes(options, loaded.model->config));
   SlowWork aside({}, [](std::function<void()>& f) { f(); });
-  SEER_ASSIGN_OR_RETURN(NodeMakers made_makers, make_node_makers(options, loaded, aside));
+  SEER_ASSIGN_OR_RETURN(const ClusterTransport transport, make_cluster_transport());
+  SEER_ASSIGN_OR_RETURN(NodeMakers made_makers, make_node_makers(options, loaded, aside, transport));
   const auto makers = std::make_shared<const NodeMakers>(std::move(made_makers));
   NodeConfig config = node_config(options);
   SEER_ASSIGN_OR_RETURN(NodeMachinery machinery, make_machinery(config, *makers));

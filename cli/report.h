@@ -39,6 +39,8 @@ struct RolloutReport {
   int64_t spilled_bytes = 0;     // written to the cold tier
   int64_t instances_lost = 0;    // died or fell silent and were started again; what ran there was placed again
   int64_t cold_failures = 0;     // its reads and writes that failed (disk full): what they held is computed again
+  std::vector<std::string> parts_lost;  // a sentence for each part of a machine that was lost for good
+  int64_t fetched_bytes = 0;     // KV that came from other machines
   int64_t fetch_failures = 0;    // KV blocks that did not come from another machine, or not as they were: computed again
   double length_icc = kUnknown;  // share of the variance of log length that is between groups
   double estimate_error = kUnknown;  // mean of |estimate - length| / length over requests after their group's probe

@@ -35,7 +35,7 @@ TEST_CASE("report: the JSON holds every field, what is not known as null") {
         "preemptions",     "migrations",     "reprefill_tokens", "kv_peak_bytes", "spilled_bytes", "length_icc",
         "estimate_error",  "yields",         "chunks",           "prompt_tokens", "cpu_engine_s",  "cpu_total_s",
         "actor_cpu_share", "weight_version", "cold_failures",    "instances_lost", "instances",
-        "fetch_failures",  "failed_requests"})
+        "fetch_failures",  "failed_requests", "fetched_bytes", "parts_lost"})
     CHECK_MESSAGE(r.contains(name), name);
   CHECK(r["policy"] == "seer");
   CHECK(r["length_icc"] == 0.75);
@@ -132,7 +132,8 @@ TEST_CASE("report: tables fit 80 columns, with everything in them and names of p
   full.prompt_tokens = full.output_tokens = full.drafting.probe_paths.drafted = 123'456'789'012;
   full.chunks = full.migrations = full.yields = full.preemptions = full.reprefill_tokens = 123'456'789;
   full.instances_lost = full.cold_failures = full.fetch_failures = full.past_groups = full.unkept_groups = 123'456;
-  full.kv_peak_bytes = full.spilled_bytes = int64_t{1} << 50;
+  full.parts_lost.resize(1000);
+  full.kv_peak_bytes = full.spilled_bytes = full.fetched_bytes = int64_t{1} << 50;
   full.estimate_error = full.length_icc = 0.5;
   full.drafting.probe_paths.verifies = 1;
   full.drafting.probe_trees = {1, 2, 1};

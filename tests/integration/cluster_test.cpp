@@ -15,6 +15,7 @@
 #include "cli/scratch.h"
 #include "gpu/tiny_model.h"
 #include "integration/child_process.h"
+#include "integration/optional_parts.h"
 
 using namespace seer;
 using Json = nlohmann::json;
@@ -47,7 +48,7 @@ struct Cluster {
   }
   void start(uint32_t name, std::map<std::string, std::string> flags = {}) {
     flags.insert({{"--model", kModel}, {"--name", std::to_string(name)}, {"--instances", "1"}, {"--threads-per-instance", "1"},
-                  {"--kv-bytes", "2MiB"}});
+                  {"--kv-bytes", "2MiB"}, {"--dram-bytes", "64MiB"}});
     if (name > 0) flags.insert({"--join", address});
     Arguments all{SEER_PROGRAM, "node"};
     for (const auto& [flag, value] : flags) all.insert(all.end(), {flag, value});
@@ -63,7 +64,7 @@ struct Cluster {
 
 Arguments rollout(const std::string& out, const Arguments& more) {
   Arguments all{SEER_PROGRAM, "rollout", "--model", kModel, "--prompts", kPrompts, "--limit", "12", "--group-size", "8",
-                "--max-tokens", "400", "--policy", "seer", "--chunk-tokens", "64", "--out", out};
+                "--max-tokens", "800", "--policy", "seer", "--chunk-tokens", "128", "--out", out};
   all.insert(all.end(), more.begin(), more.end());
   return all;
 }
@@ -120,6 +121,9 @@ TEST_CASE("cluster: a rollout on the machines of a cluster gives the bits of one
   const Json figures = Json::parse(folder.read("a.json"));
   CHECK(figures["instances"].size() == 3);
   for (const Json& instance : figures["instances"]) CHECK(instance["tokens"] > 0);
+  CHECK(figures["migrations"] > 0);
+  CHECK((figures["fetched_bytes"] > 0) == has_ucx());
+  CHECK(figures["fetch_failures"] == 0);
 }
 
 TEST_CASE("cluster: machines that are killed and others that come during a rollout change no bit") {
