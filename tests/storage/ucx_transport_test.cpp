@@ -178,6 +178,18 @@ TEST_CASE(kOtherProcess * doctest::skip()) {
     if (command == "free") arena->free(slot);
     if (command == "spoil") arena->span(slot).back() ^= std::byte{1};
     if (command == "withdraw") transport->withdraw(kNode, kEpoch);
+    if (command == "fetch") {  // forever, of the blocks of the tests' process
+      std::string address;
+      RemoteSlot from{{2}, kEpoch, slot};
+      line >> address >> from.generation >> from.crc32c;
+      (void)transport->open_peer(from.node, kEpoch, address);
+      for (bool first_time = true;; first_time = false) {
+        std::promise<void> came;
+        (void)transport->fetch({{from, arena->span(0)}}, kLongUs, {[&](auto) { came.set_value(); }, {}});
+        came.get_future().wait();
+        if (first_time) std::fprintf(out, "ok\n"), std::fflush(out);
+      }
+    }
     std::fprintf(out, "ok\n");
     std::fflush(out);
   }
@@ -426,5 +438,26 @@ TEST_CASE("ucx transport: garbage and almost right requests and answers are drop
   CHECK(other.tell("nothing") == "ok\n");
   CHECK(f.fetch(other.slots).statuses[3].ok());
   CHECK(f.has_pattern(3, pattern(3)));
+}
+
+TEST_CASE("ucx transport: processes that are killed while they fetch leave the owner as it was") {
+  const Owner owner{.block_bytes = 16 << 20};
+  Fetcher f(owner);
+  auto arena = *HostArena::create({.dram_bytes = owner.block_bytes, .block_bytes = owner.block_bytes});
+  const uint32_t slot = *arena->take();
+  std::ranges::fill(arena->span(slot), std::byte{9});
+  const RemoteSlot from{{2}, kEpoch, slot, arena->generation(slot), crc32c(arena->span(slot))};
+  const std::string address = f.transport->publish({2}, kEpoch, arena);
+  for (int i = 0; i < 3; ++i) {
+    OtherProcess other(owner);
+    CHECK(other.tell(cat("fetch ", slot, " ", address, " ", from.generation, " ", from.crc32c)) == "ok\n");
+    other.signal(i == 0 ? SIGSTOP : SIGKILL);
+  }
+  CHECK(f.transport->open_peer({2}, kEpoch, address).ok());
+  CHECK(f.fetch({from}).statuses[0].ok());
+  CHECK(f.has_pattern(0, std::byte{9}));
+  // Answers to the dead hold the arena no longer: UCX has let go of them.
+  f.transport->withdraw({2}, kEpoch);
+  while (arena.use_count() > 1) std::this_thread::yield();
 }
 #endif
