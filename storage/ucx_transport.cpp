@@ -258,6 +258,10 @@ class UcxTransport::Loop {
 
   void drop_lost();
   void drop_silent();
+  /// Asks again, over a new connection, for what was not answered.
+  void reconnect(NodeId node, Peer& peer);
+  /// Ends the connection. What is asked over it is not answered.
+  void disconnect(Peer& peer, const Error& why);
   /// Ends the connection and fails all fetches from the peer.
   void drop(NodeId node, Peer& peer, const Error& why);
   void end_closed();
@@ -560,19 +564,31 @@ void UcxTransport::Loop::drop_silent() {
   for (auto& [node, peer] : peers_)
     if (peer.connection && peer.connection->has_late &&
         Clock::now() >= peer.connection->heard + std::chrono::microseconds(config_.silent_us))
-      drop(node, peer, fail(Code::kUnavailable, "transport: node ", node, " is silent"));
+      reconnect(node, peer);
+}
+
+void UcxTransport::Loop::reconnect(NodeId node, Peer& peer) {
+  for (const auto& [id, asked] : asked_)
+    if (asked.connection == peer.connection.get() && asked.block.state() == BlockState::kAsked) {
+      asked.block.state() = BlockState::kWaiting;
+      peer.waiting.push_front(asked.block);
+    }
+  disconnect(peer, fail(Code::kUnavailable, "transport: node ", node, " is silent"));
+}
+
+void UcxTransport::Loop::disconnect(Peer& peer, const Error& why) {
+  if (!peer.connection) return;
+  std::erase_if(asked_, [&](const auto& asked) { return asked.second.connection == peer.connection.get(); });
+  peer.connection->why = why;
+  ucp_request_param_t params{};
+  params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  params.flags = UCP_EP_CLOSE_FLAG_FORCE;
+  peer.connection->closing = ucp_ep_close_nbx(peer.connection->endpoint, &params);
+  closing_.push_back(std::move(peer.connection));
 }
 
 void UcxTransport::Loop::drop(NodeId node, Peer& peer, const Error& why) {
-  if (peer.connection) {
-    std::erase_if(asked_, [&](const auto& asked) { return asked.second.connection == peer.connection.get(); });
-    peer.connection->why = why;
-    ucp_request_param_t params{};
-    params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-    params.flags = UCP_EP_CLOSE_FLAG_FORCE;
-    peer.connection->closing = ucp_ep_close_nbx(peer.connection->endpoint, &params);
-    closing_.push_back(std::move(peer.connection));
-  }
+  disconnect(peer, why);
   peer.waiting.clear();
   peer.mapping.reset();
   std::vector<std::shared_ptr<Operation>> failed;

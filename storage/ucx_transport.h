@@ -9,9 +9,9 @@
 // So no process writes to another's memory by an address that it was told, and one that is killed breaks its connections.
 //
 // One thread does it all: it sends, receives, serves and copies, and sleeps when there is nothing to do. At most
-// `window_blocks` requests are open with one peer. A connection is made when a fetch needs it. It ends when the peer dies,
-// is closed, or was silent for the whole time of a fetch (for silent_us, if bytes of a late fetch were coming): then all
-// fetches from that peer fail, and the next one connects again.
+// `window_blocks` requests are open with one peer. A connection is made when a fetch needs it. When the peer dies or is
+// closed, all fetches from it fail, and the next one connects again. After a late fetch, a peer that is silent for silent_us
+// is connected to anew: UCX lets go of the slots of the late fetch, and fetches that have time left are asked for again.
 //
 // The address is that of a UCX worker, not a host and port: it names all networks of this host, so nobody has to say which
 // of them the others can reach, and UCX chooses.
@@ -33,7 +33,7 @@ struct UcxTransportConfig {
   size_t queue_max = 256;                // fetch calls open at most, late ones included
   size_t window_blocks = 8;              // asked of one peer at a time
   size_t serve_blocks_max = 1024;        // answers under way at most; requests beyond are refused
-  int64_t silent_us = 2'000'000;         // a peer that still sends to a late fetch may be silent for so long
+  int64_t silent_us = 2'000'000;         // after a late fetch: how long the connection is kept while nothing comes
 };
 
 class UcxTransport final : public KvTransport {

@@ -303,6 +303,8 @@ TEST_CASE("ucx transport: when the other process is stopped the fetch is late, a
     CHECK(f.transport->open_peer(kNode, kEpoch, other.address).ok());
     CHECK(f.fetch({other.slots[0]}).statuses[0].ok());
     other.signal(SIGSTOP);
+    Seen patient;  // has time, and gets its block over another connection than that which the late fetches end
+    CHECK(f.transport->fetch({{other.slots[3], f.target(3)}}, kLongUs, patient.events()).ok());
     for (int i = 0; i < 5; ++i) {  // also while connecting
       const FetchResult result = f.fetch({other.slots[1], other.slots[2]}, 30'000);
       for (const Status& status : result.statuses)
@@ -311,6 +313,8 @@ TEST_CASE("ucx transport: when the other process is stopped the fetch is late, a
     other.signal(SIGCONT);
     CHECK(f.fetch({other.slots[1]}).statuses[0].ok());
     CHECK(f.has_pattern(0, pattern(1)));
+    CHECK(patient.done_promise.get_future().get().statuses[0].ok());
+    CHECK(f.has_pattern(3, pattern(3)));
     for (const auto& seen : f.kept) CHECK(seen->done == 1);
   }
 }

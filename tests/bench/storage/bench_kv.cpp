@@ -186,8 +186,8 @@ class Bench {
   }
   void perftest() {
     const int port = 20'000 + getpid() % 10'000;
-    const std::string server = cat("UCX_TLS=tcp timeout 60 ucx_perftest -p ", port, " -E sleep >/dev/null 2>&1 & sleep 0.3; ");
-    const std::string client = cat("UCX_TLS=tcp timeout 60 ucx_perftest 127.0.0.1 -p ", port, " -E sleep -t ucp_get -f -s ",
+    const std::string server = cat("UCX_TLS=tcp timeout 10 ucx_perftest -p ", port, " -E sleep >/dev/null 2>&1 & sleep 0.3; ");
+    const std::string client = cat("UCX_TLS=tcp timeout 10 ucx_perftest 127.0.0.1 -p ", port, " -E sleep -t ucp_get -f -s ",
                                    block_bytes_, " -n ", 2 * count(), " 2>/dev/null | grep -E '^ +[0-9]' | tail -1; wait");
     FILE* const out = popen((server + client).c_str(), "r");
     double iterations, median, mean, overall, mib_s;
