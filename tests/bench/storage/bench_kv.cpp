@@ -1,6 +1,7 @@
 // bench_kv [rounds = 5] [payload MiB = 256]: fetches of KV blocks from another process on this machine, over shared memory
 // and over TCP; one JSON line per way and block size. Beside each, in the same rounds: memcpy of as many blocks in the same
-// scattered order, and for TCP `ucx_perftest -E sleep -t ucp_get` where ucx-utils is installed. Ratios are of the best rounds.
+// scattered order, and for TCP `ucx_perftest -E sleep -t ucp_get` where ucx-utils is installed, which has one get open at a
+// time, so that small blocks favour the fetch. Ratios are of the best rounds.
 //
 // A round fetches the payload in calls of 16 MiB or one block, two of them open. Latencies are those of single blocks, one
 // after the other. CPU seconds are of both processes.
