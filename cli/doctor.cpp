@@ -121,8 +121,11 @@ PartFinding find_cuda() {
 PartFinding find_ucx() {
   PartFinding part;
   part.name = "UCX";
-  part.is_used = false;  // there is no transport for it
-  part.without = "KV moves inside one process only, so a rollout keeps to one machine";
+#ifdef SEER_HAVE_UCX
+  part.is_used = true;
+#endif
+  part.without = "KV does not move between the machines of a cluster: it is computed again there";
+  part.add = "apt-get install libucx-dev, then build again";
   void* const ucp = load("libucp.so.0");
   if (!ucp) return part;
   auto* version_string = symbol<const char*()>(ucp, "ucp_get_version_string");

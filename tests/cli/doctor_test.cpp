@@ -38,7 +38,7 @@ TEST_CASE("doctor: a library that is there is not said to work where this build 
                        "                  without it: one process\n"));
   CHECK(contains(text, "  CUDA            not used: this build has no code for it\n"));
   for (const PartFinding& part : inspect_machine().parts)
-    if (part.name == "CUDA" || part.name == "UCX") CHECK(!part.is_used);
+    if (part.name == "CUDA") CHECK(!part.is_used);
 }
 
 TEST_CASE("doctor: the main job needs memory, and no optional part") {

@@ -32,6 +32,16 @@ SequenceStep rows(int64_t start, std::vector<int32_t> tokens, int32_t sample_row
           .sampling = std::make_shared<const SamplingParams>()};
 }
 
+/// The row after tokens 5 and 6, which a repetition penalty looks at.
+SequenceStep penalized_row() {
+  SequenceStep step = rows(2, {7}, 1, {0, 1});
+  SamplingParams sampling;
+  sampling.repetition_penalty = 1.5f;
+  step.sampling = std::make_shared<const SamplingParams>(sampling);
+  step.history = {5, 6};
+  return step;
+}
+
 constexpr auto token = RowEngine::token;
 using Tokens = std::vector<int32_t>;
 
@@ -105,12 +115,7 @@ TEST_CASE("slot engine: pieces of a prompt gain a token only at their sampled en
 
 TEST_CASE("slot engine: with a repetition penalty each step has the tokens before it") {
   Bench b;
-  SequenceStep step = rows(2, {7}, 1, {0, 1});
-  SamplingParams sampling;
-  sampling.repetition_penalty = 1.5f;
-  step.sampling = std::make_shared<const SamplingParams>(sampling);
-  step.history = {5, 6};
-  b.slots.join(0, step, StepsLimit{.gain_max = 9, .covered = 8});
+  b.slots.join(0, penalized_row(), StepsLimit{.gain_max = 9, .covered = 8});
   b.order();
   b.order();
   b.order();
@@ -120,12 +125,7 @@ TEST_CASE("slot engine: with a repetition penalty each step has the tokens befor
 
 TEST_CASE("slot engine: a step that is queued ahead feeds what the one before it samples, with all tokens before that") {
   Bench b;
-  SequenceStep step = rows(2, {7}, 1, {0, 1});
-  SamplingParams sampling;
-  sampling.repetition_penalty = 1.5f;
-  step.sampling = std::make_shared<const SamplingParams>(sampling);
-  step.history = {5, 6};
-  b.slots.join(1, step, StepsLimit{.gain_max = 9, .covered = 8});
+  b.slots.join(1, penalized_row(), StepsLimit{.gain_max = 9, .covered = 8});
   Tokens fed;
   for (int pair = 0; pair < 3; ++pair) {
     b.engine->submit(StepBatch{});
