@@ -25,6 +25,11 @@ std::atomic<bool> g_stop{false};  // set by Ctrl-C, the only thing a signal hand
 
 void on_interrupt(int) { g_stop.store(true); }
 
+/// SIGHUP as the process got it. Asked before libraries start, since UCX takes the signal for itself.
+struct sigaction g_inherited_hangup;
+void note_hangup(int, char**, char**) { sigaction(SIGHUP, nullptr, &g_inherited_hangup); }
+[[gnu::section(".preinit_array"), gnu::used]] void (*const g_at_preinit)(int, char**, char**) = note_hangup;
+
 /// Ctrl-C, SIGTERM and SIGHUP stop in order. A pipe without a reader and a file at its size limit become errors of the
 /// write: an output ends the run with a sentence, a progress line is only lost.
 void handle_signals() {
@@ -35,9 +40,8 @@ void handle_signals() {
   sigaction(SIGTERM, &action, nullptr);
   // A terminal that goes away sends SIGHUP more than once (the shell, then the kernel): it never ends the program at once.
   action.sa_flags = 0;
-  struct sigaction inherited {};
-  sigaction(SIGHUP, nullptr, &inherited);
-  if (inherited.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);  // nohup ignores it
+  if (g_inherited_hangup.sa_handler == SIG_IGN) action.sa_handler = SIG_IGN;  // nohup ignores it
+  sigaction(SIGHUP, &action, nullptr);
   action.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &action, nullptr);
   sigaction(SIGXFSZ, &action, nullptr);
