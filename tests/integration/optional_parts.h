@@ -14,12 +14,4 @@ inline bool has_rocksdb() {
 #endif
 }
 
-inline constexpr bool has_ucx() {
-#ifdef SEER_HAVE_UCX
-  return true;
-#else
-  return false;
-#endif
-}
-
 }  // namespace seer
