@@ -14,4 +14,14 @@ inline bool has_rocksdb() {
 #endif
 }
 
+/// Likewise.
+inline bool has_ucx() {
+#ifdef SEER_HAVE_UCX
+  return true;
+#else
+  MESSAGE("skipped: this build has no UCX");
+  return false;
+#endif
+}
+
 }  // namespace seer
