@@ -19,8 +19,9 @@
 #include <utility>
 
 #include "protocols/kv.h"
-#include "storage/arena_registry.h"
 #include "storage/ucx_handles.h"
+#include "storage/ucx_lender.h"
+#include "storage/ucx_slabs.h"
 #include "storage/ucx_wire.h"
 
 namespace seer {
@@ -56,66 +57,6 @@ Status check_sum(const RemoteSlot& from, uint32_t crc) {
   if (crc == from.crc32c) return {};
   return fail(Code::kCorrupt, "transport: slot ", from.slot, " of node ", from.node, " does not match its checksum");
 }
-
-/// The slabs that UCX allocated, by where they begin. Shared with each slab, which may end last.
-class SharedSlabs : public std::enable_shared_from_this<SharedSlabs> {
- public:
-  explicit SharedSlabs(std::shared_ptr<UcxContext> context) : context_(std::move(context)) {}
-
-  Result<Slab> allocate(int64_t bytes) {
-    SEER_CHECK(bytes > 0, bytes);
-    ucp_mem_map_params_t params{};
-    params.field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_FLAGS | UCP_MEM_MAP_PARAM_FIELD_ADDRESS;
-    params.length = static_cast<size_t>(bytes);
-    params.flags = UCP_MEM_MAP_ALLOCATE;
-    ucp_mem_h memory = nullptr;
-    if (const ucs_status_t s = ucp_mem_map(context_->get(), &params, &memory); s != UCS_OK)
-      return ucx_error(Code::kIo, cat("allocating ", bytes, " bytes of shared memory").c_str(), s);
-    Slab slab(where(memory), [slabs = shared_from_this(), memory](std::span<std::byte> freed) {
-      slabs->forget(freed.data());
-      ucp_mem_unmap(slabs->context_->get(), memory);
-    });
-    void* key = nullptr;
-    size_t key_bytes = 0;
-    if (const ucs_status_t s = ucp_rkey_pack(context_->get(), memory, &key, &key_bytes); s != UCS_OK)
-      return ucx_error(Code::kIo, "the key of a shared slab", s);
-    const std::lock_guard lock(mutex_);
-    known_[slab.bytes().data()] = {slab.bytes().size(), std::string(static_cast<const char*>(key), key_bytes)};
-    ucp_rkey_buffer_release(key);
-    return slab;
-  }
-
-  /// Writes down how others map the slab that begins here, if it is one of these.
-  void describe(const std::byte* base, UcxAddress& address) const {
-    const std::lock_guard lock(mutex_);
-    const auto it = known_.find(base);
-    if (it == known_.end()) return;
-    address.slab_base = reinterpret_cast<uint64_t>(base);
-    address.slab_bytes = it->second.bytes;
-    address.slab_key = it->second.key;
-  }
-
- private:
-  struct Known {
-    size_t bytes = 0;
-    std::string key;
-  };
-  static std::span<std::byte> where(ucp_mem_h memory) {
-    ucp_mem_attr_t attributes{};
-    attributes.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS | UCP_MEM_ATTR_FIELD_LENGTH;
-    const ucs_status_t s = ucp_mem_query(memory, &attributes);
-    SEER_CHECK(s == UCS_OK, ucs_status_string(s));
-    return {static_cast<std::byte*>(attributes.address), attributes.length};
-  }
-  void forget(const std::byte* base) {
-    const std::lock_guard lock(mutex_);
-    known_.erase(base);
-  }
-
-  const std::shared_ptr<UcxContext> context_;
-  mutable std::mutex mutex_;  // guards known_
-  std::map<const std::byte*, Known> known_;
-};
 
 /// Wakes a thread that polls.
 class WakeFd {
@@ -172,7 +113,7 @@ class UcxTransport::Loop {
 
   SlabAllocator slab_allocator() const;
   std::string publish(NodeId node, uint64_t epoch, std::shared_ptr<HostArena> arena);
-  void withdraw(NodeId node, uint64_t epoch) { arenas_.withdraw(node, epoch); }
+  void withdraw(NodeId node, uint64_t epoch) { lender_.withdraw(node, epoch); }
   Status open_peer(NodeId node, uint64_t epoch, const std::string& address);
   void close_peer(NodeId node, uint64_t epoch);
   Status fetch(std::vector<Fetch> fetches, int64_t timeout_us, FetchEvents events);
@@ -221,20 +162,16 @@ class UcxTransport::Loop {
     Connection* connection = nullptr;
     std::list<Receive>::iterator self = {};
   };
-  /// An answer on its way out: UCX reads all of it until it is sent.
-  struct Reply {
-    Loop* loop = nullptr;
-    WireReply header;
-    std::string text;
-    std::shared_ptr<HostArena> arena;
-    std::list<Reply>::iterator self = {};
-  };
   struct Opened {
     uint64_t epoch = 0;
     std::string info;
   };
 
-  explicit Loop(const UcxTransportConfig& config) : config_(config), tag_(run_tag(config.run_secret)), host_(host_name()) {}
+  explicit Loop(const UcxTransportConfig& config)
+      : config_(config),
+        tag_(run_tag(config.run_secret)),
+        host_(host_name()),
+        lender_(tag_, config.serve_blocks_max) {}
   Status start();
   Status set_handlers();
   Status share_memory();
@@ -270,8 +207,6 @@ class UcxTransport::Loop {
   void expire(const std::shared_ptr<Operation>& operation);
   void resolve(const Block& block, Status status);
   void be_quiet(const std::shared_ptr<Operation>& operation);
-  void on_request(const WireRequest& request, ucp_ep_h from);
-  void answer(ucp_ep_h to, Reply reply, std::span<const std::byte> bytes);
   /// False: UCX keeps the data, which are being received.
   bool on_reply(const WireReply& reply, void* data, size_t size, bool is_rendezvous);
   bool receive(const Asked& asked, void* data, size_t size, bool is_rendezvous);
@@ -284,8 +219,8 @@ class UcxTransport::Loop {
   const UcxTransportConfig config_;
   const RunTag tag_;
   const std::string host_;
-  ArenaRegistry arenas_;  // published here
-  std::shared_ptr<SharedSlabs> slabs_;  // null: memory is not shared
+  UcxLender lender_;      // of what is published here
+  std::shared_ptr<UcxSlabs> slabs_;  // null: memory is not shared
   std::string not_shared_;              // why
   std::unique_ptr<UcxWorker> memory_worker_;  // only maps slabs: nothing is sent through it
   ucp_ep_h memory_endpoint_ = nullptr;        // to itself; UCX wants one to unpack a key
@@ -306,7 +241,6 @@ class UcxTransport::Loop {
   std::unordered_map<uint64_t, Asked> asked_;                                // by id of the request
   std::deque<Granted> granted_;
   std::list<Receive> receives_;
-  std::list<Reply> replies_;
   std::vector<std::unique_ptr<Connection>> closing_;
   uint64_t last_id_ = std::random_device{}();
 
@@ -358,7 +292,7 @@ Status UcxTransport::Loop::set_handlers() {
 /// endpoints that can.
 Status UcxTransport::Loop::share_memory() {
   SEER_ASSIGN_OR_RETURN(auto context, UcxContext::create("posix,sysv", UCP_FEATURE_RMA));
-  slabs_ = std::make_shared<SharedSlabs>(context);
+  slabs_ = std::make_shared<UcxSlabs>(context);
   SEER_ASSIGN_OR_RETURN(memory_worker_, UcxWorker::create(std::move(context)));
   SEER_ASSIGN_OR_RETURN(const std::string address, memory_worker_->address());
   ucp_ep_params_t params{};
@@ -387,7 +321,7 @@ SlabAllocator UcxTransport::Loop::slab_allocator() const {
 std::string UcxTransport::Loop::publish(NodeId node, uint64_t epoch, std::shared_ptr<HostArena> arena) {
   UcxAddress address{.node = node, .epoch = epoch, .host = host_, .worker = worker_address_};
   if (slabs_) slabs_->describe(arena->span(0).data(), address);
-  (void)arenas_.publish(node, epoch, std::move(arena));
+  lender_.publish(node, epoch, std::move(arena));
   return write_ucx_address(address);
 }
 
@@ -766,52 +700,8 @@ ucs_status_t UcxTransport::Loop::am_request(void* argument, const void* header, 
   WireRequest request;
   if (header_bytes != sizeof request || (params->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) == 0) return UCS_OK;
   std::memcpy(&request, header, sizeof request);
-  static_cast<Loop*>(argument)->on_request(request, params->reply_ep);
+  static_cast<Loop*>(argument)->lender_.answer(request, params->reply_ep);
   return UCS_OK;
-}
-
-void UcxTransport::Loop::on_request(const WireRequest& request, ucp_ep_h from) {
-  Reply reply{.loop = this, .header = {.tag = request.tag, .id = request.id}};
-  std::span<const std::byte> bytes;
-  const auto lend = [&]() -> Status {
-    const NodeId node{request.node};
-    if (request.tag != tag_) return fail(Code::kInvalidArgument, "transport: node ", node, " belongs to another run");
-    if (request.want != WireWant::kBytes && request.want != WireWant::kGrant)
-      return fail(Code::kInvalidArgument, "transport: request ", static_cast<uint32_t>(request.want), " is not known");
-    if (replies_.size() >= config_.serve_blocks_max)
-      return fail(Code::kFull, "transport: node ", node, " answers ", replies_.size(), " requests");
-    SEER_ASSIGN_OR_RETURN(reply.arena, arenas_.lend({node, request.epoch, request.slot, request.generation, 0}, request.block_bytes));
-    bytes = reply.arena->span(request.slot);
-    if (request.want == WireWant::kGrant) {
-      reply.header.offset = static_cast<uint64_t>(bytes.data() - reply.arena->span(0).data());
-      bytes = {};
-    }
-    return {};
-  };
-  if (const Status lent = lend(); !lent.ok()) {
-    reply.header.code = static_cast<uint32_t>(lent.error().code);
-    reply.text = lent.error().detail;
-  }
-  if (replies_.size() < 2 * config_.serve_blocks_max) answer(from, std::move(reply), bytes);
-}
-
-void UcxTransport::Loop::answer(ucp_ep_h to, Reply unsent, std::span<const std::byte> bytes) {
-  const auto reply = replies_.insert(replies_.end(), std::move(unsent));
-  reply->self = reply;
-  const bool is_block = !bytes.empty();
-  if (!is_block) bytes = std::as_bytes(std::span(reply->text));
-  ucp_request_param_t params{};
-  params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-  params.flags = is_block ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
-  params.cb.send = [](void* sent, ucs_status_t, void* user) {
-    auto* const done = static_cast<Reply*>(user);
-    done->loop->replies_.erase(done->self);
-    ucp_request_free(sent);
-  };
-  params.user_data = &*reply;
-  void* const sent = ucp_am_send_nbx(to, static_cast<unsigned>(WireKind::kReply), &reply->header, sizeof(WireReply),
-                                     bytes.empty() ? nullptr : bytes.data(), bytes.size(), &params);
-  if (!UCS_PTR_IS_PTR(sent)) replies_.erase(reply);
 }
 
 ucs_status_t UcxTransport::Loop::am_reply(void* argument, const void* header, size_t header_bytes, void* data, size_t size,

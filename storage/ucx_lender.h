@@ -1,0 +1,46 @@
+// UcxLender: answers what other processes ask of the arenas that are published here: with the bytes of a block, with a grant to
+// copy it out of the slab, or with an error. Part of ucx_transport.cpp: answer() is called by its thread; publish() and
+// withdraw() by any.
+#pragma once
+#include <cstddef>
+#include <list>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "storage/arena_registry.h"
+#include "storage/ucx_handles.h"
+#include "storage/ucx_wire.h"
+
+namespace seer {
+
+class UcxLender {
+ public:
+  /// Requests of another tag are refused, and so are those beyond `blocks_max` answers under way. It outlives the worker.
+  UcxLender(const RunTag& tag, size_t blocks_max) : tag_(tag), blocks_max_(blocks_max) {}
+
+  void publish(NodeId node, uint64_t epoch, std::shared_ptr<HostArena> arena) {
+    (void)arenas_.publish(node, epoch, std::move(arena));
+  }
+  void withdraw(NodeId node, uint64_t epoch) { arenas_.withdraw(node, epoch); }
+
+  void answer(const WireRequest& request, ucp_ep_h from);
+
+ private:
+  /// An answer on its way out: UCX reads all of it until it is sent.
+  struct Reply {
+    UcxLender* lender = nullptr;
+    WireReply header;
+    std::string text;
+    std::shared_ptr<HostArena> arena;
+    std::list<Reply>::iterator self = {};
+  };
+  void send(ucp_ep_h to, Reply reply, std::span<const std::byte> bytes);
+
+  const RunTag tag_;
+  const size_t blocks_max_;
+  ArenaRegistry arenas_;
+  std::list<Reply> replies_;
+};
+
+}  // namespace seer

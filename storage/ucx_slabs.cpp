@@ -1,0 +1,57 @@
+#include "storage/ucx_slabs.h"
+
+#include <span>
+
+#include "protocols/check.h"
+
+namespace seer {
+namespace {
+
+std::span<std::byte> where(ucp_mem_h memory) {
+  ucp_mem_attr_t attributes{};
+  attributes.field_mask = UCP_MEM_ATTR_FIELD_ADDRESS | UCP_MEM_ATTR_FIELD_LENGTH;
+  const ucs_status_t s = ucp_mem_query(memory, &attributes);
+  SEER_CHECK(s == UCS_OK, ucs_status_string(s));
+  return {static_cast<std::byte*>(attributes.address), attributes.length};
+}
+
+}  // namespace
+
+Result<Slab> UcxSlabs::allocate(int64_t bytes) {
+  SEER_CHECK(bytes > 0, bytes);
+  ucp_mem_map_params_t params{};
+  params.field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_FLAGS | UCP_MEM_MAP_PARAM_FIELD_ADDRESS;
+  params.length = static_cast<size_t>(bytes);
+  params.flags = UCP_MEM_MAP_ALLOCATE;
+  ucp_mem_h memory = nullptr;
+  if (const ucs_status_t s = ucp_mem_map(context_->get(), &params, &memory); s != UCS_OK)
+    return ucx_error(Code::kIo, cat("allocating ", bytes, " bytes of shared memory").c_str(), s);
+  Slab slab(where(memory), [slabs = shared_from_this(), memory](std::span<std::byte> freed) {
+    slabs->forget(freed.data());
+    ucp_mem_unmap(slabs->context_->get(), memory);
+  });
+  void* key = nullptr;
+  size_t key_bytes = 0;
+  if (const ucs_status_t s = ucp_rkey_pack(context_->get(), memory, &key, &key_bytes); s != UCS_OK)
+    return ucx_error(Code::kIo, "the key of a shared slab", s);
+  const std::lock_guard lock(mutex_);
+  known_[slab.bytes().data()] = {slab.bytes().size(), std::string(static_cast<const char*>(key), key_bytes)};
+  ucp_rkey_buffer_release(key);
+  return slab;
+}
+
+void UcxSlabs::describe(const std::byte* base, UcxAddress& address) const {
+  const std::lock_guard lock(mutex_);
+  const auto it = known_.find(base);
+  if (it == known_.end()) return;
+  address.slab_base = reinterpret_cast<uint64_t>(base);
+  address.slab_bytes = it->second.bytes;
+  address.slab_key = it->second.key;
+}
+
+void UcxSlabs::forget(const std::byte* base) {
+  const std::lock_guard lock(mutex_);
+  known_.erase(base);
+}
+
+}  // namespace seer
