@@ -75,8 +75,7 @@ void ClusterActor::on_down(const rt::down& message) {
   const auto gone =
       std::ranges::find_if(members, [&](const auto& m) { return m.second.ready && rt::is_source(message, m.second.ready->handle); });
   if (gone == members.end()) return;
-  const std::string said = rt::reason_text(message);
-  PartLost lost{.node = gone->first, .instances = {}, .reason = said.empty() ? cat("node ", gone->first, " is gone") : said};
+  PartLost lost{.node = gone->first, .instances = {}, .reason = rt::reason_text(message, cat("node ", gone->first, " is gone"))};
   for (uint32_t i = 0; i < gone->second.ready->instances; ++i) lost.instances.push_back(node_instance(lost.node, i));
   members.erase(gone);
   log.warn(rt::now_us(self), "node_left", {{"node", lost.node}, {"reason", lost.reason}});

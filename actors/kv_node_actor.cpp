@@ -359,7 +359,7 @@ KvNodeReport KvNodeActor::report() const {
           .refused_blocks = s.refused_blocks,
           .sealed_blocks = s.sealed,
           .opened_blocks = opened_blocks,
-          .fetched_blocks = fetched_blocks,
+          .fetched_bytes = fetched_blocks * parts.arena->block_bytes(),
           .fetch_failures = fetch_failures,
           .cold_cpu_us = cold.cpu_us,
           .cold_failures = s.cold_errors + s.cold_full};

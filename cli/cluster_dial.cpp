@@ -26,7 +26,7 @@ Result<ClusterHandle> dial_cluster(rt::system& system, const std::string& addres
 }
 
 Result<RolloutEntered> enter_rollout(rt::system& system, const std::string& address, const ClusterHandle& controller) {
-  rt::Inbox<WeightsSink> inbox(system);
+  rt::Inbox<> inbox(system);
   RolloutEntered entered = inbox.ask<RolloutEntered>(controller, EnterRollout{}, {.error = "it does not answer"});
   if (!entered.error.empty()) return fail(Code::kUnavailable, "--cluster ", address, ": ", entered.error);
   return entered;

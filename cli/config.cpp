@@ -83,7 +83,7 @@ std::vector<OptionSpec> drafting_options(MachineOptions& o) {
           {"draft-shape", "S", &o.draft_shape, "drafts as paths, as trees, or as what saves more time", OneOf{{"auto", "path", "tree"}}},
           {"draft-rule", "R", &o.draft_rule, "how the draft budget is dealt out", OneOf{draft_rule_names()}},
           {"draft-lambda", "X", &o.draft_lambda,
-           "rules other than uniform: a probe gets one more token where it promises so many times more", at_least(0)},
+           "rules other than uniform: a probe gets one more token where that promises X times more", at_least(0)},
           {"draft-profile", "FILE", &o.draft_profile,
            "what steps cost, as seer profile measured it, for drafting and --policy auto; without it a few are measured at the start"}};
 }

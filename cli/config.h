@@ -53,7 +53,7 @@ struct RolloutOptions : MachineOptions {
   std::string out;                  // JSONL of responses; may be missing only with `compare`
   std::string report;               // JSON
   std::string html;                 // page; empty: none
-  int64_t limit = 0;                // first so many prompts; 0: all
+  int64_t limit = 0;                // prompts that are read at most; 0: all
   int64_t group_size = 8;           // responses per prompt
   uint64_t seed = 1;                // run seed: sample seeds are hashes of it, the group and the sample
   std::string cluster;              // HOST:PORT of its controller; empty: none

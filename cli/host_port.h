@@ -13,7 +13,7 @@ struct HostPort {
 };
 
 /// Errors: kInvalidArgument, naming the flag. Hosts are of this machine as yet: what goes between machines is not encrypted.
-/// `may_choose`: port 0 stands for one that the system chooses.
+/// `may_choose`: port 0 is right too, and the system chooses one.
 Result<HostPort> parse_host_port(const char* flag, const std::string& text, bool may_choose);
 
 }  // namespace seer

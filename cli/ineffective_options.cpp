@@ -52,7 +52,7 @@ std::vector<std::string> ineffective_options(const RolloutOptions& o, const std:
       {{"policy"}, o.compare.empty(), "beside --compare, which names the policies"},
       {{"lengths"}, any_oracle, "without a policy that takes lengths: " + joined(oracles)},
       {{"instances", "nodes", "threads-per-instance", "pin", "weight-version", "weights", "max-batch", "prefill-tokens", "step-depth",
-        "kv-bytes", "kv-dtype", "dram-bytes", "cold-dir", "cold-bytes", "draft-max", "draft-shape", "draft-rule", "draft-lambda",
+        "kv-bytes", "kv-dtype", "block-tokens", "dram-bytes", "cold-dir", "cold-bytes", "draft-max", "draft-shape", "draft-rule", "draft-lambda",
         "draft-profile"},
        o.cluster.empty(), "with --cluster, whose machines have their own"}};
   const std::vector<Need> machine = machine_needs(o, chooses);

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -12,7 +11,6 @@
 
 #include "actors/fleet.h"
 #include "actors/policy/draft/draft_history.h"
-#include "actors/policy/draft/group_drafter.h"
 #include "actors/policy/schedule/policies.h"
 #include "cli/cluster_dial.h"
 #include "cli/engine_types.h"
@@ -20,13 +18,11 @@
 #include "cli/machine_parts.h"
 #include "cli/past_responses.h"
 #include "cli/policy_auto.h"
-#include "cli/step_calibration.h"
 #include "cli/watched_engine.h"
 #include "gpu/cpu/cpu_engine.h"
 #include "gpu/model/model_folder.h"
 #include "gpu/sampler.h"
-#include "gpu/step_profile.h"
-#include "protocols/workers.h"
+#include "protocols/cpu_time.h"
 #include "storage/local_transport.h"
 
 namespace seer {
@@ -35,12 +31,6 @@ namespace {
 constexpr int64_t kReceiveUs = 100'000;  // between two looks at the stop flag
 constexpr int64_t kStreamUs = 10'000;    // and at prompts that come while the rollout runs
 constexpr size_t kKeptMax = 4096;         // responses that are not written yet
-
-int64_t cpu_ns(clockid_t clock) {
-  timespec t{};
-  clock_gettime(clock, &t);
-  return t.tv_sec * 1'000'000'000 + t.tv_nsec;
-}
 
 /// On the clock of actors.
 int64_t steady_us() {
@@ -190,8 +180,7 @@ Result<NodeMakers> make_makers(const RolloutOptions& options, const RolloutWork&
   return makers;
 }
 
-RolloutReport make_report(const std::string& policy, const RolloutSummary& s, const std::vector<KvNodeReport>& pool,
-                          int64_t block_bytes) {
+RolloutReport make_report(const std::string& policy, const RolloutSummary& s, const std::vector<KvNodeReport>& pool) {
   RolloutReport report;
   report.policy = policy;
   report.requests = s.requests;
@@ -212,7 +201,7 @@ RolloutReport make_report(const std::string& policy, const RolloutSummary& s, co
   report.length_icc = s.length_icc;
   report.estimate_error = s.estimate_error;
   for (const InstanceReport& i : s.instances) {
-    report.kv_peak_bytes += i.kv_blocks_peak * block_bytes;
+    report.kv_peak_bytes += i.kv_blocks_peak * i.kv_block_bytes;
     report.cpu_engine_s += static_cast<double>(i.engine_cpu_us) / 1e6;
     const double busy_s = static_cast<double>(i.busy_us) / 1e6;
     add_figures(report.drafting, i.drafting);
@@ -222,7 +211,7 @@ RolloutReport make_report(const std::string& policy, const RolloutSummary& s, co
   for (const KvNodeReport& node : pool) {
     report.spilled_bytes += node.spilled_bytes;
     report.cold_failures += node.cold_failures;
-    report.fetched_bytes += node.fetched_blocks * block_bytes;
+    report.fetched_bytes += node.fetched_bytes;
     report.fetch_failures += node.fetch_failures;
   }
   return report;
@@ -317,8 +306,9 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
     scheduler.policy = choice.policy;
     if (choice.rows_max > 0) rows_max = choice.rows_max;
     why = choice_text(choice);
-    hooks.log.info(steady_us(), "policy_chosen", {{"policy", scheduler.policy}, {"rows_max", rows_max}, {"why", why}});
   }
+  if (!why.empty())
+    hooks.log.info(steady_us(), "policy_chosen", {{"policy", scheduler.policy}, {"rows_max", rows_max}, {"why", why}});
   if (auto known = make_chunk_scheduler(scheduler); !known.ok()) return known.error();
 
   RolloutConfig rollout_config{.scheduler = scheduler,
@@ -410,8 +400,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   const int64_t cpu_actors = actor_threads_cpu_us();
   if (!written.ok()) return written.error();
   if (!summary.complete && !stopping) return fail(Code::kUnavailable, summary.error);
-  const int64_t block_bytes = kv_block_bytes(work.config, engine_config(options, InstanceId{0}));
-  RolloutOutcome outcome{make_report(scheduler.policy, summary, pool_reports, block_bytes), summary.complete,
+  RolloutOutcome outcome{make_report(scheduler.policy, summary, pool_reports), summary.complete,
                          std::move(prompts), {}, std::move(completions_s)};
   outcome.report.policy_choice = std::move(why);
   for (const auto& [id, load] : histories) outcome.instances.push_back(load->take(outcome.report.wall_s));

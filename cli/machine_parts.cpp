@@ -1,7 +1,6 @@
 #include "cli/machine_parts.h"
 
 #include <algorithm>
-#include <ctime>
 #include <thread>
 #include <utility>
 
@@ -10,6 +9,7 @@
 #include "cli/step_calibration.h"
 #include "gpu/model/weight_store.h"
 #include "gpu/step_profile.h"
+#include "protocols/cpu_time.h"
 #ifdef SEER_HAVE_ROCKSDB
 #include "storage/rocksdb_store.h"
 #endif
@@ -19,12 +19,6 @@
 
 namespace seer {
 namespace {
-
-int64_t thread_cpu_ns() {
-  timespec t{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return t.tv_sec * 1'000'000'000 + t.tv_nsec;
-}
 
 int32_t threads_of(const MachineOptions& options) {
   if (options.threads_per_instance > 0) return static_cast<int32_t>(options.threads_per_instance);

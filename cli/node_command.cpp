@@ -1,8 +1,6 @@
 #include "cli/node_command.h"
 
-#include <chrono>
 #include <iostream>
-#include <thread>
 #include <utility>
 
 #include "actors/cluster_actor.h"
@@ -64,7 +62,7 @@ Status node_command(const NodeOptions& options, const std::atomic<bool>& stop) {
   NodeConfig config = node_config(options);
   SEER_ASSIGN_OR_RETURN(NodeMachinery machinery, make_machinery(config, *makers));
 
-  rt::Inbox<WeightsSink> inbox(system);
+  rt::Inbox<> inbox(system);
   const auto entered = inbox.ask<ClusterEntered>(
       cluster, EnterCluster{config.node, instance_identity(machinery.instances.begin()->second.engine->info())},
       {.error = cat("the controller at ", options.join, " does not answer")});
@@ -82,13 +80,10 @@ Status node_command(const NodeOptions& options, const std::atomic<bool>& stop) {
 
   Status ended;
   while (ended.ok() && !stop.load())
-    inbox.receive(kReceiveUs, [](const WeightsUpdated&) {},
-                  [&](const rt::down& message) {
-                    if (rt::is_source(message, cluster))
-                      ended = fail(Code::kUnavailable, "the controller at ", options.join, " is gone");
-                    else
-                      ended = fail(Code::kUnavailable, rt::reason_text(message));
-                  });
+    inbox.receive(kReceiveUs, [&](const rt::down& message) {
+      const std::string lost = rt::is_source(message, cluster) ? cat("the controller at ", options.join) : cat("node ", options.name);
+      ended = fail(Code::kUnavailable, rt::reason_text(message, lost + " is gone"));
+    });
   return ended;
 }
 

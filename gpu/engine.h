@@ -192,6 +192,8 @@ class StepRun {
   /// Slots that need one more KV block each for what they do after the first `steps`: those not told before. With
   /// steps_max 1, what comes after the newest order is known as soon as it is given.
   virtual std::vector<int32_t> take_block_needs(int64_t steps) = 0;
+  /// Every sequence in a slot goes on after the newest order, unless a token ends it. With orders_max > 1 only.
+  virtual bool all_go_on() const { return false; }
   /// The step that runs, from 0, or that ran last. The steps before it are completed.
   virtual int64_t step_running() const = 0;
   /// The step that runs is the last.

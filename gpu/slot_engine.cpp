@@ -78,6 +78,10 @@ std::vector<int32_t> SlotEngine::take_block_needs(int64_t steps) {
   return steps > 0 ? std::exchange(needs_, {}) : std::vector<int32_t>{};
 }
 
+bool SlotEngine::all_go_on() const {
+  return std::ranges::all_of(slots_, [](const Slot& s) { return !s.is_used || goes_on(s); });
+}
+
 // ---- a step ----------------------------------------------------------------------------------------------------------
 
 /// With a limit it decodes: each order gives it one token.

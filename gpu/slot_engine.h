@@ -44,6 +44,7 @@ class SlotEngine final : public Engine, private StepRun {
   void leave(int32_t slot) override;
   void take(int32_t slot, int64_t steps, GainedTokens& gained) override;
   std::vector<int32_t> take_block_needs(int64_t steps) override;
+  bool all_go_on() const override;
   int64_t step_running() const override { return 0; }
   void split() override {}  // an order is one step
   std::optional<StepResult> take_steps_over() override { return std::nullopt; }

@@ -138,6 +138,7 @@ struct InstanceReport {
   int64_t kv_blocks_total = 0;
   int64_t kv_blocks_used = 0;
   int64_t kv_blocks_peak = 0;
+  int64_t kv_block_bytes = 0;
   int64_t imported_blocks = 0;  // from the pool to the device
   int64_t exported_blocks = 0;  // from the device to the pool
   int64_t corrupt_blocks = 0;   // imports whose checksum did not match; recomputed
@@ -145,7 +146,7 @@ struct InstanceReport {
   int64_t preemptions = 0;
   DraftFigures drafting;
   SEER_FIELDS(InstanceReport, instance, busy_us, engine_cpu_us, steps, output_tokens, prefill_tokens, kv_blocks_total,
-              kv_blocks_used, kv_blocks_peak, imported_blocks, exported_blocks, corrupt_blocks, yields, preemptions,
+              kv_blocks_used, kv_blocks_peak, kv_block_bytes, imported_blocks, exported_blocks, corrupt_blocks, yields, preemptions,
               drafting)
 };
 

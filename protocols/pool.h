@@ -119,13 +119,13 @@ struct KvNodeReport {
   int64_t spilled_bytes = 0, promoted_bytes = 0;
   int64_t dropped_blocks = 0, corrupt_blocks = 0, refused_blocks = 0;
   int64_t sealed_blocks = 0, opened_blocks = 0;
-  int64_t fetched_blocks = 0;   // from other nodes
+  int64_t fetched_bytes = 0;    // of blocks from other nodes
   int64_t fetch_failures = 0;   // blocks that did not come, or not as they were: computed again
   int64_t cold_cpu_us = 0;
   int64_t cold_failures = 0;    // reads and writes of the cold tier that failed, for lack of space or otherwise
   SEER_FIELDS(KvNodeReport, node, dram_capacity_bytes, dram_used_bytes, dram_peak_bytes, cold_capacity_bytes,
               cold_used_bytes, spilled_bytes, promoted_bytes, dropped_blocks, corrupt_blocks, refused_blocks,
-              sealed_blocks, opened_blocks, fetched_blocks, fetch_failures, cold_cpu_us, cold_failures)
+              sealed_blocks, opened_blocks, fetched_bytes, fetch_failures, cold_cpu_us, cold_failures)
 };
 
 }  // namespace seer

@@ -143,10 +143,10 @@ void kill(const Handle& handle) { caf::anon_send_exit(handle, caf::exit_reason::
 /// The actor ends itself, for a reason that whoever watches it can read: reason_text().
 template <class Self>
 void quit(Self* self, const std::string& why) { self->quit(caf::make_error(caf::sec::runtime_error, why)); }
-/// What an actor that ended with quit() said; otherwise empty.
-inline std::string reason_text(const down& message) {
-  if (message.reason != caf::sec::runtime_error) return {};
-  std::string text;
+/// What an actor that ended with quit() said.
+inline std::string reason_text(const down& message, std::string otherwise = {}) {
+  if (message.reason != caf::sec::runtime_error) return otherwise;
+  std::string text = std::move(otherwise);
   const caf::message& context = message.reason.context();
   if (context.match_elements<std::string>()) text = context.get_as<std::string>(0);
   return text;
@@ -169,8 +169,9 @@ struct config : caf::actor_system_config {
   }
 };
 
-/// The end of a thread that is no actor (main, a test) in talks with actors: it has a handle, and receives when it asks to.
-template <class Handle>
+/// The end of a thread that is no actor (main, a test) in talks with actors: it has a handle, and receives when it asks to. One
+/// without a type only asks and watches.
+template <class Handle = caf::actor>
 class Inbox {
  public:
   explicit Inbox(system& sys) : self_(sys) {}

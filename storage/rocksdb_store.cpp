@@ -19,6 +19,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "protocols/cpu_time.h"
 #include "protocols/workers.h"
 #include "storage/cold_directory.h"
 
@@ -91,12 +92,6 @@ rocksdb::Options make_options(bool direct_io) {
   table.no_block_cache = true;
   o.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
   return o;
-}
-
-int64_t thread_cpu_us() {
-  timespec t{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return t.tv_sec * 1'000'000 + t.tv_nsec / 1000;
 }
 
 class RocksdbStore final : public ColdStore {
@@ -179,10 +174,10 @@ RocksdbStore::~RocksdbStore() { workers_.finish(); }
 // ---- the queue ----------------------------------------------------------------------------------------------------
 
 void RocksdbStore::run(Task& task) {
-  const int64_t before_us = thread_cpu_us();
+  const int64_t before_us = thread_cpu_ns() / 1000;
   task();
   task = nullptr;
-  const int64_t after_us = thread_cpu_us();
+  const int64_t after_us = thread_cpu_ns() / 1000;
   std::lock_guard lock(mutex_);
   cpu_us_ += after_us - before_us;
 }

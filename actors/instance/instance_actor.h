@@ -44,7 +44,7 @@ struct InstanceConfig {
   int32_t headroom_tokens = 32;
   int32_t offer_blocks = 8;   // full blocks of a running chunk go to the pool when there are this many
   int32_t report_steps = 32;  // steps between two reports of tokens: the bound on the token log's lag
-  int32_t step_depth = 2;     // steps that may be in the engine's queue at a time, where it takes so many
+  int32_t step_depth = 2;     // steps in the engine's queue at most; an engine may take fewer
 };
 
 /// What an instance works with. Without a pool, `kv_node` is null and `arena` empty.

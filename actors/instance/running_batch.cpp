@@ -157,8 +157,6 @@ void RunningBatch::order(int32_t steps_max, bool arrival_fits) {
 
 void RunningBatch::submit_order(int32_t steps) {
   ++orders_;
-  if (step_depth_ > 1)
-    for (Slot& member : slots_) --member.orders_left;
   blocks_free_ = devices_.counts().available();  // all of them, until somebody else takes some
   engine_.submit(StepBatch{.id = next_step_++, .sequences = {}, .steps = steps, .blocks_free = blocks_free_});
 }
@@ -177,8 +175,7 @@ void RunningBatch::order_ahead() {
 
 /// The next step has the sequences of the last one, as far as is known before that is over.
 bool RunningBatch::repeats() const {
-  if (has_changed_ || is_stale_ || some_dropped_ || !all_in_) return false;
-  return std::ranges::all_of(slots_, [](const Slot& s) { return s.rows == 0 || s.orders_left > 0; });
+  return !has_changed_ && !is_stale_ && !some_dropped_ && all_in_ && steps_.all_go_on();
 }
 
 void RunningBatch::join(const PlannedRows& rows) {
@@ -191,12 +188,11 @@ void RunningBatch::join(const PlannedRows& rows) {
   }
   s.slot = free_slots_.back();
   free_slots_.pop_back();
-  const std::optional<StepsLimit> limit = cut ? std::nullopt : limit_of(s, rows);
-  at(s.slot) = {&s, rows.rows, rows.sample_rows, s.chunk, s.yield_rank, limit ? limit->gain_max + 1 : 1};
+  at(s.slot) = {&s, rows.rows, rows.sample_rows, s.chunk, s.yield_rank};
   slot_rows_ += rows.rows;
   has_changed_ = true;
   note_growth(s.slot);
-  steps_.join(s.slot, joining_, limit);
+  steps_.join(s.slot, joining_, cut ? std::nullopt : limit_of(s, rows));
 }
 
 /// What the step that is ordered will take is to be compared with what was expected.

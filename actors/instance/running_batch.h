@@ -73,7 +73,7 @@ class RunningBatch {
   /// a chunk waits that has room by now.
   void order(int32_t steps_max, bool arrival_fits);
   bool is_ordered() const { return orders_ > 0; }
-  /// Orders the step after the last one too, if that is sure to be planned likewise.
+  /// Orders one more step where a plan would only repeat the last one.
   void order_ahead();
   /// The step that runs becomes the last of its order.
   void split();
@@ -100,7 +100,6 @@ class RunningBatch {
     int32_t sample_rows = 0;       // the last of these
     ChunkId chunk = {};            // of the sequence, which is not read for it: it is far away
     uint64_t yield_rank = 0;       // likewise
-    int64_t orders_left = 0;       // after which it ends at the latest; with a depth of 2
     bool grows = false;            // it is in growing_
   };
 

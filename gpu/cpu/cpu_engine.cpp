@@ -1,7 +1,5 @@
 #include "gpu/cpu/cpu_engine.h"
 
-#include <time.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -13,6 +11,7 @@
 #include "gpu/cpu/forward.h"
 #include "gpu/model/model_loader.h"
 #include "protocols/check.h"
+#include "protocols/cpu_time.h"
 #include "protocols/hash.h"
 #include "protocols/kv.h"
 #include "protocols/workers.h"
@@ -22,12 +21,6 @@ namespace {
 
 // Changes when the bytes of a KV block change their meaning or the arithmetic its bits.
 constexpr uint64_t kLayoutVersion = 1;
-
-int64_t thread_cpu_us() {
-  timespec t{};
-  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return int64_t{t.tv_sec} * 1'000'000 + t.tv_nsec / 1000;
-}
 
 int64_t wall_us() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
@@ -235,7 +228,7 @@ class CpuEngine final : public Engine {
 
   /// CPU time of this engine's threads since the last call. REQUIRES: called by the engine's thread.
   int64_t take_cpu_us() {
-    const int64_t now = thread_cpu_us() + pool_.workers_cpu_us();
+    const int64_t now = thread_cpu_ns() / 1000 + pool_.workers_cpu_us();
     return now - std::exchange(cpu_reported_us_, now);
   }
 

@@ -1,6 +1,6 @@
-// bench_weights: new weights for an engine that computes: how long they take to stage, what that costs the steps meanwhile, how
-// long the engine stands still for the switch, and how much memory it takes at the peak. The model is random, of the size that
-// is asked for, in BF16, and in the page cache. One JSON line.
+// bench_weights: an engine gets new weights while it computes. Measured: the time to stage them, how much longer steps take
+// meanwhile, the time of the switch, and the peak of memory. The model is random and in BF16; its file is in the page cache.
+// Prints one JSON line.
 //
 //   bench_weights [--layers 8] [--hidden 2048] [--updates 3] [--rows 4] [--threads 2]
 #include <CLI/CLI.hpp>

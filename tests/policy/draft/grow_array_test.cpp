@@ -42,7 +42,7 @@ TEST_CASE("grow array: values stay through every growth, from the heap to a mapp
   CHECK(values.bytes() == kMapped * 4);
 }
 
-TEST_CASE("grow array: add appends so many of a value and returns the index of the first") {
+TEST_CASE("grow array: add appends a value a number of times and returns the index of the first") {
   GrowArray<uint16_t> values;
   CHECK(values.add(0, 1) == 0);
   CHECK(values.add(3, 7) == 0);
