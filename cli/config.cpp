@@ -6,7 +6,6 @@
 #include <memory>
 #include <set>
 
-#include "actors/policy/draft/draft_budget.h"
 #include "cli/host_port.h"
 #include "cli/ineffective_options.h"
 #include "cli/man_page.h"
@@ -25,8 +24,6 @@ constexpr const char* kVersion = "seer 0.1.0";
 constexpr const char* kPartialRefused =
     "partial carries unfinished responses over to other weights; Seer is strictly on-policy, so that it is only "
     "simulated, for comparison";
-const OneOf kDtypes{{"bf16", "f32"}};
-const OneOf kWeights{{"stored", "int8"}};
 
 // ---- the policies ------------------------------------------------------------------------------------------------
 
@@ -77,11 +74,11 @@ OptionGroup log_options(LogConfig& log) {
 // ---- the options of each subcommand, one line each -------------------------------------------------------------
 
 std::vector<OptionSpec> drafting_options(MachineOptions& o) {
-  return {{"drafting", "D", &o.drafting, "speculative decoding: off, from a request's own text, or from that of its group",
-           OneOf{{"off", "own", "grouped"}}},
+  return {enum_option("drafting", "D", &o.drafting, kDraftSourceNames,
+                      "speculative decoding: off, from a request's own text, or from that of its group"),
           {"draft-max", "N", &o.draft_tokens_max, "draft tokens of one request in one step at most", between(1, 64)},
-          {"draft-shape", "S", &o.draft_shape, "drafts as paths, as trees, or as what saves more time", OneOf{{"auto", "path", "tree"}}},
-          {"draft-rule", "R", &o.draft_rule, "how the draft budget is dealt out", OneOf{draft_rule_names()}},
+          enum_option("draft-shape", "S", &o.draft_shape, kDraftShapesNames, "drafts as paths, as trees, or as what saves more time"),
+          enum_option("draft-rule", "R", &o.draft_rule, kDraftRuleNames, "how the draft budget is dealt out"),
           {"draft-lambda", "X", &o.draft_lambda,
            "rules other than uniform: a probe gets one more token where that promises X times more", at_least(0)},
           {"draft-profile", "FILE", &o.draft_profile,
@@ -94,7 +91,7 @@ std::vector<OptionSpec> instance_options(MachineOptions& o) {
         {"pin", "", &o.pin, "pin the threads of instances to cores, one each, in order"},
         {"weight-version", "N", &o.weight_version, "version of the weights in --model, as the trainer counts; each response names it",
          at_least(1)},
-        {"weights", "T", &o.weights, "as stored in the folder, or int8: half the bytes, other bits", kWeights},
+        enum_option("weights", "T", &o.weights, kWeightTypeNames, "as stored in the folder, or int8: half the bytes, other bits"),
         {"max-batch", "N", &o.max_batch, "running requests of an instance at most; --policy auto may take fewer", between(1, 65536)},
         {"prefill-tokens", "N", &o.prefill_tokens, "prompt tokens of one step at most", between(1, 1e6)},
         {"step-depth", "N", &o.step_depth, "2: an engine has its next step before the last one's tokens were looked at; 1: after that",
@@ -104,7 +101,7 @@ std::vector<OptionSpec> instance_options(MachineOptions& o) {
 OptionGroup kv_options(MachineOptions& o) {
   return {"KV cache",
        {{"kv-bytes", "SIZE", SizeField{&o.kv_bytes}, "KV cache of one instance", at_least(1)},
-        {"kv-dtype", "T", &o.kv_dtype, "type of K and V", kDtypes},
+        enum_option("kv-dtype", "T", &o.kv_dtype, kKvTypeNames, "type of K and V"),
         {"block-tokens", "N", &o.block_tokens, "tokens of one KV block, a multiple of 16", between(16, 4096)},
         {"dram-bytes", "SIZE", SizeField{&o.dram_bytes}, "DRAM tier of the KV pool; 0: none", at_least(0)},
         {"cold-dir", "DIR", &o.cold_dir, "folder of the cold tier on disk; without it there is none"},
@@ -177,9 +174,9 @@ std::vector<OptionGroup> option_groups(ScoreOptions& o) {
         {"raw-logprobs", "", &o.logprob_mode, "log-softmax(logits), whatever the temperature"}}},
       {"Engine",
        {{"threads", "N", &o.threads, "0: all cores", between(0, 1024)},
-        {"weights", "T", &o.weights, "as stored, or int8: that of the rollout, for the same bits", kWeights},
+        enum_option("weights", "T", &o.weights, kWeightTypeNames, "as stored, or int8: that of the rollout, for the same bits"),
         {"kv-bytes", "SIZE", SizeField{&o.kv_bytes}, "KV cache; holds the longest line at least", at_least(1)},
-        {"kv-dtype", "T", &o.kv_dtype, "type of K and V: that of the rollout, for the same bits", kDtypes}}},
+        enum_option("kv-dtype", "T", &o.kv_dtype, kKvTypeNames, "type of K and V: that of the rollout, for the same bits")}},
   };
 }
 
@@ -196,11 +193,11 @@ std::vector<OptionGroup> option_groups(ProfileOptions& o) {
        {{"instances", "N", &o.instances, "engines that do the same steps at the same time, as in a rollout; one is measured",
          between(1, 1024)},
         {"threads", "N", &o.threads, "of each; 0: its share of the cores", between(0, 256)},
-        {"weights", "T", &o.weights, "as stored in the folder, or int8", kWeights},
+        enum_option("weights", "T", &o.weights, kWeightTypeNames, "as stored in the folder, or int8"),
         {"kv-bytes", "SIZE", SizeField{&o.kv_bytes},
          "KV cache of each; steps that need more are left out; 0: its share of half of the free memory",
          at_least(0)},
-        {"kv-dtype", "T", &o.kv_dtype, "type of K and V", kDtypes}}},
+        enum_option("kv-dtype", "T", &o.kv_dtype, kKvTypeNames, "type of K and V")}},
   };
 }
 
@@ -236,7 +233,7 @@ std::vector<OptionGroup> option_groups(SimulateOptions& o) {
        {{"draft-acceptance", "FILE", &o.draft_acceptance,
          "how many draft tokens stand, by references; empty: as published (the paper's Table 2)"},
         {"drafting", "D", &o.drafting, "which of its curves: linear, multipath-2, multipath-4"},
-        {"draft-rule", "R", &o.draft_rule, "how the draft budget is dealt out", OneOf{draft_rule_names()}},
+        enum_option("draft-rule", "R", &o.draft_rule, kDraftRuleNames, "how the draft budget is dealt out"),
         {"draft-max", "N", &o.draft_tokens_max, draft_max_help, between(1, 64)}}},
       {"Cluster",
        {{"profile", "FILE", &o.profile, "step times as seer profile measured them, instead of the workload's GPUs"},
@@ -358,8 +355,9 @@ Status check_together(const RolloutOptions& o) {
     return fail(Code::kInvalidArgument, "--nodes ", o.nodes, ": expected at most --instances, which is ", o.instances,
                 ": each node has an instance at least");
   SEER_RETURN_IF_ERROR(check_new_folder("--draft-history", o.draft_history));
-  if (!o.draft_history.empty() && o.drafting != "grouped")
-    return fail(Code::kInvalidArgument, "--draft-history needs --drafting grouped, not ", o.drafting);
+  if (!o.draft_history.empty() && o.drafting != DraftSource::kGrouped)
+    return fail(Code::kInvalidArgument, "--draft-history needs --drafting grouped, not ",
+                kDraftSourceNames[static_cast<size_t>(o.drafting)]);
   if (!o.draft_history.empty() && !o.compare.empty())
     return fail(Code::kInvalidArgument, "--draft-history cannot go with --compare: each policy would draft from the responses of the one before");
   const std::vector<std::string> policies = o.compare.empty() ? std::vector{o.scheduler.policy} : o.compare;

@@ -9,19 +9,28 @@
 #include <vector>
 
 #include "actors/log.h"
+#include "actors/policy/draft/draft_budget.h"
 #include "actors/policy/schedule/policies.h"
 #include "actors/policy/schedule/policy_choice.h"
 #include "cli/arguments.h"
+#include "gpu/cpu/cpu_engine.h"
+#include "gpu/model/weight_store.h"
 #include "protocols/result.h"
 #include "protocols/rollout.h"
 
 namespace seer {
 
+/// Speculative decoding, and from whose text: the request's own, or that of its group.
+enum class DraftSource : uint8_t { kOff, kOwn, kGrouped };
+inline constexpr std::array<const char*, 3> kDraftSourceNames{"off", "own", "grouped"};  // by value
+enum class DraftShapes : uint8_t { kAuto, kPath, kTree };                                // auto: what saves more time
+inline constexpr std::array<const char*, 3> kDraftShapesNames{"auto", "path", "tree"};
+
 /// What a machine is made of: engines, their KV caches and pool tiers, drafts. Paths are empty when not given.
 struct MachineOptions {
   std::string model;                // folder in Hugging Face layout
   int64_t weight_version = 1;       // of the weights in `model`, as the trainer counts them
-  std::string weights = "stored";   // stored | int8
+  WeightType weights = WeightType::kAsStored;
 
   int64_t instances = 2;            // engines, each with its own KV cache
   int64_t threads_per_instance = 0; // 0: the cores, shared out evenly
@@ -30,15 +39,15 @@ struct MachineOptions {
   int64_t prefill_tokens = 512;     // prompt tokens of one step at most
   int64_t step_depth = 2;           // steps in the queue of an engine: 1 or 2
 
-  std::string drafting = "off";     // off | own | grouped: speculative decoding, and from whose text
-  std::string draft_shape = "auto"; // auto | path | tree
+  DraftSource drafting = DraftSource::kOff;
+  DraftShapes draft_shape = DraftShapes::kAuto;
   int64_t draft_tokens_max = 16;    // of one sequence in one step
-  std::string draft_rule = "uniform";
+  DraftRule draft_rule = DraftRule::kUniform;
   double draft_lambda = 2;          // with other rules than uniform: how much more a probe's token must promise
   std::string draft_profile;        // step times, as seer profile writes them; empty: measured at the start. Also for auto
 
   int64_t kv_bytes = int64_t{256} << 20;    // KV cache per instance
-  std::string kv_dtype = "bf16";            // bf16 | f32
+  KvType kv_dtype = KvType::kBf16;
   int64_t block_tokens = 16;                // tokens per KV block
   int64_t dram_bytes = int64_t{1} << 30;    // DRAM tier of the pool
   std::string cold_dir;                     // folder of the cold tier; empty: none
@@ -86,9 +95,9 @@ struct ScoreOptions {
   float temperature = 1.0f;         // scores are log-softmax(logits / temperature); 0: raw
   LogprobMode logprob_mode = LogprobMode::kProcessed;
   int64_t threads = 0;              // 0: all cores
-  std::string weights = "stored";   // stored | int8: that of the rollout, for the same bits
+  WeightType weights = WeightType::kAsStored;  // that of the rollout, for the same bits
   int64_t kv_bytes = int64_t{256} << 20;
-  std::string kv_dtype = "bf16";    // bf16 | f32: that of the rollout, for the same bits
+  KvType kv_dtype = KvType::kBf16;  // likewise
 };
 
 /// `seer profile`.
@@ -97,9 +106,9 @@ struct ProfileOptions {
   std::string out;                  // JSON (gpu/step_profile.h)
   int64_t instances = 1;            // engines side by side, as in a rollout
   int64_t threads = 0;              // of each; 0: its share of the cores
-  std::string weights = "stored";   // stored | int8
+  WeightType weights = WeightType::kAsStored;
   int64_t kv_bytes = 0;             // points that need more KV are left out; 0: a share of half of the free memory
-  std::string kv_dtype = "bf16";    // bf16 | f32
+  KvType kv_dtype = KvType::kBf16;
   int64_t rows_max = 64;            // sequences of a decode or verify step at most
   int64_t context_max = 4096;       // tokens before a step at most; the model's own limit holds too
   int64_t repeats = 9;              // visits to each point, of which the median counts
@@ -114,7 +123,7 @@ struct SimulateOptions {
   uint64_t seed = 1;
   std::string draft_acceptance;     // FILE; empty: the paper's Table 2
   std::string drafting = "linear";  // which curve of it
-  std::string draft_rule = "uniform";
+  DraftRule draft_rule = DraftRule::kUniform;
   int64_t draft_tokens_max = 8;     // of one sequence in one step; twice that from its own text alone
   ChunkSchedulerConfig scheduler{.chunk_tokens = 8192};  // chunk_tokens, reserve_share
   double over_issue = 2;            // partial: requests issued / requests that an iteration waits for

@@ -28,9 +28,10 @@ std::vector<std::string> sentences(const std::vector<Need>& needs, const std::se
 
 /// Of drafts, KV tiers and the log. `chooses`: steps are measured for --policy auto too.
 std::vector<Need> machine_needs(const MachineOptions& o, bool chooses) {
-  return {{{"draft-max", "draft-shape", "draft-rule", "draft-lambda"}, o.drafting != "off", "with --drafting off"},
-          {{"draft-profile"}, o.drafting != "off" || chooses, "with --drafting off and without --policy auto"},
-          {{"draft-lambda"}, o.draft_rule != "uniform", "with --draft-rule uniform"},
+  const bool drafts = o.drafting != DraftSource::kOff;
+  return {{{"draft-max", "draft-shape", "draft-rule", "draft-lambda"}, drafts, "with --drafting off"},
+          {{"draft-profile"}, drafts || chooses, "with --drafting off and without --policy auto"},
+          {{"draft-lambda"}, o.draft_rule != DraftRule::kUniform, "with --draft-rule uniform"},
           {{"cold-bytes"}, !o.cold_dir.empty(), "without --cold-dir"},
           {{"log-file"}, o.log.level != LogLevel::kOff, "with --log-level off"},
           {{"cold-dir", "cold-bytes"}, o.dram_bytes > 0, "with --dram-bytes 0: KV goes to disk from DRAM"}};

@@ -13,7 +13,6 @@
 #include "actors/policy/draft/draft_history.h"
 #include "actors/policy/schedule/policies.h"
 #include "cli/cluster_dial.h"
-#include "cli/engine_types.h"
 #include "cli/machine_memory.h"
 #include "cli/machine_parts.h"
 #include "cli/past_responses.h"
@@ -100,7 +99,7 @@ MemoryDemand demand_of_requests(int64_t requests) {
 Status check_memory_to_load(const RolloutOptions& options, const std::vector<PromptLine>& lines) {
   int64_t requests = 0;
   for (const PromptLine& line : lines) requests += line.samples;
-  return check_memory({demand_of_weights(options.model, options.weights == "int8"), demand_of_requests(requests)},
+  return check_memory({demand_of_weights(options.model, options.weights == WeightType::kInt8), demand_of_requests(requests)},
                       find_memory());
 }
 
@@ -148,7 +147,7 @@ FleetConfig fleet_config(const RolloutOptions& options, int64_t rows_max) {
                      .instances = static_cast<uint32_t>(options.instances),
                      .instance = instance_config(options, rows_max),
                      .node = {}};
-  if (options.drafting == "grouped") config.node.draft_server = DraftServerConfig{};
+  if (options.drafting == DraftSource::kGrouped) config.node.draft_server = DraftServerConfig{};
   return config;
 }
 
@@ -178,43 +177,6 @@ Result<NodeMakers> make_makers(const RolloutOptions& options, const RolloutWork&
     makers.open_cold = [&options](NodeId node) { return open_cold_store(options, cat(options.cold_dir, "/node-", node)); };
   if (options.nodes > 1) makers.transport = std::make_shared<LocalTransport>();
   return makers;
-}
-
-RolloutReport make_report(const std::string& policy, const RolloutSummary& s, const std::vector<KvNodeReport>& pool) {
-  RolloutReport report;
-  report.policy = policy;
-  report.requests = s.requests;
-  report.finished = s.finished;
-  report.failed_requests = s.failed;
-  report.prompt_tokens = s.prompt_tokens;
-  report.output_tokens = s.output_tokens;
-  report.wall_s = static_cast<double>(s.wall_us) / 1e6;
-  report.tokens_per_s = report.wall_s > 0 ? static_cast<double>(s.output_tokens) / report.wall_s : 0;
-  report.tail_s = s.tail_s;
-  report.chunks = s.chunks;
-  report.migrations = s.migrations;
-  report.yields = s.yields;
-  report.preemptions = s.preemptions;
-  report.instances_lost = s.instances_lost;
-  report.parts_lost = s.parts_lost;
-  report.reprefill_tokens = s.reprefill_tokens;
-  report.length_icc = s.length_icc;
-  report.estimate_error = s.estimate_error;
-  for (const InstanceReport& i : s.instances) {
-    report.kv_peak_bytes += i.kv_blocks_peak * i.kv_block_bytes;
-    report.cpu_engine_s += static_cast<double>(i.engine_cpu_us) / 1e6;
-    const double busy_s = static_cast<double>(i.busy_us) / 1e6;
-    add_figures(report.drafting, i.drafting);
-    report.instances.push_back({busy_s, std::max(0.0, report.wall_s - busy_s), i.output_tokens, i.steps});
-  }
-  for (const DraftServerReport& server : s.draft_servers) report.fetched_draft_tokens += server.fetched_tokens;
-  for (const KvNodeReport& node : pool) {
-    report.spilled_bytes += node.spilled_bytes;
-    report.cold_failures += node.cold_failures;
-    report.fetched_bytes += node.fetched_bytes;
-    report.fetch_failures += node.fetch_failures;
-  }
-  return report;
 }
 
 }  // namespace
@@ -395,20 +357,26 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
     }
     receive_event(inbox, more_come ? kStreamUs : kReceiveUs, listener);
   }
-  const auto pool_reports = inbox.ask<std::vector<KvNodeReport>>(fleet->directory(), GetReport{});
+  auto pool = inbox.ask<std::vector<KvNodeReport>>(fleet->directory(), GetReport{});
   const int64_t cpu_total = cpu_ns(CLOCK_PROCESS_CPUTIME_ID) / 1000 - cpu_before;
   const int64_t cpu_actors = actor_threads_cpu_us();
   if (!written.ok()) return written.error();
   if (!summary.complete && !stopping) return fail(Code::kUnavailable, summary.error);
-  RolloutOutcome outcome{make_report(scheduler.policy, summary, pool_reports), summary.complete,
-                         std::move(prompts), {}, std::move(completions_s)};
-  outcome.report.policy_choice = std::move(why);
-  for (const auto& [id, load] : histories) outcome.instances.push_back(load->take(outcome.report.wall_s));
-  outcome.report.past_groups = past_groups;
-  outcome.report.unkept_groups = history ? history->failed_groups() : 0;
-  outcome.report.weight_version = rollout_config.version.value;
-  outcome.report.cpu_total_s = static_cast<double>(cpu_total) / 1e6;
-  outcome.report.actor_cpu_share = static_cast<double>(cpu_actors) / static_cast<double>(cpu_total);
+  RolloutOutcome outcome{.report = {.policy = scheduler.policy,
+                                    .policy_choice = std::move(why),
+                                    .rollout = std::move(summary),
+                                    .pool = std::move(pool),
+                                    .past_groups = past_groups,
+                                    .unkept_groups = history ? history->failed_groups() : 0,
+                                    .cpu_total_s = static_cast<double>(cpu_total) / 1e6,
+                                    .actor_cpu_share = static_cast<double>(cpu_actors) / static_cast<double>(cpu_total),
+                                    .version = rollout_config.version},
+                         .complete = false,
+                         .prompts = std::move(prompts),
+                         .instances = {},
+                         .completions_s = std::move(completions_s)};
+  outcome.complete = outcome.report.rollout.complete;
+  for (const auto& [id, load] : histories) outcome.instances.push_back(load->take(outcome.report.rollout.wall_s()));
   return outcome;
 }
 

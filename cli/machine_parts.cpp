@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "actors/policy/draft/group_drafter.h"
-#include "cli/engine_types.h"
+#include "cli/kv_size.h"
 #include "cli/step_calibration.h"
 #include "gpu/model/weight_store.h"
 #include "gpu/step_profile.h"
@@ -33,9 +33,9 @@ Result<StepCost> step_cost(const MachineOptions& options, const std::shared_ptr<
 
 Drafting make_drafting(const MachineOptions& options, const DraftBudget::StepNs& step_ns) {
   GroupDrafterConfig drafter;
-  drafter.tree.own_history_only = options.drafting == "own";
-  const bool paths = options.draft_shape != "tree", trees = options.draft_shape != "path";
-  DraftBudgetConfig budget{.rule = parse_draft_rule(options.draft_rule),
+  drafter.tree.own_history_only = options.drafting == DraftSource::kOwn;
+  const bool paths = options.draft_shape != DraftShapes::kTree, trees = options.draft_shape != DraftShapes::kPath;
+  DraftBudgetConfig budget{.rule = options.draft_rule,
                            .rows_max = {paths ? options.draft_tokens_max : 0, trees ? options.draft_tokens_max : 0},
                            .lambda = options.draft_lambda};
   return {std::make_shared<GroupDrafter>(drafter), budget, step_ns, {}, thread_cpu_ns};
@@ -51,7 +51,7 @@ Result<std::shared_ptr<const Tokenizer>> load_tokenizer_of(const MachineOptions&
 
 Result<LoadedModel> load_model_of(const MachineOptions& options) {
   LoadedModel loaded;
-  SEER_ASSIGN_OR_RETURN(loaded.model, load_model(options.model, weight_type_of(options.weights)));
+  SEER_ASSIGN_OR_RETURN(loaded.model, load_model(options.model, options.weights));
   SEER_ASSIGN_OR_RETURN(loaded.tokenizer, load_tokenizer_of(options));
   return loaded;
 }
@@ -62,7 +62,7 @@ CpuEngineConfig engine_config(const MachineOptions& options, InstanceId id) {
           .first_core = options.pin ? static_cast<int32_t>(id.value % kNodeInstancesMax) * threads : -1,
           .kv_bytes = options.kv_bytes,
           .block_tokens = static_cast<uint32_t>(options.block_tokens),
-          .kv_type = kv_type_of(options.kv_dtype),
+          .kv_type = options.kv_dtype,
           .version = WeightVersion{static_cast<uint64_t>(options.weight_version)}};
 }
 
@@ -117,7 +117,7 @@ Result<NodeMakers> make_node_makers(const MachineOptions& options, const LoadedM
       return HostArena::create({.dram_bytes = options.dram_bytes, .block_bytes = block_bytes}, slabs);
     };
   if (!options.cold_dir.empty()) makers.open_cold = [&options](NodeId) { return open_cold_store(options, options.cold_dir); };
-  if (options.drafting != "off") {
+  if (options.drafting != DraftSource::kOff) {
     SEER_ASSIGN_OR_RETURN(const StepCost cost, step_cost(options, loaded.model));
     makers.make_drafting = [&options, cost](InstanceId) -> Result<Drafting> {
       return make_drafting(options, [cost](const StepShape& shape) { return 1000 * cost.predict_us(shape); });

@@ -17,7 +17,7 @@ constexpr int64_t kReceiveUs = 100'000;  // between two looks at the stop flag
 NodeConfig node_config(const NodeOptions& options) {
   const NodeId id{static_cast<uint32_t>(options.name)};
   NodeConfig config{.node = id, .kv_node = {.node = id}};
-  if (options.drafting == "grouped") config.draft_server = DraftServerConfig{.node = id};
+  if (options.drafting == DraftSource::kGrouped) config.draft_server = DraftServerConfig{.node = id};
   for (uint32_t i = 0; i < options.instances; ++i) {
     config.instances.push_back(instance_config(options, options.max_batch));
     config.instances.back().id = node_instance(id, i);

@@ -3,8 +3,10 @@
 // option is one line in config.cpp.
 // Used by cli/ only. Pure: values come in as text.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -36,6 +38,13 @@ NamedField named_field(Value* value, Value (*value_of)(const std::string& name))
   return {[value, value_of](const std::string& name) { *value = value_of(name); }, [value] { return std::string(to_string(*value)); }};
 }
 
+/// The same for an enum whose values, from 0 on, have these names.
+template <class Enum>
+NamedField enum_field(Enum* value, std::span<const char* const> names) {
+  return {[value, names](const std::string& name) { *value = static_cast<Enum>(std::ranges::find(names, name) - names.begin()); },
+          [value, names] { return std::string(names[static_cast<size_t>(*value)]); }};
+}
+
 using OptionField = std::variant<std::string*, int64_t*, int32_t*, uint64_t*, double*, float*, bool*, LogprobMode*,
                                  std::vector<int32_t>*, SizeField, CommaListField, RepeatedField, NamedField>;
 
@@ -64,6 +73,11 @@ struct OptionSpec {
   std::string help;   // meaning and unit, one line
   OptionCheck check = AnyValue{};
 };
+/// One for a field that is an enum. REQUIRES: the names stay.
+template <class Enum>
+OptionSpec enum_option(std::string name, std::string value, Enum* field, std::span<const char* const> names, std::string help) {
+  return {std::move(name), std::move(value), enum_field(field, names), std::move(help), OneOf{{names.begin(), names.end()}}};
+}
 struct OptionGroup {
   std::string title;
   std::vector<OptionSpec> options;

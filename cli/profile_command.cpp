@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "cli/doctor.h"
-#include "cli/engine_types.h"
 #include "cli/machine_memory.h"
 #include "cli/output_writer.h"
 #include "gpu/cpu/cpu_engine.h"
@@ -140,13 +139,13 @@ std::string profile_table(const StepProfile& profile) {
 
 Status profile_command(const ProfileOptions& options, const std::atomic<bool>& stop) {
   SEER_ASSIGN_OR_RETURN(OutputWriter out, OutputWriter::open(options.out));
-  SEER_RETURN_IF_ERROR(check_memory({demand_of_weights(options.model, options.weights == "int8")}, find_memory()));
-  SEER_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, load_model(options.model, weight_type_of(options.weights)));
+  SEER_RETURN_IF_ERROR(check_memory({demand_of_weights(options.model, options.weights == WeightType::kInt8)}, find_memory()));
+  SEER_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, load_model(options.model, options.weights));
   const MachineFindings machine = inspect_machine();
   CpuEngineConfig config;
   config.threads = static_cast<int32_t>(
       options.threads > 0 ? options.threads : std::max<int64_t>(1, machine.cores / options.instances));
-  config.kv_type = kv_type_of(options.kv_dtype);
+  config.kv_type = options.kv_dtype;
 
   // Only the KV that the grid needs is taken; steps that need more than may be taken are left out.
   const int64_t block_bytes = kv_block_bytes(model->config, config);
@@ -191,7 +190,7 @@ Status profile_command(const ProfileOptions& options, const std::atomic<bool>& s
   profile.memory_bytes = machine.memory_bytes;
   profile.isa = cpu_kernels(config.isa)->name;
   profile.weight_dtype = to_string(model->head.type());
-  profile.kv_dtype = options.kv_dtype;
+  profile.kv_dtype = kKvTypeNames[static_cast<size_t>(options.kv_dtype)];
   profile.threads = config.threads;
   profile.block_tokens = config.block_tokens;
   for (size_t i = 0; i < grid.size(); ++i)

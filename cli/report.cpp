@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "actors/policy/draft/draft_history.h"
 #include "cli/figure_text.h"
 #include "cli/terminal.h"
 #include "protocols/check.h"
@@ -35,7 +36,7 @@ Json to_json(const StepTimes& times) {
 }
 
 Json drafting_json(const RolloutReport& r) {
-  const DraftFigures& d = r.drafting;
+  const DraftFigures d = r.drafting();
   Json over_time = Json::array();
   for (size_t i = 0; i < d.history.slices.size(); ++i) {
     Json slice = to_json(d.history.slices[i]);
@@ -56,16 +57,45 @@ Json drafting_json(const RolloutReport& r) {
           {"over_time", std::move(over_time)}};
 }
 
+struct InstanceTimes {
+  double busy_s, idle_s;
+};
+InstanceTimes times_of(const RolloutReport& r, const InstanceReport& instance) {
+  const double busy_s = static_cast<double>(instance.busy_us) / 1e6;
+  return {busy_s, std::max(0.0, r.rollout.wall_s() - busy_s)};
+}
+
 Json instances_json(const RolloutReport& r) {
   Json instances = Json::array();
-  for (const InstanceFigures& i : r.instances)
-    instances.push_back({{"busy_s", i.busy_s}, {"idle_s", i.idle_s}, {"tokens", i.tokens}, {"steps", i.steps}});
+  for (const InstanceReport& i : r.rollout.instances) {
+    const auto [busy_s, idle_s] = times_of(r, i);
+    instances.push_back({{"busy_s", busy_s}, {"idle_s", idle_s}, {"tokens", i.output_tokens}, {"steps", i.steps}});
+  }
   return instances;
+}
+
+int64_t kv_peak_bytes(const RolloutReport& r) {
+  int64_t bytes = 0;
+  for (const InstanceReport& i : r.rollout.instances) bytes += i.kv_blocks_peak * i.kv_block_bytes;
+  return bytes;
+}
+
+double cpu_engine_s(const RolloutReport& r) {
+  int64_t us = 0;
+  for (const InstanceReport& i : r.rollout.instances) us += i.engine_cpu_us;
+  return static_cast<double>(us) / 1e6;
+}
+
+int64_t fetched_draft_tokens(const RolloutReport& r) {
+  int64_t tokens = 0;
+  for (const DraftServerReport& server : r.rollout.draft_servers) tokens += server.fetched_tokens;
+  return tokens;
 }
 
 /// "7 of 320" where the rollout was stopped.
 std::string requests_text(const RolloutReport& r) {
-  return r.finished < r.requests ? cat(count_text(r.finished), " of ", count_text(r.requests)) : count_text(r.requests);
+  const int64_t all = r.rollout.requests, done = r.rollout.finished;
+  return done < all ? cat(count_text(done), " of ", count_text(all)) : count_text(all);
 }
 
 // ---- the figures ----
@@ -106,72 +136,72 @@ const std::vector<Figure>& figures() {
   static const std::vector<Figure> all{
       {"policy", [](const R& r) -> Json { return r.policy; }},
       {"policy_choice", [](const R& r) { return r.policy_choice.empty() ? Json() : Json(r.policy_choice); }},
-      {"requests", [](const R& r) -> Json { return r.requests; }},
-      {"finished", [](const R& r) -> Json { return r.finished; }},
-      {"failed_requests", [](const R& r) -> Json { return r.failed_requests; },
+      {"requests", [](const R& r) -> Json { return r.rollout.requests; }},
+      {"finished", [](const R& r) -> Json { return r.rollout.finished; }},
+      {"failed_requests", [](const R& r) -> Json { return r.rollout.failed; },
        Row{kResult, "failed requests", "their responses say why", whole}},
-      {"prompt_tokens", [](const R& r) -> Json { return r.prompt_tokens; }, Row{kResult, "prompt tokens", "", whole}},
-      {"output_tokens", [](const R& r) -> Json { return r.output_tokens; },
+      {"prompt_tokens", [](const R& r) -> Json { return r.rollout.prompt_tokens; }, Row{kResult, "prompt tokens", "", whole}},
+      {"output_tokens", [](const R& r) -> Json { return r.rollout.output_tokens; },
        Row{kResult, "output tokens", "", whole, kAlways}},
-      {"wall_s", [](const R& r) -> Json { return r.wall_s; }, Row{kResult, "total, s", "", hundredths}},
-      {"tokens_per_s", [](const R& r) -> Json { return r.tokens_per_s; },
+      {"wall_s", [](const R& r) -> Json { return r.rollout.wall_s(); }, Row{kResult, "total, s", "", hundredths}},
+      {"tokens_per_s", [](const R& r) -> Json { return r.tokens_per_s(); },
        Row{kResult, "tokens/s", "output tokens over total", whole, kLate}},
-      {"tail_s", [](const R& r) -> Json { return r.tail_s; },
+      {"tail_s", [](const R& r) -> Json { return r.rollout.tail_s; },
        Row{kResult, "tail, s", "after 90 % of the requests were done", hundredths, kAlways}},
       {nullptr, [](const R& r) -> Json { return r.idle_share(); },
        Row{kResult, "idle", "of the instances' time, outside steps", share_text, kAlways | kLate}},
-      {"chunks", [](const R& r) -> Json { return r.chunks; },
+      {"chunks", [](const R& r) -> Json { return r.rollout.chunks; },
        Row{kScheduling, "chunks", "turns of a request on an instance", whole}},
-      {"migrations", [](const R& r) -> Json { return r.migrations; },
+      {"migrations", [](const R& r) -> Json { return r.rollout.migrations; },
        Row{kScheduling, "migrations", "chunks on another instance than before", whole}},
-      {"yields", [](const R& r) -> Json { return r.yields; },
+      {"yields", [](const R& r) -> Json { return r.rollout.yields; },
        Row{kScheduling, "yields", "chunks cut short, KV kept in the pool", whole}},
-      {"preemptions", [](const R& r) -> Json { return r.preemptions; },
+      {"preemptions", [](const R& r) -> Json { return r.rollout.preemptions; },
        Row{kScheduling, "preemptions", "chunks cut short, KV dropped", whole}},
-      {"reprefill_tokens", [](const R& r) -> Json { return r.reprefill_tokens; },
+      {"reprefill_tokens", [](const R& r) -> Json { return r.rollout.reprefill_tokens; },
        Row{kScheduling, "prefilled again", "tokens whose KV was computed again", whole}},
-      {"kv_peak_bytes", [](const R& r) -> Json { return r.kv_peak_bytes; },
+      {"kv_peak_bytes", [](const R& r) -> Json { return kv_peak_bytes(r); },
        Row{kKv, "peak", "most in use at one time, all instances", size}},
-      {"spilled_bytes", [](const R& r) -> Json { return r.spilled_bytes; },
+      {"spilled_bytes", [](const R& r) -> Json { return r.sum(&KvNodeReport::spilled_bytes); },
        Row{kKv, "written to disk", "by the cold tier", size}},
-      {"instances_lost", [](const R& r) -> Json { return r.instances_lost; },
+      {"instances_lost", [](const R& r) -> Json { return r.rollout.instances_lost; },
        Row{kScheduling, "instances lost", "died or fell silent; started again", whole}},
-      {"cold_failures", [](const R& r) -> Json { return r.cold_failures; },
+      {"cold_failures", [](const R& r) -> Json { return r.sum(&KvNodeReport::cold_failures); },
        Row{kKv, "cold tier failures", "reads and writes; computed again", whole}},
-      {"parts_lost", [](const R& r) -> Json { return r.parts_lost; }},
-      {nullptr, [](const R& r) -> Json { return r.parts_lost.size(); },
+      {"parts_lost", [](const R& r) -> Json { return r.rollout.parts_lost; }},
+      {nullptr, [](const R& r) -> Json { return r.rollout.parts_lost.size(); },
        Row{kScheduling, "parts lost for good", "of machines; the log says why", whole}},
-      {"fetched_bytes", [](const R& r) -> Json { return r.fetched_bytes; },
+      {"fetched_bytes", [](const R& r) -> Json { return r.sum(&KvNodeReport::fetched_bytes); },
        Row{kKv, "from other machines", "KV that moved with requests", size}},
-      {"fetch_failures", [](const R& r) -> Json { return r.fetch_failures; },
+      {"fetch_failures", [](const R& r) -> Json { return r.sum(&KvNodeReport::fetch_failures); },
        Row{kKv, "fetches failed", "blocks of other nodes; computed again", whole}},
-      {"length_icc", [](const R& r) -> Json { return r.length_icc; },
+      {"length_icc", [](const R& r) -> Json { return r.rollout.length_icc; },
        Row{kScheduling, "length ICC", "1: a group's lengths are alike", thousandths, kLate}},
-      {"estimate_error", [](const R& r) -> Json { return r.estimate_error; },
+      {"estimate_error", [](const R& r) -> Json { return r.rollout.estimate_error; },
        Row{kScheduling, "estimate off", "mean of |estimate - length| / length", share_text}},
-      {"verifies", [](const R& r) -> Json { return r.drafting.all().verifies; }},
-      {"drafted_tokens", [](const R& r) -> Json { return r.drafting.all().drafted; },
+      {"verifies", [](const R& r) -> Json { return r.drafting().all().verifies; }},
+      {"drafted_tokens", [](const R& r) -> Json { return r.drafting().all().drafted; },
        Row{kDrafting, "drafted tokens", "", whole}},
-      {nullptr, [](const R& r) -> Json { return r.drafting.trees().drafted; },
+      {nullptr, [](const R& r) -> Json { return r.drafting().trees().drafted; },
        Row{kDrafting, "of them in trees", "", whole}},
-      {"accepted_tokens", [](const R& r) -> Json { return r.drafting.all().accepted; }},
+      {"accepted_tokens", [](const R& r) -> Json { return r.drafting().all().accepted; }},
       {"acceptance_length", [](const R& r) -> Json { return r.acceptance_length(); },
        Row{kDrafting, "acceptance length", "tokens gained by a verified draft", hundredths}},
       {nullptr, [](const R& r) -> Json { return r.draft_share(); },
        Row{kDrafting, "time making drafts", "share of the instances' time", share_text}},
       {nullptr, [](const R& r) -> Json { return r.drafting_time_ratio(); },
        Row{kDrafting, "T_SD, of predicted", "time of drafting steps, as modelled", share_text}},
-      {"fetched_draft_tokens", [](const R& r) -> Json { return r.fetched_draft_tokens; }},
+      {"fetched_draft_tokens", [](const R& r) -> Json { return fetched_draft_tokens(r); }},
       {"past_groups", [](const R& r) -> Json { return r.past_groups; },
        Row{kDrafting, "groups known before", "prompts found in --draft-history", whole}},
       {"unkept_groups", [](const R& r) -> Json { return r.unkept_groups; },
        Row{kDrafting, "groups not kept", "could not be stored there", whole}},
       {"drafting", drafting_json},
-      {"cpu_engine_s", [](const R& r) -> Json { return r.cpu_engine_s; }, Row{kCost, "CPU of engines, s", "", hundredths}},
+      {"cpu_engine_s", [](const R& r) -> Json { return cpu_engine_s(r); }, Row{kCost, "CPU of engines, s", "", hundredths}},
       {"cpu_total_s", [](const R& r) -> Json { return r.cpu_total_s; }, Row{kCost, "CPU in all, s", "", hundredths}},
       {"actor_cpu_share", [](const R& r) -> Json { return r.actor_cpu_share; },
        Row{kCost, "CPU of actors", "scheduling, share of CPU in all", share_text}},
-      {"weight_version", [](const R& r) -> Json { return r.weight_version; },
+      {"weight_version", [](const R& r) -> Json { return r.version.value; },
        Row{kResult, "weight version", "", whole, kLate}},
       {"instances", instances_json}};
   return all;
@@ -253,6 +283,43 @@ std::string ratio_text(double value, double first) { return first > 0 ? formatte
 
 }  // namespace
 
+DraftFigures RolloutReport::drafting() const {
+  DraftFigures all;
+  for (const InstanceReport& instance : rollout.instances) add_figures(all, instance.drafting);
+  return all;
+}
+
+double RolloutReport::acceptance_length() const {
+  const DraftCounts drafts = drafting().all();
+  return drafts.verifies > 0 ? drafts.acceptance_length() : kUnknown;
+}
+
+double RolloutReport::idle_share() const {
+  double idle_s = 0, all_s = 0;
+  for (const InstanceReport& instance : rollout.instances) {
+    const InstanceTimes times = times_of(*this, instance);
+    idle_s += times.idle_s;
+    all_s += times.busy_s + times.idle_s;
+  }
+  return all_s > 0 ? idle_s / all_s : kUnknown;
+}
+
+double RolloutReport::draft_share() const {
+  const double all_s = rollout.wall_s() * static_cast<double>(rollout.instances.size());
+  return all_s > 0 ? static_cast<double>(drafting().draft_us) / 1e6 / all_s : kUnknown;
+}
+
+double RolloutReport::drafting_time_ratio() const {
+  const StepTimes times = drafting().drafting_steps;
+  return times.predicted_us > 0 ? static_cast<double>(times.us) / static_cast<double>(times.predicted_us) : kUnknown;
+}
+
+int64_t RolloutReport::sum(int64_t KvNodeReport::*figure) const {
+  int64_t all = 0;
+  for (const KvNodeReport& node : pool) all += node.*figure;
+  return all;
+}
+
 std::string report_json(const RolloutReport& report) { return to_json(report).dump(2) + '\n'; }
 
 std::string report_json(std::span<const RolloutReport> reports) {
@@ -267,10 +334,11 @@ std::string report_table(const RolloutReport& report, bool is_coloured) {
   text += sections_text({&report, 1}, {&report, 1}, kCellWidth, true, is_coloured);
   text += with_look("instances", Look::kBold, is_coloured) + '\n' +
           padded_line("", {"busy, s", "idle, s", "tokens", "steps"}, "", kCellWidth - 1);
-  for (size_t i = 0; i < report.instances.size(); ++i) {
-    const InstanceFigures& instance = report.instances[i];
-    text += padded_line(std::to_string(i), {decimal_text(instance.busy_s, 2), decimal_text(instance.idle_s, 2),
-                                            count_text(instance.tokens), count_text(instance.steps)}, "", kCellWidth - 1);
+  for (size_t i = 0; i < report.rollout.instances.size(); ++i) {
+    const InstanceReport& instance = report.rollout.instances[i];
+    const auto [busy_s, idle_s] = times_of(report, instance);
+    text += padded_line(std::to_string(i), {decimal_text(busy_s, 2), decimal_text(idle_s, 2), count_text(instance.output_tokens),
+                                            count_text(instance.steps)}, "", kCellWidth - 1);
   }
   return text;
 }
@@ -287,8 +355,8 @@ std::string compare_table(std::span<const RolloutReport> reports, bool is_colour
     std::vector<std::string> policies, speeds, tails;
     for (const RolloutReport& r : shown) {
       policies.push_back(r.policy_text());
-      speeds.push_back(ratio_text(r.tokens_per_s, reports.front().tokens_per_s));
-      tails.push_back(ratio_text(r.tail_s, reports.front().tail_s));
+      speeds.push_back(ratio_text(r.tokens_per_s(), reports.front().tokens_per_s()));
+      tails.push_back(ratio_text(r.rollout.tail_s, reports.front().rollout.tail_s));
     }
     text += padded_line("policy", policies, "", cell_width) +
             padded_line(against("tokens/s", reports.front()), speeds, "", cell_width) +

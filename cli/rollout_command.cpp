@@ -70,24 +70,25 @@ Status write_response(const RolloutWork& work, const Response& r, OutputWriter& 
 
 /// What is on the page of a rollout.
 SimRun run_of(const RolloutOptions& options, RolloutOutcome outcome) {
-  const RolloutReport& r = outcome.report;
+  const RolloutReport& report = outcome.report;
+  const RolloutSummary& r = report.rollout;
   namespace fs = std::filesystem;
   return {.workload = fs::path(options.prompts_name()).filename().string() + " on " + fs::path(options.model).filename().string(),
-          .policy = r.policy_text(),
+          .policy = report.policy_text(),
           .seed = options.seed,
           .is_synchronous = outcome.complete,
-          .total_s = r.wall_s,
+          .total_s = r.wall_s(),
           .tail_s = r.tail_s,
           .requests = r.finished,
           .output_tokens = r.output_tokens,
-          .tokens_per_s = r.tokens_per_s,
+          .tokens_per_s = report.tokens_per_s(),
           .preemptions = r.preemptions,
           .migrations = r.migrations,
           .yields = r.yields,
           .reprefill_tokens = r.reprefill_tokens,
-          .idle_share = r.idle_share(),
+          .idle_share = report.idle_share(),
           .estimate_error = r.estimate_error,
-          .acceptance_length = r.acceptance_length(),
+          .acceptance_length = report.acceptance_length(),
           .instances = std::move(outcome.instances),
           .completions_s = std::move(outcome.completions_s)};
 }
@@ -221,7 +222,7 @@ Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& s
   // Where answers go to stdout, as they may when prompts come from stdin, the table must not be among them.
   std::ostream& screen = stream || options.out == "-" ? std::cerr : std::cout;
   screen << (reports.size() > 1 ? compare_table(reports, is_coloured) : report_table(reports[0], is_coloured));
-  if (complete && failed.count > 0) return failed.sentence(options, work, reports[0].requests);
+  if (complete && failed.count > 0) return failed.sentence(options, work, reports[0].rollout.requests);
   if (complete) return {};
   Error stopped = kept.after(fail(Code::kCancelled, "stopped on request"));
   if (out && kept.out == nullptr) stopped.detail += cat(" of ", reports.back().policy_text(), "; ", options.out, " is complete");

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <thread>
 
-#include "cli/engine_types.h"
 #include "cli/jsonl.h"
+#include "cli/kv_size.h"
 #include "cli/machine_memory.h"
 #include "cli/output_writer.h"
 #include "cli/rollout_command.h"
@@ -71,18 +71,18 @@ Status score_command(const ScoreOptions& options, const std::atomic<bool>& stop)
   SEER_RETURN_IF_ERROR(check_two_files("--out", options.out, "--in", options.in));
   SEER_ASSIGN_OR_RETURN(OutputWriter out, OutputWriter::open(options.out));
   SEER_ASSIGN_OR_RETURN(const std::vector<ScoreLine> lines, read_score_lines(options.in));
-  SEER_RETURN_IF_ERROR(check_memory({demand_of_weights(options.model, options.weights == "int8")}, find_memory()));
-  SEER_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, load_model(options.model, weight_type_of(options.weights)));
+  SEER_RETURN_IF_ERROR(check_memory({demand_of_weights(options.model, options.weights == WeightType::kInt8)}, find_memory()));
+  SEER_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, load_model(options.model, options.weights));
   // Lines are scored one after another, in the same blocks.
   size_t longest = 0;
   for (const ScoreLine& line : lines) longest = std::max(longest, line.prompt_ids.size() + line.output_ids.size());
-  const CpuEngineConfig layout{.kv_type = kv_type_of(options.kv_dtype)};
+  const CpuEngineConfig layout{.kv_type = options.kv_dtype};
   const int64_t longest_bytes = bytes_of(static_cast<int64_t>(longest / layout.block_tokens + 1), kv_block_bytes(model->config, layout));
   SEER_RETURN_IF_ERROR(check_memory({{cat("--kv-bytes ", options.kv_bytes), options.kv_bytes, std::min(options.kv_bytes, longest_bytes)}},
                                     find_memory()));
   const auto threads = options.threads > 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency());
   const CpuEngineConfig config{
-      .threads = static_cast<int32_t>(threads), .kv_bytes = options.kv_bytes, .kv_type = kv_type_of(options.kv_dtype)};
+      .threads = static_cast<int32_t>(threads), .kv_bytes = options.kv_bytes, .kv_type = options.kv_dtype};
   SEER_RETURN_IF_ERROR(check_kv_bytes(options.kv_bytes, model->config, config));
   SEER_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, make_cpu_engine(model, config));
   StepRunner runner(std::move(engine));

@@ -205,6 +205,8 @@ struct RolloutSummary {
   SEER_FIELDS(RolloutSummary, complete, error, requests, finished, failed, aborted, prompt_tokens, output_tokens, wall_us, tail_s,
               chunks, yields, preemptions, migrations, prefill_tokens, reprefill_tokens, instances_lost, length_icc,
               estimate_error, instances, draft_servers, parts_lost)
+
+  double wall_s() const { return static_cast<double>(wall_us) / 1e6; }
 };
 
 }  // namespace seer

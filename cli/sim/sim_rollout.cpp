@@ -381,7 +381,7 @@ struct SimRollout {
     const RolloutSummary& s = events.summaries[0];
     SimRun run;
     run.policy = policy;
-    run.total_s = static_cast<double>(s.wall_us) / 1e6;
+    run.total_s = s.wall_s();
     run.tail_s = s.tail_s;
     run.requests = s.finished;
     run.output_tokens = s.output_tokens;

@@ -98,7 +98,7 @@ Result<std::optional<SimDrafting>> drafting_of(const SimPolicy& policy, const Si
                                            : DraftAcceptance::read(options.draft_acceptance, options.drafting);
   if (!acceptance.ok()) return acceptance.error();
   const bool grouped = !policy.whole_groups;
-  DraftBudgetConfig budget{.rule = parse_draft_rule(options.draft_rule),
+  DraftBudgetConfig budget{.rule = options.draft_rule,
                            .rows_max = {grouped ? options.draft_tokens_max : 2 * options.draft_tokens_max, 0}};
   return std::optional<SimDrafting>({*std::move(acceptance), grouped, budget});
 }

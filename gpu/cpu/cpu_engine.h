@@ -3,6 +3,7 @@
 // of a sequence are the same bits whatever the batch, the chunking, the block table, the number of threads and the
 // instruction set. See engine.h for the seam.
 #pragma once
+#include <array>
 #include <memory>
 
 #include "gpu/cpu/kernels.h"
@@ -13,6 +14,7 @@
 namespace seer {
 
 enum class KvType : uint8_t { kBf16, kF32 };
+inline constexpr std::array<const char*, 2> kKvTypeNames{"bf16", "f32"};  // by value
 
 struct CpuEngineConfig {
   int32_t threads = 1;           // that compute, the engine's own included; 1..256

@@ -5,6 +5,7 @@
 // refused. All matrices of the file have the dtype of the embedding (BF16, F16 or F32); norms and biases may have any of
 // the three and are kept as floats.
 #pragma once
+#include <array>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -21,6 +22,7 @@ namespace seer {
 /// them. An embedding that is tied to the head is read from the same integers, since a copy for it would cost more
 /// memory than the layers save; one of its own stays as stored, for a step reads only a row of it per token.
 enum class WeightType : uint8_t { kAsStored, kInt8 };
+inline constexpr std::array<const char*, 2> kWeightTypeNames{"stored", "int8"};  // by value
 
 struct LayerWeights {
   std::vector<float> input_norm, post_norm;  // [hidden]

@@ -140,9 +140,9 @@ TEST_CASE("config: every flag of the main job reaches its field") {
   CHECK(o.seed == ~uint64_t{0});
   CHECK(o.report == "r");
   CHECK(o.limit == 6);
-  CHECK(o.kv_dtype == "f32");
+  CHECK((o.kv_dtype == KvType::kF32));
   CHECK(o.pin);
-  CHECK(o.weights == "int8");
+  CHECK((o.weights == WeightType::kInt8));
   CHECK(o.block_tokens == 32);
 }
 
@@ -394,7 +394,7 @@ TEST_CASE("config: score, profile, simulate and doctor are read, and help ends w
   CHECK(p.out == "o");
   CHECK(p.threads == 2);
   CHECK(p.kv_bytes == 1 << 30);
-  CHECK(p.kv_dtype == "f32");
+  CHECK((p.kv_dtype == KvType::kF32));
   CHECK(p.rows_max == 8);
   CHECK(p.context_max == 99);
   CHECK(p.repeats == 3);

@@ -179,12 +179,12 @@ void check_unforced(const RolloutOptions& options, Kv kv, const RolloutReport& r
   const bool whole_groups = find_policy(options.scheduler.policy)->whole_groups;
   // Responses of a group that are equal so far share their blocks by content. One that parks while another still writes
   // its tail there may find the tail missing when it goes on, and computes it again: 15 tokens at most.
-  if (kv == Kv::kAmple) CHECK(report.reprefill_tokens <= (whole_groups ? 0 : 15 * (report.chunks - report.requests)));
-  if (kv == Kv::kAmple) CHECK(report.yields + report.preemptions == 0);
-  if (!whole_groups) CHECK(report.preemptions == 0);
-  if (whole_groups || kv == Kv::kSmall) CHECK(report.spilled_bytes == 0);  // their KV never leaves its instance
-  CHECK(report.cold_failures == 0);
-  CHECK(report.fetch_failures == 0);
+  if (kv == Kv::kAmple) CHECK(report.rollout.reprefill_tokens <= (whole_groups ? 0 : 15 * (report.rollout.chunks - report.rollout.requests)));
+  if (kv == Kv::kAmple) CHECK(report.rollout.yields + report.rollout.preemptions == 0);
+  if (!whole_groups) CHECK(report.rollout.preemptions == 0);
+  if (whole_groups || kv == Kv::kSmall) CHECK(report.sum(&KvNodeReport::spilled_bytes) == 0);  // their KV never leaves its instance
+  CHECK(report.sum(&KvNodeReport::cold_failures) == 0);
+  CHECK(report.sum(&KvNodeReport::fetch_failures) == 0);
 }
 
 /// What happened where KV was short. How often depends on timing, so that it is judged over many combinations: without it
@@ -193,11 +193,11 @@ struct Pressure {
   int64_t preemptions = 0, yields = 0, migrations = 0, spilling = 0, spilled_bytes = 0;
 
   void add(const RolloutReport& report, Kv kv) {
-    preemptions += report.preemptions;
-    yields += report.yields;
-    migrations += report.migrations;
+    preemptions += report.rollout.preemptions;
+    yields += report.rollout.yields;
+    migrations += report.rollout.migrations;
     spilling += kv == Kv::kSpilling;
-    spilled_bytes += report.spilled_bytes;
+    spilled_bytes += report.sum(&KvNodeReport::spilled_bytes);
   }
 };
 
@@ -422,9 +422,14 @@ TEST_CASE("exactness: drafts change no bit, whatever they are made from, however
       {"ignore EOS", [](SamplingParams& s) { s.ignore_eos = true; }}};
   int64_t different = 0, combinations = 0;
   struct Mode {
-    std::string drafting, shape;
+    DraftSource source;
+    DraftShapes shapes;
+    const char* name;
   };
-  const std::vector<Mode> modes{{"own", "path"}, {"grouped", "path"}, {"grouped", "tree"}, {"grouped", "auto"}};
+  const std::vector<Mode> modes{{DraftSource::kOwn, DraftShapes::kPath, "own path"},
+                                {DraftSource::kGrouped, DraftShapes::kPath, "grouped path"},
+                                {DraftSource::kGrouped, DraftShapes::kTree, "grouped tree"},
+                                {DraftSource::kGrouped, DraftShapes::kAuto, "grouped auto"}};
   const std::string profile = free_rows_profile(folder);
   std::map<std::string, DraftCounts> drafts;  // by mode
   DraftCounts trees;
@@ -441,21 +446,22 @@ TEST_CASE("exactness: drafts change no bit, whatever they are made from, however
           o.scheduler.policy = policy;
           o.scheduler.chunk_tokens = combinations % 2 == 0 ? 17 : 64;
           o.instances = 1 + combinations % 3;
-          o.drafting = mode.drafting;
-          o.draft_shape = mode.shape;
-          o.draft_rule = draft_rule_names()[static_cast<size_t>(combinations) % draft_rule_names().size()];
+          o.drafting = mode.source;
+          o.draft_shape = mode.shapes;
+          const size_t draft_rule = static_cast<size_t>(combinations) % kDraftRuleNames.size();
+          o.draft_rule = static_cast<DraftRule>(draft_rule);
           o.draft_lambda = combinations % 4;
           o.draft_tokens_max = 1 + combinations * 5 % 17;
           o.draft_profile = profile;
           limit_kv(o, kv, folder);
-          INFO(policy, " drafting=", o.drafting, " shape=", o.draft_shape, " rule=", o.draft_rule, " draft_max=",
+          INFO(policy, " drafting=", std::string(mode.name), " rule=", std::string(kDraftRuleNames[draft_rule]), " draft_max=",
                o.draft_tokens_max, " chunk_tokens=", o.scheduler.chunk_tokens, " instances=", o.instances, " kv=", to_text(kv));
           const Run found = run(o, ruled);
           const int64_t here = differences(reference, found.answers);
           CHECK(here == 0);
           different += here;
-          drafts[o.drafting + " " + o.draft_shape] += found.report.drafting.all();
-          trees += found.report.drafting.trees();
+          drafts[mode.name] += found.report.drafting().all();
+          trees += found.report.drafting().trees();
           ++combinations;
         }
   }
@@ -516,7 +522,7 @@ TEST_CASE("exactness: requests whose logits are not finite fail at the same toke
   int64_t different = 0, combinations = 0;
   for (const std::string policy : {"verl", "seer", "seer+"})
     for (const int64_t chunk_tokens : {17, 0})
-      for (const std::string drafting : {"off", "grouped"})
+      for (const DraftSource drafting : {DraftSource::kOff, DraftSource::kGrouped})
         for (const Kv kv : {Kv::kAmple, Kv::kSmall}) {
           RolloutOptions o = options;
           o.scheduler.policy = policy;
@@ -525,11 +531,11 @@ TEST_CASE("exactness: requests whose logits are not finite fail at the same toke
           o.draft_profile = profile;
           o.instances = 1 + combinations++ % 3;
           limit_kv(o, kv, folder, kTinyBlockBytes);
-          INFO(policy, " chunk_tokens=", chunk_tokens, " drafting=", drafting, " instances=", o.instances, " kv=", to_text(kv));
+          INFO(policy, " chunk_tokens=", chunk_tokens, " grouped=", drafting == DraftSource::kGrouped, " instances=", o.instances, " kv=", to_text(kv));
           const Run found = run(o, work);
           const int64_t here = differences(reference, found.answers);
           CHECK(here == 0);
-          CHECK(found.report.failed_requests == failed);
+          CHECK(found.report.rollout.failed == failed);
           different += here;
         }
   MESSAGE(combinations, " combinations of 24 responses, ", failed, " of which fail: ", different, " differences");
@@ -540,7 +546,7 @@ TEST_CASE("exactness: KV in f32 has bits of its own, the same everywhere") {
   RolloutOptions options = reference_options(folder);
   RolloutWork work = loaded(options);
   const Answers bf16 = reference_of(options, work);
-  options.kv_dtype = "f32";
+  options.kv_dtype = KvType::kF32;
   const Answers reference = reference_of(options, work);
   CHECK(differences(bf16, reference) > 0);
   work = with_lengths(std::move(work), reference);
@@ -562,22 +568,22 @@ TEST_CASE("exactness: seer score of a rollout's output gives its logprobs, bit f
   const struct {
     float temperature;
     LogprobMode mode;
-    const char* kv_dtype;
-  } cases[] = {{1.0f, LogprobMode::kProcessed, "bf16"},
-               {0.7f, LogprobMode::kProcessed, "bf16"},
-               {0.7f, LogprobMode::kRaw, "bf16"},
-               {0.0f, LogprobMode::kProcessed, "bf16"},
-               {1.0f, LogprobMode::kProcessed, "f32"}};
+    KvType kv_dtype;
+  } cases[] = {{1.0f, LogprobMode::kProcessed, KvType::kBf16},
+               {0.7f, LogprobMode::kProcessed, KvType::kBf16},
+               {0.7f, LogprobMode::kRaw, KvType::kBf16},
+               {0.0f, LogprobMode::kProcessed, KvType::kBf16},
+               {1.0f, LogprobMode::kProcessed, KvType::kF32}};
   for (const auto& c : cases) {
     CAPTURE(c.temperature);
-    CAPTURE(std::string(c.kv_dtype));
+    CAPTURE(c.kv_dtype == KvType::kF32);
     RolloutOptions o = reference_options(folder);
     o.out = folder.path("responses.jsonl");
     o.scheduler.policy = "seer";
     o.scheduler.chunk_tokens = 17;
     o.instances = 2;
     o.kv_dtype = c.kv_dtype;
-    limit_kv(o, Kv::kSmall, folder, kBlockBytes * (o.kv_dtype == "f32" ? 2 : 1));
+    limit_kv(o, Kv::kSmall, folder, kBlockBytes * (o.kv_dtype == KvType::kF32 ? 2 : 1));
     o.sampling.temperature = c.temperature;
     o.sampling.logprob_mode = c.mode;
     o.sampling.top_p = 0.9f;  // never enters a log-probability

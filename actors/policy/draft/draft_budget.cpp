@@ -20,15 +20,6 @@ constexpr double kMinProbabilityMax = 0.95;
 
 }  // namespace
 
-std::vector<std::string> draft_rule_names() { return {"uniform", "printed", "marginal"}; }
-
-DraftRule parse_draft_rule(std::string_view name) {
-  const std::vector<std::string> names = draft_rule_names();
-  const auto it = std::find(names.begin(), names.end(), name);
-  SEER_CHECK(it != names.end(), name);
-  return static_cast<DraftRule>(it - names.begin());
-}
-
 DraftBudget::DraftBudget(DraftBudgetConfig config, StepNs step_ns)
     : config_(config), step_ns_(std::move(step_ns)), draft_ns_(config.draft_ns) {
   SEER_CHECK(config_.lambda >= 0 && config_.memory >= 1, config_.lambda, config_.memory);

@@ -35,8 +35,6 @@
 #include <cstdint>
 #include <functional>
 #include <span>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "protocols/step_cost.h"
@@ -44,6 +42,7 @@
 namespace seer {
 
 enum class DraftRule : uint8_t { kUniform, kPrinted, kMarginal };
+inline constexpr std::array<const char*, 3> kDraftRuleNames{"uniform", "printed", "marginal"};  // by value
 enum class DraftShape : uint8_t { kPath = 0, kTree = 1 };
 inline constexpr size_t kDraftShapes = 2;
 
@@ -59,11 +58,6 @@ struct DraftBudgetConfig {
   double min_probability = 0.02; // of any choice at least
   double scouts = 1.0 / 16;      // scouts' share of the drafts
 };
-
-/// uniform, printed, marginal.
-std::vector<std::string> draft_rule_names();
-/// REQUIRES: one of draft_rule_names().
-DraftRule parse_draft_rule(std::string_view name);
 
 class DraftBudget {
  public:

@@ -105,8 +105,8 @@ int main(int argc, char** argv) {
       line["kv_bytes"] = options.kv_bytes;
       std::cout << line.dump() << std::endl;
       Figures& f = figures[policy];
-      f.tokens_per_s.push_back(report.tokens_per_s);
-      f.tail_s.push_back(report.tail_s);
+      f.tokens_per_s.push_back(report.tokens_per_s());
+      f.tail_s.push_back(report.rollout.tail_s);
       f.actor_cpu_share.push_back(report.actor_cpu_share);
     }
   }

@@ -1,16 +1,8 @@
-// Option values that name types and sizes of the engine. config.cpp has checked that the values are known.
+// Whether a KV cache is large enough for a model. Used by `seer rollout`, `node` and `score`.
 #pragma once
-#include <string>
-
 #include "gpu/cpu/cpu_engine.h"
-#include "gpu/model/weight_store.h"
 
 namespace seer {
-
-inline KvType kv_type_of(const std::string& kv_dtype) { return kv_dtype == "f32" ? KvType::kF32 : KvType::kBf16; }
-inline WeightType weight_type_of(const std::string& weights) {
-  return weights == "int8" ? WeightType::kInt8 : WeightType::kAsStored;
-}
 
 /// Whether --kv-bytes has room for a KV block. Errors: kInvalidArgument, naming the flag.
 inline Status check_kv_bytes(int64_t kv_bytes, const ModelConfig& model, const CpuEngineConfig& config) {
