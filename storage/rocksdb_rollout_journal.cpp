@@ -1,0 +1,176 @@
+#include <rocksdb/db.h>
+#include <rocksdb/write_batch.h>
+
+#include <map>
+#include <utility>
+
+#include "protocols/hash.h"
+#include "storage/directory_lock.h"
+#include "storage/record_bytes.h"
+#include "storage/rollout_journal.h"
+
+// Layout of the directory:
+//
+//   seer-rollout-journal.lock    held while a process has it
+//   db/                          the RocksDB database. Numbers in keys are big-endian, so that they are in order:
+//     "work"                     JournalWork
+//     "r" number                 Response, by the order in which they were finished
+//     "t" group sample first     CommittedTokens from token `first` on; none once the response is there
+//
+// The write-ahead log is with the operating system when a write returns.
+namespace seer {
+namespace {
+
+constexpr DirectoryKind kDirectoryKind = {.name = "rollout journal", .lock_file = "seer-rollout-journal.lock", .data = "db"};
+constexpr const char* kWorkKey = "work";
+constexpr size_t kWriteBufferBytes = 32 << 20;
+
+Error to_error(const rocksdb::Status& status, const std::string& dir) {
+  const Code code = status.IsNoSpace() ? Code::kFull : status.IsCorruption() ? Code::kCorrupt : Code::kIo;
+  return fail(code, "journal ", dir, ": ", status.ToString());
+}
+
+template <class Number>
+void append_big_endian(std::string& bytes, Number number) {
+  for (int shift = 8 * sizeof number - 8; shift >= 0; shift -= 8) bytes += static_cast<char>(number >> shift & 0xff);
+}
+std::string response_key(uint64_t number) {
+  std::string key = "r";
+  append_big_endian(key, number);
+  return key;
+}
+/// Before the keys of all its tokens.
+std::string tokens_key(RequestId id) {
+  std::string key = "t";
+  append_big_endian(key, id.group.index);
+  append_big_endian(key, id.sample);
+  return key;
+}
+
+/// kInvalidArgument: which part of the work differs.
+Status check_work(const std::string& dir, const JournalWork& found, const JournalWork& expected) {
+  const auto differs = [&](const auto&... what) {
+    return fail(Code::kInvalidArgument, "journal ", dir, " is of another rollout: ", what..., "; remove the folder to begin anew");
+  };
+  if (found.model != expected.model) return differs("its model is \"", found.model, "\", and this one's \"", expected.model, "\"");
+  if (found.version != expected.version) return differs("its weight version is ", found.version, ", and this one's ", expected.version);
+  if (found.weights != expected.weights) return differs("its weights are others");
+  if (found.groups.size() != expected.groups.size())
+    return differs("it has ", found.groups.size(), " prompts, and this one ", expected.groups.size());
+  for (size_t i = 0; i < found.groups.size(); ++i)
+    if (found.groups[i] != expected.groups[i]) return differs("prompt ", i, " has another text, sampling or seed");
+  return {};
+}
+
+class RocksdbRolloutJournal final : public RolloutJournal {
+ public:
+  RocksdbRolloutJournal(std::string dir, DirectoryLock lock, std::unique_ptr<rocksdb::DB> db)
+      : dir_(std::move(dir)), lock_(std::move(lock)), db_(std::move(db)) {}
+
+  Status begin(const JournalWork& work, bool may_resume);
+  Result<JournalContents> read() const override;
+  Status commit(const RolloutCommits& commits) override;
+  Status finish(const Response& response) override;
+  Status sync() override { return ended(db_->FlushWAL(true)); }
+  Status clear() override;
+
+ private:
+  Status ended(const rocksdb::Status& status) const { return status.ok() ? Status{} : Status{to_error(status, dir_)}; }
+  Status write(rocksdb::WriteBatch& batch) { return ended(db_->Write({}, &batch)); }
+
+  const std::string dir_;
+  const DirectoryLock lock_;  // given back after the database is closed
+  const std::unique_ptr<rocksdb::DB> db_;
+  uint64_t last_response_ = 0;
+};
+
+Status RocksdbRolloutJournal::begin(const JournalWork& work, bool may_resume) {
+  std::string bytes;
+  const rocksdb::Status found = db_->Get({}, kWorkKey, &bytes);
+  if (found.IsNotFound()) return ended(db_->Put({}, kWorkKey, record_bytes(work)));
+  if (!found.ok()) return ended(found);
+  SEER_ASSIGN_OR_RETURN(const JournalWork there, read_record<JournalWork>(bytes));
+  if (!may_resume)
+    return fail(Code::kInvalidArgument, "journal ", dir_, " has a rollout that is not over: --resume goes on with it; remove the folder to begin anew");
+  SEER_RETURN_IF_ERROR(check_work(dir_, there, work));
+  SEER_ASSIGN_OR_RETURN(const JournalContents contents, read());
+  last_response_ = contents.responses.size();
+  return {};
+}
+
+Result<JournalContents> RocksdbRolloutJournal::read() const {
+  JournalContents contents;
+  std::map<RequestId, CommittedTokens> by_request;
+  const std::unique_ptr<rocksdb::Iterator> at(db_->NewIterator({}));
+  for (at->Seek("r"); at->Valid() && at->key().starts_with("r"); at->Next()) {
+    SEER_ASSIGN_OR_RETURN(Response response, read_record<Response>(at->value().ToStringView()));
+    contents.responses.push_back(std::move(response));
+  }
+  for (at->Seek("t"); at->Valid() && at->key().starts_with("t"); at->Next()) {
+    SEER_ASSIGN_OR_RETURN(const CommittedTokens part, read_record<CommittedTokens>(at->value().ToStringView()));
+    CommittedTokens& all = by_request.try_emplace(part.request, CommittedTokens{.request = part.request}).first->second;
+    if (part.first_index != std::ssize(all.tokens)) continue;  // after a gap nothing fits
+    all.tokens.insert(all.tokens.end(), part.tokens.begin(), part.tokens.end());
+    all.logprobs.insert(all.logprobs.end(), part.logprobs.begin(), part.logprobs.end());
+  }
+  if (!at->status().ok()) return to_error(at->status(), dir_);
+  for (const Response& response : contents.responses) by_request.erase(response.request);
+  for (auto& [request, all] : by_request) contents.parts.push_back(std::move(all));
+  return contents;
+}
+
+Status RocksdbRolloutJournal::commit(const RolloutCommits& commits) {
+  rocksdb::WriteBatch batch;
+  for (CommittedTokens part : commits.parts) {
+    part.request.group.rollout = {};
+    std::string key = tokens_key(part.request);
+    append_big_endian(key, static_cast<uint64_t>(part.first_index));
+    (void)batch.Put(key, record_bytes(part));
+  }
+  return write(batch);
+}
+
+Status RocksdbRolloutJournal::finish(const Response& response) {
+  Response kept = response;
+  kept.request.group.rollout = {};
+  rocksdb::WriteBatch batch;
+  (void)batch.Put(response_key(++last_response_), record_bytes(kept));
+  const std::string tokens = tokens_key(kept.request);
+  (void)batch.DeleteRange(tokens, tokens + std::string(sizeof(uint64_t) + 1, '\xff'));
+  return write(batch);
+}
+
+Status RocksdbRolloutJournal::clear() {
+  rocksdb::WriteBatch batch;
+  (void)batch.DeleteRange("", "\xff");
+  SEER_RETURN_IF_ERROR(write(batch));
+  return sync();
+}
+
+}  // namespace
+
+uint64_t hash_group(const GroupSpec& group) {
+  GroupSpec work = group;
+  work.id = {};
+  work.known_tokens.clear();
+  work.generated_tokens.clear();
+  work.priority = 0;
+  return hash_text(record_bytes(work));
+}
+
+Result<std::unique_ptr<RolloutJournal>> RolloutJournal::open(const std::string& dir, const JournalWork& work, bool may_resume) {
+  SEER_ASSIGN_OR_RETURN(DirectoryLock lock, DirectoryLock::take(dir, kDirectoryKind));
+  rocksdb::Options options;
+  options.create_if_missing = true;
+  options.write_buffer_size = kWriteBufferBytes;
+  options.keep_log_file_num = 1;
+  options.info_log_level = rocksdb::ERROR_LEVEL;
+  rocksdb::DB* db = nullptr;
+  if (const rocksdb::Status opened = rocksdb::DB::Open(options, dir + "/" + kDirectoryKind.data, &db); !opened.ok())
+    return to_error(opened, dir);
+  auto journal = std::make_unique<RocksdbRolloutJournal>(dir, std::move(lock), std::unique_ptr<rocksdb::DB>(db));
+  SEER_RETURN_IF_ERROR(journal->begin(work, may_resume));
+  return std::unique_ptr<RolloutJournal>(std::move(journal));
+}
+
+}  // namespace seer

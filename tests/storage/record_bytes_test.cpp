@@ -1,0 +1,64 @@
+#include "storage/record_bytes.h"
+
+#include <doctest/doctest.h>
+
+#include <random>
+
+#include "protocols/chunk.h"
+
+using namespace seer;
+
+namespace {
+
+Response some_response() {
+  return {.request = {GroupId{7, RolloutId{3}}, 2},
+          .seed = ~uint64_t{0},
+          .output_ids = {1, -1, 1 << 30},
+          .logprobs = {-0.1f, -1e-30f},
+          .finish = FinishReason::kStop,
+          .matched = std::string("a\0b", 3),
+          .error = "",
+          .version = WeightVersion{9},
+          .chunks = 4,
+          .run_us = -5};
+}
+
+}  // namespace
+
+TEST_CASE("record bytes: what is written is read back, every field and bit of it") {
+  const std::string bytes = record_bytes(some_response());
+  const Result<Response> back = read_record<Response>(bytes);
+  REQUIRE(back.ok());
+  CHECK(record_bytes(*back) == bytes);
+  CHECK(back->request == some_response().request);
+  CHECK(back->output_ids == some_response().output_ids);
+  CHECK(back->logprobs == some_response().logprobs);
+  CHECK(back->matched.size() == 3);
+  CHECK(back->run_us == -5);
+  const RolloutCommits commits{{{{GroupId{1}, 0}, 5, {6, 7}, {-1, -2}}, {}}};
+  CHECK(record_bytes(*read_record<RolloutCommits>(record_bytes(commits))) == record_bytes(commits));
+}
+
+TEST_CASE("record bytes: bytes that are cut, or too many, are refused") {
+  const std::string bytes = record_bytes(some_response());
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    CAPTURE(size);
+    const Result<Response> cut = read_record<Response>(bytes.substr(0, size));
+    REQUIRE_FALSE(cut.ok());
+    CHECK(cut.error().detail == cat("a record of ", size, " bytes is no Response"));
+  }
+  CHECK_FALSE(read_record<Response>(bytes + "x").ok());
+}
+
+TEST_CASE("record bytes: whatever bytes come, nothing is read beyond them, and no more memory is taken than they have") {
+  std::mt19937 random(1);
+  const std::string good = record_bytes(some_response());
+  int64_t refused = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    std::string bytes = good;
+    for (int changes = 1 + static_cast<int>(random() % 4); changes > 0; --changes) bytes[random() % bytes.size()] = static_cast<char>(random());
+    if (random() % 2 == 0) bytes.resize(random() % (bytes.size() + 1));
+    refused += !read_record<Response>(bytes).ok();
+  }
+  CHECK(refused > 10'000);
+}
