@@ -8,18 +8,21 @@
 
 namespace seer {
 
-ClusterActor::ClusterActor(rt::self_ptr<ClusterActor> self_in, EventLog log_in)
-    : self(self_in), log(std::move(log_in)), directory(rt::spawn<KvDirectoryActor>(self->system())) {
+ClusterActor::ClusterActor(rt::self_ptr<ClusterActor> self_in, std::string secret_in, EventLog log_in)
+    : self(self_in), secret(std::move(secret_in)), log(std::move(log_in)), directory(rt::spawn<KvDirectoryActor>(self->system())) {
   rt::on_down(self, [this](const rt::down& message) { on_down(message); });
 }
 
 ClusterActor::~ClusterActor() { rt::stop(directory); }
 
 ClusterActor::handle::behavior_type ClusterActor::make_behavior() {
-  return {[this](const EnterCluster& ask) { return on_enter(ask); },
+  return {[this](const GetSecret&) { return ClusterSecret{secret}; },
+          [this](const EnterCluster& ask) { return on_enter(ask); },
           [this](const NodeReady& ready) { on_ready(ready); },
           [this](const EnterRollout&) { return on_rollout(); },
+          [this](const RolloutStarted& started) { on_rollout_started(started); },
           [this](const WatchCluster& watch) { on_watch(watch); },
+          [this](const DrainMachine& drain) { return on_drain(drain); },
           [this](const GetReport&) { return report(); }};
 }
 
@@ -51,15 +54,30 @@ void ClusterActor::on_ready(const NodeReady& ready) {
 }
 
 RolloutEntered ClusterActor::on_rollout() {
-  RolloutEntered entered{.id = {}, .version = {}, .directory = directory, .error = "the cluster has no machine yet"};
+  RolloutEntered entered{.directory = directory, .error = "the cluster has no machine yet"};
   for (const auto& [id, member] : members) {
-    if (!member.ready) continue;
+    if (!member.ready || member.draining) continue;
     entered.version = member.identity.version;
+    entered.weights = member.identity.weights;
     entered.instances += member.ready->instances;
     entered.error.clear();
   }
-  if (entered.error.empty()) entered.id = RolloutId{++rollouts};
+  if (entered.error.empty()) entered.id = RolloutId{++last_rollout};
   return entered;
+}
+
+void ClusterActor::on_rollout_started(const RolloutStarted& started) {
+  rollouts[started.id] = started.handle;
+  rt::monitor(self, started.handle);
+  log.info(rt::now_us(self), "rollout_entered", {{"rollout", started.id}});
+}
+
+Drained ClusterActor::on_drain(const DrainMachine& drain) {
+  const auto member = members.find(drain.node);
+  if (member == members.end() || !member->second.ready) return {cat("node ", drain.node, " is not in the cluster")};
+  member->second.draining = true;
+  rt::tell(self, member->second.ready->handle, DrainNode{drain.timeout_us});
+  return {};
 }
 
 void ClusterActor::on_watch(const WatchCluster& watch) {
@@ -72,20 +90,30 @@ void ClusterActor::on_watch(const WatchCluster& watch) {
 
 void ClusterActor::on_down(const rt::down& message) {
   std::erase_if(sinks, [&](const ClusterSink& sink) { return rt::is_source(message, sink); });
+  if (const auto rollout = std::ranges::find_if(rollouts, [&](const auto& r) { return rt::is_source(message, r.second); });
+      rollout != rollouts.end()) {
+    rt::tell(self, directory, KvDropRollout{rollout->first});  // what it has not released itself
+    rollouts.erase(rollout);
+  }
   const auto gone =
       std::ranges::find_if(members, [&](const auto& m) { return m.second.ready && rt::is_source(message, m.second.ready->handle); });
   if (gone == members.end()) return;
-  PartLost lost{.node = gone->first, .instances = {}, .reason = rt::reason_text(message, cat("node ", gone->first, " is gone"))};
+  PartLost lost{.node = gone->first, .instances = {}, .reason = {}};
+  if (!rt::ended_in_order(message)) lost.reason = rt::reason_text(message, cat("node ", gone->first, " is gone"));
   for (uint32_t i = 0; i < gone->second.ready->instances; ++i) lost.instances.push_back(node_instance(lost.node, i));
   members.erase(gone);
-  log.warn(rt::now_us(self), "node_left", {{"node", lost.node}, {"reason", lost.reason}});
+  if (lost.reason.empty())
+    log.info(rt::now_us(self), "node_left", {{"node", lost.node}});
+  else
+    log.warn(rt::now_us(self), "node_lost", {{"node", lost.node}, {"reason", lost.reason}});
   tell_all(lost);
 }
 
 ClusterReport ClusterActor::report() const {
   ClusterReport report;
   for (const auto& [id, member] : members)
-    if (member.ready) report.nodes.push_back({member.ready->at, member.ready->instances, member.identity});
+    if (member.ready) report.nodes.push_back({member.ready->at, member.ready->handle, member.ready->instances, member.draining, member.identity});
+  for (const auto& [id, rollout] : rollouts) report.rollouts.push_back({id, rollout});
   return report;
 }
 

@@ -10,6 +10,7 @@
 #pragma once
 #include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "actors/log.h"
@@ -24,13 +25,15 @@ struct ClusterActor {
   /// A machine that has asked to come in and is not up after so long has lost its place.
   static constexpr int64_t kEnterUs = 60'000'000;
 
-  explicit ClusterActor(rt::self_ptr<ClusterActor> self_in, EventLog log_in = {});
+  explicit ClusterActor(rt::self_ptr<ClusterActor> self_in, std::string secret_in = {}, EventLog log_in = {});
   ~ClusterActor();
   handle::behavior_type make_behavior();
 
   ClusterEntered on_enter(const EnterCluster& ask);
   void on_ready(const NodeReady& ready);
   RolloutEntered on_rollout();
+  void on_rollout_started(const RolloutStarted& started);
+  Drained on_drain(const DrainMachine& drain);
   void on_watch(const WatchCluster& watch);
   void on_down(const rt::down& message);
   ClusterReport report() const;
@@ -41,15 +44,18 @@ struct ClusterActor {
     ClusterIdentity identity;
     int64_t entered_us = 0;
     std::optional<NodeReady> ready = {};  // none: it is being started
+    bool draining = false;
   };
 
   rt::self_ptr<ClusterActor> self;
+  std::string secret;
   EventLog log;
   KvDirectoryHandle directory;
   std::map<NodeId, Member> members;
   std::map<NodeId, uint64_t> starts;  // how often a machine of this name came in
   std::vector<ClusterSink> sinks;
-  uint32_t rollouts = 0;              // that were given a place so far
+  uint32_t last_rollout = 0;          // that was given a place
+  std::map<RolloutId, RolloutHandle> rollouts;  // that run
 };
 
 }  // namespace seer

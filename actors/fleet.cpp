@@ -49,12 +49,14 @@ void receive_event(rt::Inbox<RolloutEvents>& events, int64_t timeout_us, const R
   events.receive(
       timeout_us, [&](Response& response) { call(listener.response, response); },
       [&](const RolloutProgress& progress) { call(listener.progress, progress); },
+      [&](const RolloutCommits& commits) { call(listener.commits, commits); },
       [&](RolloutSummary& summary) { call(listener.summary, summary); });
 }
 
 ListenerActor::handle::behavior_type ListenerActor::make_behavior() {
   return {[this](Response& response) { call(listener.response, response); },
           [this](const RolloutProgress& progress) { call(listener.progress, progress); },
+          [this](const RolloutCommits& commits) { call(listener.commits, commits); },
           [this](RolloutSummary& summary) { call(listener.summary, summary); }};
 }
 
@@ -66,7 +68,7 @@ Fleet::Fleet(rt::system& system, FleetLinks links, EventLog log)
       directory_(rt::spawn<KvDirectoryActor>(system)) {}
 
 Fleet::Fleet(rt::system& system, KvDirectoryHandle directory, EventLog log)
-    : system_(system), log_(std::move(log)), owns_directory_(false), directory_(std::move(directory)) {}
+    : system_(system), log_(std::move(log)), owns_directory_(false), directory_(std::move(directory)), has_pool_(true) {}
 
 Fleet::~Fleet() {
   while (!rollouts_.empty()) end_rollout(rollouts_.begin()->first);
@@ -132,7 +134,7 @@ RolloutHandle Fleet::start_rollout(RolloutConfig config, RolloutTask task, Rollo
   rollout.handle = rt::spawn<RolloutActor>(
       system_, std::move(config),
       RolloutParts{std::move(task.groups), rollout.context, has_pool_ ? directory_ : KvDirectoryHandle{}, std::move(events),
-                   std::move(task.pasts), log_});
+                   std::move(task.pasts), log_, std::move(task.resumed)});
   rollout.sink = links_.to_rollout ? links_.to_rollout(rollout.handle) : InstanceSink{rollout.handle};
   for (const auto& [id, node] : nodes_) rt::post(node, AttachRollout{rollout.sink});
   return rollout.handle;

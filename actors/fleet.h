@@ -49,6 +49,7 @@ struct FleetLinks {
 struct RolloutListener {
   std::function<void(Response&)> response = {};
   std::function<void(const RolloutProgress&)> progress = {};
+  std::function<void(const RolloutCommits&)> commits = {};
   std::function<void(RolloutSummary&)> summary = {};  // the last
 };
 /// Waits for one event, at most timeout_us, and calls its function on this thread.
@@ -67,6 +68,7 @@ struct ListenerActor {
 struct RolloutTask {
   std::vector<GroupSpec> groups;    // by group id, from 0
   std::vector<CstPast> pasts = {};  // see RolloutParts
+  std::vector<ResumedRequest> resumed = {};
 };
 
 class Fleet {

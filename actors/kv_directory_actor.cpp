@@ -14,8 +14,10 @@ KvDirectoryActor::handle::behavior_type KvDirectoryActor::make_behavior() {
   return {
       [this](const KvNodeUp& up) { on_node_up(up); },
       [this](const KvHolds& holds) { on_holds(holds); },
+      [this](const KvDraining& node) { on_draining(node); },
       [this](const FindHolders& find) { on_find(find); },
       [this](const KvRelease& release) { on_release(release); },
+      [this](const KvDropRollout& drop) { on_drop_rollout(drop.rollout); },
       [this](const KvBump& bump) { on_bump(bump); },
       [this](const GetReport& ask) {
         std::map<NodeId, KvNodeHandle> handles;
@@ -68,16 +70,30 @@ void KvDirectoryActor::on_node_down(const rt::down& message) {
   if (gone == nodes.end()) return;
   const NodeId node = gone->first;
   nodes.erase(gone);
+  draining.erase(node);
   if (const auto next = waiting.extract(node); !next.empty()) return admit(next.mapped());  // what is held there is its own
   for (auto& [owner, where] : holders) where.erase(node);
 }
 
 void KvDirectoryActor::on_holds(const KvHolds& holds) {
-  if (!released.contains(holds.owner)) {
-    holders[holds.owner].insert(holds.node);
-  } else {
-    tell_release(holds.node, {holds.owner});  // the word of its end was faster
-  }
+  if (released.contains(holds.owner)) return tell_release(holds.node, {holds.owner});  // the word of its end was faster
+  std::set<NodeId>& where = holders[holds.owner];
+  where.insert(holds.node);
+  leave_draining(holds.owner, where);
+}
+
+/// Where another node keeps KV of a request, the request runs or ran there last, with all that it has.
+void KvDirectoryActor::leave_draining(KvOwner owner, std::set<NodeId>& where) {
+  const auto stays = [&](NodeId node) { return !draining.contains(node); };
+  if (draining.empty() || owner == group_of(owner) || std::ranges::none_of(where, stays)) return;
+  for (const NodeId node : draining)
+    if (where.erase(node) > 0) tell_release(node, {owner});
+}
+
+void KvDirectoryActor::on_draining(const KvDraining& node) {
+  if (!nodes.contains(node.node)) return;
+  draining.insert(node.node);
+  for (auto& [owner, where] : holders) leave_draining(owner, where);
 }
 
 /// Who keeps the request's own blocks comes first: it most likely has the prompt too.
@@ -102,6 +118,13 @@ void KvDirectoryActor::on_release(const KvRelease& release) {
   if (it == holders.end()) return;
   for (NodeId id : it->second) tell_release(id, release);
   holders.erase(it);
+}
+
+void KvDirectoryActor::on_drop_rollout(RolloutId rollout) {
+  std::vector<KvOwner> owners;
+  for (auto it = holders.lower_bound(KvOwner{0, rollout}); it != holders.end() && it->first.rollout == rollout; ++it)
+    owners.push_back(it->first);
+  for (const KvOwner owner : owners) on_release({owner});
 }
 
 void KvDirectoryActor::tell_release(NodeId id, const KvRelease& release) {

@@ -32,6 +32,7 @@ struct KvDirectoryActor {
   std::map<NodeId, uint64_t> epochs;               // the highest of each node
   std::optional<ClusterIdentity> identity;         // of the nodes that are up
   std::string last_refusal;                        // for tests and logs; empty: none
+  std::set<NodeId> draining;                       // that are up and will go
   std::map<KvOwner, std::set<NodeId>> holders;     // bounded by the requests and groups of open rollouts
   std::set<KvOwner> released;                      // the last kReleasedMax: word that they are held may come later still
   std::deque<KvOwner> released_order;              // the same, oldest first
@@ -42,8 +43,11 @@ struct KvDirectoryActor {
   void admit(const KvNodeUp& up);
   void refuse(const KvNodeUp& up, const std::string& why);
   void on_holds(const KvHolds& holds);
+  void leave_draining(KvOwner owner, std::set<NodeId>& where);
+  void on_draining(const KvDraining& node);
   void on_find(const FindHolders& find);
   void on_release(const KvRelease& release);
+  void on_drop_rollout(RolloutId rollout);
   void tell_release(NodeId id, const KvRelease& release);
   void on_bump(const KvBump& bump);
 };

@@ -190,7 +190,11 @@ void KvNodeActor::ask_next_source(uint64_t op) {
 bool KvNodeActor::open_lender(const KvLender& lender) {
   if (!parts.transport->open_peer(lender.node, lender.epoch, lender.address).ok()) return false;
   KvLender& known = peers[lender.node];
-  if (known.handle != lender.handle) rt::monitor(self, lender.handle);
+  if (known.handle != lender.handle) {
+    rt::monitor(self, lender.handle);
+    parts.log.info(rt::now_us(self), "kv_peer_opened",
+                   {{"node", config.node}, {"peer", lender.node}, {"transport", parts.transport->peer_info(lender.node)}});
+  }
   known = lender;
   return true;
 }
@@ -346,6 +350,9 @@ void KvNodeActor::keep(KvOwner owner) {
 KvNodeReport KvNodeActor::report() const {
   const KvTiersStats s = tiers->stats();
   const ColdStoreStats cold = tiers->cold_stats();
+  const auto is_of_request = [](KvOwner owner) { return owner != group_of(owner); };
+  std::vector<std::string> from;
+  for (const auto& [node, lender] : peers) from.push_back(cat("node ", node, ": ", parts.transport->peer_info(node)));
   return {.node = config.node,
           .dram_capacity_bytes = s.dram_capacity_bytes,
           .dram_used_bytes = s.dram_used_bytes,
@@ -361,6 +368,8 @@ KvNodeReport KvNodeActor::report() const {
           .opened_blocks = opened_blocks,
           .fetched_bytes = fetched_blocks * parts.arena->block_bytes(),
           .fetch_failures = fetch_failures,
+          .kept_requests = std::ranges::count_if(kept, is_of_request),
+          .peers = std::move(from),
           .cold_cpu_us = cold.cpu_us,
           .cold_failures = s.cold_errors + s.cold_full};
 }

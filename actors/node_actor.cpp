@@ -30,10 +30,12 @@ Result<PoolMachinery> make_pool(const NodeMakers& makers, NodeId node) {
   return made;
 }
 
+constexpr int64_t kDrainLookUs = 100'000;  // between two looks at what is left of a machine that is drained
+
 }  // namespace
 
 ClusterIdentity instance_identity(const EngineInfo& info) {
-  return {.model = model_name(info.model), .layout = info.layout_hash, .version = info.version};
+  return {.model = model_name(info.model), .layout = info.block_layout, .weights = info.layout_hash, .version = info.version};
 }
 
 Result<NodeMachinery> make_machinery(const NodeConfig& config, const NodeMakers& makers) {
@@ -82,9 +84,12 @@ NodeActor::handle::behavior_type NodeActor::make_behavior() {
   return {[this](const AttachRollout& attach) { on_attach(attach); },
           [this](const UpdateWeights& asked) { on_update(asked); },
           [this](const InstanceWeights& answer) { on_weights(answer); },
+          [this](const DrainNode& drain) { on_drain(drain); },
+          [this](const Tick&) { leave_when_drained(); },
           [this](const WorkReady&) {
             for (auto& work : handover->take()) work();
-          }};
+          },
+          [this](const GetReport&) { return on_report(); }};
 }
 
 void NodeActor::on_attach(const AttachRollout& attach) {
@@ -93,6 +98,7 @@ void NodeActor::on_attach(const AttachRollout& attach) {
     sinks.push_back(sink);
     rt::monitor(self, sink);
   }
+  if (draining) return;
   if (draft_server) rt::tell(self, sink, DraftServerUp{config.node, draft_server});
   for (const auto& [id, instance] : instances)
     if (instance.handle && !is_outdated(instance)) rt::tell(self, sink, instance_up(id));
@@ -134,7 +140,7 @@ void NodeActor::start_instance(InstanceId id) {
 }
 
 void NodeActor::start_waiting_instances() {
-  if (pool_state != PoolState::kSettled) return;
+  if (pool_state != PoolState::kSettled || draining) return;
   for (const auto& [id, instance] : instances)
     if (instance.made) start_instance(id);
 }
@@ -179,6 +185,7 @@ void NodeActor::remake_pool_when_unused() {
 }
 
 void NodeActor::on_down(const rt::down& message) {
+  if (draining && rt::is_source(message, kv_node)) return rt::quit(self);  // nothing is left to be fetched
   if (rt::is_source(message, draft_server)) {
     if (!may_restart()) return give_up_restarting("its draft server");
     log.warn(rt::now_us(self), "draft_server_restarted", {{"node", config.node}, {"restarts", restarts}});
@@ -270,6 +277,55 @@ void NodeActor::updated(InstanceId id, const std::string& error) {
            {{"node", config.node}, {"weight_version", update->asked.what.version}, {"error", update->error}});
   rt::tell(self, update->asked.reply_to, WeightsUpdated{config.node, update->asked.what.version, update->error});
   update.reset();
+}
+
+// ---- leaving -----------------------------------------------------------------------------------------------------------
+
+void NodeActor::on_drain(const DrainNode& drain) {
+  if (draining) return;
+  draining = true;
+  drain_until_us = rt::now_us(self) + drain.timeout_us;
+  log.info(rt::now_us(self), "node_draining", {{"node", config.node}, {"timeout_s", drain.timeout_us / 1'000'000}});
+  InstancesDraining all{config.node, {}};
+  for (const auto& [id, instance] : instances) all.instances.push_back(id);
+  tell_all(all);
+  if (directory) rt::tell(self, directory, KvDraining{config.node});
+  for (const auto& [id, instance] : instances)
+    if (instance.handle) rt::tell(self, instance.handle, YieldChunks{});
+  rt::tell_after(self, kDrainLookUs, handle{self}, Tick{});
+}
+
+void NodeActor::leave_when_drained() {
+  gather_report([this](const NodeReport& report) {
+    int64_t left = 0;
+    for (const InstanceReport& instance : report.instances) left += instance.chunks;
+    for (const KvNodeReport& pool : report.pool) left += pool.kept_requests;
+    const int64_t now = rt::now_us(self);
+    if (left > 0 && now < drain_until_us) return rt::tell_after(self, kDrainLookUs, handle{self}, Tick{});
+    log.info(now, "node_drained", {{"node", config.node}, {"requests_left", left}});
+    rt::quit(self);
+  });
+}
+
+template <class Then>
+void NodeActor::gather_report(Then then) {
+  std::map<InstanceId, InstanceHandle> up;
+  for (const auto& [id, instance] : instances)
+    if (instance.handle) up.emplace(id, instance.handle);
+  rt::gather_then<std::vector<InstanceReport>>(self, up, GetReport{}, [this, then](std::vector<InstanceReport> reports) {
+    std::map<NodeId, KvNodeHandle> pool;
+    if (kv_node) pool.emplace(config.node, kv_node);
+    rt::gather_then<std::vector<KvNodeReport>>(
+        self, pool, GetReport{}, [this, then, reports = std::move(reports)](std::vector<KvNodeReport> of_pool) mutable {
+          then(NodeReport{config.node, draining, restarts, std::move(reports), std::move(of_pool)});
+        });
+  });
+}
+
+rt::result<NodeReport> NodeActor::on_report() {
+  auto promise = self->make_response_promise<NodeReport>();
+  gather_report([promise](NodeReport report) mutable { promise.deliver(std::move(report)); });
+  return promise;
 }
 
 // ---- telling -----------------------------------------------------------------------------------------------------------

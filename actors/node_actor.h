@@ -8,6 +8,9 @@
 // New weights go to all instances; each changes to them when the rollouts it works for are over, and is announced again. An
 // instance that is started again after that has the weights of its maker, so it is announced only once it has the new ones.
 //
+// A machine that is drained starts nothing more. Its chunks come back to their rollouts, and it ends in order once no request
+// keeps KV here that is of use, or when the time for that is over.
+//
 // Making a part takes long (a model loads, a store opens), so it happens outside of the actor's handlers (NodeMakers::aside)
 // and the result comes back as a message. A part that cannot be made again is lost for good: whoever is attached gets
 // PartLost, and the machine goes on with the rest. After restarts_max restarts the machine gives up, says so and ends: a
@@ -93,6 +96,11 @@ struct NodeActor {
   void on_attach(const AttachRollout& attach);
   void on_update(const UpdateWeights& update);
   void on_weights(const InstanceWeights& answer);
+  void on_drain(const DrainNode& drain);
+  void leave_when_drained();
+  template <class Then>
+  void gather_report(Then then);
+  rt::result<NodeReport> on_report();
   void update_instance(InstanceId id, const NewWeights& to);
   void update_outdated();
   void updated(InstanceId id, const std::string& error);
@@ -151,6 +159,8 @@ struct NodeActor {
   std::optional<Update> update;  // that is open
   uint64_t epoch = 0;            // of the arena
   int32_t restarts = 0;
+  bool draining = false;
+  int64_t drain_until_us = 0;
 };
 
 }  // namespace seer

@@ -19,9 +19,12 @@ RolloutActor::RolloutActor(rt::self_ptr<RolloutActor> self_in, RolloutConfig con
   parts.log = parts.log.with({{"rollout", config.id}});
   started_us = instances_gone_us = rt::now_us(self);
   for (const GroupSpec& group : parts.groups) note_group(group);
+  for (ResumedRequest& request : parts.resumed) resume(request);
   rt::on_down(self, [this](const rt::down& message) {
     for (const auto& [id, instance] : instances)
       if (rt::is_source(message, instance.handle)) return on_instance_lost(id);
+    for (const auto& [id, instance] : draining)
+      if (rt::is_source(message, instance)) return on_instance_lost(id);
     for (const auto& [node, server] : draft_servers)
       if (rt::is_source(message, server)) return on_draft_server_lost(node);
   });
@@ -32,6 +35,7 @@ RolloutActor::handle::behavior_type RolloutActor::make_behavior() {
   return {
       [this](const InstanceUp& up) { on_instance_up(up); },
       [this](const DraftServerUp& up) { on_draft_server_up(up); },
+      [this](const InstancesDraining& leaving) { on_draining(leaving); },
       [this](const PartLost& lost) { on_part_lost(lost); },
       [this](const ChunkProgress& progress) { on_progress(progress); },
       [this](const ChunkDone& done) { on_chunk_done(done); },
@@ -68,7 +72,8 @@ void RolloutActor::on_instance_up(const InstanceUp& up) {
     on_instance_lost(up.instance);                      // its weights are of another rollout now
   }
   if (!may_join(up)) return;
-  if (instances.contains(up.instance)) on_instance_lost(up.instance);  // it came back before we heard that it was gone
+  if (instances.contains(up.instance) || draining.contains(up.instance))
+    on_instance_lost(up.instance);  // it came back before we heard that it was gone
   instances[up.instance] = {up.handle, up.kv_blocks, 0};
   parts.log.info(rt::now_us(self), "instance_up", {{"instance", up.instance}, {"node", up.node}, {"kv_blocks", up.kv_blocks}});
   instances_gone.erase(up.instance);
@@ -91,11 +96,29 @@ bool RolloutActor::may_join(const InstanceUp& up) {
 
 void RolloutActor::on_part_lost(const PartLost& lost) {
   if (over()) return;
-  parts.log.warn(rt::now_us(self), "part_lost", {{"node", lost.node}, {"reason", lost.reason}});
-  parts_lost.push_back(lost.reason);
+  if (!lost.reason.empty()) {
+    parts.log.warn(rt::now_us(self), "part_lost", {{"node", lost.node}, {"reason", lost.reason}});
+    parts_lost.push_back(lost.reason);
+  }
   instances_gone.insert(lost.instances.begin(), lost.instances.end());
   end_when_none_is_left();
   if (ended) return;
+  start_when_all_are_up();
+  if (started) place();
+}
+
+void RolloutActor::on_draining(const InstancesDraining& leaving) {
+  if (over()) return;
+  parts.log.info(rt::now_us(self), "instances_draining", {{"node", leaving.node}, {"instances", leaving.instances.size()}});
+  for (const InstanceId id : leaving.instances) {
+    instances_gone.insert(id);
+    const auto instance = instances.find(id);
+    if (instance == instances.end()) continue;
+    draining[id] = instance->second.handle;
+    instances.erase(instance);
+    scheduler->remove_instance(id);
+  }
+  if (instances.empty()) instances_gone_us = rt::now_us(self);
   start_when_all_are_up();
   if (started) place();
 }
@@ -112,7 +135,7 @@ std::string RolloutActor::why_none_is_left() const {
 
 void RolloutActor::end_when_none_is_left() {
   if (instances.empty() && !instances_gone.empty() && instances_gone.size() >= config.instances_expected)
-    end(parts_lost.back());
+    end(parts_lost.empty() ? "no instance is left to run on" : parts_lost.back());
 }
 
 void RolloutActor::start() {
@@ -137,6 +160,29 @@ void RolloutActor::note_group(const GroupSpec& group) {
   open_requests += group.samples;
 }
 
+/// Its tokens are as if they had been reported here. Their KV is computed again.
+void RolloutActor::resume(ResumedRequest& from) {
+  Log& request = log(from.request);
+  request.tokens = prompts[from.request.group.index];
+  request.tokens.append(from.tokens);
+  request.logprobs.assign(from.logprobs.begin(), from.logprobs.end());
+  request.computed_tokens = request.tokens.size();
+  std::vector<int64_t>& generated = parts.groups[from.request.group.index].generated_tokens;
+  generated.resize(logs[from.request.group.index].size());
+  generated[from.request.sample] = request.tokens.output_tokens();
+  if (from.is_over) answered_before.insert(from.request);
+  from = {};
+}
+
+/// REQUIRES: it waits, and was answered before.
+void RolloutActor::leave_out(RequestId id) {
+  const int64_t tokens = log(id).tokens.output_tokens();
+  scheduler->cancel(id, rt::now_us(self));
+  --open_requests;
+  if (tokens > 0) rt::tell(self, parts.context, LengthSeen{id, tokens, parts.groups[id.group.index].sampling.max_tokens, handle{self}});
+  if (--open_in_group[id.group.index] == 0) forget_group(id.group);
+}
+
 /// One that no instance could take fails alone.
 void RolloutActor::schedule_group(GroupSpec& group) {
   const Status added = scheduler->add_group(group, rt::now_us(self));
@@ -145,6 +191,8 @@ void RolloutActor::schedule_group(GroupSpec& group) {
     const RequestId id{group.id, sample};
     if (!added.ok())
       finish_request(id, {FinishReason::kError, {}, added.error().detail});
+    else if (answered_before.contains(id))
+      leave_out(id);
     else if (cancelled.contains(id))
       cancel_waiting(id);
   }
@@ -323,6 +371,7 @@ void RolloutActor::on_progress(const ChunkProgress& progress) {
     it->second.heard_us = rt::now_us(self);
     if (!append(it->second.request, part)) return give_up_instance(it->second.instance);
   }
+  tell_commits();
 }
 
 /// False: a report before this one was lost. One that comes twice counts once.
@@ -330,6 +379,7 @@ bool RolloutActor::append(RequestId id, const ChunkTokens& part) {
   Log& request = log(id);
   const int64_t known = request.tokens.output_tokens();
   if (part.first_index != known) return part.first_index < known;
+  if (config.tells_commits && !part.tokens.empty()) commits.parts.push_back({id, known, part.tokens, part.logprobs});
   request.tokens.append(part.tokens);
   request.logprobs.insert(request.logprobs.end(), part.logprobs.begin(), part.logprobs.end());
   scheduler->progressed(id, request.tokens.output_tokens());
@@ -342,6 +392,7 @@ void RolloutActor::on_chunk_done(const ChunkDone& done) {
   const OpenChunk chunk = it->second;
   if (done.version != config.version && done.end != ChunkEnd::kPreempted) return refuse_tokens(chunk.instance, done.version);
   if (!append(chunk.request, done.last)) return give_up_instance(chunk.instance);
+  tell_commits();
   open.erase(it);
   if (auto at = instances.find(chunk.instance); at != instances.end()) at->second.kv_blocks_used = done.kv_blocks_used;
   Log& request = log(chunk.request);
@@ -397,15 +448,21 @@ void RolloutActor::finish_request(RequestId id, Ending ending) {
 }
 
 void RolloutActor::on_instance_lost(InstanceId lost) {
+  if (draining.erase(lost) > 0) return place_chunks_again(lost);
   ++instances_lost;
   instances.erase(lost);
   scheduler->remove_instance(lost);
   if (instances.empty()) instances_gone_us = rt::now_us(self);
+  const auto chunks = std::ranges::count(open, lost, [](const auto& chunk) { return chunk.second.instance; });
+  parts.log.warn(rt::now_us(self), "instance_lost", {{"instance", lost}, {"chunks", chunks}, {"instances_left", instances.size()}});
+  place_chunks_again(lost);
+}
+
+void RolloutActor::place_chunks_again(InstanceId lost) {
   std::vector<std::pair<ChunkId, OpenChunk>> gone;
   for (const auto& [id, chunk] : open)
     if (chunk.instance == lost) gone.emplace_back(id, chunk);
   std::sort(gone.begin(), gone.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  parts.log.warn(rt::now_us(self), "instance_lost", {{"instance", lost}, {"chunks", gone.size()}, {"instances_left", instances.size()}});
   for (const auto& [id, chunk] : gone) {
     open.erase(id);
     close_chunk(chunk, {.end = ChunkEnd::kLost});  // the KV on its device is gone; what reached the pool is found again
@@ -424,7 +481,8 @@ void RolloutActor::refuse_tokens(InstanceId id, WeightVersion version) {
 /// Not all that it said came here, or it says nothing: its node starts it again, so that it is of use once more and
 /// nothing runs on there that nobody waits for.
 void RolloutActor::give_up_instance(InstanceId id) {
-  rt::stop(instances.at(id).handle);
+  const auto leaving = draining.find(id);
+  rt::stop(leaving != draining.end() ? leaving->second : instances.at(id).handle);
   on_instance_lost(id);
 }
 
@@ -482,6 +540,10 @@ void RolloutActor::run(const Placement& placement) {
                     placement.yield_rank, placement.keep_kv, handle{self}});
 }
 
+void RolloutActor::tell_commits() {
+  if (!commits.parts.empty()) rt::tell(self, parts.events, std::exchange(commits, {}));
+}
+
 void RolloutActor::report_progress() {
   const RequestTotals& totals = scheduler->requests().totals();
   RolloutProgress progress{.requests = totals.waiting + totals.running + totals.finished,
@@ -527,6 +589,7 @@ template <class Then>
 void RolloutActor::gather_summary(RolloutSummary so_far, Then then) {
   std::map<InstanceId, InstanceHandle> targets;
   for (const auto& [id, instance] : instances) targets.emplace(id, instance.handle);
+  targets.insert(draining.begin(), draining.end());
   rt::gather_then<std::vector<InstanceReport>>(
       self, targets, GetReport{}, [this, so_far, then](std::vector<InstanceReport> reports) mutable {
         so_far.instances = std::move(reports);
@@ -560,6 +623,7 @@ void RolloutActor::end(std::string error) {
     forget_group(group.id);
   }
   for (const auto& [id, instance] : instances) rt::tell(self, instance.handle, DropChunks{config.id});
+  for (const auto& [id, instance] : draining) rt::tell(self, instance, DropChunks{config.id});
   gather_summary(std::move(last), [this](RolloutSummary all) { rt::tell(self, parts.events, std::move(all)); });
 }
 

@@ -39,7 +39,16 @@ struct RolloutConfig {
   int64_t no_instance_us = 30'000'000;      // with no instance for so long, the rollout fails
   int64_t draft_ttl_us = 600'000'000;       // a group of which draft servers hear nothing for so long is forgotten there
   bool open = false;                        // groups may be added, until CloseRollout
+  bool tells_commits = false;               // events get what comes into the token log (RolloutCommits)
   size_t responses_kept_max = 0;            // unacknowledged: with so many no chunk starts. 0: none is kept
+};
+
+/// What an earlier process had of a request when it died.
+struct ResumedRequest {
+  RequestId request;
+  std::vector<int32_t> tokens;  // of its output
+  std::vector<float> logprobs;
+  bool is_over = false;         // its response was given
 };
 
 /// What a rollout works on, and whom it talks to. `directory` may be null: no KV pool.
@@ -50,6 +59,7 @@ struct RolloutParts {
   RolloutEvents events;
   std::vector<CstPast> pasts = {};  // for drafts: of some groups, or none
   EventLog log = {};
+  std::vector<ResumedRequest> resumed = {};  // requests of `groups`, each once
 };
 
 struct RolloutActor {
@@ -83,6 +93,7 @@ struct RolloutActor {
   void on_instance_up(const InstanceUp& up);
   bool may_join(const InstanceUp& up);
   void on_part_lost(const PartLost& lost);
+  void on_draining(const InstancesDraining& leaving);
   void start_when_all_are_up();
   void end_when_none_is_left();
   std::string why_none_is_left() const;
@@ -91,6 +102,8 @@ struct RolloutActor {
   std::string why_refused(const AddGroups& add) const;
   void note_group(const GroupSpec& group);
   void schedule_group(GroupSpec& group);
+  void resume(ResumedRequest& request);
+  void leave_out(RequestId request);
   Cancelled on_cancel(GroupId group, std::optional<uint32_t> sample);
   std::string why_not_cancelled(GroupId group, std::optional<uint32_t> sample) const;
   void cancel_waiting(RequestId request);
@@ -108,6 +121,7 @@ struct RolloutActor {
   void forget_group(GroupId group);
   void drop_drafts(GroupId group);
   void on_instance_lost(InstanceId lost);
+  void place_chunks_again(InstanceId lost);
   void refuse_tokens(InstanceId id, WeightVersion version);
   void give_up_instance(InstanceId id);
   void on_tick();
@@ -115,6 +129,7 @@ struct RolloutActor {
   void place_or_end();
   void run(const Placement& placement);
   void close_chunk(const OpenChunk& chunk, ChunkDone done);
+  void tell_commits();
   /// How a request ended.
   struct Ending {
     FinishReason finish = FinishReason::kNone;
@@ -142,12 +157,15 @@ struct RolloutActor {
   std::map<InstanceId, Instance> instances;
   ClusterIdentity identity;                         // of the instances that are up
   std::string last_refusal;                         // why an instance was not taken; empty: all were
+  std::map<InstanceId, InstanceHandle> draining;    // none of `instances`; what runs there comes back early
   std::set<InstanceId> instances_gone;              // for good
   std::vector<std::string> parts_lost;              // why: of a few parts
   std::map<NodeId, DraftServerHandle> draft_servers;
   std::unordered_map<ChunkId, OpenChunk> open;      // walked only through sorted copies
+  std::set<RequestId> answered_before;              // by an earlier process; until the rollout starts
   std::set<RequestId> cancelled;                    // not over yet: they run, or the rollout has not started
   std::map<RequestId, Response> kept;               // not acknowledged
+  RolloutCommits commits;                           // with tells_commits: not told yet
   uint64_t next_chunk = 1;
   int64_t open_requests = 0;
   int64_t prompt_tokens = 0;                        // of each group once

@@ -1,9 +1,9 @@
 #include "cli/cluster_dial.h"
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
-
-#include "cli/host_port.h"
+#include <utility>
 
 namespace seer {
 namespace {
@@ -13,42 +13,48 @@ constexpr std::chrono::milliseconds kPause(250);
 
 }  // namespace
 
-Result<ClusterHandle> dial_cluster(rt::system& system, const std::string& address, const char* flag, const std::atomic<bool>& stop) {
+Result<ClusterHandle> dial_cluster(ClusterNet& net, const std::string& address, const char* flag, const std::atomic<bool>& stop) {
   SEER_ASSIGN_OR_RETURN(const HostPort at, parse_host_port(flag, address, false));
   for (int left = kTriesMax; left > 0 && !stop.load(); --left) {
-    auto cluster = rt::dial<ClusterHandle>(system, at.host, at.port);
+    auto cluster = net.dial<ClusterHandle>(at.host, at.port);
     if (cluster.ok()) return cluster;
+    if (cluster.error().code == Code::kInvalidArgument) return fail(Code::kInvalidArgument, flag, " ", address, ": ", cluster.error().detail);
     if (left > 1) std::this_thread::sleep_for(kPause);
   }
   if (stop.load()) return fail(Code::kCancelled, "stopped on request");
   return fail(Code::kUnavailable, flag, " ", address, ": no controller answers there, in ", kTriesMax, " tries over ",
-              (kTriesMax * kPause).count() / 1000, " s");
+              (kTriesMax * kPause).count() / 1000, " s", net.uses_tls() ? ", or its certificate is of another CA" : "");
 }
 
-Result<RolloutEntered> enter_rollout(rt::system& system, const std::string& address, const ClusterHandle& controller) {
-  rt::Inbox<> inbox(system);
+Result<RolloutEntered> enter_rollout(ClusterNet& net, const std::string& address, const ClusterHandle& controller) {
+  rt::Inbox<> inbox(net.system());
   RolloutEntered entered = inbox.ask<RolloutEntered>(controller, EnterRollout{}, {.error = "it does not answer"});
   if (!entered.error.empty()) return fail(Code::kUnavailable, "--cluster ", address, ": ", entered.error);
   return entered;
 }
 
-ClusterFleet::ClusterFleet(rt::system& system, Fleet& fleet, const ClusterHandle& controller, EventLog log)
-    : system_(system), fleet_(fleet), log_(std::move(log)), news_(system) {
+ClusterWatch::ClusterWatch(ClusterNet& net, const ClusterHandle& controller, NodeId self, Hooks hooks, EventLog log)
+    : net_(net), controller_(controller), self_(self), hooks_(std::move(hooks)), log_(std::move(log)), news_(net.system()), questions_(net.system()) {
   rt::post(controller, WatchCluster{news_.handle()});
 }
 
-void ClusterFleet::follow() {
+Result<NodeHandle> ClusterWatch::reach(const NodeAddress& at) {
+  const auto report = questions_.ask<ClusterReport>(controller_, GetReport{});
+  const auto member = std::ranges::find(report.nodes, at.node, [](const ClusterNodeReport& node) { return node.at.node; });
+  if (member == report.nodes.end()) return fail(Code::kUnavailable, "node ", at.node, " has left again");
+  const bool is_dialed_here = self_ == kNoNode || at.node < self_;
+  if (!is_dialed_here || rt::same_process(member->handle, controller_)) return member->handle;
+  return net_.dial<NodeHandle>(at.host, at.port);
+}
+
+void ClusterWatch::follow() {
   const auto joined = [&](const NodeJoined& node) {
-    Status added;
-    if (auto handle = rt::dial<NodeHandle>(system_, node.at.host, node.at.port); handle.ok())
-      added = fleet_.add_node(node.at.node, *handle);
-    else
-      added = handle.error();
-    if (!added.ok()) log_.warn(rt::now_us(&system_), "node_unreachable", {{"node", node.at.node}, {"error", added.error()}});
+    if (node.at.node == self_) return;
+    Result<NodeHandle> handle = reach(node.at);
+    const Status taken = handle.ok() ? hooks_.joined(node.at, *std::move(handle)) : Status(handle.error());
+    if (!taken.ok()) log_.warn(rt::now_us(&net_.system()), "node_unreachable", {{"node", node.at.node}, {"error", taken.error()}});
   };
-  const auto left = [&](const PartLost& lost) {
-    if (fleet_.node(lost.node)) fleet_.lose_node(lost);
-  };
+  const auto left = [&](const PartLost& lost) { hooks_.left(lost); };
   while (news_.receive(0, joined, left)) {
   }
 }

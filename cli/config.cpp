@@ -6,7 +6,6 @@
 #include <memory>
 #include <set>
 
-#include "cli/host_port.h"
 #include "cli/ineffective_options.h"
 #include "cli/man_page.h"
 #include "cli/option.h"
@@ -86,7 +85,7 @@ std::vector<OptionSpec> drafting_options(MachineOptions& o) {
 }
 
 std::vector<OptionSpec> instance_options(MachineOptions& o) {
-  return {{"instances", "N", &o.instances, "engines, each with its own KV cache", between(1, 1024)},
+  return {
         {"threads-per-instance", "N", &o.threads_per_instance, "0: the cores, shared out evenly", between(0, 1024)},
         {"pin", "", &o.pin, "pin the threads of instances to cores, one each, in order"},
         {"weight-version", "N", &o.weight_version, "version of the weights in --model, as the trainer counts; each response names it",
@@ -117,10 +116,13 @@ std::vector<OptionGroup> option_groups(RolloutOptions& o) {
   drafting.push_back({"draft-history", "DIR", &o.draft_history,
          "folder of what earlier rollouts answered to the same prompts: drafted from, and added to"});
   std::vector<OptionSpec> instances = instance_options(o);
-  instances.insert(instances.begin() + 1,
-                   {{"nodes", "N", &o.nodes, "machines (within this process) that instances are dealt to; each has its own pool tiers",
-         between(1, 64)},
-                    {"cluster", "HOST:PORT", &o.cluster, "controller of a cluster, whose machines run the rollout, instead of any here"}});
+  instances.insert(instances.begin(),
+                   {{"instances", "N", &o.instances, "engines, each with its own KV cache", between(1, 1024)},
+                    {"nodes", "N", &o.nodes, "machines (within this process) that instances are dealt to; each has its own pool tiers",
+         between(1, 64)}});
+  std::vector<OptionSpec> cluster = access_options(o.access);
+  cluster.insert(cluster.begin(),
+                 {"cluster", "HOST:PORT", &o.cluster, "controller of a cluster, whose machines run the rollout, instead of any here"});
   return {
       {"Work",
        {{"model", "DIR", &o.model, "model folder in Hugging Face layout"},
@@ -132,7 +134,9 @@ std::vector<OptionGroup> option_groups(RolloutOptions& o) {
          "the same seed gives the same responses; with ids or seeds in the prompt lines, in whatever order they are"},
         {"out", "FILE", &o.out, "JSONL, a line per response; written as FILE.partial, renamed at the end; -: stdout"},
         {"report", "FILE", &o.report, "JSON with the run's figures"},
-        {"html", "FILE", &o.html, "one page with timelines, completions and the figures"}}},
+        {"html", "FILE", &o.html, "one page with timelines, completions and the figures"},
+        {"journal", "DIR", &o.journal, "folder that keeps what there is of the responses, until all are written"},
+        {"resume", "", &o.resume, "go on with what the journal has, if anything"}}},
       {"Scheduling",
        {{"policy", "P", &o.scheduler.policy, "which request runs next, and where (auto: seer+ where a fuller batch costs less per token, else seer)", policies},
         {"compare", "P,P,...", CommaListField{&o.compare}, "run these policies in turn on the same work", policies},
@@ -145,23 +149,51 @@ std::vector<OptionGroup> option_groups(RolloutOptions& o) {
       {"Drafting", std::move(drafting)},
       {"Instances", std::move(instances)},
       kv_options(o),
+      {"Cluster", std::move(cluster)},
       {"Sampling", std::move(sampling)},
       log_options(o.log),
   };
 }
 
 std::vector<OptionGroup> option_groups(NodeOptions& o) {
+  std::vector<OptionSpec> instances = instance_options(o);
+  instances.insert(instances.begin(), {"instances", "N", &o.instances, "engines, each with its own KV cache; 0: the controller alone",
+                                       between(0, 1024)});
+  std::vector<OptionSpec> cluster = access_options(o.access);
+  cluster.insert(cluster.begin(),
+                 {{"name", "N", &o.name, "of this machine: a number that no other one of the cluster has", between(0, 1 << 20)},
+                  {"join", "HOST:PORT", &o.join, "the controller; without it this machine is the controller"},
+                  {"listen", "HOST:PORT", &o.listen, "an address of this machine that the others can reach; port 0: the system chooses"}});
   return {
-      {"Cluster",
-       {{"name", "N", &o.name, "of this machine: a number that no other one of the cluster has", between(0, 1 << 20)},
-        {"join", "HOST:PORT", &o.join, "the controller; without it this machine is the controller"},
-        {"listen", "HOST:PORT", &o.listen, "an address of this machine that the others can reach; port 0: the system chooses"}}},
+      {"Cluster", std::move(cluster)},
       {"Model", {{"model", "DIR", &o.model, "model folder in Hugging Face layout; the same on all machines"}}},
       {"Drafting", drafting_options(o)},
-      {"Instances", instance_options(o)},
+      {"Instances", std::move(instances)},
       kv_options(o),
       log_options(o.log),
   };
+}
+
+/// How a command finds a cluster.
+std::vector<OptionSpec> reach_options(std::string& cluster, ClusterAccess& access) {
+  std::vector<OptionSpec> options = access_options(access);
+  options.insert(options.begin(), {"cluster", "HOST:PORT", &cluster, "the controller"});
+  return options;
+}
+
+std::vector<OptionGroup> option_groups(StatusOptions& o) {
+  std::vector<OptionSpec> options = reach_options(o.cluster, o.access);
+  options.push_back({"watch", "", &o.watch, "again every second, until Ctrl-C"});
+  options.push_back({"json", "", &o.json, "as JSON, a line for each look"});
+  return {{"Cluster", std::move(options)}};
+}
+
+std::vector<OptionGroup> option_groups(DrainOptions& o) {
+  std::vector<OptionSpec> options = reach_options(o.cluster, o.access);
+  options.push_back({"name", "N", &o.name, "of the machine that is to leave", between(0, 1 << 20)});
+  options.push_back({"timeout", "SECONDS", &o.timeout_s, "then it leaves at once; what it still has of requests is prefilled again elsewhere",
+                     between(0, 1e6)});
+  return {{"Cluster", std::move(options)}};
 }
 
 std::vector<OptionGroup> option_groups(ScoreOptions& o) {
@@ -263,6 +295,11 @@ constexpr const char* kNodeExamples = R"(  seer node --model DIR --listen 127.0.
   seer node --model DIR --name 1 --join 127.0.0.1:7000                   # one more machine
   seer rollout --cluster 127.0.0.1:7000 --model DIR --prompts prompts.jsonl --out responses.jsonl
 )";
+constexpr const char* kStatusExamples = R"(  seer status --cluster 127.0.0.1:7000
+  seer status --cluster 127.0.0.1:7000 --watch
+)";
+constexpr const char* kDrainExamples = R"(  seer drain --cluster 127.0.0.1:7000 --name 1      # returns when machine 1 has left
+)";
 constexpr const char* kScoreExamples = R"(  seer score --model DIR --in responses.jsonl --out scored.jsonl
   seer score --model REFERENCE_DIR --in responses.jsonl --out reference.jsonl --raw-logprobs
 )";
@@ -327,34 +364,49 @@ Status check_machine(const MachineOptions& o) {
   return fail(Code::kInvalidArgument, "--block-tokens ", o.block_tokens, ": expected a multiple of 16");
 }
 
-Status check_host_port(const char* flag, const std::string& text, bool may_choose) {
-  const auto parsed = parse_host_port(flag, text, may_choose);
-  return parsed.ok() ? Status{} : Status{parsed.error()};
+Status check_together(const NodeOptions& o) {
+  const bool is_alone = o.instances == 0;
+  if (is_alone && !o.join.empty())
+    return fail(Code::kInvalidArgument, "--instances 0 cannot go with --join: expected instances, or the controller alone");
+  if (!is_alone) SEER_RETURN_IF_ERROR(check_machine(o));
+  SEER_RETURN_IF_ERROR(check_access(o.access));
+  SEER_RETURN_IF_ERROR(check_address("--listen", o.listen, true, o.access));
+  return o.join.empty() ? Status{} : check_address("--join", o.join, false, o.access);
 }
 
-Status check_together(const NodeOptions& o) {
-  SEER_RETURN_IF_ERROR(check_machine(o));
-  SEER_RETURN_IF_ERROR(check_host_port("--listen", o.listen, true));
-  return o.join.empty() ? Status{} : check_host_port("--join", o.join, false);
+Status check_reach(const std::string& cluster, const ClusterAccess& access) {
+  SEER_RETURN_IF_ERROR(require(cluster, "--cluster", "HOST:PORT of the controller"));
+  SEER_RETURN_IF_ERROR(check_access(access));
+  return check_address("--cluster", cluster, false, access);
+}
+
+Status check_together(const StatusOptions& o) { return check_reach(o.cluster, o.access); }
+Status check_together(const DrainOptions& o) {
+  if (o.name < 0) return fail(Code::kInvalidArgument, "--name is missing: expected the number of the machine that is to leave");
+  return check_reach(o.cluster, o.access);
 }
 
 Status check_together(const RolloutOptions& o) {
   SEER_RETURN_IF_ERROR(check_machine(o));
   SEER_RETURN_IF_ERROR(require(o.prompts, "--prompts", "a JSONL file of prompts"));
   for (const auto& [flag, is_given] : {std::pair{"--compare", !o.compare.empty()}, {"--lengths", !o.lengths.empty()},
-                                       {"--draft-history", !o.draft_history.empty()}})
+                                       {"--draft-history", !o.draft_history.empty()}, {"--journal", !o.journal.empty()}})
     if (o.streams_prompts() && is_given)
       return fail(Code::kInvalidArgument, flag, " cannot go with --prompts -: it needs all prompts at the start");
   if (o.compare.empty()) SEER_RETURN_IF_ERROR(require(o.out, "--out", "the JSONL file to write the responses to"));
   SEER_RETURN_IF_ERROR(check_temperature(o.sampling.temperature));
   if (!o.cluster.empty()) {
-    SEER_RETURN_IF_ERROR(check_host_port("--cluster", o.cluster, false));
+    SEER_RETURN_IF_ERROR(check_reach(o.cluster, o.access));
     if (!o.html.empty()) return fail(Code::kInvalidArgument, "--html cannot go with --cluster: instances of other processes draw no timelines");
   }
   if (o.nodes > o.instances)
     return fail(Code::kInvalidArgument, "--nodes ", o.nodes, ": expected at most --instances, which is ", o.instances,
                 ": each node has an instance at least");
   SEER_RETURN_IF_ERROR(check_new_folder("--draft-history", o.draft_history));
+  SEER_RETURN_IF_ERROR(check_new_folder("--journal", o.journal));
+  if (o.resume && o.journal.empty()) return fail(Code::kInvalidArgument, "--resume needs --journal, which has what there is to go on with");
+  if (!o.journal.empty() && !o.compare.empty())
+    return fail(Code::kInvalidArgument, "--journal cannot go with --compare: it keeps the responses of one run");
   if (!o.draft_history.empty() && o.drafting != DraftSource::kGrouped)
     return fail(Code::kInvalidArgument, "--draft-history needs --drafting grouped, not ",
                 kDraftSourceNames[static_cast<size_t>(o.drafting)]);
@@ -483,6 +535,8 @@ Result<Command> parse_command_line(const std::vector<std::string>& arguments, st
   std::vector<Subcommand> subcommands{
       make_subcommand<RolloutOptions>("rollout", "make a group of responses for every prompt", kRolloutExamples, true, rollout_notes()),
       make_subcommand<NodeOptions>("node", "run a machine of a cluster: instances, drafts and KV pool", kNodeExamples, true),
+      make_subcommand<StatusOptions>("status", "what a cluster is made of, and what it does", kStatusExamples, false),
+      make_subcommand<DrainOptions>("drain", "let a machine leave a cluster, its work going on elsewhere", kDrainExamples, false),
       make_subcommand<ScoreOptions>("score", "log-probabilities of given responses in one prefill", kScoreExamples, false),
       make_subcommand<ProfileOptions>("profile", "how long this engine's steps take with a model, as a cost model",
                                       kProfileExamples, false),

@@ -13,6 +13,7 @@
 #include "actors/policy/schedule/policies.h"
 #include "actors/policy/schedule/policy_choice.h"
 #include "cli/arguments.h"
+#include "cli/cluster_access.h"
 #include "gpu/cpu/cpu_engine.h"
 #include "gpu/model/weight_store.h"
 #include "protocols/result.h"
@@ -66,6 +67,7 @@ struct RolloutOptions : MachineOptions {
   int64_t group_size = 8;           // responses per prompt
   uint64_t seed = 1;                // run seed: sample seeds are hashes of it, the group and the sample
   std::string cluster;              // HOST:PORT of its controller; empty: none
+  ClusterAccess access;             // to it
   int64_t nodes = 1;                // machines that the instances are dealt to in turn, each with its own KV pool tiers; all
                                     // in this process, as a cluster would be laid out
 
@@ -73,6 +75,8 @@ struct RolloutOptions : MachineOptions {
   std::vector<std::string> compare; // policies run in turn on the same work; empty: only scheduler.policy
   std::string lengths;              // JSONL of known response lengths, for oracle policies
   std::string draft_history;        // folder of responses of earlier rollouts; empty: none
+  std::string journal;              // folder; empty: none
+  bool resume = false;              // goes on with what the journal has
 
   SamplingParams sampling;
 
@@ -80,11 +84,28 @@ struct RolloutOptions : MachineOptions {
   std::string prompts_name() const { return streams_prompts() ? "stdin" : prompts; }  // in messages
 };
 
-/// `seer node`: one machine of a cluster.
+/// `seer node`: one machine of a cluster. With no instances: the controller alone.
 struct NodeOptions : MachineOptions {
   int64_t name = 0;                     // of the machine, in the cluster
   std::string listen = "127.0.0.1:0";   // HOST:PORT; port 0: the system chooses
   std::string join;                     // HOST:PORT of the controller; empty: this machine is it
+  ClusterAccess access;
+};
+
+/// `seer status`.
+struct StatusOptions {
+  std::string cluster;   // HOST:PORT of the controller
+  ClusterAccess access;
+  bool watch = false;    // again every second
+  bool json = false;
+};
+
+/// `seer drain`.
+struct DrainOptions {
+  std::string cluster;       // HOST:PORT of the controller
+  ClusterAccess access;
+  int64_t name = -1;         // of the machine; -1: not given
+  int64_t timeout_s = 300;   // then it leaves with what it has; that is prefilled again
 };
 
 /// `seer score`.
@@ -143,7 +164,7 @@ struct SimulateOptions {
 /// `seer doctor`.
 struct DoctorOptions {};
 
-using Command = std::variant<PrintAndExit, RolloutOptions, NodeOptions, ScoreOptions, ProfileOptions, SimulateOptions, DoctorOptions>;
+using Command = std::variant<PrintAndExit, RolloutOptions, NodeOptions, StatusOptions, DrainOptions, ScoreOptions, ProfileOptions, SimulateOptions, DoctorOptions>;
 
 /// What the arguments (without the program's name) ask for. Every error is one sentence naming the flag, or the file,
 /// line and key, with the value and what was expected. Options that name files are not opened here, but for --config.

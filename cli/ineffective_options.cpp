@@ -56,6 +56,7 @@ std::vector<std::string> ineffective_options(const RolloutOptions& o, const std:
         "kv-bytes", "kv-dtype", "block-tokens", "dram-bytes", "cold-dir", "cold-bytes", "draft-max", "draft-shape", "draft-rule", "draft-lambda",
         "draft-profile"},
        o.cluster.empty(), "with --cluster, whose machines have their own"}};
+  needs.push_back({{"tls-cert", "tls-key", "tls-ca", "insecure"}, !o.cluster.empty(), "without --cluster"});
   const std::vector<Need> machine = machine_needs(o, chooses);
   needs.insert(needs.end(), machine.begin(), machine.end());
   return sentences(needs, given);

@@ -16,6 +16,8 @@ std::vector<std::string> ineffective_options(const NodeOptions& options, const s
 std::vector<std::string> ineffective_options(const SimulateOptions& options, const std::set<std::string>& given);
 inline std::vector<std::string> ineffective_options(const ScoreOptions&, const std::set<std::string>&) { return {}; }
 inline std::vector<std::string> ineffective_options(const ProfileOptions&, const std::set<std::string>&) { return {}; }
+inline std::vector<std::string> ineffective_options(const StatusOptions&, const std::set<std::string>&) { return {}; }
+inline std::vector<std::string> ineffective_options(const DrainOptions&, const std::set<std::string>&) { return {}; }
 inline std::vector<std::string> ineffective_options(const DoctorOptions&, const std::set<std::string>&) { return {}; }
 
 }  // namespace seer

@@ -13,6 +13,7 @@
 #include "actors/policy/draft/draft_history.h"
 #include "actors/policy/schedule/policies.h"
 #include "cli/cluster_dial.h"
+#include "cli/cluster_net.h"
 #include "cli/machine_memory.h"
 #include "cli/machine_parts.h"
 #include "cli/past_responses.h"
@@ -22,6 +23,7 @@
 #include "gpu/model/model_folder.h"
 #include "gpu/sampler.h"
 #include "protocols/cpu_time.h"
+#include "protocols/hash.h"
 #include "storage/local_transport.h"
 
 namespace seer {
@@ -253,72 +255,111 @@ std::string disk_warning(const RolloutOptions& options, const RolloutWork& work)
              " are free there: KV that does not fit is computed again");
 }
 
+namespace {
+
+/// What runs, and why, where --policy is auto.
+struct ChosenPolicy {
+  std::string name, why;
+  int64_t rows_max = 0;  // running requests of an instance at most
+};
+Result<ChosenPolicy> choose(const RolloutOptions& options, const RolloutWork& work, const std::string& policy) {
+  if (policy != kAutoPolicy) return ChosenPolicy{policy, "", options.max_batch};
+  if (!options.cluster.empty()) return ChosenPolicy{"seer", "seer: the machines of a cluster are not measured for more", options.max_batch};
+  SEER_ASSIGN_OR_RETURN(const PolicyChoice choice, choose_policy(work.model, engine_config(options, InstanceId{0}), work.groups, options));
+  return ChosenPolicy{choice.policy, choice_text(choice), choice.rows_max > 0 ? choice.rows_max : options.max_batch};
+}
+
+/// The machines of a rollout: those of this process, or of a cluster.
+struct Machines {
+  std::optional<Fleet> fleet;
+  ClusterHandle controller;           // of the cluster; else null
+  std::optional<ClusterWatch> watch;  // likewise none
+  uint64_t weights = 0;               // checksum of what they run with
+};
+
+/// REQUIRES: options, work, histories and aside outlive the machines.
+Status start_machines(rt::system& system, const RolloutOptions& options, const RolloutWork& work, int64_t rows_max,
+                      const LoadHistories& histories, SlowWork& aside, const EventLog& log, Machines& machines) {
+  SEER_RETURN_IF_ERROR(check_sizes(options, work.config));
+  SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_makers(options, work, histories, aside));
+  machines.fleet.emplace(system, FleetLinks{}, log);
+  machines.weights = hash_pair(work.model->weights_hash, static_cast<uint64_t>(options.kv_dtype));
+  return machines.fleet->start_nodes(fleet_config(options, rows_max), std::make_shared<const NodeMakers>(std::move(makers)));
+}
+
+/// `config` gets what the cluster says of the rollout.
+Status enter_cluster(ClusterNet& net, const RolloutOptions& options, const RolloutHooks& hooks, Machines& machines, RolloutConfig& config) {
+  const std::atomic<bool> never{false};
+  SEER_ASSIGN_OR_RETURN(machines.controller,
+                        dial_cluster(net, options.cluster, "--cluster", hooks.stop != nullptr ? *hooks.stop : never));
+  SEER_ASSIGN_OR_RETURN(const RolloutEntered entered, enter_rollout(net, options.cluster, machines.controller));
+  config.id = entered.id;
+  config.version = entered.version;
+  config.instances_expected = entered.instances;  // more of them take part as they come
+  machines.weights = entered.weights;
+  Fleet& fleet = machines.fleet.emplace(net.system(), entered.directory, hooks.log);
+  const auto joined = [&fleet](const NodeAddress& at, NodeHandle node) { return fleet.add_node(at.node, std::move(node)); };
+  const auto left = [&fleet](const PartLost& lost) {
+    if (fleet.node(lost.node)) fleet.lose_node(lost);
+  };
+  machines.watch.emplace(net, machines.controller, kNoNode, ClusterWatch::Hooks{joined, left}, hooks.log);
+  return {};
+}
+
+}  // namespace
+
 Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutWork& work, const std::string& policy,
                                    const RolloutHooks& hooks) {
-  ChunkSchedulerConfig scheduler = options.scheduler;
-  scheduler.policy = policy;
-  int64_t rows_max = options.max_batch;
-  std::string why;
-  if (policy == kAutoPolicy && !options.cluster.empty()) {
-    scheduler.policy = "seer";
-    why = "seer: the machines of a cluster are not measured for more";
-  } else if (policy == kAutoPolicy) {
-    SEER_ASSIGN_OR_RETURN(const PolicyChoice choice,
-                          choose_policy(work.model, engine_config(options, InstanceId{0}), work.groups, options));
-    scheduler.policy = choice.policy;
-    if (choice.rows_max > 0) rows_max = choice.rows_max;
-    why = choice_text(choice);
-  }
-  if (!why.empty())
-    hooks.log.info(steady_us(), "policy_chosen", {{"policy", scheduler.policy}, {"rows_max", rows_max}, {"why", why}});
-  if (auto known = make_chunk_scheduler(scheduler); !known.ok()) return known.error();
+  const bool is_local = options.cluster.empty();
+  SEER_ASSIGN_OR_RETURN(const ChosenPolicy chosen, choose(options, work, policy));
+  if (!chosen.why.empty())
+    hooks.log.info(steady_us(), "policy_chosen", {{"policy", chosen.name}, {"rows_max", chosen.rows_max}, {"why", chosen.why}});
+  RolloutConfig config{.scheduler = options.scheduler,
+                       .version = WeightVersion{static_cast<uint64_t>(options.weight_version)},
+                       .instances_expected = static_cast<size_t>(options.instances)};
+  config.scheduler.policy = chosen.name;
+  if (auto known = make_chunk_scheduler(config.scheduler); !known.ok()) return known.error();
 
-  RolloutConfig rollout_config{.scheduler = scheduler,
-                               .version = WeightVersion{static_cast<uint64_t>(options.weight_version)},
-                               .instances_expected = static_cast<size_t>(options.instances)};
   SlowWork aside({}, [](std::function<void()>& f) { f(); });
   const LoadHistories histories = make_histories(options);
-  const std::unique_ptr<SeerConfig> config =
-      options.cluster.empty() ? std::make_unique<SeerConfig>(kActorThreads) : std::make_unique<rt::NetConfig>(kActorThreads);
-  rt::system system{*config};
+  SEER_ASSIGN_OR_RETURN(const std::unique_ptr<ClusterNet> net, ClusterNet::create(options.access));
+  rt::system& system = net->system();
   rt::Inbox<RolloutEvents> inbox(system);
-  std::optional<Fleet> fleet;
-  std::optional<ClusterFleet> cluster;
-  if (options.cluster.empty()) {
-    SEER_RETURN_IF_ERROR(check_sizes(options, work.config));
-    SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_makers(options, work, histories, aside));
-    fleet.emplace(system, FleetLinks{}, hooks.log);
-    SEER_RETURN_IF_ERROR(fleet->start_nodes(fleet_config(options, rows_max), std::make_shared<const NodeMakers>(std::move(makers))));
-  } else {
-    const std::atomic<bool> never{false};
-    SEER_ASSIGN_OR_RETURN(const ClusterHandle controller,
-                          dial_cluster(system, options.cluster, "--cluster", hooks.stop != nullptr ? *hooks.stop : never));
-    SEER_ASSIGN_OR_RETURN(const RolloutEntered entered, enter_rollout(system, options.cluster, controller));
-    rollout_config.id = entered.id;
-    rollout_config.version = entered.version;
-    rollout_config.instances_expected = entered.instances;  // more of them take part as they come
-    fleet.emplace(system, entered.directory, hooks.log);
-    cluster.emplace(system, *fleet, controller, hooks.log);
-  }
+  Machines machines;
+  SEER_RETURN_IF_ERROR(is_local ? start_machines(system, options, work, chosen.rows_max, histories, aside, hooks.log, machines)
+                                : enter_cluster(*net, options, hooks, machines, config));
 
   std::unique_ptr<PastResponses> history;
   std::vector<CstPast> pasts;
-  int64_t past_groups = 0;
   if (!options.draft_history.empty()) {
     SEER_ASSIGN_OR_RETURN(history, PastResponses::open(options.draft_history, work.config.vocab_size, work.groups));
     pasts = history->recall(GroupLogsConfig{}.past_tokens_max);
-    past_groups = std::ssize(pasts);
   }
+  const int64_t past_groups = std::ssize(pasts);
+
+  Status written;
+  const auto give = [&](const Response& response) {
+    if (written.ok() && hooks.response) written = hooks.response(response);
+    if (history) history->keep(response);
+  };
+  SEER_ASSIGN_OR_RETURN(RunJournal journal, RunJournal::open(options, work.groups, config.version, machines.weights));
+  const int64_t answered_before = std::ssize(journal.answered());
+  if (answered_before > 0 || journal.begun() > 0)
+    hooks.log.info(steady_us(), "rollout_resumed", {{"responses", answered_before}, {"requests_begun", journal.begun()}});
+  for (const Response& response : journal.answered()) give(response);
+  if (!written.ok()) return written.error();
 
   const int64_t cpu_before = cpu_ns(CLOCK_PROCESS_CPUTIME_ID) / 1000;
-  if (hooks.more) rollout_config.open = true, rollout_config.responses_kept_max = kKeptMax;
+  if (hooks.more) config.open = true, config.responses_kept_max = kKeptMax;
+  config.tells_commits = journal.is_on();
   std::vector<GroupSpec> groups = work.groups;
-  for (GroupSpec& group : groups) group.id.rollout = rollout_config.id;
-  const RolloutHandle rollout = fleet->start_rollout(rollout_config, {std::move(groups), std::move(pasts)}, inbox.handle());
+  for (GroupSpec& group : groups) group.id.rollout = config.id;
+  const RolloutHandle rollout = machines.fleet->start_rollout(
+      config, {std::move(groups), std::move(pasts), journal.take_resumed(config.id)}, inbox.handle());
+  if (machines.controller) rt::post(machines.controller, RolloutStarted{config.id, rollout});
 
   RolloutSummary summary;
   std::vector<double> completions_s;
-  Status written;
   bool stopping = false;
   auto stop = [&] {
     if (std::exchange(stopping, true)) return;
@@ -328,18 +369,23 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   bool more_come = static_cast<bool>(hooks.more);
   Status prompts;
   bool over = false;
+  const auto keep = [&](auto&& into_journal) {
+    if (written.ok()) written = into_journal();
+    if (!written.ok()) stop();
+  };
   const RolloutListener listener{
       .response =
           [&](Response& response) {
-            if (written.ok() && hooks.response) written = hooks.response(response);
+            keep([&] { return journal.finish(response); });
+            give(response);
             if (!written.ok()) stop();
             if (hooks.more) rt::post(rollout, AckResponses{{response.request}});
-            if (history) history->keep(response);
             // It waited from the start of the rollout, and then waited or ran until its end.
             if (!options.html.empty())
               completions_s.push_back(static_cast<double>(response.queue_us + response.run_us) / 1e6);
           },
       .progress = hooks.progress,
+      .commits = [&](const RolloutCommits& commits) { keep([&] { return journal.commit(commits); }); },
       .summary =
           [&](RolloutSummary& s) {
             summary = std::move(s);
@@ -347,7 +393,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
           }};
   while (!over) {
     if (hooks.stop != nullptr && hooks.stop->load()) stop();
-    if (cluster) cluster->follow();
+    if (machines.watch) machines.watch->follow();
     if (more_come && !stopping) {
       MoreGroups more = hooks.more();
       if (!more.groups.empty()) rt::post(rollout, AddGroups{std::move(more.groups)});
@@ -356,25 +402,28 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
       prompts = std::move(more.error);
     }
     receive_event(inbox, more_come ? kStreamUs : kReceiveUs, listener);
+    keep([&] { return journal.sync_when_due(steady_us()); });
   }
-  auto pool = inbox.ask<std::vector<KvNodeReport>>(fleet->directory(), GetReport{});
+  auto pool = inbox.ask<std::vector<KvNodeReport>>(machines.fleet->directory(), GetReport{});
   const int64_t cpu_total = cpu_ns(CLOCK_PROCESS_CPUTIME_ID) / 1000 - cpu_before;
   const int64_t cpu_actors = actor_threads_cpu_us();
   if (!written.ok()) return written.error();
   if (!summary.complete && !stopping) return fail(Code::kUnavailable, summary.error);
-  RolloutOutcome outcome{.report = {.policy = scheduler.policy,
-                                    .policy_choice = std::move(why),
+  RolloutOutcome outcome{.report = {.policy = chosen.name,
+                                    .policy_choice = chosen.why,
                                     .rollout = std::move(summary),
                                     .pool = std::move(pool),
+                                    .answered_before = answered_before,
                                     .past_groups = past_groups,
                                     .unkept_groups = history ? history->failed_groups() : 0,
                                     .cpu_total_s = static_cast<double>(cpu_total) / 1e6,
                                     .actor_cpu_share = static_cast<double>(cpu_actors) / static_cast<double>(cpu_total),
-                                    .version = rollout_config.version},
+                                    .version = config.version},
                          .complete = false,
                          .prompts = std::move(prompts),
                          .instances = {},
-                         .completions_s = std::move(completions_s)};
+                         .completions_s = std::move(completions_s),
+                         .journal = std::move(journal)};
   outcome.complete = outcome.report.rollout.complete;
   for (const auto& [id, load] : histories) outcome.instances.push_back(load->take(outcome.report.rollout.wall_s()));
   return outcome;

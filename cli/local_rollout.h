@@ -10,6 +10,7 @@
 #include "cli/config.h"
 #include "cli/jsonl.h"
 #include "cli/report.h"
+#include "cli/run_journal.h"
 #include "cli/timeline.h"
 #include "gpu/model/weight_store.h"
 #include "gpu/text/tokenizer.h"
@@ -66,6 +67,7 @@ struct RolloutOutcome {
   Status prompts;                           // MoreGroups::error
   std::vector<InstanceTimeline> instances;  // empty unless options.html is set
   std::vector<double> completions_s;        // when each finished response was, likewise
+  RunJournal journal;                       // to be cleared once the responses are safe elsewhere
 };
 
 /// Runs all groups once under one policy, or the one that is chosen for "auto".

@@ -92,9 +92,9 @@ Result<std::unique_ptr<ColdStore>> open_cold_store(const MachineOptions& options
 #endif
 }
 
-Result<ClusterTransport> make_cluster_transport() {
+Result<ClusterTransport> make_cluster_transport([[maybe_unused]] const std::string& secret) {
 #ifdef SEER_HAVE_UCX
-  SEER_ASSIGN_OR_RETURN(std::shared_ptr<UcxTransport> transport, UcxTransport::create({}));
+  SEER_ASSIGN_OR_RETURN(std::shared_ptr<UcxTransport> transport, UcxTransport::create({.run_secret = secret}));
   return ClusterTransport{transport, {.allocate = transport->slab_allocator()}};
 #else
   return ClusterTransport{};

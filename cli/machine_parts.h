@@ -38,8 +38,8 @@ struct ClusterTransport {
   std::shared_ptr<KvTransport> transport;  // null in a build without UCX: KV stays where it is
   SlabMaker slabs;
 };
-/// Errors: as UcxTransport::create() says.
-Result<ClusterTransport> make_cluster_transport();
+/// `secret`: of the cluster; others can neither read nor write its KV. Errors: as UcxTransport::create() says.
+Result<ClusterTransport> make_cluster_transport(const std::string& secret);
 
 /// Makers of all parts. Without a profile for drafting, steps are measured here.
 /// REQUIRES: options and aside outlive the makers.

@@ -140,6 +140,8 @@ const std::vector<Figure>& figures() {
       {"finished", [](const R& r) -> Json { return r.rollout.finished; }},
       {"failed_requests", [](const R& r) -> Json { return r.rollout.failed; },
        Row{kResult, "failed requests", "their responses say why", whole}},
+      {"answered_before", [](const R& r) -> Json { return r.answered_before; },
+       Row{kResult, "answered before", "requests, as the journal had them", whole}},
       {"prompt_tokens", [](const R& r) -> Json { return r.rollout.prompt_tokens; }, Row{kResult, "prompt tokens", "", whole}},
       {"output_tokens", [](const R& r) -> Json { return r.rollout.output_tokens; },
        Row{kResult, "output tokens", "", whole, kAlways}},

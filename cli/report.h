@@ -19,6 +19,7 @@ struct RolloutReport {
   std::string policy_choice;           // why --policy auto took it; empty where it was named
   RolloutSummary rollout;
   std::vector<KvNodeReport> pool;      // of each machine
+  int64_t answered_before = 0;         // requests, by an earlier process (--resume): not among those of `rollout`
   int64_t past_groups = 0;             // whose prompt earlier rollouts had answered (--draft-history)
   int64_t unkept_groups = 0;           // whose responses could not be stored there
   double cpu_total_s = 0;              // CPU time of the process

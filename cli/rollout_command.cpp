@@ -69,7 +69,7 @@ Status write_response(const RolloutWork& work, const Response& r, OutputWriter& 
 }
 
 /// What is on the page of a rollout.
-SimRun run_of(const RolloutOptions& options, RolloutOutcome outcome) {
+SimRun run_of(const RolloutOptions& options, RolloutOutcome&& outcome) {
   const RolloutReport& report = outcome.report;
   const RolloutSummary& r = report.rollout;
   namespace fs = std::filesystem;
@@ -203,10 +203,12 @@ Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& s
     reports.push_back(outcome->report);
     complete = outcome->complete;
     if (const Status prompts = outcome->prompts; complete && !prompts.ok()) return kept.after(prompts.error());
+    RunJournal journal = std::move(outcome->journal);
     if (html) drawn.push_back(run_of(options, *std::move(outcome)));
     if (!complete) break;
     if (kept.out == nullptr) continue;
     if (const Status finished = kept.out->finish(); !finished.ok()) return kept.after(finished.error());
+    SEER_RETURN_IF_ERROR(journal.clear());
   }
   std::string unfinished;
   const auto write = [&](std::optional<OutputWriter>& file, const std::string& what, const std::string& text) -> Status {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/cluster_commands.h"
 #include "cli/config.h"
 #include "cli/doctor.h"
 #include "cli/node_command.h"
@@ -62,6 +63,8 @@ struct Run {
   }
   seer::Status operator()(const seer::RolloutOptions& options) const { return seer::rollout_command(options, g_stop); }
   seer::Status operator()(const seer::NodeOptions& options) const { return seer::node_command(options, g_stop); }
+  seer::Status operator()(const seer::StatusOptions& options) const { return seer::status_command(options, g_stop); }
+  seer::Status operator()(const seer::DrainOptions& options) const { return seer::drain_command(options, g_stop); }
   seer::Status operator()(const seer::ScoreOptions& options) const { return seer::score_command(options, g_stop); }
   seer::Status operator()(const seer::ProfileOptions& options) const { return seer::profile_command(options, g_stop); }
   seer::Status operator()(const seer::SimulateOptions& options) const {

@@ -34,6 +34,8 @@ struct GroupEstimate {
 struct CancelChunk { ChunkId chunk; SEER_FIELDS(CancelChunk, chunk) };
 /// Ends every chunk of this rollout on an instance, without an answer: the rollout is over.
 struct DropChunks { RolloutId rollout; SEER_FIELDS(DropChunks, rollout) };
+/// Ends all chunks early, their KV kept in the pool, and takes none any more: the machine is drained.
+struct YieldChunks { uint64_t what = 0; SEER_FIELDS(YieldChunks, what) };
 
 // ---- chunks ------------------------------------------------------------------------------------------------------------
 using ChunkSink = rt::iface<rt::oneway<ChunkProgress>, rt::oneway<ChunkDone>>;
@@ -132,8 +134,12 @@ struct KvHolds {
   KvOwner owner;
   SEER_FIELDS(KvHolds, node, owner)
 };
-using KvDirectoryHandle = rt::iface<rt::oneway<KvNodeUp>, rt::oneway<KvHolds>, rt::oneway<FindHolders>,
-                                    rt::oneway<KvRelease>, rt::oneway<KvBump>,
+/// The node will go: what a request keeps there is of no use once another node keeps something of it.
+struct KvDraining { NodeId node; SEER_FIELDS(KvDraining, node) };
+/// A rollout has died, and will release nothing any more.
+struct KvDropRollout { RolloutId rollout; SEER_FIELDS(KvDropRollout, rollout) };
+using KvDirectoryHandle = rt::iface<rt::oneway<KvNodeUp>, rt::oneway<KvHolds>, rt::oneway<KvDraining>, rt::oneway<FindHolders>,
+                                    rt::oneway<KvRelease>, rt::oneway<KvDropRollout>, rt::oneway<KvBump>,
                                     rt::rpc<GetReport, std::vector<KvNodeReport>>>;
 
 // ---- draft servers ---------------------------------------------------------------------------------------------------------
@@ -196,7 +202,7 @@ struct UpdateInstance {
 };
 
 // ---- instances, nodes ------------------------------------------------------------------------------------------------------
-using InstanceHandle = rt::iface<rt::oneway<RunChunk>, rt::oneway<CancelChunk>, rt::oneway<DropChunks>,
+using InstanceHandle = rt::iface<rt::oneway<RunChunk>, rt::oneway<CancelChunk>, rt::oneway<DropChunks>, rt::oneway<YieldChunks>,
                                  rt::oneway<UpdateInstance>, rt::oneway<WorkReady>,
                                  rt::oneway<KvReserved>, rt::oneway<KvOpened>, rt::oneway<DraftServers>,
                                  rt::oneway<CstFetched>, rt::rpc<GetReport, InstanceReport>>;
@@ -212,24 +218,44 @@ struct InstanceUp {
   ClusterIdentity identity = {};
   SEER_FIELDS(InstanceUp, instance, node, kv_blocks, block_tokens, rows_max, handle, identity)
 };
-/// A part of a machine is gone for good: it could not be made again, or the machine has given up. The rollout goes on
+/// A part of a machine is gone for good: it could not be made again, or the machine has given up or left. The rollout goes on
 /// with what is left.
 struct PartLost {
   NodeId node;
   std::vector<InstanceId> instances;  // that will not come back; none where it was the KV pool
-  std::string reason;                 // one sentence that names the part
+  std::string reason;                 // one sentence that names the part; empty: the machine was drained and has left
   SEER_FIELDS(PartLost, node, instances, reason)
 };
-using InstanceSink = rt::iface<rt::oneway<InstanceUp>, rt::oneway<DraftServerUp>, rt::oneway<PartLost>>;
+/// Nothing more is to be placed on these instances. Their chunks come back early.
+struct InstancesDraining {
+  NodeId node;
+  std::vector<InstanceId> instances;
+  SEER_FIELDS(InstancesDraining, node, instances)
+};
+using InstanceSink = rt::iface<rt::oneway<InstanceUp>, rt::oneway<DraftServerUp>, rt::oneway<InstancesDraining>, rt::oneway<PartLost>>;
 /// Tells a node who wants its instances: it answers InstanceUp for each, and DraftServerUp if it has such a server, and
 /// again when one was restarted. PartLost tells of those that are gone for good.
 struct AttachRollout {
   InstanceSink reply_to;
   SEER_FIELDS(AttachRollout, reply_to)
 };
-using NodeHandle = rt::iface<rt::oneway<AttachRollout>, rt::oneway<UpdateWeights>, rt::oneway<InstanceWeights>, rt::oneway<WorkReady>>;
+/// The machine is to leave: its chunks go on elsewhere, and it ends when no request needs its KV any more, or after timeout_us.
+struct DrainNode { int64_t timeout_us = 0; SEER_FIELDS(DrainNode, timeout_us) };
+struct NodeReport {
+  NodeId node;
+  bool draining = false;
+  int32_t restarts = 0;                     // of its parts
+  std::vector<InstanceReport> instances;    // that are up
+  std::vector<KvNodeReport> pool;           // one; none without a KV pool
+  SEER_FIELDS(NodeReport, node, draining, restarts, instances, pool)
+};
+using NodeHandle = rt::iface<rt::oneway<AttachRollout>, rt::oneway<UpdateWeights>, rt::oneway<InstanceWeights>, rt::oneway<DrainNode>,
+                             rt::oneway<Tick>, rt::oneway<WorkReady>, rt::rpc<GetReport, NodeReport>>;
 
 // ---- cluster -----------------------------------------------------------------------------------------------------------------
+/// What the machines of a cluster share, and others do not know: it guards their KV (UcxTransport).
+struct GetSecret { uint64_t what = 0; SEER_FIELDS(GetSecret, what) };
+struct ClusterSecret { std::string text; SEER_FIELDS(ClusterSecret, text) };
 /// A machine asks to come in, before it starts anything.
 struct EnterCluster {
   NodeId node;
@@ -266,24 +292,12 @@ struct EnterRollout { uint64_t what = 0; SEER_FIELDS(EnterRollout, what) };
 struct RolloutEntered {
   RolloutId id;                 // that no other rollout had
   WeightVersion version;        // of the weights that the machines run with
+  uint64_t weights = 0;         // their checksum (ClusterIdentity)
   uint32_t instances = 0;       // of the machines that are up
   KvDirectoryHandle directory;
   std::string error;            // why it may not; empty: it may
-  SEER_FIELDS(RolloutEntered, id, version, instances, directory, error)
+  SEER_FIELDS(RolloutEntered, id, version, weights, instances, directory, error)
 };
-struct ClusterNodeReport {
-  NodeAddress at;
-  uint32_t instances = 0;
-  ClusterIdentity identity;
-  SEER_FIELDS(ClusterNodeReport, at, instances, identity)
-};
-struct ClusterReport {
-  std::vector<ClusterNodeReport> nodes;  // by name
-  SEER_FIELDS(ClusterReport, nodes)
-};
-using ClusterHandle = rt::iface<rt::rpc<EnterCluster, ClusterEntered>, rt::oneway<NodeReady>, rt::rpc<EnterRollout, RolloutEntered>,
-                                rt::oneway<WatchCluster>, rt::rpc<GetReport, ClusterReport>>;
-
 // ---- iteration owner --------------------------------------------------------------------------------------------------------
 /// A response is complete: the context manager learns its length.
 using EstimateSink = rt::iface<rt::oneway<GroupEstimate>>;
@@ -297,7 +311,7 @@ struct LengthSeen {
 using ContextHandle = rt::iface<rt::oneway<LengthSeen>>;
 
 /// Who asked for the rollout: every response once, progress now and then, the summary last.
-using RolloutEvents = rt::iface<rt::oneway<Response>, rt::oneway<RolloutProgress>, rt::oneway<RolloutSummary>>;
+using RolloutEvents = rt::iface<rt::oneway<Response>, rt::oneway<RolloutProgress>, rt::oneway<RolloutCommits>, rt::oneway<RolloutSummary>>;
 
 /// More groups for an open rollout, which gives them their ids: these follow the indices of the groups before.
 struct AddGroups {
@@ -326,12 +340,43 @@ struct AttachEvents { RolloutEvents reply_to; SEER_FIELDS(AttachEvents, reply_to
 struct CloseRollout { uint64_t what = 0; SEER_FIELDS(CloseRollout, what) };
 
 /// GetReport is answered with the summary so far, at any time.
-using RolloutHandle = rt::iface<rt::oneway<InstanceUp>, rt::oneway<DraftServerUp>, rt::oneway<PartLost>,
+using RolloutHandle = rt::iface<rt::oneway<InstanceUp>, rt::oneway<DraftServerUp>, rt::oneway<InstancesDraining>, rt::oneway<PartLost>,
                                 rt::oneway<ChunkProgress>, rt::oneway<ChunkDone>,
                                 rt::oneway<GroupEstimate>, rt::rpc<AddGroups, GroupsAdded>, rt::rpc<CancelGroup, Cancelled>,
                                 rt::rpc<CancelRequest, Cancelled>, rt::oneway<AckResponses>, rt::oneway<AttachEvents>,
                                 rt::oneway<CloseRollout>, rt::rpc<GetReport, RolloutSummary>, rt::oneway<StopRollout>,
                                 rt::oneway<Tick>>;
+
+// ---- reports of a cluster ---------------------------------------------------------------------------------------------------
+/// A rollout that has entered runs.
+struct RolloutStarted {
+  RolloutId id;
+  RolloutHandle handle;
+  SEER_FIELDS(RolloutStarted, id, handle)
+};
+/// A machine is to leave: see DrainNode. The error is one sentence; empty: it has been told.
+struct DrainMachine {
+  NodeId node;
+  int64_t timeout_us = 0;
+  SEER_FIELDS(DrainMachine, node, timeout_us)
+};
+struct Drained { std::string error; SEER_FIELDS(Drained, error) };
+struct ClusterNodeReport {
+  NodeAddress at;
+  NodeHandle handle;
+  uint32_t instances = 0;
+  bool draining = false;
+  ClusterIdentity identity;
+  SEER_FIELDS(ClusterNodeReport, at, handle, instances, draining, identity)
+};
+struct ClusterReport {
+  std::vector<ClusterNodeReport> nodes;     // by name
+  std::vector<RolloutStarted> rollouts;     // that run, by id
+  SEER_FIELDS(ClusterReport, nodes, rollouts)
+};
+using ClusterHandle = rt::iface<rt::rpc<GetSecret, ClusterSecret>, rt::rpc<EnterCluster, ClusterEntered>, rt::oneway<NodeReady>,
+                                rt::rpc<EnterRollout, RolloutEntered>, rt::oneway<RolloutStarted>, rt::oneway<WatchCluster>,
+                                rt::rpc<DrainMachine, Drained>, rt::rpc<GetReport, ClusterReport>>;
 
 }  // namespace seer
 
@@ -419,6 +464,18 @@ CAF_BEGIN_TYPE_ID_BLOCK(seer, first_custom_type_id)
   CAF_ADD_TYPE_ID(seer, (seer::RolloutEntered))
   CAF_ADD_TYPE_ID(seer, (seer::ClusterReport))
   CAF_ADD_TYPE_ID(seer, (seer::ClusterHandle))
+  CAF_ADD_TYPE_ID(seer, (seer::YieldChunks))
+  CAF_ADD_TYPE_ID(seer, (seer::RolloutCommits))
+  CAF_ADD_TYPE_ID(seer, (seer::KvDraining))
+  CAF_ADD_TYPE_ID(seer, (seer::InstancesDraining))
+  CAF_ADD_TYPE_ID(seer, (seer::DrainNode))
+  CAF_ADD_TYPE_ID(seer, (seer::NodeReport))
+  CAF_ADD_TYPE_ID(seer, (seer::GetSecret))
+  CAF_ADD_TYPE_ID(seer, (seer::ClusterSecret))
+  CAF_ADD_TYPE_ID(seer, (seer::RolloutStarted))
+  CAF_ADD_TYPE_ID(seer, (seer::DrainMachine))
+  CAF_ADD_TYPE_ID(seer, (seer::Drained))
+  CAF_ADD_TYPE_ID(seer, (seer::KvDropRollout))
 CAF_END_TYPE_ID_BLOCK(seer)
 
 namespace seer {

@@ -144,10 +144,24 @@ struct InstanceReport {
   int64_t corrupt_blocks = 0;   // imports whose checksum did not match; recomputed
   int64_t yields = 0;
   int64_t preemptions = 0;
+  int64_t chunks = 0;           // that are here now
   DraftFigures drafting;
   SEER_FIELDS(InstanceReport, instance, busy_us, engine_cpu_us, steps, output_tokens, prefill_tokens, kv_blocks_total,
               kv_blocks_used, kv_blocks_peak, kv_block_bytes, imported_blocks, exported_blocks, corrupt_blocks, yields, preemptions,
-              drafting)
+              chunks, drafting)
+};
+
+/// Tokens of a response that came into the token log: those from first_index on.
+struct CommittedTokens {
+  RequestId request;
+  int64_t first_index = 0;
+  std::vector<int32_t> tokens;
+  std::vector<float> logprobs;
+  SEER_FIELDS(CommittedTokens, request, first_index, tokens, logprobs)
+};
+struct RolloutCommits {
+  std::vector<CommittedTokens> parts;
+  SEER_FIELDS(RolloutCommits, parts)
 };
 
 /// A finished response, or what a request had when it failed (FinishReason::kError) or was cancelled (kAborted).

@@ -35,6 +35,8 @@ Status check_identity(std::string_view who, const ClusterIdentity& found, const 
   if (found.version != any && expected.version != any && found.version != expected.version)
     return refuse("weight version", found.version, expected.version);
   if (found.layout != expected.layout) return refuse("KV layout", hex(found.layout), hex(expected.layout));
+  if (found.weights != 0 && expected.weights != 0 && found.weights != expected.weights)
+    return refuse("weights' checksum", hex(found.weights), hex(expected.weights));
   return {};
 }
 

@@ -11,14 +11,15 @@
 namespace seer {
 
 /// Changes with every change of a message or of what is meant by one.
-inline constexpr uint32_t kProtocolNumber = 1;
+inline constexpr uint32_t kProtocolNumber = 2;
 
 struct ClusterIdentity {
   uint32_t protocol = kProtocolNumber;
   std::string model;      // its name, which is the last part of the folder's path; empty: none loaded
-  uint64_t layout = 0;    // of KV blocks: of an instance as in BlockKey, of a pool without the weights
+  uint64_t layout = 0;    // of KV blocks, without the weights (EngineInfo::block_layout)
+  uint64_t weights = 0;   // checksum; 0: any
   WeightVersion version;  // of the weights that it runs with; 0: those of whoever asks
-  SEER_FIELDS(ClusterIdentity, protocol, model, layout, version)
+  SEER_FIELDS(ClusterIdentity, protocol, model, layout, weights, version)
 };
 
 /// The model's name in an identity.

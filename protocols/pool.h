@@ -2,6 +2,7 @@
 // written to and read from the arena of the instance's machine, or move over the transport.
 #pragma once
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "protocols/kv.h"
@@ -121,11 +122,13 @@ struct KvNodeReport {
   int64_t sealed_blocks = 0, opened_blocks = 0;
   int64_t fetched_bytes = 0;    // of blocks from other nodes
   int64_t fetch_failures = 0;   // blocks that did not come, or not as they were: computed again
+  int64_t kept_requests = 0;    // whose KV is here
+  std::vector<std::string> peers;  // how blocks come from each node that some came from: "node 2: network (tcp)"
   int64_t cold_cpu_us = 0;
   int64_t cold_failures = 0;    // reads and writes of the cold tier that failed, for lack of space or otherwise
   SEER_FIELDS(KvNodeReport, node, dram_capacity_bytes, dram_used_bytes, dram_peak_bytes, cold_capacity_bytes,
               cold_used_bytes, spilled_bytes, promoted_bytes, dropped_blocks, corrupt_blocks, refused_blocks,
-              sealed_blocks, opened_blocks, fetched_bytes, fetch_failures, cold_cpu_us, cold_failures)
+              sealed_blocks, opened_blocks, fetched_bytes, fetch_failures, kept_requests, peers, cold_cpu_us, cold_failures)
 };
 
 }  // namespace seer

@@ -39,7 +39,8 @@ struct GroupSpec {
   std::vector<uint64_t> seeds;       // one per sample: hash of (run seed, group, sample)
   std::vector<int64_t> known_tokens; // response lengths known beforehand, one per sample, for the `oracle` policy; or empty
   int32_t priority = 0;              // groups of higher priority are served first, whatever the policy's own order
-  SEER_FIELDS(GroupSpec, id, prompt_ids, samples, sampling, seeds, known_tokens, priority)
+  std::vector<int64_t> generated_tokens = {};  // that responses have already, one per sample; or empty
+  SEER_FIELDS(GroupSpec, id, prompt_ids, samples, sampling, seeds, known_tokens, priority, generated_tokens)
 };
 
 /// Why a chunk gave up its instance.

@@ -143,6 +143,11 @@ void kill(const Handle& handle) { caf::anon_send_exit(handle, caf::exit_reason::
 /// The actor ends itself, for a reason that whoever watches it can read: reason_text().
 template <class Self>
 void quit(Self* self, const std::string& why) { self->quit(caf::make_error(caf::sec::runtime_error, why)); }
+/// In order, as nothing is left to do.
+template <class Self>
+void quit(Self* self) { self->quit(); }
+/// Whether an actor has ended so.
+inline bool ended_in_order(const down& message) { return !message.reason || message.reason == caf::exit_reason::normal; }
 /// What an actor that ended with quit() said.
 inline std::string reason_text(const down& message, std::string otherwise = {}) {
   if (message.reason != caf::sec::runtime_error) return otherwise;
@@ -187,11 +192,18 @@ class Inbox {
                    caf::after(std::chrono::microseconds(timeout_us)) >> [&] { got = false; });
     return got;
   }
-  /// Asks and waits; `otherwise` where the peer is silent or gone.
+  /// Asks and waits; `otherwise` where the peer is silent or gone, which `answered` tells if it is given.
   template <class Answer, class Dest, class Question>
-  Answer ask(const Dest& to, Question question, Answer otherwise = {}) {
+  Answer ask(const Dest& to, Question question, Answer otherwise = {}, bool* answered = nullptr) {
+    bool came = false;
     self_->request(to, std::chrono::microseconds(kControlTimeoutUs), std::move(question))
-        .receive([&](Answer& answer) { otherwise = std::move(answer); }, [](const caf::error&) {});
+        .receive(
+            [&](Answer& answer) {
+              otherwise = std::move(answer);
+              came = true;
+            },
+            [](const caf::error&) {});
+    if (answered != nullptr) *answered = came;
     return otherwise;
   }
 

@@ -1,4 +1,6 @@
 // rt_net: actors of other processes, over CAF's network module. The rest of the runtime knows handles only.
+//
+// Processes greet each other before anything else: one of another protocol is refused there. A peer that is silent for kSilentUs (stopped, or cut off) is as one that died.
 #pragma once
 #include <caf/io/all.hpp>
 #include <string>
@@ -7,25 +9,39 @@
 
 namespace seer::rt {
 
+inline constexpr int64_t kHeartbeatUs = 1'000'000;
+inline constexpr int64_t kSilentUs = 8'000'000;
+
 /// Config of an actor system that can listen and dial.
 struct NetConfig : SeerConfig {
-  explicit NetConfig(size_t threads = 1) : SeerConfig(threads) { load<caf::io::middleman>(); }
+  explicit NetConfig(size_t threads = 1) : SeerConfig(threads) {
+    load<caf::io::middleman>();
+    set("middleman.app-identifiers", std::vector<std::string>{cat("seer/", kProtocolNumber)});
+    set("middleman.heartbeat-interval", caf::timespan(std::chrono::microseconds(kHeartbeatUs)));
+    set("middleman.connection-timeout", caf::timespan(std::chrono::microseconds(kSilentUs)));
+  }
 };
 
-/// Lets other processes of this machine dial the actor. Returns the port, which for 0 the system chooses. Errors: kUnavailable.
+template <class One, class Other>
+bool same_process(const One& one, const Other& other) { return one.node() == other.node(); }
+
+/// Lets other processes dial the actor at an address of this machine. Returns the port, which for 0 the system chooses.
+/// Errors: kUnavailable.
 template <class Handle>
-Result<uint16_t> listen_on_loopback(system& sys, const Handle& actor, uint16_t port) {
-  auto bound = sys.middleman().publish(actor, port, "127.0.0.1", true);
-  if (!bound) return fail(Code::kUnavailable, "cannot listen on 127.0.0.1:", port, ": ", sys.render(bound.error()));
+Result<uint16_t> listen(system& sys, const Handle& actor, const std::string& host, uint16_t port) {
+  auto bound = sys.middleman().publish(actor, port, host.c_str(), true);
+  if (!bound) return fail(Code::kUnavailable, "cannot listen on ", host, ":", port, ": ", sys.render(bound.error()));
   return *bound;
 }
 
-/// The actor that listens there. Blocks until it is connected. Errors: kUnavailable.
+/// The actor that listens there. Blocks until it is connected. Errors: kUnavailable; kInvalidArgument: it is of another protocol.
 template <class Handle>
 Result<Handle> dial(system& sys, const std::string& host, uint16_t port) {
   auto peer = sys.middleman().remote_actor<Handle>(host, port);
-  if (!peer) return fail(Code::kUnavailable, "cannot dial ", host, ":", port, ": ", sys.render(peer.error()));
-  return *peer;
+  if (peer) return *peer;
+  if (peer.error() == caf::sec::incompatible_application_ids)
+    return fail(Code::kInvalidArgument, "who listens at ", host, ":", port, " is no Seer, or one with another protocol than ", kProtocolNumber);
+  return fail(Code::kUnavailable, "cannot dial ", host, ":", port, ": ", sys.render(peer.error()));
 }
 
 }  // namespace seer::rt

@@ -75,6 +75,9 @@ class KvTransport {
   /// epoch that is not the opened one is ignored.
   virtual void close_peer(NodeId node, uint64_t epoch) = 0;
 
+  /// How blocks come from an open peer and why, for people; empty: it is not open.
+  virtual std::string peer_info(NodeId node) const = 0;
+
   /// Starts fetches from one peer, which have timeout_us to end together. An error (kFull: too many are open): nothing was
   /// started, and there will be no event. REQUIRES: all are from the same node and epoch.
   virtual Status fetch(std::vector<Fetch> fetches, int64_t timeout_us, FetchEvents events) = 0;

@@ -36,6 +36,7 @@ class LocalTransport final : public KvTransport {
   }
   /// Its fetches fail when they come to the front of the queue, which takes the copies before them.
   void close_peer(NodeId node, uint64_t epoch) override { arenas_.close_peer(node, epoch); }
+  std::string peer_info(NodeId) const override { return "memory of this process"; }
   Status fetch(std::vector<Fetch> fetches, int64_t timeout_us, FetchEvents events) override;
 
  private:

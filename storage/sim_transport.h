@@ -39,6 +39,7 @@ class SimTransport final : public KvTransport {
     return arenas_.open_peer(node, epoch, address);
   }
   void close_peer(NodeId node, uint64_t epoch) override;
+  std::string peer_info(NodeId) const override { return "simulated"; }
   Status fetch(std::vector<Fetch> fetches, int64_t timeout_us, FetchEvents events) override;
 
  private:

@@ -53,8 +53,8 @@ class UcxTransport final : public KvTransport {
   void close_peer(NodeId node, uint64_t epoch) override;
   Status fetch(std::vector<Fetch> fetches, int64_t timeout_us, FetchEvents events) override;
 
-  /// How blocks come from an open peer and why: "shared memory: ...", "network (tcp): ..."; empty: it is not open.
-  std::string peer_info(NodeId node) const;
+  /// "shared memory: ...", "network (tcp): ...".
+  std::string peer_info(NodeId node) const override;
 
  private:
   class Loop;

@@ -43,6 +43,7 @@ InstanceActor::handle::behavior_type InstanceActor::make_behavior() {
       [this](RunChunk& chunk) { on_run_chunk(std::move(chunk)); },
       [this](const CancelChunk& cancel) { cancel_chunk(cancel.chunk); },
       [this](const DropChunks& drop) { drop_chunks(drop.rollout); },
+      [this](const YieldChunks&) { yield_chunks(); },
       [this](const UpdateInstance& asked) { update_weights(asked); },
       [this](const WorkReady&) { on_work_ready(); },
       [this](const KvReserved& reserved) { on_reserved(reserved); },
@@ -116,6 +117,7 @@ bool InstanceActor::admit() {
 /// could be planned, so plan again.
 bool InstanceActor::plan() {
   batch.plan();
+  if (draining) return give_all_way(), true;  // who is on its way here does so when it comes to run
   if (batch.is_parking()) return true;  // one wave at a time: what is parking may suffice
   // Who gives way now would be sent right back, since those on the way have not taken their slots yet: wait for them.
   if (batch.is_idle() && (batch.is_importing() || kv.is_opening())) return true;
@@ -132,6 +134,12 @@ bool InstanceActor::plan() {
   batch.take_out(victims);
   for (Sequence* const s : victims) give_way(*s);
   return victims.empty() || !batch.is_idle();
+}
+
+void InstanceActor::give_all_way() {
+  const std::vector<Sequence*> all = batch.planned();
+  batch.take_out(all);
+  for (Sequence* const s : all) give_way(*s);
 }
 
 void InstanceActor::on_steps(StepResult& result) {
@@ -190,8 +198,8 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
   batch.settle_blocks();
   const ChunkId id = chunk.chunk;
   if (sequences.find(id) != nullptr) return;  // it came twice
-  if (chunk.version != info.version || (update && update->phase == Update::Phase::kSwitching)) {
-    // Its rollout will hear, or has heard, which weights run here. Nothing was done, so it waits again.
+  if (draining || chunk.version != info.version || (update && update->phase == Update::Phase::kSwitching)) {
+    // Its rollout will hear, or has heard, that this instance leaves, or which weights run here. Nothing was done, so it waits again.
     rt::tell(self, chunk.reply_to, unstarted(chunk, ChunkEnd::kPreempted));
     return;
   }
@@ -243,7 +251,7 @@ ChunkDone InstanceActor::unstarted(const RunChunk& chunk, ChunkEnd end) const {
 /// From the next step on.
 void InstanceActor::run(Sequence& s) {
   s.phase = ChunkPhase::kRunning;
-  batch.note_newcomer();
+  batch.note_change();
 }
 
 void InstanceActor::on_opened(const KvOpened& opened) {
@@ -352,6 +360,13 @@ void InstanceActor::drop_chunks(RolloutId rollout) {
   switch_when_unused();
 }
 
+void InstanceActor::yield_chunks() {
+  draining = true;
+  take_steps_over();
+  batch.note_change();
+  go_on();
+}
+
 /// A rollout that ends as it should has dropped its chunks before.
 void InstanceActor::on_down(const rt::down& message) {
   const auto lost = std::ranges::find_if(sinks, [&](const auto& entry) { return rt::is_source(message, entry.second); });
@@ -447,6 +462,7 @@ void InstanceActor::share_drafts() { drafts->share(sequences, handle{self}, rt::
 const InstanceReport& InstanceActor::current_report() {
   take_steps_over();
   const BlockCounts counts = devices.counts();
+  report.chunks = static_cast<int64_t>(sequences.size());
   report.kv_blocks_used = counts.in_use;
   report.kv_blocks_peak = counts.in_use_peak;
   report.imported_blocks = kv.figures().imported_blocks;

@@ -70,6 +70,7 @@ struct InstanceActor {
   void on_opened(const KvOpened& opened);
   void cancel_chunk(ChunkId id);
   void drop_chunks(RolloutId rollout);
+  void yield_chunks();
   void on_down(const rt::down& message);
   void update_weights(const UpdateInstance& update);
   const InstanceReport& current_report();
@@ -85,6 +86,7 @@ struct InstanceActor {
   void go_on();
   bool admit();
   bool plan();
+  void give_all_way();
   void take_steps_over();
   void add_figures(const StepResult& result);
 
@@ -117,6 +119,7 @@ struct InstanceActor {
   InstanceReport report;                  // without what kv and drafts count: see current_report()
   int64_t started_us = -1;                // when the first chunk came
   int32_t steps_since_report = 0;
+  bool draining = false;                  // no chunk stays
   std::vector<ChunkId> grown;             // without KV to keep: came to need another block since the last report
   std::map<RolloutId, ChunkSink> sinks;   // of the rollouts that have sent chunks and not dropped them
   struct Update {

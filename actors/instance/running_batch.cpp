@@ -113,6 +113,13 @@ bool RunningBatch::make_room_in_slots() {
   return true;
 }
 
+std::vector<Sequence*> RunningBatch::planned() const {
+  std::vector<Sequence*> all = running_;
+  for (const Slot& slot : slots_)
+    if (slot.sequence != nullptr) all.push_back(slot.sequence);
+  return all;
+}
+
 /// Sequences in slots need no blocks for this step: they count with a row that they have.
 std::vector<Sequence*> RunningBatch::pick_victims() {
   if (plan_.blocks_short == 0) return {};

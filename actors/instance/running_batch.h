@@ -48,8 +48,8 @@ class RunningBatch {
   void remove(Sequence& s);
   /// Likewise, at any moment: what runs of it ends by itself, for nobody.
   void drop(Sequence& s);
-  /// A sequence has come to run: steps that follow the one in the engine would be planned otherwise by now.
-  void note_newcomer() { is_stale_ = true; }
+  /// A sequence has come to run, or all are to leave: steps that follow the one in the engine would be planned otherwise by now.
+  void note_change() { is_stale_ = true; }
 
   // -- plan
 
@@ -62,6 +62,8 @@ class RunningBatch {
   int64_t running_count() const { return running_count_; }
   /// Of those that were planned without a slot; null: there was none.
   Sequence* first_running() const { return running_.empty() ? nullptr : running_[0]; }
+  /// All that run: those in slots too.
+  std::vector<Sequence*> planned() const;
   /// Sequences that must give way so that the others get the blocks that they lack.
   std::vector<Sequence*> pick_victims();
   /// They take no part in the step that was planned. What they gained is taken.

@@ -3,8 +3,8 @@
 //   may be lost        RunChunk, ChunkProgress, ChunkDone (the rollout notices the gap or the silence, and restarts the
 //                      instance), CancelChunk (the chunk runs to its end), FindHolders (the node goes on with what it
 //                      has), and all messages to and from draft servers (drafts get worse)
-//   may only be late   DropChunks, UpdateInstance, DraftServers, and all else to the directory (KvNodeUp, KvHolds, ...)
-// All others are delivered at once: InstanceUp, PartLost, those within a machine, and those between KV nodes, where a lost KvClose or
+//   may only be late   DropChunks, YieldChunks, UpdateInstance, DraftServers, and all else to the directory (KvNodeUp, KvHolds, ...)
+// All others are delivered at once: InstanceUp, InstancesDraining, PartLost, those within a machine, and those between KV nodes, where a lost KvClose or
 // KvRelease would keep memory for the rest of the iteration; a connection that breaks shows as DOWN there.
 #pragma once
 #include <algorithm>
@@ -86,6 +86,7 @@ struct InstanceLink {
             },
             [this](const CancelChunk& cancel) { wire.send_or_lose(self, to, cancel); },
             [this](const DropChunks& drop) { wire.send(self, to, drop); },
+            [this](const YieldChunks& yield) { wire.send(self, to, yield); },
             [this](const UpdateInstance& update) { wire.send(self, to, update); },
             [](const WorkReady&) {},
             [](const KvReserved&) {},
@@ -160,6 +161,7 @@ struct InstanceSinkLink {
               up.handle = servers.emplace_back(rt::spawn<DraftServerLink>(self->system(), up.handle, faults));
               rt::tell(self, to, std::move(up));
             },
+            [this](const InstancesDraining& leaving) { rt::tell(self, to, leaving); },
             [this](const PartLost& lost) { rt::tell(self, to, lost); }};
   }
   rt::self_ptr<InstanceSinkLink> self;
@@ -178,8 +180,10 @@ struct DirectoryLink {
   handle::behavior_type make_behavior() {
     return {[this](const KvNodeUp& up) { wire.send(self, to, up); },
             [this](const KvHolds& holds) { wire.send(self, to, holds); },
+            [this](const KvDraining& node) { wire.send(self, to, node); },
             [this](const FindHolders& find) { wire.send_or_lose(self, to, find); },
             [this](const KvRelease& release) { wire.send(self, to, release); },
+            [this](const KvDropRollout& drop) { wire.send(self, to, drop); },
             [this](const KvBump& bump) { wire.send(self, to, bump); },
             [this](const GetReport& ask) { return self->delegate(to, ask); }};
   }

@@ -5,7 +5,9 @@
 #include <sstream>
 
 #include "actors/cluster_checks.h"
+#include "actors/kv_directory_actor.h"
 #include "actors/recorder.h"
+#include "actors/rollout_actor.h"
 
 using namespace seer;
 
@@ -13,21 +15,31 @@ namespace {
 
 using Watcher = Recorder<ClusterSink, NodeJoined, PartLost>;
 
-/// A machine that only counts how often it was woken.
+/// A machine that only notes what it is told.
 struct FakeNode {
+  struct Seen {
+    int woken = 0;
+    int64_t drain_us = 0;  // of the last DrainNode
+  };
   struct Actor {
     using handle = NodeHandle;
     static constexpr const char* kActorName = "fake_node";
-    Actor(rt::self_ptr<Actor>, std::shared_ptr<int> woken_in) : woken(std::move(woken_in)) {}
+    Actor(rt::self_ptr<Actor> self_in, std::shared_ptr<Seen> seen_in) : self(self_in), seen(std::move(seen_in)) {}
     handle::behavior_type make_behavior() {
-      return {[](const AttachRollout&) {}, [](const UpdateWeights&) {}, [](const InstanceWeights&) {},
-              [this](const WorkReady&) { ++*woken; }};
+      return {[](const AttachRollout&) {},
+              [](const UpdateWeights&) {},
+              [](const InstanceWeights&) {},
+              [this](const DrainNode& drain) { seen->drain_us = drain.timeout_us; },
+              [this](const Tick&) { rt::quit(self); },
+              [this](const WorkReady&) { ++seen->woken; },
+              [](const GetReport&) { return NodeReport{}; }};
     }
-    std::shared_ptr<int> woken;
+    rt::self_ptr<Actor> self;
+    std::shared_ptr<Seen> seen;
   };
-  explicit FakeNode(SimWorld& world) : actor(world.spawn<Actor>(woken)) {}
+  explicit FakeNode(SimWorld& world) : actor(world.spawn<Actor>(seen)) {}
   const NodeHandle& handle() const { return actor; }
-  std::shared_ptr<int> woken = std::make_shared<int>(0);
+  std::shared_ptr<Seen> seen = std::make_shared<Seen>();
   NodeHandle actor;
 };
 
@@ -55,7 +67,7 @@ struct Bench {
 
   SimWorld world;
   std::ostringstream lines;
-  ClusterHandle cluster = world.spawn<ClusterActor>(EventLog::to(lines, LogLevel::kInfo, LogClock::kVirtual));
+  ClusterHandle cluster = world.spawn<ClusterActor>(std::string("secret"), EventLog::to(lines, LogLevel::kInfo, LogClock::kVirtual));
   Watcher watcher{world};
 };
 
@@ -80,7 +92,7 @@ TEST_CASE("cluster: who watches hears of the machines that are there, then of th
   REQUIRE(b.watcher.all<PartLost>().size() == 1);
   CHECK(b.watcher.all<PartLost>()[0].reason == "node 3 is gone");
   CHECK(b.watcher.all<PartLost>()[0].instances == std::vector{node_instance(NodeId{3}, 0), node_instance(NodeId{3}, 1)});
-  CHECK(b.lines.str().find(" warn node_left node=3 reason=\"node 3 is gone\"\n") != std::string::npos);
+  CHECK(b.lines.str().find(" warn node_lost node=3 reason=\"node 3 is gone\"\n") != std::string::npos);
 }
 
 TEST_CASE("cluster: a second machine of a name, or one of another kind, is refused with a sentence until the first is gone") {
@@ -115,8 +127,8 @@ TEST_CASE("cluster: a machine that asked to come in and was never up loses its p
   CHECK(b.watcher.all<NodeJoined>().size() == 1);
   for (const FakeNode* node : {&second, &late}) rt::post(node->handle(), WorkReady{});
   b.run();
-  CHECK(*second.woken == 1);
-  CHECK(*late.woken == 0);  // it was stopped
+  CHECK(second.seen->woken == 1);
+  CHECK(late.seen->woken == 0);  // it was stopped
 }
 
 TEST_CASE("cluster: each rollout gets an id of its own, and hears with which weights and on how many instances it runs") {
@@ -136,4 +148,52 @@ TEST_CASE("cluster: each rollout gets an id of its own, and hears with which wei
   const auto report = b.ask<ClusterReport>(GetReport{});
   REQUIRE(report.nodes.size() == 1);
   CHECK(report.nodes[0].at.port == 7000);
+}
+
+TEST_CASE("cluster: a machine is told to leave, gets no more rollouts, and has left in order when it ends so") {
+  Bench b;
+  FakeNode first(b.world), second(b.world);
+  b.enter(0);
+  b.ready(0, first.handle());
+  b.enter(1);
+  b.ready(1, second.handle());
+  rt::post(b.cluster, WatchCluster{b.watcher.handle()});
+  CHECK(b.ask<Drained>(DrainMachine{NodeId{7}, 1}).error == "node 7 is not in the cluster");
+  CHECK(b.ask<Drained>(DrainMachine{NodeId{1}, 3'000'000}).error == "");
+  CHECK(second.seen->drain_us == 3'000'000);
+  CHECK(first.seen->drain_us == 0);
+  CHECK(b.ask<RolloutEntered>(EnterRollout{}).instances == 2);  // those of the first
+  const auto report = b.ask<ClusterReport>(GetReport{});
+  REQUIRE(report.nodes.size() == 2);
+  CHECK_FALSE(report.nodes[0].draining);
+  CHECK(report.nodes[1].draining);
+  rt::post(second.handle(), Tick{});  // it ends in order
+  b.run();
+  REQUIRE(b.watcher.all<PartLost>().size() == 1);
+  CHECK(b.watcher.all<PartLost>()[0].reason == "");
+  CHECK(b.lines.str().find(" info node_left node=1\n") != std::string::npos);
+}
+
+TEST_CASE("cluster: its secret is given to whoever is in touch with it, and rollouts are listed while they run") {
+  Bench b;
+  FakeNode node(b.world);
+  b.enter(0);
+  b.ready(0, node.handle());
+  CHECK(b.ask<ClusterSecret>(GetSecret{}).text == "secret");
+  const auto entered = b.ask<RolloutEntered>(EnterRollout{});
+  const RolloutHandle rollout = b.world.spawn<RolloutActor>(RolloutConfig{.scheduler = {.policy = "divided"}, .open = true}, RolloutParts{});
+  rt::post(b.cluster, RolloutStarted{entered.id, rollout});
+  b.run();
+  const auto report = b.ask<ClusterReport>(GetReport{});
+  REQUIRE(report.rollouts.size() == 1);
+  CHECK(report.rollouts[0].id == entered.id);
+  CHECK(report.rollouts[0].handle == rollout);
+  const KvOwner owner = owner_of(RequestId{GroupId{0, entered.id}, 0});
+  rt::post(entered.directory, KvHolds{NodeId{0}, owner});
+  b.run();
+  CHECK(rt::look<KvDirectoryActor>(entered.directory).holders.contains(owner));
+  rt::kill(rollout);
+  b.run();
+  CHECK(b.ask<ClusterReport>(GetReport{}).rollouts.empty());
+  CHECK(rt::look<KvDirectoryActor>(entered.directory).holders.empty());  // what is dead keeps nothing
 }

@@ -223,3 +223,43 @@ TEST_CASE("directory: a living node in an older epoch than one of its name had i
   b.tell(KvNodeUp{NodeId{0}, b.world.spawn<FakeNode>(&old, 0u), 3});
   CHECK(old.refused == "node 0 is refused: its epoch is 3, expected at least 5: a node of that name was started later");
 }
+
+TEST_CASE("kv directory: what a request keeps at a node that will go is released once another node keeps something of it") {
+  Bench b;
+  const KvOwner request = owner_of(RequestId{GroupId{1}, 2}), waiting = owner_of(RequestId{GroupId{1}, 3}), prompt = group_of(request);
+  for (const KvOwner owner : {request, waiting, prompt}) b.tell(KvHolds{NodeId{0}, owner});
+  b.tell(KvHolds{NodeId{1}, prompt});
+  b.tell(KvDraining{NodeId{0}});
+  CHECK(b.seen[0].released.empty());  // nobody else has anything of the requests; prompts are kept for their groups
+  b.tell(KvHolds{NodeId{1}, request});
+  CHECK(b.seen[0].released == std::vector{request});
+  CHECK(b.seen[1].released.empty());
+  b.tell(KvRelease{request});  // the request is over: only who keeps it hears of it
+  CHECK(b.seen[0].released.size() == 1);
+  CHECK(b.seen[1].released == std::vector{request});
+}
+
+TEST_CASE("kv directory: requests that are kept elsewhere already are released as soon as a node is to go") {
+  Bench b;
+  const KvOwner request = owner_of(RequestId{GroupId{1}, 2});
+  b.tell(KvHolds{NodeId{0}, request});
+  b.tell(KvHolds{NodeId{2}, request});
+  b.tell(KvDraining{NodeId{0}});
+  CHECK(b.seen[0].released == std::vector{request});
+  rt::kill(b.nodes[0]);
+  b.tell(KvNodeUp{NodeId{0}, b.world.spawn<FakeNode>(&b.seen[3], 0), 2});
+  b.tell(KvHolds{NodeId{0}, request});  // the machine is back, and stays
+  CHECK(b.seen[3].released.empty());
+}
+
+TEST_CASE("kv directory: all that a dead rollout's requests keep is released, and nothing of others") {
+  Bench b;
+  const auto owner = [](uint32_t rollout, uint32_t group) { return owner_of(RequestId{GroupId{group, RolloutId{rollout}}, 0}); };
+  for (const uint32_t rollout : {1u, 2u, 3u})
+    for (const uint32_t group : {0u, 7u}) b.tell(KvHolds{NodeId{rollout % 2}, owner(rollout, group)});
+  b.tell(KvDropRollout{RolloutId{2}});
+  CHECK(b.seen[0].released == std::vector{owner(2, 0), owner(2, 7)});
+  CHECK(b.seen[1].released.empty());
+  b.tell(KvHolds{NodeId{1}, owner(2, 7)});  // word of it came late
+  CHECK(b.seen[1].released == std::vector{owner(2, 7)});
+}

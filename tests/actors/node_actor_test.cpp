@@ -16,7 +16,7 @@ struct Bench {
   std::vector<InstanceUp> ups() const { return rollout.all<InstanceUp>(); }
   /// Whether it still answers whoever attaches.
   bool is_up() {
-    Recorder<InstanceSink, InstanceUp, DraftServerUp, PartLost> other(cluster.world);
+    Recorder<InstanceSink, InstanceUp, DraftServerUp, InstancesDraining, PartLost> other(cluster.world);
     rt::post(cluster.node(), AttachRollout{other.handle()});
     cluster.run_for(0);
     rt::post(cluster.node(), AttachRollout{rollout.handle()});
@@ -25,7 +25,7 @@ struct Bench {
   }
   std::vector<PartLost> losses() const { return rollout.all<PartLost>(); }
   SimCluster cluster;
-  Recorder<InstanceSink, InstanceUp, DraftServerUp, PartLost> rollout;
+  Recorder<InstanceSink, InstanceUp, DraftServerUp, InstancesDraining, PartLost> rollout;
 };
 
 }  // namespace
@@ -161,7 +161,7 @@ TEST_CASE("node: who attaches is told which instances are lost for good, also la
   CHECK(b.losses()[0].reason == "instance 1 on node 0 could not be started again: no memory for it");
   CHECK(b.ups().size() == 2);
 
-  Recorder<InstanceSink, InstanceUp, DraftServerUp, PartLost> late(b.cluster.world);
+  Recorder<InstanceSink, InstanceUp, DraftServerUp, InstancesDraining, PartLost> late(b.cluster.world);
   rt::post(b.cluster.node(), AttachRollout{late.handle()});
   b.cluster.run_for(0);
   CHECK(late.all<InstanceUp>().size() == 1);
@@ -201,4 +201,59 @@ TEST_CASE("node: while a part is made, the other parts may die; each is started 
   CHECK(b.cluster.engines_now == 2);
   CHECK(b.cluster.engines_peak == 2);
   CHECK(b.cluster.node_state().restarts == 2);
+}
+
+TEST_CASE("node: one that is drained says so, gives its chunks back, and ends in order when no request keeps KV there") {
+  SimCluster cluster({.instances = 4, .nodes = 2, .device_blocks = 256, .groups = 12, .length_max = 400});
+  cluster.start();
+  cluster.world.run_until(60'000'000, [&] { return cluster.seen.responses.size() >= 4; });
+  REQUIRE_FALSE(cluster.over());
+  CHECK(cluster.instance_state(1).sequences.size() + cluster.instance_state(3).sequences.size() > 0);
+  const NodeHandle leaving = cluster.node(1);
+  bool has_left = false;
+  const caf::actor watcher = cluster.world.system.spawn([&](caf::event_based_actor* self, char) -> caf::behavior {
+    self->set_down_handler([&](const caf::down_msg& down) { has_left = rt::ended_in_order(down); });
+    self->monitor(leaving);
+    return {[](int) {}};
+  }, char{});
+  rt::post(leaving, DrainNode{60'000'000});
+  cluster.run_for(200'000);
+  CHECK(cluster.instance_state(1).sequences.empty());
+  CHECK(cluster.instance_state(3).sequences.empty());
+  std::optional<NodeReport> report;
+  // The unused argument is for CAF 0.17: see rt::spawn().
+  cluster.world.system.spawn([&](caf::event_based_actor* self, char) {
+    rt::ask(self, leaving, rt::kControlTimeoutUs, GetReport{}).then([&](NodeReport& got) { report = std::move(got); });
+  }, char{});
+  cluster.run_for(0);
+  REQUIRE(report.has_value());
+  CHECK(report->draining);
+  CHECK(report->instances.size() == 2);
+  REQUIRE(report->pool.size() == 1);
+  Recorder<InstanceSink, InstanceUp, DraftServerUp, InstancesDraining, PartLost> late(cluster.world);
+  rt::post(leaving, AttachRollout{late.handle()});
+  cluster.finish();
+  CHECK(late.log().empty());  // nothing of it is offered any more
+  REQUIRE(cluster.seen.summaries.size() == 1);
+  CHECK(cluster.seen.summaries[0].complete);
+  CHECK(cluster.seen.summaries[0].instances_lost == 0);
+  CHECK(cluster.seen.summaries[0].preemptions == 0);
+  check_exact(cluster);
+  cluster.run_for(1'000'000);
+  CHECK(has_left);
+}
+
+TEST_CASE("node: one that is drained ends when its time is over, and what it keeps of requests is computed again") {
+  SimCluster cluster({.scheduler = {.policy = "seer", .chunk_tokens = 20, .reserve_share = 1}, .instances = 2, .nodes = 2, .device_blocks = 40,
+                      .groups = 12, .length_max = 100});
+  cluster.start();
+  cluster.world.run_until(60'000'000, [&] { return cluster.seen.responses.size() >= 4; });
+  REQUIRE_FALSE(cluster.over());
+  rt::post(cluster.node(1), DrainNode{0});
+  cluster.run_for(150'000);
+  CHECK(rt::look<KvDirectoryActor>(cluster.directory()).nodes.size() == 1);
+  cluster.finish();
+  REQUIRE(cluster.seen.summaries.size() == 1);
+  CHECK(cluster.seen.summaries[0].complete);
+  check_exact(cluster);
 }

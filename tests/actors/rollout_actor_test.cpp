@@ -305,6 +305,7 @@ struct FakeInstance {
     return {[this](const RunChunk& chunk) { seen->chunks.push_back(chunk); },
             [this](const CancelChunk& cancel) { seen->cancelled.push_back(cancel.chunk); },
             [this](const DropChunks&) { ++seen->drops; },
+            [](const YieldChunks&) {},
             [](const UpdateInstance&) {},
             [](const WorkReady&) {},
             [](const KvReserved&) {},
@@ -318,7 +319,8 @@ struct FakeInstance {
 
 /// A rollout of one group, with instances played by the test.
 struct Stage {
-  explicit Stage(uint32_t samples = 1, size_t instances_expected = 1, EventLog log = {}) : events(world) {
+  explicit Stage(uint32_t samples = 1, size_t instances_expected = 1, EventLog log = {}, std::vector<ResumedRequest> resumed = {})
+      : events(world) {
     std::vector<GroupSpec> groups;
     if (samples > 0) {
       groups.push_back({.id = GroupId{0}, .prompt_ids = {5, 6, 7}, .samples = samples, .sampling = {}, .seeds = {}, .known_tokens = {}});
@@ -329,8 +331,9 @@ struct Stage {
     rollout = world.spawn<RolloutActor>(RolloutConfig{.scheduler = {.policy = "divided", .chunk_tokens = 8},
                                                       .instances_expected = instances_expected,
                                                       .chunk_silence_us = 10'000'000,
-                                                      .no_instance_us = 3'000'000},
-                                        RolloutParts{groups, context, {}, events.handle(), {}, log});
+                                                      .no_instance_us = 3'000'000,
+                                                      .tells_commits = true},
+                                        RolloutParts{groups, context, {}, events.handle(), {}, log, std::move(resumed)});
   }
   void run_for(int64_t us) { world.run_until(world.now_us() + us); }
   InstanceHandle add_instance(uint32_t id, const ClusterIdentity& identity = {}) {
@@ -372,7 +375,7 @@ struct Stage {
   FakeInstance::Seen seen[3];
   std::map<ChunkId, int64_t> written;  // tokens by each chunk
   SimWorld world;
-  Recorder<RolloutEvents, Response, RolloutProgress, RolloutSummary> events;
+  Recorder<RolloutEvents, Response, RolloutProgress, RolloutCommits, RolloutSummary> events;
   RolloutHandle rollout;
 };
 
@@ -676,4 +679,104 @@ TEST_CASE("rollout: an instance whose weights are not the rollout's is refused, 
   CHECK(rt::look<RolloutActor>(s.rollout).last_refusal == "instance 0 is refused: its weight version is 9, expected 1");
   s.add_instance(1, any);
   CHECK(s.seen[1].chunks.size() == 1);
+}
+
+TEST_CASE("rollout: nothing more goes to instances that are drained, and what comes back from them goes on elsewhere") {
+  Stage s(2, 2);
+  const InstanceHandle leaving = s.add_instance(0);
+  s.add_instance(1);
+  REQUIRE(s.seen[0].chunks.size() == 1);
+  const RunChunk chunk = s.seen[0].chunks[0];
+  rt::post(s.rollout, InstancesDraining{NodeId{0}, {InstanceId{0}}});
+  s.progress(chunk.chunk, {11, 12});
+  s.done(chunk.chunk, ChunkEnd::kYielded);
+  REQUIRE(s.seen[1].chunks.size() == 2);
+  CHECK(s.seen[1].chunks[1].request == chunk.request);
+  CHECK(s.seen[1].chunks[1].log.tokens() == std::vector<int32_t>{5, 6, 7, 11, 12});
+  s.done(s.seen[1].chunks[0].chunk, ChunkEnd::kChunkFull);
+  CHECK(s.seen[0].chunks.size() == 1);
+  rt::stop(leaving);
+  rt::post(s.rollout, PartLost{NodeId{0}, {InstanceId{0}}, ""});
+  s.run_for(1000);
+  for (const size_t i : {1u, 2u}) s.done(s.seen[1].chunks.at(i).chunk, ChunkEnd::kFinished);
+  s.run_for(1'000'000);
+  REQUIRE(s.summaries().size() == 1);
+  CHECK(s.summaries()[0].complete);
+  CHECK(s.summaries()[0].instances_lost == 0);
+  CHECK(s.summaries()[0].parts_lost.empty());
+}
+
+TEST_CASE("rollout: chunks of an instance that ends before it has given them back are placed again from what it had reported") {
+  Stage s(2, 2);
+  const InstanceHandle leaving = s.add_instance(0);
+  s.add_instance(1);
+  const RunChunk chunk = s.seen[0].chunks.at(0);
+  s.progress(chunk.chunk, {11});
+  rt::post(s.rollout, InstancesDraining{NodeId{0}, {InstanceId{0}}});
+  rt::kill(leaving);
+  s.run_for(1000);
+  REQUIRE(s.seen[1].chunks.size() == 2);
+  CHECK(s.seen[1].chunks[1].request == chunk.request);
+  CHECK(s.seen[1].chunks[1].log.tokens() == std::vector<int32_t>{5, 6, 7, 11});
+}
+
+TEST_CASE("rollout: what comes into the token log is told once, before the response that it belongs to") {
+  Stage s;
+  s.add_instance(0);
+  const ChunkId chunk = s.seen[0].chunks.at(0).chunk;
+  s.progress(chunk, {11, 12});
+  s.send_progress(chunk, 0, {11, 12});  // again
+  s.progress(chunk, {13});
+  s.done(chunk, ChunkEnd::kFinished);
+  std::vector<int32_t> told;
+  for (const auto& message : s.events.log()) {
+    if (const auto* commits = std::get_if<RolloutCommits>(&message))
+      for (const CommittedTokens& part : commits->parts) {
+        CHECK(part.request == RequestId{GroupId{0}, 0});
+        CHECK(part.first_index == std::ssize(told));
+        CHECK(part.logprobs.size() == part.tokens.size());
+        told.insert(told.end(), part.tokens.begin(), part.tokens.end());
+      }
+    if (std::holds_alternative<Response>(message)) CHECK(told == std::vector<int32_t>{11, 12, 13});
+  }
+  CHECK(told.size() == 3);
+}
+
+TEST_CASE("rollout: one that is resumed leaves out what was answered, and goes on with the tokens of the others") {
+  const RequestId answered{GroupId{0}, 0}, begun{GroupId{0}, 1};
+  Stage s(3, 1, {}, {{answered, {21, 22}, {}, true}, {begun, {31, 32}, {-0.5f, -0.25f}}});
+  s.add_instance(0);
+  REQUIRE(s.seen[0].chunks.size() == 2);
+  for (const RunChunk& chunk : s.seen[0].chunks) {
+    CHECK(chunk.request != answered);
+    if (chunk.request == begun) {
+      CHECK(chunk.log.tokens() == std::vector<int32_t>{5, 6, 7, 31, 32});
+      CHECK(chunk.computed_tokens == 5);
+    } else {
+      CHECK(chunk.log.tokens() == std::vector<int32_t>{5, 6, 7});
+    }
+    s.written[chunk.chunk] = 0;
+    s.progress(chunk.chunk, {40});
+    s.done(chunk.chunk, ChunkEnd::kFinished);
+  }
+  s.run_for(1'000'000);
+  REQUIRE(s.responses().size() == 2);
+  for (const Response& r : s.responses()) {
+    if (r.request != begun) continue;
+    CHECK(r.output_ids == std::vector<int32_t>{31, 32, 40});
+    CHECK(r.logprobs == std::vector<float>{-0.5f, -0.25f, -1.0f});
+  }
+  REQUIRE(s.summaries().size() == 1);
+  CHECK(s.summaries()[0].complete);
+  CHECK(s.summaries()[0].requests == 2);
+}
+
+TEST_CASE("rollout: one that is resumed with all answered is over at once") {
+  Stage s(1, 1, {}, {{{GroupId{0}, 0}, {21}, {}, true}});
+  s.add_instance(0);
+  s.run_for(1'000'000);
+  CHECK(s.seen[0].chunks.empty());
+  CHECK(s.responses().empty());
+  REQUIRE(s.summaries().size() == 1);
+  CHECK(s.summaries()[0].complete);
 }

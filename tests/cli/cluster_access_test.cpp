@@ -1,25 +1,46 @@
-#include "cli/host_port.h"
+#include "cli/cluster_access.h"
 
 #include <doctest/doctest.h>
 
 using namespace seer;
 
-TEST_CASE("host port: an address of this machine is read, and port 0 only where the system may choose") {
-  const auto at = parse_host_port("--join", "127.0.0.1:65535", false);
+namespace {
+
+const ClusterAccess kNothing, kInsecure{.tls = {}, .insecure = true}, kTls{.tls = {"c", "k", "a"}};
+
+}  // namespace
+
+TEST_CASE("cluster access: an address is read, and port 0 only where the system may choose") {
+  const auto at = parse_host_port("--join", "10.0.0.7:65535", false);
   REQUIRE(at.ok());
-  CHECK(at->host == "127.0.0.1");
+  CHECK(at->host == "10.0.0.7");
   CHECK(at->port == 65535);
   CHECK(parse_host_port("--listen", "localhost:0", true)->host == "127.0.0.1");
   CHECK_FALSE(parse_host_port("--join", "127.0.0.1:0", false).ok());
 }
 
-TEST_CASE("host port: what is none is named with its flag and what was expected") {
+TEST_CASE("cluster access: what is no address is named with its flag and what was expected") {
   for (const char* text : {"", "7000", ":7000"})
     CHECK(parse_host_port("--join", text, false).error().detail ==
           cat("--join ", text, ": expected HOST:PORT, as 127.0.0.1:7000"));
   for (const char* text : {"127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:7000x", "127.0.0.1:-1", "127.0.0.1: 7"})
     CHECK(parse_host_port("--join", text, false).error().detail ==
           cat("--join ", text, ": expected a port from 1 to 65535 after the colon"));
-  CHECK(parse_host_port("--listen", "0.0.0.0:7000", true).error().detail ==
-        "--listen 0.0.0.0:7000: expected 127.0.0.1 as the host: machines of a cluster are processes of one machine as yet");
+}
+
+TEST_CASE("cluster access: an address of another host needs certificates, or --insecure") {
+  for (const ClusterAccess& access : {kNothing, kInsecure, kTls}) CHECK(check_address("--join", "127.0.0.5:7000", false, access).ok());
+  for (const ClusterAccess& access : {kInsecure, kTls}) CHECK(check_address("--join", "node-3:7000", false, access).ok());
+  for (const char* host : {"10.0.0.1", "node-3", "0.0.0.0", "1270.0.0.1"})
+    CHECK(check_address("--join", cat(host, ":7000"), false, kNothing).error().detail ==
+          cat("--join ", host, ":7000 is not of this host: expected --tls-cert, --tls-key and --tls-ca with it, or --insecure"));
+}
+
+TEST_CASE("cluster access: certificate, key and CA go together, and without --insecure") {
+  CHECK(check_access(kNothing).ok());
+  CHECK(check_access(kTls).ok());
+  CHECK(check_access(kInsecure).ok());
+  CHECK(check_access({.tls = {"c", "", "a"}}).error().detail == "--tls-key is missing: expected --tls-cert, --tls-key and --tls-ca together");
+  CHECK(check_access({.tls = {"", "", "a"}}).error().detail == "--tls-cert is missing: expected --tls-cert, --tls-key and --tls-ca together");
+  CHECK_FALSE(check_access({.tls = kTls.tls, .insecure = true}).ok());
 }

@@ -180,10 +180,10 @@ TEST_CASE("config: what --print-config prints is read back to the same options, 
   const std::vector<std::pair<std::string, Arguments>> commands{
       {"rollout",
        {"--model", "m\"\\", "--prompts", "a b", "--group-size", "999999", "--limit", "4611686018427387904", "--seed",
-        "18446744073709551615", "--out", "\xc3\xa9.jsonl", "--report", "#r", "--html", "h \"", "--policy", "las", "--compare", "verl, seer",
+        "18446744073709551615", "--out", "\xc3\xa9.jsonl", "--report", "#r", "--html", "h \"", "--journal", "j", "--resume", "--policy", "las", "--compare", "verl, seer",
         "--chunk-tokens", "9007199254740993", "--reserve", "-0.1", "--lengths", "[l]", "--drafting", "own", "--draft-max", "1",
         "--draft-shape", "path", "--draft-rule", "printed", "--draft-lambda", "1e17", "--draft-profile", "=", "--draft-history",
-        "'", "--instances", "1023", "--nodes", "63", "--cluster", "c", "--threads-per-instance", "3", "--pin", "--step-depth", "1", "--weight-version", "4611686018427387904",
+        "'", "--instances", "1023", "--nodes", "63", "--cluster", "c", "--tls-cert", "t", "--tls-key", "t", "--tls-ca", "t", "--insecure", "--threads-per-instance", "3", "--pin", "--step-depth", "1", "--weight-version", "4611686018427387904",
         "--weights", "int8", "--max-batch",
         "65535", "--prefill-tokens", "7", "--kv-bytes", "1000", "--kv-dtype", "f32", "--block-tokens", "17", "--dram-bytes",
         "9007199254740993", "--cold-dir", "\t", "--cold-bytes", "1025", "--max-tokens", "1", "--temperature", "0.1", "--top-p",
@@ -191,7 +191,7 @@ TEST_CASE("config: what --print-config prints is read back to the same options, 
         "--stop", "\x7f,\x01", "--stop-token-ids", "0, 2147483647", "--ignore-eos", "--raw-logprobs",
         "--log-level", "debug", "--log-file", "l"}},
       {"node",
-       {"--name", "1048576", "--listen", "h:1", "--join", ":", "--model", "m", "--drafting", "own", "--draft-max", "1",
+       {"--name", "1048576", "--listen", "h:1", "--join", ":", "--tls-cert", "t", "--tls-key", "t", "--tls-ca", "t", "--insecure", "--model", "m", "--drafting", "own", "--draft-max", "1",
         "--draft-shape", "path", "--draft-rule", "printed", "--draft-lambda", "1e17", "--draft-profile", "=", "--instances", "1023",
         "--threads-per-instance", "3", "--pin", "--step-depth", "1", "--weight-version", "2", "--weights", "int8", "--max-batch",
         "65535", "--prefill-tokens", "7", "--kv-bytes", "1000", "--kv-dtype", "f32", "--block-tokens", "17", "--dram-bytes", "0",
@@ -324,7 +324,7 @@ TEST_CASE("config: each bad flag gets a sentence with its value and what was exp
       contains(error_of(kLeast + Arguments{"--compare", "verl,best"}), "--compare verl,best: expected names out of "));
   CHECK(contains(error_of(kLeast + Arguments{"--group-size"}), "--group-size"));
   CHECK(error_of({"rolout"}) == "unknown command rolout; did you mean rollout?");
-  CHECK(contains(error_of({"train"}), "unknown command train; the commands are rollout, node, score"));
+  CHECK(contains(error_of({"train"}), "unknown command train; the commands are rollout, node, status, drain, score"));
   CHECK(error_of({"--model", "m", "rollout"}) == "--model belongs after its command: seer rollout --model");
   CHECK(error_of({"--model", "m"}) == "--model belongs after its command: seer rollout, seer node, seer score, seer profile");
   CHECK(error_of({"--versoin"}) == "unknown option --versoin; did you mean --version?");

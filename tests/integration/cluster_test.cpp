@@ -1,100 +1,17 @@
 // A cluster of real processes: whatever machines come, leave and die, a rollout on them gives the bits of one within a process.
 #include <doctest/doctest.h>
 
-#include <algorithm>
-#include <chrono>
-#include <fstream>
+#include <filesystem>
 #include <map>
-#include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
-#include <thread>
-#include <utility>
-#include <vector>
 
-#include "cli/scratch.h"
 #include "gpu/tiny_model.h"
-#include "integration/child_process.h"
+#include "integration/cluster.h"
 #include "integration/optional_parts.h"
 
 using namespace seer;
-using Json = nlohmann::json;
-using Arguments = std::vector<std::string>;
 
 namespace {
-
-const std::string kModel = SEER_SOURCE_DIR "/deploy/models/scratchpad-1m8";
-const std::string kPrompts = SEER_SOURCE_DIR "/deploy/examples/scratchpad/prompts.jsonl";
-constexpr int kWaitMs = 120'000;
-
-/// Waits until the process has printed something that starts with `words`, and returns what follows in that line.
-std::string wait_for_line(ChildProcess& process, const std::string& words) {
-  for (int waited = 0; waited < kWaitMs; waited += 10) {
-    const std::string out = process.out();
-    if (const size_t at = out.find(words); at != std::string::npos && out.find('\n', at) != std::string::npos)
-      return out.substr(at + words.size(), out.find('\n', at) - at - words.size());
-    const bool has_ended = process.wait(10);
-    REQUIRE_MESSAGE(!has_ended, process.err());
-  }
-  FAIL("no line \"", words, "\" came: ", process.out());
-  return {};
-}
-
-/// The machines of a cluster, node 0 its controller.
-struct Cluster {
-  Cluster() {
-    start(0, {{"--listen", "127.0.0.1:0"}});
-    address = wait_for_line(*nodes[0], "node 0 is the controller, with 1 instances, at ");
-  }
-  void start(uint32_t name, std::map<std::string, std::string> flags = {}) {
-    flags.insert({{"--model", kModel}, {"--name", std::to_string(name)}, {"--instances", "1"}, {"--threads-per-instance", "1"},
-                  {"--kv-bytes", "2MiB"}, {"--dram-bytes", "64MiB"}});
-    if (name > 0) flags.insert({"--join", address});
-    Arguments all{SEER_PROGRAM, "node"};
-    for (const auto& [flag, value] : flags) all.insert(all.end(), {flag, value});
-    nodes[name] = std::make_unique<ChildProcess>(all);
-  }
-  void join(uint32_t name) {
-    start(name);
-    wait_for_line(*nodes[name], "node " + std::to_string(name) + " has joined, with 1 instances, at ");
-  }
-  std::string address;
-  std::map<uint32_t, std::unique_ptr<ChildProcess>> nodes;
-};
-
-Arguments rollout(const std::string& out, const Arguments& more) {
-  Arguments all{SEER_PROGRAM, "rollout", "--model", kModel, "--prompts", kPrompts, "--limit", "12", "--group-size", "8",
-                "--max-tokens", "800", "--policy", "seer", "--chunk-tokens", "128", "--out", out};
-  all.insert(all.end(), more.begin(), more.end());
-  return all;
-}
-
-using Responses = std::map<std::pair<int, int>, Json>;
-
-/// What each response says that no machine may change.
-Responses responses_of(const std::string& path) {
-  Responses responses;
-  std::ifstream lines(path);
-  for (std::string text; std::getline(lines, text);) {
-    const Json line = Json::parse(text);
-    const bool once =
-        responses.emplace(std::pair{line["group"], line["sample"]},
-                          Json{line["output_ids"], line["logprobs"], line["finish_reason"], line["weight_version"]}).second;
-    CHECK(once);
-  }
-  return responses;
-}
-
-Responses responses_of_run(ChildProcess& seer, const std::string& out) {
-  REQUIRE(seer.wait(kWaitMs));
-  REQUIRE_MESSAGE(seer.exit_code() == 0, seer.err());
-  return responses_of(out);
-}
-
-Responses local_responses(const ScratchFolder& folder) {
-  ChildProcess seer(rollout(folder.path("local.jsonl"), {"--instances", "1", "--threads-per-instance", "1"}));
-  return responses_of_run(seer, folder.path("local.jsonl"));
-}
 
 /// Until some response is written, or the run is over.
 void wait_for_response(ChildProcess& seer, const std::string& out) {
@@ -187,7 +104,7 @@ TEST_CASE("cluster: who does not fit is refused with a sentence, and the others 
   CHECK(refused({{"--weight-version", "2"}}) == "seer: node 7 is refused: its weight version is 2, expected 1\n");
   CHECK(refused({{"--join", "nowhere"}}) == "seer: --join nowhere: expected HOST:PORT, as 127.0.0.1:7000\n");
   CHECK(refused({{"--listen", "10.0.0.1:0"}}) ==
-        "seer: --listen 10.0.0.1:0: expected 127.0.0.1 as the host: machines of a cluster are processes of one machine as yet\n");
+        "seer: --listen 10.0.0.1:0 is not of this host: expected --tls-cert, --tls-key and --tls-ca with it, or --insecure\n");
   CHECK(refused({{"--listen", cluster.address}}).find("seer: cannot listen on " + cluster.address) == 0);
   cluster.join(2);
 
@@ -195,6 +112,83 @@ TEST_CASE("cluster: who does not fit is refused with a sentence, and the others 
   REQUIRE(cluster.nodes.at(0)->wait(kWaitMs));
   CHECK(cluster.nodes.at(0)->exit_code() == 0);
   REQUIRE(cluster.nodes.at(2)->wait(kWaitMs));
-  CHECK(cluster.nodes.at(2)->err() == "seer: the controller at " + cluster.address + " is gone\n");
+  CHECK(cluster.nodes.at(2)->err().find("seer: the controller at " + cluster.address + " is gone\n") != std::string::npos);
   CHECK(refused({}).find("seer: --join " + cluster.address + ": no controller answers there, in 20 tries over 5 s") == 0);
+}
+
+TEST_CASE("cluster: a machine that is drained during a rollout leaves in order, and its work goes on elsewhere") {
+  const ScratchFolder folder;
+  const Responses right = local_responses(folder);
+  Cluster cluster;
+  cluster.join(1);
+  const std::string out = folder.path("a.jsonl");
+  ChildProcess seer(rollout(out, {"--cluster", cluster.address, "--report", folder.path("a.json")}));
+  wait_for_response(seer, out);
+  cluster.join(2);
+  const Json before = status_of(cluster);
+  REQUIRE(before["nodes"].size() == 3);
+  CHECK(before["nodes"][2]["state"] == "up");
+  ChildProcess unknown({SEER_PROGRAM, "drain", "--cluster", cluster.address, "--name", "7"});
+  REQUIRE(unknown.wait(kWaitMs));
+  CHECK(unknown.err() == "seer: node 7 is not in the cluster\n");
+  ChildProcess drain({SEER_PROGRAM, "drain", "--cluster", cluster.address, "--name", "1"});
+  REQUIRE(drain.wait(kWaitMs));
+  CHECK_MESSAGE(drain.exit_code() == 0, drain.err());
+  CHECK(drain.out() == "node 1 has left\n");
+  REQUIRE(cluster.nodes.at(1)->wait(kWaitMs));
+  CHECK(cluster.nodes.at(1)->exit_code() == 0);
+  CHECK(cluster.nodes.at(1)->out().find("node 1 was drained and leaves\n") != std::string::npos);
+  CHECK(responses_of_run(seer, out) == right);
+  const Json figures = Json::parse(folder.read("a.json"));
+  CHECK(figures["instances_lost"] == 0);
+  CHECK(figures["parts_lost"].empty());
+  const Json after = status_of(cluster);
+  REQUIRE(after["nodes"].size() == 2);
+  for (const Json& node : after["nodes"]) CHECK(node["kept_requests"] == 0);  // what is over keeps nothing
+  CHECK(after["rollouts"].empty());
+}
+
+TEST_CASE("cluster: a machine that is stopped is lost after some seconds, and ends with a sentence once it goes on") {
+  const ScratchFolder folder;
+  const Responses right = local_responses(folder);
+  Cluster cluster;
+  cluster.join(1);
+  const std::string out = folder.path("a.jsonl");
+  ChildProcess seer(rollout(out, {"--cluster", cluster.address}));
+  wait_for_response(seer, out);
+  cluster.nodes.at(1)->send(SIGSTOP);
+  CHECK(responses_of_run(seer, out) == right);
+  cluster.nodes.at(1)->send(SIGCONT);
+  REQUIRE(cluster.nodes.at(1)->wait(kWaitMs));
+  CHECK(cluster.nodes.at(1)->err() == "seer: the controller at " + cluster.address + " is gone\n");
+}
+
+TEST_CASE("cluster: with certificates, machines and rollouts of the same CA take part, and others get no word in") {
+  const ScratchFolder folder;
+  const auto make = [&](const std::string& to) {
+    ChildProcess made({SEER_SOURCE_DIR "/deploy/make_certs.sh", folder.path(to)});
+    REQUIRE(made.wait(kWaitMs));
+    REQUIRE_MESSAGE(made.exit_code() == 0, made.err());
+    return std::map<std::string, std::string>{{"--tls-cert", folder.path(to + "/node.pem")},
+                                              {"--tls-key", folder.path(to + "/node.key")},
+                                              {"--tls-ca", folder.path(to + "/ca.pem")}};
+  };
+  const auto ours = make("ours"), others = make("others");
+  const auto as_arguments = [](const std::map<std::string, std::string>& flags, Arguments all) {
+    for (const auto& [flag, value] : flags) all.insert(all.end(), {flag, value});
+    return all;
+  };
+  const Responses right = local_responses(folder);
+  Cluster cluster(ours);
+  cluster.join(1);
+  const std::string out = folder.path("a.jsonl");
+  ChildProcess seer(rollout(out, as_arguments(ours, {"--cluster", cluster.address})));
+  ChildProcess stranger(as_arguments(others, {SEER_PROGRAM, "status", "--cluster", cluster.address}));
+  ChildProcess bare({SEER_PROGRAM, "status", "--cluster", cluster.address});
+  CHECK(responses_of_run(seer, out) == right);
+  REQUIRE(stranger.wait(kWaitMs));
+  CHECK(stranger.err() == "seer: --cluster " + cluster.address +
+                              ": no controller answers there, in 20 tries over 5 s, or its certificate is of another CA\n");
+  REQUIRE(bare.wait(kWaitMs));
+  CHECK(bare.exit_code() == 1);
 }

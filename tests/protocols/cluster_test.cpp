@@ -6,7 +6,7 @@ using namespace seer;
 
 namespace {
 
-const ClusterIdentity kExpected{.model = "qwen3-0.6b", .layout = 0xabc, .version = {4}};
+const ClusterIdentity kExpected{.model = "qwen3-0.6b", .layout = 0xabc, .weights = 0x12, .version = {4}};
 
 std::string refusal(ClusterIdentity found) {
   const Status status = check_identity("node 3", found, kExpected);
@@ -20,7 +20,7 @@ TEST_CASE("cluster: who runs the same model with the same layout, version and pr
 }
 
 TEST_CASE("cluster: a foreign node is refused with the field, what was found and what was expected") {
-  ClusterIdentity protocol = kExpected, model = kExpected, layout = kExpected, version = kExpected;
+  ClusterIdentity protocol = kExpected, model = kExpected, layout = kExpected, version = kExpected, weights = kExpected;
   protocol.protocol = kProtocolNumber + 1;
   model.model = "moonlight";
   layout.layout = 0xabd;
@@ -28,6 +28,10 @@ TEST_CASE("cluster: a foreign node is refused with the field, what was found and
   CHECK(refusal(protocol) == cat("node 3 is refused: its protocol number is ", kProtocolNumber + 1, ", expected ", kProtocolNumber));
   CHECK(refusal(model) == "node 3 is refused: its model is \"moonlight\", expected \"qwen3-0.6b\"");
   CHECK(refusal(layout) == "node 3 is refused: its KV layout is 0000000000000abd, expected 0000000000000abc");
+  weights.weights = 0x13;
+  CHECK(refusal(weights) == "node 3 is refused: its weights' checksum is 0000000000000013, expected 0000000000000012");
+  weights.weights = 0;
+  CHECK(refusal(weights).empty());
   CHECK(refusal(version) == "node 3 is refused: its weight version is 5, expected 4");
 }
 

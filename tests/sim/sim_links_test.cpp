@@ -27,6 +27,7 @@ struct FakeInstance {
             },
             [this](const CancelChunk& m) { note(*log, *world, m); },
             [this](const DropChunks& m) { note(*log, *world, m); },
+            [this](const YieldChunks& m) { note(*log, *world, m); },
             [this](const UpdateInstance& m) { note(*log, *world, m); },
             [](const WorkReady&) {},
             [](const KvReserved&) {},
@@ -47,8 +48,10 @@ struct FakeDirectory {
   handle::behavior_type make_behavior() {
     return {[this](const KvNodeUp& m) { note(*log, *world, m); },
             [this](const KvHolds& m) { note(*log, *world, m); },
+            [this](const KvDraining& m) { note(*log, *world, m); },
             [this](const FindHolders& m) { note(*log, *world, m); },
             [this](const KvRelease& m) { note(*log, *world, m); },
+            [this](const KvDropRollout& m) { note(*log, *world, m); },
             [this](const KvBump& m) { note(*log, *world, m); },
             [](const GetReport&) { return std::vector<KvNodeReport>{}; }};
   }

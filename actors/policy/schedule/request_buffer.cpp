@@ -21,6 +21,8 @@ void RequestBuffer::add_group(const GroupSpec& spec, int64_t now_us) {
     request.probe = sample == 0;
     request.waiting_since_us = now_us;
     if (sample < spec.known_tokens.size()) request.known_tokens = spec.known_tokens[sample];
+    if (sample < spec.generated_tokens.size()) request.generated_tokens = spec.generated_tokens[sample];
+    totals_.generated_tokens += request.generated_tokens;
   }
   totals_.waiting += spec.samples;
 }

@@ -469,3 +469,33 @@ TEST_CASE("instance: when its last chunk ends, the draft server soon has all of 
   b.cluster.run_for(SimCluster::kDraftSyncUs);
   CHECK(tokens_on_server(b.cluster, request) == b.expected(request, 0, tokens).output_ids);
 }
+
+TEST_CASE("instance: one that is drained gives all its chunks back early, their KV in the pool, and takes no more") {
+  for (const int32_t steps_max : {1, 64}) {
+    CAPTURE(steps_max);
+    Bench b({.block_tokens = 4, .prompt_tokens = 10, .has_kv = steps_max == 1, .steps_max = steps_max});
+    const RequestId first = b.request_of_at_least(60, 0), second = b.request_of_at_least(60, 1);
+    b.send(0, b.chunk(1, first, 1000));
+    b.cluster.run_for(20'000);
+    b.send(0, b.chunk(2, second, 1000));  // its prompt is not computed yet
+    rt::post(b.cluster.instance(0), YieldChunks{});
+    b.cluster.run_for(kLong);
+    REQUIRE(b.dones().size() == 2);
+    for (const ChunkDone& done : b.dones()) CHECK((done.end == ChunkEnd::kYielded || done.end == ChunkEnd::kPreempted));
+    const int64_t written = std::ssize(b.reported(1).output_ids);
+    CHECK(written > 0);
+    CHECK(written < std::ssize(b.cluster.answer(first).output_ids));
+    if (steps_max == 1) CHECK(b.reported(1) == b.expected(first, 0, written));  // else its tokens are none in particular
+    CHECK(b.cluster.instance_state(0).devices.counts().in_use == 0);
+    CHECK(b.cluster.instance_state(0).current_report().chunks == 0);
+    b.send(0, b.chunk(3, first, 1000, written));
+    b.cluster.run_for(kLong);
+    REQUIRE(b.dones().size() == 3);
+    CHECK(b.dones()[2].end == ChunkEnd::kPreempted);
+    b.send(1, b.chunk(4, first, 1000, written));
+    b.cluster.run_for(kLong);
+    REQUIRE(b.dones().size() == 4);
+    CHECK(b.dones()[3].end == ChunkEnd::kFinished);
+    CHECK(b.dones()[3].reprefill_tokens == 0);
+  }
+}

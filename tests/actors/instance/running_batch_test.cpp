@@ -199,7 +199,7 @@ TEST_CASE("running batch: no step is ordered ahead of one in which a sequence is
   for (int i = 0; i < 2; ++i) b.steps_ahead();
   b.batch.plan();
   b.batch.order(8, false);
-  b.batch.note_newcomer();
+  b.batch.note_change();
   const size_t before = b.rows->steps.size();
   b.batch.order_ahead();
   CHECK(b.rows->steps.size() == before);

@@ -244,7 +244,7 @@ int measure(const Options& options, double rate) {
   std::vector<GroupId> groups;
   for (uint32_t g = 0; g < options.groups; ++g) groups.push_back(GroupId{g});
   rt::post(server, RegisterGroups{groups, kTtlUs});
-  const auto port = rt::listen_on_loopback(system, server, 0);
+  const auto port = rt::listen(system, server, "127.0.0.1", 0);
   if (!port.ok()) {
     std::cerr << port.error().detail << "\n";
     return 1;

@@ -1,0 +1,49 @@
+#include "cli/cluster_access.h"
+
+#include <charconv>
+
+namespace seer {
+namespace {
+
+bool is_of_this_host(const std::string& host) { return host.starts_with("127."); }
+
+}  // namespace
+
+std::vector<OptionSpec> access_options(ClusterAccess& access) {
+  return {{"tls-cert", "FILE", &access.tls.certificate, "certificate of this machine (PEM): mutual TLS between processes"},
+          {"tls-key", "FILE", &access.tls.key, "its private key"},
+          {"tls-ca", "FILE", &access.tls.ca, "certificate of the CA that signed those of all machines of the cluster"},
+          {"insecure", "", &access.insecure, "use addresses of other hosts without TLS: whoever reaches a port can take part"}};
+}
+
+Result<HostPort> parse_host_port(const char* flag, const std::string& text, bool may_choose) {
+  const auto wrong = [&](const auto&... expected) {
+    return fail(Code::kInvalidArgument, flag, " ", text, ": expected ", expected...);
+  };
+  const size_t colon = text.rfind(':');
+  if (colon == std::string::npos || colon == 0) return wrong("HOST:PORT, as 127.0.0.1:7000");
+  HostPort found{.host = text.substr(0, colon)};
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data() + colon + 1, end, found.port);
+  if (error != std::errc() || rest != end || (found.port == 0 && !may_choose))
+    return wrong("a port from ", may_choose ? 0 : 1, " to 65535 after the colon");
+  if (found.host == "localhost") found.host = "127.0.0.1";
+  return found;
+}
+
+Status check_address(const char* flag, const std::string& text, bool may_choose, const ClusterAccess& access) {
+  SEER_ASSIGN_OR_RETURN(const HostPort at, parse_host_port(flag, text, may_choose));
+  if (is_of_this_host(at.host) || !access.tls.empty() || access.insecure) return {};
+  return fail(Code::kInvalidArgument, flag, " ", text, " is not of this host: expected --tls-cert, --tls-key and --tls-ca with it, or --insecure");
+}
+
+Status check_access(const ClusterAccess& access) {
+  const TlsFiles& tls = access.tls;
+  const bool any = !tls.certificate.empty() || !tls.key.empty() || !tls.ca.empty();
+  for (const auto& [flag, file] : {std::pair{"--tls-cert", &tls.certificate}, {"--tls-key", &tls.key}, {"--tls-ca", &tls.ca}})
+    if (any && file->empty()) return fail(Code::kInvalidArgument, flag, " is missing: expected --tls-cert, --tls-key and --tls-ca together");
+  if (any && access.insecure) return fail(Code::kInvalidArgument, "--insecure cannot go with --tls-cert: expected one of them");
+  return {};
+}
+
+}  // namespace seer

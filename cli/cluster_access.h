@@ -1,0 +1,33 @@
+// ClusterAccess: who may take part in a cluster, from the command line: addresses, certificates, or neither and said so.
+// Addresses of this host need nothing. Others need mutual TLS, or --insecure.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cli/option.h"
+#include "cli/tls_tunnel.h"
+#include "protocols/result.h"
+
+namespace seer {
+
+struct HostPort {
+  std::string host;
+  uint16_t port = 0;
+};
+
+struct ClusterAccess {
+  TlsFiles tls;
+  bool insecure = false;  // addresses of other hosts are right without TLS
+};
+
+std::vector<OptionSpec> access_options(ClusterAccess& access);
+
+/// Errors: kInvalidArgument, naming the flag. `may_choose`: port 0 is right too, and the system chooses one.
+Result<HostPort> parse_host_port(const char* flag, const std::string& text, bool may_choose);
+/// Whether the address is right and may be used: without reading any file.
+Status check_address(const char* flag, const std::string& text, bool may_choose, const ClusterAccess& access);
+/// Whether the options go together: without reading any file.
+Status check_access(const ClusterAccess& access);
+
+}  // namespace seer

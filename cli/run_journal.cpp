@@ -1,0 +1,47 @@
+#include "cli/run_journal.h"
+
+#include <utility>
+
+namespace seer {
+namespace {
+
+constexpr int64_t kSyncUs = 1'000'000;
+
+}  // namespace
+
+Result<RunJournal> RunJournal::open(const RolloutOptions& options, [[maybe_unused]] const std::vector<GroupSpec>& groups,
+                                    [[maybe_unused]] WeightVersion version, [[maybe_unused]] uint64_t weights) {
+  if (options.journal.empty()) return RunJournal{};
+#ifdef SEER_HAVE_ROCKSDB
+  JournalWork work{.model = model_name(options.model), .weights = weights, .version = version, .groups = {}};
+  for (const GroupSpec& group : groups) work.groups.push_back(hash_group(group));
+  RunJournal journal;
+  SEER_ASSIGN_OR_RETURN(journal.journal_, RolloutJournal::open(options.journal, work, options.resume));
+  SEER_ASSIGN_OR_RETURN(journal.had_, journal.journal_->read());
+  return journal;
+#else
+  return fail(Code::kUnavailable, "--journal ", options.journal,
+              " needs RocksDB, but this build was made without it: apt-get install librocksdb-dev, and build again");
+#endif
+}
+
+std::vector<ResumedRequest> RunJournal::take_resumed(RolloutId id) {
+  std::vector<ResumedRequest> resumed;
+  JournalContents had = std::exchange(had_, {});
+  for (Response& r : had.responses) {
+    const bool has_length = r.finish != FinishReason::kError && r.finish != FinishReason::kAborted;
+    resumed.push_back({.request = r.request, .is_over = true});
+    if (has_length) resumed.back().tokens = std::move(r.output_ids);
+  }
+  for (CommittedTokens& part : had.parts) resumed.push_back({part.request, std::move(part.tokens), std::move(part.logprobs)});
+  for (ResumedRequest& request : resumed) request.request.group.rollout = id;
+  return resumed;
+}
+
+Status RunJournal::sync_when_due(int64_t now_us) {
+  if (!is_on() || now_us - synced_us_ < kSyncUs) return {};
+  synced_us_ = now_us;
+  return journal_->sync();
+}
+
+}  // namespace seer

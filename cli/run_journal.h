@@ -1,0 +1,39 @@
+// RunJournal: the journal of a run of `seer rollout`, if it was asked for (--journal): what an earlier process left in it, and what
+// this one adds. Without one every call does nothing. Used by local_rollout. Single owner.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "actors/rollout_actor.h"
+#include "cli/config.h"
+#include "storage/rollout_journal.h"
+
+namespace seer {
+
+class RunJournal {
+ public:
+  /// `weights`: a checksum. Errors: as RolloutJournal::open(); kUnavailable: this build has no RocksDB.
+  static Result<RunJournal> open(const RolloutOptions& options, const std::vector<GroupSpec>& groups, WeightVersion version, uint64_t weights);
+
+  bool is_on() const { return journal_ != nullptr; }
+  /// Responses that were given before, in that order.
+  const std::vector<Response>& answered() const { return had_.responses; }
+  /// What the rollout of this id goes on from. Once.
+  std::vector<ResumedRequest> take_resumed(RolloutId id);
+  size_t begun() const { return had_.parts.size(); }  // requests that had tokens, until take_resumed()
+
+  Status commit(const RolloutCommits& commits) { return is_on() ? journal_->commit(commits) : Status{}; }
+  Status finish(const Response& response) { return is_on() ? journal_->finish(response) : Status{}; }
+  /// Makes it safe from a crash of the machine, once a second.
+  Status sync_when_due(int64_t now_us);
+  /// The responses are safe elsewhere.
+  Status clear() { return is_on() ? journal_->clear() : Status{}; }
+
+ private:
+  std::unique_ptr<RolloutJournal> journal_;
+  JournalContents had_;
+  int64_t synced_us_ = 0;
+};
+
+}  // namespace seer

@@ -1,0 +1,128 @@
+// Rollouts on a cluster whose processes are killed and stopped at random: whatever happens, each ends with the bits of a rollout
+// within one process, every response once, and leaves nothing in the pools. SEER_CHAOS_ROUNDS and SEER_CHAOS_SEED try more.
+#include <doctest/doctest.h>
+
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <random>
+#include <string>
+
+#include "integration/cluster.h"
+#include "integration/optional_parts.h"
+
+using namespace seer;
+
+namespace {
+
+enum Act : uint8_t { kKillNode, kStopNode, kKillRollout, kKillController, kActs };
+
+int number_from_environment(const char* name, int otherwise) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? otherwise : std::atoi(text);
+}
+
+class Chaos {
+ public:
+  Chaos(const ScratchFolder& folder, unsigned seed) : folder_(folder), random_(seed) { start_cluster(); }
+
+  /// A rollout to its end, through `acts` of these. Returns its responses.
+  Responses run(int round, int acts) {
+    const std::string out = folder_.path("out-" + std::to_string(round) + ".jsonl");
+    int processes = 0;
+    while (true) {
+      REQUIRE(++processes < 20);
+      ChildProcess seer(rollout(out, {"--cluster", cluster_->address, "--journal", folder_.path("journal"), "--resume"}));
+      bool was_cut_off = false;
+      while (!was_cut_off && !seer.wait(300 + static_cast<int>(random_() % 500))) {
+        start_missing_nodes();
+        if (acts > 0) was_cut_off = act(seer), --acts;
+      }
+      REQUIRE(seer.wait(kWaitMs));
+      if (seer.exit_code() == 0) return responses_of(out);
+      REQUIRE_MESSAGE(was_cut_off, seer.err());
+    }
+  }
+  /// What the pools keep of requests, once all machines are there that are to be.
+  int64_t kept_requests() {
+    int64_t kept = 0;
+    for (const Json& node : status_of(*cluster_)["nodes"]) kept += node.value("kept_requests", 0);
+    return kept;
+  }
+  int count(Act act) const { return counts_[act]; }
+
+ private:
+  static constexpr uint32_t kNodes = 3;
+
+  void start_cluster() {
+    cluster_.reset();
+    cluster_ = std::make_unique<Cluster>();
+    for (uint32_t name = 1; name < kNodes; ++name) cluster_->join(name);
+    stopped_ = 0;
+  }
+  /// One that was killed comes back under its name once the controller has seen that it is gone; until then it is refused.
+  void start_missing_nodes() {
+    for (uint32_t name = 1; name < kNodes; ++name)
+      if (cluster_->nodes.at(name)->wait(0)) cluster_->start(name);
+  }
+  /// True: the rollout's process is dead, or will be.
+  bool act(ChildProcess& seer) {
+    // Stops take seconds to be noticed, and a new cluster takes some to start: they are rarer.
+    static constexpr std::array<Act, 10> kDrawn{kKillNode, kKillNode, kKillNode, kKillNode, kKillNode, kKillRollout, kKillRollout, kKillRollout, kStopNode, kKillController};
+    const Act drawn = kDrawn[random_() % kDrawn.size()];
+    const uint32_t name = 1 + random_() % (kNodes - 1);
+    ChildProcess& node = *cluster_->nodes.at(name);
+    switch (drawn) {
+      case kKillNode:
+        node.send(SIGKILL);
+        break;
+      case kStopNode:
+        if (stopped_ != 0) return false;  // one at a time
+        node.send(SIGSTOP);
+        stopped_ = name;
+        break;
+      case kKillRollout:
+        seer.send(SIGKILL);
+        go_on(stopped_);
+        break;
+      default:
+        cluster_->nodes.at(0)->send(SIGKILL);
+        go_on(stopped_);
+        REQUIRE(seer.wait(kWaitMs));
+        start_cluster();
+    }
+    ++counts_[drawn];
+    return drawn == kKillRollout || drawn == kKillController;
+  }
+  void go_on(uint32_t name) {
+    if (name != 0) cluster_->nodes.at(name)->send(SIGCONT);
+    stopped_ = 0;
+  }
+
+  const ScratchFolder& folder_;
+  std::mt19937 random_;
+  std::unique_ptr<Cluster> cluster_;
+  uint32_t stopped_ = 0;  // 0: none
+  std::array<int, kActs> counts_{};
+};
+
+}  // namespace
+
+TEST_CASE("chaos: rollouts whose processes are killed and stopped at random end with the right responses, each once, and keep nothing") {
+  if (!has_rocksdb()) return;
+  const int rounds = number_from_environment("SEER_CHAOS_ROUNDS", 10);
+  const auto seed = static_cast<unsigned>(number_from_environment("SEER_CHAOS_SEED", 1));
+  CAPTURE(seed);
+  const ScratchFolder folder;
+  const Responses right = local_responses(folder);
+  REQUIRE(right.size() == 96);
+  Chaos chaos(folder, seed);
+  for (int round = 0; round < rounds; ++round) {
+    CAPTURE(round);
+    CHECK(chaos.run(round, 4) == right);
+    CHECK(chaos.kept_requests() == 0);
+  }
+  MESSAGE(chaos.count(kKillNode), " nodes killed, ", chaos.count(kStopNode), " stopped, ", chaos.count(kKillRollout),
+          " rollouts and ", chaos.count(kKillController), " controllers killed in ", rounds, " rollouts");
+  CHECK(chaos.count(kKillNode) + chaos.count(kStopNode) + chaos.count(kKillRollout) + chaos.count(kKillController) >= 3 * rounds);
+}

@@ -1,0 +1,104 @@
+// A cluster of real processes for tests, and rollouts on it whose responses are compared.
+#pragma once
+#include <doctest/doctest.h>
+
+#include <fstream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/scratch.h"
+#include "integration/child_process.h"
+
+namespace seer {
+
+using Json = nlohmann::json;
+using Arguments = std::vector<std::string>;
+
+inline const std::string kModel = SEER_SOURCE_DIR "/deploy/models/scratchpad-1m8";
+inline const std::string kPrompts = SEER_SOURCE_DIR "/deploy/examples/scratchpad/prompts.jsonl";
+inline constexpr int kWaitMs = 120'000;
+
+/// Waits until the process has printed something that starts with `words`, and returns what follows in that line.
+inline std::string wait_for_line(ChildProcess& process, const std::string& words) {
+  for (int waited = 0; waited < kWaitMs; waited += 10) {
+    const std::string out = process.out();
+    if (const size_t at = out.find(words); at != std::string::npos && out.find('\n', at) != std::string::npos)
+      return out.substr(at + words.size(), out.find('\n', at) - at - words.size());
+    const bool has_ended = process.wait(10);
+    REQUIRE_MESSAGE(!has_ended, process.err());
+  }
+  FAIL("no line \"", words, "\" came: ", process.out());
+  return {};
+}
+
+/// The machines of a cluster, node 0 its controller. `access`: flags that all of them have.
+struct Cluster {
+  explicit Cluster(std::map<std::string, std::string> access_in = {}) : access(std::move(access_in)) {
+    start(0, {{"--listen", "127.0.0.1:0"}});
+    address = wait_for_line(*nodes[0], "node 0 is the controller, with 1 instances, at ");
+  }
+  void start(uint32_t name, std::map<std::string, std::string> flags = {}) {
+    flags.insert({{"--model", kModel}, {"--name", std::to_string(name)}, {"--instances", "1"}, {"--threads-per-instance", "1"},
+                  {"--kv-bytes", "2MiB"}, {"--dram-bytes", "64MiB"}});
+    if (name > 0) flags.insert({"--join", address});
+    flags.insert(access.begin(), access.end());
+    Arguments all{SEER_PROGRAM, "node"};
+    for (const auto& [flag, value] : flags) all.insert(all.end(), {flag, value});
+    nodes[name] = std::make_unique<ChildProcess>(all);
+  }
+  void join(uint32_t name) {
+    start(name);
+    wait_for_line(*nodes[name], "node " + std::to_string(name) + " has joined, with 1 instances, at ");
+  }
+  std::map<std::string, std::string> access;
+  std::string address;
+  std::map<uint32_t, std::unique_ptr<ChildProcess>> nodes;
+};
+
+inline Arguments rollout(const std::string& out, const Arguments& more) {
+  Arguments all{SEER_PROGRAM, "rollout", "--model", kModel, "--prompts", kPrompts, "--limit", "12", "--group-size", "8",
+                "--max-tokens", "800", "--policy", "seer", "--chunk-tokens", "128", "--out", out};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+using Responses = std::map<std::pair<int, int>, Json>;
+
+/// What each response says that no machine may change.
+inline Responses responses_of(const std::string& path) {
+  Responses responses;
+  std::ifstream lines(path);
+  for (std::string text; std::getline(lines, text);) {
+    const Json line = Json::parse(text);
+    const bool once =
+        responses.emplace(std::pair{line["group"], line["sample"]},
+                          Json{line["output_ids"], line["logprobs"], line["finish_reason"], line["weight_version"]}).second;
+    CHECK(once);
+  }
+  return responses;
+}
+
+inline Responses responses_of_run(ChildProcess& seer, const std::string& out) {
+  REQUIRE(seer.wait(kWaitMs));
+  REQUIRE_MESSAGE(seer.exit_code() == 0, seer.err());
+  return responses_of(out);
+}
+
+inline Responses local_responses(const ScratchFolder& folder) {
+  ChildProcess seer(rollout(folder.path("local.jsonl"), {"--instances", "1", "--threads-per-instance", "1"}));
+  return responses_of_run(seer, folder.path("local.jsonl"));
+}
+
+/// What `seer status` says, as JSON.
+inline Json status_of(const Cluster& cluster) {
+  ChildProcess status({SEER_PROGRAM, "status", "--cluster", cluster.address, "--json"});
+  REQUIRE(status.wait(kWaitMs));
+  REQUIRE_MESSAGE(status.exit_code() == 0, status.err());
+  return Json::parse(status.out());
+}
+
+}  // namespace seer
