@@ -5,10 +5,6 @@
 #include "protocols/check.h"
 #include "protocols/hash.h"
 
-#if defined(__x86_64__)
-#include <nmmintrin.h>
-#endif
-
 namespace seer {
 
 namespace {
@@ -111,52 +107,6 @@ void extend_chain(std::vector<BlockRef>& chain, WeightVersion version, uint64_t 
     prefix = extend_prefix(prefix, log, at, end);
     chain.push_back({{version, layout, prefix}, static_cast<uint32_t>(end - at)});
   }
-}
-
-namespace {
-
-constexpr std::array<uint32_t, 256> make_crc_table() {
-  std::array<uint32_t, 256> table{};
-  for (uint32_t i = 0; i < 256; ++i) {
-    uint32_t c = i;
-    for (int bit = 0; bit < 8; ++bit) c = (c & 1) != 0 ? 0x82f63b78u ^ (c >> 1) : c >> 1;
-    table[i] = c;
-  }
-  return table;
-}
-constexpr auto kCrcTable = make_crc_table();
-
-uint32_t crc32c_table(const unsigned char* p, size_t n, uint32_t crc) {
-  for (size_t i = 0; i < n; ++i) crc = kCrcTable[(crc ^ p[i]) & 0xff] ^ (crc >> 8);
-  return crc;
-}
-
-#if defined(__x86_64__)
-__attribute__((target("sse4.2"))) uint32_t crc32c_sse42(const unsigned char* p, size_t n, uint32_t crc) {
-  uint64_t c = crc;
-  for (; n >= 8; n -= 8, p += 8) {
-    uint64_t word;
-    std::memcpy(&word, p, 8);
-    c = _mm_crc32_u64(c, word);
-  }
-  auto c32 = static_cast<uint32_t>(c);
-  for (; n > 0; --n, ++p) c32 = _mm_crc32_u8(c32, *p);
-  return c32;
-}
-#endif
-
-}  // namespace
-
-uint32_t crc32c(std::span<const std::byte> bytes, uint32_t crc) {
-#if defined(__x86_64__)
-  static const bool in_hardware = __builtin_cpu_supports("sse4.2");
-  if (in_hardware) return ~crc32c_sse42(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), ~crc);
-#endif
-  return crc32c_portable(bytes, crc);
-}
-
-uint32_t crc32c_portable(std::span<const std::byte> bytes, uint32_t crc) {
-  return ~crc32c_table(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), ~crc);
 }
 
 }  // namespace seer

@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "protocols/crc32c.h"  // of a block's bytes
 #include "protocols/ids.h"
 #include "protocols/token_log.h"
 
@@ -52,12 +53,6 @@ std::vector<BlockRef> block_chain(WeightVersion version, uint64_t layout, const 
 /// Makes such a chain of whole blocks as long as that.
 void extend_chain(std::vector<BlockRef>& chain, WeightVersion version, uint64_t layout, const TokenLog& log, int64_t tokens,
                   uint32_t block_tokens);
-
-/// CRC32C (Castagnoli) of bytes, in hardware where the processor can. Computed when bytes leave an engine and checked
-/// before they enter another, after a disk read and on a copy.
-uint32_t crc32c(std::span<const std::byte> bytes, uint32_t crc = 0);
-/// The same without the processor's help.
-uint32_t crc32c_portable(std::span<const std::byte> bytes, uint32_t crc = 0);
 
 }  // namespace seer
 

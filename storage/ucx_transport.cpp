@@ -18,7 +18,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "protocols/kv.h"
+#include "protocols/crc32c.h"
 #include "storage/ucx_handles.h"
 #include "storage/ucx_lender.h"
 #include "storage/ucx_slabs.h"
@@ -39,18 +39,6 @@ std::string host_name() {
     name += cat(" ", std::string_view(text, size > 0 ? static_cast<size_t>(size) : 0));
   }
   return name;
-}
-
-/// Copies, and returns the checksum of what was copied. In pieces that are still in the cache when they are summed.
-uint32_t copy_and_sum(std::span<std::byte> to, const std::byte* from) {
-  constexpr size_t kPieceBytes = 16 << 10;
-  uint32_t crc = 0;
-  for (size_t at = 0; at < to.size(); at += kPieceBytes) {
-    const std::span<std::byte> piece = to.subspan(at, std::min(kPieceBytes, to.size() - at));
-    std::memcpy(piece.data(), from + at, piece.size());
-    crc = crc32c(piece, crc);
-  }
-  return crc;
 }
 
 Status check_sum(const RemoteSlot& from, uint32_t crc) {
@@ -675,7 +663,7 @@ bool UcxTransport::Loop::copy_granted() {
     peer.waiting.push_front(block);
     return true;
   }
-  resolve(block, check_sum(from, copy_and_sum(block.fetch().to, peer.mapping->base() + granted.offset)));
+  resolve(block, check_sum(from, copy_and_crc32c(block.fetch().to, peer.mapping->base() + granted.offset)));
   return true;
 }
 
@@ -748,7 +736,7 @@ bool UcxTransport::Loop::receive(const Asked& asked, void* data, size_t size, bo
     return true;
   }
   if (!is_rendezvous) {
-    resolve(asked.block, check_sum(fetch.from, copy_and_sum(fetch.to, static_cast<const std::byte*>(data))));
+    resolve(asked.block, check_sum(fetch.from, copy_and_crc32c(fetch.to, static_cast<const std::byte*>(data))));
     return true;
   }
   asked.block.state() = BlockState::kReceiving;

@@ -2,25 +2,12 @@
 
 #include <random>
 #include <set>
-#include <string_view>
 
 #include "protocols/kv.h"
 
 using namespace seer;
 
 namespace {
-
-std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text.data(), text.size())); }
-
-/// CRC32C bit by bit, as its definition says.
-uint32_t slow_crc32c(std::span<const std::byte> bytes, uint32_t crc = 0) {
-  crc = ~crc;
-  for (std::byte b : bytes) {
-    crc ^= static_cast<uint32_t>(b);
-    for (int i = 0; i < 8; ++i) crc = (crc >> 1) ^ ((crc & 1) != 0 ? 0x82f63b78u : 0u);
-  }
-  return ~crc;
-}
 
 std::vector<int32_t> random_tokens(std::mt19937_64& rng, size_t count) {
   std::vector<int32_t> tokens(count);
@@ -29,33 +16,6 @@ std::vector<int32_t> random_tokens(std::mt19937_64& rng, size_t count) {
 }
 
 }  // namespace
-
-TEST_CASE("crc32c: known answers (RFC 3720, B.4)") {
-  CHECK(crc32c({}) == 0);
-  CHECK(crc32c(bytes_of("123456789")) == 0xe3069283u);
-  CHECK(crc32c(std::vector<std::byte>(32, std::byte{0})) == 0x8a9136aau);
-  CHECK(crc32c(std::vector<std::byte>(32, std::byte{0xff})) == 0x62a8ab43u);
-  std::vector<std::byte> rising, falling;
-  for (int i = 0; i < 32; ++i) rising.push_back(static_cast<std::byte>(i)), falling.push_back(static_cast<std::byte>(31 - i));
-  CHECK(crc32c(rising) == 0x46dd794eu);
-  CHECK(crc32c(falling) == 0x113fdb5cu);
-}
-
-TEST_CASE("crc32c: hardware, table and definition agree at every length and alignment, also in pieces") {
-  std::mt19937_64 rng(1);
-  std::vector<std::byte> bytes(700);
-  for (std::byte& b : bytes) b = static_cast<std::byte>(rng());
-  for (int i = 0; i < 2000; ++i) {
-    const size_t from = rng() % 16, length = rng() % (bytes.size() - from);
-    const auto part = std::span<const std::byte>(bytes).subspan(from, length);
-    const uint32_t start = i % 2 == 0 ? 0 : static_cast<uint32_t>(rng());
-    const uint32_t expected = slow_crc32c(part, start);
-    CHECK(crc32c(part, start) == expected);
-    CHECK(crc32c_portable(part, start) == expected);
-    const size_t cut = length == 0 ? 0 : rng() % length;
-    CHECK(crc32c(part.subspan(cut), crc32c(part.first(cut), start)) == expected);
-  }
-}
 
 TEST_CASE("prefix: many tokens at once give what they give one by one, negative ones too") {
   std::mt19937_64 rng(12);

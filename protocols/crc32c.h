@@ -1,0 +1,28 @@
+// CRC32C (Castagnoli): the checksum of KV blocks, of records on disk and of addresses. Computed when bytes leave an engine, and
+// checked before they enter another, after a disk read and on a copy. A value is the same on every processor and in every
+// release: it is written to disk and sent to other machines.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace seer {
+
+/// Of bytes that follow others whose checksum is `crc` (0: none).
+uint32_t crc32c(std::span<const std::byte> bytes, uint32_t crc = 0);
+
+/// Copies, and returns the checksum of the bytes written. Reads the source once, so that both take little more time than the
+/// copy alone. REQUIRES: the two do not overlap.
+uint32_t copy_and_crc32c(std::span<std::byte> to, const std::byte* from);
+
+/// One way to compute it.
+struct Crc32cWay {
+  std::string_view name;
+  uint32_t (*sum)(std::span<const std::byte> bytes, uint32_t crc);
+};
+/// What this processor can do, the slowest first: the table, which any processor can use and the others must agree with, is the
+/// first, and the one in use is the last.
+std::span<const Crc32cWay> crc32c_ways();
+
+}  // namespace seer
