@@ -4,39 +4,54 @@
 
 namespace seer {
 
-void UcxLender::answer(const WireRequest& request, ucp_ep_h from) {
-  Reply reply{.lender = this, .header = {.tag = request.tag, .id = request.id}};
-  std::span<const std::byte> bytes;
-  const auto lend = [&]() -> Status {
-    const NodeId node{request.node};
-    if (request.tag != tag_) return fail(Code::kInvalidArgument, "transport: node ", node, " belongs to another run");
-    if (request.want != WireWant::kBytes && request.want != WireWant::kGrant)
-      return fail(Code::kInvalidArgument, "transport: request ", static_cast<uint32_t>(request.want), " is not known");
-    if (replies_.size() >= blocks_max_)
-      return fail(Code::kFull, "transport: node ", node, " answers ", replies_.size(), " requests");
-    SEER_ASSIGN_OR_RETURN(reply.arena, arenas_.lend({node, request.epoch, request.slot, request.generation, 0}, request.block_bytes));
-    bytes = reply.arena->span(request.slot);
-    if (request.want == WireWant::kGrant) {
-      reply.header.offset = static_cast<uint64_t>(bytes.data() - reply.arena->span(0).data());
-      bytes = {};
-    }
-    return {};
+void UcxLender::answer(const WireRequest& request, std::span<const WireSlot> slots, ucp_ep_h from) {
+  const auto reply_to = [&](uint64_t id) { return Reply{.lender = this, .header = {.tag = request.tag, .id = id}}; };
+  Reply grants = reply_to(request.id);  // of the blocks since the last that was not granted
+  const auto send_grants = [&] {
+    if (!grants.data.empty()) send(from, std::move(grants));
   };
-  if (const Status lent = lend(); !lent.ok()) {
-    reply.header.code = static_cast<uint32_t>(lent.error().code);
-    reply.text = lent.error().detail;
+  for (size_t i = 0; i < slots.size(); ++i) {
+    const uint64_t id = request.id + i;
+    auto arena = lend(request, slots[i]);
+    if (arena.ok() && request.want == WireWant::kGrant) {
+      const uint64_t offset = static_cast<uint64_t>((*arena)->span(slots[i].slot).data() - (*arena)->span(0).data());
+      grants.data.append(reinterpret_cast<const char*>(&offset), sizeof offset);
+    } else {
+      send_grants();
+      grants = reply_to(id + 1);
+      Reply reply = reply_to(id);
+      std::span<const std::byte> block;
+      if (arena.ok()) {
+        reply.arena = *std::move(arena);
+        block = reply.arena->span(slots[i].slot);
+      } else {
+        reply.header.code = static_cast<uint32_t>(arena.error().code);
+        reply.data = arena.error().detail;
+      }
+      send(from, std::move(reply), block);
+    }
   }
-  if (replies_.size() < 2 * blocks_max_) send(from, std::move(reply), bytes);
+  send_grants();
 }
 
-void UcxLender::send(ucp_ep_h to, Reply unsent, std::span<const std::byte> bytes) {
+Result<std::shared_ptr<HostArena>> UcxLender::lend(const WireRequest& request, const WireSlot& slot) {
+  const NodeId node{request.node};
+  if (request.tag != tag_) return fail(Code::kInvalidArgument, "transport: node ", node, " belongs to another run");
+  if (request.want != WireWant::kBytes && request.want != WireWant::kGrant)
+    return fail(Code::kInvalidArgument, "transport: request ", static_cast<uint32_t>(request.want), " is not known");
+  if (replies_.size() >= blocks_max_)
+    return fail(Code::kFull, "transport: node ", node, " answers ", replies_.size(), " requests");
+  return arenas_.lend({node, request.epoch, slot.slot, slot.generation, 0}, request.block_bytes);
+}
+
+void UcxLender::send(ucp_ep_h to, Reply unsent, std::span<const std::byte> block) {
+  if (replies_.size() >= 2 * blocks_max_) return;  // who asks so much is told nothing
   const auto reply = replies_.insert(replies_.end(), std::move(unsent));
   reply->self = reply;
-  const bool is_block = !bytes.empty();
-  if (!is_block) bytes = std::as_bytes(std::span(reply->text));
+  const std::span<const std::byte> bytes = block.empty() ? std::as_bytes(std::span(reply->data)) : block;
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-  params.flags = is_block ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER;
+  params.flags = block.empty() ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV;
   params.cb.send = [](void* sent, ucs_status_t, void* user) {
     auto* const done = static_cast<Reply*>(user);
     done->lender->replies_.erase(done->self);

@@ -24,18 +24,20 @@ class UcxLender {
   }
   void withdraw(NodeId node, uint64_t epoch) { arenas_.withdraw(node, epoch); }
 
-  void answer(const WireRequest& request, ucp_ep_h from);
+  void answer(const WireRequest& request, std::span<const WireSlot> slots, ucp_ep_h from);
 
  private:
   /// An answer on its way out: UCX reads all of it until it is sent.
   struct Reply {
     UcxLender* lender = nullptr;
     WireReply header;
-    std::string text;
-    std::shared_ptr<HostArena> arena;
+    std::string data = {};                   // what follows the header, if it is not a block
+    std::shared_ptr<HostArena> arena = {};  // of the block
     std::list<Reply>::iterator self = {};
   };
-  void send(ucp_ep_h to, Reply reply, std::span<const std::byte> bytes);
+  /// The arena in which a block lies that may be lent.
+  Result<std::shared_ptr<HostArena>> lend(const WireRequest& request, const WireSlot& slot);
+  void send(ucp_ep_h to, Reply reply, std::span<const std::byte> block = {});
 
   const RunTag tag_;
   const size_t blocks_max_;

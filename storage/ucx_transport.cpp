@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -13,6 +14,7 @@
 #include <list>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <thread>
 #include <unordered_map>
@@ -177,7 +179,8 @@ class UcxTransport::Loop {
   void begin(const std::shared_ptr<Operation>& operation);
   void ask_waiting(NodeId node, Peer& peer);
   Status connect(NodeId node, Peer& peer);
-  void ask(Peer& peer, const Block& block);
+  /// REQUIRES: they are as many as one request may name, and of one size.
+  void ask(Peer& peer, std::span<const Block> blocks);
   bool copy_granted();
   bool map_slab_of(NodeId node, Peer& peer);
 
@@ -197,6 +200,10 @@ class UcxTransport::Loop {
   void be_quiet(const std::shared_ptr<Operation>& operation);
   /// False: UCX keeps the data, which are being received.
   bool on_reply(const WireReply& reply, void* data, size_t size, bool is_rendezvous);
+  /// Takes it off those asked for. Nothing: it is late, and its fetch is over.
+  std::optional<Asked> answered(std::unordered_map<uint64_t, Asked>::iterator it);
+  void on_grants(uint64_t first_id, std::span<const std::byte> offsets);
+  void grant(const Block& block, uint64_t offset);
   bool receive(const Asked& asked, void* data, size_t size, bool is_rendezvous);
   void on_received(Receive& receive, ucs_status_t status);
 
@@ -559,45 +566,59 @@ void UcxTransport::Loop::begin(const std::shared_ptr<Operation>& operation) {
   }
 }
 
+/// Asks for several blocks at once: only when half of those that may be open are not.
 void UcxTransport::Loop::ask_waiting(NodeId node, Peer& peer) {
-  while (!peer.waiting.empty()) {
-    if (peer.connection && peer.connection->lost != UCS_OK) return;
-    if (peer.connection && peer.connection->unanswered + peer.connection->receiving >= config_.window_blocks) return;
-    const Block block = std::move(peer.waiting.front());
+  if (peer.waiting.empty() || (peer.connection && peer.connection->lost != UCS_OK)) return;
+  const size_t window = peer.by_memory ? kWireSlotsMax : config_.window_blocks;
+  size_t open = peer.connection ? peer.connection->unanswered + peer.connection->receiving : 0;
+  if (peer.by_memory) open += granted_.size();
+  if (open > window / 2) return;
+  std::vector<Block> blocks;
+  while (!peer.waiting.empty() && open + blocks.size() < window) {
+    if (peer.waiting.front().state() == BlockState::kWaiting) blocks.push_back(std::move(peer.waiting.front()));
     peer.waiting.pop_front();
-    if (block.state() == BlockState::kWaiting) {
-      if (!peer.connection)
-        if (const Status connected = connect(node, peer); !connected.ok()) {
-          resolve(block, connected);
-          return drop(node, peer, connected.error());
-        }
-      ask(peer, block);
-    }
+  }
+  if (blocks.empty()) return;
+  if (!peer.connection)
+    if (const Status connected = connect(node, peer); !connected.ok()) return drop(node, peer, connected.error());
+  const auto bytes_of = [](const Block& block) { return block.fetch().to.size(); };
+  for (std::span<const Block> rest = blocks; !rest.empty();) {
+    const auto end = std::ranges::find_if(rest, [&](const Block& block) { return bytes_of(block) != bytes_of(rest.front()); });
+    const size_t alike = std::min(kWireSlotsMax, static_cast<size_t>(end - rest.begin()));
+    ask(peer, rest.first(alike));
+    rest = rest.subspan(alike);
   }
 }
 
-void UcxTransport::Loop::ask(Peer& peer, const Block& block) {
+void UcxTransport::Loop::ask(Peer& peer, std::span<const Block> blocks) {
+  struct Request {  // UCX reads it until it is sent
+    WireRequest header;
+    std::vector<WireSlot> slots;
+  };
   Connection& connection = *peer.connection;
-  const Fetch& fetch = block.fetch();
+  const Fetch& first = blocks.front().fetch();
   const WireWant want = peer.by_memory ? WireWant::kGrant : WireWant::kBytes;
-  // UCX reads the header until the message is sent.
-  auto request = std::make_unique<WireRequest>(WireRequest{.tag = tag_, .id = ++last_id_, .epoch = fetch.from.epoch,
-                                                           .generation = fetch.from.generation,
-                                                           .block_bytes = fetch.to.size(), .node = fetch.from.node.value,
-                                                           .slot = fetch.from.slot, .want = want});
-  block.state() = BlockState::kAsked;
-  asked_.emplace(request->id, Asked{block, &connection, want});
-  if (connection.unanswered++ == 0 && connection.receiving == 0) connection.heard = Clock::now();
+  auto request = std::make_unique<Request>(Request{{.tag = tag_, .id = last_id_ + 1, .epoch = first.from.epoch,
+                                                    .block_bytes = first.to.size(), .node = first.from.node.value, .want = want},
+                                                   {}});
+  for (const Block& block : blocks) {
+    const RemoteSlot& from = block.fetch().from;
+    request->slots.push_back({.generation = from.generation, .slot = from.slot});
+    block.state() = BlockState::kAsked;
+    asked_.emplace(++last_id_, Asked{block, &connection, want});
+  }
+  if (connection.unanswered + connection.receiving == 0) connection.heard = Clock::now();
+  connection.unanswered += blocks.size();
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   params.flags = UCP_AM_SEND_FLAG_REPLY | UCP_AM_SEND_FLAG_EAGER;
-  params.cb.send = [](void* sent, ucs_status_t, void* header) {
-    delete static_cast<WireRequest*>(header);
+  params.cb.send = [](void* sent, ucs_status_t, void* user) {
+    delete static_cast<Request*>(user);
     ucp_request_free(sent);
   };
   params.user_data = request.get();
-  void* const sent = ucp_am_send_nbx(connection.endpoint, static_cast<unsigned>(WireKind::kRequest), request.get(),
-                                     sizeof(WireRequest), nullptr, 0, &params);
+  void* const sent = ucp_am_send_nbx(connection.endpoint, static_cast<unsigned>(WireKind::kRequest), &request->header,
+                                     sizeof(WireRequest), request->slots.data(), request->slots.size() * sizeof(WireSlot), &params);
   if (UCS_PTR_IS_PTR(sent)) (void)request.release();
   if (UCS_PTR_IS_ERR(sent) && connection.lost == UCS_OK) connection.lost = UCS_PTR_STATUS(sent);
 }
@@ -683,12 +704,15 @@ bool UcxTransport::Loop::map_slab_of(NodeId node, Peer& peer) {
 
 // ---- messages ----------------------------------------------------------------------------------------------------------------
 
-ucs_status_t UcxTransport::Loop::am_request(void* argument, const void* header, size_t header_bytes, void*, size_t,
+ucs_status_t UcxTransport::Loop::am_request(void* argument, const void* header, size_t header_bytes, void* data, size_t size,
                                             const ucp_am_recv_param_t* params) {
   WireRequest request;
+  std::array<WireSlot, kWireSlotsMax> slots;
   if (header_bytes != sizeof request || (params->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) == 0) return UCS_OK;
+  if ((params->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 || size % sizeof(WireSlot) != 0 || size > sizeof slots) return UCS_OK;
   std::memcpy(&request, header, sizeof request);
-  static_cast<Loop*>(argument)->lender_.answer(request, params->reply_ep);
+  std::memcpy(slots.data(), data, size);
+  static_cast<Loop*>(argument)->lender_.answer(request, std::span(slots).first(size / sizeof(WireSlot)), params->reply_ep);
   return UCS_OK;
 }
 
@@ -704,28 +728,47 @@ ucs_status_t UcxTransport::Loop::am_reply(void* argument, const void* header, si
 bool UcxTransport::Loop::on_reply(const WireReply& reply, void* data, size_t size, bool is_rendezvous) {
   const auto it = asked_.find(reply.id);
   if (it == asked_.end() || reply.tag != tag_) return true;
+  if (reply.code == 0 && it->second.want == WireWant::kGrant) {
+    if (!is_rendezvous) on_grants(reply.id, {static_cast<const std::byte*>(data), size});
+    return true;
+  }
+  const std::optional<Asked> asked = answered(it);
+  if (!asked) return true;
+  if (reply.code == 0) return receive(*asked, data, size, is_rendezvous);
+  const bool is_known = reply.code <= static_cast<uint32_t>(Code::kCancelled);
+  const std::string_view text = is_rendezvous ? "" : std::string_view(static_cast<const char*>(data), std::min<size_t>(size, 300));
+  resolve(asked->block, fail(is_known ? static_cast<Code>(reply.code) : Code::kIo, text));
+  return true;
+}
+
+std::optional<UcxTransport::Loop::Asked> UcxTransport::Loop::answered(std::unordered_map<uint64_t, Asked>::iterator it) {
   const Asked asked = std::move(it->second);
   asked_.erase(it);
   --asked.connection->unanswered;
   asked.connection->hear();
-  if (asked.block.state() != BlockState::kAsked) return true;  // it is late
-  const Fetch& fetch = asked.block.fetch();
-  if (reply.code != 0) {
-    const bool is_known = reply.code <= static_cast<uint32_t>(Code::kCancelled);
-    const std::string_view text = is_rendezvous ? "" : std::string_view(static_cast<const char*>(data), std::min<size_t>(size, 300));
-    resolve(asked.block, fail(is_known ? static_cast<Code>(reply.code) : Code::kIo, text));
-    return true;
+  if (asked.block.state() != BlockState::kAsked) return std::nullopt;
+  return asked;
+}
+
+void UcxTransport::Loop::on_grants(uint64_t first_id, std::span<const std::byte> offsets) {
+  uint64_t offset;
+  for (size_t i = 0; (i + 1) * sizeof offset <= offsets.size(); ++i) {
+    const auto it = asked_.find(first_id + i);
+    if (it == asked_.end() || it->second.want != WireWant::kGrant) return;
+    std::memcpy(&offset, offsets.data() + i * sizeof offset, sizeof offset);
+    if (const std::optional<Asked> asked = answered(it)) grant(asked->block, offset);
   }
-  if (asked.want == WireWant::kBytes) return receive(asked, data, size, is_rendezvous);
+}
+
+void UcxTransport::Loop::grant(const Block& block, uint64_t offset) {
+  const Fetch& fetch = block.fetch();
   const uint64_t slab_bytes = peers_.at(fetch.from.node).address.slab_bytes;
-  if (fetch.to.size() > slab_bytes || reply.offset > slab_bytes - fetch.to.size()) {
-    resolve(asked.block, fail(Code::kInvalidArgument, "transport: node ", fetch.from.node, " granted bytes from ",
-                              reply.offset, " of its ", slab_bytes));
-    return true;
+  if (fetch.to.size() > slab_bytes || offset > slab_bytes - fetch.to.size()) {
+    return resolve(block, fail(Code::kInvalidArgument, "transport: node ", fetch.from.node, " granted bytes from ", offset, " of its ",
+                               slab_bytes));
   }
-  asked.block.state() = BlockState::kGranted;
-  granted_.push_back({asked.block, reply.offset});
-  return true;
+  block.state() = BlockState::kGranted;
+  granted_.push_back({block, offset});
 }
 
 bool UcxTransport::Loop::receive(const Asked& asked, void* data, size_t size, bool is_rendezvous) {

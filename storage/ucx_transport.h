@@ -1,17 +1,18 @@
 // UcxTransport: the KvTransport between processes, over UCX. Thread-safe.
 //
-// A fetch asks the owner for each block by a small message (ucx_wire.h). The owner checks it as a local copy is checked
-// (ArenaRegistry) and answers with the bytes, or with an error. The checksum is checked here.
+// A fetch asks the owner for its blocks by small messages (ucx_wire.h), several blocks in each. The owner checks each block as a
+// local copy is checked (ArenaRegistry) and answers with the bytes, or with an error. The checksum is checked here.
 //   network      the bytes come with the answer, straight into the slot.
 //   same host    where the owner's arena lies in a slab of slab_allocator(), the answer only grants the copy; the slab is
 //                mapped here and the block is copied. Requests and grants take the network's way too: over shared memory
 //                UCX never tells that a peer is dead.
 // So no process writes to another's memory by an address that it was told, and one that is killed breaks its connections.
 //
-// One thread does it all: it sends, receives, serves and copies, and sleeps when there is nothing to do. At most
-// `window_blocks` requests are open with one peer. A connection is made when a fetch needs it. When the peer dies or is
-// closed, all fetches from it fail, and the next one connects again. After a late fetch, a peer that is silent for silent_us
-// is connected to anew: UCX lets go of the slots of the late fetch, and fetches that have time left are asked for again.
+// One thread does it all: it sends, receives, serves and copies, and sleeps when there is nothing to do. At most `window_blocks`
+// blocks are asked of one peer at a time (where grants are asked for: as many as one message can name). A connection is made when
+// a fetch needs it. When the peer dies or is closed, all fetches from it fail, and the next one connects again. After a late fetch,
+// a peer that is silent for silent_us is connected to anew: UCX lets go of the slots of the late fetch, and fetches that have time
+// left are asked for again.
 //
 // The address is that of a UCX worker, not a host and port: it names all networks of this host, so nobody has to say which
 // of them the others can reach, and UCX chooses.
@@ -31,7 +32,7 @@ struct UcxTransportConfig {
   std::string network_transports = "tcp";  // as in UCX_TLS; must be able to tell that a peer failed
   bool shares_memory = true;             // with processes on this host
   size_t queue_max = 256;                // fetch calls open at most, late ones included
-  size_t window_blocks = 8;              // asked of one peer at a time
+  size_t window_blocks = 8;              // asked of one peer at a time, over the network
   size_t serve_blocks_max = 1024;        // answers under way at most; requests beyond are refused
   int64_t silent_us = 2'000'000;         // after a late fetch: how long the connection is kept while nothing comes
 };

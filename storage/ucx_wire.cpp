@@ -8,7 +8,7 @@
 namespace seer {
 namespace {
 
-constexpr std::string_view kScheme = "ucx1:";
+constexpr std::string_view kScheme = "ucx2:";
 constexpr std::string_view kHexDigits = "0123456789abcdef";
 
 template <class T>

@@ -1,10 +1,14 @@
 // What UcxTransport puts on the wire: the address of a published arena, and the headers of its two active messages. Numbers
 // are in the byte order of the machine; both ends run the same build on the same kind of processor (little endian).
 //
-//   address  "ucx1:" then in hex: | crc32c of the rest 4 | node 4 | epoch 8 | slab base 8 | slab bytes 8 | 3 x (length 4, bytes) |
+//   address  "ucx2:" then in hex: | crc32c of the rest 4 | node 4 | epoch 8 | slab base 8 | slab bytes 8 | 3 x (length 4, bytes) |
 //            The three are the host's name, the UCX worker's address and the remote key of the slab; no key: not shared.
-//   request  kRequest, header only: WireRequest
-//   reply    kReply: WireReply; then the bytes of the block (kBytes), nothing (kGrant), or the sentence of an error
+//   request  kRequest: WireRequest; then a WireSlot for each block that is asked for. The blocks are of one size and have ids that
+//            follow each other, so that a message, and waking its receiver, serves several small blocks.
+//   reply    kReply: WireReply; then
+//              kBytes  the bytes of the block with that id
+//              kGrant  an offset in the slab (8) for each block from that id on
+//              error   its sentence; of the block with that id
 #pragma once
 #include <array>
 #include <cstddef>
@@ -42,26 +46,31 @@ enum class WireWant : uint32_t {
   kGrant = 2,  // say where it lies: the asker maps the slab
 };
 
+constexpr size_t kWireSlotsMax = 64;  // in a request
+
 struct WireRequest {
   RunTag tag = {};
-  uint64_t id = 0;  // chosen by the asker, comes back in the reply
+  uint64_t id = 0;  // of the first block; chosen by the asker, comes back in the reply
   uint64_t epoch = 0;
-  uint64_t generation = 0;
   uint64_t block_bytes = 0;
   uint32_t node = 0;
-  uint32_t slot = 0;
   WireWant want = WireWant::kBytes;
+};
+static_assert(sizeof(WireRequest) == 48);
+
+struct WireSlot {
+  uint64_t generation = 0;
+  uint32_t slot = 0;
   uint32_t reserved = 0;
 };
-static_assert(sizeof(WireRequest) == 64);
+static_assert(sizeof(WireSlot) == 16);
 
 struct WireReply {
   RunTag tag = {};
   uint64_t id = 0;
-  uint64_t offset = 0;  // of a granted block in the slab
-  uint32_t code = 0;    // of the error; 0: none
+  uint32_t code = 0;  // of the error; 0: none
   uint32_t reserved = 0;
 };
-static_assert(sizeof(WireReply) == 40);
+static_assert(sizeof(WireReply) == 32);
 
 }  // namespace seer

@@ -246,6 +246,42 @@ TEST_CASE("ucx transport: stale generations and epochs, bad slots and sizes, and
   }
 }
 
+TEST_CASE("ucx transport: each of many small blocks gets its own bytes or its own error, whatever is asked for beside it") {
+  for (const bool shares : {false, true}) {
+    CAPTURE(shares);
+    const Owner owner{.shares = shares, .block_bytes = 4096};
+    OtherProcess other(owner);
+    Fetcher f(owner);
+    CHECK(f.transport->open_peer(kNode, kEpoch, other.address).ok());
+    other.tell("free 2");
+    constexpr uint32_t kSeed = 5;
+    CAPTURE(kSeed);
+    std::mt19937 random(kSeed);
+    // More than a request can name. Of slot 2 nothing comes, and of slot 3 nothing where half a block is asked for.
+    constexpr size_t kBlocks = 5 * kWireSlotsMax + 3;
+    std::vector<std::byte> bytes(kBlocks * owner.block_bytes);
+    std::vector<Fetch> fetches;
+    for (size_t i = 0; i < kBlocks; ++i) {
+      const RemoteSlot& from = other.slots[random() % 4];
+      const auto to = std::span(bytes).subspan(i * f.block_bytes, f.block_bytes);
+      fetches.push_back({from, from.slot == 3 && random() % 2 == 0 ? to.first(2048) : to});
+    }
+    Seen seen;
+    CHECK(f.transport->fetch(fetches, kLongUs, seen.events()).ok());
+    const FetchResult result = seen.done_promise.get_future().get();
+    REQUIRE(result.statuses.size() == kBlocks);
+    for (size_t i = 0; i < kBlocks; ++i) {
+      CAPTURE(i);
+      const Fetch& fetch = fetches[i];
+      const bool is_half = fetch.to.size() < f.block_bytes, comes = fetch.from.slot != 2 && !is_half;
+      CHECK(result.statuses[i].ok() == comes);
+      if (!comes) CHECK(result.statuses[i].error().code == (is_half ? Code::kInvalidArgument : Code::kStale));
+      const std::byte expected = comes ? pattern(fetch.from.slot) : std::byte{0};
+      CHECK(std::ranges::all_of(fetch.to, [&](std::byte b) { return b == expected; }));
+    }
+  }
+}
+
 TEST_CASE("ucx transport: a peer of another run is refused") {
   const Owner owner{.secret = "another run"};
   OtherProcess other(owner);
@@ -427,18 +463,25 @@ TEST_CASE("ucx transport: garbage and almost right requests and answers are drop
     for (char& c : bytes) c = static_cast<char>(random());
     return bytes;
   };
+  const auto bytes_of = [](const auto& thing) { return std::string(reinterpret_cast<const char*>(&thing), sizeof thing); };
   std::vector<std::string> headers;
   for (size_t size = 0; size < 200; ++size) headers.push_back(noise(size));
   for (int i = 0; i < 300; ++i) {  // right but for one field, or all right and not asked for
-    WireRequest request{.tag = run_tag("run"), .id = random(), .epoch = kEpoch, .generation = 1, .block_bytes = 4096,
-                        .node = kNode.value, .want = random() % 2 == 0 ? WireWant::kBytes : WireWant::kGrant};
+    WireRequest request{.tag = run_tag("run"), .id = random(), .epoch = kEpoch, .block_bytes = 4096, .node = kNode.value,
+                        .want = random() % 2 == 0 ? WireWant::kBytes : WireWant::kGrant};
     auto* const bytes = reinterpret_cast<unsigned char*>(&request);
     if (i % 3 != 0) bytes[random() % sizeof request] ^= static_cast<unsigned char>(1 + random() % 255);
-    headers.emplace_back(reinterpret_cast<const char*>(bytes), sizeof request);
-    headers.emplace_back(headers.back().substr(0, sizeof(WireReply)));
+    headers.push_back(bytes_of(request));
+    headers.push_back(headers.back().substr(0, sizeof(WireReply)));
   }
+  // One slot that there is, as many as a request may name, one more, half of one, and slots that there are not.
+  std::string many;
+  for (size_t i = 0; i <= kWireSlotsMax; ++i) many += bytes_of(WireSlot{.generation = 1, .slot = static_cast<uint32_t>(i % 8)});
+  const std::string_view all = many;
+  std::vector<std::string> data = {"", noise(100), noise(20'000), noise(10 * sizeof(WireSlot)), many};
+  for (const size_t size : {sizeof(WireSlot), kWireSlotsMax * sizeof(WireSlot), sizeof(WireSlot) / 2}) data.emplace_back(all.substr(0, size));
   for (const unsigned id : {1u, 2u, 3u})
-    for (const size_t data_bytes : {0, 100, 20'000}) CHECK(send_raw_ucx(other.address, id, headers, noise(data_bytes)).ok());
+    for (const std::string& what : data) CHECK(send_raw_ucx(other.address, id, headers, what).ok());
   CHECK(other.tell("nothing") == "ok\n");
   CHECK(f.fetch(other.slots).statuses[3].ok());
   CHECK(f.has_pattern(3, pattern(3)));
