@@ -3,6 +3,12 @@
 #include <utility>
 
 namespace seer {
+namespace {
+
+// Larger blocks are sent by rendezvous: straight into their slots, but after a handshake. Smaller ones are copied once more there.
+constexpr size_t kEagerBytesMax = 64 << 10;
+
+}  // namespace
 
 void UcxLender::answer(const WireRequest& request, std::span<const WireSlot> slots, ucp_ep_h from) {
   const auto reply_to = [&](uint64_t id) { return Reply{.lender = this, .header = {.tag = request.tag, .id = id}}; };
@@ -51,7 +57,7 @@ void UcxLender::send(ucp_ep_h to, Reply unsent, std::span<const std::byte> block
   const std::span<const std::byte> bytes = block.empty() ? std::as_bytes(std::span(reply->data)) : block;
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-  params.flags = block.empty() ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV;
+  params.flags = bytes.size() <= kEagerBytesMax ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV;
   params.cb.send = [](void* sent, ucs_status_t, void* user) {
     auto* const done = static_cast<Reply*>(user);
     done->lender->replies_.erase(done->self);

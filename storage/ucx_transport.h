@@ -2,7 +2,7 @@
 //
 // A fetch asks the owner for its blocks by small messages (ucx_wire.h), several blocks in each. The owner checks each block as a
 // local copy is checked (ArenaRegistry) and answers with the bytes, or with an error. The checksum is checked here.
-//   network      the bytes come with the answer, straight into the slot.
+//   network      the bytes come with the answer, large blocks straight into the slot.
 //   same host    where the owner's arena lies in a slab of slab_allocator(), the answer only grants the copy; the slab is
 //                mapped here and the block is copied. Requests and grants take the network's way too: over shared memory
 //                UCX never tells that a peer is dead.

@@ -215,9 +215,14 @@ TEST_CASE("ucx transport: a fetch brings the bytes of another process, over the 
 }
 
 TEST_CASE("ucx transport: stale generations and epochs, bad slots and sizes, and wrong bytes are told apart, block by block") {
-  for (const bool shares : {false, true}) {
+  struct Way {
+    bool shares;
+    int64_t block_bytes;  // the network sends small and large blocks in different ways
+  };
+  for (const auto [shares, block_bytes] : {Way{false, 4096}, Way{false, 1 << 20}, Way{true, 4096}}) {
     CAPTURE(shares);
-    const Owner owner{.shares = shares, .block_bytes = 4096};
+    CAPTURE(block_bytes);
+    const Owner owner{.shares = shares, .block_bytes = block_bytes};
     OtherProcess other(owner);
     Fetcher f(owner);
     CHECK(f.transport->open_peer(kNode, kEpoch, other.address).ok());
@@ -228,7 +233,8 @@ TEST_CASE("ucx transport: stale generations and epochs, bad slots and sizes, and
     other.tell("spoil 3");
     const FetchResult result = f.fetch({slot, crc, other.slots[2], other.slots[3]});
     CHECK(result.statuses[0].error().code == Code::kInvalidArgument);
-    CHECK(result.statuses[0].error().detail == "transport: slot 1000 of 4, 4096 bytes of 4096");
+    CHECK(result.statuses[0].error().detail ==
+          cat("transport: slot 1000 of 4, ", block_bytes, " bytes of ", block_bytes));
     CHECK(result.statuses[1].error().code == Code::kCorrupt);
     CHECK(result.statuses[2].error().code == Code::kStale);
     CHECK(result.statuses[2].error().detail == "transport: slot 2 of node 1 was reused");
