@@ -182,6 +182,7 @@ class UcxTransport::Loop {
   /// REQUIRES: they are as many as one request may name, and of one size.
   void ask(Peer& peer, std::span<const Block> blocks);
   bool copy_granted();
+  size_t copy_next_granted();
   bool map_slab_of(NodeId node, Peer& peer);
 
   void drop_lost();
@@ -670,22 +671,31 @@ void UcxTransport::Loop::be_quiet(const std::shared_ptr<Operation>& operation) {
   operation->events = {};
 }
 
-/// Copies one block, so that others are served in between. False: none was granted.
+/// Copies blocks for some 100 us, at least one; then others are served. False: none was granted.
 bool UcxTransport::Loop::copy_granted() {
+  constexpr size_t kBytesAtOnce = 1 << 20;
   if (granted_.empty()) return false;
+  size_t bytes = 0;
+  while (!granted_.empty() && bytes < kBytesAtOnce) bytes += copy_next_granted();
+  return true;
+}
+
+/// Returns the bytes copied. REQUIRES: one is granted.
+size_t UcxTransport::Loop::copy_next_granted() {
   const Granted granted = std::move(granted_.front());
   granted_.pop_front();
   const Block& block = granted.block;
-  if (block.state() != BlockState::kGranted) return true;
+  if (block.state() != BlockState::kGranted) return 0;
   const RemoteSlot& from = block.fetch().from;
   Peer& peer = peers_.at(from.node);
   if (!peer.mapping && !map_slab_of(from.node, peer)) {
     block.state() = BlockState::kWaiting;
     peer.waiting.push_front(block);
-    return true;
+    return 0;
   }
-  resolve(block, check_sum(from, copy_and_crc32c(block.fetch().to, peer.mapping->base() + granted.offset)));
-  return true;
+  const std::span<std::byte> to = block.fetch().to;
+  resolve(block, check_sum(from, copy_and_crc32c(to, peer.mapping->base() + granted.offset)));
+  return to.size();
 }
 
 /// After a grant: its owner lives, so that the key is not one of a process long gone. False: it goes by the network from now on.
