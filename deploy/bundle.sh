@@ -1,0 +1,170 @@
+#!/usr/bin/env bash
+# Packs what a machine needs to run Seer without installing anything: deploy/bundle.sh [--seer FILE] [OUT.tar.gz]
+# The archive holds one folder: the program with the shared libraries that it needs, the shipped model and examples, the
+# scripts that start clusters, the documentation. The C library is not in it: the machine's own must be of the version
+# here, or a later one. The program finds its libraries beside itself, by its RPATH where patchelf is installed, else by a
+# script around it that sets LD_LIBRARY_PATH. The same program and libraries give the same bytes.
+#   --seer FILE   the program; default: build/release/bin/seer
+#   OUT.tar.gz    default: build/seer-VERSION-linux-PROCESSOR.tar.gz
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+# Parts of the C library: they must fit the kernel's loader, so those of the machine are used.
+c_library='^(linux-vdso|ld-linux.*|lib(c|m|mvec|pthread|dl|rt|util|resolv|anl|nsl|nss_.*))\.so'
+
+fail() {
+  echo "bundle: $1" >&2
+  exit "${2:-1}"
+}
+
+# libraries_of FILE...: paths of the shared libraries that they need, the C library's left out.
+libraries_of() {
+  local file needed path
+  for file in "$@"; do
+    needed=$(ldd "$file") || fail "ldd cannot read $file: expected a program or library of this system"
+    ! grep 'not found' <<<"$needed" >&2 || fail "$file needs a library that is not here"
+    for path in $(sed -n 's/.* => \(\/[^ ]*\) .*/\1/p' <<<"$needed"); do
+      [[ ${path##*/} =~ $c_library ]] || echo "$path"
+    done
+  done | sort -u
+}
+
+# UCX opens its modules by itself, out of the folder ucx/ beside its libraries, so ldd does not see them. All are taken, those
+# for networks that Seer does not use too: one that is missing there, it would take from a UCX of the machine.
+ucx_modules() {
+  local folder module
+  folder=${UCX_MODULE_DIR:-}
+  if [[ -z $folder ]]; then
+    local libucs
+    libucs=$(grep '/libucs\.so' <<<"$1") || return 0  # a build without UCX
+    folder=$(dirname "$(readlink -f "$libucs")")/ucx
+  fi
+  for module in "$folder"/libuct_*.so.[0-9]; do  # the name that UCX opens
+    if [[ -f $module ]]; then echo "$module"; fi
+  done
+}
+
+# A library's licence asks for its notice to go with it.
+copy_notices() {
+  local to=$1 package
+  shift
+  command -v dpkg >/dev/null || return 0
+  mkdir "$to"
+  # With /usr merged, a file is listed under the path of either folder.
+  for package in $(dpkg -S $(readlink -f "$@" | sed 'p;s,^/usr,,') 2>/dev/null | sed 's/[:,].*//' | sort -u); do
+    if [[ -f /usr/share/doc/$package/copyright ]]; then cp -L "/usr/share/doc/$package/copyright" "$to/$package"; fi
+  done
+}
+
+copy_program() {
+  local tree=$1 libraries modules more
+  libraries=$(libraries_of "$seer")
+  modules=$(ucx_modules "$libraries")
+  if [[ -n $modules ]]; then
+    mkdir "$tree/lib/ucx"
+    cp -L $modules "$tree/lib/ucx/"
+    more=$(libraries_of $modules)
+    # One module needs another, which lies beside it.
+    libraries=$(printf '%s\n' "$libraries" "$more" | sort -u | grep -vE "/($(ls "$tree/lib/ucx" | paste -sd'|'))\$")
+  fi
+  cp -L $libraries "$tree/lib/"
+  copy_notices "$tree/notices" $libraries
+  if command -v patchelf >/dev/null; then
+    cp -L "$seer" "$tree/bin/seer"
+    # Not RUNPATH, which does not reach the libraries of libraries; a library with one of its own would not look here either.
+    patchelf --force-rpath --set-rpath '$ORIGIN/../lib:$ORIGIN/../lib/ucx' "$tree/bin/seer"
+    find "$tree/lib" -type f -exec patchelf --remove-rpath {} +
+  else
+    cp -L "$seer" "$tree/lib/seer"
+    cat >"$tree/bin/seer" <<'SCRIPT'
+#!/bin/sh
+# Runs Seer with the libraries of this bundle.
+here=$(dirname "$(readlink -f "$0")")
+LD_LIBRARY_PATH=$here/../lib:$here/../lib/ucx exec "$here/../lib/seer" "$@"
+SCRIPT
+    chmod 755 "$tree/bin/seer"
+  fi
+}
+
+# What would only show on another machine: a library that is found here, but outside of the bundle.
+check_program() {
+  local tree=$1 program=$1/bin/seer from_elsewhere
+  if [[ -f $tree/lib/seer ]]; then program=$tree/lib/seer; fi
+  from_elsewhere=$(env -i LD_LIBRARY_PATH="$tree/lib:$tree/lib/ucx" ldd "$program" "$tree"/lib/*.so* $(compgen -G "$tree/lib/ucx/*") |
+    sed -n 's/^\t\([^ ]*\) => \(.*\) (0x.*/\1 \2/p; s/^\t\([^ ]*\) => not found/\1 nowhere/p' |
+    while read -r name path; do [[ $name =~ $c_library || $path == "$tree"/* ]] || echo "$name ($path)"; done | sort -u)
+  [[ -z $from_elsewhere ]] || fail "these libraries would not come from the bundle: $from_elsewhere"
+  [[ $(env -i "$tree/bin/seer" --version) == "seer $version" ]] || fail "the program of the bundle does not run"
+}
+
+write_readme() {
+  cat >"$1" <<EOF_README
+# Seer $version, ready to run
+
+For Linux on $(uname -m) with $(getconf GNU_LIBC_VERSION) or later; nothing needs to be installed, and the folder may lie anywhere.
+
+    bin/seer rollout --model deploy/models/scratchpad-1m8 --prompts deploy/examples/scratchpad/prompts.jsonl --out responses.jsonl
+    bin/seer help                    # its commands
+    bin/seer doctor                  # what this machine has
+    deploy/local_cluster.sh 3        # a cluster of three processes on this machine
+
+docs/rollout.md explains rollouts, docs/deploy.md clusters. lib/ has the libraries that the program brings along, notices/ their
+licences, LICENSE is that of Seer. README-seer.md is the page of the project; commands in it that build or test need its repository.
+EOF_README
+}
+
+main() {
+  local out="" version
+  seer=$root/build/release/bin/seer
+  while (($# > 0)); do
+    case $1 in
+      -h | --help)
+        sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+        exit 0
+        ;;
+      --seer)
+        (($# > 1)) || fail "--seer has no value: expected a program" 2
+        seer=$2
+        shift
+        ;;
+      --seer=*) seer=${1#*=} ;;
+      -*) fail "unknown option $1: it takes --seer FILE and --help" 2 ;;
+      *)
+        [[ -z $out ]] || fail "a second file, $1: expected one archive, $out" 2
+        out=$1
+        [[ $out == *.tar.gz || $out == *.tgz ]] || fail "$out: expected a name that ends in .tar.gz" 2
+        ;;
+    esac
+    shift
+  done
+  [[ -f $seer && -x $seer ]] ||
+    fail "there is no program $seer: build it with deploy/build.sh release seer, or name it with --seer FILE"
+  version=$("$seer" --version) || fail "$seer does not run here"
+  version=${version#seer }
+  local name
+  name=seer-$version-linux-$(uname -m)
+  out=${out:-$root/build/$name.tar.gz}
+  [[ -d $(dirname "$out") ]] || fail "$out: there is no folder $(dirname "$out") to make it in"
+
+  work=$(mktemp -d)
+  trap 'rm -rf "$work"' EXIT
+  local tree=$work/$name
+  mkdir -p "$tree/bin" "$tree/lib" "$tree/deploy"
+  copy_program "$tree"
+  local part
+  for part in local_cluster.sh seer.toml models examples systemd slurm; do
+    if [[ -e $root/deploy/$part ]]; then cp -R "$root/deploy/$part" "$tree/deploy/"; fi
+  done
+  cp -R "$root/docs" "$root/LICENSE" "$tree/"
+  cp "$root/README.md" "$tree/README-seer.md"
+  write_readme "$tree/README.md"
+  check_program "$tree"
+
+  # Written beside the old one, then renamed: an archive under its name is whole.
+  tar -C "$work" --exclude=__pycache__ --sort=name --owner=0 --group=0 --numeric-owner --mode=u+w,go=rX \
+    --mtime="@$(stat -Lc %Y "$seer")" -cf - "$name" | gzip -n >"$out.partial" || fail "$out cannot be written"
+  mv "$out.partial" "$out"
+  echo "$out: $(du -h "$out" | cut -f1), to be unpacked anywhere: tar -xzf FILE && $name/bin/seer help"
+}
+
+main "$@"
