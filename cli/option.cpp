@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <type_traits>
 
 #include "cli/suggestion.h"
 
@@ -106,11 +107,13 @@ std::vector<std::string> split_commas(const std::vector<std::string>& texts) {
   return parts;
 }
 
-bool in_range(const OptionSpec& spec, double value) {
+/// Bounds are rounded to the value's type, since the value was: 0.01 as a float is less than 0.01.
+template <class Number>
+bool in_range(const OptionSpec& spec, Number value) {
   const Range* range = std::get_if<Range>(&spec.check);
   if (!range) return std::isfinite(value);
-  return (range->low_open ? value > range->low : value >= range->low) &&
-         (range->high_open ? value < range->high : value <= range->high);
+  const auto low = static_cast<Number>(range->low), high = static_cast<Number>(range->high);
+  return (range->low_open ? value > low : value >= low) && (range->high_open ? value < high : value <= high);
 }
 
 bool is_known(const OptionSpec& spec, const std::string& text) {
@@ -134,7 +137,8 @@ std::string about_names(const OptionSpec& spec, const std::vector<std::string>& 
 template <class T>
 bool set_number(const OptionSpec& spec, T& field, const std::string& text) {
   const auto value = parse_number<T>(text);
-  if (!value || !in_range(spec, static_cast<double>(*value))) return false;
+  using Number = std::conditional_t<std::is_same_v<T, float>, float, double>;
+  if (!value || !in_range(spec, static_cast<Number>(*value))) return false;
   field = *value;
   return true;
 }

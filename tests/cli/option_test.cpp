@@ -65,6 +65,16 @@ TEST_CASE("options: a value outside the range leaves the field as it was") {
   CHECK(share == 1.0f);
 }
 
+TEST_CASE("options: the ends of a range belong to it, also where a float has no such number") {
+  float number = 1;
+  const OptionSpec closed{"penalty", "R", &number, "", between(0.01, 0.3)}, open{"share", "P", &number, "", from_below(0, 0.1)};
+  for (const char* text : {"0.01", "0.3"}) CHECK(set_option(closed, {text}).ok());
+  for (const char* text : {"0.0099", "0.3001"}) CHECK(!set_option(closed, {text}).ok());
+  CHECK(set_option(open, {"0.0999"}).ok());
+  CHECK(!set_option(open, {"0.1"}).ok());
+  CHECK(!set_option(open, {"0.1000000001"}).ok());
+}
+
 TEST_CASE("options: an integer takes no fraction, and no number too large for it") {
   int32_t top_k = 3;
   const OptionSpec spec{"top-k", "K", &top_k, "", between(0, 2147483647)};
