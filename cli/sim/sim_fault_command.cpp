@@ -31,8 +31,8 @@ Result<SimClusterOptions> fault_cluster(const ClusterModel& cluster, const SimWo
   const int64_t longest = prompt_tokens_max + o.length_max;
   const int64_t kv_tokens = options.kv_tokens > 0 ? options.kv_tokens : std::min(cluster.kv_tokens, 2 * longest + kBlockTokens);
   if (kv_tokens < longest + kBlockTokens)
-    return fail(Code::kInvalidArgument, "an instance holds KV of ", kv_tokens,
-                " tokens, the longest request may need ", longest, ": expected so many --kv-tokens at least");
+    return fail(Code::kInvalidArgument, "an instance holds KV of ", kv_tokens, " tokens, and the longest request may need ", longest,
+                " and a block more: expected --kv-tokens ", longest + kBlockTokens, " at least");
   o.instances = static_cast<uint32_t>(options.instances > 0 ? options.instances : std::min(cluster.instances, kInstancesMax));
   o.nodes = static_cast<uint32_t>((o.instances + kInstancesPerMachine - 1) / kInstancesPerMachine);
   o.block_tokens = kBlockTokens;

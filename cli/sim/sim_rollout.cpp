@@ -417,9 +417,10 @@ Result<SimRun> simulate_rollout(const ClusterModel& cluster, const SimWork& work
                                 std::vector<StoppedRequest>* stopped, const EventLog& log) {
   if (auto known = make_chunk_scheduler(scheduler); !known.ok()) return known.error();
   const int64_t longest = longest_request(work);
-  if (cluster.kv_tokens / cluster.block_tokens * cluster.block_tokens < longest + cluster.block_tokens)
-    return fail(Code::kInvalidArgument, "an instance holds KV of ", cluster.kv_tokens,
-                " tokens, the longest request may need ", longest, ": expected so many --kv-tokens at least");
+  const int64_t least = (longest + 2 * cluster.block_tokens - 1) / cluster.block_tokens * cluster.block_tokens;
+  if (cluster.kv_tokens < least)
+    return fail(Code::kInvalidArgument, "an instance holds KV of ", cluster.kv_tokens, " tokens, and the longest request may need ",
+                longest, " and a block more: expected --kv-tokens ", least, " at least");
   SimRollout rollout(cluster, work, drafting);
   return rollout.run(scheduler, stopped, log);
 }
