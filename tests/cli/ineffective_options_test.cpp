@@ -1,0 +1,96 @@
+#include "cli/ineffective_options.h"
+
+#include <doctest/doctest.h>
+
+using namespace seer;
+
+namespace {
+
+using Names = std::set<std::string>;
+using Texts = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("ineffective options: nothing is said of an option that was not given, whatever its value") {
+  RolloutOptions rollout;
+  rollout.lengths = "l";
+  rollout.draft_tokens_max = 3;
+  CHECK(ineffective_options(rollout, {}) == Texts{});
+  CHECK(ineffective_options(SimulateOptions{}, {}) == Texts{});
+  CHECK(ineffective_options(NodeOptions{}, {"model", "drafting", "dram-bytes"}) == Texts{});
+}
+
+TEST_CASE("ineffective options: draft options need drafts, and lambda a rule that asks for it") {
+  NodeOptions o;
+  CHECK(ineffective_options(o, {"draft-max", "draft-shape", "draft-rule"}) ==
+        Texts{"--draft-max has no effect with --drafting off", "--draft-shape has no effect with --drafting off",
+              "--draft-rule has no effect with --drafting off"});
+  // One sentence for an option with two reasons.
+  CHECK(ineffective_options(o, {"draft-lambda"}) == Texts{"--draft-lambda has no effect with --drafting off"});
+  o.drafting = "own";
+  CHECK(ineffective_options(o, {"draft-max", "draft-lambda"}) == Texts{"--draft-lambda has no effect with --draft-rule uniform"});
+  o.draft_rule = "printed";
+  CHECK(ineffective_options(o, {"draft-max", "draft-lambda"}) == Texts{});
+}
+
+TEST_CASE("ineffective options: the cold tier needs its folder and DRAM before it, the log file a level") {
+  NodeOptions o;
+  CHECK(ineffective_options(o, {"cold-bytes"}) == Texts{"--cold-bytes has no effect without --cold-dir"});
+  o.cold_dir = "c";
+  CHECK(ineffective_options(o, {"cold-dir", "cold-bytes"}) == Texts{});
+  o.dram_bytes = 0;
+  CHECK(ineffective_options(o, {"cold-dir"}) == Texts{"--cold-dir has no effect with --dram-bytes 0: KV goes to disk from DRAM"});
+  CHECK(ineffective_options(o, {"log-file"}) == Texts{});
+  o.log.level = LogLevel::kOff;
+  CHECK(ineffective_options(o, {"log-file"}) == Texts{"--log-file has no effect with --log-level off"});
+}
+
+TEST_CASE("ineffective options: a profile is for drafts or for the choice of a policy") {
+  RolloutOptions o;
+  const Names profile{"draft-profile"};
+  CHECK(ineffective_options(o, profile) == Texts{});  // --policy auto, the default
+  o.scheduler.policy = "seer";
+  CHECK(ineffective_options(o, profile) == Texts{"--draft-profile has no effect with --drafting off and without --policy auto"});
+  o.compare = {"verl", "auto"};
+  CHECK(ineffective_options(o, profile) == Texts{});
+  o.compare = {};
+  o.drafting = "own";
+  CHECK(ineffective_options(o, profile) == Texts{});
+}
+
+TEST_CASE("ineffective options: lengths are for oracles, and --compare names the policies") {
+  RolloutOptions o;
+  o.scheduler.policy = "las";
+  CHECK(ineffective_options(o, {"policy", "lengths"}) ==
+        Texts{"--lengths has no effect without a policy that takes lengths: oracle, streamrl-oracle"});
+  o.compare = {"verl", "oracle"};
+  CHECK(ineffective_options(o, {"policy", "lengths"}) == Texts{"--policy has no effect beside --compare, which names the policies"});
+}
+
+TEST_CASE("ineffective options: in a cluster the machines have the options of a machine") {
+  RolloutOptions o;
+  o.cluster = "127.0.0.1:1";
+  CHECK(ineffective_options(o, {"instances", "kv-bytes", "chunk-tokens", "temperature", "drafting"}) ==
+        Texts{"--instances has no effect with --cluster, whose machines have their own",
+              "--kv-bytes has no effect with --cluster, whose machines have their own"});
+}
+
+TEST_CASE("ineffective options: a simulation without drafts, partial or seer+ has no use for their options") {
+  SimulateOptions o;
+  o.policies = {"verl", "seer"};
+  CHECK(ineffective_options(o, {"draft-max", "over-issue", "unexplained"}) ==
+        Texts{"--draft-max has no effect without a policy that ends in +sd", "--over-issue has no effect without the policy partial",
+              "--unexplained has no effect without the policy seer+"});
+  o.policies = {"partial+sd", "seer+"};
+  CHECK(ineffective_options(o, {"draft-max", "over-issue", "unexplained"}) == Texts{});
+}
+
+TEST_CASE("ineffective options: runs with faults have drafts and memory of their own") {
+  SimulateOptions o;
+  o.policies = {"seer+sd"};
+  const Names given{"draft-acceptance", "draft-max", "dram-bytes", "block-tokens", "kv-tokens"};
+  CHECK(ineffective_options(o, given) == Texts{});
+  o.faults = true;
+  CHECK(ineffective_options(o, given) == Texts{"--draft-acceptance has no effect with --faults", "--dram-bytes has no effect with --faults",
+                                               "--block-tokens has no effect with --faults"});
+}
