@@ -2,6 +2,7 @@
 
 #include <ctime>
 #include <future>
+#include <map>
 #include <utility>
 
 #ifdef SEER_HAVE_ROCKSDB
@@ -16,8 +17,16 @@ Result<std::unique_ptr<PastResponses>> PastResponses::open(const std::string& di
   auto history = std::make_unique<PastResponses>();
   SEER_ASSIGN_OR_RETURN(history->store_, open_rocksdb_response_history({.dir = dir, .vocab_tokens = vocab_tokens}));
   history->iteration_ = static_cast<uint64_t>(std::time(nullptr));  // rises from rollout to rollout
-  for (const GroupSpec& group : groups)
-    history->groups_.push_back({extend_prefix({}, group.prompt_ids), group.samples, {}});
+  std::map<PrefixHash, size_t> index_of;
+  for (const GroupSpec& group : groups) {
+    const PrefixHash hash = extend_prefix({}, group.prompt_ids);
+    const auto [known, is_new] = index_of.emplace(hash, history->prompts_.size());
+    if (is_new) history->prompts_.push_back({.hash = hash, .responses = {}});
+    Prompt& prompt = history->prompts_[known->second];
+    ++prompt.groups;
+    prompt.open += group.samples;
+    history->prompt_of_.push_back(known->second);
+  }
   return history;
 #else
   return fail(Code::kUnavailable, "--draft-history ", dir,
@@ -27,11 +36,11 @@ Result<std::unique_ptr<PastResponses>> PastResponses::open(const std::string& di
 
 std::vector<CstPast> PastResponses::recall(int64_t tokens_max) {
   std::vector<CstPast> pasts;
-  for (uint32_t g = 0; g < groups_.size(); ++g) {
+  for (uint32_t g = 0; g < prompt_of_.size(); ++g) {
     using Found = Result<std::vector<PastResponse>>;
     std::promise<Found> promise;
     const Status asked =
-        store_->get(groups_[g].prompt, tokens_max, [&](Found found) { promise.set_value(std::move(found)); });
+        store_->get(prompts_[prompt_of_[g]].hash, tokens_max, [&](Found found) { promise.set_value(std::move(found)); });
     if (!asked.ok()) continue;
     Found found = promise.get_future().get();
     if (!found.ok() || found->empty()) continue;
@@ -42,13 +51,13 @@ std::vector<CstPast> PastResponses::recall(int64_t tokens_max) {
 }
 
 void PastResponses::keep(const Response& response) {
-  Group& group = groups_[response.request.group.index];
-  if (response.finish != FinishReason::kError) group.responses.push_back(response.output_ids);
-  if (--group.open > 0 || group.responses.empty()) return;
+  Prompt& prompt = prompts_[prompt_of_[response.request.group.index]];
+  if (response.finish != FinishReason::kError) prompt.responses.push_back(response.output_ids);
+  if (--prompt.open > 0 || prompt.responses.empty()) return;
   std::promise<Status> promise;
-  const Status asked = store_->put(group.prompt, iteration_, std::exchange(group.responses, {}),
+  const Status asked = store_->put(prompt.hash, iteration_, std::exchange(prompt.responses, {}),
                                    [&](Status stored) { promise.set_value(std::move(stored)); });
-  if (!asked.ok() || !promise.get_future().get().ok()) ++failed_groups_;
+  if (!asked.ok() || !promise.get_future().get().ok()) failed_groups_ += prompt.groups;
 }
 
 }  // namespace seer

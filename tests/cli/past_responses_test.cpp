@@ -86,6 +86,21 @@ TEST_CASE("past responses: a group is stored with its last response, without tho
   CHECK(history->failed_groups() == 0);
 }
 
+TEST_CASE("past responses: groups with the same prompt are stored together, and each recalls them all") {
+  const ScratchFolder folder;
+  const auto history = open(folder.path("history"), groups_of({{1}, {2}, {1}}));
+  keep(*history, 0, {10});
+  keep(*history, 2, {30});
+  keep(*history, 0, {11});
+  CHECK(history->recall(1000).empty());  // one is missing
+  keep(*history, 2, {31});
+  const std::vector<CstPast> pasts = history->recall(1000);
+  REQUIRE(pasts.size() == 2);
+  CHECK(pasts[0].group == GroupId{0});
+  CHECK(pasts[1].group == GroupId{2});
+  for (const CstPast& past : pasts) CHECK(past.responses == Responses{{10}, {30}, {11}, {31}});
+}
+
 TEST_CASE("past responses: a folder in use is refused") {
   const ScratchFolder folder;
   const std::vector<GroupSpec> groups = groups_of({{1}});
