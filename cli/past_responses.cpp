@@ -1,6 +1,6 @@
 #include "cli/past_responses.h"
 
-#include <ctime>
+#include <chrono>
 #include <future>
 #include <map>
 #include <utility>
@@ -16,7 +16,9 @@ Result<std::unique_ptr<PastResponses>> PastResponses::open(const std::string& di
 #ifdef SEER_HAVE_ROCKSDB
   auto history = std::make_unique<PastResponses>();
   SEER_ASSIGN_OR_RETURN(history->store_, open_rocksdb_response_history({.dir = dir, .vocab_tokens = vocab_tokens}));
-  history->iteration_ = static_cast<uint64_t>(std::time(nullptr));  // rises from rollout to rollout
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  // Rises from rollout to rollout, also within a second: a put of the same iteration would replace the one before.
+  history->iteration_ = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(now).count());
   std::map<PrefixHash, size_t> index_of;
   for (const GroupSpec& group : groups) {
     const PrefixHash hash = extend_prefix({}, group.prompt_ids);

@@ -101,6 +101,18 @@ TEST_CASE("past responses: groups with the same prompt are stored together, and 
   for (const CstPast& past : pasts) CHECK(past.responses == Responses{{10}, {30}, {11}, {31}});
 }
 
+TEST_CASE("past responses: of two rollouts, one right after the other, the newer's come first") {
+  const ScratchFolder folder;
+  for (const int32_t rollout : {1, 2}) {
+    const auto history = open(folder.path("history"), groups_of({{1}}));
+    keep(*history, 0, {10 * rollout});
+    keep(*history, 0, {10 * rollout + 1});
+  }
+  const std::vector<CstPast> pasts = open(folder.path("history"), groups_of({{1}}))->recall(1000);
+  REQUIRE(pasts.size() == 1);
+  CHECK(pasts[0].responses == Responses{{20}, {21}, {10}, {11}});
+}
+
 TEST_CASE("past responses: a folder in use is refused") {
   const ScratchFolder folder;
   const std::vector<GroupSpec> groups = groups_of({{1}});
