@@ -57,7 +57,7 @@ std::string owners_of(const ProgramSpec& program, const std::string& option) {
   return owners;
 }
 
-/// The nearest known name, or else where all are found.
+/// Suggests the nearest known name, or where none is near, says `otherwise`.
 std::string hint(const std::string& typed, const std::vector<std::string>& known, const std::string& prefix,
                  const std::string& otherwise) {
   const std::string meant = did_you_mean(typed, known, prefix);
@@ -70,17 +70,17 @@ Error unknown_option(const ProgramSpec& program, const CommandSpec* command, con
   const std::string owners = owners_of(program, name);
   if (!command)
     return owners.empty() ? fail(Code::kInvalidArgument, "unknown option ", shown_value(flag),
-                                 hint(name, {"help", "version"}, "--", "seer --help says what is known"))
+                                 hint(name, {"help", "version"}, "--", "seer --help lists the commands"))
                           : fail(Code::kInvalidArgument, flag, " belongs after its command: ", owners);
   if (has_option(*command, name) && flag == "--" + name)  // `seer --model m rollout`
     return fail(Code::kInvalidArgument, flag, " belongs after its command: seer ", command->name, " ", flag);
   if (!owners.empty() && !has_option(*command, name))
-    return fail(Code::kInvalidArgument, flag, " is no option of seer ", command->name, "; it belongs to ", owners);
+    return fail(Code::kInvalidArgument, flag, " is not an option of seer ", command->name, "; it belongs to ", owners);
   return fail(Code::kInvalidArgument, "unknown option ", shown_value(flag),
               hint(name, option_names(*command), "--", cat("seer ", command->name, " --help lists its options")));
 }
 
-/// An option that took the next option for its value: `--model --prompts p.jsonl`. Empty where there is none.
+/// The name of an option without a value, which took the next option for it: `--model --prompts p.jsonl`. Empty: none.
 std::string option_without_value(const OpenCommand& open) {
   for (const auto& [name, values] : open.typed.values)
     for (const std::string& value : values)
@@ -92,8 +92,8 @@ Error without_value(const CommandSpec& command, const std::string& name) {
   for (const OptionGroup& group : command.options)
     for (const OptionSpec& spec : group.options)
       if (spec.name == name)
-        return fail(Code::kInvalidArgument, "--", name, " is without a value: expected ", expectation(spec));
-  return fail(Code::kInvalidArgument, "--", name, " is without a value");
+        return fail(Code::kInvalidArgument, "--", name, " has no value: expected ", expectation(spec));
+  return fail(Code::kInvalidArgument, "--", name, " has no value");
 }
 
 /// What CLI11 could not place: an option, a command, or a word too many.
@@ -105,7 +105,7 @@ Error unexpected(const ProgramSpec& program, const OpenCommand* open, const std:
     return fail(Code::kInvalidArgument, "unknown command ", shown_value(typed),
                 hint(typed, command_names(program), "", "the commands are " + joined(command_names(program))));
   return fail(Code::kInvalidArgument, "unexpected word ", shown_value(typed), " after seer ", open->spec->name,
-              open->typed.values.size() > 2 ? ": it takes options only, and a value with spaces needs quotes" : "");
+              open->typed.values.size() > 2 ? ": it takes only options; a value with spaces needs quotes" : "");
 }
 
 }  // namespace
@@ -157,9 +157,9 @@ Result<std::variant<PrintAndExit, TypedCommand>> read_arguments(const ProgramSpe
     const std::string said = e.what();  // "--model: 1 required DIR missing"
     const OpenCommand* const open = typed_command();
     if (open && said.starts_with("--")) return without_value(*open->spec, said.substr(2, said.find(':') - 2));
-    return fail(Code::kInvalidArgument, "the arguments cannot be read (", said, "); seer --help says what is known");
+    return fail(Code::kInvalidArgument, "the arguments cannot be read (", said, "); see seer --help");
   } catch (const CLI::ParseError& e) {
-    return fail(Code::kInvalidArgument, "the arguments cannot be read (", e.what(), "); seer --help says what is known");
+    return fail(Code::kInvalidArgument, "the arguments cannot be read (", e.what(), "); see seer --help");
   }
   OpenCommand* const open = typed_command();
   if (!open) return {PrintAndExit{.text = app.help(), .exit_code = 2}};

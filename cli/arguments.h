@@ -1,5 +1,5 @@
-// The words of a command line, read against the commands' option tables. The only code that knows CLI11, and where each of
-// its complaints becomes a sentence of ours.
+// Reads the words of a command line against the commands' option tables. The only code that uses CLI11; it turns each CLI11
+// error into a sentence of our own.
 // Used by config.cpp only. Pure.
 #pragma once
 #include <map>
@@ -18,8 +18,8 @@ struct ProgramSpec {
   std::vector<CommandSpec> commands;
 };
 
-/// Text to print before leaving: on stdout with exit code 0 (--help, --version, --print-config, completion, man), or on
-/// stderr with another.
+/// Text to print before the program exits: on stdout with exit code 0 (--help, --version, --print-config, completion, man), on
+/// stderr with any other.
 struct PrintAndExit {
   std::string text;
   int exit_code = 0;
@@ -28,20 +28,20 @@ struct PrintAndExit {
 /// A command as it was typed; its options are not checked yet.
 struct TypedCommand {
   std::string name;
-  std::string word;                                        // the word after it, where it takes one
-  std::map<std::string, std::vector<std::string>> values;  // by option name, without those that are not given
+  std::string word;                                        // the word after the name, for commands that take one
+  std::map<std::string, std::vector<std::string>> values;  // by option name; only options that were typed
 };
 
-/// Errors: kInvalidArgument, one sentence with the nearest known command or option.
+/// Errors: kInvalidArgument; one sentence, which suggests the nearest command or option.
 Result<std::variant<PrintAndExit, TypedCommand>> read_arguments(const ProgramSpec& program,
                                                                const std::vector<std::string>& arguments);
 
-/// Moves the typed values to the fields of the command's options. Errors: kInvalidArgument, naming the flag.
+/// Writes the typed values to the fields of the command's options. Errors: kInvalidArgument, naming the flag.
 Status apply_typed(const CommandSpec& command, const TypedCommand& typed);
 
-/// What --help and the man page say of an option: meaning, known values, default.
+/// What --help and the man page say about an option: its meaning, known values and default.
 std::string help_text(const OptionSpec& spec);
-/// Whether one of the options is a size, so that kSizeUnits belongs beside them.
+/// True if the command has an option that is a size: its help explains the units (kSizeUnits).
 bool has_sizes(const CommandSpec& command);
 
 inline constexpr const char* kHelpOption = "help";  // every command has it; CLI11 answers it

@@ -69,7 +69,7 @@ int64_t usable_cores() {
 
 // ---- optional parts ------------------------------------------------------------------------------------------------
 
-/// A library, or null. It stays loaded: these start handlers and threads of their own, and do not bear unloading.
+/// A library, or null. It stays loaded: these libraries start threads and handlers of their own, which unloading would break.
 void* load(const char* name) { return ::dlopen(name, RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE); }
 
 template <class Function>
@@ -81,7 +81,7 @@ struct PipeCloser {
   void operator()(FILE* pipe) const { ::pclose(pipe); }
 };
 
-/// What a program prints, without its errors; empty when it is not there.
+/// What a command prints; empty if it does not exist.
 std::string output_of(const char* command) {
   const std::unique_ptr<FILE, PipeCloser> pipe(::popen(command, "r"));
   std::string text;
@@ -90,7 +90,7 @@ std::string output_of(const char* command) {
   return text;
 }
 
-/// Devices by the driver's own library, so that no CUDA toolkit is needed to ask.
+/// Asks the driver's library for devices, which needs no CUDA toolkit.
 std::string cuda_devices() {
   void* const cuda = load("libcuda.so.1");
   if (!cuda) return "";

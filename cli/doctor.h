@@ -1,6 +1,5 @@
-// `seer doctor`: what this machine and this build have for Seer: what each missing part costs, and the line that adds it.
-// Used by seer.cpp. inspect_machine() looks around (processor, memory, loadable libraries, programs in PATH); the rest is
-// pure.
+// `seer doctor`: reports what this machine and this build have, what each missing part costs, and the command that adds it.
+// Used by seer.cpp. inspect_machine() looks at the processor, memory, loadable libraries and programs in PATH; the rest is pure.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -12,16 +11,16 @@ namespace seer {
 struct PartFinding {
   std::string name;
   bool is_used = false;  // this build has the code that uses it
-  std::string found;     // what the machine has of it: version, devices, transports; empty: nothing, or not looked for
-  std::string without;   // what Seer does without it, and why that matters
-  std::string add;       // the line that adds it; empty: nothing can
+  std::string found;     // on this machine: version, devices, transports; empty: nothing, or not looked for
+  std::string without;   // what Seer does without it
+  std::string add;       // the command that adds it; empty: there is none
 };
 
 struct MachineFindings {
-  std::string processor;                      // as it calls itself
-  std::vector<std::string> instruction_sets;  // of those that the CPU engine has kernels for; empty: portable kernels
+  std::string processor;                      // its name for itself
+  std::vector<std::string> instruction_sets;  // those that the CPU engine has kernels for; empty: it uses portable ones
   int64_t cores = 0;                          // that this process may use
-  int64_t memory_bytes = 0;                   // that this process may use: the machine's, or its control group's limit
+  int64_t memory_bytes = 0;                   // the machine's, or the limit of this process's control group
   int64_t memory_free_bytes = 0;
   std::string caf;                            // version that the program was built with
   std::vector<PartFinding> parts;
@@ -29,7 +28,7 @@ struct MachineFindings {
 
 MachineFindings inspect_machine();
 
-/// The main job (rollouts on the CPU with the shipped model) needs nothing optional, but this much memory.
+/// The main job (rollouts on the CPU with the shipped model) needs no optional part, only this much free memory.
 inline constexpr int64_t kMainJobBytes = int64_t{1} << 30;
 bool can_run_main_job(const MachineFindings& findings);
 std::string doctor_text(const MachineFindings& findings);

@@ -1,4 +1,4 @@
-// Figures as people read them: digits in groups of three, bytes scaled, "-" for what is not known.
+// Figures as text for people: digits in groups of three, bytes scaled, "-" for unknown.
 // Used by the reports. Pure.
 #pragma once
 #include <cstdint>

@@ -9,7 +9,7 @@
 namespace seer {
 namespace {
 
-/// Options that need something, whether it is there, and what it is.
+/// Options that have an effect only if `is_met`. `what` ends "--option has no effect ...".
 struct Need {
   std::vector<const char*> options;
   bool is_met;
@@ -18,7 +18,7 @@ struct Need {
 
 std::vector<std::string> sentences(const std::vector<Need>& needs, const std::set<std::string>& given) {
   std::vector<std::string> found;
-  std::set<std::string> named;  // one sentence for each option, the first
+  std::set<std::string> named;  // each option gets one sentence: its first unmet need
   for (const Need& need : needs)
     for (const char* option : need.options)
       if (!need.is_met && given.contains(option) && named.insert(option).second)
@@ -26,7 +26,7 @@ std::vector<std::string> sentences(const std::vector<Need>& needs, const std::se
   return found;
 }
 
-/// Of drafts, KV tiers and the log. `chooses`: steps are measured for --policy auto too.
+/// For drafts, KV tiers and the log. `chooses`: --policy auto is used, which needs step times too.
 std::vector<Need> machine_needs(const MachineOptions& o, bool chooses) {
   const bool drafts = o.drafting != DraftSource::kOff;
   return {{{"draft-max", "draft-shape", "draft-rule", "draft-lambda"}, drafts, "with --drafting off"},

@@ -1,4 +1,4 @@
-// Options that are given and change nothing beside the others: a user who gave one expects something of it.
+// Finds options that were given but have no effect beside the others. A user who gave one expects something of it.
 // Used by config.cpp only. Pure.
 #pragma once
 #include <set>
@@ -9,7 +9,7 @@
 
 namespace seer {
 
-/// A sentence for each; `given` are the names of the options that were given.
+/// A sentence for each. `given`: names of the options that were given.
 /// REQUIRES: the options went through check_together().
 std::vector<std::string> ineffective_options(const RolloutOptions& options, const std::set<std::string>& given);
 std::vector<std::string> ineffective_options(const NodeOptions& options, const std::set<std::string>& given);

@@ -10,13 +10,13 @@
 namespace seer {
 namespace {
 
-/// The widest numbers that the library reads: 1e400 must come back as it was written, and is no double.
+/// Reads numbers as long double: 1e400 does not fit in a double, but must come back as it was written.
 using WideJson =
     nlohmann::basic_json<nlohmann::ordered_map, std::vector, std::string, bool, int64_t, uint64_t, long double>;
 
-constexpr size_t kDepthMax = 1000;  // of lists and objects in each other: deeper ones would exhaust a recursive reader
+constexpr size_t kDepthMax = 1000;  // of nested lists and objects: deeper ones would overflow the stack of a recursive reader
 
-/// How files begin that are no JSON Lines.
+/// The first bytes of files in other formats.
 struct OtherFormat {
   std::string_view bytes;
   const char* what;
@@ -36,7 +36,7 @@ constexpr std::array<OtherFormat, 10> kOtherFormats{{
 constexpr const char* kMalformed = "malformed JSON";
 constexpr std::string_view kUtf8Mark = "\xef\xbb\xbf";
 
-/// The next line without its newline, false at the end of the file. A line that is too long is cut after kLineBytesMax.
+/// Reads the next line, without its newline; false at the end of the file. Stops reading a line soon after kLineBytesMax.
 bool next_line(std::ifstream& file, std::string& text) {
   text.clear();
   std::array<char, 1 << 16> part;
@@ -53,7 +53,7 @@ bool next_line(std::ifstream& file, std::string& text) {
   return true;
 }
 
-/// What the library's parser meets on a line. Keeps the text of each member if it is asked to.
+/// Receives the parser's events of a line, and checks them. Keeps the text of each member if asked to.
 class LineEvents {
  public:
   explicit LineEvents(bool keeps_texts) : keeps_texts_(keeps_texts) {}
@@ -127,7 +127,7 @@ class LineEvents {
   std::vector<std::set<std::string>> names_;  // of the open objects
 };
 
-/// What comes up to the byte of an error, from 1.
+/// The last bytes of the text up to `byte`, counted from 1, where the error is.
 std::string text_before(std::string_view text, size_t byte) {
   constexpr size_t kBytesMax = 16;
   std::string before(text.substr(byte - std::min(byte, kBytesMax), std::min(byte, kBytesMax)));

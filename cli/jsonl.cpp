@@ -38,7 +38,7 @@ Result<Json> parse_object(const std::string& path, int64_t line, const std::stri
   return Json::parse(text);
 }
 
-/// A value for a message. A list or an object is told by its type: its text may be long.
+/// A value for a message. Of a list or an object only the type: its text may be long.
 std::string shown_value(const Json& value) {
   if (value.is_structured()) return value.type_name();
   if (!value.is_number_float()) return shown(value.dump());
@@ -46,7 +46,7 @@ std::string shown_value(const Json& value) {
   return std::isfinite(number) ? nlohmann::json(number).dump() : "beyond all bounds";
 }
 
-/// The field as an integer of at least `low`; `found` tells where it stands.
+/// The field as an integer of at least `low`; `found` begins the error: file and line.
 template <class T>
 Result<T> integer_field(const Json& value, const char* name, T low, const std::string& found) {
   const bool fits = value.is_number_unsigned()
@@ -72,10 +72,10 @@ Result<std::vector<int32_t>> token_ids(const Json& value, const char* name, cons
   return ids;
 }
 
-/// Fields by which other programs ask for what is not done here, and what to use instead. Carried along in silence they
-/// would look as if they had been honoured.
+/// Fields that other programs understand and Seer does not, and what to use instead. If they were carried along silently, a user
+/// would think that they had an effect.
 struct RefusedField {
-  std::string_view name;  // with a * at its end: all names that begin so
+  std::string_view name;  // NAME*: all names that begin with NAME
   const char* instead;
 };
 constexpr const char* kUseMaxTokens = "use max_tokens";
@@ -83,12 +83,12 @@ constexpr const char* kUseN = "use n";
 constexpr const char* kUseStop = "use stop";
 constexpr const char* kUseTemperature = "use temperature (0: greedy)";
 constexpr const char* kNoBeams = "responses are sampled one by one; use n";
-constexpr const char* kNoPenalty = "the penalty that is known is repetition_penalty";
-constexpr const char* kNoCut = "the cuts that are known are top_p, top_k and min_p";
-constexpr const char* kNoLeast = "responses have no least length; ignore_eos goes on to max_tokens";
+constexpr const char* kNoPenalty = "the only penalty is repetition_penalty";
+constexpr const char* kNoCut = "use top_p, top_k or min_p";
+constexpr const char* kNoLeast = "there is no minimum length; ignore_eos goes on to max_tokens";
 constexpr const char* kNoTemplate = "chat templates are not applied; give prompt with the template rendered";
-constexpr const char* kNoGrammar = "responses follow no grammar; rename it if it is only to be carried along";
-constexpr const char* kNoBias = "logits are not changed; rename it if it is only to be carried along";
+constexpr const char* kNoGrammar = "output cannot be constrained; rename the field if it is only to be carried along";
+constexpr const char* kNoBias = "logits cannot be changed; rename the field if it is only to be carried along";
 constexpr const char* kFlagLogprobs = "responses have the log-probability of each token; the flag --raw-logprobs says which";
 constexpr RefusedField kRefusedFields[] = {
     {"max_new_tokens", kUseMaxTokens},
@@ -168,7 +168,7 @@ ValueType type_of(const Json& value) {
   return value.is_boolean() ? ValueType::kBoolean : ValueType::kOther;
 }
 
-/// Reads prompt lines one after the other. Its options point into it.
+/// Reads prompt lines one after the other. Not copied: its options point into it.
 class PromptReader {
  public:
   PromptReader(std::string path, const PromptDefaults& defaults) : path_(std::move(path)), defaults_(defaults) {
@@ -201,7 +201,7 @@ class PromptReader {
   }
 
  private:
-  /// One member into its field.
+  /// Reads one member into its field.
   Status take(const JsonMember& member, const std::string& found, PromptLine& prompt) {
     const auto& [name, text] = member;
     const bool is_null = text == "null";  // not given
@@ -212,12 +212,12 @@ class PromptReader {
     if (const RefusedField* refused = is_null ? nullptr : find_refused(name))
       return fail(Code::kInvalidArgument, found, "field ", name, " is not known: ", refused->instead);
     if (std::ranges::find(kResponseFields, name) != kResponseFields.end())
-      return fail(Code::kInvalidArgument, found, "field ", name, " is one that a response has of its own: rename it");
+      return fail(Code::kInvalidArgument, found, "field ", name, " would clash with the response's own: rename it");
     prompt.carried += cat(prompt.carried.empty() ? "" : ",", json_string(name), ":", text);
     return {};
   }
 
-  /// A field that no flag has.
+  /// Reads a field that is not a flag.
   static Status take_own(const JsonMember& member, const std::string& found, PromptLine& prompt) {
     const Json value = Json::parse(member.text);
     if (member.name == "id") {
@@ -238,7 +238,7 @@ class PromptReader {
     return {};
   }
 
-  /// A field that is a flag too, from its text as it was written: the same text gives the same bits.
+  /// Reads a field that is a flag, too, from its text as it was written, so that the same text gives the same bits as the flag.
   static Status set(const OptionSpec& option, const std::string& text, const std::string& found) {
     const Json value = Json::parse(text);
     const bool is_one_text = std::holds_alternative<RepeatedField>(option.field) && value.is_string();
@@ -261,7 +261,7 @@ class PromptReader {
 
   const std::string path_;
   const PromptDefaults defaults_;
-  int64_t samples_ = 1;        // of the line that is being read, as sampling_ is
+  int64_t samples_ = 1;        // of the line being read; sampling_ likewise
   SamplingParams sampling_;
   std::vector<OptionSpec> options_;  // named as the fields of a line
 };
@@ -310,7 +310,7 @@ Result<ScoreLine> parse_score_line(const std::string& path, int64_t line, const 
   SEER_ASSIGN_OR_RETURN(score.prompt_ids, token_ids(object.at("prompt_ids"), "prompt_ids", at(path, line)));
   SEER_ASSIGN_OR_RETURN(score.output_ids, token_ids(object.at("output_ids"), "output_ids", at(path, line)));
   if (score.prompt_ids.empty()) return wrong_line(path, line, "prompt_ids is empty");
-  // A request may have failed before its first token: its line goes on to the scored file like the others.
+  // A request may have failed before its first token. Its line is written to the scored file like the others.
   if (score.output_ids.empty() && !object.contains("error"))
     return wrong_line(path, line, "output_ids is empty: nothing to score");
   return score;

@@ -1,7 +1,7 @@
 // JSON Lines in and out: prompts, known response lengths, lines to score, and responses. Every error of a reader names
-// the file and line (for malformed JSON the column too). Readers hold the whole file, so that its last error is known
-// before the first token is made.
-// Used by seer.cpp. Pure but for reading the named file.
+// the file and line (for malformed JSON the column too). Readers read the whole file, so that every error in it is known before
+// the first token is made; PromptLines is for prompts that arrive one by one.
+// Used by the commands. Pure but for reading the named file.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -17,7 +17,7 @@
 
 namespace seer {
 
-/// What a prompt line need not say.
+/// Values for what a prompt line leaves out.
 struct PromptDefaults {
   int64_t samples = 1;
   SamplingParams sampling{};
@@ -29,13 +29,13 @@ struct PromptLine {
   std::string id;                // as JSON (7 or "a7"); empty: none
   std::string prompt;            // text, to be tokenized
   std::vector<int32_t> prompt_ids;
-  int64_t samples = 1;           // n, or the default
-  SamplingParams sampling;       // the defaults, with what the line says over them
+  int64_t samples = 1;           // its n, or the default
+  SamplingParams sampling;       // the defaults, overridden by the line
   std::optional<uint64_t> seed;  // in place of the run seed for this group
-  std::string carried;           // all other fields as JSON members, for the response: "answer":12,"level":"easy"
+  std::string carried;           // all other fields, which the response gets as they are: "answer":12,"level":"easy"
 };
-/// The first `limit` prompts (0: all). Blank lines are skipped; null stands for a field that is not given. Errors: a
-/// duplicate id, a field that a response has of its own, and one that would change the sampling but is not known.
+/// The first `limit` prompts (0: all). Blank lines are skipped; a field that is null counts as not given. Errors: a duplicate
+/// id, a field that Seer writes in responses, and one by which other programs change the sampling.
 Result<std::vector<PromptLine>> read_prompts(const std::string& path, int64_t limit, const PromptDefaults& defaults = {});
 
 /// The same, a line at a time.
@@ -43,7 +43,7 @@ class PromptLines {
  public:
   PromptLines(const std::string& path, const PromptDefaults& defaults);
   ~PromptLines();
-  /// Nothing: the line is blank. REQUIRES: lines in order; a line for which there was an error is the last.
+  /// Returns nothing for a blank line. REQUIRES: lines come in order, and none after an error.
   Result<std::optional<PromptLine>> take(int64_t line, std::string text);
 
  private:
@@ -51,9 +51,9 @@ class PromptLines {
   std::unique_ptr<State> state_;
 };
 
-/// Seed of a sample of the prompt that is `group` in its file. With a seed on the line it depends on that and the sample
-/// alone, with an id on the run seed, the id and the sample, and on the group only with neither: prompts with ids or seeds
-/// may change their order and their number.
+/// Seed of a sample of a prompt. Made from the line's seed and the sample; without a seed, from the run seed, the line's id and
+/// the sample; with neither, from the run seed, the group (the prompt's number in its file) and the sample. So prompts with ids
+/// or seeds may be reordered, added and removed.
 uint64_t prompt_sample_seed(const PromptLine& line, uint64_t run_seed, uint32_t group, uint32_t sample);
 
 /// Whether the model can take these tokens: ids inside the vocabulary, prompt shorter than the context.
@@ -64,28 +64,28 @@ Status check_prompt(const std::string& path, int64_t line, std::span<const int32
 struct ScoreLine;
 Status check_score_line(const std::string& path, const ScoreLine& line, int32_t vocab_size, int64_t context_tokens_max);
 
-/// Response lengths by group and sample, from lines {group, sample, tokens} or from responses. `group_sizes` has the number
-/// of samples by group; lines beyond them are skipped, and a pair without a line is an error.
+/// Response lengths by group and sample, from lines {group, sample, tokens} or from responses. `group_sizes` has the number of
+/// samples of each group. Lines of other groups and samples are skipped; a sample without a line is an error.
 Result<std::vector<std::vector<int64_t>>> read_lengths(const std::string& path, std::span<const int64_t> group_sizes);
 
-/// That a response begins like an earlier one of its group: KV blocks of what is the same may be the same.
+/// The beginning that a response shares with an earlier one of its group. They may share its KV blocks, too.
 struct SharedBeginning {
-  uint32_t sample = 0;  // the earlier one
-  int64_t tokens = 0;   // of the output
+  uint32_t sample = 0;  // of the earlier one
+  int64_t tokens = 0;   // of the output that are the same
   bool operator==(const SharedBeginning&) const = default;
 };
 /// Lengths of the requests of a group, in tokens.
 struct GroupLengths {
   int64_t prompt_tokens = 0;
   std::vector<int64_t> output_tokens;     // by sample
-  std::vector<SharedBeginning> shared{};  // by sample, the longest; empty where only lengths are known
+  std::vector<SharedBeginning> shared{};  // by sample, the longest such beginning; empty if only lengths are known
   bool operator==(const GroupLengths&) const = default;
 };
 
-/// The lengths of a run, by group, and how long its responses were the same where it has their tokens: from responses as
-/// `seer rollout --out` writes them or from lines {group, sample, prompt_tokens, tokens}, in any order. Groups are numbered
-/// from 0 without a gap, as are the samples of each; its prompt has one length. The error names what is missing, or the line
-/// that does not fit.
+/// The lengths of a run by group, and the beginnings that its responses share if their tokens are known. Reads responses as
+/// `seer rollout --out` writes them or lines {group, sample, prompt_tokens, tokens}, in any order. Groups are numbered from 0
+/// without a gap, and so are the samples of each group; all lines of a group have the same prompt length. The error names what is
+/// missing, or the line that does not fit.
 Result<std::vector<GroupLengths>> read_trace(const std::string& path);
 
 /// A line to score: {prompt_ids, output_ids, ...}.
@@ -99,7 +99,7 @@ Result<std::vector<ScoreLine>> read_score_lines(const std::string& path);
 /// ("error" may be that of the response).
 std::string scored_line(const ScoreLine& line, std::span<const float> scores, std::string_view error = {});
 
-/// A finished response, borrowed from whoever holds it.
+/// A finished response. Its texts and lists belong to the caller.
 struct ResponseLine {
   RequestId request;
   std::string_view id;       // PromptLine::id

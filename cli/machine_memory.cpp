@@ -26,7 +26,7 @@ std::optional<int64_t> value_after(const fs::path& path, std::string_view key) {
   return std::nullopt;
 }
 
-/// The number that a file holds, or nothing: "max" is no number.
+/// The number that a file holds, or nothing: "max" is not a number.
 std::optional<int64_t> value_in(const fs::path& path) {
   int64_t value = 0;
   if (std::ifstream(path) >> value) return value;
@@ -51,8 +51,8 @@ void apply_group(const fs::path& group, const GroupFiles& files, MachineMemory& 
   memory.free_bytes = std::clamp<int64_t>(*limit - (*used - cached), 0, memory.free_bytes);
 }
 
-/// The group at `path` below the mount, and all that it is in. In a container the path may be the host's: then only the
-/// mount itself is there.
+/// Applies the group at `path` below the mount and all groups around it. In a container the path may be the host's: then only
+/// the mount itself exists.
 void apply_groups(const fs::path& root, const GroupFiles& files, const fs::path& path, MachineMemory& memory) {
   const fs::path mount = root / files.mount;
   for (fs::path at = path.relative_path(); !at.empty(); at = at.parent_path()) apply_group(mount / at, files, memory);
@@ -100,8 +100,8 @@ Status check_memory(const std::vector<MemoryDemand>& demands, const MachineMemor
   std::string all;
   for (const MemoryDemand& demand : demands) {
     if (demand.asked_bytes > machine.bytes)
-      return fail(Code::kInvalidArgument, demand.what, " may take ", size_text(demand.asked_bytes), " of memory, and there is ",
-                  size_text(machine.bytes), " here");
+      return fail(Code::kInvalidArgument, demand.what, " may take ", size_text(demand.asked_bytes), " of memory, but this machine has ",
+                  size_text(machine.bytes));
     used += demand.used_bytes;  // no overflow: each is below what the machine has
     all += cat(all.empty() ? "" : ", ", demand.what, " (", size_text(demand.used_bytes), ")");
   }

@@ -12,7 +12,7 @@ namespace seer {
 
 struct MachineMemory {
   int64_t bytes = 0;       // the machine's, or the smallest limit of the control groups that this process is in
-  int64_t free_bytes = 0;  // of them; what only caches files counts as free
+  int64_t free_bytes = 0;  // of them; memory that only caches files counts as free
 };
 
 /// From <root>/proc and <root>/sys/fs/cgroup (version 2, then 1).
@@ -20,12 +20,12 @@ MachineMemory find_memory(const std::filesystem::path& root = "/");
 
 /// Memory for one purpose.
 struct MemoryDemand {
-  std::string what;         // the option with its value, or what is counted: "--kv-bytes 268435456 for 2 instances"
-  int64_t asked_bytes = 0;  // may be taken
-  int64_t used_bytes = 0;   // of them, the work at hand can fill at most: memory is taken when it is first used
+  std::string what;         // what asks for it, to begin a sentence: "--kv-bytes 268435456 for 2 instances"
+  int64_t asked_bytes = 0;  // may be taken at most
+  int64_t used_bytes = 0;   // the part of it that this run can fill: memory is taken when it is first used
 };
 
-/// kInvalidArgument: one of them asks for more than there is, or together they may use more than is free. One sentence.
+/// Errors: kInvalidArgument if one demand is larger than the machine's memory, or if all may use more than is free. One sentence.
 Status check_memory(const std::vector<MemoryDemand>& demands, const MachineMemory& machine);
 
 /// a x b, at most the largest int64_t. REQUIRES: neither is negative.
@@ -36,7 +36,7 @@ std::string size_text(int64_t bytes);
 /// "3000000 requests: their bookkeeping takes about 2.8 GiB of memory". Empty below a million requests.
 std::string many_requests_text(int64_t requests, int64_t bytes_each);
 
-/// The weights of a model folder: all its *.safetensors, half of them as int8.
+/// The weights of a model folder: the bytes of all its *.safetensors, half as many as int8.
 MemoryDemand demand_of_weights(const std::filesystem::path& folder, bool as_int8);
 
 }  // namespace seer

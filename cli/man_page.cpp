@@ -36,7 +36,7 @@ std::string option_entry(const OptionSpec& spec) {
   return cat(".TP\n\\fB", roff("--" + spec.name), "\\fR", value, "\n", roff(help_text(spec)), "\n");
 }
 
-/// Lines that stay as they are; none for an empty text.
+/// Lines that are printed as they are; nothing for an empty text.
 std::string verbatim(const std::string& text) {
   if (text.empty()) return "";
   std::string out = ".P\n.nf\n";
@@ -63,7 +63,7 @@ constexpr const char* kExitStatus = R"(.SH "EXIT STATUS"
 done
 .TP
 1
-a file, the machine or a part that is not there stood in the way
+failed: a file, the machine, or a part that this build does not have
 .TP
 2
 wrong options or input

@@ -1,4 +1,4 @@
-// one_line(): a sentence as it is printed, whatever a file or an argument put into it: one line, and not a screenful.
+// one_line(): makes a sentence one line of bounded length, whatever a file or an argument put into it.
 // Used by seer.cpp. Pure.
 #pragma once
 #include <cstddef>
@@ -9,8 +9,8 @@ namespace seer {
 
 inline constexpr size_t kLineBytesMax = 1000;
 
-/// Control characters are written as \n, \t or \x1b. Of a longer text the middle is left out, at whole characters, and
-/// "..." says so: its beginning names the place, its end what was expected.
+/// Control characters become \n, \t or \x1b. In a longer text "..." replaces the middle, at whole characters: the beginning
+/// names the place, and the end says what was expected.
 std::string one_line(std::string_view text);
 
 }  // namespace seer

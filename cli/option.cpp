@@ -82,7 +82,7 @@ std::string bracketed(const List& list, F&& entry_text) {
   return out + ']';
 }
 
-/// TOML tells 1.0 from 1, and a number option shows itself as one.
+/// A decimal for TOML, which tells 1.0 from 1.
 std::string decimal_text(auto value) {
   std::string text = number_text(value);
   if (text.find_first_not_of("-0123456789") == std::string::npos) text += ".0";
@@ -121,7 +121,7 @@ bool is_known(const OptionSpec& spec, const std::string& text) {
   return !known || std::find(known->names.begin(), known->names.end(), text) != known->names.end();
 }
 
-/// Why a name is not taken ("; " and the reason, where it is known to be refused), or which it may have meant.
+/// Why a name is refused ("; " and the reason), or which name was meant; empty where neither is known.
 std::string about_names(const OptionSpec& spec, const std::vector<std::string>& texts) {
   const OneOf* known = std::get_if<OneOf>(&spec.check);
   if (!known) return "";

@@ -18,8 +18,8 @@
 
 namespace seer {
 
-/// A number of bytes: 4096, 64M, 1.5GiB, 2GB; a bare K, M, G or T counts in 1024s. The error names the value and the
-/// accepted forms.
+/// A number of bytes: 4096, 64M, 1.5GiB, 2GB; K, M, G and T alone count in 1024s. The error names the value and the accepted
+/// forms.
 Result<int64_t> parse_size(std::string_view text);
 /// The shortest text that parse_size() reads back exactly: 67108864 -> 64MiB, 1000 -> 1000.
 std::string format_size(int64_t bytes);
@@ -28,7 +28,7 @@ std::string format_size(int64_t bytes);
 struct SizeField { int64_t* bytes; };
 struct CommaListField { std::vector<std::string>* texts; };  // one text, parts between commas; a list in the file
 struct RepeatedField { std::vector<std::string>* texts; };   // the flag is given once per text; a list in the file
-/// A field that is one of several named values, as an enum of a component is. The option's OneOf has the names.
+/// A field with one of several named values, such as an enum of a component. The option's OneOf has the names.
 struct NamedField {
   std::function<void(const std::string& name)> set;  // REQUIRES: a name of the OneOf
   std::function<std::string()> name;
@@ -56,11 +56,11 @@ struct Range {
 };
 struct OneOf {
   std::vector<std::string> names;
-  std::vector<std::pair<std::string, std::string>> refused = {};  // names that one may try, and why they are not known
+  std::vector<std::pair<std::string, std::string>> refused = {};  // names that a user may try, each with why it is not accepted
 };
 using OptionCheck = std::variant<AnyValue, Range, OneOf>;
 
-inline constexpr double kNoBound = 9.2e18;  // above every int64 that makes sense; written as "at least"
+inline constexpr double kNoBound = 9.2e18;  // above every int64 that makes sense: no upper bound is shown
 inline Range at_least(double low) { return {low, kNoBound}; }
 inline Range between(double low, double high) { return {low, high}; }
 inline Range above_to(double low, double high) { return {.low = low, .high = high, .low_open = true}; }
@@ -90,8 +90,8 @@ struct CommandSpec {
   std::string examples;                    // text of lines, indented
   std::vector<OptionGroup> options;        // all of them
   std::string word = {};                   // what --help calls the word after the command (SHELL); empty: takes none
-  std::vector<std::string> words = {};     // those that it takes
-  std::string notes = {};                  // text of lines, above the examples
+  std::vector<std::string> words = {};     // the values of that word
+  std::string notes = {};                  // text of lines, before the examples
 };
 
 inline constexpr const char* kSizeUnits =
@@ -105,17 +105,17 @@ bool is_repeatable(const OptionSpec& spec);
 bool is_list(const OptionSpec& spec);
 
 enum class ValueType : uint8_t { kText, kInteger, kNumber, kBoolean, kOther };
-/// Whether a value of this type (of a list: each of its entries) can stand for the option in a file.
+/// Whether the option takes a value of this type in a file (for a list: as an entry).
 bool accepts(const OptionSpec& spec, ValueType type);
 
 /// "a, b, c"
 std::string joined(const std::vector<std::string>& names);
 /// What is accepted, to end a sentence: "an integer of at least 1".
 std::string expectation(const OptionSpec& spec);
-/// Sets the field; one text per entry for lists, else exactly one (a switch: true or false). On error a list may hold
-/// some of it, and the detail is expectation(), with the name that a mistyped one may have meant.
+/// Sets the field: for a list one text per entry, else exactly one text (for a switch true or false). On error a list may be
+/// half set, and the detail is expectation(), with a suggestion for a mistyped name.
 Status set_option(const OptionSpec& spec, const std::vector<std::string>& texts);
-/// The field's value as TOML. Its integers are signed: a larger one is text, which accepts() takes too.
+/// The field's value as TOML. TOML integers are signed: a larger one is written as text, which accepts() takes, too.
 std::string toml_value(const OptionSpec& spec);
 /// The field's value for --help; empty where there is no default worth naming.
 std::string default_text(const OptionSpec& spec);

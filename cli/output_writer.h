@@ -1,6 +1,6 @@
 // OutputWriter: a file that a command writes line by line. Lines go to PATH.partial, which is valid to its last line at
 // every moment, and finish() renames it to PATH: a reader of PATH never sees half of a result. A path that exists and
-// is no regular file (/dev/stdout, a pipe) is written directly.
+// is not a regular file (/dev/stdout, a pipe) is written directly.
 // Used by seer.cpp for --out and --report. Single owner, not thread-safe.
 //
 // Invariants:
@@ -16,8 +16,8 @@
 
 namespace seer {
 
-/// kInvalidArgument where two flags name one existing file, also by different paths or links: what is written would take
-/// the place of what is read.
+/// Errors: kInvalidArgument if two flags name the same existing file, also by different paths or links: the output would replace
+/// the input.
 Status check_two_files(const char* out_flag, const std::string& out, const char* in_flag, const std::string& in);
 
 class OutputWriter {
@@ -32,8 +32,8 @@ class OutputWriter {
   Status append(std::string_view text);
   /// Makes PATH appear with all that was appended. REQUIRES: not finished.
   Status finish();
-  /// Where a reader finds "they", the lines appended, if this is never finished: "they are in o.jsonl.partial, and
-  /// o.jsonl is as it was".
+  /// Ends a sentence about the appended lines ("they") if finish() is never called: "they are in o.jsonl.partial, and o.jsonl is
+  /// as it was".
   std::string left_text() const;
   /// The file that holds what was appended until finish().
   const std::string& unfinished_path() const { return partial_.empty() ? path_ : partial_; }
@@ -43,7 +43,7 @@ class OutputWriter {
   void close();
   Status drop_old_lines();
 
-  std::string path_;     // as the user named it, for messages; where that is a link, what it names
+  std::string path_;     // as the user named it, for messages; for a link, its target
   std::string partial_;  // empty: written directly
   int fd_ = -1;          // -1: finished or moved away
   int64_t bytes_ = 0;    // appended so far

@@ -1,5 +1,6 @@
-// PastResponses: what earlier rollouts answered to the same prompts, for drafting: asked for as a rollout starts, kept as
-// its groups are completed (--draft-history). A draft never changes a response, so a history may be old, cut or missing.
+// PastResponses: responses of earlier rollouts to the same prompts, to make drafts from (--draft-history). They are read when a
+// rollout starts; its own responses to a prompt are stored when the last of them has come. A draft never changes a response, so a
+// history may be old, cut or missing.
 // Used by local_rollout on the caller's thread, which waits for the disk; no actor does.
 #pragma once
 #include <memory>
@@ -19,9 +20,9 @@ class PastResponses {
   static Result<std::unique_ptr<PastResponses>> open(const std::string& dir, int32_t vocab_tokens,
                                                     std::span<const GroupSpec> groups);
 
-  /// Of each group that has any, about tokens_max tokens, newest first.
+  /// For each group with past responses: the newest, up to tokens_max tokens.
   std::vector<CstPast> recall(int64_t tokens_max);
-  /// Stores the responses to a prompt once the last of them is here, without those that failed.
+  /// Adds a response. With the last response to a prompt, stores all of them but those that failed.
   void keep(const Response& response);
   /// Groups whose responses could not be stored.
   int64_t failed_groups() const { return failed_groups_; }
@@ -30,7 +31,7 @@ class PastResponses {
   struct Prompt {
     PrefixHash hash;
     int64_t groups = 0;  // with this prompt: they are stored together, since a later put would replace an earlier one
-    int64_t open = 0;    // requests of theirs that are not over
+    int64_t open = 0;    // their requests without a response yet
     std::vector<std::vector<int32_t>> responses;  // so far
   };
   std::unique_ptr<ResponseHistory> store_;

@@ -12,7 +12,7 @@
 namespace seer {
 namespace {
 
-constexpr int64_t kMeasuredKvBytesMax = int64_t{256} << 20;  // of all engines: beyond most caches, and written in a moment
+constexpr int64_t kMeasuredKvBytesMax = int64_t{256} << 20;  // of all engines: larger than most caches, and quickly written
 
 int64_t median(std::vector<int64_t> values) {
   const auto middle = values.begin() + std::ssize(values) / 2;
@@ -20,7 +20,7 @@ int64_t median(std::vector<int64_t> values) {
   return *middle;
 }
 
-/// The same batches on less KV, where they need more than `kv_tokens_max`.
+/// Scales the batches down if they need more KV than `kv_tokens_max`.
 TypicalBatches scaled_to(TypicalBatches batches, int64_t kv_tokens_max) {
   const int64_t fit = std::max<int64_t>(2, kv_tokens_max / (batches.context_tokens + 1));
   if (batches.full_sequences <= fit) return batches;
@@ -61,7 +61,7 @@ Result<PolicyChoice> choose_policy(const std::shared_ptr<const Model>& model, co
     SEER_ASSIGN_OR_RETURN(const StepProfile profile, read_step_profile(options.draft_profile));
     return choose_policy(batches, [&](const StepShape& shape) { return profile.predict_us(shape) + kStepGapUs; });
   }
-  // More engines than there are cores for do not run at a time.
+  // No more engines than the cores can run at a time.
   const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
   const int64_t engines = std::clamp<int64_t>(cores / engine.threads, 1, options.instances);
   const TypicalBatches measured = scaled_to(batches, tokens_in(kMeasuredKvBytesMax / engines));

@@ -1,6 +1,6 @@
-// `--policy auto` of seer rollout: measures what the batches cost that `seer` and `seer+` would typically run on an instance, and
-// smaller ones, or takes it from a profile, and lets actors/policy/schedule/policy_choice.h choose. Responses do not depend on the policy: a measurement
-// that other programs disturb costs time only. Used by local_rollout.cpp.
+// `--policy auto` of seer rollout: finds out what a step costs for the batches that `seer` and `seer+` would typically run on an
+// instance, and for smaller ones, by measuring or from a profile. Then actors/policy/schedule/policy_choice.h chooses. Responses
+// do not depend on the policy, so a measurement that other programs disturb only costs time. Used by local_rollout.cpp.
 #pragma once
 #include <functional>
 #include <string>
@@ -14,16 +14,16 @@
 
 namespace seer {
 
-/// Between two steps of an instance of `seer rollout`: the result is read and the next step planned. 0.1 ms is idle_s / steps of
-/// the report where an instance always has work.
+/// Time between two steps of an instance of `seer rollout`, to read the result and plan the next step. Measured as idle_s / steps
+/// in the report of instances that always had work.
 inline constexpr double kStepGapUs = 100;
 
-/// What an instance with `kv_tokens` tokens of KV is given: the medians of prompts and limits, and its share of the requests.
+/// The work of an instance with KV for `kv_tokens` tokens: medians of prompt lengths and limits, and its share of the requests.
 /// REQUIRES: there are groups.
 InstanceWork instance_work(const std::vector<GroupSpec>& groups, const RolloutOptions& options, int64_t kv_tokens);
 
-/// With options.draft_profile the steps are those of that file; without it, they are measured on engines of its own, as many
-/// as run at a time, with at most 256 MiB of KV together. Errors: as make_cpu_engine() and read_step_profile().
+/// Step times come from options.draft_profile. Without it they are measured, on as many engines of its own as run at a time, with
+/// at most 256 MiB of KV together. Errors: as make_cpu_engine() and read_step_profile().
 Result<PolicyChoice> choose_policy(const std::shared_ptr<const Model>& model, const CpuEngineConfig& engine,
                                    const std::vector<GroupSpec>& groups, const RolloutOptions& options);
 

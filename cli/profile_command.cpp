@@ -19,7 +19,7 @@
 namespace seer {
 namespace {
 
-// Contexts end within a KV block, as most do, and a few rows after them are in that block still.
+// Contexts end inside a KV block, as most do; a few more rows still fit in it.
 constexpr int64_t kIntoBlock = 4;
 
 std::vector<int64_t> up_to(std::vector<int64_t> values, int64_t max) {
@@ -27,7 +27,7 @@ std::vector<int64_t> up_to(std::vector<int64_t> values, int64_t max) {
   return values;
 }
 
-/// Says how far it is, in a line about every 2 s.
+/// Prints progress, about every 2 s.
 class VisitLog {
  public:
   explicit VisitLog(size_t total) : total_(total) {}
@@ -45,8 +45,8 @@ class VisitLog {
   std::chrono::steady_clock::time_point next_line_ = std::chrono::steady_clock::now() + std::chrono::seconds(2);
 };
 
-/// Microseconds of every point: the median over `repeats` rounds after one that does not count. A round visits all
-/// points in an order of its own, so that what changes on the machine meanwhile meets all points alike.
+/// Microseconds of every point: the median over `repeats` rounds, after one that does not count. Each round visits the points in
+/// another order, so that other load on the machine affects all points alike.
 Result<std::vector<double>> measure(StepRunner& engine, StepNeighbours& neighbours, const std::vector<GridPoint>& grid,
                                     int64_t repeats, const std::atomic<bool>& stop) {
   std::vector<std::vector<double>> visits(grid.size());
@@ -147,7 +147,7 @@ Status profile_command(const ProfileOptions& options, const std::atomic<bool>& s
       options.threads > 0 ? options.threads : std::max<int64_t>(1, machine.cores / options.instances));
   config.kv_type = options.kv_dtype;
 
-  // Only the KV that the grid needs is taken; steps that need more than may be taken are left out.
+  // Allocates only the KV that the grid needs; leaves out steps that need more than is allowed.
   const int64_t block_bytes = kv_block_bytes(model->config, config);
   const int64_t kv_bytes =
       options.kv_bytes > 0 ? options.kv_bytes : machine.memory_free_bytes / (2 * options.instances);

@@ -25,8 +25,8 @@ std::vector<GridPoint> profile_grid(const ProfileOptions& options, int64_t conte
 /// The table of errors and costs that ends the command.
 std::string profile_table(const StepProfile& profile);
 
-/// Errors: those of loading a model and making an engine; kInvalidArgument where kv_bytes leaves no step; kCancelled on
-/// `stop`, which is set by Ctrl-C: then no file is written.
+/// Errors: those of loading a model and making an engine; kInvalidArgument if kv_bytes has no room for any step;
+/// kCancelled if `stop` is set (by Ctrl-C): then no file is written.
 Status profile_command(const ProfileOptions& options, const std::atomic<bool>& stop);
 
 }  // namespace seer

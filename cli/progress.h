@@ -32,17 +32,17 @@ struct ProgressConfig {
   Terminal terminal;                   // of the stream
   int64_t redraw_us = 200'000;         // terminal: at most 5 times a second
   int64_t plain_line_us = 5'000'000;   // elsewhere
-  int64_t rate_window_us = 5'000'000;  // tokens/s are those of this long
+  int64_t rate_window_us = 5'000'000;  // tokens/s are an average over this time
 };
 
 class Progress {
  public:
   /// REQUIRES: `out` outlives this.
   Progress(ProgressConfig config, std::ostream& out);
-  /// Draws when it is time to; call as often as you like, with a time that never goes back. The first call starts the
-  /// clock of the line.
+  /// Draws when it is time to; may be called at any rate, with a time that never goes back. The line shows the time since the
+  /// first call.
   void update(const ProgressState& state, int64_t now_us);
-  /// Takes the live line away, for text that follows on the same terminal. The next update() draws it again.
+  /// Erases the live line, so that other text can follow. The next update() draws it again.
   void clear();
 
  private:

@@ -14,8 +14,8 @@
 namespace seer {
 namespace {
 
-constexpr size_t kPromptsAtOnce = 256;     // of one take(), so that its caller sees other things too
-constexpr size_t kTextBytes = 1 << 20;     // read ahead of what is parsed, or one longer line
+constexpr size_t kPromptsAtOnce = 256;     // per take(), so that its caller can do other work between
+constexpr size_t kTextBytes = 1 << 20;     // read ahead at most, unless one line is longer
 
 bool is_readable(int fd, int timeout_ms) {
   pollfd p{.fd = fd, .events = POLLIN, .revents = 0};
@@ -62,7 +62,7 @@ Result<std::vector<PromptLine>> PromptStream::take() {
   return read.error();
 }
 
-/// What is there, without waiting.
+/// Reads what has arrived, without waiting.
 Status PromptStream::read_some() {
   std::array<char, 1 << 16> part;
   while (!is_read_ && !ended_ && (text_.size() < kTextBytes || text_.find('\n') == std::string::npos) && is_readable(fd_, 0)) {

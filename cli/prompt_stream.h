@@ -1,5 +1,5 @@
-// PromptStream: prompts that come line by line on a file descriptor (stdin), taken as they come. It never waits unless asked
-// to, so that one thread can read prompts and write answers. Used by rollout_command. Single owner, not thread-safe.
+// PromptStream: reads prompts line by line from a file descriptor (stdin) as they arrive. It never waits unless asked to, so that
+// one thread can read prompts and write responses. Used by rollout_command. Single owner, not thread-safe.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -15,12 +15,12 @@ class PromptStream {
   /// Takes at most `limit` prompts (0: all). `fd` is the caller's, and `name` what messages call it.
   PromptStream(int fd, std::string name, int64_t limit, const PromptDefaults& defaults);
 
-  /// Prompts that have come since the last call, in order; a bounded number of them. An error names the line, and ends the
-  /// stream: prompts before it are given first, by an earlier call.
+  /// The next prompts that have arrived, in order; at most a few hundred. An error names the line and ends the stream; prompts
+  /// before it are returned first, by an earlier call.
   Result<std::vector<PromptLine>> take();
-  /// Waits until take() has something to say, at most so long.
+  /// Waits until take() has something to return, at most timeout_ms.
   void wait(int timeout_ms) const;
-  /// Nothing more comes.
+  /// True once no more prompts will come.
   bool ended() const { return ended_; }
 
  private:
@@ -30,12 +30,12 @@ class PromptStream {
   const std::string name_;
   const int64_t limit_;
   PromptLines lines_;
-  std::string text_;           // read and not parsed
+  std::string text_;           // read, but not parsed yet
   int64_t line_ = 0;           // of the last line that was parsed
   int64_t prompts_ = 0;        // taken so far
   bool is_read_ = false;       // the descriptor is at its end
   bool ended_ = false;
-  Status failed_;              // to be told by the next take()
+  Status failed_;              // for the next take() to return
 };
 
 }  // namespace seer

@@ -111,8 +111,8 @@ constexpr std::array<const char*, 5> kSections{"result", "scheduling", "KV", "dr
 enum Section : uint8_t { kResult, kScheduling, kKv, kDrafting, kCost };
 
 enum RowFlags : unsigned {
-  kAlways = 1,  // others are left out where there is nothing: 0, or not known, in all reports
-  kLate = 2,    // comes after the rows of its section that are not late
+  kAlways = 1,  // other rows are left out if all reports have 0 or nothing there
+  kLate = 2,    // comes after the other rows of its section
 };
 
 /// A row of the table. The words are those of `seer simulate`.
@@ -131,7 +131,7 @@ struct Figure {
   std::optional<Row> row = {};  // REQUIRES: the value is a number
 };
 
-/// All figures, in the order of the JSON. Rows stand in the same order within their section.
+/// All figures, in the order of the JSON. Rows have the same order within their section.
 const std::vector<Figure>& figures() {
   static const std::vector<Figure> all{
       {"policy", [](const R& r) -> Json { return r.policy; }},
@@ -244,7 +244,7 @@ bool is_shown(const Figure& figure, std::span<const RolloutReport> reports) {
   });
 }
 
-/// The sections with their rows, of `all` those which have something in any report, cells for `shown`.
+/// The sections, with the rows that have a value in any report of `all`, and cells for `shown`.
 std::string sections_text(std::span<const RolloutReport> all, std::span<const RolloutReport> shown, int64_t cell_width,
                           bool with_meanings, bool is_coloured) {
   std::string text;

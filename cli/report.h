@@ -20,7 +20,7 @@ struct RolloutReport {
   RolloutSummary rollout;
   std::vector<KvNodeReport> pool;      // of each machine
   int64_t answered_before = 0;         // requests, by an earlier process (--resume): not among those of `rollout`
-  int64_t past_groups = 0;             // whose prompt earlier rollouts had answered (--draft-history)
+  int64_t past_groups = 0;             // whose prompts --draft-history knew
   int64_t unkept_groups = 0;           // whose responses could not be stored there
   double cpu_total_s = 0;              // CPU time of the process
   double actor_cpu_share = kUnknown;   // CPU time of the actor threads / cpu_total_s
@@ -33,11 +33,11 @@ struct RolloutReport {
   }
   DraftFigures drafting() const;  // of all instances
   double acceptance_length() const;
-  /// Of the time of all instances: outside of steps.
+  /// Share of the time of all instances that was outside of steps.
   double idle_share() const;
-  /// Of the time of all instances: making drafts.
+  /// Share of the time of all instances that went into making drafts.
   double draft_share() const;
-  /// What tokens took while drafts were wanted, over what was predicted for them (T_SD).
+  /// Time of the steps that drafted, over what was predicted for their tokens (T_SD).
   double drafting_time_ratio() const;
   /// A figure of the KV pool, over all machines.
   int64_t sum(int64_t KvNodeReport::*figure) const;

@@ -1,4 +1,4 @@
-// What a user should know of a rollout before it runs, and which is no error.
+// Warnings before a rollout: what is not an error, but a user should know.
 // Used by rollout_command.cpp only. Pure.
 #pragma once
 #include <cstdint>

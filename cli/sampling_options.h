@@ -1,5 +1,5 @@
-// How tokens are sampled, as options: one table for the flags of `seer rollout`, its file and the fields of a prompt line,
-// so that all three take the same values. Used by config.cpp and jsonl.cpp.
+// The options of sampling: one table for the flags of `seer rollout`, its file and the fields of a prompt line, so that all three
+// take the same values. Used by config.cpp and jsonl.cpp.
 #pragma once
 #include <vector>
 
@@ -10,7 +10,7 @@ namespace seer {
 /// Responses per prompt: --group-size, and `n` in a prompt line.
 inline const Range kGroupSizes = between(1, 1e6);
 
-/// What flags and prompt lines may both say. The options set the fields of `sampling`, which outlives them.
+/// The options that are both flags and fields of prompt lines. They set the fields of `sampling`, which must outlive them.
 std::vector<OptionSpec> sampling_options(SamplingParams& sampling);
 
 }  // namespace seer

@@ -1,5 +1,5 @@
-// `seer score`: every response of the file is one prefill whose rows are scored instead of sampled. The engine is the same
-// as in a rollout, so that the scores are the log-probabilities of the rollout, bit for bit.
+// `seer score`: runs each response of the file through one prefill, which scores its tokens instead of sampling. The engine is the
+// same as in a rollout, so the scores are the rollout's log-probabilities, bit for bit.
 #include <algorithm>
 #include <thread>
 
@@ -18,10 +18,10 @@ constexpr size_t kScoreRowsMax = 512;  // rows of one step
 
 struct Scores {
   std::vector<float> of_tokens;
-  std::string error;  // not empty: there are none
+  std::string error;  // not empty: why there are none
 };
 
-/// Of one response: row i of the prefix predicts token i + 1.
+/// Scores one response. Row i predicts token i + 1.
 Scores score(StepRunner& engine, const ScoreLine& line, std::shared_ptr<const SamplingParams> params) {
   std::vector<int32_t> tokens = line.prompt_ids;
   tokens.insert(tokens.end(), line.output_ids.begin(), line.output_ids.end());
@@ -53,7 +53,7 @@ Scores score(StepRunner& engine, const ScoreLine& line, std::shared_ptr<const Sa
   return scores;
 }
 
-/// Whether the model can take the line, and the KV cache hold it.
+/// Checks that the model can take the line and the KV cache can hold it.
 Status check_line(const ScoreOptions& options, const ScoreLine& line, const EngineInfo& engine) {
   SEER_RETURN_IF_ERROR(check_score_line(options.in, line, engine.vocab_size, engine.context_tokens_max));
   const int64_t kv_tokens = std::ssize(line.prompt_ids) + std::ssize(line.output_ids) - 1;

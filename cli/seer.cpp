@@ -26,13 +26,13 @@ std::atomic<bool> g_stop{false};  // set by Ctrl-C, the only thing a signal hand
 
 void on_interrupt(int) { g_stop.store(true); }
 
-/// SIGHUP as the process got it. Asked before libraries start, since UCX takes the signal for itself.
+/// How SIGHUP was handled when the process started. Read before libraries start, since UCX replaces the handler.
 struct sigaction g_inherited_hangup;
 void note_hangup(int, char**, char**) { sigaction(SIGHUP, nullptr, &g_inherited_hangup); }
 [[gnu::section(".preinit_array"), gnu::used]] void (*const g_at_preinit)(int, char**, char**) = note_hangup;
 
-/// Ctrl-C, SIGTERM and SIGHUP stop in order. A pipe without a reader and a file at its size limit become errors of the
-/// write: an output ends the run with a sentence, a progress line is only lost.
+/// Ctrl-C, SIGTERM and SIGHUP ask the command to stop. A pipe without a reader and a file at its size limit become errors of the
+/// write: for an output the run ends with a sentence, a progress line is only lost.
 void handle_signals() {
   struct sigaction action {};
   action.sa_handler = on_interrupt;
@@ -48,7 +48,7 @@ void handle_signals() {
   sigaction(SIGXFSZ, &action, nullptr);
 }
 
-/// A simulation looks at memory of many instances in turn, which a processor finds faster in pages of 2 MiB.
+/// A simulation uses the memory of many instances in turn; in pages of 2 MiB the processor finds it faster.
 void allocate_in_large_pages() {
 #if SEER_HAVE_MIMALLOC
   mi_option_enable(mi_option_large_os_pages);
@@ -79,7 +79,7 @@ struct Run {
   }
 };
 
-/// What was printed has arrived: a full disk, say, shows only when the stream is flushed.
+/// Reports whether stdout took all that was printed: a full disk shows only when the stream is flushed.
 seer::Status flush_stdout() {
   errno = 0;
   std::cout.flush();

@@ -49,7 +49,7 @@ _seer() {
 )";
 constexpr const char* kBashTail = R"(}
 
-# Names after the last comma; those before it stay.
+# Completes the name after the last comma.
 _seer_list() {
   local done=
   [[ $word == *,* ]] && done=${word%,*},

@@ -1,6 +1,6 @@
-// What steps of an engine cost, measured at the start of a rollout: a few seconds where it drafts, enough for the draft budget,
-// which asks how much dearer a step gets with more rows; a few steps for `--policy auto`, which asks what a fuller batch costs.
-// `seer profile` measures more and better. Used by `seer rollout`.
+// Measures what steps of an engine cost, at the start of a rollout. With drafting it takes a few seconds: the draft budget needs to
+// know how much more a step costs with more rows. For `--policy auto` a few steps are enough, to learn what a fuller batch costs.
+// `seer profile` measures more, and more precisely. Used by `seer rollout`.
 #pragma once
 #include <functional>
 #include <vector>
@@ -12,13 +12,13 @@
 
 namespace seer {
 
-/// Takes an engine of its own, with little KV, for as long as it measures. Errors: as make_cpu_engine().
+/// Fits a cost model to steps of an engine made for this, with little KV. Errors: as make_cpu_engine().
 Result<StepCost> calibrate_step_cost(const std::shared_ptr<const Model>& model, CpuEngineConfig config);
 
-/// Microseconds of each of these steps on one of `engines` engines that all do it, between steps like it: the least of a few visits in turns, since other
-/// programs on the machine can only add to it. Of an engine with one thread it is that thread's CPU time, which runs only while
-/// the thread has a core. Three visits each where they take less than 2 s together, more only while they take less than 50 ms.
-/// Engines of its own, each with the KV that the largest step needs. Errors: as make_cpu_engine().
+/// Microseconds of each step on one of `engines` engines, while the others run the same step. It visits all steps in turns, a few
+/// times, and keeps the least time of each, since other programs can only add to it. If an engine has one thread, the time is that
+/// thread's CPU time, which stops while the thread has no core. Each step is visited at least once, 3 times within 2 s, and more
+/// often only within 50 ms. The engines are made for this, each with KV for the largest step. Errors: as make_cpu_engine().
 Result<std::vector<double>> measure_steps_us(const std::shared_ptr<const Model>& model, CpuEngineConfig config, int64_t engines,
                                              const std::vector<StepSequences>& steps);
 

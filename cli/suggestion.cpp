@@ -8,7 +8,7 @@
 namespace seer {
 namespace {
 
-constexpr size_t kTypedMax = 64;    // longer texts are no mistyped names
+constexpr size_t kTypedMax = 64;    // longer texts are not mistyped names
 constexpr size_t kPrefixMin = 3;    // shorter beginnings say too little
 constexpr size_t kShownMax = 60;
 

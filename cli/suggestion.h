@@ -1,4 +1,4 @@
-// What a mistyped name may have meant: the nearest of the known names by edit distance.
+// Suggestions for mistyped names: the nearest known name by edit distance.
 // Used for options, commands, values of options and keys of files. Pure.
 #pragma once
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace seer {
 
-/// The known name that `typed` is most like; empty where none is near: a few characters differ (one in names of up to four
-/// characters, three in long ones), or `typed` is the beginning of exactly one of them.
+/// The known name nearest to `typed`, or empty. A name is near if a few characters differ (one in up to four characters, three in
+/// long names), or if it is the only one that begins with `typed`.
 std::string nearest_name(std::string_view typed, const std::vector<std::string>& known);
 
 /// "; did you mean NAME?", with `prefix` before the name; empty where nothing is near.

@@ -13,7 +13,7 @@ Terminal terminal_of(int fd) {
   if (isatty(fd) == 0 || kind == nullptr || std::string_view(kind) == "dumb") return terminal;
   const char* no_color = std::getenv("NO_COLOR");
   terminal.is_live = true;
-  terminal.is_coloured = no_color == nullptr || *no_color == '\0';  // as no-color.org has it: set and not empty
+  terminal.is_coloured = no_color == nullptr || *no_color == '\0';  // as no-color.org says: off if set and not empty
   winsize size{};
   if (ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) terminal.columns = size.ws_col;
   return terminal;

@@ -1,4 +1,4 @@
-// Timeline: what an instance had to do over a rollout, in at most kSamplesMax samples however long the rollout is.
+// Timeline: the load of an instance over a rollout, in about kSamplesMax samples at most, however long the rollout is.
 // Written by `seer rollout` and `seer simulate`, drawn by sim_html.h. Single owner, not thread-safe.
 #pragma once
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace seer {
 
-/// An instance from time_s on, until its next sample.
+/// The load from time_s until the next sample.
 struct LoadSample {
   double time_s = 0;         // since the iteration started
   int64_t running = 0;       // requests
@@ -16,12 +16,12 @@ struct LoadSample {
 };
 using InstanceTimeline = std::vector<LoadSample>;  // in order of time_s
 
-/// Thins itself out: keeps samples evenly spaced over the time so far.
+/// Drops every second sample when there are too many, so that they stay evenly spaced over the time so far.
 class TimelineRecorder {
  public:
   static constexpr size_t kSamplesMax = 1024;
 
-  /// So many ran from time_s until end_s. Between two such stretches the instance has nothing to do.
+  /// `running` requests ran from time_s until end_s. Between two such stretches the instance is idle.
   void add(double time_s, double end_s, int64_t running, double kv_used_share) {
     if (!samples_.empty() && time_s > end_s_ + gap_s_) samples_.push_back({end_s_, 0, 0});
     end_s_ = end_s;
@@ -33,7 +33,7 @@ class TimelineRecorder {
     samples_.resize(kept);
     gap_s_ = 2 * std::max(gap_s_, samples_.back().time_s / static_cast<double>(kSamplesMax));
   }
-  /// Whether a stretch that starts at time_s becomes a sample, or comes too soon after the last.
+  /// False if a stretch that starts at time_s comes too soon after the last sample to become one.
   bool keeps(double time_s) const { return samples_.empty() || time_s >= samples_.back().time_s + gap_s_; }
   InstanceTimeline take(double end_s) {
     if (!samples_.empty()) samples_.push_back({end_s_, 0, 0});
@@ -44,7 +44,7 @@ class TimelineRecorder {
  private:
   InstanceTimeline samples_;
   double gap_s_ = 0;
-  double end_s_ = 0;  // of what was added last
+  double end_s_ = 0;  // of the last stretch
 };
 
 }  // namespace seer

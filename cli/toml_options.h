@@ -1,5 +1,5 @@
-// Options from a TOML file: one table whose keys are the options of a table of OptionSpecs. The only code that knows
-// TOML. Used by config.cpp (--config) and workload.cpp.
+// Reads options from a TOML file: one table, whose keys are names of options. The only code that knows TOML.
+// Used by config.cpp (--config) and workload.cpp.
 #pragma once
 #include <string>
 #include <string_view>
@@ -14,13 +14,13 @@ namespace seer {
 struct TomlTable {
   std::string name;                  // [name]
   std::vector<OptionGroup> options;  // its keys
-  std::string keys;                  // what a key is, to end "unknown key: expected ..."
+  std::string keys;                  // what a key must be, to end "unknown key: expected ..."
 };
 
 /// Sets the options that the file names; the others stay as they are. On error some may be set.
 /// Errors: kNotFound, kInvalidArgument (one sentence: file, line, key, value, what was expected).
 Status apply_toml_file(const std::string& path, const TomlTable& table);
-/// The same of a text; `name` is what errors call it.
+/// The same for a text, which errors call `name`.
 Status apply_toml_text(std::string_view text, const std::string& name, const TomlTable& table);
 
 }  // namespace seer

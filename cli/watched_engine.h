@@ -1,6 +1,6 @@
-// WatchedEngine: an engine that notes, at each step, how many sequences it has and how much of its KV they use. It changes
-// nothing: work and results pass through.
-// Used by local_rollout for the timelines of `--html`; a restarted engine goes on in the timeline of the one before.
+// WatchedEngine: an engine that records at each step how many sequences run and how much of its KV they use. Work and results pass
+// through unchanged.
+// Used by local_rollout for the timelines of `--html`; a restarted engine continues the timeline of the one before.
 #pragma once
 #include <chrono>
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace seer {
 
-/// What one instance did since the rollout's first step. Thread-safe: written by its engine's owner, taken at the end.
+/// The load of one instance since the rollout's first step. Thread-safe: written by its engine's owner, taken at the end.
 class LoadHistory {
  public:
   /// The clock of all instances of a rollout; it starts with the first step of any of them.
@@ -37,7 +37,7 @@ class LoadHistory {
   std::mutex mutex_;
   TimelineRecorder recorder_;
   LoadSample open_;         // since the newest step began
-  int64_t open_steps_ = 0;  // submitted, their results not taken
+  int64_t open_steps_ = 0;  // submitted, with results not taken yet
 };
 
 std::shared_ptr<Engine> watch_engine(std::shared_ptr<Engine> engine, std::shared_ptr<LoadHistory> history);

@@ -8,7 +8,7 @@
 namespace seer {
 namespace {
 
-/// Of a decode step: a row of each sequence.
+/// Time of a decode step with one row of each sequence.
 double step_ns(const ClusterModel& cluster, int64_t sequences, int64_t kv_tokens) {
   StepShape shape;
   shape.sequences = shape.rows = shape.sampled_rows = sequences;
@@ -20,10 +20,10 @@ double step_ns(const ClusterModel& cluster, int64_t sequences, int64_t kv_tokens
 struct DecodeWork {
   double rows = 0;
   double kv_tokens = 0;           // read, over all rows
-  double held_tokens = 0;         // of KV that nobody else holds, over all rows
-  int64_t sequences = 0;          // at a time at most
+  double held_tokens = 0;         // of KV held, over all rows; KV that responses share counts once
+  int64_t sequences = 0;          // in one step at most
   int64_t context_max = 1;        // KV read by a row at most
-  int64_t shared_tokens_max = 0;  // of it, tokens that others hold, too
+  int64_t shared_tokens_max = 0;  // tokens of it that others hold, too
 };
 
 DecodeWork decode_work(const ClusterModel& cluster, const SimWork& work) {
@@ -47,7 +47,7 @@ DecodeWork decode_work(const ClusterModel& cluster, const SimWork& work) {
   return all;
 }
 
-/// The largest value of a concave function between 0 and `end`, or one below it that is close.
+/// The largest value of a concave function between 0 and `end`, found by golden-section search: never above the true one.
 template <class Function>
 double largest(double end, Function&& value) {
   constexpr double kInner = 1 / std::numbers::phi;
@@ -66,10 +66,10 @@ double largest(double end, Function&& value) {
   return most;
 }
 
-/// Prices for a row, for a token of KV that is read and for one that is held, such that no step is dearer by them than
-/// it takes long: for each number of sequences S and KV read K, row * S + read * K + held * (what an instance holds) <=
-/// its time. Then all rows, KV read and KV held at these prices are no more than the time of all steps, whatever is in
-/// which. Steps are looked at in ranges of S and K: at a range's least time and its largest S and K.
+/// Prices for a row, for a token of KV read and for a token of KV held, such that no step costs more than its time: for every number
+/// of sequences S and KV read K, row * S + read * K + held * (KV of an instance) <= time of the step. Then the price of all rows,
+/// all KV read and all KV held is at most the time of all steps, however they are divided into steps. The condition is checked
+/// for ranges of S and K, with a range's least time and its largest S and K.
 class PriceList {
  public:
   PriceList(const ClusterModel& cluster, const DecodeWork& work)
@@ -107,7 +107,7 @@ class PriceList {
     double first, last;  // sequences
     std::vector<double> least_ns, most_kv;
 
-    /// What is left of a step's time at the least, once its KV read is paid.
+    /// The least that is left of a step's time after paying for its KV read.
     double least_rest(double read) const {
       double least = std::numeric_limits<double>::infinity();
       for (size_t i = 0; i < least_ns.size(); ++i) least = std::min(least, least_ns[i] - read * most_kv[i]);
@@ -130,7 +130,7 @@ class PriceList {
   std::vector<StepRange> ranges_;
 };
 
-/// The longest request, alone.
+/// Time of the slowest request, alone on an instance.
 double longest_ns(const ClusterModel& cluster, const DecodeWork& work, const SimWork& requests) {
   std::vector<double> up_to(static_cast<size_t>(work.context_max) + 1);
   for (int64_t kv = 1; kv <= work.context_max; ++kv)

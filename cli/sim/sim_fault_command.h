@@ -1,6 +1,6 @@
-// seer simulate --faults: the workload on a small cluster that is short of memory, with the faults of actors/sim/sim_faults.h,
-// which stop once the work could have been done. The engines keep KV, so that a block in the wrong place shows; with "+sd"
-// they verify drafts of which about a third of the tokens are wrong.
+// seer simulate --faults: runs the workload on a small cluster that is short of memory, with the faults of actors/sim/sim_faults.h.
+// Faults stop after the time in which the work could have been done without them. The engines keep KV, so that a block in the
+// wrong place is noticed; with "+sd" they verify drafts in which about a third of the tokens are wrong.
 #pragma once
 #include <atomic>
 #include <cstdint>

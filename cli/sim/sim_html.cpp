@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;  // a number that is not finite becomes nul
 
 constexpr int64_t kTimelineColumns = 300;
 constexpr int64_t kCompletionPoints = 400;
-constexpr double kLevels = 4095;  // of a value in two characters of 6 bits, 0 being 0 and no other value
+constexpr double kLevels = 4095;  // of a value in two characters of 6 bits; only 0 becomes level 0
 
 std::string escaped(std::string_view text) {
   std::string html;
@@ -43,7 +43,7 @@ std::string escaped(std::string_view text) {
   return html;
 }
 
-/// JSON that may stand in a <script>: no "<" in it, so that nothing can end the element or open a comment.
+/// JSON that is safe inside a <script>: without "<" nothing can end the element or open a comment.
 std::string script_json(const Json& json) {
   const std::string plain = json.dump(-1, ' ', false, Json::error_handler_t::replace);
   std::string text;
@@ -57,7 +57,7 @@ double to_ms(double seconds) { return std::round(seconds * 1000) / 1000; }  // s
 
 using SampleValue = double (*)(const LoadSample& sample);
 
-/// The mean of `value` over each of kTimelineColumns equal spans of [0, total_s), a sample standing until the next.
+/// The mean of `value` over each of kTimelineColumns equal spans of [0, total_s). A sample holds until the next one.
 std::vector<double> column_means(const InstanceTimeline& samples, double total_s, SampleValue value) {
   std::vector<double> means(kTimelineColumns, 0);
   const double column_s = total_s / kTimelineColumns;
@@ -81,7 +81,7 @@ std::string level_text(std::span<const double> values, double most) {
   constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
   std::string text;
   for (const double value : values) {
-    // What is not 0 is not shown as 0: an idle instance differs from one with little to do.
+    // Only 0 is shown as 0: an idle instance differs from one with little to do.
     const double level = most > 0 ? std::clamp(std::round(value / most * kLevels), value > 0 ? 1.0 : 0.0, kLevels) : 0;
     const auto bits = static_cast<size_t>(level);
     text += kDigits[bits >> 6];
@@ -103,7 +103,7 @@ Json timeline_json(const SimRun& run, SampleValue value) {
   return {{"most", most}, {"rows", std::move(texts)}};
 }
 
-/// Times at which an equal share more of the requests was done, at most kCompletionPoints of them.
+/// Times at which equal shares of the requests were done; at most kCompletionPoints of them.
 Json completions_json(const SimRun& run) {
   std::vector<double> times_s = run.completions_s;
   std::ranges::sort(times_s);
@@ -138,7 +138,7 @@ Json policy_json(const SimFigures& f, const SimRun& shown, size_t colour) {
       {"kv", timeline_json(shown, [](const LoadSample& s) { return s.kv_used_share; })}};
 }
 
-/// A policy has the same colour in every workload: its place among all policies.
+/// A policy has the same colour in every workload: its index among all policies.
 size_t colour_of(const std::string& policy, std::vector<std::string>& seen) {
   const auto found = std::ranges::find(seen, policy);
   const auto place = static_cast<size_t>(found - seen.begin());
@@ -179,7 +179,7 @@ Json page_json(std::span<const Workload> workloads, std::span<const SimRun> runs
   return list;
 }
 
-// ---- what stands on the page without the script ----
+// ---- the parts of the page that need no script ----
 
 std::string cell_html(const std::string& text) {  // "MEAN ±CI95": the interval is set smaller
   const size_t interval = text.find(" ±");

@@ -1,10 +1,10 @@
-// The parts of the page of sim_html.h that are the same for all runs: style, glossary and script.
+// The parts of sim_html()'s page that are the same for all runs: style, glossary and script.
 // Used by sim_html.cpp only.
 //
 // The script reads the JSON of #data (a list of workloads, see page_json()) and draws into .charts and .instances. It
-// draws again when the window's width or the colour scheme changes. Names reach the page as text nodes only. At its end
-// <html> carries data-drawn (how many figures there are) and data-overflow (pixels that do not fit the window's width), or
-// data-error where something went wrong.
+// draws again when the window's width or the colour scheme changes. Names reach the page as text nodes only. When it is
+// done, <html> has the attributes data-drawn (number of figures) and data-overflow (pixels beyond the window's width), or
+// data-error if something went wrong.
 #pragma once
 #include <string_view>
 
@@ -77,15 +77,15 @@ inline constexpr std::string_view kSimHtmlGlossary = R"html(<section class=gloss
 <dt>vs verl</dt><dd>tokens/s over those of verl (groups dealt round robin, fixed to an instance) under the same seed;
 the mean of these ratios</dd>
 <dt>of the bound</dt><dd>lower bound / total: no schedule of the same requests on the same instances is faster than the
-lower bound, so 100 % is as good as can be</dd>
+lower bound, so 100 % is the best possible</dd>
 <dt>idle</dt><dd>share of the instances' time outside steps</dd>
 <dt>preemptions</dt><dd>chunks cut short for lack of room, their KV dropped; a chunk is a turn of a request on an instance</dd>
 <dt>yields</dt><dd>chunks cut short for lack of room, their KV kept in the pool</dd>
 <dt>migrations</dt><dd>chunks that ran on another instance than the request's chunk before</dd>
-<dt>prefilled again</dt><dd>tokens whose KV had been computed before and was no longer there</dd>
+<dt>prefilled again</dt><dd>tokens whose KV had been computed before, but was dropped</dd>
 <dt>estimate off</dt><dd>mean of |estimated length - length| / length</dd>
-<dt>not strictly synchronous</dt><dd>the iteration ends before every request is finished: what is learned changes, and
-the lower bound does not hold for it</dd>
+<dt>not strictly synchronous</dt><dd>the iteration ends before every request is finished, so the trainer gets other
+responses, and the lower bound does not hold</dd>
 </dl>
 </section>
 )html";
@@ -133,7 +133,7 @@ function tickText(value) { return value >= 1000 ? grouped(value) : String(+value
 function showTip(event, text) {
   tip.textContent = text;
   tip.hidden = false;
-  const isLeft = event.clientX + 16 + tip.offsetWidth > innerWidth;  // of the pointer: there is no room on its right
+  const isLeft = event.clientX + 16 + tip.offsetWidth > innerWidth;  // the tip goes left of the pointer if there is no room on the right
   tip.style.left = Math.max(4, event.clientX + (isLeft ? -16 - tip.offsetWidth : 16)) + 'px';
   tip.style.top = Math.max(4, Math.min(event.clientY + 14, innerHeight - tip.offsetHeight - 8)) + 'px';
 }
@@ -150,7 +150,7 @@ function line(svg, x1, y1, x2, y2, look = {}) {
 }
 const kBoundLook = {stroke: 'var(--ink)', 'stroke-dasharray': '2 3'};
 const kTailLook = {stroke: 'var(--c7)', 'stroke-width': 1.5, 'stroke-dasharray': '4 2'};
-// What stands under an axis of time at y.
+// Labels under a time axis at y.
 function timeLabels(svg, x, end_s, y) {
   const all = ticks(end_s, 6);
   for (const t of all)
@@ -308,7 +308,7 @@ function drawMap(parent, policy, end_s, series) {
   series.rows.forEach((row, i) => {
     for (let column = 0; column < columns; ++column) {
       const value = level(row, column) * series.most / series.full;
-      // The lightest colour is for nothing at all: what is little starts a step further.
+      // Only 0 has the lightest colour; small values start a step darker.
       const shade = value > 0 ? Math.min(255, 24 + Math.round(231 * value)) : 0;
       image.data.set([...series.colours[shade], 255], 4 * (i * columns + column));
     }
@@ -388,7 +388,7 @@ const bars = [
   {title: 'Speed against verl', about: 'tokens/s over those of verl, same seed', key: 'speedup', write: factor},
   {title: 'Idle instances', about: 'share of the instances\' time outside steps', key: 'idle', write: percent},
   {title: 'Error of length estimates', about: 'mean of |estimate - length| / length', key: 'estimate', write: percent},
-  {title: 'Preemptions', about: 'requests put off an instance, their KV dropped', key: 'preemptions', write: figure},
+  {title: 'Preemptions', about: 'chunks cut short, their KV dropped', key: 'preemptions', write: figure},
   {title: 'Prefilled again', about: 'tokens whose KV was computed again', key: 'reprefill', write: figure},
   {title: 'Migrations', about: 'chunks on another instance than the one before', key: 'migrations', write: figure},
 ].map(({write, ...chart}) => ({...chart, text: (policy) => write(policy[chart.key][0])}));

@@ -9,7 +9,7 @@
 namespace seer {
 namespace {
 
-/// Groups of the workload without end.
+/// An endless supply of the workload's groups.
 class GroupSupply {
  public:
   GroupSupply(const Workload& workload, uint64_t seed) : workload_(workload), seed_(seed) {}
@@ -35,7 +35,7 @@ class GroupSupply {
   size_t taken_ = 0;
 };
 
-/// A request that carries over: what it has generated is part of its prompt, and gone from what is left to generate.
+/// A request that carries over. Its next iteration starts with the generated tokens as part of the prompt.
 struct Carried {
   int64_t prompt_tokens = 0, generated_tokens = 0, left_tokens = 0;
 };

@@ -1,5 +1,5 @@
-// SimPolicy: what a name in `seer simulate --policies` stands for. Beside the scheduling policies there is `partial`, a
-// baseline that is only simulated (sim_partial.h), and each of them may end in +sd: with speculative decoding.
+// SimPolicy: what a name in `seer simulate --policies` means. Besides the scheduling policies there is `partial`, a baseline that
+// is only simulated (sim_partial.h). +sd at the end of any name adds speculative decoding.
 // Used by cli/config.cpp and cli/sim. Pure.
 #pragma once
 #include <string>

@@ -124,7 +124,7 @@ std::array<const Figure*, kColumns> columns() {
   return found;
 }
 
-/// The figures that know the least lower bound of `workload`, which holds for all its policies; nullptr: none does.
+/// The figures with the least lower bound of `workload`, which holds for all its policies; nullptr: none is known.
 const SimFigures* bound_of(std::span<const SimFigures> figures, const std::string& workload) {
   const SimFigures* least = nullptr;
   for (const SimFigures& f : figures)
@@ -165,7 +165,7 @@ TextColumn text_column(std::vector<std::string> cells) {
   return {std::move(cells), width};
 }
 
-/// Whether no row says anything: "0", "0 ±0", "-" or blank.
+/// True if every cell is "0", "0 ±0", "-" or blank.
 bool is_empty(const TextColumn& column) {
   return std::ranges::all_of(column.cells.begin() + 1, column.cells.end(), [](const std::string& cell) {
     return cell.empty() || cell == "-" || cell == "0" || cell == "0 ±0";

@@ -1,9 +1,9 @@
-// SimReport: what rollout iterations came to. Runs of the same workload and policy under several seeds become figures with
-// a confidence interval; figures become JSON for programs, CSV, and a table for people. The page with charts is sim_html.h.
+// SimReport: the results of rollout iterations. Runs of the same workload and policy under several seeds become figures with a
+// confidence interval; figures become JSON for programs, CSV, and a table for people. The page with charts is sim_html.h.
 // Used by `seer simulate`, and for its page by `seer rollout`. Pure: data in, text out; the same data gives the same bytes.
 //
 // Invariants:
-//  (1) figures stand in the order in which their workload, and in it their policy, first appears among the runs;
+//  (1) figures are in the order in which their workload, and in it their policy, first appears among the runs;
 //  (2) what is not known is NaN here, null in JSON, empty in CSV and "-" in the table, never 0.
 #pragma once
 #include <cstdint>
@@ -28,20 +28,20 @@ struct SimRun {
   bool is_synchronous = true;       // every request of the iteration was finished in it; `partial` does not
   double total_s = 0;               // from the start until the last request was done
   double tail_s = 0;                // total_s minus the time when 90 % of the requests were done
-  double bound_total_s = kUnknown;  // no schedule finishes the same requests before that, without drafting
+  double bound_total_s = kUnknown;  // no schedule without drafting finishes the same requests sooner
   int64_t requests = 0;
   int64_t output_tokens = 0;
   double tokens_per_s = 0;                  // output_tokens / total_s
-  int64_t preemptions = 0;                  // requests put off an instance, their KV dropped
+  int64_t preemptions = 0;                  // chunks ended early, their KV dropped
   int64_t migrations = 0;                   // chunks on another instance than the request's chunk before
   int64_t yields = 0;                       // chunks ended early, their KV kept in the pool
   int64_t reprefill_tokens = 0;             // tokens whose KV was computed a second time
   double idle_share = kUnknown;             // 1 - busy time / total_s, over all instances, 0..1
-  double late_start_share = kUnknown;       // when the last 5 % of the requests to start did so / total_s
+  double late_start_share = kUnknown;       // mean start time of the last 5 % of requests to start / total_s
   double estimate_error = kUnknown;         // mean of |estimate - length| / length
   double acceptance_length = kUnknown;      // tokens gained by a verify of a draft; unknown without drafting
   double drafted_per_verify = kUnknown;     // draft tokens of a verify
-  uint64_t events_hash = 0;                 // the same for two runs if and only if they went the same way; 0: a real one
+  uint64_t events_hash = 0;                 // equal for two runs if they had the same events; 0: not simulated
   std::vector<InstanceTimeline> instances;  // empty: not recorded
   std::vector<double> completions_s;        // when each request was done, in any order; empty: not recorded
 };
@@ -66,7 +66,7 @@ struct SimFigures {
   Interval preemptions;
   Interval idle_share;
   Interval
-      bound_share;  // bound_total_s / total_s: 1 is as good as can be. Unknown where not synchronous: less is done.
+      bound_share;  // bound_total_s / total_s: 1 is the best possible. Unknown if not synchronous: that does less.
   Interval late_start_share;
   Interval migrations;
   Interval yields;
@@ -86,8 +86,8 @@ Interval mean_interval(std::span<const double> values);
 
 std::vector<SimFigures> sim_figures(std::span<const SimRun> runs);
 
-/// What people read, in the terminal and on the page: a row per workload and policy, and after the policies of a
-/// workload one for its lower bound, where that is known.
+/// What people read, in the terminal and on the page: a row per workload and policy, and after the policies of a workload a row
+/// for its lower bound, if known.
 struct SimRow {
   std::string workload;
   std::string policy;
@@ -108,8 +108,8 @@ std::string sim_report_json(std::span<const SimFigures> figures);
 /// The same as CSV (RFC 4180, lines ended by \n): a header, then a line per workload and policy.
 std::string sim_csv(std::span<const SimFigures> figures);
 
-/// For people, in 100 columns: sim_rows() of each workload, aligned, and what its marks mean. Columns in which there is
-/// nothing are left out; what does not fit beside the policies stands in a second table below them.
+/// For people, in 100 columns: sim_rows() of each workload, aligned, and what its marks mean. Empty columns are left
+/// out; columns that do not fit go into a second table below.
 std::string sim_table(std::span<const SimFigures> figures);
 
 /// A figure with as many digits as are read: 2181.4 -> "2 181", 61.53 -> "61.5", 1.904 -> "1.90"; unknown -> "-".

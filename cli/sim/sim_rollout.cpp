@@ -22,8 +22,8 @@ namespace {
 
 constexpr int32_t kEos = 1, kFirstPromptToken = 2;
 constexpr int32_t kFirstOutputToken = 1 << 29;
-constexpr int32_t kVocab = 1 << 30;     // prompts of groups differ in their tokens, and so do responses
-constexpr int64_t kSimBlockBytes = 64;  // that stand for a block in the simulated pool
+constexpr int32_t kVocab = 1 << 30;     // enough for every prompt and every response to have a token of its own
+constexpr int64_t kSimBlockBytes = 64;  // a block takes in the simulated pool, in place of its real bytes
 constexpr int64_t kProgressUs = 10'000'000;
 constexpr int64_t kNever = int64_t{1} << 60;  // us
 
@@ -42,11 +42,11 @@ int64_t longest_prompt(const SimWork& work) {
 
 uint64_t seed_of(size_t group, size_t sample) { return static_cast<uint64_t>(group) << 32 | sample; }
 
-/// All tokens of a response but its last and those that it shares with another. Another one for each response: equal ones
-/// would have the same KV blocks, which instances and pool keep once.
+/// The token that a response repeats, except at its end and where it shares tokens with another response. It differs between
+/// responses: equal tokens would mean equal KV blocks, which instances and pool keep only once.
 int32_t token_of(uint64_t seed) { return kFirstOutputToken | static_cast<int32_t>(mix64(seed) % kFirstOutputToken); }
 
-/// How many draft tokens stand.
+/// Draws how many draft tokens are accepted.
 class AcceptanceDraw {
  public:
   AcceptanceDraw(const SimWork& work, const SimDrafting& drafting)
@@ -58,11 +58,11 @@ class AcceptanceDraw {
       members = std::max(members, size);
     }
     for (size_t i = 0; i <= kPerReference * members; ++i) {
-      const double stands = drafting.acceptance.token_acceptance(static_cast<double>(i) / kPerReference);
-      for (size_t tokens = 1; tokens <= tokens_max_; ++tokens) stand_.push_back(tokens == 1 ? stands : stand_.back() * stands);
+      const double each = drafting.acceptance.token_acceptance(static_cast<double>(i) / kPerReference);
+      for (size_t tokens = 1; tokens <= tokens_max_; ++tokens) probabilities_.push_back(tokens == 1 ? each : probabilities_.back() * each);
     }
   }
-  /// The response has so many tokens, and drafts for it are made from what its group has reported by now.
+  /// The response has `generated` tokens; from now on its drafts are made from what its group has reported so far.
   void learn(RequestId request, int64_t generated) {
     Group& group = groups_[request.group.index];
     group.generated[request.sample] = static_cast<int32_t>(generated);
@@ -73,14 +73,14 @@ class AcceptanceDraw {
     Group& group = groups_[request.group.index];
     if (!group.known[request.sample].begun) group.note(request.sample);
   }
-  /// Tokens of a draft that are each likely enough to stand with those before them, by what was known when the response
-  /// reported last.
+  /// How many tokens of a draft are likely enough to be accepted together with those before them, judged by what was known at
+  /// the response's last report.
   int64_t likely_tokens(RequestId request, const DraftLimits& limits) const {
     const Group& group = groups_[request.group.index];
     const int64_t own = std::max<int64_t>(1, group.generated[request.sample]);
-    const double* stand = stand_at(grouped_ ? group.references(request.sample, own).times : 0);
+    const double* probability = probabilities_at(grouped_ ? group.references(request.sample, own).times : 0);
     int64_t tokens = 0;
-    while (tokens < limits.max_tokens && stand[tokens] >= limits.min_probability) ++tokens;
+    while (tokens < limits.max_tokens && probability[tokens] >= limits.min_probability) ++tokens;
     return tokens;
   }
   /// See SimEngineConfig::accepted.
@@ -91,14 +91,14 @@ class AcceptanceDraw {
     for (int32_t& tokens : accepted) {
       const int64_t own = std::max<int64_t>(1, position + 1 - work_.groups[group].prompt_tokens);
       if (own >= references.below) references = groups_[group].references(sample, own);
-      const double* stand = stand_at(references.times);
+      const double* probability = probabilities_at(references.times);
       const double u = static_cast<double>(hash_pair(seed, static_cast<uint64_t>(position)) >> 11) * 0x1p-53;
-      // A few at a time, without a branch for each: seldom do so many stand.
-      int64_t stands = 0;
-      for (int64_t first = 0; stands == first && first < draft_tokens; first += kTogether)
-        for (int64_t i = first; i < std::min(first + kTogether, draft_tokens); ++i) stands += u < stand[i] ? 1 : 0;
-      tokens = static_cast<int32_t>(stands);
-      position += 1 + stands;
+      // A few at a time, without a branch for each: more are seldom accepted.
+      int64_t count = 0;
+      for (int64_t first = 0; count == first && first < draft_tokens; first += kTogether)
+        for (int64_t i = first; i < std::min(first + kTogether, draft_tokens); ++i) count += u < probability[i] ? 1 : 0;
+      tokens = static_cast<int32_t>(count);
+      position += 1 + count;
     }
   }
 
@@ -107,14 +107,14 @@ class AcceptanceDraw {
   static constexpr int64_t kTogether = 4;
 
   struct References {
-    size_t times = 0;   // kPerReference
-    int64_t below = 0;  // for which own length
+    size_t times = 0;   // references x kPerReference
+    int64_t below = 0;  // holds for own lengths below this
   };
 
   /// What a response's drafter knows of its group.
   struct Known {
     bool begun = false;
-    // Of the others, for an own length from which on, and below which, the same ones are longer.
+    // Sums over the other responses. They hold for own lengths in [from, below): there the same ones are longer.
     mutable int64_t from = 0, below = 0;
     mutable int64_t shorter_tokens = 0, longer = 0;
 
@@ -136,8 +136,8 @@ class AcceptanceDraw {
 
   struct Group {
     std::vector<int32_t> generated;  // tokens of each response, as reported
-    std::vector<int32_t> noted;      // [response]: the same when that one reported last: steps that are done at once know no
-                                     // more than single ones
+    std::vector<int32_t> noted;      // [response]: `generated` as it was at that one's last report, so that steps done at
+                                     // once know no more than single ones
     std::vector<Known> known;
 
     void note(size_t sample) {
@@ -153,13 +153,13 @@ class AcceptanceDraw {
     }
   };
 
-  /// The probabilities that one draft token stands, that two do, ...
-  const double* stand_at(size_t references) const { return &stand_[references * tokens_max_]; }
+  /// The probabilities that the first draft token is accepted, that the first two are, ...
+  const double* probabilities_at(size_t references) const { return &probabilities_[references * tokens_max_]; }
 
   const SimWork& work_;
   const bool grouped_;
   const size_t tokens_max_;
-  std::vector<double> stand_;  // [references][tokens - 1]
+  std::vector<double> probabilities_;  // [references][tokens - 1]
   std::vector<Group> groups_;
 };
 
@@ -167,7 +167,7 @@ int64_t longest_request(const SimWork& work) {
   return work.context_tokens_max > 0 ? work.context_tokens_max : longest_prompt(work) + work.max_gen;
 }
 
-/// More blocks than the KV of all requests takes, with room to spare: a larger pool would be memory for nothing.
+/// Blocks for the KV of all requests, with room to spare. A larger pool would only waste memory.
 int64_t pool_blocks_max(const SimWork& work, int64_t block_tokens) {
   int64_t blocks = 1024;
   for (const GroupLengths& group : work.groups)
@@ -175,8 +175,8 @@ int64_t pool_blocks_max(const SimWork& work, int64_t block_tokens) {
   return blocks;
 }
 
-/// Whether a response has a block equal to another's behind the prompt. It gets its name in the step that fills it, and who
-/// starts on the device in the next finds it: then steps are not done at once.
+/// Whether two responses share a whole block after the prompt. A request that starts on the device can use such a block from the
+/// step after the one that filled it, so steps must then be done one by one.
 bool blocks_repeat(const SimWork& work, int64_t block_tokens) {
   const auto repeats = [&](const GroupLengths& group) {
     return std::ranges::any_of(group.shared, [&](const SharedBeginning& shared) {
@@ -203,7 +203,7 @@ std::vector<GroupSpec> make_groups(const SimWork& work) {
   return groups;
 }
 
-/// The wiring of a run; the world goes first, actors refer to the rest.
+/// Wires a run. Fleet, transport and world are destroyed first: their actors refer to the rest.
 struct SimRollout {
   const ClusterModel& cluster;
   const SimWork& work;
@@ -211,7 +211,7 @@ struct SimRollout {
   const int64_t steps_at_once;
   std::optional<AcceptanceDraw> acceptance;
   std::vector<TimelineRecorder> timelines;
-  std::vector<int64_t> last_positions;  // of each response, group after group; close together, as all steps ask for them
+  std::vector<int64_t> last_positions;  // of each response, group after group, in one list because all steps read them
   std::vector<size_t> first_of_group;   // index of its first response
   uint64_t steps_hash = 0;
   SimEvents events;
@@ -232,7 +232,7 @@ struct SimRollout {
     }
     SimTransportConfig network;
     network.latency_us = cluster.latency_us;
-    // A block of the simulated pool stands for many more bytes.
+    // A block of the simulated pool stands for many more bytes, so its bandwidth is scaled down.
     const double block_bytes = static_cast<double>(cluster.kv_bytes_per_token * cluster.block_tokens);
     network.bytes_per_s = std::max<int64_t>(
         1, std::llround(static_cast<double>(cluster.nic_bytes_per_s) * kSimBlockBytes / std::max(1.0, block_bytes)));
@@ -254,7 +254,7 @@ struct SimRollout {
       const int64_t index = position - lengths.prompt_tokens + static_cast<int64_t>(i);
       size_t by = own;
       while (index < lengths.shared[by].tokens) by = lengths.shared[by].sample;
-      if (by == own) break;  // from there on all are its own
+      if (by == own) break;  // from here on its tokens are its own
       sampled[i].token = token_of(seed_of(group, by));
     }
     const int64_t last = last_position(seed) - position;
@@ -270,15 +270,15 @@ struct SimRollout {
     config.info.block_tokens = static_cast<uint32_t>(cluster.block_tokens);
     config.info.block_bytes = kSimBlockBytes;
     config.info.device_blocks = static_cast<int32_t>(cluster.kv_tokens / cluster.block_tokens);
-    config.info.queue_max = std::numeric_limits<size_t>::max();  // copies run beside the steps: none waits for a place
+    config.info.queue_max = std::numeric_limits<size_t>::max();  // copies run beside the steps: none waits for a slot
     config.info.steps_max = static_cast<int32_t>(steps_at_once);
     config.copy_us_block = cluster.copy_us_block;
     config.has_kv = false;
     config.step_ns = cluster.step_ns;
     if (drafting) {
       config.draft_ns = std::llround(drafting->budget.draft_ns);
-      config.accepted = [this](uint64_t seed, int64_t position, int64_t draft_tokens, std::span<int32_t> stand) {
-        acceptance->draw(seed, position, draft_tokens, stand);
+      config.accepted = [this](uint64_t seed, int64_t position, int64_t draft_tokens, std::span<int32_t> accepted) {
+        acceptance->draw(seed, position, draft_tokens, accepted);
       };
     }
     config.on_steps = [this, id](const StepShape& shape, int64_t ns, int64_t steps) {

@@ -1,13 +1,14 @@
 // A rollout iteration in virtual time: the fleet of `seer rollout` (actors/fleet.h) over simulated engines
 // and transport, on one thread. Used by `seer simulate` and tests.
 //
-// What is modelled beside the step times: KV moves between engine and pool are copies that queue with the steps and
-// cost copy_us_block each (their bytes move beside the steps, on the copy engines of a GPU); blocks fetched from
-// another machine's pool take latency_us and their real bytes over nic_bytes_per_s. With drafting, each verify draws how
-// many draft tokens stand from a measured acceptance, by how many other responses of the group its drafter knows: one
-// that is shorter than this one counts by the share of it that it covers. How many tokens are drafted is the decision of
-// the very DraftBudget of the instances, which learns from what stands. Engines keep no KV bytes, so that
-// outputs are not checked here; tests/actors does that with the same actors.
+// Besides step times it models:
+//  - KV copies between engine and pool: they queue with the steps and cost copy_us_block each (on a GPU the bytes themselves move
+//    beside the steps, on its copy engines);
+//  - blocks fetched from another machine's pool: they take latency_us and their real bytes over nic_bytes_per_s;
+//  - drafting: each verify draws how many draft tokens are accepted from a measured acceptance, which depends on how many other
+//    responses of the group the drafter knows. A shorter one counts as the fraction of this response that it covers. The
+//    instances' own DraftBudget decides how many tokens are drafted, and learns from what is accepted.
+// Engines keep no KV bytes, so outputs are not checked here; tests/actors does that with the same actors.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -31,15 +32,15 @@ struct ClusterModel {
   int64_t instances = 0;
   int64_t instances_per_machine = 1;  // that share a KV pool
   int64_t kv_tokens = 0;              // KV capacity of one instance
-  int64_t block_tokens = 256;         // of a KV block; coarser than real ones, to have fewer events
+  int64_t block_tokens = 256;         // of a KV block; larger than real ones, for fewer events
   int64_t offer_blocks = 16;          // full blocks of a running chunk that go to the pool together
-  int64_t report_steps = 256;         // tokens are reported every so many steps, as a block fills; rarer than real, likewise
-  int64_t draft_report_steps = 128;   // and not rarer than this with drafts, which are chosen anew then
-  int64_t steps_at_once = 512;        // equal steps between two events are done together; 1, the reference: one by one,
-                                      // as also where whole blocks of responses are the same
+  int64_t report_steps = 256;         // steps between two reports of tokens; more than in reality, for fewer events
+  int64_t draft_report_steps = 128;   // at most this many with drafting, which chooses drafts at each report
+  int64_t steps_at_once = 512;        // equal steps between two events that are done at once; 1: one by one, the reference.
+                                      // Always one by one if responses share whole blocks
   int64_t kv_bytes_per_token = 0;
-  int64_t rows_max = 256;         // running requests of one instance at most
-  int64_t prefill_tokens = 8192;  // of one step at most
+  int64_t rows_max = 256;         // most running requests of one instance
+  int64_t prefill_tokens = 8192;  // most in one step
   int64_t dram_bytes = 0;         // of one machine's pool; 0: no pool
   int64_t nic_bytes_per_s = 50'000'000'000;
   int64_t latency_us = 20;
@@ -51,8 +52,8 @@ struct ClusterModel {
 struct SimWork {
   std::vector<GroupLengths> groups;  // group i is groups[i]
   int64_t max_gen = 0;               // tokens of any response at most
-  int64_t context_tokens_max = 0;    // prompt and response at most; 0: the longest prompt + max_gen
-  int64_t target_requests = 0;       // the iteration is stopped once so many are finished; 0: when all are
+  int64_t context_tokens_max = 0;    // prompt and response together at most; 0: longest prompt + max_gen
+  int64_t target_requests = 0;       // the iteration stops when this many are finished; 0: all
 };
 
 /// A request that was stopped before its end.
@@ -68,9 +69,10 @@ struct SimDrafting {
   DraftBudgetConfig budget;
 };
 
-/// One iteration under one policy, with drafting if given. `run.workload`, `seed`, `bound_total_s` are the caller's to fill.
+/// One iteration under one policy, with drafting if given. The caller fills in `run.workload`, `seed` and
+/// `bound_total_s`.
 /// Errors: kInvalidArgument (policy, chunk options, or a response that fits in no instance), kUnavailable (the rollout
-/// ended early: a defect). `stopped` is given what target_requests left unfinished.
+/// ended early: a defect). `stopped` gets the requests that target_requests left unfinished.
 Result<SimRun> simulate_rollout(const ClusterModel& cluster, const SimWork& work,
                                 const ChunkSchedulerConfig& scheduler,
                                 const std::optional<SimDrafting>& drafting = {},

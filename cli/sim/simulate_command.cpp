@@ -29,9 +29,9 @@ constexpr int64_t kGpusPerMachine = 8;
 constexpr int64_t kNicBytesPerSPerGpu = 50'000'000'000;  // 400 Gbit/s each (paper, testbed)
 constexpr int64_t kProfiledPrefillTokens = 512;          // what `seer rollout` does by default
 constexpr int64_t kGpuPrefillTokens = 8192;
-constexpr int64_t kFineBlocksMaxGen = 65536;  // where responses may be longer, KV blocks are coarser: fewer events
+constexpr int64_t kFineBlocksMaxGen = 65536;  // longer responses get larger KV blocks, for fewer events
 
-/// The cluster of a workload that names its GPUs.
+/// The cluster for a workload that names its GPUs.
 Result<ClusterModel> cluster_of(const Workload& workload, const SimulateOptions& options) {
   SEER_ASSIGN_OR_RETURN(const HardwareModel model, HardwareModel::create(*workload.hardware));
   const HardwareSetup& setup = model.setup();
@@ -47,7 +47,7 @@ Result<ClusterModel> cluster_of(const Workload& workload, const SimulateOptions&
   return cluster;
 }
 
-/// The cluster of instances whose steps were measured.
+/// The cluster for measured step times.
 Result<ClusterModel> cluster_of(const StepProfile& profile, const SimulateOptions& options) {
   if (options.kv_tokens == 0)
     return fail(Code::kInvalidArgument, "--kv-tokens is missing: a profile does not say how much KV an instance holds");
@@ -89,8 +89,8 @@ Result<ClusterModel> make_cluster(const Workload& workload, const SimulateOption
   return cluster;
 }
 
-/// Policies with whole groups draft as vLLM's suffix decoding does, from a request's own text, and up to twice as far; the
-/// others from the text of the group.
+/// Policies with whole groups draft from a request's own text, as vLLM's suffix decoding does, and up to twice as many tokens; the
+/// others draft from the text of the group.
 Result<std::optional<SimDrafting>> drafting_of(const SimPolicy& policy, const SimulateOptions& options) {
   if (!policy.drafts) return std::optional<SimDrafting>{};
   Result<DraftAcceptance> acceptance = options.draft_acceptance.empty()
@@ -103,8 +103,8 @@ Result<std::optional<SimDrafting>> drafting_of(const SimPolicy& policy, const Si
   return std::optional<SimDrafting>({*std::move(acceptance), grouped, budget});
 }
 
-// Memory of a simulation, as measured: bookkeeping of a device's KV block (also of those that are never used), of an
-// instance without blocks, and of a request with the events of its life. A machine's DRAM takes what is used of it.
+// Measured memory of a simulation: for each KV block of a device (used or not), for an instance without its blocks, and for a
+// request with all its events. DRAM blocks take memory only when used.
 constexpr int64_t kDeviceBlockBytes = 72, kInstanceBytes = 20'000, kRequestBytes = 2100;
 
 Status check_memory_of(const ClusterModel& cluster, const Workload& workload) {
@@ -118,7 +118,7 @@ Status check_memory_of(const ClusterModel& cluster, const Workload& workload) {
                       find_memory());
 }
 
-/// Leaves the first groups with so many requests together, at least one group. 0: all.
+/// Keeps the first groups that have at most `requests` requests together, but at least one group. 0: keeps all.
 void keep_requests(Workload& workload, int64_t requests) {
   if (requests == 0) return;
   if (workload.trace.empty()) {
@@ -190,7 +190,7 @@ Status simulate_command(const SimulateOptions& options, const std::atomic<bool>&
       if (run.is_synchronous && !drafting) run.bound_total_s = bound_s;  // drafts can beat it
       std::cerr << "  " << workload.name << " " << name << " seed " << seed << ": " << std::llround(run.total_s)
                 << " s in " << took_s << " s\n";
-      if (i > 0) run.instances.clear();  // one seed is drawn
+      if (i > 0) run.instances.clear();  // only the first seed's timelines are drawn
       runs.push_back(std::move(run));
     }
   }

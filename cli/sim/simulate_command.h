@@ -8,8 +8,8 @@
 namespace seer {
 
 /// Runs every policy with every seed, prints the table, and writes the files asked for.
-/// Errors: those of load_workload() and read_step_profile(), kInvalidArgument (what does not fit together), kCancelled
-/// on `stop`: then no file is written.
+/// Errors: those of load_workload() and read_step_profile(), kInvalidArgument (options that do not fit
+/// together), kCancelled if `stop` is set: then no file is written.
 Status simulate_command(const SimulateOptions& options, const std::atomic<bool>& stop);
 
 }  // namespace seer

@@ -40,7 +40,7 @@ constexpr int64_t kTokensMax = 1 << 30;
 
 // ---- reading -------------------------------------------------------------------------------------------------------
 
-/// The keys of [workload]. 0 or an empty text stands for: not given; so does an icc below 0.
+/// The keys of [workload]. 0, an empty text, or an icc below 0 means: not given.
 struct WorkloadKeys {
   WorkloadKeys() { lengths.icc = -1; }
 
@@ -61,16 +61,16 @@ std::vector<OptionGroup> key_groups(WorkloadKeys& k) {
        {{"name", "TEXT", &k.name, "for reports"},
         {"gpu", "NAME", &k.gpu, "of the hardware catalog"},
         {"model", "NAME", &k.model, "of the hardware catalog"},
-        {"hardware-file", "FILE", &k.hardware_file, "JSON as deploy/sim/hardware.json, over what is built in"},
+        {"hardware-file", "FILE", &k.hardware_file, "JSON like deploy/sim/hardware.json, which adds to what is built in"},
         {"instances", "N", &k.instances, "engines, each with its own KV cache", between(1, 65536)},
         {"gpus-per-instance", "N", &k.gpus_per_instance, "tp x dp", between(1, 65536)},
         {"tp", "N", &k.tp, "GPUs that share each matrix", between(1, 1024)},
-        {"dp", "N", &k.dp, "ranks that sequences are dealt to", between(1, 65536)},
-        {"ep", "N", &k.ep, "GPUs that routed experts are dealt to; 1: cut like other matrices", between(1, 65536)},
+        {"dp", "N", &k.dp, "ranks that share the sequences", between(1, 65536)},
+        {"ep", "N", &k.ep, "GPUs that share the routed experts; 1: cut like other matrices", between(1, 65536)},
         {"kv-reserve-share", "SHARE", &k.kv_reserve_share, "of GPU memory, neither weights nor KV", from_below(0, 1)},
-        {"watermark-share", "SHARE", &k.watermark_share, "of KV, free beside what verl and streamrl-oracle admit",
+        {"watermark-share", "SHARE", &k.watermark_share, "of KV, left free by verl and streamrl-oracle when they admit requests",
          from_below(0, 1)},
-        {"verl-block-tokens", "N", &k.verl_block_tokens, "of a KV block under these and partial; 0: as under the others",
+        {"verl-block-tokens", "N", &k.verl_block_tokens, "per KV block under verl, streamrl-oracle and partial; 0: as under the other policies",
          between(0, 4096)},
         {"time-scale", "X", &k.time_scale, "every step takes this many times as long", above_to(0, 1e6)}}},
       {"Requests",
@@ -135,7 +135,7 @@ Result<HardwareSetup> hardware_of(const WorkloadKeys& k, const std::string& sour
   return setup;
 }
 
-/// Requests, lengths and limit of a trace. A limit that the caller knows is kept.
+/// Takes requests, lengths and limit from a trace. A limit that is set stays.
 Status take_trace(const std::string& path, Workload& w) {
   SEER_ASSIGN_OR_RETURN(w.trace, read_trace(path));
   int64_t prompts = 0, outputs = 0, longest = 0;
@@ -157,7 +157,7 @@ Status take_trace(const std::string& path, Workload& w) {
   return {};
 }
 
-/// A mean that no mu reaches is refused.
+/// Refuses a mean that no mu reaches.
 Status check_lengths(const WorkloadLengths& l, const std::string& source) {
   if (l.min_gen >= l.max_gen)
     return fail(Code::kInvalidArgument, source, ": min-gen is ", l.min_gen, ": expected less than max-gen, ",
@@ -195,7 +195,7 @@ Result<Workload> build(WorkloadKeys& k, const std::string& source, const std::fi
   for (const auto& [key, given] : drawn) {
     if (given && !k.trace.empty())
       return fail(Code::kInvalidArgument, source, ": ", key,
-                  " is given beside trace, which says it: expected one of them");
+                  " is given, but trace says it, too: expected one of them");
     if (!given && k.trace.empty()) return missing(key);
   }
   if (!k.trace.empty()) {
@@ -242,7 +242,7 @@ double mean_length_at(const WorkloadLengths& l, double mu) {
   return (1 - l.runaway_share) * mean / weights + l.runaway_share * static_cast<double>(l.max_gen);
 }
 
-/// Of all requests, mu being the middle of its drift: the mean over equal parts of it.
+/// Mean over all requests; `mu` is the middle of the drift. Averages over equal parts of it.
 double mean_length(const WorkloadLengths& l, double mu) {
   if (l.drift == 0) return mean_length_at(l, mu);
   constexpr int kParts = 32;
@@ -251,7 +251,7 @@ double mean_length(const WorkloadLengths& l, double mu) {
   return sum / kParts;
 }
 
-/// The random numbers of one group (sample -1) or request: four positions of a stream of its own.
+/// The random numbers of one group (sample -1) or request: four positions of the stream that no other uses.
 class Draw {
  public:
   Draw(uint64_t seed, int64_t group, int64_t sample)
@@ -325,7 +325,7 @@ std::vector<GroupLengths> draw_lengths(const Workload& w, uint64_t seed) {
   const WorkloadLengths& l = w.lengths;
   const double mu = solve_mu(l), log_ratio = exact_log(l.long_ratio);
   const double group_sigma = l.sigma * std::sqrt(l.icc), own_sigma = l.sigma * std::sqrt(1 - l.icc);
-  const uint64_t stream = mix64(seed);  // apart from the seeds of sampling
+  const uint64_t stream = mix64(seed);  // so that it differs from the seeds of sampling
   std::vector<GroupLengths> groups(static_cast<size_t>(w.groups));
   for (int64_t g = 0; g < w.groups; ++g) {
     GroupLengths& group = groups[static_cast<size_t>(g)];

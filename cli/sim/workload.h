@@ -4,10 +4,10 @@
 //
 // Lengths that are not from a trace are drawn: ln L = mu + z_g + e_i, where z_g ~ N(0, sigma^2 icc) is the group's and
 // e_i ~ N(0, sigma^2 (1 - icc)) the request's own, clipped to [min-gen, max-gen] and rounded; mu is solved so that the
-// mean of the clipped lengths is avg-gen. Three families beside the log-normal test policies against lengths that they do
-// not assume: with long-share, requests are longer by the factor long-ratio with that probability; with runaway-share,
-// requests run to max-gen with that probability, whatever their group; with drift, mu grows by that much from the first
-// group to the last, so that what finishes early misleads about what comes. The mean stays avg-gen.
+// mean of the clipped lengths is avg-gen. Three other families test policies against lengths that they do not assume:
+// with long-share, that share of requests is longer by the factor long-ratio; with runaway-share, that share of requests runs to
+// max-gen, whatever their group; with drift, mu grows by that much from the first group to the last, so that early groups mislead
+// about later ones. The mean stays avg-gen.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -35,7 +35,7 @@ struct WorkloadLengths {
 
 struct Workload {
   std::string name;
-  std::optional<HardwareSetup> hardware;  // none: the caller brings the step times (a measured profile)
+  std::optional<HardwareSetup> hardware;  // none: the caller has step times (a measured profile)
   int64_t instances = 0;                  // 0 (a bare trace): the caller says how many
   int64_t groups = 0, group_size = 0;     // of a trace, whose groups may differ: the size of the largest
   int64_t prompt_tokens = 0;  // of every prompt; of a trace, the mean
@@ -44,10 +44,10 @@ struct Workload {
   int64_t verl_block_tokens = 0;  // of a KV block under verl, streamrl-oracle and partial, without a measured
                                   // profile; 0: as under the other policies
   WorkloadLengths lengths;          // of a trace: only max_gen and avg_gen
-  std::vector<GroupLengths> trace;  // not empty: the lengths, whatever the seed
+  std::vector<GroupLengths> trace;  // not empty: these are the lengths, for every seed
 };
 
-/// Of all groups.
+/// The number of requests of all groups.
 int64_t requests_of(const Workload& workload);
 
 /// The built-in names: moonlight, qwen2-vl-72b, kimi-k2.
@@ -59,7 +59,7 @@ std::vector<std::string> workload_names();
 /// what was expected).
 Result<Workload> load_workload(const std::string& name_or_path);
 
-/// The mean of ln L over all groups before it is clipped with which the mean length is avg_gen.
+/// The mu for which the mean of the clipped lengths over all groups is avg_gen. With drift, its middle.
 /// REQUIRES: lengths that load_workload() accepts.
 double solve_mu(const WorkloadLengths& lengths);
 

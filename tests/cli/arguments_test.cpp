@@ -84,17 +84,17 @@ TEST_CASE("arguments: what cannot be placed is named, with the nearest known nam
       {{"run", "-policy", "seer"}, "unknown option -policy; did you mean --policy?"},
       {{"run", "--kv_bytes", "3"}, "unknown option --kv_bytes; did you mean --kv-bytes?"},
       {{"run", "--pol", "1"}, "unknown option --pol; did you mean --policy?"},
-      {{"run", "--threads", "2"}, "--threads is no option of seer run; it belongs to seer score"},
+      {{"run", "--threads", "2"}, "--threads is not an option of seer run; it belongs to seer score"},
       {{"--versoin"}, "unknown option --versoin; did you mean --version?"},
-      {{"--bogus"}, "unknown option --bogus; seer --help says what is known"},
+      {{"--bogus"}, "unknown option --bogus; seer --help lists the commands"},
       {{"--model", "m", "run"}, "--model belongs after its command: seer run --model"},
       {{"--model", "m"}, "--model belongs after its command: seer run, seer score"},
       {{"--threads", "2"}, "--threads belongs after its command: seer score"},
       {{"scroe"}, "unknown command scroe; did you mean score?"},
       {{"train"}, "unknown command train; the commands are run, score, help"},
       {{"help", "scores"}, "unknown command scores; did you mean score?"},
-      {{"run", "more"}, "unexpected word more after seer run: it takes options only, and a value with spaces needs quotes"},
-      {{"run", "score"}, "unexpected word score after seer run: it takes options only, and a value with spaces needs quotes"},
+      {{"run", "more"}, "unexpected word more after seer run: it takes only options; a value with spaces needs quotes"},
+      {{"run", "score"}, "unexpected word score after seer run: it takes only options; a value with spaces needs quotes"},
   };
   for (const auto& row : table) {
     CAPTURE(std::string(row.error));
@@ -107,10 +107,10 @@ TEST_CASE("arguments: an option without its value says what it expects, whatever
     Words flags;
     const char* error;
   } table[] = {
-      {{"--model"}, "--model is without a value: expected text"},
-      {{"--seed="}, "--seed is without a value: expected an integer"},
-      {{"--model", "--seed", "3"}, "--model is without a value: expected text"},
-      {{"--policy", "--model=m", "x"}, "--policy is without a value: expected one of verl, seer"},
+      {{"--model"}, "--model has no value: expected text"},
+      {{"--seed="}, "--seed has no value: expected an integer"},
+      {{"--model", "--seed", "3"}, "--model has no value: expected text"},
+      {{"--policy", "--model=m", "x"}, "--policy has no value: expected one of verl, seer"},
   };
   for (const auto& row : table) {
     CAPTURE(std::string(row.error));

@@ -96,7 +96,7 @@ TEST_CASE("prompts: each bad line is named by file, line and what is wrong") {
       {"{\"prompt\": \"a\", \"seed\": -1}\n", ":1: seed is -1: expected an integer of at least 0"},
       {"{\"prompt\": \"a\", \"id\": 1.5}\n", ":1: id is 1.5: expected text or an integer"},
       {"{\"id\": 1, \"prompt\": \"a\"}\n\n{\"id\": 1, \"prompt\": \"b\"}\n", ":3: id 1 is that of line 1 already"},
-      {"{\"prompt\": \"a\", \"run_s\": 1}\n", ":1: field run_s is one that a response has of its own: rename it"},
+      {"{\"prompt\": \"a\", \"run_s\": 1}\n", ":1: field run_s would clash with the response's own: rename it"},
       {"", " holds no prompts: expected a JSON object per line"},
       {"\n  \n", " holds no prompts: expected a JSON object per line"},
   };
@@ -176,7 +176,7 @@ TEST_CASE("prompts: sampling fields take the values of the flags, and others of 
       {"\"num_return_sequences\": 2", "field num_return_sequences is not known: use n"},
       {"\"do_sample\": false", "field do_sample is not known: use temperature (0: greedy)"},
       {"\"guided_json\": {}",
-       "field guided_json is not known: responses follow no grammar; rename it if it is only to be carried along"},
+       "field guided_json is not known: output cannot be constrained; rename the field if it is only to be carried along"},
       {"\"logprobs\": 5",
        "field logprobs is not known: responses have the log-probability of each token; the flag --raw-logprobs says which"},
   };

@@ -73,7 +73,7 @@ TEST_CASE("machine memory: what asks for more than there is, is refused alone, w
   const Status refused = check_memory({{"--a 1", kGiB, 0}, {"--b 2", 4 * kGiB + 1, 0}}, machine);
   REQUIRE(!refused.ok());
   CHECK(refused.error().code == Code::kInvalidArgument);
-  CHECK(refused.error().detail == "--b 2 may take 4.0 GiB of memory, and there is 4.0 GiB here");
+  CHECK(refused.error().detail == "--b 2 may take 4.0 GiB of memory, but this machine has 4.0 GiB");
 }
 
 TEST_CASE("machine memory: what together may use more than is free is refused, each with its share") {

@@ -402,7 +402,7 @@ TEST_CASE("bad input: seer alone prints help on stderr, and mistyped words get t
   };
   CHECK(said({}, 2) == said({"help"}, 0));
   CHECK(said({"rolout"}, 2) == "seer: unknown command rolout; did you mean rollout?\n");
-  CHECK(said({"rollout", "--faults"}, 2) == "seer: --faults is no option of seer rollout; it belongs to seer simulate\n");
+  CHECK(said({"rollout", "--faults"}, 2) == "seer: --faults is not an option of seer rollout; it belongs to seer simulate\n");
   CHECK(said({"rollout", "--pin=maybe"}, 2) == "seer: --pin=maybe: expected true or false\n");
 }
 
@@ -419,7 +419,7 @@ TEST_CASE("bad input: profiles") {
 TEST_CASE("bad input: sizes beyond what the machine has") {
   BadInputs bad;
   bad.rollout("DRAM beyond the machine", {{"--dram-bytes", "99999GiB"}},
-              {"--dram-bytes 107373108658176 for --nodes 1", "97.7 TiB of memory", "there is"}, 2);
+              {"--dram-bytes 107373108658176 for --nodes 1", "97.7 TiB of memory", "this machine has"}, 2);
   bad.rollout("KV beyond the machine", {{"--kv-bytes", "99TiB"}},
               {"--kv-bytes 108851651149824 for --instances 2", "198.0 TiB of memory"}, 2);
   bad.rollout("bytes that no number holds", {{"--dram-bytes", "8000000TiB"}, {"--nodes", "2"}},

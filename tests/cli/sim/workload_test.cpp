@@ -304,7 +304,7 @@ TEST_CASE("workload: each bad file gets file, line, field, value and what was ex
        ": prompt-tokens is missing: expected an integer, at least 1 and at most 1073741824"},
       {"[workload]\ninstances = 1\ngpu = \"H800\"\n", ": model is missing: expected text"},
       {"[workload]\ninstances = 1\ntrace = \"t\"\ngroups = 4\n",
-       ": groups is given beside trace, which says it: expected one of them"},
+       ": groups is given, but trace says it, too: expected one of them"},
       {cat(kLeast, "gpu = \"B200\"\nmodel = \"Kimi-K2\"\n"),
        ": gpu is \"B200\": expected one of A100, H100, H200, H800"},
       {cat(kLeast, hardware, "tp = 8\n"), ": gpus-per-instance is 1: expected tp x dp = 8 x 1"},
