@@ -127,7 +127,7 @@ Result<std::variant<PrintAndExit, TypedCommand>> read_arguments(const ProgramSpe
                                                                const std::vector<std::string>& arguments) {
   CLI::App app{"Seer: " + program.what, "seer"};
   app.set_version_flag("-V,--version", program.version, "print the version");
-  app.set_help_flag("-h,--help", "print this help, and stop");
+  app.set_help_flag("-h,--help", "print this help and exit");
   app.require_subcommand(0, 1);
   app.get_formatter()->column_width(32);
   app.footer("\n`seer COMMAND --help` and `seer help COMMAND` list the options of a command, with examples.");

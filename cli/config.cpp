@@ -66,34 +66,33 @@ std::string sentence_list(std::vector<std::string> names) {
 OptionGroup log_options(LogConfig& log) {
   return {"Log",
           {{"log-level", "L", named_field(&log.level, log_level_of),
-            "lines about changes of state, as instances that come and go; each level has those of the levels before it", OneOf{log_level_names()}},
-           {"log-file", "FILE", &log.file, "the lines are appended to it; without it they go to stderr"}}};
+            "which events are logged; each level includes those before it", OneOf{log_level_names()}},
+           {"log-file", "FILE", &log.file, "file that the log is appended to; without it the log goes to stderr"}}};
 }
 
 // ---- the options of each subcommand, one line each -------------------------------------------------------------
 
 std::vector<OptionSpec> drafting_options(MachineOptions& o) {
-  return {enum_option("drafting", "D", &o.drafting, kDraftSourceNames,
-                      "speculative decoding: off, from a request's own text, or from that of its group"),
-          {"draft-max", "N", &o.draft_tokens_max, "draft tokens of one request in one step at most", between(1, 64)},
-          enum_option("draft-shape", "S", &o.draft_shape, kDraftShapesNames, "drafts as paths, as trees, or as what saves more time"),
-          enum_option("draft-rule", "R", &o.draft_rule, kDraftRuleNames, "how the draft budget is dealt out"),
+  return {enum_option("drafting", "D", &o.drafting, kDraftSourceNames, "speculative decoding, with drafts from a request's own text or from that of its group"),
+          {"draft-max", "N", &o.draft_tokens_max, "most draft tokens of one request in one step", between(1, 64)},
+          enum_option("draft-shape", "S", &o.draft_shape, kDraftShapesNames, "shape of drafts; auto takes what saves more time"),
+          enum_option("draft-rule", "R", &o.draft_rule, kDraftRuleNames, "how the draft budget is divided between probes and other requests"),
           {"draft-lambda", "X", &o.draft_lambda,
-           "rules other than uniform: a probe gets one more token where that promises X times more", at_least(0)},
+           "rules other than uniform: a probe gets another draft token only if that gains X times as much as for other requests", at_least(0)},
           {"draft-profile", "FILE", &o.draft_profile,
-           "what steps cost, as seer profile measured it, for drafting and --policy auto; without it a few are measured at the start"}};
+           "step times from seer profile, for drafting and --policy auto; without it some are measured at the start"}};
 }
 
 std::vector<OptionSpec> instance_options(MachineOptions& o) {
   return {
-        {"threads-per-instance", "N", &o.threads_per_instance, "0: the cores, shared out evenly", between(0, 1024)},
-        {"pin", "", &o.pin, "pin the threads of instances to cores, one each, in order"},
+        {"threads-per-instance", "N", &o.threads_per_instance, "threads of each instance; 0: an even share of the cores", between(0, 1024)},
+        {"pin", "", &o.pin, "pin each thread of the instances to a core of its own, in order"},
         {"weight-version", "N", &o.weight_version, "version of the weights in --model, as the trainer counts; each response names it",
          at_least(1)},
-        enum_option("weights", "T", &o.weights, kWeightTypeNames, "as stored in the folder, or int8: half the bytes, other bits"),
-        {"max-batch", "N", &o.max_batch, "running requests of an instance at most; --policy auto may take fewer", between(1, 65536)},
-        {"prefill-tokens", "N", &o.prefill_tokens, "prompt tokens of one step at most", between(1, 1e6)},
-        {"step-depth", "N", &o.step_depth, "2: an engine has its next step before the last one's tokens were looked at; 1: after that",
+        enum_option("weights", "T", &o.weights, kWeightTypeNames, "keep weights as in the folder, or as int8 in half the memory; results differ"),
+        {"max-batch", "N", &o.max_batch, "most requests that run on an instance; --policy auto may choose fewer", between(1, 65536)},
+        {"prefill-tokens", "N", &o.prefill_tokens, "most prompt tokens in one step", between(1, 1e6)},
+        {"step-depth", "N", &o.step_depth, "2: an engine has its next step queued while the last one's tokens are read; 1: it gets it after that",
          between(1, 2)}};
 }
 
@@ -101,20 +100,20 @@ OptionGroup kv_options(MachineOptions& o) {
   return {"KV cache",
        {{"kv-bytes", "SIZE", SizeField{&o.kv_bytes}, "KV cache of one instance", at_least(1)},
         enum_option("kv-dtype", "T", &o.kv_dtype, kKvTypeNames, "type of K and V"),
-        {"block-tokens", "N", &o.block_tokens, "tokens of one KV block, a multiple of 16", between(16, 4096)},
+        {"block-tokens", "N", &o.block_tokens, "tokens per KV block, a multiple of 16", between(16, 4096)},
         {"dram-bytes", "SIZE", SizeField{&o.dram_bytes}, "DRAM tier of the KV pool; 0: none", at_least(0)},
         {"cold-dir", "DIR", &o.cold_dir, "folder of the cold tier on disk; without it there is none"},
-        {"cold-bytes", "SIZE", SizeField{&o.cold_bytes}, "cold tier at most", at_least(1)}}};
+        {"cold-bytes", "SIZE", SizeField{&o.cold_bytes}, "size of the cold tier", at_least(1)}}};
 }
 
 std::vector<OptionGroup> option_groups(RolloutOptions& o) {
   OneOf policies{chunk_policy_names(), {{kPartialPolicy, kPartialRefused}}};
   policies.names.insert(policies.names.begin(), kAutoPolicy);
   std::vector<OptionSpec> sampling = sampling_options(o.sampling);
-  sampling.push_back({"raw-logprobs", "", &o.sampling.logprob_mode, "log-softmax(logits), not of logits / temperature"});
+  sampling.push_back({"raw-logprobs", "", &o.sampling.logprob_mode, "log-probabilities are log-softmax(logits), without the temperature"});
   std::vector<OptionSpec> drafting = drafting_options(o);
   drafting.push_back({"draft-history", "DIR", &o.draft_history,
-         "folder of what earlier rollouts answered to the same prompts: drafted from, and added to"});
+         "folder of past responses: drafts use those to the same prompts, and this rollout adds its own"});
   std::vector<OptionSpec> instances = instance_options(o);
   instances.insert(instances.begin(),
                    {{"instances", "N", &o.instances, "engines, each with its own KV cache", between(1, 1024)},
@@ -122,19 +121,19 @@ std::vector<OptionGroup> option_groups(RolloutOptions& o) {
          between(1, 64)}});
   std::vector<OptionSpec> cluster = access_options(o.access);
   cluster.insert(cluster.begin(),
-                 {"cluster", "HOST:PORT", &o.cluster, "controller of a cluster, whose machines run the rollout, instead of any here"});
+                 {"cluster", "HOST:PORT", &o.cluster, "controller of a cluster, whose machines run the rollout instead of this one"});
   return {
       {"Work",
        {{"model", "DIR", &o.model, "model folder in Hugging Face layout"},
         {"prompts", "FILE", &o.prompts,
-         "JSONL, a line each: {id?, prompt | prompt_ids, n?, seed?, max_tokens?, temperature?, ...}; -: stdin, as they come"},
-        {"group-size", "N", &o.group_size, "responses per prompt, unless its line says another n", kGroupSizes},
+         "JSONL, one prompt per line: {id?, prompt | prompt_ids, n?, seed?, max_tokens?, temperature?, ...}; -: stdin, as lines arrive"},
+        {"group-size", "N", &o.group_size, "responses per prompt, unless its line has n", kGroupSizes},
         {"limit", "N", &o.limit, "only the first N prompts; 0: all", at_least(0)},
         {"seed", "S", &o.seed,
-         "the same seed gives the same responses; with ids or seeds in the prompt lines, in whatever order they are"},
-        {"out", "FILE", &o.out, "JSONL, a line per response; written as FILE.partial, renamed at the end; -: stdout"},
+         "the same seed gives the same responses; prompt lines with ids or seeds keep theirs in any order"},
+        {"out", "FILE", &o.out, "JSONL, one response per line; written to FILE.partial, renamed at the end; -: stdout"},
         {"report", "FILE", &o.report, "JSON with the run's figures"},
-        {"html", "FILE", &o.html, "one page with timelines, completions and the figures"},
+        {"html", "FILE", &o.html, "page with timelines, completions and the figures"},
         {"journal", "DIR", &o.journal, "folder that keeps what there is of the responses, until all are written"},
         {"resume", "", &o.resume, "go on with what the journal has, if anything"}}},
       {"Scheduling",
@@ -143,9 +142,9 @@ std::vector<OptionGroup> option_groups(RolloutOptions& o) {
         {"chunk-tokens", "N", &o.scheduler.chunk_tokens, "tokens until a request gives up its instance; 0: never",
          at_least(0)},
         {"reserve", "SHARE", &o.scheduler.reserve_share,
-         "share of a chunk's KV promised before it starts; below 0: the policy's own", between(-1, 1)},
+         "share of a chunk's KV reserved before it starts; below 0: the policy's default", between(-1, 1)},
         {"lengths", "FILE", &o.lengths,
-         "known lengths for oracle policies: {group, sample, tokens}, or an --out file"}}},
+         "response lengths for oracle policies: JSONL of {group, sample, tokens}, or an --out file"}}},
       {"Drafting", std::move(drafting)},
       {"Instances", std::move(instances)},
       kv_options(o),
@@ -161,9 +160,9 @@ std::vector<OptionGroup> option_groups(NodeOptions& o) {
                                        between(0, 1024)});
   std::vector<OptionSpec> cluster = access_options(o.access);
   cluster.insert(cluster.begin(),
-                 {{"name", "N", &o.name, "of this machine: a number that no other one of the cluster has", between(0, 1 << 20)},
-                  {"join", "HOST:PORT", &o.join, "the controller; without it this machine is the controller"},
-                  {"listen", "HOST:PORT", &o.listen, "an address of this machine that the others can reach; port 0: the system chooses"}});
+                 {{"name", "N", &o.name, "number of this machine, which no other machine of the cluster has", between(0, 1 << 20)},
+                  {"join", "HOST:PORT", &o.join, "address of the controller; without it this machine is the controller"},
+                  {"listen", "HOST:PORT", &o.listen, "address of this machine that the others can reach; port 0: the system chooses"}});
   return {
       {"Cluster", std::move(cluster)},
       {"Model", {{"model", "DIR", &o.model, "model folder in Hugging Face layout; the same on all machines"}}},
@@ -200,15 +199,15 @@ std::vector<OptionGroup> option_groups(ScoreOptions& o) {
   return {
       {"Work",
        {{"model", "DIR", &o.model, "model folder in Hugging Face layout"},
-        {"in", "FILE", &o.in, "JSONL as written by seer rollout --out: {prompt_ids, output_ids, ...}"},
+        {"in", "FILE", &o.in, "JSONL as seer rollout --out writes it: {prompt_ids, output_ids, ...}"},
         {"out", "FILE", &o.out, "the same lines with \"scores\" added: a log-probability per output token"},
-        {"temperature", "T", &o.temperature, "of the scores: log-softmax(logits / T); 0: raw", between(0, 100)},
-        {"raw-logprobs", "", &o.logprob_mode, "log-softmax(logits), whatever the temperature"}}},
+        {"temperature", "T", &o.temperature, "scores are log-softmax(logits / T); 0: raw", between(0, 100)},
+        {"raw-logprobs", "", &o.logprob_mode, "scores are log-softmax(logits), whatever the temperature"}}},
       {"Engine",
-       {{"threads", "N", &o.threads, "0: all cores", between(0, 1024)},
-        enum_option("weights", "T", &o.weights, kWeightTypeNames, "as stored, or int8: that of the rollout, for the same bits"),
-        {"kv-bytes", "SIZE", SizeField{&o.kv_bytes}, "KV cache; holds the longest line at least", at_least(1)},
-        enum_option("kv-dtype", "T", &o.kv_dtype, kKvTypeNames, "type of K and V: that of the rollout, for the same bits")}},
+       {{"threads", "N", &o.threads, "threads of the engine; 0: all cores", between(0, 1024)},
+        enum_option("weights", "T", &o.weights, kWeightTypeNames, "keep weights as in the folder, or as int8; as in the rollout for the same bits"),
+        {"kv-bytes", "SIZE", SizeField{&o.kv_bytes}, "KV cache; must hold the longest line", at_least(1)},
+        enum_option("kv-dtype", "T", &o.kv_dtype, kKvTypeNames, "type of K and V; as in the rollout for the same bits")}},
   };
 }
 
@@ -217,17 +216,17 @@ std::vector<OptionGroup> option_groups(ProfileOptions& o) {
       {"Work",
        {{"model", "DIR", &o.model, "model folder in Hugging Face layout"},
         {"out", "FILE", &o.out, "JSON with the measured steps and the cost model fitted to them"},
-        {"rows-max", "N", &o.rows_max, "sequences of a decode or verify step at most", between(1, 4096)},
-        {"context-max", "N", &o.context_max, "tokens before a step at most", between(16, 1 << 20)},
-        {"repeats", "N", &o.repeats, "visits to each step, of which the median counts", between(1, 1000)},
-        {"quick", "", &o.quick, "about a quarter of the steps"}}},
+        {"rows-max", "N", &o.rows_max, "most sequences in a decode or verify step", between(1, 4096)},
+        {"context-max", "N", &o.context_max, "most tokens that a sequence has before a step", between(16, 1 << 20)},
+        {"repeats", "N", &o.repeats, "times that each step is measured; the median counts", between(1, 1000)},
+        {"quick", "", &o.quick, "measure only about a quarter of the steps"}}},
       {"Engine",
-       {{"instances", "N", &o.instances, "engines that do the same steps at the same time, as in a rollout; one is measured",
+       {{"instances", "N", &o.instances, "engines that run the same steps at the same time, as in a rollout; one is measured",
          between(1, 1024)},
-        {"threads", "N", &o.threads, "of each; 0: its share of the cores", between(0, 256)},
-        enum_option("weights", "T", &o.weights, kWeightTypeNames, "as stored in the folder, or int8"),
+        {"threads", "N", &o.threads, "threads of each engine; 0: an even share of the cores", between(0, 256)},
+        enum_option("weights", "T", &o.weights, kWeightTypeNames, "keep weights as in the folder, or as int8"),
         {"kv-bytes", "SIZE", SizeField{&o.kv_bytes},
-         "KV cache of each; steps that need more are left out; 0: its share of half of the free memory",
+         "KV cache of each engine; steps that need more are left out; 0: an even share of half the free memory",
          at_least(0)},
         enum_option("kv-dtype", "T", &o.kv_dtype, kKvTypeNames, "type of K and V")}},
   };
@@ -236,46 +235,46 @@ std::vector<OptionGroup> option_groups(ProfileOptions& o) {
 std::vector<OptionGroup> option_groups(SimulateOptions& o) {
   const OneOf policies{sim_policy_names()};
   const std::string draft_max_help =
-      cat("draft tokens of one request in one step at most; twice that for ", sentence_list(own_text_policies()),
+      cat("most draft tokens of one request in one step; twice that for ", sentence_list(own_text_policies()),
           ", which draft from a request's own text");
   return {
       {"Work",
        {{"workload", "W", &o.workload, "moonlight, qwen2-vl-72b, kimi-k2, a TOML file, or the --out of a seer rollout"},
         {"policies", "P,P,...", CommaListField{&o.policies}, "each runs with every seed", policies},
         {"seeds", "N", &o.seeds, "runs of each policy", between(1, 10000)},
-        {"seed", "S", &o.seed, "the first of them; the same seed gives the same events"},
-        {"requests", "N", &o.requests, "the first so many of the workload, in whole groups; 0: all, with --faults 64",
+        {"seed", "S", &o.seed, "seed of the first run, S + 1 of the next; the same seed gives the same events"},
+        {"requests", "N", &o.requests, "simulate only the first N requests, in whole groups; 0: all, or 64 with --faults",
          at_least(0)},
         {"faults", "", &o.faults,
-         "draw crashes, slow instances, lost and late messages, corrupt blocks and full disks from the seed, then check "
+         "draw crashes, slow instances, lost and late messages, corrupt blocks and full disks from the seed, and check "
          "every response"},
         {"report", "FILE", &o.report, "JSON with each figure's mean and 95 % interval"},
         {"csv", "FILE", &o.csv, "the same as CSV"},
-        {"html", "FILE", &o.html, "one page with timelines, completions and the table"}}},
+        {"html", "FILE", &o.html, "page with timelines, completions and the table"}}},
       {"Scheduling",
        {{"chunk-tokens", "N", &o.scheduler.chunk_tokens, "tokens until a request gives up its instance; 0: never",
          at_least(0)},
         {"reserve", "SHARE", &o.scheduler.reserve_share,
-         "share of a chunk's KV promised before it starts; below 0: the policy's own", between(-1, 1)},
+         "share of a chunk's KV reserved before it starts; below 0: the policy's default", between(-1, 1)},
         {"unexplained", "SHARE", &o.scheduler.unexplained_before,
-         "seer+: share of responses whose length earlier iterations could not foresee; 1: there were none", between(0, 1)},
-        {"over-issue", "X", &o.over_issue, "partial: requests issued for each one that an iteration waits for",
+         "seer+: share of earlier iterations' requests with lengths that the model did not explain; 1: no iteration before", between(0, 1)},
+        {"over-issue", "X", &o.over_issue, "partial: requests issued for each request that an iteration waits for",
          between(1, 16)}}},
       {"Drafting (policies that end in +sd)",
        {{"draft-acceptance", "FILE", &o.draft_acceptance,
-         "how many draft tokens stand, by references; empty: as published (the paper's Table 2)"},
-        {"drafting", "D", &o.drafting, "which of its curves: linear, multipath-2, multipath-4"},
-        enum_option("draft-rule", "R", &o.draft_rule, kDraftRuleNames, "how the draft budget is dealt out"),
+         "JSON with acceptance lengths by number of known responses; empty: as published (the paper's Table 2)"},
+        {"drafting", "D", &o.drafting, "which curve of draft-acceptance: linear, multipath-2, multipath-4"},
+        enum_option("draft-rule", "R", &o.draft_rule, kDraftRuleNames, "how the draft budget is divided between probes and other requests"),
         {"draft-max", "N", &o.draft_tokens_max, draft_max_help, between(1, 64)}}},
       {"Cluster",
        {{"profile", "FILE", &o.profile, "step times as seer profile measured them, instead of the workload's GPUs"},
-        {"step-gap-us", "N", &o.step_gap_us, "with --profile, which has the engine's time alone: microseconds from one step to "
-         "the next, as idle_s / steps of an instance in the report of seer rollout", between(0, 1'000'000)},
-        {"instances", "N", &o.instances, "0: as the workload says", between(0, 100000)},
+        {"step-gap-us", "N", &o.step_gap_us, "with --profile, which has only the time inside steps: microseconds between two "
+         "steps, as idle_s / steps of an instance in the report of seer rollout", between(0, 1'000'000)},
+        {"instances", "N", &o.instances, "number of instances; 0: as the workload says", between(0, 100000)},
         {"kv-tokens", "N", &o.kv_tokens, "KV capacity of an instance, tokens; 0: what its GPUs hold", at_least(0)},
-        {"block-tokens", "N", &o.block_tokens, "tokens of one KV block; 0: as profiled, else 256 (512 where responses may be "
-         "longer than 65536), coarser than real ones, to have fewer events", between(0, 4096)},
-        {"max-batch", "N", &o.max_batch, "running requests of an instance (or data-parallel rank) at most",
+        {"block-tokens", "N", &o.block_tokens, "tokens per KV block; 0: as profiled, else 256 (512 if responses may be "
+         "longer than 65536): larger than real ones, for fewer events", between(0, 4096)},
+        {"max-batch", "N", &o.max_batch, "most requests that run on an instance (or data-parallel rank)",
          between(1, 65536)},
         {"dram-bytes", "SIZE", SizeField{&o.dram_bytes}, "DRAM tier of each machine's KV pool", at_least(1)}}},
       log_options(o.log),
@@ -324,8 +323,8 @@ constexpr const char* kDoctorExamples = R"(  seer doctor          # exit code 0 
 
 /// Everything as a file that --config reads.
 std::string config_text(const std::vector<OptionGroup>& groups, const std::string& table_name) {
-  std::string text = cat("# Options of `seer ", table_name, "`, for --config. Flags of the same names go over them.\n",
-                         "# An empty text or list stands for: not given.\n[", table_name, "]\n");
+  std::string text = cat("# Options of `seer ", table_name, "`, for --config. Flags of the same names override them.\n",
+                         "# An empty text or list means: not given.\n[", table_name, "]\n");
   for (const OptionGroup& group : groups) {
     text += cat("\n# ---- ", group.title, "\n");
     for (const OptionSpec& spec : group.options) {
@@ -488,10 +487,10 @@ Subcommand make_subcommand(const char* name, const char* what, const char* examp
   };
   auto open = std::make_shared<Open>();
   open->in_file = option_groups(open->options);
-  OptionGroup general{"Options", {{kHelpOption, "", &open->help, "print this help, and stop"}}};
+  OptionGroup general{"Options", {{kHelpOption, "", &open->help, "print this help and exit"}}};
   if (has_config) {
-    general.options.push_back({"config", "FILE", &open->config_path, cat("TOML file with a table [", name, "]; flags go over it")});
-    general.options.push_back({"print-config", "", &open->print_config, "print the options in effect as such a file, and stop"});
+    general.options.push_back({"config", "FILE", &open->config_path, cat("TOML file with a table [", name, "]; flags override it")});
+    general.options.push_back({"print-config", "", &open->print_config, "print the options in effect as such a file and exit"});
   }
   const CommandSpec about_file{name, what, examples, {general}};
   CommandSpec spec = about_file;
