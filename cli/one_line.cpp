@@ -27,14 +27,14 @@ std::string one_line(std::string_view text) {
     }
   };
   // Cut before and after control characters are spelled out: a long text need not be spelled out whole.
-  if (text.size() > kLineBytesMax) {
-    append(text.substr(0, kLineBytesMax - kEndBytes));
+  if (text.size() > kOneLineBytesMax) {
+    append(text.substr(0, kOneLineBytesMax - kEndBytes));
     append(text.substr(text.size() - kEndBytes));
   } else {
     append(text);
   }
-  if (text.size() <= kLineBytesMax && line.size() <= kLineBytesMax) return line;
-  size_t begin = kLineBytesMax - kEndBytes - kCut.size(), end = line.size() - kEndBytes;
+  if (text.size() <= kOneLineBytesMax && line.size() <= kOneLineBytesMax) return line;
+  size_t begin = kOneLineBytesMax - kEndBytes - kCut.size(), end = line.size() - kEndBytes;
   while (begin > 0 && is_inside_character(line[begin])) --begin;
   while (end < line.size() && is_inside_character(line[end])) ++end;
   return line.substr(0, begin) + std::string(kCut) + line.substr(end);

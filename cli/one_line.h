@@ -7,7 +7,7 @@
 
 namespace seer {
 
-inline constexpr size_t kLineBytesMax = 1000;
+inline constexpr size_t kOneLineBytesMax = 1000;
 
 /// Control characters become \n, \t or \x1b. In a longer text "..." replaces the middle, at whole characters: the beginning
 /// names the place, and the end says what was expected.

@@ -9,7 +9,7 @@ TEST_CASE("one line: a short sentence stays as it is, control characters are spe
   CHECK(one_line("a\nb\tc\x1b[0m\r\x7f") == "a\\nb\\tc\\x1b[0m\\x0d\\x7f");
   CHECK(one_line(std::string(1, '\0')) == "\\x00");
   CHECK(one_line("") == "");
-  CHECK(one_line(std::string(kLineBytesMax, 'x')) == std::string(kLineBytesMax, 'x'));
+  CHECK(one_line(std::string(kOneLineBytesMax, 'x')) == std::string(kOneLineBytesMax, 'x'));
 }
 
 TEST_CASE("one line: of a long sentence the middle is left out, never half a character") {
@@ -19,12 +19,12 @@ TEST_CASE("one line: of a long sentence the middle is left out, never half a cha
       std::string text = "begin ";
       for (size_t i = 0; i < count; ++i) text += filling;
       const std::string line = one_line(text + " end");
-      CHECK(line.size() <= kLineBytesMax);
+      CHECK(line.size() <= kOneLineBytesMax);
       CHECK(line.starts_with("begin "));
       CHECK(line.ends_with(" end"));
       CHECK(line.find('\n') == std::string::npos);
       const bool is_cut = line.find(" ... ") != std::string::npos;
-      CHECK(is_cut == (text.size() + 4 > kLineBytesMax || (filling == "\n" && 2 * count + 10 > kLineBytesMax)));
+      CHECK(is_cut == (text.size() + 4 > kOneLineBytesMax || (filling == "\n" && 2 * count + 10 > kOneLineBytesMax)));
       if (filling.size() < 2) continue;
       size_t characters = 0;  // whole ones
       for (size_t at = 0; (at = line.find(filling, at)) != std::string::npos; at += filling.size()) ++characters;

@@ -95,7 +95,7 @@ void check_refusal(const std::string& detail, const std::string& folder) {
   const std::string said = one_line(detail);
   CAPTURE(said);
   CHECK(std::ranges::none_of(said, [](char c) { return static_cast<unsigned char>(c) < 0x20; }));
-  CHECK(said.size() <= kLineBytesMax);
+  CHECK(said.size() <= kOneLineBytesMax);
   CHECK((said.find(folder) != std::string::npos || said.starts_with("--")));
 }
 
