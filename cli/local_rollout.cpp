@@ -349,7 +349,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   for (const Response& response : journal.answered()) give(response);
   if (!written.ok()) return written.error();
 
-  const int64_t cpu_before = cpu_ns(CLOCK_PROCESS_CPUTIME_ID) / 1000;
+  const int64_t cpu_before = cpu_ns(CLOCK_PROCESS_CPUTIME_ID) / 1000, cpu_actors_before = actor_threads_cpu_us();
   if (hooks.more) config.open = true, config.responses_kept_max = kKeptMax;
   config.tells_commits = journal.is_on();
   std::vector<GroupSpec> groups = work.groups;
@@ -406,7 +406,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   }
   auto pool = inbox.ask<std::vector<KvNodeReport>>(machines.fleet->directory(), GetReport{});
   const int64_t cpu_total = cpu_ns(CLOCK_PROCESS_CPUTIME_ID) / 1000 - cpu_before;
-  const int64_t cpu_actors = actor_threads_cpu_us();
+  const int64_t cpu_actors = actor_threads_cpu_us() - cpu_actors_before;
   if (!written.ok()) return written.error();
   if (!summary.complete && !stopping) return fail(Code::kUnavailable, summary.error);
   RolloutOutcome outcome{.report = {.policy = chosen.name,

@@ -5,43 +5,20 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <map>
-#include <nlohmann/json.hpp>
 #include <string>
-#include <utility>
-#include <vector>
 
-#include "cli/scratch.h"
-#include "integration/child_process.h"
+#include "integration/cluster.h"
 #include "integration/optional_parts.h"
 
 using namespace seer;
-using Json = nlohmann::json;
-using Arguments = std::vector<std::string>;
 
 namespace {
 
-constexpr int kWaitMs = 120'000;
-
-Arguments rollout(const ScratchFolder& folder, const std::string& out, const Arguments& more) {
-  Arguments all{SEER_PROGRAM, "rollout", "--model", SEER_SOURCE_DIR "/deploy/models/scratchpad-1m8", "--prompts",
-                SEER_SOURCE_DIR "/deploy/examples/scratchpad/prompts.jsonl", "--limit", "8", "--group-size", "8", "--max-tokens", "1200",
+Arguments local_rollout(const ScratchFolder& folder, const std::string& out, const Arguments& more) {
+  Arguments all{SEER_PROGRAM, "rollout", "--model", kModel, "--prompts", kPrompts, "--limit", "8", "--group-size", "8", "--max-tokens", "1200",
                 "--instances", "2", "--threads-per-instance", "1", "--chunk-tokens", "128", "--policy", "seer", "--out", folder.path(out)};
   all.insert(all.end(), more.begin(), more.end());
   return all;
-}
-
-using Responses = std::map<std::pair<int, int>, Json>;
-Responses responses_of(const std::string& path) {
-  Responses responses;
-  std::ifstream lines(path);
-  for (std::string text; std::getline(lines, text);) {
-    const Json line = Json::parse(text);
-    const bool once = responses.emplace(std::pair{line["group"], line["sample"]},
-                                        Json{line["output_ids"], line["logprobs"], line["finish_reason"], line["weight_version"]}).second;
-    CHECK(once);
-  }
-  return responses;
 }
 
 std::string sentence_of(const Arguments& arguments) {
@@ -56,7 +33,7 @@ std::string sentence_of(const Arguments& arguments) {
 TEST_CASE("resume: a rollout that is killed again and again ends with the responses of one that was not") {
   if (!has_rocksdb()) return;
   const ScratchFolder folder;
-  ChildProcess whole(rollout(folder, "whole.jsonl", {}));
+  ChildProcess whole(local_rollout(folder, "whole.jsonl", {}));
   REQUIRE(whole.wait(kWaitMs));
   REQUIRE_MESSAGE(whole.exit_code() == 0, whole.err());
   const Responses right = responses_of(folder.path("whole.jsonl"));
@@ -66,7 +43,7 @@ TEST_CASE("resume: a rollout that is killed again and again ends with the respon
   int kills = 0;
   int64_t answered = 0;  // before the last process
   for (bool is_over = false; !is_over;) {
-    ChildProcess seer(rollout(folder, "a.jsonl", journaled));
+    ChildProcess seer(local_rollout(folder, "a.jsonl", journaled));
     // Until some more responses are there; in the end it runs through.
     const auto written = [&] {
       std::ifstream lines(folder.path("a.jsonl.partial"));
@@ -92,7 +69,7 @@ TEST_CASE("resume: a rollout that is killed again and again ends with the respon
   CHECK(report["answered_before"].get<int>() + report["requests"].get<int>() == 64);
 
   // Its journal is clear: the folder is ready for the next rollout.
-  ChildProcess next(rollout(folder, "b.jsonl", {"--journal", folder.path("journal"), "--seed", "2"}));
+  ChildProcess next(local_rollout(folder, "b.jsonl", {"--journal", folder.path("journal"), "--seed", "2"}));
   REQUIRE(next.wait(kWaitMs));
   CHECK_MESSAGE(next.exit_code() == 0, next.err());
 }
@@ -102,7 +79,7 @@ TEST_CASE("resume: a journal is for the same work only, and is not overwritten u
   const ScratchFolder folder;
   const std::string journal = folder.path("journal");
   {
-    ChildProcess seer(rollout(folder, "a.jsonl", {"--journal", journal}));
+    ChildProcess seer(local_rollout(folder, "a.jsonl", {"--journal", journal}));
     while (!seer.wait(5) && !std::filesystem::exists(folder.path("a.jsonl.partial"))) {
     }
     while (!seer.wait(5) && std::filesystem::file_size(folder.path("a.jsonl.partial")) == 0) {
@@ -110,12 +87,12 @@ TEST_CASE("resume: a journal is for the same work only, and is not overwritten u
     seer.send(SIGKILL);
     REQUIRE(seer.wait(kWaitMs));
   }
-  CHECK(sentence_of(rollout(folder, "a.jsonl", {"--journal", journal})) ==
+  CHECK(sentence_of(local_rollout(folder, "a.jsonl", {"--journal", journal})) ==
         "seer: journal " + journal + " has a rollout that is not over: --resume goes on with it; remove the folder to begin anew\n");
-  CHECK(sentence_of(rollout(folder, "a.jsonl", {"--journal", journal, "--resume", "--seed", "2"})) ==
+  CHECK(sentence_of(local_rollout(folder, "a.jsonl", {"--journal", journal, "--resume", "--seed", "2"})) ==
         "seer: journal " + journal + " is of another rollout: prompt 0 has another text, sampling or seed; remove the folder to begin anew\n");
-  CHECK(sentence_of(rollout(folder, "a.jsonl", {"--journal", journal, "--resume", "--weight-version", "2"})) ==
+  CHECK(sentence_of(local_rollout(folder, "a.jsonl", {"--journal", journal, "--resume", "--weight-version", "2"})) ==
         "seer: journal " + journal + " is of another rollout: its weight version is 1, and this one's 2; remove the folder to begin anew\n");
-  CHECK(sentence_of(rollout(folder, "a.jsonl", {"--resume"})) ==
+  CHECK(sentence_of(local_rollout(folder, "a.jsonl", {"--resume"})) ==
         "seer: --resume needs --journal, which has what there is to go on with\n");
 }

@@ -1,0 +1,103 @@
+#include "cli/machine_parts.h"
+
+#include <doctest/doctest.h>
+
+#include "cli/scratch.h"
+#include "gpu/tiny_model.h"
+#include "integration/optional_parts.h"
+
+using namespace seer;
+
+namespace {
+
+const std::string kModel = SEER_SOURCE_DIR "/deploy/models/scratchpad-1m8";
+
+struct Parts {
+  explicit Parts(MachineOptions options_in = {}) : options(std::move(options_in)) {
+    options.model = kModel;
+    auto made = load_model_of(options);
+    REQUIRE(made.ok());
+    loaded = *std::move(made);
+  }
+  MachineOptions options;
+  LoadedModel loaded;
+  SlowWork aside{{}, [](std::function<void()>& f) { f(); }};
+};
+
+}  // namespace
+
+TEST_CASE("machine parts: an engine has what the options say, and its threads their cores, one instance after the other") {
+  MachineOptions options;
+  options.threads_per_instance = 3;
+  options.pin = true;
+  options.kv_bytes = 1 << 20;
+  options.block_tokens = 32;
+  options.kv_dtype = KvType::kF32;
+  options.weight_version = 9;
+  const CpuEngineConfig config = engine_config(options, node_instance(NodeId{4}, 2));
+  CHECK(config.threads == 3);
+  CHECK(config.first_core == 6);  // the third instance of its machine
+  CHECK(config.kv_bytes == 1 << 20);
+  CHECK(config.block_tokens == 32);
+  CHECK((config.kv_type == KvType::kF32));
+  CHECK(config.version == WeightVersion{9});
+  options.pin = false;
+  CHECK(engine_config(options, InstanceId{2}).first_core == -1);
+}
+
+TEST_CASE("machine parts: KV caches and pools without room for one block are named by their flag, with what is needed") {
+  Parts p;
+  const ModelConfig& model = p.loaded.model->config;
+  const int64_t block_bytes = kv_block_bytes(model, engine_config(p.options, InstanceId{0}));
+  p.options.kv_bytes = p.options.dram_bytes = block_bytes;
+  CHECK(check_sizes(p.options, model).ok());
+  p.options.dram_bytes = 0;  // no pool
+  CHECK(check_sizes(p.options, model).ok());
+  p.options.dram_bytes = block_bytes - 1;
+  CHECK(check_sizes(p.options, model).error().detail ==
+        cat("--dram-bytes ", block_bytes - 1, ": expected 0, or room for a KV block; one of this model needs ", block_bytes));
+  p.options.kv_bytes = block_bytes - 1;
+  CHECK(check_sizes(p.options, model).error().detail ==
+        cat("--kv-bytes ", block_bytes - 1, ": expected room for a KV block; one of 16 tokens of this model needs ", block_bytes));
+}
+
+TEST_CASE("machine parts: parts that were not asked for have no maker") {
+  Parts p;
+  const auto makers = make_node_makers(p.options, p.loaded, p.aside);
+  REQUIRE(makers.ok());
+  CHECK(makers->make_engine);
+  CHECK(makers->make_arena);
+  CHECK_FALSE(makers->open_cold);
+  CHECK_FALSE(makers->make_drafting);
+  CHECK(makers->transport == nullptr);
+  p.options.dram_bytes = 0;
+  CHECK_FALSE(make_node_makers(p.options, p.loaded, p.aside)->make_arena);
+}
+
+TEST_CASE("machine parts: drafts come from a request's own text or its group's, as paths, trees or both") {
+  Parts p;
+  p.options.threads_per_instance = 1;
+  p.options.drafting = DraftSource::kOwn;
+  p.options.draft_tokens_max = 5;
+  p.options.draft_rule = DraftRule::kMarginal;
+  using Rows = std::array<int64_t, kDraftShapes>;
+  for (const auto& [shapes, rows] : {std::pair{DraftShapes::kAuto, Rows{5, 5}}, {DraftShapes::kPath, Rows{5, 0}}, {DraftShapes::kTree, Rows{0, 5}}}) {
+    p.options.draft_shape = shapes;
+    const auto makers = make_node_makers(p.options, p.loaded, p.aside);
+    REQUIRE(makers.ok());
+    const auto drafting = makers->make_drafting(InstanceId{0});
+    REQUIRE(drafting.ok());
+    CHECK(drafting->budget.rows_max == rows);
+    CHECK((drafting->budget.rule == DraftRule::kMarginal));
+    CHECK(drafting->step_ns(StepShape{.rows = 4}) > 0);  // measured here
+  }
+}
+
+TEST_CASE("machine parts: a step profile that cannot be read is an error of its own, before any machine starts") {
+  Parts p;
+  p.options.drafting = DraftSource::kGrouped;
+  p.options.draft_profile = "/none/such.json";
+  const auto makers = make_node_makers(p.options, p.loaded, p.aside);
+  REQUIRE_FALSE(makers.ok());
+  CHECK(makers.error().detail.find("/none/such.json") != std::string::npos);
+}
