@@ -17,7 +17,7 @@ exact_part() { sed 's/,"chunks":.*,"run_s":[0-9.e+-]*//' "$1" | sort; }
 "$root/deploy/bundle.sh" --seer "$seer" "$work/seer.tar.gz" >log 2>&1 || fail "$(cat log)"
 mkdir "a folder" && tar -xzf seer.tar.gz -C "a folder" || fail "unpacking"
 tree=$(echo "$work/a folder"/*)
-for file in bin/seer deploy/local_cluster.sh LICENSE README.md docs/rollout.md; do
+for file in bin/seer deploy/local_cluster.sh LICENSE README.md docs/rollout.md docs/deploy.md; do
   [[ -s $tree/$file ]] || fail "$file is missing or empty"
 done
 [[ -z $(find "$tree" -type l) ]] || fail "links in the bundle: $(find "$tree" -type l)"
