@@ -97,7 +97,7 @@ parse_arguments() {
     fail "there is no program $seer: build it with deploy/build.sh release seer, or name it with --seer FILE"
 }
 
-# What `seer node` would choose differently for a process that has the machine for itself.
+# Without them `seer node` wants a model, and each process takes all cores.
 add_defaults() {
   if has --config; then return; fi
   has --model || node_options+=(--model "$root/deploy/models/scratchpad-1m8")

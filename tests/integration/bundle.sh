@@ -29,9 +29,10 @@ diff <(exact_part here.jsonl) <(exact_part bundle.jsonl) || fail "responses here
 
 # Once more as a cluster, by a link as one in /usr/local/bin would be; the loader says which libraries it starts.
 ln -s "$tree/bin/seer" seer
-(cd "$tree" && env -i LD_DEBUG=libs LD_DEBUG_OUTPUT="$work/loader" deploy/local_cluster.sh --seer "$work/seer" --logs "$work/logs" 2 --instances 1 \
-  --kv-bytes 2MiB --dram-bytes 16MiB -- bash -c '"$@" --cluster "$SEER_CLUSTER"' bash bin/seer "${rollout[@]}" \
-  --out "$work/cluster.jsonl") >log 2>&1 || fail "a cluster of the bundle: $(cat log)"
+(cd "$tree" && env -i LD_DEBUG=libs LD_DEBUG_OUTPUT="$work/loader" deploy/local_cluster.sh --seer "$work/seer" \
+  --logs "$work/logs" 2 --instances 1 --kv-bytes 2MiB --dram-bytes 16MiB -- \
+  bash -c '"$@" --cluster "$SEER_CLUSTER"' bash bin/seer "${rollout[@]}" --out "$work/cluster.jsonl") >log 2>&1 ||
+  fail "a cluster of the bundle: $(cat log)"
 diff <(exact_part here.jsonl) <(exact_part cluster.jsonl) || fail "responses here (<) and on a cluster of the bundle (>)"
 # A process may be several programs in turn (a shell, then seer): libraries start before their program does.
 awk 'FNR == 1 {is_seer = 0; libraries = ""}
