@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cli/option.h"
-#include "cli/tls_tunnel.h"
+#include "cli/cluster_gate.h"
 #include "protocols/result.h"
 
 namespace seer {

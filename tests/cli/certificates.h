@@ -6,7 +6,7 @@
 #include <string>
 
 #include "cli/scratch.h"
-#include "cli/tls_tunnel.h"
+#include "cli/cluster_gate.h"
 
 namespace seer {
 

@@ -27,9 +27,9 @@ TEST_CASE("ineffective options: draft options need drafts, and lambda a rule tha
               "--draft-rule has no effect with --drafting off"});
   // One sentence for an option with two reasons.
   CHECK(ineffective_options(o, {"draft-lambda"}) == Texts{"--draft-lambda has no effect with --drafting off"});
-  o.drafting = "own";
+  o.drafting = DraftSource::kOwn;
   CHECK(ineffective_options(o, {"draft-max", "draft-lambda"}) == Texts{"--draft-lambda has no effect with --draft-rule uniform"});
-  o.draft_rule = "printed";
+  o.draft_rule = DraftRule::kPrinted;
   CHECK(ineffective_options(o, {"draft-max", "draft-lambda"}) == Texts{});
 }
 
@@ -54,7 +54,7 @@ TEST_CASE("ineffective options: a profile is for drafts or for the choice of a p
   o.compare = {"verl", "auto"};
   CHECK(ineffective_options(o, profile) == Texts{});
   o.compare = {};
-  o.drafting = "own";
+  o.drafting = DraftSource::kOwn;
   CHECK(ineffective_options(o, profile) == Texts{});
 }
 
@@ -65,6 +65,14 @@ TEST_CASE("ineffective options: lengths are for oracles, and --compare names the
         Texts{"--lengths has no effect without a policy that takes lengths: oracle, streamrl-oracle"});
   o.compare = {"verl", "oracle"};
   CHECK(ineffective_options(o, {"policy", "lengths"}) == Texts{"--policy has no effect beside --compare, which names the policies"});
+}
+
+TEST_CASE("ineffective options: certificates are for clusters") {
+  RolloutOptions o;
+  CHECK(ineffective_options(o, {"tls-cert", "insecure"}) ==
+        Texts{"--tls-cert has no effect without --cluster", "--insecure has no effect without --cluster"});
+  o.cluster = "10.0.0.1:7000";
+  CHECK(ineffective_options(o, {"tls-cert", "insecure"}) == Texts{});
 }
 
 TEST_CASE("ineffective options: in a cluster the machines have the options of a machine") {

@@ -1,0 +1,181 @@
+#include "cli/cluster_gate.h"
+
+#include <arpa/inet.h>
+#include <doctest/doctest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "cli/certificates.h"
+
+using namespace seer;
+
+namespace {
+
+constexpr int kWaitMs = 20'000;
+
+/// A socket of this host.
+struct Socket {
+  int fd = -1;
+  Socket() : fd(::socket(AF_INET, SOCK_STREAM, 0)) {}
+  explicit Socket(int fd_in) : fd(fd_in) {}
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+  ~Socket() { ::close(fd); }
+  static sockaddr_in address(uint16_t port) {
+    sockaddr_in at{};
+    at.sin_family = AF_INET;
+    at.sin_port = htons(port);
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    return at;
+  }
+  uint16_t listen() const {
+    sockaddr_in at = address(0);
+    socklen_t size = sizeof at;
+    REQUIRE(::bind(fd, reinterpret_cast<sockaddr*>(&at), size) == 0);
+    REQUIRE(::listen(fd, 8) == 0);
+    REQUIRE(::getsockname(fd, reinterpret_cast<sockaddr*>(&at), &size) == 0);
+    return ntohs(at.sin_port);
+  }
+  bool connect(uint16_t port) const {
+    sockaddr_in at = address(port);
+    return ::connect(fd, reinterpret_cast<sockaddr*>(&at), sizeof at) == 0;
+  }
+  bool is_ready() const {
+    pollfd ready{.fd = fd, .events = POLLIN, .revents = 0};
+    return ::poll(&ready, 1, kWaitMs) > 0;
+  }
+  /// Empty: the other side has ended.
+  std::string read() const {
+    REQUIRE(is_ready());
+    std::string bytes(1 << 16, ' ');
+    const ssize_t got = ::recv(fd, bytes.data(), bytes.size(), 0);
+    bytes.resize(static_cast<size_t>(std::max<ssize_t>(0, got)));
+    return bytes;
+  }
+  std::string read_all(size_t count) const {
+    std::string all;
+    while (all.size() < count) {
+      const std::string more = read();
+      if (more.empty()) break;
+      all += more;
+    }
+    return all;
+  }
+  void write(const std::string& bytes) const {
+    for (size_t at = 0; at < bytes.size();) {
+      const ssize_t put = ::send(fd, bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
+      REQUIRE(put > 0);
+      at += static_cast<size_t>(put);
+    }
+  }
+};
+
+std::unique_ptr<ClusterGate> gate_of(const TlsFiles& files) {
+  auto gate = ClusterGate::create(files);
+  REQUIRE_MESSAGE(gate.ok(), gate.error().detail);
+  return *std::move(gate);
+}
+
+}  // namespace
+
+TEST_CASE("cluster gate: bytes go through in both directions, and the end of one side ends the other, with TLS and without") {
+  const Certificates made;
+  for (const TlsFiles& files : {TlsFiles{}, made.files("good", "good", "ca")}) {
+    CAPTURE(files.empty());
+    const Socket service;
+    const auto here = gate_of(files), there = gate_of(files);
+    const auto port = there->listen("127.0.0.1", 0, service.listen());
+    REQUIRE_MESSAGE(port.ok(), port.error().detail);
+    for (int connection = 0; connection < 3; ++connection) {
+      const auto near_port = here->connect("127.0.0.1", *port);
+      REQUIRE_MESSAGE(near_port.ok(), near_port.error().detail);
+      const Socket client;
+      REQUIRE(client.connect(*near_port));
+      REQUIRE(service.is_ready());
+      const Socket served(::accept(service.fd, nullptr, nullptr));
+      std::string large(300'000, 'x');
+      for (size_t i = 0; i < large.size(); ++i) large[i] = static_cast<char>(i * 7 % 251);
+      client.write(large);
+      CHECK(served.read_all(large.size()) == large);
+      served.write("answer");
+      CHECK(client.read_all(6) == "answer");
+      ::shutdown(served.fd, SHUT_RDWR);
+      CHECK(client.read() == "");
+    }
+  }
+}
+
+TEST_CASE("cluster gate: who does not greet, or has no certificate of the CA, gets no byte through") {
+  const Certificates made;
+  for (const TlsFiles& files : {TlsFiles{}, made.files("good", "good", "ca")}) {
+    CAPTURE(files.empty());
+    const Socket service;
+    const auto there = gate_of(files);
+    const auto port = there->listen("127.0.0.1", 0, service.listen());
+    REQUIRE(port.ok());
+    const auto stranger = gate_of(made.files("other", "other", "other-ca"));
+    const auto refused = stranger->connect("127.0.0.1", *port);
+    REQUIRE_FALSE(refused.ok());
+    CHECK(refused.error().code == Code::kUnavailable);
+    for (const std::string garbage : {"GET / HTTP/1.0\r\n\r\n", "\x16\x03\x01\xff\xff", "x", "seer/1\n\n\n\n\n\n\n\n\n\n"}) {
+      const Socket plain;
+      REQUIRE(plain.connect(*port));
+      plain.write(garbage);
+      ::shutdown(plain.fd, SHUT_WR);
+      while (!plain.read().empty()) {  // a greeting or an alert, then the end
+      }
+    }
+    pollfd none{.fd = service.fd, .events = POLLIN, .revents = 0};
+    CHECK(::poll(&none, 1, 0) == 0);
+    CHECK(gate_of(files)->connect("127.0.0.1", *port).ok());  // others still get in
+  }
+}
+
+TEST_CASE("cluster gate: who listens in another protocol is named so") {
+  const Socket service;
+  const uint16_t port = service.listen();
+  std::thread other([&] {
+    const Socket served(::accept(service.fd, nullptr, nullptr));
+    served.write(std::string("HTTP/1.0 400 Bad Request\r\n"));
+    while (!served.read().empty()) {
+    }
+  });
+  const auto refused = gate_of({})->connect("127.0.0.1", port);
+  other.join();
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().code == Code::kInvalidArgument);
+  CHECK(refused.error().detail.find(cat("who listens at 127.0.0.1:", port, " is no Seer, or one with another protocol than ")) == 0);
+}
+
+TEST_CASE("cluster gate: an address where nobody listens, or that is none of this machine's, is an error") {
+  const auto gate = gate_of({});
+  uint16_t closed_port = 0;
+  {
+    const Socket gone;
+    closed_port = gone.listen();
+  }
+  CHECK(gate->connect("127.0.0.1", closed_port).error().detail == cat("cannot dial 127.0.0.1:", closed_port, ": Connection refused"));
+  CHECK(gate->listen("192.0.2.1", 0, 1).error().detail.find("cannot listen on 192.0.2.1:0: ") == 0);
+  CHECK(gate->listen("no address", 0, 1).error().detail.find("cannot listen on no address:0: ") == 0);
+}
+
+TEST_CASE("cluster gate: files that are missing, of another kind, or do not belong together are named, and so is a certificate that is over") {
+  const Certificates made;
+  CHECK(check_tls_files({}).ok());
+  CHECK_MESSAGE(check_tls_files(made.files("good", "good", "ca")).ok(), "good");
+  const auto refusal = [&](const std::string& certificate, const std::string& key, const std::string& ca) {
+    const Status checked = check_tls_files(made.files(certificate, key, ca));
+    REQUIRE_FALSE(checked.ok());
+    CHECK(checked.error().code == Code::kInvalidArgument);
+    return checked.error().detail;
+  };
+  CHECK(refusal("none", "good", "ca").find("--tls-cert " + made.path("none.pem") + ": expected a certificate in PEM format (") == 0);
+  CHECK(refusal("good", "none", "ca").find("--tls-key " + made.path("none.key") + ": expected the private key of " + made.path("good.pem")) == 0);
+  CHECK(refusal("good", "ca", "ca").find("--tls-key " + made.path("ca.key") + ": expected the private key of ") == 0);
+  CHECK(refusal("good", "good", "none").find("--tls-ca " + made.path("none.pem") + ": expected the certificate of a CA in PEM format (") == 0);
+  CHECK(refusal("good", "good", "other-ca").find("--tls-cert " + made.path("good.pem") + ": it does not hold against ") == 0);
+  CHECK(refusal("expired", "expired", "ca").find("certificate has expired") != std::string::npos);
+}
