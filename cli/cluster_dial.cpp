@@ -35,6 +35,7 @@ Result<RolloutEntered> enter_rollout(ClusterNet& net, const std::string& address
 
 ClusterWatch::ClusterWatch(ClusterNet& net, const ClusterHandle& controller, NodeId self, Hooks hooks, EventLog log)
     : net_(net), controller_(controller), self_(self), hooks_(std::move(hooks)), log_(std::move(log)), news_(net.system()), questions_(net.system()) {
+  news_.monitor(controller);
   rt::post(controller, WatchCluster{news_.handle()});
 }
 
@@ -55,7 +56,8 @@ void ClusterWatch::follow() {
     if (!taken.ok()) log_.warn(rt::now_us(&net_.system()), "node_unreachable", {{"node", node.at.node}, {"error", taken.error()}});
   };
   const auto left = [&](const PartLost& lost) { hooks_.left(lost); };
-  while (news_.receive(0, joined, left)) {
+  const auto down = [&](const rt::down&) { controller_is_gone_ = true; };
+  while (news_.receive(0, joined, left, down)) {
   }
 }
 

@@ -29,6 +29,8 @@ class ClusterWatch {
   ClusterWatch(ClusterNet& net, const ClusterHandle& controller, NodeId self, Hooks hooks, EventLog log = {});
   /// Calls the hooks for what has become known since the last call. Takes as long as dialing who joined.
   void follow();
+  /// As far as follow() has heard. The machines end with it.
+  bool controller_is_gone() const { return controller_is_gone_; }
 
  private:
   Result<NodeHandle> reach(const NodeAddress& at);
@@ -40,6 +42,7 @@ class ClusterWatch {
   const EventLog log_;
   rt::Inbox<ClusterSink> news_;
   rt::Inbox<> questions_;
+  bool controller_is_gone_ = false;
 };
 
 }  // namespace seer

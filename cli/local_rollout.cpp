@@ -393,7 +393,10 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
           }};
   while (!over) {
     if (hooks.stop != nullptr && hooks.stop->load()) stop();
-    if (machines.watch) machines.watch->follow();
+    if (machines.watch) {
+      machines.watch->follow();
+      if (machines.watch->controller_is_gone()) stop();
+    }
     if (more_come && !stopping) {
       MoreGroups more = hooks.more();
       if (!more.groups.empty()) rt::post(rollout, AddGroups{std::move(more.groups)});
@@ -408,6 +411,8 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   const int64_t cpu_total = cpu_ns(CLOCK_PROCESS_CPUTIME_ID) / 1000 - cpu_before;
   const int64_t cpu_actors = actor_threads_cpu_us() - cpu_actors_before;
   if (!written.ok()) return written.error();
+  if (!summary.complete && machines.watch && machines.watch->controller_is_gone())
+    return fail(Code::kUnavailable, "the controller at ", options.cluster, " is gone");
   if (!summary.complete && !stopping) return fail(Code::kUnavailable, summary.error);
   RolloutOutcome outcome{.report = {.policy = chosen.name,
                                     .policy_choice = chosen.why,
