@@ -50,7 +50,7 @@ void ClusterActor::on_ready(const NodeReady& ready) {
   rt::monitor(self, ready.handle);
   log.info(rt::now_us(self), "node_joined",
            {{"node", ready.at.node}, {"host", ready.at.host}, {"port", ready.at.port}, {"instances", ready.instances}});
-  tell_all(NodeJoined{ready.at});
+  tell_all(NodeJoined{ready.at, ready.handle});
 }
 
 RolloutEntered ClusterActor::on_rollout() {
@@ -85,7 +85,7 @@ void ClusterActor::on_watch(const WatchCluster& watch) {
   sinks.push_back(watch.reply_to);
   rt::monitor(self, watch.reply_to);
   for (const auto& [id, member] : members)
-    if (member.ready) rt::tell(self, watch.reply_to, NodeJoined{member.ready->at});
+    if (member.ready) rt::tell(self, watch.reply_to, NodeJoined{member.ready->at, member.ready->handle});
 }
 
 void ClusterActor::on_down(const rt::down& message) {

@@ -174,25 +174,27 @@ void RolloutActor::resume(ResumedRequest& from) {
   from = {};
 }
 
-/// REQUIRES: it waits, and was answered before.
+/// REQUIRES: it was answered before, and does not run.
 void RolloutActor::leave_out(RequestId id) {
   const int64_t tokens = log(id).tokens.output_tokens();
-  scheduler->cancel(id, rt::now_us(self));
+  const bool is_scheduled = scheduler->requests().has_group(id.group);
+  if (is_scheduled) scheduler->cancel(id, rt::now_us(self));
   --open_requests;
-  if (tokens > 0) rt::tell(self, parts.context, LengthSeen{id, tokens, parts.groups[id.group.index].sampling.max_tokens, handle{self}});
+  if (is_scheduled && tokens > 0)
+    rt::tell(self, parts.context, LengthSeen{id, tokens, parts.groups[id.group.index].sampling.max_tokens, handle{self}});
   if (--open_in_group[id.group.index] == 0) forget_group(id.group);
 }
 
-/// One that no instance could take fails alone.
+/// One that no instance could take fails alone. What was answered before is not answered again, as an error neither.
 void RolloutActor::schedule_group(GroupSpec& group) {
   const Status added = scheduler->add_group(group, rt::now_us(self));
   group.prompt_ids = std::vector<int32_t>();  // `prompts` has them
   for (uint32_t sample = 0; sample < group.samples; ++sample) {
     const RequestId id{group.id, sample};
-    if (!added.ok())
-      finish_request(id, {FinishReason::kError, {}, added.error().detail});
-    else if (answered_before.contains(id))
+    if (answered_before.contains(id))
       leave_out(id);
+    else if (!added.ok())
+      finish_request(id, {FinishReason::kError, {}, added.error().detail});
     else if (cancelled.contains(id))
       cancel_waiting(id);
   }

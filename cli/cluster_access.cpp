@@ -3,11 +3,8 @@
 #include <charconv>
 
 namespace seer {
-namespace {
 
 bool is_of_this_host(const std::string& host) { return host.starts_with("127."); }
-
-}  // namespace
 
 std::vector<OptionSpec> access_options(ClusterAccess& access) {
   return {{"tls-cert", "FILE", &access.tls.certificate, "certificate of this machine (PEM): mutual TLS between processes"},

@@ -25,6 +25,8 @@ std::vector<OptionSpec> access_options(ClusterAccess& access);
 
 /// Errors: kInvalidArgument, naming the flag. `may_choose`: port 0 is right too, and the system chooses one.
 Result<HostPort> parse_host_port(const char* flag, const std::string& text, bool may_choose);
+/// Whether only processes of this host reach it.
+bool is_of_this_host(const std::string& host);
 /// Whether the address is right and may be used: without reading any file.
 Status check_address(const char* flag, const std::string& text, bool may_choose, const ClusterAccess& access);
 /// Whether the options go together: without reading any file.

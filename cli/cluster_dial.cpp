@@ -1,6 +1,5 @@
 #include "cli/cluster_dial.h"
 
-#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -34,24 +33,21 @@ Result<RolloutEntered> enter_rollout(ClusterNet& net, const std::string& address
 }
 
 ClusterWatch::ClusterWatch(ClusterNet& net, const ClusterHandle& controller, NodeId self, Hooks hooks, EventLog log)
-    : net_(net), controller_(controller), self_(self), hooks_(std::move(hooks)), log_(std::move(log)), news_(net.system()), questions_(net.system()) {
+    : net_(net), controller_(controller), self_(self), hooks_(std::move(hooks)), log_(std::move(log)), news_(net.system()) {
   news_.monitor(controller);
   rt::post(controller, WatchCluster{news_.handle()});
 }
 
-Result<NodeHandle> ClusterWatch::reach(const NodeAddress& at) {
-  const auto report = questions_.ask<ClusterReport>(controller_, GetReport{});
-  const auto member = std::ranges::find(report.nodes, at.node, [](const ClusterNodeReport& node) { return node.at.node; });
-  if (member == report.nodes.end()) return fail(Code::kUnavailable, "node ", at.node, " has left again");
-  const bool is_dialed_here = self_ == kNoNode || at.node < self_;
-  if (!is_dialed_here || rt::same_process(member->handle, controller_)) return member->handle;
-  return net_.dial<NodeHandle>(at.host, at.port);
+Result<NodeHandle> ClusterWatch::reach(const NodeJoined& node) {
+  const bool is_dialed_here = self_ == kNoNode || node.at.node < self_;
+  if (!is_dialed_here || rt::same_process(node.handle, controller_)) return node.handle;
+  return net_.dial<NodeHandle>(node.at.host, node.at.port);
 }
 
 void ClusterWatch::follow() {
   const auto joined = [&](const NodeJoined& node) {
     if (node.at.node == self_) return;
-    Result<NodeHandle> handle = reach(node.at);
+    Result<NodeHandle> handle = reach(node);
     const Status taken = handle.ok() ? hooks_.joined(node.at, *std::move(handle)) : Status(handle.error());
     if (!taken.ok()) log_.warn(rt::now_us(&net_.system()), "node_unreachable", {{"node", node.at.node}, {"error", taken.error()}});
   };

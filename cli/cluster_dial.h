@@ -33,7 +33,7 @@ class ClusterWatch {
   bool controller_is_gone() const { return controller_is_gone_; }
 
  private:
-  Result<NodeHandle> reach(const NodeAddress& at);
+  Result<NodeHandle> reach(const NodeJoined& node);
 
   ClusterNet& net_;
   const ClusterHandle controller_;
@@ -41,7 +41,6 @@ class ClusterWatch {
   const Hooks hooks_;
   const EventLog log_;
   rt::Inbox<ClusterSink> news_;
-  rt::Inbox<> questions_;
   bool controller_is_gone_ = false;
 };
 

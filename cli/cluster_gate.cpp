@@ -5,6 +5,7 @@
 #include <openssl/x509.h>
 
 #include <array>
+#include <atomic>
 #include <boost/asio.hpp>
 #include <boost/asio/ssl.hpp>
 #include <chrono>
@@ -19,9 +20,10 @@ namespace {
 
 namespace asio = boost::asio;
 using asio::ip::tcp;
-using Error_ = boost::system::error_code;
+using AsioError = boost::system::error_code;
 
 constexpr std::chrono::seconds kHandshakeMax(10);
+constexpr std::chrono::milliseconds kAcceptPause(100);  // after a connection that could not be taken
 constexpr size_t kConnectionsMax = 4096;  // whose handshake is not over, or that go on; more are closed at once
 constexpr size_t kBufferBytes = 64 << 10;
 constexpr size_t kGreetingBytes = 16;
@@ -85,19 +87,19 @@ struct Pipe : std::enable_shared_from_this<Pipe<Far>> {
 
   void close_at_deadline() {
     deadline.expires_after(kHandshakeMax);
-    deadline.async_wait([me = this->shared_from_this()](Error_ cancelled) {
+    deadline.async_wait([me = this->shared_from_this()](AsioError cancelled) {
       if (!cancelled) me->close();
     });
   }
   /// then(error, whether the other side speaks the same protocol), once both have greeted.
   template <class Then>
   void greet(asio::ssl::stream_base::handshake_type side, Then then) {
-    const auto greeted = [this, me = this->shared_from_this(), then](Error_ failed, size_t) { then(failed, theirs == ours); };
-    const auto hear = [this, greeted](Error_ failed, size_t) {
+    const auto greeted = [this, me = this->shared_from_this(), then](AsioError failed, size_t) { then(failed, theirs == ours); };
+    const auto hear = [this, greeted](AsioError failed, size_t) {
       if (failed) return greeted(failed, 0);
       asio::async_read(far, asio::buffer(theirs), greeted);
     };
-    const auto say = [this, hear](Error_ failed) {
+    const auto say = [this, hear](AsioError failed) {
       if (failed) return hear(failed, 0);
       asio::async_write(far, asio::buffer(ours), hear);
     };
@@ -108,14 +110,14 @@ struct Pipe : std::enable_shared_from_this<Pipe<Far>> {
   }
   void start() {
     deadline.cancel();
-    Error_ ignored;
+    AsioError ignored;
     far_socket().set_option(tcp::no_delay(true), ignored);
     near.set_option(tcp::no_delay(true), ignored);
     pump(far, near, inward);
     pump(near, far, outward);
   }
   void close() {
-    Error_ ignored;
+    AsioError ignored;
     deadline.cancel();
     near.close(ignored);
     far_socket().close(ignored);
@@ -123,9 +125,9 @@ struct Pipe : std::enable_shared_from_this<Pipe<Far>> {
 
   template <class From, class To>
   void pump(From& from, To& to, std::array<char, kBufferBytes>& buffer) {
-    from.async_read_some(asio::buffer(buffer), [this, me = this->shared_from_this(), &from, &to, &buffer](Error_ ended, size_t bytes) {
+    from.async_read_some(asio::buffer(buffer), [this, me = this->shared_from_this(), &from, &to, &buffer](AsioError ended, size_t bytes) {
       if (ended) return close();
-      asio::async_write(to, asio::buffer(buffer, bytes), [this, me, &from, &to, &buffer](Error_ failed, size_t) {
+      asio::async_write(to, asio::buffer(buffer, bytes), [this, me, &from, &to, &buffer](AsioError failed, size_t) {
         if (failed) return close();
         pump(from, to, buffer);
       });
@@ -167,17 +169,18 @@ class Gate final : public ClusterGate {
       return std::make_shared<Pipe<Far>>(io_, Far(io_), connections_);
   }
   void accept(const Acceptor& acceptor, uint16_t to_port);
+  void accept_later(const Acceptor& acceptor, uint16_t to_port);
 
-  asio::io_context io_;
-  asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};
   asio::ssl::context context_{asio::ssl::context::tls};
   std::atomic<size_t> connections_{0};
+  asio::io_context io_;  // ends before those above: the connections that are still open end with it
+  asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};
   std::thread thread_;
 };
 
 template <class Far>
 Result<uint16_t> Gate<Far>::listen(const std::string& host, uint16_t port, uint16_t to_port) {
-  Error_ failed;
+  AsioError failed;
   const auto address = asio::ip::make_address(host, failed);
   const auto acceptor = std::make_shared<tcp::acceptor>(io_);
   const tcp::endpoint at(address, port);
@@ -194,32 +197,39 @@ Result<uint16_t> Gate<Far>::listen(const std::string& host, uint16_t port, uint1
 template <class Far>
 void Gate<Far>::accept(const Acceptor& acceptor, uint16_t to_port) {
   const auto pipe = make_pipe();
-  acceptor->async_accept(pipe->far_socket(), [this, acceptor, to_port, pipe](Error_ failed) {
-    accept(acceptor, to_port);  // the next one
-    if (failed || connections_ > kConnectionsMax) return pipe->close();
+  acceptor->async_accept(pipe->far_socket(), [this, acceptor, to_port, pipe](AsioError failed) {
+    if (failed) return accept_later(acceptor, to_port);  // no file descriptor is left, say
+    accept(acceptor, to_port);                           // the next one
+    if (connections_ > kConnectionsMax) return pipe->close();
     pipe->close_at_deadline();
-    pipe->greet(asio::ssl::stream_base::server, [pipe, to_port](Error_ refused, bool is_alike) {
+    pipe->greet(asio::ssl::stream_base::server, [pipe, to_port](AsioError refused, bool is_alike) {
       if (refused || !is_alike) return pipe->close();
-      pipe->near.async_connect(loopback(to_port), [pipe](Error_ gone) { gone ? pipe->close() : pipe->start(); });
+      pipe->near.async_connect(loopback(to_port), [pipe](AsioError gone) { gone ? pipe->close() : pipe->start(); });
     });
   });
 }
 
 template <class Far>
+void Gate<Far>::accept_later(const Acceptor& acceptor, uint16_t to_port) {
+  const auto pause = std::make_shared<asio::steady_timer>(io_, kAcceptPause);
+  pause->async_wait([this, acceptor, to_port, pause](AsioError) { accept(acceptor, to_port); });
+}
+
+template <class Far>
 Result<uint16_t> Gate<Far>::connect(const std::string& host, uint16_t port) {
   const auto unreachable = [&](const auto&... why) { return fail(Code::kUnavailable, "cannot dial ", host, ":", port, ": ", why...); };
-  Error_ failed;
+  AsioError failed;
   tcp::resolver resolver(io_);
   const auto addresses = resolver.resolve(host, std::to_string(port), failed);
   if (failed) return unreachable(failed.message());
   const auto pipe = make_pipe();
-  const auto answer = std::make_shared<std::promise<std::pair<Error_, bool>>>();
+  const auto answer = std::make_shared<std::promise<std::pair<AsioError, bool>>>();
   auto answered = answer->get_future();
   asio::post(io_, [pipe, addresses, answer] {
     pipe->close_at_deadline();
-    asio::async_connect(pipe->far_socket(), addresses, [pipe, answer](Error_ gone, const tcp::endpoint&) {
+    asio::async_connect(pipe->far_socket(), addresses, [pipe, answer](AsioError gone, const tcp::endpoint&) {
       if (gone) return answer->set_value({gone, true});
-      pipe->greet(asio::ssl::stream_base::client, [answer](Error_ refused, bool is_alike) { answer->set_value({refused, is_alike}); });
+      pipe->greet(asio::ssl::stream_base::client, [answer](AsioError refused, bool is_alike) { answer->set_value({refused, is_alike}); });
     });
   });
   const auto [refused, is_alike] = answered.get();
@@ -228,11 +238,11 @@ Result<uint16_t> Gate<Far>::connect(const std::string& host, uint16_t port) {
   const auto acceptor = std::make_shared<tcp::acceptor>(io_, loopback(0));
   const uint16_t near_port = acceptor->local_endpoint().port();
   asio::post(io_, [pipe, acceptor] {
-    acceptor->async_accept(pipe->near, [pipe, acceptor](Error_ gone) { gone ? pipe->close() : pipe->start(); });
+    acceptor->async_accept(pipe->near, [pipe, acceptor](AsioError gone) { gone ? pipe->close() : pipe->start(); });
     pipe->deadline.expires_after(kHandshakeMax);
-    pipe->deadline.async_wait([pipe, acceptor](Error_ cancelled) {
+    pipe->deadline.async_wait([pipe, acceptor](AsioError cancelled) {
       if (cancelled) return;
-      Error_ ignored;
+      AsioError ignored;
       acceptor->close(ignored);
       pipe->close();
     });

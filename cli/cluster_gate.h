@@ -2,9 +2,9 @@
 // protocol, and where the gate has TLS files with a certificate of the same CA; else no byte goes through. Used by ClusterNet.
 // Thread-safe.
 //
-// Behind the gate each side speaks with a port of its own host, which only processes of that host reach. CAF believes the lengths
-// that a header names, so that a few random bytes make it take gigabytes: none come through the gate. CAF 0.17.6 has a TLS of its
-// own, but there a connection that ends takes others with it.
+// Behind its gate a process uses a port of loopback, so only processes of its host reach that. The gate is there because CAF trusts
+// the length in a message header: a few random bytes make it allocate gigabytes. It also does TLS, because in CAF 0.17.6 the end of one
+// TLS connection breaks others.
 #pragma once
 #include <cstdint>
 #include <memory>

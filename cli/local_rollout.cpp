@@ -322,8 +322,15 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
 
   SlowWork aside({}, [](std::function<void()>& f) { f(); });
   const LoadHistories histories = make_histories(options);
-  SEER_ASSIGN_OR_RETURN(const std::unique_ptr<ClusterNet> net, ClusterNet::create(options.access));
-  rt::system& system = net->system();
+  SeerConfig local_config(kActorThreads);
+  std::optional<rt::system> local;
+  std::unique_ptr<ClusterNet> net;  // only for a cluster: a rollout within this process opens no port
+  if (is_local) {
+    local.emplace(local_config);
+  } else {
+    SEER_ASSIGN_OR_RETURN(net, ClusterNet::create(options.access));
+  }
+  rt::system& system = is_local ? *local : net->system();
   rt::Inbox<RolloutEvents> inbox(system);
   Machines machines;
   SEER_RETURN_IF_ERROR(is_local ? start_machines(system, options, work, chosen.rows_max, histories, aside, hooks.log, machines)

@@ -100,7 +100,7 @@ Status node_command(const NodeOptions& options, const std::atomic<bool>& stop) {
   rt::Inbox<> inbox(system);
   const auto secret = inbox.ask<ClusterSecret>(controller.handle, GetSecret{});
   if (secret.text.empty()) return silent;
-  SEER_ASSIGN_OR_RETURN(const ClusterTransport transport, make_cluster_transport(secret.text));
+  SEER_ASSIGN_OR_RETURN(const ClusterTransport transport, make_cluster_transport(secret.text, is_of_this_host(listen.host)));
   SEER_ASSIGN_OR_RETURN(NodeMakers made_makers, make_node_makers(options, loaded, aside, transport));
   const auto makers = std::make_shared<const NodeMakers>(std::move(made_makers));
   NodeConfig config = node_config(options);

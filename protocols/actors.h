@@ -282,7 +282,11 @@ struct NodeReady {
   uint32_t instances = 0;
   SEER_FIELDS(NodeReady, at, handle, instances)
 };
-struct NodeJoined { NodeAddress at; SEER_FIELDS(NodeJoined, at) };
+struct NodeJoined {
+  NodeAddress at;
+  NodeHandle handle;
+  SEER_FIELDS(NodeJoined, at, handle)
+};
 /// A machine has died or given up: all of it is lost.
 using ClusterSink = rt::iface<rt::oneway<NodeJoined>, rt::oneway<PartLost>>;
 /// From now on the sink hears who joins and leaves; first of all, who is there.

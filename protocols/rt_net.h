@@ -1,6 +1,7 @@
 // rt_net: actors of other processes, over CAF's network module. The rest of the runtime knows handles only.
 //
-// Processes greet each other before anything else: one of another protocol is refused there. A peer that is silent for kSilentUs (stopped, or cut off) is as one that died.
+// Processes greet each other before anything else: one of another protocol is refused there. A peer that is silent for kSilentUs,
+// stopped or cut off, counts as dead.
 #pragma once
 #include <caf/io/all.hpp>
 #include <string>

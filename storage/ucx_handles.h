@@ -1,8 +1,10 @@
 // Owners of UCX objects, move-only or unmovable. Used by ucx_transport.cpp only. A context may be used by any thread; a
 // worker and what hangs on it belong to one thread.
 #pragma once
+#include <sys/eventfd.h>
 #include <ucp/api/ucp.h>
 #include <ucs/debug/log_def.h>
+#include <unistd.h>
 
 #include <cstdarg>
 #include <cstdio>
@@ -10,6 +12,7 @@
 #include <mutex>
 #include <string>
 
+#include "protocols/check.h"
 #include "protocols/result.h"
 
 namespace seer {
@@ -33,15 +36,35 @@ inline void log_ucx_to_stderr() {
   });
 }
 
+/// Wakes a thread that polls.
+class WakeFd {
+ public:
+  WakeFd() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) { SEER_CHECK(fd_ >= 0, fd_); }
+  ~WakeFd() { close(fd_); }
+  WakeFd(const WakeFd&) = delete;
+  WakeFd& operator=(const WakeFd&) = delete;
+  void wake() { (void)eventfd_write(fd_, 1); }
+  void clear() {
+    eventfd_t count = 0;
+    (void)eventfd_read(fd_, &count);
+  }
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
 class UcxContext {
  public:
-  /// `transports` as in UCX_TLS. SEER_UCX_... in the environment overrides what UCX_... sets for others.
-  static Result<std::shared_ptr<UcxContext>> create(const std::string& transports, uint64_t features) {
+  /// `transports` as in UCX_TLS, `devices` as in UCX_NET_DEVICES. SEER_UCX_... in the environment overrides what UCX_... sets for
+  /// others.
+  static Result<std::shared_ptr<UcxContext>> create(const std::string& transports, uint64_t features, const std::string& devices = "all") {
     log_ucx_to_stderr();
     ucp_config_t* config = nullptr;
     if (const ucs_status_t s = ucp_config_read("SEER", nullptr, &config); s != UCS_OK)
       return ucx_error(Code::kIo, "reading its configuration", s);
     ucs_status_t s = ucp_config_modify(config, "TLS", transports.c_str());
+    if (s == UCS_OK) s = ucp_config_modify(config, "NET_DEVICES", devices.c_str());
     ucp_params_t params{};
     params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
     params.features = features;

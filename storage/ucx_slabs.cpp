@@ -1,10 +1,25 @@
 #include "storage/ucx_slabs.h"
 
+#include <unistd.h>
+
+#include <fstream>
 #include <span>
 
 #include "protocols/check.h"
 
 namespace seer {
+
+std::string ucx_host_name() {
+  std::string name;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> name;
+  for (const char* space : {"/proc/self/ns/ipc", "/proc/self/ns/pid"}) {
+    char text[64];
+    const ssize_t size = readlink(space, text, sizeof text);
+    name += cat(" ", std::string_view(text, size > 0 ? static_cast<size_t>(size) : 0));
+  }
+  return name;
+}
+
 namespace {
 
 std::span<std::byte> where(ucp_mem_h memory) {

@@ -14,6 +14,9 @@
 
 namespace seer {
 
+/// Processes with the same name can map each other's memory: one kernel, and the same names for processes and segments.
+std::string ucx_host_name();
+
 class UcxSlabs : public std::enable_shared_from_this<UcxSlabs> {
  public:
   /// `context`: of shared memory only.

@@ -1,7 +1,6 @@
 #include "storage/ucx_transport.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,7 +9,6 @@
 #include <chrono>
 #include <cstring>
 #include <deque>
-#include <fstream>
 #include <list>
 #include <map>
 #include <mutex>
@@ -21,6 +19,7 @@
 #include <utility>
 
 #include "protocols/crc32c.h"
+#include "storage/ucx_fetch.h"
 #include "storage/ucx_handles.h"
 #include "storage/ucx_lender.h"
 #include "storage/ucx_slabs.h"
@@ -29,70 +28,10 @@
 namespace seer {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-/// Processes with the same name can map each other's memory: one kernel, and the same names for processes and segments.
-std::string host_name() {
-  std::string name;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> name;
-  for (const char* space : {"/proc/self/ns/ipc", "/proc/self/ns/pid"}) {
-    char text[64];
-    const ssize_t size = readlink(space, text, sizeof text);
-    name += cat(" ", std::string_view(text, size > 0 ? static_cast<size_t>(size) : 0));
-  }
-  return name;
-}
-
 Status check_sum(const RemoteSlot& from, uint32_t crc) {
   if (crc == from.crc32c) return {};
   return fail(Code::kCorrupt, "transport: slot ", from.slot, " of node ", from.node, " does not match its checksum");
 }
-
-/// Wakes a thread that polls.
-class WakeFd {
- public:
-  WakeFd() : fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) { SEER_CHECK(fd_ >= 0, fd_); }
-  ~WakeFd() { close(fd_); }
-  WakeFd(const WakeFd&) = delete;
-  WakeFd& operator=(const WakeFd&) = delete;
-  void wake() { (void)eventfd_write(fd_, 1); }
-  void clear() {
-    eventfd_t count = 0;
-    (void)eventfd_read(fd_, &count);
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
-/// What is known of one block of a fetch.
-enum class BlockState : uint8_t {
-  kWaiting,    // to be asked for
-  kAsked,      // the answer has not come
-  kGranted,    // to be copied out of the mapped slab
-  kReceiving,  // UCX writes to its slot
-  kOver,       // has its status
-};
-
-struct Operation {
-  std::vector<Fetch> fetches;
-  int64_t timeout_us = 0;
-  Clock::time_point end;  // of its time
-  FetchEvents events;
-  std::vector<BlockState> states = std::vector<BlockState>(fetches.size(), BlockState::kWaiting);
-  std::vector<Status> statuses = std::vector<Status>(fetches.size());
-  size_t left = fetches.size();  // blocks that are not over
-  size_t receiving = 0;
-  bool is_done = false;  // `done` was called
-};
-
-struct Block {
-  std::shared_ptr<Operation> operation;
-  size_t index = 0;
-  const Fetch& fetch() const { return operation->fetches[index]; }
-  BlockState& state() const { return operation->states[index]; }
-};
 
 }  // namespace
 
@@ -120,11 +59,11 @@ class UcxTransport::Loop {
     size_t unanswered = 0;       // requests, late ones too
     size_t receiving = 0;        // blocks
     bool has_late = false;       // some of these are of a late fetch
-    Clock::time_point heard = {};  // or asked for the first of the unanswered
+    UcxClock::time_point heard = {};  // or asked for the first of the unanswered
     void* closing = nullptr;     // the request that closes it
 
     void hear() {
-      heard = Clock::now();
+      heard = UcxClock::now();
       if (unanswered + receiving == 0) has_late = false;
     }
   };
@@ -132,23 +71,23 @@ class UcxTransport::Loop {
     uint64_t epoch = 0;
     UcxAddress address;
     bool by_memory = false;
-    std::deque<Block> waiting;
+    std::deque<UcxBlock> waiting;
     std::unique_ptr<Connection> connection;  // none: the next fetch makes one
     std::unique_ptr<UcxMapping> mapping;     // of its slab, from the first grant on
   };
   struct Asked {
-    Block block;
+    UcxBlock block;
     Connection* connection = nullptr;
     WireWant want = WireWant::kBytes;
   };
   struct Granted {
-    Block block;
+    UcxBlock block;
     uint64_t offset = 0;
   };
   /// A block on its way into its slot.
   struct Receive {
     Loop* loop = nullptr;
-    Block block;
+    UcxBlock block;
     Connection* connection = nullptr;
     std::list<Receive>::iterator self = {};
   };
@@ -160,7 +99,7 @@ class UcxTransport::Loop {
   explicit Loop(const UcxTransportConfig& config)
       : config_(config),
         tag_(run_tag(config.run_secret)),
-        host_(host_name()),
+        host_(ucx_host_name()),
         lender_(tag_, config.serve_blocks_max) {}
   Status start();
   Status set_handlers();
@@ -176,11 +115,11 @@ class UcxTransport::Loop {
 
   void open(NodeId node, uint64_t epoch, UcxAddress address, bool by_memory);
   void close(NodeId node, const Error& why);
-  void begin(const std::shared_ptr<Operation>& operation);
+  void begin(const std::shared_ptr<UcxFetch>& operation);
   void ask_waiting(NodeId node, Peer& peer);
   Status connect(NodeId node, Peer& peer);
   /// REQUIRES: they are as many as one request may name, and of one size.
-  void ask(Peer& peer, std::span<const Block> blocks);
+  void ask(Peer& peer, std::span<const UcxBlock> blocks);
   bool copy_granted();
   size_t copy_next_granted();
   bool map_slab_of(NodeId node, Peer& peer);
@@ -196,15 +135,15 @@ class UcxTransport::Loop {
   void end_closed();
 
   void expire();
-  void expire(const std::shared_ptr<Operation>& operation);
-  void resolve(const Block& block, Status status);
-  void be_quiet(const std::shared_ptr<Operation>& operation);
+  void expire(const std::shared_ptr<UcxFetch>& operation);
+  void resolve(const UcxBlock& block, Status status);
+  void be_quiet(const std::shared_ptr<UcxFetch>& operation);
   /// False: UCX keeps the data, which are being received.
   bool on_reply(const WireReply& reply, void* data, size_t size, bool is_rendezvous);
   /// Takes it off those asked for. Nothing: it is late, and its fetch is over.
   std::optional<Asked> answered(std::unordered_map<uint64_t, Asked>::iterator it);
   void on_grants(uint64_t first_id, std::span<const std::byte> offsets);
-  void grant(const Block& block, uint64_t offset);
+  void grant(const UcxBlock& block, uint64_t offset);
   bool receive(const Asked& asked, void* data, size_t size, bool is_rendezvous);
   void on_received(Receive& receive, ucs_status_t status);
 
@@ -233,7 +172,7 @@ class UcxTransport::Loop {
 
   // All below: on the thread.
   std::map<NodeId, Peer> peers_;
-  std::multimap<Clock::time_point, std::shared_ptr<Operation>> operations_;  // not done, by the end of their time
+  std::multimap<UcxClock::time_point, std::shared_ptr<UcxFetch>> operations_;  // not done, by the end of their time
   std::unordered_map<uint64_t, Asked> asked_;                                // by id of the request
   std::deque<Granted> granted_;
   std::list<Receive> receives_;
@@ -253,7 +192,8 @@ Result<std::unique_ptr<UcxTransport::Loop>> UcxTransport::Loop::create(const Ucx
 }
 
 Status UcxTransport::Loop::start() {
-  SEER_ASSIGN_OR_RETURN(auto context, UcxContext::create(config_.network_transports, UCP_FEATURE_AM | UCP_FEATURE_WAKEUP));
+  SEER_ASSIGN_OR_RETURN(auto context, UcxContext::create(config_.network_transports, UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
+                                                         config_.network_devices));
   SEER_ASSIGN_OR_RETURN(worker_, UcxWorker::create(std::move(context)));
   SEER_ASSIGN_OR_RETURN(worker_address_, worker_->address());
   if (const ucs_status_t s = ucp_worker_get_efd(worker_->get(), &worker_fd_); s != UCS_OK)
@@ -365,8 +305,8 @@ Status UcxTransport::Loop::fetch(std::vector<Fetch> fetches, int64_t timeout_us,
     --open_count_;
     return fail(Code::kFull, "transport: ", open, " fetches are open");
   }
-  const auto end = Clock::now() + std::chrono::microseconds(timeout_us);
-  auto operation = std::make_shared<Operation>(Operation{std::move(fetches), timeout_us, end, std::move(events)});
+  const auto end = UcxClock::now() + std::chrono::microseconds(timeout_us);
+  auto operation = std::make_shared<UcxFetch>(UcxFetch{std::move(fetches), timeout_us, end, std::move(events)});
   post([this, operation = std::move(operation)] { begin(operation); });
   return {};
 }
@@ -417,13 +357,13 @@ bool UcxTransport::Loop::run_commands() {
 void UcxTransport::Loop::sleep() {
   // Not armed: something came meanwhile.
   if (ucp_worker_arm(worker_->get()) != UCS_OK) return;
-  auto until = Clock::now() + std::chrono::seconds(10);
+  auto until = UcxClock::now() + std::chrono::seconds(10);
   if (!operations_.empty()) until = std::min(until, operations_.begin()->first);
   for (const auto& [node, peer] : peers_)
     if (peer.connection && peer.connection->has_late)
       until = std::min(until, peer.connection->heard + std::chrono::microseconds(config_.silent_us));
-  if (!closing_.empty()) until = std::min(until, Clock::now() + std::chrono::milliseconds(1));  // not all of it has an event
-  const int64_t ns = std::max<int64_t>(0, std::chrono::nanoseconds(until - Clock::now()).count());
+  if (!closing_.empty()) until = std::min(until, UcxClock::now() + std::chrono::milliseconds(1));  // not all of it has an event
+  const int64_t ns = std::max<int64_t>(0, std::chrono::nanoseconds(until - UcxClock::now()).count());
   const timespec timeout{ns / 1'000'000'000, ns % 1'000'000'000};
   pollfd fds[] = {{worker_fd_, POLLIN, 0}, {wake_.get(), POLLIN, 0}};
   if (ppoll(fds, 2, &timeout, nullptr) > 0 && fds[1].revents != 0) wake_.clear();
@@ -433,8 +373,8 @@ void UcxTransport::Loop::sleep() {
 void UcxTransport::Loop::end() {
   const Error closed = fail(Code::kCancelled, "the transport was closed");
   for (auto& [node, peer] : peers_) drop(node, peer, closed);
-  const auto give_up = Clock::now() + std::chrono::seconds(5);
-  while ((!receives_.empty() || !closing_.empty()) && Clock::now() < give_up) {
+  const auto give_up = UcxClock::now() + std::chrono::seconds(5);
+  while ((!receives_.empty() || !closing_.empty()) && UcxClock::now() < give_up) {
     if (ucp_worker_progress(worker_->get()) == 0) std::this_thread::yield();
     end_closed();
   }
@@ -478,7 +418,7 @@ Status UcxTransport::Loop::connect(NodeId node, Peer& peer) {
   params.err_handler.cb = [](void* argument, ucp_ep_h, ucs_status_t status) { static_cast<Connection*>(argument)->lost = status; };
   if (const ucs_status_t s = ucp_ep_create(worker_->get(), &params, &connection->endpoint); s != UCS_OK)
     return fail(Code::kUnavailable, "transport: node ", node, " cannot be reached: ", ucs_status_string(s));
-  connection->heard = Clock::now();
+  connection->heard = UcxClock::now();
   peer.connection = std::move(connection);
   return {};
 }
@@ -493,14 +433,14 @@ void UcxTransport::Loop::drop_lost() {
 void UcxTransport::Loop::drop_silent() {
   for (auto& [node, peer] : peers_)
     if (peer.connection && peer.connection->has_late &&
-        Clock::now() >= peer.connection->heard + std::chrono::microseconds(config_.silent_us))
+        UcxClock::now() >= peer.connection->heard + std::chrono::microseconds(config_.silent_us))
       reconnect(node, peer);
 }
 
 void UcxTransport::Loop::reconnect(NodeId node, Peer& peer) {
   for (const auto& [id, asked] : asked_)
-    if (asked.connection == peer.connection.get() && asked.block.state() == BlockState::kAsked) {
-      asked.block.state() = BlockState::kWaiting;
+    if (asked.connection == peer.connection.get() && asked.block.state() == UcxBlockState::kAsked) {
+      asked.block.state() = UcxBlockState::kWaiting;
       peer.waiting.push_front(asked.block);
     }
   disconnect(peer, fail(Code::kUnavailable, "transport: node ", node, " is silent"));
@@ -521,12 +461,12 @@ void UcxTransport::Loop::drop(NodeId node, Peer& peer, const Error& why) {
   disconnect(peer, why);
   peer.waiting.clear();
   peer.mapping.reset();
-  std::vector<std::shared_ptr<Operation>> failed;
+  std::vector<std::shared_ptr<UcxFetch>> failed;
   for (const auto& [end, operation] : operations_)
     if (operation->fetches.front().from.node == node) failed.push_back(operation);
   for (const auto& operation : failed)
     for (size_t i = 0; i < operation->fetches.size(); ++i)  // what is being received ends when UCX has let go of it
-      if (operation->states[i] != BlockState::kReceiving) resolve({operation, i}, why);
+      if (operation->states[i] != UcxBlockState::kReceiving) resolve({operation, i}, why);
 }
 
 void UcxTransport::Loop::end_closed() {
@@ -542,7 +482,7 @@ void UcxTransport::Loop::end_closed() {
 
 // ---- fetches -----------------------------------------------------------------------------------------------------------------
 
-void UcxTransport::Loop::begin(const std::shared_ptr<Operation>& operation) {
+void UcxTransport::Loop::begin(const std::shared_ptr<UcxFetch>& operation) {
   if (operation->fetches.empty()) {
     --open_count_;
     return operation->events.done({});
@@ -574,24 +514,24 @@ void UcxTransport::Loop::ask_waiting(NodeId node, Peer& peer) {
   size_t open = peer.connection ? peer.connection->unanswered + peer.connection->receiving : 0;
   if (peer.by_memory) open += granted_.size();
   if (open > window / 2) return;
-  std::vector<Block> blocks;
+  std::vector<UcxBlock> blocks;
   while (!peer.waiting.empty() && open + blocks.size() < window) {
-    if (peer.waiting.front().state() == BlockState::kWaiting) blocks.push_back(std::move(peer.waiting.front()));
+    if (peer.waiting.front().state() == UcxBlockState::kWaiting) blocks.push_back(std::move(peer.waiting.front()));
     peer.waiting.pop_front();
   }
   if (blocks.empty()) return;
   if (!peer.connection)
     if (const Status connected = connect(node, peer); !connected.ok()) return drop(node, peer, connected.error());
-  const auto bytes_of = [](const Block& block) { return block.fetch().to.size(); };
-  for (std::span<const Block> rest = blocks; !rest.empty();) {
-    const auto end = std::ranges::find_if(rest, [&](const Block& block) { return bytes_of(block) != bytes_of(rest.front()); });
+  const auto bytes_of = [](const UcxBlock& block) { return block.fetch().to.size(); };
+  for (std::span<const UcxBlock> rest = blocks; !rest.empty();) {
+    const auto end = std::ranges::find_if(rest, [&](const UcxBlock& block) { return bytes_of(block) != bytes_of(rest.front()); });
     const size_t alike = std::min(kWireSlotsMax, static_cast<size_t>(end - rest.begin()));
     ask(peer, rest.first(alike));
     rest = rest.subspan(alike);
   }
 }
 
-void UcxTransport::Loop::ask(Peer& peer, std::span<const Block> blocks) {
+void UcxTransport::Loop::ask(Peer& peer, std::span<const UcxBlock> blocks) {
   struct Request {  // UCX reads it until it is sent
     WireRequest header;
     std::vector<WireSlot> slots;
@@ -602,13 +542,13 @@ void UcxTransport::Loop::ask(Peer& peer, std::span<const Block> blocks) {
   auto request = std::make_unique<Request>(Request{{.tag = tag_, .id = last_id_ + 1, .epoch = first.from.epoch,
                                                     .block_bytes = first.to.size(), .node = first.from.node.value, .want = want},
                                                    {}});
-  for (const Block& block : blocks) {
+  for (const UcxBlock& block : blocks) {
     const RemoteSlot& from = block.fetch().from;
     request->slots.push_back({.generation = from.generation, .slot = from.slot});
-    block.state() = BlockState::kAsked;
+    block.state() = UcxBlockState::kAsked;
     asked_.emplace(++last_id_, Asked{block, &connection, want});
   }
-  if (connection.unanswered + connection.receiving == 0) connection.heard = Clock::now();
+  if (connection.unanswered + connection.receiving == 0) connection.heard = UcxClock::now();
   connection.unanswered += blocks.size();
   ucp_request_param_t params{};
   params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
@@ -625,25 +565,25 @@ void UcxTransport::Loop::ask(Peer& peer, std::span<const Block> blocks) {
 }
 
 void UcxTransport::Loop::expire() {
-  const auto now = Clock::now();
+  const auto now = UcxClock::now();
   while (!operations_.empty() && operations_.begin()->first <= now) {
-    const std::shared_ptr<Operation> operation = operations_.begin()->second;
+    const std::shared_ptr<UcxFetch> operation = operations_.begin()->second;
     operations_.erase(operations_.begin());
     expire(operation);
   }
 }
 
 /// Its answers may still come, and are dropped. What is being received cannot be stopped but with its connection.
-void UcxTransport::Loop::expire(const std::shared_ptr<Operation>& operation) {
+void UcxTransport::Loop::expire(const std::shared_ptr<UcxFetch>& operation) {
   const NodeId node = operation->fetches.front().from.node;
   operation->is_done = true;
   for (size_t i = 0; i < operation->fetches.size(); ++i) {
-    BlockState& state = operation->states[i];
-    if (state != BlockState::kOver) operation->statuses[i] = late_fetch(node, operation->timeout_us);
-    if (state == BlockState::kAsked || state == BlockState::kReceiving)
+    UcxBlockState& state = operation->states[i];
+    if (state != UcxBlockState::kOver) operation->statuses[i] = late_fetch(node, operation->timeout_us);
+    if (state == UcxBlockState::kAsked || state == UcxBlockState::kReceiving)
       if (const auto peer = peers_.find(node); peer != peers_.end() && peer->second.connection)
         peer->second.connection->has_late = true;
-    state = BlockState::kOver;
+    state = UcxBlockState::kOver;
   }
   const bool still_writing = operation->receiving > 0;
   if (!still_writing) --open_count_;
@@ -651,10 +591,10 @@ void UcxTransport::Loop::expire(const std::shared_ptr<Operation>& operation) {
   operation->events.done = nullptr;
 }
 
-void UcxTransport::Loop::resolve(const Block& block, Status status) {
-  Operation& operation = *block.operation;
-  if (block.state() == BlockState::kOver) return;
-  block.state() = BlockState::kOver;
+void UcxTransport::Loop::resolve(const UcxBlock& block, Status status) {
+  UcxFetch& operation = *block.operation;
+  if (block.state() == UcxBlockState::kOver) return;
+  block.state() = UcxBlockState::kOver;
   operation.statuses[block.index] = std::move(status);
   if (--operation.left > 0) return;
   const auto [first, last] = operations_.equal_range(operation.end);
@@ -665,7 +605,7 @@ void UcxTransport::Loop::resolve(const Block& block, Status status) {
   operation.events = {};
 }
 
-void UcxTransport::Loop::be_quiet(const std::shared_ptr<Operation>& operation) {
+void UcxTransport::Loop::be_quiet(const std::shared_ptr<UcxFetch>& operation) {
   --open_count_;
   operation->events.quiet();
   operation->events = {};
@@ -684,12 +624,12 @@ bool UcxTransport::Loop::copy_granted() {
 size_t UcxTransport::Loop::copy_next_granted() {
   const Granted granted = std::move(granted_.front());
   granted_.pop_front();
-  const Block& block = granted.block;
-  if (block.state() != BlockState::kGranted) return 0;
+  const UcxBlock& block = granted.block;
+  if (block.state() != UcxBlockState::kGranted) return 0;
   const RemoteSlot& from = block.fetch().from;
   Peer& peer = peers_.at(from.node);
   if (!peer.mapping && !map_slab_of(from.node, peer)) {
-    block.state() = BlockState::kWaiting;
+    block.state() = UcxBlockState::kWaiting;
     peer.waiting.push_front(block);
     return 0;
   }
@@ -756,7 +696,7 @@ std::optional<UcxTransport::Loop::Asked> UcxTransport::Loop::answered(std::unord
   asked_.erase(it);
   --asked.connection->unanswered;
   asked.connection->hear();
-  if (asked.block.state() != BlockState::kAsked) return std::nullopt;
+  if (asked.block.state() != UcxBlockState::kAsked) return std::nullopt;
   return asked;
 }
 
@@ -770,14 +710,14 @@ void UcxTransport::Loop::on_grants(uint64_t first_id, std::span<const std::byte>
   }
 }
 
-void UcxTransport::Loop::grant(const Block& block, uint64_t offset) {
+void UcxTransport::Loop::grant(const UcxBlock& block, uint64_t offset) {
   const Fetch& fetch = block.fetch();
   const uint64_t slab_bytes = peers_.at(fetch.from.node).address.slab_bytes;
   if (fetch.to.size() > slab_bytes || offset > slab_bytes - fetch.to.size()) {
     return resolve(block, fail(Code::kInvalidArgument, "transport: node ", fetch.from.node, " granted bytes from ", offset, " of its ",
                                slab_bytes));
   }
-  block.state() = BlockState::kGranted;
+  block.state() = UcxBlockState::kGranted;
   granted_.push_back({block, offset});
 }
 
@@ -792,7 +732,7 @@ bool UcxTransport::Loop::receive(const Asked& asked, void* data, size_t size, bo
     resolve(asked.block, check_sum(fetch.from, copy_and_crc32c(fetch.to, static_cast<const std::byte*>(data))));
     return true;
   }
-  asked.block.state() = BlockState::kReceiving;
+  asked.block.state() = UcxBlockState::kReceiving;
   ++asked.block.operation->receiving;
   ++asked.connection->receiving;
   const auto receive = receives_.insert(receives_.end(), {this, asked.block, asked.connection});
@@ -814,7 +754,7 @@ void UcxTransport::Loop::on_received(Receive& ended, ucs_status_t status) {
   const Receive receive = ended;
   receives_.erase(receive.self);
   Connection& connection = *receive.connection;
-  const std::shared_ptr<Operation>& operation = receive.block.operation;
+  const std::shared_ptr<UcxFetch>& operation = receive.block.operation;
   --connection.receiving;
   if (status == UCS_OK) connection.hear();
   --operation->receiving;

@@ -30,6 +30,7 @@ namespace seer {
 struct UcxTransportConfig {
   std::string run_secret = "";           // peers with another one are refused
   std::string network_transports = "tcp";  // as in UCX_TLS; must be able to tell that a peer failed
+  std::string network_devices = "all";   // as in UCX_NET_DEVICES; it listens on all of these
   bool shares_memory = true;             // with processes on this host
   size_t queue_max = 256;                // fetch calls open at most, late ones included
   size_t window_blocks = 8;              // asked of one peer at a time, over the network

@@ -24,6 +24,7 @@ libraries=(
   '^spdlog/'                            '^actors/log\.cpp$'
   '^toml'                               '^cli/toml_options\.cpp$'
   '^CLI/'                               '^cli/arguments\.cpp$|^tests/'
+  '^(boost|openssl)/'                   '^cli/cluster_gate\.cpp$'
 )
 
 # The only files of the layers below cli/ that may name CAF.

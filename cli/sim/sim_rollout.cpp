@@ -232,7 +232,7 @@ struct SimRollout {
     }
     SimTransportConfig network;
     network.latency_us = cluster.latency_us;
-    // A block of the simulated pool stands for many more bytes, so its bandwidth is scaled down.
+    // Blocks of the simulated pool are smaller than real ones, so the bandwidth is scaled down as much.
     const double block_bytes = static_cast<double>(cluster.kv_bytes_per_token * cluster.block_tokens);
     network.bytes_per_s = std::max<int64_t>(
         1, std::llround(static_cast<double>(cluster.nic_bytes_per_s) * kSimBlockBytes / std::max(1.0, block_bytes)));

@@ -87,6 +87,7 @@ TEST_CASE("cluster: who watches hears of the machines that are there, then of th
   CHECK(b.watcher.all<NodeJoined>()[0].at.node == NodeId{3});
   CHECK(b.watcher.all<NodeJoined>()[1].at.host == "10.0.0.1");
   CHECK(b.watcher.all<NodeJoined>()[1].at.port == 7001);
+  CHECK(b.watcher.all<NodeJoined>()[1].handle == second.handle());
   rt::kill(first.handle());
   b.run();
   REQUIRE(b.watcher.all<PartLost>().size() == 1);

@@ -780,3 +780,16 @@ TEST_CASE("rollout: one that is resumed with all answered is over at once") {
   REQUIRE(s.summaries().size() == 1);
   CHECK(s.summaries()[0].complete);
 }
+
+TEST_CASE("rollout: what was answered before is not answered again, even where its group fits on no instance now") {
+  const RequestId answered{GroupId{0}, 0};
+  Stage s(2, 1, {}, {{answered, {21, 22}, {}, true}});
+  const auto small = s.world.spawn<FakeInstance>(&s.seen[0]);
+  rt::post(s.rollout, InstanceUp{InstanceId{0}, NodeId{0}, 2, 4, 8, small});  // 8 tokens; the group needs 23
+  s.run_for(1'000'000);
+  REQUIRE(s.responses().size() == 1);
+  CHECK(s.responses()[0].request != answered);
+  CHECK(s.responses()[0].finish == FinishReason::kError);
+  REQUIRE(s.summaries().size() == 1);
+  CHECK(s.summaries()[0].complete);
+}

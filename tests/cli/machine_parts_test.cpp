@@ -2,10 +2,6 @@
 
 #include <doctest/doctest.h>
 
-#include "cli/scratch.h"
-#include "gpu/tiny_model.h"
-#include "integration/optional_parts.h"
-
 using namespace seer;
 
 namespace {

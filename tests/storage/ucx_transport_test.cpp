@@ -14,6 +14,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <future>
+#include <filesystem>
+#include <fstream>
+#include <set>
 #include <random>
 #include <sstream>
 #include <thread>
@@ -286,6 +289,38 @@ TEST_CASE("ucx transport: each of many small blocks gets its own bytes or its ow
       CHECK(std::ranges::all_of(fetch.to, [&](std::byte b) { return b == expected; }));
     }
   }
+}
+
+TEST_CASE("ucx transport: on the loopback device alone it can be fetched from, and listens nowhere else") {
+  const auto listening = [] {
+    std::set<std::string> inodes, addresses;  // "socket:[123]"; "0100007F:1F90"
+    for (const auto& fd : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code closed;
+      inodes.insert(std::filesystem::read_symlink(fd, closed).string());
+    }
+    for (const char* table : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
+      std::ifstream lines(table);
+      for (std::string line; std::getline(lines, line);) {
+        std::istringstream words(line);
+        std::string number, local, remote, state, queues, timer, retries, user, timeout, inode;
+        words >> number >> local >> remote >> state >> queues >> timer >> retries >> user >> timeout >> inode;
+        if (state == "0A" && inodes.contains(cat("socket:[", inode, "]"))) addresses.insert(local);
+      }
+    }
+    return addresses;
+  };
+  const Owner owner;
+  Fetcher here(owner, {.network_devices = "lo", .shares_memory = false}), there(owner, {.network_devices = "lo", .shares_memory = false});
+  const std::set<std::string> addresses = listening();
+  CHECK_FALSE(addresses.empty());
+  for (const std::string& address : addresses) CHECK_MESSAGE(address.starts_with("0100007F:"), address);
+  const auto arena = *HostArena::create({.dram_bytes = owner.block_bytes, .block_bytes = owner.block_bytes});
+  const uint32_t slot = *arena->take();
+  std::ranges::fill(arena->span(slot), std::byte{9});
+  CHECK(here.transport->open_peer(kNode, kEpoch, there.transport->publish(kNode, kEpoch, arena)).ok());
+  CHECK(here.fetch({{kNode, kEpoch, slot, arena->generation(slot), crc32c(arena->span(slot))}}).statuses[0].ok());
+  CHECK(here.has_pattern(0, std::byte{9}));
+  CHECK_FALSE(UcxTransport::create({.network_devices = "none0"}).ok());
 }
 
 TEST_CASE("ucx transport: a peer of another run is refused") {

@@ -23,6 +23,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "protocols/cpu_time.h"
 #include "protocols/kv.h"
 #include "storage/ucx_transport.h"
 
@@ -34,11 +35,7 @@ constexpr NodeId kNode{1};
 constexpr int64_t kTimeoutUs = 60'000'000;
 
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-double cpu_s(clockid_t clock) {
-  timespec t{};
-  clock_gettime(clock, &t);
-  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
-}
+double cpu_s(clockid_t clock) { return static_cast<double>(cpu_ns(clock)) * 1e-9; }
 double best(const std::vector<double>& v) { return v.empty() ? 0 : *std::ranges::max_element(v); }
 double at_quantile(std::vector<double> v, double q) {
   std::ranges::sort(v);

@@ -52,7 +52,7 @@ TEST_CASE("added tokens: those that strip take the white space at that side, nev
   CHECK(cut(*tokens, "R  L") == "[2:R  ]|[1:L]");
 }
 
-TEST_CASE("added tokens: a single word is found only where it stands alone; where it is not, shorter tokens inside it are not found either") {
+TEST_CASE("added tokens: a single word is found only between non-word characters; elsewhere its text is left whole") {
   const auto tokens = parse({token(1, "foo bar", {{"single_word", true}}), token(2, "bar")});
   REQUIRE(tokens.ok());
   CHECK(cut(*tokens, "(foo bar)") == "(|[1:foo bar]|)");

@@ -1,0 +1,44 @@
+// UcxFetch: what is known of a fetch and of each of its blocks. Used by ucx_transport.cpp only, on its thread. Plain data.
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "storage/kv_transport.h"
+
+namespace seer {
+
+using UcxClock = std::chrono::steady_clock;
+
+/// What is known of one block of a fetch.
+enum class UcxBlockState : uint8_t {
+  kWaiting,    // to be asked for
+  kAsked,      // the answer has not come
+  kGranted,    // to be copied out of the mapped slab
+  kReceiving,  // UCX writes to its slot
+  kOver,       // has its status
+};
+
+/// A call of KvTransport::fetch(): how far each of its blocks is.
+struct UcxFetch {
+  std::vector<Fetch> fetches;
+  int64_t timeout_us = 0;
+  UcxClock::time_point end;  // of its time
+  FetchEvents events;
+  std::vector<UcxBlockState> states = std::vector<UcxBlockState>(fetches.size(), UcxBlockState::kWaiting);
+  std::vector<Status> statuses = std::vector<Status>(fetches.size());
+  size_t left = fetches.size();  // blocks that are not over
+  size_t receiving = 0;
+  bool is_done = false;  // `done` was called
+};
+
+/// One of them.
+struct UcxBlock {
+  std::shared_ptr<UcxFetch> operation;
+  size_t index = 0;
+  const Fetch& fetch() const { return operation->fetches[index]; }
+  UcxBlockState& state() const { return operation->states[index]; }
+};
+
+}  // namespace seer
