@@ -7,7 +7,7 @@
 // until its room is wanted; an unnamed one is free at once.
 //
 // Full blocks are never written again, so they may have many users. A partial block (the tail of a parked sequence) can
-// be named too, but has one user at most: whoever takes it will write on into it, and then it loses its name.
+// be named too, but has one user at most: its user will write on into it, and then it loses its name.
 // The engine runs its work in order, so a block may be given to a new user as soon as the last step or copy that reads
 // it was submitted.
 //

@@ -47,7 +47,7 @@ struct EngineInfo {
 /// With `parents` the rows are a draft tree (verify of several drafts at once): row i follows row parents[i] < i, is at
 /// position start + its depth, and attends to [0, start), its ancestors and itself: it gets the very bits that its path
 /// would get as a linear draft. Row 0 is the root (parent -1) and feeds the last known token; every row is sampled. When
-/// the step ends, the KV of the path that stands (accepted_path() in accept_draft.h) lies at the positions [start, start
+/// the step ends, the KV of the accepted path (accepted_path() in accept_draft.h) lies at the positions [start, start
 /// + its length).
 struct SequenceStep {
   int64_t start = 0;                    // positions [0, start) have their KV in `blocks` already

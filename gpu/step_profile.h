@@ -1,5 +1,5 @@
 // StepProfile: what the steps of one engine with one model cost on one machine: measured points, the cost model fitted
-// to them, and its error on points that it was not fitted to. Written by `seer profile`; read by whoever predicts
+// to them, and its error on points that it was not fitted to. Written by `seer profile`; read by all that predict
 // steps. Plain data and pure functions, but for read_step_profile().
 //
 // The file is one JSON object:

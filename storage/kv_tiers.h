@@ -14,10 +14,10 @@
 //          release(owner) frees at once what nobody else holds (what is being read, written or copied: as soon as that
 //          ends; until then its key is answered with kLater).
 // NO ROOM  In this order: blocks that also have a cold copy give up their slot; others are spilled in SpillOrder (whole
-//          chains, tail first); when there is no cold tier, or it is full, parked chains whose next use is further than
-//          that of whoever asks are dropped, tail first, with their cold rest (hooks.lost names the blocks). kLater: room
-//          is on the way, try again when hooks.room is called. kRefused: nothing will make room, do without: an owner that
-//          finds blocks missing re-prefills them. Running owners and prompts are spilled if need be, never dropped.
+//          chains, tail first); without a cold tier, or when it is full, parked chains whose next use is further away than the
+//          asking owner's are dropped, tail first, together with their cold blocks (hooks.lost names them). kLater: room is
+//          being made, ask again when hooks.room is called. kRefused: there will be no room; an owner that finds blocks
+//          missing re-prefills them. Blocks of running owners and prompts may be spilled but are never dropped.
 // WEIGHTS  After bump_version(v) nothing below v is granted, sealed or opened, and its data is gone.
 //
 // Invariants (check_invariants()): slots taken == blocks with a slot <= slot_count; a slot is not reused while a write,
@@ -53,10 +53,10 @@ struct KvTiersHooks {
   std::function<void(std::function<void()>)> post;
   /// Called through post after reserve() had answered kLater: the situation changed, ask again. May be empty.
   std::function<void()> room = {};
-  /// Called at once, in the middle of other calls (so only take a note): this block was here and now must be computed
-  /// again: dropped for room or corrupt. Not called for released or outdated blocks. May be empty.
+  /// Called inside other calls, so it may only take a note: this block was dropped for room, or is corrupt, and must be
+  /// computed again. Not called for released or outdated blocks. May be empty.
   std::function<void(const BlockKey&)> lost = {};
-  /// Called at once, likewise: a read or write of the cold store failed, its first error. The tiers go on without the blocks.
+  /// Also called inside other calls: the first error of a read or write of the cold store. The tiers go on without the blocks.
   /// May be empty.
   std::function<void(const Error&)> cold_failed = {};
 };

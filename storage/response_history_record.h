@@ -1,5 +1,5 @@
-// Records of a ResponseHistory as bytes on disk. A record that is not exactly what was written is never taken for one:
-// its checksum spans its key too. Pure functions. Used by rocksdb_response_history.
+// Records of a ResponseHistory as bytes on disk. The checksum covers the record and its key, so a damaged or misplaced record
+// is refused. Pure functions. Used by rocksdb_response_history.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace seer {
 
-/// Where a response lies: newest iteration of a prompt first, so that keys of a prompt lie together in the order of get().
+/// Key of a response. The keys of a prompt are adjacent and in the order of get(): newest iteration first.
 struct ResponseKey {
   PrefixHash prompt;
   uint64_t iteration = 0;
@@ -23,14 +23,14 @@ struct ResponseKey {
 std::string to_bytes(PrefixHash prompt);
 std::string to_bytes(const ResponseKey& key);
 
-/// What is kept of a prompt.
+/// What the history knows of a prompt.
 struct PromptRecord {
   struct Response {
     uint64_t iteration = 0;
     uint16_t index = 0;
     uint32_t bytes = 0;  // of its record
   };
-  uint64_t put_number = 0;  // of its last put, among those of all prompts
+  uint64_t put_number = 0;  // number of its last put, counted over all prompts
   std::vector<Response> responses;  // as get() gives them
 };
 

@@ -177,8 +177,8 @@ struct SimCluster {
     config.info.steps_max = options.steps_max;
     config.has_kv = options.has_kv;
     config.last_position = [this](uint64_t seed) { return last_position(seed); };
-    config.accepted = [](uint64_t seed, int64_t position, int64_t draft_tokens, std::span<int32_t> stand) {
-      for (int32_t& tokens : stand) {
+    config.accepted = [](uint64_t seed, int64_t position, int64_t draft_tokens, std::span<int32_t> accepted) {
+      for (int32_t& tokens : accepted) {
         tokens = static_cast<int32_t>(hash_pair(seed, static_cast<uint64_t>(position)) % 4 % static_cast<uint64_t>(draft_tokens + 1));
         position += 1 + tokens;
       }

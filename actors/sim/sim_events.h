@@ -1,4 +1,4 @@
-// SimEvents: what a simulated rollout told whoever asked for it, with the times of a SimWorld.
+// SimEvents: the events of a simulated rollout, with the times of its SimWorld.
 #pragma once
 #include <vector>
 

@@ -1,5 +1,5 @@
-// Links: actors that stand for the network between machines in a SimCluster. They pass messages on in order, some of them
-// late, some of them never. What the runtime claims to bear:
+// Links: actors in the place of the network between machines in a SimCluster. They pass messages on in order, some late,
+// some never. What the runtime tolerates:
 //   may be lost        RunChunk, ChunkProgress, ChunkDone (the rollout notices the gap or the silence, and restarts the
 //                      instance), CancelChunk (the chunk runs to its end), FindHolders (the node goes on with what it
 //                      has), and all messages to and from draft servers (drafts get worse)

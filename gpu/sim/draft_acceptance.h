@@ -3,7 +3,7 @@
 // deploy/sim/draft_acceptance.json. Used by `seer simulate`. Pure but for reading the named file.
 //
 // The table gives the acceptance length at one draft length. From each of its entries comes the probability a with
-// which a draft token stands given that those before it do, the same at every position (paper section 3.4, T_SD):
+// which a draft token is accepted after all before it were, the same at every position (paper section 3.4, T_SD):
 // acceptance length = 1 + a + ... + a^g = (1 - a^(g+1)) / (1 - a). Between numbers of references, a is interpolated on
 // ln(1 + references); beyond the last, it stays.
 #pragma once
@@ -25,7 +25,7 @@ class DraftAcceptance {
   /// `name` is what errors call the text. Errors: kInvalidArgument (one sentence: name, field, value, expected).
   static Result<DraftAcceptance> parse(std::string_view json, const std::string& name, const std::string& drafting);
 
-  /// Probability that a draft token stands, given that those before it do.
+  /// Probability that a draft token is accepted after all before it were.
   double token_acceptance(double references) const;
   /// Acceptance length of a verify, bonus token included: 1 without draft tokens. REQUIRES: both at least 0.
   double mean_accepted(double references, int64_t draft_tokens) const;

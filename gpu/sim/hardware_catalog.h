@@ -1,5 +1,5 @@
 // HardwareCatalog: the published numbers of GPUs and models that a step time is computed from, and the costs that no
-// data sheet gives. They are read from JSON, where each stands with its source: {"value": 80, "source": "..."}; the
+// data sheet gives. They are read from JSON, each with its source: {"value": 80, "source": "..."}; the
 // shipped deploy/sim/hardware.json is compiled in. Used by HardwareModel and by the reader of workloads. Plain data.
 #pragma once
 #include <cstdint>

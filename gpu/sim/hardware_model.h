@@ -1,6 +1,6 @@
 // HardwareModel: how long a step takes on GPUs that we do not have, and how much KV they hold: a roofline over bytes,
 // FLOPs, links and launches, from a few published numbers of the GPU and the model (deploy/sim/hardware.json, compiled
-// in; each constant stands there with its source). Used by `seer simulate` for the step times of its engines. Pure.
+// in; each constant with its source). Used by `seer simulate` for the step times of its engines. Pure.
 //
 // An instance is dp x tp GPUs. Within a tensor-parallel group of tp GPUs, attention heads and matrices are cut in tp
 // pieces, with two all-reduces per layer. The dp groups ("ranks") each hold the weights outside routed experts, and the

@@ -67,9 +67,9 @@ int64_t SimEngine::step_ns(const StepShape& shape) const {
   return 1000 * (config_.step_us_base + config_.step_us_row * shape.rows);
 }
 
-/// Without a draft what is sampled. Else in each step the draft tokens that stand, then one that is not what was drafted
-/// there: the first tokens of the draft are written each time, and what did not stand is overwritten by what comes next: so
-/// much faster is a loop that seldom depends on what stood.
+/// Without a draft: the oracle's tokens. With one, each step gains its accepted draft tokens and then one token that differs
+/// from the draft. Every step first copies kTokensTogether draft tokens; the next step overwrites those that were rejected.
+/// This is much faster than a loop whose length depends on how many were accepted.
 void SimEngine::sample_gained(const SimStepRun::Taken& taken, std::vector<SampledToken>& sampled) {
   const auto tokens = static_cast<size_t>(taken.tokens);
   if (taken.draft.empty()) {
@@ -200,8 +200,8 @@ StepResult SimEngine::result_of_steps(size_t end_step) {
   return {.version = version_, .steps = steps, .step_us = ns / 1000};
 }
 
-void SimEngine::take(int32_t place, int64_t steps, GainedTokens& gained) {
-  const SimStepRun::Taken taken = run_.take(place, steps);
+void SimEngine::take(int32_t slot, int64_t steps, GainedTokens& gained) {
+  const SimStepRun::Taken taken = run_.take(slot, steps);
   gained.steps = taken.steps;
   gained.by_step.assign(taken.gained.begin(), taken.gained.end());
   sample_gained(taken, gained.sampled);
@@ -256,7 +256,7 @@ SampledToken SimEngine::sample(const SequenceStep& s, int64_t position, const Pr
   return {token_of(s.seed, position + 1), -1.0f - static_cast<float>(prefix.hi & 0xffff) / 65536.0f};
 }
 
-/// The KV of the path that stands stays, in its order; that of other rows is of no use to anyone, and shows it.
+/// Keeps the KV of the accepted path, in its order, and overwrites that of the other rows, so that using it would be noticed.
 std::vector<SampledToken> SimEngine::run_tree(const SequenceStep& s) {
   const size_t rows = s.tokens.size();
   SEER_CHECK(s.parents.size() == rows && s.sample_rows == static_cast<int32_t>(rows), s.parents.size(), s.sample_rows, rows);
@@ -307,7 +307,7 @@ CopyResult SimEngine::run(const CopyBatch& batch) {
   CopyResult result{.id = batch.id, .direction = batch.direction, .crc32c = {}};
   const bool is_export = batch.direction == CopyBatch::Direction::kExport;
   for (const BlockCopy& copy : batch.blocks) {
-    // Without KV nothing moves, but others check what they read of the host memory.
+    // Without KV nothing is copied. The checksums are still needed: the caller compares them.
     std::byte* const device =
         config_.has_kv ? memory_.data() + static_cast<int64_t>(copy.block) * config_.info.block_bytes : nullptr;
     if (device != nullptr && is_export) std::memcpy(copy.host.data(), device, copy.host.size());

@@ -1,12 +1,12 @@
-// SimEngine: the engine seam without a model: step times from a cost model, tokens from a seeded oracle, KV blocks whose
-// bytes stand for their content. Runs on whatever timer it is given (a virtual clock), so that the very actors of a real
-// rollout can be run, and be put to faults, in one thread.
+// SimEngine: an engine without a model. Step times come from a cost model, tokens from a seeded oracle, and a KV block holds
+// the hash of its content. It runs on the timer it is given (a virtual clock), so the actors of a real rollout can be run, and
+// tested with faults, in one thread.
 //
-// KV is the hash of the prefix, chained from block to block, and comes back in each log-probability: a block in the wrong
-// place, moved too late, or of another weight version changes the outputs, as it would on a real engine. An engine that keeps no KV
-// bytes (has_kv false) does without that check, and can do many equal steps at once (StepRun); its copies run
-// beside the steps, as on the copy engines of a GPU: a copy begins when the step that runs is over, and delays none. Its
-// drafts are paths; trees are verified with KV only.
+// KV is the hash of the prefix, chained from block to block, and is part of each log-probability: a block in the wrong
+// place, moved too late, or of another weight version changes the outputs, as it would on a real engine. With has_kv false an
+// engine keeps no KV bytes and does not check this, but can do many equal steps at once (StepRun). Its copies run beside the
+// steps, as on the copy engines of a GPU: a copy begins when the running step ends and delays no other. Its drafts are paths;
+// trees are verified with KV only.
 //
 // Single owner, not thread-safe. Same calls, same results.
 #pragma once
@@ -33,11 +33,11 @@ struct SimEngineConfig {
   int64_t draft_ns = 0;          // to make the draft of one sequence, before the step
   std::function<int64_t(const StepShape&)> step_ns;        // if set: what a step costs instead
   std::function<int64_t(uint64_t seed)> last_position;     // of the response with this seed; needed without KV
-  /// Without KV, drafts mean nothing: how many of the tokens drafted stand, decided here, for verifies one behind the other:
-  /// the first drafts behind `position`, each next one behind the token that the one before sampled last. What is sampled
-  /// follows from it.
-  std::function<void(uint64_t seed, int64_t position, int64_t draft_tokens, std::span<int32_t> stand)> accepted;
-  std::function<void(const StepShape&, int64_t ns, int64_t steps)> on_steps;  // if set: told of steps as they end
+  /// Without KV the content of drafts has no effect. This function decides how many draft tokens each of several consecutive
+  /// verifies accepts. The first verify drafts after `position`, each further one after the last token sampled by the one
+  /// before.
+  std::function<void(uint64_t seed, int64_t position, int64_t draft_tokens, std::span<int32_t> accepted)> accepted;
+  std::function<void(const StepShape&, int64_t ns, int64_t steps)> on_steps;  // if set: called as steps end
 };
 inline constexpr int64_t kSimTokenBytes = 16;  // per token of a block: the hash of the prefix that ends there
 
@@ -47,8 +47,8 @@ class SimEngine final : public Engine, private StepRun {
   using After = std::function<void(int64_t delay_ns, std::function<void()> work)>;
   /// The tokens sampled from `position` on of the response with this seed. Log-probabilities are not the oracle's.
   using Oracle = std::function<void(uint64_t seed, int64_t position, std::span<SampledToken> sampled)>;
-  /// Virtual time, and that until which all timers of this engine have fired (a nanosecond before now, where others that
-  /// fire now come first). Needed without KV only.
+  /// now_ns: virtual time. fired_ns: the time up to which all timers of this engine have fired; a nanosecond before now if
+  /// timers of others that fire now come first. Needed without KV only.
   struct Clock {
     std::function<int64_t()> now_ns, fired_ns;
   };
@@ -107,10 +107,10 @@ class SimEngine final : public Engine, private StepRun {
   bool busy_ = false;
   int64_t copies_end_ns_ = 0;  // of all copies beside the steps so far
 
-  // The step, or the steps, at the front of the queue while they run.
+  // The step or steps at the front of the queue, while they run.
   int64_t started_ns_ = 0;
   StepShape shape_;               // with KV
-  std::vector<int64_t> ends_ns_;  // likewise: its end, from its start
+  std::vector<int64_t> ends_ns_;  // with KV: the end of the step, from its start
   size_t taken_steps_ = 0;        // whose figures were given
 
   SimStepRun run_;                // without KV

@@ -31,10 +31,10 @@ void SimStepRun::add(const Sequence& s, int64_t start, int64_t sign) {
   plain_attended_ += sign * s.gains() * s.rows;
 }
 
-void SimStepRun::join(int32_t place, const SequenceStep& step, const std::optional<StepsLimit>& limit) {
-  if (static_cast<size_t>(place) >= sequences_.size()) sequences_.resize(static_cast<size_t>(place) + 1);
-  Sequence& s = at(place);
-  SEER_CHECK(!s.here && step.parents.empty(), place);
+void SimStepRun::join(int32_t slot, const SequenceStep& step, const std::optional<StepsLimit>& limit) {
+  if (static_cast<size_t>(slot) >= sequences_.size()) sequences_.resize(static_cast<size_t>(slot) + 1);
+  Sequence& s = at(slot);
+  SEER_CHECK(!s.here && step.parents.empty(), slot);
   s.here = true;
   s.stopped = false;
   ++s.joined;
@@ -56,12 +56,12 @@ void SimStepRun::join(int32_t place, const SequenceStep& step, const std::option
     s.covered = kNever;
   }
   add(s, s.start, 1);
-  draw(place, drawn_);
+  draw(slot, drawn_);
 }
 
-void SimStepRun::leave(int32_t place) {
-  Sequence& s = at(place);
-  SEER_CHECK(s.here, place);
+void SimStepRun::leave(int32_t slot) {
+  Sequence& s = at(slot);
+  SEER_CHECK(s.here, slot);
   int64_t start = s.taken_start + (over_ - s.taken) * s.gains();
   for (int64_t step = s.taken; s.has_draft() && step < s.drawn; ++step) {
     const int64_t gained = s.gained[static_cast<size_t>(step - s.taken)];
@@ -78,36 +78,36 @@ void SimStepRun::leave(int32_t place) {
 }
 
 bool SimStepRun::is_here(const Event& event) const {
-  const Sequence& s = sequences_[static_cast<size_t>(event.place)];
+  const Sequence& s = sequences_[static_cast<size_t>(event.slot)];
   return s.here && s.joined == event.joined;
 }
 
 /// Steps before `end`, as far as it gets.
-void SimStepRun::draw(int32_t place, int64_t end) {
-  const Sequence& s = at(place);
+void SimStepRun::draw(int32_t slot, int64_t end) {
+  const Sequence& s = at(slot);
   if (!s.here || s.stopped || s.drawn >= end) return;
   if (s.has_draft())
-    draw_drafted(place, end);
+    draw_drafted(slot, end);
   else
-    draw_plain(place, end);
+    draw_plain(slot, end);
 }
 
 /// One token in each step, or none in the only one.
-void SimStepRun::draw_plain(int32_t place, int64_t end) {
-  Sequence& s = at(place);
+void SimStepRun::draw_plain(int32_t slot, int64_t end) {
+  Sequence& s = at(slot);
   const int64_t steps = std::max<int64_t>(1, s.stop - s.start);  // until it stops
   s.stopped = steps <= end - s.drawn;
   const int64_t drawn = s.stopped ? s.drawn + steps : end;
   // Behind the step k steps on it begins at start + k + 1.
   for (; s.covered < s.start + (drawn - s.drawn) + s.rows - (s.stopped ? 1 : 0); s.covered += config_.block_tokens)
-    step_at(s.drawn + s.covered - s.start - s.rows).events.push_back({place, s.joined, false});
-  if (s.stopped) step_at(drawn - 1).events.push_back({place, s.joined, true});
+    step_at(s.drawn + s.covered - s.start - s.rows).events.push_back({slot, s.joined, false});
+  if (s.stopped) step_at(drawn - 1).events.push_back({slot, s.joined, true});
   s.start += (drawn - s.drawn) * s.gains();
   s.drawn = drawn;
 }
 
-void SimStepRun::draw_drafted(int32_t place, int64_t end) {
-  Sequence& s = at(place);
+void SimStepRun::draw_drafted(int32_t slot, int64_t end) {
+  Sequence& s = at(slot);
   const auto known = s.gained.size();
   s.gained.resize(known + static_cast<size_t>(end - s.drawn));
   const auto gained = std::span(s.gained).subspan(known);
@@ -120,16 +120,16 @@ void SimStepRun::draw_drafted(int32_t place, int64_t end) {
     step.kv_tokens += more;
     step.attended += more * s.rows;
     s.stopped = s.start >= s.stop;
-    if (s.stopped) step.events.push_back({place, s.joined, true});
+    if (s.stopped) step.events.push_back({slot, s.joined, true});
     for (; !s.stopped && s.start + s.rows > s.covered; s.covered += config_.block_tokens)
-      step.events.push_back({place, s.joined, false});
+      step.events.push_back({slot, s.joined, false});
   }
   s.gained.resize(known + steps);
   s.drawn += static_cast<int64_t>(steps);
 }
 
-/// What verifies of the sequence's rows gain: the draft tokens that stand and the one behind them, but nothing behind the
-/// last position of the response.
+/// What verifies of the sequence's rows gain: the accepted draft tokens and the one after them, but nothing after the last
+/// position of the response.
 void SimStepRun::gain(const Sequence& s, std::span<int32_t> gained) const {
   std::ranges::fill(gained, 0);
   int64_t first = s.start;
@@ -147,12 +147,12 @@ void SimStepRun::draw_all(int64_t end) {
     next.events.clear();
   }
   drawn_ = end;
-  for (size_t place = 0; place < sequences_.size(); ++place) draw(static_cast<int32_t>(place), end);
+  for (size_t slot = 0; slot < sequences_.size(); ++slot) draw(static_cast<int32_t>(slot), end);
 }
 
 void SimStepRun::plan(int64_t steps_max, int64_t blocks_free) {
   SEER_CHECK(steps_max <= config_.steps_max, steps_max);
-  SEER_CHECK(shape_.sequences > 0 && told_ == over_, shape_.sequences, told_, over_);
+  SEER_CHECK(shape_.sequences > 0 && reported_ == over_, shape_.sequences, reported_, over_);
   first_ = over_;
   ends_ns_.clear();
   StepShape shape = shape_;
@@ -173,7 +173,7 @@ void SimStepRun::plan(int64_t steps_max, int64_t blocks_free) {
   }
 }
 
-/// The step behind this one.
+/// Goes on to the next step.
 void SimStepRun::pass(const Step& step, StepShape& shape) const {
   shape.kv_tokens += step.kv_tokens + plain_kv_tokens_;
   shape.attended += step.attended + plain_attended_;
@@ -184,13 +184,13 @@ std::vector<int32_t> SimStepRun::pass() {
   for (int64_t step = first_; step < over_; ++step) pass(step_at(step), shape_);
   std::vector<int32_t> ended;
   for (const Event& event : step_at(over_ - 1).events)
-    if (event.stops && is_here(event)) ended.push_back(event.place);
+    if (event.stops && is_here(event)) ended.push_back(event.slot);
   return ended;
 }
 
-SimStepRun::Taken SimStepRun::take(int32_t place, int64_t steps) {
-  Sequence& s = at(place);
-  SEER_CHECK(s.here, place);
+SimStepRun::Taken SimStepRun::take(int32_t slot, int64_t steps) {
+  Sequence& s = at(slot);
+  SEER_CHECK(s.here, slot);
   const int64_t untaken = std::max<int64_t>(0, first_ + steps - s.taken);
   Taken t{.seed = s.seed,
           .steps = untaken,
@@ -211,11 +211,11 @@ SimStepRun::Taken SimStepRun::take(int32_t place, int64_t steps) {
 }
 
 std::vector<int32_t> SimStepRun::take_block_needs(int64_t steps) {
-  std::vector<int32_t> places;
-  for (; told_ < first_ + steps; ++told_)
-    for (const Event& event : step_at(told_).events)
-      if (!event.stops && is_here(event)) places.push_back(event.place);
-  return places;
+  std::vector<int32_t> slots;
+  for (; reported_ < first_ + steps; ++reported_)
+    for (const Event& event : step_at(reported_).events)
+      if (!event.stops && is_here(event)) slots.push_back(event.slot);
+  return slots;
 }
 
 }  // namespace seer

@@ -1,9 +1,9 @@
-// SimStepRun: the steps of a simulated engine that are done at once (StepRun in engine.h), without their timers: which
-// sequences are at which places, what each of them gains in which step, and so when each step ends. Part of SimEngine.
+// SimStepRun: the steps that a simulated engine does at once (StepRun in engine.h), without their timers: which sequence is
+// in which slot, what each gains in which step, and so when each step ends. Part of SimEngine.
 //
-// What a sequence gains does not depend on the others, only the time that it takes does. So it is drawn some steps ahead,
-// once, and each step knows what all gain in it together: who joins or leaves is added or taken off, and nobody else is
-// looked at. Pure: no clock. Single owner, not thread-safe.
+// What a sequence gains does not depend on the others; only the time of a step does. So the gains are drawn once, some steps
+// ahead, and each step keeps the sum over all sequences. A sequence that joins or leaves is added to these sums or subtracted
+// from them; the other sequences are not touched. Pure: no clock. Single owner, not thread-safe.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -26,29 +26,29 @@ class SimStepRun {
     std::function<int64_t(const StepShape&)> step_ns;
     std::function<int64_t(uint64_t seed)> last_position;  // of the response with this seed
     /// See SimEngineConfig.
-    std::function<void(uint64_t seed, int64_t position, int64_t draft_tokens, std::span<int32_t> stand)> accepted;
+    std::function<void(uint64_t seed, int64_t position, int64_t draft_tokens, std::span<int32_t> accepted)> accepted;
   };
   explicit SimStepRun(Config config);
 
   /// As in StepRun.
-  void join(int32_t place, const SequenceStep& step, const std::optional<StepsLimit>& limit);
-  void leave(int32_t place);
+  void join(int32_t slot, const SequenceStep& step, const std::optional<StepsLimit>& limit);
+  void leave(int32_t slot);
   std::vector<int32_t> take_block_needs(int64_t steps);
 
-  /// What comes next: so many steps at most, which may take so many blocks.
+  /// Plans the next steps: at most so many, which may take so many blocks.
   /// REQUIRES: there is a sequence; block needs of all steps that are over were taken.
   void plan(int64_t steps_max, int64_t blocks_free);
-  /// Ends of the steps that were planned last, from the start of the first.
+  /// Ends of the steps planned last, from the start of the first.
   const std::vector<int64_t>& ends_ns() const { return ends_ns_; }
-  /// Only so many of them.
+  /// Keeps only so many of them.
   void shorten(size_t steps) { ends_ns_.resize(steps); }
-  /// They are over. Returns the places whose sequences go no further.
+  /// Completes them. Returns the slots whose sequences go no further.
   std::vector<int32_t> pass();
-  /// Of the first of them; behind pass(), of the step to come.
+  /// Shape of the first of them; after pass(), of the next step.
   const StepShape& shape() const { return shape_; }
 
-  /// What the sequence at this place gained in those of the first `steps` planned last which were not taken. Valid until the
-  /// next call.
+  /// What the sequence in this slot gained in the first `steps` planned last, without what was already taken. Valid until
+  /// the next call.
   struct Taken {
     uint64_t seed;
     int64_t steps;
@@ -57,15 +57,15 @@ class SimStepRun {
     std::span<const int32_t> draft;   // the same in each step
     std::span<const int32_t> gained;  // tokens by step; empty without a draft
   };
-  Taken take(int32_t place, int64_t steps);
+  Taken take(int32_t slot, int64_t steps);
 
  private:
   static constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
   /// Steps are counted from 0 on, over all plans.
   struct Sequence {
     bool here = false;
-    bool stopped = false;       // behind step drawn - 1
-    uint32_t joined = 0;        // counts who was at the place: events of others are of no use
+    bool stopped = false;       // after step drawn - 1
+    uint32_t joined = 0;        // counts the sequences of the slot: events of earlier ones are ignored
     int32_t rows = 0;
     int32_t sample_rows = 0;
     uint64_t seed = 0;
@@ -74,7 +74,7 @@ class SimStepRun {
     int64_t taken_start = 0;    // where step `taken` begins
     int64_t taken = 0;
     int64_t last = kNever;      // position of the response's last token
-    int64_t stop = kNever;      // it goes no further where a step begins here or behind
+    int64_t stop = kNever;      // it goes no further once a step would begin here or later
     int64_t covered = 0;        // positions that its blocks cover, with those of steps that are known
     std::vector<int32_t> draft;
     std::vector<int32_t> gained;  // with a draft: in the steps from `taken` on
@@ -84,7 +84,7 @@ class SimStepRun {
     int64_t gains() const { return has_draft() ? 0 : sample_rows; }
   };
   struct Event {
-    int32_t place = 0;
+    int32_t slot = 0;
     uint32_t joined = 0;
     bool stops = false;  // it goes no further; otherwise it needs a block for the next step
   };
@@ -93,26 +93,26 @@ class SimStepRun {
     std::vector<Event> events;
   };
 
-  Sequence& at(int32_t place) { return sequences_[static_cast<size_t>(place)]; }
+  Sequence& at(int32_t slot) { return sequences_[static_cast<size_t>(slot)]; }
   Step& step_at(int64_t step) { return ring_[static_cast<size_t>(step) & (ring_.size() - 1)]; }
   bool is_here(const Event& event) const;
-  void draw(int32_t place, int64_t end);
-  void draw_plain(int32_t place, int64_t end);
-  void draw_drafted(int32_t place, int64_t end);
+  void draw(int32_t slot, int64_t end);
+  void draw_plain(int32_t slot, int64_t end);
+  void draw_drafted(int32_t slot, int64_t end);
   void gain(const Sequence& s, std::span<int32_t> gained) const;
   void draw_all(int64_t end);
   void pass(const Step& step, StepShape& shape) const;
   void add(const Sequence& s, int64_t start, int64_t sign);
 
   Config config_;
-  std::vector<Sequence> sequences_;  // by place
-  int64_t drafted_ = 0;              // of them have drafts
-  int64_t plain_kv_tokens_ = 0, plain_attended_ = 0;  // that the others gain in each step
+  std::vector<Sequence> sequences_;  // by slot
+  int64_t drafted_ = 0;              // sequences that have drafts
+  int64_t plain_kv_tokens_ = 0, plain_attended_ = 0;  // gained by the others in each step
   StepShape shape_;
   std::vector<Step> ring_;
   int64_t first_ = 0;                // of the steps that were planned last
-  int64_t over_ = 0;                 // steps before this one are
-  int64_t told_ = 0;                 // block needs of steps before this one
+  int64_t over_ = 0;                 // steps before this one are completed
+  int64_t reported_ = 0;             // block needs of steps before this one were taken
   int64_t drawn_ = 0;
   std::vector<int64_t> ends_ns_;
   std::vector<int32_t> taken_;       // scratch of take()

@@ -195,18 +195,18 @@ void DraftTree::learn(Request& r, int64_t end) {
   for (size_t i = 0; i < r.candidates.size() && position < end; ++i) {
     const Candidate& c = r.candidates[i];
     if (c.parent != row) continue;
-    // Siblings are not in a row: look at all that follow this row, then go on from the accepted one.
+    // Siblings need not be adjacent: look at all children of this row, then go on from the accepted one.
     const int32_t token = log.token(log.place(r.stream, position));
-    int32_t stands = -1;
+    int32_t next = -1;
     for (size_t j = i; j < r.candidates.size(); ++j) {
       if (r.candidates[j].parent != row) continue;
       const bool accepted = r.candidates[j].token == token;
       scores_.learn(r.candidates[j].evidence, accepted);
-      if (accepted) stands = static_cast<int32_t>(j);
+      if (accepted) next = static_cast<int32_t>(j);
     }
-    if (stands < 0) break;
-    row = stands + 1;
-    i = static_cast<size_t>(stands);
+    if (next < 0) break;
+    row = next + 1;
+    i = static_cast<size_t>(next);
     ++position;
   }
   r.draft_position = -1;

@@ -19,8 +19,8 @@ SuffixMatch SuffixIndex::append(const StreamLog& log, TokenPlace place, SuffixSt
   const int32_t token = log.token(place);
   const uint32_t length_new = std::min(kDepth, length(last) + 1);
 
-  // Is the new string, of length_new tokens, one that occurred before? Then it is found behind `last`, or behind the
-  // link of `last` if that has all but the first of its tokens.
+  // Did the new string, of length_new tokens, occur before? Then an edge leads to it from `last`, or from the link of
+  // `last` if that has all but the first of its tokens.
   const uint32_t last_node = last.is_leaf() ? link(last).index() : last.index();
   uint32_t from = last_node;
   const SuffixState* found = nullptr;
@@ -101,8 +101,7 @@ uint32_t SuffixIndex::add_node(uint32_t length, TokenPlace place) {
   return static_cast<uint32_t>(nodes_.size() - 1);
 }
 
-/// The node that the edge of `from` must lead to so that it stands for strings of at most `length` tokens: `target`
-/// itself, or the shorter part split off from it. `place` is the one being indexed.
+/// The node that the edge of `from` must lead to so that it is a string of at most `length` tokens: `target` itself, or the shorter part split off from it. `place` is the one being indexed.
 uint32_t SuffixIndex::with_length(const StreamLog& log, uint32_t from, int32_t token, SuffixState target,
                                   uint32_t length, TokenPlace place) {
   if (target.is_leaf()) {

@@ -104,8 +104,8 @@ class SuffixIndex {
   static constexpr uint32_t kNotIndexed = 0xffffffffu;  // in states_
   static constexpr uint32_t kNoNode = 0x3ffffffu;       // link of the root
 
-  /// The first edge lies in the node; the others in a block of edges_: up to 8 in a row, more in an open hash table
-  /// behind a head, whose token is how many there are and whose target is their TopTokens.
+  /// The first edge is in the node, the others in a block of edges_: up to 8 in a row, more in an open hash table after a
+  /// head, whose token is the number of edges and whose target is their TopTokens.
   struct Node {
     uint32_t link : 26, length : 6;
     uint32_t count : 27, block_class : 5;  // 0: no block

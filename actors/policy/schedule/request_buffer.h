@@ -1,4 +1,4 @@
-// RequestBuffer: every request of a rollout iteration and where it stands. Pure data: it knows what happened to a
+// RequestBuffer: every request of a rollout iteration and its state. Pure data: it knows what happened to a
 // request, not what should happen next. Written by the chunk schedulers (through ChunkLedger); rollout_actor reads it
 // for progress and statistics. Single owner, not thread-safe.
 //
