@@ -1,10 +1,10 @@
 // bench_kv [rounds = 5] [payload MiB = 256]: fetches of KV blocks from another process on this machine, over shared memory
 // and over TCP; one JSON line per way and block size. Beside each, in the same rounds: memcpy of as many blocks in the same
-// scattered order, and for TCP `ucx_perftest -E sleep -t ucp_get` where ucx-utils is installed, which has one get open at a
-// time, so that small blocks favour the fetch. Ratios are of the best rounds.
+// scattered order, and for TCP `ucx_perftest -E sleep -t ucp_get` where ucx-utils is installed. Ratios are of the best rounds.
 //
-// A round fetches the payload in calls of 16 MiB or one block, two of them open. Latencies are those of single blocks, one
-// after the other. CPU seconds are of both processes.
+// A round fetches the payload in calls of 16 MiB or one block, two of them open; then up to 100 blocks one after the other,
+// for latencies and for the comparison with ucx_perftest, which in this mode has one get open at a time. CPU seconds are of
+// both processes. The first round, in which each page of the other process is mapped, has figures of its own.
 #if defined(SEER_HAVE_UCX)
 #include <fcntl.h>
 #include <sys/wait.h>
@@ -112,24 +112,29 @@ class Bench {
     SEER_CHECK(opened.ok(), opened.error());
   }
 
+  /// Of the payload, in one round.
+  struct Rate {
+    double gb_s, cpu_s_per_gb;
+  };
+  void first_round() { first_ = fetch_all(); }
+
   void round() {
-    copy_gb_s.push_back(measure(copy_cpu_s_, [&] {
+    const Rate copy = measure([&] {
       for (size_t i = 0; i < count(); ++i) std::memcpy(place(i).data(), source_.bytes().data() + scattered(i) * block_bytes_, block_bytes_);
-    }));
-    fetch_gb_s.push_back(measure(fetch_cpu_s_, [&] {
-      const size_t batch = std::max<size_t>(1, (16 << 20) / block_bytes_);
-      std::deque<std::future<FetchResult>> open;
-      for (size_t i = 0; i < count(); i += batch) {
-        open.push_back(start(i, std::min(batch, count() - i)));
-        if (open.size() > 2) check(open.front().get()), open.pop_front();
-      }
-      for (auto& f : open) check(f.get());
-    }));
-    for (size_t i = 0; i < std::min<size_t>(100, count()); ++i) {
+    });
+    copy_gb_s_.push_back(copy.gb_s);
+    copy_cpu_.push_back(copy.cpu_s_per_gb);
+    const Rate fetch = fetch_all();
+    fetch_gb_s_.push_back(fetch.gb_s);
+    fetch_cpu_.push_back(fetch.cpu_s_per_gb);
+    const size_t singles = std::min<size_t>(100, count());
+    const double singles_begin = now_s();
+    for (size_t i = 0; i < singles; ++i) {
       const double begin = now_s();
       check(start(i, 1).get());
-      latency_us.push_back((now_s() - begin) * 1e6);
+      latency_us_.push_back((now_s() - begin) * 1e6);
     }
+    single_gb_s_.push_back(static_cast<double>(singles * block_bytes_) * 1e-9 / (now_s() - singles_begin));
     if (!shares_) perftest();
   }
 
@@ -141,19 +146,21 @@ class Bench {
     line["block_kib"] = block_bytes_ >> 10;
     line["payload_mib"] = target_.bytes().size() >> 20;
     line["rounds"] = rounds;
-    line["fetch_gb_s"] = {{"best", best(fetch_gb_s)}, {"median", at_quantile(fetch_gb_s, 0.5)}};
-    line["memcpy_gb_s"] = {{"best", best(copy_gb_s)}, {"median", at_quantile(copy_gb_s, 0.5)}};
-    line["memcpy_ratio"] = best(fetch_gb_s) / best(copy_gb_s);
-    if (!perftest_gb_s.empty()) {
-      line["perftest_gb_s"] = {{"best", best(perftest_gb_s)}, {"median", at_quantile(perftest_gb_s, 0.5)}};
-      line["perftest_ratio"] = best(fetch_gb_s) / best(perftest_gb_s);
+    line["fetch_gb_s"] = rates(fetch_gb_s_);
+    line["memcpy_gb_s"] = rates(copy_gb_s_);
+    line["memcpy_ratio"] = best(fetch_gb_s_) / best(copy_gb_s_);
+    line["one_open_gb_s"] = rates(single_gb_s_);
+    if (!perftest_gb_s_.empty()) {
+      line["perftest_gb_s"] = rates(perftest_gb_s_);
+      line["perftest_ratio_one_open"] = best(single_gb_s_) / best(perftest_gb_s_);
     } else if (!shares_) {
       line["perftest"] = "not measured: ucx_perftest gave no figure (apt-get install ucx-utils)";
     }
-    line["latency_us"] = {{"p50", at_quantile(latency_us, 0.5)}, {"p99", at_quantile(latency_us, 0.99)}};
-    const double gb = static_cast<double>(target_.bytes().size()) * 1e-9 * rounds;
-    line["fetch_cpu_s_per_gb"] = fetch_cpu_s_ / gb;
-    line["memcpy_cpu_s_per_gb"] = copy_cpu_s_ / gb;
+    line["latency_us"] = {{"p50", at_quantile(latency_us_, 0.5)}, {"p99", at_quantile(latency_us_, 0.99)}};
+    line["fetch_cpu_s_per_gb"] = at_quantile(fetch_cpu_, 0.5);
+    line["memcpy_cpu_s_per_gb"] = at_quantile(copy_cpu_, 0.5);
+    line["cpu_ratio"] = at_quantile(fetch_cpu_, 0.5) / at_quantile(copy_cpu_, 0.5);
+    line["first_round"] = {{"fetch_gb_s", first_.gb_s}, {"fetch_cpu_s_per_gb", first_.cpu_s_per_gb}};
     return line;
   }
 
@@ -161,6 +168,20 @@ class Bench {
   size_t count() const { return owner_.slots.size(); }
   size_t scattered(size_t i) const { return i * 7919 % count(); }
   std::span<std::byte> place(size_t i) const { return target_.bytes().subspan(i * block_bytes_, block_bytes_); }
+  static nlohmann::ordered_json rates(const std::vector<double>& gb_s) {
+    return {{"best", best(gb_s)}, {"median", at_quantile(gb_s, 0.5)}};
+  }
+  Rate fetch_all() {
+    return measure([&] {
+      const size_t batch = std::max<size_t>(1, (16 << 20) / block_bytes_);
+      std::deque<std::future<FetchResult>> open;
+      for (size_t i = 0; i < count(); i += batch) {
+        open.push_back(start(i, std::min(batch, count() - i)));
+        if (open.size() > 2) check(open.front().get()), open.pop_front();
+      }
+      for (auto& f : open) check(f.get());
+    });
+  }
   std::future<FetchResult> start(size_t first, size_t blocks) {
     std::vector<Fetch> fetches;
     for (size_t i = first; i < first + blocks; ++i) fetches.push_back({owner_.slots[scattered(i)], place(i)});
@@ -172,15 +193,15 @@ class Bench {
   static void check(const FetchResult& result) {
     for (const Status& status : result.statuses) SEER_CHECK(status.ok(), status.error());
   }
-  /// GB/s of the payload; adds the CPU time of both processes.
+  /// `f` moves the payload. CPU time is that of both processes.
   template <class F>
-  double measure(double& cpu, F f) {
+  Rate measure(F f) {
     const auto spent = [&] { return cpu_s(CLOCK_PROCESS_CPUTIME_ID) + cpu_s(owner_.clock); };
     const double before = spent(), begin = now_s();
     f();
     const double seconds = now_s() - begin;
-    cpu += spent() - before;
-    return static_cast<double>(count() * block_bytes_) * 1e-9 / seconds;
+    const double gb = static_cast<double>(count() * block_bytes_) * 1e-9;
+    return {gb / seconds, (spent() - before) / gb};
   }
   void perftest() {
     const int port = 20'000 + getpid() % 10'000;
@@ -190,12 +211,12 @@ class Bench {
     FILE* const out = popen((server + client).c_str(), "r");
     double iterations, median, mean, overall, mib_s;
     if (out != nullptr && std::fscanf(out, "%lf %lf %lf %lf %lf", &iterations, &median, &mean, &overall, &mib_s) == 5)
-      perftest_gb_s.push_back(mib_s * (1 << 20) * 1e-9);
+      perftest_gb_s_.push_back(mib_s * (1 << 20) * 1e-9);
     if (out != nullptr) pclose(out);
   }
 
-  std::vector<double> copy_gb_s, fetch_gb_s, perftest_gb_s, latency_us;
-  double copy_cpu_s_ = 0, fetch_cpu_s_ = 0;
+  std::vector<double> copy_gb_s_, copy_cpu_, fetch_gb_s_, fetch_cpu_, single_gb_s_, perftest_gb_s_, latency_us_;  // by round
+  Rate first_{};
   const bool shares_;
   const size_t block_bytes_;
   OwnerProcess owner_;
@@ -208,11 +229,16 @@ class Bench {
 int main(int argc, char** argv) {
   if (argc == 6 && std::strcmp(argv[1], "owner") == 0)
     return run_owner(std::atoi(argv[2]) != 0, std::atoll(argv[3]), std::atoll(argv[4]), std::atoi(argv[5]));
+  if (argc > 1 && std::atoi(argv[1]) == 0) {
+    std::fprintf(stderr, "usage: bench_kv [rounds = 5] [payload MiB = 256]\n");
+    return 2;
+  }
   const int rounds = argc > 1 ? std::max(1, std::atoi(argv[1])) : 5;
   const int64_t payload = (argc > 2 ? std::max(16, std::atoi(argv[2])) : 256) * (int64_t{1} << 20);
   for (const bool shares : {true, false})
     for (const int64_t block_bytes : {64 << 10, 1 << 20, 8 << 20}) {
       Bench bench(shares, block_bytes, payload);
+      bench.first_round();
       for (int i = 0; i < rounds; ++i) bench.round();
       std::cout << bench.report(rounds).dump() << std::endl;
     }
