@@ -8,22 +8,38 @@
 
 namespace seer {
 
-ClusterActor::ClusterActor(rt::self_ptr<ClusterActor> self_in, std::string secret_in, EventLog log_in)
-    : self(self_in), secret(std::move(secret_in)), log(std::move(log_in)), directory(rt::spawn<KvDirectoryActor>(self->system())) {
+ClusterActor::ClusterActor(rt::self_ptr<ClusterActor> self_in, uint64_t first_number_in, EventLog log_in)
+    : self(self_in),
+      first_number(first_number_in),
+      started_us(rt::now_us(self)),
+      log(std::move(log_in)),
+      directory(rt::spawn<KvDirectoryActor>(self->system())),
+      last_number(first_number) {
   rt::on_down(self, [this](const rt::down& message) { on_down(message); });
+  rt::tell_after(self, kReturnUs, handle{self}, Tick{});
 }
 
 ClusterActor::~ClusterActor() { rt::stop(directory); }
 
 ClusterActor::handle::behavior_type ClusterActor::make_behavior() {
-  return {[this](const GetSecret&) { return ClusterSecret{secret}; },
+  return {[this](const Tick&) { drop_lost_rollouts(); },
           [this](const EnterCluster& ask) { return on_enter(ask); },
           [this](const NodeReady& ready) { on_ready(ready); },
-          [this](const EnterRollout&) { return on_rollout(); },
+          [this](const EnterRollout& ask) { return on_rollout(ask.id); },
           [this](const RolloutStarted& started) { on_rollout_started(started); },
           [this](const WatchCluster& watch) { on_watch(watch); },
           [this](const DrainMachine& drain) { return on_drain(drain); },
           [this](const GetReport&) { return report(); }};
+}
+
+uint64_t ClusterActor::next_number() {
+  const uint64_t now = first_number + static_cast<uint64_t>(rt::now_us(self) - started_us) / 1000;
+  return last_number = std::max(last_number + 1, now);
+}
+
+/// An id is the last 32 bits of a number.
+bool ClusterActor::was_given_here(RolloutId id) const {
+  return static_cast<int32_t>(id.value - static_cast<uint32_t>(first_number)) > 0;
 }
 
 ClusterEntered ClusterActor::on_enter(const EnterCluster& ask) {
@@ -33,6 +49,8 @@ ClusterEntered ClusterActor::on_enter(const EnterCluster& ask) {
   Status fits;
   if (members.contains(ask.node))
     fits = fail(Code::kInvalidArgument, who, " is refused: a node of that name is in the cluster, expected another name for each machine");
+  else if (ask.epoch / kEpochsOfStart > first_number)
+    fits = fail(Code::kInvalidArgument, who, " is refused: the controller had lost it, and its work is done elsewhere: start it again");
   else if (!members.empty())
     fits = check_identity(who, ask.identity, members.begin()->second.identity);
   if (!fits.ok()) {
@@ -40,20 +58,22 @@ ClusterEntered ClusterActor::on_enter(const EnterCluster& ask) {
     return {.error = fits.error().detail};
   }
   members[ask.node] = {.identity = ask.identity, .entered_us = now};
-  return {.error = {}, .epoch = ++starts[ask.node] * kEpochsOfStart, .directory = directory};
+  return {.error = {}, .epoch = ask.epoch > 0 ? ask.epoch : next_number() * kEpochsOfStart, .directory = directory};
 }
 
 void ClusterActor::on_ready(const NodeReady& ready) {
   const auto member = members.find(ready.at.node);
-  if (member == members.end() || member->second.ready) return rt::stop(ready.handle);  // it took too long, and lost its place
+  if (member == members.end() || member->second.ready) return rt::stop(ready.handle);  // it took too long, and lost its name
   member->second.ready = ready;
   rt::monitor(self, ready.handle);
   log.info(rt::now_us(self), "node_joined",
            {{"node", ready.at.node}, {"host", ready.at.host}, {"port", ready.at.port}, {"instances", ready.instances}});
-  tell_all(NodeJoined{ready.at, ready.handle});
+  tell_all(NodeJoined{ready.at, ready.handle, ready.instances});
 }
 
-RolloutEntered ClusterActor::on_rollout() {
+RolloutEntered ClusterActor::on_rollout(RolloutId before) {
+  if (before != RolloutId{} && was_given_here(before)) return {.error = cat("the controller had lost rollout ", before, ", and released its KV")};
+  if (before != RolloutId{}) return {.id = before, .directory = directory, .error = {}};
   RolloutEntered entered{.directory = directory, .error = "the cluster has no machine yet"};
   for (const auto& [id, member] : members) {
     if (!member.ready || member.draining) continue;
@@ -62,7 +82,7 @@ RolloutEntered ClusterActor::on_rollout() {
     entered.instances += member.ready->instances;
     entered.error.clear();
   }
-  if (entered.error.empty()) entered.id = RolloutId{++last_rollout};
+  if (entered.error.empty()) entered.id = RolloutId{static_cast<uint32_t>(next_number())};
   return entered;
 }
 
@@ -70,6 +90,13 @@ void ClusterActor::on_rollout_started(const RolloutStarted& started) {
   rollouts[started.id] = started.handle;
   rt::monitor(self, started.handle);
   log.info(rt::now_us(self), "rollout_entered", {{"rollout", started.id}});
+}
+
+/// What a rollout kept that died while there was no controller.
+void ClusterActor::drop_lost_rollouts() {
+  KvKeepRollouts keep{.last = RolloutId{static_cast<uint32_t>(first_number)}, .rollouts = {}};
+  for (const auto& [id, rollout] : rollouts) keep.rollouts.push_back(id);
+  rt::tell(self, directory, std::move(keep));
 }
 
 Drained ClusterActor::on_drain(const DrainMachine& drain) {
@@ -85,7 +112,7 @@ void ClusterActor::on_watch(const WatchCluster& watch) {
   sinks.push_back(watch.reply_to);
   rt::monitor(self, watch.reply_to);
   for (const auto& [id, member] : members)
-    if (member.ready) rt::tell(self, watch.reply_to, NodeJoined{member.ready->at, member.ready->handle});
+    if (member.ready) rt::tell(self, watch.reply_to, NodeJoined{member.ready->at, member.ready->handle, member.ready->instances});
 }
 
 void ClusterActor::on_down(const rt::down& message) {

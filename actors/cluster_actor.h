@@ -4,6 +4,11 @@
 // A machine asks to come in, starts what is its own, says where it listens, and is watched until it dies. Rollouts and other
 // machines are told of it and dial it themselves, so that no connection goes through this process, or dies with it.
 //
+// It keeps nothing on disk. When it is started again after its process died, the machines and rollouts that run come in again
+// and fill it and the directory. Epochs and rollout ids are made from the time at which it gives them, so that it gives
+// none that a controller before it gave. A machine or rollout that it has lost itself is
+// not taken again: it was given up meanwhile.
+//
 // Always true:
 //  (1) at most one machine of a name is in the cluster, or about to be;
 //  (2) all of them have one model, KV layout, weight version and protocol: those of the first.
@@ -22,16 +27,22 @@ struct ClusterActor {
   using handle = ClusterHandle;
   static constexpr const char* kActorName = "cluster";
 
-  /// A machine that has asked to come in and is not up after so long has lost its place.
+  /// A machine that has asked to come in and is not up after so long has lost its name.
   static constexpr int64_t kEnterUs = 60'000'000;
+  /// What runs comes in again within this time after the start, or never. Then the KV of other rollouts is released.
+  static constexpr int64_t kReturnUs = 90'000'000;
 
-  explicit ClusterActor(rt::self_ptr<ClusterActor> self_in, std::string secret_in = {}, EventLog log_in = {});
+  /// `first_number`: the time of the start, in milliseconds of the calendar.
+  ClusterActor(rt::self_ptr<ClusterActor> self_in, uint64_t first_number_in, EventLog log_in = {});
   ~ClusterActor();
   handle::behavior_type make_behavior();
 
   ClusterEntered on_enter(const EnterCluster& ask);
   void on_ready(const NodeReady& ready);
-  RolloutEntered on_rollout();
+  uint64_t next_number();
+  bool was_given_here(RolloutId id) const;
+  void drop_lost_rollouts();
+  RolloutEntered on_rollout(RolloutId before);
   void on_rollout_started(const RolloutStarted& started);
   Drained on_drain(const DrainMachine& drain);
   void on_watch(const WatchCluster& watch);
@@ -48,13 +59,13 @@ struct ClusterActor {
   };
 
   rt::self_ptr<ClusterActor> self;
-  std::string secret;
+  const uint64_t first_number;
+  const int64_t started_us;
   EventLog log;
   KvDirectoryHandle directory;
   std::map<NodeId, Member> members;
-  std::map<NodeId, uint64_t> starts;  // how often a machine of this name came in
   std::vector<ClusterSink> sinks;
-  uint32_t last_rollout = 0;          // that was given a place
+  uint64_t last_number;               // that was given to a machine or a rollout: the time in ms, each once
   std::map<RolloutId, RolloutHandle> rollouts;  // that run
 };
 

@@ -98,7 +98,7 @@ Status Fleet::start_node(NodeConfig config, std::shared_ptr<const NodeMakers> ma
 
 void Fleet::start_made(NodeConfig config, std::shared_ptr<const NodeMakers> makers, NodeMachinery made) {
   config.epoch = ++starts_[config.node] * kEpochsOfStart;
-  const KvDirectoryHandle directory = links_.to_directory ? links_.to_directory(directory_) : directory_;
+  const KvDirectoryHandle directory = directory_of_a_node();
   has_pool_ |= made.pool.arena != nullptr;
   NodeHandle& node = nodes_[config.node];
   node = seer::start_node(system_, config, std::move(makers), std::move(made), directory, log_);
@@ -120,6 +120,15 @@ void Fleet::remove_node(NodeId id) {
 void Fleet::lose_node(const PartLost& lost) {
   remove_node(lost.node);
   for (const auto& [id, rollout] : rollouts_) rt::post(rollout.sink, lost);
+}
+
+KvDirectoryHandle Fleet::directory_of_a_node() const { return links_.to_directory ? links_.to_directory(directory_) : directory_; }
+
+void Fleet::use_directory(KvDirectoryHandle directory) {
+  directory_ = std::move(directory);
+  for (const auto& [id, node] : nodes_)
+    if (starts_.contains(id)) rt::post(node, DirectoryUp{directory_of_a_node()});
+  for (const auto& [id, rollout] : rollouts_) rt::post(rollout.handle, DirectoryUp{directory_});
 }
 
 Status Fleet::check_name(NodeId id) const {

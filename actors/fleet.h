@@ -103,6 +103,8 @@ class Fleet {
   /// Asks all nodes to change to these weights. Each answers once; rollouts that run end with the weights they have.
   void update_weights(const NewWeights& weights, const WeightsSink& reply_to);
 
+  /// The directory died, and this one takes its place. The nodes that were started here and the rollouts fill it.
+  void use_directory(KvDirectoryHandle directory);
   const KvDirectoryHandle& directory() const { return directory_; }
   /// Null: there is none of this id now.
   RolloutHandle rollout(RolloutId id = {}) const;
@@ -111,6 +113,7 @@ class Fleet {
 
  private:
   Status check_name(NodeId id) const;
+  KvDirectoryHandle directory_of_a_node() const;
   void start_made(NodeConfig config, std::shared_ptr<const NodeMakers> makers, NodeMachinery made);
 
   rt::system& system_;

@@ -18,9 +18,10 @@ KvDirectoryActor::handle::behavior_type KvDirectoryActor::make_behavior() {
       [this](const FindHolders& find) { on_find(find); },
       [this](const KvRelease& release) { on_release(release); },
       [this](const KvDropRollout& drop) { on_drop_rollout(drop.rollout); },
+      [this](const KvKeepRollouts& keep) { on_keep_rollouts(keep); },
       [this](const KvBump& bump) { on_bump(bump); },
       [this](const GetReport& ask) {
-        std::map<NodeId, KvNodeHandle> handles;
+        std::map<NodeId, KvMember> handles;
         for (const auto& [id, node] : nodes) handles.emplace(id, node.handle);
         return rt::gather<std::vector<KvNodeReport>>(self, handles, ask);
       },
@@ -75,8 +76,20 @@ void KvDirectoryActor::on_node_down(const rt::down& message) {
   for (auto& [owner, where] : holders) where.erase(node);
 }
 
+namespace {
+
+/// Ids come from a clock that turns over.
+bool is_lost(RolloutId rollout, const KvKeepRollouts& alive) {
+  const bool is_early = static_cast<int32_t>(rollout.value - alive.last.value) <= 0;
+  return is_early && std::ranges::find(alive.rollouts, rollout) == alive.rollouts.end();
+}
+
+}  // namespace
+
 void KvDirectoryActor::on_holds(const KvHolds& holds) {
-  if (released.contains(holds.owner)) return tell_release(holds.node, {holds.owner});  // the word of its end was faster
+  const RolloutId rollout = holds.owner.rollout;
+  if (released.contains(holds.owner) || dropped.contains(rollout) || (alive && is_lost(rollout, *alive)))
+    return tell_release(holds.node, {holds.owner});  // the word of its end was faster
   std::set<NodeId>& where = holders[holds.owner];
   where.insert(holds.node);
   leave_draining(holds.owner, where);
@@ -91,8 +104,7 @@ void KvDirectoryActor::leave_draining(KvOwner owner, std::set<NodeId>& where) {
 }
 
 void KvDirectoryActor::on_draining(const KvDraining& node) {
-  if (!nodes.contains(node.node)) return;
-  draining.insert(node.node);
+  draining.insert(node.node);  // word of it may come before the node itself, after this directory was started again
   for (auto& [owner, where] : holders) leave_draining(owner, where);
 }
 
@@ -121,10 +133,20 @@ void KvDirectoryActor::on_release(const KvRelease& release) {
 }
 
 void KvDirectoryActor::on_drop_rollout(RolloutId rollout) {
+  dropped.insert(rollout);
+  if (dropped.size() > kDroppedMax) dropped.erase(dropped.begin());
   std::vector<KvOwner> owners;
   for (auto it = holders.lower_bound(KvOwner{0, rollout}); it != holders.end() && it->first.rollout == rollout; ++it)
     owners.push_back(it->first);
   for (const KvOwner owner : owners) on_release({owner});
+}
+
+void KvDirectoryActor::on_keep_rollouts(const KvKeepRollouts& keep) {
+  alive = keep;
+  std::set<RolloutId> gone;
+  for (const auto& [owner, where] : holders)
+    if (is_lost(owner.rollout, keep)) gone.insert(owner.rollout);
+  for (const RolloutId rollout : gone) on_drop_rollout(rollout);
 }
 
 void KvDirectoryActor::tell_release(NodeId id, const KvRelease& release) {

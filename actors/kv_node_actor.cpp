@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <set>
 #include <utility>
 
 namespace seer {
@@ -43,7 +44,7 @@ KvNodeActor::KvNodeActor(rt::self_ptr<KvNodeActor> self_in, KvNodeConfig config_
     on_peer_down(message);
   });
   if (parts.transport) address = parts.transport->publish(config.node, parts.epoch, parts.arena);
-  rt::tell(self, parts.directory, KvNodeUp{config.node, handle{self}, parts.epoch, address, config.identity});
+  announce();
 }
 
 KvNodeActor::~KvNodeActor() {
@@ -81,6 +82,7 @@ KvNodeActor::handle::behavior_type KvNodeActor::make_behavior() {
       [](const KvReserved&) {},  // never asked for: a node writes only what it was lent
       [this](const KvOpened& lent) { on_lent(lent); },
       [this](const KvRefused& refused) { rt::quit(self, refused.why); },
+      [this](const DirectoryUp& up) { on_directory_up(up); },
       [this](const Tick& tick) { on_silence(tick.what); },
       [this](const GetReport&) { return report(); },
   };
@@ -340,6 +342,17 @@ void KvNodeActor::on_client_down(const rt::down& message) {
     if (reader == gone.number) (void)tiers->close({lease});
   std::erase_if(writes, is_gone);
   std::erase_if(leases, is_gone);
+}
+
+void KvNodeActor::announce() {
+  rt::tell(self, parts.directory, KvNodeUp{config.node, handle{self}, parts.epoch, address, config.identity});
+}
+
+void KvNodeActor::on_directory_up(const DirectoryUp& up) {
+  parts.directory = up.directory;
+  announce();
+  for (const KvOwner owner : std::set<KvOwner>(kept.begin(), kept.end()))  // in order: the same run gives the same messages
+    rt::tell(self, parts.directory, KvHolds{config.node, owner});
 }
 
 /// The directory hears of an owner once: from then on its release comes here.

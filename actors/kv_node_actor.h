@@ -96,6 +96,8 @@ struct KvNodeActor {
   void on_peer_down(const rt::down& message);
   void end_pull(uint64_t op);
   bool try_reserve(const ReserveBlocks& ask, bool may_wait);
+  void announce();
+  void on_directory_up(const DirectoryUp& up);
   void keep(KvOwner owner);
   KvNodeReport report() const;
 

@@ -85,6 +85,7 @@ NodeActor::handle::behavior_type NodeActor::make_behavior() {
           [this](const UpdateWeights& asked) { on_update(asked); },
           [this](const InstanceWeights& answer) { on_weights(answer); },
           [this](const DrainNode& drain) { on_drain(drain); },
+          [this](const DirectoryUp& up) { on_directory_up(up); },
           [this](const Tick&) { leave_when_drained(); },
           [this](const WorkReady&) {
             for (auto& work : handover->take()) work();
@@ -117,6 +118,12 @@ void NodeActor::start_pool(PoolMachinery&& made) {
     };
   kv_node = rt::spawn<KvNodeActor>(self->system(), config.kv_node, std::move(parts));
   rt::monitor(self, kv_node);
+}
+
+void NodeActor::on_directory_up(const DirectoryUp& up) {
+  directory = up.directory;
+  if (kv_node) rt::tell(self, kv_node, up);
+  if (draining) rt::tell(self, directory, KvDraining{config.node});
 }
 
 void NodeActor::start_draft_server() {

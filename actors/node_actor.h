@@ -35,7 +35,7 @@ namespace seer {
 /// Ids of the instances of a cluster: each node has its own, from 0 to kNodeInstancesMax - 1.
 inline constexpr uint32_t kNodeInstancesMax = 1024;
 inline InstanceId node_instance(NodeId node, uint32_t i) { return {node.value * kNodeInstancesMax + i}; }
-inline constexpr uint64_t kEpochsOfStart = uint64_t{1} << 32;  // of a node between two of its starts: one for each restart
+inline constexpr uint64_t kEpochsOfStart = uint64_t{1} << 20;  // of a node between two of its starts: one for each restart
 
 struct NodeConfig {
   NodeId node;
@@ -97,6 +97,7 @@ struct NodeActor {
   void on_update(const UpdateWeights& update);
   void on_weights(const InstanceWeights& answer);
   void on_drain(const DrainNode& drain);
+  void on_directory_up(const DirectoryUp& up);
   void leave_when_drained();
   template <class Then>
   void gather_report(Then then);

@@ -39,6 +39,7 @@ RolloutActor::handle::behavior_type RolloutActor::make_behavior() {
       [this](const PartLost& lost) { on_part_lost(lost); },
       [this](const ChunkProgress& progress) { on_progress(progress); },
       [this](const ChunkDone& done) { on_chunk_done(done); },
+      [this](const DirectoryUp& up) { on_directory_up(up); },
       [this](const GroupEstimate& estimate) {
         estimate_error = estimate.estimate_error;
         scheduler->estimate_changed(estimate.group, estimate.estimated_tokens);
@@ -78,6 +79,8 @@ void RolloutActor::on_instance_up(const InstanceUp& up) {
   parts.log.info(rt::now_us(self), "instance_up", {{"instance", up.instance}, {"node", up.node}, {"kv_blocks", up.kv_blocks}});
   instances_gone.erase(up.instance);
   rt::monitor(self, up.handle);
+  if (!instances_seen.insert(up.instance).second)  // it may be the one of before, and still run what was placed again since
+    rt::tell(self, up.handle, DropChunks{config.id});
   if (!draft_servers.empty()) rt::tell(self, up.handle, all_draft_servers());
   if (Status added = scheduler->add_instance({up.instance, up.node, up.kv_blocks, up.block_tokens, up.rows_max});
       !added.ok())
@@ -345,6 +348,17 @@ void RolloutActor::send_token_log(GroupId group, const DraftServerHandle& to) {
 
 void RolloutActor::release_kv(KvOwner owner) {
   if (parts.directory) rt::tell(self, parts.directory, KvRelease{owner});
+}
+
+/// It is told again what was released: the directory before may have died before all nodes heard of it.
+void RolloutActor::on_directory_up(const DirectoryUp& up) {
+  if (!parts.directory) return;
+  parts.directory = up.directory;
+  if (started) rt::tell(self, parts.directory, KvBump{config.version});
+  if (ended) return rt::tell(self, parts.directory, KvDropRollout{config.id});
+  for (const FinishRecord& finish : finishes) release_kv(owner_of(finish.request));
+  for (uint32_t group = 0; group < open_in_group.size(); ++group)
+    if (open_in_group[group] == 0) release_kv(owner_of(GroupId(group, config.id)));
 }
 
 /// Nothing of the group will run any more.

@@ -118,6 +118,7 @@ struct RolloutActor {
   void register_groups(const std::vector<NodeId>& before, NodeId came, size_t first_group = 0);
   void send_token_log(GroupId group, const DraftServerHandle& to);
   void release_kv(KvOwner owner);
+  void on_directory_up(const DirectoryUp& up);
   void forget_group(GroupId group);
   void drop_drafts(GroupId group);
   void on_instance_lost(InstanceId lost);
@@ -159,6 +160,7 @@ struct RolloutActor {
   std::string last_refusal;                         // why an instance was not taken; empty: all were
   std::map<InstanceId, InstanceHandle> draining;    // none of `instances`; what runs there comes back early
   std::set<InstanceId> instances_gone;              // for good
+  std::set<InstanceId> instances_seen;              // that were up at some time
   std::vector<std::string> parts_lost;              // why: of a few parts
   std::map<NodeId, DraftServerHandle> draft_servers;
   std::unordered_map<ChunkId, OpenChunk> open;      // walked only through sorted copies

@@ -4,11 +4,14 @@
 #include <thread>
 #include <utility>
 
+#include "actors/node_actor.h"
+
 namespace seer {
 namespace {
 
 constexpr int kTriesMax = 20;
 constexpr std::chrono::milliseconds kPause(250);
+constexpr int64_t kReachAgainUs = 1'000'000;  // between two tries to reach a machine that the controller knows
 
 }  // namespace
 
@@ -25,36 +28,105 @@ Result<ClusterHandle> dial_cluster(ClusterNet& net, const std::string& address, 
               (kTriesMax * kPause).count() / 1000, " s", net.uses_tls() ? ", or its certificate is of another CA" : "");
 }
 
-Result<RolloutEntered> enter_rollout(ClusterNet& net, const std::string& address, const ClusterHandle& controller) {
+Result<RolloutEntered> enter_rollout(ClusterNet& net, const std::string& address, const ClusterHandle& controller, RolloutId before) {
   rt::Inbox<> inbox(net.system());
-  RolloutEntered entered = inbox.ask<RolloutEntered>(controller, EnterRollout{}, {.error = "it does not answer"});
-  if (!entered.error.empty()) return fail(Code::kUnavailable, "--cluster ", address, ": ", entered.error);
+  bool answered = false;
+  RolloutEntered entered = inbox.ask<RolloutEntered>(controller, EnterRollout{before}, {}, &answered);
+  if (!answered) return fail(Code::kUnavailable, "--cluster ", address, ": it does not answer");
+  if (!entered.error.empty()) return fail(Code::kInvalidArgument, "--cluster ", address, ": ", entered.error);
   return entered;
 }
 
-ClusterWatch::ClusterWatch(ClusterNet& net, const ClusterHandle& controller, NodeId self, Hooks hooks, EventLog log)
-    : net_(net), controller_(controller), self_(self), hooks_(std::move(hooks)), log_(std::move(log)), news_(net.system()) {
-  news_.monitor(controller);
-  rt::post(controller, WatchCluster{news_.handle()});
+ClusterWatch::ClusterWatch(ClusterNet& net, ClusterHandle controller, Config config, Hooks hooks, EventLog log)
+    : net_(net),
+      controller_(std::move(controller)),
+      config_(std::move(config)),
+      hooks_(std::move(hooks)),
+      log_(std::move(log)),
+      news_(net.system()) {
+  subscribe();
 }
 
-Result<NodeHandle> ClusterWatch::reach(const NodeJoined& node) {
-  const bool is_dialed_here = self_ == kNoNode || node.at.node < self_;
-  if (!is_dialed_here || rt::same_process(node.handle, controller_)) return node.handle;
-  return net_.dial<NodeHandle>(node.at.host, node.at.port);
+void ClusterWatch::subscribe() {
+  news_.monitor(controller_);
+  rt::post(controller_, WatchCluster{news_.handle()});
 }
 
 void ClusterWatch::follow() {
-  const auto joined = [&](const NodeJoined& node) {
-    if (node.at.node == self_) return;
-    Result<NodeHandle> handle = reach(node);
-    const Status taken = handle.ok() ? hooks_.joined(node.at, *std::move(handle)) : Status(handle.error());
-    if (!taken.ok()) log_.warn(rt::now_us(&net_.system()), "node_unreachable", {{"node", node.at.node}, {"error", taken.error()}});
-  };
-  const auto left = [&](const PartLost& lost) { hooks_.left(lost); };
-  const auto down = [&](const rt::down&) { controller_is_gone_ = true; };
-  while (news_.receive(0, joined, left, down)) {
+  while (news_.receive(
+      0, [&](const NodeJoined& node) { on_joined(node); }, [&](const PartLost& lost) { on_left(lost); },
+      [&](const rt::down& message) { on_down(message); })) {
   }
+  reach_again();
+  if (gone_us_ >= 0 && status_.ok()) look_for_controller();
+}
+
+void ClusterWatch::on_joined(const NodeJoined& node) {
+  if (node.at.node == config_.self) return;
+  const auto known = members_.find(node.at.node);
+  if (known != members_.end() && known->second.announced == node.handle) return;  // a new controller says so too
+  if (known != members_.end()) on_left({.node = node.at.node, .instances = {}, .reason = cat("node ", node.at.node, " is gone")});
+  reach(members_[node.at.node] = {.at = node.at, .handle = {}, .announced = node.handle, .instances = node.instances});
+}
+
+void ClusterWatch::on_left(const PartLost& lost) {
+  const auto member = members_.extract(lost.node);
+  if (!member.empty() && member.mapped().handle) hooks_.left(lost);
+}
+
+void ClusterWatch::on_down(const rt::down& message) {
+  if (rt::is_source(message, controller_)) {
+    gone_us_ = now_us();
+    return log_.warn(gone_us_, "controller_lost", {{"address", config_.address}, {"wait_s", config_.wait_s}});
+  }
+  for (auto& [id, member] : members_) {
+    if (!rt::is_source(message, member.handle)) continue;
+    member.handle = nullptr;
+    member.tried_us = now_us();
+    PartLost lost{.node = id, .instances = {}, .reason = {}};
+    if (!rt::ended_in_order(message)) lost.reason = rt::reason_text(message, cat("node ", id, " is gone"));
+    for (uint32_t i = 0; i < member.instances; ++i) lost.instances.push_back(node_instance(id, i));
+    return hooks_.left(lost);
+  }
+}
+
+void ClusterWatch::reach(Member& member) {
+  member.tried_us = now_us();
+  const bool is_dialed_here = config_.self == kNoNode || member.at.node < config_.self;
+  Result<NodeHandle> handle = member.announced;
+  if (is_dialed_here && !rt::same_process(member.announced, controller_)) handle = net_.dial<NodeHandle>(member.at.host, member.at.port);
+  Status taken = handle.ok() ? hooks_.joined(member.at, *handle) : Status(handle.error());
+  if (!taken.ok()) return log_.warn(now_us(), "node_unreachable", {{"node", member.at.node}, {"error", taken.error()}});
+  member.handle = *handle;
+  news_.monitor(member.handle);
+}
+
+void ClusterWatch::reach_again() {
+  for (auto& [id, member] : members_)
+    if (!member.handle && now_us() - member.tried_us >= kReachAgainUs) reach(member);
+}
+
+void ClusterWatch::look_for_controller() {
+  const int64_t now = now_us();
+  if (now - gone_us_ >= config_.wait_s * 1'000'000) {
+    status_ = fail(Code::kUnavailable, "the controller at ", config_.address, " is gone");
+    return;
+  }
+  if (now - asked_us_ < kPause.count() * 1000) return;
+  asked_us_ = now;
+  const HostPort at = *parse_host_port("", config_.address, false);
+  auto found = net_.dial<ClusterHandle>(at.host, at.port);
+  if (!found.ok()) return;
+  const Status entered = hooks_.enter_again(*found);
+  if (!entered.ok() && entered.error().code == Code::kUnavailable) return;
+  if (!entered.ok()) {
+    status_ = entered;
+    return;
+  }
+  log_.info(now, "controller_returned", {{"address", config_.address}, {"after_s", (now - gone_us_) / 1'000'000}});
+  controller_ = *std::move(found);
+  gone_us_ = -1;
+  subscribe();
 }
 
 }  // namespace seer

@@ -106,6 +106,11 @@ OptionGroup kv_options(MachineOptions& o) {
         {"cold-bytes", "SIZE", SizeField{&o.cold_bytes}, "size of the cold tier", at_least(1)}}};
 }
 
+OptionSpec controller_wait_option(int64_t& wait_s) {
+  return {"controller-wait", "S", &wait_s, "seconds to go on without the controller when it died, until it was started again at its address",
+          between(0, 86'400)};
+}
+
 std::vector<OptionGroup> option_groups(RolloutOptions& o) {
   OneOf policies{chunk_policy_names(), {{kPartialPolicy, kPartialRefused}}};
   policies.names.insert(policies.names.begin(), kAutoPolicy);
@@ -121,7 +126,8 @@ std::vector<OptionGroup> option_groups(RolloutOptions& o) {
          between(1, 64)}});
   std::vector<OptionSpec> cluster = access_options(o.access);
   cluster.insert(cluster.begin(),
-                 {"cluster", "HOST:PORT", &o.cluster, "controller of a cluster, whose machines run the rollout instead of this one"});
+                 {{"cluster", "HOST:PORT", &o.cluster, "controller of a cluster, whose machines run the rollout instead of this one"},
+                  controller_wait_option(o.controller_wait_s)});
   return {
       {"Work",
        {{"model", "DIR", &o.model, "model folder in Hugging Face layout"},
@@ -162,6 +168,7 @@ std::vector<OptionGroup> option_groups(NodeOptions& o) {
   cluster.insert(cluster.begin(),
                  {{"name", "N", &o.name, "number of this machine, which no other machine of the cluster has", between(0, 1 << 20)},
                   {"join", "HOST:PORT", &o.join, "address of the controller; without it this machine is the controller"},
+                  controller_wait_option(o.controller_wait_s),
                   {"listen", "HOST:PORT", &o.listen, "address of this machine that the others can reach; port 0: the system chooses"}});
   return {
       {"Cluster", std::move(cluster)},

@@ -67,6 +67,7 @@ struct RolloutOptions : MachineOptions {
   int64_t group_size = 8;           // responses per prompt
   uint64_t seed = 1;                // run seed: sample seeds are hashes of it, the group and the sample
   std::string cluster;              // HOST:PORT of its controller; empty: none
+  int64_t controller_wait_s = 60;   // for its controller to be started again, when that died
   ClusterAccess access;             // to it
   int64_t nodes = 1;                // machines that the instances are dealt to in turn, each with its own KV pool tiers; all
                                     // in this process, as a cluster would be laid out
@@ -89,6 +90,7 @@ struct NodeOptions : MachineOptions {
   int64_t name = 0;                     // of the machine, in the cluster
   std::string listen = "127.0.0.1:0";   // HOST:PORT; port 0: the system chooses
   std::string join;                     // HOST:PORT of the controller; empty: this machine is it
+  int64_t controller_wait_s = 60;       // for it to be started again, when it died
   ClusterAccess access;
 };
 

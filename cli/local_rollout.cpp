@@ -287,7 +287,7 @@ Status start_machines(rt::system& system, const RolloutOptions& options, const R
   return machines.fleet->start_nodes(fleet_config(options, rows_max), std::make_shared<const NodeMakers>(std::move(makers)));
 }
 
-/// `config` gets what the cluster says of the rollout.
+/// `config` gets what the cluster says of the rollout. REQUIRES: net and options outlive the machines.
 Status enter_cluster(ClusterNet& net, const RolloutOptions& options, const RolloutHooks& hooks, Machines& machines, RolloutConfig& config) {
   const std::atomic<bool> never{false};
   SEER_ASSIGN_OR_RETURN(machines.controller,
@@ -302,7 +302,15 @@ Status enter_cluster(ClusterNet& net, const RolloutOptions& options, const Rollo
   const auto left = [&fleet](const PartLost& lost) {
     if (fleet.node(lost.node)) fleet.lose_node(lost);
   };
-  machines.watch.emplace(net, machines.controller, kNoNode, ClusterWatch::Hooks{joined, left}, hooks.log);
+  const auto enter_again = [&fleet, &net, &options, id = entered.id](const ClusterHandle& returned) -> Status {
+    SEER_ASSIGN_OR_RETURN(const RolloutEntered again, enter_rollout(net, options.cluster, returned, id));
+    fleet.use_directory(again.directory);
+    if (fleet.rollout(id)) rt::post(returned, RolloutStarted{id, fleet.rollout(id)});
+    return {};
+  };
+  machines.watch.emplace(net, machines.controller,
+                         ClusterWatch::Config{.address = options.cluster, .wait_s = options.controller_wait_s},
+                         ClusterWatch::Hooks{joined, left, enter_again}, hooks.log);
   return {};
 }
 
@@ -402,7 +410,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
     if (hooks.stop != nullptr && hooks.stop->load()) stop();
     if (machines.watch) {
       machines.watch->follow();
-      if (machines.watch->controller_is_gone()) stop();
+      if (!machines.watch->status().ok()) stop();
     }
     if (more_come && !stopping) {
       MoreGroups more = hooks.more();
@@ -418,8 +426,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   const int64_t cpu_total = cpu_ns(CLOCK_PROCESS_CPUTIME_ID) / 1000 - cpu_before;
   const int64_t cpu_actors = actor_threads_cpu_us() - cpu_actors_before;
   if (!written.ok()) return written.error();
-  if (!summary.complete && machines.watch && machines.watch->controller_is_gone())
-    return fail(Code::kUnavailable, "the controller at ", options.cluster, " is gone");
+  if (!summary.complete && machines.watch && !machines.watch->status().ok()) return machines.watch->status().error();
   if (!summary.complete && !stopping) return fail(Code::kUnavailable, summary.error);
   RolloutOutcome outcome{.report = {.policy = chosen.name,
                                     .policy_choice = chosen.why,

@@ -92,10 +92,10 @@ Result<std::unique_ptr<ColdStore>> open_cold_store(const MachineOptions& options
 #endif
 }
 
-Result<ClusterTransport> make_cluster_transport([[maybe_unused]] const std::string& secret,
-                                                [[maybe_unused]] bool is_of_this_host) {
+Result<ClusterTransport> make_cluster_transport([[maybe_unused]] bool is_of_this_host) {
 #ifdef SEER_HAVE_UCX
-  SEER_ASSIGN_OR_RETURN(std::shared_ptr<UcxTransport> transport, UcxTransport::create({.run_secret = secret, .network_devices = is_of_this_host ? "lo" : "all"}));
+  SEER_ASSIGN_OR_RETURN(std::shared_ptr<UcxTransport> transport,
+                        UcxTransport::create({.network_devices = is_of_this_host ? "lo" : "all"}));
   return ClusterTransport{transport, {.allocate = transport->slab_allocator()}};
 #else
   return ClusterTransport{};

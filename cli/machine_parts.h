@@ -38,9 +38,8 @@ struct ClusterTransport {
   std::shared_ptr<KvTransport> transport;  // null in a build without UCX: KV stays where it is
   SlabMaker slabs;
 };
-/// `secret`: of the cluster; others can neither read nor write its KV. `is_of_this_host`: so is the cluster, and nobody else reaches
-/// what listens. Errors: as UcxTransport::create() says.
-Result<ClusterTransport> make_cluster_transport(const std::string& secret, bool is_of_this_host);
+/// `is_of_this_host`: so is the cluster, and nobody else reaches what listens. Errors: as UcxTransport::create() says.
+Result<ClusterTransport> make_cluster_transport(bool is_of_this_host);
 
 /// Makers of all parts. Without a profile for drafting, steps are measured here.
 /// REQUIRES: options and aside outlive the makers.

@@ -1,8 +1,8 @@
 #include "cli/node_command.h"
 
+#include <chrono>
 #include <iostream>
 #include <map>
-#include <random>
 #include <utility>
 
 #include "actors/cluster_actor.h"
@@ -27,12 +27,8 @@ NodeConfig node_config(const NodeOptions& options) {
   return config;
 }
 
-/// That nobody can guess.
-std::string new_secret() {
-  std::random_device random;
-  std::string secret;
-  for (int i = 0; i < 4; ++i) secret += cat(random(), "-");
-  return secret;
+uint64_t calendar_ms() {
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::system_clock::now().time_since_epoch()).count());
 }
 
 /// Ends an actor of this process when the command does.
@@ -64,13 +60,22 @@ Result<Controller> find_controller(ClusterNet& net, const NodeOptions& options, 
                                    const std::atomic<bool>& stop) {
   Controller found;
   if (options.join.empty()) {
-    found.handle = rt::spawn<ClusterActor>(net.system(), new_secret(), log);
+    found.handle = rt::spawn<ClusterActor>(net.system(), calendar_ms(), log);
     found.own = Stopper(found.handle);
     SEER_ASSIGN_OR_RETURN(found.port, net.listen(found.handle, listen.host, listen.port));
   } else {
     SEER_ASSIGN_OR_RETURN(found.handle, dial_cluster(net, options.join, "--join", stop));
   }
   return found;
+}
+
+/// Errors: kInvalidArgument: why the machine may not come in; kUnavailable: no answer.
+Result<ClusterEntered> enter(rt::Inbox<>& inbox, const ClusterHandle& controller, const EnterCluster& ask, const std::string& address) {
+  bool answered = false;
+  ClusterEntered entered = inbox.ask<ClusterEntered>(controller, ask, {}, &answered);
+  if (!answered) return fail(Code::kUnavailable, "the controller at ", address, " does not answer");
+  if (!entered.error.empty()) return fail(Code::kInvalidArgument, entered.error);
+  return entered;
 }
 
 Status wait_alone(const std::atomic<bool>& stop, rt::system& system) {
@@ -96,31 +101,34 @@ Status node_command(const NodeOptions& options, const std::atomic<bool>& stop) {
   SEER_ASSIGN_OR_RETURN(const LoadedModel loaded, load_model_of(options));
   SEER_RETURN_IF_ERROR(check_sizes(options, loaded.model->config));
   SlowWork aside({}, [](std::function<void()>& f) { f(); });
-  const Error silent = fail(Code::kUnavailable, "the controller at ", options.join, " does not answer");
   rt::Inbox<> inbox(system);
-  const auto secret = inbox.ask<ClusterSecret>(controller.handle, GetSecret{});
-  if (secret.text.empty()) return silent;
-  SEER_ASSIGN_OR_RETURN(const ClusterTransport transport, make_cluster_transport(secret.text, is_of_this_host(listen.host)));
+  SEER_ASSIGN_OR_RETURN(const ClusterTransport transport, make_cluster_transport(is_of_this_host(listen.host)));
   SEER_ASSIGN_OR_RETURN(NodeMakers made_makers, make_node_makers(options, loaded, aside, transport));
   const auto makers = std::make_shared<const NodeMakers>(std::move(made_makers));
   NodeConfig config = node_config(options);
   SEER_ASSIGN_OR_RETURN(NodeMachinery machinery, make_machinery(config, *makers));
 
-  const auto entered = inbox.ask<ClusterEntered>(
-      controller.handle, EnterCluster{config.node, instance_identity(machinery.instances.begin()->second.engine->info())},
-      {.error = silent.detail});
-  if (!entered.error.empty()) return fail(Code::kInvalidArgument, entered.error);
+  const ClusterIdentity identity = instance_identity(machinery.instances.begin()->second.engine->info());
+  SEER_ASSIGN_OR_RETURN(const ClusterEntered entered, enter(inbox, controller.handle, {config.node, identity}, options.join));
   config.epoch = entered.epoch;
   const NodeHandle node = start_node(system, config, makers, std::move(machinery), entered.directory, log);
   const Stopper stopper(node);
   SEER_ASSIGN_OR_RETURN(const uint16_t port, net->listen(node, listen.host, is_controller ? uint16_t{0} : listen.port));
   inbox.monitor(node);
-  inbox.monitor(controller.handle);
-  rt::post(controller.handle, NodeReady{{config.node, listen.host, port}, node, static_cast<uint32_t>(options.instances)});
+  const NodeReady ready{{config.node, listen.host, port}, node, static_cast<uint32_t>(options.instances)};
+  rt::post(controller.handle, ready);
+  const auto enter_again = [&](const ClusterHandle& returned) -> Status {
+    rt::Inbox<> asking(system);
+    SEER_ASSIGN_OR_RETURN(const ClusterEntered again, enter(asking, returned, {config.node, identity, config.epoch}, options.join));
+    rt::post(node, DirectoryUp{again.directory});
+    rt::post(returned, ready);
+    return {};
+  };
   std::map<NodeId, NodeHandle> others;  // kept, so that the connections stay
-  ClusterWatch watch(*net, controller.handle, config.node,
+  ClusterWatch watch(*net, controller.handle, {.address = options.join, .self = config.node, .wait_s = options.controller_wait_s},
                      {.joined = [&](const NodeAddress& at, NodeHandle handle) { return others[at.node] = std::move(handle), Status(); },
-                      .left = [&](const PartLost& lost) { others.erase(lost.node); }},
+                      .left = [&](const PartLost& lost) { others.erase(lost.node); },
+                      .enter_again = enter_again},
                      log);
   std::cout << "node " << options.name << (is_controller ? " is the controller" : " has joined") << ", with " << options.instances
             << " instances, at " << listen.host << ":" << (is_controller ? controller.port : port) << std::endl;
@@ -128,18 +136,17 @@ Status node_command(const NodeOptions& options, const std::atomic<bool>& stop) {
   bool over = false;
   Status ended;
   const auto on_down = [&](const rt::down& message) {
-    if (rt::is_source(message, node) && rt::ended_in_order(message)) {
+    over = !rt::ended_in_order(message) || !is_controller;
+    if (!rt::ended_in_order(message))
+      ended = fail(Code::kUnavailable, rt::reason_text(message, cat("node ", options.name, " is gone")));
+    else
       std::cout << "node " << options.name << " was drained" << (is_controller ? ", and stays as the controller" : " and leaves") << std::endl;
-      over = !is_controller;
-      return;
-    }
-    const std::string lost = rt::is_source(message, node) ? cat("node ", options.name) : cat("the controller at ", options.join);
-    ended = fail(Code::kUnavailable, rt::reason_text(message, lost + " is gone"));
-    over = true;
   };
   while (!over && !stop.load()) {
     inbox.receive(kReceiveUs, on_down);
-    if (!over) watch.follow();
+    if (over) break;
+    watch.follow();
+    if (!watch.status().ok()) return watch.status();
   }
   return ended;
 }

@@ -114,16 +114,13 @@ struct KvRefused {
   SEER_FIELDS(KvRefused, why)
 };
 
-using KvNodeHandle =
-    rt::iface<rt::oneway<ReserveBlocks>, rt::oneway<OpenBlocks>, rt::oneway<KvSeal>, rt::oneway<KvAbort>,
-              rt::oneway<KvClose>, rt::oneway<KvRelease>, rt::oneway<KvBump>, rt::oneway<WorkReady>,
-              rt::oneway<KvHolders>, rt::oneway<KvReserved>, rt::oneway<KvOpened>, rt::oneway<KvRefused>,
-              rt::oneway<Tick>, rt::rpc<GetReport, KvNodeReport>>;
-
-/// A KV node is there (again), and empty. KvHolds names an owner the first time a node keeps a block for it.
+/// A KV node as the directory sees it.
+using KvMember = rt::iface<rt::oneway<OpenBlocks>, rt::oneway<KvClose>, rt::oneway<KvRelease>, rt::oneway<KvBump>, rt::oneway<KvRefused>,
+                           rt::rpc<GetReport, KvNodeReport>>;
+/// A KV node is there (again). KvHolds names an owner the first time a node keeps a block for it.
 struct KvNodeUp {
   NodeId node;
-  KvNodeHandle handle;
+  KvMember handle;
   uint64_t epoch = 0;        // of its arena: rises when the node starts again
   std::string address = {};  // by which other nodes open its arena (KvTransport); empty: they cannot
   ClusterIdentity identity = {};
@@ -138,9 +135,23 @@ struct KvHolds {
 struct KvDraining { NodeId node; SEER_FIELDS(KvDraining, node) };
 /// A rollout has died, and will release nothing any more.
 struct KvDropRollout { RolloutId rollout; SEER_FIELDS(KvDropRollout, rollout) };
+/// Of the rollouts with ids up to `last` (ids come from a clock) only these are left: what others keep is released.
+struct KvKeepRollouts {
+  RolloutId last;
+  std::vector<RolloutId> rollouts;
+  SEER_FIELDS(KvKeepRollouts, last, rollouts)
+};
 using KvDirectoryHandle = rt::iface<rt::oneway<KvNodeUp>, rt::oneway<KvHolds>, rt::oneway<KvDraining>, rt::oneway<FindHolders>,
-                                    rt::oneway<KvRelease>, rt::oneway<KvDropRollout>, rt::oneway<KvBump>,
-                                    rt::rpc<GetReport, std::vector<KvNodeReport>>>;
+                                    rt::oneway<KvRelease>, rt::oneway<KvDropRollout>, rt::oneway<KvKeepRollouts>,
+                                    rt::oneway<KvBump>, rt::rpc<GetReport, std::vector<KvNodeReport>>>;
+/// A directory is there, in place of one that died, and empty. KV nodes tell it what they keep, rollouts what they released.
+struct DirectoryUp { KvDirectoryHandle directory; SEER_FIELDS(DirectoryUp, directory) };
+
+using KvNodeHandle =
+    rt::iface<rt::oneway<ReserveBlocks>, rt::oneway<OpenBlocks>, rt::oneway<KvSeal>, rt::oneway<KvAbort>,
+              rt::oneway<KvClose>, rt::oneway<KvRelease>, rt::oneway<KvBump>, rt::oneway<WorkReady>,
+              rt::oneway<KvHolders>, rt::oneway<KvReserved>, rt::oneway<KvOpened>, rt::oneway<KvRefused>,
+              rt::oneway<DirectoryUp>, rt::oneway<Tick>, rt::rpc<GetReport, KvNodeReport>>;
 
 // ---- draft servers ---------------------------------------------------------------------------------------------------------
 using DraftClient = rt::iface<rt::oneway<CstFetched>>;
@@ -250,20 +261,18 @@ struct NodeReport {
   SEER_FIELDS(NodeReport, node, draining, restarts, instances, pool)
 };
 using NodeHandle = rt::iface<rt::oneway<AttachRollout>, rt::oneway<UpdateWeights>, rt::oneway<InstanceWeights>, rt::oneway<DrainNode>,
-                             rt::oneway<Tick>, rt::oneway<WorkReady>, rt::rpc<GetReport, NodeReport>>;
+                             rt::oneway<DirectoryUp>, rt::oneway<Tick>, rt::oneway<WorkReady>, rt::rpc<GetReport, NodeReport>>;
 
 // ---- cluster -----------------------------------------------------------------------------------------------------------------
-/// What the machines of a cluster share, and others do not know: it guards their KV (UcxTransport).
-struct GetSecret { uint64_t what = 0; SEER_FIELDS(GetSecret, what) };
-struct ClusterSecret { std::string text; SEER_FIELDS(ClusterSecret, text) };
-/// A machine asks to come in, before it starts anything.
+/// A machine asks to come in, before it starts anything; or it runs, and its controller was started again.
 struct EnterCluster {
   NodeId node;
   ClusterIdentity identity;
-  SEER_FIELDS(EnterCluster, node, identity)
+  uint64_t epoch = 0;  // as the controller before gave it; 0: it does not run yet
+  SEER_FIELDS(EnterCluster, node, identity, epoch)
 };
 struct ClusterEntered {
-  std::string error;            // why it may not; empty: it may, and the place is kept for it
+  std::string error;            // why it may not; empty: it may, and its name is kept for it
   uint64_t epoch = 0;           // of its arenas: above all that a machine of this name had
   KvDirectoryHandle directory;
   SEER_FIELDS(ClusterEntered, error, epoch, directory)
@@ -285,14 +294,18 @@ struct NodeReady {
 struct NodeJoined {
   NodeAddress at;
   NodeHandle handle;
-  SEER_FIELDS(NodeJoined, at, handle)
+  uint32_t instances = 0;
+  SEER_FIELDS(NodeJoined, at, handle, instances)
 };
 /// A machine has died or given up: all of it is lost.
 using ClusterSink = rt::iface<rt::oneway<NodeJoined>, rt::oneway<PartLost>>;
 /// From now on the sink hears who joins and leaves; first of all, who is there.
 struct WatchCluster { ClusterSink reply_to; SEER_FIELDS(WatchCluster, reply_to) };
-/// A rollout asks for a place in the cluster.
-struct EnterRollout { uint64_t what = 0; SEER_FIELDS(EnterRollout, what) };
+/// A rollout asks to run in the cluster.
+struct EnterRollout {
+  RolloutId id;  // as the controller before gave it; 0: it does not run yet
+  SEER_FIELDS(EnterRollout, id)
+};
 struct RolloutEntered {
   RolloutId id;                 // that no other rollout had
   WeightVersion version;        // of the weights that the machines run with
@@ -346,7 +359,7 @@ struct CloseRollout { uint64_t what = 0; SEER_FIELDS(CloseRollout, what) };
 /// GetReport is answered with the summary so far, at any time.
 using RolloutHandle = rt::iface<rt::oneway<InstanceUp>, rt::oneway<DraftServerUp>, rt::oneway<InstancesDraining>, rt::oneway<PartLost>,
                                 rt::oneway<ChunkProgress>, rt::oneway<ChunkDone>,
-                                rt::oneway<GroupEstimate>, rt::rpc<AddGroups, GroupsAdded>, rt::rpc<CancelGroup, Cancelled>,
+                                rt::oneway<DirectoryUp>, rt::oneway<GroupEstimate>, rt::rpc<AddGroups, GroupsAdded>, rt::rpc<CancelGroup, Cancelled>,
                                 rt::rpc<CancelRequest, Cancelled>, rt::oneway<AckResponses>, rt::oneway<AttachEvents>,
                                 rt::oneway<CloseRollout>, rt::rpc<GetReport, RolloutSummary>, rt::oneway<StopRollout>,
                                 rt::oneway<Tick>>;
@@ -378,7 +391,7 @@ struct ClusterReport {
   std::vector<RolloutStarted> rollouts;     // that run, by id
   SEER_FIELDS(ClusterReport, nodes, rollouts)
 };
-using ClusterHandle = rt::iface<rt::rpc<GetSecret, ClusterSecret>, rt::rpc<EnterCluster, ClusterEntered>, rt::oneway<NodeReady>,
+using ClusterHandle = rt::iface<rt::oneway<Tick>, rt::rpc<EnterCluster, ClusterEntered>, rt::oneway<NodeReady>,
                                 rt::rpc<EnterRollout, RolloutEntered>, rt::oneway<RolloutStarted>, rt::oneway<WatchCluster>,
                                 rt::rpc<DrainMachine, Drained>, rt::rpc<GetReport, ClusterReport>>;
 
@@ -416,7 +429,7 @@ CAF_BEGIN_TYPE_ID_BLOCK(seer, first_custom_type_id)
   CAF_ADD_TYPE_ID(seer, (seer::LengthSeen))
   CAF_ADD_TYPE_ID(seer, (seer::ChunkSink))
   CAF_ADD_TYPE_ID(seer, (seer::KvClient))
-  CAF_ADD_TYPE_ID(seer, (seer::KvNodeHandle))
+  CAF_ADD_TYPE_ID(seer, (seer::KvMember))
   CAF_ADD_TYPE_ID(seer, (seer::KvDirectoryHandle))
   CAF_ADD_TYPE_ID(seer, (seer::InstanceHandle))
   CAF_ADD_TYPE_ID(seer, (seer::InstanceSink))
@@ -474,8 +487,8 @@ CAF_BEGIN_TYPE_ID_BLOCK(seer, first_custom_type_id)
   CAF_ADD_TYPE_ID(seer, (seer::InstancesDraining))
   CAF_ADD_TYPE_ID(seer, (seer::DrainNode))
   CAF_ADD_TYPE_ID(seer, (seer::NodeReport))
-  CAF_ADD_TYPE_ID(seer, (seer::GetSecret))
-  CAF_ADD_TYPE_ID(seer, (seer::ClusterSecret))
+  CAF_ADD_TYPE_ID(seer, (seer::DirectoryUp))
+  CAF_ADD_TYPE_ID(seer, (seer::KvKeepRollouts))
   CAF_ADD_TYPE_ID(seer, (seer::RolloutStarted))
   CAF_ADD_TYPE_ID(seer, (seer::DrainMachine))
   CAF_ADD_TYPE_ID(seer, (seer::Drained))

@@ -42,7 +42,7 @@ void UcxLender::answer(const WireRequest& request, std::span<const WireSlot> slo
 
 Result<std::shared_ptr<HostArena>> UcxLender::lend(const WireRequest& request, const WireSlot& slot) {
   const NodeId node{request.node};
-  if (request.tag != tag_) return fail(Code::kInvalidArgument, "transport: node ", node, " belongs to another run");
+  if (request.tag != tag_) return fail(Code::kInvalidArgument, "transport: node ", node, " was asked by one that does not have its address");
   if (request.want != WireWant::kBytes && request.want != WireWant::kGrant)
     return fail(Code::kInvalidArgument, "transport: request ", static_cast<uint32_t>(request.want), " is not known");
   if (replies_.size() >= blocks_max_)

@@ -17,7 +17,7 @@ namespace seer {
 class UcxLender {
  public:
   /// Requests of another tag are refused, and so are those beyond `blocks_max` answers under way. It outlives the worker.
-  UcxLender(const RunTag& tag, size_t blocks_max) : tag_(tag), blocks_max_(blocks_max) {}
+  UcxLender(const UcxTag& tag, size_t blocks_max) : tag_(tag), blocks_max_(blocks_max) {}
 
   void publish(NodeId node, uint64_t epoch, std::shared_ptr<HostArena> arena) {
     (void)arenas_.publish(node, epoch, std::move(arena));
@@ -39,7 +39,7 @@ class UcxLender {
   Result<std::shared_ptr<HostArena>> lend(const WireRequest& request, const WireSlot& slot);
   void send(ucp_ep_h to, Reply reply, std::span<const std::byte> block = {});
 
-  const RunTag tag_;
+  const UcxTag tag_;
   const size_t blocks_max_;
   ArenaRegistry arenas_;
   std::list<Reply> replies_;

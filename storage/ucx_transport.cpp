@@ -53,6 +53,7 @@ class UcxTransport::Loop {
   struct Connection {
     Loop* loop = nullptr;
     NodeId node;
+    UcxTag tag = {};             // of the peer
     ucp_ep_h endpoint = nullptr;
     ucs_status_t lost = UCS_OK;  // why UCX gave it up
     Error why = {};              // why it was closed
@@ -98,7 +99,7 @@ class UcxTransport::Loop {
 
   explicit Loop(const UcxTransportConfig& config)
       : config_(config),
-        tag_(run_tag(config.run_secret)),
+        tag_(new_ucx_tag()),
         host_(ucx_host_name()),
         lender_(tag_, config.serve_blocks_max) {}
   Status start();
@@ -152,7 +153,7 @@ class UcxTransport::Loop {
   static ucs_status_t am_reply(void*, const void*, size_t, void*, size_t, const ucp_am_recv_param_t*);
 
   const UcxTransportConfig config_;
-  const RunTag tag_;
+  const UcxTag tag_;      // of what is published here
   const std::string host_;
   UcxLender lender_;      // of what is published here
   std::shared_ptr<UcxSlabs> slabs_;  // null: memory is not shared
@@ -255,7 +256,7 @@ SlabAllocator UcxTransport::Loop::slab_allocator() const {
 }
 
 std::string UcxTransport::Loop::publish(NodeId node, uint64_t epoch, std::shared_ptr<HostArena> arena) {
-  UcxAddress address{.node = node, .epoch = epoch, .host = host_, .worker = worker_address_};
+  UcxAddress address{.tag = tag_, .node = node, .epoch = epoch, .host = host_, .worker = worker_address_};
   if (slabs_) slabs_->describe(arena->span(0).data(), address);
   lender_.publish(node, epoch, std::move(arena));
   return write_ucx_address(address);
@@ -409,7 +410,7 @@ void UcxTransport::Loop::close(NodeId node, const Error& why) {
 }
 
 Status UcxTransport::Loop::connect(NodeId node, Peer& peer) {
-  auto connection = std::make_unique<Connection>(Connection{.loop = this, .node = node});
+  auto connection = std::make_unique<Connection>(Connection{.loop = this, .node = node, .tag = peer.address.tag});
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
   params.address = reinterpret_cast<const ucp_address_t*>(peer.address.worker.data());
@@ -539,7 +540,7 @@ void UcxTransport::Loop::ask(Peer& peer, std::span<const UcxBlock> blocks) {
   Connection& connection = *peer.connection;
   const Fetch& first = blocks.front().fetch();
   const WireWant want = peer.by_memory ? WireWant::kGrant : WireWant::kBytes;
-  auto request = std::make_unique<Request>(Request{{.tag = tag_, .id = last_id_ + 1, .epoch = first.from.epoch,
+  auto request = std::make_unique<Request>(Request{{.tag = connection.tag, .id = last_id_ + 1, .epoch = first.from.epoch,
                                                     .block_bytes = first.to.size(), .node = first.from.node.value, .want = want},
                                                    {}});
   for (const UcxBlock& block : blocks) {
@@ -677,7 +678,7 @@ ucs_status_t UcxTransport::Loop::am_reply(void* argument, const void* header, si
 
 bool UcxTransport::Loop::on_reply(const WireReply& reply, void* data, size_t size, bool is_rendezvous) {
   const auto it = asked_.find(reply.id);
-  if (it == asked_.end() || reply.tag != tag_) return true;
+  if (it == asked_.end() || reply.tag != it->second.connection->tag) return true;
   if (reply.code == 0 && it->second.want == WireWant::kGrant) {
     if (!is_rendezvous) on_grants(reply.id, {static_cast<const std::byte*>(data), size});
     return true;

@@ -28,7 +28,6 @@
 namespace seer {
 
 struct UcxTransportConfig {
-  std::string run_secret = "";           // peers with another one are refused
   std::string network_transports = "tcp";  // as in UCX_TLS; must be able to tell that a peer failed
   std::string network_devices = "all";   // as in UCX_NET_DEVICES; it listens on all of these
   bool shares_memory = true;             // with processes on this host

@@ -1,14 +1,14 @@
 #include "storage/ucx_wire.h"
 
 #include <cstring>
+#include <random>
 
-#include "protocols/hash.h"
 #include "protocols/kv.h"
 
 namespace seer {
 namespace {
 
-constexpr std::string_view kScheme = "ucx2:";
+constexpr std::string_view kScheme = "ucx3:";
 constexpr std::string_view kHexDigits = "0123456789abcdef";
 
 template <class T>
@@ -62,6 +62,7 @@ std::string from_hex(std::string_view hex) {
 
 std::string write_ucx_address(const UcxAddress& address) {
   std::string body;
+  for (const uint64_t part : address.tag) put(body, part);
   put(body, address.node.value);
   put(body, address.epoch);
   put(body, address.slab_base);
@@ -90,6 +91,7 @@ Result<UcxAddress> read_ucx_address(std::string_view text) {
   const auto crc = in.number<uint32_t>();
   if (bytes.size() < sizeof crc || checksum(std::string_view(bytes).substr(sizeof crc)) != crc) return bad;
   UcxAddress address;
+  for (uint64_t& part : address.tag) part = in.number<uint64_t>();
   address.node = {in.number<uint32_t>()};
   address.epoch = in.number<uint64_t>();
   address.slab_base = in.number<uint64_t>();
@@ -101,6 +103,11 @@ Result<UcxAddress> read_ucx_address(std::string_view text) {
   return address;
 }
 
-RunTag run_tag(std::string_view run_secret) { return {hash_text(run_secret, 1), hash_text(run_secret, 2)}; }
+UcxTag new_ucx_tag() {
+  std::random_device random;
+  UcxTag tag;
+  for (uint64_t& part : tag) part = uint64_t{random()} << 32 | random();
+  return tag;
+}
 
 }  // namespace seer

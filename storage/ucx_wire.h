@@ -1,8 +1,8 @@
 // What UcxTransport puts on the wire: the address of a published arena, and the headers of its two active messages. Numbers
 // are in the byte order of the machine; both ends run the same build on the same kind of processor (little endian).
 //
-//   address  "ucx2:" then in hex: | crc32c of the rest 4 | node 4 | epoch 8 | slab base 8 | slab bytes 8 | 3 x (length 4, bytes) |
-//            The three are the host's name, the UCX worker's address and the remote key of the slab; no key: not shared.
+//   address  "ucx3:" then in hex: | crc32c of the rest 4 | tag 16 | node 4 | epoch 8 | slab base 8 | slab bytes 8 |
+//            3 x (length 4, bytes) |. The three are the host's name, the UCX worker's address and the remote key of the slab; no key: not shared.
 //   request  kRequest: WireRequest; then a WireSlot for each block that is asked for. The blocks are of one size and have ids that
 //            follow each other, so that a message, and waking its receiver, serves several small blocks.
 //   reply    kReply: WireReply; then
@@ -22,7 +22,13 @@
 
 namespace seer {
 
+/// A number that nobody can guess, in the address of each transport and in every message to and from it: who was not given
+/// the address cannot read its blocks. It does not keep out who can read the network.
+using UcxTag = std::array<uint64_t, 2>;
+UcxTag new_ucx_tag();
+
 struct UcxAddress {
+  UcxTag tag = {};
   NodeId node;
   uint64_t epoch = 0;
   uint64_t slab_base = 0;   // in the owner's memory
@@ -36,10 +42,6 @@ std::string write_ucx_address(const UcxAddress& address);
 /// kInvalidArgument: not such an address, or not as it was written.
 Result<UcxAddress> read_ucx_address(std::string_view text);
 
-/// Two runs that meet by mistake tell each other apart by it. It does not keep out who can read the network.
-using RunTag = std::array<uint64_t, 2>;
-RunTag run_tag(std::string_view run_secret);
-
 enum class WireKind : uint32_t { kRequest = 1, kReply = 2 };  // also the ids of the active messages
 enum class WireWant : uint32_t {
   kBytes = 1,  // send the block
@@ -49,7 +51,7 @@ enum class WireWant : uint32_t {
 constexpr size_t kWireSlotsMax = 64;  // in a request
 
 struct WireRequest {
-  RunTag tag = {};
+  UcxTag tag = {};
   uint64_t id = 0;  // of the first block; chosen by the asker, comes back in the reply
   uint64_t epoch = 0;
   uint64_t block_bytes = 0;
@@ -66,7 +68,7 @@ struct WireSlot {
 static_assert(sizeof(WireSlot) == 16);
 
 struct WireReply {
-  RunTag tag = {};
+  UcxTag tag = {};
   uint64_t id = 0;
   uint32_t code = 0;  // of the error; 0: none
   uint32_t reserved = 0;

@@ -293,6 +293,15 @@ struct SimCluster {
       (void)fleet.start_node(node_config(fleet_config(), NodeId{n}), makers);  // one that cannot start stays down
     });
   }
+  /// The directory goes, and after so long another one takes its place. REQUIRES: it is up.
+  void crash_directory(int64_t down_us) {
+    rt::kill(directory());
+    directory_is_up = false;
+    world.after(down_us, [this] {
+      directory_is_up = true;
+      fleet.use_directory(world.spawn<KvDirectoryActor>());
+    });
+  }
   int64_t fetched_blocks() {
     int64_t blocks = 0;
     for (uint32_t n = 0; n < options.nodes; ++n) blocks += kv_node_state(n).fetched_blocks;
@@ -382,6 +391,7 @@ struct SimCluster {
     uint64_t group;
   };
   std::unordered_map<uint64_t, Shape> shapes;  // by seed of the response
+  bool directory_is_up = true;
   std::vector<int64_t> slowness;               // by instance: the factor on the time of its steps
   uint64_t steps_hash = 0;
   int64_t steps_at_once_peak = 0;

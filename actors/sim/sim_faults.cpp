@@ -22,6 +22,7 @@ constexpr std::array<KindWords, kFaultKinds> kWords{{{"instance crash", "instanc
                                                  {"slow instance", "slow instances"},
                                                  {"burst of flipped bits", "bursts of flipped bits"},
                                                  {"draft server crash", "draft server crashes"},
+                                                 {"directory crash", "directory crashes"},
                                                  {"lost message", "lost messages"},
                                                  {"late message", "late messages"},
                                                  {"lost transfer", "lost transfers"},
@@ -96,6 +97,10 @@ class FaultSource {
       case FaultKind::kDraftServerCrash:
         if (cluster.options.draft_servers) cluster.kill_draft_server(node);
         return cluster.options.draft_servers;
+      case FaultKind::kDirectoryCrash:
+        if (!has_pool || !cluster.directory_is_up) return false;
+        cluster.crash_directory(from(1, std::min(kDownUsMax, 4 * config_.gap_us)));
+        return true;
       default:
         return has_pool && flip_bits(*cluster.kv_node_state(node).parts.arena);
     }
@@ -134,7 +139,7 @@ class FaultSource {
   std::mt19937_64 rng_;
   bool on_ = true;
   uint64_t message_lost_, message_late_, transfer_lost_, transfer_late_, disk_error_, disk_corrupt_, disk_full_;  // of 1000
-  std::array<int64_t, 6> strikes_;  // how often each of the first kinds is drawn, relative to the others
+  std::array<int64_t, 7> strikes_;  // how often each of the first kinds is drawn, relative to the others
   std::array<int64_t, kFaultKinds> counts_{};
 };
 

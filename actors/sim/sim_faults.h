@@ -22,6 +22,7 @@ enum class FaultKind : uint8_t {
   kSlowInstance,
   kFlippedBits,    // in DRAM blocks that are in use
   kDraftServerCrash,
+  kDirectoryCrash,  // it comes back empty
   kLostMessage,
   kLateMessage,
   kLostTransfer,
@@ -30,7 +31,7 @@ enum class FaultKind : uint8_t {
   kDiskError,
   kDiskFull,
 };
-inline constexpr size_t kFaultKinds = 13;
+inline constexpr size_t kFaultKinds = 14;
 const char* to_string(FaultKind kind);
 
 struct SimFaultConfig {

@@ -30,6 +30,7 @@ struct FakeNode {
               [](const UpdateWeights&) {},
               [](const InstanceWeights&) {},
               [this](const DrainNode& drain) { seen->drain_us = drain.timeout_us; },
+              [](const DirectoryUp&) {},
               [this](const Tick&) { rt::quit(self); },
               [this](const WorkReady&) { ++seen->woken; },
               [](const GetReport&) { return NodeReport{}; }};
@@ -56,8 +57,15 @@ struct Bench {
     REQUIRE(answer.has_value());
     return *answer;
   }
-  ClusterEntered enter(uint32_t node, ClusterIdentity identity = {.model = "qwen", .layout = 7, .version = WeightVersion{1}}) {
-    return ask<ClusterEntered>(EnterCluster{NodeId{node}, identity});
+  ClusterEntered enter(uint32_t node, ClusterIdentity identity = {.model = "qwen", .layout = 7, .version = WeightVersion{1}},
+                       uint64_t epoch = 0) {
+    return ask<ClusterEntered>(EnterCluster{NodeId{node}, identity, epoch});
+  }
+  /// The controller's process dies, and another one is started.
+  void restart(uint64_t started) {
+    rt::kill(cluster);
+    cluster = world.spawn<ClusterActor>(started, log);
+    run();
   }
   void ready(uint32_t node, const NodeHandle& handle) {
     rt::post(cluster, NodeReady{{NodeId{node}, "10.0.0.1", static_cast<uint16_t>(7000 + node)}, handle, 2});
@@ -67,7 +75,8 @@ struct Bench {
 
   SimWorld world;
   std::ostringstream lines;
-  ClusterHandle cluster = world.spawn<ClusterActor>(std::string("secret"), EventLog::to(lines, LogLevel::kInfo, LogClock::kVirtual));
+  EventLog log = EventLog::to(lines, LogLevel::kInfo, LogClock::kVirtual);
+  ClusterHandle cluster = world.spawn<ClusterActor>(uint64_t{1000}, log);
   Watcher watcher{world};
 };
 
@@ -175,12 +184,65 @@ TEST_CASE("cluster: a machine is told to leave, gets no more rollouts, and has l
   CHECK(b.lines.str().find(" info node_left node=1\n") != std::string::npos);
 }
 
-TEST_CASE("cluster: its secret is given to whoever is in touch with it, and rollouts are listed while they run") {
+TEST_CASE("cluster: machines and rollouts that run come in again at a controller that was started again, and keep their names") {
+  Bench b;
+  FakeNode node(b.world);
+  const uint64_t epoch = b.enter(3).epoch;
+  b.ready(3, node.handle());
+  const RolloutId rollout = b.ask<RolloutEntered>(EnterRollout{}).id;
+  b.restart(2000);
+  const ClusterEntered again = b.enter(3, {.model = "qwen", .layout = 7, .version = WeightVersion{1}}, epoch);
+  CHECK(again.error == "");
+  CHECK(again.epoch == epoch);
+  CHECK(again.directory);
+  b.ready(3, node.handle());
+  const auto entered = b.ask<RolloutEntered>(EnterRollout{rollout});
+  CHECK(entered.error == "");
+  CHECK(entered.id == rollout);
+  CHECK(b.enter(4).epoch > epoch);
+  CHECK(b.ask<RolloutEntered>(EnterRollout{}).id > rollout);
+}
+
+TEST_CASE("cluster: who was lost to a controller is not taken again by the same one") {
+  Bench b;
+  FakeNode node(b.world);
+  const uint64_t epoch = b.enter(3).epoch;
+  b.ready(3, node.handle());
+  const RolloutId rollout = b.ask<RolloutEntered>(EnterRollout{}).id;
+  rt::kill(node.handle());
+  b.run();
+  CHECK(b.enter(3, {.model = "qwen", .layout = 7, .version = WeightVersion{1}}, epoch).error ==
+        "node 3 is refused: the controller had lost it, and its work is done elsewhere: start it again");
+  CHECK(b.ask<RolloutEntered>(EnterRollout{rollout}).error == cat("the controller had lost rollout ", rollout, ", and released its KV"));
+  CHECK(b.enter(3).epoch > epoch);
+}
+
+TEST_CASE("cluster: what rollouts kept that died without a controller is released some time after it was started again") {
   Bench b;
   FakeNode node(b.world);
   b.enter(0);
   b.ready(0, node.handle());
-  CHECK(b.ask<ClusterSecret>(GetSecret{}).text == "secret");
+  const RolloutId lost = b.ask<RolloutEntered>(EnterRollout{}).id, alive = b.ask<RolloutEntered>(EnterRollout{}).id;
+  b.restart(2000);
+  b.enter(0, {.model = "qwen", .layout = 7, .version = WeightVersion{1}}, kEpochsOfStart);
+  const auto entered = b.ask<RolloutEntered>(EnterRollout{alive});
+  const RolloutHandle rollout = b.world.spawn<RolloutActor>(RolloutConfig{.scheduler = {.policy = "divided"}, .open = true}, RolloutParts{});
+  rt::post(b.cluster, RolloutStarted{alive, rollout});
+  const auto owner = [](RolloutId id) { return owner_of(RequestId{GroupId{0, id}, 0}); };
+  for (const RolloutId id : {lost, alive}) rt::post(entered.directory, KvHolds{NodeId{0}, owner(id)});
+  b.run();
+  const auto& holders = rt::look<KvDirectoryActor>(entered.directory).holders;
+  CHECK(holders.size() == 2);
+  b.world.run_until(b.world.now_us() + ClusterActor::kReturnUs);
+  CHECK(holders.size() == 1);
+  CHECK(holders.contains(owner(alive)));
+}
+
+TEST_CASE("cluster: rollouts are listed while they run, and what a dead one kept is released") {
+  Bench b;
+  FakeNode node(b.world);
+  b.enter(0);
+  b.ready(0, node.handle());
   const auto entered = b.ask<RolloutEntered>(EnterRollout{});
   const RolloutHandle rollout = b.world.spawn<RolloutActor>(RolloutConfig{.scheduler = {.policy = "divided"}, .open = true}, RolloutParts{});
   rt::post(b.cluster, RolloutStarted{entered.id, rollout});

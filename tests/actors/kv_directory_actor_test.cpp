@@ -31,6 +31,7 @@ struct FakeNode {
             [](const KvReserved&) {},
             [](const KvOpened&) {},
             [this](const KvRefused& refused) { seen->refused = refused.why; },
+            [](const DirectoryUp&) {},
             [](const Tick&) {},
             [this](const GetReport&) { return KvNodeReport{.node = NodeId{id}}; }};
   }
@@ -261,5 +262,26 @@ TEST_CASE("kv directory: all that a dead rollout's requests keep is released, an
   CHECK(b.seen[0].released == std::vector{owner(2, 0), owner(2, 7)});
   CHECK(b.seen[1].released.empty());
   b.tell(KvHolds{NodeId{1}, owner(2, 7)});  // word of it came late
-  CHECK(b.seen[1].released == std::vector{owner(2, 7)});
+  b.tell(KvHolds{NodeId{1}, owner(2, 9)});  // also of what was not known then
+  CHECK(b.seen[1].released == std::vector{owner(2, 7), owner(2, 9)});
+}
+
+TEST_CASE("kv directory: of earlier rollouts only those that are named are kept, and later ones are left alone") {
+  Bench b;
+  const auto owner = [](uint32_t rollout) { return owner_of(RequestId{GroupId{0, RolloutId{rollout}}, 0}); };
+  for (const uint32_t rollout : {1u, 2u, 3u, 4u, 5u}) b.tell(KvHolds{NodeId{0}, owner(rollout)});
+  b.tell(KvKeepRollouts{RolloutId{4}, {RolloutId{2}, RolloutId{4}}});
+  CHECK(b.seen[0].released == std::vector{owner(1), owner(3)});
+  for (const uint32_t late : {0u, 3u, 4u, 6u}) b.tell(KvHolds{NodeId{1}, owner(late)});
+  CHECK(b.seen[1].released == std::vector{owner(0), owner(3)});
+}
+
+TEST_CASE("kv directory: word that a node will go may come before the node itself") {
+  Bench b;
+  const KvOwner request = owner_of(RequestId{GroupId{1}, 2});
+  b.tell(KvDraining{NodeId{3}});
+  b.tell(KvNodeUp{NodeId{3}, b.world.spawn<FakeNode>(&b.seen[3], 3u)});
+  b.tell(KvHolds{NodeId{3}, request});
+  b.tell(KvHolds{NodeId{0}, request});
+  CHECK(b.seen[3].released == std::vector{request});
 }

@@ -274,6 +274,24 @@ TEST_CASE("kv node: the directory hears of an owner once, and again after its re
   CHECK(b.state().kept.empty());
 }
 
+TEST_CASE("kv node: a directory in place of the one before hears of all that is kept, and its releases are heeded") {
+  Bench b(8);
+  b.store(kOwner, 0, 1);
+  b.store(KvOwner{76}, 1, 2);
+  rt::kill(b.directory);
+  b.directory = b.world.spawn<KvDirectoryActor>();
+  rt::post(b.node, DirectoryUp{b.directory});
+  b.run();
+  const auto& directory = rt::look<KvDirectoryActor>(b.directory);
+  CHECK(directory.nodes.size() == 1);
+  CHECK(directory.holders.size() == 2);
+  rt::post(b.directory, KvRelease{KvOwner{76}});
+  b.run();
+  CHECK(b.arena->taken_count() == 1);
+  b.store(KvOwner{77}, 0, 1);
+  CHECK(directory.holders.contains(KvOwner{77}));
+}
+
 namespace {
 
 /// Two KV nodes: a request's blocks are on node 0, and an instance of node 1 opens them. A transfer takes transfer_us.

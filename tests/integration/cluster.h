@@ -50,8 +50,13 @@ struct Cluster {
     for (const auto& [flag, value] : flags) all.insert(all.end(), {flag, value});
     nodes[name] = std::make_unique<ChildProcess>(all);
   }
-  void join(uint32_t name) {
-    start(name);
+  /// Under its old address, after its end.
+  void start_controller_again() {
+    start(0, {{"--listen", address}});
+    wait_for_line(*nodes[0], "node 0 is the controller, with 1 instances, at ");
+  }
+  void join(uint32_t name, const std::map<std::string, std::string>& flags = {}) {
+    start(name, flags);
     wait_for_line(*nodes[name], "node " + std::to_string(name) + " has joined, with 1 instances, at ");
   }
   std::map<std::string, std::string> access;

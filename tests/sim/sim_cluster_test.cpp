@@ -107,6 +107,26 @@ TEST_CASE("sim cluster: a machine that crashes is away for so long, comes back e
   CHECK(cluster.exact().ok());
 }
 
+TEST_CASE("sim cluster: a directory that crashes is filled again, KV still moves between machines, and nothing stays behind") {
+  SimCluster cluster({.scheduler = {.policy = "las", .chunk_tokens = 9, .inflight_spread_max = 0}, .instances = 3, .nodes = 3});
+  cluster.start();
+  cluster.world.run_until(60'000'000, [&] { return cluster.seen.responses.size() >= 4; });
+  REQUIRE_FALSE(cluster.over());
+  cluster.crash_directory(5'000);
+  cluster.run_for(4'000);
+  CHECK_FALSE(cluster.directory_is_up);
+  cluster.run_for(2'000);
+  const KvDirectoryActor& directory = rt::look<KvDirectoryActor>(cluster.directory());
+  CHECK(directory.nodes.size() == 3);
+  CHECK(directory.holders.size() > 4);  // requests that run, and their groups
+  const int64_t fetched_before = cluster.fetched_blocks();
+  cluster.finish();
+  CHECK(cluster.exact().ok());
+  CHECK(cluster.fetched_blocks() > fetched_before);
+  cluster.run_for(60'000'000);
+  CHECK(cluster.drained().ok());
+}
+
 TEST_CASE("sim cluster: an instance that is slowed takes so many times as long") {
   const auto wall_us = [](int64_t slowness) {
     SimCluster cluster({.instances = 1, .groups = 1, .samples = 1});

@@ -52,6 +52,7 @@ struct FakeDirectory {
             [this](const FindHolders& m) { note(*log, *world, m); },
             [this](const KvRelease& m) { note(*log, *world, m); },
             [this](const KvDropRollout& m) { note(*log, *world, m); },
+            [this](const KvKeepRollouts& m) { note(*log, *world, m); },
             [this](const KvBump& m) { note(*log, *world, m); },
             [](const GetReport&) { return std::vector<KvNodeReport>{}; }};
   }

@@ -37,7 +37,6 @@ constexpr char kPipesVariable[] = "SEER_TEST_PIPES";
 constexpr char kOtherProcess[] = "ucx transport: (the other process of these tests)";
 
 struct Owner {
-  std::string secret = "run";
   bool shares = false;
   int64_t block_bytes = 1 << 20;
 };
@@ -63,7 +62,7 @@ class OtherProcess {
     close(from[1]);
     out_ = fdopen(to[1], "w");
     in_ = fdopen(from[0], "r");
-    std::istringstream first(tell(cat(owner.secret, " ", owner.shares, " ", owner.block_bytes)));
+    std::istringstream first(tell(cat(owner.shares, " ", owner.block_bytes)));
     first >> address;
     for (uint32_t slot = 0; slot < 4; ++slot) {
       RemoteSlot s{kNode, kEpoch, slot};
@@ -120,7 +119,6 @@ struct Seen {
 
 struct Fetcher {
   explicit Fetcher(const Owner& owner, UcxTransportConfig config = {}) : block_bytes(static_cast<size_t>(owner.block_bytes)) {
-    config.run_secret = "run";
     transport = *UcxTransport::create(config);
     bytes.resize(4 * block_bytes);
   }
@@ -160,8 +158,8 @@ TEST_CASE(kOtherProcess * doctest::skip()) {
   size_t size = 0;
   if (getline(&text, &size, in) <= 0) return;
   Owner owner;
-  std::istringstream(text) >> owner.secret >> owner.shares >> owner.block_bytes;
-  auto transport = *UcxTransport::create({.run_secret = owner.secret, .shares_memory = owner.shares});
+  std::istringstream(text) >> owner.shares >> owner.block_bytes;
+  auto transport = *UcxTransport::create({.shares_memory = owner.shares});
   auto arena = *HostArena::create({.dram_bytes = 4 * owner.block_bytes, .block_bytes = owner.block_bytes},
                                   {.allocate = transport->slab_allocator()});
   std::ostringstream first;
@@ -323,15 +321,28 @@ TEST_CASE("ucx transport: on the loopback device alone it can be fetched from, a
   CHECK_FALSE(UcxTransport::create({.network_devices = "none0"}).ok());
 }
 
-TEST_CASE("ucx transport: a peer of another run is refused") {
-  const Owner owner{.secret = "another run"};
-  OtherProcess other(owner);
-  Fetcher f(owner);
-  CHECK(f.transport->open_peer(kNode, kEpoch, other.address).ok());
-  const FetchResult result = f.fetch({other.slots[0]});
-  CHECK(result.statuses[0].error().code == Code::kInvalidArgument);
-  CHECK(result.statuses[0].error().detail == "transport: node 1 belongs to another run");
-  CHECK(f.has_pattern(0, std::byte{0}));
+TEST_CASE("ucx transport: who reaches a transport without the tag of its address gets nothing") {
+  for (const bool shares : {false, true}) {
+    CAPTURE(shares);
+    const Owner owner{.shares = shares};
+    OtherProcess other(owner);
+    Fetcher f(owner);
+    UcxAddress address = *read_ucx_address(other.address);
+    ++address.tag[1];
+    CHECK(f.transport->open_peer(kNode, kEpoch, write_ucx_address(address)).ok());
+    const FetchResult result = f.fetch({other.slots[0]});
+    CHECK(result.statuses[0].error().code == Code::kInvalidArgument);
+    CHECK(result.statuses[0].error().detail == "transport: node 1 was asked by one that does not have its address");
+    CHECK(f.has_pattern(0, std::byte{0}));
+  }
+}
+
+TEST_CASE("ucx transport: no two transports have one tag") {
+  const auto tag_of = [](const UcxTransportConfig& config) {
+    const auto transport = *UcxTransport::create(config);
+    return read_ucx_address(transport->publish(kNode, kEpoch, *HostArena::create({.dram_bytes = 4096, .block_bytes = 4096})))->tag;
+  };
+  CHECK(tag_of({}) != tag_of({}));
 }
 
 TEST_CASE("ucx transport: an address that was cut, changed or meant for another node is refused") {
@@ -508,7 +519,7 @@ TEST_CASE("ucx transport: garbage and almost right requests and answers are drop
   std::vector<std::string> headers;
   for (size_t size = 0; size < 200; ++size) headers.push_back(noise(size));
   for (int i = 0; i < 300; ++i) {  // right but for one field, or all right and not asked for
-    WireRequest request{.tag = run_tag("run"), .id = random(), .epoch = kEpoch, .block_bytes = 4096, .node = kNode.value,
+    WireRequest request{.tag = read_ucx_address(other.address)->tag, .id = random(), .epoch = kEpoch, .block_bytes = 4096, .node = kNode.value,
                         .want = random() % 2 == 0 ? WireWant::kBytes : WireWant::kGrant};
     auto* const bytes = reinterpret_cast<unsigned char*>(&request);
     if (i % 3 != 0) bytes[random() % sizeof request] ^= static_cast<unsigned char>(1 + random() % 255);
