@@ -414,6 +414,7 @@ void RolloutActor::on_chunk_done(const ChunkDone& done) {
   Log& request = log(chunk.request);
   request.computed_tokens = std::max(request.computed_tokens, done.kv_tokens);
   request.reprefill_tokens += done.reprefill_tokens;
+  reprefilled_chunks += done.reprefill_tokens > 0 ? 1 : 0;
   prefill_tokens += done.prefill_tokens;
   close_chunk(chunk, done);
   place_or_end();
@@ -592,6 +593,7 @@ RolloutSummary RolloutActor::summary() const {
           .migrations = totals.migrations,
           .prefill_tokens = prefill_tokens,
           .reprefill_tokens = stats.reprefill_tokens,
+          .reprefilled_chunks = reprefilled_chunks,
           .instances_lost = instances_lost,
           .length_icc = stats.length_icc,
           .estimate_error = estimate_error,

@@ -172,6 +172,7 @@ struct RolloutActor {
   int64_t open_requests = 0;
   int64_t prompt_tokens = 0;                        // of each group once
   int64_t prefill_tokens = 0;
+  int64_t reprefilled_chunks = 0;
   int64_t instances_lost = 0;
   int64_t started_us = 0;
   int64_t instances_gone_us = 0;                    // since when there is none

@@ -162,6 +162,8 @@ const std::vector<Figure>& figures() {
        Row{kScheduling, "preemptions", "chunks cut short, KV dropped", whole}},
       {"reprefill_tokens", [](const R& r) -> Json { return r.rollout.reprefill_tokens; },
        Row{kScheduling, "prefilled again", "tokens whose KV was computed again", whole}},
+      {"reprefilled_chunks", [](const R& r) -> Json { return r.rollout.reprefilled_chunks; },
+       Row{kScheduling, "chunks with these", "", whole}},
       {"kv_peak_bytes", [](const R& r) -> Json { return kv_peak_bytes(r); },
        Row{kKv, "peak", "most in use at one time, all instances", size}},
       {"spilled_bytes", [](const R& r) -> Json { return r.sum(&KvNodeReport::spilled_bytes); },

@@ -7,6 +7,8 @@
 # cores are shared out evenly, unless an option says otherwise. Each process has its own folder in --cold-dir.
 #   --logs DIR    what each process prints goes to DIR/node-NAME.log; default: a temporary folder, removed at a clean end
 #   --seer FILE   the program; default: bin/seer of the bundle that this script is in, else build/release/bin/seer
+#   --via WORDS   each process is started by these words, split at spaces; {} in them and in --listen is the node's name. The
+#                 COMMAND is started by those of node 0. deploy/netns_cluster.sh starts each in a network of its own so.
 # Example, with OPTIONS as `seer rollout` needs them without a cluster:
 #   deploy/local_cluster.sh 3 --instances 1 -- bash -c 'build/release/bin/seer rollout --cluster "$SEER_CLUSTER" OPTIONS'
 set -euo pipefail
@@ -14,7 +16,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 nodes_max=64
 stop_s=10  # a process that has not ended by then is killed
-seer="" logs="" size="" cold_dir=""
+seer="" logs="" size="" cold_dir="" via=""
 node_options=()
 command=()
 pids=()       # by name of the node
@@ -69,9 +71,13 @@ parse_arguments() {
         sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
         exit 0
         ;;
-      --logs | --seer)
+      --logs | --seer | --via)
         (($# > 1)) || fail "$1 has no value: expected ${1/--logs/--logs DIR}" 2
-        if [[ $1 == --logs ]]; then logs=$2; else asked_seer=$2; fi
+        case $1 in
+          --logs) logs=$2 ;;
+          --seer) asked_seer=$2 ;;
+          --via) via=$2 ;;
+        esac
         shift
         ;;
       --logs=*) logs=${1#*=} ;;
@@ -118,7 +124,7 @@ start() {
   shift
   if [[ -n $cold_dir ]]; then set -- "$@" --cold-dir "$cold_dir/node-$name"; fi
   : >"$logs/node-$name.log"
-  setpriv --pdeathsig TERM setsid "$seer" node --name "$name" "$@" "${node_options[@]}" >>"$logs/node-$name.log" 2>&1 </dev/null &
+  setpriv --pdeathsig TERM setsid ${via//\{\}/$name} "$seer" node --name "$name" "$@" "${node_options[@]}" >>"$logs/node-$name.log" 2>&1 </dev/null &
   pids[name]=$!
 }
 
@@ -193,7 +199,7 @@ print_cluster() {
 # A signal ends the wait for the command, which gets the signal too. Ctrl-C in a terminal has reached it already.
 run_command() {
   local code=0
-  env --default-signal=INT SEER_CLUSTER="${addresses[0]}" "${command[@]}" <&0 &
+  env --default-signal=INT SEER_CLUSTER="${addresses[0]}" ${via//\{\}/0} "${command[@]}" <&0 &
   command_pid=$!
   while :; do
     code=0
@@ -247,10 +253,13 @@ main() {
   trap 'stopped_by=INT; exit 130' INT
   trap 'stopped_by=TERM; exit 143' TERM
   trap 'stopped_by=HUP; exit 129' HUP
-  start 0 --listen "$listen"
+  start 0 --listen "${listen//\{\}/0}"
   wait_for 0
   local name
-  for ((name = 1; name < size; ++name)); do start "$name" --join "${addresses[0]}" --listen "${listen%:*}:0"; done
+  for ((name = 1; name < size; ++name)); do
+    local host=${listen%:*}
+    start "$name" --join "${addresses[0]}" --listen "${host//\{\}/$name}:0"
+  done
   for ((name = 1; name < size; ++name)); do wait_for "$name"; done
 
   trap 'stopped_by=INT' INT

@@ -210,6 +210,7 @@ struct RolloutSummary {
   int64_t migrations = 0;
   int64_t prefill_tokens = 0;
   int64_t reprefill_tokens = 0;
+  int64_t reprefilled_chunks = 0;  // in which some of these were computed
   int64_t instances_lost = 0;  // died or fell silent; what ran there was placed again
   double length_icc = 0;
   double estimate_error = 0;
@@ -217,8 +218,8 @@ struct RolloutSummary {
   std::vector<DraftServerReport> draft_servers;
   std::vector<std::string> parts_lost;  // a sentence for each part of a machine that was lost for good
   SEER_FIELDS(RolloutSummary, complete, error, requests, finished, failed, aborted, prompt_tokens, output_tokens, wall_us, tail_s,
-              chunks, yields, preemptions, migrations, prefill_tokens, reprefill_tokens, instances_lost, length_icc,
-              estimate_error, instances, draft_servers, parts_lost)
+              chunks, yields, preemptions, migrations, prefill_tokens, reprefill_tokens, reprefilled_chunks, instances_lost,
+              length_icc, estimate_error, instances, draft_servers, parts_lost)
 
   double wall_s() const { return static_cast<double>(wall_us) / 1e6; }
 };

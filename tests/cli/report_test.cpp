@@ -35,7 +35,7 @@ TEST_CASE("report: the JSON holds every field, what is not known as null") {
   const Json r = Json::parse(report_json(some_report("seer", 20000, 5)));
   for (const char* name :
        {"policy",          "requests",       "finished",         "output_tokens",    "wall_s",        "tokens_per_s",  "tail_s",
-        "preemptions",     "migrations",     "reprefill_tokens", "kv_peak_bytes", "spilled_bytes", "length_icc",
+        "preemptions",     "migrations",     "reprefill_tokens", "reprefilled_chunks", "kv_peak_bytes", "spilled_bytes", "length_icc",
         "estimate_error",  "yields",         "chunks",           "prompt_tokens", "cpu_engine_s",  "cpu_total_s",
         "actor_cpu_share", "weight_version", "cold_failures",    "instances_lost", "instances",
         "fetch_failures",  "failed_requests", "fetched_bytes", "parts_lost"})
@@ -134,7 +134,7 @@ TEST_CASE("report: tables fit 80 columns, with everything in them and names of p
   RolloutSummary& s = full.rollout;
   s.wall_us = 86'399'990'000;
   s.prompt_tokens = s.output_tokens = 123'456'789'012;
-  s.chunks = s.migrations = s.yields = s.preemptions = s.reprefill_tokens = 123'456'789;
+  s.chunks = s.migrations = s.yields = s.preemptions = s.reprefill_tokens = s.reprefilled_chunks = 123'456'789;
   s.instances_lost = full.past_groups = full.unkept_groups = 123'456;
   s.parts_lost.resize(1000);
   s.estimate_error = s.length_icc = 0.5;

@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# Runs a cluster whose machines are network namespaces of this host, each with an address of its own on a bridge between them, and
+# with memory that the others cannot map: KV moves over TCP, as between hosts. Needs root.
+#   deploy/netns_cluster.sh [--netem SPEC] N [OPTION...] [-- COMMAND [ARGUMENT...]]
+# OPTIONs and COMMAND are those of deploy/local_cluster.sh, which runs the nodes. Node I is in namespace seer-PID-I with address
+# 10.77.0.1I (PID: of this script, as SEER_NETNS=seer-PID tells the COMMAND); COMMAND is in that of node 0. Nothing of it is left
+# at the end.
+#   --netem SPEC  what each machine sends goes through `tc qdisc netem SPEC`, where the kernel has it: --netem "delay 50ms loss 10%"
+# A machine is cut off with `ip -n seer-PID-net link set portI down`, and no longer with `up`.
+# Example:
+#   deploy/netns_cluster.sh 4 -- bash -c 'build/release/bin/seer status --cluster "$SEER_CLUSTER"'
+set -euo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+nodes_max=16
+prefix=seer-$$
+cluster_pid=""
+size=0
+
+fail() {
+  echo "netns_cluster: $1" >&2
+  exit "${2:-1}"
+}
+
+clean_up() {
+  trap '' INT TERM HUP
+  local name
+  for name in net $(seq 0 $((size - 1))); do ip netns del "$prefix-$name" 2>/dev/null || true; done
+}
+
+# add_machine NAME: a namespace with its end of a cable; the other end is at the bridge.
+add_machine() {
+  local machine=$prefix-$1
+  ip netns add "$machine"
+  ip -n "$prefix-net" link add "port$1" type veth peer name eth0 netns "$machine"
+  ip -n "$prefix-net" link set "port$1" master bridge up
+  ip -n "$machine" address add "10.77.0.1$1/24" dev eth0
+  ip -n "$machine" link set lo up
+  ip -n "$machine" link set eth0 up
+  if [[ -n $netem ]]; then
+    # shellcheck disable=SC2086
+    tc -n "$machine" qdisc add dev eth0 root netem $netem || fail "--netem \"$netem\": this kernel does not do it"
+  fi
+}
+
+netem=""
+if [[ ${1:-} == -h || ${1:-} == --help ]]; then
+  sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+  exit 0
+fi
+if [[ ${1:-} == --netem ]]; then
+  (($# > 1)) || fail "--netem has no value: expected what follows \`tc qdisc ... netem\`" 2
+  netem=$2
+  shift 2
+fi
+[[ ${1:-} =~ ^[1-9][0-9]?$ ]] && (($1 <= nodes_max)) || fail "N is \"${1:-}\": expected a number from 1 to $nodes_max" 2
+machines=$1
+shift
+((EUID == 0)) || fail "only root can make network namespaces" 2
+
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+trap 'exit 129' HUP
+ip netns add "$prefix-net" || fail "this kernel does not let us make network namespaces"
+size=$machines
+ip -n "$prefix-net" link add bridge type bridge
+ip -n "$prefix-net" link set bridge up
+for ((name = 0; name < size; ++name)); do add_machine "$name"; done
+
+# Nobody else reaches these networks, so they need no certificates.
+access=(--insecure)
+for argument in "$@"; do
+  if [[ $argument == --tls-cert* ]]; then access=(); fi
+  if [[ $argument == -- ]]; then break; fi
+done
+export SEER_NETNS=$prefix
+trap 'kill -INT "$cluster_pid"' INT
+trap 'kill -TERM "$cluster_pid"' TERM HUP
+"$root/deploy/local_cluster.sh" --via "ip netns exec $prefix-{} unshare --ipc" \
+  "$machines" --listen "10.77.0.1{}:0" "${access[@]}" "$@" <&0 &
+cluster_pid=$!
+code=0
+while kill -0 "$cluster_pid" 2>/dev/null; do
+  code=0
+  wait "$cluster_pid" || code=$?
+done
+exit "$code"

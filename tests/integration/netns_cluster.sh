@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# deploy/netns_cluster.sh: a rollout on four machines with networks of their own gives the bits of one within a process, moves its KV
+# over TCP, and goes on through short and long cuts of a machine's link. Nothing is left of the networks.
+# Usage: netns_cluster.sh [<build folder>]    Exit: 0 passed, 1 failed, 77 skipped.
+set -uo pipefail
+root=$(cd "$(dirname "$0")/../.." && pwd)
+seer=${1:-$root/build/release}/bin/seer
+if ((EUID != 0)); then echo "netns_cluster: skipped: needs root"; exit 77; fi
+if ! unshare --net ip link add bridge type bridge 2>/dev/null; then echo "netns_cluster: skipped: no network namespaces here"; exit 77; fi
+work=$(mktemp -d)
+cluster_pid=""
+finish() {
+  if [[ -n $cluster_pid ]]; then kill "$cluster_pid" && wait "$cluster_pid"; fi 2>/dev/null
+  rm -rf "$work"
+}
+trap finish EXIT
+fail() { echo "netns_cluster: FAILED: $*"; exit 1; }
+
+# A rollout, with what no machine may change of it: all but turns and times.
+exact_part() { sed 's/,"chunks":.*,"run_s":[0-9.e+-]*//' "$1" | sort; }
+nodes=(--instances 2 --threads-per-instance 1 --kv-bytes 4MiB --dram-bytes 32MiB)
+rollout=("$seer" rollout --model "$root/deploy/models/scratchpad-1m8" --prompts "$root/deploy/examples/scratchpad/prompts.jsonl"
+         --limit 40 --group-size 8 --max-tokens 1200 --policy seer --chunk-tokens 256 --log-level error)
+"${rollout[@]}" --instances 8 --threads-per-instance 1 --kv-bytes 4MiB --out "$work/alone.jsonl" >"$work/log" 2>&1 || fail "$(cat "$work/log")"
+[[ $(wc -l <"$work/alone.jsonl") == 320 ]] || fail "seer rollout wrote $(wc -l <"$work/alone.jsonl") responses, not 320"
+
+# cluster SCRIPT: on four machines; the script finds the rollout in "$@".
+cluster() {
+  local script=$1
+  SEER=$seer WORK=$work "$root/deploy/netns_cluster.sh" 4 --seer "$seer" "${nodes[@]}" -- bash -c "$script" bash "${rollout[@]}" --insecure \
+    --out "$work/cluster.jsonl" --report "$work/report.json" >"$work/out" 2>"$work/err" &
+  cluster_pid=$!
+  code=0
+  wait "$cluster_pid" || code=$?
+  local script_pid=$cluster_pid
+  cluster_pid=""
+  ((code == 0)) || fail "exit code $code: $(cat "$work/out" "$work/err")"
+  ! ip netns list | grep -q "^seer-$script_pid-" || fail "namespaces are left: $(ip netns list)"
+  diff <(exact_part "$work/alone.jsonl") <(exact_part "$work/cluster.jsonl") >/dev/null || fail "responses differ from those within a process"
+}
+figure() { sed -n "s/^ *\"$1\": \([0-9]*\),\{0,1\}\$/\1/p" "$work/report.json"; }
+
+cluster '"$@" --cluster "$SEER_CLUSTER" && "$SEER" status --insecure --cluster "$SEER_CLUSTER" --json >"$WORK/status.json"'
+grep -q '"network (tcp): another host"\|: network (tcp): another host' "$work/status.json" || fail "no KV over TCP: $(cat "$work/status.json")"
+! grep -q 'shared memory' "$work/status.json" || fail "these machines share memory: $(cat "$work/status.json")"
+(($(figure fetched_bytes) > 1000000)) || fail "only $(figure fetched_bytes) bytes of KV were fetched"
+[[ $(figure fetch_failures) == 0 ]] || fail "$(figure fetch_failures) fetches failed"
+
+# cut SECONDS: machine 2 can be reached by nobody for so long, one second after the rollout began.
+cut='"$@" --cluster "$SEER_CLUSTER" & rollout=$!; sleep 1; ip -n "$SEER_NETNS-net" link set port2 down; sleep SECONDS;
+     ip -n "$SEER_NETNS-net" link set port2 up; wait $rollout'
+cluster "${cut/SECONDS/3}"
+[[ $(figure instances_lost) == 0 ]] || fail "$(figure instances_lost) instances were lost in a cut of 3 s"
+cluster "${cut/SECONDS/15}"
+[[ $(figure instances_lost) == 2 ]] || fail "$(figure instances_lost) instances were lost in a cut of 15 s, expected those of one machine"
+echo "netns_cluster: passed"
