@@ -12,26 +12,24 @@
 // [--step-ms 20] [--warmup 15] [--seconds 30] [--policy seer]
 //
 // The machines end when their standard input does, so none is left when this process is interrupted or killed.
-#include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
 #include <iostream>
+#include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "actors/cluster_actor.h"
 #include "actors/fleet.h"
+#include "bench/cluster/chunk_relays.h"
+#include "bench/cluster/machine_process.h"
 #include "bench/cluster/real_time_engine.h"
 #include "cli/cluster_dial.h"
 #include "cli/cluster_net.h"
@@ -66,103 +64,22 @@ struct Options {
 
 // ---- a machine's process ---------------------------------------------------------------------------------------------------
 
-using Times = std::map<InstanceId, std::shared_ptr<ChunkTimes>>;
+class TimesOfInstances final : public ChunkWatcher {
+ public:
+  void add(InstanceId id) { times_.emplace(id, std::make_shared<ChunkTimes>()); }
+  const std::shared_ptr<ChunkTimes>& of(InstanceId id) const { return times_.at(id); }
+  void chunk_came(InstanceId id, const RunChunk& chunk) override {
+    const int64_t left = chunk.log.prompt_tokens() + chunk.sampling.max_tokens - chunk.log.size();
+    of(id)->chunk_came(chunk.seed, chunk.log.size() + std::min(chunk.max_new_tokens, left));
+  }
+  void chunk_done(InstanceId id, const ChunkDone&) override { of(id)->end_told(); }
+  void print_samples() const {
+    for (const auto& [id, times] : times_)
+      for (const ChunkTimes::Sample& s : times->samples()) std::cout << s.at << ' ' << s.idle << ' ' << s.delay << '\n';
+  }
 
-/// Stands before the sink of an instance's chunks, and notes when they are told to have ended.
-struct ChunkSinkRelay {
-  using handle = ChunkSink;
-  static constexpr const char* kActorName = "chunk_sink_relay";
-  ChunkSinkRelay(rt::self_ptr<ChunkSinkRelay> self_in, ChunkSink to_in, std::shared_ptr<ChunkTimes> times_in)
-      : self(self_in), to(std::move(to_in)), times(std::move(times_in)) {}
-  handle::behavior_type make_behavior() {
-    return {[this](ChunkProgress& progress) { rt::tell(self, to, std::move(progress)); },
-            [this](ChunkDone& done) {
-              times->end_told();
-              rt::tell(self, to, std::move(done));
-            }};
-  }
-  rt::self_ptr<ChunkSinkRelay> self;
-  ChunkSink to;
-  std::shared_ptr<ChunkTimes> times;
-};
-
-/// Stands before an instance, and notes when chunks come.
-struct InstanceRelay {
-  using handle = InstanceHandle;
-  static constexpr const char* kActorName = "instance_relay";
-  InstanceRelay(rt::self_ptr<InstanceRelay> self_in, InstanceHandle to_in, std::shared_ptr<ChunkTimes> times_in)
-      : self(self_in), to(std::move(to_in)), times(std::move(times_in)) {
-    rt::on_down(self, [this](const rt::down&) { self->quit(); });
-    rt::monitor(self, to);
-  }
-  handle::behavior_type make_behavior() {
-    return {[this](RunChunk& chunk) {
-              const int64_t left = chunk.log.prompt_tokens() + chunk.sampling.max_tokens - chunk.log.size();
-              times->chunk_came(chunk.seed, chunk.log.size() + std::min(chunk.max_new_tokens, left));
-              if (!back) back = rt::spawn<ChunkSinkRelay>(self->system(), chunk.reply_to, times);
-              chunk.reply_to = back;
-              rt::tell(self, to, std::move(chunk));
-            },
-            [this](const CancelChunk& cancel) { rt::tell(self, to, cancel); },
-            [this](const DropChunks& drop) { rt::tell(self, to, drop); },
-            [this](const YieldChunks& yield) { rt::tell(self, to, yield); },
-            [this](const UpdateInstance& update) { rt::tell(self, to, update); },
-            [](const WorkReady&) {},
-            [](const KvReserved&) {},
-            [](const KvOpened&) {},
-            [this](const DraftServers& servers) { rt::tell(self, to, servers); },
-            [](const CstFetched&) {},
-            [this](const GetReport& ask) { return self->delegate(to, ask); }};
-  }
-  rt::self_ptr<InstanceRelay> self;
-  InstanceHandle to;
-  std::shared_ptr<ChunkTimes> times;
-  ChunkSink back;  // of the one rollout
-};
-
-/// Stands before the rollout, and puts a relay before each instance that it is told of.
-struct RolloutRelay {
-  using handle = InstanceSink;
-  static constexpr const char* kActorName = "rollout_relay";
-  RolloutRelay(rt::self_ptr<RolloutRelay> self_in, InstanceSink to_in, std::shared_ptr<const Times> times_in)
-      : self(self_in), to(std::move(to_in)), times(std::move(times_in)) {}
-  handle::behavior_type make_behavior() {
-    return {[this](InstanceUp& up) {
-              up.handle = relays.emplace_back(rt::spawn<InstanceRelay>(self->system(), up.handle, times->at(up.instance)));
-              rt::tell(self, to, std::move(up));
-            },
-            [this](const DraftServerUp& up) { rt::tell(self, to, up); },
-            [this](const InstancesDraining& leaving) { rt::tell(self, to, leaving); },
-            [this](const PartLost& lost) { rt::tell(self, to, lost); }};
-  }
-  rt::self_ptr<RolloutRelay> self;
-  InstanceSink to;
-  std::shared_ptr<const Times> times;
-  std::vector<InstanceHandle> relays;  // kept: an actor without a handle ends
-};
-
-/// Stands before a node, and puts a relay before each rollout that attaches.
-struct NodeRelay {
-  using handle = NodeHandle;
-  static constexpr const char* kActorName = "node_relay";
-  NodeRelay(rt::self_ptr<NodeRelay> self_in, NodeHandle to_in, std::shared_ptr<const Times> times_in)
-      : self(self_in), to(std::move(to_in)), times(std::move(times_in)) {}
-  handle::behavior_type make_behavior() {
-    return {[this](AttachRollout& attach) {
-              attach.reply_to = relays.emplace_back(rt::spawn<RolloutRelay>(self->system(), attach.reply_to, times));
-              rt::tell(self, to, std::move(attach));
-            },
-            [this](const UpdateWeights& update) { rt::tell(self, to, update); },
-            [this](const InstanceWeights& weights) { rt::tell(self, to, weights); },
-            [this](const DrainNode& drain) { rt::tell(self, to, drain); },
-            [](const Tick&) {},
-            [](const WorkReady&) {},
-            [this](const GetReport& ask) { return self->delegate(to, ask); }};
-  }
-  rt::self_ptr<NodeRelay> self;
-  NodeHandle to;
-  std::shared_ptr<const Times> times;
-  std::vector<InstanceSink> relays;
+ private:
+  std::map<InstanceId, std::shared_ptr<ChunkTimes>> times_;
 };
 
 int32_t token(uint64_t seed, int64_t position) {
@@ -184,12 +101,12 @@ Status run_node(const Options& options) {
   const NodeId id{static_cast<uint32_t>(options.node)};
   const std::atomic<bool> never{false};
   Timer timer;
-  auto times = std::make_shared<Times>();
+  const auto times = std::make_shared<TimesOfInstances>();
   NodeConfig config{.node = id, .kv_node = {.node = id}};
   for (uint32_t i = 0; i < options.instances; ++i) {
     const InstanceId instance = node_instance(id, i);
     config.instances.push_back({.id = instance, .rows_max = options.rows});
-    times->emplace(instance, std::make_shared<ChunkTimes>());
+    times->add(instance);
   }
 
   SEER_ASSIGN_OR_RETURN(const std::unique_ptr<ClusterNet> net, ClusterNet::create({}));
@@ -213,7 +130,7 @@ Status run_node(const Options& options) {
     const auto oracle = [](uint64_t seed, int64_t position, std::span<SampledToken> sampled) {
       for (SampledToken& next : sampled) next.token = token(seed, position++);
     };
-    return std::shared_ptr<Engine>(std::make_shared<RealTimeEngine>(engine_config(options), oracle, timer, times->at(instance)));
+    return std::shared_ptr<Engine>(std::make_shared<RealTimeEngine>(engine_config(options), oracle, timer, times->of(instance)));
   };
   makers.make_arena = [slabs = transport.slabs](NodeId) {
     return HostArena::create({.dram_bytes = kDramBytes, .block_bytes = kBlockBytes}, slabs);
@@ -225,7 +142,7 @@ Status run_node(const Options& options) {
   if (!entered.error.empty()) return fail(Code::kUnavailable, entered.error);
   config.epoch = entered.epoch;
   const NodeHandle node = start_node(system, config, shared_makers, std::move(machinery), entered.directory);
-  const NodeHandle relay = rt::spawn<NodeRelay>(system, node, std::shared_ptr<const Times>(times));
+  const NodeHandle relay = rt::spawn<NodeRelay>(system, node, std::shared_ptr<ChunkWatcher>(times));
   SEER_ASSIGN_OR_RETURN(const uint16_t port, net->listen(relay, "127.0.0.1", 0));
   rt::post(controller, NodeReady{{id, "127.0.0.1", port}, relay, options.instances});
   std::map<NodeId, NodeHandle> others;
@@ -237,64 +154,12 @@ Status run_node(const Options& options) {
   pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
   char byte = 0;
   while (::poll(&input, 1, 50) == 0) watch.follow();
-  if (::read(STDIN_FILENO, &byte, 1) == 1)
-    for (const auto& [instance, of] : *times)
-      for (const ChunkTimes::Sample& s : of->samples()) std::cout << s.at << ' ' << s.idle << ' ' << s.delay << '\n';
+  if (::read(STDIN_FILENO, &byte, 1) == 1) times->print_samples();
   std::cout << "over" << std::endl;
   ::_exit(0);  // the other processes end too: nobody is told
 }
 
 // ---- the rollout's process ---------------------------------------------------------------------------------------------------
-
-/// A machine's process. It ends with this one.
-class Machine {
- public:
-  Machine(const std::string& program, const std::vector<std::string>& arguments) {
-    int in[2], out[2];
-    SEER_CHECK(::pipe2(in, O_CLOEXEC) == 0);
-    SEER_CHECK(::pipe2(out, O_CLOEXEC) == 0);
-    std::vector<char*> argv{const_cast<char*>(program.c_str())};
-    for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
-    argv.push_back(nullptr);
-    const pid_t parent = ::getpid();
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (::getppid() != parent) ::_exit(1);
-      ::dup2(in[0], STDIN_FILENO);
-      ::dup2(out[1], STDOUT_FILENO);
-      ::execv("/proc/self/exe", argv.data());
-      ::_exit(1);
-    }
-    ::close(in[0]);
-    ::close(out[1]);
-    in_ = in[1];
-    out_ = ::fdopen(out[0], "r");
-  }
-  ~Machine() {
-    ::close(in_);
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-    std::fclose(out_);
-  }
-  Machine(const Machine&) = delete;
-  Machine& operator=(const Machine&) = delete;
-
-  void ask_for_samples() const { SEER_CHECK(::write(in_, "s", 1) == 1); }
-  /// Nothing: it has ended.
-  std::optional<std::string> line() {
-    char text[256];
-    if (std::fgets(text, sizeof(text), out_) == nullptr) return std::nullopt;
-    std::string read = text;
-    while (!read.empty() && read.back() == '\n') read.pop_back();
-    return read;
-  }
-
- private:
-  pid_t pid_ = -1;
-  int in_ = -1;
-  FILE* out_ = nullptr;
-};
 
 std::vector<GroupSpec> make_groups(const Options& options, RolloutId rollout) {
   const int64_t requests = options.waiting + int64_t{options.nodes} * options.instances * options.rows * 3;
@@ -322,13 +187,13 @@ nlohmann::ordered_json quantiles(std::vector<int64_t> ns) {
 }
 
 /// The controller's machine is the first. Errors: one did not start.
-Status start_machines(const Options& options, const std::string& program, std::vector<std::unique_ptr<Machine>>& machines,
+Status start_machines(const Options& options, std::vector<std::unique_ptr<MachineProcess>>& machines,
                       std::string& address) {
   for (uint32_t node = 0; node < options.nodes; ++node) {
-    std::vector<std::string> arguments{"--node", cat(node), "--instances", cat(options.instances), "--rows", cat(options.rows),
-                                       "--step-ms", cat(options.step_ms)};
+    std::vector<std::string> arguments{"/proc/self/exe", "--node", cat(node), "--instances", cat(options.instances),
+                                       "--rows", cat(options.rows), "--step-ms", cat(options.step_ms)};
     if (node > 0) arguments.insert(arguments.end(), {"--join", address});
-    machines.push_back(std::make_unique<Machine>(program, arguments));
+    machines.push_back(std::make_unique<MachineProcess>(arguments));
     if (node == 0) address = machines[0]->line().value_or("");
     if (machines[node]->line() != "up") return fail(Code::kUnavailable, "machine ", node, " did not start");
   }
@@ -385,14 +250,14 @@ Result<Counted> run_rollout(const Options& options, const std::string& address) 
   return counted;
 }
 
-Status run_bench(const Options& options, const std::string& program) {
-  std::vector<std::unique_ptr<Machine>> machines;
+Status run_bench(const Options& options) {
+  std::vector<std::unique_ptr<MachineProcess>> machines;
   std::string address;
-  SEER_RETURN_IF_ERROR(start_machines(options, program, machines, address));
+  SEER_RETURN_IF_ERROR(start_machines(options, machines, address));
   SEER_ASSIGN_OR_RETURN(const Counted counted, run_rollout(options, address));
   std::vector<int64_t> idle, delay;
   for (const auto& machine : machines) {
-    machine->ask_for_samples();
+    machine->write('s');
     for (auto line = machine->line(); line && line != "over"; line = machine->line()) {
       std::istringstream fields(*line);
       ChunkTimes::Sample sample;
@@ -439,7 +304,7 @@ int main(int argc, char** argv) {
   app.add_option("--node", options.node, "of a machine's process")->group("");
   app.add_option("--join", options.join, "likewise")->group("");
   CLI11_PARSE(app, argc, argv);
-  const Status done = options.node >= 0 ? run_node(options) : run_bench(options, argv[0]);
+  const Status done = options.node >= 0 ? run_node(options) : run_bench(options);
   if (!done.ok()) std::cerr << done.error().detail << "\n";
   return done.ok() ? 0 : 1;
 }

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <ctime>
 #include <deque>
 #include <functional>
 #include <map>
@@ -15,16 +14,10 @@
 #include <variant>
 #include <vector>
 
+#include "bench/cluster/machine_process.h"
 #include "gpu/sim/sim_engine.h"
 
 namespace seer {
-
-/// The same clock in all processes of a machine.
-inline int64_t monotonic_ns() {
-  timespec t{};
-  ::clock_gettime(CLOCK_MONOTONIC, &t);
-  return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
-}
 
 /// Runs functions at their times, on one thread.
 class Timer {
