@@ -185,27 +185,36 @@ void KvNodeActor::ask_next_source(uint64_t op) {
   wanted.op = op;
   wanted.lend = true;
   wanted.blocks.erase(wanted.blocks.begin(), wanted.blocks.begin() + static_cast<ptrdiff_t>(pull.here));
-  rt::tell(self, pull.lender.handle, OpenBlocks{std::move(wanted), handle{self}});
+  const KvSource lender = pull.lender.handle;
+  rt::tell(self, lender, OpenBlocks{std::move(wanted), handle{self}});
+  if (std::ranges::find(lenders, lender) != lenders.end()) return;
+  rt::monitor(self, lender);  // also of one that is gone already
+  lenders.push_back(lender);
 }
 
 /// Whether blocks can be fetched from it. Opening again is cheap: the transport may have lost it meanwhile.
 bool KvNodeActor::open_lender(const KvLender& lender) {
   if (!parts.transport->open_peer(lender.node, lender.epoch, lender.address).ok()) return false;
   KvLender& known = peers[lender.node];
-  if (known.handle != lender.handle) {
-    rt::monitor(self, lender.handle);
+  if (known.handle != lender.handle)
     parts.log.info(rt::now_us(self), "kv_peer_opened",
                    {{"node", config.node}, {"peer", lender.node}, {"transport", parts.transport->peer_info(lender.node)}});
-  }
   known = lender;
   return true;
 }
 
 void KvNodeActor::on_peer_down(const rt::down& message) {
+  if (std::erase_if(lenders, [&](const KvSource& lender) { return rt::is_source(message, lender); }) == 0) return;
   const auto gone = std::ranges::find_if(peers, [&](const auto& peer) { return rt::is_source(message, peer.second.handle); });
-  if (gone == peers.end()) return;
-  parts.transport->close_peer(gone->first, gone->second.epoch);
-  peers.erase(gone);
+  if (gone != peers.end()) {
+    parts.transport->close_peer(gone->first, gone->second.epoch);
+    peers.erase(gone);
+  }
+  // What it had lent ends with the transport's word; what it was asked for comes from others, or is computed again.
+  std::vector<uint64_t> unanswered;
+  for (const auto& [op, pull] : pulls)
+    if (pull.lease == 0 && rt::is_source(message, pull.lender.handle)) unanswered.push_back(op);
+  for (const uint64_t op : unanswered) ask_next_source(op);
 }
 
 void KvNodeActor::on_lent(const KvOpened& lent) {
@@ -216,6 +225,7 @@ void KvNodeActor::on_lent(const KvOpened& lent) {
     return;
   }
   Pull& pull = it->second;
+  if (lent.node != pull.lender.node || lent.epoch != pull.lender.epoch) return;  // of a lender that was given up
   if (lent.blocks.empty()) return ask_next_source(lent.op);
   pull.lease = lent.lease;
   pull.lent_blocks = lent.blocks.size();

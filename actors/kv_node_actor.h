@@ -4,8 +4,9 @@
 // What an opening lacks here is pulled from another node when it is worth moving: the directory names who keeps blocks of
 // the owner, that node lends them (a lease over there), the transport copies them into granted slots here, they are
 // sealed, and the opening is answered from here. Whatever goes wrong on the way, the opening is answered with what there
-// is; the rest is prefilled. A fetch that is late has failed; its slots are quarantined, and the lender's lease is kept,
-// until the transport will not touch them any more.
+// is; the rest is prefilled. A lender that dies is done without at once, a silent one after 2 s. A fetch that is late has
+// failed; its slots are quarantined, and the lender's lease is kept, until the transport will not touch them
+// any more.
 //
 // A node that the directory refuses ends, with the directory's sentence as its reason.
 //
@@ -123,6 +124,7 @@ struct KvNodeActor {
   std::map<uint64_t, Pull> pulls;          // by their own op
   std::map<uint64_t, LateFetch> late_fetches;  // by the number of the fetch
   std::map<NodeId, KvLender> peers;        // that the transport has open, as they were opened last
+  std::vector<KvSource> lenders;           // that were asked for blocks and are alive: watched. Few
   std::map<uint64_t, KvSource> abandoned;  // pulls whose lender was silent: what it still lends is given back. Bounded
   uint64_t next_op = 1, next_fetch = 1;
   int64_t opened_blocks = 0, fetched_blocks = 0, fetch_failures = 0;

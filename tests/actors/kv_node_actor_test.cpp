@@ -388,6 +388,51 @@ TEST_CASE("kv node: when the lender dies its transfers end at once, and the open
   }
 }
 
+namespace {
+
+/// A KV node that says nothing, as one does whose machine is gone.
+struct SilentNode {
+  using handle = KvNodeHandle;
+  static constexpr const char* kActorName = "silent_node";
+  explicit SilentNode(rt::self_ptr<SilentNode>) {}
+  handle::behavior_type make_behavior() {
+    return {[](const ReserveBlocks&) {}, [](const OpenBlocks&) {}, [](const KvSeal&) {}, [](const KvAbort&) {},
+            [](const KvClose&) {}, [](const KvRelease&) {}, [](const KvBump&) {}, [](const WorkReady&) {},
+            [](const KvHolders&) {}, [](const KvReserved&) {}, [](const KvOpened&) {}, [](const KvRefused&) {},
+            [](const Tick&) {}, [](const GetReport&) { return KvNodeReport{}; }};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("kv node: when a lender dies before it has answered, the next one is asked at once, and a late answer is ignored") {
+  for (const bool is_dead_before : {false, true}) {
+    CAPTURE(is_dead_before);
+    Lending l(100);
+    const KvNodeHandle silent = l.world.spawn<SilentNode>();
+    rt::kill(l.directory);  // the test says who holds what
+    l.open();
+    l.run_for(10);
+    REQUIRE(l.state(1).pulls.size() == 1);
+    if (is_dead_before) rt::kill(silent);
+    l.run_for(10);
+    const KvLender dead{silent, NodeId{2}, 1, ""}, alive{l.nodes[0], NodeId{0}, l.state(0).parts.epoch, l.state(0).address};
+    rt::post(l.nodes[1], KvHolders{l.state(1).pulls.begin()->first, {dead, alive}});
+    if (!is_dead_before) {
+      l.run_for(1000);
+      CHECK(l.opened_blocks() == 99);
+      rt::kill(silent);
+    }
+    l.run_for(50);  // the next one's blocks are on their way
+    REQUIRE(l.state(1).pulls.size() == 1);
+    const uint64_t op = l.state(1).pulls.begin()->first;
+    rt::post(l.nodes[1], KvOpened{.op = op, .lease = 9, .blocks = {{}}, .node = NodeId{2}, .epoch = 1});  // late
+    l.run_for(1000);
+    CHECK(l.opened_blocks() == Lending::kBlocks);
+    CHECK(l.state(1).pulls.empty());
+  }
+}
+
 TEST_CASE("kv node: it ends when the directory refuses it, and the sentence is its reason") {
   Bench b(8);
   std::string reason;
