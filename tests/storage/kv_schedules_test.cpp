@@ -629,8 +629,8 @@ TEST_CASE("kv schedules: no random schedule of owners, writers, readers, faults 
   if (end - first < 10'000) return;
   for (const std::string race :
        {"sealed", "aborted", "stale completions", "told later", "refused", "spilled", "promoted", "dropped", "corrupt",
-        "cold errors", "cold full", "opens cut", "stale opens", "died while written", "died while spilled or promoted", "died while read",
-        "died with work under way", "writes that ended after their block was given up"}) {
+        "cold errors", "cold full", "opens cut", "stale opens", "died while written", "died while spilled or promoted",
+        "died while read", "died with work under way", "writes that ended after their block was given up"}) {
     CAPTURE(race);
     CHECK(coverage.counts[race] > static_cast<int64_t>(end - first) / 10'000);
   }

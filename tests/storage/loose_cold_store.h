@@ -3,6 +3,7 @@
 // later still, in any order. A get leaves garbage in its slot until it is over. Used by the random schedules of KvTiers.
 #pragma once
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
