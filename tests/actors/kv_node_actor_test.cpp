@@ -398,7 +398,7 @@ struct SilentNode {
   handle::behavior_type make_behavior() {
     return {[](const ReserveBlocks&) {}, [](const OpenBlocks&) {}, [](const KvSeal&) {}, [](const KvAbort&) {},
             [](const KvClose&) {}, [](const KvRelease&) {}, [](const KvBump&) {}, [](const WorkReady&) {},
-            [](const KvHolders&) {}, [](const KvReserved&) {}, [](const KvOpened&) {}, [](const KvRefused&) {},
+            [](const KvHolders&) {}, [](const KvReserved&) {}, [](const KvOpened&) {}, [](const KvRefused&) {}, [](const DirectoryUp&) {},
             [](const Tick&) {}, [](const GetReport&) { return KvNodeReport{}; }};
   }
 };

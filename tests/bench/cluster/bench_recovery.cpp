@@ -170,9 +170,10 @@ class EndlessRollout {
         entered_(entered),
         fleet_(net.system(), entered.directory, {}),
         system_(net.system()),
-        watch_(net, controller, kNoNode,
+        watch_(net, controller, {.address = {}, .wait_s = 0},
                {.joined = [this](const NodeAddress& at, NodeHandle node) { return join(at.node, std::move(node)); },
-                .left = [this](const PartLost& lost) { leave(lost); }}),
+                .left = [this](const PartLost& lost) { leave(lost); },
+                .enter_again = {}}),
         events_(net.system()) {
     RolloutConfig config{.id = entered.id, .version = entered.version, .instances_expected = options.nodes};
     config.scheduler.policy = "seer";

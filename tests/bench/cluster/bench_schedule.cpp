@@ -113,7 +113,7 @@ Status run_node(const Options& options) {
   rt::system& system = net->system();
   ClusterHandle controller;
   if (options.join.empty()) {
-    controller = rt::spawn<ClusterActor>(system, cat("bench_schedule-", ::getpid()), EventLog{});
+    controller = rt::spawn<ClusterActor>(system, uint64_t{1}, EventLog{});
     SEER_ASSIGN_OR_RETURN(const uint16_t port, net->listen(controller, "127.0.0.1", 0));
     std::cout << "127.0.0.1:" << port << std::endl;
   } else {
@@ -121,8 +121,7 @@ Status run_node(const Options& options) {
   }
   SlowWork aside({}, [](std::function<void()>& f) { f(); });
   rt::Inbox<> inbox(system);
-  const auto secret = inbox.ask<ClusterSecret>(controller, GetSecret{});
-  SEER_ASSIGN_OR_RETURN(const ClusterTransport transport, make_cluster_transport(secret.text, true));
+  SEER_ASSIGN_OR_RETURN(const ClusterTransport transport, make_cluster_transport(true));
   NodeMakers makers;
   makers.transport = transport.transport;
   makers.aside = [&aside](std::function<void()> f) { aside.put(std::move(f)); };
@@ -147,7 +146,8 @@ Status run_node(const Options& options) {
   rt::post(controller, NodeReady{{id, "127.0.0.1", port}, relay, options.instances});
   std::map<NodeId, NodeHandle> others;
   const auto joined = [&](const NodeAddress& at, NodeHandle handle) { return others[at.node] = std::move(handle), Status(); };
-  ClusterWatch watch(*net, controller, id, {.joined = joined, .left = [&](const PartLost& lost) { others.erase(lost.node); }});
+  ClusterWatch watch(*net, controller, {.address = {}, .self = id, .wait_s = 0},
+                     {.joined = joined, .left = [&](const PartLost& lost) { others.erase(lost.node); }, .enter_again = {}});
   std::cout << "up" << std::endl;
 
   // What comes on the input tells to give the samples; its end, to end.
@@ -212,9 +212,10 @@ Result<Counted> run_rollout(const Options& options, const std::string& address) 
   SEER_ASSIGN_OR_RETURN(const ClusterHandle controller, dial_cluster(*net, address, "--cluster", never));
   SEER_ASSIGN_OR_RETURN(const RolloutEntered entered, enter_rollout(*net, address, controller));
   Fleet fleet(net->system(), entered.directory, {});
-  ClusterWatch watch(*net, controller, kNoNode,
+  ClusterWatch watch(*net, controller, {.address = address, .wait_s = 0},
                      {.joined = [&](const NodeAddress& at, NodeHandle node) { return fleet.add_node(at.node, std::move(node)); },
-                      .left = [&](const PartLost& lost) { fleet.lose_node(lost); }});
+                      .left = [&](const PartLost& lost) { fleet.lose_node(lost); },
+                      .enter_again = {}});
   RolloutConfig config{.id = entered.id, .version = entered.version,
                        .instances_expected = size_t{options.nodes} * options.instances};
   config.scheduler.policy = options.policy;

@@ -117,6 +117,7 @@ struct NodeRelay {
             [this](const UpdateWeights& update) { rt::tell(self, to, update); },
             [this](const InstanceWeights& weights) { rt::tell(self, to, weights); },
             [this](const DrainNode& drain) { rt::tell(self, to, drain); },
+            [this](const DirectoryUp& up) { rt::tell(self, to, up); },
             [](const Tick&) {},
             [](const WorkReady&) {},
             [this](const GetReport& ask) { return self->delegate(to, ask); }};
