@@ -1,11 +1,9 @@
 // A cluster of real processes: whatever machines come, leave and die, a rollout on them gives the bits of one within a process.
 #include <doctest/doctest.h>
 
-#include <chrono>
 #include <filesystem>
 #include <map>
 #include <string>
-#include <thread>
 
 #include "gpu/tiny_model.h"
 #include "integration/cluster.h"
@@ -182,8 +180,8 @@ TEST_CASE("cluster: a controller that is killed and started again takes in what 
   CHECK(seer.err().find(" warn controller_lost ") != std::string::npos);
   CHECK(seer.err().find(" info controller_returned ") != std::string::npos);
   CHECK(Json::parse(folder.read("a.json"))["instances_lost"] == 1);  // that of the controller's own machine
-  for (int tries = 0; tries < 100 && status_of(cluster)["nodes"].size() < 3; ++tries) std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  const Json after = status_of(cluster);
+  Json after = status_of(cluster);
+  for (int left = 100; left > 0 && after["nodes"].size() < 3; --left) after = status_of(cluster);
   REQUIRE(after["nodes"].size() == 3);
   for (const Json& node : after["nodes"]) CHECK(node["kept_requests"] == 0);
   CHECK(after["rollouts"].empty());
