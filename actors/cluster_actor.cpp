@@ -125,9 +125,7 @@ void ClusterActor::on_down(const rt::down& message) {
   const auto gone =
       std::ranges::find_if(members, [&](const auto& m) { return m.second.ready && rt::is_source(message, m.second.ready->handle); });
   if (gone == members.end()) return;
-  PartLost lost{.node = gone->first, .instances = {}, .reason = {}};
-  if (!rt::ended_in_order(message)) lost.reason = rt::reason_text(message, cat("node ", gone->first, " is gone"));
-  for (uint32_t i = 0; i < gone->second.ready->instances; ++i) lost.instances.push_back(node_instance(lost.node, i));
+  const PartLost lost = lost_machine(gone->first, gone->second.ready->instances, message);
   members.erase(gone);
   if (lost.reason.empty())
     log.info(rt::now_us(self), "node_left", {{"node", lost.node}});

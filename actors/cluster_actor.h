@@ -5,9 +5,8 @@
 // machines are told of it and dial it themselves, so that no connection goes through this process, or dies with it.
 //
 // It keeps nothing on disk. When it is started again after its process died, the machines and rollouts that run come in again
-// and fill it and the directory. Epochs and rollout ids are made from the time at which it gives them, so that it gives
-// none that a controller before it gave. A machine or rollout that it has lost itself is
-// not taken again: it was given up meanwhile.
+// and fill it and the directory. Epochs and rollout ids are made from the time at which it gives them, so it gives none that an
+// earlier controller gave. A machine or rollout that this controller has lost is not taken in again: its work is done elsewhere.
 //
 // Always true:
 //  (1) at most one machine of a name is in the cluster, or about to be;

@@ -40,7 +40,7 @@ struct KvDirectoryActor {
   std::map<KvOwner, std::set<NodeId>> holders;     // bounded by the requests and groups of open rollouts
   std::set<KvOwner> released;                      // the last kReleasedMax: word that they are held may come later still
   std::deque<KvOwner> released_order;              // the same, oldest first
-  std::set<RolloutId> dropped;                     // the highest kDroppedMax: likewise
+  std::set<RolloutId> dropped;                     // that have died: the kDroppedMax highest; word of what they held may come later too
   std::optional<KvKeepRollouts> alive;             // as last told: others with ids up to its `last` keep nothing
   WeightVersion version;                           // of the last bump: told to nodes that come up later
 

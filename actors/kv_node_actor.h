@@ -4,9 +4,8 @@
 // What an opening lacks here is pulled from another node when it is worth moving: the directory names who keeps blocks of
 // the owner, that node lends them (a lease over there), the transport copies them into granted slots here, they are
 // sealed, and the opening is answered from here. Whatever goes wrong on the way, the opening is answered with what there
-// is; the rest is prefilled. A lender that dies is done without at once, a silent one after 2 s. A fetch that is late has
-// failed; its slots are quarantined, and the lender's lease is kept, until the transport will not touch them
-// any more.
+// is; the rest is prefilled. A lender that dies is given up at once, a silent one after 2 s. A fetch that is late has failed; its
+// slots are quarantined, and the lender's lease is kept, until the transport will not touch them any more.
 //
 // A node that the directory refuses ends, with the directory's sentence as its reason.
 //

@@ -34,6 +34,13 @@ constexpr int64_t kDrainLookUs = 100'000;  // between two looks at what is left 
 
 }  // namespace
 
+PartLost lost_machine(NodeId node, uint32_t instances, const rt::down& message) {
+  PartLost lost{.node = node, .instances = {}, .reason = {}};
+  if (!rt::ended_in_order(message)) lost.reason = rt::reason_text(message, cat("node ", node, " is gone"));
+  for (uint32_t i = 0; i < instances; ++i) lost.instances.push_back(node_instance(node, i));
+  return lost;
+}
+
 ClusterIdentity instance_identity(const EngineInfo& info) {
   return {.model = model_name(info.model), .layout = info.block_layout, .weights = info.layout_hash, .version = info.version};
 }

@@ -73,6 +73,8 @@ struct NodeMachinery {
   std::map<InstanceId, InstanceMachinery> instances;
   PoolMachinery pool;  // without an arena: none
 };
+/// The loss of a whole machine whose actor ended with this message. No reason: it ended in order.
+PartLost lost_machine(NodeId node, uint32_t instances, const rt::down& message);
 /// What an instance with such an engine says of itself.
 ClusterIdentity instance_identity(const EngineInfo& info);
 /// Makes all parts of a machine, before its actors start. Errors: the first of its makers'.

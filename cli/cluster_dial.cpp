@@ -83,10 +83,7 @@ void ClusterWatch::on_down(const rt::down& message) {
     if (!rt::is_source(message, member.handle)) continue;
     member.handle = nullptr;
     member.tried_us = now_us();
-    PartLost lost{.node = id, .instances = {}, .reason = {}};
-    if (!rt::ended_in_order(message)) lost.reason = rt::reason_text(message, cat("node ", id, " is gone"));
-    for (uint32_t i = 0; i < member.instances; ++i) lost.instances.push_back(node_instance(id, i));
-    return hooks_.left(lost);
+    return hooks_.left(lost_machine(id, member.instances, message));
   }
 }
 

@@ -31,7 +31,7 @@ class ClusterWatch {
     std::function<Status(const NodeAddress&, NodeHandle)> joined;
     std::function<void(const PartLost&)> left;
     /// Comes in again at a controller that was started again. Errors: kUnavailable: it does not answer, and is asked again;
-    /// others end the watch.
+    /// others end the watch. May be empty where wait_s is 0.
     std::function<Status(const ClusterHandle&)> enter_again;
   };
   struct Config {

@@ -8,7 +8,7 @@
 #   --netem SPEC  what each machine sends goes through `tc qdisc netem SPEC`, where the kernel has it: --netem "delay 50ms loss 10%"
 # A machine is cut off with `ip -n seer-PID-net link set portI down`, and no longer with `up`.
 # Example:
-#   deploy/netns_cluster.sh 4 -- bash -c 'build/release/bin/seer status --cluster "$SEER_CLUSTER"'
+#   deploy/netns_cluster.sh 4 -- bash -c 'build/release/bin/seer status --insecure --cluster "$SEER_CLUSTER"'
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
@@ -77,7 +77,7 @@ done
 export SEER_NETNS=$prefix
 trap 'kill -INT "$cluster_pid"' INT
 trap 'kill -TERM "$cluster_pid"' TERM HUP
-"$root/deploy/local_cluster.sh" --via "ip netns exec $prefix-{} unshare --ipc" \
+env --default-signal=INT "$root/deploy/local_cluster.sh" --via "ip netns exec $prefix-{} unshare --ipc" \
   "$machines" --listen "10.77.0.1{}:0" "${access[@]}" "$@" <&0 &
 cluster_pid=$!
 code=0

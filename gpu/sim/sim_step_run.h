@@ -35,12 +35,12 @@ class SimStepRun {
   void leave(int32_t slot);
   std::vector<int32_t> take_block_needs(int64_t steps);
 
-  /// Plans the next steps: at most so many, which may take so many blocks.
+  /// Plans the next steps: up to steps_max, as long as they need no more than blocks_free new KV blocks.
   /// REQUIRES: there is a sequence; block needs of all steps that are over were taken.
   void plan(int64_t steps_max, int64_t blocks_free);
   /// Ends of the steps planned last, from the start of the first.
   const std::vector<int64_t>& ends_ns() const { return ends_ns_; }
-  /// Keeps only so many of them.
+  /// Keeps the first `steps` of them.
   void shorten(size_t steps) { ends_ns_.resize(steps); }
   /// Completes them. Returns the slots whose sequences go no further.
   std::vector<int32_t> pass();

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # deploy/netns_cluster.sh: a rollout on four machines with networks of their own gives the bits of one within a process, moves its KV
-# over TCP, and goes on through short and long cuts of a machine's link. Nothing is left of the networks.
+# over TCP, and goes on through short and long cuts of a machine's link, and of the way between a rollout and a machine. Nothing is
+# left of the networks.
 # Usage: netns_cluster.sh [<build folder>]    Exit: 0 passed, 1 failed, 77 skipped.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -20,9 +21,9 @@ fail() { echo "netns_cluster: FAILED: $*"; exit 1; }
 exact_part() { sed 's/,"chunks":.*,"run_s":[0-9.e+-]*//' "$1" | sort; }
 nodes=(--instances 2 --threads-per-instance 1 --kv-bytes 4MiB --dram-bytes 32MiB)
 rollout=("$seer" rollout --model "$root/deploy/models/scratchpad-1m8" --prompts "$root/deploy/examples/scratchpad/prompts.jsonl"
-         --limit 40 --group-size 8 --max-tokens 1200 --policy seer --chunk-tokens 256 --log-level error)
+         --limit 60 --group-size 8 --max-tokens 1200 --policy seer --chunk-tokens 256)
 "${rollout[@]}" --instances 8 --threads-per-instance 1 --kv-bytes 4MiB --out "$work/alone.jsonl" >"$work/log" 2>&1 || fail "$(cat "$work/log")"
-[[ $(wc -l <"$work/alone.jsonl") == 320 ]] || fail "seer rollout wrote $(wc -l <"$work/alone.jsonl") responses, not 320"
+[[ $(wc -l <"$work/alone.jsonl") == 480 ]] || fail "seer rollout wrote $(wc -l <"$work/alone.jsonl") responses, not 480"
 
 # cluster SCRIPT: on four machines; the script finds the rollout in "$@".
 cluster() {
@@ -53,4 +54,22 @@ cluster "${cut/SECONDS/3}"
 [[ $(figure instances_lost) == 0 ]] || fail "$(figure instances_lost) instances were lost in a cut of 3 s"
 cluster "${cut/SECONDS/15}"
 [[ $(figure instances_lost) == 2 ]] || fail "$(figure instances_lost) instances were lost in a cut of 15 s, expected those of one machine"
+
+# The rollout is on machine 3, from which machine 2 cannot be reached for a while; the controller reaches both.
+cluster 'ip netns exec "$SEER_NETNS-3" "$@" --cluster "$SEER_CLUSTER" --log-level info & rollout=$!; sleep 1
+         ip -n "$SEER_NETNS-3" route add blackhole 10.77.0.12; sleep 10; ip -n "$SEER_NETNS-3" route del blackhole 10.77.0.12; wait $rollout'
+[[ $(figure instances_lost) == 2 ]] || fail "$(figure instances_lost) instances were lost, expected those that could not be reached"
+(($(grep -c ' info instance_up .* instance=2048 ' "$work/err") == 2)) || fail "machine 2 did not come back: $(cat "$work/err")"
+
+# Ctrl-C ends all of it.
+env --default-signal=INT setsid "$root/deploy/netns_cluster.sh" 2 --seer "$seer" "${nodes[@]}" >"$work/out" 2>"$work/err" &
+cluster_pid=$!
+until grep -q 'is the controller' "$work/out"; do kill -0 "$cluster_pid" || fail "$(cat "$work/err")"; done
+script_pid=$cluster_pid
+kill -INT "$script_pid"
+wait "$cluster_pid"
+code=$?
+cluster_pid=""
+[[ $code == 0 ]] || fail "exit code $code after SIGINT: $(cat "$work/err")"
+! ip netns list | grep -q "^seer-$script_pid-" || fail "namespaces are left: $(ip netns list)"
 echo "netns_cluster: passed"

@@ -65,7 +65,7 @@ class ChunkTimes {
     int64_t at = 0, idle = 0, delay = 0;
   };
 
-  /// The request with this seed runs until its log has so many tokens.
+  /// A chunk of the request with this seed ends once its token log holds end_tokens.
   void chunk_came(uint64_t seed, int64_t end_tokens) {
     const std::lock_guard lock(mutex_);
     end_tokens_[seed] = end_tokens;
