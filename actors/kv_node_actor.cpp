@@ -140,9 +140,8 @@ void KvNodeActor::on_open(const OpenBlocks& ask) {
   if (what.lend) return open_here(ask);
   tiers->pin(what.owner);
   const size_t here_blocks = blocks_here(what);
-  int64_t gap_tokens = 0;
-  for (size_t i = here_blocks; i < what.blocks.size(); ++i) gap_tokens += what.blocks[i].tokens;
-  if (!parts.transport || !should_pull(gap_tokens, config.pull)) return open_here(ask);
+  if (!parts.transport || here_blocks == what.blocks.size()) return open_here(ask);
+  own_what_is_here(what);
   const uint64_t op = next_op++;
   pulls.emplace(op, Pull{.ask = ask, .here = here_blocks});
   rt::tell(self, parts.directory, FindHolders{op, config.node, what.owner, handle{self}});
@@ -155,6 +154,7 @@ size_t KvNodeActor::blocks_here(const KvOpening& what) const {
 }
 
 void KvNodeActor::open_here(const OpenBlocks& ask) {
+  if (!ask.what.lend) own_what_is_here(ask.what);
   tiers->open(ask.what.owner, keys_of(ask.what.blocks),
               [this, op = ask.what.op, reply_to = ask.reply_to](OpenResult result) {
                 const Client* to = find_client(reply_to);
@@ -165,6 +165,29 @@ void KvNodeActor::open_here(const OpenBlocks& ask) {
                 opened_blocks += static_cast<int64_t>(result.blocks.size());
                 rt::tell(self, reply_to, std::move(opened));
               });
+}
+
+/// The request will not write again what it finds here, so it owns it from now on. Others may have written it: two responses of a
+/// group that begin alike have equal blocks, and those end with the other one's release if only it owns them.
+void KvNodeActor::own_what_is_here(const KvOpening& what) {
+  const size_t here = blocks_here(what), prompt_end = std::min(here, prompt_blocks_of(what));
+  if (prompt_end > 0) reserve_part(what, 0, prompt_end);
+  if (prompt_end < here) reserve_part(what, prompt_end, here);
+}
+
+/// How many of the blocks belong to the group's prompt: they come first.
+size_t KvNodeActor::prompt_blocks_of(const KvOpening& what) {
+  return std::clamp<size_t>(what.prompt_blocks, what.first_index, what.first_index + what.blocks.size()) - what.first_index;
+}
+
+/// Room for blocks [first, end): all of the group's prompt, or all of the request's own.
+std::vector<Reservation> KvNodeActor::reserve_part(const KvOpening& what, size_t first, size_t end) {
+  const bool prompt = first < prompt_blocks_of(what);
+  const KvOwner owner = prompt ? group_of(what.owner) : what.owner;
+  keep(owner);
+  const size_t place = what.first_index + first - (prompt ? 0 : what.prompt_blocks);
+  return tiers->reserve(owner, std::span(what.blocks).subspan(first, end - first),
+                        {.first_index = static_cast<uint32_t>(place), .prompt = prompt});
 }
 
 // ---- blocks of other nodes ---------------------------------------------------------------------------------------------
@@ -231,28 +254,23 @@ void KvNodeActor::on_lent(const KvOpened& lent) {
   pull.lent_blocks = lent.blocks.size();
   const KvOpening& what = pull.ask.what;
   std::vector<Fetch> fetches;
-  // Makes room for the lent blocks [first, end): of the group's prompt, or of the request. False: there is no more.
-  const auto take = [&](size_t first, size_t end, bool prompt) {
+  // Makes room for blocks [first, end) of the opening, which are lent. False: there is no more.
+  const auto take = [&](size_t first, size_t end) {
     if (first >= end) return true;
-    const KvOwner owner = prompt ? group_of(what.owner) : what.owner;
-    const size_t place = what.first_index + pull.here + first;
-    keep(owner);
-    const std::vector<Reservation> rooms =
-        tiers->reserve(owner, std::span(what.blocks).subspan(pull.here + first, end - first),
-                       {.first_index = static_cast<uint32_t>(prompt ? place : place - what.prompt_blocks), .prompt = prompt});
+    const std::vector<Reservation> rooms = reserve_part(what, first, end);
     for (size_t i = first; i < end; ++i) {
       const Reservation& room = rooms[i - first];
       if (room.kind == Reservation::Kind::kHere) continue;
       if (room.kind != Reservation::Kind::kGranted) return false;
-      const KvOpenedBlock& from = lent.blocks[i];
+      const KvOpenedBlock& from = lent.blocks[i - pull.here];
       fetches.push_back({{lent.node, lent.epoch, from.slot, from.generation, from.crc32c}, parts.arena->span(room.slot)});
       pull.written.push_back({room.token.value, from.crc32c});
     }
     return true;
   };
-  const size_t before = what.first_index + pull.here;
-  const size_t prompt_end = std::clamp<size_t>(what.prompt_blocks, before, before + lent.blocks.size()) - before;
-  if (take(0, prompt_end, true)) take(prompt_end, lent.blocks.size(), false);
+  const size_t end = pull.here + lent.blocks.size();
+  const size_t prompt_end = std::clamp(prompt_blocks_of(what), pull.here, end);
+  if (take(pull.here, prompt_end)) take(prompt_end, end);
   const size_t count = fetches.size();
   const uint64_t op = lent.op, fetch = next_fetch++;
   if (count == 0) return on_fetched(op, fetch, {});

@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "actors/log.h"
-#include "actors/policy/schedule/instance_picker.h"
 #include "protocols/actors.h"
 #include "protocols/cluster.h"
 #include "protocols/workers.h"
@@ -35,7 +34,6 @@ struct KvNodeConfig {
   NodeId node;
   KvTiersConfig tiers;
   ClusterIdentity identity;  // what it says of itself when it comes up
-  PullConfig pull;           // what is worth fetching from another node
   int64_t fetch_timeout_us = 10'000'000;  // of the blocks that one node lends for one opening
   size_t parked_max = 4096;  // reservations of ending chunks that wait for room; more are refused at once
 };
@@ -87,6 +85,9 @@ struct KvNodeActor {
   };
   size_t blocks_here(const KvOpening& what) const;
   void open_here(const OpenBlocks& ask);
+  void own_what_is_here(const KvOpening& what);
+  static size_t prompt_blocks_of(const KvOpening& what);
+  std::vector<Reservation> reserve_part(const KvOpening& what, size_t first, size_t end);
   void on_holders(const KvHolders& holders);
   void ask_next_source(uint64_t op);
   void on_lent(const KvOpened& lent);

@@ -34,7 +34,6 @@ struct SimClusterOptions {
   ChunkSchedulerConfig scheduler = {.policy = "seer", .chunk_tokens = 40, .reserve_share = 0.1};
   uint32_t instances = 2;      // dealt to the nodes in turn
   uint32_t nodes = 1;
-  int64_t pull_gap_tokens = 0;
   int32_t device_blocks = 64;
   uint32_t block_tokens = 4;
   int32_t rows_max = 16;
@@ -102,7 +101,6 @@ struct SimCluster {
                                     .report_steps = options.report_steps},
                        .node = {.kv_node = {.node = {},
                                             .tiers = {.spill_batch_bytes = 8 * block_bytes(), .free_share = options.free_share},
-                                            .pull = {.pull_gap_tokens = options.pull_gap_tokens},
                                             .parked_max = options.parked_max},
                                 .restarts_max = options.restarts_max}};
     if (options.draft_servers) config.node.draft_server = DraftServerConfig{};

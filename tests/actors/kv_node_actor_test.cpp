@@ -259,6 +259,26 @@ TEST_CASE("kv node: an instance that dies while its blocks are read back leaves 
   CHECK(b.state().clients.size() == 1);
 }
 
+TEST_CASE("kv node: a request owns the blocks that it opened, though another one with equal tokens wrote them") {
+  Bench b(8);
+  constexpr KvOwner kOther = owner_of(RequestId{GroupId{1}, 3});
+  b.store(kOwner, 0, 2);
+  const auto open_by_other = [&] {
+    rt::post(b.node, OpenBlocks{{.op = ++b.op, .owner = kOther, .blocks = b.chain(kOwner, 0, 2)}, b.client.handle()});
+    b.run();
+    const KvOpened opened = b.client.all<KvOpened>().back();
+    rt::post(b.node, KvClose{opened.lease, {}});
+    return opened.blocks.size();
+  };
+  CHECK(open_by_other() == 2);
+  rt::post(b.directory, KvRelease{kOwner});
+  b.run();
+  CHECK(open_by_other() == 2);
+  rt::post(b.directory, KvRelease{kOther});
+  b.run();
+  CHECK(b.arena->taken_count() == 0);
+}
+
 TEST_CASE("kv node: the directory hears of an owner once, and again after its release") {
   Bench b(8);
   b.store(kOwner, 0, 1);
@@ -306,7 +326,7 @@ struct Lending {
     for (uint32_t n = 0; n < 2; ++n) {
       arenas.push_back(*HostArena::create({.dram_bytes = 8 * kBlockBytes, .block_bytes = kBlockBytes}));
       nodes.push_back(world.spawn<KvNodeActor>(
-          KvNodeConfig{.node = NodeId{n}, .tiers = {.free_share = 0}, .pull = {.pull_gap_tokens = 1}, .fetch_timeout_us = kTimeoutUs},
+          KvNodeConfig{.node = NodeId{n}, .tiers = {.free_share = 0}, .fetch_timeout_us = kTimeoutUs},
           KvNodeParts{.arena = arenas[n], .open_cold = {}, .directory = directory, .transport = transport}));
     }
     run_for(1000);

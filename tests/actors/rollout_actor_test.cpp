@@ -118,20 +118,6 @@ TEST_CASE("rollout: between machines too, a request takes its KV along") {
   CHECK(cluster.fetched_blocks() > 0);
 }
 
-TEST_CASE("rollout: KV of fewer tokens than the threshold is prefilled rather than fetched") {
-  auto o = options_for("las");
-  o.scheduler.chunk_tokens = 9;
-  o.scheduler.inflight_spread_max = 0;
-  o.instances = 3;
-  o.nodes = 3;
-  o.pull_gap_tokens = 512;
-  SimCluster cluster(o);
-  cluster.run();
-  check_exact(cluster);
-  CHECK(cluster.seen.summaries[0].reprefill_tokens > 0);
-  CHECK(cluster.fetched_blocks() == 0);
-}
-
 TEST_CASE("rollout: a machine whose KV node dies while others fetch from it costs time only") {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     CAPTURE(seed);

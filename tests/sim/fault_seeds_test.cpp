@@ -35,7 +35,6 @@ SimClusterOptions draw_cluster(uint64_t seed) {
   o.scheduler.starve_us = chance(30) ? from(0, 50'000) : 30'000'000;
   o.instances = static_cast<uint32_t>(from(1, 3));
   o.nodes = chance(50) ? 1 : static_cast<uint32_t>(from(1, o.instances));
-  o.pull_gap_tokens = from(0, 20);
   o.block_tokens = static_cast<uint32_t>(from(1, 6));
   o.rows_max = static_cast<int32_t>(from(1, 12));
   o.groups = static_cast<uint32_t>(from(1, 5));

@@ -139,10 +139,4 @@ class InstancePicker {
   std::multiset<int32_t> running_counts_;                 // of open instances
 };
 
-struct PullConfig {
-  int64_t pull_gap_tokens = 32;  // missing KV of more tokens than this is pulled from another node; less is prefilled
-};
-/// Whether KV for `gap_tokens` tokens that another node has is worth moving (paper 3.1).
-inline bool should_pull(int64_t gap_tokens, const PullConfig& config) { return gap_tokens > config.pull_gap_tokens; }
-
 }  // namespace seer

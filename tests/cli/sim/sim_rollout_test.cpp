@@ -202,7 +202,6 @@ TEST_CASE("sim rollout: neither single steps nor those done at once wait for a p
 }
 
 TEST_CASE("sim rollout: a request takes its KV along to other machines") {
-  // More tokens than are rather computed again (PullConfig).
   const ChunkSchedulerConfig scheduler{.policy = "las", .chunk_tokens = 600, .inflight_spread_max = 0};
   const Result<SimRun> run = simulate_rollout(small_cluster(), small_work(4), scheduler);
   REQUIRE_MESSAGE(run.ok(), run.error().detail);

@@ -284,10 +284,3 @@ TEST_CASE("instance picker: picks what a walk over everything picks") {
     }
   }
 }
-
-TEST_CASE("KV pull: only a gap of more tokens than the limit is worth moving") {
-  const PullConfig config;
-  CHECK_FALSE(should_pull(0, config));
-  CHECK_FALSE(should_pull(32, config));
-  CHECK(should_pull(33, config));
-}
