@@ -144,7 +144,7 @@ void KvNodeActor::on_open(const OpenBlocks& ask) {
   own_what_is_here(what);
   const uint64_t op = next_op++;
   pulls.emplace(op, Pull{.ask = ask, .here = here_blocks});
-  rt::tell(self, parts.directory, FindHolders{op, config.node, what.owner, handle{self}});
+  find_holders(op);
   rt::tell_after(self, kLendTimeoutUs, handle{self}, Tick{op});  // a pull that no lender has answered by then ends
 }
 
@@ -192,9 +192,13 @@ std::vector<Reservation> KvNodeActor::reserve_part(const KvOpening& what, size_t
 
 // ---- blocks of other nodes ---------------------------------------------------------------------------------------------
 
+void KvNodeActor::find_holders(uint64_t op) {
+  rt::tell(self, parts.directory, FindHolders{op, config.node, pulls.at(op).ask.what.owner, handle{self}});
+}
+
 void KvNodeActor::on_holders(const KvHolders& holders) {
   auto it = pulls.find(holders.op);
-  if (it == pulls.end()) return;
+  if (it == pulls.end() || it->second.lender.handle) return;
   it->second.sources.assign(holders.sources.rbegin(), holders.sources.rend());
   ask_next_source(holders.op);
 }
@@ -381,6 +385,8 @@ void KvNodeActor::on_directory_up(const DirectoryUp& up) {
   announce();
   for (const KvOwner owner : std::set<KvOwner>(kept.begin(), kept.end()))  // in order: the same run gives the same messages
     rt::tell(self, parts.directory, KvHolds{config.node, owner});
+  for (const auto& [op, pull] : pulls)
+    if (!pull.lender.handle) find_holders(op);  // the directory before died without an answer
 }
 
 /// The directory hears of an owner once: from then on its release comes here.

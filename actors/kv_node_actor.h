@@ -88,6 +88,7 @@ struct KvNodeActor {
   void own_what_is_here(const KvOpening& what);
   static size_t prompt_blocks_of(const KvOpening& what);
   std::vector<Reservation> reserve_part(const KvOpening& what, size_t first, size_t end);
+  void find_holders(uint64_t op);
   void on_holders(const KvHolders& holders);
   void ask_next_source(uint64_t op);
   void on_lent(const KvOpened& lent);

@@ -372,6 +372,18 @@ TEST_CASE("kv node: blocks of another node are fetched, sealed here, and given u
   CHECK(l.state(1).late_fetches.empty());
 }
 
+TEST_CASE("kv node: a directory in place of one that died without an answer is asked again") {
+  Lending l(5'000);
+  rt::kill(l.directory);
+  l.open();
+  l.run_for(20'000);
+  CHECK(l.opened_blocks() == 99);  // no answer yet
+  l.directory = l.world.spawn<KvDirectoryActor>();
+  for (const KvNodeHandle& node : l.nodes) rt::post(node, DirectoryUp{l.directory});
+  l.run_for(20'000);
+  CHECK(l.opened_blocks() == Lending::kBlocks);
+}
+
 TEST_CASE("kv node: a late fetch is answered without its blocks, and its slots are used again only when nothing writes to them") {
   Lending l(50'000);
   l.open();

@@ -2,18 +2,22 @@
 """A rollout on four machines in network namespaces (deploy/netns_cluster.sh), two instances each, beside one within a process with
 the same eight instances, in turn: tokens/s, control traffic, and chunks that computed KV again. Prints JSON. Needs root.
 
+"apart" is the control: the same prompts shared out to four processes of two instances which know nothing of each other. What they
+lose to one process is what four processes cost on one host's cores and caches; what the cluster loses to them is its own.
+
 Control traffic is what the machines sent over their links, less the KV that was fetched: headers of TCP and UCX are in it, and what
 the rollout and the controller say to each other, which are on one machine.
 
 usage: bench_netns.py [SEER_PROGRAM] [--rounds 3] [OPTION of seer rollout...]
 """
-import json, os, subprocess, sys, tempfile
+import json, os, resource, subprocess, sys, tempfile
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
 MACHINES, INSTANCES = 4, 2
 NODE = ["--threads-per-instance", "1", "--kv-bytes", "4MiB", "--dram-bytes", "64MiB"]
 WORK = {"--model": f"{ROOT}/deploy/models/scratchpad-1m8", "--prompts": f"{ROOT}/deploy/examples/scratchpad/prompts.jsonl",
-        "--group-size": "8", "--max-tokens": "1200", "--policy": "seer", "--chunk-tokens": "256", "--log-level": "error"}
+        "--limit": "0", "--group-size": "8", "--max-tokens": "1200", "--policy": "seer", "--chunk-tokens": "256",
+        "--log-level": "error"}
 # Within the namespace of machine 0, after the rollout.
 SENT = ("cat /sys/class/net/lo/statistics/tx_bytes; for i in $(seq 0 %d); do "
         "ip netns exec $SEER_NETNS-$i cat /sys/class/net/eth0/statistics/tx_bytes; done" % (MACHINES - 1))
@@ -25,42 +29,84 @@ def responses(path):
     return {(r["group"], r["sample"]): [r[k] for k in kept] for r in map(json.loads, open(path))}
 
 
+def cpu_s():
+    """Of all children that have ended, with their start and the loading of the model."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def share_out(work, folder):
+    """The options of each process that runs apart."""
+    lines = open(work["--prompts"]).readlines()[:int(work["--limit"]) or None]
+    for i in range(MACHINES):
+        with open(f"{folder}/prompts{i}.jsonl", "w") as file:
+            file.writelines(lines[i::MACHINES])
+    return [{**work, "--limit": "0", "--prompts": f"{folder}/prompts{i}.jsonl"} for i in range(MACHINES)]
+
+
 def main():
     args = sys.argv[1:]
     seer = args.pop(0) if args and not args[0].startswith("-") else f"{ROOT}/build/release/bin/seer"
     rounds = 3
     if args[:1] == ["--rounds"]:
         rounds, args = int(args[1]), args[2:]
-    one, many, sent = [], [], []
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    one, apart, many = [], [], []  # of each round: tokens/s and CPU microseconds per token
+    reports, sent = [], []
     differences = 0
     with tempfile.TemporaryDirectory() as folder:
-        work = [word for flag, value in WORK.items() if flag not in args for word in (flag, value)]
-        rollout = [seer, "rollout", *work, *args, "--out", f"{folder}/out.jsonl", "--report", f"{folder}/report.json"]
-        report = lambda: json.load(open(f"{folder}/report.json"))
+        work = dict(WORK)
+        while args and args[0] in work:
+            work[args[0]], args = args[1], args[2:]
+
+        def rollout(work, name=""):
+            return [seer, "rollout", *(word for option in work.items() for word in option), *args, "--out", f"{folder}/out{name}.jsonl",
+                    "--report", f"{folder}/report{name}.json"]
+
+        report = lambda name="": json.load(open(f"{folder}/report{name}.json"))
+
+        def figures(reports, cpu):
+            tokens = sum(r["output_tokens"] for r in reports)
+            return tokens / max(r["wall_s"] for r in reports), (cpu_s() - cpu) / tokens * 1e6
+
         for _ in range(rounds):
-            subprocess.run(rollout + ["--instances", str(MACHINES * INSTANCES), "--nodes", str(MACHINES), *NODE],
-                           check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            one.append(report())
+            cpu = cpu_s()
+            subprocess.run(rollout(work) + ["--instances", str(MACHINES * INSTANCES), "--nodes", str(MACHINES), *NODE], check=True, **quiet)
+            one.append(figures([report()], cpu))
             right = responses(f"{folder}/out.jsonl")
+
+            cpu = cpu_s()
+            runs = [subprocess.Popen(rollout(share, i) + ["--instances", str(INSTANCES), *NODE], **quiet)
+                    for i, share in enumerate(share_out(work, folder))]
+            if any([run.wait() for run in runs]):
+                sys.exit("a rollout that ran apart failed")
+            apart.append(figures([report(i) for i in range(MACHINES)], cpu))
+
+            cpu = cpu_s()
             command = f'"$@" --insecure --cluster "$SEER_CLUSTER" >&2 && {SENT}'
             run = subprocess.run([f"{ROOT}/deploy/netns_cluster.sh", str(MACHINES), "--seer", seer, "--instances", str(INSTANCES), *NODE,
-                                  "--", "bash", "-c", command, "bash", *rollout], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-            many.append(report())
+                                  "--", "bash", "-c", command, "bash", *rollout(work)],
+                                 check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            reports.append(report())
+            many.append(figures([report()], cpu))
             sent.append(sum(map(int, run.stdout.split())))
             found = responses(f"{folder}/out.jsonl")
             differences += sum(found.get(key) != value for key, value in right.items()) + len(found.keys() - right.keys())
     middle = lambda values: sorted(values)[len(values) // 2]
-    resumed = [r["chunks"] - r["requests"] for r in many]
+    resumed = [r["chunks"] - r["requests"] for r in reports]
+    arms = {"one_process": one, "apart": apart, "cluster": many}
     print(json.dumps({
         "bench": "netns", "machines": MACHINES, "instances": MACHINES * INSTANCES, "rounds": rounds,
-        "responses": many[0]["requests"], "differences": differences,
-        "tokens_per_s": {"one_process": middle([r["tokens_per_s"] for r in one]), "cluster": middle([r["tokens_per_s"] for r in many]),
-                         "ratios": [round(b["tokens_per_s"] / a["tokens_per_s"], 3) for a, b in zip(one, many)]},
-        "control_bytes_per_token": middle([(s - r["fetched_bytes"]) / r["output_tokens"] for s, r in zip(sent, many)]),
-        "kv_bytes_per_token": middle([r["fetched_bytes"] / r["output_tokens"] for r in many]),
-        "resumed_chunks": resumed, "migrations": [r["migrations"] for r in many],
-        "resumed_without_reprefill": middle([1 - r["reprefilled_chunks"] / n for r, n in zip(many, resumed)]),
-        "fetch_failures": [r["fetch_failures"] for r in many]}))
+        "responses": reports[0]["requests"], "differences": differences,
+        "tokens_per_s": {name: round(middle([rate for rate, _ in arm])) for name, arm in arms.items()},
+        "cpu_us_per_token": {name: round(middle([cost for _, cost in arm]), 1) for name, arm in arms.items()},
+        "cluster_to_one_process": [round(b[0] / a[0], 3) for a, b in zip(one, many)],
+        "cluster_to_apart": [round(b[0] / a[0], 3) for a, b in zip(apart, many)],
+        "control_bytes_per_token": middle([(s - r["fetched_bytes"]) / r["output_tokens"] for s, r in zip(sent, reports)]),
+        "kv_bytes_per_token": middle([r["fetched_bytes"] / r["output_tokens"] for r in reports]),
+        "resumed_chunks": resumed, "migrations": [r["migrations"] for r in reports],
+        "resumed_without_reprefill": middle([1 - r["reprefilled_chunks"] / n for r, n in zip(reports, resumed)]),
+        "fetch_failures": [r["fetch_failures"] for r in reports]}))
 
 
 if __name__ == "__main__":

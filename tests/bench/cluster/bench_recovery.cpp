@@ -1,17 +1,20 @@
 // How fast a rollout recovers from a machine that dies: a cluster of real `seer node` processes on this machine, with a model on
 // the CPU; this process owns a rollout that fills them, as `seer rollout --cluster` does. In each round one machine other than the
-// controller's is killed (SIGKILL) or falls silent (SIGSTOP), and a new one is started at that moment. No request waits: the others
-// have room for what ran there, so that what is measured is the recovery, not a queue.
+// controller's is killed (SIGKILL) or falls silent (SIGSTOP), and a new one is started at that moment; or the controller's is
+// killed, the KV directory with it, and started again. No request waits: the others have room for what ran there, so that what is
+// measured is the recovery, not a queue.
 //
-// Figures, in ms from the signal, for kills and for stops:
+// Figures, in ms from the signal, for kills, for stops and for kills of the controller:
 //   known         the rollout knows that the machine's instance is lost
 //   told          the controller has told this process that the machine is gone
+//   entered       of the controller: the rollout has come in again, and uses the new KV directory
 //   placed        the last chunk that ran there was sent to another machine (it runs after its KV was computed again)
 //   first, last   tokens of the first and of the last of them came from there
 //   joined        the new machine's instance is known to the rollout; its model was loaded meanwhile
 //   working       the first tokens from it
 // Each is the median of the rounds, with the lowest and the highest. Prints one JSON line per signal.
 // Usage: bench_recovery [--model deploy/models/scratchpad-1m8] [--nodes 3] [--requests 48] [--kills 10] [--stops 3]
+//                       [--controllers 5]
 //
 // The machines end with this process.
 #include <signal.h>
@@ -53,7 +56,7 @@ struct Options {
   uint32_t nodes = 3;
   uint32_t requests = 48;  // that run at a time, on all machines
   int64_t output_tokens = 900, chunk_tokens = 128;
-  int kills = 10, stops = 3;
+  int kills = 10, stops = 3, controllers = 5;
 };
 
 /// Where each request runs, and when what was seen of it. Told by the relays; thread-safe.
@@ -69,7 +72,7 @@ class RunWatcher final : public ChunkWatcher {
 
   void instance_up(InstanceId id) override {
     const std::lock_guard lock(mutex_);
-    instances_[id] = {.up = monotonic_ns()};
+    instances_[id] = {.up = monotonic_ns(), .lost = instances_[id].lost};
   }
   void instance_lost(InstanceId id) override {
     const std::lock_guard lock(mutex_);
@@ -149,8 +152,14 @@ class Machines {
                                        "--instances", "1",    "--threads-per-instance", "1",  "--max-batch", cat(options_.requests),
                                        "--kv-bytes",  "64MiB", "--dram-bytes", "64MiB"};
     if (name > 0) arguments.insert(arguments.end(), {"--join", address_});
+    if (name == 0 && !address_.empty()) arguments.insert(arguments.end(), {"--listen", address_});
     machines_[name] = std::make_unique<MachineProcess>(std::move(arguments));
     return {};
+  }
+  /// Kills it first.
+  Status start_again(uint32_t name) {
+    machines_.erase(name);
+    return start(name);
   }
   const MachineProcess& at(uint32_t name) const { return *machines_.at(name); }
   void forget(uint32_t name) { machines_.erase(name); }
@@ -165,15 +174,16 @@ class Machines {
 /// A rollout that goes on and on: a new group comes for each that is over.
 class EndlessRollout {
  public:
-  EndlessRollout(const Options& options, ClusterNet& net, const ClusterHandle& controller, const RolloutEntered& entered)
+  EndlessRollout(const Options& options, ClusterNet& net, const std::string& address, const ClusterHandle& controller,
+                 const RolloutEntered& entered)
       : options_(options),
         entered_(entered),
         fleet_(net.system(), entered.directory, {}),
         system_(net.system()),
-        watch_(net, controller, {.address = {}, .wait_s = 0},
+        watch_(net, controller, {.address = address},
                {.joined = [this](const NodeAddress& at, NodeHandle node) { return join(at.node, std::move(node)); },
                 .left = [this](const PartLost& lost) { leave(lost); },
-                .enter_again = {}}),
+                .enter_again = [this, &net, address](const ClusterHandle& again) { return enter_again(net, address, again); }}),
         events_(net.system()) {
     RolloutConfig config{.id = entered.id, .version = entered.version, .instances_expected = options.nodes};
     config.scheduler.policy = "seer";
@@ -200,6 +210,8 @@ class EndlessRollout {
     return false;
   }
   const RunWatcher& watcher() const { return *watcher_; }
+  /// When it came in again last; 0: never.
+  int64_t entered_ns() const { return entered_ns_; }
   /// When this process was told that the machine is gone; 0: not yet.
   int64_t told_ns(NodeId node) const {
     const auto at = left_.find(node);
@@ -210,6 +222,13 @@ class EndlessRollout {
   Status join(NodeId id, NodeHandle node) {
     nodes_[id] = rt::spawn<NodeRelay>(system_, std::move(node), std::shared_ptr<ChunkWatcher>(watcher_));
     return fleet_.add_node(id, nodes_[id]);
+  }
+  Status enter_again(ClusterNet& net, const std::string& address, const ClusterHandle& controller) {
+    SEER_ASSIGN_OR_RETURN(const RolloutEntered again, enter_rollout(net, address, controller, entered_.id));
+    fleet_.use_directory(again.directory);
+    rt::post(controller, RolloutStarted{entered_.id, rollout_});
+    entered_ns_ = monotonic_ns();
+    return {};
   }
   void leave(const PartLost& lost) {
     left_[lost.node] = monotonic_ns();
@@ -230,6 +249,7 @@ class EndlessRollout {
   const std::shared_ptr<RunWatcher> watcher_ = std::make_shared<RunWatcher>();
   std::map<NodeId, NodeHandle> nodes_;
   std::map<NodeId, int64_t> left_;
+  int64_t entered_ns_ = 0;
   uint64_t groups_ = 0;
   bool over_ = false;
   Fleet fleet_;
@@ -241,21 +261,23 @@ class EndlessRollout {
 
 using Figures = std::map<std::string, std::vector<double>>;
 
-/// One machine gets the signal, and one of another name starts.
+/// One machine gets the signal, and one of another name starts; or the controller's is killed, and starts again.
 Status run_round(int signal, uint32_t victim, uint32_t next, Machines& machines, EndlessRollout& rollout, Figures& figures) {
   const RunWatcher& watcher = rollout.watcher();
   const InstanceId gone = node_instance(NodeId{victim}, 0), comes = node_instance(NodeId{next}, 0);
   const bool is_busy = rollout.run_until(kRoundNsMax, [&] { return watcher.running_on(gone).size() >= 2; });
   if (!is_busy) return fail(Code::kUnavailable, "nothing runs on machine ", victim);
+  const bool is_controller = victim == 0;
+  const std::vector<RequestId> hit = watcher.running_on(gone);
   const int64_t from = monotonic_ns();
   machines.at(victim).send(signal);
-  SEER_RETURN_IF_ERROR(machines.start(next));
-  const std::vector<RequestId> hit = watcher.running_on(gone);
+  SEER_RETURN_IF_ERROR(is_controller ? machines.start_again(0) : machines.start(next));
   std::map<RequestId, RunWatcher::Run> moved;  // the first run elsewhere that gave tokens
   const bool recovered = rollout.run_until(kRoundNsMax, [&] {
     for (const RequestId request : hit)
       if (const auto run = watcher.run(request); run.instance != gone && run.tokens > 0) moved.emplace(request, run);
-    return rollout.told_ns(NodeId{victim}) > 0 && watcher.seen(gone).lost > 0 && watcher.seen(comes).tokens > 0 &&
+    const bool is_told = is_controller ? rollout.entered_ns() > from : rollout.told_ns(NodeId{victim}) > 0;
+    return is_told && watcher.seen(gone).lost > from && watcher.seen(comes).up > from && watcher.seen(comes).tokens > 0 &&
            moved.size() == hit.size();
   });
   if (!recovered) return fail(Code::kUnavailable, "no recovery from the end of machine ", victim);
@@ -268,20 +290,20 @@ Status run_round(int signal, uint32_t victim, uint32_t next, Machines& machines,
     last = std::max(last, run.tokens);
   }
   add("known", watcher.seen(gone).lost);
-  add("told", rollout.told_ns(NodeId{victim}));
+  is_controller ? add("entered", rollout.entered_ns()) : add("told", rollout.told_ns(NodeId{victim}));
   add("placed", placed);
   add("first", first);
   add("last", last);
   add("joined", watcher.seen(comes).up);
   add("working", watcher.seen(comes).tokens);
   figures["chunks"].push_back(static_cast<double>(hit.size()));
-  machines.forget(victim);
+  if (!is_controller) machines.forget(victim);
   return {};
 }
 
-void print(const char* signal, Figures figures) {
-  nlohmann::ordered_json line = {{"bench", "recovery"}, {"signal", signal}};
-  for (const char* name : {"chunks", "known", "told", "placed", "first", "last", "joined", "working"}) {
+void print(const char* who, const char* signal, Figures figures) {
+  nlohmann::ordered_json line = {{"bench", "recovery"}, {"of", who}, {"signal", signal}};
+  for (const char* name : {"chunks", "known", "told", "entered", "placed", "first", "last", "joined", "working"}) {
     std::vector<double>& all = figures[name];
     if (all.empty()) continue;
     line["rounds"] = all.size();
@@ -299,7 +321,7 @@ Status run_bench(const Options& options) {
   const std::atomic<bool> never{false};
   SEER_ASSIGN_OR_RETURN(const ClusterHandle controller, dial_cluster(*net, machines.address(), "--cluster", never));
   SEER_ASSIGN_OR_RETURN(const RolloutEntered entered, enter_rollout(*net, machines.address(), controller));
-  EndlessRollout rollout(options, *net, controller, entered);
+  EndlessRollout rollout(options, *net, machines.address(), controller, entered);
   std::map<int, Figures> figures;
   for (int round = 0; round < options.kills + options.stops; ++round) {
     const int signal = round < options.kills ? SIGKILL : SIGSTOP;
@@ -308,8 +330,14 @@ Status run_bench(const Options& options) {
     rollout.run_until(kSteadyNs, [] { return false; });
     SEER_RETURN_IF_ERROR(run_round(signal, victim, next, machines, rollout, figures[signal]));
   }
-  if (options.kills > 0) print("SIGKILL", figures[SIGKILL]);
-  if (options.stops > 0) print("SIGSTOP", figures[SIGSTOP]);
+  Figures of_controller;
+  for (int round = 0; round < options.controllers; ++round) {
+    rollout.run_until(kSteadyNs, [] { return false; });
+    SEER_RETURN_IF_ERROR(run_round(SIGKILL, 0, 0, machines, rollout, of_controller));
+  }
+  if (options.kills > 0) print("machine", "SIGKILL", figures[SIGKILL]);
+  if (options.stops > 0) print("machine", "SIGSTOP", figures[SIGSTOP]);
+  if (options.controllers > 0) print("controller", "SIGKILL", of_controller);
   return {};
 }
 
@@ -325,6 +353,7 @@ int main(int argc, char** argv) {
   app.add_option("--chunk-tokens", options.chunk_tokens)->check(CLI::Range(1, 100'000));
   app.add_option("--kills", options.kills)->check(CLI::Range(0, 1000));
   app.add_option("--stops", options.stops)->check(CLI::Range(0, 1000));
+  app.add_option("--controllers", options.controllers)->check(CLI::Range(0, 1000));
   CLI11_PARSE(app, argc, argv);
   const Status done = run_bench(options);
   if (!done.ok()) std::cerr << done.error().detail << std::endl;
