@@ -395,7 +395,8 @@ bool RolloutActor::append(RequestId id, const ChunkTokens& part) {
   Log& request = log(id);
   const int64_t known = request.tokens.output_tokens();
   if (part.first_index != known) return part.first_index < known;
-  if (config.tells_commits && !part.tokens.empty()) commits.parts.push_back({id, known, part.tokens, part.logprobs});
+  const bool is_told = config.tells_commits || parts.groups[id.group.index].streams;
+  if (is_told && !part.tokens.empty()) commits.parts.push_back({id, known, part.tokens, part.logprobs});
   request.tokens.append(part.tokens);
   request.logprobs.insert(request.logprobs.end(), part.logprobs.begin(), part.logprobs.end());
   scheduler->progressed(id, request.tokens.output_tokens());
@@ -563,7 +564,8 @@ void RolloutActor::tell_commits() {
 
 void RolloutActor::report_progress() {
   const RequestTotals& totals = scheduler->requests().totals();
-  RolloutProgress progress{.requests = totals.waiting + totals.running + totals.finished,
+  RolloutProgress progress{.rollout = config.id,
+                           .requests = totals.waiting + totals.running + totals.finished,
                            .done = totals.finished,
                            .running = totals.running,
                            .waiting = totals.waiting,
@@ -578,7 +580,8 @@ void RolloutActor::report_progress() {
 RolloutSummary RolloutActor::summary() const {
   const RolloutStats stats = rollout_stats(finishes, started_us);
   const RequestTotals& totals = scheduler->requests().totals();
-  return {.complete = open_requests == 0,
+  return {.rollout = config.id,
+          .complete = open_requests == 0,
           .requests = stats.requests + open_requests,
           .finished = stats.requests,
           .failed = stats.failed,

@@ -39,7 +39,7 @@ struct RolloutConfig {
   int64_t no_instance_us = 30'000'000;      // with no instance for so long, the rollout fails
   int64_t draft_ttl_us = 600'000'000;       // a group of which draft servers hear nothing for so long is forgotten there
   bool open = false;                        // groups may be added, until CloseRollout
-  bool tells_commits = false;               // events get what comes into the token log (RolloutCommits)
+  bool tells_commits = false;               // events get what comes into the token log (RolloutCommits) of every group
   size_t responses_kept_max = 0;            // unacknowledged: with so many no chunk starts. 0: none is kept
 };
 

@@ -180,6 +180,36 @@ std::vector<OptionGroup> option_groups(NodeOptions& o) {
   };
 }
 
+std::vector<OptionGroup> option_groups(ServeOptions& o) {
+  std::vector<OptionSpec> instances = instance_options(o);
+  instances.insert(instances.begin(),
+                   {{"instances", "N", &o.instances, "engines, each with its own KV cache", between(1, 1024)},
+                    {"nodes", "N", &o.nodes, "machines (within this process) that instances are dealt to; each has its own pool tiers",
+                     between(1, 64)}});
+  return {
+      {"Server",
+       {{"model", "DIR", &o.model, "model folder in Hugging Face layout"},
+        {"listen", "HOST:PORT", &o.listen, "address to listen at; port 0: the system chooses"},
+        {"served-name", "NAME", &o.served_name, "name of the model for clients; without it the folder's name"},
+        {"seed", "S", &o.seed, "seed of requests that bring none"},
+        {"tls-cert", "FILE", &o.tls_cert, "PEM certificate of this server; without it there is no TLS"},
+        {"tls-key", "FILE", &o.tls_key, "its PEM key"},
+        {"token-file", "FILE", &o.token_file, "file whose first line every request must bear as \"Authorization: Bearer ...\""},
+        {"insecure", "", &o.insecure, "listen at an address of other hosts without TLS and token"},
+        {"body-bytes", "SIZE", SizeField{&o.body_bytes}, "largest body of a request", at_least(1024)},
+        {"connections", "N", &o.connections, "most connections at a time", between(1, 1e6)}}},
+      {"Scheduling",
+       {{"policy", "P", &o.scheduler.policy, "which request runs next, and where", OneOf{chunk_policy_names(), {{kPartialPolicy, kPartialRefused}}}},
+        {"chunk-tokens", "N", &o.scheduler.chunk_tokens, "tokens until a request gives up its instance; 0: never", at_least(0)},
+        {"reserve", "SHARE", &o.scheduler.reserve_share,
+         "share of a chunk's KV reserved before it starts; below 0: the policy's default", between(-1, 1)}}},
+      {"Drafting", drafting_options(o)},
+      {"Instances", std::move(instances)},
+      kv_options(o),
+      log_options(o.log),
+  };
+}
+
 /// How a command finds a cluster.
 std::vector<OptionSpec> reach_options(std::string& cluster, ClusterAccess& access) {
   std::vector<OptionSpec> options = access_options(access);
@@ -297,6 +327,10 @@ constexpr const char* kRolloutExamples = R"(  seer rollout --model DIR --prompts
   seer rollout --model DIR --prompts prompts.jsonl --out out.jsonl --dram-bytes 32MiB --cold-dir DIR
   seer rollout --print-config --group-size 16 > my.toml
 )";
+constexpr const char* kServeExamples = R"(  seer serve --model DIR                                                   # at 127.0.0.1:30000
+  seer serve --model DIR --listen 0.0.0.0:30000 --tls-cert cert.pem --tls-key key.pem --token-file token.txt
+  curl -s 127.0.0.1:30000/generate -d '{"text": "2+2=", "sampling_params": {"max_new_tokens": 8}}'
+)";
 constexpr const char* kNodeExamples = R"(  seer node --model DIR --listen 127.0.0.1:7000                          # the controller, with instances of its own
   seer node --model DIR --name 1 --join 127.0.0.1:7000                   # one more machine
   seer rollout --cluster 127.0.0.1:7000 --model DIR --prompts prompts.jsonl --out responses.jsonl
@@ -378,6 +412,19 @@ Status check_together(const NodeOptions& o) {
   SEER_RETURN_IF_ERROR(check_access(o.access));
   SEER_RETURN_IF_ERROR(check_address("--listen", o.listen, true, o.access));
   return o.join.empty() ? Status{} : check_address("--join", o.join, false, o.access);
+}
+
+Status check_together(const ServeOptions& o) {
+  SEER_RETURN_IF_ERROR(check_machine(o));
+  if (o.nodes > o.instances)
+    return fail(Code::kInvalidArgument, "--nodes ", o.nodes, ": expected at most --instances, which is ", o.instances,
+                ": each node has an instance at least");
+  SEER_ASSIGN_OR_RETURN(const HostPort listen, parse_host_port("--listen", o.listen, true));
+  if (o.tls_cert.empty() != o.tls_key.empty())
+    return fail(Code::kInvalidArgument, o.tls_cert.empty() ? "--tls-key needs --tls-cert" : "--tls-cert needs --tls-key");
+  if (is_of_this_host(listen.host) || o.insecure || (!o.tls_cert.empty() && !o.token_file.empty())) return {};
+  return fail(Code::kInvalidArgument, "--listen ", o.listen,
+              ": other hosts can reach this address: expected --tls-cert, --tls-key and --token-file, or --insecure");
 }
 
 Status check_reach(const std::string& cluster, const ClusterAccess& access) {
@@ -540,6 +587,7 @@ Result<Command> parse_command_line(const std::vector<std::string>& arguments, st
   ProgramSpec program{.version = kVersion, .what = "rollouts of language models for reinforcement learning", .commands = {}};
   std::vector<Subcommand> subcommands{
       make_subcommand<RolloutOptions>("rollout", "make a group of responses for every prompt", kRolloutExamples, true, rollout_notes()),
+      make_subcommand<ServeOptions>("serve", "answer trainers and other clients over HTTP, as SGLang does", kServeExamples, true),
       make_subcommand<NodeOptions>("node", "run a machine of a cluster: instances, drafts and KV pool", kNodeExamples, true),
       make_subcommand<StatusOptions>("status", "what a cluster is made of, and what it does", kStatusExamples, false),
       make_subcommand<DrainOptions>("drain", "let a machine leave a cluster, its work going on elsewhere", kDrainExamples, false),

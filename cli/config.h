@@ -94,6 +94,20 @@ struct NodeOptions : MachineOptions {
   ClusterAccess access;
 };
 
+/// `seer serve`: the machines are within this process.
+struct ServeOptions : MachineOptions {
+  std::string listen = "127.0.0.1:30000";  // HOST:PORT; port 0: the system chooses
+  std::string served_name;                 // of the model, for clients; empty: its folder's
+  std::string tls_cert, tls_key;           // PEM files; empty: no TLS
+  std::string token_file;                  // whose first line is the bearer token; empty: none
+  bool insecure = false;                   // an address of other hosts is right without both
+  int64_t body_bytes = 64 << 20;           // of a request at most
+  int64_t connections = 20'000;            // at a time at most
+  int64_t nodes = 1;                       // as in RolloutOptions
+  uint64_t seed = 1;                       // of requests that bring none
+  ChunkSchedulerConfig scheduler{.policy = "seer"};
+};
+
 /// `seer status`.
 struct StatusOptions {
   std::string cluster;   // HOST:PORT of the controller
@@ -166,7 +180,7 @@ struct SimulateOptions {
 /// `seer doctor`.
 struct DoctorOptions {};
 
-using Command = std::variant<PrintAndExit, RolloutOptions, NodeOptions, StatusOptions, DrainOptions, ScoreOptions, ProfileOptions, SimulateOptions, DoctorOptions>;
+using Command = std::variant<PrintAndExit, RolloutOptions, ServeOptions, NodeOptions, StatusOptions, DrainOptions, ScoreOptions, ProfileOptions, SimulateOptions, DoctorOptions>;
 
 /// What the arguments (without the program's name) ask for. Every error is one sentence naming the flag, or the file,
 /// line and key, with the value and what was expected. Options that name files are not opened here, but for --config.

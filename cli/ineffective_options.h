@@ -14,6 +14,7 @@ namespace seer {
 std::vector<std::string> ineffective_options(const RolloutOptions& options, const std::set<std::string>& given);
 std::vector<std::string> ineffective_options(const NodeOptions& options, const std::set<std::string>& given);
 std::vector<std::string> ineffective_options(const SimulateOptions& options, const std::set<std::string>& given);
+inline std::vector<std::string> ineffective_options(const ServeOptions&, const std::set<std::string>&) { return {}; }
 inline std::vector<std::string> ineffective_options(const ScoreOptions&, const std::set<std::string>&) { return {}; }
 inline std::vector<std::string> ineffective_options(const ProfileOptions&, const std::set<std::string>&) { return {}; }
 inline std::vector<std::string> ineffective_options(const StatusOptions&, const std::set<std::string>&) { return {}; }

@@ -6,17 +6,14 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "cli/json_fields.h"
 #include "cli/json_lines.h"
 #include "cli/sampling_options.h"
 #include "protocols/hash.h"
 
 namespace seer {
 namespace {
-
-/// Numbers beyond double are read, as json_members() reads them.
-using Json = nlohmann::basic_json<nlohmann::ordered_map, std::vector, std::string, bool, int64_t, uint64_t, long double>;
 
 constexpr std::array<std::string_view, 17> kResponseFields{
     "group",         "sample", "seed",           "prompt_ids", "output_ids", "logprobs",    "text",
@@ -36,40 +33,6 @@ Error wrong_line(const std::string& path, int64_t line, const auto&... what) {
 Result<Json> parse_object(const std::string& path, int64_t line, const std::string& text) {
   SEER_RETURN_IF_ERROR(check_object(path, line, text));
   return Json::parse(text);
-}
-
-/// A value for a message. Of a list or an object only the type: its text may be long.
-std::string shown_value(const Json& value) {
-  if (value.is_structured()) return value.type_name();
-  if (!value.is_number_float()) return shown(value.dump());
-  const auto number = value.get<double>();  // the library writes no long double
-  return std::isfinite(number) ? nlohmann::json(number).dump() : "beyond all bounds";
-}
-
-/// The field as an integer of at least `low`; `found` begins the error: file and line.
-template <class T>
-Result<T> integer_field(const Json& value, const char* name, T low, const std::string& found) {
-  const bool fits = value.is_number_unsigned()
-                        ? value.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<T>::max())
-                        : value.is_number_integer() && std::is_signed_v<T>;  // else negative
-  if (!fits || value.get<T>() < low)
-    return fail(Code::kInvalidArgument, found, name, " is ", shown_value(value), ": expected an integer of at least ", low);
-  return value.get<T>();
-}
-
-Result<std::vector<int32_t>> token_ids(const Json& value, const char* name, const std::string& found) {
-  if (!value.is_array())
-    return fail(Code::kInvalidArgument, found, name, " is ", value.type_name(), ": expected a list of token ids");
-  std::vector<int32_t> ids;
-  ids.reserve(value.size());
-  for (const Json& entry : value) {
-    const bool is_id = entry.is_number_unsigned() && entry.get<uint64_t>() <= std::numeric_limits<int32_t>::max();
-    if (!is_id)
-      return fail(Code::kInvalidArgument, found, name, "[", ids.size(), "] is ", shown_value(entry),
-                  ": expected a token id from 0 to ", std::numeric_limits<int32_t>::max());
-    ids.push_back(entry.get<int32_t>());
-  }
-  return ids;
 }
 
 /// Fields that other programs understand and Seer does not, and what to use instead. If they were carried along silently, a user
@@ -161,13 +124,6 @@ const RefusedField* find_refused(std::string_view name) {
   return nullptr;
 }
 
-ValueType type_of(const Json& value) {
-  if (value.is_string()) return ValueType::kText;
-  if (value.is_number_integer()) return ValueType::kInteger;
-  if (value.is_number()) return ValueType::kNumber;
-  return value.is_boolean() ? ValueType::kBoolean : ValueType::kOther;
-}
-
 /// Reads prompt lines one after the other. Not copied: its options point into it.
 class PromptReader {
  public:
@@ -206,7 +162,7 @@ class PromptReader {
     const auto& [name, text] = member;
     const bool is_null = text == "null";  // not given
     const auto option = std::ranges::find(options_, name, &OptionSpec::name);
-    if (option != options_.end()) return is_null ? Status{} : set(*option, text, found);
+    if (option != options_.end()) return is_null ? Status{} : set_json_option(*option, text, found);
     if (name == "id" || name == "prompt" || name == "prompt_ids" || name == "seed")
       return is_null ? Status{} : take_own(member, found, prompt);
     if (const RefusedField* refused = is_null ? nullptr : find_refused(name))
@@ -236,27 +192,6 @@ class PromptReader {
       SEER_ASSIGN_OR_RETURN(prompt.seed, integer_field<uint64_t>(value, "seed", 0, found));
     }
     return {};
-  }
-
-  /// Reads a field that is a flag, too, from its text as it was written, so that the same text gives the same bits as the flag.
-  static Status set(const OptionSpec& option, const std::string& text, const std::string& found) {
-    const Json value = Json::parse(text);
-    const bool is_one_text = std::holds_alternative<RepeatedField>(option.field) && value.is_string();
-    const auto wrong = [&] {
-      return fail(Code::kInvalidArgument, found, option.name, " is ", shown(text), ": expected ",
-                  std::holds_alternative<RepeatedField>(option.field) ? "a text or " : "", expectation(option));
-    };
-    if (value.is_array() != is_list(option) && !is_one_text) return wrong();
-    std::vector<std::string> texts;
-    const auto add = [&](const Json& entry, const std::string& written) {
-      texts.push_back(entry.is_string() ? entry.get<std::string>() : written);
-      return accepts(option, type_of(entry));
-    };
-    if (!value.is_array() && !add(value, text)) return wrong();
-    if (value.is_array())
-      for (const Json& entry : value)
-        if (!add(entry, entry.is_number_integer() ? entry.dump() : "")) return wrong();
-    return set_option(option, texts).ok() ? Status{} : Status{wrong()};
   }
 
   const std::string path_;

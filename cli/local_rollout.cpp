@@ -24,7 +24,6 @@
 #include "gpu/sampler.h"
 #include "protocols/cpu_time.h"
 #include "protocols/hash.h"
-#include "storage/local_transport.h"
 
 namespace seer {
 namespace {
@@ -144,15 +143,6 @@ Status check_kv_fits(const RolloutOptions& options, const RolloutWork& work, con
               ": the least that works is ", blocks * engine.block_bytes);
 }
 
-FleetConfig fleet_config(const RolloutOptions& options, int64_t rows_max) {
-  FleetConfig config{.nodes = static_cast<uint32_t>(options.nodes),
-                     .instances = static_cast<uint32_t>(options.instances),
-                     .instance = instance_config(options, rows_max),
-                     .node = {}};
-  if (options.drafting == DraftSource::kGrouped) config.node.draft_server = DraftServerConfig{};
-  return config;
-}
-
 using LoadHistories = std::map<InstanceId, std::shared_ptr<LoadHistory>>;
 
 /// With --html, what each instance did and when; else none.
@@ -168,16 +158,13 @@ LoadHistories make_histories(const RolloutOptions& options) {
 /// REQUIRES: options, work and aside outlive the makers.
 Result<NodeMakers> make_makers(const RolloutOptions& options, const RolloutWork& work, const LoadHistories& histories,
                                SlowWork& aside) {
-  SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_node_makers(options, {work.model, work.tokenizer}, aside));
+  SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_local_makers(options, options.nodes, {work.model, work.tokenizer}, aside));
   makers.make_engine = [make = makers.make_engine, &options, &work, histories](InstanceId id) -> Result<std::shared_ptr<Engine>> {
     SEER_ASSIGN_OR_RETURN(std::shared_ptr<Engine> engine, make(id));
     SEER_RETURN_IF_ERROR(check_kv_fits(options, work, engine->info()));
     const auto history = histories.find(id);
     return history == histories.end() ? engine : watch_engine(std::move(engine), history->second);
   };
-  if (makers.open_cold && options.nodes > 1)
-    makers.open_cold = [&options](NodeId node) { return open_cold_store(options, cat(options.cold_dir, "/node-", node)); };
-  if (options.nodes > 1) makers.transport = std::make_shared<LocalTransport>();
   return makers;
 }
 
@@ -284,7 +271,7 @@ Status start_machines(rt::system& system, const RolloutOptions& options, const R
   SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_makers(options, work, histories, aside));
   machines.fleet.emplace(system, FleetLinks{}, log);
   machines.weights = hash_pair(work.model->weights_hash, static_cast<uint64_t>(options.kv_dtype));
-  return machines.fleet->start_nodes(fleet_config(options, rows_max), std::make_shared<const NodeMakers>(std::move(makers)));
+  return machines.fleet->start_nodes(fleet_config(options, options.nodes, rows_max), std::make_shared<const NodeMakers>(std::move(makers)));
 }
 
 /// `config` gets what the cluster says of the rollout. REQUIRES: net and options outlive the machines.

@@ -10,6 +10,7 @@
 #include "gpu/model/weight_store.h"
 #include "gpu/step_profile.h"
 #include "protocols/cpu_time.h"
+#include "storage/local_transport.h"
 #ifdef SEER_HAVE_ROCKSDB
 #include "storage/rocksdb_store.h"
 #endif
@@ -124,6 +125,24 @@ Result<NodeMakers> make_node_makers(const MachineOptions& options, const LoadedM
       return make_drafting(options, [cost](const StepShape& shape) { return 1000 * cost.predict_us(shape); });
     };
   }
+  return makers;
+}
+
+FleetConfig fleet_config(const MachineOptions& options, int64_t nodes, int64_t rows_max) {
+  FleetConfig config{.nodes = static_cast<uint32_t>(nodes),
+                     .instances = static_cast<uint32_t>(options.instances),
+                     .instance = instance_config(options, rows_max),
+                     .node = {}};
+  if (options.drafting == DraftSource::kGrouped) config.node.draft_server = DraftServerConfig{};
+  return config;
+}
+
+Result<NodeMakers> make_local_makers(const MachineOptions& options, int64_t nodes, const LoadedModel& loaded, SlowWork& aside) {
+  SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_node_makers(options, loaded, aside));
+  if (nodes == 1) return makers;
+  if (makers.open_cold)
+    makers.open_cold = [&options](NodeId node) { return open_cold_store(options, cat(options.cold_dir, "/node-", node)); };
+  makers.transport = std::make_shared<LocalTransport>();
   return makers;
 }
 

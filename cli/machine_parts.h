@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "actors/fleet.h"
 #include "actors/node_actor.h"
 #include "cli/config.h"
 #include "gpu/cpu/cpu_engine.h"
@@ -45,5 +46,11 @@ Result<ClusterTransport> make_cluster_transport(bool is_of_this_host);
 /// REQUIRES: options and aside outlive the makers.
 Result<NodeMakers> make_node_makers(const MachineOptions& options, const LoadedModel& loaded, SlowWork& aside,
                                     const ClusterTransport& transport = {});
+
+
+/// All machines of this process: `nodes` of them, to which the instances are dealt.
+FleetConfig fleet_config(const MachineOptions& options, int64_t nodes, int64_t rows_max);
+/// Their makers: each has its own folder of the cold tier, and KV moves between them by copying. As make_node_makers() otherwise.
+Result<NodeMakers> make_local_makers(const MachineOptions& options, int64_t nodes, const LoadedModel& loaded, SlowWork& aside);
 
 }  // namespace seer

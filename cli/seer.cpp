@@ -14,6 +14,7 @@
 #include "cli/one_line.h"
 #include "cli/profile_command.h"
 #include "cli/rollout_command.h"
+#include "cli/serve/serve_command.h"
 #include "cli/sim/simulate_command.h"
 
 #if SEER_HAVE_MIMALLOC
@@ -62,6 +63,7 @@ struct Run {
     return {};
   }
   seer::Status operator()(const seer::RolloutOptions& options) const { return seer::rollout_command(options, g_stop); }
+  seer::Status operator()(const seer::ServeOptions& options) const { return seer::serve_command(options, g_stop); }
   seer::Status operator()(const seer::NodeOptions& options) const { return seer::node_command(options, g_stop); }
   seer::Status operator()(const seer::StatusOptions& options) const { return seer::status_command(options, g_stop); }
   seer::Status operator()(const seer::DrainOptions& options) const { return seer::drain_command(options, g_stop); }

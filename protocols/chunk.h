@@ -186,14 +186,16 @@ struct Response {
 
 /// How far the rollout has come, for a progress line. Sent at most every progress_us.
 struct RolloutProgress {
+  RolloutId rollout;
   int64_t requests = 0, done = 0, running = 0, waiting = 0;
   int64_t output_tokens = 0;
   double kv_use_share = 0;  // of all instances' KV
-  SEER_FIELDS(RolloutProgress, requests, done, running, waiting, output_tokens, kv_use_share)
+  SEER_FIELDS(RolloutProgress, rollout, requests, done, running, waiting, output_tokens, kv_use_share)
 };
 
 /// Figures of a whole rollout iteration (fields as in the report of `seer rollout`).
 struct RolloutSummary {
+  RolloutId rollout;
   bool complete = false;     // every request finished, failed or was cancelled
   std::string error;         // why not, if a failure ended it
   int64_t requests = 0;
@@ -217,7 +219,7 @@ struct RolloutSummary {
   std::vector<InstanceReport> instances;
   std::vector<DraftServerReport> draft_servers;
   std::vector<std::string> parts_lost;  // a sentence for each part of a machine that was lost for good
-  SEER_FIELDS(RolloutSummary, complete, error, requests, finished, failed, aborted, prompt_tokens, output_tokens, wall_us, tail_s,
+  SEER_FIELDS(RolloutSummary, rollout, complete, error, requests, finished, failed, aborted, prompt_tokens, output_tokens, wall_us, tail_s,
               chunks, yields, preemptions, migrations, prefill_tokens, reprefill_tokens, reprefilled_chunks, instances_lost,
               length_icc, estimate_error, instances, draft_servers, parts_lost)
 

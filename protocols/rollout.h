@@ -40,7 +40,9 @@ struct GroupSpec {
   std::vector<int64_t> known_tokens; // response lengths known beforehand, one per sample, for the `oracle` policy; or empty
   int32_t priority = 0;              // groups of higher priority are served first, whatever the policy's own order
   std::vector<int64_t> generated_tokens = {};  // that responses have already, one per sample; or empty
-  SEER_FIELDS(GroupSpec, id, prompt_ids, samples, sampling, seeds, known_tokens, priority, generated_tokens)
+  bool streams = false;              // its tokens are told as they come into the token log (RolloutCommits)
+  SEER_FIELDS(GroupSpec, id, prompt_ids, samples, sampling, seeds, known_tokens, priority, generated_tokens,
+              streams)
 };
 
 /// Why a chunk gave up its instance.

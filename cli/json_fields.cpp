@@ -1,0 +1,62 @@
+#include "cli/json_fields.h"
+
+#include <algorithm>
+#include <variant>
+
+#include "cli/json_lines.h"
+
+namespace seer {
+namespace {
+
+ValueType type_of(const Json& value) {
+  if (value.is_string()) return ValueType::kText;
+  if (value.is_number_integer()) return ValueType::kInteger;
+  if (value.is_number()) return ValueType::kNumber;
+  return value.is_boolean() ? ValueType::kBoolean : ValueType::kOther;
+}
+
+}  // namespace
+
+std::string shown_value(const Json& value) {
+  if (value.is_structured()) return value.type_name();
+  if (!value.is_number_float()) return shown(value.dump());
+  const auto number = value.get<double>();  // the library writes no long double
+  return std::isfinite(number) ? nlohmann::json(number).dump() : "beyond all bounds";
+}
+
+Result<std::vector<int32_t>> token_ids(const Json& value, const char* name, const std::string& found) {
+  if (!value.is_array())
+    return fail(Code::kInvalidArgument, found, name, " is ", value.type_name(), ": expected a list of token ids");
+  std::vector<int32_t> ids;
+  ids.reserve(value.size());
+  for (const Json& entry : value) {
+    const bool is_id = entry.is_number_unsigned() && entry.get<uint64_t>() <= std::numeric_limits<int32_t>::max();
+    if (!is_id)
+      return fail(Code::kInvalidArgument, found, name, "[", ids.size(), "] is ", shown_value(entry),
+                  ": expected a token id from 0 to ", std::numeric_limits<int32_t>::max());
+    ids.push_back(entry.get<int32_t>());
+  }
+  return ids;
+}
+
+Status set_json_option(const OptionSpec& option, const std::string& text, const std::string& found) {
+  const Json value = Json::parse(text);
+  const bool is_one_text = std::holds_alternative<RepeatedField>(option.field) && value.is_string();
+  const auto wrong = [&] {
+    return fail(Code::kInvalidArgument, found, option.name, " is ", shown(text), ": expected ",
+                std::holds_alternative<RepeatedField>(option.field) ? "a text or " : "", expectation(option));
+  };
+  if (value.is_array() != is_list(option) && !is_one_text) return wrong();
+  std::vector<std::string> texts;
+  const auto add = [&](const Json& entry, const std::string& written) {
+    texts.push_back(entry.is_string() ? entry.get<std::string>() : written);
+    return accepts(option, type_of(entry));
+  };
+  if (!value.is_array() && !add(value, text)) return wrong();
+  if (value.is_array())
+    for (const Json& entry : value)
+      if (!add(entry, entry.is_number_integer() ? entry.dump() : "")) return wrong();
+  return set_option(option, texts).ok() ? Status{} : Status{wrong()};
+}
+
+}  // namespace seer

@@ -1,0 +1,40 @@
+// Fields of JSON objects that people wrote: reads each into its type, or says in one sentence what is wrong with it. `found` begins
+// the sentence: "prompts.jsonl:7: ". Used by jsonl.cpp and the dialects of `seer serve`.
+#pragma once
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "cli/option.h"
+#include "protocols/result.h"
+
+namespace seer {
+
+/// Numbers beyond double are read, as json_members() reads them.
+using Json = nlohmann::basic_json<nlohmann::ordered_map, std::vector, std::string, bool, int64_t, uint64_t, long double>;
+
+/// A value for a message. Of a list or an object only the type: its text may be long.
+std::string shown_value(const Json& value);
+
+/// The field as an integer of at least `low`.
+template <class T>
+Result<T> integer_field(const Json& value, const char* name, T low, const std::string& found) {
+  const bool fits = value.is_number_unsigned()
+                        ? value.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<T>::max())
+                        : value.is_number_integer() && std::is_signed_v<T>;  // else negative
+  if (!fits || value.get<T>() < low)
+    return fail(Code::kInvalidArgument, found, name, " is ", shown_value(value), ": expected an integer of at least ", low);
+  return value.get<T>();
+}
+
+Result<std::vector<int32_t>> token_ids(const Json& value, const char* name, const std::string& found);
+
+/// Reads a field that is a flag of the command line, too, from its text as it was written, so that the same text gives the same
+/// bits as the flag.
+Status set_json_option(const OptionSpec& option, const std::string& text, const std::string& found);
+
+}  // namespace seer

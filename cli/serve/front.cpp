@@ -1,0 +1,100 @@
+#include "cli/serve/front.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "gpu/sampler.h"
+#include "protocols/hash.h"
+
+namespace seer {
+
+Status fit_request(GatewayRequest& request, const ServedModel& model) {
+  const auto wrong = [](const auto&... what) { return fail(Code::kInvalidArgument, what...); };
+  const int64_t prompt_tokens = std::ssize(request.prompt_ids);
+  if (prompt_tokens == 0) return wrong("the prompt is empty");
+  for (size_t i = 0; i < request.prompt_ids.size(); ++i)
+    if (const int32_t id = request.prompt_ids[i]; id < 0 || id >= model.config.vocab_size)
+      return wrong("token id ", id, " at place ", i, " of the prompt: expected ids below ", model.config.vocab_size, ", the size of the vocabulary");
+  const int64_t tokens_max = std::min(model.tokens_max, model.config.context_tokens_max);
+  if (prompt_tokens >= tokens_max)
+    return wrong("the prompt has ", prompt_tokens, " tokens: expected less than ", tokens_max, ", which prompt and output together may have");
+  if (const Status valid = validate(request.sampling); !valid.ok()) return valid;
+  if (!request.sampling.stop.empty() && model.tokenizer == nullptr)
+    return wrong("stop needs a tokenizer, and ", model.name, " has none: use stop_token_ids");
+  for (const int32_t id : request.sampling.stop_token_ids)
+    if (id >= model.config.vocab_size)
+      return wrong("stop_token_ids has ", id, ": expected ids below ", model.config.vocab_size, ", the size of the vocabulary");
+  request.sampling.max_tokens = std::min(request.sampling.max_tokens, tokens_max - prompt_tokens);
+  return {};
+}
+
+Front::Front(HttpServer& server, std::shared_ptr<GatewayDoor> door, ServedModel model)
+    : server_(server), door_(std::move(door)), model_(std::move(model)) {}
+
+GatewayClient Front::client() {
+  return {.response =
+              [this](Ticket ticket, uint32_t sample, Response response) {
+                server_.post([this, ticket, sample, response = std::move(response)]() mutable {
+                  on_response(ticket, sample, std::move(response));
+                });
+              },
+          .tokens =
+              [this](Ticket ticket, uint32_t sample, CommittedTokens part) {
+                server_.post([this, ticket, sample, part = std::move(part)] {
+                  if (const auto at = places_.find(ticket); at != places_.end())
+                    at->second.call->call.tokens(at->second.request, sample, part);
+                });
+              }};
+}
+
+void Front::run(Call call, const std::shared_ptr<HttpReply>& reply) {
+  const auto open = std::make_shared<OpenCall>();
+  open->call = std::move(call);
+  std::vector<GatewayRequest> requests = std::move(open->call.requests);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    GatewayRequest& request = requests[i];
+    request.ticket = Ticket{++last_ticket_};
+    if (!open->call.has_seed)
+      for (size_t sample = 0; sample < request.seeds.size(); ++sample)
+        request.seeds[sample] = hash_pair(hash_pair(model_.seed, request.ticket.value), sample);
+    open->tickets.push_back(request.ticket);
+    open->responses.emplace_back(request.seeds.size());
+    open->left += request.seeds.size();
+    places_.emplace(request.ticket, Place{open, i, request.seeds.size()});
+  }
+  ++calls_;
+  reply->on_gone([this, open] {
+    --calls_;
+    for (const Ticket ticket : open->tickets) places_.erase(ticket);
+    door_->put([tickets = open->tickets](GatewayActor& gateway) {
+      for (const Ticket ticket : tickets) gateway.cancel(ticket);
+    });
+  });
+  door_->put([requests = std::move(requests)](GatewayActor& gateway) mutable {
+    for (GatewayRequest& request : requests) gateway.submit(std::move(request));
+  });
+}
+
+void Front::on_response(Ticket ticket, uint32_t sample, Response response) {
+  const auto at = places_.find(ticket);
+  if (at == places_.end()) return;  // its client has gone
+  const std::shared_ptr<OpenCall> open = at->second.call;
+  const size_t request = at->second.request;
+  if (--at->second.left == 0) places_.erase(at);
+  if (open->call.response) open->call.response(request, sample, response);
+  open->responses[request][sample] = std::move(response);
+  if (--open->left > 0) return;
+  --calls_;
+  open->call.done(std::move(open->responses));
+  open->call = {};  // with the reply, which may keep the call
+}
+
+void Front::update_weights(NewWeights weights, InFlight in_flight, std::function<void(Status)> then) {
+  door_->put([this, weights = std::move(weights), in_flight, then = std::move(then)](GatewayActor& gateway) mutable {
+    gateway.update_weights({.what = std::move(weights), .in_flight = in_flight, .done = [this, then = std::move(then)](Status status) {
+                              server_.post([then, status = std::move(status)] { then(status); });
+                            }});
+  });
+}
+
+}  // namespace seer

@@ -1,0 +1,87 @@
+// Front: between the HTTP server and the gateway. It gives requests their tickets, sends what the gateway says of them to the call
+// that they belong to, and cancels those whose client has gone. All of it runs on the server's thread.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "actors/gateway_actor.h"
+#include "cli/serve/http_server.h"
+#include "gpu/model/model_config.h"
+#include "gpu/text/tokenizer.h"
+
+namespace seer {
+
+/// The model that is served, as far as requests depend on it. Immutable.
+struct ServedModel {
+  std::string name, folder;
+  ModelConfig config;
+  std::shared_ptr<const Tokenizer> tokenizer;  // null: the folder has none
+  int64_t tokens_max = 0;                      // of prompt and output together that an instance can hold
+  uint64_t seed = 0;                           // of requests that bring none
+  int64_t instances = 0;
+};
+
+/// Whether the model can run the request. Its max_tokens is cut to what fits. Errors: kInvalidArgument: one sentence.
+Status fit_request(GatewayRequest& request, const ServedModel& model);
+
+/// What a client asked for in one HTTP request.
+struct Call {
+  std::vector<GatewayRequest> requests;  // tickets are filled in; where `seeds` are all 0 and has_seed is false, seeds too
+  bool has_seed = false;
+  /// Tokens of a request that streams, as they come.
+  std::function<void(size_t request, uint32_t sample, const CommittedTokens&)> tokens = {};
+  /// Each response, as it comes; all tokens came before.
+  std::function<void(size_t request, uint32_t sample, const Response&)> response = {};
+  /// All responses, by request and sample. The last.
+  std::function<void(std::vector<std::vector<Response>>)> done = {};
+};
+
+class Front {
+ public:
+  Front(HttpServer& server, std::shared_ptr<GatewayDoor> door, ServedModel model);
+  /// For the gateway. REQUIRES: the front outlives it.
+  GatewayClient client();
+  const ServedModel& model() const { return model_; }
+  HttpServer& server() { return server_; }
+
+  void run(Call call, const std::shared_ptr<HttpReply>& reply);
+  /// Asks the gateway, and gives `then` the answer on the server's thread.
+  template <class Ask, class Then>
+  void ask(Ask ask, Then then) {
+    door_->put([this, ask = std::move(ask), then = std::move(then)](GatewayActor& gateway) mutable {
+      auto answer = ask(gateway);
+      server_.post([then = std::move(then), answer = std::move(answer)]() mutable { then(std::move(answer)); });
+    });
+  }
+  /// Changes to the weights in a folder; `then` gets what became of it, on the server's thread.
+  void update_weights(NewWeights weights, InFlight in_flight, std::function<void(Status)> then);
+  /// Calls that are not answered yet.
+  size_t open_calls() const { return calls_; }
+
+ private:
+  struct OpenCall {
+    Call call;
+    std::vector<std::vector<Response>> responses;
+    std::vector<Ticket> tickets;
+    size_t left = 0;
+  };
+  struct Place {
+    std::shared_ptr<OpenCall> call;
+    size_t request = 0;
+    size_t left = 0;
+  };
+  void on_response(Ticket ticket, uint32_t sample, Response response);
+
+  HttpServer& server_;
+  const std::shared_ptr<GatewayDoor> door_;
+  const ServedModel model_;
+  std::unordered_map<Ticket, Place> places_;
+  uint64_t last_ticket_ = 0;
+  size_t calls_ = 0;
+};
+
+}  // namespace seer

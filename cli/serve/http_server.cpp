@@ -1,0 +1,453 @@
+#include "cli/serve/http_server.h"
+
+#include <openssl/crypto.h>
+
+#include <atomic>
+#include <boost/asio.hpp>
+#include <boost/asio/ssl.hpp>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <boost/beast/ssl.hpp>
+#include <charconv>
+#include <chrono>
+#include <deque>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <thread>
+#include <utility>
+
+namespace seer {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+constexpr std::string_view reason_of(int status) {
+  switch (status) {
+    case 200: return "OK";
+    case 202: return "Accepted";
+    case 400: return "Bad Request";
+    case 401: return "Unauthorized";
+    case 404: return "Not Found";
+    case 405: return "Method Not Allowed";
+    case 408: return "Request Timeout";
+    case 409: return "Conflict";
+    case 413: return "Payload Too Large";
+    case 431: return "Request Header Fields Too Large";
+    case 500: return "Internal Server Error";
+    case 503: return "Service Unavailable";
+    default: return status < 400 ? "OK" : "Error";
+  }
+}
+
+std::string error_body(std::string_view message) {
+  return nlohmann::ordered_json{{"error", {{"message", message}}}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+/// "a%20b+c" -> "a b c"
+std::string decode_query(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    unsigned char byte = 0;
+    if (text[i] == '%' && i + 2 < text.size() &&
+        std::from_chars(text.data() + i + 1, text.data() + i + 3, byte, 16).ptr == text.data() + i + 3) {
+      out.push_back(static_cast<char>(byte));
+      i += 2;
+    } else {
+      out.push_back(text[i] == '+' ? ' ' : text[i]);
+    }
+  }
+  return out;
+}
+
+HttpRequest request_of(http::request<http::string_body>&& message) {
+  const std::string_view target(message.target().data(), message.target().size());
+  const size_t mark = target.find('?');
+  HttpRequest request{.method = std::string(message.method_string()), .path = std::string(target.substr(0, mark)), .query = {}, .body = std::move(message.body())};
+  for (std::string_view rest = mark == std::string_view::npos ? "" : target.substr(mark + 1); !rest.empty();) {
+    const std::string_view pair = rest.substr(0, rest.find('&'));
+    rest.remove_prefix(std::min(rest.size(), pair.size() + 1));
+    const size_t equals = pair.find('=');
+    request.query[decode_query(pair.substr(0, equals))] = equals == std::string_view::npos ? "" : decode_query(pair.substr(equals + 1));
+  }
+  return request;
+}
+
+class Server;
+
+/// A connection. At most one request of it is at work; the next one may be read meanwhile, which also tells when the client goes.
+class Session : public std::enable_shared_from_this<Session> {
+ public:
+  Session(Server& server, asio::io_context& context) : server_(server), deadline_(context) {}
+  virtual ~Session() = default;
+
+  virtual void start() = 0;
+  void close();
+  bool is_closed() const { return closed_; }
+
+  // ---- of the reply at work ---------------------------------------------------------------------------------------------------
+  void send(int status, std::string body, std::string_view type);
+  void begin(std::string_view type);
+  void write_chunk(std::string_view part);
+  void end_answer();
+  void set_gone(std::function<void()> gone) { gone_ = std::move(gone); }
+
+ protected:
+  using Parser = http::request_parser<http::string_body>;
+  using Done = std::function<void(error_code)>;
+  virtual void async_read_head(beast::flat_buffer& buffer, Parser& parser, Done done) = 0;
+  virtual void async_read_body(beast::flat_buffer& buffer, Parser& parser, Done done) = 0;
+  virtual void async_write(const std::string& data, Done done) = 0;
+  virtual void close_socket() = 0;
+
+  void read();
+  Server& server_;
+
+ private:
+  void on_head(error_code error);
+  void on_body(error_code error);
+  void on_unread(error_code error);
+  void refuse(int status, std::string_view message);
+  void handle();
+  void put(std::string data);
+  void write_next();
+  void expect_request();
+  bool has_right_token() const;
+
+  asio::steady_timer deadline_;
+  beast::flat_buffer buffer_;
+  std::optional<Parser> parser_;
+  std::optional<http::request<http::string_body>> next_;  // read while another one is at work
+  std::deque<std::string> unsent_;
+  size_t unsent_bytes_ = 0;
+  std::function<void()> gone_;
+  bool is_at_work_ = false;     // a request was handed over, and its answer is not over
+  bool has_begun_ = false;      // its answer is a stream
+  bool is_writing_ = false;
+  bool keeps_alive_ = true;
+  bool closes_after_write_ = false;
+  bool closed_ = false;
+};
+
+class Reply final : public HttpReply {
+ public:
+  explicit Reply(std::shared_ptr<Session> session) : session_(std::move(session)) {}
+  ~Reply() override {
+    if (!is_over_ && has_begun_) session_->close();
+    if (!is_over_ && !has_begun_) session_->send(500, error_body("the request was dropped"), "application/json");
+  }
+  void send(int status, std::string body, std::string_view type) override {
+    if (std::exchange(is_over_, true)) return;
+    session_->send(status, std::move(body), type);
+  }
+  void begin(std::string_view type) override {
+    has_begun_ = true;
+    session_->begin(type);
+  }
+  void write(std::string_view part) override {
+    if (!is_over_) session_->write_chunk(part);
+  }
+  void end() override {
+    if (std::exchange(is_over_, true)) return;
+    session_->end_answer();
+  }
+  void on_gone(std::function<void()> gone) override { session_->set_gone(std::move(gone)); }
+
+ private:
+  const std::shared_ptr<Session> session_;
+  bool is_over_ = false, has_begun_ = false;
+};
+
+template <class Stream>
+class SessionOn final : public Session {
+ public:
+  template <class... Args>
+  SessionOn(Server& server, asio::io_context& context, Args&&... args)
+      : Session(server, context), stream_(std::forward<Args>(args)...) {}
+  void start() override {
+    beast::get_lowest_layer(stream_).set_option(tcp::no_delay(true));
+    if constexpr (std::is_same_v<Stream, tcp::socket>) {
+      read();
+    } else {
+      stream_.async_handshake(asio::ssl::stream_base::server, [self = shared_from_this(), this](error_code error) {
+        if (error) return close();
+        read();
+      });
+    }
+  }
+
+ protected:
+  void async_read_head(beast::flat_buffer& buffer, Parser& parser, Done done) override {
+    http::async_read_header(stream_, buffer, parser, [self = shared_from_this(), done = std::move(done)](error_code error, size_t) { done(error); });
+  }
+  void async_read_body(beast::flat_buffer& buffer, Parser& parser, Done done) override {
+    http::async_read(stream_, buffer, parser, [self = shared_from_this(), done = std::move(done)](error_code error, size_t) { done(error); });
+  }
+  void async_write(const std::string& data, Done done) override {
+    asio::async_write(stream_, asio::buffer(data), [self = shared_from_this(), done = std::move(done)](error_code error, size_t) { done(error); });
+  }
+  void close_socket() override {
+    error_code ignored;
+    beast::get_lowest_layer(stream_).shutdown(tcp::socket::shutdown_both, ignored);
+    beast::get_lowest_layer(stream_).close(ignored);
+  }
+
+ private:
+  Stream stream_;
+};
+
+class Server final : public HttpServer {
+ public:
+  explicit Server(HttpServerConfig config) : config_(std::move(config)), acceptor_(context_), pause_(context_) {}
+  ~Server() override {
+    if (thread_.joinable()) {
+      post([this] {
+        error_code ignored;
+        acceptor_.close(ignored);
+        pause_.cancel();
+        const auto open = sessions_;
+        for (const auto& session : open) session->close();
+        work_.reset();
+      });
+      thread_.join();
+    }
+  }
+
+  Status open() {
+    if (!config_.tls_cert.empty()) {
+      tls_.emplace(asio::ssl::context::tls_server);
+      error_code error;
+      tls_->use_certificate_chain_file(config_.tls_cert, error);
+      if (error) return fail(Code::kInvalidArgument, config_.tls_cert, ": ", error.message(), ": expected a PEM certificate");
+      tls_->use_private_key_file(config_.tls_key, asio::ssl::context::pem, error);
+      if (error) return fail(Code::kInvalidArgument, config_.tls_key, ": ", error.message(), ": expected the PEM key of ", config_.tls_cert);
+    }
+    error_code error;
+    tcp::resolver resolver(context_);
+    const auto found = resolver.resolve(config_.host, std::to_string(config_.port), tcp::resolver::passive, error);
+    if (error || found.empty()) return fail(Code::kInvalidArgument, "host \"", config_.host, "\": ", error.message());
+    const tcp::endpoint at = *found.begin();
+    acceptor_.open(at.protocol(), error);
+    if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
+    if (!error) acceptor_.bind(at, error);
+    if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
+    if (error) return fail(Code::kUnavailable, "cannot listen at ", config_.host, ":", config_.port, ": ", error.message());
+    port_ = acceptor_.local_endpoint(error).port();
+    return {};
+  }
+
+  uint16_t port() const override { return port_; }
+  void start(HttpHandler handler) override {
+    handler_ = std::move(handler);
+    accept();
+    thread_ = std::thread([this] { context_.run(); });
+  }
+  void post(std::function<void()> work) override { asio::post(context_, std::move(work)); }
+  void stop_listening() override {
+    post([this] {
+      error_code ignored;
+      acceptor_.close(ignored);
+    });
+  }
+  size_t connections() const override { return connections_; }
+
+  const HttpServerConfig& config() const { return config_; }
+  const HttpHandler& handler() const { return handler_; }
+  void remove(const std::shared_ptr<Session>& session) { connections_ -= sessions_.erase(session); }
+
+ private:
+  void accept() {
+    acceptor_.async_accept([this](error_code error, tcp::socket socket) {
+      if (!acceptor_.is_open()) return;
+      if (error) {  // no descriptors are left, most likely: some will be
+        pause_.expires_after(std::chrono::milliseconds(50));
+        return pause_.async_wait([this](error_code cancelled) {
+          if (!cancelled) accept();
+        });
+      }
+      if (sessions_.size() < config_.connections_max) {
+        std::shared_ptr<Session> session;
+        if (tls_)
+          session = std::make_shared<SessionOn<beast::ssl_stream<tcp::socket>>>(*this, context_, std::move(socket), *tls_);
+        else
+          session = std::make_shared<SessionOn<tcp::socket>>(*this, context_, std::move(socket));
+        sessions_.insert(session);
+        connections_ = sessions_.size();
+        session->start();
+      }
+      accept();
+    });
+  }
+
+  const HttpServerConfig config_;
+  asio::io_context context_{1};
+  std::optional<asio::executor_work_guard<asio::io_context::executor_type>> work_{asio::make_work_guard(context_)};
+  std::optional<asio::ssl::context> tls_;
+  tcp::acceptor acceptor_;
+  asio::steady_timer pause_;
+  HttpHandler handler_;
+  uint16_t port_ = 0;
+  std::set<std::shared_ptr<Session>> sessions_;
+  std::atomic<size_t> connections_ = 0;
+  std::thread thread_;
+};
+
+void Session::close() {
+  if (std::exchange(closed_, true)) return;
+  deadline_.cancel();
+  close_socket();
+  if (const auto gone = std::exchange(gone_, {}); gone && is_at_work_) gone();
+  server_.remove(shared_from_this());
+}
+
+/// The request must have come within the time for it.
+void Session::expect_request() {
+  deadline_.expires_after(std::chrono::seconds(server_.config().request_s));
+  deadline_.async_wait([self = shared_from_this(), this](error_code cancelled) {
+    if (!cancelled && !is_at_work_) close();
+  });
+}
+
+void Session::read() {
+  if (closed_) return;
+  parser_.emplace();
+  parser_->header_limit(server_.config().head_bytes_max);
+  parser_->body_limit(server_.config().body_bytes_max);
+  if (!is_at_work_) expect_request();
+  async_read_head(buffer_, *parser_, [this](error_code error) { on_head(error); });
+}
+
+bool Session::has_right_token() const {
+  const std::string& token = server_.config().token;
+  if (token.empty()) return true;
+  const auto given = parser_->get()[http::field::authorization];
+  const std::string right = "Bearer " + token;
+  return given.size() == right.size() && CRYPTO_memcmp(given.data(), right.data(), right.size()) == 0;
+}
+
+void Session::on_head(error_code error) {
+  if (closed_) return;
+  if (error) return on_unread(error);
+  if (!has_right_token() && parser_->get().target() != "/health")
+    return refuse(401, "the token is missing or wrong: expected \"Authorization: Bearer TOKEN\"");
+  if (beast::iequals(parser_->get()[http::field::expect], "100-continue") && !is_at_work_) put("HTTP/1.1 100 Continue\r\n\r\n");
+  async_read_body(buffer_, *parser_, [this](error_code failed) { on_body(failed); });
+}
+
+/// What came is no request, or nothing came and the client has gone.
+void Session::on_unread(error_code error) {
+  if (error == http::error::body_limit)
+    return refuse(413, "the body is larger than " + std::to_string(server_.config().body_bytes_max) + " bytes");
+  if (error == http::error::header_limit)
+    return refuse(431, "the header is larger than " + std::to_string(server_.config().head_bytes_max) + " bytes");
+  if (error.category() == http::make_error_code(http::error::bad_method).category() && error != http::error::end_of_stream &&
+      error != http::error::partial_message)
+    return refuse(400, "this is no HTTP/1.1 request: " + error.message());
+  close();
+}
+
+void Session::on_body(error_code error) {
+  if (closed_) return;
+  if (error) return on_unread(error);
+  next_ = parser_->release();
+  if (!is_at_work_) handle();
+}
+
+/// The connection cannot go on: its reader does not know where the next request begins.
+void Session::refuse(int status, std::string_view message) {
+  if (is_at_work_) return close();
+  deadline_.cancel();
+  keeps_alive_ = false;
+  is_at_work_ = true;
+  send(status, error_body(message), "application/json");
+}
+
+void Session::handle() {
+  deadline_.cancel();
+  http::request<http::string_body> message = *std::exchange(next_, {});
+  keeps_alive_ = message.keep_alive();
+  is_at_work_ = true;
+  has_begun_ = false;
+  auto reply = std::make_shared<Reply>(shared_from_this());
+  read();
+  server_.handler()(request_of(std::move(message)), std::move(reply));
+}
+
+void Session::send(int status, std::string body, std::string_view type) {
+  if (closed_) return;
+  std::string head = "HTTP/1.1 " + std::to_string(status) + " " + std::string(reason_of(status)) + "\r\nServer: seer\r\nContent-Type: " +
+                     std::string(type) + "\r\nContent-Length: " + std::to_string(body.size()) +
+                     (keeps_alive_ ? "\r\n\r\n" : "\r\nConnection: close\r\n\r\n");
+  put(std::move(head));
+  if (!body.empty()) put(std::move(body));
+  end_answer();
+}
+
+void Session::begin(std::string_view type) {
+  if (closed_) return;
+  has_begun_ = true;
+  put("HTTP/1.1 200 OK\r\nServer: seer\r\nContent-Type: " + std::string(type) + "\r\nCache-Control: no-cache\r\nTransfer-Encoding: chunked" +
+      (keeps_alive_ ? "\r\n\r\n" : "\r\nConnection: close\r\n\r\n"));
+}
+
+void Session::write_chunk(std::string_view part) {
+  if (closed_ || part.empty()) return;
+  char size[20];
+  const auto end = std::to_chars(size, size + sizeof(size), part.size(), 16).ptr;
+  put(std::string(size, end) + "\r\n" + std::string(part) + "\r\n");
+  if (unsent_bytes_ > server_.config().unread_bytes_max) close();
+}
+
+void Session::end_answer() {
+  if (closed_) return;
+  if (std::exchange(has_begun_, false)) put("0\r\n\r\n");
+  is_at_work_ = false;
+  gone_ = {};
+  if (!keeps_alive_) {
+    closes_after_write_ = true;
+    return write_next();
+  }
+  if (next_)
+    asio::post(deadline_.get_executor(), [self = shared_from_this(), this] {
+      if (!closed_ && !is_at_work_ && next_) handle();
+    });
+  else
+    expect_request();
+}
+
+void Session::put(std::string data) {
+  unsent_bytes_ += data.size();
+  unsent_.push_back(std::move(data));
+  write_next();
+}
+
+void Session::write_next() {
+  if (closed_ || is_writing_) return;
+  if (unsent_.empty()) {
+    if (closes_after_write_) close();
+    return;
+  }
+  is_writing_ = true;
+  async_write(unsent_.front(), [this](error_code error) {
+    is_writing_ = false;
+    if (closed_) return;
+    if (error) return close();
+    unsent_bytes_ -= unsent_.front().size();
+    unsent_.pop_front();
+    write_next();
+  });
+}
+
+}  // namespace
+
+Result<std::unique_ptr<HttpServer>> HttpServer::listen(const HttpServerConfig& config) {
+  auto server = std::make_unique<Server>(config);
+  SEER_RETURN_IF_ERROR(server->open());
+  return std::unique_ptr<HttpServer>(std::move(server));
+}
+
+}  // namespace seer

@@ -1,0 +1,66 @@
+// HttpServer: HTTP/1.1 for front ends, on Boost.Beast: keep-alive, pipelining, chunked streams, limits, TLS and a bearer token.
+// It has one thread, on which it calls the handler; a handler must not block. A reply may be given at once or much later, from
+// that thread: see post().
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "protocols/result.h"
+
+namespace seer {
+
+struct HttpServerConfig {
+  std::string host = "127.0.0.1";
+  uint16_t port = 0;                   // 0: the system chooses
+  std::string tls_cert, tls_key;       // PEM files; empty: no TLS
+  std::string token;                   // that every request must bear ("Authorization: Bearer ..."); empty: none
+  uint32_t head_bytes_max = 32 << 10;
+  uint64_t body_bytes_max = 64 << 20;
+  int64_t request_s = 75;              // from the end of the answer before until a request has come whole
+  size_t connections_max = 20'000;     // more are closed at once
+  size_t unread_bytes_max = 16 << 20;  // of a stream whose client does not read; then its connection is closed
+};
+
+struct HttpRequest {
+  std::string method;                        // "GET"
+  std::string path;                          // "/generate", without the query
+  std::map<std::string, std::string> query;  // after the question mark, decoded
+  std::string body;
+};
+
+/// The answer to one request: send(), or begin(), write() and end(). On the server's thread only. One that is let go without an
+/// answer is answered with 500.
+class HttpReply {
+ public:
+  virtual ~HttpReply() = default;
+  virtual void send(int status, std::string body, std::string_view type = "application/json") = 0;
+  /// A stream of unknown length.
+  virtual void begin(std::string_view type) = 0;
+  virtual void write(std::string_view part) = 0;
+  virtual void end() = 0;
+  /// Called once, when the client goes away before the answer is over. Not called after that.
+  virtual void on_gone(std::function<void()> gone) = 0;
+};
+using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<HttpReply>)>;
+
+class HttpServer {
+ public:
+  /// Listens; requests are read from start() on. kInvalidArgument: certificate, key or host; kUnavailable: the port is in use.
+  static Result<std::unique_ptr<HttpServer>> listen(const HttpServerConfig& config);
+  virtual ~HttpServer() = default;  // closes all connections
+  virtual uint16_t port() const = 0;
+  /// Starts the thread. REQUIRES: called once.
+  virtual void start(HttpHandler handler) = 0;
+  /// Runs this on the thread, soon. Thread-safe.
+  virtual void post(std::function<void()> work) = 0;
+  /// New connections are refused from now on. Thread-safe.
+  virtual void stop_listening() = 0;
+  /// Connections that are open. Thread-safe.
+  virtual size_t connections() const = 0;
+};
+
+}  // namespace seer

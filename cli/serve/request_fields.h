@@ -1,0 +1,39 @@
+// Fields of JSON requests that the dialects of `seer serve` share. Each error is one sentence that names the field.
+#pragma once
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "cli/json_fields.h"
+#include "protocols/result.h"
+#include "protocols/rollout.h"
+
+namespace seer {
+
+/// What is answered.
+using Out = nlohmann::ordered_json;
+/// Bytes that are not UTF-8 become U+FFFD.
+std::string json_text(const Out& json);
+/// A number that reads back to the same float.
+void append_float(std::string& out, float value);
+
+/// The body, which may be empty.
+Result<Json> read_object(const std::string& body);
+/// Null where the field is missing or null.
+const Json* given_field(const Json& object, const char* name);
+Result<bool> boolean_field(const Json& object, const char* name, bool otherwise);
+/// Text or an integer; empty where it is not given.
+Result<std::string> text_field(const Json& object, const char* name);
+Result<int64_t> int64_field(const Json& object, const char* name, int64_t otherwise, int64_t low);
+
+struct Sampling {
+  SamplingParams params;
+  std::optional<uint64_t> seed;  // of the first response; the next one has that plus 1
+  int64_t n = 1;
+};
+/// Reads the members that are options of `seer rollout`, with `_` for `-`, and n, seed and sampling_seed. `max_tokens` is the
+/// dialect's name for that one. Other members are ignored, but for those that would change the tokens: these are errors.
+Result<Sampling> read_sampling(const Json& params, const char* max_tokens, int64_t max_tokens_default);
+
+}  // namespace seer

@@ -1,0 +1,135 @@
+#include "cli/serve/serve_command.h"
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "actors/fleet.h"
+#include "actors/gateway_actor.h"
+#include "cli/cluster_access.h"
+#include "cli/cluster_net.h"
+#include "cli/machine_memory.h"
+#include "cli/machine_parts.h"
+#include "cli/serve/front.h"
+#include "cli/serve/http_server.h"
+#include "cli/serve/sglang_dialect.h"
+
+namespace seer {
+namespace {
+
+constexpr int64_t kLookUs = 50'000;         // between two looks at the stop flag
+constexpr int64_t kDrainUs = 60'000'000;    // for requests that run when it is to end; a second signal ends it at once
+
+Result<std::string> read_token(const std::string& path) {
+  if (path.empty()) return std::string();
+  std::ifstream file(path);
+  std::string token;
+  if (!file) return fail(Code::kNotFound, "--token-file ", path, ": cannot be read");
+  std::getline(file, token);
+  while (!token.empty() && (token.back() == '\r' || token.back() == ' ')) token.pop_back();
+  if (token.size() < 16) return fail(Code::kInvalidArgument, "--token-file ", path, ": expected a first line of at least 16 characters");
+  return token;
+}
+
+/// Tokens of prompt and output together that the KV cache of one instance holds.
+int64_t tokens_max(const ServeOptions& options, const ModelConfig& model) {
+  const int64_t block_bytes = kv_block_bytes(model, engine_config(options, InstanceId{0}));
+  return options.kv_bytes / block_bytes * options.block_tokens;
+}
+
+/// Ends the gateway with its scope, and waits for that: until then it calls the front.
+struct GatewayScope {
+  rt::system& system;
+  GatewayActor::handle gateway;
+  ~GatewayScope() {
+    rt::Inbox<> inbox(system);
+    inbox.monitor(gateway);
+    rt::stop(gateway);
+    for (bool over = false; !over;) inbox.receive(kLookUs, [&](const rt::down&) { over = true; });
+  }
+};
+/// Ends the server's thread with its scope: until then it calls the front.
+struct ServerScope {
+  std::unique_ptr<HttpServer>& server;
+  ~ServerScope() { server.reset(); }
+};
+
+}  // namespace
+
+Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop) {
+  SEER_ASSIGN_OR_RETURN(const EventLog log, EventLog::open(options.log));
+  SEER_ASSIGN_OR_RETURN(const HostPort listen, parse_host_port("--listen", options.listen, true));
+  SEER_ASSIGN_OR_RETURN(std::string token, read_token(options.token_file));
+  // A port in use is found out before a model is loaded.
+  SEER_ASSIGN_OR_RETURN(std::unique_ptr<HttpServer> server,
+                        HttpServer::listen({.host = listen.host,
+                                            .port = listen.port,
+                                            .tls_cert = options.tls_cert,
+                                            .tls_key = options.tls_key,
+                                            .token = std::move(token),
+                                            .body_bytes_max = static_cast<uint64_t>(options.body_bytes),
+                                            .connections_max = static_cast<size_t>(options.connections)}));
+  SEER_RETURN_IF_ERROR(check_memory({demand_of_weights(options.model, options.weights == WeightType::kInt8)}, find_memory()));
+  SEER_ASSIGN_OR_RETURN(const LoadedModel loaded, load_model_of(options));
+  SEER_RETURN_IF_ERROR(check_sizes(options, loaded.model->config));
+
+  SlowWork aside({}, [](std::function<void()>& f) { f(); });
+  SeerConfig actors(kActorThreads);
+  rt::system system(actors);
+  Fleet fleet(system, FleetLinks{}, log);
+  SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_local_makers(options, options.nodes, loaded, aside));
+  SEER_RETURN_IF_ERROR(fleet.start_nodes(fleet_config(options, options.nodes, options.max_batch),
+                                         std::make_shared<const NodeMakers>(std::move(makers))));
+
+  const auto folder = std::filesystem::weakly_canonical(options.model);
+  const WeightVersion version{static_cast<uint64_t>(options.weight_version)};
+  const auto door = std::make_shared<GatewayDoor>();
+  Front front(*server, door,
+              {.name = options.served_name.empty() ? folder.filename().string() : options.served_name,
+               .folder = folder.string(),
+               .config = loaded.model->config,
+               .tokenizer = loaded.tokenizer,
+               .tokens_max = tokens_max(options, loaded.model->config),
+               .seed = options.seed,
+               .instances = options.instances});
+  GatewayConfig config{.rollout = {.scheduler = options.scheduler, .instances_expected = static_cast<size_t>(options.instances)},
+                       .version = version};
+  const GatewayFleet machines{
+      .start_rollout = [&fleet](const RolloutConfig& c, const RolloutEvents& events) { return fleet.start_rollout(c, {}, events); },
+      .end_rollout = [&fleet](RolloutId id) { fleet.end_rollout(id); },
+      .update_weights =
+          [&fleet, nodes = static_cast<size_t>(options.nodes)](const NewWeights& weights, const WeightsSink& reply_to) {
+            fleet.update_weights(weights, reply_to);
+            return nodes;
+          }};
+  SglangDialect sglang(front, version);
+  const ServerScope server_scope{server};
+  const GatewayScope gateway{system, rt::spawn<GatewayActor>(system, std::move(config), machines, front.client(), door, log)};
+  server->start([&](HttpRequest request, std::shared_ptr<HttpReply> reply) {
+    if (request.path == "/health" || request.path == "/health_generate" || request.path == "/") return reply->send(200, "{}");
+    if (sglang.handle(request, reply)) return;
+    reply->send(404, nlohmann::ordered_json{{"error", {{"message", cat("no ", request.method, " ", request.path, " here")}}}}.dump(
+                         -1, ' ', false, nlohmann::json::error_handler_t::replace));
+  });
+  std::cout << "seer serves " << front.model().name << " at http" << (options.tls_cert.empty() ? "" : "s") << "://" << listen.host << ":"
+            << server->port() << std::endl;
+
+  rt::Inbox<> inbox(system);
+  while (!stop.load()) inbox.receive(kLookUs, [](const rt::down&) {});
+  server->stop_listening();
+  log.info(rt::now_us(&system), "draining", {{"connections", server->connections()}});
+  const auto open = std::make_shared<std::atomic<size_t>>(1);
+  for (const int64_t until = rt::now_us(&system) + kDrainUs; *open > 0 && rt::now_us(&system) < until;) {
+    server->post([open, &front] { *open = front.open_calls(); });
+    inbox.receive(kLookUs, [](const rt::down&) {});
+  }
+  return {};
+}
+
+}  // namespace seer

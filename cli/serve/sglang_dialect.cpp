@@ -1,0 +1,357 @@
+#include "cli/serve/sglang_dialect.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "cli/json_lines.h"
+#include "cli/serve/request_fields.h"
+
+namespace seer {
+namespace {
+
+constexpr int64_t kDefaultTokens = 128;  // SGLang's default of max_new_tokens
+constexpr size_t kLabelsMax = 64;
+
+/// As SGLang says what is wrong.
+void refuse(const std::shared_ptr<HttpReply>& reply, const Error& error) {
+  const bool is_ours = error.code != Code::kInvalidArgument;
+  reply->send(is_ours ? 500 : 400, json_text({{"error", {{"message", error.detail}, {"type", is_ours ? "InternalServerError" : "BadRequestError"}}}}));
+}
+
+struct Generate {
+  std::vector<GatewayRequest> requests;
+  std::vector<std::string> rids;   // by request
+  bool has_seed = false;
+  bool is_list = false;            // the answer is
+  bool streams = false;
+  bool wants_logprobs = false;
+};
+
+/// One entry of a field that is a list with one entry for each prompt, or one value for all.
+const Json* entry(const Json* field, size_t i) {
+  if (field == nullptr || !field->is_array()) return field;
+  return i < field->size() ? &(*field)[i] : nullptr;
+}
+
+Result<std::vector<std::vector<int32_t>>> prompts_of(const Json& body, const ServedModel& model, bool& is_list) {
+  const Json* const ids = given_field(body, "input_ids");
+  const Json* const texts = given_field(body, "text");
+  if ((ids != nullptr) == (texts != nullptr))
+    return fail(Code::kInvalidArgument, ids != nullptr ? "both" : "neither", " input_ids and text: expected one of them");
+  std::vector<std::vector<int32_t>> prompts;
+  const auto encode = [&](const Json& text) -> Status {
+    if (!text.is_string()) return fail(Code::kInvalidArgument, "text is ", shown_value(text), ": expected text");
+    if (model.tokenizer == nullptr) return fail(Code::kInvalidArgument, "text: ", model.name, " has no tokenizer, send input_ids");
+    SEER_ASSIGN_OR_RETURN(auto tokens, model.tokenizer->encode(text.get<std::string>(), {.add_special = true}));
+    prompts.push_back(std::move(tokens));
+    return {};
+  };
+  const auto take_ids = [&](const Json& list) -> Status {
+    SEER_ASSIGN_OR_RETURN(auto tokens, token_ids(list, "input_ids", ""));
+    prompts.push_back(std::move(tokens));
+    return {};
+  };
+  if (texts != nullptr) {
+    is_list = texts->is_array();
+    if (!is_list) SEER_RETURN_IF_ERROR(encode(*texts));
+    if (is_list)
+      for (const Json& text : *texts) SEER_RETURN_IF_ERROR(encode(text));
+  } else {
+    is_list = ids->is_array() && !ids->empty() && ids->front().is_array();
+    if (!is_list) SEER_RETURN_IF_ERROR(take_ids(*ids));
+    if (is_list)
+      for (const Json& list : *ids) SEER_RETURN_IF_ERROR(take_ids(list));
+  }
+  if (prompts.empty()) return fail(Code::kInvalidArgument, "there is no prompt");
+  return prompts;
+}
+
+Result<Generate> parse_generate(const std::string& body_text, const ServedModel& model) {
+  SEER_ASSIGN_OR_RETURN(const Json body, read_object(body_text));
+  Generate call;
+  SEER_ASSIGN_OR_RETURN(auto prompts, prompts_of(body, model, call.is_list));
+  for (const char* const name : {"image_data", "video_data", "audio_data", "lora_path", "input_embeds"})
+    if (const Json* const value = given_field(body, name); value != nullptr && !value->empty())
+      return fail(Code::kInvalidArgument, name, " is not supported");
+  SEER_ASSIGN_OR_RETURN(const bool routed, boolean_field(body, "return_routed_experts", false));
+  if (routed) return fail(Code::kInvalidArgument, "return_routed_experts is not supported");
+  SEER_ASSIGN_OR_RETURN(call.streams, boolean_field(body, "stream", false));
+  const Json* const logprobs = given_field(body, "return_logprob");
+  call.wants_logprobs = logprobs != nullptr && (logprobs->is_array() ? !logprobs->empty() : *logprobs == true);
+  const Json empty = Json::object();
+  const Json* const params = given_field(body, "sampling_params");
+  const Json* const rids = given_field(body, "rid");
+  SEER_ASSIGN_OR_RETURN(const std::string group, text_field(body, "group_id"));
+  SEER_ASSIGN_OR_RETURN(const int64_t group_size, int64_field(body, "group_size", 0, 0));
+  SEER_ASSIGN_OR_RETURN(const int64_t priority, int64_field(body, "priority", 0, INT32_MIN));
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const Json* const own = entry(params, i);
+    SEER_ASSIGN_OR_RETURN(const Sampling sampling, read_sampling(own == nullptr ? empty : *own, "max_new_tokens", kDefaultTokens));
+    const Json* const rid = entry(rids, i);
+    GatewayRequest request{.ticket = {},
+                           .rid = rid != nullptr && rid->is_string() ? rid->get<std::string>() : "",
+                           .group = group,
+                           .group_size = static_cast<uint32_t>(std::min<int64_t>(group_size, UINT32_MAX)),
+                           .prompt_ids = std::move(prompts[i]),
+                           .sampling = sampling.params,
+                           .seeds = {},
+                           .priority = static_cast<int32_t>(std::min<int64_t>(priority, INT32_MAX)),
+                           .streams = call.streams};
+    SEER_RETURN_IF_ERROR(fit_request(request, model));
+    call.has_seed = sampling.seed.has_value();
+    for (int64_t sample = 0; sample < sampling.n; ++sample)
+      request.seeds.push_back(sampling.seed.value_or(0) + static_cast<uint64_t>(sample));
+    call.is_list |= sampling.n > 1;
+    call.rids.push_back(request.rid);
+    call.requests.push_back(std::move(request));
+  }
+  if (call.streams && (call.requests.size() > 1 || call.requests[0].seeds.size() > 1))
+    return fail(Code::kInvalidArgument, "stream is for one response: expected one prompt and n = 1");
+  return call;
+}
+
+/// What is the same in all answers to a request.
+struct Answering {
+  const ServedModel* model = nullptr;
+  size_t prompt_tokens = 0;
+  std::string rid;
+  bool wants_logprobs = false;
+};
+
+Out finish_of(const Response& r) {
+  if (r.finish == FinishReason::kLength) return {{"type", "length"}, {"length", r.output_ids.size()}};
+  if (r.finish == FinishReason::kAborted)
+    return {{"type", "abort"}, {"message", r.output_ids.empty() ? "Abort before prefill" : "Aborted"}};
+  if (r.finish != FinishReason::kStop) return nullptr;  // it goes on
+  Out stop = {{"type", "stop"}};
+  int32_t id = 0;
+  const auto [end, error] = std::from_chars(r.matched.data(), r.matched.data() + r.matched.size(), id);
+  if (error == std::errc() && end == r.matched.data() + r.matched.size()) stop["matched"] = id;
+  else if (!r.matched.empty()) stop["matched"] = r.matched;
+  else if (!r.output_ids.empty()) stop["matched"] = r.output_ids.back();
+  return stop;
+}
+
+/// Written by hand: a response can have 100 000 tokens.
+std::string answer_text(const Answering& to, const Response& r, const std::string& version) {
+  Out meta = {{"id", to.rid},
+              {"finish_reason", finish_of(r)},
+              {"prompt_tokens", to.prompt_tokens},
+              {"weight_version", version},
+              {"completion_tokens", r.output_ids.size()},
+              {"cached_tokens", 0},
+              {"seed", r.seed},
+              {"queue_time", static_cast<double>(r.queue_us) / 1e6},
+              {"e2e_latency", static_cast<double>(r.queue_us + r.run_us) / 1e6}};
+  const std::string text = to.model->tokenizer ? to.model->tokenizer->decode(r.output_ids, {.skip_special = true}) : "";
+  std::string out = cat("{\"text\":", json_string(text), ",\"output_ids\":[");
+  for (size_t i = 0; i < r.output_ids.size(); ++i) out += cat(i > 0 ? "," : "", r.output_ids[i]);
+  std::string meta_text = json_text(meta);
+  meta_text.pop_back();
+  out += cat("],\"meta_info\":", meta_text);
+  if (to.wants_logprobs) {
+    out += ",\"output_token_logprobs\":[";
+    for (size_t i = 0; i < r.output_ids.size(); ++i) {
+      out += i > 0 ? ",[" : "[";
+      append_float(out, r.logprobs[i]);
+      out += cat(",", r.output_ids[i], ",null]");
+    }
+    out += "]";
+  }
+  return out + "}}";
+}
+
+}  // namespace
+
+SglangDialect::SglangDialect(Front& front, WeightVersion version) : front_(front), version_(version) {}
+
+std::string SglangDialect::version_label(WeightVersion version) const {
+  const auto label = labels_.find(version);
+  return label == labels_.end() ? cat(version) : label->second;
+}
+
+bool SglangDialect::handle(HttpRequest& request, const Reply& reply) {
+  const std::string& path = request.path;
+  const bool is_post = request.method == "POST" || request.method == "PUT";
+  if (path == "/generate" && is_post) generate(request, reply);
+  else if (path == "/server_info" || path == "/get_server_info") server_info(reply);
+  else if (path == "/model_info" || path == "/get_model_info") model_info(reply);
+  else if (path == "/workers" || path == "/list_workers" || path.starts_with("/workers/") || path == "/add_worker") workers(request, reply);
+  else if (path == "/abort_request" && is_post) abort_request(request, reply);
+  else if (path == "/v1/loads" || path == "/get_load") loads(reply, path == "/v1/loads");
+  else if (path == "/pause_generation" && is_post) pause(request, reply);
+  else if (path == "/continue_generation" && is_post) go_on(reply);
+  else if (path == "/flush_cache") flush(reply);
+  else if (path == "/update_weights_from_disk" && is_post) update_from_disk(request, reply);
+  else if (path == "/get_weight_version" || path == "/weight_version")
+    reply->send(200, json_text({{"weight_version", version_label(version_)}}));
+  else return false;
+  return true;
+}
+
+void SglangDialect::generate(const HttpRequest& request, const Reply& reply) {
+  Result<Generate> parsed = parse_generate(request.body, front_.model());
+  if (!parsed.ok()) return refuse(reply, parsed.error());
+  std::vector<Answering> to;
+  for (size_t i = 0; i < parsed->requests.size(); ++i)
+    to.push_back({&front_.model(), parsed->requests[i].prompt_ids.size(), parsed->rids[i], parsed->wants_logprobs});
+  Call call{.requests = std::move(parsed->requests), .has_seed = parsed->has_seed};
+  if (parsed->streams) {
+    const auto so_far = std::make_shared<Response>();
+    so_far->version = version_;
+    reply->begin("text/event-stream");
+    const auto send = [this, to = to[0], reply](const Response& r) {
+      reply->write(cat("data: ", answer_text(to, r, version_label(r.version)), "\n\n"));
+    };
+    call.tokens = [so_far, send](size_t, uint32_t, const CommittedTokens& part) {
+      so_far->output_ids.insert(so_far->output_ids.end(), part.tokens.begin(), part.tokens.end());
+      so_far->logprobs.insert(so_far->logprobs.end(), part.logprobs.begin(), part.logprobs.end());
+      send(*so_far);
+    };
+    call.done = [send, reply](const std::vector<std::vector<Response>>& responses) {
+      const Response& r = responses[0][0];
+      if (r.finish == FinishReason::kError)
+        reply->write(cat("data: ", json_text({{"error", {{"message", r.error}}}}), "\n\n"));
+      else
+        send(r);
+      reply->write("data: [DONE]\n\n");
+      reply->end();
+    };
+  } else {
+    call.done = [this, to = std::move(to), is_list = parsed->is_list, reply](const std::vector<std::vector<Response>>& responses) {
+      std::string out = is_list ? "[" : "";
+      for (size_t i = 0; i < responses.size(); ++i)
+        for (const Response& r : responses[i]) {
+          if (r.finish == FinishReason::kError) return refuse(reply, fail(Code::kUnavailable, r.error));
+          if (out.size() > 1) out += ',';
+          out += answer_text(to[i], r, version_label(r.version));
+        }
+      reply->send(200, out + (is_list ? "]" : ""));
+    };
+  }
+  front_.run(std::move(call), reply);
+}
+
+void SglangDialect::server_info(const Reply& reply) {
+  const ServedModel& model = front_.model();
+  reply->send(200, json_text({{"model_path", model.folder}, {"served_model_name", model.name}, {"tp_size", 1}, {"pp_size", 1}, {"ep_size", 1},
+                            {"dp_size", 1}, {"moe_dp_size", 1}, {"num_gpus", 1}, {"num_gpus_per_engine", 1}, {"disaggregation_mode", nullptr},
+                            {"disaggregation_bootstrap_port", nullptr}, {"encoder_only", false}, {"enable_memory_saver", false},
+                            {"enable_return_routed_experts", false}, {"dtype", "bfloat16"}, {"context_length", model.config.context_tokens_max},
+                            {"max_total_num_tokens", model.tokens_max}, {"weight_version", version_label(version_)}, {"version", "seer"}}));
+}
+
+void SglangDialect::model_info(const Reply& reply) {
+  const ServedModel& model = front_.model();
+  reply->send(200, json_text({{"model_path", model.folder}, {"tokenizer_path", model.folder}, {"is_generation", true},
+                            {"weight_version", version_label(version_)}}));
+}
+
+/// A router's list. Whatever a client registers, this address is the one engine behind it.
+void SglangDialect::workers(const HttpRequest& request, const Reply& reply) {
+  if (request.method == "GET") {
+    Out list = Out::array(), urls = Out::array();
+    for (const auto& [id, url] : workers_) {
+      list.push_back({{"id", id}, {"url", url}, {"is_healthy", true}, {"worker_type", "regular"}});
+      urls.push_back(url);
+    }
+    return reply->send(200, json_text({{"workers", list}, {"urls", urls}, {"total", list.size()}}));
+  }
+  if (request.method == "DELETE") {
+    workers_.erase(request.path.substr(request.path.rfind('/') + 1));
+    return reply->send(200, json_text({{"success", true}}));
+  }
+  std::string url = request.query.contains("url") ? request.query.at("url") : "";
+  if (url.empty()) {
+    const Result<Json> body = read_object(request.body);
+    if (!body.ok()) return refuse(reply, body.error());
+    if (const Json* const given_url = given_field(*body, "url"); given_url != nullptr && given_url->is_string()) url = given_url->get<std::string>();
+  }
+  if (url.empty()) return refuse(reply, fail(Code::kInvalidArgument, "url is missing: expected that of a worker"));
+  const auto known = std::ranges::find(workers_, url, &std::pair<const std::string, std::string>::second);
+  const std::string id = known != workers_.end() ? known->first : cat("worker-", workers_.size());
+  workers_[id] = url;
+  reply->send(202, json_text({{"status", "accepted"}, {"worker_id", id}, {"url", url}}));
+}
+
+void SglangDialect::abort_request(const HttpRequest& request, const Reply& reply) {
+  const Result<Json> body = read_object(request.body);
+  if (!body.ok()) return refuse(reply, body.error());
+  const Result<bool> all = boolean_field(*body, "abort_all", false);
+  if (!all.ok()) return refuse(reply, all.error());
+  const Result<std::string> rid = text_field(*body, "rid");
+  if (!rid.ok()) return refuse(reply, rid.error());
+  if (!*all && rid->empty()) return refuse(reply, fail(Code::kInvalidArgument, "neither rid nor abort_all: expected one of them"));
+  front_.ask([rid = *all ? std::string() : *rid](GatewayActor& gateway) { return gateway.abort(rid); },
+             [reply](int64_t count) { reply->send(200, json_text({{"success", true}, {"aborted", count}})); });
+}
+
+void SglangDialect::loads(const Reply& reply, bool in_list) {
+  front_.ask([](GatewayActor& gateway) { return gateway.loads(); },
+             [reply, in_list](const GatewayLoads& now) {
+               const Out load = {{"dp_rank", 0}, {"num_reqs", now.running + now.waiting}, {"num_running_reqs", now.running},
+                                 {"num_waiting_reqs", now.waiting}, {"num_tokens", 0}, {"token_usage", now.kv_use_share}};
+               reply->send(200, in_list ? json_text({{"loads", Out::array({load})}}) : json_text(Out::array({load})));
+             });
+}
+
+void SglangDialect::pause(const HttpRequest& request, const Reply& reply) {
+  const Result<Json> body = read_object(request.body);
+  if (!body.ok()) return refuse(reply, body.error());
+  const Result<std::string> mode = text_field(*body, "mode");
+  if (!mode.ok()) return refuse(reply, mode.error());
+  static const std::map<std::string, InFlight> kModes{
+      {"", InFlight::kAbort}, {"abort", InFlight::kAbort}, {"retract", InFlight::kRedo}, {"in_place", InFlight::kRedo}};
+  const auto known = kModes.find(*mode);
+  if (known == kModes.end())
+    return refuse(reply, fail(Code::kInvalidArgument, "mode is \"", *mode, "\": expected abort, retract or in_place"));
+  front_.ask([how = known->second](GatewayActor& gateway) { return gateway.pause(how), 0; },
+             [reply](int) { reply->send(200, json_text({{"status", "ok"}, {"message", "Generation paused successfully."}})); });
+}
+
+void SglangDialect::go_on(const Reply& reply) {
+  front_.ask([](GatewayActor& gateway) { return gateway.go_on(), 0; },
+             [reply](int) { reply->send(200, json_text({{"status", "ok"}, {"message", "Generation continued successfully."}})); });
+}
+
+void SglangDialect::flush(const Reply& reply) {
+  front_.ask([](GatewayActor& gateway) { return gateway.flush(); },
+             [reply](const Status& flushed) {
+               if (flushed.ok()) return reply->send(200, "Cache flushed.\n", "text/plain");
+               reply->send(400, cat("Cache was not flushed: ", flushed.error().detail, ".\n"), "text/plain");
+             });
+}
+
+void SglangDialect::update_from_disk(const HttpRequest& request, const Reply& reply) {
+  const auto answer = [reply](bool success, const std::string& message) {
+    reply->send(success ? 200 : 400, json_text({{"success", success}, {"message", message}, {"num_paused_requests", 0}}));
+  };
+  const Result<Json> body = read_object(request.body);
+  if (!body.ok()) return answer(false, body.error().detail);
+  const Result<std::string> folder = text_field(*body, "model_path"), label = text_field(*body, "weight_version");
+  if (!folder.ok()) return answer(false, folder.error().detail);
+  if (!label.ok()) return answer(false, label.error().detail);
+  if (folder->empty()) return answer(false, "model_path is missing: expected a folder with safetensors files");
+  if (is_updating_) return answer(false, "another update is under way");
+  WeightVersion version{version_.value + 1};
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(label->data(), label->data() + label->size(), number);
+  const bool is_number = !label->empty() && error == std::errc() && end == label->data() + label->size();
+  if (is_number && number <= version_.value)
+    return answer(false, cat("weight_version is ", number, ": expected one above ", version_, ", which runs"));
+  if (is_number) version = WeightVersion{number};
+  is_updating_ = true;
+  front_.update_weights({version, *folder}, InFlight::kAbort, [this, answer, version, label = *label, is_number](const Status& done) {
+    is_updating_ = false;
+    if (!done.ok()) return answer(false, done.error().detail);
+    version_ = version;
+    if (!label.empty() && !is_number) labels_[version] = label;
+    if (labels_.size() > kLabelsMax) labels_.erase(labels_.begin());
+    answer(true, cat("Succeeded to update model weights to version ", version_label(version), "."));
+  });
+}
+
+}  // namespace seer

@@ -1,0 +1,44 @@
+// The HTTP interface of SGLang, as trainers use it (slime, AReaL, ROLL): a router and one logical engine at one address. What a
+// client sends beyond it is ignored, but for what would change the tokens: that is refused. Requests are held while generation is
+// paused, never refused.
+//
+// Beyond SGLang, /generate takes group_id and group_size (responses of the group, over all requests that name it), and its
+// meta_info has the seed. `sampling_seed` is the seed of the first of n responses; the next one has that plus 1.
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+
+#include "cli/serve/front.h"
+
+namespace seer {
+
+class SglangDialect {
+ public:
+  /// `version`: of the weights that run at the start.
+  SglangDialect(Front& front, WeightVersion version);
+  /// False: the path is not of this dialect.
+  bool handle(HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
+
+ private:
+  using Reply = std::shared_ptr<HttpReply>;
+  void generate(const HttpRequest& request, const Reply& reply);
+  void server_info(const Reply& reply);
+  void model_info(const Reply& reply);
+  void workers(const HttpRequest& request, const Reply& reply);
+  void abort_request(const HttpRequest& request, const Reply& reply);
+  void loads(const Reply& reply, bool in_list);
+  void pause(const HttpRequest& request, const Reply& reply);
+  void go_on(const Reply& reply);
+  void flush(const Reply& reply);
+  void update_from_disk(const HttpRequest& request, const Reply& reply);
+  std::string version_label(WeightVersion version) const;
+
+  Front& front_;
+  WeightVersion version_;                         // of the last update that succeeded
+  bool is_updating_ = false;
+  std::map<WeightVersion, std::string> labels_;   // of the last versions, where clients named them otherwise
+  std::map<std::string, std::string> workers_;    // URL by id, as clients registered them
+};
+
+}  // namespace seer

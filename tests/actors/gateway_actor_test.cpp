@@ -1,0 +1,264 @@
+#include <doctest/doctest.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "actors/cluster_checks.h"
+#include "actors/gateway_actor.h"
+
+using namespace seer;
+
+namespace {
+
+/// A gateway before a simulated cluster, whose groups clients ask for.
+struct Bench {
+  explicit Bench(SimClusterOptions options = {}, GatewayConfig config = {}) : cluster(std::move(options)) {
+    config.rollout.scheduler = cluster.options.scheduler;
+    config.rollout.instances_expected = cluster.options.instances;
+    const GatewayFleet fleet{
+        .start_rollout = [this](const RolloutConfig& c, const RolloutEvents& events) { return cluster.fleet.start_rollout(c, {}, events); },
+        .end_rollout = [this](RolloutId id) { cluster.fleet.end_rollout(id); },
+        .update_weights =
+            [this](const NewWeights& weights, const WeightsSink& reply_to) {
+              cluster.fleet.update_weights(weights, reply_to);
+              return size_t{cluster.options.nodes};
+            }};
+    const GatewayClient client{.response = [this](Ticket ticket, uint32_t sample, Response r) {
+                                 CHECK(responses[ticket].emplace(sample, std::move(r)).second);  // each once
+                               },
+                               .tokens =
+                                   [this](Ticket ticket, uint32_t sample, CommittedTokens part) {
+                                     std::vector<int32_t>& so_far = streamed[{ticket, sample}];
+                                     CHECK(std::ssize(so_far) == part.first_index);
+                                     so_far.insert(so_far.end(), part.tokens.begin(), part.tokens.end());
+                                   }};
+    handle = cluster.world.spawn<GatewayActor>(config, fleet, client, door, EventLog{});
+  }
+
+  /// Samples [first, end) of a group of the cluster, as one request.
+  Ticket ask(uint32_t group, uint32_t first, uint32_t end, GatewayRequest request = {}) {
+    const GroupSpec& spec = cluster.groups[group];
+    request.ticket = Ticket{++last};
+    request.prompt_ids = spec.prompt_ids;
+    request.sampling = spec.sampling;
+    request.seeds.assign(spec.seeds.begin() + first, spec.seeds.begin() + end);
+    asked[request.ticket] = {group, first, end};
+    const Ticket ticket = request.ticket;
+    tell([request = std::move(request)](GatewayActor& gateway) mutable { gateway.submit(std::move(request)); });
+    return ticket;
+  }
+  template <class F>
+  void tell(F f) {
+    door->put([f = std::move(f)](GatewayActor& gateway) mutable { f(gateway); });
+  }
+  void run_for(int64_t us) { cluster.run_for(us); }
+  void finish() {
+    cluster.world.run_until(600'000'000, [this] { return state().open.empty() && !state().update; });
+    run_for(1'000'000);
+  }
+  GatewayActor& state() { return rt::look<GatewayActor>(handle); }
+  /// Every response that came is what it must be, or the beginning of that if it was aborted.
+  void check_exact(bool are_all_whole = true) {
+    for (const auto& [ticket, by_sample] : responses)
+      for (const auto& [sample, response] : by_sample) {
+        CAPTURE(ticket);
+        const SimCluster::Answer right = cluster.answer({GroupId{asked.at(ticket).group}, asked.at(ticket).first + sample});
+        REQUIRE(response.output_ids.size() <= right.output_ids.size());
+        CHECK(std::equal(response.output_ids.begin(), response.output_ids.end(), right.output_ids.begin()));
+        CHECK(std::equal(response.logprobs.begin(), response.logprobs.end(), right.logprobs.begin()));
+        if (are_all_whole) CHECK(response.output_ids.size() == right.output_ids.size());
+      }
+  }
+  size_t count(FinishReason finish) const {
+    size_t found = 0;
+    for (const auto& [ticket, by_sample] : responses)
+      for (const auto& [sample, response] : by_sample) found += response.finish == finish ? 1 : 0;
+    return found;
+  }
+
+  struct Asked {
+    uint32_t group = 0, first = 0, end = 0;
+  };
+  SimCluster cluster;
+  std::shared_ptr<GatewayDoor> door = std::make_shared<GatewayDoor>();
+  std::map<Ticket, Asked> asked;
+  std::map<Ticket, std::map<uint32_t, Response>> responses;
+  std::map<std::pair<Ticket, uint32_t>, std::vector<int32_t>> streamed;
+  uint64_t last = 0;
+  decltype(std::declval<SimWorld&>().spawn<GatewayActor>(GatewayConfig{}, GatewayFleet{}, GatewayClient{}, std::shared_ptr<GatewayDoor>{},
+                                                         EventLog{})) handle;
+};
+
+}  // namespace
+
+TEST_CASE("gateway: requests with equal prompts that come together become one group, and each gets its own response") {
+  Bench b;
+  for (uint32_t group = 0; group < 6; ++group)
+    for (uint32_t sample = 0; sample < 4; ++sample) b.ask(group, sample, sample + 1);
+  b.finish();
+  CHECK(b.responses.size() == 24);
+  CHECK(b.state().loads().groups == 6);
+  CHECK(b.state().loads().finished == 24);
+  b.check_exact();
+}
+
+TEST_CASE("gateway: what is gathered does not change what is answered") {
+  Bench b;
+  for (uint32_t sample = 0; sample < 4; ++sample) {
+    b.ask(0, sample, sample + 1);
+    b.run_for(10'000);
+  }
+  b.ask(1, 0, 4);  // n = 4 in one request
+  b.finish();
+  CHECK(b.state().loads().groups == 5);
+  CHECK(b.responses.size() == 5);
+  b.check_exact();
+}
+
+TEST_CASE("gateway: a group that says how large it is gets time to come together, but not for ever") {
+  Bench b;
+  const GatewayRequest named{.ticket = {}, .rid = {}, .group = "a", .group_size = 4, .prompt_ids = {}, .sampling = {}, .seeds = {}};
+  b.ask(0, 0, 2, named);
+  b.run_for(50'000);
+  CHECK(b.state().loads().groups == 0);
+  b.ask(0, 2, 4, named);
+  b.run_for(1'000);
+  CHECK(b.state().loads().groups == 1);
+  b.ask(1, 0, 2, named);
+  b.finish();
+  CHECK(b.state().loads().groups == 2);
+  CHECK(b.responses.size() == 3);
+  b.check_exact();
+}
+
+TEST_CASE("gateway: requests of one name or prompt but other sampling, priority or group are not mixed") {
+  Bench b;
+  GatewayRequest urgent;
+  urgent.priority = 3;
+  GatewayRequest named;
+  named.group = "mine";
+  b.ask(0, 0, 1);
+  b.ask(0, 1, 2, urgent);
+  b.ask(0, 2, 3, named);
+  b.ask(0, 3, 4);
+  b.finish();
+  CHECK(b.state().loads().groups == 3);
+  b.check_exact();
+}
+
+TEST_CASE("gateway: a request that streams hears its tokens in order, and all of them before or with its response") {
+  Bench b;
+  GatewayRequest streams;
+  streams.streams = true;
+  const Ticket ticket = b.ask(0, 0, 1, streams);
+  b.ask(1, 0, 4);
+  b.finish();
+  CHECK(b.streamed.size() == 1);
+  CHECK(b.streamed.at({ticket, 0}) == b.responses.at(ticket).at(0).output_ids);
+}
+
+TEST_CASE("gateway: an abort answers what runs and what waits with what it has, by the beginning of its name") {
+  SimClusterOptions options;
+  options.length_max = 200;
+  Bench b(options);
+  GatewayRequest mine, other;
+  mine.rid = "mine-1";
+  other.rid = "other";
+  b.ask(0, 0, 4, mine);
+  b.ask(1, 0, 4, other);
+  b.run_for(100'000);
+  b.ask(2, 0, 4, mine);
+  int64_t ended = 0;
+  b.tell([&](GatewayActor& gateway) { ended = gateway.abort("mine"); });
+  b.run_for(20'000);
+  const size_t aborted = b.count(FinishReason::kAborted);
+  CHECK(aborted > 4);
+  CHECK(static_cast<int64_t>(aborted) <= ended);
+  b.finish();
+  CHECK(b.responses.size() == 3);
+  for (const auto& [sample, response] : b.responses.at(Ticket{2})) CHECK(response.finish == FinishReason::kStop);
+  b.check_exact(false);
+}
+
+TEST_CASE("gateway: a cancelled request is not answered, and leaves nothing") {
+  Bench b;
+  const Ticket first = b.ask(0, 0, 4);
+  b.run_for(30'000);
+  const Ticket second = b.ask(1, 0, 4);
+  b.tell([=](GatewayActor& gateway) {
+    gateway.cancel(first);
+    gateway.cancel(second);
+  });
+  b.ask(2, 0, 4);
+  b.finish();
+  CHECK(b.responses.size() == 1);
+  CHECK(b.state().open.empty());
+  CHECK(b.state().running.empty());
+  CHECK(b.state().loads().waiting == 0);
+  b.check_exact();
+}
+
+TEST_CASE("gateway: while it is paused requests wait; those that run are aborted, start anew, or end") {
+  for (const InFlight in_flight : {InFlight::kAbort, InFlight::kRedo, InFlight::kFinish}) {
+    CAPTURE(static_cast<int>(in_flight));
+    SimClusterOptions options;
+    options.length_max = 200;
+    Bench b(options);
+    b.ask(0, 0, 4);
+    b.run_for(100'000);
+    b.tell([=](GatewayActor& gateway) { gateway.pause(in_flight); });
+    b.ask(1, 0, 4);
+    b.run_for(10'000'000);
+    CHECK(b.responses[Ticket{2}].empty());
+    CHECK((b.count(FinishReason::kAborted) > 0) == (in_flight == InFlight::kAbort));
+    CHECK(b.state().loads().running == 0);
+    b.tell([](GatewayActor& gateway) { gateway.go_on(); });
+    b.finish();
+    CHECK(b.responses.at(Ticket{1}).size() == 4);
+    CHECK(b.responses.at(Ticket{2}).size() == 4);
+    b.check_exact(in_flight != InFlight::kAbort);
+  }
+}
+
+TEST_CASE("gateway: it flushes only when nothing runs or waits") {
+  Bench b;
+  Status flushed;
+  b.ask(0, 0, 4);
+  b.tell([&](GatewayActor& gateway) { flushed = gateway.flush(); });
+  b.run_for(20'000);
+  CHECK(flushed.error().code == Code::kUnavailable);
+  b.finish();
+  b.tell([&](GatewayActor& gateway) { flushed = gateway.flush(); });
+  b.run_for(1'000'000);
+  CHECK(flushed.ok());
+  CHECK(b.state().loads().rollouts == 0);
+}
+
+TEST_CASE("gateway: a rollout that has had its groups gives way to another one, and nothing is lost") {
+  GatewayConfig config;
+  config.groups_max = 2;
+  SimClusterOptions options;
+  options.groups = 9;
+  Bench b(options, config);
+  for (uint32_t group = 0; group < 9; ++group) b.ask(group, 0, 4);
+  b.finish();
+  CHECK(b.responses.size() == 9);
+  CHECK(b.state().last_rollout == RolloutId{5});
+  CHECK(b.state().loads().rollouts == 1);
+  b.check_exact();
+}
+
+TEST_CASE("gateway: beyond its limit a request is answered with an error that says so") {
+  GatewayConfig config;
+  config.responses_max = 6;
+  Bench b({}, config);
+  b.ask(0, 0, 4);
+  const Ticket refused = b.ask(1, 0, 4);
+  b.run_for(10'000);
+  CHECK(b.responses.at(refused).size() == 4);
+  CHECK(b.responses.at(refused).at(0).error == "the server has 6 responses open, which is its limit");
+  b.finish();
+  CHECK(b.count(FinishReason::kStop) == 4);
+}

@@ -1,0 +1,327 @@
+#!/usr/bin/env python3
+"""`seer serve` as a trainer meets it: the responses of `seer rollout` bit for bit, the control flow of a synchronous trainer, bad input,
+clients that go away. usage: serve.py SEER_PROGRAM"""
+import concurrent.futures, contextlib, http.client, json, os, re, shutil, signal, socket, subprocess, sys, tempfile, threading, unittest
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
+MODEL = f"{ROOT}/deploy/models/scratchpad-1m8"
+PROMPTS = f"{ROOT}/deploy/examples/scratchpad/prompts.jsonl"
+SEER = sys.argv.pop(1) if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else f"{ROOT}/build/release/bin/seer"
+MACHINE = ["--threads-per-instance", "1", "--kv-bytes", "16MiB", "--dram-bytes", "64MiB"]
+LONG = {"max_new_tokens": 1500, "ignore_eos": True}  # some hundred steps, unless it is ended
+
+
+class Served:
+    """A server of its own."""
+
+    def __init__(self, *options):
+        self.process = subprocess.Popen([SEER, "serve", "--model", MODEL, "--listen", "127.0.0.1:0", "--instances", "2", *MACHINE, *options],
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        line = self.process.stdout.readline()
+        match = re.match(r"seer serves scratchpad-1m8 at (https?)://127\.0\.0\.1:(\d+)$", line)
+        if not match:
+            raise RuntimeError(f"no ready line but {line!r}: {self.process.stderr.read()}")
+        self.port = int(match[2])
+
+    def stop(self):
+        """Returns the exit code after SIGTERM."""
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(timeout=60)
+        self.process.stdout.close()
+        self.process.stderr.close()
+        return code
+
+    def connect(self):
+        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
+
+    def call(self, method, path, body=None, headers={}):
+        """Status and answer, parsed where it is JSON."""
+        connection = self.connect()
+        try:
+            text = body if isinstance(body, (str, bytes)) or body is None else json.dumps(body)
+            connection.request(method, path, text, headers)
+            answer = connection.getresponse()
+            data = answer.read().decode()
+            return answer.status, json.loads(data) if answer.getheader("Content-Type") == "application/json" else data
+        finally:
+            connection.close()
+
+    def post(self, path, body={}, status=200):
+        found, answer = self.call("POST", path, body)
+        if found != status:
+            raise AssertionError(f"{path}: {found} {answer}")
+        return answer
+
+    def generate(self, input_ids, **fields):
+        return self.post("/generate", {"input_ids": input_ids, "return_logprob": True, **fields})
+
+    def load(self):
+        return self.call("GET", "/v1/loads?include=core")[1]["loads"][0]
+
+    def wait_until(self, what):
+        for _ in range(2000):
+            if what(self.load()):
+                return
+            threading.Event().wait(0.01)
+        raise AssertionError(f"not so in time: {self.load()}")
+
+
+def rollout(folder, *options):
+    """The responses of `seer rollout`, by group and sample."""
+    out = f"{folder}/out.jsonl"
+    subprocess.run([SEER, "rollout", "--model", MODEL, "--prompts", PROMPTS, "--limit", "6", "--group-size", "4", "--max-tokens", "300",
+                    "--instances", "1", *MACHINE, "--out", out, *options], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with open(out) as lines:
+        return [json.loads(line) for line in lines]
+
+
+class ServeTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.served = Served()
+
+    @classmethod
+    def tearDownClass(cls):
+        code = cls.served.stop()
+        if code != 0:
+            raise AssertionError(f"exit code {code}")
+
+    def in_background(self, count, **fields):
+        """Requests that run until they are ended."""
+        pool = concurrent.futures.ThreadPoolExecutor(count)
+        self.addCleanup(pool.shutdown)
+        body = {"sampling_params": {**LONG, "sampling_seed": 5}, **fields}
+        return [pool.submit(self.served.generate, [2, 3, 4, 5 + i], **body) for i in range(count)]
+
+    def test_responses_are_those_of_seer_rollout_bit_for_bit(self):
+        with tempfile.TemporaryDirectory() as folder:
+            right = rollout(folder)
+
+        def ask(r):
+            return self.served.generate(r["prompt_ids"], sampling_params={"max_new_tokens": 300, "sampling_seed": r["seed"]})
+
+        with concurrent.futures.ThreadPoolExecutor(len(right)) as pool:
+            for r, found in zip(right, pool.map(ask, right)):
+                self.assertEqual(found["output_ids"], r["output_ids"])
+                logprobs = found["meta_info"]["output_token_logprobs"]
+                self.assertEqual([token for _, token, _ in logprobs], r["output_ids"])
+                self.assertEqual([value for value, _, _ in logprobs], r["logprobs"])
+                self.assertEqual(found["meta_info"]["finish_reason"]["type"], r["finish_reason"])
+                self.assertEqual(found["text"], r["text"])
+                self.assertEqual(found["meta_info"]["weight_version"], "1")
+
+    def test_n_responses_are_those_of_the_seeds_that_follow(self):
+        ids, params = [2, 3, 4], {"max_new_tokens": 40, "sampling_seed": 70}
+        several = self.served.generate(ids, sampling_params={**params, "n": 3})
+        alone = [self.served.generate(ids, sampling_params={**params, "sampling_seed": 70 + i}) for i in range(3)]
+        self.assertEqual([r["output_ids"] for r in several], [r["output_ids"] for r in alone])
+
+    def test_a_list_of_prompts_is_answered_in_order(self):
+        lists = [[2, 3, 4], [9, 8, 7, 6]]
+        params = {"max_new_tokens": 12, "temperature": 0}
+        answers = self.served.generate(lists, sampling_params=params)
+        self.assertEqual([r["output_ids"] for r in answers], [self.served.generate(ids, sampling_params=params)["output_ids"] for ids in lists])
+        self.assertEqual([r["meta_info"]["prompt_tokens"] for r in answers], [3, 4])
+
+    def test_a_stream_grows_and_ends_with_the_whole_response(self):
+        connection = self.served.connect()
+        params = {"max_new_tokens": 200, "sampling_seed": 3, "ignore_eos": True}
+        connection.request("POST", "/generate", json.dumps({"input_ids": [2, 3], "sampling_params": params, "stream": True, "return_logprob": True}))
+        parts = connection.getresponse().read().decode().split("\n\n")
+        connection.close()
+        self.assertEqual(parts[-2:], ["data: [DONE]", ""])
+        answers = [json.loads(part.removeprefix("data: ")) for part in parts[:-2]]
+        self.assertGreater(len(answers), 2)
+        for before, after in zip(answers, answers[1:]):
+            self.assertEqual(after["output_ids"][:len(before["output_ids"])], before["output_ids"])
+            self.assertIsNone(before["meta_info"]["finish_reason"])
+        whole = self.served.generate([2, 3], sampling_params=params)
+        self.assertEqual(answers[-1]["output_ids"], whole["output_ids"])
+        self.assertEqual(answers[-1]["meta_info"]["output_token_logprobs"], whole["meta_info"]["output_token_logprobs"])
+
+    def test_an_abort_answers_with_partial_tokens_and_leaves_others_alone(self):
+        mine, other = self.in_background(3, rid="mine"), self.in_background(1, rid="other")
+        self.served.wait_until(lambda load: load["num_running_reqs"] == 4)
+        self.served.post("/abort_request", {"rid": "mine"})
+        for answer in mine:
+            self.assertEqual(answer.result()["meta_info"]["finish_reason"]["type"], "abort")
+        self.served.post("/abort_request", {"abort_all": True})
+        self.assertIn(other[0].result()["meta_info"]["finish_reason"]["type"], ("abort", "length"))
+        self.served.wait_until(lambda load: load["num_running_reqs"] + load["num_waiting_reqs"] == 0)
+
+    def test_a_client_that_goes_away_ends_its_request(self):
+        body = json.dumps({"input_ids": [2, 3, 4], "sampling_params": LONG})
+        for _ in range(20):
+            connection = self.served.connect()
+            connection.request("POST", "/generate", body)
+            connection.close()
+        self.served.wait_until(lambda load: load["num_running_reqs"] + load["num_waiting_reqs"] == 0)
+
+    def test_while_generation_is_paused_requests_are_held_and_health_is_green(self):
+        running = self.in_background(1)
+        self.served.wait_until(lambda load: load["num_running_reqs"] == 1)
+        self.served.post("/pause_generation", {"mode": "retract"})
+        held = self.in_background(1)
+        self.served.wait_until(lambda load: load["num_waiting_reqs"] == 2)
+        self.assertEqual(self.served.call("GET", "/health_generate")[0], 200)
+        self.assertEqual(self.served.call("GET", "/flush_cache")[0], 400)
+        self.served.post("/continue_generation")
+        for answer in running + held:  # the first one began anew, unseen
+            self.assertEqual(answer.result()["meta_info"]["finish_reason"]["type"], "length")
+        self.assertEqual(running[0].result()["output_ids"], held[0].result()["output_ids"])
+        self.assertEqual(self.served.call("GET", "/flush_cache")[0], 200)
+
+    def test_what_is_wrong_is_said_in_one_sentence(self):
+        for body, sentence in [
+            ("{", "1:2"),
+            ("[1]", "the body is array: expected a JSON object"),
+            ({}, "neither input_ids and text"),
+            ({"input_ids": []}, "the prompt is empty"),
+            ({"input_ids": [1, 99999]}, "token id 99999 at place 1 of the prompt"),
+            ({"input_ids": [1, -4]}, "input_ids[1] is -4: expected a token id"),
+            ({"input_ids": [1] * 5000}, "the prompt has 5000 tokens"),
+            ({"input_ids": [1], "sampling_params": {"temperature": "hot"}}, "temperature is \"hot\": expected"),
+            ({"input_ids": [1], "sampling_params": {"max_new_tokens": 0}}, "max_new_tokens is 0: expected"),
+            ({"input_ids": [1], "sampling_params": {"frequency_penalty": 0.5}}, "frequency_penalty is 0.5: expected 0"),
+            ({"input_ids": [1], "sampling_params": {"regex": "a*"}}, "regex is not supported"),
+            ({"input_ids": [1], "image_data": ["x"]}, "image_data is not supported"),
+            ({"input_ids": [1], "stream": "yes"}, "stream is \"yes\": expected true or false"),
+        ]:
+            with self.subTest(body=str(body)[:80]):
+                status, answer = self.served.call("POST", "/generate", body)
+                self.assertEqual(status, 400)
+                self.assertIn(sentence, answer["error"]["message"])
+        self.assertEqual(self.served.call("GET", "/nothing")[0], 404)
+        self.assertEqual(self.served.call("POST", "/abort_request", {})[0], 400)
+        self.assertEqual(self.served.call("POST", "/pause_generation", {"mode": "x"})[0], 400)
+
+    def test_bytes_that_are_no_request_end_their_connection_alone(self):
+        for garbage in [b"\x16\x03\x01\x02\x00", b"GET\r\n\r\n", b"A" * 100_000, b"POST /generate HTTP/1.1\r\nContent-Length: -1\r\n\r\n"]:
+            with socket.create_connection(("127.0.0.1", self.served.port), timeout=30) as connection:
+                with contextlib.suppress(ConnectionError, OSError):  # the server may end it while this writes
+                    connection.sendall(garbage)
+                    connection.shutdown(socket.SHUT_WR)
+                    while connection.recv(65536):
+                        pass
+        self.assertEqual(self.served.call("GET", "/health")[0], 200)
+
+    def test_several_requests_on_one_connection_are_answered_in_order(self):
+        request = lambda ids: (lambda body: f"POST /generate HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n{body}")(
+            json.dumps({"input_ids": ids, "sampling_params": {"max_new_tokens": 3, "temperature": 0}}))
+        with socket.create_connection(("127.0.0.1", self.served.port), timeout=60) as connection:
+            connection.sendall((request([2, 3]) + request([2, 3, 4])).encode())
+            lines = connection.makefile("rb")
+            lengths = []
+            for _ in range(2):
+                size = 0
+                while (line := lines.readline().strip()):
+                    if line.lower().startswith(b"content-length:"):
+                        size = int(line.split(b":")[1])
+                lengths.append(json.loads(lines.read(size))["meta_info"]["prompt_tokens"])
+        self.assertEqual(lengths, [2, 3])
+
+
+class WeightsTest(unittest.TestCase):
+    def setUp(self):
+        self.served = Served()
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.addCleanup(self.served.stop)
+
+    def test_the_flow_of_a_synchronous_trainer(self):
+        """As slime does it: register, generate, abort until idle, pause, flush, update from disk, continue, ask for the version."""
+        s = self.served
+        info = s.call("GET", "/server_info")[1]
+        self.assertEqual((info["tp_size"], info["enable_memory_saver"], info["disaggregation_mode"]), (1, False, None))
+        self.assertIn(s.call("POST", "/workers", {"url": f"http://127.0.0.1:{s.port}", "worker_type": "regular"})[0], (200, 202))
+        self.assertEqual([w["url"] for w in s.call("GET", "/workers")[1]["workers"]], [f"http://127.0.0.1:{s.port}"])
+        params = {"max_new_tokens": 30, "temperature": 0}
+        for step in range(1, 4):
+            with concurrent.futures.ThreadPoolExecutor(8) as pool:
+                done = list(pool.map(lambda i: s.generate([2, 3, 4], sampling_params={**params, "sampling_seed": i}), range(8)))
+                long = pool.submit(s.generate, [2, 3], sampling_params=LONG)
+                s.wait_until(lambda load: load["num_running_reqs"] > 0 or long.done())
+                s.post("/abort_request", {"abort_all": True})
+                s.wait_until(lambda load: load["num_running_reqs"] + load["num_waiting_reqs"] == 0)
+                self.assertIn(long.result()["meta_info"]["finish_reason"]["type"], ("abort", "length"))
+            self.assertEqual({r["meta_info"]["weight_version"] for r in done}, {str(step)})
+            s.post("/pause_generation", {})
+            self.assertEqual(s.call("GET", "/flush_cache")[0], 200)
+            answer = s.post("/update_weights_from_disk", {"model_path": MODEL, "weight_version": str(step + 1)})
+            self.assertTrue(answer["success"])
+            s.post("/continue_generation")
+            self.assertEqual(s.call("GET", "/get_weight_version")[1], {"weight_version": str(step + 1)})
+
+    def test_an_update_that_fails_leaves_the_old_weights_serving(self):
+        s = self.served
+        bad = f"{self.folder.name}/bad"
+        shutil.copytree(MODEL, bad)
+        os.truncate(next(f"{bad}/{name}" for name in os.listdir(bad) if name.endswith(".safetensors")), 1000)
+        before = s.generate([2, 3], sampling_params={"max_new_tokens": 9, "temperature": 0})
+        for body, sentence in [({"model_path": bad}, "safetensors"), ({"model_path": "/nowhere"}, "/nowhere"), ({}, "model_path is missing"),
+                               ({"model_path": MODEL, "weight_version": "1"}, "expected one above 1")]:
+            with self.subTest(body=body):
+                status, answer = s.call("POST", "/update_weights_from_disk", body)
+                self.assertEqual((status, answer["success"]), (400, False))
+                self.assertIn(sentence, answer["message"])
+        self.assertEqual(s.generate([2, 3], sampling_params={"max_new_tokens": 9, "temperature": 0})["output_ids"], before["output_ids"])
+        self.assertEqual(s.call("GET", "/get_weight_version")[1], {"weight_version": "1"})
+
+    def test_updates_under_load_mix_no_versions_and_lose_nothing(self):
+        s = self.served
+        stop = threading.Event()
+        answers = []
+
+        def client(i):
+            while not stop.is_set():
+                answers.append(s.generate([2, 3, 4 + i], sampling_params={"max_new_tokens": 60, "temperature": 0}))
+
+        threads = [threading.Thread(target=client, args=(i,)) for i in range(6)]
+        for thread in threads:
+            thread.start()
+        for version in range(2, 12):
+            self.assertTrue(s.post("/update_weights_from_disk", {"model_path": MODEL})["success"])
+            self.assertEqual(s.call("GET", "/get_weight_version")[1], {"weight_version": str(version)})
+        stop.set()
+        for thread in threads:
+            thread.join()
+        whole = [a for a in answers if a["meta_info"]["finish_reason"]["type"] != "abort"]
+        self.assertGreater(len(whole), 0)
+        self.assertEqual(len({(a["meta_info"]["prompt_tokens"], tuple(a["output_ids"])) for a in whole}) <= 6, True)
+
+
+class AccessTest(unittest.TestCase):
+    def test_a_request_without_the_token_is_refused(self):
+        with tempfile.NamedTemporaryFile("w") as token:
+            token.write("a-token-of-24-characters\n")
+            token.flush()
+            served = Served("--token-file", token.name)
+            try:
+                body = {"input_ids": [2], "sampling_params": {"max_new_tokens": 1}}
+                self.assertEqual(served.call("POST", "/generate", body)[0], 401)
+                self.assertEqual(served.call("POST", "/generate", body, {"Authorization": "Bearer a-token-of-24-characterz"})[0], 401)
+                self.assertEqual(served.call("POST", "/generate", body, {"Authorization": "Bearer a-token-of-24-characters"})[0], 200)
+                self.assertEqual(served.call("GET", "/health")[0], 200)
+            finally:
+                served.stop()
+
+    def test_an_address_of_other_hosts_and_a_port_in_use_are_refused_with_a_sentence(self):
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            for listen, sentence in [("0.0.0.0:0", "other hosts can reach this address"),
+                                     (f"127.0.0.1:{taken.getsockname()[1]}", "Address already in use"), ("127.0.0.1", "--listen")]:
+                run = subprocess.run([SEER, "serve", "--model", MODEL, "--listen", listen], capture_output=True, text=True, timeout=60)
+                self.assertNotEqual(run.returncode, 0)
+                self.assertIn(sentence, run.stderr)
+                self.assertEqual(run.stderr.count("\n"), 1)
+
+    def test_sigterm_lets_requests_that_run_end(self):
+        served = Served()
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(served.generate, [2, 3], sampling_params=LONG)
+            served.wait_until(lambda load: load["num_running_reqs"] == 1)
+            self.assertEqual(served.stop(), 0)
+            self.assertEqual(answer.result()["meta_info"]["finish_reason"]["type"], "length")
+
+
+if __name__ == "__main__":
+    unittest.main()
