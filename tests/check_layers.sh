@@ -24,7 +24,7 @@ libraries=(
   '^spdlog/'                            '^actors/log\.cpp$'
   '^toml'                               '^cli/toml_options\.cpp$'
   '^CLI/'                               '^cli/arguments\.cpp$|^tests/'
-  '^(boost|openssl)/'                   '^cli/cluster_gate\.cpp$'
+  '^(boost|openssl)/'                   '^cli/(cluster_gate|serve/http_server)\.cpp$'
 )
 
 # The only files of the layers below cli/ that may name CAF.
