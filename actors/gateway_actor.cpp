@@ -9,6 +9,7 @@ namespace seer {
 namespace {
 
 constexpr RequestId kNotRunning{};  // rollouts of a gateway have ids from 1
+constexpr size_t kCancelledMax = 1024;
 
 /// Of what the requests of a group have in common.
 uint64_t content_of(const GatewayRequest& request) {
@@ -109,39 +110,52 @@ bool GatewayActor::is_due(const Gathered& group) const {
   return rt::now_us(self) - group.since_us >= (size > 0 ? config.group_wait_us : config.gather_us);
 }
 
+GatewayActor::Waiting::iterator GatewayActor::forget(Waiting::iterator group) {
+  const auto last = joinable.find(group->second.content);
+  if (last != joinable.end() && last->second == group->first) joinable.erase(last);
+  return waiting.erase(group);
+}
+
+/// Takes out what belongs to requests that are over.
+void GatewayActor::sweep() {
+  cancelled = 0;
+  for (auto it = waiting.begin(); it != waiting.end();) {
+    std::erase_if(it->second.pieces, [&](const Piece& piece) { return !open.contains(piece.request->ticket); });
+    it = it->second.pieces.empty() ? forget(it) : std::next(it);
+  }
+}
+
 /// Groups whose time has come go to the rollout.
 void GatewayActor::place() {
-  if (is_held() || waiting.empty()) return;
+  if (is_held()) return;
+  if (cancelled > 0) sweep();
+  if (waiting.empty()) return;
   AddGroups add;
   RolloutHandle to;
   const auto send = [&] {
     if (!add.groups.empty()) rt::post(to, std::exchange(add, {}));
   };
   for (auto it = waiting.begin(); it != waiting.end();) {
-    Gathered& group = it->second;
-    std::erase_if(group.pieces, [&](const Piece& piece) { return !open.contains(piece.request->ticket); });
-    if (!group.pieces.empty() && !is_due(group)) {
+    const Gathered& group = it->second;
+    if (!is_due(group)) {
       ++it;
       continue;
     }
-    if (!group.pieces.empty()) {
-      if (current != RolloutId{} && rollouts.at(current).groups >= config.groups_max) {
-        send();
-        close_rollout();
-      }
-      Rollout& rollout = open_rollout();
-      to = rollout.handle;
-      const GroupId id{rollout.groups++, current};
-      for (uint32_t sample = 0; sample < group.pieces.size(); ++sample) {
-        const Piece& piece = group.pieces[sample];
-        running.emplace(RequestId{id, sample}, Running{piece});
-        open.at(piece.request->ticket).runs[piece.sample] = {id, sample};
-      }
-      add.groups.push_back(group_of(group.pieces));
-      ++totals.groups;
+    if (current != RolloutId{} && rollouts.at(current).groups >= config.groups_max) {
+      send();
+      close_rollout();
     }
-    if (const auto last = joinable.find(group.content); last != joinable.end() && last->second == it->first) joinable.erase(last);
-    it = waiting.erase(it);
+    Rollout& rollout = open_rollout();
+    to = rollout.handle;
+    const GroupId id{rollout.groups++, current};
+    for (uint32_t sample = 0; sample < group.pieces.size(); ++sample) {
+      const Piece& piece = group.pieces[sample];
+      running.emplace(RequestId{id, sample}, Running{piece});
+      open.at(piece.request->ticket).runs[piece.sample] = {id, sample};
+    }
+    add.groups.push_back(group_of(group.pieces));
+    ++totals.groups;
+    it = forget(it);
   }
   send();
   if (!waiting.empty()) tick_in(config.gather_us);
@@ -244,6 +258,7 @@ void GatewayActor::cancel(Ticket ticket) {
   }
   pieces_open -= node.mapped().left;
   totals.aborted += node.mapped().left;
+  if (++cancelled >= kCancelledMax) sweep();
 }
 
 int64_t GatewayActor::abort(const std::string& rid) { return end_requests(rid, InFlight::kAbort); }
@@ -259,18 +274,14 @@ int64_t GatewayActor::end_requests(const std::string& rid, InFlight how) {
     ++count;
   }
   if (how != InFlight::kAbort) return count;
+  sweep();
   std::vector<Piece> aborted;
   for (auto& [id, group] : waiting) {
     const auto kept = std::stable_partition(group.pieces.begin(), group.pieces.end(), [&](const Piece& p) { return !is_meant(p); });
     aborted.insert(aborted.end(), kept, group.pieces.end());
     group.pieces.erase(kept, group.pieces.end());
   }
-  std::erase_if(aborted, [&](const Piece& piece) { return !open.contains(piece.request->ticket); });
-  std::erase_if(waiting, [&](const auto& entry) {
-    if (!entry.second.pieces.empty()) return false;
-    if (const auto last = joinable.find(entry.second.content); last != joinable.end() && last->second == entry.first) joinable.erase(last);
-    return true;
-  });
+  for (auto it = waiting.begin(); it != waiting.end();) it = it->second.pieces.empty() ? forget(it) : std::next(it);
   for (const Piece& piece : aborted) give_unstarted(piece, FinishReason::kAborted, {});
   return count + std::ssize(aborted);
 }
@@ -296,9 +307,10 @@ Status GatewayActor::flush() {
 
 void GatewayActor::update_weights(WeightsOrder order) {
   if (update)
-    return order.done(fail(Code::kUnavailable, "an update to weight version ", update->order.what.version, " is under way"));
+    return order.done(fail(Code::kUnavailable, "an update to weight version ", update->order.what.version, " is under way"), version);
   if (order.what.version <= version)
-    return order.done(fail(Code::kInvalidArgument, "weight version ", order.what.version, ": expected one above ", version, ", which runs"));
+    return order.done(fail(Code::kInvalidArgument, "weight version ", order.what.version, ": expected one above ", version, ", which runs"),
+                      version);
   log.info(rt::now_us(self), "weights_update", {{"weight_version", order.what.version}, {"folder", order.what.folder}});
   if (order.in_flight != InFlight::kFinish) end_requests("", order.in_flight);
   close_rollout();
@@ -327,7 +339,7 @@ void GatewayActor::finish_update(Status status) {
   const auto done = std::move(update->order.done);
   update.reset();
   log.info(rt::now_us(self), "weights_updated", {{"weight_version", version}, {"error", status.ok() ? "" : status.error().detail}});
-  done(std::move(status));
+  done(std::move(status), version);
   place();
 }
 

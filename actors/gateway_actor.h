@@ -74,7 +74,7 @@ enum class InFlight : uint8_t {
 struct WeightsOrder {
   NewWeights what;
   InFlight in_flight = InFlight::kAbort;
-  std::function<void(Status)> done;  // called once, on the gateway's thread
+  std::function<void(Status, WeightVersion runs)> done;  // called once, on the gateway's thread
 };
 
 /// Figures for load balancers, status pages and metrics.
@@ -155,7 +155,10 @@ struct GatewayActor {
     std::string error;           // of some node
   };
 
+  using Waiting = std::map<uint64_t, Gathered>;
   void gather(const Piece& piece);
+  Waiting::iterator forget(Waiting::iterator group);
+  void sweep();
   bool may_join(const Gathered& group, const GatewayRequest& request) const;
   bool is_due(const Gathered& group) const;
   void place();
@@ -180,13 +183,14 @@ struct GatewayActor {
   const std::shared_ptr<GatewayDoor> door;
   const EventLog log;
   std::map<Ticket, Open> open;
-  std::map<uint64_t, Gathered> waiting;             // in the order in which they came
+  Waiting waiting;                                  // in the order in which they came
   std::unordered_map<uint64_t, uint64_t> joinable;  // by content: the last of `waiting` that has it
   std::map<RequestId, Running> running;
   std::map<RolloutId, Rollout> rollouts;
   RolloutId current;                                // takes groups; 0: none does
   RolloutId last_rollout;
   uint64_t last_gathered = 0;
+  size_t cancelled = 0;                             // requests since the last sweep(), whose pieces may be in `waiting`
   WeightVersion version;
   std::optional<Update> update;
   bool is_paused = false;

@@ -140,8 +140,8 @@ void KvNodeActor::on_open(const OpenBlocks& ask) {
   if (what.lend) return open_here(ask);
   tiers->pin(what.owner);
   const size_t here_blocks = blocks_here(what);
+  own_blocks(what, here_blocks);
   if (!parts.transport || here_blocks == what.blocks.size()) return open_here(ask);
-  own_what_is_here(what);
   const uint64_t op = next_op++;
   pulls.emplace(op, Pull{.ask = ask, .here = here_blocks});
   find_holders(op);
@@ -154,7 +154,6 @@ size_t KvNodeActor::blocks_here(const KvOpening& what) const {
 }
 
 void KvNodeActor::open_here(const OpenBlocks& ask) {
-  if (!ask.what.lend) own_what_is_here(ask.what);
   tiers->open(ask.what.owner, keys_of(ask.what.blocks),
               [this, op = ask.what.op, reply_to = ask.reply_to](OpenResult result) {
                 const Client* to = find_client(reply_to);
@@ -167,10 +166,10 @@ void KvNodeActor::open_here(const OpenBlocks& ask) {
               });
 }
 
-/// The request will not write again what it finds here, so it owns it from now on. Others may have written it: two responses of a
-/// group that begin alike have equal blocks, and those end with the other one's release if only it owns them.
-void KvNodeActor::own_what_is_here(const KvOpening& what) {
-  const size_t here = blocks_here(what), prompt_end = std::min(here, prompt_blocks_of(what));
+/// The request does not write the first `here` blocks again, which it finds here, so it owns them from now on. Another request may
+/// have written them: responses of a group that begin alike have equal blocks, and the other one's release would free them.
+void KvNodeActor::own_blocks(const KvOpening& what, size_t here) {
+  const size_t prompt_end = std::min(here, prompt_blocks_of(what));
   if (prompt_end > 0) reserve_part(what, 0, prompt_end);
   if (prompt_end < here) reserve_part(what, prompt_end, here);
 }
@@ -340,6 +339,7 @@ void KvNodeActor::on_silence(uint64_t op) {
 /// Nothing more comes from other nodes: what is here now is the answer.
 void KvNodeActor::end_pull(uint64_t op) {
   const Pull pull = std::move(pulls.extract(op).mapped());
+  own_blocks(pull.ask.what, blocks_here(pull.ask.what));
   open_here(pull.ask);
 }
 

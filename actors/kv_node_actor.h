@@ -1,7 +1,7 @@
 // kv_node_actor: one machine's share of the KV pool: its DRAM arena and its cold tier (KvTiers), for the instances of that
 // machine, which read and write the arena's slots directly once they hold a grant or a lease. One per machine.
 //
-// What an opening lacks here is pulled from another node when it is worth moving: the directory names who keeps blocks of
+// What an opening lacks here is pulled from another node: the directory names who keeps blocks of
 // the owner, that node lends them (a lease over there), the transport copies them into granted slots here, they are
 // sealed, and the opening is answered from here. Whatever goes wrong on the way, the opening is answered with what there
 // is; the rest is prefilled. A lender that dies is given up at once, a silent one after 2 s. A fetch that is late has failed; its
@@ -85,7 +85,7 @@ struct KvNodeActor {
   };
   size_t blocks_here(const KvOpening& what) const;
   void open_here(const OpenBlocks& ask);
-  void own_what_is_here(const KvOpening& what);
+  void own_blocks(const KvOpening& what, size_t here);
   static size_t prompt_blocks_of(const KvOpening& what);
   std::vector<Reservation> reserve_part(const KvOpening& what, size_t first, size_t end);
   void find_holders(uint64_t op);

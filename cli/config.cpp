@@ -96,6 +96,16 @@ std::vector<OptionSpec> instance_options(MachineOptions& o) {
          between(1, 2)}};
 }
 
+/// Where all machines are within this process.
+std::vector<OptionSpec> local_instance_options(MachineOptions& o, int64_t& nodes) {
+  std::vector<OptionSpec> options = instance_options(o);
+  options.insert(options.begin(),
+                 {{"instances", "N", &o.instances, "engines, each with its own KV cache", between(1, 1024)},
+                  {"nodes", "N", &nodes, "machines (within this process) that instances are dealt to; each has its own pool tiers",
+                   between(1, 64)}});
+  return options;
+}
+
 OptionGroup kv_options(MachineOptions& o) {
   return {"KV cache",
        {{"kv-bytes", "SIZE", SizeField{&o.kv_bytes}, "KV cache of one instance", at_least(1)},
@@ -119,11 +129,7 @@ std::vector<OptionGroup> option_groups(RolloutOptions& o) {
   std::vector<OptionSpec> drafting = drafting_options(o);
   drafting.push_back({"draft-history", "DIR", &o.draft_history,
          "folder of past responses: drafts use those to the same prompts, and this rollout adds its own"});
-  std::vector<OptionSpec> instances = instance_options(o);
-  instances.insert(instances.begin(),
-                   {{"instances", "N", &o.instances, "engines, each with its own KV cache", between(1, 1024)},
-                    {"nodes", "N", &o.nodes, "machines (within this process) that instances are dealt to; each has its own pool tiers",
-         between(1, 64)}});
+  std::vector<OptionSpec> instances = local_instance_options(o, o.nodes);
   std::vector<OptionSpec> cluster = access_options(o.access);
   cluster.insert(cluster.begin(),
                  {{"cluster", "HOST:PORT", &o.cluster, "controller of a cluster, whose machines run the rollout instead of this one"},
@@ -181,11 +187,7 @@ std::vector<OptionGroup> option_groups(NodeOptions& o) {
 }
 
 std::vector<OptionGroup> option_groups(ServeOptions& o) {
-  std::vector<OptionSpec> instances = instance_options(o);
-  instances.insert(instances.begin(),
-                   {{"instances", "N", &o.instances, "engines, each with its own KV cache", between(1, 1024)},
-                    {"nodes", "N", &o.nodes, "machines (within this process) that instances are dealt to; each has its own pool tiers",
-                     between(1, 64)}});
+  std::vector<OptionSpec> instances = local_instance_options(o, o.nodes);
   return {
       {"Server",
        {{"model", "DIR", &o.model, "model folder in Hugging Face layout"},
@@ -404,6 +406,12 @@ Status check_machine(const MachineOptions& o) {
   return fail(Code::kInvalidArgument, "--block-tokens ", o.block_tokens, ": expected a multiple of 16");
 }
 
+Status check_nodes(int64_t nodes, int64_t instances) {
+  if (nodes <= instances) return {};
+  return fail(Code::kInvalidArgument, "--nodes ", nodes, ": expected at most --instances, which is ", instances,
+              ": each node has an instance at least");
+}
+
 Status check_together(const NodeOptions& o) {
   const bool is_alone = o.instances == 0;
   if (is_alone && !o.join.empty())
@@ -416,9 +424,7 @@ Status check_together(const NodeOptions& o) {
 
 Status check_together(const ServeOptions& o) {
   SEER_RETURN_IF_ERROR(check_machine(o));
-  if (o.nodes > o.instances)
-    return fail(Code::kInvalidArgument, "--nodes ", o.nodes, ": expected at most --instances, which is ", o.instances,
-                ": each node has an instance at least");
+  SEER_RETURN_IF_ERROR(check_nodes(o.nodes, o.instances));
   SEER_ASSIGN_OR_RETURN(const HostPort listen, parse_host_port("--listen", o.listen, true));
   if (o.tls_cert.empty() != o.tls_key.empty())
     return fail(Code::kInvalidArgument, o.tls_cert.empty() ? "--tls-key needs --tls-cert" : "--tls-cert needs --tls-key");
@@ -452,9 +458,7 @@ Status check_together(const RolloutOptions& o) {
     SEER_RETURN_IF_ERROR(check_reach(o.cluster, o.access));
     if (!o.html.empty()) return fail(Code::kInvalidArgument, "--html cannot go with --cluster: instances of other processes draw no timelines");
   }
-  if (o.nodes > o.instances)
-    return fail(Code::kInvalidArgument, "--nodes ", o.nodes, ": expected at most --instances, which is ", o.instances,
-                ": each node has an instance at least");
+  SEER_RETURN_IF_ERROR(check_nodes(o.nodes, o.instances));
   SEER_RETURN_IF_ERROR(check_new_folder("--draft-history", o.draft_history));
   SEER_RETURN_IF_ERROR(check_new_folder("--journal", o.journal));
   if (o.resume && o.journal.empty()) return fail(Code::kInvalidArgument, "--resume needs --journal, which has what there is to go on with");

@@ -1,6 +1,9 @@
 #include "cli/json_fields.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
 #include <variant>
 
 #include "cli/json_lines.h"
@@ -13,6 +16,12 @@ ValueType type_of(const Json& value) {
   if (value.is_number_integer()) return ValueType::kInteger;
   if (value.is_number()) return ValueType::kNumber;
   return value.is_boolean() ? ValueType::kBoolean : ValueType::kOther;
+}
+
+/// A number that JSON readers take for a decimal: "-0" would lose its sign as an integer, so it becomes "-0.0".
+void append_decimal(std::string& out, const char* begin, const char* end) {
+  out.append(begin, end);
+  if (std::none_of(begin, end, [](char c) { return c == '.' || c == 'e'; })) out += ".0";
 }
 
 }  // namespace
@@ -57,6 +66,22 @@ Status set_json_option(const OptionSpec& option, const std::string& text, const 
     for (const Json& entry : value)
       if (!add(entry, entry.is_number_integer() ? entry.dump() : "")) return wrong();
   return set_option(option, texts).ok() ? Status{} : Status{wrong()};
+}
+
+void append_float(std::string& out, float value) {
+  if (!std::isfinite(value)) {
+    out += "null";
+    return;
+  }
+  std::array<char, 40> buffer;
+  char* const begin = buffer.data();
+  const char* end = std::to_chars(begin, begin + buffer.size(), value).ptr;
+  // The shortest text of a float can lie so near the middle of two floats that reading it as a double and rounding that
+  // (what JSON readers do) gives the other one; then the double's own text is used.
+  double read = 0;
+  std::from_chars(begin, end, read);
+  if (static_cast<float>(read) != value) end = std::to_chars(begin, begin + buffer.size(), double{value}).ptr;
+  append_decimal(out, begin, end);
 }
 
 }  // namespace seer

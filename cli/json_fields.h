@@ -37,4 +37,7 @@ Result<std::vector<int32_t>> token_ids(const Json& value, const char* name, cons
 /// bits as the flag.
 Status set_json_option(const OptionSpec& option, const std::string& text, const std::string& found);
 
+/// Appends a number that reads back to the same float, through a double as well; null where it is not finite.
+void append_float(std::string& out, float value);
+
 }  // namespace seer

@@ -260,32 +260,10 @@ void append_integer(std::string& out, T value) {
   out.append(buffer.data(), std::to_chars(buffer.data(), buffer.data() + buffer.size(), value).ptr);
 }
 
-/// A number that JSON readers take for a decimal: "-0" would lose its sign as an integer, so it becomes "-0.0".
-void append_decimal(std::string& out, const char* begin, const char* end) {
-  out.append(begin, end);
-  if (std::none_of(begin, end, [](char c) { return c == '.' || c == 'e'; })) out += ".0";
-}
-
 void append_seconds(std::string& out, double seconds) {
   std::array<char, 40> buffer;
   const auto text = std::to_chars(buffer.data(), buffer.data() + buffer.size(), seconds, std::chars_format::fixed, 6);
   out.append(buffer.data(), text.ptr);
-}
-
-void append_float(std::string& out, float value) {
-  if (!std::isfinite(value)) {
-    out += "null";
-    return;
-  }
-  std::array<char, 40> buffer;
-  char* const begin = buffer.data();
-  const char* end = std::to_chars(begin, begin + buffer.size(), value).ptr;
-  // The shortest text of a float can lie so near the middle of two floats that reading it as a double and rounding that
-  // (what JSON readers do) gives the other one; then the double's own text is used.
-  double read = 0;
-  std::from_chars(begin, end, read);
-  if (static_cast<float>(read) != value) end = std::to_chars(begin, begin + buffer.size(), double{value}).ptr;
-  append_decimal(out, begin, end);
 }
 
 template <class T, class F>

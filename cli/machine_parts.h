@@ -47,7 +47,6 @@ Result<ClusterTransport> make_cluster_transport(bool is_of_this_host);
 Result<NodeMakers> make_node_makers(const MachineOptions& options, const LoadedModel& loaded, SlowWork& aside,
                                     const ClusterTransport& transport = {});
 
-
 /// All machines of this process: `nodes` of them, to which the instances are dealt.
 FleetConfig fleet_config(const MachineOptions& options, int64_t nodes, int64_t rows_max);
 /// Their makers: each has its own folder of the cold tier, and KV moves between them by copying. As make_node_makers() otherwise.

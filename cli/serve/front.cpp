@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "gpu/sampler.h"
-#include "protocols/hash.h"
 
 namespace seer {
 
@@ -41,8 +40,10 @@ GatewayClient Front::client() {
           .tokens =
               [this](Ticket ticket, uint32_t sample, CommittedTokens part) {
                 server_.post([this, ticket, sample, part = std::move(part)] {
-                  if (const auto at = places_.find(ticket); at != places_.end())
-                    at->second.call->call.tokens(at->second.request, sample, part);
+                  const auto at = places_.find(ticket);
+                  if (at == places_.end()) return;
+                  const std::shared_ptr<OpenCall> open = at->second.call;  // writing may find out that the client has gone
+                  open->call.tokens(at->second.request, sample, part);
                 });
               }};
 }
@@ -54,9 +55,6 @@ void Front::run(Call call, const std::shared_ptr<HttpReply>& reply) {
   for (size_t i = 0; i < requests.size(); ++i) {
     GatewayRequest& request = requests[i];
     request.ticket = Ticket{++last_ticket_};
-    if (!open->call.has_seed)
-      for (size_t sample = 0; sample < request.seeds.size(); ++sample)
-        request.seeds[sample] = hash_pair(hash_pair(model_.seed, request.ticket.value), sample);
     open->tickets.push_back(request.ticket);
     open->responses.emplace_back(request.seeds.size());
     open->left += request.seeds.size();
@@ -64,6 +62,7 @@ void Front::run(Call call, const std::shared_ptr<HttpReply>& reply) {
   }
   ++calls_;
   reply->on_gone([this, open] {
+    if (open->left == 0) return;  // it goes while it is answered
     --calls_;
     for (const Ticket ticket : open->tickets) places_.erase(ticket);
     door_->put([tickets = open->tickets](GatewayActor& gateway) {
@@ -89,10 +88,10 @@ void Front::on_response(Ticket ticket, uint32_t sample, Response response) {
   open->call = {};  // with the reply, which may keep the call
 }
 
-void Front::update_weights(NewWeights weights, InFlight in_flight, std::function<void(Status)> then) {
+void Front::update_weights(NewWeights weights, InFlight in_flight, std::function<void(Status, WeightVersion)> then) {
   door_->put([this, weights = std::move(weights), in_flight, then = std::move(then)](GatewayActor& gateway) mutable {
-    gateway.update_weights({.what = std::move(weights), .in_flight = in_flight, .done = [this, then = std::move(then)](Status status) {
-                              server_.post([then, status = std::move(status)] { then(status); });
+    gateway.update_weights({.what = std::move(weights), .in_flight = in_flight, .done = [this, then = std::move(then)](Status status, WeightVersion runs) {
+                              server_.post([then, status = std::move(status), runs] { then(status, runs); });
                             }});
   });
 }

@@ -12,6 +12,7 @@
 #include "cli/serve/http_server.h"
 #include "gpu/model/model_config.h"
 #include "gpu/text/tokenizer.h"
+#include "protocols/hash.h"
 
 namespace seer {
 
@@ -30,8 +31,7 @@ Status fit_request(GatewayRequest& request, const ServedModel& model);
 
 /// What a client asked for in one HTTP request.
 struct Call {
-  std::vector<GatewayRequest> requests;  // tickets are filled in; where `seeds` are all 0 and has_seed is false, seeds too
-  bool has_seed = false;
+  std::vector<GatewayRequest> requests;  // their tickets are filled in
   /// Tokens of a request that streams, as they come.
   std::function<void(size_t request, uint32_t sample, const CommittedTokens&)> tokens = {};
   /// Each response, as it comes; all tokens came before.
@@ -46,7 +46,8 @@ class Front {
   /// For the gateway. REQUIRES: the front outlives it.
   GatewayClient client();
   const ServedModel& model() const { return model_; }
-  HttpServer& server() { return server_; }
+  /// For responses that a client gave no seeds for: each call gives another one.
+  uint64_t fresh_seed() { return hash_pair(model_.seed, ++last_seed_); }
 
   void run(Call call, const std::shared_ptr<HttpReply>& reply);
   /// Asks the gateway, and gives `then` the answer on the server's thread.
@@ -57,8 +58,8 @@ class Front {
       server_.post([then = std::move(then), answer = std::move(answer)]() mutable { then(std::move(answer)); });
     });
   }
-  /// Changes to the weights in a folder; `then` gets what became of it, on the server's thread.
-  void update_weights(NewWeights weights, InFlight in_flight, std::function<void(Status)> then);
+  /// Changes to the weights in a folder; `then` gets what became of it and the version that runs, on the server's thread.
+  void update_weights(NewWeights weights, InFlight in_flight, std::function<void(Status, WeightVersion)> then);
   /// Calls that are not answered yet.
   size_t open_calls() const { return calls_; }
 
@@ -80,7 +81,7 @@ class Front {
   const std::shared_ptr<GatewayDoor> door_;
   const ServedModel model_;
   std::unordered_map<Ticket, Place> places_;
-  uint64_t last_ticket_ = 0;
+  uint64_t last_ticket_ = 0, last_seed_ = 0;
   size_t calls_ = 0;
 };
 

@@ -11,11 +11,12 @@
 #include <charconv>
 #include <chrono>
 #include <deque>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <thread>
 #include <utility>
+
+#include "cli/json_lines.h"
 
 namespace seer {
 namespace {
@@ -42,10 +43,6 @@ constexpr std::string_view reason_of(int status) {
     case 503: return "Service Unavailable";
     default: return status < 400 ? "OK" : "Error";
   }
-}
-
-std::string error_body(std::string_view message) {
-  return nlohmann::ordered_json{{"error", {{"message", message}}}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 /// "a%20b+c" -> "a b c"
@@ -138,7 +135,7 @@ class Reply final : public HttpReply {
   explicit Reply(std::shared_ptr<Session> session) : session_(std::move(session)) {}
   ~Reply() override {
     if (!is_over_ && has_begun_) session_->close();
-    if (!is_over_ && !has_begun_) session_->send(500, error_body("the request was dropped"), "application/json");
+    if (!is_over_ && !has_begun_) session_->send(500, http_error_body("the request was dropped"), "application/json");
   }
   void send(int status, std::string body, std::string_view type) override {
     if (std::exchange(is_over_, true)) return;
@@ -363,7 +360,7 @@ void Session::refuse(int status, std::string_view message) {
   deadline_.cancel();
   keeps_alive_ = false;
   is_at_work_ = true;
-  send(status, error_body(message), "application/json");
+  send(status, http_error_body(message), "application/json");
 }
 
 void Session::handle() {
@@ -443,6 +440,8 @@ void Session::write_next() {
 }
 
 }  // namespace
+
+std::string http_error_body(std::string_view message) { return cat("{\"error\":{\"message\":", json_string(message), "}}"); }
 
 Result<std::unique_ptr<HttpServer>> HttpServer::listen(const HttpServerConfig& config) {
   auto server = std::make_unique<Server>(config);

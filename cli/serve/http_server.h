@@ -45,6 +45,8 @@ class HttpReply {
   /// Called once, when the client goes away before the answer is over. Not called after that.
   virtual void on_gone(std::function<void()> gone) = 0;
 };
+/// {"error": {"message": ...}}
+std::string http_error_body(std::string_view message);
 using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<HttpReply>)>;
 
 class HttpServer {

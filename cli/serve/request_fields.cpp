@@ -1,7 +1,6 @@
 #include "cli/serve/request_fields.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <vector>
 
@@ -29,12 +28,6 @@ Status check_not_refused(const Json& params) {
 }  // namespace
 
 std::string json_text(const Out& json) { return json.dump(-1, ' ', false, Out::error_handler_t::replace); }
-
-void append_float(std::string& out, float value) {
-  char buffer[32];
-  const auto end = std::to_chars(buffer, buffer + sizeof(buffer), value).ptr;
-  out.append(buffer, end);
-}
 
 Result<Json> read_object(const std::string& body) {
   if (is_blank(body)) return Json::object();

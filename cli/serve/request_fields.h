@@ -15,8 +15,6 @@ namespace seer {
 using Out = nlohmann::ordered_json;
 /// Bytes that are not UTF-8 become U+FFFD.
 std::string json_text(const Out& json);
-/// A number that reads back to the same float.
-void append_float(std::string& out, float value);
 
 /// The body, which may be empty.
 Result<Json> read_object(const std::string& body);

@@ -5,7 +5,6 @@
 #include <fstream>
 #include <iostream>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -114,8 +113,7 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
   server->start([&](HttpRequest request, std::shared_ptr<HttpReply> reply) {
     if (request.path == "/health" || request.path == "/health_generate" || request.path == "/") return reply->send(200, "{}");
     if (sglang.handle(request, reply)) return;
-    reply->send(404, nlohmann::ordered_json{{"error", {{"message", cat("no ", request.method, " ", request.path, " here")}}}}.dump(
-                         -1, ' ', false, nlohmann::json::error_handler_t::replace));
+    reply->send(404, http_error_body(cat("no ", request.method, " ", request.path, " here")));
   });
   std::cout << "seer serves " << front.model().name << " at http" << (options.tls_cert.empty() ? "" : "s") << "://" << listen.host << ":"
             << server->port() << std::endl;

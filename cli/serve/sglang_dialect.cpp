@@ -14,6 +14,7 @@ namespace {
 
 constexpr int64_t kDefaultTokens = 128;  // SGLang's default of max_new_tokens
 constexpr size_t kLabelsMax = 64;
+constexpr size_t kWorkersMax = 1024;
 
 /// As SGLang says what is wrong.
 void refuse(const std::shared_ptr<HttpReply>& reply, const Error& error) {
@@ -23,8 +24,6 @@ void refuse(const std::shared_ptr<HttpReply>& reply, const Error& error) {
 
 struct Generate {
   std::vector<GatewayRequest> requests;
-  std::vector<std::string> rids;   // by request
-  bool has_seed = false;
   bool is_list = false;            // the answer is
   bool streams = false;
   bool wants_logprobs = false;
@@ -69,7 +68,8 @@ Result<std::vector<std::vector<int32_t>>> prompts_of(const Json& body, const Ser
   return prompts;
 }
 
-Result<Generate> parse_generate(const std::string& body_text, const ServedModel& model) {
+Result<Generate> parse_generate(const std::string& body_text, Front& front) {
+  const ServedModel& model = front.model();
   SEER_ASSIGN_OR_RETURN(const Json body, read_object(body_text));
   Generate call;
   SEER_ASSIGN_OR_RETURN(auto prompts, prompts_of(body, model, call.is_list));
@@ -101,11 +101,9 @@ Result<Generate> parse_generate(const std::string& body_text, const ServedModel&
                            .priority = static_cast<int32_t>(std::min<int64_t>(priority, INT32_MAX)),
                            .streams = call.streams};
     SEER_RETURN_IF_ERROR(fit_request(request, model));
-    call.has_seed = sampling.seed.has_value();
     for (int64_t sample = 0; sample < sampling.n; ++sample)
-      request.seeds.push_back(sampling.seed.value_or(0) + static_cast<uint64_t>(sample));
+      request.seeds.push_back(sampling.seed ? *sampling.seed + static_cast<uint64_t>(sample) : front.fresh_seed());
     call.is_list |= sampling.n > 1;
-    call.rids.push_back(request.rid);
     call.requests.push_back(std::move(request));
   }
   if (call.streams && (call.requests.size() > 1 || call.requests[0].seeds.size() > 1))
@@ -193,12 +191,12 @@ bool SglangDialect::handle(HttpRequest& request, const Reply& reply) {
 }
 
 void SglangDialect::generate(const HttpRequest& request, const Reply& reply) {
-  Result<Generate> parsed = parse_generate(request.body, front_.model());
+  Result<Generate> parsed = parse_generate(request.body, front_);
   if (!parsed.ok()) return refuse(reply, parsed.error());
   std::vector<Answering> to;
-  for (size_t i = 0; i < parsed->requests.size(); ++i)
-    to.push_back({&front_.model(), parsed->requests[i].prompt_ids.size(), parsed->rids[i], parsed->wants_logprobs});
-  Call call{.requests = std::move(parsed->requests), .has_seed = parsed->has_seed};
+  for (const GatewayRequest& asked : parsed->requests)
+    to.push_back({&front_.model(), asked.prompt_ids.size(), asked.rid, parsed->wants_logprobs});
+  Call call{.requests = std::move(parsed->requests)};
   if (parsed->streams) {
     const auto so_far = std::make_shared<Response>();
     so_far->version = version_;
@@ -272,7 +270,9 @@ void SglangDialect::workers(const HttpRequest& request, const Reply& reply) {
   }
   if (url.empty()) return refuse(reply, fail(Code::kInvalidArgument, "url is missing: expected that of a worker"));
   const auto known = std::ranges::find(workers_, url, &std::pair<const std::string, std::string>::second);
-  const std::string id = known != workers_.end() ? known->first : cat("worker-", workers_.size());
+  if (known == workers_.end() && workers_.size() >= kWorkersMax)
+    return refuse(reply, fail(Code::kInvalidArgument, "there are ", kWorkersMax, " workers, which is the limit: delete one first"));
+  const std::string id = known != workers_.end() ? known->first : cat("worker-", ++last_worker_);
   workers_[id] = url;
   reply->send(202, json_text({{"status", "accepted"}, {"worker_id", id}, {"url", url}}));
 }
@@ -335,19 +335,14 @@ void SglangDialect::update_from_disk(const HttpRequest& request, const Reply& re
   if (!folder.ok()) return answer(false, folder.error().detail);
   if (!label.ok()) return answer(false, label.error().detail);
   if (folder->empty()) return answer(false, "model_path is missing: expected a folder with safetensors files");
-  if (is_updating_) return answer(false, "another update is under way");
   WeightVersion version{version_.value + 1};
   uint64_t number = 0;
   const auto [end, error] = std::from_chars(label->data(), label->data() + label->size(), number);
   const bool is_number = !label->empty() && error == std::errc() && end == label->data() + label->size();
-  if (is_number && number <= version_.value)
-    return answer(false, cat("weight_version is ", number, ": expected one above ", version_, ", which runs"));
   if (is_number) version = WeightVersion{number};
-  is_updating_ = true;
-  front_.update_weights({version, *folder}, InFlight::kAbort, [this, answer, version, label = *label, is_number](const Status& done) {
-    is_updating_ = false;
+  front_.update_weights({version, *folder}, InFlight::kAbort, [this, answer, version, label = *label, is_number](const Status& done, WeightVersion runs) {
+    version_ = runs;
     if (!done.ok()) return answer(false, done.error().detail);
-    version_ = version;
     if (!label.empty() && !is_number) labels_[version] = label;
     if (labels_.size() > kLabelsMax) labels_.erase(labels_.begin());
     answer(true, cat("Succeeded to update model weights to version ", version_label(version), "."));

@@ -35,10 +35,10 @@ class SglangDialect {
   std::string version_label(WeightVersion version) const;
 
   Front& front_;
-  WeightVersion version_;                         // of the last update that succeeded
-  bool is_updating_ = false;
+  WeightVersion version_;                         // that runs, as the gateway said last
   std::map<WeightVersion, std::string> labels_;   // of the last versions, where clients named them otherwise
   std::map<std::string, std::string> workers_;    // URL by id, as clients registered them
+  uint64_t last_worker_ = 0;
 };
 
 }  // namespace seer
