@@ -10,7 +10,7 @@ namespace seer {
 struct JinjaTemplate {
   std::string name;
   JinjaLimits limits;
-  JinjaBody body;
+  JinjaStatement root;
 };
 
 Result<ChatTemplate> ChatTemplate::parse(std::string_view text, std::string name, const ChatTemplateLimits& limits) {
@@ -19,7 +19,7 @@ Result<ChatTemplate> ChatTemplate::parse(std::string_view text, std::string name
   auto parsed = std::make_shared<JinjaTemplate>();
   parsed->name = std::move(name);
   parsed->limits = {.steps_max = limits.steps_max, .output_bytes_max = limits.output_bytes_max, .depth_max = limits.depth_max};
-  SEER_ASSIGN_OR_RETURN(parsed->body, parse_jinja(text, parsed->name));
+  SEER_ASSIGN_OR_RETURN(parsed->root, parse_jinja(text, parsed->name));
   return ChatTemplate(std::move(parsed));
 }
 
@@ -28,7 +28,7 @@ Result<std::string> ChatTemplate::render(const nlohmann::ordered_json& context, 
     return fail(Code::kInvalidArgument, "chat template ", parsed_->name, ": the context is of type ", context.type_name(), "; expected an object");
   SEER_ASSIGN_OR_RETURN(const JinjaValue values, jinja_from_json(context, "the context"));
   JinjaRun run(parsed_->name, parsed_->limits, options.now);
-  return run.render(parsed_->body, values);
+  return run.render(parsed_->root, values);
 }
 
 }  // namespace seer

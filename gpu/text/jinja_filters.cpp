@@ -325,7 +325,7 @@ Result<JinjaValue> first(JinjaRun& run, const JinjaValue& value, const JinjaArgu
 
 Result<JinjaValue> last(JinjaRun& run, const JinjaValue& value, const JinjaArguments& arguments) {
   SEER_RETURN_IF_ERROR(bind_arguments("last", arguments, {}));
-  if (value.object_as<JinjaIterator>() != nullptr || value.is_undefined()) return wrong_argument("last", "the value", value, "a list; put |list before it");
+  if (value.object_as<JinjaIterator>() != nullptr) return wrong_argument("last", "the value", value, "a list; put |list before it");
   if (value.is_text() && !value.bytes().empty()) return run.item(value, JinjaValue::of(Int128{-1}));
   SEER_ASSIGN_OR_RETURN(const JinjaItems items, run.items(value));
   return items->items.empty() ? JinjaValue() : items->items.back();
@@ -386,9 +386,8 @@ Result<JinjaValue> reverse(JinjaRun& run, const JinjaValue& value, const JinjaAr
   }
   SEER_ASSIGN_OR_RETURN(const JinjaItems items, run.items(value));
   std::vector<JinjaValue> reversed(items->items.rbegin(), items->items.rend());
-  // What Python's reversed() takes gives an iterator; it copies the rest, views among them not, into a list.
-  const bool lazy = value.object_as<JinjaIterator>() == nullptr && !value.is_undefined();
-  if (!lazy) return run.made_list(std::move(reversed));
+  // What Python's reversed() takes gives an iterator; an iterator is copied into a list.
+  if (value.object_as<JinjaIterator>() != nullptr) return run.made_list(std::move(reversed));
   return run.made_iterator(std::move(reversed), value.is_list() ? "list_reverseiterator" : "reversed");
 }
 
@@ -450,21 +449,6 @@ Result<JinjaValue> dictsort(JinjaRun& run, const JinjaValue& value, const JinjaA
   return run.made_list(std::move(out));
 }
 
-Result<JinjaValue> unique(JinjaRun& run, const JinjaValue& value, const JinjaArguments& arguments) {
-  SEER_ASSIGN_OR_RETURN(const Values args, bind_arguments("unique", arguments, {"case_sensitive", "attribute"}));
-  SEER_ASSIGN_OR_RETURN(const JinjaItems items, run.items(value));
-  JinjaDict seen;
-  std::vector<JinjaValue> out;
-  for (const JinjaValue& item : items->items) {
-    SEER_ASSIGN_OR_RETURN(const JinjaValue key, sort_key(run, item, args[1], args[0]));
-    if (const Status usable = run.usable_key(key, seen.size()); !usable.ok()) return run.made_iterator(std::move(out), "generator", usable.error());
-    if (seen.find(key) != nullptr) continue;
-    seen.set(key, JinjaValue::none());
-    out.push_back(item);
-  }
-  return run.made_iterator(std::move(out));
-}
-
 template <bool kLargest>
 Result<JinjaValue> extreme(JinjaRun& run, const JinjaValue& value, const JinjaArguments& arguments) {
   SEER_ASSIGN_OR_RETURN(const Values args, bind_arguments(kLargest ? "max" : "min", arguments, {"case_sensitive", "attribute"}));
@@ -497,29 +481,6 @@ Result<JinjaValue> sum(JinjaRun& run, const JinjaValue& value, const JinjaArgume
   return total;
 }
 
-Result<JinjaValue> batch(JinjaRun& run, const JinjaValue& value, const JinjaArguments& arguments) {
-  SEER_ASSIGN_OR_RETURN(const Values args, bind_arguments("batch", arguments, {"linecount", "fill_with"}, 1));
-  const auto size = args[0]->integer();
-  if (!size || *size < 1 || *size > 100'000) return fail(Code::kInvalidArgument, "the filter batch: linecount is not an integer from 1 to 100000");
-  SEER_ASSIGN_OR_RETURN(const JinjaItems items, run.items(value));
-  std::vector<JinjaValue> rows, row;
-  const auto end_row = [&]() -> Status {
-    SEER_ASSIGN_OR_RETURN(JinjaValue made, run.made_list(std::move(row)));
-    rows.push_back(std::move(made));
-    row.clear();
-    return {};
-  };
-  for (const JinjaValue& item : items->items) {
-    if (row.size() == static_cast<size_t>(*size)) SEER_RETURN_IF_ERROR(end_row());
-    row.push_back(item);
-  }
-  if (!row.empty()) {
-    if (given(args[1])) row.resize(static_cast<size_t>(*size), *args[1]);
-    SEER_RETURN_IF_ERROR(end_row());
-  }
-  return run.made_iterator(std::move(rows));
-}
-
 Result<JinjaValue> attr(JinjaRun& run, const JinjaValue& value, const JinjaArguments& arguments) {
   SEER_ASSIGN_OR_RETURN(const Values args, bind_arguments("attr", arguments, {"name"}, 1));
   if (!args[0]->is_text()) return wrong_argument("attr", "name", *args[0], "a text");
@@ -548,6 +509,43 @@ Result<JinjaValue> lazily(JinjaRun& run, const JinjaValue& value, MakeItems make
     if (const Status made = make(item, out); !made.ok()) return run.made_iterator(std::move(out), "generator", made.error());
   }
   return run.made_iterator(std::move(out));
+}
+
+Result<JinjaValue> unique(JinjaRun& run, const JinjaValue& value, const JinjaArguments& arguments) {
+  SEER_ASSIGN_OR_RETURN(const Values args, bind_arguments("unique", arguments, {"case_sensitive", "attribute"}));
+  JinjaDict seen;
+  return lazily(run, value, [&](const JinjaValue& item, std::vector<JinjaValue>& out) -> Status {
+    SEER_ASSIGN_OR_RETURN(const JinjaValue key, sort_key(run, item, args[1], args[0]));
+    SEER_RETURN_IF_ERROR(run.usable_key(key, seen.size()));
+    if (seen.find(key) != nullptr) return {};
+    seen.set(key, JinjaValue::none());
+    out.push_back(item);
+    return {};
+  });
+}
+
+Result<JinjaValue> batch(JinjaRun& run, const JinjaValue& value, const JinjaArguments& arguments) {
+  SEER_ASSIGN_OR_RETURN(const Values args, bind_arguments("batch", arguments, {"linecount", "fill_with"}, 1));
+  const auto size = args[0]->integer();
+  if (!size || *size < 1 || *size > 100'000) return fail(Code::kInvalidArgument, "the filter batch: linecount is not an integer from 1 to 100000");
+  const auto items = run.items(value);
+  if (!items.ok()) return run.made_iterator({}, "generator", items.error());
+  std::vector<JinjaValue> rows, row;
+  const auto end_row = [&]() -> Status {
+    SEER_ASSIGN_OR_RETURN(JinjaValue made, run.made_list(std::move(row)));
+    rows.push_back(std::move(made));
+    row.clear();
+    return {};
+  };
+  for (const JinjaValue& item : (*items)->items) {
+    if (row.size() == static_cast<size_t>(*size)) SEER_RETURN_IF_ERROR(end_row());
+    row.push_back(item);
+  }
+  if (!row.empty()) {
+    if (given(args[1])) row.resize(static_cast<size_t>(*size), *args[1]);
+    SEER_RETURN_IF_ERROR(end_row());
+  }
+  return run.made_iterator(std::move(rows));
 }
 
 Result<JinjaValue> map_attribute(JinjaRun& run, const JinjaValue& value, const JinjaArguments& arguments) {

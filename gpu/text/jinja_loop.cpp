@@ -63,8 +63,7 @@ Result<JinjaValue> JinjaLoop::call(JinjaRun& run, const JinjaArguments& argument
 }
 
 Result<JinjaValue> JinjaMacro::call(JinjaRun& run, const JinjaArguments& arguments) {
-  const std::string_view name = statement.text.empty() ? std::string_view("caller") : statement.text;
-  SEER_ASSIGN_OR_RETURN(const JinjaScopePtr own, run.macro_scope(statement.parameters, scope, name, arguments));
+  SEER_ASSIGN_OR_RETURN(const JinjaScopePtr own, run.macro_scope(statement, scope, arguments));
   std::string out;
   const auto flow = run.run_body(statement.bodies[0], own, out);
   if (!flow.ok()) return flow.error();

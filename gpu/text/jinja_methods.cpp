@@ -661,7 +661,7 @@ Result<std::string> percent_format(JinjaRun& run, const std::string& format, con
     out += part;
   }
   const size_t there = tuple != nullptr ? tuple->items.size() : 1;
-  if (!by_name && used < there && !(tuple == nullptr && (values.is_dict() || values.is_list())))
+  if (!by_name && used < there && !(tuple == nullptr && (values.is_dict() || values.is_list() || values.is_undefined())))
     return fail(Code::kInvalidArgument, "a % format uses ", used, " of the ", there, " values given");
   return out;
 }

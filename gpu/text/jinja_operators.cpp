@@ -203,7 +203,7 @@ Result<bool> JinjaRun::contains(const JinjaValue& container, const JinjaValue& i
 Result<JinjaValue> JinjaRun::binary(const std::string& op, const JinjaValue& left, const JinjaValue& right) {
   if (left.integer() && right.integer()) return whole_arithmetic(op, *left.integer(), *right.integer());
   if (left.number() && right.number()) return float_arithmetic(op, *left.number(), *right.number());
-  if (op == "%" && left.is_text() && !right.is_undefined()) {
+  if (op == "%" && left.is_text()) {
     if (left.as_text().safe) return fail(Code::kInvalidArgument, "% is not supported on a text marked safe");
     SEER_ASSIGN_OR_RETURN(std::string text, percent_format(*this, left.bytes(), right));
     return made_text(std::move(text));

@@ -782,12 +782,18 @@ class Parser {
 
 }  // namespace
 
-Result<JinjaBody> parse_jinja(std::string_view source, const std::string& name) {
+Result<JinjaStatement> parse_jinja(std::string_view source, const std::string& name) {
   const size_t valid = utf8_valid_bytes(source);
   if (valid < source.size())
     return fail(Code::kInvalidArgument, "chat template ", name, " is not valid UTF-8 (byte ", valid, " of ", source.size(), ")");
   SEER_ASSIGN_OR_RETURN(std::vector<JinjaToken> tokens, jinja_tokens(source, name));
-  return Parser(std::move(tokens), name).run();
+  SEER_ASSIGN_OR_RETURN(JinjaBody body, Parser(std::move(tokens), name).run());
+  JinjaStatement root;
+  root.kind = JinjaStatement::Kind::kScope;
+  root.line = 1;
+  root.bodies.push_back(std::move(body));
+  find_hidden_names(root);
+  return root;
 }
 
 }  // namespace seer

@@ -18,17 +18,19 @@ class Depth {
   int& depth_;
 };
 
-JinjaScopePtr inner(const JinjaScopePtr& scope) {
-  auto made = std::make_shared<JinjaScope>();
-  made->parent = scope;
-  return made;
-}
-
 Error too_deep(int depth_max) {
   return fail(Code::kFull, "tags, expressions and macros nest more than ", depth_max, " levels deep while rendering");
 }
 
 }  // namespace
+
+JinjaScopePtr inner_scope(const JinjaScopePtr& around, const JinjaStatement& statement, size_t body) {
+  auto made = std::make_shared<JinjaScope>();
+  made->parent = around;
+  if (body < statement.hidden.size())
+    for (const std::string& name : statement.hidden[body]) made->variables.emplace_back(name, JinjaValue::undefined(&name));
+  return made;
+}
 
 void JinjaScope::set(std::string_view name, JinjaValue value) {
   for (auto& [known, held] : variables) {
@@ -51,11 +53,11 @@ JinjaRun::~JinjaRun() {
   for (const auto& scope : scopes_) scope->variables.clear();
 }
 
-Result<std::string> JinjaRun::render(const JinjaBody& body, const JinjaValue& context) {
+Result<std::string> JinjaRun::render(const JinjaStatement& root, const JinjaValue& context) {
   auto scope = std::make_shared<JinjaScope>();
   for (const auto& [key, value] : context.as_dict().entries()) scope->variables.emplace_back(key.bytes(), value);
   std::string out;
-  const auto flow = run_body(body, inner(scope), out);
+  const auto flow = run_body(root.bodies[0], inner_scope(scope, root), out);
   if (!flow.ok()) return flow.error();
   return out;
 }
@@ -219,7 +221,7 @@ Result<JinjaRun::Flow> JinjaRun::run_statement(const JinjaStatement& statement, 
     case Kind::kWith:
       SEER_RETURN_IF_ERROR(run_with(statement, scope, out));
       break;
-    case Kind::kScope: return run_body(statement.bodies[0], inner(scope), out);
+    case Kind::kScope: return run_body(statement.bodies[0], inner_scope(scope, statement), out);
     case Kind::kBreak: return Flow::kBreak;
     case Kind::kContinue: return Flow::kContinue;
   }
@@ -246,7 +248,8 @@ Status JinjaRun::run_loop(const JinjaStatement& statement, const JinjaValue& ove
   if (statement.exprs[1] != nullptr) {
     std::vector<JinjaValue> chosen;
     for (const JinjaValue& one : all->items) {
-      const JinjaScopePtr turn = inner(scope);
+      const auto turn = std::make_shared<JinjaScope>();
+      turn->parent = scope;
       SEER_RETURN_IF_ERROR(assign(*statement.target, one, turn));
       SEER_ASSIGN_OR_RETURN(const JinjaValue condition, evaluate(*statement.exprs[1], turn));
       if (jinja_true(condition)) chosen.push_back(one);
@@ -258,7 +261,7 @@ Status JinjaRun::run_loop(const JinjaStatement& statement, const JinjaValue& ove
   bool any_finished = false;  // a turn that ends with break or continue does not count: Jinja's own rule
   for (; loop->index0 < all->items.size(); ++loop->index0) {
     SEER_RETURN_IF_ERROR(spend(1));
-    const JinjaScopePtr turn = inner(scope);
+    const JinjaScopePtr turn = inner_scope(scope, statement);
     turn->set("loop", JinjaValue::object(loop));
     SEER_RETURN_IF_ERROR(assign(*statement.target, all->items[loop->index0], turn));
     SEER_ASSIGN_OR_RETURN(const Flow flow, run_body(statement.bodies[0], turn, out));
@@ -266,7 +269,7 @@ Status JinjaRun::run_loop(const JinjaStatement& statement, const JinjaValue& ove
     any_finished |= flow == Flow::kNext;
   }
   if (!any_finished && statement.bodies.size() > 1) {
-    const auto flow = run_body(statement.bodies[1], inner(scope), out);
+    const auto flow = run_body(statement.bodies[1], inner_scope(scope, statement, 1), out);
     if (!flow.ok()) return flow.error();
   }
   return {};
@@ -295,7 +298,7 @@ Status JinjaRun::assign(const JinjaExpr& target, JinjaValue value, const JinjaSc
 
 Result<JinjaRun::Flow> JinjaRun::run_set_block(const JinjaStatement& statement, const JinjaScopePtr& scope) {
   std::string text;
-  const JinjaScopePtr block = inner(scope);
+  const JinjaScopePtr block = inner_scope(scope, statement);
   SEER_ASSIGN_OR_RETURN(const Flow flow, run_body(statement.bodies[0], block, text));
   if (flow != Flow::kNext) return flow;
   SEER_ASSIGN_OR_RETURN(JinjaValue value, made_text(std::move(text)));
@@ -308,7 +311,7 @@ Result<JinjaRun::Flow> JinjaRun::run_set_block(const JinjaStatement& statement, 
 
 Result<JinjaRun::Flow> JinjaRun::run_filter_block(const JinjaStatement& statement, const JinjaScopePtr& scope, std::string& out) {
   std::string text;
-  const JinjaScopePtr block = inner(scope);
+  const JinjaScopePtr block = inner_scope(scope, statement);
   SEER_ASSIGN_OR_RETURN(const Flow flow, run_body(statement.bodies[0], block, text));
   if (flow != Flow::kNext) return flow;
   SEER_ASSIGN_OR_RETURN(JinjaValue value, made_text(std::move(text)));
@@ -319,7 +322,7 @@ Result<JinjaRun::Flow> JinjaRun::run_filter_block(const JinjaStatement& statemen
 }
 
 Status JinjaRun::run_with(const JinjaStatement& statement, const JinjaScopePtr& scope, std::string& out) {
-  const JinjaScopePtr block = inner(scope);
+  const JinjaScopePtr block = inner_scope(scope, statement);
   for (size_t i = 0; i < statement.targets.size(); ++i) {
     SEER_ASSIGN_OR_RETURN(JinjaValue value, evaluate(*statement.exprs[i], scope));  // does not see the targets before it
     SEER_RETURN_IF_ERROR(assign(*statement.targets[i], std::move(value), block));
@@ -347,9 +350,10 @@ Status JinjaRun::run_call(const JinjaStatement& statement, const JinjaScopePtr& 
   return append(out, text);
 }
 
-Result<JinjaScopePtr> JinjaRun::macro_scope(const JinjaParameters& parameters, const JinjaScopePtr& around, std::string_view name,
-                                            const JinjaArguments& arguments) {
-  const JinjaScopePtr scope = inner(around);
+Result<JinjaScopePtr> JinjaRun::macro_scope(const JinjaStatement& macro, const JinjaScopePtr& around, const JinjaArguments& arguments) {
+  const JinjaParameters& parameters = macro.parameters;
+  const std::string_view name = macro.kind == JinjaStatement::Kind::kCall ? std::string_view("caller") : macro.text;
+  const JinjaScopePtr scope = inner_scope(around, macro);
   const size_t taken = std::min(parameters.names.size(), arguments.positional.size());
   std::vector<std::pair<std::string, JinjaValue>> named = arguments.named;
   const auto take_named = [&](const std::string& key) -> std::optional<JinjaValue> {
@@ -488,18 +492,17 @@ Result<JinjaValue> JinjaRun::evaluate_dict(const JinjaExpr& expr, const JinjaSco
 Result<JinjaValue> JinjaRun::evaluate_slice(const JinjaExpr& expr, const JinjaScopePtr& scope) {
   SEER_ASSIGN_OR_RETURN(const JinjaValue of, evaluate(*expr.parts[0], scope));
   std::optional<Int128> bounds[3];
-  bool usable = true;
   for (size_t i = 0; i < 3; ++i) {
     if (expr.parts[i + 1] == nullptr) continue;
     SEER_ASSIGN_OR_RETURN(const JinjaValue bound, evaluate(*expr.parts[i + 1], scope));
     if (bound.is_none()) continue;
     bounds[i] = bound.integer();
-    usable &= bounds[i].has_value();
+    if (!bounds[i]) return fail(Code::kInvalidArgument, "a bound of a slice is of type ", bound.type_name(), "; expected an integer");
   }
-  if (of.is_undefined()) return attribute(of, "[...]");
+  if (of.is_undefined()) return undefined_error(of, "it has no slices");
   const JinjaItems list = of.as_list();
   const bool sliced = of.is_text() || list != nullptr || of.object_as<JinjaRange>() != nullptr;
-  if (!usable || !sliced) return JinjaValue();  // as Jinja, which then looks for such an attribute
+  if (!sliced) return fail(Code::kInvalidArgument, "a value of type ", of.type_name(), " has no slices; expected a list or a text");
   if (bounds[2] == Int128{0}) return fail(Code::kInvalidArgument, "a slice has the step 0; expected another");
   SEER_ASSIGN_OR_RETURN(const size_t size, length(of));
   const JinjaSlice slice = JinjaSlice::of(bounds[0], bounds[1], bounds[2], size);

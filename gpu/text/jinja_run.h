@@ -45,6 +45,8 @@ struct JinjaScope {
   const JinjaValue* find_here(std::string_view name) const;
 };
 using JinjaScopePtr = std::shared_ptr<JinjaScope>;
+/// A new scope inside another one, for bodies[body] of a statement.
+JinjaScopePtr inner_scope(const JinjaScopePtr& around, const JinjaStatement& statement, size_t body = 0);
 
 /// A thing that a template can call.
 struct JinjaCallable : JinjaObject {
@@ -58,8 +60,8 @@ class JinjaRun {
   ~JinjaRun();
   JinjaRun(const JinjaRun&) = delete;
 
-  /// Renders the template's body with the fields of `context`, a dict, as its variables.
-  Result<std::string> render(const JinjaBody& body, const JinjaValue& context);
+  /// Renders the template with the fields of `context`, a dict, as its variables.
+  Result<std::string> render(const JinjaStatement& root, const JinjaValue& context);
 
   // ---- for filters, tests and methods --------------------------------------------------------------------------------
 
@@ -97,8 +99,7 @@ class JinjaRun {
   Result<Flow> run_body(const JinjaBody& body, const JinjaScopePtr& scope, std::string& out);
   Status run_loop(const JinjaStatement& loop, const JinjaValue& over, const JinjaScopePtr& scope, int depth, std::string& out);
   Result<JinjaValue> evaluate(const JinjaExpr& expr, const JinjaScopePtr& scope);
-  Result<JinjaScopePtr> macro_scope(const JinjaParameters& parameters, const JinjaScopePtr& around, std::string_view name,
-                                    const JinjaArguments& arguments);
+  Result<JinjaScopePtr> macro_scope(const JinjaStatement& macro, const JinjaScopePtr& around, const JinjaArguments& arguments);
 
  private:
   Result<Flow> run_statement(const JinjaStatement& statement, const JinjaScopePtr& scope, std::string& out);

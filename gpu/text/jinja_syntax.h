@@ -88,7 +88,7 @@ struct JinjaStatement {
     kCall,      // exprs[0] is the call; parameters, bodies[0]
     kFilter,    // bodies[0] through the filters of exprs[0]
     kWith,      // targets = exprs; bodies[0]
-    kScope,     // bodies[0] with names of its own: a generation block
+    kScope,     // bodies[0] with names of its own: a generation block, or the whole template
     kBreak,
     kContinue,
   };
@@ -100,12 +100,18 @@ struct JinjaStatement {
   std::vector<JinjaExprPtr> targets;
   std::vector<JinjaExprPtr> exprs;
   std::vector<JinjaBody> bodies;
+  /// Names that a body assigns before it reads them, by body. They begin undefined there, even where the context has
+  /// them; see jinja_scopes.cpp. Not for kIf, whose bodies have no names of their own.
+  std::vector<std::vector<std::string>> hidden;
   JinjaParameters parameters;
 };
 
-/// Parses a template. `name` is how errors call it. Fails on what Jinja refuses when it compiles, and on tags that
+/// Fills in `hidden` of a statement and all inside it.
+void find_hidden_names(JinjaStatement& root);
+
+/// Parses a template into a kScope. `name` is how errors call it. Fails on what Jinja refuses when it compiles, and on tags that
 /// need other files (include, import, extends).
 /// REQUIRES: source is valid UTF-8.
-Result<JinjaBody> parse_jinja(std::string_view source, const std::string& name);
+Result<JinjaStatement> parse_jinja(std::string_view source, const std::string& name);
 
 }  // namespace seer

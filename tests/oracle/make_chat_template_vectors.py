@@ -251,6 +251,11 @@ SNIPPETS = r"""
 {% set nope.x = 1 %}
 {% for i in range(3) %}{% set q = i %}{{ q }}{% endfor %}{{ q is defined }}{% set q = 9 %}{% for i in [1] %}{{ q }}{% set q = 5 %}{{ q }}{% endfor %}{{ q }}
 {% if true %}{% set q = 1 %}{% endif %}{{ q }}{% if false %}{% set n = 2 %}{% endif %}{{ n }}
+{% for x in l %}{{ t }}{% endfor %}{% set t = 1 %}{{ t }}
+{{ t }}{% for x in l %}{{ t }}{% endfor %}{% set t = 1 %}{{ t }}
+{% if y %}{% set t = 1 %}{% endif %}{{ t }}{% if not y %}{% set f = 1 %}{% else %}{{ f }}{% endif %}{{ f }}
+{% for x in l %}{% for i in l %}{{ t }}{% endfor %}{% set t = x %}{{ t }}{% endfor %}{{ t }}
+{% macro g() %}{{ t }}{% set t = 2 %}{{ t }}{% endmacro %}{{ g() }}{% macro h() %}{% set t = 2 %}{{ t }}{% endmacro %}{{ h() }}{{ t }}
 {% set ns = namespace(found=false) %}{% for x in l %}{% if x == 1 %}{% set ns.found = true %}{% endif %}{% endfor %}{{ ns.found }}
 {% for x in l %}{{ loop.index }}{{ loop.index0 }}{{ loop.revindex }}{{ loop.revindex0 }}{{ loop.first }}{{ loop.last }}{{ loop.length }}{{ loop.previtem }}{{ loop.nextitem }}{{ loop.cycle('a', 'b') }}{{ loop.depth }}{{ loop.depth0 }};{% endfor %}
 {% for x in [] %}a{% else %}none{% endfor %}{% for x in nope %}a{% else %}none{% endfor %}{% for x in l if x > 5 %}a{% else %}none{% endfor %}{% for x in l if x > 1 %}{{ loop.index }}{{ x }}{{ loop.last }}{% endfor %}
@@ -364,7 +369,7 @@ class Random:
         if k == 10: return f"({e()}) is {r.choice(['equalto', 'in', 'gt', 'lt', 'divisibleby', 'eq', 'ne', 'sameas'])}({e()})"
         if k in (11, 12): return f"{self.primary(depth)}.{r.choice(self.ATTRIBUTES)}"
         if k == 13: return f"{self.primary(depth)}[{e()}]"
-        if k in (14, 15): return f"{self.primary(depth)}[{self.bound()}:{self.bound()}{r.choice(['', ':', ':' + self.bound()])}]"
+        if k in (14, 15): return f"{r.choice(self.NAMES)}[{self.bound()}:{self.bound()}{r.choice(['', ':', ':' + self.bound()])}]"
         if k in (16, 17): return f"({e()}).{r.choice(self.METHODS0)}()"
         if k == 18: return f"({e()}).{self.method(depth)}"
         if k == 19: return "[" + ", ".join(e() for _ in range(r.randrange(4))) + "]"
@@ -436,7 +441,7 @@ def repr_jinja(text):
 
 
 # Python's own words for a thing inside the interpreter, and what chat_template refuses by intention (see the header of jinja_methods.cpp).
-UNCOMPARED = ["object at 0x", "<built-in", "<function", "<bound method", "<Namespace", "<class", "<LoopContext", "<Macro", "generator", "iterator", "<reversed"]
+UNCOMPARED = ["0x7f", "0X7F", "<built-in", "<function", "<bound method", "<Namespace", "<class", "<LoopContext", "<Macro", "generator", "iterator", "<reversed"]
 
 
 def random_cases(count, seed):
