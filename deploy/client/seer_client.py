@@ -1,0 +1,414 @@
+"""A client for `seer serve`: responses for prompts and groups of them, weights, and control.
+
+    with Client("127.0.0.1:30000") as client:
+        for response in client.generate_group("2 + 3 =", 8, sampling={"max_new_tokens": 256}):
+            print(response.index, response.text, response.weight_version)
+        client.update_weights("/shared/step-12", version=12)
+
+Client is for threads, AsyncClient for asyncio; they have the same methods. A Client may be used by many threads at once.
+Only the standard library is needed. Every error is a SeerError with one sentence, or a ValueError for wrong arguments.
+"""
+import asyncio
+import concurrent.futures
+import json
+import operator
+import threading
+import uuid
+from dataclasses import dataclass, field
+from typing import Any, AsyncIterator, Dict, Iterator, List, Mapping, Optional, Sequence, Union
+
+from seer_http import (Answer, BadAnswer, CannotConnect, ConnectionLost, Http, NotIdle, Refused, SeerError, ServerFailed, TimedOut,
+                       WeightsRefused, WrongToken, error_of)
+
+__all__ = ["AsyncClient", "BadAnswer", "CannotConnect", "Client", "ConnectionLost", "Load", "NotIdle", "Refused", "Response", "SeerError",
+           "ServerFailed", "ServerInfo", "TimedOut", "WeightsRefused", "WrongToken"]
+
+Prompt = Union[str, Sequence[int]]
+
+CONTROL_S = 60.0      # health, pause, abort and the like
+WEIGHTS_S = 3600.0    # loading weights may take long
+GROUP_MAX = 100_000   # responses of one group
+
+# The server ignores names that it does not know, so a misspelt one would silently give other responses.
+SAMPLING = frozenset([
+    "max_new_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "stop", "stop_token_ids", "ignore_eos", "sampling_seed",
+    # The server takes these where they change no token, and refuses them by name where they would.
+    "frequency_penalty", "presence_penalty", "min_new_tokens", "length_penalty", "logit_bias", "json_schema", "regex", "ebnf", "structural_tag",
+    "custom_params", "lora_path", "no_stop_trim", "skip_special_tokens", "spaces_between_special_tokens"])
+
+
+@dataclass(frozen=True)
+class Response:
+    tokens: List[int]
+    logprobs: Optional[List[float]]    # of the tokens, one each; None: not asked for
+    text: str                          # without special tokens
+    finish_reason: Optional[str]       # "stop", "length", "abort"; None: it goes on, in a stream
+    matched: Union[int, str, None]     # the token or text that stopped it
+    weight_version: str                # as the server names it
+    prompt_tokens: int
+    cached_tokens: int                 # of the prompt
+    seed: int
+    rid: str
+    index: int = 0                     # in its group
+    queue_s: float = 0.0
+    total_s: float = 0.0               # queue_s included
+    meta: Dict[str, Any] = field(default_factory=dict, repr=False)  # the server's meta_info as it came
+
+    @property
+    def is_aborted(self) -> bool:
+        return self.finish_reason == "abort"
+
+
+@dataclass(frozen=True)
+class ServerInfo:
+    model_name: str
+    model_path: str
+    weight_version: str
+    context_tokens_max: int    # of prompt and output together, by the model
+    kv_tokens_max: int         # the same, by the memory of an instance
+    fields: Dict[str, Any] = field(default_factory=dict, repr=False)  # all that the server says
+
+
+@dataclass(frozen=True)
+class Load:
+    running: int           # responses
+    waiting: int
+    kv_use_share: float    # 0..1
+
+
+def _generate_body(prompt: Optional[Prompt], input_ids: Optional[Sequence[int]], sampling: Optional[Mapping[str, Any]],
+                   group_id: Optional[str], group_size: Optional[int], rid: Optional[str], priority: int, logprobs: bool, stream: bool) -> dict:
+    if (prompt is None) == (input_ids is None):
+        raise ValueError(f"{'neither' if prompt is None else 'both'} prompt and input_ids: expected one of them")
+    given = prompt if input_ids is None else input_ids
+    params = dict(sampling or {})
+    if params.get("n", 1) != 1:
+        raise ValueError(f"sampling: n is {params['n']}: expected 1, for more use generate_group")
+    params.pop("n", None)
+    for name in params:
+        if name not in SAMPLING:
+            raise ValueError(f"sampling: {name!r} is not known: expected one of {', '.join(sorted(SAMPLING))}")
+    body: Dict[str, Any] = {"sampling_params": params, "return_logprob": logprobs, "stream": stream}
+    if isinstance(given, str):
+        body["text"] = given
+    else:
+        body["input_ids"] = [operator.index(token) for token in given]
+    for name, value in (("group_id", group_id), ("group_size", group_size), ("rid", rid), ("priority", priority or None)):
+        if value is not None:
+            body[name] = value
+    return body
+
+
+def _response_of(answer: Any, index: int, wants_logprobs: bool) -> Response:
+    try:
+        meta = answer["meta_info"]
+        finish = meta["finish_reason"] or {}
+        tokens = answer["output_ids"]
+        logprobs = [entry[0] for entry in meta["output_token_logprobs"]] if wants_logprobs else None
+        response = Response(tokens=tokens, logprobs=logprobs, text=answer["text"], finish_reason=finish.get("type"), matched=finish.get("matched"),
+                            weight_version=meta["weight_version"], prompt_tokens=meta["prompt_tokens"], cached_tokens=meta["cached_tokens"],
+                            seed=meta["seed"], rid=meta["id"], index=index, queue_s=meta["queue_time"], total_s=meta["e2e_latency"], meta=meta)
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise BadAnswer(f"the answer is no response of seer serve: {error!r} in {json.dumps(answer)[:200]}") from None
+    if logprobs is not None and len(logprobs) != len(tokens):
+        raise BadAnswer(f"the answer has {len(tokens)} tokens and {len(logprobs)} log-probabilities")
+    return response
+
+
+def _checked(answer: Answer) -> Answer:
+    if answer.status >= 300:
+        raise error_of(answer)
+    return answer
+
+
+class AsyncGroup:
+    """The responses of a group, as they finish. After an error, or close(), those that are left are ended on the server too."""
+
+    def __init__(self, requests):
+        self._done: asyncio.Queue = asyncio.Queue()
+        self._tasks = [asyncio.ensure_future(request) for request in requests]
+        self._left = len(self._tasks)
+        for task in self._tasks:
+            task.add_done_callback(self._done.put_nowait)
+
+    def __aiter__(self) -> "AsyncGroup":
+        return self
+
+    async def __anext__(self) -> Response:
+        if self._left == 0:
+            raise StopAsyncIteration
+        task = await self._done.get()
+        self._left -= 1
+        try:
+            return task.result()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        self._left = 0
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class AsyncClient:
+    """`address` is HOST:PORT or a URL; `tls_ca` is a PEM file with the certificates to trust and means https.
+
+    connections_max  requests for responses under way at once; more wait here, where Seer cannot schedule them
+    retries          of a request whose connection was refused, or reset before anything was answered
+    timeout_s        for one response; for one step of a stream
+    """
+
+    def __init__(self, address: str, token: Optional[str] = None, tls_ca: Optional[str] = None, *, connections_max: int = 512, retries: int = 5,
+                 timeout_s: float = 14_400.0):
+        self._http = Http(address, token, tls_ca, connections_max, retries)
+        self._timeout_s = timeout_s
+
+    @property
+    def address(self) -> str:
+        return str(self._http.address)
+
+    # ---- responses ---------------------------------------------------------------------------------------------------------------
+
+    async def generate(self, prompt: Optional[Prompt] = None, *, input_ids: Optional[Sequence[int]] = None,
+                       sampling: Optional[Mapping[str, Any]] = None, group_id: Optional[str] = None, group_size: Optional[int] = None,
+                       rid: Optional[str] = None, priority: int = 0, logprobs: bool = True, index: int = 0) -> Response:
+        """One response. `sampling` has the names of SGLang; see SAMPLING."""
+        body = _generate_body(prompt, input_ids, sampling, group_id, group_size, rid, priority, logprobs, False)
+        answer = _checked(await self._http.call("POST", "/generate", body, timeout_s=self._timeout_s))
+        return _response_of(answer.json(), index, logprobs)
+
+    async def stream(self, prompt: Optional[Prompt] = None, *, input_ids: Optional[Sequence[int]] = None,
+                     sampling: Optional[Mapping[str, Any]] = None, group_id: Optional[str] = None, group_size: Optional[int] = None,
+                     rid: Optional[str] = None, priority: int = 0, logprobs: bool = True) -> AsyncIterator[Response]:
+        """The response as it grows: each one has all tokens so far, and the last one a finish_reason."""
+        body = _generate_body(prompt, input_ids, sampling, group_id, group_size, rid, priority, logprobs, True)
+        last = None
+        async for data in self._http.events("/generate", body, timeout_s=self._timeout_s):
+            if data == b"[DONE]":
+                continue
+            answer = Answer(200, data).json()
+            if "error" in answer:
+                raise ServerFailed(answer["error"].get("message", "the server gave no reason"), 500)
+            last = _response_of(answer, 0, logprobs)
+            yield last
+        if last is None or last.finish_reason is None:
+            raise ConnectionLost("the stream ended before the response did")
+
+    def generate_group(self, prompt: Optional[Prompt] = None, n: int = 1, *, input_ids: Optional[Sequence[int]] = None,
+                       sampling: Optional[Mapping[str, Any]] = None, group_id: Optional[str] = None, rid: Optional[str] = None, priority: int = 0,
+                       logprobs: bool = True) -> AsyncGroup:
+        """n responses for one prompt, sent at once and as one group. `sampling_seed` is that of index 0; the next has that plus 1.
+        abort(rid) ends the group; without a rid, its group_id is used."""
+        if not 1 <= n <= GROUP_MAX:
+            raise ValueError(f"n is {n}: expected 1 to {GROUP_MAX}")
+        group_id = uuid.uuid4().hex if group_id is None else group_id
+        params = dict(sampling or {})
+        first_seed = params.get("sampling_seed")
+        prompt = prompt if prompt is None or isinstance(prompt, str) else list(prompt)
+        bodies = []
+        for index in range(n):
+            if first_seed is not None:
+                params["sampling_seed"] = first_seed + index
+            bodies.append(_generate_body(prompt, input_ids, params, group_id, n, rid or group_id, priority, logprobs, False))
+
+        async def one(index: int, body: dict) -> Response:
+            answer = _checked(await self._http.call("POST", "/generate", body, timeout_s=self._timeout_s))
+            return _response_of(answer.json(), index, logprobs)
+        return AsyncGroup([one(index, body) for index, body in enumerate(bodies)])
+
+    # ---- control -----------------------------------------------------------------------------------------------------------------
+
+    async def update_weights(self, folder: str, version: Union[int, str, None] = None, *, mode: str = "abort") -> str:
+        """Changes to the weights in a folder of the server. Returns the version as the server names it from now on.
+
+        version  a number above the one that runs, or a name; None: the next number
+        mode     what becomes of requests that are not over. "abort" is what the server can do: they are answered with the tokens that
+                 they have. Requests that come meanwhile wait.
+        The request is not sent twice: after ConnectionLost or TimedOut, weight_version() tells what runs.
+        """
+        if mode != "abort":
+            raise ValueError(f"mode is {mode!r}: expected 'abort', which is all that the server can do")
+        body = {"model_path": str(folder)}
+        if version is not None:
+            body["weight_version"] = str(version)
+        answer = await self._control("POST", "/update_weights_from_disk", body, timeout_s=WEIGHTS_S, may_repeat=False)
+        if answer.status == 400:
+            raise WeightsRefused(str(error_of(answer)), 400)
+        if _checked(answer).json().get("success") is not True:
+            raise BadAnswer(f"expected \"success\": true, found {answer.body[:200]!r}")
+        return await self.weight_version()
+
+    async def weight_version(self) -> str:
+        return _checked(await self._control("GET", "/get_weight_version")).json()["weight_version"]
+
+    async def pause(self, mode: str = "abort") -> None:
+        """Requests are held from now on. mode: "abort" ends those that run; "retract" and "in_place" let them start anew, unseen."""
+        _checked(await self._control("POST", "/pause_generation", {"mode": mode}))
+
+    async def resume(self) -> None:
+        _checked(await self._control("POST", "/continue_generation", {}))
+
+    async def abort(self, rid: Optional[str] = None, *, all: bool = False) -> int:
+        """Ends the requests whose rid begins with this one, or all; they are answered with the tokens that they have. Returns how many."""
+        if (not rid) == (not all):
+            raise ValueError(f"{'both' if all else 'neither'} rid and all: expected one of them")
+        body = {"abort_all": True} if all else {"rid": rid}
+        return _checked(await self._control("POST", "/abort_request", body)).json()["aborted"]
+
+    async def flush(self) -> None:
+        """Forgets the KV cache and the drafts. NotIdle: some requests are not over."""
+        answer = await self._control("GET", "/flush_cache")
+        if answer.status == 400:
+            raise NotIdle(str(error_of(answer)), 400)
+        _checked(answer)
+
+    async def health(self) -> bool:
+        """True, or an error that says what is wrong. Needs no token."""
+        _checked(await self._control("GET", "/health"))
+        return True
+
+    async def info(self) -> ServerInfo:
+        found = _checked(await self._control("GET", "/server_info")).json()
+        return ServerInfo(found["served_model_name"], found["model_path"], found["weight_version"], found["context_length"],
+                          found["max_total_num_tokens"], found)
+
+    async def load(self) -> Load:
+        found = _checked(await self._control("GET", "/v1/loads?include=core")).json()["loads"][0]
+        return Load(found["num_running_reqs"], found["num_waiting_reqs"], found["token_usage"])
+
+    async def close(self) -> None:
+        """Closes idle connections. Calls under way go on."""
+        await self._http.close()
+
+    async def __aenter__(self) -> "AsyncClient":
+        return self
+
+    async def __aexit__(self, *_) -> None:
+        await self.close()
+
+    async def _control(self, method: str, path: str, body=None, *, timeout_s: float = CONTROL_S, may_repeat: bool = True) -> Answer:
+        return await self._http.call(method, path, body, timeout_s=timeout_s, is_control=True, may_repeat=may_repeat)
+
+
+class _Steps:
+    """An iterator over what an asynchronous one gives. close() ends it early, and on the server too."""
+    _END = object()
+
+    def __init__(self, client: "Client", steps):
+        self._client, self._steps = client, steps
+        self._close = steps.close if isinstance(steps, AsyncGroup) else steps.aclose
+
+    def __iter__(self) -> Iterator[Response]:
+        return self
+
+    def __next__(self) -> Response:
+        async def step():
+            try:
+                return await self._steps.__anext__()
+            except StopAsyncIteration:
+                return self._END
+        found = self._client._run(step())
+        if found is self._END:
+            raise StopIteration
+        return found
+
+    def close(self) -> None:
+        async def end():
+            await self._close()
+        self._client._run(end())
+
+    def __enter__(self) -> "_Steps":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+
+class Client:
+    """AsyncClient for threads: the same arguments and methods, run on an event loop in a thread of its own."""
+
+    def __init__(self, address: str, token: Optional[str] = None, tls_ca: Optional[str] = None, **options):
+        self._async = AsyncClient(address, token, tls_ca, **options)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="seer_client", daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        return self._async.address
+
+    def generate(self, prompt: Optional[Prompt] = None, *, stream: bool = False, **fields):
+        """One Response; with stream=True an iterator over it as it grows. See AsyncClient.generate and stream."""
+        if stream:
+            return _Steps(self, self._async.stream(prompt, **fields))
+        return self._run(self._async.generate(prompt, **fields))
+
+    def generate_group(self, prompt: Optional[Prompt] = None, n: int = 1, **fields) -> Iterator[Response]:
+        """Sends the requests at once, and iterates over the responses as they finish. See AsyncClient.generate_group."""
+        async def start():
+            return self._async.generate_group(prompt, n, **fields)
+        return _Steps(self, self._run(start()))
+
+    def update_weights(self, folder: str, version: Union[int, str, None] = None, *, mode: str = "abort") -> str:
+        return self._run(self._async.update_weights(folder, version, mode=mode))
+
+    def weight_version(self) -> str:
+        return self._run(self._async.weight_version())
+
+    def pause(self, mode: str = "abort") -> None:
+        self._run(self._async.pause(mode))
+
+    def resume(self) -> None:
+        self._run(self._async.resume())
+
+    def abort(self, rid: Optional[str] = None, *, all: bool = False) -> int:
+        return self._run(self._async.abort(rid, all=all))
+
+    def flush(self) -> None:
+        self._run(self._async.flush())
+
+    def health(self) -> bool:
+        return self._run(self._async.health())
+
+    def info(self) -> ServerInfo:
+        return self._run(self._async.info())
+
+    def load(self) -> Load:
+        return self._run(self._async.load())
+
+    def close(self) -> None:
+        """Ends all that is under way, on the server too. The client cannot be used again."""
+        if self._loop.is_closed():
+            return
+
+        async def end():
+            others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+            await self._async.close()
+        self._run(end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def _run(self, work):
+        if self._loop.is_closed():
+            work.close()
+            raise RuntimeError("this client was closed")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise ConnectionLost("this client was closed meanwhile") from None
+        except BaseException:
+            future.cancel()  # a KeyboardInterrupt ends the request too
+            raise

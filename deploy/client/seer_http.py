@@ -1,0 +1,333 @@
+"""HTTP/1.1 to one server, over asyncio: a bounded pool of keep-alive connections, event streams, and retries that repeat nothing.
+
+Used by seer_client only. An Http belongs to the event loop in which it is used first.
+
+RETRIES    A request is sent again, at most `retries` times, only while no byte of an answer has come: if the connection was refused,
+           or was reset before the answer began and the request may be repeated.
+ENDING     A call that is cancelled closes its connection. The server takes that as the client's going away, and ends the request.
+TWO POOLS  Requests for responses may all wait for hours. Control requests have slots of their own and do not queue behind them.
+"""
+import asyncio
+import contextlib
+import json
+import socket
+import ssl
+import time
+import urllib.parse
+from typing import AsyncIterator, Dict, List, NamedTuple, Optional
+
+CONNECT_S = 10.0             # for one connection, TLS included
+IDLE_S = 30.0                # an older idle connection is not used again: the server closes it after 75 s
+HEAD_BYTES_MAX = 64 << 10
+ANSWER_BYTES_MAX = 1 << 30
+CONTROL_SLOTS = 8
+RETRY_WAIT_S = 0.1           # before the first retry; doubled for each one after it
+RETRY_WAIT_S_MAX = 2.0
+
+
+class SeerError(Exception):
+    """What went wrong, in one sentence. Base of all errors of this package."""
+
+
+class CannotConnect(SeerError):
+    """No connection came about: refused, unknown host, or a certificate that does not fit."""
+
+
+class ConnectionLost(SeerError):
+    """The connection ended after the request was sent. Whether the server acted on it is not known."""
+
+
+class TimedOut(SeerError):
+    """There was no answer in time."""
+
+
+class BadAnswer(SeerError):
+    """What came back is not what `seer serve` answers."""
+
+
+class Refused(SeerError):
+    """The server refuses the request, with this sentence; asking again does not help. `status` is that of HTTP."""
+
+    def __init__(self, message: str, status: int):
+        super().__init__(message)
+        self.status = status
+
+
+class WrongToken(Refused):
+    """The token is missing or wrong."""
+
+
+class NotIdle(Refused):
+    """Some requests are not over, and this needs that all are."""
+
+
+class WeightsRefused(Refused):
+    """The weights were not updated; the server goes on with those that it had."""
+
+
+class ServerFailed(SeerError):
+    """The server could not do it. `status` is that of HTTP."""
+
+    def __init__(self, message: str, status: int):
+        super().__init__(message)
+        self.status = status
+
+
+class Answer(NamedTuple):
+    status: int
+    body: bytes
+
+    def json(self):
+        try:
+            return json.loads(self.body)
+        except ValueError:
+            raise BadAnswer(f"expected JSON, found {self.body[:80]!r}") from None
+
+
+def error_of(answer: Answer) -> SeerError:
+    """For an answer that is not a success: the server's sentence."""
+    message = ""
+    with contextlib.suppress(ValueError, AttributeError):
+        found = json.loads(answer.body)
+        message = found["error"]["message"] if "error" in found else found.get("message", "")
+    message = message or answer.body.decode(errors="replace").strip() or f"HTTP status {answer.status} without a reason"
+    if answer.status == 401:
+        return WrongToken(message, 401)
+    return Refused(message, answer.status) if 400 <= answer.status < 500 else ServerFailed(message, answer.status)
+
+
+class _NothingAnswered(Exception):
+    """The connection ended before the first byte of an answer."""
+
+
+class _Connection:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter):
+        self.reader, self.writer = reader, writer
+        self.idle_since = 0.0
+        self.may_be_kept = False  # the last answer was read to its end
+
+    def is_usable(self) -> bool:
+        return time.monotonic() - self.idle_since < IDLE_S and not self.reader.at_eof() and not self.writer.is_closing()
+
+    def close(self) -> None:
+        self.writer.close()
+
+    async def read_head(self):
+        """Status and headers; the names of headers are in lower case."""
+        try:
+            head = await self.reader.readuntil(b"\r\n\r\n")
+        except asyncio.IncompleteReadError as error:
+            if error.partial:
+                raise ConnectionLost("the connection ended in the head of the answer") from None
+            raise _NothingAnswered("the server closed the connection") from None
+        except ConnectionError as error:
+            raise _NothingAnswered(str(error)) from None
+        except asyncio.LimitOverrunError:
+            raise BadAnswer(f"the head of the answer has more than {HEAD_BYTES_MAX} bytes") from None
+        first, *lines = head.decode("latin-1").split("\r\n")
+        words = first.split(" ", 2)
+        if not first.startswith("HTTP/1.") or len(words) < 2 or not words[1].isdigit():
+            raise BadAnswer(f"expected an HTTP/1.1 answer, found {first[:80]!r}")
+        headers = {}
+        for line in filter(None, lines):
+            name, _, value = line.partition(":")
+            headers[name.strip().lower()] = value.strip()
+        return int(words[1]), headers
+
+    async def read_body(self, headers: Dict[str, str]) -> AsyncIterator[bytes]:
+        """Its parts, as they come."""
+        try:
+            if headers.get("transfer-encoding", "").lower() == "chunked":
+                while True:
+                    size = int((await self.reader.readuntil(b"\r\n")).split(b";")[0], 16)
+                    part = (await self.reader.readexactly(size + 2))[:-2]
+                    if size == 0:
+                        break
+                    yield part
+            else:
+                size = int(headers["content-length"])
+                if not 0 <= size <= ANSWER_BYTES_MAX:
+                    raise BadAnswer(f"the answer has {size} bytes: expected at most {ANSWER_BYTES_MAX}")
+                yield await self.reader.readexactly(size)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            raise ConnectionLost("the connection ended in the middle of the answer") from None
+        except (KeyError, ValueError, asyncio.LimitOverrunError):
+            raise BadAnswer("the answer says no length") from None
+        self.may_be_kept = headers.get("connection", "").lower() != "close"
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+    is_tls: bool
+
+    def __str__(self) -> str:
+        return f"{'https' if self.is_tls else 'http'}://{self.host_port}"
+
+    @property
+    def host_port(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str, wants_tls: bool) -> Address:
+    wrong = ValueError(f"address {text!r}: expected HOST:PORT, http://HOST:PORT or https://HOST:PORT")
+    has_scheme = "://" in text
+    try:
+        parts = urllib.parse.urlsplit(text if has_scheme else f"//{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise wrong from None
+    if not host or not port or parts.path not in ("", "/") or parts.query or parts.username is not None:
+        raise wrong
+    if has_scheme and parts.scheme not in ("http", "https"):
+        raise wrong
+    if parts.scheme == "http" and wants_tls:
+        raise ValueError(f"address {text!r}: expected https, since tls_ca is given")
+    return Address(host, port, parts.scheme == "https" or wants_tls)
+
+
+class Http:
+    def __init__(self, address: str, token: Optional[str], tls_ca: Optional[str], connections_max: int, retries: int):
+        if connections_max < 1:
+            raise ValueError(f"connections_max is {connections_max}: expected at least 1")
+        if retries < 0:
+            raise ValueError(f"retries is {retries}: expected at least 0")
+        if token is not None and not (token.strip().isascii() and token.strip().isprintable() and token.strip()):
+            raise ValueError("the token is empty or has characters that HTTP cannot carry")
+        self.address = parse_address(address, tls_ca is not None)
+        self._token = token.strip() if token is not None else None
+        self._tls = ssl.create_default_context(cafile=tls_ca) if self.address.is_tls else None
+        self._connections_max, self._retries = connections_max, retries
+        self._idle: List[_Connection] = []
+        self._loop: Optional[asyncio.AbstractEventLoop] = None
+        self._is_closed = False
+
+    async def call(self, method: str, path: str, body=None, *, timeout_s: float, is_control: bool = False, may_repeat: bool = True) -> Answer:
+        """One request and its whole answer, whatever its status. `body` is sent as JSON."""
+        async def whole() -> Answer:
+            async with self._slot(is_control), self._asked(method, path, body, may_repeat) as (connection, status, headers):
+                parts = [part async for part in connection.read_body(headers)]
+                return Answer(status, b"".join(parts))
+        return await self._in_time(whole(), timeout_s, f"{method} {path}")
+
+    async def events(self, path: str, body, *, timeout_s: float) -> AsyncIterator[bytes]:
+        """The data of each event of the stream that a POST answers with. `timeout_s` is for one event."""
+        what = f"POST {path}"
+        async with self._slot(False), contextlib.AsyncExitStack() as stack:
+            asked = stack.enter_async_context(self._asked("POST", path, body, True))
+            connection, status, headers = await self._in_time(asked, timeout_s, what)
+            parts = connection.read_body(headers)
+            if status != 200:
+                raise error_of(Answer(status, b"".join([part async for part in parts])))
+            if not headers.get("content-type", "").startswith("text/event-stream"):
+                raise BadAnswer(f"{what}: expected an event stream, found {headers.get('content-type')!r}")
+            unread = b""
+            while True:
+                try:
+                    part = await self._in_time(parts.__anext__(), timeout_s, what)
+                except StopAsyncIteration:
+                    break
+                *events, unread = (unread + part).split(b"\n\n")
+                for event in events:
+                    if event.startswith(b"data: "):
+                        yield event[6:]
+
+    async def close(self) -> None:
+        self._is_closed = True
+        for connection in self._idle:
+            connection.close()
+        self._idle.clear()
+
+    # ---- parts -----------------------------------------------------------------------------------------------------------------
+
+    def _slot(self, is_control: bool) -> asyncio.Semaphore:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._slots = asyncio.Semaphore(self._connections_max)
+            self._control_slots = asyncio.Semaphore(CONTROL_SLOTS)
+        if self._loop is not asyncio.get_running_loop():
+            raise RuntimeError("this client belongs to another event loop: make one for each")
+        return self._control_slots if is_control else self._slots
+
+    @staticmethod
+    async def _in_time(what, timeout_s: float, name: str):
+        try:
+            return await asyncio.wait_for(what, timeout_s)
+        except asyncio.TimeoutError:
+            raise TimedOut(f"{name}: no answer within {timeout_s:g} s") from None
+
+    @contextlib.asynccontextmanager
+    async def _asked(self, method: str, path: str, body, may_repeat: bool):
+        """A connection on which the request was sent and the head of its answer was read. It is kept or closed at the end."""
+        request = self._request_bytes(method, path, body)
+        connection, status, headers = await self._ask(request, may_repeat)
+        try:
+            yield connection, status, headers
+        finally:
+            if connection.may_be_kept and not self._is_closed:
+                connection.idle_since = time.monotonic()
+                self._idle.append(connection)
+            else:
+                connection.close()
+
+    def _request_bytes(self, method: str, path: str, body) -> bytes:
+        data = b"" if body is None else json.dumps(body).encode()
+        lines = [f"{method} {path} HTTP/1.1", f"Host: {self.address.host_port}", f"Content-Length: {len(data)}"]
+        if data:
+            lines.append("Content-Type: application/json")
+        if self._token is not None:
+            lines.append(f"Authorization: Bearer {self._token}")
+        return "\r\n".join(lines).encode("ascii") + b"\r\n\r\n" + data
+
+    async def _ask(self, request: bytes, may_repeat: bool):
+        wait_s = RETRY_WAIT_S
+        for tries_left in range(self._retries, -1, -1):
+            connection = None
+            try:
+                # What must not be repeated goes out on a connection that the server cannot have closed for its age.
+                connection = await self._connection(is_new=not may_repeat)
+                with contextlib.suppress(ConnectionError):  # an answer may be there to be read all the same
+                    connection.writer.write(request)
+                    await connection.writer.drain()
+                connection.may_be_kept = False
+                return (connection, *await connection.read_head())
+            except BaseException as error:
+                if connection is not None:
+                    connection.close()
+                is_refused = isinstance(error, ConnectionRefusedError) or isinstance(error, ConnectionResetError)
+                if tries_left > 0 and (is_refused or (may_repeat and isinstance(error, _NothingAnswered))):
+                    await asyncio.sleep(wait_s)
+                    wait_s = min(wait_s * 2, RETRY_WAIT_S_MAX)
+                elif isinstance(error, _NothingAnswered):
+                    raise ConnectionLost(f"{self.address}: {error} before it answered") from None
+                elif isinstance(error, OSError):
+                    raise CannotConnect(f"cannot connect to {self.address}: {error}") from error
+                else:
+                    raise
+
+    async def _connection(self, is_new: bool) -> _Connection:
+        if self._is_closed:
+            raise CannotConnect(f"{self.address}: this client was closed")
+        while self._idle and not is_new:
+            connection = self._idle.pop()
+            if connection.is_usable():
+                return connection
+            connection.close()
+        try:
+            return await asyncio.wait_for(self._connect(), CONNECT_S)
+        except asyncio.TimeoutError:
+            raise CannotConnect(f"cannot connect to {self.address}: no answer within {CONNECT_S:g} s") from None
+
+    async def _connect(self) -> _Connection:
+        """Tries each address of the host, and tells of the last one: the standard library hides what happened if there are two."""
+        host, port = self.address.host, self.address.port
+        infos = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        for left, (*_, place) in zip(range(len(infos) - 1, -1, -1), infos):
+            try:
+                reader, writer = await asyncio.open_connection(place[0], place[1], ssl=self._tls, limit=HEAD_BYTES_MAX,
+                                                               server_hostname=host if self._tls else None)
+                return _Connection(reader, writer)
+            except OSError:
+                if left == 0:
+                    raise
+        raise OSError(f"{host} has no address")
