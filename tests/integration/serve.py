@@ -1,69 +1,11 @@
 #!/usr/bin/env python3
 """`seer serve` as a trainer meets it: the responses of `seer rollout` bit for bit, the control flow of a synchronous trainer, bad input,
 clients that go away. usage: serve.py SEER_PROGRAM"""
-import concurrent.futures, contextlib, http.client, json, os, re, shutil, signal, socket, subprocess, sys, tempfile, threading, unittest
+import concurrent.futures, contextlib, json, os, shutil, socket, subprocess, tempfile, threading, unittest
 
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
-MODEL = f"{ROOT}/deploy/models/scratchpad-1m8"
+from served import LONG, MACHINE, MODEL, ROOT, SEER, Served
+
 PROMPTS = f"{ROOT}/deploy/examples/scratchpad/prompts.jsonl"
-SEER = sys.argv.pop(1) if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else f"{ROOT}/build/release/bin/seer"
-MACHINE = ["--threads-per-instance", "1", "--kv-bytes", "16MiB", "--dram-bytes", "64MiB"]
-LONG = {"max_new_tokens": 1500, "ignore_eos": True}  # some hundred steps, unless it is ended
-
-
-class Served:
-    """A server of its own."""
-
-    def __init__(self, *options):
-        self.process = subprocess.Popen([SEER, "serve", "--model", MODEL, "--listen", "127.0.0.1:0", "--instances", "2", *MACHINE, *options],
-                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        line = self.process.stdout.readline()
-        match = re.match(r"seer serves scratchpad-1m8 at (https?)://127\.0\.0\.1:(\d+)$", line)
-        if not match:
-            raise RuntimeError(f"no ready line but {line!r}: {self.process.stderr.read()}")
-        self.port = int(match[2])
-
-    def stop(self):
-        """Returns the exit code after SIGTERM."""
-        self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(timeout=60)
-        self.process.stdout.close()
-        self.process.stderr.close()
-        return code
-
-    def connect(self):
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
-
-    def call(self, method, path, body=None, headers={}):
-        """Status and answer, parsed where it is JSON."""
-        connection = self.connect()
-        try:
-            text = body if isinstance(body, (str, bytes)) or body is None else json.dumps(body)
-            connection.request(method, path, text, headers)
-            answer = connection.getresponse()
-            data = answer.read().decode()
-            return answer.status, json.loads(data) if answer.getheader("Content-Type") == "application/json" else data
-        finally:
-            connection.close()
-
-    def post(self, path, body={}, status=200):
-        found, answer = self.call("POST", path, body)
-        if found != status:
-            raise AssertionError(f"{path}: {found} {answer}")
-        return answer
-
-    def generate(self, input_ids, **fields):
-        return self.post("/generate", {"input_ids": input_ids, "return_logprob": True, **fields})
-
-    def load(self):
-        return self.call("GET", "/v1/loads?include=core")[1]["loads"][0]
-
-    def wait_until(self, what):
-        for _ in range(2000):
-            if what(self.load()):
-                return
-            threading.Event().wait(0.01)
-        raise AssertionError(f"not so in time: {self.load()}")
 
 
 def rollout(folder, *options):
