@@ -110,7 +110,7 @@ class _Connection:
         return time.monotonic() - self.idle_since < IDLE_S and not self.reader.at_eof() and not self.writer.is_closing()
 
     def close(self) -> None:
-        self.writer.close()
+        self.writer.transport.abort()  # nothing is left to be written
 
     async def read_head(self):
         """Status and headers; the names of headers are in lower case."""
@@ -234,9 +234,12 @@ class Http:
 
     async def close(self) -> None:
         self._is_closed = True
-        for connection in self._idle:
+        while self._idle:
+            connection = self._idle.pop()
             connection.close()
-        self._idle.clear()
+            with contextlib.suppress(OSError):
+                await connection.writer.wait_closed()
+        await asyncio.sleep(0)  # sockets that were closed just before are let go in the loop's next turn
 
     # ---- parts -----------------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,616 @@
+#!/usr/bin/env python3
+"""deploy/client against a real `seer serve`: every method, groups, streams, errors, lost connections, and what slime, verl and AReaL send.
+usage: client.py SEER_PROGRAM"""
+import asyncio, concurrent.futures, contextlib, importlib.util, os, shutil, socket, subprocess, sys, tempfile, threading, types, unittest
+
+from served import LONG, MODEL, ROOT, Served
+
+sys.path.insert(0, f"{ROOT}/deploy/client")
+import seer_client, seer_slime, seer_verl, stand_ins
+from seer_client import AsyncClient, Client
+
+SHORT = {"max_new_tokens": 20, "sampling_seed": 7}
+TOKEN = "a-token-of-24-characters"
+
+
+def wait_until(client, what):
+    for _ in range(2000):
+        if what(client.load()):
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError(f"not so in time: {client.load()}")
+
+
+def is_idle(load):
+    return load.running + load.waiting == 0
+
+
+class Proxy:
+    """Passes connections on to a server, but ends the first ones: each entry of `ends` says after how many bytes of an answer."""
+
+    def __init__(self, port, ends=()):
+        self.port_behind, self.ends, self.connections = port, list(ends), 0
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
+        self.pool = concurrent.futures.ThreadPoolExecutor(32)
+        self.pool.submit(self.accept)
+
+    def accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self.listener.accept()
+                self.connections += 1
+                self.pool.submit(self.serve, client, self.ends.pop(0) if self.ends else None)
+
+    def serve(self, client, end):
+        with client, socket.create_connection(("127.0.0.1", self.port_behind)) as server, contextlib.suppress(OSError):
+            self.pool.submit(self.copy, client, server)
+            passed = 0
+            while data := server.recv(65536):
+                part = data if end is None else data[:end - passed]
+                client.sendall(part)
+                passed += len(part)
+                if passed == end:
+                    return client.shutdown(socket.SHUT_RDWR)
+
+    @staticmethod
+    def copy(a, b):
+        with contextlib.suppress(OSError):
+            while data := a.recv(65536):
+                b.sendall(data)
+            b.shutdown(socket.SHUT_WR)
+
+    def close(self):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        self.pool.shutdown()
+
+
+class ServedTest(unittest.TestCase):
+    """A server and a client for the tests of a class."""
+    options = []
+
+    @classmethod
+    def setUpClass(cls):
+        cls.served = Served(*cls.options)
+        cls.client = Client(f"127.0.0.1:{cls.served.port}")
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.client.close()
+        code = cls.served.stop()
+        if code != 0:
+            raise AssertionError(f"exit code {code}")
+
+    def proxied(self, ends=(), **options):
+        """A client behind a proxy, and the proxy."""
+        proxy = Proxy(self.served.port, ends)
+        self.addCleanup(proxy.close)
+        client = Client(proxy.address, **options)
+        self.addCleanup(client.close)
+        return client, proxy
+
+    def assertSays(self, kind, sentence, call):
+        with self.assertRaises(kind) as raised:
+            call()
+        self.assertIn(sentence, str(raised.exception))
+
+
+class ResponsesTest(ServedTest):
+    def test_a_response_is_what_the_server_says(self):
+        found = self.client.generate([2, 3, 4], sampling=SHORT, rid="mine")
+        right = self.served.generate([2, 3, 4], sampling_params=SHORT)
+        meta = right["meta_info"]
+        self.assertEqual(found.tokens, right["output_ids"])
+        self.assertEqual(found.logprobs, [value for value, _, _ in meta["output_token_logprobs"]])
+        self.assertEqual((found.text, found.finish_reason, found.seed), (right["text"], meta["finish_reason"]["type"], 7))
+        self.assertEqual((found.weight_version, found.prompt_tokens, found.cached_tokens, found.rid), ("1", 3, 0, "mine"))
+        self.assertGreater(found.total_s, 0)
+        self.assertEqual(self.client.generate(input_ids=[2, 3, 4], sampling=SHORT, logprobs=False).logprobs, None)
+
+    def test_a_prompt_may_be_text(self):
+        found = self.client.generate("2 + 3 =", sampling=SHORT)
+        self.assertEqual(found.tokens, self.served.post("/generate", {"text": "2 + 3 =", "sampling_params": SHORT})["output_ids"])
+
+    def test_what_stopped_a_response_is_said(self):
+        first = self.client.generate([2, 3, 4], sampling={**SHORT, "ignore_eos": True}).tokens[0]
+        found = self.client.generate([2, 3, 4], sampling={**SHORT, "stop_token_ids": [first]})
+        self.assertEqual((found.finish_reason, found.matched, found.tokens), ("stop", first, [first]))
+
+    def test_a_group_is_the_responses_of_seeds_that_follow(self):
+        found = list(self.client.generate_group([2, 3, 4], 6, sampling=SHORT))
+        self.assertEqual(sorted(r.index for r in found), list(range(6)))
+        for r in found:
+            alone = self.client.generate([2, 3, 4], sampling={**SHORT, "sampling_seed": 7 + r.index})
+            self.assertEqual((r.seed, r.tokens, r.logprobs), (7 + r.index, alone.tokens, alone.logprobs))
+
+    def test_responses_of_a_group_come_as_they_finish(self):
+        with self.client.generate_group([2, 3, 4], 2, sampling={**LONG, "sampling_seed": 1}, rid="endless") as group:
+            short = self.client.generate([2, 3, 4], sampling=SHORT)
+            self.assertEqual(short.finish_reason, "length")
+            wait_until(self.client, lambda load: load.running == 2)
+            self.assertEqual(self.client.abort("endless"), 2)
+            self.assertEqual([r.is_aborted for r in group], [True, True])
+
+    def test_a_group_larger_than_the_pool_comes_whole_over_the_connections_of_the_pool(self):
+        client, proxy = self.proxied(connections_max=3)
+        self.assertEqual(sorted(r.index for r in client.generate_group([2, 3], 9, sampling=SHORT)), list(range(9)))
+        self.assertLessEqual(proxy.connections, 3)
+
+    def test_requests_one_after_the_other_share_a_connection(self):
+        client, proxy = self.proxied()
+        for _ in range(10):
+            client.generate([2, 3], sampling=SHORT)
+        self.assertEqual(proxy.connections, 1)
+
+    def test_control_does_not_queue_behind_responses(self):
+        with Client(self.client.address, connections_max=1) as client:
+            group = client.generate_group([2, 3, 4], 2, sampling=LONG, rid="long")
+            wait_until(client, lambda load: load.running == 1)
+            client.abort("long")  # the second one is sent after it
+            wait_until(client, lambda load: load.running == 1)
+            group.close()
+        wait_until(self.client, is_idle)
+
+    def test_a_stream_grows_and_ends_with_the_whole_response(self):
+        params = {"max_new_tokens": 200, "sampling_seed": 3, "ignore_eos": True}
+        parts = list(self.client.generate([2, 3], sampling=params, stream=True))
+        self.assertGreater(len(parts), 2)
+        for before, after in zip(parts, parts[1:]):
+            self.assertEqual(after.tokens[:len(before.tokens)], before.tokens)
+            self.assertIsNone(before.finish_reason)
+        whole = self.client.generate([2, 3], sampling=params)
+        self.assertEqual((parts[-1].tokens, parts[-1].logprobs, parts[-1].finish_reason), (whole.tokens, whole.logprobs, "length"))
+
+    def test_what_is_closed_early_ends_on_the_server(self):
+        stream = self.client.generate([2, 3, 4], sampling=LONG, stream=True)
+        self.assertIsNone(next(stream).finish_reason)
+        group = self.client.generate_group([2, 3, 4], 4, sampling=LONG)
+        wait_until(self.client, lambda load: load.running == 5)
+        stream.close()
+        group.close()
+        wait_until(self.client, is_idle)
+        self.assertEqual((list(stream), list(group)), ([], []))
+
+    def test_closing_a_client_ends_what_it_asked_for(self):
+        client = Client(self.client.address)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(client.generate, [2, 3, 4], sampling=LONG)
+            wait_until(self.client, lambda load: load.running == 1)
+            client.close()
+            self.assertIsInstance(asked.exception(), seer_client.ConnectionLost)
+        wait_until(self.client, is_idle)
+        with self.assertRaises(RuntimeError):
+            client.health()
+
+    def test_asyncio_callers_have_the_same_methods(self):
+        async def run():
+            async with AsyncClient(self.client.address) as client:
+                group = [r async for r in client.generate_group([2, 3, 4], 3, sampling=SHORT)]
+                parts = [r async for r in client.stream([2, 3, 4], sampling=SHORT)]
+                return group, parts, await client.load()
+        group, parts, load = asyncio.run(run())
+        self.assertEqual(next(r.tokens for r in group if r.index == 0), parts[-1].tokens)
+        self.assertTrue(is_idle(load))
+
+    def test_a_refusal_is_the_servers_sentence(self):
+        for prompt, sampling, sentence in [
+            ([], {}, "the prompt is empty"),
+            ([1, 99999], {}, "token id 99999 at place 1 of the prompt"),
+            ([1] * 5000, {}, "the prompt has 5000 tokens"),
+            ([1], {"temperature": "hot"}, "temperature is \"hot\": expected"),
+            ([1], {"frequency_penalty": 0.5}, "frequency_penalty is 0.5: expected 0"),
+            ([1], {"regex": "a*"}, "regex is not supported"),
+        ]:
+            with self.subTest(sentence=sentence):
+                self.assertSays(seer_client.Refused, sentence, lambda: self.client.generate(prompt, sampling=sampling))
+                self.assertSays(seer_client.Refused, sentence, lambda: list(self.client.generate(prompt, sampling=sampling, stream=True)))
+                self.assertSays(seer_client.Refused, sentence, lambda: list(self.client.generate_group(prompt, 3, sampling=sampling)))
+
+    def test_wrong_arguments_are_not_sent(self):
+        client = self.client
+        for sentence, call in [
+            ("neither prompt and input_ids", lambda: client.generate()),
+            ("both prompt and input_ids", lambda: client.generate("a", input_ids=[1])),
+            ("sampling: 'max_token' is not known", lambda: client.generate("a", sampling={"max_token": 3})),
+            ("sampling: n is 4", lambda: client.generate("a", sampling={"n": 4})),
+            ("n is 0: expected 1", lambda: client.generate_group("a", 0)),
+            ("mode is 'keep': expected 'abort'", lambda: client.update_weights(MODEL, mode="keep")),
+            ("neither rid and all", lambda: client.abort()),
+            ("neither rid and all", lambda: client.abort("")),
+            ("both rid and all", lambda: client.abort("a", all=True)),
+            ("address 'nowhere': expected HOST:PORT", lambda: Client("nowhere")),
+            ("address 'ftp://a:1'", lambda: Client("ftp://a:1")),
+            ("address 'a:1/b'", lambda: Client("a:1/b")),
+            ("connections_max is 0", lambda: Client("a:1", connections_max=0)),
+            ("the token is empty", lambda: Client("a:1", "x\r\ny")),
+        ]:
+            with self.subTest(sentence=sentence):
+                self.assertSays(ValueError, sentence, call)
+
+
+class ControlTest(ServedTest):
+    def test_health_info_and_load(self):
+        self.assertTrue(self.client.health())
+        info = self.client.info()
+        self.assertEqual((info.model_name, info.weight_version, info.context_tokens_max), ("scratchpad-1m8", "1", 4096))
+        self.assertEqual(os.path.realpath(info.model_path), os.path.realpath(MODEL))
+        self.assertTrue(is_idle(self.client.load()))
+
+    def test_an_abort_answers_with_partial_tokens_and_leaves_others_alone(self):
+        mine = self.client.generate_group([2, 3, 4], 3, sampling=LONG, rid="mine-1")
+        other = self.client.generate([2, 3, 4], sampling=LONG, rid="other", stream=True)
+        next(other)
+        wait_until(self.client, lambda load: load.running == 4)
+        self.assertEqual(self.client.abort("mine"), 3)
+        for r in mine:
+            self.assertTrue(r.is_aborted)
+            self.assertEqual(len(r.logprobs), len(r.tokens))
+        self.client.abort(all=True)
+        self.assertIn(list(other)[-1].finish_reason, ("abort", "length"))
+        wait_until(self.client, is_idle)
+        self.assertEqual(self.client.abort("mine"), 0)
+
+    def test_while_generation_is_paused_requests_are_held(self):
+        running = self.client.generate_group([2, 3, 4], 1, sampling={**LONG, "sampling_seed": 5})
+        wait_until(self.client, lambda load: load.running == 1)
+        self.client.pause("retract")
+        held = self.client.generate_group([2, 3, 4], 1, sampling={**LONG, "sampling_seed": 5})
+        wait_until(self.client, lambda load: load.waiting == 2)
+        self.assertSays(seer_client.NotIdle, "responses are not over", self.client.flush)
+        self.client.resume()
+        self.assertEqual(next(running).tokens, next(held).tokens)
+        self.client.flush()
+        self.assertSays(seer_client.Refused, "mode is \"x\": expected abort", lambda: self.client.pause("x"))
+
+
+class WeightsTest(ServedTest):
+    def test_versions_are_those_of_the_server(self):
+        start = int(self.client.weight_version())
+        self.assertEqual(self.client.update_weights(MODEL), str(start + 1))
+        self.assertEqual(self.client.update_weights(MODEL, start + 5), str(start + 5))
+        self.assertEqual(self.client.update_weights(MODEL, "step-3"), "step-3")
+        self.assertEqual(self.client.generate([2, 3], sampling=SHORT).weight_version, "step-3")
+        self.assertEqual(self.client.info().weight_version, "step-3")
+
+    def test_an_update_that_is_refused_leaves_the_old_weights(self):
+        before = self.client.weight_version()
+        for folder, version, sentence in [("/nowhere", None, "/nowhere"), (MODEL, 1, "expected one above"), ("", None, "model_path is missing")]:
+            with self.subTest(sentence=sentence):
+                self.assertSays(seer_client.WeightsRefused, sentence, lambda: self.client.update_weights(folder, version))
+        self.assertEqual(self.client.weight_version(), before)
+
+    def test_an_update_answers_what_runs_with_its_tokens(self):
+        group = self.client.generate_group([2, 3, 4], 4, sampling=LONG)
+        wait_until(self.client, lambda load: load.running == 4)
+        before = self.client.weight_version()
+        self.client.update_weights(MODEL)
+        for r in group:
+            self.assertEqual((r.finish_reason, r.weight_version), ("abort", before))
+
+    def test_an_update_whose_answer_is_lost_is_not_sent_twice(self):
+        before = int(self.client.weight_version())
+        client, proxy = self.proxied(ends=[None, 0])
+        client.health()  # leaves a connection open; the update takes a new one
+        self.assertSays(seer_client.ConnectionLost, "before it answered", lambda: client.update_weights(MODEL))
+        self.assertEqual(proxy.connections, 2)
+        wait_until(self.client, is_idle)
+        self.assertLessEqual(int(self.client.weight_version()), before + 1)
+
+
+class LostConnectionsTest(ServedTest):
+    def test_a_request_is_sent_again_until_something_is_answered(self):
+        client, proxy = self.proxied(ends=[0, 0])
+        self.assertEqual(client.generate([2, 3], sampling=SHORT).tokens, self.client.generate([2, 3], sampling=SHORT).tokens)
+        self.assertEqual(proxy.connections, 3)
+
+    def test_retries_are_bounded(self):
+        client, proxy = self.proxied(ends=[0] * 9, retries=2)
+        self.assertSays(seer_client.ConnectionLost, "before it answered", lambda: client.generate([2, 3], sampling=SHORT))
+        self.assertEqual(proxy.connections, 3)
+
+    def test_an_answer_that_breaks_off_is_an_error_and_not_asked_for_again(self):
+        for end, sentence in [(10, "in the head of the answer"), (150, "in the middle of the answer")]:
+            with self.subTest(end=end):
+                client, proxy = self.proxied(ends=[end])
+                self.assertSays(seer_client.ConnectionLost, sentence, lambda: client.generate([2, 3], sampling=SHORT))
+                self.assertEqual(proxy.connections, 1)
+
+    def test_a_stream_that_breaks_off_is_an_error_after_what_came(self):
+        client, proxy = self.proxied(ends=[1500])
+        stream = client.generate([2, 3], sampling=LONG, stream=True)
+        self.assertIsNone(next(stream).finish_reason)
+        self.assertSays(seer_client.ConnectionLost, "in the middle of the answer", lambda: list(stream))
+        self.assertEqual(proxy.connections, 1)
+        wait_until(self.client, is_idle)
+
+    def test_an_answer_that_is_late_is_an_error(self):
+        with Client(self.client.address, timeout_s=0.05) as client:
+            self.client.pause("retract")
+            self.assertSays(seer_client.TimedOut, "no answer within 0.05 s", lambda: client.generate([2, 3], sampling=SHORT))
+            self.client.resume()
+        wait_until(self.client, is_idle)
+
+    def test_what_is_no_seer_serve_is_an_error(self):
+        with socket.create_server(("127.0.0.1", 0)) as listener, concurrent.futures.ThreadPoolExecutor(1) as pool:
+            def answer():
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(b"SSH-2.0-x\r\n\r\n")
+            pool.submit(answer)
+            with Client(f"127.0.0.1:{listener.getsockname()[1]}") as client:
+                self.assertSays(seer_client.BadAnswer, "expected an HTTP/1.1 answer, found 'SSH-2.0-x'", client.info)
+
+    def test_a_server_that_is_killed_ends_what_was_asked_of_it(self):
+        served = Served()
+        with Client(f"127.0.0.1:{served.port}", retries=1) as client:
+            stream = client.generate([2, 3, 4], sampling=LONG, stream=True)
+            next(stream)
+            group = client.generate_group([2, 3, 4], 4, sampling=LONG)
+            wait_until(client, lambda load: load.running == 5)
+            served.kill()
+            self.assertSays(seer_client.ConnectionLost, "in the middle of the answer", lambda: list(stream))
+            self.assertSays(seer_client.CannotConnect, f"cannot connect to http://127.0.0.1:{served.port}", lambda: list(group))
+            self.assertEqual(list(group), [])
+            self.assertSays(seer_client.CannotConnect, "cannot connect", client.health)
+
+
+class AccessTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def serve(self, *options):
+        served = Served(*options)
+        self.addCleanup(served.stop)
+        return served
+
+    def test_a_wrong_token_is_an_error_of_its_own(self):
+        token = f"{self.folder.name}/token"
+        with open(token, "w") as file:
+            file.write(TOKEN + "\n")
+        address = f"127.0.0.1:{self.serve('--token-file', token).port}"
+        for wrong in (None, TOKEN[:-1] + "z"):
+            with Client(address, wrong) as client:
+                self.assertTrue(client.health())
+                for call in (lambda: client.generate([2, 3]), lambda: next(client.generate([2, 3], stream=True)), client.info,
+                             lambda: client.update_weights(MODEL)):
+                    with self.assertRaises(seer_client.WrongToken) as raised:
+                        call()
+                    self.assertEqual(raised.exception.status, 401)
+        with Client(address, TOKEN + "\n") as client:
+            self.assertEqual(len(list(client.generate_group([2, 3], 4, sampling=SHORT))), 4)
+
+    @unittest.skipUnless(shutil.which("openssl"), "needs openssl")
+    def test_over_tls_only_the_given_certificates_are_trusted(self):
+        for name in ("server", "other"):
+            subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj",
+                            "/CN=seer", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", f"{self.folder.name}/{name}.key", "-out",
+                            f"{self.folder.name}/{name}.pem"], check=True, stderr=subprocess.DEVNULL)
+        certificate, key = f"{self.folder.name}/server.pem", f"{self.folder.name}/server.key"
+        address = f"127.0.0.1:{self.serve('--tls-cert', certificate, '--tls-key', key).port}"
+        with Client(address, tls_ca=certificate) as client:
+            self.assertEqual(client.address, f"https://{address}")
+            self.assertEqual(len(list(client.generate_group([2, 3], 4, sampling=SHORT))), 4)
+            self.assertGreater(len(list(client.generate([2, 3], sampling=SHORT, stream=True))), 0)
+        for untrusting in (Client(address, tls_ca=f"{self.folder.name}/other.pem"), Client(f"https://{address}")):
+            with untrusting as client, self.assertRaises(seer_client.CannotConnect) as raised:
+                client.health()
+            self.assertIn("certificate verify failed", str(raised.exception))
+        with self.assertRaises(ValueError):
+            Client(f"http://{address}", tls_ca=certificate)
+
+
+class Words:
+    """A tokenizer."""
+
+    def encode(self, text, add_special_tokens):
+        assert not add_special_tokens
+        return [len(word) for word in text.split()]
+
+
+class SlimeTest(ServedTest):
+    def args(self, **fields):
+        return types.SimpleNamespace(sglang_router_ip="127.0.0.1", sglang_router_port=self.served.port, n_samples_per_prompt=4,
+                                     use_rollout_routing_replay=False, **fields)
+
+    def run_group(self, args, group, params):
+        """As slime's loop does."""
+        async def run():
+            calls = [seer_slime.generate(args, s, dict(params, sampling_seed=i), evaluation=False) for i, s in enumerate(group)]
+            try:
+                return await asyncio.gather(*calls)
+            finally:
+                await seer_slime.close()
+        with stand_ins.slime_modules(Words()):
+            return asyncio.run(run())
+
+    def samples(self, count, **fields):
+        return [stand_ins.Sample(group_index=3, index=i, prompt="a bb ccc", session_id=f"s{i}", **fields) for i in range(count)]
+
+    def test_a_group_of_samples_gets_its_responses(self):
+        params = {"max_new_tokens": 30, "temperature": 1.0, "top_p": 1.0, "top_k": -1, "stop": None, "stop_token_ids": None,
+                  "skip_special_tokens": False, "no_stop_trim": True, "spaces_between_special_tokens": False}
+        for i, sample in enumerate(self.run_group(self.args(), self.samples(4), params)):
+            right = self.client.generate([1, 2, 3], sampling={"max_new_tokens": 30, "sampling_seed": i})
+            self.assertEqual(sample.tokens, [1, 2, 3] + right.tokens)
+            self.assertEqual((sample.rollout_log_probs, sample.response, sample.response_length), (right.logprobs, right.text, len(right.tokens)))
+            self.assertEqual(sample.weight_versions, ["1"])
+            self.assertEqual(sample.status.name, {"length": "TRUNCATED", "stop": "COMPLETED"}[right.finish_reason])
+
+    def test_what_was_aborted_goes_on_with_what_is_left_of_its_limit(self):
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(self.run_group, self.args(), self.samples(4), LONG)
+            wait_until(self.client, lambda load: load.running == 4)
+            self.client.abort("s")
+            group = asked.result()
+        self.assertEqual({s.status.name for s in group}, {"ABORTED"})
+        had = [s.response_length for s in group]
+        limit = max(had) + 10
+        for sample, before in zip(self.run_group(self.args(), group, {**LONG, "max_new_tokens": limit}), had):
+            self.assertEqual((sample.status.name, sample.response_length), ("TRUNCATED", limit))
+            self.assertEqual(len(sample.tokens), 3 + limit)
+        again = self.samples(1, tokens=[1, 2, 3, 9], response_length=1)
+        self.assertEqual(self.run_group(self.args(), again, {"max_new_tokens": 1})[0].status.name, "TRUNCATED")
+
+    def test_what_cannot_be_done_is_refused_at_once(self):
+        params = {"max_new_tokens": 3}
+        for args, sample, given, sentence in [
+            (self.args(), self.samples(1, multimodal_inputs={"images": ["x"]}), params, "multimodal"),
+            (self.args(), self.samples(1, status=stand_ins.Sample.Status.COMPLETED), params, "expected PENDING or ABORTED"),
+            (self.args(), self.samples(1), {**params, "custom_params": {"return_top_p_token_ids": True}}, "custom_params is not supported"),
+        ]:
+            with self.subTest(sentence=sentence), self.assertRaises((ValueError, seer_client.Refused)) as raised:
+                self.run_group(args, sample, given)
+            self.assertIn(sentence, str(raised.exception))
+
+
+class VerlTest(ServedTest):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        stack = contextlib.ExitStack()
+        self.addCleanup(stack.close)
+        self.rollout_registry = {}
+        stack.enter_context(stand_ins.verl_modules(self.rollout_registry))
+        self.config = types.SimpleNamespace(custom={"seer_address": f"127.0.0.1:{self.served.port}", "seer_weights_dir": self.folder.name},
+                                            prompt_length=100, response_length=24, max_num_seqs=64, n=4,
+                                            checkpoint_engine=types.SimpleNamespace(update_weights_bucket_megabytes=1))
+        seer_verl.register()
+        for name in ("SeerReplica", "SeerSingleTurnAgentLoop"):  # made anew, of these stand-ins
+            vars(seer_verl).pop(name, None)
+
+    @contextlib.asynccontextmanager
+    async def replica(self):
+        replica = stand_ins.RolloutReplicaRegistry.get("seer")(0, self.config, None)
+        await replica.init_hybrid(None)
+        try:
+            yield replica
+        finally:
+            await replica.servers[0].close.remote()
+            stand_ins.ActorClass.named.clear()
+
+    def test_a_replica_is_the_server(self):
+        async def run():
+            async with self.replica() as replica:
+                self.assertEqual(replica._server_address, f"127.0.0.1:{self.served.port}")
+                params = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "repetition_penalty": 1.0, "logprobs": True}
+                generate = replica._server_handle.generate.remote
+                whole = await generate(request_id="a", prompt_ids=[2, 3, 4], sampling_params={**params, "seed": 7}, image_data=None, video_data=None)
+                right = self.client.generate([2, 3, 4], sampling={"max_new_tokens": 24, "sampling_seed": 7})
+                self.assertEqual((whole.token_ids, whole.log_probs, whole.stop_reason), (right.tokens, right.logprobs, "completed"))
+                short = await generate(request_id="b", prompt_ids=[2, 3], sampling_params={"max_tokens": 3, "ignore_eos": True})
+                self.assertEqual((len(short.token_ids), short.log_probs), (3, None))
+                full = await generate(request_id="b", prompt_ids=[2] * 124, sampling_params=params)
+                self.assertEqual(full.token_ids, [])
+                for fields, sentence in [({"image_data": ["x"]}, "text only"), ({"sampling_params": {"prompt_logprobs": 1}}, "prompt_logprobs")]:
+                    with self.assertRaisesRegex(ValueError, sentence):
+                        await generate(**{"request_id": "c", "prompt_ids": [2], "sampling_params": params, **fields})
+        asyncio.run(run())
+
+    def test_an_abort_holds_later_requests_until_generation_resumes(self):
+        async def run():
+            async with self.replica() as replica:
+                generate = replica._server_handle.generate.remote
+                long = asyncio.ensure_future(generate(request_id="a", prompt_ids=[2, 3, 4], sampling_params={**LONG, "logprobs": True}))
+                await asyncio.to_thread(wait_until, self.client, lambda load: load.running == 1)
+                await replica.abort_all_requests()
+                aborted = await long
+                self.assertEqual((aborted.stop_reason, len(aborted.token_ids)), ("aborted", len(aborted.log_probs)))
+                later = asyncio.ensure_future(generate(request_id="a", prompt_ids=[2, 3, 4], sampling_params={"max_tokens": 3}))
+                await asyncio.to_thread(wait_until, self.client, lambda load: load.waiting == 1)
+                await replica.resume_generation()
+                self.assertEqual((await later).stop_reason, "completed")
+        asyncio.run(run())
+
+    def test_a_group_is_named_once(self):
+        sent = []
+
+        class Manager:
+            async def generate(self, **fields):
+                sent.append({name: fields.get(name) for name in ("group_id", "group_size")})
+
+        async def run():
+            loop = seer_verl.SeerSingleTurnAgentLoop(Manager(), self.config)
+            await loop.run({}, raw_prompt=[2, 3], uid="u-1", session_id=0)
+            await loop.server_manager.generate(prompt_ids=[2, 3, 4])
+        asyncio.run(run())
+        self.assertEqual(sent, [{"group_id": "u-1", "group_size": 4}, {"group_id": None, "group_size": None}])
+
+    def adapter(self, rank):
+        module, name = self.rollout_registry["seer", "async"].rsplit(".", 1)
+        os.environ["RANK"] = str(rank)
+        self.addCleanup(os.environ.pop, "RANK", None)
+        return getattr(sys.modules[module], name)(config=self.config, model_config=None, device_mesh=None)
+
+    def test_the_weights_of_a_step_come_through_a_folder(self):
+        read = []
+
+        def weights():
+            for name, tensor in stand_ins.read_tensors(f"{MODEL}/model.safetensors"):
+                read.append(name)
+                yield name, tensor
+
+        async def run():
+            leader, other = self.adapter(0), self.adapter(1)
+            before = self.client.generate([2, 3, 4], sampling=SHORT)
+            for step in (0, 1, 1):
+                await other.update_weights(weights(), peft_config=None, base_sync_done=True, global_steps=step)
+                await leader.update_weights(weights(), peft_config=None, base_sync_done=True, global_steps=step)
+                self.assertEqual(len(os.listdir(self.folder.name)), 1)
+                async with self.replica() as replica:
+                    found = await replica._server_handle.generate.remote(request_id="a", prompt_ids=[2, 3, 4], sampling_params={
+                        "logprobs": True, "seed": 7, "max_tokens": 20})
+                self.assertEqual((found.token_ids, found.log_probs), (before.tokens, before.logprobs))
+                self.assertEqual(found.extra_fields, {"global_steps": step, "weight_version": f"step-{step}"})
+            [folder] = os.listdir(self.folder.name)
+            self.assertGreater(len(os.listdir(f"{self.folder.name}/{folder}")), 2)  # shards and their index
+            for fields, sentence in [({"wire_format": "delta_flush"}, "named_tensors"), ({"peft_config": {}}, "LoRA")]:
+                with self.assertRaisesRegex(ValueError, sentence):
+                    await leader.update_weights(weights(), global_steps=2, **fields)
+            with self.assertRaisesRegex(seer_client.WeightsRefused, "."):
+                await leader.update_weights(list(weights())[:2], global_steps=2)
+            self.assertEqual(os.listdir(self.folder.name), [folder])
+        asyncio.run(run())
+        self.assertEqual(len(read), len(set(read)) * 7)
+
+    def test_settings_that_are_missing_or_misspelt_are_named(self):
+        for custom, sentence in [({}, "custom.seer_address is missing"), ({"seer_address": "a:1"}, "custom.seer_weights_dir is missing"),
+                                 ({"seer_adress": "a:1"}, "custom.seer_adress is not known")]:
+            self.config.custom = custom
+            with self.subTest(sentence=sentence), self.assertRaisesRegex(ValueError, sentence):
+                self.adapter(0)
+
+
+class ArealTest(ServedTest):
+    def test_what_areal_sends_is_answered_with_what_it_reads(self):
+        params = {"top_p": 1.0, "top_k": 100_000_000, "max_new_tokens": 12, "temperature": 1.0, "stop_token_ids": [], "ignore_eos": False,
+                  "skip_special_tokens": True, "frequency_penalty": 0.0}
+        answer = self.served.post("/generate", {"input_ids": [2, 3, 4], "image_data": [], "sampling_params": params, "return_logprob": True,
+                                                "stream": False})
+        meta = answer["meta_info"]
+        self.assertIn(meta["finish_reason"]["type"], ("stop", "length"))
+        self.assertEqual((meta["prompt_tokens"], meta["completion_tokens"]), (3, len(meta["output_token_logprobs"])))
+        self.served.post("/pause_generation", {})
+        self.served.post("/update_weights_from_disk", {"model_path": MODEL, "abort_all_requests": True})
+        self.served.post("/continue_generation", {})
+        self.assertEqual(self.client.weight_version(), "2")
+
+
+class InstallTest(unittest.TestCase):
+    @unittest.skipUnless(all(importlib.util.find_spec(name) for name in ("pip", "setuptools", "wheel")), "needs pip, setuptools and wheel")
+    def test_pip_installs_it_and_nothing_else_is_needed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(f"{ROOT}/deploy/client", f"{folder}/client")  # pip builds in the folder
+            subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-build-isolation", "--no-deps", "--no-index", "--target", f"{folder}/to",
+                            f"{folder}/client"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            program = ("import importlib.metadata as m, seer_client, seer_slime, seer_verl; print(seer_client.__file__, "
+                       "[e.value for e in m.distribution('seer-client').entry_points if e.group == 'verl.plugins'])")
+            run = subprocess.run([sys.executable, "-c", program], cwd=folder, env={**os.environ, "PYTHONPATH": f"{folder}/to"}, check=True,
+                                 capture_output=True, text=True)
+            self.assertEqual(run.stdout.strip(), f"{folder}/to/seer_client.py ['seer_verl']")
+
+
+if __name__ == "__main__":
+    unittest.main()
