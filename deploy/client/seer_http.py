@@ -120,7 +120,7 @@ class _Connection:
             if error.partial:
                 raise ConnectionLost("the connection ended in the head of the answer") from None
             raise _NothingAnswered("the server closed the connection") from None
-        except ConnectionError as error:
+        except OSError as error:
             raise _NothingAnswered(str(error)) from None
         except asyncio.LimitOverrunError:
             raise BadAnswer(f"the head of the answer has more than {HEAD_BYTES_MAX} bytes") from None
@@ -149,11 +149,19 @@ class _Connection:
                 if not 0 <= size <= ANSWER_BYTES_MAX:
                     raise BadAnswer(f"the answer has {size} bytes: expected at most {ANSWER_BYTES_MAX}")
                 yield await self.reader.readexactly(size)
-        except (asyncio.IncompleteReadError, ConnectionError):
+        except (asyncio.IncompleteReadError, OSError):
             raise ConnectionLost("the connection ended in the middle of the answer") from None
         except (KeyError, ValueError, asyncio.LimitOverrunError):
             raise BadAnswer("the answer says no length") from None
         self.may_be_kept = headers.get("connection", "").lower() != "close"
+
+
+def keep_alive(connection: socket.socket) -> None:
+    """A response may take hours, in which a host that is gone says nothing."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 8)):
+        if hasattr(socket, name):
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 class Address(NamedTuple):
@@ -329,6 +337,7 @@ class Http:
             try:
                 reader, writer = await asyncio.open_connection(place[0], place[1], ssl=self._tls, limit=HEAD_BYTES_MAX,
                                                                server_hostname=host if self._tls else None)
+                keep_alive(writer.get_extra_info("socket"))
                 return _Connection(reader, writer)
             except OSError:
                 if left == 0:
