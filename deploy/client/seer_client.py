@@ -41,7 +41,7 @@ SAMPLING = frozenset([
 class Response:
     tokens: List[int]
     logprobs: Optional[List[float]]    # of the tokens, one each; None: not asked for
-    text: str                          # without special tokens
+    text: str
     finish_reason: Optional[str]       # "stop", "length", "abort"; None: it goes on, in a stream
     matched: Union[int, str, None]     # the token or text that stopped it
     weight_version: str                # as the server names it
