@@ -48,6 +48,14 @@ Result<std::vector<int32_t>> token_ids(const Json& value, const char* name, cons
   return ids;
 }
 
+std::string written_value(const Json& value) {
+  if (!value.is_number_float()) return value.dump();  // the library writes no long double
+  std::array<char, 64> buffer;
+  std::string out;
+  append_decimal(out, buffer.data(), std::to_chars(buffer.data(), buffer.data() + buffer.size(), value.get<long double>()).ptr);
+  return out;
+}
+
 Status set_json_option(const OptionSpec& option, const std::string& text, const std::string& found) {
   const Json value = Json::parse(text);
   const bool is_one_text = std::holds_alternative<RepeatedField>(option.field) && value.is_string();

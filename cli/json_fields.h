@@ -33,6 +33,9 @@ Result<T> integer_field(const Json& value, const char* name, T low, const std::s
 
 Result<std::vector<int32_t>> token_ids(const Json& value, const char* name, const std::string& found);
 
+/// The value as JSON text, its numbers with all their digits.
+std::string written_value(const Json& value);
+
 /// Reads a field that is a flag of the command line, too, from its text as it was written, so that the same text gives the same
 /// bits as the flag.
 Status set_json_option(const OptionSpec& option, const std::string& text, const std::string& found);

@@ -6,6 +6,11 @@
 #include "gpu/sampler.h"
 
 namespace seer {
+namespace {
+
+constexpr size_t kLabelsMax = 64;
+
+}  // namespace
 
 Status fit_request(GatewayRequest& request, const ServedModel& model) {
   const auto wrong = [](const auto&... what) { return fail(Code::kInvalidArgument, what...); };
@@ -27,8 +32,8 @@ Status fit_request(GatewayRequest& request, const ServedModel& model) {
   return {};
 }
 
-Front::Front(HttpServer& server, std::shared_ptr<GatewayDoor> door, ServedModel model)
-    : server_(server), door_(std::move(door)), model_(std::move(model)) {}
+Front::Front(HttpServer& server, std::shared_ptr<GatewayDoor> door, ServedModel model, WeightVersion version)
+    : server_(server), door_(std::move(door)), model_(std::move(model)), version_(version) {}
 
 GatewayClient Front::client() {
   return {.response =
@@ -88,10 +93,21 @@ void Front::on_response(Ticket ticket, uint32_t sample, Response response) {
   open->call = {};  // with the reply, which may keep the call
 }
 
-void Front::update_weights(NewWeights weights, InFlight in_flight, std::function<void(Status, WeightVersion)> then) {
-  door_->put([this, weights = std::move(weights), in_flight, then = std::move(then)](GatewayActor& gateway) mutable {
-    gateway.update_weights({.what = std::move(weights), .in_flight = in_flight, .done = [this, then = std::move(then)](Status status, WeightVersion runs) {
-                              server_.post([then, status = std::move(status), runs] { then(status, runs); });
+std::string Front::version_label(WeightVersion version) const {
+  const auto label = labels_.find(version);
+  return label == labels_.end() ? cat(version) : label->second;
+}
+
+void Front::update_weights(NewWeights weights, InFlight in_flight, std::string label, std::function<void(Status)> then) {
+  auto done = [this, version = weights.version, label = std::move(label), then = std::move(then)](const Status& status, WeightVersion runs) {
+    version_ = runs;
+    if (status.ok() && !label.empty()) labels_[version] = label;
+    if (labels_.size() > kLabelsMax) labels_.erase(labels_.begin());
+    then(status);
+  };
+  door_->put([this, weights = std::move(weights), in_flight, done = std::move(done)](GatewayActor& gateway) mutable {
+    gateway.update_weights({.what = std::move(weights), .in_flight = in_flight, .done = [this, done = std::move(done)](Status status, WeightVersion runs) {
+                              server_.post([done, status = std::move(status), runs] { done(status, runs); });
                             }});
   });
 }

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -42,7 +43,8 @@ struct Call {
 
 class Front {
  public:
-  Front(HttpServer& server, std::shared_ptr<GatewayDoor> door, ServedModel model);
+  /// `version`: of the weights that run at the start.
+  Front(HttpServer& server, std::shared_ptr<GatewayDoor> door, ServedModel model, WeightVersion version);
   /// For the gateway. REQUIRES: the front outlives it.
   GatewayClient client();
   const ServedModel& model() const { return model_; }
@@ -58,8 +60,13 @@ class Front {
       server_.post([then = std::move(then), answer = std::move(answer)]() mutable { then(std::move(answer)); });
     });
   }
-  /// Changes to the weights in a folder; `then` gets what became of it and the version that runs, on the server's thread.
-  void update_weights(NewWeights weights, InFlight in_flight, std::function<void(Status, WeightVersion)> then);
+  /// The version that runs, as the gateway said last.
+  WeightVersion version() const { return version_; }
+  /// What clients call a version: the name that one gave it, else its number.
+  std::string version_label(WeightVersion version) const;
+  /// Changes to the weights in a folder; `then` gets what became of it, on the server's thread. `label`: a name for the version;
+  /// empty: its number.
+  void update_weights(NewWeights weights, InFlight in_flight, std::string label, std::function<void(Status)> then);
   /// Calls that are not answered yet.
   size_t open_calls() const { return calls_; }
 
@@ -81,6 +88,8 @@ class Front {
   const std::shared_ptr<GatewayDoor> door_;
   const ServedModel model_;
   std::unordered_map<Ticket, Place> places_;
+  WeightVersion version_;
+  std::map<WeightVersion, std::string> labels_;  // of the last versions that clients gave names to
   uint64_t last_ticket_ = 0, last_seed_ = 0;
   size_t calls_ = 0;
 };

@@ -25,6 +25,15 @@ Status check_not_refused(const Json& params) {
   return {};
 }
 
+Result<std::vector<int32_t>> read_prompt(const Json& value, const PromptField& field, const ServedModel& model) {
+  if (!value.is_string() || !field.may_be_text) {
+    if (field.may_be_ids) return token_ids(value, field.name, "");
+    return fail(Code::kInvalidArgument, field.name, " is ", shown_value(value), ": expected text");
+  }
+  if (model.tokenizer == nullptr) return fail(Code::kInvalidArgument, field.name, " is text, and ", model.name, " has no tokenizer: send token ids");
+  return model.tokenizer->encode(value.get<std::string>(), {.add_special = true});
+}
+
 }  // namespace
 
 std::string json_text(const Out& json) { return json.dump(-1, ' ', false, Out::error_handler_t::replace); }
@@ -80,13 +89,62 @@ Result<Sampling> read_sampling(const Json& params, const char* max_tokens, int64
     const auto option = std::ranges::find(options, name == max_tokens ? "max_tokens" : name, &OptionSpec::name);
     if (option == options.end() || is_off) continue;  // other fields change no token
     option->name = name;
-    SEER_RETURN_IF_ERROR(set_json_option(*option, value.dump(), ""));
+    SEER_RETURN_IF_ERROR(set_json_option(*option, written_value(value), ""));
   }
   for (const char* const name : {"sampling_seed", "seed"})
     if (const Json* const seed = given_field(params, name)) {
       SEER_ASSIGN_OR_RETURN(sampling.seed, integer_field<uint64_t>(*seed, name, 0, ""));
     }
   return sampling;
+}
+
+Result<Prompts> read_prompts(const Json& value, const PromptField& field, const ServedModel& model) {
+  Prompts prompts;
+  prompts.is_list = value.is_array() && !value.empty() && (value.front().is_array() || value.front().is_string());
+  if (value.is_array() && value.empty()) return fail(Code::kInvalidArgument, field.name, " is empty: expected a prompt");
+  const auto take = [&](const Json& prompt) -> Status {
+    SEER_ASSIGN_OR_RETURN(auto ids, read_prompt(prompt, field, model));
+    prompts.ids.push_back(std::move(ids));
+    return {};
+  };
+  if (!prompts.is_list) SEER_RETURN_IF_ERROR(take(value));
+  if (prompts.is_list)
+    for (const Json& prompt : value) SEER_RETURN_IF_ERROR(take(prompt));
+  return prompts;
+}
+
+Result<GatewayRequest> read_request(const Json& body, std::vector<int32_t> prompt_ids, const Sampling& sampling, Front& front) {
+  SEER_ASSIGN_OR_RETURN(std::string group, text_field(body, "group_id"));
+  SEER_ASSIGN_OR_RETURN(const int64_t group_size, int64_field(body, "group_size", 0, 0));
+  SEER_ASSIGN_OR_RETURN(const int64_t priority, int64_field(body, "priority", 0, INT32_MIN));
+  GatewayRequest request{.ticket = {},
+                         .rid = {},
+                         .group = std::move(group),
+                         .group_size = static_cast<uint32_t>(std::min<int64_t>(group_size, UINT32_MAX)),
+                         .prompt_ids = std::move(prompt_ids),
+                         .sampling = sampling.params,
+                         .seeds = {},
+                         .priority = static_cast<int32_t>(std::min<int64_t>(priority, INT32_MAX))};
+  SEER_RETURN_IF_ERROR(fit_request(request, front.model()));
+  for (int64_t sample = 0; sample < sampling.n; ++sample)
+    request.seeds.push_back(sampling.seed ? *sampling.seed + static_cast<uint64_t>(sample) : front.fresh_seed());
+  return request;
+}
+
+Result<TextRules> read_text_rules(const Json& params, const SamplingParams& sampling, const ServedModel& model, const char* keep_stop) {
+  SEER_ASSIGN_OR_RETURN(const bool skip_special, boolean_field(params, "skip_special_tokens", true));
+  SEER_ASSIGN_OR_RETURN(const bool keeps, boolean_field(params, keep_stop, false));
+  TextRules rules{.skip_special = skip_special, .leave_out_stop = !keeps, .stop = sampling.stop, .stop_ids = sampling.stop_token_ids};
+  if (!sampling.ignore_eos) rules.stop_ids.insert(rules.stop_ids.end(), model.config.eos_ids.begin(), model.config.eos_ids.end());
+  return rules;
+}
+
+void append_ids(std::string& out, const std::vector<int32_t>& ids) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    out += i > 0 ? ',' : '[';
+    out += std::to_string(ids[i]);
+  }
+  out += ids.empty() ? "[]" : "]";
 }
 
 }  // namespace seer

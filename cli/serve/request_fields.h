@@ -4,8 +4,11 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "cli/json_fields.h"
+#include "cli/serve/front.h"
+#include "cli/serve/response_text.h"
 #include "protocols/result.h"
 #include "protocols/rollout.h"
 
@@ -33,5 +36,25 @@ struct Sampling {
 /// Reads the members that are options of `seer rollout`, with `_` for `-`, and n, seed and sampling_seed. `max_tokens` is the
 /// dialect's name for that one. Other members are ignored, but for those that would change the tokens: these are errors.
 Result<Sampling> read_sampling(const Json& params, const char* max_tokens, int64_t max_tokens_default);
+
+/// A field with one prompt or several. What it may hold depends on the dialect.
+struct PromptField {
+  const char* name;
+  bool may_be_text = true, may_be_ids = true;
+};
+struct Prompts {
+  std::vector<std::vector<int32_t>> ids;  // at least one prompt
+  bool is_list = false;                   // the field holds several, or a list of one
+};
+Result<Prompts> read_prompts(const Json& value, const PromptField& field, const ServedModel& model);
+
+/// A request for one prompt, with the body's group_id, group_size and priority. Rid and `streams` are not filled in.
+Result<GatewayRequest> read_request(const Json& body, std::vector<int32_t> prompt_ids, const Sampling& sampling, Front& front);
+
+/// What text the client wants. The member that keeps the stop in it has another name in each dialect.
+Result<TextRules> read_text_rules(const Json& params, const SamplingParams& sampling, const ServedModel& model, const char* keep_stop);
+
+/// Appends "[1,2,3]". By hand: a response can have 100 000 tokens.
+void append_ids(std::string& out, const std::vector<int32_t>& ids);
 
 }  // namespace seer

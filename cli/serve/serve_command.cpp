@@ -17,6 +17,7 @@
 #include "cli/machine_parts.h"
 #include "cli/serve/front.h"
 #include "cli/serve/http_server.h"
+#include "cli/serve/openai_dialect.h"
 #include "cli/serve/sglang_dialect.h"
 
 namespace seer {
@@ -40,6 +41,14 @@ Result<std::string> read_token(const std::string& path) {
 int64_t tokens_max(const ServeOptions& options, const ModelConfig& model) {
   const int64_t block_bytes = kv_block_bytes(model, engine_config(options, InstanceId{0}));
   return options.kv_bytes / block_bytes * options.block_tokens;
+}
+
+/// Null: the model has no chat template, or no tokenizer.
+Result<std::shared_ptr<const ChatPrompts>> load_chat(const LoadedModel& loaded, const std::string& folder) {
+  if (loaded.tokenizer == nullptr) return std::shared_ptr<const ChatPrompts>();
+  auto chat = ChatPrompts::load(folder, loaded.tokenizer);
+  if (!chat.ok() && chat.error().code == Code::kNotFound) return std::shared_ptr<const ChatPrompts>();
+  return chat;
 }
 
 /// Ends the gateway with its scope, and waits for that: until then it calls the front.
@@ -78,6 +87,8 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
   SEER_ASSIGN_OR_RETURN(const LoadedModel loaded, load_model_of(options));
   SEER_RETURN_IF_ERROR(check_sizes(options, loaded.model->config));
 
+  SEER_ASSIGN_OR_RETURN(std::shared_ptr<const ChatPrompts> chat, load_chat(loaded, options.model));
+
   SlowWork aside({}, [](std::function<void()>& f) { f(); });
   SeerConfig actors(kActorThreads);
   rt::system system(actors);
@@ -96,7 +107,8 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
                .tokenizer = loaded.tokenizer,
                .tokens_max = tokens_max(options, loaded.model->config),
                .seed = options.seed,
-               .instances = options.instances});
+               .instances = options.instances},
+              version);
   GatewayConfig config{.rollout = {.scheduler = options.scheduler, .instances_expected = static_cast<size_t>(options.instances)},
                        .version = version};
   const GatewayFleet machines{
@@ -107,12 +119,13 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
             fleet.update_weights(weights, reply_to);
             return nodes;
           }};
-  SglangDialect sglang(front, version);
+  SglangDialect sglang(front);
+  OpenaiDialect openai(front, std::move(chat));
   const ServerScope server_scope{server};
   const GatewayScope gateway{system, rt::spawn<GatewayActor>(system, std::move(config), machines, front.client(), door, log)};
   server->start([&](HttpRequest request, std::shared_ptr<HttpReply> reply) {
     if (request.path == "/health" || request.path == "/health_generate" || request.path == "/") return reply->send(200, "{}");
-    if (sglang.handle(request, reply)) return;
+    if (sglang.handle(request, reply) || openai.handle(request, reply)) return;
     reply->send(404, http_error_body(cat("no ", request.method, " ", request.path, " here")));
   });
   std::cout << "seer serves " << front.model().name << " at http" << (options.tls_cert.empty() ? "" : "s") << "://" << listen.host << ":"

@@ -13,7 +13,6 @@ namespace seer {
 namespace {
 
 constexpr int64_t kDefaultTokens = 128;  // SGLang's default of max_new_tokens
-constexpr size_t kLabelsMax = 64;
 constexpr size_t kWorkersMax = 1024;
 
 /// As SGLang says what is wrong.
@@ -22,11 +21,20 @@ void refuse(const std::shared_ptr<HttpReply>& reply, const Error& error) {
   reply->send(is_ours ? 500 : 400, json_text({{"error", {{"message", error.detail}, {"type", is_ours ? "InternalServerError" : "BadRequestError"}}}}));
 }
 
+/// What is the same in all answers to a request.
+struct Answering {
+  const ServedModel* model = nullptr;
+  size_t prompt_tokens = 0;
+  std::string rid;
+  bool wants_logprobs = false;
+  TextRules text;
+};
+
 struct Generate {
   std::vector<GatewayRequest> requests;
-  bool is_list = false;            // the answer is
+  std::vector<Answering> to;  // by request
+  bool is_list = false;       // the answer is
   bool streams = false;
-  bool wants_logprobs = false;
 };
 
 /// One entry of a field that is a list with one entry for each prompt, or one value for all.
@@ -35,44 +43,21 @@ const Json* entry(const Json* field, size_t i) {
   return i < field->size() ? &(*field)[i] : nullptr;
 }
 
-Result<std::vector<std::vector<int32_t>>> prompts_of(const Json& body, const ServedModel& model, bool& is_list) {
+Result<Prompts> prompts_of(const Json& body, const ServedModel& model) {
   const Json* const ids = given_field(body, "input_ids");
   const Json* const texts = given_field(body, "text");
   if ((ids != nullptr) == (texts != nullptr))
     return fail(Code::kInvalidArgument, ids != nullptr ? "both" : "neither", " input_ids and text: expected one of them");
-  std::vector<std::vector<int32_t>> prompts;
-  const auto encode = [&](const Json& text) -> Status {
-    if (!text.is_string()) return fail(Code::kInvalidArgument, "text is ", shown_value(text), ": expected text");
-    if (model.tokenizer == nullptr) return fail(Code::kInvalidArgument, "text: ", model.name, " has no tokenizer, send input_ids");
-    SEER_ASSIGN_OR_RETURN(auto tokens, model.tokenizer->encode(text.get<std::string>(), {.add_special = true}));
-    prompts.push_back(std::move(tokens));
-    return {};
-  };
-  const auto take_ids = [&](const Json& list) -> Status {
-    SEER_ASSIGN_OR_RETURN(auto tokens, token_ids(list, "input_ids", ""));
-    prompts.push_back(std::move(tokens));
-    return {};
-  };
-  if (texts != nullptr) {
-    is_list = texts->is_array();
-    if (!is_list) SEER_RETURN_IF_ERROR(encode(*texts));
-    if (is_list)
-      for (const Json& text : *texts) SEER_RETURN_IF_ERROR(encode(text));
-  } else {
-    is_list = ids->is_array() && !ids->empty() && ids->front().is_array();
-    if (!is_list) SEER_RETURN_IF_ERROR(take_ids(*ids));
-    if (is_list)
-      for (const Json& list : *ids) SEER_RETURN_IF_ERROR(take_ids(list));
-  }
-  if (prompts.empty()) return fail(Code::kInvalidArgument, "there is no prompt");
-  return prompts;
+  return ids != nullptr ? read_prompts(*ids, {.name = "input_ids", .may_be_text = false}, model)
+                        : read_prompts(*texts, {.name = "text", .may_be_ids = false}, model);
 }
 
 Result<Generate> parse_generate(const std::string& body_text, Front& front) {
   const ServedModel& model = front.model();
   SEER_ASSIGN_OR_RETURN(const Json body, read_object(body_text));
   Generate call;
-  SEER_ASSIGN_OR_RETURN(auto prompts, prompts_of(body, model, call.is_list));
+  SEER_ASSIGN_OR_RETURN(Prompts prompts, prompts_of(body, model));
+  call.is_list = prompts.is_list;
   for (const char* const name : {"image_data", "video_data", "audio_data", "lora_path", "input_embeds"})
     if (const Json* const value = given_field(body, name); value != nullptr && !value->empty())
       return fail(Code::kInvalidArgument, name, " is not supported");
@@ -80,29 +65,21 @@ Result<Generate> parse_generate(const std::string& body_text, Front& front) {
   if (routed) return fail(Code::kInvalidArgument, "return_routed_experts is not supported");
   SEER_ASSIGN_OR_RETURN(call.streams, boolean_field(body, "stream", false));
   const Json* const logprobs = given_field(body, "return_logprob");
-  call.wants_logprobs = logprobs != nullptr && (logprobs->is_array() ? !logprobs->empty() : *logprobs == true);
+  const bool wants_logprobs = logprobs != nullptr && (logprobs->is_array() ? !logprobs->empty() : *logprobs == true);
   const Json empty = Json::object();
   const Json* const params = given_field(body, "sampling_params");
   const Json* const rids = given_field(body, "rid");
-  SEER_ASSIGN_OR_RETURN(const std::string group, text_field(body, "group_id"));
-  SEER_ASSIGN_OR_RETURN(const int64_t group_size, int64_field(body, "group_size", 0, 0));
-  SEER_ASSIGN_OR_RETURN(const int64_t priority, int64_field(body, "priority", 0, INT32_MIN));
-  for (size_t i = 0; i < prompts.size(); ++i) {
-    const Json* const own = entry(params, i);
-    SEER_ASSIGN_OR_RETURN(const Sampling sampling, read_sampling(own == nullptr ? empty : *own, "max_new_tokens", kDefaultTokens));
+  for (size_t i = 0; i < prompts.ids.size(); ++i) {
+    const Json* const given = entry(params, i);
+    const Json& own = given == nullptr ? empty : *given;
+    SEER_ASSIGN_OR_RETURN(const Sampling sampling, read_sampling(own, "max_new_tokens", kDefaultTokens));
+    const size_t prompt_tokens = prompts.ids[i].size();
+    SEER_ASSIGN_OR_RETURN(GatewayRequest request, read_request(body, std::move(prompts.ids[i]), sampling, front));
     const Json* const rid = entry(rids, i);
-    GatewayRequest request{.ticket = {},
-                           .rid = rid != nullptr && rid->is_string() ? rid->get<std::string>() : "",
-                           .group = group,
-                           .group_size = static_cast<uint32_t>(std::min<int64_t>(group_size, UINT32_MAX)),
-                           .prompt_ids = std::move(prompts[i]),
-                           .sampling = sampling.params,
-                           .seeds = {},
-                           .priority = static_cast<int32_t>(std::min<int64_t>(priority, INT32_MAX)),
-                           .streams = call.streams};
-    SEER_RETURN_IF_ERROR(fit_request(request, model));
-    for (int64_t sample = 0; sample < sampling.n; ++sample)
-      request.seeds.push_back(sampling.seed ? *sampling.seed + static_cast<uint64_t>(sample) : front.fresh_seed());
+    if (rid != nullptr && rid->is_string()) request.rid = rid->get<std::string>();
+    request.streams = call.streams;
+    SEER_ASSIGN_OR_RETURN(TextRules text, read_text_rules(own, sampling.params, model, "no_stop_trim"));
+    call.to.push_back({&model, prompt_tokens, request.rid, wants_logprobs, std::move(text)});
     call.is_list |= sampling.n > 1;
     call.requests.push_back(std::move(request));
   }
@@ -111,32 +88,22 @@ Result<Generate> parse_generate(const std::string& body_text, Front& front) {
   return call;
 }
 
-/// What is the same in all answers to a request.
-struct Answering {
-  const ServedModel* model = nullptr;
-  size_t prompt_tokens = 0;
-  std::string rid;
-  bool wants_logprobs = false;
-};
-
-Out finish_of(const Response& r) {
+Out finish_of(const Response& r, const std::vector<std::string>& stop_texts) {
   if (r.finish == FinishReason::kLength) return {{"type", "length"}, {"length", r.output_ids.size()}};
   if (r.finish == FinishReason::kAborted)
     return {{"type", "abort"}, {"message", r.output_ids.empty() ? "Abort before prefill" : "Aborted"}};
   if (r.finish != FinishReason::kStop) return nullptr;  // it goes on
+  const StopCause cause = stop_cause(r, stop_texts);
   Out stop = {{"type", "stop"}};
-  int32_t id = 0;
-  const auto [end, error] = std::from_chars(r.matched.data(), r.matched.data() + r.matched.size(), id);
-  if (error == std::errc() && end == r.matched.data() + r.matched.size()) stop["matched"] = id;
-  else if (!r.matched.empty()) stop["matched"] = r.matched;
-  else if (!r.output_ids.empty()) stop["matched"] = r.output_ids.back();
+  if (!cause.text.empty()) stop["matched"] = cause.text;
+  else if (cause.token >= 0) stop["matched"] = cause.token;
   return stop;
 }
 
 /// Written by hand: a response can have 100 000 tokens.
 std::string answer_text(const Answering& to, const Response& r, const std::string& version) {
   Out meta = {{"id", to.rid},
-              {"finish_reason", finish_of(r)},
+              {"finish_reason", finish_of(r, to.text.stop)},
               {"prompt_tokens", to.prompt_tokens},
               {"weight_version", version},
               {"completion_tokens", r.output_ids.size()},
@@ -144,12 +111,13 @@ std::string answer_text(const Answering& to, const Response& r, const std::strin
               {"seed", r.seed},
               {"queue_time", static_cast<double>(r.queue_us) / 1e6},
               {"e2e_latency", static_cast<double>(r.queue_us + r.run_us) / 1e6}};
-  const std::string text = to.model->tokenizer ? to.model->tokenizer->decode(r.output_ids, {.skip_special = true}) : "";
-  std::string out = cat("{\"text\":", json_string(text), ",\"output_ids\":[");
-  for (size_t i = 0; i < r.output_ids.size(); ++i) out += cat(i > 0 ? "," : "", r.output_ids[i]);
+  ResponseText text(to.model->tokenizer.get(), to.text);
+  const std::string whole = text.append(r.output_ids) + text.finish(r);
+  std::string out = cat("{\"text\":", json_string(whole), ",\"output_ids\":");
+  append_ids(out, r.output_ids);
   std::string meta_text = json_text(meta);
   meta_text.pop_back();
-  out += cat("],\"meta_info\":", meta_text);
+  out += cat(",\"meta_info\":", meta_text);
   if (to.wants_logprobs) {
     out += ",\"output_token_logprobs\":[";
     for (size_t i = 0; i < r.output_ids.size(); ++i) {
@@ -163,13 +131,6 @@ std::string answer_text(const Answering& to, const Response& r, const std::strin
 }
 
 }  // namespace
-
-SglangDialect::SglangDialect(Front& front, WeightVersion version) : front_(front), version_(version) {}
-
-std::string SglangDialect::version_label(WeightVersion version) const {
-  const auto label = labels_.find(version);
-  return label == labels_.end() ? cat(version) : label->second;
-}
 
 bool SglangDialect::handle(HttpRequest& request, const Reply& reply) {
   const std::string& path = request.path;
@@ -185,7 +146,7 @@ bool SglangDialect::handle(HttpRequest& request, const Reply& reply) {
   else if (path == "/flush_cache") flush(reply);
   else if (path == "/update_weights_from_disk" && is_post) update_from_disk(request, reply);
   else if (path == "/get_weight_version" || path == "/weight_version")
-    reply->send(200, json_text({{"weight_version", version_label(version_)}}));
+    reply->send(200, json_text({{"weight_version", front_.version_label(front_.version())}}));
   else return false;
   return true;
 }
@@ -193,16 +154,13 @@ bool SglangDialect::handle(HttpRequest& request, const Reply& reply) {
 void SglangDialect::generate(const HttpRequest& request, const Reply& reply) {
   Result<Generate> parsed = parse_generate(request.body, front_);
   if (!parsed.ok()) return refuse(reply, parsed.error());
-  std::vector<Answering> to;
-  for (const GatewayRequest& asked : parsed->requests)
-    to.push_back({&front_.model(), asked.prompt_ids.size(), asked.rid, parsed->wants_logprobs});
   Call call{.requests = std::move(parsed->requests)};
   if (parsed->streams) {
     const auto so_far = std::make_shared<Response>();
-    so_far->version = version_;
+    so_far->version = front_.version();
     reply->begin("text/event-stream");
-    const auto send = [this, to = to[0], reply](const Response& r) {
-      reply->write(cat("data: ", answer_text(to, r, version_label(r.version)), "\n\n"));
+    const auto send = [this, to = std::move(parsed->to[0]), reply](const Response& r) {
+      reply->write(cat("data: ", answer_text(to, r, front_.version_label(r.version)), "\n\n"));
     };
     call.tokens = [so_far, send](size_t, uint32_t, const CommittedTokens& part) {
       so_far->output_ids.insert(so_far->output_ids.end(), part.tokens.begin(), part.tokens.end());
@@ -219,13 +177,13 @@ void SglangDialect::generate(const HttpRequest& request, const Reply& reply) {
       reply->end();
     };
   } else {
-    call.done = [this, to = std::move(to), is_list = parsed->is_list, reply](const std::vector<std::vector<Response>>& responses) {
+    call.done = [this, to = std::move(parsed->to), is_list = parsed->is_list, reply](const std::vector<std::vector<Response>>& responses) {
       std::string out = is_list ? "[" : "";
       for (size_t i = 0; i < responses.size(); ++i)
         for (const Response& r : responses[i]) {
           if (r.finish == FinishReason::kError) return refuse(reply, fail(Code::kUnavailable, r.error));
           if (out.size() > 1) out += ',';
-          out += answer_text(to[i], r, version_label(r.version));
+          out += answer_text(to[i], r, front_.version_label(r.version));
         }
       reply->send(200, out + (is_list ? "]" : ""));
     };
@@ -239,13 +197,13 @@ void SglangDialect::server_info(const Reply& reply) {
                             {"dp_size", 1}, {"moe_dp_size", 1}, {"num_gpus", 1}, {"num_gpus_per_engine", 1}, {"disaggregation_mode", nullptr},
                             {"disaggregation_bootstrap_port", nullptr}, {"encoder_only", false}, {"enable_memory_saver", false},
                             {"enable_return_routed_experts", false}, {"dtype", "bfloat16"}, {"context_length", model.config.context_tokens_max},
-                            {"max_total_num_tokens", model.tokens_max}, {"weight_version", version_label(version_)}, {"version", "seer"}}));
+                            {"max_total_num_tokens", model.tokens_max}, {"weight_version", front_.version_label(front_.version())}, {"version", "seer"}}));
 }
 
 void SglangDialect::model_info(const Reply& reply) {
   const ServedModel& model = front_.model();
   reply->send(200, json_text({{"model_path", model.folder}, {"tokenizer_path", model.folder}, {"is_generation", true},
-                            {"weight_version", version_label(version_)}}));
+                            {"weight_version", front_.version_label(front_.version())}}));
 }
 
 /// A router's list. Whatever a client registers, this address is the one engine behind it.
@@ -335,17 +293,14 @@ void SglangDialect::update_from_disk(const HttpRequest& request, const Reply& re
   if (!folder.ok()) return answer(false, folder.error().detail);
   if (!label.ok()) return answer(false, label.error().detail);
   if (folder->empty()) return answer(false, "model_path is missing: expected a folder with safetensors files");
-  WeightVersion version{version_.value + 1};
+  WeightVersion version{front_.version().value + 1};
   uint64_t number = 0;
   const auto [end, error] = std::from_chars(label->data(), label->data() + label->size(), number);
   const bool is_number = !label->empty() && error == std::errc() && end == label->data() + label->size();
   if (is_number) version = WeightVersion{number};
-  front_.update_weights({version, *folder}, InFlight::kAbort, [this, answer, version, label = *label, is_number](const Status& done, WeightVersion runs) {
-    version_ = runs;
+  front_.update_weights({version, *folder}, InFlight::kAbort, is_number ? "" : *label, [this, answer, version](const Status& done) {
     if (!done.ok()) return answer(false, done.error().detail);
-    if (!label.empty() && !is_number) labels_[version] = label;
-    if (labels_.size() > kLabelsMax) labels_.erase(labels_.begin());
-    answer(true, cat("Succeeded to update model weights to version ", version_label(version), "."));
+    answer(true, cat("Succeeded to update model weights to version ", front_.version_label(version), "."));
   });
 }
 

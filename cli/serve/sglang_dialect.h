@@ -15,8 +15,7 @@ namespace seer {
 
 class SglangDialect {
  public:
-  /// `version`: of the weights that run at the start.
-  SglangDialect(Front& front, WeightVersion version);
+  explicit SglangDialect(Front& front) : front_(front) {}
   /// False: the path is not of this dialect.
   bool handle(HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
 
@@ -32,12 +31,9 @@ class SglangDialect {
   void go_on(const Reply& reply);
   void flush(const Reply& reply);
   void update_from_disk(const HttpRequest& request, const Reply& reply);
-  std::string version_label(WeightVersion version) const;
 
   Front& front_;
-  WeightVersion version_;                         // that runs, as the gateway said last
-  std::map<WeightVersion, std::string> labels_;   // of the last versions, where clients named them otherwise
-  std::map<std::string, std::string> workers_;    // URL by id, as clients registered them
+  std::map<std::string, std::string> workers_;  // URL by id, as clients registered them
   uint64_t last_worker_ = 0;
 };
 

@@ -52,6 +52,15 @@ class ServeTest(unittest.TestCase):
                 self.assertEqual(found["text"], r["text"])
                 self.assertEqual(found["meta_info"]["weight_version"], "1")
 
+    def test_decimals_of_sampling_are_taken_as_they_are_written(self):
+        with tempfile.TemporaryDirectory() as folder:
+            right = rollout(folder, "--temperature", "0.7", "--top-p", "0.93", "--min-p", "0.015", "--repetition-penalty", "1.05")
+        sampling = {"temperature": 0.7, "top_p": 0.93, "min_p": 0.015, "repetition_penalty": 1.05, "max_new_tokens": 300}
+        for r in right[::5]:
+            found = self.served.generate(r["prompt_ids"], sampling_params={**sampling, "sampling_seed": r["seed"]})
+            self.assertEqual(found["output_ids"], r["output_ids"])
+            self.assertEqual([value for value, _, _ in found["meta_info"]["output_token_logprobs"]], r["logprobs"])
+
     def test_n_responses_are_those_of_the_seeds_that_follow(self):
         ids, params = [2, 3, 4], {"max_new_tokens": 40, "sampling_seed": 70}
         several = self.served.generate(ids, sampling_params={**params, "n": 3})
@@ -118,7 +127,7 @@ class ServeTest(unittest.TestCase):
             ("{", "1:2"),
             ("[1]", "the body is array: expected a JSON object"),
             ({}, "neither input_ids and text"),
-            ({"input_ids": []}, "the prompt is empty"),
+            ({"input_ids": []}, "input_ids is empty: expected a prompt"),
             ({"input_ids": [1, 99999]}, "token id 99999 at place 1 of the prompt"),
             ({"input_ids": [1, -4]}, "input_ids[1] is -4: expected a token id"),
             ({"input_ids": [1] * 5000}, "the prompt has 5000 tokens"),

@@ -1,0 +1,106 @@
+#include "cli/chat_prompts.h"
+
+#include <ctime>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+namespace seer {
+namespace {
+
+using Context = nlohmann::ordered_json;
+
+Result<std::string> read_file(const std::filesystem::path& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return fail(Code::kNotFound, path.string(), ": cannot be read");
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+/// The text of bos_token and its like: text, or an object with its content. Empty where it is neither.
+std::string special_text(const Context& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_object() && value.contains("content") && value["content"].is_string()) return value["content"].get<std::string>();
+  return "";
+}
+
+std::tm local_time() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  localtime_r(&now, &parts);
+  return parts;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const ChatPrompts>> ChatPrompts::load(const std::filesystem::path& folder, std::shared_ptr<const Tokenizer> tokenizer) {
+  const auto prompts = std::make_shared<ChatPrompts>();
+  prompts->tokenizer_ = std::move(tokenizer);
+  const auto add = [&](const std::string& name, const std::string& text, const std::string& path) -> Status {
+    SEER_ASSIGN_OR_RETURN(ChatTemplate parsed, ChatTemplate::parse(text, path));
+    prompts->templates_.emplace(name, std::move(parsed));
+    return {};
+  };
+  const std::filesystem::path config_path = folder / "tokenizer_config.json", own_path = folder / "chat_template.jinja";
+  Context config = Context::object();
+  if (std::filesystem::exists(config_path)) {
+    SEER_ASSIGN_OR_RETURN(const std::string text, read_file(config_path));
+    config = Context::parse(text, nullptr, false);
+    if (!config.is_object()) return fail(Code::kInvalidArgument, config_path.string(), ": expected a JSON object");
+  }
+  for (const auto& [name, value] : config.items())
+    if (name.ends_with("_token"))
+      if (std::string text = special_text(value); !text.empty()) prompts->special_texts_[name] = std::move(text);
+
+  if (std::filesystem::exists(own_path)) {
+    SEER_ASSIGN_OR_RETURN(const std::string text, read_file(own_path));
+    SEER_RETURN_IF_ERROR(add("default", text, own_path.string()));
+    return std::shared_ptr<const ChatPrompts>(prompts);
+  }
+  const Context given = config.value("chat_template", Context());
+  const std::string path = config_path.string() + ": chat_template";
+  if (given.is_null()) return fail(Code::kNotFound, folder.string(), " has no chat template: neither chat_template.jinja nor chat_template in tokenizer_config.json");
+  if (given.is_string()) {
+    SEER_RETURN_IF_ERROR(add("default", given.get<std::string>(), path));
+    return std::shared_ptr<const ChatPrompts>(prompts);
+  }
+  // Older files name several: [{"name": "default", "template": "..."}, ...]
+  const auto is_named = [](const Context& entry) {
+    return entry.is_object() && entry.contains("name") && entry["name"].is_string() && entry.contains("template") && entry["template"].is_string();
+  };
+  if (!given.is_array() || given.empty()) return fail(Code::kInvalidArgument, path, " is ", given.type_name(), ": expected text or a list of templates");
+  for (const Context& entry : given) {
+    if (!is_named(entry)) return fail(Code::kInvalidArgument, path, ": expected objects with name and template");
+    SEER_RETURN_IF_ERROR(add(entry["name"].get<std::string>(), entry["template"].get<std::string>(), path));
+  }
+  if (!prompts->templates_.contains("default")) return fail(Code::kInvalidArgument, path, ": expected a template named default");
+  return std::shared_ptr<const ChatPrompts>(prompts);
+}
+
+Result<std::vector<int32_t>> ChatPrompts::prompt(const Json& fields, const std::string& found) const {
+  const auto messages = fields.find("messages");
+  if (messages == fields.end() || !messages->is_array() || messages->empty())
+    return fail(Code::kInvalidArgument, found, "messages is ", messages == fields.end() ? "missing" : shown_value(*messages),
+                ": expected a list of at least one message");
+  for (size_t i = 0; i < messages->size(); ++i)
+    if (const Json& message = (*messages)[i]; !message.is_object() || !message.contains("role") || !message["role"].is_string())
+      return fail(Code::kInvalidArgument, found, "messages[", i, "]: expected an object with a role");
+
+  Context context = {{"messages", Context(*messages)}, {"tools", nullptr}, {"documents", nullptr}, {"add_generation_prompt", true}};
+  for (const auto& [name, text] : special_texts_) context[name] = text;
+  for (const char* const name : {"tools", "documents"})
+    if (const auto at = fields.find(name); at != fields.end() && !at->empty()) context[name] = Context(*at);
+  if (const auto at = fields.find("add_generation_prompt"); at != fields.end() && !at->is_null()) {
+    if (!at->is_boolean()) return fail(Code::kInvalidArgument, found, "add_generation_prompt is ", shown_value(*at), ": expected true or false");
+    context["add_generation_prompt"] = at->get<bool>();
+  }
+  if (const auto at = fields.find("chat_template_kwargs"); at != fields.end() && !at->is_null()) {
+    if (!at->is_object()) return fail(Code::kInvalidArgument, found, "chat_template_kwargs is ", shown_value(*at), ": expected an object");
+    for (const auto& [name, value] : at->items()) context[name] = Context(value);
+  }
+  const bool uses_tools = !context["tools"].is_null() && templates_.contains("tool_use");
+  const Result<std::string> text = templates_.at(uses_tools ? "tool_use" : "default").render(context, {.now = local_time()});
+  if (!text.ok()) return fail(Code::kInvalidArgument, found, text.error().detail);
+  return tokenizer_->encode(*text);
+}
+
+}  // namespace seer

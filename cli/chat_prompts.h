@@ -1,0 +1,32 @@
+// ChatPrompts: makes prompts of conversations with the chat template of a model folder: chat_template.jinja, else "chat_template" in
+// tokenizer_config.json, as Hugging Face's apply_chat_template() does. Immutable.
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/json_fields.h"
+#include "gpu/text/chat_template.h"
+#include "gpu/text/tokenizer.h"
+#include "protocols/result.h"
+
+namespace seer {
+
+class ChatPrompts {
+ public:
+  /// kNotFound: the folder has no chat template. kInvalidArgument: it has one that cannot be read.
+  static Result<std::shared_ptr<const ChatPrompts>> load(const std::filesystem::path& folder, std::shared_ptr<const Tokenizer> tokenizer);
+  /// The prompt of an object with `messages` and, if it likes, `tools`, `documents`, `add_generation_prompt` (true unless it is
+  /// given) and `chat_template_kwargs`. Errors: one sentence, which `found` begins: "prompts.jsonl:7: ".
+  Result<std::vector<int32_t>> prompt(const Json& fields, const std::string& found) const;
+
+ private:
+  std::map<std::string, ChatTemplate> templates_;    // by name: "default", "tool_use"
+  std::map<std::string, std::string> special_texts_;  // bos_token, eos_token and others of tokenizer_config.json
+  std::shared_ptr<const Tokenizer> tokenizer_;
+};
+
+}  // namespace seer

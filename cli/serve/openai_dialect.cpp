@@ -1,0 +1,328 @@
+#include "cli/serve/openai_dialect.h"
+
+#include <algorithm>
+#include <ctime>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "cli/json_lines.h"
+#include "cli/serve/request_fields.h"
+
+namespace seer {
+namespace {
+
+constexpr int64_t kCompletionTokens = 16;  // OpenAI's default of max_tokens; a chat goes on to the end of the context
+
+std::string error_text(const std::string& message, const char* type, const char* code) {
+  return json_text({{"error", {{"message", message}, {"type", type}, {"param", nullptr}, {"code", code == nullptr ? Out() : Out(code)}}}});
+}
+std::string error_text(const Error& error) {
+  return error_text(error.detail, error.code == Code::kInvalidArgument ? "invalid_request_error" : "server_error", nullptr);
+}
+void refuse(const std::shared_ptr<HttpReply>& reply, const Error& error) {
+  if (error.code == Code::kNotFound) return reply->send(404, error_text(error.detail, "invalid_request_error", "model_not_found"));
+  reply->send(error.code == Code::kInvalidArgument ? 400 : 500, error_text(error));
+}
+
+/// Of one request with its choices, what the answers to it need.
+struct Asked {
+  std::string id;                       // "cmpl-7"
+  int64_t created_s = 0;
+  const ServedModel* model = nullptr;
+  bool is_chat = false;
+  bool streams = false, streams_usage = false;
+  bool wants_logprobs = false;
+  bool wants_ids = false;               // token_ids and prompt_token_ids
+  bool names_tokens_by_id = false;      // "token_id:17" for a token's text
+  TextRules text;
+  std::vector<GatewayRequest> requests; // one per prompt
+  size_t samples = 1;                   // choices per prompt
+};
+
+Status check_not_refused(const Json& body, const Asked& asked) {
+  for (const char* const name : {"suffix", "use_beam_search", "prompt_logprobs", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
+                                 "guided_grammar", "functions", "function_call", "audio", "continue_final_message", "prompt_embeds"})
+    if (const Json* const value = given_field(body, name); value != nullptr && *value != false && !value->empty())
+      return fail(Code::kInvalidArgument, name, " is not supported");
+  SEER_ASSIGN_OR_RETURN(const bool echoes, boolean_field(body, "echo", false));
+  if (echoes) return fail(Code::kInvalidArgument, "echo is true: expected false, since it is not supported");
+  if (const Json* const format = given_field(body, "response_format"); format != nullptr && *format != Json{{"type", "text"}})
+    return fail(Code::kInvalidArgument, "response_format: expected {\"type\": \"text\"}, since no other is supported");
+  if (const Json* const choice = given_field(body, "tool_choice"); choice != nullptr && *choice != "auto" && *choice != "none")
+    return fail(Code::kInvalidArgument, "tool_choice is ", shown_value(*choice), ": expected \"auto\" or \"none\"");
+  SEER_ASSIGN_OR_RETURN(const int64_t best_of, int64_field(body, "best_of", static_cast<int64_t>(asked.samples), 1));
+  if (best_of != static_cast<int64_t>(asked.samples)) return fail(Code::kInvalidArgument, "best_of is ", best_of, ": expected ", asked.samples, ", which is n");
+  return {};
+}
+
+/// A chat has logprobs true or false and top_logprobs, a completion has a number of candidates in logprobs. A token's own one counts as
+/// the first of them.
+Result<bool> read_logprobs(const Json& body, bool is_chat) {
+  const char* const count_name = is_chat ? "top_logprobs" : "logprobs";
+  const Json* const logprobs = given_field(body, "logprobs");
+  if (!is_chat && logprobs != nullptr && logprobs->is_boolean()) return logprobs->get<bool>();  // as some trainers send it
+  SEER_ASSIGN_OR_RETURN(const int64_t candidates, int64_field(body, count_name, 0, 0));
+  if (candidates > 1)
+    return fail(Code::kInvalidArgument, count_name, " is ", candidates, ": expected at most 1, since only the chosen token's log-probability is known");
+  if (is_chat) return boolean_field(body, "logprobs", false);
+  return logprobs != nullptr;
+}
+
+Result<Prompts> read_completion_prompts(const Json& body, const ServedModel& model) {
+  const Json* const prompt = given_field(body, "prompt");
+  if (prompt == nullptr) return fail(Code::kInvalidArgument, "prompt is missing: expected text or token ids");
+  return read_prompts(*prompt, {.name = "prompt"}, model);
+}
+
+Result<Prompts> read_chat_prompt(const Json& body, const ServedModel& model, const ChatPrompts* chat) {
+  if (const Json* const ids = given_field(body, "prompt_token_ids")) {
+    SEER_ASSIGN_OR_RETURN(auto prompt, token_ids(*ids, "prompt_token_ids", ""));
+    return Prompts{.ids = {std::move(prompt)}};
+  }
+  if (chat == nullptr)
+    return fail(Code::kInvalidArgument, model.name, " has no chat template: use /v1/completions, or send prompt_token_ids");
+  SEER_ASSIGN_OR_RETURN(auto prompt, chat->prompt(body, ""));
+  return Prompts{.ids = {std::move(prompt)}};
+}
+
+Status check_model(const Json& body, const ServedModel& model) {
+  SEER_ASSIGN_OR_RETURN(const std::string name, text_field(body, "model"));
+  if (name.empty() || name == model.name || name == model.folder) return {};
+  return fail(Code::kNotFound, "model is \"", shown(name), "\": expected \"", model.name, "\", which is served here");
+}
+
+Result<Asked> parse(const std::string& text, bool is_chat, Front& front, const ChatPrompts* chat) {
+  const ServedModel& model = front.model();
+  SEER_ASSIGN_OR_RETURN(Json body, read_object(text));
+  SEER_RETURN_IF_ERROR(check_model(body, model));
+  Asked asked;
+  asked.model = &model;
+  asked.is_chat = is_chat;
+  if (const Json* const tokens = given_field(body, "max_completion_tokens")) body["max_tokens"] = Json(*tokens);
+  SEER_ASSIGN_OR_RETURN(const Sampling sampling, read_sampling(body, "max_tokens", is_chat ? model.tokens_max : kCompletionTokens));
+  asked.samples = static_cast<size_t>(sampling.n);
+  SEER_RETURN_IF_ERROR(check_not_refused(body, asked));
+  SEER_ASSIGN_OR_RETURN(asked.wants_logprobs, read_logprobs(body, is_chat));
+  SEER_ASSIGN_OR_RETURN(asked.wants_ids, boolean_field(body, "return_token_ids", false));
+  SEER_ASSIGN_OR_RETURN(asked.names_tokens_by_id, boolean_field(body, "return_tokens_as_token_ids", false));
+  SEER_ASSIGN_OR_RETURN(asked.streams, boolean_field(body, "stream", false));
+  if (const Json* const options = given_field(body, "stream_options")) {
+    if (!options->is_object()) return fail(Code::kInvalidArgument, "stream_options is ", shown_value(*options), ": expected an object");
+    SEER_ASSIGN_OR_RETURN(asked.streams_usage, boolean_field(*options, "include_usage", false));
+  }
+  SEER_ASSIGN_OR_RETURN(asked.text, read_text_rules(body, sampling.params, model, "include_stop_str_in_output"));
+  SEER_ASSIGN_OR_RETURN(const std::string rid, text_field(body, "request_id"));
+  SEER_ASSIGN_OR_RETURN(Prompts prompts, is_chat ? read_chat_prompt(body, model, chat) : read_completion_prompts(body, model));
+  for (std::vector<int32_t>& prompt : prompts.ids) {
+    SEER_ASSIGN_OR_RETURN(GatewayRequest request, read_request(body, std::move(prompt), sampling, front));
+    request.rid = rid;
+    request.streams = asked.streams;
+    asked.requests.push_back(std::move(request));
+  }
+  return asked;
+}
+
+const char* finish_text(FinishReason finish) {
+  if (finish == FinishReason::kLength) return "length";
+  return finish == FinishReason::kAborted ? "abort" : "stop";
+}
+
+std::string token_text(const Asked& asked, int32_t id) {
+  if (asked.names_tokens_by_id || asked.model->tokenizer == nullptr) return cat("token_id:", id);
+  return asked.model->tokenizer->piece(id);
+}
+
+/// The "logprobs" of a choice. By hand: a response can have 100 000 tokens.
+std::string logprobs_text(const Asked& asked, const CommittedTokens& part) {
+  if (!asked.wants_logprobs) return "null";
+  std::string out = asked.is_chat ? "{\"content\":[" : "{\"tokens\":[";
+  std::string values;
+  for (size_t i = 0; i < part.tokens.size(); ++i) {
+    const std::string token = json_string(token_text(asked, part.tokens[i]));
+    out += cat(i > 0 ? "," : "", asked.is_chat ? "{\"token\":" : "", token);
+    std::string& to = asked.is_chat ? out : values;
+    if (asked.is_chat) to += ",\"logprob\":";
+    else if (i > 0) to += ',';
+    append_float(to, part.logprobs[i]);
+    if (asked.is_chat) to += ",\"bytes\":null,\"top_logprobs\":[]}";
+  }
+  if (asked.is_chat) return out + "]}";
+  return cat(out, "],\"token_logprobs\":[", values, "],\"top_logprobs\":null,\"text_offset\":null}");
+}
+
+struct Choice {
+  size_t index = 0;
+  std::string text;
+  CommittedTokens part;                          // the tokens of this answer: all, or those of one part of a stream
+  const std::vector<int32_t>* prompt = nullptr;  // where the answer has it
+  const Response* over = nullptr;                // the response; null while it goes on
+  bool is_first = true;
+};
+
+std::string choice_text(const Asked& asked, const Choice& choice, const std::string& version) {
+  std::string out = cat("{\"index\":", choice.index, ",");
+  if (asked.is_chat)
+    out += cat(asked.streams ? "\"delta\":{" : "\"message\":{", choice.is_first ? "\"role\":\"assistant\"," : "", "\"content\":", json_string(choice.text), "}");
+  else
+    out += cat("\"text\":", json_string(choice.text));
+  out += cat(",\"logprobs\":", logprobs_text(asked, choice.part));
+  const Response* const over = choice.over;
+  out += over == nullptr ? ",\"finish_reason\":null" : cat(",\"finish_reason\":\"", finish_text(over->finish), "\"");
+  if (over != nullptr) {
+    const StopCause cause = over->finish == FinishReason::kStop ? stop_cause(*over, asked.text.stop) : StopCause{};
+    out += cat(",\"stop_reason\":", cause.text.empty() ? (cause.token < 0 ? "null" : cat(cause.token)) : json_string(cause.text));
+    out += cat(",\"weight_version\":", json_string(version), ",\"seed\":", over->seed);
+  }
+  if (asked.wants_ids) {
+    out += ",\"token_ids\":";
+    append_ids(out, choice.part.tokens);
+    if (choice.prompt != nullptr) {
+      out += ",\"prompt_token_ids\":";
+      append_ids(out, *choice.prompt);
+    }
+  }
+  return out + "}";
+}
+
+std::string usage_text(const Asked& asked, size_t output_tokens) {
+  size_t prompt_tokens = 0;
+  for (const GatewayRequest& request : asked.requests) prompt_tokens += request.prompt_ids.size();
+  return cat("{\"prompt_tokens\":", prompt_tokens, ",\"completion_tokens\":", output_tokens, ",\"total_tokens\":", prompt_tokens + output_tokens, "}");
+}
+
+/// `choices` and `usage` are JSON.
+std::string answer_text(const Asked& asked, std::string_view choices, std::string_view usage) {
+  const char* const object = !asked.is_chat ? "text_completion" : asked.streams ? "chat.completion.chunk" : "chat.completion";
+  return cat("{\"id\":\"", asked.id, "\",\"object\":\"", object, "\",\"created\":", asked.created_s, ",\"model\":", json_string(asked.model->name),
+             ",\"choices\":[", choices, "]", usage.empty() ? "" : ",\"usage\":", usage, "}");
+}
+
+CommittedTokens tokens_of(const Response& r) { return {.tokens = r.output_ids, .logprobs = r.logprobs}; }
+
+/// The choices of a request that streams.
+class Stream {
+ public:
+  Stream(Front& front, Asked asked, std::shared_ptr<HttpReply> reply) : front_(front), asked_(std::move(asked)), reply_(std::move(reply)) {
+    for (size_t i = 0; i < asked_.requests.size() * asked_.samples; ++i)
+      choices_.push_back(std::make_unique<State>(ResponseText(asked_.model->tokenizer.get(), asked_.text)));
+  }
+  void on_tokens(size_t request, uint32_t sample, const CommittedTokens& part) {
+    State& state = *choices_[request * asked_.samples + sample];
+    state.tokens += part.tokens.size();
+    write(request, sample, state.text.append(part.tokens), part, nullptr);
+  }
+  void on_response(size_t request, uint32_t sample, const Response& r) {
+    State& state = *choices_[request * asked_.samples + sample];
+    if (r.finish == FinishReason::kError) return reply_->write(cat("data: ", error_text(fail(Code::kUnavailable, r.error)), "\n\n"));
+    // What the stream did not have yet.
+    const auto given = static_cast<std::ptrdiff_t>(std::min(state.tokens, r.output_ids.size()));
+    CommittedTokens rest{.tokens = {r.output_ids.begin() + given, r.output_ids.end()}, .logprobs = {}};
+    if (!r.logprobs.empty()) rest.logprobs.assign(r.logprobs.begin() + given, r.logprobs.end());
+    state.tokens = r.output_ids.size();
+    std::string text = state.text.append(rest.tokens);
+    text += state.text.finish(r);
+    write(request, sample, text, rest, &r);
+  }
+  void end() {
+    size_t tokens = 0;
+    for (const auto& state : choices_) tokens += state->tokens;
+    if (asked_.streams_usage) reply_->write(cat("data: ", answer_text(asked_, "", usage_text(asked_, tokens)), "\n\n"));
+    reply_->write("data: [DONE]\n\n");
+    reply_->end();
+  }
+
+ private:
+  struct State {
+    explicit State(ResponseText t) : text(std::move(t)) {}
+    ResponseText text;
+    size_t tokens = 0;
+    bool is_begun = false;
+  };
+  void write(size_t request, uint32_t sample, std::string text, const CommittedTokens& part, const Response* over) {
+    const size_t index = request * asked_.samples + sample;
+    const bool is_first = !std::exchange(choices_[index]->is_begun, true);
+    const Choice choice{.index = index,
+                        .text = std::move(text),
+                        .part = part,
+                        .prompt = is_first ? &asked_.requests[request].prompt_ids : nullptr,
+                        .over = over,
+                        .is_first = is_first};
+    const std::string version = over == nullptr ? "" : front_.version_label(over->version);
+    reply_->write(cat("data: ", answer_text(asked_, choice_text(asked_, choice, version), ""), "\n\n"));
+  }
+
+  Front& front_;
+  const Asked asked_;
+  const std::shared_ptr<HttpReply> reply_;
+  std::vector<std::unique_ptr<State>> choices_;  // by prompt, then by sample
+};
+
+std::string whole_answer(const Asked& asked, const std::vector<std::vector<Response>>& responses, const Front& front) {
+  std::string choices;
+  size_t tokens = 0;
+  for (size_t i = 0; i < responses.size(); ++i)
+    for (size_t sample = 0; sample < responses[i].size(); ++sample) {
+      const Response& r = responses[i][sample];
+      ResponseText text(asked.model->tokenizer.get(), asked.text);
+      std::string whole = text.append(r.output_ids);
+      whole += text.finish(r);
+      const Choice choice{.index = i * asked.samples + sample,
+                          .text = std::move(whole),
+                          .part = tokens_of(r),
+                          .prompt = &asked.requests[i].prompt_ids,
+                          .over = &r};
+      choices += cat(choices.empty() ? "" : ",", choice_text(asked, choice, front.version_label(r.version)));
+      tokens += r.output_ids.size();
+    }
+  return answer_text(asked, choices, usage_text(asked, tokens));
+}
+
+}  // namespace
+
+OpenaiDialect::OpenaiDialect(Front& front, std::shared_ptr<const ChatPrompts> chat)
+    : front_(front), chat_(std::move(chat)), created_s_(std::time(nullptr)) {}
+
+bool OpenaiDialect::handle(HttpRequest& request, const Reply& reply) {
+  const std::string& path = request.path;
+  if (request.method == "GET" && (path == "/v1/models" || path.starts_with("/v1/models/"))) models(request, reply);
+  else if (request.method == "POST" && path == "/v1/completions") complete(request, false, reply);
+  else if (request.method == "POST" && path == "/v1/chat/completions") complete(request, true, reply);
+  else return false;
+  return true;
+}
+
+void OpenaiDialect::models(const HttpRequest& request, const Reply& reply) {
+  const ServedModel& served = front_.model();
+  const Out model = {{"id", served.name}, {"object", "model"}, {"created", created_s_}, {"owned_by", "seer"}, {"root", served.folder},
+                     {"max_model_len", std::min(served.tokens_max, served.config.context_tokens_max)}};
+  if (request.path == "/v1/models") return reply->send(200, json_text({{"object", "list"}, {"data", Out::array({model})}}));
+  const std::string name = request.path.substr(std::string_view("/v1/models/").size());
+  if (name == served.name) return reply->send(200, json_text(model));
+  refuse(reply, fail(Code::kNotFound, "model is \"", shown(name), "\": expected \"", served.name, "\", which is served here"));
+}
+
+void OpenaiDialect::complete(const HttpRequest& request, bool is_chat, const Reply& reply) {
+  Result<Asked> asked = parse(request.body, is_chat, front_, chat_.get());
+  if (!asked.ok()) return refuse(reply, asked.error());
+  asked->id = cat(is_chat ? "chatcmpl-" : "cmpl-", ++last_id_);
+  asked->created_s = std::time(nullptr);
+  Call call{.requests = asked->requests};
+  if (asked->streams) {
+    reply->begin("text/event-stream");
+    const auto stream = std::make_shared<Stream>(front_, std::move(*asked), reply);
+    call.tokens = [stream](size_t i, uint32_t sample, const CommittedTokens& part) { stream->on_tokens(i, sample, part); };
+    call.response = [stream](size_t i, uint32_t sample, const Response& r) { stream->on_response(i, sample, r); };
+    call.done = [stream](const std::vector<std::vector<Response>>&) { stream->end(); };
+  } else {
+    call.done = [this, asked = std::move(*asked), reply](const std::vector<std::vector<Response>>& responses) {
+      for (const auto& samples : responses)
+        for (const Response& r : samples)
+          if (r.finish == FinishReason::kError) return refuse(reply, fail(Code::kUnavailable, r.error));
+      reply->send(200, whole_answer(asked, responses, front_));
+    };
+  }
+  front_.run(std::move(call), reply);
+}
+
+}  // namespace seer

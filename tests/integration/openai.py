@@ -1,0 +1,167 @@
+#!/usr/bin/env python3
+"""`seer serve` as a client of OpenAI's interface meets it: completions, chats, streams, errors. usage: openai.py SEER_PROGRAM"""
+import json, os, shutil, tempfile, unittest
+
+from served import LONG, MODEL, Served
+
+NAME = "scratchpad-1m8"
+TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+
+
+def parts_of(data):
+    """The answers in a stream."""
+    parts = data.split("\n\n")
+    assert parts[-2:] == ["data: [DONE]", ""], parts[-2:]
+    return [json.loads(part.removeprefix("data: ")) for part in parts[:-2]]
+
+
+class OpenaiTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.model = f"{cls.folder.name}/{NAME}"
+        shutil.copytree(MODEL, cls.model)
+        with open(f"{cls.model}/chat_template.jinja", "w") as file:
+            file.write(TEMPLATE)
+        cls.served = Served("--model", cls.model)
+
+    @classmethod
+    def tearDownClass(cls):
+        code = cls.served.stop()
+        cls.folder.cleanup()
+        if code != 0:
+            raise AssertionError(f"exit code {code}")
+
+    def complete(self, prompt, **fields):
+        return self.served.post("/v1/completions", {"model": NAME, "prompt": prompt, **fields})
+
+    def test_the_model_is_listed_under_its_name(self):
+        self.assertEqual([m["id"] for m in self.served.call("GET", "/v1/models")[1]["data"]], [NAME])
+        self.assertEqual(self.served.call("GET", f"/v1/models/{NAME}")[1]["id"], NAME)
+        self.assertEqual(self.served.call("GET", "/v1/models/other")[0], 404)
+
+    def test_a_completion_has_the_tokens_of_generate(self):
+        for sampling in [{"temperature": 0}, {"temperature": 0.7, "top_p": 0.93, "min_p": 0.01, "seed": 12}]:
+            with self.subTest(sampling=sampling):
+                params = {"max_new_tokens": 50, **{name if name != "seed" else "sampling_seed": value for name, value in sampling.items()}}
+                right = self.served.generate([2, 3, 4], sampling_params=params)
+                answer = self.complete([2, 3, 4], max_tokens=50, logprobs=1, return_token_ids=True, **sampling)
+                choice = answer["choices"][0]
+                self.assertEqual(choice["token_ids"], right["output_ids"])
+                self.assertEqual(choice["prompt_token_ids"], [2, 3, 4])
+                self.assertEqual(choice["logprobs"]["token_logprobs"], [value for value, _, _ in right["meta_info"]["output_token_logprobs"]])
+                self.assertEqual(choice["text"], right["text"])
+                self.assertEqual("".join(choice["logprobs"]["tokens"][:10]), choice["text"][:len("".join(choice["logprobs"]["tokens"][:10]))])
+                self.assertEqual(choice["finish_reason"], right["meta_info"]["finish_reason"]["type"])
+                self.assertEqual(answer["usage"], {"prompt_tokens": 3, "completion_tokens": len(right["output_ids"]),
+                                                   "total_tokens": 3 + len(right["output_ids"])})
+
+    def test_choices_are_in_the_order_of_prompts_and_seeds(self):
+        answer = self.complete([[2, 3], [4, 5, 6]], n=2, seed=40, max_tokens=12, return_token_ids=True)
+        alone = [self.complete(ids, seed=seed, max_tokens=12, return_token_ids=True)["choices"][0]["token_ids"]
+                 for ids in ([2, 3], [4, 5, 6]) for seed in (40, 41)]
+        self.assertEqual([c["index"] for c in answer["choices"]], [0, 1, 2, 3])
+        self.assertEqual([c["token_ids"] for c in answer["choices"]], alone)
+
+    def test_a_stream_joins_to_the_whole_answer(self):
+        fields = {"n": 2, "seed": 7, "max_tokens": 150, "ignore_eos": True, "return_token_ids": True, "logprobs": 0}
+        whole = self.complete("2+3", **fields)
+        body = {"model": NAME, "prompt": "2+3", **fields, "stream": True, "stream_options": {"include_usage": True}}
+        status, data = self.served.call("POST", "/v1/completions", body)
+        self.assertEqual(status, 200)
+        *parts, last = parts_of(data)
+        self.assertEqual((last["choices"], last["usage"]), ([], whole["usage"]))
+        for right in whole["choices"]:
+            mine = [p["choices"][0] for p in parts if p["choices"][0]["index"] == right["index"]]
+            self.assertGreater(len(mine), 1)
+            self.assertEqual("".join(c["text"] for c in mine), right["text"])
+            self.assertEqual([id for c in mine for id in c["token_ids"]], right["token_ids"])
+            self.assertEqual([v for c in mine for v in c["logprobs"]["token_logprobs"]], right["logprobs"]["token_logprobs"])
+            self.assertEqual([c["finish_reason"] for c in mine][-1], right["finish_reason"])
+
+    def test_a_stop_string_ends_the_text_before_it(self):
+        fields = {"temperature": 0, "max_tokens": 40, "ignore_eos": True}
+        text = self.complete([2, 3, 4], **fields)["choices"][0]["text"]
+        stop = text[5:8]
+        for stream in (False, True):
+            answer = self.complete([2, 3, 4], stop=[stop, "never there"], **fields) if not stream else None
+            if stream:
+                parts = parts_of(self.served.call("POST", "/v1/completions", {"prompt": [2, 3, 4], "stop": stop, "stream": True, **fields})[1])
+                found = "".join(p["choices"][0]["text"] for p in parts)
+            else:
+                found = answer["choices"][0]["text"]
+                self.assertEqual((answer["choices"][0]["finish_reason"], answer["choices"][0]["stop_reason"]), ("stop", stop))
+            self.assertEqual(found, text[:text.index(stop)])
+        kept = self.complete([2, 3, 4], stop=stop, include_stop_str_in_output=True, **fields)["choices"][0]["text"]
+        self.assertTrue(kept.startswith(text[:text.index(stop)] + stop))
+
+    def test_a_chat_is_a_completion_of_what_its_template_makes(self):
+        messages = [{"role": "system", "content": "Count."}, {"role": "user", "content": "2+3"}]
+        fields = {"temperature": 0, "max_tokens": 30, "return_token_ids": True}
+        prompt = "system: Count.\nuser: 2+3\nassistant: "
+        right = self.complete(prompt, **fields)["choices"][0]
+        answer = self.served.post("/v1/chat/completions", {"model": NAME, "messages": messages, "logprobs": True, **fields})
+        choice = answer["choices"][0]
+        self.assertEqual(choice["message"], {"role": "assistant", "content": right["text"]})
+        self.assertEqual(choice["token_ids"], right["token_ids"])
+        self.assertEqual(len(choice["logprobs"]["content"]), len(right["token_ids"]))
+        parts = parts_of(self.served.call("POST", "/v1/chat/completions", {"messages": messages, "stream": True, **fields})[1])
+        self.assertEqual(parts[0]["choices"][0]["delta"]["role"], "assistant")
+        self.assertEqual("".join(p["choices"][0]["delta"]["content"] for p in parts), right["text"])
+        self.assertNotIn("role", parts[-1]["choices"][0]["delta"])
+
+    def test_an_abort_answers_with_what_there_is(self):
+        status, data = None, None
+        import threading
+        def ask():
+            nonlocal status, data
+            status, data = self.served.call("POST", "/v1/completions", {"prompt": [2, 3], "request_id": "mine", "max_tokens": LONG["max_new_tokens"], "ignore_eos": True})
+        thread = threading.Thread(target=ask)
+        thread.start()
+        self.served.wait_until(lambda load: load["num_running_reqs"] == 1)
+        self.served.post("/abort_request", {"rid": "mine"})
+        thread.join()
+        self.assertEqual((status, data["choices"][0]["finish_reason"]), (200, "abort"))
+
+    def test_what_is_wrong_is_said_in_openais_shape(self):
+        chat, complete = "/v1/chat/completions", "/v1/completions"
+        message = {"role": "user", "content": "hi"}
+        for path, body, status, sentence in [
+            (complete, "{", 400, "1:2"),
+            (complete, {}, 400, "prompt is missing"),
+            (complete, {"prompt": 5}, 400, "prompt is number: expected a list of token ids"),
+            (complete, {"prompt": "a", "model": "gpt-9"}, 404, "model is \"gpt-9\": expected \"scratchpad-1m8\""),
+            (complete, {"prompt": "a", "logprobs": 5}, 400, "logprobs is 5: expected at most 1"),
+            (complete, {"prompt": "a", "echo": True}, 400, "echo is true: expected false"),
+            (complete, {"prompt": "a", "best_of": 3}, 400, "best_of is 3: expected 1, which is n"),
+            (complete, {"prompt": "a", "temperature": -0.5}, 400, "temperature is -0.5: expected"),
+            (complete, {"prompt": "a", "max_tokens": 2.5}, 400, "max_tokens is 2.5: expected"),
+            (complete, {"prompt": "a", "logit_bias": {"5": 1}}, 400, "logit_bias"),
+            (chat, {}, 400, "messages is missing"),
+            (chat, {"messages": []}, 400, "messages is array: expected a list of at least one message"),
+            (chat, {"messages": [5]}, 400, "messages[0]: expected an object with a role"),
+            (chat, {"messages": [message], "tool_choice": "required"}, 400, "tool_choice is \"required\""),
+            (chat, {"messages": [message], "response_format": {"type": "json_object"}}, 400, "response_format"),
+            (chat, {"messages": [message], "chat_template_kwargs": 1}, 400, "chat_template_kwargs is 1: expected an object"),
+        ]:
+            with self.subTest(body=str(body)[:80]):
+                found, answer = self.served.call("POST", path, body)
+                self.assertEqual(found, status, answer)
+                self.assertIn(sentence, answer["error"]["message"])
+                self.assertEqual(answer["error"]["type"], "invalid_request_error")
+
+
+class NoTemplateTest(unittest.TestCase):
+    def test_a_model_without_a_chat_template_says_so_and_takes_token_ids(self):
+        served = Served()
+        try:
+            status, answer = served.call("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]})
+            self.assertEqual(status, 400)
+            self.assertIn("has no chat template", answer["error"]["message"])
+            self.assertTrue(served.post("/v1/chat/completions", {"prompt_token_ids": [2, 3], "max_tokens": 3})["choices"][0]["message"])
+        finally:
+            served.stop()
+
+
+if __name__ == "__main__":
+    unittest.main()
