@@ -171,11 +171,12 @@ Result<JinjaValue> format(JinjaRun& run, const JinjaValue& value, const JinjaArg
 Result<JinjaValue> wordcount(JinjaRun& run, const JinjaValue& value, const JinjaArguments& arguments) {
   SEER_RETURN_IF_ERROR(bind_arguments("wordcount", arguments, {}));
   SEER_ASSIGN_OR_RETURN(const std::string text, run.str(value));
-  if (!is_ascii(text)) return fail(Code::kInvalidArgument, "the filter wordcount is not supported on text beyond ASCII");
   size_t words = 0;
   bool inside = false;
-  for (const char c : text) {
-    const bool word = std::isalnum(static_cast<unsigned char>(c)) || c == '_';
+  for (size_t at = 0; at < text.size(); at += utf8_at(text, at).bytes) {
+    const auto of = python_class(utf8_at(text, at).value);
+    if (!of) return fail(Code::kUnavailable, "the filter wordcount beyond ASCII needs utf8proc, but this build was made without it");
+    const bool word = of->letter || of->numeric || text[at] == '_';
     words += word && !inside;
     inside = word;
   }
@@ -663,7 +664,7 @@ Result<bool> compared(JinjaRun& run, const JinjaValue& value, const JinjaArgumen
 
 Result<bool> same_as(JinjaRun&, const JinjaValue& value, const JinjaArguments& arguments) {
   SEER_ASSIGN_OR_RETURN(const Values args, bind_arguments("sameas", arguments, {"other"}, 1));
-  if (value.data().index() != args[0]->data().index()) return false;
+  if (value.data().index() != args[0]->data().index() || value.is_undefined()) return false;
   if (value.is_object()) return value.as_object() == args[0]->as_object();
   if (value.as_list() != nullptr) return value.as_list() == args[0]->as_list();
   if (value.is_dict()) return &value.as_dict() == &args[0]->as_dict();

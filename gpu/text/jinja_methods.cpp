@@ -201,27 +201,30 @@ Result<JinjaValue> padded(JinjaRun& run, const JinjaValue& self, const JinjaArgu
   return run.made_text(std::move(out), text.safe);
 }
 
-enum class Class { kAlpha, kDigit, kAlnum, kSpace, kLower, kUpper, kAscii, kTitle, kIdentifier };
+enum class Class { kAlpha, kDecimal, kDigit, kAlnum };
 template <Class kClass>
-Result<JinjaValue> is_class(JinjaRun&, const JinjaValue& self, const JinjaArguments& arguments) {
+Result<JinjaValue> all_of_class(JinjaRun& run, const JinjaValue& self, const JinjaArguments& arguments) {
   SEER_RETURN_IF_ERROR(bind_arguments("the method", arguments, {}));
-  const std::string& text = self.bytes();
-  if (kClass == Class::kAscii) return JinjaValue::of(self.as_text().is_ascii());
-  if (kClass == Class::kLower) return JinjaValue::of(python_is_lower(text));
-  if (kClass == Class::kUpper) return JinjaValue::of(python_is_upper(text));
-  if (kClass == Class::kSpace) return JinjaValue::of(!text.empty() && python_strip(text).empty());
-  if (!self.as_text().is_ascii()) return fail(Code::kInvalidArgument, "classes of characters beyond ASCII are not supported in templates");
-  if (kClass == Class::kTitle) {
-    const bool any = std::any_of(text.begin(), text.end(), [](unsigned char c) { return std::isalpha(c); });
-    return JinjaValue::of(any && python_title(text) == text);
+  const std::string_view text = self.bytes();
+  SEER_RETURN_IF_ERROR(run.spend(text.size() / 16));
+  for (size_t at = 0; at < text.size(); at += utf8_at(text, at).bytes) {
+    const auto of = python_class(utf8_at(text, at).value);
+    // ² is a digit to Python and ½ is not: Unicode's digit property is not known here.
+    const bool unknown = !of || (kClass == Class::kDigit && of->numeric && !of->decimal);
+    if (unknown) return fail(Code::kInvalidArgument, "the class of the character ", python_repr(text.substr(at, utf8_at(text, at).bytes)), " is not known in this build");
+    const bool fits = kClass == Class::kAlpha ? of->letter : kClass == Class::kAlnum ? of->letter || of->numeric : of->decimal;
+    if (!fits) return JinjaValue::of(false);
   }
-  const auto fits = [](unsigned char c) {
-    if (kClass == Class::kAlpha) return std::isalpha(c) != 0;
-    if (kClass == Class::kDigit) return std::isdigit(c) != 0;
-    return std::isalnum(c) != 0 || (kClass == Class::kIdentifier && c == '_');
-  };
-  const bool starts = kClass != Class::kIdentifier || text.empty() || !std::isdigit(static_cast<unsigned char>(text[0]));
-  return JinjaValue::of(!text.empty() && starts && std::all_of(text.begin(), text.end(), fits));
+  return JinjaValue::of(!text.empty());
+}
+
+bool is_space_text(std::string_view text) { return !text.empty() && python_strip(text).empty(); }
+bool is_ascii_text(std::string_view text) { return is_ascii(text); }
+template <bool (*kHolds)(std::string_view)>
+Result<JinjaValue> text_is(JinjaRun& run, const JinjaValue& self, const JinjaArguments& arguments) {
+  SEER_RETURN_IF_ERROR(bind_arguments("the method", arguments, {}));
+  SEER_RETURN_IF_ERROR(run.spend(self.bytes().size() / 16));
+  return JinjaValue::of(kHolds(self.bytes()));
 }
 
 /// "{} {0} {name!r}".format(...): without format specifications.
@@ -323,17 +326,14 @@ constexpr NamedMethod kTextMethods[] = {
     {"find", search<Search::kFind>},
     {"format", format},
     {"index", search<Search::kIndex>},
-    {"isalnum", is_class<Class::kAlnum>},
-    {"isalpha", is_class<Class::kAlpha>},
-    {"isascii", is_class<Class::kAscii>},
-    {"isdecimal", is_class<Class::kDigit>},
-    {"isdigit", is_class<Class::kDigit>},
-    {"isidentifier", is_class<Class::kIdentifier>},
-    {"islower", is_class<Class::kLower>},
-    {"isnumeric", is_class<Class::kDigit>},
-    {"isspace", is_class<Class::kSpace>},
-    {"istitle", is_class<Class::kTitle>},
-    {"isupper", is_class<Class::kUpper>},
+    {"isalnum", all_of_class<Class::kAlnum>},
+    {"isalpha", all_of_class<Class::kAlpha>},
+    {"isascii", text_is<is_ascii_text>},
+    {"isdecimal", all_of_class<Class::kDecimal>},
+    {"isdigit", all_of_class<Class::kDigit>},
+    {"islower", text_is<python_is_lower>},
+    {"isspace", text_is<is_space_text>},
+    {"isupper", text_is<python_is_upper>},
     {"join", join},
     {"ljust", padded<Pad::kLeft>},
     {"lower", changed_text<python_lower>},
@@ -661,7 +661,7 @@ Result<std::string> percent_format(JinjaRun& run, const std::string& format, con
     out += part;
   }
   const size_t there = tuple != nullptr ? tuple->items.size() : 1;
-  if (!by_name && used < there && !(tuple == nullptr && (values.is_dict() || values.is_list() || values.is_undefined())))
+  if (!by_name && used < there && !(tuple == nullptr && (values.is_dict() || values.is_list() || values.is_undefined() || values.object_as<JinjaRange>() != nullptr)))
     return fail(Code::kInvalidArgument, "a % format uses ", used, " of the ", there, " values given");
   return out;
 }

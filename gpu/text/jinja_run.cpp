@@ -218,9 +218,7 @@ Result<JinjaRun::Flow> JinjaRun::run_statement(const JinjaStatement& statement, 
       SEER_RETURN_IF_ERROR(run_call(statement, scope, out));
       break;
     case Kind::kFilter: return run_filter_block(statement, scope, out);
-    case Kind::kWith:
-      SEER_RETURN_IF_ERROR(run_with(statement, scope, out));
-      break;
+    case Kind::kWith: return run_with(statement, scope, out);
     case Kind::kScope: return run_body(statement.bodies[0], inner_scope(scope, statement), out);
     case Kind::kBreak: return Flow::kBreak;
     case Kind::kContinue: return Flow::kContinue;
@@ -321,15 +319,13 @@ Result<JinjaRun::Flow> JinjaRun::run_filter_block(const JinjaStatement& statemen
   return Flow::kNext;
 }
 
-Status JinjaRun::run_with(const JinjaStatement& statement, const JinjaScopePtr& scope, std::string& out) {
+Result<JinjaRun::Flow> JinjaRun::run_with(const JinjaStatement& statement, const JinjaScopePtr& scope, std::string& out) {
   const JinjaScopePtr block = inner_scope(scope, statement);
   for (size_t i = 0; i < statement.targets.size(); ++i) {
     SEER_ASSIGN_OR_RETURN(JinjaValue value, evaluate(*statement.exprs[i], scope));  // does not see the targets before it
     SEER_RETURN_IF_ERROR(assign(*statement.targets[i], std::move(value), block));
   }
-  const auto flow = run_body(statement.bodies[0], block, out);
-  if (!flow.ok()) return flow.error();
-  return {};
+  return run_body(statement.bodies[0], block, out);
 }
 
 void JinjaRun::keep(const JinjaScopePtr& scope) {

@@ -106,7 +106,7 @@ class JinjaRun {
   Result<Flow> run_if(const JinjaStatement& statement, const JinjaScopePtr& scope, std::string& out);
   Status run_for(const JinjaStatement& statement, const JinjaScopePtr& scope, std::string& out);
   Status run_call(const JinjaStatement& statement, const JinjaScopePtr& scope, std::string& out);
-  Status run_with(const JinjaStatement& statement, const JinjaScopePtr& scope, std::string& out);
+  Result<Flow> run_with(const JinjaStatement& statement, const JinjaScopePtr& scope, std::string& out);
   Result<Flow> run_set_block(const JinjaStatement& statement, const JinjaScopePtr& scope);
   Result<Flow> run_filter_block(const JinjaStatement& statement, const JinjaScopePtr& scope, std::string& out);
   void define_macro(const JinjaStatement& statement, const JinjaScopePtr& scope);

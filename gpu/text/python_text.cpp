@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <cstring>
@@ -354,6 +355,28 @@ bool python_is_upper(std::string_view text) {
     any |= upper;
   }
   return any;
+}
+
+std::optional<CharClass> python_class(uint32_t value) {
+  if (value < 0x80) {
+    const bool digit = value >= '0' && value <= '9';
+    return CharClass{.letter = std::isalpha(static_cast<int>(value)) != 0, .decimal = digit, .numeric = digit};
+  }
+#ifdef SEER_HAVE_UTF8PROC
+  switch (utf8proc_category(static_cast<utf8proc_int32_t>(value))) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO: return CharClass{.letter = true};
+    case UTF8PROC_CATEGORY_ND: return CharClass{.decimal = true, .numeric = true};
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_NO: return CharClass{.numeric = true};
+    default: return CharClass{};
+  }
+#else
+  return std::nullopt;
+#endif
 }
 
 std::string python_repr(std::string_view text) {

@@ -47,6 +47,15 @@ std::string python_title(std::string_view text);       // every run of letters s
 bool python_is_lower(std::string_view text);
 bool python_is_upper(std::string_view text);
 
+/// What a character counts as in str.isalpha, isdecimal and isalnum. None: this build does not know (beyond ASCII, without
+/// utf8proc).
+struct CharClass {
+  bool letter = false;
+  bool decimal = false;  // a digit of a decimal system
+  bool numeric = false;  // decimal digits, and numbers of other kinds: ², ½, Ⅳ
+};
+std::optional<CharClass> python_class(uint32_t value);
+
 std::string python_repr(std::string_view text);
 std::string python_repr(double value);
 std::string to_text(Int128 value);

@@ -180,7 +180,7 @@ SNIPPETS = r"""
 {{ 'a b c'.rsplit(' ', 1) }}{{ ' a  b c '.rsplit(none, 1) }}{{ 'a,b'.rsplit(',') }}{{ 'a\nb\r\nc\n\nd'.splitlines() }}{{ 'a\nb'.splitlines(true) }}{{ 'a=b=c'.partition('=') }}{{ 'a=b=c'.rpartition('=') }}
 {{ t.startswith('He') }}{{ t.startswith(('x', 'H')) }}{{ t.endswith('ld') }}{{ t.find('ö') }}{{ t.rfind('l') }}{{ t.count('l') }}{{ t.index('W') }}{{ t.replace('l', 'L', 1) }}{{ 'aaa'.replace('a', '') }}{{ 'ab'.replace('', '-') }}
 {{ ', '.join(['a', 'b']) }}{{ 'a'.join('xyz') }}{{ '7'.zfill(3) }}{{ '-7'.zfill(4) }}{{ 'a'.ljust(3) }}|{{ 'a'.rjust(3, '.') }}|{{ 'ab'.center(5, '*') }}|{{ 'abc'.center(6, '*') }}
-{{ 'abc'.removeprefix('a') }}{{ 'abc'.removesuffix('c') }}{{ '12'.isdigit() }}{{ 'aB'.swapcase() }}{{ 'ab'.isalpha() }}{{ ' '.isspace() }}{{ 'aB1'.isalnum() }}{{ 'ab'.islower() }}{{ 'A1'.isupper() }}{{ 'A'.isascii() }}{{ 'a_1'.isidentifier() }}
+{{ 'abc'.removeprefix('a') }}{{ 'abc'.removesuffix('c') }}{{ '12'.isdigit() }}{{ 'aB'.swapcase() }}{{ 'ab'.isalpha() }}{{ ' '.isspace() }}{{ 'aB1'.isalnum() }}{{ 'ab'.islower() }}{{ 'A1'.isupper() }}{{ 'A'.isascii() }}{{ t.isalpha() }}{{ '日本'.isalpha() }}{{ '٣'.isdigit() }}{{ 'é½'.isalnum() }}{{ 'é a_½ ́x'|wordcount }}{{ t.isdigit() }}
 {{ '{} {1} {name}'.format(1, name=2) }}
 {{ '{} {} {name} {{}} {!r}'.format(1, 'a', 'b', name=2) }}{{ '%s %d %.2f %5s|%-5s|%05d %x %%' % ('a', 7, 1.005, 'b', 'c', 42, 255) }}{{ '%s' % 'x' }}{{ '%(a)s' % {'a': 1} }}{{ '%s-%s'|format('a', 2) }}
 {{ '%d' % 'a' }}
@@ -266,6 +266,7 @@ SNIPPETS = r"""
 {% for x in l %}{% for y in l %}{{ loop.index }}{{ x }}{{ y }}{% endfor %}{{ loop.index }}{% endfor %}{{ loop is defined }}
 {% for x in range(9) %}{% if x == 2 %}{% continue %}{% endif %}{% if x == 5 %}{% break %}{% endif %}{{ x }}{% endfor %}
 {% for x in [1] %}{% break %}{% else %}else{% endfor %}{% for x in [1, 2] %}{% continue %}{% else %}else{% endfor %}{% for x in [1, 2] %}{% if x == 2 %}{% break %}{% endif %}{% else %}else{% endfor %}
+{% for x in l %}{% with q = x %}{% if q == 1 %}{% break %}{% endif %}{{ q }}{% endwith %}{% endfor %}{% for x in l %}{% set s %}{% if x == 1 %}{% continue %}{% endif %}{% endset %}{{ x }}{% endfor %}{% for x in l %}{% filter upper %}{% if x == 1 %}{% break %}{% endif %}a{% endfilter %}{% endfor %}
 {% for x in ['a', 'a', 'b'] %}{{ loop.changed(x) }}{% endfor %}{% for x in [[1, [2]], [3]] recursive %}{{ loop.depth }}{% if x is iterable %}{{ loop(x) }}{% else %}{{ x }}{% endif %}{% endfor %}
 {% macro m(a, b=2, c='x') %}{{ a }}{{ b }}{{ c }};{% endmacro %}{{ m(1) }}{{ m(1, 3) }}{{ m(1, c=4) }}{{ m() }}{{ m(b=1, a=2) }}{{ m(1)|upper }}{{ m(1) is string }}{{ m.name }}
 {% macro m(a) %}{% endmacro %}{{ m(1, 2) }}
