@@ -1,4 +1,4 @@
-// Jinja's filters and tests, with tojson as Hugging Face overrides it: json.dumps with ensure_ascii=False.
+// Jinja's filters, with tojson as Hugging Face overrides it: json.dumps with ensure_ascii=False.
 #include <algorithm>
 #include <cmath>
 
@@ -10,8 +10,10 @@ namespace {
 
 using Values = std::vector<const JinjaValue*>;
 
-Error wrong_argument(std::string_view filter, std::string_view parameter, const JinjaValue& met, std::string_view expected) {
-  return fail(Code::kInvalidArgument, "the filter ", filter, ": ", parameter, " is of type ", met.type_name(), "; expected ", expected);
+Error wrong_argument(std::string_view filter, std::string_view parameter, const JinjaValue& met,
+                     std::string_view expected) {
+  return fail(Code::kInvalidArgument, "the filter ", filter, ": ", parameter, " is of type ", met.type_name(),
+              "; expected ", expected);
 }
 
 bool given(const JinjaValue* value) { return value != nullptr && !value->is_none(); }
@@ -26,21 +28,24 @@ Result<SoftText> soft_text(JinjaRun& run, const JinjaValue& value) {
   return SoftText{std::move(bytes), value.is_text() && value.as_text().safe};
 }
 
-// ---- attributes ------------------------------------------------------------------------------------------------------
+// ---- attributes
+// ------------------------------------------------------------------------------------------------------
 
 /// "a.b.0": the parts that make_attrgetter of Jinja follows.
 std::vector<JinjaValue> attribute_path(const JinjaValue& attribute) {
   if (!attribute.is_text()) return {attribute};
   std::vector<JinjaValue> path;
   for (const std::string_view part : python_split_on(attribute.bytes(), ".")) {
-    const bool index = !part.empty() && std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
+    const bool index =
+        !part.empty() && std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
     const auto number = index ? python_int(part) : std::nullopt;
     path.push_back(number ? JinjaValue::of(*number) : JinjaValue::text(std::string(part)));
   }
   return path;
 }
 
-Result<JinjaValue> follow(JinjaRun& run, const JinjaValue& value, const std::vector<JinjaValue>& path, const JinjaValue* otherwise) {
+Result<JinjaValue> follow(JinjaRun& run, const JinjaValue& value, const std::vector<JinjaValue>& path,
+                          const JinjaValue* otherwise) {
   JinjaValue at = value;
   for (const JinjaValue& part : path) {
     SEER_ASSIGN_OR_RETURN(at, run.item(at, part));
@@ -50,16 +55,19 @@ Result<JinjaValue> follow(JinjaRun& run, const JinjaValue& value, const std::vec
 }
 
 /// What sorting, grouping and comparing look at: an attribute, in lower case unless case counts.
-Result<JinjaValue> sort_key(JinjaRun& run, const JinjaValue& value, const JinjaValue* attribute, const JinjaValue* case_sensitive) {
+Result<JinjaValue> sort_key(JinjaRun& run, const JinjaValue& value, const JinjaValue* attribute,
+                            const JinjaValue* case_sensitive) {
   JinjaValue key = value;
   if (given(attribute)) {
     SEER_ASSIGN_OR_RETURN(key, follow(run, value, attribute_path(*attribute), nullptr));
   }
-  if (key.is_text() && !(case_sensitive != nullptr && jinja_true(*case_sensitive))) return run.made_text(python_lower(key.bytes()));
+  if (key.is_text() && !(case_sensitive != nullptr && jinja_true(*case_sensitive)))
+    return run.made_text(python_lower(key.bytes()));
   return key;
 }
 
-// ---- filters: text ---------------------------------------------------------------------------------------------------
+// ---- filters: text
+// ---------------------------------------------------------------------------------------------------
 
 template <std::string (*kChange)(std::string_view)>
 Result<JinjaValue> change(JinjaRun& run, const JinjaValue& value, const JinjaArguments& arguments) {
@@ -128,7 +136,9 @@ Result<JinjaValue> replace(JinjaRun& run, const JinjaValue& value, const JinjaAr
   std::optional<Int128> count = -1;
   if (given(args[2])) count = args[2]->integer();
   if (!count) return wrong_argument("replace", "count", *args[2], "an integer");
-  SEER_ASSIGN_OR_RETURN(std::string replaced, jinja_replaced(run, text, from, to, static_cast<int64_t>(std::clamp<Int128>(*count, -1, INT64_MAX))));
+  SEER_ASSIGN_OR_RETURN(
+      std::string replaced,
+      jinja_replaced(run, text, from, to, static_cast<int64_t>(std::clamp<Int128>(*count, -1, INT64_MAX))));
   return run.made_text(std::move(replaced));
 }
 
@@ -138,8 +148,10 @@ Result<JinjaValue> indent(JinjaRun& run, const JinjaValue& value, const JinjaArg
   std::string space(4, ' ');
   if (args[0] != nullptr) {
     const auto width = args[0]->integer();
-    if (!width && !args[0]->is_text()) return wrong_argument("indent", "width", *args[0], "a number of spaces or a text");
-    if (width && *width > 1000) return fail(Code::kInvalidArgument, "the filter indent: width is ", to_text(*width), "; expected at most 1000");
+    if (!width && !args[0]->is_text())
+      return wrong_argument("indent", "width", *args[0], "a number of spaces or a text");
+    if (width && *width > 1000)
+      return fail(Code::kInvalidArgument, "the filter indent: width is ", to_text(*width), "; expected at most 1000");
     space = width ? std::string(static_cast<size_t>(std::max<Int128>(*width, 0)), ' ') : args[0]->bytes();
   }
   const bool blank = args[2] != nullptr && jinja_true(*args[2]);
@@ -160,10 +172,12 @@ Result<JinjaValue> indent(JinjaRun& run, const JinjaValue& value, const JinjaArg
 Result<JinjaValue> format(JinjaRun& run, const JinjaValue& value, const JinjaArguments& arguments) {
   SEER_ASSIGN_OR_RETURN(const std::string text, run.str(value));
   if (!arguments.positional.empty() && !arguments.named.empty())
-    return fail(Code::kInvalidArgument, "the filter format takes either positional or named arguments, but was given both");
+    return fail(Code::kInvalidArgument,
+                "the filter format takes either positional or named arguments, but was given both");
   JinjaDict named;
   for (const auto& [key, of_key] : arguments.named) named.set(JinjaValue::text(key), of_key);
-  SEER_ASSIGN_OR_RETURN(const JinjaValue values, arguments.named.empty() ? run.made_tuple(arguments.positional) : run.made_dict(std::move(named)));
+  SEER_ASSIGN_OR_RETURN(const JinjaValue values, arguments.named.empty() ? run.made_tuple(arguments.positional)
+                                                                         : run.made_dict(std::move(named)));
   SEER_ASSIGN_OR_RETURN(std::string formatted, percent_format(run, text, values));
   return run.made_text(std::move(formatted));
 }
@@ -175,7 +189,9 @@ Result<JinjaValue> wordcount(JinjaRun& run, const JinjaValue& value, const Jinja
   bool inside = false;
   for (size_t at = 0; at < text.size(); at += utf8_at(text, at).bytes) {
     const auto of = python_class(utf8_at(text, at).value);
-    if (!of) return fail(Code::kUnavailable, "the filter wordcount beyond ASCII needs utf8proc, but this build was made without it");
+    if (!of)
+      return fail(Code::kUnavailable,
+                  "the filter wordcount beyond ASCII needs utf8proc, but this build was made without it");
     const bool word = of->letter || of->numeric || text[at] == '_';
     words += word && !inside;
     inside = word;
@@ -184,14 +200,17 @@ Result<JinjaValue> wordcount(JinjaRun& run, const JinjaValue& value, const Jinja
 }
 
 Result<JinjaValue> tojson(JinjaRun& run, const JinjaValue& value, const JinjaArguments& arguments) {
-  SEER_ASSIGN_OR_RETURN(const Values args, bind_arguments("tojson", arguments, {"ensure_ascii", "indent", "separators", "sort_keys"}));
+  SEER_ASSIGN_OR_RETURN(const Values args,
+                        bind_arguments("tojson", arguments, {"ensure_ascii", "indent", "separators", "sort_keys"}));
   JsonStyle style;
   style.ensure_ascii = args[0] != nullptr && jinja_true(*args[0]);
   style.sort_keys = args[3] != nullptr && jinja_true(*args[3]);
   if (given(args[1])) {
     const auto width = args[1]->integer();
-    if (!width && !args[1]->is_text()) return wrong_argument("tojson", "indent", *args[1], "a number of spaces or a text");
-    if (width && *width > 1000) return fail(Code::kInvalidArgument, "the filter tojson: indent is ", to_text(*width), "; expected at most 1000");
+    if (!width && !args[1]->is_text())
+      return wrong_argument("tojson", "indent", *args[1], "a number of spaces or a text");
+    if (width && *width > 1000)
+      return fail(Code::kInvalidArgument, "the filter tojson: indent is ", to_text(*width), "; expected at most 1000");
     style.indent = width ? std::string(static_cast<size_t>(std::max<Int128>(*width, 0)), ' ') : args[1]->bytes();
     style.item_separator = ",";
   }
@@ -223,7 +242,8 @@ Result<JinjaValue> urlencode(JinjaRun& run, const JinjaValue& value, const Jinja
   return run.made_text(std::move(out));
 }
 
-// ---- filters: numbers ------------------------------------------------------------------------------------------------
+// ---- filters: numbers
+// ------------------------------------------------------------------------------------------------
 
 Result<JinjaValue> absolute(JinjaRun&, const JinjaValue& value, const JinjaArguments& arguments) {
   SEER_RETURN_IF_ERROR(bind_arguments("abs", arguments, {}));
@@ -243,7 +263,8 @@ Result<JinjaValue> to_int(JinjaRun&, const JinjaValue& value, const JinjaArgumen
   const JinjaValue otherwise = args[0] != nullptr ? *args[0] : JinjaValue::of(Int128{0});
   if (value.is_undefined()) return undefined_error(value, "it cannot become an integer");
   const auto base = args[1] != nullptr ? args[1]->integer() : std::optional<Int128>(10);
-  if (!base || *base < 0 || *base == 1 || *base > 36) return wrong_argument("int", "base", *args[1], "a number from 2 to 36, or 0");
+  if (!base || *base < 0 || *base == 1 || *base > 36)
+    return wrong_argument("int", "base", *args[1], "a number from 2 to 36, or 0");
   if (value.integer()) return JinjaValue::of(*value.integer());
   std::optional<Int128> whole;
   if (value.is_text()) {
@@ -284,23 +305,30 @@ Result<JinjaValue> round_filter(JinjaRun& run, const JinjaValue& value, const Ji
   const auto number = value.number();
   if (!number) return wrong_argument("round", "the value", value, "a number");
   const auto precision = args[0] != nullptr ? args[0]->integer() : std::optional<Int128>(0);
-  if (!precision || *precision < -300 || *precision > 1000) return fail(Code::kInvalidArgument, "the filter round: precision is not an integer from -300 to 1000");
+  if (!precision || *precision < -300 || *precision > 1000)
+    return fail(Code::kInvalidArgument, "the filter round: precision is not an integer from -300 to 1000");
   const int places = static_cast<int>(*precision);
   const std::string method = args[1] == nullptr ? "common" : args[1]->is_text() ? args[1]->bytes() : "";
   if (method == "common") {
     if (value.integer() && places >= 0) return JinjaValue::of(*value.integer());
-    if (value.integer()) return fail(Code::kInvalidArgument, "the filter round: a negative precision of an integer is not supported");
+    if (value.integer())
+      return fail(Code::kInvalidArgument, "the filter round: a negative precision of an integer is not supported");
     return JinjaValue::of(rounded(*number, places));
   }
-  if (method != "ceil" && method != "floor") return fail(Code::kInvalidArgument, "the filter round: method is not common, ceil or floor");
-  SEER_ASSIGN_OR_RETURN(const JinjaValue scale, run.binary("**", JinjaValue::of(Int128{10}), JinjaValue::of(*precision)));
+  if (method != "ceil" && method != "floor")
+    return fail(Code::kInvalidArgument, "the filter round: method is not common, ceil or floor");
+  SEER_ASSIGN_OR_RETURN(const JinjaValue scale,
+                        run.binary("**", JinjaValue::of(Int128{10}), JinjaValue::of(*precision)));
   SEER_ASSIGN_OR_RETURN(const JinjaValue scaled, run.binary("*", value, scale));
-  const auto whole = scaled.integer() ? scaled.integer() : whole_of(method == "ceil" ? std::ceil(scaled.as_float()) : std::floor(scaled.as_float()));
+  const auto whole = scaled.integer()
+                         ? scaled.integer()
+                         : whole_of(method == "ceil" ? std::ceil(scaled.as_float()) : std::floor(scaled.as_float()));
   if (!whole) return fail(Code::kInvalidArgument, "the filter round: the value is too large");
   return run.binary("/", JinjaValue::of(*whole), scale);
 }
 
-// ---- filters: items --------------------------------------------------------------------------------------------------
+// ---- filters: items
+// --------------------------------------------------------------------------------------------------
 
 Result<JinjaValue> length(JinjaRun& run, const JinjaValue& value, const JinjaArguments& arguments) {
   SEER_RETURN_IF_ERROR(bind_arguments("length", arguments, {}));
@@ -317,7 +345,8 @@ Result<JinjaValue> default_filter(JinjaRun&, const JinjaValue& value, const Jinj
 
 Result<JinjaValue> first(JinjaRun& run, const JinjaValue& value, const JinjaArguments& arguments) {
   SEER_RETURN_IF_ERROR(bind_arguments("first", arguments, {}));
-  if (auto* iterator = value.object_as<JinjaIterator>(); iterator != nullptr && iterator->next < iterator->items->items.size())
+  if (auto* iterator = value.object_as<JinjaIterator>();
+      iterator != nullptr && iterator->next < iterator->items->items.size())
     return iterator->items->items[iterator->next++];
   if (value.is_text() && !value.bytes().empty()) return run.item(value, JinjaValue::of(Int128{0}));
   SEER_ASSIGN_OR_RETURN(const JinjaItems items, run.items(value));
@@ -326,7 +355,8 @@ Result<JinjaValue> first(JinjaRun& run, const JinjaValue& value, const JinjaArgu
 
 Result<JinjaValue> last(JinjaRun& run, const JinjaValue& value, const JinjaArguments& arguments) {
   SEER_RETURN_IF_ERROR(bind_arguments("last", arguments, {}));
-  if (value.object_as<JinjaIterator>() != nullptr) return wrong_argument("last", "the value", value, "a list; put |list before it");
+  if (value.object_as<JinjaIterator>() != nullptr)
+    return wrong_argument("last", "the value", value, "a list; put |list before it");
   if (value.is_text() && !value.bytes().empty()) return run.item(value, JinjaValue::of(Int128{-1}));
   SEER_ASSIGN_OR_RETURN(const JinjaItems items, run.items(value));
   return items->items.empty() ? JinjaValue() : items->items.back();
@@ -393,7 +423,8 @@ Result<JinjaValue> reverse(JinjaRun& run, const JinjaValue& value, const JinjaAr
 }
 
 /// Sorts by keys that are made once per item. An error of a comparison ends the sorting.
-Result<std::vector<JinjaValue>> sorted(JinjaRun& run, const std::vector<JinjaValue>& items, const std::vector<JinjaValue>& keys, bool descending) {
+Result<std::vector<JinjaValue>> sorted(JinjaRun& run, const std::vector<JinjaValue>& items,
+                                       const std::vector<JinjaValue>& keys, bool descending) {
   std::vector<size_t> order(items.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::optional<Error> problem;
@@ -412,11 +443,13 @@ Result<std::vector<JinjaValue>> sorted(JinjaRun& run, const std::vector<JinjaVal
 }
 
 Result<JinjaValue> sort(JinjaRun& run, const JinjaValue& value, const JinjaArguments& arguments) {
-  SEER_ASSIGN_OR_RETURN(const Values args, bind_arguments("sort", arguments, {"reverse", "case_sensitive", "attribute"}));
+  SEER_ASSIGN_OR_RETURN(const Values args,
+                        bind_arguments("sort", arguments, {"reverse", "case_sensitive", "attribute"}));
   SEER_ASSIGN_OR_RETURN(const JinjaItems items, run.items(value));
   std::vector<JinjaValue> attributes;
   if (given(args[2]) && args[2]->is_text()) {
-    for (const std::string_view part : python_split_on(args[2]->bytes(), ",")) attributes.push_back(JinjaValue::text(std::string(part)));
+    for (const std::string_view part : python_split_on(args[2]->bytes(), ","))
+      attributes.push_back(JinjaValue::text(std::string(part)));
   } else {
     attributes.push_back(given(args[2]) ? *args[2] : JinjaValue::none());
   }
@@ -430,7 +463,8 @@ Result<JinjaValue> sort(JinjaRun& run, const JinjaValue& value, const JinjaArgum
     SEER_ASSIGN_OR_RETURN(JinjaValue key, run.made_list(std::move(parts)));
     keys.push_back(std::move(key));
   }
-  SEER_ASSIGN_OR_RETURN(std::vector<JinjaValue> out, sorted(run, items->items, keys, args[0] != nullptr && jinja_true(*args[0])));
+  SEER_ASSIGN_OR_RETURN(std::vector<JinjaValue> out,
+                        sorted(run, items->items, keys, args[0] != nullptr && jinja_true(*args[0])));
   return run.made_list(std::move(out));
 }
 
@@ -438,7 +472,8 @@ Result<JinjaValue> dictsort(JinjaRun& run, const JinjaValue& value, const JinjaA
   SEER_ASSIGN_OR_RETURN(const Values args, bind_arguments("dictsort", arguments, {"case_sensitive", "by", "reverse"}));
   if (!value.is_dict()) return wrong_argument("dictsort", "the value", value, "a dict");
   const std::string by = args[1] == nullptr ? "key" : args[1]->is_text() ? args[1]->bytes() : "";
-  if (by != "key" && by != "value") return fail(Code::kInvalidArgument, "the filter dictsort: by is not 'key' or 'value'");
+  if (by != "key" && by != "value")
+    return fail(Code::kInvalidArgument, "the filter dictsort: by is not 'key' or 'value'");
   std::vector<JinjaValue> pairs, keys;
   for (const auto& [key, of_key] : value.as_dict().entries()) {
     SEER_ASSIGN_OR_RETURN(JinjaValue pair, run.made_tuple({key, of_key}));
@@ -446,13 +481,15 @@ Result<JinjaValue> dictsort(JinjaRun& run, const JinjaValue& value, const JinjaA
     pairs.push_back(std::move(pair));
     keys.push_back(std::move(sort_by));
   }
-  SEER_ASSIGN_OR_RETURN(std::vector<JinjaValue> out, sorted(run, pairs, keys, args[2] != nullptr && jinja_true(*args[2])));
+  SEER_ASSIGN_OR_RETURN(std::vector<JinjaValue> out,
+                        sorted(run, pairs, keys, args[2] != nullptr && jinja_true(*args[2])));
   return run.made_list(std::move(out));
 }
 
 template <bool kLargest>
 Result<JinjaValue> extreme(JinjaRun& run, const JinjaValue& value, const JinjaArguments& arguments) {
-  SEER_ASSIGN_OR_RETURN(const Values args, bind_arguments(kLargest ? "max" : "min", arguments, {"case_sensitive", "attribute"}));
+  SEER_ASSIGN_OR_RETURN(const Values args,
+                        bind_arguments(kLargest ? "max" : "min", arguments, {"case_sensitive", "attribute"}));
   SEER_ASSIGN_OR_RETURN(const JinjaItems items, run.items(value));
   if (items->items.empty()) return JinjaValue();
   JinjaValue best = items->items[0];
@@ -490,7 +527,8 @@ Result<JinjaValue> attr(JinjaRun& run, const JinjaValue& value, const JinjaArgum
   return found.is_undefined() ? JinjaValue() : found;
 }
 
-// ---- filters that apply other filters and tests ----------------------------------------------------------------------
+// ---- filters that apply other filters and tests
+// ----------------------------------------------------------------------
 
 /// The arguments behind the first `count` positional ones.
 JinjaArguments behind(const JinjaArguments& arguments, size_t count) {
@@ -507,7 +545,8 @@ Result<JinjaValue> lazily(JinjaRun& run, const JinjaValue& value, MakeItems make
   std::vector<JinjaValue> out;
   for (const JinjaValue& item : (*items)->items) {
     SEER_RETURN_IF_ERROR(run.spend(1));
-    if (const Status made = make(item, out); !made.ok()) return run.made_iterator(std::move(out), "generator", made.error());
+    if (const Status made = make(item, out); !made.ok())
+      return run.made_iterator(std::move(out), "generator", made.error());
   }
   return run.made_iterator(std::move(out));
 }
@@ -528,7 +567,8 @@ Result<JinjaValue> unique(JinjaRun& run, const JinjaValue& value, const JinjaArg
 Result<JinjaValue> batch(JinjaRun& run, const JinjaValue& value, const JinjaArguments& arguments) {
   SEER_ASSIGN_OR_RETURN(const Values args, bind_arguments("batch", arguments, {"linecount", "fill_with"}, 1));
   const auto size = args[0]->integer();
-  if (!size || *size < 1 || *size > 100'000) return fail(Code::kInvalidArgument, "the filter batch: linecount is not an integer from 1 to 100000");
+  if (!size || *size < 1 || *size > 100'000)
+    return fail(Code::kInvalidArgument, "the filter batch: linecount is not an integer from 1 to 100000");
   const auto items = run.items(value);
   if (!items.ok()) return run.made_iterator({}, "generator", items.error());
   std::vector<JinjaValue> rows, row;
@@ -553,9 +593,13 @@ Result<JinjaValue> map_attribute(JinjaRun& run, const JinjaValue& value, const J
   const JinjaValue* attribute = nullptr;
   const JinjaValue* otherwise = nullptr;
   for (const auto& [key, of_key] : arguments.named) {
-    if (key == "attribute") attribute = &of_key;
-    else if (key == "default") otherwise = given(&of_key) ? &of_key : nullptr;
-    else return run.made_iterator({}, "generator", fail(Code::kInvalidArgument, "the filter map has no parameter named '", key, "'"));
+    if (key == "attribute")
+      attribute = &of_key;
+    else if (key == "default")
+      otherwise = given(&of_key) ? &of_key : nullptr;
+    else
+      return run.made_iterator({}, "generator",
+                               fail(Code::kInvalidArgument, "the filter map has no parameter named '", key, "'"));
   }
   const std::vector<JinjaValue> path = given(attribute) ? attribute_path(*attribute) : std::vector<JinjaValue>();
   return lazily(run, value, [&](const JinjaValue& item, std::vector<JinjaValue>& out) -> Status {
@@ -567,11 +611,14 @@ Result<JinjaValue> map_attribute(JinjaRun& run, const JinjaValue& value, const J
 
 Result<JinjaValue> map_filter(JinjaRun& run, const JinjaValue& value, const JinjaArguments& arguments) {
   if (!jinja_true(value)) return run.made_iterator({});
-  const bool by_attribute = std::any_of(arguments.named.begin(), arguments.named.end(), [](const auto& entry) { return entry.first == "attribute"; });
+  const bool by_attribute = std::any_of(arguments.named.begin(), arguments.named.end(),
+                                        [](const auto& entry) { return entry.first == "attribute"; });
   if (arguments.positional.empty() && by_attribute) return map_attribute(run, value, arguments);
   const bool named = !arguments.positional.empty() && arguments.positional[0].is_text();
   const JinjaFilter filter = named ? find_jinja_filter(arguments.positional[0].bytes()) : nullptr;
-  if (filter == nullptr) return run.made_iterator({}, "generator", fail(Code::kInvalidArgument, "the filter map needs the name of a filter, or attribute='...'"));
+  if (filter == nullptr)
+    return run.made_iterator(
+        {}, "generator", fail(Code::kInvalidArgument, "the filter map needs the name of a filter, or attribute='...'"));
   const JinjaArguments rest = behind(arguments, 1);
   return lazily(run, value, [&](const JinjaValue& item, std::vector<JinjaValue>& out) -> Status {
     SEER_ASSIGN_OR_RETURN(JinjaValue made, filter(run, item, rest));
@@ -584,11 +631,18 @@ template <bool kKeep, bool kByAttribute>
 Result<JinjaValue> select(JinjaRun& run, const JinjaValue& value, const JinjaArguments& arguments) {
   constexpr size_t kTestAt = kByAttribute ? 1 : 0;
   if (!jinja_true(value)) return run.made_iterator({});
-  if (arguments.positional.size() < kTestAt) return run.made_iterator({}, "generator", fail(Code::kInvalidArgument, "the filter needs the name of an attribute"));
+  if (arguments.positional.size() < kTestAt)
+    return run.made_iterator({}, "generator",
+                             fail(Code::kInvalidArgument, "the filter needs the name of an attribute"));
   const bool tested = arguments.positional.size() > kTestAt;
-  const JinjaTest test = tested && arguments.positional[kTestAt].is_text() ? find_jinja_test(arguments.positional[kTestAt].bytes()) : nullptr;
-  if (tested && test == nullptr) return run.made_iterator({}, "generator", fail(Code::kInvalidArgument, "the filter needs the name of a test; there is none named so"));
-  const std::vector<JinjaValue> path = kByAttribute ? attribute_path(arguments.positional[0]) : std::vector<JinjaValue>();
+  const JinjaTest test = tested && arguments.positional[kTestAt].is_text()
+                             ? find_jinja_test(arguments.positional[kTestAt].bytes())
+                             : nullptr;
+  if (tested && test == nullptr)
+    return run.made_iterator(
+        {}, "generator", fail(Code::kInvalidArgument, "the filter needs the name of a test; there is none named so"));
+  const std::vector<JinjaValue> path =
+      kByAttribute ? attribute_path(arguments.positional[0]) : std::vector<JinjaValue>();
   const JinjaArguments rest = tested ? behind(arguments, kTestAt + 1) : JinjaArguments();
   return lazily(run, value, [&](const JinjaValue& item, std::vector<JinjaValue>& out) -> Status {
     SEER_ASSIGN_OR_RETURN(const JinjaValue looked_at, follow(run, item, path, nullptr));
@@ -599,76 +653,6 @@ Result<JinjaValue> select(JinjaRun& run, const JinjaValue& value, const JinjaArg
     if (holds == kKeep) out.push_back(item);
     return {};
   });
-}
-
-// ---- tests -----------------------------------------------------------------------------------------------------------
-
-template <bool (*kHolds)(const JinjaValue&)>
-Result<bool> plain(JinjaRun&, const JinjaValue& value, const JinjaArguments& arguments) {
-  if (arguments.positional.empty() && arguments.named.empty()) return kHolds(value);
-  return fail(Code::kInvalidArgument, "the test takes no argument");
-}
-
-bool is_defined(const JinjaValue& value) { return !value.is_undefined(); }
-bool is_undefined(const JinjaValue& value) { return value.is_undefined(); }
-bool is_none(const JinjaValue& value) { return value.is_none(); }
-bool is_boolean(const JinjaValue& value) { return value.is_bool(); }
-bool is_true(const JinjaValue& value) { return value.is_bool() && jinja_true(value); }
-bool is_false(const JinjaValue& value) { return value.is_bool() && !jinja_true(value); }
-bool is_integer(const JinjaValue& value) { return value.is_int(); }
-bool is_float(const JinjaValue& value) { return value.is_float(); }
-bool is_number(const JinjaValue& value) { return value.number().has_value(); }
-bool is_string(const JinjaValue& value) { return value.is_text(); }
-bool is_mapping(const JinjaValue& value) { return value.is_dict(); }
-bool is_escaped(const JinjaValue& value) { return value.is_text() && value.as_text().safe; }
-bool is_callable(const JinjaValue& value) { return value.is_undefined() || value.object_as<JinjaCallable>() != nullptr; }
-bool is_sequence(const JinjaValue& value) {
-  return value.is_undefined() || value.is_text() || value.as_list() != nullptr || value.is_dict() || value.object_as<JinjaRange>() != nullptr;
-}
-bool is_iterable(const JinjaValue& value) {
-  return is_sequence(value) || value.object_as<JinjaIterator>() != nullptr || value.object_as<JinjaView>() != nullptr;
-}
-bool is_filter(const JinjaValue& value) { return value.is_text() && find_jinja_filter(value.bytes()) != nullptr; }
-bool is_test(const JinjaValue& value) { return value.is_text() && find_jinja_test(value.bytes()) != nullptr; }
-
-template <bool (*kHolds)(std::string_view)>
-Result<bool> of_text(JinjaRun& run, const JinjaValue& value, const JinjaArguments& arguments) {
-  SEER_RETURN_IF_ERROR(bind_arguments("the test", arguments, {}));
-  SEER_ASSIGN_OR_RETURN(const std::string text, run.str(value));
-  return kHolds(text);
-}
-
-Result<bool> remainder_is(JinjaRun& run, const JinjaValue& value, const JinjaValue& divisor, int expected) {
-  SEER_ASSIGN_OR_RETURN(const JinjaValue rest, run.binary("%", value, divisor));
-  return jinja_equal(rest, JinjaValue::of(Int128{expected}));
-}
-template <int kRest>
-Result<bool> parity(JinjaRun& run, const JinjaValue& value, const JinjaArguments& arguments) {
-  SEER_RETURN_IF_ERROR(bind_arguments("the test", arguments, {}));
-  return remainder_is(run, value, JinjaValue::of(Int128{2}), kRest);
-}
-Result<bool> divisible_by(JinjaRun& run, const JinjaValue& value, const JinjaArguments& arguments) {
-  SEER_ASSIGN_OR_RETURN(const Values args, bind_arguments("divisibleby", arguments, {"num"}, 1));
-  return remainder_is(run, value, *args[0], 0);
-}
-
-enum class Op { kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual, kIn };
-template <Op kOp>
-Result<bool> compared(JinjaRun& run, const JinjaValue& value, const JinjaArguments& arguments) {
-  constexpr const char* kSigns[] = {"==", "!=", "<", "<=", ">", ">=", "in"};
-  constexpr const char* kSign = kSigns[static_cast<int>(kOp)];
-  if (arguments.positional.size() != 1 || !arguments.named.empty())
-    return fail(Code::kInvalidArgument, "the test ", kSign, " takes one argument, but was given ", arguments.positional.size() + arguments.named.size());
-  return run.compare(kSign, value, arguments.positional[0]);
-}
-
-Result<bool> same_as(JinjaRun&, const JinjaValue& value, const JinjaArguments& arguments) {
-  SEER_ASSIGN_OR_RETURN(const Values args, bind_arguments("sameas", arguments, {"other"}, 1));
-  if (value.data().index() != args[0]->data().index() || value.is_undefined()) return false;
-  if (value.is_object()) return value.as_object() == args[0]->as_object();
-  if (value.as_list() != nullptr) return value.as_list() == args[0]->as_list();
-  if (value.is_dict()) return &value.as_dict() == &args[0]->as_dict();
-  return jinja_equal(value, *args[0]);
 }
 
 struct NamedFilter {
@@ -721,63 +705,11 @@ constexpr NamedFilter kFilters[] = {
     {"wordcount", wordcount},
 };
 
-struct NamedTest {
-  std::string_view name;
-  JinjaTest test;
-};
-constexpr NamedTest kTests[] = {
-    {"!=", compared<Op::kNotEqual>},
-    {"<", compared<Op::kLess>},
-    {"<=", compared<Op::kLessEqual>},
-    {"==", compared<Op::kEqual>},
-    {">", compared<Op::kGreater>},
-    {">=", compared<Op::kGreaterEqual>},
-    {"boolean", plain<is_boolean>},
-    {"callable", plain<is_callable>},
-    {"defined", plain<is_defined>},
-    {"divisibleby", divisible_by},
-    {"eq", compared<Op::kEqual>},
-    {"equalto", compared<Op::kEqual>},
-    {"escaped", plain<is_escaped>},
-    {"even", parity<0>},
-    {"false", plain<is_false>},
-    {"filter", plain<is_filter>},
-    {"float", plain<is_float>},
-    {"ge", compared<Op::kGreaterEqual>},
-    {"greaterthan", compared<Op::kGreater>},
-    {"gt", compared<Op::kGreater>},
-    {"in", compared<Op::kIn>},
-    {"integer", plain<is_integer>},
-    {"iterable", plain<is_iterable>},
-    {"le", compared<Op::kLessEqual>},
-    {"lessthan", compared<Op::kLess>},
-    {"lower", of_text<python_is_lower>},
-    {"lt", compared<Op::kLess>},
-    {"mapping", plain<is_mapping>},
-    {"ne", compared<Op::kNotEqual>},
-    {"none", plain<is_none>},
-    {"number", plain<is_number>},
-    {"odd", parity<1>},
-    {"sameas", same_as},
-    {"sequence", plain<is_sequence>},
-    {"string", plain<is_string>},
-    {"test", plain<is_test>},
-    {"true", plain<is_true>},
-    {"undefined", plain<is_undefined>},
-    {"upper", of_text<python_is_upper>},
-};
-
 }  // namespace
 
 JinjaFilter find_jinja_filter(std::string_view name) {
   for (const NamedFilter& known : kFilters)
     if (known.name == name) return known.filter;
-  return nullptr;
-}
-
-JinjaTest find_jinja_test(std::string_view name) {
-  for (const NamedTest& known : kTests)
-    if (known.name == name) return known.test;
   return nullptr;
 }
 

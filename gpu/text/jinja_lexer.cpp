@@ -52,7 +52,8 @@ class Lexer {
     tokens_.push_back({kind, line_, std::move(text), std::move(number)});
   }
   void move_to(size_t to) {
-    line_ += static_cast<int>(std::count(text_.begin() + static_cast<ptrdiff_t>(at_), text_.begin() + static_cast<ptrdiff_t>(to), '\n'));
+    line_ += static_cast<int>(
+        std::count(text_.begin() + static_cast<ptrdiff_t>(at_), text_.begin() + static_cast<ptrdiff_t>(to), '\n'));
     line_starting_ = to > at_ ? text_[to - 1] == '\n' : line_starting_;
     at_ = to;
   }
@@ -69,7 +70,8 @@ class Lexer {
   /// there is none, and all that was left is data.
   Result<size_t> next_tag() {
     size_t tag = text_.find('{', at_);
-    while (tag != std::string::npos && !(tag + 1 < text_.size() && std::string_view("{%#").find(text_[tag + 1]) != std::string_view::npos))
+    while (tag != std::string::npos &&
+           !(tag + 1 < text_.size() && std::string_view("{%#").find(text_[tag + 1]) != std::string_view::npos))
       tag = text_.find('{', tag + 1);
     if (tag == std::string::npos) {
       put(Kind::kData, text_.substr(at_));
@@ -83,7 +85,8 @@ class Lexer {
 
   /// Data from at_ to the tag, less what the tag strips. Returns the tag's sign: '-', '+' or none.
   char put_data_before(size_t tag, bool lstrip) {
-    const char sign = tag + 2 < text_.size() && (text_[tag + 2] == '-' || text_[tag + 2] == '+') ? text_[tag + 2] : '\0';
+    const char sign =
+        tag + 2 < text_.size() && (text_[tag + 2] == '-' || text_[tag + 2] == '+') ? text_[tag + 2] : '\0';
     std::string_view data = std::string_view(text_).substr(at_, tag - at_);
     if (sign == '-') {
       data = python_strip(data, {.left = false});
@@ -144,7 +147,8 @@ class Lexer {
     return wrong("the raw block that begins here has no end; expected {% endraw %}");
   }
 
-  // ---- inside {{ }} and {% %} ----------------------------------------------------------------------------------------
+  // ---- inside {{ }} and {% %}
+  // ----------------------------------------------------------------------------------------
 
   Status expression_tokens(bool block) {
     const std::string_view close = block ? "%}" : "}}";
@@ -266,7 +270,9 @@ class Lexer {
       } else if (c == 'x' || c == 'u' || c == 'U') {
         const size_t digits = c == 'x' ? 2 : c == 'u' ? 4 : 8;
         const auto value = hex(in.substr(i + 1, digits), digits);
-        if (!value) return wrong("the escape \\", c, in.substr(i + 1, digits), " is not a character; expected ", digits, " hexadecimal digits of one");
+        if (!value)
+          return wrong("the escape \\", c, in.substr(i + 1, digits), " is not a character; expected ", digits,
+                       " hexadecimal digits of one");
         utf8_append(out, *value);
         i += digits;
       } else if (c >= '0' && c <= '7') {
@@ -332,14 +338,22 @@ class Lexer {
 
 std::string describe(const JinjaToken& token) {
   switch (token.kind) {
-    case Kind::kEnd: return "the end of the template";
-    case Kind::kData: return "text outside of a tag";
-    case Kind::kPrintBegin: return "'{{'";
-    case Kind::kPrintEnd: return "'}}'";
-    case Kind::kBlockBegin: return "'{%'";
-    case Kind::kBlockEnd: return "'%}'";
-    case Kind::kText: return cat("the string ", python_repr(token.text.substr(0, 40)));
-    default: return cat("'", token.text, "'");
+    case Kind::kEnd:
+      return "the end of the template";
+    case Kind::kData:
+      return "text outside of a tag";
+    case Kind::kPrintBegin:
+      return "'{{'";
+    case Kind::kPrintEnd:
+      return "'}}'";
+    case Kind::kBlockBegin:
+      return "'{%'";
+    case Kind::kBlockEnd:
+      return "'%}'";
+    case Kind::kText:
+      return cat("the string ", python_repr(token.text.substr(0, 40)));
+    default:
+      return cat("'", token.text, "'");
   }
 }
 

@@ -11,10 +11,22 @@
 namespace seer {
 
 struct JinjaToken {
-  enum class Kind : uint8_t { kData, kPrintBegin, kPrintEnd, kBlockBegin, kBlockEnd, kName, kText, kInteger, kFloat, kOperator, kEnd };
+  enum class Kind : uint8_t {
+    kData,
+    kPrintBegin,
+    kPrintEnd,
+    kBlockBegin,
+    kBlockEnd,
+    kName,
+    kText,
+    kInteger,
+    kFloat,
+    kOperator,
+    kEnd
+  };
   Kind kind = Kind::kEnd;
   int line = 1;
-  std::string text;  // data, name, the text that a string stands for, or the operator
+  std::string text;   // data, name, the text that a string stands for, or the operator
   JinjaValue number;  // of kInteger and kFloat
 };
 

@@ -4,7 +4,8 @@ namespace seer {
 namespace {
 
 Result<JinjaValue> cycle(JinjaRun&, const JinjaValue& self, const JinjaArguments& arguments) {
-  if (arguments.positional.empty()) return fail(Code::kInvalidArgument, "loop.cycle() was given nothing to cycle through");
+  if (arguments.positional.empty())
+    return fail(Code::kInvalidArgument, "loop.cycle() was given nothing to cycle through");
   return arguments.positional[self.object_as<JinjaLoop>()->index0 % arguments.positional.size()];
 }
 
@@ -55,7 +56,8 @@ JinjaValue JinjaLoop::field(const std::shared_ptr<JinjaObject>& self, std::strin
 }
 
 Result<JinjaValue> JinjaLoop::call(JinjaRun& run, const JinjaArguments& arguments) {
-  if (!statement.recursive) return fail(Code::kInvalidArgument, "loop() is called, but its {% for %} does not say 'recursive'");
+  if (!statement.recursive)
+    return fail(Code::kInvalidArgument, "loop() is called, but its {% for %} does not say 'recursive'");
   SEER_ASSIGN_OR_RETURN(const auto given, bind_arguments("loop", arguments, {"iterable"}, 1));
   std::string out;
   SEER_RETURN_IF_ERROR(run.run_loop(statement, *given[0], scope, depth0 + 1, out));

@@ -1,4 +1,5 @@
-// JinjaLoop: `loop` inside a for. JinjaMacro: what {% macro %} and {% call %} define. Both run a body of the template again.
+// JinjaLoop: `loop` inside a for. JinjaMacro: what {% macro %} and {% call %} define. Both run a body of the template
+// again.
 #pragma once
 #include <utility>
 
@@ -37,7 +38,9 @@ struct JinjaMacro : JinjaCallable {
 struct JinjaMethod : JinjaCallable {
   using Function = Result<JinjaValue> (*)(JinjaRun&, const JinjaValue& self, const JinjaArguments&);
   JinjaMethod(JinjaValue of, Function run) : self(std::move(of)), function(run) {}
-  Result<JinjaValue> call(JinjaRun& run, const JinjaArguments& arguments) override { return function(run, self, arguments); }
+  Result<JinjaValue> call(JinjaRun& run, const JinjaArguments& arguments) override {
+    return function(run, self, arguments);
+  }
   std::string type_name() const override { return "builtin_function_or_method"; }
   int depth() const override { return self.depth() + 1; }
 

@@ -1,8 +1,7 @@
-// Methods of texts, dicts, lists and tuples, and the global functions. Those that would change a value are not offered:
-// the sandbox that templates are written for hides them too.
+// Methods of texts, dicts, lists and tuples. Those that would change a value are not offered: the sandbox that
+// templates are written for hides them too.
 #include <algorithm>
 #include <array>
-#include <cstdio>
 
 #include "gpu/text/jinja_loop.h"
 #include "gpu/text/jinja_run.h"
@@ -14,18 +13,22 @@ namespace {
 using Values = std::vector<const JinjaValue*>;
 using Method = JinjaMethod::Function;
 
-Error wrong_argument(std::string_view function, std::string_view parameter, const JinjaValue& met, std::string_view expected) {
-  return fail(Code::kInvalidArgument, function, "(): ", parameter, " is of type ", met.type_name(), "; expected ", expected);
+Error wrong_argument(std::string_view function, std::string_view parameter, const JinjaValue& met,
+                     std::string_view expected) {
+  return fail(Code::kInvalidArgument, function, "(): ", parameter, " is of type ", met.type_name(), "; expected ",
+              expected);
 }
 
 /// An argument that may be left out or none.
-Result<std::optional<std::string>> optional_text(std::string_view function, std::string_view parameter, const JinjaValue* value) {
+Result<std::optional<std::string>> optional_text(std::string_view function, std::string_view parameter,
+                                                 const JinjaValue* value) {
   if (value == nullptr || value->is_none()) return std::optional<std::string>();
   if (!value->is_text()) return wrong_argument(function, parameter, *value, "a text");
   return std::optional<std::string>(value->bytes());
 }
 
-Result<int64_t> integer_or(std::string_view function, std::string_view parameter, const JinjaValue* value, int64_t otherwise) {
+Result<int64_t> integer_or(std::string_view function, std::string_view parameter, const JinjaValue* value,
+                           int64_t otherwise) {
   if (value == nullptr) return otherwise;
   const auto whole = value->integer();
   if (!whole) return wrong_argument(function, parameter, *value, "an integer");
@@ -41,7 +44,8 @@ Result<JinjaValue> text_list(JinjaRun& run, const std::vector<std::string_view>&
   return run.made_list(std::move(items));
 }
 
-// ---- texts -----------------------------------------------------------------------------------------------------------
+// ---- texts
+// -----------------------------------------------------------------------------------------------------------
 
 template <std::string (*kChange)(std::string_view)>
 Result<JinjaValue> changed_text(JinjaRun& run, const JinjaValue& self, const JinjaArguments& arguments) {
@@ -51,7 +55,8 @@ Result<JinjaValue> changed_text(JinjaRun& run, const JinjaValue& self, const Jin
 
 std::string swapped_case(std::string_view text) {
   std::string out;
-  for (const std::string_view one : split_chars(text)) out += python_is_upper(one) ? python_lower(one) : python_upper(one);
+  for (const std::string_view one : split_chars(text))
+    out += python_is_upper(one) ? python_lower(one) : python_upper(one);
   return out;
 }
 
@@ -59,7 +64,8 @@ template <bool kLeft, bool kRight>
 Result<JinjaValue> strip(JinjaRun& run, const JinjaValue& self, const JinjaArguments& arguments) {
   SEER_ASSIGN_OR_RETURN(const Values given, bind_arguments("strip", arguments, {"chars"}));
   SEER_ASSIGN_OR_RETURN(const auto chars, optional_text("strip", "chars", given[0]));
-  const auto stripped = python_strip(self.bytes(), {.left = kLeft, .right = kRight}, chars ? std::optional<std::string_view>(*chars) : std::nullopt);
+  const auto stripped = python_strip(self.bytes(), {.left = kLeft, .right = kRight},
+                                     chars ? std::optional<std::string_view>(*chars) : std::nullopt);
   return run.made_text(std::string(stripped), self.as_text().safe);
 }
 
@@ -69,9 +75,12 @@ Result<JinjaValue> split(JinjaRun& run, const JinjaValue& self, const JinjaArgum
   SEER_ASSIGN_OR_RETURN(const auto separator, optional_text("split", "sep", given[0]));
   SEER_ASSIGN_OR_RETURN(const int64_t splits_max, integer_or("split", "maxsplit", given[1], -1));
   SEER_RETURN_IF_ERROR(run.spend(self.bytes().size() / 4));
-  if (!separator) return text_list(run, kFromRight ? python_rsplit(self.bytes(), splits_max) : python_split(self.bytes(), splits_max));
+  if (!separator)
+    return text_list(run,
+                     kFromRight ? python_rsplit(self.bytes(), splits_max) : python_split(self.bytes(), splits_max));
   if (separator->empty()) return fail(Code::kInvalidArgument, "split(): sep is empty; expected a text to split at");
-  return text_list(run, kFromRight ? python_rsplit_on(self.bytes(), *separator, splits_max) : python_split_on(self.bytes(), *separator, splits_max));
+  return text_list(run, kFromRight ? python_rsplit_on(self.bytes(), *separator, splits_max)
+                                   : python_split_on(self.bytes(), *separator, splits_max));
 }
 
 Result<JinjaValue> splitlines(JinjaRun& run, const JinjaValue& self, const JinjaArguments& arguments) {
@@ -83,7 +92,9 @@ Result<JinjaValue> splitlines(JinjaRun& run, const JinjaValue& self, const Jinja
 /// The characters [start, end) of a text, as slices count them.
 Result<std::string> between(JinjaRun& run, const JinjaText& text, const JinjaValue* start, const JinjaValue* end) {
   if (start == nullptr && end == nullptr) return text.bytes;
-  const auto bound = [](const JinjaValue* value) { return value == nullptr || value->is_none() ? std::optional<Int128>() : value->integer(); };
+  const auto bound = [](const JinjaValue* value) {
+    return value == nullptr || value->is_none() ? std::optional<Int128>() : value->integer();
+  };
   const JinjaSlice slice = JinjaSlice::of(bound(start), bound(end), std::nullopt, text.chars);
   SEER_ASSIGN_OR_RETURN(const JinjaValue part, slice_text(run, text, slice));
   return part.bytes();
@@ -94,9 +105,12 @@ Result<JinjaValue> starts_or_ends(JinjaRun& run, const JinjaValue& self, const J
   constexpr const char* kName = kStart ? "startswith" : "endswith";
   SEER_ASSIGN_OR_RETURN(const Values given, bind_arguments(kName, arguments, {"prefix", "start", "end"}, 1));
   SEER_ASSIGN_OR_RETURN(const std::string text, between(run, self.as_text(), given[1], given[2]));
-  const auto matches = [&](const JinjaValue& part) { return kStart ? text.starts_with(part.bytes()) : text.ends_with(part.bytes()); };
+  const auto matches = [&](const JinjaValue& part) {
+    return kStart ? text.starts_with(part.bytes()) : text.ends_with(part.bytes());
+  };
   if (given[0]->is_text()) return JinjaValue::of(matches(*given[0]));
-  if (!given[0]->is_tuple()) return wrong_argument(kName, "the prefix or suffix", *given[0], "a text or a tuple of texts");
+  if (!given[0]->is_tuple())
+    return wrong_argument(kName, "the prefix or suffix", *given[0], "a text or a tuple of texts");
   for (const JinjaValue& part : given[0]->as_list()->items) {
     if (!part.is_text()) return wrong_argument(kName, "an item of the tuple", part, "a text");
     if (matches(part)) return JinjaValue::of(true);
@@ -132,7 +146,8 @@ Result<JinjaValue> search(JinjaRun& run, const JinjaValue& self, const JinjaArgu
   const bool right = kSearch == Search::kRightFind || kSearch == Search::kRightIndex;
   const size_t at = right ? text.rfind(what) : text.find(what);
   if (at == std::string::npos) {
-    if (kSearch == Search::kIndex || kSearch == Search::kRightIndex) return fail(Code::kInvalidArgument, "index(): the text does not hold the one looked for");
+    if (kSearch == Search::kIndex || kSearch == Search::kRightIndex)
+      return fail(Code::kInvalidArgument, "index(): the text does not hold the one looked for");
     return JinjaValue::of(Int128{-1});
   }
   const auto start = given[1] == nullptr ? std::optional<Int128>() : given[1]->integer();
@@ -155,7 +170,8 @@ Result<JinjaValue> join(JinjaRun& run, const JinjaValue& self, const JinjaArgume
 
 template <bool kPrefix>
 Result<JinjaValue> remove_affix(JinjaRun& run, const JinjaValue& self, const JinjaArguments& arguments) {
-  SEER_ASSIGN_OR_RETURN(const Values given, bind_arguments(kPrefix ? "removeprefix" : "removesuffix", arguments, {"affix"}, 1));
+  SEER_ASSIGN_OR_RETURN(const Values given,
+                        bind_arguments(kPrefix ? "removeprefix" : "removesuffix", arguments, {"affix"}, 1));
   SEER_ASSIGN_OR_RETURN(const std::string affix, required_text("removeprefix", "the prefix or suffix", *given[0]));
   std::string_view text = self.bytes();
   if (kPrefix && text.starts_with(affix)) text.remove_prefix(affix.size());
@@ -171,10 +187,13 @@ Result<JinjaValue> partition(JinjaRun& run, const JinjaValue& self, const JinjaA
   const std::string_view text = self.bytes();
   const size_t at = kFromRight ? text.rfind(separator) : text.find(separator);
   std::array<std::string_view, 3> parts{text, "", ""};
-  if (at != std::string_view::npos) parts = {text.substr(0, at), separator, text.substr(at + separator.size())};
-  else if (kFromRight) parts = {"", "", text};
+  if (at != std::string_view::npos)
+    parts = {text.substr(0, at), separator, text.substr(at + separator.size())};
+  else if (kFromRight)
+    parts = {"", "", text};
   SEER_RETURN_IF_ERROR(run.spend(text.size() / 16));
-  return run.made_tuple({JinjaValue::text(std::string(parts[0])), JinjaValue::text(std::string(parts[1])), JinjaValue::text(std::string(parts[2]))});
+  return run.made_tuple({JinjaValue::text(std::string(parts[0])), JinjaValue::text(std::string(parts[1])),
+                         JinjaValue::text(std::string(parts[2]))});
 }
 
 enum class Pad { kLeft, kRight, kCenter, kZeros };
@@ -183,7 +202,8 @@ Result<JinjaValue> padded(JinjaRun& run, const JinjaValue& self, const JinjaArgu
   SEER_ASSIGN_OR_RETURN(const Values given, bind_arguments("the method", arguments, {"width", "fillchar"}, 1));
   SEER_ASSIGN_OR_RETURN(const int64_t width, integer_or("the method", "width", given[0], 0));
   SEER_ASSIGN_OR_RETURN(const auto fill, optional_text("the method", "fillchar", given[1]));
-  if (fill && count_chars(*fill) != 1) return fail(Code::kInvalidArgument, "fillchar is ", python_repr(*fill), "; expected one character");
+  if (fill && count_chars(*fill) != 1)
+    return fail(Code::kInvalidArgument, "fillchar is ", python_repr(*fill), "; expected one character");
   const JinjaText& text = self.as_text();
   const auto chars = static_cast<int64_t>(text.chars);
   if (width <= chars) return self;
@@ -211,8 +231,12 @@ Result<JinjaValue> all_of_class(JinjaRun& run, const JinjaValue& self, const Jin
     const auto of = python_class(utf8_at(text, at).value);
     // ² is a digit to Python and ½ is not: Unicode's digit property is not known here.
     const bool unknown = !of || (kClass == Class::kDigit && of->numeric && !of->decimal);
-    if (unknown) return fail(Code::kInvalidArgument, "the class of the character ", python_repr(text.substr(at, utf8_at(text, at).bytes)), " is not known in this build");
-    const bool fits = kClass == Class::kAlpha ? of->letter : kClass == Class::kAlnum ? of->letter || of->numeric : of->decimal;
+    if (unknown)
+      return fail(Code::kInvalidArgument, "the class of the character ",
+                  python_repr(text.substr(at, utf8_at(text, at).bytes)), " is not known in this build");
+    const bool fits = kClass == Class::kAlpha   ? of->letter
+                      : kClass == Class::kAlnum ? of->letter || of->numeric
+                                                : of->decimal;
     if (!fits) return JinjaValue::of(false);
   }
   return JinjaValue::of(!text.empty());
@@ -245,26 +269,31 @@ Result<JinjaValue> format(JinjaRun& run, const JinjaValue& self, const JinjaArgu
       continue;
     }
     const size_t end = c == '{' ? text.find('}', i) : std::string::npos;
-    if (end == std::string::npos) return fail(Code::kInvalidArgument, "format(): a single '", c, "'; expected {name}, {{ or }}");
+    if (end == std::string::npos)
+      return fail(Code::kInvalidArgument, "format(): a single '", c, "'; expected {name}, {{ or }}");
     std::string_view field = std::string_view(text).substr(i + 1, end - i - 1);
     i = end;
     const bool as_repr = field.ends_with("!r");
     if (as_repr || field.ends_with("!s")) field.remove_suffix(2);
     if (field.find_first_of(":.[!{") != std::string_view::npos)
-      return fail(Code::kInvalidArgument, "format(): the field {", field, "} is not supported; expected {}, {0} or {name}");
+      return fail(Code::kInvalidArgument, "format(): the field {", field,
+                  "} is not supported; expected {}, {0} or {name}");
     const JinjaValue* value = nullptr;
     const auto index = field.empty() ? std::optional<Int128>(automatic++) : python_int(field);
-    if (index && *index >= 0 && *index < static_cast<Int128>(arguments.positional.size())) value = &arguments.positional[static_cast<size_t>(*index)];
+    if (index && *index >= 0 && *index < static_cast<Int128>(arguments.positional.size()))
+      value = &arguments.positional[static_cast<size_t>(*index)];
     for (const auto& [key, of_key] : arguments.named)
       if (key == field) value = &of_key;
-    if (value == nullptr) return fail(Code::kInvalidArgument, "format(): there is no argument for the field {", field, "}");
+    if (value == nullptr)
+      return fail(Code::kInvalidArgument, "format(): there is no argument for the field {", field, "}");
     SEER_ASSIGN_OR_RETURN(const std::string part, as_repr ? jinja_repr(*value, run.bytes_max()) : run.str(*value));
     out += part;
   }
   return run.made_text(std::move(out), self.as_text().safe);
 }
 
-// ---- dicts, lists, tuples --------------------------------------------------------------------------------------------
+// ---- dicts, lists, tuples
+// --------------------------------------------------------------------------------------------
 
 enum class View { kKeys, kValues, kItems };
 template <View kView>
@@ -357,8 +386,11 @@ constexpr NamedMethod kTextMethods[] = {
     {"upper", changed_text<python_upper>},
     {"zfill", padded<Pad::kZeros>},
 };
-constexpr NamedMethod kDictMethods[] = {
-    {"copy", copy}, {"get", get}, {"items", view<View::kItems>}, {"keys", view<View::kKeys>}, {"values", view<View::kValues>}};
+constexpr NamedMethod kDictMethods[] = {{"copy", copy},
+                                        {"get", get},
+                                        {"items", view<View::kItems>},
+                                        {"keys", view<View::kKeys>},
+                                        {"values", view<View::kValues>}};
 constexpr NamedMethod kListMethods[] = {{"copy", copy}, {"count", find_item<false>}, {"index", find_item<true>}};
 constexpr NamedMethod kTupleMethods[] = {{"count", find_item<false>}, {"index", find_item<true>}};
 
@@ -369,133 +401,7 @@ Method find_method(const NamedMethod (&methods)[kCount], std::string_view name) 
   return nullptr;
 }
 
-// ---- global functions ------------------------------------------------------------------------------------------------
-
-struct Function : JinjaCallable {
-  using Run = Result<JinjaValue> (*)(JinjaRun&, const JinjaArguments&);
-  explicit Function(Run of) : function(of) {}
-  Result<JinjaValue> call(JinjaRun& run, const JinjaArguments& arguments) override { return function(run, arguments); }
-  std::string type_name() const override { return "function"; }
-  Run function;
-};
-
-Result<JinjaValue> range(JinjaRun&, const JinjaArguments& arguments) {
-  constexpr int kItemsMax = 100'000;  // as in Jinja's sandbox
-  const auto& given = arguments.positional;
-  if (!arguments.named.empty() || given.empty() || given.size() > 3)
-    return fail(Code::kInvalidArgument, "range() takes one to three numbers, but was given ", given.size() + arguments.named.size(), " arguments");
-  std::array<Int128, 3> numbers{0, 0, 1};
-  for (size_t i = 0; i < given.size(); ++i) {
-    const auto whole = given[i].integer();
-    if (!whole) return wrong_argument("range", "an argument", given[i], "an integer");
-    numbers[given.size() == 1 ? 1 : i] = *whole;
-  }
-  for (const Int128 number : numbers)
-    if (number != static_cast<int64_t>(number)) return fail(Code::kInvalidArgument, "range(): ", to_text(number), " does not fit in 64 bits");
-  if (numbers[2] == 0) return fail(Code::kInvalidArgument, "range(): the step is 0; expected another");
-  auto made = std::make_shared<JinjaRange>();
-  made->start = numbers[0];
-  made->stop = numbers[1];
-  made->step = numbers[2];
-  if (made->size() > kItemsMax) return fail(Code::kFull, "range() of ", to_text(made->size()), " items; at most ", kItemsMax, " are allowed");
-  return JinjaValue::object(std::move(made));
-}
-
-/// dict(): from a dict or from pairs, then named arguments.
-Result<JinjaDict> dict_of(JinjaRun& run, std::string_view function, const JinjaArguments& arguments) {
-  if (arguments.positional.size() > 1) return fail(Code::kInvalidArgument, function, "() takes one dict and named arguments");
-  JinjaDict dict;
-  if (!arguments.positional.empty()) {
-    const JinjaValue& from = arguments.positional[0];
-    if (from.is_dict()) {
-      SEER_RETURN_IF_ERROR(run.spend(from.as_dict().size()));
-      dict = from.as_dict();
-    } else {
-      SEER_ASSIGN_OR_RETURN(const JinjaItems pairs, run.items(from));
-      for (const JinjaValue& pair : pairs->items) {
-        SEER_ASSIGN_OR_RETURN(const JinjaItems both, run.items(pair));
-        if (both->items.size() != 2) return fail(Code::kInvalidArgument, function, "(): an item has ", both->items.size(), " parts; expected a key and a value");
-        SEER_RETURN_IF_ERROR(run.usable_key(both->items[0], dict.size()));
-        dict.set(both->items[0], both->items[1]);
-      }
-    }
-  }
-  for (const auto& [key, value] : arguments.named) dict.set(JinjaValue::text(key), value);
-  return dict;
-}
-
-Result<JinjaValue> make_dict(JinjaRun& run, const JinjaArguments& arguments) {
-  SEER_ASSIGN_OR_RETURN(JinjaDict dict, dict_of(run, "dict", arguments));
-  return run.made_dict(std::move(dict));
-}
-
-Result<JinjaValue> make_namespace(JinjaRun& run, const JinjaArguments& arguments) {
-  SEER_ASSIGN_OR_RETURN(const JinjaDict dict, dict_of(run, "namespace", arguments));
-  auto made = std::make_shared<JinjaNamespace>();
-  for (const auto& [key, value] : dict.entries()) {
-    if (!key.is_text()) return wrong_argument("namespace", "a name", key, "a text");
-    made->fields.emplace_back(key.bytes(), value);
-  }
-  run.keep(made);
-  return JinjaValue::object(std::move(made));
-}
-
-Result<JinjaValue> raise_exception(JinjaRun& run, const JinjaArguments& arguments) {
-  SEER_ASSIGN_OR_RETURN(const Values given, bind_arguments("raise_exception", arguments, {"message"}, 1));
-  SEER_ASSIGN_OR_RETURN(const std::string message, run.str(*given[0]));
-  return fail(Code::kInvalidArgument, "the template refuses the conversation: ", message);
-}
-
-Result<JinjaValue> strftime_now(JinjaRun& run, const JinjaArguments& arguments) {
-  SEER_ASSIGN_OR_RETURN(const Values given, bind_arguments("strftime_now", arguments, {"format"}, 1));
-  SEER_ASSIGN_OR_RETURN(const std::string pattern, required_text("strftime_now", "format", *given[0]));
-  if (!run.now()) return fail(Code::kInvalidArgument, "strftime_now() asks for the time, but the renderer was given none");
-  if (pattern.empty()) return run.made_text("");
-  std::array<char, 512> text;
-  const std::tm now = *run.now();
-  const size_t bytes = std::strftime(text.data(), text.size(), pattern.c_str(), &now);
-  const std::string made(text.data(), bytes);
-  if (bytes == 0 || utf8_valid_bytes(made) != bytes) return fail(Code::kInvalidArgument, "strftime_now(): cannot write the time as ", python_repr(pattern));
-  return run.made_text(made);
-}
-
-struct Joiner : JinjaCallable {
-  explicit Joiner(JinjaValue between) : separator(std::move(between)) {}
-  Result<JinjaValue> call(JinjaRun&, const JinjaArguments&) override {
-    return std::exchange(used, true) ? separator : JinjaValue::text("");
-  }
-  std::string type_name() const override { return "Joiner"; }
-  int depth() const override { return separator.depth() + 1; }
-  JinjaValue separator;
-  bool used = false;
-};
-
-Result<JinjaValue> make_joiner(JinjaRun&, const JinjaArguments& arguments) {
-  SEER_ASSIGN_OR_RETURN(const Values given, bind_arguments("joiner", arguments, {"sep"}));
-  return JinjaValue::object(std::make_shared<Joiner>(given[0] != nullptr ? *given[0] : JinjaValue::text(", ")));
-}
-
-Result<JinjaValue> make_cycler(JinjaRun& run, const JinjaArguments& arguments) {
-  if (arguments.positional.empty()) return fail(Code::kInvalidArgument, "cycler() was given nothing to cycle through");
-  SEER_ASSIGN_OR_RETURN(const JinjaValue items, run.made_list(arguments.positional));
-  auto made = std::make_shared<JinjaCycler>();
-  made->items = items.as_list();
-  return JinjaValue::object(std::move(made));
-}
-
 }  // namespace
-
-std::shared_ptr<JinjaCallable> find_jinja_function(std::string_view name) {
-  struct Named {
-    std::string_view name;
-    Function::Run function;
-  };
-  constexpr Named kFunctions[] = {{"namespace", make_namespace}, {"raise_exception", raise_exception}, {"range", range}, {"strftime_now", strftime_now},
-                                  {"dict", make_dict},           {"joiner", make_joiner},               {"cycler", make_cycler}};
-  for (const Named& known : kFunctions)
-    if (known.name == name) return std::make_shared<Function>(known.function);
-  return nullptr;
-}
 
 std::shared_ptr<JinjaCallable> find_jinja_method(const JinjaValue& of, std::string_view name) {
   Method found = nullptr;
@@ -504,166 +410,6 @@ std::shared_ptr<JinjaCallable> find_jinja_method(const JinjaValue& of, std::stri
   if (of.is_list()) found = find_method(kListMethods, name);
   if (of.is_tuple()) found = find_method(kTupleMethods, name);
   return found == nullptr ? nullptr : std::make_shared<JinjaMethod>(of, found);
-}
-
-Result<Values> bind_arguments(std::string_view function, const JinjaArguments& given, std::initializer_list<std::string_view> parameters,
-                              size_t required) {
-  Values values(parameters.size(), nullptr);
-  if (given.positional.size() > parameters.size())
-    return fail(Code::kInvalidArgument, function, "() was given ", given.positional.size(), " arguments; expected at most ", parameters.size());
-  for (size_t i = 0; i < given.positional.size(); ++i) values[i] = &given.positional[i];
-  for (const auto& [key, value] : given.named) {
-    const auto found = std::find(parameters.begin(), parameters.end(), key);
-    if (found == parameters.end()) return fail(Code::kInvalidArgument, function, "() has no parameter named '", key, "'");
-    const auto index = static_cast<size_t>(found - parameters.begin());
-    if (values[index] != nullptr) return fail(Code::kInvalidArgument, function, "() was given '", key, "' twice");
-    values[index] = &value;
-  }
-  for (size_t i = 0; i < required; ++i)
-    if (values[i] == nullptr) return fail(Code::kInvalidArgument, function, "() was not given '", parameters.begin()[i], "'");
-  return values;
-}
-
-Result<std::string> jinja_replaced(JinjaRun& run, std::string_view text, std::string_view from, std::string_view to, int64_t count) {
-  SEER_RETURN_IF_ERROR(run.spend(text.size() / 16));
-  std::string out;
-  const auto enough = [&] { return count == 0 || out.size() > run.bytes_max(); };
-  if (from.empty()) {  // before every character, and at the end
-    for (const std::string_view one : split_chars(text)) {
-      if (!enough()) {
-        out += to;
-        --count;
-      }
-      out += one;
-    }
-    if (!enough()) out += to;
-    return out;
-  }
-  while (!enough()) {
-    const size_t at = text.find(from);
-    if (at == std::string_view::npos) break;
-    (out += text.substr(0, at)) += to;
-    text.remove_prefix(at + from.size());
-    --count;
-  }
-  out += text;
-  return out;
-}
-
-std::string html_escaped(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&': out += "&amp;"; break;
-      case '<': out += "&lt;"; break;
-      case '>': out += "&gt;"; break;
-      case '\'': out += "&#39;"; break;
-      case '"': out += "&#34;"; break;
-      default: out += c;
-    }
-  }
-  return out;
-}
-
-namespace {
-
-/// One conversion of a percent format: %[(name)][flags][width][.precision]type.
-struct Conversion {
-  std::string flags;
-  size_t width = 0;
-  std::optional<size_t> precision;
-  char type = 's';
-};
-
-Result<std::string> converted_number(const Conversion& conversion, const JinjaValue& value) {
-  const auto number = value.number();
-  if (!number) return fail(Code::kInvalidArgument, "% ", conversion.type, " formats a value of type ", value.type_name(), "; expected a number");
-  std::string spec = cat('%', conversion.flags, conversion.width > 0 ? std::to_string(conversion.width) : "");
-  if (conversion.precision) spec += cat('.', *conversion.precision);
-  std::array<char, 2048> text;
-  int size = 0;
-  if (std::string_view("diuxXo").find(conversion.type) != std::string_view::npos) {
-    if (value.is_float() && std::string_view("xXo").find(conversion.type) != std::string_view::npos)
-      return fail(Code::kInvalidArgument, "%", conversion.type, " formats a float; expected an integer");
-    if (!(*number > -9e18 && *number < 9e18)) return fail(Code::kInvalidArgument, "%", conversion.type, " formats a number beyond 64 bits");
-    const auto whole = static_cast<long long>(value.integer() ? static_cast<long long>(*value.integer()) : *number);
-    if (whole < 0 && std::string_view("xXo").find(conversion.type) != std::string_view::npos)
-      return fail(Code::kInvalidArgument, "%", conversion.type, " of a negative number is not supported");
-    spec += cat("ll", conversion.type);
-    size = std::snprintf(text.data(), text.size(), spec.c_str(), whole);
-  } else {
-    spec += conversion.type;
-    size = std::snprintf(text.data(), text.size(), spec.c_str(), *number);
-  }
-  if (size < 0 || static_cast<size_t>(size) >= text.size()) return fail(Code::kInvalidArgument, "%", conversion.type, " makes more than ", text.size(), " bytes");
-  return std::string(text.data(), static_cast<size_t>(size));
-}
-
-Result<std::string> converted_text(JinjaRun& run, const Conversion& conversion, const JinjaValue& value) {
-  SEER_ASSIGN_OR_RETURN(std::string text, conversion.type == 's' ? run.str(value) : jinja_repr(value, run.bytes_max()));
-  if (conversion.precision) text.resize(byte_of_char(text, *conversion.precision));
-  const size_t chars = count_chars(text);
-  if (conversion.width <= chars) return text;
-  const std::string space(conversion.width - chars, ' ');
-  return conversion.flags.find('-') != std::string::npos ? text + space : space + text;
-}
-
-}  // namespace
-
-Result<std::string> percent_format(JinjaRun& run, const std::string& format, const JinjaValue& values) {
-  constexpr size_t kWidthMax = 1000;
-  std::string out;
-  size_t used = 0;
-  const JinjaItems tuple = values.is_tuple() ? values.as_list() : nullptr;
-  bool by_name = false;
-  const auto bounded_number = [&](size_t& i) {
-    size_t number = 0;
-    for (; i < format.size() && std::isdigit(static_cast<unsigned char>(format[i])); ++i) number = std::min<size_t>(number * 10 + static_cast<size_t>(format[i] - '0'), kWidthMax + 1);
-    return number;
-  };
-  for (size_t i = 0; i < format.size() && out.size() <= run.bytes_max(); ++i) {
-    if (format[i] != '%') {
-      out += format[i];
-      continue;
-    }
-    ++i;
-    const JinjaValue* value = nullptr;
-    if (i < format.size() && format[i] == '(') {
-      const size_t end = format.find(')', i);
-      if (end == std::string::npos || !values.is_dict()) return fail(Code::kInvalidArgument, "%(name) needs a name, ')' and a dict; it was given a ", values.type_name());
-      const std::string name = format.substr(i + 1, end - i - 1);
-      value = values.as_dict().find(name);
-      if (value == nullptr) return fail(Code::kInvalidArgument, "%(", name, "): the dict has no such key");
-      by_name = true;
-      i = end + 1;
-    }
-    Conversion conversion;
-    while (i < format.size() && std::string_view("-+ 0#").find(format[i]) != std::string_view::npos) conversion.flags += format[i++];
-    conversion.width = bounded_number(i);
-    if (i < format.size() && format[i] == '.') conversion.precision = bounded_number(++i);
-    if (conversion.width > kWidthMax || conversion.precision.value_or(0) > kWidthMax) return fail(Code::kInvalidArgument, "a width in a % format is larger than ", kWidthMax);
-    if (i >= format.size()) return fail(Code::kInvalidArgument, "a % format ends after '%'; expected a conversion such as %s");
-    conversion.type = format[i];
-    if (conversion.type == '%') {
-      out += '%';
-      continue;
-    }
-    if (std::string_view("srdiuxXofFeEgG").find(conversion.type) == std::string_view::npos)
-      return fail(Code::kInvalidArgument, "the conversion %", conversion.type, " is not supported");
-    if (value == nullptr) {
-      const size_t there = tuple != nullptr ? tuple->items.size() : 1;
-      if (used >= there) return fail(Code::kInvalidArgument, "a % format has more conversions than the ", there, " values given");
-      value = tuple != nullptr ? &tuple->items[used] : &values;
-      ++used;
-    }
-    const bool is_text = conversion.type == 's' || conversion.type == 'r';
-    SEER_ASSIGN_OR_RETURN(const std::string part, is_text ? converted_text(run, conversion, *value) : converted_number(conversion, *value));
-    out += part;
-  }
-  const size_t there = tuple != nullptr ? tuple->items.size() : 1;
-  if (!by_name && used < there && !(tuple == nullptr && (values.is_dict() || values.is_list() || values.is_undefined() || values.object_as<JinjaRange>() != nullptr)))
-    return fail(Code::kInvalidArgument, "a % format uses ", used, " of the ", there, " values given");
-  return out;
 }
 
 }  // namespace seer

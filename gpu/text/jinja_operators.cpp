@@ -13,7 +13,8 @@ Error out_of_range() { return fail(Code::kInvalidArgument, "a number leaves the 
 Error wrong_operands(std::string_view op, const JinjaValue& left, const JinjaValue& right) {
   if (left.is_undefined()) return undefined_error(left, cat("it cannot be the left of ", op));
   if (right.is_undefined()) return undefined_error(right, cat("it cannot be the right of ", op));
-  return fail(Code::kInvalidArgument, "cannot apply ", op, " to values of type ", left.type_name(), " and ", right.type_name());
+  return fail(Code::kInvalidArgument, "cannot apply ", op, " to values of type ", left.type_name(), " and ",
+              right.type_name());
 }
 
 /// Python rounds // and % down, C++ towards zero.
@@ -42,7 +43,8 @@ Result<JinjaValue> whole_arithmetic(const std::string& op, Int128 a, Int128 b) {
   }
   if (b == 0) return fail(Code::kInvalidArgument, "division of ", to_text(a), " by zero");
   if (op == "/") return JinjaValue::of(static_cast<double>(a) / static_cast<double>(b));
-  if (b == -1) return op == "//" ? whole_arithmetic("-", 0, a) : JinjaValue::of(Int128{0});  // avoids the overflow of a / b
+  if (b == -1)
+    return op == "//" ? whole_arithmetic("-", 0, a) : JinjaValue::of(Int128{0});  // avoids the overflow of a / b
   if (op == "//") return JinjaValue::of(floor_divide(a, b));
   return JinjaValue::of(a - floor_divide(a, b) * b);
 }
@@ -54,8 +56,10 @@ Result<JinjaValue> float_arithmetic(const std::string& op, double a, double b) {
   if (op == "**") {
     if (a == 0 && b < 0) return fail(Code::kInvalidArgument, "zero to a negative power");
     const double power = std::pow(a, b);
-    if (std::isnan(power) && !std::isnan(a) && !std::isnan(b)) return fail(Code::kInvalidArgument, "the power is not a real number");
-    if (std::isinf(power) && !std::isinf(a) && !std::isinf(b)) return fail(Code::kInvalidArgument, "the power is too large");
+    if (std::isnan(power) && !std::isnan(a) && !std::isnan(b))
+      return fail(Code::kInvalidArgument, "the power is not a real number");
+    if (std::isinf(power) && !std::isinf(a) && !std::isinf(b))
+      return fail(Code::kInvalidArgument, "the power is too large");
     return JinjaValue::of(power);
   }
   if (b == 0) return fail(Code::kInvalidArgument, "division of ", python_repr(a), " by zero");
@@ -75,8 +79,8 @@ Result<JinjaValue> repeated(JinjaRun& run, const JinjaValue& what, Int128 times)
   SEER_ASSIGN_OR_RETURN(const size_t size, run.length(what));
   const size_t bytes_each = what.is_text() ? what.bytes().size() : size * sizeof(JinjaValue);
   if (bytes_each > 0 && times > static_cast<Int128>(run.bytes_max() / bytes_each))
-    return fail(Code::kFull, "a ", what.type_name(), " repeated ", to_text(times), " times is larger than the ", run.bytes_max(),
-                " bytes that are allowed");
+    return fail(Code::kFull, "a ", what.type_name(), " repeated ", to_text(times), " times is larger than the ",
+                run.bytes_max(), " bytes that are allowed");
   if (what.is_text()) {
     std::string text;
     for (Int128 i = 0; i < times && bytes_each > 0; ++i) text += what.bytes();
@@ -92,8 +96,11 @@ Result<JinjaValue> repeated(JinjaRun& run, const JinjaValue& what, Int128 times)
 Result<JinjaValue> joined(JinjaRun& run, const JinjaValue& left, const JinjaValue& right) {
   if (left.is_text()) {
     const bool safe = left.as_text().safe || right.as_text().safe;
-    const auto part = [&](const JinjaValue& of) { return safe && !of.as_text().safe ? html_escaped(of.bytes()) : of.bytes(); };
-    if (left.bytes().size() + right.bytes().size() > run.bytes_max()) return run.made_text(std::string(run.bytes_max() + 1, ' '));
+    const auto part = [&](const JinjaValue& of) {
+      return safe && !of.as_text().safe ? html_escaped(of.bytes()) : of.bytes();
+    };
+    if (left.bytes().size() + right.bytes().size() > run.bytes_max())
+      return run.made_text(std::string(run.bytes_max() + 1, ' '));
     return run.made_text(part(left) + part(right), safe);
   }
   std::vector<JinjaValue> items = left.as_list()->items;
@@ -112,7 +119,8 @@ bool is_dunder(std::string_view name) { return name.size() > 4 && name.starts_wi
 
 /// Methods that would change a value, which the sandbox hides.
 bool changes_value(const JinjaValue& value, std::string_view name) {
-  if (value.is_dict()) return name == "clear" || name == "pop" || name == "popitem" || name == "setdefault" || name == "update";
+  if (value.is_dict())
+    return name == "clear" || name == "pop" || name == "popitem" || name == "setdefault" || name == "update";
   return false;  // those of lists are not offered at all
 }
 
@@ -136,7 +144,8 @@ JinjaValue python_attribute(const JinjaValue& value, const std::string& name) {
 
 Error undefined_error(const JinjaValue& value, std::string_view doing) {
   const std::string* name = value.undefined_name();
-  return fail(Code::kInvalidArgument, name != nullptr ? cat("'", *name, "'") : std::string("a value"), " is undefined: ", doing);
+  return fail(Code::kInvalidArgument, name != nullptr ? cat("'", *name, "'") : std::string("a value"),
+              " is undefined: ", doing);
 }
 
 Status JinjaRun::usable_key(const JinjaValue& key, size_t keys) {
@@ -175,7 +184,8 @@ Result<bool> JinjaRun::compare(std::string_view op, const JinjaValue& left, cons
 Result<bool> JinjaRun::contains(const JinjaValue& container, const JinjaValue& item) {
   if (container.is_text()) {
     if (!item.is_text())
-      return fail(Code::kInvalidArgument, "'in' looks for a value of type ", item.type_name(), " in a text; expected a text");
+      return fail(Code::kInvalidArgument, "'in' looks for a value of type ", item.type_name(),
+                  " in a text; expected a text");
     SEER_RETURN_IF_ERROR(spend(container.weight()));
     return container.bytes().find(item.bytes()) != std::string::npos;
   }
@@ -208,9 +218,12 @@ Result<JinjaValue> JinjaRun::binary(const std::string& op, const JinjaValue& lef
     SEER_ASSIGN_OR_RETURN(std::string text, percent_format(*this, left.bytes(), right));
     return made_text(std::move(text));
   }
-  const bool same_kind = (left.is_text() && right.is_text()) || (left.is_list() && right.is_list()) || (left.is_tuple() && right.is_tuple());
+  const bool same_kind = (left.is_text() && right.is_text()) || (left.is_list() && right.is_list()) ||
+                         (left.is_tuple() && right.is_tuple());
   if (op == "+" && same_kind) return joined(*this, left, right);
-  const auto is_sequence = [](const JinjaValue& value) { return value.is_text() || value.is_list() || value.is_tuple(); };
+  const auto is_sequence = [](const JinjaValue& value) {
+    return value.is_text() || value.is_list() || value.is_tuple();
+  };
   if (op == "*" && is_sequence(left) && right.integer()) return repeated(*this, left, *right.integer());
   if (op == "*" && is_sequence(right) && left.integer()) return repeated(*this, right, *left.integer());
   return wrong_operands(op, left, right);
@@ -246,9 +259,11 @@ Result<JinjaValue> JinjaRun::item(const JinjaValue& value, const JinjaValue& key
   return python_attribute(value, key.bytes());  // d['items'] without such a key is the method, as in Jinja
 }
 
-// ---- slices ----------------------------------------------------------------------------------------------------------
+// ---- slices
+// ----------------------------------------------------------------------------------------------------------
 
-JinjaSlice JinjaSlice::of(std::optional<Int128> start, std::optional<Int128> stop, std::optional<Int128> step, size_t size) {
+JinjaSlice JinjaSlice::of(std::optional<Int128> start, std::optional<Int128> stop, std::optional<Int128> step,
+                          size_t size) {
   const Int128 length = static_cast<Int128>(size);
   const Int128 by = step.value_or(1);
   const Int128 lowest = by < 0 ? -1 : 0;
@@ -266,7 +281,8 @@ JinjaSlice JinjaSlice::of(std::optional<Int128> start, std::optional<Int128> sto
 }
 
 Result<JinjaValue> slice_text(JinjaRun& run, const JinjaText& text, const JinjaSlice& slice) {
-  if (text.is_ascii() && slice.step == 1) return run.made_text(text.bytes.substr(static_cast<size_t>(slice.start), slice.count), text.safe);
+  if (text.is_ascii() && slice.step == 1)
+    return run.made_text(text.bytes.substr(static_cast<size_t>(slice.start), slice.count), text.safe);
   SEER_RETURN_IF_ERROR(run.spend(text.bytes.size() / 16));
   std::string out;
   if (slice.step == 1) {

@@ -1,5 +1,6 @@
 // parse_jinja(): recursive descent over Jinja's grammar, one function per rule, named as in Jinja's own parser. From
-// loose to tight: ternary, or, and, not, compare, + -, ~, * / // %, **, unary, then postfix (. [] ()) and | filters, is.
+// loose to tight: ternary, or, and, not, compare, + -, ~, * / // %, **, unary, then postfix (. [] ()) and | filters,
+// is.
 #include <algorithm>
 
 #include "gpu/text/jinja_lexer.h"
@@ -24,7 +25,8 @@ class Parser {
   }
 
  private:
-  // ---- tokens --------------------------------------------------------------------------------------------------------
+  // ---- tokens
+  // --------------------------------------------------------------------------------------------------------
 
   const JinjaToken& peek(size_t ahead = 0) const { return tokens_[std::min(at_ + ahead, tokens_.size() - 1)]; }
   const JinjaToken& next() {
@@ -32,8 +34,12 @@ class Parser {
     at_ = std::min(at_ + 1, tokens_.size() - 1);
     return token;
   }
-  bool is_name(std::string_view word, size_t ahead = 0) const { return peek(ahead).kind == Kind::kName && peek(ahead).text == word; }
-  bool is_operator(std::string_view op, size_t ahead = 0) const { return peek(ahead).kind == Kind::kOperator && peek(ahead).text == op; }
+  bool is_name(std::string_view word, size_t ahead = 0) const {
+    return peek(ahead).kind == Kind::kName && peek(ahead).text == word;
+  }
+  bool is_operator(std::string_view op, size_t ahead = 0) const {
+    return peek(ahead).kind == Kind::kOperator && peek(ahead).text == op;
+  }
   bool skip_name(std::string_view word) {
     if (!is_name(word)) return false;
     next();
@@ -67,7 +73,8 @@ class Parser {
     return next().text;
   }
 
-  // ---- nodes ---------------------------------------------------------------------------------------------------------
+  // ---- nodes
+  // ---------------------------------------------------------------------------------------------------------
 
   template <class... Parts>
   static JinjaExprPtr node(Expr kind, int line, Parts... parts) {
@@ -113,7 +120,8 @@ class Parser {
     return wrong_at(peek().line, "tags and brackets nest more than ", kJinjaSyntaxDepth, " levels deep");
   }
 
-  // ---- statements ----------------------------------------------------------------------------------------------------
+  // ---- statements
+  // ----------------------------------------------------------------------------------------------------
 
   /// Statements up to a tag of these names, whose name is then the current token; with none, up to the end. `opened` is
   /// the line of the tag that these end.
@@ -191,7 +199,8 @@ class Parser {
 
   Error unknown_tag(const JinjaToken& tag, const std::vector<std::string_view>& ends) const {
     for (const std::string_view other : {"include", "import", "from", "extends", "block", "autoescape"})
-      if (tag.text == other) return wrong_at(tag.line, "the tag {% ", tag.text, " %} is not supported in chat templates");
+      if (tag.text == other)
+        return wrong_at(tag.line, "the tag {% ", tag.text, " %} is not supported in chat templates");
     const std::string also = ends.empty() ? "" : cat(", or ", tags_text(ends));
     return wrong_at(tag.line, "met the tag {% ", tag.text,
                     " %}; expected if, for, set, macro, call, filter, with, generation, break, continue or raw", also);
@@ -365,7 +374,8 @@ class Parser {
     }
   }
 
-  // ---- targets of an assignment --------------------------------------------------------------------------------------
+  // ---- targets of an assignment
+  // --------------------------------------------------------------------------------------
 
   /// A name, ns.field where `fields`, or a tuple of these. `end` is the word that may follow.
   ExprResult assign_target(std::string_view end, bool fields) {
@@ -374,7 +384,8 @@ class Parser {
     bool is_tuple = false;
     while (true) {
       if (!tuple->parts.empty()) SEER_RETURN_IF_ERROR(expect_operator(","));
-      if (is_operator(")") || is_operator("=") || peek().kind == Kind::kBlockEnd || (!end.empty() && is_name(end))) break;
+      if (is_operator(")") || is_operator("=") || peek().kind == Kind::kBlockEnd || (!end.empty() && is_name(end)))
+        break;
       SEER_ASSIGN_OR_RETURN(JinjaExprPtr part, one_target(fields));
       tuple->parts.push_back(std::move(part));
       if (!is_operator(",")) break;
@@ -405,7 +416,8 @@ class Parser {
     return field;
   }
 
-  // ---- expressions ---------------------------------------------------------------------------------------------------
+  // ---- expressions
+  // ---------------------------------------------------------------------------------------------------
 
   /// One expression, or several with commas between them: a tuple. `end` is a word that may follow a last comma.
   ExprResult tuple_or_expression(std::string_view end = {}, bool ternary = true, bool in_parentheses = false) {
@@ -414,7 +426,9 @@ class Parser {
     bool is_tuple = false;
     while (true) {
       if (!tuple->parts.empty()) SEER_RETURN_IF_ERROR(expect_operator(","));
-      if (peek().kind == Kind::kPrintEnd || peek().kind == Kind::kBlockEnd || is_operator(")") || (!end.empty() && is_name(end))) break;
+      if (peek().kind == Kind::kPrintEnd || peek().kind == Kind::kBlockEnd || is_operator(")") ||
+          (!end.empty() && is_name(end)))
+        break;
       SEER_ASSIGN_OR_RETURN(JinjaExprPtr part, expression(ternary));
       tuple->parts.push_back(std::move(part));
       if (!is_operator(",")) break;
@@ -439,7 +453,8 @@ class Parser {
         SEER_ASSIGN_OR_RETURN(otherwise, expression());
       }
       --conditional_;
-      SEER_ASSIGN_OR_RETURN(value, finished(node(Expr::kTernary, line, std::move(condition), std::move(value), std::move(otherwise))));
+      SEER_ASSIGN_OR_RETURN(
+          value, finished(node(Expr::kTernary, line, std::move(condition), std::move(value), std::move(otherwise))));
     }
     return value;
   }
@@ -478,8 +493,9 @@ class Parser {
     SEER_ASSIGN_OR_RETURN(JinjaExprPtr first, sum_rule());
     auto compare = node(Expr::kCompare, line, std::move(first));
     while (true) {
-      const bool symbol = peek().kind == Kind::kOperator && (is_operator("==") || is_operator("!=") || is_operator("<") ||
-                                                             is_operator("<=") || is_operator(">") || is_operator(">="));
+      const bool symbol =
+          peek().kind == Kind::kOperator && (is_operator("==") || is_operator("!=") || is_operator("<") ||
+                                             is_operator("<=") || is_operator(">") || is_operator(">="));
       if (symbol || is_name("in")) {
         compare->operators.push_back(next().text);
       } else if (is_name("not") && is_name("in", 1)) {
@@ -551,7 +567,8 @@ class Parser {
     if (is_operator("-") || is_operator("+")) {
       const JinjaToken op = next();
       SEER_ASSIGN_OR_RETURN(JinjaExprPtr of, unary_rule(/*with_filters=*/false));
-      SEER_ASSIGN_OR_RETURN(value, finished(node(op.text == "-" ? Expr::kNegative : Expr::kPositive, op.line, std::move(of))));
+      SEER_ASSIGN_OR_RETURN(value,
+                            finished(node(op.text == "-" ? Expr::kNegative : Expr::kPositive, op.line, std::move(of))));
     } else {
       SEER_ASSIGN_OR_RETURN(value, primary());
     }
@@ -710,7 +727,8 @@ class Parser {
         SEER_ASSIGN_OR_RETURN(JinjaExprPtr value, expression());
         made.named.emplace_back(key, std::move(value));
       } else {
-        if (made.star != nullptr || made.star_star != nullptr || !made.named.empty()) return wrong("a named argument, since one came before");
+        if (made.star != nullptr || made.star_star != nullptr || !made.named.empty())
+          return wrong("a named argument, since one came before");
         SEER_ASSIGN_OR_RETURN(JinjaExprPtr value, expression());
         made.positional.push_back(std::move(value));
       }
@@ -738,7 +756,8 @@ class Parser {
     auto made = node(Expr::kFilter, peek().line, std::move(value));
     SEER_ASSIGN_OR_RETURN(made->name, dotted_name("the name of a filter"));
     made->filter = find_jinja_filter(made->name);
-    if (made->filter == nullptr && conditional_ == 0) return wrong_at(made->line, "there is no filter named '", made->name, "'");
+    if (made->filter == nullptr && conditional_ == 0)
+      return wrong_at(made->line, "there is no filter named '", made->name, "'");
     if (is_operator("(")) SEER_RETURN_IF_ERROR(arguments(*made));
     return finished(std::move(made));
   }
@@ -785,7 +804,8 @@ class Parser {
 Result<JinjaStatement> parse_jinja(std::string_view source, const std::string& name) {
   const size_t valid = utf8_valid_bytes(source);
   if (valid < source.size())
-    return fail(Code::kInvalidArgument, "chat template ", name, " is not valid UTF-8 (byte ", valid, " of ", source.size(), ")");
+    return fail(Code::kInvalidArgument, "chat template ", name, " is not valid UTF-8 (byte ", valid, " of ",
+                source.size(), ")");
   SEER_ASSIGN_OR_RETURN(std::vector<JinjaToken> tokens, jinja_tokens(source, name));
   SEER_ASSIGN_OR_RETURN(JinjaBody body, Parser(std::move(tokens), name).run());
   JinjaStatement root;

@@ -28,7 +28,8 @@ JinjaScopePtr inner_scope(const JinjaScopePtr& around, const JinjaStatement& sta
   auto made = std::make_shared<JinjaScope>();
   made->parent = around;
   if (body < statement.hidden.size())
-    for (const std::string& name : statement.hidden[body]) made->variables.emplace_back(name, JinjaValue::undefined(&name));
+    for (const std::string& name : statement.hidden[body])
+      made->variables.emplace_back(name, JinjaValue::undefined(&name));
   return made;
 }
 
@@ -50,7 +51,10 @@ const JinjaValue* JinjaScope::find_here(std::string_view name) const {
 JinjaRun::~JinjaRun() {
   // Macros and namespaces may point in circles: open these before the pointers go.
   for (const auto& space : namespaces_) space->fields.clear();
-  for (const auto& scope : scopes_) scope->variables.clear();
+  for (const auto& scope : scopes_) {
+    scope->variables.clear();
+    scope->parent.reset();
+  }
 }
 
 Result<std::string> JinjaRun::render(const JinjaStatement& root, const JinjaValue& context) {
@@ -110,7 +114,8 @@ Result<JinjaValue> JinjaRun::made_dict(JinjaDict dict) {
   return value;
 }
 
-Result<JinjaValue> JinjaRun::made_iterator(std::vector<JinjaValue> items, std::string type, std::optional<Error> failure) {
+Result<JinjaValue> JinjaRun::made_iterator(std::vector<JinjaValue> items, std::string type,
+                                           std::optional<Error> failure) {
   SEER_ASSIGN_OR_RETURN(const JinjaValue list, made_list(std::move(items)));
   auto iterator = std::make_shared<JinjaIterator>();
   iterator->items = list.as_list();
@@ -148,7 +153,8 @@ Result<JinjaItems> JinjaRun::items(const JinjaValue& value) {
     SEER_RETURN_IF_ERROR(spend(static_cast<size_t>(range->size())));
     for (Int128 i = 0; i < range->size(); ++i) items.push_back(JinjaValue::of(range->at(i)));
   } else if (!value.is_undefined()) {
-    return fail(Code::kInvalidArgument, "a value of type ", value.type_name(), " has no items to go through; expected a list, dict or text");
+    return fail(Code::kInvalidArgument, "a value of type ", value.type_name(),
+                " has no items to go through; expected a list, dict or text");
   }
   return JinjaValue::list(std::move(items)).as_list();
 }
@@ -164,7 +170,8 @@ Result<size_t> JinjaRun::length(const JinjaValue& value) {
   return fail(Code::kInvalidArgument, "a value of type ", value.type_name(), " has no length", hint);
 }
 
-// ---- statements ------------------------------------------------------------------------------------------------------
+// ---- statements
+// ------------------------------------------------------------------------------------------------------
 
 Status JinjaRun::append(std::string& out, std::string_view text) {
   if (out.size() + text.size() > bytes_max())
@@ -184,7 +191,8 @@ Result<JinjaRun::Flow> JinjaRun::run_body(const JinjaBody& body, const JinjaScop
   return Flow::kNext;
 }
 
-Result<JinjaRun::Flow> JinjaRun::run_statement(const JinjaStatement& statement, const JinjaScopePtr& scope, std::string& out) {
+Result<JinjaRun::Flow> JinjaRun::run_statement(const JinjaStatement& statement, const JinjaScopePtr& scope,
+                                               std::string& out) {
   using Kind = JinjaStatement::Kind;
   SEER_RETURN_IF_ERROR(spend(1));
   switch (statement.kind) {
@@ -201,7 +209,8 @@ Result<JinjaRun::Flow> JinjaRun::run_statement(const JinjaStatement& statement, 
       SEER_RETURN_IF_ERROR(append(out, text));
       break;
     }
-    case Kind::kIf: return run_if(statement, scope, out);
+    case Kind::kIf:
+      return run_if(statement, scope, out);
     case Kind::kFor:
       SEER_RETURN_IF_ERROR(run_for(statement, scope, out));
       break;
@@ -210,18 +219,24 @@ Result<JinjaRun::Flow> JinjaRun::run_statement(const JinjaStatement& statement, 
       SEER_RETURN_IF_ERROR(assign(*statement.target, std::move(value), scope));
       break;
     }
-    case Kind::kSetBlock: return run_set_block(statement, scope);
+    case Kind::kSetBlock:
+      return run_set_block(statement, scope);
     case Kind::kMacro:
       define_macro(statement, scope);
       break;
     case Kind::kCall:
       SEER_RETURN_IF_ERROR(run_call(statement, scope, out));
       break;
-    case Kind::kFilter: return run_filter_block(statement, scope, out);
-    case Kind::kWith: return run_with(statement, scope, out);
-    case Kind::kScope: return run_body(statement.bodies[0], inner_scope(scope, statement), out);
-    case Kind::kBreak: return Flow::kBreak;
-    case Kind::kContinue: return Flow::kContinue;
+    case Kind::kFilter:
+      return run_filter_block(statement, scope, out);
+    case Kind::kWith:
+      return run_with(statement, scope, out);
+    case Kind::kScope:
+      return run_body(statement.bodies[0], inner_scope(scope, statement), out);
+    case Kind::kBreak:
+      return Flow::kBreak;
+    case Kind::kContinue:
+      return Flow::kContinue;
   }
   return Flow::kNext;
 }
@@ -240,8 +255,8 @@ Status JinjaRun::run_for(const JinjaStatement& statement, const JinjaScopePtr& s
   return run_loop(statement, over, scope, 0, out);
 }
 
-Status JinjaRun::run_loop(const JinjaStatement& statement, const JinjaValue& over, const JinjaScopePtr& scope, int depth,
-                          std::string& out) {
+Status JinjaRun::run_loop(const JinjaStatement& statement, const JinjaValue& over, const JinjaScopePtr& scope,
+                          int depth, std::string& out) {
   SEER_ASSIGN_OR_RETURN(JinjaItems all, items(over));
   if (statement.exprs[1] != nullptr) {
     std::vector<JinjaValue> chosen;
@@ -282,15 +297,17 @@ Status JinjaRun::assign(const JinjaExpr& target, JinjaValue value, const JinjaSc
     SEER_ASSIGN_OR_RETURN(const JinjaValue holder, evaluate(*target.parts[0], scope));
     auto* space = holder.object_as<JinjaNamespace>();
     if (space == nullptr)
-      return fail(Code::kInvalidArgument, "cannot set ", target.parts[0]->name, '.', target.name, ": '", target.parts[0]->name,
-                  "' is of type ", holder.type_name(), "; expected a namespace()");
+      return fail(Code::kInvalidArgument, "cannot set ", target.parts[0]->name, '.', target.name, ": '",
+                  target.parts[0]->name, "' is of type ", holder.type_name(), "; expected a namespace()");
     space->set(target.name, std::move(value));
     return {};
   }
   SEER_ASSIGN_OR_RETURN(const JinjaItems parts, items(value));
   if (parts->items.size() != target.parts.size())
-    return fail(Code::kInvalidArgument, "cannot unpack ", parts->items.size(), " values into ", target.parts.size(), " names");
-  for (size_t i = 0; i < target.parts.size(); ++i) SEER_RETURN_IF_ERROR(assign(*target.parts[i], parts->items[i], scope));
+    return fail(Code::kInvalidArgument, "cannot unpack ", parts->items.size(), " values into ", target.parts.size(),
+                " names");
+  for (size_t i = 0; i < target.parts.size(); ++i)
+    SEER_RETURN_IF_ERROR(assign(*target.parts[i], parts->items[i], scope));
   return {};
 }
 
@@ -307,7 +324,8 @@ Result<JinjaRun::Flow> JinjaRun::run_set_block(const JinjaStatement& statement, 
   return Flow::kNext;
 }
 
-Result<JinjaRun::Flow> JinjaRun::run_filter_block(const JinjaStatement& statement, const JinjaScopePtr& scope, std::string& out) {
+Result<JinjaRun::Flow> JinjaRun::run_filter_block(const JinjaStatement& statement, const JinjaScopePtr& scope,
+                                                  std::string& out) {
   std::string text;
   const JinjaScopePtr block = inner_scope(scope, statement);
   SEER_ASSIGN_OR_RETURN(const Flow flow, run_body(statement.bodies[0], block, text));
@@ -319,18 +337,19 @@ Result<JinjaRun::Flow> JinjaRun::run_filter_block(const JinjaStatement& statemen
   return Flow::kNext;
 }
 
-Result<JinjaRun::Flow> JinjaRun::run_with(const JinjaStatement& statement, const JinjaScopePtr& scope, std::string& out) {
+Result<JinjaRun::Flow> JinjaRun::run_with(const JinjaStatement& statement, const JinjaScopePtr& scope,
+                                          std::string& out) {
   const JinjaScopePtr block = inner_scope(scope, statement);
   for (size_t i = 0; i < statement.targets.size(); ++i) {
-    SEER_ASSIGN_OR_RETURN(JinjaValue value, evaluate(*statement.exprs[i], scope));  // does not see the targets before it
+    SEER_ASSIGN_OR_RETURN(JinjaValue value,
+                          evaluate(*statement.exprs[i], scope));  // does not see the targets before it
     SEER_RETURN_IF_ERROR(assign(*statement.targets[i], std::move(value), block));
   }
   return run_body(statement.bodies[0], block, out);
 }
 
 void JinjaRun::keep(const JinjaScopePtr& scope) {
-  for (JinjaScopePtr held = scope; held != nullptr && (scopes_.empty() || scopes_.back() != held); held = held->parent)
-    scopes_.push_back(held);
+  if (scopes_.empty() || scopes_.back() != scope) scopes_.push_back(scope);
 }
 
 void JinjaRun::define_macro(const JinjaStatement& statement, const JinjaScopePtr& scope) {
@@ -346,7 +365,8 @@ Status JinjaRun::run_call(const JinjaStatement& statement, const JinjaScopePtr& 
   return append(out, text);
 }
 
-Result<JinjaScopePtr> JinjaRun::macro_scope(const JinjaStatement& macro, const JinjaScopePtr& around, const JinjaArguments& arguments) {
+Result<JinjaScopePtr> JinjaRun::macro_scope(const JinjaStatement& macro, const JinjaScopePtr& around,
+                                            const JinjaArguments& arguments) {
   const JinjaParameters& parameters = macro.parameters;
   const std::string_view name = macro.kind == JinjaStatement::Kind::kCall ? std::string_view("caller") : macro.text;
   const JinjaScopePtr scope = inner_scope(around, macro);
@@ -369,7 +389,8 @@ Result<JinjaScopePtr> JinjaRun::macro_scope(const JinjaStatement& macro, const J
     }
     scope->set(parameters.names[i], value ? *std::move(value) : JinjaValue::undefined(&parameters.names[i]));
   }
-  const bool own_caller = std::find(parameters.names.begin(), parameters.names.end(), "caller") != parameters.names.end();
+  const bool own_caller =
+      std::find(parameters.names.begin(), parameters.names.end(), "caller") != parameters.names.end();
   if (parameters.takes_caller && !own_caller) {
     auto caller = take_named("caller");
     scope->set("caller", caller ? *std::move(caller) : JinjaValue());
@@ -383,16 +404,18 @@ Result<JinjaScopePtr> JinjaRun::macro_scope(const JinjaStatement& macro, const J
     return fail(Code::kInvalidArgument, "the macro ", name, "() has no parameter named '", named[0].first, "'");
   }
   if (parameters.takes_varargs) {
-    SEER_ASSIGN_OR_RETURN(JinjaValue rest, made_tuple({arguments.positional.begin() + static_cast<ptrdiff_t>(taken), arguments.positional.end()}));
+    SEER_ASSIGN_OR_RETURN(JinjaValue rest, made_tuple({arguments.positional.begin() + static_cast<ptrdiff_t>(taken),
+                                                       arguments.positional.end()}));
     scope->set("varargs", std::move(rest));
   } else if (arguments.positional.size() > taken) {
-    return fail(Code::kInvalidArgument, "the macro ", name, "() was given ", arguments.positional.size(), " arguments; expected at most ",
-                parameters.names.size());
+    return fail(Code::kInvalidArgument, "the macro ", name, "() was given ", arguments.positional.size(),
+                " arguments; expected at most ", parameters.names.size());
   }
   return scope;
 }
 
-// ---- expressions -----------------------------------------------------------------------------------------------------
+// ---- expressions
+// -----------------------------------------------------------------------------------------------------
 
 Result<JinjaValue> JinjaRun::evaluate(const JinjaExpr& expr, const JinjaScopePtr& scope) {
   const Depth depth(depth_);
@@ -406,14 +429,17 @@ Result<JinjaValue> JinjaRun::evaluate(const JinjaExpr& expr, const JinjaScopePtr
 Result<JinjaValue> JinjaRun::evaluate_kind(const JinjaExpr& expr, const JinjaScopePtr& scope) {
   using Kind = JinjaExpr::Kind;
   switch (expr.kind) {
-    case Kind::kLiteral: return expr.value;
-    case Kind::kName: return evaluate_name(expr, scope);
+    case Kind::kLiteral:
+      return expr.value;
+    case Kind::kName:
+      return evaluate_name(expr, scope);
     case Kind::kList:
     case Kind::kTuple: {
       SEER_ASSIGN_OR_RETURN(std::vector<JinjaValue> items, evaluate_all(expr.parts, scope));
       return expr.kind == Kind::kList ? made_list(std::move(items)) : made_tuple(std::move(items));
     }
-    case Kind::kDict: return evaluate_dict(expr, scope);
+    case Kind::kDict:
+      return evaluate_dict(expr, scope);
     case Kind::kAttribute: {
       SEER_ASSIGN_OR_RETURN(const JinjaValue of, evaluate(*expr.parts[0], scope));
       return attribute(of, expr.name);
@@ -423,16 +449,21 @@ Result<JinjaValue> JinjaRun::evaluate_kind(const JinjaExpr& expr, const JinjaSco
       SEER_ASSIGN_OR_RETURN(const JinjaValue key, evaluate(*expr.parts[1], scope));
       return item(of, key);
     }
-    case Kind::kSlice: return evaluate_slice(expr, scope);
-    case Kind::kCall: return evaluate_call(expr, scope);
-    case Kind::kFilter: return evaluate_filter(expr, scope, nullptr);
-    case Kind::kTest: return evaluate_test(expr, scope);
+    case Kind::kSlice:
+      return evaluate_slice(expr, scope);
+    case Kind::kCall:
+      return evaluate_call(expr, scope);
+    case Kind::kFilter:
+      return evaluate_filter(expr, scope, nullptr);
+    case Kind::kTest:
+      return evaluate_test(expr, scope);
     case Kind::kNot: {
       SEER_ASSIGN_OR_RETURN(const JinjaValue of, evaluate(*expr.parts[0], scope));
       return JinjaValue::of(!jinja_true(of));
     }
     case Kind::kNegative:
-    case Kind::kPositive: return evaluate_sign(expr, scope);
+    case Kind::kPositive:
+      return evaluate_sign(expr, scope);
     case Kind::kAnd:
     case Kind::kOr: {
       SEER_ASSIGN_OR_RETURN(JinjaValue left, evaluate(*expr.parts[0], scope));
@@ -444,14 +475,17 @@ Result<JinjaValue> JinjaRun::evaluate_kind(const JinjaExpr& expr, const JinjaSco
       SEER_ASSIGN_OR_RETURN(const JinjaValue right, evaluate(*expr.parts[1], scope));
       return binary(expr.name, left, right);
     }
-    case Kind::kConcat: return evaluate_concat(expr, scope);
-    case Kind::kCompare: return evaluate_compare(expr, scope);
+    case Kind::kConcat:
+      return evaluate_concat(expr, scope);
+    case Kind::kCompare:
+      return evaluate_compare(expr, scope);
     case Kind::kTernary: {
       SEER_ASSIGN_OR_RETURN(const JinjaValue condition, evaluate(*expr.parts[0], scope));
       if (jinja_true(condition)) return evaluate(*expr.parts[1], scope);
       return expr.parts[2] != nullptr ? evaluate(*expr.parts[2], scope) : JinjaValue();
     }
-    case Kind::kField: break;
+    case Kind::kField:
+      break;
   }
   SEER_CHECK(false, static_cast<int>(expr.kind));
   return JinjaValue();
@@ -464,7 +498,8 @@ Result<JinjaValue> JinjaRun::evaluate_name(const JinjaExpr& expr, const JinjaSco
   return JinjaValue::undefined(&expr.name);
 }
 
-Result<std::vector<JinjaValue>> JinjaRun::evaluate_all(const std::vector<JinjaExprPtr>& exprs, const JinjaScopePtr& scope) {
+Result<std::vector<JinjaValue>> JinjaRun::evaluate_all(const std::vector<JinjaExprPtr>& exprs,
+                                                       const JinjaScopePtr& scope) {
   std::vector<JinjaValue> values;
   values.reserve(exprs.size());
   for (const JinjaExprPtr& expr : exprs) {
@@ -493,12 +528,15 @@ Result<JinjaValue> JinjaRun::evaluate_slice(const JinjaExpr& expr, const JinjaSc
     SEER_ASSIGN_OR_RETURN(const JinjaValue bound, evaluate(*expr.parts[i + 1], scope));
     if (bound.is_none()) continue;
     bounds[i] = bound.integer();
-    if (!bounds[i]) return fail(Code::kInvalidArgument, "a bound of a slice is of type ", bound.type_name(), "; expected an integer");
+    if (!bounds[i])
+      return fail(Code::kInvalidArgument, "a bound of a slice is of type ", bound.type_name(), "; expected an integer");
   }
   if (of.is_undefined()) return undefined_error(of, "it has no slices");
   const JinjaItems list = of.as_list();
   const bool sliced = of.is_text() || list != nullptr || of.object_as<JinjaRange>() != nullptr;
-  if (!sliced) return fail(Code::kInvalidArgument, "a value of type ", of.type_name(), " has no slices; expected a list or a text");
+  if (!sliced)
+    return fail(Code::kInvalidArgument, "a value of type ", of.type_name(),
+                " has no slices; expected a list or a text");
   if (bounds[2] == Int128{0}) return fail(Code::kInvalidArgument, "a slice has the step 0; expected another");
   SEER_ASSIGN_OR_RETURN(const size_t size, length(of));
   const JinjaSlice slice = JinjaSlice::of(bounds[0], bounds[1], bounds[2], size);
@@ -524,10 +562,13 @@ Result<JinjaArguments> JinjaRun::evaluate_arguments(const JinjaExpr& expr, const
   }
   if (expr.star_star == nullptr) return arguments;
   SEER_ASSIGN_OR_RETURN(const JinjaValue more, evaluate(*expr.star_star, scope));
-  if (!more.is_dict()) return fail(Code::kInvalidArgument, "** is followed by a ", more.type_name(), "; expected a dict");
+  if (!more.is_dict())
+    return fail(Code::kInvalidArgument, "** is followed by a ", more.type_name(), "; expected a dict");
   SEER_RETURN_IF_ERROR(spend(more.as_dict().size()));
   for (const auto& [key, value] : more.as_dict().entries()) {
-    if (!key.is_text()) return fail(Code::kInvalidArgument, "** is followed by a dict with a key of type ", key.type_name(), "; expected texts");
+    if (!key.is_text())
+      return fail(Code::kInvalidArgument, "** is followed by a dict with a key of type ", key.type_name(),
+                  "; expected texts");
     for (const auto& [known, of_known] : arguments.named)
       if (known == key.bytes()) return fail(Code::kInvalidArgument, "the argument '", known, "' is given twice");
     arguments.named.emplace_back(key.bytes(), value);
@@ -535,7 +576,8 @@ Result<JinjaArguments> JinjaRun::evaluate_arguments(const JinjaExpr& expr, const
   return arguments;
 }
 
-Result<JinjaValue> JinjaRun::evaluate_call(const JinjaExpr& expr, const JinjaScopePtr& scope, const JinjaValue* caller) {
+Result<JinjaValue> JinjaRun::evaluate_call(const JinjaExpr& expr, const JinjaScopePtr& scope,
+                                           const JinjaValue* caller) {
   const JinjaExpr& name = *expr.parts[0];
   SEER_ASSIGN_OR_RETURN(const JinjaValue callee, evaluate(name, scope));
   SEER_ASSIGN_OR_RETURN(JinjaArguments arguments, evaluate_arguments(expr, scope));
@@ -545,9 +587,11 @@ Result<JinjaValue> JinjaRun::evaluate_call(const JinjaExpr& expr, const JinjaSco
     return callable->call(*this, arguments);
   }
   if (name.kind == JinjaExpr::Kind::kAttribute && callee.is_undefined())
-    return fail(Code::kInvalidArgument, "there is no method .", name.name, "() here; check the type of what it is called on");
-  return fail(Code::kInvalidArgument, name.name.empty() ? std::string("the expression") : cat("'", name.name, "'"), " is ",
-              callee.is_undefined() ? std::string("undefined") : cat("of type ", callee.type_name()), "; expected a function or macro to call");
+    return fail(Code::kInvalidArgument, "there is no method .", name.name,
+                "() here; check the type of what it is called on");
+  return fail(Code::kInvalidArgument, name.name.empty() ? std::string("the expression") : cat("'", name.name, "'"),
+              " is ", callee.is_undefined() ? std::string("undefined") : cat("of type ", callee.type_name()),
+              "; expected a function or macro to call");
 }
 
 Result<JinjaValue> JinjaRun::evaluate_sign(const JinjaExpr& expr, const JinjaScopePtr& scope) {
@@ -555,9 +599,11 @@ Result<JinjaValue> JinjaRun::evaluate_sign(const JinjaExpr& expr, const JinjaSco
   const bool negative = expr.kind == JinjaExpr::Kind::kNegative;
   if (of.is_float()) return JinjaValue::of(negative ? -of.as_float() : of.as_float());
   const auto whole = of.integer();
-  if (!whole) return fail(Code::kInvalidArgument, "a sign precedes a value of type ", of.type_name(), "; expected a number");
+  if (!whole)
+    return fail(Code::kInvalidArgument, "a sign precedes a value of type ", of.type_name(), "; expected a number");
   Int128 result = *whole;
-  if (negative && __builtin_sub_overflow(Int128{0}, *whole, &result)) return fail(Code::kInvalidArgument, "a number leaves the range of 128 bits");
+  if (negative && __builtin_sub_overflow(Int128{0}, *whole, &result))
+    return fail(Code::kInvalidArgument, "a number leaves the range of 128 bits");
   return JinjaValue::of(result);
 }
 
@@ -582,7 +628,8 @@ Result<JinjaValue> JinjaRun::evaluate_compare(const JinjaExpr& expr, const Jinja
   return JinjaValue::of(true);
 }
 
-Result<JinjaValue> JinjaRun::evaluate_filter(const JinjaExpr& expr, const JinjaScopePtr& scope, const JinjaValue* block) {
+Result<JinjaValue> JinjaRun::evaluate_filter(const JinjaExpr& expr, const JinjaScopePtr& scope,
+                                             const JinjaValue* block) {
   JinjaValue value;
   if (expr.parts[0] == nullptr) {
     SEER_CHECK(block != nullptr, expr.name);

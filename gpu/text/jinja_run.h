@@ -1,11 +1,12 @@
 // JinjaRun: one rendering of a parsed template: the variables, the output, and what has been spent of the limits.
-// Made by ChatTemplate::render() and gone when it returns; single owner, not thread-safe. Filters, tests and methods are
-// given it to spend from.
+// Made by ChatTemplate::render() and gone when it returns; single owner, not thread-safe. Filters, tests and methods
+// are given it to spend from.
 //
 // Invariants:
-//  (1) every loop turn, evaluated expression, item and 16 bytes of text made cost one step: time and memory are bounded;
-//  (2) a scope in which a macro was defined lives until the run ends, and only then are its variables let go, so that
-//      macros and scopes may point at each other.
+//  (1) every loop turn, evaluated expression, item and 16 bytes of text made cost one step: time and memory are
+//  bounded; (2) a scope in which a macro was defined lives until the run ends, which then empties it, so that macros
+//  and scopes
+//      may point at each other.
 #pragma once
 #include <ctime>
 #include <memory>
@@ -34,7 +35,8 @@ struct JinjaArguments {
 /// The arguments by the names of the parameters, as Python binds them: null where one was not given. `required` of the
 /// first must be given.
 Result<std::vector<const JinjaValue*>> bind_arguments(std::string_view function, const JinjaArguments& given,
-                                                      std::initializer_list<std::string_view> parameters, size_t required = 0);
+                                                      std::initializer_list<std::string_view> parameters,
+                                                      size_t required = 0);
 
 /// The names that a body can see: its own, then those of the scope around it.
 struct JinjaScope {
@@ -63,7 +65,8 @@ class JinjaRun {
   /// Renders the template with the fields of `context`, a dict, as its variables.
   Result<std::string> render(const JinjaStatement& root, const JinjaValue& context);
 
-  // ---- for filters, tests and methods --------------------------------------------------------------------------------
+  // ---- for filters, tests and methods
+  // --------------------------------------------------------------------------------
 
   Status spend(size_t steps);
   size_t bytes_max() const { return limits_.output_bytes_max; }
@@ -72,7 +75,8 @@ class JinjaRun {
   Result<JinjaValue> made_list(std::vector<JinjaValue> items);
   Result<JinjaValue> made_tuple(std::vector<JinjaValue> items);
   Result<JinjaValue> made_dict(JinjaDict dict);
-  Result<JinjaValue> made_iterator(std::vector<JinjaValue> items, std::string type = "generator", std::optional<Error> failure = {});
+  Result<JinjaValue> made_iterator(std::vector<JinjaValue> items, std::string type = "generator",
+                                   std::optional<Error> failure = {});
   Result<std::string> str(const JinjaValue& value);
   /// The items that a for loop would go through. Fails where the value has none.
   Result<JinjaItems> items(const JinjaValue& value);
@@ -93,13 +97,16 @@ class JinjaRun {
   void keep(std::shared_ptr<JinjaNamespace> space) { namespaces_.push_back(std::move(space)); }
   const std::optional<std::tm>& now() const { return now_; }
 
-  // ---- for macros and loops ------------------------------------------------------------------------------------------
+  // ---- for macros and loops
+  // ------------------------------------------------------------------------------------------
 
   enum class Flow : uint8_t { kNext, kBreak, kContinue };
   Result<Flow> run_body(const JinjaBody& body, const JinjaScopePtr& scope, std::string& out);
-  Status run_loop(const JinjaStatement& loop, const JinjaValue& over, const JinjaScopePtr& scope, int depth, std::string& out);
+  Status run_loop(const JinjaStatement& loop, const JinjaValue& over, const JinjaScopePtr& scope, int depth,
+                  std::string& out);
   Result<JinjaValue> evaluate(const JinjaExpr& expr, const JinjaScopePtr& scope);
-  Result<JinjaScopePtr> macro_scope(const JinjaStatement& macro, const JinjaScopePtr& around, const JinjaArguments& arguments);
+  Result<JinjaScopePtr> macro_scope(const JinjaStatement& macro, const JinjaScopePtr& around,
+                                    const JinjaArguments& arguments);
 
  private:
   Result<Flow> run_statement(const JinjaStatement& statement, const JinjaScopePtr& scope, std::string& out);
@@ -119,7 +126,8 @@ class JinjaRun {
   Result<std::vector<JinjaValue>> evaluate_all(const std::vector<JinjaExprPtr>& exprs, const JinjaScopePtr& scope);
   Result<JinjaValue> evaluate_dict(const JinjaExpr& expr, const JinjaScopePtr& scope);
   Result<JinjaValue> evaluate_slice(const JinjaExpr& expr, const JinjaScopePtr& scope);
-  Result<JinjaValue> evaluate_call(const JinjaExpr& expr, const JinjaScopePtr& scope, const JinjaValue* caller = nullptr);
+  Result<JinjaValue> evaluate_call(const JinjaExpr& expr, const JinjaScopePtr& scope,
+                                   const JinjaValue* caller = nullptr);
   Result<JinjaValue> evaluate_sign(const JinjaExpr& expr, const JinjaScopePtr& scope);
   Result<JinjaValue> evaluate_compare(const JinjaExpr& expr, const JinjaScopePtr& scope);
   Result<JinjaValue> evaluate_concat(const JinjaExpr& expr, const JinjaScopePtr& scope);
@@ -144,7 +152,8 @@ struct JinjaSlice {
   size_t count = 0;
   size_t at(size_t i) const { return static_cast<size_t>(start + static_cast<Int128>(i) * step); }
   /// REQUIRES: step is not 0.
-  static JinjaSlice of(std::optional<Int128> start, std::optional<Int128> stop, std::optional<Int128> step, size_t size);
+  static JinjaSlice of(std::optional<Int128> start, std::optional<Int128> stop, std::optional<Int128> step,
+                       size_t size);
 };
 Result<JinjaValue> slice_text(JinjaRun& run, const JinjaText& text, const JinjaSlice& slice);
 JinjaValue slice_range(const JinjaRange& range, const JinjaSlice& slice);
@@ -159,7 +168,8 @@ std::shared_ptr<JinjaCallable> find_jinja_function(std::string_view name);
 std::shared_ptr<JinjaCallable> find_jinja_method(const JinjaValue& of, std::string_view name);
 
 /// str.replace(); count < 0: everywhere.
-Result<std::string> jinja_replaced(JinjaRun& run, std::string_view text, std::string_view from, std::string_view to, int64_t count = -1);
+Result<std::string> jinja_replaced(JinjaRun& run, std::string_view text, std::string_view from, std::string_view to,
+                                   int64_t count = -1);
 /// "%s and %d" % values.
 Result<std::string> percent_format(JinjaRun& run, const std::string& format, const JinjaValue& values);
 /// The text with & < > ' " as HTML writes them.

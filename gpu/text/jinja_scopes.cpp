@@ -1,6 +1,7 @@
-// find_hidden_names(): which names a body hides until it assigns them. Jinja decides at compile time where a name lives:
-// in the body (of a loop, macro, block...) that assigns it, if this is the first that the body itself does with it, and no
-// body around it knows the name. Until then it is undefined there and in all bodies inside, whatever the context holds:
+// find_hidden_names(): which names a body hides until it assigns them. Jinja decides at compile time where a name
+// lives: in the body (of a loop, macro, block...) that assigns it, if this is the first that the body itself does with
+// it, and no body around it knows the name. Until then it is undefined there and in all bodies inside, whatever the
+// context holds:
 //   {% for x in a %}{{ t }}{% endfor %}{% set t = 1 %}      prints nothing, even where the context has t
 // A name that is first assigned in one branch of an if is not hidden: the other branches need it from outside.
 #include <set>
@@ -64,20 +65,27 @@ void look(Frame& frame, const JinjaBody& body) {
       case Tag::kText:
       case Tag::kBreak:
       case Tag::kContinue:
-      case Tag::kScope: break;
+      case Tag::kScope:
+        break;
       case Tag::kPrint:
       case Tag::kWith:
       case Tag::kCall:
       case Tag::kFilter:
         for (const auto& expr : statement.exprs) look(frame, expr);
         break;
-      case Tag::kFor: look(frame, statement.exprs[0]); break;
-      case Tag::kMacro: frame.assign(statement.text); break;
+      case Tag::kFor:
+        look(frame, statement.exprs[0]);
+        break;
+      case Tag::kMacro:
+        frame.assign(statement.text);
+        break;
       case Tag::kSet:
         look(frame, statement.exprs[0]);
         look_at_target(frame, *statement.target);
         break;
-      case Tag::kSetBlock: look_at_target(frame, *statement.target); break;
+      case Tag::kSetBlock:
+        look_at_target(frame, *statement.target);
+        break;
       case Tag::kIf:
         // Each condition but the first is inside the branch before it; what matters is that a branch is open.
         look(frame, statement.exprs[0]);

@@ -109,9 +109,8 @@ struct JinjaStatement {
 /// Fills in `hidden` of a statement and all inside it.
 void find_hidden_names(JinjaStatement& root);
 
-/// Parses a template into a kScope. `name` is how errors call it. Fails on what Jinja refuses when it compiles, and on tags that
-/// need other files (include, import, extends).
-/// REQUIRES: source is valid UTF-8.
+/// Parses a template into a kScope. `name` is how errors call it. Fails on what Jinja refuses when it compiles, and on
+/// tags that need other files (include, import, extends). REQUIRES: source is valid UTF-8.
 Result<JinjaStatement> parse_jinja(std::string_view source, const std::string& name);
 
 }  // namespace seer

@@ -216,10 +216,14 @@ Result<JinjaValue> from_json(const OrderedJson& json, const std::string& path, i
   if (depth > kJinjaValueDepth)
     return fail(Code::kInvalidArgument, path, " is nested more than ", kJinjaValueDepth, " levels deep");
   switch (json.type()) {
-    case OrderedJson::value_t::boolean: return JinjaValue::of(json.get<bool>());
-    case OrderedJson::value_t::number_integer: return JinjaValue::of(static_cast<Int128>(json.get<int64_t>()));
-    case OrderedJson::value_t::number_unsigned: return JinjaValue::of(static_cast<Int128>(json.get<uint64_t>()));
-    case OrderedJson::value_t::number_float: return JinjaValue::of(json.get<double>());
+    case OrderedJson::value_t::boolean:
+      return JinjaValue::of(json.get<bool>());
+    case OrderedJson::value_t::number_integer:
+      return JinjaValue::of(static_cast<Int128>(json.get<int64_t>()));
+    case OrderedJson::value_t::number_unsigned:
+      return JinjaValue::of(static_cast<Int128>(json.get<uint64_t>()));
+    case OrderedJson::value_t::number_float:
+      return JinjaValue::of(json.get<double>());
     case OrderedJson::value_t::string: {
       SEER_ASSIGN_OR_RETURN(std::string text, checked_utf8(json.get_ref<const std::string&>(), path));
       return JinjaValue::text(std::move(text));
@@ -242,7 +246,8 @@ Result<JinjaValue> from_json(const OrderedJson& json, const std::string& path, i
       }
       return JinjaValue::dict(std::move(dict));
     }
-    default: return JinjaValue::none();  // null; binary values do not come from JSON text
+    default:
+      return JinjaValue::none();  // null; binary values do not come from JSON text
   }
 }
 
@@ -268,13 +273,9 @@ JinjaValue JinjaValue::text(std::string bytes, bool safe) {
   return JinjaValue(std::make_shared<const JinjaText>(JinjaText{std::move(bytes), chars, safe}));
 }
 
-JinjaValue JinjaValue::list(std::vector<JinjaValue> items) {
-  return JinjaValue(made_list(std::move(items)));
-}
+JinjaValue JinjaValue::list(std::vector<JinjaValue> items) { return JinjaValue(made_list(std::move(items))); }
 
-JinjaValue JinjaValue::tuple(std::vector<JinjaValue> items) {
-  return JinjaValue(Tuple{made_list(std::move(items))});
-}
+JinjaValue JinjaValue::tuple(std::vector<JinjaValue> items) { return JinjaValue(Tuple{made_list(std::move(items))}); }
 
 JinjaValue JinjaValue::dict(JinjaDict dict) { return JinjaValue(std::make_shared<const JinjaDict>(std::move(dict))); }
 
@@ -318,7 +319,8 @@ size_t JinjaDict::index_of(const JinjaValue& key) const {
     const auto found = by_text_.find(key.bytes());
     return found == by_text_.end() ? entries_.size() : found->second;
   }
-  const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return jinja_equal(e.first, key); });
+  const auto found =
+      std::find_if(entries_.begin(), entries_.end(), [&](const Entry& e) { return jinja_equal(e.first, key); });
   return static_cast<size_t>(found - entries_.begin());
 }
 
@@ -395,7 +397,8 @@ bool jinja_equal(const JinjaValue& a, const JinjaValue& b) {
   if (a.integer() && b.integer()) return *a.integer() == *b.integer();
   if (a.number() && b.number()) return *a.number() == *b.number();
   if (a.is_text() && b.is_text()) return a.bytes() == b.bytes();
-  if ((a.is_list() && b.is_list()) || (a.is_tuple() && b.is_tuple())) return equal_lists(a.as_list()->items, b.as_list()->items);
+  if ((a.is_list() && b.is_list()) || (a.is_tuple() && b.is_tuple()))
+    return equal_lists(a.as_list()->items, b.as_list()->items);
   if (a.is_dict() && b.is_dict()) {
     const JinjaDict& other = b.as_dict();
     const auto same = [&](const JinjaDict::Entry& entry) {
@@ -427,7 +430,8 @@ Result<bool> jinja_less(const JinjaValue& a, const JinjaValue& b) {
     if (at == left.end() || other == right.end()) return left.size() < right.size();
     return jinja_less(*at, *other);
   }
-  return fail(Code::kInvalidArgument, "cannot order a value of type ", a.type_name(), " and one of type ", b.type_name());
+  return fail(Code::kInvalidArgument, "cannot order a value of type ", a.type_name(), " and one of type ",
+              b.type_name());
 }
 
 Result<std::string> jinja_str(const JinjaValue& value, size_t bytes_max) {
@@ -448,6 +452,8 @@ Result<std::string> jinja_json(const JinjaValue& value, const JsonStyle& style, 
   return writer.take();
 }
 
-Result<JinjaValue> jinja_from_json(const OrderedJson& json, const std::string& name) { return from_json(json, name, 0); }
+Result<JinjaValue> jinja_from_json(const OrderedJson& json, const std::string& name) {
+  return from_json(json, name, 0);
+}
 
 }  // namespace seer

@@ -3,8 +3,8 @@
 //
 // Invariants:
 //  (1) every text is valid UTF-8; its length in characters is known;
-//  (2) texts, lists and dicts never change after they were made (Jinja's sandbox forbids it too), so they may be shared;
-//  (3) containers nest at most kJinjaValueDepth deep, so that walking or freeing one cannot use up the stack.
+//  (2) texts, lists and dicts never change after they were made (Jinja's sandbox forbids it too), so they may be
+//  shared; (3) containers nest at most kJinjaValueDepth deep, so that walking or freeing one cannot use up the stack.
 #pragma once
 #include <cstdint>
 #include <memory>

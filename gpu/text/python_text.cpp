@@ -34,22 +34,60 @@ struct LongUpper {
 };
 /// Characters whose upper case is more than one character (Unicode's SpecialCasing.txt), but for those with an iota
 /// subscript, which `upper_of` works out.
-constexpr LongUpper kLongUpper[] = {
-    {0xdf, {'S', 'S'}},        {0x149, {0x2bc, 'N'}},     {0x1f0, {'J', 0x30c}},        {0x390, {0x399, 0x308, 0x301}},
-    {0x3b0, {0x3a5, 0x308, 0x301}}, {0x587, {0x535, 0x552}}, {0x1e96, {'H', 0x331}},    {0x1e97, {'T', 0x308}},
-    {0x1e98, {'W', 0x30a}},    {0x1e99, {'Y', 0x30a}},    {0x1e9a, {'A', 0x2be}},       {0x1f50, {0x3a5, 0x313}},
-    {0x1f52, {0x3a5, 0x313, 0x300}}, {0x1f54, {0x3a5, 0x313, 0x301}}, {0x1f56, {0x3a5, 0x313, 0x342}},
-    {0x1fb2, {0x1fba, 0x399}}, {0x1fb3, {0x391, 0x399}},  {0x1fb4, {0x386, 0x399}},     {0x1fb6, {0x391, 0x342}},
-    {0x1fb7, {0x391, 0x342, 0x399}}, {0x1fbc, {0x391, 0x399}}, {0x1fc2, {0x1fca, 0x399}}, {0x1fc3, {0x397, 0x399}},
-    {0x1fc4, {0x389, 0x399}},  {0x1fc6, {0x397, 0x342}},  {0x1fc7, {0x397, 0x342, 0x399}}, {0x1fcc, {0x397, 0x399}},
-    {0x1fd2, {0x399, 0x308, 0x300}}, {0x1fd3, {0x399, 0x308, 0x301}}, {0x1fd6, {0x399, 0x342}},
-    {0x1fd7, {0x399, 0x308, 0x342}}, {0x1fe2, {0x3a5, 0x308, 0x300}}, {0x1fe3, {0x3a5, 0x308, 0x301}},
-    {0x1fe4, {0x3a1, 0x313}},  {0x1fe6, {0x3a5, 0x342}},  {0x1fe7, {0x3a5, 0x308, 0x342}}, {0x1ff2, {0x1ffa, 0x399}},
-    {0x1ff3, {0x3a9, 0x399}},  {0x1ff4, {0x38f, 0x399}},  {0x1ff6, {0x3a9, 0x342}},     {0x1ff7, {0x3a9, 0x342, 0x399}},
-    {0x1ffc, {0x3a9, 0x399}},  {0xfb00, {'F', 'F'}},      {0xfb01, {'F', 'I'}},         {0xfb02, {'F', 'L'}},
-    {0xfb03, {'F', 'F', 'I'}}, {0xfb04, {'F', 'F', 'L'}}, {0xfb05, {'S', 'T'}},         {0xfb06, {'S', 'T'}},
-    {0xfb13, {0x544, 0x546}},  {0xfb14, {0x544, 0x535}},  {0xfb15, {0x544, 0x53b}},     {0xfb16, {0x54e, 0x546}},
-    {0xfb17, {0x544, 0x53d}}};
+constexpr LongUpper kLongUpper[] = {{0xdf, {'S', 'S'}},
+                                    {0x149, {0x2bc, 'N'}},
+                                    {0x1f0, {'J', 0x30c}},
+                                    {0x390, {0x399, 0x308, 0x301}},
+                                    {0x3b0, {0x3a5, 0x308, 0x301}},
+                                    {0x587, {0x535, 0x552}},
+                                    {0x1e96, {'H', 0x331}},
+                                    {0x1e97, {'T', 0x308}},
+                                    {0x1e98, {'W', 0x30a}},
+                                    {0x1e99, {'Y', 0x30a}},
+                                    {0x1e9a, {'A', 0x2be}},
+                                    {0x1f50, {0x3a5, 0x313}},
+                                    {0x1f52, {0x3a5, 0x313, 0x300}},
+                                    {0x1f54, {0x3a5, 0x313, 0x301}},
+                                    {0x1f56, {0x3a5, 0x313, 0x342}},
+                                    {0x1fb2, {0x1fba, 0x399}},
+                                    {0x1fb3, {0x391, 0x399}},
+                                    {0x1fb4, {0x386, 0x399}},
+                                    {0x1fb6, {0x391, 0x342}},
+                                    {0x1fb7, {0x391, 0x342, 0x399}},
+                                    {0x1fbc, {0x391, 0x399}},
+                                    {0x1fc2, {0x1fca, 0x399}},
+                                    {0x1fc3, {0x397, 0x399}},
+                                    {0x1fc4, {0x389, 0x399}},
+                                    {0x1fc6, {0x397, 0x342}},
+                                    {0x1fc7, {0x397, 0x342, 0x399}},
+                                    {0x1fcc, {0x397, 0x399}},
+                                    {0x1fd2, {0x399, 0x308, 0x300}},
+                                    {0x1fd3, {0x399, 0x308, 0x301}},
+                                    {0x1fd6, {0x399, 0x342}},
+                                    {0x1fd7, {0x399, 0x308, 0x342}},
+                                    {0x1fe2, {0x3a5, 0x308, 0x300}},
+                                    {0x1fe3, {0x3a5, 0x308, 0x301}},
+                                    {0x1fe4, {0x3a1, 0x313}},
+                                    {0x1fe6, {0x3a5, 0x342}},
+                                    {0x1fe7, {0x3a5, 0x308, 0x342}},
+                                    {0x1ff2, {0x1ffa, 0x399}},
+                                    {0x1ff3, {0x3a9, 0x399}},
+                                    {0x1ff4, {0x38f, 0x399}},
+                                    {0x1ff6, {0x3a9, 0x342}},
+                                    {0x1ff7, {0x3a9, 0x342, 0x399}},
+                                    {0x1ffc, {0x3a9, 0x399}},
+                                    {0xfb00, {'F', 'F'}},
+                                    {0xfb01, {'F', 'I'}},
+                                    {0xfb02, {'F', 'L'}},
+                                    {0xfb03, {'F', 'F', 'I'}},
+                                    {0xfb04, {'F', 'F', 'L'}},
+                                    {0xfb05, {'S', 'T'}},
+                                    {0xfb06, {'S', 'T'}},
+                                    {0xfb13, {0x544, 0x546}},
+                                    {0xfb14, {0x544, 0x535}},
+                                    {0xfb15, {0x544, 0x53b}},
+                                    {0xfb16, {0x54e, 0x546}},
+                                    {0xfb17, {0x544, 0x53d}}};
 
 uint32_t simple_lower(uint32_t c) {
   if (c < 0x80) return c >= 'A' && c <= 'Z' ? c + 32 : c;
@@ -122,7 +160,8 @@ void append_lower(std::string& out, std::string_view text, size_t at, CodePoint 
   utf8_append(out, after_letter && !before_letter ? 0x3c2 : 0x3c3);
 }
 
-// ---- what may be printed ---------------------------------------------------------------------------------------------
+// ---- what may be printed
+// ---------------------------------------------------------------------------------------------
 
 /// str.isprintable of a character beyond ASCII.
 bool is_printable(uint32_t c) {
@@ -135,8 +174,10 @@ bool is_printable(uint32_t c) {
     case UTF8PROC_CATEGORY_CO:
     case UTF8PROC_CATEGORY_ZL:
     case UTF8PROC_CATEGORY_ZP:
-    case UTF8PROC_CATEGORY_ZS: return false;
-    default: return true;
+    case UTF8PROC_CATEGORY_ZS:
+      return false;
+    default:
+      return true;
   }
 #else
   return !is_python_space(c) && c >= 0xa1 && c != 0xad && !(c >= 0x200b && c <= 0x200f) && c != 0xfeff;
@@ -155,7 +196,9 @@ std::optional<std::string> without_underscores(std::string_view text) {
       digits += text[i];
       continue;
     }
-    const auto is_digit = [&](size_t at) { return at < text.size() && std::isalnum(static_cast<unsigned char>(text[at])); };
+    const auto is_digit = [&](size_t at) {
+      return at < text.size() && std::isalnum(static_cast<unsigned char>(text[at]));
+    };
     if (i == 0 || !is_digit(i - 1) || !is_digit(i + 1)) return std::nullopt;
   }
   return digits;
@@ -233,7 +276,8 @@ std::vector<std::string_view> python_rsplit(std::string_view text, int64_t split
       break;
     }
     size_t begin = text.size();
-    while (begin > 0 && !is_python_space(utf8_at(text, char_before(text, begin)).value)) begin = char_before(text, begin);
+    while (begin > 0 && !is_python_space(utf8_at(text, char_before(text, begin)).value))
+      begin = char_before(text, begin);
     words.push_back(text.substr(begin));
     text = python_strip(text.substr(0, begin), {.left = false});
   }
@@ -368,11 +412,15 @@ std::optional<CharClass> python_class(uint32_t value) {
     case UTF8PROC_CATEGORY_LL:
     case UTF8PROC_CATEGORY_LT:
     case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO: return CharClass{.letter = true};
-    case UTF8PROC_CATEGORY_ND: return CharClass{.decimal = true, .numeric = true};
+    case UTF8PROC_CATEGORY_LO:
+      return CharClass{.letter = true};
+    case UTF8PROC_CATEGORY_ND:
+      return CharClass{.decimal = true, .numeric = true};
     case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_NO: return CharClass{.numeric = true};
-    default: return CharClass{};
+    case UTF8PROC_CATEGORY_NO:
+      return CharClass{.numeric = true};
+    default:
+      return CharClass{};
   }
 #else
   return std::nullopt;
@@ -463,7 +511,9 @@ std::optional<Int128> python_int(std::string_view text, int base) {
   if (!digits || digits->empty()) return std::nullopt;
   Int128 value = 0;
   for (const char c : *digits) {
-    const int digit = c >= '0' && c <= '9' ? c - '0' : std::isalpha(static_cast<unsigned char>(c)) ? (c | 0x20) - 'a' + 10 : 99;
+    const int digit = c >= '0' && c <= '9'                          ? c - '0'
+                      : std::isalpha(static_cast<unsigned char>(c)) ? (c | 0x20) - 'a' + 10
+                                                                    : 99;
     if (digit >= base) return std::nullopt;
     if (__builtin_mul_overflow(value, static_cast<Int128>(base), &value)) return std::nullopt;
     if (__builtin_add_overflow(value, static_cast<Int128>(digit), &value)) return std::nullopt;
@@ -480,12 +530,15 @@ std::optional<double> python_float(std::string_view text) {
   if (lower == "inf" || lower == "infinity") return sign * std::numeric_limits<double>::infinity();
   if (lower == "nan") return std::numeric_limits<double>::quiet_NaN();
   const auto digits = without_underscores(text);
-  if (!digits || digits->empty() || (!std::isdigit(static_cast<unsigned char>((*digits)[0])) && (*digits)[0] != '.')) return std::nullopt;
+  if (!digits || digits->empty() || (!std::isdigit(static_cast<unsigned char>((*digits)[0])) && (*digits)[0] != '.'))
+    return std::nullopt;
   double value = 0;
   const auto [end, problem] = std::from_chars(digits->data(), digits->data() + digits->size(), value);
   if (end != digits->data() + digits->size()) return std::nullopt;
-  if (problem == std::errc::result_out_of_range) value = std::strtod(digits->c_str(), nullptr);
-  else if (problem != std::errc()) return std::nullopt;
+  if (problem == std::errc::result_out_of_range)
+    value = std::strtod(digits->c_str(), nullptr);
+  else if (problem != std::errc())
+    return std::nullopt;
   return sign * value;
 }
 
@@ -496,13 +549,27 @@ void append_json_string(std::string& out, std::string_view text, bool ensure_asc
     const std::string_view same = text.substr(at, c.bytes);
     at += c.bytes;
     switch (c.value) {
-      case '"': out += "\\\""; break;
-      case '\\': out += "\\\\"; break;
-      case '\n': out += "\\n"; break;
-      case '\r': out += "\\r"; break;
-      case '\t': out += "\\t"; break;
-      case '\f': out += "\\f"; break;
-      case '\b': out += "\\b"; break;
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
+      case '\f':
+        out += "\\f";
+        break;
+      case '\b':
+        out += "\\b";
+        break;
       default:
         if (c.value < 0x20 || (ensure_ascii && c.value >= 0x7f && c.value < 0x10000)) {
           append_hex(out += "\\u", c.value, 4);

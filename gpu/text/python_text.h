@@ -34,7 +34,8 @@ std::string_view python_strip(std::string_view text, StripSides sides = {},
 std::vector<std::string_view> python_split(std::string_view text, int64_t splits_max = -1);
 std::vector<std::string_view> python_rsplit(std::string_view text, int64_t splits_max = -1);
 /// The same on a separator. REQUIRES: separator is not empty.
-std::vector<std::string_view> python_split_on(std::string_view text, std::string_view separator, int64_t splits_max = -1);
+std::vector<std::string_view> python_split_on(std::string_view text, std::string_view separator,
+                                              int64_t splits_max = -1);
 std::vector<std::string_view> python_rsplit_on(std::string_view text, std::string_view separator,
                                                int64_t splits_max = -1);
 std::vector<std::string_view> python_splitlines(std::string_view text, bool keep_ends = false);
@@ -47,8 +48,8 @@ std::string python_title(std::string_view text);       // every run of letters s
 bool python_is_lower(std::string_view text);
 bool python_is_upper(std::string_view text);
 
-/// What a character counts as in str.isalpha, isdecimal and isalnum. None: this build does not know (beyond ASCII, without
-/// utf8proc).
+/// What a character counts as in str.isalpha, isdecimal and isalnum. None: this build does not know (beyond ASCII,
+/// without utf8proc).
 struct CharClass {
   bool letter = false;
   bool decimal = false;  // a digit of a decimal system
