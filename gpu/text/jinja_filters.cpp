@@ -61,9 +61,9 @@ Result<JinjaValue> sort_key(JinjaRun& run, const JinjaValue& value, const JinjaV
   if (given(attribute)) {
     SEER_ASSIGN_OR_RETURN(key, follow(run, value, attribute_path(*attribute), nullptr));
   }
-  if (key.is_text() && !(case_sensitive != nullptr && jinja_true(*case_sensitive)))
-    return run.made_text(python_lower(key.bytes()));
-  return key;
+  if (!key.is_text() || (case_sensitive != nullptr && jinja_true(*case_sensitive))) return key;
+  SEER_RETURN_IF_ERROR(case_known(key.bytes()));
+  return run.made_text(python_lower(key.bytes()));
 }
 
 // ---- filters: text
@@ -73,6 +73,7 @@ template <std::string (*kChange)(std::string_view)>
 Result<JinjaValue> change(JinjaRun& run, const JinjaValue& value, const JinjaArguments& arguments) {
   SEER_RETURN_IF_ERROR(bind_arguments("the filter", arguments, {}));
   SEER_ASSIGN_OR_RETURN(const SoftText text, soft_text(run, value));
+  SEER_RETURN_IF_ERROR(case_known(text.bytes));
   return run.made_text(kChange(text.bytes), text.safe);
 }
 

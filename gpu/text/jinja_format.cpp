@@ -5,8 +5,16 @@
 #include <cstdio>
 
 #include "gpu/text/jinja_run.h"
+#include "gpu/text/utf8.h"
 
 namespace seer {
+
+Status case_known(std::string_view text) {
+  if (is_ascii(text) || python_knows_unicode()) return {};
+  return fail(Code::kUnavailable,
+              "this template asks for upper or lower case beyond ASCII, but seer was built without utf8proc "
+              "(apt-get install libutf8proc-dev, then configure again)");
+}
 
 Result<std::string> jinja_replaced(JinjaRun& run, std::string_view text, std::string_view from, std::string_view to,
                                    int64_t count) {
@@ -74,7 +82,7 @@ struct Conversion {
 Result<std::string> converted_number(const Conversion& conversion, const JinjaValue& value) {
   const auto number = value.number();
   if (!number)
-    return fail(Code::kInvalidArgument, "% ", conversion.type, " formats a value of type ", value.type_name(),
+    return fail(Code::kInvalidArgument, "%", conversion.type, " formats a value of type ", value.type_name(),
                 "; expected a number");
   std::string spec = cat('%', conversion.flags, conversion.width > 0 ? std::to_string(conversion.width) : "");
   if (conversion.precision) spec += cat('.', *conversion.precision);

@@ -50,6 +50,7 @@ Result<JinjaValue> text_list(JinjaRun& run, const std::vector<std::string_view>&
 template <std::string (*kChange)(std::string_view)>
 Result<JinjaValue> changed_text(JinjaRun& run, const JinjaValue& self, const JinjaArguments& arguments) {
   SEER_RETURN_IF_ERROR(bind_arguments("the method", arguments, {}));
+  SEER_RETURN_IF_ERROR(case_known(self.bytes()));
   return run.made_text(kChange(self.bytes()), self.as_text().safe);
 }
 
@@ -232,7 +233,7 @@ Result<JinjaValue> all_of_class(JinjaRun& run, const JinjaValue& self, const Jin
     // ² is a digit to Python and ½ is not: Unicode's digit property is not known here.
     const bool unknown = !of || (kClass == Class::kDigit && of->numeric && !of->decimal);
     if (unknown)
-      return fail(Code::kInvalidArgument, "the class of the character ",
+      return fail(of ? Code::kInvalidArgument : Code::kUnavailable, "the class of the character ",
                   python_repr(text.substr(at, utf8_at(text, at).bytes)), " is not known in this build");
     const bool fits = kClass == Class::kAlpha   ? of->letter
                       : kClass == Class::kAlnum ? of->letter || of->numeric
@@ -248,6 +249,7 @@ template <bool (*kHolds)(std::string_view)>
 Result<JinjaValue> text_is(JinjaRun& run, const JinjaValue& self, const JinjaArguments& arguments) {
   SEER_RETURN_IF_ERROR(bind_arguments("the method", arguments, {}));
   SEER_RETURN_IF_ERROR(run.spend(self.bytes().size() / 16));
+  if (kHolds == python_is_lower || kHolds == python_is_upper) SEER_RETURN_IF_ERROR(case_known(self.bytes()));
   return JinjaValue::of(kHolds(self.bytes()));
 }
 

@@ -167,6 +167,8 @@ std::shared_ptr<JinjaCallable> find_jinja_function(std::string_view name);
 /// A method of a text, dict, list or tuple; null where there is none of that name.
 std::shared_ptr<JinjaCallable> find_jinja_method(const JinjaValue& of, std::string_view name);
 
+/// Fails where upper and lower case of the text are not known: beyond ASCII, in a build without utf8proc.
+Status case_known(std::string_view text);
 /// str.replace(); count < 0: everywhere.
 Result<std::string> jinja_replaced(JinjaRun& run, std::string_view text, std::string_view from, std::string_view to,
                                    int64_t count = -1);

@@ -41,6 +41,7 @@ template <bool (*kHolds)(std::string_view)>
 Result<bool> of_text(JinjaRun& run, const JinjaValue& value, const JinjaArguments& arguments) {
   SEER_RETURN_IF_ERROR(bind_arguments("the test", arguments, {}));
   SEER_ASSIGN_OR_RETURN(const std::string text, run.str(value));
+  SEER_RETURN_IF_ERROR(case_known(text));
   return kHolds(text);
 }
 

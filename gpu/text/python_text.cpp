@@ -328,6 +328,14 @@ std::vector<std::string_view> python_splitlines(std::string_view text, bool keep
   return lines;
 }
 
+bool python_knows_unicode() {
+#ifdef SEER_HAVE_UTF8PROC
+  return true;
+#else
+  return false;
+#endif
+}
+
 std::string python_lower(std::string_view text) {
   std::string lower;
   lower.reserve(text.size());

@@ -2,7 +2,8 @@
 // output must match to the byte. Positions and counts are in characters (code points), as Python counts them.
 // Pure functions. Every text that comes in is valid UTF-8, and so is every text that goes out.
 //
-// Upper and lower case beyond ASCII need utf8proc; without it such characters stay as they are.
+// Upper and lower case beyond ASCII need utf8proc; without it such characters stay as they are
+// (python_knows_unicode()).
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -40,6 +41,8 @@ std::vector<std::string_view> python_rsplit_on(std::string_view text, std::strin
                                                int64_t splits_max = -1);
 std::vector<std::string_view> python_splitlines(std::string_view text, bool keep_ends = false);
 
+/// Whether this build has Unicode's tables (utf8proc). Without them only ASCII has upper and lower case.
+bool python_knows_unicode();
 std::string python_lower(std::string_view text);
 std::string python_upper(std::string_view text);
 std::string python_capitalize(std::string_view text);  // the first character upper, the rest lower

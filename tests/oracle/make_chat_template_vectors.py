@@ -441,7 +441,7 @@ def repr_jinja(text):
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n") + "'"
 
 
-# Python's own words for a thing inside the interpreter, and what chat_template refuses by intention (see the header of jinja_methods.cpp).
+# Python's own words for a thing inside the interpreter, which no template wants to print.
 UNCOMPARED = ["0x7f", "0X7F", "<built-in", "<function", "<bound method", "<Namespace", "<class", "<LoopContext", "<Macro", "generator", "iterator", "<reversed"]
 
 
