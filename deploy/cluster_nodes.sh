@@ -1,0 +1,247 @@
+# shellcheck shell=bash disable=SC2034,SC2154
+# What the scripts share that run a cluster and stay with it (local_cluster.sh, ssh_cluster.sh): their arguments, and the nodes as
+# processes of this machine, from the start of the first to the end of the last. Sourced, not run. A script
+#   sets own_options (below) and calls parse_arguments "$@";
+#   sets size, and calls make_logs;
+#   defines set_launcher NAME: sets launcher, the words that start a node's process, to which `--name NAME OPTION...` is added;
+#           listen_of NAME: prints its --listen;
+#           where_is NAME, and where_title: the second column of the table, and its title;
+#   and calls run_cluster, having set the EXIT trap to stop_all.
+set -euo pipefail
+self=$(basename "$0" .sh)
+
+nodes_max=64
+start_s=600  # a node that is not in the cluster by then has failed: its model may come from a slow disk
+stop_s=10    # a process that has not ended by then is killed
+declare -A own_options=()  # option of the script -> what its value is, as [--logs]=DIR. All others are the nodes'
+declare -A given=()        # its values
+first=""                   # first argument that is no option of the script
+node_options=()
+command=()
+command_prefix=()  # the command is started by these words
+cold_dir=""        # each node has a folder of its own in it
+work=""       # folder that is removed at a clean end
+pids=()       # by name of the node
+addresses=()  # by name of the node
+launcher=()
+command_pid=""
+ended_clean=false
+stopped_by=""
+
+fail() {
+  echo "$self: $1" >&2
+  exit "${2:-1}"
+}
+
+# value_of FLAG: what the node options say for it, as `FLAG VALUE` or `FLAG=VALUE`. Fails where they do not have it.
+value_of() {
+  local i
+  for ((i = 0; i < ${#node_options[@]}; ++i)); do
+    case ${node_options[i]} in
+      "$1") echo "${node_options[i + 1]:-}" && return ;;
+      "$1"=*) echo "${node_options[i]#*=}" && return ;;
+    esac
+  done
+  return 1
+}
+has() { value_of "$1" >/dev/null; }
+
+# without FLAG: takes it out of the node options.
+without() {
+  local i left=()
+  for ((i = 0; i < ${#node_options[@]}; ++i)); do
+    case ${node_options[i]} in
+      "$1") i=$((i + 1)) ;;
+      "$1"=*) ;;
+      *) left+=("${node_options[i]}") ;;
+    esac
+  done
+  node_options=("${left[@]}")
+}
+
+# The usage of a script is the comment at its head.
+print_help() { sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//p}' "$0"; }
+
+parse_arguments() {
+  while (($# > 0)); do
+    if [[ $1 == -- ]]; then
+      shift
+      (($# > 0)) || fail "no command after --: expected one, or no --" 2
+      command=("$@")
+      break
+    elif [[ $1 == -h || $1 == --help ]]; then
+      print_help
+      exit 0
+    elif [[ $1 == --* && -n ${own_options[${1%%=*}]:-} ]]; then
+      if [[ $1 != *=* ]]; then
+        (($# > 1)) || fail "$1 has no value: expected $1 ${own_options[$1]}" 2
+        given[$1]=$2
+        shift
+      else
+        given[${1%%=*}]=${1#*=}
+      fi
+    elif [[ -z $first ]]; then
+      first=$1
+    else
+      node_options+=("$1")
+    fi
+    shift
+  done
+  local flag
+  for flag in --name --join; do
+    ! has "$flag" || fail "$flag cannot be given: this script gives each process its own" 2
+  done
+  ! has --log-file || fail "--log-file cannot be given: each process has a log of its own, in --logs DIR" 2
+}
+
+# Sets logs, the folder for what each process prints: --logs, or a temporary one.
+make_logs() {
+  logs=${given[--logs]:-}
+  if [[ -z $logs ]]; then
+    work=$(mktemp -d "${TMPDIR:-/tmp}/seer-cluster.XXXXXX")
+    logs=$work
+  else
+    mkdir -p "$logs" || fail "--logs $logs: the folder cannot be made"
+  fi
+}
+
+# start NAME OPTION...: in a session of its own, so that Ctrl-C comes to the script alone, which stops all in order. Should the
+# script be killed, the kernel ends the process.
+start() {
+  local name=$1
+  shift
+  if [[ -n $cold_dir ]]; then set -- "$@" --cold-dir "$cold_dir/node-$name"; fi
+  : >"$logs/node-$name.log"
+  set_launcher "$name"
+  setpriv --pdeathsig TERM setsid "${launcher[@]}" --name "$name" "$@" "${node_options[@]}" >>"$logs/node-$name.log" 2>&1 </dev/null &
+  pids[name]=$!
+}
+
+# wait_for NAME: until it is in the cluster. Where it ends instead, its words are shown.
+wait_for() {
+  local name=$1 said="" code=0 begin=$SECONDS
+  local in_cluster="s/^node $name \(is the controller\|has joined\), with .* at \([^ ]*:[0-9]*\)\$/\2/p"
+  while [[ -z $said ]]; do
+    local is_running=true
+    kill -0 "${pids[name]}" 2>/dev/null || is_running=false
+    said=$(sed -n "$in_cluster" "$logs/node-$name.log")
+    if [[ -z $said ]] && ! $is_running; then
+      wait "${pids[name]}" || code=$?
+      tail -n 20 "$logs/node-$name.log" >&2
+      fail "node $name ended at the start, with exit code $code" $((code > 0 ? code : 1))
+    fi
+    ((SECONDS - begin < start_s)) || fail "node $name is not in the cluster after $start_s s: $(tail -n 1 "$logs/node-$name.log")"
+    if [[ -z $said ]]; then sleep 0.05; fi
+  done
+  addresses[name]=$said
+}
+
+# stop PID...: all at once; those that do not end are killed.
+stop() {
+  local pid left ticks
+  kill -TERM "$@" 2>/dev/null || true
+  for ((ticks = stop_s * 20; ticks >= 0; --ticks)); do
+    left=()
+    for pid in "$@"; do
+      if kill -0 "$pid" 2>/dev/null; then left+=("$pid"); fi
+    done
+    if ((${#left[@]} == 0)); then break; fi
+    if ((ticks == 0)); then
+      echo "$self: killing what did not end within $stop_s s: process ${left[*]}" >&2
+      kill -KILL "${left[@]}" 2>/dev/null || true
+    fi
+    sleep 0.05
+  done
+  for pid in "$@"; do wait "$pid" 2>/dev/null || true; done
+}
+
+# The controller goes last: without it the others would end by themselves, with an error.
+stop_all() {
+  if [[ $BASHPID != "$$" ]]; then return; fi  # a process that was about to become a node
+  trap '' INT TERM HUP
+  if [[ -n $command_pid ]]; then stop "$command_pid"; fi
+  if ((${#pids[@]} > 1)); then stop "${pids[@]:1}"; fi
+  if ((${#pids[@]} > 0)); then stop "${pids[0]}"; fi
+  if [[ -z $work ]]; then return; fi
+  if $ended_clean; then
+    rm -rf "$work"
+  else
+    echo "$self: the logs are in $work" >&2
+  fi
+}
+
+# end_of NAME: the sentence about a node that is gone.
+end_of() {
+  local code=0
+  wait "${pids[$1]}" || code=$?
+  echo "$self: node $1 has ended, with exit code $code: $(tail -n 1 "$logs/node-$1.log")" >&2
+}
+
+print_cluster() {
+  local name
+  printf '%-6s %-8s %-21s %s\n' name "$where_title" address log
+  for name in "${!pids[@]}"; do
+    printf '%-6s %-8s %-21s %s\n' "$name" "$(where_is "$name")" "${addresses[name]}" "$logs/node-$name.log"
+  done
+  echo "node 0 is the controller: seer rollout --cluster ${addresses[0]}${SEER_TLS:+ $SEER_TLS} ..."
+}
+
+# A signal ends the wait for the command, which gets the signal too. Ctrl-C in a terminal has reached it already.
+run_command() {
+  local code=0
+  env --default-signal=INT SEER_CLUSTER="${addresses[0]}" "${command_prefix[@]}" "${command[@]}" <&0 &
+  command_pid=$!
+  while :; do
+    code=0
+    wait "$command_pid" || code=$?
+    kill -0 "$command_pid" 2>/dev/null || break
+    if [[ $stopped_by != INT || ! -t 0 ]]; then kill -TERM "$command_pid" 2>/dev/null || true; fi
+  done
+  command_pid=""
+  local name
+  for name in "${!pids[@]}"; do
+    kill -0 "${pids[name]}" 2>/dev/null || end_of "$name"
+  done
+  if ((code == 0)); then ended_clean=true; fi
+  exit "$code"
+}
+
+# Until a signal comes, or the controller ends. The cluster goes on without any of the others.
+run_until_stopped() {
+  local name known=" "
+  while [[ -z $stopped_by ]]; do
+    for name in "${!pids[@]}"; do
+      if [[ $known == *" $name "* ]] || kill -0 "${pids[name]}" 2>/dev/null; then continue; fi
+      end_of "$name"
+      known+="$name "
+      if ((name == 0)); then fail "the cluster is over, as its controller has ended"; fi
+    done
+    sleep 0.2 || true  # Ctrl-C in a terminal ends it
+  done
+  ended_clean=true
+}
+
+# A signal ends the script at once until all nodes are in the cluster, and in order after that.
+end_at_signals() {
+  trap 'stopped_by=INT; exit 130' INT
+  trap 'stopped_by=TERM; exit 143' TERM
+  trap 'stopped_by=HUP; exit 129' HUP
+}
+run_cluster() {
+  end_at_signals
+  local name
+  start 0 --listen "$(listen_of 0)"
+  wait_for 0
+  for ((name = 1; name < size; ++name)); do start "$name" --join "${addresses[0]}" --listen "$(listen_of "$name")"; done
+  for ((name = 1; name < size; ++name)); do wait_for "$name"; done
+
+  trap 'stopped_by=INT' INT
+  trap 'stopped_by=TERM' TERM
+  trap 'stopped_by=HUP' HUP
+  if ((${#command[@]} > 0)); then
+    print_cluster >&2
+    run_command
+  fi
+  print_cluster
+  run_until_stopped
+}
