@@ -11,36 +11,15 @@
 #   deploy/netns_cluster.sh 4 -- bash -c 'build/release/bin/seer status --insecure --cluster "$SEER_CLUSTER"'
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# shellcheck source=deploy/netns_network.sh
+source "$root/deploy/netns_network.sh"
 
 nodes_max=16
-prefix=seer-$$
 cluster_pid=""
-size=0
 
 fail() {
   echo "netns_cluster: $1" >&2
   exit "${2:-1}"
-}
-
-clean_up() {
-  trap '' INT TERM HUP
-  local name
-  for name in net $(seq 0 $((size - 1))); do ip netns del "$prefix-$name" 2>/dev/null || true; done
-}
-
-# add_machine NAME: a namespace with its end of a cable; the other end is at the bridge.
-add_machine() {
-  local machine=$prefix-$1
-  ip netns add "$machine"
-  ip -n "$prefix-net" link add "port$1" type veth peer name eth0 netns "$machine"
-  ip -n "$prefix-net" link set "port$1" master bridge up
-  ip -n "$machine" address add "10.77.0.1$1/24" dev eth0
-  ip -n "$machine" link set lo up
-  ip -n "$machine" link set eth0 up
-  if [[ -n $netem ]]; then
-    # shellcheck disable=SC2086
-    tc -n "$machine" qdisc add dev eth0 root netem $netem || fail "--netem \"$netem\": this kernel does not do it"
-  fi
 }
 
 netem=""
@@ -54,19 +33,26 @@ if [[ ${1:-} == --netem ]]; then
   shift 2
 fi
 [[ ${1:-} =~ ^[1-9][0-9]?$ ]] && (($1 <= nodes_max)) || fail "N is \"${1:-}\": expected a number from 1 to $nodes_max" 2
-machines=$1
+size=$1
 shift
 ((EUID == 0)) || fail "only root can make network namespaces" 2
 
+clean_up() {
+  trap '' INT TERM HUP
+  remove_network
+}
 trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 trap 'exit 129' HUP
-ip netns add "$prefix-net" || fail "this kernel does not let us make network namespaces"
-size=$machines
-ip -n "$prefix-net" link add bridge type bridge
-ip -n "$prefix-net" link set bridge up
-for ((name = 0; name < size; ++name)); do add_machine "$name"; done
+make_network || fail "this kernel does not let us make network namespaces"
+for ((name = 0; name < size; ++name)); do
+  add_machine "$name" "10.77.0.1$name"
+  if [[ -n $netem ]]; then
+    # shellcheck disable=SC2086
+    tc -n "$network-$name" qdisc add dev eth0 root netem $netem || fail "--netem \"$netem\": this kernel does not do it"
+  fi
+done
 
 # Nobody else reaches these networks, so they need no certificates.
 access=(--insecure)
@@ -74,11 +60,11 @@ for argument in "$@"; do
   if [[ $argument == --tls-cert* ]]; then access=(); fi
   if [[ $argument == -- ]]; then break; fi
 done
-export SEER_NETNS=$prefix
+export SEER_NETNS=$network
 trap 'kill -INT "$cluster_pid"' INT
 trap 'kill -TERM "$cluster_pid"' TERM HUP
-env --default-signal=INT "$root/deploy/local_cluster.sh" --via "ip netns exec $prefix-{} unshare --ipc" \
-  "$machines" --listen "10.77.0.1{}:0" "${access[@]}" "$@" <&0 &
+env --default-signal=INT "$root/deploy/local_cluster.sh" --via "ip netns exec $network-{} unshare --ipc" \
+  "$size" --listen "10.77.0.1{}:0" "${access[@]}" "$@" <&0 &
 cluster_pid=$!
 code=0
 while kill -0 "$cluster_pid" 2>/dev/null; do

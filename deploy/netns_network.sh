@@ -1,0 +1,30 @@
+# shellcheck shell=bash
+# A network of machines that are network namespaces of this host: seer-PID-net has a bridge, and each machine seer-PID-NAME has an
+# address on it. Sourced, by netns_cluster.sh and by tests. Needs root. Whoever sources it calls remove_network at its end.
+# A machine is cut off with `ip -n seer-PID-net link set portNAME down`, and no longer with `up`.
+network=seer-$$
+machines=()
+
+# make_network: without machines. Fails where this kernel has no network namespaces.
+make_network() {
+  ip netns add "$network-net" || return
+  ip -n "$network-net" link add bridge type bridge
+  ip -n "$network-net" link set bridge up
+}
+
+# add_machine NAME ADDRESS: a namespace with its end of a cable; the other end is at the bridge. Others reach it at ADDRESS.
+add_machine() {
+  local machine=$network-$1
+  ip netns add "$machine"
+  machines+=("$1")
+  ip -n "$network-net" link add "port$1" type veth peer name eth0 netns "$machine"
+  ip -n "$network-net" link set "port$1" master bridge up
+  ip -n "$machine" address add "$2/24" dev eth0
+  ip -n "$machine" link set lo up
+  ip -n "$machine" link set eth0 up
+}
+
+remove_network() {
+  local name
+  for name in net "${machines[@]}"; do ip netns del "$network-$name" 2>/dev/null || true; done
+}
