@@ -157,12 +157,12 @@ stop() {
 
 # The controller goes last: without it the others would end by themselves, with an error.
 stop_all() {
-  if [[ $BASHPID != "$$" ]]; then return; fi  # a process that was about to become a node
+  if [[ $BASHPID != "$$" ]]; then return 0; fi  # a process that was about to become a node
   trap '' INT TERM HUP
   if [[ -n $command_pid ]]; then stop "$command_pid"; fi
   if ((${#pids[@]} > 1)); then stop "${pids[@]:1}"; fi
   if ((${#pids[@]} > 0)); then stop "${pids[0]}"; fi
-  if [[ -z $work ]]; then return; fi
+  if [[ -z $work ]]; then return 0; fi  # not what the last command before the trap returned
   if $ended_clean; then
     rm -rf "$work"
   else
@@ -178,10 +178,14 @@ end_of() {
 }
 
 print_cluster() {
-  local name
-  printf '%-6s %-8s %-21s %s\n' name "$where_title" address log
+  local name where width=8
   for name in "${!pids[@]}"; do
-    printf '%-6s %-8s %-21s %s\n' "$name" "$(where_is "$name")" "${addresses[name]}" "$logs/node-$name.log"
+    where=$(where_is "$name")
+    if ((${#where} > width)); then width=${#where}; fi
+  done
+  printf '%-6s %-*s %-21s %s\n' name "$width" "$where_title" address log
+  for name in "${!pids[@]}"; do
+    printf '%-6s %-*s %-21s %s\n' "$name" "$width" "$(where_is "$name")" "${addresses[name]}" "$logs/node-$name.log"
   done
   echo "node 0 is the controller: seer rollout --cluster ${addresses[0]}${SEER_TLS:+ $SEER_TLS} ..."
 }
