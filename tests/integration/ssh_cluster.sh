@@ -88,10 +88,11 @@ Host old
 Host refusing
   HostName 10.78.0.2
   IdentityFile $work/other_key
+Host * !refusing
+  IdentityFile $work/key
 Host *
   User root
   Port 2222
-  IdentityFile $work/key
   IdentitiesOnly yes
   UserKnownHostsFile $work/known_hosts
   GlobalKnownHostsFile /dev/null
@@ -201,10 +202,10 @@ touch -d 2020-01-01 "$work/seer"
 cluster --seer "$work/seer" "$work/hosts" "${nodes[@]}" -- true >"$work/out" 2>"$work/err" || fail "$(cat "$work/err")"
 said '3 of 3 hosts lack the bundle'
 "$root/deploy/bundle.sh" --seer "$seer" "$work/seer.tar.gz" >"$work/log" 2>&1 || fail "$(cat "$work/log")"
-cluster --bundle "$work/seer.tar.gz" "$work/hosts" "${nodes[@]}" -- bash -c 'exit 7' >"$work/out" 2>"$work/err"
+cluster --bundle "$work/seer.tar.gz" --logs "$work/logs" "$work/hosts" "${nodes[@]}" -- bash -c 'exit 7' >"$work/out" 2>"$work/err"
 [[ $? == 7 ]] || fail "the command's exit code: $(cat "$work/err")"
 said '0 of 3 hosts lack the bundle'
-nothing_left 1 2>/dev/null
+nothing_left
 mkdir "$work/unpacked" && tar -xzf "$work/seer.tar.gz" --strip-components=1 -C "$work/unpacked"
 here "$work/unpacked/deploy/ssh_cluster.sh" --ssh "ssh -F $work/ssh_config" "$work/hosts" "${nodes[@]}" -- true >"$work/out" 2>"$work/err" ||
   fail "a bundle that starts a cluster: $(cat "$work/err")"
@@ -215,7 +216,7 @@ refused() {
   local code=0 expected=$1 sentence=$2
   printf '%b' "$3" >"$work/bad"
   shift 3
-  cluster --bundle "$work/seer.tar.gz" "$work/bad" "$@" >"$work/out" 2>"$work/err" || code=$?
+  cluster --bundle "$work/seer.tar.gz" --logs "$work/logs" "$work/bad" "$@" >"$work/out" 2>"$work/err" || code=$?
   [[ $code == "$expected" ]] || fail "exit code $code, not $expected, for $(cat "$work/bad") $*: $(cat "$work/err")"
   said "^ssh_cluster: $sentence"
   [[ -z $(ls -A "$TMPDIR") ]] || fail "left in the temporary folder: $(find "$TMPDIR")"
@@ -229,7 +230,7 @@ refused 2 "$bad:2: \"-oProxyCommand=x\" is no host: expected HOST, USER@HOST" "a
 refused 2 "$bad:1: \"a 10.78.0.2 x\" has 3 words: expected a host, and at most its address" "a 10.78.0.2 x\r\n"
 refused 2 "$bad:1: \"10.78.0.2:7000\" is no address: expected an IPv4 address or a name, without port" "a 10.78.0.2:7000"
 refused 1 "$bad:2: nowhere.invalid: Could not resolve hostname nowhere.invalid: .*: expected a host that ssh finds" "a\nnowhere.invalid\n"
-refused 1 "$bad:2: refusing: .*: Permission denied \(publickey\): expected a key that it accepts" "a\nrefusing\n"
+refused 1 "$bad:2: refusing: .*: Permission denied \(publickey.*\): expected a key that it accepts" "a\nrefusing\n"
 refused 1 "$bad:1: 10.78.0.1: connect to host 10.78.0.1 port 2222: Connection refused: expected a host that answers ssh" "10.78.0.1\n"
 refused 1 "$bad:3: old: its processor, .*, has no AVX2: expected one that has" "a\nb\nold"
 said '^ssh_cluster: 1 of 3 hosts cannot take part'
