@@ -37,7 +37,8 @@ calls=()    # processes of on_hosts that run
 answers=()  # of on_hosts
 
 # A host that does not answer is given up; nobody is asked anything.
-ssh_options=(-T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=4 -o LogLevel=ERROR -o ClearAllForwardings=yes)
+ssh_options=(-T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=4 -o LogLevel=ERROR
+             -o ClearAllForwardings=yes)
 
 check_arguments() {
   ask=run
@@ -71,9 +72,11 @@ read_hosts() {
     ((${#words[@]} <= 2)) || fail "$file:$number: \"$line\" has ${#words[@]} words: expected a host, and at most its address" 2
     [[ ${words[0]} =~ ^[][A-Za-z0-9@._:/%~+-]+$ && ${words[0]} != -* ]] ||
       fail "$file:$number: \"${words[0]}\" is no host: expected HOST, USER@HOST or ssh://USER@HOST:PORT" 2
-    [[ ${words[1]:-a} =~ ^[A-Za-z0-9][A-Za-z0-9.-]*$ ]] || fail "$file:$number: \"${words[1]}\" is no address: expected an IPv4 address or a name, without port" 2
+    [[ ${words[1]:-a} =~ ^[A-Za-z0-9][A-Za-z0-9.-]*$ ]] ||
+      fail "$file:$number: \"${words[1]}\" is no address: expected an IPv4 address or a name, without port" 2
     for name in "${!hosts[@]}"; do
-      [[ ${hosts[name]} != "${words[0]}" ]] || fail "$file:$number: ${words[0]} is in line ${at_line[name]} already: expected each host once" 2
+      [[ ${hosts[name]} != "${words[0]}" ]] ||
+        fail "$file:$number: ${words[0]} is in line ${at_line[name]} already: expected each host once" 2
     done
     ((${#hosts[@]} < nodes_max)) || fail "$file:$number: one host too many: expected at most $nodes_max" 2
     at_line+=("$number")
@@ -85,7 +88,9 @@ read_hosts() {
 }
 
 # call_on NAME CALL [FILE]: calls a function of ssh_host.sh on that host, with FILE as its stdin.
-call_on() { exec "${ssh[@]}" "${hosts[$1]}" bash -s < <(cat "$root/deploy/ssh_host.sh" && echo "$2" && if [[ -n ${3:-} ]]; then cat "$3"; fi); }
+call_on() {
+  exec "${ssh[@]}" "${hosts[$1]}" bash -s < <(cat "$root/deploy/ssh_host.sh" && echo "$2" && if [[ -n ${3:-} ]]; then cat "$3"; fi)
+}
 
 # on_hosts CALL FILE NAME...: call_on all of them at once; sets answers. Fails with a sentence for each host where it failed.
 on_hosts() {
@@ -130,7 +135,8 @@ pack_bundle() {
       gzip -n >"$archive" || fail "the bundle in $root cannot be packed"
   else
     archive=$own/seer.tar.gz
-    "$root/deploy/bundle.sh" ${given[--seer]:+--seer "${given[--seer]}"} "$archive" >"$own/log" 2>&1 || fail "$(tail -n 1 "$own/log")"
+    "$root/deploy/bundle.sh" ${given[--seer]:+--seer "${given[--seer]}"} "$archive" >"$own/log" 2>&1 ||
+      fail "$(sed -n 's/^bundle: //;$p' "$own/log")"
   fi
   hash=$(sha256sum "$archive" | cut -c1-16)
 }
@@ -183,7 +189,8 @@ session() {
   exec 4>&1
   coproc HELD {
     exec 3<&0
-    exec setpriv --pdeathsig TERM "${words[@]}" "$host" bash -s < <(cat "$script" "$call" && printf ' %q' "$@" && echo && beat <&3) >&4 3<&- 4>&-
+    exec setpriv --pdeathsig TERM "${words[@]}" "$host" bash -s \
+      < <(cat "$script" "$call" && printf ' %q' "$@" && echo && beat <&3) >&4 3<&- 4>&-
   }
   pid=$HELD_PID
   # shellcheck disable=SC2034

@@ -22,7 +22,8 @@ look() {
   local bundle=$bundles/bundle-$1 has_bundle=no address
   [[ $(uname -sm) == "Linux x86_64" ]] || refuse "it is $(uname -sm): expected Linux x86_64"
   grep -qw avx2 /proc/cpuinfo ||
-    refuse "its processor,$(sed -n '/^model name/{s/.*://p;q}' /proc/cpuinfo), has no AVX2: expected one that has, as it would hold up the others"
+    refuse "its processor,$(sed -n '/^model name/{s/.*://p;q}' /proc/cpuinfo), has no AVX2: expected one that has it," \
+      "as a slow host holds up the others"
   read -r _ _ address _ <<<"${SSH_CONNECTION:-}"
   if runs "$bundle"; then
     has_bundle=yes
@@ -61,7 +62,8 @@ end_with_lease() {
   end_node "$1"
 }
 
-# run_node HASH CERTIFICATE KEY CA OPTION...: as long as its lease, with the exit code of `seer node`. Paths in the OPTIONs begin in the bundle.
+# run_node HASH CERTIFICATE KEY CA OPTION...: as long as its lease, with the exit code of `seer node`. Paths in the OPTIONs begin in
+# the bundle.
 run_node() {
   local bundle=$bundles/bundle-$1 certificate=$2 key=$3 ca=$4 node lease code
   shift 4

@@ -4,7 +4,7 @@
 # its mirrors. Prints how long each part took. Takes a full build and all tests. Needs root and apt-get install mmdebstrap.
 #   tests/fresh_machine.sh [BUILD_FOLDER [PART...]]
 # BUILD_FOLDER has the program for the archive; default: build/release. PARTs, run in the order given: bundle, quickstart, tests;
-# default: all three. TMPDIR, by default /tmp, must hold 6 GB. Exit: 0 passed, 1 failed, 77 skipped.
+# default: all three. TMPDIR must have room for a system with all packages, and a full build. Exit: 0 passed, 1 failed, 77 skipped.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 if [[ ${1:-} == -h || ${1:-} == --help ]]; then

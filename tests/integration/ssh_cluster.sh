@@ -177,7 +177,7 @@ start "$work/hosts" --logs "$work/logs"
 kill -KILL "$script_pid"
 ended 137
 for name in "${names[@]}"; do until_true 20 "left on $name after SIGKILL" idle "$name"; done
-rm -r "$TMPDIR"/*
+rm -r "${TMPDIR:?}"/*
 
 # Another terminal ends it.
 start "$work/hosts" --logs "$work/logs"
