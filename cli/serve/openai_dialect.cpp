@@ -41,12 +41,9 @@ struct Asked {
 };
 
 Status check_not_refused(const Json& body, const Asked& asked) {
-  for (const char* const name : {"suffix", "use_beam_search", "prompt_logprobs", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
-                                 "guided_grammar", "functions", "function_call", "audio", "continue_final_message", "prompt_embeds"})
-    if (const Json* const value = given_field(body, name); value != nullptr && *value != false && !value->empty())
-      return fail(Code::kInvalidArgument, name, " is not supported");
-  SEER_ASSIGN_OR_RETURN(const bool echoes, boolean_field(body, "echo", false));
-  if (echoes) return fail(Code::kInvalidArgument, "echo is true: expected false, since it is not supported");
+  SEER_RETURN_IF_ERROR(refuse_fields(body, {"echo", "suffix", "use_beam_search", "prompt_logprobs", "structured_outputs", "guided_json", "guided_regex",
+                                            "guided_choice", "guided_grammar", "functions", "function_call", "audio", "continue_final_message",
+                                            "prompt_embeds"}));
   if (const Json* const format = given_field(body, "response_format"); format != nullptr && *format != Json{{"type", "text"}})
     return fail(Code::kInvalidArgument, "response_format: expected {\"type\": \"text\"}, since no other is supported");
   if (const Json* const choice = given_field(body, "tool_choice"); choice != nullptr && *choice != "auto" && *choice != "none")

@@ -19,10 +19,7 @@ Status check_not_refused(const Json& params) {
   for (const auto& [name, only] : kOnly)
     if (const Json* const value = given_field(params, name.c_str()); value != nullptr && *value != only)
       return fail(Code::kInvalidArgument, name, " is ", shown_value(*value), ": expected ", only.dump(), ", since it is not supported");
-  for (const char* const name : {"json_schema", "regex", "ebnf", "structural_tag", "custom_params", "lora_path"})
-    if (const Json* const value = given_field(params, name); value != nullptr && !value->empty())
-      return fail(Code::kInvalidArgument, name, " is not supported");
-  return {};
+  return refuse_fields(params, {"json_schema", "regex", "ebnf", "structural_tag", "custom_params", "lora_path"});
 }
 
 Result<std::vector<int32_t>> read_prompt(const Json& value, const PromptField& field, const ServedModel& model) {
@@ -52,6 +49,13 @@ Result<Json> read_object(const std::string& body) {
 const Json* given_field(const Json& object, const char* name) {
   const auto at = object.find(name);
   return at == object.end() || at->is_null() ? nullptr : &*at;
+}
+
+Status refuse_fields(const Json& object, std::initializer_list<const char*> names) {
+  for (const char* const name : names)
+    if (const Json* const value = given_field(object, name); value != nullptr && !value->empty() && *value != false && *value != "")
+      return fail(Code::kInvalidArgument, name, " is not supported");
+  return {};
 }
 
 Result<bool> boolean_field(const Json& object, const char* name, bool otherwise) {

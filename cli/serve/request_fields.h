@@ -1,6 +1,7 @@
 // Fields of JSON requests that the dialects of `seer serve` share. Each error is one sentence that names the field.
 #pragma once
 #include <cstdint>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -23,6 +24,8 @@ std::string json_text(const Out& json);
 Result<Json> read_object(const std::string& body);
 /// Null where the field is missing or null.
 const Json* given_field(const Json& object, const char* name);
+/// Refuses each of these fields that asks for something: one that is false, empty text, an empty list or object does not.
+Status refuse_fields(const Json& object, std::initializer_list<const char*> names);
 Result<bool> boolean_field(const Json& object, const char* name, bool otherwise);
 /// Text or an integer; empty where it is not given.
 Result<std::string> text_field(const Json& object, const char* name);

@@ -58,11 +58,7 @@ Result<Generate> parse_generate(const std::string& body_text, Front& front) {
   Generate call;
   SEER_ASSIGN_OR_RETURN(Prompts prompts, prompts_of(body, model));
   call.is_list = prompts.is_list;
-  for (const char* const name : {"image_data", "video_data", "audio_data", "lora_path", "input_embeds"})
-    if (const Json* const value = given_field(body, name); value != nullptr && !value->empty())
-      return fail(Code::kInvalidArgument, name, " is not supported");
-  SEER_ASSIGN_OR_RETURN(const bool routed, boolean_field(body, "return_routed_experts", false));
-  if (routed) return fail(Code::kInvalidArgument, "return_routed_experts is not supported");
+  SEER_RETURN_IF_ERROR(refuse_fields(body, {"image_data", "video_data", "audio_data", "lora_path", "input_embeds", "return_routed_experts"}));
   SEER_ASSIGN_OR_RETURN(call.streams, boolean_field(body, "stream", false));
   const Json* const logprobs = given_field(body, "return_logprob");
   const bool wants_logprobs = logprobs != nullptr && (logprobs->is_array() ? !logprobs->empty() : *logprobs == true);

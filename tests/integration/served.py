@@ -12,7 +12,8 @@ class Served:
     """A server of its own."""
 
     def __init__(self, *options):
-        self.process = subprocess.Popen([SEER, "serve", *([] if "--model" in options else ["--model", MODEL]), "--listen", "127.0.0.1:0", "--instances", "2", *MACHINE, *options],
+        model = [] if "--model" in options else ["--model", MODEL]
+        self.process = subprocess.Popen([SEER, "serve", *model, "--listen", "127.0.0.1:0", "--instances", "2", *MACHINE, *options],
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         line = self.process.stdout.readline()
         match = re.match(r"seer serves scratchpad-1m8 at (https?)://127\.0\.0\.1:(\d+)$", line)

@@ -1,0 +1,71 @@
+#include "cli/chat_prompts.h"
+
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "cli/scratch.h"
+
+using namespace seer;
+
+namespace {
+
+std::shared_ptr<const Tokenizer> tokenizer() {
+  static const auto loaded = load_tokenizer(SEER_SOURCE_DIR "/deploy/models/scratchpad-1m8").value();
+  return loaded;
+}
+const std::string kAsk = R"({"messages": [{"role": "user", "content": "2+3"}])";
+
+/// The text of the prompt, or the error's sentence.
+std::string prompt_text(const ScratchFolder& folder, const std::string& fields) {
+  const auto chat = ChatPrompts::load(folder.path(""), tokenizer());
+  if (!chat.ok()) return chat.error().detail;
+  const auto ids = (*chat)->prompt(Json::parse(fields), "p:1: ");
+  return ids.ok() ? tokenizer()->decode(*ids) : ids.error().detail;
+}
+
+}  // namespace
+
+TEST_CASE("chat prompts: chat_template.jinja goes before tokenizer_config.json, and reads its special tokens") {
+  const ScratchFolder folder;
+  folder.write("tokenizer_config.json", R"({"bos_token": {"content": "B"}, "eos_token": "E", "pad_token": null, "chat_template": "old"})");
+  CHECK(prompt_text(folder, kAsk + "}") == "old");
+  folder.write("chat_template.jinja", "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}{% if add_generation_prompt %}>{% endif %}");
+  CHECK(prompt_text(folder, kAsk + "}") == "B2+3E>");
+  CHECK(prompt_text(folder, kAsk + R"(, "add_generation_prompt": false})") == "B2+3E");
+}
+
+TEST_CASE("chat prompts: of several named templates the one for tools is used with tools") {
+  const ScratchFolder folder;
+  folder.write("tokenizer_config.json",
+               R"({"chat_template": [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "{{ tools[0].name }}"}]})");
+  CHECK(prompt_text(folder, kAsk + "}") == "plain");
+  CHECK(prompt_text(folder, kAsk + R"(, "tools": []})") == "plain");
+  CHECK(prompt_text(folder, kAsk + R"(, "tools": [{"name": "add"}]})") == "add");
+}
+
+TEST_CASE("chat prompts: chat_template_kwargs reach the template in their own types") {
+  const ScratchFolder folder;
+  folder.write("chat_template.jinja", "{{ 'yes' if thinks else 'no' }}{{ share + 1 }}");
+  CHECK(prompt_text(folder, kAsk + R"(, "chat_template_kwargs": {"thinks": true, "share": 0.5}})") == "yes1.5");
+}
+
+TEST_CASE("chat prompts: a folder or conversation that is wrong is refused with a sentence") {
+  const ScratchFolder folder;
+  CHECK(ChatPrompts::load(folder.path(""), tokenizer()).error().code == Code::kNotFound);
+  folder.write("tokenizer_config.json", "[1");
+  CHECK(prompt_text(folder, kAsk + "}").find("tokenizer_config.json: expected a JSON object") != std::string::npos);
+  for (const auto& [given, sentence] : {std::pair{"5", "chat_template is number: expected text or a list of templates"},
+                                        std::pair{"[{\"name\": \"x\"}]", "expected objects with name and template"},
+                                        std::pair{"[{\"name\": \"x\", \"template\": \"\"}]", "expected a template named default"},
+                                        std::pair{"\"{% if %}\"", "chat_template"}}) {
+    folder.write("tokenizer_config.json", std::string("{\"chat_template\": ") + given + "}");
+    CHECK(prompt_text(folder, kAsk + "}").find(sentence) != std::string::npos);
+  }
+  folder.write("chat_template.jinja", "{{ raise_exception('no system here') }}");
+  CHECK(prompt_text(folder, kAsk + "}").starts_with("p:1: "));
+  CHECK(prompt_text(folder, kAsk + "}").find("no system here") != std::string::npos);
+  CHECK(prompt_text(folder, "{}") == "p:1: messages is missing: expected a list of at least one message");
+  CHECK(prompt_text(folder, R"({"messages": ["hi"]})") == "p:1: messages[0]: expected an object with a role");
+  CHECK(prompt_text(folder, kAsk + R"(, "add_generation_prompt": 1})") == "p:1: add_generation_prompt is 1: expected true or false");
+}

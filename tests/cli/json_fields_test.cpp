@@ -1,0 +1,51 @@
+#include "cli/json_fields.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+#include <string>
+
+using namespace seer;
+
+TEST_CASE("json fields: decimals are written with all their digits, and stay decimals") {
+  for (const char* const text : {"0.7", "1.05", "0.93", "-0.015", "1e-300", "0.1234567890123456789"})
+    CHECK(Json::parse(written_value(Json::parse(text))).get<long double>() == Json::parse(text).get<long double>());
+  CHECK(written_value(Json::parse("0.7")) == "0.7");
+  CHECK(written_value(Json::parse("3.0")) == "3.0");
+  CHECK(written_value(Json::parse("3")) == "3");
+  CHECK(written_value(Json::parse("\"a\"")) == "\"a\"");
+}
+
+TEST_CASE("json fields: a value for a message is short") {
+  CHECK(shown_value(Json::parse("0.25")) == "0.25");
+  CHECK(shown_value(Json::parse("1e400")) == "beyond all bounds");
+  CHECK(shown_value(Json::parse("[1,2,3]")) == "array");
+}
+
+TEST_CASE("json fields: integers are refused below their least, beyond their type and with a fraction") {
+  CHECK(integer_field<uint64_t>(Json::parse("18446744073709551615"), "seed", 0, "").value() == std::numeric_limits<uint64_t>::max());
+  CHECK(integer_field<int64_t>(Json::parse("-3"), "priority", -5, "").value() == -3);
+  CHECK(integer_field<int64_t>(Json::parse("-6"), "priority", -5, "a:1: ").error().detail == "a:1: priority is -6: expected an integer of at least -5");
+  CHECK(integer_field<uint64_t>(Json::parse("-1"), "seed", 0, "").error().detail == "seed is -1: expected an integer of at least 0");
+  CHECK(!integer_field<int64_t>(Json::parse("9223372036854775808"), "n", 0, "").ok());
+  CHECK(!integer_field<int64_t>(Json::parse("2.0"), "n", 0, "").ok());
+}
+
+TEST_CASE("json fields: token ids are named by their place where they are wrong") {
+  CHECK(token_ids(Json::parse("[0, 5, 2147483647]"), "input_ids", "").value().size() == 3);
+  CHECK(token_ids(Json::parse("[0, -5]"), "input_ids", "").error().detail == "input_ids[1] is -5: expected a token id from 0 to 2147483647");
+  CHECK(token_ids(Json::parse("7"), "input_ids", "").error().detail == "input_ids is number: expected a list of token ids");
+}
+
+TEST_CASE("json fields: a float that is written reads back to itself, through a double as well") {
+  for (float value = 1e-6F; value < 1e6F; value *= 1.37F) {
+    std::string text;
+    append_float(text, -value);
+    CHECK(std::stof(text) == -value);
+    CHECK(static_cast<float>(std::stod(text)) == -value);
+  }
+  std::string text;
+  append_float(text, std::nanf(""));
+  CHECK(text == "null");
+}

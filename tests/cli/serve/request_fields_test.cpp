@@ -1,0 +1,131 @@
+#include "cli/serve/request_fields.h"
+
+#include <doctest/doctest.h>
+
+#include <memory>
+#include <string>
+
+using namespace seer;
+
+namespace {
+
+/// A front that no server and no gateway are behind: requests are read, not run.
+class NoServer final : public HttpServer {
+ public:
+  uint16_t port() const override { return 0; }
+  void start(HttpHandler) override {}
+  void post(std::function<void()>) override {}
+  void stop_listening() override {}
+  size_t connections() const override { return 0; }
+};
+
+ServedModel model() {
+  ServedModel served;
+  served.name = "tiny";
+  served.config.vocab_size = 100;
+  served.config.context_tokens_max = 50;
+  served.config.eos_ids = {1};
+  served.tokens_max = 40;
+  return served;
+}
+
+struct Bench {
+  NoServer server;
+  Front front{server, std::make_shared<GatewayDoor>(), model(), WeightVersion{3}};
+};
+
+std::string error_of(const Status& status) { return status.ok() ? "" : status.error().detail; }
+GatewayRequest asked(std::vector<int32_t> prompt) {
+  GatewayRequest request;
+  request.prompt_ids = std::move(prompt);
+  return request;
+}
+
+}  // namespace
+
+TEST_CASE("fit request: max_tokens is cut to what an instance holds") {
+  GatewayRequest request = asked(std::vector<int32_t>(30, 2));
+  request.sampling.max_tokens = 1000;
+  CHECK(fit_request(request, model()).ok());
+  CHECK(request.sampling.max_tokens == 10);
+}
+
+TEST_CASE("fit request: what the model cannot run is refused with a sentence") {
+  GatewayRequest request = asked({});
+  CHECK(error_of(fit_request(request, model())) == "the prompt is empty");
+  request = asked({1, 100});
+  CHECK(error_of(fit_request(request, model())).starts_with("token id 100 at place 1 of the prompt: expected ids below 100"));
+  request = asked(std::vector<int32_t>(40, 2));
+  CHECK(error_of(fit_request(request, model())).starts_with("the prompt has 40 tokens: expected less than 40"));
+  request = asked({1});
+  request.sampling.stop_token_ids = {100};
+  CHECK(error_of(fit_request(request, model())).starts_with("stop_token_ids has 100: expected ids below 100"));
+  request = asked({1});
+  request.sampling.stop = {"x"};
+  CHECK(error_of(fit_request(request, model())).starts_with("stop needs a tokenizer"));
+}
+
+TEST_CASE("read sampling: each member has its type, decimals too, and unknown ones change nothing") {
+  const auto read = [](const char* text) { return read_sampling(Json::parse(text), "max_new_tokens", 128); };
+  const Sampling sampling =
+      read(R"({"temperature": 0.7, "top_p": 0.95, "top_k": -1, "n": 3, "sampling_seed": 18446744073709551615, "max_new_tokens": 9, "x": {}})").value();
+  CHECK(sampling.params.temperature == 0.7F);
+  CHECK(sampling.params.top_p == 0.95F);
+  CHECK(sampling.params.top_k == 0);
+  CHECK(sampling.params.max_tokens == 9);
+  CHECK(sampling.n == 3);
+  CHECK(*sampling.seed == ~uint64_t{0});
+  CHECK(read("{}").value().params.max_tokens == 128);
+  CHECK(!read("{}").value().seed);
+  CHECK(read(R"({"max_new_tokens": 2.5})").error().detail.starts_with("max_new_tokens is 2.5: expected"));
+  CHECK(read(R"({"presence_penalty": 0.5})").error().detail.starts_with("presence_penalty is 0.5: expected 0"));
+  CHECK(read(R"({"presence_penalty": 0.0, "regex": ""})").ok());
+  CHECK(read("5").error().detail == "sampling_params is number: expected an object");
+}
+
+TEST_CASE("read prompts: one or several, of text or of ids, as the field may be") {
+  const auto read = [](const char* text, const PromptField& field) { return read_prompts(Json::parse(text), field, model()); };
+  CHECK(read("[1, 2]", {.name = "prompt"}).value().ids == std::vector<std::vector<int32_t>>{{1, 2}});
+  CHECK(!read("[1, 2]", {.name = "prompt"}).value().is_list);
+  CHECK(read("[[1], [2, 3]]", {.name = "prompt"}).value().ids == std::vector<std::vector<int32_t>>{{1}, {2, 3}});
+  CHECK(read("[[1]]", {.name = "prompt"}).value().is_list);
+  CHECK(read("[]", {.name = "prompt"}).error().detail == "prompt is empty: expected a prompt");
+  CHECK(read("\"a\"", {.name = "prompt"}).error().detail == "prompt is text, and tiny has no tokenizer: send token ids");
+  CHECK(read("\"a\"", {.name = "input_ids", .may_be_text = false}).error().detail == "input_ids is string: expected a list of token ids");
+  CHECK(read("7", {.name = "text", .may_be_ids = false}).error().detail == "text is 7: expected text");
+  CHECK(read("[[1], 5]", {.name = "prompt"}).error().detail == "prompt is number: expected a list of token ids");
+}
+
+TEST_CASE("read request: seeds follow the given one, and are different ones where none is given") {
+  Bench b;
+  Sampling sampling;
+  sampling.n = 3;
+  sampling.seed = 70;
+  const Json body = Json::parse(R"({"group_id": 12, "group_size": 8, "priority": -2})");
+  const GatewayRequest request = read_request(body, {2, 3}, sampling, b.front).value();
+  CHECK(request.seeds == std::vector<uint64_t>{70, 71, 72});
+  CHECK(request.group == "12");
+  CHECK(request.group_size == 8);
+  CHECK(request.priority == -2);
+  sampling.seed.reset();
+  const GatewayRequest first = read_request(body, {2, 3}, sampling, b.front).value(), second = read_request(body, {2, 3}, sampling, b.front).value();
+  CHECK(first.seeds[0] != first.seeds[1]);
+  CHECK(first.seeds != second.seeds);
+  CHECK(read_request(Json::parse(R"({"group_size": -1})"), {2}, sampling, b.front).error().detail == "group_size is -1: expected an integer of at least 0");
+}
+
+TEST_CASE("read text rules: EOS ends the text unless it is ignored") {
+  SamplingParams sampling;
+  sampling.stop_token_ids = {7};
+  CHECK(read_text_rules(Json::object(), sampling, model(), "keep").value().stop_ids == std::vector<int32_t>{7, 1});
+  sampling.ignore_eos = true;
+  CHECK(read_text_rules(Json::object(), sampling, model(), "keep").value().stop_ids == std::vector<int32_t>{7});
+  CHECK(!read_text_rules(Json::parse(R"({"keep": true})"), sampling, model(), "keep").value().leave_out_stop);
+  CHECK(!read_text_rules(Json::parse(R"({"keep": 5})"), sampling, model(), "keep").ok());
+}
+
+TEST_CASE("front: a version has the name that a client gave it, else its number") {
+  Bench b;
+  CHECK(b.front.version() == WeightVersion{3});
+  CHECK(b.front.version_label(WeightVersion{3}) == "3");
+}
