@@ -12,9 +12,9 @@ class Served:
     """A server of its own."""
 
     def __init__(self, *options):
-        model = [] if "--model" in options else ["--model", MODEL]
-        self.process = subprocess.Popen([SEER, "serve", *model, "--listen", "127.0.0.1:0", "--instances", "2", *MACHINE, *options],
-                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        defaults = ["--model", MODEL, "--listen", "127.0.0.1:0", "--instances", "2", *MACHINE]
+        kept = [text for i in range(0, len(defaults), 2) if defaults[i] not in options for text in defaults[i:i + 2]]
+        self.process = subprocess.Popen([SEER, "serve", *kept, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         line = self.process.stdout.readline()
         match = re.match(r"seer serves scratchpad-1m8 at (https?)://127\.0\.0\.1:(\d+)$", line)
         if not match:

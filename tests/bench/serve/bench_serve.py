@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+"""`seer serve` under load. Prints JSON:
+  throughput    output tokens per second through the front door beside `seer rollout` on the same prompts, seeds and machine
+  held          many requests at once on one process: all answered, its memory, /health meanwhile
+  gone          clients that connect, ask and go away: memory and open files after each part of them
+usage: bench_serve.py [--requests N] [--gone N] [--pairs N] [--seer PROGRAM]"""
+import argparse, asyncio, json, os, resource, statistics, subprocess, sys, tempfile, time
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
+options = argparse.ArgumentParser(usage=__doc__)
+options.add_argument("--requests", type=int, default=10_000)
+options.add_argument("--gone", type=int, default=100_000)
+options.add_argument("--pairs", type=int, default=3)
+options.add_argument("--limit", type=int, default=40, help="prompts of the throughput part")
+options.add_argument("--seer", default=f"{ROOT}/build/release/bin/seer")
+asked = options.parse_args()
+sys.argv = [sys.argv[0], asked.seer]
+sys.path.insert(0, f"{ROOT}/tests/integration")
+from served import MODEL, Served
+
+PROMPTS = f"{ROOT}/deploy/examples/scratchpad/prompts.jsonl"
+MACHINE = ["--instances", "2", "--threads-per-instance", "1", "--kv-bytes", "96MiB", "--dram-bytes", "64MiB"]
+
+
+def process_figures(pid):
+    with open(f"/proc/{pid}/status") as status:
+        fields = dict(line.split(":", 1) for line in status)
+    with open(f"/proc/{pid}/stat") as stat:
+        ticks = stat.read().rsplit(")", 1)[1].split()
+    return {"rss_mib": int(fields["VmRSS"].split()[0]) / 1024, "rss_mib_max": int(fields["VmHWM"].split()[0]) / 1024,
+            "files": len(os.listdir(f"/proc/{pid}/fd")), "cpu_s": (int(ticks[11]) + int(ticks[12])) / os.sysconf("SC_CLK_TCK")}
+
+
+def http_bytes(path, body):
+    text = json.dumps(body).encode()
+    return f"POST {path} HTTP/1.1\r\nHost: seer\r\nContent-Type: application/json\r\nContent-Length: {len(text)}\r\n\r\n".encode() + text
+
+
+async def answer_of(reader):
+    """The body of one answer."""
+    head = await reader.readuntil(b"\r\n\r\n")
+    lines = head.decode().split("\r\n")
+    if " 200 " not in lines[0]:
+        raise RuntimeError(lines[0])
+    size = next(int(line.split(":")[1]) for line in lines if line.lower().startswith("content-length:"))
+    return await reader.readexactly(size)
+
+
+async def ask(port, data):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(data)
+        return await answer_of(reader)
+    finally:
+        writer.close()
+
+
+async def watch_health(port, over):
+    """Milliseconds of each look, each on a connection of its own."""
+    took = []
+    while not over.is_set():
+        begin = time.monotonic()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /health HTTP/1.1\r\nHost: seer\r\n\r\n")
+        await answer_of(reader)
+        writer.close()
+        took.append((time.monotonic() - begin) * 1e3)
+        await asyncio.sleep(0.05)
+    return took
+
+
+def shares(values):
+    ordered = sorted(values)
+    return {"p50": statistics.median(ordered), "p99": ordered[int(len(ordered) * 0.99)], "max": ordered[-1], "looks": len(ordered)}
+
+
+def rollout_lines(folder, limit):
+    out = f"{folder}/out.jsonl"
+    subprocess.run([asked.seer, "rollout", "--model", MODEL, "--prompts", PROMPTS, "--limit", str(limit), "--group-size", "8",
+                          "--max-tokens", "1024", *MACHINE, "--out", out, "--report", f"{folder}/report.json"],
+                         check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with open(out) as lines, open(f"{folder}/report.json") as report:
+        return [json.loads(line) for line in lines], json.load(report)
+
+
+async def send_all(port, lines):
+    bodies = [http_bytes("/generate", {"input_ids": r["prompt_ids"], "return_logprob": True,
+                                       "sampling_params": {"max_new_tokens": 1024, "sampling_seed": r["seed"]}}) for r in lines]
+    begin = time.monotonic()
+    answers = await asyncio.gather(*(ask(port, body) for body in bodies))
+    return [json.loads(a) for a in answers], time.monotonic() - begin
+
+
+def throughput():
+    pairs = []
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(asked.pairs):
+            lines, report = rollout_lines(folder, asked.limit)
+            served = Served(*MACHINE)
+            try:
+                cpu_s = process_figures(served.process.pid)["cpu_s"]
+                answers, seconds = asyncio.run(send_all(served.port, lines))
+                cpu_s = process_figures(served.process.pid)["cpu_s"] - cpu_s
+            finally:
+                served.stop()
+            tokens = report["output_tokens"]
+            pairs.append({"responses": len(lines), "differences": sum(a["output_ids"] != r["output_ids"] for a, r in zip(answers, lines)),
+                          "tokens_per_s": {"served": tokens / seconds, "rollout": report["tokens_per_s"],
+                                           "ratio": tokens / seconds / report["tokens_per_s"]},
+                          "cpu_us_per_token": {"served": cpu_s / tokens * 1e6, "rollout": report["cpu_total_s"] / tokens * 1e6}})
+    return {"pairs": pairs, "ratio_median": statistics.median(pair["tokens_per_s"]["ratio"] for pair in pairs)}
+
+
+async def hold(served, count):
+    """Paused first, so that all requests are held at once; then generation goes on."""
+    over = asyncio.Event()
+    health = asyncio.create_task(watch_health(served.port, over))
+    bodies = [http_bytes("/generate", {"input_ids": [2 + i % 200, 3, 4 + i // 200], "sampling_params": {"max_new_tokens": 16, "ignore_eos": True}})
+              for i in range(count)]
+    loop = asyncio.get_running_loop()
+    await loop.run_in_executor(None, served.post, "/pause_generation")
+    answers = [asyncio.create_task(ask(served.port, body)) for body in bodies]
+    await loop.run_in_executor(None, served.wait_until, lambda load: load["num_waiting_reqs"] == count)
+    held = process_figures(served.process.pid)
+    begin = time.monotonic()
+    await loop.run_in_executor(None, served.post, "/continue_generation")
+    whole = sum(len(json.loads(text)["output_ids"]) == 16 for text in await asyncio.gather(*answers))
+    seconds = time.monotonic() - begin
+    over.set()
+    return {"requests": count, "answered_whole": whole, "rss_mib_while_held": held["rss_mib"], "files_while_held": held["files"],
+            "answered_in_s": seconds, "health_ms": shares(await health)}
+
+
+async def go_away(port, count):
+    """Clients that ask for a long response and leave at once."""
+    body = http_bytes("/generate", {"input_ids": [2, 3, 4], "sampling_params": {"max_new_tokens": 1500, "ignore_eos": True}})
+    limit = asyncio.Semaphore(64)
+
+    async def one():
+        async with limit:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(body)
+            await writer.drain()
+            writer.transport.abort()
+
+    await asyncio.gather(*(one() for _ in range(count)))
+
+
+def main():
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files[1], files[1]))
+    result = {"throughput": throughput()} if asked.pairs > 0 else {}
+    served = Served(*MACHINE)
+    if asked.requests > 0:
+        result["held"] = asyncio.run(hold(served, asked.requests))
+        result["held"]["rss_mib_max"] = process_figures(served.process.pid)["rss_mib_max"]
+    parts = 10
+    gone = []
+    for _ in range(parts if asked.gone > 0 else 0):
+        asyncio.run(go_away(served.port, asked.gone // parts))
+        served.wait_until(lambda load: load["num_reqs"] == 0)
+        figures = process_figures(served.process.pid)
+        gone.append({"rss_mib": figures["rss_mib"], "files": figures["files"]})
+    if gone:
+        result["gone"] = {"clients": asked.gone, "after_each_part": gone}
+    result["exit_code"] = served.stop()
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()
