@@ -141,13 +141,14 @@ void GatewayActor::place() {
       ++it;
       continue;
     }
-    if (current != RolloutId{} && rollouts.at(current).groups >= config.groups_max) {
+    if (current != RolloutId{} && rollouts.at(current).responses >= config.rollout_responses) {
       send();
       close_rollout();
     }
     Rollout& rollout = open_rollout();
     to = rollout.handle;
     const GroupId id{rollout.groups++, current};
+    rollout.responses += group.pieces.size();
     for (uint32_t sample = 0; sample < group.pieces.size(); ++sample) {
       const Piece& piece = group.pieces[sample];
       running.emplace(RequestId{id, sample}, Running{piece});

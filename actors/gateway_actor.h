@@ -7,7 +7,7 @@
 //           group_wait_us. This changes how soon responses come, never what is in them.
 // WEIGHTS   A rollout has one weight version. For new weights the open rollout is closed, and ends once its requests have
 //           ended as InFlight says. Requests that come meanwhile wait for the next rollout.
-// MEMORY    A rollout keeps figures of every group it ever had, so it is closed after groups_max, and another one is opened.
+// MEMORY    A rollout keeps figures of every response it ever had, so it is closed after rollout_responses, and another one is opened.
 //
 // Each response that a request asks for is given exactly once, unless the request was cancelled.
 #pragma once
@@ -60,7 +60,7 @@ struct GatewayConfig {
   WeightVersion version{1};          // of the weights that run at the start
   int64_t gather_us = 2'000;
   int64_t group_wait_us = 100'000;
-  size_t groups_max = 16'384;        // of one rollout
+  size_t rollout_responses = 32'768; // of one rollout, about; each takes 1 KiB until the rollout is over
   int64_t responses_max = 1'000'000; // asked for and not given yet; a request for more is answered with an error
 };
 
@@ -146,6 +146,7 @@ struct GatewayActor {
   struct Rollout {
     RolloutHandle handle;
     uint32_t groups = 0;
+    size_t responses = 0;  // asked for
     double kv_use_share = 0;
   };
   struct Update {

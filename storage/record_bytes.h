@@ -88,6 +88,7 @@ class RecordReader {
       left_ = {};
       return;
     }
+    if (count == 0) return;  // `to` may be null then, which memcpy does not allow
     std::memcpy(to, left_.data(), count);
     left_.remove_prefix(count);
   }

@@ -239,9 +239,9 @@ TEST_CASE("gateway: it flushes only when nothing runs or waits") {
   CHECK(b.state().loads().rollouts == 0);
 }
 
-TEST_CASE("gateway: a rollout that has had its groups gives way to another one, and nothing is lost") {
+TEST_CASE("gateway: a rollout that has had its responses gives way to another one, and nothing is lost") {
   GatewayConfig config;
-  config.groups_max = 2;
+  config.rollout_responses = 8;  // two groups
   SimClusterOptions options;
   options.groups = 9;
   Bench b(options, config);
