@@ -78,7 +78,7 @@ done
 
 rollout=(--model "$root/deploy/models/scratchpad-1m8" --prompts "$root/deploy/examples/scratchpad/prompts.jsonl" --limit 4
          --group-size 4 --max-tokens 128)
-exact_part() { sed 's/,"chunks":.*,"run_s":[0-9.e+-]*//' "$1" | sort; }
+source "$root/tests/integration/exact_part.sh"
 "$seer" rollout "${rollout[@]}" --instances 1 --out "$work/alone.jsonl" >"$work/alone.log" 2>&1 || fail "seer rollout"
 export SEER=$seer SEER_PORT=$seer_port SEER_NODE_OPTIONS="--instances 1 --threads-per-instance 1 --dram-bytes 16MiB" SEER_LOGS=$work/logs
 job() { timeout 300 sbatch --wait --quiet --ntasks=3 --output="$work/job-%j" "$root/deploy/slurm/seer.sbatch" "$@"; }

@@ -261,11 +261,8 @@ std::string whole_answer(const Asked& asked, const std::vector<std::vector<Respo
   for (size_t i = 0; i < responses.size(); ++i)
     for (size_t sample = 0; sample < responses[i].size(); ++sample) {
       const Response& r = responses[i][sample];
-      ResponseText text(asked.model->tokenizer.get(), asked.text);
-      std::string whole = text.append(r.output_ids);
-      whole += text.finish(r);
       const Choice choice{.index = i * asked.samples + sample,
-                          .text = std::move(whole),
+                          .text = response_text(asked.model->tokenizer.get(), asked.text, r),
                           .part = tokens_of(r),
                           .prompt = &asked.requests[i].prompt_ids,
                           .over = &r};

@@ -78,4 +78,11 @@ std::string ResponseText::finish(const Response& response) {
   return std::exchange(pending_, {});
 }
 
+std::string response_text(const Tokenizer* tokenizer, const TextRules& rules, const Response& response) {
+  ResponseText parts(tokenizer, rules);
+  std::string text = parts.append(response.output_ids);
+  if (response.finish != FinishReason::kNone) text += parts.finish(response);
+  return text;
+}
+
 }  // namespace seer

@@ -41,6 +41,9 @@ class ResponseText {
   std::string pending_;           // text that was not returned yet
 };
 
+/// The text of a response at once. Where it goes on, what no later token can change.
+std::string response_text(const Tokenizer* tokenizer, const TextRules& rules, const Response& response);
+
 /// What ended a response that has kStop: one of the two is set.
 struct StopCause {
   std::string text;    // a stop string

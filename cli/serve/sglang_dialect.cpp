@@ -107,9 +107,7 @@ std::string answer_text(const Answering& to, const Response& r, const std::strin
               {"seed", r.seed},
               {"queue_time", static_cast<double>(r.queue_us) / 1e6},
               {"e2e_latency", static_cast<double>(r.queue_us + r.run_us) / 1e6}};
-  ResponseText text(to.model->tokenizer.get(), to.text);
-  const std::string whole = text.append(r.output_ids) + text.finish(r);
-  std::string out = cat("{\"text\":", json_string(whole), ",\"output_ids\":");
+  std::string out = cat("{\"text\":", json_string(response_text(to.model->tokenizer.get(), to.text, r)), ",\"output_ids\":");
   append_ids(out, r.output_ids);
   std::string meta_text = json_text(meta);
   meta_text.pop_back();

@@ -193,7 +193,7 @@ async def _each(items):
             yield item
 
 
-class GroupedManager:
+class GroupedClient:
     """verl's LLM client whose first request names its group. Later turns have prompts of their own, and no group."""
 
     def __init__(self, manager, group_id: str, group_size: int):
@@ -235,7 +235,7 @@ def _make_agent_loop():
     class SeerSingleTurnAgentLoop(SingleTurnAgentLoop):
         async def run(self, sampling_params, **kwargs):
             if kwargs.get("uid") is not None:
-                self.server_manager = GroupedManager(self.server_manager, str(kwargs["uid"]), int(self.rollout_config.n))
+                self.server_manager = GroupedClient(self.server_manager, str(kwargs["uid"]), int(self.rollout_config.n))
             return await super().run(sampling_params, **kwargs)
     return SeerSingleTurnAgentLoop
 

@@ -531,8 +531,8 @@ Result<JinjaValue> attr(JinjaRun& run, const JinjaValue& value, const JinjaArgum
 // ---- filters that apply other filters and tests
 // ----------------------------------------------------------------------
 
-/// The arguments behind the first `count` positional ones.
-JinjaArguments behind(const JinjaArguments& arguments, size_t count) {
+/// The arguments after the first `count` positional ones.
+JinjaArguments arguments_after(const JinjaArguments& arguments, size_t count) {
   JinjaArguments rest = arguments;
   rest.positional.erase(rest.positional.begin(), rest.positional.begin() + static_cast<ptrdiff_t>(count));
   return rest;
@@ -620,7 +620,7 @@ Result<JinjaValue> map_filter(JinjaRun& run, const JinjaValue& value, const Jinj
   if (filter == nullptr)
     return run.made_iterator(
         {}, "generator", fail(Code::kInvalidArgument, "the filter map needs the name of a filter, or attribute='...'"));
-  const JinjaArguments rest = behind(arguments, 1);
+  const JinjaArguments rest = arguments_after(arguments, 1);
   return lazily(run, value, [&](const JinjaValue& item, std::vector<JinjaValue>& out) -> Status {
     SEER_ASSIGN_OR_RETURN(JinjaValue made, filter(run, item, rest));
     out.push_back(std::move(made));
@@ -644,7 +644,7 @@ Result<JinjaValue> select(JinjaRun& run, const JinjaValue& value, const JinjaArg
         {}, "generator", fail(Code::kInvalidArgument, "the filter needs the name of a test; there is none named so"));
   const std::vector<JinjaValue> path =
       kByAttribute ? attribute_path(arguments.positional[0]) : std::vector<JinjaValue>();
-  const JinjaArguments rest = tested ? behind(arguments, kTestAt + 1) : JinjaArguments();
+  const JinjaArguments rest = tested ? arguments_after(arguments, kTestAt + 1) : JinjaArguments();
   return lazily(run, value, [&](const JinjaValue& item, std::vector<JinjaValue>& out) -> Status {
     SEER_ASSIGN_OR_RETURN(const JinjaValue looked_at, follow(run, item, path, nullptr));
     bool holds = jinja_true(looked_at);

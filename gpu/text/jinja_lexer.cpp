@@ -66,7 +66,7 @@ class Lexer {
     return from;
   }
 
-  /// Puts the data before the next tag, and moves behind the tag's opening. Returns where the tag begins; text_.size():
+  /// Puts the data before the next tag, and moves to what follows the tag's opening. Returns where the tag begins; text_.size():
   /// there is none, and all that was left is data.
   Result<size_t> next_tag() {
     size_t tag = text_.find('{', at_);
@@ -115,8 +115,8 @@ class Lexer {
     return expression_tokens(type == '%');
   }
 
-  /// Behind the end tag that begins at `end` ("%}", "#}"), which a sign may precede.
-  size_t behind_end(size_t end, char sign) const {
+  /// The position after the end tag that begins at `end` ("%}", "#}"), which a sign may precede.
+  size_t after_end(size_t end, char sign) const {
     if (sign == '-') return skip_space(end + 2);
     return end + 2 + (sign == '\0' && end + 2 < text_.size() && text_[end + 2] == '\n');
   }
@@ -126,7 +126,7 @@ class Lexer {
     const size_t end = text_.find("#}", at_);
     if (end == std::string::npos) return wrong("the comment that begins here has no end; expected '#}'");
     const char before = end > at_ ? text_[end - 1] : '\0';
-    move_to(behind_end(end, before == '-' || before == '+' ? before : '\0'));
+    move_to(after_end(end, before == '-' || before == '+' ? before : '\0'));
     return {};
   }
 
@@ -141,7 +141,7 @@ class Lexer {
       const size_t end = close + (end_sign != '\0');
       if (std::string_view(text_).substr(end, 2) != "%}") continue;
       put_data_before(tag, /*lstrip=*/true);
-      move_to(behind_end(end, end_sign));
+      move_to(after_end(end, end_sign));
       return {};
     }
     return wrong("the raw block that begins here has no end; expected {% endraw %}");
@@ -164,7 +164,7 @@ class Lexer {
         const size_t end = at_ + (sign != '\0');
         if (std::string_view(text_).substr(end, 2) == close) {
           put(block ? Kind::kBlockEnd : Kind::kPrintEnd);
-          move_to(block ? behind_end(end, sign) : sign == '-' ? skip_space(end + 2) : end + 2);
+          move_to(block ? after_end(end, sign) : sign == '-' ? skip_space(end + 2) : end + 2);
           return {};
         }
       }

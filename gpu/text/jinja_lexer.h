@@ -26,7 +26,7 @@ struct JinjaToken {
   };
   Kind kind = Kind::kEnd;
   int line = 1;
-  std::string text;   // data, name, the text that a string stands for, or the operator
+  std::string text;   // data, name, operator, or a string without its quotes and escapes
   JinjaValue number;  // of kInteger and kFloat
 };
 

@@ -11,8 +11,7 @@ fail() { echo "bundle: FAILED: $*"; exit 1; }
 cd "$work" || exit 1
 rollout=(rollout --model deploy/models/scratchpad-1m8 --prompts deploy/examples/scratchpad/prompts.jsonl --limit 2 --group-size 2
          --max-tokens 64)
-# What no machine may change, in one order: all but turns and times.
-exact_part() { sed 's/,"chunks":.*,"run_s":[0-9.e+-]*//' "$1" | sort; }
+source "$root/tests/integration/exact_part.sh"
 
 "$root/deploy/bundle.sh" --seer "$seer" "$work/seer.tar.gz" >log 2>&1 || fail "$(cat log)"
 mkdir "a folder" && tar -xzf seer.tar.gz -C "a folder" || fail "unpacking"

@@ -45,8 +45,8 @@ nothing_left() {
 ended() { [[ $code == $2 ]] || fail "$1: exit code $code, expected $2: $(cat "$work/out" "$work/err")"; nothing_left; }
 said() { grep -qE -- "$1" "$work/err" || fail "no word of \"$1\": $(cat "$work/err")"; }
 
-# A rollout, with what no machine may change of it: all but turns and times.
-exact_part() { sed 's/,"chunks":.*,"run_s":[0-9.e+-]*//' "$1" | sort; }
+# A rollout.
+source "$root/tests/integration/exact_part.sh"
 rollout=("$seer" rollout --model "$root/deploy/models/scratchpad-1m8" --prompts "$prompts" --limit 2 --group-size 2 --max-tokens 64
          --weight-version "$mark" --log-level error)
 "${rollout[@]}" --instances 1 --out "$work/alone.jsonl" >"$work/log" 2>&1 || fail "seer rollout: $(cat "$work/log")"

@@ -17,8 +17,8 @@ finish() {
 trap finish EXIT
 fail() { echo "netns_cluster: FAILED: $*"; exit 1; }
 
-# A rollout, with what no machine may change of it: all but turns and times.
-exact_part() { sed 's/,"chunks":.*,"run_s":[0-9.e+-]*//' "$1" | sort; }
+# A rollout.
+source "$root/tests/integration/exact_part.sh"
 nodes=(--instances 2 --threads-per-instance 1 --kv-bytes 4MiB --dram-bytes 32MiB)
 rollout=("$seer" rollout --model "$root/deploy/models/scratchpad-1m8" --prompts "$root/deploy/examples/scratchpad/prompts.jsonl"
          --limit 60 --group-size 8 --max-tokens 1200 --policy seer --chunk-tokens 256)

@@ -119,7 +119,7 @@ nothing_left() {
 }
 
 # ---- A rollout
-exact_part() { sed 's/,"chunks":.*,"run_s":[0-9.e+-]*//' "$1" | sort; }
+source "$root/tests/integration/exact_part.sh"
 nodes=(--instances 1 --threads-per-instance 1 --kv-bytes 4MiB --dram-bytes 32MiB)
 rollout=("$seer" rollout --model "$root/deploy/models/scratchpad-1m8" --prompts "$root/deploy/examples/scratchpad/prompts.jsonl"
          --limit 24 --group-size 8 --max-tokens 800 --policy seer --chunk-tokens 256)

@@ -86,6 +86,18 @@ TEST_CASE("response text: the start of a stop string that does not go on is give
   CHECK(joined(r, {.stop = {"=46"}}, {2, 4}) == "12+34=4");
 }
 
+TEST_CASE("response text: while a response goes on, its text has no part of a stop string or a character") {
+  Response r;
+  r.output_ids = tokenizer().encode("12+34=4").value();
+  CHECK(response_text(&tokenizer(), {.stop = {"=46"}}, r) == "12+34");
+  r.output_ids = tokenizer().encode("a\xE2\x82\xAC").value();
+  r.output_ids.pop_back();
+  const std::string text = response_text(&tokenizer(), {}, r);
+  CHECK(utf8_valid_bytes(text) == text.size());
+  r.finish = FinishReason::kLength;
+  CHECK(response_text(&tokenizer(), {}, r) == tokenizer().decode(r.output_ids));
+}
+
 TEST_CASE("response text: a stop token is left out, and kept where the client wants it") {
   std::vector<int32_t> ids = tokenizer().encode("12+3").value();
   const int32_t last = ids.back();
