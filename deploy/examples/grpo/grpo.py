@@ -8,7 +8,7 @@ log-probability must be the same.
 
 What is checked in every step, and ends the run if it is not so:
  * each response was made with the weight version of the step;
- * the server's log-probabilities are the trainer's own, within what bf16 explains (--logprob-diff);
+ * the server's log-probabilities are within --logprob-diff of the trainer's own: the two round differently;
  * all policies give the same responses, bit by bit.
 """
 import argparse
@@ -59,21 +59,23 @@ class Server:
 
     def __init__(self, args, policy):
         self.policy, self.process, self.address = policy, None, args.url
-        if args.url:
-            return
-        command = [args.seer, "serve", "--model", args.model, "--listen", "127.0.0.1:0", "--policy", policy, "--seed", str(args.seed),
+
+    def start(self, args):
+        """stop() is needed after it, whether it fails or not."""
+        command = [args.seer, "serve", "--model", args.model, "--listen", "127.0.0.1:0", "--policy", self.policy, "--seed", str(args.seed),
                    *shlex.split(args.server_options)]
-        self.log_path = os.path.join(args.out, f"server-{policy}.log")
-        with open(self.log_path, "w", encoding="utf-8") as log:
+        log_path = os.path.join(args.out, f"server-{self.policy}.log")
+        with open(log_path, "w", encoding="utf-8") as log:
             try:
                 self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
             except OSError as error:
                 fail(f"cannot start {args.seer}: {error.strerror}: expected the program seer; build it, or name it with --seer")
-        ready = re.match(r"seer serves .* at http://(\S+)$", self.process.stdout.readline())
+        line = self.process.stdout.readline()
+        ready = re.match(r"seer serves .* at http://(\S+)$", line)
         if not ready:
-            self.process.wait(timeout=60)
-            with open(self.log_path, encoding="utf-8") as log:
-                fail(f"seer serve did not start: {log.read().strip()}")
+            self.stop()
+            with open(log_path, encoding="utf-8") as log:
+                fail(f"seer serve did not start: {log.read().strip() or line!r}")
         self.address = ready[1]
 
     async def connect(self):
@@ -84,7 +86,7 @@ class Server:
         if self.process and self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(timeout=90)  # the server gives what runs 60 s
+                self.process.wait(timeout=90)  # the server waits up to 60 s for requests that run
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
@@ -176,15 +178,15 @@ class Trainer:
         logits = part(ids[:, :-1], positions[:, :-1], select=want)
         return logits.log_softmax(-1).gather(-1, ids[:, 1:][want][:, None])[:, 0]
 
-    def loss_of(self, part, batch, tokens, stats):
-        """GRPO's clipped objective, per token, as this batch's share of a mean over `tokens`."""
+    def loss_of(self, part, batch, tokens):
+        """GRPO's clipped objective, per token, as this batch's share of a mean over `tokens`; and how many tokens were clipped."""
         logprobs = self.logprobs_of(part, batch)
         old = torch.cat([torch.tensor(r["logprobs"]) for r in batch])  # the server's: those of the policy that sampled
         advantage = torch.cat([torch.full((len(r["logprobs"]),), r["advantage"]) for r in batch])
         ratio = (logprobs - old).exp()
         clipped = ratio.clamp(1 - self.args.clip, 1 + self.args.clip)
-        stats["clipped"] += ((ratio * advantage) > (clipped * advantage)).sum().item()
-        return -torch.minimum(ratio * advantage, clipped * advantage).sum() / tokens
+        count = ((ratio * advantage) > (clipped * advantage)).sum().item()
+        return -torch.minimum(ratio * advantage, clipped * advantage).sum() / tokens, count
 
     def run(self, rows, work):
         """Calls work(part, batch) for all batches, those of one part one after the other."""
@@ -194,29 +196,27 @@ class Trainer:
             return [work(self.parts[k], batch) for batch in batches[k::PARTS]]
         return [result for results in self.threads.map(share, range(PARTS)) for result in results]
 
-    @torch.no_grad()
     def compare(self, rows):
         """Largest and mean difference between the server's log-probabilities and these, over all tokens of all responses."""
         def differences(part, batch):
-            with torch.no_grad():
+            with torch.no_grad():  # which holds for one thread only
                 return (self.logprobs_of(part, batch) - torch.cat([torch.tensor(r["logprobs"]) for r in batch])).abs()
         found = torch.cat(self.run(rows, differences))
         return found.max().item(), found.mean().item()
 
     def update(self, rows):
         """One step of the optimizer. Rows whose advantage is 0 have no gradient and are left out, but counted in the mean."""
-        tokens, stats = sum(len(r["logprobs"]) for r in rows), dict(clipped=0)
-        all_stats = [dict(clipped=0) for _ in self.parts]
+        tokens = sum(len(r["logprobs"]) for r in rows)
         for part in self.parts:
             part.zero_grad(set_to_none=True)
 
         def learn(part, batch):
-            loss = self.loss_of(part, batch, tokens, all_stats[self.parts.index(part)])
+            loss, clipped = self.loss_of(part, batch, tokens)
             loss.backward()
-            return loss.item()
-        losses = self.run([r for r in rows if r["advantage"] != 0], learn)
-        stats = dict(loss=sum(losses), clip_share=sum(s["clipped"] for s in all_stats) / tokens, gradient_norm=0.0)
-        if losses:
+            return loss.item(), clipped
+        learned = self.run([r for r in rows if r["advantage"] != 0], learn)
+        stats = dict(loss=sum(loss for loss, _ in learned), clip_share=sum(clipped for _, clipped in learned) / tokens, gradient_norm=0.0)
+        if learned:
             for p, *grads in zip(self.master, *([p.grad for p in part.parameters()] for part in self.parts)):
                 grads = [g for g in grads if g is not None]
                 p.grad = torch.stack(grads).sum(0)
@@ -333,7 +333,7 @@ def summarize(lines, held_out, servers, trainer, wall_s):
         return statistics.mean(line[key] for line in some)
     policies = [server.policy for server in servers]
     totals = {policy: sum(line["rollout_s"][policy] for line in lines) for policy in policies}
-    summary = dict(
+    return dict(
         steps=len(lines), wall_s=wall_s, policies=policies, reward_first_fifth=mean("reward_mean", lines[:fifth]),
         reward_last_fifth=mean("reward_mean", lines[-fifth:]), held_out_before=held_out[0], held_out_after=held_out[1],
         responses=sum(line["responses"] for line in lines), tokens=sum(line["tokens"] for line in lines),
@@ -344,7 +344,6 @@ def summarize(lines, held_out, servers, trainer, wall_s):
         reward_s=sum(sum(line["reward_s"].values()) for line in lines),
         reward_after_rollout_s=sum(sum(line["reward_after_rollout_s"].values()) for line in lines),
         **{key: sum(line[key] for line in lines) for key in ("compare_s", "train_s", "weights_s")}, weights_digest=trainer.digest())
-    return summary
 
 
 def plot(lines, path):
@@ -388,7 +387,7 @@ async def train(args, servers):
     for server in servers:
         await server.connect()
     if args.url:
-        await load_weights(servers, os.path.abspath(args.model))  # who knows what it had
+        await load_weights(servers, os.path.abspath(args.model))  # the server may hold other weights
     began, lines = time.perf_counter(), []
     held_out = [await measure_held_out(servers, args, tokenizer)]
     with open(os.path.join(args.out, "steps.jsonl"), "w", encoding="utf-8") as out:
@@ -425,6 +424,12 @@ def positive(text):
     return int(text)
 
 
+def not_negative(text):
+    if not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r}: expected a whole number of at least 0")
+    return int(text)
+
+
 def main():
     ap = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     ap.add_argument("--out", default="grpo-out", help="folder for steps.jsonl, summary.json, reward.png and weights")
@@ -439,8 +444,8 @@ def main():
     ap.add_argument("--gradient-norm", type=float, default=1.0, help="gradients are scaled down to it")
     ap.add_argument("--batch-tokens", type=positive, default=6144, help="tokens of a training batch with padding")
     ap.add_argument("--threads", type=positive, default=2, help="of the trainer; more than 2 have nothing to do")
-    ap.add_argument("--held-out", type=int, default=64, help="prompts of prompts.jsonl measured before and after; 0: none")
-    ap.add_argument("--logprob-diff", type=float, default=0.5, help="largest difference between log-probabilities that bf16 may explain")
+    ap.add_argument("--held-out", type=not_negative, default=64, help="prompts of prompts.jsonl measured before and after; 0: none")
+    ap.add_argument("--logprob-diff", type=float, default=0.5, help="a larger difference between log-probabilities ends the run")
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--policy", default="verl,seer", help="of the server; several with commas: a server each, compared [verl,seer]")
     ap.add_argument("--model", default=os.path.join(ROOT, "deploy/models/scratchpad-1m8"))
@@ -453,11 +458,13 @@ def main():
     args.out, args.model = os.path.abspath(args.out), os.path.abspath(args.model)
     args.sampling = dict(max_new_tokens=args.max_new, temperature=1.0)
     os.makedirs(args.out, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # by way of stop()
     with contextlib.ExitStack() as stack:
-        servers = []
-        for policy in [args.url] if args.url else args.policy.split(","):
-            servers.append(Server(args, policy))
-            stack.callback(servers[-1].stop)
+        servers = [Server(args, policy) for policy in ([args.url] if args.url else args.policy.split(","))]
+        for server in servers:
+            if not args.url:
+                stack.callback(server.stop)
+                server.start(args)
         try:
             asyncio.run(train(args, servers))
         except SeerError as error:
