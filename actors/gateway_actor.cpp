@@ -43,7 +43,9 @@ GatewayActor::GatewayActor(rt::self_ptr<GatewayActor> self_in, GatewayConfig con
       client(std::move(client_in)),
       door(std::move(door_in)),
       log(std::move(log_in)),
-      version(config.version) {
+      version(config.version),
+      scheduler(config.rollout.scheduler),
+      choice(fleet.choose_schedule ? Choice::kOpen : Choice::kMade) {
   door->set_wake(rt::waker<GatewayActor>(self, [](const handle& me) { rt::post(me, WorkReady{}); }));
 }
 
@@ -129,6 +131,7 @@ void GatewayActor::sweep() {
 void GatewayActor::place() {
   if (is_held()) return;
   if (cancelled > 0) sweep();
+  if (should_choose()) return choose_schedule();
   if (waiting.empty()) return;
   AddGroups add;
   RolloutHandle to;
@@ -162,6 +165,27 @@ void GatewayActor::place() {
   if (!waiting.empty()) tick_in(config.gather_us);
 }
 
+bool GatewayActor::should_choose() const {
+  return choice == Choice::kOpen && pieces_open - std::ssize(running) >= config.choose_responses;
+}
+
+void GatewayActor::choose_schedule() {
+  choice = Choice::kAsked;
+  std::vector<GroupSpec> like;
+  for (const auto& [id, group] : waiting) like.push_back(group_of(group.pieces));
+  fleet.choose_schedule(std::move(like), [door = door](GatewaySchedule schedule) {
+    door->put([schedule = std::move(schedule)](GatewayActor& gateway) mutable { gateway.on_schedule(std::move(schedule)); });
+  });
+}
+
+void GatewayActor::on_schedule(GatewaySchedule schedule) {
+  choice = Choice::kMade;
+  scheduler = std::move(schedule.scheduler);
+  log.info(rt::now_us(self), "policy_chosen",
+           {{"policy", scheduler.policy}, {"running_max", scheduler.running_max}, {"why", schedule.why}});
+  close_rollout();
+}
+
 void GatewayActor::tick_in(int64_t us) {
   if (std::exchange(is_ticking, true)) return;
   rt::tell_after(self, us, handle{self}, Tick{});
@@ -171,6 +195,7 @@ GatewayActor::Rollout& GatewayActor::open_rollout() {
   if (current != RolloutId{}) return rollouts.at(current);
   current = last_rollout = RolloutId{last_rollout.value + 1};
   RolloutConfig rollout = config.rollout;
+  rollout.scheduler = scheduler;
   rollout.id = current;
   rollout.version = version;
   rollout.open = true;

@@ -7,6 +7,8 @@
 //           group_wait_us. This changes how soon responses come, never what is in them.
 // WEIGHTS   A rollout has one weight version. For new weights the open rollout is closed, and ends once its requests have
 //           ended as InFlight says. Requests that come meanwhile wait for the next rollout.
+// SCHEDULE  Once enough responses wait to tell what the work is like, the fleet may be asked how to schedule it. They wait for
+//           that, and the rollouts that open from then on follow it. A few requests alone never wait for it.
 // MEMORY    A rollout keeps figures of every response it ever had, so it is closed after rollout_responses, and another one is opened.
 //
 // Each response that a request asks for is given exactly once, unless the request was cancelled.
@@ -48,11 +50,20 @@ struct GatewayClient {
   std::function<void(Ticket, uint32_t sample, CommittedTokens)> tokens;  // of requests that stream
 };
 
+/// How rollouts are scheduled, and why so, for the log.
+struct GatewaySchedule {
+  ChunkSchedulerConfig scheduler;
+  std::string why;
+};
+
 /// What the gateway needs of a Fleet. Called on the gateway's thread only.
 struct GatewayFleet {
   std::function<RolloutHandle(const RolloutConfig&, const RolloutEvents&)> start_rollout;
   std::function<void(RolloutId)> end_rollout;
   std::function<size_t(const NewWeights&, const WeightsSink&)> update_weights;  // returns how many nodes will answer
+  /// Finds out how work like these groups is best scheduled, which may take seconds, and calls `then` once, on any thread.
+  /// Empty: all rollouts are scheduled as GatewayConfig says.
+  std::function<void(std::vector<GroupSpec> like, std::function<void(GatewaySchedule)> then)> choose_schedule = {};
 };
 
 struct GatewayConfig {
@@ -61,6 +72,7 @@ struct GatewayConfig {
   int64_t gather_us = 2'000;
   int64_t group_wait_us = 100'000;
   size_t rollout_responses = 32'768; // of one rollout, about; each takes 1 KiB until the rollout is over
+  int64_t choose_responses = 16;     // waiting at once; then a schedule is chosen for them and all that follow
   int64_t responses_max = 1'000'000; // asked for and not given yet; a request for more is answered with an error
 };
 
@@ -156,6 +168,8 @@ struct GatewayActor {
     std::string error;           // of some node
   };
 
+  enum class Choice : uint8_t { kOpen, kAsked, kMade };
+
   using Waiting = std::map<uint64_t, Gathered>;
   void gather(const Piece& piece);
   Waiting::iterator forget(Waiting::iterator group);
@@ -163,7 +177,10 @@ struct GatewayActor {
   bool may_join(const Gathered& group, const GatewayRequest& request) const;
   bool is_due(const Gathered& group) const;
   void place();
-  bool is_held() const { return is_paused || update.has_value(); }
+  bool is_held() const { return is_paused || update.has_value() || choice == Choice::kAsked; }
+  bool should_choose() const;
+  void choose_schedule();
+  void on_schedule(GatewaySchedule schedule);
   void tick_in(int64_t us);
   Rollout& open_rollout();
   void close_rollout();
@@ -193,6 +210,8 @@ struct GatewayActor {
   uint64_t last_gathered = 0;
   size_t cancelled = 0;                             // requests since the last sweep(), whose pieces may be in `waiting`
   WeightVersion version;
+  ChunkSchedulerConfig scheduler;                   // of rollouts that open
+  Choice choice;                                    // of that
   std::optional<Update> update;
   bool is_paused = false;
   bool is_ticking = false;

@@ -82,8 +82,9 @@ void RolloutActor::on_instance_up(const InstanceUp& up) {
   if (!instances_seen.insert(up.instance).second)  // it may be the one of before, and still run what was placed again since
     rt::tell(self, up.handle, DropChunks{config.id});
   if (!draft_servers.empty()) rt::tell(self, up.handle, all_draft_servers());
-  if (Status added = scheduler->add_instance({up.instance, up.node, up.kv_blocks, up.block_tokens, up.rows_max});
-      !added.ok())
+  const int64_t running_max = config.scheduler.running_max;
+  const int32_t rows_max = running_max > 0 ? static_cast<int32_t>(std::min<int64_t>(running_max, up.rows_max)) : up.rows_max;
+  if (Status added = scheduler->add_instance({up.instance, up.node, up.kv_blocks, up.block_tokens, rows_max}); !added.ok())
     return end(added.error().detail);
   start_when_all_are_up();
   if (started) place();

@@ -121,9 +121,19 @@ OptionSpec controller_wait_option(int64_t& wait_s) {
           between(0, 86'400)};
 }
 
-std::vector<OptionGroup> option_groups(RolloutOptions& o) {
-  OneOf policies{chunk_policy_names(), {{kPartialPolicy, kPartialRefused}}};
+constexpr const char* kPolicyHelp =
+    "which request runs next, and where (auto: seer+ where a fuller batch costs less per token, else seer)";
+
+bool foresees_nothing(const SchedulingPolicy& policy) { return !policy.needs_lengths; }
+
+OneOf policies_or_auto(bool (*chosen)(const SchedulingPolicy& policy) = nullptr) {
+  OneOf policies{chunk_policy_names(chosen), {{kPartialPolicy, kPartialRefused}}};
   policies.names.insert(policies.names.begin(), kAutoPolicy);
+  return policies;
+}
+
+std::vector<OptionGroup> option_groups(RolloutOptions& o) {
+  const OneOf policies = policies_or_auto();
   std::vector<OptionSpec> sampling = sampling_options(o.sampling);
   sampling.push_back({"raw-logprobs", "", &o.sampling.logprob_mode, "log-probabilities are log-softmax(logits), without the temperature"});
   std::vector<OptionSpec> drafting = drafting_options(o);
@@ -149,7 +159,7 @@ std::vector<OptionGroup> option_groups(RolloutOptions& o) {
         {"journal", "DIR", &o.journal, "folder that keeps what there is of the responses, until all are written"},
         {"resume", "", &o.resume, "go on with what the journal has, if anything"}}},
       {"Scheduling",
-       {{"policy", "P", &o.scheduler.policy, "which request runs next, and where (auto: seer+ where a fuller batch costs less per token, else seer)", policies},
+       {{"policy", "P", &o.scheduler.policy, kPolicyHelp, policies},
         {"compare", "P,P,...", CommaListField{&o.compare}, "run these policies in turn on the same work", policies},
         {"chunk-tokens", "N", &o.scheduler.chunk_tokens, "tokens until a request gives up its instance; 0: never",
          at_least(0)},
@@ -201,7 +211,7 @@ std::vector<OptionGroup> option_groups(ServeOptions& o) {
         {"body-bytes", "SIZE", SizeField{&o.body_bytes}, "largest body of a request", at_least(1024)},
         {"connections", "N", &o.connections, "most connections at a time", between(1, 1e6)}}},
       {"Scheduling",
-       {{"policy", "P", &o.scheduler.policy, "which request runs next, and where", OneOf{chunk_policy_names(), {{kPartialPolicy, kPartialRefused}}}},
+       {{"policy", "P", &o.scheduler.policy, kPolicyHelp, policies_or_auto(foresees_nothing)},
         {"chunk-tokens", "N", &o.scheduler.chunk_tokens, "tokens until a request gives up its instance; 0: never", at_least(0)},
         {"reserve", "SHARE", &o.scheduler.reserve_share,
          "share of a chunk's KV reserved before it starts; below 0: the policy's default", between(-1, 1)}}},

@@ -105,7 +105,7 @@ struct ServeOptions : MachineOptions {
   int64_t connections = 20'000;            // at a time at most
   int64_t nodes = 1;                       // as in RolloutOptions
   uint64_t seed = 1;                       // of requests that bring none
-  ChunkSchedulerConfig scheduler{.policy = "seer"};
+  ChunkSchedulerConfig scheduler{.policy = "auto"};
 };
 
 /// `seer status`.

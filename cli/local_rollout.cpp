@@ -246,14 +246,18 @@ namespace {
 
 /// What runs, and why, where --policy is auto.
 struct ChosenPolicy {
-  std::string name, why;
-  int64_t rows_max = 0;  // running requests of an instance at most
+  ChunkSchedulerConfig scheduler;
+  std::string why;
 };
 Result<ChosenPolicy> choose(const RolloutOptions& options, const RolloutWork& work, const std::string& policy) {
-  if (policy != kAutoPolicy) return ChosenPolicy{policy, "", options.max_batch};
-  if (!options.cluster.empty()) return ChosenPolicy{"seer", "seer: the machines of a cluster are not measured for more", options.max_batch};
-  SEER_ASSIGN_OR_RETURN(const PolicyChoice choice, choose_policy(work.model, engine_config(options, InstanceId{0}), work.groups, options));
-  return ChosenPolicy{choice.policy, choice_text(choice), choice.rows_max > 0 ? choice.rows_max : options.max_batch};
+  ChosenPolicy result{options.scheduler, ""};
+  result.scheduler.policy = policy;
+  if (policy != kAutoPolicy) return result;
+  result.scheduler.policy = kSeerPolicy;
+  if (!options.cluster.empty()) return ChosenPolicy{result.scheduler, "seer: the machines of a cluster are not measured for more"};
+  SEER_ASSIGN_OR_RETURN(const PolicyChoice choice, choose_policy(work.model, engine_config(options, InstanceId{0}),
+                                                                 instance_work(work.groups, options), options, options.scheduler));
+  return ChosenPolicy{chosen(options.scheduler, choice), choice_text(choice)};
 }
 
 /// The machines of a rollout: those of this process, or of a cluster.
@@ -265,13 +269,12 @@ struct Machines {
 };
 
 /// REQUIRES: options, work, histories and aside outlive the machines.
-Status start_machines(rt::system& system, const RolloutOptions& options, const RolloutWork& work, int64_t rows_max,
-                      const LoadHistories& histories, SlowWork& aside, const EventLog& log, Machines& machines) {
+Status start_machines(rt::system& system, const RolloutOptions& options, const RolloutWork& work, const LoadHistories& histories, SlowWork& aside, const EventLog& log, Machines& machines) {
   SEER_RETURN_IF_ERROR(check_sizes(options, work.config));
   SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_makers(options, work, histories, aside));
   machines.fleet.emplace(system, FleetLinks{}, log);
   machines.weights = hash_pair(work.model->weights_hash, static_cast<uint64_t>(options.kv_dtype));
-  return machines.fleet->start_nodes(fleet_config(options, options.nodes, rows_max), std::make_shared<const NodeMakers>(std::move(makers)));
+  return machines.fleet->start_nodes(fleet_config(options, options.nodes), std::make_shared<const NodeMakers>(std::move(makers)));
 }
 
 /// `config` gets what the cluster says of the rollout. REQUIRES: net and options outlive the machines.
@@ -308,11 +311,10 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   const bool is_local = options.cluster.empty();
   SEER_ASSIGN_OR_RETURN(const ChosenPolicy chosen, choose(options, work, policy));
   if (!chosen.why.empty())
-    hooks.log.info(steady_us(), "policy_chosen", {{"policy", chosen.name}, {"rows_max", chosen.rows_max}, {"why", chosen.why}});
-  RolloutConfig config{.scheduler = options.scheduler,
+    hooks.log.info(steady_us(), "policy_chosen", {{"policy", chosen.scheduler.policy}, {"running_max", chosen.scheduler.running_max}, {"why", chosen.why}});
+  RolloutConfig config{.scheduler = chosen.scheduler,
                        .version = WeightVersion{static_cast<uint64_t>(options.weight_version)},
                        .instances_expected = static_cast<size_t>(options.instances)};
-  config.scheduler.policy = chosen.name;
   if (auto known = make_chunk_scheduler(config.scheduler); !known.ok()) return known.error();
 
   SlowWork aside({}, [](std::function<void()>& f) { f(); });
@@ -328,7 +330,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   rt::system& system = is_local ? *local : net->system();
   rt::Inbox<RolloutEvents> inbox(system);
   Machines machines;
-  SEER_RETURN_IF_ERROR(is_local ? start_machines(system, options, work, chosen.rows_max, histories, aside, hooks.log, machines)
+  SEER_RETURN_IF_ERROR(is_local ? start_machines(system, options, work, histories, aside, hooks.log, machines)
                                 : enter_cluster(*net, options, hooks, machines, config));
 
   std::unique_ptr<PastResponses> history;
@@ -415,7 +417,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   if (!written.ok()) return written.error();
   if (!summary.complete && machines.watch && !machines.watch->status().ok()) return machines.watch->status().error();
   if (!summary.complete && !stopping) return fail(Code::kUnavailable, summary.error);
-  RolloutOutcome outcome{.report = {.policy = chosen.name,
+  RolloutOutcome outcome{.report = {.policy = chosen.scheduler.policy,
                                     .policy_choice = chosen.why,
                                     .rollout = std::move(summary),
                                     .pool = std::move(pool),

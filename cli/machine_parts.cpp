@@ -67,11 +67,11 @@ CpuEngineConfig engine_config(const MachineOptions& options, InstanceId id) {
           .version = WeightVersion{static_cast<uint64_t>(options.weight_version)}};
 }
 
-InstanceConfig instance_config(const MachineOptions& options, int64_t rows_max) {
+InstanceConfig instance_config(const MachineOptions& options) {
   return {.id = {},
           .planner = {.prefill_tokens_max = static_cast<int32_t>(options.prefill_tokens),
-                      .rows_max = static_cast<int32_t>(rows_max + options.prefill_tokens)},
-          .rows_max = static_cast<int32_t>(rows_max),
+                      .rows_max = static_cast<int32_t>(options.max_batch + options.prefill_tokens)},
+          .rows_max = static_cast<int32_t>(options.max_batch),
           .step_depth = static_cast<int32_t>(options.step_depth)};
 }
 
@@ -128,10 +128,10 @@ Result<NodeMakers> make_node_makers(const MachineOptions& options, const LoadedM
   return makers;
 }
 
-FleetConfig fleet_config(const MachineOptions& options, int64_t nodes, int64_t rows_max) {
+FleetConfig fleet_config(const MachineOptions& options, int64_t nodes) {
   FleetConfig config{.nodes = static_cast<uint32_t>(nodes),
                      .instances = static_cast<uint32_t>(options.instances),
-                     .instance = instance_config(options, rows_max),
+                     .instance = instance_config(options),
                      .node = {}};
   if (options.drafting == DraftSource::kGrouped) config.node.draft_server = DraftServerConfig{};
   return config;

@@ -28,8 +28,7 @@ Result<LoadedModel> load_model_of(const MachineOptions& options);
 Result<std::shared_ptr<const Tokenizer>> load_tokenizer_of(const MachineOptions& options);
 
 CpuEngineConfig engine_config(const MachineOptions& options, InstanceId id);
-/// `rows_max`: running requests at most.
-InstanceConfig instance_config(const MachineOptions& options, int64_t rows_max);
+InstanceConfig instance_config(const MachineOptions& options);
 /// What no part can be made without, found out before any is. Errors name the flag.
 Status check_sizes(const MachineOptions& options, const ModelConfig& model);
 Result<std::unique_ptr<ColdStore>> open_cold_store(const MachineOptions& options, const std::string& folder);
@@ -48,7 +47,7 @@ Result<NodeMakers> make_node_makers(const MachineOptions& options, const LoadedM
                                     const ClusterTransport& transport = {});
 
 /// All machines of this process: `nodes` of them, to which the instances are dealt.
-FleetConfig fleet_config(const MachineOptions& options, int64_t nodes, int64_t rows_max);
+FleetConfig fleet_config(const MachineOptions& options, int64_t nodes);
 /// Their makers: each has its own folder of the cold tier, and KV moves between them by copying. As make_node_makers() otherwise.
 Result<NodeMakers> make_local_makers(const MachineOptions& options, int64_t nodes, const LoadedModel& loaded, SlowWork& aside);
 

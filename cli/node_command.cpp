@@ -21,7 +21,7 @@ NodeConfig node_config(const NodeOptions& options) {
   NodeConfig config{.node = id, .kv_node = {.node = id}};
   if (options.drafting == DraftSource::kGrouped) config.draft_server = DraftServerConfig{.node = id};
   for (uint32_t i = 0; i < options.instances; ++i) {
-    config.instances.push_back(instance_config(options, options.max_batch));
+    config.instances.push_back(instance_config(options));
     config.instances.back().id = node_instance(id, i);
   }
   return config;

@@ -35,7 +35,7 @@ StepSequences decode_step(int64_t sequences, int64_t context_tokens) {
 
 }  // namespace
 
-InstanceWork instance_work(const std::vector<GroupSpec>& groups, const RolloutOptions& options, int64_t kv_tokens) {
+InstanceWork instance_work(const std::vector<GroupSpec>& groups, const MachineOptions& options) {
   SEER_CHECK(!groups.empty());
   std::vector<int64_t> prompts, limits;
   int64_t requests = 0;
@@ -45,18 +45,19 @@ InstanceWork instance_work(const std::vector<GroupSpec>& groups, const RolloutOp
     requests += group.samples;
   }
   const auto at_least_1 = [](int64_t value) { return std::max<int64_t>(1, value); };
-  return {.kv_tokens = at_least_1(kv_tokens),
+  return {.kv_tokens = 1,
           .rows_max = options.max_batch,
           .requests = at_least_1(requests / options.instances),
           .prompt_tokens = at_least_1(median(std::move(prompts))),
           .limit_tokens = at_least_1(median(std::move(limits)))};
 }
 
-Result<PolicyChoice> choose_policy(const std::shared_ptr<const Model>& model, const CpuEngineConfig& engine,
-                                   const std::vector<GroupSpec>& groups, const RolloutOptions& options) {
+Result<PolicyChoice> choose_policy(const std::shared_ptr<const Model>& model, const CpuEngineConfig& engine, InstanceWork work,
+                                   const MachineOptions& options, const ChunkSchedulerConfig& scheduler) {
   const int64_t block_bytes = kv_block_bytes(model->config, engine);
   const auto tokens_in = [&](int64_t bytes) { return bytes / block_bytes * engine.block_tokens; };
-  const TypicalBatches batches = typical_batches(instance_work(groups, options, tokens_in(engine.kv_bytes)), options.scheduler);
+  work.kv_tokens = std::max<int64_t>(1, tokens_in(engine.kv_bytes));
+  const TypicalBatches batches = typical_batches(work, scheduler);
   if (!options.draft_profile.empty()) {
     SEER_ASSIGN_OR_RETURN(const StepProfile profile, read_step_profile(options.draft_profile));
     return choose_policy(batches, [&](const StepShape& shape) { return profile.predict_us(shape) + kStepGapUs; });
@@ -72,6 +73,12 @@ Result<PolicyChoice> choose_policy(const std::shared_ptr<const Model>& model, co
   return choose_policy(measured, [&](const StepShape& shape) {
     return us[static_cast<size_t>(std::ranges::lower_bound(sizes, shape.sequences) - sizes.begin())] + kStepGapUs;
   });
+}
+
+ChunkSchedulerConfig chosen(ChunkSchedulerConfig scheduler, const PolicyChoice& choice) {
+  scheduler.policy = choice.policy;
+  scheduler.running_max = choice.rows_max;
+  return scheduler;
 }
 
 std::string choice_text(const PolicyChoice& choice) {

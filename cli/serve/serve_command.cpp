@@ -15,6 +15,7 @@
 #include "cli/cluster_net.h"
 #include "cli/machine_memory.h"
 #include "cli/machine_parts.h"
+#include "cli/policy_auto.h"
 #include "cli/serve/front.h"
 #include "cli/serve/http_server.h"
 #include "cli/serve/openai_dialect.h"
@@ -41,6 +42,13 @@ Result<std::string> read_token(const std::string& path) {
 int64_t tokens_max(const ServeOptions& options, const ModelConfig& model) {
   const int64_t block_bytes = kv_block_bytes(model, engine_config(options, InstanceId{0}));
   return options.kv_bytes / block_bytes * options.block_tokens;
+}
+
+/// An instance's work where more requests like these will come than it can run at a time.
+InstanceWork work_like(const std::vector<GroupSpec>& groups, const MachineOptions& options) {
+  InstanceWork work = instance_work(groups, options);
+  work.requests = work.rows_max;
+  return work;
 }
 
 /// Null: the model has no chat template, or no tokenizer.
@@ -94,7 +102,7 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
   rt::system system(actors);
   Fleet fleet(system, FleetLinks{}, log);
   SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_local_makers(options, options.nodes, loaded, aside));
-  SEER_RETURN_IF_ERROR(fleet.start_nodes(fleet_config(options, options.nodes, options.max_batch),
+  SEER_RETURN_IF_ERROR(fleet.start_nodes(fleet_config(options, options.nodes),
                                          std::make_shared<const NodeMakers>(std::move(makers))));
 
   const auto folder = std::filesystem::weakly_canonical(options.model);
@@ -109,8 +117,20 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
                .seed = options.seed,
                .instances = options.instances},
               version);
-  GatewayConfig config{.rollout = {.scheduler = options.scheduler, .instances_expected = static_cast<size_t>(options.instances)},
+  const bool is_auto = options.scheduler.policy == kAutoPolicy;
+  ChunkSchedulerConfig scheduler = options.scheduler;
+  if (is_auto) scheduler.policy = kSeerPolicy;
+  GatewayConfig config{.rollout = {.scheduler = scheduler, .instances_expected = static_cast<size_t>(options.instances)},
                        .version = version};
+  SlowWork measuring({}, [](std::function<void()>& f) { f(); });  // ends before the system, whose gateway it answers
+  const auto measure = [&](std::vector<GroupSpec> like, std::function<void(GatewaySchedule)> then) {
+    measuring.put([&, like = std::move(like), then = std::move(then)] {
+      const auto choice =
+          choose_policy(loaded.model, engine_config(options, InstanceId{0}), work_like(like, options), options, scheduler);
+      then(choice.ok() ? GatewaySchedule{chosen(scheduler, *choice), choice_text(*choice)}
+                       : GatewaySchedule{scheduler, choice.error().detail});
+    });
+  };
   const GatewayFleet machines{
       .start_rollout = [&fleet](const RolloutConfig& c, const RolloutEvents& events) { return fleet.start_rollout(c, {}, events); },
       .end_rollout = [&fleet](RolloutId id) { fleet.end_rollout(id); },
@@ -118,7 +138,8 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
           [&fleet, nodes = static_cast<size_t>(options.nodes)](const NewWeights& weights, const WeightsSink& reply_to) {
             fleet.update_weights(weights, reply_to);
             return nodes;
-          }};
+          },
+      .choose_schedule = is_auto ? measure : decltype(GatewayFleet::choose_schedule)()};
   SglangDialect sglang(front);
   OpenaiDialect openai(front, std::move(chat));
   const ServerScope server_scope{server};

@@ -16,7 +16,9 @@ namespace {
 
 /// A gateway before a simulated cluster, whose groups clients ask for.
 struct Bench {
-  explicit Bench(SimClusterOptions options = {}, GatewayConfig config = {}) : cluster(std::move(options)) {
+  using ChooseSchedule = decltype(GatewayFleet::choose_schedule);
+
+  explicit Bench(SimClusterOptions options = {}, GatewayConfig config = {}, ChooseSchedule choose = {}) : cluster(std::move(options)) {
     config.rollout.scheduler = cluster.options.scheduler;
     config.rollout.instances_expected = cluster.options.instances;
     const GatewayFleet fleet{
@@ -26,7 +28,8 @@ struct Bench {
             [this](const NewWeights& weights, const WeightsSink& reply_to) {
               cluster.fleet.update_weights(weights, reply_to);
               return size_t{cluster.options.nodes};
-            }};
+            },
+        .choose_schedule = std::move(choose)};
     const GatewayClient client{.response = [this](Ticket ticket, uint32_t sample, Response r) {
                                  CHECK(responses[ticket].emplace(sample, std::move(r)).second);  // each once
                                },
@@ -250,6 +253,39 @@ TEST_CASE("gateway: a rollout that has had its responses gives way to another on
   CHECK(b.responses.size() == 9);
   CHECK(b.state().last_rollout == RolloutId{5});
   CHECK(b.state().loads().rollouts == 1);
+  b.check_exact();
+}
+
+TEST_CASE("gateway: a schedule is chosen once, for as many responses as tell what the work is like, and all later ones follow it") {
+  std::vector<std::vector<GroupSpec>> asked;
+  std::function<void(GatewaySchedule)> then;
+  Bench b({}, {.choose_responses = 6}, [&](std::vector<GroupSpec> like, std::function<void(GatewaySchedule)> answer) {
+    asked.push_back(std::move(like));
+    then = std::move(answer);
+  });
+  const auto running_max = [&] { return rt::look<RolloutActor>(b.state().rollouts.at(b.state().current).handle).config.scheduler.running_max; };
+  b.ask(0, 0, 2);
+  b.run_for(5'000);
+  CHECK(asked.empty());
+  CHECK(b.state().running.size() == 2);  // too few to wait for
+  CHECK(running_max() == 0);
+
+  b.ask(1, 0, 4);
+  b.ask(2, 0, 4);
+  b.run_for(50'000);
+  REQUIRE(asked.size() == 1);
+  REQUIRE(asked[0].size() == 2);
+  CHECK(asked[0][1].prompt_ids == b.cluster.groups[2].prompt_ids);
+  CHECK(b.state().running.size() <= 2);  // they wait for the answer
+
+  then({.scheduler = {.policy = "las", .running_max = 1}, .why = "test"});
+  b.ask(3, 0, 4);
+  b.ask(4, 0, 4);
+  b.run_for(5'000);
+  CHECK(running_max() == 1);
+  b.finish();
+  CHECK(asked.size() == 1);
+  CHECK(b.state().loads().finished == 18);
   b.check_exact();
 }
 

@@ -57,6 +57,26 @@ TEST_CASE("rollout: short of KV, every policy still answers exactly; chunked one
   }
 }
 
+TEST_CASE("rollout: with a limit no instance runs more at a time, under any policy") {
+  for (const std::string& policy : chunk_policy_names()) {
+    CAPTURE(policy);
+    auto o = options_for(policy);
+    o.device_blocks = 1024;
+    o.scheduler.running_max = 3;
+    SimCluster cluster(o);
+    cluster.start();
+    int64_t running_most = 0;
+    cluster.world.run_until(600'000'000, [&] {
+      std::map<InstanceId, int64_t> running;
+      for (const auto& [id, chunk] : rt::look<RolloutActor>(cluster.fleet.rollout()).open)
+        running_most = std::max(running_most, ++running[chunk.instance]);
+      return cluster.over();
+    });
+    CHECK(running_most == 3);
+    check_exact(cluster);
+  }
+}
+
 TEST_CASE("rollout: drafts change no token and no KV, only the number of steps") {
   for (const std::string& policy : chunk_policy_names()) {
     for (const int32_t blocks : {60, 256}) {

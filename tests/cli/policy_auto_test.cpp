@@ -41,8 +41,7 @@ TEST_CASE("policy auto: an instance's work is the medians of the groups and its 
   RolloutOptions options;
   options.instances = 2;
   options.max_batch = 7;
-  const InstanceWork work = instance_work(groups, options, 0);
-  CHECK(work.kv_tokens == 1);
+  const InstanceWork work = instance_work(groups, options);
   CHECK(work.rows_max == 7);
   CHECK(work.requests == 12);
   CHECK(work.prompt_tokens == 20);
@@ -71,7 +70,7 @@ TEST_CASE("policy auto: the steps of a profile decide, or measured ones") {
   RolloutOptions options;
   options.instances = 1;
   const CpuEngineConfig engine{.threads = 1, .kv_bytes = int64_t{8} << 20};
-  const auto choose = [&] { return choose_policy(*model, engine, {group}, options); };
+  const auto choose = [&] { return choose_policy(*model, engine, instance_work({group}, options), options, options.scheduler); };
 
   options.draft_profile = profile_with(10'000, 1);
   auto choice = choose();

@@ -39,6 +39,7 @@ struct ChunkSchedulerConfig {
   int32_t inflight_spread_max = 32;  // cache-aware placement only while the in-flight requests of instances differ by
                                      // no more than this (paper 3.1; less for small instances, see kSpreadRowsShare)
   int32_t misses_max = 8;            // requests looked at that fit nowhere before a cycle ends
+  int64_t running_max = 0;           // requests of an instance that run at a time; 0: as many as it takes
 };
 
 /// A decision: run `request` on `instance`.

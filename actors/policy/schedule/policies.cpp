@@ -55,6 +55,7 @@ Status check_config(const ChunkSchedulerConfig& config) {
     return fail(Code::kInvalidArgument, "unexplained_before=", config.unexplained_before, " is not in [0, 1]");
   if (config.inflight_spread_max < 0)
     return fail(Code::kInvalidArgument, "inflight_spread_max=", config.inflight_spread_max, " is negative");
+  if (config.running_max < 0) return fail(Code::kInvalidArgument, "running_max=", config.running_max, " is negative");
   if (config.misses_max < 1) return fail(Code::kInvalidArgument, "misses_max=", config.misses_max, " is less than 1");
   return {};
 }

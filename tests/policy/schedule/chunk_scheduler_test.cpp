@@ -17,6 +17,7 @@ TEST_CASE("chunk scheduler: settings out of range are refused") {
   CHECK_FALSE(make_chunk_scheduler({.unexplained_before = 1.5}).ok());
   CHECK_FALSE(make_chunk_scheduler({.inflight_spread_max = -1}).ok());
   CHECK_FALSE(make_chunk_scheduler({.misses_max = 0}).ok());
+  CHECK_FALSE(make_chunk_scheduler({.running_max = -1}).ok());
 }
 
 TEST_CASE("chunk scheduler: a group that no instance can hold is refused with the numbers and adds nothing") {
