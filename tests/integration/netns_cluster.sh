@@ -20,7 +20,8 @@ fail() { echo "netns_cluster: FAILED: $*"; exit 1; }
 # A rollout.
 source "$root/tests/integration/exact_part.sh"
 nodes=(--instances 2 --threads-per-instance 1 --kv-bytes 4MiB --dram-bytes 32MiB)
-rollout=("$seer" rollout --model "$root/deploy/models/scratchpad-1m8" --prompts "$root/deploy/examples/scratchpad/prompts.jsonl"
+prompts=$root/deploy/examples/scratchpad/prompts.jsonl
+rollout=("$seer" rollout --model "$root/deploy/models/scratchpad-1m8" --prompts "$prompts"
          --limit 60 --group-size 8 --max-tokens 1200 --policy seer --chunk-tokens 256)
 "${rollout[@]}" --instances 8 --threads-per-instance 1 --kv-bytes 4MiB --out "$work/alone.jsonl" >"$work/log" 2>&1 || fail "$(cat "$work/log")"
 [[ $(wc -l <"$work/alone.jsonl") == 480 ]] || fail "seer rollout wrote $(wc -l <"$work/alone.jsonl") responses, not 480"
@@ -55,8 +56,18 @@ cluster "${cut/SECONDS/3}"
 cluster "${cut/SECONDS/15}"
 [[ $(figure instances_lost) == 2 ]] || fail "$(figure instances_lost) instances were lost in a cut of 15 s, expected those of one machine"
 
-# The rollout is on machine 3, from which machine 2 cannot be reached for a while; the controller reaches both.
-cluster 'ip netns exec "$SEER_NETNS-3" "$@" --cluster "$SEER_CLUSTER" --log-level info & rollout=$!; sleep 1
+# The rollout is on machine 3, from which machine 2 cannot be reached for a while; the controller reaches both. The last prompt comes
+# once machine 2 is back, or after a minute.
+export PROMPTS=$prompts
+cluster 'prompts() {
+           head -n 59 "$PROMPTS"
+           for ((tries = 0; tries < 600; ++tries)); do
+             (($(grep -c " info instance_up .* instance=2048 " "$WORK/err") < 2)) || break
+             sleep 0.1
+           done
+           sed -n 60p "$PROMPTS"
+         }
+         prompts | ip netns exec "$SEER_NETNS-3" "${@/#"$PROMPTS"/-}" --cluster "$SEER_CLUSTER" --log-level info & rollout=$!; sleep 1
          ip -n "$SEER_NETNS-3" route add blackhole 10.77.0.12; sleep 10; ip -n "$SEER_NETNS-3" route del blackhole 10.77.0.12; wait $rollout'
 [[ $(figure instances_lost) == 2 ]] || fail "$(figure instances_lost) instances were lost, expected those that could not be reached"
 (($(grep -c ' info instance_up .* instance=2048 ' "$work/err") == 2)) || fail "machine 2 did not come back: $(cat "$work/err")"
