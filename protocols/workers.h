@@ -7,7 +7,7 @@
 // Completions given as callbacks (ColdStore, KvTransport) follow the same rule: they run on a worker's thread, and all
 // they may do is put something into the Outbox of whoever asked.
 //
-// Both are thread-safe. Workers is declared last in its owner, so that its threads end before anything they use goes.
+// Both are thread-safe. Workers is declared last in its owner, so that its threads end before anything they use is destroyed.
 #pragma once
 #include <condition_variable>
 #include <cstdint>
@@ -146,7 +146,7 @@ class Workers {
   std::deque<Work> queue_, background_;
   int32_t in_background_ = 0;
   State state_ = State::kRunning;
-  std::vector<std::thread> threads_;  // last: joined before anything they use goes
+  std::vector<std::thread> threads_;  // last: joined before anything they use is destroyed
 };
 
 }  // namespace seer
