@@ -18,7 +18,7 @@
 // is clamped to the finite floats. Denormals count as zero.
 //
 // All sums over a row are taken part by part (kPartIds ids each, row_softmax.h), each relative to its own largest
-// logit, and then added in order: so that the logits of a row need never be in one place (PartedRow).
+// logit, and then added in order. So the logits of a row need not all be in memory at once (PartedRow).
 #pragma once
 #include <cstdint>
 #include <span>
@@ -39,19 +39,19 @@ struct RowSample {
 /// and penalty, and for the log-probability of any token. Gives the bits of sample_row() and token_logprob().
 class PartedRow {
  public:
-  /// What is needed of the logits beyond one pass over the parts: cuts and penalties need them all.
+  /// True if one pass over the parts is enough. Cuts and penalties need all logits at once.
   static bool suffices(const SamplingParams& params);
   /// REQUIRES: validate(params) is ok.
   PartedRow(int64_t vocab, const SamplingParams& params);
 
   int64_t parts() const { return static_cast<int64_t>(maxima_.size()); }
-  /// REQUIRES: each part once, before what follows; all ids of the part.
+  /// REQUIRES: called once for each part, with all of its ids, before the calls below.
   void add(int64_t part, std::span<const float> logits);
 
-  /// False: nothing can be sampled or scored. REQUIRED by all that follows.
+  /// False: nothing can be sampled or scored. The calls below REQUIRE true.
   bool finite() const;
 
-  /// Where the sampled token is: its part's logits are wanted once more, by pick().
+  /// Where the sampled token is. pick() needs the logits of that part again.
   struct Choice {
     int64_t part = 0;
     double target = 0;  // cumulative weight within the part that the token passes

@@ -2,7 +2,8 @@
 // are in the byte order of the machine; both ends run the same build on the same kind of processor (little endian).
 //
 //   address  "ucx3:" then in hex: | crc32c of the rest 4 | tag 16 | node 4 | epoch 8 | slab base 8 | slab bytes 8 |
-//            3 x (length 4, bytes) |. The three are the host's name, the UCX worker's address and the remote key of the slab; no key: not shared.
+//            3 x (length 4, bytes) |. The three are the host's name, the UCX worker's address and the remote key of the slab
+//            (empty: the slab is not shared).
 //   request  kRequest: WireRequest; then a WireSlot for each block that is asked for. The blocks have one size and consecutive
 //            ids, so that one message, and one wake-up of the receiver, serves several small blocks.
 //   reply    kReply: WireReply; then

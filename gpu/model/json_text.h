@@ -1,5 +1,5 @@
-// Text files of a model folder as JSON. Stricter than the library alone: an object that has a key twice is an error, as
-// readers differ in which of the two they take. Also says what a file is that is no JSON at all.
+// Text files of a model folder as JSON. Stricter than the library alone: an object that has a key twice is an error,
+// because readers differ in which of the two they take. Also recognises files that are not JSON at all.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace seer {
 
-/// The document in `text`. `name` is how errors call it, usually its path.
+/// The document in `text`. `name` is its name in errors, usually its path.
 /// Errors: kInvalidArgument (not JSON, with the line; nested too deep; a key twice, with its path).
 Result<nlohmann::json> parse_json(std::string_view text, const std::string& name);
 

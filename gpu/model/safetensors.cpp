@@ -39,7 +39,7 @@ constexpr KnownType kTypes[] = {
 
 bool is_size(const Json& v) { return v.is_number_unsigned(); }
 
-// One entry of the header as a view into `data`; the string says what is wrong with it.
+// One entry of the header as a view into `data`; the error says what is wrong with it.
 Result<TensorView> parse_entry(const Json& entry, std::span<const std::byte> data) {
   if (!entry.is_object()) return fail(Code::kCorrupt, "is not an object");
   const auto dtype = entry.find("dtype"), shape = entry.find("shape"), offsets = entry.find("data_offsets");
