@@ -13,7 +13,7 @@
 
 namespace seer {
 
-/// Holds any JSON integer exactly, with room to see that a sum or product left the range.
+/// Holds any JSON integer exactly, with room to detect that a sum or product left the range.
 __extension__ using Int128 = __int128;
 
 size_t count_chars(std::string_view text);
@@ -46,7 +46,7 @@ bool python_knows_unicode();
 std::string python_lower(std::string_view text);
 std::string python_upper(std::string_view text);
 std::string python_capitalize(std::string_view text);  // the first character upper, the rest lower
-std::string python_title(std::string_view text);       // every run of letters so
+std::string python_title(std::string_view text);       // the same for every run of letters
 /// str.islower and str.isupper: some letter has a case, and none has the other.
 bool python_is_lower(std::string_view text);
 bool python_is_upper(std::string_view text);
