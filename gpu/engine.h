@@ -62,8 +62,8 @@ struct SequenceStep {
                                         // for its sequence with this index; if that is kNotFinite, this row's result is ignored
 };
 
-/// Stands for a token where some logit of the row is NaN or infinite, so that nothing can be sampled or scored. No draft
-/// token equals it, so a verify ends at the first such row of the path. The sequence ends there too, as it would by decoding.
+/// In place of a token: some logit of the row is NaN or infinite, so nothing can be sampled or scored. No draft token equals
+/// it, so a verify ends at the first such row of the path. The sequence ends there too, as it would by decoding.
 inline constexpr int32_t kNotFinite = -1;
 /// The error that a user reads. `index`: of the token in the output, from 0.
 inline std::string not_finite_text(int64_t index) {

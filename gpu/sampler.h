@@ -9,7 +9,7 @@
 //   4. top-p: of what is left, the fewest tokens in order of falling probability, then id, whose share is >= p;
 //   5. min-p: of these, the ones with at least min_p times the largest probability;
 //   6. the token at which the cumulative probability over ascending ids passes philox_uniform(seed, position).
-// Temperature 0 is greedy: the largest logit after the penalty, the lowest id where several are equal.
+// Temperature 0 is greedy: the largest logit after the penalty; the lowest id wins a tie.
 //
 // The log-probability is that of the untouched logits (before penalty and cuts): log-softmax(logits / temperature), or
 // log-softmax(logits) in raw mode and at temperature 0.
@@ -66,8 +66,8 @@ class PartedRow {
 
   float temperature_, logprob_temperature_;
   std::vector<float> maxima_;         // of each part; NaN: the part has a logit that is not finite
-  std::vector<double> sums_;          // of exp((logit - maximum of the part) / temperature_); empty where greedy
-  std::vector<double> logprob_sums_;  // likewise at logprob_temperature_; empty where that is the same
+  std::vector<double> sums_;          // of exp((logit - maximum of the part) / temperature_); empty if greedy
+  std::vector<double> logprob_sums_;  // the same at logprob_temperature_; empty if both temperatures are equal
 };
 
 /// Samples the token at `position` of the sequence with this seed. A repetition penalty is applied
@@ -77,7 +77,7 @@ class PartedRow {
 RowSample sample_row(std::span<float> logits, const SamplingParams& params, uint64_t seed, int64_t position,
                      const std::vector<int32_t>& penalty_tokens);
 
-/// The log-probability that sample_row() returns with `token`, to the bit; NaN where that gives kNotFinite.
+/// The log-probability that sample_row() returns with `token`, to the bit; NaN if that gives kNotFinite.
 /// REQUIRES: token is an id of the vocabulary; validate(params) is ok.
 float token_logprob(std::span<const float> logits, int32_t token, const SamplingParams& params);
 

@@ -65,10 +65,10 @@ constexpr int32_t blocks_needed(int64_t tokens, int32_t table_blocks, uint32_t b
 void plan_step(std::span<const RunningSequence> sequences, const StepPlannerConfig& config, uint32_t block_tokens,
                int32_t available_blocks, StepPlan& plan, int64_t rows_taken = 0);
 
-/// Who yields so that the others get `blocks_short` more blocks: indices by falling yield_rank, then falling id, as few
-/// as suffice, never the last sequence that remains. A victim gives its blocks that nobody else uses (`sole_blocks` of its
-/// index, asked for victims only) and no longer asks for its decode row's block. Blocks shared among victims only are not
-/// counted, so one victim too many is possible, one too few is not, unless only one sequence is left.
+/// Chooses who yields so that the others get `blocks_short` more blocks: indices by falling yield_rank, then falling id, as
+/// few as suffice, never the last remaining sequence. A victim gives up the blocks that only it uses (`sole_blocks` of its
+/// index, called for victims only) and needs no block for its decode row. Blocks shared among victims only are not counted,
+/// so there may be one victim too many, but never too few unless only one sequence is left.
 std::vector<int32_t> pick_victims(std::span<const RunningSequence> sequences, int32_t blocks_short,
                                   uint32_t block_tokens, const std::function<int32_t(int32_t)>& sole_blocks);
 

@@ -316,8 +316,8 @@ struct RolloutEntered {
   SEER_FIELDS(RolloutEntered, id, version, weights, instances, directory, error)
 };
 // ---- iteration owner --------------------------------------------------------------------------------------------------------
-/// A response is complete: the context manager learns its length.
 using EstimateSink = rt::iface<rt::oneway<GroupEstimate>>;
+/// A response is complete: the context manager learns its length.
 struct LengthSeen {
   RequestId request;
   int64_t tokens = 0;
@@ -327,7 +327,7 @@ struct LengthSeen {
 };
 using ContextHandle = rt::iface<rt::oneway<LengthSeen>>;
 
-/// What whoever asked for the rollout receives: every response once, progress from time to time, the summary last.
+/// Receives the events of a rollout: every response once, progress from time to time, the summary last.
 using RolloutEvents = rt::iface<rt::oneway<Response>, rt::oneway<RolloutProgress>, rt::oneway<RolloutCommits>, rt::oneway<RolloutSummary>>;
 
 /// Adds groups to an open rollout. It assigns their ids, continuing the indices of the groups before.

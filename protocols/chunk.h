@@ -112,7 +112,7 @@ struct DraftLosses {
 /// Figures on drafting, of one instance or summed over all.
 struct DraftFigures {
   DraftCounts probe_paths, probe_trees, other_paths, other_trees;  // of probes (the high class) and of others
-  int64_t draft_us = 0;      // time to make drafts, where measured
+  int64_t draft_us = 0;      // time to make drafts, if measured
   StepTimes drafting_steps;  // while the draft budget wants drafts
   StepTimes plain_steps;     // while it wants none
   DraftHistory history;

@@ -50,7 +50,7 @@ const char* to_string(BlockEvent event);
 inline std::ostream& operator<<(std::ostream& out, BlockState s) { return out << to_string(s); }
 inline std::ostream& operator<<(std::ostream& out, BlockEvent e) { return out << to_string(e); }
 
-/// The state after `event`, or nothing where the event is not allowed in `state`.
+/// The state after `event`, or nothing if the event is not allowed in `state`.
 std::optional<BlockState> next_state(BlockState state, BlockEvent event);
 
 /// True in the states in which the block's bytes in DRAM are complete and may be read.

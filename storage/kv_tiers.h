@@ -7,9 +7,9 @@
 //          or abort(token) when giving up: until one of the two is called the slot stays taken, whatever happens to the
 //          owner or the weights. Both promise that the writer does not touch the slot any more. A token ends once; later
 //          completions with it are kStale and do nothing.
-// READING  open() leases the longest prefix of the keys that is here; what lies in the cold tier is read back first, so
-//          the answer comes by callback, always through hooks.post, never from inside open(). Blocks do not move or change
-//          until close(lease); a result with blocks must be closed even if nobody wants it any more.
+// READING  open() leases the longest prefix of the keys that is here; blocks in the cold tier are read back first. So the
+//          answer comes by callback, always through hooks.post, never from inside open(). Blocks do not move or change
+//          until close(lease); a result with blocks must be closed even if it is no longer needed.
 // OWNING   A block lives while an owner holds it. reserve() makes the owner hold blocks that are already here; open() does not.
 //          release(owner) frees at once the blocks that nobody else holds (one being read, written or copied: as soon as
 //          that ends; until then its key is answered with kLater).
@@ -230,7 +230,7 @@ class KvTiers {
   int64_t spilling_slots_ = 0;                // slots that come free when the writes in flight succeed
   int32_t spills_in_flight_ = 0;
   int32_t reads_in_flight_ = 0;
-  int64_t wanted_slots_ = 0;                  // of writers that were told kLater
+  int64_t wanted_slots_ = 0;                  // for blocks that were answered with kLater
   bool slot_freed_ = false;                   // a slot came free since the last kLater
   bool cold_full_ = false;                    // the last write was refused and nothing was erased since
   int32_t asked_while_full_ = 0;

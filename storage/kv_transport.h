@@ -27,7 +27,7 @@
 
 namespace seer {
 
-/// Where a sealed block lies in another node's arena. Epoch and generation are checked before a byte is trusted.
+/// The place of a sealed block in another node's arena. Epoch and generation are checked before a byte is trusted.
 struct RemoteSlot {
   NodeId node;
   uint64_t epoch = 0;       // of the node: rises when it restarts

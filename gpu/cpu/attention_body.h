@@ -1,7 +1,7 @@
 // Paged attention over Lanes; part of kernel_body.h. Three passes per task: scores of all positions, softmax, weighted
 // sum of V. The order of operations of one query depends on its own position only:
 //   score   the dot product of kernels.h over the head, for 16 positions at once, times `scale`;
-//   weights p = exp(score - largest), rounded to bf16 where the cache is bf16; their sum in 16 partial sums;
+//   weights p = exp(score - largest), rounded to bf16 if the cache is bf16; their sum in 16 partial sums;
 //   out     bf16: per tile of 16 positions two FMA sums (even and odd positions), then sum += even + odd;
 //           f32: one FMA chain over ascending positions; at the end times 1 / (sum of weights).
 // Positions after the query's own are never read into a sum, so their content cannot matter. Each row of a draft tree

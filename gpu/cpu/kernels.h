@@ -79,7 +79,7 @@ struct CpuKernels {
                     int32_t panel_begin, int32_t panel_end, float* y, int64_t y_stride);
   void (*gemm_int8)(const float* x, int64_t x_stride, int32_t rows, int32_t columns_padded, const int8_t* w,
                     int32_t panel_begin, int32_t panel_end, float* y, int64_t y_stride);
-  /// gemm_bf16 and gemm_int8 over rows of bf16, with the same bits; null where the processor has no tile registers.
+  /// gemm_bf16 and gemm_int8 over rows of bf16, with the same bits; null if the processor has no tile registers.
   void (*gemm_bf16_tiles)(const uint16_t* x, int64_t x_stride, int32_t rows, int32_t columns_padded, const uint16_t* w,
                           int32_t panel_begin, int32_t panel_end, float* y, int64_t y_stride);
   void (*gemm_int8_tiles)(const uint16_t* x, int64_t x_stride, int32_t rows, int32_t columns_padded, const int8_t* w,
@@ -87,8 +87,7 @@ struct CpuKernels {
   void (*gemm_f32)(const float* x, int64_t x_stride, int32_t rows, int32_t columns_padded, const float* w,
                    int32_t panel_begin, int32_t panel_end, float* y, int64_t y_stride);
 
-  /// out[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i], NaN where that mean is infinite; out may be x. round:
-  /// to bf16.
+  /// out[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i], NaN if that mean is infinite; out may be x. round: to bf16.
   void (*rms_norm)(const float* x, const float* weight, int32_t size, float eps, bool round, float* out);
   /// Rotates the pairs (x[i], x[half + i]) by the angles whose cosines and sines are given. round: to bf16.
   void (*rope)(float* x, const float* cosines, const float* sines, int32_t half, bool round);
@@ -99,7 +98,7 @@ struct CpuKernels {
   void (*attention)(const AttentionTask& task);
 };
 
-/// The table for `isa`, or null where resolve_cpu_isa() (cpu_isa.h) gives an error.
+/// The table for `isa`, or null if resolve_cpu_isa() (cpu_isa.h) gives an error.
 const CpuKernels* cpu_kernels(CpuIsa isa);
 
 // Defined by kernels_<isa>.cpp.

@@ -1,5 +1,5 @@
 // GEMM kernels over tile registers. Included by kernels_amx.cpp with the processor's tiles and AVX-512 lanes, and by a
-// test with tiles and lanes in plain C++, so that all but the instructions is tested on every machine.
+// test with tiles and lanes in plain C++, so that everything except the instructions is tested on every machine.
 //
 // `Tiles` has eight tiles of up to 16 rows of 64 bytes and these static operations of the calling thread:
 //   configure(rows0, rows1)  tiles 0, 1, 4 get rows0 rows; 2, 3, 5 get rows1, which may be 0; 6, 7 get 16

@@ -13,7 +13,7 @@ namespace seer {
 /// Errors: kInvalidArgument (not JSON, with the line; nested too deep; a key twice, with its path).
 Result<nlohmann::json> parse_json(std::string_view text, const std::string& name);
 
-/// What a file is by its first bytes, for errors about files of another kind: "a GGUF file", "gzip data", "UTF-16
+/// Recognises a file by its first bytes, for errors about files of another kind: "a GGUF file", "gzip data", "UTF-16
 /// text", "a zip archive, as PyTorch writes", "a Git LFS pointer ...". Empty: none of those.
 std::string_view known_format(std::string_view bytes);
 

@@ -93,7 +93,7 @@ void drop_pages(std::span<const std::byte> bytes) {
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto address = reinterpret_cast<uintptr_t>(bytes.data());
   const uintptr_t begin = (address + page - 1) / page * page, end = (address + bytes.size()) / page * page;
-  // Only advice: where it is refused, the pages stay until the file is closed.
+  // Only advice: if it is refused, the pages stay until the file is closed.
   if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 

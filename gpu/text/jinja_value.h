@@ -143,7 +143,7 @@ struct JinjaObject {
   virtual int depth() const { return 1; }
 };
 
-/// What selectattr() and map() give: items to go through once. It has no length and is always true.
+/// The result of selectattr() and map(): items to read once. It has no length and is always true.
 struct JinjaIterator : JinjaObject {
   JinjaItems items;
   size_t next = 0;
@@ -153,7 +153,7 @@ struct JinjaIterator : JinjaObject {
   int depth() const override { return items->depth + 1; }
 };
 
-/// What dict.keys(), values() and items() give: items with a length, but without positions.
+/// The result of dict.keys(), values() and items(): items with a length, but without positions.
 struct JinjaView : JinjaObject {
   JinjaItems items;
   std::string type;  // "dict_keys"
