@@ -48,7 +48,7 @@ struct CstPast {
   SEER_FIELDS(CstPast, group, responses)
 };
 
-/// The server starts to remember these groups, until ttl_us after they were last mentioned. It ignores all other groups.
+/// Starts these groups, empty. The server remembers them until ttl_us after they were last mentioned, and no others.
 struct RegisterGroups {
   std::vector<GroupId> groups;
   int64_t ttl_us = 0;
