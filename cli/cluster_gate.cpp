@@ -234,7 +234,7 @@ Result<uint16_t> Gate<Far>::connect(const std::string& host, uint16_t port) {
   });
   const auto [refused, is_alike] = answered.get();
   if (refused) return unreachable(refused.message());
-  if (!is_alike) return fail(Code::kInvalidArgument, "who listens at ", host, ":", port, " is no Seer, or one with another protocol than ", kProtocolNumber);
+  if (!is_alike) return fail(Code::kInvalidArgument, "the server at ", host, ":", port, " is not Seer, or has another protocol than ", kProtocolNumber);
   const auto acceptor = std::make_shared<tcp::acceptor>(io_, loopback(0));
   const uint16_t near_port = acceptor->local_endpoint().port();
   asio::post(io_, [pipe, acceptor] {

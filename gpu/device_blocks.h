@@ -3,11 +3,11 @@
 // Used by instance_actor only. Single owner, not thread-safe.
 //
 // A block is in use while sequences hold it, in their block tables. Once filled it may get a name (its BlockKey), by
-// which later sequences with the same prefix find and share it. Without users, a named block stays cached for reuse
-// until its room is wanted; an unnamed one is free at once.
+// which later sequences with the same prefix find and share it. Without users, a named block stays cached until its room
+// is needed; an unnamed one is free at once.
 //
 // Full blocks are never written again, so they may have many users. A partial block (the tail of a parked sequence) can
-// be named too, but has one user at most: its user will write on into it, and then it loses its name.
+// be named too, but has one user at most: when the user writes more tokens into it, it loses its name.
 // The engine runs its work in order, so a block may be given to a new user as soon as the last step or copy that reads
 // it was submitted.
 //
@@ -34,7 +34,7 @@ namespace seer {
 struct BlockCounts {
   int32_t total = 0;
   int32_t free = 0;
-  int32_t cached = 0;  // named, without users: can be had by allocate()
+  int32_t cached = 0;  // named, without users: allocate() may take them
   int32_t in_use = 0;
   int32_t in_use_peak = 0;  // since construction
   int32_t available() const { return free + cached; }
@@ -48,7 +48,7 @@ class DeviceBlocks {
   DeviceBlocks& operator=(const DeviceBlocks&) = delete;
 
   /// Appends `count` blocks to `table`, each with one user and no name: free ones first, then cached ones, whose
-  /// content is forgotten. kFull when there are too few: then nothing is taken.
+  /// content is forgotten. kFull if there are too few; nothing is taken then.
   Status allocate(int32_t count, std::vector<DeviceBlockId>& table);
 
   /// Appends the blocks of the longest run of `chain`, from its start, that is here, with one more user each, and
@@ -56,21 +56,21 @@ class DeviceBlocks {
   /// caller copies or prefills that tail.
   int32_t retain_run(std::span<const BlockRef> chain, std::vector<DeviceBlockId>& table);
 
-  /// One user less for each block of a sequence's table. Goes from the back to the front, so that the tail of a cached
-  /// chain is evicted before the prefix without which it is of no use.
+  /// Takes one user off each block of a sequence's table, from back to front, so that the tail of a cached chain is evicted
+  /// before the prefix, without which it is useless.
   /// REQUIRES: all in use.
   void release(std::span<const DeviceBlockId> table);
 
-  /// Gives a block the name of its content. False when another block has that name: this one stays unnamed. No change
-  /// when it has the name already.
-  /// REQUIRES: in use, and either unnamed or named so; ref.tokens is 1..block_tokens; a partial one has one user.
+  /// Gives a block the name of its content. False if another block has that name: this one stays unnamed. No change if it
+  /// has the name already.
+  /// REQUIRES: in use, and unnamed or already with this name; ref.tokens is 1..block_tokens; a partial one has one user.
   bool name(DeviceBlockId block, const BlockRef& ref);
 
   /// Says that its user will write into the block: a partial block loses its name.
   /// REQUIRES: exactly one user; not named as full.
   void will_write(DeviceBlockId block);
 
-  /// Forgets a name: the block is not found again, and is freed if it has no users. False when there is no such name.
+  /// Forgets a name: the block is not found again, and is freed if it has no users. False if there is no such name.
   bool drop_name(const BlockKey& key);
   /// Forgets all names of weights older than `version`; returns how many.
   int32_t drop_names_below(WeightVersion version);

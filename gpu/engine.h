@@ -34,8 +34,8 @@ struct EngineInfo {
   int64_t block_bytes = 0;         // K and V of one block over all layers
   int32_t device_blocks = 0;       // KV capacity
   size_t queue_max = 64;           // pieces of work that may be open
-  int32_t steps_max = 1;           // steps that it can be ordered to do at once, see StepRun
-  int32_t orders_max = 1;          // steps that may be in its queue at a time: 1 or 2; with steps_max > 1: 1
+  int32_t steps_max = 1;           // steps that one order may ask for, see StepRun
+  int32_t orders_max = 1;          // steps that may be queued at a time: 1 or 2; with steps_max > 1: 1
   uint64_t block_layout = 0;       // KV layout and dtype: engines with equal ones can use each other's blocks
   uint64_t layout_hash = 0;        // goes into every BlockKey: block_layout and the weights' identity
   WeightVersion version{1};        // of the weights; this and layout_hash change with a WeightResult
@@ -45,10 +45,9 @@ struct EngineInfo {
 /// all positions up to itself.
 ///
 /// With `parents` the rows are a draft tree (verify of several drafts at once): row i follows row parents[i] < i, is at
-/// position start + its depth, and attends to [0, start), its ancestors and itself: it gets the very bits that its path
-/// would get as a linear draft. Row 0 is the root (parent -1) and feeds the last known token; every row is sampled. When
-/// the step ends, the KV of the accepted path (accepted_path() in accept_draft.h) lies at the positions [start, start
-/// + its length).
+/// position start + its depth, and attends to [0, start), its ancestors and itself: it gets the same bits as its path would
+/// as a linear draft. Row 0 is the root (parent -1) and feeds the last known token; every row is sampled. When the step
+/// ends, the KV of the accepted path (accepted_path() in accept_draft.h) is at the positions [start, start + its length).
 struct SequenceStep {
   int64_t start = 0;                    // positions [0, start) have their KV in `blocks` already
   std::vector<int32_t> tokens;          // prefill: a piece of the prompt; decode: 1; verify: last token and the draft
@@ -59,14 +58,14 @@ struct SequenceStep {
   std::vector<int32_t> history;         // all tokens at positions [0, start); only needed with a repetition penalty
   std::vector<int32_t> targets;         // if not empty (size sample_rows): score these tokens instead of sampling
   std::vector<int32_t> parents;         // a draft tree, see above; empty: row i follows row i - 1
-  int32_t fed_by = -1;                  // >= 0: tokens[0] is not known yet. It is what the step queued before this one samples
-                                        // last for its sequence of this index; after kNotFinite this row is for nobody
+  int32_t fed_by = -1;                  // >= 0: tokens[0] is not known yet. It is the last token that the previous step samples
+                                        // for its sequence with this index; if that is kNotFinite, this row's result is ignored
 };
 
-/// In place of a token: some logit of this row is NaN or infinite, so nothing can be sampled or scored from it. No draft
-/// token equals it, so a verify ends at the first such row of the path, and the sequence there, where decoding would.
+/// In place of a token: some logit of the row is NaN or infinite, so nothing can be sampled or scored. No draft token equals
+/// it, so a verify ends at the first such row of the path. The sequence ends there too, as it would by decoding.
 inline constexpr int32_t kNotFinite = -1;
-/// What a user reads of it. `index`: of the token in the output, from 0.
+/// The error that a user reads. `index`: of the token in the output, from 0.
 inline std::string not_finite_text(int64_t index) {
   return "the logits of output token " + std::to_string(index) + " are not finite";
 }
@@ -81,22 +80,22 @@ struct SampledToken {
 struct StepBatch {
   uint64_t id = 0;
   std::vector<SequenceStep> sequences;  // every sequence at most once; none in a StepRun
-  int32_t steps = 1;                    // of a StepRun, at most; <= steps_max
-  int64_t blocks_free = 0;              // then: KV blocks that all of them may take after the first
-  std::vector<std::vector<SampledToken>> spent = {};  // memory of earlier results, which may be used for this one's
+  int32_t steps = 1;                    // StepRun: steps to do at most; <= steps_max
+  int64_t blocks_free = 0;              // StepRun: KV blocks that the steps after the first may take in all
+  std::vector<std::vector<SampledToken>> spent = {};  // memory of earlier results, to be reused for this one
 };
 
 struct StepResult {
   uint64_t id = 0;
-  Status status = {};                              // an error (device lost, no memory): nothing else is set, and the engine is
-                                                   // of no use any more
+  Status status = {};                              // an error (device lost, no memory): nothing else is set, and the engine
+                                                   // cannot be used any more
   std::vector<std::vector<SampledToken>> sampled;  // per sequence: sample_rows tokens in row order
-  std::vector<int32_t> ended = {};                 // in a StepRun: slots whose sequences go no further
+  std::vector<int32_t> ended = {};                 // StepRun: slots whose sequences do not continue
   WeightVersion version = {};                      // of the weights that computed it
   int64_t steps = 1;
   int64_t step_us = 0;                             // engine time of this step, or of all steps
-  int64_t cpu_us = 0;                              // CPU time of the engine's threads since the result before (0: not known)
-  std::vector<SequenceStep> spent = {};            // the batch's, for their memory to be used again
+  int64_t cpu_us = 0;                              // CPU time of the engine's threads since the previous result (0: not known)
+  std::vector<SequenceStep> spent = {};            // the sequences of the batch, so that their memory can be reused
 };
 
 /// Moves whole blocks between the engine's memory and host memory. The host memory stays valid and untouched by others
@@ -104,7 +103,7 @@ struct StepResult {
 struct BlockCopy {
   DeviceBlockId block = 0;
   std::span<std::byte> host;  // block_bytes
-  uint32_t crc32c = 0;        // import: what the bytes must have
+  uint32_t crc32c = 0;        // import: expected checksum of the bytes
 };
 struct CopyBatch {
   enum class Direction : uint8_t { kExport, kImport };
@@ -116,24 +115,24 @@ struct CopyResult {
   uint64_t id = 0;
   CopyBatch::Direction direction = CopyBatch::Direction::kExport;
   Status status = {};            // as in StepResult
-  std::vector<uint32_t> crc32c;  // per block: of the bytes that moved. Import: the caller compares; a block that differs
-                                 // was not written to the engine's memory
+  std::vector<uint32_t> crc32c;  // per block: checksum of the bytes that moved. Import: the caller compares; a block that
+                                 // differs was not written to the engine's memory
   int64_t cpu_us = 0;            // as in StepResult
 };
 
-/// Reads weights of the same model from a folder (load_weights() in model/weight_store.h) and keeps them beside the running ones,
-/// which are used as before: this work is not in the queue, and others pass it. REQUIRES: no other one is open; nothing is staged.
+/// Reads weights of the same model from a folder (load_weights() in model/weight_store.h) and keeps them beside the running ones.
+/// It runs outside the queue, so it delays no other work. REQUIRES: no other StageWeights is open; nothing is staged.
 struct StageWeights {
   uint64_t id = 0;
   WeightVersion version;
   std::string folder;
 };
-/// Work that is queued after this one runs with the staged weights; the old ones are freed.
+/// Work queued after this runs with the staged weights; the old ones are freed.
 /// REQUIRES: StageWeights has succeeded since the last switch.
 struct SwitchWeights {
   uint64_t id = 0;
 };
-/// Answers either. An error of StageWeights says what is wrong with the folder; nothing is staged then.
+/// The result of either. An error of StageWeights says what is wrong with the folder; nothing is staged then.
 struct WeightResult {
   uint64_t id = 0;
   Status status;
@@ -144,9 +143,9 @@ struct WeightResult {
 using EngineWork = std::variant<StepBatch, CopyBatch, StageWeights, SwitchWeights>;
 using EngineResult = std::variant<StepResult, CopyResult, WeightResult>;
 
-/// Where a sequence of a StepRun ends: how much drafts gain is not known before.
+/// When a sequence of a StepRun ends. How much its drafts gain is not known in advance.
 struct StepsLimit {
-  int64_t gain_max = 0;  // after a step in which it has gained more than that, over all of them
+  int64_t gain_max = 0;  // it ends after the step in which its total gain exceeds this
   int64_t covered = 0;   // positions that its KV blocks cover, a whole number of blocks
 };
 
@@ -155,50 +154,49 @@ struct GainedTokens {
   int64_t steps = 0;
   std::vector<SampledToken> sampled;
   std::vector<int32_t> by_step;  // with a draft, how many of them in each step; otherwise empty
-  std::vector<int32_t> rows;     // of a single step that verified a draft: the rows that were accepted, each of which gained
-                                 // a token; empty where by_step says enough
+  std::vector<int32_t> rows;     // of a single step that verified a draft: the accepted rows, each of which gained a token;
+                                 // empty if by_step is enough
 };
 
-/// The running batch of an engine: sequences in slots. A sequence joins a slot and does there, step after step, what it did
-/// first: it feeds what the engine sampled last, with as many draft tokens, until it leaves. Nobody looks at it meanwhile:
-/// the engine is told only who joins, leaves or gets a KV block. Results and times are those of single steps.
+/// The running batch of an engine: sequences in slots. A sequence joins a slot and repeats its first step there until it
+/// leaves: it feeds the token that the engine sampled last, with the same number of draft tokens. The engine is told only
+/// who joins, leaves or gets a KV block. Results and times are those of single steps.
 ///
-/// A StepBatch without sequences is an order to go on, for at most so many steps. A real engine does one; a simulated one
-/// saves the time between events by doing several. They end after a step that was a sequence's last in its slot, after the
-/// last one for which KV blocks suffice, or when split() says so. Other calls act at once. `steps` in them counts those of
-/// the newest order.
+/// A StepBatch without sequences is an order for up to `steps` more steps. A real engine does one; a simulated one does
+/// several, which saves events. They end after the last step of some sequence, after the last step that has enough KV
+/// blocks, or at split(). Other calls act at once; `steps` in them counts the steps of the newest order.
 ///
-/// Up to orders_max orders of one step may be open: the next step is queued before anybody has seen the result of the last.
-/// A sequence that the last one ends by a token has a row in it all the same, whose result is dropped. A sequence that only
-/// the owner can end (a stop string, a cancelled request) leaves while orders are open, with the same effect.
+/// Up to orders_max orders of one step may be open: the next step is queued before the result of the last one is read. If a
+/// token of the last step ends a sequence, the next step still has a row for it, whose result is dropped. A sequence that
+/// only the owner can end (a stop string, a cancelled request) leaves while orders are open, with the same effect.
 ///
-/// This is all that an instance knows of its engine. Engines that compute given rows (StepBatch with sequences) are given
-/// slots by SlotEngine.
+/// An instance uses this interface only. SlotEngine gives slots to engines that compute given rows (StepBatch with
+/// sequences).
 class StepRun {
  public:
   virtual ~StepRun() = default;
-  /// From the next order on. It goes no further after a step that samples one of eos_ids where that ends it, after one that
-  /// `limit` names, or after one that gives no token (kNotFinite); it must leave then. Without a limit: after its first.
-  /// REQUIRES: no order is open; the slot is free; with a limit, it decodes, or repeats a path of draft tokens if
+  /// The sequence takes part from the next order on. It ends after a step that samples one of eos_ids (without ignore_eos),
+  /// after the step that `limit` names (without a limit: its first), or after one that gives no token (kNotFinite). Then it
+  /// must leave. REQUIRES: no order is open; the slot is free; with a limit, it decodes, or repeats a path of draft tokens if
   /// steps_max > 1.
   virtual void join(int32_t slot, const SequenceStep& step, const std::optional<StepsLimit>& limit) = 0;
-  /// One more KV block for what the sequence writes after the newest order, as take_block_needs() asked.
+  /// Gives the sequence one more KV block for the steps after the newest order, as take_block_needs() asked.
   virtual void grant(int32_t slot, DeviceBlockId block) = 0;
-  /// What it gained and was not taken is lost. REQUIRES: no order is open, or orders_max > 1.
+  /// Tokens that it gained and that were not taken are lost. REQUIRES: no order is open, or orders_max > 1.
   virtual void leave(int32_t slot) = 0;
-  /// What it has gained in the first `steps` and was not taken. Of an engine with steps_max 1: in those whose results were
-  /// taken, and it is to be taken then.
+  /// Takes what it gained in the first `steps` steps and was not taken yet. With steps_max 1: in the steps whose results were
+  /// taken; it must be called after each.
   virtual void take(int32_t slot, int64_t steps, GainedTokens& gained) = 0;
-  /// Slots that need one more KV block each for what they do after the first `steps`: those not told before. With
-  /// steps_max 1, what comes after the newest order is known as soon as it is given.
+  /// Slots that need one more KV block each after the first `steps` steps, except those reported before. With steps_max 1,
+  /// the needs after the newest order are known as soon as it is submitted.
   virtual std::vector<int32_t> take_block_needs(int64_t steps) = 0;
-  /// Every sequence in a slot goes on after the newest order, unless a token ends it. With orders_max > 1 only.
+  /// True if every sequence in a slot continues after the newest order, unless a token ends it. With orders_max > 1 only.
   virtual bool all_go_on() const { return false; }
-  /// The step that runs, from 0, or that ran last. The steps before it are completed.
+  /// Index of the step that runs, or that ran last. The steps before it are completed.
   virtual int64_t step_running() const = 0;
-  /// The step that runs is the last.
+  /// Makes the running step the last of its order.
   virtual void split() = 0;
-  /// Figures of the steps that are completed, if any were not given; the result gives the rest.
+  /// Figures of the completed steps that were not reported yet, if any; the result has the rest.
   virtual std::optional<StepResult> take_steps_over() = 0;
 };
 
@@ -212,7 +210,7 @@ class Engine {
   /// Queues work. REQUIRES: valid blocks and token ids; at most info().queue_max pieces of work are open.
   virtual void submit(EngineWork work) = 0;
   virtual std::vector<EngineResult> take_results() = 0;
-  /// Its running batch; null: it computes given rows, and SlotEngine gives it one.
+  /// Its running batch; null: it computes given rows, and needs a SlotEngine.
   virtual StepRun* step_run() { return nullptr; }
 };
 

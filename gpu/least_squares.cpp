@@ -83,8 +83,8 @@ std::vector<double> non_negative_least_squares(const std::vector<std::vector<dou
 
   Vector x(n);
   std::vector<size_t> passive;         // columns whose value is not held at 0
-  std::vector<bool> closed(n, false);  // passive, or tried since the last step and of no use
-  // Each round lowers the residual, so that no set of columns comes twice; the bound is for rounding.
+  std::vector<bool> closed(n, false);  // passive, or tried since the last step without effect
+  // Each round lowers the residual, so that no set of columns comes twice; the bound guards against rounding.
   for (size_t round = 0; round < 10 * n + 10; ++round) {
     const size_t entering = best_entering(gram, moments, x, closed);
     if (entering == n) break;

@@ -50,7 +50,7 @@ struct RowSoftmax {
   float scaled(float logit) const { return (clamp_logit(logit) - max) / temperature; }
 };
 
-// Penalises each distinct token once and keeps what the logits were.
+// Penalises each distinct token once and keeps the original logits.
 class RepetitionPenalty {
  public:
   RepetitionPenalty(std::span<float> logits, float penalty, const std::vector<int32_t>& tokens) {
@@ -164,10 +164,10 @@ double total_weight(const std::vector<Candidate>& candidates) {
   return total;
 }
 
-// The least probable token that top-p keeps: with it, those that are more probable reach the mass `wanted`. Sorts only
-// the bucket of nearly equal weights in which that happens. REQUIRES: weights in [0, 1], one of them 1; together above
-// `wanted` by more than rounding (here by 1e-10 at least, since top_p is at most 1 - 6e-8 and the floor keeps 1 % of
-// what may be dropped).
+// The least probable token that top-p keeps: with it, the more probable ones reach the mass `wanted`. Sorts only the bucket
+// of nearly equal weights in which that happens. REQUIRES: weights in [0, 1], one of them 1; their sum exceeds `wanted` by
+// more than rounding (here by 1e-10 at least, since top_p is at most 1 - 6e-8 and the floor keeps 1 % of what may be
+// dropped).
 Candidate last_of_top_p(const std::vector<Candidate>& candidates, double wanted) {
   constexpr int kShift = 20;  // sign, exponent and 3 bits of the mantissa
   const auto bucket_of = [](const Candidate& c) { return std::bit_cast<uint32_t>(c.weight) >> kShift; };
@@ -287,7 +287,7 @@ PartedRow::Choice PartedRow::choose(uint64_t seed, int64_t position) const {
     const auto is_largest = [&](float m) { return order_key(m) == order_key(max); };
     return {.part = std::find_if(maxima_.begin(), maxima_.end(), is_largest) - maxima_.begin()};
   }
-  // What a part weighs beside the one with the largest logit.
+  // The weight of a part relative to the one with the largest logit.
   const auto factor = [&](size_t p) { return static_cast<double>(exact_exp((maxima_[p] - max) / temperature_)); };
   double total = 0;
   for (size_t p = 0; p < maxima_.size(); ++p) total += sums_[p] * factor(p);

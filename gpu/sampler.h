@@ -9,7 +9,7 @@
 //   4. top-p: of what is left, the fewest tokens in order of falling probability, then id, whose share is >= p;
 //   5. min-p: of these, the ones with at least min_p times the largest probability;
 //   6. the token at which the cumulative probability over ascending ids passes philox_uniform(seed, position).
-// Temperature 0 is greedy: the largest logit after the penalty, the lowest id where several are equal.
+// Temperature 0 is greedy: the largest logit after the penalty; the lowest id wins a tie.
 //
 // The log-probability is that of the untouched logits (before penalty and cuts): log-softmax(logits / temperature), or
 // log-softmax(logits) in raw mode and at temperature 0.
@@ -18,7 +18,7 @@
 // is clamped to the finite floats. Denormals count as zero.
 //
 // All sums over a row are taken part by part (kPartIds ids each, row_softmax.h), each relative to its own largest
-// logit, and then added in order: so that the logits of a row need never be in one place (PartedRow).
+// logit, and then added in order. So the logits of a row need not all be in memory at once (PartedRow).
 #pragma once
 #include <cstdint>
 #include <span>
@@ -39,19 +39,19 @@ struct RowSample {
 /// and penalty, and for the log-probability of any token. Gives the bits of sample_row() and token_logprob().
 class PartedRow {
  public:
-  /// What is needed of the logits beyond one pass over the parts: cuts and penalties need them all.
+  /// True if one pass over the parts is enough. Cuts and penalties need all logits at once.
   static bool suffices(const SamplingParams& params);
   /// REQUIRES: validate(params) is ok.
   PartedRow(int64_t vocab, const SamplingParams& params);
 
   int64_t parts() const { return static_cast<int64_t>(maxima_.size()); }
-  /// REQUIRES: each part once, before what follows; all ids of the part.
+  /// REQUIRES: called once for each part, with all of its ids, before the calls below.
   void add(int64_t part, std::span<const float> logits);
 
-  /// False: nothing can be sampled or scored. REQUIRED by all that follows.
+  /// False: nothing can be sampled or scored. The calls below REQUIRE true.
   bool finite() const;
 
-  /// Where the sampled token is: its part's logits are wanted once more, by pick().
+  /// Where the sampled token is. pick() needs the logits of that part again.
   struct Choice {
     int64_t part = 0;
     double target = 0;  // cumulative weight within the part that the token passes
@@ -66,8 +66,8 @@ class PartedRow {
 
   float temperature_, logprob_temperature_;
   std::vector<float> maxima_;         // of each part; NaN: the part has a logit that is not finite
-  std::vector<double> sums_;          // of exp((logit - maximum of the part) / temperature_); empty where greedy
-  std::vector<double> logprob_sums_;  // likewise at logprob_temperature_; empty where that is the same
+  std::vector<double> sums_;          // of exp((logit - maximum of the part) / temperature_); empty if greedy
+  std::vector<double> logprob_sums_;  // the same at logprob_temperature_; empty if both temperatures are equal
 };
 
 /// Samples the token at `position` of the sequence with this seed. A repetition penalty is applied
@@ -77,7 +77,7 @@ class PartedRow {
 RowSample sample_row(std::span<float> logits, const SamplingParams& params, uint64_t seed, int64_t position,
                      const std::vector<int32_t>& penalty_tokens);
 
-/// The log-probability that sample_row() returns with `token`, to the bit; NaN where that gives kNotFinite.
+/// The log-probability that sample_row() returns with `token`, to the bit; NaN if that gives kNotFinite.
 /// REQUIRES: token is an id of the vocabulary; validate(params) is ok.
 float token_logprob(std::span<const float> logits, int32_t token, const SamplingParams& params);
 

@@ -10,7 +10,7 @@
 namespace seer {
 namespace {
 
-/// Adds what the sequence gained in a step: all tokens that were sampled, but of a draft those of the accepted rows.
+/// Adds what the sequence gained in a step: all sampled tokens, or with a draft those of the accepted rows.
 void accept_rows(const SequenceStep& step, const std::vector<SampledToken>& sampled, GainedTokens& gained) {
   ++gained.steps;
   gained.rows.clear();
@@ -93,7 +93,7 @@ void SlotEngine::add_rows(StepBatch& batch) {
   SEER_CHECK(std::ssize(open_) < info().orders_max, batch.id, open_.size());
   SEER_CHECK(batch.sequences.empty(), batch.id);
   std::vector<int32_t>& in_step = open_.emplace_back();
-  for (const bool prefills : {false, true})  // the rows of like kind together
+  for (const bool prefills : {false, true})  // rows of the same kind together
     for (int32_t slot = 0; slot < std::ssize(slots_); ++slot)
       if (const Slot& s = at(slot); goes_on(s) && prefills == (std::ssize(s.next.tokens) != s.next.sample_rows))
         in_step.push_back(slot);
@@ -136,7 +136,7 @@ void SlotEngine::take_step(StepResult& result) {
   spent_samples_ = std::move(result.sampled);
 }
 
-/// The token that it gained is fed by the order after this one: that is open already, or still to come.
+/// The next order feeds the gained token. That order is open already, or still to come.
 void SlotEngine::take_token(Slot& s) {
   SequenceStep& next = s.next;
   const int32_t token = s.untaken.sampled.back().token;

@@ -1,11 +1,11 @@
 // SlotEngine: gives a running batch with slots (StepRun in engine.h) to an engine that computes given rows. It keeps the slot
 // table: what the sequence in each slot feeds next, its block table, and where it ends. An order becomes one step with a row,
-// or the first rows, of every sequence in a slot that goes on. While the last step is not over, the engine itself feeds what
-// that samples (SequenceStep::fed_by).
+// or the first rows, of every sequence that continues. While the last step is not over, the engine itself feeds the token
+// which that step samples (SequenceStep::fed_by).
 //
 // Always true:
-//  (1) a sequence that goes on feeds the token sampled last, at the position after the one that it fed;
-//  (2) `next` of a slot tells the rows that come after the newest order.
+//  (1) a sequence that continues feeds the token sampled last, at the position after the one that it fed;
+//  (2) `next` of a slot describes its rows after the newest order.
 // Single owner, not thread-safe.
 #pragma once
 #include <deque>
@@ -18,12 +18,12 @@ namespace seer {
 
 class SlotEngine final : public Engine, private StepRun {
  public:
-  /// REQUIRES: `rows` computes given rows, gives these back in StepResult::spent, and this is its only user.
+  /// REQUIRES: `rows` computes given rows and returns them in StepResult::spent; this is its only user.
   explicit SlotEngine(std::shared_ptr<Engine> rows) : rows_(std::move(rows)) {}
 
   const EngineInfo& info() const override { return rows_->info(); }
   void set_notify(std::function<void()> notify) override { rows_->set_notify(std::move(notify)); }
-  /// REQUIRES: a StepBatch has no sequences of its own; less than info().orders_max are open.
+  /// REQUIRES: a StepBatch has no sequences of its own; fewer than info().orders_max are open.
   void submit(EngineWork work) override;
   std::vector<EngineResult> take_results() override;
   StepRun* step_run() override { return this; }
@@ -59,12 +59,12 @@ class SlotEngine final : public Engine, private StepRun {
   std::shared_ptr<Engine> rows_;
   std::vector<Slot> slots_;
   std::deque<std::vector<int32_t>> open_;  // per step in the engine, the slots of its sequences
-  std::vector<int32_t> needs_;         // slots that lack a block for what comes after the newest order, not told
+  std::vector<int32_t> needs_;         // slots that lack a block after the newest order, not yet reported
   std::vector<SequenceStep> spent_rows_;                // memory for the next step
   std::vector<std::vector<SampledToken>> spent_samples_;  // likewise
 };
 
-/// The engine itself if it has slots of its own.
+/// Gives slots to an engine that has none; returns one that has slots unchanged.
 std::shared_ptr<Engine> with_slots(std::shared_ptr<Engine> engine);
 
 }  // namespace seer

@@ -48,8 +48,8 @@ struct StepPlan {
   int32_t decode_rows = 0;             // verify rows included
   int32_t prefill_rows = 0;
   int32_t new_blocks = 0;    // sum over sequences; <= the blocks available
-  int32_t blocks_short = 0;  // lacking for decode rows that had to be left out; 1 when only prefill is left and has no
-                             // room at all. What is planned can run without them
+  int32_t blocks_short = 0;  // missing for decode rows that had to be left out; 1 if only prefill is left and has no room
+                             // at all. The planned rows can run without them
   bool is_cut = false;       // some decode row or draft token was left out
   bool rows_short = false;   // because rows_max was reached
 };
@@ -60,15 +60,15 @@ constexpr int32_t blocks_needed(int64_t tokens, int32_t table_blocks, uint32_t b
   return covered > table_blocks ? static_cast<int32_t>(covered - table_blocks) : 0;
 }
 
-/// Plans one step into `plan`, whose memory is reused. Others that are not among `sequences` have rows_taken of its rows.
+/// Plans one step into `plan`, whose memory is reused. `rows_taken` of its rows belong to others that are not in `sequences`.
 /// REQUIRES: sequences in order of arrival; block_tokens > 0; available_blocks >= 0; rows_taken <= config.rows_max.
 void plan_step(std::span<const RunningSequence> sequences, const StepPlannerConfig& config, uint32_t block_tokens,
                int32_t available_blocks, StepPlan& plan, int64_t rows_taken = 0);
 
-/// Who yields so that the others get `blocks_short` more blocks: indices by falling yield_rank, then falling id, as few
-/// as suffice, never the last sequence that remains. A victim gives its blocks that nobody else uses (`sole_blocks` of its
-/// index, asked for victims only) and no longer asks for its decode row's block. Blocks shared among victims only are not
-/// counted, so one victim too many is possible, one too few is not, unless only one sequence is left.
+/// Chooses who yields so that the others get `blocks_short` more blocks: indices by falling yield_rank, then falling id, as
+/// few as suffice, never the last remaining sequence. A victim gives up the blocks that only it uses (`sole_blocks` of its
+/// index, called for victims only) and needs no block for its decode row. Blocks shared among victims only are not counted,
+/// so there may be one victim too many, but never too few unless only one sequence is left.
 std::vector<int32_t> pick_victims(std::span<const RunningSequence> sequences, int32_t blocks_short,
                                   uint32_t block_tokens, const std::function<int32_t(int32_t)>& sole_blocks);
 

@@ -147,7 +147,7 @@ void hold_out_fifth(std::vector<ProfilePoint>& points) {
 }
 
 StepCost fit_step_cost(const std::vector<ProfilePoint>& points) {
-  std::vector<std::vector<double>> rows;  // of features, over the time: so that the residual is the relative error
+  std::vector<std::vector<double>> rows;  // features divided by the time, so that the residual is the relative error
   for (const ProfilePoint& p : points) {
     if (p.held_out) continue;
     rows.emplace_back();

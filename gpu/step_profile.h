@@ -1,6 +1,6 @@
 // StepProfile: what the steps of one engine with one model cost on one machine: measured points, the cost model fitted
-// to them, and its error on points that it was not fitted to. Written by `seer profile`; read by all that predict
-// steps. Plain data and pure functions, but for read_step_profile().
+// to them, and its error on points that were held out. Written by `seer profile`; read by everything that predicts steps.
+// Plain data and pure functions, except read_step_profile().
 //
 // The file is one JSON object:
 //   {"format": "seer-step-profile", "version": 1,
@@ -25,7 +25,7 @@ struct ProfilePoint {
   std::string kind;  // decode | verify | prefill | mixed, for reports
   StepShape shape;
   double measured_us = 0;  // above 0
-  bool held_out = false;   // not fitted to
+  bool held_out = false;   // not used for the fit
 };
 
 struct StepProfile {
@@ -40,7 +40,7 @@ struct StepProfile {
   double predict_us(const StepShape& shape) const { return cost.predict_us(shape); }
 };
 
-/// Marks a fifth of the points of each kind as held out, chosen by a fixed seed from their places: every call, the same
+/// Marks a fifth of the points of each kind as held out. A fixed seed chooses their positions: every call marks the same
 /// ones.
 void hold_out_fifth(std::vector<ProfilePoint>& points);
 /// The cost model with the least sum of squared relative errors over the points that are not held out.
@@ -50,7 +50,7 @@ struct PredictionError {
   int64_t points = 0;
   double median = 0, max = 0;  // |predicted / measured - 1|; 0 without points
 };
-/// Over the points whose kind is `kind` (empty: any) and that are held out or not.
+/// Error over the points of this kind (empty: any) that are held out, or not.
 PredictionError prediction_error(const StepProfile& profile, const std::string& kind, bool held_out);
 
 /// The file's text, with a newline at its end. Numbers read back to the same values.

@@ -1,4 +1,4 @@
-// StepRunner: an engine used without actors: hands in a step and waits for it. Also steps of a given shape that need no
+// StepRunner: an engine used without actors: submits a step and waits for it. Also makes steps of a given shape without
 // prompts, for measuring: the time of a step does not depend on the values in it.
 // Used by seer score, seer profile and the benchmarks. Single owner, not thread-safe.
 #pragma once
@@ -42,7 +42,7 @@ struct SequenceShape {
   int32_t sample_rows = 1;
 };
 StepShape step_shape(std::span<const SequenceShape> sequences);
-/// What such a step takes, in microseconds, between steps like it: the median of a few after one that does not count.
+/// How long such a step takes among steps like it: the median of a few, after one that does not count.
 double typical_step_us(StepRunner& engine, std::span<const SequenceShape> sequences);
 /// KV blocks that synthetic_step() uses.
 int64_t blocks_of(std::span<const SequenceShape> sequences, int64_t block_tokens);
@@ -52,8 +52,8 @@ StepBatch synthetic_step(const EngineInfo& info, std::span<const SequenceShape> 
 
 using StepSequences = std::vector<SequenceShape>;
 
-/// Engines beside the one that is measured, like the other instances of a rollout: they do its step over and over, with KV of
-/// their own, so that caches and memory are shared as they will be.
+/// Engines that run beside the measured one, like the other instances of a rollout. They repeat its step with KV of their own,
+/// so that caches and memory are shared as in a rollout.
 class StepNeighbours {
  public:
   /// Begins with steps[0]. REQUIRES: every engine has KV for each of the steps.

@@ -33,7 +33,7 @@ Finish StopRule::look_closely(int32_t token) {
   return finish;
 }
 
-// The stop string whose match ends first within the newest piece, or -1. Moves the tail on.
+// The stop string whose match ends first within the newest piece, or -1. Advances the tail.
 int32_t StopRule::find_stop_string(const std::string& piece) {
   const size_t old_bytes = tail_.size();
   tail_ += piece;

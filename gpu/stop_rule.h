@@ -5,8 +5,8 @@
 // when no further token is allowed. A stop beats a length limit reached by the same token.
 //
 // Stop strings are looked for in the text of the output tokens joined, so a match may span tokens and end anywhere
-// within the newest one. Only the last bytes that a match could still begin in are kept, and they depend on the output
-// alone: a rule restored from the output ids of earlier chunks decides as one that saw every token itself.
+// within the newest one. Only the last bytes in which a match could still begin are kept. They depend on the output alone,
+// so a rule restored from the output ids of earlier chunks decides like one that saw every token itself.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -46,7 +46,7 @@ class StopRule {
     if (!stop_strings_.empty() || (token >= stop_token_least_ && token <= stop_token_most_)) return look_closely(token);
     return {output_tokens_ < output_tokens_max_ ? FinishReason::kNone : FinishReason::kLength};
   }
-  /// So many tokens of which it is known that none ends the response. REQUIRES: there are no stop strings.
+  /// Counts tokens that are known not to end the response. REQUIRES: there are no stop strings.
   void add_passed(int64_t tokens) { output_tokens_ += tokens; }
 
   /// Output tokens that may still come before a length limit.
@@ -58,7 +58,7 @@ class StopRule {
 
   int64_t output_tokens_ = 0;
   int64_t output_tokens_max_ = 0;
-  int32_t stop_token_least_ = 0, stop_token_most_ = -1;  // most tokens are seen not to be one without a look at the list
+  int32_t stop_token_least_ = 0, stop_token_most_ = -1;  // range of stop_tokens_: most tokens are outside it
   std::vector<std::string> stop_strings_;
   std::vector<int32_t> stop_tokens_;  // sorted
   TokenText text_of_;

@@ -17,30 +17,30 @@ namespace seer {
 
 // ---- small control messages ------------------------------------------------------------------------------------------
 struct Tick { uint64_t what = 0; SEER_FIELDS(Tick, what) };
-/// An engine, a cold store, a transport or a maker has results: the owner takes them.
+/// An engine, a cold store, a transport or a maker has results for its owner to take.
 struct WorkReady { uint64_t what = 0; SEER_FIELDS(WorkReady, what) };
 /// Ends a rollout in order; the responses that finished were sent already.
 struct StopRollout { uint64_t what = 0; SEER_FIELDS(StopRollout, what) };
 struct GetReport { uint64_t what = 0; SEER_FIELDS(GetReport, what) };
-/// Context manager's answer to a finished request.
+/// The context manager's answer to LengthSeen.
 struct GroupEstimate {
   GroupId group;
   int64_t estimated_tokens = 0;
   double estimate_error = 0;  // mean relative error of all estimates so far
   SEER_FIELDS(GroupEstimate, group, estimated_tokens, estimate_error)
 };
-/// Ends a chunk at once, which is answered with ChunkEnd::kAborted and all its tokens. One that ends anyway, or is not
-/// there any more, is left alone.
+/// Ends a chunk at once. The answer is a ChunkDone with ChunkEnd::kAborted and all tokens. Ignored if the chunk is already
+/// ending or gone.
 struct CancelChunk { ChunkId chunk; SEER_FIELDS(CancelChunk, chunk) };
-/// Ends every chunk of this rollout on an instance, without an answer: the rollout is over.
+/// The rollout is over: ends all of its chunks on an instance, without an answer.
 struct DropChunks { RolloutId rollout; SEER_FIELDS(DropChunks, rollout) };
-/// Ends all chunks early, their KV kept in the pool, and takes none any more: the machine is drained.
+/// The machine is being drained: ends all chunks early, keeps their KV in the pool and accepts no new ones.
 struct YieldChunks { uint64_t what = 0; SEER_FIELDS(YieldChunks, what) };
 
 // ---- chunks ------------------------------------------------------------------------------------------------------------
 using ChunkSink = rt::iface<rt::oneway<ChunkProgress>, rt::oneway<ChunkDone>>;
 
-/// As a list of tokens and the prompt's part of them.
+/// A TokenLog travels as its list of tokens and how many of them are the prompt.
 template <class Inspector>
 typename Inspector::result_type inspect(Inspector& f, TokenLog& log) {
   std::vector<int32_t> tokens = log.tokens();
@@ -59,8 +59,8 @@ struct RunChunk {
   RequestId request;
   WeightVersion version;
   TokenLog log;
-  int64_t computed_tokens = 0;  // tokens of the log whose KV was computed once, wherever it may be now
-  int64_t max_new_tokens = 0;   // the chunk
+  int64_t computed_tokens = 0;  // tokens of the log whose KV was computed before; it may have been lost since
+  int64_t max_new_tokens = 0;   // length of the chunk
   SamplingParams sampling;
   uint64_t seed = 0;
   uint64_t yield_rank = 0;      // when KV runs short, the running chunk with the largest rank gives way first
@@ -83,7 +83,7 @@ struct OpenBlocks {
   SEER_FIELDS(OpenBlocks, what, reply_to)
 };
 
-/// What one KV node wants of another: lend blocks, take the lease back, forget an owner whose blocks were copied.
+/// What one KV node asks of another: lend blocks, take the lease back, forget an owner whose blocks were copied.
 using KvSource = rt::iface<rt::oneway<OpenBlocks>, rt::oneway<KvClose>, rt::oneway<KvRelease>>;
 /// A node that may lend blocks, and how the transport reaches its arena.
 struct KvLender {
@@ -108,7 +108,7 @@ struct FindHolders {
   SEER_FIELDS(FindHolders, op, asking, owner, reply_to)
 };
 
-/// The directory does not take this node: one sentence says why.
+/// The directory refuses this node; `why` is one sentence.
 struct KvRefused {
   std::string why;
   SEER_FIELDS(KvRefused, why)
@@ -117,11 +117,11 @@ struct KvRefused {
 /// A KV node as the directory sees it.
 using KvMember = rt::iface<rt::oneway<OpenBlocks>, rt::oneway<KvClose>, rt::oneway<KvRelease>, rt::oneway<KvBump>, rt::oneway<KvRefused>,
                            rt::rpc<GetReport, KvNodeReport>>;
-/// A KV node is there (again). KvHolds names an owner the first time a node keeps a block for it.
+/// A KV node has started or restarted. It sends KvHolds the first time it keeps a block for an owner.
 struct KvNodeUp {
   NodeId node;
   KvMember handle;
-  uint64_t epoch = 0;        // of its arena: rises when the node starts again
+  uint64_t epoch = 0;        // of its arena: rises at every restart of the node
   std::string address = {};  // by which other nodes open its arena (KvTransport); empty: they cannot
   ClusterIdentity identity = {};
   SEER_FIELDS(KvNodeUp, node, handle, epoch, address, identity)
@@ -131,11 +131,11 @@ struct KvHolds {
   KvOwner owner;
   SEER_FIELDS(KvHolds, node, owner)
 };
-/// The node will go: what a request keeps there is of no use once another node keeps something of it.
+/// The node will leave. It drops a request's blocks once another node keeps blocks of that request.
 struct KvDraining { NodeId node; SEER_FIELDS(KvDraining, node) };
-/// A rollout has died, and will release nothing any more.
+/// A rollout has died: releases everything it kept.
 struct KvDropRollout { RolloutId rollout; SEER_FIELDS(KvDropRollout, rollout) };
-/// Of the rollouts with ids up to `last` (ids come from a clock) only these are left: what others keep is released.
+/// Only these rollouts are left of those with ids up to `last` (ids come from a clock). Releases what the others kept.
 struct KvKeepRollouts {
   RolloutId last;
   std::vector<RolloutId> rollouts;
@@ -144,7 +144,7 @@ struct KvKeepRollouts {
 using KvDirectoryHandle = rt::iface<rt::oneway<KvNodeUp>, rt::oneway<KvHolds>, rt::oneway<KvDraining>, rt::oneway<FindHolders>,
                                     rt::oneway<KvRelease>, rt::oneway<KvDropRollout>, rt::oneway<KvKeepRollouts>,
                                     rt::oneway<KvBump>, rt::rpc<GetReport, std::vector<KvNodeReport>>>;
-/// A directory is there, in place of one that died, and empty. KV nodes tell it what they keep, rollouts what they released.
+/// A new, empty directory replaces one that died. KV nodes tell it what they keep, rollouts what they released.
 struct DirectoryUp { KvDirectoryHandle directory; SEER_FIELDS(DirectoryUp, directory) };
 
 using KvNodeHandle =
@@ -155,7 +155,7 @@ using KvNodeHandle =
 
 // ---- draft servers ---------------------------------------------------------------------------------------------------------
 using DraftClient = rt::iface<rt::oneway<CstFetched>>;
-/// What does this group's log have that the sender lacks? Answered by CstFetched.
+/// Asks for the tokens of these groups that the sender lacks. Answered by CstFetched.
 struct FetchCst {
   std::vector<CstCursor> groups;
   DraftClient reply_to;
@@ -163,44 +163,44 @@ struct FetchCst {
 };
 using DraftServerHandle = rt::iface<rt::oneway<RegisterGroups>, rt::oneway<RegisterPast>, rt::oneway<DropGroup>,
                                     rt::oneway<UpdateCst>, rt::oneway<FetchCst>, rt::oneway<Tick>, rt::rpc<GetReport, DraftServerReport>>;
-/// A draft server is there (again), and empty.
+/// A draft server has started or restarted, empty.
 struct DraftServerUp {
   NodeId node;
   DraftServerHandle handle;
   SEER_FIELDS(DraftServerUp, node, handle)
 };
-/// All draft servers that are there, by node; sent to every instance when that changes.
+/// All running draft servers, by node; sent to every instance when the list changes.
 struct DraftServers {
   std::vector<DraftServerUp> servers;
   SEER_FIELDS(DraftServers, servers)
 };
 
 // ---- weights ---------------------------------------------------------------------------------------------------------------
-/// What became of an update. An error is one sentence, and the old weights go on.
+/// Outcome of a weight update on one instance. After an error (one sentence) the old weights stay in use.
 struct InstanceWeights {
   InstanceId instance;
-  WeightVersion version;  // that runs now
-  uint64_t layout = 0;    // of KV blocks with it, as in BlockKey
+  WeightVersion version;  // in use now
+  uint64_t layout = 0;    // of KV blocks of this version, as in BlockKey
   std::string error;
   SEER_FIELDS(InstanceWeights, instance, version, layout, error)
 };
 struct WeightsUpdated {
   NodeId node;
-  WeightVersion version;  // that was asked for
-  std::string error;      // empty: every instance that was up runs with it; others get it before they are announced
+  WeightVersion version;  // the one asked for
+  std::string error;      // empty: all running instances use it; others load it before they are announced
   SEER_FIELDS(WeightsUpdated, node, version, error)
 };
 using WeightsSink = rt::iface<rt::oneway<WeightsUpdated>>;
 using InstanceWeightsSink = rt::iface<rt::oneway<InstanceWeights>>;
 
-/// Loads weights of the same model from a folder, beside the running ones. An instance changes to them when the rollouts that
-/// it works for are over; until then these go on with the old ones.
+/// Loads weights of the same model from a folder while the old ones stay in use. An instance switches when the rollouts it
+/// works for are over.
 struct NewWeights {
-  WeightVersion version;  // above the running one
+  WeightVersion version;  // higher than the one in use
   std::string folder;     // readable on each node
   SEER_FIELDS(NewWeights, version, folder)
 };
-/// Asks a node for all of its instances. It answers once.
+/// Asks a node to update all of its instances. It answers once.
 struct UpdateWeights {
   NewWeights what;
   WeightsSink reply_to;
@@ -218,7 +218,7 @@ using InstanceHandle = rt::iface<rt::oneway<RunChunk>, rt::oneway<CancelChunk>, 
                                  rt::oneway<KvReserved>, rt::oneway<KvOpened>, rt::oneway<DraftServers>,
                                  rt::oneway<CstFetched>, rt::rpc<GetReport, InstanceReport>>;
 
-/// An instance is there (again), and empty. Also sent when its weights changed: its handle is as before then.
+/// An instance has started or restarted, empty. Also sent, with the same handle, when its weights changed.
 struct InstanceUp {
   InstanceId instance;
   NodeId node;
@@ -229,62 +229,62 @@ struct InstanceUp {
   ClusterIdentity identity = {};
   SEER_FIELDS(InstanceUp, instance, node, kv_blocks, block_tokens, rows_max, handle, identity)
 };
-/// A part of a machine is gone for good: it could not be made again, or the machine has given up or left. The rollout goes on
-/// with what is left.
+/// A part of a machine is gone for good: it could not be restarted, or the machine gave up or left. The rollout continues
+/// without it.
 struct PartLost {
   NodeId node;
-  std::vector<InstanceId> instances;  // that will not come back; none where it was the KV pool
+  std::vector<InstanceId> instances;  // that will not come back; empty if the part was the KV pool
   std::string reason;                 // one sentence that names the part; empty: the machine was drained and has left
   SEER_FIELDS(PartLost, node, instances, reason)
 };
-/// Nothing more is to be placed on these instances. Their chunks come back early.
+/// These instances accept no more chunks. Their running chunks come back early.
 struct InstancesDraining {
   NodeId node;
   std::vector<InstanceId> instances;
   SEER_FIELDS(InstancesDraining, node, instances)
 };
 using InstanceSink = rt::iface<rt::oneway<InstanceUp>, rt::oneway<DraftServerUp>, rt::oneway<InstancesDraining>, rt::oneway<PartLost>>;
-/// Tells a node who wants its instances: it answers InstanceUp for each, and DraftServerUp if it has such a server, and
-/// again when one was restarted. PartLost tells of those that are gone for good.
+/// Subscribes a rollout to a node. The node sends InstanceUp for each instance and DraftServerUp if it has a draft server,
+/// again after each restart, and PartLost for what is gone for good.
 struct AttachRollout {
   InstanceSink reply_to;
   SEER_FIELDS(AttachRollout, reply_to)
 };
-/// The machine is to leave: its chunks go on elsewhere, and it ends when no request needs its KV any more, or after timeout_us.
+/// Makes the machine leave. Its chunks continue elsewhere; it ends when no request needs its KV any more, or after timeout_us.
 struct DrainNode { int64_t timeout_us = 0; SEER_FIELDS(DrainNode, timeout_us) };
 struct NodeReport {
   NodeId node;
   bool draining = false;
   int32_t restarts = 0;                     // of its parts
   std::vector<InstanceReport> instances;    // that are up
-  std::vector<KvNodeReport> pool;           // one; none without a KV pool
+  std::vector<KvNodeReport> pool;           // one entry; empty without a KV pool
   SEER_FIELDS(NodeReport, node, draining, restarts, instances, pool)
 };
 using NodeHandle = rt::iface<rt::oneway<AttachRollout>, rt::oneway<UpdateWeights>, rt::oneway<InstanceWeights>, rt::oneway<DrainNode>,
                              rt::oneway<DirectoryUp>, rt::oneway<Tick>, rt::oneway<WorkReady>, rt::rpc<GetReport, NodeReport>>;
 
 // ---- cluster -----------------------------------------------------------------------------------------------------------------
-/// A machine asks to come in, before it starts anything; or it runs, and its controller was started again.
+/// A machine asks to join: before it starts anything, or while it runs, after its controller was restarted.
 struct EnterCluster {
   NodeId node;
   ClusterIdentity identity;
-  uint64_t epoch = 0;  // as the controller before gave it; 0: it does not run yet
+  uint64_t epoch = 0;  // from the previous controller; 0: the machine does not run yet
   SEER_FIELDS(EnterCluster, node, identity, epoch)
 };
 struct ClusterEntered {
-  std::string error;            // why it may not; empty: it may, and its name is kept for it
-  uint64_t epoch = 0;           // of its arenas: above all that a machine of this name had
+  std::string error;            // why it was refused; empty: accepted, and its name is reserved
+  uint64_t epoch = 0;           // of its arenas: higher than any that a machine of this name had
   KvDirectoryHandle directory;
   SEER_FIELDS(ClusterEntered, error, epoch, directory)
 };
-/// Where a machine listens. Each other one dials it there.
+/// Where a machine listens for the other machines.
 struct NodeAddress {
   NodeId node;
   std::string host;
   uint16_t port = 0;
   SEER_FIELDS(NodeAddress, node, host, port)
 };
-/// A machine that has entered is up.
+/// A machine that was accepted is up.
 struct NodeReady {
   NodeAddress at;
   NodeHandle handle;
@@ -297,40 +297,40 @@ struct NodeJoined {
   uint32_t instances = 0;
   SEER_FIELDS(NodeJoined, at, handle, instances)
 };
-/// A machine has died or given up: all of it is lost.
+/// Hears which machines join. PartLost: a machine died or gave up, and all of it is lost.
 using ClusterSink = rt::iface<rt::oneway<NodeJoined>, rt::oneway<PartLost>>;
-/// From now on the sink hears who joins and leaves; first of all, who is there.
+/// Subscribes to machines that join and leave. The sink hears of those already there first.
 struct WatchCluster { ClusterSink reply_to; SEER_FIELDS(WatchCluster, reply_to) };
 /// A rollout asks to run in the cluster.
 struct EnterRollout {
-  RolloutId id;  // as the controller before gave it; 0: it does not run yet
+  RolloutId id;  // from the previous controller; 0: the rollout does not run yet
   SEER_FIELDS(EnterRollout, id)
 };
 struct RolloutEntered {
-  RolloutId id;                 // that no other rollout had
+  RolloutId id;                 // never used by another rollout
   WeightVersion version;        // of the weights that the machines run with
   uint64_t weights = 0;         // their checksum (ClusterIdentity)
   uint32_t instances = 0;       // of the machines that are up
   KvDirectoryHandle directory;
-  std::string error;            // why it may not; empty: it may
+  std::string error;            // why it was refused; empty: accepted
   SEER_FIELDS(RolloutEntered, id, version, weights, instances, directory, error)
 };
 // ---- iteration owner --------------------------------------------------------------------------------------------------------
-/// A response is complete: the context manager learns its length.
 using EstimateSink = rt::iface<rt::oneway<GroupEstimate>>;
+/// A response is complete: the context manager learns its length.
 struct LengthSeen {
   RequestId request;
   int64_t tokens = 0;
-  int64_t max_tokens = 0;  // of each response of the group: the estimate until a member has finished
+  int64_t max_tokens = 0;  // limit per response of the group: the estimate until a member has finished
   EstimateSink reply_to;
   SEER_FIELDS(LengthSeen, request, tokens, max_tokens, reply_to)
 };
 using ContextHandle = rt::iface<rt::oneway<LengthSeen>>;
 
-/// Who asked for the rollout: every response once, progress now and then, the summary last.
+/// Receives the events of a rollout: every response once, progress from time to time, the summary last.
 using RolloutEvents = rt::iface<rt::oneway<Response>, rt::oneway<RolloutProgress>, rt::oneway<RolloutCommits>, rt::oneway<RolloutSummary>>;
 
-/// More groups for an open rollout, which gives them their ids: these follow the indices of the groups before.
+/// Adds groups to an open rollout. It assigns their ids, continuing the indices of the groups before.
 struct AddGroups {
   std::vector<GroupSpec> groups;
   SEER_FIELDS(AddGroups, groups)
@@ -340,18 +340,18 @@ struct GroupsAdded {
   std::string error;  // why none of them was added; empty: all were
   SEER_FIELDS(GroupsAdded, first, error)
 };
-/// Ends what is left of a group, or of one request: each is answered with what it has (FinishReason::kAborted), or as it
-/// is if it ends before word of this reaches its instance.
+/// Ends the unfinished requests of a group, or one request. Each is answered with the tokens it has (FinishReason::kAborted),
+/// or normally if it finishes before the cancel reaches its instance.
 struct CancelGroup { GroupId group; SEER_FIELDS(CancelGroup, group) };
 struct CancelRequest { RequestId request; SEER_FIELDS(CancelRequest, request) };
 struct Cancelled {
-  int64_t requests = 0;  // that were not over and are being ended
-  std::string error;     // the group or request is unknown, or over
+  int64_t requests = 0;  // unfinished ones that are being ended
+  std::string error;     // the group or request is unknown or already over
   SEER_FIELDS(Cancelled, requests, error)
 };
 /// These responses need not be kept any longer.
 struct AckResponses { std::vector<RequestId> requests; SEER_FIELDS(AckResponses, requests) };
-/// From now on events go here; first of all the responses that nobody has acknowledged.
+/// Sends all events here from now on, starting with the responses not yet acknowledged.
 struct AttachEvents { RolloutEvents reply_to; SEER_FIELDS(AttachEvents, reply_to) };
 /// No more groups come: the rollout ends when all requests are over.
 struct CloseRollout { uint64_t what = 0; SEER_FIELDS(CloseRollout, what) };
@@ -365,13 +365,13 @@ using RolloutHandle = rt::iface<rt::oneway<InstanceUp>, rt::oneway<DraftServerUp
                                 rt::oneway<Tick>>;
 
 // ---- reports of a cluster ---------------------------------------------------------------------------------------------------
-/// A rollout that has entered runs.
+/// A rollout that was accepted is running.
 struct RolloutStarted {
   RolloutId id;
   RolloutHandle handle;
   SEER_FIELDS(RolloutStarted, id, handle)
 };
-/// A machine is to leave: see DrainNode. The error is one sentence; empty: it has been told.
+/// Asks the controller to drain a machine (DrainNode). The error is one sentence; empty: the machine was told.
 struct DrainMachine {
   NodeId node;
   int64_t timeout_us = 0;
@@ -388,7 +388,7 @@ struct ClusterNodeReport {
 };
 struct ClusterReport {
   std::vector<ClusterNodeReport> nodes;     // by name
-  std::vector<RolloutStarted> rollouts;     // that run, by id
+  std::vector<RolloutStarted> rollouts;     // running, by id
   SEER_FIELDS(ClusterReport, nodes, rollouts)
 };
 using ClusterHandle = rt::iface<rt::oneway<Tick>, rt::rpc<EnterCluster, ClusterEntered>, rt::oneway<NodeReady>,

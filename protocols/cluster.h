@@ -1,4 +1,4 @@
-// Cluster: what a machine or an engine says of itself when it comes up, and whether it may join those that are there.
+// ClusterIdentity: what a machine or an engine declares when it starts, and whether that fits the cluster it wants to join.
 // Used by kv_directory_actor for KV nodes and by rollout_actor for instances.
 #pragma once
 #include <cstdint>
@@ -10,21 +10,21 @@
 
 namespace seer {
 
-/// Changes with every change of a message or of what is meant by one.
+/// Raised with every change to a message or its meaning.
 inline constexpr uint32_t kProtocolNumber = 4;
 
 struct ClusterIdentity {
   uint32_t protocol = kProtocolNumber;
-  std::string model;      // its name, which is the last part of the folder's path; empty: none loaded
+  std::string model;      // last part of the folder's path; empty: none loaded
   uint64_t layout = 0;    // of KV blocks, without the weights (EngineInfo::block_layout)
   uint64_t weights = 0;   // checksum; 0: any
-  WeightVersion version;  // of the weights that it runs with; 0: those of whoever asks
+  WeightVersion version;  // of its weights; 0: any
   SEER_FIELDS(ClusterIdentity, protocol, model, layout, weights, version)
 };
 
-/// The model's name in an identity.
+/// The model's name in an identity: the last part of the folder's path.
 std::string model_name(std::string_view folder);
-/// Whether `who` ("node 3") fits. If not, one sentence: which field, what was found, what was expected.
+/// Checks that `who` ("node 3") fits. The error names the field, what was found and what was expected.
 Status check_identity(std::string_view who, const ClusterIdentity& found, const ClusterIdentity& expected);
 
 }  // namespace seer

@@ -54,11 +54,11 @@ __attribute__((target("sse4.2"))) uint32_t one_stream_remainder(const std::byte*
   return static_cast<uint32_t>(c);
 }
 
-/// The instruction takes three cycles, but a new one can begin in each: three streams take a third of the bytes each. Then the
-/// remainder of a third is multiplied by x once for every bit after that third. The factor has 33 powers less than that: a carry-less
-/// product of two words with this order of bits is x times too large, and taking its remainder multiplies it by x^32.
+/// The instruction takes three cycles, but one can start in every cycle, so three streams process a third of the bytes each. Then
+/// the remainder of a third is multiplied by x once for every bit after that third. The exponent of the factor is lower by 33: in this
+/// bit order a carry-less product of two words is x times too large, and taking its remainder multiplies it by x^32.
 __attribute__((target("pclmul,sse4.2"))) uint32_t three_streams_remainder(const std::byte* p, size_t n, uint32_t crc) {
-  constexpr size_t kThird = 680;  // twice in a piece of copy_and_crc32c()
+  constexpr size_t kThird = 680;  // three of them fit twice into a piece of copy_and_crc32c()
   constexpr uint32_t kOverOne = power_of_x(8 * kThird - 33), kOverTwo = power_of_x(8 * 2 * kThird - 33);
   const auto product = [](uint64_t a, uint32_t b) __attribute__((target("pclmul,sse4.2"))) {
     return static_cast<uint64_t>(_mm_cvtsi128_si64(_mm_clmulepi64_si128(_mm_cvtsi64_si128(static_cast<int64_t>(a)),
@@ -77,7 +77,7 @@ __attribute__((target("pclmul,sse4.2"))) uint32_t three_streams_remainder(const 
 }
 
 /// Folding: 256 bytes are kept as 16 words of 128 bits. In each step every word is multiplied by x^2048, which moves it over the next
-/// 256 bytes, and added to the word it meets there. The 256 bytes left at the end have the remainder of all.
+/// 256 bytes, and added to the word there. The 256 bytes left at the end have the same remainder as all bytes.
 ///
 /// A word is first * x^64 + second, so the two factors are x^(2048 + 64) and x^2048, each divided by x: as above, products are x times
 /// too large.
@@ -128,7 +128,7 @@ uint32_t crc32c(std::span<const std::byte> bytes, uint32_t crc) {
 }
 
 uint32_t copy_and_crc32c(std::span<std::byte> to, const std::byte* from) {
-  constexpr size_t kPieceBytes = 4 << 10;  // still in the first level of cache when it is summed
+  constexpr size_t kPieceBytes = 4 << 10;  // still in the L1 cache when it is summed
   uint32_t crc = 0;
   for (size_t at = 0; at < to.size(); at += kPieceBytes) {
     const std::span<std::byte> piece = to.subspan(at, std::min(kPieceBytes, to.size() - at));

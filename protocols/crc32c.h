@@ -9,7 +9,7 @@
 
 namespace seer {
 
-/// Of bytes that follow others whose checksum is `crc` (0: none).
+/// Checksum of `bytes` appended to bytes whose checksum is `crc` (0: none).
 uint32_t crc32c(std::span<const std::byte> bytes, uint32_t crc = 0);
 
 /// Copies, and returns the checksum of the bytes written. Reads the source once, so that both take little more time than the
@@ -21,8 +21,8 @@ struct Crc32cWay {
   std::string_view name;
   uint32_t (*sum)(std::span<const std::byte> bytes, uint32_t crc);
 };
-/// What this processor can do, the slowest first: the table, which any processor can use and the others must agree with, is the
-/// first, and the one in use is the last.
+/// The ways that this processor supports, slowest first. The first is the table, which runs anywhere and is the reference for the
+/// others; the last is the one in use.
 std::span<const Crc32cWay> crc32c_ways();
 
 }  // namespace seer

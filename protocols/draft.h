@@ -1,14 +1,13 @@
 // Draft messages: how the rollout, the instances and the draft servers share what the groups have written so far
-// (distributed grouped draft server, paper 3.3; its update_cst, fetch_cst and register_group). What travels is tokens, never
-// tree nodes: 4 bytes a token, and each instance grows its own draft trees from them.
+// (distributed grouped draft server, paper 3.3; its update_cst, fetch_cst and register_group). Tokens travel, never tree
+// nodes: 4 bytes a token, and each instance grows its own draft trees from them.
 //
-// A draft never changes a response, only how fast it is made. So nothing here is answered for, and all of it may be lost,
-// late, doubled or out of order: tokens are named by request and position, and a fetch says which ones its sender knows,
-// from which the server tells what either of the two lacks. So a server that was restarted, empty, is filled again by
-// those who fetch from it.
+// A draft never changes a response, only how fast it is made. So these messages are not acknowledged, and any of them may
+// be lost, late, duplicated or out of order. Tokens are named by request and position. A fetch says which tokens its sender
+// knows; from that the server sees what either side lacks. So its clients refill a server that restarted empty.
 //
-// A group's id names its rollout, and a rollout has one weight version: tokens of two versions are never taken together.
-// Cst in a name: the compressed suffix tree that the paper builds of a group. Here it is the text that the trees grow from.
+// A group's id names its rollout, and a rollout has one weight version: tokens of two versions are never mixed.
+// Cst in a name is the paper's compressed suffix tree of a group. Here it means the tokens that the trees grow from.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -28,13 +27,13 @@ struct CstTokens {
   SEER_FIELDS(CstTokens, group, sample, position, tokens)
 };
 
-/// Tokens of a request at [0, end) are known.
+/// Tokens [0, end) of a request are known.
 struct CstEnd {
   uint32_t sample = 0;
   int64_t end = 0;
   SEER_FIELDS(CstEnd, sample, end)
 };
-/// What the sender knows of a group; nothing of samples that are not named.
+/// What the sender knows of a group. It knows nothing of samples that are not listed.
 struct CstCursor {
   GroupId group;
   std::vector<CstEnd> ends;
@@ -49,7 +48,7 @@ struct CstPast {
   SEER_FIELDS(CstPast, group, responses)
 };
 
-/// These groups are worth remembering, from nothing on, for ttl_us after they were last spoken of. Other groups are not.
+/// Starts these groups, empty. The server remembers them until ttl_us after they were last mentioned, and no others.
 struct RegisterGroups {
   std::vector<GroupId> groups;
   int64_t ttl_us = 0;
@@ -60,7 +59,7 @@ struct DropGroup {
   GroupId group;
   SEER_FIELDS(DropGroup, group)
 };
-/// What earlier iterations answered to the prompt of a registered group.
+/// Gives a registered group the responses of earlier iterations to its prompt.
 struct RegisterPast {
   CstPast past;
   SEER_FIELDS(RegisterPast, past)
@@ -69,7 +68,7 @@ struct UpdateCst {
   std::vector<CstTokens> parts;
   SEER_FIELDS(UpdateCst, parts)
 };
-/// Answer to FetchCst: what its sender lacks, and of which requests it knows more than the server.
+/// Answer to FetchCst: what its sender lacks, and which requests it knows more about than the server.
 struct CstFetched {
   NodeId server;
   std::vector<CstTokens> parts;
@@ -89,12 +88,12 @@ struct DraftServerReport {
   int64_t fetched_tokens = 0;    // sent to instances
   int64_t fetches = 0;
   int64_t expired_groups = 0;    // not mentioned for their TTL
-  int64_t crowded_groups = 0;    // dropped for room
+  int64_t crowded_groups = 0;    // dropped to make room
   SEER_FIELDS(DraftServerReport, node, groups, tokens, bytes, appended_tokens, fetched_tokens, fetches, expired_groups,
               crowded_groups)
 };
 
-/// Which of the servers has the group: where one comes or goes, only its own groups move. REQUIRES: servers is not empty.
+/// Index of the server that has the group. When a server joins or leaves, only its own groups move. REQUIRES: servers is not empty.
 inline size_t draft_shard(GroupId group, std::span<const NodeId> servers) {
   size_t best = 0;
   uint64_t best_weight = 0;

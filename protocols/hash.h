@@ -20,7 +20,7 @@ constexpr uint64_t hash_text(std::string_view text, uint64_t seed = 0) {
   return h;
 }
 
-/// Seed of one sample. Never collides within a group by construction of the mixing, and does not depend on scheduling.
+/// Seed of one sample. Never collides within a group (hash_pair is a bijection of `b`) and does not depend on scheduling.
 constexpr uint64_t sample_seed(uint64_t run_seed, uint64_t group, uint64_t sample) {
   return hash_pair(hash_pair(run_seed, group), sample);
 }

@@ -19,7 +19,7 @@ struct Id {
 template <class Tag, class Rep>
 std::ostream& operator<<(std::ostream& out, Id<Tag, Rep> id) { return out << +id.value; }
 
-using RolloutId = Id<struct RolloutTag, uint32_t>;    // one rollout; never reused while anything of it may be under way
+using RolloutId = Id<struct RolloutTag, uint32_t>;    // one rollout; never reused while its messages may be in flight
 using InstanceId = Id<struct InstanceTag, uint32_t>;  // one engine
 using NodeId = Id<struct NodeTag, uint32_t>;          // one machine
 using WeightVersion = Id<struct WeightVersionTag>;    // monotone; part of every KV key
@@ -27,7 +27,7 @@ using WeightVersion = Id<struct WeightVersionTag>;    // monotone; part of every
 inline constexpr InstanceId kNoInstance{0xffffffffu};
 inline constexpr NodeId kNoNode{0xffffffffu};
 
-/// Prompt `index` (0-based) of a rollout. Ids are ordered by rollout first; those of rollout 0 need not name it.
+/// Prompt `index` (0-based) of a rollout. Ids are ordered by rollout first; rollout 0 is the default and is not printed.
 struct GroupId {
   uint32_t index = 0;
   RolloutId rollout = {};
@@ -70,7 +70,7 @@ template <class Tag, class Rep>
 struct std::hash<seer::Id<Tag, Rep>> {
   size_t operator()(seer::Id<Tag, Rep> id) const { return std::hash<uint64_t>{}(id.value); }
 };
-// Tables of one rollout are as dense as its numbers; another rollout's are spread by an odd multiple (2^64 / golden ratio).
+// Ids of one rollout hash to their own dense numbers. An odd factor (2^64 / golden ratio) keeps rollouts apart.
 namespace seer {
 constexpr size_t spread(RolloutId rollout) { return rollout.value * size_t{0x9e3779b97f4a7c15}; }
 }  // namespace seer

@@ -1,6 +1,6 @@
-// KeyBuckets: finds nodes by their BlockKey. The nodes are the caller's, who keeps them where they are while they are in
-// here: each has its `BlockKey key` and room for a link, `Node* next_in_bucket`. So a lookup costs no more than the bucket
-// and the node, and nothing is allocated per node. One thread at a time.
+// KeyBuckets: a hash table of nodes by BlockKey. The caller owns the nodes and does not move them while they are in the
+// table; each has a `BlockKey key` and a link, `Node* next_in_bucket`. So a lookup touches only the bucket and the node, and
+// nothing is allocated per node. Not thread-safe.
 //
 // The order of buckets depends on hashing: nothing may be decided by walking over them.
 #pragma once
@@ -18,18 +18,18 @@ class KeyBuckets {
  public:
   explicit KeyBuckets(size_t expected_nodes = 64) : first_(std::bit_ceil(expected_nodes + 1)) {}
 
-  /// Null: none has that key.
+  /// Null if no node has that key.
   Node* find(const BlockKey& key) const {
     Node* node = first_[bucket_of(key)];
     while (node != nullptr && node->key != key) node = node->next_in_bucket;
     return node;
   }
-  /// REQUIRES: none has its key.
+  /// REQUIRES: no other node has its key.
   void add(Node& node) {
     if (++size_ > first_.size()) grow();
     node.next_in_bucket = std::exchange(first_[bucket_of(node.key)], &node);
   }
-  /// REQUIRES: it is in here.
+  /// REQUIRES: the node is in the table.
   void remove(Node& node) {
     Node** at = &first_[bucket_of(node.key)];
     while (*at != &node) at = &(*at)->next_in_bucket;
@@ -57,7 +57,7 @@ class KeyBuckets {
     }
   }
 
-  std::vector<Node*> first_;  // of each bucket; a power of two, not fewer than nodes
+  std::vector<Node*> first_;  // of each bucket; a power of two, at least size_
   size_t size_ = 0;
 };
 

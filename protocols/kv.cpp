@@ -10,8 +10,8 @@ namespace seer {
 namespace {
 
 // Polynomials over the field of the prime 2^61 - 1: state = sum of (token + 1) * K^(tokens after it). They can be
-// extended token by token, and many at a time: their products do not wait for each other, and one reduction does for all
-// of them. Two prefixes of n tokens are taken for the same with a chance of about (n / 2^61)^2.
+// extended by one token or by many at a time: the products are independent and share one reduction. Two different prefixes
+// of n tokens collide with a probability of about (n / 2^61)^2.
 constexpr uint64_t kPrime = (1ull << 61) - 1;
 constexpr size_t kAtOnce = 64;
 __extension__ using Wide = unsigned __int128;
@@ -24,8 +24,8 @@ constexpr uint64_t reduced(Wide x) {
 }
 
 struct Lane {
-  // A power is three limbs of 21 bits, so that sums of kAtOnce products of a limb and a token stay below 2^64: a processor
-  // makes several such products with one instruction.
+  // A power is three limbs of 21 bits, so that kAtOnce products of a limb and a token sum to less than 2^64. A vector
+  // instruction makes several such products at once.
   static constexpr size_t kLimbs = 3, kLimbBits = 21;
   std::array<uint64_t, kAtOnce + 1> power{1};                        // of K
   std::array<std::array<uint32_t, kAtOnce>, kLimbs> limbs{};         // of the powers that kAtOnce tokens are multiplied by
@@ -45,7 +45,7 @@ struct Lane {
     for (size_t i = 0; i < count; ++i) sum += Wide{uint64_t{static_cast<uint32_t>(tokens[i])} + 1} * power[count - 1 - i];
     return reduced(sum);
   }
-  /// By kAtOnce tokens.
+  /// Extends by kAtOnce tokens.
   [[gnu::always_inline]] uint64_t extend_at_once(uint64_t state, const int32_t* tokens) const {
     Wide sum = Wide{state} * power[kAtOnce] + sum_of_powers;
     for (size_t limb = 0; limb < kLimbs; ++limb) {

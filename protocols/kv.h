@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "protocols/crc32c.h"  // of a block's bytes
+#include "protocols/crc32c.h"  // checksum of a block's bytes
 #include "protocols/ids.h"
 #include "protocols/token_log.h"
 
@@ -35,7 +35,7 @@ inline std::ostream& operator<<(std::ostream& out, const BlockKey& k) {
   return out << "v" << k.version << "/" << std::hex << k.prefix.hi << std::dec;
 }
 
-/// Hash of `tokens` appended to the prefix that `before` stands for (all zero: the empty prefix).
+/// Hash of `tokens` appended to the prefix whose hash is `before` (all zero: the empty prefix).
 PrefixHash extend_prefix(PrefixHash before, std::span<const int32_t> tokens);
 /// The same with the tokens [first, end) of a log.
 PrefixHash extend_prefix(PrefixHash before, const TokenLog& log, int64_t first, int64_t end);
@@ -50,7 +50,7 @@ struct BlockRef {
 /// Keys of the blocks that hold the first `tokens` tokens of a log, in order; the last one may be partial.
 std::vector<BlockRef> block_chain(WeightVersion version, uint64_t layout, const TokenLog& log, int64_t tokens,
                                   uint32_t block_tokens);
-/// Makes such a chain of whole blocks as long as that.
+/// Extends such a chain, all of whole blocks, to the first `tokens` tokens of the log.
 void extend_chain(std::vector<BlockRef>& chain, WeightVersion version, uint64_t layout, const TokenLog& log, int64_t tokens,
                   uint32_t block_tokens);
 

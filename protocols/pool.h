@@ -28,9 +28,9 @@ constexpr KvOwner group_of(KvOwner request) { return {request.value | 0xffffffff
 
 enum class GrantState : uint8_t {
   kWrite = 0,  // the slot is yours: fill it, then KvSeal, or KvAbort
-  kHere,       // the pool has it, or another writer is at it
-  kLater,      // no room yet: ask again for this and what follows
-  kRefused,    // there will be no room: it has to be recomputed when it is needed
+  kHere,       // the pool has it, or another writer is filling it
+  kLater,      // no room yet: ask again for this block and those after it
+  kRefused,    // there will be no room: the block is recomputed when it is needed
 };
 struct KvGrant {
   GrantState state = GrantState::kRefused;
@@ -39,9 +39,9 @@ struct KvGrant {
   SEER_FIELDS(KvGrant, state, slot, token)
 };
 
-/// Asks for room for blocks about to leave the device; blocks[0] is number first_index of what the owner keeps. `park`: the
-/// chunk is ending: the answer waits until there is room for at least one block (the node bounds how many wait), and its
-/// owner's blocks may be spilled from now on, the largest next_use first. Otherwise the answer is immediate.
+/// Asks for room for blocks about to leave the device; blocks[0] is the owner's block number first_index. With `park` the
+/// chunk is ending: the answer waits until at least one block has room (the node bounds how many wait), and the owner's
+/// blocks may be spilled from now on, the largest next_use first. Otherwise the answer is immediate.
 struct KvReservation {
   uint64_t op = 0;
   KvOwner owner;
@@ -76,9 +76,9 @@ struct KvOpening {
   uint64_t op = 0;
   KvOwner owner;                // a request
   std::vector<BlockRef> blocks;
-  uint32_t first_index = 0;     // place of blocks[0] in the request's sequence
+  uint32_t first_index = 0;     // index of blocks[0] in the request's sequence
   uint32_t prompt_blocks = 0;   // this many blocks at the start of the sequence belong to the group
-  bool lend = false;            // one node asks another: answer with what is there, nothing is fetched for it
+  bool lend = false;            // another node asks: answer with what is here, fetch nothing
   SEER_FIELDS(KvOpening, op, owner, blocks, first_index, prompt_blocks, lend)
 };
 struct KvOpenedBlock {
@@ -121,9 +121,9 @@ struct KvNodeReport {
   int64_t dropped_blocks = 0, corrupt_blocks = 0, refused_blocks = 0;
   int64_t sealed_blocks = 0, opened_blocks = 0;
   int64_t fetched_bytes = 0;    // of blocks from other nodes
-  int64_t fetch_failures = 0;   // blocks that did not come, or not as they were: computed again
+  int64_t fetch_failures = 0;   // blocks that did not arrive intact: recomputed
   int64_t kept_requests = 0;    // whose KV is here
-  std::vector<std::string> peers;  // how blocks come from each node that some came from: "node 2: network (tcp)"
+  std::vector<std::string> peers;  // how blocks arrive from each node that sent some: "node 2: network (tcp)"
   int64_t cold_cpu_us = 0;
   int64_t cold_failures = 0;    // reads and writes of the cold tier that failed, for lack of space or otherwise
   SEER_FIELDS(KvNodeReport, node, dram_capacity_bytes, dram_used_bytes, dram_peak_bytes, cold_capacity_bytes,

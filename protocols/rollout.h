@@ -39,8 +39,8 @@ struct GroupSpec {
   std::vector<uint64_t> seeds;       // one per sample: hash of (run seed, group, sample)
   std::vector<int64_t> known_tokens; // response lengths known beforehand, one per sample, for the `oracle` policy; or empty
   int32_t priority = 0;              // groups of higher priority are served first, whatever the policy's own order
-  std::vector<int64_t> generated_tokens = {};  // that responses have already, one per sample; or empty
-  bool streams = false;              // its tokens are told as they come into the token log (RolloutCommits)
+  std::vector<int64_t> generated_tokens = {};  // how many tokens each response has already, one per sample; or empty
+  bool streams = false;              // report its tokens as they are added to the token log (RolloutCommits)
   SEER_FIELDS(GroupSpec, id, prompt_ids, samples, sampling, seeds, known_tokens, priority, generated_tokens,
               streams)
 };
@@ -48,7 +48,7 @@ struct GroupSpec {
 /// Why a chunk gave up its instance.
 enum class ChunkEnd : uint8_t {
   kFinished = 0,   // the response is complete
-  kFailed,         // the request ended with an error of its own: its length says nothing of its group's
+  kFailed,         // the request ended with an error of its own: its length says nothing about its group
   kChunkFull,      // chunk_tokens were generated
   kYielded,        // KV ran short: the KV went to the pool
   kPreempted,      // KV ran short: the KV was dropped and must be recomputed

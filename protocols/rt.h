@@ -1,5 +1,5 @@
-// rt: the actor runtime as Seer uses it: a thin layer over CAF 0.17.6, so that version-specific names are spelled here,
-// in the simulation world (actors/sim/sim_world.h) and in the registration block (protocols/actors.h), and nowhere else.
+// rt: the actor runtime as Seer uses it, a thin layer over CAF 0.17.6. Version-specific names appear only here, in the
+// simulation world (actors/sim/sim_world.h) and in the registration block (protocols/actors.h).
 //
 // An actor is a State class with `using handle`, `kActorName`, a constructor State(self, args...) and make_behavior().
 // It is destroyed when the actor ends. Handlers run one at a time; they never block.
@@ -48,21 +48,21 @@ template <class Self, class Dest, class Message>
 void tell_after(Self* self, int64_t delay_us, const Dest& to, Message&& message) {
   self->delayed_send(to, std::chrono::microseconds(delay_us), std::forward<Message>(message));
 }
-/// From threads that are not actors (an engine, a cold store, main).
+/// Sends from threads that are not actors (an engine, a cold store, main).
 template <class Dest, class Message>
 void post(const Dest& to, Message&& message) {
   caf::anon_send(to, std::forward<Message>(message));
 }
 
-/// Small control question, never work: pending requests are searched linearly. `timeout_us` bounds the silence of a peer.
+/// For small control questions, never for work: CAF searches pending requests linearly. A silent peer is an error after `timeout_us`.
 template <class Self, class Dest, class Message>
 auto ask(Self* self, const Dest& to, int64_t timeout_us, Message&& message) {
   return self->request(to, std::chrono::microseconds(timeout_us), std::forward<Message>(message));
 }
 inline constexpr int64_t kControlTimeoutUs = 5'000'000;
 
-/// Asks every actor of a map the same question; `then` gets the list of answers in the order of the map. One that is
-/// silent or gone is left out.
+/// Asks every actor of a map the same question; `then` gets the list of answers in the order of the map. Actors that are
+/// silent or gone are left out.
 template <class List, class Self, class Map, class Question, class Then>
 void gather_then(Self* self, const Map& targets, const Question& question, Then then) {
   struct Open {
@@ -140,15 +140,15 @@ void stop(const Handle& handle) { caf::anon_send_exit(handle, caf::exit_reason::
 template <class Handle>
 void kill(const Handle& handle) { caf::anon_send_exit(handle, caf::exit_reason::kill); }
 
-/// The actor ends itself, for a reason that whoever watches it can read: reason_text().
+/// Ends the actor with a reason that its watchers can read: reason_text().
 template <class Self>
 void quit(Self* self, const std::string& why) { self->quit(caf::make_error(caf::sec::runtime_error, why)); }
-/// In order, as nothing is left to do.
+/// Ends the actor normally: nothing is left to do.
 template <class Self>
 void quit(Self* self) { self->quit(); }
-/// Whether an actor has ended so.
+/// Whether an actor has ended normally.
 inline bool ended_in_order(const down& message) { return !message.reason || message.reason == caf::exit_reason::normal; }
-/// What an actor that ended with quit() said.
+/// The reason that the actor gave to quit(), or `otherwise` if it gave none.
 inline std::string reason_text(const down& message, std::string otherwise = {}) {
   if (message.reason != caf::sec::runtime_error) return otherwise;
   std::string text = std::move(otherwise);
@@ -174,17 +174,17 @@ struct config : caf::actor_system_config {
   }
 };
 
-/// The end of a thread that is no actor (main, a test) in talks with actors: it has a handle, and receives when it asks to. One
-/// without a type only asks and watches.
+/// Lets a thread that is not an actor (main, a test) talk with actors: it has a handle, and receives on demand. Without a Handle
+/// type it can only ask and monitor.
 template <class Handle = caf::actor>
 class Inbox {
  public:
   explicit Inbox(system& sys) : self_(sys) {}
   Handle handle() { return caf::actor_cast<Handle>(self_); }
-  /// When that actor ends, a handler of receive() for rt::down gets to know.
+  /// When that actor ends, receive() gets an rt::down.
   template <class Other>
   void monitor(const Other& other) { self_->monitor(other); }
-  /// Waits for one message, at most timeout_us, and gives it to the handler that takes it. False: none came.
+  /// Waits at most timeout_us for one message and calls the handler that takes it. False: none came.
   template <class... Handlers>
   bool receive(int64_t timeout_us, Handlers&&... handlers) {
     bool got = true;
@@ -192,7 +192,7 @@ class Inbox {
                    caf::after(std::chrono::microseconds(timeout_us)) >> [&] { got = false; });
     return got;
   }
-  /// Asks and waits; `otherwise` where the peer is silent or gone, which `answered` tells if it is given.
+  /// Asks and waits. Returns `otherwise` if the peer is silent or gone; sets `answered`, if given, to whether it answered.
   template <class Answer, class Dest, class Question>
   Answer ask(const Dest& to, Question question, Answer otherwise = {}, bool* answered = nullptr) {
     bool came = false;

@@ -1,7 +1,7 @@
 // rt_net: actors of other processes, over CAF's network module. The rest of the runtime knows handles only.
 //
-// Processes greet each other before anything else: one of another protocol is refused there. A peer that is silent for kSilentUs,
-// stopped or cut off, counts as dead.
+// Processes compare protocol numbers when they connect and refuse a different one. A peer that is silent for kSilentUs counts as
+// dead.
 #pragma once
 #include <caf/io/all.hpp>
 #include <string>
@@ -26,7 +26,7 @@ struct NetConfig : SeerConfig {
 template <class One, class Other>
 bool same_process(const One& one, const Other& other) { return one.node() == other.node(); }
 
-/// Lets other processes dial the actor at an address of this machine. Returns the port, which for 0 the system chooses.
+/// Lets other processes dial the actor at an address of this machine. Returns the port; for 0 the system chooses one.
 /// Errors: kUnavailable.
 template <class Handle>
 Result<uint16_t> listen(system& sys, const Handle& actor, const std::string& host, uint16_t port) {
@@ -35,13 +35,13 @@ Result<uint16_t> listen(system& sys, const Handle& actor, const std::string& hos
   return *bound;
 }
 
-/// The actor that listens there. Blocks until it is connected. Errors: kUnavailable; kInvalidArgument: it is of another protocol.
+/// Connects to the actor that listens there; blocks until then. Errors: kUnavailable; kInvalidArgument: it has another protocol.
 template <class Handle>
 Result<Handle> dial(system& sys, const std::string& host, uint16_t port) {
   auto peer = sys.middleman().remote_actor<Handle>(host, port);
   if (peer) return *peer;
   if (peer.error() == caf::sec::incompatible_application_ids)
-    return fail(Code::kInvalidArgument, "who listens at ", host, ":", port, " is no Seer, or one with another protocol than ", kProtocolNumber);
+    return fail(Code::kInvalidArgument, "the server at ", host, ":", port, " is not Seer, or has another protocol than ", kProtocolNumber);
   return fail(Code::kUnavailable, "cannot dial ", host, ":", port, ": ", sys.render(peer.error()));
 }
 

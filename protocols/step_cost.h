@@ -1,14 +1,14 @@
-// StepCost: how long a step of an engine takes, as a sum over features of the step, each its amount times what one unit
-// of it costs on this engine. Whoever predicts steps shares this one model: scheduling policies, the draft budget, the
-// simulator. `seer profile` measures the costs (gpu/step_profile.h holds them with their file format). Pure data.
+// StepCost: how long a step of an engine takes: a sum over features of the step, the amount of each times its cost per unit
+// on this engine. Scheduling policies, the draft budget and the simulator all predict with this one model. `seer profile`
+// measures the costs (gpu/step_profile.h holds them with their file format). Pure data.
 //
 // The features: a constant per step (the weights of the layers, read once; handing work to threads); the head's weights, read
 // when any row is sampled; counts of sequences, rows and sampled rows; KV that is read; and products of a row with a position
 // it attends to. Time over rows is a line with bends: up to some number of rows, reading the weights takes longer than their
 // arithmetic, and small tiles of rows cost more per row. So there are features min(rows, k) and max(0, rows - k) for a few k.
-// KV has bends too: the more there is, the less of it a cache holds, and the few rows of a verify share what was read for one
-// of them, at less cost than the many rows of a prefill. No cost is negative. One more sequence lowers no feature but
-// attended_above_4: a decode adds one pair for each position, so joining a long prefill it may lower the predicted time.
+// KV has bends too: the more there is, the less of it fits into a cache, and the few rows of a verify share one read at less
+// cost than the many rows of a prefill. No cost is negative. Adding a sequence lowers no feature but attended_above_4: a
+// decode adds one pair per position, so next to a long prefill it may lower the predicted time.
 #pragma once
 #include <array>
 #include <cstddef>

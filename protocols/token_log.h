@@ -20,7 +20,7 @@ class TokenLog {
 
   TokenLog() = default;
   explicit TokenLog(std::span<const int32_t> prompt) : TokenLog(prompt, std::ssize(prompt)) {}
-  /// The first `prompt_tokens` of these are the prompt's. REQUIRES: there are as many.
+  /// The first `prompt_tokens` of `tokens` are the prompt. REQUIRES: prompt_tokens <= tokens.size().
   TokenLog(std::span<const int32_t> tokens, int64_t prompt_tokens) : prompt_tokens_(prompt_tokens) { append(tokens); }
   TokenLog(const TokenLog& other)
       : segments_(other.segments_), last_(other.last_), size_(other.size_), prompt_tokens_(other.prompt_tokens_) {
@@ -79,7 +79,7 @@ class TokenLog {
   std::vector<int32_t> tokens() const { return tokens(0, size_); }
   std::vector<int32_t> output() const { return tokens(prompt_tokens_, size_); }
 
-  /// Asks for the memory that the next token goes to, which may be far away.
+  /// Prefetches the memory that the next token goes to.
   void prefetch_end() const { __builtin_prefetch(last_ + size_ % kSegmentTokens, 1); }
 
  private:
@@ -98,8 +98,8 @@ class TokenLog {
     std::swap(prompt_tokens_, other.prompt_tokens_);
   }
 
-  std::vector<std::shared_ptr<int32_t[]>> segments_;  // the last one, while it is not full, is this log's alone
-  int32_t* last_ = nullptr;                           // it, without a look at the list
+  std::vector<std::shared_ptr<int32_t[]>> segments_;  // the last one is not shared while it is not full
+  int32_t* last_ = nullptr;                           // the last segment, to save a look at the list
   int64_t size_ = 0;
   int64_t prompt_tokens_ = 0;
 };

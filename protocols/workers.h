@@ -7,7 +7,7 @@
 // Completions given as callbacks (ColdStore, KvTransport) follow the same rule: they run on a worker's thread, and all
 // they may do is put something into the Outbox of whoever asked.
 //
-// Both are thread-safe. Workers is declared last in its owner, so that its threads end before anything they use goes.
+// Both are thread-safe. Workers is declared last in its owner, so that its threads end before anything they use is destroyed.
 #pragma once
 #include <condition_variable>
 #include <cstdint>
@@ -22,7 +22,7 @@
 
 namespace seer {
 
-/// Things that any thread hands to one owner, in the order in which they were put.
+/// Items that any thread hands to one owner, in the order in which they were put.
 template <class T>
 class Outbox {
  public:
@@ -42,7 +42,7 @@ class Outbox {
     }
     if (wake_) wake_();
   }
-  /// All that is there. Called by the owner.
+  /// Takes all that was put. Called by the owner.
   std::vector<T> take() {
     const std::lock_guard lock(mutex_);
     return std::exchange(items_, {});
@@ -56,16 +56,16 @@ class Outbox {
 
 struct WorkersConfig {
   int32_t threads = 1;
-  int32_t background_max = 1;           // threads that may be at background work at the same time
+  int32_t background_max = 1;           // threads that may do background work at the same time
   std::function<void()> on_start = {};  // runs first on each thread; may be empty
 };
 
-/// Threads that run pieces of work, begun in the order in which they were put. Background work waits until no other is
-/// queued, so that it never delays what somebody waits for by more than the pieces that have begun.
+/// Threads that start pieces of work in the order in which they were put. Background work starts only when no other work is
+/// queued, so it delays that by no more than the pieces already running.
 template <class Work>
 class Workers {
  public:
-  /// `run` is called for each piece, by several threads at once if there are several.
+  /// `run` is called for each piece, from several threads at once if there are several.
   Workers(WorkersConfig config, std::function<void(Work&)> run) : config_(std::move(config)), run_(std::move(run)) {
     SEER_CHECK(config_.threads > 0, config_.threads);
     SEER_CHECK(config_.background_max > 0, config_.background_max);
@@ -75,7 +75,7 @@ class Workers {
         work();
       });
   }
-  /// What has not begun is dropped: see stop().
+  /// Drops the pieces that have not begun: see stop().
   ~Workers() { stop(); }
   Workers(const Workers&) = delete;
   Workers& operator=(const Workers&) = delete;
@@ -83,10 +83,10 @@ class Workers {
   void put(Work work) { add(queue_, std::move(work)); }
   void put_background(Work work) { add(background_, std::move(work)); }
 
-  /// Waits for what has begun and ends the threads. Returns what had not begun, in order, for an owner that answers each
-  /// piece. Nothing put from then on runs.
+  /// Waits for the running pieces and ends the threads. Returns the pieces that have not begun, in order, so that the owner can
+  /// answer each. A piece put later never runs.
   std::vector<Work> stop() { return end(State::kStopping); }
-  /// Runs all that was put, and what that puts, then ends the threads.
+  /// Runs all pieces, those that they put included, then ends the threads.
   void finish() { end(State::kFinishing); }
 
  private:
@@ -106,7 +106,7 @@ class Workers {
       wake_.wait(lock, [this] { return state_ != State::kRunning || !queue_.empty() || may_begin_background(); });
       if (state_ == State::kStopping) return;
       const bool background = queue_.empty();
-      // When finishing: nothing is left for this thread, and those who are at background work take the rest of it.
+      // When finishing: the threads already doing background work take the rest of it.
       if (background && !may_begin_background()) return;
       std::deque<Work>& queue = background ? background_ : queue_;
       Work piece = std::move(queue.front());
@@ -119,7 +119,7 @@ class Workers {
       if (background && !background_.empty()) wake_.notify_one();
     }
   }
-  void run_piece(Work piece) { run_(piece); }  // what the piece holds goes here, before the lock is taken again
+  void run_piece(Work piece) { run_(piece); }  // destroys the piece before the lock is taken again
   bool may_begin_background() const { return !background_.empty() && in_background_ < config_.background_max; }
 
   std::vector<Work> end(State how) {
@@ -146,7 +146,7 @@ class Workers {
   std::deque<Work> queue_, background_;
   int32_t in_background_ = 0;
   State state_ = State::kRunning;
-  std::vector<std::thread> threads_;  // last: joined before anything they use goes
+  std::vector<std::thread> threads_;  // last: joined before anything they use is destroyed
 };
 
 }  // namespace seer

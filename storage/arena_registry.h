@@ -14,17 +14,17 @@ namespace seer {
 
 class ArenaRegistry {
  public:
-  // These four as in KvTransport.
+  // As in KvTransport.
   std::string publish(NodeId node, uint64_t epoch, std::shared_ptr<HostArena> arena);
   void withdraw(NodeId node, uint64_t epoch);
   Status open_peer(NodeId node, uint64_t epoch, const std::string& address);
   /// False: not open in this epoch.
   bool close_peer(NodeId node, uint64_t epoch);
 
-  /// The published arena that a slot of it may be read from: node, epoch, slot, size of a block and generation are right.
+  /// The published arena that holds the slot, after checking node, epoch, slot, block size and generation.
   Result<std::shared_ptr<HostArena>> lend(const RemoteSlot& slot, size_t block_bytes);
-  /// Checked as a remote read would be: the peer and its epoch, the slot and its generation before and after the copy, the
-  /// checksum of the copied bytes.
+  /// Copies with the checks of a remote read: the peer and its epoch, the slot and its generation before and after the copy,
+  /// the checksum of the copied bytes.
   Status copy(const Fetch& fetch);
 
  private:
@@ -37,7 +37,7 @@ class ArenaRegistry {
 
   std::mutex mutex_;  // guards all below; not held while bytes are copied
   std::map<NodeId, Published> published_;
-  std::map<NodeId, uint64_t> peers_;  // opened: their epoch
+  std::map<NodeId, uint64_t> peers_;  // epoch of each opened peer
 };
 
 }  // namespace seer

@@ -110,7 +110,7 @@ bool BlockIndex::release(OwnerId owner, Block& block) {
   return block.owners.empty();
 }
 
-/// The chain ends with a block that is held, so that its length is bounded by what is held here.
+/// The chain always ends with a held block, so that its length is bounded by what is held here.
 void BlockIndex::let_go(Owner& owner, uint32_t index) {
   owner.chain[index] = nullptr;
   --owner.held;

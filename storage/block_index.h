@@ -1,12 +1,12 @@
 // BlockIndex: which KV blocks this node holds, in which state and tier, who owns them and who is reading them; and, from
-// that, which of them may leave DRAM (SpillOrder). Pure data, no I/O and no memory of blocks. Used by KvTiers only.
+// that, which of them may leave DRAM (SpillOrder). Pure data: no I/O and no bytes of blocks. Used by KvTiers only.
 // Single owner, not thread-safe.
 //
 // Invariants:
-//  (1) a block has owners, or it is QUARANTINED and waits for its last operation: nothing else is kept;
+//  (1) every block has owners, or is QUARANTINED and waits for its last operation to end;
 //  (2) a block is in the spill order exactly while it is SEALED, owned and not leased;
-//  (3) an owner holds at most one block per chain index; holding another one there lets go of the first (a partial tail
-//      block that was filled up has a new name);
+//  (3) an owner holds at most one block per chain index; holding another one there releases the first (a partial tail
+//      block gets a new key when it is filled up);
 //  (4) a slot belongs to at most one block; blocks with a slot == slots taken in the arena.
 #pragma once
 #include <array>
@@ -36,13 +36,13 @@ struct Block {
   uint32_t crc32c = 0;           // known once sealed
   bool has_cold_copy = false;    // stays valid while the block is in DRAM too: blocks never change
   bool prompt = false;
-  bool writing = false;          // a write token is out, even if the block is quarantined
+  bool writing = false;          // a write token is outstanding, even if the block is quarantined
   bool in_cold_io = false;       // the cold store is reading or writing the slot
   uint32_t leases = 0;
   WriteToken token;
   std::vector<OwnerId> owners;   // in the order in which they came; the first one keeps the block
   std::vector<OpenId> waiting;   // opens that wait until the block is back in DRAM
-  uint64_t promote_ticket = 0;   // place in the queue for a slot; 0: not queued
+  uint64_t promote_ticket = 0;   // position in the queue for a slot; 0: not queued
   Block* next_in_bucket = nullptr;  // see KeyBuckets
 
   bool has_outstanding_operation() const { return writing || in_cold_io || leases > 0; }
@@ -92,13 +92,13 @@ class BlockIndex {
   int64_t owner_count() const { return static_cast<int64_t>(owners_.size()); }
   /// Every owned block, by owner and chain index (a shared block comes up once per owner).
   void for_each_owned(const std::function<void(OwnerId, Block&)>& visit);
-  /// Every block, in no order: only for what does not depend on it.
+  /// Every block, in no fixed order: only for work that does not depend on the order.
   void for_each_unordered(const std::function<void(Block&)>& visit);
 
  private:
   struct Owner {
     Urgency urgency;
-    std::vector<Block*> chain;  // by index; null where it holds none: other nodes may
+    std::vector<Block*> chain;  // by index; null where it holds no block here (another node may have it)
     size_t held = 0;            // blocks in it
   };
   static void let_go(Owner& owner, uint32_t index);
@@ -109,10 +109,10 @@ class BlockIndex {
   void change(Block& block, F&& change);
 
   KeyBuckets<Block> by_key_;
-  std::deque<Block> memory_;     // of all blocks: they stay where they are
-  std::vector<Block*> unused_;   // of memory_
+  std::deque<Block> memory_;     // of all blocks; their addresses are stable
+  std::vector<Block*> unused_;   // free entries of memory_
   std::vector<Block*> slots_;    // by slot
-  std::unordered_map<OwnerId, Owner> owners_;  // not to be walked over, likewise
+  std::unordered_map<OwnerId, Owner> owners_;  // never iterated: the order would depend on hashing
   SpillOrder order_;
   Counts counts_;
 };

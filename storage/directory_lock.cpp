@@ -36,7 +36,7 @@ Result<std::string> find_foreign(const std::string& path, const DirectoryKind& k
   return foreign;
 }
 
-/// False: its holder has removed the file since it was opened, and another process may hold a new one.
+/// False: the file was removed by its last holder after we opened it, and another process may hold a new one.
 bool is_named(int file, const std::string& path) {
   struct stat held, named;
   return ::fstat(file, &held) == 0 && ::stat(path.c_str(), &named) == 0 && held.st_ino == named.st_ino &&

@@ -1,6 +1,6 @@
-// DirectoryLock: a directory that is Seer's own, held by one process at a time. What is Seer's is known by the lock file: a
-// directory is taken if it is new or empty, or if it holds that file and besides it nothing but the folder with the data.
-// Used by those who store on disk. Not thread-safe.
+// DirectoryLock: a directory that belongs to Seer, held by one process at a time. The lock file marks it as Seer's: a
+// directory is taken if it is new or empty, or if it holds only that file and the folder with the data. Used by all stores
+// on disk. Not thread-safe.
 #pragma once
 #include <string>
 #include <utility>
@@ -18,15 +18,15 @@ struct DirectoryKind {
 
 class DirectoryLock {
  public:
-  /// Creates the directory if need be and locks it; the data is left as it is. Errors, of one sentence that names the path:
-  /// kIo (it cannot be made, listed or written to), kInvalidArgument (it holds files of others), kUnavailable (it is in use
-  /// by another process).
+  /// Creates the directory if need be and locks it; does not touch the data. Each error is one sentence that names the path:
+  /// kIo (it cannot be made, listed or written to), kInvalidArgument (it holds other files), kUnavailable (it is in use by
+  /// another process).
   static Result<DirectoryLock> take(const std::string& path, const DirectoryKind& kind);
   DirectoryLock(DirectoryLock&& other) noexcept;
   DirectoryLock& operator=(DirectoryLock&&) = delete;
-  ~DirectoryLock();  // unlocks; the lock file stays, so that the directory is known again
+  ~DirectoryLock();  // unlocks; the lock file stays, to mark the directory as Seer's
 
-  /// Removes the lock file, and nothing else: from then on the directory is not known as Seer's.
+  /// Removes only the lock file: the directory is no longer marked as Seer's.
   void remove_file();
 
  private:

@@ -12,7 +12,7 @@ Result<std::shared_ptr<HostArena>> HostArena::create(const HostArenaConfig& conf
   // Slot numbers are 32 bits; the largest one means "no slot".
   const int64_t slots = std::min<int64_t>(config.dram_bytes / slot_bytes, 0xfffffffe);
   if (slots < 1)
-    return fail(Code::kInvalidArgument, "dram_bytes = ", config.dram_bytes, " holds not one KV block of ",
+    return fail(Code::kInvalidArgument, "dram_bytes = ", config.dram_bytes, " does not hold one KV block of ",
                 config.block_bytes, " bytes");
   auto memory = make_slab(slots * slot_bytes, maker);
   if (!memory.ok()) return fail(memory.error().code, "no memory for the DRAM tier: ", memory.error().detail);

@@ -3,13 +3,13 @@
 // of the slots that the node granted or leased to them.
 //
 // Invariants:
-//  (1) bytes of slots <= dram_bytes, and memory is only touched when a slot is first used: its own bytes, and 13 B that say
-//      what became of it (generation, flag, place in the list of free slots);
-//  (2) a slot is either free or taken; its generation rises each time it is freed, so that whoever remembers an older one
-//      can tell that the bytes are no longer those.
+//  (1) bytes of slots <= dram_bytes, and memory is only touched when a slot is first used: its own bytes, and 13 B of
+//      bookkeeping (generation, flag, entry in the list of free slots);
+//  (2) a slot is either free or taken; its generation rises each time it is freed, so that a reader with an older generation
+//      knows that the bytes have changed.
 //
-// take() and free() belong to one owner thread. span() and generation() may be called from any thread; who may touch the
-// bytes is decided by tokens and leases (KvTiers).
+// take() and free() belong to one owner thread. span() and generation() may be called from any thread; tokens and leases
+// (KvTiers) decide who may touch the bytes.
 #pragma once
 #include <atomic>
 #include <cstddef>
@@ -31,7 +31,7 @@ struct HostArenaConfig {
 
 class HostArena {
  public:
-  /// kInvalidArgument when not one block fits; otherwise what the maker of its slab answers.
+  /// kInvalidArgument if not even one block fits; otherwise the error of the slab's maker.
   static Result<std::shared_ptr<HostArena>> create(const HostArenaConfig& config, const SlabMaker& maker = {});
   HostArena(const HostArena&) = delete;
   HostArena& operator=(const HostArena&) = delete;
@@ -61,8 +61,8 @@ class HostArena {
   int64_t block_bytes_;
   int64_t slot_bytes_;
   uint32_t slot_count_;
-  std::vector<char> taken_;      // of the slots that were ever taken, which are the first ones
-  std::vector<uint32_t> freed_;  // of them, those that are not taken now: a stack
+  std::vector<char> taken_;      // for each slot that was ever taken; these are the first slots
+  std::vector<uint32_t> freed_;  // those of them that are free now: a stack
 };
 
 }  // namespace seer

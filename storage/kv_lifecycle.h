@@ -1,5 +1,5 @@
 // The life of one KV block on one node, as a pure table: which event may happen in which state, and what comes next.
-// Used by BlockIndex (every change of state goes through next_state()) and by tests. It lies in storage/, not in
+// Used by BlockIndex (every change of state goes through next_state()) and by tests. It is in storage/, not in
 // actors/policy/, because storage may not include actors. Pure; no state of its own.
 //
 //   FREE -> RESERVED -> WRITING -> SEALED            a slot is promised, handed to a writer, filled
@@ -7,7 +7,7 @@
 //   SPILLED -> PROMOTING -> SEALED                   read back into a slot
 //   WRITING -> ABORTED -> QUARANTINED -> FREE        the writer gave up, or nobody wants the block any more
 //   SEALED|SPILLING|SPILLED|PROMOTING -> QUARANTINED discarded; FREE once no read, write or copy of it is outstanding
-//   any but FREE -> LOST -> QUARANTINED              dropped for room, or its bytes are wrong: to be computed again
+//   any but FREE -> LOST -> QUARANTINED              dropped to make room, or corrupt: must be computed again
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -50,7 +50,7 @@ const char* to_string(BlockEvent event);
 inline std::ostream& operator<<(std::ostream& out, BlockState s) { return out << to_string(s); }
 inline std::ostream& operator<<(std::ostream& out, BlockEvent e) { return out << to_string(e); }
 
-/// The state after `event`, or nothing where the event is not allowed in `state`.
+/// The state after `event`, or nothing if the event is not allowed in `state`.
 std::optional<BlockState> next_state(BlockState state, BlockEvent event);
 
 /// True in the states in which the block's bytes in DRAM are complete and may be read.

@@ -27,10 +27,10 @@ std::vector<Reservation> KvTiers::reserve(OwnerId owner, std::span<const BlockRe
                                           const ReserveOptions& options) {
   using Kind = Reservation::Kind;
   const auto is_absent = [&](const BlockRef& ref) { return ref.key.version >= version_ && index_.find(ref.key) == nullptr; };
-  // Looked at only where it matters: mostly there is room for all of them.
+  // Counted only if there may be too little room; usually there is enough for all.
   const int64_t absent = std::ssize(chain) > free_for_writers() ? std::ranges::count_if(chain, is_absent) : 0;
   if (absent > free_for_writers()) {
-    // Counted here and not where spills end: a full disk must not be written to in a loop.
+    // Counted per reserve, not per ended spill: a full disk must not be written to in a loop.
     if (cold_full_ && ++asked_while_full_ >= config_.cold_retry_reserves) {
       asked_while_full_ = 0;
       cold_full_ = false;
@@ -390,9 +390,9 @@ void KvTiers::advance() {
   }
 }
 
-// Opens wait for slots only while the cold store is at work for them. When nothing is under way the one that came last
-// gives up its tail: either the rest of it is in DRAM then, or a slot can be had. So an open larger than DRAM still gets
-// the prefix that fits, and two half-served opens never wait for each other.
+// Opens wait for slots only while cold I/O is in flight. When none is, the newest waiting open gives up its tail: then the
+// rest of it is in DRAM, or a slot comes free. So an open larger than DRAM still gets the prefix that fits, and two
+// half-served opens never wait for each other.
 void KvTiers::serve_opens() {
   while (!promote_queue_.empty() && arena_->free_count() == 0) {
     const OwnerId owner = opens_.at(promote_queue_.begin()->second->waiting.front()).owner;
@@ -426,8 +426,8 @@ void KvTiers::make_room(int64_t slots, OwnerId for_owner, const Urgency& for_urg
 void KvTiers::spill(int64_t slots, SpillClass up_to) {
   if (free_soon() >= slots) return;
   const int64_t batch_blocks = std::max<int64_t>(1, config_.spill_batch_bytes / arena_->block_bytes());
-  // Once the disk is at work, parked blocks fill the batch: large writes are faster. Not more than a sixteenth of the
-  // slots, or a small arena would be swept empty.
+  // Parked blocks fill up the batch, because large writes are faster: at most a sixteenth of the slots, or a small arena
+  // would be emptied.
   const int64_t filled = std::max(slots, free_soon() + std::min<int64_t>(batch_blocks, arena_->slot_count() / 16));
   std::vector<Block*> batch;
   while (free_soon() < filled) {
@@ -467,7 +467,7 @@ bool KvTiers::submit_spill(const std::vector<Block*>& batch) {
         });
       });
   if (accepted.ok()) return true;
-  // Its queue is full. With operations of ours open there, one of them will end; else treat the tier as full.
+  // The store's queue is full. If operations of ours are open there, we try again when one ends; else the tier counts as full.
   --spills_in_flight_;
   if (spills_in_flight_ == 0 && reads_in_flight_ == 0) cold_full_ = true;
   for (Block* b : batch) {
@@ -525,7 +525,7 @@ bool KvTiers::drop_next_chain(OwnerId for_owner, const Urgency& for_urgency) {
   const auto next = index_.spill_order().first_not_of(for_owner);
   if (!next || next->spill_class != SpillClass::kParked) return false;
   if (!for_urgency.pinned && next->next_use <= for_urgency.next_use) return false;
-  // What follows the block in its chain is of no use without it, also what lies in the cold tier.
+  // The blocks after it in its chain are useless without it, those in the cold tier too.
   for (Block* block : index_.held_from(next->owner, index_.find(next->key)->index)) {
     if (block->owners.size() > 1) continue;
     ++stats_.dropped_blocks;
@@ -558,7 +558,7 @@ void KvTiers::promote_queued() {
             if (const auto self = weak.lock()) (*self)->on_promoted(slots, statuses, crcs);
           });
         });
-    if (!accepted.ok()) {  // its queue is full: when one of our operations ends we come back, else the opens do without
+    if (!accepted.ok()) {  // the store's queue is full: try again when one of our operations ends; if none is open, cut an open
       for (const uint32_t slot : slots) arena_->free(slot);
       if (spills_in_flight_ > 0 || reads_in_flight_ > 0) return;
       cut_last_open();

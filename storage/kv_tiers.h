@@ -1,4 +1,4 @@
-// KvTiers: the DRAM and cold tiers of one node put together. kv_node_actor owns one and translates messages into its
+// KvTiers: the DRAM and the cold tier of one node as one store. kv_node_actor owns one and translates messages into its
 // calls; instances of the machine read and write the slots they were granted or leased directly in the shared HostArena.
 // Event-driven: no call blocks. Single owner, not thread-safe: every call, and every function handed to hooks.post, runs
 // on the owner's thread. Deterministic: the same calls and completions give the same grants.
@@ -7,12 +7,12 @@
 //          or abort(token) when giving up: until one of the two is called the slot stays taken, whatever happens to the
 //          owner or the weights. Both promise that the writer does not touch the slot any more. A token ends once; later
 //          completions with it are kStale and do nothing.
-// READING  open() leases the longest prefix of the keys that is here; what lies in the cold tier is read back first, so
-//          the answer comes by callback, always through hooks.post, never from inside open(). Blocks do not move or change
-//          until close(lease); a result with blocks must be closed even if nobody wants it any more.
-// OWNING   A block lives while an owner holds it. reserve() retains blocks that are here for the owner; opening does not.
-//          release(owner) frees at once what nobody else holds (what is being read, written or copied: as soon as that
-//          ends; until then its key is answered with kLater).
+// READING  open() leases the longest prefix of the keys that is here; blocks in the cold tier are read back first. So the
+//          answer comes by callback, always through hooks.post, never from inside open(). Blocks do not move or change
+//          until close(lease); a result with blocks must be closed even if it is no longer needed.
+// OWNING   A block lives while an owner holds it. reserve() makes the owner hold blocks that are already here; open() does not.
+//          release(owner) frees at once the blocks that nobody else holds (one being read, written or copied: as soon as
+//          that ends; until then its key is answered with kLater).
 // NO ROOM  In this order: blocks that also have a cold copy give up their slot; others are spilled in SpillOrder (whole
 //          chains, tail first); without a cold tier, or when it is full, parked chains whose next use is further away than the
 //          asking owner's are dropped, tail first, together with their cold blocks (hooks.lost names them). kLater: room is
@@ -39,19 +39,19 @@
 namespace seer {
 
 struct KvTiersConfig {
-  int64_t spill_batch_bytes = 32 << 20;  // written to the cold tier together: one file of it, so that it is freed together
+  int64_t spill_batch_bytes = 32 << 20;  // written to the cold tier together, as one file, and so freed together
   int32_t spill_batches_max = 2;         // in flight at most
   int32_t reads_max = 4;                 // batches being read back at most, each up to spill_batch_bytes
   double free_share = 0.05;              // parked blocks are spilled ahead of need to keep this share of the slots free
-  int32_t cold_retry_reserves = 64;      // after the cold tier refused, it is tried again at every so many reserves that
-                                         // lack room, in case others freed space; space freed by erasing is used at once
-  int32_t opens_max = 4096;              // opens waiting for cold reads; beyond that only what is in DRAM is answered
+  int32_t cold_retry_reserves = 64;      // after the cold tier refused: tried again after this many reserves that lack room,
+                                         // in case others freed space; space freed by erasing is used at once
+  int32_t opens_max = 4096;              // opens waiting for cold reads; beyond that an open gets only what is in DRAM
 };
 
 struct KvTiersHooks {
   /// Hands a function to the owner's thread, to be run there later. Called from any thread, also the cold store's.
   std::function<void(std::function<void()>)> post;
-  /// Called through post after reserve() had answered kLater: the situation changed, ask again. May be empty.
+  /// Called through post after reserve() answered kLater: there may be room now, ask again. May be empty.
   std::function<void()> room = {};
   /// Called inside other calls, so it may only take a note: this block was dropped for room, or is corrupt, and must be
   /// computed again. Not called for released or outdated blocks. May be empty.
@@ -62,16 +62,16 @@ struct KvTiersHooks {
 };
 
 struct ReserveOptions {
-  uint32_t first_index = 0;  // place of the first given block in the owner's whole chain
+  uint32_t first_index = 0;  // index of the first given block in the owner's whole chain
   bool prompt = false;       // blocks of a group's prompt: they leave DRAM last
 };
 
 struct Reservation {
   enum class Kind : uint8_t {
-    kHere,     // the block is here, or another writer is at it: held for the owner, nothing to write
+    kHere,     // the block is here, or another writer is filling it: held for the owner, nothing to write
     kGranted,  // write it: slot, generation and token are set
-    kLater,    // no room now, but some is on the way: see hooks.room
-    kRefused,  // not now and not by waiting: weights too old, no room to be had, or a wrong chain index
+    kLater,    // no room now, but room is being made: see hooks.room
+    kRefused,  // waiting will not help: weights too old, no room, or a wrong chain index
   };
   Kind kind = Kind::kRefused;
   uint32_t slot = kNoSlot;
@@ -90,10 +90,10 @@ struct OpenBlock {
 struct OpenResult {
   Status status;                  // kStale: the weights changed; blocks is empty then
   LeaseId lease;                  // of all blocks; 0 if there are none
-  std::vector<OpenBlock> blocks;  // the longest prefix of the keys that could be had
+  std::vector<OpenBlock> blocks;  // the longest prefix of the keys that is available
 };
 
-/// What a prefix of keys would find.
+/// What open() would find for a list of keys.
 struct ProbeResult {
   uint32_t dram_blocks = 0;
   uint32_t cold_blocks = 0;  // in the cold tier only
@@ -105,23 +105,23 @@ struct KvTiersStats {
   int64_t dram_peak_bytes = 0;
   int64_t dram_quarantined_bytes = 0;
   int64_t cold_used_bytes = 0;
-  int64_t spilled_bytes = 0;           // written to the cold tier, in all
+  int64_t spilled_bytes = 0;           // written to the cold tier, total
   int64_t promoted_bytes = 0;          // read back
-  int64_t reserved = 0;                // blocks, in all: granted to writers
+  int64_t reserved = 0;                // blocks granted to writers, total
   int64_t sealed = 0;
   int64_t aborted = 0;
   int64_t stale_completions = 0;       // seal or abort of a token that had ended, or of discarded blocks
   int64_t later_blocks = 0;
   int64_t refused_blocks = 0;
-  int64_t dropped_blocks = 0;          // given up for room
+  int64_t dropped_blocks = 0;          // dropped to make room
   int64_t corrupt_blocks = 0;          // bytes that differed from their checksum
   int64_t cold_errors = 0;             // cold reads and writes that failed otherwise
   int64_t cold_full = 0;               // cold writes refused for lack of space
   int64_t opens = 0;
   int64_t open_asked_blocks = 0;
-  int64_t open_hit_blocks = 0;         // answered
-  int64_t open_cold_blocks = 0;        // of them, had to be read back
-  int64_t open_cut = 0;                // opens answered with less than was here, for lack of slots or by a bad read
+  int64_t open_hit_blocks = 0;         // blocks returned
+  int64_t open_cold_blocks = 0;        // those of them that had to be read back
+  int64_t open_cut = 0;                // opens answered with less than was here, for lack of slots or after a bad read
 };
 
 class KvTiers {
@@ -131,22 +131,21 @@ class KvTiers {
           KvTiersHooks hooks);
   ~KvTiers();
 
-  /// Asks for places for the blocks of an owner, chain[0] being its block number options.first_index. One answer per
-  /// block, in order. After the first kLater or kRefused only blocks that are here are answered otherwise, so that what
-  /// is granted is a prefix of what is missing.
+  /// Asks for slots for blocks of an owner; chain[0] is its block number options.first_index. One answer per block, in
+  /// order. After the first kLater or kRefused no block is granted, so the granted blocks are a prefix of the missing ones.
   std::vector<Reservation> reserve(OwnerId owner, std::span<const BlockRef> chain, const ReserveOptions& options = {});
   Status seal(WriteToken token, uint32_t crc32c);
   Status abort(WriteToken token);
-  /// The write failed, but something may still write to the slot (a transfer that is late): nobody gets the block, and its
-  /// slot stays taken until abort(token), or seal(token), which is kStale then.
+  /// The write failed, but a late transfer may still write to the slot. Nobody gets the block, and its slot stays taken until
+  /// abort(token) or seal(token); seal() then answers kStale.
   void quarantine(WriteToken token);
 
   /// All keys must have one weight version. `owner` is who reads: its own blocks are not dropped to make room for it.
   void open(OwnerId owner, std::span<const BlockKey> keys, std::function<void(OpenResult)> done);
   /// kStale: not an open lease.
   Status close(LeaseId lease);
-  /// The bytes of a block did not match its checksum when they were read in DRAM: nobody gets it any more. To be called
-  /// before its lease is closed.
+  /// A reader found that a block's bytes in DRAM do not match its checksum: nobody gets it any more. Call it before closing
+  /// the lease.
   void report_corrupt(const BlockKey& key);
   /// What open() would find; changes nothing.
   ProbeResult probe(std::span<const BlockKey> keys) const;
@@ -157,14 +156,14 @@ class KvTiers {
   void pin(OwnerId owner) { set_urgency(owner, {.pinned = true}); }
   void unpin(OwnerId owner, uint64_t next_use) { set_urgency(owner, {.pinned = false, .next_use = next_use}); }
 
-  /// REQUIRES: v does not go back.
+  /// REQUIRES: v >= version().
   void bump_version(WeightVersion v);
   WeightVersion version() const { return version_; }
 
   KvTiersStats stats() const;
   ColdStoreStats cold_stats() const { return cold_ != nullptr ? cold_->stats() : ColdStoreStats{}; }
   const HostArena& arena() const { return *arena_; }
-  /// Nothing is held, read, written or copied.
+  /// True if nothing is held, read, written or copied.
   bool is_drained() const;
   void check_invariants();
 
@@ -187,7 +186,7 @@ class KvTiers {
   void shorten_open(OpenId id, size_t length);
   void cut_open(OpenId id, size_t length);         // shortens it, and ends it when nothing is missing any more
   void cut_opens_at(Block& block);                 // those that wait for the block
-  void cut_last_open();                            // takes the tail of one that waits for a slot
+  void cut_last_open();                            // cuts the tail of the newest one that waits for a slot
   void leave_promote_queue(Block& block);
 
   // Owning.
@@ -231,15 +230,15 @@ class KvTiers {
   int64_t spilling_slots_ = 0;                // slots that come free when the writes in flight succeed
   int32_t spills_in_flight_ = 0;
   int32_t reads_in_flight_ = 0;
-  int64_t wanted_slots_ = 0;                  // of writers that were told kLater
-  bool slot_freed_ = false;                   // since the last kLater
+  int64_t wanted_slots_ = 0;                  // for blocks that were answered with kLater
+  bool slot_freed_ = false;                   // a slot came free since the last kLater
   bool cold_full_ = false;                    // the last write was refused and nothing was erased since
   int32_t asked_while_full_ = 0;
   std::vector<BlockKey> erased_;              // copies to be erased at the end of this call
   KvTiersStats stats_;
 
-  std::shared_ptr<KvTiers*> self_;            // completions that come after our end find it empty
-  // Last, so that it goes first: its thread reads and writes slots of the arena.
+  std::shared_ptr<KvTiers*> self_;            // completions that come after our destruction find it empty
+  // Last, so that it is destroyed first: its threads read and write slots of the arena.
   std::unique_ptr<ColdStore> cold_;
 };
 

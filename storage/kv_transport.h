@@ -2,15 +2,14 @@
 // Used by kv_node_actor only: it fetches blocks from another node's arena into slots of its own, under a lease on the
 // remote slots.
 //
-// A node publishes its arena and announces the address that it gets for it. Another node opens it as a peer, by that
-// address, and fetches.
+// A node publishes its arena and announces the address that it gets. Another node opens that address as a peer and fetches.
 //
 // What is always true of a fetch that was accepted:
-//  (1) `done` is called exactly once: after the bytes have come, after an error, after its time is over, after close_peer()
-//      and after the end of the transport;
-//  (2) a fetch whose time is over has failed, whatever comes later. Its bytes may still be on their way: then the result
-//      says `still_writing`, and `quiet` is called once, when the transport will not write to its slots any more. Until
-//      then those slots must not be used for anything else;
+//  (1) `done` is called exactly once: when the bytes have arrived, after an error or a timeout, after close_peer() or at the
+//      end of the transport;
+//  (2) a fetch that timed out has failed, even if its bytes arrive later. If they may, the result says `still_writing`, and
+//      `quiet` is called once, when the transport will no longer write to the slots. Until then the slots must not be used
+//      for anything else;
 //  (3) without `still_writing` nothing is written after `done`, and `quiet` is not called.
 // Both run on a thread of the transport, or inside a call to it, and must only hand over (Outbox in protocols/workers.h).
 #pragma once
@@ -28,7 +27,7 @@
 
 namespace seer {
 
-/// Where a sealed block lies in another node's arena. Epoch and generation are checked before a byte is trusted.
+/// The place of a sealed block in another node's arena. Epoch and generation are checked before a byte is trusted.
 struct RemoteSlot {
   NodeId node;
   uint64_t epoch = 0;       // of the node: rises when it restarts
@@ -45,10 +44,10 @@ struct Fetch {
 
 struct FetchResult {
   std::vector<Status> statuses;  // one per fetch, in order
-  bool still_writing = false;    // late: to the slots of those that failed
+  bool still_writing = false;    // bytes may still arrive in the slots of fetches that failed
 };
 
-/// What a late fetch ends with.
+/// The error of a fetch that timed out.
 inline Error late_fetch(NodeId node, int64_t timeout_us) {
   return fail(Code::kUnavailable, "transport: node ", node, " sent nothing within ", timeout_us, " us");
 }
@@ -65,21 +64,21 @@ class KvTransport {
   /// Other nodes can fetch from this arena from now on; a later epoch of the node replaces an earlier one. Returns the
   /// address by which they open it.
   virtual std::string publish(NodeId node, uint64_t epoch, std::shared_ptr<HostArena> arena) = 0;
-  /// They cannot any more. An epoch that is not the published one is ignored.
+  /// Other nodes cannot fetch from it any more. Ignored if `epoch` is not the published one.
   virtual void withdraw(NodeId node, uint64_t epoch) = 0;
 
   /// Makes a node's arena reachable, or keeps it so: opening again what is open changes nothing, a later epoch replaces an
   /// earlier one. kInvalidArgument: not an address of this kind of transport. kUnavailable, kStale: it cannot be reached.
   virtual Status open_peer(NodeId node, uint64_t epoch, const std::string& address) = 0;
-  /// Ends the fetches from it: those that are not done end soon, with an error, and those that were late become quiet. An
-  /// epoch that is not the opened one is ignored.
+  /// Ends the fetches from this peer: open ones end soon with an error, late ones become quiet. Ignored if `epoch` is not
+  /// the opened one.
   virtual void close_peer(NodeId node, uint64_t epoch) = 0;
 
-  /// How blocks come from an open peer and why, for people; empty: it is not open.
+  /// A text for users: how blocks arrive from an open peer, and why. Empty if it is not open.
   virtual std::string peer_info(NodeId node) const = 0;
 
-  /// Starts fetches from one peer, which have timeout_us to end together. An error (kFull: too many are open): nothing was
-  /// started, and there will be no event. REQUIRES: all are from the same node and epoch.
+  /// Starts fetches from one peer; all must end within timeout_us. After an error (kFull: too many are open) nothing was
+  /// started, and no event comes. REQUIRES: all are from the same node and epoch.
   virtual Status fetch(std::vector<Fetch> fetches, int64_t timeout_us, FetchEvents events) = 0;
 };
 

@@ -1,9 +1,9 @@
 // LocalTransport: a KvTransport between arenas of one process, as memory copies on a thread of its own. For several
 // (simulated) nodes in one process and for instances that do not share an arena. Thread-safe.
 //
-// Each fetch is checked as a remote one would be (ArenaRegistry). Its time is looked at before each block is copied, so
-// that one that is late writes nothing more and its result is final: `quiet` is never called. Results come in the order of
-// the fetches, on the transport's thread, and after its end on the thread that ended it.
+// Each fetch is checked as a remote one would be (ArenaRegistry). The timeout is checked before each block is copied, so a
+// late fetch writes nothing more: its result is final, and `quiet` is never called. Results come in the order of the
+// fetches, on the transport's thread, or on the thread that destroys the transport.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -34,7 +34,7 @@ class LocalTransport final : public KvTransport {
   Status open_peer(NodeId node, uint64_t epoch, const std::string& address) override {
     return arenas_.open_peer(node, epoch, address);
   }
-  /// Its fetches fail when they come to the front of the queue, which takes the copies before them.
+  /// Its fetches fail when they reach the front of the queue, after the copies before them.
   void close_peer(NodeId node, uint64_t epoch) override { arenas_.close_peer(node, epoch); }
   std::string peer_info(NodeId) const override { return "memory of this process"; }
   Status fetch(std::vector<Fetch> fetches, int64_t timeout_us, FetchEvents events) override;
@@ -43,7 +43,7 @@ class LocalTransport final : public KvTransport {
   struct Operation {
     std::vector<Fetch> fetches;
     int64_t timeout_us = 0;
-    std::chrono::steady_clock::time_point end;  // of its time
+    std::chrono::steady_clock::time_point end;  // deadline
     FetchEvents events;
   };
 
@@ -52,7 +52,7 @@ class LocalTransport final : public KvTransport {
   const LocalTransportConfig config_;
   ArenaRegistry arenas_;
   std::atomic<size_t> queued_ = 0;
-  Workers<Operation> thread_;  // last: joined before anything it uses goes
+  Workers<Operation> thread_;  // last: joined before anything it uses is destroyed
 };
 
 }  // namespace seer

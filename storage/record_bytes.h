@@ -1,5 +1,5 @@
-// Structs with SEER_FIELDS as bytes on disk, and back: fields in order, integers and floats as they lie in memory (little
-// endian), lengths before what has any. Bytes that are not exactly one such struct are refused. Pure.
+// Structs with SEER_FIELDS as bytes on disk, and back: fields in order, integers and floats as in memory (little endian),
+// strings and vectors after their length. Bytes that are not exactly one such struct are refused. Pure.
 #pragma once
 #include <bit>
 #include <cstdint>
@@ -49,7 +49,7 @@ class RecordWriter {
 class RecordReader {
  public:
   explicit RecordReader(std::string_view bytes) : left_(bytes) {}
-  /// All was read, and nothing was missing.
+  /// True if all bytes were read and none was missing.
   bool is_done() const { return good_ && left_.empty(); }
 
   template <PlainValue T>
@@ -74,7 +74,7 @@ class RecordReader {
   }
 
  private:
-  /// Never more than the bytes that are left can hold.
+  /// Reads a count, which is never more than the bytes left can hold.
   size_t get_count(size_t bytes_each) {
     uint64_t count = 0;
     get(count);
@@ -111,7 +111,7 @@ Result<T> read_record(std::string_view bytes) {
   RecordReader reader(bytes);
   reader.get(value);
   if (reader.is_done()) return value;
-  return fail(Code::kCorrupt, "a record of ", bytes.size(), " bytes is no ", T::kTypeName);
+  return fail(Code::kCorrupt, "a record of ", bytes.size(), " bytes is not a ", T::kTypeName);
 }
 
 }  // namespace seer

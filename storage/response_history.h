@@ -1,4 +1,4 @@
-// ResponseHistory: the seam to what earlier iterations answered to a prompt, for drafting where prompts come again.
+// ResponseHistory: the seam to the responses of earlier iterations, for drafting when prompts repeat.
 // Used by whoever registers groups with the draft trees: it asks for a group's history when the group begins and stores
 // the group's responses when it ends. A draft never changes a response, so history may be missing, cut or old.
 //
@@ -6,9 +6,9 @@
 // thread and must only hand the result over. At most `queue_max` operations are open: beyond that they answer kFull at
 // once. Thread-safe.
 //
-// Bounds: of each response its first response_tokens_max tokens are kept; of each prompt its newest responses_max
-// responses (by iteration, then in the order of their put); in all bytes_max bytes, beyond which the prompts go whole
-// whose last put came longest ago.
+// Bounds: it keeps the first response_tokens_max tokens of a response, the newest responses_max responses of a prompt (by
+// iteration, then in the order of their put), and bytes_max bytes in all. Beyond that it drops whole prompts, the one with
+// the oldest last put first.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -39,12 +39,12 @@ class ResponseHistory {
   using GetDone = std::function<void(Result<std::vector<PastResponse>>)>;
 
   virtual ~ResponseHistory() = default;
-  /// Stores what an iteration answered to a prompt (extend_prefix() of its tokens); what the same iteration had stored
-  /// for this prompt before is replaced. `done` may be empty. REQUIRES: tokens are not negative.
+  /// Stores the responses of an iteration to a prompt (named by extend_prefix() of its tokens). They replace what the same
+  /// iteration stored for this prompt before. `done` may be empty. REQUIRES: tokens are not negative.
   virtual Status put(PrefixHash prompt, uint64_t iteration, std::vector<std::vector<int32_t>> responses,
                      PutDone done) = 0;
-  /// The responses kept for the prompt, newest iteration first, until they have tokens_max tokens; the last may be cut.
-  /// None is an answer, not an error.
+  /// The responses kept for the prompt, newest iteration first, up to tokens_max tokens; the last may be cut. Having none is
+  /// not an error.
   virtual Status get(PrefixHash prompt, int64_t tokens_max, GetDone done) = 0;
   virtual ResponseHistoryStats stats() const = 0;
 };

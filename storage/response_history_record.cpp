@@ -6,7 +6,7 @@
 // Records, little endian:
 //   format (1 B)  crc32c (4 B) of the key, then of all that follows
 //   response   tokens, each as a base-128 varint, low 7 bits first: frequent tokens have small ids in most vocabularies,
-//              and what is alike in a group compresses as well as with fixed sizes
+//              and similar responses compress as well as with fixed sizes
 //   prompt     put number (8 B), then per response: iteration (8 B) | index (2 B) | bytes of its record (4 B)
 namespace seer {
 namespace {
@@ -23,7 +23,7 @@ template <class T>
 void put_little_endian(std::string& to, T value) {
   for (size_t i = 0; i < sizeof(T); ++i) to.push_back(static_cast<char>(value >> (8 * i)));
 }
-/// REQUIRES: at least so many bytes.
+/// REQUIRES: `from` has at least sizeof(T) bytes.
 template <class T>
 T take_little_endian(std::string_view& from) {
   T value = 0;

@@ -31,7 +31,7 @@ struct PromptRecord {
     uint32_t bytes = 0;  // of its record
   };
   uint64_t put_number = 0;  // number of its last put, counted over all prompts
-  std::vector<Response> responses;  // as get() gives them
+  std::vector<Response> responses;  // in the order of get()
 };
 
 inline constexpr int64_t kKeptBytes = 8 + 2 + 4;  // of a prompt's record, per response

@@ -19,10 +19,10 @@
 
 // Layout of the directory:
 //
-//   seer-response-history.lock    held while a process has it
+//   seer-response-history.lock    locked while a process uses the directory
 //   db/                           the RocksDB database
 //     column family "default"     response key -> response record
-//     column family "prompts"     prompt key -> prompt record: what there is of the prompt
+//     column family "prompts"     prompt key -> prompt record: the list of its responses
 //
 // A put is one write batch over both families, so they agree whenever the process dies. The write-ahead log is not
 // synced: losing the machine may lose the last puts, which only costs drafts.
@@ -34,9 +34,9 @@ using RocksStatus = rocksdb::Status;
 constexpr DirectoryKind kDirectoryKind = {
     .name = "response history directory", .lock_file = "seer-response-history.lock", .data = "db"};
 constexpr const char* kPromptsFamily = "prompts";
-constexpr uint32_t kRecordBlockBytes = 64 << 10;  // compressed as one: smaller ones take a tenth more
+constexpr uint32_t kRecordBlockBytes = 64 << 10;  // compressed as one; smaller blocks take a tenth more space
 constexpr size_t kWriteBufferBytes = 16 << 20;
-constexpr size_t kResponsesMax = 4096, kResponseTokensMax = 1 << 28;  // so that an index and the bytes of a record fit
+constexpr size_t kResponsesMax = 4096, kResponseTokensMax = 1 << 28;  // so that index and record size fit their fields
 constexpr size_t kCacheBytes = 8 << 20;  // responses of a prompt share blocks: each is read once per get
 
 Error to_error(const RocksStatus& status, const char* what) {
@@ -85,7 +85,7 @@ class RocksdbResponseHistory final : public ResponseHistory {
   RocksdbResponseHistory(const RocksdbResponseHistoryConfig& config, DirectoryLock lock, Database database)
       : config_(config), lock_(std::move(lock)), database_(std::move(database)) {}
   ~RocksdbResponseHistory() override;
-  /// Learns what is there and starts the thread.
+  /// Reads the prompts on disk and starts the thread.
   Status start();
 
   Status put(PrefixHash prompt, uint64_t iteration, std::vector<std::vector<int32_t>> responses,
@@ -114,28 +114,28 @@ class RocksdbResponseHistory final : public ResponseHistory {
   rocksdb::DB& db() const { return *database_.db; }
 
   const RocksdbResponseHistoryConfig config_;
-  const DirectoryLock lock_;  // given back after the database is closed
+  const DirectoryLock lock_;  // released after the database is closed
   const Database database_;
 
-  // Of the thread (and of start(), before there is one).
+  // Used by the thread only (and by start(), before it exists).
   std::map<PrefixHash, Prompt> prompts_;
   std::map<uint64_t, PrefixHash> by_put_;  // put number of each prompt, the oldest first
   int64_t used_bytes_ = 0;
   uint64_t last_put_ = 0;
-  bool needs_resume_ = false;  // a write failed: the database may refuse until Resume()
+  bool needs_resume_ = false;  // a write failed: the database may refuse writes until Resume()
 
   mutable std::mutex mutex_;  // guards all below; never held during I/O
   size_t open_operations_ = 0;
   ResponseHistoryStats stats_;
-  std::optional<Workers<Task>> thread_;  // from start() on. Last: joined before anything it uses goes
+  std::optional<Workers<Task>> thread_;  // set by start(). Last: joined before anything it uses is destroyed
 };
 
-/// Of a response, its part of the prompt's record included.
+/// Bytes that a response takes, its entry in the prompt's record included.
 int64_t stored_bytes(const PromptRecord::Response& response) { return int64_t{response.bytes} + kKeptBytes; }
 
 // ---- the queue ----------------------------------------------------------------------------------------------------
 
-// What is queued still runs: every operation answers.
+// Queued operations still run, so that each one is answered.
 RocksdbResponseHistory::~RocksdbResponseHistory() {
   if (thread_) thread_->finish();
 }
@@ -196,7 +196,7 @@ Status RocksdbResponseHistory::run_put(PrefixHash prompt, uint64_t iteration,
     if (auto found = read_prompt(prompt); found.ok())
       before = *std::move(found);
     else
-      remove(prompt, batch);  // what there is cannot be named any more
+      remove(prompt, batch);  // its old responses are no longer listed anywhere
   }
   std::vector<PromptRecord::Response> newest_first;
   for (const auto& response : before.responses)
@@ -205,7 +205,7 @@ Status RocksdbResponseHistory::run_put(PrefixHash prompt, uint64_t iteration,
   for (const auto& response : before.responses)
     if (response.iteration < iteration) newest_first.push_back(response);
 
-  // The newest that fit stay.
+  // Keep the newest that fit.
   PromptRecord now = {.put_number = last_put_ + 1, .responses = {}};
   int64_t bytes = 0, tokens = 0;
   for (auto response : newest_first) {
@@ -253,7 +253,7 @@ Status RocksdbResponseHistory::run_put(PrefixHash prompt, uint64_t iteration,
   return {};
 }
 
-/// The prompts that must go so that no more than bytes_max of used_bytes stay.
+/// The oldest prompts, to be dropped so that used_bytes falls to bytes_max.
 std::vector<PrefixHash> RocksdbResponseHistory::oldest_beyond(int64_t used_bytes, const PrefixHash* but) const {
   std::vector<PrefixHash> surplus;
   for (const auto& [put_number, prompt] : by_put_) {
@@ -265,7 +265,7 @@ std::vector<PrefixHash> RocksdbResponseHistory::oldest_beyond(int64_t used_bytes
   return surplus;
 }
 
-/// All of a prompt, known by its record or not.
+/// Deletes all keys of a prompt, whether its record lists them or not.
 void RocksdbResponseHistory::remove(PrefixHash prompt, rocksdb::WriteBatch& batch) const {
   const std::string first = to_bytes(prompt);
   const std::string behind = first + std::string(sizeof(uint64_t) + sizeof(uint16_t) + 1, '\xff');
@@ -307,7 +307,7 @@ Result<std::vector<PastResponse>> RocksdbResponseHistory::run_get(PrefixHash pro
   std::vector<PastResponse> found;
   if (!prompts_.contains(prompt)) return found;
   Result<PromptRecord> record = read_prompt(prompt);
-  if (!record.ok()) return found;  // counted; the next put of the prompt makes it anew
+  if (!record.ok()) return found;  // counted; the next put of the prompt writes a new one
   int64_t left = tokens_max, skipped = 0;
   for (const PromptRecord::Response& response : record->responses) {
     if (left <= 0) break;

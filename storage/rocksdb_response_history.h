@@ -1,5 +1,5 @@
-// The history of responses on RocksDB, in a directory that outlives the process: killed at any time, it comes back with
-// every put whose `done` had run. See response_history_record.cpp for the bytes. Made by cli. Thread-safe.
+// A ResponseHistory on RocksDB, in a directory that outlives the process. After a kill at any time it still has every put
+// whose `done` had run. See response_history_record.cpp for the bytes. Made by cli. Thread-safe.
 //
 // A record that cannot be read, or is of another format or vocabulary, is left out and counted. A directory that cannot
 // be read at all, is in use or holds files of others gives an error of one sentence that names it: a rollout can go on
@@ -18,7 +18,7 @@ namespace seer {
 
 struct RocksdbResponseHistoryConfig {
   std::string dir;                    // created if need be; must be empty or have been a response history before
-  int64_t bytes_max = 4ll << 30;      // of records, before compression; on disk they take about 0.4 of it
+  int64_t bytes_max = 4ll << 30;      // of records, before compression
   size_t responses_max = 16;          // per prompt
   size_t response_tokens_max = 32768;
   size_t queue_max = 64;              // operations open at most

@@ -11,13 +11,13 @@
 
 // Layout of the directory:
 //
-//   seer-rollout-journal.lock    held while a process has it
-//   db/                          the RocksDB database. Numbers in keys are big-endian, so that they are in order:
+//   seer-rollout-journal.lock    locked while a process uses the directory
+//   db/                          the RocksDB database. Numbers in keys are big-endian, so that they sort:
 //     "work"                     JournalWork
 //     "r" number                 Response, by the order in which they were finished
 //     "t" group sample first     CommittedTokens from token `first` on; none once the response is there
 //
-// The write-ahead log is with the operating system when a write returns.
+// When a write returns, its record in the write-ahead log is with the operating system.
 namespace seer {
 namespace {
 
@@ -39,7 +39,7 @@ std::string response_key(uint64_t number) {
   append_big_endian(key, number);
   return key;
 }
-/// Before the keys of all its tokens.
+/// Sorts before the keys of all tokens of the request.
 std::string tokens_key(RequestId id) {
   std::string key = "t";
   append_big_endian(key, id.group.index);
@@ -54,7 +54,7 @@ Status check_work(const std::string& dir, const JournalWork& found, const Journa
   };
   if (found.model != expected.model) return differs("its model is \"", found.model, "\", and this one's \"", expected.model, "\"");
   if (found.version != expected.version) return differs("its weight version is ", found.version, ", and this one's ", expected.version);
-  if (found.weights != expected.weights) return differs("its weights are others");
+  if (found.weights != expected.weights) return differs("its weights differ");
   if (found.groups.size() != expected.groups.size())
     return differs("it has ", found.groups.size(), " prompts, and this one ", expected.groups.size());
   for (size_t i = 0; i < found.groups.size(); ++i)
@@ -79,7 +79,7 @@ class RocksdbRolloutJournal final : public RolloutJournal {
   Status write(rocksdb::WriteBatch& batch) { return ended(db_->Write({}, &batch)); }
 
   const std::string dir_;
-  const DirectoryLock lock_;  // given back after the database is closed
+  const DirectoryLock lock_;  // released after the database is closed
   const std::unique_ptr<rocksdb::DB> db_;
   uint64_t last_response_ = 0;
 };
@@ -91,7 +91,7 @@ Status RocksdbRolloutJournal::begin(const JournalWork& work, bool may_resume) {
   if (!found.ok()) return ended(found);
   SEER_ASSIGN_OR_RETURN(const JournalWork there, read_record<JournalWork>(bytes));
   if (!may_resume)
-    return fail(Code::kInvalidArgument, "journal ", dir_, " has a rollout that is not over: --resume goes on with it; remove the folder to begin anew");
+    return fail(Code::kInvalidArgument, "journal ", dir_, " has an unfinished rollout: --resume continues it; remove the folder to begin anew");
   SEER_RETURN_IF_ERROR(check_work(dir_, there, work));
   SEER_ASSIGN_OR_RETURN(const JournalContents contents, read());
   last_response_ = contents.responses.size();
@@ -109,7 +109,7 @@ Result<JournalContents> RocksdbRolloutJournal::read() const {
   for (at->Seek("t"); at->Valid() && at->key().starts_with("t"); at->Next()) {
     SEER_ASSIGN_OR_RETURN(const CommittedTokens part, read_record<CommittedTokens>(at->value().ToStringView()));
     CommittedTokens& all = by_request.try_emplace(part.request, CommittedTokens{.request = part.request}).first->second;
-    if (part.first_index != std::ssize(all.tokens)) continue;  // after a gap nothing fits
+    if (part.first_index != std::ssize(all.tokens)) continue;  // tokens after a gap are useless
     all.tokens.insert(all.tokens.end(), part.tokens.begin(), part.tokens.end());
     all.logprobs.insert(all.logprobs.end(), part.logprobs.begin(), part.logprobs.end());
   }

@@ -31,7 +31,7 @@
 //       value (block_bytes)   the block
 //   incoming/<number>.sst     a put being written, before it is moved into db/
 //
-// Where a block lies is only known in memory (`places_`), which is all a tier needs that does not outlive its process.
+// The place of a block is known only in memory (`places_`), because the tier does not outlive its process.
 // Because keys are numbered by file, files never overlap: each is ingested straight into the last level, nothing is ever
 // compacted, a lookup touches one file, and a file without live blocks is deleted whole.
 namespace seer {
@@ -64,7 +64,7 @@ Error to_error(const RocksStatus& status, const char* what) {
 
 Error dropped(WeightVersion version) { return fail(Code::kStale, "cold tier: version ", version, " was dropped"); }
 
-// Every file stays open (no lookups of metadata on disk) as long as the process may have that many open.
+// Every file stays open (no lookups of metadata on disk) if the process may have that many open files.
 int open_files_max() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= 65536) return -1;
@@ -107,7 +107,7 @@ class RocksdbStore final : public ColdStore {
   ColdStoreStats stats() const override;
 
  private:
-  // A column family goes when the last operation on it ends.
+  // A column family is destroyed when the last operation on it ends.
   using Family = std::shared_ptr<rocksdb::ColumnFamilyHandle>;
   struct File {
     Family family;
@@ -123,7 +123,7 @@ class RocksdbStore final : public ColdStore {
     std::vector<ColdBlock> blocks;
     std::vector<Status> statuses;
     Done done;
-    size_t count = 0;  // `blocks` is handed on by whoever answers, while others may still look
+    size_t count = 0;  // of blocks: the thread that answers moves `blocks` away while others may still look
     std::atomic<size_t> next{0}, ended{0};
   };
   using Task = std::function<void()>;
@@ -144,7 +144,7 @@ class RocksdbStore final : public ColdStore {
   const std::unique_ptr<ColdDirectory> directory_;  // emptied after the database is closed
   const rocksdb::Options options_;
   const std::unique_ptr<rocksdb::DB> db_;
-  std::atomic<bool> needs_resume_{false};  // a write failed: the database may refuse until Resume()
+  std::atomic<bool> needs_resume_{false};  // a write failed: the database may refuse writes until Resume()
 
   std::mutex families_mutex_;  // taken before mutex_; held while a family is created on disk
   mutable std::mutex mutex_;   // guards all below; never held during I/O
@@ -157,7 +157,7 @@ class RocksdbStore final : public ColdStore {
   int64_t used_bytes_ = 0;    // of blocks that can be read
   int64_t written_bytes_ = 0, read_bytes_ = 0, cpu_us_ = 0;
   size_t open_operations_ = 0;
-  Workers<Task> workers_;  // last: joined before anything they use goes. Writes and deletions are background work
+  Workers<Task> workers_;  // last: joined before anything they use is destroyed. Writes and deletions are background work
 };
 
 RocksdbStore::RocksdbStore(const RocksdbStoreConfig& config, std::unique_ptr<ColdDirectory> directory,
@@ -168,7 +168,7 @@ RocksdbStore::RocksdbStore(const RocksdbStoreConfig& config, std::unique_ptr<Col
       db_(std::move(db)),
       workers_({.threads = config_.threads, .background_max = config_.writers_max}, [this](Task& task) { run(task); }) {}
 
-// What is queued still runs: every operation answers.
+// Queued operations still run, so that each one is answered.
 RocksdbStore::~RocksdbStore() { workers_.finish(); }
 
 // ---- the queue ----------------------------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ void RocksdbStore::run_put(std::vector<ColdBlock>& blocks, const Done& done) {
   done(std::move(statuses), std::move(blocks));
 }
 
-// The blocks that are sound, of the put's version, and have room; the others get their status.
+// The blocks that are intact, of the put's version, and fit; the others get their status.
 std::vector<size_t> RocksdbStore::choose_blocks(const std::vector<ColdBlock>& blocks, std::vector<Status>& statuses) {
   std::vector<size_t> chosen;
   for (size_t i = 0; i < blocks.size(); ++i) {
@@ -308,7 +308,7 @@ Result<RocksdbStore::Family> RocksdbStore::family_of(WeightVersion version) {
     std::lock_guard lock(mutex_);
     if (version >= keep_) return families_[version] = family;
   }
-  (void)db_->DropColumnFamily(handle);  // it was dropped meanwhile, when this family was not yet known
+  (void)db_->DropColumnFamily(handle);  // the version was dropped before this family was known
   return dropped(version);
 }
 
@@ -413,7 +413,7 @@ void RocksdbStore::drop_versions_below(WeightVersion keep) {
     }
     workers_.put_background([this, family = std::move(family), bytes]() mutable {
       if (const RocksStatus s = db_->DropColumnFamily(family.get()); !s.ok()) needs_resume_ = true;
-      family.reset();  // the files are deleted here, unless an operation is still at them
+      family.reset();  // the files are deleted here, unless an operation still uses them
       std::lock_guard inner(mutex_);
       file_bytes_ -= bytes;
     });

@@ -2,8 +2,8 @@
 // the page cache and ingested by move, so that bytes are written once and a version is dropped without rewriting. See
 // rocksdb_store.cpp for the layout. Made by cli, owned by KvTiers. Thread-safe.
 //
-// The tier starts empty and is removed at the end. Space of an erased block returns when the last block of its put is
-// erased: KvTiers puts blocks of one chain together, and they end together.
+// The tier starts empty and is removed at the end. The space of an erased block is freed when the last block of its put is
+// erased: KvTiers puts blocks of one chain together, and they are erased together.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -21,7 +21,7 @@ struct RocksdbStoreConfig {
   size_t queue_max = 64;            // puts and gets open at most
   int32_t threads = 4;              // own threads: a large get is read by all of them
   int32_t writers_max = 2;          // puts written at the same time; fewer than threads, so that reads never wait for one
-  std::function<void(const std::string&)> log = {};  // told once, at open, what is unusual; may be empty
+  std::function<void(const std::string&)> log = {};  // called at open with anything unusual; may be empty
 };
 
 /// Errors are one sentence that names the directory: not writable, in use, or holding files that are not ours.

@@ -1,9 +1,9 @@
-// RolloutJournal: what a rollout has so far, on disk: tokens as they are committed and responses as they are finished. After the
-// process died, another one goes on from there. Needs RocksDB. Used by `seer rollout --journal`. Single owner.
+// RolloutJournal: the state of a rollout on disk: tokens as they are committed and responses as they are finished. If the process
+// dies, another one continues from there. Needs RocksDB. Used by `seer rollout --journal`. Single owner.
 //
 // Always true of a journal that is opened again:
-//  (1) it is of the same work: model, weights and groups, else it is refused;
-//  (2) a response is there once finish() has returned, also after SIGKILL; after a crash of the machine, once sync() has;
+//  (1) it belongs to the same work (model, weights and groups); otherwise it is refused;
+//  (2) a response is there once finish() has returned, even after SIGKILL; after a crash of the machine, once sync() has;
 //  (3) the tokens of a request are those that were committed, from the first on, without a gap.
 #pragma once
 #include <cstdint>
@@ -21,22 +21,22 @@ struct JournalWork {
   std::string model;             // its name
   uint64_t weights = 0;          // checksum
   WeightVersion version;
-  std::vector<uint64_t> groups;  // of each: hash_group()
+  std::vector<uint64_t> groups;  // hash_group() of each
   SEER_FIELDS(JournalWork, model, weights, version, groups)
 };
-/// Of all that decides its responses: prompt, sampling and seeds.
+/// Hash of all that decides the group's responses: prompt, sampling and seeds.
 uint64_t hash_group(const GroupSpec& group);
 
-/// Of rollout 0, whatever the id of the one that wrote.
+/// Its ids are of rollout 0, whatever the id of the rollout that wrote them.
 struct JournalContents {
   std::vector<Response> responses;     // in the order in which they were finished
-  std::vector<CommittedTokens> parts;  // of each request without a response, all of its tokens; by request
+  std::vector<CommittedTokens> parts;  // all tokens of each request without a response, by request
 };
 
 class RolloutJournal {
  public:
-  /// Makes the folder if need be. Errors, of one sentence that names it: kInvalidArgument (the journal of another rollout, or of one
-  /// that is not over, without `may_resume`; a folder of others), kUnavailable (in use), kIo, kCorrupt.
+  /// Makes the folder if need be. Each error is one sentence that names it: kInvalidArgument (it has the journal of another rollout,
+  /// that of an unfinished one without `may_resume`, or other files), kUnavailable (in use), kIo, kCorrupt.
   static Result<std::unique_ptr<RolloutJournal>> open(const std::string& dir, const JournalWork& work, bool may_resume);
   virtual ~RolloutJournal() = default;
 

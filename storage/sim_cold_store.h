@@ -41,7 +41,7 @@ class SimColdStore final : public ColdStore {
 
  private:
   struct Device;
-  std::shared_ptr<Device> device_;  // shared with what is scheduled, which does nothing once the store is gone
+  std::shared_ptr<Device> device_;  // shared with scheduled functions, which do nothing once the store is gone
 };
 
 }  // namespace seer

@@ -1,8 +1,8 @@
 // SimTransport: the transport seam on a virtual clock: copies between arenas of one process that take the time that a
 // network would. Deterministic; single-threaded. Faults are decided by a hook.
 //
-// The bytes of a block are written when its time on the network is over. So a fetch that is late for its caller writes
-// afterwards, as a network card would: the slots must be left alone until `quiet`.
+// The bytes of a block are written when its time on the network is over. So a fetch that timed out may still write, as a
+// network card would: its slots must not be reused until `quiet`.
 #pragma once
 #include <functional>
 #include <map>
@@ -21,7 +21,7 @@ struct SimTransportConfig {
   int64_t bytes_per_s = 10'000'000'000;
   size_t queue_max = 256;                       // fetch calls open at most, late ones included
   std::function<std::optional<Code>(const RemoteSlot&)> fault = {};  // the error of one fetch, or nothing
-  std::function<int64_t()> late_us = {};        // by how much a fetch call takes longer
+  std::function<int64_t()> late_us = {};        // extra time of a fetch call
 };
 
 class SimTransport final : public KvTransport {
@@ -51,7 +51,7 @@ class SimTransport final : public KvTransport {
 
   void arrive(uint64_t id);
   void expire(uint64_t id, int64_t timeout_us);
-  /// Ends it without its bytes.
+  /// Ends an operation without its bytes.
   void give_up(uint64_t id, const Error& why);
 
   SimTransportConfig config_;
@@ -59,7 +59,7 @@ class SimTransport final : public KvTransport {
   ArenaRegistry arenas_;
   uint64_t last_id_ = 0;
   std::map<uint64_t, Operation> open_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers that fire after our end do nothing
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers that fire after our destruction do nothing
 };
 
 }  // namespace seer

@@ -1,13 +1,12 @@
-// Slab: one piece of memory for KV blocks, and everybody who has to know where it lies. HostArena cuts it into slots.
+// Slab: one piece of memory for KV blocks, with its registrations at devices and networks. HostArena cuts it into slots.
 //
 // Who allocates it depends on the machine: the system (map_slab), a network library whose peers on the same host can then
-// map it too (UCX), or a GPU driver. Who else must know it registers it: CUDA pins it, so that copies to and from a GPU run
-// beside the kernels; a network card gets its keys. One allocates, any number register, in this order:
+// map it too (UCX), or a GPU driver. Others register it: CUDA pins it, so that copies to and from a GPU overlap with
+// kernels; a network card gets its keys. One allocates, then any number register:
 //
 //   make_slab(bytes, {.allocate = ucx.slab_allocator(), .registrars = {pin_for_cuda}})
 //
-// Invariant: what is registered exists, and what is freed is not registered: registrations end in reverse order, before
-// the memory goes.
+// Invariant: registered memory is never freed: registrations end in reverse order, before the memory is freed.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -43,12 +42,12 @@ class Slab {
   std::vector<std::shared_ptr<void>> registrations_;
 };
 
-/// Memory of zeros. REQUIRES: bytes > 0.
+/// Allocates zeroed memory. REQUIRES: bytes > 0.
 using SlabAllocator = std::function<Result<Slab>(int64_t bytes)>;
-/// Tells a device or a network of this memory; the registration lasts as long as what is returned.
+/// Registers this memory with a device or a network, for as long as the returned pointer lives.
 using SlabRegistrar = std::function<Result<std::shared_ptr<void>>(std::span<std::byte> bytes)>;
 
-/// Memory of this process that takes room only where it is touched. kIo: the system refuses it.
+/// Memory of this process, backed by pages only where it is touched. kIo: the system refuses it.
 Result<Slab> map_slab(int64_t bytes);
 
 /// How the slabs of a machine are made.
@@ -56,7 +55,7 @@ struct SlabMaker {
   SlabAllocator allocate = map_slab;
   std::vector<SlabRegistrar> registrars = {};
 };
-/// The first error of the allocator or of a registrar; then nothing stays allocated or registered.
+/// Returns the first error of the allocator or of a registrar; nothing stays allocated or registered then.
 Result<Slab> make_slab(int64_t bytes, const SlabMaker& maker);
 
 }  // namespace seer

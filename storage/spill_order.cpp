@@ -65,7 +65,7 @@ void SpillOrder::changed(OwnerId owner, Group& group) {
   constexpr size_t kStaleMin = 64;
   if (std::exchange(group.is_stale, true)) return;
   stale_.push_back(owner);
-  if (stale_.size() > kStaleMin + 2 * groups_.size()) sort();  // of owners that are gone
+  if (stale_.size() > kStaleMin + 2 * groups_.size()) sort();  // most of them are owners that are gone
 }
 
 void SpillOrder::sort() const {
@@ -95,7 +95,7 @@ std::optional<SpillCandidate> SpillOrder::first() const {
 
 std::optional<SpillCandidate> SpillOrder::first_not_of(OwnerId owner) const {
   sort();
-  // An owner has one rank among the own blocks and one among the shared ones, so that at most one is passed over.
+  // An owner has one rank for its own blocks and one for shared ones, so that at most one is skipped.
   for (const Rank& r : ranks_)
     if (r.owner != owner || r.spill_class >= SpillClass::kShared) return candidate(r);
   return std::nullopt;

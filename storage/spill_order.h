@@ -4,12 +4,12 @@
 //
 // Order of the groups, first to leave first (blocks of released owners are not here: they are freed at once):
 //   1. parked:        own blocks of an owner that does not run; the one whose next use is furthest goes first
-//   2. running:       own blocks of a pinned owner. Its engine still has them in device memory, so that a copy which went
-//                     to the cold tier is only missed when the chunk ends
+//   2. running:       own blocks of a pinned owner. Its engine still has them in device memory, so a copy that moved to the
+//                     cold tier is not needed before the chunk ends
 //   3. shared:        prompts, and blocks with several owners: one read back serves many. Furthest next use first
 //   4. shared, running
-// Within a group the block with the largest chain index goes first, so that what remains is a prefix. Ties fall to the
-// smaller owner id: the order is total and the same on every run.
+// Within a group the block with the largest chain index goes first, so that what remains is a prefix. The smaller owner id
+// wins ties: the order is total and the same on every run.
 #pragma once
 #include <compare>
 #include <cstdint>
@@ -63,7 +63,7 @@ class SpillOrder {
 
   /// The block that should leave next.
   std::optional<SpillCandidate> first() const;
-  /// The same, passing over the own (not shared) blocks of one owner.
+  /// The same, but skips the own (not shared) blocks of one owner.
   std::optional<SpillCandidate> first_not_of(OwnerId owner) const;
   int64_t size() const { return size_; }
 
@@ -79,8 +79,8 @@ class SpillOrder {
       return owner < o.owner;
     }
   };
-  /// Blocks of one owner by chain index. Slots of a vector, since chains are short against how often a block leaves and
-  /// comes back: with every lease.
+  /// Blocks of one owner by chain index. A vector, because chains are short and every lease takes blocks out and puts them
+  /// back.
   class Blocks {
    public:
     bool empty() const { return by_index_.empty(); }
@@ -98,18 +98,18 @@ class SpillOrder {
     Urgency urgency;
     Blocks own, shared;
     std::optional<Rank> own_rank, shared_rank;  // those in ranks_
-    bool is_stale = false;                      // they may not be those it has by now: its owner is in stale_
+    bool is_stale = false;                      // its ranks may be out of date: its owner is in stale_
   };
   static Rank rank(OwnerId owner, Urgency urgency, bool shared);
   SpillCandidate candidate(const Rank& rank) const;
   void changed(OwnerId owner, Group& group);
   void sort() const;
 
-  // Where there is room enough, groups come, go and change all the time, and nobody asks who leaves first: they are sorted
-  // when somebody does.
-  mutable std::unordered_map<OwnerId, Group> groups_;  // looked up only
+  // While there is room, groups change all the time and nobody asks which block leaves first. So they are sorted only when
+  // somebody asks.
+  mutable std::unordered_map<OwnerId, Group> groups_;  // never iterated
   mutable std::set<Rank> ranks_;                       // of the non-empty lists
-  mutable std::vector<OwnerId> stale_;                 // not more than a few times the groups
+  mutable std::vector<OwnerId> stale_;                 // at most a few times as many as groups_
   int64_t size_ = 0;
 };
 

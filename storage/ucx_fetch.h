@@ -1,4 +1,4 @@
-// UcxFetch: what is known of a fetch and of each of its blocks. Used by ucx_transport.cpp only, on its thread. Plain data.
+// UcxFetch: the state of a fetch and of each of its blocks. Used by ucx_transport.cpp only, on its thread. Plain data.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace seer {
 
 using UcxClock = std::chrono::steady_clock;
 
-/// What is known of one block of a fetch.
+/// State of one block of a fetch.
 enum class UcxBlockState : uint8_t {
   kWaiting,    // to be asked for
   kAsked,      // the answer has not come
@@ -24,7 +24,7 @@ enum class UcxBlockState : uint8_t {
 struct UcxFetch {
   std::vector<Fetch> fetches;
   int64_t timeout_us = 0;
-  UcxClock::time_point end;  // of its time
+  UcxClock::time_point end;  // deadline
   FetchEvents events;
   std::vector<UcxBlockState> states = std::vector<UcxBlockState>(fetches.size(), UcxBlockState::kWaiting);
   std::vector<Status> statuses = std::vector<Status>(fetches.size());
@@ -33,7 +33,7 @@ struct UcxFetch {
   bool is_done = false;  // `done` was called
 };
 
-/// One of them.
+/// One block of a fetch.
 struct UcxBlock {
   std::shared_ptr<UcxFetch> operation;
   size_t index = 0;

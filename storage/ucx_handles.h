@@ -1,5 +1,5 @@
 // Owners of UCX objects, move-only or unmovable. Used by ucx_transport.cpp only. A context may be used by any thread; a
-// worker and what hangs on it belong to one thread.
+// worker and its endpoints belong to one thread.
 #pragma once
 #include <sys/eventfd.h>
 #include <ucp/api/ucp.h>
@@ -21,7 +21,7 @@ inline Error ucx_error(Code code, const char* what, ucs_status_t status) {
   return fail(code, "UCX: ", what, ": ", ucs_status_string(status));
 }
 
-/// What UCX logs goes to stderr. By itself it writes to stdout, where a program's results are.
+/// Sends the log of UCX to stderr. By default it goes to stdout, where a program's results are.
 inline void log_ucx_to_stderr() {
   static std::once_flag once;
   std::call_once(once, [] {
@@ -56,8 +56,8 @@ class WakeFd {
 
 class UcxContext {
  public:
-  /// `transports` as in UCX_TLS, `devices` as in UCX_NET_DEVICES. SEER_UCX_... in the environment overrides what UCX_... sets for
-  /// others.
+  /// `transports` as in UCX_TLS, `devices` as in UCX_NET_DEVICES. SEER_UCX_... in the environment overrides UCX_..., which other
+  /// programs read too.
   static Result<std::shared_ptr<UcxContext>> create(const std::string& transports, uint64_t features, const std::string& devices = "all") {
     log_ucx_to_stderr();
     ucp_config_t* config = nullptr;

@@ -5,14 +5,14 @@
 namespace seer {
 namespace {
 
-// Larger blocks are sent by rendezvous: straight into their slots, but after a handshake. Smaller ones are copied once more there.
+// Larger blocks are sent by rendezvous: straight into their slots, but after a handshake. The receiver copies smaller ones once more.
 constexpr size_t kEagerBytesMax = 64 << 10;
 
 }  // namespace
 
 void UcxLender::answer(const WireRequest& request, std::span<const WireSlot> slots, ucp_ep_h from) {
   const auto reply_to = [&](uint64_t id) { return Reply{.lender = this, .header = {.tag = request.tag, .id = id}}; };
-  Reply grants = reply_to(request.id);  // of the blocks since the last that was not granted
+  Reply grants = reply_to(request.id);  // for the blocks after the last one that was not granted
   const auto send_grants = [&] {
     if (!grants.data.empty()) send(from, std::move(grants));
   };
@@ -42,7 +42,7 @@ void UcxLender::answer(const WireRequest& request, std::span<const WireSlot> slo
 
 Result<std::shared_ptr<HostArena>> UcxLender::lend(const WireRequest& request, const WireSlot& slot) {
   const NodeId node{request.node};
-  if (request.tag != tag_) return fail(Code::kInvalidArgument, "transport: node ", node, " was asked by one that does not have its address");
+  if (request.tag != tag_) return fail(Code::kInvalidArgument, "transport: node ", node, " was asked by a peer that does not have its address");
   if (request.want != WireWant::kBytes && request.want != WireWant::kGrant)
     return fail(Code::kInvalidArgument, "transport: request ", static_cast<uint32_t>(request.want), " is not known");
   if (replies_.size() >= blocks_max_)
@@ -51,7 +51,7 @@ Result<std::shared_ptr<HostArena>> UcxLender::lend(const WireRequest& request, c
 }
 
 void UcxLender::send(ucp_ep_h to, Reply unsent, std::span<const std::byte> block) {
-  if (replies_.size() >= 2 * blocks_max_) return;  // who asks so much is told nothing
+  if (replies_.size() >= 2 * blocks_max_) return;  // a peer that asks so much gets no answer
   const auto reply = replies_.insert(replies_.end(), std::move(unsent));
   reply->self = reply;
   const std::span<const std::byte> bytes = block.empty() ? std::as_bytes(std::span(reply->data)) : block;

@@ -1,5 +1,5 @@
-// UcxLender: answers what other processes ask of the arenas that are published here: with the bytes of a block, with a grant to
-// copy it out of the slab, or with an error. Part of ucx_transport.cpp: answer() is called by its thread; publish() and
+// UcxLender: answers the requests of other processes for blocks of the arenas published here: with the bytes of a block, with a
+// grant to copy it out of the slab, or with an error. Part of ucx_transport.cpp: answer() is called by its thread; publish() and
 // withdraw() by any.
 #pragma once
 #include <cstddef>
@@ -16,7 +16,7 @@ namespace seer {
 
 class UcxLender {
  public:
-  /// Requests of another tag are refused, and so are those beyond `blocks_max` answers under way. It outlives the worker.
+  /// Refuses requests with another tag, and requests while `blocks_max` answers are in flight. Must outlive the worker.
   UcxLender(const UcxTag& tag, size_t blocks_max) : tag_(tag), blocks_max_(blocks_max) {}
 
   void publish(NodeId node, uint64_t epoch, std::shared_ptr<HostArena> arena) {
@@ -32,10 +32,10 @@ class UcxLender {
     UcxLender* lender = nullptr;
     WireReply header;
     std::string data = {};                   // what follows the header, if it is not a block
-    std::shared_ptr<HostArena> arena = {};  // of the block
+    std::shared_ptr<HostArena> arena = {};  // that holds the block
     std::list<Reply>::iterator self = {};
   };
-  /// The arena in which a block lies that may be lent.
+  /// The arena that holds the block, or why it may not be lent.
   Result<std::shared_ptr<HostArena>> lend(const WireRequest& request, const WireSlot& slot);
   void send(ucp_ep_h to, Reply reply, std::span<const std::byte> block = {});
 

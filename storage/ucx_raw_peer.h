@@ -1,4 +1,4 @@
-// A peer that keeps to no protocol: it sends a transport whatever it is given. For the tests of what the transport does then.
+// A peer that follows no protocol: it sends a transport whatever it is given. For tests of how the transport reacts.
 #pragma once
 #include <cstddef>
 #include <span>
@@ -8,7 +8,7 @@
 
 namespace seer {
 
-/// Sends active messages of this id, one by one, to the owner of an address of publish(); returns when all have arrived.
+/// Sends active messages with this id, one by one, to the transport whose publish() returned `address`; returns when all arrived.
 Status send_raw_ucx(const std::string& address, unsigned id, std::span<const std::string> headers, const std::string& data);
 
 }  // namespace seer

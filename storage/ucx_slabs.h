@@ -1,5 +1,5 @@
 // UcxSlabs: slabs that UCX allocated in shared memory, and what a peer on the same host needs in order to map one. Used by
-// ucx_transport.cpp. Thread-safe. Each slab keeps it, so that it may end last.
+// ucx_transport.cpp. Thread-safe. Each slab keeps this object alive.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -24,7 +24,7 @@ class UcxSlabs : public std::enable_shared_from_this<UcxSlabs> {
 
   /// kIo: UCX or the system refuses it. REQUIRES: bytes > 0.
   Result<Slab> allocate(int64_t bytes);
-  /// Adds how others map the slab that begins here, if it is one of these.
+  /// Adds to `address` how others map the slab that begins at `base`, if it was allocated here.
   void describe(const std::byte* base, UcxAddress& address) const;
 
  private:
@@ -36,7 +36,7 @@ class UcxSlabs : public std::enable_shared_from_this<UcxSlabs> {
 
   const std::shared_ptr<UcxContext> context_;
   mutable std::mutex mutex_;  // guards known_
-  std::map<const std::byte*, Known> known_;  // by where they begin
+  std::map<const std::byte*, Known> known_;  // slabs by their first byte
 };
 
 }  // namespace seer

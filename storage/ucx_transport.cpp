@@ -60,7 +60,7 @@ class UcxTransport::Loop {
     size_t unanswered = 0;       // requests, late ones too
     size_t receiving = 0;        // blocks
     bool has_late = false;       // some of these are of a late fetch
-    UcxClock::time_point heard = {};  // or asked for the first of the unanswered
+    UcxClock::time_point heard = {};  // last sign of life, or when the oldest unanswered request was sent
     void* closing = nullptr;     // the request that closes it
 
     void hear() {
@@ -109,7 +109,7 @@ class UcxTransport::Loop {
 
   // All below: on the thread.
   void run();
-  /// False: they were the last.
+  /// False: the thread must end.
   bool run_commands();
   void sleep();
   void end();
@@ -129,7 +129,7 @@ class UcxTransport::Loop {
   void drop_silent();
   /// Asks again, over a new connection, for what was not answered.
   void reconnect(NodeId node, Peer& peer);
-  /// Ends the connection. What is asked over it is not answered.
+  /// Ends the connection. Requests sent over it get no answer.
   void disconnect(Peer& peer, const Error& why);
   /// Ends the connection and fails all fetches from the peer.
   void drop(NodeId node, Peer& peer, const Error& why);
@@ -139,9 +139,9 @@ class UcxTransport::Loop {
   void expire(const std::shared_ptr<UcxFetch>& operation);
   void resolve(const UcxBlock& block, Status status);
   void be_quiet(const std::shared_ptr<UcxFetch>& operation);
-  /// False: UCX keeps the data, which are being received.
+  /// False: the data is still being received, and UCX keeps it.
   bool on_reply(const WireReply& reply, void* data, size_t size, bool is_rendezvous);
-  /// Takes it off those asked for. Nothing: it is late, and its fetch is over.
+  /// Takes the request out of asked_. Nothing: it is late, and its fetch is over.
   std::optional<Asked> answered(std::unordered_map<uint64_t, Asked>::iterator it);
   void on_grants(uint64_t first_id, std::span<const std::byte> offsets);
   void grant(const UcxBlock& block, uint64_t offset);
@@ -159,7 +159,7 @@ class UcxTransport::Loop {
   std::shared_ptr<UcxSlabs> slabs_;  // null: memory is not shared
   std::string not_shared_;              // why
   std::unique_ptr<UcxWorker> memory_worker_;  // only maps slabs: nothing is sent through it
-  ucp_ep_h memory_endpoint_ = nullptr;        // to itself; UCX wants one to unpack a key
+  ucp_ep_h memory_endpoint_ = nullptr;        // connected to itself; UCX needs one to unpack a key
   std::unique_ptr<UcxWorker> worker_;
   std::string worker_address_;
   int worker_fd_ = -1;
@@ -173,7 +173,7 @@ class UcxTransport::Loop {
 
   // All below: on the thread.
   std::map<NodeId, Peer> peers_;
-  std::multimap<UcxClock::time_point, std::shared_ptr<UcxFetch>> operations_;  // not done, by the end of their time
+  std::multimap<UcxClock::time_point, std::shared_ptr<UcxFetch>> operations_;  // not done, by deadline
   std::unordered_map<uint64_t, Asked> asked_;                                // by id of the request
   std::deque<Granted> granted_;
   std::list<Receive> receives_;
@@ -209,7 +209,7 @@ Status UcxTransport::Loop::start() {
   return {};
 }
 
-/// One for each number that a message can have: UCX jumps to nowhere for one that has none.
+/// Sets a handler for every message id there can be: UCX crashes on an id without one.
 Status UcxTransport::Loop::set_handlers() {
   for (unsigned id = 0; id <= UINT16_MAX; ++id) {
     ucp_am_handler_param_t params{};
@@ -225,8 +225,8 @@ Status UcxTransport::Loop::set_handlers() {
   return {};
 }
 
-/// A context of its own: endpoints of shared memory cannot tell that a peer failed, and a context that has them cannot have
-/// endpoints that can.
+/// Uses a second context: endpoints over shared memory cannot detect that a peer failed, and a context that has such endpoints
+/// cannot have endpoints that can.
 Status UcxTransport::Loop::share_memory() {
   SEER_ASSIGN_OR_RETURN(auto context, UcxContext::create("posix,sysv", UCP_FEATURE_RMA));
   slabs_ = std::make_shared<UcxSlabs>(context);
@@ -336,7 +336,7 @@ void UcxTransport::Loop::run() {
     const bool has_copied = copy_granted();
     for (auto& [node, peer] : peers_) ask_waiting(node, peer);
     end_closed();
-    // Last: UCX may sleep only if nothing was begun since it found nothing to do.
+    // Last: UCX may sleep only if nothing was started since it found nothing to do.
     if (ucp_worker_progress(worker_->get()) == 0 && !has_copied) sleep();
   }
   end();
@@ -354,7 +354,7 @@ bool UcxTransport::Loop::run_commands() {
   return !stops;
 }
 
-/// Until UCX has something, another thread wants something, or a deadline has come.
+/// Sleeps until UCX has an event, another thread posts a command, or a deadline has come.
 void UcxTransport::Loop::sleep() {
   // Not armed: something came meanwhile.
   if (ucp_worker_arm(worker_->get()) != UCS_OK) return;
@@ -363,14 +363,14 @@ void UcxTransport::Loop::sleep() {
   for (const auto& [node, peer] : peers_)
     if (peer.connection && peer.connection->has_late)
       until = std::min(until, peer.connection->heard + std::chrono::microseconds(config_.silent_us));
-  if (!closing_.empty()) until = std::min(until, UcxClock::now() + std::chrono::milliseconds(1));  // not all of it has an event
+  if (!closing_.empty()) until = std::min(until, UcxClock::now() + std::chrono::milliseconds(1));  // closing does not always raise an event
   const int64_t ns = std::max<int64_t>(0, std::chrono::nanoseconds(until - UcxClock::now()).count());
   const timespec timeout{ns / 1'000'000'000, ns % 1'000'000'000};
   pollfd fds[] = {{worker_fd_, POLLIN, 0}, {wake_.get(), POLLIN, 0}};
   if (ppoll(fds, 2, &timeout, nullptr) > 0 && fds[1].revents != 0) wake_.clear();
 }
 
-/// Answers all that is open, and destroys what belongs to this thread.
+/// Answers all open fetches and destroys what belongs to this thread.
 void UcxTransport::Loop::end() {
   const Error closed = fail(Code::kCancelled, "the transport was closed");
   for (auto& [node, peer] : peers_) drop(node, peer, closed);
@@ -388,7 +388,7 @@ void UcxTransport::Loop::end() {
     if (UCS_PTR_IS_PTR(request)) ucp_request_free(request);
   }
   memory_worker_.reset();
-  worker_.reset();  // nothing is written from here on, whatever UCX did not tell
+  worker_.reset();  // UCX writes nothing from here on, even if it reported no end
   while (!receives_.empty()) on_received(receives_.front(), UCS_ERR_CANCELED);
 }
 
@@ -466,7 +466,7 @@ void UcxTransport::Loop::drop(NodeId node, Peer& peer, const Error& why) {
   for (const auto& [end, operation] : operations_)
     if (operation->fetches.front().from.node == node) failed.push_back(operation);
   for (const auto& operation : failed)
-    for (size_t i = 0; i < operation->fetches.size(); ++i)  // what is being received ends when UCX has let go of it
+    for (size_t i = 0; i < operation->fetches.size(); ++i)  // a block being received ends when UCX releases it
       if (operation->states[i] != UcxBlockState::kReceiving) resolve({operation, i}, why);
 }
 
@@ -508,7 +508,7 @@ void UcxTransport::Loop::begin(const std::shared_ptr<UcxFetch>& operation) {
   }
 }
 
-/// Asks for several blocks at once: only when half of those that may be open are not.
+/// Waits until half of the window is free, so that a request asks for several blocks at once.
 void UcxTransport::Loop::ask_waiting(NodeId node, Peer& peer) {
   if (peer.waiting.empty() || (peer.connection && peer.connection->lost != UCS_OK)) return;
   const size_t window = peer.by_memory ? kWireSlotsMax : config_.window_blocks;
@@ -574,7 +574,7 @@ void UcxTransport::Loop::expire() {
   }
 }
 
-/// Its answers may still come, and are dropped. What is being received cannot be stopped but with its connection.
+/// Late answers are dropped. A block that is being received can be stopped only by closing the connection.
 void UcxTransport::Loop::expire(const std::shared_ptr<UcxFetch>& operation) {
   const NodeId node = operation->fetches.front().from.node;
   operation->is_done = true;
@@ -612,7 +612,7 @@ void UcxTransport::Loop::be_quiet(const std::shared_ptr<UcxFetch>& operation) {
   operation->events = {};
 }
 
-/// Copies blocks for some 100 us, at least one; then others are served. False: none was granted.
+/// Copies blocks for some 100 us, at least one; then other work gets its turn. False: none was granted.
 bool UcxTransport::Loop::copy_granted() {
   constexpr size_t kBytesAtOnce = 1 << 20;
   if (granted_.empty()) return false;
@@ -639,7 +639,7 @@ size_t UcxTransport::Loop::copy_next_granted() {
   return to.size();
 }
 
-/// After a grant: its owner lives, so that the key is not one of a process long gone. False: it goes by the network from now on.
+/// Called after a grant: the owner is alive then, so its key is valid. False: the peer is reached over the network from now on.
 bool UcxTransport::Loop::map_slab_of(NodeId node, Peer& peer) {
   auto mapping = UcxMapping::create(memory_endpoint_, peer.address.slab_key, peer.address.slab_base);
   if (mapping.ok()) {

@@ -3,19 +3,18 @@
 // A fetch asks the owner for its blocks by small messages (ucx_wire.h), several blocks in each. The owner checks each block as a
 // local copy is checked (ArenaRegistry) and answers with the bytes, or with an error. The checksum is checked here.
 //   network      the bytes come with the answer, large blocks straight into the slot.
-//   same host    where the owner's arena lies in a slab of slab_allocator(), the answer only grants the copy; the slab is
-//                mapped here and the block is copied. Requests and grants take the network's way too: over shared memory
-//                UCX never tells that a peer is dead.
-// So no process writes to another's memory by an address that it was told, and one that is killed breaks its connections.
+//   same host    if the owner's arena is in a slab of slab_allocator(), the answer only grants the copy; the slab is mapped
+//                here and the block is copied out of it. Requests and grants still go over the network: over shared memory
+//                UCX does not report a dead peer.
+// So no process writes to another's memory at an address it was sent, and a killed process breaks its connections.
 //
 // One thread does it all: it sends, receives, serves and copies, and sleeps when there is nothing to do. At most `window_blocks`
-// blocks are asked of one peer at a time (where grants are asked for: as many as one message can name). A connection is made when
-// a fetch needs it. When the peer dies or is closed, all fetches from it fail, and the next one connects again. After a late fetch,
-// a peer that is silent for silent_us is connected to anew: UCX lets go of the slots of the late fetch, and fetches that have time
-// left are asked for again.
+// blocks are asked of one peer at a time (for grants: as many as one message can name). A connection is made when a fetch needs it.
+// When the peer dies or is closed, all fetches from it fail, and the next one connects again. After a late fetch, a peer that is
+// silent for silent_us is reconnected: UCX releases the slots of the late fetch, and fetches with time left are sent again.
 //
-// The address is that of a UCX worker, not a host and port: it names all networks of this host, so nobody has to say which
-// of them the others can reach, and UCX chooses.
+// The address is that of a UCX worker, not a host and port: it names all networks of this host. So nobody has to configure
+// which of them the others can reach; UCX chooses.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -28,13 +27,13 @@
 namespace seer {
 
 struct UcxTransportConfig {
-  std::string network_transports = "tcp";  // as in UCX_TLS; must be able to tell that a peer failed
+  std::string network_transports = "tcp";  // as in UCX_TLS; must detect that a peer failed
   std::string network_devices = "all";   // as in UCX_NET_DEVICES; it listens on all of these
   bool shares_memory = true;             // with processes on this host
   size_t queue_max = 256;                // fetch calls open at most, late ones included
   size_t window_blocks = 8;              // asked of one peer at a time, over the network
-  size_t serve_blocks_max = 1024;        // answers under way at most; requests beyond are refused
-  int64_t silent_us = 2'000'000;         // after a late fetch: how long the connection is kept while nothing comes
+  size_t serve_blocks_max = 1024;        // answers in flight at most; further requests are refused
+  int64_t silent_us = 2'000'000;         // after a late fetch: how long the connection is kept while nothing arrives
 };
 
 class UcxTransport final : public KvTransport {
@@ -43,13 +42,13 @@ class UcxTransport final : public KvTransport {
   static Result<std::unique_ptr<UcxTransport>> create(const UcxTransportConfig& config);
   ~UcxTransport() override;  // fetches that are open are answered with kCancelled, late ones are quiet
 
-  /// Slabs that peers on this host can map. They may outlive the transport. Without shared memory: map_slab. All of a slab's
-  /// memory may be touched at once.
+  /// Slabs that peers on this host can map. They may outlive the transport. Without shared memory: map_slab. Allocating one
+  /// may touch all of its memory.
   SlabAllocator slab_allocator() const;
 
   std::string publish(NodeId node, uint64_t epoch, std::shared_ptr<HostArena> arena) override;
   void withdraw(NodeId node, uint64_t epoch) override;
-  /// Does not wait for the peer: one that cannot be reached shows in the fetches from it.
+  /// Does not wait for the peer: if it cannot be reached, the fetches from it fail.
   Status open_peer(NodeId node, uint64_t epoch, const std::string& address) override;
   void close_peer(NodeId node, uint64_t epoch) override;
   Status fetch(std::vector<Fetch> fetches, int64_t timeout_us, FetchEvents events) override;

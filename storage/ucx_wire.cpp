@@ -20,7 +20,7 @@ void put_text(std::string& out, std::string_view text) {
   out += text;
 }
 
-/// Takes parts off the front; once one is missing, all that follow are.
+/// Reads parts off the front. After a missing part all later ones are missing too.
 class Reader {
  public:
   explicit Reader(std::string_view rest) : rest_(rest) {}
@@ -38,7 +38,7 @@ class Reader {
     return value;
   }
   std::string text() { return std::string(bytes(number<uint32_t>())); }
-  /// All was there, and nothing is left.
+  /// True if every part was there and nothing is left.
   bool is_at_end() const { return is_whole_ && rest_.empty(); }
 
  private:

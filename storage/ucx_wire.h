@@ -2,13 +2,14 @@
 // are in the byte order of the machine; both ends run the same build on the same kind of processor (little endian).
 //
 //   address  "ucx3:" then in hex: | crc32c of the rest 4 | tag 16 | node 4 | epoch 8 | slab base 8 | slab bytes 8 |
-//            3 x (length 4, bytes) |. The three are the host's name, the UCX worker's address and the remote key of the slab; no key: not shared.
-//   request  kRequest: WireRequest; then a WireSlot for each block that is asked for. The blocks are of one size and have ids that
-//            follow each other, so that a message, and waking its receiver, serves several small blocks.
+//            3 x (length 4, bytes) |. The three are the host's name, the UCX worker's address and the remote key of the slab
+//            (empty: the slab is not shared).
+//   request  kRequest: WireRequest; then a WireSlot for each block that is asked for. The blocks have one size and consecutive
+//            ids, so that one message, and one wake-up of the receiver, serves several small blocks.
 //   reply    kReply: WireReply; then
 //              kBytes  the bytes of the block with that id
 //              kGrant  an offset in the slab (8) for each block from that id on
-//              error   its sentence; of the block with that id
+//              error   its sentence, for the block with that id
 #pragma once
 #include <array>
 #include <cstddef>
@@ -22,8 +23,8 @@
 
 namespace seer {
 
-/// A number that nobody can guess, in the address of each transport and in every message to and from it: who was not given
-/// the address cannot read its blocks. It does not keep out who can read the network.
+/// A number that nobody can guess, in the address of each transport and in every message to and from it: a process without
+/// the address cannot read its blocks. It does not stop anyone who can read the network traffic.
 using UcxTag = std::array<uint64_t, 2>;
 UcxTag new_ucx_tag();
 
@@ -33,19 +34,19 @@ struct UcxAddress {
   uint64_t epoch = 0;
   uint64_t slab_base = 0;   // in the owner's memory
   uint64_t slab_bytes = 0;
-  std::string host;         // equal where memory can be shared
+  std::string host;         // equal for processes that can share memory
   std::string worker;
   std::string slab_key;     // empty: the slab is not shared
   bool operator==(const UcxAddress&) const = default;
 };
 std::string write_ucx_address(const UcxAddress& address);
-/// kInvalidArgument: not such an address, or not as it was written.
+/// kInvalidArgument: not such an address, or damaged.
 Result<UcxAddress> read_ucx_address(std::string_view text);
 
 enum class WireKind : uint32_t { kRequest = 1, kReply = 2 };  // also the ids of the active messages
 enum class WireWant : uint32_t {
   kBytes = 1,  // send the block
-  kGrant = 2,  // say where it lies: the asker maps the slab
+  kGrant = 2,  // say where it is: the asker maps the slab
 };
 
 constexpr size_t kWireSlotsMax = 64;  // in a request

@@ -1,17 +1,17 @@
 // Paged attention over Lanes; part of kernel_body.h. Three passes per task: scores of all positions, softmax, weighted
 // sum of V. The order of operations of one query depends on its own position only:
 //   score   the dot product of kernels.h over the head, for 16 positions at once, times `scale`;
-//   weights p = exp(score - largest), rounded to bf16 where the cache is bf16; their sum in 16 partial sums;
+//   weights p = exp(score - largest), rounded to bf16 if the cache is bf16; their sum in 16 partial sums;
 //   out     bf16: per tile of 16 positions two FMA sums (even and odd positions), then sum += even + odd;
 //           f32: one FMA chain over ascending positions; at the end times 1 / (sum of weights).
-// Positions after the query's own are never read into a sum, so what lies there cannot matter. Rows of a draft tree
-// read their last tiles from copies of their own, in which everything is where it would be without the tree.
+// Positions after the query's own are never read into a sum, so their content cannot matter. Each row of a draft tree
+// reads its last tiles from its own copy, laid out as it would be without the tree.
 #pragma once
 
 namespace seer {
 namespace {
 
-// Where a tile lies. Tiles of a sequence are read in order, but blocks are anywhere, so the kernels prefetch the next
+// Address of a tile. Tiles of a sequence are read in order, but blocks may be anywhere, so the kernels prefetch the next
 // tile by its own address.
 SEER_INLINE const std::byte* tile_keys(const KvView& kv, int64_t tile, int64_t tile_bytes) {
   const auto t = static_cast<uint32_t>(tile), per_block = static_cast<uint32_t>(kv.block_tiles);
@@ -133,7 +133,7 @@ SEER_INLINE void weigh_tile(const float* weights, int64_t stride, int32_t padded
     for (int c = 0; c < kChunks; ++c) Lanes::store(out + m * padded + (chunk + c) * 16, sums[m][c]);
 }
 
-// Softmax weights of one query over positions [0, count), in place; the rest of the last tile is left alone.
+// Softmax weights of one query over positions [0, count), in place; the rest of the last tile is undefined.
 // Returns 1 / (their sum).
 template <bool kBf16>
 float softmax(float* scores, int64_t count, float scale) {
@@ -154,7 +154,7 @@ float softmax(float* scores, int64_t count, float scale) {
   return 1.0f / Lanes::sum(sums);
 }
 
-// Where the tiles of some queries lie: `kv` begins with tile `first`.
+// Where some queries read their tiles: `kv` begins with tile `first`.
 struct TileSource {
   KvView kv;
   int64_t first = 0;
@@ -163,7 +163,7 @@ struct TileSource {
   }
 };
 
-// Weighted V of kRows queries over the tiles [tile_begin, tile_end), of whose last one `last_count` positions count.
+// Weighted V of kRows queries over the tiles [tile_begin, tile_end); of the last tile only `last_count` positions count.
 // `out` holds the sums so far, padded floats per query.
 template <int kRows, bool kBf16>
 __attribute__((noinline)) void weigh_tiles(const TileSource& source, const float* weights, int64_t stride,
@@ -202,7 +202,7 @@ __attribute__((noinline)) void score_tiles(const TileSource& source, const float
 }
 
 // Calls fn.operator()<n>(first) for runs of n <= kAttentionRows queries that cover [0, queries): whole runs, then one
-// of what is left, so that keys and values are read as few times as can be.
+// with the rest, so that keys and values are read as rarely as possible.
 template <int kRows, class Fn>
 SEER_INLINE void for_rest(int32_t first, int32_t rest, Fn fn) {
   if constexpr (kRows > 0) {
@@ -226,7 +226,7 @@ void attend(const AttentionTask& task) {
   int64_t tiles = 0;
   for (int32_t row = 0; row < task.rows; ++row) tiles = tiles_of(row) > tiles ? tiles_of(row) : tiles;
   const int64_t stride = tiles * kTilePositions;
-  // Tiles that are whole for every row are read once for all of them, the rest per row: of a tree, from its tail.
+  // Tiles that are whole for every row are read once for all rows, the others once per row (in a tree, from its tail).
   const int64_t shared_tiles = (task.position + (tree ? 0 : 1)) / kTilePositions;
   const TileSource cache{.kv = task.kv};
   static constexpr int32_t kTailBlock = 0;

@@ -19,7 +19,7 @@
 namespace seer {
 namespace {
 
-// Changes when the bytes of a KV block change their meaning or the arithmetic its bits.
+// Changes when the bytes of a KV block change their meaning, or when the arithmetic that makes them changes.
 constexpr uint64_t kLayoutVersion = 1;
 
 int64_t wall_us() {
@@ -104,7 +104,7 @@ class CpuEngine final : public Engine {
     Result<std::shared_ptr<const Model>> model;
   };
   using Work = std::variant<StepBatch, CopyBatch, StagedModel, SwitchWeights>;
-  /// How the loader reaches this engine, while it is there.
+  /// How the loader reaches this engine while it exists.
   struct Staging {
     std::mutex mutex;
     CpuEngine* engine = nullptr;
@@ -172,7 +172,7 @@ class CpuEngine final : public Engine {
     return result;
   }
 
-  /// The rows that were queued before their tokens were known.
+  /// Fills in the tokens that were not known when their rows were queued.
   void feed(StepBatch& batch) const {
     for (SequenceStep& s : batch.sequences)
       if (s.fed_by >= 0) s.tokens[0] = std::max(0, last_tokens_[static_cast<size_t>(s.fed_by)]);  // instead of kNotFinite
@@ -234,7 +234,7 @@ class CpuEngine final : public Engine {
 
   const std::shared_ptr<ModelLoader> loader_;
   const std::shared_ptr<Staging> staging_ = std::make_shared<Staging>();
-  std::shared_ptr<const Model> model_;  // from here to version_ the engine thread's
+  std::shared_ptr<const Model> model_;  // this and the next three: used by the engine's thread only
   std::shared_ptr<const Model> staged_;
   WeightVersion staged_version_;
   WeightVersion version_;

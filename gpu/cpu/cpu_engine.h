@@ -17,10 +17,10 @@ enum class KvType : uint8_t { kBf16, kF32 };
 inline constexpr std::array<const char*, 2> kKvTypeNames{"bf16", "f32"};  // by value
 
 struct CpuEngineConfig {
-  int32_t threads = 1;           // that compute, the engine's own included; 1..256
+  int32_t threads = 1;           // threads that compute, the engine's own included; 1..256
   int32_t first_core = -1;       // >= 0: its threads are pinned, one each, to the cores from this one on, counted among
                                  // those that the process may use
-  int64_t kv_bytes = 256 << 20;  // memory for KV blocks; used where device_blocks is 0
+  int64_t kv_bytes = 256 << 20;  // memory for KV blocks; used if device_blocks is 0
   int32_t device_blocks = 0;     // KV blocks, or 0: as many as fit in kv_bytes
   uint32_t block_tokens = 16;    // a multiple of 16
   KvType kv_type = KvType::kBf16;
@@ -30,12 +30,12 @@ struct CpuEngineConfig {
   std::shared_ptr<ModelLoader> loader = nullptr;
 };
 
-/// Bytes of one KV block of an engine made so.
+/// Bytes of one KV block of an engine with this config.
 int64_t kv_block_bytes(const ModelConfig& model, const CpuEngineConfig& config);
 
 /// An engine for this model; several may share it.
 /// Errors: kInvalidArgument (a field of the config, for kv_bytes with the least that works; SEER_CPU_ISA),
-/// kUnavailable (this processor has not the instruction set), kFull (the system has not the memory).
+/// kUnavailable (this processor lacks the instruction set), kFull (the system lacks the memory).
 Result<std::unique_ptr<Engine>> make_cpu_engine(std::shared_ptr<const Model> model, const CpuEngineConfig& config);
 
 }  // namespace seer

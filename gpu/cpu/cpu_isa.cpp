@@ -12,8 +12,8 @@ namespace seer {
 namespace {
 
 #if defined(__x86_64__)
-// Linux gives the tile registers to a process, with all its threads, that asks for them; it refuses where the kernel is
-// too old or a thread's signal stack too small.
+// Asks Linux for the tile registers, for all threads of this process. It refuses if the kernel is too old or the signal
+// stack of a thread is too small.
 bool request_tiles() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;

@@ -1,4 +1,4 @@
-// Denormal modes of the calling thread. TDPBF16PS flushes denormals always; every thread that computes for an engine
+// Denormal modes of the calling thread. TDPBF16PS always flushes denormals; every thread that computes for an engine
 // does the same, so that all instruction sets give equal bits. New threads do not inherit this: each sets it for
 // itself.
 #pragma once

@@ -7,8 +7,8 @@
 #include "gpu/cpu/exp_lanes.h"
 #include "protocols/check.h"
 
-// fma is a library call in a baseline x86-64 build. The same code is therefore built twice, and the processor's own
-// instruction is used where it has one: both are correctly rounded, so the bits are equal.
+// fma is a library call in a baseline x86-64 build. So the same code is built twice, and the processor's own instruction is
+// used if it has one: both are correctly rounded, so the bits are equal.
 #if defined(__x86_64__) && !defined(__FMA__)
 #define SEER_DISPATCH_FMA(function, ...)              \
   do {                                                \

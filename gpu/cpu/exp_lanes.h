@@ -40,7 +40,7 @@ SEER_INLINE typename Lanes::F exp_lanes(typename Lanes::F x) {
   const I bias = Lanes::set1_i(127);
   F y;
   if constexpr (kNonPositive) {
-    // Times 2^n, n in [-126, 0]: exact, since p >= 1 where n is -126.
+    // Times 2^n, n in [-126, 0]: exact, because p >= 1 if n is -126.
     y = Lanes::mul(p, Lanes::from_bits(Lanes::template shl<23>(Lanes::add_i(whole, bias))));
   } else {
     // Times 2^n in two halves, because 2^128 is not a float. n is in [-126, 128].

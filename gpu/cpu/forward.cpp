@@ -14,7 +14,7 @@ constexpr int32_t kRowGrainFloats = 16 * 1024;   // less than this is not worth 
 constexpr int32_t kScoreFloatsMax = 256 * 1024;  // of one attention piece: 1 MiB, half of a usual L2
 constexpr int32_t kAttentionRowsMax = 16;
 
-// Where the token of a sampled row goes among the sequence's samples.
+// Index of a sampled row's token among the samples of the sequence.
 int32_t sampled_index(const SequenceStep& s, int32_t row) {
   return row - (static_cast<int32_t>(s.tokens.size()) - s.sample_rows);
 }
@@ -56,7 +56,7 @@ std::vector<std::vector<SampledToken>> CpuForward::run(const StepBatch& batch) {
   rope_.reserve(positions);
   clear_new_blocks(batch);
 
-  std::vector<std::vector<int32_t>> depths(batch.sequences.size());  // of trees
+  std::vector<std::vector<int32_t>> depths(batch.sequences.size());  // by row; empty without a tree
   std::vector<Span> spans;
   int32_t rows = 0;
   for (size_t i = 0; i < batch.sequences.size(); ++i) {
@@ -99,8 +99,8 @@ void CpuForward::keep_accepted(const SequenceStep& sequence, std::span<const Sam
   });
 }
 
-// A block whose first position is written now holds nothing of its former owner afterwards: equal sequences then have
-// equal blocks, byte for byte, as far as they were filled.
+// Clears each block whose first position this step writes, so that nothing of its former owner is left: equal sequences
+// then have equal blocks, byte for byte, as far as they are filled.
 void CpuForward::clear_new_blocks(const StepBatch& batch) {
   const int64_t block_tokens = cache_.layout().block_tokens;
   for (const SequenceStep& s : batch.sequences) {
@@ -171,7 +171,7 @@ void CpuForward::layer(int32_t index, const std::vector<Span>& spans, int32_t ro
   });
 }
 
-// Bias, norms of heads and rope on the rows of qkv_; keys and values to the cache, queries stay.
+// Applies bias, head norms and rope to the rows of qkv_. Keys and values go to the cache, queries stay.
 void CpuForward::store_kv(int32_t layer_index, const std::vector<Span>& spans, int32_t rows) {
   const LayerWeights& w = model_->layers[layer_index];
   const ModelConfig& c = model_->config;
@@ -258,7 +258,7 @@ void CpuForward::attend_piece(const AttentionPiece& piece, int32_t layer_index, 
   kernels_.attention(task);
 }
 
-// Of each row of a tree, the tiles from the root's on as they would be had the tree only this row's path.
+// Copies, for each row of a tree, the tiles from the root's on as they would be if the tree had only this row's path.
 void CpuForward::fill_tails(const AttentionPiece& piece, int32_t layer_index, int32_t head, int64_t tail_tiles,
                             std::byte* tails) {
   const SequenceStep& s = *piece.span->sequence;
@@ -275,7 +275,7 @@ void CpuForward::fill_tails(const AttentionPiece& piece, int32_t layer_index, in
 }
 
 void CpuForward::sample(const std::vector<Span>& spans, std::vector<std::vector<SampledToken>>& sampled) {
-  std::vector<std::pair<const Span*, int32_t>> picks;  // and the row within it
+  std::vector<std::pair<const Span*, int32_t>> picks;  // sampled rows: span, and row within it
   for (const Span& span : spans) {
     const int32_t first_sampled = static_cast<int32_t>(span.sequence->tokens.size()) - span.sequence->sample_rows;
     for (int32_t r = std::max(0, first_sampled - span.first_in_sequence); r < span.rows; ++r)

@@ -26,10 +26,10 @@ class CpuForward {
   // slab finds the KV of the earlier ones.
   static constexpr int32_t kSlabRows = 256;
 
-  /// All are borrowed and outlive this, the model until another one takes its place.
+  /// All are borrowed and outlive this; the model only needs to live until set_weights() replaces it.
   CpuForward(const Model& model, const CpuKernels& kernels, KvCache& cache, ThreadPool& pool);
 
-  /// Other weights of the same model (load_weights()) from the next run() on.
+  /// Uses other weights of the same model (load_weights()) from the next run() on.
   void set_weights(const Model& model) { model_ = &model; }
 
   /// REQUIRES: the batch is valid as engine.h says.
@@ -43,9 +43,9 @@ class CpuForward {
     int32_t first_in_sequence;  // index of its first row in sequence->tokens
     int32_t first_in_slab;
     int32_t rows;
-    const int32_t* depths;  // of all rows of the sequence where they are a draft tree, else null
+    const int32_t* depths;  // of all rows of the sequence if they are a draft tree, else null
 
-    /// Of row `r` of the span: where its K and V are written, and where the model has it.
+    /// slot() is where K and V of row `r` of the span are written, position() is its position for the model.
     int64_t slot(int32_t r) const { return sequence->start + first_in_sequence + r; }
     int64_t position(int32_t r) const { return depths ? sequence->start + depths[first_in_sequence + r] : slot(r); }
     int64_t last_position(int32_t first, int32_t count) const;
@@ -76,7 +76,7 @@ class CpuForward {
   ThreadPool& pool_;
   Linear linear_;
   RopeTable rope_;
-  const bool round_;  // inputs of a GEMM are rounded to bf16, as the type of the weights wants
+  const bool round_;  // inputs of a GEMM are rounded to bf16, because of the type of the weights
 
   Activations hidden_, normed_, qkv_, attended_, projected_, gate_up_, activated_;
   HeadSampler head_sampler_;

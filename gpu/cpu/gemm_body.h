@@ -126,7 +126,7 @@ constexpr int64_t panel_elements(int32_t columns_padded) {
     return int64_t{32} * columns_padded;
 }
 
-// Panels outside, rows inside: a panel is read from memory once and stays in the cache for all rows.
+// Panels in the outer loop, rows in the inner: a panel is read from memory once and stays in the cache for all rows.
 template <class Weight>
 void gemm(const float* x, int64_t x_stride, int32_t rows, int32_t columns_padded, const Weight* w, int32_t panel_begin,
           int32_t panel_end, float* y, int64_t y_stride) {

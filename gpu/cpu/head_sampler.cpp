@@ -13,12 +13,12 @@ namespace seer {
 namespace {
 
 constexpr int32_t kPartPanels = kPartIds / kPanelRows;
-constexpr int32_t kSmallParts = 8;  // up to so many, keeping all logits costs less than computing a part of them again
+constexpr int32_t kSmallParts = 8;  // with at most this many parts, keeping all logits costs less than computing a part again
 
-// What is known of one row while its parts are computed.
+// State of one row while its parts are computed.
 struct RowState {
   std::optional<PartedRow> parted;  // none: all logits are kept
-  int32_t whole = -1;               // then, their row
+  int32_t whole = -1;               // then: row of its logits
   float target_logit = 0;
 };
 

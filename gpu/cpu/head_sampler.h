@@ -1,6 +1,6 @@
-// HeadSampler: the end of a step: from the normed rows that are sampled or scored to their tokens. The head is computed
-// part by part (kPartIds ids), and the logits of a part are used while they lie in the core's cache: rows that need
-// only a sample or a log-probability never have all their logits in memory. Owned by CpuForward.
+// HeadSampler: the end of a step: turns the normed rows that are sampled or scored into tokens. The head is computed part
+// by part (kPartIds ids), and the logits of a part are used while they are in the core's cache: rows that need only a
+// sample or a log-probability never have all their logits in memory. Owned by CpuForward.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -26,7 +26,7 @@ class HeadSampler {
 
   static constexpr int32_t kRowsMax = 64;
 
-  /// tokens[i] is what row i of `normed` gives. REQUIRES: head has `vocab` rows; at most kRowsMax rows; tokens.size() ==
+  /// Sets tokens[i] from row i of `normed`. REQUIRES: head has `vocab` rows; at most kRowsMax rows; tokens.size() ==
   /// rows.size().
   void run(const PackedMatrix& head, Activations& normed, std::span<const HeadRow> rows, std::span<SampledToken> tokens);
 

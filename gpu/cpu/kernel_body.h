@@ -4,7 +4,7 @@
 #pragma once
 #include "gpu/cpu/kernels.h"
 
-// The parts use Lanes of the including file and, from row_body.h on, what came before.
+// Each part uses Lanes of the including file and the parts before it.
 #include "gpu/cpu/gemm_body.h"
 
 #include "gpu/cpu/row_body.h"

@@ -2,15 +2,15 @@
 // the same bits: the kernels are one source (kernel_body.h and its parts) over 16 float lanes, and a lane does the same
 // operations in the same order whatever registers hold it. Used by CpuForward; pure functions, thread-safe.
 //
-// REQUIRES of every function: the thread flushes denormals (denormals.h). Pointers need no alignment unless said.
+// Every function REQUIRES that the thread flushes denormals (denormals.h). Pointers need no alignment unless said.
 //
 // Dot products (the exactness contract):
 //   bf16  TDPBF16PS order: blocks of 32 inputs; in each, two f32 FMA sums from zero over the even and the odd inputs
 //         in ascending order; then sum += even + odd, with denormals flushed. Inputs are floats that hold bf16 values.
 //   f32   one f32 FMA chain over ascending inputs, from zero.
-//   int8  groups of kInt8GroupColumns inputs, of which the last may be a part (of whole blocks of 32). A group's sum is
-//         the bf16 dot product above of the inputs and the weights as integers -127..127, which bf16 holds exactly;
-//         then y = fma(scale of the group, its sum, y) in ascending order, from zero.
+//   int8  groups of kInt8GroupColumns inputs; the last may be shorter (whole blocks of 32). A group's sum is the bf16 dot
+//         product above of the inputs and the weights as integers -127..127, which bf16 holds exactly; then
+//         y = fma(scale of the group, its sum, y) in ascending order, from zero.
 // Sums over a row (norms, softmax): 16 partial sums, element i into sum i % 16 in ascending order, then the tree
 // (i, i + 8), (i, i + 4), (i, i + 2), (i, i + 1).
 #pragma once
@@ -22,8 +22,8 @@ namespace seer {
 enum class CpuIsa : uint8_t { kAuto, kScalar, kAvx2, kAvx512, kAmx };
 
 /// KV cache of one layer and one KV head as the kernels see it. Positions are stored in tiles of 16:
-///   bf16  K: [head_dim_padded / 2][16 positions][2 of the pair]   V: [head_dim_padded / 16][8 pairs][16 dims][2
-///   positions] f32   K: [head_dim_padded][16 positions]                      V: [16 positions][head_dim_padded]
+///   bf16  K: [head_dim_padded / 2][16 positions][2 of the pair]   V: [head_dim_padded / 16][8 pairs][16 dims][2 positions]
+///   f32   K: [head_dim_padded][16 positions]                      V: [16 positions][head_dim_padded]
 /// A tile is its K followed by its V; head_dim_padded is head_dim up to a multiple of 16, filled with zeros.
 inline constexpr int32_t kTilePositions = 16;
 struct KvView {
@@ -36,8 +36,8 @@ struct KvView {
 };
 
 /// Attention of some rows of one sequence for the `group` query heads of one KV head: consecutive positions, or rows of
-/// a draft tree. Rows of a tree share the positions before its root and then part: the tiles from the root's on are
-/// read from a copy for each row, its tail, in which its ancestors and itself are in order.
+/// a draft tree. Rows of a tree share the positions before its root. From the root's tile on, each row reads a copy of its
+/// own, its tail, which holds its ancestors and itself in order.
 struct AttentionTask {
   KvView kv;
   int64_t position = 0;              // of the first row; row i attends to positions [0, position + i]
@@ -48,14 +48,14 @@ struct AttentionTask {
   int32_t group = 0;
   int32_t head_dim = 0;
   float scale = 0;               // of the scores: head_dim^-1/2
-  const float* query = nullptr;  // row i, head h: query + i * query_stride + h * head_dim; bf16 values where kv.bf16
+  const float* query = nullptr;  // row i, head h: query + i * query_stride + h * head_dim; bf16 values if kv.bf16
   int64_t query_stride = 0;
-  float* out = nullptr;  // likewise; rounded to bf16 where round_out
+  float* out = nullptr;  // likewise; rounded to bf16 if round_out
   int64_t out_stride = 0;
   bool round_out = false;
   float* scratch = nullptr;  // attention_scratch_floats(), 64-byte aligned
 };
-/// `last_position`: the highest that one of the rows is at.
+/// `last_position`: the highest position of a row.
 constexpr int64_t attention_scratch_floats(int32_t rows, int32_t group, int32_t head_dim, int64_t last_position) {
   const int64_t tiles = last_position / kTilePositions + 1;
   const int64_t padded = (head_dim + 15) / 16 * 16;
@@ -79,7 +79,7 @@ struct CpuKernels {
                     int32_t panel_begin, int32_t panel_end, float* y, int64_t y_stride);
   void (*gemm_int8)(const float* x, int64_t x_stride, int32_t rows, int32_t columns_padded, const int8_t* w,
                     int32_t panel_begin, int32_t panel_end, float* y, int64_t y_stride);
-  /// gemm_bf16 and gemm_int8 over rows of bf16, with the same bits; null where the processor has no tile registers.
+  /// gemm_bf16 and gemm_int8 over rows of bf16, with the same bits; null if the processor has no tile registers.
   void (*gemm_bf16_tiles)(const uint16_t* x, int64_t x_stride, int32_t rows, int32_t columns_padded, const uint16_t* w,
                           int32_t panel_begin, int32_t panel_end, float* y, int64_t y_stride);
   void (*gemm_int8_tiles)(const uint16_t* x, int64_t x_stride, int32_t rows, int32_t columns_padded, const int8_t* w,
@@ -87,8 +87,7 @@ struct CpuKernels {
   void (*gemm_f32)(const float* x, int64_t x_stride, int32_t rows, int32_t columns_padded, const float* w,
                    int32_t panel_begin, int32_t panel_end, float* y, int64_t y_stride);
 
-  /// out[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i], NaN where that mean is infinite; out may be x. round:
-  /// to bf16.
+  /// out[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i], NaN if that mean is infinite; out may be x. round: to bf16.
   void (*rms_norm)(const float* x, const float* weight, int32_t size, float eps, bool round, float* out);
   /// Rotates the pairs (x[i], x[half + i]) by the angles whose cosines and sines are given. round: to bf16.
   void (*rope)(float* x, const float* cosines, const float* sines, int32_t half, bool round);
@@ -99,13 +98,13 @@ struct CpuKernels {
   void (*attention)(const AttentionTask& task);
 };
 
-/// The table for `isa`, or null where resolve_cpu_isa() (cpu_isa.h) gives an error.
+/// The table for `isa`, or null if resolve_cpu_isa() (cpu_isa.h) gives an error.
 const CpuKernels* cpu_kernels(CpuIsa isa);
 
 // Defined by kernels_<isa>.cpp.
 const CpuKernels* scalar_kernels();
 const CpuKernels* avx2_kernels();
 const CpuKernels* avx512_kernels();
-const CpuKernels* amx_kernels();  // those of AVX-512, and tiles
+const CpuKernels* amx_kernels();  // the AVX-512 kernels, and those with tiles
 
 }  // namespace seer

@@ -6,8 +6,8 @@
 namespace seer {
 namespace {
 
-// The processor's tile registers. In assembly, since the compiler's intrinsics want the number of a tile as a literal;
-// "memory" keeps what a tile is loaded from or stored to in order with the code around it.
+// The processor's tile registers. In assembly, because the compiler's intrinsics need the number of a tile as a literal.
+// "memory" keeps loads and stores of tiles in order with the code around them.
 struct AmxTiles {
   struct alignas(64) Config {  // of LDTILECFG
     uint8_t palette = 1, start_row = 0, reserved[14] = {};

@@ -1,6 +1,6 @@
 // KvCache: the engine's own KV memory, cut into blocks. Layout of one block, which is also what a copy of it holds:
 //   [layer][KV head][tile of 16 positions][K | V]        (tiles: kernels.h)
-// Used by CpuForward (writes rows, gives views) and CpuEngine (copies whole blocks). Not thread-safe by itself: rows of
+// Used by CpuForward (writes rows, gives views) and CpuEngine (copies whole blocks). Not thread-safe, except that
 // different positions may be written at the same time.
 #pragma once
 #include <cstddef>
@@ -31,19 +31,19 @@ struct KvLayout {
 class KvCache {
  public:
   KvCache() = default;
-  /// Takes memory for `blocks` blocks; blocks() is 0 where the system has it not.
+  /// Takes memory for `blocks` blocks; blocks() is 0 if the system lacks it.
   KvCache(const KvLayout& layout, int32_t blocks);
 
   const KvLayout& layout() const { return layout_; }
   int32_t blocks() const { return blocks_; }
   std::span<std::byte> block(DeviceBlockId id);
 
-  /// Writes K and V (head_dim floats each) of one position; to bf16 by nearest even where the cache is bf16.
+  /// Writes K and V (head_dim floats each) of one position; a bf16 cache rounds them to nearest even.
   void write(std::span<const DeviceBlockId> table, int64_t position, int32_t layer, int32_t head, const float* key,
              const float* value);
   KvView view(std::span<const DeviceBlockId> table, int32_t layer, int32_t head) const;
   int64_t tile_bytes() const { return layout_.tile_elements() * layout_.element_bytes(); }
-  /// The tile in which a position lies.
+  /// The tile that holds a position.
   std::byte* tile(std::span<const DeviceBlockId> table, int64_t position, int32_t layer, int32_t head);
   /// Copies K and V of one position between two tiles, perhaps the same one; `from` and `to` are taken modulo 16.
   void copy_position(const std::byte* from_tile, int64_t from, std::byte* to_tile, int64_t to) const;

@@ -18,7 +18,7 @@ void Activations::reserve_rows(int32_t rows) {
 void Linear::multiply(const PackedMatrix& weights, Activations& in, int32_t rows, Activations& out, int32_t panel_begin,
                       int32_t panel_end) {
   if (panel_end < 0) panel_end = weights.panels();
-  // Enough outputs per task that handing it out costs little: 64 K multiplications at least.
+  // At least 64 K multiplications per task, so that handing it out costs little.
   const int64_t panel_work = int64_t{kPanelRows} * weights.columns_padded() * rows;
   const auto grain = static_cast<int32_t>(std::max<int64_t>(1, 65536 / panel_work));
   prepare(weights, in, rows);

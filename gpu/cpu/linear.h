@@ -15,7 +15,7 @@ struct Activations {
   int64_t stride = 0;
   AlignedArray<float> data;
   explicit Activations(int32_t width = 0) : stride((int64_t{width} + 31) / 32 * 32) {}
-  /// What was in it is lost where it has to grow.
+  /// Loses its contents if it has to grow.
   void reserve_rows(int32_t rows);
   float* row(int32_t r) { return data.data() + r * stride; }
 };
@@ -26,7 +26,7 @@ class Linear {
   Linear(const CpuKernels& kernels, ThreadPool& pool) : kernels_(kernels), pool_(pool) {}
 
   /// out.row(m)[n] = dot(in.row(m), W[n]) for m in [0, rows) and the panels [panel_begin, panel_end) of W (-1: to its
-  /// last). REQUIRES: where W rounds its inputs, `in` holds bf16 values; `out` has room for the rows.
+  /// last). REQUIRES: if W rounds its inputs, `in` holds bf16 values; `out` has room for the rows.
   void multiply(const PackedMatrix& weights, Activations& in, int32_t rows, Activations& out, int32_t panel_begin = 0,
                 int32_t panel_end = -1);
 
@@ -38,7 +38,7 @@ class Linear {
                      int32_t panel_end, float* out, int64_t out_stride) const;
 
  private:
-  // Whether its kernels read rows of bf16 rather than of floats.
+  // Whether the kernels for this matrix read rows of bf16 rather than of floats.
   bool reads_bf16_rows(const PackedMatrix& weights) const {
     return weights.rounds_inputs() && kernels_.gemm_bf16_tiles != nullptr;
   }

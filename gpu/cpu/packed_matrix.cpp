@@ -33,7 +33,7 @@ void read_floats(const std::byte* in, TensorType from, int32_t count, float* out
 
 // The scale of a group of weights with `count` >= 1 members. The same bits in every denormal mode.
 float group_scale(const float* weights, int32_t count) {
-  uint32_t largest = 0;  // bits of the largest magnitude: they are in the order of the values, NaN above all
+  uint32_t largest = 0;  // bits of the largest magnitude: they sort like the values, with NaN above all
   for (int32_t i = 0; i < count; ++i) largest = std::max(largest, std::bit_cast<uint32_t>(weights[i]) & 0x7fffffffu);
   if (largest >= 0x7f800000u) return std::numeric_limits<float>::quiet_NaN();
   const float magnitude = std::bit_cast<float>(largest);
@@ -46,7 +46,7 @@ int8_t quantize(float weight, float scale) {
   return static_cast<int8_t>(std::bit_cast<uint32_t>(weight / scale + 12582912.0f));
 }
 
-int32_t int8_block_index(int32_t half, int32_t column) {  // of a group's weights, for the first output of a half
+int32_t int8_block_index(int32_t half, int32_t column) {  // within a group's weights, of the first output of a half
   return column / 32 * 1024 + half * 512 + column % 32 / 2 * 32 + column % 2 * 16;
 }
 

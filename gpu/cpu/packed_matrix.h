@@ -9,9 +9,9 @@
 //   [rows / 32][K / 64] of { [32 scales, f32][64 / 32][2 halves][16 input pairs][2 inputs of the pair][16 outputs] }
 // Its rows have a scale per group: largest magnitude / 127 in f32. A weight is weight / scale in f32, rounded to the
 // nearest integer, ties to even. A group whose largest magnitude is below 2^-110 is zero; the scale of one with an
-// infinity or NaN is NaN, so that a broken model shows.
+// infinity or NaN is NaN, so that a broken model is noticed.
 //
-// Rows are padded to 32 with zeros in all.
+// In all formats rows are padded to 32 with zeros.
 #pragma once
 #include <cstdint>
 
@@ -37,7 +37,7 @@ class PackedMatrix {
   /// Copies the tensor into rows [row_begin, row_begin + its rows). REQUIRES: its columns are columns(); it is BF16 for
   /// kBf16, F32 or F16 for kF32, any of them for kInt8.
   void fill(int32_t row_begin, const TensorView& tensor);
-  /// One row as floats: out[0 .. columns). Of kInt8 the products of weight and scale.
+  /// One row as floats: out[0 .. columns). For kInt8 the products of weight and scale.
   void read_row(int32_t row, float* out) const;
 
   MatrixType type() const { return type_; }
@@ -61,13 +61,13 @@ class PackedMatrix {
   const int8_t* int8_data() const { return int8_data_.data(); }
 
  private:
-  // Each writes up to 16 rows that lie in one half of a panel; `in` is the first of them in the file.
+  // Each writes up to 16 rows of one half of a panel; `in` is the first of them in the file.
   void fill_bf16(int32_t row, int32_t count, const std::byte* in);
   void fill_f32(int32_t row, int32_t count, const std::byte* in, TensorType from);
   void fill_int8(int32_t row, int32_t count, const std::byte* in, TensorType from);
-  // Of an element of bf16_data_ or f32_data_.
+  // Index of an element in bf16_data_ or f32_data_.
   size_t index_of(int32_t row, int32_t column) const;
-  // Of the first byte of a panel's group.
+  // Offset of the first byte of a panel's group.
   size_t group_offset(int32_t row, int32_t column) const;
 
   MatrixType type_ = MatrixType::kF32;

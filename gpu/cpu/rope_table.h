@@ -1,6 +1,6 @@
 // RopeTable: cosines and sines of every position, computed in double by exact_math and rounded once to float, so that
-// they are the same on every machine. Grows as longer contexts are met. Used by CpuForward; reserve() by one thread,
-// reading by any after it.
+// they are the same on every machine. Grows for longer contexts. Used by CpuForward: one thread calls reserve(), then any
+// thread may read.
 #pragma once
 #include <cstdint>
 #include <vector>

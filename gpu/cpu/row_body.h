@@ -32,8 +32,8 @@ SEER_INLINE void store(float* p, F x, int count) {
     Lanes::store_first(p, x, count);
 }
 
-// Where the sum of squares overflows, 1 / sqrt of it would be 0 and the row a row of zeros, which looks like any other: it
-// becomes NaN, as it does where an element is infinite.
+// If the sum of squares overflows, 1 / sqrt of it would be 0 and the row all zeros, which nobody would notice. So the row
+// becomes NaN, as it does if an element is infinite.
 void rms_norm(const float* x, const float* weight, int32_t size, float eps, bool round, float* out) {
   F squares = Lanes::set1(0.0f);
   for_pieces(size, [&](int64_t i, int count) {

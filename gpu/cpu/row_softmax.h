@@ -2,7 +2,7 @@
 // Built once per instruction set, the same bits from each, whatever the thread's denormal mode. Used by
 // gpu/sampler.cpp.
 //
-// A logit counts as clamped to the finite floats, NaN as the lowest of them.
+// Logits are clamped to the finite floats; NaN becomes the lowest of them.
 // The order of every sum is fixed: ids are cut into parts of kPartIds; within a part, sixteen double sums take the ids
 // equal to 0..15 modulo 16 in ascending order and are then added as a tree (l and l + 8, l + 4, l + 2, l + 1).
 #pragma once
@@ -26,7 +26,7 @@ struct RowSoftmaxKernels {
   void (*exp_sums)(const float* logits, int64_t count, float max, float temperature, double* sums);
 };
 
-/// The kernels for `isa`, or null where resolve_cpu_isa() (cpu_isa.h) gives an error. REQUIRES: it gives none for kAuto
+/// The kernels for `isa`, or null if resolve_cpu_isa() (cpu_isa.h) gives an error. REQUIRES: it gives none for kAuto
 /// (make_cpu_engine() refuses such an environment).
 const RowSoftmaxKernels* row_softmax_kernels(CpuIsa isa);
 

@@ -18,7 +18,7 @@ SEER_INLINE Lanes::F clamp_logit(Lanes::F x) {
   return Lanes::min(Lanes::select_less(lowest, x, x, lowest), Lanes::set1(kHighestLogit));
 }
 
-// Calls fn(index, count) for each sixteen ids of [begin, end), and for the fewer at the end.
+// Calls fn(index, count) for each sixteen ids of [begin, end), and for the rest at the end.
 template <class Fn>
 SEER_INLINE void for_sixteens(int64_t begin, int64_t end, Fn fn) {
   int64_t i = begin;
@@ -30,8 +30,8 @@ SEER_INLINE Lanes::F load_raw(const float* p, int count) {
 }
 SEER_INLINE Lanes::F load_logits(const float* p, int count) { return clamp_logit(load_raw(p, count)); }
 
-// x - x is 0 where x is finite and NaN elsewhere, so the sum of these stays 0 as long as all are finite. It is a chain of
-// its own beside that of the maxima.
+// x - x is 0 for a finite x and NaN otherwise, so the sum of these stays 0 as long as all are finite. It does not depend on
+// the maxima, so the processor computes both at once.
 RowMax row_max(const float* logits, int64_t count) {
   const Lanes::F lowest = Lanes::set1(-kHighestLogit);
   Lanes::F largest = lowest, spoiled = Lanes::set1(0.0f);

@@ -16,14 +16,14 @@ namespace seer {
 
 /// The cores that this process may use, ascending.
 std::vector<int32_t> usable_cores();
-/// Pins the calling thread to a core. A core that is gone leaves it where it is: it is a matter of speed only.
+/// Pins the calling thread to a core. Does nothing if the core is gone: pinning affects speed only.
 void pin_thread(int32_t core);
 
 class ThreadPool {
  public:
-  /// `threads` compute, the caller of run() included. With `cores` (ids as the system counts them), worker i is pinned
-  /// to cores[i]; cores[0] is the caller's, who pins itself (pin_thread). REQUIRES: threads >= 1; cores is empty or has
-  /// as many.
+  /// `threads` threads compute, the caller of run() included. With `cores` (ids of the system), worker i is pinned to
+  /// cores[i]; the caller pins itself to cores[0] (pin_thread). REQUIRES: threads >= 1; cores is empty or has `threads`
+  /// entries.
   explicit ThreadPool(int32_t threads, const std::vector<int32_t>& cores = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -61,9 +61,9 @@ class ThreadPool {
   // Takes and runs tasks of the job `generation` until none is left.
   void run_tasks(uint32_t generation, int32_t thread);
 
-  // Who takes the next task: generation of the job << 32 | next task. A worker reads the job's fields, then takes a
-  // task by compare-and-swap: that it succeeds proves that the fields belonged to this generation. Between jobs the low
-  // half is kClosed, so that no task can be taken while the fields change.
+  // The next task to take: generation of the job << 32 | task. A worker reads the job's fields, then takes a task by
+  // compare-and-swap; success proves that the fields belong to this generation. Between jobs the low half is kClosed, so
+  // that no task can be taken while the fields change.
   static constexpr uint32_t kClosed = 0xffffffffu;
   std::atomic<uint64_t> claim_{kClosed};
   std::atomic<int32_t> tasks_{0};

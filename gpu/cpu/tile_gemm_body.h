@@ -1,14 +1,14 @@
 // GEMM kernels over tile registers. Included by kernels_amx.cpp with the processor's tiles and AVX-512 lanes, and by a
-// test with tiles and lanes in plain C++, so that all but the instructions is tested on every machine.
+// test with tiles and lanes in plain C++, so that everything except the instructions is tested on every machine.
 //
 // `Tiles` has eight tiles of up to 16 rows of 64 bytes and these static operations of the calling thread:
 //   configure(rows0, rows1)  tiles 0, 1, 4 get rows0 rows; 2, 3, 5 get rows1, which may be 0; 6, 7 get 16
-//   release()                ends what configure() began
+//   release()                ends the use of the tiles
 //   zero<t>(), load<t>(p, stride_bytes), store<t>(p, stride_bytes)
-//   dot<c, a, b>()           TDPBF16PS: c += a * b, as kernels.h writes a block of 32 inputs
+//   dot<c, a, b>()           TDPBF16PS: c += a * b, as kernels.h describes a block of 32 inputs
 //
-// Rows are computed in blocks of one height, 32 at most. Where they do not divide, the last block starts earlier and
-// computes some rows again, to the same bits: so one configuration serves a whole call, and no tail is padded.
+// Rows are computed in blocks of equal height, 32 at most. If they do not divide evenly, the last block starts earlier and
+// computes some rows again, to the same bits. So one configuration serves a whole call, and no tail is padded.
 #pragma once
 #include "gpu/cpu/kernels.h"
 #include "gpu/cpu/weight_prefetch.h"
@@ -23,8 +23,8 @@ struct RowBlocks {
   int32_t begin(int32_t block) const { return block * height < rows - height ? block * height : rows - height; }
 };
 
-// y = x W^T for one block of rows and 32 outputs over `columns` inputs, whose weights begin at w. kTwo: of more than 16
-// rows.
+// y = x W^T for one block of rows and 32 outputs over `columns` inputs, whose weights begin at w. kTwo: the block has more
+// than 16 rows.
 template <class Tiles, bool kTwo>
 SEER_INLINE void tile_block(const uint16_t* x, int64_t x_stride, int32_t columns, const uint16_t* w, bool prefetch,
                             float* y, int64_t y_stride) {
@@ -104,7 +104,7 @@ void gemm_int8_tiles(const uint16_t* x, int64_t x_stride, int32_t rows, int32_t 
       const int32_t k = g * kInt8GroupColumns;
       const int32_t columns = columns_padded - k < kInt8GroupColumns ? columns_padded - k : kInt8GroupColumns;
       const int8_t* integers = group + 32 * sizeof(float);
-      for (int32_t line = 0; line < columns; ++line) {  // of a pair of inputs and 16 outputs; columns / 2 pairs
+      for (int32_t line = 0; line < columns; ++line) {  // one pair of inputs for 16 outputs; two halves of columns / 2 pairs
         if (line % 2 == 0) prefetch_weights(integers + line * 32);
         F even, odd;
         Lanes::load_pairs(integers + line * 32, even, odd);
@@ -114,7 +114,7 @@ void gemm_int8_tiles(const uint16_t* x, int64_t x_stride, int32_t rows, int32_t 
       }
       const float* scales = reinterpret_cast<const float*>(group);
       const F scale[2] = {Lanes::load(scales), Lanes::load(scales + 16)};
-      int32_t done = 0;  // rows whose y has this group
+      int32_t done = 0;  // rows whose y includes this group
       for (int32_t b = 0; b < blocks.count; ++b) {
         const int32_t first = blocks.begin(b);
         tile_rows<Tiles>(blocks.height, x + first * x_stride + k, x_stride, columns, expanded, false, group_sums, 32);

@@ -7,8 +7,8 @@
 namespace seer {
 namespace {
 
-// A number is not finite when all bits of its exponent are set. Adding 1 to the exponent field then carries into the
-// sign's place, and never does otherwise: several numbers are tested at once in an integer, in any denormal mode.
+// A number is not finite when all bits of its exponent are set. Only then does adding 1 to the exponent field carry into
+// the sign bit. So one integer operation tests several numbers, in any denormal mode.
 struct Lanes {
   uint64_t exponent;  // the exponent's bits of each number in a word
   uint64_t one;       // the lowest of them
@@ -32,7 +32,7 @@ uint64_t word_at(const std::byte* p, size_t bytes) {
   return word;
 }
 
-// A loop without a way out, for the compiler to make vectors of.
+// A loop without an early exit, so that the compiler vectorises it.
 bool all_finite(const std::byte* p, size_t bytes, const Lanes& lanes) {
   uint64_t carried = 0;
   const size_t whole = bytes / 8 * 8;

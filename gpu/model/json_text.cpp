@@ -12,7 +12,7 @@ using Json = nlohmann::json;
 
 constexpr int kDepthMax = 64;  // the library writes and copies values recursively: a deep one exhausts the stack
 
-// Sees the keys of a document while it is parsed, and keeps the path of the first that its object had already.
+// Watches the keys of a document while it is parsed, and keeps the path of the first duplicate in an object.
 class DuplicateKeys {
  public:
   void see(Json::parse_event_t event, const Json& parsed) {
@@ -41,7 +41,7 @@ class DuplicateKeys {
     return text;
   }
 
-  std::vector<Object> open_;  // the objects around the current place
+  std::vector<Object> open_;  // the objects around the current position
   std::string first_;
 };
 
@@ -60,7 +60,7 @@ Result<Json> parse_json(std::string_view text, const std::string& name) {
   } catch (const Json::exception& e) {
     if (const std::string_view format = known_format(text); !format.empty())
       return fail(Code::kInvalidArgument, name, " is ", format, ", not JSON");
-    const auto* where = dynamic_cast<const Json::parse_error*>(&e);  // else a number beyond double, without a place
+    const auto* where = dynamic_cast<const Json::parse_error*>(&e);  // else a number beyond double, without a position
     const size_t bytes = where ? std::min(where->byte, text.size()) : 0;
     const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(bytes), '\n');
     return fail(Code::kInvalidArgument, name, where ? cat(":", line) : "", " is not valid JSON");

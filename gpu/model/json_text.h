@@ -1,5 +1,5 @@
-// Text files of a model folder as JSON. Stricter than the library alone: an object that has a key twice is an error, as
-// readers differ in which of the two they take. Also says what a file is that is no JSON at all.
+// Text files of a model folder as JSON. Stricter than the library alone: an object that has a key twice is an error,
+// because readers differ in which of the two they take. Also recognises files that are not JSON at all.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -9,11 +9,11 @@
 
 namespace seer {
 
-/// The document in `text`. `name` is how errors call it, usually its path.
+/// The document in `text`. `name` is its name in errors, usually its path.
 /// Errors: kInvalidArgument (not JSON, with the line; nested too deep; a key twice, with its path).
 Result<nlohmann::json> parse_json(std::string_view text, const std::string& name);
 
-/// What a file is by its first bytes, for errors about files of another kind: "a GGUF file", "gzip data", "UTF-16
+/// Recognises a file by its first bytes, for errors about files of another kind: "a GGUF file", "gzip data", "UTF-16
 /// text", "a zip archive, as PyTorch writes", "a Git LFS pointer ...". Empty: none of those.
 std::string_view known_format(std::string_view bytes);
 

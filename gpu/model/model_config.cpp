@@ -98,8 +98,8 @@ constexpr FamilyName kFamilies[] = {{ModelFamily::kLlama, "LlamaForCausalLM", "l
                                     {ModelFamily::kQwen2, "Qwen2ForCausalLM", "qwen2"},
                                     {ModelFamily::kQwen3, "Qwen3ForCausalLM", "qwen3"}};
 
-// From `architectures` and `model_type`, which must agree where both are there: Hugging Face takes its class from
-// model_type, other programs take theirs from architectures.
+// From `architectures` and `model_type`, which must agree if both are given: Hugging Face takes its class from model_type,
+// other programs take theirs from architectures.
 void read_family(Fields& f, ModelConfig& config) {
   std::vector<std::string> names;
   if (const Json* list = f.find("architectures")) {
@@ -144,8 +144,8 @@ void read_shape(Fields& f, ModelConfig& config) {
   if (config.head_dim % 2 != 0) f.wrong(0, "head_dim", cat("must be even, found ", config.head_dim));
 }
 
-// Fields by which other families, or variants of these three, compute something else. The value at which each changes
-// nothing; NaN: any value matters. Null, false and empty lists and objects never do.
+// A field with which other families, or variants of these three, compute something else. At the value `harmless` it changes
+// nothing; NaN: every value matters. Null, false and empty lists and objects never matter.
 struct OtherArithmetic {
   const char* name;
   double harmless;
@@ -237,14 +237,14 @@ void check_rope_keys(Fields& f, const Json& block, const std::string& kind, std:
       f.refuse(shortened(key).c_str(), cat("is ", Fields::shown(value), ", which means nothing for rope_type ", kind));
 }
 
-// In Hugging Face's classes of these three families too, a head is turned whole: a smaller factor has no meaning there.
+// Hugging Face's classes of these three families also rotate whole heads: a smaller factor has no meaning there.
 void check_partial_rotary(Fields& f) {
   if (f.number_or("partial_rotary_factor", 1.0, 0.0, 1.0) != 1.0)
     f.refuse("partial_rotary_factor", "must be 1: rotating part of a head is not supported");
 }
 
 // A block has its kind in rope_type, in older files in `type`. Without either it is plain rope: then it must hold
-// nothing else. What is wrong gives "".
+// nothing else. Returns "" after an error.
 std::string rope_kind(Fields& f, const Json& block) {
   for (const char* name : {"rope_type", "type"})
     if (block.contains(name) && block[name].is_null()) return f.wrong("", name, "is null");
@@ -299,7 +299,7 @@ RopeConfig read_rope_block(Fields& top, Fields& f, const Json& block, const Mode
   rope.beta_slow = f.number_or("beta_slow", 1.0, 1e-3, 1e6);
   rope.truncate = f.flag_or("truncate", true);
   const double mscale = f.number_or("mscale", 0.0, 0.0, 1e3), all_dim = f.number_or("mscale_all_dim", 0.0, 0.0, 1e3);
-  // `factor` counts, as in current Hugging Face; some of its versions 4 took max_position_embeddings over the original.
+  // `factor` counts, as in current Hugging Face; some 4.x versions divided max_position_embeddings by the original context.
   const double from_factor = mscale > 0 && all_dim > 0
                                  ? yarn_scale(rope.factor, mscale) / yarn_scale(rope.factor, all_dim)
                                  : yarn_scale(rope.factor, 1.0);

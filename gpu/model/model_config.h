@@ -53,7 +53,7 @@ struct ModelConfig {
   int32_t kv_size() const { return kv_heads * head_dim; }
 };
 
-/// Reads and checks `folder`/config.json and, where present, generation_config.json.
+/// Reads and checks `folder`/config.json and, if present, generation_config.json.
 /// Errors: kNotFound (no config.json), kInvalidArgument (malformed, missing or unsupported; one sentence), kIo.
 Result<ModelConfig> read_model_config(const std::filesystem::path& folder);
 

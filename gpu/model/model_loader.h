@@ -23,11 +23,11 @@ class ModelLoader {
   using Done = std::function<void(const Result<std::shared_ptr<const Model>>&)>;
 
   ModelLoader();
-  /// Waits for the load that has begun. Done is not called for those that have not.
+  /// Waits for the running load. `done` is not called for loads that have not begun.
   ~ModelLoader() = default;
 
-  /// Calls `done` with the weights in `folder`, for a model of the shape of `like`. A version that some engine still holds since
-  /// it was loaded from this folder is not read again.
+  /// Calls `done` with the weights in `folder`, for a model of the shape of `like`. Does not read them again if some engine still
+  /// holds this version from this folder.
   void load(std::string folder, WeightVersion version, std::shared_ptr<const Model> like, Done done);
 
   int64_t loads() const;  // folders read so far
@@ -44,7 +44,7 @@ class ModelLoader {
   Result<std::shared_ptr<const Model>> find_or_load(const Job& job);
 
   mutable std::mutex mutex_;                        // guards the two below
-  std::map<Key, std::weak_ptr<const Model>> held_;  // entries that nobody holds go with the next load
+  std::map<Key, std::weak_ptr<const Model>> held_;  // the next load removes entries that nobody holds
   int64_t loads_ = 0;
   Workers<Job> thread_;  // last: it uses all of the above
 };

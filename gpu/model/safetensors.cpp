@@ -39,7 +39,7 @@ constexpr KnownType kTypes[] = {
 
 bool is_size(const Json& v) { return v.is_number_unsigned(); }
 
-// One entry of the header as a view into `data`; the string says what is wrong with it.
+// One entry of the header as a view into `data`; the error says what is wrong with it.
 Result<TensorView> parse_entry(const Json& entry, std::span<const std::byte> data) {
   if (!entry.is_object()) return fail(Code::kCorrupt, "is not an object");
   const auto dtype = entry.find("dtype"), shape = entry.find("shape"), offsets = entry.find("data_offsets");
@@ -93,7 +93,7 @@ void drop_pages(std::span<const std::byte> bytes) {
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto address = reinterpret_cast<uintptr_t>(bytes.data());
   const uintptr_t begin = (address + page - 1) / page * page, end = (address + bytes.size()) / page * page;
-  // Only advice: where it is refused, the pages stay until the file is closed.
+  // Only advice: if it is refused, the pages stay until the file is closed.
   if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 

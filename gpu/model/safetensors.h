@@ -23,7 +23,7 @@ constexpr const char* to_string(TensorType t) {
   return t == TensorType::kF32 ? "F32" : t == TensorType::kF16 ? "F16" : t == TensorType::kBf16 ? "BF16" : "other";
 }
 
-/// A tensor where it lies in the file: row-major, little endian, perhaps not aligned. Valid while its file is open.
+/// A tensor in its mapped file: row-major, little endian, perhaps not aligned. Valid while the file is open.
 struct TensorView {
   TensorType type = TensorType::kOther;
   std::string type_name;  // as the file spells it
@@ -34,8 +34,8 @@ struct TensorView {
   TensorView rows(int64_t begin, int64_t end) const;
 };
 
-/// Gives the memory of the whole pages in `bytes` back to the system; what is touched again is read from the file
-/// again. REQUIRES: they lie in an open SafetensorsFile.
+/// Gives the memory of the whole pages in `bytes` back to the system; touching them again reads them from the file again.
+/// REQUIRES: they are in an open SafetensorsFile.
 void drop_pages(std::span<const std::byte> bytes);
 
 /// One memory-mapped file. Immutable once open, thread-safe. The file must not be truncated while it is open.
@@ -61,8 +61,8 @@ class SafetensorsFile {
 /// All tensors of a model folder: model.safetensors, or the shards that model.safetensors.index.json lists.
 class Checkpoint {
  public:
-  /// Errors: those of SafetensorsFile, and kInvalidArgument for a bad index. With both a single file and an index,
-  /// which Hugging Face would not look at, the index must list just the tensors of that file.
+  /// Errors: those of SafetensorsFile, and kInvalidArgument for a bad index. An index beside a single file, which Hugging Face
+  /// would ignore, must list exactly the tensors of that file.
   static Result<Checkpoint> open(const std::filesystem::path& folder);
 
   const std::string& folder() const { return folder_; }

@@ -16,13 +16,13 @@
 namespace seer {
 namespace {
 
-// How a tensor is called in errors.
+// Name of a tensor in errors.
 std::string tensor_in(const Checkpoint& checkpoint, const std::string& name) {
   return cat(checkpoint.folder(), ": tensor ", shortened(name, 120));
 }
 
 constexpr const char* kEmbeddingName = "model.embed_tokens.weight";
-constexpr int64_t kSlabBytes = 1 << 20;  // of a file, packed at a time: half of a usual L2
+constexpr int64_t kSlabBytes = 1 << 20;  // of a file, packed at a time: half of a usual L2 cache
 
 // Reads tensors of one checkpoint into packed form, hashes what it reads and refuses what is not a finite number.
 class TensorReader {
@@ -95,8 +95,8 @@ class TensorReader {
     hash_ = hash_pair(hash_text(name, hash_), hash_pair(static_cast<uint64_t>(type), crc));
   }
 
-  // Packs a tensor into the rows from row_begin on, and returns its checksum. In slabs that a core's cache holds: each
-  // is read from memory once, and leaves it when it is packed, so that the model is never in memory twice.
+  // Packs a tensor into the rows from row_begin on, and returns its checksum. Works in slabs that fit a core's cache: each
+  // is read from memory once and dropped from it when packed, so that the model is never in memory twice.
   Result<uint32_t> pack(const std::string& name, const TensorView& view, int32_t row_begin,
                         PackedMatrix& packed) const {
     const int64_t rows = view.shape[0];
@@ -198,7 +198,7 @@ std::optional<int64_t> layer_of(const std::string& name) {
   return layer;
 }
 
-// What is wrong with a tensor that the model has no use for, as far as its name tells.
+// Why the model does not use a tensor, as far as its name tells.
 std::string unused_because(const std::string& name, const ModelConfig& c) {
   if (name.find("lora_") != std::string::npos)
     return "belongs to a LoRA adapter: merge the adapter into the weights first";
@@ -215,7 +215,7 @@ std::string unused_because(const std::string& name, const ModelConfig& c) {
              "what the model computes");
 }
 
-// A tensor that is not used means that the file holds another model than config.json says.
+// An unused tensor means that the file holds another model than config.json describes.
 Status check_all_used(const Checkpoint& checkpoint, const std::set<std::string>& used, const ModelConfig& c) {
   for (const auto& [name, view] : checkpoint.tensors()) {
     // Old Llama files carry the frequencies of their rotary embedding. Hugging Face ignores them too: they follow from
@@ -276,8 +276,8 @@ Result<TensorType> find_matrix_type(const Checkpoint& checkpoint, const ModelCon
   return embedding->type;
 }
 
-/// The first field of config.json by which the model computes something else, as "field (found, expected)"; empty: none. Shapes of
-/// tensors are not among them: the tensors were compared.
+/// The first differing field of config.json that changes what the model computes, as "field (found, expected)"; empty: none. Fields
+/// that give shapes are left out: the tensors themselves were compared.
 std::string config_difference(const ModelConfig& found, const ModelConfig& expected) {
   const auto differs = [](const char* field, const auto& is, const auto& should_be) {
     return is == should_be ? "" : cat(field, " (", is, ", expected ", should_be, ")");

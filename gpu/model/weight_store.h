@@ -17,10 +17,10 @@
 
 namespace seer {
 
-/// How the matrices are kept. kInt8 (packed_matrix.h has the format) quantises every linear layer and the head, half
-/// the bytes of bf16: a step at small batch is bound by reading them, and the head of a small model is a quarter of
-/// them. An embedding that is tied to the head is read from the same integers, since a copy for it would cost more
-/// memory than the layers save; one of its own stays as stored, for a step reads only a row of it per token.
+/// How the matrices are kept. kInt8 (packed_matrix.h has the format) quantises every linear layer and the head to half the
+/// bytes of bf16, because reading them bounds a step at small batch (the head is a quarter of them in a small model). An
+/// embedding tied to the head is read from the same integers: a copy would cost more memory than the layers save. A
+/// separate embedding stays as stored, because a step reads only one row of it per token.
 enum class WeightType : uint8_t { kAsStored, kInt8 };
 inline constexpr std::array<const char*, 2> kWeightTypeNames{"stored", "int8"};  // by value
 
@@ -40,7 +40,7 @@ struct Model {
   std::vector<LayerWeights> layers;
   std::vector<float> final_norm;
   PackedMatrix head;          // [vocab, hidden]
-  PackedMatrix embedding;     // empty when the head is tied: then it is `head`
+  PackedMatrix embedding;     // empty if it is tied to the head: then `head` is both
   uint64_t weights_hash = 0;  // of the config, every byte of every tensor and the WeightType: equal only for equal bits
   WeightType weight_type = WeightType::kAsStored;
   TensorType matrix_type = TensorType::kBf16;  // of the matrices in the folder

@@ -1,11 +1,11 @@
-// DraftAcceptance: how many tokens one verify gains on average, by how many finished or running responses of the group
-// the draft could be made from and by how many tokens it has. Published (paper v3, Table 2) or measured; JSON, see
-// deploy/sim/draft_acceptance.json. Used by `seer simulate`. Pure but for reading the named file.
+// DraftAcceptance: how many tokens one verify gains on average. It depends on the references (finished or running
+// responses of the group that the draft can be made from) and on the length of the draft. Published (paper v3, Table 2)
+// or measured; JSON, see deploy/sim/draft_acceptance.json. Used by `seer simulate`. Pure except for reading a file.
 //
-// The table gives the acceptance length at one draft length. From each of its entries comes the probability a with
-// which a draft token is accepted after all before it were, the same at every position (paper section 3.4, T_SD):
+// The table gives the acceptance length at one draft length. Each entry gives the probability a that a draft token is
+// accepted if all before it were, the same at every position (paper section 3.4, T_SD):
 // acceptance length = 1 + a + ... + a^g = (1 - a^(g+1)) / (1 - a). Between numbers of references, a is interpolated on
-// ln(1 + references); beyond the last, it stays.
+// ln(1 + references); beyond the last, it is constant.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -22,10 +22,10 @@ class DraftAcceptance {
   static Result<DraftAcceptance> published(const std::string& drafting);
   /// A file of the same format. Errors: as parse(), kNotFound, kIo.
   static Result<DraftAcceptance> read(const std::string& path, const std::string& drafting);
-  /// `name` is what errors call the text. Errors: kInvalidArgument (one sentence: name, field, value, expected).
+  /// `name` is the text's name in errors. Errors: kInvalidArgument (one sentence: name, field, value, expected).
   static Result<DraftAcceptance> parse(std::string_view json, const std::string& name, const std::string& drafting);
 
-  /// Probability that a draft token is accepted after all before it were.
+  /// Probability that a draft token is accepted if all before it were.
   double token_acceptance(double references) const;
   /// Acceptance length of a verify, bonus token included: 1 without draft tokens. REQUIRES: both at least 0.
   double mean_accepted(double references, int64_t draft_tokens) const;

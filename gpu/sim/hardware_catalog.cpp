@@ -55,7 +55,7 @@ Status take_constant(const Constant& constant, const Json& json, const std::stri
   return {};
 }
 
-/// All constants of one table. A name that is not one of them is an error: it would be a typing mistake.
+/// All constants of one table. An unknown name is an error: it is likely a typing mistake.
 Status take_constants(std::span<const Constant> constants, const Json& json, const std::string& place) {
   if (!json.is_object()) return wrong(place, json, "a table of constants");
   for (const auto& [key, value] : json.items()) {
@@ -91,7 +91,7 @@ Result<GpuSpec> parse_gpu(const std::string& name, const Json& json, const std::
   return gpu;
 }
 
-/// What must hold between the numbers of a model.
+/// Checks that the numbers of a model fit each other.
 Status check_model(const ModelSpec& m, const std::string& place) {
   const auto missing = [&](const char* field, const char* why) {
     return fail(Code::kInvalidArgument, place, ".", field, " is missing: expected a number above 0, as ", why);
@@ -150,7 +150,7 @@ Result<ModelSpec> parse_model(const std::string& name, const Json& json, const s
   return m;
 }
 
-/// Costs that are not named stay as they are.
+/// Costs that are not named keep their values.
 Status take_costs(HardwareCosts& c, const Json& json, const std::string& place) {
   const std::array constants{
       Constant{"weight_bandwidth_share", &c.weight_bandwidth_share, 1e-3, 1, false},
@@ -225,7 +225,7 @@ Result<HardwareCatalog> parse_hardware(std::string_view json, const std::string&
     }
     if (section != "gpus" && section != "models")
       return fail(Code::kInvalidArgument, place, " is not a known section: expected one of gpus, models, costs");
-    if (!entries.is_object()) return wrong(place, entries, "an object, an entry by name each");
+    if (!entries.is_object()) return wrong(place, entries, "an object with one entry per name");
     for (const auto& [entry, constants] : entries.items()) {
       if (section == "gpus") {
         SEER_ASSIGN_OR_RETURN(known.gpus[entry], parse_gpu(entry, constants, cat(place, ".", entry)));

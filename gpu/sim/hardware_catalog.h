@@ -32,7 +32,7 @@ struct ModelSpec {
   int64_t dense_inter = 0;                                                          // of layers without experts
   int64_t first_dense_layers = 0;  // with experts: leading layers without
   int64_t experts = 0, experts_per_token = 0, shared_experts = 0, moe_inter = 0;  // experts 0: none
-  double extra_params = 0;  // in memory with the weights, not in a text step: a vision tower
+  double extra_params = 0;  // in memory, but not used by a text step: a vision tower
   double weight_bytes = 0;  // per parameter outside embedding and head; 1: fp8
   double head_bytes = 0;    // per parameter of embedding and head
   double kv_bytes = 0;      // per element of the KV cache
@@ -51,7 +51,7 @@ struct ModelSpec {
   double active_params() const;
 };
 
-/// How far below the peaks real steps stay, and what they cost besides. Shares are in (0, 1].
+/// Which share of the peaks real steps reach, in (0, 1], and their fixed costs.
 struct HardwareCosts {
   double weight_bandwidth_share = 0, kv_bandwidth_share = 0;
   double linear_flops_share = 0, attention_flops_share = 0;
@@ -61,7 +61,7 @@ struct HardwareCosts {
   double step_us = 0, layer_us = 0, sequence_us = 0;
 };
 
-/// What is known of GPUs, models and costs, by name.
+/// All known GPUs and models, by name, and the costs.
 struct HardwareCatalog {
   std::map<std::string, GpuSpec> gpus;
   std::map<std::string, ModelSpec> models;
@@ -70,10 +70,10 @@ struct HardwareCatalog {
 /// deploy/sim/hardware.json as it was when this was built.
 const HardwareCatalog& builtin_hardware();
 /// `known` with the gpus, models and costs of a JSON text added or replaced; every section is optional, and so is each
-/// cost. `name` is what errors call it.
+/// cost. `name` is the text's name in errors.
 /// Errors: kInvalidArgument (one sentence: name, field, value, what was expected).
 Result<HardwareCatalog> parse_hardware(std::string_view json, const std::string& name, HardwareCatalog known);
-/// The same of a file. Errors also: kNotFound, kIo.
+/// The same from a file. Errors also: kNotFound, kIo.
 Result<HardwareCatalog> read_hardware(const std::filesystem::path& path, HardwareCatalog known);
 
 }  // namespace seer

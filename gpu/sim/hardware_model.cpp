@@ -71,8 +71,8 @@ double kv_bytes_per_gpu_token(const HardwareSetup& s) {
 }
 
 /// FLOPs of attention. Per pair of a row and a position, query x key and probability x value. MLA has two ways: in the
-/// space of the latents (decode), or with keys and values made from them first (prefill); the cheaper one is taken for
-/// the whole step, which is dearer than the best for a step that mixes both.
+/// space of the latents (decode), or with keys and values made from them first (prefill). The cheaper one is taken for the
+/// whole step; a step that mixes both could be cheaper still.
 double attention_flops(const HardwareSetup& s, const Load& rank) {
   const ModelSpec& m = s.model;
   const double heads_x_layers = static_cast<double>(m.heads * m.layers) / static_cast<double>(s.tp);

@@ -12,7 +12,7 @@
 //   sum over matrices (outside experts; routed experts; head)  max(bytes / HBM, FLOPs / tensor cores)
 //   + attention                                                 max(KV bytes / HBM, FLOPs / tensor cores)
 //   + all-reduces + all-to-alls + launches per layer + host work per step and per sequence
-// Nothing overlaps but what max() says. The router is taken as even: T tokens that choose k of E experts touch
+// Only what max() joins overlaps. The router is taken as even: T tokens that choose k of E experts touch
 // E (1 - (1 - k/E)^T) of them.
 //
 // Results use +, -, *, /, sqrt and exact_math.h only: the same numbers on every machine.
@@ -71,9 +71,9 @@ class HardwareModel {
 /// E (1 - (1 - k/E)^T). 1 token: k; many: E.
 double expected_experts(double tokens, int64_t experts_per_token, int64_t experts);
 
-/// What the busiest of `ranks` ranks has if things that come to each with this mean are at most `most` there, about:
-/// binomial counts, and sqrt(2 ln ranks) deviations above the mean, which bounds the largest of so many normal ones.
-/// One rank: the mean. Never less for a larger mean or more ranks. REQUIRES: 0 <= mean <= most.
+/// Estimates the load of the busiest of `ranks` ranks if each has `mean` on average and `most` at most: binomial counts,
+/// and sqrt(2 ln ranks) deviations above the mean, which bounds the largest of that many normal values. One rank: the mean.
+/// Never less for a larger mean or more ranks. REQUIRES: 0 <= mean <= most.
 double busiest_of(double mean, double most, int64_t ranks);
 
 /// Seconds of one all-to-all of an expert-parallel instance: each rank sends `rows` tokens to experts_per_token GPUs,

@@ -126,7 +126,7 @@ void SimEngine::copy_beside(const CopyBatch& batch) {
   end_copy_after(copies_end_ns_ - now, run(batch));
 }
 
-/// Of a step and a copy that end together, the step comes first, whether it is alone or one of several.
+/// If a step and a copy end together, the step comes first, whether it is alone or one of several.
 void SimEngine::end_copy_after(int64_t delay_ns, CopyResult result) {
   after_(delay_ns, [this, result = std::move(result), alive = std::weak_ptr<uint64_t>(timer_)] {
     if (alive.expired()) return;
@@ -187,7 +187,7 @@ std::optional<StepResult> SimEngine::take_steps_over() {
   return steps > taken_steps_ ? std::optional(result_of_steps(steps)) : std::nullopt;
 }
 
-/// Figures of the steps before this one which were not given.
+/// Figures of the steps before this one that were not reported yet.
 StepResult SimEngine::result_of_steps(size_t end_step) {
   const size_t first_step = std::exchange(taken_steps_, end_step);
   const int64_t ns = ends_ns()[end_step - 1] - (first_step == 0 ? 0 : ends_ns()[first_step - 1]);
@@ -251,7 +251,7 @@ StepResult SimEngine::run(StepBatch& batch) {
   return result;
 }
 
-/// The log-probability carries the prefix hash: a response whose KV was ever wrong shows it.
+/// The log-probability carries the prefix hash, so it shows if the KV of a response was ever wrong.
 SampledToken SimEngine::sample(const SequenceStep& s, int64_t position, const PrefixHash& prefix) const {
   return {token_of(s.seed, position + 1), -1.0f - static_cast<float>(prefix.hi & 0xffff) / 65536.0f};
 }

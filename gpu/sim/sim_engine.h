@@ -47,8 +47,8 @@ class SimEngine final : public Engine, private StepRun {
   using After = std::function<void(int64_t delay_ns, std::function<void()> work)>;
   /// The tokens sampled from `position` on of the response with this seed. Log-probabilities are not the oracle's.
   using Oracle = std::function<void(uint64_t seed, int64_t position, std::span<SampledToken> sampled)>;
-  /// now_ns: virtual time. fired_ns: the time up to which all timers of this engine have fired; a nanosecond before now if
-  /// timers of others that fire now come first. Needed without KV only.
+  /// now_ns: virtual time. fired_ns: the time up to which all timers of this engine have fired; it is a nanosecond before now
+  /// while timers of others that are due now come first. Needed without KV only.
   struct Clock {
     std::function<int64_t()> now_ns, fired_ns;
   };
@@ -65,7 +65,7 @@ class SimEngine final : public Engine, private StepRun {
   void join(int32_t place, const SequenceStep& step, const std::optional<StepsLimit>& limit) override {
     run_.join(place, step, limit);
   }
-  void grant(int32_t, DeviceBlockId) override {}  // run_ counts on the blocks that it asked for
+  void grant(int32_t, DeviceBlockId) override {}  // run_ assumes that it gets the blocks it asks for
   void leave(int32_t place) override { run_.leave(place); }
   void take(int32_t place, int64_t steps, GainedTokens& gained) override;
   std::vector<int32_t> take_block_needs(int64_t steps) override { return run_.take_block_needs(steps); }
@@ -101,9 +101,9 @@ class SimEngine final : public Engine, private StepRun {
   std::vector<std::byte> memory_;
   std::deque<EngineWork> queue_;
   std::vector<EngineResult> results_;
-  WeightVersion version_;                       // that runs; info() has it when its WeightResult was taken
+  WeightVersion version_;                       // in use; info() has it once its WeightResult was taken
   std::optional<WeightVersion> staged_;
-  PrefixHash root_;                             // prefix of no tokens: another one with each version
+  PrefixHash root_;                             // the empty prefix; differs with each version
   bool busy_ = false;
   int64_t copies_end_ns_ = 0;  // of all copies beside the steps so far
 
@@ -111,7 +111,7 @@ class SimEngine final : public Engine, private StepRun {
   int64_t started_ns_ = 0;
   StepShape shape_;               // with KV
   std::vector<int64_t> ends_ns_;  // with KV: the end of the step, from its start
-  size_t taken_steps_ = 0;        // whose figures were given
+  size_t taken_steps_ = 0;        // steps whose figures were reported
 
   SimStepRun run_;                // without KV
   std::vector<SampledToken> sampled_, drafted_;  // scratch of sample_gained()

@@ -19,7 +19,7 @@ SimStepRun::SimStepRun(Config config) : config_(std::move(config)) {
   ring_.resize(std::bit_ceil(static_cast<size_t>(config_.steps_max + kDrawnTogether)));
 }
 
-/// `sign` -1: takes it off.
+/// `sign` -1 subtracts it.
 void SimStepRun::add(const Sequence& s, int64_t start, int64_t sign) {
   shape_.sequences += sign;
   shape_.rows += sign * s.rows;
@@ -82,7 +82,7 @@ bool SimStepRun::is_here(const Event& event) const {
   return s.here && s.joined == event.joined;
 }
 
-/// Steps before `end`, as far as it gets.
+/// Draws the steps before `end`, or up to the one after which the sequence stops.
 void SimStepRun::draw(int32_t slot, int64_t end) {
   const Sequence& s = at(slot);
   if (!s.here || s.stopped || s.drawn >= end) return;
@@ -92,13 +92,13 @@ void SimStepRun::draw(int32_t slot, int64_t end) {
     draw_plain(slot, end);
 }
 
-/// One token in each step, or none in the only one.
+/// Each step gains one token; a step that gains none is the only one.
 void SimStepRun::draw_plain(int32_t slot, int64_t end) {
   Sequence& s = at(slot);
   const int64_t steps = std::max<int64_t>(1, s.stop - s.start);  // until it stops
   s.stopped = steps <= end - s.drawn;
   const int64_t drawn = s.stopped ? s.drawn + steps : end;
-  // Behind the step k steps on it begins at start + k + 1.
+  // After step drawn + k it begins at start + k + 1.
   for (; s.covered < s.start + (drawn - s.drawn) + s.rows - (s.stopped ? 1 : 0); s.covered += config_.block_tokens)
     step_at(s.drawn + s.covered - s.start - s.rows).events.push_back({slot, s.joined, false});
   if (s.stopped) step_at(drawn - 1).events.push_back({slot, s.joined, true});
@@ -128,8 +128,8 @@ void SimStepRun::draw_drafted(int32_t slot, int64_t end) {
   s.drawn += static_cast<int64_t>(steps);
 }
 
-/// What verifies of the sequence's rows gain: the accepted draft tokens and the one after them, but nothing after the last
-/// position of the response.
+/// What the sequence gains in consecutive verifies: the accepted draft tokens and the one after them, but nothing after the
+/// last position of the response.
 void SimStepRun::gain(const Sequence& s, std::span<int32_t> gained) const {
   std::ranges::fill(gained, 0);
   int64_t first = s.start;
@@ -173,7 +173,7 @@ void SimStepRun::plan(int64_t steps_max, int64_t blocks_free) {
   }
 }
 
-/// Goes on to the next step.
+/// Moves `shape` on to the next step.
 void SimStepRun::pass(const Step& step, StepShape& shape) const {
   shape.kv_tokens += step.kv_tokens + plain_kv_tokens_;
   shape.attended += step.attended + plain_attended_;

@@ -40,15 +40,15 @@ class SimStepRun {
   void plan(int64_t steps_max, int64_t blocks_free);
   /// Ends of the steps planned last, from the start of the first.
   const std::vector<int64_t>& ends_ns() const { return ends_ns_; }
-  /// Keeps the first `steps` of them.
+  /// Keeps only the first `steps` of them.
   void shorten(size_t steps) { ends_ns_.resize(steps); }
-  /// Completes them. Returns the slots whose sequences go no further.
+  /// Completes the planned steps. Returns the slots whose sequences do not continue.
   std::vector<int32_t> pass();
-  /// Shape of the first of them; after pass(), of the next step.
+  /// Shape of the first planned step; after pass(), of the next step.
   const StepShape& shape() const { return shape_; }
 
-  /// What the sequence in this slot gained in the first `steps` planned last, without what was already taken. Valid until
-  /// the next call.
+  /// What the sequence in this slot gained in the first `steps` of the planned steps, except what was already taken. Valid
+  /// until the next call.
   struct Taken {
     uint64_t seed;
     int64_t steps;
@@ -74,7 +74,7 @@ class SimStepRun {
     int64_t taken_start = 0;    // where step `taken` begins
     int64_t taken = 0;
     int64_t last = kNever;      // position of the response's last token
-    int64_t stop = kNever;      // it goes no further once a step would begin here or later
+    int64_t stop = kNever;      // it stops once a step would begin here or later
     int64_t covered = 0;        // positions that its blocks cover, with those of steps that are known
     std::vector<int32_t> draft;
     std::vector<int32_t> gained;  // with a draft: in the steps from `taken` on
@@ -86,7 +86,7 @@ class SimStepRun {
   struct Event {
     int32_t slot = 0;
     uint32_t joined = 0;
-    bool stops = false;  // it goes no further; otherwise it needs a block for the next step
+    bool stops = false;  // the sequence stops; otherwise it needs a block for the next step
   };
   struct Step {
     int64_t kv_tokens = 0, attended = 0;  // gained by all sequences that have a draft

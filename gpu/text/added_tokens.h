@@ -25,7 +25,7 @@ struct AddedToken {
   bool normalized = false;   // looked for in the normalized text, else in the text as given
   bool left_strip = false;   // also takes the white space before it
   bool right_strip = false;  // also takes the white space after it
-  bool single_word = false;  // only where no letter, digit or underscore is next to it
+  bool single_word = false;  // only if no letter, digit or underscore is next to it
 };
 
 /// A part of a text: an added token, or text between.
@@ -49,7 +49,7 @@ class AddedTokens {
     using is_transparent = void;
     size_t operator()(std::string_view text) const { return std::hash<std::string_view>{}(text); }
   };
-  /// Finds the longest of a set of strings at a place.
+  /// Finds the longest of a set of strings at a position.
   struct Finder {
     std::unordered_map<std::string, size_t, TextHash, std::equal_to<>> index_of;  // into tokens_
     std::array<std::vector<size_t>, 256> sizes_of;  // by first byte: sizes of the strings, longest first
@@ -67,7 +67,7 @@ class AddedTokens {
   std::vector<AddedToken> tokens_;
   Finder as_given_;
   Finder normalized_;
-  std::optional<TextPattern> word_char_;  // present where a token is single_word
+  std::optional<TextPattern> word_char_;  // set if some token is single_word
 };
 
 }  // namespace seer

@@ -62,7 +62,7 @@ Result<BpeModel> BpeModel::parse(const JsonAt& field, bool byte_level) {
 }
 
 Status BpeModel::parse_options(const JsonAt& field) {
-  // Files of the first years leave the type out; those of BPE have merges.
+  // Early files leave the type out; BPE files have merges.
   SEER_ASSIGN_OR_RETURN(const std::string type,
                         field.at("type").text_or(field.at("merges").is_array() ? "BPE" : "none"));
   if (type != "BPE") return field.at("type").wrong("is '", type, "', which is not supported (BPE is)");
@@ -108,7 +108,7 @@ Status BpeModel::parse_merges(const JsonAt& field, const IdTable& ids) {
   return {};
 }
 
-/// "left right", or ["left", "right"] where a token may itself hold a space.
+/// "left right", or ["left", "right"] in files whose tokens may contain a space.
 Result<std::pair<std::string, std::string>> BpeModel::parse_pair(const JsonAt& field) {
   if (field.is_array()) {
     const auto parts = field.elements();
@@ -148,7 +148,7 @@ Status BpeModel::parse_byte_tokens(const JsonAt& field, const IdTable& ids) {
   return {};
 }
 
-/// Enters the tokens under the bytes that they stand for, then marks those that their own merges build.
+/// Enters the tokens under their bytes, then marks those that their own merges build.
 Status BpeModel::fill_words() {
   words_.reserve(tokens_.size());
   for (size_t id = 0; id < tokens_.size(); ++id) {
@@ -198,9 +198,9 @@ int32_t BpeModel::symbol_id(std::string_view symbol) const {
   return found == words_.end() ? -1 : found->second.id;
 }
 
-/// One symbol for each character (byte level: each byte), by byte fallback for each byte of it, or the unknown token.
-/// An unknown token waits for the next character that is known, so that a run of them can be one token; as in the
-/// reference, characters that fall back to bytes do not end the wait.
+/// Makes one symbol for each character (byte level: each byte). A character without a token becomes its fallback bytes or
+/// the unknown token. The unknown token is added only before the next known character, so that a run of them can be one
+/// token; as in the reference, characters that fall back to bytes do not end such a run.
 Status BpeModel::split_symbols(std::string_view word, BpeScratch& scratch) const {
   scratch.symbols.clear();
   const auto add = [&](int32_t id) {
@@ -247,7 +247,7 @@ void BpeModel::push_candidate(BpeScratch& scratch, int32_t left_index) const {
   std::push_heap(scratch.heap.begin(), scratch.heap.end(), comes_later);
 }
 
-/// Merges in place. The left symbol becomes the merged one; the right one is left with id -1, out of the list.
+/// Merges in place. The left symbol becomes the merged one; the right one gets id -1 and leaves the list.
 void BpeModel::merge_symbols(BpeScratch& scratch) const {
   auto& symbols = scratch.symbols;
   scratch.heap.clear();

@@ -3,8 +3,8 @@
 //
 // Invariants:
 //  (1) merges apply lowest rank first, then leftmost, as in Hugging Face tokenizers;
-//  (2) a word that is itself a token which its own merges build (nearly all words of ordinary text) is found by one
-//      look-up: which tokens are so is worked out once, at load, so that there is no cache to bound or to lock.
+//  (2) a word that is a token built by its own merges (nearly all words of ordinary text) is found by one look-up. These
+//      tokens are marked once, at load, so there is no cache to bound or to lock.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -37,13 +37,13 @@ class BpeModel {
   /// Reads the `model` field. `byte_level`: the vocabulary is written in the byte alphabet and words are raw bytes.
   static Result<BpeModel> parse(const JsonAt& field, bool byte_level);
 
-  /// Appends the ids of a word. Fails where a character has no token and there is no unknown token.
+  /// Appends the ids of a word. Fails if a character has no token and there is no unknown token.
   /// REQUIRES: the word is not empty; it is valid UTF-8 unless byte_level.
   Status encode_word(std::string_view word, BpeScratch& scratch, std::vector<int32_t>& ids) const;
-  /// The `<0xNN>` ids of bytes that are no text; false where the model has no byte fallback for them.
+  /// Appends the `<0xNN>` ids of bytes that are not text; false if the model has no byte fallback for them.
   bool encode_bytes(std::string_view bytes, std::vector<int32_t>& ids) const;
 
-  /// The tokens as the file spells them, by id; empty where there is none.
+  /// The tokens as the file spells them, by id; empty if there is none.
   const std::vector<std::string>& tokens() const { return tokens_; }
 
  private:

@@ -9,7 +9,7 @@ namespace seer {
 
 /// Bytes as characters of the alphabet: " a\n" gives "ĠaĊ".
 std::string byte_chars(std::string_view bytes);
-/// The bytes that a text of alphabet characters means; nothing where it holds any other character.
+/// The bytes that a text of alphabet characters means; nothing if it has any other character.
 std::optional<std::string> bytes_of_chars(std::string_view chars);
 
 }  // namespace seer

@@ -29,7 +29,6 @@ Result<SoftText> soft_text(JinjaRun& run, const JinjaValue& value) {
 }
 
 // ---- attributes
-// ------------------------------------------------------------------------------------------------------
 
 /// "a.b.0": the parts that make_attrgetter of Jinja follows.
 std::vector<JinjaValue> attribute_path(const JinjaValue& attribute) {
@@ -54,7 +53,7 @@ Result<JinjaValue> follow(JinjaRun& run, const JinjaValue& value, const std::vec
   return at;
 }
 
-/// What sorting, grouping and comparing look at: an attribute, in lower case unless case counts.
+/// The key for sorting, grouping and comparing: an attribute, in lower case unless case matters.
 Result<JinjaValue> sort_key(JinjaRun& run, const JinjaValue& value, const JinjaValue* attribute,
                             const JinjaValue* case_sensitive) {
   JinjaValue key = value;
@@ -67,7 +66,6 @@ Result<JinjaValue> sort_key(JinjaRun& run, const JinjaValue& value, const JinjaV
 }
 
 // ---- filters: text
-// ---------------------------------------------------------------------------------------------------
 
 template <std::string (*kChange)(std::string_view)>
 Result<JinjaValue> change(JinjaRun& run, const JinjaValue& value, const JinjaArguments& arguments) {
@@ -244,7 +242,6 @@ Result<JinjaValue> urlencode(JinjaRun& run, const JinjaValue& value, const Jinja
 }
 
 // ---- filters: numbers
-// ------------------------------------------------------------------------------------------------
 
 Result<JinjaValue> absolute(JinjaRun&, const JinjaValue& value, const JinjaArguments& arguments) {
   SEER_RETURN_IF_ERROR(bind_arguments("abs", arguments, {}));
@@ -329,7 +326,6 @@ Result<JinjaValue> round_filter(JinjaRun& run, const JinjaValue& value, const Ji
 }
 
 // ---- filters: items
-// --------------------------------------------------------------------------------------------------
 
 Result<JinjaValue> length(JinjaRun& run, const JinjaValue& value, const JinjaArguments& arguments) {
   SEER_RETURN_IF_ERROR(bind_arguments("length", arguments, {}));
@@ -418,7 +414,7 @@ Result<JinjaValue> reverse(JinjaRun& run, const JinjaValue& value, const JinjaAr
   }
   SEER_ASSIGN_OR_RETURN(const JinjaItems items, run.items(value));
   std::vector<JinjaValue> reversed(items->items.rbegin(), items->items.rend());
-  // What Python's reversed() takes gives an iterator; an iterator is copied into a list.
+  // A value that Python's reversed() takes becomes an iterator; an iterator becomes a list.
   if (value.object_as<JinjaIterator>() != nullptr) return run.made_list(std::move(reversed));
   return run.made_iterator(std::move(reversed), value.is_list() ? "list_reverseiterator" : "reversed");
 }
@@ -529,7 +525,6 @@ Result<JinjaValue> attr(JinjaRun& run, const JinjaValue& value, const JinjaArgum
 }
 
 // ---- filters that apply other filters and tests
-// ----------------------------------------------------------------------
 
 /// The arguments after the first `count` positional ones.
 JinjaArguments arguments_after(const JinjaArguments& arguments, size_t count) {
@@ -538,7 +533,7 @@ JinjaArguments arguments_after(const JinjaArguments& arguments, size_t count) {
   return rest;
 }
 
-/// Makes the items of an iterator one by one; what fails first ends them, and is met by whoever goes that far.
+/// Makes the items of an iterator one by one. The first failure ends them; a reader gets that error after the last item.
 template <class MakeItems>
 Result<JinjaValue> lazily(JinjaRun& run, const JinjaValue& value, MakeItems make) {
   const auto items = run.items(value);

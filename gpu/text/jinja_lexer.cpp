@@ -66,8 +66,8 @@ class Lexer {
     return from;
   }
 
-  /// Puts the data before the next tag, and moves to what follows the tag's opening. Returns where the tag begins; text_.size():
-  /// there is none, and all that was left is data.
+  /// Puts the data before the next tag, and moves past the opening of the tag. Returns where the tag begins, or text_.size() if
+  /// there is none and the rest is data.
   Result<size_t> next_tag() {
     size_t tag = text_.find('{', at_);
     while (tag != std::string::npos &&
@@ -83,7 +83,7 @@ class Lexer {
     return tag;
   }
 
-  /// Data from at_ to the tag, less what the tag strips. Returns the tag's sign: '-', '+' or none.
+  /// Puts the data from at_ to the tag, without what the tag strips. Returns the tag's sign: '-', '+' or none.
   char put_data_before(size_t tag, bool lstrip) {
     const char sign =
         tag + 2 < text_.size() && (text_[tag + 2] == '-' || text_[tag + 2] == '+') ? text_[tag + 2] : '\0';
@@ -148,7 +148,6 @@ class Lexer {
   }
 
   // ---- inside {{ }} and {% %}
-  // ----------------------------------------------------------------------------------------
 
   Status expression_tokens(bool block) {
     const std::string_view close = block ? "%}" : "}}";
@@ -188,7 +187,7 @@ class Lexer {
     return operator_token();
   }
 
-  /// Behind digits with single underscores between them; `from` where there are none.
+  /// The end of digits with single underscores between them; `from` if there are none.
   size_t digits_end(size_t from, int base) const {
     const auto is_one = [&](size_t i) {
       if (i >= text_.size()) return false;
@@ -329,8 +328,8 @@ class Lexer {
   const std::string text_;
   size_t at_ = 0;
   int line_ = 1;
-  bool line_starting_ = true;  // what was read last ended with a line break
-  std::string open_;           // the brackets that close what is open
+  bool line_starting_ = true;  // the text read last ended with a line break
+  std::string open_;           // closing brackets of those that are open
   std::vector<JinjaToken> tokens_;
 };
 

@@ -7,12 +7,12 @@
 
 namespace seer {
 
-/// Calling it renders the loop again over other items, where the loop says `recursive`.
+/// Calling it renders the loop again over other items, if the loop says `recursive`.
 struct JinjaLoop : JinjaCallable {
   JinjaLoop(const JinjaStatement& of, JinjaScopePtr around, JinjaItems over, int outer)
       : statement(of), scope(std::move(around)), items(std::move(over)), depth0(outer) {}
 
-  /// loop.index and the others; undefined where there is none of that name.
+  /// loop.index and the others; undefined if there is none of that name.
   JinjaValue field(const std::shared_ptr<JinjaObject>& self, std::string_view name) const;
   Result<JinjaValue> call(JinjaRun& run, const JinjaArguments& arguments) override;
   std::string type_name() const override { return "LoopContext"; }
@@ -34,7 +34,7 @@ struct JinjaMacro : JinjaCallable {
   JinjaScopePtr scope;
 };
 
-/// A method together with what it was taken from.
+/// A method together with its value.
 struct JinjaMethod : JinjaCallable {
   using Function = Result<JinjaValue> (*)(JinjaRun&, const JinjaValue& self, const JinjaArguments&);
   JinjaMethod(JinjaValue of, Function run) : self(std::move(of)), function(run) {}

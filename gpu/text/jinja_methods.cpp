@@ -45,7 +45,6 @@ Result<JinjaValue> text_list(JinjaRun& run, const std::vector<std::string_view>&
 }
 
 // ---- texts
-// -----------------------------------------------------------------------------------------------------------
 
 template <std::string (*kChange)(std::string_view)>
 Result<JinjaValue> changed_text(JinjaRun& run, const JinjaValue& self, const JinjaArguments& arguments) {
@@ -295,7 +294,6 @@ Result<JinjaValue> format(JinjaRun& run, const JinjaValue& self, const JinjaArgu
 }
 
 // ---- dicts, lists, tuples
-// --------------------------------------------------------------------------------------------
 
 enum class View { kKeys, kValues, kItems };
 template <View kView>

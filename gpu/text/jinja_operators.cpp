@@ -1,4 +1,4 @@
-// What operators, attributes, items and slices mean between values: Python's rules, as Jinja's sandbox shows them.
+// Operators, attributes, items and slices of values: Python's rules, within the limits of Jinja's sandbox.
 #include <algorithm>
 #include <cmath>
 
@@ -108,7 +108,7 @@ Result<JinjaValue> joined(JinjaRun& run, const JinjaValue& left, const JinjaValu
   return left.is_list() ? run.made_list(std::move(items)) : run.made_tuple(std::move(items));
 }
 
-/// The index as Python takes it: from the end where negative. None: out of range.
+/// The index as Python takes it: a negative one counts from the end. None: out of range.
 std::optional<size_t> position(Int128 index, size_t size) {
   if (index < 0) index += static_cast<Int128>(size);
   if (index < 0 || index >= static_cast<Int128>(size)) return std::nullopt;
@@ -124,7 +124,7 @@ bool changes_value(const JinjaValue& value, std::string_view name) {
   return false;  // those of lists are not offered at all
 }
 
-/// What getattr() finds: a method or a field; undefined where there is none.
+/// What getattr() finds: a method or a field; undefined if there is none.
 JinjaValue python_attribute(const JinjaValue& value, const std::string& name) {
   if (value.is_object()) {
     if (const auto* space = value.object_as<JinjaNamespace>()) {
@@ -260,7 +260,6 @@ Result<JinjaValue> JinjaRun::item(const JinjaValue& value, const JinjaValue& key
 }
 
 // ---- slices
-// ----------------------------------------------------------------------------------------------------------
 
 JinjaSlice JinjaSlice::of(std::optional<Int128> start, std::optional<Int128> stop, std::optional<Int128> step,
                           size_t size) {

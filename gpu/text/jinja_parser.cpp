@@ -26,7 +26,6 @@ class Parser {
 
  private:
   // ---- tokens
-  // --------------------------------------------------------------------------------------------------------
 
   const JinjaToken& peek(size_t ahead = 0) const { return tokens_[std::min(at_ + ahead, tokens_.size() - 1)]; }
   const JinjaToken& next() {
@@ -74,7 +73,6 @@ class Parser {
   }
 
   // ---- nodes
-  // ---------------------------------------------------------------------------------------------------------
 
   template <class... Parts>
   static JinjaExprPtr node(Expr kind, int line, Parts... parts) {
@@ -89,7 +87,7 @@ class Parser {
     made->value = std::move(value);
     return made;
   }
-  /// The node with its depth known, if that is allowed.
+  /// Sets the depth of the node; fails if it is too deep.
   ExprResult finished(JinjaExprPtr made) const {
     int depth = 0;
     const auto look = [&](const JinjaExprPtr& part) {
@@ -105,7 +103,7 @@ class Parser {
     return wrong_at(made->line, "the expression nests more than ", kJinjaSyntaxDepth, " levels deep");
   }
 
-  /// Counts how deep rules are inside each other while it lives.
+  /// Counts the nesting of rules while it lives.
   class Nesting {
    public:
     explicit Nesting(int& depth) : depth_(depth) { ++depth_; }
@@ -121,10 +119,9 @@ class Parser {
   }
 
   // ---- statements
-  // ----------------------------------------------------------------------------------------------------
 
-  /// Statements up to a tag of these names, whose name is then the current token; with none, up to the end. `opened` is
-  /// the line of the tag that these end.
+  /// Statements up to a tag with one of these names, which is then the current token; without names, up to the end.
+  /// `opened` is the line of the tag that they end.
   Result<JinjaBody> statements_until(const std::vector<std::string_view>& ends, int opened = 0) {
     const Nesting nesting(depth_);
     SEER_RETURN_IF_ERROR(nesting_allowed());
@@ -162,7 +159,7 @@ class Parser {
     return text;
   }
 
-  /// What follows a tag's opening, up to {% endname %}, which is consumed but for its '%}'.
+  /// The body after a tag's opening, up to {% endname %}, which is consumed except for its '%}'.
   Result<JinjaBody> body_until(std::string_view end, int opened) {
     SEER_RETURN_IF_ERROR(begin_body());
     SEER_ASSIGN_OR_RETURN(JinjaBody body, statements_until({end}, opened));
@@ -375,9 +372,8 @@ class Parser {
   }
 
   // ---- targets of an assignment
-  // --------------------------------------------------------------------------------------
 
-  /// A name, ns.field where `fields`, or a tuple of these. `end` is the word that may follow.
+  /// A name, ns.field if `fields`, or a tuple of these. `end` is the word that may follow.
   ExprResult assign_target(std::string_view end, bool fields) {
     const int line = peek().line;
     auto tuple = node(Expr::kTuple, line);
@@ -417,7 +413,6 @@ class Parser {
   }
 
   // ---- expressions
-  // ---------------------------------------------------------------------------------------------------
 
   /// One expression, or several with commas between them: a tuple. `end` is a word that may follow a last comma.
   ExprResult tuple_or_expression(std::string_view end = {}, bool ternary = true, bool in_parentheses = false) {
@@ -796,7 +791,7 @@ class Parser {
   int depth_ = 0;
   int loops_ = 0;        // for loops that a break here would end
   int conditional_ = 0;  // inside an if: an unknown filter is an error only once it is used, as in Jinja
-  std::vector<JinjaParameters*> macros_;  // that are open here
+  std::vector<JinjaParameters*> macros_;  // those open here
 };
 
 }  // namespace

@@ -7,7 +7,7 @@
 namespace seer {
 namespace {
 
-/// Counts how deep evaluation is while it lives.
+/// Counts the depth of evaluation while it lives.
 class Depth {
  public:
   explicit Depth(int& depth) : depth_(depth) { ++depth_; }
@@ -49,7 +49,7 @@ const JinjaValue* JinjaScope::find_here(std::string_view name) const {
 }
 
 JinjaRun::~JinjaRun() {
-  // Macros and namespaces may point in circles: open these before the pointers go.
+  // Macros and namespaces may point at each other in circles: break these before the pointers are destroyed.
   for (const auto& space : namespaces_) space->fields.clear();
   for (const auto& scope : scopes_) {
     scope->variables.clear();
@@ -171,7 +171,6 @@ Result<size_t> JinjaRun::length(const JinjaValue& value) {
 }
 
 // ---- statements
-// ------------------------------------------------------------------------------------------------------
 
 Status JinjaRun::append(std::string& out, std::string_view text) {
   if (out.size() + text.size() > bytes_max())
@@ -415,7 +414,6 @@ Result<JinjaScopePtr> JinjaRun::macro_scope(const JinjaStatement& macro, const J
 }
 
 // ---- expressions
-// -----------------------------------------------------------------------------------------------------
 
 Result<JinjaValue> JinjaRun::evaluate(const JinjaExpr& expr, const JinjaScopePtr& scope) {
   const Depth depth(depth_);

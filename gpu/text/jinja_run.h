@@ -1,12 +1,11 @@
 // JinjaRun: one rendering of a parsed template: the variables, the output, and what has been spent of the limits.
-// Made by ChatTemplate::render() and gone when it returns; single owner, not thread-safe. Filters, tests and methods
-// are given it to spend from.
+// Made by ChatTemplate::render() and destroyed when it returns; single owner, not thread-safe. Filters, tests and methods
+// spend from its limits.
 //
 // Invariants:
-//  (1) every loop turn, evaluated expression, item and 16 bytes of text made cost one step: time and memory are
-//  bounded; (2) a scope in which a macro was defined lives until the run ends, which then empties it, so that macros
-//  and scopes
-//      may point at each other.
+//  (1) every loop turn, evaluated expression, item and 16 bytes of text made cost one step: time and memory are bounded;
+//  (2) a scope in which a macro was defined lives until the run ends, which then empties it, so that macros and scopes may
+//      point at each other.
 #pragma once
 #include <ctime>
 #include <memory>
@@ -23,7 +22,7 @@ namespace seer {
 
 struct JinjaLimits {
   int64_t steps_max = 10'000'000;
-  size_t output_bytes_max = size_t{64} << 20;  // also of any text or list made on the way
+  size_t output_bytes_max = size_t{64} << 20;  // also of any intermediate text or list
   int depth_max = 600;                         // expressions, tags and macros inside each other while rendering
 };
 
@@ -32,8 +31,8 @@ struct JinjaArguments {
   std::vector<std::pair<std::string, JinjaValue>> named;
 };
 
-/// The arguments by the names of the parameters, as Python binds them: null where one was not given. `required` of the
-/// first must be given.
+/// The arguments by the names of the parameters, as Python binds them: null for one that was not given. The first
+/// `required` must be given.
 Result<std::vector<const JinjaValue*>> bind_arguments(std::string_view function, const JinjaArguments& given,
                                                       std::initializer_list<std::string_view> parameters,
                                                       size_t required = 0);
@@ -66,11 +65,10 @@ class JinjaRun {
   Result<std::string> render(const JinjaStatement& root, const JinjaValue& context);
 
   // ---- for filters, tests and methods
-  // --------------------------------------------------------------------------------
 
   Status spend(size_t steps);
   size_t bytes_max() const { return limits_.output_bytes_max; }
-  /// A text, paid for by its length. Fails where it is longer than is allowed.
+  /// A text, paid for by its length. Fails if it is longer than allowed.
   Result<JinjaValue> made_text(std::string text, bool safe = false);
   Result<JinjaValue> made_list(std::vector<JinjaValue> items);
   Result<JinjaValue> made_tuple(std::vector<JinjaValue> items);
@@ -78,11 +76,11 @@ class JinjaRun {
   Result<JinjaValue> made_iterator(std::vector<JinjaValue> items, std::string type = "generator",
                                    std::optional<Error> failure = {});
   Result<std::string> str(const JinjaValue& value);
-  /// The items that a for loop would go through. Fails where the value has none.
+  /// The items that a for loop would go through. Fails if the value has none.
   Result<JinjaItems> items(const JinjaValue& value);
-  /// len(). Fails where the value has no length.
+  /// len(). Fails if the value has no length.
   Result<size_t> length(const JinjaValue& value);
-  /// Fails where a dict cannot have such a key. Pays for looking it up among `keys`.
+  /// Fails if a dict cannot have such a key. Pays for looking it up among `keys`.
   Status usable_key(const JinjaValue& key, size_t keys);
   Result<bool> equal(const JinjaValue& a, const JinjaValue& b);
   Result<bool> less(const JinjaValue& a, const JinjaValue& b);
@@ -93,12 +91,11 @@ class JinjaRun {
   /// ==, !=, <, <=, >, >=, in, not in.
   Result<bool> compare(std::string_view op, const JinjaValue& left, const JinjaValue& right);
   Result<JinjaValue> binary(const std::string& op, const JinjaValue& left, const JinjaValue& right);
-  /// Keeps a namespace until the run ends, when its fields are let go.
+  /// Keeps a namespace until the run ends, which then empties it.
   void keep(std::shared_ptr<JinjaNamespace> space) { namespaces_.push_back(std::move(space)); }
   const std::optional<std::tm>& now() const { return now_; }
 
   // ---- for macros and loops
-  // ------------------------------------------------------------------------------------------
 
   enum class Flow : uint8_t { kNext, kBreak, kContinue };
   Result<Flow> run_body(const JinjaBody& body, const JinjaScopePtr& scope, std::string& out);
@@ -146,7 +143,7 @@ class JinjaRun {
   std::vector<std::shared_ptr<JinjaNamespace>> namespaces_;
 };
 
-/// What value[start:stop:step] takes of `size` items.
+/// The items that value[start:stop:step] selects from `size` items.
 struct JinjaSlice {
   Int128 start = 0, step = 1;
   size_t count = 0;
@@ -158,16 +155,16 @@ struct JinjaSlice {
 Result<JinjaValue> slice_text(JinjaRun& run, const JinjaText& text, const JinjaSlice& slice);
 JinjaValue slice_range(const JinjaRange& range, const JinjaSlice& slice);
 
-/// An error about an operation on something undefined, which it names where the name is known.
+/// An error about an operation on something undefined, naming it if its name is known.
 Error undefined_error(const JinjaValue& value, std::string_view doing);
 
-/// range, dict, namespace, raise_exception, strftime_now, joiner, cycler; null where there is none of that name.
+/// range, dict, namespace, raise_exception, strftime_now, joiner, cycler; null if there is none of that name.
 std::shared_ptr<JinjaCallable> find_jinja_function(std::string_view name);
 
-/// A method of a text, dict, list or tuple; null where there is none of that name.
+/// A method of a text, dict, list or tuple; null if there is none of that name.
 std::shared_ptr<JinjaCallable> find_jinja_method(const JinjaValue& of, std::string_view name);
 
-/// Fails where upper and lower case of the text are not known: beyond ASCII, in a build without utf8proc.
+/// Fails if upper and lower case of the text are not known: beyond ASCII, in a build without utf8proc.
 Status case_known(std::string_view text);
 /// str.replace(); count < 0: everywhere.
 Result<std::string> jinja_replaced(JinjaRun& run, std::string_view text, std::string_view from, std::string_view to,

@@ -1,8 +1,7 @@
 // find_hidden_names(): which names a body hides until it assigns them. Jinja decides at compile time where a name
-// lives: in the body (of a loop, macro, block...) that assigns it, if this is the first that the body itself does with
-// it, and no body around it knows the name. Until then it is undefined there and in all bodies inside, whatever the
-// context holds:
-//   {% for x in a %}{{ t }}{% endfor %}{% set t = 1 %}      prints nothing, even where the context has t
+// lives: in the body (of a loop, macro, block...) that assigns it, if the body itself does nothing with it before and no
+// body around it knows the name. Until then it is undefined there and in all bodies inside, whatever the context holds:
+//   {% for x in a %}{{ t }}{% endfor %}{% set t = 1 %}      prints nothing, even if the context has t
 // A name that is first assigned in one branch of an if is not hidden: the other branches need it from outside.
 #include <set>
 
@@ -87,7 +86,7 @@ void look(Frame& frame, const JinjaBody& body) {
         look_at_target(frame, *statement.target);
         break;
       case Tag::kIf:
-        // Each condition but the first is inside the branch before it; what matters is that a branch is open.
+        // Each condition after the first counts as inside a branch.
         look(frame, statement.exprs[0]);
         ++frame.branches;
         for (size_t i = 0; i < statement.bodies.size(); ++i) {

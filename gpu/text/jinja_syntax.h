@@ -19,7 +19,7 @@ class JinjaRun;
 struct JinjaArguments;
 using JinjaFilter = Result<JinjaValue> (*)(JinjaRun&, const JinjaValue&, const JinjaArguments&);
 using JinjaTest = Result<bool> (*)(JinjaRun&, const JinjaValue&, const JinjaArguments&);
-/// Null where there is none of that name.
+/// Null if there is none of that name.
 JinjaFilter find_jinja_filter(std::string_view name);
 JinjaTest find_jinja_test(std::string_view name);
 
@@ -100,8 +100,8 @@ struct JinjaStatement {
   std::vector<JinjaExprPtr> targets;
   std::vector<JinjaExprPtr> exprs;
   std::vector<JinjaBody> bodies;
-  /// Names that a body assigns before it reads them, by body. They begin undefined there, even where the context has
-  /// them; see jinja_scopes.cpp. Not for kIf, whose bodies have no names of their own.
+  /// Names that a body assigns before it reads them, by body. They begin undefined there, even if the context has them;
+  /// see jinja_scopes.cpp. Not for kIf, whose bodies have no names of their own.
   std::vector<std::vector<std::string>> hidden;
   JinjaParameters parameters;
 };
@@ -109,8 +109,8 @@ struct JinjaStatement {
 /// Fills in `hidden` of a statement and all inside it.
 void find_hidden_names(JinjaStatement& root);
 
-/// Parses a template into a kScope. `name` is how errors call it. Fails on what Jinja refuses when it compiles, and on
-/// tags that need other files (include, import, extends). REQUIRES: source is valid UTF-8.
+/// Parses a template into a kScope. `name` names it in errors. Fails on what Jinja refuses when it compiles, and on tags
+/// that need other files (include, import, extends). REQUIRES: source is valid UTF-8.
 Result<JinjaStatement> parse_jinja(std::string_view source, const std::string& name);
 
 }  // namespace seer

@@ -1,4 +1,4 @@
-// Jinja's tests: what may follow `is`, and what select() and its kind look for.
+// Jinja's tests: what may follow `is`, and what select() and similar filters look for.
 #include "gpu/text/jinja_run.h"
 
 namespace seer {

@@ -9,7 +9,7 @@
 namespace seer {
 namespace {
 
-constexpr size_t kIndexed = 12;  // fewer keys are found faster by looking at each
+constexpr size_t kIndexed = 12;  // with fewer keys a linear search is faster
 
 /// Text that grows up to a limit.
 class BoundedText {

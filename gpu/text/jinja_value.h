@@ -1,10 +1,10 @@
-// JinjaValue: a value inside a chat template while it renders: what Python's values are to Jinja on Python.
-// Used by the renderer of chat templates, its filters and methods; ChatTemplate shows none of it.
+// JinjaValue: a value in a chat template while it renders, as a Python value is in Jinja on Python.
+// Used by the renderer of chat templates, its filters and methods; not part of ChatTemplate's interface.
 //
 // Invariants:
 //  (1) every text is valid UTF-8; its length in characters is known;
-//  (2) texts, lists and dicts never change after they were made (Jinja's sandbox forbids it too), so they may be
-//  shared; (3) containers nest at most kJinjaValueDepth deep, so that walking or freeing one cannot use up the stack.
+//  (2) texts, lists and dicts never change after they were made (Jinja's sandbox forbids it too), so they may be shared;
+//  (3) containers nest at most kJinjaValueDepth deep, so that walking or freeing one cannot use up the stack.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -40,7 +40,7 @@ struct JinjaObject;
 class JinjaValue {
  public:
   struct Undefined {
-    const std::string* name;  // what the template called it, where known; lives in the template
+    const std::string* name;  // its name in the template, if known; lives in the template
   };
   struct None {};
   struct Tuple {
@@ -88,7 +88,7 @@ class JinjaValue {
   std::optional<Int128> integer() const;
   /// A bool, integer or float as a float.
   std::optional<double> number() const;
-  /// The object as a T; null where the value is none.
+  /// The object as a T; null if the value is not one.
   template <class T>
   T* object_as() const {
     return is_object() ? dynamic_cast<T*>(as_object().get()) : nullptr;
@@ -143,17 +143,17 @@ struct JinjaObject {
   virtual int depth() const { return 1; }
 };
 
-/// What selectattr() and map() give: items to go through once. It has no length and is always true.
+/// The result of selectattr() and map(): items to read once. It has no length and is always true.
 struct JinjaIterator : JinjaObject {
   JinjaItems items;
   size_t next = 0;
-  std::optional<Error> failure;  // met after the items that are there
+  std::optional<Error> failure;  // reported after the last item
   std::string type = "generator";
   std::string type_name() const override { return type; }
   int depth() const override { return items->depth + 1; }
 };
 
-/// What dict.keys(), values() and items() give: items with a length, but without positions.
+/// The result of dict.keys(), values() and items(): items with a length, but without positions.
 struct JinjaView : JinjaObject {
   JinjaItems items;
   std::string type;  // "dict_keys"
@@ -180,10 +180,10 @@ bool jinja_true(const JinjaValue& value);
 /// A key of a dict: no list, no dict, no tuple with one inside.
 bool jinja_hashable(const JinjaValue& value);
 bool jinja_equal(const JinjaValue& a, const JinjaValue& b);
-/// a < b. An error where Python raises TypeError.
+/// a < b. An error if Python raises TypeError.
 Result<bool> jinja_less(const JinjaValue& a, const JinjaValue& b);
 
-/// str() and repr(). Fails only where the text would be longer than bytes_max.
+/// str() and repr(). Fails only if the text would be longer than bytes_max.
 Result<std::string> jinja_str(const JinjaValue& value, size_t bytes_max);
 Result<std::string> jinja_repr(const JinjaValue& value, size_t bytes_max);
 
@@ -197,7 +197,7 @@ struct JsonStyle {
 /// json.dumps().
 Result<std::string> jinja_json(const JinjaValue& value, const JsonStyle& style, size_t bytes_max);
 
-/// The value of a JSON document. `name` is how errors call it.
+/// The value of a JSON document. `name` names it in errors.
 Result<JinjaValue> jinja_from_json(const nlohmann::ordered_json& json, const std::string& name);
 
 }  // namespace seer

@@ -14,7 +14,7 @@ namespace seer {
 
 class JsonAt {
  public:
-  /// `name` is how errors call the document, usually its path.
+  /// `name` names the document in errors, usually its path.
   JsonAt(const nlohmann::json& value, std::string name) : value_(&value), file_(std::move(name)) {}
 
   JsonAt at(std::string_view key) const;

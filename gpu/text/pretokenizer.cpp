@@ -10,7 +10,7 @@ namespace {
 
 constexpr const char* kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 constexpr const char* kWordPattern = R"([\w\x{200c}\x{200d}]+|[^\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200c}\x{200d}\s]+)";
-constexpr const char* kPunctuationPattern = R"([\p{P}$+<=>^`|~])";  // category P, and the rest of ASCII's
+constexpr const char* kPunctuationPattern = R"([\p{P}$+<=>^`|~])";  // category P, and the rest of ASCII punctuation
 
 /// Gives each word a new text, made by `rewrite(word, begin)`.
 template <class Rewrite>
@@ -163,7 +163,7 @@ Status Pretokenizer::apply_split(const Split& split, Words& words, PatternScratc
   return {};
 }
 
-/// Applies a behavior to the parts of one word: matches and what lies between them.
+/// Applies a behavior to the parts of one word: the matches and the text between them.
 void Pretokenizer::merge_parts(std::vector<Part>& parts, Behavior behavior) {
   if (behavior == Behavior::kIsolated) return;
   if (behavior == Behavior::kRemoved) {
@@ -173,7 +173,7 @@ void Pretokenizer::merge_parts(std::vector<Part>& parts, Behavior behavior) {
   const bool backwards = behavior == Behavior::kMergedWithNext;
   if (backwards) std::reverse(parts.begin(), parts.end());
   std::vector<Part> merged;
-  bool before = false;  // whether the part before was a match; a first part that is none counts as following its like
+  bool before = false;  // whether the part before was a match; the first part counts as following a part that was none
   for (const Part& part : parts) {
     const bool joins = behavior == Behavior::kContiguous ? part.is_match == before : part.is_match && !before;
     before = part.is_match;
@@ -200,7 +200,7 @@ void Pretokenizer::apply_metaspace(const Metaspace& metaspace, Words& words, boo
   });
 }
 
-/// Back from the byte alphabet to bytes, once no step looks at characters any more.
+/// Turns characters of the byte alphabet back into bytes, after the last step that looks at characters.
 void Pretokenizer::hide_bytes(Words& words) {
   bool all_known = true;
   rewrite_words(words, [&](std::string_view word, size_t) {

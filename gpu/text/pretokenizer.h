@@ -3,7 +3,7 @@
 //
 // Invariants:
 //  (1) words are in text order and do not overlap; none is empty;
-//  (2) where byte_level(), the words are raw bytes: the byte alphabet is left to the vocabulary.
+//  (2) with byte_level() the words are raw bytes: only the vocabulary uses the byte alphabet.
 #pragma once
 #include <string>
 #include <variant>
@@ -14,7 +14,7 @@
 
 namespace seer {
 
-/// A text and the words that it has been cut into. What lies between words was removed.
+/// A text and the words that it has been cut into. Text between words was removed.
 struct Words {
   std::string text;
   std::vector<TextRange> ranges;
@@ -26,8 +26,8 @@ class Pretokenizer {
   static Result<Pretokenizer> parse(const JsonAt& field);
 
   bool byte_level() const { return byte_level_; }
-  /// Cuts `words.text` and fills `words.ranges`; the text itself changes where prefixes or other characters are asked
-  /// for. `at_start`: the text is the first of what is being encoded. REQUIRES: words.text is valid UTF-8.
+  /// Cuts `words.text` and fills `words.ranges`; the text itself changes if the file asks for prefixes or other characters.
+  /// `at_start`: the text is at the start of what is being encoded. REQUIRES: words.text is valid UTF-8.
   Status cut(Words& words, bool at_start, PatternScratch& scratch) const;
 
  private:
@@ -35,7 +35,7 @@ class Pretokenizer {
   struct Split {
     TextPattern pattern;
     Behavior behavior = Behavior::kIsolated;
-    bool invert = false;  // what does not match is the match
+    bool invert = false;  // the text between the pattern's matches counts as the match
   };
   struct PrefixSpace {};  // ByteLevel's add_prefix_space: each word begins with a space
   struct ShowBytes {};    // ByteLevel before other steps, which then see the byte alphabet

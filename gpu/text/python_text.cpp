@@ -32,8 +32,8 @@ struct LongUpper {
   uint32_t from;
   std::array<uint32_t, 3> to;
 };
-/// Characters whose upper case is more than one character (Unicode's SpecialCasing.txt), but for those with an iota
-/// subscript, which `upper_of` works out.
+/// Characters whose upper case is more than one character (Unicode's SpecialCasing.txt), except those with an iota
+/// subscript, which append_upper() computes.
 constexpr LongUpper kLongUpper[] = {{0xdf, {'S', 'S'}},
                                     {0x149, {0x2bc, 'N'}},
                                     {0x1f0, {'J', 0x30c}},
@@ -112,7 +112,7 @@ uint32_t simple_title(uint32_t c) {
   return simple_upper(c);
 }
 
-/// Has the property Cased: a letter with an upper or lower case. REQUIRES: none.
+/// Has the property Cased: a letter with an upper or lower case.
 bool is_cased(uint32_t c) { return simple_lower(c) != c || simple_upper(c) != c || c == 0xdf; }
 
 void append_upper(std::string& out, uint32_t c) {
@@ -161,7 +161,6 @@ void append_lower(std::string& out, std::string_view text, size_t at, CodePoint 
 }
 
 // ---- what may be printed
-// ---------------------------------------------------------------------------------------------
 
 /// str.isprintable of a character beyond ASCII.
 bool is_printable(uint32_t c) {
@@ -188,7 +187,7 @@ void append_hex(std::string& out, uint32_t value, int digits) {
   for (int shift = (digits - 1) * 4; shift >= 0; shift -= 4) out += "0123456789abcdef"[value >> shift & 15];
 }
 
-/// The digits of a number with single underscores between them, without these. None where they are anywhere else.
+/// Removes single underscores between the digits of a number. None if there are underscores anywhere else.
 std::optional<std::string> without_underscores(std::string_view text) {
   std::string digits;
   for (size_t i = 0; i < text.size(); ++i) {

@@ -1,9 +1,8 @@
-// What Python's str, float and int do with text, over UTF-8. Chat templates are written for Jinja on Python, and their
+// Python's str, float and int operations on text, over UTF-8. Chat templates are written for Jinja on Python, and their
 // output must match to the byte. Positions and counts are in characters (code points), as Python counts them.
 // Pure functions. Every text that comes in is valid UTF-8, and so is every text that goes out.
 //
-// Upper and lower case beyond ASCII need utf8proc; without it such characters stay as they are
-// (python_knows_unicode()).
+// Upper and lower case beyond ASCII need utf8proc; without it such characters do not change (python_knows_unicode()).
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -13,7 +12,7 @@
 
 namespace seer {
 
-/// Holds any JSON integer exactly, with room to see that a sum or product left the range.
+/// Holds any JSON integer exactly, with room to detect that a sum or product left the range.
 __extension__ using Int128 = __int128;
 
 size_t count_chars(std::string_view text);
@@ -46,7 +45,7 @@ bool python_knows_unicode();
 std::string python_lower(std::string_view text);
 std::string python_upper(std::string_view text);
 std::string python_capitalize(std::string_view text);  // the first character upper, the rest lower
-std::string python_title(std::string_view text);       // every run of letters so
+std::string python_title(std::string_view text);       // the same for every run of letters
 /// str.islower and str.isupper: some letter has a case, and none has the other.
 bool python_is_lower(std::string_view text);
 bool python_is_upper(std::string_view text);
@@ -63,7 +62,7 @@ std::optional<CharClass> python_class(uint32_t value);
 std::string python_repr(std::string_view text);
 std::string python_repr(double value);
 std::string to_text(Int128 value);
-/// int(text, base): white space around, a sign, single underscores between digits. None where Python raises.
+/// int(text, base): white space around, a sign, single underscores between digits. None if Python raises.
 std::optional<Int128> python_int(std::string_view text, int base = 10);
 std::optional<double> python_float(std::string_view text);
 

@@ -13,7 +13,7 @@ namespace seer {
 
 struct NormalText {
   std::string text;
-  bool keeps_start = true;  // nothing was taken away before its first character
+  bool keeps_start = true;  // nothing was removed before its first character
 };
 
 class TextNormalizer {
@@ -21,7 +21,7 @@ class TextNormalizer {
   /// Reads the field; null means that nothing changes. Refuses types that it does not know.
   static Result<TextNormalizer> parse(const JsonAt& field);
 
-  /// Fails where a Unicode form is needed and no Unicode library is built in.
+  /// Fails if a Unicode form is needed and this build has no Unicode library.
   /// REQUIRES: text is valid UTF-8.
   Result<NormalText> apply(std::string text, PatternScratch& scratch) const;
 

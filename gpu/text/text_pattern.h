@@ -1,7 +1,7 @@
 // TextPattern: what a tokenizer file searches for in a text: a fixed string, or a regular expression run by PCRE2 with
 // JIT. The files are written for Oniguruma (Ruby syntax, as Hugging Face tokenizers run it); a pattern is rewritten to
-// mean the same here, and one that cannot be is refused. Both know Unicode of their own version, so characters assigned
-// since (PCRE2 10.42: Unicode 14) may be classed differently.
+// mean the same here, and one that cannot be is refused. Each library knows its own version of Unicode, so characters
+// assigned later (PCRE2 10.42: after Unicode 14) may be classed differently.
 // Thread-safe after construction; each search brings a PatternScratch of its own thread.
 #pragma once
 #include <cstddef>
@@ -44,8 +44,8 @@ class TextPattern {
   /// For patterns of our own. REQUIRES: the pattern is valid.
   static TextPattern known_regex(const std::string& pattern);
 
-  /// All matches in order, not overlapping, put in place of what `matches` held. Empty matches are among them.
-  /// Fails with kInvalidArgument where matching takes more steps or memory than is allowed.
+  /// Sets `matches` to all matches in order, not overlapping, empty ones included.
+  /// Fails with kInvalidArgument if matching takes more steps or memory than allowed.
   /// REQUIRES: text is valid UTF-8.
   Status find_all(std::string_view text, PatternScratch& scratch, std::vector<TextRange>& matches) const;
 
@@ -54,7 +54,7 @@ class TextPattern {
     void operator()(pcre2_real_code_8* code) const;
     void operator()(pcre2_real_match_context_8* context) const;
   };
-  std::string literal_;  // in use where code_ is null
+  std::string literal_;  // used if code_ is null
   std::unique_ptr<pcre2_real_code_8, Free> code_;
   std::unique_ptr<pcre2_real_match_context_8, Free> limits_;
 };

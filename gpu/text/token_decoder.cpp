@@ -120,7 +120,7 @@ void TokenDecoder::apply(const Step& step, bool first, TokenText& token) {
   std::string& text = token.text;
   if (std::holds_alternative<ByteLevel>(step)) {
     if (token.added) return;
-    if (auto bytes = bytes_of_chars(text)) text = *std::move(bytes);  // else not of the alphabet: its own bytes
+    if (auto bytes = bytes_of_chars(text)) text = *std::move(bytes);  // else not in the alphabet: keeps its own bytes
   } else if (std::holds_alternative<ByteFallback>(step)) {
     if (const auto byte = fallback_byte(text)) text.assign(1, *byte);
   } else if (const auto* replace = std::get_if<Replace>(&step)) {

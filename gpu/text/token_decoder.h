@@ -1,8 +1,7 @@
-// TokenDecoder: from tokens as a tokenizer.json spells them to bytes (its `decoder` field). Thread-safe after
+// TokenDecoder: turns tokens as a tokenizer.json spells them into bytes (its `decoder` field). Thread-safe after
 // construction. Used by tokenizer_bpe only.
 //
-// Bytes are kept as they are: where Hugging Face tokenizers put U+FFFD for bytes that are not UTF-8, these give the
-// bytes.
+// Bytes that are not UTF-8 are kept, where Hugging Face tokenizers put U+FFFD.
 #pragma once
 #include <string>
 #include <variant>
@@ -27,9 +26,9 @@ class TokenDecoder {
 
   /// The bytes of a whole text.
   std::string decode(std::vector<TokenText> tokens) const;
-  /// The bytes that one token appends to a text that has begun: without what is done to the start or end of a text.
+  /// The bytes that one token appends in the middle of a text: without the steps for the start or end of a text.
   std::string piece(TokenText token) const;
-  /// Whether decode() of tokens is their pieces joined.
+  /// Whether decode() of tokens equals their joined pieces.
   bool pieces_join() const;
 
  private:

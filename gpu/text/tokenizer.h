@@ -1,13 +1,13 @@
-// Tokenizer: text to token ids and back. Used where prompts come in as text, and where stop strings and readable output
-// are wanted; token ids in and out never need one.
+// Tokenizer: text to token ids and back. Needed for prompts that come as text, for stop strings and for readable output,
+// but not for token ids in and out.
 //
 // Invariants:
 //  (1) thread-safe: nothing changes after construction;
 //  (2) any bytes may be encoded. A byte that is not part of valid UTF-8 ends the text before it, as a special token
-//      would, and is a word of its own: exact under byte-level BPE, `<0xNN>` under byte fallback, else as U+FFFD is;
-//  (3) byte-level BPE: pieces of the ids, joined, are what decode() gives, and decode(encode(text)) is the text, up to
-//      what the file's normalizer changes. Where a file's decoder drops the first space of a text (Llama 2,
-//      SentencePiece), decode() drops it and piece() does not.
+//      would, and is a word of its own: exact under byte-level BPE, `<0xNN>` under byte fallback, else encoded like U+FFFD;
+//  (3) byte-level BPE: decode() equals the joined pieces of the ids, and decode(encode(text)) is the text, except for
+//      changes by the file's normalizer. If a file's decoder drops the first space of a text (Llama 2, SentencePiece),
+//      decode() drops it and piece() does not.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -33,8 +33,8 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  /// Ids of a text. Added tokens written in the text (`<|im_start|>`) become their one id. Fails where the vocabulary
-  /// has no token for a character and no unknown token: text is never dropped silently.
+  /// Ids of a text. Added tokens written in the text (`<|im_start|>`) become their one id. Fails if the vocabulary has no
+  /// token for a character and no unknown token: text is never dropped silently.
   virtual Result<std::vector<int32_t>> encode(std::string_view text, EncodeOptions options = {}) const = 0;
   /// The bytes that the ids stand for. They may end inside a character. An id outside the vocabulary appends nothing.
   virtual std::string decode(std::span<const int32_t> ids, DecodeOptions options = {}) const = 0;

@@ -158,7 +158,7 @@ class BpeTokenizer final : public Tokenizer {
     bool added = false;
     bool special = false;
   };
-  /// What one encode() works with.
+  /// Working state of one encode().
   struct Encoding {
     std::vector<int32_t> ids;
     PatternScratch pattern;
@@ -190,7 +190,7 @@ class BpeTokenizer final : public Tokenizer {
     return {};
   }
 
-  /// Valid UTF-8: tokens looked for as given, then, between them, those of the normalized text.
+  /// Encodes valid UTF-8: cuts it at added tokens of the text as given, then between them at those of the normalized text.
   Status encode_text(std::string_view text, bool at_start, Encoding& out) const {
     std::vector<TextPart> parts;
     std::vector<TextPart> normal_parts;
@@ -215,7 +215,7 @@ class BpeTokenizer final : public Tokenizer {
     return {};
   }
 
-  /// Text without added tokens, normalized.
+  /// Encodes normalized text without added tokens.
   Status encode_plain(std::string_view text, bool at_start, Encoding& out) const {
     out.words.text = text;
     SEER_RETURN_IF_ERROR(parts_.pretokenizer.cut(out.words, at_start, out.pattern));
@@ -226,7 +226,7 @@ class BpeTokenizer final : public Tokenizer {
     return {};
   }
 
-  /// Bytes that are no text.
+  /// Encodes bytes that are not text.
   Status encode_invalid(std::string_view bytes, Encoding& out) const {
     if (bytes.empty()) return {};
     if (parts_.pretokenizer.byte_level()) return parts_.model.encode_word(bytes, out.bpe, out.ids);

@@ -1,6 +1,6 @@
 // The tokenizer of a tokenizer.json of model type BPE, as Hugging Face tokenizers runs it: added tokens, normalizer,
-// pre-tokenizer, merges, post-processor, decoder. What a file asks for and this does not know is refused by name at
-// load; `truncation` and `padding` are the business of a batch, and are ignored.
+// pre-tokenizer, merges, post-processor, decoder. A feature that this does not know is refused by name at load;
+// `truncation` and `padding` concern batches, and are ignored.
 #pragma once
 #include <filesystem>
 #include <memory>
@@ -13,7 +13,7 @@ namespace seer {
 
 Result<std::shared_ptr<const Tokenizer>> load_bpe_tokenizer(const std::filesystem::path& file);
 
-/// The same from the file's content. `name` is how errors call the file.
+/// The same from the file's content. `name` names the file in errors.
 Result<std::shared_ptr<const Tokenizer>> parse_bpe_tokenizer(std::string_view json, const std::string& name);
 
 }  // namespace seer

@@ -1,4 +1,4 @@
-// UTF-8 by hand: the few questions that tokenizers ask about bytes and code points. Pure functions.
+// The few UTF-8 functions that tokenizers need. Pure functions.
 #pragma once
 #include <cstddef>
 #include <cstdint>

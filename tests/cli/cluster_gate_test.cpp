@@ -147,7 +147,7 @@ TEST_CASE("cluster gate: who listens in another protocol is named so") {
   other.join();
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().code == Code::kInvalidArgument);
-  CHECK(refused.error().detail.find(cat("who listens at 127.0.0.1:", port, " is no Seer, or one with another protocol than ")) == 0);
+  CHECK(refused.error().detail.find(cat("the server at 127.0.0.1:", port, " is not Seer, or has another protocol than ")) == 0);
 }
 
 TEST_CASE("cluster gate: an address where nobody listens, or that is none of this machine's, is an error") {

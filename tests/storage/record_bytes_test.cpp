@@ -45,7 +45,7 @@ TEST_CASE("record bytes: bytes that are cut, or too many, are refused") {
     CAPTURE(size);
     const Result<Response> cut = read_record<Response>(bytes.substr(0, size));
     REQUIRE_FALSE(cut.ok());
-    CHECK(cut.error().detail == cat("a record of ", size, " bytes is no Response"));
+    CHECK(cut.error().detail == cat("a record of ", size, " bytes is not a Response"));
   }
   CHECK_FALSE(read_record<Response>(bytes + "x").ok());
 }

@@ -89,7 +89,7 @@ TEST_CASE("rollout journal: the journal of other work, or of work that is not ov
   Journal j;
   j.opened();
   CHECK(j.refusal(kWork, false) ==
-        "journal J has a rollout that is not over: --resume goes on with it; remove the folder to begin anew");
+        "journal J has an unfinished rollout: --resume continues it; remove the folder to begin anew");
   JournalWork other = kWork;
   const auto refused = [&](const std::string& why) {
     CHECK(j.refusal(other) == "journal J is of another rollout: " + why + "; remove the folder to begin anew");
@@ -100,7 +100,7 @@ TEST_CASE("rollout journal: the journal of other work, or of work that is not ov
   other.version = WeightVersion{4};
   refused("its weight version is 3, and this one's 4");
   other.weights = 6;
-  refused("its weights are others");
+  refused("its weights differ");
   other.groups.push_back(1);
   refused("it has 2 prompts, and this one 3");
   other.groups[1] = 1;

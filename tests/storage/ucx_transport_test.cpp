@@ -332,7 +332,7 @@ TEST_CASE("ucx transport: who reaches a transport without the tag of its address
     CHECK(f.transport->open_peer(kNode, kEpoch, write_ucx_address(address)).ok());
     const FetchResult result = f.fetch({other.slots[0]});
     CHECK(result.statuses[0].error().code == Code::kInvalidArgument);
-    CHECK(result.statuses[0].error().detail == "transport: node 1 was asked by one that does not have its address");
+    CHECK(result.statuses[0].error().detail == "transport: node 1 was asked by a peer that does not have its address");
     CHECK(f.has_pattern(0, std::byte{0}));
   }
 }

@@ -51,7 +51,7 @@ TEST_CASE("hardware catalog: bad files are told in one sentence with file, field
       {"{", "f is not valid JSON"},
       {"[]", "f is []: expected an object with gpus, models or costs"},
       {R"({"gpu": {}})", "f: gpu is not a known section: expected one of gpus, models, costs"},
-      {R"({"gpus": []})", "f: gpus is []: expected an object, an entry by name each"},
+      {R"({"gpus": []})", "f: gpus is []: expected an object with one entry per name"},
       {R"({"gpus": {"X": 3}})", "f: gpus.X is 3: expected a table of constants"},
       {cat(R"({"gpus": {"X": {)", kGpu, "}}}"),
        "f: gpus.X.gpus_per_node is missing: expected a whole number from 1 to 1024"},
