@@ -188,7 +188,8 @@ struct WeightsUpdated {
   NodeId node;
   WeightVersion version;  // that was asked for
   std::string error;      // empty: every instance that was up runs with it; others get it before they are announced
-  SEER_FIELDS(WeightsUpdated, node, version, error)
+  uint64_t weights = 0;   // their checksum (ClusterIdentity); 0: none were taken
+  SEER_FIELDS(WeightsUpdated, node, version, error, weights)
 };
 using WeightsSink = rt::iface<rt::oneway<WeightsUpdated>>;
 using InstanceWeightsSink = rt::iface<rt::oneway<InstanceWeights>>;
@@ -258,7 +259,8 @@ struct NodeReport {
   int32_t restarts = 0;                     // of its parts
   std::vector<InstanceReport> instances;    // that are up
   std::vector<KvNodeReport> pool;           // one; none without a KV pool
-  SEER_FIELDS(NodeReport, node, draining, restarts, instances, pool)
+  ClusterIdentity identity;                 // of its first instance that is up
+  SEER_FIELDS(NodeReport, node, draining, restarts, instances, pool, identity)
 };
 using NodeHandle = rt::iface<rt::oneway<AttachRollout>, rt::oneway<UpdateWeights>, rt::oneway<InstanceWeights>, rt::oneway<DrainNode>,
                              rt::oneway<DirectoryUp>, rt::oneway<Tick>, rt::oneway<WorkReady>, rt::rpc<GetReport, NodeReport>>;
@@ -314,6 +316,13 @@ struct RolloutEntered {
   KvDirectoryHandle directory;
   std::string error;            // why it may not; empty: it may
   SEER_FIELDS(RolloutEntered, id, version, weights, instances, directory, error)
+};
+/// The machines have changed to these weights. Those that come with older ones get them too.
+struct ClusterWeights {
+  NewWeights what;
+  uint64_t weights = 0;       // their checksum (ClusterIdentity)
+  std::vector<NodeId> nodes;  // that have changed; the others are asked to
+  SEER_FIELDS(ClusterWeights, what, weights, nodes)
 };
 // ---- iteration owner --------------------------------------------------------------------------------------------------------
 /// A response is complete: the context manager learns its length.
@@ -393,7 +402,7 @@ struct ClusterReport {
 };
 using ClusterHandle = rt::iface<rt::oneway<Tick>, rt::rpc<EnterCluster, ClusterEntered>, rt::oneway<NodeReady>,
                                 rt::rpc<EnterRollout, RolloutEntered>, rt::oneway<RolloutStarted>, rt::oneway<WatchCluster>,
-                                rt::rpc<DrainMachine, Drained>, rt::rpc<GetReport, ClusterReport>>;
+                                rt::oneway<ClusterWeights>, rt::oneway<WeightsUpdated>, rt::rpc<DrainMachine, Drained>, rt::rpc<GetReport, ClusterReport>>;
 
 }  // namespace seer
 
@@ -493,6 +502,7 @@ CAF_BEGIN_TYPE_ID_BLOCK(seer, first_custom_type_id)
   CAF_ADD_TYPE_ID(seer, (seer::DrainMachine))
   CAF_ADD_TYPE_ID(seer, (seer::Drained))
   CAF_ADD_TYPE_ID(seer, (seer::KvDropRollout))
+  CAF_ADD_TYPE_ID(seer, (seer::ClusterWeights))
 CAF_END_TYPE_ID_BLOCK(seer)
 
 namespace seer {
