@@ -28,6 +28,8 @@ ClusterActor::handle::behavior_type ClusterActor::make_behavior() {
           [this](const EnterRollout& ask) { return on_rollout(ask.id); },
           [this](const RolloutStarted& started) { on_rollout_started(started); },
           [this](const WatchCluster& watch) { on_watch(watch); },
+          [this](const ClusterWeights& changed) { on_weights(changed); },
+          [this](const WeightsUpdated& answer) { on_updated(answer); },
           [this](const DrainMachine& drain) { return on_drain(drain); },
           [this](const GetReport&) { return report(); }};
 }
@@ -52,7 +54,7 @@ ClusterEntered ClusterActor::on_enter(const EnterCluster& ask) {
   else if (ask.epoch / kEpochsOfStart > first_number)
     fits = fail(Code::kInvalidArgument, who, " is refused: the controller had lost it, and its work is done elsewhere: start it again");
   else if (!members.empty())
-    fits = check_identity(who, ask.identity, members.begin()->second.identity);
+    fits = check_identity(who, ask.identity, expected_of(ask.identity));
   if (!fits.ok()) {
     log.warn(now, "node_refused", {{"node", ask.node}, {"reason", fits.error()}});
     return {.error = fits.error().detail};
@@ -69,6 +71,43 @@ void ClusterActor::on_ready(const NodeReady& ready) {
   log.info(rt::now_us(self), "node_joined",
            {{"node", ready.at.node}, {"host", ready.at.host}, {"port", ready.at.port}, {"instances", ready.instances}});
   tell_all(NodeJoined{ready.at, ready.handle, ready.instances});
+  update_outdated(member->second);
+}
+
+/// Weights that are older than the cluster's are right too: the machine gets those of the cluster.
+ClusterIdentity ClusterActor::expected_of(const ClusterIdentity& comes) const {
+  ClusterIdentity expected = members.begin()->second.identity;
+  if (weights.what.version == WeightVersion{}) return expected;
+  const bool is_old = comes.version < weights.what.version;
+  expected.version = is_old ? comes.version : weights.what.version;
+  expected.weights = is_old ? comes.weights : weights.weights;
+  return expected;
+}
+
+void ClusterActor::on_weights(const ClusterWeights& changed) {
+  if (changed.what.version <= weights.what.version) return;
+  weights = changed;
+  log.info(rt::now_us(self), "cluster_weights", {{"weight_version", weights.what.version}, {"folder", weights.what.folder}});
+  for (const NodeId node : changed.nodes) has_changed(node);
+  for (const auto& [id, member] : members) update_outdated(member);
+}
+
+/// The machine runs with `weights` now.
+void ClusterActor::has_changed(NodeId node) {
+  const auto member = members.find(node);
+  if (member == members.end()) return;
+  member->second.identity.version = weights.what.version;
+  member->second.identity.weights = weights.weights;
+}
+
+void ClusterActor::on_updated(const WeightsUpdated& answer) {
+  if (!answer.error.empty()) return log.warn(rt::now_us(self), "weights_failed", {{"node", answer.node}, {"error", answer.error}});
+  if (answer.version == weights.what.version) has_changed(answer.node);
+}
+
+void ClusterActor::update_outdated(const Member& member) {
+  if (member.ready && is_outdated(member))
+    rt::tell(self, member.ready->handle, UpdateWeights{weights.what, handle{self}});
 }
 
 RolloutEntered ClusterActor::on_rollout(RolloutId before) {
@@ -76,7 +115,7 @@ RolloutEntered ClusterActor::on_rollout(RolloutId before) {
   if (before != RolloutId{}) return {.id = before, .directory = directory, .error = {}};
   RolloutEntered entered{.directory = directory, .error = "the cluster has no machine yet"};
   for (const auto& [id, member] : members) {
-    if (!member.ready || member.draining) continue;
+    if (!member.ready || member.draining || is_outdated(member)) continue;
     entered.version = member.identity.version;
     entered.weights = member.identity.weights;
     entered.instances += member.ready->instances;

@@ -10,7 +10,8 @@
 //
 // Always true:
 //  (1) at most one machine of a name is in the cluster, or about to be;
-//  (2) all of them have one model, KV layout, weight version and protocol: those of the first.
+//  (2) all of them have one model, KV layout and protocol: those of the first; and one weight version: that of the first, until
+//      the cluster changes to others. A machine that comes with older weights then gets the new ones once it is up.
 #pragma once
 #include <map>
 #include <optional>
@@ -36,6 +37,13 @@ struct ClusterActor {
   ~ClusterActor();
   handle::behavior_type make_behavior();
 
+  struct Member {
+    ClusterIdentity identity;
+    int64_t entered_us = 0;
+    std::optional<NodeReady> ready = {};  // none: it is being started
+    bool draining = false;
+  };
+
   ClusterEntered on_enter(const EnterCluster& ask);
   void on_ready(const NodeReady& ready);
   uint64_t next_number();
@@ -44,18 +52,17 @@ struct ClusterActor {
   RolloutEntered on_rollout(RolloutId before);
   void on_rollout_started(const RolloutStarted& started);
   Drained on_drain(const DrainMachine& drain);
+  ClusterIdentity expected_of(const ClusterIdentity& comes) const;
+  void on_weights(const ClusterWeights& changed);
+  void has_changed(NodeId node);
+  void on_updated(const WeightsUpdated& answer);
+  bool is_outdated(const Member& member) const { return member.identity.version < weights.what.version; }
+  void update_outdated(const Member& member);
   void on_watch(const WatchCluster& watch);
   void on_down(const rt::down& message);
   ClusterReport report() const;
   template <class Message>
   void tell_all(const Message& message);
-
-  struct Member {
-    ClusterIdentity identity;
-    int64_t entered_us = 0;
-    std::optional<NodeReady> ready = {};  // none: it is being started
-    bool draining = false;
-  };
 
   rt::self_ptr<ClusterActor> self;
   const uint64_t first_number;
@@ -63,6 +70,7 @@ struct ClusterActor {
   EventLog log;
   KvDirectoryHandle directory;
   std::map<NodeId, Member> members;
+  ClusterWeights weights;             // that the machines have changed to; version 0: those that they came with
   std::vector<ClusterSink> sinks;
   uint64_t last_number;               // that was given to a machine or a rollout: the time in ms, each once
   std::map<RolloutId, RolloutHandle> rollouts;  // that run

@@ -157,8 +157,13 @@ void Fleet::end_rollout(RolloutId id) {
   rollouts_.erase(ended);
 }
 
-void Fleet::update_weights(const NewWeights& weights, const WeightsSink& reply_to) {
-  for (const auto& [id, node] : nodes_) rt::post(node, UpdateWeights{weights, reply_to});
+std::vector<NodeId> Fleet::update_weights(const NewWeights& weights, const WeightsSink& reply_to) {
+  std::vector<NodeId> asked;
+  for (const auto& [id, node] : nodes_) {
+    rt::post(node, UpdateWeights{weights, reply_to});
+    asked.push_back(id);
+  }
+  return asked;
 }
 
 RolloutHandle Fleet::rollout(RolloutId id) const {

@@ -100,8 +100,8 @@ class Fleet {
   /// The rollout has told its summary, or is of no use any more. REQUIRES: it was started and not ended.
   void end_rollout(RolloutId id);
 
-  /// Asks all nodes to change to these weights. Each answers once; rollouts that run end with the weights they have.
-  void update_weights(const NewWeights& weights, const WeightsSink& reply_to);
+  /// Asks all nodes, which it returns, to change to these weights. Each answers once; rollouts that run end with the weights they have.
+  std::vector<NodeId> update_weights(const NewWeights& weights, const WeightsSink& reply_to);
 
   /// The directory died, and this one takes its place. The nodes that were started here and the rollouts fill it.
   void use_directory(KvDirectoryHandle directory);

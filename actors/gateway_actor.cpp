@@ -54,6 +54,7 @@ GatewayActor::handle::behavior_type GatewayActor::make_behavior() {
   return {
       [this](const WorkReady&) {
         for (auto& work : door->take()) work(*this);
+        end_update_in_time();
         place();
       },
       [this](const Tick&) {
@@ -148,6 +149,7 @@ void GatewayActor::place() {
       send();
       close_rollout();
     }
+    if (!may_open_rollout()) break;
     Rollout& rollout = open_rollout();
     to = rollout.handle;
     const GroupId id{rollout.groups++, current};
@@ -191,9 +193,16 @@ void GatewayActor::tick_in(int64_t us) {
   rt::tell_after(self, us, handle{self}, Tick{});
 }
 
+bool GatewayActor::may_open_rollout() {
+  if (current != RolloutId{} || next != RolloutId{}) return true;
+  next = fleet.next_rollout ? fleet.next_rollout() : RolloutId{last_rollout.value + 1};
+  return next != RolloutId{};
+}
+
+/// REQUIRES: it may.
 GatewayActor::Rollout& GatewayActor::open_rollout() {
   if (current != RolloutId{}) return rollouts.at(current);
-  current = last_rollout = RolloutId{last_rollout.value + 1};
+  current = last_rollout = std::exchange(next, {});
   RolloutConfig rollout = config.rollout;
   rollout.scheduler = scheduler;
   rollout.id = current;
@@ -341,22 +350,44 @@ void GatewayActor::update_weights(WeightsOrder order) {
   if (order.in_flight != InFlight::kFinish) end_requests("", order.in_flight);
   close_rollout();
   const NewWeights what = order.what;
-  update = {.order = std::move(order), .nodes_left = 0, .error = {}};
-  update->nodes_left = fleet.update_weights(what, handle{self});
-  if (update->nodes_left == 0) finish_update(fail(Code::kUnavailable, "there is no machine"));
+  update = {.order = std::move(order), .waiting = {}, .changed = {}, .error = {}, .until_us = rt::now_us(self) + config.update_us_max};
+  const std::vector<NodeId> asked = fleet.update_weights(what, handle{self});
+  update->waiting.insert(asked.begin(), asked.end());
+  if (asked.empty()) return finish_update(fail(Code::kUnavailable, "there is no machine"));
+  rt::tell_after(self, config.update_us_max, handle{self}, WorkReady{});
 }
 
-/// Once some machine has the new weights, the others get them too, or are lost: no rollout starts with the old ones.
 void GatewayActor::on_weights(const WeightsUpdated& answer) {
-  if (!update || answer.version != update->order.what.version) return;
-  if (answer.error.empty())
-    update->has_succeeded = true;
-  else
-    update->error = answer.error;
-  if (--update->nodes_left > 0) return;
-  if (update->has_succeeded) {
-    version = answer.version;
+  if (!update || answer.version != update->order.what.version || update->waiting.erase(answer.node) == 0) return;
+  if (answer.weights != 0) {
+    update->changed.push_back(answer.node);
+    update->weights = answer.weights;
+  }
+  if (!answer.error.empty()) update->error = answer.error;
+  settle_update();
+}
+
+void GatewayActor::lose_node(NodeId node) {
+  if (!update || update->waiting.erase(node) == 0) return;
+  update->error = cat("node ", node, " was lost while it changed its weights");
+  settle_update();
+}
+
+void GatewayActor::end_update_in_time() {
+  if (!update || rt::now_us(self) < update->until_us) return;
+  update->error = cat("node ", *update->waiting.begin(), " has not changed its weights within ", config.update_us_max / 1'000'000, " s");
+  update->waiting.clear();
+  settle_update();
+}
+
+/// Once all have answered. If some machine has the new weights, no rollout starts with the old ones: machines that failed to
+/// change get no work.
+void GatewayActor::settle_update() {
+  if (!update->waiting.empty()) return;
+  if (!update->changed.empty()) {
+    version = update->order.what.version;
     ++totals.updates;
+    if (fleet.weights_are) fleet.weights_are({update->order.what, update->weights, std::move(update->changed)});
   }
   finish_update(update->error.empty() ? Status{} : fail(Code::kUnavailable, update->error));
 }

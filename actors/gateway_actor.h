@@ -18,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -60,7 +61,9 @@ struct GatewaySchedule {
 struct GatewayFleet {
   std::function<RolloutHandle(const RolloutConfig&, const RolloutEvents&)> start_rollout;
   std::function<void(RolloutId)> end_rollout;
-  std::function<size_t(const NewWeights&, const WeightsSink&)> update_weights;  // returns how many nodes will answer
+  std::function<std::vector<NodeId>(const NewWeights&, const WeightsSink&)> update_weights;  // returns the nodes that will answer
+  std::function<void(const ClusterWeights&)> weights_are = {};  // all rollouts from now on have these; may be empty
+  std::function<RolloutId()> next_rollout = {};                 // an id for one; 0: there is none now. Empty: 1, 2, ...
   /// Finds out how work like these groups is best scheduled, which may take seconds, and calls `then` once, on any thread.
   /// Empty: all rollouts are scheduled as GatewayConfig says.
   std::function<void(std::vector<GroupSpec> like, std::function<void(GatewaySchedule)> then)> choose_schedule = {};
@@ -73,6 +76,7 @@ struct GatewayConfig {
   int64_t group_wait_us = 100'000;
   size_t rollout_responses = 32'768; // of one rollout, about; each takes 1 KiB until the rollout is over
   int64_t choose_responses = 16;     // waiting at once; then a schedule is chosen for them and all that follow
+  int64_t update_us_max = 600'000'000; // of weights; a node that has not answered then goes on with the old ones, without work
   int64_t responses_max = 1'000'000; // asked for and not given yet; a request for more is answered with an error
 };
 
@@ -128,6 +132,8 @@ struct GatewayActor {
   void pause(InFlight in_flight);
   void go_on();
   void update_weights(WeightsOrder order);
+  /// The node will not answer any more.
+  void lose_node(NodeId node);
   /// Forgets the KV and the drafts of what has run. kUnavailable: some requests are not over.
   Status flush();
   GatewayLoads loads() const;
@@ -163,9 +169,11 @@ struct GatewayActor {
   };
   struct Update {
     WeightsOrder order;
-    size_t nodes_left = 0;
-    bool has_succeeded = false;  // on some node
-    std::string error;           // of some node
+    std::set<NodeId> waiting;     // for these
+    std::vector<NodeId> changed;  // with these
+    uint64_t weights = 0;         // the checksum that they told
+    std::string error;            // of some node
+    int64_t until_us = 0;
   };
 
   enum class Choice : uint8_t { kOpen, kAsked, kMade };
@@ -182,6 +190,7 @@ struct GatewayActor {
   void choose_schedule();
   void on_schedule(GatewaySchedule schedule);
   void tick_in(int64_t us);
+  bool may_open_rollout();
   Rollout& open_rollout();
   void close_rollout();
   int64_t end_requests(const std::string& rid, InFlight how);
@@ -190,6 +199,8 @@ struct GatewayActor {
   void on_commits(RolloutCommits& commits);
   void on_summary(const RolloutSummary& summary);
   void on_weights(const WeightsUpdated& answer);
+  void settle_update();
+  void end_update_in_time();
   void finish_update(Status status);
   void give(const Piece& piece, Response response);
   void give_unstarted(const Piece& piece, FinishReason finish, std::string error);
@@ -206,6 +217,7 @@ struct GatewayActor {
   std::map<RequestId, Running> running;
   std::map<RolloutId, Rollout> rollouts;
   RolloutId current;                                // takes groups; 0: none does
+  RolloutId next;                                   // of the rollout to be opened; 0: not known
   RolloutId last_rollout;
   uint64_t last_gathered = 0;
   size_t cancelled = 0;                             // requests since the last sweep(), whose pieces may be in `waiting`

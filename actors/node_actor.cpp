@@ -237,7 +237,7 @@ void NodeActor::on_down(const rt::down& message) {
 
 void NodeActor::on_update(const UpdateWeights& asked) {
   const auto refuse = [&](const auto&... why) {
-    rt::tell(self, asked.reply_to, WeightsUpdated{config.node, asked.what.version, cat("node ", config.node, why...)});
+    rt::tell(self, asked.reply_to, WeightsUpdated{config.node, asked.what.version, cat("node ", config.node, why...), 0});
   };
   if (update) return refuse(" is changing to weight version ", update->asked.what.version, " already");
   if (asked.what.version <= weights.version)
@@ -289,7 +289,10 @@ void NodeActor::updated(InstanceId id, const std::string& error) {
   if (!update->waiting.empty()) return;
   log.info(rt::now_us(self), "weights_updated",
            {{"node", config.node}, {"weight_version", update->asked.what.version}, {"error", update->error}});
-  rt::tell(self, update->asked.reply_to, WeightsUpdated{config.node, update->asked.what.version, update->error});
+  const ClusterIdentity now = identity();
+  const bool is_taken = now.version == update->asked.what.version;
+  rt::tell(self, update->asked.reply_to,
+           WeightsUpdated{config.node, update->asked.what.version, update->error, is_taken ? now.weights : 0});
   update.reset();
 }
 
@@ -321,6 +324,11 @@ void NodeActor::leave_when_drained() {
   });
 }
 
+ClusterIdentity NodeActor::identity() const {
+  const auto up = std::ranges::find_if(instances, [](const auto& i) { return i.second.handle != nullptr; });
+  return up == instances.end() ? ClusterIdentity{} : instance_identity(up->second.info);
+}
+
 template <class Then>
 void NodeActor::gather_report(Then then) {
   std::map<InstanceId, InstanceHandle> up;
@@ -331,7 +339,7 @@ void NodeActor::gather_report(Then then) {
     if (kv_node) pool.emplace(config.node, kv_node);
     rt::gather_then<std::vector<KvNodeReport>>(
         self, pool, GetReport{}, [this, then, reports = std::move(reports)](std::vector<KvNodeReport> of_pool) mutable {
-          then(NodeReport{config.node, draining, restarts, std::move(reports), std::move(of_pool)});
+          then(NodeReport{config.node, draining, restarts, std::move(reports), std::move(of_pool), identity()});
         });
   });
 }

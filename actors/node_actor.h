@@ -101,6 +101,7 @@ struct NodeActor {
   void on_drain(const DrainNode& drain);
   void on_directory_up(const DirectoryUp& up);
   void leave_when_drained();
+  ClusterIdentity identity() const;
   template <class Then>
   void gather_report(Then then);
   rt::result<NodeReport> on_report();

@@ -7,10 +7,11 @@ namespace seer {
 bool is_of_this_host(const std::string& host) { return host.starts_with("127."); }
 
 std::vector<OptionSpec> access_options(ClusterAccess& access) {
-  return {{"tls-cert", "FILE", &access.tls.certificate, "certificate of this machine (PEM): mutual TLS between processes"},
-          {"tls-key", "FILE", &access.tls.key, "its private key"},
-          {"tls-ca", "FILE", &access.tls.ca, "certificate of the CA that signed those of all machines of the cluster"},
-          {"insecure", "", &access.insecure, "use addresses of other hosts without TLS: whoever reaches a port can take part"}};
+  const std::string& p = access.prefix;
+  return {{p + "tls-cert", "FILE", &access.tls.certificate, "certificate of this machine (PEM): mutual TLS between processes"},
+          {p + "tls-key", "FILE", &access.tls.key, "its private key"},
+          {p + "tls-ca", "FILE", &access.tls.ca, "certificate of the CA that signed those of all machines of the cluster"},
+          {p + "insecure", "", &access.insecure, "use addresses of other hosts without TLS: whoever reaches a port can take part"}};
 }
 
 Result<HostPort> parse_host_port(const char* flag, const std::string& text, bool may_choose) {
@@ -31,15 +32,18 @@ Result<HostPort> parse_host_port(const char* flag, const std::string& text, bool
 Status check_address(const char* flag, const std::string& text, bool may_choose, const ClusterAccess& access) {
   SEER_ASSIGN_OR_RETURN(const HostPort at, parse_host_port(flag, text, may_choose));
   if (is_of_this_host(at.host) || !access.tls.empty() || access.insecure) return {};
-  return fail(Code::kInvalidArgument, flag, " ", text, " is not of this host: expected --tls-cert, --tls-key and --tls-ca with it, or --insecure");
+  return fail(Code::kInvalidArgument, flag, " ", text, " is not of this host: expected ", access.flag("tls-cert"), ", ",
+              access.flag("tls-key"), " and ", access.flag("tls-ca"), " with it, or ", access.flag("insecure"));
 }
 
 Status check_access(const ClusterAccess& access) {
   const TlsFiles& tls = access.tls;
   const bool any = !tls.certificate.empty() || !tls.key.empty() || !tls.ca.empty();
-  for (const auto& [flag, file] : {std::pair{"--tls-cert", &tls.certificate}, {"--tls-key", &tls.key}, {"--tls-ca", &tls.ca}})
-    if (any && file->empty()) return fail(Code::kInvalidArgument, flag, " is missing: expected --tls-cert, --tls-key and --tls-ca together");
-  if (any && access.insecure) return fail(Code::kInvalidArgument, "--insecure cannot go with --tls-cert: expected one of them");
+  const std::string cert = access.flag("tls-cert"), key = access.flag("tls-key"), ca = access.flag("tls-ca");
+  for (const auto& [flag, file] : {std::pair{cert, &tls.certificate}, {key, &tls.key}, {ca, &tls.ca}})
+    if (any && file->empty()) return fail(Code::kInvalidArgument, flag, " is missing: expected ", cert, ", ", key, " and ", ca, " together");
+  if (any && access.insecure)
+    return fail(Code::kInvalidArgument, access.flag("insecure"), " cannot go with ", cert, ": expected one of them");
   return {};
 }
 

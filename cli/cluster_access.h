@@ -18,7 +18,9 @@ struct HostPort {
 
 struct ClusterAccess {
   TlsFiles tls;
-  bool insecure = false;  // addresses of other hosts are right without TLS
+  bool insecure = false;         // addresses of other hosts are right without TLS
+  std::string prefix = {};       // of its options: "cluster-" where others are called --tls-cert
+  std::string flag(const char* name) const { return "--" + prefix + name; }
 };
 
 std::vector<OptionSpec> access_options(ClusterAccess& access);

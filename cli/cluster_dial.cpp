@@ -28,11 +28,16 @@ Result<ClusterHandle> dial_cluster(ClusterNet& net, const std::string& address, 
               (kTriesMax * kPause).count() / 1000, " s", net.uses_tls() ? ", or its certificate is of another CA" : "");
 }
 
-Result<RolloutEntered> enter_rollout(ClusterNet& net, const std::string& address, const ClusterHandle& controller, RolloutId before) {
+Result<RolloutEntered> ask_to_roll_out(ClusterNet& net, const std::string& address, const ClusterHandle& controller, RolloutId before) {
   rt::Inbox<> inbox(net.system());
   bool answered = false;
   RolloutEntered entered = inbox.ask<RolloutEntered>(controller, EnterRollout{before}, {}, &answered);
   if (!answered) return fail(Code::kUnavailable, "--cluster ", address, ": it does not answer");
+  return entered;
+}
+
+Result<RolloutEntered> enter_rollout(ClusterNet& net, const std::string& address, const ClusterHandle& controller, RolloutId before) {
+  SEER_ASSIGN_OR_RETURN(RolloutEntered entered, ask_to_roll_out(net, address, controller, before));
   if (!entered.error.empty()) return fail(Code::kInvalidArgument, "--cluster ", address, ": ", entered.error);
   return entered;
 }
@@ -92,7 +97,7 @@ void ClusterWatch::reach(Member& member) {
   const bool is_dialed_here = config_.self == kNoNode || member.at.node < config_.self;
   Result<NodeHandle> handle = member.announced;
   if (is_dialed_here && !rt::same_process(member.announced, controller_)) handle = net_.dial<NodeHandle>(member.at.host, member.at.port);
-  Status taken = handle.ok() ? hooks_.joined(member.at, *handle) : Status(handle.error());
+  Status taken = handle.ok() ? hooks_.joined(member.at, *handle, member.instances) : Status(handle.error());
   if (!taken.ok()) return log_.warn(now_us(), "node_unreachable", {{"node", member.at.node}, {"error", taken.error()}});
   member.handle = *handle;
   news_.monitor(member.handle);

@@ -19,6 +19,9 @@ Result<ClusterHandle> dial_cluster(ClusterNet& net, const std::string& address, 
 /// not; kUnavailable: no answer.
 Result<RolloutEntered> enter_rollout(ClusterNet& net, const std::string& address, const ClusterHandle& controller, RolloutId before = {});
 
+/// The same, where an answer that it may not is no error. Errors: kUnavailable: no answer.
+Result<RolloutEntered> ask_to_roll_out(ClusterNet& net, const std::string& address, const ClusterHandle& controller, RolloutId before);
+
 /// The machines of a cluster, as they come and go. What is said to each goes over a connection of its own, not through the
 /// controller: each one is dialed once, of two machines by the one with the larger name. One that cannot be reached from here
 /// counts as gone, and is dialed again.
@@ -28,7 +31,7 @@ Result<RolloutEntered> enter_rollout(ClusterNet& net, const std::string& address
 class ClusterWatch {
  public:
   struct Hooks {
-    std::function<Status(const NodeAddress&, NodeHandle)> joined;
+    std::function<Status(const NodeAddress&, NodeHandle, uint32_t instances)> joined;
     std::function<void(const PartLost&)> left;
     /// Comes in again at a controller that was started again. Errors: kUnavailable: it does not answer, and is asked again;
     /// others end the watch. May be empty where wait_s is 0.
@@ -45,6 +48,7 @@ class ClusterWatch {
   void follow();
   /// An error: the cluster is of no use any more, as far as follow() has heard.
   const Status& status() const { return status_; }
+  bool has_controller() const { return gone_us_ < 0; }
 
  private:
   struct Member {

@@ -198,6 +198,9 @@ std::vector<OptionGroup> option_groups(NodeOptions& o) {
 
 std::vector<OptionGroup> option_groups(ServeOptions& o) {
   std::vector<OptionSpec> instances = local_instance_options(o, o.nodes);
+  std::vector<OptionSpec> cluster = access_options(o.cluster_access);
+  cluster.insert(cluster.begin(), {{"cluster", "HOST:PORT", &o.cluster, "controller of a cluster, whose machines run the requests instead of this one"},
+                                   controller_wait_option(o.controller_wait_s)});
   return {
       {"Server",
        {{"model", "DIR", &o.model, "model folder in Hugging Face layout"},
@@ -218,6 +221,7 @@ std::vector<OptionGroup> option_groups(ServeOptions& o) {
       {"Drafting", drafting_options(o)},
       {"Instances", std::move(instances)},
       kv_options(o),
+      {"Cluster", std::move(cluster)},
       log_options(o.log),
   };
 }
@@ -432,21 +436,22 @@ Status check_together(const NodeOptions& o) {
   return o.join.empty() ? Status{} : check_address("--join", o.join, false, o.access);
 }
 
+Status check_reach(const std::string& cluster, const ClusterAccess& access) {
+  SEER_RETURN_IF_ERROR(require(cluster, "--cluster", "HOST:PORT of the controller"));
+  SEER_RETURN_IF_ERROR(check_access(access));
+  return check_address("--cluster", cluster, false, access);
+}
+
 Status check_together(const ServeOptions& o) {
   SEER_RETURN_IF_ERROR(check_machine(o));
   SEER_RETURN_IF_ERROR(check_nodes(o.nodes, o.instances));
+  if (!o.cluster.empty()) SEER_RETURN_IF_ERROR(check_reach(o.cluster, o.cluster_access));
   SEER_ASSIGN_OR_RETURN(const HostPort listen, parse_host_port("--listen", o.listen, true));
   if (o.tls_cert.empty() != o.tls_key.empty())
     return fail(Code::kInvalidArgument, o.tls_cert.empty() ? "--tls-key needs --tls-cert" : "--tls-cert needs --tls-key");
   if (is_of_this_host(listen.host) || o.insecure || (!o.tls_cert.empty() && !o.token_file.empty())) return {};
   return fail(Code::kInvalidArgument, "--listen ", o.listen,
               ": other hosts can reach this address: expected --tls-cert, --tls-key and --token-file, or --insecure");
-}
-
-Status check_reach(const std::string& cluster, const ClusterAccess& access) {
-  SEER_RETURN_IF_ERROR(require(cluster, "--cluster", "HOST:PORT of the controller"));
-  SEER_RETURN_IF_ERROR(check_access(access));
-  return check_address("--cluster", cluster, false, access);
 }
 
 Status check_together(const StatusOptions& o) { return check_reach(o.cluster, o.access); }

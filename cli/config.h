@@ -94,7 +94,7 @@ struct NodeOptions : MachineOptions {
   ClusterAccess access;
 };
 
-/// `seer serve`: the machines are within this process.
+/// `seer serve`: the machines are within this process, or those of a cluster.
 struct ServeOptions : MachineOptions {
   std::string listen = "127.0.0.1:30000";  // HOST:PORT; port 0: the system chooses
   std::string served_name;                 // of the model, for clients; empty: its folder's
@@ -103,7 +103,10 @@ struct ServeOptions : MachineOptions {
   bool insecure = false;                   // an address of other hosts is right without both
   int64_t body_bytes = 64 << 20;           // of a request at most
   int64_t connections = 20'000;            // at a time at most
-  int64_t nodes = 1;                       // as in RolloutOptions
+  std::string cluster;                     // HOST:PORT of the controller; empty: the machines are within this process
+  ClusterAccess cluster_access{.prefix = "cluster-"};
+  int64_t controller_wait_s = 60;          // as in RolloutOptions
+  int64_t nodes = 1;                       // likewise
   uint64_t seed = 1;                       // of requests that bring none
   ChunkSchedulerConfig scheduler{.policy = "auto"};
 };

@@ -37,7 +37,24 @@ std::vector<Need> machine_needs(const MachineOptions& o, bool chooses) {
           {{"cold-dir", "cold-bytes"}, o.dram_bytes > 0, "with --dram-bytes 0: KV goes to disk from DRAM"}};
 }
 
+/// For the options of machines within this process.
+Need local_need(const std::string& cluster) {
+  return {{"instances", "nodes", "threads-per-instance", "pin", "weight-version", "weights", "max-batch", "prefill-tokens", "step-depth",
+           "kv-bytes", "kv-dtype", "block-tokens", "dram-bytes", "cold-dir", "cold-bytes", "draft-max", "draft-shape",
+           "draft-rule", "draft-lambda", "draft-profile"},
+          cluster.empty(), "with --cluster, whose machines have their own"};
+}
+
 }  // namespace
+
+std::vector<std::string> ineffective_options(const ServeOptions& o, const std::set<std::string>& given) {
+  std::vector<Need> needs{local_need(o.cluster),
+                          {{"controller-wait", "cluster-tls-cert", "cluster-tls-key", "cluster-tls-ca", "cluster-insecure"},
+                           !o.cluster.empty(), "without --cluster"}};
+  const std::vector<Need> machine = machine_needs(o, o.scheduler.policy == kAutoPolicy);
+  needs.insert(needs.end(), machine.begin(), machine.end());
+  return sentences(needs, given);
+}
 
 std::vector<std::string> ineffective_options(const NodeOptions& o, const std::set<std::string>& given) {
   return sentences(machine_needs(o, false), given);
@@ -52,10 +69,7 @@ std::vector<std::string> ineffective_options(const RolloutOptions& o, const std:
   std::vector<Need> needs{
       {{"policy"}, o.compare.empty(), "beside --compare, which names the policies"},
       {{"lengths"}, any_oracle, "without a policy that takes lengths: " + joined(oracles)},
-      {{"instances", "nodes", "threads-per-instance", "pin", "weight-version", "weights", "max-batch", "prefill-tokens", "step-depth",
-        "kv-bytes", "kv-dtype", "block-tokens", "dram-bytes", "cold-dir", "cold-bytes", "draft-max", "draft-shape", "draft-rule", "draft-lambda",
-        "draft-profile"},
-       o.cluster.empty(), "with --cluster, whose machines have their own"}};
+      local_need(o.cluster)};
   needs.push_back({{"tls-cert", "tls-key", "tls-ca", "insecure"}, !o.cluster.empty(), "without --cluster"});
   const std::vector<Need> machine = machine_needs(o, chooses);
   needs.insert(needs.end(), machine.begin(), machine.end());

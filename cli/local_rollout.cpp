@@ -12,7 +12,7 @@
 #include "actors/fleet.h"
 #include "actors/policy/draft/draft_history.h"
 #include "actors/policy/schedule/policies.h"
-#include "cli/cluster_dial.h"
+#include "cli/cluster_machines.h"
 #include "cli/cluster_net.h"
 #include "cli/machine_memory.h"
 #include "cli/machine_parts.h"
@@ -262,45 +262,37 @@ Result<ChosenPolicy> choose(const RolloutOptions& options, const RolloutWork& wo
 
 /// The machines of a rollout: those of this process, or of a cluster.
 struct Machines {
-  std::optional<Fleet> fleet;
-  ClusterHandle controller;           // of the cluster; else null
-  std::optional<ClusterWatch> watch;  // likewise none
-  uint64_t weights = 0;               // checksum of what they run with
+  std::optional<Fleet> local;
+  std::unique_ptr<ClusterMachines> cluster;
+  uint64_t weights = 0;  // checksum of what they run with
+
+  KvDirectoryHandle directory() const { return local ? local->directory() : cluster->directory(); }
+  RolloutHandle start_rollout(const RolloutConfig& config, RolloutTask task, const RolloutEvents& events) {
+    return local ? local->start_rollout(config, std::move(task), events) : cluster->start_rollout(config, std::move(task), events);
+  }
 };
 
 /// REQUIRES: options, work, histories and aside outlive the machines.
-Status start_machines(rt::system& system, const RolloutOptions& options, const RolloutWork& work, const LoadHistories& histories, SlowWork& aside, const EventLog& log, Machines& machines) {
+Status start_machines(rt::system& system, const RolloutOptions& options, const RolloutWork& work, const LoadHistories& histories,
+                      SlowWork& aside, const EventLog& log, Machines& machines) {
   SEER_RETURN_IF_ERROR(check_sizes(options, work.config));
   SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_makers(options, work, histories, aside));
-  machines.fleet.emplace(system, FleetLinks{}, log);
+  machines.local.emplace(system, FleetLinks{}, log);
   machines.weights = hash_pair(work.model->weights_hash, static_cast<uint64_t>(options.kv_dtype));
-  return machines.fleet->start_nodes(fleet_config(options, options.nodes), std::make_shared<const NodeMakers>(std::move(makers)));
+  return machines.local->start_nodes(fleet_config(options, options.nodes), std::make_shared<const NodeMakers>(std::move(makers)));
 }
 
-/// `config` gets what the cluster says of the rollout. REQUIRES: net and options outlive the machines.
+/// `config` gets what the cluster says of the rollout. REQUIRES: net outlives the machines.
 Status enter_cluster(ClusterNet& net, const RolloutOptions& options, const RolloutHooks& hooks, Machines& machines, RolloutConfig& config) {
   const std::atomic<bool> never{false};
-  SEER_ASSIGN_OR_RETURN(machines.controller,
-                        dial_cluster(net, options.cluster, "--cluster", hooks.stop != nullptr ? *hooks.stop : never));
-  SEER_ASSIGN_OR_RETURN(const RolloutEntered entered, enter_rollout(net, options.cluster, machines.controller));
-  config.id = entered.id;
+  SEER_ASSIGN_OR_RETURN(machines.cluster,
+                        ClusterMachines::enter(net, {.address = options.cluster, .wait_s = options.controller_wait_s},
+                                               hooks.stop != nullptr ? *hooks.stop : never, hooks.log));
+  const RolloutEntered& entered = machines.cluster->entered();
+  config.id = machines.cluster->take_id();
   config.version = entered.version;
   config.instances_expected = entered.instances;  // more of them take part as they come
   machines.weights = entered.weights;
-  Fleet& fleet = machines.fleet.emplace(net.system(), entered.directory, hooks.log);
-  const auto joined = [&fleet](const NodeAddress& at, NodeHandle node) { return fleet.add_node(at.node, std::move(node)); };
-  const auto left = [&fleet](const PartLost& lost) {
-    if (fleet.node(lost.node)) fleet.lose_node(lost);
-  };
-  const auto enter_again = [&fleet, &net, &options, id = entered.id](const ClusterHandle& returned) -> Status {
-    SEER_ASSIGN_OR_RETURN(const RolloutEntered again, enter_rollout(net, options.cluster, returned, id));
-    fleet.use_directory(again.directory);
-    if (fleet.rollout(id)) rt::post(returned, RolloutStarted{id, fleet.rollout(id)});
-    return {};
-  };
-  machines.watch.emplace(net, machines.controller,
-                         ClusterWatch::Config{.address = options.cluster, .wait_s = options.controller_wait_s},
-                         ClusterWatch::Hooks{joined, left, enter_again}, hooks.log);
   return {};
 }
 
@@ -358,9 +350,8 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   config.tells_commits = journal.is_on();
   std::vector<GroupSpec> groups = work.groups;
   for (GroupSpec& group : groups) group.id.rollout = config.id;
-  const RolloutHandle rollout = machines.fleet->start_rollout(
-      config, {std::move(groups), std::move(pasts), journal.take_resumed(config.id)}, inbox.handle());
-  if (machines.controller) rt::post(machines.controller, RolloutStarted{config.id, rollout});
+  const RolloutHandle rollout =
+      machines.start_rollout(config, {std::move(groups), std::move(pasts), journal.take_resumed(config.id)}, inbox.handle());
 
   RolloutSummary summary;
   std::vector<double> completions_s;
@@ -397,9 +388,9 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
           }};
   while (!over) {
     if (hooks.stop != nullptr && hooks.stop->load()) stop();
-    if (machines.watch) {
-      machines.watch->follow();
-      if (!machines.watch->status().ok()) stop();
+    if (machines.cluster) {
+      machines.cluster->follow();
+      if (!machines.cluster->status().ok()) stop();
     }
     if (more_come && !stopping) {
       MoreGroups more = hooks.more();
@@ -411,11 +402,11 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
     receive_event(inbox, more_come ? kStreamUs : kReceiveUs, listener);
     keep([&] { return journal.sync_when_due(steady_us()); });
   }
-  auto pool = inbox.ask<std::vector<KvNodeReport>>(machines.fleet->directory(), GetReport{});
+  auto pool = inbox.ask<std::vector<KvNodeReport>>(machines.directory(), GetReport{});
   const int64_t cpu_total = cpu_ns(CLOCK_PROCESS_CPUTIME_ID) / 1000 - cpu_before;
   const int64_t cpu_actors = actor_threads_cpu_us() - cpu_actors_before;
   if (!written.ok()) return written.error();
-  if (!summary.complete && machines.watch && !machines.watch->status().ok()) return machines.watch->status().error();
+  if (!summary.complete && machines.cluster && !machines.cluster->status().ok()) return machines.cluster->status().error();
   if (!summary.complete && !stopping) return fail(Code::kUnavailable, summary.error);
   RolloutOutcome outcome{.report = {.policy = chosen.scheduler.policy,
                                     .policy_choice = chosen.why,

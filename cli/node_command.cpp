@@ -119,14 +119,17 @@ Status node_command(const NodeOptions& options, const std::atomic<bool>& stop) {
   rt::post(controller.handle, ready);
   const auto enter_again = [&](const ClusterHandle& returned) -> Status {
     rt::Inbox<> asking(system);
-    SEER_ASSIGN_OR_RETURN(const ClusterEntered again, enter(asking, returned, {config.node, identity, config.epoch}, options.join));
+    bool answered = false;
+    const NodeReport report = asking.ask<NodeReport>(node, GetReport{}, {}, &answered);  // its weights may be others by now
+    const ClusterIdentity& now = answered && !report.identity.model.empty() ? report.identity : identity;
+    SEER_ASSIGN_OR_RETURN(const ClusterEntered again, enter(asking, returned, {config.node, now, config.epoch}, options.join));
     rt::post(node, DirectoryUp{again.directory});
     rt::post(returned, ready);
     return {};
   };
   std::map<NodeId, NodeHandle> others;  // kept, so that the connections stay
   ClusterWatch watch(*net, controller.handle, {.address = options.join, .self = config.node, .wait_s = options.controller_wait_s},
-                     {.joined = [&](const NodeAddress& at, NodeHandle handle) { return others[at.node] = std::move(handle), Status(); },
+                     {.joined = [&](const NodeAddress& at, NodeHandle handle, uint32_t) { return others[at.node] = std::move(handle), Status(); },
                       .left = [&](const PartLost& lost) { others.erase(lost.node); },
                       .enter_again = enter_again},
                      log);

@@ -188,7 +188,8 @@ struct WeightsUpdated {
   NodeId node;
   WeightVersion version;  // the one asked for
   std::string error;      // empty: all running instances use it; others load it before they are announced
-  SEER_FIELDS(WeightsUpdated, node, version, error)
+  uint64_t weights = 0;   // checksum of the new weights (ClusterIdentity); 0: no instance took them
+  SEER_FIELDS(WeightsUpdated, node, version, error, weights)
 };
 using WeightsSink = rt::iface<rt::oneway<WeightsUpdated>>;
 using InstanceWeightsSink = rt::iface<rt::oneway<InstanceWeights>>;
@@ -258,7 +259,8 @@ struct NodeReport {
   int32_t restarts = 0;                     // of its parts
   std::vector<InstanceReport> instances;    // that are up
   std::vector<KvNodeReport> pool;           // one entry; empty without a KV pool
-  SEER_FIELDS(NodeReport, node, draining, restarts, instances, pool)
+  ClusterIdentity identity;                 // of its first running instance
+  SEER_FIELDS(NodeReport, node, draining, restarts, instances, pool, identity)
 };
 using NodeHandle = rt::iface<rt::oneway<AttachRollout>, rt::oneway<UpdateWeights>, rt::oneway<InstanceWeights>, rt::oneway<DrainNode>,
                              rt::oneway<DirectoryUp>, rt::oneway<Tick>, rt::oneway<WorkReady>, rt::rpc<GetReport, NodeReport>>;
@@ -314,6 +316,13 @@ struct RolloutEntered {
   KvDirectoryHandle directory;
   std::string error;            // why it was refused; empty: accepted
   SEER_FIELDS(RolloutEntered, id, version, weights, instances, directory, error)
+};
+/// The cluster has new weights. Machines that join with older ones are updated to them.
+struct ClusterWeights {
+  NewWeights what;
+  uint64_t weights = 0;       // their checksum (ClusterIdentity)
+  std::vector<NodeId> nodes;  // those that have changed already; the controller asks the others
+  SEER_FIELDS(ClusterWeights, what, weights, nodes)
 };
 // ---- iteration owner --------------------------------------------------------------------------------------------------------
 using EstimateSink = rt::iface<rt::oneway<GroupEstimate>>;
@@ -393,7 +402,7 @@ struct ClusterReport {
 };
 using ClusterHandle = rt::iface<rt::oneway<Tick>, rt::rpc<EnterCluster, ClusterEntered>, rt::oneway<NodeReady>,
                                 rt::rpc<EnterRollout, RolloutEntered>, rt::oneway<RolloutStarted>, rt::oneway<WatchCluster>,
-                                rt::rpc<DrainMachine, Drained>, rt::rpc<GetReport, ClusterReport>>;
+                                rt::oneway<ClusterWeights>, rt::oneway<WeightsUpdated>, rt::rpc<DrainMachine, Drained>, rt::rpc<GetReport, ClusterReport>>;
 
 }  // namespace seer
 
@@ -493,6 +502,7 @@ CAF_BEGIN_TYPE_ID_BLOCK(seer, first_custom_type_id)
   CAF_ADD_TYPE_ID(seer, (seer::DrainMachine))
   CAF_ADD_TYPE_ID(seer, (seer::Drained))
   CAF_ADD_TYPE_ID(seer, (seer::KvDropRollout))
+  CAF_ADD_TYPE_ID(seer, (seer::ClusterWeights))
 CAF_END_TYPE_ID_BLOCK(seer)
 
 namespace seer {

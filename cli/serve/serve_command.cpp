@@ -9,17 +9,16 @@
 #include <string>
 #include <utility>
 
-#include "actors/fleet.h"
 #include "actors/gateway_actor.h"
 #include "cli/cluster_access.h"
-#include "cli/cluster_net.h"
 #include "cli/machine_memory.h"
 #include "cli/machine_parts.h"
-#include "cli/policy_auto.h"
 #include "cli/serve/front.h"
 #include "cli/serve/http_server.h"
 #include "cli/serve/openai_dialect.h"
+#include "cli/serve/served_machines.h"
 #include "cli/serve/sglang_dialect.h"
+#include "gpu/model/model_folder.h"
 
 namespace seer {
 namespace {
@@ -44,11 +43,16 @@ int64_t tokens_max(const ServeOptions& options, const ModelConfig& model) {
   return options.kv_bytes / block_bytes * options.block_tokens;
 }
 
-/// An instance's work where more requests like these will come than it can run at a time.
-InstanceWork work_like(const std::vector<GroupSpec>& groups, const MachineOptions& options) {
-  InstanceWork work = instance_work(groups, options);
-  work.requests = work.rows_max;
-  return work;
+/// With --cluster, no weights.
+Result<LoadedModel> load_served(const ServeOptions& options) {
+  if (options.cluster.empty()) {
+    SEER_RETURN_IF_ERROR(check_memory({demand_of_weights(options.model, options.weights == WeightType::kInt8)}, find_memory()));
+    return load_model_of(options);
+  }
+  SEER_RETURN_IF_ERROR(check_model_folder(options.model));
+  LoadedModel loaded;
+  SEER_ASSIGN_OR_RETURN(loaded.tokenizer, load_tokenizer_of(options));
+  return loaded;
 }
 
 /// Null: the model has no chat template, or no tokenizer.
@@ -91,59 +95,28 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
                                             .token = std::move(token),
                                             .body_bytes_max = static_cast<uint64_t>(options.body_bytes),
                                             .connections_max = static_cast<size_t>(options.connections)}));
-  SEER_RETURN_IF_ERROR(check_memory({demand_of_weights(options.model, options.weights == WeightType::kInt8)}, find_memory()));
-  SEER_ASSIGN_OR_RETURN(const LoadedModel loaded, load_model_of(options));
-  SEER_RETURN_IF_ERROR(check_sizes(options, loaded.model->config));
-
+  SEER_ASSIGN_OR_RETURN(const LoadedModel loaded, load_served(options));
+  SEER_ASSIGN_OR_RETURN(const ModelConfig model, read_model_config(options.model));
   SEER_ASSIGN_OR_RETURN(std::shared_ptr<const ChatPrompts> chat, load_chat(loaded, options.model));
 
-  SlowWork aside({}, [](std::function<void()>& f) { f(); });
-  SeerConfig actors(kActorThreads);
-  rt::system system(actors);
-  Fleet fleet(system, FleetLinks{}, log);
-  SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_local_makers(options, options.nodes, loaded, aside));
-  SEER_RETURN_IF_ERROR(fleet.start_nodes(fleet_config(options, options.nodes),
-                                         std::make_shared<const NodeMakers>(std::move(makers))));
-
-  const auto folder = std::filesystem::weakly_canonical(options.model);
-  const WeightVersion version{static_cast<uint64_t>(options.weight_version)};
   const auto door = std::make_shared<GatewayDoor>();
+  SEER_ASSIGN_OR_RETURN(const std::unique_ptr<ServedMachines> machines, ServedMachines::open(options, loaded, door, log, stop));
+  rt::system& system = machines->system();
+  const auto folder = std::filesystem::weakly_canonical(options.model);
+  GatewayConfig config = machines->gateway_config();
   Front front(*server, door,
               {.name = options.served_name.empty() ? folder.filename().string() : options.served_name,
                .folder = folder.string(),
-               .config = loaded.model->config,
+               .config = model,
                .tokenizer = loaded.tokenizer,
-               .tokens_max = tokens_max(options, loaded.model->config),
+               .tokens_max = options.cluster.empty() ? tokens_max(options, model) : model.context_tokens_max,
                .seed = options.seed,
-               .instances = options.instances},
-              version);
-  const bool is_auto = options.scheduler.policy == kAutoPolicy;
-  ChunkSchedulerConfig scheduler = options.scheduler;
-  if (is_auto) scheduler.policy = kSeerPolicy;
-  GatewayConfig config{.rollout = {.scheduler = scheduler, .instances_expected = static_cast<size_t>(options.instances)},
-                       .version = version};
-  SlowWork measuring({}, [](std::function<void()>& f) { f(); });  // ends before the system, whose gateway it answers
-  const auto measure = [&](std::vector<GroupSpec> like, std::function<void(GatewaySchedule)> then) {
-    measuring.put([&, like = std::move(like), then = std::move(then)] {
-      const auto choice =
-          choose_policy(loaded.model, engine_config(options, InstanceId{0}), work_like(like, options), options, scheduler);
-      then(choice.ok() ? GatewaySchedule{chosen(scheduler, *choice), choice_text(*choice)}
-                       : GatewaySchedule{scheduler, choice.error().detail});
-    });
-  };
-  const GatewayFleet machines{
-      .start_rollout = [&fleet](const RolloutConfig& c, const RolloutEvents& events) { return fleet.start_rollout(c, {}, events); },
-      .end_rollout = [&fleet](RolloutId id) { fleet.end_rollout(id); },
-      .update_weights =
-          [&fleet, nodes = static_cast<size_t>(options.nodes)](const NewWeights& weights, const WeightsSink& reply_to) {
-            fleet.update_weights(weights, reply_to);
-            return nodes;
-          },
-      .choose_schedule = is_auto ? measure : decltype(GatewayFleet::choose_schedule)()};
+               .instances = static_cast<int64_t>(config.rollout.instances_expected)},
+              config.version);
   SglangDialect sglang(front);
   OpenaiDialect openai(front, std::move(chat));
   const ServerScope server_scope{server};
-  const GatewayScope gateway{system, rt::spawn<GatewayActor>(system, std::move(config), machines, front.client(), door, log)};
+  const GatewayScope gateway{system, rt::spawn<GatewayActor>(system, std::move(config), machines->gateway_fleet(), front.client(), door, log)};
   server->start([&](HttpRequest request, std::shared_ptr<HttpReply> reply) {
     if (request.path == "/health" || request.path == "/health_generate" || request.path == "/") return reply->send(200, "{}");
     if (sglang.handle(request, reply) || openai.handle(request, reply)) return;
@@ -153,15 +126,20 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
             << server->port() << std::endl;
 
   rt::Inbox<> inbox(system);
-  while (!stop.load()) inbox.receive(kLookUs, [](const rt::down&) {});
+  Status ended;
+  const auto look = [&] {
+    inbox.receive(kLookUs, [](const rt::down&) {});
+    if (ended.ok()) ended = machines->follow();
+  };
+  while (!stop.load() && ended.ok()) look();
   server->stop_listening();
   log.info(rt::now_us(&system), "draining", {{"connections", server->connections()}});
   const auto open = std::make_shared<std::atomic<size_t>>(1);
   for (const int64_t until = rt::now_us(&system) + kDrainUs; *open > 0 && rt::now_us(&system) < until;) {
     server->post([open, &front] { *open = front.open_calls(); });
-    inbox.receive(kLookUs, [](const rt::down&) {});
+    look();
   }
-  return {};
+  return ended;
 }
 
 }  // namespace seer

@@ -20,6 +20,7 @@ struct FakeNode {
   struct Seen {
     int woken = 0;
     int64_t drain_us = 0;  // of the last DrainNode
+    std::vector<UpdateWeights> updates;
   };
   struct Actor {
     using handle = NodeHandle;
@@ -27,7 +28,7 @@ struct FakeNode {
     Actor(rt::self_ptr<Actor> self_in, std::shared_ptr<Seen> seen_in) : self(self_in), seen(std::move(seen_in)) {}
     handle::behavior_type make_behavior() {
       return {[](const AttachRollout&) {},
-              [](const UpdateWeights&) {},
+              [this](const UpdateWeights& update) { seen->updates.push_back(update); },
               [](const InstanceWeights&) {},
               [this](const DrainNode& drain) { seen->drain_us = drain.timeout_us; },
               [](const DirectoryUp&) {},
@@ -259,4 +260,47 @@ TEST_CASE("cluster: rollouts are listed while they run, and what a dead one kept
   b.run();
   CHECK(b.ask<ClusterReport>(GetReport{}).rollouts.empty());
   CHECK(rt::look<KvDirectoryActor>(entered.directory).holders.empty());  // what is dead keeps nothing
+}
+
+TEST_CASE("cluster: after new weights, machines that come with older ones get the new ones, and rollouts hear the new version") {
+  Bench b;
+  FakeNode changed(b.world), missed(b.world), late(b.world), fresh(b.world);
+  REQUIRE(b.enter(1).error == "");
+  REQUIRE(b.enter(2).error == "");
+  b.ready(1, changed.handle());
+  b.ready(2, missed.handle());
+  rt::post(b.cluster, ClusterWeights{{WeightVersion{5}, "/new"}, 77, {NodeId{1}}});
+  b.run();
+  CHECK(changed.seen->updates.empty());
+  REQUIRE(missed.seen->updates.size() == 1);
+  CHECK(missed.seen->updates[0].what.version == WeightVersion{5});
+  CHECK(missed.seen->updates[0].what.folder == "/new");
+  auto rollout = b.ask<RolloutEntered>(EnterRollout{});
+  CHECK(rollout.version == WeightVersion{5});
+  CHECK(rollout.weights == 77);
+  CHECK(rollout.instances == 2);  // not those of node 2, which has the old weights
+
+  rt::post(missed.seen->updates[0].reply_to, WeightsUpdated{NodeId{2}, WeightVersion{5}, "", 77});
+  b.run();
+  CHECK(b.ask<RolloutEntered>(EnterRollout{}).instances == 4);
+
+  const ClusterIdentity old{.model = "qwen", .layout = 7, .weights = 12, .version = WeightVersion{1}};
+  CHECK(b.enter(3, old).error == "");
+  b.ready(3, late.handle());
+  REQUIRE(late.seen->updates.size() == 1);
+  CHECK(late.seen->updates[0].what.folder == "/new");
+
+  ClusterIdentity now = old;
+  now.version = WeightVersion{5};
+  CHECK(b.enter(4, now).error == "node 4 is refused: its weights' checksum is 000000000000000c, expected 000000000000004d");
+  now.weights = 77;
+  CHECK(b.enter(4, now).error == "");
+  b.ready(4, fresh.handle());
+  CHECK(fresh.seen->updates.empty());
+  now.version = WeightVersion{6};
+  CHECK(b.enter(5, now).error == "node 5 is refused: its weight version is 6, expected 5");
+
+  rt::post(b.cluster, ClusterWeights{{WeightVersion{4}, "/older"}, 1, {}});  // it comes late, and says nothing new
+  b.run();
+  CHECK(b.ask<RolloutEntered>(EnterRollout{}).version == WeightVersion{5});
 }

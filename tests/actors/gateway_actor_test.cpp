@@ -18,17 +18,20 @@ namespace {
 struct Bench {
   using ChooseSchedule = decltype(GatewayFleet::choose_schedule);
 
-  explicit Bench(SimClusterOptions options = {}, GatewayConfig config = {}, ChooseSchedule choose = {}) : cluster(std::move(options)) {
+  explicit Bench(SimClusterOptions options = {}, GatewayConfig config = {}, ChooseSchedule choose = {}, NodeId silent = kNoNode) : cluster(std::move(options)) {
     config.rollout.scheduler = cluster.options.scheduler;
     config.rollout.instances_expected = cluster.options.instances;
     const GatewayFleet fleet{
         .start_rollout = [this](const RolloutConfig& c, const RolloutEvents& events) { return cluster.fleet.start_rollout(c, {}, events); },
         .end_rollout = [this](RolloutId id) { cluster.fleet.end_rollout(id); },
         .update_weights =
-            [this](const NewWeights& weights, const WeightsSink& reply_to) {
-              cluster.fleet.update_weights(weights, reply_to);
-              return size_t{cluster.options.nodes};
+            [this, silent](const NewWeights& weights, const WeightsSink& reply_to) {
+              std::vector<NodeId> nodes = cluster.fleet.update_weights(weights, reply_to);
+              if (silent != kNoNode) nodes.push_back(silent);
+              return nodes;
             },
+        .weights_are = [this](const ClusterWeights& weights) { told.push_back(weights); },
+        .next_rollout = [this] { return next_rollout(); },
         .choose_schedule = std::move(choose)};
     const GatewayClient client{.response = [this](Ticket ticket, uint32_t sample, Response r) {
                                  CHECK(responses[ticket].emplace(sample, std::move(r)).second);  // each once
@@ -88,6 +91,8 @@ struct Bench {
     uint32_t group = 0, first = 0, end = 0;
   };
   SimCluster cluster;
+  std::vector<ClusterWeights> told;
+  std::function<RolloutId()> next_rollout = [id = uint32_t{0}]() mutable { return RolloutId{++id}; };
   std::shared_ptr<GatewayDoor> door = std::make_shared<GatewayDoor>();
   std::map<Ticket, Asked> asked;
   std::map<Ticket, std::map<uint32_t, Response>> responses;
@@ -359,4 +364,43 @@ TEST_CASE("gateway: requests that are cancelled while it is paused take no memor
   for (const auto& [id, group] : b.state().waiting) pieces += group.pieces.size();
   CHECK(pieces <= 1024);
   CHECK(b.state().loads().waiting == 0);
+}
+
+TEST_CASE("gateway: an update waits for no machine that is lost, or silent for too long, and says which") {
+  for (const bool is_lost : {true, false}) {
+    CAPTURE(is_lost);
+    Bench b({}, {.update_us_max = 20'000'000}, {}, NodeId{7});
+    std::optional<Status> status;
+    b.tell([&](GatewayActor& gateway) {
+      gateway.update_weights({.what = {WeightVersion{2}, "new"}, .done = [&](Status s, WeightVersion) { status = std::move(s); }});
+    });
+    b.ask(0, 0, 4);
+    b.run_for(10'000'000);
+    CHECK_FALSE(status.has_value());
+    if (is_lost) b.tell([](GatewayActor& gateway) { gateway.lose_node(NodeId{7}); });
+    b.run_for(is_lost ? 10'000 : 10'001'000);
+    REQUIRE(status.has_value());
+    CHECK(status->error().detail == (is_lost ? "node 7 was lost while it changed its weights" : "node 7 has not changed its weights within 20 s"));
+    b.finish();
+    CHECK(b.state().version == WeightVersion{2});  // the others have it
+    CHECK(b.told.size() == 1);
+    CHECK(b.told.at(0).nodes.size() == b.cluster.options.nodes);
+    CHECK(b.count(FinishReason::kError) == 0);
+    for (const auto& [sample, response] : b.responses.at(Ticket{1})) CHECK(response.version == WeightVersion{2});
+  }
+}
+
+TEST_CASE("gateway: without an id for a rollout requests wait until there is one") {
+  Bench b;
+  RolloutId id;
+  b.next_rollout = [&] { return std::exchange(id, {}); };
+  b.ask(0, 0, 4);
+  b.run_for(100'000);
+  CHECK(b.responses.empty());
+  CHECK(b.state().loads().waiting == 4);
+  id = RolloutId{77};
+  b.finish();
+  CHECK(b.responses.at(Ticket{1}).size() == 4);
+  CHECK(b.state().last_rollout == RolloutId{77});
+  b.check_exact();
 }

@@ -19,8 +19,7 @@ sys.path.insert(0, f"{ROOT}/tests/integration")
 from served import MODEL, Served
 
 PROMPTS = f"{ROOT}/deploy/examples/scratchpad/prompts.jsonl"
-MACHINE = ["--instances", "2", "--threads-per-instance", "1", "--kv-bytes", "96MiB", "--dram-bytes", "64MiB",
-           "--policy", "seer", "--max-batch", "8"]  # which `seer rollout` chooses by itself on a small model, and `seer serve` does not
+MACHINE = ["--instances", "2", "--threads-per-instance", "1", "--kv-bytes", "96MiB", "--dram-bytes", "64MiB"]
 
 
 def process_figures(pid):

@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""`seer serve --cluster`: a server before machines of their own gives the responses of `seer rollout`, bit for bit, while machines
+come, die and change their weights, and the controller dies and returns. Usage: serve_cluster.py [SEER]"""
+import concurrent.futures, json, os, re, shutil, signal, subprocess, sys, tempfile, time, unittest
+
+from served import MACHINE, MODEL, ROOT, SEER, Served
+
+PROMPTS = f"{ROOT}/deploy/examples/scratchpad/prompts.jsonl"
+SAMPLING = {"max_new_tokens": 400, "temperature": 1.0}
+PATIENCE_S = 60
+
+
+class Machine:
+    """A `seer node`: the controller alone, or a machine with one instance."""
+
+    def __init__(self, *options, port=0):
+        self.process = subprocess.Popen([SEER, "node", "--model", MODEL, "--listen", f"127.0.0.1:{port}", *options], stdout=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, text=True)
+        line = self.process.stdout.readline()
+        match = re.search(r" at 127\.0\.0\.1:(\d+)$", line)
+        if not match:
+            raise RuntimeError(f"no ready line but {line!r}: {self.process.stderr.read()}")
+        self.port = int(match[1])
+
+    def end(self, how=signal.SIGTERM):
+        self.process.send_signal(how)
+        self.process.wait(timeout=60)
+        self.process.stdout.close()
+        self.process.stderr.close()
+
+
+def until(is_so, what):
+    end = time.monotonic() + PATIENCE_S
+    while not is_so():
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {PATIENCE_S} s: {what}")
+        time.sleep(0.05)
+
+
+def exact(answer):
+    return answer["output_ids"], answer["meta_info"]["output_token_logprobs"]
+
+
+class ServeClusterTest(unittest.TestCase):
+    def setUp(self):
+        self.controller = Machine("--instances", "0")
+        self.controller_port = self.controller.port
+        self.machines = {}
+        for name in (1, 2):
+            self.add(name)
+        self.until_machines(2)
+        self.served = Served("--cluster", f"127.0.0.1:{self.controller_port}")
+
+    def tearDown(self):
+        self.served.kill()
+        for machine in [*self.machines.values(), self.controller]:
+            machine.end()
+
+    def add(self, name, *options):
+        self.machines[name] = Machine("--name", str(name), "--join", f"127.0.0.1:{self.controller_port}", "--instances", "1", *MACHINE, *options)
+
+    def status(self):
+        text = subprocess.run([SEER, "status", "--cluster", f"127.0.0.1:{self.controller_port}", "--json"], capture_output=True, text=True).stdout
+        return json.loads(text) if text else {"nodes": []}
+
+    def until_machines(self, count):
+        until(lambda: len(self.status()["nodes"]) == count, f"{count} machines in the cluster: {self.status()}")
+
+    def ask_all(self, count=24):
+        """As many answers at once, of a process each."""
+        with open(PROMPTS, encoding="utf-8") as lines:
+            prompts = [json.loads(line)["prompt"] for line, _ in zip(lines, range(count))]
+
+        def ask(i):
+            return self.served.post("/generate", {"text": prompts[i], "return_logprob": True, "sampling_params": {**SAMPLING, "sampling_seed": i}})
+        self.pool = concurrent.futures.ThreadPoolExecutor(count)
+        return [self.pool.submit(ask, i) for i in range(count)]
+
+    def alone(self, model=MODEL, count=24):
+        """The same from a server with instances of its own."""
+        served = Served("--model", model)
+        clustered, self.served = self.served, served
+        try:
+            return [exact(answer.result()) for answer in self.ask_all(count)]
+        finally:
+            self.served = clustered
+            self.assertEqual(served.stop(), 0)
+
+    def test_machines_that_die_and_come_change_no_response(self):
+        expected = self.alone()
+        self.assertEqual([exact(a.result()) for a in self.ask_all()], expected)
+        answers = self.ask_all()
+        self.add(3)
+        self.machines.pop(1).end(signal.SIGKILL)
+        self.assertEqual([exact(a.result()) for a in answers], expected)
+        self.assertEqual(self.served.stop(), 0)
+        self.served = Served("--cluster", f"127.0.0.1:{self.controller_port}")
+        self.assertEqual([exact(a.result()) for a in self.ask_all()], expected)
+
+    def test_all_machines_change_their_weights_and_those_that_come_later_too(self):
+        with tempfile.TemporaryDirectory() as work:
+            folder = os.path.join(work, "scratchpad-1m8")
+            shutil.copytree(MODEL, folder)
+            turned_copy(MODEL, folder)
+            expected = self.alone(folder)
+            self.assertNotEqual(expected, self.alone())
+            answer = self.served.post("/update_weights_from_disk", {"model_path": folder, "weight_version": "5"})
+            self.assertTrue(answer["success"], answer)
+            self.add(3)  # it comes with the old ones
+            self.until_machines(3)
+            for name in (1, 2):
+                self.machines.pop(name).end(signal.SIGKILL)
+            answers = [a.result() for a in self.ask_all()]
+            self.assertEqual({a["meta_info"]["weight_version"] for a in answers}, {"5"})
+            self.assertEqual([exact(a) for a in answers], expected)
+            until(lambda: self.status()["nodes"][0]["weight_version"] == 5, "the controller knows the new version")
+
+    def test_an_update_is_refused_whole_where_the_folder_is_wrong(self):
+        expected = self.alone()
+        found, answer = self.served.call("POST", "/update_weights_from_disk", {"model_path": "/nowhere", "weight_version": "5"})
+        self.assertEqual(found, 400, answer)
+        self.assertIn("/nowhere", str(answer))
+        answers = [a.result() for a in self.ask_all()]
+        self.assertEqual({a["meta_info"]["weight_version"] for a in answers}, {"1"})
+        self.assertEqual([exact(a) for a in answers], expected)
+
+    def test_the_controller_dies_and_returns_while_requests_run(self):
+        expected = self.alone()
+        answers = self.ask_all()
+        self.controller.end(signal.SIGKILL)
+        self.assertEqual([exact(a.result()) for a in answers], expected)
+        self.controller = Machine("--instances", "0", port=self.controller_port)
+        self.until_machines(2)
+        self.assertEqual([exact(a.result()) for a in self.ask_all()], expected)
+
+
+def turned_copy(model, folder):
+    """Writes weights of the same shape, with the signs of one matrix turned."""
+    path = os.path.join(folder, "model.safetensors")
+    with open(os.path.join(model, "model.safetensors"), "rb") as file:
+        data = bytearray(file.read())
+    head = int.from_bytes(data[:8], "little")
+    table = json.loads(data[8:8 + head])
+    name = next(n for n in sorted(table) if n.endswith("down_proj.weight"))
+    begin, end = (8 + head + at for at in table[name]["data_offsets"])
+    for at in range(begin + 1, end, 2):  # the byte with the sign, of bf16
+        data[at] ^= 0x80
+    with open(path, "wb") as file:
+        file.write(data)
+
+
+if __name__ == "__main__":
+    unittest.main()
