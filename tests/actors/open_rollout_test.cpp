@@ -181,9 +181,9 @@ TEST_CASE("open rollout: what cannot be cancelled is named, with the reason") {
 TEST_CASE("open rollout: malformed groups are refused together, with a sentence") {
   OpenRollout o(options_for("divided"));
   o.groups[1].seeds.pop_back();
-  CHECK(o.add(0, 2).error == "group 1 of those to be added has 3 seeds for 4 samples");
+  CHECK(o.add(0, 2).error == "new group 1 has 3 seeds for 4 samples");
   o.groups[1].prompt_ids.clear();
-  CHECK(o.add(0, 2).error == "group 1 of those to be added has an empty prompt");
+  CHECK(o.add(0, 2).error == "new group 1 has an empty prompt");
   CHECK(o.add(0, 1).first == GroupId{0});
   rt::post(o.rollout, CloseRollout{});
   CHECK(o.add(2, 1).error == "the rollout is closed: no groups can be added");
