@@ -49,7 +49,7 @@ struct DraftBudgetConfig {
   DraftRule rule = DraftRule::kUniform;
   /// By shape: most draft tokens of one sequence in one step (paper: 8); 0: no drafts of this shape.
   std::array<int64_t, kDraftShapes> rows_max = {8, 0};
-  double lambda = 2;             // the high class gets one more token if lambda times its gain is larger (paper: 2)
+  double lambda = 2;             // the high class gets one more token if its gain is lambda times the low one's (paper: 2)
   double draft_ns = 1500;        // to make one sequence's draft, until drafting_took() measures it
   double prior_accept = 0.5;     // b_i before anything is learned
   double memory = 512;           // a draft counts 1/e after this many more drafts of its class and shape
