@@ -1,6 +1,6 @@
-// `--policy auto` of seer rollout: finds out what a step costs for the batches that `seer` and `seer+` would typically run on an
-// instance, and for smaller ones, by measuring or from a profile. Then actors/policy/schedule/policy_choice.h chooses. Responses
-// do not depend on the policy, so a measurement that other programs disturb only costs time. Used by local_rollout.cpp.
+// `--policy auto` of seer rollout: measures steps, or reads their times from a profile, for the batches that `seer` and `seer+`
+// would typically run on an instance, and for smaller ones. Then actors/policy/schedule/policy_choice.h chooses. Responses do not
+// depend on the policy, so a disturbed measurement only costs time. Used by local_rollout.cpp.
 #pragma once
 #include <functional>
 #include <string>
@@ -19,11 +19,11 @@ namespace seer {
 inline constexpr double kStepGapUs = 100;
 
 /// The work of an instance with KV for `kv_tokens` tokens: medians of prompt lengths and limits, and its share of the requests.
-/// REQUIRES: there are groups.
+/// REQUIRES: groups is not empty.
 InstanceWork instance_work(const std::vector<GroupSpec>& groups, const RolloutOptions& options, int64_t kv_tokens);
 
-/// Step times come from options.draft_profile. Without it they are measured, on as many engines of its own as run at a time, with
-/// at most 256 MiB of KV together. Errors: as make_cpu_engine() and read_step_profile().
+/// Step times come from options.draft_profile. Without it they are measured on temporary engines, as many as run at a time, with
+/// at most 256 MiB of KV together. Errors: those of make_cpu_engine() and read_step_profile().
 Result<PolicyChoice> choose_policy(const std::shared_ptr<const Model>& model, const CpuEngineConfig& engine,
                                    const std::vector<GroupSpec>& groups, const RolloutOptions& options);
 

@@ -147,7 +147,7 @@ TEST_CASE("cluster gate: who listens in another protocol is named so") {
   other.join();
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().code == Code::kInvalidArgument);
-  CHECK(refused.error().detail.find(cat("who listens at 127.0.0.1:", port, " is no Seer, or one with another protocol than ")) == 0);
+  CHECK(refused.error().detail.find(cat("the process at 127.0.0.1:", port, " is not Seer, or has another protocol than ")) == 0);
 }
 
 TEST_CASE("cluster gate: an address where nobody listens, or that is none of this machine's, is an error") {
@@ -176,6 +176,6 @@ TEST_CASE("cluster gate: files that are missing, of another kind, or do not belo
   CHECK(refusal("good", "none", "ca").find("--tls-key " + made.path("none.key") + ": expected the private key of " + made.path("good.pem")) == 0);
   CHECK(refusal("good", "ca", "ca").find("--tls-key " + made.path("ca.key") + ": expected the private key of ") == 0);
   CHECK(refusal("good", "good", "none").find("--tls-ca " + made.path("none.pem") + ": expected the certificate of a CA in PEM format (") == 0);
-  CHECK(refusal("good", "good", "other-ca").find("--tls-cert " + made.path("good.pem") + ": it does not hold against ") == 0);
+  CHECK(refusal("good", "good", "other-ca").find("--tls-cert " + made.path("good.pem") + ": it cannot be verified with ") == 0);
   CHECK(refusal("expired", "expired", "ca").find("certificate has expired") != std::string::npos);
 }

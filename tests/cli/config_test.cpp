@@ -229,7 +229,7 @@ TEST_CASE("config: each bad flag gets a sentence with its value and what was exp
       {{"--weights", "int4"}, "--weights int4: expected one of stored, int8; did you mean int8?"},
       {{"--temperature", "1e-5"}, "--temperature 1e-05: expected 0 (greedy) or a number, at least 0.0001"},
       {{"--block-tokens", "17"}, "--block-tokens 17: expected a multiple of 16"},
-      {{"--nodes", "3"}, "--nodes 3: expected at most --instances, which is 2: each node has an instance at least"},
+      {{"--nodes", "3"}, "--nodes 3: expected at most --instances, which is 2: each node has at least one instance"},
       {{"--drafting", "grouped", "--draft-history", "/none/such/history/"},
        "--draft-history /none/such/history/: there is no folder /none/such to make it in"},
       {{"--policy", "oracle"}, "--lengths is missing: the oracle policy takes the response lengths from it"},
