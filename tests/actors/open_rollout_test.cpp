@@ -162,7 +162,7 @@ TEST_CASE("open rollout: a group that was cancelled before the start never runs"
     if (r.request.group == GroupId{0}) CHECK(r.chunks == 0);
 }
 
-TEST_CASE("open rollout: what cannot be cancelled is named, with the reason") {
+TEST_CASE("open rollout: a cancel that is not possible is refused with the reason") {
   OpenRollout o(options_for("divided"));
   o.attach();
   o.add(0, 2);

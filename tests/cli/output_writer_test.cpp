@@ -47,7 +47,7 @@ TEST_CASE("output: a path that cannot be written is refused when it is opened") 
   CHECK(!OutputWriter::open("/proc/o.jsonl").ok());
 }
 
-TEST_CASE("output: what an earlier run left aside stays until a new run has a line, and is never taken for a result") {
+TEST_CASE("output: lines of an earlier run stay until a new run has a line, and are never taken for a result") {
   const ScratchFolder folder;
   folder.write("o.jsonl.partial", "of an earlier run\n");
   { CHECK(OutputWriter::open(folder.path("o.jsonl")).ok()); }  // a run that failed at its start

@@ -1,4 +1,4 @@
-// Times are those of the machine: what is tested holds however fast it is.
+// Times are those of the machine; the tests hold however fast it is.
 #include "cli/step_calibration.h"
 
 #include <doctest/doctest.h>

@@ -358,14 +358,14 @@ TEST_CASE("bad input: options and the TOML file") {
   config("not TOML", "[rollout\n", {"c.toml:1:", "not TOML"});
 }
 
-TEST_CASE("bad input: a folder for the history is not made where its parent is missing") {
+TEST_CASE("bad input: a folder for the history is not made if its parent is missing") {
   BadInputs bad;
   bad.rollout("history without a parent folder", {{"--drafting", "grouped"}, {"--draft-history", bad.folder.path("none/history")}},
               {"--draft-history", "none/history", "no folder"}, 1);
   CHECK(!fs::exists(bad.folder.path("none")));
 }
 
-TEST_CASE("bad input: what stdout cannot take is an error, whatever was printed") {
+TEST_CASE("bad input: a write to stdout that fails is an error, whatever was printed") {
   for (const char* arguments : {"--help", "--version", "rollout --help", "rollout --print-config", "doctor", "man", "completion bash",
                                 "simulate --policies seer --seeds 1 --requests 8"}) {
     CAPTURE(std::string(arguments));

@@ -1,4 +1,4 @@
-// Rollouts on a cluster whose processes are killed and stopped at random: whatever happens, each ends with the bits of a rollout
+// Rollouts on a cluster whose processes are killed and stopped at random. Whatever happens, each gives the bits of a rollout
 // within one process, every response once, and leaves nothing in the pools. SEER_CHAOS_ROUNDS and SEER_CHAOS_SEED try more.
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-// ChildProcess: the real program in a process of its own, its output kept in files of a scratch folder. Ends with its owner.
+// ChildProcess: runs the real program in a child process, with its output in files of a scratch folder. Ends with its owner.
 #pragma once
 #include <doctest/doctest.h>
 #include <fcntl.h>

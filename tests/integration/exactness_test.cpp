@@ -409,7 +409,7 @@ TEST_CASE("exactness: every sampling rule gives the same bits under every policy
   MESSAGE(combinations, " combinations of 15 responses: ", different, " differences");
 }
 
-TEST_CASE("exactness: drafts change no bit, whatever they are made from, however long, under every rule of sampling") {
+TEST_CASE("exactness: drafts change no bit, whatever their source and length, under every sampling rule") {
   const ScratchFolder folder(fast_folder());
   RolloutOptions options = reference_options(folder);
   const RolloutWork work = loaded(options);

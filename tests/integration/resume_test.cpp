@@ -1,4 +1,4 @@
-// A rollout whose process is killed goes on from its journal, and gives the bits of one that was not.
+// A rollout whose process was killed continues from its journal, and gives the bits of one that was not killed.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// seer simulate end to end, through the program: the report's fields, the same seed twice, a trace of lengths on a
-// measured profile, and what bad input is answered with.
+// seer simulate end to end, through the program: the report's fields, the same seed twice, a trace of lengths with a
+// measured profile, and the answers to bad input.
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>

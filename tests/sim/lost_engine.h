@@ -1,4 +1,4 @@
-// LostEngine: an engine whose device is lost at some step or copy: from then on every result says so.
+// LostEngine: an engine whose device is lost at some step or copy; from then on every result says so.
 #pragma once
 #include <memory>
 #include <utility>

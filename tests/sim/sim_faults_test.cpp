@@ -1,4 +1,4 @@
-// What SimFaults draws, and its verdict. That nothing it draws does harm is for fault_seeds_test.cpp.
+// Tests the faults that SimFaults draws, and its verdict. fault_seeds_test.cpp checks that no fault does harm.
 #include "actors/sim/sim_faults.h"
 
 #include <doctest/doctest.h>
@@ -124,7 +124,7 @@ TEST_CASE("sim faults: a rollout that has not ended by limit_us gets a bad verdi
   CHECK(run.requests == 24);
 }
 
-TEST_CASE("sim faults: counts are told in words, the kinds that happened only") {
+TEST_CASE("sim faults: counts are given in words, only for kinds that happened") {
   SimFaultRun run;
   CHECK(run.counts_text() == "no fault");
   run.counts[static_cast<size_t>(FaultKind::kDiskFull)] = 1;

@@ -42,7 +42,7 @@ struct Bench {
 
 }  // namespace
 
-TEST_CASE("draft sync: what is too long for one update follows with the next, and at once where nothing runs any more") {
+TEST_CASE("draft sync: tokens too many for one update follow with the next, or at once if nothing runs any more") {
   Bench b;
   b.learn(100);
   b.run_sync({kGroup});
@@ -53,7 +53,7 @@ TEST_CASE("draft sync: what is too long for one update follows with the next, an
   CHECK(b.server_tokens() == 100);
 }
 
-TEST_CASE("draft sync: where nothing runs, nothing is asked for, and what a server still lacks is sent when it says so") {
+TEST_CASE("draft sync: if nothing runs, nothing is fetched, and tokens that a server still lacks are sent when it asks") {
   Bench b;
   b.learn(100);
   b.run_sync({});
@@ -68,7 +68,7 @@ TEST_CASE("draft sync: where nothing runs, nothing is asked for, and what a serv
   CHECK(b.server_fetches() == 0);
 }
 
-TEST_CASE("draft sync: a fetch that is open hinders the next one, but not that of the next rollout") {
+TEST_CASE("draft sync: an open fetch delays the next one, but not that of the next rollout") {
   Bench b;
   b.learn(10);
   b.run_sync({kGroup});

@@ -47,7 +47,7 @@ struct DraftBench : InstanceBench {
 
 }  // namespace
 
-TEST_CASE("drafts: only sequences that decode get one, never longer than what may still come") {
+TEST_CASE("drafts: only decoding sequences get one, never longer than their limit allows") {
   DraftBench b;
   Sequence& decodes = b.run(1, 6);
   Sequence& ends_soon = b.run(2, 6);
@@ -63,7 +63,7 @@ TEST_CASE("drafts: only sequences that decode get one, never longer than what ma
   CHECK(b.rows_of[2].draft_tokens == 0);
 }
 
-TEST_CASE("drafts: a choice holds until it is renewed, and is put off while nobody decodes") {
+TEST_CASE("drafts: a choice holds until it is renewed, and is delayed while nobody decodes") {
   DraftBench b;
   b.propose();
   CHECK(b.drafts.choice_is_due());

@@ -361,7 +361,7 @@ TEST_CASE("instance: a chunk that does not fit even alone is rejected, with its 
   CHECK(b.cluster.instance_state(0).devices.counts().in_use == 0);
 }
 
-TEST_CASE("instance: every chunk is answered once, behind all of its tokens, whatever is short") {
+TEST_CASE("instance: every chunk is answered once, after all of its tokens, whatever is short") {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     CAPTURE(seed);
     std::mt19937_64 rng(seed);
@@ -470,7 +470,7 @@ TEST_CASE("instance: when its last chunk ends, the draft server soon has all of 
   CHECK(tokens_on_server(b.cluster, request) == b.expected(request, 0, tokens).output_ids);
 }
 
-TEST_CASE("instance: one that is drained gives all its chunks back early, their KV in the pool, and takes no more") {
+TEST_CASE("instance: when drained it gives all its chunks back early, with their KV in the pool, and takes no more") {
   for (const int32_t steps_max : {1, 64}) {
     CAPTURE(steps_max);
     Bench b({.block_tokens = 4, .prompt_tokens = 10, .has_kv = steps_max == 1, .steps_max = steps_max});

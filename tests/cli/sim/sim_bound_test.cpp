@@ -54,7 +54,7 @@ TEST_CASE("sim bound: full batches of equal lengths, and a sum of single rows") 
   CHECK(lower_bound_s(cluster, work) == doctest::Approx((100 * 5'001'000 + 10 * (100 + 5050)) / 1e9));
 }
 
-TEST_CASE("sim bound: where KV is scarce, it holds for batches of long and short contexts") {
+TEST_CASE("sim bound: if KV is scarce, it holds for batches of long and short contexts") {
   ClusterModel cluster = linear_cluster(5'000'000, 1000, 1);
   cluster.kv_tokens = 16384;
   cluster.block_tokens = 16;
@@ -75,7 +75,7 @@ TEST_CASE("sim bound: where KV is scarce, it holds for batches of long and short
   CHECK(bound_s == doctest::Approx(steps * 5e6 / 1e9).epsilon(0.1));
 }
 
-TEST_CASE("sim bound: it holds where more KV is dearer, few rows are cheaper, and responses begin alike") {
+TEST_CASE("sim bound: it holds if more KV costs more, few rows cost less, and responses begin alike") {
   ClusterModel cluster = small_cluster();
   cluster.instances = 1;
   cluster.rows_max = 32;

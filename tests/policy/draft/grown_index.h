@@ -1,4 +1,4 @@
-// GrownIndex: random texts, the index grown from them, and what brute force counts in them. For tests of what reads the index.
+// GrownIndex: random texts, the index built from them, and counts by brute force. For tests of classes that read the index.
 #pragma once
 #include <algorithm>
 #include <map>

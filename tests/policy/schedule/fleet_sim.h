@@ -1,6 +1,6 @@
 // FleetSim: a rollout iteration in a few lines, to try a ChunkScheduler on random lengths. Instances step together,
-// each running request gains a few tokens per step, blocks are counted exactly as an engine would, and an instance that
-// runs out of blocks makes the request with the largest yield_rank give way. It keeps its own books and fails the test
+// each running request gains a few tokens per step, blocks are counted exactly as in an engine, and an instance that
+// runs out of blocks makes the request with the largest yield_rank give way. It keeps its own counts and fails the test
 // as soon as the scheduler breaks a promise of chunk_scheduler.h.
 #pragma once
 #include <doctest/doctest.h>

@@ -123,7 +123,7 @@ TEST_CASE("length posterior: survival and upper quantiles are those of an integr
   }
 }
 
-TEST_CASE("length posterior: an age that is counted again leaves no trace of the age before") {
+TEST_CASE("length posterior: an age that is counted again replaces the earlier age") {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     CAPTURE(seed);
     const Case c = random_case(seed);

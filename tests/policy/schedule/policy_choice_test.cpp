@@ -86,7 +86,7 @@ TEST_CASE("policy choice: each measured engine gets the policy that was faster o
   }
 }
 
-TEST_CASE("policy choice: instances run no more than what makes a token cheap, within the slack") {
+TEST_CASE("policy choice: instances run no more than the batch that makes a token cheap, within the slack") {
   // Where KV that is not in a cache is dear, batches whose KV fits there are cheaper by half; see kTwoInstances.
   const PolicyChoice dear = choose(kBench, kTwoInstances, 100);
   CHECK(dear.rows_max == 4);
@@ -105,7 +105,7 @@ TEST_CASE("policy choice: instances run no more than what makes a token cheap, w
   CHECK(within(kCapSlack + 0.01).rows_max == 8);
 }
 
-TEST_CASE("policy choice: a limit is a batch that was looked at, below the policy's own, and never dearer than that") {
+TEST_CASE("policy choice: a limit is a measured batch, below the policy's own, and never costs more than that") {
   const uint64_t seed = 7;
   CAPTURE(seed);
   std::mt19937_64 random(seed);
@@ -145,7 +145,7 @@ TEST_CASE("policy choice: batches hold what each policy promises") {
   CHECK(typical_batches({49408, 256, 256, 47, 1}, {.chunk_tokens = 0}).context_tokens == 47);
 }
 
-TEST_CASE("policy choice: times that say nothing leave seer") {
+TEST_CASE("policy choice: with unusable times the choice is seer") {
   for (const double us : {0.0, -1.0, std::numeric_limits<double>::infinity(), std::nan("")}) {
     CAPTURE(us);
     const PolicyChoice choice = choose_policy({.held_sequences = 4, .full_sequences = 8}, [&](const StepShape&) { return us; });
