@@ -1,5 +1,5 @@
-// context_actor: the Context Manager (paper 3.2). It learns the length of each finished response and tells the rollout how
-// long the rest of the group is likely to be. It knows a group from the group's first finished response on. One per rollout.
+// context_actor: the Context Manager (paper 3.2). It learns the length of each finished response and tells the rollout
+// how long the rest of the group is likely to be. It knows a group from its first finished response on. One per rollout.
 #pragma once
 #include "actors/policy/schedule/length_estimator.h"
 #include "protocols/actors.h"

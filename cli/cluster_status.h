@@ -1,5 +1,5 @@
-// ClusterStatus: the machines and rollouts of a cluster at one moment, as a table for people and as JSON for programs. Pure.
-// Used by `seer status`.
+// ClusterStatus: the machines and rollouts of a cluster at one moment, as a table for people and as JSON for programs.
+// Pure. Used by `seer status`.
 #pragma once
 #include <optional>
 #include <string>

@@ -1,6 +1,6 @@
-// DividedScheduler: divided rollout. Requests run in chunks, each on the instance that suits best at its start. All waiting
-// requests are in one order (serve_order.h), which the policy chooses: `divided`, `las`, `seer` (Algorithm 2) and `oracle` differ
-// only in it. Single owner, not thread-safe.
+// DividedScheduler: divided rollout. Requests run in chunks, each on the instance that suits best at its start. All
+// waiting requests are in one order (serve_order.h), which the policy chooses: `divided`, `las`, `seer` (Algorithm 2)
+// and `oracle` differ only in it. Single owner, not thread-safe.
 //
 // Invariants:
 //  (1) order_ holds exactly the waiting requests, each under its current rank;
@@ -15,8 +15,8 @@
 
 namespace seer {
 
-/// At most one placement in this many goes to a starved request. When waiting takes far longer than starve_us, every request
-/// is starved; without this bound Algorithm 2 would become first come, first served.
+/// At most one placement in this many goes to a starved request. When waiting takes far longer than starve_us, every
+/// request is starved; without this bound Algorithm 2 would become first come, first served.
 inline constexpr int64_t kStarvedEvery = 16;
 
 class DividedScheduler final : public LedgerScheduler {

@@ -104,8 +104,8 @@ std::optional<InstancePicker::Load> InstancePicker::lighter(std::optional<Load> 
   return (!best || load < *best) && fits(instance, need) ? load : best;
 }
 
-// Walks in order of load; the first instance with room is the answer. It stops at a load at which even the largest instance
-// could not take the need and its prompt. Then only the few instances that have the prompt are left.
+// Walks in order of load; the first instance with room is the answer. It stops at a load at which even the largest
+// instance could not take the need and its prompt. Then only the few instances that have the prompt are left.
 std::optional<InstanceId> InstancePicker::least_loaded(const KvNeed& need) const {
   for (const Load& load : by_load_) {
     if (fits(load.id, need)) return load.id;

@@ -1,17 +1,17 @@
 // InstancePicker: counts how full every instance is, in KV credits, and picks the instance for a request. Used by
 // ChunkLedger. Pure; O(log instances) per decision plus the instances of one machine and of one group. Single owner.
 //
-// Room: a request fits on an instance if credits used + its need <= kv_blocks and running < rows_max. The whole blocks of a
-// prompt are immutable and shared by the members of its group that run on the same instance, so they are counted once per
-// instance and group. An idle instance takes a request whose next token fits, even if the reserve does not. Otherwise a
-// request near the size of an instance would wait for ever.
+// Room: a request fits on an instance if credits used + its need <= kv_blocks and running < rows_max. The whole blocks
+// of a prompt are immutable and shared by the members of its group that run on the same instance, so they are counted
+// once per instance and group. An idle instance takes a request whose next token fits, even if the reserve does not.
+// Otherwise a request near the size of an instance would wait for ever.
 //
 // Choice among the instances that have room (PlaceBy):
-//  kCached (paper 3.1): while the instances are evenly loaded, the one with the longest cached prefix (where the request last
-//    ran, then its machine); else the least loaded;
+//  kCached (paper 3.1): while the instances are evenly loaded, the one with the longest cached prefix (where the
+//    request last ran, then its machine); else the least loaded;
 //  kMostRoom: the least loaded, or the one where the request last ran if that is charged hardly more (kStayShare);
-//  kFewestRunning: the one with the fewest running requests, so that the last requests of an iteration have instances to
-//    themselves; the one where the request last ran if that is as good. O(instances).
+//  kFewestRunning: the one with the fewest running requests, so that the last requests of an iteration have instances
+//    to themselves; the one where the request last ran if that is as good. O(instances).
 //
 // Invariants:
 //  (1) used_blocks of an instance == the own blocks of its running requests + the prompt blocks of their groups;
@@ -56,12 +56,12 @@ struct CachedAt {
 
 enum class PlaceBy : uint8_t { kCached, kMostRoom, kFewestRunning };
 
-/// kMostRoom: a request stays where its KV is if that instance is charged at most this share of its KV more than the least
-/// loaded one.
+/// kMostRoom: a request stays where its KV is if that instance is charged at most this share of its KV more than the
+/// least loaded one.
 inline constexpr double kStayShare = 0.03;
 
-/// The paper measured a spread of 32 with instances of 256 rows. Instances with fewer rows get the same share of their rows;
-/// otherwise one of 8 rows would stay idle while its neighbours are full.
+/// The paper measured a spread of 32 with instances of 256 rows. Instances with fewer rows get the same share of their
+/// rows; otherwise one of 8 rows would stay idle while its neighbours are full.
 inline constexpr int32_t kSpreadRowsShare = 8;
 
 class InstancePicker {
@@ -69,8 +69,8 @@ class InstancePicker {
   /// Cached prefixes decide only while the running requests of instances differ by no more than inflight_spread_max.
   explicit InstancePicker(int32_t inflight_spread_max) : inflight_spread_max_(inflight_spread_max) {}
 
-  /// Errors: kInvalidArgument if it has no room at all, or its block_tokens differ from those of the others (KV could not move
-  /// between them). REQUIRES: the id is new, or the instance was removed and all its requests came back.
+  /// Errors: kInvalidArgument if it has no room at all, or its block_tokens differ from those of the others (KV could
+  /// not move between them). REQUIRES: the id is new, or the instance was removed and all its requests came back.
   Status add(const InstanceLimits& limits);
   /// Nothing more is placed there. No effect if it is not known.
   void remove(InstanceId instance);

@@ -23,13 +23,13 @@ class LengthEstimator {
   /// A member finished with this length; 0 (an aborted one) counts as 1. Returns whether the estimate changed.
   bool observe(GroupId group, int64_t length);
 
-  /// Mean of |estimate - length| / length, with the estimate before that finish, over all but the first finish of each group:
-  /// the limit is no prediction. 0 if there were none.
+  /// Mean of |estimate - length| / length, with the estimate before that finish, over all but the first finish of each
+  /// group: the limit is no prediction. 0 if there were none.
   double estimate_error() const { return predicted_ == 0 ? 0 : error_sum_ / static_cast<double>(predicted_); }
 
   /// Share of the variance of log length that lies between groups: the one-way random-effects intraclass correlation,
-  /// ANOVA estimator for unequal group sizes, clipped to [0, 1]. 0 if it is not defined: fewer than two groups with a finished
-  /// member, no group with two, or no variance at all.
+  /// ANOVA estimator for unequal group sizes, clipped to [0, 1]. 0 if it is not defined: fewer than two groups with a
+  /// finished member, no group with two, or no variance at all.
   double length_icc() const;
 
  private:

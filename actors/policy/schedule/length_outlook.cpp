@@ -13,7 +13,7 @@ constexpr double kPriorBetween = 0.7;
 constexpr double kPriorWithin = 0.5;
 constexpr int64_t kSweepEvery = 100;  // a sweep per 1/kSweepEvery of the requests that finish
 constexpr int kSweepRounds = 2;
-constexpr double kUnexplained = 1e-3;  // a length is unexplained if the model gives it a smaller probability to be reached
+constexpr double kUnexplained = 1e-3;  // a length is unexplained if a smaller share would reach it
 
 bool stopped_at_limit(const GroupState& group, const RequestState& request) {
   return request.generated_tokens >= group.max_tokens;

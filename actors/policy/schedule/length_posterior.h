@@ -1,5 +1,5 @@
-// LengthPosterior: what the requests of one group, finished or not, tell about each other's lengths. A request that has reached
-// 9 000 tokens says that its group is not short, long before it finishes.
+// LengthPosterior: what the requests of one group, finished or not, tell about each other's lengths. A request that has
+// reached 9 000 tokens says that its group is not short, long before it finishes.
 //
 //   ln(length) = log_mean + z + e,   z ~ N(0, between^2) shared by the group,   e ~ N(0, within^2) per request
 //   P(z | group) ~ N(z; 0, between^2) * prod finished phi((ln length - log_mean - z) / within)
@@ -52,12 +52,13 @@ class LengthPosterior {
   /// P(a member is longer than `tokens`).
   double survival(int64_t tokens) const;
 
-  /// The length that a member already at `age` tokens exceeds with probability `exceed` (to 0.3 %), at most `limit`. The grid
-  /// ends at 3.2 standard deviations of z, so the length is up to 5 % too small if `exceed` is 1e-4. With probability `outlier`
-  /// the member follows no model and may reach the limit. REQUIRES: 0 < exceed < 1, 0 <= age <= limit.
+  /// The length that a member already at `age` tokens exceeds with probability `exceed` (to 0.3 %), at most `limit`.
+  /// The grid ends at 3.2 standard deviations of z, so the length is up to 5 % too small if `exceed` is 1e-4. With
+  /// probability `outlier` the member follows no model and may reach the limit. REQUIRES: 0 < exceed < 1, 0 <= age <=
+  /// limit.
   double length_exceeded(int64_t age, int64_t limit, double exceed, double outlier) const;
 
-  /// Adds the group's expected moments (E step). An unfinished member counts as all lengths beyond its age, by probability.
+  /// Adds the group's expected moments (E step). An unfinished member counts as all lengths beyond its age.
   void add_moments_of_group(LengthMoments& moments) const;
   void add_moments_of_unfinished(int64_t tokens, LengthMoments& moments) const;
 
