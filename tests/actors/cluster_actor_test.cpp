@@ -15,7 +15,7 @@ namespace {
 
 using Watcher = Recorder<ClusterSink, NodeJoined, PartLost>;
 
-/// A machine that only notes what it is told.
+/// A machine that only notes its messages.
 struct FakeNode {
   struct Seen {
     int woken = 0;

@@ -10,7 +10,7 @@ using namespace seer;
 
 namespace {
 
-/// An error from the n-th question on.
+/// Returns an error from the n-th call on.
 template <class Id>
 std::function<Status(Id)> fails_from(int n, const std::string& sentence) {
   return [n, sentence, asked = 0](Id) mutable -> Status {

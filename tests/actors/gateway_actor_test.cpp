@@ -14,7 +14,7 @@ using namespace seer;
 
 namespace {
 
-/// A gateway before a simulated cluster, whose groups clients ask for.
+/// A gateway in front of a simulated cluster; clients ask for the cluster's groups.
 struct Bench {
   explicit Bench(SimClusterOptions options = {}, GatewayConfig config = {}) : cluster(std::move(options)) {
     config.rollout.scheduler = cluster.options.scheduler;
@@ -61,7 +61,7 @@ struct Bench {
     run_for(1'000'000);
   }
   GatewayActor& state() { return rt::look<GatewayActor>(handle); }
-  /// Every response that came is what it must be, or the beginning of that if it was aborted.
+  /// Checks that every response is right, or the beginning of the right one if it was aborted.
   void check_exact(bool are_all_whole = true) {
     for (const auto& [ticket, by_sample] : responses)
       for (const auto& [sample, response] : by_sample) {

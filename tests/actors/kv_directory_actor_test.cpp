@@ -8,7 +8,7 @@ using namespace seer;
 
 namespace {
 
-/// A KV node that only notes what it is told.
+/// A KV node that only notes its messages.
 struct FakeNode {
   using handle = KvNodeHandle;
   static constexpr const char* kActorName = "fake_node";
@@ -261,7 +261,7 @@ TEST_CASE("kv directory: all KV of a dead rollout's requests is released, and no
   b.tell(KvDropRollout{RolloutId{2}});
   CHECK(b.seen[0].released == std::vector{owner(2, 0), owner(2, 7)});
   CHECK(b.seen[1].released.empty());
-  b.tell(KvHolds{NodeId{1}, owner(2, 7)});  // word of it came late
+  b.tell(KvHolds{NodeId{1}, owner(2, 7)});  // a late message
   b.tell(KvHolds{NodeId{1}, owner(2, 9)});  // also of what was not known then
   CHECK(b.seen[1].released == std::vector{owner(2, 7), owner(2, 9)});
 }

@@ -38,7 +38,7 @@ struct Bench {
   void run() { world.run_until(world.now_us() + 100'000); }
   KvNodeActor& state() { return rt::look<KvNodeActor>(node); }
 
-  /// Asks for room for blocks [from, to) of the owner's chain, and returns the answer, if it came.
+  /// Asks for room for blocks [from, to) of the owner's chain. Returns the answer, if it came.
   std::vector<KvReserved> reserve(KvOwner owner, uint32_t from, uint32_t to, bool park = false, uint64_t next_use = 0,
                                   const Client* by = nullptr) {
     const Client& asker = by != nullptr ? *by : client;
@@ -59,7 +59,7 @@ struct Bench {
     for (uint32_t i = from; i < to; ++i) blocks.push_back({{version, 3, {owner.value + 1, i}}, 4});
     return blocks;
   }
-  /// Fills what was granted, and seals it.
+  /// Fills the granted slots, and seals them.
   void seal(const KvReserved& granted) {
     KvSeal seal;
     for (const KvGrant& g : granted.grants) {
@@ -206,7 +206,7 @@ TEST_CASE("kv node: a copy that is reported corrupt is never handed out again") 
   b.run();
   CHECK(b.open(kOwner, 3).blocks.size() == 1);
   CHECK(b.state().report().corrupt_blocks == 1);
-  CHECK(state_of(b.reserve(kOwner, 1, 2)) == GrantState::kWrite);  // and may be written anew
+  CHECK(state_of(b.reserve(kOwner, 1, 2)) == GrantState::kWrite);  // and may be written again
 }
 
 TEST_CASE("kv node: new weights drop older blocks, and a late KvBump changes nothing") {
@@ -422,7 +422,7 @@ TEST_CASE("kv node: when the lender dies its transfers end at once, and the open
 
 namespace {
 
-/// A KV node that says nothing, as one does whose machine is gone.
+/// A KV node that says nothing, like one whose machine is gone.
 struct SilentNode {
   using handle = KvNodeHandle;
   static constexpr const char* kActorName = "silent_node";

@@ -14,7 +14,7 @@ struct Bench {
     cluster.run_for(0);
   }
   std::vector<InstanceUp> ups() const { return rollout.all<InstanceUp>(); }
-  /// Whether it still answers whoever attaches.
+  /// Whether it still answers a rollout that attaches.
   bool is_up() {
     Recorder<InstanceSink, InstanceUp, DraftServerUp, InstancesDraining, PartLost> other(cluster.world);
     rt::post(cluster.node(), AttachRollout{other.handle()});
@@ -111,7 +111,7 @@ TEST_CASE("node: new weights are announced per instance, and one that is started
   CHECK(b.ups()[4].instance == InstanceId{0});
   CHECK(b.ups()[4].identity.version == WeightVersion{5});
 
-  // One dies in the middle of an update: the answer says so, and in the end it has the weights of the others.
+  // An instance dies during an update: the answer says so, and in the end it has the weights of the others.
   update(6);
   b.cluster.kill_instance(InstanceId{1});
   b.cluster.run_for(10'000'000);
@@ -167,7 +167,7 @@ TEST_CASE("node: a rollout that attaches, also later, hears which instances are 
   CHECK(late.all<InstanceUp>().size() == 1);
   CHECK(late.all<PartLost>().size() == 1);
 
-  // Whoever is attached is told of the last restart, too.
+  // Attached rollouts also hear of the last restart.
   b.cluster.kill_kv_node();
   b.cluster.run_for(0);
   REQUIRE(late.all<PartLost>().size() == 2);

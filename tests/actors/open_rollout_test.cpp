@@ -50,7 +50,7 @@ struct OpenRollout {
     cluster.world.run_until(600'000'000, [this] { return !seen.summaries.empty(); });
     REQUIRE(seen.summaries.size() == 1);
   }
-  /// Each request was answered once: with what it must be answered with, or if it was cancelled with the beginning of that.
+  /// Checks that each request was answered once, with the right response, or its beginning if the request was cancelled.
   void check_responses(size_t expected) const {
     std::set<RequestId> answered;
     for (const Response& r : seen.responses) {

@@ -277,7 +277,7 @@ TEST_CASE("rollout: machines short of DRAM fetch from each other's cold tiers wi
 
 namespace {
 
-/// An instance played by the test: it notes its chunks and answers only what it is told to.
+/// An instance played by the test: it notes its chunks and answers only when the test says so.
 struct FakeInstance {
   using handle = InstanceHandle;
   static constexpr const char* kActorName = "fake_instance";
@@ -347,7 +347,7 @@ struct Stage {
                                 .last = {chunk, output_tokens(chunk), {}, {}}});
     run_for(1000);
   }
-  /// Of the response, up to what the chunk has written.
+  /// Tokens of the response, up to those of the chunk.
   int64_t output_tokens(ChunkId chunk) {
     int64_t tokens = written[chunk];
     for (const FakeInstance::Seen& instance : seen)

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kMiB = 1 << 20, kGiB = 1 << 30;
 
-/// A root folder with the files of /proc and /sys/fs/cgroup that tell of memory.
+/// A root folder with the files of /proc and /sys/fs/cgroup about memory.
 struct Machine {
   Machine() {
     write("proc/meminfo", "MemTotal:        8388608 kB\nMemFree:  1 kB\nMemAvailable:    4194304 kB\n");

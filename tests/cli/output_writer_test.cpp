@@ -101,7 +101,7 @@ TEST_CASE("output: a line that does not fit is taken back, and the file is valid
   Result<OutputWriter> out = OutputWriter::open(folder.path("o.jsonl"));
   REQUIRE(out.ok());
   CHECK(out->append("first\n").ok());
-  // A file size limit stands for a full disk: the write stops in the middle of the line.
+  // A file size limit simulates a full disk: the write stops in the middle of the line.
   rlimit before{};
   REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);

@@ -11,7 +11,7 @@ using namespace seer;
 
 namespace {
 
-/// A model whose context is shorter than what is measured of longer ones.
+/// A model whose context is shorter than the one measured for longer models.
 std::shared_ptr<const Model> small_model(const TestFolder& folder) {
   write_tiny_model(folder.path(), tiny_config("qwen3", {{"max_position_embeddings", 64}}), "BF16", 1);
   auto model = load_model(folder.path());

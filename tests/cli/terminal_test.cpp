@@ -13,7 +13,7 @@ using namespace seer;
 
 namespace {
 
-/// An environment variable that is put back as it was.
+/// An environment variable that is restored at the end.
 class Variable {
  public:
   Variable(const char* name, const char* value) : name_(name) {

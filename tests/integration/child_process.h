@@ -52,7 +52,7 @@ class ChildProcess {
   ChildProcess& operator=(const ChildProcess&) = delete;
 
   void send(int signal) const { REQUIRE(::kill(pid_, signal) == 0); }
-  /// False if it still runs after so long.
+  /// False if it still runs after this time.
   bool wait(int timeout_ms) {
     if (exit_code_ >= 0) return true;
     pollfd ended{.fd = pid_fd_, .events = POLLIN, .revents = 0};

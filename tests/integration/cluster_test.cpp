@@ -47,7 +47,7 @@ TEST_CASE("cluster: requests that move find the KV of long texts at the other ma
   const ScratchFolder folder;
   Cluster cluster;
   cluster.join(1);
-  // Who moves when is a matter of time, and no more than 32 tokens are not worth fetching: some run has a request that is.
+  // Which request moves depends on timing; with some seed one moves.
   int64_t fetched_bytes = 0;
   for (int seed = 1; fetched_bytes == 0 && seed <= 40; ++seed) {
     CAPTURE(seed);

@@ -47,7 +47,7 @@ NodeMakers make_makers(const RolloutWork& work, SlowWork& aside) {
     return std::shared_ptr<Engine>(std::move(engine));
   };
   makers.make_drafting = [](InstanceId) -> Result<Drafting> {
-    // As if rows cost next to nothing, so that as much as may be is drafted.
+    // As if rows cost next to nothing, so that the budget drafts as much as allowed.
     return Drafting{std::make_shared<GroupDrafter>(GroupDrafterConfig{}), {.rows_max = {6, 8}, .draft_ns = 0},
                     [](const StepShape& shape) { return 1e6 + static_cast<double>(shape.rows); }, {.sync_us = 1000}, {}};
   };

@@ -162,7 +162,7 @@ TEST_CASE("stop: an output pipe whose reader is gone ends the rollout with a sen
 TEST_CASE("stop: a disk that fills up leaves the complete result and says where the new responses are") {
   const ScratchFolder folder;
   const std::string out = folder.write("out.jsonl", "complete\n");
-  // A limit of the size of files, 32 KiB, stands for the full disk.
+  // A file size limit of 32 KiB simulates the full disk.
   ChildProcess seer(rollout(out, kLong, after_shell("ulimit -f 64")));
   REQUIRE(seer.wait(kPatienceMs));
   CHECK(seer.exit_code() == 1);

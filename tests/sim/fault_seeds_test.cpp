@@ -63,7 +63,7 @@ SimFaultConfig draw_faults(uint64_t seed) {
   return {.seed = seed, .until_us = rng() % 10 == 0 ? 0 : until_us, .gap_us = 2'000 + static_cast<int64_t>(rng() % 20'000)};
 }
 
-/// The first of so many seeds whose verdict is bad, or 0.
+/// The first of this many seeds whose verdict is bad, or 0.
 template <class Plant>
 uint64_t find_bug(uint64_t seeds, Plant plant) {
   for (uint64_t seed = 1; seed <= seeds; ++seed) {

@@ -9,7 +9,7 @@ using namespace seer;
 
 namespace {
 
-/// What exact() says after `edit` of the responses of a good run.
+/// The result of exact() after `edit` changed the responses of a good run.
 std::string said_after(const std::function<void(SimEvents& seen)>& edit) {
   SimCluster cluster({.groups = 2, .samples = 2, .length_max = 20});
   cluster.run();
@@ -72,7 +72,7 @@ TEST_CASE("sim cluster: a response ends with the end token at the length that wa
       CHECK(first.output_ids[i] < SimCluster::kVocab);
       alike += first.output_ids[i] == second.output_ids[i];
     }
-    // Each of two responses has its group's token with this share.
+    // Each of two responses has the group's token with this probability.
     CHECK(alike >= (alike_share == 1 ? 199 : alike_share == 0.5 ? 30 : 0));
     CHECK(alike <= (alike_share == 1 ? 199 : alike_share == 0.5 ? 70 : 5));
   }

@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kUntilUs = 100'000;
 constexpr int64_t kGapUs = 4'000;
 
-/// A cluster that has whatever a fault can hit: several machines, draft servers, and little DRAM above a cold tier.
+/// A cluster with everything that a fault can hit: several machines, draft servers, and little DRAM above a cold tier.
 SimClusterOptions whole_cluster() {
   SimClusterOptions o;
   o.instances = 3;

@@ -10,7 +10,7 @@ using namespace seer;
 
 namespace {
 
-/// Notes the group of each message; one with estimated tokens is told to itself again after so many microseconds.
+/// Notes the group of each message. Sends a message with estimated tokens to itself again after that many microseconds.
 struct Noter {
   using handle = EstimateSink;
   static constexpr const char* kActorName = "noter";
@@ -29,7 +29,7 @@ struct Noter {
 
 using Order = std::vector<uint32_t>;
 
-/// The order in which eight actors that were told something at once take their turns.
+/// The order in which eight actors that get a message at once take their turns.
 Order turns(uint64_t seed) {
   auto log = std::make_shared<Order>();
   SimWorld world(seed);

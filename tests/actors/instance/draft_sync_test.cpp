@@ -58,7 +58,7 @@ TEST_CASE("draft sync: if nothing runs, nothing is fetched, and tokens that a se
   b.learn(100);
   b.run_sync({});
   CHECK(b.server_fetches() == 0);
-  rt::post(b.server, RegisterGroups{{kGroup}, 3'600'000'000});  // begins anew, as one that was restarted
+  rt::post(b.server, RegisterGroups{{kGroup}, 3'600'000'000});  // starts empty, as after a restart
   b.world.run_until(b.world.now_us());
   REQUIRE(b.server_tokens() == 0);
   b.sync.fetched({.server = NodeId{0}, .parts = {}, .pasts = {}, .wanted = {{kGroup, {{0, 0}}}}, .has_more = true},

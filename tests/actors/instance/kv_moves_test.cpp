@@ -8,7 +8,7 @@ using namespace seer;
 
 namespace {
 
-/// The pool's answer: it has the first `blocks` of what was asked for.
+/// The pool's answer: it has the first `blocks` of the blocks asked for.
 KvOpened opened(const KvOpening& asked, uint32_t blocks) {
   KvOpened answer{.op = asked.op, .lease = blocks > 0 ? 77u : 0u};
   for (uint32_t i = 0; i < blocks; ++i) answer.blocks.push_back({.slot = i, .crc32c = 10 + i});
@@ -19,7 +19,7 @@ KvReserved granted(const KvReservation& asked, GrantState state) {
   for (uint32_t i = 0; i < asked.blocks.size(); ++i) answer.grants.push_back({.state = state, .slot = i, .token = 100 + i});
   return answer;
 }
-/// Computes what the sequence knows but for its last token, without an engine.
+/// Computes all known tokens of the sequence except the last, without an engine.
 void compute(InstanceBench& b, Sequence& s) {
   const int64_t tokens = s.log.size() - 1;
   REQUIRE(b.devices.allocate(blocks_needed(tokens, static_cast<int32_t>(s.table.size()), b.info.block_tokens), s.table).ok());
@@ -43,7 +43,7 @@ TEST_CASE("kv moves: without a pool a sequence runs at once; with one, it asks f
   REQUIRE(b.told_of<KvOpening>().size() == 1);
   const KvOpening ask = b.told_of<KvOpening>()[0];
   CHECK(ask.first_index == 2);
-  CHECK(ask.blocks.size() == 2);            // one whole, one of 2 tokens; the last token is fed anew
+  CHECK(ask.blocks.size() == 2);            // one whole, one of 2 tokens; the last token is fed again
   CHECK(b.kv.opened(opened(ask, 0), 0) == &second);
 }
 

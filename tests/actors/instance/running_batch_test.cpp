@@ -8,7 +8,7 @@ using namespace seer;
 
 namespace {
 
-/// A batch whose sequences take what they gain, as the actor does.
+/// A batch whose sequences take their gains as in the actor.
 struct BatchBench : InstanceBench {
   explicit BatchBench(int32_t device_blocks = 16, StepPlannerConfig planner = {}, int32_t step_depth = 1)
       : InstanceBench(device_blocks),
@@ -38,7 +38,7 @@ struct BatchBench : InstanceBench {
     batch.take(std::get<StepResult>(results[0]));
   }
 
-  /// As the actor does with a depth of 2, where the results of all open orders are seen together.
+  /// Does as the actor with a depth of 2, when the results of all open orders come together.
   void steps_ahead() {
     if (!batch.is_ordered()) {
       batch.plan();

@@ -59,7 +59,7 @@ TEST_CASE("sim html page: every colour that is used is defined, in the light and
   const Names light_colours = matches(kStyle.substr(0, dark), defined);
   CHECK(light_colours == matches(kStyle.substr(dark), defined));
   CHECK(without(matches(kStyle + kScript, "var\\((--[a-z0-9]+)\\)"), light_colours) == Names{});
-  // Of policies, which come again after the last, and of the five stops of a map.
+  // Colours of policies, which repeat after the last, and of the five stops of a map.
   const Names colours = matches(kScript, "const kColours = ([0-9]+);");
   REQUIRE(colours.size() == 1);
   for (int i = 0; i < std::stoi(*colours.begin()); ++i) CHECK(light_colours.contains("--c" + std::to_string(i)));

@@ -19,7 +19,7 @@ GrownIndex grown_from(const std::vector<Text>& streams) {
   return grown;
 }
 
-/// What followed `words`, whose state must have no longer string.
+/// What followed `words`. REQUIRES: its state has no longer string.
 ContextFollowers found(const GrownIndex& grown, const Text& words) {
   const SuffixState state = grown.find(words);
   REQUIRE(state != SuffixState::none());

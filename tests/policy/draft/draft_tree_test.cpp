@@ -31,7 +31,7 @@ Text edited(const Text& text, uint32_t seed) {
   return copy;
 }
 
-/// How many tokens of the text a draft behind its first `at` gains, the bonus token included.
+/// How many tokens of the text a draft after its first `at` gains, with the bonus token.
 size_t gained(const Draft& draft, const Text& text, size_t at) {
   int32_t row = 0;
   size_t count = 0;
@@ -145,7 +145,7 @@ TEST_CASE("draft tree: the acceptance to expect is the acceptance that comes") {
 }
 
 TEST_CASE("draft tree: after warm-up, paths of texts that are hard to predict are accepted as often as predicted") {
-  // Phrases of 8 words in random order, of which every other word is another one.
+  // Phrases of 8 words in random order, with every other word replaced.
   for (const uint32_t phrase_count : {20, 60}) {
     CAPTURE(phrase_count);
     std::vector<Text> phrases;
@@ -337,7 +337,7 @@ TEST_CASE("draft tree: above its limit earlier iterations are dropped before the
   std::vector<Text> texts;
   const auto add = [&] {
     Text text = random_text(100 + static_cast<uint32_t>(texts.size()), 900);
-    const Text& quoted = past[texts.size() % 10];  // so that the past is of use
+    const Text& quoted = past[texts.size() % 10];  // so that the past helps
     const auto from = quoted.begin() + 500 + static_cast<std::ptrdiff_t>(texts.size() / 10 % 4 * 100);
     text.insert(text.end(), from, from + 100);
     tree.append(static_cast<uint32_t>(texts.size()), 0, text);
@@ -356,7 +356,7 @@ TEST_CASE("draft tree: above its limit earlier iterations are dropped before the
   CHECK(foresees(1001, texts.back()));
   CHECK_FALSE(foresees(1002, past[0]));
 
-  // No more than a quarter of the cap is taken, at 256 bytes a token; what is beyond is left out from the oldest on.
+  // At most a quarter of the limit is taken, at 256 bytes a token; the oldest tokens beyond that are left out.
   DraftTree full({.bytes_max = 1 << 20}, {}, scores);
   full.add_past(std::vector<Text>{random_text(1, 3000), random_text(2, 3000)});
   CHECK(full.token_count() == 4096);

@@ -19,7 +19,7 @@ std::vector<int32_t> text(uint64_t seed, size_t tokens) {
   return t;
 }
 
-/// Tokens of `output` that the drafter's proposals would have gained, asked as a rollout asks, and drafts that were made.
+/// Tokens of `output` that the drafter's proposals would have gained in a rollout, and the number of drafts.
 struct Replay {
   int64_t accepted = 0, drafts = 0;
 };
@@ -127,7 +127,7 @@ namespace {
 constexpr size_t kManyMembers = 4;
 constexpr uint32_t kManyGroups = 12;
 
-/// An instance on which member 0 of each group runs, in sync with a server that has all.
+/// An instance that runs member 0 of each group, in sync with a server that has all tokens.
 struct ManyGroups {
   explicit ManyGroups(size_t bytes_max) : drafter({.bytes_max = bytes_max}) {
     for (uint32_t g = 0; g < kManyGroups; ++g) ids.push_back(GroupId{g});

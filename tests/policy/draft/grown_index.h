@@ -37,7 +37,7 @@ struct GrownIndex {
   }
 };
 
-/// Streams that copy from each other with edits, over a small or a large alphabet; some repeat one token for long.
+/// Streams that copy from each other with edits, over a small or a large alphabet; some repeat one token many times.
 inline std::vector<Text> random_streams(uint32_t seed) {
   std::mt19937 random(seed);
   std::vector<Text> streams(1 + seed % 6);

@@ -20,7 +20,7 @@ KvNeed need(uint32_t group, int64_t prompt_blocks, int64_t own_blocks) {
 constexpr CachedAt kNowhere{};
 CachedAt cached_at(uint32_t id, uint32_t node) { return {.instance = {id}, .node = {node}}; }
 
-// Every rule by walking over everything, from a plain list of what runs where.
+// Applies every rule by a walk over everything, from a plain list of what runs where.
 struct SlowPicker {
   struct Run {
     InstanceId instance;

@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kLimit = 40'000;
 constexpr int64_t kChunk = 1000;
 
-/// All requests run at once, chunk by chunk, until they stand at `tokens` or have finished; then questions are asked.
+/// All requests run at once, chunk by chunk, until they have `tokens` tokens or have finished; then the test asks.
 struct Rollout {
   RequestBuffer buffer;
   LengthOutlook outlook;

@@ -14,7 +14,7 @@ namespace {
 double log_of(int64_t tokens) { return std::log(static_cast<double>(tokens)); }
 double q_exact(double x) { return 0.5 * std::erfc(x / std::sqrt(2.0)); }
 
-/// What the posterior stands for, by a sum over 4001 values of z and exact normal tails.
+/// The exact posterior, by a sum over 4001 values of z and exact normal tails.
 struct BruteForce {
   LengthModel model;
   std::vector<int64_t> finished, unfinished;

@@ -61,7 +61,7 @@ TEST_CASE("policy choice: each measured engine gets the policy that was faster o
     double gap_us;
     const char* expected;
   };
-  // What `seer simulate` says of seer+ over seer is beside each; see docs/policy_choice.md.
+  // Beside each row is the speed of seer+ over seer in `seer simulate`; see docs/policy_choice.md.
   const Row rows[] = {
       {"two instances", kBench, kTwoInstances, 0, kSeerPolicy},               // 0.69
       {"two instances", kBench, kTwoInstances, 100, kSeerPolicy},             // 0.71
@@ -87,7 +87,7 @@ TEST_CASE("policy choice: each measured engine gets the policy that was faster o
 }
 
 TEST_CASE("policy choice: instances run no more than the batch that makes a token cheap, within the slack") {
-  // Where KV that is not in a cache is dear, batches whose KV fits there are cheaper by half; see kTwoInstances.
+  // If KV outside the caches costs much, batches whose KV fits there cost half as much; see kTwoInstances.
   const PolicyChoice dear = choose(kBench, kTwoInstances, 100);
   CHECK(dear.rows_max == 4);
   CHECK(dear.cap_saving == doctest::Approx(0.53).epsilon(0.05));
@@ -95,7 +95,7 @@ TEST_CASE("policy choice: instances run no more than the batch that makes a toke
   const PolicyChoice linear = choose(kBench, kInCache, 400);
   CHECK(linear.rows_max == 0);
   CHECK(linear.cap_saving == 0);
-  // Dearer from 8 on, but by less than the slack.
+  // Costs more from 8 on, but by less than the slack.
   const auto within = [](double dearer) {
     return choose_policy({.held_sequences = 16, .full_sequences = 16}, [=](const StepShape& step) {
       return static_cast<double>(step.sequences) * (step.sequences > 8 ? 1 + dearer : 1);
