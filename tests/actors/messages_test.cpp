@@ -1,5 +1,5 @@
-// Sends every message registered in protocols/actors.h through CAF's binary serializer and back. The types come from the
-// registration block itself, so that a new message is covered as soon as it is registered.
+// Sends every message registered in protocols/actors.h through CAF's binary serializer and back. The types come from
+// the registration block itself, so that a new message is covered as soon as it is registered.
 #include <doctest/doctest.h>
 
 #include <caf/binary_deserializer.hpp>

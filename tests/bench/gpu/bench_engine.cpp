@@ -1,4 +1,5 @@
-// bench_engine: compares steps of the CPU engine with the limits of the machine: one line per point, with --json as JSON.
+// bench_engine: compares steps of the CPU engine with the limits of the machine: one line per point, with --json as
+// JSON.
 //
 //   bench_engine [--model DIR] [--threads N] [--batch 1,4,16,64] [--context 0,2048] [--verify-rows 4] [--prefill 512]
 //                [--dtype bf16|int8] [--isa auto|scalar|avx2|avx512|amx] [--rounds 15] [--json]
@@ -13,10 +14,10 @@
 //   bandwidth_share  bytes_moved / step_us / stream_gb_s; above 1 if weights stay in a cache between steps
 //   gemm_chain_us    the step's GEMMs alone (gemm_chain.h), same kernels, as many threads
 //   gemm_share       gemm_chain_us / step_us
-// Every round measures stream, step and chain in turn, after a warm-up; the figures are medians over the rounds. Short steps and
-// chains are repeated within a round, without the first after the stream, so that caches are as between the steps of a rollout.
-// KV of the context is written as zeros, not computed: the time of a step does not depend on its values. Steps go through the
-// positions of one KV block in turn, as decoding does.
+// Every round measures stream, step and chain in turn, after a warm-up; the figures are medians over the rounds. Short
+// steps and chains are repeated within a round, without the first after the stream, so that caches are as between the
+// steps of a rollout. KV of the context is written as zeros, not computed: the time of a step does not depend on its
+// values. Steps go through the positions of one KV block in turn, as decoding does.
 #include <algorithm>
 #include <array>
 #include <charconv>

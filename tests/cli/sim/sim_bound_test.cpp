@@ -69,8 +69,8 @@ TEST_CASE("sim bound: if KV is scarce, it holds for batches of long and short co
   const double fastest = fastest_s(cluster, work);
   CHECK(fastest >= bound_s);
   CHECK(fastest < 1.5 * bound_s);
-  // KV held over all steps / the KV of an instance is the least number of steps. Running the long ones first and then the
-  // short ones would take half as many again.
+  // KV held over all steps / the KV of an instance is the least number of steps. Running the long ones first and then
+  // the short ones would take half as many again.
   const double steps = (64 * 2000.0 * 2000 / 2 + 6400 * 60.0 * 60 / 2) / 16384;
   CHECK(bound_s == doctest::Approx(steps * 5e6 / 1e9).epsilon(0.1));
 }

@@ -1,5 +1,6 @@
 // The engine's promise: the tokens, log-probabilities and KV of a sequence are the same bits, whatever runs beside it
-// and however it is cut into steps. The reference is the plainest run: alone, one row per step, one thread, scalar kernels.
+// and however it is cut into steps. The reference is the plainest run: alone, one row per step, one thread, scalar
+// kernels.
 #include "gpu/cpu/cpu_engine.h"
 
 #include <doctest/doctest.h>

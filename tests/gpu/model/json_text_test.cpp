@@ -21,7 +21,7 @@ TEST_CASE("json text: a document is read, and an error names the file and the li
   CHECK(error_of("") == "config.json:1 is not valid JSON");
 }
 
-TEST_CASE("json text: a key that occurs twice in one object is an error with its path, in different objects it is not") {
+TEST_CASE("json text: a key twice in one object is an error with its path, in different objects it is not") {
   CHECK(error_of(R"({"a": {"b": 1, "c": 2, "b": 3}})") == "config.json: the key a.b is there twice");
   CHECK(error_of(R"({"a": {"b": 1}, "c": {"b": 3}, "d": [{"b": 1}, {"b": 2}]})") == "");
 }

@@ -129,7 +129,7 @@ TEST_CASE("length outlook: responses that run away to the limit close the gate")
   CHECK(clean.outlook.unexplained_share() < 1e-4);
 }
 
-TEST_CASE("length outlook: once groups have had short and long responses, no request of another group counts as short") {
+TEST_CASE("length outlook: once groups had short and long responses, no request of another group counts as short") {
   std::mt19937_64 rng(3);
   std::vector<std::vector<int64_t>> lengths(300);
   for (auto& group : lengths)
