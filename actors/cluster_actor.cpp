@@ -39,7 +39,7 @@ uint64_t ClusterActor::next_number() {
   return last_number = std::max(last_number + 1, now);
 }
 
-/// An id is the last 32 bits of a number.
+/// A rollout id is the low 32 bits of a number.
 bool ClusterActor::was_given_here(RolloutId id) const {
   return static_cast<int32_t>(id.value - static_cast<uint32_t>(first_number)) > 0;
 }
@@ -65,7 +65,7 @@ ClusterEntered ClusterActor::on_enter(const EnterCluster& ask) {
 
 void ClusterActor::on_ready(const NodeReady& ready) {
   const auto member = members.find(ready.at.node);
-  if (member == members.end() || member->second.ready) return rt::stop(ready.handle);  // it took too long, and lost its name
+  if (member == members.end() || member->second.ready) return rt::stop(ready.handle);  // it took longer than kEnterUs
   member->second.ready = ready;
   rt::monitor(self, ready.handle);
   log.info(rt::now_us(self), "node_joined",
@@ -131,7 +131,7 @@ void ClusterActor::on_rollout_started(const RolloutStarted& started) {
   log.info(rt::now_us(self), "rollout_entered", {{"rollout", started.id}});
 }
 
-/// What a rollout kept that died while there was no controller.
+/// Drops the KV of rollouts that died while there was no controller.
 void ClusterActor::drop_lost_rollouts() {
   KvKeepRollouts keep{.last = RolloutId{static_cast<uint32_t>(first_number)}, .rollouts = {}};
   for (const auto& [id, rollout] : rollouts) keep.rollouts.push_back(id);
@@ -158,7 +158,7 @@ void ClusterActor::on_down(const rt::down& message) {
   std::erase_if(sinks, [&](const ClusterSink& sink) { return rt::is_source(message, sink); });
   if (const auto rollout = std::ranges::find_if(rollouts, [&](const auto& r) { return rt::is_source(message, r.second); });
       rollout != rollouts.end()) {
-    rt::tell(self, directory, KvDropRollout{rollout->first});  // what it has not released itself
+    rt::tell(self, directory, KvDropRollout{rollout->first});  // the KV that it has not released itself
     rollouts.erase(rollout);
   }
   const auto gone =

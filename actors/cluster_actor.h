@@ -1,17 +1,17 @@
-// cluster_actor: who is in the cluster, and how to reach each machine. One per cluster, in the process of the controller, beside
-// the KV directory, which it starts.
+// cluster_actor: knows which machines are in the cluster and how to reach them. One per cluster, in the controller's process. It
+// also starts the KV directory there.
 //
-// A machine asks to come in, starts what is its own, says where it listens, and is watched until it dies. Rollouts and other
-// machines are told of it and dial it themselves, so that no connection goes through this process, or dies with it.
+// A machine asks to enter, starts its actors, and says where it listens; from then on it is monitored. Rollouts and other
+// machines hear of it and dial it themselves, so that no connection goes through this process or dies with it.
 //
-// It keeps nothing on disk. When it is started again after its process died, the machines and rollouts that run come in again
-// and fill it and the directory. Epochs and rollout ids are made from the time at which it gives them, so it gives none that an
-// earlier controller gave. A machine or rollout that this controller has lost is not taken in again: its work is done elsewhere.
+// It keeps nothing on disk. After a restart, the running machines and rollouts enter again and fill it and the directory. Epochs
+// and rollout ids are made from the current time, so a new controller repeats none of an earlier one. A machine or rollout that
+// this controller has lost may not enter again: its work is done elsewhere.
 //
 // Always true:
-//  (1) at most one machine of a name is in the cluster, or about to be;
-//  (2) all of them have one model, KV layout and protocol: those of the first; and one weight version: that of the first, until
-//      the cluster changes to others. A machine that comes with older weights then gets the new ones once it is up.
+//  (1) at most one machine of each name is in the cluster or entering it;
+//  (2) all machines have the model, KV layout and protocol of the first, and its weight version until the cluster changes to new
+//      weights. A machine that joins with older weights is then updated.
 #pragma once
 #include <map>
 #include <optional>
@@ -27,12 +27,12 @@ struct ClusterActor {
   using handle = ClusterHandle;
   static constexpr const char* kActorName = "cluster";
 
-  /// A machine that has asked to come in and is not up after so long has lost its name.
+  /// A machine that asked to enter and is not ready after this time loses its name.
   static constexpr int64_t kEnterUs = 60'000'000;
-  /// What runs comes in again within this time after the start, or never. Then the KV of other rollouts is released.
+  /// Running machines and rollouts must enter again within this time after a restart. Then the KV of other rollouts is released.
   static constexpr int64_t kReturnUs = 90'000'000;
 
-  /// `first_number`: the time of the start, in milliseconds of the calendar.
+  /// `first_number`: the start time, in milliseconds of the calendar.
   ClusterActor(rt::self_ptr<ClusterActor> self_in, uint64_t first_number_in, EventLog log_in = {});
   ~ClusterActor();
   handle::behavior_type make_behavior();
@@ -72,8 +72,8 @@ struct ClusterActor {
   std::map<NodeId, Member> members;
   ClusterWeights weights;             // that the machines have changed to; version 0: those that they came with
   std::vector<ClusterSink> sinks;
-  uint64_t last_number;               // that was given to a machine or a rollout: the time in ms, each once
-  std::map<RolloutId, RolloutHandle> rollouts;  // that run
+  uint64_t last_number;               // the last one given to a machine or a rollout: the time in ms, each once
+  std::map<RolloutId, RolloutHandle> rollouts;  // running ones
 };
 
 }  // namespace seer

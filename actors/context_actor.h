@@ -1,5 +1,5 @@
-// context_actor: the Context Manager (paper 3.2): learns the length of each finished response and tells its rollout how
-// long the rest of its group is likely to be. Knows a group from its first finished response. One per iteration owner.
+// context_actor: the Context Manager (paper 3.2). It learns the length of each finished response and tells the rollout
+// how long the rest of the group is likely to be. It knows a group from its first finished response on. One per rollout.
 #pragma once
 #include "actors/policy/schedule/length_estimator.h"
 #include "protocols/actors.h"

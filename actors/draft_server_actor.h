@@ -1,9 +1,9 @@
-// draft_server_actor: one shard of the distributed grouped draft server: keeps what the groups given to it have written so
-// far, gathers it from the instances, and tells each what it lacks. Draft trees are grown by the instances. One per
-// machine; protocols/draft.h says which groups are whose.
+// draft_server_actor: one shard of the distributed grouped draft server. It gathers from the instances what its groups have
+// written so far, and sends each instance what that one lacks. The instances build the draft trees. One per machine;
+// protocols/draft.h says which server has which group.
 //
-// It owes nobody anything: whoever does not hear from it drafts from what it has. When it dies its node starts it again,
-// empty, and the instances' fetches and the rollout's logs fill it.
+// Nothing waits for it: an instance that gets no answer drafts from what it has. When it dies, its node starts it again empty,
+// and the instances' updates and the rollout's token logs fill it.
 #pragma once
 #include "actors/policy/draft/group_logs.h"
 #include "protocols/actors.h"
@@ -13,8 +13,8 @@ namespace seer {
 struct DraftServerConfig {
   NodeId node;
   GroupLogsConfig logs;
-  int64_t answer_tokens_max = 65536;    // of one CstFetched: 256 KiB
-  int64_t expire_us = 10'000'000;       // between two looks for groups whose TTL is over
+  int64_t answer_tokens_max = 65536;    // in one CstFetched: 256 KiB
+  int64_t expire_us = 10'000'000;       // between two checks for groups past their TTL
 };
 
 struct DraftServerActor {
@@ -32,7 +32,7 @@ struct DraftServerActor {
   rt::self_ptr<DraftServerActor> self;
   DraftServerConfig config;
   GroupLogs logs;
-  DraftServerReport report;  // what has to be counted here
+  DraftServerReport report;  // the figures counted here; make_report() adds the others
 };
 
 }  // namespace seer

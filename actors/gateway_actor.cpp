@@ -11,7 +11,7 @@ namespace {
 constexpr RequestId kNotRunning{};  // rollouts of a gateway have ids from 1
 constexpr size_t kCancelledMax = 1024;
 
-/// Of what the requests of a group have in common.
+/// A hash of what the requests of a group have in common.
 uint64_t content_of(const GatewayRequest& request) {
   uint64_t hash = hash_text(request.group);
   for (const int32_t id : request.prompt_ids) hash = hash_pair(hash, static_cast<uint64_t>(id));
@@ -50,7 +50,7 @@ GatewayActor::GatewayActor(rt::self_ptr<GatewayActor> self_in, GatewayConfig con
 }
 
 GatewayActor::handle::behavior_type GatewayActor::make_behavior() {
-  rt::post(handle{self}, WorkReady{});  // for what came through the door before it had a wake
+  rt::post(handle{self}, WorkReady{});  // handles calls that came before set_wake()
   return {
       [this](const WorkReady&) {
         for (auto& work : door->take()) work(*this);
@@ -119,7 +119,7 @@ GatewayActor::Waiting::iterator GatewayActor::forget(Waiting::iterator group) {
   return waiting.erase(group);
 }
 
-/// Takes out what belongs to requests that are over.
+/// Removes waiting pieces of requests that are over.
 void GatewayActor::sweep() {
   cancelled = 0;
   for (auto it = waiting.begin(); it != waiting.end();) {
@@ -128,7 +128,7 @@ void GatewayActor::sweep() {
   }
 }
 
-/// Groups whose time has come go to the rollout.
+/// Adds groups that are due to the rollout.
 void GatewayActor::place() {
   if (is_held()) return;
   if (cancelled > 0) sweep();
@@ -211,7 +211,7 @@ GatewayActor::Rollout& GatewayActor::open_rollout() {
   return rollouts.emplace(current, Rollout{fleet.start_rollout(rollout, handle{self})}).first->second;
 }
 
-/// It ends when its requests are over.
+/// The rollout ends when its requests are over.
 void GatewayActor::close_rollout() {
   if (current == RolloutId{}) return;
   rt::post(rollouts.at(current).handle, CloseRollout{});
@@ -260,7 +260,7 @@ void GatewayActor::on_commits(RolloutCommits& commits) {
       client.tokens(run->second.piece.request->ticket, run->second.piece.sample, std::move(part));
 }
 
-/// A rollout is over. What it still had when it ended early is answered with its error.
+/// A rollout is over. If it ended early, its remaining requests are answered with its error.
 void GatewayActor::on_summary(const RolloutSummary& summary) {
   if (rollouts.erase(summary.rollout) == 0) return;
   fleet.end_rollout(summary.rollout);
@@ -298,7 +298,7 @@ void GatewayActor::cancel(Ticket ticket) {
 
 int64_t GatewayActor::abort(const std::string& rid) { return end_requests(rid, InFlight::kAbort); }
 
-/// Those that wait are answered at once; those that run when they have ended.
+/// Ends requests whose rid begins with `rid`: waiting ones are answered at once, running ones when their rollout answers.
 int64_t GatewayActor::end_requests(const std::string& rid, InFlight how) {
   const auto is_meant = [&](const Piece& piece) { return piece.request->rid.starts_with(rid); };
   int64_t count = 0;

@@ -1,15 +1,15 @@
-// gateway_actor: the front end's side of rollouts. Requests of trainers come one by one and at any time; it makes groups of
-// them, and keeps a rollout open at the weights that run, to which the groups are added. It knows nothing of HTTP: a front end
-// gives it requests through a GatewayDoor, and gets responses through a GatewayClient.
+// gateway_actor: connects a front end to rollouts. Trainers send requests one by one and at any time; the gateway gathers them
+// into groups and adds these to an open rollout at the current weights. It does not know HTTP: a front end submits requests
+// through a GatewayDoor and gets responses through a GatewayClient.
 //
-// GROUPS    Requests that name the same group, or that name none and have equal prompts and sampling, become one group if they
-//           come within gather_us of each other. If they say how large their group is, the rest of it is awaited for up to
-//           group_wait_us. This changes how soon responses come, never what is in them.
-// WEIGHTS   A rollout has one weight version. For new weights the open rollout is closed, and ends once its requests have
-//           ended as InFlight says. Requests that come meanwhile wait for the next rollout.
-// SCHEDULE  Once enough responses wait to tell what the work is like, the fleet may be asked how to schedule it. They wait for
-//           that, and the rollouts that open from then on follow it. A few requests alone never wait for it.
-// MEMORY    A rollout keeps figures of every response it ever had, so it is closed after rollout_responses, and another one is opened.
+// GROUPS    Requests that name the same group, or name none and have equal prompts and sampling, become one group if they come
+//           within gather_us of the first. If they give the size of their group, the gateway waits up to group_wait_us for the
+//           rest. This changes how soon responses come, never what is in them.
+// WEIGHTS   A rollout has one weight version. For new weights the open rollout is closed; it ends when its requests have ended
+//           as InFlight says. Requests that come meanwhile wait for the next rollout.
+// SCHEDULE  When enough requests wait to show what the work is like, the fleet may choose a schedule for it. They wait for the
+//           choice, and all later rollouts follow it. A few requests alone never wait.
+// MEMORY    A rollout keeps figures of each of its responses. So it is closed after rollout_responses, and a new one is opened.
 //
 // Each response that a request asks for is given exactly once, unless the request was cancelled.
 #pragma once
@@ -30,34 +30,34 @@
 
 namespace seer {
 
-using Ticket = Id<struct TicketTag>;  // of a request: given by the front end, and never used again
+using Ticket = Id<struct TicketTag>;  // names a request; the front end gives each only once
 
 /// A prompt, and how many responses a client wants for it.
 struct GatewayRequest {
   Ticket ticket;
-  std::string rid;                  // the client's name for it, for abort(); several requests may share one
+  std::string rid;                  // the client's name for it, for abort(); several requests may share it
   std::string group;                // the client's name for its group; empty: none
-  uint32_t group_size = 0;          // responses of that group over all of its requests; 0: not known
+  uint32_t group_size = 0;          // responses of the whole group, over all of its requests; 0: not known
   std::vector<int32_t> prompt_ids;  // not empty
   SamplingParams sampling;
   std::vector<uint64_t> seeds;      // one per response
   int32_t priority = 0;
-  bool streams = false;             // its tokens are told as they come
+  bool streams = false;             // its tokens are sent as they come
 };
 
-/// Hears what becomes of requests, on the gateway's thread. Must not block. `sample` counts the responses of a request from 0.
+/// Callbacks for responses, on the gateway's thread. Must not block. `sample`: index of the response in its request.
 struct GatewayClient {
   std::function<void(Ticket, uint32_t sample, Response)> response;
   std::function<void(Ticket, uint32_t sample, CommittedTokens)> tokens;  // of requests that stream
 };
 
-/// How rollouts are scheduled, and why so, for the log.
+/// How rollouts are scheduled, and the reason, for the log.
 struct GatewaySchedule {
   ChunkSchedulerConfig scheduler;
   std::string why;
 };
 
-/// What the gateway needs of a Fleet. Called on the gateway's thread only.
+/// The parts of a Fleet that the gateway uses. Called on the gateway's thread only.
 struct GatewayFleet {
   std::function<RolloutHandle(const RolloutConfig&, const RolloutEvents&)> start_rollout;
   std::function<void(RolloutId)> end_rollout;
@@ -71,44 +71,44 @@ struct GatewayFleet {
 
 struct GatewayConfig {
   RolloutConfig rollout;             // of every rollout; id, version and `open` are filled in
-  WeightVersion version{1};          // of the weights that run at the start
+  WeightVersion version{1};          // of the weights at the start
   int64_t gather_us = 2'000;
   int64_t group_wait_us = 100'000;
   size_t rollout_responses = 32'768; // of one rollout, about; each takes 1 KiB until the rollout is over
-  int64_t choose_responses = 16;     // waiting at once; then a schedule is chosen for them and all that follow
-  int64_t update_us_max = 600'000'000; // of weights; a node that has not answered then goes on with the old ones, without work
-  int64_t responses_max = 1'000'000; // asked for and not given yet; a request for more is answered with an error
+  int64_t choose_responses = 16;     // a schedule is chosen when so many responses wait
+  int64_t update_us_max = 600'000'000; // a node that has not answered an update by then keeps its weights, and gets no work
+  int64_t responses_max = 1'000'000; // requested and not given yet; a request for more is answered with an error
 };
 
-/// What becomes of requests that are not over when generation pauses or weights change.
+/// What happens to requests that are not over when generation pauses or weights change.
 enum class InFlight : uint8_t {
-  kAbort,   // they are answered with the tokens that they have
-  kRedo,    // they start anew when generation goes on, which their clients do not notice; those that stream are aborted
-  kFinish,  // they run to their ends
+  kAbort,   // answered with the tokens that they have
+  kRedo,    // started again when generation goes on, unseen by their clients; requests that stream are aborted
+  kFinish,  // run to their ends
 };
 
 struct WeightsOrder {
   NewWeights what;
   InFlight in_flight = InFlight::kAbort;
-  std::function<void(Status, WeightVersion runs)> done;  // called once, on the gateway's thread
+  std::function<void(Status, WeightVersion runs)> done;  // called once, on the gateway's thread. `runs`: the version now
 };
 
 /// Figures for load balancers, status pages and metrics.
 struct GatewayLoads {
   WeightVersion version;
   bool is_paused = false, is_updating = false;
-  int64_t waiting = 0, running = 0;               // responses asked for: not in a rollout yet, and in one
+  int64_t waiting = 0, running = 0;               // responses not yet given: outside of a rollout, and in one
   int64_t finished = 0, aborted = 0, failed = 0;  // since the start; so are the next four
   int64_t output_tokens = 0;
   int64_t groups = 0;
   int64_t requests = 0;
   int64_t updates = 0;                            // of weights, that succeeded
-  int64_t rollouts = 0;                           // that are open, or closed and not over
+  int64_t rollouts = 0;                           // not over now
   double kv_use_share = 0;                        // of all instances' KV
 };
 
 struct GatewayActor;
-/// What any thread asks of the gateway, in order.
+/// Calls from any thread to the gateway, in order.
 using GatewayDoor = Outbox<std::function<void(GatewayActor&)>>;
 
 struct GatewayActor {
@@ -121,20 +121,20 @@ struct GatewayActor {
                std::shared_ptr<GatewayDoor> door_in, EventLog log_in);
   handle::behavior_type make_behavior();
 
-  // ---- what a front end asks, through the door ----------------------------------------------------------------------------
+  // ---- calls of a front end, through the door -----------------------------------------------------------------------------
   void submit(GatewayRequest request);
-  /// Nobody waits for it any more: it ends, and is not answered.
+  /// Ends a request that nobody waits for any more. It is not answered.
   void cancel(Ticket ticket);
   /// Answers the requests whose rid begins with `rid` with the tokens that they have. Returns how many there were.
   int64_t abort(const std::string& rid);
   int64_t abort_all() { return abort(""); }
-  /// Requests wait from now on, until go_on().
+  /// Makes new requests wait until go_on().
   void pause(InFlight in_flight);
   void go_on();
   void update_weights(WeightsOrder order);
   /// The node will not answer any more.
   void lose_node(NodeId node);
-  /// Forgets the KV and the drafts of what has run. kUnavailable: some requests are not over.
+  /// Forgets the KV and the drafts of all past requests. Errors: kUnavailable if some request is not over.
   Status flush();
   GatewayLoads loads() const;
 
@@ -145,7 +145,7 @@ struct GatewayActor {
     SharedRequest request;
     uint32_t sample = 0;
   };
-  /// Pieces that will be a group.
+  /// Pieces that will become a group.
   struct Gathered {
     std::vector<Piece> pieces;
     uint64_t content = 0;   // hash of what they have in common
@@ -153,18 +153,18 @@ struct GatewayActor {
   };
   struct Running {
     Piece piece;
-    bool is_redone = false;  // it is being ended, to start anew
+    bool is_redone = false;  // cancelled in its rollout, to start again
   };
   /// A request that is not over.
   struct Open {
     SharedRequest request;
-    std::vector<RequestId> runs;  // by sample; kNotRunning: it waits, or is over
-    uint32_t left = 0;            // responses that were not given
+    std::vector<RequestId> runs;  // by sample; kNotRunning: waits or is over
+    uint32_t left = 0;            // responses not given yet
   };
   struct Rollout {
     RolloutHandle handle;
     uint32_t groups = 0;
-    size_t responses = 0;  // asked for
+    size_t responses = 0;  // requested
     double kv_use_share = 0;
   };
   struct Update {
@@ -213,14 +213,14 @@ struct GatewayActor {
   const EventLog log;
   std::map<Ticket, Open> open;
   Waiting waiting;                                  // in the order in which they came
-  std::unordered_map<uint64_t, uint64_t> joinable;  // by content: the last of `waiting` that has it
+  std::unordered_map<uint64_t, uint64_t> joinable;  // content -> key of the last group in `waiting` with it
   std::map<RequestId, Running> running;
   std::map<RolloutId, Rollout> rollouts;
-  RolloutId current;                                // takes groups; 0: none does
-  RolloutId next;                                   // of the rollout to be opened; 0: not known
+  RolloutId current;                                // the rollout that takes groups; 0: none
+  RolloutId next;                                   // id of the next rollout; 0: not known
   RolloutId last_rollout;
   uint64_t last_gathered = 0;
-  size_t cancelled = 0;                             // requests since the last sweep(), whose pieces may be in `waiting`
+  size_t cancelled = 0;                             // requests cancelled since the last sweep()
   WeightVersion version;
   ChunkSchedulerConfig scheduler;                   // of rollouts that open
   Choice choice;                                    // of that

@@ -30,7 +30,7 @@ KvDirectoryActor::handle::behavior_type KvDirectoryActor::make_behavior() {
 
 void KvDirectoryActor::on_node_up(const KvNodeUp& up) {
   const auto there = nodes.find(up.node);
-  if (there != nodes.end() && there->second.handle == up.handle) return;  // said twice
+  if (there != nodes.end() && there->second.handle == up.handle) return;  // a duplicate
   const std::string who = cat("node ", up.node);
   if (identity && !nodes.empty())
     if (const Status fits = check_identity(who, up.identity, *identity); !fits.ok()) return refuse(up, fits.error().detail);
@@ -44,7 +44,7 @@ void KvDirectoryActor::on_node_up(const KvNodeUp& up) {
     rt::monitor(self, up.handle);
     return rt::tell_after(self, kTakeoverUs, handle{self}, up);
   }
-  // It has waited long enough, or a third one has come.
+  // It has waited for kTakeoverUs, or a third node of this name has come.
   const bool has_waited = other->second.handle == up.handle;
   if (has_waited) waiting.erase(other);
   refuse(up, cat(who, " is refused: a node of that name is up in epoch ", there->second.epoch, " and alive, and this one's is ",
@@ -64,7 +64,7 @@ void KvDirectoryActor::refuse(const KvNodeUp& up, const std::string& why) {
   rt::tell(self, up.handle, KvRefused{why});
 }
 
-/// A dead node's blocks are lost; owners that miss them prefill again. It comes back with KvNodeUp, empty.
+/// A dead node's blocks are lost; requests that need them prefill again. A restarted node comes back empty, with KvNodeUp.
 void KvDirectoryActor::on_node_down(const rt::down& message) {
   std::erase_if(waiting, [&](const auto& entry) { return rt::is_source(message, entry.second.handle); });
   const auto gone = std::ranges::find_if(nodes, [&](const auto& entry) { return rt::is_source(message, entry.second.handle); });
@@ -72,13 +72,13 @@ void KvDirectoryActor::on_node_down(const rt::down& message) {
   const NodeId node = gone->first;
   nodes.erase(gone);
   draining.erase(node);
-  if (const auto next = waiting.extract(node); !next.empty()) return admit(next.mapped());  // what is held there is its own
+  if (const auto next = waiting.extract(node); !next.empty()) return admit(next.mapped());  // `holders` has its blocks already
   for (auto& [owner, where] : holders) where.erase(node);
 }
 
 namespace {
 
-/// Ids come from a clock that turns over.
+/// Ids come from a clock that wraps around, so compare their difference.
 bool is_lost(RolloutId rollout, const KvKeepRollouts& alive) {
   const bool is_early = static_cast<int32_t>(rollout.value - alive.last.value) <= 0;
   return is_early && std::ranges::find(alive.rollouts, rollout) == alive.rollouts.end();
@@ -89,13 +89,13 @@ bool is_lost(RolloutId rollout, const KvKeepRollouts& alive) {
 void KvDirectoryActor::on_holds(const KvHolds& holds) {
   const RolloutId rollout = holds.owner.rollout;
   if (released.contains(holds.owner) || dropped.contains(rollout) || (alive && is_lost(rollout, *alive)))
-    return tell_release(holds.node, {holds.owner});  // the word of its end was faster
+    return tell_release(holds.node, {holds.owner});  // its release came before this message
   std::set<NodeId>& where = holders[holds.owner];
   where.insert(holds.node);
   leave_draining(holds.owner, where);
 }
 
-/// Where another node keeps KV of a request, the request runs or ran there last, with all that it has.
+/// Draining nodes may drop a request's KV that another node also keeps: the request ran there last, so that copy is complete.
 void KvDirectoryActor::leave_draining(KvOwner owner, std::set<NodeId>& where) {
   const auto stays = [&](NodeId node) { return !draining.contains(node); };
   if (draining.empty() || owner == group_of(owner) || std::ranges::none_of(where, stays)) return;
@@ -104,11 +104,11 @@ void KvDirectoryActor::leave_draining(KvOwner owner, std::set<NodeId>& where) {
 }
 
 void KvDirectoryActor::on_draining(const KvDraining& node) {
-  draining.insert(node.node);  // word of it may come before the node itself, after this directory was started again
+  draining.insert(node.node);  // after a restart of the directory this may come before KvNodeUp
   for (auto& [owner, where] : holders) leave_draining(owner, where);
 }
 
-/// Who keeps the request's own blocks comes first: it most likely has the prompt too.
+/// Lists nodes that keep the request's own blocks first: they most likely have the prompt too.
 void KvDirectoryActor::on_find(const FindHolders& find) {
   KvHolders answer{find.op, {}};
   std::set<NodeId> listed = {find.asking};

@@ -1,12 +1,12 @@
-// kv_directory_actor: knows which KV nodes there are and which of them hold blocks of which owner, so that what the rollout
-// decides (release, new weights) reaches exactly those nodes. One per shard of groups; today one shard.
+// kv_directory_actor: knows the KV nodes and which of them hold blocks of which owner. So a decision of the rollout (release,
+// new weights) reaches exactly those nodes. One per cluster.
 //
-// The first node says what model, layout and protocol all nodes must have; a foreign one is refused with a sentence. So is
-// a node whose name another one has. A node that was started again may announce itself before we hear that its former self
-// is gone: it waits, and is refused only if that one is still alive after kTakeoverUs.
+// The first node sets the model, layout and protocol of all nodes; one that differs is refused with a sentence. So is a node
+// whose name is taken. A restarted node may announce itself before we hear that its old self is gone: it waits, and is refused
+// only if the old one is still alive after kTakeoverUs.
 //
-// It keeps nothing on disk. One that is started in place of another is filled by the nodes, which name the owners they keep
-// (DirectoryUp), and by the rollouts, which repeat what they released.
+// It keeps nothing on disk. After a restart the nodes fill it with the owners they keep (DirectoryUp), and the rollouts repeat
+// their releases.
 #pragma once
 #include <deque>
 #include <map>
@@ -31,18 +31,18 @@ struct KvDirectoryActor {
   handle::behavior_type make_behavior();
 
   rt::self_ptr<KvDirectoryActor> self;
-  std::map<NodeId, KvNodeUp> nodes;                // ordered: the same run gives the same messages
-  std::map<NodeId, KvNodeUp> waiting;              // came up while another of that name is alive
+  std::map<NodeId, KvNodeUp> nodes;                // ordered, so that the same run sends the same messages
+  std::map<NodeId, KvNodeUp> waiting;              // came up while another of the same name is alive
   std::map<NodeId, uint64_t> epochs;               // the highest of each node
   std::optional<ClusterIdentity> identity;         // of the nodes that are up
   std::string last_refusal;                        // for tests and logs; empty: none
-  std::set<NodeId> draining;                       // that will go
+  std::set<NodeId> draining;                       // nodes that will leave
   std::map<KvOwner, std::set<NodeId>> holders;     // bounded by the requests and groups of open rollouts
-  std::set<KvOwner> released;                      // the last kReleasedMax: word that they are held may come later still
+  std::set<KvOwner> released;                      // the last kReleasedMax: a late KvHolds may still name them
   std::deque<KvOwner> released_order;              // the same, oldest first
-  std::set<RolloutId> dropped;                     // that have died: the kDroppedMax highest; word of what they held may come later too
-  std::optional<KvKeepRollouts> alive;             // as last told: others with ids up to its `last` keep nothing
-  WeightVersion version;                           // of the last bump: told to nodes that come up later
+  std::set<RolloutId> dropped;                     // rollouts that died, the kDroppedMax highest: a late KvHolds may name them
+  std::optional<KvKeepRollouts> alive;             // the last one received: other rollouts with ids up to its `last` keep nothing
+  WeightVersion version;                           // of the last KvBump; sent to nodes that come up later
 
   void on_node_up(const KvNodeUp& up);
   void on_node_down(const rt::down& message);

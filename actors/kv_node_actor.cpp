@@ -25,7 +25,7 @@ std::vector<BlockKey> keys_of(const std::vector<BlockRef>& blocks) {
   return keys;
 }
 
-constexpr int64_t kLendTimeoutUs = 2'000'000;  // until a silent directory or lender is given up
+constexpr int64_t kLendTimeoutUs = 2'000'000;  // after that, a silent directory or lender is given up
 constexpr size_t kAbandonedMax = 1024;
 
 }  // namespace
@@ -73,13 +73,13 @@ KvNodeActor::handle::behavior_type KvNodeActor::make_behavior() {
         kept.erase(release.owner);
       },
       [this](const KvBump& bump) {
-        if (bump.version > tiers->version()) tiers->bump_version(bump.version);  // one that is late says nothing new
+        if (bump.version > tiers->version()) tiers->bump_version(bump.version);  // ignore a late one
       },
       [this](const WorkReady&) {
         for (auto& work : handover->take()) work();
       },
       [this](const KvHolders& holders) { on_holders(holders); },
-      [](const KvReserved&) {},  // never asked for: a node writes only what it was lent
+      [](const KvReserved&) {},  // a node never reserves room on another node
       [this](const KvOpened& lent) { on_lent(lent); },
       [this](const KvRefused& refused) { rt::quit(self, refused.why); },
       [this](const DirectoryUp& up) { on_directory_up(up); },
@@ -98,7 +98,7 @@ void KvNodeActor::on_reserve(const ReserveBlocks& ask) {
   if (!try_reserve(ask, may_wait)) parked.push_back(ask);
 }
 
-/// Answers a reservation; false when nothing can be granted yet, and `may_wait` for it.
+/// Answers a reservation. False: not answered, because nothing can be granted yet and it `may_wait`.
 bool KvNodeActor::try_reserve(const ReserveBlocks& ask, bool may_wait) {
   const KvReservation& what = ask.what;
   const std::vector<Reservation> answers =
@@ -121,7 +121,7 @@ bool KvNodeActor::try_reserve(const ReserveBlocks& ask, bool may_wait) {
   return true;
 }
 
-/// A broken disk fails every time: a line comes at the 1st, 2nd, 4th, 8th, ... failure.
+/// Logs the 1st, 2nd, 4th, 8th, ... failure, because a broken disk fails every time.
 void KvNodeActor::on_cold_failure(const Error& error) {
   if (!std::has_single_bit(++cold_failures)) return;
   parts.log.warn(rt::now_us(self), "cold_store_failure", {{"node", config.node}, {"failures", cold_failures}, {"error", error}});
@@ -129,7 +129,7 @@ void KvNodeActor::on_cold_failure(const Error& error) {
 
 void KvNodeActor::on_room() {
   for (size_t left = parked.size(); left > 0; --left) {
-    if (!try_reserve(parked.front(), true)) return;  // oldest first; it keeps its place
+    if (!try_reserve(parked.front(), true)) return;  // the oldest goes first, so the others wait too
     parked.pop_front();
   }
 }
@@ -145,7 +145,7 @@ void KvNodeActor::on_open(const OpenBlocks& ask) {
   const uint64_t op = next_op++;
   pulls.emplace(op, Pull{.ask = ask, .here = here_blocks});
   find_holders(op);
-  rt::tell_after(self, kLendTimeoutUs, handle{self}, Tick{op});  // a pull that no lender has answered by then ends
+  rt::tell_after(self, kLendTimeoutUs, handle{self}, Tick{op});  // see on_silence()
 }
 
 size_t KvNodeActor::blocks_here(const KvOpening& what) const {
@@ -157,7 +157,7 @@ void KvNodeActor::open_here(const OpenBlocks& ask) {
   tiers->open(ask.what.owner, keys_of(ask.what.blocks),
               [this, op = ask.what.op, reply_to = ask.reply_to](OpenResult result) {
                 const Client* to = find_client(reply_to);
-                if (to == nullptr) return (void)tiers->close(result.lease);  // it died meanwhile
+                if (to == nullptr) return (void)tiers->close(result.lease);  // the client died meanwhile
                 if (result.lease.value != 0) leases.emplace(result.lease.value, to->number);
                 KvOpened opened{.op = op, .lease = result.lease.value, .node = config.node, .epoch = parts.epoch};
                 for (const OpenBlock& b : result.blocks) opened.blocks.push_back({b.slot, b.generation, b.crc32c});
@@ -166,20 +166,20 @@ void KvNodeActor::open_here(const OpenBlocks& ask) {
               });
 }
 
-/// The request does not write the first `here` blocks again, which it finds here, so it owns them from now on. Another request may
-/// have written them: responses of a group that begin alike have equal blocks, and the other one's release would free them.
+/// Makes the request an owner of the first `here` blocks, which it finds here and will not write again. Another request may have
+/// written them (responses that begin alike have equal blocks), and its release would free them.
 void KvNodeActor::own_blocks(const KvOpening& what, size_t here) {
   const size_t prompt_end = std::min(here, prompt_blocks_of(what));
   if (prompt_end > 0) reserve_part(what, 0, prompt_end);
   if (prompt_end < here) reserve_part(what, prompt_end, here);
 }
 
-/// How many of the blocks belong to the group's prompt: they come first.
+/// How many of the blocks belong to the group's prompt; those come first.
 size_t KvNodeActor::prompt_blocks_of(const KvOpening& what) {
   return std::clamp<size_t>(what.prompt_blocks, what.first_index, what.first_index + what.blocks.size()) - what.first_index;
 }
 
-/// Room for blocks [first, end): all of the group's prompt, or all of the request's own.
+/// Reserves room for blocks [first, end). REQUIRES: all are the group's prompt, or none is.
 std::vector<Reservation> KvNodeActor::reserve_part(const KvOpening& what, size_t first, size_t end) {
   const bool prompt = first < prompt_blocks_of(what);
   const KvOwner owner = prompt ? group_of(what.owner) : what.owner;
@@ -214,11 +214,11 @@ void KvNodeActor::ask_next_source(uint64_t op) {
   const KvSource lender = pull.lender.handle;
   rt::tell(self, lender, OpenBlocks{std::move(wanted), handle{self}});
   if (std::ranges::find(lenders, lender) != lenders.end()) return;
-  rt::monitor(self, lender);  // also of one that is gone already
+  rt::monitor(self, lender);  // tells us also if it is gone already
   lenders.push_back(lender);
 }
 
-/// Whether blocks can be fetched from it. Opening again is cheap: the transport may have lost it meanwhile.
+/// True: blocks can be fetched from the lender. Opens it every time, which is cheap: the transport may have lost it meanwhile.
 bool KvNodeActor::open_lender(const KvLender& lender) {
   if (!parts.transport->open_peer(lender.node, lender.epoch, lender.address).ok()) return false;
   KvLender& known = peers[lender.node];
@@ -236,7 +236,7 @@ void KvNodeActor::on_peer_down(const rt::down& message) {
     parts.transport->close_peer(gone->first, gone->second.epoch);
     peers.erase(gone);
   }
-  // What it had lent ends with the transport's word; what it was asked for comes from others, or is computed again.
+  // The transport ends running fetches from it. Unanswered questions go to the next source.
   std::vector<uint64_t> unanswered;
   for (const auto& [op, pull] : pulls)
     if (pull.lease == 0 && rt::is_source(message, pull.lender.handle)) unanswered.push_back(op);
@@ -251,13 +251,13 @@ void KvNodeActor::on_lent(const KvOpened& lent) {
     return;
   }
   Pull& pull = it->second;
-  if (lent.node != pull.lender.node || lent.epoch != pull.lender.epoch) return;  // of a lender that was given up
+  if (lent.node != pull.lender.node || lent.epoch != pull.lender.epoch) return;  // from a lender that was given up
   if (lent.blocks.empty()) return ask_next_source(lent.op);
   pull.lease = lent.lease;
   pull.lent_blocks = lent.blocks.size();
   const KvOpening& what = pull.ask.what;
   std::vector<Fetch> fetches;
-  // Makes room for blocks [first, end) of the opening, which are lent. False: there is no more.
+  // Reserves room here for the lent blocks [first, end) of the opening. False: no room is left.
   const auto take = [&](size_t first, size_t end) {
     if (first >= end) return true;
     const std::vector<Reservation> rooms = reserve_part(what, first, end);
@@ -278,7 +278,7 @@ void KvNodeActor::on_lent(const KvOpened& lent) {
   const uint64_t op = lent.op, fetch = next_fetch++;
   if (count == 0) return on_fetched(op, fetch, {});
   Status started = fail(Code::kUnavailable, "node ", lent.node, " cannot be opened");
-  // The transport may still be writing when this actor has ended: what it writes to lives until it is done.
+  // The transport may still write after this actor has ended, so its callbacks keep the arena alive.
   if (open_lender(pull.lender))
     started = parts.transport->fetch(
         std::move(fetches), config.fetch_timeout_us,
@@ -289,8 +289,8 @@ void KvNodeActor::on_lent(const KvOpened& lent) {
   if (!started.ok()) on_fetched(op, fetch, {std::vector<Status>(count, started)});
 }
 
-/// The blocks are here, or will not come. The lender's copy of the request's own blocks has no use any more; another node
-/// may have the rest.
+/// A fetch has ended. If all lent blocks are here, the lender may drop its copy of the request's own blocks. Another node may
+/// have blocks that are still missing.
 void KvNodeActor::on_fetched(uint64_t op, uint64_t fetch, const FetchResult& result) {
   Pull& pull = pulls.at(op);
   LateFetch late{{}, pull.lender.handle, std::exchange(pull.lease, 0)};
@@ -319,24 +319,24 @@ void KvNodeActor::on_fetched(uint64_t op, uint64_t fetch, const FetchResult& res
   end_pull(op);
 }
 
-/// The transport is done with the slots of a late fetch: they can be used again.
+/// The transport no longer touches the slots of a late fetch, so they are freed.
 void KvNodeActor::on_quiet(uint64_t fetch) {
   const LateFetch late = std::move(late_fetches.extract(fetch).mapped());
   for (const KvWritten& block : late.written) (void)tiers->abort({block.token});
   rt::tell(self, late.lender, KvClose{late.lease, {}});
 }
 
-/// The time to hear of a lender is over.
+/// A lender did not answer in time.
 void KvNodeActor::on_silence(uint64_t op) {
   auto it = pulls.find(op);
   if (it == pulls.end()) return;
-  if (it->second.lease != 0) return rt::tell_after(self, kLendTimeoutUs, handle{self}, Tick{op});  // another may be asked yet
+  if (it->second.lease != 0) return rt::tell_after(self, kLendTimeoutUs, handle{self}, Tick{op});  // it answered; the next one may not
   if (it->second.lender.handle) abandoned.emplace(op, it->second.lender.handle);
   if (abandoned.size() > kAbandonedMax) abandoned.erase(abandoned.begin());
   end_pull(op);
 }
 
-/// Nothing more comes from other nodes: what is here now is the answer.
+/// Answers the opening with the blocks that are here now.
 void KvNodeActor::end_pull(uint64_t op) {
   const Pull pull = std::move(pulls.extract(op).mapped());
   own_blocks(pull.ask.what, blocks_here(pull.ask.what));
@@ -354,7 +354,7 @@ const KvNodeActor::Client* KvNodeActor::find_client(const KvClient& peer) const 
   return it == clients.end() ? nullptr : &*it;
 }
 
-/// Known from its first question on, and watched.
+/// Adds and monitors the peer at its first question.
 const KvNodeActor::Client& KvNodeActor::client(const KvClient& peer) {
   if (const Client* known = find_client(peer)) return *known;
   rt::monitor(self, peer);
@@ -383,13 +383,13 @@ void KvNodeActor::announce() {
 void KvNodeActor::on_directory_up(const DirectoryUp& up) {
   parts.directory = up.directory;
   announce();
-  for (const KvOwner owner : std::set<KvOwner>(kept.begin(), kept.end()))  // in order: the same run gives the same messages
+  for (const KvOwner owner : std::set<KvOwner>(kept.begin(), kept.end()))  // sorted, so that the same run sends the same messages
     rt::tell(self, parts.directory, KvHolds{config.node, owner});
   for (const auto& [op, pull] : pulls)
-    if (!pull.lender.handle) find_holders(op);  // the directory before died without an answer
+    if (!pull.lender.handle) find_holders(op);  // the old directory died before it answered
 }
 
-/// The directory hears of an owner once: from then on its release comes here.
+/// Reports the owner to the directory, once. From then on the directory sends its release here.
 void KvNodeActor::keep(KvOwner owner) {
   if (kept.insert(owner).second) rt::tell(self, parts.directory, KvHolds{config.node, owner});
 }

@@ -1,16 +1,16 @@
-// kv_node_actor: one machine's share of the KV pool: its DRAM arena and its cold tier (KvTiers), for the instances of that
-// machine, which read and write the arena's slots directly once they hold a grant or a lease. One per machine.
+// kv_node_actor: one machine's share of the KV pool, a DRAM arena and a cold tier (KvTiers). Serves the instances of that
+// machine, which read and write the arena's slots directly while they hold a grant or a lease. One per machine.
 //
-// What an opening lacks here is pulled from another node: the directory names who keeps blocks of
-// the owner, that node lends them (a lease over there), the transport copies them into granted slots here, they are
-// sealed, and the opening is answered from here. Whatever goes wrong on the way, the opening is answered with what there
-// is; the rest is prefilled. A lender that dies is given up at once, a silent one after 2 s. A fetch that is late has failed; its
-// slots are quarantined, and the lender's lease is kept, until the transport will not touch them any more.
+// Blocks of an opening that are missing here are *pulled* from another node. The directory names the nodes that keep blocks of
+// the owner; one of them lends its blocks (a lease there); the transport copies them into granted slots here; they are sealed
+// and the opening is answered. If anything fails on the way, the opening is answered with the blocks that are here, and the
+// instance prefills the rest. A lender that dies is given up at once, a silent one after 2 s. A late fetch counts as failed: its
+// slots stay in quarantine, and the lender's lease stays open, until the transport no longer touches them.
 //
 // A node that the directory refuses ends, with the directory's sentence as its reason.
 //
-// An instance that dies gives nothing back: its grants and leases are taken back when it is down. Its engine is gone by
-// then (an actor's state ends before its peers hear of it), so that nothing of it touches those slots any more.
+// An instance that dies returns nothing, so its grants and leases are taken back when it is down. By then its engine is gone
+// (an actor's state ends before its peers hear of it) and no longer touches those slots.
 #pragma once
 #include <deque>
 #include <functional>
@@ -33,8 +33,8 @@ namespace seer {
 struct KvNodeConfig {
   NodeId node;
   KvTiersConfig tiers;
-  ClusterIdentity identity;  // what it says of itself when it comes up
-  int64_t fetch_timeout_us = 10'000'000;  // of the blocks that one node lends for one opening
+  ClusterIdentity identity;  // sent to the directory when the node comes up
+  int64_t fetch_timeout_us = 10'000'000;  // for the blocks that one node lends for one opening
   size_t parked_max = 4096;  // reservations of ending chunks that wait for room; more are refused at once
 };
 
@@ -47,8 +47,8 @@ struct KvNodeParts {
   EventLog log = {};
 };
 
-/// What other threads give the actor to do; it does so when it gets the message that each put sends. Shared, because a cold
-/// store or a transport may finish after the actor ended.
+/// Functions from other threads, which the actor calls; each put sends it a message. Shared, because a cold store or a
+/// transport may finish after the actor has ended.
 using Handover = Outbox<std::function<void()>>;
 
 struct KvNodeActor {
@@ -71,13 +71,13 @@ struct KvNodeActor {
   struct Pull {
     OpenBlocks ask;
     size_t here = 0;                 // leading blocks that need no pulling
-    std::vector<KvLender> sources;   // still to be asked, the next one last
+    std::vector<KvLender> sources;   // not asked yet, the next one last
     KvLender lender;
     uint64_t lease = 0;              // at the lender; 0: not lent yet
     size_t lent_blocks = 0;
-    std::vector<KvWritten> written;  // slots granted here, being copied into
+    std::vector<KvWritten> written;  // slots granted here for the copies
   };
-  /// A fetch whose time was over before the transport was done with its slots.
+  /// A fetch that timed out while the transport may still write to its slots.
   struct LateFetch {
     std::vector<KvWritten> written;
     KvSource lender;
@@ -116,21 +116,21 @@ struct KvNodeActor {
   KvNodeParts parts;
   std::shared_ptr<Handover> handover;
   std::deque<ReserveBlocks> parked;  // waiting for room, oldest first
-  std::unordered_set<KvOwner> kept;  // owners that the directory was told of
+  std::unordered_set<KvOwner> kept;  // owners that were reported to the directory
   std::vector<Client> clients;       // few
-  std::map<uint64_t, uint64_t> writes;     // tokens granted, neither sealed nor aborted: the client's number
-  std::map<uint64_t, uint64_t> leases;     // not closed, likewise
+  std::map<uint64_t, uint64_t> writes;     // client number by token, of grants neither sealed nor aborted
+  std::map<uint64_t, uint64_t> leases;     // client number by lease, of leases not closed
   uint64_t last_client = 0;
   std::string address;                     // of the arena, for other nodes; empty without a transport
   std::map<uint64_t, Pull> pulls;          // by their own op
   std::map<uint64_t, LateFetch> late_fetches;  // by the number of the fetch
-  std::map<NodeId, KvLender> peers;        // that the transport has open, as they were opened last
-  std::vector<KvSource> lenders;           // that were asked for blocks and are alive: watched. Few
-  std::map<uint64_t, KvSource> abandoned;  // pulls whose lender was silent: what it still lends is given back. Bounded
+  std::map<NodeId, KvLender> peers;        // that the transport has open, as last opened
+  std::vector<KvSource> lenders;           // that were asked for blocks and are alive; monitored. Few
+  std::map<uint64_t, KvSource> abandoned;  // pulls whose lender was silent; a late lease is closed at once. At most kAbandonedMax
   uint64_t next_op = 1, next_fetch = 1;
   int64_t opened_blocks = 0, fetched_blocks = 0, fetch_failures = 0;
   uint64_t cold_failures = 0;  // calls of the cold store that failed
-  std::unique_ptr<KvTiers> tiers;    // last: its cold store's thread ends before the rest does
+  std::unique_ptr<KvTiers> tiers;    // declared last, so that its cold store's thread ends first
 };
 
 }  // namespace seer

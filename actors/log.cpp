@@ -84,16 +84,16 @@ struct EventLog::Sink {
   }
   void set_up(LogClock clock) {
     logger.set_level(spdlog_level(level));
-    logger.flush_on(spdlog::level::trace);  // a line that matters is not lost with the process
+    logger.flush_on(spdlog::level::trace);  // so that a crash loses no line
     if (clock == LogClock::kSteady) offset_us = us_of(std::chrono::system_clock::now()) - us_of(std::chrono::steady_clock::now());
     logger.set_formatter(std::make_unique<spdlog::pattern_formatter>(
         clock == LogClock::kSteady ? "%Y-%m-%dT%H:%M:%S.%fZ %v" : "%E.%f %v", spdlog::pattern_time_type::utc, "\n"));
   }
 
   const LogLevel level;
-  std::ofstream file;  // before the logger, which writes to it; not open where another stream is written
+  std::ofstream file;  // declared before the logger, which writes to it; not open if the sink is another stream
   spdlog::logger logger;
-  int64_t offset_us = 0;  // from the actors' clock to that of the lines
+  int64_t offset_us = 0;  // added to the actors' clock for the time in a line
 };
 
 Result<EventLog> EventLog::open(const LogConfig& config) {

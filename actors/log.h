@@ -1,9 +1,9 @@
-// EventLog: a line for each change of state that a person would ask about: `instance_lost instance=3 chunks=4`. Nothing per
-// token, chunk or step. A copy refers to the same log, and a default one is silent, so that a part holds a EventLog by value.
-// Threads may share one.
+// EventLog: writes a line for each change of state that a person would ask about: `instance_lost instance=3 chunks=4`. It
+// writes nothing per token, chunk or step. Hold it by value: a copy writes to the same log, and a default one is silent.
+// Thread-safe.
 //
-// A line is `TIME LEVEL EVENT KEY=VALUE...`. The time is the actor's clock, which the caller passes: in simulation the
-// seconds of the virtual clock, else the date in UTC. A value with spaces, quotes or '=' is quoted, with \ before quotes.
+// A line is `TIME LEVEL EVENT KEY=VALUE...`. The caller passes the time of the actor's clock; it is shown in seconds in
+// simulation, else as the date in UTC. A value with spaces, quotes or '=' is quoted, with \ before quotes.
 // Used by actors and cli. log.cpp is the only file that includes spdlog.
 #pragma once
 #include <cstdint>
@@ -36,7 +36,7 @@ struct LogConfig {
   LogClock clock = LogClock::kSteady;
 };
 
-/// `key=value`. The value is anything that a stream writes.
+/// `key=value`. The value is anything that can be written to a stream.
 struct LogField {
   template <class Value>
   LogField(const char* key_in, const Value& value_in) : key(key_in), value(cat(value_in)) {}
@@ -47,7 +47,7 @@ struct LogField {
 class EventLog {
  public:
   EventLog() = default;  // silent
-  /// kIo: the file cannot be opened, as one sentence.
+  /// Errors: kIo if the file cannot be opened.
   static Result<EventLog> open(const LogConfig& config);
   /// For tests. REQUIRES: `out` outlives every copy.
   static EventLog to(std::ostream& out, LogLevel level, LogClock clock);
@@ -57,7 +57,7 @@ class EventLog {
 
   bool is_on(LogLevel level) const;
   void error(int64_t now_us, const char* event, std::initializer_list<LogField> fields = {}) const;
-  /// What costs time or room, and goes on: an instance lost, a store that fails.
+  /// For a fault that costs time or room but does not end the run: a lost instance, a failing store.
   void warn(int64_t now_us, const char* event, std::initializer_list<LogField> fields = {}) const;
   void info(int64_t now_us, const char* event, std::initializer_list<LogField> fields = {}) const;
   void debug(int64_t now_us, const char* event, std::initializer_list<LogField> fields = {}) const;

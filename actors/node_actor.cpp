@@ -15,7 +15,7 @@ Result<InstanceMachinery> make_instance(const NodeMakers& makers, InstanceId id)
   return made;
 }
 
-/// Its pool takes blocks of all versions.
+/// A pool takes blocks of all weight versions.
 ClusterIdentity pool_identity_of(const EngineInfo& info) {
   return {.model = model_name(info.model), .layout = info.block_layout, .version = {}};
 }
@@ -30,7 +30,7 @@ Result<PoolMachinery> make_pool(const NodeMakers& makers, NodeId node) {
   return made;
 }
 
-constexpr int64_t kDrainLookUs = 100'000;  // between two looks at what is left of a machine that is drained
+constexpr int64_t kDrainLookUs = 100'000;  // between two checks whether a draining machine can end
 
 }  // namespace
 
@@ -139,7 +139,7 @@ void NodeActor::start_draft_server() {
   rt::monitor(self, draft_server);
 }
 
-/// REQUIRES: its machinery is made, and the pool is settled.
+/// REQUIRES: the instance's machinery is made, and the pool is settled.
 void NodeActor::start_instance(InstanceId id) {
   Instance& instance = instances.at(id);
   InstanceMachinery made = *std::exchange(instance.made, std::nullopt);
@@ -161,11 +161,11 @@ void NodeActor::start_waiting_instances() {
 
 // ---- starting again ----------------------------------------------------------------------------------------------------
 
-/// Runs make() outside of the handlers, and then(what it made) in one. `make` may run after this actor has ended.
+/// Runs make() outside of the handlers, and then(its result) in a handler. `make` may run after this actor has ended.
 template <class Make, class Then>
 void NodeActor::make_aside(Make make, Then then) {
   makers->aside([to = handover, make = std::move(make), then = std::move(then)] {
-    // Shared, since a std::function must be able to copy what it holds.
+    // Shared, because a std::function must be copyable.
     auto made = std::make_shared<decltype(make())>(make());
     to->put([made, then] { then(*made); });
   });
@@ -182,7 +182,7 @@ void NodeActor::remake_instance(InstanceId id) {
              });
 }
 
-/// The old arena is free only when the last instance that used it has ended.
+/// Waits until the last instance that uses the old arena has ended.
 void NodeActor::remake_pool_when_unused() {
   if (pool_state != PoolState::kDown) return;
   if (std::ranges::any_of(instances, [](const auto& i) { return i.second.handle != nullptr; })) return;
@@ -199,7 +199,7 @@ void NodeActor::remake_pool_when_unused() {
 }
 
 void NodeActor::on_down(const rt::down& message) {
-  if (draining && rt::is_source(message, kv_node)) return rt::quit(self);  // nothing is left to be fetched
+  if (draining && rt::is_source(message, kv_node)) return rt::quit(self);  // a lost pool has nothing left to drain
   if (rt::is_source(message, draft_server)) {
     if (!may_restart()) return give_up_restarting("its draft server");
     log.warn(rt::now_us(self), "draft_server_restarted", {{"node", config.node}, {"restarts", restarts}});
@@ -207,7 +207,7 @@ void NodeActor::on_down(const rt::down& message) {
     return tell_all(DraftServerUp{config.node, draft_server});
   }
   if (rt::is_source(message, kv_node)) {
-    // One that the directory refuses would be refused again.
+    // A node that the directory refused would be refused again.
     if (const std::string why = rt::reason_text(message); !why.empty()) return give_up(why);
     if (!may_restart()) return give_up_restarting("its KV pool");
     log.warn(rt::now_us(self), "kv_node_restarted", {{"node", config.node}, {"restarts", restarts}});
@@ -231,7 +231,7 @@ void NodeActor::on_down(const rt::down& message) {
     return remake_pool_when_unused();
   }
   std::erase_if(sinks, [&](const InstanceSink& sink) { return rt::is_source(message, sink); });
-}  // anything else is the end of something already replaced
+}  // any other actor was replaced already
 
 // ---- weights -----------------------------------------------------------------------------------------------------------
 
@@ -258,7 +258,7 @@ void NodeActor::on_weights(const InstanceWeights& answer) {
   if (!instance.handle) return;  // it died meanwhile
   if (const bool is_asked = update && update->waiting.contains(answer.instance); !answer.error.empty() && !is_asked) {
     log.warn(rt::now_us(self), "weights_failed", {{"instance", answer.instance}, {"node", config.node}, {"error", answer.error}});
-    return rt::stop(instance.handle);  // others run with these weights: it tries again from the start, as often as it may
+    return rt::stop(instance.handle);  // others have these weights, so restart it and try again
   }
   instance.updating = false;
   if (answer.error.empty()) {
@@ -275,13 +275,13 @@ void NodeActor::update_instance(InstanceId id, const NewWeights& to) {
   rt::tell(self, instances.at(id).handle, UpdateInstance{to, handle{self}});
 }
 
-/// Instances that were started again, or failed to change, get the weights of the others.
+/// Sends the weights of the others to instances that were restarted or failed to change.
 void NodeActor::update_outdated() {
   for (const auto& [id, instance] : instances)
     if (instance.handle && !instance.updating && is_outdated(instance)) update_instance(id, weights);
 }
 
-/// The last answer to an update decides: once some instance has the new weights, all are to have them.
+/// Once some instance has the new weights, all must get them. Answers the update when all instances have answered.
 void NodeActor::updated(InstanceId id, const std::string& error) {
   if (!update || update->waiting.erase(id) == 0) return;
   if (error.empty()) weights = update->asked.what;
@@ -352,7 +352,7 @@ rt::result<NodeReport> NodeActor::on_report() {
 
 // ---- telling -----------------------------------------------------------------------------------------------------------
 
-/// REQUIRES: it runs.
+/// REQUIRES: the instance runs.
 InstanceUp NodeActor::instance_up(InstanceId id) const {
   const Instance& i = instances.at(id);
   return {id, config.node, i.info.device_blocks, i.info.block_tokens, i.config.rows_max, i.handle, instance_identity(i.info)};

@@ -1,20 +1,19 @@
-// node_actor: one machine: starts its KV node, its draft server and its instances, watches them, and starts again what
-// died. One per machine; start_node() in actors/fleet.h starts it.
+// node_actor: one machine. It starts the KV node, the draft server and the instances, watches them, and restarts those that
+// die. One per machine; start_node() in actors/fleet.h starts it.
 //
-// An instance that dies comes back empty. When the KV node dies, the instances are started again too: their grants and
-// leases died with it. A replacement is made only after all that used the old part has ended, so that there is never
-// memory for two.
+// An instance that dies comes back empty. When the KV node dies, the instances are restarted too: their grants and leases died
+// with it. A replacement is made only after every user of the old part has ended, because there is no memory for two.
 //
-// New weights go to all instances; each changes to them when the rollouts it works for are over, and is announced again. An
-// instance that is started again after that has the weights of its maker, so it is announced only once it has the new ones.
+// New weights go to all instances. Each changes to them when the rollouts that it works for are over, and is then announced
+// again. An instance that is restarted later has its maker's weights; it is announced only after it has the new ones.
 //
-// A machine that is drained starts nothing more. Its chunks come back to their rollouts, and it ends in order once no request
-// keeps KV here that is of use, or when the time for that is over.
+// A machine that is drained starts nothing more. Its chunks go back to their rollouts. It ends in order when no request needs
+// KV kept here, or when the timeout of the drain is over.
 //
 // Making a part takes long (a model loads, a store opens), so it happens outside of the actor's handlers (NodeMakers::aside)
-// and the result comes back as a message. A part that cannot be made again is lost for good: whoever is attached gets
-// PartLost, and the machine goes on with the rest. After restarts_max restarts the machine gives up, says so and ends: a
-// fault that repeats is seen, not hidden. So it does at once when the directory refuses its KV node.
+// and the result comes back as a message. A part that cannot be made again is lost for good: attached rollouts get PartLost,
+// and the machine goes on with the rest. After restarts_max restarts the machine gives up, says so and ends, so that a
+// repeating fault is seen. It also gives up at once when the directory refuses its KV node.
 #pragma once
 #include <functional>
 #include <map>
@@ -32,29 +31,29 @@
 
 namespace seer {
 
-/// Ids of the instances of a cluster: each node has its own, from 0 to kNodeInstancesMax - 1.
+/// Instance ids are unique in a cluster; each node numbers its own from 0 to kNodeInstancesMax - 1.
 inline constexpr uint32_t kNodeInstancesMax = 1024;
 inline InstanceId node_instance(NodeId node, uint32_t i) { return {node.value * kNodeInstancesMax + i}; }
-inline constexpr uint64_t kEpochsOfStart = uint64_t{1} << 20;  // of a node between two of its starts: one for each restart
+inline constexpr uint64_t kEpochsOfStart = uint64_t{1} << 20;  // epochs for each start of a node; a restart of its pool takes one
 
 struct NodeConfig {
   NodeId node;
-  uint64_t epoch = 0;       // of its arenas: above all that the machine had before
+  uint64_t epoch = 0;       // of its first arena; above all epochs that the machine had before
   std::vector<InstanceConfig> instances;
   KvNodeConfig kv_node;
-  std::optional<DraftServerConfig> draft_server;  // none: no server here
+  std::optional<DraftServerConfig> draft_server;  // none: this machine has no draft server
   int32_t restarts_max = 8;
 };
 
-/// How the parts of a machine are made: once before its actors start, and again for each restart. An error is one sentence
-/// for the user.
+/// Functions that make the parts of a machine: once before its actors start, and again for each restart. An error is one
+/// sentence for the user.
 struct NodeMakers {
   std::function<Result<std::shared_ptr<Engine>>(InstanceId)> make_engine;
   std::function<Result<std::shared_ptr<HostArena>>(NodeId)> make_arena;  // empty: no KV pool on this machine
   std::function<Result<std::unique_ptr<ColdStore>>(NodeId)> open_cold;   // empty: no cold tier
-  std::function<Result<Drafting>(InstanceId)> make_drafting;             // empty: none
-  /// Runs a function soon and outside of any actor's handler: on a thread of its own, or in simulation from a timer. For
-  /// a restart only; the makers are called from there.
+  std::function<Result<Drafting>(InstanceId)> make_drafting;             // empty: no drafting
+  /// Runs a function soon, outside of any actor's handler: on its own thread, or in simulation from a timer. Restarts call the
+  /// makers there.
   std::function<void(std::function<void()>)> aside;
   std::shared_ptr<const Tokenizer> tokenizer = {};   // may be null
   std::shared_ptr<KvTransport> transport = {};       // null: nothing is fetched from other machines
@@ -73,16 +72,16 @@ struct NodeMachinery {
   std::map<InstanceId, InstanceMachinery> instances;
   PoolMachinery pool;  // without an arena: none
 };
-/// The loss of a whole machine whose actor ended with this message. No reason: it ended in order.
+/// The loss of a whole machine whose actor ended with this message. Empty reason: it ended in order.
 PartLost lost_machine(NodeId node, uint32_t instances, const rt::down& message);
-/// What an instance with such an engine says of itself.
+/// The identity of an instance with such an engine.
 ClusterIdentity instance_identity(const EngineInfo& info);
-/// Makes all parts of a machine, before its actors start. Errors: the first of its makers'.
+/// Makes all parts of a machine, before its actors start. Errors: the first error of a maker.
 Result<NodeMachinery> make_machinery(const NodeConfig& config, const NodeMakers& makers);
 
 struct NodeParts {
   std::shared_ptr<const NodeMakers> makers;
-  std::shared_ptr<NodeMachinery> first;  // what it starts with. The node is its only user: CAF can only copy
+  std::shared_ptr<NodeMachinery> first;  // what it starts with. Shared only because CAF copies arguments of spawn
   KvDirectoryHandle directory;           // may be null without a pool
   EventLog log = {};
 };
@@ -125,18 +124,18 @@ struct NodeActor {
   template <class Message>
   void tell_all(const Message& message);
 
-  /// Running (a handle), ready to start and waiting for the pool (`made`), or neither: being made, or lost for good.
+  /// Running (has a handle), waiting for the pool (has `made`), or neither: being made, or lost for good.
   struct Instance {
     InstanceConfig config;
     InstanceHandle handle;
     std::optional<InstanceMachinery> made;
     EngineInfo info;       // of the engine that runs
-    bool stopped = false;  // by us, to be started again
-    bool updating = false;  // it was asked to change its weights and has not answered
+    bool stopped = false;   // by this node, to be restarted
+    bool updating = false;  // was asked to change its weights and has not answered
   };
   bool is_outdated(const Instance& instance) const { return instance.info.version < weights.version; }
   enum class PoolState : uint8_t {
-    kSettled,  // it runs; or there is none, now and later
+    kSettled,  // it runs, or there is none for good
     kDown,     // instances that used the old one are still ending
     kMaking,
   };
@@ -146,21 +145,21 @@ struct NodeActor {
   std::shared_ptr<const NodeMakers> makers;
   KvDirectoryHandle directory;
   EventLog log;
-  std::shared_ptr<Handover> handover;  // of what is made aside
+  std::shared_ptr<Handover> handover;  // results of make_aside()
   std::shared_ptr<HostArena> arena;
   KvNodeHandle kv_node;
   PoolState pool_state = PoolState::kSettled;
   DraftServerHandle draft_server;
   std::map<InstanceId, Instance> instances;
-  std::vector<InstanceSink> sinks;  // who wants instances and draft server: the rollouts that are up
-  std::vector<PartLost> losses;  // told to whoever attaches
+  std::vector<InstanceSink> sinks;  // of the attached rollouts
+  std::vector<PartLost> losses;  // sent to each rollout that attaches
   NewWeights weights;            // of the last update that an instance took; version 0: none
   struct Update {
     UpdateWeights asked;
-    std::set<InstanceId> waiting;  // for these
+    std::set<InstanceId> waiting;  // instances that have not answered
     std::string error;             // the first
   };
-  std::optional<Update> update;  // that is open
+  std::optional<Update> update;  // until it is answered
   uint64_t epoch = 0;            // of the arena
   int32_t restarts = 0;
   bool draining = false;

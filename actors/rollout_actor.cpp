@@ -7,7 +7,7 @@
 namespace seer {
 namespace {
 
-constexpr int64_t kUpdateTokens = 65536;  // of one message to a draft server: 256 KiB
+constexpr int64_t kUpdateTokens = 65536;  // in one message to a draft server: 256 KiB
 
 }  // namespace
 
@@ -69,17 +69,17 @@ void RolloutActor::on_instance_up(const InstanceUp& up) {
   if (over()) return;
   const auto known = instances.find(up.instance);
   if (known != instances.end() && known->second.handle == up.handle) {
-    if (up.identity.version == config.version) return;  // it is told of twice
-    on_instance_lost(up.instance);                      // its weights are of another rollout now
+    if (up.identity.version == config.version) return;  // a duplicate
+    on_instance_lost(up.instance);                      // it has changed to another rollout's weights
   }
   if (!may_join(up)) return;
   if (instances.contains(up.instance) || draining.contains(up.instance))
-    on_instance_lost(up.instance);  // it came back before we heard that it was gone
+    on_instance_lost(up.instance);  // it restarted, and this came before its down message
   instances[up.instance] = {up.handle, up.kv_blocks, 0};
   parts.log.info(rt::now_us(self), "instance_up", {{"instance", up.instance}, {"node", up.node}, {"kv_blocks", up.kv_blocks}});
   instances_gone.erase(up.instance);
   rt::monitor(self, up.handle);
-  if (!instances_seen.insert(up.instance).second)  // it may be the one of before, and still run what was placed again since
+  if (!instances_seen.insert(up.instance).second)  // it may still run chunks that were placed again elsewhere
     rt::tell(self, up.handle, DropChunks{config.id});
   if (!draft_servers.empty()) rt::tell(self, up.handle, all_draft_servers());
   const int64_t running_max = config.scheduler.running_max;
@@ -90,7 +90,7 @@ void RolloutActor::on_instance_up(const InstanceUp& up) {
   if (started) place();
 }
 
-/// The first instance says what model and KV layout all others must have.
+/// The first instance sets the model and KV layout that all others must have.
 bool RolloutActor::may_join(const InstanceUp& up) {
   if (instances.empty()) identity = up.identity, identity.version = config.version;
   const Status fits = check_identity(cat("instance ", up.instance), up.identity, identity);
@@ -131,7 +131,7 @@ void RolloutActor::start_when_all_are_up() {
   if (!started && !instances.empty() && instances.size() + instances_gone.size() >= config.instances_expected) start();
 }
 
-/// What is known of the instances that are missing, after a colon.
+/// A reason for the missing instances, after a colon; empty if none is known.
 std::string RolloutActor::why_none_is_left() const {
   if (!parts_lost.empty()) return ": " + parts_lost.back();
   return last_refusal.empty() ? "" : ": " + last_refusal;
@@ -164,7 +164,7 @@ void RolloutActor::note_group(const GroupSpec& group) {
   open_requests += group.samples;
 }
 
-/// Its tokens are as if they had been reported here. Their KV is computed again.
+/// Takes the tokens of an earlier process as if they had been reported here. Their KV is computed again.
 void RolloutActor::resume(ResumedRequest& from) {
   Log& request = log(from.request);
   request.tokens = prompts[from.request.group.index];
@@ -178,7 +178,7 @@ void RolloutActor::resume(ResumedRequest& from) {
   from = {};
 }
 
-/// REQUIRES: it was answered before, and does not run.
+/// Leaves out a request that an earlier process answered. REQUIRES: it does not run.
 void RolloutActor::leave_out(RequestId id) {
   const int64_t tokens = log(id).tokens.output_tokens();
   const bool is_scheduled = scheduler->requests().has_group(id.group);
@@ -189,7 +189,7 @@ void RolloutActor::leave_out(RequestId id) {
   if (--open_in_group[id.group.index] == 0) forget_group(id.group);
 }
 
-/// One that no instance could take fails alone. What was answered before is not answered again, as an error neither.
+/// A group that no instance could take fails alone. A request answered before is not answered again, not even with an error.
 void RolloutActor::schedule_group(GroupSpec& group) {
   const Status added = scheduler->add_group(group, rt::now_us(self));
   group.prompt_ids = std::vector<int32_t>();  // `prompts` has them
@@ -225,7 +225,7 @@ std::string RolloutActor::why_refused(const AddGroups& add) const {
   if (!config.open) return "the rollout is closed: no groups can be added";
   for (size_t i = 0; i < add.groups.size(); ++i) {
     const GroupSpec& group = add.groups[i];
-    const auto wrong = [&](const auto&... what) { return cat("group ", i, " of those to be added ", what...); };
+    const auto wrong = [&](const auto&... what) { return cat("new group ", i, " ", what...); };
     if (group.samples < 1) return wrong("asks for no samples");
     if (group.prompt_ids.empty()) return wrong("has an empty prompt");
     if (group.sampling.max_tokens < 1) return wrong("has max_tokens=", group.sampling.max_tokens);
@@ -235,7 +235,7 @@ std::string RolloutActor::why_refused(const AddGroups& add) const {
   return {};
 }
 
-/// Of the whole group, or of one of its requests.
+/// Cancels the whole group, or one of its requests.
 Cancelled RolloutActor::on_cancel(GroupId group, std::optional<uint32_t> sample) {
   if (std::string why = why_not_cancelled(group, sample); !why.empty()) return {0, std::move(why)};
   const uint32_t first = sample.value_or(0);
@@ -287,7 +287,7 @@ void RolloutActor::on_draft_server_up(const DraftServerUp& up) {
   if (started) register_groups(before, up.node);
 }
 
-/// Its groups are the others' until it is back.
+/// Until the server returns, the remaining servers take over its groups.
 void RolloutActor::on_draft_server_lost(NodeId node) {
   const std::vector<NodeId> before = draft_nodes();
   draft_servers.erase(node);
@@ -311,8 +311,8 @@ void RolloutActor::tell_draft_servers() {
   for (const auto& [id, instance] : instances) rt::tell(self, instance.handle, all_draft_servers());
 }
 
-/// Groups that another server has than `before`, or whose server `came` empty, are registered there, and what the token log
-/// has of them goes there too.
+/// Registers groups with their server and sends it their token logs: groups whose server is another one than among `before`,
+/// and groups of the server `came`, which came up empty.
 void RolloutActor::register_groups(const std::vector<NodeId>& before, NodeId came, size_t first_group) {
   const std::vector<NodeId> nodes = draft_nodes();
   if (nodes.empty() || ended) return;
@@ -335,7 +335,7 @@ void RolloutActor::register_groups(const std::vector<NodeId>& before, NodeId cam
   }
 }
 
-/// What waits in the buffer is on no instance that could send it.
+/// Sends the tokens known here. No instance could send those of a request that waits in the buffer.
 void RolloutActor::send_token_log(GroupId group, const DraftServerHandle& to) {
   for (uint32_t sample = 0; sample < logs[group.index].size(); ++sample) {
     const TokenLog& tokens = logs[group.index][sample].tokens;
@@ -351,7 +351,7 @@ void RolloutActor::release_kv(KvOwner owner) {
   if (parts.directory) rt::tell(self, parts.directory, KvRelease{owner});
 }
 
-/// It is told again what was released: the directory before may have died before all nodes heard of it.
+/// Repeats all releases: the old directory may have died before all nodes heard of them.
 void RolloutActor::on_directory_up(const DirectoryUp& up) {
   if (!parts.directory) return;
   parts.directory = up.directory;
@@ -362,7 +362,7 @@ void RolloutActor::on_directory_up(const DirectoryUp& up) {
     if (open_in_group[group] == 0) release_kv(owner_of(GroupId(group, config.id)));
 }
 
-/// Nothing of the group will run any more.
+/// REQUIRES: all requests of the group are over.
 void RolloutActor::forget_group(GroupId group) {
   prompts[group.index] = {};
   release_kv(owner_of(group));
@@ -384,14 +384,14 @@ void RolloutActor::on_progress(const ChunkProgress& progress) {
   if (progress.version != config.version && !progress.chunks.empty()) return refuse_tokens(progress.instance, progress.version);
   for (const ChunkTokens& part : progress.chunks) {
     auto it = open.find(part.chunk);
-    if (it == open.end()) continue;  // late: the chunk was placed again elsewhere
+    if (it == open.end()) continue;  // late: the chunk ended or was placed again
     it->second.heard_us = rt::now_us(self);
     if (!append(it->second.request, part)) return give_up_instance(it->second.instance);
   }
   tell_commits();
 }
 
-/// False: a report before this one was lost. One that comes twice counts once.
+/// False: a report before this one was lost. A duplicate is ignored.
 bool RolloutActor::append(RequestId id, const ChunkTokens& part) {
   Log& request = log(id);
   const int64_t known = request.tokens.output_tokens();
@@ -422,7 +422,7 @@ void RolloutActor::on_chunk_done(const ChunkDone& done) {
   place_or_end();
 }
 
-/// The request is over, or waits again; what it has written so far is in its log.
+/// The request is over or waits again. REQUIRES: its log has all tokens of the chunk.
 void RolloutActor::close_chunk(const OpenChunk& chunk, ChunkDone done) {
   const int64_t now = rt::now_us(self);
   Log& request = log(chunk.request);
@@ -440,7 +440,7 @@ void RolloutActor::close_chunk(const OpenChunk& chunk, ChunkDone done) {
   if (is_over(done.end)) finish_request(chunk.request, {done.finish, std::move(done.matched), std::move(done.error)});
 }
 
-/// REQUIRES: the scheduler knows that it is over, or never knew of it.
+/// REQUIRES: the scheduler knows that the request is over, or never had it.
 void RolloutActor::finish_request(RequestId id, Ending ending) {
   Log& request = log(id);
   const int64_t now = rt::now_us(self);
@@ -484,21 +484,21 @@ void RolloutActor::place_chunks_again(InstanceId lost) {
   std::sort(gone.begin(), gone.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   for (const auto& [id, chunk] : gone) {
     open.erase(id);
-    close_chunk(chunk, {.end = ChunkEnd::kLost});  // the KV on its device is gone; what reached the pool is found again
+    close_chunk(chunk, {.end = ChunkEnd::kLost});  // KV on the device is gone; KV in the pool is found again
   }
   end_when_none_is_left();
   if (started && !over()) place();
 }
 
-/// Strictly on-policy: nothing that other weights computed comes into a response.
+/// Strictly on-policy: tokens of other weights never enter a response.
 void RolloutActor::refuse_tokens(InstanceId id, WeightVersion version) {
   if (!instances.contains(id)) return;
   parts.log.warn(rt::now_us(self), "tokens_refused", {{"instance", id}, {"weight_version", version}, {"expected", config.version}});
   give_up_instance(id);
 }
 
-/// Not all that it said came here, or it says nothing: its node starts it again, so that it is of use once more and
-/// nothing runs on there that nobody waits for.
+/// Stops an instance whose reports are incomplete or missing. Its node starts it again, which also ends chunks that nobody waits
+/// for.
 void RolloutActor::give_up_instance(InstanceId id) {
   const auto leaving = draining.find(id);
   rt::stop(leaving != draining.end() ? leaving->second : instances.at(id).handle);
@@ -506,7 +506,7 @@ void RolloutActor::give_up_instance(InstanceId id) {
 }
 
 void RolloutActor::on_tick() {
-  if (over()) return end({});  // also where there was nothing to do from the start
+  if (over()) return end({});  // also if there was nothing to do from the start
   const int64_t now = rt::now_us(self);
   std::vector<InstanceId> silent;
   for (const auto& [id, chunk] : open)
@@ -606,7 +606,7 @@ RolloutSummary RolloutActor::summary() const {
           .parts_lost = parts_lost};
 }
 
-/// `then` gets the summary with what instances and draft servers report.
+/// Calls `then` with the summary and the reports of instances and draft servers.
 template <class Then>
 void RolloutActor::gather_summary(RolloutSummary so_far, Then then) {
   std::map<InstanceId, InstanceHandle> targets;
@@ -629,7 +629,7 @@ rt::result<RolloutSummary> RolloutActor::on_report() {
   return promise;
 }
 
-/// The rollout is over: nothing more runs, and the summary goes out once the instances have reported.
+/// Ends the rollout: drops all chunks and sends the summary once the instances have reported.
 void RolloutActor::end(std::string error) {
   if (ended) return;
   ended = true;

@@ -1,16 +1,15 @@
 // rollout_actor: owns one rollout at one weight version: the token log of every request, the scheduler that
-// decides what runs where, the table of open chunks, and the figures of the report. One per iteration owner.
+// decides what runs where, the table of open chunks, and the figures of the report. One per rollout.
 //
-// A chunk is a one-way RunChunk and comes back as one ChunkDone. Chunks of an instance that died, that was silent for too
-// long, or some of whose reports are missing, are placed again from the token log; answers of chunks no longer open are
-// ignored. So every request is answered exactly once, whatever of RunChunk, ChunkProgress and ChunkDone is lost, arrives
-// late or twice.
+// A chunk goes out as a one-way RunChunk and comes back as one ChunkDone. If an instance dies, is silent for too long, or a
+// report of it is missing, its chunks are placed again from the token log; answers of chunks no longer open are ignored. So
+// every request is answered exactly once, even if a RunChunk, ChunkProgress or ChunkDone is lost, late or duplicated.
 //
-// An instance that is lost for good (PartLost) is done without. With none left, and none that may come back, the rollout
-// ends with the last sentence that a node gave for it.
+// The rollout goes on without an instance that is lost for good (PartLost). When none is left and none can come back, it ends
+// with the last reason that a node gave.
 //
-// Draft servers that nodes announce are told which groups there are, and the instances which servers; one that came back
-// empty also gets what the token log has.
+// It tells draft servers which groups exist, and instances which servers exist. A draft server that came back empty also gets
+// the token logs of its groups.
 #pragma once
 #include <deque>
 #include <map>
@@ -30,34 +29,34 @@
 namespace seer {
 
 struct RolloutConfig {
-  RolloutId id;                             // of its groups, chunks and KV
+  RolloutId id;                             // also names its groups, chunks and KV
   ChunkSchedulerConfig scheduler;
   WeightVersion version{1};
-  size_t instances_expected = 1;            // the rollout starts once so many are up, or no_instance_us later with those that are
+  size_t instances_expected = 1;            // starts once this many are up, or after no_instance_us with those that are
   int64_t progress_us = 200'000;            // between two progress events
-  int64_t chunk_silence_us = 600'000'000;   // a chunk without any word for so long is placed again
-  int64_t no_instance_us = 30'000'000;      // with no instance for so long, the rollout fails
-  int64_t draft_ttl_us = 600'000'000;       // a group of which draft servers hear nothing for so long is forgotten there
+  int64_t chunk_silence_us = 600'000'000;   // a chunk without a report for this long is placed again
+  int64_t no_instance_us = 30'000'000;      // with no instance for this long, the rollout fails
+  int64_t draft_ttl_us = 600'000'000;       // a draft server forgets a group that it hears nothing about for this long
   bool open = false;                        // groups may be added, until CloseRollout
-  bool tells_commits = false;               // events get what comes into the token log (RolloutCommits) of every group
-  size_t responses_kept_max = 0;            // unacknowledged: with so many no chunk starts. 0: none is kept
+  bool tells_commits = false;               // sends the tokens added to every token log (RolloutCommits), not only of streams
+  size_t responses_kept_max = 0;            // unacknowledged responses; at this many no chunk starts. 0: none is kept
 };
 
-/// What an earlier process had of a request when it died.
+/// A request as an earlier process had it when that died.
 struct ResumedRequest {
   RequestId request;
   std::vector<int32_t> tokens;  // of its output
   std::vector<float> logprobs;
-  bool is_over = false;         // its response was given
+  bool is_over = false;         // the earlier process gave its response
 };
 
-/// What a rollout works on, and whom it talks to. `directory` may be null: no KV pool.
+/// What a rollout works on, and whom it talks to. Without a KV pool, `directory` is null.
 struct RolloutParts {
   std::vector<GroupSpec> groups;  // of this rollout, by index
   ContextHandle context;
   KvDirectoryHandle directory;
   RolloutEvents events;
-  std::vector<CstPast> pasts = {};  // for drafts: of some groups, or none
+  std::vector<CstPast> pasts = {};  // past responses of some groups, for drafts
   EventLog log = {};
   std::vector<ResumedRequest> resumed = {};  // requests of `groups`, each once
 };
@@ -72,9 +71,9 @@ struct RolloutActor {
   /// Token log and history of one request.
   struct Log {
     TokenLog tokens;               // empty until it runs
-    std::deque<float> logprobs;    // like a TokenLog: what is added moves nothing
-    int64_t computed_tokens = 0;   // tokens whose KV was computed once
-    int64_t reprefill_tokens = 0;  // and those of them computed again
+    std::deque<float> logprobs;    // a deque: growing does not copy
+    int64_t computed_tokens = 0;   // tokens whose KV was computed at least once
+    int64_t reprefill_tokens = 0;  // tokens whose KV was computed again
     int64_t queue_us = 0, run_us = 0, start_us = -1;  // as in Response; -1: not started
   };
   struct OpenChunk {
@@ -158,16 +157,16 @@ struct RolloutActor {
   std::map<InstanceId, Instance> instances;
   ClusterIdentity identity;                         // of the instances that are up
   std::string last_refusal;                         // why an instance was not taken; empty: all were
-  std::map<InstanceId, InstanceHandle> draining;    // none of `instances`; what runs there comes back early
+  std::map<InstanceId, InstanceHandle> draining;    // not in `instances`; their chunks come back early
   std::set<InstanceId> instances_gone;              // for good
   std::set<InstanceId> instances_seen;              // that were up at some time
-  std::vector<std::string> parts_lost;              // why: of a few parts
+  std::vector<std::string> parts_lost;              // reasons
   std::map<NodeId, DraftServerHandle> draft_servers;
   std::unordered_map<ChunkId, OpenChunk> open;      // walked only through sorted copies
-  std::set<RequestId> answered_before;              // by an earlier process; until the rollout starts
-  std::set<RequestId> cancelled;                    // not over yet: they run, or the rollout has not started
+  std::set<RequestId> answered_before;              // by an earlier process; empty after the start
+  std::set<RequestId> cancelled;                    // and not over: they run, or the rollout has not started
   std::map<RequestId, Response> kept;               // not acknowledged
-  RolloutCommits commits;                           // with tells_commits: not told yet
+  RolloutCommits commits;                           // not sent yet
   uint64_t next_chunk = 1;
   int64_t open_requests = 0;
   int64_t prompt_tokens = 0;                        // of each group once
@@ -175,7 +174,7 @@ struct RolloutActor {
   int64_t reprefilled_chunks = 0;
   int64_t instances_lost = 0;
   int64_t started_us = 0;
-  int64_t instances_gone_us = 0;                    // since when there is none
+  int64_t instances_gone_us = 0;                    // since when there is no instance
   double estimate_error = 0;
   bool started = false;
   bool ended = false;

@@ -57,7 +57,7 @@ std::string owners_of(const ProgramSpec& program, const std::string& option) {
   return owners;
 }
 
-/// Suggests the nearest known name, or where none is near, says `otherwise`.
+/// Suggests the nearest known name; if none is near, returns `otherwise`.
 std::string hint(const std::string& typed, const std::vector<std::string>& known, const std::string& prefix,
                  const std::string& otherwise) {
   const std::string meant = did_you_mean(typed, known, prefix);
@@ -80,7 +80,7 @@ Error unknown_option(const ProgramSpec& program, const CommandSpec* command, con
               hint(name, option_names(*command), "--", cat("seer ", command->name, " --help lists its options")));
 }
 
-/// The name of an option without a value, which took the next option for it: `--model --prompts p.jsonl`. Empty: none.
+/// The name of an option that took the next option as its value: `--model --prompts p.jsonl`. Empty: none did.
 std::string option_without_value(const OpenCommand& open) {
   for (const auto& [name, values] : open.typed.values)
     for (const std::string& value : values)
@@ -96,7 +96,7 @@ Error without_value(const CommandSpec& command, const std::string& name) {
   return fail(Code::kInvalidArgument, "--", name, " has no value");
 }
 
-/// What CLI11 could not place: an option, a command, or a word too many.
+/// The error for what CLI11 could not place: an option, a command, or a word too many.
 Error unexpected(const ProgramSpec& program, const OpenCommand* open, const std::string& typed) {
   if (open)
     if (const std::string name = option_without_value(*open); !name.empty()) return without_value(*open->spec, name);

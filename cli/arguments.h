@@ -1,5 +1,5 @@
-// Reads the words of a command line against the commands' option tables. The only code that uses CLI11; it turns each CLI11
-// error into a sentence of our own.
+// Reads a command line with the commands' option tables. The only code that uses CLI11; it turns each CLI11 error into a
+// sentence of our own.
 // Used by config.cpp only. Pure.
 #pragma once
 #include <map>
@@ -25,7 +25,7 @@ struct PrintAndExit {
   int exit_code = 0;
 };
 
-/// A command as it was typed; its options are not checked yet.
+/// A command as typed; its options are not checked yet.
 struct TypedCommand {
   std::string name;
   std::string word;                                        // the word after the name, for commands that take one

@@ -16,7 +16,7 @@ Result<std::string> read_file(const std::filesystem::path& path) {
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-/// The text of bos_token and its like: text, or an object with its content. Empty where it is neither.
+/// The text of bos_token and the like, which is a string or an object with "content". Empty if it is neither.
 std::string special_text(const Context& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_object() && value.contains("content") && value["content"].is_string()) return value["content"].get<std::string>();

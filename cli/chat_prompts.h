@@ -1,5 +1,5 @@
-// ChatPrompts: makes prompts of conversations with the chat template of a model folder: chat_template.jinja, else "chat_template" in
-// tokenizer_config.json, as Hugging Face's apply_chat_template() does. Immutable.
+// ChatPrompts: turns conversations into prompts with the chat template of a model folder (chat_template.jinja, else "chat_template"
+// in tokenizer_config.json), as Hugging Face's apply_chat_template() does. Immutable.
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -17,10 +17,10 @@ namespace seer {
 
 class ChatPrompts {
  public:
-  /// kNotFound: the folder has no chat template. kInvalidArgument: it has one that cannot be read.
+  /// Errors: kNotFound if the folder has no chat template, kInvalidArgument if it cannot be read.
   static Result<std::shared_ptr<const ChatPrompts>> load(const std::filesystem::path& folder, std::shared_ptr<const Tokenizer> tokenizer);
-  /// The prompt of an object with `messages` and, if it likes, `tools`, `documents`, `add_generation_prompt` (true unless it is
-  /// given) and `chat_template_kwargs`. Errors: one sentence, which `found` begins: "prompts.jsonl:7: ".
+  /// The prompt for an object with `messages` and optionally `tools`, `documents`, `add_generation_prompt` (default true) and
+  /// `chat_template_kwargs`. Errors: one sentence that begins with `found`: "prompts.jsonl:7: ".
   Result<std::vector<int32_t>> prompt(const Json& fields, const std::string& found) const;
 
  private:

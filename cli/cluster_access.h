@@ -1,5 +1,5 @@
-// ClusterAccess: who may take part in a cluster, from the command line: addresses, certificates, or neither and said so.
-// Addresses of this host need nothing. Others need mutual TLS, or --insecure.
+// ClusterAccess: the command line's options for who may take part in a cluster. Addresses of this host need nothing. Others need
+// mutual TLS, or --insecure.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -18,20 +18,20 @@ struct HostPort {
 
 struct ClusterAccess {
   TlsFiles tls;
-  bool insecure = false;         // addresses of other hosts are right without TLS
-  std::string prefix = {};       // of its options: "cluster-" where others are called --tls-cert
+  bool insecure = false;    // addresses of other hosts are allowed without TLS
+  std::string prefix = {};  // of the options' names: "cluster-" if the command has other options called --tls-cert
   std::string flag(const char* name) const { return "--" + prefix + name; }
 };
 
 std::vector<OptionSpec> access_options(ClusterAccess& access);
 
-/// Errors: kInvalidArgument, naming the flag. `may_choose`: port 0 is right too, and the system chooses one.
+/// Errors: kInvalidArgument, naming the flag. `may_choose`: port 0 is allowed, and the system chooses one.
 Result<HostPort> parse_host_port(const char* flag, const std::string& text, bool may_choose);
-/// Whether only processes of this host reach it.
+/// Whether only processes of this host can reach the address.
 bool is_of_this_host(const std::string& host);
-/// Whether the address is right and may be used: without reading any file.
+/// Checks that the address is valid and may be used. Reads no file.
 Status check_address(const char* flag, const std::string& text, bool may_choose, const ClusterAccess& access);
-/// Whether the options go together: without reading any file.
+/// Checks that the options go together. Reads no file.
 Status check_access(const ClusterAccess& access);
 
 }  // namespace seer

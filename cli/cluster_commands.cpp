@@ -15,10 +15,10 @@
 namespace seer {
 namespace {
 
-constexpr int64_t kWatchUs = 1'000'000;    // between two looks of --watch
-constexpr int64_t kReceiveUs = 100'000;    // between two looks at the stop flag
+constexpr int64_t kWatchUs = 1'000'000;    // between two reports of --watch
+constexpr int64_t kReceiveUs = 100'000;    // between two checks of the stop flag
 
-/// A cluster that this process is no part of.
+/// A cluster that this process does not belong to.
 struct Visit {
   std::unique_ptr<ClusterNet> net;
   rt::Inbox<> inbox{net->system()};
@@ -30,7 +30,7 @@ struct Visit {
     SEER_ASSIGN_OR_RETURN(visit->controller, dial_cluster(*visit->net, address, "--cluster", stop));
     return visit;
   }
-  /// None: it does not answer.
+  /// None: the controller does not answer.
   std::optional<ClusterReport> look() {
     bool answered = false;
     auto report = inbox.ask<ClusterReport>(controller, GetReport{}, {}, &answered);

@@ -1,4 +1,4 @@
-// `seer status` and `seer drain`: a cluster seen and changed from outside.
+// `seer status` and `seer drain`: show and change a cluster from outside.
 #pragma once
 #include <atomic>
 
@@ -8,7 +8,7 @@ namespace seer {
 
 /// Errors: the controller cannot be reached.
 Status status_command(const StatusOptions& options, const std::atomic<bool>& stop);
-/// Returns when the machine has left. Errors: it is not there; the controller cannot be reached.
+/// Returns when the machine has left. Errors: no such machine; the controller cannot be reached.
 Status drain_command(const DrainOptions& options, const std::atomic<bool>& stop);
 
 }  // namespace seer

@@ -69,7 +69,7 @@ void ClusterWatch::follow() {
 void ClusterWatch::on_joined(const NodeJoined& node) {
   if (node.at.node == config_.self) return;
   const auto known = members_.find(node.at.node);
-  if (known != members_.end() && known->second.announced == node.handle) return;  // a new controller says so too
+  if (known != members_.end() && known->second.announced == node.handle) return;  // a new controller repeats it
   if (known != members_.end()) on_left({.node = node.at.node, .instances = {}, .reason = cat("node ", node.at.node, " is gone")});
   reach(members_[node.at.node] = {.at = node.at, .handle = {}, .announced = node.handle, .instances = node.instances});
 }

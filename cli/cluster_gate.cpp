@@ -23,8 +23,8 @@ using asio::ip::tcp;
 using AsioError = boost::system::error_code;
 
 constexpr std::chrono::seconds kHandshakeMax(10);
-constexpr std::chrono::milliseconds kAcceptPause(100);  // after a connection that could not be taken
-constexpr size_t kConnectionsMax = 4096;  // whose handshake is not over, or that go on; more are closed at once
+constexpr std::chrono::milliseconds kAcceptPause(100);  // after a connection that could not be accepted
+constexpr size_t kConnectionsMax = 4096;  // open or in their handshake; more are closed at once
 constexpr size_t kBufferBytes = 64 << 10;
 constexpr size_t kGreetingBytes = 16;
 
@@ -44,7 +44,7 @@ std::string reason_of_openssl() {
   return reason != nullptr ? reason : "unknown reason";
 }
 
-/// Whether the certificate of the context is signed by its CA and good today; if not, why.
+/// Why the certificate of the context is not trusted; empty: it is signed by its CA and valid today.
 std::string why_not_trusted(SSL_CTX* context) {
   const auto free_check = [](X509_STORE_CTX* check) { X509_STORE_CTX_free(check); };
   const std::unique_ptr<X509_STORE_CTX, decltype(free_check)> check(X509_STORE_CTX_new(), free_check);
@@ -67,7 +67,7 @@ Status load(SSL_CTX* context, const TlsFiles& tls) {
   if (SSL_CTX_load_verify_locations(context, tls.ca.c_str(), nullptr) != 1)
     return wrong("--tls-ca", tls.ca, "expected the certificate of a CA in PEM format (", reason_of_openssl(), ")");
   if (const std::string why = why_not_trusted(context); !why.empty())
-    return wrong("--tls-cert", tls.certificate, "it does not hold against ", tls.ca, " (", why, ")");
+    return wrong("--tls-cert", tls.certificate, "it cannot be verified with ", tls.ca, " (", why, ")");
   return {};
 }
 
@@ -75,7 +75,7 @@ tcp::endpoint loopback(uint16_t port) { return {asio::ip::address_v4::loopback()
 
 using TlsStream = asio::ssl::stream<tcp::socket>;
 
-/// A connection: bytes that come on one side go out on the other, until one of them ends. Far: TlsStream, or a plain socket.
+/// A connection that passes bytes between its two sides until one of them ends. Far: TlsStream, or a plain socket.
 template <class Far>
 struct Pipe : std::enable_shared_from_this<Pipe<Far>> {
   Pipe(asio::io_context& io, Far far_in, std::atomic<size_t>& count_in)
@@ -91,7 +91,7 @@ struct Pipe : std::enable_shared_from_this<Pipe<Far>> {
       if (!cancelled) me->close();
     });
   }
-  /// then(error, whether the other side speaks the same protocol), once both have greeted.
+  /// Calls then(error, whether the other side has the same protocol) once both have greeted.
   template <class Then>
   void greet(asio::ssl::stream_base::handshake_type side, Then then) {
     const auto greeted = [this, me = this->shared_from_this(), then](AsioError failed, size_t) { then(failed, theirs == ours); };
@@ -173,7 +173,7 @@ class Gate final : public ClusterGate {
 
   asio::ssl::context context_{asio::ssl::context::tls};
   std::atomic<size_t> connections_{0};
-  asio::io_context io_;  // ends before those above: the connections that are still open end with it
+  asio::io_context io_;  // destroyed before the members above, with the connections that are still open
   asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};
   std::thread thread_;
 };
@@ -198,8 +198,8 @@ template <class Far>
 void Gate<Far>::accept(const Acceptor& acceptor, uint16_t to_port) {
   const auto pipe = make_pipe();
   acceptor->async_accept(pipe->far_socket(), [this, acceptor, to_port, pipe](AsioError failed) {
-    if (failed) return accept_later(acceptor, to_port);  // no file descriptor is left, say
-    accept(acceptor, to_port);                           // the next one
+    if (failed) return accept_later(acceptor, to_port);  // for example, no file descriptor is left
+    accept(acceptor, to_port);
     if (connections_ > kConnectionsMax) return pipe->close();
     pipe->close_at_deadline();
     pipe->greet(asio::ssl::stream_base::server, [pipe, to_port](AsioError refused, bool is_alike) {
@@ -234,7 +234,7 @@ Result<uint16_t> Gate<Far>::connect(const std::string& host, uint16_t port) {
   });
   const auto [refused, is_alike] = answered.get();
   if (refused) return unreachable(refused.message());
-  if (!is_alike) return fail(Code::kInvalidArgument, "the server at ", host, ":", port, " is not Seer, or has another protocol than ", kProtocolNumber);
+  if (!is_alike) return fail(Code::kInvalidArgument, "the process at ", host, ":", port, " is not Seer, or has another protocol than ", kProtocolNumber);
   const auto acceptor = std::make_shared<tcp::acceptor>(io_, loopback(0));
   const uint16_t near_port = acceptor->local_endpoint().port();
   asio::post(io_, [pipe, acceptor] {

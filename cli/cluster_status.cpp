@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Sums over what a machine reports.
+/// Sums over the parts of a machine's report.
 struct NodeFigures {
   int64_t chunks = 0, output_tokens = 0;
   int64_t kv_used_bytes = 0, kv_bytes = 0;  // on devices

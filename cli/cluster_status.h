@@ -1,5 +1,5 @@
-// ClusterStatus: what a cluster is made of and does at a moment, as a table for people and as JSON for programs. Pure.
-// Used by `seer status`.
+// ClusterStatus: the machines and rollouts of a cluster at one moment, as a table for people and as JSON for programs.
+// Pure. Used by `seer status`.
 #pragma once
 #include <optional>
 #include <string>
@@ -16,14 +16,14 @@ struct ClusterStatus {
   };
   struct Rollout {
     RolloutId id;
-    std::optional<RolloutSummary> summary;  // so far; likewise
+    std::optional<RolloutSummary> summary;  // so far; none: it did not answer
   };
   std::string address;  // of the controller
   std::vector<Node> nodes;
   std::vector<Rollout> rollouts;
 };
 
-/// In 80 columns where names allow.
+/// In 80 columns, unless names are too long.
 std::string status_text(const ClusterStatus& status, bool is_coloured = false);
 /// One line.
 std::string status_json(const ClusterStatus& status);

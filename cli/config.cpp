@@ -38,7 +38,7 @@ std::string policy_notes() {
 }
 
 std::string rollout_notes() {
-  return policy_notes() + note_line(kAutoPolicy, cat(kSeerPlusPolicy, " where a fuller batch costs less per token, else ", kSeerPolicy));
+  return policy_notes() + note_line(kAutoPolicy, cat(kSeerPlusPolicy, " if a fuller batch costs less per token, else ", kSeerPolicy));
 }
 
 std::string simulate_notes() {
@@ -66,7 +66,7 @@ std::string sentence_list(std::vector<std::string> names) {
 OptionGroup log_options(LogConfig& log) {
   return {"Log",
           {{"log-level", "L", named_field(&log.level, log_level_of),
-            "which events are logged; each level includes those before it", OneOf{log_level_names()}},
+            "which events are logged; each level includes the levels before it", OneOf{log_level_names()}},
            {"log-file", "FILE", &log.file, "file that the log is appended to; without it the log goes to stderr"}}};
 }
 
@@ -75,7 +75,7 @@ OptionGroup log_options(LogConfig& log) {
 std::vector<OptionSpec> drafting_options(MachineOptions& o) {
   return {enum_option("drafting", "D", &o.drafting, kDraftSourceNames, "speculative decoding, with drafts from a request's own text or from that of its group"),
           {"draft-max", "N", &o.draft_tokens_max, "most draft tokens of one request in one step", between(1, 64)},
-          enum_option("draft-shape", "S", &o.draft_shape, kDraftShapesNames, "shape of drafts; auto takes what saves more time"),
+          enum_option("draft-shape", "S", &o.draft_shape, kDraftShapesNames, "shape of drafts; auto: whichever saves more time"),
           enum_option("draft-rule", "R", &o.draft_rule, kDraftRuleNames, "how the draft budget is divided between probes and other requests"),
           {"draft-lambda", "X", &o.draft_lambda,
            "rules other than uniform: a probe gets another draft token only if that gains X times as much as for other requests", at_least(0)},
@@ -92,11 +92,11 @@ std::vector<OptionSpec> instance_options(MachineOptions& o) {
         enum_option("weights", "T", &o.weights, kWeightTypeNames, "keep weights as in the folder, or as int8 in half the memory; results differ"),
         {"max-batch", "N", &o.max_batch, "most requests that run on an instance; --policy auto may choose fewer", between(1, 65536)},
         {"prefill-tokens", "N", &o.prefill_tokens, "most prompt tokens in one step", between(1, 1e6)},
-        {"step-depth", "N", &o.step_depth, "2: an engine has its next step queued while the last one's tokens are read; 1: it gets it after that",
+        {"step-depth", "N", &o.step_depth, "1: an engine gets its next step after the last one's tokens were read; 2: before",
          between(1, 2)}};
 }
 
-/// Where all machines are within this process.
+/// Options of commands whose machines are all within this process.
 std::vector<OptionSpec> local_instance_options(MachineOptions& o, int64_t& nodes) {
   std::vector<OptionSpec> options = instance_options(o);
   options.insert(options.begin(),
@@ -117,12 +117,12 @@ OptionGroup kv_options(MachineOptions& o) {
 }
 
 OptionSpec controller_wait_option(int64_t& wait_s) {
-  return {"controller-wait", "S", &wait_s, "seconds to go on without the controller when it died, until it was started again at its address",
+  return {"controller-wait", "S", &wait_s, "seconds to wait for a controller that died to be started again at its address",
           between(0, 86'400)};
 }
 
 constexpr const char* kPolicyHelp =
-    "which request runs next, and where (auto: seer+ where a fuller batch costs less per token, else seer)";
+    "which request runs next, and where (auto: seer+ if a fuller batch costs less per token, else seer)";
 
 bool foresees_nothing(const SchedulingPolicy& policy) { return !policy.needs_lengths; }
 
@@ -156,8 +156,8 @@ std::vector<OptionGroup> option_groups(RolloutOptions& o) {
         {"out", "FILE", &o.out, "JSONL, one response per line; written to FILE.partial, renamed at the end; -: stdout"},
         {"report", "FILE", &o.report, "JSON with the run's figures"},
         {"html", "FILE", &o.html, "page with timelines, completions and the figures"},
-        {"journal", "DIR", &o.journal, "folder that keeps what there is of the responses, until all are written"},
-        {"resume", "", &o.resume, "go on with what the journal has, if anything"}}},
+        {"journal", "DIR", &o.journal, "folder that keeps tokens and responses until all are written"},
+        {"resume", "", &o.resume, "continue from the journal, if it has anything"}}},
       {"Scheduling",
        {{"policy", "P", &o.scheduler.policy, kPolicyHelp, policies},
         {"compare", "P,P,...", CommaListField{&o.compare}, "run these policies in turn on the same work", policies},
@@ -182,7 +182,7 @@ std::vector<OptionGroup> option_groups(NodeOptions& o) {
                                        between(0, 1024)});
   std::vector<OptionSpec> cluster = access_options(o.access);
   cluster.insert(cluster.begin(),
-                 {{"name", "N", &o.name, "number of this machine, which no other machine of the cluster has", between(0, 1 << 20)},
+                 {{"name", "N", &o.name, "number of this machine, unique in the cluster", between(0, 1 << 20)},
                   {"join", "HOST:PORT", &o.join, "address of the controller; without it this machine is the controller"},
                   controller_wait_option(o.controller_wait_s),
                   {"listen", "HOST:PORT", &o.listen, "address of this machine that the others can reach; port 0: the system chooses"}});
@@ -206,10 +206,10 @@ std::vector<OptionGroup> option_groups(ServeOptions& o) {
        {{"model", "DIR", &o.model, "model folder in Hugging Face layout"},
         {"listen", "HOST:PORT", &o.listen, "address to listen at; port 0: the system chooses"},
         {"served-name", "NAME", &o.served_name, "name of the model for clients; without it the folder's name"},
-        {"seed", "S", &o.seed, "seed of requests that bring none"},
+        {"seed", "S", &o.seed, "seed of requests that have none"},
         {"tls-cert", "FILE", &o.tls_cert, "PEM certificate of this server; without it there is no TLS"},
         {"tls-key", "FILE", &o.tls_key, "its PEM key"},
-        {"token-file", "FILE", &o.token_file, "file whose first line every request must bear as \"Authorization: Bearer ...\""},
+        {"token-file", "FILE", &o.token_file, "file whose first line every request must carry as \"Authorization: Bearer ...\""},
         {"insecure", "", &o.insecure, "listen at an address of other hosts without TLS and token"},
         {"body-bytes", "SIZE", SizeField{&o.body_bytes}, "largest body of a request", at_least(1024)},
         {"connections", "N", &o.connections, "most connections at a time", between(1, 1e6)}}},
@@ -226,7 +226,7 @@ std::vector<OptionGroup> option_groups(ServeOptions& o) {
   };
 }
 
-/// How a command finds a cluster.
+/// Options for reaching a cluster.
 std::vector<OptionSpec> reach_options(std::string& cluster, ClusterAccess& access) {
   std::vector<OptionSpec> options = access_options(access);
   options.insert(options.begin(), {"cluster", "HOST:PORT", &cluster, "the controller"});
@@ -235,15 +235,15 @@ std::vector<OptionSpec> reach_options(std::string& cluster, ClusterAccess& acces
 
 std::vector<OptionGroup> option_groups(StatusOptions& o) {
   std::vector<OptionSpec> options = reach_options(o.cluster, o.access);
-  options.push_back({"watch", "", &o.watch, "again every second, until Ctrl-C"});
-  options.push_back({"json", "", &o.json, "as JSON, a line for each look"});
+  options.push_back({"watch", "", &o.watch, "print again every second, until Ctrl-C"});
+  options.push_back({"json", "", &o.json, "print JSON, a line each time"});
   return {{"Cluster", std::move(options)}};
 }
 
 std::vector<OptionGroup> option_groups(DrainOptions& o) {
   std::vector<OptionSpec> options = reach_options(o.cluster, o.access);
-  options.push_back({"name", "N", &o.name, "of the machine that is to leave", between(0, 1 << 20)});
-  options.push_back({"timeout", "SECONDS", &o.timeout_s, "then it leaves at once; what it still has of requests is prefilled again elsewhere",
+  options.push_back({"name", "N", &o.name, "number of the machine to drain", between(0, 1 << 20)});
+  options.push_back({"timeout", "SECONDS", &o.timeout_s, "after this time it leaves at once; KV that it still has is prefilled again elsewhere",
                      between(0, 1e6)});
   return {{"Cluster", std::move(options)}};
 }
@@ -378,7 +378,7 @@ constexpr const char* kDoctorExamples = R"(  seer doctor          # exit code 0 
 
 // ---- the file ------------------------------------------------------------------------------------------------------
 
-/// Everything as a file that --config reads.
+/// All options as a file that --config reads.
 std::string config_text(const std::vector<OptionGroup>& groups, const std::string& table_name) {
   std::string text = cat("# Options of `seer ", table_name, "`, for --config. Flags of the same names override them.\n",
                          "# An empty text or list means: not given.\n[", table_name, "]\n");
@@ -399,14 +399,14 @@ Status require(const std::string& value, const char* flag, const char* what) {
   return value.empty() ? Status{fail(Code::kInvalidArgument, flag, " is missing: expected ", what)} : Status{};
 }
 
-/// Below, logits / temperature would no longer fit the numbers of the sampler.
+/// Below the limit, logits / temperature would overflow in the sampler.
 Status check_temperature(float temperature) {
   constexpr float kLeast = 1e-4f;
   if (temperature == 0 || temperature >= kLeast) return {};
   return fail(Code::kInvalidArgument, "--temperature ", temperature, ": expected 0 (greedy) or a number, at least ", kLeast);
 }
 
-/// The folder may be new, but not the one that it is in: that would be a mistyped path.
+/// The folder may be new, but its parent must exist; otherwise the path is probably mistyped.
 Status check_new_folder(const char* flag, const std::string& path) {
   const std::filesystem::path parent = (std::filesystem::path(path) / "").parent_path().parent_path();
   std::error_code ignored;
@@ -423,7 +423,7 @@ Status check_machine(const MachineOptions& o) {
 Status check_nodes(int64_t nodes, int64_t instances) {
   if (nodes <= instances) return {};
   return fail(Code::kInvalidArgument, "--nodes ", nodes, ": expected at most --instances, which is ", instances,
-              ": each node has an instance at least");
+              ": each node has at least one instance");
 }
 
 Status check_together(const NodeOptions& o) {
@@ -456,7 +456,7 @@ Status check_together(const ServeOptions& o) {
 
 Status check_together(const StatusOptions& o) { return check_reach(o.cluster, o.access); }
 Status check_together(const DrainOptions& o) {
-  if (o.name < 0) return fail(Code::kInvalidArgument, "--name is missing: expected the number of the machine that is to leave");
+  if (o.name < 0) return fail(Code::kInvalidArgument, "--name is missing: expected the number of the machine to drain");
   return check_reach(o.cluster, o.access);
 }
 
@@ -476,7 +476,7 @@ Status check_together(const RolloutOptions& o) {
   SEER_RETURN_IF_ERROR(check_nodes(o.nodes, o.instances));
   SEER_RETURN_IF_ERROR(check_new_folder("--draft-history", o.draft_history));
   SEER_RETURN_IF_ERROR(check_new_folder("--journal", o.journal));
-  if (o.resume && o.journal.empty()) return fail(Code::kInvalidArgument, "--resume needs --journal, which has what there is to go on with");
+  if (o.resume && o.journal.empty()) return fail(Code::kInvalidArgument, "--resume needs --journal, the folder to continue from");
   if (!o.journal.empty() && !o.compare.empty())
     return fail(Code::kInvalidArgument, "--journal cannot go with --compare: it keeps the responses of one run");
   if (!o.draft_history.empty() && o.drafting != DraftSource::kGrouped)
@@ -532,13 +532,13 @@ Status check_together(const DoctorOptions&) { return {}; }
 
 // ---- a subcommand ----------------------------------------------------------------------------------------------
 
-/// A subcommand from its option table to its finished options.
+/// A subcommand: its option table, and the function that reads its options.
 struct Subcommand {
   CommandSpec spec;
   std::function<Result<Command>(const TypedCommand& typed, std::vector<std::string>* warnings)> finish;
 };
 
-/// The options that are given, by flag or with another value than the default.
+/// The options that are given by flag, or have another value than the default.
 std::set<std::string> given_options(const std::vector<OptionGroup>& groups, const std::vector<OptionGroup>& defaults,
                                     const TypedCommand& typed) {
   std::set<std::string> given;
@@ -588,7 +588,7 @@ Subcommand make_subcommand(const char* name, const char* what, const char* examp
   return {std::move(spec), finish};
 }
 
-/// A command that prints a text made from the table of all commands, by the word after it.
+/// A command that prints a text made from the table of all commands. `text` gets the word after the command.
 Subcommand make_printer(CommandSpec spec, std::function<std::string(const std::string& word)> text) {
   const auto finish = [text, spec](const TypedCommand& typed, std::vector<std::string>*) -> Result<Command> {
     const bool known = spec.word.empty() || std::find(spec.words.begin(), spec.words.end(), typed.word) != spec.words.end();
@@ -608,12 +608,12 @@ Result<Command> parse_command_line(const std::vector<std::string>& arguments, st
       make_subcommand<RolloutOptions>("rollout", "make a group of responses for every prompt", kRolloutExamples, true, rollout_notes()),
       make_subcommand<ServeOptions>("serve", "answer trainers and other clients over HTTP, as SGLang does", kServeExamples, true),
       make_subcommand<NodeOptions>("node", "run a machine of a cluster: instances, drafts and KV pool", kNodeExamples, true),
-      make_subcommand<StatusOptions>("status", "what a cluster is made of, and what it does", kStatusExamples, false),
-      make_subcommand<DrainOptions>("drain", "let a machine leave a cluster, its work going on elsewhere", kDrainExamples, false),
-      make_subcommand<ScoreOptions>("score", "log-probabilities of given responses in one prefill", kScoreExamples, false),
-      make_subcommand<ProfileOptions>("profile", "how long this engine's steps take with a model, as a cost model",
+      make_subcommand<StatusOptions>("status", "show the machines and rollouts of a cluster", kStatusExamples, false),
+      make_subcommand<DrainOptions>("drain", "let a machine leave a cluster; its work goes on elsewhere", kDrainExamples, false),
+      make_subcommand<ScoreOptions>("score", "compute log-probabilities of given responses", kScoreExamples, false),
+      make_subcommand<ProfileOptions>("profile", "measure how long steps of a model take, and fit a cost model",
                                       kProfileExamples, false),
-      make_subcommand<SimulateOptions>("simulate", "rollouts of whole clusters in virtual time, policies side by side",
+      make_subcommand<SimulateOptions>("simulate", "simulate rollouts of whole clusters in virtual time, policies side by side",
                                        kSimulateExamples, true, simulate_notes()),
       make_subcommand<DoctorOptions>("doctor", "what this machine has, and how to add what it lacks", kDoctorExamples, false),
       make_printer({"completion", "print the completions of a shell", kCompletionExamples, {}, "SHELL", completion_shells()},

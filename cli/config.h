@@ -1,5 +1,5 @@
-// Options of every subcommand, and the code that reads them: flags over the TOML file over the defaults here. Each
-// struct is passed whole to what uses it. A new option is a field, a line in the table of config.cpp, and a line in
+// Options of every subcommand, and the code that reads them: flags override the TOML file, which overrides the defaults here.
+// Each struct is passed whole to its user. A new option is a field, a line in the table of config.cpp, and a line in
 // deploy/seer.toml (`seer rollout --print-config` prints that file).
 // Used by seer.cpp.
 #pragma once
@@ -24,60 +24,60 @@ namespace seer {
 /// Speculative decoding, and from whose text: the request's own, or that of its group.
 enum class DraftSource : uint8_t { kOff, kOwn, kGrouped };
 inline constexpr std::array<const char*, 3> kDraftSourceNames{"off", "own", "grouped"};  // by value
-enum class DraftShapes : uint8_t { kAuto, kPath, kTree };                                // auto: what saves more time
+enum class DraftShapes : uint8_t { kAuto, kPath, kTree };                                // auto: whichever saves more time
 inline constexpr std::array<const char*, 3> kDraftShapesNames{"auto", "path", "tree"};
 
-/// What a machine is made of: engines, their KV caches and pool tiers, drafts. Paths are empty when not given.
+/// The parts of a machine: engines, their KV caches and pool tiers, drafts. Paths are empty if not given.
 struct MachineOptions {
   std::string model;                // folder in Hugging Face layout
   int64_t weight_version = 1;       // of the weights in `model`, as the trainer counts them
   WeightType weights = WeightType::kAsStored;
 
   int64_t instances = 2;            // engines, each with its own KV cache
-  int64_t threads_per_instance = 0; // 0: the cores, shared out evenly
+  int64_t threads_per_instance = 0; // 0: an even share of the cores
   bool pin = false;                 // threads of instances are pinned to cores
-  int64_t max_batch = 256;          // running requests of an instance at most
-  int64_t prefill_tokens = 512;     // prompt tokens of one step at most
+  int64_t max_batch = 256;          // most running requests of an instance
+  int64_t prefill_tokens = 512;     // most prompt tokens in one step
   int64_t step_depth = 2;           // steps in the queue of an engine: 1 or 2
 
   DraftSource drafting = DraftSource::kOff;
   DraftShapes draft_shape = DraftShapes::kAuto;
   int64_t draft_tokens_max = 16;    // of one sequence in one step
   DraftRule draft_rule = DraftRule::kUniform;
-  double draft_lambda = 2;          // with other rules than uniform: how much more a probe's token must promise
-  std::string draft_profile;        // step times, as seer profile writes them; empty: measured at the start. Also for auto
+  double draft_lambda = 2;          // see DraftBudgetConfig::lambda
+  std::string draft_profile;        // step times from `seer profile`, also for --policy auto; empty: measured at the start
 
   int64_t kv_bytes = int64_t{256} << 20;    // KV cache per instance
   KvType kv_dtype = KvType::kBf16;
   int64_t block_tokens = 16;                // tokens per KV block
   int64_t dram_bytes = int64_t{1} << 30;    // DRAM tier of the pool
   std::string cold_dir;                     // folder of the cold tier; empty: none
-  int64_t cold_bytes = int64_t{8} << 30;    // cold tier at most
+  int64_t cold_bytes = int64_t{8} << 30;    // most bytes of the cold tier
 
   LogConfig log;
 };
 
-/// `seer rollout`: the machines are within this process, or those of a cluster.
+/// `seer rollout`: on machines within this process, or on those of a cluster.
 struct RolloutOptions : MachineOptions {
   std::string prompts;              // JSONL; "-": stdin, as they come
-  std::string out;                  // JSONL of responses; may be missing only with `compare`
+  std::string out;                  // JSONL of responses; may be empty only with `compare`
   std::string report;               // JSON
   std::string html;                 // page; empty: none
-  int64_t limit = 0;                // prompts that are read at most; 0: all
+  int64_t limit = 0;                // most prompts that are read; 0: all
   int64_t group_size = 8;           // responses per prompt
   uint64_t seed = 1;                // run seed: sample seeds are hashes of it, the group and the sample
-  std::string cluster;              // HOST:PORT of its controller; empty: none
-  int64_t controller_wait_s = 60;   // for its controller to be started again, when that died
-  ClusterAccess access;             // to it
-  int64_t nodes = 1;                // machines that the instances are dealt to in turn, each with its own KV pool tiers; all
-                                    // in this process, as a cluster would be laid out
+  std::string cluster;              // HOST:PORT of a cluster's controller; empty: none
+  int64_t controller_wait_s = 60;   // how long to wait for a controller that died to be started again
+  ClusterAccess access;             // to the cluster
+  int64_t nodes = 1;                // machines that the instances are dealt to in turn, each with its own KV pool tiers, as in a
+                                    // cluster; all are in this process
 
   ChunkSchedulerConfig scheduler{.policy = kAutoPolicy};  // policy, chunk_tokens, reserve_share
   std::vector<std::string> compare; // policies run in turn on the same work; empty: only scheduler.policy
   std::string lengths;              // JSONL of known response lengths, for oracle policies
   std::string draft_history;        // folder of responses of earlier rollouts; empty: none
   std::string journal;              // folder; empty: none
-  bool resume = false;              // goes on with what the journal has
+  bool resume = false;              // continues from the journal
 
   SamplingParams sampling;
 
@@ -85,29 +85,29 @@ struct RolloutOptions : MachineOptions {
   std::string prompts_name() const { return streams_prompts() ? "stdin" : prompts; }  // in messages
 };
 
-/// `seer node`: one machine of a cluster. With no instances: the controller alone.
+/// `seer node`: one machine of a cluster. Without instances: the controller alone.
 struct NodeOptions : MachineOptions {
   int64_t name = 0;                     // of the machine, in the cluster
   std::string listen = "127.0.0.1:0";   // HOST:PORT; port 0: the system chooses
   std::string join;                     // HOST:PORT of the controller; empty: this machine is it
-  int64_t controller_wait_s = 60;       // for it to be started again, when it died
+  int64_t controller_wait_s = 60;       // how long to wait for a controller that died to be started again
   ClusterAccess access;
 };
 
-/// `seer serve`: the machines are within this process, or those of a cluster.
+/// `seer serve`: on machines within this process, or those of a cluster.
 struct ServeOptions : MachineOptions {
   std::string listen = "127.0.0.1:30000";  // HOST:PORT; port 0: the system chooses
   std::string served_name;                 // of the model, for clients; empty: its folder's
   std::string tls_cert, tls_key;           // PEM files; empty: no TLS
-  std::string token_file;                  // whose first line is the bearer token; empty: none
-  bool insecure = false;                   // an address of other hosts is right without both
-  int64_t body_bytes = 64 << 20;           // of a request at most
-  int64_t connections = 20'000;            // at a time at most
-  std::string cluster;                     // HOST:PORT of the controller; empty: the machines are within this process
+  std::string token_file;                  // its first line is the bearer token; empty: none
+  bool insecure = false;                   // an address of other hosts is allowed without both
+  int64_t body_bytes = 64 << 20;           // largest body of a request
+  int64_t connections = 20'000;            // most connections at a time
+  std::string cluster;                     // HOST:PORT of the controller; empty: machines within this process
   ClusterAccess cluster_access{.prefix = "cluster-"};
   int64_t controller_wait_s = 60;          // as in RolloutOptions
-  int64_t nodes = 1;                       // likewise
-  uint64_t seed = 1;                       // of requests that bring none
+  int64_t nodes = 1;                       // as in RolloutOptions
+  uint64_t seed = 1;                       // of requests that have none
   ChunkSchedulerConfig scheduler{.policy = "auto"};
 };
 
@@ -115,7 +115,7 @@ struct ServeOptions : MachineOptions {
 struct StatusOptions {
   std::string cluster;   // HOST:PORT of the controller
   ClusterAccess access;
-  bool watch = false;    // again every second
+  bool watch = false;    // prints again every second
   bool json = false;
 };
 
@@ -124,7 +124,7 @@ struct DrainOptions {
   std::string cluster;       // HOST:PORT of the controller
   ClusterAccess access;
   int64_t name = -1;         // of the machine; -1: not given
-  int64_t timeout_s = 300;   // then it leaves with what it has; that is prefilled again
+  int64_t timeout_s = 300;   // then it leaves at once; KV that it still has is prefilled again elsewhere
 };
 
 /// `seer score`.
@@ -135,7 +135,7 @@ struct ScoreOptions {
   float temperature = 1.0f;         // scores are log-softmax(logits / temperature); 0: raw
   LogprobMode logprob_mode = LogprobMode::kProcessed;
   int64_t threads = 0;              // 0: all cores
-  WeightType weights = WeightType::kAsStored;  // that of the rollout, for the same bits
+  WeightType weights = WeightType::kAsStored;  // must be the rollout's, for the same bits
   int64_t kv_bytes = int64_t{256} << 20;
   KvType kv_dtype = KvType::kBf16;  // likewise
 };
@@ -149,9 +149,9 @@ struct ProfileOptions {
   WeightType weights = WeightType::kAsStored;
   int64_t kv_bytes = 0;             // points that need more KV are left out; 0: a share of half of the free memory
   KvType kv_dtype = KvType::kBf16;
-  int64_t rows_max = 64;            // sequences of a decode or verify step at most
-  int64_t context_max = 4096;       // tokens before a step at most; the model's own limit holds too
-  int64_t repeats = 9;              // visits to each point, of which the median counts
+  int64_t rows_max = 64;            // most sequences of a decode or verify step
+  int64_t context_max = 4096;       // most tokens before a step; the model's own limit holds too
+  int64_t repeats = 9;              // measurements of each point; the median counts
   bool quick = false;               // about a quarter of the points
 };
 
@@ -162,9 +162,9 @@ struct SimulateOptions {
   int64_t seeds = 3;                // runs of each policy, with seeds seed, seed + 1, ...
   uint64_t seed = 1;
   std::string draft_acceptance;     // FILE; empty: the paper's Table 2
-  std::string drafting = "linear";  // which curve of it
+  std::string drafting = "linear";  // which curve of draft_acceptance
   DraftRule draft_rule = DraftRule::kUniform;
-  int64_t draft_tokens_max = 8;     // of one sequence in one step; twice that from its own text alone
+  int64_t draft_tokens_max = 8;     // of one sequence in one step; twice that if drafts come from its own text alone
   ChunkSchedulerConfig scheduler{.chunk_tokens = 8192};  // chunk_tokens, reserve_share
   double over_issue = 2;            // partial: requests issued / requests that an iteration waits for
   std::string profile;              // of `seer profile`: step times, instead of the workload's GPUs
@@ -172,11 +172,11 @@ struct SimulateOptions {
   int64_t instances = 0;            // 0: as the workload says
   int64_t kv_tokens = 0;            // KV capacity of an instance; 0: what the GPUs hold
   int64_t block_tokens = 0;         // of a KV block; 0: see cluster_of() in simulate_command.cpp
-  int64_t max_batch = 256;          // running requests of an instance at most (of each data-parallel rank)
+  int64_t max_batch = 256;          // most running requests of an instance (of each data-parallel rank)
   int64_t dram_bytes = int64_t{1} << 40;  // DRAM tier of each machine's pool
   std::string report, csv, html;    // files to write; empty: none
-  int64_t requests = 0;             // first so many, in whole groups; 0: all, with `faults` kFaultRequests
-  bool faults = false;              // runs with faults drawn from the seed, judged instead of measured (cli/sim/sim_fault_command.h)
+  int64_t requests = 0;             // only the first ones, in whole groups; 0: all, with `faults` kFaultRequests
+  bool faults = false;              // runs have faults drawn from the seed and are checked, not measured (cli/sim/sim_fault_command.h)
   LogConfig log{.clock = LogClock::kVirtual};
 };
 
@@ -185,9 +185,9 @@ struct DoctorOptions {};
 
 using Command = std::variant<PrintAndExit, RolloutOptions, ServeOptions, NodeOptions, StatusOptions, DrainOptions, ScoreOptions, ProfileOptions, SimulateOptions, DoctorOptions>;
 
-/// What the arguments (without the program's name) ask for. Every error is one sentence naming the flag, or the file,
-/// line and key, with the value and what was expected. Options that name files are not opened here, but for --config.
-/// `warnings` gets a sentence for each option that is given and has no effect.
+/// Parses the arguments (without the program's name). Every error is one sentence with the flag, or the file, line and key, the
+/// value and what was expected. Opens only the file of --config. `warnings` gets a sentence for each option that is given and
+/// has no effect.
 Result<Command> parse_command_line(const std::vector<std::string>& arguments, std::vector<std::string>* warnings = nullptr);
 
 }  // namespace seer

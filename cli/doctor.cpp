@@ -23,7 +23,7 @@ namespace {
 // ---- processor and memory ------------------------------------------------------------------------------------------
 
 #if defined(__x86_64__)
-/// Which registers the operating system saves (XCR0): an instruction set whose registers it does not cannot be used.
+/// Which registers the operating system saves (XCR0). An instruction set cannot be used if its registers are not saved.
 uint64_t saved_registers() {
   uint32_t low = 0, high = 0;
   __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
@@ -69,7 +69,7 @@ int64_t usable_cores() {
 
 // ---- optional parts ------------------------------------------------------------------------------------------------
 
-/// A library, or null. It stays loaded: these libraries start threads and handlers of their own, which unloading would break.
+/// A library, or null. It stays loaded, because these libraries start threads and handlers that unloading would break.
 void* load(const char* name) { return ::dlopen(name, RTLD_LAZY | RTLD_LOCAL | RTLD_NODELETE); }
 
 template <class Function>

@@ -1,5 +1,5 @@
 // `seer doctor`: reports what this machine and this build have, what each missing part costs, and the command that adds it.
-// Used by seer.cpp. inspect_machine() looks at the processor, memory, loadable libraries and programs in PATH; the rest is pure.
+// Used by seer.cpp. inspect_machine() checks the processor, memory, loadable libraries and programs in PATH; the rest is pure.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -17,7 +17,7 @@ struct PartFinding {
 };
 
 struct MachineFindings {
-  std::string processor;                      // its name for itself
+  std::string processor;                      // the name that it reports
   std::vector<std::string> instruction_sets;  // those that the CPU engine has kernels for; empty: it uses portable ones
   int64_t cores = 0;                          // that this process may use
   int64_t memory_bytes = 0;                   // the machine's, or the limit of this process's control group

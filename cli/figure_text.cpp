@@ -35,7 +35,7 @@ std::string decimal_text(double value, int digits) {
 }
 
 std::string share_text(double share) {
-  const double percent = std::round(1000 * share) / 10 + 0.0;  // + 0: a little below 0, as from rounding, is not "-0.0"
+  const double percent = std::round(1000 * share) / 10 + 0.0;  // + 0 turns -0 into 0, so that it is not shown as "-0.0"
   return std::isfinite(share) ? formatted("%.1f %%", percent) : "-";
 }
 

@@ -26,7 +26,7 @@ std::vector<std::string> sentences(const std::vector<Need>& needs, const std::se
   return found;
 }
 
-/// For drafts, KV tiers and the log. `chooses`: --policy auto is used, which needs step times too.
+/// Needs of drafts, KV tiers and the log. `chooses`: --policy auto is used, which needs step times too.
 std::vector<Need> machine_needs(const MachineOptions& o, bool chooses) {
   const bool drafts = o.drafting != DraftSource::kOff;
   return {{{"draft-max", "draft-shape", "draft-rule", "draft-lambda"}, drafts, "with --drafting off"},

@@ -1,4 +1,4 @@
-// Finds options that were given but have no effect beside the others. A user who gave one expects something of it.
+// Finds options that were given but have no effect together with the others, to warn the user.
 // Used by config.cpp only. Pure.
 #pragma once
 #include <set>

@@ -18,7 +18,7 @@ ValueType type_of(const Json& value) {
   return value.is_boolean() ? ValueType::kBoolean : ValueType::kOther;
 }
 
-/// A number that JSON readers take for a decimal: "-0" would lose its sign as an integer, so it becomes "-0.0".
+/// Appends a number that JSON readers take for a decimal. As an integer "-0" would lose its sign, so it becomes "-0.0".
 void append_decimal(std::string& out, const char* begin, const char* end) {
   out.append(begin, end);
   if (std::none_of(begin, end, [](char c) { return c == '.' || c == 'e'; })) out += ".0";
@@ -84,8 +84,8 @@ void append_float(std::string& out, float value) {
   std::array<char, 40> buffer;
   char* const begin = buffer.data();
   const char* end = std::to_chars(begin, begin + buffer.size(), value).ptr;
-  // The shortest text of a float can lie so near the middle of two floats that reading it as a double and rounding that
-  // (what JSON readers do) gives the other one; then the double's own text is used.
+  // JSON readers read the text as a double and round that to a float. If the shortest text of the float is so near the middle
+  // of two floats that this gives the other one, use the double's text.
   double read = 0;
   std::from_chars(begin, end, read);
   if (static_cast<float>(read) != value) end = std::to_chars(begin, begin + buffer.size(), double{value}).ptr;

@@ -1,5 +1,5 @@
-// Fields of JSON objects that people wrote: reads each into its type, or says in one sentence what is wrong with it. `found` begins
-// the sentence: "prompts.jsonl:7: ". Used by jsonl.cpp and the dialects of `seer serve`.
+// Reads fields of JSON objects that users wrote. An error is one sentence that begins with `found`: "prompts.jsonl:7: ". Used by
+// jsonl.cpp and the dialects of `seer serve`.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -14,10 +14,10 @@
 
 namespace seer {
 
-/// Numbers beyond double are read, as json_members() reads them.
+/// Numbers too large for a double are read too, as json_members() does.
 using Json = nlohmann::basic_json<nlohmann::ordered_map, std::vector, std::string, bool, int64_t, uint64_t, long double>;
 
-/// A value for a message. Of a list or an object only the type: its text may be long.
+/// A value for a message; for a list or an object only the type, because its text may be long.
 std::string shown_value(const Json& value);
 
 /// The field as an integer of at least `low`.
@@ -36,11 +36,11 @@ Result<std::vector<int32_t>> token_ids(const Json& value, const char* name, cons
 /// The value as JSON text, its numbers with all their digits.
 std::string written_value(const Json& value);
 
-/// Reads a field that is a flag of the command line, too, from its text as it was written, so that the same text gives the same
-/// bits as the flag.
+/// Reads a field that is also a flag of the command line. Takes its text as written, so that the same text gives the same bits as
+/// the flag.
 Status set_json_option(const OptionSpec& option, const std::string& text, const std::string& found);
 
-/// Appends a number that reads back to the same float, through a double as well; null where it is not finite.
+/// Appends a number that reads back to the same float, also through a double; null if it is not finite.
 void append_float(std::string& out, float value);
 
 }  // namespace seer

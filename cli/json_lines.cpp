@@ -10,7 +10,7 @@
 namespace seer {
 namespace {
 
-/// Reads numbers as long double: 1e400 does not fit in a double, but must come back as it was written.
+/// Reads numbers as long double: 1e400 does not fit in a double, but must come back as written.
 using WideJson =
     nlohmann::basic_json<nlohmann::ordered_map, std::vector, std::string, bool, int64_t, uint64_t, long double>;
 
@@ -127,7 +127,7 @@ class LineEvents {
   std::vector<std::set<std::string>> names_;  // of the open objects
 };
 
-/// The last bytes of the text up to `byte`, counted from 1, where the error is.
+/// The last bytes of the text before the error, which is at `byte`, counted from 1.
 std::string text_before(std::string_view text, size_t byte) {
   constexpr size_t kBytesMax = 16;
   std::string before(text.substr(byte - std::min(byte, kBytesMax), std::min(byte, kBytesMax)));

@@ -1,5 +1,5 @@
-// Reads JSON Lines: an object per line, lines of bounded length, no name twice in an object. Every error is one sentence in our
-// own words that names file and line, for malformed JSON the column too, and quotes little of the line.
+// Reads JSON Lines: an object per line, lines of bounded length, no name twice in an object. Every error is one sentence of our
+// own with file and line, for malformed JSON the column too; it quotes little of the line.
 // Used by jsonl.cpp and prompt_stream.cpp.
 #pragma once
 #include <cstdint>
@@ -18,19 +18,19 @@ inline constexpr size_t kLineBytesMax = size_t{64} << 20;  // a response of a mi
 /// order mark. The error for a folder, a UTF-16 file or a compressed file says what it is.
 Status for_each_line(const std::string& path, const std::function<Result<bool>(int64_t line, const std::string& text)>& take);
 
-/// What for_each_line() does with a line before it calls `take`: refuses other formats and lines that are too long, and removes
-/// a byte order mark. For callers that read lines themselves.
+/// Refuses other formats and lines that are too long, and removes a byte order mark, as for_each_line() does before it calls
+/// `take`. For callers that read lines themselves.
 Status check_line(const std::string& path, int64_t line, std::string& text);
 bool is_blank(const std::string& text);
 
 /// A member of the object on a line.
 struct JsonMember {
   std::string name;
-  std::string text;  // its value: compact JSON, with numbers as they were written
+  std::string text;  // its value: compact JSON, with numbers as written
 };
-/// The object's members in their order.
+/// The object's members, in order.
 Result<std::vector<JsonMember>> json_members(const std::string& path, int64_t line, const std::string& text);
-/// Whether json_members() would accept the line.
+/// Checks that json_members() would accept the line.
 Status check_object(const std::string& path, int64_t line, const std::string& text);
 
 /// A text as a JSON string. Bytes that are not UTF-8 (a response may end inside a character) become U+FFFD.

@@ -35,8 +35,8 @@ Result<Json> parse_object(const std::string& path, int64_t line, const std::stri
   return Json::parse(text);
 }
 
-/// Fields that other programs understand and Seer does not, and what to use instead. If they were carried along silently, a user
-/// would think that they had an effect.
+/// Fields that have an effect in other programs but not in Seer, and what to use instead. Carrying them along silently would
+/// mislead the user.
 struct RefusedField {
   std::string_view name;  // NAME*: all names that begin with NAME
   const char* instead;
@@ -116,7 +116,7 @@ constexpr RefusedField kRefusedFields[] = {
     {"stream", "responses are written whole"},
 };
 
-/// Null where the field is not refused.
+/// Null if the field is not refused.
 const RefusedField* find_refused(std::string_view name) {
   for (const RefusedField& field : kRefusedFields)
     if (field.name.ends_with('*') ? name.starts_with(field.name.substr(0, field.name.size() - 1)) : name == field.name)
@@ -177,7 +177,7 @@ class PromptReader {
   static Status take_own(const JsonMember& member, const std::string& found, PromptLine& prompt) {
     const Json value = Json::parse(member.text);
     if (member.name == "id") {
-      // An integer beyond 64 bits is a decimal to the library, but its text is that of an integer.
+      // The library reads an integer of more than 64 bits as a decimal, but its text is an integer.
       const bool is_integer = value.is_number() && member.text.find_first_of(".eE") == std::string::npos;
       if (!value.is_string() && !is_integer)
         return fail(Code::kInvalidArgument, found, "id is ", shown(member.text), ": expected text or an integer");
@@ -203,7 +203,7 @@ class PromptReader {
 
 struct LengthLine {
   int64_t group = 0, sample = 0, tokens = 0;
-  std::vector<int32_t> output_ids;  // empty where the line has only their number
+  std::vector<int32_t> output_ids;  // empty if the line has only their number
 };
 
 /// The length of prompt_ids if there is one, else the number prompt_tokens.
@@ -252,7 +252,7 @@ Result<ScoreLine> parse_score_line(const std::string& path, int64_t line, const 
 }
 
 // ---- writing: lists straight into the text, as a response can hold 100 000 numbers -----------------------------
-// The library writes a float with the digits of a double, twice as long, and a list only after it was copied into values.
+// Not written with the library: it writes a float with the digits of a double, twice as long, and copies lists first.
 
 template <class T>
 void append_integer(std::string& out, T value) {
@@ -315,7 +315,7 @@ Result<std::vector<PromptLine>> read_prompts(const std::string& path, int64_t li
 }
 
 uint64_t prompt_sample_seed(const PromptLine& line, uint64_t run_seed, uint32_t group, uint32_t sample) {
-  constexpr uint64_t kOfLine = hash_text("seed of a prompt line");  // apart from the seeds of a run with that number
+  constexpr uint64_t kOfLine = hash_text("seed of a prompt line");  // so that they differ from the seeds of a run with this seed
   if (line.seed) return sample_seed(*line.seed, kOfLine, sample);
   return sample_seed(run_seed, line.id.empty() ? group : hash_text(line.id), sample);
 }

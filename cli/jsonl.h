@@ -1,7 +1,7 @@
 // JSON Lines in and out: prompts, known response lengths, lines to score, and responses. Every error of a reader names
-// the file and line (for malformed JSON the column too). Readers read the whole file, so that every error in it is known before
+// the file and line (for malformed JSON the column too). Readers read the whole file, so that every error in it is found before
 // the first token is made; PromptLines is for prompts that arrive one by one.
-// Used by the commands. Pure but for reading the named file.
+// Used by the commands. Pure except for reading the named file.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -17,7 +17,7 @@
 
 namespace seer {
 
-/// Values for what a prompt line leaves out.
+/// Values of fields that a prompt line leaves out.
 struct PromptDefaults {
   int64_t samples = 1;
   SamplingParams sampling{};
@@ -31,14 +31,14 @@ struct PromptLine {
   std::vector<int32_t> prompt_ids;
   int64_t samples = 1;           // its n, or the default
   SamplingParams sampling;       // the defaults, overridden by the line
-  std::optional<uint64_t> seed;  // in place of the run seed for this group
-  std::string carried;           // all other fields, which the response gets as they are: "answer":12,"level":"easy"
+  std::optional<uint64_t> seed;  // replaces the run seed for this group
+  std::string carried;           // all other fields, copied to each response: "answer":12,"level":"easy"
 };
-/// The first `limit` prompts (0: all). Blank lines are skipped; a field that is null counts as not given. Errors: a duplicate
-/// id, a field that Seer writes in responses, and one by which other programs change the sampling.
+/// Reads the first `limit` prompts (0: all). Skips blank lines; a null field counts as not given. Errors: a duplicate id, a field
+/// that Seer writes in responses, and a field that changes sampling in other programs.
 Result<std::vector<PromptLine>> read_prompts(const std::string& path, int64_t limit, const PromptDefaults& defaults = {});
 
-/// The same, a line at a time.
+/// Does the same, a line at a time.
 class PromptLines {
  public:
   PromptLines(const std::string& path, const PromptDefaults& defaults);
@@ -51,16 +51,16 @@ class PromptLines {
   std::unique_ptr<State> state_;
 };
 
-/// Seed of a sample of a prompt. Made from the line's seed and the sample; without a seed, from the run seed, the line's id and
+/// Seed of a sample of a prompt, made from the line's seed and the sample; without a seed, from the run seed, the line's id and
 /// the sample; with neither, from the run seed, the group (the prompt's number in its file) and the sample. So prompts with ids
 /// or seeds may be reordered, added and removed.
 uint64_t prompt_sample_seed(const PromptLine& line, uint64_t run_seed, uint32_t group, uint32_t sample);
 
-/// Whether the model can take these tokens: ids inside the vocabulary, prompt shorter than the context.
+/// Checks that the model can take these tokens: ids are in the vocabulary, the prompt is shorter than the context.
 Status check_prompt(const std::string& path, int64_t line, std::span<const int32_t> prompt_ids, int32_t vocab_size,
                     int64_t context_tokens_max);
 
-/// The same for a line to score, whose prompt and output together may fill the context.
+/// Does the same for a line to score, whose prompt and output together may fill the context.
 struct ScoreLine;
 Status check_score_line(const std::string& path, const ScoreLine& line, int32_t vocab_size, int64_t context_tokens_max);
 
@@ -68,10 +68,10 @@ Status check_score_line(const std::string& path, const ScoreLine& line, int32_t 
 /// samples of each group. Lines of other groups and samples are skipped; a sample without a line is an error.
 Result<std::vector<std::vector<int64_t>>> read_lengths(const std::string& path, std::span<const int64_t> group_sizes);
 
-/// The beginning that a response shares with an earlier one of its group. They may share its KV blocks, too.
+/// The beginning that a response shares with an earlier one of its group. They may also share KV blocks.
 struct SharedBeginning {
   uint32_t sample = 0;  // of the earlier one
-  int64_t tokens = 0;   // of the output that are the same
+  int64_t tokens = 0;   // equal output tokens
   bool operator==(const SharedBeginning&) const = default;
 };
 /// Lengths of the requests of a group, in tokens.
@@ -84,8 +84,8 @@ struct GroupLengths {
 
 /// The lengths of a run by group, and the beginnings that its responses share if their tokens are known. Reads responses as
 /// `seer rollout --out` writes them or lines {group, sample, prompt_tokens, tokens}, in any order. Groups are numbered from 0
-/// without a gap, and so are the samples of each group; all lines of a group have the same prompt length. The error names what is
-/// missing, or the line that does not fit.
+/// without a gap, and so are the samples of each group; all lines of a group have the same prompt length. Errors name the missing
+/// response, or the line that does not fit.
 Result<std::vector<GroupLengths>> read_trace(const std::string& path);
 
 /// A line to score: {prompt_ids, output_ids, ...}.
@@ -95,8 +95,8 @@ struct ScoreLine {
   std::vector<int32_t> prompt_ids, output_ids;
 };
 Result<std::vector<ScoreLine>> read_score_lines(const std::string& path);
-/// The line as it was read, with "scores" added and a newline. With an `error`, scores are null and "score_error" says why
-/// ("error" may be that of the response).
+/// The line as read, with "scores" added and a newline. With an `error`, scores are null and "score_error" says why (the name
+/// "error" may be taken by the response).
 std::string scored_line(const ScoreLine& line, std::span<const float> scores, std::string_view error = {});
 
 /// A finished response. Its texts and lists belong to the caller.
@@ -114,8 +114,8 @@ struct ResponseLine {
   double queue_s = 0, run_s = 0;
   std::string_view carried;  // PromptLine::carried
 };
-/// One line with its newline. Each log-probability reads back to the same float, through a double as well; one that is
-/// not finite is written as null.
+/// One line with its newline. Each log-probability reads back to the same float, also through a double; one that is not finite is
+/// written as null.
 std::string response_line(const ResponseLine& response);
 
 }  // namespace seer

@@ -1,10 +1,10 @@
-// Whether a KV cache is large enough for a model. Used by `seer rollout`, `node` and `score`.
+// Checks that a KV cache is large enough for a model. Used by `seer rollout`, `node` and `score`.
 #pragma once
 #include "gpu/cpu/cpu_engine.h"
 
 namespace seer {
 
-/// Whether --kv-bytes has room for a KV block. Errors: kInvalidArgument, naming the flag.
+/// Checks that --kv-bytes has room for a KV block. Errors: kInvalidArgument, naming the flag.
 inline Status check_kv_bytes(int64_t kv_bytes, const ModelConfig& model, const CpuEngineConfig& config) {
   const int64_t block_bytes = kv_block_bytes(model, config);
   if (kv_bytes >= block_bytes) return {};

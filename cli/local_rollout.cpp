@@ -28,11 +28,11 @@
 namespace seer {
 namespace {
 
-constexpr int64_t kReceiveUs = 100'000;  // between two looks at the stop flag
-constexpr int64_t kStreamUs = 10'000;    // and at prompts that come while the rollout runs
+constexpr int64_t kReceiveUs = 100'000;  // between two checks of the stop flag
+constexpr int64_t kStreamUs = 10'000;    // the same if prompts come while the rollout runs
 constexpr size_t kKeptMax = 4096;         // responses that are not written yet
 
-/// On the clock of actors.
+/// The time on the actors' clock.
 int64_t steady_us() {
   return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -51,7 +51,7 @@ int64_t actor_threads_cpu_us() {
   return ns / 1000;
 }
 
-/// Whether the model can sample as a prompt line says. REQUIRES: it can sample as the flags say.
+/// Checks that the model supports the line's sampling. REQUIRES: it supports that of the flags.
 Status check_sampling(const RolloutOptions& options, const RolloutWork& work, const PromptLine& line) {
   const auto wrong = [&](const auto&... what) {
     return fail(Code::kInvalidArgument, options.prompts_name(), ":", line.line, ": ", what...);
@@ -96,7 +96,7 @@ MemoryDemand demand_of_requests(int64_t requests) {
   return {cat("the bookkeeping of ", requests, " requests"), bytes, bytes};
 }
 
-/// What is known before the model is loaded: it may not fit, nor as many requests.
+/// Checks before loading that model and requests fit in memory.
 Status check_memory_to_load(const RolloutOptions& options, const std::vector<PromptLine>& lines) {
   int64_t requests = 0;
   for (const PromptLine& line : lines) requests += line.samples;
@@ -104,7 +104,7 @@ Status check_memory_to_load(const RolloutOptions& options, const std::vector<Pro
                       find_memory());
 }
 
-/// KV of all responses at their longest, which no tier ever holds more of.
+/// KV of all responses at their longest; no tier ever holds more.
 int64_t work_kv_bytes(const RolloutOptions& options, const RolloutWork& work) {
   int64_t blocks = 0;
   for (const GroupSpec& group : work.groups) {
@@ -126,7 +126,7 @@ Status check_memory_to_run(const RolloutOptions& options, const RolloutWork& wor
       find_memory());
 }
 
-/// Whether every response, at its longest, fits in the KV cache of one instance.
+/// Checks that every response, at its longest, fits in the KV cache of one instance.
 Status check_kv_fits(const RolloutOptions& options, const RolloutWork& work, const EngineInfo& engine) {
   const auto blocks_for = [&](const GroupSpec& group) {
     const int64_t tokens = static_cast<int64_t>(group.prompt_ids.size()) + group.sampling.max_tokens;
@@ -145,7 +145,7 @@ Status check_kv_fits(const RolloutOptions& options, const RolloutWork& work, con
 
 using LoadHistories = std::map<InstanceId, std::shared_ptr<LoadHistory>>;
 
-/// With --html, what each instance did and when; else none.
+/// With --html, a history for each instance; else none.
 LoadHistories make_histories(const RolloutOptions& options) {
   LoadHistories histories;
   if (options.html.empty()) return histories;
@@ -154,7 +154,7 @@ LoadHistories make_histories(const RolloutOptions& options) {
   return histories;
 }
 
-/// Engines large enough for every response, watched where there is a history for them.
+/// Makers of engines large enough for every response, watched if there are histories.
 /// REQUIRES: options, work and aside outlive the makers.
 Result<NodeMakers> make_makers(const RolloutOptions& options, const RolloutWork& work, const LoadHistories& histories,
                                SlowWork& aside) {
@@ -244,7 +244,7 @@ std::string disk_warning(const RolloutOptions& options, const RolloutWork& work)
 
 namespace {
 
-/// What runs, and why, where --policy is auto.
+/// The policy that runs, and why if --policy is auto.
 struct ChosenPolicy {
   ChunkSchedulerConfig scheduler;
   std::string why;
@@ -254,13 +254,13 @@ Result<ChosenPolicy> choose(const RolloutOptions& options, const RolloutWork& wo
   result.scheduler.policy = policy;
   if (policy != kAutoPolicy) return result;
   result.scheduler.policy = kSeerPolicy;
-  if (!options.cluster.empty()) return ChosenPolicy{result.scheduler, "seer: the machines of a cluster are not measured for more"};
+  if (!options.cluster.empty()) return ChosenPolicy{result.scheduler, "seer: the machines of a cluster are not measured"};
   SEER_ASSIGN_OR_RETURN(const PolicyChoice choice, choose_policy(work.model, engine_config(options, InstanceId{0}),
                                                                  instance_work(work.groups, options), options, options.scheduler));
   return ChosenPolicy{chosen(options.scheduler, choice), choice_text(choice)};
 }
 
-/// The machines of a rollout: those of this process, or of a cluster.
+/// The machines of a rollout, in this process or in a cluster.
 struct Machines {
   std::optional<Fleet> local;
   std::unique_ptr<ClusterMachines> cluster;
@@ -282,7 +282,7 @@ Status start_machines(rt::system& system, const RolloutOptions& options, const R
   return machines.local->start_nodes(fleet_config(options, options.nodes), std::make_shared<const NodeMakers>(std::move(makers)));
 }
 
-/// `config` gets what the cluster says of the rollout. REQUIRES: net outlives the machines.
+/// Fills in the fields of `config` that the cluster decides. REQUIRES: net outlives the machines.
 Status enter_cluster(ClusterNet& net, const RolloutOptions& options, const RolloutHooks& hooks, Machines& machines, RolloutConfig& config) {
   const std::atomic<bool> never{false};
   SEER_ASSIGN_OR_RETURN(machines.cluster,
@@ -291,7 +291,7 @@ Status enter_cluster(ClusterNet& net, const RolloutOptions& options, const Rollo
   const RolloutEntered& entered = machines.cluster->entered();
   config.id = machines.cluster->take_id();
   config.version = entered.version;
-  config.instances_expected = entered.instances;  // more of them take part as they come
+  config.instances_expected = entered.instances;  // instances that come later take part too
   machines.weights = entered.weights;
   return {};
 }
@@ -375,7 +375,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
             give(response);
             if (!written.ok()) stop();
             if (hooks.more) rt::post(rollout, AckResponses{{response.request}});
-            // It waited from the start of the rollout, and then waited or ran until its end.
+            // A request waits from the start of the rollout, then waits or runs until its end.
             if (!options.html.empty())
               completions_s.push_back(static_cast<double>(response.queue_us + response.run_us) / 1e6);
           },

@@ -1,5 +1,5 @@
-// Local rollout: all roles of a rollout iteration in this process: loads and checks the work once, then runs it under any
-// policy. Used by seer.cpp, by benchmarks and by the exactness tests.
+// Local rollout: runs a rollout in this process, or on a cluster. Loads and checks the work once, then runs it under any policy.
+// Used by seer.cpp, by benchmarks and by the exactness tests.
 #pragma once
 #include <atomic>
 #include <functional>
@@ -19,11 +19,11 @@
 
 namespace seer {
 
-/// What is to be done: model, tokenizer and groups. Immutable; several runs share it.
+/// The work of a rollout: model, tokenizer and groups. Immutable; several runs share it.
 struct RolloutWork {
   ModelConfig config;
   std::shared_ptr<const Model> model;          // null: the engines are those of a cluster
-  std::shared_ptr<const Tokenizer> tokenizer;  // null where the model's folder has none
+  std::shared_ptr<const Tokenizer> tokenizer;  // null if the model's folder has none
   std::vector<PromptLine> lines;               // line i is group i
   std::vector<GroupSpec> groups;
 };
@@ -34,30 +34,30 @@ int64_t requests_of(const RolloutWork& work);
 /// groups of 100 000 and of 1 000 000 requests: 960 to 1000 B.
 inline constexpr int64_t kRolloutRequestBytes = 1000;
 
-/// Loads model, tokenizer, prompts and lengths. Every error is one sentence naming file, line and what was expected.
-/// So is that of work which the memory of this machine cannot hold.
+/// Loads model, tokenizer, prompts and lengths. Every error is one sentence with file, line and what was expected. Work that does
+/// not fit in the memory of this machine is an error too.
 Result<RolloutWork> load_work(const RolloutOptions& options);
-/// The same with prompts that were read already. REQUIRES: there are some.
+/// Does the same with prompts that were read already. REQUIRES: prompts is not empty.
 Result<RolloutWork> load_work(const RolloutOptions& options, std::vector<PromptLine> prompts);
-/// Adds prompts that came later, and returns their groups. The first wrong one is an error; those before it are added.
+/// Adds prompts that came later; `added` gets their groups. The first wrong prompt is an error; those before it are added.
 Status add_prompts(const RolloutOptions& options, std::vector<PromptLine> prompts, RolloutWork& work,
                    std::vector<GroupSpec>& added);
-/// A sentence where the cold tier may find its disk full, which costs time; else empty.
+/// A warning if the cold tier may fill its disk, which costs time; else empty.
 std::string disk_warning(const RolloutOptions& options, const RolloutWork& work);
 
 /// Groups that came while a rollout runs.
 struct MoreGroups {
   std::vector<GroupSpec> groups;
-  bool closed = false;  // they were the last
-  Status error;         // why they were the last, if it was not the end of the stream
+  bool closed = false;  // no more will come
+  Status error;         // why no more will come, if not because the stream ended
 };
 
-/// What a run tells its caller, and asks it, on the caller's thread.
+/// Callbacks of a run, on the caller's thread.
 struct RolloutHooks {
   std::function<Status(const Response&)> response;         // an error stops the rollout
   std::function<void(const RolloutProgress&)> progress;
   std::function<MoreGroups()> more;                        // never waits. Empty: the work has all groups
-  const std::atomic<bool>* stop = nullptr;                 // set by anyone: ends in order, finished responses are kept
+  const std::atomic<bool>* stop = nullptr;                 // when set, the run ends in order and keeps finished responses
   EventLog log = {};
 };
 
@@ -66,11 +66,11 @@ struct RolloutOutcome {
   bool complete = false;                    // false: stopped
   Status prompts;                           // MoreGroups::error
   std::vector<InstanceTimeline> instances;  // empty unless options.html is set
-  std::vector<double> completions_s;        // when each finished response was, likewise
-  RunJournal journal;                       // to be cleared once the responses are safe elsewhere
+  std::vector<double> completions_s;        // time of each finished response; likewise
+  RunJournal journal;                       // the caller clears it once the responses are safe elsewhere
 };
 
-/// Runs all groups once under one policy, or the one that is chosen for "auto".
+/// Runs all groups once under one policy; for "auto" it chooses one.
 Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutWork& work, const std::string& policy,
                                    const RolloutHooks& hooks);
 

@@ -51,8 +51,8 @@ void apply_group(const fs::path& group, const GroupFiles& files, MachineMemory& 
   memory.free_bytes = std::clamp<int64_t>(*limit - (*used - cached), 0, memory.free_bytes);
 }
 
-/// Applies the group at `path` below the mount and all groups around it. In a container the path may be the host's: then only
-/// the mount itself exists.
+/// Applies the limits of the group at `path` below the mount and of all groups above it. In a container the path may be the
+/// host's; then only the mount itself exists.
 void apply_groups(const fs::path& root, const GroupFiles& files, const fs::path& path, MachineMemory& memory) {
   const fs::path mount = root / files.mount;
   for (fs::path at = path.relative_path(); !at.empty(); at = at.parent_path()) apply_group(mount / at, files, memory);
@@ -102,7 +102,7 @@ Status check_memory(const std::vector<MemoryDemand>& demands, const MachineMemor
     if (demand.asked_bytes > machine.bytes)
       return fail(Code::kInvalidArgument, demand.what, " may take ", size_text(demand.asked_bytes), " of memory, but this machine has ",
                   size_text(machine.bytes));
-    used += demand.used_bytes;  // no overflow: each is below what the machine has
+    used += demand.used_bytes;  // cannot overflow: each is below the machine's memory
     all += cat(all.empty() ? "" : ", ", demand.what, " (", size_text(demand.used_bytes), ")");
   }
   if (used <= machine.free_bytes) return {};

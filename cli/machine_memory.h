@@ -1,5 +1,5 @@
-// MachineMemory: how much memory this process may use, and whether what a command is about to take fits into it.
-// Used by the commands before they start anything, and by `seer doctor`. Pure but for find_memory() and demand_of_weights().
+// MachineMemory: how much memory this process may use, and whether the demand of a command fits into it.
+// Used by the commands before they start anything, and by `seer doctor`. Pure except find_memory() and demand_of_weights().
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -11,8 +11,8 @@
 namespace seer {
 
 struct MachineMemory {
-  int64_t bytes = 0;       // the machine's, or the smallest limit of the control groups that this process is in
-  int64_t free_bytes = 0;  // of them; memory that only caches files counts as free
+  int64_t bytes = 0;       // the machine's, or the smallest limit of this process's control groups
+  int64_t free_bytes = 0;  // free part of `bytes`; memory that only caches files counts as free
 };
 
 /// From <root>/proc and <root>/sys/fs/cgroup (version 2, then 1).
@@ -20,12 +20,12 @@ MachineMemory find_memory(const std::filesystem::path& root = "/");
 
 /// Memory for one purpose.
 struct MemoryDemand {
-  std::string what;         // what asks for it, to begin a sentence: "--kv-bytes 268435456 for 2 instances"
-  int64_t asked_bytes = 0;  // may be taken at most
-  int64_t used_bytes = 0;   // the part of it that this run can fill: memory is taken when it is first used
+  std::string what;         // who asks for it, to begin a sentence: "--kv-bytes 268435456 for 2 instances"
+  int64_t asked_bytes = 0;  // most that may be taken
+  int64_t used_bytes = 0;   // the part that this run can fill; memory is taken only when first used
 };
 
-/// Errors: kInvalidArgument if one demand is larger than the machine's memory, or if all may use more than is free. One sentence.
+/// Errors: kInvalidArgument if one demand is larger than the machine's memory, or all together may use more than is free.
 Status check_memory(const std::vector<MemoryDemand>& demands, const MachineMemory& machine);
 
 /// a x b, at most the largest int64_t. REQUIRES: neither is negative.
@@ -36,7 +36,7 @@ std::string size_text(int64_t bytes);
 /// "3000000 requests: their bookkeeping takes about 2.8 GiB of memory". Empty below a million requests.
 std::string many_requests_text(int64_t requests, int64_t bytes_each);
 
-/// The weights of a model folder: the bytes of all its *.safetensors, half as many as int8.
+/// The weights of a model folder: the bytes of all its *.safetensors; with as_int8 half of that.
 MemoryDemand demand_of_weights(const std::filesystem::path& folder, bool as_int8);
 
 }  // namespace seer

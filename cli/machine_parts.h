@@ -1,5 +1,5 @@
-// What a machine of this process is made of, from its options: real engines, memory, disks and drafts, as the makers of its
-// node (NodeMakers). Used by `seer rollout` and `seer node`.
+// Makes the parts of a machine of this process from its options: the makers (NodeMakers) of real engines, memory, disks and
+// drafts. Used by `seer rollout`, `seer serve` and `seer node`.
 #pragma once
 #include <functional>
 #include <memory>
@@ -15,40 +15,42 @@
 
 namespace seer {
 
-/// Runs what takes long, outside of any actor's handler.
+/// Runs slow work outside of any actor's handler.
 using SlowWork = Workers<std::function<void()>>;
 
 struct LoadedModel {
   std::shared_ptr<const Model> model;
-  std::shared_ptr<const Tokenizer> tokenizer;  // null where the model's folder has none
+  std::shared_ptr<const Tokenizer> tokenizer;  // null if the model's folder has none
 };
-/// Errors: as load_model() and load_tokenizer() say, but for a folder without a tokenizer.
+/// Errors: those of load_model() and load_tokenizer(); a folder without a tokenizer is no error.
 Result<LoadedModel> load_model_of(const MachineOptions& options);
-/// The tokenizer alone; null where the folder has none.
+/// The tokenizer alone; null if the folder has none.
 Result<std::shared_ptr<const Tokenizer>> load_tokenizer_of(const MachineOptions& options);
 
 CpuEngineConfig engine_config(const MachineOptions& options, InstanceId id);
 InstanceConfig instance_config(const MachineOptions& options);
-/// What no part can be made without, found out before any is. Errors name the flag.
+/// Checks sizes that every part depends on, before any is made. Errors name the flag.
 Status check_sizes(const MachineOptions& options, const ModelConfig& model);
 Result<std::unique_ptr<ColdStore>> open_cold_store(const MachineOptions& options, const std::string& folder);
 
-/// What moves KV between the machines of a cluster, and makes the memory that it moves fastest.
+/// Moves KV between the machines of a cluster, and makes the memory that it can move fastest.
 struct ClusterTransport {
   std::shared_ptr<KvTransport> transport;  // null in a build without UCX: KV stays where it is
   SlabMaker slabs;
 };
-/// `is_of_this_host`: so is the cluster, and nobody else reaches what listens. Errors: as UcxTransport::create() says.
+/// `is_of_this_host`: the whole cluster is on this host, so it listens only on the loopback. Errors: those of
+/// UcxTransport::create().
 Result<ClusterTransport> make_cluster_transport(bool is_of_this_host);
 
-/// Makers of all parts. Without a profile for drafting, steps are measured here.
+/// Returns the makers of all parts. With drafting but without a profile, it measures steps first.
 /// REQUIRES: options and aside outlive the makers.
 Result<NodeMakers> make_node_makers(const MachineOptions& options, const LoadedModel& loaded, SlowWork& aside,
                                     const ClusterTransport& transport = {});
 
-/// All machines of this process: `nodes` of them, to which the instances are dealt.
+/// The configuration of all machines of this process: `nodes` machines, to which the instances are dealt.
 FleetConfig fleet_config(const MachineOptions& options, int64_t nodes);
-/// Their makers: each has its own folder of the cold tier, and KV moves between them by copying. As make_node_makers() otherwise.
+/// Their makers. Each machine has its own folder of the cold tier, and KV moves between them by copying; else like
+/// make_node_makers().
 Result<NodeMakers> make_local_makers(const MachineOptions& options, int64_t nodes, const LoadedModel& loaded, SlowWork& aside);
 
 }  // namespace seer

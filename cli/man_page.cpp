@@ -5,7 +5,7 @@
 namespace seer {
 namespace {
 
-/// A line of text: '-' would become a typographic hyphen, '\' starts a command, and so does a line that begins with '.' or a quote.
+/// Escapes a line of text: '-' would become a typographic hyphen, '\' starts a command, and so does '.' or a quote at the beginning.
 std::string roff(std::string_view text) {
   std::string out;
   for (const char c : text) {
@@ -36,7 +36,7 @@ std::string option_entry(const OptionSpec& spec) {
   return cat(".TP\n\\fB", roff("--" + spec.name), "\\fR", value, "\n", roff(help_text(spec)), "\n");
 }
 
-/// Lines that are printed as they are; nothing for an empty text.
+/// Lines that are printed unchanged; nothing for an empty text.
 std::string verbatim(const std::string& text) {
   if (text.empty()) return "";
   std::string out = ".P\n.nf\n";

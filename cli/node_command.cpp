@@ -14,7 +14,7 @@
 namespace seer {
 namespace {
 
-constexpr int64_t kReceiveUs = 100'000;  // between two looks at the stop flag
+constexpr int64_t kReceiveUs = 100'000;  // between two checks of the stop flag
 
 NodeConfig node_config(const NodeOptions& options) {
   const NodeId id{static_cast<uint32_t>(options.name)};
@@ -54,7 +54,7 @@ class Stopper {
 struct Controller {
   Stopper<ClusterHandle> own;
   ClusterHandle handle;
-  uint16_t port = 0;  // of our own
+  uint16_t port = 0;  // if it is in this process
 };
 Result<Controller> find_controller(ClusterNet& net, const NodeOptions& options, const HostPort& listen, const EventLog& log,
                                    const std::atomic<bool>& stop) {
@@ -69,7 +69,7 @@ Result<Controller> find_controller(ClusterNet& net, const NodeOptions& options, 
   return found;
 }
 
-/// Errors: kInvalidArgument: why the machine may not come in; kUnavailable: no answer.
+/// Errors: kInvalidArgument if the machine may not enter, kUnavailable if there is no answer.
 Result<ClusterEntered> enter(rt::Inbox<>& inbox, const ClusterHandle& controller, const EnterCluster& ask, const std::string& address) {
   bool answered = false;
   ClusterEntered entered = inbox.ask<ClusterEntered>(controller, ask, {}, &answered);

@@ -1,5 +1,5 @@
-// seer node: one machine of a cluster, until it is stopped: instances with their drafts, and a KV pool; the controller too where
-// it joins no other one.
+// seer node: runs one machine of a cluster until it is stopped: instances with their drafts, and a KV pool. Without --join it is
+// the controller too.
 #pragma once
 #include <atomic>
 
@@ -8,8 +8,8 @@
 
 namespace seer {
 
-/// Prints a line with its address once it has come in. Errors: of the model and the parts; kUnavailable (the port is taken, the
-/// controller cannot be reached or is gone); kInvalidArgument (the cluster refuses it); the node has given up.
+/// Prints a line with its address once it is in the cluster. Errors: those of the model and the parts; kUnavailable (the port is
+/// taken, the controller cannot be reached or is gone); kInvalidArgument (the cluster refuses it); the node has given up.
 Status node_command(const NodeOptions& options, const std::atomic<bool>& stop);
 
 }  // namespace seer

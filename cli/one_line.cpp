@@ -26,7 +26,7 @@ std::string one_line(std::string_view text) {
         line += c;
     }
   };
-  // Cut before and after control characters are spelled out: a long text need not be spelled out whole.
+  // Cut before control characters are spelled out, and again after: spelling out a very long text would be slow.
   if (text.size() > kOneLineBytesMax) {
     append(text.substr(0, kOneLineBytesMax - kEndBytes));
     append(text.substr(text.size() - kEndBytes));

@@ -1,4 +1,4 @@
-// one_line(): makes a sentence one line of bounded length, whatever a file or an argument put into it.
+// one_line(): turns a sentence into one line of bounded length, whatever text of a file or an argument is in it.
 // Used by seer.cpp. Pure.
 #pragma once
 #include <cstddef>
@@ -9,8 +9,8 @@ namespace seer {
 
 inline constexpr size_t kOneLineBytesMax = 1000;
 
-/// Control characters become \n, \t or \x1b. In a longer text "..." replaces the middle, at whole characters: the beginning
-/// names the place, and the end says what was expected.
+/// Control characters become \n, \t or \x1b. If the text is too long, "..." replaces whole characters in the middle: the
+/// beginning names the place, and the end says what was expected.
 std::string one_line(std::string_view text);
 
 }  // namespace seer

@@ -107,7 +107,7 @@ std::vector<std::string> split_commas(const std::vector<std::string>& texts) {
   return parts;
 }
 
-/// Bounds are rounded to the value's type, since the value was: 0.01 as a float is less than 0.01.
+/// Rounds the bounds to the value's type, as the value was rounded: 0.01 as a float is less than 0.01.
 template <class Number>
 bool in_range(const OptionSpec& spec, Number value) {
   const Range* range = std::get_if<Range>(&spec.check);
@@ -121,7 +121,7 @@ bool is_known(const OptionSpec& spec, const std::string& text) {
   return !known || std::find(known->names.begin(), known->names.end(), text) != known->names.end();
 }
 
-/// Why a name is refused ("; " and the reason), or which name was meant; empty where neither is known.
+/// Why a name is refused ("; " and the reason), or which name was meant; empty if neither is known.
 std::string about_names(const OptionSpec& spec, const std::vector<std::string>& texts) {
   const OneOf* known = std::get_if<OneOf>(&spec.check);
   if (!known) return "";
@@ -198,7 +198,7 @@ Result<int64_t> parse_size(std::string_view text) {
   if (!unit.empty() && unit.front() == ' ') unit.erase(0, 1);
   std::transform(unit.begin(), unit.end(), unit.begin(), [](unsigned char c) { return std::tolower(c); });
   const auto found = std::find_if(kUnits.begin(), kUnits.end(), [&](const Unit& u) { return u.name == unit; });
-  // Whole numbers keep all their bits; a fraction of a unit is at most 2^53 of them off the truth, below one byte.
+  // Whole numbers keep all their bits; the fraction of a unit is exact to less than one byte.
   const auto whole = parse_number<int64_t>(text.substr(0, digits));
   const double bytes = number && found != kUnits.end() ? *number * static_cast<double>(found->bytes) : -1;
   if (bytes < 0 || bytes > kNoBound)

@@ -1,4 +1,4 @@
-// OptionSpec: one option of a subcommand: its name, the field it sets, what it means, and which values it takes. The
+// OptionSpec: one option of a subcommand: its name, the field it sets, its meaning, and its allowed values. The
 // same table serves the flags, the TOML file, --help, --print-config, the shell completions and the man page, so that an
 // option is one line in config.cpp.
 // Used by cli/ only. Pure: values come in as text.
@@ -24,7 +24,7 @@ Result<int64_t> parse_size(std::string_view text);
 /// The shortest text that parse_size() reads back exactly: 67108864 -> 64MiB, 1000 -> 1000.
 std::string format_size(int64_t bytes);
 
-/// Fields whose text has a form of its own.
+/// Fields with a special form of text.
 struct SizeField { int64_t* bytes; };
 struct CommaListField { std::vector<std::string>* texts; };  // one text, parts between commas; a list in the file
 struct RepeatedField { std::vector<std::string>* texts; };   // the flag is given once per text; a list in the file
@@ -48,7 +48,7 @@ NamedField enum_field(Enum* value, std::span<const char* const> names) {
 using OptionField = std::variant<std::string*, int64_t*, int32_t*, uint64_t*, double*, float*, bool*, LogprobMode*,
                                  std::vector<int32_t>*, SizeField, CommaListField, RepeatedField, NamedField>;
 
-/// Which values are right, beyond their type.
+/// Which values are allowed, beyond their type.
 struct AnyValue {};
 struct Range {
   double low = 0, high = 0;
@@ -56,7 +56,7 @@ struct Range {
 };
 struct OneOf {
   std::vector<std::string> names;
-  std::vector<std::pair<std::string, std::string>> refused = {};  // names that a user may try, each with why it is not accepted
+  std::vector<std::pair<std::string, std::string>> refused = {};  // names that a user may try, each with the reason against it
 };
 using OptionCheck = std::variant<AnyValue, Range, OneOf>;
 
@@ -73,7 +73,7 @@ struct OptionSpec {
   std::string help;   // meaning and unit, one line
   OptionCheck check = AnyValue{};
 };
-/// One for a field that is an enum. REQUIRES: the names stay.
+/// The option of an enum field. REQUIRES: the names outlive it.
 template <class Enum>
 OptionSpec enum_option(std::string name, std::string value, Enum* field, std::span<const char* const> names, std::string help) {
   return {std::move(name), std::move(value), enum_field(field, names), std::move(help), OneOf{{names.begin(), names.end()}}};
@@ -113,11 +113,11 @@ std::string joined(const std::vector<std::string>& names);
 /// What is accepted, to end a sentence: "an integer of at least 1".
 std::string expectation(const OptionSpec& spec);
 /// Sets the field: for a list one text per entry, else exactly one text (for a switch true or false). On error a list may be
-/// half set, and the detail is expectation(), with a suggestion for a mistyped name.
+/// half set; the detail is expectation(), with a suggestion for a mistyped name.
 Status set_option(const OptionSpec& spec, const std::vector<std::string>& texts);
-/// The field's value as TOML. TOML integers are signed: a larger one is written as text, which accepts() takes, too.
+/// The field's value as TOML. TOML integers are signed; a larger one is written as text, which accepts() also takes.
 std::string toml_value(const OptionSpec& spec);
-/// The field's value for --help; empty where there is no default worth naming.
+/// The field's value for --help; empty if there is no default to show.
 std::string default_text(const OptionSpec& spec);
 
 }  // namespace seer

@@ -19,7 +19,7 @@ Error failed(std::string_view what, const std::string& path, int error) {
   return fail(error == ENOENT ? Code::kNotFound : Code::kIo, "cannot ", what, " ", path, ": ", std::strerror(error));
 }
 
-/// Takes a partial file for this writer alone: two writers of one path would mix their bytes.
+/// Locks a partial file for this writer: two writers of one path would mix their bytes.
 Status take(int fd, const std::string& partial) {
   if (::flock(fd, LOCK_EX | LOCK_NB) != 0)
     return fail(Code::kUnavailable, "cannot write ", partial, ": it is being written already");
@@ -43,7 +43,7 @@ int write_all(int fd, std::string_view text) {
 }  // namespace
 
 Status check_two_files(const char* out_flag, const std::string& out, const char* in_flag, const std::string& in) {
-  std::error_code ignored;  // what cannot be looked at fails to open, with a reason
+  std::error_code ignored;  // if this fails, opening the path will fail with a reason
   if (!fs::is_regular_file(out, ignored) || !fs::equivalent(out, in, ignored)) return {};
   return fail(Code::kInvalidArgument, out_flag, " and ", in_flag, " both name ", out, ": expected two files");
 }
@@ -54,7 +54,7 @@ Result<OutputWriter> OutputWriter::open(const std::string& path) {
     if (fd < 0) return failed("write", "stdout", errno);
     return OutputWriter("stdout", "", fd);
   }
-  std::error_code ignored;  // a path that cannot be looked at fails to open below, with a reason
+  std::error_code ignored;  // if this fails, opening the path below will fail with a reason
   const fs::file_status status = fs::status(path, ignored);
   if (fs::is_directory(status)) return fail(Code::kIo, "cannot write ", path, ": it is a folder");
   if (fs::exists(status) && !fs::is_regular_file(status)) {
@@ -62,7 +62,7 @@ Result<OutputWriter> OutputWriter::open(const std::string& path) {
     if (fd < 0) return failed("write", path, errno);
     return OutputWriter(path, "", fd);
   }
-  // A link is followed now, so that the rename replaces the file it names and not the link.
+  // Follow a link now, so that the rename replaces its target and not the link.
   const bool is_link = fs::exists(status) && fs::is_symlink(fs::symlink_status(path, ignored));
   const std::string target = is_link ? fs::canonical(path, ignored).string() : path;
   const std::string partial = target + ".partial";
@@ -109,7 +109,7 @@ Status OutputWriter::append(std::string_view text) {
   SEER_CHECK(text.ends_with('\n'), path_);
   SEER_RETURN_IF_ERROR(drop_old_lines());
   if (const int error = write_all(fd_, text); error != 0) {
-    // What was written of the line is taken back. A device or pipe cannot do that: its reader is gone anyway.
+    // Remove the written part of the line. A device or pipe cannot do that, but its reader is gone anyway.
     if (!partial_.empty() && (::ftruncate(fd_, bytes_) != 0 || ::lseek(fd_, bytes_, SEEK_SET) != bytes_))
       return failed("shorten", partial_, errno);
     return failed("write", partial_.empty() ? path_ : partial_, error);

@@ -4,9 +4,9 @@
 // Used by seer.cpp for --out and --report. Single owner, not thread-safe.
 //
 // Invariants:
-//  (1) whatever happens, the file ends with a whole line: a line that did not fit is taken back;
-//  (2) a PATH.partial has one writer at a time, also over processes;
-//  (3) without finish(), PATH is as it was before, and PATH.partial holds what was appended;
+//  (1) whatever happens, the file ends with a whole line: a line that did not fit is removed;
+//  (2) a PATH.partial has one writer at a time, also among processes;
+//  (3) without finish(), PATH is unchanged, and PATH.partial holds the appended lines;
 //  (4) lines that an earlier run left in PATH.partial stay until the first append().
 #pragma once
 #include <string>
@@ -22,7 +22,7 @@ Status check_two_files(const char* out_flag, const std::string& out, const char*
 
 class OutputWriter {
  public:
-  /// Opens PATH.partial, so that a path that cannot be written is known before any work begins. "-" is stdout.
+  /// Opens PATH.partial, so that a path that cannot be written is found before any work begins. "-" is stdout.
   static Result<OutputWriter> open(const std::string& path);
   OutputWriter(OutputWriter&& other) noexcept;
   OutputWriter& operator=(OutputWriter&& other) noexcept;
@@ -30,12 +30,12 @@ class OutputWriter {
 
   /// Writes `text`, which ends with a newline, in one piece. REQUIRES: not finished.
   Status append(std::string_view text);
-  /// Makes PATH appear with all that was appended. REQUIRES: not finished.
+  /// Makes PATH appear with all appended lines. REQUIRES: not finished.
   Status finish();
   /// Ends a sentence about the appended lines ("they") if finish() is never called: "they are in o.jsonl.partial, and o.jsonl is
   /// as it was".
   std::string left_text() const;
-  /// The file that holds what was appended until finish().
+  /// The file that holds the appended lines until finish().
   const std::string& unfinished_path() const { return partial_.empty() ? path_ : partial_; }
 
  private:

@@ -17,7 +17,8 @@ Result<std::unique_ptr<PastResponses>> PastResponses::open(const std::string& di
   auto history = std::make_unique<PastResponses>();
   SEER_ASSIGN_OR_RETURN(history->store_, open_rocksdb_response_history({.dir = dir, .vocab_tokens = vocab_tokens}));
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  // Rises from rollout to rollout, also within a second: a put of the same iteration would replace the one before.
+  // In microseconds, so that it also rises between rollouts of the same second: a put of an equal iteration would replace the
+  // earlier one.
   history->iteration_ = static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(now).count());
   std::map<PrefixHash, size_t> index_of;
   for (const GroupSpec& group : groups) {

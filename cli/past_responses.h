@@ -1,7 +1,7 @@
 // PastResponses: responses of earlier rollouts to the same prompts, to make drafts from (--draft-history). They are read when a
 // rollout starts; its own responses to a prompt are stored when the last of them has come. A draft never changes a response, so a
 // history may be old, cut or missing.
-// Used by local_rollout on the caller's thread, which waits for the disk; no actor does.
+// Used by local_rollout on the caller's thread, which may wait for the disk; actors may not.
 #pragma once
 #include <memory>
 #include <span>
@@ -22,7 +22,7 @@ class PastResponses {
 
   /// For each group with past responses: the newest, up to tokens_max tokens.
   std::vector<CstPast> recall(int64_t tokens_max);
-  /// Adds a response. With the last response to a prompt, stores all of them but those that failed.
+  /// Adds a response. With the last response to a prompt, stores all of them that did not fail.
   void keep(const Response& response);
   /// Groups whose responses could not be stored.
   int64_t failed_groups() const { return failed_groups_; }
@@ -30,7 +30,7 @@ class PastResponses {
  private:
   struct Prompt {
     PrefixHash hash;
-    int64_t groups = 0;  // with this prompt: they are stored together, since a later put would replace an earlier one
+    int64_t groups = 0;  // groups with this prompt; stored together, because a later put would replace an earlier one
     int64_t open = 0;    // their requests without a response yet
     std::vector<std::vector<int32_t>> responses;  // so far
   };

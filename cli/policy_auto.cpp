@@ -12,7 +12,7 @@
 namespace seer {
 namespace {
 
-constexpr int64_t kMeasuredKvBytesMax = int64_t{256} << 20;  // of all engines: larger than most caches, and quickly written
+constexpr int64_t kMeasuredKvBytesMax = int64_t{256} << 20;  // of all engines: larger than most caches, yet quickly filled
 
 int64_t median(std::vector<int64_t> values) {
   const auto middle = values.begin() + std::ssize(values) / 2;

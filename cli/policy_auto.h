@@ -1,6 +1,6 @@
-// `--policy auto` of seer rollout and seer serve: finds out what a step costs for the batches that `seer` and `seer+` would typically run on an
-// instance, and for smaller ones, by measuring or from a profile. Then actors/policy/schedule/policy_choice.h chooses. Responses
-// do not depend on the policy, so a measurement that other programs disturb only costs time. Used by local_rollout.cpp and serve/.
+// `--policy auto` of seer rollout and seer serve: measures steps, or reads their times from a profile, for the batches that `seer`
+// and `seer+` would typically run on an instance, and for smaller ones. Then actors/policy/schedule/policy_choice.h chooses.
+// Responses do not depend on the policy, so a disturbed measurement only costs time.
 #pragma once
 #include <functional>
 #include <string>
@@ -18,13 +18,12 @@ namespace seer {
 /// in the report of instances that always had work.
 inline constexpr double kStepGapUs = 100;
 
-/// The work of an instance: medians of prompt lengths and limits, and its share of the requests.
-/// `kv_tokens` is 1: choose_policy() fills it in. REQUIRES: there are groups.
+/// The work of an instance: medians of prompt lengths and limits, and its share of the requests. Its kv_tokens are left to
+/// choose_policy(). REQUIRES: groups is not empty.
 InstanceWork instance_work(const std::vector<GroupSpec>& groups, const MachineOptions& options);
 
-/// Step times come from options.draft_profile. Without it they are measured, on as many engines of its own as run at a time, with
-/// at most 256 MiB of KV together. The KV tokens of `work` are those of `engine`. Errors: as make_cpu_engine() and
-/// read_step_profile().
+/// Step times come from options.draft_profile. Without it they are measured on temporary engines, as many as run at a time, with
+/// at most 256 MiB of KV together. Errors: those of make_cpu_engine() and read_step_profile().
 Result<PolicyChoice> choose_policy(const std::shared_ptr<const Model>& model, const CpuEngineConfig& engine, InstanceWork work,
                                    const MachineOptions& options, const ChunkSchedulerConfig& scheduler);
 /// The same configuration, with the policy and the limit that were chosen.

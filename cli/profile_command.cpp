@@ -19,7 +19,7 @@
 namespace seer {
 namespace {
 
-// Contexts end inside a KV block, as most do; a few more rows still fit in it.
+// Contexts end inside a KV block, as most real ones do, with room for a few more rows.
 constexpr int64_t kIntoBlock = 4;
 
 std::vector<int64_t> up_to(std::vector<int64_t> values, int64_t max) {
@@ -45,8 +45,8 @@ class VisitLog {
   std::chrono::steady_clock::time_point next_line_ = std::chrono::steady_clock::now() + std::chrono::seconds(2);
 };
 
-/// Microseconds of every point: the median over `repeats` rounds, after one that does not count. Each round visits the points in
-/// another order, so that other load on the machine affects all points alike.
+/// Microseconds of every point: the median over `repeats` rounds, after a warm-up round. Each round visits the points in a
+/// different order, so that other load on the machine affects all points alike.
 Result<std::vector<double>> measure(StepRunner& engine, StepNeighbours& neighbours, const std::vector<GridPoint>& grid,
                                     int64_t repeats, const std::atomic<bool>& stop) {
   std::vector<std::vector<double>> visits(grid.size());

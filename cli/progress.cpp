@@ -9,7 +9,7 @@ namespace seer {
 namespace {
 
 constexpr double kTailRatio = 0.9;
-constexpr double kBasisRatio = 0.02;  // of the requests done: before that, the time left would be a guess
+constexpr double kBasisRatio = 0.02;  // share of requests done; before that, the time left would be a guess
 
 /// "1:23", "1:02:03".
 std::string clock_text(int64_t us) {
@@ -18,7 +18,7 @@ std::string clock_text(int64_t us) {
                   : formatted("%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
 }
 
-/// The time left at the rate so far; "-" while too few requests are done to say.
+/// The time left at the rate so far; "-" while too few requests are done.
 std::string left_text(double done_ratio, int64_t elapsed_us) {
   if (done_ratio < kBasisRatio) return "-";
   return clock_text(static_cast<int64_t>(static_cast<double>(elapsed_us) * (1 - done_ratio) / done_ratio));

@@ -1,5 +1,5 @@
-// Progress: how far a rollout is, on stderr. On a terminal one line that is drawn over itself, at most 5 times a
-// second, and is gone at the end; elsewhere a plain line at the start and about every 5 s. Time is passed in.
+// Progress: shows the progress of a rollout on stderr. On a terminal it is one line, redrawn at most 5 times a second and erased
+// at the end; elsewhere a plain line at the start and about every 5 s. Time is passed in.
 // Used by rollout_command.cpp. Single owner, not thread-safe.
 #pragma once
 #include <cstdint>
@@ -25,7 +25,7 @@ struct ProgressLook {
 };
 
 /// "312/1600 done  20 %  1:23, left 5:42  8210 tokens/s  run 64  wait 1224  KV 71 %", with "tail" once 90 % are done.
-/// What does not fit in `columns` is left out, the last parts first.
+/// Parts that do not fit in `columns` are left out, the last ones first.
 std::string progress_line(const ProgressState& state, double tokens_per_s, int64_t elapsed_us, ProgressLook look = {});
 
 struct ProgressConfig {
@@ -39,7 +39,7 @@ class Progress {
  public:
   /// REQUIRES: `out` outlives this.
   Progress(ProgressConfig config, std::ostream& out);
-  /// Draws when it is time to; may be called at any rate, with a time that never goes back. The line shows the time since the
+  /// Draws if a redraw is due; may be called at any rate, with a time that never goes back. The line shows the time since the
   /// first call.
   void update(const ProgressState& state, int64_t now_us);
   /// Erases the live line, so that other text can follow. The next update() draws it again.

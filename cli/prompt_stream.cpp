@@ -15,7 +15,7 @@ namespace seer {
 namespace {
 
 constexpr size_t kPromptsAtOnce = 256;     // per take(), so that its caller can do other work between
-constexpr size_t kTextBytes = 1 << 20;     // read ahead at most, unless one line is longer
+constexpr size_t kTextBytes = 1 << 20;     // most bytes read ahead, unless one line is longer
 
 bool is_readable(int fd, int timeout_ms) {
   pollfd p{.fd = fd, .events = POLLIN, .revents = 0};

@@ -12,7 +12,7 @@ namespace seer {
 
 class PromptStream {
  public:
-  /// Takes at most `limit` prompts (0: all). `fd` is the caller's, and `name` what messages call it.
+  /// Takes at most `limit` prompts (0: all). The caller keeps `fd` open. `name`: its name in messages.
   PromptStream(int fd, std::string name, int64_t limit, const PromptDefaults& defaults);
 
   /// The next prompts that have arrived, in order; at most a few hundred. An error names the line and ends the stream; prompts

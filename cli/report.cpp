@@ -92,7 +92,7 @@ int64_t fetched_draft_tokens(const RolloutReport& r) {
   return tokens;
 }
 
-/// "7 of 320" where the rollout was stopped.
+/// "7 of 320" if the rollout was stopped.
 std::string requests_text(const RolloutReport& r) {
   const int64_t all = r.rollout.requests, done = r.rollout.finished;
   return done < all ? cat(count_text(done), " of ", count_text(all)) : count_text(all);
@@ -111,7 +111,7 @@ constexpr std::array<const char*, 5> kSections{"result", "scheduling", "KV", "dr
 enum Section : uint8_t { kResult, kScheduling, kKv, kDrafting, kCost };
 
 enum RowFlags : unsigned {
-  kAlways = 1,  // other rows are left out if all reports have 0 or nothing there
+  kAlways = 1,  // rows without this are left out if all reports have 0 or nothing there
   kLate = 2,    // comes after the other rows of its section
 };
 
@@ -231,7 +231,7 @@ double number(const Figure& figure, const R& report) { return figure.value(repor
 
 constexpr int64_t kColumns = 80, kNameWidth = 24, kCellWidth = 14, kCellWidthMin = 10;
 
-/// A name and cells set right under each other, then what the name means.
+/// A name and right-aligned cells, then the meaning of the name.
 std::string padded_line(std::string_view name, const std::vector<std::string>& cells, std::string_view meaning = "",
                         int64_t cell_width = kCellWidth) {
   std::string line = "  " + std::string(name) + std::string(std::max<int64_t>(0, kNameWidth - std::ssize(name)), ' ');
@@ -351,7 +351,7 @@ std::string compare_table(std::span<const RolloutReport> reports, bool is_colour
   SEER_CHECK(!reports.empty());
   int64_t cell_width = kCellWidthMin;
   for (const RolloutReport& report : reports) cell_width = std::max(cell_width, std::ssize(report.policy_text()) + 2);
-  // As many policies side by side as fit; the others in tables below.
+  // As many policies as fit are side by side; the others follow in tables below.
   const auto side_by_side = static_cast<size_t>((kColumns - 2 - kNameWidth) / cell_width);
   std::string text;
   for (size_t begin = 0; begin < reports.size(); begin += side_by_side) {

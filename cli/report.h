@@ -1,5 +1,5 @@
-// RolloutReport: the figures of one rollout iteration, as JSON for programs and as a table for people. --compare makes
-// a list of them, and a table side by side with ratios against the first policy.
+// RolloutReport: the figures of one rollout, as JSON for programs and as a table for people. --compare makes a list of them, and
+// a table side by side with ratios to the first policy.
 // Used by seer.cpp and tests/bench. Pure.
 #pragma once
 #include <cstdint>
@@ -13,15 +13,15 @@
 
 namespace seer {
 
-/// What the actors report, and what only the process knows.
+/// Figures that the actors report, and figures that only the process knows.
 struct RolloutReport {
   std::string policy;
-  std::string policy_choice;           // why --policy auto took it; empty where it was named
+  std::string policy_choice;           // why --policy auto chose it; empty if it was named
   RolloutSummary rollout;
   std::vector<KvNodeReport> pool;      // of each machine
-  int64_t answered_before = 0;         // requests, by an earlier process (--resume): not among those of `rollout`
-  int64_t past_groups = 0;             // whose prompts --draft-history knew
-  int64_t unkept_groups = 0;           // whose responses could not be stored there
+  int64_t answered_before = 0;         // requests answered by an earlier process (--resume); not among those of `rollout`
+  int64_t past_groups = 0;             // groups whose prompts --draft-history knew
+  int64_t unkept_groups = 0;           // groups whose responses could not be stored there
   double cpu_total_s = 0;              // CPU time of the process
   double actor_cpu_share = kUnknown;   // CPU time of the actor threads / cpu_total_s
   WeightVersion version;
@@ -33,11 +33,11 @@ struct RolloutReport {
   }
   DraftFigures drafting() const;  // of all instances
   double acceptance_length() const;
-  /// Share of the time of all instances that was outside of steps.
+  /// Share of the time of all instances outside of steps.
   double idle_share() const;
-  /// Share of the time of all instances that went into making drafts.
+  /// Share of the time of all instances spent making drafts.
   double draft_share() const;
-  /// Time of the steps that drafted, over what was predicted for their tokens (T_SD).
+  /// Time of the steps that drafted / the time predicted for their tokens (T_SD).
   double drafting_time_ratio() const;
   /// A figure of the KV pool, over all machines.
   int64_t sum(int64_t KvNodeReport::*figure) const;
@@ -47,11 +47,10 @@ struct RolloutReport {
 std::string report_json(const RolloutReport& report);
 std::string report_json(std::span<const RolloutReport> reports);
 
-/// For people, in 80 columns: figures in sections, each with what it means, then the instances. Rows in which there is
-/// nothing are left out.
+/// For people, in 80 columns: figures in sections, each with its meaning, then the instances. Empty rows are left out.
 std::string report_table(const RolloutReport& report, bool is_coloured = false);
-/// For people, in 80 columns: a column per report; tokens/s and tail first as a ratio to the first one's. REQUIRES: not
-/// empty.
+/// For people, in 80 columns: a column per report; first tokens/s and tail as ratios to those of the first report.
+/// REQUIRES: reports is not empty.
 std::string compare_table(std::span<const RolloutReport> reports, bool is_coloured = false);
 
 }  // namespace seer

@@ -30,7 +30,7 @@ Progress make_progress() {
   return Progress({.terminal = terminal_of(STDERR_FILENO)}, std::cerr);
 }
 
-/// Requests that ended with an error of their own, and the first one of them by its prompt's line and its sample.
+/// Counts requests that ended with an error, and keeps the first one by its prompt's line and its sample.
 struct FailedRequests {
   int64_t count = 0;
   Response first;
@@ -68,7 +68,7 @@ Status write_response(const RolloutWork& work, const Response& r, OutputWriter& 
                                    .carried = work.lines[group].carried}));
 }
 
-/// What is on the page of a rollout.
+/// The content of a rollout's page.
 SimRun run_of(const RolloutOptions& options, RolloutOutcome&& outcome) {
   const RolloutReport& report = outcome.report;
   const RolloutSummary& r = report.rollout;
@@ -98,7 +98,7 @@ std::string command_text(const RolloutOptions& options) {
              " --instances ", options.instances);
 }
 
-constexpr int kWaitMs = 100;  // between two looks at the stop flag
+constexpr int kWaitMs = 100;  // between two checks of the stop flag
 
 /// Waits for the first prompts.
 Result<std::vector<PromptLine>> first_prompts(PromptStream& stream, const std::atomic<bool>& stop) {
@@ -111,7 +111,7 @@ Result<std::vector<PromptLine>> first_prompts(PromptStream& stream, const std::a
   return fail(Code::kCancelled, "stopped on request before the first prompt");
 }
 
-/// What has come since it was asked last.
+/// Groups of the prompts that have come since the last call.
 MoreGroups more_groups(const RolloutOptions& options, PromptStream& stream, RolloutWork& work) {
   MoreGroups more;
   Result<std::vector<PromptLine>> prompts = stream.take();
@@ -120,7 +120,7 @@ MoreGroups more_groups(const RolloutOptions& options, PromptStream& stream, Roll
   return more;
 }
 
-/// What a run has kept so far, and how an error says so.
+/// The responses that a run has kept so far, and the end of an error that mentions them.
 struct Kept {
   OutputWriter* out = nullptr;  // nullptr: responses are not written
   int64_t responses = 0;
@@ -140,7 +140,7 @@ Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& s
   SEER_RETURN_IF_ERROR(check_two_files("--report", options.report, "--prompts", options.prompts));
   SEER_RETURN_IF_ERROR(check_two_files("--html", options.html, "--prompts", options.prompts));
   SEER_RETURN_IF_ERROR(check_two_files("--log-file", options.log.file, "--prompts", options.prompts));
-  // Paths that cannot be written are found out before the work, not after it.
+  // Paths that cannot be written are found before the work, not after it.
   std::optional<OutputWriter> out, report, html;
   for (const auto& [path, file] : {std::pair{&options.out, &out}, {&options.report, &report}, {&options.html, &html}}) {
     if (path->empty()) continue;
@@ -221,7 +221,7 @@ Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& s
   SEER_RETURN_IF_ERROR(write(report, "report", options.compare.empty() ? report_json(reports[0]) : report_json(reports)));
   if (html) SEER_RETURN_IF_ERROR(write(html, "page", sim_html(drawn, command_text(options), "Rollout")));
   const bool is_coloured = terminal_of(STDOUT_FILENO).is_coloured;
-  // Where answers go to stdout, as they may when prompts come from stdin, the table must not be among them.
+  // If responses go to stdout, as they may when prompts come from stdin, the table must not be among them.
   std::ostream& screen = stream || options.out == "-" ? std::cerr : std::cout;
   screen << (reports.size() > 1 ? compare_table(reports, is_coloured) : report_table(reports[0], is_coloured));
   if (complete && failed.count > 0) return failed.sentence(options, work, reports[0].rollout.requests);

@@ -1,4 +1,4 @@
-// `seer rollout` and `seer score`: what the user sees of them: files in and out, progress, the report. Used by seer.cpp.
+// `seer rollout` and `seer score`: the user's side: files in and out, progress, the report. Used by seer.cpp.
 #pragma once
 #include <atomic>
 

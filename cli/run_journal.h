@@ -1,5 +1,5 @@
-// RunJournal: the journal of a run of `seer rollout`, if it was asked for (--journal): what an earlier process left in it, and what
-// this one adds. Without one every call does nothing. Used by local_rollout. Single owner.
+// RunJournal: the journal of a run of `seer rollout` (--journal): what an earlier process left in it, and what this one adds.
+// Without --journal every call does nothing. Used by local_rollout. Single owner.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -13,21 +13,21 @@ namespace seer {
 
 class RunJournal {
  public:
-  /// `weights`: a checksum. Errors: as RolloutJournal::open(); kUnavailable: this build has no RocksDB.
+  /// `weights`: a checksum. Errors: those of RolloutJournal::open(); kUnavailable if this build has no RocksDB.
   static Result<RunJournal> open(const RolloutOptions& options, const std::vector<GroupSpec>& groups, WeightVersion version, uint64_t weights);
 
   bool is_on() const { return journal_ != nullptr; }
-  /// Responses that were given before, in that order.
+  /// Responses that were given before, in their order.
   const std::vector<Response>& answered() const { return had_.responses; }
-  /// What the rollout of this id goes on from. Once.
+  /// The requests from which the rollout of this id continues. Call it once.
   std::vector<ResumedRequest> take_resumed(RolloutId id);
   size_t begun() const { return had_.parts.size(); }  // requests that had tokens, until take_resumed()
 
   Status commit(const RolloutCommits& commits) { return is_on() ? journal_->commit(commits) : Status{}; }
   Status finish(const Response& response) { return is_on() ? journal_->finish(response) : Status{}; }
-  /// Makes it safe from a crash of the machine, once a second.
+  /// Makes the journal safe from a crash of the machine, at most once a second.
   Status sync_when_due(int64_t now_us);
-  /// The responses are safe elsewhere.
+  /// Empties the journal. REQUIRES: the responses are safe elsewhere.
   Status clear() { return is_on() ? journal_->clear() : Status{}; }
 
  private:

@@ -1,4 +1,4 @@
-// Warnings before a rollout: what is not an error, but a user should know.
+// Warnings before a rollout, about things that are not errors but that a user should know.
 // Used by rollout_command.cpp only. Pure.
 #pragma once
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace seer {
 
-/// A sentence for each. `cores`: that this process may use; 0: not known.
+/// A sentence for each. `cores`: how many this process may use; 0: not known.
 std::vector<std::string> run_warnings(const RolloutOptions& options, const RolloutWork& work, int64_t cores);
 
 }  // namespace seer

@@ -1,4 +1,4 @@
-// The options of sampling: one table for the flags of `seer rollout`, its file and the fields of a prompt line, so that all three
+// The sampling options: one table for the flags of `seer rollout`, its file and the fields of a prompt line, so that all three
 // take the same values. Used by config.cpp and jsonl.cpp.
 #pragma once
 #include <vector>

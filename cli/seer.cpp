@@ -27,20 +27,20 @@ std::atomic<bool> g_stop{false};  // set by Ctrl-C, the only thing a signal hand
 
 void on_interrupt(int) { g_stop.store(true); }
 
-/// How SIGHUP was handled when the process started. Read before libraries start, since UCX replaces the handler.
+/// How SIGHUP was handled when the process started. Read before libraries start, because UCX replaces the handler.
 struct sigaction g_inherited_hangup;
 void note_hangup(int, char**, char**) { sigaction(SIGHUP, nullptr, &g_inherited_hangup); }
 [[gnu::section(".preinit_array"), gnu::used]] void (*const g_at_preinit)(int, char**, char**) = note_hangup;
 
-/// Ctrl-C, SIGTERM and SIGHUP ask the command to stop. A pipe without a reader and a file at its size limit become errors of the
-/// write: for an output the run ends with a sentence, a progress line is only lost.
+/// Ctrl-C, SIGTERM and SIGHUP ask the command to stop. A pipe without a reader and a file at its size limit become write errors:
+/// an output that fails ends the run with a sentence; a progress line is only lost.
 void handle_signals() {
   struct sigaction action {};
   action.sa_handler = on_interrupt;
   action.sa_flags = SA_RESETHAND;  // a second Ctrl-C ends the program at once
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
-  // A terminal that goes away sends SIGHUP more than once (the shell, then the kernel): it never ends the program at once.
+  // A closed terminal sends SIGHUP more than once (the shell, then the kernel), so SIGHUP never ends the program at once.
   action.sa_flags = 0;
   if (g_inherited_hangup.sa_handler == SIG_IGN) action.sa_handler = SIG_IGN;  // nohup ignores it
   sigaction(SIGHUP, &action, nullptr);
@@ -49,7 +49,7 @@ void handle_signals() {
   sigaction(SIGXFSZ, &action, nullptr);
 }
 
-/// A simulation uses the memory of many instances in turn; in pages of 2 MiB the processor finds it faster.
+/// A simulation uses the memory of many instances in turn; pages of 2 MiB save TLB misses.
 void allocate_in_large_pages() {
 #if SEER_HAVE_MIMALLOC
   mi_option_enable(mi_option_large_os_pages);
@@ -81,7 +81,7 @@ struct Run {
   }
 };
 
-/// Reports whether stdout took all that was printed: a full disk shows only when the stream is flushed.
+/// Checks that stdout took all that was printed: a full disk shows only when the stream is flushed.
 seer::Status flush_stdout() {
   errno = 0;
   std::cout.flush();

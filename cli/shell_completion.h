@@ -1,4 +1,4 @@
-// What a shell needs to complete seer's commands, options and their values, made from the option tables.
+// Shell completions of seer's commands, options and their values, made from the option tables.
 // Used by config.cpp only (`seer completion SHELL`). Pure.
 #pragma once
 #include <string>

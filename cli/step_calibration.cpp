@@ -20,7 +20,7 @@ Result<std::unique_ptr<Engine>> engine_for(const std::shared_ptr<const Model>& m
   return make_cpu_engine(model, config);
 }
 
-/// The same engine, with every byte of its KV written.
+/// An engine for these steps, with every byte of its KV written.
 Result<std::unique_ptr<StepRunner>> make_runner(const std::shared_ptr<const Model>& model, const CpuEngineConfig& config,
                                                 const std::vector<StepSequences>& steps) {
   SEER_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, engine_for(model, config, steps));
@@ -66,7 +66,7 @@ Result<std::vector<double>> measure_steps_us(const std::shared_ptr<const Model>&
   for (int visits = 0; goes_on(visits); ++visits)
     for (size_t i = 0; i < steps.size(); ++i) {
       neighbours.go_to(i);
-      // The first step of a visit fills the caches, as steps like it would have, and does not count.
+      // The first step of a visit does not count: it fills the caches, as earlier equal steps would in a rollout.
       spent_us += static_cast<double>(runner->run(synthetic_step(runner->info(), steps[i])).step_us);
       const StepResult step = runner->run(synthetic_step(runner->info(), steps[i]));
       const int64_t us = config.threads == 1 && step.cpu_us > 0 ? step.cpu_us : step.step_us;

@@ -57,7 +57,7 @@ std::string did_you_mean(std::string_view typed, const std::vector<std::string>&
 
 std::string shown_value(std::string_view value) {
   std::string shown{value.substr(0, kShownMax)};
-  // A character of several bytes is not cut in two: the bytes after its first are 10xxxxxx.
+  // Do not cut inside a character of several bytes: all bytes but its first are 10xxxxxx.
   if (value.size() > kShownMax) {
     size_t end = kShownMax;
     while (end > 0 && (static_cast<unsigned char>(value[end]) & 0xc0) == 0x80) --end;

@@ -11,7 +11,7 @@ namespace seer {
 /// long names), or if it is the only one that begins with `typed`.
 std::string nearest_name(std::string_view typed, const std::vector<std::string>& known);
 
-/// "; did you mean NAME?", with `prefix` before the name; empty where nothing is near.
+/// "; did you mean NAME?", with `prefix` before the name; empty if nothing is near.
 std::string did_you_mean(std::string_view typed, const std::vector<std::string>& known, std::string_view prefix = "");
 
 /// The value as an error shows it: cut to 60 characters, control characters as '?'.

@@ -1,4 +1,4 @@
-// Terminal: what the terminal of a stream can show: a line that is redrawn in place, colour, and how many columns.
+// Terminal: what the terminal of a stream can show: a line redrawn in place, colours, and how many columns.
 // Used by the commands, once at their start. Respects NO_COLOR and TERM=dumb.
 #pragma once
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Timeline: the load of an instance over a rollout, in about kSamplesMax samples at most, however long the rollout is.
+// Timeline: the load of an instance over a rollout, in at most about kSamplesMax samples, however long the rollout is.
 // Written by `seer rollout` and `seer simulate`, drawn by sim_html.h. Single owner, not thread-safe.
 #pragma once
 #include <algorithm>
@@ -16,7 +16,7 @@ struct LoadSample {
 };
 using InstanceTimeline = std::vector<LoadSample>;  // in order of time_s
 
-/// Drops every second sample when there are too many, so that they stay evenly spaced over the time so far.
+/// Records a timeline. Drops every second sample when there are too many, so that they stay evenly spaced.
 class TimelineRecorder {
  public:
   static constexpr size_t kSamplesMax = 1024;
@@ -33,7 +33,7 @@ class TimelineRecorder {
     samples_.resize(kept);
     gap_s_ = 2 * std::max(gap_s_, samples_.back().time_s / static_cast<double>(kSamplesMax));
   }
-  /// False if a stretch that starts at time_s comes too soon after the last sample to become one.
+  /// False if time_s is too soon after the last sample for a new one.
   bool keeps(double time_s) const { return samples_.empty() || time_s >= samples_.back().time_s + gap_s_; }
   InstanceTimeline take(double end_s) {
     if (!samples_.empty()) samples_.push_back({end_s_, 0, 0});

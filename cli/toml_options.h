@@ -14,13 +14,13 @@ namespace seer {
 struct TomlTable {
   std::string name;                  // [name]
   std::vector<OptionGroup> options;  // its keys
-  std::string keys;                  // what a key must be, to end "unknown key: expected ..."
+  std::string keys;                  // describes the valid keys, to end "unknown key: expected ..."
 };
 
 /// Sets the options that the file names; the others stay as they are. On error some may be set.
 /// Errors: kNotFound, kInvalidArgument (one sentence: file, line, key, value, what was expected).
 Status apply_toml_file(const std::string& path, const TomlTable& table);
-/// The same for a text, which errors call `name`.
+/// Does the same for a text, which errors call `name`.
 Status apply_toml_text(std::string_view text, const std::string& name, const TomlTable& table);
 
 }  // namespace seer

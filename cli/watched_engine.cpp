@@ -53,7 +53,7 @@ void LoadHistory::step_begins(const StepBatch& step, int32_t device_blocks) {
   const std::lock_guard lock(mutex_);
   if (open_steps_ > 0) close(now_s);
   ++open_steps_;
-  const bool is_kept = recorder_.keeps(now_s);  // most steps of a long rollout are not, and counting blocks takes time
+  const bool is_kept = recorder_.keeps(now_s);  // most steps are not kept, and counting blocks takes time
   open_ = {now_s, std::ssize(step.sequences), is_kept ? kv_used_share(step, device_blocks) : 0};
 }
 
@@ -61,7 +61,7 @@ void LoadHistory::step_ends() {
   const double now_s = clock_->seconds();
   const std::lock_guard lock(mutex_);
   close(now_s);
-  open_.time_s = now_s;  // where a step that is queued after it begins
+  open_.time_s = now_s;  // a step that is queued begins now
   if (open_steps_ > 0) --open_steps_;
 }
 

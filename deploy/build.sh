@@ -3,7 +3,7 @@
 # The programs land in build/PRESET/bin. Presets: release, debug (with sanitizers), tsan.
 set -euo pipefail
 
-# One compiler takes up to 1.5 GiB here: as many as there are cores, but no more than memory can hold.
+# One compiler takes up to 1.5 GiB here. Runs as many as there are cores, but no more than memory can hold.
 build_jobs() {
   local cores memory_kib limit
   cores=$(nproc)

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Packs what a machine needs to run Seer without installing anything: deploy/bundle.sh [--seer FILE] [OUT.tar.gz]
-# The archive holds one folder: the program with the shared libraries that it needs, the shipped model and examples, the
-# scripts that start clusters, the documentation. The C library is not in it: the machine's own must be of the version
-# here, or a later one. The program finds its libraries beside itself, by its RPATH where patchelf is installed, else by a
-# script around it that sets LD_LIBRARY_PATH. The same program and libraries give the same bytes.
+# Packs an archive with which a machine can run Seer without installing anything: deploy/bundle.sh [--seer FILE] [OUT.tar.gz]
+# The archive holds one folder: the program with its shared libraries, the shipped model and examples, the scripts that start
+# clusters, and the documentation. It does not hold the C library: the machine's own must be at least as new as the one here.
+# The program finds its libraries by its RPATH if patchelf is installed here, else through a script that sets LD_LIBRARY_PATH.
+# The same program and libraries give the same bytes.
 #   --seer FILE   the program; default: build/release/bin/seer
 #   OUT.tar.gz    default: build/seer-VERSION-linux-PROCESSOR.tar.gz
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
-# Parts of the C library: they must fit the kernel's loader, so those of the machine are used.
+# Parts of the C library: they must fit the machine's loader, so the machine's own are used.
 c_library='^(linux-vdso|ld-linux.*|lib(c|m|mvec|pthread|dl|rt|util|resolv|anl|nsl|nss_.*))\.so'
 
 fail() {
@@ -17,7 +17,7 @@ fail() {
   exit "${2:-1}"
 }
 
-# libraries_of FILE...: paths of the shared libraries that they need, the C library's left out.
+# libraries_of FILE...: paths of the shared libraries that they need, without those of the C library.
 libraries_of() {
   local file needed path
   for file in "$@"; do
@@ -29,8 +29,8 @@ libraries_of() {
   done | sort -u
 }
 
-# UCX opens its modules by itself, out of the folder ucx/ beside its libraries, so ldd does not see them. All are taken, those
-# for networks that Seer does not use too: one that is missing there, it would take from a UCX of the machine.
+# UCX opens its modules itself, from the folder ucx/ beside its libraries, so ldd does not see them. Takes all of them, also for
+# networks that Seer does not use: UCX would take a missing one from a UCX installed on the machine.
 ucx_modules() {
   local folder module
   folder=${UCX_MODULE_DIR:-}
@@ -44,7 +44,7 @@ ucx_modules() {
   done
 }
 
-# A library's licence asks for its notice to go with it.
+# The licences require that the libraries' notices go with them.
 copy_notices() {
   local to=$1 package
   shift
@@ -64,14 +64,14 @@ copy_program() {
     mkdir "$tree/lib/ucx"
     cp -L $modules "$tree/lib/ucx/"
     more=$(libraries_of $modules)
-    # One module needs another, which lies beside it.
+    # A module may need another one, which is in lib/ucx already.
     libraries=$(printf '%s\n' "$libraries" "$more" | sort -u | grep -vE "/($(ls "$tree/lib/ucx" | paste -sd'|'))\$")
   fi
   cp -L $libraries "$tree/lib/"
   copy_notices "$tree/notices" $libraries
   if command -v patchelf >/dev/null; then
     cp -L "$seer" "$tree/bin/seer"
-    # Not RUNPATH, which does not reach the libraries of libraries; a library with one of its own would not look here either.
+    # Not RUNPATH, which does not apply to libraries of libraries. A library with its own RUNPATH would not look here either.
     patchelf --force-rpath --set-rpath '$ORIGIN/../lib:$ORIGIN/../lib/ucx' "$tree/bin/seer"
     find "$tree/lib" -type f -exec patchelf --remove-rpath {} +
   else
@@ -86,7 +86,7 @@ SCRIPT
   fi
 }
 
-# What would only show on another machine: a library that is found here, but outside of the bundle.
+# Finds a fault that would show only on another machine: a library that is found here, but outside of the bundle.
 check_program() {
   local tree=$1 program=$1/bin/seer from_elsewhere
   if [[ -f $tree/lib/seer ]]; then program=$tree/lib/seer; fi
@@ -160,7 +160,7 @@ main() {
   write_readme "$tree/README.md"
   check_program "$tree"
 
-  # Written beside the old one, then renamed: an archive under its name is whole.
+  # Written beside the old one, then renamed, so that an archive under its name is always whole.
   tar -C "$work" --exclude=__pycache__ --sort=name --owner=0 --group=0 --numeric-owner --mode=u+w,go=rX \
     --mtime="@$(stat -Lc %Y "$seer")" -cf - "$name" | gzip -n >"$out.partial" || fail "$out cannot be written"
   mv "$out.partial" "$out"

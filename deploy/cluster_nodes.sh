@@ -1,26 +1,26 @@
 # shellcheck shell=bash disable=SC2034,SC2154
-# What the scripts share that run a cluster and stay with it (local_cluster.sh, ssh_cluster.sh): their arguments, and the nodes as
-# processes of this machine, from the start of the first to the end of the last. Sourced, not run. A script
+# Shared by the scripts that run a cluster until it ends (local_cluster.sh, ssh_cluster.sh): parses their arguments, and starts,
+# watches and ends the nodes as processes of this machine. Sourced, not run. A script
 #   sets own_options (below) and calls parse_arguments "$@";
 #   sets size, and calls make_logs;
 #   defines set_launcher NAME: sets launcher, the words that start a node's process, to which `--name NAME OPTION...` is added;
 #           listen_of NAME: prints its --listen;
 #           where_is NAME, and where_title: the second column of the table, and its title;
-#   and calls run_cluster, having set the EXIT trap to stop_all.
+#   sets the EXIT trap to stop_all, and calls run_cluster.
 set -euo pipefail
 self=$(basename "$0" .sh)
 
 nodes_max=64
 start_s=600  # a node that is not in the cluster by then has failed: its model may come from a slow disk
 stop_s=10    # a process that has not ended by then is killed
-declare -A own_options=()  # option of the script -> what its value is, as [--logs]=DIR. All others are the nodes'
+declare -A own_options=()  # option of the script -> name of its value, as [--logs]=DIR. All others go to the nodes
 declare -A given=()        # its values
 first=""                   # first argument that is no option of the script
 node_options=()
 command=()
-command_prefix=()  # the command is started by these words
-cold_dir=""        # each node has a folder of its own in it
-work=""       # folder that is removed at a clean end
+command_prefix=()  # words that start the command
+cold_dir=""        # each node has its own folder in it
+work=""       # temporary folder, removed at a clean end
 pids=()       # by name of the node
 addresses=()  # by name of the node
 launcher=()
@@ -33,7 +33,7 @@ fail() {
   exit "${2:-1}"
 }
 
-# value_of FLAG: what the node options say for it, as `FLAG VALUE` or `FLAG=VALUE`. Fails where they do not have it.
+# value_of FLAG: its value in the node options, which have `FLAG VALUE` or `FLAG=VALUE`. Fails if they do not have it.
 value_of() {
   local i
   for ((i = 0; i < ${#node_options[@]}; ++i)); do
@@ -46,7 +46,7 @@ value_of() {
 }
 has() { value_of "$1" >/dev/null; }
 
-# without FLAG: takes it out of the node options.
+# without FLAG: removes it from the node options.
 without() {
   local i left=()
   for ((i = 0; i < ${#node_options[@]}; ++i)); do
@@ -94,7 +94,7 @@ parse_arguments() {
   ! has --log-file || fail "--log-file cannot be given: each process has a log of its own, in --logs DIR" 2
 }
 
-# Sets logs, the folder for what each process prints: --logs, or a temporary one.
+# Sets logs, the folder for the output of each process: --logs, or a temporary one.
 make_logs() {
   logs=${given[--logs]:-}
   if [[ -z $logs ]]; then
@@ -105,8 +105,8 @@ make_logs() {
   fi
 }
 
-# start NAME OPTION...: in a session of its own, so that Ctrl-C comes to the script alone, which stops all in order. Should the
-# script be killed, the kernel ends the process.
+# start NAME OPTION...: starts a node in a new session, so that Ctrl-C reaches only the script, which stops all in order. If the
+# script is killed, the kernel ends the process.
 start() {
   local name=$1
   shift
@@ -117,7 +117,7 @@ start() {
   pids[name]=$!
 }
 
-# wait_for NAME: until it is in the cluster. Where it ends instead, its words are shown.
+# wait_for NAME: waits until it is in the cluster. If it ends instead, shows its output.
 wait_for() {
   local name=$1 said="" code=0 begin=$SECONDS
   local in_cluster="s/^node $name \(is the controller\|has joined\), with .* at \([^ ]*:[0-9]*\)\$/\2/p"
@@ -136,7 +136,7 @@ wait_for() {
   addresses[name]=$said
 }
 
-# stop PID...: all at once; those that do not end are killed.
+# stop PID...: stops all at once, and kills those that do not end.
 stop() {
   local pid left ticks
   kill -TERM "$@" 2>/dev/null || true
@@ -155,14 +155,14 @@ stop() {
   for pid in "$@"; do wait "$pid" 2>/dev/null || true; done
 }
 
-# The controller goes last: without it the others would end by themselves, with an error.
+# Stops the controller last: without it the others would end by themselves, with an error.
 stop_all() {
   if [[ $BASHPID != "$$" ]]; then return 0; fi  # a process that was about to become a node
   trap '' INT TERM HUP
   if [[ -n $command_pid ]]; then stop "$command_pid"; fi
   if ((${#pids[@]} > 1)); then stop "${pids[@]:1}"; fi
   if ((${#pids[@]} > 0)); then stop "${pids[0]}"; fi
-  if [[ -z $work ]]; then return 0; fi  # not what the last command before the trap returned
+  if [[ -z $work ]]; then return 0; fi  # not the status of the last command before the trap
   if $ended_clean; then
     rm -rf "$work"
   else
@@ -190,7 +190,7 @@ print_cluster() {
   echo "node 0 is the controller: seer rollout --cluster ${addresses[0]}${SEER_TLS:+ $SEER_TLS} ..."
 }
 
-# A signal ends the wait for the command, which gets the signal too. Ctrl-C in a terminal has reached it already.
+# Runs the command. A signal is passed on to it; Ctrl-C in a terminal has reached it already.
 run_command() {
   local code=0
   env --default-signal=INT SEER_CLUSTER="${addresses[0]}" "${command_prefix[@]}" "${command[@]}" <&0 &
@@ -210,7 +210,7 @@ run_command() {
   exit "$code"
 }
 
-# Until a signal comes, or the controller ends. The cluster goes on without any of the others.
+# Waits for a signal or the end of the controller. The cluster goes on if another node ends.
 run_until_stopped() {
   local name known=" "
   while [[ -z $stopped_by ]]; do
@@ -225,7 +225,7 @@ run_until_stopped() {
   ended_clean=true
 }
 
-# A signal ends the script at once until all nodes are in the cluster, and in order after that.
+# Until all nodes are in the cluster a signal ends the script at once, later in order.
 end_at_signals() {
   trap 'stopped_by=INT; exit 130' INT
   trap 'stopped_by=TERM; exit 143' TERM

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # Runs a cluster on this machine: a controller and N-1 further `seer node` processes, on free ports of 127.0.0.1.
 #   deploy/local_cluster.sh [--logs DIR] [--seer FILE] N [NODE OPTION...] [-- COMMAND [ARGUMENT...]]
-# Prints what runs where once all are in the cluster, runs until Ctrl-C or SIGTERM, and stops all. Given a COMMAND, it runs
-# that with SEER_CLUSTER=HOST:PORT in the environment, stops the cluster after it, and exits with its code.
-# NODE OPTIONs go to every process (`seer node --help` lists them). Without --config the model is the shipped one, and the
-# cores are shared out evenly, unless an option says otherwise. Each process has its own folder in --cold-dir.
-#   --logs DIR    what each process prints goes to DIR/node-NAME.log; default: a temporary folder, removed at a clean end
+# Prints a table of the processes once all are in the cluster, runs until Ctrl-C or SIGTERM, and stops all. With a COMMAND, it
+# runs that with SEER_CLUSTER=HOST:PORT in the environment, then stops the cluster and exits with the COMMAND's code.
+# NODE OPTIONs go to every process (`seer node --help` lists them). Without --config the model is the shipped one, and each
+# process gets an even share of the cores, unless an option says otherwise. Each process has its own folder in --cold-dir.
+#   --logs DIR    folder for the output of each process, DIR/node-NAME.log; default: a temporary one, removed at a clean end
 #   --seer FILE   the program; default: bin/seer of the bundle that this script is in, else build/release/bin/seer
-#   --via WORDS   each process is started by these words, split at spaces; {} in them and in --listen is the node's name. The
-#                 COMMAND is started by those of node 0. deploy/netns_cluster.sh starts each in a network of its own so.
+#   --via WORDS   words that start each process, split at spaces; {} in them and in --listen is the node's name. Those of
+#                 node 0 start the COMMAND. deploy/netns_cluster.sh uses this to start each in its own network.
 # Example, with OPTIONS as `seer rollout` needs them without a cluster:
 #   deploy/local_cluster.sh 3 --instances 1 -- bash -c 'build/release/bin/seer rollout --cluster "$SEER_CLUSTER" OPTIONS'
 set -euo pipefail
@@ -32,21 +32,21 @@ check_arguments() {
     fail "there is no program $seer: build it with deploy/build.sh release seer, or name it with --seer FILE"
 }
 
-# Without them `seer node` wants a model, and each process takes all cores.
+# Default options: without them `seer node` needs a model, and each process takes all cores.
 add_defaults() {
   if has --config; then return; fi
   has --model || node_options+=(--model "$root/deploy/models/scratchpad-1m8")
   if ! has --threads-per-instance; then
     local instances
     instances=$(value_of --instances) || instances=2
-    if [[ $instances =~ ^[1-9][0-9]{0,3}$ ]]; then  # what is wrong with another one, `seer node` says
+    if [[ $instances =~ ^[1-9][0-9]{0,3}$ ]]; then  # `seer node` reports any other value
       local threads=$(($(nproc) / (size * instances)))
       node_options+=(--threads-per-instance $((threads > 0 ? threads : 1)))
     fi
   fi
 }
 
-# Each by the words of --via, and with the port that the system chooses unless --listen says another for the controller.
+# Starts each with the words of --via, on a port that the system chooses, unless --listen names one for the controller.
 set_launcher() {
   # shellcheck disable=SC2206
   launcher=(${via//\{\}/$1} "$seer" node)

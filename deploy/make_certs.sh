@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Makes certificates for mutual TLS in a cluster: a CA, and for each NAME a certificate with its key.
 #   deploy/make_certs.sh DIR [DAYS [NAME...]]      DIR/ca.pem, DIR/ca.key (keep it away from the machines), DIR/NAME.pem, DIR/NAME.key
-# They are good for tests and for a cluster of one owner. DAYS is 365 unless given; without NAMEs there is one certificate, node, that
-# all machines may share. Files that are there are not replaced.
+# They suit tests and a cluster with one owner. DAYS defaults to 365; without NAMEs it makes one certificate, node, that all machines
+# may share. Existing files are not replaced.
 set -euo pipefail
 if [[ ${1:-} == -h || ${1:-} == --help || $# -lt 1 ]]; then
   sed -n '2,5s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
@@ -34,7 +34,7 @@ for name in ca "${names[@]}"; do
   fi
 done
 mkdir -p "$folder"
-umask 077  # keys are for their owner
+umask 077  # only the owner may read keys
 
 new_key=(-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes)
 log=$(mktemp)

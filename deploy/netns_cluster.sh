@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Runs a cluster whose machines are network namespaces of this host, each with an address of its own on a bridge between them, and
-# with memory that the others cannot map: KV moves over TCP, as between hosts. Needs root.
+# Runs a cluster whose machines are network namespaces of this host. Each has its own address on a bridge between them, and memory
+# that the others cannot map, so that KV moves over TCP as between hosts. Needs root.
 #   deploy/netns_cluster.sh [--netem SPEC] N [OPTION...] [-- COMMAND [ARGUMENT...]]
 # OPTIONs and COMMAND are those of deploy/local_cluster.sh, which runs the nodes. Node I is in namespace seer-PID-I with address
-# 10.77.0.1I (PID: of this script, as SEER_NETNS=seer-PID tells the COMMAND); COMMAND is in that of node 0. Nothing of it is left
-# at the end.
-#   --netem SPEC  what each machine sends goes through `tc qdisc netem SPEC`, where the kernel has it: --netem "delay 50ms loss 10%"
-# A machine is cut off with `ip -n seer-PID-net link set portI down`, and no longer with `up`.
+# 10.77.0.1I. PID is that of this script; the COMMAND finds it in SEER_NETNS=seer-PID. COMMAND runs in the namespace of node 0. The
+# namespaces are removed at the end.
+#   --netem SPEC  sends the traffic of each machine through `tc qdisc netem SPEC`, if the kernel has it: --netem "delay 50ms loss 10%"
+# To cut off a machine, use `ip -n seer-PID-net link set portI down`; `up` connects it again.
 # Example:
 #   deploy/netns_cluster.sh 4 -- bash -c 'build/release/bin/seer status --insecure --cluster "$SEER_CLUSTER"'
 set -euo pipefail
@@ -54,7 +54,7 @@ for ((name = 0; name < size; ++name)); do
   fi
 done
 
-# Nobody else reaches these networks, so they need no certificates.
+# Nobody else can reach these networks, so they need no certificates.
 access=(--insecure)
 for argument in "$@"; do
   if [[ $argument == --tls-cert* ]]; then access=(); fi

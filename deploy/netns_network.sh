@@ -1,18 +1,18 @@
 # shellcheck shell=bash
 # A network of machines that are network namespaces of this host: seer-PID-net has a bridge, and each machine seer-PID-NAME has an
-# address on it. Sourced, by netns_cluster.sh and by tests. Needs root. Whoever sources it calls remove_network at its end.
-# A machine is cut off with `ip -n seer-PID-net link set portNAME down`, and no longer with `up`.
+# address on it. Sourced by netns_cluster.sh and tests, which call remove_network at their end. Needs root.
+# To cut off a machine, use `ip -n seer-PID-net link set portNAME down`; `up` connects it again.
 network=seer-$$
 machines=()
 
-# make_network: without machines. Fails where this kernel has no network namespaces.
+# make_network: makes the network, without machines. Fails if this kernel has no network namespaces.
 make_network() {
   ip netns add "$network-net" || return
   ip -n "$network-net" link add bridge type bridge
   ip -n "$network-net" link set bridge up
 }
 
-# add_machine NAME ADDRESS: a namespace with its end of a cable; the other end is at the bridge. Others reach it at ADDRESS.
+# add_machine NAME ADDRESS: makes a namespace with one end of a cable; the other end is at the bridge. Others reach it at ADDRESS.
 add_machine() {
   local machine=$network-$1
   ip netns add "$machine"

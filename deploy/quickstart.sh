@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From a fresh machine to a rollout: installs what is missing, builds, and rolls out the shipped prompts on the shipped
-# model with two CPU instances. Options given here go to `seer rollout`, over those below: --policy divided, say
+# model with two CPU instances. Options given here are passed to `seer rollout` and override those below: --policy divided, say
 # (build/release/bin/seer help rollout lists them all).
 set -euo pipefail
 for argument in "$@"; do
@@ -23,11 +23,11 @@ if ((${#models[@]} != 1)); then
 fi
 results=$root/build/quickstart
 mkdir -p "$results"
-# Little KV on each instance and in DRAM, so that requests move through the pool and some KV goes to disk and comes back.
+# Instances and DRAM have little KV, so that requests move through the pool and some KV goes to disk and comes back.
 defaults=(--model "${models[0]%/}" --prompts "$here/examples/scratchpad/prompts.jsonl" --instances 2
           --max-tokens 3072 --chunk-tokens 512 --kv-bytes 96MiB --dram-bytes 64MiB --cold-dir "$results/cold"
           --out "$results/responses.jsonl" --report "$results/report.json")
-# An option may be given only once, so a default gives way to the one from the command line.
+# An option may be given only once, so leave out a default that the command line overrides.
 arguments=(rollout)
 for ((i = 0; i < ${#defaults[@]}; i += 2)); do
   if [[ " $* " != *" ${defaults[i]} "* && " $* " != *" ${defaults[i]}="* ]]; then

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs from apt what Seer needs to build and test, and only what is missing. As root, or with sudo. Run it as often
-# as you like: with nothing missing it does nothing, in a moment.
+# Installs from apt the packages that Seer needs to build and test, and only those that are missing. As root, or with sudo. Run
+# it as often as you like: if nothing is missing it does nothing, in a moment.
 set -euo pipefail
 
 packages=(
@@ -51,7 +51,7 @@ main() {
   local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 -o DPkg::Lock::Timeout=300)
 
   echo "setup: installing ${missing[*]}"
-  # The package lists are fetched only when those at hand do not do: they take longer than many an install.
+  # Fetch package lists only if the present ones do not suffice: that takes longer than many installs.
   if ! "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null 2>&1; then
     "${apt[@]}" update
     "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null

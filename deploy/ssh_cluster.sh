@@ -1,21 +1,21 @@
 #!/usr/bin/env bash
 # Runs a cluster on other hosts, over ssh: the controller on the first host of a file, a further node on each other one.
 #   deploy/ssh_cluster.sh [--bundle FILE | --seer FILE] [--logs DIR] [--ssh WORDS] HOSTS [NODE OPTION...] [-- COMMAND [ARGUMENT...]]
-#   deploy/ssh_cluster.sh [--ssh WORDS] stop HOSTS      ends all nodes that any run of this script, by the same user, has on these hosts
-#   deploy/ssh_cluster.sh [--ssh WORDS] remove HOSTS    the same, and removes the program there, too
-# HOSTS is a file with a host on each line, as ssh takes it, and after it the address at which the other hosts reach it, where that
-# is not the one at which ssh does. What follows # is a comment.
+#   deploy/ssh_cluster.sh [--ssh WORDS] stop HOSTS      ends all nodes on these hosts that this user started with this script
+#   deploy/ssh_cluster.sh [--ssh WORDS] remove HOSTS    does the same, and removes the program there
+# HOSTS is a file with a host on each line, written as for ssh. If the other hosts reach it at another address than ssh does, that
+# address follows it. # starts a comment.
 #   gpu1
 #   me@gpu2  10.0.0.2
-# Each host gets what deploy/bundle.sh packs, unless it has that already, and certificates of its own for this run. Nothing needs to
-# be installed there but bash and tar. Prints what runs where once all are in the cluster, runs until Ctrl-C or SIGTERM, and stops
-# all. Given a COMMAND, it runs that here with SEER_CLUSTER=HOST:PORT and the flags of its certificate, SEER_TLS, in the
-# environment, stops the cluster after it, and exits with its code. A host ends its node within 30 s where this machine dies.
+# Each host gets the bundle of deploy/bundle.sh, unless it has it already, and its own certificate for this run. It needs only bash
+# and tar. Prints a table of the nodes once all are in the cluster, runs until Ctrl-C or SIGTERM, and stops all. With a COMMAND, it
+# runs that here with SEER_CLUSTER=HOST:PORT and SEER_TLS, the flags of its certificate, in the environment, then stops the cluster
+# and exits with the COMMAND's code. If this machine dies, each host ends its node within 30 s.
 # NODE OPTIONs go to every node (`seer node --help` lists them). Paths in them are those of the hosts; relative ones begin in the
 # bundle. Without --config the model is the shipped one, which the bundle has. Each node has its own folder in --cold-dir.
-#   --bundle FILE  what deploy/bundle.sh packed; default: the bundle that this script is in, else it packs --seer
+#   --bundle FILE  an archive of deploy/bundle.sh; default: the bundle that this script is in, else it packs --seer
 #   --seer FILE    the program; default: build/release/bin/seer
-#   --logs DIR     what each node prints goes to DIR/node-NAME.log here; default: a temporary folder, removed at a clean end
+#   --logs DIR     folder here for the output of each node, DIR/node-NAME.log; default: a temporary one, removed at a clean end
 #   --ssh WORDS    the ssh to use, split at spaces: "ssh -F FILE"; default: ssh. It is never asked for a password
 # Example, with OPTIONS as `seer rollout` needs them without a cluster:
 #   deploy/ssh_cluster.sh hosts.txt -- bash -c 'build/release/bin/seer rollout --cluster "$SEER_CLUSTER" $SEER_TLS OPTIONS'
@@ -25,10 +25,10 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 source "$root/deploy/cluster_nodes.sh"
 
 own_options=([--bundle]=FILE [--seer]=FILE [--logs]=DIR [--ssh]=WORDS)
-stop_s=30  # a host that answers ends its node in 10 s; ssh gives up one that does not in 25 s
+stop_s=30  # a host that answers ends its node within 10 s; ssh gives up a silent one after 25 s
 hosts=()   # by name of the node, as these
 at_line=()
-at=()      # "FILE:LINE: HOST", where sentences about it begin
+at=()      # "FILE:LINE: HOST", to begin sentences about it
 listen_addresses=()
 hash=""     # of the archive; names the bundle's folder on the hosts
 archive=""
@@ -36,7 +36,7 @@ own=""      # temporary folder: answers of hosts, certificates
 calls=()    # processes of on_hosts that run
 answers=()  # of on_hosts
 
-# A host that does not answer is given up; nobody is asked anything.
+# Gives up a host that does not answer, and never asks the user anything.
 ssh_options=(-T -o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=4 -o LogLevel=ERROR
              -o ClearAllForwardings=yes)
 
@@ -92,7 +92,7 @@ call_on() {
   exec "${ssh[@]}" "${hosts[$1]}" bash -s < <(cat "$root/deploy/ssh_host.sh" && echo "$2" && if [[ -n ${3:-} ]]; then cat "$3"; fi)
 }
 
-# on_hosts CALL FILE NAME...: call_on all of them at once; sets answers. Fails with a sentence for each host where it failed.
+# on_hosts CALL FILE NAME...: does call_on for all of them at once; sets answers. Fails with a sentence for each host that failed.
 on_hosts() {
   local call=$1 file=$2 name code said failed=0
   shift 2
@@ -141,7 +141,7 @@ pack_bundle() {
   hash=$(sha256sum "$archive" | cut -c1-16)
 }
 
-# Looks at all hosts, and copies the bundle to those that do not have it.
+# Checks all hosts, and copies the bundle to those that do not have it.
 prepare_hosts() {
   local name other address has_bundle lacking=()
   on_hosts "look $hash" "" "${!hosts[@]}"
@@ -163,16 +163,16 @@ prepare_hosts() {
 
 make_certificates() {
   "$root/deploy/make_certs.sh" "$own/certs" 365 "${!hosts[@]}" here >"$own/log" 2>&1 || fail "$(tail -n 1 "$own/log")"
-  rm "$own/certs/ca.key"  # nobody else gets in
+  rm "$own/certs/ca.key"  # so that no other certificate can be made
   export SEER_TLS="--tls-cert $own/certs/here.pem --tls-key $own/certs/here.key --tls-ca $own/certs/ca.pem"
 }
 
-# A node's process on this machine: an ssh that gets a line every few seconds, for which the host runs the node (run_node of
-# ssh_host.sh). SIGTERM closes its stdin: the host ends the node, then ssh ends. The end of this process does the same.
+# A node's process on this machine: an ssh that gets a line every few seconds. The host runs the node while lines come (run_node
+# of ssh_host.sh). SIGTERM closes its stdin: the host ends the node, then ssh ends. The end of this process has the same effect.
 #   session HOST SCRIPT CALL_FILE SSH... -- OPTION...
 beat() {
   local code=142
-  while ((code > 128)); do  # nothing came: whoever holds the other end is alive
+  while ((code > 128)); do  # nothing came, so the process that holds the other end is alive
     echo
     code=0
     read -r -t 5 _ || code=$?
@@ -205,7 +205,7 @@ session() {
 
 set_launcher() {
   local certs=$own/certs
-  # In a file, as all users of this machine see the arguments of its processes.
+  # In a file, because all users of this machine can see the arguments of processes.
   printf 'run_node %q %q %q %q' "$hash" "$(<"$certs/$1.pem")" "$(<"$certs/$1.key")" "$(<"$certs/ca.pem")" >"$certs/$1.call"
   launcher=(bash -c "$(declare -f beat session); session \"\$@\"" session "${hosts[$1]}" "$root/deploy/ssh_host.sh" "$certs/$1.call" "${ssh[@]}" --)
 }

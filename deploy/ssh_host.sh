@@ -1,13 +1,13 @@
 # shellcheck shell=bash
-# What deploy/ssh_cluster.sh does on a host. This text goes there over ssh, to `bash -s`, followed by a call of one of the functions;
-# what follows the call is the function's stdin. Answers are lines that begin with "seer-host: ", as a login may print lines of its own.
-# On a host there are, of one user:
-#   ~/.cache/seer/bundle-HASH/   what deploy/bundle.sh packs. Stays for the next cluster, unless nobody took it for 30 days
-#   /tmp/seer-node.XXXXXX/       of a node that runs: its certificate and key, and the pid of the shell that started it. Goes with it
+# The part of deploy/ssh_cluster.sh that runs on a host. ssh passes this text to `bash -s` there, followed by a call of one of the
+# functions; the rest is the function's stdin. Answers are lines that begin with "seer-host: ", because a login may print other lines.
+# A user has on a host:
+#   ~/.cache/seer/bundle-HASH/   the bundle of deploy/bundle.sh. Kept for the next cluster; removed after 30 days without use
+#   /tmp/seer-node.XXXXXX/       for a running node: its certificate and key, and the pid of the shell that started it
 set -uo pipefail
 bundles=${XDG_CACHE_HOME:-$HOME/.cache}/seer
 nodes_in=$(readlink -f "${TMPDIR:-/tmp}")
-lease_s=30  # a node ends when its cluster was silent for so long: the machine of ssh_cluster.sh died, or cannot be reached
+lease_s=30  # a node ends after this time without a line: the machine of ssh_cluster.sh died, or cannot be reached
 end_s=10    # a node that has not ended by then is killed
 
 answer() { echo "seer-host: $*"; }
@@ -17,7 +17,7 @@ refuse() {
 }
 runs() { "$1/bin/seer" --version >/dev/null 2>&1; }
 
-# look HASH: answers `ready ADDRESS HAS_BUNDLE`, with the address at which ssh reached this host, - where sshd does not say.
+# look HASH: answers `ready ADDRESS HAS_BUNDLE`, with the address at which ssh reached this host, or - if sshd does not say.
 look() {
   local bundle=$bundles/bundle-$1 has_bundle=no address
   [[ $(uname -sm) == "Linux x86_64" ]] || refuse "it is $(uname -sm): expected Linux x86_64"
@@ -32,7 +32,7 @@ look() {
   answer "ready ${address:--} $has_bundle"
 }
 
-# unpack HASH: the archive comes through stdin. Others may unpack it into the same folder at once, as hosts may share homes.
+# unpack HASH: unpacks the archive from stdin. Others may unpack it into the same folder at the same time: hosts may share homes.
 unpack() {
   local bundle=$bundles/bundle-$1 said
   mkdir -p "$bundles" || refuse "$bundles cannot be made"
@@ -46,7 +46,7 @@ unpack() {
   answer unpacked
 }
 
-# end_node PID: with SIGTERM, or else SIGKILL.
+# end_node PID: ends it with SIGTERM, or else SIGKILL.
 end_node() {
   local ticks
   kill -TERM "$1" 2>/dev/null
@@ -56,25 +56,25 @@ end_node() {
   done
   kill -KILL "$1" 2>/dev/null
 }
-# end_with_lease PID: as long as lines come through stdin, the node runs.
+# end_with_lease PID: ends the node when no more lines come from stdin.
 end_with_lease() {
   while read -r -t "$lease_s" _; do :; done
   end_node "$1"
 }
 
-# run_node HASH CERTIFICATE KEY CA OPTION...: as long as its lease, with the exit code of `seer node`. Paths in the OPTIONs begin in
-# the bundle.
+# run_node HASH CERTIFICATE KEY CA OPTION...: runs `seer node` until its lease ends, and returns its exit code. Paths in the OPTIONs
+# are relative to the bundle.
 run_node() {
   local bundle=$bundles/bundle-$1 certificate=$2 key=$3 ca=$4 node lease code
   shift 4
   work=$(mktemp -d "$nodes_in/seer-node.XXXXXX") || exit 1
   trap 'rm -rf "$work"' EXIT
-  cd "$work" || exit 1  # tells stop_nodes that this process is the one of that folder
+  cd "$work" || exit 1  # so that stop_nodes can check that this process belongs to the folder
   echo $$ >pid
   echo "$certificate" >node.pem
   echo "$key" >node.key
   echo "$ca" >ca.pem
-  # Should this shell be killed, the kernel ends the node.
+  # If this shell is killed, the kernel ends the node.
   (cd "$bundle" && exec setpriv --pdeathsig TERM bin/seer node "$@" --tls-cert "$work/node.pem" --tls-key "$work/node.key" --tls-ca "$work/ca.pem") \
     </dev/null &
   node=$!
@@ -90,7 +90,7 @@ run_node() {
   exit "$code"
 }
 
-# stop_nodes: ends all nodes of this user that run_node started, and removes what one that was killed has left.
+# stop_nodes: ends all nodes of this user that run_node started, and removes the leftovers of nodes that were killed.
 stop_nodes() {
   local work pid ticks count=0 left=()
   for work in "$nodes_in"/seer-node.*; do
@@ -112,7 +112,7 @@ stop_nodes() {
   answer "stopped $count"
 }
 
-# remove_all: stop_nodes, and no bundle is left either.
+# remove_all: does stop_nodes, and removes the bundles.
 remove_all() {
   stop_nodes
   rm -rf "$bundles"/bundle-* "$bundles"/partial.*

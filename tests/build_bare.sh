@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds everything as where no optional library is installed, first without CAF and then with it: names that only an
-# optional part uses are errors there. Nothing is optimized, which halves the time.
-#   tests/build_bare.sh FOLDER    in this folder, which is made; left as it is, it saves time when built again
+# Builds everything as if no optional library were installed, first without CAF and then with it, to find names that only an
+# optional part declares. Nothing is optimized, which halves the time.
+#   tests/build_bare.sh FOLDER    builds in this folder, which is made; keeping it saves time at the next build
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 if (($# != 1)); then

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What a stranger's machine makes of Seer: the two commands of README.md in a root that has nothing but apt, and the archive of
+# Tries Seer on a fresh machine: the two commands of README.md in a root folder with only apt, and the archive of
 # deploy/bundle.sh in a root without apt and without a network. mmdebstrap makes both roots, of this machine's release and from
 # its mirrors. Prints how long each part took. Takes a full build and all tests. Needs root and apt-get install mmdebstrap.
 #   tests/fresh_machine.sh [BUILD_FOLDER [PART...]]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# deploy/slurm/seer.sbatch on a real Slurm of this machine alone: munged, slurmctld and slurmd run from a folder of their own,
-# on free ports, and take a job whose responses must be those of a rollout within one process.
+# deploy/slurm/seer.sbatch on a real Slurm with only this machine: munged, slurmctld and slurmd run from a temporary folder, on
+# free ports, and take a job whose responses must be those of a rollout within one process.
 # Needs apt-get install slurm-wlm. Usage: slurm.sh [<build folder>]    Exit: 0 passed, 1 failed, 77 skipped.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)

@@ -48,14 +48,14 @@ void DraftSync::fetched(const CstFetched& answer, const DraftClient& me, int64_t
     if (nodes_[i] != answer.server) continue;
     servers_[i].asked_us = kNever;
     drafter_->fetched(answer);
-    if (groups_.empty()) send_updates(i);  // what the server lacks
+    if (groups_.empty()) send_updates(i);
     if (answer.has_more) fetch(i, me, now_us);
   }
 }
 
 void DraftSync::forget(RolloutId rollout) {
   std::erase_if(groups_, [&](GroupId group) { return group.rollout == rollout; });
-  if (!groups_.empty()) return;  // an open fetch may be theirs
+  if (!groups_.empty()) return;  // an open fetch may be for one of these
   for (Server& server : servers_) server.asked_us = kNever;
 }
 

@@ -1,9 +1,9 @@
-// DraftSync: keeps an instance's drafter and the draft servers level: every sync_us it sends each server what it lacks, and
-// fetches what others have written in the groups that run here. Part of instance_actor. Single owner, not thread-safe.
+// DraftSync: keeps an instance's drafter in step with the draft servers. Every sync_us it sends each server the tokens that the
+// server lacks, and fetches what others wrote in the groups that run here. Part of instance_actor. Single owner, not thread-safe.
 //
-// Bounded: at most one fetch per server is open, or silence_us after it another; an update or an answer has at most
-// message_tokens_max tokens, and what is left over follows with the next. Where nothing runs there is no next: all that is
-// left goes at once, in as many updates as it takes, and nothing is asked for.
+// Bounded: at most one fetch per server is open; after silence_us it counts as lost. An update or an answer has at most
+// message_tokens_max tokens; the rest follows with the next sync. When nothing runs here any more there is no next sync: the
+// rest is then sent at once, in as many updates as it takes, and nothing is fetched.
 #pragma once
 #include <memory>
 #include <vector>
@@ -25,13 +25,13 @@ class DraftSync {
 
   void set_servers(const DraftServers& servers);
   bool is_due(int64_t now_us) const { return !servers_.empty() && now_us >= due_us_; }
-  /// A chunk came. The next sync is due at once: others may know more of its request.
+  /// Makes the next sync due at once: other instances may know more of the new chunk's request.
   void chunk_came() { due_us_ = 0; }
 
   /// `groups`: those that run here, all of which the drafter has learned; none if nothing runs any more. Answers go to `me`.
   void sync(const std::vector<GroupId>& groups, const DraftClient& me, int64_t now_us);
   void fetched(const CstFetched& answer, const DraftClient& me, int64_t now_us);
-  /// The rollout is over; so has the drafter forgotten it.
+  /// The rollout is over. REQUIRES: the drafter has forgotten it.
   void forget(RolloutId rollout);
 
  private:

@@ -45,7 +45,7 @@ void SequenceDrafts::choose(std::span<Sequence* const> running, const SequenceTa
   send_scouts(running, all, decode.sequences);
 }
 
-/// Makes some of the `decoding` sequences scouts, at equal distances, starting at another one each time.
+/// Makes some of the `decoding` sequences scouts, evenly spaced, starting at a different one each time.
 void SequenceDrafts::send_scouts(std::span<Sequence* const> running, const SequenceTable& all, int64_t decoding) {
   const int64_t scouts = choice_.scouts;
   const int64_t apart = scouts > 0 ? decoding / scouts : 0;

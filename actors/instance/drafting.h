@@ -1,12 +1,12 @@
-// SequenceDrafts: the drafts of the sequences of one instance. Which sequences get drafts and how long (DraftBudget), what of
-// them was accepted, what is shared with other instances (DraftSync), and the figures of all that. Part of instance_actor,
-// only where it has a drafter. Single owner, not thread-safe.
+// SequenceDrafts: the drafts of the sequences of one instance: which sequences get drafts and how long (DraftBudget), how much
+// was accepted, what is shared with other instances (DraftSync), and the figures. Part of an instance_actor that has a drafter.
+// Single owner, not thread-safe.
 //
-// A choice (how long drafts are, who is a scout) holds until renew_choice(): whenever tokens are reported. A draft holds for
-// one step; it is in Sequence::draft.
+// A choice (how long drafts are, who is a scout) holds until renew_choice(), which is called when tokens are reported. A draft
+// holds for one step; it is in Sequence::draft.
 //
 // Always true:
-//  (1) a draft is never longer than what may still come, less the token that is sampled after it;
+//  (1) a draft leaves room for the token sampled after it: it is shorter than tokens_left();
 //  (2) every draft that was verified is counted once, in the report and in its history.
 #pragma once
 #include <cstdint>
@@ -30,8 +30,8 @@ struct Drafting {
   DraftBudgetConfig budget;
   DraftBudget::StepNs step_ns;       // what a step of the engine takes
   DraftSyncConfig sync = {};
-  /// Tells how long drafts take to make. With it, times of steps and drafts correct the budget's; without, as in
-  /// simulation, they are what step_ns and the budget say.
+  /// Times the making of drafts. With a clock, measured times of steps and drafts correct the budget; without one (in
+  /// simulation) the budget keeps its own estimates.
   std::function<int64_t()> clock_ns = {};
 };
 
@@ -44,28 +44,28 @@ class SequenceDrafts {
 
   bool choice_is_due() const { return choice_due_; }
   void renew_choice() { choice_due_ = true; }
-  /// Proposes a draft for each sequence of `running` that decodes, and notes its length in `rows`, which tells of the same
-  /// sequences. `all` of the instance, to say who is no scout.
+  /// Proposes a draft for each sequence of `running` that decodes and writes its length to the same index of `rows`. `all`:
+  /// every sequence of the instance, for choosing the scouts.
   void propose(std::span<Sequence* const> running, std::span<RunningSequence> rows, const SequenceTable& all);
-  /// The step that is ordered now; `decode` is its shape without drafts.
+  /// Notes the step that is ordered now; `decode` is its shape without drafts.
   void step_ordered(const StepShape& decode, const StepShape& step, bool only_decodes);
   /// Notes that this step has ended and how many tokens it gained.
   void step_took(int64_t step_us, int64_t tokens);
 
   // -- what the engine made of a draft
 
-  /// These rows of its draft, perhaps an empty one, were accepted.
+  /// Counts the accepted rows of a draft, which may be empty.
   void count(const Sequence& s, std::span<const int32_t> rows);
-  /// The same for steps that were in the engine together, which had the same draft: what each gained.
+  /// Counts several steps of one order, which all had the same draft. `gained`: tokens per step.
   void count_paths(const Sequence& s, std::span<const int32_t> gained);
 
   // -- what others may draft from
 
-  /// The drafter learns what the requests that run here have written.
+  /// Shows the drafter what the requests that run here have written.
   void learn(const SequenceTable& all) { show_texts(all); }
   void learn(const Sequence& ended) { parts_.drafter->learn(ended.text()); }
   bool sync_is_due(int64_t now_us) const { return sync_.is_due(now_us); }
-  /// What the groups that run here have written, up to the step that ended, is shared with the other instances.
+  /// Learns, then shares with the other instances what the groups that run here have written.
   void share(const SequenceTable& all, const DraftClient& me, int64_t now_us) { sync_.sync(show_texts(all), me, now_us); }
   void set_servers(const DraftServers& servers) { sync_.set_servers(servers); }
   void fetched(const CstFetched& answer, const DraftClient& me, int64_t now_us) { sync_.fetched(answer, me, now_us); }
@@ -73,7 +73,8 @@ class SequenceDrafts {
   /// The rollout is over.
   void forget(RolloutId rollout);
 
-  /// `since_start_us`: since the first chunk came. What was counted since the last call goes into the history at this time.
+  /// Returns the figures, after it has added what was counted since the last call to their history. `since_start_us`: time
+  /// since the first chunk came.
   const DraftFigures& figures_at(int64_t since_start_us);
 
  private:
@@ -87,16 +88,16 @@ class SequenceDrafts {
   DraftBudget budget_;
   DraftSync sync_;
   DraftBudget::Choice choice_;
-  bool choice_due_ = true;  // choice_ is to be made anew
+  bool choice_due_ = true;
   int64_t first_scout_ = 0;
   struct {
-    bool only_decodes = false;  // or verifies
-    StepShape decode, step;     // without its drafts, and with them
-    int64_t draft_ns = 0;       // to make them
+    bool only_decodes = false;  // the step prefills nothing
+    StepShape decode, step;     // without drafts, and with them
+    int64_t draft_ns = 0;       // spent making the drafts
   } timing_;                    // of the step that is planned or runs
-  int64_t draft_ns_ = 0;        // making drafts, since the start
+  int64_t draft_ns_ = 0;        // spent making drafts since the start
   DraftFigures figures_;
-  DraftCounts uncounted_;       // not in the history of figures_
+  DraftCounts uncounted_;       // not in the history of figures_ yet
 };
 
 }  // namespace seer

@@ -1,5 +1,5 @@
-// EngineQueue: the work of an instance on its way to the engine. What the engine's own queue has no room for waits here, so that
-// the engine gets all work in the order in which it was submitted. Part of instance_actor. Single owner, not thread-safe.
+// EngineQueue: an instance's queue of work for its engine. Work waits here while the engine's own queue is full; the engine gets
+// it in the order in which it was submitted. Part of instance_actor. Single owner, not thread-safe.
 //
 // Always true: at most info().queue_max pieces of work are in the engine, and none waits while there is room.
 #pragma once
@@ -20,7 +20,7 @@ class EngineQueue {
     waiting_.push_back(std::move(work));
     feed();
   }
-  /// Results that are ready; result_handled() is to be called for each, then feed().
+  /// Returns the results that are ready. The caller calls result_handled() for each of them, then feed().
   std::vector<EngineResult> take_results() { return engine_.take_results(); }
   void result_handled() { --in_engine_; }
   void feed() {
@@ -29,7 +29,7 @@ class EngineQueue {
       waiting_.pop_front();
     }
   }
-  /// Steps that wait are to be one step only.
+  /// Cuts every order of steps that waits here to one step.
   void shorten_waiting_steps() {
     for (EngineWork& work : waiting_)
       if (auto* steps = std::get_if<StepBatch>(&work)) steps->steps = 1;

@@ -61,11 +61,11 @@ InstanceActor::handle::behavior_type InstanceActor::make_behavior() {
 // ---- a step ----------------------------------------------------------------------------------------------------------
 
 void InstanceActor::on_work_ready() {
-  if (!take_results()) return self->quit();  // its node starts another instance, with a new engine
+  if (!take_results()) return self->quit();  // the node then starts another instance with a new engine
   go_on();
 }
 
-/// False: the engine is lost, and with it what runs here.
+/// False: the engine is lost, and so are all chunks on it.
 bool InstanceActor::take_results() {
   std::vector<EngineResult> results = engine.take_results();
   const auto may_use_blocks = [&](const EngineResult& result) {
@@ -73,7 +73,7 @@ bool InstanceActor::take_results() {
     return copy != nullptr && (copy->direction == CopyBatch::Direction::kImport || kv.is_parking(copy->id));
   };
   const auto failed = [](const EngineResult& result) {
-    if (std::holds_alternative<WeightResult>(result)) return false;  // the old weights go on
+    if (std::holds_alternative<WeightResult>(result)) return false;  // the old weights still work
     return !std::visit([](const auto& of) { return of.status.ok(); }, result);
   };
   if (std::ranges::any_of(results, failed)) return false;
@@ -91,8 +91,8 @@ bool InstanceActor::take_results() {
   return true;
 }
 
-/// Orders the next step, if none is in the engine and there is anything to do. Steps that are there go on if they would be
-/// planned so again.
+/// Orders the next step if none is in the engine and there is work. Steps already ordered are cut short if the plan for them is
+/// out of date.
 void InstanceActor::go_on() {
   do {
     if (!batch.is_ordered() && !sequences.empty()) {
@@ -105,7 +105,7 @@ void InstanceActor::go_on() {
   batch.order_ahead();
 }
 
-/// Arrivals for which there is room come to run. True: some did.
+/// Runs arrivals for which there is room. True: there was one.
 bool InstanceActor::admit() {
   if (batch.blocks_short()) return false;
   const std::vector<Sequence*> ready = kv.admit(batch.running_count());
@@ -113,20 +113,19 @@ bool InstanceActor::admit() {
   return !ready.empty();
 }
 
-/// Plans a step; chunks that have to give way for it do so at once. False: blocks were freed by that and nothing else
-/// could be planned, so plan again.
+/// Plans a step. Chunks that must give way for it do so at once. False: the plan is empty, but blocks were freed, so plan again.
 bool InstanceActor::plan() {
   batch.plan();
-  if (draining) return give_all_way(), true;  // who is on its way here does so when it comes to run
-  if (batch.is_parking()) return true;  // one wave at a time: what is parking may suffice
-  // Who gives way now would be sent right back, since those on the way have not taken their slots yet: wait for them.
+  if (draining) return give_all_way(), true;  // chunks still opening or importing give way when they run
+  if (batch.is_parking()) return true;  // the blocks that parking chunks free may suffice
+  // Wait for chunks that are opening or importing. A chunk that gave way now would come straight back: they hold no slots yet.
   if (batch.is_idle() && (batch.is_importing() || kv.is_opening())) return true;
   const bool stuck = batch.is_idle() && kv.has_arrivals() && !kv.first_arrival_fits(batch.running_count());
   if (!batch.blocks_short() && !stuck) return true;
   const std::vector<Sequence*> victims = batch.pick_victims();
   if (victims.empty() && batch.is_idle()) {
     if (Sequence* const last = kv.release_last_arrival()) return run(*last), false;
-    // Nobody else holds a block, and still it does not fit.
+    // No other chunk holds a block, and still this one does not fit.
     const Sequence* const first = batch.first_running();
     answer((first != nullptr ? *first : kv.take_first_arrival()).chunk, ChunkEnd::kRejected);
     return true;
@@ -187,7 +186,7 @@ void InstanceActor::on_gain(Sequence& s, int64_t rows, std::span<const SampledTo
   if (s.offered_blocks < prompt_blocks(s, info.block_tokens)) kv.offer_filled_blocks(s);
 }
 
-/// Before what sequences have is looked at while steps run: those that are over take effect.
+/// Applies the steps that have ended, so that sequences are current while later steps run.
 void InstanceActor::take_steps_over() {
   if (const std::optional<StepResult> figures = batch.take_steps_over()) add_figures(*figures);
 }
@@ -197,9 +196,9 @@ void InstanceActor::take_steps_over() {
 void InstanceActor::on_run_chunk(RunChunk chunk) {
   batch.settle_blocks();
   const ChunkId id = chunk.chunk;
-  if (sequences.find(id) != nullptr) return;  // it came twice
+  if (sequences.find(id) != nullptr) return;  // a duplicate
   if (draining || chunk.version != info.version || (update && update->phase == Update::Phase::kSwitching)) {
-    // Its rollout will hear, or has heard, that this instance leaves, or which weights run here. Nothing was done, so it waits again.
+    // The rollout learns by another message that this instance leaves, or which weights it has. The request waits again.
     rt::tell(self, chunk.reply_to, unstarted(chunk, ChunkEnd::kPreempted));
     return;
   }
@@ -237,7 +236,7 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
   if (drafts) drafts->chunk_came();
 
   if (batch.blocks_short() && s.has_pool)
-    kv.add_arrival(s);  // it would keep what those that give way leave behind for the others
+    kv.add_arrival(s);  // find() would take blocks that were freed for sequences already running
   else if (kv.find(s))
     run(s);
   go_on();
@@ -248,7 +247,7 @@ ChunkDone InstanceActor::unstarted(const RunChunk& chunk, ChunkEnd end) const {
           .last = {chunk.chunk, chunk.log.output_tokens(), {}, {}}, .version = info.version};
 }
 
-/// From the next step on.
+/// The sequence takes part from the next step on.
 void InstanceActor::run(Sequence& s) {
   s.phase = ChunkPhase::kRunning;
   batch.note_change();
@@ -274,7 +273,7 @@ void InstanceActor::give_way(Sequence& s) {
   }
 }
 
-/// The chunk ends unfinished. It is answered when its KV is in the pool.
+/// Ends the chunk unfinished. It is answered when its KV is in the pool.
 void InstanceActor::park(Sequence& s, ChunkEnd end) {
   s.end = end;
   if (!s.has_pool || !kv.park(s)) answer(s.chunk, end);
@@ -300,8 +299,8 @@ void InstanceActor::finish(Sequence& s, const Finish& end) {
   answer(s.chunk, ChunkEnd::kFinished);
 }
 
-/// The request ends with the tokens it has, since its last row gave no next one. Its prompt's KV stays cached: a request with an
-/// equal prompt would compute the same bits.
+/// Ends the request with the tokens it has: its last row gave no next token. The prompt's KV stays cached, because a request
+/// with an equal prompt would compute the same bits.
 void InstanceActor::fail_request(Sequence& s) {
   s.done.finish = FinishReason::kError;
   s.done.error = not_finite_text(s.log.output_tokens());
@@ -315,8 +314,8 @@ void InstanceActor::answer(ChunkId id, ChunkEnd end) {
   batch.remove(s);
   devices.release(s.table);
   if (drafts) {
-    drafts->learn(s);  // its last tokens; with the next sync they are shared
-    if (sequences.empty()) share_drafts();  // syncs follow steps: there will be none
+    drafts->learn(s);  // its last tokens; the next sync shares them
+    if (sequences.empty()) share_drafts();  // without steps there is no next sync
   }
   if (!s.keep_kv) report_growth();
   s.done.end = end;
@@ -330,7 +329,7 @@ void InstanceActor::answer(ChunkId id, ChunkEnd end) {
 void InstanceActor::cancel_chunk(ChunkId id) {
   take_steps_over();
   batch.split();
-  Sequence* const s = sequences.find(id);  // what it gained may have ended it
+  Sequence* const s = sequences.find(id);  // the steps just taken may have ended it
   if (s == nullptr || s->phase == ChunkPhase::kParking) return;
   s->done.finish = FinishReason::kAborted;
   kv.forget_response(*s);
@@ -340,7 +339,7 @@ void InstanceActor::cancel_chunk(ChunkId id) {
   go_on();
 }
 
-/// What is under way for the chunks ends by itself, for nobody.
+/// Results of work already submitted for these chunks are ignored.
 void InstanceActor::drop_chunks(RolloutId rollout) {
   take_steps_over();
   batch.split();
@@ -356,7 +355,7 @@ void InstanceActor::drop_chunks(RolloutId rollout) {
   }
   std::erase_if(grown, [&](ChunkId chunk) { return chunk.rollout == rollout; });
   sinks.erase(rollout);
-  if (!sequences.empty()) go_on();  // there is more room for those of other rollouts
+  if (!sequences.empty()) go_on();  // other rollouts have more room now
   switch_when_unused();
 }
 
@@ -367,7 +366,7 @@ void InstanceActor::yield_chunks() {
   go_on();
 }
 
-/// A rollout that ends as it should has dropped its chunks before.
+/// A rollout died. One that ends normally has sent DropChunks before.
 void InstanceActor::on_down(const rt::down& message) {
   const auto lost = std::ranges::find_if(sinks, [&](const auto& entry) { return rt::is_source(message, entry.second); });
   if (lost != sinks.end()) drop_chunks(lost->first);
@@ -398,7 +397,7 @@ void InstanceActor::on_weights(const WeightResult& result) {
   answer_update({});
 }
 
-/// A rollout that is not over comes back with more chunks, which need the old weights.
+/// Switches only when no rollout uses this instance: an open rollout will send more chunks for the old weights.
 void InstanceActor::switch_when_unused() {
   if (!update || update->phase != Update::Phase::kStaged || !sinks.empty()) return;
   SEER_CHECK(sequences.empty(), sequences.size());
@@ -419,7 +418,7 @@ void InstanceActor::report_tokens() {
   if (drafts) {
     drafts->renew_choice();
     drafts->figures_at(rt::now_us(self) - started_us);
-    // The only look at requests that want no drafts where there is no draft server: others draft from them.
+    // Without a draft server, only this shows the drafter requests that get no drafts. Others draft from them.
     drafts->learn(sequences);
   }
   std::vector<ChunkTokens> reported;
@@ -434,8 +433,8 @@ void InstanceActor::report_tokens() {
   tell_rollouts(std::move(reported));
 }
 
-/// Who is admitted next where no KV is kept is decided by what is in use now, as in an engine: who has come to need another
-/// block since it was reported says so.
+/// Without KV to keep, the scheduler admits chunks by the blocks in use now, as an inference engine does. So this reports every
+/// chunk that needed another block since its last report.
 void InstanceActor::report_growth() {
   std::vector<ChunkTokens> reported;
   std::ranges::sort(grown);
@@ -446,7 +445,7 @@ void InstanceActor::report_growth() {
   tell_rollouts(std::move(reported));
 }
 
-/// Each rollout hears of its own chunks. REQUIRES: `reported` is sorted by chunk.
+/// Tells each rollout about its own chunks. REQUIRES: `reported` is sorted by chunk.
 void InstanceActor::tell_rollouts(std::vector<ChunkTokens> reported) {
   auto next = std::make_move_iterator(reported.begin());
   const auto end = std::make_move_iterator(reported.end());

@@ -1,17 +1,16 @@
 // instance_actor: one engine with its KV cache. Runs chunks: finds the KV of their prefix (device, pool, or prefill),
 // batches their rows into steps, reports tokens, and moves KV to the pool after the steps.
 //
-// The actor has the messages and the table of chunks, and decides who is admitted, gives way or is over. The rest is in
-// three plain classes, each with its own state: KvMoves (KV between device and pool), SequenceDrafts (speculative decoding)
-// and RunningBatch (what the next step computes). go_on() shows one step: admit, plan, order; on_work_ready() takes results.
+// The actor handles the messages, owns the table of chunks, and decides which chunk is admitted, gives way or has ended. Three
+// plain classes do the rest, each with its own state: KvMoves (KV between device and pool), SequenceDrafts (speculative
+// decoding) and RunningBatch (what the next step computes). on_work_ready() takes results; go_on() orders the next step.
 //
-// A chunk's life: opening -> importing -> running -> parking -> ChunkDone (ChunkPhase). At most one order of steps is in the
-// engine, and copies queue after it.
+// A chunk's life: opening -> importing -> running -> parking -> ChunkDone (ChunkPhase).
 //
 // Always true:
 //  (1) every RunChunk is answered by exactly one ChunkDone, unless DropChunks of its rollout came first;
 //  (2) all tokens of a chunk are reported, in order, the last of them with its ChunkDone;
-//  (3) the weights change only while there are no chunks, so that every token and KV block of a chunk is of one version.
+//  (3) the weights change only while there are no chunks, so every token and KV block of a chunk has one version.
 #pragma once
 #include <map>
 #include <memory>
@@ -36,18 +35,18 @@ namespace seer {
 struct InstanceConfig {
   InstanceId id;
   StepPlannerConfig planner;
-  int32_t rows_max = 256;     // chunks of a rollout at most; more are rejected
-  /// A chunk with KV in the pool waits until the running ones would keep room for this many more tokens each; otherwise it,
-  /// or another, gives way soon after. The scheduler charges as much, but by what it heard last: without this, simulated
-  /// `seer+` on Qwen2-VL-72B yields 2.2 times as often and moves 1.4 times as many chunks, for 0.1 to 0.2 % less time (on
-  /// Kimi-K2 0.3 %).
+  int32_t rows_max = 256;     // chunks of one rollout; more are rejected
+  /// A chunk with KV in the pool is imported only if each running chunk still has room for this many more tokens. Otherwise
+  /// some chunk gives way soon after. The scheduler reserves the same room, but its view is one report old. Without this,
+  /// simulated `seer+` on Qwen2-VL-72B yields 2.2 times as often and moves 1.4 times as many chunks, for 0.1 to 0.2 % less
+  /// time (on Kimi-K2 0.3 %).
   int32_t headroom_tokens = 32;
-  int32_t offer_blocks = 8;   // full blocks of a running chunk go to the pool when there are this many
+  int32_t offer_blocks = 8;   // a running chunk offers full blocks to the pool when it has this many
   int32_t report_steps = 32;  // steps between two reports of tokens: the bound on the token log's lag
-  int32_t step_depth = 2;     // steps in the engine's queue at most; an engine may take fewer
+  int32_t step_depth = 2;     // orders of steps in the engine at most; an engine may take fewer
 };
 
-/// What an instance works with. Without a pool, `kv_node` is null and `arena` empty.
+/// What an instance works with. Without a pool, `kv_node` and `arena` are null.
 struct InstanceParts {
   std::shared_ptr<Engine> engine;               // this instance is its only user
   std::shared_ptr<const Tokenizer> tokenizer;   // may be null; needed for stop strings
@@ -75,7 +74,7 @@ struct InstanceActor {
   void update_weights(const UpdateInstance& update);
   const InstanceReport& current_report();
 
-  // -- a step: take results, then go on with what comes next
+  // -- a step: take results, then order the next one
   bool take_results();
   void on_steps(StepResult& result);
   void on_copy(const CopyResult& result);
@@ -108,27 +107,27 @@ struct InstanceActor {
   rt::self_ptr<InstanceActor> self;
   InstanceConfig config;
   InstanceParts parts;
-  EngineInfo info;  // as the engine's after its last result
+  EngineInfo info;  // equals the engine's, after its last result
   DeviceBlocks devices;
   EngineQueue engine;
   SequenceTable sequences;
   std::map<ChunkId, ChunkSink> reply_to;  // of `sequences`
   std::optional<SequenceDrafts> drafts;   // with a drafter
-  KvMoves kv;                             // uses those above, like batch
+  KvMoves kv;                             // kv and batch use the members above
   RunningBatch batch;
-  InstanceReport report;                  // without what kv and drafts count: see current_report()
+  InstanceReport report;                  // current_report() adds the counts of kv and drafts
   int64_t started_us = -1;                // when the first chunk came
   int32_t steps_since_report = 0;
-  bool draining = false;                  // no chunk stays
-  std::vector<ChunkId> grown;             // without KV to keep: came to need another block since the last report
+  bool draining = false;                  // every chunk gives way
+  std::vector<ChunkId> grown;             // chunks with keep_kv = false that needed another block since the last report
   std::map<RolloutId, ChunkSink> sinks;   // of the rollouts that have sent chunks and not dropped them
   struct Update {
     enum class Phase : uint8_t { kStaging, kStaged, kSwitching };
     UpdateInstance asked;
     Phase phase = Phase::kStaging;
   };
-  std::optional<Update> update;           // of the weights, that is open
-  std::shared_ptr<const SamplingParams> last_sampling;  // of the last chunk; most chunks share theirs
+  std::optional<Update> update;           // of the weights, until it is answered
+  std::shared_ptr<const SamplingParams> last_sampling;  // of the last chunk; most chunks have equal ones
 };
 
 }  // namespace seer

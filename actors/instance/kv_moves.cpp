@@ -31,7 +31,7 @@ KvMoves::KvMoves(KvMovesConfig config, const EngineInfo& info, DeviceBlocks& dev
 // ---- from device and pool --------------------------------------------------------------------------------------------
 
 bool KvMoves::find(Sequence& s) {
-  constexpr int64_t kNamedTogether = 2;  // without a pool, names after the first block that is not here are not wanted
+  constexpr int64_t kNamedTogether = 2;  // naming costs hashing; without a pool, names after the first miss are not needed
   const int64_t all = blocks_needed(s.log.size() - 1, 0, info_.block_tokens);
   while (std::ssize(s.table) < all) {
     const int64_t first = std::ssize(s.table);
@@ -80,7 +80,7 @@ Sequence* KvMoves::opened(const KvOpened& opened, int64_t running) {
     return nullptr;
   }
   if (is_front) arrivals_.pop_front();
-  return imports ? nullptr : s;  // of which nothing was found: what is missing is prefilled
+  return imports ? nullptr : s;  // the pool has nothing of it: prefill the rest
 }
 
 void KvMoves::import(Sequence& s, const KvOpened& opened, std::vector<BlockRef> wanted) {
@@ -115,7 +115,7 @@ Sequence* KvMoves::imported(const CopyResult& result) {
   for (size_t i = 0; i < good; ++i) {
     s->kv_tokens += import.blocks[i].tokens;
     s->done.cached_tokens += import.blocks[i].tokens;
-    if (import.blocks[i].tokens < info_.block_tokens) continue;  // the tail: it will be written on, so it gets no name
+    if (import.blocks[i].tokens < info_.block_tokens) continue;  // the partial tail will be written on, so it gets no name
     devices_.name(s->table[first + i], import.blocks[i]);
     if (s->pooled_blocks == s->chain.size()) ++s->pooled_blocks;
     s->chain.push_back(import.blocks[i]);
@@ -200,9 +200,9 @@ bool KvMoves::park(Sequence& s) {
   return s.parking_ops > 0;
 }
 
-/// Asks the pool for room for blocks[from...]: whole blocks of the prompt belong to the group, the rest to the request. Blocks
-/// that the pool is known to keep for the request are passed over, but not all: the question also says if the request runs.
-/// Returns how many answers will come.
+/// Asks the pool for room for blocks[from...]. Whole blocks of the prompt belong to the group, the rest to the request. Skips
+/// blocks that the pool is known to keep, but asks for at least one of the request: the question also says whether the request
+/// runs. Returns how many answers will come.
 int32_t KvMoves::reserve_from(const Sequence& s, const std::vector<BlockRef>& blocks, size_t from, bool parking) {
   const size_t prompt_end = std::min(prompt_blocks(s, info_.block_tokens), blocks.size());
   const size_t own_first = std::max({from, prompt_end, std::min(s.pooled_blocks, blocks.size() - 1)});
@@ -236,7 +236,7 @@ Sequence* KvMoves::reserved(const KvReserved& reserved) {
   Sequence* const s = sequences_.find(open.chunk);
   CopyBatch copy{.id = next_op_++, .direction = CopyBatch::Direction::kExport, .blocks = {}};
   std::vector<uint64_t> tokens;
-  size_t answered = 0;  // blocks before the first one that has to be asked for again
+  size_t answered = 0;  // blocks before the first that must be asked for again
   for (; answered < reserved.grants.size() && reserved.grants[answered].state != GrantState::kLater; ++answered) {
     const KvGrant& grant = reserved.grants[answered];
     if (s != nullptr && grant.state != GrantState::kRefused && s->pooled_blocks == open.first_block + answered &&
@@ -246,7 +246,7 @@ Sequence* KvMoves::reserved(const KvReserved& reserved) {
     tokens.push_back(grant.token);
     if (s != nullptr) copy.blocks.push_back({s->table[open.first_block + answered], arena_->span(grant.slot), 0});
   }
-  if (s == nullptr) {  // finished or dropped meanwhile: its device blocks may be someone else's by now
+  if (s == nullptr) {  // finished or dropped meanwhile: another sequence may have its device blocks by now
     if (!tokens.empty()) tell_(KvAbort{std::move(tokens)});
     return nullptr;
   }

@@ -1,16 +1,16 @@
-// KvMoves: the KV of an instance's sequences on its way between the device, where DeviceBlocks counts it, and the pool of its
-// machine. It finds the KV of a chunk's prefix (device, pool), brings blocks in, offers what was computed, and parks what a
-// chunk leaves. Part of instance_actor, which decides when; no actors and no clock in here: what is to be said to the pool
-// goes through a callback, copies go to the EngineQueue. Single owner, not thread-safe.
+// KvMoves: moves the KV of an instance's sequences between the device (DeviceBlocks) and the pool of its machine. It finds
+// the KV of a chunk's prefix (device, pool), imports blocks, offers what was computed, and parks the KV of a chunk that ends
+// unfinished. Part of instance_actor, which decides when. It has no actors and no clock: messages to the pool go through a
+// callback, copies through the EngineQueue. Single owner, not thread-safe.
 //
-// A chunk whose KV is in the pool is an *arrival* while the device has no room for it. Copies are done after the steps that
-// were submitted before them, so that a block may be given away as soon as its last reader was submitted.
+// A chunk whose KV is in the pool is an *arrival* while the device has no room for it. The engine does a copy after the steps
+// submitted before it. So a block may be released as soon as the last work that reads it was submitted.
 //
 // Always true:
-//  (1) each message that asks the pool for something has an entry here until its answer comes; an answer without one was for
-//      a chunk that is gone, and what it grants is given back;
-//  (2) a sequence is answered for only when its parking_ops is 0 again;
-//  (3) every lease is closed, every granted write sealed or aborted.
+//  (1) each question to the pool has an entry here until its answer comes. An answer without an entry was for a chunk that is
+//      gone; what it grants is given back;
+//  (2) a parking sequence is answered only when its parking_ops is 0 again;
+//  (3) every lease is closed; every granted write is sealed or aborted.
 #pragma once
 #include <deque>
 #include <functional>
@@ -42,9 +42,10 @@ struct KvMoveFigures {
 
 // ---- names of blocks: free functions, which change only the sequence -------------------------------------------------------
 
-/// Names of the first blocks of all but the last token that it came with. REQUIRES: none of these tokens was fed yet.
+/// Names of the first `blocks` blocks. The last token gets no name: it is always fed again.
+/// REQUIRES: no token of the sequence was fed yet.
 std::span<const BlockRef> names_of(Sequence& s, int64_t blocks, const EngineInfo& info);
-/// `chain` names the first whole blocks of the sequence; it becomes that of its first `tokens`.
+/// Extends `chain`, the names of the first whole blocks of the sequence, to its first `tokens`.
 void extend_names(const Sequence& s, std::vector<BlockRef>& chain, int64_t tokens, const EngineInfo& info);
 
 class KvMoves {
@@ -52,31 +53,31 @@ class KvMoves {
   using ToPool = std::variant<KvOpening, KvReservation, KvClose, KvAbort, KvSeal>;
   using Tell = std::function<void(ToPool)>;
 
-  /// All but the arena must outlive it. `arena`: of the pool; null without one.
+  /// The references must outlive it. `arena`: the pool's; null without a pool.
   KvMoves(KvMovesConfig config, const EngineInfo& info, DeviceBlocks& devices, const SequenceTable& sequences,
           EngineQueue& engine, std::shared_ptr<HostArena> arena, Tell tell);
 
-  // -- bringing KV in. `running` in these: sequences that run, which must keep room to grow
+  // -- bringing KV in. `running`: how many sequences run; each must keep room to grow
 
   /// Takes what the device has of the prefix after s.table, and asks the pool for the rest. The last token is always fed
-  /// anew: its row gives the next token. True: nothing is to be waited for, the sequence can run.
+  /// again: its row gives the next token. True: the sequence can run now.
   bool find(Sequence& s);
-  /// The pool's answer. Blocks come to the device at once if there is room for all of them beside those that run. Otherwise
-  /// the chunk becomes an arrival, which will ask again: a lease that waited for device blocks could keep those from parking
-  /// that would free them. Returns the sequence that can run because nothing was found; null: none.
+  /// Handles the pool's answer. Imports the blocks at once if all of them fit beside the running sequences. Otherwise closes
+  /// the lease and makes the chunk an arrival, which asks again later: a lease held meanwhile could stop another chunk from
+  /// parking and so from freeing device blocks. Returns the sequence that can run because the pool has nothing; null: none.
   Sequence* opened(const KvOpened& opened, int64_t running);
-  /// Returns the sequence that can run now; null: its chunk is gone. What was damaged is prefilled again.
+  /// Returns the sequence that can run now; null: its chunk is gone. Damaged blocks are prefilled again.
   Sequence* imported(const CopyResult& result);
 
-  /// It waits like those whose KV was found in the pool.
+  /// Makes the sequence wait like those whose KV was found in the pool.
   void add_arrival(Sequence& s);
   bool has_arrivals() const { return !arrivals_.empty(); }
   bool first_arrival_fits(int64_t running) const;
-  /// Asks again for the oldest arrivals, as long as there is room. Returns those that can run, all of their KV being on the
-  /// device by now. Running chunks go on meanwhile; as they finish or give way, room comes.
+  /// Asks the pool again for the oldest arrivals while there is room. Returns those that can run at once, because the device
+  /// has all of their KV by now.
   std::vector<Sequence*> admit(int64_t running);
-  /// So that no chunk waits for room that only other waiting ones could give: the last arrival that holds any blocks goes on
-  /// without waiting, and can give way like the others. Null: none holds any.
+  /// Lets the last arrival that holds blocks run without waiting; it can then give way like others. This breaks a deadlock in
+  /// which arrivals wait for blocks that only other arrivals hold. Null: none holds any.
   Sequence* release_last_arrival();
   /// REQUIRES: has_arrivals().
   Sequence& take_first_arrival();
@@ -84,29 +85,28 @@ class KvMoves {
 
   // -- giving KV to the pool
 
-  /// Names the blocks that became full. Not those of draft tokens accepted after the end of the response: they are not in
-  /// its log.
+  /// Names the blocks that became full. Draft tokens accepted after the end of the response are not in the log, so their
+  /// blocks get no name.
   void name_filled_blocks(Sequence& s);
-  /// After the step: full blocks go to the pool while the chunk runs on, the prompt's at once (its group may start
-  /// elsewhere), the others offer_blocks at a time. Without room there they stay here, and are offered again when the chunk
-  /// parks.
+  /// Offers full blocks to the pool while the chunk runs on: the prompt's at once (its group may start elsewhere), the others
+  /// offer_blocks at a time. Blocks that the pool has no room for are offered again when the chunk parks.
   void offer_filled_blocks(Sequence& s);
-  /// The chunk ends unfinished: all that the pool lacks of it is moved there, the partial last block included. What the pool
-  /// has no room for is recomputed later. False: nothing is to be moved. REQUIRES: s.has_pool.
+  /// Moves to the pool all KV of an unfinished chunk that the pool lacks, the partial last block included. What the pool has
+  /// no room for is recomputed later. False: there is nothing to move. REQUIRES: s.has_pool.
   bool park(Sequence& s);
-  /// The pool's answer. Returns the sequence for which a parking operation ended with it; null: none.
+  /// Handles the pool's answer. Returns the sequence whose parking operation ended with it; null: none.
   Sequence* reserved(const KvReserved& reserved);
-  /// Likewise.
+  /// Likewise, for a copy that is done.
   Sequence* exported(const CopyResult& result);
   bool is_parking(uint64_t export_id) const { return exports_.at(export_id).parking; }
-  /// The KV of the response will not be looked for again; the prompt's blocks stay cached for the rest of the group.
+  /// Drops the names of the response's blocks: nobody will ask for them again. The prompt's blocks stay cached for the group.
   void forget_response(const Sequence& s);
 
-  /// The chunk is gone. What is under way for it ends by itself, for nobody.
+  /// Forgets a chunk that is gone. Results of its open operations are ignored.
   void drop(ChunkId chunk);
 
   const KvMoveFigures& figures() const { return figures_; }
-  /// Operations under way, and chunks that wait.
+  /// Open operations and waiting chunks.
   size_t open_count() const {
     return openings_.size() + reserves_.size() + exports_.size() + imports_.size() + arrivals_.size();
   }
@@ -136,8 +136,8 @@ class KvMoves {
   };
   struct Arrival {
     ChunkId chunk;
-    int32_t blocks = 0;   // that the pool had for it
-    bool asked = false;   // once more, since there was room
+    int32_t blocks = 0;   // device blocks that it waits for
+    bool asked = false;   // the pool was asked again and has not answered yet
   };
 
   bool fits_beside_running(int32_t blocks, int64_t running) const;

@@ -21,7 +21,7 @@ RunningBatch::RunningBatch(StepPlannerConfig planner, int32_t step_depth, const 
       drafts_(drafts),
       on_gain_(std::move(on_gain)) {}
 
-// ---- who is here -----------------------------------------------------------------------------------------------------
+// ---- members ---------------------------------------------------------------------------------------------------------
 
 void RunningBatch::add(Sequence& s) { add_unslotted(s); }
 
@@ -48,7 +48,7 @@ void RunningBatch::drop(Sequence& s) {
 
 void RunningBatch::plan() {
   gave_way_ = false;
-  if (drafts_ != nullptr && drafts_->choice_is_due()) leave_all();  // all are asked what they draft
+  if (drafts_ != nullptr && drafts_->choice_is_due()) leave_all();  // every sequence gets a new draft length
   do {
     gather_running();
     if (drafts_ != nullptr) drafts_->propose(running_, rows_, all_);
@@ -85,8 +85,8 @@ void RunningBatch::gather_running() {
   running_count_ = std::ssize(running_) + static_cast<int64_t>(all_.size()) - std::ssize(unslotted_);
 }
 
-/// Of the members of a group that start together, the first computes the prompt; the others wait, holding nothing, and
-/// then share its whole blocks. Each computing its own would take as many times the room that the scheduler has counted.
+/// When several members of a group start together, the first computes the prompt. The others wait without blocks and then share
+/// its whole blocks. The scheduler counts the prompt's blocks once per group, so computing it in each would exceed the room.
 bool RunningBatch::waits_for_prompt(Sequence& s) {
   const int64_t whole_blocks = std::min(s.log.prompt_tokens(), s.log.size() - 1) / info_.block_tokens;
   if (std::ssize(s.chain) >= whole_blocks) return false;
@@ -103,8 +103,8 @@ bool RunningBatch::waits_for_prompt(Sequence& s) {
   return false;
 }
 
-/// Sequences in slots are served first: all their rows, and their blocks of the next step. If that leaves too little for the
-/// others to get what a common plan would give them, those in slots leave. True: they did, so plan again.
+/// Sequences in slots are served first, with all their rows and their blocks for the next step. If the others then get less than
+/// a plan of all sequences would give them, those in slots leave. True: they left, so plan again.
 bool RunningBatch::make_room_in_slots() {
   if (slot_rows_ == 0) return false;
   if (plan_.rows_short) return leave_all(), true;
@@ -120,7 +120,7 @@ std::vector<Sequence*> RunningBatch::planned() const {
   return all;
 }
 
-/// Sequences in slots need no blocks for this step: they count with a row that they have.
+/// Sequences in slots need no blocks for this step, so each counts as one row that fits in its block.
 std::vector<Sequence*> RunningBatch::pick_victims() {
   if (plan_.blocks_short == 0) return {};
   std::vector<Sequence*> all = running_;
@@ -151,7 +151,7 @@ void RunningBatch::take_out(std::span<Sequence* const> victims) {
 
 // ---- order -----------------------------------------------------------------------------------------------------------
 
-/// Sequences in slots go on; those that were planned get slots of their own.
+/// Sequences in slots go on; planned ones get slots.
 void RunningBatch::order(int32_t steps_max, bool arrival_fits) {
   if (is_idle()) return;
   for (const int32_t slot : std::exchange(block_needs_, {})) take_block(slot);
@@ -164,12 +164,12 @@ void RunningBatch::order(int32_t steps_max, bool arrival_fits) {
 
 void RunningBatch::submit_order(int32_t steps) {
   ++orders_;
-  blocks_free_ = devices_.counts().available();  // all of them, until somebody else takes some
+  blocks_free_ = devices_.counts().available();
   engine_.submit(StepBatch{.id = next_step_++, .sequences = {}, .steps = steps, .blocks_free = blocks_free_});
 }
 
-/// A step that differs from the one before it is not followed at once: a chunk that is answered after it often makes room for
-/// one which comes before the step is over, and would then wait for two.
+/// Does not order ahead of a step that differs from the last one. A chunk answered after it often makes room for a new chunk,
+/// which would then wait for two steps instead of one.
 void RunningBatch::order_ahead() {
   if (!is_ordered() || step_depth_ == 1 || drafts_ != nullptr) return;
   while (orders_ < step_depth_ && repeats()) {
@@ -180,7 +180,7 @@ void RunningBatch::order_ahead() {
   }
 }
 
-/// The next step has the sequences of the last one, as far as is known before that is over.
+/// The next step has the same sequences as the last one, as far as is known before that one ends.
 bool RunningBatch::repeats() const {
   return !has_changed_ && !is_stale_ && !some_dropped_ && all_in_ && steps_.all_go_on();
 }
@@ -202,7 +202,7 @@ void RunningBatch::join(const PlannedRows& rows) {
   steps_.join(s.slot, joining_, cut ? std::nullopt : limit_of(s, rows));
 }
 
-/// What the step that is ordered will take is to be compared with what was expected.
+/// Notes the shape of the ordered step, so that its time can be compared with the expected one.
 void RunningBatch::time_order() {
   StepShape decode, step;
   for (const Slot& member : slots_) {
@@ -213,7 +213,7 @@ void RunningBatch::time_order() {
   drafts_->step_ordered(decode, step, plan_.prefill_rows == 0);
 }
 
-/// `step` has the memory of another one, whose fields it must not keep.
+/// Sets every field of `step`, which is reused for its memory.
 void RunningBatch::fill(SequenceStep& step, Sequence& s, const PlannedRows& rows) {
   if (!s.writes && s.kv_tokens % info_.block_tokens != 0)
     devices_.will_write(s.table[static_cast<size_t>(s.kv_tokens) / info_.block_tokens]);
@@ -250,7 +250,7 @@ void RunningBatch::take_blocks(Sequence& s, int64_t tokens) {
   SEER_CHECK(taken.ok(), taken.error());
 }
 
-/// Up to where it does the same in each step; none if that is over after its first step.
+/// Says how long the sequence does the same in each step; nothing: for one step only.
 std::optional<StepsLimit> RunningBatch::limit_of(const Sequence& s, const PlannedRows& rows) const {
   const bool prefills = rows.rows != rows.sample_rows;
   const bool prompt_due = s.has_pool && s.offered_blocks < prompt_blocks(s, info_.block_tokens);
@@ -260,12 +260,12 @@ std::optional<StepsLimit> RunningBatch::limit_of(const Sequence& s, const Planne
                     .covered = std::ssize(s.table) * info_.block_tokens};
 }
 
-/// How many steps may come before all are looked at. What else may change the plan comes as a message, and splits them.
+/// Returns how many steps to order at once. Other changes of the plan come as messages, which split the order.
 int32_t RunningBatch::steps_at_once(int32_t steps_max, bool arrival_fits) const {
-  if (gave_way_) return 1;  // without those that give way blocks may suffice from the next step on
-  // While steps run room only shrinks, so that an arrival for which there is too little now goes on waiting. So does who
-  // found no room in this step, unless others are asked to give way for it: not while chunks park. Drafts would be cut to
-  // the room that is left, at each step otherwise.
+  if (gave_way_) return 1;  // the blocks that were freed may suffice from the next step on
+  // While steps run, room only shrinks. So an arrival that does not fit now keeps waiting, and so does a sequence that got no
+  // rows, unless others can give way for it (never while chunks park). With drafts, plan the next step in both cases: drafts
+  // are cut to the room that is left, which differs from step to step.
   if (drafts_ != nullptr && arrival_fits) return 1;
   if (!all_in_ && (drafts_ != nullptr || (blocks_short_ && !is_parking_))) return 1;
   return std::min(info_.steps_max, steps_max);
@@ -297,7 +297,7 @@ void RunningBatch::take(StepResult& result) {
   if (drafts_ != nullptr) drafts_->step_took(result.step_us, tokens);
 }
 
-/// Steps are over. The sequences in `ended` do not go on after the last one. Returns the tokens that were taken.
+/// Handles the end of an order. The sequences in `ended` do not go on after its last step. Returns the number of tokens taken.
 int64_t RunningBatch::end_slots(std::vector<int32_t> ended) {
   const int64_t last = steps_.step_running();
   take_needed_blocks(last);
@@ -316,8 +316,8 @@ int64_t RunningBatch::end_slots(std::vector<int32_t> ended) {
   return tokens;
 }
 
-/// Slots whose gains take effect after step `last`, in the order of a single step: those that decode before those that
-/// prefill, each in order of arrival. After a single step these are all.
+/// Slots whose gains take effect after step `last`: decoding ones before prefilling ones, each in order of arrival. With single
+/// steps these are all slots.
 std::vector<int32_t> RunningBatch::slots_to_take(const std::vector<int32_t>& ended, int64_t last) {
   std::vector<int32_t> slots;
   if (is_single_step()) {
@@ -331,7 +331,7 @@ std::vector<int32_t> RunningBatch::slots_to_take(const std::vector<int32_t>& end
     slots = ended;
     if (std::ranges::any_of(ended, reports_growth)) {
       take_growing(last);
-      for (const int32_t slot : block_needs_) note_growth(slot);  // perhaps in the last step
+      for (const int32_t slot : block_needs_) note_growth(slot);  // may have grown in the last step
       for (const int32_t slot : growing_)
         if (!std::ranges::binary_search(ended, slot)) slots.push_back(slot);
     }
@@ -354,8 +354,8 @@ void RunningBatch::take_gains(int32_t slot, int64_t steps) {
   if (const Slot member = at(slot); gained_.steps > 0) apply_gains(member);
 }
 
-/// gained_ takes effect. Only its last token can end a response, unless anything else than the engine may end it, or it
-/// verified a draft of its own in a single step.
+/// Applies gained_. Only its last token can end the response, unless a stop rule unknown to the engine can, or a single step
+/// verified a draft.
 void RunningBatch::apply_gains(const Slot& member) {
   Sequence& s = *member.sequence;
   if (s.draft_allowed > 0) count_drafts(s);
@@ -375,7 +375,7 @@ void RunningBatch::count_drafts(const Sequence& s) {
   drafts_->count_paths(s, gained_.by_step);
 }
 
-/// Its table may be ahead of it, or what was reported behind.
+/// Notes that the sequence in this slot may have blocks that its log does not need yet, or growth not reported yet.
 void RunningBatch::note_growth(int32_t slot) {
   Slot& member = at(slot);
   if (member.sequence == nullptr || member.sequence->keep_kv || member.grows) return;
@@ -405,7 +405,7 @@ std::optional<StepResult> RunningBatch::take_steps_over() {
 
 // ---- leaving slots ---------------------------------------------------------------------------------------------------
 
-/// What it gained and was not taken is lost.
+/// Gains that were not taken are lost.
 void RunningBatch::leave(Sequence& s) {
   const int32_t slot = std::exchange(s.slot, kNoBatchSlot);
   slot_rows_ -= std::exchange(at(slot), {}).rows;
@@ -430,7 +430,7 @@ void RunningBatch::leave_all() {
     if (member.sequence != nullptr) leave(*member.sequence);
 }
 
-/// Those whose chunks were dropped.
+/// Frees the slots of dropped chunks.
 void RunningBatch::leave_dropped() {
   if (!std::exchange(some_dropped_, false)) return;
   for (int32_t slot = 0; slot < std::ssize(slots_); ++slot) {
@@ -448,7 +448,7 @@ void RunningBatch::leave_dropped() {
 
 void RunningBatch::settle_blocks() {
   if (!is_ordered()) return;
-  if (!all_in_) split();  // nobody knows who will find room where some did not
+  if (!all_in_) split();  // sequences without rows may find room now, so plan again
   take_needed_blocks(steps_.step_running());
 }
 
@@ -457,7 +457,7 @@ void RunningBatch::note_block_needs(int64_t steps) {
   block_needs_.insert(block_needs_.end(), needs.begin(), needs.end());
 }
 
-/// For what comes after the first `steps`.
+/// Takes the blocks needed by the step after the first `steps`.
 void RunningBatch::take_needed_blocks(int64_t steps) {
   for (const int32_t slot : steps_.take_block_needs(steps)) {
     take_block(slot);

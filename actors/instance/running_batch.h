@@ -1,19 +1,19 @@
-// RunningBatch: which sequences of an instance compute next, and with which rows: it plans a step, orders it from the engine,
-// and says what the result gives to whom. Part of instance_actor, which decides who comes, who gives way and who is over; no
-// actors and no clock in here. Single owner, not thread-safe.
+// RunningBatch: which sequences of an instance compute next, and with which rows. It plans a step, orders it from the engine,
+// and gives the results to the sequences. Part of instance_actor, which decides who is admitted, gives way or has ended. It has
+// no actors and no clock. Single owner, not thread-safe.
 //
-// A sequence that computes has a *slot* of the engine's running batch (StepRun). While it does the same in each step it goes
-// on there without being planned again; an order says only what changes. A sequence that cannot go on so (its chunk ends, a
-// prompt is prefilled, a new draft is to be made, blocks are short) leaves its slot and is planned like others.
+// A sequence that computes has a *slot* of the engine's running batch (StepRun). While it does the same in each step it stays
+// there and is not planned again; an order says only what changes. A sequence leaves its slot and is planned again when its
+// chunk ends, a prompt is prefilled, a new draft is due, or blocks are short.
 //
-// An engine with steps_max > 1, as simulated ones, does many steps per order. Then what sequences gain is taken when somebody
-// looks at it, as if steps were single. Otherwise it is taken after each step, and while steps are alike the next one is in
-// the engine's queue before the last one is over.
+// An engine with steps_max > 1 (a simulated one) does many steps per order. Gained tokens are then applied when somebody looks
+// at the sequence, as if the steps were single. Otherwise they are applied after each step, and while steps repeat, the next
+// one is in the engine's queue before the last one ends.
 //
 // Always true:
 //  (1) a sequence is in a slot or among the unslotted ones, never both, until remove();
-//  (2) at most one order is in the engine, or `step_depth`; nothing is planned until all are over;
-//  (3) a block that is written by a step has that sequence as its only user;
+//  (2) at most `step_depth` orders are in the engine; nothing is planned until all of them have ended;
+//  (3) a block that a step writes has that step's sequence as its only user;
 //  (4) slot_rows_ is the sum of the rows of all slots.
 #pragma once
 #include <cstdint>
@@ -33,66 +33,65 @@ namespace seer {
 
 class RunningBatch {
  public:
-  /// A sequence has `rows` more tokens with KV; what was sampled at the last of them, if anything, continues it. The first
-  /// `passed` of `sampled` are known not to end the response. May call remove().
+  /// Called when a sequence has `rows` more tokens with KV. `sampled`: the tokens sampled at the last of these rows; may be
+  /// empty. The first `passed` of them are known not to end the response. May call remove().
   using OnGain =
       std::function<void(Sequence& s, int64_t rows, std::span<const SampledToken> sampled, size_t passed)>;
 
-  /// All of these must outlive it. `steps`: of the engine. `step_depth`: see InstanceConfig. `drafts`: null without drafts.
+  /// The references must outlive it. `steps`: the engine's. `step_depth`: see InstanceConfig. `drafts`: null without drafts.
   RunningBatch(StepPlannerConfig planner, int32_t step_depth, const EngineInfo& info, DeviceBlocks& devices,
                const SequenceTable& all, EngineQueue& engine, StepRun& steps, SequenceDrafts* drafts, OnGain on_gain);
 
-  // -- who is here
+  // -- members
 
   void add(Sequence& s);
   void remove(Sequence& s);
-  /// Likewise, at any moment: what runs of it ends by itself, for nobody.
+  /// Like remove(), but allowed while its steps run; their results are ignored.
   void drop(Sequence& s);
-  /// A sequence has come to run, or all are to leave: steps that follow the one in the engine would be planned otherwise by now.
+  /// The plan is out of date: a sequence has started to run, or all must leave.
   void note_change() { is_stale_ = true; }
 
   // -- plan
 
-  /// Plans the next step. Sequences in slots go on; the others get what room is left. REQUIRES: !is_ordered().
+  /// Plans the next step. Sequences in slots go on; the others get the room that is left. REQUIRES: !is_ordered().
   void plan();
-  bool is_idle() const { return plan_.sequences.empty() && slot_rows_ == 0; }  // nothing was planned, nobody goes on
-  bool blocks_short() const { return blocks_short_; }  // somebody got no rows for want of blocks
-  bool is_parking() const { return is_parking_; }      // some sequence was, at the last plan
+  bool is_idle() const { return plan_.sequences.empty() && slot_rows_ == 0; }
+  bool blocks_short() const { return blocks_short_; }  // some sequence got no rows because blocks were short
+  bool is_parking() const { return is_parking_; }      // some sequence was parking at the last plan
   bool is_importing() const { return is_importing_; }
   int64_t running_count() const { return running_count_; }
-  /// Of those that were planned without a slot; null: there was none.
+  /// The first of those planned without a slot; null: there was none.
   Sequence* first_running() const { return running_.empty() ? nullptr : running_[0]; }
-  /// All that run: those in slots too.
+  /// All running sequences, with those in slots.
   std::vector<Sequence*> planned() const;
-  /// Sequences that must give way so that the others get the blocks that they lack.
+  /// Sequences that must give way so that the others get the blocks they lack.
   std::vector<Sequence*> pick_victims();
-  /// They take no part in the step that was planned. What they gained is taken.
+  /// Takes the victims out of the planned step and applies what they gained so far.
   void take_out(std::span<Sequence* const> victims);
 
   // -- order
 
-  /// Orders what was planned, if anything: at most `steps_max` steps, while nothing changes. `arrival_fits`:
-  /// a chunk waits that has room by now.
+  /// Orders what was planned, if anything, for at most `steps_max` steps. `arrival_fits`: there is room for a waiting arrival.
   void order(int32_t steps_max, bool arrival_fits);
   bool is_ordered() const { return orders_ > 0; }
-  /// Orders one more step where a plan would only repeat the last one.
+  /// Orders more steps while a plan would only repeat the last one.
   void order_ahead();
-  /// The step that runs becomes the last of its order.
+  /// Makes the step that runs the last of its order.
   void split();
-  /// Does so if the steps after it would be planned otherwise, or lack blocks that others took.
+  /// Splits if the plan is out of date or others took blocks that the later steps need.
   void split_if_stale();
 
   // -- results
 
-  /// An order is over. on_gain() is called for each sequence that ended with it, or that somebody looks at.
+  /// Takes the result of an order that has ended. Calls on_gain() for each sequence that ended with it or must be current.
   void take(StepResult& result);
-  /// What sequences in slots have gained in the steps that are over takes effect. REQUIRES: !is_ordered(), or orders are of
-  /// single steps.
+  /// Applies what sequences in slots gained in the steps that have ended. REQUIRES: !is_ordered(), or orders are of single
+  /// steps.
   void take_gains() { take_gains(steps_done()); }
-  /// Likewise while steps run. Returns the figures of the steps that are over, if any were not given.
+  /// Likewise while steps run. Returns the figures of the ended steps that were not returned before, if any.
   std::optional<StepResult> take_steps_over();
-  /// Before room is looked at while steps run: the sequences get the blocks that the steps which are over, and the one that
-  /// runs, write to.
+  /// Gives the sequences the blocks that the ended steps and the running one write to. Call it before looking at free blocks
+  /// while steps run.
   void settle_blocks();
 
  private:
@@ -100,7 +99,7 @@ class RunningBatch {
     Sequence* sequence = nullptr;  // null: free, or its chunk is gone
     int32_t rows = 0;              // 0: free
     int32_t sample_rows = 0;       // the last of these
-    ChunkId chunk = {};            // of the sequence, which is not read for it: it is far away
+    ChunkId chunk = {};            // copied from the sequence: reading that would miss the caches
     uint64_t yield_rank = 0;       // likewise
     bool grows = false;            // it is in growing_
   };
@@ -155,16 +154,16 @@ class RunningBatch {
 
   // The last plan.
   StepPlan plan_;
-  std::vector<RunningSequence> rows_;    // rows_[i] tells of running_[i]
+  std::vector<RunningSequence> rows_;    // rows_[i] describes running_[i]
   std::vector<Sequence*> running_;       // without those in slots
   int64_t running_count_ = 0;            // with them
   std::vector<GroupId> prefilling_;      // groups whose prompt one of them computes
   bool all_in_ = true;                   // every running sequence got rows
-  bool blocks_short_ = false;            // until that is over nobody new takes blocks
-  bool gave_way_ = false;                // some gave way
+  bool blocks_short_ = false;            // while true, no new sequence takes blocks
+  bool gave_way_ = false;                // some sequence gave way
   bool is_parking_ = false, is_importing_ = false;
-  bool is_stale_ = false;                // the steps after the one that runs would be planned otherwise by now
-  bool has_changed_ = true;              // somebody joined or left since a step was over last
+  bool is_stale_ = false;                // the plan is out of date for the steps after the running one
+  bool has_changed_ = true;              // some sequence joined or left since the last step ended
 
   // Slots.
   std::vector<Slot> slots_;
@@ -172,8 +171,8 @@ class RunningBatch {
   int64_t slot_rows_ = 0;                // of one step
   std::vector<int32_t> block_needs_;     // slots that need a block each for the next order
   bool some_dropped_ = false;            // some slots are of chunks that are gone
-  std::vector<int32_t> growing_;         // slots without KV to keep that may have to report growth, see note_growth()
-  int64_t blocks_free_ = 0;              // that the running steps may still take
+  std::vector<int32_t> growing_;         // slots with keep_kv = false whose growth may be unreported, see note_growth()
+  int64_t blocks_free_ = 0;              // blocks that the running steps may still take
   SequenceStep joining_;                 // scratch of join()
   GainedTokens gained_;                  // scratch of apply_gains()
 };

@@ -1,4 +1,4 @@
-// Sequence: what an instance knows of one chunk that it runs; SequenceTable: all of them, by chunk. Plain data, shared by the
+// Sequence: what an instance knows about one chunk that it runs; SequenceTable: all of them, by chunk. Plain data, shared by the
 // parts of an instance: the actor creates and removes sequences, KvMoves fills their tables, RunningBatch gives them slots.
 //
 // Always true:
@@ -29,7 +29,7 @@ enum class ChunkPhase : uint8_t { kOpening, kImporting, kRunning, kParking };
 inline constexpr int32_t kNoBatchSlot = -1;
 inline constexpr ChunkId kNoChunk{0};
 
-/// The part of a sequence that every step reads. It is apart so that prefetch_sequences() can ask for all of it.
+/// The part of a sequence that every step reads. It is separate so that prefetch_sequences() can prefetch all of it.
 struct StepState {
   explicit StepState(StopRule stop_in) : stop(std::move(stop_in)) {}
 
@@ -43,9 +43,9 @@ struct StepState {
   size_t pooled_blocks = 0;              // of the chain, from the start: the pool is known to keep them for the request
   uint64_t seed = 0;
   std::shared_ptr<const SamplingParams> sampling;
-  int64_t draft_allowed = 0;             // tokens that its draft might have; 0: none was asked for
+  int64_t draft_allowed = 0;             // tokens that its draft may have; 0: no draft
   ChunkPhase phase = ChunkPhase::kRunning;
-  int32_t slot = kNoBatchSlot;                // of the running batch, while it does the same in each step
+  int32_t slot = kNoBatchSlot;           // of the running batch, while it does the same in each step
   ChunkEnd end = ChunkEnd::kFinished;    // set when parking
   DraftShape draft_shape = DraftShape::kPath, scout_shape = DraftShape::kPath;
   bool is_scout = false;                 // see DraftBudget
@@ -67,7 +67,7 @@ struct Sequence : StepState {
   int64_t computed_tokens = 0;
   uint64_t yield_rank = 0;
 
-  std::vector<BlockRef> names;           // of blocks of the tokens that it came with, until they are in `chain`
+  std::vector<BlockRef> names;           // of the blocks of its first tokens (those in RunChunk), until they are in `chain`
   Draft draft;                           // proposed after the log, for the step that is planned or runs
   ChunkDone done;                        // figures gathered for the answer
 
@@ -77,7 +77,7 @@ struct Sequence : StepState {
   DraftText text() const { return {request, log}; }
   /// All but the last known token have their KV.
   bool decodes() const { return kv_tokens + 1 == log.size(); }
-  /// By a stop string or token. Otherwise only its limit or one of the engine's eos_ids ends it.
+  /// Has stop strings or stop tokens. Otherwise only its limit or one of the engine's eos_ids ends it.
   bool may_stop_anywhere() const { return !sampling->stop.empty() || !sampling->stop_token_ids.empty(); }
   int64_t tokens_left() const { return std::min(end_tokens - log.size(), stop.tokens_left()); }
 
@@ -86,21 +86,21 @@ struct Sequence : StepState {
     return {chunk, first - log.prompt_tokens(), log.tokens(first, log.size()), std::exchange(unreported_logprobs, {})};
   }
 
-  /// What sampled tokens do to it: those up to the end of the response are appended. The first `passed` are known not to end it.
   struct Appended {
     Finish end;
     int64_t tokens = 0;
     bool not_finite = false;  // the response ends before a token that could not be sampled
   };
+  /// Appends the sampled tokens up to the end of the response. The first `passed` are known not to end it.
   Appended append(std::span<const SampledToken> sampled, size_t passed);
 };
 
-/// Whole blocks of the prompt: the group's other requests share them.
+/// Whole blocks of the prompt; all requests of the group share them.
 inline size_t prompt_blocks(const Sequence& s, uint32_t block_tokens) {
   return static_cast<size_t>(s.log.prompt_tokens()) / block_tokens;
 }
 
-/// The sequences of an instance, in order of their chunk ids. Addresses stay while a sequence is here.
+/// The sequences of an instance, in order of chunk id. A sequence keeps its address while it is here.
 class SequenceTable {
  public:
   using Entry = std::pair<ChunkId, std::unique_ptr<Sequence>>;
@@ -122,8 +122,8 @@ class SequenceTable {
   std::vector<Entry> sequences_;  // by id
 };
 
-/// With many instances in one process, sequences have left the caches since their last step. Their lines are asked for all
-/// together; one by one, as they are looked at, each would take its time from memory.
+/// Prefetches the cache lines of all sequences together. With many instances in one process, they have left the caches since
+/// the last step, and each would otherwise cost a full memory access.
 void prefetch_sequences(std::span<Sequence* const> sequences, bool with_drafts);
 
 }  // namespace seer

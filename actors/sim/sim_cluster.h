@@ -1,6 +1,6 @@
-// SimCluster: the actors of `seer rollout` on a virtual clock, over simulated engines and a simulated cold tier. What
-// every response must be is known beforehand, so any scheduling, movement of KV or failure can be checked against it.
-// Used by `seer simulate --faults` and tests.
+// SimCluster: the actors of `seer rollout` on a virtual clock, with simulated engines and a simulated cold tier. Every response
+// is known beforehand, so a run with any scheduling, movement of KV or failure can be checked. Used by `seer simulate --faults`
+// and tests.
 #pragma once
 #include <algorithm>
 #include <memory>
@@ -43,7 +43,7 @@ struct SimClusterOptions {
   uint32_t samples = 4;
   int64_t prompt_tokens = 10;
   int64_t length_max = 100;
-  std::vector<SimGroup> work = {};  // not empty: instead of groups, samples, prompt_tokens and lengths up to length_max
+  std::vector<SimGroup> work = {};  // not empty: replaces groups, samples, prompt_tokens and random lengths up to length_max
   uint64_t seed = 0;           // of the order in which actors take turns; 0: order of arrival
   int32_t prefill_tokens_max = 32;
   int32_t report_steps = 8;
@@ -51,22 +51,22 @@ struct SimClusterOptions {
   size_t parked_max = 4096;
   double free_share = 0.05;    // see KvTiersConfig
   bool has_kv = true;          // false: engines without KV bytes
-  int32_t steps_max = 1;       // steps that an engine takes at once, at most
+  int32_t steps_max = 1;       // most steps that an engine does at once
   int64_t draft_tokens_max = 0;  // 0: no drafting; else about a third of the tokens drafted are wrong
-  bool draft_from_group = false; // from what the group has written, as in production
-  bool draft_servers = false;    // and share that through a server on each node
-  bool draft_past = false;       // they know every response word for word, as that of an earlier iteration
-  double alike_share = 0;        // of the tokens of a group's responses, that are the same at the same index
-  bool draft_trees = false;      // trees too; engines with KV bytes only
+  bool draft_from_group = false; // draft from what the group has written, as in production
+  bool draft_servers = false;    // share that through a server on each node
+  bool draft_past = false;       // servers know every response word for word, as one of an earlier iteration
+  double alike_share = 0;        // share of tokens that all responses of a group have in common, at the same index
+  bool draft_trees = false;      // draft trees too; only engines with KV bytes
   int64_t chunk_silence_us = 600'000'000;  // see RolloutConfig
-  std::function<int64_t(const StepShape&)> step_ns = {};  // empty: what SimEngine does by itself
+  std::function<int64_t(const StepShape&)> step_ns = {};  // empty: SimEngine's default
   SimColdFaults cold_faults = {};
   bool has_links = false;                  // messages and transfers between machines go over a network with these faults
   SimLinkFaults link_faults = {};
   std::function<std::optional<Code>()> transfer_fault = {};
   std::function<int64_t()> transfer_late_us = {};
-  int64_t remake_us = 0;                   // a part takes so long to be made again
-  std::function<Status(InstanceId)> engine_fault = {};  // asked for each engine and arena: an error if it cannot be made
+  int64_t remake_us = 0;                   // time to make a part again
+  std::function<Status(InstanceId)> engine_fault = {};  // called for each engine: its error, if it cannot be made
   std::function<Status(NodeId)> arena_fault = {};
   std::function<std::shared_ptr<Engine>(std::shared_ptr<Engine>)> wrap_engine = {};  // for planted bugs
   EventLog log = {};
@@ -146,7 +146,7 @@ struct SimCluster {
   }
 
   Drafting make_drafting() {
-    // Rows cost next to nothing, so the budget drafts as much as it may.
+    // Rows cost next to nothing, so the budget drafts as much as allowed.
     const auto step_ns = [](const StepShape& shape) { return 1e6 + static_cast<double>(shape.rows); };
     const int64_t tree_max = options.draft_trees ? options.draft_tokens_max : 0;
     const DraftBudgetConfig budget{.rows_max = {options.draft_tokens_max, tree_max}, .draft_ns = 0};
@@ -258,7 +258,7 @@ struct SimCluster {
   }
 
   bool over() const { return seen.over(); }
-  /// Runs until the summary is there, or virtual time is up.
+  /// Runs until the summary is there or `until_us` has passed.
   void finish(int64_t until_us = 600'000'000) {
     world.run_until(until_us, [this] { return over(); });
   }
@@ -266,7 +266,7 @@ struct SimCluster {
     start();
     finish();
   }
-  /// Runs so much longer.
+  /// Runs for `us` more.
   void run_for(int64_t us) { world.run_until(world.now_us() + us); }
 
   // The parts, as they are now. REQUIRES: the world has run.
@@ -283,7 +283,7 @@ struct SimCluster {
   DraftServerActor& draft_server_state(uint32_t n = 0) { return rt::look<DraftServerActor>(draft_server(n)); }
   void kill_draft_server(uint32_t n = 0) { rt::kill(draft_server(n)); }
   bool is_up(uint32_t n) const { return node(n) != nullptr; }
-  /// The machine goes, with all that runs there, and comes back empty after so long. REQUIRES: it is up.
+  /// Kills the machine with all that runs there; it comes back empty after down_us. REQUIRES: it is up.
   void crash_node(uint32_t n, int64_t down_us) {
     rt::kill(node(n));
     fleet.remove_node(NodeId{n});
@@ -291,7 +291,7 @@ struct SimCluster {
       (void)fleet.start_node(node_config(fleet_config(), NodeId{n}), makers);  // one that cannot start stays down
     });
   }
-  /// The directory goes, and after so long another one takes its place. REQUIRES: it is up.
+  /// Kills the directory; after down_us another one replaces it. REQUIRES: it is up.
   void crash_directory(int64_t down_us) {
     rt::kill(directory());
     directory_is_up = false;
@@ -306,7 +306,7 @@ struct SimCluster {
     return blocks;
   }
 
-  /// What one request must be answered with, whatever happens.
+  /// The right answer to one request, whatever happens.
   struct Answer {
     std::vector<int32_t> output_ids;
     std::vector<float> logprobs;
@@ -326,8 +326,8 @@ struct SimCluster {
     return a;
   }
 
-  /// Every request was answered exactly once, with exactly the tokens and log-probabilities it must have. Errors:
-  /// kUnavailable, kCorrupt: what is not so, in words.
+  /// Checks that every request was answered exactly once, with the right tokens and log-probabilities. Errors: kUnavailable,
+  /// kCorrupt, with a sentence.
   Status exact() const {
     if (!over()) return fail(Code::kUnavailable, "the rollout did not end");
     const RolloutSummary& summary = seen.summaries[0];
@@ -348,8 +348,8 @@ struct SimCluster {
     return {};
   }
 
-  /// Nothing is held any more by anyone: what was granted, leased or kept came back. REQUIRES: the rollout is complete,
-  /// and some time has passed since. Errors: kFull: who still holds what.
+  /// Checks that every grant, lease and kept block was returned. REQUIRES: the rollout is complete, and some time has passed
+  /// since. Errors: kFull, saying who still holds what.
   Status drained() {
     for (uint32_t i = 0; i < options.instances; ++i) {
       InstanceActor& s = instance_state(i);
@@ -377,7 +377,7 @@ struct SimCluster {
     return {};
   }
 
-  /// Of everything that happened so far: steps and responses, with their times.
+  /// A hash of all steps and responses so far, with their times.
   uint64_t events_hash() const { return hash_pair(steps_hash, seen.hash); }
   void note_event(uint64_t what) { steps_hash = hash_pair(steps_hash, hash_pair(static_cast<uint64_t>(world.now_ns()), what)); }
 
@@ -390,7 +390,7 @@ struct SimCluster {
   };
   std::unordered_map<uint64_t, Shape> shapes;  // by seed of the response
   bool directory_is_up = true;
-  std::vector<int64_t> slowness;               // by instance: the factor on the time of its steps
+  std::vector<int64_t> slowness;               // by instance: factor on the time of its steps
   uint64_t steps_hash = 0;
   int64_t steps_at_once_peak = 0;
   int engines_now = 0, engines_peak = 0;

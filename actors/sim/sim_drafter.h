@@ -1,5 +1,5 @@
-// SimDrafter: drafts for simulated engines, from functions: which tokens follow, how many of them are worth drafting, and
-// what is to be noted. As a tree, every third row is a branch with a wrong token; the next row goes on beside it.
+// SimDrafter: drafts for simulated engines. Functions give the tokens and their number. In a tree, every third row is a branch
+// with a wrong token; the next row continues beside it.
 #pragma once
 #include <functional>
 #include <numeric>
@@ -14,9 +14,9 @@ namespace seer {
 struct SimDrafts {
   /// Fills in the tokens of a path from this position on.
   std::function<void(RequestId, int64_t position, std::span<int32_t> tokens)> fill;
-  /// Tokens of the next draft; at most limits.max_tokens. Empty: as many as allowed.
+  /// Number of tokens of the next draft; at most limits.max_tokens. Empty: as many as allowed.
   std::function<int64_t(RequestId, const DraftLimits&)> count = {};
-  /// The request has written so much.
+  /// Called with how much a request has written.
   std::function<void(RequestId, int64_t output_tokens)> learn = {};
 };
 

@@ -9,7 +9,7 @@
 namespace seer {
 
 struct SimEvents {
-  std::vector<Response> responses;   // only where they are kept
+  std::vector<Response> responses;   // only with keep_responses
   std::vector<double> completions_s; // when each response came
   std::vector<double> starts_s;      // of the same requests
   std::vector<RolloutProgress> progress;
@@ -19,8 +19,8 @@ struct SimEvents {
   bool over() const { return !summaries.empty(); }
 };
 
-/// Starts the actor that collects the events. Without `keep_responses` it notes only their times: a large simulation has
-/// no room for their tokens. REQUIRES: `events` outlives what runs in the world.
+/// Starts the actor that collects the events. Without `keep_responses` it notes only the times of responses: a large simulation
+/// has no memory for their tokens. REQUIRES: `events` outlives the actors of the world.
 inline RolloutEvents collect_events(SimWorld& world, SimEvents& events, bool keep_responses) {
   return world.spawn<ListenerActor>(RolloutListener{
       .response =

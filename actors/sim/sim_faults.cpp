@@ -10,7 +10,7 @@ namespace {
 
 constexpr int64_t kSettleUs = 60'000'000;  // a pull whose lender died ends after its timeout
 constexpr int64_t kSlownessMax = 20;
-constexpr int64_t kDownUsMax = 10'000'000;  // of a machine: with none up for no_instance_us a rollout ends, as it should
+constexpr int64_t kDownUsMax = 10'000'000;  // below no_instance_us: without any machine for that long, a rollout ends
 constexpr int32_t kRestartsMax = 1 << 30;
 
 struct KindWords {
@@ -31,7 +31,7 @@ constexpr std::array<KindWords, kFaultKinds> kWords{{{"instance crash", "instanc
                                                  {"disk error", "disk errors"},
                                                  {"full disk", "full disks"}}};
 
-/// Draws the faults and counts them. Outlives the cluster that asks it.
+/// Draws the faults and counts them. Must outlive the cluster.
 class FaultSource {
  public:
   explicit FaultSource(const SimFaultConfig& config) : config_(config), rng_(mix64(config.seed)) {
@@ -58,7 +58,7 @@ class FaultSource {
 
   int64_t next_gap_us() { return from(1, 2 * config_.gap_us); }
 
-  /// One crash, slow-down or burst of flipped bits, where there is something that it can hit.
+  /// Makes one crash, slow-down or burst of flipped bits, if it finds something to hit.
   void strike(SimCluster& cluster) {
     const int64_t all = std::accumulate(strikes_.begin(), strikes_.end(), int64_t{0});
     if (all == 0) return;
@@ -106,7 +106,7 @@ class FaultSource {
     }
   }
 
-  /// One bit in about half of the blocks in use: few blocks are read again.
+  /// Flips one bit in about half of the blocks in use. Fewer would rarely be noticed, because few blocks are read again.
   bool flip_bits(HostArena& arena) {
     bool flipped = false;
     for (uint32_t slot = 0; slot < arena.slot_count(); ++slot) {
@@ -175,7 +175,7 @@ SimFaultRun run_with_faults(SimClusterOptions options, const SimFaultConfig& con
   if (!run.verdict.ok()) return run;
   run.total_s = static_cast<double>(cluster.seen.summaries[0].wall_us) / 1e6;
   cluster.run_for(kSettleUs);
-  run.verdict = cluster.exact();  // also of what came late
+  run.verdict = cluster.exact();  // again, for what came late
   if (run.verdict.ok()) run.verdict = cluster.drained();
   return run;
 }

@@ -1,10 +1,10 @@
-// SimFaults: what goes wrong in a SimCluster, all drawn from one seed, and the verdict once it has stopped: the rollout
-// ended, every request was answered exactly once with the tokens and log-probabilities that it must have, and nothing is
-// left in the pool. `seer simulate --faults` and tests/sim run exactly this.
+// SimFaults: runs a SimCluster with faults drawn from one seed and gives a verdict: the rollout ended, every request was
+// answered exactly once with the right tokens and log-probabilities, and nothing is left in the pool. Used by
+// `seer simulate --faults` and tests/sim.
 //
-// A strike is a crash, an instance that slows down for a while, or flipped bits in DRAM; strikes come one after the other.
-// Messages, transfers and disk operations fail with shares of their own, which the seed draws too, so that seeds differ in
-// what is frequent. actors/sim/sim_links.h lists which messages may be lost.
+// A strike is a crash, an instance that is slow for a while, or flipped bits in DRAM; strikes come one after the other.
+// Messages, transfers and disk operations each fail with a probability that the seed draws too, so that seeds differ in which
+// faults are frequent. actors/sim/sim_links.h lists which messages may be lost.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -18,11 +18,11 @@ namespace seer {
 enum class FaultKind : uint8_t {
   kInstanceCrash = 0,
   kPoolCrash,      // the KV node of a machine
-  kMachineCrash,   // all of it; it comes back empty
+  kMachineCrash,   // the machine comes back empty
   kSlowInstance,
   kFlippedBits,    // in DRAM blocks that are in use
   kDraftServerCrash,
-  kDirectoryCrash,  // it comes back empty
+  kDirectoryCrash,  // the directory comes back empty
   kLostMessage,
   kLateMessage,
   kLostTransfer,
@@ -37,8 +37,8 @@ const char* to_string(FaultKind kind);
 struct SimFaultConfig {
   uint64_t seed = 1;
   int64_t until_us = 0;  // no fault happens later
-  int64_t gap_us = 1;    // between two strikes on average
-  int64_t limit_us = 600'000'000;  // a rollout that has not ended by then never will
+  int64_t gap_us = 1;    // average time between two strikes
+  int64_t limit_us = 600'000'000;  // a rollout that has not ended by then counts as hung
 };
 
 /// What happened, and whether the rollout survived it.
@@ -54,8 +54,8 @@ struct SimFaultRun {
   std::string counts_text() const;
 };
 
-/// Runs the cluster's rollout with faults. Those in `options` (links, transfers, disks) and the number of restarts are
-/// overwritten. The same options and config give the same run.
+/// Runs the cluster's rollout with faults. Overwrites the faults in `options` (links, transfers, disks) and the number of
+/// restarts. The same options and config give the same run.
 SimFaultRun run_with_faults(SimClusterOptions options, const SimFaultConfig& config);
 
 }  // namespace seer

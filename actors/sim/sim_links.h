@@ -1,11 +1,12 @@
-// Links: actors in the place of the network between machines in a SimCluster. They pass messages on in order, some late,
+// Links: actors that simulate the network between machines in a SimCluster. They pass messages on in order, some late,
 // some never. What the runtime tolerates:
 //   may be lost        RunChunk, ChunkProgress, ChunkDone (the rollout notices the gap or the silence, and restarts the
 //                      instance), CancelChunk (the chunk runs to its end), FindHolders (the node goes on with what it
 //                      has), and all messages to and from draft servers (drafts get worse)
-//   may only be late   DropChunks, YieldChunks, UpdateInstance, DraftServers, and all else to the directory (KvNodeUp, KvHolds, ...)
-// All others are delivered at once: InstanceUp, InstancesDraining, PartLost, those within a machine, and those between KV nodes, where a lost KvClose or
-// KvRelease would keep memory for the rest of the iteration; a connection that breaks shows as DOWN there.
+//   may only be late   DropChunks, YieldChunks, UpdateInstance, DraftServers, all others to the directory (KvNodeUp, KvHolds, ...)
+// All others are delivered at once: InstanceUp, InstancesDraining, PartLost, messages within a machine, and messages between KV
+// nodes. There a lost KvClose or KvRelease would keep memory for the rest of the iteration; in a real network the broken
+// connection shows as DOWN.
 #pragma once
 #include <algorithm>
 #include <functional>
@@ -17,11 +18,11 @@
 
 namespace seer {
 
-/// Asked for each message. Empty: every message arrives, and at once.
+/// Called for each message. Empty: every message arrives at once.
 struct SimLinkFaults {
-  std::function<bool()> is_lost = {};        // of those that may be lost
+  std::function<bool()> is_lost = {};        // for messages that may be lost
   std::function<int64_t()> late_us = {};
-  bool splits_chunk_ends = false;  // a planted bug: the last tokens of a chunk travel apart from the word that it ended
+  bool splits_chunk_ends = false;  // a planted bug: the last tokens of a chunk are sent apart from its ChunkDone
 };
 
 /// One direction of a link.
@@ -37,16 +38,16 @@ class SimWire {
   void send(Self* self, const Dest& to, Message message) {
     const int64_t late_us = faults_->late_us ? faults_->late_us() : 0, now = rt::now_us(self);
     if (late_us == 0 && now > last_us_) return rt::tell(self, to, std::move(message));
-    last_us_ = std::max(last_us_, now + late_us - 1) + 1;  // after the message before
+    last_us_ = std::max(last_us_, now + late_us - 1) + 1;  // after the last message
     rt::tell_after(self, last_us_ - now, to, std::move(message));
   }
 
  private:
   const SimLinkFaults* faults_;
-  int64_t last_us_ = -1;  // when the message before arrives
+  int64_t last_us_ = -1;  // when the last message arrives
 };
 
-/// What an instance tells the rollout.
+/// Carries what an instance tells the rollout.
 struct ChunkSinkLink {
   using handle = ChunkSink;
   static constexpr const char* kActorName = "chunk_sink_link";
@@ -68,7 +69,7 @@ struct ChunkSinkLink {
   SimWire wire;
 };
 
-/// An instance as the rollout sees it from another machine. Ends with the instance, and the instance with it.
+/// An instance as the rollout on another machine sees it. Each of the two ends with the other.
 struct InstanceLink {
   using handle = InstanceHandle;
   static constexpr const char* kActorName = "instance_link";
@@ -102,7 +103,7 @@ struct InstanceLink {
   ChunkSink back;
 };
 
-/// Who fetches from a draft server on another machine.
+/// An instance as a draft server on another machine sees it.
 struct DraftClientLink {
   using handle = DraftClient;
   static constexpr const char* kActorName = "draft_client_link";
@@ -116,7 +117,7 @@ struct DraftClientLink {
   SimWire wire;
 };
 
-/// A draft server as others see it from another machine: all that is said to it may be lost. Ends with the server.
+/// A draft server as actors on other machines see it: all messages to it may be lost. Ends with the server.
 struct DraftServerLink {
   using handle = DraftServerHandle;
   static constexpr const char* kActorName = "draft_server_link";
@@ -167,11 +168,11 @@ struct InstanceSinkLink {
   rt::self_ptr<InstanceSinkLink> self;
   InstanceSink to;
   const SimLinkFaults* faults;
-  std::vector<InstanceHandle> links;  // kept: a link without a handle ends, and its instance with it
+  std::vector<InstanceHandle> links;  // kept, because a link without a handle ends, and its instance with it
   std::vector<DraftServerHandle> servers;
 };
 
-/// The directory as a KV node sees it from another machine.
+/// The directory as a KV node on another machine sees it.
 struct DirectoryLink {
   using handle = KvDirectoryHandle;
   static constexpr const char* kActorName = "directory_link";

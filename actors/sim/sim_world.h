@@ -1,4 +1,4 @@
-// SimWorld: the same actors on one thread and a virtual clock: time jumps to the next event. With a seed, runnable actors
+// SimWorld: runs the actors on one thread and a virtual clock, which jumps to the next event. With a seed, runnable actors
 // take turns in a random (repeatable) order; without one, in order of arrival. Used by tests and by simulation.
 //
 // One of the three places that name version-specific CAF API (see protocols/rt.h).
@@ -27,8 +27,8 @@ class SimWorld {
         shuffle_(seed != 0) {
   }
 
-  /// Kills what spawn() made, then drops virtual timers. Without both, the system would wait for ever: for live actors,
-  /// and for timers that they keep setting.
+  /// Kills the actors that spawn() made, then drops virtual timers. Otherwise the system would wait for ever, for live actors
+  /// and for the timers that they keep setting.
   ~SimWorld() {
     for (auto& a : owned_) caf::anon_send_exit(caf::actor_cast<caf::actor>(a), caf::exit_reason::kill);
     owned_.clear();
@@ -45,8 +45,8 @@ class SimWorld {
     return handle;
   }
 
-  /// Runs `work` after a virtual delay: the timer of simulated engines, stores and transports. Of equal times, the lowest
-  /// rank comes first, then the first asked for, and then the actors' own.
+  /// Runs `work` after a virtual delay: the timer of simulated engines, stores and transports. At equal times, timers of lower
+  /// rank come first, then those set first, and then timers of the actors.
   void after_ns(int64_t delay_ns, std::function<void()> work, uint64_t rank = 0) {
     timers_.emplace(std::tuple{now_ns() + delay_ns, rank, next_timer_++}, std::move(work));
   }
@@ -54,7 +54,7 @@ class SimWorld {
   int64_t fired_ns(uint64_t rank) const { return rank <= rank_now_ ? now_ns() : now_ns() - 1; }
   void after(int64_t delay_us, std::function<void()> work) { after_ns(1000 * delay_us, std::move(work)); }
 
-  /// Runs until `until_us` (from the start), until `done` is true between two events, or until nothing is left to do.
+  /// Runs until `until_us` (from the start), until `done` is true between two events, or until there are no events.
   /// Returns the number of messages handled.
   uint64_t run_until(int64_t until_us, const std::function<bool()>& done = {}) {
     auto& clock = sched_.clock();
@@ -117,8 +117,8 @@ class SimWorld {
   bool shuffle_;
   std::vector<caf::strong_actor_ptr> owned_;
   uint64_t next_timer_ = 1;
-  uint64_t rank_now_ = kLastRank;  // of the event that runs
-  std::map<std::tuple<int64_t, uint64_t, uint64_t>, std::function<void()>> timers_;  // by time, rank and order of asking
+  uint64_t rank_now_ = kLastRank;  // of the current event
+  std::map<std::tuple<int64_t, uint64_t, uint64_t>, std::function<void()>> timers_;  // by time, rank and order of setting
 };
 
 }  // namespace seer

@@ -16,14 +16,14 @@ double step_ns(const ClusterModel& cluster, int64_t sequences, int64_t kv_tokens
   return static_cast<double>(cluster.step_ns(shape));
 }
 
-/// What all decode steps of an iteration do together. The first token of a response comes from its prefill.
+/// The work of all decode steps of an iteration. The first token of a response comes from its prefill.
 struct DecodeWork {
   double rows = 0;
   double kv_tokens = 0;           // read, over all rows
   double held_tokens = 0;         // of KV held, over all rows; KV that responses share counts once
-  int64_t sequences = 0;          // in one step at most
-  int64_t context_max = 1;        // KV read by a row at most
-  int64_t shared_tokens_max = 0;  // tokens of it that others hold, too
+  int64_t sequences = 0;          // most in one step
+  int64_t context_max = 1;        // most KV read by a row
+  int64_t shared_tokens_max = 0;  // most tokens of it that others hold too
 };
 
 DecodeWork decode_work(const ClusterModel& cluster, const SimWork& work) {
@@ -47,7 +47,7 @@ DecodeWork decode_work(const ClusterModel& cluster, const SimWork& work) {
   return all;
 }
 
-/// The largest value of a concave function between 0 and `end`, found by golden-section search: never above the true one.
+/// The largest value of a concave function between 0 and `end`, found by golden-section search; never above the true maximum.
 template <class Function>
 double largest(double end, Function&& value) {
   constexpr double kInner = 1 / std::numbers::phi;
@@ -88,7 +88,7 @@ class PriceList {
     dearest_ns_ = ranges_.empty() ? 0 : ranges_.back().least_ns.back();
   }
 
-  /// What the work costs at the best prices.
+  /// The cost of the work at the best prices.
   double best_ns() const {
     std::vector<double> rest(ranges_.size());
     return largest(dearest_ns_, [&](double read) {
@@ -107,7 +107,7 @@ class PriceList {
     double first, last;  // sequences
     std::vector<double> least_ns, most_kv;
 
-    /// The least that is left of a step's time after paying for its KV read.
+    /// The least rest of a step's time after paying for its KV read.
     double least_rest(double read) const {
       double least = std::numeric_limits<double>::infinity();
       for (size_t i = 0; i < least_ns.size(); ++i) least = std::min(least, least_ns[i] - read * most_kv[i]);

@@ -1,11 +1,11 @@
 // A lower bound on the time of an iteration: no schedule is faster. It shows how far a simulated policy is from the best possible.
-// Pure; thread-safe where ClusterModel::step_ns is.
+// Pure; thread-safe if ClusterModel::step_ns is.
 #pragma once
 #include "cli/sim/sim_rollout.h"
 
 namespace seer {
 
-/// Seconds: the longer of two bounds, both without prefills and drafts:
+/// The bound in seconds: the longer of two bounds, both without prefills and drafts:
 ///  - the longest request, with each of its steps alone on an instance;
 ///  - the least time of steps that together feed all rows and read all KV, divided by the instances. The rows of a step must fit
 ///    in memory with the KV that they hold. A prompt's KV counts once per group, and KV that a response shares with an earlier

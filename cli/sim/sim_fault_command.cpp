@@ -12,11 +12,11 @@
 namespace seer {
 namespace {
 
-constexpr int64_t kInstancesMax = 4;  // where --instances is not given
+constexpr int64_t kInstancesMax = 4;  // if --instances is not given
 constexpr int64_t kInstancesPerMachine = 2;
 constexpr uint32_t kBlockTokens = 16;
-constexpr int64_t kStrikes = 20;  // in a run, about
-constexpr double kLimitS = 1e6;   // besides 100 times the bound: waiting for silent instances takes long
+constexpr int64_t kStrikes = 20;  // about so many in a run
+constexpr double kLimitS = 1e6;   // added to 100 times the bound, because waiting for silent instances takes long
 
 /// Memory for two of the longest requests on each instance, for one in DRAM, and for eight on disk.
 Result<SimClusterOptions> fault_cluster(const ClusterModel& cluster, const SimWork& work, const SimulateOptions& options) {
@@ -52,7 +52,7 @@ Result<SimClusterOptions> fault_cluster(const ClusterModel& cluster, const SimWo
 Status run_fault_seed(const ClusterModel& cluster, const SimWork& work, const SimulateOptions& options,
                       const std::string& workload, uint64_t seed, const EventLog& log, const std::atomic<bool>& stop) {
   SEER_ASSIGN_OR_RETURN(SimClusterOptions o, fault_cluster(cluster, work, options));
-  if (log.is_on(LogLevel::kInfo)) o.log = log;  // else no warnings, as these faults were asked for
+  if (log.is_on(LogLevel::kInfo)) o.log = log;  // else no warnings, because the user asked for these faults
   o.seed = seed;
   ClusterModel small = cluster;
   small.instances = o.instances;

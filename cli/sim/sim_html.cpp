@@ -51,7 +51,7 @@ std::string script_json(const Json& json) {
   return text;
 }
 
-double to_ms(double seconds) { return std::round(seconds * 1000) / 1000; }  // shorter in the file, the same to the eye
+double to_ms(double seconds) { return std::round(seconds * 1000) / 1000; }  // shortens the file; the eye sees no difference
 
 // ---- timelines ----
 
@@ -229,7 +229,7 @@ std::string finding_html(const Workload& workload) {
 }
 
 std::string runs_html(std::span<const SimRun> runs, const std::string& workload) {
-  // Only simulated runs go the same way twice.
+  // Only simulated runs can be repeated exactly.
   const bool has_hashes = std::ranges::any_of(runs, [](const SimRun& run) { return run.events_hash != 0; });
   std::string html =
       "<details><summary>Every run</summary><div class=wide><table><thead><tr><th>policy</th><th>seed</th>"

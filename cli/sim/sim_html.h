@@ -1,8 +1,8 @@
-// SimHtml: rollout iterations, simulated or real, as a page with charts, in one file that needs nothing else: no network, no
-// fonts, no libraries (its content security policy allows none). The figures are those of sim_report.h.
+// SimHtml: a page with charts of rollouts, simulated or real, in one file that needs no network, fonts or libraries (its content
+// security policy allows none). The figures are those of sim_report.h.
 // Used by `seer simulate` and `seer rollout`. Pure: the same runs give the same bytes.
 //
-// What is drawn is embedded as JSON and drawn by a script of the page (sim_html_page.h). Timelines are averaged over
+// The data is embedded as JSON and drawn by a script of the page (sim_html_page.h). Timelines are averaged over
 // kTimelineColumns spans of time, so that the size of the page does not depend on how finely they were recorded:
 // 64 instances x 300 columns x 2 series x 2 characters = 77 kB for a policy of a workload.
 #pragma once
@@ -14,8 +14,7 @@
 
 namespace seer {
 
-/// Timelines and completions shown are those of the first seed of each workload and policy.
-/// `made_by` says how the runs were made, as the command line; `title` what they are.
+/// Shows timelines and completions of the first seed of each workload and policy. `made_by`: the command line that made the runs.
 std::string sim_html(std::span<const SimRun> runs, std::string_view made_by, std::string_view title = "Simulated rollouts");
 
 }  // namespace seer

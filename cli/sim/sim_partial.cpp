@@ -26,7 +26,7 @@ class GroupSupply {
     }
     Workload more = workload_;
     more.groups += std::ssize(drawn_);
-    drawn_ = draw_lengths(more, seed_);  // those that were drawn before stay as they were
+    drawn_ = draw_lengths(more, seed_);  // groups drawn before do not change
   }
 
   const Workload& workload_;

@@ -1,5 +1,5 @@
-// SimPolicy: what a name in `seer simulate --policies` means. Besides the scheduling policies there is `partial`, a baseline that
-// is only simulated (sim_partial.h). +sd at the end of any name adds speculative decoding.
+// SimPolicy: the meaning of a name in `seer simulate --policies`. Besides the scheduling policies there is `partial`, a baseline
+// that is only simulated (sim_partial.h). +sd at the end of any name adds speculative decoding.
 // Used by cli/config.cpp and cli/sim. Pure.
 #pragma once
 #include <string>
@@ -13,7 +13,7 @@ inline constexpr const char* kDraftingSuffix = "+sd";
 
 struct SimPolicy {
   std::string name;            // as given: "seer+sd"
-  std::string scheduling;      // the row of policies.h that places requests; for partial the baseline's
+  std::string scheduling;      // the policy of policies.h that places requests; for partial the baseline
   bool is_partial = false;
   bool drafts = false;
   bool whole_groups = false;   // a group's requests stay where they started; drafts come from a request's own text

@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;  // a number that is not finite becomes null
 
-// How a column is written.
+// Texts of a column.
 std::string interval_text(const Interval& i);
 std::string factor_text(const Interval& i);
 std::string accepted_text(const Interval& i);
@@ -24,8 +24,8 @@ struct Column {
   Interval SimFigures::*of_bound = nullptr;  // the figure of the lower bound's row, if any
 };
 
-/// A figure: its name in JSON and CSV, where it is kept, its value in a run, and its column, if any. `baseline` is the run
-/// of kSimBaseline with the same workload and seed, or nullptr.
+/// A figure: its name in JSON and CSV, its field, its value in a run, and its column, if any. `baseline` is the run of
+/// kSimBaseline with the same workload and seed, or nullptr.
 struct Figure {
   const char* name;
   Interval SimFigures::*kept;
@@ -172,7 +172,7 @@ bool is_empty(const TextColumn& column) {
   });
 }
 
-/// `names` set left, `columns` set right beside them; those that do not fit in kTableColumns follow below, with the names.
+/// `names` left-aligned, `columns` right-aligned beside them; columns that do not fit in kTableColumns follow below, with the names.
 std::string packed(const TextColumn& names, std::span<const TextColumn> columns) {
   std::string text;
   const auto padding = [](int64_t width) { return std::string(static_cast<size_t>(width), ' '); };
@@ -283,7 +283,7 @@ std::string sim_report_json(std::span<const SimFigures> figures) {
       object[figure.name] = {{"mean", interval.mean}, {"ci95", interval.ci95}};
     }
     object["is_synchronous"] = f.is_synchronous;
-    // As text: a reader that keeps numbers as doubles would lose digits.
+    // As text, because a reader that keeps numbers as doubles would lose digits.
     for (const uint64_t hash : f.events_hashes)
       object["events_hashes"].push_back(formatted("%016llx", static_cast<unsigned long long>(hash)));
     list.push_back(std::move(object));

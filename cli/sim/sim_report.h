@@ -4,7 +4,7 @@
 //
 // Invariants:
 //  (1) figures are in the order in which their workload, and in it their policy, first appears among the runs;
-//  (2) what is not known is NaN here, null in JSON, empty in CSV and "-" in the table, never 0.
+//  (2) an unknown value is NaN here, null in JSON, empty in CSV and "-" in the table, never 0.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -25,7 +25,7 @@ struct SimRun {
   std::string workload;
   std::string policy;
   uint64_t seed = 0;
-  bool is_synchronous = true;       // every request of the iteration was finished in it; `partial` does not
+  bool is_synchronous = true;       // every request of the iteration finished in it; false for `partial`
   double total_s = 0;               // from the start until the last request was done
   double tail_s = 0;                // total_s minus the time when 90 % of the requests were done
   double bound_total_s = kUnknown;  // no schedule without drafting finishes the same requests sooner
@@ -86,8 +86,8 @@ Interval mean_interval(std::span<const double> values);
 
 std::vector<SimFigures> sim_figures(std::span<const SimRun> runs);
 
-/// What people read, in the terminal and on the page: a row per workload and policy, and after the policies of a workload a row
-/// for its lower bound, if known.
+/// A row of the table in the terminal and on the page: one per workload and policy and, after the policies of a workload, one for
+/// its lower bound if known.
 struct SimRow {
   std::string workload;
   std::string policy;
@@ -108,11 +108,11 @@ std::string sim_report_json(std::span<const SimFigures> figures);
 /// The same as CSV (RFC 4180, lines ended by \n): a header, then a line per workload and policy.
 std::string sim_csv(std::span<const SimFigures> figures);
 
-/// For people, in 100 columns: sim_rows() of each workload, aligned, and what its marks mean. Empty columns are left
+/// For people, in 100 columns: sim_rows() of each workload, aligned, and the meaning of its marks. Empty columns are left
 /// out; columns that do not fit go into a second table below.
 std::string sim_table(std::span<const SimFigures> figures);
 
-/// A figure with as many digits as are read: 2181.4 -> "2 181", 61.53 -> "61.5", 1.904 -> "1.90"; unknown -> "-".
+/// A figure with three or four digits: 2181.4 -> "2 181", 61.53 -> "61.5", 1.904 -> "1.90"; unknown -> "-".
 std::string figure_text(double value);
 
 }  // namespace seer

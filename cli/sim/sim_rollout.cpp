@@ -22,8 +22,8 @@ namespace {
 
 constexpr int32_t kEos = 1, kFirstPromptToken = 2;
 constexpr int32_t kFirstOutputToken = 1 << 29;
-constexpr int32_t kVocab = 1 << 30;     // enough for every prompt and every response to have a token of its own
-constexpr int64_t kSimBlockBytes = 64;  // a block takes in the simulated pool, in place of its real bytes
+constexpr int32_t kVocab = 1 << 30;     // enough to give every prompt and every response a different token
+constexpr int64_t kSimBlockBytes = 64;  // size of a block in the simulated pool, instead of its real bytes
 constexpr int64_t kProgressUs = 10'000'000;
 constexpr int64_t kNever = int64_t{1} << 60;  // us
 
@@ -93,7 +93,7 @@ class AcceptanceDraw {
       if (own >= references.below) references = groups_[group].references(sample, own);
       const double* probability = probabilities_at(references.times);
       const double u = static_cast<double>(hash_pair(seed, static_cast<uint64_t>(position)) >> 11) * 0x1p-53;
-      // A few at a time, without a branch for each: more are seldom accepted.
+      // Compare a few at a time, without a branch for each: more are seldom accepted.
       int64_t count = 0;
       for (int64_t first = 0; count == first && first < draft_tokens; first += kTogether)
         for (int64_t i = first; i < std::min(first + kTogether, draft_tokens); ++i) count += u < probability[i] ? 1 : 0;
@@ -111,10 +111,10 @@ class AcceptanceDraw {
     int64_t below = 0;  // holds for own lengths below this
   };
 
-  /// What a response's drafter knows of its group.
+  /// What a response's drafter knows about its group.
   struct Known {
     bool begun = false;
-    // Sums over the other responses. They hold for own lengths in [from, below): there the same ones are longer.
+    // Sums over the other responses. They hold for own lengths in [from, below), where the same others are longer.
     mutable int64_t from = 0, below = 0;
     mutable int64_t shorter_tokens = 0, longer = 0;
 
@@ -136,8 +136,8 @@ class AcceptanceDraw {
 
   struct Group {
     std::vector<int32_t> generated;  // tokens of each response, as reported
-    std::vector<int32_t> noted;      // [response]: `generated` as it was at that one's last report, so that steps done at
-                                     // once know no more than single ones
+    std::vector<int32_t> noted;      // [response]: `generated` at that response's last report, so that steps done at once
+                                     // know no more than single ones
     std::vector<Known> known;
 
     void note(size_t sample) {
@@ -203,7 +203,7 @@ std::vector<GroupSpec> make_groups(const SimWork& work) {
   return groups;
 }
 
-/// Wires a run. Fleet, transport and world are destroyed first: their actors refer to the rest.
+/// Wires a run. Fleet, transport and world are destroyed first, because their actors refer to the rest.
 struct SimRollout {
   const ClusterModel& cluster;
   const SimWork& work;
@@ -232,7 +232,7 @@ struct SimRollout {
     }
     SimTransportConfig network;
     network.latency_us = cluster.latency_us;
-    // Blocks of the simulated pool are smaller than real ones, so the bandwidth is scaled down as much.
+    // Blocks of the simulated pool are smaller than real ones, so the bandwidth is scaled down by the same factor.
     const double block_bytes = static_cast<double>(cluster.kv_bytes_per_token * cluster.block_tokens);
     network.bytes_per_s = std::max<int64_t>(
         1, std::llround(static_cast<double>(cluster.nic_bytes_per_s) * kSimBlockBytes / std::max(1.0, block_bytes)));
@@ -371,7 +371,7 @@ struct SimRollout {
       if (stopped != nullptr) *stopped = unfinished(rt::look<RolloutActor>(rollout));
     }
     if (!events.over())
-      return fail(Code::kUnavailable, "simulation: nothing is left to happen, and the rollout is not over");
+      return fail(Code::kUnavailable, "simulation: no event is left, but the rollout is not over");
     if (!events.summaries[0].complete && std::ssize(events.completions_s) < target)
       return fail(Code::kInvalidArgument, "simulation: ", events.summaries[0].error);
     return take_run(scheduler.policy);

@@ -1,9 +1,9 @@
-// A rollout iteration in virtual time: the fleet of `seer rollout` (actors/fleet.h) over simulated engines
+// A rollout iteration in virtual time: the fleet of `seer rollout` (actors/fleet.h) with simulated engines
 // and transport, on one thread. Used by `seer simulate` and tests.
 //
 // Besides step times it models:
-//  - KV copies between engine and pool: they queue with the steps and cost copy_us_block each (on a GPU the bytes themselves move
-//    beside the steps, on its copy engines);
+//  - KV copies between engine and pool: they queue with the steps and cost copy_us_block each (on a GPU the copy engines move the
+//    bytes beside the steps);
 //  - blocks fetched from another machine's pool: they take latency_us and their real bytes over nic_bytes_per_s;
 //  - drafting: each verify draws how many draft tokens are accepted from a measured acceptance, which depends on how many other
 //    responses of the group the drafter knows. A shorter one counts as the fraction of this response that it covers. The
@@ -27,10 +27,10 @@
 
 namespace seer {
 
-/// A cluster, as far as the simulation knows it.
+/// The model of a cluster.
 struct ClusterModel {
   int64_t instances = 0;
-  int64_t instances_per_machine = 1;  // that share a KV pool
+  int64_t instances_per_machine = 1;  // these share a KV pool
   int64_t kv_tokens = 0;              // KV capacity of one instance
   int64_t block_tokens = 256;         // of a KV block; larger than real ones, for fewer events
   int64_t offer_blocks = 16;          // full blocks of a running chunk that go to the pool together
@@ -48,11 +48,11 @@ struct ClusterModel {
   std::function<int64_t(const StepShape&)> step_ns;
 };
 
-/// What is to be generated: groups of equal prompts, and how long each response is.
+/// The work to simulate: groups of equal prompts, and the length of each response.
 struct SimWork {
   std::vector<GroupLengths> groups;  // group i is groups[i]
-  int64_t max_gen = 0;               // tokens of any response at most
-  int64_t context_tokens_max = 0;    // prompt and response together at most; 0: longest prompt + max_gen
+  int64_t max_gen = 0;               // most tokens of any response
+  int64_t context_tokens_max = 0;    // of prompt and response together; 0: longest prompt + max_gen
   int64_t target_requests = 0;       // the iteration stops when this many are finished; 0: all
 };
 
@@ -69,7 +69,7 @@ struct SimDrafting {
   DraftBudgetConfig budget;
 };
 
-/// One iteration under one policy, with drafting if given. The caller fills in `run.workload`, `seed` and
+/// Simulates one iteration under one policy, with drafting if given. The caller fills in `run.workload`, `seed` and
 /// `bound_total_s`.
 /// Errors: kInvalidArgument (policy, chunk options, or a response that fits in no instance), kUnavailable (the rollout
 /// ended early: a defect). `stopped` gets the requests that target_requests left unfinished.

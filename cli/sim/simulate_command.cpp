@@ -89,7 +89,7 @@ Result<ClusterModel> make_cluster(const Workload& workload, const SimulateOption
   return cluster;
 }
 
-/// Policies with whole groups draft from a request's own text, as vLLM's suffix decoding does, and up to twice as many tokens; the
+/// Policies with whole groups draft from a request's own text, as vLLM's suffix decoding does, with up to twice as many tokens. The
 /// others draft from the text of the group.
 Result<std::optional<SimDrafting>> drafting_of(const SimPolicy& policy, const SimulateOptions& options) {
   if (!policy.drafts) return std::optional<SimDrafting>{};

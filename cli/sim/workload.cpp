@@ -251,7 +251,7 @@ double mean_length(const WorkloadLengths& l, double mu) {
   return sum / kParts;
 }
 
-/// The random numbers of one group (sample -1) or request: four positions of the stream that no other uses.
+/// The random numbers of one group (sample -1) or request: four positions of the stream that only it uses.
 class Draw {
  public:
   Draw(uint64_t seed, int64_t group, int64_t sample)

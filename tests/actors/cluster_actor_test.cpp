@@ -15,7 +15,7 @@ namespace {
 
 using Watcher = Recorder<ClusterSink, NodeJoined, PartLost>;
 
-/// A machine that only notes what it is told.
+/// A machine that only notes its messages.
 struct FakeNode {
   struct Seen {
     int woken = 0;
@@ -83,7 +83,7 @@ struct Bench {
 
 }  // namespace
 
-TEST_CASE("cluster: who watches hears of the machines that are there, then of those that come and leave") {
+TEST_CASE("cluster: a watcher hears of the present machines, then of those that join and leave") {
   Bench b;
   FakeNode first(b.world), second(b.world);
   CHECK(b.enter(3).error == "");
@@ -106,7 +106,7 @@ TEST_CASE("cluster: who watches hears of the machines that are there, then of th
   CHECK(b.lines.str().find(" warn node_lost node=3 reason=\"node 3 is gone\"\n") != std::string::npos);
 }
 
-TEST_CASE("cluster: a second machine of a name, or one of another kind, is refused with a sentence until the first is gone") {
+TEST_CASE("cluster: a second machine with the same name, or of another kind, is refused with a sentence until the first is gone") {
   Bench b;
   FakeNode first(b.world);
   const ClusterEntered entered = b.enter(0);
@@ -124,7 +124,7 @@ TEST_CASE("cluster: a second machine of a name, or one of another kind, is refus
   CHECK(again.epoch > entered.epoch);
 }
 
-TEST_CASE("cluster: a machine that asked to come in and was never up loses its place, also when it comes up after that") {
+TEST_CASE("cluster: a machine that asked to enter and was not ready in time loses its name, even if it is ready later") {
   Bench b;
   CHECK(b.enter(0).error == "");
   CHECK(b.enter(0).error != "");
@@ -142,7 +142,7 @@ TEST_CASE("cluster: a machine that asked to come in and was never up loses its p
   CHECK(late.seen->woken == 0);  // it was stopped
 }
 
-TEST_CASE("cluster: each rollout gets an id of its own, and hears with which weights and on how many instances it runs") {
+TEST_CASE("cluster: each rollout gets a new id, its weights and its number of instances") {
   Bench b;
   FakeNode node(b.world);
   CHECK(b.ask<RolloutEntered>(EnterRollout{}).error == "the cluster has no machine yet");
@@ -161,7 +161,7 @@ TEST_CASE("cluster: each rollout gets an id of its own, and hears with which wei
   CHECK(report.nodes[0].at.port == 7000);
 }
 
-TEST_CASE("cluster: a machine is told to leave, gets no more rollouts, and has left in order when it ends so") {
+TEST_CASE("cluster: a machine that is told to leave gets no more rollouts, and leaves in order") {
   Bench b;
   FakeNode first(b.world), second(b.world);
   b.enter(0);
@@ -185,7 +185,7 @@ TEST_CASE("cluster: a machine is told to leave, gets no more rollouts, and has l
   CHECK(b.lines.str().find(" info node_left node=1\n") != std::string::npos);
 }
 
-TEST_CASE("cluster: machines and rollouts that run come in again at a controller that was started again, and keep their names") {
+TEST_CASE("cluster: running machines and rollouts enter again at a restarted controller, and keep their names") {
   Bench b;
   FakeNode node(b.world);
   const uint64_t epoch = b.enter(3).epoch;
@@ -204,7 +204,7 @@ TEST_CASE("cluster: machines and rollouts that run come in again at a controller
   CHECK(b.ask<RolloutEntered>(EnterRollout{}).id > rollout);
 }
 
-TEST_CASE("cluster: who was lost to a controller is not taken again by the same one") {
+TEST_CASE("cluster: a machine that a controller has lost may not enter there again") {
   Bench b;
   FakeNode node(b.world);
   const uint64_t epoch = b.enter(3).epoch;
@@ -218,7 +218,7 @@ TEST_CASE("cluster: who was lost to a controller is not taken again by the same 
   CHECK(b.enter(3).epoch > epoch);
 }
 
-TEST_CASE("cluster: what rollouts kept that died without a controller is released some time after it was started again") {
+TEST_CASE("cluster: KV of rollouts that died without a controller is released some time after its restart") {
   Bench b;
   FakeNode node(b.world);
   b.enter(0);
@@ -239,7 +239,7 @@ TEST_CASE("cluster: what rollouts kept that died without a controller is release
   CHECK(holders.contains(owner(alive)));
 }
 
-TEST_CASE("cluster: rollouts are listed while they run, and what a dead one kept is released") {
+TEST_CASE("cluster: rollouts are listed while they run, and the KV of a dead one is released") {
   Bench b;
   FakeNode node(b.world);
   b.enter(0);

@@ -1,4 +1,4 @@
-// What SimCluster finds wrong, as failures of a test.
+// Turns the faults that SimCluster finds into failures of a test.
 #pragma once
 #include <doctest/doctest.h>
 

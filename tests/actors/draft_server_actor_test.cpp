@@ -86,7 +86,7 @@ TEST_CASE("draft server: what one instance sends, another fetches") {
   CHECK(s.report().tokens == 0);
 }
 
-TEST_CASE("draft server: responses of earlier iterations are told to those who lack them") {
+TEST_CASE("draft server: responses of earlier iterations are sent to those who lack them") {
   Server s;
   s.tell(RegisterGroups{{GroupId{1}}, 1000 * kMs});
   s.tell(RegisterPast{{GroupId{1}, {{5, 6, 7}, {8}}}});
@@ -97,7 +97,7 @@ TEST_CASE("draft server: responses of earlier iterations are told to those who l
   CHECK(s.fetch({GroupId{1}, {}, false}).pasts.empty());
 }
 
-TEST_CASE("draft server: what belongs to another rollout is another group") {
+TEST_CASE("draft server: the same index in another rollout is another group") {
   Server s;
   const GroupId other{1, RolloutId{2}};
   s.tell(RegisterGroups{{GroupId{1}}, 1000 * kMs});
@@ -109,7 +109,7 @@ TEST_CASE("draft server: what belongs to another rollout is another group") {
   CHECK(s.fetch({GroupId{1}, {}}).parts.size() == 1);
 }
 
-TEST_CASE("draft server: groups that nobody speaks of any more go when their time is over") {
+TEST_CASE("draft server: groups that are not used any more are dropped after their TTL") {
   Server s({.node = NodeId{0}, .expire_us = 50 * kMs});
   s.tell(RegisterGroups{{GroupId{1}, GroupId{2}}, 200 * kMs});
   for (int i = 0; i < 10; ++i) {
@@ -120,7 +120,7 @@ TEST_CASE("draft server: groups that nobody speaks of any more go when their tim
   CHECK(s.report().expired_groups == 1);
 }
 
-TEST_CASE("draft servers: requests profit from what their group writes on other instances") {
+TEST_CASE("draft servers: requests draft from what their group writes on other instances") {
   auto o = alike_cluster();
   SimCluster sharing(o);
   sharing.run();
@@ -137,7 +137,7 @@ TEST_CASE("draft servers: requests profit from what their group writes on other 
   CHECK(sharing.draft_server_state(1).report.fetched_tokens > 0);  // both have groups
 }
 
-TEST_CASE("draft servers: responses of an earlier iteration are drafted from, and more of the drafts is accepted") {
+TEST_CASE("draft servers: with responses of an earlier iteration, more draft tokens are accepted") {
   auto o = alike_cluster();
   o.alike_share = 0;  // no response tells anything of another one
   SimCluster without(o);
@@ -152,7 +152,7 @@ TEST_CASE("draft servers: responses of an earlier iteration are drafted from, an
   CHECK(drafted(with).verifies > 500);
 }
 
-TEST_CASE("draft servers: tokens on the servers follow those of the rollout, and go with the groups") {
+TEST_CASE("draft servers: the servers get the tokens of the rollout, and drop them with the groups") {
   SimCluster cluster(alike_cluster());
   cluster.start();
   for (int i = 0; i < 10; ++i) {
@@ -192,7 +192,7 @@ TEST_CASE("draft servers: one that was killed comes back, is filled again, and n
   }
 }
 
-TEST_CASE("draft servers: when a machine goes, its groups are the other server's, and come back with it") {
+TEST_CASE("draft servers: when a machine leaves, another server takes over its groups, and returns them when it is back") {
   SimCluster cluster(alike_cluster());
   cluster.start();
   cluster.run_for(100 * kMs);

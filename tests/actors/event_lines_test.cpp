@@ -1,4 +1,4 @@
-// The lines that actors write, with the times of the virtual clock.
+// The log lines that actors write, with the times of the virtual clock.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -116,7 +116,7 @@ TEST_CASE("event lines: a cold store that always fails gets a line at 1, 2, 4, .
   CHECK(run.find("warn cold_store_failure node=0 failures=2 error=") == 1);
 }
 
-TEST_CASE("event lines: a run in which nothing fails has none at warn, and the same seed has the same lines") {
+TEST_CASE("event lines: a run without faults has none at warn, and the same seed gives the same lines") {
   SimClusterOptions o;
   o.seed = 3;
   Watched quiet(o, LogLevel::kWarn);

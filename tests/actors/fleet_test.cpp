@@ -10,7 +10,7 @@ using namespace seer;
 
 namespace {
 
-/// An error from the n-th question on.
+/// Returns an error from the n-th call on.
 template <class Id>
 std::function<Status(Id)> fails_from(int n, const std::string& sentence) {
   return [n, sentence, asked = 0](Id) mutable -> Status {
@@ -45,7 +45,7 @@ std::vector<uint32_t> instances_of(const FleetConfig& config, uint32_t node) {
 
 }  // namespace
 
-TEST_CASE("fleet: each instance is on one node, dealt in turn or so many to each") {
+TEST_CASE("fleet: each instance is on one node, dealt in turn or a fixed number to each") {
   CHECK(instances_of({.nodes = 2, .instances = 5}, 0) == std::vector<uint32_t>{0, 2, 4});
   CHECK(instances_of({.nodes = 2, .instances = 5}, 1) == std::vector<uint32_t>{1, 3});
   CHECK(instances_of({.nodes = 2, .instances = 5, .instances_per_node = 3}, 0) == std::vector<uint32_t>{0, 1, 2});
@@ -58,7 +58,7 @@ TEST_CASE("fleet: each instance is on one node, dealt in turn or so many to each
   CHECK(node.draft_server->node == NodeId{2});
 }
 
-TEST_CASE("fleet: what a maker refuses at the start is returned, and nothing is started") {
+TEST_CASE("fleet: an error of a maker at the start is returned, and nothing is started") {
   SimCluster cluster({});
   Fleet fleet(cluster.world.system);
   const int engines = cluster.engines_now;
@@ -80,7 +80,7 @@ TEST_CASE("fleet: what a maker refuses at the start is returned, and nothing is 
   CHECK(cluster.engines_now == engines);
 }
 
-TEST_CASE("fleet: without an engine that cannot be made again, the rollout goes on with the others and says so") {
+TEST_CASE("fleet: if an engine cannot be made again, the rollout goes on with the others and says so") {
   for (int tries = 1; tries <= 3; ++tries) {
     CAPTURE(tries);
     SimCluster cluster({.instances = 3});
@@ -128,7 +128,7 @@ TEST_CASE("fleet: a rollout with an instance lost before it started runs on thos
   CHECK(summary(cluster).wall_us < 10'000'000);  // it did not wait for the lost one
 }
 
-TEST_CASE("fleet: without a KV pool that cannot be made again, the machine computes what it lacks") {
+TEST_CASE("fleet: if its KV pool cannot be made again, the machine goes on without one") {
   SimCluster cluster({.device_blocks = 48});
   cluster.start();
   run_to(cluster, 3);

@@ -14,7 +14,7 @@ using namespace seer;
 
 namespace {
 
-/// A gateway before a simulated cluster, whose groups clients ask for.
+/// A gateway in front of a simulated cluster; clients ask for the cluster's groups.
 struct Bench {
   using ChooseSchedule = decltype(GatewayFleet::choose_schedule);
 
@@ -67,7 +67,7 @@ struct Bench {
     run_for(1'000'000);
   }
   GatewayActor& state() { return rt::look<GatewayActor>(handle); }
-  /// Every response that came is what it must be, or the beginning of that if it was aborted.
+  /// Checks that every response is right, or the beginning of the right one if it was aborted.
   void check_exact(bool are_all_whole = true) {
     for (const auto& [ticket, by_sample] : responses)
       for (const auto& [sample, response] : by_sample) {
@@ -115,7 +115,7 @@ TEST_CASE("gateway: requests with equal prompts that come together become one gr
   b.check_exact();
 }
 
-TEST_CASE("gateway: what is gathered does not change what is answered") {
+TEST_CASE("gateway: grouping does not change the responses") {
   Bench b;
   for (uint32_t sample = 0; sample < 4; ++sample) {
     b.ask(0, sample, sample + 1);
@@ -128,7 +128,7 @@ TEST_CASE("gateway: what is gathered does not change what is answered") {
   b.check_exact();
 }
 
-TEST_CASE("gateway: a group that says how large it is gets time to come together, but not for ever") {
+TEST_CASE("gateway: a group of a known size is awaited, but not for ever") {
   Bench b;
   const GatewayRequest named{.ticket = {}, .rid = {}, .group = "a", .group_size = 4, .prompt_ids = {}, .sampling = {}, .seeds = {}};
   b.ask(0, 0, 2, named);
@@ -144,7 +144,7 @@ TEST_CASE("gateway: a group that says how large it is gets time to come together
   b.check_exact();
 }
 
-TEST_CASE("gateway: requests of one name or prompt but other sampling, priority or group are not mixed") {
+TEST_CASE("gateway: requests with equal names or prompts but different sampling, priority or group are not mixed") {
   Bench b;
   GatewayRequest urgent;
   urgent.priority = 3;
@@ -159,7 +159,7 @@ TEST_CASE("gateway: requests of one name or prompt but other sampling, priority 
   b.check_exact();
 }
 
-TEST_CASE("gateway: a request that streams hears its tokens in order, and all of them before or with its response") {
+TEST_CASE("gateway: a request that streams gets its tokens in order, all of them before or with its response") {
   Bench b;
   GatewayRequest streams;
   streams.streams = true;
@@ -170,7 +170,7 @@ TEST_CASE("gateway: a request that streams hears its tokens in order, and all of
   CHECK(b.streamed.at({ticket, 0}) == b.responses.at(ticket).at(0).output_ids);
 }
 
-TEST_CASE("gateway: an abort answers what runs and what waits with what it has, by the beginning of its name") {
+TEST_CASE("gateway: an abort answers running and waiting requests whose name begins so, with the tokens they have") {
   SimClusterOptions options;
   options.length_max = 200;
   Bench b(options);
@@ -211,7 +211,7 @@ TEST_CASE("gateway: a cancelled request is not answered, and leaves nothing") {
   b.check_exact();
 }
 
-TEST_CASE("gateway: while it is paused requests wait; those that run are aborted, start anew, or end") {
+TEST_CASE("gateway: while it is paused requests wait; running ones are aborted, start again, or finish") {
   for (const InFlight in_flight : {InFlight::kAbort, InFlight::kRedo, InFlight::kFinish}) {
     CAPTURE(static_cast<int>(in_flight));
     SimClusterOptions options;
@@ -247,7 +247,7 @@ TEST_CASE("gateway: it flushes only when nothing runs or waits") {
   CHECK(b.state().loads().rollouts == 0);
 }
 
-TEST_CASE("gateway: a rollout that has had its responses gives way to another one, and nothing is lost") {
+TEST_CASE("gateway: a rollout with rollout_responses is replaced by another one, and nothing is lost") {
   GatewayConfig config;
   config.rollout_responses = 8;  // two groups
   SimClusterOptions options;
@@ -307,7 +307,7 @@ TEST_CASE("gateway: beyond its limit a request is answered with an error that sa
   CHECK(b.count(FinishReason::kStop) == 4);
 }
 
-TEST_CASE("gateway: with new weights, what runs is aborted, starts anew or ends with the old ones, and what comes has the new ones") {
+TEST_CASE("gateway: at new weights, running requests are aborted, start again or finish with the old ones; later ones have the new ones") {
   for (const InFlight in_flight : {InFlight::kAbort, InFlight::kRedo, InFlight::kFinish}) {
     CAPTURE(static_cast<int>(in_flight));
     SimClusterOptions options;

@@ -8,7 +8,7 @@ using namespace seer;
 
 namespace {
 
-/// A KV node that only notes what it is told.
+/// A KV node that only notes its messages.
 struct FakeNode {
   using handle = KvNodeHandle;
   static constexpr const char* kActorName = "fake_node";
@@ -79,7 +79,7 @@ TEST_CASE("kv directory: a release reaches those that hold the owner's blocks, a
   CHECK(b.seen[0].released.size() == 1);
 }
 
-TEST_CASE("kv directory: word that an owner is held, coming after its release, is answered by a release") {
+TEST_CASE("kv directory: a KvHolds that comes after the owner's release is answered by a release") {
   Bench b;
   b.tell(KvRelease{kA});
   b.tell(KvHolds{NodeId{1}, kA});
@@ -125,7 +125,7 @@ TEST_CASE("kv directory: a dead node is forgotten, and the others are still told
   CHECK(b.seen[1].released == std::vector<KvOwner>{kA});
 }
 
-TEST_CASE("kv directory: the end of a node that has come back already changes nothing") {
+TEST_CASE("kv directory: the down message of a node that has already come back changes nothing") {
   Bench b;
   auto again = b.world.spawn<FakeNode>(&b.seen[3], 0u);
   b.tell(KvNodeUp{NodeId{0}, again});
@@ -152,7 +152,7 @@ TEST_CASE("kv directory: reports come from every node that is there, in order") 
   CHECK(ids == std::vector<uint32_t>{0, 2});
 }
 
-TEST_CASE("directory: word of a node's coming that arrives after a later one of the same node is ignored") {
+TEST_CASE("directory: a KvNodeUp that arrives after a later one of the same node is ignored") {
   Bench b;
   const auto again = b.world.spawn<FakeNode>(&b.seen[3], 0u), gone = b.world.spawn<FakeNode>(&b.seen[3], 0u);
   rt::kill(gone);
@@ -186,7 +186,7 @@ TEST_CASE("directory: a node with another model, layout or protocol is refused w
   CHECK(seen[3].refused.find("node 3 is refused: its protocol number is") == 0);
 }
 
-TEST_CASE("directory: a second node of one name is refused once the first has shown that it lives on") {
+TEST_CASE("directory: a second node with the same name is refused once the first has proved alive") {
   Bench b;
   const auto twin = b.world.spawn<FakeNode>(&b.seen[3], 0u);
   b.tell(KvNodeUp{NodeId{0}, twin, 4});
@@ -200,7 +200,7 @@ TEST_CASE("directory: a second node of one name is refused once the first has sh
         "each machine");
 }
 
-TEST_CASE("directory: a node that comes back before the word of its death takes its place when that word comes") {
+TEST_CASE("directory: a node that restarts before its death is known takes over when it is") {
   Bench b;
   const auto again = b.world.spawn<FakeNode>(&b.seen[3], 0u);
   b.tell(KvNodeUp{NodeId{0}, again, 4});
@@ -216,7 +216,7 @@ TEST_CASE("directory: a node that comes back before the word of its death takes 
   CHECK(b.seen[3].released == std::vector<KvOwner>{kB, kA});
 }
 
-TEST_CASE("directory: a living node in an older epoch than one of its name had is refused") {
+TEST_CASE("directory: a living node in an older epoch than an earlier one of its name is refused") {
   Bench b;
   rt::kill(b.nodes[0]);
   b.tell(KvNodeUp{NodeId{0}, b.world.spawn<FakeNode>(&b.seen[3], 0u), 5});
@@ -225,7 +225,7 @@ TEST_CASE("directory: a living node in an older epoch than one of its name had i
   CHECK(old.refused == "node 0 is refused: its epoch is 3, expected at least 5: a node of that name was started later");
 }
 
-TEST_CASE("kv directory: what a request keeps at a node that will go is released once another node keeps something of it") {
+TEST_CASE("kv directory: a draining node releases a request's KV once another node keeps some of it") {
   Bench b;
   const KvOwner request = owner_of(RequestId{GroupId{1}, 2}), waiting = owner_of(RequestId{GroupId{1}, 3}), prompt = group_of(request);
   for (const KvOwner owner : {request, waiting, prompt}) b.tell(KvHolds{NodeId{0}, owner});
@@ -240,7 +240,7 @@ TEST_CASE("kv directory: what a request keeps at a node that will go is released
   CHECK(b.seen[1].released == std::vector{request});
 }
 
-TEST_CASE("kv directory: requests that are kept elsewhere already are released as soon as a node is to go") {
+TEST_CASE("kv directory: a draining node at once releases requests that are kept elsewhere") {
   Bench b;
   const KvOwner request = owner_of(RequestId{GroupId{1}, 2});
   b.tell(KvHolds{NodeId{0}, request});
@@ -253,7 +253,7 @@ TEST_CASE("kv directory: requests that are kept elsewhere already are released a
   CHECK(b.seen[3].released.empty());
 }
 
-TEST_CASE("kv directory: all that a dead rollout's requests keep is released, and nothing of others") {
+TEST_CASE("kv directory: all KV of a dead rollout's requests is released, and nothing of others") {
   Bench b;
   const auto owner = [](uint32_t rollout, uint32_t group) { return owner_of(RequestId{GroupId{group, RolloutId{rollout}}, 0}); };
   for (const uint32_t rollout : {1u, 2u, 3u})
@@ -261,12 +261,12 @@ TEST_CASE("kv directory: all that a dead rollout's requests keep is released, an
   b.tell(KvDropRollout{RolloutId{2}});
   CHECK(b.seen[0].released == std::vector{owner(2, 0), owner(2, 7)});
   CHECK(b.seen[1].released.empty());
-  b.tell(KvHolds{NodeId{1}, owner(2, 7)});  // word of it came late
+  b.tell(KvHolds{NodeId{1}, owner(2, 7)});  // a late message
   b.tell(KvHolds{NodeId{1}, owner(2, 9)});  // also of what was not known then
   CHECK(b.seen[1].released == std::vector{owner(2, 7), owner(2, 9)});
 }
 
-TEST_CASE("kv directory: of earlier rollouts only those that are named are kept, and later ones are left alone") {
+TEST_CASE("kv directory: KV of earlier rollouts is kept only for the named ones; later ones are left alone") {
   Bench b;
   const auto owner = [](uint32_t rollout) { return owner_of(RequestId{GroupId{0, RolloutId{rollout}}, 0}); };
   for (const uint32_t rollout : {1u, 2u, 3u, 4u, 5u}) b.tell(KvHolds{NodeId{0}, owner(rollout)});
@@ -276,7 +276,7 @@ TEST_CASE("kv directory: of earlier rollouts only those that are named are kept,
   CHECK(b.seen[1].released == std::vector{owner(0), owner(3)});
 }
 
-TEST_CASE("kv directory: word that a node will go may come before the node itself") {
+TEST_CASE("kv directory: a drain may be announced before the node itself") {
   Bench b;
   const KvOwner request = owner_of(RequestId{GroupId{1}, 2});
   b.tell(KvDraining{NodeId{3}});

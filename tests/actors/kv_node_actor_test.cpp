@@ -38,7 +38,7 @@ struct Bench {
   void run() { world.run_until(world.now_us() + 100'000); }
   KvNodeActor& state() { return rt::look<KvNodeActor>(node); }
 
-  /// Asks for room for blocks [from, to) of the owner's chain, and returns the answer, if it came.
+  /// Asks for room for blocks [from, to) of the owner's chain. Returns the answer, if it came.
   std::vector<KvReserved> reserve(KvOwner owner, uint32_t from, uint32_t to, bool park = false, uint64_t next_use = 0,
                                   const Client* by = nullptr) {
     const Client& asker = by != nullptr ? *by : client;
@@ -59,7 +59,7 @@ struct Bench {
     for (uint32_t i = from; i < to; ++i) blocks.push_back({{version, 3, {owner.value + 1, i}}, 4});
     return blocks;
   }
-  /// Fills what was granted, and seals it.
+  /// Fills the granted slots, and seals them.
   void seal(const KvReserved& granted) {
     KvSeal seal;
     for (const KvGrant& g : granted.grants) {
@@ -104,7 +104,7 @@ GrantState state_of(const std::vector<KvReserved>& answers) {
 
 }  // namespace
 
-TEST_CASE("kv node: what is sealed can be opened, with its checksum, until its owner is released") {
+TEST_CASE("kv node: a sealed block can be opened, with its checksum, until its owner is released") {
   Bench b(8);
   b.store(kOwner, 0, 3);
   const KvOpened opened = b.open(kOwner, 5);  // two more than there are
@@ -121,7 +121,7 @@ TEST_CASE("kv node: what is sealed can be opened, with its checksum, until its o
   CHECK(b.state().tiers->is_drained());
 }
 
-TEST_CASE("kv node: blocks that are here or being written are not granted again") {
+TEST_CASE("kv node: blocks that are kept or being written are not granted again") {
   Bench b(8);
   const auto first = b.reserve(kOwner, 0, 2);
   const auto again = b.reserve(kOwner, 0, 3);
@@ -133,7 +133,7 @@ TEST_CASE("kv node: blocks that are here or being written are not granted again"
   CHECK(b.open(kOwner, 3).blocks.size() == 2);  // the third is still being written
 }
 
-TEST_CASE("kv node: an aborted write gives its slot back, and a second word on it changes nothing") {
+TEST_CASE("kv node: an aborted write gives its slot back, and a second abort or seal changes nothing") {
   Bench b(8);
   const auto answer = b.reserve(kOwner, 0, 1);
   rt::post(b.node, KvAbort{{answer[0].grants[0].token}});
@@ -163,7 +163,7 @@ TEST_CASE("kv node: a parking chunk waits for room and is answered once there is
   CHECK(b.open(other, 4).blocks.size() == 4);  // one of them comes back from the cold tier
 }
 
-TEST_CASE("kv node: who waits for room is answered in order") {
+TEST_CASE("kv node: reservations that wait for room are answered in order") {
   Bench b(2, 64);
   const auto writing = b.reserve(owner_of(RequestId{GroupId{7}, 0}), 0, 2);
   std::vector<uint64_t> ops;
@@ -206,10 +206,10 @@ TEST_CASE("kv node: a copy that is reported corrupt is never handed out again") 
   b.run();
   CHECK(b.open(kOwner, 3).blocks.size() == 1);
   CHECK(b.state().report().corrupt_blocks == 1);
-  CHECK(state_of(b.reserve(kOwner, 1, 2)) == GrantState::kWrite);  // and may be written anew
+  CHECK(state_of(b.reserve(kOwner, 1, 2)) == GrantState::kWrite);  // and may be written again
 }
 
-TEST_CASE("kv node: new weights drop what is older, and a late bump changes nothing") {
+TEST_CASE("kv node: new weights drop older blocks, and a late KvBump changes nothing") {
   Bench b(8);
   b.store(kOwner, 0, 3);
   const auto writing = b.reserve(kOwner, 3, 4);
@@ -227,7 +227,7 @@ TEST_CASE("kv node: new weights drop what is older, and a late bump changes noth
   CHECK(b.open(kOwner, 3).blocks.size() == 3);
 }
 
-TEST_CASE("kv node: a dead instance's grants and leases come back, and it waits for nothing any more") {
+TEST_CASE("kv node: a dead instance's grants and leases come back, and its waiting reservations are dropped") {
   Bench b(4, 64);
   const KvOwner other = owner_of(RequestId{GroupId{7}, 0});
   b.store(other, 0, 1);
@@ -294,7 +294,7 @@ TEST_CASE("kv node: the directory hears of an owner once, and again after its re
   CHECK(b.state().kept.empty());
 }
 
-TEST_CASE("kv node: a directory in place of the one before hears of all that is kept, and its releases are heeded") {
+TEST_CASE("kv node: a new directory hears of all kept owners, and its releases are obeyed") {
   Bench b(8);
   b.store(kOwner, 0, 1);
   b.store(KvOwner{76}, 1, 2);
@@ -362,7 +362,7 @@ struct Lending {
 
 }  // namespace
 
-TEST_CASE("kv node: blocks of another node are fetched, sealed here, and given up there") {
+TEST_CASE("kv node: blocks of another node are fetched, sealed here, and released there") {
   Lending l(5'000);
   l.open();
   l.run_for(20'000);
@@ -372,7 +372,7 @@ TEST_CASE("kv node: blocks of another node are fetched, sealed here, and given u
   CHECK(l.state(1).late_fetches.empty());
 }
 
-TEST_CASE("kv node: a directory in place of one that died without an answer is asked again") {
+TEST_CASE("kv node: a new directory is asked what the old one left unanswered") {
   Lending l(5'000);
   rt::kill(l.directory);
   l.open();
@@ -405,7 +405,7 @@ TEST_CASE("kv node: a late fetch is answered without its blocks, and its slots a
   for (const KvGrant& grant : l.last_grants()) CHECK(grant.state == GrantState::kWrite);
 }
 
-TEST_CASE("kv node: when the lender dies its transfers end at once, and the opening is answered with what there is") {
+TEST_CASE("kv node: when the lender dies its transfers end at once, and the opening is answered with the blocks that are here") {
   for (const int64_t transfer_us : {5'000, 50'000}) {  // in time, or late already
     CAPTURE(transfer_us);
     Lending l(transfer_us);
@@ -422,7 +422,7 @@ TEST_CASE("kv node: when the lender dies its transfers end at once, and the open
 
 namespace {
 
-/// A KV node that says nothing, as one does whose machine is gone.
+/// A KV node that says nothing, like one whose machine is gone.
 struct SilentNode {
   using handle = KvNodeHandle;
   static constexpr const char* kActorName = "silent_node";

@@ -34,7 +34,7 @@ TEST_CASE("log: a value with spaces, quotes, '=' or nothing in it is quoted, and
   CHECK(out.str() == "0.000000 info e a=\"two words\" b=\"say \\\"no\\\"\" c=\"x=y\" d=\"\" e=\"one two\" f={}%s\n");
 }
 
-TEST_CASE("log: only lines of its level and above are written, and none where it is off or a default one") {
+TEST_CASE("log: only lines of its level and above are written, and none if it is off or a default one") {
   for (const std::string& name : log_level_names()) {
     CAPTURE(name);
     std::ostringstream out;

@@ -1,5 +1,5 @@
-// Every message registered in protocols/actors.h, through CAF's binary serializer and back. The types come from the
-// registration block itself, so that a new message is covered as soon as it is registered.
+// Sends every message registered in protocols/actors.h through CAF's binary serializer and back. The types come from
+// the registration block itself, so that a new message is covered as soon as it is registered.
 #include <doctest/doctest.h>
 
 #include <caf/binary_deserializer.hpp>
@@ -121,7 +121,7 @@ TEST_CASE("messages: every registered type survives the wire, all fields of it")
   CHECK(count >= 42);
 }
 
-TEST_CASE("messages: a log with a longer prompt than it has tokens is refused") {
+TEST_CASE("messages: a log whose prompt is longer than its tokens is refused") {
   SimWorld world;
   for (const int64_t prompt_tokens : {-1, 0, 3, 4}) {
     std::vector<char> bytes;

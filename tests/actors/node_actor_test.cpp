@@ -14,7 +14,7 @@ struct Bench {
     cluster.run_for(0);
   }
   std::vector<InstanceUp> ups() const { return rollout.all<InstanceUp>(); }
-  /// Whether it still answers whoever attaches.
+  /// Whether it still answers a rollout that attaches.
   bool is_up() {
     Recorder<InstanceSink, InstanceUp, DraftServerUp, InstancesDraining, PartLost> other(cluster.world);
     rt::post(cluster.node(), AttachRollout{other.handle()});
@@ -30,7 +30,7 @@ struct Bench {
 
 }  // namespace
 
-TEST_CASE("node: who attaches hears of every instance and its size") {
+TEST_CASE("node: a rollout that attaches hears of every instance and its size") {
   Bench b({.instances = 3, .device_blocks = 50, .block_tokens = 8, .rows_max = 5});
   REQUIRE(b.ups().size() == 3);
   for (uint32_t i = 0; i < 3; ++i) {
@@ -111,7 +111,7 @@ TEST_CASE("node: new weights are announced per instance, and one that is started
   CHECK(b.ups()[4].instance == InstanceId{0});
   CHECK(b.ups()[4].identity.version == WeightVersion{5});
 
-  // One dies in the middle of an update: the answer says so, and in the end it has the weights of the others.
+  // An instance dies during an update: the answer says so, and in the end it has the weights of the others.
   update(6);
   b.cluster.kill_instance(InstanceId{1});
   b.cluster.run_for(10'000'000);
@@ -137,7 +137,7 @@ TEST_CASE("node: the late end of something already replaced is ignored") {
   CHECK(b.cluster.node_state().restarts == 1);
 }
 
-TEST_CASE("node: after restarts_max restarts it gives up and ends, with all that is its own") {
+TEST_CASE("node: after restarts_max restarts it gives up and ends, with all its actors") {
   Bench b({.restarts_max = 2});
   for (int i = 0; i < 2; ++i) {
     b.cluster.kill_instance(InstanceId{1});
@@ -151,7 +151,7 @@ TEST_CASE("node: after restarts_max restarts it gives up and ends, with all that
   CHECK(rt::look<KvDirectoryActor>(b.cluster.directory()).nodes.empty());
 }
 
-TEST_CASE("node: who attaches is told which instances are lost for good, also later") {
+TEST_CASE("node: a rollout that attaches, also later, hears which instances are lost for good") {
   Bench b({.restarts_max = 1});
   b.cluster.options.engine_fault = [](InstanceId) -> Status { return fail(Code::kFull, "no memory for it"); };
   b.cluster.kill_instance(InstanceId{1});
@@ -167,7 +167,7 @@ TEST_CASE("node: who attaches is told which instances are lost for good, also la
   CHECK(late.all<InstanceUp>().size() == 1);
   CHECK(late.all<PartLost>().size() == 1);
 
-  // Whoever is attached is told of the last restart, too.
+  // Attached rollouts also hear of the last restart.
   b.cluster.kill_kv_node();
   b.cluster.run_for(0);
   REQUIRE(late.all<PartLost>().size() == 2);
@@ -175,7 +175,7 @@ TEST_CASE("node: who attaches is told which instances are lost for good, also la
   CHECK(late.all<PartLost>()[1].instances.size() == 2);
 }
 
-TEST_CASE("node: one whose KV node the directory refuses ends at once, and says why to whoever is attached") {
+TEST_CASE("node: when the directory refuses its KV node it ends at once, and tells attached rollouts why") {
   Bench b;
   const std::string why = "node 0 is refused: its model is \"qwen\", expected \"moonlight\"";
   rt::post(b.cluster.kv_node(), KvRefused{why});
@@ -203,7 +203,7 @@ TEST_CASE("node: while a part is made, the other parts may die; each is started 
   CHECK(b.cluster.node_state().restarts == 2);
 }
 
-TEST_CASE("node: one that is drained says so, gives its chunks back, and ends in order when no request keeps KV there") {
+TEST_CASE("node: when drained it says so, gives its chunks back, and ends in order when no request keeps KV there") {
   SimCluster cluster({.instances = 4, .nodes = 2, .device_blocks = 256, .groups = 12, .length_max = 400});
   cluster.start();
   cluster.world.run_until(60'000'000, [&] { return cluster.seen.responses.size() >= 4; });
@@ -243,7 +243,7 @@ TEST_CASE("node: one that is drained says so, gives its chunks back, and ends in
   CHECK(has_left);
 }
 
-TEST_CASE("node: one that is drained ends when its time is over, and what it keeps of requests is computed again") {
+TEST_CASE("node: when drained it ends at its timeout, and KV that it still keeps is computed again") {
   SimCluster cluster({.scheduler = {.policy = "seer", .chunk_tokens = 20, .reserve_share = 1}, .instances = 2, .nodes = 2, .device_blocks = 40,
                       .groups = 12, .length_max = 100});
   cluster.start();

@@ -50,7 +50,7 @@ struct OpenRollout {
     cluster.world.run_until(600'000'000, [this] { return !seen.summaries.empty(); });
     REQUIRE(seen.summaries.size() == 1);
   }
-  /// Each request was answered once: with what it must be answered with, or if it was cancelled with the beginning of that.
+  /// Checks that each request was answered once, with the right response, or its beginning if the request was cancelled.
   void check_responses(size_t expected) const {
     std::set<RequestId> answered;
     for (const Response& r : seen.responses) {
@@ -162,7 +162,7 @@ TEST_CASE("open rollout: a group that was cancelled before the start never runs"
     if (r.request.group == GroupId{0}) CHECK(r.chunks == 0);
 }
 
-TEST_CASE("open rollout: what cannot be cancelled is named, with the reason") {
+TEST_CASE("open rollout: a cancel that is not possible is refused with the reason") {
   OpenRollout o(options_for("divided"));
   o.attach();
   o.add(0, 2);
@@ -181,9 +181,9 @@ TEST_CASE("open rollout: what cannot be cancelled is named, with the reason") {
 TEST_CASE("open rollout: malformed groups are refused together, with a sentence") {
   OpenRollout o(options_for("divided"));
   o.groups[1].seeds.pop_back();
-  CHECK(o.add(0, 2).error == "group 1 of those to be added has 3 seeds for 4 samples");
+  CHECK(o.add(0, 2).error == "new group 1 has 3 seeds for 4 samples");
   o.groups[1].prompt_ids.clear();
-  CHECK(o.add(0, 2).error == "group 1 of those to be added has an empty prompt");
+  CHECK(o.add(0, 2).error == "new group 1 has an empty prompt");
   CHECK(o.add(0, 1).first == GroupId{0});
   rt::post(o.rollout, CloseRollout{});
   CHECK(o.add(2, 1).error == "the rollout is closed: no groups can be added");

@@ -1,4 +1,4 @@
-// Recorder: an actor that keeps what it is told, in order: the other side of the actor under test.
+// Recorder: an actor that keeps its messages, in order: the other side of the actor under test.
 #pragma once
 #include <memory>
 #include <variant>

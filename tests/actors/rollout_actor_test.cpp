@@ -243,7 +243,7 @@ TEST_CASE("rollout: the same seed gives the same run, another seed another order
   CHECK(run(3) == run(3));
 }
 
-TEST_CASE("rollout: stopped, it keeps what is finished and says that it is not complete") {
+TEST_CASE("rollout: when stopped it keeps finished responses and says that it is not complete") {
   SimCluster cluster(options_for("seer"));
   cluster.start();
   for (int64_t t = 1'000; cluster.seen.responses.size() < 3 && t < 1'000'000; t += 1'000) cluster.world.run_until(t);
@@ -297,7 +297,7 @@ TEST_CASE("rollout: machines short of DRAM fetch from each other's cold tiers wi
 
 namespace {
 
-/// An instance played by the test: it notes its chunks and answers only what it is told to.
+/// An instance played by the test: it notes its chunks and answers only when the test says so.
 struct FakeInstance {
   using handle = InstanceHandle;
   static constexpr const char* kActorName = "fake_instance";
@@ -367,7 +367,7 @@ struct Stage {
                                 .last = {chunk, output_tokens(chunk), {}, {}}});
     run_for(1000);
   }
-  /// Of the response, up to what the chunk has written.
+  /// Tokens of the response, up to those of the chunk.
   int64_t output_tokens(ChunkId chunk) {
     int64_t tokens = written[chunk];
     for (const FakeInstance::Seen& instance : seen)
@@ -435,7 +435,7 @@ TEST_CASE("rollout: the chunks of a silent instance are placed again elsewhere, 
   CHECK(s.responses().empty());
 }
 
-TEST_CASE("rollout: where a report is missing, the instance is started again and its chunks are placed again") {
+TEST_CASE("rollout: when a report is missing, the instance is restarted and its chunks are placed again") {
   for (const bool last : {false, true}) {  // of the chunk: only its end shows that it is missing
     Stage s(2, 2);
     const InstanceHandle first = s.add_instance(0);
@@ -483,7 +483,7 @@ TEST_CASE("rollout: with no instance left for no_instance_us it ends and says so
   CHECK(s.summaries()[0].error == "no instance is left to run on");
 }
 
-TEST_CASE("rollout: where an expected instance never comes, it starts with those that are there") {
+TEST_CASE("rollout: if an expected instance never comes, it starts with the others") {
   Stage s(1, 2);
   s.add_instance(0);
   s.run_for(1'000'000);
@@ -636,7 +636,7 @@ TEST_CASE("rollout: a request whose logits are not finite fails alone, at the sa
       }
 }
 
-TEST_CASE("rollout: the length of a failed request is none to learn from") {
+TEST_CASE("rollout: the length of a failed request is not learned") {
   Stage s(3);
   s.add_instance(0);
   REQUIRE(s.seen[0].chunks.size() == 3);
@@ -687,7 +687,7 @@ TEST_CASE("rollout: an instance whose weights are not the rollout's is refused, 
   CHECK(s.seen[1].chunks.size() == 1);
 }
 
-TEST_CASE("rollout: nothing more goes to instances that are drained, and what comes back from them goes on elsewhere") {
+TEST_CASE("rollout: drained instances get nothing more, and chunks that come back from them go on elsewhere") {
   Stage s(2, 2);
   const InstanceHandle leaving = s.add_instance(0);
   s.add_instance(1);
@@ -726,7 +726,7 @@ TEST_CASE("rollout: chunks of an instance that ends before it has given them bac
   CHECK(s.seen[1].chunks[1].log.tokens() == std::vector<int32_t>{5, 6, 7, 11});
 }
 
-TEST_CASE("rollout: what comes into the token log is told once, before the response that it belongs to") {
+TEST_CASE("rollout: tokens added to the log are sent once, before their response") {
   Stage s;
   s.add_instance(0);
   const ChunkId chunk = s.seen[0].chunks.at(0).chunk;
@@ -748,7 +748,7 @@ TEST_CASE("rollout: what comes into the token log is told once, before the respo
   CHECK(told.size() == 3);
 }
 
-TEST_CASE("rollout: one that is resumed leaves out what was answered, and goes on with the tokens of the others") {
+TEST_CASE("rollout: when resumed it leaves out answered requests, and continues the others from their tokens") {
   const RequestId answered{GroupId{0}, 0}, begun{GroupId{0}, 1};
   Stage s(3, 1, {}, {{answered, {21, 22}, {}, true}, {begun, {31, 32}, {-0.5f, -0.25f}}});
   s.add_instance(0);
@@ -777,7 +777,7 @@ TEST_CASE("rollout: one that is resumed leaves out what was answered, and goes o
   CHECK(s.summaries()[0].requests == 2);
 }
 
-TEST_CASE("rollout: one that is resumed with all answered is over at once") {
+TEST_CASE("rollout: when resumed with all requests answered it is over at once") {
   Stage s(1, 1, {}, {{{GroupId{0}, 0}, {21}, {}, true}});
   s.add_instance(0);
   s.run_for(1'000'000);
@@ -787,7 +787,7 @@ TEST_CASE("rollout: one that is resumed with all answered is over at once") {
   CHECK(s.summaries()[0].complete);
 }
 
-TEST_CASE("rollout: what was answered before is not answered again, even where its group fits on no instance now") {
+TEST_CASE("rollout: a request answered before is not answered again, even if its group fits on no instance now") {
   const RequestId answered{GroupId{0}, 0};
   Stage s(2, 1, {}, {{answered, {21, 22}, {}, true}});
   const auto small = s.world.spawn<FakeInstance>(&s.seen[0]);

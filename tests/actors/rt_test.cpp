@@ -45,7 +45,7 @@ std::vector<int64_t> gathered(SimWorld& world, const Reporters& reporters, int64
 
 }  // namespace
 
-TEST_CASE("rt: gather answers in the order of the map, at once with nobody to ask, and leaves out who is gone") {
+TEST_CASE("rt: gather answers in the order of the map, at once if there is nobody to ask, without those who are gone") {
   SimWorld world;
   const auto alive = std::make_shared<int>();
   Reporters reporters;
@@ -57,7 +57,7 @@ TEST_CASE("rt: gather answers in the order of the map, at once with nobody to as
   CHECK(gathered(world, reporters, rt::kControlTimeoutUs) == std::vector<int64_t>{2, 7});
 }
 
-TEST_CASE("rt: who watches an actor hears that it ended, and why if it said so") {
+TEST_CASE("rt: a monitor hears that an actor ended, and why if it said so") {
   for (const bool says : {true, false}) {
     CAPTURE(says);
     SimWorld world;

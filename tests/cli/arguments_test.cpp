@@ -73,7 +73,7 @@ TEST_CASE("arguments: a command has the values that were typed, and no option th
   CHECK(typed.values == std::map<std::string, Words>{{"pin", {"true"}}, {"seed", {"7"}}, {"stop", {"a,b", "--c"}}});
 }
 
-TEST_CASE("arguments: what cannot be placed is named, with the nearest known name or where all are listed") {
+TEST_CASE("arguments: an unexpected word is named, with the nearest known name or where all are listed") {
   const struct {
     Words arguments;
     const char* error;

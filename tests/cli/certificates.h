@@ -1,4 +1,4 @@
-// Certificates made by openssl in a scratch folder: of two CAs, and one whose time is over.
+// Certificates made by openssl in a scratch folder: of two CAs, and an expired one.
 #pragma once
 #include <doctest/doctest.h>
 

@@ -35,7 +35,7 @@ TEST_CASE("chat prompts: chat_template.jinja goes before tokenizer_config.json, 
   CHECK(prompt_text(folder, kAsk + R"(, "add_generation_prompt": false})") == "B2+3E");
 }
 
-TEST_CASE("chat prompts: of several named templates the one for tools is used with tools") {
+TEST_CASE("chat prompts: with tools the template named for tools is used") {
   const ScratchFolder folder;
   folder.write("tokenizer_config.json",
                R"({"chat_template": [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "{{ tools[0].name }}"}]})");
@@ -50,7 +50,7 @@ TEST_CASE("chat prompts: chat_template_kwargs reach the template in their own ty
   CHECK(prompt_text(folder, kAsk + R"(, "chat_template_kwargs": {"thinks": true, "share": 0.5}})") == "yes1.5");
 }
 
-TEST_CASE("chat prompts: a folder or conversation that is wrong is refused with a sentence") {
+TEST_CASE("chat prompts: a wrong folder or conversation is refused with a sentence") {
   const ScratchFolder folder;
   CHECK(ChatPrompts::load(folder.path(""), tokenizer()).error().code == Code::kNotFound);
   folder.write("tokenizer_config.json", "[1");

@@ -10,7 +10,7 @@ const ClusterAccess kNothing, kInsecure{.tls = {}, .insecure = true}, kTls{.tls 
 
 }  // namespace
 
-TEST_CASE("cluster access: an address is read, and port 0 only where the system may choose") {
+TEST_CASE("cluster access: an address is read; port 0 is allowed only if the system may choose") {
   const auto at = parse_host_port("--join", "10.0.0.7:65535", false);
   REQUIRE(at.ok());
   CHECK(at->host == "10.0.0.7");
@@ -19,7 +19,7 @@ TEST_CASE("cluster access: an address is read, and port 0 only where the system 
   CHECK_FALSE(parse_host_port("--join", "127.0.0.1:0", false).ok());
 }
 
-TEST_CASE("cluster access: what is no address is named with its flag and what was expected") {
+TEST_CASE("cluster access: a wrong address is named with its flag and what was expected") {
   for (const char* text : {"", "7000", ":7000"})
     CHECK(parse_host_port("--join", text, false).error().detail ==
           cat("--join ", text, ": expected HOST:PORT, as 127.0.0.1:7000"));

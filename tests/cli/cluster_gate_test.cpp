@@ -108,7 +108,7 @@ TEST_CASE("cluster gate: bytes go through in both directions, and the end of one
   }
 }
 
-TEST_CASE("cluster gate: who does not greet, or has no certificate of the CA, gets no byte through") {
+TEST_CASE("cluster gate: no byte of a peer that does not greet, or has no certificate of the CA, is passed on") {
   const Certificates made;
   for (const TlsFiles& files : {TlsFiles{}, made.files("good", "good", "ca")}) {
     CAPTURE(files.empty());
@@ -134,7 +134,7 @@ TEST_CASE("cluster gate: who does not greet, or has no certificate of the CA, ge
   }
 }
 
-TEST_CASE("cluster gate: who listens in another protocol is named so") {
+TEST_CASE("cluster gate: a listener with another protocol is named as such") {
   const Socket service;
   const uint16_t port = service.listen();
   std::thread other([&] {
@@ -147,10 +147,10 @@ TEST_CASE("cluster gate: who listens in another protocol is named so") {
   other.join();
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().code == Code::kInvalidArgument);
-  CHECK(refused.error().detail.find(cat("the server at 127.0.0.1:", port, " is not Seer, or has another protocol than ")) == 0);
+  CHECK(refused.error().detail.find(cat("the process at 127.0.0.1:", port, " is not Seer, or has another protocol than ")) == 0);
 }
 
-TEST_CASE("cluster gate: an address where nobody listens, or that is none of this machine's, is an error") {
+TEST_CASE("cluster gate: an address where nobody listens, or that is not of this machine, is an error") {
   const auto gate = gate_of({});
   uint16_t closed_port = 0;
   {
@@ -162,7 +162,7 @@ TEST_CASE("cluster gate: an address where nobody listens, or that is none of thi
   CHECK(gate->listen("no address", 0, 1).error().detail.find("cannot listen on no address:0: ") == 0);
 }
 
-TEST_CASE("cluster gate: files that are missing, of another kind, or do not belong together are named, and so is a certificate that is over") {
+TEST_CASE("cluster gate: files that are missing, of another kind, or do not belong together are named, and so is an expired certificate") {
   const Certificates made;
   CHECK(check_tls_files({}).ok());
   CHECK_MESSAGE(check_tls_files(made.files("good", "good", "ca")).ok(), "good");
@@ -176,6 +176,6 @@ TEST_CASE("cluster gate: files that are missing, of another kind, or do not belo
   CHECK(refusal("good", "none", "ca").find("--tls-key " + made.path("none.key") + ": expected the private key of " + made.path("good.pem")) == 0);
   CHECK(refusal("good", "ca", "ca").find("--tls-key " + made.path("ca.key") + ": expected the private key of ") == 0);
   CHECK(refusal("good", "good", "none").find("--tls-ca " + made.path("none.pem") + ": expected the certificate of a CA in PEM format (") == 0);
-  CHECK(refusal("good", "good", "other-ca").find("--tls-cert " + made.path("good.pem") + ": it does not hold against ") == 0);
+  CHECK(refusal("good", "good", "other-ca").find("--tls-cert " + made.path("good.pem") + ": it cannot be verified with ") == 0);
   CHECK(refusal("expired", "expired", "ca").find("certificate has expired") != std::string::npos);
 }

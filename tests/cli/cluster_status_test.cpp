@@ -40,7 +40,7 @@ TEST_CASE("cluster status: each machine with its state, work and memory, then th
         "rollout 5  silent\n");
 }
 
-TEST_CASE("cluster status: a machine that does not answer is silent, with nothing else said of it") {
+TEST_CASE("cluster status: a machine that does not answer is shown as silent, with nothing else") {
   ClusterStatus status = some_status();
   status.nodes.erase(status.nodes.begin());
   status.nodes[0].report.reset();

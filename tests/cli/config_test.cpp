@@ -119,7 +119,7 @@ TEST_CASE("config: every flag of the main job reaches its field") {
   CHECK(o.block_tokens == 32);
 }
 
-TEST_CASE("config: flags go over the file, the file over the defaults") {
+TEST_CASE("config: flags override the file, the file overrides the defaults") {
   const ScratchFolder folder;
   const std::string file = folder.write("c.toml",
                                         "[rollout]\ngroup-size = 4\ntemperature = 1\ninstances = 3\n"
@@ -148,7 +148,7 @@ TEST_CASE("config: deploy/seer.toml holds every option with its default and mean
   }
 }
 
-TEST_CASE("config: what --print-config prints is read back to the same options, with every option at an odd value") {
+TEST_CASE("config: --print-config reads back to the same options, with every option at an odd value") {
   const ScratchFolder folder;
   const std::vector<std::pair<std::string, Arguments>> commands{
       {"rollout",
@@ -195,7 +195,7 @@ TEST_CASE("config: every seed comes back from the file") {
   }
 }
 
-TEST_CASE("config: an option without effect is told of where a flag or the file gives it, not where it has its default") {
+TEST_CASE("config: an option without effect is reported if a flag or the file gives it, not if it has its default") {
   const ScratchFolder folder;
   const auto warnings_of = [&](const Arguments& arguments) {
     std::vector<std::string> warnings;
@@ -229,7 +229,7 @@ TEST_CASE("config: each bad flag gets a sentence with its value and what was exp
       {{"--weights", "int4"}, "--weights int4: expected one of stored, int8; did you mean int8?"},
       {{"--temperature", "1e-5"}, "--temperature 1e-05: expected 0 (greedy) or a number, at least 0.0001"},
       {{"--block-tokens", "17"}, "--block-tokens 17: expected a multiple of 16"},
-      {{"--nodes", "3"}, "--nodes 3: expected at most --instances, which is 2: each node has an instance at least"},
+      {{"--nodes", "3"}, "--nodes 3: expected at most --instances, which is 2: each node has at least one instance"},
       {{"--drafting", "grouped", "--draft-history", "/none/such/history/"},
        "--draft-history /none/such/history/: there is no folder /none/such to make it in"},
       {{"--policy", "oracle"}, "--lengths is missing: the oracle policy takes the response lengths from it"},
@@ -256,7 +256,7 @@ TEST_CASE("config: each bad flag gets a sentence with its value and what was exp
   CHECK(error_of({"completion"}) == "seer completion expected one of bash, zsh, fish");
 }
 
-TEST_CASE("config: what is missing is named") {
+TEST_CASE("config: a missing option is named") {
   CHECK(contains(error_of({"rollout"}), "--model is missing"));
   CHECK(contains(error_of({"rollout", "--model", "m"}), "--prompts is missing"));
   CHECK(contains(error_of({"rollout", "--model", "m", "--prompts", "p"}), "--out is missing"));

@@ -32,7 +32,7 @@ TEST_CASE("doctor: a missing part is named with what it costs and what adds it")
   CHECK(contains(text, "portable kernels"));
 }
 
-TEST_CASE("doctor: a library that is there is not said to work where this build has no code for it") {
+TEST_CASE("doctor: a library is not said to work if this build has no code for it") {
   const std::string text = doctor_text(bare_machine());
   CHECK(contains(text, "  UCX             not used: this build has no code for it (this machine: 1.13.1, transports tcp)\n"
                        "                  without it: one process\n"));
@@ -49,7 +49,7 @@ TEST_CASE("doctor: the main job needs memory, and no optional part") {
   CHECK(contains(doctor_text(findings), "The main job cannot run here: it needs 1.0 GiB of free memory.\n"));
 }
 
-TEST_CASE("doctor: this machine has a core, memory, and all four parts are looked for") {
+TEST_CASE("doctor: this machine has a core and memory, and all four parts are checked") {
   const MachineFindings findings = inspect_machine();
   CHECK(findings.cores >= 1);
   CHECK(findings.memory_bytes > 0);

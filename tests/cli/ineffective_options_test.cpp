@@ -11,7 +11,7 @@ using Texts = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("ineffective options: nothing is said of an option that was not given, whatever its value") {
+TEST_CASE("ineffective options: an option that was not given is not reported, whatever its value") {
   RolloutOptions rollout;
   rollout.lengths = "l";
   rollout.draft_tokens_max = 3;
@@ -83,7 +83,7 @@ TEST_CASE("ineffective options: in a cluster the machines have the options of a 
               "--kv-bytes has no effect with --cluster, whose machines have their own"});
 }
 
-TEST_CASE("ineffective options: a simulation without drafts, partial or seer+ has no use for their options") {
+TEST_CASE("ineffective options: options of drafts, partial and seer+ need a simulation with them") {
   SimulateOptions o;
   o.policies = {"verl", "seer"};
   CHECK(ineffective_options(o, {"draft-max", "over-issue", "unexplained"}) ==

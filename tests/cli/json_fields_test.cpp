@@ -32,7 +32,7 @@ TEST_CASE("json fields: integers are refused below their least, beyond their typ
   CHECK(!integer_field<int64_t>(Json::parse("2.0"), "n", 0, "").ok());
 }
 
-TEST_CASE("json fields: token ids are named by their place where they are wrong") {
+TEST_CASE("json fields: a wrong token id is named by its place") {
   CHECK(token_ids(Json::parse("[0, 5, 2147483647]"), "input_ids", "").value().size() == 3);
   CHECK(token_ids(Json::parse("[0, -5]"), "input_ids", "").error().detail == "input_ids[1] is -5: expected a token id from 0 to 2147483647");
   CHECK(token_ids(Json::parse("7"), "input_ids", "").error().detail == "input_ids is number: expected a list of token ids");

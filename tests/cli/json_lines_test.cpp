@@ -47,7 +47,7 @@ TEST_CASE("json lines: blank lines are left out, and the others keep their numbe
   CHECK(lines_of(folder.write("p.jsonl", "\xef\xbb\xbf{}\n\xef\xbb\xbf")) == Lines{{1, "{}"}, {2, "\xef\xbb\xbf"}});
 }
 
-TEST_CASE("json lines: reading ends where the reader has enough or finds an error") {
+TEST_CASE("json lines: reading ends when the reader has enough or finds an error") {
   const ScratchFolder folder;
   const std::string file = folder.write("p.jsonl", "1\n2\n3\n");
   int64_t last = 0;
@@ -62,7 +62,7 @@ TEST_CASE("json lines: reading ends where the reader has enough or finds an erro
   CHECK(last == 1);
 }
 
-TEST_CASE("json lines: lines longer than what is read at once are whole") {
+TEST_CASE("json lines: lines longer than one read are whole") {
   const ScratchFolder folder;
   for (const size_t size : {size_t{65500}, size_t{65534}, size_t{65535}, size_t{65536}, size_t{200'000}}) {
     CAPTURE(size);
@@ -76,7 +76,7 @@ TEST_CASE("json lines: lines longer than what is read at once are whole") {
   }
 }
 
-TEST_CASE("json lines: a file that is no text of lines is named as what it is") {
+TEST_CASE("json lines: a file in another format is named as what it is") {
   using namespace std::string_literals;
   const ScratchFolder folder;
   const auto said = [&](const std::string& bytes) {
@@ -106,7 +106,7 @@ TEST_CASE("json lines: members come in their order, as compact JSON with numbers
   CHECK(members_of("{}") == "");
 }
 
-TEST_CASE("json lines: what is no JSON object with different names is refused with its place, by either reader") {
+TEST_CASE("json lines: a line that is not a JSON object with distinct names is refused with its place, by both readers") {
   const struct {
     const char* text;
     const char* error;
@@ -133,7 +133,7 @@ TEST_CASE("json lines: what is no JSON object with different names is refused wi
   CHECK(check_object("p.jsonl", 7, "{\"x\": {\"y\": 1}, \"z\": {\"y\": 1}}").ok());  // in different objects
 }
 
-TEST_CASE("json lines: what is nested deeper than a reader can follow is refused") {
+TEST_CASE("json lines: nesting deeper than a reader can follow is refused") {
   const auto nested = [](size_t depth) { return "{\"x\": " + std::string(depth - 1, '[') + std::string(depth - 1, ']') + "}"; };
   CHECK(check_object("p.jsonl", 7, nested(1000)).ok());
   for (const size_t depth : {1001, 100'000})

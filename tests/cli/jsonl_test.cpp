@@ -47,7 +47,7 @@ std::vector<float> read_logprobs(const std::string& line) {
 
 }  // namespace
 
-TEST_CASE("prompts: text or ids, with what comes along in its order") {
+TEST_CASE("prompts: a line has text or ids, and other fields keep their order") {
   const ScratchFolder folder;
   const std::string file =
       folder.write("p.jsonl",
@@ -109,7 +109,7 @@ TEST_CASE("prompts: each bad line is named by file, line and what is wrong") {
   }
 }
 
-TEST_CASE("prompts: a line may say how it is sampled, over the flags, and null leaves the flag as it is") {
+TEST_CASE("prompts: sampling fields of a line override the flags, and null keeps the flag") {
   const ScratchFolder folder;
   const std::string file = folder.write(
       "p.jsonl",
@@ -213,7 +213,7 @@ TEST_CASE("prompts: messages show little of a line") {
   }
 }
 
-TEST_CASE("prompts: a seed or an id makes the samples, wherever the line is") {
+TEST_CASE("prompts: a seed or an id decides the samples, wherever the line is") {
   const PromptLine seeded{.id = "\"a\"", .seed = 7}, named{.id = "7"}, text_named{.id = "\"7\""}, bare{};
   CHECK(prompt_sample_seed(seeded, 1, 0, 2) == prompt_sample_seed(seeded, 99, 5, 2));
   CHECK(prompt_sample_seed(seeded, 1, 0, 2) != prompt_sample_seed(seeded, 1, 0, 3));
@@ -242,7 +242,7 @@ TEST_CASE("prompts: ids outside the vocabulary and prompts longer than the conte
   CHECK(check_prompt("p.jsonl", 4, {}, 321, 3).error().detail == "p.jsonl:4: the prompt has no tokens");
 }
 
-TEST_CASE("lengths: from lengths or responses, in any order, more than asked for is skipped") {
+TEST_CASE("lengths: they are read from lengths or responses in any order, and further lines are skipped") {
   const ScratchFolder folder;
   const std::string file = folder.write("l.jsonl",
                                         "{\"group\": 1, \"sample\": 0, \"tokens\": 30}\n"
@@ -285,7 +285,7 @@ TEST_CASE("lengths: each bad line is named by file, line and what is wrong") {
   }
 }
 
-TEST_CASE("score lines: what rollout wrote is read, and scores are added to the line as it was") {
+TEST_CASE("score lines: output of rollout is read, and scores are added to the unchanged line") {
   const ScratchFolder folder;
   const std::string line = response_line(small_response());
   const auto lines = read_score_lines(folder.write("r.jsonl", line + line));

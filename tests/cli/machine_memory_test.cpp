@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kMiB = 1 << 20, kGiB = 1 << 30;
 
-/// A root folder with the files of /proc and /sys/fs/cgroup that tell of memory.
+/// A root folder with the files of /proc and /sys/fs/cgroup about memory.
 struct Machine {
   Machine() {
     write("proc/meminfo", "MemTotal:        8388608 kB\nMemFree:  1 kB\nMemAvailable:    4194304 kB\n");
@@ -35,7 +35,7 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 
 }  // namespace
 
-TEST_CASE("machine memory: without control groups it is the machine's, what is available counts as free") {
+TEST_CASE("machine memory: without control groups it is the machine's, and available memory counts as free") {
   const Machine machine;
   CHECK(machine.memory().bytes == 8 * kGiB);
   CHECK(machine.memory().free_bytes == 4 * kGiB);
@@ -67,7 +67,7 @@ TEST_CASE("machine memory: in a container the path of its group may be the host'
   CHECK(machine.memory().bytes == 8 * kGiB);
 }
 
-TEST_CASE("machine memory: what asks for more than there is, is refused alone, whatever of it would be used") {
+TEST_CASE("machine memory: a demand larger than the machine is refused by itself, however much of it would be used") {
   const MachineMemory machine{.bytes = 4 * kGiB, .free_bytes = 2 * kGiB};
   CHECK(check_memory({{"--a 1", 4 * kGiB, 0}, {"--b 2", kGiB, 2 * kGiB}}, machine).ok());
   const Status refused = check_memory({{"--a 1", kGiB, 0}, {"--b 2", 4 * kGiB + 1, 0}}, machine);
@@ -76,7 +76,7 @@ TEST_CASE("machine memory: what asks for more than there is, is refused alone, w
   CHECK(refused.error().detail == "--b 2 may take 4.0 GiB of memory, but this machine has 4.0 GiB");
 }
 
-TEST_CASE("machine memory: what together may use more than is free is refused, each with its share") {
+TEST_CASE("machine memory: demands that together may use more than is free are refused, each with its share") {
   const MachineMemory machine{.bytes = 4 * kGiB, .free_bytes = 2 * kGiB};
   const Status refused = check_memory({{"--a 1", 2 * kGiB, 2 * kGiB}, {"--b 2", 2 * kGiB, 300 * kMiB}}, machine);
   REQUIRE(!refused.ok());

@@ -57,7 +57,7 @@ TEST_CASE("machine parts: KV caches and pools without room for one block are nam
         cat("--kv-bytes ", block_bytes - 1, ": expected room for a KV block; one of 16 tokens of this model needs ", block_bytes));
 }
 
-TEST_CASE("machine parts: parts that were not asked for have no maker") {
+TEST_CASE("machine parts: parts that are not configured have no maker") {
   Parts p;
   const auto makers = make_node_makers(p.options, p.loaded, p.aside);
   REQUIRE(makers.ok());

@@ -10,7 +10,7 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 
 }  // namespace
 
-TEST_CASE("man page: options, sizes and examples are there, and no text is taken for a roff command") {
+TEST_CASE("man page: it has options, sizes and examples, and no text becomes a roff command") {
   int64_t bytes = 4096;
   bool on = false;
   ProgramSpec program{.version = "seer 1", .what = "rolls", .commands = {}};

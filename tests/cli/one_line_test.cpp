@@ -12,7 +12,7 @@ TEST_CASE("one line: a short sentence stays as it is, control characters are spe
   CHECK(one_line(std::string(kOneLineBytesMax, 'x')) == std::string(kOneLineBytesMax, 'x'));
 }
 
-TEST_CASE("one line: of a long sentence the middle is left out, never half a character") {
+TEST_CASE("one line: the middle of a long sentence is left out, never half a character") {
   for (const std::string& filling : {std::string("x"), std::string("\n"), std::string("\xf0\x9f\x98\x80"), std::string("\xe2\x82\xac")}) {
     CAPTURE(filling);
     for (size_t count = 200; count < 1400; count += 7) {

@@ -34,7 +34,7 @@ TEST_CASE("sizes: every unit is read, with fractions, in any case") {
   }
 }
 
-TEST_CASE("sizes: what is no size is named in the error") {
+TEST_CASE("sizes: a text that is no size is in the error") {
   for (const char* text :
        {"", "x", "-1", "64Mi", "64  M", "1P", "1..5GiB", "1e3", "MiB", "10000000TiB", "4 096", "inf", "0x10"}) {
     CAPTURE(std::string(text));

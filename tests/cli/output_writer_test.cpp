@@ -47,7 +47,7 @@ TEST_CASE("output: a path that cannot be written is refused when it is opened") 
   CHECK(!OutputWriter::open("/proc/o.jsonl").ok());
 }
 
-TEST_CASE("output: what an earlier run left aside stays until a new run has a line, and is never taken for a result") {
+TEST_CASE("output: lines of an earlier run stay until a new run has a line, and are never taken for a result") {
   const ScratchFolder folder;
   folder.write("o.jsonl.partial", "of an earlier run\n");
   { CHECK(OutputWriter::open(folder.path("o.jsonl")).ok()); }  // a run that failed at its start
@@ -101,7 +101,7 @@ TEST_CASE("output: a line that does not fit is taken back, and the file is valid
   Result<OutputWriter> out = OutputWriter::open(folder.path("o.jsonl"));
   REQUIRE(out.ok());
   CHECK(out->append("first\n").ok());
-  // A file size limit stands for a full disk: the write stops in the middle of the line.
+  // A file size limit simulates a full disk: the write stops in the middle of the line.
   rlimit before{};
   REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);

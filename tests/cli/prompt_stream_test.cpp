@@ -54,7 +54,7 @@ TEST_CASE("prompt stream: prompts are taken as their lines end, and never waited
   CHECK(stream.ended());
 }
 
-TEST_CASE("prompt stream: the last line may lack its newline, but not its end") {
+TEST_CASE("prompt stream: the last line may lack its newline, but must be complete") {
   for (const bool whole : {true, false}) {
     Pipe pipe;
     PromptStream stream(pipe.ends[0], "stdin", 0, {});

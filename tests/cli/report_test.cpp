@@ -76,7 +76,7 @@ TEST_CASE("report: drafts by class and shape and over time, their times beside w
   CHECK(contains(table, "  time making drafts               1.0 %  "));
 }
 
-TEST_CASE("report: a policy that was chosen is named, with why") {
+TEST_CASE("report: a chosen policy is named, with the reason") {
   RolloutReport named = some_report("seer", 20000, 5), chosen = named;
   chosen.policy_choice = "a batch of 53 costs 1.22 of one of 26 per token; seer+ below 0.95";
   CHECK(Json::parse(report_json(named))["policy_choice"].is_null());
@@ -104,7 +104,7 @@ TEST_CASE("report: the table groups digits, scales bytes and shows each instance
   CHECK(contains(table, "  1                               61.50         0.00      234 567          600\n"));
 }
 
-TEST_CASE("report: the table has sections, and no row or section in which there is nothing") {
+TEST_CASE("report: the table has sections, and no empty row or section") {
   RolloutReport report = some_report("seer", 20074, 0);
   const std::string bare = report_table(report);
   CHECK(contains(bare, "\nresult\n  requests                         1 600\n"));

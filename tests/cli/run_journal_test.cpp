@@ -29,7 +29,7 @@ TEST_CASE("run journal: without --journal nothing is kept, and every call is rig
   CHECK(none.take_resumed(RolloutId{1}).empty());
 }
 
-TEST_CASE("run journal: a rollout goes on with tokens of requests that were begun, and without those that were answered") {
+TEST_CASE("run journal: a rollout continues begun requests from their tokens, without those that were answered") {
   if (!has_rocksdb()) return;
   const ScratchFolder folder;
   RolloutOptions options;

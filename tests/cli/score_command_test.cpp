@@ -1,4 +1,4 @@
-// That scores are the log-probabilities of a rollout, bit for bit: tests/integration/exactness_test.cpp.
+// tests/integration/exactness_test.cpp checks that scores are the log-probabilities of a rollout, bit for bit.
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
@@ -146,7 +146,7 @@ TEST_CASE("score: a line that the model or the KV cache cannot take is refused b
   CHECK(scoring.run({good, line_of(34, 1)}).error().code == Code::kInvalidArgument);
 }
 
-TEST_CASE("score: stopped on request it leaves no result") {
+TEST_CASE("score: when stopped it leaves no result") {
   Scoring scoring;
   const std::atomic<bool> stop{true};
   const Status stopped = scoring.run({line_of(9, 3)}, stop);

@@ -1,4 +1,4 @@
-// ScratchFolder: an empty folder of a test's own, gone at its end, with files to write and read.
+// ScratchFolder: an empty temporary folder for a test, removed at its end, with helpers to write and read files.
 #pragma once
 #include <stdlib.h>
 

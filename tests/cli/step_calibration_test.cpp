@@ -1,4 +1,4 @@
-// Times are those of the machine: what is tested holds however fast it is.
+// Times are those of the machine; the tests hold however fast it is.
 #include "cli/step_calibration.h"
 
 #include <doctest/doctest.h>
@@ -11,7 +11,7 @@ using namespace seer;
 
 namespace {
 
-/// A model whose context is shorter than what is measured of longer ones.
+/// A model whose context is shorter than the one measured for longer models.
 std::shared_ptr<const Model> small_model(const TestFolder& folder) {
   write_tiny_model(folder.path(), tiny_config("qwen3", {{"max_position_embeddings", 64}}), "BF16", 1);
   auto model = load_model(folder.path());

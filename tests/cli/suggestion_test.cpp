@@ -4,7 +4,7 @@
 
 using namespace seer;
 
-TEST_CASE("suggestions: one slip of the fingers finds the name, another word finds none") {
+TEST_CASE("suggestions: one typing error still finds the name, another word finds none") {
   const std::vector<std::string> known{"policy", "policies", "prompts", "out", "seed", "temperature", "top-p", "top-k"};
   const struct {
     const char* typed;

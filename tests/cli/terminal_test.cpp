@@ -13,7 +13,7 @@ using namespace seer;
 
 namespace {
 
-/// An environment variable that is put back as it was.
+/// An environment variable that is restored at the end.
 class Variable {
  public:
   Variable(const char* name, const char* value) : name_(name) {
@@ -54,7 +54,7 @@ class PseudoTerminal {
 
 }  // namespace
 
-TEST_CASE("terminal: a terminal is live and coloured, and has its columns, or 80 where it does not know them") {
+TEST_CASE("terminal: a terminal is live and coloured, and has its columns, or 80 if it does not know them") {
   const Variable term("TERM", "xterm"), no_color("NO_COLOR", nullptr);
   PseudoTerminal terminal;
   terminal.set_columns(123);
@@ -66,7 +66,7 @@ TEST_CASE("terminal: a terminal is live and coloured, and has its columns, or 80
   CHECK(terminal_of(terminal.fd()).columns == 80);
 }
 
-TEST_CASE("terminal: a NO_COLOR that is not empty takes the colour, not the line that is drawn over itself") {
+TEST_CASE("terminal: a NO_COLOR that is not empty turns off colour, but not redrawing the line") {
   const Variable term("TERM", "xterm");
   const PseudoTerminal terminal;
   for (const char* value : {"1", ""}) {

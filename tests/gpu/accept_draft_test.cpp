@@ -20,7 +20,7 @@ int32_t gained(std::vector<int32_t> draft, std::vector<int32_t> sampled) {
 
 }  // namespace
 
-TEST_CASE("accept draft: the tokens up to the first difference stand, and one more is gained") {
+TEST_CASE("accept draft: the tokens up to the first difference are accepted, and one more is gained") {
   CHECK(gained({}, {5}) == 1);
   CHECK(gained({1}, {5, 6}) == 1);
   CHECK(gained({1, 2, 3}, {1, 2, 3, 4}) == 4);
@@ -55,7 +55,7 @@ TEST_CASE("accept draft: decoding with any drafts gives the tokens of decoding w
   }
 }
 
-TEST_CASE("accept draft: in a tree the path stands whose tokens were sampled at their parents") {
+TEST_CASE("accept draft: in a tree the path is accepted whose tokens were sampled at their parents") {
   const std::vector<int32_t> tokens{9, 4, 5, 6, 7, 5}, parents{-1, 0, 0, 1, 2, 3};
   const auto path = [&](std::vector<int32_t> sampled) {
     return accepted_path(tokens, parents, sampled_of(std::move(sampled)));

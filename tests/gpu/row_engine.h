@@ -1,5 +1,5 @@
-// RowEngine: an engine that computes given rows at once: at each position it samples a token that only depends on the
-// position, and it keeps what it was given for the test to look at.
+// RowEngine: an engine that computes given rows at once. At each position it samples a token that depends only on the
+// position, and it keeps its input for the test to check.
 #pragma once
 #include <functional>
 #include <map>

@@ -254,7 +254,7 @@ TEST_CASE("sampler: a row with one logit that is not finite gives no token, unde
         }
 }
 
-TEST_CASE("sampler: what a penalty makes of finite logits beyond the largest float is sampled as that") {
+TEST_CASE("sampler: finite logits that a penalty takes beyond the largest float count as infinite") {
   const SamplingParams greedy{.temperature = 0.0f, .repetition_penalty = 0.01f};
   CHECK(sample({1, 3e38f, 3.3e38f}, greedy, 1, 0, {1}).token == 1);
   CHECK(sample({-3e38f, -1}, {.temperature = 0.0f, .repetition_penalty = 100.0f}, 1, 0, {0, 1}).token == 1);

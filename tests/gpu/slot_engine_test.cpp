@@ -47,7 +47,7 @@ using Tokens = std::vector<int32_t>;
 
 }  // namespace
 
-TEST_CASE("slot engine: a sequence feeds what was sampled last, asks for blocks as it needs them, and ends at its limit") {
+TEST_CASE("slot engine: a sequence feeds the token sampled last, asks for blocks when needed, and ends at its limit") {
   Bench b;
   b.slots.join(2, rows(2, {7}, 1, {5}), StepsLimit{.gain_max = 2, .covered = 4});
   CHECK(b.order().ended.empty());
@@ -123,7 +123,7 @@ TEST_CASE("slot engine: with a repetition penalty each step has the tokens befor
   CHECK(b.rows->steps[2].at(0).tokens == Tokens{token(4)});
 }
 
-TEST_CASE("slot engine: a step that is queued ahead feeds what the one before it samples, with all tokens before that") {
+TEST_CASE("slot engine: a step that is queued ahead feeds the token that the step before it samples, with all earlier ones as history") {
   Bench b;
   b.slots.join(1, penalized_row(), StepsLimit{.gain_max = 9, .covered = 8});
   Tokens fed;
@@ -161,7 +161,7 @@ TEST_CASE("slot engine: a sequence that a token ended gains nothing from the ste
   CHECK(b.rows->steps.back().size() == 1);
 }
 
-TEST_CASE("slot engine: who leaves while a step is queued gains nothing from it, and nothing is ordered beyond a limit") {
+TEST_CASE("slot engine: a sequence that leaves while a step is queued gains nothing from it, and nothing is ordered beyond a limit") {
   Bench b;
   const std::vector<DeviceBlockId> blocks{0, 1, 2, 3};
   b.slots.join(0, rows(3, {7}, 1, blocks), StepsLimit{.gain_max = 0, .covered = 16});
@@ -177,7 +177,7 @@ TEST_CASE("slot engine: who leaves while a step is queued gains nothing from it,
   CHECK(b.gained(0) == Tokens{token(4)});
 }
 
-TEST_CASE("slot engine: copies pass through, and an engine with slots of its own stays as it is") {
+TEST_CASE("slot engine: copies pass through, and an engine with its own slots is not changed") {
   Bench b;
   CHECK(with_slots(b.engine) == b.engine);
   b.engine->submit(CopyBatch{.id = 3, .direction = CopyBatch::Direction::kImport, .blocks = {}});

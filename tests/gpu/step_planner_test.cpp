@@ -107,7 +107,7 @@ class SlowPlanner {
 
 }  // namespace
 
-TEST_CASE("step planner: blocks needed cover the positions, no more") {
+TEST_CASE("step planner: the blocks needed cover the positions and no more") {
   CHECK(blocks_needed(0, 0, 16) == 0);
   CHECK(blocks_needed(1, 0, 16) == 1);
   CHECK(blocks_needed(16, 1, 16) == 0);
@@ -198,7 +198,7 @@ TEST_CASE("step planner: random plans agree with the slow obvious reference") {
   }
 }
 
-TEST_CASE("step planner: who needs no blocks can be planned before the others, who get what they would among them") {
+TEST_CASE("step planner: sequences that need no blocks can be planned first, and the others get the same as in a common plan") {
   int64_t planned_before = 0, short_of_rows = 0;
   for (uint64_t seed = 1; seed <= 3000; ++seed) {
     CAPTURE(seed);

@@ -99,7 +99,7 @@ TEST_CASE("step profile: fitting points made by a cost model predicts like it") 
   }
 }
 
-TEST_CASE("step profile: costs that no other features can stand for come back") {
+TEST_CASE("step profile: costs that no other features can replace come back") {
   StepCost truth;  // in the order of kStepFeatures: step, sequences, sampled_rows, kv_tokens, attended
   for (const auto& [feature, us] : {std::pair{0, 200.0}, {2, 7.0}, {9, 3.5}, {10, 0.25}, {13, 0.125}})
     truth.us[static_cast<size_t>(feature)] = us;
@@ -127,7 +127,7 @@ TEST_CASE("step profile: a fixed fifth is held out, and the errors tell it from 
   CHECK(prediction_error(profile, "verify", false).points == 0);
 }
 
-TEST_CASE("step profile: what was written is read back") {
+TEST_CASE("step profile: a written profile is read back") {
   const StepProfile profile = sample_profile();
   const std::string text = step_profile_json(profile);
   const ProfileFile file(text);

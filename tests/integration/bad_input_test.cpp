@@ -35,7 +35,7 @@ constexpr int kPatienceMs = 600'000;  // then it hangs, on any machine
 using Arguments = std::vector<std::string>;
 using Words = std::vector<std::string>;
 
-/// A folder of inputs, the program's outputs, and what it said.
+/// A folder with inputs, and the program's outputs and messages.
 class BadInputs {
  public:
   BadInputs() {
@@ -109,7 +109,7 @@ class BadInputs {
     folder.write(name + "/model.safetensors", length + text + file.substr(8 + header_bytes(file)));
     return folder.path(name);
   }
-  /// A copy of the shipped model, its safetensors cut to so many bytes.
+  /// A copy of the shipped model, its safetensors cut to this many bytes.
   std::string cut_model(const std::string& name, size_t bytes) const {
     fs::copy(kModel, folder.path(name));
     fs::resize_file(folder.path(name + "/model.safetensors"), bytes);
@@ -146,8 +146,8 @@ class BadInputs {
   std::vector<std::pair<std::string, std::string>> sentences_;
 };
 
-/// Arguments that run what follows with a small file system of its own at `dir`, seen by nobody else and gone with it.
-/// Empty where this is not allowed (needs root).
+/// Arguments that run the following command with a small private file system at `dir`, which ends with it. Empty if this is not
+/// allowed (needs root).
 Arguments with_tmpfs(const std::string& dir, const std::string& mount_options) {
   const std::string script = cat("mount -t tmpfs -o ", mount_options, " tmpfs ", dir, " && exec \"$@\"");
   const Arguments prefix{"unshare", "--mount", "sh", "-c", script, "sh"};
@@ -358,14 +358,14 @@ TEST_CASE("bad input: options and the TOML file") {
   config("not TOML", "[rollout\n", {"c.toml:1:", "not TOML"});
 }
 
-TEST_CASE("bad input: a folder for the history is not made where its parent is missing") {
+TEST_CASE("bad input: a folder for the history is not made if its parent is missing") {
   BadInputs bad;
   bad.rollout("history without a parent folder", {{"--drafting", "grouped"}, {"--draft-history", bad.folder.path("none/history")}},
               {"--draft-history", "none/history", "no folder"}, 1);
   CHECK(!fs::exists(bad.folder.path("none")));
 }
 
-TEST_CASE("bad input: what stdout cannot take is an error, whatever was printed") {
+TEST_CASE("bad input: a write to stdout that fails is an error, whatever was printed") {
   for (const char* arguments : {"--help", "--version", "rollout --help", "rollout --print-config", "doctor", "man", "completion bash",
                                 "simulate --policies seer --seeds 1 --requests 8"}) {
     CAPTURE(std::string(arguments));

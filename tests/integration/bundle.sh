@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# deploy/bundle.sh: unpacked in an empty folder, the program runs with an empty environment, takes no library but the C library
-# from elsewhere, and gives the bits that it gives here, alone and as a cluster.
+# deploy/bundle.sh: unpacked in an empty folder, the program runs with an empty environment, takes only the C library from
+# elsewhere, and gives the same bits as here, alone and as a cluster.
 # Usage: bundle.sh [<build folder>]    Exit: 0 passed, 1 failed.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)

@@ -1,4 +1,4 @@
-// Rollouts on a cluster whose processes are killed and stopped at random: whatever happens, each ends with the bits of a rollout
+// Rollouts on a cluster whose processes are killed and stopped at random. Whatever happens, each gives the bits of a rollout
 // within one process, every response once, and leaves nothing in the pools. SEER_CHAOS_ROUNDS and SEER_CHAOS_SEED try more.
 #include <doctest/doctest.h>
 
@@ -44,7 +44,7 @@ class Chaos {
       REQUIRE_MESSAGE(was_cut_off, seer.err());
     }
   }
-  /// What the pools keep of requests, once all machines are there that are to be.
+  /// Requests that the pools keep, once all expected machines are there.
   int64_t kept_requests() {
     int64_t kept = 0;
     for (const Json& node : status_of(*cluster_)["nodes"]) kept += node.value("kept_requests", 0);
@@ -69,7 +69,7 @@ class Chaos {
   }
   /// True: the rollout's process is dead, or will be.
   bool act(ChildProcess& seer) {
-    // Stops take seconds to be noticed, and a new cluster takes some to start: they are rarer.
+    // Stops are noticed only after seconds, and a new cluster takes seconds to start, so both are rarer.
     static constexpr std::array<Act, 12> kDrawn{kKillNode,    kKillNode,    kKillNode,    kKillNode,       kKillNode,       kKillRollout,
                                                 kKillRollout, kKillRollout, kStopNode,    kKillController, kKillController, kKillCluster};
     const Act drawn = kDrawn[random_() % kDrawn.size()];
@@ -92,7 +92,7 @@ class Chaos {
         cluster_->nodes.at(0)->send(SIGKILL);
         REQUIRE(cluster_->nodes.at(0)->wait(kWaitMs));
         cluster_->start_controller_again();
-        // What a rollout keeps that dies before it has come in again is released only a minute later.
+        // KV of a rollout that dies before it has entered again is released only a minute later.
         while (!seer.wait(20) && status_of(*cluster_)["rollouts"].empty()) {
         }
         break;

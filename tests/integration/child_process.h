@@ -1,4 +1,4 @@
-// ChildProcess: the real program in a process of its own, its output kept in files of a scratch folder. Ends with its owner.
+// ChildProcess: runs the real program in a child process, with its output in files of a scratch folder. Ends with its owner.
 #pragma once
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -52,7 +52,7 @@ class ChildProcess {
   ChildProcess& operator=(const ChildProcess&) = delete;
 
   void send(int signal) const { REQUIRE(::kill(pid_, signal) == 0); }
-  /// False if it still runs after so long.
+  /// False if it still runs after this time.
   bool wait(int timeout_ms) {
     if (exit_code_ >= 0) return true;
     pollfd ended{.fd = pid_fd_, .events = POLLIN, .revents = 0};

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""deploy/client against a real `seer serve`: every method, groups, streams, errors, lost connections, and what slime, verl and AReaL send.
+"""Tests deploy/client with a real `seer serve`: every method, groups, streams, errors, lost connections, requests of slime, verl, AReaL.
 usage: client.py SEER_PROGRAM"""
 import asyncio, concurrent.futures, contextlib, importlib.util, os, shutil, socket, subprocess, sys, tempfile, threading, types, unittest
 

@@ -73,7 +73,7 @@ inline Arguments rollout(const std::string& out, const Arguments& more) {
 
 using Responses = std::map<std::pair<int, int>, Json>;
 
-/// What each response says that no machine may change.
+/// The fields of each response that no machine may change.
 inline Responses responses_of(const std::string& path) {
   Responses responses;
   std::ifstream lines(path);

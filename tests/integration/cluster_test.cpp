@@ -1,4 +1,4 @@
-// A cluster of real processes: whatever machines come, leave and die, a rollout on them gives the bits of one within a process.
+// A cluster of real processes: whatever machines join, leave and die, a rollout on them gives the bits of one within a process.
 #include <doctest/doctest.h>
 
 #include <filesystem>
@@ -47,7 +47,7 @@ TEST_CASE("cluster: requests that move find the KV of long texts at the other ma
   const ScratchFolder folder;
   Cluster cluster;
   cluster.join(1);
-  // Who moves when is a matter of time, and no more than 32 tokens are not worth fetching: some run has a request that is.
+  // Which request moves depends on timing; with some seed one moves.
   int64_t fetched_bytes = 0;
   for (int seed = 1; fetched_bytes == 0 && seed <= 40; ++seed) {
     CAPTURE(seed);
@@ -68,7 +68,7 @@ TEST_CASE("cluster: requests that move find the KV of long texts at the other ma
   CHECK(fetched_bytes > 0);
 }
 
-TEST_CASE("cluster: machines that are killed and others that come during a rollout change no bit") {
+TEST_CASE("cluster: machines that are killed or join during a rollout change no bit") {
   const ScratchFolder folder;
   const Responses right = local_responses(folder);
   Cluster cluster;
@@ -86,7 +86,7 @@ TEST_CASE("cluster: machines that are killed and others that come during a rollo
   CHECK(seer.err().find(" warn instance_lost rollout=") != std::string::npos);
 }
 
-TEST_CASE("cluster: who does not fit is refused with a sentence, and the others go on") {
+TEST_CASE("cluster: a machine that does not fit is refused with a sentence, and the others go on") {
   Cluster cluster;
   const auto refused = [&](const std::map<std::string, std::string>& flags) {
     cluster.start(7, flags);
@@ -148,7 +148,7 @@ TEST_CASE("cluster: a machine that is drained during a rollout leaves in order, 
   CHECK(after["rollouts"].empty());
 }
 
-TEST_CASE("cluster: a machine that is stopped is lost after some seconds, and ends with a sentence once it goes on") {
+TEST_CASE("cluster: a machine that is stopped is lost after some seconds, and ends with a sentence when it wakes up") {
   const ScratchFolder folder;
   const Responses right = local_responses(folder);
   Cluster cluster;
@@ -164,7 +164,7 @@ TEST_CASE("cluster: a machine that is stopped is lost after some seconds, and en
       "seer: node 1 is refused: the controller had lost it, and its work is done elsewhere: start it again\n"));
 }
 
-TEST_CASE("cluster: a controller that is killed and started again takes in what runs, and the rollout goes on meanwhile") {
+TEST_CASE("cluster: a restarted controller takes the running machines and rollouts back, and the rollout goes on meanwhile") {
   const ScratchFolder folder;
   const Responses right = local_responses(folder);
   Cluster cluster;
@@ -204,7 +204,7 @@ TEST_CASE("cluster: machines and rollouts whose controller does not come back en
   CHECK(cluster.nodes.at(1)->err().ends_with("seer: the controller at " + cluster.address + " is gone\n"));
 }
 
-TEST_CASE("cluster: with certificates, machines and rollouts of the same CA take part, and others get no word in") {
+TEST_CASE("cluster: with certificates, only machines and rollouts of the same CA take part") {
   const ScratchFolder folder;
   const auto make = [&](const std::string& to) {
     ChildProcess made({SEER_SOURCE_DIR "/deploy/make_certs.sh", folder.path(to)});

@@ -1,4 +1,4 @@
-// Draft servers of a real rollout, on real engines and threads, killed again and again: no bit of any response changes.
+// Draft servers of a real rollout, on real engines and threads, are killed again and again: no bit of any response changes.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -47,7 +47,7 @@ NodeMakers make_makers(const RolloutWork& work, SlowWork& aside) {
     return std::shared_ptr<Engine>(std::move(engine));
   };
   makers.make_drafting = [](InstanceId) -> Result<Drafting> {
-    // As if rows cost next to nothing, so that as much as may be is drafted.
+    // As if rows cost next to nothing, so that the budget drafts as much as allowed.
     return Drafting{std::make_shared<GroupDrafter>(GroupDrafterConfig{}), {.rows_max = {6, 8}, .draft_ns = 0},
                     [](const StepShape& shape) { return 1e6 + static_cast<double>(shape.rows); }, {.sync_us = 1000}, {}};
   };
@@ -156,7 +156,7 @@ TEST_CASE("draft servers: killed again and again in a real rollout, they change 
   CHECK(accepted > 100);  // drafts were made and accepted all the while
 }
 
-TEST_CASE("draft history: what a rollout answered is drafted from in the next, and changes no bit of it") {
+TEST_CASE("draft history: the next rollout drafts from the responses of the last, and no bit of it changes") {
   if (!has_rocksdb()) return;
   ScratchFolder folder;
   RolloutOptions options = shipped_options(4);

@@ -125,7 +125,7 @@ Run run(const RolloutOptions& options, const RolloutWork& work) {
   return run;
 }
 
-/// With nothing in an engine's queue while results are looked at.
+/// With nothing in an engine's queue while results are handled.
 Answers reference_of(RolloutOptions options, const RolloutWork& work) {
   options.step_depth = 1;
   return run(options, work).answers;
@@ -174,11 +174,11 @@ std::vector<std::string> policies_of_small_tests() {
   return kSanitized ? std::vector<std::string>{"verl", "seer"} : chunk_policy_names();
 }
 
-/// What no timing may bring about.
+/// Checks facts that no timing may change.
 void check_unforced(const RolloutOptions& options, Kv kv, const RolloutReport& report) {
   const bool whole_groups = find_policy(options.scheduler.policy)->whole_groups;
-  // Responses of a group that are equal so far share their blocks by content. One that parks while another still writes
-  // its tail there may find the tail missing when it goes on, and computes it again: 15 tokens at most.
+  // Responses of a group that are equal so far share their blocks by content. If one parks while another still writes their common
+  // tail, it may find the tail missing when it continues, and computes it again: at most 15 tokens.
   if (kv == Kv::kAmple) CHECK(report.rollout.reprefill_tokens <= (whole_groups ? 0 : 15 * (report.rollout.chunks - report.rollout.requests)));
   if (kv == Kv::kAmple) CHECK(report.rollout.yields + report.rollout.preemptions == 0);
   if (!whole_groups) CHECK(report.rollout.preemptions == 0);
@@ -187,8 +187,8 @@ void check_unforced(const RolloutOptions& options, Kv kv, const RolloutReport& r
   CHECK(report.sum(&KvNodeReport::fetch_failures) == 0);
 }
 
-/// What happened where KV was short. How often depends on timing, so that it is judged over many combinations: without it
-/// they would prove nothing.
+/// Counts of what happens when KV is short. They depend on timing, so they are checked over many combinations; without such events
+/// the combinations would prove nothing.
 struct Pressure {
   int64_t preemptions = 0, yields = 0, migrations = 0, spilling = 0, spilled_bytes = 0;
 
@@ -227,7 +227,7 @@ Answers answers_of(const std::vector<Json>& lines, const char* logprobs) {
   return answers;
 }
 
-/// A profile of steps whose rows cost nothing, so that as much is drafted as may be.
+/// A profile of steps whose rows cost nothing, so that the budget drafts as much as allowed.
 std::string free_rows_profile(const ScratchFolder& folder) {
   StepProfile profile;
   profile.threads = profile.cores = 1;
@@ -312,7 +312,7 @@ TEST_CASE("exactness: policies, chunks, instances, threads, steps queued ahead a
   for (const auto& [key, pressure] : pressures) {
     INFO(key.first, " chunk_tokens=", key.second);
     const bool whole_groups = find_policy(key.first)->whole_groups;
-    // streamrl-oracle runs about as many as fit at their end, so that it may get by without preemption.
+    // streamrl-oracle runs about as many as fit at their end, so it may finish without preemption.
     if (!is_sample && key.first != "streamrl-oracle")
       CHECK((whole_groups ? pressure.preemptions : pressure.yields) > 0);
     if (!is_sample && !whole_groups && pressure.spilling > 0) CHECK(pressure.spilled_bytes > 0);
@@ -409,7 +409,7 @@ TEST_CASE("exactness: every sampling rule gives the same bits under every policy
   MESSAGE(combinations, " combinations of 15 responses: ", different, " differences");
 }
 
-TEST_CASE("exactness: drafts change no bit, whatever they are made from, however long, under every rule of sampling") {
+TEST_CASE("exactness: drafts change no bit, whatever their source and length, under every sampling rule") {
   const ScratchFolder folder(fast_folder());
   RolloutOptions options = reference_options(folder);
   const RolloutWork work = loaded(options);

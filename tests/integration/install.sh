@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `cmake --install` into a folder of its own: the installed program runs from elsewhere, bash completes it, its manual page
+# `cmake --install` into an empty folder: the installed program runs from elsewhere, bash completes it, its manual page
 # is clean, and the scripts' --help changes nothing. Usage: install.sh [<build folder>]    Exit: 0 passed, 1 failed.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# deploy/local_cluster.sh: a rollout on three processes gives the bits of one within a process, and whatever ends the script,
-# nothing is left of it. Usage: local_cluster.sh [<build folder>]    Exit: 0 passed, 1 failed.
+# deploy/local_cluster.sh: a rollout on three processes gives the bits of one within a process, and however the script ends, it
+# leaves nothing behind. Usage: local_cluster.sh [<build folder>]    Exit: 0 passed, 1 failed.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 seer=${1:-$root/build/release}/bin/seer

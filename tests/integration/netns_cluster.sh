@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# deploy/netns_cluster.sh: a rollout on four machines with networks of their own gives the bits of one within a process, moves its KV
-# over TCP, and goes on through short and long cuts of a machine's link, and of the way between a rollout and a machine. Nothing is
-# left of the networks.
+# deploy/netns_cluster.sh: a rollout on four machines with separate networks gives the bits of one within a process, moves its KV
+# over TCP, and goes on through short and long cuts of a machine's link, and of the route between a rollout and a machine. Nothing
+# is left of the networks.
 # Usage: netns_cluster.sh [<build folder>]    Exit: 0 passed, 1 failed, 77 skipped.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)

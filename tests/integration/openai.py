@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`seer serve` as a client of OpenAI's interface meets it: completions, chats, streams, errors. usage: openai.py SEER_PROGRAM"""
+"""Tests OpenAI's interface of `seer serve`: completions, chats, streams, errors. usage: openai.py SEER_PROGRAM"""
 import concurrent.futures, json, os, shutil, tempfile, unittest
 
 from served import LONG, MODEL, Served

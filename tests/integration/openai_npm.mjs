@@ -1,4 +1,4 @@
-// OpenAI's client against `seer serve`. Arguments: the folder that has node_modules/openai, the program, the model folder.
+// Tests `seer serve` with OpenAI's client. Arguments: the folder with node_modules/openai, the program, the model folder.
 import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { cpSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";

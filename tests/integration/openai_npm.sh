@@ -1,6 +1,6 @@
 #!/bin/sh
-# OpenAI's own client for Node against `seer serve`: completions, chats, streams and errors. Fetches the npm package `openai` into
-# <build>/openai_npm.
+# Tests `seer serve` with OpenAI's own client for Node: completions, chats, streams and errors. Fetches the npm package `openai`
+# into <build>/openai_npm.
 # Usage: openai_npm.sh [<build folder>]    Exit: 0 passed, 1 failed, 77 skipped.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)

@@ -1,4 +1,4 @@
-// What of the optional parts this build has, for tests that need them.
+// Which optional parts this build has, for tests that need them.
 #pragma once
 #include <doctest/doctest.h>
 

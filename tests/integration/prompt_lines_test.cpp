@@ -1,5 +1,5 @@
-// What a prompt line says of its sampling, through the program itself: the same responses as with flags, wherever the line
-// is, and groups of different sizes under all policies and in the simulator.
+// Sampling fields of prompt lines, through the program itself: they give the same responses as flags, wherever the line is; and
+// groups of different sizes run under all policies and in the simulator.
 #include <doctest/doctest.h>
 
 #include <map>

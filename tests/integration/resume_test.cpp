@@ -1,4 +1,4 @@
-// A rollout whose process is killed goes on from its journal, and gives the bits of one that was not.
+// A rollout whose process was killed continues from its journal, and gives the bits of one that was not killed.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -94,5 +94,5 @@ TEST_CASE("resume: a journal is for the same work only, and is not overwritten u
   CHECK(sentence_of(local_rollout(folder, "a.jsonl", {"--journal", journal, "--resume", "--weight-version", "2"})) ==
         "seer: journal " + journal + " is of another rollout: its weight version is 1, and this one's 2; remove the folder to begin anew\n");
   CHECK(sentence_of(local_rollout(folder, "a.jsonl", {"--resume"})) ==
-        "seer: --resume needs --journal, which has what there is to go on with\n");
+        "seer: --resume needs --journal, the folder to continue from\n");
 }

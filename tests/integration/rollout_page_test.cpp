@@ -1,4 +1,4 @@
-// The page of a real rollout, through the program: what is drawn is what ran.
+// The page of a real rollout, through the program: it shows what ran.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -64,7 +64,7 @@ TEST_CASE("rollout page: each instance has its timeline, each response its compl
   CHECK(policy["kv"]["most"] <= 1);
 }
 
-TEST_CASE("rollout page: --compare draws all policies, against verl where it is one of them") {
+TEST_CASE("rollout page: --compare draws all policies, against verl if it is one of them") {
   const ScratchFolder folder;
   const Json data = data_of(page_of(folder, {"--compare", "verl,divided"}));
   REQUIRE(data[0]["policies"].size() == 2);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""`seer serve` as a trainer meets it: the responses of `seer rollout` bit for bit, the control flow of a synchronous trainer, bad input,
-clients that go away. usage: serve.py SEER_PROGRAM"""
+"""Tests `seer serve` as a trainer uses it: the responses of `seer rollout` bit for bit, the control flow of a synchronous trainer, bad
+input, clients that disconnect. usage: serve.py SEER_PROGRAM"""
 import concurrent.futures, contextlib, json, os, shutil, socket, subprocess, tempfile, threading, unittest
 
 from served import LONG, MACHINE, MODEL, ROOT, SEER, Served

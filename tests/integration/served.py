@@ -1,4 +1,4 @@
-"""`seer serve` in a process of its own, for the tests that talk to it. The first argument of a test may be the program."""
+"""Runs `seer serve` in a child process, for the tests that talk to it. The first argument of a test may be the program."""
 import http.client, json, os, re, signal, subprocess, sys, threading
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")

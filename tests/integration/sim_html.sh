@@ -1,5 +1,5 @@
 #!/bin/sh
-# The page of `seer simulate` and `seer rollout` in a browser: it draws all its charts, without an error on the console, in
+# Opens the page of `seer simulate` and `seer rollout` in a browser: it draws all its charts, without an error on the console, in
 # the light and the dark scheme, and fits windows of 1280, 800 and 420 px. The pages are that of the test "sim html: write
 # an example page" and that of a small rollout.
 # Usage: sim_html.sh [<build folder>]    Exit: 0 passed, 1 failed, 77 skipped. SEER_SIM_HTML_KEEP=FOLDER keeps the pages

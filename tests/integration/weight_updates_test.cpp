@@ -1,5 +1,5 @@
-// New weights for a fleet that keeps running, on real engines and threads: whatever was updated before or is updated meanwhile,
-// each response has the bits that a fresh process gives with the weights of its rollout.
+// New weights for a running fleet, on real engines and threads: whatever updates came before or come meanwhile, each response has
+// the bits that a fresh process gives with the weights of its rollout.
 #include <doctest/doctest.h>
 
 #include <bit>

@@ -1,5 +1,5 @@
-// Mutator: damaged copies of a text, the same for the same seed. Some of the damage is to bytes, some to numbers, quotes
-// and nesting, so that most of the copies get past the first look of a parser.
+// Mutator: makes damaged copies of a text, the same for the same seed. It damages bytes, numbers, quotes and nesting, so that most
+// copies pass the first checks of a parser.
 #pragma once
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
-// Every reader of a file that users give, fed with thousands of damaged copies of valid ones. Whatever the damage, a reader
-// accepts the file, or refuses it with one sentence that names it. No crash, no exception, no endless work, no flood of
-// memory. Minutes of work: nightly.
+// Feeds every reader of user files with thousands of damaged copies of valid ones. Whatever the damage, a reader accepts the file,
+// or refuses it with one sentence that names it. No crash, no exception, no endless work, no flood of memory. Takes minutes:
+// nightly.
 //
 // SEER_MUTATION_SEED=S runs the copies of that seed again (each run prints its own), SEER_MUTATION_COUNT=N makes N copies
 // of each file (500).

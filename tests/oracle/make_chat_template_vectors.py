@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What Jinja gives for chat templates, set up as Hugging Face transformers sets it up (_compile_jinja_template).
+"""Writes what Jinja gives for chat templates, set up as in Hugging Face transformers (_compile_jinja_template).
 
     make_chat_template_vectors.py                        writes tests/gpu/text/chat_template_vectors.json
     make_chat_template_vectors.py --random COUNT SEED    prints cases of random templates and contexts

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Writes tests/gpu/data/oracle.json: what tiny models of every family and many odd shapes must compute.
+"""Writes tests/gpu/data/oracle.json: the right results of tiny models of every family and many odd shapes.
 Needs numpy and PyTorch (Debian: python3-torch); the tests that read the file need neither.
 usage: make_vectors.py [output]"""
 import json

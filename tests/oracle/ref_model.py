@@ -1,5 +1,5 @@
 """Reference forward pass of dense Llama, Qwen2 and Qwen3 models in plain PyTorch (1.13 or later, on the CPU): the numeric
-oracle of the engines. float64 is the truth; bfloat16 runs torch's own matmuls and shows what that format costs."""
+oracle of the engines. float64 is the reference; bfloat16 runs torch's own matmuls and shows the error of that format."""
 import json
 import math
 import os

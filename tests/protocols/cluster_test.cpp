@@ -15,7 +15,7 @@ std::string refusal(ClusterIdentity found) {
 
 }  // namespace
 
-TEST_CASE("cluster: who runs the same model with the same layout, version and protocol may join") {
+TEST_CASE("cluster: a machine with the same model, layout, version and protocol may join") {
   CHECK(refusal(kExpected).empty());
 }
 
@@ -35,14 +35,14 @@ TEST_CASE("cluster: a foreign node is refused with the field, what was found and
   CHECK(refusal(version) == "node 3 is refused: its weight version is 5, expected 4");
 }
 
-TEST_CASE("cluster: the protocol is compared first, since the other fields mean nothing in another") {
+TEST_CASE("cluster: the protocol is compared first, because other fields mean nothing in another protocol") {
   ClusterIdentity other = kExpected;
   other.protocol = 7;
   other.model = "moonlight";
   CHECK(refusal(other).find("protocol") != std::string::npos);
 }
 
-TEST_CASE("cluster: weight version 0 runs with any weights, an empty model with no other than an empty one") {
+TEST_CASE("cluster: weight version 0 matches any weights, an empty model only an empty one") {
   ClusterIdentity unbound = kExpected, nameless = kExpected;
   unbound.version = {};
   nameless.model = "";

@@ -82,7 +82,7 @@ TEST_CASE("crc32c: every way agrees with the table over megabytes, and notices a
   }
 }
 
-TEST_CASE("crc32c: a copy has all bytes and their checksum, and nothing beside it is written") {
+TEST_CASE("crc32c: a copy writes all bytes and nothing else, and gives their checksum") {
   std::mt19937_64 rng(3);
   const auto source = random_bytes(rng, 300'000);
   for (int i = 0; i < 300; ++i) {

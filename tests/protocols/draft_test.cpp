@@ -14,7 +14,7 @@ constexpr uint32_t kGroups = 2000;
 
 }  // namespace
 
-TEST_CASE("draft shard: where a server goes, only its own groups move, and they come back with it") {
+TEST_CASE("draft shard: when a server leaves, only its own groups move, and they return with it") {
   const std::vector<NodeId> all{{0}, {1}, {2}, {3}}, fewer{{0}, {1}, {3}};
   size_t moved = 0;
   for (uint32_t group = 0; group < kGroups; ++group) {
@@ -30,7 +30,7 @@ TEST_CASE("draft shard: the order in which servers are known does not matter") {
   for (uint32_t group = 0; group < kGroups; ++group) CHECK(server_of(group, one) == server_of(group, other));
 }
 
-TEST_CASE("draft shard: every server has its share of the groups, give or take a tenth of all") {
+TEST_CASE("draft shard: every server has its share of the groups, within a tenth of all") {
   const std::vector<NodeId> servers{{0}, {1}, {2}, {3}};
   std::vector<uint32_t> groups(4);
   for (uint32_t group = 0; group < kGroups; ++group) ++groups[draft_shard(GroupId{group}, servers)];

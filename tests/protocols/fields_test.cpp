@@ -23,7 +23,7 @@ static_assert(!HasFields<Unlisted>);
 
 }  // namespace
 
-TEST_CASE("fields: those listed are visited together, in order, and can be changed in what is not const") {
+TEST_CASE("fields: listed fields are visited together, in order, and can be changed unless const") {
   Listed value;
   CHECK(std::string(Listed::kTypeName) == "Listed");
   value.visit_fields([](int& first, std::string& second) {

@@ -6,7 +6,7 @@
 
 using namespace seer;
 
-TEST_CASE("chunk end: only what finished, failed or was aborted is over; all else waits for another chunk") {
+TEST_CASE("chunk end: only a finished, failed or aborted request is over; all others wait for another chunk") {
   for (const ChunkEnd end : {ChunkEnd::kFinished, ChunkEnd::kFailed, ChunkEnd::kAborted}) CHECK(is_over(end));
   for (const ChunkEnd end : {ChunkEnd::kChunkFull, ChunkEnd::kYielded, ChunkEnd::kPreempted, ChunkEnd::kRejected, ChunkEnd::kLost})
     CHECK_FALSE(is_over(end));

@@ -26,7 +26,7 @@ TEST_CASE("step shape: sequences add up to rows, KV read and pairs attended") {
   CHECK(shape == StepShape{.sequences = 2, .rows = 4, .sampled_rows = 1, .kv_tokens = 18, .attended = 29});
 }
 
-TEST_CASE("step features: each bend is where its name says, and both sides of it make the whole") {
+TEST_CASE("step features: each bend is where its name says, and its two sides add up to the whole") {
   for (const int64_t rows : {0, 3, 4, 5, 16, 17, 64, 65, 500}) {
     CAPTURE(rows);
     const StepShape shape{.rows = rows};
@@ -69,7 +69,7 @@ TEST_CASE("step cost: a prediction is the sum of amounts times costs") {
   CHECK(cost.predict_us(shape) == expected);
 }
 
-TEST_CASE("step features: one more sequence lowers none but the pairs above 4 of a position") {
+TEST_CASE("step features: one more sequence lowers no feature except the pairs above 4 of a position") {
   std::mt19937_64 rng(1);
   for (int turn = 0; turn < 2000; ++turn) {
     CAPTURE(turn);

@@ -201,7 +201,7 @@ TEST_CASE("workers: each thread runs on_start once, before any work") {
   CHECK(all_ready);
 }
 
-TEST_CASE("outbox: all that many threads put is taken once, and each put wakes the owner") {
+TEST_CASE("outbox: everything that many threads put is taken once, and each put wakes the owner") {
   std::atomic<int> woken{0};
   Outbox<int> box([&] { ++woken; });
   std::vector<int> taken;

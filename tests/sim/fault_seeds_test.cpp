@@ -1,7 +1,7 @@
-// Random runs with faults, by seed: clusters of random shape with little memory everywhere, and what SimFaults draws for
-// them. A planted bug must be found by the same seeds.
+// Random runs with faults, by seed: clusters of random shape with little memory everywhere, with faults drawn by SimFaults. The
+// same seeds must find a planted bug.
 //
-// A failure names its seed. SEER_FAULT_FIRST_SEED=<seed> and SEER_FAULT_SEEDS=<count> run others than the usual ones.
+// A failure names its seed. SEER_FAULT_FIRST_SEED=<seed> and SEER_FAULT_SEEDS=<count> run other seeds than the usual ones.
 #include <doctest/doctest.h>
 
 #include <cstdlib>
@@ -63,7 +63,7 @@ SimFaultConfig draw_faults(uint64_t seed) {
   return {.seed = seed, .until_us = rng() % 10 == 0 ? 0 : until_us, .gap_us = 2'000 + static_cast<int64_t>(rng() % 20'000)};
 }
 
-/// The first of so many seeds whose verdict is bad, or 0.
+/// The first of this many seeds whose verdict is bad, or 0.
 template <class Plant>
 uint64_t find_bug(uint64_t seeds, Plant plant) {
   for (uint64_t seed = 1; seed <= seeds; ++seed) {
@@ -101,12 +101,12 @@ TEST_CASE("faults: after any of them every request is answered once and exactly,
   }
 }
 
-TEST_CASE("faults: an engine that does not look at checksums is found") {
+TEST_CASE("faults: an engine that does not check checksums is found") {
   CHECK(find_bug(kSeeds, [](SimClusterOptions& o) {
           o.wrap_engine = [](std::shared_ptr<Engine> engine) { return std::make_shared<TrustingEngine>(engine); };
         }) > 0);
 }
 
-TEST_CASE("faults: a response whose end is told apart from its last token is found") {
+TEST_CASE("faults: a response whose end is sent apart from its last token is found") {
   CHECK(find_bug(kSeeds, [](SimClusterOptions& o) { o.link_faults.splits_chunk_ends = true; }) > 0);
 }

@@ -1,4 +1,4 @@
-// LostEngine: an engine whose device is lost at some step or copy: from then on every result says so.
+// LostEngine: an engine whose device is lost at some step or copy; from then on every result says so.
 #pragma once
 #include <memory>
 #include <utility>
@@ -10,7 +10,7 @@ namespace seer {
 
 class LostEngine final : public Engine {
  public:
-  /// `results_before`: results that are as they should be.
+  /// `results_before`: how many results come before the loss.
   LostEngine(std::shared_ptr<Engine> engine, int64_t results_before) : engine_(std::move(engine)), left_(results_before) {}
 
   const EngineInfo& info() const override { return engine_->info(); }

@@ -9,7 +9,7 @@ using namespace seer;
 
 namespace {
 
-/// What exact() says after `edit` of the responses of a good run.
+/// The result of exact() after `edit` changed the responses of a good run.
 std::string said_after(const std::function<void(SimEvents& seen)>& edit) {
   SimCluster cluster({.groups = 2, .samples = 2, .length_max = 20});
   cluster.run();
@@ -33,7 +33,7 @@ TEST_CASE("sim cluster: a good rollout is exact, and leaves nothing behind once 
   }
 }
 
-TEST_CASE("sim cluster: whatever is wrong with a response, its verdict names the request and what it is") {
+TEST_CASE("sim cluster: for each fault of a response, the verdict names the request and the fault") {
   CHECK(said_after([](SimEvents& seen) { seen.responses.push_back(seen.responses[0]); }).ends_with("was answered twice"));
   CHECK(said_after([](SimEvents& seen) { seen.responses.pop_back(); }) == "1 of 4 requests were not answered");
   CHECK(said_after([](SimEvents& seen) { seen.responses[0].output_ids[0] ^= 1; }).ends_with("has wrong tokens"));
@@ -72,7 +72,7 @@ TEST_CASE("sim cluster: a response ends with the end token at the length that wa
       CHECK(first.output_ids[i] < SimCluster::kVocab);
       alike += first.output_ids[i] == second.output_ids[i];
     }
-    // Each of two responses has its group's token with this share.
+    // Each of two responses has the group's token with this probability.
     CHECK(alike >= (alike_share == 1 ? 199 : alike_share == 0.5 ? 30 : 0));
     CHECK(alike <= (alike_share == 1 ? 199 : alike_share == 0.5 ? 70 : 5));
   }
@@ -93,7 +93,7 @@ TEST_CASE("sim cluster: the same options give the same events, one slower instan
   }
 }
 
-TEST_CASE("sim cluster: a machine that crashes is away for so long, comes back empty, and the rollout is exact") {
+TEST_CASE("sim cluster: a machine that crashes is away for down_us, comes back empty, and the rollout is exact") {
   SimCluster cluster({.nodes = 2});
   cluster.start();
   cluster.run_for(2'000);
@@ -127,7 +127,7 @@ TEST_CASE("sim cluster: a directory that crashes is filled again, KV still moves
   CHECK(cluster.drained().ok());
 }
 
-TEST_CASE("sim cluster: an instance that is slowed takes so many times as long") {
+TEST_CASE("sim cluster: an instance slowed by a factor takes that many times as long") {
   const auto wall_us = [](int64_t slowness) {
     SimCluster cluster({.instances = 1, .groups = 1, .samples = 1});
     cluster.slowness[0] = slowness;

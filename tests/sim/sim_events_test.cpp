@@ -32,7 +32,7 @@ SimEvents collected(uint32_t second_group, int64_t second_at_us, bool keep_respo
 
 }  // namespace
 
-TEST_CASE("sim events: what a rollout tells is kept in order, with the times of the world") {
+TEST_CASE("sim events: events of a rollout are kept in order, with the times of the world") {
   const SimEvents events = collected(1, 250, true);
   CHECK(events.completions_s == std::vector<double>{100e-6, 250e-6});
   CHECK(events.starts_s == std::vector<double>{20e-6, 30e-6});
@@ -45,7 +45,7 @@ TEST_CASE("sim events: what a rollout tells is kept in order, with the times of 
   CHECK(events.summaries[0].complete);
 }
 
-TEST_CASE("sim events: the hash tells names and times of responses apart, and does not need them kept") {
+TEST_CASE("sim events: the hash depends on names and times of responses, which need not be kept") {
   const uint64_t hash = collected(1, 250, true).hash;
   const SimEvents times_only = collected(1, 250, false);
   CHECK(times_only.responses.empty());

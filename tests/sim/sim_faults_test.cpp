@@ -1,4 +1,4 @@
-// What SimFaults draws, and its verdict. That nothing it draws does harm is for fault_seeds_test.cpp.
+// Tests the faults that SimFaults draws, and its verdict. fault_seeds_test.cpp checks that no fault does harm.
 #include "actors/sim/sim_faults.h"
 
 #include <doctest/doctest.h>
@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kUntilUs = 100'000;
 constexpr int64_t kGapUs = 4'000;
 
-/// A cluster that has whatever a fault can hit: several machines, draft servers, and little DRAM above a cold tier.
+/// A cluster with everything that a fault can hit: several machines, draft servers, and little DRAM above a cold tier.
 SimClusterOptions whole_cluster() {
   SimClusterOptions o;
   o.instances = 3;
@@ -124,7 +124,7 @@ TEST_CASE("sim faults: a rollout that has not ended by limit_us gets a bad verdi
   CHECK(run.requests == 24);
 }
 
-TEST_CASE("sim faults: counts are told in words, the kinds that happened only") {
+TEST_CASE("sim faults: counts are given in words, only for kinds that happened") {
   SimFaultRun run;
   CHECK(run.counts_text() == "no fault");
   run.counts[static_cast<size_t>(FaultKind::kDiskFull)] = 1;

@@ -105,7 +105,7 @@ struct InstanceBench {
 
 }  // namespace
 
-TEST_CASE("sim links: without faults all that is said to an instance and by it arrives at once") {
+TEST_CASE("sim links: without faults all messages to and from an instance arrive at once") {
   InstanceBench b;
   b.run_chunk();
   b.run(0);
@@ -116,7 +116,7 @@ TEST_CASE("sim links: without faults all that is said to an instance and by it a
   CHECK(b.rollout.log().size() == 2);
 }
 
-TEST_CASE("sim links: of what is said to an instance only the start and the end of a chunk may be lost") {
+TEST_CASE("sim links: of the messages to an instance only the start and the end of a chunk may be lost") {
   InstanceBench b;
   b.faults.is_lost = [] { return true; };
   b.run_chunk();
@@ -131,7 +131,7 @@ TEST_CASE("sim links: of what is said to an instance only the start and the end 
   CHECK(b.log[2].starts_with("DraftServers"));
 }
 
-TEST_CASE("sim links: what an instance tells the rollout may be lost") {
+TEST_CASE("sim links: messages of an instance to the rollout may be lost") {
   InstanceBench b;
   b.run_chunk();
   b.run(0);
@@ -142,7 +142,7 @@ TEST_CASE("sim links: what an instance tells the rollout may be lost") {
   CHECK(b.rollout.log().empty());
 }
 
-TEST_CASE("sim links: one message that is late holds back those after it, and never changes their order") {
+TEST_CASE("sim links: a late message delays those after it, and never changes their order") {
   SimWorld world;
   SimLinkFaults faults;
   std::vector<int64_t> late_us{0, 100, 0, 30, 0};
@@ -199,7 +199,7 @@ TEST_CASE("sim links: a report is asked for through the link and never lost") {
   CHECK(steps == 42);
 }
 
-TEST_CASE("sim links: of what is said to the directory only questions may be lost, the rest may be late") {
+TEST_CASE("sim links: of the messages to the directory only questions may be lost, the others may be late") {
   SimWorld world;
   Arrivals log;
   SimLinkFaults faults{.is_lost = [] { return true; }, .late_us = [] { return int64_t{10}; }};
@@ -218,7 +218,7 @@ TEST_CASE("sim links: of what is said to the directory only questions may be los
   CHECK(log[3].starts_with("KvBump@"));
 }
 
-TEST_CASE("sim links: all that is said to a draft server and by it may be lost, and is not where nothing goes wrong") {
+TEST_CASE("sim links: all messages to and from a draft server may be lost, and none is without faults") {
   for (const bool lost : {false, true}) {
     CAPTURE(lost);
     SimWorld world;
@@ -246,7 +246,7 @@ TEST_CASE("sim links: all that is said to a draft server and by it may be lost, 
   }
 }
 
-TEST_CASE("sim links: the planted bug sends the last tokens apart from the word that the chunk is over") {
+TEST_CASE("sim links: the planted bug sends the last tokens apart from the ChunkDone") {
   SimWorld world;
   ChunkRecorder rollout(world);
   for (const bool splits : {false, true}) {

@@ -10,7 +10,7 @@ using namespace seer;
 
 namespace {
 
-/// Notes the group of each message; one with estimated tokens is told to itself again after so many microseconds.
+/// Notes the group of each message. Sends a message with estimated tokens to itself again after that many microseconds.
 struct Noter {
   using handle = EstimateSink;
   static constexpr const char* kActorName = "noter";
@@ -29,7 +29,7 @@ struct Noter {
 
 using Order = std::vector<uint32_t>;
 
-/// The order in which eight actors that were told something at once take their turns.
+/// The order in which eight actors that get a message at once take their turns.
 Order turns(uint64_t seed) {
   auto log = std::make_shared<Order>();
   SimWorld world(seed);
@@ -51,7 +51,7 @@ TEST_CASE("sim world: without a seed actors take turns in order of arrival, with
   CHECK(orders.size() > 10);
 }
 
-TEST_CASE("sim world: of equal times the lowest rank fires first, then the first asked for, then the actors' own timers") {
+TEST_CASE("sim world: at equal times the lowest rank fires first, then the timer set first, then the actors' own") {
   auto log = std::make_shared<Order>();
   SimWorld world;
   const auto note = [&](uint32_t what) { return [&, what] { log->push_back(what); }; };
@@ -77,7 +77,7 @@ TEST_CASE("sim world: a timer that is set while another fires, for the same time
   CHECK(world.now_us() == 3);
 }
 
-TEST_CASE("sim world: all timers of a rank have fired until now, or until just before where a lower rank is firing") {
+TEST_CASE("sim world: all timers of a rank have fired until now, or until just before if a lower rank is firing") {
   SimWorld world;
   std::vector<int64_t> fired;
   world.after_ns(500, [&] {
@@ -87,7 +87,7 @@ TEST_CASE("sim world: all timers of a rank have fired until now, or until just b
   CHECK(fired == std::vector<int64_t>{500, 500, 499});
 }
 
-TEST_CASE("sim world: it stops at its limit, at the end of what there is to do, or where the caller is content") {
+TEST_CASE("sim world: it stops at its limit, when there are no events, or when the caller is done") {
   SimWorld world;
   int fired = 0;
   for (int64_t us = 10; us <= 50; us += 10) world.after(us, [&] { ++fired; });

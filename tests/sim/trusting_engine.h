@@ -1,4 +1,4 @@
-// TrustingEngine: a planted bug. It imports KV blocks without a look at their checksums, and says that they were right.
+// TrustingEngine: a planted bug. It imports KV blocks without checking their checksums, and says that they were right.
 #pragma once
 #include <map>
 #include <memory>

@@ -1,5 +1,5 @@
-// Two rollouts on the same instances, KV pool and draft servers, with the same group numbers and prompts: what one does must
-// not change a response of the other, or keep it from ending.
+// Two rollouts on the same instances, KV pool and draft servers, with the same group numbers and prompts: neither may change a
+// response of the other, or keep it from ending.
 #include <doctest/doctest.h>
 
 #include <set>

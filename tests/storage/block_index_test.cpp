@@ -51,7 +51,7 @@ TEST_CASE("block index: a block is found by its key and by its slot until it is 
   CHECK(index.block_count() == 0);
 }
 
-TEST_CASE("block index: a block that is sealed, owned and not leased may leave DRAM, and no other") {
+TEST_CASE("block index: only a block that is sealed, owned and not leased may leave DRAM") {
   BlockIndex index;
   Block& block = add(index, 1, 0);
   CHECK(index.spill_order().size() == 0);  // no owner, not sealed
@@ -71,7 +71,7 @@ TEST_CASE("block index: a block that is sealed, owned and not leased may leave D
   CHECK(index.spill_order().size() == 0);
 }
 
-TEST_CASE("block index: an owner holds one block per chain index, and learns which one it let go of") {
+TEST_CASE("block index: an owner holds one block per chain index, and learns which one it released") {
   BlockIndex index;
   Block& tail = add_sealed(index, 1, 2, kA);
   Block& filled = add(index, 2, 2);  // the same tokens and more: another name
@@ -85,7 +85,7 @@ TEST_CASE("block index: an owner holds one block per chain index, and learns whi
   CHECK(index.retain(kA, third) == nullptr);  // another owner still has the one before
 }
 
-TEST_CASE("block index: releasing an owner gives its own blocks back, tail first, and leaves the shared ones") {
+TEST_CASE("block index: releasing an owner frees its own blocks, tail first, and leaves the shared ones") {
   BlockIndex index;
   Block& prompt = add_sealed(index, 1, 0, kA);
   index.retain(kB, prompt);
@@ -99,7 +99,7 @@ TEST_CASE("block index: releasing an owner gives its own blocks back, tail first
   CHECK(index.owner_count() == 1);
 }
 
-TEST_CASE("block index: an owner that holds nothing is forgotten with its urgency, one that holds something is not") {
+TEST_CASE("block index: an owner without blocks is forgotten with its urgency, one with blocks is not") {
   BlockIndex index;
   index.set_urgency(kA, {.pinned = true});
   index.set_urgency(kB, {.pinned = false, .next_use = 8});

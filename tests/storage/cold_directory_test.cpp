@@ -26,7 +26,7 @@ void put_file(const fs::path& path) { std::ofstream(path) << "bytes"; }
 
 }  // namespace
 
-TEST_CASE("cold directory: it is made if need be, is empty when it is taken, and is gone but for its folder afterwards") {
+TEST_CASE("cold directory: it is made if needed, is empty when taken, and leaves only its folder afterwards") {
   Scratch scratch;
   const fs::path dir = scratch.path / "cold";
   {
@@ -39,7 +39,7 @@ TEST_CASE("cold directory: it is made if need be, is empty when it is taken, and
   CHECK(fs::is_empty(dir));
 }
 
-TEST_CASE("cold directory: what a process that was killed left in it is removed when it is taken again") {
+TEST_CASE("cold directory: leftovers of a killed process are removed when it is taken again") {
   Scratch scratch, kept;
   {
     auto taken = ColdDirectory::take(scratch.path.string());

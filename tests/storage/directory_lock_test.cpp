@@ -44,7 +44,7 @@ void check_refused(const std::string& path, Code code, const std::string& what) 
 
 }  // namespace
 
-TEST_CASE("directory lock: a new directory is taken by one at a time, and again with its data once it is free") {
+TEST_CASE("directory lock: one holder at a time takes a new directory, and the next one finds its data") {
   const TempDir dir;
   const std::string path = dir.path + "/in/depth";
   {
@@ -59,7 +59,7 @@ TEST_CASE("directory lock: a new directory is taken by one at a time, and again 
   CHECK(fs::exists(path + "/data"));
 }
 
-TEST_CASE("directory lock: a directory with files of others is refused by the name of one, and left as it is") {
+TEST_CASE("directory lock: a directory with files of others is refused, naming one of them, and left unchanged") {
   const TempDir dir;
   SUBCASE("it was never Seer's") {
     dir.write("thesis.tex");
@@ -113,7 +113,7 @@ TEST_CASE("directory lock: nobody shares it, though holders remove the file whil
   CHECK(shared.load() == 0);
 }
 
-TEST_CASE("directory lock: what cannot be made or written to is refused by its path") {
+TEST_CASE("directory lock: a path that cannot be made or written to is refused by name") {
   check_refused("/proc/seer_lock", Code::kIo, "cannot create");
   const TempDir dir;
   dir.write("file");

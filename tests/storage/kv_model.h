@@ -1,5 +1,5 @@
-// KvModel: what a KV node must hold, in the slowest and plainest way: the blocks that have an owner, whatever tier they are in. The
-// random schedules of KvTiers compare the real node with it.
+// KvModel: the slowest and plainest model of a KV node: the blocks that have an owner, whatever their tier. The random schedules of
+// KvTiers compare the real node with it.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
-// Random schedules of a KV node: owners, writers, readers, the cold store and the weights do what they may in any order, and the
-// real KvTiers is compared after each step with a slow, obvious model of what it must hold. Most races need few blocks, so a
-// schedule is short, its node small, and there are many of them.
+// Random schedules of a KV node: owners, writers, readers, the cold store and the weights act in any allowed order, and the
+// real KvTiers is compared after each step with a slow, obvious model. Most races need few blocks, so a schedule is short, its
+// node small, and there are many of them.
 //
 // A failure names its schedule. SEER_KV_SEED=S runs that one alone and prints its steps; SEER_KV_SCHEDULES=N runs 0 to N-1.
 #include <doctest/doctest.h>

@@ -141,7 +141,7 @@ std::vector<Kind> kinds(const std::vector<Reservation>& answers) {
 
 }  // namespace
 
-TEST_CASE("kv tiers: what was sealed is read back bit by bit, and released memory is free at once") {
+TEST_CASE("kv tiers: sealed blocks are read back bit by bit, and released memory is free at once") {
   Node node(8);
   const auto chain = chain_of(1, 5);
   node.store(1, chain);
@@ -340,7 +340,7 @@ TEST_CASE("kv tiers: a new weight version ends opens, refuses old writes and lea
   CHECK(node.tiers->is_drained());
 }
 
-TEST_CASE("kv tiers: a corrupt cold read is cut off, counted, and not offered again") {
+TEST_CASE("kv tiers: a corrupt cold read ends the opening before it, is counted, and is not offered again") {
   const auto bad = chain_of(1, 4)[1].key;
   Node node(4, SimColdStoreConfig{}, {.get = [bad](const BlockKey& k) {
               return k == bad ? std::optional(Code::kCorrupt) : std::nullopt;
@@ -357,7 +357,7 @@ TEST_CASE("kv tiers: a corrupt cold read is cut off, counted, and not offered ag
   CHECK(node.open(1, chain_of(1, 4)).blocks.size() == 1);
 }
 
-TEST_CASE("kv tiers: a block that a reader found corrupt in DRAM is gone for all, its slot once the lease ends") {
+TEST_CASE("kv tiers: a block that a reader found corrupt is gone for all at once, its slot when the lease ends") {
   Node node(2);
   node.store(1, chain_of(1, 2));
   const auto result = node.open(1, chain_of(1, 2));

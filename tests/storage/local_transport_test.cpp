@@ -46,7 +46,7 @@ TEST_CASE("local transport: each block of a fetch has its own status") {
   CHECK(result.statuses[2].error().code == Code::kCorrupt);
 }
 
-TEST_CASE("local transport: a fetch whose time is over fails, and writes nothing") {
+TEST_CASE("local transport: a fetch that is late fails, and writes nothing") {
   Bench b;
   const FetchResult result = b.start({b.good, b.good}, 0).get();
   for (const Status& status : result.statuses) CHECK(status.error().code == Code::kUnavailable);
@@ -55,7 +55,7 @@ TEST_CASE("local transport: a fetch whose time is over fails, and writes nothing
   CHECK_FALSE(b.is_copied());
 }
 
-TEST_CASE("local transport: closing a peer fails the fetches that are queued, and opening it again lets it be fetched from") {
+TEST_CASE("local transport: closing a peer fails its queued fetches, and after opening it again fetches work") {
   Bench b;
   std::promise<void> entered, go;
   CHECK(b.transport.fetch({}, kLongUs, {[&](auto) { entered.set_value(), go.get_future().wait(); }, {}}).ok());

@@ -1,6 +1,6 @@
 // LooseColdStore: a cold store in memory that does all that storage/cold_store.h allows, in an order drawn by the caller. Puts,
-// erases and drops take effect in the order in which they came; gets take effect whenever they like; the completion of each comes
-// later still, in any order. A get leaves garbage in its slot until it is over. Used by the random schedules of KvTiers.
+// erases and drops take effect in the order in which they came; gets take effect at any time. The completion of each comes later,
+// in any order. A get leaves garbage in its slot until it completes. Used by the random schedules of KvTiers.
 #pragma once
 #include <algorithm>
 #include <array>

@@ -25,7 +25,7 @@ Response some_response() {
 
 }  // namespace
 
-TEST_CASE("record bytes: what is written is read back, every field and bit of it") {
+TEST_CASE("record bytes: every written field is read back, bit by bit") {
   const std::string bytes = record_bytes(some_response());
   const Result<Response> back = read_record<Response>(bytes);
   REQUIRE(back.ok());

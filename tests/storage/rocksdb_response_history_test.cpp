@@ -1,4 +1,4 @@
-// The real RocksDB, on the disk of the build folder. Left out with the history where RocksDB is not installed.
+// The real RocksDB, on the disk of the build folder. Left out with the history if RocksDB is not installed.
 #if defined(SEER_HAVE_ROCKSDB)
 #include "storage/rocksdb_response_history.h"
 
@@ -121,7 +121,7 @@ TEST_CASE("response history: responses come back newest iteration first, also af
   CHECK(get(*history, prompt(1), 0).empty());
 }
 
-TEST_CASE("response history: of a prompt the newest responses stay, cut, and an iteration is replaced by its next put") {
+TEST_CASE("response history: the newest responses of a prompt are kept, cut to size, and a new put of an iteration replaces it") {
   TempDir dir;
   auto history = open({.dir = dir.path, .responses_max = 5, .response_tokens_max = 100});
   std::vector<Responses> puts;
@@ -148,7 +148,7 @@ TEST_CASE("response history: of a prompt the newest responses stay, cut, and an 
   CHECK(iterations_of(get(*history, prompt(1))) == std::vector<uint64_t>(5, 9));
 }
 
-TEST_CASE("response history: a prompt without responses takes no place") {
+TEST_CASE("response history: a prompt without responses takes no space") {
   TempDir dir;
   auto history = open({.dir = dir.path});
   CHECK(put(*history, prompt(1), 1, {}).ok());
@@ -161,7 +161,7 @@ TEST_CASE("response history: a prompt without responses takes no place") {
   CHECK(tokens_of(get(*history, prompt(2))) == Responses{{3}});
 }
 
-TEST_CASE("response history: above its bytes the prompts go whose last put came longest ago, also when it is opened") {
+TEST_CASE("response history: above its limit, the prompts put longest ago are dropped, also when it is opened") {
   TempDir dir;
   const int64_t prompt_bytes = 4 * (1000 * 3 + 19);  // at most
   const auto has = [](ResponseHistory& history, uint64_t n) { return !get(history, prompt(n)).empty(); };
@@ -271,7 +271,7 @@ TEST_CASE("response history: a writer for the test below, in a process of its ow
   }
 }
 
-TEST_CASE("response history: what was answered before kill -9 is there when the directory is opened again") {
+TEST_CASE("response history: puts answered before kill -9 are there when the directory is opened again") {
   TempDir dir;
   int out[2];
   REQUIRE(::pipe2(out, O_CLOEXEC) == 0);

@@ -40,7 +40,7 @@ RolloutCommits commit(RequestId id, int64_t first, std::vector<int32_t> tokens) 
 
 }  // namespace
 
-TEST_CASE("rollout journal: what was committed and finished is there when it is opened again, in order, of rollout 0") {
+TEST_CASE("rollout journal: committed tokens and responses are there when it is opened again, in order, of rollout 0") {
   Journal j;
   {
     const auto journal = j.opened();
@@ -124,7 +124,7 @@ TEST_CASE("rollout journal: once cleared it is ready for other work") {
   CHECK((*journal)->read()->responses.empty());
 }
 
-TEST_CASE("rollout journal: a group is another one with another prompt, seed or sampling, not with another id or priority") {
+TEST_CASE("rollout journal: another prompt, seed or sampling makes another group, another id or priority does not") {
   GroupSpec group{.id = GroupId{1}, .prompt_ids = {1, 2}, .samples = 2, .sampling = {}, .seeds = {3, 4}, .known_tokens = {}};
   const uint64_t hash = hash_group(group);
   GroupSpec same = group;

@@ -1,4 +1,4 @@
-// The real RocksDB, on the disk of the build folder. Left out with the store where RocksDB is not installed.
+// The real RocksDB, on the disk of the build folder. Left out with the store if RocksDB is not installed.
 #if defined(SEER_HAVE_ROCKSDB)
 #include "storage/rocksdb_store.h"
 

@@ -59,7 +59,7 @@ const SimTransportConfig kSlow{.latency_us = 100, .bytes_per_s = 256'000};  // a
 
 }  // namespace
 
-TEST_CASE("sim transport: the bytes come when their time on the network is over, and not before") {
+TEST_CASE("sim transport: the bytes come after their time on the network, and not before") {
   Bench b(kSlow);
   Seen seen;
   b.start(seen, 10'000);
@@ -115,7 +115,7 @@ TEST_CASE("sim transport: closing a peer ends its fetches at once, late ones too
   CHECK(late.quiet == 1);
 }
 
-TEST_CASE("sim transport: what is open at its end is answered then, and timers that fire later do nothing") {
+TEST_CASE("sim transport: fetches open at its end are answered then, and timers that fire later do nothing") {
   Bench b(kSlow);
   Seen open, late;
   b.start(open, 10'000);

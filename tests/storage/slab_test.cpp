@@ -68,7 +68,7 @@ TEST_CASE("slab: memory of the system is zero, may be written, and is refused wi
   CHECK(huge.error().detail.find(cat(int64_t{1} << 60)) != std::string::npos);
 }
 
-TEST_CASE("slab: a host arena cuts its slots from the slab that its maker gives, and gives it back at its end") {
+TEST_CASE("slab: a host arena cuts its slots from the slab of its maker, and returns it at its end") {
   Machine m;
   {
     const auto arena = *HostArena::create({.dram_bytes = 1000, .block_bytes = 100}, {m.allocator(), {m.registrar("net")}});

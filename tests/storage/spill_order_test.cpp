@@ -57,7 +57,7 @@ TEST_CASE("spill order: a change of urgency moves all blocks of the owner") {
   CHECK(order.first()->key == key(20));
 }
 
-TEST_CASE("spill order: agrees with sorting everything anew, over random changes") {
+TEST_CASE("spill order: agrees with sorting everything again, over random changes") {
   for (uint32_t seed = 0; seed < 300; ++seed) {
     CAPTURE(seed);
     std::mt19937 rng(seed);

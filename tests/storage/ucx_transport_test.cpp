@@ -1,5 +1,5 @@
-// The owner of the blocks is a process of its own: this program, run again with the one test case that is skipped otherwise.
-// It and the tests talk in lines over two pipes.
+// The owner of the blocks is another process: this program, run again with a test case that is skipped otherwise. It exchanges
+// lines with the tests over two pipes.
 #if defined(SEER_HAVE_UCX)
 #include "storage/ucx_transport.h"
 

@@ -3,12 +3,11 @@
 namespace seer {
 namespace {
 
-// A token is a candidate if it is not rarer than this: one in so many of what followed the longest context, or a
-// shorter one.
+// A token is a candidate if it is at least one in this many of the tokens that followed the longest context, or a shorter one.
 constexpr uint32_t kRarestLongest = 24;
 constexpr uint32_t kRarestShorter = 6;
 constexpr uint32_t kCandidateContexts = 3;  // a token that followed only the last context is no candidate
-// After a long match two contexts say as much as four: the same acceptance, and the longest drafts take half the time.
+// After a long match two contexts suffice: acceptance is the same as with four, and the longest drafts take half the time.
 constexpr uint32_t kLongMatch = 10;
 constexpr uint32_t kContextsOfLongMatch = 2;
 
@@ -44,8 +43,7 @@ void ContextFollowers::add_context(const StreamLog& log, const SuffixIndex& inde
       if (s.state == SuffixState::none()) followers[at].state = index.following(log, state, s.token);
     }
     followers[at].counts[contexts] = s.count;
-    // Of equal counts the lowest token leads, not the first seen: drafts should depend as little as possible on the order
-    // of arrival.
+    // Of equal counts the lowest token leads, not the first one seen, so that drafts depend little on the order of arrival.
     if (s.count > leader_count || (s.count == leader_count && s.token < followers[leader].token)) {
       leader = at;
       leader_count = s.count;

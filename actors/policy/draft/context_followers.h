@@ -1,5 +1,5 @@
-// ContextFollowers: the candidates for the token after a state of a SuffixIndex, with how often each followed the state's
-// string, and its next shorter suffixes that more tokens followed. It is filled anew for every row of a draft, so it is on the
+// ContextFollowers: the candidates for the token after a state of a SuffixIndex. It counts how often each followed the state's
+// string and the next shorter suffixes that more tokens followed. One is filled for every row of a draft, so it is on the
 // stack and allocates nothing. Used by DraftTree.
 #pragma once
 #include <array>
@@ -17,10 +17,10 @@ struct ContextFollowers {
 
   struct Follower {
     int32_t token;
-    bool leads;         // the most frequent after a context, or the source's: a path needs no other
+    bool leads;         // the most frequent after some context, or the source's. A path considers only these
     SuffixState state;      // of the context that made it a candidate, plus the token; kRoot: the source made it one
     uint32_t match_tokens;  // length of that string
-    std::array<uint32_t, kContexts> counts;  // 0 after longer contexts than that one, where it was too rare
+    std::array<uint32_t, kContexts> counts;  // 0 for longer contexts than that one, after which it was too rare
   };
 
   uint32_t contexts = 0;
@@ -31,7 +31,7 @@ struct ContextFollowers {
 
   /// Adds the contexts of the state's string (its last match_tokens tokens) and of its suffixes.
   void find(const StreamLog& log, const SuffixIndex& index, SuffixState state, uint32_t match_tokens);
-  /// The source has this token next. `adds`: it is a candidate even if it followed no context.
+  /// Notes that the source has this token next. `adds`: it becomes a candidate even if it followed no context.
   void add_source(int32_t token, bool adds);
 
  private:

@@ -11,11 +11,11 @@ namespace {
 
 constexpr double kPriorDrafts = 16;       // weight of the estimate from the row before
 constexpr int64_t kFirstScouts = 8;       // sent at once, so that a short rollout sees all shapes
-constexpr double kStepsMemory = 1024;     // further steps after which a step counts 1/e
+constexpr double kStepsMemory = 1024;     // a step counts 1/e after this many more steps
 constexpr double kPriorSpread = 4;        // the cost model weighs as much as steps with this sum of squares
-constexpr double kFactorMax = 1.5;        // bound on the fitted factor: on a busy machine measured times say little
-constexpr double kOutlier = 2;            // a step this many times longer than expected was held up by something else
-constexpr double kDraftsMemory = 4096;   // further drafts after which the time of a draft counts 1/e
+constexpr double kFactorMax = 1.5;        // bound on the fitted factor: measured times say little on a busy machine
+constexpr double kOutlier = 2;            // a step this many times longer than expected was delayed by something else
+constexpr double kDraftsMemory = 4096;   // the time of a draft counts 1/e after this many more drafts
 constexpr double kMinProbabilityMax = 0.95;
 
 }  // namespace
@@ -65,7 +65,7 @@ void DraftBudget::verified_paths(Class of, int64_t allowed, int64_t drafted, std
   learned.drafts += drafts;
 }
 
-/// Counts enter together, so that the order of verifies makes no difference, nor how many come in one call.
+/// Adds the counts since the last choose() together, so that neither the order nor the grouping of verifies matters.
 void DraftBudget::add_new(Rows& rows) const {
   for (Row& row : rows.row) {
     row.asked += static_cast<double>(std::exchange(row.asked_since, 0));
@@ -74,13 +74,13 @@ void DraftBudget::add_new(Rows& rows) const {
   }
 }
 
-/// Ages counts together too, for the same reason.
+/// Ages all counts together, for the same reason.
 void DraftBudget::age(Rows& rows) const {
   const double kept = std::exp(-static_cast<double>(std::exchange(rows.drafts, 0)) / config_.memory);
   for (Row& row : rows.row) row.asked *= kept, row.drafted *= kept, row.accepted *= kept;
 }
 
-/// Where little is known of a row, it is assumed to be drafted as often, and accepted at the same ratio, as the row before.
+/// A row about which little is known is assumed to be drafted as often as the row before, and accepted at the same ratio.
 void DraftBudget::sum_up(Rows& rows) const {
   double drafted = 1, accepted = 1, ratio = config_.prior_accept;  // d_i, a_i, b_i
   for (size_t i = 1; i < rows.row.size(); ++i) {
@@ -125,7 +125,7 @@ void DraftBudget::took(const StepShape& decode, const StepShape& step, double ns
   recent_.xy += x * y;
 }
 
-/// Fits y = base + drafts * x. Until steps show a difference, both factors are equal.
+/// Fits y = base + drafts * x. Until steps differ in x, both factors are equal.
 void DraftBudget::fit_times() {
   if (recent_.n < 2) return;
   const Steps recent = std::exchange(recent_, {});
@@ -215,7 +215,7 @@ DraftBudget::Choice DraftBudget::choose(const StepShape& decode, const std::arra
   return choice;
 }
 
-/// Time that one of `rows` further rows adds to the step.
+/// Time that each of `rows` more rows adds to the step.
 double DraftBudget::row_ns(const StepShape& decode, int64_t rows) const {
   StepShape step = decode;
   step.rows += rows;
@@ -256,7 +256,7 @@ DraftBudget::Tokens DraftBudget::deal_out(int64_t budget, const std::array<int64
   return tokens;
 }
 
-/// What one more draft token for every sequence of the class is worth.
+/// The gain of one more draft token for every sequence of the class.
 double DraftBudget::benefit(Class of, DraftShape shape, int64_t sequences, int64_t tokens) const {
   const auto count = static_cast<double>(sequences);
   if (config_.rule == DraftRule::kPrinted)

@@ -1,6 +1,6 @@
-// DraftBudget: how many draft tokens the sequences of an instance get, and whether as paths or as trees. It weighs what verifying
-// them costs against how many were accepted so far. Owned by instance_actor, asked with each report of tokens. Pure: no clock, no
-// threads. O(classes * shapes * rows_max) per decision. Single owner, not thread-safe.
+// DraftBudget: decides how many draft tokens the sequences of an instance get, and whether as paths or as trees. It weighs the
+// cost of verifying them against how many were accepted so far. Owned by instance_actor, which asks with each report of tokens.
+// Pure: no clock, no threads. O(classes * shapes * rows_max) per decision. Single owner, not thread-safe.
 //
 // A sequence is of the high class (the probe of its group, whose length the others wait to know) or of the low one. The rows
 // of a draft are sorted by probability, so a shorter draft is the beginning of a longer one. For each class, shape and row i
@@ -9,27 +9,26 @@
 //   a_i  the share of the drafts allowed i rows whose row i is accepted.
 // Let b_i = a_i / a_(i-1), so a_i = b_1 b_2 ... b_i. The time per token of the batch, T_SD of paper section 3.4, is
 //   (D + T) / sum over sequences of (1 + a_1 + ... + a_g)
-// where D is the time to make the drafts, and T that of the step with 1 + d_1 + ... + d_g rows of each sequence. The cost
+// where D is the time to make the drafts, and T the time of the step with 1 + d_1 + ... + d_g rows of each sequence. The cost
 // model of steps gives T up to two factors, fitted to measured steps (took()): one for the step without drafts, one for what
 // drafts add. The second is fitted to differences between steps that follow one another closely, because batches and the load
-// of the machine change with time. The choice is the shape and g with the least T_SD, or no drafts where the best saves less
-// than min_saving. So trees, which gain more but have more rows, are chosen where rows cost little: in small batches, and in
-// the tail.
+// of the machine change with time. The choice is the shape and g with the least T_SD, or no drafts if the best saves less than
+// min_saving. So trees, which gain more but have more rows, are chosen when rows cost little: in small batches and in the tail.
 //
 // A row pays if the probability p that it is accepted is worth its cost: p > (T with it - T without it) / T_SD. The
 // min_probability of a choice is this bound for an average row, in a step with at least one more row per sequence. The fuller
 // the batch, the surer drafts must be.
 //
-// Rules (paper 3.4, Algorithm 1). All share the budget g* B, where g* minimises T_SD with equal drafts. They differ in how
-// they deal it out:
+// Rules (paper 3.4, Algorithm 1). All have the budget g* B, where g* minimises T_SD with equal drafts. They differ in how they
+// deal it out:
 //   uniform   g* for every sequence.
 //   printed   Algorithm 1 as printed: the benefit of one more token is B_x (b[g] - b[g + 1]), a fall in acceptance.
 //   marginal  the same, but the benefit is the expected gain of one more token, B_x b[1] ... b[g + 1].
-// No class gets drafts where even the best choice does not pay.
+// No class gets drafts if even the best choice does not pay.
 //
-// Nothing can be learned of what is not drafted. So now and then a sequence is a scout: it gets the longest draft allowed, of
-// each shape in turn, whatever was chosen for the others. The rows of its draft pass min_probability too, so a scout costs
-// little more than the time to make its draft.
+// Rates are learned only from drafts. So now and then a sequence is a scout: it gets the longest draft allowed, of each shape in
+// turn, whatever was chosen for the others. The rows of its draft must pass min_probability too, so a scout costs little more
+// than the time to make its draft.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -48,14 +47,14 @@ inline constexpr size_t kDraftShapes = 2;
 
 struct DraftBudgetConfig {
   DraftRule rule = DraftRule::kUniform;
-  /// By shape: draft tokens of one sequence in one step at most (paper: 8); 0: none of this shape.
+  /// By shape: most draft tokens of one sequence in one step (paper: 8); 0: no drafts of this shape.
   std::array<int64_t, kDraftShapes> rows_max = {8, 0};
-  double lambda = 2;             // the high class gets one more token where that gains lambda times more (paper: 2)
-  double draft_ns = 1500;        // to make one sequence's draft, until drafting_took() says better
+  double lambda = 2;             // the high class gets one more token if its gain is lambda times the low one's (paper: 2)
+  double draft_ns = 1500;        // to make one sequence's draft, until drafting_took() measures it
   double prior_accept = 0.5;     // b_i before anything is learned
-  double memory = 512;           // further drafts of its class and shape after which a draft counts 1/e
+  double memory = 512;           // a draft counts 1/e after this many more drafts of its class and shape
   double min_saving = 0.02;      // share of the time per token without drafts
-  double min_probability = 0.02; // of any choice at least
+  double min_probability = 0.02; // least min_probability of a choice
   double scouts = 1.0 / 16;      // scouts' share of the drafts
 };
 
@@ -76,38 +75,38 @@ class DraftBudget {
   };
   using StepNs = std::function<double(const StepShape&)>;
 
-  /// `step_ns`: T, what a step of this shape takes. REQUIRES: rows_max >= 0, lambda >= 0, memory >= 1.
+  /// `step_ns`: T, the time of a step of this shape. REQUIRES: rows_max >= 0, lambda >= 0, memory >= 1.
   DraftBudget(DraftBudgetConfig config, StepNs step_ns);
 
-  /// Chooses for a batch of decoding sequences: `decode` is the shape of their step without drafts, `sequences` how many there
-  /// are of each class. What was learned since the last call counts from now on.
+  /// Chooses for a batch of decoding sequences. `decode`: the shape of their step without drafts. `sequences`: how many there
+  /// are of each class. Counts gathered since the last call take effect now.
   Choice choose(const StepShape& decode, const std::array<int64_t, kClasses>& sequences);
   bool has(DraftShape shape) const { return rows_max(shape) > 0; }
   int64_t rows_max(DraftShape shape) const { return config_.rows_max[static_cast<size_t>(shape)]; }
 
-  /// A draft that was allowed `allowed` tokens had `drafted` of them, perhaps none. `rows` were accepted, as accepted_path()
-  /// gives them: row i is the draft's token i - 1.
+  /// A draft that was allowed `allowed` tokens had `drafted`, perhaps 0. `rows`: the accepted rows, as accepted_path() gives
+  /// them; row i is the draft's token i - 1.
   void verified(Class of, DraftShape shape, int64_t allowed, int64_t drafted, std::span<const int32_t> rows);
-  /// The same for several paths. Of the tokens that each gained, all but the last are accepted draft tokens. REQUIRES: each
+  /// The same for several paths. `gained`: tokens that each gained; all but the last are accepted draft tokens. REQUIRES: each
   /// gained 0 to drafted + 1.
   void verified_paths(Class of, int64_t allowed, int64_t drafted, std::span<const int32_t> gained);
-  /// A step of shape `step`, `decode` without its drafts, took so long.
+  /// A step took this long. `step`: its shape; `decode`: its shape without drafts.
   void took(const StepShape& decode, const StepShape& step, double ns);
   void drafting_took(int64_t drafts, double ns);
 
-  /// a_i, i from 1 to rows_max, as of the last choose(); 0 beyond.
+  /// a_i for i from 1 to rows_max, as of the last choose(); 0 beyond.
   double accept_share(Class of, DraftShape shape, int64_t row) const;
   /// b_i, likewise.
   double acceptance(Class of, DraftShape shape, int64_t row) const;
   /// 1 + a_1 + ... + a_tokens: tokens that a verify gains on average.
   double expected_gain(Class of, DraftShape shape, int64_t tokens) const;
-  /// d_1 + ... + d_tokens: draft rows that it has on average.
+  /// d_1 + ... + d_tokens: rows that such a draft has on average.
   double expected_rows(Class of, DraftShape shape, int64_t tokens) const;
-  /// T: as the cost model has it, corrected by what steps took.
+  /// T of the cost model, corrected by the times of past steps.
   double predict_ns(const StepShape& decode, const StepShape& step) const;
 
  private:
-  /// What is known of row i of a class and shape.
+  /// What was learned about row i of a class and shape.
   struct Row {
     double asked = 0, drafted = 0, accepted = 0;                     // drafts, by age
     int64_t asked_since = 0, drafted_since = 0, accepted_since = 0;  // drafts since the last choose()
@@ -136,16 +135,16 @@ class DraftBudget {
   StepNs step_ns_;
   std::array<std::array<Rows, kDraftShapes>, kClasses> rows_;
   double draft_ns_;
-  /// Sums over steps. By the cost model, drafts add x times the step without drafts; the step took y times that.
+  /// Sums over steps. x: time that drafts add by the cost model, y: time measured, both over that of the step without drafts.
   struct Steps {
     double n = 0, x = 0, y = 0, xx = 0, xy = 0;
   };
   Steps recent_;           // since the last choose()
-  Steps steps_;            // before that; xx and xy are of deviations from the mean between two choose()
+  Steps steps_;            // before that; xx and xy are sums over deviations from the mean of their choose() interval
   double base_factor_ = 1, drafts_factor_ = 1;
   double scouts_due_ = 0;
   int64_t scouts_sent_ = 0;
-  std::vector<int64_t> gaining_;  // scratch of verified_paths(): how many verifies gained so much
+  std::vector<int64_t> gaining_;  // scratch of verified_paths(): number of verifies by tokens gained
 };
 
 }  // namespace seer

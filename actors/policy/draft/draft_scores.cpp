@@ -7,19 +7,19 @@ namespace seer {
 namespace {
 
 constexpr float kWeightRate = 0.01f;
-constexpr float kPastBias = -1;  // what earlier iterations said is taken for less likely until it proves as good
-constexpr float kSeenMax = 250;  // a cell adapts as fast as if it had been seen at most so often
+constexpr float kPastBias = -1;  // text of earlier iterations counts as less likely until it proves as good
+constexpr float kSeenMax = 250;  // a cell never adapts more slowly than after being seen this often
 
 float to_logit(float probability) {
   const float p = std::clamp(probability, 0.005f, 0.995f);
   return std::log(p / (1 - p));
 }
 
-// Before anything is learned: a share of the counts, less what is kept for tokens that were not seen yet, as in prediction
-// by partial matching: as if each context had occurred so often more with them. By class of the context's length.
+// Before anything is learned, a probability is the share of the counts, less some for tokens not seen yet, as in prediction by
+// partial matching: each context counts this many more occurrences, with unseen tokens. By class of the context's length.
 constexpr std::array<float, 10> kUnseen = {1.2f, 1, 0.65f, 0.5f, 0.33f, 0.2f, 0.15f, 0.12f, 0.08f, 0.07f};
 constexpr std::array<float, 8> kTotals = {1, 2, 3.5f, 6.5f, 12, 40, 160, 400};  // by class
-constexpr float kAgeTotal = 2;  // the cells of the ages do not tell
+constexpr float kAgeTotal = 2;  // for the cells of ages, which do not have the total
 constexpr float kSourceAgrees = 0.75f, kSourceDiffers = 0.3f;
 
 float prior(uint32_t table, uint32_t cell) {

@@ -1,12 +1,12 @@
-// DraftScores: how likely a candidate token is to be the next one, learned online from what became of earlier
-// candidates. One per instance, shared by the draft trees of all its groups, so that a new group starts with calibrated
+// DraftScores: predicts how likely a candidate token is to be the next one, and learns from which earlier candidates were
+// accepted. One per instance, shared by the draft trees of all its groups, so that a new group starts with calibrated
 // scores. Used by DraftTree. Single owner, not thread-safe. The same sequence of calls gives the same scores.
 //
 // The evidence for a candidate is: how often it followed the longest known context and up to three shorter ones, whether the
 // source being followed has it next, and how long ago it last followed the longest context. Each kind of evidence has a table
-// of probabilities, adapted to the share of candidates with this evidence that were accepted. Their logits are mixed with
-// weights that depend on the length of the match and on the source (logistic mixing, as in the PAQ compressors). The weights
-// are learned by gradient descent:
+// of probabilities, which learns what share of candidates with that evidence was accepted. The logits are mixed with weights
+// that depend on the length of the match and on the source (logistic mixing, as in the PAQ compressors). The weights are
+// learned by gradient descent:
 //   p = 1 / (1 + exp(-sum_i weight[set][i] * logit_i))
 #pragma once
 #include <array>
@@ -21,7 +21,7 @@ class DraftScores {
   static constexpr uint32_t kTables = kContexts + 2;  // plus those of the source and of the age
   using Cell = uint16_t;                              // index into a table
 
-  /// The evidence for one candidate: its cell in each table and the set of weights. And the resulting probability.
+  /// The evidence for one candidate: its cell in each table and the set of weights; and the resulting probability.
   struct Evidence {
     std::array<Cell, kTables> cells;
     uint16_t weight_set;
@@ -97,9 +97,9 @@ class DraftScores {
   struct Learned {
     float probability, seen;
   };
-  std::vector<float> logits_;  // by table and cell: of learned_; 0 for kNoCell
+  std::vector<float> logits_;  // logits of learned_, by table and cell; 0 for kNoCell
   std::vector<Learned> learned_;
-  std::array<std::array<float, kTables + 1>, 2 * kPresentSets> weights_;  // the last is that of the constant
+  std::array<std::array<float, kTables + 1>, 2 * kPresentSets> weights_;  // the last one is for the constant input
 };
 
 }  // namespace seer

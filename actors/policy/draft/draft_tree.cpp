@@ -6,19 +6,19 @@ namespace seer {
 namespace {
 
 constexpr int64_t kBytesMax = 512 << 20;      // SuffixIndex::kPlacesMax tokens take at least 8 bytes each
-constexpr int64_t kPromptBytesPerToken = 256;  // 30 to 50 are needed: so a prompt takes at most a fifth of a text
+constexpr int64_t kPromptBytesPerToken = 256;  // 30 to 50 are needed, so a prompt takes at most a fifth of a text
 constexpr int64_t kPastBytesPerToken = 256;    // earlier iterations too
-// Of what a text may take. While it is renewed, kRenewFactor times as many tokens are copied as come: what stays, s, grows
-// by s / 3 in both texts. At the end they take 0.5 + 0.3 + 2 * 0.1.
+// Shares of a text's limit. A renewal copies kRenewFactor tokens for each token that comes, so while it copies a share s, both
+// texts grow by s / 3. At the end they take 0.5 + 0.3 + 2 * 0.1.
 constexpr double kShareToRenew = 0.5;
 constexpr double kShareThatStays = 0.3;
 constexpr int64_t kReleaseBytesPerToken = 256;  // more than a token can take
 constexpr int64_t kBytesWantedMin = 64 << 10;   // of a text
-// Earlier iterations whose text does not come again only blur the counts. Of the tokens of this iteration, 2-40 % end a
-// match of so many tokens that nothing but a past response had, where those are as alike as the members of a group, and
-// under 0.5 % where they are not.
+// Past responses whose text does not come again only blur the counts. The test: how many tokens of this iteration end a match of
+// kPastMatchMin tokens that only a past response has. If past responses are as alike as members of a group, 2 to 40 % do; if
+// not, less than 0.5 %.
 constexpr uint32_t kPastMatchMin = 6;
-constexpr int64_t kPastMatchTokensMax = 200;  // tokens per such match: with more, the past is dropped
+constexpr int64_t kPastMatchTokensMax = 200;  // with more tokens per such match, the past is dropped
 constexpr int64_t kJudgedTokensMin = 1024;
 constexpr uint32_t kSourceMatchMin = 3;       // shorter matches are no source
 constexpr uint32_t kSourceMissesMax = 2;
@@ -148,12 +148,12 @@ void DraftTree::index_tokens(Request& r, int64_t from) {
   });
 }
 
-/// Indexes the tokens of a stream from `from` on. Calls visit(token, match) for each. REQUIRES: there are some.
+/// Indexes the tokens of a stream from `from` on. Calls visit(token, match) for each. REQUIRES: from < the stream's end.
 template <class Visit>
 void DraftTree::index_stream(Text& text, uint32_t stream, int64_t from, Visit visit) {
   const int64_t begin = text.log.begin(stream), end = text.log.end(stream);
   const bool judges_past = text.past_streams > 0 && stream > text.past_streams;
-  // A response that lost its first tokens to the cap does not go on from the prompt.
+  // A response whose first tokens were dropped does not follow the prompt.
   SuffixState last = from > begin ? text.index.state(text.log.place(stream, from - 1))
                      : begin == 0 ? text.prompt_end
                                   : SuffixIndex::kRoot;
@@ -187,7 +187,7 @@ void DraftTree::follow(const Text& text, Source& source, int32_t token, const Su
     source = {text.log.next(match.occurrence), match.length, 0};
 }
 
-/// The tokens before `end` answer the request's draft: a token whose parent was accepted came true or did not.
+/// Compares the request's draft with its tokens before `end`. Learns from each draft token whose parent was accepted.
 void DraftTree::learn(Request& r, int64_t end) {
   const StreamLog& log = texts_[r.text].log;
   int32_t row = 0;  // the last accepted one
@@ -246,8 +246,8 @@ void DraftTree::draft(uint32_t sample, const DraftLimits& limits, Draft& draft) 
     if (row >= limits.max_tokens) break;
     expand(asked, chosen, row);
   }
-  // What would have come next was not likely enough. It is learned from as well: else those that are taken for too unlikely
-  // would never be put right, and of those that are about as likely as the limit only the overrated would be learned.
+  // Keep the candidate that was not likely enough, to learn from it too. Otherwise a score that is too low would never be
+  // corrected, and of candidates near the limit only the overrated ones would be learned from.
   if (!limits.tree && heap_.empty() && !offered_.empty()) r.candidates.push_back(offered_.back());
 }
 
@@ -312,7 +312,7 @@ void DraftTree::expand(const Asked& asked, const Candidate& from, int32_t row) {
   if (any) offer(asked, from, best_logit, best);
 }
 
-/// Puts the candidate among those that the next token is chosen from, if it is likely enough.
+/// Adds the candidate to those that the next token is chosen from, if it is likely enough.
 void DraftTree::offer(const Asked& asked, const Candidate& from, float logit, Candidate& c) {
   c.evidence.probability = DraftScores::probability(logit);
   c.probability = from.probability * c.evidence.probability;
@@ -329,7 +329,7 @@ DraftScores::Seen DraftTree::seen_at(const Asked& asked, TokenPlace place) {
                                        : DraftScores::Seen::kElsewhere;
 }
 
-/// Of one text.
+/// The byte limit of one text.
 int64_t DraftTree::bytes_wanted() const {
   const int64_t wanted = config_.own_history_only ? bytes_wanted_ / std::max<int64_t>(1, std::ssize(texts_)) : bytes_wanted_;
   return std::min(std::max(wanted, kBytesWantedMin), config_.bytes_max);
@@ -339,8 +339,8 @@ bool DraftTree::past_is_of_no_use(const Text& text) {
   return text.judged_tokens >= kJudgedTokensMin && text.past_matches * kPastMatchTokensMax < text.judged_tokens;
 }
 
-/// Called after `new_tokens` were appended to the text. Starts or continues its renewal where one is due, and keeps text and
-/// renewal together below the cap.
+/// Called after `new_tokens` were appended to the text. Starts or continues its renewal if one is due, and keeps text and
+/// renewal together below the limit.
 void DraftTree::keep_in_bounds(size_t text_index, int64_t new_tokens) {
   Text& text = texts_[text_index];
   if (text.renewal)
@@ -364,7 +364,7 @@ void DraftTree::keep_in_bounds(size_t text_index, int64_t new_tokens) {
     bin_.release(static_cast<size_t>(surplus));
 }
 
-/// Begins a renewal that leaves kShareThatStays of what the text may take.
+/// Begins a renewal that keeps kShareThatStays of the text's limit.
 void DraftTree::renew_smaller(size_t text_index) {
   const Text& text = texts_[text_index];
   const double share = kShareThatStays * static_cast<double>(bytes_wanted()) / static_cast<double>(text.bytes());
@@ -372,8 +372,8 @@ void DraftTree::renew_smaller(size_t text_index) {
   renew(text_index, {}, false, tokens - std::min(tokens, static_cast<int64_t>(static_cast<double>(tokens) * share)));
 }
 
-/// Begins the renewal of a text: with these more responses of earlier iterations, oldest first, with those that it has or
-/// not, and without surplus_tokens. A renewal under way is given up.
+/// Begins the renewal of a text, without surplus_tokens of it and with `new_past`, more responses of earlier iterations, oldest
+/// first. keeps_past: keep those that it has. A renewal in progress is given up.
 void DraftTree::renew(size_t text_index, std::vector<std::vector<int32_t>> new_past, bool keeps_past,
                       int64_t surplus_tokens) {
   Text& text = texts_[text_index];
@@ -436,7 +436,7 @@ void DraftTree::advance(size_t text_index, int64_t tokens_max) {
   if (renewal.left_tokens == 0) finish_renewal(text_index);
 }
 
-/// The renewal takes the place of the text. Tokens that it lacks are dropped. REQUIRES: there is one.
+/// Replaces the text by its renewal. Tokens that the renewal lacks are dropped. REQUIRES: the text has a renewal.
 void DraftTree::finish_renewal(size_t text_index) {
   Text& text = texts_[text_index];
   const std::unique_ptr<Renewal> renewal = std::move(text.renewal);

@@ -1,6 +1,6 @@
 // DraftTree: proposes tokens for the requests of one group from what the group has written so far (grouped speculative
 // decoding): the prompt, the request's own text, and the responses of the other requests, which are its references. Responses
-// of earlier iterations to the same prompt are references too, where they are known. There is one tree per group and instance.
+// of earlier iterations to the same prompt are references too, if they are known. There is one tree per group and instance.
 // The instance appends the tokens of its own requests at once, and those of others as it fetches them from the group's log.
 // Used by instance_actor. Single owner, not thread-safe.
 //
@@ -13,14 +13,14 @@
 //   suffix_index       which strings occurred how often, and what followed
 //   stream_log         the text
 //
-// Memory and time. All that grows with the tokens lies in a handful of flat arrays. When a text passes half of its byte limit,
-// it is renewed: a smaller copy grows beside it and then replaces it. Each append copies kRenewTokens tokens, and kRenewFactor
-// more per token appended. So an append of n new tokens indexes at most kRenewTokens + n * (1 + kRenewFactor) tokens
-// (kRenewTokens for every kPieceTokens begun), whatever the size of the tree. The copy takes about three tenths of the limit.
-// Responses of earlier iterations are left out first, then the references that were written to longest ago; the last of these
-// keeps its end. The end of the prompt always stays. If a text and its copy would pass bytes_max together, the copy replaces
-// the text as it is. end() still counts tokens that were dropped, so nobody sends them again. Unused pages go back to the
-// system kReleaseBytes at a time (PageBin).
+// Memory and time. Everything that grows with the tokens is in a handful of flat arrays. When a text passes half of its byte
+// limit, it is renewed: a smaller copy grows beside it and then replaces it. Each append copies kRenewTokens tokens, and
+// kRenewFactor more per token appended. So an append of n new tokens indexes at most kRenewTokens + n * (1 + kRenewFactor)
+// tokens (kRenewTokens for every kPieceTokens begun), whatever the size of the tree. The copy takes about three tenths of the
+// limit. It leaves out responses of earlier iterations first, then the references that were written to longest ago; of the last
+// one left out, the end is kept. The end of the prompt always stays. If a text and its copy would pass bytes_max together, the
+// copy replaces the text at once, even if it is not complete. end() still counts tokens that were dropped, so they are not sent
+// again. Unused pages go back to the system kReleaseBytes at a time (PageBin).
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -52,9 +52,9 @@ class DraftTree {
   DraftTree(const DraftTreeConfig& config, std::span<const int32_t> prompt, DraftScores& scores);
 
   /// Adds responses of earlier iterations to the same prompt, newest first. They are references of lower weight, which is
-  /// learned, and the first to be dropped: all at once if the first responses of this iteration do not repeat them. Together
-  /// they take at most a quarter of the text's limit; the oldest are left out, and with own_history_only all. Best called
-  /// before the first append(): later it renews the text. REQUIRES: tokens are not negative.
+  /// learned, and they are dropped first: all at once if the first responses of this iteration do not repeat them. Together
+  /// they take at most a quarter of the text's limit; the oldest are left out. No effect with own_history_only. Best called
+  /// before the first append(), because later it renews the text. REQUIRES: tokens are not negative.
   void add_past(std::span<const std::vector<int32_t>> responses);
 
   /// Makes tokens[i] the token at `position` + i of the response of `sample` (RequestId::sample). Returns how many
@@ -62,10 +62,10 @@ class DraftTree {
   /// negative.
   int64_t append(uint32_t sample, int64_t position, std::span<const int32_t> tokens);
 
-  /// The stream of `sample` goes on at `position`: unknown tokens before it are not wanted.
+  /// Continues the stream of `sample` at `position`: unknown tokens before it will not come.
   void begin_at(uint32_t sample, int64_t position);
 
-  /// Proposes tokens to follow the last known one of `sample`, in `draft`: at most limits.max_tokens, and none if nothing is
+  /// Proposes in `draft` tokens to follow the last known one of `sample`: at most limits.max_tokens, and none if nothing is
   /// likely enough.
   void draft(uint32_t sample, const DraftLimits& limits, Draft& draft);
 
@@ -74,16 +74,16 @@ class DraftTree {
   /// Tokens of `sample` from `position` on, see StreamLog::tokens().
   std::vector<int32_t> tokens(uint32_t sample, int64_t position, int64_t count_max) const;
 
-  int64_t token_count() const;  // known, with those of the prompt and of earlier iterations
+  int64_t token_count() const;  // known tokens, with those of the prompt and of earlier iterations
   size_t bytes() const;         // with renewals, and pages not released yet
-  int64_t dropped_tokens() const { return dropped_tokens_; }  // to stay below bytes_max, or since earlier iterations did not help
+  int64_t dropped_tokens() const { return dropped_tokens_; }  // to stay below bytes_max, or because the past did not help
   int64_t indexed_tokens() const { return indexed_tokens_; }  // how often a token was indexed: the work done
   bool has_past() const { return !texts_.empty() && texts_.front().past_streams > 0; }
 
-  /// A limit in place of bytes_max, where it is lower (with own_history_only: for all requests together). The appends that
-  /// follow bring the tree below it.
+  /// Sets a limit lower than bytes_max (with own_history_only: for all requests together). The appends that follow bring the
+  /// tree below it.
   void set_bytes_wanted(int64_t bytes) { bytes_wanted_ = bytes; }
-  /// Drops the text; one that is being renewed is replaced by its copy so far. end() stays. The pages go to the bin.
+  /// Drops the text; if it is being renewed, the copy so far replaces it. end() stays. The pages go to the bin.
   void drop_text(PageBin& bin);
   /// Gives up the tree, which must not be used again. All large memory goes to the bin, so this takes the same time for any
   /// size of group.
@@ -99,8 +99,8 @@ class DraftTree {
     SuffixIndex index;
     SuffixState prompt_end = SuffixIndex::kRoot;  // where responses start
     uint32_t past_streams = 0;
-    int64_t judged_tokens = 0, past_matches = 0;  // tokens indexed since the past was, and those that only it predicted
-    std::unique_ptr<Renewal> renewal;  // maybe none
+    int64_t judged_tokens = 0, past_matches = 0;  // tokens indexed after the past, and those that only the past predicted
+    std::unique_ptr<Renewal> renewal;  // may be null
     bool is_past(TokenPlace place) const { return log.stream(place) - 1 < past_streams; }
     size_t bytes() const { return log.bytes() + index.bytes(); }  // without the renewal's
     void give_up(PageBin& bin);
@@ -119,14 +119,14 @@ class DraftTree {
     std::vector<Copy> copies;  // the prompt, the past, the requests
     size_t at = 0;             // the copy in progress; those before it lack what was appended since
     int64_t left_tokens = 0;
-    int64_t new_tokens = 0;    // of responses that the old text does not have
+    int64_t new_tokens = 0;    // of past responses that the old text does not have
   };
   static constexpr size_t kNoRequest = ~size_t{0};
-  /// A passage that the request seems to repeat. It is followed even across differing tokens, which counts cannot do.
+  /// A passage that the request seems to repeat. Unlike counts, it is followed even across tokens that differ.
   struct Source {
     TokenPlace next = kNoPlace;  // its next token
     uint32_t run_tokens = 0;     // tokens since the last miss
-    uint32_t misses = 0;         // lately
+    uint32_t misses = 0;         // recent ones
   };
   struct Candidate {
     float probability;  // of the path up to here
@@ -145,7 +145,7 @@ class DraftTree {
   struct Request {
     size_t text = 0;  // index into texts_
     uint32_t stream = 0;
-    uint64_t appended = 0;  // when last, in appends_
+    uint64_t appended = 0;  // appends_ at its last append
     bool drafts = false;    // draft() was called for it
     Source source;
     int64_t draft_position = -1;        // of the draft's first token; -1: none to learn from
@@ -184,7 +184,7 @@ class DraftTree {
   void finish_renewal(size_t text_index);
 
   DraftTreeConfig config_;
-  std::vector<int32_t> prompt_;  // for further texts: with own_history_only
+  std::vector<int32_t> prompt_;  // with own_history_only: for the texts of further requests
   DraftScores& scores_;
   std::vector<Text> texts_;
   std::unordered_map<uint32_t, size_t> request_of_;  // sample -> index into requests_; only looked up

@@ -17,9 +17,9 @@ namespace seer {
 struct Draft {
   std::vector<int32_t> tokens;
   /// The row that each token follows: row 0 feeds the last known token, row i + 1 feeds tokens[i]. A path has 0, 1, 2, ...
-  /// With a -1 for row 0 in front these are SequenceStep::parents.
+  /// These are SequenceStep::parents without the -1 of row 0.
   std::vector<int32_t> parents;
-  /// The probability (0..1) that the token is accepted, and with it all that it follows. Falls from token to token. Empty: not known.
+  /// The probability (0..1) that the token and all that it follows are accepted. Falls from token to token. Empty: not known.
   std::vector<float> probabilities;
 
   bool is_path() const {
@@ -32,7 +32,7 @@ struct Draft {
     parents.clear();
     probabilities.clear();
   }
-  /// Keeps the first `count` tokens. They are still a draft, since each row comes after the row that it follows.
+  /// Keeps the first `count` tokens. They are still a draft, because each row comes after the row that it follows.
   void shorten(size_t count) {
     tokens.resize(count);
     parents.resize(count);
@@ -42,11 +42,11 @@ struct Draft {
 
 struct DraftLimits {
   int32_t max_tokens = 8;         // of the draft
-  float min_probability = 0.09f;  // that a token is accepted, and those before it; less likely ones are left out
+  float min_probability = 0.09f;  // least probability that a token and those before it are accepted
   bool tree = false;              // branches, the likeliest tokens first; else one path
 };
 
-/// What a request has written so far. Its next token is to be sampled.
+/// What a request has written so far.
 struct DraftText {
   RequestId request;
   const TokenLog& log;
@@ -55,24 +55,24 @@ struct DraftText {
 class Drafter {
  public:
   virtual ~Drafter() = default;
-  /// Replaces `draft` by tokens that may follow. A longer draft begins with the shorter one. REQUIRES:
+  /// Replaces `draft` by tokens that may follow. With a higher limit it begins with the same tokens. REQUIRES:
   /// limits.max_tokens >= 1.
   virtual void draft(const DraftText& text, const DraftLimits& limits, Draft& draft) = 0;
   /// Learns the text without drafting for it: drafts of other requests may use it.
   virtual void learn(const DraftText&) {}
-  /// Only these groups have running requests, until this is called again or a text of another one is shown.
+  /// Says which groups have running requests, until the next call or until a text of another group is shown.
   virtual void running(std::span<const GroupId> /*groups*/) {}
   virtual DraftLosses losses() const { return {}; }
 
-  // What is shared through draft servers (protocols/draft.h). A drafter that shares nothing leaves these.
+  // Sharing through draft servers (protocols/draft.h). A drafter that shares nothing does not override these.
   using IsMine = std::function<bool(GroupId)>;
-  /// Adds tokens that a server lacks of its groups, as far as is known here; at most tokens_max.
+  /// Adds tokens of the server's groups that the server lacks, as far as is known here; at most tokens_max.
   virtual void take_updates(const IsMine& /*is_mine*/, int64_t /*tokens_max*/, std::vector<CstTokens>& /*parts*/) {}
-  /// What is known of a group; nothing if more would be of no use.
+  /// What is known of a group here; nothing if more tokens would not help.
   virtual std::optional<CstCursor> cursor(GroupId /*group*/) { return std::nullopt; }
   virtual void fetched(const CstFetched& /*answer*/) {}
 
-  /// The rollout is over: nothing of its groups will be asked for again.
+  /// The rollout is over: no draft for its groups will be asked for again.
   virtual void forget(RolloutId /*rollout*/) {}
 };
 

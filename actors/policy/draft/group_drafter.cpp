@@ -6,13 +6,12 @@
 namespace seer {
 namespace {
 
-constexpr uint32_t kSamplesMax = 4096;  // of a group, in what servers say
-// Of bytes_max. Where what runs here keeps to its share, only trees of groups that do not run are ever dropped. A tree is
-// fetched again only where it then leaves the trees below kShareToFetch: so it takes new tokens to come from there to
-// kShareToDrop, and at most (kShareToFetch - kShareThatStays) / (kShareToDrop - kShareToFetch) = 4/3 of their number are
-// fetched again.
+constexpr uint32_t kSamplesMax = 4096;  // of a group, in messages of servers
+// Shares of bytes_max. While running groups keep to their share, only trees of groups that do not run are dropped. Old text is
+// fetched again only if the trees then stay below kShareToFetch. From there, new tokens must come before kShareToDrop is passed
+// again; so at most (kShareToFetch - kShareThatStays) / (kShareToDrop - kShareToFetch) = 4/3 of their number are fetched again.
 constexpr double kShareOfRunning = 0.875, kShareToDrop = 0.9375, kShareToFetch = 0.75, kShareThatStays = 0.5;
-constexpr size_t kReleaseBytes = 1 << 20;  // in a call; as many as it adds are released with it, where memory is full
+constexpr size_t kReleaseBytes = 1 << 20;  // in a call; if memory is full, at least as many as the call adds
 
 }  // namespace
 
@@ -58,7 +57,7 @@ int64_t GroupDrafter::bytes_of_running_tree() const {
   return static_cast<int64_t>(bytes / static_cast<double>(std::max<size_t>(running_count_, 1)));
 }
 
-/// The group of the request, now the one shown last, with all that the request has written.
+/// Adds what the request has written to its group, which becomes the one shown last. Returns the group.
 GroupDrafter::Group& GroupDrafter::group_of(const DraftText& text) {
   const GroupId id = text.request.group;
   const auto [it, is_new] = groups_.try_emplace(id);
@@ -100,7 +99,7 @@ int64_t& GroupDrafter::shared(Group& group, uint32_t sample) {
   return group.shared[sample];
 }
 
-/// Tokens of the sample that are known here, or were and are not to come again. REQUIRES: the group has a tree.
+/// Tokens of the sample that are known here, or were and must not be fetched again. REQUIRES: the group has a tree.
 int64_t GroupDrafter::known(const Group& group, uint32_t sample) {
   const int64_t end = group.tree->end(sample);
   return group.only_news && sample < group.shared.size() ? std::max(end, group.shared[sample]) : end;
@@ -117,7 +116,7 @@ void GroupDrafter::take_updates(const IsMine& is_mine, int64_t tokens_max, std::
   }
 }
 
-/// True: that was all of the group.
+/// True: all tokens of the group were taken.
 bool GroupDrafter::take_updates(GroupId id, Group& group, int64_t& tokens_max, std::vector<CstTokens>& parts) {
   for (uint32_t sample = 0; sample < group.shared.size(); ++sample) {
     int64_t& sent = group.shared[sample];
@@ -126,7 +125,7 @@ bool GroupDrafter::take_updates(GroupId id, Group& group, int64_t& tokens_max, s
     if (tokens_max <= 0) return false;
     CstTokens part{id, sample, sent, group.tree->tokens(sample, sent, tokens_max)};
     const int64_t count = std::ssize(part.tokens);
-    sent = count == 0 ? end : sent + count;  // none: the tree has dropped them for room
+    sent = count == 0 ? end : sent + count;  // 0: the tree has dropped them for room
     tokens_max -= count;
     if (count > 0) parts.push_back(std::move(part));
     if (sent < end) return false;
@@ -143,7 +142,7 @@ std::optional<CstCursor> GroupDrafter::cursor(GroupId id) {
   return cursor;
 }
 
-/// Groups of which nothing is known here any more stay unknown: their prompt is not in the answer.
+/// Ignores groups that were forgotten here: the answer does not have their prompt.
 void GroupDrafter::fetched(const CstFetched& answer) {
   for (const CstTokens& part : answer.parts) {
     const auto found = groups_.find(part.group);
@@ -192,11 +191,11 @@ void GroupDrafter::make_room() {
   while (is_over(tree_bytes_, kShareToDrop)) {
     const size_t before = tree_bytes_;
     drop_largest_text();
-    if (tree_bytes_ >= before) return;  // nothing but what has to be
+    if (tree_bytes_ >= before) return;  // nothing is left to drop
   }
 }
 
-/// Down to kShareThatStays. The group shown last stays: a call is under way for it.
+/// Drops trees down to kShareThatStays. The group shown last stays: the current call works on it.
 void GroupDrafter::drop_idle_trees() {
   for (auto it = shown_.end(); it != std::next(shown_.begin());) {
     if (!is_over(tree_bytes_, kShareThatStays)) return;
@@ -215,7 +214,7 @@ void GroupDrafter::drop_tree(Group& group) {
 
 void GroupDrafter::drop_largest_text() {
   Group* largest = nullptr;
-  for (GroupId id : shown_)  // of equals the one shown last
+  for (GroupId id : shown_)  // of equal ones, the one shown last
     if (Group& group = groups_.at(id); group.tree && (largest == nullptr || group.bytes > largest->bytes)) largest = &group;
   largest->tree->drop_text(bin_);
   ++losses_.dropped_trees;
@@ -223,7 +222,7 @@ void GroupDrafter::drop_largest_text() {
   tree_bytes_ -= before - largest->bytes;
 }
 
-/// Of the group shown longest ago; with its tree, if it still has one.
+/// Forgets the group shown longest ago, with its tree if it has one.
 void GroupDrafter::forget_oldest_record() {
   const auto oldest = groups_.find(shown_.back());
   if (oldest->second.tree) drop_tree(oldest->second);

@@ -1,15 +1,15 @@
 // GroupDrafter: drafts for the requests of an instance from the draft tree of their group. It learns what a request of this
-// instance writes from draft() and learn(), and what other instances write from the draft servers, where there are any. Used by
+// instance writes from draft() and learn(), and what other instances write from the draft servers, if there are any. Used by
 // instance_actor. Single owner, not thread-safe.
 //
 // Memory. Groups with running requests share kShareOfRunning of bytes_max evenly; a tree that passes its share drops its oldest
 // text step by step (DraftTree). When all trees together pass kShareToDrop, trees of groups without a running request are
-// dropped down to kShareThatStays, the one used longest ago first. If that is not enough, the text of the largest tree goes.
-// Pages go back to the system a bounded number at a time, so a drop takes the same time for any size of group. bytes() never
-// passes bytes_max by more than one call adds.
+// dropped down to kShareThatStays, the one used longest ago first. If that is not enough, the text of the largest tree is
+// dropped. Pages go back to the system a bounded number at a time, so a drop takes the same time for any size of group. bytes()
+// never passes bytes_max by more than one call adds.
 //
-// Text that a tree drops is not fetched again, since its end stays known. When a group comes back after its tree was dropped, its
-// new tree gets only what was written since, unless the old text fits without dropping another tree. losses() counts both.
+// Text that a tree drops is not fetched again, because its end stays known. When a group comes back after its tree was dropped,
+// its new tree gets only later text, unless the old text fits without dropping another tree. losses() counts both.
 #pragma once
 #include <cstdint>
 #include <list>
@@ -24,7 +24,7 @@
 namespace seer {
 
 struct GroupDrafterConfig {
-  DraftTreeConfig tree;           // own_history_only: from the request's own text, without its group
+  DraftTreeConfig tree;           // own_history_only: drafts come from the request's own text, without its group
   size_t bytes_max = 512 << 20;   // of all trees
   size_t groups_max = 65536;      // groups remembered after their tree was dropped, at 8 B per sample
 };
@@ -52,7 +52,7 @@ class GroupDrafter final : public Drafter {
     std::list<GroupId>::iterator shown;
     uint64_t ran = 0;             // runs_ when it last ran or was shown
     bool has_past = false;        // responses of earlier iterations were added to the tree
-    bool only_news = false;       // the tree lacks older text, and does not ask for it
+    bool only_news = false;       // the tree lacks older text and does not ask for it
     std::vector<int64_t> shared;  // by sample: tokens that its server has or was sent
   };
   Group& group_of(const DraftText& text);
@@ -72,11 +72,11 @@ class GroupDrafter final : public Drafter {
   GroupDrafterConfig config_;
   DraftScores scores_;  // outlives the trees
   std::unordered_map<GroupId, Group> groups_;
-  std::list<GroupId> shown_;  // the one shown last comes first
+  std::list<GroupId> shown_;  // the group shown last comes first
   std::set<GroupId> unshared_;  // groups with tokens that their server may lack
   size_t tree_count_ = 0, tree_bytes_ = 0;
   uint64_t runs_ = 0;          // calls of running()
-  size_t running_count_ = 0;   // groups named by the last of them
+  size_t running_count_ = 0;   // groups in the last of these calls
   PageBin bin_;
   DraftLosses losses_;
 };

@@ -108,7 +108,7 @@ int64_t GroupLogs::expire(int64_t now_us) {
   return std::ssize(over);
 }
 
-/// Groups without tokens stay: to drop them makes no room.
+/// Drops groups with tokens, the one used longest ago first. Empty groups stay: dropping them frees nothing.
 void GroupLogs::make_room() {
   for (auto it = spoken_.end(); it != spoken_.begin() && bytes_ > config_.bytes_max / 4 * 3;) {
     const GroupId id = *--it;

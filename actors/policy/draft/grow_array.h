@@ -1,11 +1,10 @@
-// GrowArray: a flat array of trivially copyable values that grows at its end. A large one is a mapping of its own,
-// which grows by moving its pages instead of copying them: the old and the new array are never resident together, what
-// follows the last value is not resident, appending has no long pauses, and memory goes back to the system: at once,
-// or in steps by way of a PageBin. Used by the draft tree, whose group lies in a handful of these. Single owner, not
-// thread-safe.
+// GrowArray: a flat array of trivially copyable values that grows at its end. A large one is its own mapping, which grows by
+// moving its pages instead of copying them. So the old and the new array are never resident together, memory after the last
+// value is not resident, and appending has no long pauses. Memory goes back to the system at once, or in steps through a
+// PageBin. Used by the draft tree, which keeps a group in a handful of these. Single owner, not thread-safe.
 //
-// PageBin: mappings of arrays that nobody needs any more. The system takes time for every page that it gets back, so the
-// bin returns a bounded number of them at a time. What it still holds is resident, and counts as memory in use.
+// PageBin: mappings of arrays that nobody needs any more. Returning pages to the system takes time for each page, so the bin
+// returns a bounded number at a time. Pages that it still holds are resident and count as memory in use.
 #pragma once
 #include <sys/mman.h>
 
@@ -61,7 +60,7 @@ class PageBin {
     size_t bytes;
   };
   std::vector<Mapping> mappings_;
-  size_t bytes_ = 0;  // of all
+  size_t bytes_ = 0;  // of all mappings
 };
 
 template <class T>
@@ -87,7 +86,7 @@ class GrowArray {
   const T* data() const { return data_; }
   size_t size() const { return size_; }
   size_t bytes() const { return size_ * sizeof(T); }  // in use
-  /// Empties the array. Its pages are the bin's; memory too small for a mapping is freed here.
+  /// Empties the array. Its pages go to the bin; memory too small for a mapping is freed here.
   void give_up(PageBin& bin) {
     if (const size_t mapped = mapped_bytes(capacity_); mapped > 0) {
       const size_t resident = (bytes() + PageBin::kPageBytes - 1) / PageBin::kPageBytes * PageBin::kPageBytes;

@@ -3,13 +3,13 @@
 // the text that its index refers to. Single owner, not thread-safe.
 //
 // A stream is the response of one request, or the prompt; a position is the index of a token in its stream. Tokens may be
-// appended twice, late, or out of order. The first copy is kept: a response is the same wherever it is made. Tokens that come
-// too early wait, up to pending_tokens_max per stream; more are dropped, and come again with the next fetch from end().
+// appended twice, late, or out of order. The first copy is kept; all copies are equal, because responses are exact. Tokens that
+// come too early wait, up to pending_tokens_max per stream; more are dropped, and come again with the next fetch from end().
 //
 // Tokens are stored in blocks of kBlockTokens, each of one stream. A place is the index of a token in the array of all blocks.
 // It names an occurrence, and never changes while the log lives.
 //
-// Invariant: the tokens of a stream at [begin, end) are known without gaps; whatever waits comes after `end`.
+// Invariant: the tokens of a stream at [begin, end) are known without gaps; waiting tokens come after `end`.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -29,17 +29,17 @@ class StreamLog {
 
   explicit StreamLog(int64_t pending_tokens_max = 65536) : pending_tokens_max_(pending_tokens_max) {}
 
-  /// A new stream whose first token will be at `begin`; tokens before it are not wanted. Streams are numbered from 0.
+  /// Adds a stream whose first token will be at `begin`; earlier tokens are ignored. Streams are numbered from 0.
   uint32_t add_stream(int64_t begin = 0);
   uint32_t stream_count() const { return static_cast<uint32_t>(streams_.size()); }
 
-  /// Makes tokens[i] the token at `position` + i. Returns how many tokens became known, by which end() has grown.
+  /// Makes tokens[i] the token at `position` + i. Returns how many tokens became known; end() has grown by that.
   /// REQUIRES: tokens are not negative.
   int64_t append(uint32_t stream, int64_t position, std::span<const int32_t> tokens);
 
   int64_t begin(uint32_t stream) const { return streams_[stream].begin; }
   int64_t end(uint32_t stream) const { return streams_[stream].end; }
-  /// The known tokens at [position, position + count_max): what somebody lacks who has those before `position`.
+  /// The known tokens at [position, position + count_max): for somebody who has those before `position`.
   /// Empty if `position` is not in [begin, end).
   std::vector<int32_t> tokens(uint32_t stream, int64_t position, int64_t count_max) const;
 
@@ -61,8 +61,8 @@ class StreamLog {
   }
   size_t place_count() const { return tokens_.size(); }
 
-  int64_t token_count() const { return token_count_; }          // known, of all streams
-  int64_t pending_dropped() const { return pending_dropped_; }  // tokens that came too early, when too many waited
+  int64_t token_count() const { return token_count_; }          // known tokens of all streams
+  int64_t pending_dropped() const { return pending_dropped_; }  // tokens that came too early while too many waited
   /// Gives up the log, which must not be used again. All large memory goes to the bin.
   void give_up(PageBin& bin) {
     tokens_.give_up(bin);

@@ -42,7 +42,8 @@ SuffixMatch SuffixIndex::append(const StreamLog& log, TokenPlace place, SuffixSt
     return match;
   }
 
-  // A new string: a leaf where it can be one, after all suffixes of `last` that the token did not follow yet.
+  // The string is new. It becomes a leaf if it can be one, and gets an edge from each suffix of `last` that the token did not
+  // follow yet.
   SuffixState added = SuffixState::leaf(place);
   if (length_new == kDepth && !first_of_stream) {
     states_[place] = 0;
@@ -101,7 +102,8 @@ uint32_t SuffixIndex::add_node(uint32_t length, TokenPlace place) {
   return static_cast<uint32_t>(nodes_.size() - 1);
 }
 
-/// The node that the edge of `from` must lead to so that it is a string of at most `length` tokens: `target` itself, or the shorter part split off from it. `place` is the one being indexed.
+/// Returns the node of at most `length` tokens that the edge of `from` must lead to: `target` itself, or a shorter part split off
+/// from it. `place`: the one being indexed.
 uint32_t SuffixIndex::with_length(const StreamLog& log, uint32_t from, int32_t token, SuffixState target,
                                   uint32_t length, TokenPlace place) {
   if (target.is_leaf()) {
@@ -134,8 +136,9 @@ uint32_t SuffixIndex::split_node(uint32_t node, uint32_t length) {
   return added;
 }
 
-/// A node for the strings of the leaf with up to `length` tokens. With all of them the leaf is no more, and the edges
-/// to it lead to the node. `newest` is the place being indexed: what follows it is not known, its state may not be set.
+/// Makes a node for the strings of the leaf with up to `length` tokens. If that is all of them, the node replaces the leaf, and
+/// the edges to the leaf lead to the node. `newest`: the place being indexed. The token after it is not known, and its state may
+/// not be set.
 uint32_t SuffixIndex::split_leaf(const StreamLog& log, TokenPlace leaf, uint32_t length, TokenPlace newest) {
   const uint32_t node = add_node(length, leaf);
   nodes_[node].link = states_[leaf];
@@ -144,7 +147,7 @@ uint32_t SuffixIndex::split_leaf(const StreamLog& log, TokenPlace leaf, uint32_t
     states_[leaf] = node;
   } else {
     states_[leaf] = kIsNode | node;
-    // The place being indexed has the very string of the leaf. It may be what follows the leaf: a run of one token.
+    // The place being indexed has the same string as the leaf. It may be the place after the leaf: a run of one token.
     if (newest != kNoPlace) states_[newest] = kIsNode | node;
     const SuffixState before = state(log.previous(leaf));
     redirect((before.is_leaf() ? link(before) : before).index(), log.token(leaf), SuffixState::leaf(leaf),
@@ -166,7 +169,7 @@ void SuffixIndex::redirect(uint32_t from, int32_t token, SuffixState old_target,
   }
 }
 
-/// Counts the strings of the node and all their suffixes once more; returns what is known of them so far.
+/// Counts the strings of the node and all their suffixes once more. Returns the match as it was before.
 SuffixMatch SuffixIndex::count_occurrence(uint32_t node, TokenPlace place) {
   const SuffixMatch match = node == 0 ? SuffixMatch{} : SuffixMatch{nodes_[node].length, nodes_[node].place};
   for (; node != 0; node = nodes_[node].link) {
@@ -177,7 +180,7 @@ SuffixMatch SuffixIndex::count_occurrence(uint32_t node, TokenPlace place) {
   return match;
 }
 
-/// `token` followed the node's strings and their suffixes, but for the empty one, which nobody asks about.
+/// Notes that `token` followed the node's strings and their suffixes, except the empty one, for which followers() is not called.
 void SuffixIndex::rank_followers(uint32_t node, int32_t token) {
   for (; node != 0; node = nodes_[node].link)
     if (is_hub(nodes_[node])) rank(top_of(nodes_[node]), token, count(*find(node, token)));
@@ -250,7 +253,7 @@ void SuffixIndex::add_edge(uint32_t index, int32_t token, SuffixState target) {
   put_in_table(&edges_[node.block], node.block_class, {token, target});
 }
 
-/// The node's edges move to a block of the next class; a full row of 8 to a table of 32.
+/// Moves the node's edges to a block of the next class, or from a full row of 8 to a table of 32.
 void SuffixIndex::grow_block(Node& node) {
   const uint32_t old_class = node.block_class, old_block = node.block;
   node.block_class = old_class == kRowClassMax ? 6 : old_class + 1;

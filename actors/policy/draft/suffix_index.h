@@ -1,6 +1,6 @@
-// SuffixIndex: how often every string of up to kDepth tokens occurs in the streams of a StreamLog, what follows it, and
-// where. A suffix automaton that grows token by token at the end of any stream; counts are exact and do not depend on
-// the order in which the streams grew. Used by DraftTree. Single owner, not thread-safe.
+// SuffixIndex: how often every string of up to kDepth tokens occurs in the streams of a StreamLog, where, and what follows it.
+// It is a suffix automaton that grows token by token at the end of any stream. Counts are exact and do not depend on the order
+// in which the streams grew. Used by DraftTree. Single owner, not thread-safe.
 //
 // A state represents all strings that end at the same places. The longest has length(state) tokens; the others are its
 // suffixes, down to the one just longer than the longest string of link(state), which is the state of the next shorter suffix.
@@ -45,7 +45,7 @@ class SuffixState {
 
 struct SuffixMatch {
   uint32_t length = 0;               // tokens, up to SuffixIndex::kDepth
-  TokenPlace occurrence = kNoPlace;  // of its last token, the last time before
+  TokenPlace occurrence = kNoPlace;  // place of its last token in the occurrence before this one
 };
 
 class SuffixIndex {
@@ -83,9 +83,9 @@ class SuffixIndex {
   /// none() if the token never followed.
   SuffixState following(const StreamLog& log, SuffixState s, int32_t token) const;
 
-  /// Calls visit(token, state, count) for tokens that followed the state, with how often each did. Where more than kFewTokens
-  /// followed, only the kTopTokens most frequent are visited, with none() for the state, which following() can find. Returns how
-  /// often any token followed, up to the number of streams that end here. REQUIRES: not the root.
+  /// Calls visit(token, state, count) for each token that followed the state, with how often it did. If more than kFewTokens
+  /// followed, it visits only the kTopTokens most frequent, with none() as state; following() finds theirs. Returns how often any
+  /// token followed; this may be too large by the number of streams that end here. REQUIRES: not the root.
   template <class Visit>
   uint32_t followers(const StreamLog& log, SuffixState s, Visit visit) const;
   bool has_followers(const StreamLog& log, SuffixState s) const {
@@ -104,8 +104,8 @@ class SuffixIndex {
   static constexpr uint32_t kNotIndexed = 0xffffffffu;  // in states_
   static constexpr uint32_t kNoNode = 0x3ffffffu;       // link of the root
 
-  /// The first edge is in the node, the others in a block of edges_: up to 8 in a row, more in an open hash table after a
-  /// head, whose token is the number of edges and whose target is their TopTokens.
+  /// The first edge is in the node, the others are in a block of edges_. Up to 8 edges are a row. More are an open hash table
+  /// after a head, whose token is the number of edges and whose target is the index of their TopTokens.
   struct Node {
     uint32_t link : 26, length : 6;
     uint32_t count : 27, block_class : 5;  // 0: no block
@@ -119,7 +119,7 @@ class SuffixIndex {
     int32_t token;  // -1: free
     SuffixState target;
   };
-  struct TopTokens {  // most frequent first; equals by token
+  struct TopTokens {  // most frequent first; equally frequent ones by token
     std::array<int32_t, kTopTokens> tokens;
     std::array<uint32_t, kTopTokens> counts;
   };

@@ -1,23 +1,23 @@
-// ChunkLedger: what every scheduling policy shares. It keeps the requests (RequestBuffer) and the KV credits of the
-// instances (InstancePicker) in step: how much KV a chunk is promised, what it is charged as it grows, and that all of
-// it comes back when the chunk ends. Which request goes next is not decided here. Single owner, not thread-safe.
+// ChunkLedger: the books that all scheduling policies share. It keeps the requests (RequestBuffer) and the KV credits of the
+// instances (InstancePicker) in step: how much KV a chunk is promised, what it is charged as it grows, and that all of it is
+// returned when the chunk ends. It does not decide which request goes next. Single owner, not thread-safe.
 //
 // KV of a request, in blocks of block_tokens tokens:
 //   prompt blocks = floor(prompt / block_tokens)   whole blocks, shared by its group on an instance, counted once there
 //   own blocks    = ceil((prompt + generated + room) / block_tokens) - prompt blocks
 // A chunk is promised room = reserve_share of the chunk, plus one block. Promising all of it (1.0, the paper) leaves
-// memory idle, since most chunks of a long tail end early or grow slowly; 0.1 with early yield measured better. As the
-// request grows past its promise it is charged what it holds plus headroom, so that nothing is placed into room that
-// the running requests are about to need.
+// memory idle, because most chunks of a long tail end early or grow slowly; 0.1 with early yield measured better. A request
+// that has outgrown its promise is charged what it holds plus headroom, so that nothing is placed into room that running
+// requests are about to need.
 //
-// Why every request finishes (no livelock), given an instance that yields only when it is out of KV and never its last
+// Why every request finishes (no livelock), if an instance yields only when it is out of KV and never yields its last
 // running request:
 //  (1) max_new_tokens is cut to what the instance could hold if the request were alone there, so the last running
 //      request always reaches the end of its chunk;
 //  (2) therefore each step of a busy instance generates a token, generated_tokens never falls, and the sum of all
 //      lengths is bounded: there are finitely many yields and preemptions;
 //  (3) when nothing runs, every instance is idle and takes any request whose next token fits, and the schedulers then
-//      look at all waiting requests. What fits nowhere even so is refused by add_group() or named by stalled().
+//      try all waiting requests. A request that still fits nowhere is refused by add_group() or named by stuck().
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -36,15 +36,15 @@ struct KvPromise {
   int64_t headroom_tokens = 0;  // a running request is charged at least this much more than it holds
 };
 
-/// Without chunks the rest of a response is of unknown length: the reserve is the share of this many tokens at most.
+/// Without chunks the rest of a response has an unknown length; the reserve is a share of at most this many tokens.
 inline constexpr int64_t kReserveTokensMax = 2048;
 
-/// A running request is charged this much more than it holds, time for about as many steps before the next yield. With
-/// a tenth of the chunk reserved and KV short (tests/policy/schedule/fleet_sim.h, 150 groups on 4 instances of 200 blocks) 0, 32
-/// and 128 gave 7222, 2087 and 681 yields in 39 922, 40 513 and 44 165 steps of `seer`.
+/// A running request is charged this much more than it holds: room for about as many steps before the next yield. With a tenth
+/// of the chunk reserved and KV short (tests/policy/schedule/fleet_sim.h, 150 groups on 4 instances of 200 blocks) 0, 32 and 128
+/// gave 7222, 2087 and 681 yields in 39 922, 40 513 and 44 165 steps of `seer`.
 inline constexpr int64_t kHeadroomTokens = 32;
 
-/// kInvalidArgument: the policy needs the length of every response beforehand, and the group does not say them.
+/// Errors: kInvalidArgument if the group does not give the length of every response, which the policy needs.
 Status check_known_tokens(const GroupSpec& group, std::string_view policy);
 
 class ChunkLedger {
@@ -52,7 +52,7 @@ class ChunkLedger {
   ChunkLedger(const KvPromise& promise, int32_t inflight_spread_max)
       : promise_(promise), picker_(inflight_spread_max) {}
 
-  /// kInvalidArgument: a malformed group, one that is already here, or one whose longest response fits in no instance.
+  /// Errors: kInvalidArgument if the group is malformed or already here, or its longest response fits in no instance.
   Status add_group(const GroupSpec& group, int64_t now_us);
   Status add_instance(const InstanceLimits& limits) { return picker_.add(limits); }
   void remove_instance(InstanceId instance) { picker_.remove(instance); }
@@ -60,7 +60,7 @@ class ChunkLedger {
 
   /// The instance for the request's next chunk, if one has room.
   std::optional<InstanceId> pick(const RequestState& request, PlaceBy by = PlaceBy::kCached) const;
-  /// Whether it fits there and leaves a busy instance this share of its KV beside.
+  /// Whether the request fits there and, on a busy instance, leaves this share of its KV free.
   bool fits(const RequestState& request, InstanceId instance, double spare_share = 0) const;
   /// Whether the longest response of the group could run on the instance.
   bool can_hold(InstanceId instance, const GroupState& group) const;

@@ -1,10 +1,10 @@
-// ChunkScheduler: which request runs next, on which instance, for how many tokens. The one decision point of a rollout
-// iteration, owned by rollout_actor; the policies by name are in policies.h. Pure: no clock, no threads;
-// time is passed in. O(log n) per decision in the number of waiting requests. Single owner, not thread-safe.
+// ChunkScheduler: decides which request runs next, on which instance, for how many tokens. Owned by rollout_actor; policies.h
+// lists the policies by name. Pure: no clock, no threads; time is passed in. O(log n) per decision in the number of waiting
+// requests. Single owner, not thread-safe.
 //
-// How it is driven: add the instances, then the groups, then call next() until it is empty; the same after every event
-// that is passed in. An instance may be removed, and others added, at any time; so may groups be added. Groups of higher
-// priority (GroupSpec) go first; the policies order requests of equal priority.
+// To use it, add the instances, then the groups, then call next() until it is empty; call next() again in this way after every
+// event. Instances and groups may be added, and instances removed, at any time. Groups of higher priority (GroupSpec) go first;
+// the policy orders requests of equal priority.
 //
 // Sources: divided rollout (paper 3.1), Algorithm 2 (paper 3.2).
 #pragma once
@@ -25,21 +25,20 @@ namespace seer {
 struct ChunkSchedulerConfig {
   std::string policy = "seer+";  // one of policies.h
   int64_t chunk_tokens = 2048;  // a request gives up its instance after this many new tokens; 0: never
-  double reserve_share = -1;    // share of the chunk's KV promised before it starts. 1.0, the paper: few requests run
-                                // at a time and never yield; less fills the memory and relies on early yield, which
-                                // pays where large batches are cheap (GPUs). Negative: what the policy does best
-                                // with (policies.h)
+  double reserve_share = -1;    // share of the chunk's KV promised before it starts. With 1.0 (the paper) few requests run
+                                // at a time and none yields. Less fills the memory and relies on early yield, which
+                                // pays if large batches are cheap (GPUs). Negative: the policy's own (policies.h)
   int64_t starve_us = 30'000'000;  // seer: a request that waited longer goes first now and then, whatever its estimate
-                                   // (Algorithm 2 safeguard; see kStarvedEvery)
+                                   // (safeguard of Algorithm 2; see kStarvedEvery)
   double unexplained_before = 1;   // seer+: share of the requests of earlier iterations whose lengths the model did not
-                                   // explain; 1: not known, so lengths are not foreseen at all (see LengthOutlook)
+                                   // explain; 1: not known, so the model is not used (see LengthOutlook)
   double watermark_share = 0.01;   // verl, streamrl-oracle: a busy instance admits a request only if this share of its KV
-                                   // stays free beside it, for those that run to grow into. vLLM's V0 engine has 0.01;
-                                   // its V1 engine has 0, where a preempted request comes back sooner, often too soon
-  int32_t inflight_spread_max = 32;  // cache-aware placement only while the in-flight requests of instances differ by
-                                     // no more than this (paper 3.1; less for small instances, see kSpreadRowsShare)
-  int32_t misses_max = 8;            // requests looked at that fit nowhere before a cycle ends
-  int64_t running_max = 0;           // requests of an instance that run at a time; 0: as many as it takes
+                                   // stays free for running requests to grow. vLLM's V0 engine has 0.01; its V1 engine
+                                   // has 0, so a preempted request comes back sooner, often too soon
+  int32_t inflight_spread_max = 32;  // placement follows cached prefixes only while the running requests of instances
+                                     // differ by no more than this (paper 3.1; less for small ones, see kSpreadRowsShare)
+  int32_t misses_max = 8;            // next() gives up after this many requests that fit nowhere
+  int64_t running_max = 0;           // most running requests of an instance; 0: as many as it takes
 };
 
 /// A decision: run `request` on `instance`.
@@ -48,12 +47,12 @@ struct Placement {
   InstanceId instance;
   int64_t max_new_tokens = 0;  // min(chunk_tokens, max_tokens - generated), cut to what the instance can hold
   int64_t credit_blocks = 0;   // KV promised at the start, the prompt's shared blocks included
-  uint64_t yield_rank = 0;     // when KV runs short there, the running chunk with the largest rank gives way first (of
-                               // equal ones, the latest started), but never the last one running
+  uint64_t yield_rank = 0;     // when KV runs short, the running chunk with the largest rank gives way first (of equal
+                               // ones, the latest started), but never the last one running
   bool keep_kv = true;         // false: its KV never goes to the pool (verl: preemption by recompute)
 };
 
-/// A request that waits and fits in no instance.
+/// A waiting request that fits in no instance.
 struct StuckRequest {
   RequestId request;
   std::string why;  // one sentence
@@ -62,31 +61,30 @@ struct StuckRequest {
 class ChunkScheduler {
  public:
   virtual ~ChunkScheduler() = default;
-  /// kInvalidArgument: the group is malformed, known, lacks the lengths that the oracles need, or its longest response
-  /// (prompt + max_tokens) fits in none of the instances. Nothing is added then.
+  /// Errors: kInvalidArgument if the group is malformed, was added before, lacks the lengths that an oracle needs, or its
+  /// longest response (prompt + max_tokens) fits in no instance. Nothing is added then.
   virtual Status add_group(const GroupSpec& group, int64_t now_us) = 0;
-  /// kInvalidArgument: it has no room, or its block_tokens differ. REQUIRES: the id is new, or it was removed and all
-  /// its requests have come back.
+  /// Errors: kInvalidArgument if it has no room or its block_tokens differ. REQUIRES: the id is new, or the instance was
+  /// removed and all its requests have come back.
   virtual Status add_instance(const InstanceLimits& limits) = 0;
   /// The instance is gone or draining: nothing more is placed there. Its running requests come back through
-  /// chunk_ended(). Remove an instance before returning kRejected chunks of it: they would be placed there again.
+  /// chunk_ended(). Call this before chunk_ended() with kRejected, or the request may be placed there again.
   virtual void remove_instance(InstanceId instance) = 0;
   /// The next placement, or nothing when no waiting request fits anywhere now. Call until it is empty.
   virtual std::optional<Placement> next(int64_t now_us) = 0;
   /// Tokens generated so far by a running request (bounded lag). REQUIRES: it runs.
   virtual void progressed(RequestId request, int64_t generated_tokens) = 0;
-  /// The running chunk ended; unless is_over(end), the request waits again. Of a failed one the length says no more than
-  /// that of a request which still runs. REQUIRES: it runs, and generated_tokens is not
-  /// less than when the chunk started.
+  /// The running chunk ended. Unless is_over(end), the request waits again. The length of a failed request says only that the
+  /// response would have been longer. REQUIRES: it runs, and generated_tokens is not less than when the chunk started.
   virtual void chunk_ended(RequestId request, int64_t generated_tokens, ChunkEnd end, int64_t now_us) = 0;
   /// The request will not run (again). REQUIRES: it waits.
   virtual void cancel(RequestId request, int64_t now_us) = 0;
   /// The group's length estimate changed (context manager).
   virtual void estimate_changed(GroupId group, int64_t estimated_tokens) = 0;
-  /// Why nothing goes on: requests wait, nothing runs, and no instance can take any of them (kUnavailable: there is no
-  /// instance; kFull: the large ones are gone). REQUIRES: next() just returned nothing.
+  /// An error if requests wait, nothing runs, and no instance can take any of them. kUnavailable: there is no instance; kFull:
+  /// the large ones are gone. REQUIRES: next() just returned nothing.
   virtual Status stalled() const = 0;
-  /// The waiting requests that no instance could hold; with kFull these are in the way. REQUIRES: there is an instance.
+  /// The waiting requests that no instance can hold; they are the cause of kFull. REQUIRES: there is an instance.
   virtual std::vector<StuckRequest> stuck() const = 0;
   virtual const RequestBuffer& requests() const = 0;
 

@@ -30,8 +30,8 @@ std::optional<Placement> DividedScheduler::place_starved(int64_t now_us) {
   return place(request, *instance);
 }
 
-// A request that fits nowhere is passed by up to misses_max others. It cannot be passed for ever: an iteration has
-// finitely many requests. While nothing runs the whole queue is looked at, as no event would bring another try.
+// Looks past up to misses_max requests that fit nowhere. None waits for ever, because an iteration has finitely many requests.
+// While nothing runs, the whole queue is tried, because no event would cause another try.
 std::optional<Placement> DividedScheduler::place_in_order() {
   const bool idle = running_count() == 0;
   int64_t misses = 0;
@@ -63,7 +63,7 @@ void DividedScheduler::cancel(RequestId request, int64_t now_us) {
   ledger_.cancel(request, now_us);
 }
 
-// The rank of a waiting member comes from the old estimate, so it leaves the queues before the estimate changes.
+// Waiting members are ranked by the old estimate, so they leave the queues before the estimate changes.
 void DividedScheduler::estimate_changed(GroupId id, int64_t estimated_tokens) {
   const GroupState& group = requests().group(id);
   if (group.estimated_tokens == estimated_tokens) return;

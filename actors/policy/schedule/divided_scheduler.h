@@ -1,10 +1,10 @@
-// DividedScheduler: divided rollout. Requests run in chunks, each chunk on whichever instance suits best then, and all
-// waiting requests are in one order (serve_order.h), which the policy gives. `divided`, `las`, `seer` (Algorithm 2) and
-// `oracle` are made of it. Single owner, not thread-safe.
+// DividedScheduler: divided rollout. Requests run in chunks, each on the instance that suits best at its start. All
+// waiting requests are in one order (serve_order.h), which the policy chooses: `divided`, `las`, `seer` (Algorithm 2)
+// and `oracle` differ only in it. Single owner, not thread-safe.
 //
 // Invariants:
 //  (1) order_ holds exactly the waiting requests, each under its current rank;
-//  (2) by_wait_ holds the same requests by waiting time, or nothing if the order does not guard against starving.
+//  (2) by_wait_ holds the same requests by waiting time, or none if the order does not guard against starving.
 #pragma once
 #include <compare>
 #include <optional>
@@ -15,8 +15,8 @@
 
 namespace seer {
 
-/// At most one placement in this many goes to a starved request. When the queue is far longer than starve_us everybody
-/// is starved, and without this bound Algorithm 2 would turn into first come, first served.
+/// At most one placement in this many goes to a starved request. When waiting takes far longer than starve_us, every
+/// request is starved; without this bound Algorithm 2 would become first come, first served.
 inline constexpr int64_t kStarvedEvery = 16;
 
 class DividedScheduler final : public LedgerScheduler {
@@ -44,7 +44,7 @@ class DividedScheduler final : public LedgerScheduler {
   std::set<WaitingRequest> order_;
   std::set<WaitingRequest> by_wait_;  // rank: waiting since
   uint64_t starts_ = 0;
-  int64_t starts_since_starved_ = kStarvedEvery;  // the first starved request need not wait for others
+  int64_t starts_since_starved_ = kStarvedEvery;  // so that the first starved request is placed at once
 };
 
 }  // namespace seer

@@ -35,7 +35,7 @@ void InstancePicker::remove(InstanceId id) {
 
 std::optional<InstanceId> InstancePicker::pick(const KvNeed& need, CachedAt cached, PlaceBy by) const {
   if (by_load_.empty()) return std::nullopt;
-  // The usual answer of a full fleet, at the cost of one look: no room even where the prompt is there already.
+  // The usual case in a full fleet, found at once: even an instance that has the prompt has no room.
   const int64_t used_least = by_load_.begin()->used_blocks;
   if (used_least > 0 && used_least + need.own_blocks > kv_blocks_max_) return std::nullopt;
   switch (by) {
@@ -104,8 +104,8 @@ std::optional<InstancePicker::Load> InstancePicker::lighter(std::optional<Load> 
   return (!best || load < *best) && fits(instance, need) ? load : best;
 }
 
-// In order of load, so that the first one with room is the answer. It stops where not even the largest instance could
-// take the need with its prompt; what is left then are the few instances that have the prompt.
+// Walks in order of load; the first instance with room is the answer. It stops at a load at which even the largest
+// instance could not take the need and its prompt. Then only the few instances that have the prompt are left.
 std::optional<InstanceId> InstancePicker::least_loaded(const KvNeed& need) const {
   for (const Load& load : by_load_) {
     if (fits(load.id, need)) return load.id;

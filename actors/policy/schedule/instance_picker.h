@@ -1,17 +1,17 @@
-// InstancePicker: how full every instance is, counted in KV credits, and which instance takes a request. Used by
+// InstancePicker: counts how full every instance is, in KV credits, and picks the instance for a request. Used by
 // ChunkLedger. Pure; O(log instances) per decision plus the instances of one machine and of one group. Single owner.
 //
-// Room: a request fits where credits used + its need <= kv_blocks and running < rows_max. The whole blocks of a prompt
-// are immutable and shared by the members of its group that run on the same instance, so they are counted once per
-// instance and group. An idle instance takes a request whose next token fits, even if the reserve does not: else a
-// request near the size of an instance would wait for ever.
+// Room: a request fits on an instance if credits used + its need <= kv_blocks and running < rows_max. The whole blocks
+// of a prompt are immutable and shared by the members of its group that run on the same instance, so they are counted
+// once per instance and group. An idle instance takes a request whose next token fits, even if the reserve does not.
+// Otherwise a request near the size of an instance would wait for ever.
 //
-// Choice, of the instances that have room (PlaceBy):
-//  kCached (paper 3.1): while the instances are evenly loaded, the one that has the longest cached prefix (where the
+// Choice among the instances that have room (PlaceBy):
+//  kCached (paper 3.1): while the instances are evenly loaded, the one with the longest cached prefix (where the
 //    request last ran, then its machine); else the least loaded;
-//  kMostRoom: the least loaded, or where the request last ran if that is charged hardly more (kStayShare);
-//  kFewestRunning: where the fewest run, so that the last requests of an iteration have instances to themselves; where
-//    the request last ran if that is as good. O(instances).
+//  kMostRoom: the least loaded, or the one where the request last ran if that is charged hardly more (kStayShare);
+//  kFewestRunning: the one with the fewest running requests, so that the last requests of an iteration have instances
+//    to themselves; the one where the request last ran if that is as good. O(instances).
 //
 // Invariants:
 //  (1) used_blocks of an instance == the own blocks of its running requests + the prompt blocks of their groups;
@@ -44,8 +44,8 @@ struct InstanceLimits {
 struct KvNeed {
   GroupId group;
   int64_t prompt_blocks = 0;     // whole blocks of the prompt: one copy serves all members on an instance
-  int64_t own_blocks = 0;        // the rest, reserve included
-  int64_t own_blocks_least = 0;  // enough for the next token: what an idle instance settles for
+  int64_t own_blocks = 0;        // the rest, with the reserve
+  int64_t own_blocks_least = 0;  // enough for the next token; an idle instance accepts that
 };
 
 /// Where the longest cached prefix of a request is.
@@ -56,34 +56,34 @@ struct CachedAt {
 
 enum class PlaceBy : uint8_t { kCached, kMostRoom, kFewestRunning };
 
-/// kMostRoom: a request stays where its KV is if that instance has at most this share of its KV charged beyond the
-/// least loaded.
+/// kMostRoom: a request stays where its KV is if that instance is charged at most this share of its KV more than the
+/// least loaded one.
 inline constexpr double kStayShare = 0.03;
 
-/// The paper measured a spread of 32 with instances of 256 rows. Instances with fewer rows are held to the same share,
-/// else one of 8 rows would stay idle while its neighbours are full.
+/// The paper measured a spread of 32 with instances of 256 rows. Instances with fewer rows get the same share of their
+/// rows; otherwise one of 8 rows would stay idle while its neighbours are full.
 inline constexpr int32_t kSpreadRowsShare = 8;
 
 class InstancePicker {
  public:
-  /// Cached prefixes decide only while the running requests of instances differ by no more than this.
+  /// Cached prefixes decide only while the running requests of instances differ by no more than inflight_spread_max.
   explicit InstancePicker(int32_t inflight_spread_max) : inflight_spread_max_(inflight_spread_max) {}
 
-  /// kInvalidArgument: no room at all, or other block_tokens than the instances before (KV could not move between
-  /// them). REQUIRES: not known, or removed and all its requests came back.
+  /// Errors: kInvalidArgument if it has no room at all, or its block_tokens differ from those of the others (KV could
+  /// not move between them). REQUIRES: the id is new, or the instance was removed and all its requests came back.
   Status add(const InstanceLimits& limits);
-  /// Nothing more is placed there. No effect when it is not known.
+  /// Nothing more is placed there. No effect if it is not known.
   void remove(InstanceId instance);
 
   std::optional<InstanceId> pick(const KvNeed& need, CachedAt cached, PlaceBy by = PlaceBy::kCached) const;
   bool fits(InstanceId instance, const KvNeed& need) const;
 
-  /// Counts the request; returns the own blocks charged: need.own_blocks, or what an idle instance has if that is less.
+  /// Counts the request. Returns the own blocks charged: need.own_blocks, or all of an idle instance if that has fewer.
   /// REQUIRES: fits(instance, need).
   int64_t start(InstanceId instance, const KvNeed& need);
-  /// The own blocks of a running request changed by this much.
+  /// Changes the own blocks charged for a running request.
   void recharge(InstanceId instance, int64_t delta_blocks);
-  /// The request left. `need.own_blocks` is what it was charged last.
+  /// The request left. `need.own_blocks`: its last charge.
   void end(InstanceId instance, const KvNeed& need);
 
   bool is_open(InstanceId instance) const;
@@ -118,21 +118,21 @@ class InstancePicker {
   Instance& at(InstanceId instance);
   bool fits(const Instance& instance, const KvNeed& need) const;
   bool has_prompt(const Instance& instance, GroupId group) const;
-  /// Of two loads (or none), the lighter, where the instance is open and has room.
+  /// `best`, or the load of `instance` if that is lighter (or `best` is none), it is open and has room.
   std::optional<Load> lighter(std::optional<Load> best, const Instance& instance, const KvNeed& need) const;
   std::optional<InstanceId> cached_or_least_loaded(const KvNeed& need, CachedAt cached) const;
   std::optional<InstanceId> most_room(const KvNeed& need, InstanceId last) const;
   std::optional<InstanceId> fewest_running(const KvNeed& need, InstanceId last) const;
   std::optional<InstanceId> least_loaded(const KvNeed& need) const;
-  void index(const Instance& instance);    // enters it into the orders below, as it is now
-  void unindex(const Instance& instance);  // takes it out; call before it changes
+  void index(const Instance& instance);    // adds it to the orders below
+  void unindex(const Instance& instance);  // removes it; call before it changes
   void update_fleet_limits();
 
   int32_t inflight_spread_max_;
   uint32_t block_tokens_ = 0;
   int64_t kv_blocks_max_ = 0;
   int32_t spread_max_ = 0;                                // inflight_spread_max, or less for instances with few rows
-  std::map<InstanceId, Instance> instances_;              // a map, so that the pointers below stay good
+  std::map<InstanceId, Instance> instances_;              // a map, so that the pointers below stay valid
   std::map<NodeId, std::vector<const Instance*>> nodes_;  // open instances
   std::unordered_map<GroupId, std::vector<Site>> sites_;  // only looked up, never walked
   std::set<Load> by_load_;                                // open instances with a free row

@@ -1,19 +1,19 @@
-// LedgerScheduler: what every policy does alike: what happens to requests and instances is noted in the ledger. A policy
-// overrides what it has to notice too, and notes it there first.
+// LedgerScheduler: base of all policies. It notes every event of requests and instances in the ledger. A policy overrides the
+// events that it must handle too, and calls the base first.
 #pragma once
 #include "actors/policy/schedule/chunk_ledger.h"
 #include "actors/policy/schedule/chunk_scheduler.h"
 
 namespace seer {
 
-/// What a policy with chunks promises a chunk that starts.
+/// The promise of a policy with chunks to a chunk that starts.
 inline KvPromise chunk_promise(const ChunkSchedulerConfig& config) {
   return {.chunk_tokens = config.chunk_tokens,
           .reserve_share = config.reserve_share,
           .headroom_tokens = kHeadroomTokens};
 }
 
-/// A request that waits. Sorted first = served first.
+/// A waiting request. Sorted first = served first.
 struct WaitingRequest {
   int32_t behind = 0;  // its group's priority, negated
   uint64_t rank = 0;   // the policy's

@@ -8,7 +8,7 @@
 namespace seer {
 namespace {
 
-constexpr double kNoVariance = 1e-12;  // below this the sums hold rounding only; lengths that differ give far more
+constexpr double kNoVariance = 1e-12;  // below this the sums are rounding errors; different lengths give far more
 
 }  // namespace
 
@@ -30,7 +30,7 @@ bool LengthEstimator::observe(GroupId id, int64_t length) {
     ++predicted_;
     group.estimated_tokens = std::max(before, length);
   }
-  ++group.finished;  // Welford: no cancellation, and equal lengths give exactly no deviation
+  ++group.finished;  // Welford's method: no cancellation, and equal lengths give a deviation of exactly 0
   const double log_length = std::log(static_cast<double>(length));
   const double deviation = log_length - group.log_mean;
   group.log_mean += deviation / static_cast<double>(group.finished);

@@ -1,8 +1,8 @@
-// LengthEstimator: how long the responses of a group are likely to be, and how well that can be known. Owned by
+// LengthEstimator: estimates how long the responses of a group are, and says how good the estimates were. Owned by
 // context_actor, which sends each change to the scheduler; rollout_stats replays finishes through it. Pure.
 //
-// The estimate of a group is the largest length among its finished members, and before any has finished the original
-// limit (paper 3.2): taken for long until shown otherwise, and never lowered by a short sibling.
+// The estimate of a group is the largest length among its finished members; before any has finished, it is the original
+// limit (paper 3.2). So a group counts as long until shown otherwise, and a short member never lowers the estimate.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -20,16 +20,16 @@ class LengthEstimator {
   bool has_group(GroupId group) const { return slots_.contains(group); }
   int64_t estimate(GroupId group) const { return at(group).estimated_tokens; }
 
-  /// A member finished with this length (0, of an aborted one, counts as 1). Returns whether the estimate changed.
+  /// A member finished with this length; 0 (an aborted one) counts as 1. Returns whether the estimate changed.
   bool observe(GroupId group, int64_t length);
 
-  /// Mean of |estimate - length| / length, the estimate being the one before that finish, over the finishes of groups
-  /// that already had a finished member: the limit itself is no prediction. 0 if there were none.
+  /// Mean of |estimate - length| / length, with the estimate before that finish, over all but the first finish of each
+  /// group: the limit is no prediction. 0 if there were none.
   double estimate_error() const { return predicted_ == 0 ? 0 : error_sum_ / static_cast<double>(predicted_); }
 
   /// Share of the variance of log length that lies between groups: the one-way random-effects intraclass correlation,
-  /// ANOVA estimator for unequal group sizes, clipped to [0, 1]. 0 where it is not defined: fewer than two groups with
-  /// a finished member, no group with two, or no variance at all.
+  /// ANOVA estimator for unequal group sizes, clipped to [0, 1]. 0 if it is not defined: fewer than two groups with a
+  /// finished member, no group with two, or no variance at all.
   double length_icc() const;
 
  private:

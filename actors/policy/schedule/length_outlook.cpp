@@ -13,7 +13,7 @@ constexpr double kPriorBetween = 0.7;
 constexpr double kPriorWithin = 0.5;
 constexpr int64_t kSweepEvery = 100;  // a sweep per 1/kSweepEvery of the requests that finish
 constexpr int kSweepRounds = 2;
-constexpr double kUnexplained = 1e-3;  // a length that fewer than this share would reach is not explained
+constexpr double kUnexplained = 1e-3;  // a length is unexplained if a smaller share would reach it
 
 bool stopped_at_limit(const GroupState& group, const RequestState& request) {
   return request.generated_tokens >= group.max_tokens;
@@ -57,7 +57,7 @@ int64_t LengthOutlook::could_need_tokens(const GroupState& group, const RequestS
   const double exceed = kExceed / std::max(static_cast<double>(unfinished), 1 + 2 * kExceed);
   const double outlier = std::max(unexplained_before_, unexplained_share_);
   const int64_t all = std::max<int64_t>(1, group.max_tokens - request.generated_tokens);
-  if (outlier >= exceed) return all;  // whatever the group shows: an outlier is not less likely than before
+  if (outlier >= exceed) return all;  // an outlier alone reaches the limit often enough, whatever the group shows
   Seen& seen = groups_.at(group.id);
   make_current(group, seen);
   const double length = seen.posterior.length_exceeded(request.generated_tokens, group.max_tokens, exceed, outlier);
@@ -106,8 +106,7 @@ void LengthOutlook::visit(const GroupState& group) {
   }
 }
 
-// Of `tested_` requests that the model explains, kUnexplained are beyond its tail by chance; twice as many are
-// forgiven.
+// By chance, a share kUnexplained of explained requests lies beyond the tail. Twice as many are allowed.
 void LengthOutlook::end_round() {
   model_ = fit_length_model(moments_, prior_);
   ++model_version_;

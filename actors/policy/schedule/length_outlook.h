@@ -1,22 +1,22 @@
 // LengthOutlook: how many tokens each unfinished request could still need, from the lengths and ages of all requests of
 // the iteration. Owned by SeerPlusScheduler. Pure and deterministic on one machine; exp and log differ between machines
-// in the last bits, so the decisions made from it may too. Single owner.
+// in the last bits, so decisions made from it may differ too. Single owner.
 //
-// A request could still need the upper quantile of its remaining length, at the level 1 - kExceed / unfinished
-// requests: when thousands are left, hardly any of them may turn out longer than was thought.
+// "Could still need" is the upper quantile of a request's remaining length at the level 1 - kExceed / unfinished
+// requests, so that hardly any of thousands turns out longer.
 //
-// The gate: lengths that the model cannot explain (responses that run away to the limit) raise the chance given to
-// outliers, and soon every request could need all that its limit leaves. The order by could_need_tokens() is then
-// exactly least generated first, as it is before anything is known. So the model is trusted only where earlier
-// iterations showed it right (`unexplained_before`): in a simulated iteration of Qwen2-VL-72B trusting it at once took
-// 14 % off the tail and nothing off the total, and with 0.2 % of runaways it cost 9 % of the total, with 1 % 7 %.
+// The gate: lengths that the model cannot explain (responses that run to the limit) raise the probability of outliers,
+// and soon every request could need all that its limit leaves. The order by could_need_tokens() is then exactly least
+// generated first, as at the start. So the model is trusted only if earlier iterations showed it right
+// (`unexplained_before`). In a simulated iteration of Qwen2-VL-72B, trusting it at once saved 14 % of the tail and
+// nothing of the total; with 0.2 % of runaway responses it cost 9 % of the total, with 1 % 7 %.
 //
-// Work is bounded: an event costs one posterior, of its group, and one group of the sweep. A sweep visits all groups in
-// turn, one per event; it begins when another 1 % of the requests has finished, goes twice around (two EM steps), and
-// at the end of each round the model and the share of unexplained lengths are fitted anew.
+// Work is bounded: an event updates the posterior of its group and visits one group of the sweep. A sweep visits all
+// groups in turn, one per event. It begins when another 1 % of the requests has finished and makes two rounds (two EM
+// steps). Each round ends with a new fit of the model and of the share of unexplained lengths.
 //
-// Stale by how much: ages are counted again when they have grown by 1/kAgeStep; the model by which a request was last
-// judged is at most one round older than the newest.
+// Results may be stale within bounds: ages are counted again when they have grown by 1/kAgeStep, and the model by which
+// a request was last judged is at most one round old.
 #pragma once
 #include <cstdint>
 #include <unordered_map>
@@ -29,23 +29,23 @@ namespace seer {
 
 inline constexpr double kExceed = 0.1;   // unfinished requests, in all, that may need more than could_need_tokens()
 inline constexpr int64_t kAgeStep = 16;  // an age is counted again when it has grown by 1/kAgeStep
-inline constexpr double kUnexplainedPrior = 0.01;  // requests taken for unexplained before any was seen
+inline constexpr double kUnexplainedPrior = 0.01;  // share of unexplained requests assumed before any was seen
 
 class LengthOutlook {
  public:
   /// `unexplained_before`: share, in [0, 1], of the requests of earlier iterations whose lengths were not explained; 1
-  /// where there were none, which keeps the gate closed.
+  /// if there were none, which keeps the gate closed.
   explicit LengthOutlook(double unexplained_before) : unexplained_before_(unexplained_before) {}
 
-  /// REQUIRES: the group is new, and nothing of it has run.
+  /// REQUIRES: the group is new, and none of its requests has run.
   void add_group(const GroupState& group);
-  /// A chunk of the request ended. Returns whether that is news for the other members. REQUIRES: `group` holds it.
+  /// A chunk of the request ended. Returns whether the other members should be judged again. REQUIRES: it is in `group`.
   bool observe(const GroupState& group, const RequestState& request);
-  /// Output tokens the request could still need, at least 1. `unfinished`: requests of the whole iteration, itself
-  /// included.
+  /// Output tokens that the request could still need, at least 1. `unfinished`: how many requests of the iteration are
+  /// unfinished, with this one.
   int64_t could_need_tokens(const GroupState& group, const RequestState& request, int64_t unfinished);
-  /// One step of the sweep: the group it visited, whose members should be judged again, or nothing if there is no sweep
-  /// to make. REQUIRES: the same buffer every time, holding the groups added.
+  /// Makes one step of the sweep. Returns the group it visited, whose members should be judged again; nullptr: no sweep
+  /// is due. REQUIRES: the same buffer every time, with the groups added.
   const GroupState* sweep(const RequestBuffer& buffer);
 
   bool any_finished(GroupId group) const { return groups_.at(group).any_finished; }
@@ -56,7 +56,7 @@ class LengthOutlook {
  private:
   struct Seen {
     LengthPosterior posterior;
-    uint64_t model_version = 0;  // of the model the posterior was made with
+    uint64_t model_version = 0;  // of the posterior's model
     bool any_finished = false;
     std::vector<int64_t> counted_tokens;  // by sample: age last counted while unfinished; 0: not counted
   };

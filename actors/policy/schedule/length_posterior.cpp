@@ -9,11 +9,11 @@
 namespace seer {
 namespace {
 
-constexpr double kGridReach = 3.2;  // of the grid, in standard deviations `between`
+constexpr double kGridReach = 3.2;  // the grid ends at this many standard deviations `between`
 constexpr int kBisections = 12;     // of ln(length), over at most ln(1e6): 0.3 % of the length
 
 // Q(x), ln Q(x) and the hazard phi(x) / Q(x), linear between 4097 points: within 1e-4 of the exact ratio for |x| <= 6.
-// Beyond 8 the model explains nothing, and the values of 8 are used.
+// Beyond 8 the values of 8 are used: the model explains nothing there.
 class NormalTail {
  public:
   NormalTail() {
@@ -118,7 +118,7 @@ double LengthPosterior::length_exceeded(int64_t age, int64_t limit, double excee
   if (w >= exceed) return limit_tokens;
   exceed = (exceed - w) / (1 - w);
 
-  // Grid points that cannot change the answer are left out: with few of them gone, a step costs a third.
+  // Leave out grid points that cannot change the answer; that makes a bisection step about three times faster.
   std::array<double, kGridPoints> center, share;  // share: weight / Q_z(age)
   size_t points = 0;
   const double log_age = log_of(age);

@@ -1,5 +1,5 @@
-// Policies: every scheduling policy, one row each. Whoever lists, parses, explains or branches on policies reads this
-// table, so that a new one is its own file and a row in policies.cpp.
+// Policies: the table of scheduling policies. All code that lists, parses, explains or branches on policies reads it, so a new
+// policy is its own file and a row in policies.cpp.
 // Used by rollout_actor, cli/, tests and benchmarks. Pure.
 #pragma once
 #include <memory>
@@ -13,7 +13,7 @@
 
 namespace seer {
 
-/// Names that code refers to: the baseline, and the two that `--policy auto` chooses from. All others are only rows.
+/// Names that code refers to: the baseline, and the two that `--policy auto` chooses from.
 inline constexpr const char* kVerlPolicy = "verl";
 inline constexpr const char* kSeerPolicy = "seer";
 inline constexpr const char* kSeerPlusPolicy = "seer+";
@@ -21,21 +21,20 @@ inline constexpr const char* kSeerPlusPolicy = "seer+";
 struct SchedulingPolicy {
   const char* name;
   const char* what;           // one line for --help
-  bool needs_lengths;         // takes the lengths of responses as known (GroupSpec::known_tokens)
+  bool needs_lengths;         // needs the lengths of responses beforehand (GroupSpec::known_tokens)
   bool whole_groups;          // a group's requests run on one instance from start to end; no chunks, no KV pool
-  double reserve_share;       // ChunkSchedulerConfig::reserve_share where the configuration leaves it to the policy
+  double reserve_share;       // used if ChunkSchedulerConfig::reserve_share is negative
   std::unique_ptr<ChunkScheduler> (*make)(const ChunkSchedulerConfig& config);  // REQUIRES: a checked configuration
 };
 
 /// All policies, in the order in which reports show them.
 std::span<const SchedulingPolicy> scheduling_policies();
-/// nullptr: there is no policy of this name.
+/// nullptr: no policy has this name.
 const SchedulingPolicy* find_policy(std::string_view name);
 /// The names of all policies, or of those that `chosen` accepts.
 std::vector<std::string> chunk_policy_names(bool (*chosen)(const SchedulingPolicy& policy) = nullptr);
 
-/// The scheduler of config.policy. kInvalidArgument: a number is out of range, or the policy is unknown (the error lists
-/// the known ones).
+/// Makes the scheduler of config.policy. Errors: kInvalidArgument if a number is out of range or the policy is unknown.
 Result<std::unique_ptr<ChunkScheduler>> make_chunk_scheduler(const ChunkSchedulerConfig& config);
 
 }  // namespace seer

@@ -9,12 +9,13 @@
 namespace seer {
 namespace {
 
-// Responses are a fifth to two fifths of their limit on average, and one that runs has about half of its tokens; long ones run
-// longer. In the three built-in workloads and the shipped prompts that makes 0.15 to 0.25 of the limit.
+// A running request has generated about a quarter of its limit. Responses average a fifth to two fifths of their limit, and a
+// running one has about half of its tokens; long ones run longer. The three built-in workloads and the shipped prompts give 0.15
+// to 0.25.
 constexpr int64_t kLimitOverGenerated = 4;
 
-/// Sequences that run at a time if each starts a chunk with `share` of it promised. Over the chunk, half of the promise is
-/// not used yet on average.
+/// Sequences that run at a time if `share` of each chunk is promised at its start. Averaged over the chunk, half of the promise
+/// is not used yet.
 int64_t sequences_at_once(const InstanceWork& work, int64_t context_tokens, double chunk_tokens, double share) {
   const double each = static_cast<double>(context_tokens) + share * chunk_tokens / 2;
   const auto fit = static_cast<int64_t>(static_cast<double>(work.kv_tokens) / each);

@@ -1,10 +1,10 @@
-// RequestBuffer: every request of a rollout iteration and its state. Pure data: it knows what happened to a
-// request, not what should happen next. Written by the chunk schedulers (through ChunkLedger); rollout_actor reads it
-// for progress and statistics. Single owner, not thread-safe.
+// RequestBuffer: every request of a rollout and its state. Pure data: it knows what happened to a request, not what should
+// happen next. Written by the chunk schedulers (through ChunkLedger); rollout_actor reads it for progress and statistics.
+// Single owner, not thread-safe.
 //
 // Invariants:
 //  (1) waiting + running + finished == all requests added;
-//  (2) a request only goes waiting -> running -> waiting or finished, or when cancelled waiting -> finished, and finishes
+//  (2) a request only goes waiting -> running -> waiting or finished, or waiting -> finished when cancelled, and finishes
 //      once;
 //  (3) generated_tokens never falls below what it was when the current chunk started.
 #pragma once
@@ -23,7 +23,7 @@ struct RequestState {
   RequestId id;
   RequestPhase phase = RequestPhase::kWaiting;
   bool probe = false;                 // sample 0 of its group
-  bool failed = false;                // finished, with an error or cancelled: it might have become longer
+  bool failed = false;                // ended with an error or cancelled, so its full length is not known
   int64_t generated_tokens = 0;       // as far as reported
   int64_t known_tokens = 0;           // response length known beforehand (oracle only); 0: not known
   int64_t waiting_since_us = 0;       // when it was added, or its last chunk ended
@@ -34,7 +34,7 @@ struct RequestState {
   int64_t credit_blocks = 0;          // while running: own KV blocks promised at the start (see ChunkLedger)
   int64_t charged_blocks = 0;         // while running: own KV blocks counted on the instance now
   int32_t chunks = 0;                 // started
-  int32_t migrations = 0;             // started on another instance than the chunk before
+  int32_t migrations = 0;             // chunks started on another instance than the one before
   int32_t yields = 0;                 // gave way, KV kept in the pool
   int32_t preemptions = 0;            // gave way, KV dropped
 
@@ -67,7 +67,7 @@ class RequestBuffer {
   void progress(RequestId request, int64_t generated_tokens);
   /// REQUIRES: the request runs.
   void end(RequestId request, int64_t generated_tokens, ChunkEnd end, int64_t now_us);
-  /// It will not run (again). REQUIRES: the request waits.
+  /// The request will not run (again). REQUIRES: it waits.
   void cancel(RequestId request, int64_t now_us);
   /// REQUIRES: the request runs.
   void charge(RequestId request, int64_t credit_blocks, int64_t charged_blocks);
@@ -82,7 +82,7 @@ class RequestBuffer {
  private:
   RequestState& state(RequestId request);
 
-  std::deque<GroupState> groups_;  // a deque, so that references to requests stay good while groups are added
+  std::deque<GroupState> groups_;  // a deque, so that references to requests stay valid while groups are added
   std::unordered_map<GroupId, size_t> slots_;  // index into groups_; only looked up
   RequestTotals totals_;
 };

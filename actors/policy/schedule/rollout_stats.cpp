@@ -17,7 +17,7 @@ RolloutStats rollout_stats(std::span<const FinishRecord> records, int64_t starte
   });
   LengthEstimator lengths;
   for (const FinishRecord& record : by_finish) {
-    // The limit is never used as an estimate here: estimate_error() leaves out the first finish of a group.
+    // Any limit will do: estimate_error() leaves out the first finish of a group.
     if (!lengths.has_group(record.request.group)) lengths.add_group(record.request.group, 1);
     if (!record.failed && !record.aborted) lengths.observe(record.request.group, record.output_tokens);
     stats.failed += record.failed;

@@ -1,5 +1,5 @@
-// RolloutStats: the figures of one rollout iteration, computed from one record per finished request. Used by
-// rollout_actor for the report, by the simulator and by benchmarks, so that all of them mean the same. Pure.
+// RolloutStats: the figures of one rollout, computed from one record per finished request. rollout_actor (for the report), the
+// simulator and benchmarks use it, so that a figure means the same everywhere. Pure.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -16,8 +16,8 @@ struct FinishRecord {
   int64_t preemptions = 0;       // KV dropped for lack of room
   int64_t migrations = 0;        // chunks started on another instance than the one before
   int64_t reprefill_tokens = 0;  // tokens whose KV was computed again
-  bool failed = false;           // it ended with an error: its length is none to learn from
-  bool aborted = false;          // it was cancelled: likewise
+  bool failed = false;           // ended with an error, so its length is not learned
+  bool aborted = false;          // cancelled; likewise
   SEER_FIELDS(FinishRecord, request, finished_us, output_tokens, preemptions, migrations, reprefill_tokens, failed, aborted)
 };
 

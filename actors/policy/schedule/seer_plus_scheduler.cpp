@@ -19,8 +19,8 @@ Status SeerPlusScheduler::add_group(const GroupSpec& spec, int64_t now_us) {
   return {};
 }
 
-// As in DividedScheduler: what fits nowhere is passed by up to misses_max others, and while nothing runs the whole
-// queue is looked at, as no event would bring another try.
+// Like DividedScheduler, it looks past up to misses_max requests that fit nowhere, and tries the whole queue while nothing
+// runs, because no event would cause another try.
 std::optional<Placement> SeerPlusScheduler::next(int64_t) {
   const bool idle = running_count() == 0;
   const bool few = waiting_count() < ledger_.picker().open_count();
@@ -34,8 +34,8 @@ std::optional<Placement> SeerPlusScheduler::next(int64_t) {
   return std::nullopt;
 }
 
-/// Who goes to an instance that `first` could go to: `first`, or one of the next few whose KV is on its machine when that
-/// of `first` is elsewhere.
+/// The request to place on an instance that has room for `first`: `first` itself or, if its KV is elsewhere, one of the next few
+/// whose KV is on that instance's machine.
 SeerPlusScheduler::Order::iterator SeerPlusScheduler::nearby(Order::iterator first, InstanceId instance) {
   const NodeId node = ledger_.picker().limits(instance).node;
   const NodeId first_node = requests().at(first->request).node;

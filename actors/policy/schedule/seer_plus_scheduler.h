@@ -1,13 +1,13 @@
-// SeerPlusScheduler: `seer+`, online scheduling that needs no estimate to be right. All requests must finish, so they
-// are served by what they could still need, the most first (LengthOutlook): least generated first, and where lengths
-// have proven predictable, sharpened by what the group's other members show. The first request of a group is its probe:
-// served before all others until a member has finished.
+// SeerPlusScheduler: `seer+`, online scheduling that does not rely on a correct estimate. Requests that could still need the
+// most tokens go first (LengthOutlook). At first those are the ones with the fewest tokens; once lengths have proven
+// predictable, the other members of the group make this more exact. The first request of a group is its probe and goes before
+// all others until a member has finished.
 //
-// Unlike Algorithm 2 it does not hold memory back: only part of a chunk is promised (reserve_share), requests run
-// until KV is really full, and then the one that could need least yields, its KV going to the pool. A request goes to
-// the instance with the most room, or stays where its KV is while that is about as good; of the next few that wait, one
-// whose KV is there already goes before them. Once fewer requests wait than there are instances, each goes to where the
-// fewest run. Single owner, not thread-safe.
+// Unlike Algorithm 2 it does not hold memory back. Only part of a chunk is promised (reserve_share), and requests run until KV
+// is full; then the one that could need the fewest tokens yields, and its KV goes to the pool. A request goes to the instance
+// with the most room, or stays where its KV is if that is about as good. Of the next few waiting requests, one whose KV is
+// already there goes first. Once fewer requests wait than there are instances, each goes to the instance where the fewest run.
+// Single owner, not thread-safe.
 //
 // Lengths come with chunk_ended(); the estimate of Algorithm 2 is kept for reports only.
 //
@@ -24,9 +24,9 @@
 
 namespace seer {
 
-/// Who is served next gives way to one of the next kNearbyMax whose KV is on the machine of the instance that has room, no
-/// more than kPassedByMax times in a row. In `seer simulate` 2 600 and not 6 700 chunks of an iteration move for
-/// Qwen2-VL-72B, 1 300 and not 3 400 for Kimi-K2, and it takes as long (within 0.1 %, 6 seeds).
+/// The first request in order lets one of the next kNearbyMax go before it if that one's KV is on the machine of the instance
+/// that has room, at most kPassedByMax times in a row. In `seer simulate` this moves 2 600 instead of 6 700 chunks of an
+/// iteration for Qwen2-VL-72B and 1 300 instead of 3 400 for Kimi-K2, in the same time (within 0.1 %, 6 seeds).
 inline constexpr int kNearbyMax = 64, kPassedByMax = 32;
 
 class SeerPlusScheduler final : public LedgerScheduler {
@@ -45,14 +45,14 @@ class SeerPlusScheduler final : public LedgerScheduler {
   Order::iterator nearby(Order::iterator first, InstanceId instance);
   Placement place(Order::iterator next, InstanceId instance);
   uint64_t rank_of(const GroupState& group, const RequestState& request);
-  /// Ranks the group's waiting members anew.
+  /// Ranks the group's waiting members again.
   void judge(const GroupState& group);
   void enqueue(const GroupState& group, const RequestState& request);
 
   const ChunkSchedulerConfig config_;
   LengthOutlook outlook_;
   Order order_;
-  int passed_by_ = 0;  // times in a row that the first one gave way
+  int passed_by_ = 0;  // times in a row that the first one let another go before it
   std::unordered_map<RequestId, uint64_t> ranks_;  // of the waiting; only looked up
 };
 

@@ -7,8 +7,8 @@
 namespace seer {
 namespace {
 
-// "Most first" as a rank: tokens stay far below 2^62, so the difference never wraps, and every such rank is larger than
-// any plain token count. That also puts Algorithm 2's probes before all other requests.
+// "Most first" as a rank is kMostFirst - tokens. Tokens stay far below 2^62, so this never wraps and is larger than any plain
+// token count. So Algorithm 2's probes, whose rank is a token count, go before all other requests.
 constexpr uint64_t kMostFirst = uint64_t{1} << 62;
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Serve order: the order in which a policy with chunks serves waiting requests, as a rank per request. A smaller rank is
-// served sooner. Where KV runs short, the running request with the largest rank gives way first: the one that would be
-// served last yields first, which keeps the order even where too much room was promised.
+// served sooner. When KV runs short, the running request with the largest rank gives way first, so the order holds even if too
+// much room was promised.
 // Used by DividedScheduler, SeerPlusScheduler (two of the ranks) and the table in policies.cpp. Pure functions.
 #pragma once
 #include <cstdint>
@@ -12,14 +12,14 @@ namespace seer {
 struct ServeOrder {
   /// Rank among waiting requests; ties go by request id.
   uint64_t (*rank)(const RequestState& request, int64_t group_estimate_tokens);
-  bool latest_yields = false;  // of the running requests the latest started gives way, not the one with the largest rank:
-                               // work nearly done is not set aside
+  bool latest_yields = false;  // the request started last gives way, not the one with the largest rank, so that work
+                               // nearly done goes on
   bool guards_starving = false;  // a request that waited longer than starve_us goes first now and then (Algorithm 2)
   bool needs_lengths = false;    // the rank reads known_tokens
 };
 
-/// Ranks that several policies are made of: a probe before all others, the least generated first, and the most tokens
-/// first. REQUIRES: tokens >= 0.
+/// Ranks that several policies use: probes go before all others, those with the fewest tokens first; and the most tokens first.
+/// REQUIRES: tokens >= 0.
 uint64_t probe_rank(const RequestState& request);
 uint64_t most_first_rank(int64_t tokens);
 

@@ -8,7 +8,7 @@
 namespace seer {
 namespace {
 
-/// Instances of each bucket: one, and every further one where the work per instance is most.
+/// Instances of each bucket: one each; every further one goes to the bucket with the most work per instance.
 /// REQUIRES: at most as many buckets as instances.
 std::vector<int64_t> share_out(int64_t instances, const std::vector<double>& work) {
   std::vector<int64_t> counts(work.size(), 1);
@@ -46,7 +46,7 @@ std::vector<WholeGroupScheduler::Home> StreamrlOracleScheduler::deal(const std::
   for (size_t b = 0; b < buckets.size(); ++b) {
     const auto last = first + counts[b];
     for (const KnownGroup& group : buckets[b].groups) {
-      // Of the bucket's instances; should none of them hold the group, of all.
+      // Looks among the bucket's instances and, if none of them can hold the group, among all.
       const auto least_work = [&](auto begin, auto end) {
         auto best = end;
         for (auto i = begin; i != end; ++i)

@@ -1,19 +1,19 @@
 // StreamrlOracleScheduler: `streamrl-oracle`, skewness-aware dispatching with lengths known beforehand, the strongest
-// baseline that does not divide groups (StreamRL, arXiv 2504.15930; as the Seer paper runs it). Groups of like length
+// baseline that does not divide groups (StreamRL, arXiv 2504.15930; as the Seer paper runs it). Groups of similar length
 // share instances, so that long ones run in small batches, whose steps are short, and short ones in large batches. See
 // WholeGroupScheduler for how the instances serve their queues. Single owner, not thread-safe.
 //
 // The rules, in which a group is as long as its longest response:
-//  - A bucket is the longest group left and all that are at least half as long (kBucketRatio).
-//  - The work of a response of L tokens is L / concurrency, where concurrency is the requests of its length that run on
+//  - A bucket is the longest group left and all groups that are at least half as long (kBucketRatio).
+//  - The work of a response of L tokens is L / concurrency. Concurrency is the number of requests of its length that run on
 //    an instance at a time: KV of the instance / (prompt + L), at most rows_max.
-//  - Instances are dealt to buckets in proportion to their work: one each, and every further one where the work per
-//    instance is most. A bucket that would leave its instance idle for more than half of the time, or for which there is
-//    none, is first put together with its neighbour of less work.
+//  - Each bucket gets one instance; every further instance goes to the bucket with the most work per instance. A bucket that
+//    would keep its instance idle for more than half of the time, or would get none, is first merged with its neighbour of
+//    less work.
 //  - In a bucket the longest group left goes to the instance with the least work; instances serve in that order.
-//  - Concurrency: as many requests run on an instance as it has KV for responses of its mean KV at their end. So the
-//    longer the bucket, the fewer; and about as many as can be finished without preemption.
-// Dealing is final: how long a step takes is not known here, so instances are as level as this estimate of their work.
+//  - An instance runs as many requests as it has room for at their mean final KV. So longer buckets run fewer, about as many
+//    as can finish without preemption.
+// Groups are dealt once. The scheduler does not know how long a step takes, so instances are balanced by this estimate only.
 #pragma once
 #include <map>
 
@@ -21,7 +21,7 @@
 
 namespace seer {
 
-/// Longest over shortest in a bucket at most: with 2, all requests there need the same KV, within a factor of two.
+/// Longest over shortest group in a bucket, at most. With 2, the KV that its requests need differs by at most a factor of two.
 inline constexpr double kBucketRatio = 2;
 
 class StreamrlOracleScheduler final : public WholeGroupScheduler {
@@ -48,7 +48,7 @@ class StreamrlOracleScheduler final : public WholeGroupScheduler {
   std::vector<Bucket> buckets_of(const std::vector<GroupId>& groups, int64_t instances) const;
   void update_concurrency(const std::vector<Home>& dealt);
 
-  double row_kv_tokens_ = 0;                   // KV of the instances / their rows: a request counts as that at least
+  double row_kv_tokens_ = 0;                   // KV of the instances / their rows: a request counts at least this much
   std::map<InstanceId, int64_t> running_max_;  // of every instance that is some group's home
 };
 

@@ -1,4 +1,4 @@
-// VerlScheduler: the baseline. Groups are dealt to the instances round robin, whatever their lengths; see
+// VerlScheduler: the baseline. It deals groups to the instances round robin, whatever their lengths; see
 // WholeGroupScheduler for how the instances serve them. Single owner, not thread-safe.
 #pragma once
 #include "actors/policy/schedule/whole_group_scheduler.h"

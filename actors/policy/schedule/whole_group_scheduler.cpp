@@ -6,7 +6,7 @@
 
 namespace seer {
 
-// No chunks, no reserve and no headroom: an engine's own admission looks at the KV in use.
+// No chunks, no reserve and no headroom: an engine's own admission checks only the KV in use.
 WholeGroupScheduler::WholeGroupScheduler(const ChunkSchedulerConfig& config)
     : LedgerScheduler({}, config.inflight_spread_max), watermark_share_(config.watermark_share) {}
 
@@ -69,7 +69,7 @@ void WholeGroupScheduler::chunk_ended(RequestId id, int64_t generated_tokens, Ch
   }
 }
 
-/// Requests of one group: after all of higher priority and, unless `ahead`, of the same.
+/// Puts requests of one group after those of higher priority and, unless `ahead`, after those of the same priority.
 void WholeGroupScheduler::enqueue(InstanceId instance, std::span<const RequestId> ids, bool ahead) {
   std::deque<RequestId>& queue = queues_.at(instance);
   const auto priority = [this](RequestId id) { return requests().group(id.group).priority; };
@@ -91,7 +91,7 @@ void WholeGroupScheduler::cancel(RequestId id, int64_t now_us) {
   may_admit_.insert(home->second);  // the next one may be smaller
 }
 
-// Dealing waits for next(), so that groups are dealt over all instances even when they were added before them.
+// Called by next(), not when groups are added, so that groups added before the instances are dealt over all of them.
 void WholeGroupScheduler::deal_homeless() {
   deal_ = false;
   std::vector<GroupId> groups;

@@ -1,10 +1,9 @@
-// WholeGroupScheduler: what the policies without divided rollout share. A group has one home, the instance where all its
-// requests run from start to end. Each instance serves its queue in order, as an engine like vLLM serves requests that
-// were handed to it: the front is admitted once the KV that it has (prompt and what it has generated) and one block fit
-// beside the KV held now, with watermark_share to spare. Lengths are not looked at, so the instance runs short as
-// requests grow: the latest admitted is preempted, its KV dropped, and goes to the front of the queue, to be computed
-// again. Which group goes where, and how many of its requests run there at most, is for the policy to say. Single owner,
-// not thread-safe.
+// WholeGroupScheduler: base of the policies without divided rollout. A group has one home, the instance where all its requests
+// run from start to end. Each instance serves its queue in order, as an engine like vLLM does. The first request is admitted
+// once its KV (prompt and generated tokens) and one more block fit beside the KV held now, with watermark_share to spare.
+// Lengths play no part, so KV runs short as requests grow. Then the request admitted last is preempted: its KV is dropped, and
+// it goes to the front of the queue, to be computed again. The policy decides which group goes where and how many requests run
+// on an instance. Single owner, not thread-safe.
 //
 // A group moves only when its instance is gone. Invariants:
 //  (1) a waiting request is in the queue of its group's home, or in homeless_ if the group has none;
@@ -38,10 +37,10 @@ class WholeGroupScheduler : public LedgerScheduler {
     GroupId group;
     InstanceId instance;
   };
-  /// Homes for these groups, in the order in which the instances are to serve them. What no open instance can hold is
-  /// left out, and comes again when the instances change.
+  /// Homes for these groups, in the order in which the instances serve them. Groups that no open instance can hold are left
+  /// out; they are dealt again when the instances change.
   virtual std::vector<Home> deal(const std::vector<GroupId>& homeless) = 0;
-  /// Requests that run there at a time, at most; at least 1.
+  /// How many requests may run on the instance at a time; at least 1.
   virtual int64_t running_max(InstanceId instance) const { return ledger_.picker().limits(instance).rows_max; }
 
   const std::map<GroupId, InstanceId>& homes() const { return homes_; }

@@ -42,7 +42,7 @@ struct Bench {
 
 }  // namespace
 
-TEST_CASE("draft sync: what is too long for one update follows with the next, and at once where nothing runs any more") {
+TEST_CASE("draft sync: tokens too many for one update follow with the next, or at once if nothing runs any more") {
   Bench b;
   b.learn(100);
   b.run_sync({kGroup});
@@ -53,12 +53,12 @@ TEST_CASE("draft sync: what is too long for one update follows with the next, an
   CHECK(b.server_tokens() == 100);
 }
 
-TEST_CASE("draft sync: where nothing runs, nothing is asked for, and what a server still lacks is sent when it says so") {
+TEST_CASE("draft sync: if nothing runs, nothing is fetched, and tokens that a server still lacks are sent when it asks") {
   Bench b;
   b.learn(100);
   b.run_sync({});
   CHECK(b.server_fetches() == 0);
-  rt::post(b.server, RegisterGroups{{kGroup}, 3'600'000'000});  // begins anew, as one that was restarted
+  rt::post(b.server, RegisterGroups{{kGroup}, 3'600'000'000});  // starts empty, as after a restart
   b.world.run_until(b.world.now_us());
   REQUIRE(b.server_tokens() == 0);
   b.sync.fetched({.server = NodeId{0}, .parts = {}, .pasts = {}, .wanted = {{kGroup, {{0, 0}}}}, .has_more = true},
@@ -68,7 +68,7 @@ TEST_CASE("draft sync: where nothing runs, nothing is asked for, and what a serv
   CHECK(b.server_fetches() == 0);
 }
 
-TEST_CASE("draft sync: a fetch that is open hinders the next one, but not that of the next rollout") {
+TEST_CASE("draft sync: an open fetch delays the next one, but not that of the next rollout") {
   Bench b;
   b.learn(10);
   b.run_sync({kGroup});

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int32_t kDraftMax = 4;
 
-/// Drafts as many tokens as it may.
+/// Drafts as many tokens as allowed.
 class EagerDrafter final : public Drafter {
  public:
   void draft(const DraftText&, const DraftLimits& limits, Draft& draft) override {
@@ -28,7 +28,7 @@ class EagerDrafter final : public Drafter {
 
 struct DraftBench : InstanceBench {
   std::shared_ptr<EagerDrafter> drafter = std::make_shared<EagerDrafter>();
-  // Rows cost next to nothing, so that as much as may be is drafted.
+  // Rows cost next to nothing, so that the budget drafts as much as allowed.
   SequenceDrafts drafts{Drafting{.drafter = drafter,
                                  .budget = {.rows_max = {kDraftMax, 0}, .draft_ns = 0},
                                  .step_ns = [](const StepShape& shape) { return 1e6 + static_cast<double>(shape.rows); }}};
@@ -47,7 +47,7 @@ struct DraftBench : InstanceBench {
 
 }  // namespace
 
-TEST_CASE("drafts: only sequences that decode get one, never longer than what may still come") {
+TEST_CASE("drafts: only decoding sequences get one, never longer than their limit allows") {
   DraftBench b;
   Sequence& decodes = b.run(1, 6);
   Sequence& ends_soon = b.run(2, 6);
@@ -63,7 +63,7 @@ TEST_CASE("drafts: only sequences that decode get one, never longer than what ma
   CHECK(b.rows_of[2].draft_tokens == 0);
 }
 
-TEST_CASE("drafts: a choice holds until it is renewed, and is put off while nobody decodes") {
+TEST_CASE("drafts: a choice holds until it is renewed, and is delayed while nobody decodes") {
   DraftBench b;
   b.propose();
   CHECK(b.drafts.choice_is_due());

@@ -6,7 +6,7 @@
 
 using namespace seer;
 
-TEST_CASE("engine queue: work beyond what the engine takes waits, and goes there in its order") {
+TEST_CASE("engine queue: work that the engine has no room for waits, and goes there in order") {
   RowEngine engine(16, 2);
   EngineQueue queue(engine);
   for (uint64_t id = 1; id <= 5; ++id) queue.submit(CopyBatch{.id = id, .blocks = {}});

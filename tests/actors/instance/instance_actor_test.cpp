@@ -15,7 +15,7 @@ namespace {
 struct Bench {
   explicit Bench(SimClusterOptions o) : cluster(std::move(o)), rollout(cluster.world) { cluster.run_for(0); }
 
-  /// The first request of a group whose response has at least so many tokens.
+  /// The first request of a group whose response has at least this many tokens.
   RequestId request_of_at_least(int64_t tokens, uint32_t group = 0) const {
     const GroupSpec spec = cluster.groups[group];
     for (uint32_t s = 0; s < spec.samples; ++s)
@@ -57,7 +57,7 @@ struct Bench {
         append(std::get<ChunkDone>(message).last);
     return a;
   }
-  /// What a chunk must report that starts behind `from` tokens of the response.
+  /// What a chunk must report that starts after `from` tokens of the response.
   SimCluster::Answer expected(RequestId request, int64_t from, int64_t tokens) const {
     SimCluster::Answer a = cluster.answer(request);
     const auto first = static_cast<ptrdiff_t>(from), last = std::min<ptrdiff_t>(from + tokens, std::ssize(a.output_ids));
@@ -111,7 +111,7 @@ TEST_CASE("instance: a parked chunk goes on elsewhere without any prefill") {
   CHECK(b.dones()[1].prefill_tokens == 0);
   CHECK(b.reported(2) == b.expected(request, 9, 12));
   CHECK(b.cluster.instance_state(1).kv.figures().imported_blocks == 5);
-  // Back on the first one: what it still has on its device is used, and only the rest comes from the pool.
+  // Back on the first one: it uses the blocks still on its device, and only the rest comes from the pool.
   b.send(0, b.chunk(3, request, 5, 21));
   b.cluster.run_for(kLong);
   REQUIRE(b.dones().size() == 3);
@@ -361,7 +361,7 @@ TEST_CASE("instance: a chunk that does not fit even alone is rejected, with its 
   CHECK(b.cluster.instance_state(0).devices.counts().in_use == 0);
 }
 
-TEST_CASE("instance: every chunk is answered once, behind all of its tokens, whatever is short") {
+TEST_CASE("instance: every chunk is answered once, after all of its tokens, whatever is short") {
   for (uint64_t seed = 1; seed <= 60; ++seed) {
     CAPTURE(seed);
     std::mt19937_64 rng(seed);
@@ -433,7 +433,7 @@ TEST_CASE("instance: unreported tokens of a chunk are never more than report_ste
 }
 
 TEST_CASE("instance: more copies at once than the engine's queue takes wait their turn") {
-  // All chunks start together with prompts of one length, so that all of them fill a block in the same step.
+  // All chunks start together with prompts of the same length, so that all of them fill a block in the same step.
   Bench b({.device_blocks = 4000, .rows_max = 200, .groups = 150, .samples = 1, .prompt_tokens = 10, .prefill_tokens_max = 4096});
   for (uint32_t g = 0; g < 150; ++g) b.send(0, b.chunk(g + 1, {GroupId{g}, 0}, 20));
   b.cluster.run_for(kLong);
@@ -470,7 +470,7 @@ TEST_CASE("instance: when its last chunk ends, the draft server soon has all of 
   CHECK(tokens_on_server(b.cluster, request) == b.expected(request, 0, tokens).output_ids);
 }
 
-TEST_CASE("instance: one that is drained gives all its chunks back early, their KV in the pool, and takes no more") {
+TEST_CASE("instance: when drained it gives all its chunks back early, with their KV in the pool, and takes no more") {
   for (const int32_t steps_max : {1, 64}) {
     CAPTURE(steps_max);
     Bench b({.block_tokens = 4, .prompt_tokens = 10, .has_kv = steps_max == 1, .steps_max = steps_max});

@@ -1,4 +1,4 @@
-// InstanceBench: the plain parts of an instance without its actor, over an engine that computes at once.
+// InstanceBench: the plain parts of an instance without its actor, with an engine that computes at once.
 #pragma once
 #include <memory>
 #include <utility>

@@ -8,7 +8,7 @@ using namespace seer;
 
 namespace {
 
-/// The pool's answer: it has the first `blocks` of what was asked for.
+/// The pool's answer: it has the first `blocks` of the blocks asked for.
 KvOpened opened(const KvOpening& asked, uint32_t blocks) {
   KvOpened answer{.op = asked.op, .lease = blocks > 0 ? 77u : 0u};
   for (uint32_t i = 0; i < blocks; ++i) answer.blocks.push_back({.slot = i, .crc32c = 10 + i});
@@ -19,7 +19,7 @@ KvReserved granted(const KvReservation& asked, GrantState state) {
   for (uint32_t i = 0; i < asked.blocks.size(); ++i) answer.grants.push_back({.state = state, .slot = i, .token = 100 + i});
   return answer;
 }
-/// Computes what the sequence knows but for its last token, without an engine.
+/// Computes all known tokens of the sequence except the last, without an engine.
 void compute(InstanceBench& b, Sequence& s) {
   const int64_t tokens = s.log.size() - 1;
   REQUIRE(b.devices.allocate(blocks_needed(tokens, static_cast<int32_t>(s.table.size()), b.info.block_tokens), s.table).ok());
@@ -29,7 +29,7 @@ void compute(InstanceBench& b, Sequence& s) {
 
 }  // namespace
 
-TEST_CASE("kv moves: without a pool a sequence runs at once; with one, what the device lacks is asked for") {
+TEST_CASE("kv moves: without a pool a sequence runs at once; with one, it asks for blocks that the device lacks") {
   InstanceBench b;
   Sequence& first = b.add(1, 11, 8, false);
   CHECK(b.kv.find(first));
@@ -43,11 +43,11 @@ TEST_CASE("kv moves: without a pool a sequence runs at once; with one, what the 
   REQUIRE(b.told_of<KvOpening>().size() == 1);
   const KvOpening ask = b.told_of<KvOpening>()[0];
   CHECK(ask.first_index == 2);
-  CHECK(ask.blocks.size() == 2);            // one whole, one of 2 tokens; the last token is fed anew
+  CHECK(ask.blocks.size() == 2);            // one whole, one of 2 tokens; the last token is fed again
   CHECK(b.kv.opened(opened(ask, 0), 0) == &second);
 }
 
-TEST_CASE("kv moves: found blocks are brought in, and the lease is closed") {
+TEST_CASE("kv moves: found blocks are imported, and the lease is closed") {
   InstanceBench b;
   Sequence& s = b.add(1, 11, 8);
   b.kv.find(s);
@@ -79,7 +79,7 @@ TEST_CASE("kv moves: found blocks are brought in, and the lease is closed") {
   CHECK(b.kv.open_count() == 0);
 }
 
-TEST_CASE("kv moves: a chunk for whose blocks there is no room waits, and asks again when there is") {
+TEST_CASE("kv moves: a chunk waits while there is no room for its blocks, and asks again when there is") {
   InstanceBench b(4);
   std::vector<DeviceBlockId> taken;
   REQUIRE(b.devices.allocate(2, taken).ok());
@@ -102,7 +102,7 @@ TEST_CASE("kv moves: a chunk for whose blocks there is no room waits, and asks a
   CHECK(!b.kv.has_arrivals());
 }
 
-TEST_CASE("kv moves: a parked chunk is answered for when all of its blocks are sealed or have no room") {
+TEST_CASE("kv moves: parking ends when each block is sealed or found no room") {
   InstanceBench b;
   Sequence& s = b.add(1, 15, 8);
   compute(b, s);
@@ -123,7 +123,7 @@ TEST_CASE("kv moves: a parked chunk is answered for when all of its blocks are s
   CHECK(b.kv.open_count() == 0);
 }
 
-TEST_CASE("kv moves: what finds no room yet is asked for again while parking") {
+TEST_CASE("kv moves: while parking, blocks that found no room yet are asked for again") {
   InstanceBench b;
   Sequence& s = b.add(1, 15, 8);
   compute(b, s);
@@ -137,7 +137,7 @@ TEST_CASE("kv moves: what finds no room yet is asked for again while parking") {
   CHECK(b.told_of<KvReservation>()[2].first_index == b.told_of<KvReservation>()[1].first_index + 1);
 }
 
-TEST_CASE("kv moves: grants for a chunk that is gone are aborted, its leases closed") {
+TEST_CASE("kv moves: grants for a chunk that is gone are aborted, and its leases closed") {
   InstanceBench b;
   Sequence& s = b.add(1, 15, 8);
   compute(b, s);

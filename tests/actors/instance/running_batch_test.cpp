@@ -8,7 +8,7 @@ using namespace seer;
 
 namespace {
 
-/// A batch whose sequences take what they gain, as the actor does.
+/// A batch whose sequences take their gains as in the actor.
 struct BatchBench : InstanceBench {
   explicit BatchBench(int32_t device_blocks = 16, StepPlannerConfig planner = {}, int32_t step_depth = 1)
       : InstanceBench(device_blocks),
@@ -38,7 +38,7 @@ struct BatchBench : InstanceBench {
     batch.take(std::get<StepResult>(results[0]));
   }
 
-  /// As the actor does with a depth of 2, where the results of all open orders are seen together.
+  /// Does as the actor with a depth of 2, when the results of all open orders come together.
   void steps_ahead() {
     if (!batch.is_ordered()) {
       batch.plan();
@@ -89,7 +89,7 @@ TEST_CASE("running batch: sequences that decode gain before those that prefill, 
   CHECK(b.gains == std::vector<ChunkId>{ChunkId{3}, ChunkId{5}, ChunkId{1}});
 }
 
-TEST_CASE("running batch: a sequence with stop tokens of its own is looked at after each step") {
+TEST_CASE("running batch: a sequence with its own stop tokens is checked after each step") {
   BatchBench b;
   Sequence& s = b.run(1, 1, 1);
   auto sampling = std::make_shared<SamplingParams>(*s.sampling);
@@ -123,7 +123,7 @@ TEST_CASE("running batch: short of blocks, the sequences with the largest yield 
   CHECK(first.table.size() == 3);
 }
 
-TEST_CASE("running batch: of a group that starts together, the first computes the prompt and the others then share it") {
+TEST_CASE("running batch: when a group starts together, the first computes the prompt and the others then share it") {
   BatchBench b;
   Sequence& first = b.run(1, 9, 9);
   Sequence& second = b.run(2, 9, 9);
@@ -137,7 +137,7 @@ TEST_CASE("running batch: of a group that starts together, the first computes th
   CHECK(second.table[1] == first.table[1]);
 }
 
-TEST_CASE("running batch: what dropped sequences gained reaches nobody, and their slots are free again") {
+TEST_CASE("running batch: gains of dropped sequences are ignored, and their slots are free again") {
   BatchBench b;
   b.run(1, 3, 3);
   b.step();
@@ -158,7 +158,7 @@ TEST_CASE("running batch: what dropped sequences gained reaches nobody, and thei
   CHECK(next.slot == 0);
 }
 
-TEST_CASE("running batch: with a depth of 2 a step that repeats the last one is ordered before that is over") {
+TEST_CASE("running batch: with a depth of 2 a step that repeats the last one is ordered before that one ends") {
   BatchBench b(16, {.prefill_tokens_max = 4}, 2);
   Sequence& s = b.run(1, 7, 7);
   b.steps_ahead();
@@ -176,7 +176,7 @@ TEST_CASE("running batch: with a depth of 2 a step that repeats the last one is 
   CHECK(s.table.size() == 4);
 }
 
-TEST_CASE("running batch: no step is ordered ahead of one in which a sequence is known to end, nor after somebody came") {
+TEST_CASE("running batch: no step is ordered ahead if a sequence is known to end in the last one, nor after one has joined") {
   BatchBench b(16, {}, 2);
   Sequence& s = b.run(1, 3, 3);
   s.end_tokens = 8;
@@ -205,7 +205,7 @@ TEST_CASE("running batch: no step is ordered ahead of one in which a sequence is
   CHECK(b.rows->steps.size() == before);
 }
 
-TEST_CASE("running batch: a sequence that ends while its next step is ordered leaves its slot, and nobody gets that step") {
+TEST_CASE("running batch: a sequence that ends while its next step is ordered leaves its slot, and that step gives it nothing") {
   BatchBench b(16, {}, 2);
   b.rows->special = {{8, RowEngine::kEos}};
   Sequence& ends = b.run(1, 6, 6);
@@ -230,7 +230,7 @@ TEST_CASE("running batch: a sequence that ends while its next step is ordered le
   CHECK(stays.log.size() == 6);
 }
 
-TEST_CASE("running batch: where blocks are short no step is ordered ahead, and their owners are asked to give way as usual") {
+TEST_CASE("running batch: when blocks are short no step is ordered ahead, and sequences give way as usual") {
   BatchBench b(4, {}, 2);
   b.run(1, 6, 6);
   b.run(2, 6, 6);

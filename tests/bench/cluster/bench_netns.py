@@ -2,11 +2,11 @@
 """A rollout on four machines in network namespaces (deploy/netns_cluster.sh), two instances each, beside one within a process with
 the same eight instances, in turn: tokens/s, control traffic, and chunks that computed KV again. Prints JSON. Needs root.
 
-"apart" is the control: the same prompts shared out to four processes of two instances which know nothing of each other. What they
-lose to one process is what four processes cost on one host's cores and caches; what the cluster loses to them is its own.
+"apart" is the control: four independent processes of two instances each, with a quarter of the prompts each. Their loss against one
+process is the cost of four processes on one host's cores and caches; the cluster's loss against them is its own.
 
-Control traffic is what the machines sent over their links, less the KV that was fetched: headers of TCP and UCX are in it, and what
-the rollout and the controller say to each other, which are on one machine.
+Control traffic is all that the machines sent over their links, minus fetched KV. It includes headers of TCP and UCX, and messages
+between the rollout and the controller, which are on one machine.
 
 usage: bench_netns.py [SEER_PROGRAM] [--rounds 3] [OPTION of seer rollout...]
 """

@@ -1,15 +1,15 @@
 // How fast a rollout recovers from a machine that dies: a cluster of real `seer node` processes on this machine, with a model on
 // the CPU; this process owns a rollout that fills them, as `seer rollout --cluster` does. In each round one machine other than the
 // controller's is killed (SIGKILL) or falls silent (SIGSTOP), and a new one is started at that moment; or the controller's is
-// killed, the KV directory with it, and started again. No request waits: the others have room for what ran there, so that what is
-// measured is the recovery, not a queue.
+// killed, the KV directory with it, and started again. No request waits: the other machines have room for the lost chunks, so the
+// figures measure recovery and not a queue.
 //
 // Figures, in ms from the signal, for kills, for stops and for kills of the controller:
 //   known         the rollout knows that the machine's instance is lost
 //   told          the controller has told this process that the machine is gone
-//   entered       of the controller: the rollout has come in again, and uses the new KV directory
-//   placed        the last chunk that ran there was sent to another machine (it runs after its KV was computed again)
-//   first, last   tokens of the first and of the last of them came from there
+//   entered       for the controller: the rollout has entered again and uses the new KV directory
+//   placed        the last lost chunk was sent to another machine (it runs after its KV was computed again)
+//   first, last   the first tokens of the first and of the last of these chunks came
 //   joined        the new machine's instance is known to the rollout; its model was loaded meanwhile
 //   working       the first tokens from it
 // Each is the median of the rounds, with the lowest and the highest. Prints one JSON line per signal.

@@ -1,12 +1,12 @@
-// How long a free slot waits for its next chunk while 10 000 requests wait: 8 processes, each a machine of a cluster with 8
-// instances, and this process, which owns the rollout, as `seer rollout --cluster` does. They talk over TCP on the loopback,
+// Measures how long a free slot waits for its next chunk while 10 000 requests wait. 8 processes are the machines of a cluster,
+// with 8 instances each; this process owns the rollout, as `seer rollout --cluster` does. They talk over TCP on the loopback,
 // through the gates of a real cluster. Only the engines are simulated: their steps take --step-ms of real time and no CPU
 // (real_time_engine.h).
 //
 // Figures, after --warmup seconds, over all chunks that began in --seconds:
-//   delay_ms      from ChunkDone leaving an instance, which says that a slot is free, until the RunChunk that fills it is there
+//   delay_ms      from the ChunkDone that frees a slot, as it leaves the instance, until the RunChunk that fills the slot arrives
 //   idle_ms       the same from the end of the chunk's last step on the engine. Before ChunkDone the tail of the chunk's KV goes to
-//                 the pool, and this engine copies it after the step that runs meanwhile: about --step-ms more
+//                 the pool; the engine copies it after the next step, which adds about --step-ms
 //   controller_cpu_us_per_placement   CPU time of this process, of all its threads
 // Prints one JSON line. Usage: bench_schedule [--nodes 8] [--instances 8] [--rows 8] [--waiting 10000] [--chunk-tokens 100]
 // [--step-ms 20] [--warmup 15] [--seconds 30] [--policy seer]

@@ -1,5 +1,5 @@
-// Relays: actors before the machines of a cluster. They pass all messages on, and tell a ChunkWatcher of the chunks that come and
-// go. So a benchmark sees what an instance and its rollout say to each other, without code of its own in either.
+// Relays: actors in front of the machines of a cluster. They pass all messages on, and report chunks that come and go to a
+// ChunkWatcher. So a benchmark sees the messages between an instance and its rollout without changing either.
 #pragma once
 #include <memory>
 #include <utility>

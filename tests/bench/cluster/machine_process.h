@@ -1,4 +1,4 @@
-// MachineProcess: a process of a benchmark's cluster. It ends with its owner, also when that is killed.
+// MachineProcess: a process of a benchmark's cluster. It ends with its owner, even if that is killed.
 #pragma once
 #include <fcntl.h>
 #include <signal.h>

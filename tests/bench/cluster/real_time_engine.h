@@ -1,5 +1,5 @@
-// RealTimeEngine: a SimEngine on the clock of the wall, so that processes of a real cluster run without a model: its steps take
-// their time, on a timer thread that the engines of a process share. Used by bench_schedule.
+// RealTimeEngine: a SimEngine on the wall clock, so that processes of a real cluster run without a model. Its steps take real time,
+// on a timer thread that the engines of a process share. Used by bench_schedule.
 #pragma once
 #include <chrono>
 #include <condition_variable>

@@ -1,23 +1,23 @@
-// What the draft tree costs and what its drafts are worth, on groups of token sequences from a file (group_file.h).
+// Measures the cost of the draft tree and the value of its drafts, on groups of token sequences from a file (group_file.h).
 //   bench_draft --groups FILE [--references 15] [--heldouts 1] [--mode linear|tree|peer] [--max-draft 16]
 //               [--min-probability P] [--spec-factor 2] [--own-history] [--past 0]
 //               [--past-kind alike|other|mixed|none] [--repeats 3] [--json]
 // In each group the first --references members are appended, interleaved, in pieces of 8 tokens; each of the last
-// --heldouts is then replayed on a tree of its own with these references: a draft, as many of its tokens as the member
-// goes on with, one more token, and so on to its end. One DraftScores learns through the whole run.
-//   append_mtok_s       million tokens per second of CPU time, of references (with none: of the held-out members)
-//   bytes_per_token     growth of the resident set by these trees, all groups at once, log and scores included
-//   draft_us_p50, _p99  CPU time of one draft, less that of reading the clock
+// --heldouts is then replayed on a new tree with these references. Each step takes a draft, then the draft tokens that match the
+// member's own, then one more token, to the member's end. One DraftScores learns through the whole run.
+//   append_mtok_s       million tokens per second of CPU time, of references (without any: of the held-out members)
+//   bytes_per_token     growth of the resident set by these trees, all groups at once, with log and scores
+//   draft_us_p50, _p99  CPU time of one draft, without that of reading the clock
 //   acceptance_length   tokens gained per step, bonus token included
 //   drafted_per_step    tokens proposed per step
-//   predicted_ratio     of the second half of the replays: tokens that drafts said would be accepted, by those that were
+//   predicted_ratio     of the second half of the replays: draft tokens predicted to be accepted / those that were
 //   calibration         the same by buckets of the predicted probability, [0, 0.1), [0.1, 0.2), ...: tokens drafted, the
 //                       mean of their predictions, and the share of them that was accepted. The first half is warm-up.
-// Of the references the first --past are responses of an earlier iteration, given before the others are appended:
-// themselves (alike), as many of the next group, which has another prompt (other), one or the other from group to group
-// (mixed), or none at all, to compare with.
-// Mode peer drafts as SuffixDecoding does (suffix_decoding.h), to compare acceptance: its times are not the original's.
-// CPU time is the thread's. --repeats: times are medians over so many runs. Default of --min-probability: 0.09 linear,
+// The first --past references become responses of an earlier iteration, given before the others are appended: the references
+// themselves (alike), as many of the next group, which has another prompt (other), one or the other by group (mixed), or none,
+// to compare with.
+// Mode peer drafts as SuffixDecoding does (suffix_decoding.h), to compare acceptance; its times are not the original's.
+// CPU time is the thread's. --repeats: number of runs; times are medians over them. Default of --min-probability: 0.09 linear,
 // 0.01 tree, 0.1 peer.
 #include <unistd.h>
 #include <ctime>

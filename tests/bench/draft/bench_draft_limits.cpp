@@ -1,14 +1,14 @@
-// What drafting costs at its limits: a tree driven past its cap, a drop of a large group, and an instance whose groups do not
+// Measures drafting at its limits: a tree driven past its limit, the drop of a large group, and an instance whose groups do not
 // all fit into memory, in sync with a draft server that has all of their tokens.
 //   bench_draft_limits [--tree-bytes 134217728] [--drafter-bytes 536870912] [--groups 64] [--tokens 22000] [--syncs 500]
 // Groups have 16 members of --tokens tokens; one passage in eight is common to the group. Prints one JSON line for each:
-//   tree     append_us_p50, _max   CPU time of one append of 8 tokens, over a life of three times what the cap holds
-//            append_indexed_max    tokens that one append indexed: the same on every machine
-//            bytes_max             that the tree came to
-//   drop     call_us_max           longest call of a drafter by which trees were dropped, each call bringing 8 tokens
-//   sync     fetched_tokens        in all syncs; distinct_tokens: of these the different ones
-//            refetched_tokens      of the last fifth of the syncs, per sync: fetched before
-//            sync_us               CPU time of one of these, the server's part included
+//   tree     append_us_p50, _max   CPU time of one append of 8 tokens, while three times as many tokens come as the limit holds
+//            append_indexed_max    most tokens that one append indexed; the same on every machine
+//            bytes_max             largest size of the tree
+//   drop     call_us_max           longest call of a drafter that dropped trees; each call brings 8 tokens
+//   sync     fetched_tokens        in all syncs; distinct_tokens: the different ones among them
+//            refetched_tokens      per sync, in the last fifth of the syncs: tokens that were fetched before
+//            sync_us               CPU time of one of these syncs, with the server's part
 //            dropped_tokens, dropped_trees, refused_groups   see DraftLosses
 // CPU time is the thread's.
 #include <algorithm>

@@ -1,23 +1,23 @@
 #!/usr/bin/env python3
-"""What drafting gains in `seer rollout` over no drafting, by how many requests an instance runs at once.
+"""Measures the gain of drafting in `seer rollout` over no drafting, by how many requests an instance runs at once.
 
-Runs each way of drafting in turn with the same work, over and over: a round is one run of each, and a ratio compares two
-runs of one round. The interval is that of the median over rounds (order statistics, the tightest with at least 95 %, of 9
-rounds the 2nd to the 8th; fewer than 6 rounds: lowest to highest). Prints one JSON line per batch and mode.
+Runs each way of drafting in turn with the same work, in rounds: a round is one run of each, and a ratio compares two
+runs of one round. The interval is that of the median over rounds (order statistics, the tightest with at least 95 %; of 9
+rounds the 2nd to the 8th; with fewer than 6 rounds lowest to highest). Prints one JSON line per batch and mode.
 
   tokens_per_s        median of all rounds
   ratio, low, high    tokens per second over those of the first mode in the same round: median, interval
-  cpu_ratio, ...      the same of tokens per second of CPU time of the process: for machines that others use as well
+  cpu_ratio, ...      the same for tokens per second of the process's CPU time: for machines that others use as well
   acceptance_length   tokens gained by a verify, bonus token included; _high, _low: of probes, of others
   drafted_per_verify  draft tokens of a verify
-  tree_share          of the drafted tokens, those of trees
-  draft_share         of the instances' time, spent making drafts
-  drafting_share      of the tokens, those made while drafts were wanted
-  time_ratio          time of those over what the draft budget predicted for them (T_SD)
+  tree_share          share of drafted tokens that were in trees
+  draft_share         share of the instances' time spent making drafts
+  drafting_share      share of tokens made while drafts were wanted
+  time_ratio          time of those tokens / the time that the draft budget predicted for them (T_SD)
 
 usage: bench_drafting.py SEER_PROGRAM [--batches 1,2,4,8,16,32,64] [--modes "off;own;grouped"] [--rounds 9] [--limit N]
        [--model DIR] [--prompts FILE] [--instances 2] [--policy seer] [--max-tokens 3072]
-A mode is a value of --drafting, with further options of `seer rollout` behind it: "off;grouped;grouped --draft-shape path".
+A mode is a value of --drafting, followed by further options of `seer rollout`: "off;grouped;grouped --draft-shape path".
 """
 import argparse, json, math, os, statistics, subprocess, sys, tempfile
 

@@ -1,8 +1,8 @@
 // SuffixDecoding: the rule by which SuffixDecoding (ArcticInference) drafts a path, to compare with, rebuilt on
-// SuffixIndex; only what it drafts is like the original, not what it costs. Two texts are drafted from, the request's
-// own and that of the whole group. In each, for every suffix of the request that occurs there: its most frequent
-// continuation, followed for at most spec_factor tokens per token of the suffix, and while the product of the relative
-// frequencies is at least min_probability. Of all, the one with the largest sum of these products is the draft.
+// SuffixIndex. Its drafts are like the original's; its cost is not. It drafts from two texts, the request's own and
+// that of the whole group. In each, for every suffix of the request that occurs there, it follows the most frequent
+// continuation for at most spec_factor tokens per token of the suffix, and while the product of the relative
+// frequencies is at least min_probability. The draft is the continuation with the largest sum of these products.
 #pragma once
 #include <algorithm>
 #include <array>

@@ -1,10 +1,10 @@
-// How much a draft server bears, and how late what one instance writes is known to the others: one server process, and
-// client processes that talk to it over TCP on the loopback. A client stands for an instance: every sync_us it has made
-// its share of the tokens, spread over the requests that it runs, and syncs as an instance does (DraftSync); it keeps
-// logs but grows no trees, since the real ones have a machine each. The 16 requests of a group run on 16 clients, so
-// every token goes to 15 others.
+// Measures the load that a draft server can take, and how late a token of one instance is known to the others. One server
+// process, and client processes that talk to it over TCP on the loopback. A client simulates an instance: every sync_us it has
+// made its share of the tokens, spread over its requests, and syncs as an instance does (DraftSync). It keeps logs but builds no
+// trees, because real instances have a machine each. The 16 requests of a group run on 16 clients, so every token goes to 15
+// others.
 //
-// A token is the time at which it was made, so that whoever gets it knows how late it is: its lag is counted from then
+// A token's value is the time at which it was made, so that its receiver knows how late it is. Its lag is counted from then
 // (evenly spread over the time between two syncs) until another client has it in its log. Figures, after a warm-up:
 //   appended_tokens_per_s     that were new to the server
 //   fetched_tokens_per_s      that it sent

@@ -1,22 +1,23 @@
-// bench_engine: steps of the CPU engine against what the machine can do: one line per point, with --json as JSON.
+// bench_engine: compares steps of the CPU engine with the limits of the machine: one line per point, with --json as
+// JSON.
 //
 //   bench_engine [--model DIR] [--threads N] [--batch 1,4,16,64] [--context 0,2048] [--verify-rows 4] [--prefill 512]
 //                [--dtype bf16|int8] [--isa auto|scalar|avx2|avx512|amx] [--rounds 15] [--json]
 //
 // Points: for every context and batch a decode step (1 row per sequence) and a verify step (--verify-rows rows, all
 // sampled; 0: none); and one prefill of --prefill tokens of one sequence, the last one sampled (0: none).
-//   tokens_per_s     rows of the step over its time; of a verify step all rows, whatever would be accepted
+//   tokens_per_s     rows of the step / its time; for a verify step all rows, accepted or not
 //   step_us          the engine's own time of the step
 //   bytes_moved      packed weights of the layers and of the head, once; K and V of all positions attended to, once; K
 //                    and V written. Not the rows of the embedding, nor activations
 //   stream_gb_s      reading memory in order with prefetch, 1 GiB, the same number of threads (read_stream.h)
-//   bandwidth_share  bytes_moved / step_us / stream_gb_s; above 1 where weights stay in a cache between steps
-//   gemm_chain_us    the step's GEMMs alone (gemm_chain.h), same kernels, a pool of as many threads
+//   bandwidth_share  bytes_moved / step_us / stream_gb_s; above 1 if weights stay in a cache between steps
+//   gemm_chain_us    the step's GEMMs alone (gemm_chain.h), same kernels, as many threads
 //   gemm_share       gemm_chain_us / step_us
-// Every round measures stream, step, chain in turn, after a warm-up; what is printed are medians over the rounds. Short
-// steps and chains are repeated within a round, the first after the stream not counted, so that caches are as between
-// the steps of a rollout. KV of the context is written as zeros, not computed: the time of a step does not depend on
-// its values. Steps go on over the positions of one KV block in turn, as decoding does.
+// Every round measures stream, step and chain in turn, after a warm-up; the figures are medians over the rounds. Short
+// steps and chains are repeated within a round, without the first after the stream, so that caches are as between the
+// steps of a rollout. KV of the context is written as zeros, not computed: the time of a step does not depend on its
+// values. Steps go through the positions of one KV block in turn, as decoding does.
 #include <algorithm>
 #include <array>
 #include <charconv>

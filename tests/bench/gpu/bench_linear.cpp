@@ -1,7 +1,7 @@
 // Time of one linear layer by rows and type of the weights, one JSON line each. Usage:
 //   bench_linear [columns outputs] [threads]
-// Weights are read in turn from 500 MB of copies, so that they come from memory as in a step. The floor is the line of
-// type "read": the same bytes only added up, by one thread.
+// Weights are read in turn from 500 MB of copies, so that they come from memory as in a step. The lower limit is the
+// line of type "read": one thread only adds up the same bytes.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>

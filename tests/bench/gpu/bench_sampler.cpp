@@ -1,5 +1,5 @@
 // Time of one sample_row() per rule and vocabulary, one JSON line each: {"bench", "vocab", "rule", "us_p50", "us_p90"}.
-// The floor is one pass over the logits: 152064 x 4 B = 0.6 MB, about 15 us at 40 GB/s from the caches.
+// The lower limit is one pass over the logits: 152064 x 4 B = 0.6 MB, about 15 us at 40 GB/s from the caches.
 #include <algorithm>
 #include <chrono>
 #include <iostream>

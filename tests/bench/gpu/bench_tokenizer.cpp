@@ -1,7 +1,7 @@
 // bench_tokenizer <model folder> <text file> [<file for the ids>]: encodes the text, document by document (split at NUL
 // bytes), and decodes it again; prints one JSON line. With a third argument the ids are written there as int32, each
 // document ended by -1, for a comparison with another tokenizer (tests/integration/tokenizer_151k.sh).
-// Exits with 1 where a document does not come back exactly (`round_trip` false) and 2 where something cannot be read.
+// Exits with 1 if a document does not come back exactly (`round_trip` false) and 2 if something cannot be read.
 #include <chrono>
 #include <cstdio>
 #include <ctime>

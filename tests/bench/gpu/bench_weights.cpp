@@ -1,4 +1,4 @@
-// bench_weights: an engine gets new weights while it computes. Measured: the time to stage them, how much longer steps take
+// bench_weights: an engine gets new weights while it computes. Measures the time to stage them, how much longer steps take
 // meanwhile, the time of the switch, and the peak of memory. The model is random and in BF16; its file is in the page cache.
 // Prints one JSON line.
 //

@@ -1,5 +1,5 @@
-// GemmChain: the GEMMs of a step and nothing else, as a ceiling for the step: the calls of Linear::multiply that
-// CpuForward makes for as many rows, in its order and slabs, on as many threads, with activations that lie ready.
+// GemmChain: only the GEMMs of a step, as a lower limit for its time: the calls of Linear::multiply that CpuForward
+// makes for as many rows, in its order and slabs, on as many threads, with given activations.
 #pragma once
 #include <algorithm>
 #include <chrono>

@@ -1,5 +1,5 @@
-// ReadStream: how fast this machine reads memory, as the ceiling of a step that reads weights and KV: loads in order
-// with software prefetch ahead, on the threads of a pool, over a buffer that no cache holds.
+// ReadStream: how fast this machine reads memory, as a limit for a step, which reads weights and KV. Loads in order
+// with software prefetch, on the threads of a pool, from a buffer that no cache holds.
 #pragma once
 #if defined(__x86_64__)
 #include <immintrin.h>

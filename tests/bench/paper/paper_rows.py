@@ -1,7 +1,7 @@
-"""What the paper (v3) reports of rollout, and how each figure is taken from simulated runs.
+"""The rollout figures of the paper (v3), and how each is taken from simulated runs.
 
-A row is a figure of the paper beside a function of runs with the same seed: speed-ups and tails are against veRL under the same
-lengths. `iterations`: of how many iterations the paper's figure is the mean.
+A row is a figure of the paper and a function of runs with the same seed: speed-ups and tails are against veRL under the same
+lengths. `iterations`: over how many iterations the paper's figure is a mean.
 """
 
 # Figure 8, bar labels: seconds of an iteration (mean of 5), and of its last 10 % of requests. Seer is with drafting.

@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
 """The paper's Table 4 and Figures 3, 7, 8, 10 and 11 (v3 numbering) beside `seer simulate`.
 
-First --fit: the spread of lengths `sigma`, their correlation within a group `icc`, `time-scale` and (Qwen2-VL-72B) the share
-of KV that stays free when veRL admits a request are fitted on the veRL row alone, and written into deploy/sim/*.toml. Then,
-without --fit: every row is predicted with the shipped values, over seeds that the fit has not seen, and printed beside the
-paper's. The paper's Table 2 (how many draft tokens stand) is an input of the simulator. A run is one process with one seed;
---runs keeps all runs, and a later call with that file adds those that are missing (take a new file for a new build). Tables are
-made of all runs that are there.
+With --fit: fits the spread of lengths `sigma`, their correlation within a group `icc`, `time-scale` and (Qwen2-VL-72B) the share
+of KV that stays free when veRL admits a request, on the veRL row alone, and writes them into deploy/sim/*.toml. Without --fit:
+predicts every row with the shipped values, over seeds that the fit has not seen, and prints it beside the paper's. The paper's
+Table 2 (how many draft tokens are accepted) is an input of the simulator. A run is one process with one seed. --runs keeps all
+runs, and a later call with that file adds missing ones (use a new file for a new build). Tables are made of all runs in it.
 
 usage: reproduce.py SEER_PROGRAM --fit --fit-seeds 5 --runs fit.jsonl
        reproduce.py SEER_PROGRAM --seeds 20 --draft-seeds 5 --runs runs.jsonl --out rows.json

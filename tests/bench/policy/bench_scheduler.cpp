@@ -1,8 +1,8 @@
-// How fast each policy decides, in the steady state of a large iteration: 64 instances full of running requests, 10 000
-// waiting. One turn ends a chunk somewhere and asks for placements until there are none, as rollout_actor does.
-// Rates are per second of CPU time, so that a busy machine does not change them much. Chunks are ended after few
-// tokens, which keeps the fleet as full as it was. Prints one JSON line per policy. Usage: bench_scheduler [waiting]
-// [instances] [turns]
+// Measures how fast each policy decides, in the steady state of a large iteration: 64 instances full of running
+// requests, 10 000 waiting. One turn ends a chunk somewhere and asks for placements until there are none, as
+// rollout_actor does. Rates are per second of CPU time, so that a busy machine does not change them much. Chunks end
+// after few tokens, which keeps the fleet equally full. Prints one JSON line per policy. Usage: bench_scheduler
+// [waiting] [instances] [turns]
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""How much policies gain over `divided` on lengths that they do and do not assume.
+"""Measures the gain of policies over `divided` with lengths that they do and do not assume.
 
 Runs `seer simulate` on a small cluster (Moonlight on 8 H800, 100 groups of 8) for families of response lengths and for
-shares of the variance that is the group's (icc). Each policy meets the same lengths as `divided` under the same seed; a
-speedup is the ratio of their totals, with the mean of its logarithm over the seeds and its 95 % interval (Student's t).
+several correlations within a group (icc). Each policy gets the same lengths as `divided` under the same seed. A speedup is the
+ratio of their totals: the mean of its logarithm over the seeds, with its 95 % interval (Student's t).
 
   lognormal   what the estimates of `seer` and `seer+` assume
   bimodal     a tenth of the requests is four times as long, whatever their group

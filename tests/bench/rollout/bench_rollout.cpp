@@ -1,9 +1,8 @@
-// bench_rollout: policies on the same work, interleaved, short of KV. One JSON line per run with the report's fields, then
-// one line per policy with medians and ratios against the first one (verl).
+// bench_rollout: runs policies on the same work, interleaved, short of KV. Prints one JSON line per run with the report's fields,
+// then one line per policy with medians and ratios against the first one (verl).
 //
-// KV per instance is `kv_share` of what the final KV of all its requests would take: found by a first run with room for
-// everything, which also gives the lengths for `oracle`. Responses are the same in every run (they are exact), and that
-// is checked.
+// KV per instance is `kv_share` of the final KV of all its requests. A first run with room for everything gives that size, and the
+// lengths for `oracle`. It checks that responses are the same in every run.
 //
 //   bench_rollout --model deploy/models/NAME --prompts deploy/examples/scratchpad/prompts.jsonl [--limit 64]
 //                 [--group-size 8] [--runs 5] [--policies verl,divided,las,seer,seer+,auto] [--chunk-tokens 2048] [--reserve 1.0]

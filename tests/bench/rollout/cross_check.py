@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""`seer simulate` beside `seer rollout`: the shipped prompts run for real on two CPU instances, and are replayed in simulation
-with the lengths of the run and with profiles of such an instance, taken while the other instance does the same steps.
+"""Compares `seer simulate` with `seer rollout`: the shipped prompts run for real on two CPU instances, and are replayed in simulation
+with the lengths of the run and with profiles of an instance, taken while the other instance does the same steps.
 
-KV is scarce, so that policies differ. The speed of a machine drifts: each run stands between two profiles, and counts as replayed
-in the mean of what the two say; every second round has the policies in reverse order. A profile has the time of the engine alone;
-what passes between two steps is taken from the run before, not from the one that is replayed. All runs must give the same tokens.
+KV is scarce, so that policies differ. The speed of a machine drifts, so a profile is taken before and after each run, and the run is
+compared with the mean of the replays under both; every second round has the policies in reverse order. A profile has only the time of
+the engine; the time between two steps is taken from the previous run. All runs must give the same tokens.
 
-Printed per policy: seconds of the runs, simulated over real (total and tail, the last 10 % of the requests), and preemptions. Then
-which of two policies is first, in how many rounds and under how many of all profiles. Two are told apart where that is so in all of
-them, and by more than 5 % in the median: less is within the drift.
+Prints per policy the seconds of the runs, simulated over real (total and tail, the last 10 % of the requests), and preemptions. Then,
+for two policies, which one is faster in how many rounds and under how many of all profiles. They count as different if all agree and
+the medians differ by more than 5 %; less is within the drift.
 
 usage: cross_check.py SEER_PROGRAM --rounds 3 --out cross_check.json
 """

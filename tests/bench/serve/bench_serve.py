@@ -2,7 +2,7 @@
 """`seer serve` under load. Prints JSON:
   throughput    output tokens per second through the front door beside `seer rollout` on the same prompts, seeds and machine
   held          many requests at once on one process: all answered, its memory, /health meanwhile
-  gone          clients that connect, ask and go away: memory and open files after each part of them
+  gone          clients that connect, send a request and disconnect: memory and open files after each part of them
 usage: bench_serve.py [--requests N] [--gone N] [--pairs N] [--seer PROGRAM]"""
 import argparse, asyncio, json, multiprocessing, os, resource, statistics, subprocess, sys, tempfile, time
 

@@ -1,8 +1,8 @@
-// bench_cold <directory> [payload MiB = 512] [rounds = 5]: spill writes and cold reads of the RocksDB store against raw
+// bench_cold <directory> [payload MiB = 512] [rounds = 5]: compares spill writes and cold reads of the RocksDB store with raw
 // O_DIRECT files in the same directory, interleaved; one JSON line per block size. Ratios are of the best rounds.
 //
 // Raw writing: one thread, one file, pwrite of a block at a time, fsync. Raw reading: four threads, blocks in a scattered
-// order. The store: as KvTiers drives it, puts of 32 MiB with two in flight, gets of 32 MiB, in the same scattered order.
+// order. The store is used as by KvTiers: puts of 32 MiB with two in flight, gets of 32 MiB in the same scattered order.
 #if defined(SEER_HAVE_ROCKSDB)
 #include <fcntl.h>
 #include <sys/resource.h>

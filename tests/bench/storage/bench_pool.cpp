@@ -1,6 +1,5 @@
-// bench_pool [block bytes = 1024] [rounds = 200]: what the DRAM tier of a KV pool takes before anything is in it, and what
-// its calls cost, for pools of 1, 64 and 256 GiB; one JSON line each. The bytes of the blocks are not touched: this is
-// about the bookkeeping.
+// bench_pool [block bytes = 1024] [rounds = 200]: measures the memory of an empty DRAM tier and the cost of its calls, for pools of
+// 1, 64 and 256 GiB; one JSON line each. The bytes of the blocks are not touched: this measures the bookkeeping.
 //
 // A round: a request of 64 blocks reserves, seals, parks, is opened by all its keys, closed, and every second one released.
 #include <unistd.h>

@@ -50,7 +50,7 @@ TEST_CASE("fit request: max_tokens is cut to what an instance holds") {
   CHECK(request.sampling.max_tokens == 10);
 }
 
-TEST_CASE("fit request: what the model cannot run is refused with a sentence") {
+TEST_CASE("fit request: a request that the model cannot run is refused with a sentence") {
   GatewayRequest request = asked({});
   CHECK(error_of(fit_request(request, model())) == "the prompt is empty");
   request = asked({1, 100});

@@ -1,4 +1,4 @@
-// CapturedStream: keeps what is written to a stream (std::cout) from the terminal, for a test to read.
+// CapturedStream: captures what is written to a stream (std::cout), for a test to read.
 #pragma once
 #include <ostream>
 #include <sstream>

@@ -39,7 +39,7 @@ double fastest_s(const ClusterModel& cluster, const SimWork& work) {
 
 TEST_CASE("sim bound: full batches of equal lengths, and a sum of single rows") {
   const SimWork work = work_of(std::vector(32, std::vector<int64_t>(8, 101)));  // 256 responses of 100 decode steps
-  // Rows are what costs: 100 steps of 64 rows, four times, and all that is read.
+  // The cost is that of the rows: 100 steps of 64 rows, four times, plus all KV that is read.
   const double read = 256 * (100 * 1 + 100 * 101 / 2);
   CHECK(lower_bound_s(linear_cluster(5'000'000, 1000, 10), work) ==
         doctest::Approx((400 * (5e6 + 64e3) + 10 * read) / 1e9).epsilon(0.002));
@@ -54,11 +54,11 @@ TEST_CASE("sim bound: full batches of equal lengths, and a sum of single rows") 
   CHECK(lower_bound_s(cluster, work) == doctest::Approx((100 * 5'001'000 + 10 * (100 + 5050)) / 1e9));
 }
 
-TEST_CASE("sim bound: where KV is scarce, it holds for batches of long and short contexts") {
+TEST_CASE("sim bound: if KV is scarce, it holds for batches of long and short contexts") {
   ClusterModel cluster = linear_cluster(5'000'000, 1000, 1);
   cluster.kv_tokens = 16384;
   cluster.block_tokens = 16;
-  // 64 long ones, 16 at a time for lack of KV; and as many short ones as find rows beside them.
+  // 64 long ones, 16 at a time because KV is short; and as many short ones as there are rows beside them.
   std::vector<std::vector<int64_t>> tokens;
   for (int i = 0; i < 64; ++i) {
     tokens.push_back({2000});
@@ -69,13 +69,13 @@ TEST_CASE("sim bound: where KV is scarce, it holds for batches of long and short
   const double fastest = fastest_s(cluster, work);
   CHECK(fastest >= bound_s);
   CHECK(fastest < 1.5 * bound_s);
-  // KV held over all steps, by what an instance holds, is the least number of steps. Each long one alone with its like,
-  // and then the short ones, would be half as many again.
+  // KV held over all steps / the KV of an instance is the least number of steps. Running the long ones first and then
+  // the short ones would take half as many again.
   const double steps = (64 * 2000.0 * 2000 / 2 + 6400 * 60.0 * 60 / 2) / 16384;
   CHECK(bound_s == doctest::Approx(steps * 5e6 / 1e9).epsilon(0.1));
 }
 
-TEST_CASE("sim bound: it holds where more KV is dearer, few rows are cheaper, and responses begin alike") {
+TEST_CASE("sim bound: it holds if more KV costs more, few rows cost less, and responses begin alike") {
   ClusterModel cluster = small_cluster();
   cluster.instances = 1;
   cluster.rows_max = 32;

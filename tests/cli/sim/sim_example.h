@@ -1,5 +1,5 @@
-// A toy rollout for tests of reports: requests of a group are alike in length, instances run a fixed number of them at
-// a time, and a policy is a way to hand requests out. Made for plausible shapes, not for right figures.
+// A toy rollout for tests of reports: requests of a group have similar lengths, instances run a fixed number at a time,
+// and a policy is a way to deal requests. Its shapes are plausible, its figures are not meant to be right.
 #pragma once
 #include <algorithm>
 #include <cmath>

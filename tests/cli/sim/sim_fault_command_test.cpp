@@ -1,4 +1,4 @@
-// Through the program: tests/integration/simulate_test.cpp. What faults do to a rollout: tests/sim.
+// tests/integration/simulate_test.cpp runs the command through the program; tests/sim tests the effects of faults.
 #include "cli/sim/sim_fault_command.h"
 
 #include <doctest/doctest.h>

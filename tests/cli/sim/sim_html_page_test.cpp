@@ -1,4 +1,4 @@
-// What the parts of the page promise each other. That a browser draws it: tests/integration/sim_html.sh.
+// The parts of the page must fit together. tests/integration/sim_html.sh checks that a browser draws it.
 #include "cli/sim/sim_html_page.h"
 
 #include <doctest/doctest.h>
@@ -59,7 +59,7 @@ TEST_CASE("sim html page: every colour that is used is defined, in the light and
   const Names light_colours = matches(kStyle.substr(0, dark), defined);
   CHECK(light_colours == matches(kStyle.substr(dark), defined));
   CHECK(without(matches(kStyle + kScript, "var\\((--[a-z0-9]+)\\)"), light_colours) == Names{});
-  // Of policies, which come again after the last, and of the five stops of a map.
+  // Colours of policies, which repeat after the last, and of the five stops of a map.
   const Names colours = matches(kScript, "const kColours = ([0-9]+);");
   REQUIRE(colours.size() == 1);
   for (int i = 0; i < std::stoi(*colours.begin()); ++i) CHECK(light_colours.contains("--c" + std::to_string(i)));
@@ -69,7 +69,7 @@ TEST_CASE("sim html page: every colour that is used is defined, in the light and
     for (int i = 0; i < 5; ++i) CHECK(light_colours.contains("--" + map + std::to_string(i)));
 }
 
-TEST_CASE("sim html page: what the script looks for is on the page") {
+TEST_CASE("sim html page: the elements that the script looks for are on the page") {
   const std::string page = example_page();
   const std::string shown = page.substr(0, page.find("'use strict'"));
   for (const std::string& id : matches(kScript, "getElementById\\('([a-z]+)'\\)"))
@@ -79,7 +79,7 @@ TEST_CASE("sim html page: what the script looks for is on the page") {
   CHECK(matches(kScript, "querySelector(?:All)?\\('\\.([a-z]+)'\\)") == Names{"charts", "instances", "workload"});
 }
 
-TEST_CASE("sim html page: the script reads no field of the data that is not written, and none is written in vain") {
+TEST_CASE("sim html page: the script reads exactly the fields of the data that are written") {
   const std::string page = example_page();
   const std::string begin = "<script type=\"application/json\" id=data>";
   const size_t from = page.find(begin) + begin.size();

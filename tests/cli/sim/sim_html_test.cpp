@@ -85,7 +85,7 @@ TEST_CASE("sim html: samples after the end or without a length change nothing") 
   CHECK(sim_html(std::vector{run}, "") == plain);
 }
 
-TEST_CASE("sim html: completions are in order, and as many as are seen") {
+TEST_CASE("sim html: completions are in order, and no more than can be seen") {
   SimRun run = small_run("w", "verl");
   CHECK(data_of(sim_html(std::vector{run}, ""))[0]["policies"][0]["completions"] == Json{100.0, 200.0, 300.0});
   run.completions_s.clear();

@@ -6,7 +6,7 @@
 
 using namespace seer;
 
-TEST_CASE("sim policy: every name says what places requests, whether it drafts, and from whose text") {
+TEST_CASE("sim policy: every name says which policy places requests, whether it drafts, and from whose text") {
   const std::vector<std::string> names = sim_policy_names();
   CHECK(names.size() == 2 * (scheduling_policies().size() + 1));
   for (const std::string& name : names) {

@@ -85,7 +85,7 @@ TEST_CASE("sim report: without verl under the same workload and seed there is no
   CHECK(std::isnan(sim_figures(runs)[0].speedup_vs_verl.mean));
 }
 
-TEST_CASE("sim report: what is not synchronous has no share of the bound") {
+TEST_CASE("sim report: a run that is not synchronous has no share of the bound") {
   SimRun partial = some_run("a", "partial", 1, 50, 1);
   partial.is_synchronous = false;
   const std::vector<SimFigures> figures = sim_figures(std::vector{partial});
@@ -188,7 +188,7 @@ TEST_CASE("sim report: the table fits 100 columns, each workload under its name,
     CHECK_MESSAGE(contains(table, title), title);
 }
 
-TEST_CASE("sim report: figures have as many digits as are read") {
+TEST_CASE("sim report: figures have three or four digits") {
   CHECK(figure_text(12202.4) == "12 202");
   CHECK(figure_text(999.6) == "1 000");
   CHECK(figure_text(278.44) == "278");

@@ -174,7 +174,7 @@ TEST_CASE("sim rollout: responses that begin alike take the same time however ma
   }
 }
 
-TEST_CASE("sim rollout: where each row takes its time, drafts that are not likely enough are not made") {
+TEST_CASE("sim rollout: if each row costs time, drafts that are not likely enough are not made") {
   ClusterModel cluster = small_cluster();
   cluster.step_ns = [](const StepShape& s) { return 1'000'000 + 1'000'000 * s.rows; };  // a full batch: nothing but rows
   const SimWork work = small_work(5);
@@ -189,7 +189,7 @@ TEST_CASE("sim rollout: where each row takes its time, drafts that are not likel
   }
 }
 
-TEST_CASE("sim rollout: neither single steps nor those done at once wait for a place behind copies") {
+TEST_CASE("sim rollout: neither single steps nor steps done at once wait for a slot after copies") {
   ClusterModel cluster = small_cluster();
   cluster.instances = 1;
   cluster.kv_tokens = 400'000;
@@ -240,7 +240,7 @@ TEST_CASE("sim rollout: one request alone takes the sum of its steps, which is t
   CHECK(run.late_start_share == 0);
 }
 
-TEST_CASE("sim rollout: the late start is that of the last of twenty requests to start") {
+TEST_CASE("sim rollout: the late start is that of the last one to start of twenty requests") {
   ClusterModel cluster = small_cluster();
   cluster.instances = 1;
   cluster.rows_max = 10;

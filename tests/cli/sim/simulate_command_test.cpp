@@ -1,4 +1,4 @@
-// Through the program, with a report of every figure: tests/integration/simulate_test.cpp.
+// tests/integration/simulate_test.cpp runs the command through the program, with a report of every figure.
 #include "cli/sim/simulate_command.h"
 
 #include <doctest/doctest.h>
@@ -83,13 +83,13 @@ TEST_CASE("simulate command: a cluster that is not known in full names what is m
   CHECK(gpus.error() == "--step-gap-us 5: expected --profile beside it; a hardware model has its own gap between steps");
 }
 
-TEST_CASE("simulate command: what would not fit in memory is refused before it begins") {
+TEST_CASE("simulate command: a simulation that would not fit in memory is refused before it begins") {
   Simulation simulation(kGpus + "instances = 2\n" + kWork);
   simulation.options.kv_tokens = int64_t{1} << 60;
   CHECK(simulation.error().find("simulating 2 instances with KV of 1152921504606846976 tokens each") != std::string::npos);
 }
 
-TEST_CASE("simulate command: of the workload the first whole groups are run, at least one") {
+TEST_CASE("simulate command: the first whole groups of the workload are run, at least one") {
   Simulation drawn(kGpus + "instances = 1\n" + kWork), traced("");
   traced.measure_steps();
   std::string lines;
@@ -122,7 +122,7 @@ TEST_CASE("simulate command: with a profile the steps take the times measured, a
   CHECK(with_gaps_s - total_s < 0.6);
 }
 
-TEST_CASE("simulate command: whole-group policies have the KV blocks that the workload says, unless a flag does") {
+TEST_CASE("simulate command: whole-group policies have the workload's KV block size, unless a flag gives one") {
   // A block of 4096 tokens for each request: 4 blocks of KV run 4 requests at a time, not all 24.
   const std::string workload = kGpus + "instances = 1\nverl-block-tokens = 4096\n" + kWork;
   const auto total_s = [&](const std::string& policy, int64_t block_tokens) -> double {

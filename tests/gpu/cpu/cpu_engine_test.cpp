@@ -1,5 +1,6 @@
 // The engine's promise: the tokens, log-probabilities and KV of a sequence are the same bits, whatever runs beside it
-// and however it is cut. The reference is the plainest run: alone, one row per step, one thread, scalar kernels.
+// and however it is cut into steps. The reference is the plainest run: alone, one row per step, one thread, scalar
+// kernels.
 #include "gpu/cpu/cpu_engine.h"
 
 #include <doctest/doctest.h>
@@ -513,7 +514,7 @@ TEST_CASE("cpu engine: rows without finite logits say so, however they are compu
   }
 }
 
-TEST_CASE("cpu engine: what other rows or former owners left in a block cannot matter, not even NaN") {
+TEST_CASE("cpu engine: leftovers of other rows or former owners in a block do not matter, not even NaN") {
   const auto model = tiny("qwen3", "BF16");
   const TestSequence prompt = sequence_of(random_tokens(21, 96, 8), 3, kRandom);
   const Reference want = reference(model, KvType::kBf16, prompt, 6);

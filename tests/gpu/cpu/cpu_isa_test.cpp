@@ -1,4 +1,4 @@
-// That SEER_CPU_ISA reaches a whole engine is for cpu_engine_test.cpp.
+// cpu_engine_test.cpp checks that SEER_CPU_ISA reaches a whole engine.
 #include "gpu/cpu/cpu_isa.h"
 
 #include <doctest/doctest.h>
@@ -47,7 +47,7 @@ TEST_CASE("cpu isa: without SEER_CPU_ISA, kAuto is the fastest that the processo
   CHECK(*resolve_cpu_isa(CpuIsa::kAuto) == fastest);
 }
 
-TEST_CASE("cpu isa: one that is asked for is given or refused by name, whatever the environment says") {
+TEST_CASE("cpu isa: a requested one is given or refused by name, whatever the environment says") {
   const Environment environment("nonsense");
   CHECK(*resolve_cpu_isa(CpuIsa::kScalar) == CpuIsa::kScalar);
   CHECK(resolve_cpu_isa(CpuIsa::kAuto).error().code == Code::kInvalidArgument);

@@ -142,7 +142,7 @@ TEST_CASE("exact math: committed bit patterns, with and without flushing of deno
   }
 }
 
-TEST_CASE("exact math: exp for what is not positive has the bits of exp") {
+TEST_CASE("exact math: exp for numbers that are not positive has the bits of exp") {
   const FlushDenormals flush;
   std::mt19937_64 rng(3);
   const auto differs = [](float x) {

@@ -1,5 +1,5 @@
-// What only the forward pass decides: how a step is cut into slabs and groups of sampled rows, and which weights it uses.
-// The reference is one row per step. Whole engines are for cpu_engine_test.cpp.
+// Tests what only the forward pass decides: how a step is cut into slabs and groups of sampled rows, and which weights it uses.
+// The reference is one row per step. cpu_engine_test.cpp tests whole engines.
 #include "gpu/cpu/forward.h"
 
 #include <doctest/doctest.h>

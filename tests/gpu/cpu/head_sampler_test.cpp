@@ -1,4 +1,4 @@
-// The reference keeps all logits: one plain loop for each, then the sampler's functions over the whole row.
+// The reference keeps all logits: a plain loop computes each, then the sampler's functions take the whole row.
 #include "gpu/cpu/head_sampler.h"
 
 #include <doctest/doctest.h>

@@ -50,7 +50,7 @@ TEST_CASE("kv cache: a block has the bytes of all layers and heads, K and V, wit
   CHECK(layout_of(false, 16, 16).block_bytes() == kLayers * kHeads * 16 * (16 + 16) * 4);
 }
 
-TEST_CASE("kv cache: what a block holds depends on the positions in it, not on where in memory it lies") {
+TEST_CASE("kv cache: the bytes of a block depend on its positions, not on its place in memory") {
   for (const bool bf16 : {true, false}) {
     CAPTURE(bf16);
     KvCache cache(layout_of(bf16, 24, 32), 4);
@@ -93,7 +93,7 @@ TEST_CASE("kv cache: writing one position changes no byte of another, nor of ano
   }
 }
 
-TEST_CASE("kv cache: a position copied between tiles is the same as if it had been written there") {
+TEST_CASE("kv cache: a position copied between tiles equals one written there") {
   std::mt19937 random(3);
   for (const bool bf16 : {true, false}) {
     CAPTURE(bf16);

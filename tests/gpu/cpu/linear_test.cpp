@@ -1,7 +1,7 @@
-// The promise that everything else stands on: an output of a linear layer has the same bits whatever rows are computed
-// with it, wherever it lies among them, and whatever threads and instructions compute it. The reference is one plain
-// loop per output, written from kernels.h and packed_matrix.h. The kernels for tile registers run on every machine,
-// over tiles in plain C++.
+// The promise on which all others rest: an output of a linear layer has the same bits whatever rows are computed with
+// it, whatever its place among them, and whatever threads and instructions compute it. The reference is one plain loop
+// per output, written from kernels.h and packed_matrix.h. The kernels for tile registers run on every machine, over
+// tiles in plain C++.
 #include "gpu/cpu/linear.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-// New weights in a running CpuEngine: what it computes after a switch is what a fresh engine computes.
+// New weights in a running CpuEngine: after a switch it computes the same as a fresh engine.
 #include <doctest/doctest.h>
 
 #include <future>
@@ -67,7 +67,7 @@ TEST_CASE("new weights: after each of 100 updates the engine gives the bits of a
   CHECK(engine.info().block_layout == block_layout);
 }
 
-TEST_CASE("new weights: until the switch steps run with the old ones, and each result says with which") {
+TEST_CASE("new weights: until the switch steps run with the old ones, and each result names its version") {
   const Folders folders;
   const auto loader = std::make_shared<ModelLoader>();
   EngineRunner engine = runner(folders[1], loader);

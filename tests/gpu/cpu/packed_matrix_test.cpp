@@ -1,4 +1,4 @@
-// The layouts that packed_matrix.h draws, element by element. What the kernels make of them is for linear_test.cpp.
+// Checks the layouts drawn in packed_matrix.h, element by element. linear_test.cpp tests the kernels on them.
 #include "gpu/cpu/packed_matrix.h"
 
 #include <doctest/doctest.h>

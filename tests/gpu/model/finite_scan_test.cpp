@@ -25,7 +25,7 @@ std::span<const std::byte> bytes_of(const auto& values) { return std::as_bytes(s
 
 }  // namespace
 
-TEST_CASE("finite scan: each of the 65536 numbers of 16 bits is told right, in either format") {
+TEST_CASE("finite scan: each of the 65536 numbers of 16 bits is classified right, in either format") {
   for (const TensorType type : {TensorType::kF16, TensorType::kBf16}) {
     size_t wrong = 0;
     for (uint32_t bits = 0; bits < 0x10000; ++bits) {

@@ -21,12 +21,12 @@ TEST_CASE("json text: a document is read, and an error names the file and the li
   CHECK(error_of("") == "config.json:1 is not valid JSON");
 }
 
-TEST_CASE("json text: a key that an object has twice is an error with its path, in different objects it is not") {
+TEST_CASE("json text: a key twice in one object is an error with its path, in different objects it is not") {
   CHECK(error_of(R"({"a": {"b": 1, "c": 2, "b": 3}})") == "config.json: the key a.b is there twice");
   CHECK(error_of(R"({"a": {"b": 1}, "c": {"b": 3}, "d": [{"b": 1}, {"b": 2}]})") == "");
 }
 
-TEST_CASE("json text: a document nested too deep is refused, one at the limit is not") {
+TEST_CASE("json text: a document nested too deep is refused, one at the limit is read") {
   const auto nested = [](int levels) {
     return std::string(static_cast<size_t>(levels), '[') + std::string(static_cast<size_t>(levels), ']');
   };
@@ -39,7 +39,7 @@ TEST_CASE("json text: a number beyond double is an error without a line") {
   CHECK(error_of("[1e999]") == "config.json is not valid JSON");
 }
 
-TEST_CASE("json text: what is another format is called by its name") {
+TEST_CASE("json text: another format is called by its name") {
   using namespace std::string_view_literals;
   CHECK(error_of("GGUF\x03") == "config.json is a GGUF file, not JSON");
   CHECK(error_of("\x1f\x8b\x08") == "config.json is gzip data, not JSON");

@@ -61,7 +61,7 @@ std::string detail(const std::string& kind, const nlohmann::json& changes) {
   return text.substr(text.find("config.json") + 11);
 }
 
-TEST_CASE("model config: what is wrong is said in one sentence") {
+TEST_CASE("model config: an error is one sentence") {
   CHECK(detail("llama", {{"architectures", {"MixtralForCausalLM"}}}) ==
         ": architectures names the unknown architecture MixtralForCausalLM; known: LlamaForCausalLM, Qwen2ForCausalLM, "
         "Qwen3ForCausalLM");
@@ -127,7 +127,7 @@ TEST_CASE("model config: rope_parameters, flat or nested by kind of layer, says 
   CHECK(own->rope.original_context_tokens == 1024);
 }
 
-TEST_CASE("model config: rope that contradicts itself or is not known is refused, with the field") {
+TEST_CASE("model config: a rope that is unknown or contradicts itself is refused, with the field") {
   const auto scaling = [](const nlohmann::json& block) { return detail("llama", {{"rope_scaling", block}}); };
   CHECK(scaling({{"factor", 2.0}}) == ": rope_scaling: factor is set, but there is no rope_type");
   CHECK(scaling({{"type", nullptr}, {"factor", 2.0}}) == ": rope_scaling: type is null");

@@ -25,7 +25,7 @@ TEST_CASE("model folder: one with config.json and safetensors is taken, whatever
   }
 }
 
-TEST_CASE("model folder: a path with nothing there is kNotFound, and a name of the hub says how to get it") {
+TEST_CASE("model folder: a missing path is kNotFound, and for a name of the hub the error says how to get it") {
   TestFolder folder;
   const auto none = folder.path() / "none";
   CHECK(refusal(none).code == Code::kNotFound);
@@ -65,7 +65,7 @@ TEST_CASE("model folder: a missing file is named, with the first weights of anot
   CHECK(refusal(folder.path()).detail == "there is no file " + (folder.path() / "config.json").string() + kLayout);
 }
 
-TEST_CASE("model folder: that of a LoRA adapter is refused even beside whole weights") {
+TEST_CASE("model folder: a LoRA adapter is refused even beside whole weights") {
   TestFolder folder;
   for (const char* name : {"config.json", "model.safetensors", "adapter_config.json"}) write_file(folder.path() / name, "");
   CHECK(refusal(folder.path()).code == Code::kInvalidArgument);

@@ -35,7 +35,7 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 
 }  // namespace
 
-TEST_CASE("new weights: those of a folder are the same as if it had been loaded alone, with a config.json or without") {
+TEST_CASE("new weights: a folder gives the same weights as when loaded alone, with a config.json or without") {
   TestFolder running, next;
   write_tiny_model(running.path(), tiny_config("llama"), "BF16", 1);
   write_tiny_model(next.path(), tiny_config("llama"), "BF16", 2);
@@ -93,7 +93,7 @@ TEST_CASE("model loader: engines that ask for one version of a folder share it, 
   CHECK(loader.loads() == 3);
 }
 
-TEST_CASE("model loader: what is wrong with a folder is answered, and the next load goes on") {
+TEST_CASE("model loader: an error of a folder is answered, and the next load goes on") {
   TestFolder folder;
   write_tiny_model(folder.path(), tiny_config("llama"), "BF16", 1);
   const auto like = *load_model(folder.path());

@@ -43,7 +43,7 @@ TEST_CASE("hardware catalog: a file adds to what is known and replaces what it n
   CHECK(catalog->costs.layer_us == builtin_hardware().costs.layer_us);
 }
 
-TEST_CASE("hardware catalog: bad files are told in one sentence with file, field, value and what was expected") {
+TEST_CASE("hardware catalog: a bad file is one sentence with file, field, value and what was expected") {
   const std::string grouped = whole("kv_heads", 2) + "," + whole("head_dim", 16) + "," + whole("dense_inter", 128);
   const struct {
     std::string json, error;

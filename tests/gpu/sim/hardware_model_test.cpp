@@ -139,7 +139,7 @@ TEST_CASE("hardware model: the busiest rank has more than the mean, never more t
       CHECK(busiest_of(mean + 0.01, 12, ranks) >= busiest_of(mean, 12, ranks));
 }
 
-TEST_CASE("hardware model: a dense step is what the sum by hand says") {
+TEST_CASE("hardware model: a dense step takes what a sum by hand gives") {
   const HardwareModel model = model_of(round_setup());
   // A layer: q and o 2 x 1000 x 1000, k and v 2 x 1000 x 500, MLP 3 x 1000 x 2000: 9 M; x 10 = 90 M, 180 MB: 180 us.
   // Head 10 M, 20 MB: 20 us. KV of 1000 positions: 10 x 2 x 4 x 125 x 2 B = 20 kB each, 20 MB: 20 us. FLOPs hide.
@@ -236,7 +236,7 @@ TEST_CASE("hardware model: no field of a step makes it shorter") {
   }
 }
 
-TEST_CASE("hardware model: verifying a few rows is barely dearer than one while memory is the limit") {
+TEST_CASE("hardware model: while memory is the limit, verifying a few rows costs barely more than one") {
   const auto ratio = [](const HardwareModel& model, int64_t sequences, int64_t context, int64_t rows) {
     return static_cast<double>(model.step_ns(decode(sequences, context, rows))) /
            static_cast<double>(model.step_ns(decode(sequences, context)));
@@ -270,7 +270,7 @@ TEST_CASE("hardware model: more GPU is never slower") {
   faster([](GpuSpec& gpu) { gpu.hbm_gb *= 2; });
 }
 
-TEST_CASE("hardware model: steps of the paper's workloads lie where decode steps lie") {
+TEST_CASE("hardware model: steps of the paper's workloads are as long as real decode steps") {
   // No published step times: bounds that a mistake by a unit or by a missing term would break.
   CHECK(ms(model_of(moonlight()).step_ns(decode(1, 1'000))) > 2);
   CHECK(ms(model_of(moonlight()).step_ns(decode(64, 12'000))) < 60);

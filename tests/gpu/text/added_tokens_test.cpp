@@ -43,7 +43,7 @@ TEST_CASE("added tokens: the longest at a place is taken, and the leftmost of th
   CHECK(tokens->all().size() == 3);  // the empty one matches nothing
 }
 
-TEST_CASE("added tokens: those that strip take the white space at that side, never that of a token before") {
+TEST_CASE("added tokens: stripping takes the white space at that side, never that of the token before") {
   const auto tokens = parse({token(1, "L", {{"lstrip", true}}), token(2, "R", {{"rstrip", true}}), token(3, "N")});
   REQUIRE(tokens.ok());
   CHECK(cut(*tokens, "a \u3000L b") == "a|[1: \u3000L]| b");
@@ -60,7 +60,7 @@ TEST_CASE("added tokens: a single word is found only between non-word characters
   CHECK(cut(*tokens, "xbar") == "x|[2:bar]");
 }
 
-TEST_CASE("added tokens: normalized ones are looked for in the normalized text, by their normalized content") {
+TEST_CASE("added tokens: normalized ones are searched in the normalized text, by their normalized content") {
   const Json replace = {{"type", "Replace"}, {"pattern", {{"String", "_"}}}, {"content", "-"}};
   const auto tokens = parse({token(1, "a_b", {{"normalized", true}}), token(2, "c_d"), token(3, "e", {{"special", false}})},
                             replace);

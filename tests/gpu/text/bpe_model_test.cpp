@@ -71,7 +71,7 @@ TEST_CASE("bpe model: a token that its own merges do not build is not found as a
   CHECK(encode(parsed(file(tokens, merges, {{"ignore_merges", true}})), "abc") == Ids{5});
 }
 
-TEST_CASE("bpe model: an unknown character is the unknown token, one for a run where fused, an error without") {
+TEST_CASE("bpe model: an unknown character gives the unknown token, one per run if fused; without such a token it is an error") {
   const auto with = [](const Json& fields) { return parsed(file({"<unk>", "a", "<0xC3>", "<0xA9>"}, {}, fields)); };
   CHECK(encode(with({{"unk_token", "<unk>"}}), "xya模") == Ids{0, 0, 1, 0});
   CHECK(encode(with({{"unk_token", "<unk>"}, {"fuse_unk", true}}), "xya模") == Ids{0, 1, 0});

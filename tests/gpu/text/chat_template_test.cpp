@@ -101,7 +101,7 @@ TEST_CASE("chat template: cases of a file named in SEER_CHAT_TEMPLATE_CASES matc
   CHECK(check_cases(file) == 0);
 }
 
-TEST_CASE("chat template: an error of syntax names the template, the line, what was met and what was expected") {
+TEST_CASE("chat template: a syntax error names the template, the line, what was found and what was expected") {
   CHECK(error_of("a\n{{ 1 + }}") == "chat template t.jinja, line 2: met '}}'; expected an expression");
   CHECK(error_of("{% if x %}\n\n") ==
         "chat template t.jinja, line 2: met the end of the template; expected {% elif %} or {% else %} or {% endif %} "
@@ -150,7 +150,7 @@ TEST_CASE("chat template: a context that is not usable is refused with its place
   CHECK(error_of("a", {{"x", deep}}).ends_with("is nested more than 200 levels deep"));
 }
 
-TEST_CASE("chat template: without a time strftime_now fails, and the rest renders") {
+TEST_CASE("chat template: without a time strftime_now fails, and all else renders") {
   const auto parsed = ChatTemplate::parse("{{ strftime_now('%d %b %Y') if ask else 'no' }}", "t");
   REQUIRE(parsed.ok());
   CHECK(*parsed->render(Json{{"ask", false}}) == "no");
@@ -162,7 +162,7 @@ TEST_CASE("chat template: without a time strftime_now fails, and the rest render
 // ---- limits
 // ----------------------------------------------------------------------------------------------------------
 
-TEST_CASE("chat template: what takes too many steps ends with an error, not with the patience of the caller") {
+TEST_CASE("chat template: a template that takes too many steps ends with an error") {
   const std::string loops = "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}";
   const auto endless = render(loops);
   REQUIRE_FALSE(endless.ok());
@@ -180,7 +180,7 @@ TEST_CASE("chat template: what takes too many steps ends with an error, not with
   CHECK(render(print).error().code == Code::kFull);
 }
 
-TEST_CASE("chat template: what grows too large ends with an error") {
+TEST_CASE("chat template: a text that grows too large ends with an error") {
   const ChatTemplateLimits small{.output_bytes_max = 1000};
   CHECK(error_of("{{ 'a' * 1001 }}", Json::object(), small) ==
         "chat template t.jinja, line 1: a str repeated 1001 times is larger than the 1000 bytes that are allowed");
@@ -195,7 +195,7 @@ TEST_CASE("chat template: what grows too large ends with an error") {
         "chat template t.jinja has 2000 bytes; expected at most 1000");
 }
 
-TEST_CASE("chat template: what nests too deep ends with an error") {
+TEST_CASE("chat template: nesting too deep ends with an error") {
   const auto repeated = [](const std::string& what, int times) {
     std::string text;
     for (int i = 0; i < times; ++i) text += what;

@@ -51,7 +51,7 @@ TEST_CASE("pretokenizer: the words of ByteLevel are raw bytes") {
   CHECK(cut(field, "né a", /*show_bytes=*/false) == std::vector<std::string>{"né", " a"});
 }
 
-TEST_CASE("pretokenizer: what is not supported is refused with file, field and name") {
+TEST_CASE("pretokenizer: an unsupported setting is refused with file, field and name") {
   CHECK(refusal(R"({"pre_tokenizer": {"type": "BertPreTokenizer"}})")
             .starts_with("tokenizer.json: pre_tokenizer.type is 'BertPreTokenizer', which is not supported"));
   CHECK(refusal(R"({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Split", "behavior": "Sideways",

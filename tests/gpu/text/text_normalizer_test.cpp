@@ -46,7 +46,7 @@ TEST_CASE("text normalizer: a sequence applies in order, and ASCII needs no Unic
   CHECK(*normalize(field, " ") == "");
 }
 
-TEST_CASE("text normalizer: what is not supported is refused by name") {
+TEST_CASE("text normalizer: an unsupported setting is refused by name") {
   const auto refused = normalize({{"type", "Precompiled"}}, "a");
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().detail.starts_with("tokenizer.json: type is 'Precompiled', which is not supported"));

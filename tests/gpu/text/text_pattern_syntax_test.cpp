@@ -1,4 +1,4 @@
-// That the patterns mean the same is for text_pattern_test.cpp; these look at the rewritten pattern itself.
+// These tests check the rewritten pattern itself; text_pattern_test.cpp checks that it means the same.
 #include <doctest/doctest.h>
 
 #include "gpu/text/text_pattern.h"
@@ -15,13 +15,13 @@ std::string uses(const std::string& pattern, const std::string& what, int byte) 
   return cat("'", pattern, "' uses ", what, " (byte ", byte, "), which is not supported");
 }
 
-TEST_CASE("text pattern syntax: what means the same in both is left as it is") {
+TEST_CASE("text pattern syntax: syntax that means the same in both is left unchanged") {
   for (const char* same : {"", "a|b*+c?", "(?i)a(b)(?:c)", "(?i:'s|'t)|(?<!a)b(?!\\d)", "[^\\r\\n\\p{L}\\p{N}]?+", "a{2,3}?",
                            "a{,}{x}", "\\x{3000}\\x41\\.\\-\\[", "[a&b\\]]", "模{2}", "\\A\\z\\Z"})
     CHECK(rewritten(same) == same);
 }
 
-TEST_CASE("text pattern syntax: what differs is rewritten") {
+TEST_CASE("text pattern syntax: syntax that differs is rewritten") {
   CHECK(rewritten("\\s[\\S]") == "\\p{White_Space}[\\P{White_Space}]");
   CHECK(rewritten("\\w[\\w-]\\W") ==
         "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}][\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}-][^\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}]");
@@ -38,7 +38,7 @@ TEST_CASE("text pattern syntax: an interval before + repeats the one thing it fo
   CHECK(rewritten("\\s{2}+") == "(?:\\p{White_Space}{2})+");
 }
 
-TEST_CASE("text pattern syntax: what would mean something else is refused by name and place") {
+TEST_CASE("text pattern syntax: syntax that would mean something else is refused by name and place") {
   CHECK(rewritten("[a&&b]") == uses("[a&&b]", "an intersection of classes", 2));
   CHECK(rewritten("[a[b]]") == uses("[a[b]]", "a class within a class", 2));
   CHECK(rewritten("[]a]") == uses("[]a]", "']' at the start of a class", 1));

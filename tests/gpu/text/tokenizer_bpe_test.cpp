@@ -211,7 +211,7 @@ TEST_CASE("bpe tokenizer: a character without a token is an error, never dropped
   CHECK(ids.error().detail == "the tokenizer has no token for '模' and no unknown token");
 }
 
-TEST_CASE("bpe tokenizer: what is not supported is refused with file, field and name") {
+TEST_CASE("bpe tokenizer: an unsupported setting is refused with file, field and name") {
   CHECK(refusal({{"model", {{"type", "Unigram"}}}}) ==
         "tokenizer.json: model.type is 'Unigram', which is not supported (BPE is)");
   CHECK(refusal({{"model", {{"end_of_word_suffix", "</w>"}}}}) ==
@@ -235,7 +235,7 @@ TEST_CASE("bpe tokenizer: what is not supported is refused with file, field and 
         "tokenizer.json: added_tokens names '!', which has another id already");
 }
 
-TEST_CASE("bpe tokenizer: a file that is none is an error that names the path") {
+TEST_CASE("bpe tokenizer: a file that is no tokenizer is an error that names the path") {
   CHECK(parse_bpe_tokenizer("{", "x.json").error().detail == "x.json is not valid JSON");
   CHECK(parse_bpe_tokenizer("[]", "x.json").error().detail ==
         "x.json: model.type is 'none', which is not supported (BPE is)");

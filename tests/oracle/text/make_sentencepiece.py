@@ -1,4 +1,4 @@
-"""Makes tests/gpu/data/text/sentencepiece: a small tokenizer.model and what Debian's python3-sentencepiece gives for it.
+"""Makes tests/gpu/data/text/sentencepiece: a small tokenizer.model and the results of Debian's python3-sentencepiece for it.
 
     /usr/bin/python3 tests/oracle/text/make_sentencepiece.py      (after make_vectors.mjs, whose texts it takes)
 """

@@ -1,5 +1,5 @@
-// Makes tests/gpu/data/text: small tokenizer.json files, and what Hugging Face tokenizers (Rust, through its Node addon
-// @anush008/tokenizers 0.6.0 = tokenizers 0.22.2) gives for them. Nothing here shares code with Seer.
+// Makes tests/gpu/data/text: small tokenizer.json files, and the results of Hugging Face tokenizers (Rust, through its Node addon
+// @anush008/tokenizers 0.6.0 = tokenizers 0.22.2) for them. Nothing here shares code with Seer.
 //   mkdir /tmp/oracle && cd /tmp/oracle && npm install @anush008/tokenizers@0.6.0
 //   node <repo>/tests/oracle/text/make_vectors.mjs /tmp/oracle
 import {createRequire} from 'node:module';

@@ -1,4 +1,4 @@
-// Texts for the vectors: written by hand where a place is known to be hard, then seeded random ones.
+// Texts for the vectors: hand-written ones for known hard cases, then seeded random ones.
 export const corpus = [
   'the rollout of a group is long and the tail of the rollout is longer than the rest of it',
   'tokens and prompts, prompts and tokens: the tokenizer turns the one into the other and back again',

@@ -19,7 +19,7 @@ GrownIndex grown_from(const std::vector<Text>& streams) {
   return grown;
 }
 
-/// What followed `words`, whose state must have no longer string.
+/// What followed `words`. REQUIRES: its state has no longer string.
 ContextFollowers found(const GrownIndex& grown, const Text& words) {
   const SuffixState state = grown.find(words);
   REQUIRE(state != SuffixState::none());
@@ -72,7 +72,7 @@ TEST_CASE("context followers: each candidate has its count after every context, 
   CHECK(follower(f, 5).state == grown.find({2, 5}));
 }
 
-TEST_CASE("context followers: the most frequent after a context leads, of equals the lowest token, in any order of arrival") {
+TEST_CASE("context followers: the most frequent token after a context leads, of equal ones the lowest, in any order of arrival") {
   for (const bool reversed : {false, true}) {
     CAPTURE(reversed);
     std::vector<Text> streams{{1, 2, 4}, {1, 2, 3}, {9, 2, 5}, {9, 2, 5}, {9, 2, 5}, {9, 2, 4}};
@@ -109,7 +109,7 @@ TEST_CASE("context followers: rare tokens are no candidates: below 1 in 24 of th
   CHECK(tokens_of(found(grown, {7, 1})) == Text{2, 3});  // 1 of 6
 }
 
-TEST_CASE("context followers: of a long match two contexts are looked at, else four, the last of them for counts only") {
+TEST_CASE("context followers: a long match uses two contexts, others four, the last of them for counts only") {
   for (const int32_t longest : {9, 10}) {
     CAPTURE(longest);
     Text words;  // 9 8 ... 1: each shorter suffix is followed by a token of its own once more
@@ -147,7 +147,7 @@ TEST_CASE("context followers: the source's token leads; one that followed nothin
   CHECK(follower(f, 8).counts == Counts{});
 }
 
-TEST_CASE("context followers: no more candidates than there is room for, whatever the source adds") {
+TEST_CASE("context followers: there are never more candidates than room, whatever the source adds") {
   ContextFollowers f;
   for (int32_t token = 0; token < 40; ++token) f.add_source(token, true);
   CHECK(f.count == ContextFollowers::kCandidatesMax);

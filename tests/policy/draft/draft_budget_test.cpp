@@ -19,19 +19,19 @@ StepShape decode_of(int64_t sequences) {
   return shape;
 }
 
-/// A step costs `base` and so much per row.
+/// A step costs `base` and a fixed time per row.
 DraftBudget::StepNs rows_cost(double base, double row) {
   return [=](const StepShape& s) { return base + row * static_cast<double>(s.rows); };
 }
 
-/// Drafts of which the first rows stand.
+/// Drafts whose first rows are accepted.
 void teach(DraftBudget& budget, Class of, int64_t drafted, int64_t accepted, int times, DraftShape shape = kPath) {
   std::vector<int32_t> rows(static_cast<size_t>(accepted) + 1);
   std::iota(rows.begin(), rows.end(), 0);
   for (int i = 0; i < times; ++i) budget.verified(of, shape, drafted, drafted, rows);
 }
 
-/// Without what drafts must save at least, and without scouts.
+/// Without a minimum saving and without scouts.
 DraftBudgetConfig plain_config(DraftBudgetConfig config = {}) {
   config.min_saving = 0;
   config.scouts = 0;
@@ -61,7 +61,7 @@ TEST_CASE("draft budget: the least time per token, worked out by hand") {
   // 0.853, 1.7 / 1.9375 = 0.877.
   DraftBudget slow(plain_config({.draft_ns = 2e5}), rows_cost(1e6, 1e5));
   CHECK(slow.choose(decode_of(1), {0, 1}).tokens == Tokens{3, 3});
-  // What saves too little is not done: 0.743 is 32 % less than 1.1.
+  // Drafts that save too little are not made: 0.743 is 32 % less than 1.1.
   DraftBudget strict({.draft_ns = 0, .min_saving = 0.33, .scouts = 0}, rows_cost(1e6, 1e5));
   CHECK(!strict.choose(decode_of(1), {0, 1}).drafts());
 }
@@ -101,7 +101,7 @@ TEST_CASE("draft budget: rows that are allowed but seldom drafted cost as little
   CHECK(choice.token_ns == doctest::Approx(1e6).epsilon(0.05));  // (1 + 2 x 0.5) / 2 ms
 }
 
-TEST_CASE("draft budget: paths that are verified together teach what they do one by one") {
+TEST_CASE("draft budget: paths verified together teach the same as paths verified one by one") {
   const std::vector<int32_t> gained{1, 3, 4, 2, 4, 1, 1, 3, 2, 4, 1};
   DraftBudget together(plain_config(), rows_cost(1e6, 1e4)), single = together;
   for (int round = 0; round < 5; ++round) {
@@ -143,7 +143,7 @@ TEST_CASE("draft budget: trees where rows cost little, paths where they cost mor
   CHECK(!choose(1.5e5, 4).drafts());  // the base is shared: a row is dearer, beside it
 }
 
-TEST_CASE("draft budget: the dearer rows are, the likelier they must be") {
+TEST_CASE("draft budget: the more rows cost, the likelier they must be") {
   float before = 0;
   for (const double row_ns : {1e3, 1e4, 1e5, 4e5}) {
     DraftBudget budget(plain_config({.draft_ns = 0}), rows_cost(1e6, row_ns));
@@ -155,7 +155,7 @@ TEST_CASE("draft budget: the dearer rows are, the likelier they must be") {
 }
 
 TEST_CASE("draft budget: steps that take longer than the cost model says correct it") {
-  // Drafts add half more than the model says, in steps that are twice as long: what saves time in the model loses.
+  // Drafts add half more than the model says, in steps that are twice as long, so drafts that save time in the model lose.
   DraftBudget budget(plain_config({.draft_ns = 0}), rows_cost(1e6, 8e5));
   CHECK(budget.choose(decode_of(1), {0, 1}).drafts());
   const auto shape = [](int64_t rows) {
@@ -182,7 +182,7 @@ TEST_CASE("draft budget: the time that drafts take to make is learned") {
   CHECK(!budget.choose(decode_of(1), {0, 1}).drafts());
 }
 
-TEST_CASE("draft budget: scouts take turns, one each time at first, then one in so many drafts") {
+TEST_CASE("draft budget: scouts take turns, at first one each time, then one per fixed number of drafts") {
   DraftBudget budget({.rows_max = {4, 6}, .scouts = 1.0 / 64}, rows_cost(0, 1e6));
   std::array<int64_t, 2> shapes{};
   for (int i = 0; i < 8; ++i) {
@@ -200,8 +200,8 @@ TEST_CASE("draft budget: scouts take turns, one each time at first, then one in 
   for (int i = 0; i < 4; ++i) CHECK(trees_only.choose(decode_of(1), {0, 1}).scout_shape == kTree);
 }
 
-TEST_CASE("draft budget: Algorithm 1 as printed deals out by the fall in acceptance, the corrected one by the gain") {
-  // Two probes and two others; 2 rows each are worth it for all, so the budget is g* x 4.
+TEST_CASE("draft budget: Algorithm 1 as printed deals by the fall in acceptance, the corrected one by the gain") {
+  // Two probes and two others; 2 rows each pay for all, so the budget is g* x 4.
   const auto taught = [](DraftRule rule) {
     DraftBudget budget(plain_config({.rule = rule, .rows_max = {4, 0}, .lambda = 1.5, .draft_ns = 0}), rows_cost(1e6, 1e4));
     for (int i = 0; i < 4000; ++i) teach(budget, Class::kHigh, 4, i % 10 == 0 ? 0 : 4, 1);  // 0.9, 1, 1, 1

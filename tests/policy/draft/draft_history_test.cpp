@@ -29,7 +29,7 @@ TEST_CASE("draft history: stays bounded and loses nothing, however long it runs"
   CHECK(history.slices[10].verifies <= 23);
 }
 
-TEST_CASE("draft history: those of instances add up by time, whichever ran longer") {
+TEST_CASE("draft history: histories of instances add up by time, whichever ran longer") {
   DraftFigures early, late;
   add_drafts(early.history, 50'000, {1, 2, 1});
   add_drafts(late.history, 10'000, {1, 4, 4});

@@ -65,7 +65,7 @@ TEST_CASE("draft scores: every match length, count and age has a cell of its tab
   CHECK(DraftScores::share(19, 20) < 15);
 }
 
-TEST_CASE("draft scores: what earlier iterations had weighs less at first, and is learned apart") {
+TEST_CASE("draft scores: text of earlier iterations weighs less at first, and is learned separately") {
   DraftScores scores;
   DraftScores::Evidence present = evidence_of(6, 3, 4), past = present;
   past.weight_set = DraftScores::weight_set(6, DraftScores::Source::kNone, true);

@@ -31,7 +31,7 @@ Text edited(const Text& text, uint32_t seed) {
   return copy;
 }
 
-/// How many tokens of the text a draft behind its first `at` gains, the bonus token included.
+/// How many tokens of the text a draft after its first `at` gains, with the bonus token.
 size_t gained(const Draft& draft, const Text& text, size_t at) {
   int32_t row = 0;
   size_t count = 0;
@@ -64,7 +64,7 @@ Replay replay(DraftTree& tree, uint32_t sample, const Text& text, const DraftLim
 
 }  // namespace
 
-TEST_CASE("draft tree: a response that repeats a reference, the prompt or itself is foreseen") {
+TEST_CASE("draft tree: a response that repeats a reference, the prompt or itself is predicted") {
   const Text text = random_text(1, 600);
   const DraftLimits limits = {.max_tokens = 8, .min_probability = 0.01f};
   DraftScores scores;
@@ -144,8 +144,8 @@ TEST_CASE("draft tree: the acceptance to expect is the acceptance that comes") {
   }
 }
 
-TEST_CASE("draft tree: of texts that are hard to foresee paths are accepted as often as they say, once warm") {
-  // Phrases of 8 words in random order, of which every other word is another one.
+TEST_CASE("draft tree: after warm-up, paths of texts that are hard to predict are accepted as often as predicted") {
+  // Phrases of 8 words in random order, with every other word replaced.
   for (const uint32_t phrase_count : {20, 60}) {
     CAPTURE(phrase_count);
     std::vector<Text> phrases;
@@ -180,7 +180,7 @@ TEST_CASE("draft tree: of texts that are hard to foresee paths are accepted as o
   }
 }
 
-TEST_CASE("draft tree: tokens that are held for too unlikely come to be drafted where they prove likely") {
+TEST_CASE("draft tree: tokens scored as too unlikely are drafted once they prove likely") {
   const Text text = random_text(1, 4000);
   DraftScores scores;
   DraftTree tree({}, {}, scores);
@@ -191,7 +191,7 @@ TEST_CASE("draft tree: tokens that are held for too unlikely come to be drafted 
   CHECK(!r.drafts.back().tokens.empty());
 }
 
-TEST_CASE("draft tree: drafting takes no memory that stays") {
+TEST_CASE("draft tree: drafting keeps no memory") {
   const Text text = random_text(1, 500);
   DraftScores scores;
   DraftTree tree({}, {}, scores);
@@ -233,7 +233,7 @@ TEST_CASE("draft tree: duplicate, late and out-of-order appends give the drafts 
   }
 }
 
-TEST_CASE("draft tree: above its cap the oldest references go, and what is left is still drafted from") {
+TEST_CASE("draft tree: above its limit the oldest references are dropped, and drafts come from the rest") {
   DraftScores scores;
   DraftTree tree({.bytes_max = 1 << 20}, random_text(100, 500), scores);
   std::vector<Text> texts;
@@ -255,7 +255,7 @@ TEST_CASE("draft tree: above its cap the oldest references go, and what is left 
   CHECK(tree.end(0) == 5010);
 }
 
-TEST_CASE("draft tree: a request alone above the cap keeps its later tokens") {
+TEST_CASE("draft tree: a single request above the limit keeps its later tokens") {
   DraftScores scores;
   DraftTree tree({.bytes_max = 1 << 20}, {}, scores);
   const Text text = random_text(1, 200'000);
@@ -268,7 +268,7 @@ TEST_CASE("draft tree: a request alone above the cap keeps its later tokens") {
   CHECK(replay(tree, 1, Text(text.begin() + 190'000, text.end()), {.min_probability = 0.01f}).tokens_per_step > 4);
 }
 
-TEST_CASE("draft tree: a response that repeats one of an earlier iteration is foreseen, whenever that one came") {
+TEST_CASE("draft tree: a response that repeats one of an earlier iteration is predicted, whenever that one was added") {
   const Text text = random_text(1, 600), prompt = random_text(2, 50);
   const DraftLimits limits = {.max_tokens = 8, .min_probability = 0.01f};
   const std::vector<Text> past = {random_text(3, 400), text};
@@ -288,7 +288,7 @@ TEST_CASE("draft tree: a response that repeats one of an earlier iteration is fo
   for (size_t i = 0; i < a.drafts.size(); ++i) CHECK(a.drafts[i].tokens == b.drafts[i].tokens);
 }
 
-TEST_CASE("draft tree: where this iteration and earlier ones went on differently, this one is followed") {
+TEST_CASE("draft tree: if this iteration and earlier ones differ, drafts follow this one") {
   const Text text = random_text(1, 20), here = random_text(2, 20), past = random_text(3, 20);
   Text now = text, then = text;
   now.insert(now.end(), here.begin(), here.end());
@@ -327,7 +327,7 @@ TEST_CASE("draft tree: a past that this iteration does not repeat is dropped, an
   for (size_t i = 0; i < a.drafts.size(); ++i) CHECK(a.drafts[i].tokens == b.drafts[i].tokens);
 }
 
-TEST_CASE("draft tree: above its cap earlier iterations go before the references") {
+TEST_CASE("draft tree: above its limit earlier iterations are dropped before the references") {
   std::vector<Text> past;
   for (uint32_t i = 0; i < 10; ++i) past.push_back(random_text(10 + i, 1000));
   DraftScores scores;
@@ -337,7 +337,7 @@ TEST_CASE("draft tree: above its cap earlier iterations go before the references
   std::vector<Text> texts;
   const auto add = [&] {
     Text text = random_text(100 + static_cast<uint32_t>(texts.size()), 900);
-    const Text& quoted = past[texts.size() % 10];  // so that the past is of use
+    const Text& quoted = past[texts.size() % 10];  // so that the past helps
     const auto from = quoted.begin() + 500 + static_cast<std::ptrdiff_t>(texts.size() / 10 % 4 * 100);
     text.insert(text.end(), from, from + 100);
     tree.append(static_cast<uint32_t>(texts.size()), 0, text);
@@ -356,14 +356,14 @@ TEST_CASE("draft tree: above its cap earlier iterations go before the references
   CHECK(foresees(1001, texts.back()));
   CHECK_FALSE(foresees(1002, past[0]));
 
-  // No more than a quarter of the cap is taken, at 256 bytes a token; what is beyond is left out from the oldest on.
+  // At most a quarter of the limit is taken, at 256 bytes a token; the oldest tokens beyond that are left out.
   DraftTree full({.bytes_max = 1 << 20}, {}, scores);
   full.add_past(std::vector<Text>{random_text(1, 3000), random_text(2, 3000)});
   CHECK(full.token_count() == 4096);
   CHECK(full.bytes() < 256 << 10);
 }
 
-TEST_CASE("draft tree: one append does bounded work and stays below the cap, however full the tree is") {
+TEST_CASE("draft tree: one append does bounded work and stays below the limit, however full the tree is") {
   DraftScores scores;
   DraftTree tree({.bytes_max = 1 << 20}, random_text(100, 500), scores);
   std::vector<Text> texts;
@@ -389,7 +389,7 @@ TEST_CASE("draft tree: one append does bounded work and stays below the cap, how
   CHECK(replay(tree, 99, Text(texts[7].end() - 1000, texts[7].end()), {.min_probability = 0.01f}).tokens_per_step > 4);
 }
 
-TEST_CASE("draft tree: a tree that is to take less comes to that with the appends, and drafts on") {
+TEST_CASE("draft tree: a tree with a lower limit shrinks to it with the appends, and still drafts") {
   DraftScores scores;
   DraftTree tree({.bytes_max = 8 << 20}, {}, scores);
   const Text text = random_text(1, 80'000);
@@ -403,7 +403,7 @@ TEST_CASE("draft tree: a tree that is to take less comes to that with the append
   CHECK(replay(tree, 1, Text(text.end() - 2000, text.end()), {.min_probability = 0.01f}).tokens_per_step > 4);
 }
 
-TEST_CASE("draft tree: requests that come while the text is renewed are taken over, and so is what goes on elsewhere") {
+TEST_CASE("draft tree: a renewal also copies requests and tokens that come meanwhile") {
   DraftScores scores;
   DraftTree tree({.bytes_max = 4 << 20}, {}, scores);
   const Text old = random_text(1, 42'000), text = random_text(2, 400);
@@ -423,7 +423,7 @@ TEST_CASE("draft tree: requests that come while the text is renewed are taken ov
   CHECK(tree.append(2, 400, Text{5}) == 1);
 }
 
-TEST_CASE("draft tree: text that is dropped is known by its ends, and its pages go back in steps") {
+TEST_CASE("draft tree: ends of dropped text stay known, and its pages go back in steps") {
   DraftScores scores;
   DraftTree tree({}, random_text(2, 100), scores);
   const Text text = random_text(1, 100'000);

@@ -19,7 +19,7 @@ std::vector<int32_t> text(uint64_t seed, size_t tokens) {
   return t;
 }
 
-/// Tokens of `output` that the drafter's proposals would have gained, asked as a rollout asks, and drafts that were made.
+/// Tokens of `output` that the drafter's proposals would have gained in a rollout, and the number of drafts.
 struct Replay {
   int64_t accepted = 0, drafts = 0;
 };
@@ -54,7 +54,7 @@ TEST_CASE("group drafter: drafts what another request of the group has written, 
   CHECK(drafter.group_count() == 2);
 }
 
-TEST_CASE("group drafter: with own history only, the group is of no use, a repetition is") {
+TEST_CASE("group drafter: with own history only, a request drafts from itself and not from its group") {
   GroupDrafter drafter({.tree = {.own_history_only = true}});
   const auto prompt = text(1, 20);
   auto output = text(2, 300);
@@ -97,7 +97,7 @@ TEST_CASE("group drafter: memory stays below its bound by dropping the groups as
   CHECK(drafter.bytes() == 0);
 }
 
-TEST_CASE("group drafter: earlier iterations of a group are drafted from, and asked for again where there is room") {
+TEST_CASE("group drafter: drafts use earlier iterations of a group, and they are fetched again if there is room") {
   GroupDrafter drafter({.bytes_max = 8 << 20});
   const auto prompt = text(1, 20);
   const std::vector<std::vector<int32_t>> past = {text(2, 400), text(3, 400)};
@@ -127,7 +127,7 @@ namespace {
 constexpr size_t kManyMembers = 4;
 constexpr uint32_t kManyGroups = 12;
 
-/// An instance on which member 0 of each group runs, in sync with a server that has all.
+/// An instance that runs member 0 of each group, in sync with a server that has all tokens.
 struct ManyGroups {
   explicit ManyGroups(size_t bytes_max) : drafter({.bytes_max = bytes_max}) {
     for (uint32_t g = 0; g < kManyGroups; ++g) ids.push_back(GroupId{g});
@@ -156,7 +156,7 @@ struct ManyGroups {
 
 }  // namespace
 
-TEST_CASE("group drafter: of groups that do not fit into memory no token is fetched twice while they run") {
+TEST_CASE("group drafter: if groups do not fit into memory, no token is fetched twice while they run") {
   ManyGroups all(1 << 30);
   while (all.sync(all.ids) > 0) {}
   REQUIRE(all.drafter.losses().dropped_tokens == 0);
@@ -175,7 +175,7 @@ TEST_CASE("group drafter: of groups that do not fit into memory no token is fetc
   CHECK(replay(many.drafter, request(3, 9), text(1, 20), {last.end() - 800, last.end()}).accepted > 500);
 }
 
-TEST_CASE("group drafter: a group that comes back to full memory gets what was written since, and is counted") {
+TEST_CASE("group drafter: a group that comes back when memory is full gets only later text, and is counted") {
   ManyGroups all(1 << 30);
   while (all.sync(all.ids) > 0) {}
   ManyGroups many(all.drafter.bytes());

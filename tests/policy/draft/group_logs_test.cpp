@@ -54,7 +54,7 @@ TEST_CASE("group logs: a fetch gives what its sender lacks, and no more") {
   CHECK(fetch(logs, {GroupId{7}, {{0, 10}, {2, 5}}}).parts.empty());
 }
 
-TEST_CASE("group logs: where the sender knows more, that is wanted") {
+TEST_CASE("group logs: tokens that only the sender has are asked for") {
   GroupLogs logs = make_logs({GroupId{7}});
   logs.append({GroupId{7}, 0, 0, count_from(100, 10)}, 0);
   const CstFetched answer = fetch(logs, {GroupId{7}, {{0, 12}, {5, 3}}});
@@ -67,7 +67,7 @@ TEST_CASE("group logs: where the sender knows more, that is wanted") {
   CHECK(answer.parts.empty());
 }
 
-TEST_CASE("group logs: an answer has at most so many tokens, and fetching on gives all") {
+TEST_CASE("group logs: an answer has at most tokens_max tokens, and further fetches give the rest") {
   GroupLogs logs = make_logs({GroupId{1}});
   for (uint32_t sample = 0; sample < 3; ++sample) logs.append({GroupId{1}, sample, 0, count_from(0, 100)}, 0);
   std::map<uint32_t, int64_t> known;
@@ -108,7 +108,7 @@ TEST_CASE("group logs: doubled, late and disordered appends end in the same log"
   }
 }
 
-TEST_CASE("group logs: groups that are not registered, or no longer, are not remembered") {
+TEST_CASE("group logs: only registered groups are kept") {
   GroupLogs logs = make_logs({GroupId{1}, GroupId{2}});
   CHECK(logs.append({GroupId{9}, 0, 0, {5}}, 0) == 0);
   CHECK(logs.append({GroupId{1}, 0, 0, {5}}, 0) == 1);
@@ -124,7 +124,7 @@ TEST_CASE("group logs: groups that are not registered, or no longer, are not rem
   CHECK(logs.bytes() == 0);
 }
 
-TEST_CASE("group logs: a group that is registered again begins anew; the same index of another rollout is another group") {
+TEST_CASE("group logs: a group that is registered again starts empty; the same index in another rollout is another group") {
   const GroupId first{1, RolloutId{1}}, second{1, RolloutId{2}};
   GroupLogs logs = make_logs({first, second});
   logs.append({first, 0, 0, {5, 6}}, 0);
@@ -137,7 +137,7 @@ TEST_CASE("group logs: a group that is registered again begins anew; the same in
   CHECK(fetch(logs, {second, {}}).parts.empty());
 }
 
-TEST_CASE("group logs: memory stays below its bound by dropping whole groups, the one spoken of longest ago first") {
+TEST_CASE("group logs: memory stays below its bound by dropping whole groups, the one used longest ago first") {
   std::vector<GroupId> groups;
   for (uint32_t g = 0; g < 50; ++g) groups.push_back(GroupId{g});
   GroupLogs logs = make_logs(groups, {.bytes_max = 100'000});
@@ -172,7 +172,7 @@ TEST_CASE("group logs: earlier iterations' responses go to those who lack them, 
   CHECK(logs.bytes() == 0);
 }
 
-TEST_CASE("group logs: what no instance may say is ignored") {
+TEST_CASE("group logs: invalid tokens and samples are ignored") {
   GroupLogs logs = make_logs({GroupId{1}}, {.samples_max = 8});
   CHECK(logs.append({GroupId{1}, 8, 0, {1, 2}}, 0) == 0);
   CHECK(logs.append({GroupId{1}, 0, -1, {1, 2}}, 0) == 0);

@@ -30,7 +30,7 @@ size_t pages_up(size_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
 
 }  // namespace
 
-TEST_CASE("grow array: values stay through every growth, from the heap to a mapping and on") {
+TEST_CASE("grow array: values are kept through every growth, from the heap to a mapping and on") {
   GrowArray<uint32_t> values;
   size_t wrong = 0;
   for (uint32_t i = 0; i < kMapped; ++i) {
@@ -71,7 +71,7 @@ TEST_CASE("grow array: moving takes the values along and leaves an empty array t
   }
 }
 
-TEST_CASE("grow array: what is given up is the bin's, in whole pages of what was in use, and none of it from the heap") {
+TEST_CASE("grow array: giving up puts whole pages of the used part into the bin, and none from the heap") {
   PageBin bin;
   GrowArray<uint32_t> small = counted_to(10);
   small.give_up(bin);

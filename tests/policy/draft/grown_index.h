@@ -1,4 +1,4 @@
-// GrownIndex: random texts, the index grown from them, and what brute force counts in them. For tests of what reads the index.
+// GrownIndex: random texts, the index built from them, and counts by brute force. For tests of classes that read the index.
 #pragma once
 #include <algorithm>
 #include <map>
@@ -37,7 +37,7 @@ struct GrownIndex {
   }
 };
 
-/// Streams that copy from each other with edits, over a small or a large alphabet; some repeat one token for long.
+/// Streams that copy from each other with edits, over a small or a large alphabet; some repeat one token many times.
 inline std::vector<Text> random_streams(uint32_t seed) {
   std::mt19937 random(seed);
   std::vector<Text> streams(1 + seed % 6);

@@ -31,7 +31,7 @@ TEST_CASE("suffix index: counts are those of brute force, whatever the order of 
   }
 }
 
-TEST_CASE("suffix index: the followers of a string are what followed it, the most frequent where there are many") {
+TEST_CASE("suffix index: followers of a string are the tokens that followed it, or the most frequent of many") {
   for (uint32_t seed = 0; seed < 24; ++seed) {
     CAPTURE(seed);
     const std::vector<Text> streams = random_streams(seed);

@@ -38,7 +38,7 @@ struct Desk {
 
 }  // namespace
 
-TEST_CASE("chunk ledger: a chunk is promised its prompt once per instance, what it holds, its share of the chunk and a block") {
+TEST_CASE("chunk ledger: a chunk is promised its prompt once per instance, the KV it holds, its share of the chunk and a block") {
   Desk d;
   // 40 + 32 tokens are 5 blocks, and one more; two of them are the prompt's.
   const Placement first = d.start(0);
@@ -78,7 +78,7 @@ TEST_CASE("chunk ledger: max_new_tokens is the chunk, the rest of the response, 
   CHECK(small.start(small.buffer().at(request(0, 0)), InstanceId{0}).max_new_tokens == 24);
 }
 
-TEST_CASE("chunk ledger: an idle instance takes a request whose next token fits, whatever was to be promised") {
+TEST_CASE("chunk ledger: an idle instance takes a request whose next token fits, even if the promise does not") {
   Desk d(kPromise, 20);
   ChunkLedger small(kPromise, 32);
   REQUIRE(small.add_group(group_of(0, 2, 40, 200), 0).ok());
@@ -96,7 +96,7 @@ TEST_CASE("chunk ledger: fits() leaves a busy instance the spare share") {
   CHECK_FALSE(d.ledger.fits(d.at(1), InstanceId{0}, 0.55)); // 11 more
 }
 
-TEST_CASE("chunk ledger: malformed groups, groups that are there and groups that fit nowhere are refused") {
+TEST_CASE("chunk ledger: malformed groups, known groups and groups that fit nowhere are refused") {
   Desk d;
   const auto refusal = [&](const GroupSpec& group) {
     const Status added = d.ledger.add_group(group, 0);
@@ -135,7 +135,7 @@ TEST_CASE("chunk ledger: known lengths are needed for each sample") {
   CHECK(check_known_tokens(group, "oracle").ok());
 }
 
-TEST_CASE("chunk ledger: whatever runs, grows and ends, an instance is charged what its requests hold by a plain count") {
+TEST_CASE("chunk ledger: as requests start, grow and end, an instance is charged what a plain count gives") {
   for (uint32_t seed = 0; seed < 200; ++seed) {
     CAPTURE(seed);
     std::mt19937 random(seed);

@@ -130,7 +130,7 @@ TEST_CASE("chunk scheduler: waiting without any instance is reported and ends wh
   }
 }
 
-TEST_CASE("chunk scheduler: requests of a lost instance run elsewhere and go on where they were") {
+TEST_CASE("chunk scheduler: requests of a lost instance run elsewhere and continue with their tokens") {
   for (const std::string& policy : chunk_policy_names()) {
     CAPTURE(policy);
     SchedulerDesk desk(policy);

@@ -12,7 +12,7 @@ constexpr int64_t kSecondUs = 1'000'000;
 
 }  // namespace
 
-TEST_CASE("divided: requests that fit nowhere are passed by, up to misses_max of them") {
+TEST_CASE("divided: up to misses_max requests that fit nowhere are passed over") {
   for (const int32_t misses_max : {1, 2}) {
     CAPTURE(misses_max);
     SchedulerDesk desk("divided", {.chunk_tokens = 32, .reserve_share = 1.0, .misses_max = misses_max});
@@ -58,7 +58,7 @@ TEST_CASE("divided: the latest started gives way first") {
   CHECK(placements[1].yield_rank < placements[2].yield_rank);
 }
 
-TEST_CASE("divided: a cancelled request is placed no more, neither in its turn nor as one that starves") {
+TEST_CASE("divided: a cancelled request is never placed, neither in its turn nor as a starved one") {
   SchedulerDesk desk("seer", {.chunk_tokens = 32, .reserve_share = 1.0, .starve_us = 30 * kSecondUs});
   desk.group({.samples = 4});
   desk.scheduler->cancel(request(0, 1), 0);
@@ -106,7 +106,7 @@ TEST_CASE("seer: after the probes the largest group estimate goes first") {
   CHECK(desk.place_one().request == request(0, 1));
 }
 
-TEST_CASE("seer: a request that outgrew its group's estimate counts as long as it is") {
+TEST_CASE("seer: a request that outgrew its group's estimate counts with its own length") {
   SchedulerDesk desk("seer");
   desk.instance(0, 100, 1).group({.samples = 2}).group({.id = 1, .samples = 2});
   desk.end(desk.place_one(), 10, ChunkEnd::kFinished);

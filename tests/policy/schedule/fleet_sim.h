@@ -1,6 +1,6 @@
 // FleetSim: a rollout iteration in a few lines, to try a ChunkScheduler on random lengths. Instances step together,
-// each running request gains a few tokens per step, blocks are counted exactly as an engine would, and an instance that
-// runs out of blocks makes the request with the largest yield_rank give way. It keeps its own books and fails the test
+// each running request gains a few tokens per step, blocks are counted exactly as in an engine, and an instance that
+// runs out of blocks makes the request with the largest yield_rank give way. It keeps its own counts and fails the test
 // as soon as the scheduler breaks a promise of chunk_scheduler.h.
 #pragma once
 #include <doctest/doctest.h>
@@ -145,7 +145,7 @@ class FleetSim {
     result_.placements.push_back(placement);
   }
 
-  /// Whole blocks of each prompt once, and what each request has of its own.
+  /// Whole blocks of each prompt once, plus the own blocks of each request.
   template <class OwnBlocks>
   int64_t sum_blocks(const Instance& instance, OwnBlocks own_blocks) const {
     int64_t blocks = 0;
@@ -214,7 +214,7 @@ class FleetSim {
     if (lengths_.observe(group, request.length)) scheduler_->estimate_changed(group, lengths_.estimate(group));
   }
 
-  // A crash returns its requests at once; a drained instance runs its chunks to their end. At least one stays.
+  // A crashed instance returns its requests at once; a drained one runs its chunks to their end. At least one stays.
   void lose_or_bring_back() {
     for (auto& [id, instance] : instances_)
       if (!instance.present && instance.runs.empty() && result_.steps >= instance.back_at_step) add_instance(id.value);

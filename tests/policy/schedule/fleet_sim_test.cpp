@@ -1,4 +1,4 @@
-// Every policy on many random rollouts (fleet_sim.h checks each promise as it goes).
+// Runs every policy on many random rollouts; fleet_sim.h checks each promise.
 #include "policy/schedule/fleet_sim.h"
 
 #include <doctest/doctest.h>

@@ -20,7 +20,7 @@ KvNeed need(uint32_t group, int64_t prompt_blocks, int64_t own_blocks) {
 constexpr CachedAt kNowhere{};
 CachedAt cached_at(uint32_t id, uint32_t node) { return {.instance = {id}, .node = {node}}; }
 
-// Every rule by walking over everything, from a plain list of what runs where.
+// Applies every rule by a walk over everything, from a plain list of what runs where.
 struct SlowPicker {
   struct Run {
     InstanceId instance;
@@ -195,7 +195,7 @@ TEST_CASE("instance picker: instances with few rows are held to a smaller spread
   CHECK(picker.pick(need(9, 0, 10), cached_at(0, 0)) == InstanceId{1});
 }
 
-TEST_CASE("instance picker: by most room, a request stays where its KV is while that is about as empty") {
+TEST_CASE("instance picker: by most room, a request stays where its KV is if that instance is about as empty") {
   InstancePicker picker(32);
   for (uint32_t id = 0; id < 2; ++id) REQUIRE(picker.add(instance(id, id, 100)).ok());
   picker.start({0}, need(0, 0, 3));
@@ -205,7 +205,7 @@ TEST_CASE("instance picker: by most room, a request stays where its KV is while 
   CHECK(picker.pick(need(9, 0, 10), cached_at(0, 0), PlaceBy::kMostRoom) == InstanceId{1});
 }
 
-TEST_CASE("instance picker: by fewest running, KV in use decides only between equals") {
+TEST_CASE("instance picker: by fewest running, KV in use decides only between equal ones") {
   InstancePicker picker(32);
   for (uint32_t id = 0; id < 2; ++id) REQUIRE(picker.add(instance(id, id, 100)).ok());
   picker.start({0}, need(0, 0, 60));

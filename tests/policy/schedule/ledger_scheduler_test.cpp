@@ -46,7 +46,7 @@ TEST_CASE("ledger scheduler: a higher priority is served first, then the lower r
   CHECK(served == Order{request(2, 1), request(2, 0), request(1, 0), request(1, 1), request(0, 0)});
 }
 
-TEST_CASE("ledger scheduler: instances, growth and estimates that a policy is told of are in its ledger") {
+TEST_CASE("ledger scheduler: instances, growth and estimates are noted in the ledger") {
   NoOrder scheduler;
   REQUIRE(scheduler.add_instance({.id = {0}, .node = {0}, .kv_blocks = 100, .rows_max = 8}).ok());
   REQUIRE(scheduler.add_group(group_of({.samples = 2}), 0).ok());

@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kLimit = 40'000;
 constexpr int64_t kChunk = 1000;
 
-/// All requests run at once, chunk by chunk, until they stand at `tokens` or have finished; then questions are asked.
+/// All requests run at once, chunk by chunk, until they have `tokens` tokens or have finished; then the test asks.
 struct Rollout {
   RequestBuffer buffer;
   LengthOutlook outlook;
@@ -97,12 +97,12 @@ TEST_CASE("length outlook: with no iteration before, a request could need all th
     CHECK(rollout.could_need(request) == kLimit - rollout.buffer.at(request).generated_tokens);
 }
 
-TEST_CASE("length outlook: at the start of an iteration nothing is foreseen, whatever the iterations before showed") {
+TEST_CASE("length outlook: at the start of an iteration nothing is predicted, whatever earlier iterations showed") {
   Rollout rollout(draw(20, {.between = 0.8, .within = 0.2}, 1), 0);
   for (RequestId request : rollout.unfinished()) CHECK(rollout.could_need(request) == kLimit);
 }
 
-TEST_CASE("length outlook: where lengths were explained, members of a group that finished early could need little") {
+TEST_CASE("length outlook: if lengths were explained, members of a group that finished early could need little") {
   Rollout rollout(draw(400, {.between = 0.9, .within = 0.15}, 2), 0);
   rollout.run_to(3000);
   CHECK(rollout.outlook.model().within < 0.3);
@@ -129,7 +129,7 @@ TEST_CASE("length outlook: responses that run away to the limit close the gate")
   CHECK(clean.outlook.unexplained_share() < 1e-4);
 }
 
-TEST_CASE("length outlook: once groups have shown short and long responses, no request of others is taken for short") {
+TEST_CASE("length outlook: once groups had short and long responses, no request of another group counts as short") {
   std::mt19937_64 rng(3);
   std::vector<std::vector<int64_t>> lengths(300);
   for (auto& group : lengths)
@@ -141,7 +141,7 @@ TEST_CASE("length outlook: once groups have shown short and long responses, no r
     CHECK(rollout.could_need(request) + rollout.buffer.at(request).generated_tokens >= 20'000);
 }
 
-TEST_CASE("length outlook: where groups say nothing, the order is least generated first") {
+TEST_CASE("length outlook: if groups tell nothing, the order is least generated first") {
   for (uint64_t seed = 1; seed <= 5; ++seed) {
     CAPTURE(seed);
     Rollout rollout(draw(400, {.between = 0, .within = 1}, seed), 0);
@@ -158,7 +158,7 @@ TEST_CASE("length outlook: where groups say nothing, the order is least generate
   }
 }
 
-TEST_CASE("length outlook: a failed request counts as one that runs, with the tokens that it had") {
+TEST_CASE("length outlook: a failed request counts as running, with the tokens that it had") {
   const auto could_need = [](ChunkEnd end) {
     Rollout r({{kLimit, kLimit, kLimit}}, 0);
     for (const uint32_t sample : {0, 1}) {

@@ -14,7 +14,7 @@ namespace {
 double log_of(int64_t tokens) { return std::log(static_cast<double>(tokens)); }
 double q_exact(double x) { return 0.5 * std::erfc(x / std::sqrt(2.0)); }
 
-/// What the posterior stands for, by a sum over 4001 values of z and exact normal tails.
+/// The exact posterior, by a sum over 4001 values of z and exact normal tails.
 struct BruteForce {
   LengthModel model;
   std::vector<int64_t> finished, unfinished;
@@ -123,7 +123,7 @@ TEST_CASE("length posterior: survival and upper quantiles are those of an integr
   }
 }
 
-TEST_CASE("length posterior: an age that is counted again leaves no trace of the age before") {
+TEST_CASE("length posterior: an age that is counted again replaces the earlier age") {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     CAPTURE(seed);
     const Case c = random_case(seed);

@@ -32,7 +32,7 @@ Placement first_placement(const ChunkSchedulerConfig& config) {
 
 }  // namespace
 
-TEST_CASE("policies: every row has a name of its own, a line of help, and is found by its name") {
+TEST_CASE("policies: every row has a different name and a line of help, and is found by its name") {
   std::set<std::string> names;
   for (const SchedulingPolicy& policy : scheduling_policies()) {
     CAPTURE(std::string(policy.name));
@@ -90,7 +90,7 @@ TEST_CASE("policies: an unknown policy is named with the known ones") {
   CHECK(made.error().detail == "unknown scheduling policy \"fastest\"; known: verl divided las seer seer+ oracle streamrl-oracle");
 }
 
-TEST_CASE("policies: names can be chosen by what the rows say, in the order of the table") {
+TEST_CASE("policies: names can be chosen by fields of the rows, in the order of the table") {
   CHECK(chunk_policy_names([](const SchedulingPolicy& p) { return p.needs_lengths; }) ==
         std::vector<std::string>{"oracle", "streamrl-oracle"});
   CHECK(chunk_policy_names([](const SchedulingPolicy& p) { return p.whole_groups; }) ==

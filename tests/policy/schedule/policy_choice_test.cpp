@@ -61,7 +61,7 @@ TEST_CASE("policy choice: each measured engine gets the policy that was faster o
     double gap_us;
     const char* expected;
   };
-  // What `seer simulate` says of seer+ over seer is beside each; see docs/policy_choice.md.
+  // Beside each row is the speed of seer+ over seer in `seer simulate`; see docs/policy_choice.md.
   const Row rows[] = {
       {"two instances", kBench, kTwoInstances, 0, kSeerPolicy},               // 0.69
       {"two instances", kBench, kTwoInstances, 100, kSeerPolicy},             // 0.71
@@ -86,8 +86,8 @@ TEST_CASE("policy choice: each measured engine gets the policy that was faster o
   }
 }
 
-TEST_CASE("policy choice: instances run no more than what makes a token cheap, within the slack") {
-  // Where KV that is not in a cache is dear, batches whose KV fits there are cheaper by half; see kTwoInstances.
+TEST_CASE("policy choice: instances run no more than the batch that makes a token cheap, within the slack") {
+  // If KV outside the caches costs much, batches whose KV fits there cost half as much; see kTwoInstances.
   const PolicyChoice dear = choose(kBench, kTwoInstances, 100);
   CHECK(dear.rows_max == 4);
   CHECK(dear.cap_saving == doctest::Approx(0.53).epsilon(0.05));
@@ -95,7 +95,7 @@ TEST_CASE("policy choice: instances run no more than what makes a token cheap, w
   const PolicyChoice linear = choose(kBench, kInCache, 400);
   CHECK(linear.rows_max == 0);
   CHECK(linear.cap_saving == 0);
-  // Dearer from 8 on, but by less than the slack.
+  // Costs more from 8 on, but by less than the slack.
   const auto within = [](double dearer) {
     return choose_policy({.held_sequences = 16, .full_sequences = 16}, [=](const StepShape& step) {
       return static_cast<double>(step.sequences) * (step.sequences > 8 ? 1 + dearer : 1);
@@ -105,7 +105,7 @@ TEST_CASE("policy choice: instances run no more than what makes a token cheap, w
   CHECK(within(kCapSlack + 0.01).rows_max == 8);
 }
 
-TEST_CASE("policy choice: a limit is a batch that was looked at, below the policy's own, and never dearer than that") {
+TEST_CASE("policy choice: a limit is a measured batch, below the policy's own, and never costs more than that") {
   const uint64_t seed = 7;
   CAPTURE(seed);
   std::mt19937_64 random(seed);
@@ -145,7 +145,7 @@ TEST_CASE("policy choice: batches hold what each policy promises") {
   CHECK(typical_batches({49408, 256, 256, 47, 1}, {.chunk_tokens = 0}).context_tokens == 47);
 }
 
-TEST_CASE("policy choice: times that say nothing leave seer") {
+TEST_CASE("policy choice: with unusable times the choice is seer") {
   for (const double us : {0.0, -1.0, std::numeric_limits<double>::infinity(), std::nan("")}) {
     CAPTURE(us);
     const PolicyChoice choice = choose_policy({.held_sequences = 4, .full_sequences = 8}, [&](const StepShape&) { return us; });

@@ -1,4 +1,4 @@
-// SchedulerDesk: a scheduler made by its name, and the calls of a rollout that tests make of it, with a clock that they set.
+// SchedulerDesk: a scheduler made by its name, and the calls that tests make to it, with a clock that they set.
 #pragma once
 #include <doctest/doctest.h>
 

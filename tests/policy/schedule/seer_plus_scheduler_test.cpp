@@ -73,7 +73,7 @@ TEST_CASE("seer+: probes go first until a member has finished, then the least ge
   CHECK(desk.serve(4, 8) == Order{request(0, 1), request(1, 1), request(0, 1), request(1, 1)});
 }
 
-TEST_CASE("seer+: of unequal limits the request that could still need more goes first") {
+TEST_CASE("seer+: with unequal limits the request that could still need more goes first") {
   Desk desk;
   desk.instance(0, 100, 2).group(0, 2, 100).group(1, 2, 150);
   for (const Placement& placement : desk.place()) desk.end(placement.request, 5, ChunkEnd::kFinished);
@@ -91,7 +91,7 @@ TEST_CASE("seer+: memory is filled with requests, promised a tenth of a chunk ea
   CHECK(placements[0].credit_blocks == 3);
 }
 
-TEST_CASE("seer+: without a share of its own it promises a tenth, the other policies all of a chunk") {
+TEST_CASE("seer+: without a reserve_share it promises a tenth of a chunk, other policies all of it") {
   for (const auto& [policy, credit_blocks] : {std::pair{"seer+", 3}, std::pair{"seer", 4}}) {
     CAPTURE(policy);
     auto scheduler = std::move(make_chunk_scheduler({.policy = policy, .chunk_tokens = 32})).value();
@@ -117,7 +117,7 @@ TEST_CASE("seer+: once fewer requests wait than there are instances, one goes to
   CHECK_MESSAGE(desk.group(2, 8).place()[0].instance == InstanceId{0}, "while many wait, room decides");
 }
 
-TEST_CASE("seer+: who has KV on the machine goes before one whose KV is elsewhere, a bounded number of times in a row") {
+TEST_CASE("seer+: a request with KV on the machine goes before one whose KV is elsewhere, a bounded number of times in a row") {
   Desk desk;
   desk.instance(0, 100, 1).instance(1, 100, 1);
   for (uint32_t id = 0; id < 4; ++id) desk.group(id, 1);
@@ -134,7 +134,7 @@ TEST_CASE("seer+: who has KV on the machine goes before one whose KV is elsewher
   CHECK(desk.place_one().request == request(2, 0));
 }
 
-TEST_CASE("seer+: a member of a group whose others were short waits, where lengths were explained before") {
+TEST_CASE("seer+: if lengths were explained before, a member of a group with short others waits") {
   for (const double unexplained_before : {0.0, 1.0}) {
     CAPTURE(unexplained_before);
     Desk desk(unexplained_before);

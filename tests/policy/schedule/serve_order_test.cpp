@@ -28,7 +28,7 @@ uint64_t rank(const ServeOrder& order, const Waiting& w) {
 
 }  // namespace
 
-TEST_CASE("serve order: who waited longest, generated least, or has most to come goes first") {
+TEST_CASE("serve order: the request that waited longest, generated least, or has most left goes first") {
   struct Row {
     const char* name;
     const ServeOrder& order;
@@ -50,7 +50,7 @@ TEST_CASE("serve order: who waited longest, generated least, or has most to come
   }
 }
 
-TEST_CASE("serve order: the last to be served yields first, or the latest started where that is the order") {
+TEST_CASE("serve order: the last in order yields first, or the latest started if the order says so") {
   RequestState request;
   request.generated_tokens = 7;
   CHECK(yield_rank(kLongestWaitingFirst, request, 50, 3) == 3);

@@ -55,7 +55,7 @@ struct Desk {
 
 }  // namespace
 
-TEST_CASE("streamrl-oracle: groups of like length share instances, dealt to buckets in proportion to their work") {
+TEST_CASE("streamrl-oracle: groups of similar length share instances, dealt to buckets in proportion to their work") {
   Desk desk(4);
   // Work L x (16 + L): the three long groups have 3 x 2 x 1000 x 1016, the eight short ones 8 x 2 x 350 x 366: a share
   // of 3 and of 1 of the 4 instances.
@@ -68,7 +68,7 @@ TEST_CASE("streamrl-oracle: groups of like length share instances, dealt to buck
   CHECK(homes.at(10) == 2);
 }
 
-TEST_CASE("streamrl-oracle: groups within a factor of two are one bucket, as is what is worth less than half an instance") {
+TEST_CASE("streamrl-oracle: groups within a factor of two are one bucket, as is work for less than half an instance") {
   Desk desk(2);
   desk.group({0, {400}}).group({1, {390}}).group({2, {200}}).group({3, {10}});
   const auto homes = desk.homes();  // the longest group left to the instance with the least work
@@ -107,7 +107,7 @@ TEST_CASE("streamrl-oracle: an instance serves its longest group first") {
   CHECK(order == std::vector<uint32_t>{1, 2, 0});
 }
 
-TEST_CASE("streamrl-oracle: groups of a lost instance go where the least work is left") {
+TEST_CASE("streamrl-oracle: groups of a lost instance go to the instance with the least work left") {
   Desk desk(3);
   desk.group({0, {1000}}).group({1, {900}}).group({2, {800}});
   const auto placed = desk.place();
