@@ -153,6 +153,11 @@ def cut_batches(rows, tokens_max):
     return batches
 
 
+def prepare_thread():
+    torch.set_num_threads(1)
+    torch.set_flush_denormal(True)  # probabilities near 0 are many, and denormal numbers are slow
+
+
 class Trainer:
     """Weights in fp32 for the optimizer, and rounded to bf16 for all that is computed: the server has the rounded ones.
 
@@ -169,7 +174,7 @@ class Trainer:
         for part in self.parts[1:]:
             for p, shared in zip(part.parameters(), self.model.parameters()):
                 p.data = shared.data
-        self.threads = concurrent.futures.ThreadPoolExecutor(args.threads, initializer=lambda: torch.set_num_threads(1))
+        self.threads = concurrent.futures.ThreadPoolExecutor(args.threads, initializer=prepare_thread)
 
     def logprobs_of(self, part, batch):
         """The model's log-probabilities of the response tokens of all rows, one after the other."""
@@ -179,14 +184,15 @@ class Trainer:
         return logits.log_softmax(-1).gather(-1, ids[:, 1:][want][:, None])[:, 0]
 
     def loss_of(self, part, batch, tokens):
-        """GRPO's clipped objective, per token, as this batch's share of a mean over `tokens`; and how many tokens were clipped."""
+        """GRPO's clipped objective, per token, as this batch's share of a mean over `tokens`; how many tokens were clipped; and how
+        far the server's log-probabilities are from these."""
         logprobs = self.logprobs_of(part, batch)
-        old = torch.cat([torch.tensor(r["logprobs"]) for r in batch])  # the server's: those of the policy that sampled
+        old = old_logprobs(batch)
         advantage = torch.cat([torch.full((len(r["logprobs"]),), r["advantage"]) for r in batch])
         ratio = (logprobs - old).exp()
         clipped = ratio.clamp(1 - self.args.clip, 1 + self.args.clip)
         count = ((ratio * advantage) > (clipped * advantage)).sum().item()
-        return -torch.minimum(ratio * advantage, clipped * advantage).sum() / tokens, count
+        return -torch.minimum(ratio * advantage, clipped * advantage).sum() / tokens, count, (logprobs.detach() - old).abs()
 
     def run(self, rows, work):
         """Calls work(part, batch) for all batches, those of one part one after the other."""
@@ -196,26 +202,26 @@ class Trainer:
             return [work(self.parts[k], batch) for batch in batches[k::PARTS]]
         return [result for results in self.threads.map(share, range(PARTS)) for result in results]
 
-    def compare(self, rows):
-        """Largest and mean difference between the server's log-probabilities and these, over all tokens of all responses."""
-        def differences(part, batch):
-            with torch.no_grad():  # which holds for one thread only
-                return (self.logprobs_of(part, batch) - torch.cat([torch.tensor(r["logprobs"]) for r in batch])).abs()
-        found = torch.cat(self.run(rows, differences))
-        return found.max().item(), found.mean().item()
-
     def update(self, rows):
-        """One step of the optimizer. Rows whose advantage is 0 have no gradient and are left out, but counted in the mean."""
+        """One step of the optimizer. Rows whose advantage is 0 have no gradient, but are counted in the mean and compared. Returns
+        its figures, and the differences between the server's log-probabilities and those before the step, for all tokens."""
         tokens = sum(len(r["logprobs"]) for r in rows)
+        silent = [r for r in rows if r["advantage"] == 0]
         for part in self.parts:
             part.zero_grad(set_to_none=True)
 
         def learn(part, batch):
-            loss, clipped = self.loss_of(part, batch, tokens)
+            loss, clipped, differences = self.loss_of(part, batch, tokens)
             loss.backward()
-            return loss.item(), clipped
+            return loss.item(), clipped, differences
+
+        def compare(part, batch):
+            with torch.no_grad():  # which holds for one thread only
+                return (self.logprobs_of(part, batch) - old_logprobs(batch)).abs()
         learned = self.run([r for r in rows if r["advantage"] != 0], learn)
-        stats = dict(loss=sum(loss for loss, _ in learned), clip_share=sum(clipped for _, clipped in learned) / tokens, gradient_norm=0.0)
+        differences = torch.cat([found for _, _, found in learned] + self.run(silent, compare))
+        stats = dict(loss=sum(loss for loss, _, _ in learned), clip_share=sum(clipped for _, clipped, _ in learned) / tokens,
+                     gradient_norm=0.0)
         if learned:
             for p, *grads in zip(self.master, *([p.grad for p in part.parameters()] for part in self.parts)):
                 grads = [g for g in grads if g is not None]
@@ -225,7 +231,7 @@ class Trainer:
             with torch.no_grad():
                 for p, rounded in zip(self.master, self.model.parameters()):
                     rounded.copy_(p.bfloat16())
-        return stats
+        return stats, differences
 
     def save(self, folder):
         self.model.save(folder, self.tokenizer)
@@ -233,6 +239,11 @@ class Trainer:
     def digest(self):
         state = b"".join(p.detach().numpy().tobytes() for p in self.master)
         return hashlib.sha256(state).hexdigest()[:16]
+
+
+def old_logprobs(batch):
+    """The server's: those of the policy that sampled."""
+    return torch.cat([torch.tensor(r["logprobs"]) for r in batch])
 
 
 def rows_of(prompts, found, tokenizer):
@@ -298,11 +309,11 @@ async def one_step(step, servers, trainer, args, tokenizer):
     rows = rows_of(prompts, found, tokenizer)
 
     train_began = time.perf_counter()
-    diff_max, diff_mean = trainer.compare(rows)
+    updates = [trainer.update(rows) for _ in range(args.updates)]
+    differences = updates[0][1]  # the later updates have other weights than the server had
+    diff_max, diff_mean = differences.max().item(), differences.mean().item()
     if not diff_max <= args.logprob_diff:
         fail(f"step {step}: a log-probability of the server differs by {diff_max:.4g} from the trainer's: expected at most {args.logprob_diff}")
-    compared = time.perf_counter()
-    updates = [trainer.update(rows) for _ in range(args.updates)]
     trained = time.perf_counter()
 
     used_version = servers[0].version
@@ -316,12 +327,12 @@ async def one_step(step, servers, trainer, args, tokenizer):
         groups_all_right=sum(min(g) == 1 for g in rewards), groups_all_wrong=sum(max(g) == 0 for g in rewards),
         responses=len(lengths), tokens=sum(lengths), tokens_mean=statistics.mean(lengths), cut_off=sum(
             r.finish_reason == "length" for group in found for r, _ in group),
-        logprob_diff_max=diff_max, logprob_diff_mean=diff_mean, **updates[-1], rollout_digest=digest,
+        logprob_diff_max=diff_max, logprob_diff_mean=diff_mean, **updates[-1][0], rollout_digest=digest,
         rollout_s={policy: t["rollout_s"] for policy, t in times.items()},
         reward_s={policy: t["reward_s"] for policy, t in times.items()},
         reward_after_rollout_s={policy: t["reward_after_rollout_s"] for policy, t in times.items()},
         rewarded_during_rollout={policy: t["rewarded_during_rollout"] for policy, t in times.items()},
-        compare_s=compared - train_began, train_s=trained - compared, weights_s=time.perf_counter() - trained, weights_load_s=load_s,
+        train_s=trained - train_began, weights_s=time.perf_counter() - trained, weights_load_s=load_s,
         step_s=time.perf_counter() - began)
 
 
@@ -343,7 +354,7 @@ def summarize(lines, held_out, servers, trainer, wall_s):
                                  for policy in policies[1:]},
         reward_s=sum(sum(line["reward_s"].values()) for line in lines),
         reward_after_rollout_s=sum(sum(line["reward_after_rollout_s"].values()) for line in lines),
-        **{key: sum(line[key] for line in lines) for key in ("compare_s", "train_s", "weights_s")}, weights_digest=trainer.digest())
+        **{key: sum(line[key] for line in lines) for key in ("train_s", "weights_s")}, weights_digest=trainer.digest())
 
 
 def plot(lines, path):
@@ -398,7 +409,7 @@ async def train(args, servers):
             out.flush()
             times = " ".join(f"{policy} {s:.2f} s" for policy, s in line["rollout_s"].items())
             print(f"step {step} version {line['weight_version']} reward {line['reward_mean']:.3f} tokens {line['tokens']} rollout {times} "
-                  f"train {line['compare_s'] + line['train_s']:.1f} s weights {line['weights_s']:.2f} s logprob difference "
+                  f"train {line['train_s']:.1f} s weights {line['weights_s']:.2f} s logprob difference "
                   f"{line['logprob_diff_max']:.4f}", flush=True)
     held_out.append(await measure_held_out(servers, args, tokenizer))
     summary = summarize(lines, held_out, servers, trainer, time.perf_counter() - began)
@@ -442,7 +453,7 @@ def main():
     ap.add_argument("--updates", type=positive, default=1, help="optimizer steps per rollout; after the first the ratio is not 1")
     ap.add_argument("--clip", type=float, default=0.2, help="how far the ratio may leave 1 before its gradient ends")
     ap.add_argument("--gradient-norm", type=float, default=1.0, help="gradients are scaled down to it")
-    ap.add_argument("--batch-tokens", type=positive, default=6144, help="tokens of a training batch with padding")
+    ap.add_argument("--batch-tokens", type=positive, default=2048, help="tokens of a training batch with padding")
     ap.add_argument("--threads", type=positive, default=2, help="of the trainer; more than 2 have nothing to do")
     ap.add_argument("--held-out", type=not_negative, default=64, help="prompts of prompts.jsonl measured before and after; 0: none")
     ap.add_argument("--logprob-diff", type=float, default=0.5, help="a larger difference between log-probabilities ends the run")
