@@ -43,14 +43,6 @@ struct RolloutConfig {
   size_t responses_kept_max = 0;            // unacknowledged: with so many no chunk starts. 0: none is kept
 };
 
-/// What an earlier process had of a request when it died.
-struct ResumedRequest {
-  RequestId request;
-  std::vector<int32_t> tokens;  // of its output
-  std::vector<float> logprobs;
-  bool is_over = false;         // its response was given
-};
-
 /// What a rollout works on, and whom it talks to. `directory` may be null: no KV pool.
 struct RolloutParts {
   std::vector<GroupSpec> groups;  // of this rollout, by index

@@ -333,7 +333,8 @@ using RolloutEvents = rt::iface<rt::oneway<Response>, rt::oneway<RolloutProgress
 /// More groups for an open rollout, which gives them their ids: these follow the indices of the groups before.
 struct AddGroups {
   std::vector<GroupSpec> groups;
-  SEER_FIELDS(AddGroups, groups)
+  std::vector<ResumedRequest> resumed = {};  // requests of `groups`, each once; its group's index is that in `groups`
+  SEER_FIELDS(AddGroups, groups, resumed)
 };
 struct GroupsAdded {
   GroupId first;      // the others follow
