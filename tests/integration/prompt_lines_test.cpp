@@ -125,7 +125,7 @@ TEST_CASE("prompt lines: messages give the responses of the prompt that the mode
   REQUIRE(rendered.size() == 2);
   CHECK(responses(folder, chat + "\n", {"--group-size", "2", "--max-tokens", "24"}, model) == rendered);
 
-  ChildProcess without({SEER_PROGRAM, "rollout", "--model", kModel, "--prompts", folder.write("p.jsonl", kA + "}\n" + chat), "--out", folder.path("o.jsonl")});
+  ChildProcess without({SEER_PROGRAM, "rollout", "--model", kModel, "--prompts", folder.write("p.jsonl", kB + "}\n" + chat), "--out", folder.path("o.jsonl")});
   REQUIRE(without.wait(kPatienceMs));
   CHECK(without.err() == "seer: " + folder.path("p.jsonl") + ":2: messages need a chat template, and " + kModel + " has none; give \"prompt\" instead\n");
 }
