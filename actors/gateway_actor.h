@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -29,6 +30,20 @@ namespace seer {
 
 using Ticket = Id<struct TicketTag>;  // of a request: given by the front end, and never used again
 
+/// Who is told of a request's tokens as they come.
+enum class TokensTo : uint8_t {
+  kNobody,
+  kClient,   // each once: it is aborted rather than started anew
+  kJournal,  // from the first one again where it starts anew
+};
+
+/// What another process had of a response when it died.
+struct BegunResponse {
+  std::vector<int32_t> tokens;
+  std::vector<float> logprobs;
+  WeightVersion version;  // of the weights that made them; with others it starts anew
+};
+
 /// A prompt, and how many responses a client wants for it.
 struct GatewayRequest {
   Ticket ticket;
@@ -39,13 +54,14 @@ struct GatewayRequest {
   SamplingParams sampling;
   std::vector<uint64_t> seeds;      // one per response
   int32_t priority = 0;
-  bool streams = false;             // its tokens are told as they come
+  TokensTo tokens_to = TokensTo::kNobody;
+  std::vector<BegunResponse> begun = {};  // by response, or empty
 };
 
 /// Hears what becomes of requests, on the gateway's thread. Must not block. `sample` counts the responses of a request from 0.
 struct GatewayClient {
   std::function<void(Ticket, uint32_t sample, Response)> response;
-  std::function<void(Ticket, uint32_t sample, CommittedTokens)> tokens;  // of requests that stream
+  std::function<void(Ticket, uint32_t sample, CommittedTokens, WeightVersion)> tokens;  // as the request's tokens_to says
 };
 
 /// What the gateway needs of a Fleet. Called on the gateway's thread only.
@@ -67,7 +83,7 @@ struct GatewayConfig {
 /// What becomes of requests that are not over when generation pauses or weights change.
 enum class InFlight : uint8_t {
   kAbort,   // they are answered with the tokens that they have
-  kRedo,    // they start anew when generation goes on, which their clients do not notice; those that stream are aborted
+  kRedo,    // they start anew when generation goes on, which their clients do not notice; those with TokensTo::kClient are aborted
   kFinish,  // they run to their ends
 };
 
@@ -111,6 +127,8 @@ struct GatewayActor {
   void cancel(Ticket ticket);
   /// Answers the requests whose rid begins with `rid` with the tokens that they have. Returns how many there were.
   int64_t abort(const std::string& rid);
+  /// The same for these requests.
+  int64_t abort(const std::set<Ticket>& tickets);
   int64_t abort_all() { return abort(""); }
   /// Requests wait from now on, until go_on().
   void pause(InFlight in_flight);
@@ -145,6 +163,7 @@ struct GatewayActor {
   };
   struct Rollout {
     RolloutHandle handle;
+    WeightVersion version;
     uint32_t groups = 0;
     size_t responses = 0;  // asked for
     double kv_use_share = 0;
@@ -167,7 +186,7 @@ struct GatewayActor {
   void tick_in(int64_t us);
   Rollout& open_rollout();
   void close_rollout();
-  int64_t end_requests(const std::string& rid, InFlight how);
+  int64_t end_requests(const std::function<bool(const GatewayRequest&)>& is_meant, InFlight how);
   void end_run(RequestId run);
   void on_response(Response& response);
   void on_commits(RolloutCommits& commits);
