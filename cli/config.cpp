@@ -194,6 +194,8 @@ std::vector<OptionGroup> option_groups(ServeOptions& o) {
         {"listen", "HOST:PORT", &o.listen, "address to listen at; port 0: the system chooses"},
         {"served-name", "NAME", &o.served_name, "name of the model for clients; without it the folder's name"},
         {"seed", "S", &o.seed, "seed of requests that bring none"},
+        {"journal", "DIR", &o.journal, "keep rollouts of /seer/v1/rollouts here as they come, so that they outlive this process"},
+        {"kept-bytes", "SIZE", SizeField{&o.kept_bytes}, "responses of such rollouts until they are acknowledged, and prompts", at_least(1 << 20)},
         {"tls-cert", "FILE", &o.tls_cert, "PEM certificate of this server; without it there is no TLS"},
         {"tls-key", "FILE", &o.tls_key, "its PEM key"},
         {"token-file", "FILE", &o.token_file, "file whose first line every request must bear as \"Authorization: Bearer ...\""},
@@ -425,6 +427,7 @@ Status check_together(const NodeOptions& o) {
 Status check_together(const ServeOptions& o) {
   SEER_RETURN_IF_ERROR(check_machine(o));
   SEER_RETURN_IF_ERROR(check_nodes(o.nodes, o.instances));
+  SEER_RETURN_IF_ERROR(check_new_folder("--journal", o.journal));
   SEER_ASSIGN_OR_RETURN(const HostPort listen, parse_host_port("--listen", o.listen, true));
   if (o.tls_cert.empty() != o.tls_key.empty())
     return fail(Code::kInvalidArgument, o.tls_cert.empty() ? "--tls-key needs --tls-cert" : "--tls-cert needs --tls-key");

@@ -105,6 +105,8 @@ struct ServeOptions : MachineOptions {
   int64_t connections = 20'000;            // at a time at most
   int64_t nodes = 1;                       // as in RolloutOptions
   uint64_t seed = 1;                       // of requests that bring none
+  std::string journal;                     // folder, of rollouts that outlive the process; empty: none
+  int64_t kept_bytes = int64_t{1} << 30;   // of responses of rollouts until they are acknowledged, and of prompts that run
   ChunkSchedulerConfig scheduler{.policy = "seer"};
 };
 

@@ -17,13 +17,17 @@
 #include "cli/machine_parts.h"
 #include "cli/serve/front.h"
 #include "cli/serve/http_server.h"
+#include "cli/serve/native_dialect.h"
 #include "cli/serve/openai_dialect.h"
+#include "cli/serve/served_rollouts.h"
 #include "cli/serve/sglang_dialect.h"
 
 namespace seer {
 namespace {
 
 constexpr int64_t kLookUs = 50'000;         // between two looks at the stop flag
+constexpr int64_t kTickUs = 200'000;        // between two looks at progress that streams of rollouts want
+constexpr int64_t kSyncUs = 1'000'000;      // between two times that the journal is made safe from a crash of the machine
 constexpr int64_t kDrainUs = 60'000'000;    // for requests that run when it is to end; a second signal ends it at once
 
 Result<std::string> read_token(const std::string& path) {
@@ -51,6 +55,19 @@ Result<std::shared_ptr<const ChatPrompts>> load_chat(const LoadedModel& loaded, 
   return chat;
 }
 
+/// Null: none was asked for.
+Result<std::unique_ptr<ServedJournal>> open_journal(const ServeOptions& options, [[maybe_unused]] const LoadedModel& loaded) {
+  if (options.journal.empty()) return std::unique_ptr<ServedJournal>();
+#ifdef SEER_HAVE_ROCKSDB
+  return ServedJournal::open(options.journal, {.model = model_name(options.model),
+                                               .weights = hash_pair(loaded.model->weights_hash, static_cast<uint64_t>(options.kv_dtype)),
+                                               .version = WeightVersion{static_cast<uint64_t>(options.weight_version)}});
+#else
+  return fail(Code::kUnavailable, "--journal ", options.journal,
+              " needs RocksDB, but this build was made without it: apt-get install librocksdb-dev, and build again");
+#endif
+}
+
 /// Ends the gateway with its scope, and waits for that: until then it calls the front.
 struct GatewayScope {
   rt::system& system;
@@ -60,6 +77,30 @@ struct GatewayScope {
     inbox.monitor(gateway);
     rt::stop(gateway);
     for (bool over = false; !over;) inbox.receive(kLookUs, [&](const rt::down&) { over = true; });
+  }
+};
+/// What rollouts need every now and then, from the main thread.
+struct KeepRollouts {
+  HttpServer& server;
+  ServedRollouts& rollouts;
+  const EventLog& log;
+  int64_t ticked_us = 0, synced_us = 0;
+  std::shared_ptr<std::atomic<bool>> has_failed = std::make_shared<std::atomic<bool>>(false);
+  void look(int64_t now_us) {
+    if (now_us - ticked_us >= kTickUs) {
+      ticked_us = now_us;
+      server.post([&to = rollouts, &events = log, failed = has_failed, now_us] {
+        to.tick(now_us);
+        tell(to.journal_failed(), *failed, events, now_us);
+      });
+    }
+    if (now_us - synced_us < kSyncUs) return;
+    synced_us = now_us;
+    tell(rollouts.sync(), *has_failed, log, now_us);
+  }
+  /// Once.
+  static void tell(const Status& status, std::atomic<bool>& has_failed, const EventLog& log, int64_t now_us) {
+    if (!status.ok() && !has_failed.exchange(true)) log.warn(now_us, "journal_failed", {{"error", status.error().detail}});
   }
 };
 /// Ends the server's thread with its scope: until then it calls the front.
@@ -88,6 +129,9 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
   SEER_RETURN_IF_ERROR(check_sizes(options, loaded.model->config));
 
   SEER_ASSIGN_OR_RETURN(std::shared_ptr<const ChatPrompts> chat, load_chat(loaded, options.model));
+  SEER_ASSIGN_OR_RETURN(std::unique_ptr<ServedJournal> journal, open_journal(options, loaded));
+  ServedRollouts rollouts({.bytes_max = static_cast<size_t>(options.kept_bytes)}, std::move(journal));
+  SEER_ASSIGN_OR_RETURN(std::vector<ServedWork> left, rollouts.restore());
 
   SlowWork aside({}, [](std::function<void()>& f) { f(); });
   SeerConfig actors(kActorThreads);
@@ -120,19 +164,31 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
             return nodes;
           }};
   SglangDialect sglang(front);
-  OpenaiDialect openai(front, std::move(chat));
+  OpenaiDialect openai(front, chat);
+  NativeDialect native(front, std::move(chat), rollouts);
+  if (!left.empty()) {
+    int64_t tokens = 0;
+    for (const ServedWork& group : left)
+      for (const CommittedTokens& part : group.begun) tokens += std::ssize(part.tokens);
+    log.info(rt::now_us(&system), "rollouts_resumed", {{"groups", left.size()}, {"tokens", tokens}});
+  }
+  native.resume(std::move(left), version);
   const ServerScope server_scope{server};
   const GatewayScope gateway{system, rt::spawn<GatewayActor>(system, std::move(config), machines, front.client(), door, log)};
   server->start([&](HttpRequest request, std::shared_ptr<HttpReply> reply) {
     if (request.path == "/health" || request.path == "/health_generate" || request.path == "/") return reply->send(200, "{}");
-    if (sglang.handle(request, reply) || openai.handle(request, reply)) return;
+    if (sglang.handle(request, reply) || openai.handle(request, reply) || native.handle(request, reply)) return;
     reply->send(404, http_error_body(cat("no ", request.method, " ", request.path, " here")));
   });
   std::cout << "seer serves " << front.model().name << " at http" << (options.tls_cert.empty() ? "" : "s") << "://" << listen.host << ":"
             << server->port() << std::endl;
 
   rt::Inbox<> inbox(system);
-  while (!stop.load()) inbox.receive(kLookUs, [](const rt::down&) {});
+  KeepRollouts keep{*server, rollouts, log};
+  while (!stop.load()) {
+    inbox.receive(kLookUs, [](const rt::down&) {});
+    keep.look(rt::now_us(&system));
+  }
   server->stop_listening();
   log.info(rt::now_us(&system), "draining", {{"connections", server->connections()}});
   const auto open = std::make_shared<std::atomic<size_t>>(1);
