@@ -28,10 +28,23 @@ GroupSpec group_of(const std::vector<GatewayActor::Piece>& pieces) {
                   .seeds = {},
                   .known_tokens = {},
                   .priority = first.priority,
-                  .streams = first.streams};
+                  .streams = first.tokens_to != TokensTo::kNobody};
   for (const auto& [request, sample] : pieces) group.seeds.push_back(request->seeds[sample]);
   return group;
 }
+
+/// What was begun of the pieces with these weights, for the group at this place of AddGroups.
+void add_begun(const std::vector<GatewayActor::Piece>& pieces, WeightVersion version, AddGroups& add) {
+  const GroupId group{static_cast<uint32_t>(add.groups.size())};
+  for (uint32_t sample = 0; sample < pieces.size(); ++sample) {
+    const auto& [request, piece] = pieces[sample];
+    if (request->begun.empty()) continue;
+    const BegunResponse& begun = request->begun[piece];
+    if (begun.version == version && !begun.tokens.empty()) add.resumed.push_back({{group, sample}, begun.tokens, begun.logprobs});
+  }
+}
+
+bool is_any(const GatewayRequest&) { return true; }
 
 }  // namespace
 
@@ -104,7 +117,7 @@ bool GatewayActor::may_join(const Gathered& group, const GatewayRequest& request
   const GatewayRequest& first = *group.pieces.front().request;
   const bool has_room = first.group_size == 0 || group.pieces.size() < first.group_size;
   return has_room && first.group == request.group && first.group_size == request.group_size && first.priority == request.priority &&
-         first.streams == request.streams && first.sampling == request.sampling && first.prompt_ids == request.prompt_ids;
+         first.tokens_to == request.tokens_to && first.sampling == request.sampling && first.prompt_ids == request.prompt_ids;
 }
 
 bool GatewayActor::is_due(const Gathered& group) const {
@@ -159,6 +172,7 @@ void GatewayActor::place() {
       running.emplace(RequestId{id, sample}, Running{piece});
       open.at(piece.request->ticket).runs[piece.sample] = {id, sample};
     }
+    add_begun(group.pieces, rollout.version, add);
     add.groups.push_back(group_of(group.pieces));
     ++totals.groups;
     it = forget(it);
@@ -208,7 +222,7 @@ GatewayActor::Rollout& GatewayActor::open_rollout() {
   rollout.id = current;
   rollout.version = version;
   rollout.open = true;
-  return rollouts.emplace(current, Rollout{fleet.start_rollout(rollout, handle{self})}).first->second;
+  return rollouts.emplace(current, Rollout{fleet.start_rollout(rollout, handle{self}), version}).first->second;
 }
 
 /// The rollout ends when its requests are over.
@@ -256,8 +270,10 @@ void GatewayActor::give_unstarted(const Piece& piece, FinishReason finish, std::
 
 void GatewayActor::on_commits(RolloutCommits& commits) {
   for (CommittedTokens& part : commits.parts)
-    if (const auto run = running.find(part.request); run != running.end() && run->second.piece.request->streams)
-      client.tokens(run->second.piece.request->ticket, run->second.piece.sample, std::move(part));
+    if (const auto run = running.find(part.request); run != running.end() && run->second.piece.request->tokens_to != TokensTo::kNobody) {
+      const Piece& piece = run->second.piece;
+      client.tokens(piece.request->ticket, piece.sample, std::move(part), rollouts.at(run->first.group.rollout).version);
+    }
 }
 
 /// A rollout is over. If it ended early, its remaining requests are answered with its error.
@@ -296,15 +312,20 @@ void GatewayActor::cancel(Ticket ticket) {
   if (++cancelled >= kCancelledMax) sweep();
 }
 
-int64_t GatewayActor::abort(const std::string& rid) { return end_requests(rid, InFlight::kAbort); }
+int64_t GatewayActor::abort(const std::string& rid) {
+  return end_requests([&](const GatewayRequest& request) { return request.rid.starts_with(rid); }, InFlight::kAbort);
+}
 
-/// Ends requests whose rid begins with `rid`: waiting ones are answered at once, running ones when their rollout answers.
-int64_t GatewayActor::end_requests(const std::string& rid, InFlight how) {
-  const auto is_meant = [&](const Piece& piece) { return piece.request->rid.starts_with(rid); };
+int64_t GatewayActor::abort(const std::set<Ticket>& tickets) {
+  return end_requests([&](const GatewayRequest& request) { return tickets.contains(request.ticket); }, InFlight::kAbort);
+}
+
+/// Ends these requests: waiting ones are answered at once, running ones when their rollout answers.
+int64_t GatewayActor::end_requests(const std::function<bool(const GatewayRequest&)>& is_meant, InFlight how) {
   int64_t count = 0;
   for (auto& [id, run] : running) {
-    if (!is_meant(run.piece)) continue;
-    run.is_redone = how == InFlight::kRedo && !run.piece.request->streams;
+    if (!is_meant(*run.piece.request)) continue;
+    run.is_redone = how == InFlight::kRedo && run.piece.request->tokens_to != TokensTo::kClient;
     end_run(id);
     ++count;
   }
@@ -312,7 +333,7 @@ int64_t GatewayActor::end_requests(const std::string& rid, InFlight how) {
   sweep();
   std::vector<Piece> aborted;
   for (auto& [id, group] : waiting) {
-    const auto kept = std::stable_partition(group.pieces.begin(), group.pieces.end(), [&](const Piece& p) { return !is_meant(p); });
+    const auto kept = std::stable_partition(group.pieces.begin(), group.pieces.end(), [&](const Piece& p) { return !is_meant(*p.request); });
     aborted.insert(aborted.end(), kept, group.pieces.end());
     group.pieces.erase(kept, group.pieces.end());
   }
@@ -323,7 +344,7 @@ int64_t GatewayActor::end_requests(const std::string& rid, InFlight how) {
 
 void GatewayActor::pause(InFlight in_flight) {
   is_paused = true;
-  if (in_flight != InFlight::kFinish) end_requests("", in_flight);
+  if (in_flight != InFlight::kFinish) end_requests(is_any, in_flight);
   log.info(rt::now_us(self), "generation_paused", {{"running", running.size()}});
 }
 
@@ -347,7 +368,7 @@ void GatewayActor::update_weights(WeightsOrder order) {
     return order.done(fail(Code::kInvalidArgument, "weight version ", order.what.version, ": expected one above ", version, ", which runs"),
                       version);
   log.info(rt::now_us(self), "weights_update", {{"weight_version", order.what.version}, {"folder", order.what.folder}});
-  if (order.in_flight != InFlight::kFinish) end_requests("", order.in_flight);
+  if (order.in_flight != InFlight::kFinish) end_requests(is_any, order.in_flight);
   close_rollout();
   const NewWeights what = order.what;
   update = {.order = std::move(order), .waiting = {}, .changed = {}, .error = {}, .until_us = rt::now_us(self) + config.update_us_max};

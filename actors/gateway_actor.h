@@ -32,6 +32,20 @@ namespace seer {
 
 using Ticket = Id<struct TicketTag>;  // names a request; the front end gives each only once
 
+/// Who is told of a request's tokens as they come.
+enum class TokensTo : uint8_t {
+  kNobody,
+  kClient,   // each once: it is aborted rather than started anew
+  kJournal,  // from the first one again where it starts anew
+};
+
+/// What another process had of a response when it died.
+struct BegunResponse {
+  std::vector<int32_t> tokens;
+  std::vector<float> logprobs;
+  WeightVersion version;  // of the weights that made them; with others it starts anew
+};
+
 /// A prompt, and how many responses a client wants for it.
 struct GatewayRequest {
   Ticket ticket;
@@ -42,13 +56,14 @@ struct GatewayRequest {
   SamplingParams sampling;
   std::vector<uint64_t> seeds;      // one per response
   int32_t priority = 0;
-  bool streams = false;             // its tokens are sent as they come
+  TokensTo tokens_to = TokensTo::kNobody;
+  std::vector<BegunResponse> begun = {};  // by response, or empty
 };
 
 /// Callbacks for responses, on the gateway's thread. Must not block. `sample`: index of the response in its request.
 struct GatewayClient {
   std::function<void(Ticket, uint32_t sample, Response)> response;
-  std::function<void(Ticket, uint32_t sample, CommittedTokens)> tokens;  // of requests that stream
+  std::function<void(Ticket, uint32_t sample, CommittedTokens, WeightVersion)> tokens;  // as the request's tokens_to says
 };
 
 /// How rollouts are scheduled, and the reason, for the log.
@@ -83,7 +98,7 @@ struct GatewayConfig {
 /// What happens to requests that are not over when generation pauses or weights change.
 enum class InFlight : uint8_t {
   kAbort,   // answered with the tokens that they have
-  kRedo,    // started again when generation goes on, unseen by their clients; requests that stream are aborted
+  kRedo,    // started again when generation goes on, unseen by their clients; requests with TokensTo::kClient are aborted
   kFinish,  // run to their ends
 };
 
@@ -127,6 +142,8 @@ struct GatewayActor {
   void cancel(Ticket ticket);
   /// Answers the requests whose rid begins with `rid` with the tokens that they have. Returns how many there were.
   int64_t abort(const std::string& rid);
+  /// The same for these requests.
+  int64_t abort(const std::set<Ticket>& tickets);
   int64_t abort_all() { return abort(""); }
   /// Makes new requests wait until go_on().
   void pause(InFlight in_flight);
@@ -163,6 +180,7 @@ struct GatewayActor {
   };
   struct Rollout {
     RolloutHandle handle;
+    WeightVersion version;
     uint32_t groups = 0;
     size_t responses = 0;  // requested
     double kv_use_share = 0;
@@ -193,7 +211,7 @@ struct GatewayActor {
   bool may_open_rollout();
   Rollout& open_rollout();
   void close_rollout();
-  int64_t end_requests(const std::string& rid, InFlight how);
+  int64_t end_requests(const std::function<bool(const GatewayRequest&)>& is_meant, InFlight how);
   void end_run(RequestId run);
   void on_response(Response& response);
   void on_commits(RolloutCommits& commits);

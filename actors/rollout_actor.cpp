@@ -164,9 +164,14 @@ void RolloutActor::note_group(const GroupSpec& group) {
   open_requests += group.samples;
 }
 
-/// Takes the tokens of an earlier process as if they had been reported here. Their KV is computed again.
+/// Takes the tokens of an earlier process as if they had been reported here. Their KV is computed again. So is the last token of a
+/// response that was not given: it may be its end, after which nothing must run.
 void RolloutActor::resume(ResumedRequest& from) {
   Log& request = log(from.request);
+  if (!from.is_over && !from.tokens.empty()) {
+    from.tokens.pop_back();
+    if (from.logprobs.size() > from.tokens.size()) from.logprobs.pop_back();
+  }
   request.tokens = prompts[from.request.group.index];
   request.tokens.append(from.tokens);
   request.logprobs.assign(from.logprobs.begin(), from.logprobs.end());
@@ -212,6 +217,10 @@ GroupsAdded RolloutActor::on_add_groups(AddGroups& add) {
     note_group(group);
     parts.groups.push_back(std::move(group));
   }
+  for (ResumedRequest& request : add.resumed) {
+    request.request.group = {static_cast<uint32_t>(first + request.request.group.index), config.id};
+    resume(request);
+  }
   if (started) {
     register_groups({}, kNoNode, first);
     for (size_t i = first; i < parts.groups.size(); ++i) schedule_group(parts.groups[i]);
@@ -231,6 +240,11 @@ std::string RolloutActor::why_refused(const AddGroups& add) const {
     if (group.sampling.max_tokens < 1) return wrong("has max_tokens=", group.sampling.max_tokens);
     if (group.seeds.size() != group.samples)
       return wrong("has ", group.seeds.size(), " seeds for ", group.samples, " samples");
+  }
+  for (const ResumedRequest& resumed : add.resumed) {
+    const uint32_t group = resumed.request.group.index;
+    if (group >= add.groups.size() || resumed.request.sample >= add.groups[group].samples)
+      return cat("request ", resumed.request, " was begun before, but is none of those to be added");
   }
   return {};
 }

@@ -42,14 +42,6 @@ struct RolloutConfig {
   size_t responses_kept_max = 0;            // unacknowledged responses; at this many no chunk starts. 0: none is kept
 };
 
-/// A request as an earlier process had it when that died.
-struct ResumedRequest {
-  RequestId request;
-  std::vector<int32_t> tokens;  // of its output
-  std::vector<float> logprobs;
-  bool is_over = false;         // the earlier process gave its response
-};
-
 /// What a rollout works on, and whom it talks to. Without a KV pool, `directory` is null.
 struct RolloutParts {
   std::vector<GroupSpec> groups;  // of this rollout, by index

@@ -103,4 +103,18 @@ Result<std::vector<int32_t>> ChatPrompts::prompt(const Json& fields, const std::
   return tokenizer_->encode(*text);
 }
 
+Result<std::vector<int32_t>> prompt_ids_of(const PromptLine& line, const PromptMakers& makers, const std::string& found) {
+  if (!line.prompt_ids.empty()) return line.prompt_ids;
+  const bool is_chat = !line.chat.empty();
+  if (makers.tokenizer == nullptr)
+    return fail(Code::kInvalidArgument, found, is_chat ? "messages are" : "\"prompt\" is", " text, but ", makers.model,
+                " has no tokenizer; give \"prompt_ids\" instead");
+  if (is_chat && makers.chat == nullptr)
+    return fail(Code::kInvalidArgument, found, "messages need a chat template, and ", makers.model, " has none; give \"prompt\" instead");
+  if (is_chat) return makers.chat->prompt(Json::parse(line.chat), found);
+  auto ids = makers.tokenizer->encode(line.prompt, {.add_special = true});
+  if (!ids.ok()) return fail(Code::kInvalidArgument, found, ids.error().detail);
+  return ids;
+}
+
 }  // namespace seer

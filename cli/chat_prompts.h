@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cli/json_fields.h"
+#include "cli/jsonl.h"
 #include "gpu/text/chat_template.h"
 #include "gpu/text/tokenizer.h"
 #include "protocols/result.h"
@@ -28,5 +29,14 @@ class ChatPrompts {
   std::map<std::string, std::string> special_texts_;  // bos_token, eos_token and others of tokenizer_config.json
   std::shared_ptr<const Tokenizer> tokenizer_;
 };
+
+/// What a model's folder makes prompts with. Null: it has no such thing.
+struct PromptMakers {
+  std::string model;  // for messages
+  const Tokenizer* tokenizer = nullptr;
+  const ChatPrompts* chat = nullptr;
+};
+/// The tokens of a line's prompt, whichever way it gives one. `found` begins an error.
+Result<std::vector<int32_t>> prompt_ids_of(const PromptLine& line, const PromptMakers& makers, const std::string& found);
 
 }  // namespace seer

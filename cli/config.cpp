@@ -207,6 +207,8 @@ std::vector<OptionGroup> option_groups(ServeOptions& o) {
         {"listen", "HOST:PORT", &o.listen, "address to listen at; port 0: the system chooses"},
         {"served-name", "NAME", &o.served_name, "name of the model for clients; without it the folder's name"},
         {"seed", "S", &o.seed, "seed of requests that have none"},
+        {"journal", "DIR", &o.journal, "folder that keeps rollouts of /seer/v1/rollouts as they come, so that they outlive this process"},
+        {"kept-bytes", "SIZE", SizeField{&o.kept_bytes}, "most bytes of such rollouts: prompts, and responses until they are acknowledged", at_least(1 << 20)},
         {"tls-cert", "FILE", &o.tls_cert, "PEM certificate of this server; without it there is no TLS"},
         {"tls-key", "FILE", &o.tls_key, "its PEM key"},
         {"token-file", "FILE", &o.token_file, "file whose first line every request must carry as \"Authorization: Bearer ...\""},
@@ -446,6 +448,7 @@ Status check_together(const ServeOptions& o) {
   SEER_RETURN_IF_ERROR(check_machine(o));
   SEER_RETURN_IF_ERROR(check_nodes(o.nodes, o.instances));
   if (!o.cluster.empty()) SEER_RETURN_IF_ERROR(check_reach(o.cluster, o.cluster_access));
+  SEER_RETURN_IF_ERROR(check_new_folder("--journal", o.journal));
   SEER_ASSIGN_OR_RETURN(const HostPort listen, parse_host_port("--listen", o.listen, true));
   if (o.tls_cert.empty() != o.tls_key.empty())
     return fail(Code::kInvalidArgument, o.tls_cert.empty() ? "--tls-key needs --tls-cert" : "--tls-cert needs --tls-key");

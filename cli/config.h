@@ -108,6 +108,8 @@ struct ServeOptions : MachineOptions {
   int64_t controller_wait_s = 60;          // as in RolloutOptions
   int64_t nodes = 1;                       // as in RolloutOptions
   uint64_t seed = 1;                       // of requests that have none
+  std::string journal;                     // folder of rollouts that outlive the process; empty: none
+  int64_t kept_bytes = int64_t{1} << 30;   // most bytes of such rollouts: running prompts, and unacknowledged responses
   ChunkSchedulerConfig scheduler{.policy = "auto"};
 };
 

@@ -15,10 +15,9 @@
 namespace seer {
 namespace {
 
-constexpr std::array<std::string_view, 17> kResponseFields{
-    "group",         "sample", "seed",           "prompt_ids", "output_ids", "logprobs",    "text",
-    "finish_reason", "error",  "weight_version", "chunks",     "migrations", "preemptions", "queue_s",
-    "run_s",         "scores", "score_error"};
+constexpr std::array<std::string_view, 18> kResponseFields{
+    "seq",   "group",          "sample", "seed",       "prompt_ids",  "output_ids", "logprobs", "text",  "finish_reason",
+    "error", "weight_version", "chunks", "migrations", "preemptions", "queue_s",    "run_s",    "scores", "score_error"};
 
 // ---- reading -------------------------------------------------------------------------------------------------------
 
@@ -49,7 +48,9 @@ constexpr const char* kNoBeams = "responses are sampled one by one; use n";
 constexpr const char* kNoPenalty = "the only penalty is repetition_penalty";
 constexpr const char* kNoCut = "use top_p, top_k or min_p";
 constexpr const char* kNoLeast = "there is no minimum length; ignore_eos goes on to max_tokens";
-constexpr const char* kNoTemplate = "chat templates are not applied; give prompt with the template rendered";
+constexpr const char* kOwnTemplate = "the template is that of the model's folder";
+constexpr const char* kOfMessages = "it goes with messages";
+constexpr const char* kUseTools = "use tools, with messages";
 constexpr const char* kNoGrammar = "output cannot be constrained; rename the field if it is only to be carried along";
 constexpr const char* kNoBias = "logits cannot be changed; rename the field if it is only to be carried along";
 constexpr const char* kFlagLogprobs = "responses have the log-probability of each token; the flag --raw-logprobs says which";
@@ -92,12 +93,12 @@ constexpr RefusedField kRefusedFields[] = {
     {"bad_words", kNoBias},
     {"allowed_token_ids", kNoBias},
     {"logits_processors", kNoBias},
-    {"messages", kNoTemplate},
-    {"chat_template", kNoTemplate},
-    {"add_generation_prompt", kNoTemplate},
-    {"tools", kNoTemplate},
-    {"tool_choice", kNoTemplate},
-    {"functions", kNoTemplate},
+    {"chat_template", kOwnTemplate},
+    {"add_generation_prompt", kOfMessages},
+    {"chat_template_kwargs", kOfMessages},
+    {"tools", kOfMessages},
+    {"tool_choice", kUseTools},
+    {"functions", kUseTools},
     {"sampling_params", "give its fields in the line itself"},
     {"generation_config", "give its fields in the line itself"},
     {"guided_*", kNoGrammar},
@@ -116,6 +117,9 @@ constexpr RefusedField kRefusedFields[] = {
     {"stream", "responses are written whole"},
 };
 
+/// The fields of a conversation, in a line with messages.
+constexpr std::array<std::string_view, 5> kChatFields{"messages", "tools", "documents", "add_generation_prompt", "chat_template_kwargs"};
+
 /// Null if the field is not refused.
 const RefusedField* find_refused(std::string_view name) {
   for (const RefusedField& field : kRefusedFields)
@@ -124,13 +128,19 @@ const RefusedField* find_refused(std::string_view name) {
   return nullptr;
 }
 
+/// Flags that may be given as fields, named as these.
+std::vector<OptionSpec> line_options(int64_t& samples, SamplingParams& sampling) {
+  std::vector<OptionSpec> options = sampling_options(sampling);
+  options.push_back({"n", "N", &samples, "responses", kGroupSizes});
+  for (OptionSpec& option : options) std::ranges::replace(option.name, '-', '_');
+  return options;
+}
+
 /// Reads prompt lines one after the other. Not copied: its options point into it.
 class PromptReader {
  public:
   PromptReader(std::string path, const PromptDefaults& defaults) : path_(std::move(path)), defaults_(defaults) {
-    options_ = sampling_options(sampling_);
-    options_.push_back({"n", "N", &samples_, "responses", kGroupSizes});
-    for (OptionSpec& option : options_) std::ranges::replace(option.name, '-', '_');
+    options_ = line_options(samples_, sampling_);
   }
   PromptReader(const PromptReader&) = delete;
   PromptReader& operator=(const PromptReader&) = delete;
@@ -141,16 +151,21 @@ class PromptReader {
     sampling_ = defaults_.sampling;
     PromptLine prompt;
     prompt.line = line;
-    bool has_text = false, has_ids = false;
+    std::vector<std::string> prompts;  // the fields that give one
+    for (const JsonMember& member : members)
+      if ((member.name == "prompt" || member.name == "prompt_ids" || member.name == "messages") && member.text != "null")
+        prompts.push_back(member.name);
+    if (prompts.empty()) return wrong_line(path_, line, "neither prompt nor prompt_ids nor messages: expected one of them");
+    if (prompts.size() > 1) return wrong_line(path_, line, "both ", prompts[0], " and ", prompts[1], ": expected one of them");
+    const bool is_chat = prompts[0] == "messages";
     for (const JsonMember& member : members) {
-      SEER_RETURN_IF_ERROR(take(member, at(path_, line), prompt));
-      has_text |= member.name == "prompt" && member.text != "null";
-      has_ids |= member.name == "prompt_ids" && member.text != "null";
+      if (is_chat && std::ranges::find(kChatFields, member.name) != kChatFields.end())
+        prompt.chat += cat(prompt.chat.empty() ? "{" : ",", json_string(member.name), ":", member.text);
+      else
+        SEER_RETURN_IF_ERROR(take(member, at(path_, line), prompt));
     }
-    if (has_text == has_ids)
-      return wrong_line(path_, line, has_text ? "both prompt and prompt_ids" : "neither prompt nor prompt_ids",
-                        ": expected one of them");
-    if (prompt.prompt.empty() && prompt.prompt_ids.empty()) return wrong_line(path_, line, "the prompt is empty");
+    if (is_chat) prompt.chat += "}";
+    if (prompt.prompt.empty() && prompt.prompt_ids.empty() && !is_chat) return wrong_line(path_, line, "the prompt is empty");
     prompt.samples = samples_;
     prompt.sampling = sampling_;
     return prompt;
@@ -300,6 +315,22 @@ Result<std::optional<PromptLine>> PromptLines::take(int64_t line, std::string te
       return wrong_line(state_->path, line, "id ", shown(prompt.id), " is that of line ", first->second, " already");
   }
   return std::optional<PromptLine>(std::move(prompt));
+}
+
+Status read_prompt_defaults(const std::string& text, const std::string& found, PromptDefaults& defaults) {
+  if (const Json value = Json::parse(text); !value.is_object())
+    return fail(Code::kInvalidArgument, found, "defaults is ", shown_value(value), ": expected an object");
+  SEER_ASSIGN_OR_RETURN(const std::vector<JsonMember> members, json_members(found, 1, text));
+  const std::vector<OptionSpec> options = line_options(defaults.samples, defaults.sampling);
+  for (const auto& [name, value] : members) {
+    const auto option = std::ranges::find(options, name, &OptionSpec::name);
+    const RefusedField* const refused = find_refused(name);
+    if (option == options.end())
+      return fail(Code::kInvalidArgument, found, "defaults has ", shown(name), ": ",
+                  refused != nullptr ? refused->instead : "expected n and fields of sampling");
+    if (value != "null") SEER_RETURN_IF_ERROR(set_json_option(*option, value, found));
+  }
+  return {};
 }
 
 Result<std::vector<PromptLine>> read_prompts(const std::string& path, int64_t limit, const PromptDefaults& defaults) {

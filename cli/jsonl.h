@@ -22,18 +22,22 @@ struct PromptDefaults {
   int64_t samples = 1;
   SamplingParams sampling{};
 };
-/// A prompt line: {id?, prompt | prompt_ids, n?, seed?, max_tokens?, temperature?, ...}. One of prompt and prompt_ids is
-/// not empty.
+/// A prompt line: {id?, prompt | prompt_ids | messages, n?, seed?, max_tokens?, temperature?, ...}. One of prompt, prompt_ids and
+/// chat is not empty.
 struct PromptLine {
   int64_t line = 0;              // in the file, from 1
   std::string id;                // as JSON (7 or "a7"); empty: none
   std::string prompt;            // text, to be tokenized
   std::vector<int32_t> prompt_ids;
+  std::string chat;              // a conversation for ChatPrompts: {"messages":[...],"tools":[...]}
   int64_t samples = 1;           // its n, or the default
   SamplingParams sampling;       // the defaults, overridden by the line
   std::optional<uint64_t> seed;  // replaces the run seed for this group
   std::string carried;           // all other fields, copied to each response: "answer":12,"level":"easy"
 };
+/// Reads n and sampling from an object of their own, written as in a prompt line, over the values of `defaults`. Errors begin with `found`.
+Status read_prompt_defaults(const std::string& text, const std::string& found, PromptDefaults& defaults);
+
 /// Reads the first `limit` prompts (0: all). Skips blank lines; a null field counts as not given. Errors: a duplicate id, a field
 /// that Seer writes in responses, and a field that changes sampling in other programs.
 Result<std::vector<PromptLine>> read_prompts(const std::string& path, int64_t limit, const PromptDefaults& defaults = {});

@@ -12,6 +12,7 @@
 #include "actors/fleet.h"
 #include "actors/policy/draft/draft_history.h"
 #include "actors/policy/schedule/policies.h"
+#include "cli/chat_prompts.h"
 #include "cli/cluster_machines.h"
 #include "cli/cluster_net.h"
 #include "cli/machine_memory.h"
@@ -65,21 +66,25 @@ Status check_sampling(const RolloutOptions& options, const RolloutWork& work, co
   return {};
 }
 
-Result<GroupSpec> make_group(const RolloutOptions& options, const RolloutWork& work, const PromptLine& line, uint32_t id) {
+/// Loads the chat template with the first conversation.
+Status load_chat_for(const RolloutOptions& options, const PromptLine& line, RolloutWork& work) {
+  if (line.chat.empty() || work.chat != nullptr || work.tokenizer == nullptr) return {};
+  auto chat = ChatPrompts::load(options.model, work.tokenizer);
+  if (chat.ok()) work.chat = *std::move(chat);
+  return chat.ok() || chat.error().code == Code::kNotFound ? Status{} : Status{chat.error()};
+}
+
+Result<GroupSpec> make_group(const RolloutOptions& options, RolloutWork& work, const PromptLine& line, uint32_t id) {
+  SEER_RETURN_IF_ERROR(load_chat_for(options, line, work));
+  SEER_ASSIGN_OR_RETURN(std::vector<int32_t> prompt_ids,
+                        prompt_ids_of(line, {options.model, work.tokenizer.get(), work.chat.get()},
+                                      cat(options.prompts_name(), ":", line.line, ": ")));
   GroupSpec group{.id = GroupId{id},
-                  .prompt_ids = line.prompt_ids,
+                  .prompt_ids = std::move(prompt_ids),
                   .samples = static_cast<uint32_t>(line.samples),
                   .sampling = line.sampling,
                   .seeds = {},
                   .known_tokens = {}};
-  if (group.prompt_ids.empty()) {
-    if (work.tokenizer == nullptr)
-      return fail(Code::kInvalidArgument, options.prompts_name(), ":", line.line, ": \"prompt\" is text, but ", options.model,
-                  " has no tokenizer; give \"prompt_ids\" instead");
-    auto ids = work.tokenizer->encode(line.prompt, {.add_special = true});
-    if (!ids.ok()) return fail(Code::kInvalidArgument, options.prompts_name(), ":", line.line, ": ", ids.error().detail);
-    group.prompt_ids = *std::move(ids);
-  }
   const ModelConfig& model = work.config;
   SEER_RETURN_IF_ERROR(
       check_prompt(options.prompts_name(), line.line, group.prompt_ids, model.vocab_size, model.context_tokens_max));

@@ -19,11 +19,14 @@
 
 namespace seer {
 
+class ChatPrompts;
+
 /// The work of a rollout: model, tokenizer and groups. Immutable; several runs share it.
 struct RolloutWork {
   ModelConfig config;
   std::shared_ptr<const Model> model;          // null: the engines are those of a cluster
   std::shared_ptr<const Tokenizer> tokenizer;  // null if the model's folder has none
+  std::shared_ptr<const ChatPrompts> chat;     // null until a line has messages, or if the model's folder has no template
   std::vector<PromptLine> lines;               // line i is group i
   std::vector<GroupSpec> groups;
 };

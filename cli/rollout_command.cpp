@@ -15,6 +15,7 @@
 #include "cli/progress.h"
 #include "cli/prompt_stream.h"
 #include "cli/report.h"
+#include "cli/response_lines.h"
 #include "cli/run_warnings.h"
 #include "cli/sim/sim_html.h"
 #include "cli/terminal.h"
@@ -48,24 +49,7 @@ struct FailedRequests {
 
 Status write_response(const RolloutWork& work, const Response& r, OutputWriter& out) {
   const uint32_t group = r.request.group.index;
-  std::optional<std::string> text;
-  if (work.tokenizer != nullptr) text = work.tokenizer->decode(r.output_ids, {.skip_special = true});
-  return out.append(response_line({.request = r.request,
-                                   .id = work.lines[group].id,
-                                   .seed = r.seed,
-                                   .prompt_ids = work.groups[group].prompt_ids,
-                                   .output_ids = r.output_ids,
-                                   .logprobs = r.logprobs,
-                                   .text = text,
-                                   .finish_reason = r.finish,
-                                   .error = r.error,
-                                   .weight_version = r.version,
-                                   .chunks = r.chunks,
-                                   .migrations = r.migrations,
-                                   .preemptions = r.preemptions,
-                                   .queue_s = static_cast<double>(r.queue_us) / 1e6,
-                                   .run_s = static_cast<double>(r.run_us) / 1e6,
-                                   .carried = work.lines[group].carried}));
+  return out.append(response_line_of(r, {work.lines[group].id, work.groups[group].prompt_ids, work.lines[group].carried}, work.tokenizer.get()));
 }
 
 /// The content of a rollout's page.

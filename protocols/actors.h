@@ -342,7 +342,8 @@ using RolloutEvents = rt::iface<rt::oneway<Response>, rt::oneway<RolloutProgress
 /// Adds groups to an open rollout. It assigns their ids, continuing the indices of the groups before.
 struct AddGroups {
   std::vector<GroupSpec> groups;
-  SEER_FIELDS(AddGroups, groups)
+  std::vector<ResumedRequest> resumed = {};  // requests of `groups`, each once; its group's index is that in `groups`
+  SEER_FIELDS(AddGroups, groups, resumed)
 };
 struct GroupsAdded {
   GroupId first;      // the others follow

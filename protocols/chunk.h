@@ -164,6 +164,15 @@ struct RolloutCommits {
   SEER_FIELDS(RolloutCommits, parts)
 };
 
+/// What an earlier process had of a request when it died.
+struct ResumedRequest {
+  RequestId request;
+  std::vector<int32_t> tokens;  // of its output, from the first on
+  std::vector<float> logprobs;
+  bool is_over = false;         // its response was given
+  SEER_FIELDS(ResumedRequest, request, tokens, logprobs, is_over)
+};
+
 /// A finished response, or what a request had when it failed (FinishReason::kError) or was cancelled (kAborted).
 struct Response {
   RequestId request;

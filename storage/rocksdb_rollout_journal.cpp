@@ -1,4 +1,3 @@
-#include <rocksdb/db.h>
 #include <rocksdb/write_batch.h>
 
 #include <map>
@@ -7,6 +6,7 @@
 #include "protocols/hash.h"
 #include "storage/directory_lock.h"
 #include "storage/record_bytes.h"
+#include "storage/rocksdb_journal_db.h"
 #include "storage/rollout_journal.h"
 
 // Layout of the directory:
@@ -23,29 +23,9 @@ namespace {
 
 constexpr DirectoryKind kDirectoryKind = {.name = "rollout journal", .lock_file = "seer-rollout-journal.lock", .data = "db"};
 constexpr const char* kWorkKey = "work";
-constexpr size_t kWriteBufferBytes = 32 << 20;
 
-Error to_error(const rocksdb::Status& status, const std::string& dir) {
-  const Code code = status.IsNoSpace() ? Code::kFull : status.IsCorruption() ? Code::kCorrupt : Code::kIo;
-  return fail(code, "journal ", dir, ": ", status.ToString());
-}
-
-template <class Number>
-void append_big_endian(std::string& bytes, Number number) {
-  for (int shift = 8 * sizeof number - 8; shift >= 0; shift -= 8) bytes += static_cast<char>(number >> shift & 0xff);
-}
-std::string response_key(uint64_t number) {
-  std::string key = "r";
-  append_big_endian(key, number);
-  return key;
-}
 /// Sorts before the keys of all tokens of the request.
-std::string tokens_key(RequestId id) {
-  std::string key = "t";
-  append_big_endian(key, id.group.index);
-  append_big_endian(key, id.sample);
-  return key;
-}
+std::string tokens_key(RequestId id) { return journal_key('t', id.group.index, id.sample); }
 
 /// kInvalidArgument: which part of the work differs.
 Status check_work(const std::string& dir, const JournalWork& found, const JournalWork& expected) {
@@ -75,7 +55,7 @@ class RocksdbRolloutJournal final : public RolloutJournal {
   Status clear() override;
 
  private:
-  Status ended(const rocksdb::Status& status) const { return status.ok() ? Status{} : Status{to_error(status, dir_)}; }
+  Status ended(const rocksdb::Status& status) const { return status.ok() ? Status{} : Status{journal_error(status, dir_)}; }
   Status write(rocksdb::WriteBatch& batch) { return ended(db_->Write({}, &batch)); }
 
   const std::string dir_;
@@ -108,12 +88,9 @@ Result<JournalContents> RocksdbRolloutJournal::read() const {
   }
   for (at->Seek("t"); at->Valid() && at->key().starts_with("t"); at->Next()) {
     SEER_ASSIGN_OR_RETURN(const CommittedTokens part, read_record<CommittedTokens>(at->value().ToStringView()));
-    CommittedTokens& all = by_request.try_emplace(part.request, CommittedTokens{.request = part.request}).first->second;
-    if (part.first_index != std::ssize(all.tokens)) continue;  // tokens after a gap are useless
-    all.tokens.insert(all.tokens.end(), part.tokens.begin(), part.tokens.end());
-    all.logprobs.insert(all.logprobs.end(), part.logprobs.begin(), part.logprobs.end());
+    append_part(part, by_request.try_emplace(part.request, CommittedTokens{.request = part.request}).first->second);
   }
-  if (!at->status().ok()) return to_error(at->status(), dir_);
+  if (!at->status().ok()) return journal_error(at->status(), dir_);
   for (const Response& response : contents.responses) by_request.erase(response.request);
   for (auto& [request, all] : by_request) contents.parts.push_back(std::move(all));
   return contents;
@@ -134,7 +111,7 @@ Status RocksdbRolloutJournal::finish(const Response& response) {
   Response kept = response;
   kept.request.group.rollout = {};
   rocksdb::WriteBatch batch;
-  (void)batch.Put(response_key(++last_response_), record_bytes(kept));
+  (void)batch.Put(journal_key('r', ++last_response_), record_bytes(kept));
   const std::string tokens = tokens_key(kept.request);
   (void)batch.DeleteRange(tokens, tokens + std::string(sizeof(uint64_t) + 1, '\xff'));
   return write(batch);
@@ -160,15 +137,8 @@ uint64_t hash_group(const GroupSpec& group) {
 
 Result<std::unique_ptr<RolloutJournal>> RolloutJournal::open(const std::string& dir, const JournalWork& work, bool may_resume) {
   SEER_ASSIGN_OR_RETURN(DirectoryLock lock, DirectoryLock::take(dir, kDirectoryKind));
-  rocksdb::Options options;
-  options.create_if_missing = true;
-  options.write_buffer_size = kWriteBufferBytes;
-  options.keep_log_file_num = 1;
-  options.info_log_level = rocksdb::ERROR_LEVEL;
-  rocksdb::DB* db = nullptr;
-  if (const rocksdb::Status opened = rocksdb::DB::Open(options, dir + "/" + kDirectoryKind.data, &db); !opened.ok())
-    return to_error(opened, dir);
-  auto journal = std::make_unique<RocksdbRolloutJournal>(dir, std::move(lock), std::unique_ptr<rocksdb::DB>(db));
+  SEER_ASSIGN_OR_RETURN(auto db, open_journal_db(dir + "/" + kDirectoryKind.data, dir));
+  auto journal = std::make_unique<RocksdbRolloutJournal>(dir, std::move(lock), std::move(db));
   SEER_RETURN_IF_ERROR(journal->begin(work, may_resume));
   return std::unique_ptr<RolloutJournal>(std::move(journal));
 }

@@ -43,17 +43,17 @@ GatewayClient Front::client() {
                 });
               },
           .tokens =
-              [this](Ticket ticket, uint32_t sample, CommittedTokens part) {
-                server_.post([this, ticket, sample, part = std::move(part)] {
+              [this](Ticket ticket, uint32_t sample, CommittedTokens part, WeightVersion version) {
+                server_.post([this, ticket, sample, part = std::move(part), version] {
                   const auto at = places_.find(ticket);
                   if (at == places_.end()) return;
                   const std::shared_ptr<OpenCall> open = at->second.call;  // writing may find out that the client has gone
-                  open->call.tokens(at->second.request, sample, part);
+                  open->call.tokens(at->second.request, sample, part, version);
                 });
               }};
 }
 
-void Front::run(Call call, const std::shared_ptr<HttpReply>& reply) {
+std::shared_ptr<Front::OpenCall> Front::start(Call call) {
   const auto open = std::make_shared<OpenCall>();
   open->call = std::move(call);
   std::vector<GatewayRequest> requests = std::move(open->call.requests);
@@ -65,18 +65,37 @@ void Front::run(Call call, const std::shared_ptr<HttpReply>& reply) {
     open->left += request.seeds.size();
     places_.emplace(request.ticket, Place{open, i, request.seeds.size()});
   }
-  ++calls_;
-  reply->on_gone([this, open] {
-    if (open->left == 0) return;  // it goes while it is answered
-    --calls_;
-    for (const Ticket ticket : open->tickets) places_.erase(ticket);
-    door_->put([tickets = open->tickets](GatewayActor& gateway) {
-      for (const Ticket ticket : tickets) gateway.cancel(ticket);
-    });
-  });
+  if (!open->call.outlives_server) ++calls_;
   door_->put([requests = std::move(requests)](GatewayActor& gateway) mutable {
     for (GatewayRequest& request : requests) gateway.submit(std::move(request));
   });
+  return open;
+}
+
+void Front::run(Call call, const std::shared_ptr<HttpReply>& reply) {
+  const auto open = start(std::move(call));
+  reply->on_gone([this, open] {
+    if (open->left > 0) cancel(open->tickets);  // else it goes while it is answered
+  });
+}
+
+std::vector<Ticket> Front::run(Call call) { return start(std::move(call))->tickets; }
+
+void Front::cancel(const std::vector<Ticket>& tickets) {
+  std::set<std::shared_ptr<OpenCall>> ended;
+  for (const Ticket ticket : tickets)
+    if (const auto at = places_.find(ticket); at != places_.end()) {
+      ended.insert(at->second.call);
+      places_.erase(at);
+    }
+  for (const auto& open : ended) calls_ -= open->call.outlives_server ? 0 : 1;
+  door_->put([tickets](GatewayActor& gateway) {
+    for (const Ticket ticket : tickets) gateway.cancel(ticket);
+  });
+}
+
+void Front::abort(std::set<Ticket> tickets) {
+  door_->put([tickets = std::move(tickets)](GatewayActor& gateway) { gateway.abort(tickets); });
 }
 
 void Front::on_response(Ticket ticket, uint32_t sample, Response response) {
@@ -86,10 +105,10 @@ void Front::on_response(Ticket ticket, uint32_t sample, Response response) {
   const size_t request = at->second.request;
   if (--at->second.left == 0) places_.erase(at);
   if (open->call.response) open->call.response(request, sample, response);
-  open->responses[request][sample] = std::move(response);
+  if (open->call.done) open->responses[request][sample] = std::move(response);
   if (--open->left > 0) return;
-  --calls_;
-  open->call.done(std::move(open->responses));
+  if (!open->call.outlives_server) --calls_;
+  if (open->call.done) open->call.done(std::move(open->responses));
   open->call = {};  // with the reply, which may keep the call
 }
 

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -34,11 +35,12 @@ Status fit_request(GatewayRequest& request, const ServedModel& model);
 struct Call {
   std::vector<GatewayRequest> requests;  // their tickets are filled in
   /// Tokens of a request that streams, as they come.
-  std::function<void(size_t request, uint32_t sample, const CommittedTokens&)> tokens = {};
+  std::function<void(size_t request, uint32_t sample, const CommittedTokens&, WeightVersion)> tokens = {};
   /// Each response, as it comes; all tokens came before.
   std::function<void(size_t request, uint32_t sample, const Response&)> response = {};
-  /// All responses, by request and sample. The last.
+  /// All responses, by request and sample. The last. Without it none is kept.
   std::function<void(std::vector<std::vector<Response>>)> done = {};
+  bool outlives_server = false;  // another process goes on with it: the end of the server does not wait for it
 };
 
 class Front {
@@ -52,6 +54,12 @@ class Front {
   uint64_t fresh_seed() { return hash_pair(model_.seed, ++last_seed_); }
 
   void run(Call call, const std::shared_ptr<HttpReply>& reply);
+  /// Likewise, for no connection: it goes on whoever comes and goes. Returns the tickets of its requests.
+  std::vector<Ticket> run(Call call);
+  /// Nobody wants the responses of these requests any more. REQUIRES: all requests of each call are among them.
+  void cancel(const std::vector<Ticket>& tickets);
+  /// These requests are answered with the tokens that they have.
+  void abort(std::set<Ticket> tickets);
   /// Asks the gateway, and gives `then` the answer on the server's thread.
   template <class Ask, class Then>
   void ask(Ask ask, Then then) {
@@ -82,6 +90,7 @@ class Front {
     size_t request = 0;
     size_t left = 0;
   };
+  std::shared_ptr<OpenCall> start(Call call);
   void on_response(Ticket ticket, uint32_t sample, Response response);
 
   HttpServer& server_;

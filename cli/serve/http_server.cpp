@@ -2,6 +2,7 @@
 
 #include <openssl/crypto.h>
 
+#include <algorithm>
 #include <atomic>
 #include <boost/asio.hpp>
 #include <boost/asio/ssl.hpp>
@@ -37,7 +38,9 @@ constexpr std::string_view reason_of(int status) {
     case 405: return "Method Not Allowed";
     case 408: return "Request Timeout";
     case 409: return "Conflict";
+    case 410: return "Gone";
     case 413: return "Payload Too Large";
+    case 429: return "Too Many Requests";
     case 431: return "Request Header Fields Too Large";
     case 500: return "Internal Server Error";
     case 503: return "Service Unavailable";
@@ -45,20 +48,13 @@ constexpr std::string_view reason_of(int status) {
   }
 }
 
+constexpr size_t kStreamBytes = 1 << 20;  // that a client has not read: with more, its stream has no room
+
 /// "a%20b+c" -> "a b c"
 std::string decode_query(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    unsigned char byte = 0;
-    if (text[i] == '%' && i + 2 < text.size() &&
-        std::from_chars(text.data() + i + 1, text.data() + i + 3, byte, 16).ptr == text.data() + i + 3) {
-      out.push_back(static_cast<char>(byte));
-      i += 2;
-    } else {
-      out.push_back(text[i] == '+' ? ' ' : text[i]);
-    }
-  }
-  return out;
+  std::string spaced(text);
+  std::ranges::replace(spaced, '+', ' ');
+  return decode_percent(spaced);
 }
 
 HttpRequest request_of(http::request<http::string_body>&& message) {
@@ -92,6 +88,8 @@ class Session : public std::enable_shared_from_this<Session> {
   void write_chunk(std::string_view part);
   void end_answer();
   void set_gone(std::function<void()> gone) { gone_ = std::move(gone); }
+  bool has_room() const { return unsent_bytes_ < kStreamBytes; }
+  void set_room(std::function<void()> room) { room_ = std::move(room); }
 
  protected:
   using Parser = http::request_parser<http::string_body>;
@@ -121,7 +119,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::optional<http::request<http::string_body>> next_;  // read while another one is at work
   std::deque<std::string> unsent_;
   size_t unsent_bytes_ = 0;
-  std::function<void()> gone_;
+  std::function<void()> gone_, room_;
   bool is_at_work_ = false;     // a request was handed over, and its answer is not over
   bool has_begun_ = false;      // its answer is a stream
   bool is_writing_ = false;
@@ -153,6 +151,8 @@ class Reply final : public HttpReply {
     session_->end_answer();
   }
   void on_gone(std::function<void()> gone) override { session_->set_gone(std::move(gone)); }
+  bool has_room() const override { return session_->has_room(); }
+  void on_room(std::function<void()> room) override { session_->set_room(std::move(room)); }
 
  private:
   const std::shared_ptr<Session> session_;
@@ -297,6 +297,7 @@ void Session::close() {
   if (std::exchange(closed_, true)) return;
   deadline_.cancel();
   close_socket();
+  room_ = {};
   if (const auto gone = std::exchange(gone_, {}); gone && is_at_work_) gone();
   server_.remove(shared_from_this());
 }
@@ -403,7 +404,7 @@ void Session::end_answer() {
   if (closed_) return;
   if (std::exchange(has_begun_, false)) put("0\r\n\r\n");
   is_at_work_ = false;
-  gone_ = {};
+  gone_ = room_ = {};
   if (!keeps_alive_) {
     closes_after_write_ = true;
     return write_next();
@@ -433,13 +434,30 @@ void Session::write_next() {
     is_writing_ = false;
     if (closed_) return;
     if (error) return close();
+    const bool had_room = has_room();
     unsent_bytes_ -= unsent_.front().size();
     unsent_.pop_front();
+    if (const auto room = room_; room && !had_room && has_room()) room();  // which may write, and end the answer
     write_next();
   });
 }
 
 }  // namespace
+
+std::string decode_percent(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    unsigned char byte = 0;
+    const char* const digits = text.data() + i + 1;
+    if (text[i] == '%' && i + 2 < text.size() && std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2) {
+      out.push_back(static_cast<char>(byte));
+      i += 2;
+    } else {
+      out.push_back(text[i]);
+    }
+  }
+  return out;
+}
 
 std::string http_error_body(std::string_view message) { return cat("{\"error\":{\"message\":", json_string(message), "}}"); }
 

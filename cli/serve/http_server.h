@@ -44,7 +44,13 @@ class HttpReply {
   virtual void end() = 0;
   /// Called once, when the client goes away before the answer is over. Not called after that.
   virtual void on_gone(std::function<void()> gone) = 0;
+  /// Whether the client has read most of the stream so far.
+  virtual bool has_room() const = 0;
+  /// Called whenever there is room again, until the answer is over.
+  virtual void on_room(std::function<void()> room) = 0;
 };
+/// "a%20b" -> "a b"
+std::string decode_percent(std::string_view text);
 /// {"error": {"message": ...}}
 std::string http_error_body(std::string_view message);
 using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<HttpReply>)>;

@@ -114,7 +114,7 @@ Result<Asked> parse(const std::string& text, bool is_chat, Front& front, const C
   for (std::vector<int32_t>& prompt : prompts.ids) {
     SEER_ASSIGN_OR_RETURN(GatewayRequest request, read_request(body, std::move(prompt), sampling, front));
     request.rid = rid;
-    request.streams = asked.streams;
+    request.tokens_to = asked.streams ? TokensTo::kClient : TokensTo::kNobody;
     asked.requests.push_back(std::move(request));
   }
   return asked;
@@ -305,7 +305,7 @@ void OpenaiDialect::complete(const HttpRequest& request, bool is_chat, const Rep
   if (asked->streams) {
     reply->begin("text/event-stream");
     const auto stream = std::make_shared<Stream>(front_, std::move(*asked), reply);
-    call.tokens = [stream](size_t i, uint32_t sample, const CommittedTokens& part) { stream->on_tokens(i, sample, part); };
+    call.tokens = [stream](size_t i, uint32_t sample, const CommittedTokens& part, WeightVersion) { stream->on_tokens(i, sample, part); };
     call.response = [stream](size_t i, uint32_t sample, const Response& r) { stream->on_response(i, sample, r); };
     call.done = [stream](const std::vector<std::vector<Response>>&) { stream->end(); };
   } else {

@@ -51,7 +51,7 @@ struct Prompts {
 };
 Result<Prompts> read_prompts(const Json& value, const PromptField& field, const ServedModel& model);
 
-/// A request for one prompt, with the body's group_id, group_size and priority. Rid and `streams` are not filled in.
+/// A request for one prompt, with the body's group_id, group_size and priority. Rid and tokens_to are not filled in.
 Result<GatewayRequest> read_request(const Json& body, std::vector<int32_t> prompt_ids, const Sampling& sampling, Front& front);
 
 /// What text the client wants. The member that keeps the stop in it has another name in each dialect.

@@ -15,16 +15,20 @@
 #include "cli/machine_parts.h"
 #include "cli/serve/front.h"
 #include "cli/serve/http_server.h"
+#include "cli/serve/native_dialect.h"
 #include "cli/serve/openai_dialect.h"
 #include "cli/serve/served_machines.h"
+#include "cli/serve/served_rollouts.h"
 #include "cli/serve/sglang_dialect.h"
 #include "gpu/model/model_folder.h"
 
 namespace seer {
 namespace {
 
-constexpr int64_t kLookUs = 50'000;         // between two looks at the stop flag
-constexpr int64_t kDrainUs = 60'000'000;    // for requests that run when it is to end; a second signal ends it at once
+constexpr int64_t kLookUs = 50'000;       // between two checks of the stop flag
+constexpr int64_t kTickUs = 200'000;      // between two checks whether streams of rollouts want progress
+constexpr int64_t kSyncUs = 1'000'000;    // between two syncs of the journal to disk
+constexpr int64_t kDrainUs = 60'000'000;  // for running requests after a signal to end; a second signal ends the server at once
 
 Result<std::string> read_token(const std::string& path) {
   if (path.empty()) return std::string();
@@ -43,7 +47,7 @@ int64_t tokens_max(const ServeOptions& options, const ModelConfig& model) {
   return options.kv_bytes / block_bytes * options.block_tokens;
 }
 
-/// With --cluster, no weights.
+/// Loads no weights with --cluster.
 Result<LoadedModel> load_served(const ServeOptions& options) {
   if (options.cluster.empty()) {
     SEER_RETURN_IF_ERROR(check_memory({demand_of_weights(options.model, options.weights == WeightType::kInt8)}, find_memory()));
@@ -63,6 +67,19 @@ Result<std::shared_ptr<const ChatPrompts>> load_chat(const LoadedModel& loaded, 
   return chat;
 }
 
+/// Null without --journal.
+Result<std::unique_ptr<ServedJournal>> open_journal(const ServeOptions& options, [[maybe_unused]] const ServedMachines& machines) {
+  if (options.journal.empty()) return std::unique_ptr<ServedJournal>();
+#ifdef SEER_HAVE_ROCKSDB
+  return ServedJournal::open(options.journal, {.model = model_name(options.model),
+                                               .weights = machines.weights(),
+                                               .version = machines.gateway_config().version});
+#else
+  return fail(Code::kUnavailable, "--journal ", options.journal,
+              " needs RocksDB, but this build was made without it: apt-get install librocksdb-dev, and build again");
+#endif
+}
+
 /// Ends the gateway with its scope, and waits for that: until then it calls the front.
 struct GatewayScope {
   rt::system& system;
@@ -72,6 +89,30 @@ struct GatewayScope {
     inbox.monitor(gateway);
     rt::stop(gateway);
     for (bool over = false; !over;) inbox.receive(kLookUs, [&](const rt::down&) { over = true; });
+  }
+};
+/// Periodic work for rollouts, on the main thread.
+struct KeepRollouts {
+  HttpServer& server;
+  ServedRollouts& rollouts;
+  const EventLog& log;
+  int64_t ticked_us = 0, synced_us = 0;
+  std::shared_ptr<std::atomic<bool>> has_failed = std::make_shared<std::atomic<bool>>(false);
+  void look(int64_t now_us) {
+    if (now_us - ticked_us >= kTickUs) {
+      ticked_us = now_us;
+      server.post([&to = rollouts, &events = log, failed = has_failed, now_us] {
+        to.tick(now_us);
+        tell(to.journal_failed(), *failed, events, now_us);
+      });
+    }
+    if (now_us - synced_us < kSyncUs) return;
+    synced_us = now_us;
+    tell(rollouts.sync(), *has_failed, log, now_us);
+  }
+  /// Logs the first failure only.
+  static void tell(const Status& status, std::atomic<bool>& has_failed, const EventLog& log, int64_t now_us) {
+    if (!status.ok() && !has_failed.exchange(true)) log.warn(now_us, "journal_failed", {{"error", status.error().detail}});
   }
 };
 /// Ends the server's thread with its scope: until then it calls the front.
@@ -102,6 +143,9 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
   const auto door = std::make_shared<GatewayDoor>();
   SEER_ASSIGN_OR_RETURN(const std::unique_ptr<ServedMachines> machines, ServedMachines::open(options, loaded, door, log, stop));
   rt::system& system = machines->system();
+  SEER_ASSIGN_OR_RETURN(std::unique_ptr<ServedJournal> journal, open_journal(options, *machines));
+  ServedRollouts rollouts({.bytes_max = static_cast<size_t>(options.kept_bytes)}, std::move(journal));
+  SEER_ASSIGN_OR_RETURN(std::vector<ServedWork> left, rollouts.restore());
   const auto folder = std::filesystem::weakly_canonical(options.model);
   GatewayConfig config = machines->gateway_config();
   Front front(*server, door,
@@ -114,22 +158,32 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
                .instances = static_cast<int64_t>(config.rollout.instances_expected)},
               config.version);
   SglangDialect sglang(front);
-  OpenaiDialect openai(front, std::move(chat));
+  OpenaiDialect openai(front, chat);
+  NativeDialect native(front, std::move(chat), rollouts);
+  if (!left.empty()) {
+    int64_t tokens = 0;
+    for (const ServedWork& group : left)
+      for (const CommittedTokens& part : group.begun) tokens += std::ssize(part.tokens);
+    log.info(rt::now_us(&system), "rollouts_resumed", {{"groups", left.size()}, {"tokens", tokens}});
+  }
+  native.resume(std::move(left), config.version);
   const ServerScope server_scope{server};
   const GatewayScope gateway{system, rt::spawn<GatewayActor>(system, std::move(config), machines->gateway_fleet(), front.client(), door, log)};
   server->start([&](HttpRequest request, std::shared_ptr<HttpReply> reply) {
     if (request.path == "/health" || request.path == "/health_generate" || request.path == "/") return reply->send(200, "{}");
-    if (sglang.handle(request, reply) || openai.handle(request, reply)) return;
+    if (sglang.handle(request, reply) || openai.handle(request, reply) || native.handle(request, reply)) return;
     reply->send(404, http_error_body(cat("no ", request.method, " ", request.path, " here")));
   });
   std::cout << "seer serves " << front.model().name << " at http" << (options.tls_cert.empty() ? "" : "s") << "://" << listen.host << ":"
             << server->port() << std::endl;
 
   rt::Inbox<> inbox(system);
+  KeepRollouts keep{*server, rollouts, log};
   Status ended;
   const auto look = [&] {
     inbox.receive(kLookUs, [](const rt::down&) {});
     if (ended.ok()) ended = machines->follow();
+    keep.look(rt::now_us(&system));
   };
   while (!stop.load() && ended.ok()) look();
   server->stop_listening();

@@ -6,6 +6,7 @@
 #include "cli/cluster_machines.h"
 #include "cli/cluster_net.h"
 #include "cli/policy_auto.h"
+#include "protocols/hash.h"
 
 namespace seer {
 namespace {
@@ -26,6 +27,7 @@ class LocalMachines final : public ServedMachines {
     return {.rollout = {.scheduler = scheduler_, .instances_expected = static_cast<size_t>(options_.instances)},
             .version = WeightVersion{static_cast<uint64_t>(options_.weight_version)}};
   }
+  uint64_t weights() const override { return hash_pair(loaded_.model->weights_hash, static_cast<uint64_t>(options_.kv_dtype)); }
   GatewayFleet gateway_fleet() override {
     GatewayFleet fleet{
         .start_rollout = [this](const RolloutConfig& c, const RolloutEvents& events) { return fleet_.start_rollout(c, {}, events); },
@@ -79,6 +81,7 @@ class JoinedMachines final : public ServedMachines {
   GatewayConfig gateway_config() const override {
     return {.rollout = {.scheduler = scheduler_, .instances_expected = cluster_->entered().instances}, .version = cluster_->entered().version};
   }
+  uint64_t weights() const override { return cluster_->entered().weights; }
   GatewayFleet gateway_fleet() override {
     return {.start_rollout = [this](const RolloutConfig& c, const RolloutEvents& events) { return cluster_->start_rollout(c, {}, events); },
             .end_rollout = [this](RolloutId id) { cluster_->end_rollout(id); },

@@ -73,7 +73,7 @@ Result<Generate> parse_generate(const std::string& body_text, Front& front) {
     SEER_ASSIGN_OR_RETURN(GatewayRequest request, read_request(body, std::move(prompts.ids[i]), sampling, front));
     const Json* const rid = entry(rids, i);
     if (rid != nullptr && rid->is_string()) request.rid = rid->get<std::string>();
-    request.streams = call.streams;
+    request.tokens_to = call.streams ? TokensTo::kClient : TokensTo::kNobody;
     SEER_ASSIGN_OR_RETURN(TextRules text, read_text_rules(own, sampling.params, model, "no_stop_trim"));
     call.to.push_back({&model, prompt_tokens, request.rid, wants_logprobs, std::move(text)});
     call.is_list |= sampling.n > 1;
@@ -156,7 +156,7 @@ void SglangDialect::generate(const HttpRequest& request, const Reply& reply) {
     const auto send = [this, to = std::move(parsed->to[0]), reply](const Response& r) {
       reply->write(cat("data: ", answer_text(to, r, front_.version_label(r.version)), "\n\n"));
     };
-    call.tokens = [so_far, send](size_t, uint32_t, const CommittedTokens& part) {
+    call.tokens = [so_far, send](size_t, uint32_t, const CommittedTokens& part, WeightVersion) {
       so_far->output_ids.insert(so_far->output_ids.end(), part.tokens.begin(), part.tokens.end());
       so_far->logprobs.insert(so_far->logprobs.end(), part.logprobs.begin(), part.logprobs.end());
       send(*so_far);

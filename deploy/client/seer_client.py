@@ -13,6 +13,8 @@ import concurrent.futures
 import json
 import operator
 import threading
+import time
+import urllib.parse
 import uuid
 from dataclasses import dataclass, field
 from typing import Any, AsyncIterator, Dict, Iterator, List, Mapping, Optional, Sequence, Union
@@ -20,14 +22,19 @@ from typing import Any, AsyncIterator, Dict, Iterator, List, Mapping, Optional, 
 from seer_http import (Answer, BadAnswer, CannotConnect, ConnectionLost, Http, NotIdle, Refused, SeerError, ServerFailed, TimedOut,
                        WeightsRefused, WrongToken, error_of)
 
-__all__ = ["AsyncClient", "BadAnswer", "CannotConnect", "Client", "ConnectionLost", "Load", "NotIdle", "Refused", "Response", "SeerError",
-           "ServerFailed", "ServerInfo", "TimedOut", "WeightsRefused", "WrongToken"]
+__all__ = ["AsyncClient", "BadAnswer", "CannotConnect", "Client", "ConnectionLost", "Load", "NotIdle", "Refused", "Response", "RolloutResponse",
+           "SeerError", "ServerFailed", "ServerInfo", "TimedOut", "WeightsRefused", "WrongToken"]
 
 Prompt = Union[str, Sequence[int]]
 
 CONTROL_S = 60.0      # health, pause, abort and the like
 WEIGHTS_S = 3600.0    # loading weights may take long
 GROUP_MAX = 100_000   # responses of one group
+PROGRESS_S = 10       # between two signs of life of the stream of a rollout
+SILENCE_S = 60.0      # without one, the connection is taken for lost
+RECONNECT_S = 600.0   # for the server to be there again
+RECONNECT_WAIT_S = 0.5
+ROLLOUTS = "/seer/v1/rollouts"
 
 # The server ignores names that it does not know, so a misspelt one would silently give other responses.
 SAMPLING = frozenset([
@@ -57,6 +64,16 @@ class Response:
     @property
     def is_aborted(self) -> bool:
         return self.finish_reason == "abort"
+
+
+@dataclass(frozen=True)
+class RolloutResponse(Response):
+    """A response of a rollout: `index` is its sample, `rid` the rollout, `meta` the whole line with all fields of the prompt line."""
+    seq: int = 0                       # in the rollout, from 1
+    group: int = 0                     # number of the prompt line, from 0
+    id: Any = None                     # of the prompt line
+    prompt_ids: List[int] = field(default_factory=list, repr=False)
+    error: Optional[str] = None        # with finish_reason "error"
 
 
 @dataclass(frozen=True)
@@ -119,6 +136,115 @@ def _checked(answer: Answer) -> Answer:
     if answer.status >= 300:
         raise error_of(answer)
     return answer
+
+
+def _rollout_response_of(line: Any, rollout_id: str) -> RolloutResponse:
+    try:
+        return RolloutResponse(tokens=line["output_ids"], logprobs=line["logprobs"], text=line.get("text", ""), finish_reason=line["finish_reason"],
+                               matched=None, weight_version=str(line["weight_version"]), prompt_tokens=len(line["prompt_ids"]), cached_tokens=0,
+                               seed=line["seed"], rid=rollout_id, index=line["sample"], queue_s=line["queue_s"],
+                               total_s=line["queue_s"] + line["run_s"], meta=line, seq=line["seq"], group=line["group"], id=line.get("id"),
+                               prompt_ids=line["prompt_ids"], error=line.get("error"))
+    except (KeyError, TypeError) as error:
+        raise BadAnswer(f"the answer is no response of a rollout: {error!r} in {json.dumps(line)[:200]}") from None
+
+
+def _lines_of(groups: Sequence[Mapping[str, Any]]) -> List[bytes]:
+    return [json.dumps(dict(group)).encode() for group in groups]
+
+
+class AsyncRollout:
+    """A rollout on the server, and an iterator over its responses. It goes on whoever is connected: a connection that is lost is made
+    again, and the stream goes on after the last response that was given, also after the server was started again with its journal.
+    aclose() only ends the stream."""
+
+    def __init__(self, client: "AsyncClient", rollout_id: str, body: Optional[bytes], groups: Optional[int], from_seq: Optional[int],
+                 reconnect_s: float):
+        self.rollout_id = rollout_id
+        self.seq = 0 if from_seq is None else from_seq - 1   # of the last response that was given
+        self.summary: Optional[Dict[str, Any]] = None        # the server's figures, once all responses were given
+        self._client, self._body, self._from_seq = client, body, from_seq
+        self._groups, self._adding = groups, asyncio.Lock()  # groups so far; None: to be asked for
+        self._reconnect_s = reconnect_s
+        self._steps = self._run()
+
+    def __aiter__(self) -> "AsyncRollout":
+        return self
+
+    async def __anext__(self) -> RolloutResponse:
+        return await self._steps.__anext__()
+
+    async def aclose(self) -> None:
+        await self._steps.aclose()
+
+    async def add(self, groups: Sequence[Mapping[str, Any]]) -> int:
+        """More groups for a rollout that is open. Returns the number of the first one. Sent again where the connection is lost: the
+        server adds them once."""
+        lines = _lines_of(groups)
+        async with self._adding:
+            if self._groups is None:
+                self._groups = (await self.progress())["groups"]
+            first = self._groups
+            await self._call("POST", f"/groups?first_group={first}", b"\n".join(lines))
+            self._groups += len(lines)
+        return first
+
+    async def finish(self) -> None:
+        """No more groups will come: the responses end with those that are left."""
+        await self._call("POST", "/close")
+
+    async def cancel(self, group: Union[int, str]) -> None:
+        """Ends a group, named by its id or else by its number: its responses come with the tokens that they have."""
+        await self._call("DELETE", f"/groups/{urllib.parse.quote(str(group), safe='')}")
+
+    async def acknowledge(self, seq: Optional[int] = None) -> None:
+        """The server may forget the responses up to this one; None: all that were given."""
+        await self._call("POST", "/ack", {"seq": self.seq if seq is None else seq})
+
+    async def progress(self) -> Dict[str, Any]:
+        return await self._call("GET", "/progress")
+
+    async def delete(self, *, return_partial: bool = False) -> None:
+        """Ends the rollout, and the server forgets it. With return_partial it is kept: what runs comes with the tokens that it has."""
+        await self._call("DELETE", "?on_cancel=return_partial" if return_partial else "")
+
+    async def _call(self, method: str, path: str, body=None) -> Dict[str, Any]:
+        return _checked(await self._client._control(method, f"{ROLLOUTS}/{self.rollout_id}{path}", body)).json()
+
+    async def _run(self) -> AsyncIterator[RolloutResponse]:
+        method, path, body = "POST", f"{ROLLOUTS}?progress_s={PROGRESS_S}", self._body
+        attach = f"{ROLLOUTS}/{self.rollout_id}?progress_s={PROGRESS_S}"
+        if body is None:
+            method, path = "GET", attach if self._from_seq is None else f"{attach}&from_seq={self._from_seq}"
+        lost_s: Optional[float] = None  # when the connection was lost; None: it is there
+        while True:
+            pieces = self._client._http.pieces(method, path, body, "application/x-ndjson", b"\n", timeout_s=SILENCE_S)
+            try:
+                async for data in pieces:
+                    line = Answer(200, data).json()
+                    lost_s = None
+                    if "seq" in line:
+                        self.seq = line["seq"]
+                        yield _rollout_response_of(line, self.rollout_id)
+                    elif line.get("type") == "done":
+                        self.summary = line
+                        return
+                    elif line.get("type") == "error":
+                        raise ServerFailed(line.get("message", "the server gave no reason"), 500)
+                    if self.seq > 0:
+                        method, path, body = "GET", f"{attach}&from_seq={self.seq + 1}", None
+                    elif method == "POST":
+                        method, path, body = "GET", attach, None
+                error: SeerError = ConnectionLost("the stream ended before the rollout did")
+            except (CannotConnect, ConnectionLost, TimedOut) as lost:
+                error = lost
+            finally:
+                await pieces.aclose()
+            now = time.monotonic()
+            lost_s = now if lost_s is None else lost_s
+            if now - lost_s > self._reconnect_s:
+                raise error
+            await asyncio.sleep(RECONNECT_WAIT_S)
 
 
 class AsyncGroup:
@@ -217,6 +343,28 @@ class AsyncClient:
             answer = _checked(await self._http.call("POST", "/generate", body, timeout_s=self._timeout_s))
             return _response_of(answer.json(), index, logprobs)
         return AsyncGroup([one(index, body) for index, body in enumerate(bodies)])
+
+    def rollout(self, groups: Sequence[Mapping[str, Any]], *, rollout_id: Optional[str] = None, n: Optional[int] = None,
+                sampling: Optional[Mapping[str, Any]] = None, seed: Optional[int] = None, priority: int = 0, logprobs: str = "processed",
+                open: bool = False, expect_weight_version: Union[int, str, None] = None, reconnect_s: float = RECONNECT_S) -> AsyncRollout:
+        """A rollout of these groups, each with the fields of a prompt line of `seer rollout`; `n` and `sampling` are for groups that do
+        not say. Iterate over it to start it. With open=True more groups may be added. Another process that asks for the same groups with
+        the same rollout_id gets the responses of the rollout that is there."""
+        rollout_id = f"client-{uuid.uuid4().hex}" if rollout_id is None else rollout_id
+        defaults = dict(sampling or {})
+        if n is not None:
+            defaults["n"] = n
+        first: Dict[str, Any] = {"rollout_id": rollout_id, "defaults": defaults, "open": open}
+        for name, value in (("seed", seed), ("priority", priority or None), ("expect_weight_version", expect_weight_version),
+                            ("logprobs", None if logprobs == "processed" else logprobs)):
+            if value is not None:
+                first[name] = value
+        lines = _lines_of(groups)
+        return AsyncRollout(self, rollout_id, b"\n".join([json.dumps(first).encode(), *lines]), len(lines), None, reconnect_s)
+
+    def attach(self, rollout_id: str, from_seq: Optional[int] = None, *, reconnect_s: float = RECONNECT_S) -> AsyncRollout:
+        """A rollout that is there, from this response on; None: from the first that was not acknowledged."""
+        return AsyncRollout(self, rollout_id, None, None, from_seq, reconnect_s)
 
     # ---- control -----------------------------------------------------------------------------------------------------------------
 
@@ -326,6 +474,40 @@ class _Steps:
         self.close()
 
 
+class Rollout(_Steps):
+    """AsyncRollout for threads: the same methods. close() only ends the stream."""
+
+    @property
+    def rollout_id(self) -> str:
+        return self._steps.rollout_id
+
+    @property
+    def seq(self) -> int:
+        return self._steps.seq
+
+    @property
+    def summary(self) -> Optional[Dict[str, Any]]:
+        return self._steps.summary
+
+    def add(self, groups: Sequence[Mapping[str, Any]]) -> int:
+        return self._client._run(self._steps.add(groups))
+
+    def finish(self) -> None:
+        self._client._run(self._steps.finish())
+
+    def cancel(self, group: Union[int, str]) -> None:
+        self._client._run(self._steps.cancel(group))
+
+    def acknowledge(self, seq: Optional[int] = None) -> None:
+        self._client._run(self._steps.acknowledge(seq))
+
+    def progress(self) -> Dict[str, Any]:
+        return self._client._run(self._steps.progress())
+
+    def delete(self, *, return_partial: bool = False) -> None:
+        self._client._run(self._steps.delete(return_partial=return_partial))
+
+
 class Client:
     """AsyncClient for threads: the same arguments and methods, run on an event loop in a thread of its own."""
 
@@ -350,6 +532,17 @@ class Client:
         async def start():
             return self._async.generate_group(prompt, n, **fields)
         return _Steps(self, self._run(start()))
+
+    def rollout(self, groups: Sequence[Mapping[str, Any]], **fields) -> Rollout:
+        """An iterator over the responses of a rollout. See AsyncClient.rollout."""
+        async def start():
+            return self._async.rollout(groups, **fields)
+        return Rollout(self, self._run(start()))
+
+    def attach(self, rollout_id: str, from_seq: Optional[int] = None, **fields) -> Rollout:
+        async def start():
+            return self._async.attach(rollout_id, from_seq, **fields)
+        return Rollout(self, self._run(start()))
 
     def update_weights(self, folder: str, version: Union[int, str, None] = None, *, mode: str = "abort") -> str:
         return self._run(self._async.update_weights(folder, version, mode=mode))

@@ -211,7 +211,7 @@ class Http:
         self._is_closed = False
 
     async def call(self, method: str, path: str, body=None, *, timeout_s: float, is_control: bool = False, may_repeat: bool = True) -> Answer:
-        """One request and its whole answer, whatever its status. `body` is sent as JSON."""
+        """One request and its whole answer, whatever its status. `body` is sent as JSON, bytes as they are."""
         async def whole() -> Answer:
             async with self._slot(is_control), self._asked(method, path, body, may_repeat) as (connection, status, headers):
                 parts = [part async for part in connection.read_body(headers)]
@@ -220,25 +220,38 @@ class Http:
 
     async def events(self, path: str, body, *, timeout_s: float) -> AsyncIterator[bytes]:
         """The data of each event of the stream that a POST answers with. `timeout_s` is for one event."""
-        what = f"POST {path}"
+        events = self.pieces("POST", path, body, "text/event-stream", b"\n\n", timeout_s=timeout_s)
+        try:
+            async for event in events:
+                if event.startswith(b"data: "):
+                    yield event[6:]
+        finally:
+            await events.aclose()
+
+    async def pieces(self, method: str, path: str, body, kind: str, end: bytes, *, timeout_s: float) -> AsyncIterator[bytes]:
+        """The pieces of the stream of this content type that a request answers with, each of which ends so. `timeout_s` is for one piece."""
+        what = f"{method} {path}"
         async with self._slot(False), contextlib.AsyncExitStack() as stack:
-            asked = stack.enter_async_context(self._asked("POST", path, body, True))
+            asked = stack.enter_async_context(self._asked(method, path, body, True))
             connection, status, headers = await self._in_time(asked, timeout_s, what)
             parts = connection.read_body(headers)
             if status != 200:
                 raise error_of(Answer(status, b"".join([part async for part in parts])))
-            if not headers.get("content-type", "").startswith("text/event-stream"):
-                raise BadAnswer(f"{what}: expected an event stream, found {headers.get('content-type')!r}")
-            unread = b""
+            if not headers.get("content-type", "").startswith(kind):
+                raise BadAnswer(f"{what}: expected {kind}, found {headers.get('content-type')!r}")
+            unread: List[bytes] = []  # joined only where a piece ends: one may have megabytes
             while True:
                 try:
                     part = await self._in_time(parts.__anext__(), timeout_s, what)
                 except StopAsyncIteration:
                     break
-                *events, unread = (unread + part).split(b"\n\n")
-                for event in events:
-                    if event.startswith(b"data: "):
-                        yield event[6:]
+                before = unread[-1][-len(end):] if unread else b""
+                unread.append(part)
+                if end in before + part:
+                    *pieces, rest = b"".join(unread).split(end)
+                    unread = [rest]
+                    for piece in pieces:
+                        yield piece
 
     async def close(self) -> None:
         self._is_closed = True
@@ -282,7 +295,7 @@ class Http:
                 connection.close()
 
     def _request_bytes(self, method: str, path: str, body) -> bytes:
-        data = b"" if body is None else json.dumps(body).encode()
+        data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
         lines = [f"{method} {path} HTTP/1.1", f"Host: {self.address.host_port}", f"Content-Length: {len(data)}"]
         if data:
             lines.append("Content-Type: application/json")

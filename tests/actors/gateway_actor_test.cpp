@@ -37,9 +37,14 @@ struct Bench {
                                  CHECK(responses[ticket].emplace(sample, std::move(r)).second);  // each once
                                },
                                .tokens =
-                                   [this](Ticket ticket, uint32_t sample, CommittedTokens part) {
+                                   [this](Ticket ticket, uint32_t sample, CommittedTokens part, WeightVersion version) {
                                      std::vector<int32_t>& so_far = streamed[{ticket, sample}];
-                                     CHECK(std::ssize(so_far) == part.first_index);
+                                     const bool starts_anew = part.first_index == 0 && !so_far.empty();
+                                     restarts += starts_anew ? 1 : 0;
+                                     if (starts_anew) so_far.clear();
+                                     const auto [known, is_first] = first_told.try_emplace({ticket, sample}, part.first_index);
+                                     CHECK(part.first_index == (is_first ? known->second : known->second + std::ssize(so_far)));
+                                     told_version = version;
                                      so_far.insert(so_far.end(), part.tokens.begin(), part.tokens.end());
                                    }};
     handle = cluster.world.spawn<GatewayActor>(config, fleet, client, door, EventLog{});
@@ -97,6 +102,9 @@ struct Bench {
   std::map<Ticket, Asked> asked;
   std::map<Ticket, std::map<uint32_t, Response>> responses;
   std::map<std::pair<Ticket, uint32_t>, std::vector<int32_t>> streamed;
+  std::map<std::pair<Ticket, uint32_t>, int64_t> first_told;  // index of the first token that was told
+  int restarts = 0;
+  WeightVersion told_version;
   uint64_t last = 0;
   decltype(std::declval<SimWorld&>().spawn<GatewayActor>(GatewayConfig{}, GatewayFleet{}, GatewayClient{}, std::shared_ptr<GatewayDoor>{},
                                                          EventLog{})) handle;
@@ -162,7 +170,7 @@ TEST_CASE("gateway: requests with equal names or prompts but different sampling,
 TEST_CASE("gateway: a request that streams gets its tokens in order, all of them before or with its response") {
   Bench b;
   GatewayRequest streams;
-  streams.streams = true;
+  streams.tokens_to = TokensTo::kClient;
   const Ticket ticket = b.ask(0, 0, 1, streams);
   b.ask(1, 0, 4);
   b.finish();
@@ -191,6 +199,66 @@ TEST_CASE("gateway: an abort answers running and waiting requests whose name beg
   CHECK(b.responses.size() == 3);
   for (const auto& [sample, response] : b.responses.at(Ticket{2})) CHECK(response.finish == FinishReason::kStop);
   b.check_exact(false);
+}
+
+TEST_CASE("gateway: an abort of some requests leaves others alone, also those of the same name") {
+  SimClusterOptions options;
+  options.length_max = 200;
+  Bench b(options);
+  const Ticket runs = b.ask(0, 0, 4), other = b.ask(1, 0, 4);
+  b.run_for(100'000);
+  const Ticket waits = b.ask(2, 0, 4);
+  b.tell([=](GatewayActor& gateway) { gateway.abort(std::set<Ticket>{runs, waits, Ticket{77}}); });
+  b.finish();
+  CHECK(b.responses.size() == 3);
+  for (const auto& [sample, response] : b.responses.at(other)) CHECK(response.finish == FinishReason::kStop);
+  for (const auto& [sample, response] : b.responses.at(waits)) CHECK(response.finish == FinishReason::kAborted);
+  b.check_exact(false);
+}
+
+TEST_CASE("gateway: responses that were begun go on with their tokens, unless these are of other weights") {
+  for (const WeightVersion version : {WeightVersion{1}, WeightVersion{2}}) {
+    CAPTURE(version);
+    Bench b;
+    GatewayRequest request;
+    request.tokens_to = TokensTo::kJournal;
+    for (uint32_t sample = 0; sample < 3; ++sample) {  // with half of its tokens, with all, with none
+      SimCluster::Answer right = b.cluster.answer({GroupId{0}, sample});
+      right.output_ids.resize(sample == 0 ? right.output_ids.size() / 2 : sample == 1 ? right.output_ids.size() : 0);
+      right.logprobs.resize(right.output_ids.size());
+      request.begun.push_back({right.output_ids, right.logprobs, version});
+    }
+    const Ticket ticket = b.ask(0, 0, 3, request);
+    b.finish();
+    CHECK(b.responses.at(ticket).size() == 3);
+    b.check_exact();
+    CHECK(b.told_version == WeightVersion{1});
+    for (uint32_t sample = 0; sample < 3; ++sample) {
+      const bool goes_on = version == WeightVersion{1} && sample < 2;
+      CHECK(b.first_told.at({ticket, sample}) == (goes_on ? std::ssize(request.begun[sample].tokens) - 1 : 0));
+    }
+  }
+}
+
+TEST_CASE("gateway: tokens for a journal are told anew when their request starts anew; a client that heard them is not told twice") {
+  for (const TokensTo to : {TokensTo::kJournal, TokensTo::kClient}) {
+    CAPTURE(static_cast<int>(to));
+    SimClusterOptions options;
+    options.length_max = 200;
+    Bench b(options);
+    GatewayRequest request;
+    request.tokens_to = to;
+    const Ticket ticket = b.ask(0, 0, 4, request);
+    b.run_for(100'000);
+    b.tell([](GatewayActor& gateway) { gateway.pause(InFlight::kRedo); });
+    b.run_for(1'000'000);
+    b.tell([](GatewayActor& gateway) { gateway.go_on(); });
+    b.finish();
+    CHECK((b.restarts > 0) == (to == TokensTo::kJournal));
+    CHECK((b.count(FinishReason::kAborted) > 0) == (to == TokensTo::kClient));
+    for (const auto& [sample, response] : b.responses.at(ticket)) CHECK(b.streamed.at({ticket, sample}) == response.output_ids);
+    b.check_exact(to == TokensTo::kJournal);
+  }
 }
 
 TEST_CASE("gateway: a cancelled request is not answered, and leaves nothing") {

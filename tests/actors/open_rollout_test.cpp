@@ -257,3 +257,26 @@ TEST_CASE("open rollout: groups of higher priority are served first, under every
     CHECK(std::ranges::is_sorted(order, std::greater<>()));
   }
 }
+
+TEST_CASE("open rollout: requests that another process began go on with the tokens they had, and end as they must") {
+  for (const std::string& policy : chunk_policy_names()) {
+    CAPTURE(policy);
+    OpenRollout o(options_for(policy));
+    AddGroups add{{o.groups[0], o.groups[1]}};
+    for (uint32_t sample = 0; sample < 3; ++sample) {  // some of its tokens; all but the response; the response too
+      const SimCluster::Answer right = o.cluster.answer(o.groups[1], sample);
+      const size_t had = sample == 0 ? right.output_ids.size() / 2 : right.output_ids.size();
+      add.resumed.push_back({RequestId{GroupId{1}, sample},
+                             {right.output_ids.begin(), right.output_ids.begin() + static_cast<ptrdiff_t>(had)},
+                             {right.logprobs.begin(), right.logprobs.begin() + static_cast<ptrdiff_t>(had)},
+                             sample == 2});
+    }
+    o.attach();
+    CHECK(o.ask<GroupsAdded>(add).error.empty());
+    o.close_and_finish();
+    o.check_responses(o.groups[0].samples + o.groups[1].samples - 1);
+    add.resumed[0].request.sample = 1000;
+    OpenRollout other(options_for(policy));
+    CHECK(other.ask<GroupsAdded>(add).error == "request 1.1000 was begun before, but is none of those to be added");
+  }
+}

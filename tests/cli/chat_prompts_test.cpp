@@ -69,3 +69,18 @@ TEST_CASE("chat prompts: a wrong folder or conversation is refused with a senten
   CHECK(prompt_text(folder, R"({"messages": ["hi"]})") == "p:1: messages[0]: expected an object with a role");
   CHECK(prompt_text(folder, kAsk + R"(, "add_generation_prompt": 1})") == "p:1: add_generation_prompt is 1: expected true or false");
 }
+
+TEST_CASE("chat prompts: the prompt of a line is its tokens, its text or its conversation, if the folder can make it") {
+  const ScratchFolder folder;
+  folder.write("chat_template.jinja", "{{ messages[0].content }}{% if add_generation_prompt %}={% endif %}");
+  const auto chat = ChatPrompts::load(folder.path(""), tokenizer()).value();
+  const PromptMakers all{"M", tokenizer().get(), chat.get()}, no_chat{"M", tokenizer().get()}, none{"M"};
+  const PromptLine ids{.prompt_ids = {5, 6}}, text{.prompt = "2+3="}, talk{.chat = kAsk + "}"}, wrong{.chat = R"({"messages": []})"};
+  CHECK(prompt_ids_of(ids, none, "").value() == std::vector{5, 6});
+  CHECK(prompt_ids_of(text, no_chat, "").value() == tokenizer()->encode("2+3=", {.add_special = true}).value());
+  CHECK(prompt_ids_of(talk, all, "").value() == tokenizer()->encode("2+3=").value());
+  CHECK(prompt_ids_of(text, none, "p:4: ").error().detail == "p:4: \"prompt\" is text, but M has no tokenizer; give \"prompt_ids\" instead");
+  CHECK(prompt_ids_of(talk, none, "p:4: ").error().detail == "p:4: messages are text, but M has no tokenizer; give \"prompt_ids\" instead");
+  CHECK(prompt_ids_of(talk, no_chat, "p:4: ").error().detail == "p:4: messages need a chat template, and M has none; give \"prompt\" instead");
+  CHECK(prompt_ids_of(wrong, all, "p:4: ").error().detail == "p:4: messages is array: expected a list of at least one message");
+}

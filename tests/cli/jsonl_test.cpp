@@ -82,7 +82,7 @@ TEST_CASE("prompts: each bad line is named by file, line and what is wrong") {
     const char* error;
   } table[] = {
       {"{\"prompt\": \"a\"}\n{\"prompt\": \"b\", }\n", ":2:17: malformed JSON after \"prompt\": \"b\", }"},
-      {"{}\n", ":1: neither prompt nor prompt_ids: expected one of them"},
+      {"{}\n", ":1: neither prompt nor prompt_ids nor messages: expected one of them"},
       {"{\"prompt\": \"a\", \"prompt_ids\": [1]}\n", ":1: both prompt and prompt_ids: expected one of them"},
       {"{\"prompt\": \"\"}\n", ":1: the prompt is empty"},
       {"{\"prompt_ids\": []}\n", ":1: the prompt is empty"},
@@ -171,8 +171,9 @@ TEST_CASE("prompts: sampling fields take the values of the flags, and others of 
       {"\"n\": 0", "n is 0: expected an integer, at least 1 and at most 1000000"},
       {"\"n\": [[[[1]]]]", "n is [[[[1]]]]: expected an integer, at least 1 and at most 1000000"},
       {"\"max_new_tokens\": 5", "field max_new_tokens is not known: use max_tokens"},
-      {"\"messages\": []",
-       "field messages is not known: chat templates are not applied; give prompt with the template rendered"},
+      {"\"tools\": []", "field tools is not known: it goes with messages"},
+      {"\"chat_template\": \"x\"", "field chat_template is not known: the template is that of the model's folder"},
+      {"\"messages\": []", "both prompt and messages: expected one of them"},
       {"\"num_return_sequences\": 2", "field num_return_sequences is not known: use n"},
       {"\"do_sample\": false", "field do_sample is not known: use temperature (0: greedy)"},
       {"\"guided_json\": {}",
@@ -197,6 +198,21 @@ TEST_CASE("prompts: numbers that are carried, and ids, come back as they were wr
   REQUIRE_MESSAGE(prompts.ok(), prompts.error().detail);
   CHECK((*prompts)[0].id == "12345678901234567890123");
   CHECK((*prompts)[0].carried == carried);
+}
+
+TEST_CASE("prompts: a conversation is kept for the chat template with what belongs to it, and nothing of it is carried") {
+  const ScratchFolder folder;
+  const auto chats = read_prompts(folder.write("p.jsonl", R"({"tools": [{"name": "add"}], "messages": [{"role": "user", "content": "2+3"}], "n": 3, )"
+                                                           R"("documents": null, "prompt": null, "level": 1.50})"), 0);
+  REQUIRE_MESSAGE(chats.ok(), chats.error().detail);
+  const PromptLine& line = (*chats)[0];
+  CHECK(line.chat == R"({"tools":[{"name":"add"}],"messages":[{"role":"user","content":"2+3"}],"documents":null})");
+  CHECK(line.prompt.empty());
+  CHECK(line.samples == 3);
+  CHECK(line.carried == "\"level\":1.50");
+  const auto plain = read_prompts(folder.write("p.jsonl", R"({"prompt": "a", "documents": ["b"]})"), 0);
+  REQUIRE(plain.ok());
+  CHECK((*plain)[0].carried == "\"documents\":[\"b\"]");
 }
 
 TEST_CASE("prompts: messages show little of a line") {

@@ -3,7 +3,7 @@
 usage: client.py SEER_PROGRAM"""
 import asyncio, concurrent.futures, contextlib, importlib.util, os, shutil, socket, subprocess, sys, tempfile, threading, types, unittest
 
-from served import LONG, MODEL, ROOT, Served
+from served import LONG, MODEL, ROOT, Served, ServedCase
 
 sys.path.insert(0, f"{ROOT}/deploy/client")
 import seer_client, seer_slime, seer_verl, stand_ins
@@ -23,6 +23,10 @@ def wait_until(client, what):
 
 def is_idle(load):
     return load.running + load.waiting == 0
+
+
+def any_rollout(served, rollout_id):
+    return served.call("GET", f"/seer/v1/rollouts/{rollout_id}/progress")[0] == 200
 
 
 class Proxy:
@@ -66,21 +70,18 @@ class Proxy:
         self.pool.shutdown()
 
 
-class ServedTest(unittest.TestCase):
+class ServedTest(ServedCase):
     """A server and a client for the tests of a class."""
-    options = []
 
     @classmethod
     def setUpClass(cls):
-        cls.served = Served(*cls.options)
+        super().setUpClass()
         cls.client = Client(f"127.0.0.1:{cls.served.port}")
 
     @classmethod
     def tearDownClass(cls):
         cls.client.close()
-        code = cls.served.stop()
-        if code != 0:
-            raise AssertionError(f"exit code {code}")
+        super().tearDownClass()
 
     def proxied(self, ends=(), **options):
         """A client behind a proxy, and the proxy."""
@@ -227,6 +228,106 @@ class ResponsesTest(ServedTest):
         ]:
             with self.subTest(sentence=sentence):
                 self.assertSays(ValueError, sentence, call)
+
+
+class RolloutsTest(ServedTest):
+    GROUPS = [{"id": f"p{i}", "prompt_ids": [2, 3, 4 + i], "n": 3, "max_tokens": 120, "level": 1.5} for i in range(4)]
+
+    def whole(self):
+        """What a rollout of GROUPS gives, by group and sample."""
+        return {(r.group, r.index): (r.tokens, r.logprobs, r.text, r.seed) for r in self.client.rollout(self.GROUPS)}
+
+    def test_a_rollout_gives_each_response_once_with_what_its_prompt_line_carries(self):
+        rollout = self.client.rollout(self.GROUPS[:2], n=1, sampling={"temperature": 0.5}, seed=3)
+        found = list(rollout)
+        self.assertEqual([r.seq for r in found], list(range(1, 7)))
+        self.assertEqual(sorted((r.group, r.index, r.id) for r in found), [(g, s, f"p{g}") for g in range(2) for s in range(3)])
+        for r in found:
+            self.assertEqual((r.meta["level"], r.prompt_ids, r.prompt_tokens, r.rid), (1.5, [2, 3, 4 + r.group], 3, rollout.rollout_id))
+            alone = self.client.generate(r.prompt_ids, sampling={"max_new_tokens": 120, "temperature": 0.5, "sampling_seed": r.seed})
+            self.assertEqual((r.tokens, r.logprobs, r.finish_reason, r.weight_version), (alone.tokens, alone.logprobs, alone.finish_reason, "1"))
+        self.assertEqual((rollout.summary["given"], rollout.seq), (6, 6))
+
+    def test_a_rollout_whose_connections_end_again_and_again_comes_whole(self):
+        right = self.whole()
+        client, proxy = self.proxied([0, 40, 3000, 1, 9000, 400, 6000])
+        rollout = client.rollout(self.GROUPS)
+        found = list(rollout)
+        self.assertEqual([r.seq for r in found], list(range(1, 13)))
+        self.assertEqual({(r.group, r.index): (r.tokens, r.logprobs, r.text, r.seed) for r in found}, right)
+        self.assertGreater(proxy.connections, 6)
+
+    def test_groups_are_added_and_cancelled_and_the_rollout_goes_on_without_its_iterator(self):
+        with self.client.rollout([], n=2, sampling={"max_tokens": 1500, "ignore_eos": True}, open=True, rollout_id="grows") as rollout:
+            with concurrent.futures.ThreadPoolExecutor(1) as pool:
+                first = pool.submit(next, rollout)
+                wait_until(self.client, lambda load: any_rollout(self.served, "grows"))
+                self.assertEqual(rollout.add([{"id": "a b", "prompt_ids": [2, 3]}]), 0)
+                self.assertEqual(rollout.add([{"prompt_ids": [4]}, {"prompt_ids": [5], "n": 1}]), 1)
+                wait_until(self.client, lambda load: load.running == 5)
+                rollout.cancel("a b")
+                self.assertEqual((first.result().id, first.result().is_aborted), ("a b", True))
+        rollout.finish()
+        again = self.client.attach("grows", 2)
+        found = list(again)
+        self.assertEqual(sorted(r.group for r in found), [0, 1, 1, 2])
+        self.assertEqual([r.finish_reason for r in found if r.group > 0], ["length"] * 3)
+        again.acknowledge()
+        self.assertEqual(again.progress()["acknowledged"], 5)
+        again.delete()
+        self.assertSays(seer_client.Refused, "there is no rollout \"grows\"", again.progress)
+
+    def test_what_is_refused_is_the_servers_sentence(self):
+        self.assertSays(seer_client.Refused, "body:2: neither prompt nor prompt_ids", lambda: next(self.client.rollout([{"n": 1}])))
+        self.assertSays(seer_client.Refused, "there is no rollout \"nowhere\"", lambda: next(self.client.attach("nowhere")))
+        self.assertSays(seer_client.Refused, "expect_weight_version is 9", lambda: next(self.client.rollout(self.GROUPS, expect_weight_version=9)))
+
+    def test_a_server_that_does_not_come_back_is_an_error_after_a_while(self):
+        with socket.create_server(("127.0.0.1", 0)) as closed:
+            address = f"127.0.0.1:{closed.getsockname()[1]}"
+        with Client(address, retries=0) as client:
+            self.assertSays(seer_client.CannotConnect, "cannot connect", lambda: next(client.rollout(self.GROUPS, reconnect_s=0.2)))
+
+    def test_a_rollout_that_is_deleted_ends_its_iterator(self):
+        rollout = self.client.rollout([{"prompt_ids": [2], "n": 2, "max_tokens": 1500, "ignore_eos": True}])
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            first = pool.submit(next, rollout)
+            wait_until(self.client, lambda load: load.running == 2)
+            rollout.delete()
+            self.assertSays(seer_client.ServerFailed, "the rollout was deleted", first.result)
+        wait_until(self.client, is_idle)
+
+    def test_asyncio_callers_have_the_same_methods(self):
+        async def run():
+            async with AsyncClient(self.client.address) as client:
+                rollout = client.rollout(self.GROUPS)
+                return {(r.group, r.index): (r.tokens, r.logprobs, r.text, r.seed) async for r in rollout}
+        self.assertEqual(asyncio.run(run()), self.whole())
+
+
+class RestartTest(unittest.TestCase):
+    def test_an_iterator_goes_on_when_the_server_was_killed_and_started_again_at_its_address(self):
+        with tempfile.TemporaryDirectory() as folder:
+            options = ["--journal", f"{folder}/journal"]
+            try:
+                served = Served(*options)
+            except RuntimeError as error:
+                if "needs RocksDB" in str(error):
+                    self.skipTest(str(error))
+                raise
+            groups = [{"prompt_ids": [2, 3, 4 + i], "n": 4, "max_tokens": 1200} for i in range(5)]
+            try:
+                with Client(f"127.0.0.1:{served.port}") as client:
+                    right = {(r.group, r.index): (r.tokens, r.logprobs) for r in client.rollout(groups)}
+                    rollout = client.rollout(groups)
+                    found = [next(rollout), next(rollout)]
+                    served.kill()
+                    served = Served(*options, "--listen", f"127.0.0.1:{served.port}")
+                    found += rollout
+                self.assertEqual([r.seq for r in found], list(range(1, 21)))
+                self.assertEqual({(r.group, r.index): (r.tokens, r.logprobs) for r in found}, right)
+            finally:
+                served.kill()
 
 
 class ControlTest(ServedTest):

@@ -2,6 +2,8 @@
 // groups of different sizes run under all policies and in the simulator.
 #include <doctest/doctest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -17,6 +19,7 @@ using Json = nlohmann::json;
 
 namespace {
 
+const std::string kModel = SEER_SOURCE_DIR "/deploy/models/scratchpad-1m8";
 constexpr int kPatienceMs = 600'000;  // then it hangs, on any machine
 
 /// Runs the program, which succeeds.
@@ -29,9 +32,9 @@ void run(std::vector<std::string> arguments) {
 
 /// The responses to prompts with these flags, as text without the numbers of groups and times, by id and sample.
 std::map<std::string, std::string> responses(const ScratchFolder& folder, const std::string& prompts,
-                                             const std::vector<std::string>& flags) {
+                                             const std::vector<std::string>& flags, const std::string& model = kModel) {
   const std::string out = folder.path("out.jsonl");
-  std::vector<std::string> arguments{"rollout",     "--model", SEER_SOURCE_DIR "/deploy/models/scratchpad-1m8",
+  std::vector<std::string> arguments{"rollout",     "--model", model,
                                      "--prompts",   folder.write("p.jsonl", prompts),
                                      "--out",       out,
                                      "--instances", "1",
@@ -110,4 +113,19 @@ TEST_CASE("prompt lines: groups of different sizes run under every policy, and a
   run({"simulate", "--workload", workload, "--policies", "verl,divided,seer,seer+,oracle,streamrl-oracle,partial", "--seeds",
        "1", "--report", folder.path("report.json")});
   CHECK(folder.read("report.json").find("\"verl\"") != std::string::npos);
+}
+
+TEST_CASE("prompt lines: messages give the responses of the prompt that the model's chat template makes of them") {
+  const ScratchFolder folder;
+  const std::string model = folder.path("model");
+  std::filesystem::copy(kModel, model);
+  std::ofstream(model + "/chat_template.jinja") << "{{ messages[0].content }}{% if add_generation_prompt %} sum\n{% endif %}";
+  const std::string chat = R"({"id": "a", "messages": [{"role": "user", "content": "A03 B09"}]})";
+  const auto rendered = responses(folder, kA + "}\n", {"--group-size", "2", "--max-tokens", "24"});
+  REQUIRE(rendered.size() == 2);
+  CHECK(responses(folder, chat + "\n", {"--group-size", "2", "--max-tokens", "24"}, model) == rendered);
+
+  ChildProcess without({SEER_PROGRAM, "rollout", "--model", kModel, "--prompts", folder.write("p.jsonl", kB + "}\n" + chat), "--out", folder.path("o.jsonl")});
+  REQUIRE(without.wait(kPatienceMs));
+  CHECK(without.err() == "seer: " + folder.path("p.jsonl") + ":2: messages need a chat template, and " + kModel + " has none; give \"prompt\" instead\n");
 }

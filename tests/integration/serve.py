@@ -3,7 +3,7 @@
 input, clients that disconnect. usage: serve.py SEER_PROGRAM"""
 import concurrent.futures, contextlib, json, os, shutil, socket, subprocess, tempfile, threading, unittest
 
-from served import LONG, MACHINE, MODEL, ROOT, SEER, Served
+from served import LONG, MACHINE, MODEL, ROOT, SEER, Served, ServedCase
 
 PROMPTS = f"{ROOT}/deploy/examples/scratchpad/prompts.jsonl"
 
@@ -17,17 +17,7 @@ def rollout(folder, *options):
         return [json.loads(line) for line in lines]
 
 
-class ServeTest(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        cls.served = Served()
-
-    @classmethod
-    def tearDownClass(cls):
-        code = cls.served.stop()
-        if code != 0:
-            raise AssertionError(f"exit code {code}")
-
+class ServeTest(ServedCase):
     def in_background(self, count, **fields):
         """Requests that run until they are ended."""
         pool = concurrent.futures.ThreadPoolExecutor(count)

@@ -1,5 +1,5 @@
 """Runs `seer serve` in a child process, for the tests that talk to it. The first argument of a test may be the program."""
-import http.client, json, os, re, signal, subprocess, sys, threading
+import http.client, json, os, re, signal, subprocess, sys, threading, unittest
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
 MODEL = f"{ROOT}/deploy/models/scratchpad-1m8"
@@ -68,3 +68,18 @@ class Served:
                 return
             threading.Event().wait(0.01)
         raise AssertionError(f"not so in time: {self.load()}")
+
+
+class ServedCase(unittest.TestCase):
+    """A server for the tests of a class, which must end in order."""
+    options = []
+
+    @classmethod
+    def setUpClass(cls):
+        cls.served = Served(*cls.options)
+
+    @classmethod
+    def tearDownClass(cls):
+        code = cls.served.stop()
+        if code != 0:
+            raise AssertionError(f"exit code {code}")

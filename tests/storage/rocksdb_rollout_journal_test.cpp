@@ -85,6 +85,19 @@ TEST_CASE("rollout journal: tokens after a gap are left out, and neighbours are 
   CHECK(had->parts[1].tokens == std::vector{3});
 }
 
+TEST_CASE("rollout journal: a request that went on with its last token computed again has each token once") {
+  Journal j;
+  const auto journal = j.opened();
+  CHECK(journal->commit(commit(request(0, 1), 0, {1, 2})).ok());
+  CHECK(journal->commit(commit(request(0, 1), 2, {3})).ok());
+  CHECK(journal->commit(commit(request(0, 1), 2, {3, 4})).ok());
+  CHECK(journal->commit(commit(request(0, 1), 3, {4, 5})).ok());
+  const auto had = journal->read();
+  REQUIRE(had->parts.size() == 1);
+  CHECK(had->parts[0].tokens == std::vector{1, 2, 3, 4, 5});
+  CHECK(had->parts[0].logprobs.size() == 5);
+}
+
 TEST_CASE("rollout journal: the journal of other work, or of work that is not over, is refused with a sentence") {
   Journal j;
   j.opened();

@@ -1,0 +1,28 @@
+#include "cli/response_lines.h"
+
+#include <optional>
+
+namespace seer {
+
+std::string response_line_of(const Response& r, const LineOfPrompt& prompt, const Tokenizer* tokenizer) {
+  std::optional<std::string> text;
+  if (tokenizer != nullptr) text = tokenizer->decode(r.output_ids, {.skip_special = true});
+  return response_line({.request = r.request,
+                        .id = prompt.id,
+                        .seed = r.seed,
+                        .prompt_ids = prompt.prompt_ids,
+                        .output_ids = r.output_ids,
+                        .logprobs = r.logprobs,
+                        .text = text,
+                        .finish_reason = r.finish,
+                        .error = r.error,
+                        .weight_version = r.version,
+                        .chunks = r.chunks,
+                        .migrations = r.migrations,
+                        .preemptions = r.preemptions,
+                        .queue_s = static_cast<double>(r.queue_us) / 1e6,
+                        .run_s = static_cast<double>(r.run_us) / 1e6,
+                        .carried = prompt.carried});
+}
+
+}  // namespace seer

@@ -1,0 +1,435 @@
+#include "cli/serve/native_dialect.h"
+
+#include <algorithm>
+#include <charconv>
+#include <iterator>
+#include <optional>
+#include <string_view>
+
+#include "cli/json_lines.h"
+#include "cli/response_lines.h"
+#include "cli/serve/request_fields.h"
+
+namespace seer {
+namespace {
+
+constexpr std::string_view kRoot = "/seer/v1/rollouts";
+constexpr const char* kLinesType = "application/x-ndjson";
+constexpr size_t kLinesMax = 100'000;      // of a request
+constexpr int64_t kSamples = 8;            // of a group that says no n, as in `seer rollout`
+constexpr uint64_t kProgressSMax = 86'400;
+
+int status_of(Code code) {
+  switch (code) {
+    case Code::kInvalidArgument: return 400;
+    case Code::kNotFound: return 404;
+    case Code::kStale: return 409;
+    case Code::kFull: return 429;
+    default: return 503;
+  }
+}
+void refuse(const std::shared_ptr<HttpReply>& reply, const Error& error) { reply->send(status_of(error.code), http_error_body(error.detail)); }
+
+class HttpSink final : public LineSink {
+ public:
+  explicit HttpSink(std::shared_ptr<HttpReply> reply) : reply_(std::move(reply)) {}
+  bool has_room() const override { return reply_->has_room(); }
+  void write(std::string_view part) override { reply_->write(part); }
+  void end() override { reply_->end(); }
+
+ private:
+  const std::shared_ptr<HttpReply> reply_;
+};
+
+/// "/seer/v1/rollouts/a/groups/7" -> {"a", "groups", "7"}
+std::vector<std::string> parts_of(std::string_view path) {
+  std::vector<std::string> parts;
+  path.remove_prefix(std::min(path.size(), kRoot.size() + 1));
+  while (!path.empty()) {
+    const std::string_view part = path.substr(0, path.find('/'));
+    parts.push_back(decode_percent(part));
+    path.remove_prefix(std::min(path.size(), part.size() + 1));
+  }
+  return parts;
+}
+
+Result<std::optional<uint64_t>> query_number(const HttpRequest& request, const std::string& name, uint64_t low, uint64_t high = UINT64_MAX) {
+  const auto at = request.query.find(name);
+  if (at == request.query.end()) return std::optional<uint64_t>();
+  const std::string& text = at->second;
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || number < low || number > high)
+    return fail(Code::kInvalidArgument, name, " is ", json_string(shown(text)), ": expected an integer, at least ", low,
+                high < UINT64_MAX ? cat(" and at most ", high) : "");
+  return std::optional<uint64_t>(number);
+}
+
+Status check_name(const std::string& id) {
+  const auto is_right = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-'; };
+  if (!id.empty() && id.size() <= 128 && std::ranges::all_of(id, is_right)) return {};
+  return fail(Code::kInvalidArgument, "rollout_id is ", json_string(shown(id)), ": expected 1 to 128 letters, digits, dots, dashes and underscores");
+}
+
+/// The elements of a list, from its compact JSON text: "[{...},{...}]".
+std::vector<std::string> elements_of(std::string_view list) {
+  std::vector<std::string> elements;
+  size_t begin = 1;
+  int depth = 0;
+  bool is_text = false;
+  for (size_t i = 0; i < list.size(); ++i) {
+    const char c = list[i];
+    if (is_text) {
+      if (c == '\\') ++i;
+      is_text = c != '"';
+      continue;
+    }
+    is_text = c == '"';
+    depth += c == '[' || c == '{' ? 1 : c == ']' || c == '}' ? -1 : 0;
+    if ((c == ',' && depth == 1) || depth == 0) {
+      if (i > begin) elements.emplace_back(list.substr(begin, i - begin));
+      begin = i + 1;
+    }
+  }
+  return elements;
+}
+
+/// Lines of a body, from the one after `line` on.
+struct Lines {
+  std::string_view rest;
+  int64_t line = 0;
+  bool next(std::string& text) {
+    if (rest.empty()) return false;
+    const size_t end = rest.find('\n');
+    text = std::string(rest.substr(0, end));
+    rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
+    ++line;
+    return true;
+  }
+};
+
+/// Makes groups of prompt lines, as they will run.
+class GroupReader {
+ public:
+  /// `first`: number of the first group.
+  GroupReader(const ServedHead& head, uint32_t first, size_t responses_max, const Front& front, const ChatPrompts* chat)
+      : head_(head), next_(first), responses_max_(responses_max), front_(front), chat_(chat) {}
+
+  Status take(PromptLines& reader, const std::string& name, int64_t line, std::string text) {
+    SEER_ASSIGN_OR_RETURN(std::optional<PromptLine> prompt, reader.take(line, std::move(text)));
+    if (!prompt) return {};
+    if (groups.size() >= kLinesMax) return fail(Code::kInvalidArgument, "there are more than ", kLinesMax, " groups: send the rest in another request");
+    const std::string found = cat(name, ":", line, ": ");
+    responses_ += static_cast<size_t>(prompt->samples);
+    if (responses_ > responses_max_)
+      return fail(Code::kInvalidArgument, found, "the request asks for ", responses_, " responses up to here: expected at most ", responses_max_);
+    const ServedModel& model = front_.model();
+    GatewayRequest fitted;
+    SEER_ASSIGN_OR_RETURN(fitted.prompt_ids, prompt_ids_of(*prompt, {model.name, model.tokenizer.get(), chat_}, found));
+    fitted.sampling = std::move(prompt->sampling);
+    if (const Status fits = fit_request(fitted, model); !fits.ok()) return fail(fits.error().code, found, fits.error().detail);
+    ServedGroup group{.id = prompt->id, .carried = prompt->carried, .prompt_ids = std::move(fitted.prompt_ids), .sampling = std::move(fitted.sampling), .seeds = {}};
+    for (uint32_t sample = 0; sample < prompt->samples; ++sample) group.seeds.push_back(prompt_sample_seed(*prompt, head_.seed, next_, sample));
+    groups.push_back(std::move(group));
+    ++next_;
+    return {};
+  }
+  Status take_lines(Lines lines) {
+    PromptLines reader("body", defaults());
+    std::string text;
+    while (lines.next(text)) SEER_RETURN_IF_ERROR(take(reader, "body", lines.line, std::move(text)));
+    return {};
+  }
+  PromptDefaults defaults() const { return {.samples = head_.samples, .sampling = head_.sampling}; }
+
+  std::vector<ServedGroup> groups;
+
+ private:
+  const ServedHead& head_;
+  uint32_t next_;
+  const size_t responses_max_;
+  size_t responses_ = 0;
+  const Front& front_;
+  const ChatPrompts* const chat_;
+};
+
+/// The first line of a request that makes a rollout.
+struct FirstLine {
+  ServedHead head;
+  std::vector<std::string> groups;  // lines that it holds itself
+};
+
+Status take_field(const JsonMember& member, const Front& front, PromptDefaults& defaults, FirstLine& first) {
+  const auto& [name, text] = member;
+  const Json value = Json::parse(text);
+  const std::string found = "body:1: ";
+  ServedHead& head = first.head;
+  if (name == "rollout_id") {
+    if (!value.is_string()) return fail(Code::kInvalidArgument, found, "rollout_id is ", shown_value(value), ": expected text");
+    head.id = value.get<std::string>();
+    return check_name(head.id);
+  }
+  if (name == "open") {
+    if (!value.is_boolean()) return fail(Code::kInvalidArgument, found, "open is ", shown_value(value), ": expected true or false");
+    head.is_open = value.get<bool>();
+  } else if (name == "seed") {
+    SEER_ASSIGN_OR_RETURN(head.seed, integer_field<uint64_t>(value, "seed", 0, found));
+  } else if (name == "priority") {
+    SEER_ASSIGN_OR_RETURN(head.priority, integer_field<int32_t>(value, "priority", INT32_MIN, found));
+  } else if (name == "defaults") {
+    return read_prompt_defaults(text, found, defaults);
+  } else if (name == "logprobs") {
+    if (value != "processed" && value != "raw")
+      return fail(Code::kInvalidArgument, found, "logprobs is ", shown_value(value), ": expected \"processed\" or \"raw\"");
+    defaults.sampling.logprob_mode = value == "raw" ? LogprobMode::kRaw : LogprobMode::kProcessed;
+  } else if (name == "expect_weight_version") {
+    const std::string runs = front.version_label(front.version()), expected = value.is_string() ? value.get<std::string>() : text;
+    if (expected != runs) return fail(Code::kStale, "expect_weight_version is ", shown(expected), ", and version ", runs, " runs");
+  } else if (name == "groups") {
+    if (!value.is_array()) return fail(Code::kInvalidArgument, found, "groups is ", shown_value(value), ": expected a list of objects");
+    first.groups = elements_of(text);
+  } else {
+    return fail(Code::kInvalidArgument, found, "field ", shown(name),
+                " is not known: expected rollout_id, open, seed, priority, defaults, logprobs, expect_weight_version or groups");
+  }
+  return {};
+}
+
+Result<FirstLine> read_first_line(std::string text, const Front& front) {
+  FirstLine first;
+  SEER_RETURN_IF_ERROR(check_line("body", 1, text));
+  if (is_blank(text)) return fail(Code::kInvalidArgument, "body:1: the line is empty: expected {\"rollout_id\": ..., ...}");
+  SEER_ASSIGN_OR_RETURN(const std::vector<JsonMember> members, json_members("body", 1, text));
+  PromptDefaults defaults{.samples = kSamples, .sampling = {}};
+  first.head.seed = front.model().seed;
+  for (const JsonMember& member : members)
+    if (member.text != "null") SEER_RETURN_IF_ERROR(take_field(member, front, defaults, first));
+  first.head.samples = defaults.samples;
+  first.head.sampling = std::move(defaults.sampling);
+  return first;
+}
+
+std::string without_newline(std::string line) {
+  line.pop_back();
+  return line;
+}
+
+}  // namespace
+
+NativeDialect::NativeDialect(Front& front, std::shared_ptr<const ChatPrompts> chat, ServedRollouts& rollouts)
+    : front_(front), chat_(std::move(chat)), rollouts_(rollouts) {}
+
+bool NativeDialect::handle(HttpRequest& request, const Reply& reply) {
+  if (!request.path.starts_with(kRoot) || (request.path.size() > kRoot.size() && request.path[kRoot.size()] != '/')) return false;
+  const std::vector<std::string> parts = parts_of(request.path);
+  const bool is_get = request.method == "GET", is_post = request.method == "POST", is_delete = request.method == "DELETE";
+  const std::string what = parts.size() > 1 ? parts[1] : "";
+  if (parts.empty() && is_post) create(request, reply);
+  else if (parts.empty() && is_get) list(reply);
+  else if (parts.size() == 1 && is_get) attach(request, parts[0], reply);
+  else if (parts.size() == 1 && is_delete) remove(request, parts[0], reply);
+  else if (parts.size() == 2 && is_get && what == "progress") answer(parts[0], {}, reply);
+  else if (parts.size() == 2 && is_post && what == "groups") add(request, parts[0], reply);
+  else if (parts.size() == 2 && is_post && (what == "close" || what == "finish")) answer(parts[0], rollouts_.close(parts[0]), reply);
+  else if (parts.size() == 2 && is_post && what == "ack") acknowledge(request, parts[0], reply);
+  else if (parts.size() == 3 && is_delete && what == "groups") cancel_group(parts[0], parts[2], reply);
+  else return false;
+  return true;
+}
+
+// ---- requests of clients -------------------------------------------------------------------------------------------------------
+
+void NativeDialect::create(const HttpRequest& request, const Reply& reply) {
+  const Result<StreamOptions> options = read_stream_options(request);
+  if (!options.ok()) return refuse(reply, options.error());
+  const uint64_t hash = hash_bytes(request.body);
+  Lines lines{.rest = request.body};
+  std::string text;
+  lines.next(text);
+  Result<FirstLine> first = read_first_line(std::move(text), front_);
+  if (!first.ok()) return refuse(reply, first.error());
+  ServedHead& head = first->head;
+  head.request = hash;
+  if (const ServedHead* const known = rollouts_.find(head.id); known != nullptr) {
+    if (known->request == hash) return stream(head.id, *options, true, reply);
+    return refuse(reply, fail(Code::kStale, "there is a rollout ", json_string(head.id), " already, made by another request"));
+  }
+  if (options->from_seq.value_or(1) > 1)
+    return refuse(reply, fail(Code::kInvalidArgument, "from_seq is ", *options->from_seq, ": expected 1, since the rollout is not there yet"));
+  while (head.id.empty() || rollouts_.find(head.id) != nullptr) head.id = cat("rollout-", ++last_name_);
+
+  GroupReader groups(head, 0, rollouts_.limits().responses_max, front_, chat_.get());
+  PromptLines own("groups", groups.defaults());
+  for (size_t i = 0; i < first->groups.size(); ++i)
+    if (const Status read = groups.take(own, "groups", static_cast<int64_t>(i) + 1, first->groups[i]); !read.ok()) return refuse(reply, read.error());
+  if (const Status read = groups.take_lines(lines); !read.ok()) return refuse(reply, read.error());
+  if (groups.groups.empty() && !head.is_open)
+    return refuse(reply, fail(Code::kInvalidArgument, "the rollout has no groups: expected some, or \"open\": true"));
+  Result<std::vector<ServedWork>> work = rollouts_.create(head, std::move(groups.groups));
+  if (!work.ok()) return refuse(reply, work.error());
+  run(*std::move(work));
+  stream(head.id, *options, true, reply);
+}
+
+void NativeDialect::list(const Reply& reply) {
+  std::string out = "{\"rollouts\":[";
+  for (const ServedState& state : rollouts_.states())
+    out += cat(out.ends_with('[') ? "" : ",", without_newline(served_state_line(state.is_over ? "done" : "progress", state)));
+  reply->send(200, cat(out, "]}"));
+}
+
+Result<NativeDialect::StreamOptions> NativeDialect::read_stream_options(const HttpRequest& request) {
+  StreamOptions options;
+  SEER_ASSIGN_OR_RETURN(options.from_seq, query_number(request, "from_seq", 1));
+  SEER_ASSIGN_OR_RETURN(const std::optional<uint64_t> progress_s, query_number(request, "progress_s", 1, kProgressSMax));
+  options.progress_us = static_cast<int64_t>(progress_s.value_or(0)) * 1'000'000;
+  return options;
+}
+
+void NativeDialect::attach(const HttpRequest& request, const std::string& id, const Reply& reply) {
+  const Result<StreamOptions> options = read_stream_options(request);
+  if (!options.ok()) return refuse(reply, options.error());
+  stream(id, *options, false, reply);
+}
+
+void NativeDialect::stream(const std::string& id, const StreamOptions& options, bool is_accepted, const Reply& reply) {
+  const Result<uint64_t> stream = rollouts_.subscribe(id, options.from_seq, std::make_shared<HttpSink>(reply), options.progress_us);
+  if (!stream.ok()) return refuse(reply, stream.error());
+  reply->on_gone([this, number = *stream] { rollouts_.unsubscribe(number); });
+  reply->on_room([this, number = *stream] { rollouts_.pump(number); });
+  reply->begin(kLinesType);
+  if (is_accepted) reply->write(served_state_line("accepted", rollouts_.state(id).value()));
+  rollouts_.pump(*stream);
+}
+
+void NativeDialect::add(const HttpRequest& request, const std::string& id, const Reply& reply) {
+  const ServedHead* const head = rollouts_.find(id);
+  if (head == nullptr) return answer(id, {}, reply);
+  const auto first = query_number(request, "first_group", 0);
+  if (!first.ok()) return refuse(reply, first.error());
+  const auto next = static_cast<uint32_t>(rollouts_.state(id)->groups);
+  const uint64_t begin = first->value_or(next);
+  GroupReader groups(*head, static_cast<uint32_t>(std::min<uint64_t>(begin, next)), rollouts_.limits().responses_max, front_, chat_.get());
+  if (const Status read = groups.take_lines({.rest = request.body}); !read.ok()) return refuse(reply, read.error());
+  if (groups.groups.empty()) return refuse(reply, fail(Code::kInvalidArgument, "the body has no groups: expected a prompt line for each"));
+  const size_t count = groups.groups.size();
+  Result<std::vector<ServedWork>> work = rollouts_.add(id, std::move(groups.groups), *first);
+  if (!work.ok()) return refuse(reply, work.error());
+  run(*std::move(work));
+  reply->send(200, json_text({{"rollout_id", id}, {"first_group", begin}, {"groups", count}}));
+}
+
+void NativeDialect::acknowledge(const HttpRequest& request, const std::string& id, const Reply& reply) {
+  const Result<Json> body = read_object(request.body);
+  if (!body.ok()) return refuse(reply, body.error());
+  const Json* const seq = given_field(*body, "seq");
+  if (seq == nullptr) return refuse(reply, fail(Code::kInvalidArgument, "seq is missing: expected that of the last response that is not needed any more"));
+  const Result<uint64_t> number = integer_field<uint64_t>(*seq, "seq", 0, "");
+  if (!number.ok()) return refuse(reply, number.error());
+  answer(id, rollouts_.acknowledge(id, *number), reply);
+}
+
+void NativeDialect::cancel_group(const std::string& id, const std::string& name, const Reply& reply) {
+  const Result<uint32_t> group = rollouts_.find_group(id, name);
+  if (!group.ok()) return refuse(reply, group.error());
+  const auto at = tickets_.find({rollouts_.find(id)->number, *group});
+  if (at == tickets_.end()) return refuse(reply, fail(Code::kStale, "group ", json_string(shown(name)), " is over"));
+  front_.abort({at->second});
+  answer(id, {}, reply);
+}
+
+void NativeDialect::remove(const HttpRequest& request, const std::string& id, const Reply& reply) {
+  const auto how = request.query.find("on_cancel");
+  const std::string on_cancel = how == request.query.end() ? "drop" : how->second;
+  if (on_cancel != "drop" && on_cancel != "return_partial")
+    return refuse(reply, fail(Code::kInvalidArgument, "on_cancel is ", json_string(shown(on_cancel)), ": expected drop or return_partial"));
+  const ServedHead* const head = rollouts_.find(id);
+  if (head == nullptr) return answer(id, {}, reply);
+  const std::vector<Ticket> tickets = tickets_of(head->number);
+  if (on_cancel == "return_partial") {
+    front_.abort({tickets.begin(), tickets.end()});
+    return answer(id, rollouts_.close(id), reply);
+  }
+  const ServedState state = rollouts_.state(id).value();
+  front_.cancel(tickets);
+  std::erase_if(tickets_, [&](const auto& entry) { return entry.first.first == head->number; });
+  (void)rollouts_.forget(id);
+  reply->send(200, without_newline(served_state_line("deleted", state)));
+}
+
+void NativeDialect::answer(const std::string& id, const Status& done, const Reply& reply) {
+  if (!done.ok()) return refuse(reply, done.error());
+  const Result<ServedState> state = rollouts_.state(id);
+  if (!state.ok()) return refuse(reply, state.error());
+  reply->send(200, without_newline(served_state_line(state->is_over ? "done" : "progress", *state)));
+}
+
+// ---- what runs -----------------------------------------------------------------------------------------------------------------
+
+void NativeDialect::resume(std::vector<ServedWork> work, WeightVersion version) {
+  for (auto first = work.begin(); first != work.end();) {
+    const auto end = std::find_if(first, work.end(), [&](const ServedWork& group) { return group.rollout != first->rollout; });
+    run({std::make_move_iterator(first), std::make_move_iterator(end)}, version);
+    first = end;
+  }
+}
+
+void NativeDialect::run(std::vector<ServedWork> work, WeightVersion version) {
+  if (work.empty()) return;
+  const ServedHead& head = rollouts_.head(work.front().rollout);
+  Call call{.requests = {}, .outlives_server = rollouts_.has_journal()};
+  for (ServedWork& group : work) {
+    const ServedGroup& spec = *rollouts_.group(group.rollout, group.group);
+    GatewayRequest request{.ticket = {},
+                           .rid = head.id,
+                           .group = cat("rollout ", group.rollout, " group ", group.group),
+                           .group_size = static_cast<uint32_t>(group.samples.size()),
+                           .prompt_ids = spec.prompt_ids,
+                           .sampling = spec.sampling,
+                           .seeds = {},
+                           .priority = head.priority,
+                           .tokens_to = rollouts_.has_journal() ? TokensTo::kJournal : TokensTo::kNobody};
+    for (const uint32_t sample : group.samples) request.seeds.push_back(spec.seeds[sample]);
+    if (!group.begun.empty()) request.begun.resize(group.samples.size());
+    for (CommittedTokens& part : group.begun) {
+      const auto at = std::ranges::find(group.samples, part.request.sample) - group.samples.begin();
+      request.begun[static_cast<size_t>(at)] = {std::move(part.tokens), std::move(part.logprobs), version};
+    }
+    group.begun.clear();
+    call.requests.push_back(std::move(request));
+  }
+  const auto groups = std::make_shared<const std::vector<ServedWork>>(std::move(work));
+  call.tokens = [this, groups](size_t i, uint32_t sample, const CommittedTokens& part, WeightVersion made_by) {
+    const ServedWork& group = (*groups)[i];
+    CommittedTokens named = part;
+    named.request = {GroupId{group.group}, group.samples[sample]};
+    rollouts_.commit(group.rollout, named, made_by);
+  };
+  call.response = [this, groups](size_t i, uint32_t sample, const Response& response) { on_response((*groups)[i], sample, response); };
+  const std::vector<Ticket> tickets = front_.run(std::move(call));
+  for (size_t i = 0; i < tickets.size(); ++i) tickets_[{(*groups)[i].rollout, (*groups)[i].group}] = tickets[i];
+}
+
+void NativeDialect::on_response(const ServedWork& work, uint32_t sample, const Response& given) {
+  const ServedGroup* const spec = rollouts_.group(work.rollout, work.group);
+  if (spec == nullptr) return;
+  Response response = given;
+  response.request = {GroupId{work.group}, work.samples[sample]};
+  const std::string line = response_line_of(response, {spec->id, spec->prompt_ids, spec->carried}, front_.model().tokenizer.get());
+  rollouts_.finish(work.rollout,
+                   {.group = work.group,
+                    .sample = response.request.sample,
+                    .finish = response.finish,
+                    .output_tokens = std::ssize(response.output_ids),
+                    .line = {}},
+                   line);
+  if (rollouts_.group(work.rollout, work.group) == nullptr) tickets_.erase({work.rollout, work.group});
+}
+
+std::vector<Ticket> NativeDialect::tickets_of(uint64_t rollout) const {
+  std::vector<Ticket> tickets;
+  for (auto at = tickets_.lower_bound({rollout, 0}); at != tickets_.end() && at->first.first == rollout; ++at) tickets.push_back(at->second);
+  return tickets;
+}
+
+}  // namespace seer

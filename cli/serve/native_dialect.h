@@ -1,0 +1,69 @@
+// Seer's own interface: whole rollouts, in the lines that `seer rollout` reads and writes. A rollout goes on whoever is connected; its
+// responses are streamed as JSON lines, numbered by "seq", to any client that asks for them from a number on.
+//
+//   POST   /seer/v1/rollouts                     the first line makes the rollout: {"rollout_id"?, "open"?, "seed"?, "defaults"?, ...};
+//                                                the others are prompt lines. Answered with the stream. The same request again, after
+//                                                a lost connection, attaches to the rollout that is there
+//   GET    /seer/v1/rollouts                     all that are kept
+//   GET    /seer/v1/rollouts/ID?from_seq=N       the stream from this response on
+//   GET    /seer/v1/rollouts/ID/progress         figures
+//   POST   /seer/v1/rollouts/ID/groups           more prompt lines, for one that is open
+//   DELETE /seer/v1/rollouts/ID/groups/GROUP     its responses end with the tokens that they have
+//   POST   /seer/v1/rollouts/ID/close            no more groups come (also /finish)
+//   POST   /seer/v1/rollouts/ID/ack              {"seq": N}: responses up to this one may be forgotten
+//   DELETE /seer/v1/rollouts/ID                  it ends, and is forgotten; with on_cancel=return_partial as if each group was cancelled
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/chat_prompts.h"
+#include "cli/serve/front.h"
+#include "cli/serve/served_rollouts.h"
+
+namespace seer {
+
+class NativeDialect {
+ public:
+  /// `chat`: null: the model has no chat template.
+  NativeDialect(Front& front, std::shared_ptr<const ChatPrompts> chat, ServedRollouts& rollouts);
+  /// False: the path is not of this dialect.
+  bool handle(HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
+  /// Goes on with what another process left. `version`: of the weights that made what was begun.
+  void resume(std::vector<ServedWork> work, WeightVersion version);
+
+ private:
+  struct StreamOptions {
+    std::optional<uint64_t> from_seq;
+    int64_t progress_us = 0;
+  };
+  static Result<StreamOptions> read_stream_options(const HttpRequest& request);
+  using Reply = std::shared_ptr<HttpReply>;
+  using GroupKey = std::pair<uint64_t, uint32_t>;  // number of the rollout, and the group's in it
+  void create(const HttpRequest& request, const Reply& reply);
+  void attach(const HttpRequest& request, const std::string& id, const Reply& reply);
+  void list(const Reply& reply);
+  void stream(const std::string& id, const StreamOptions& options, bool is_accepted, const Reply& reply);
+  void add(const HttpRequest& request, const std::string& id, const Reply& reply);
+  void acknowledge(const HttpRequest& request, const std::string& id, const Reply& reply);
+  void cancel_group(const std::string& id, const std::string& name, const Reply& reply);
+  void remove(const HttpRequest& request, const std::string& id, const Reply& reply);
+  /// Answers with the rollout's figures.
+  void answer(const std::string& id, const Status& done, const Reply& reply);
+  /// Has these groups of one rollout run.
+  void run(std::vector<ServedWork> work, WeightVersion version = {});
+  void on_response(const ServedWork& work, uint32_t sample, const Response& response);
+  std::vector<Ticket> tickets_of(uint64_t rollout) const;
+
+  Front& front_;
+  const std::shared_ptr<const ChatPrompts> chat_;
+  ServedRollouts& rollouts_;
+  std::map<GroupKey, Ticket> tickets_;  // of groups that run or wait
+  uint64_t last_name_ = 0;              // of those that clients gave none
+};
+
+}  // namespace seer

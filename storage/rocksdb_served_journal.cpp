@@ -1,0 +1,152 @@
+#include <rocksdb/write_batch.h>
+
+#include <map>
+#include <utility>
+
+#include "storage/directory_lock.h"
+#include "storage/record_bytes.h"
+#include "storage/rocksdb_journal_db.h"
+#include "storage/served_journal.h"
+
+// Layout of the directory:
+//
+//   seer-served-journal.lock           held while a process has it
+//   db/                                the RocksDB database. Numbers in keys are big-endian, so that they are in order:
+//     "mark"                           ServedModelMark
+//     "h" rollout                      ServedHead
+//     "g" rollout group                ServedGroup
+//     "r" rollout seq                  ServedResponse
+//     "t" rollout group sample first   CommittedTokens from token `first` on; none once the response is there
+//
+// The write-ahead log is with the operating system when a write returns.
+namespace seer {
+namespace {
+
+constexpr DirectoryKind kDirectoryKind = {.name = "journal of seer serve", .lock_file = "seer-served-journal.lock", .data = "db"};
+constexpr const char* kMarkKey = "mark";
+
+/// After all keys that go on from this one.
+std::string end_of(const std::string& key) { return key + std::string(20, '\xff'); }
+
+class RocksdbServedJournal final : public ServedJournal {
+ public:
+  RocksdbServedJournal(std::string dir, DirectoryLock lock, std::unique_ptr<rocksdb::DB> db)
+      : dir_(std::move(dir)), lock_(std::move(lock)), db_(std::move(db)) {}
+
+  Status begin(const ServedModelMark& mark);
+  Result<ServedContents> read() const override;
+  Status put(const ServedHead& head) override { return ended(db_->Put({}, journal_key('h', head.number), record_bytes(head))); }
+  Status add(const ServedHead& head, uint32_t first, const std::vector<ServedGroup>& groups) override;
+  Status commit(uint64_t rollout, const CommittedTokens& part, WeightVersion version) override;
+  Status finish(uint64_t rollout, const ServedResponse& response) override;
+  Status acknowledge(const ServedHead& head, const std::vector<ServedResponse>& responses) override;
+  Status forget(uint64_t rollout) override;
+  Status sync() override { return ended(db_->FlushWAL(true)); }
+
+ private:
+  Status ended(const rocksdb::Status& status) const { return status.ok() ? Status{} : Status{journal_error(status, dir_)}; }
+  Status write(rocksdb::WriteBatch& batch) { return ended(db_->Write({}, &batch)); }
+  static void drop(rocksdb::WriteBatch& batch, const std::string& key) { (void)batch.DeleteRange(key, end_of(key)); }
+  /// Calls take(record) for each whose key begins so, in order.
+  template <class Record, class Take>
+  Status each(const std::string& begin, Take take) const;
+
+  const std::string dir_;
+  const DirectoryLock lock_;  // given back after the database is closed
+  const std::unique_ptr<rocksdb::DB> db_;
+  WeightVersion version_;  // of the mark
+};
+
+Status RocksdbServedJournal::begin(const ServedModelMark& mark) {
+  std::string bytes;
+  const rocksdb::Status found = db_->Get({}, kMarkKey, &bytes);
+  if (!found.ok() && !found.IsNotFound()) return ended(found);
+  version_ = mark.version;
+  rocksdb::WriteBatch batch;
+  if (found.ok()) {
+    SEER_ASSIGN_OR_RETURN(const ServedModelMark there, read_record<ServedModelMark>(bytes));
+    if (there.model != mark.model)
+      return fail(Code::kInvalidArgument, "journal ", dir_, " is of model \"", there.model, "\", and this is \"", mark.model,
+                  "\": remove the folder to begin anew");
+    if (there.weights != mark.weights || there.version != mark.version) drop(batch, "t");
+  }
+  (void)batch.Put(kMarkKey, record_bytes(mark));
+  return write(batch);
+}
+
+template <class Record, class Take>
+Status RocksdbServedJournal::each(const std::string& begin, Take take) const {
+  const std::unique_ptr<rocksdb::Iterator> at(db_->NewIterator({}));
+  for (at->Seek(begin); at->Valid() && at->key().starts_with(begin); at->Next()) {
+    SEER_ASSIGN_OR_RETURN(Record record, read_record<Record>(at->value().ToStringView()));
+    take(std::move(record));
+  }
+  return ended(at->status());
+}
+
+Result<ServedContents> RocksdbServedJournal::read() const {
+  ServedContents contents;
+  SEER_RETURN_IF_ERROR(each<ServedHead>("h", [&](ServedHead head) { contents.rollouts.push_back({.head = std::move(head)}); }));
+  for (ServedContents::Rollout& rollout : contents.rollouts) {
+    const uint64_t number = rollout.head.number;
+    SEER_RETURN_IF_ERROR(
+        each<ServedGroup>(journal_key('g', number), [&](ServedGroup group) { rollout.groups.push_back(std::move(group)); }));
+    SEER_RETURN_IF_ERROR(each<ServedResponse>(
+        journal_key('r', number), [&](ServedResponse response) { rollout.responses.push_back(std::move(response)); }));
+    std::map<RequestId, CommittedTokens> begun;
+    SEER_RETURN_IF_ERROR(each<CommittedTokens>(journal_key('t', number), [&](const CommittedTokens& part) {
+      append_part(part, begun.try_emplace(part.request, CommittedTokens{.request = part.request}).first->second);
+    }));
+    for (auto& [request, all] : begun) rollout.begun.push_back(std::move(all));
+  }
+  return contents;
+}
+
+Status RocksdbServedJournal::add(const ServedHead& head, uint32_t first, const std::vector<ServedGroup>& groups) {
+  rocksdb::WriteBatch batch;
+  (void)batch.Put(journal_key('h', head.number), record_bytes(head));
+  for (const ServedGroup& group : groups) (void)batch.Put(journal_key('g', head.number, first++), record_bytes(group));
+  return write(batch);
+}
+
+Status RocksdbServedJournal::commit(uint64_t rollout, const CommittedTokens& part, WeightVersion version) {
+  if (version != version_) return {};
+  const std::string key = journal_key('t', rollout, part.request.group.index, part.request.sample, static_cast<uint64_t>(part.first_index));
+  return ended(db_->Put({}, key, record_bytes(part)));
+}
+
+Status RocksdbServedJournal::finish(uint64_t rollout, const ServedResponse& response) {
+  rocksdb::WriteBatch batch;
+  (void)batch.Put(journal_key('r', rollout, response.seq), record_bytes(response));
+  drop(batch, journal_key('t', rollout, response.group, response.sample));
+  return write(batch);
+}
+
+Status RocksdbServedJournal::acknowledge(const ServedHead& head, const std::vector<ServedResponse>& responses) {
+  rocksdb::WriteBatch batch;
+  (void)batch.Put(journal_key('h', head.number), record_bytes(head));
+  for (ServedResponse response : responses) {
+    response.line.clear();
+    (void)batch.Put(journal_key('r', head.number, response.seq), record_bytes(response));
+  }
+  return write(batch);
+}
+
+Status RocksdbServedJournal::forget(uint64_t rollout) {
+  rocksdb::WriteBatch batch;
+  (void)batch.Delete(journal_key('h', rollout));
+  for (const char kind : {'g', 'r', 't'}) drop(batch, journal_key(kind, rollout));
+  return write(batch);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ServedJournal>> ServedJournal::open(const std::string& dir, const ServedModelMark& mark) {
+  SEER_ASSIGN_OR_RETURN(DirectoryLock lock, DirectoryLock::take(dir, kDirectoryKind));
+  SEER_ASSIGN_OR_RETURN(auto db, open_journal_db(dir + "/" + kDirectoryKind.data, dir));
+  auto journal = std::make_unique<RocksdbServedJournal>(dir, std::move(lock), std::move(db));
+  SEER_RETURN_IF_ERROR(journal->begin(mark));
+  return std::unique_ptr<ServedJournal>(std::move(journal));
+}
+
+}  // namespace seer

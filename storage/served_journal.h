@@ -1,0 +1,94 @@
+// ServedJournal: the rollouts that clients of `seer serve` have open, on disk: what they asked for, tokens as they are committed, and
+// responses until they are acknowledged. After the process died, another one goes on from there. Needs RocksDB. Used by ServedRollouts.
+// Single owner, but for sync().
+//
+// Always true of a journal that is opened again:
+//  (1) what a call wrote is there once it has returned, also after SIGKILL; after a crash of the machine, once sync() has;
+//  (2) a request has either its response or the tokens that were committed, from the first on, without a gap;
+//  (3) these tokens were made with the weights of the mark with which it is opened.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "protocols/chunk.h"
+#include "protocols/result.h"
+
+namespace seer {
+
+/// What the process serves. Tokens go on only with the weights that made them.
+struct ServedModelMark {
+  std::string model;      // its name
+  uint64_t weights = 0;   // checksum
+  WeightVersion version;  // of these weights
+  SEER_FIELDS(ServedModelMark, model, weights, version)
+};
+
+/// A rollout, but for its groups and responses.
+struct ServedHead {
+  uint64_t number = 0;        // its own among the rollouts that are kept
+  std::string id;             // the client's name for it
+  uint64_t request = 0;       // hash of what the client sent to make it
+  uint64_t seed = 0;          // of groups that bring none
+  int64_t samples = 0;        // of groups that do not say; so is the next one
+  SamplingParams sampling;
+  int32_t priority = 0;
+  bool is_open = false;       // groups may be added
+  uint64_t acknowledged = 0;  // responses up to this one are forgotten
+  SEER_FIELDS(ServedHead, number, id, request, seed, samples, sampling, priority, is_open, acknowledged)
+};
+
+/// A group as it runs.
+struct ServedGroup {
+  std::string id;       // PromptLine::id
+  std::string carried;  // PromptLine::carried
+  std::vector<int32_t> prompt_ids;
+  SamplingParams sampling;
+  std::vector<uint64_t> seeds;  // by sample
+  SEER_FIELDS(ServedGroup, id, carried, prompt_ids, sampling, seeds)
+};
+
+/// A response that was given.
+struct ServedResponse {
+  uint64_t seq = 0;  // in its rollout, from 1
+  uint32_t group = 0, sample = 0;
+  FinishReason finish = FinishReason::kNone;
+  int64_t output_tokens = 0;
+  std::string line;  // as it is sent; empty once it was acknowledged
+  SEER_FIELDS(ServedResponse, seq, group, sample, finish, output_tokens, line)
+};
+
+struct ServedContents {
+  struct Rollout {
+    ServedHead head;
+    std::vector<ServedGroup> groups;
+    std::vector<ServedResponse> responses;  // by seq
+    std::vector<CommittedTokens> begun;     // all tokens of each request that has some and no response
+  };
+  std::vector<Rollout> rollouts;  // by number
+};
+
+class ServedJournal {
+ public:
+  /// Makes the folder if need be. Errors, of one sentence that names it: kInvalidArgument (another model's; a folder of others),
+  /// kUnavailable (in use, or this build has no RocksDB), kIo, kCorrupt.
+  static Result<std::unique_ptr<ServedJournal>> open(const std::string& dir, const ServedModelMark& mark);
+  virtual ~ServedJournal() = default;
+
+  virtual Result<ServedContents> read() const = 0;
+  /// Also where the rollout is there: then it is changed.
+  virtual Status put(const ServedHead& head) = 0;
+  /// A rollout and groups for it; the first of them has this index.
+  virtual Status add(const ServedHead& head, uint32_t first, const std::vector<ServedGroup>& groups) = 0;
+  /// Tokens of other weights than the mark's are not kept: no process would go on from them.
+  virtual Status commit(uint64_t rollout, const CommittedTokens& part, WeightVersion version) = 0;
+  virtual Status finish(uint64_t rollout, const ServedResponse& response) = 0;
+  /// The responses were acknowledged. Their lines are not needed any more.
+  virtual Status acknowledge(const ServedHead& head, const std::vector<ServedResponse>& responses) = 0;
+  virtual Status forget(uint64_t rollout) = 0;
+  /// Thread-safe.
+  virtual Status sync() = 0;
+};
+
+}  // namespace seer

@@ -1,0 +1,403 @@
+#!/usr/bin/env python3
+"""Rollouts of `seer serve`: the responses of `seer rollout` bit for bit, clients that go away and come back, groups that come and are
+cancelled, bad input, and a server that is killed. usage: native.py SEER_PROGRAM"""
+import contextlib, json, shutil, socket, subprocess, tempfile, threading, unittest
+
+from served import MACHINE, MODEL, ROOT, SEER, Served, ServedCase
+
+PROMPTS = f"{ROOT}/deploy/examples/scratchpad/prompts.jsonl"
+PATH = "/seer/v1/rollouts"
+VARYING = ("seq", "queue_s", "run_s", "chunks", "migrations", "preemptions")  # of a line, from run to run
+ENDLESS = {"max_tokens": 1500, "ignore_eos": True}
+
+
+def exact(lines):
+    """Responses by group and sample, without what may differ from run to run."""
+    return {(r["group"], r["sample"]): {name: value for name, value in r.items() if name not in VARYING} for r in lines}
+
+
+def rollout(prompts, *options, model=MODEL):
+    """The responses of `seer rollout` to these prompt lines."""
+    with tempfile.TemporaryDirectory() as folder:
+        with open(f"{folder}/prompts.jsonl", "w") as file:
+            file.write("".join(line + "\n" for line in prompts))
+        subprocess.run([SEER, "rollout", "--model", model, "--prompts", f"{folder}/prompts.jsonl", "--instances", "1", *MACHINE, "--policy", "seer",
+                        "--out", f"{folder}/out.jsonl", *options], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        with open(f"{folder}/out.jsonl") as lines:
+            return exact(json.loads(line) for line in lines)
+
+
+def example_prompts(count):
+    with open(PROMPTS) as lines:
+        return [line.strip() for line, _ in zip(lines, range(count))]
+
+
+def body_of(head, prompts):
+    return "\n".join([json.dumps(head), *prompts])
+
+
+class Stream:
+    """The lines of a stream, as they come."""
+
+    def __init__(self, served, method, path, body=None):
+        self.connection = served.connect()
+        self.connection.request(method, path, body)
+        self.answer = self.connection.getresponse()
+        if self.answer.status != 200:
+            raise AssertionError(f"{path}: {self.answer.status} {self.answer.read()}")
+
+    def line(self):
+        text = self.answer.readline()
+        return json.loads(text) if text else None
+
+    def rest(self):
+        return [json.loads(line) for line in self.answer]
+
+    def close(self):
+        # http.client's close() alone would keep the socket while its answer is referred to.
+        self.connection.sock and self.connection.sock.shutdown(socket.SHUT_RDWR)
+        self.answer.close()
+        self.connection.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        with contextlib.suppress(OSError):
+            self.close()
+
+
+def whole(served, method, path, body=None):
+    with Stream(served, method, path, body) as stream:
+        return stream.rest()
+
+
+class NativeTest(ServedCase):
+    def refused(self, status, sentence, method, path, body=None):
+        found, answer = self.served.call(method, path, body)
+        self.assertEqual((found, type(answer)), (status, dict), answer)
+        self.assertIn(sentence, answer["error"]["message"])
+        self.assertEqual(answer["error"]["message"].count("\n"), 0)
+
+    def test_responses_are_those_of_seer_rollout_bit_for_bit(self):
+        prompts = example_prompts(6) + [
+            '{"id": "a", "prompt": "A03 B09 sum\\n", "n": 2, "temperature": 0.7, "top_p": 0.93, "level": 1.50, "type": "sum"}',
+            '{"id": 7, "prompt_ids": [2, 3, 4], "n": 1, "seed": 11, "max_tokens": 40, "stop_token_ids": [5]}']
+        right = rollout(prompts, "--group-size", "4", "--max-tokens", "200", "--seed", "3", "--min-p", "0.015")
+        head = {"rollout_id": "exact", "seed": 3, "defaults": {"n": 4, "max_tokens": 200, "min_p": 0.015}}
+        lines = whole(self.served, "POST", PATH, body_of(head, prompts))
+        self.assertEqual((lines[0]["type"], lines[0]["responses"]), ("accepted", 27))
+        self.assertEqual([r["seq"] for r in lines[1:-1]], list(range(1, 28)))
+        self.assertEqual(exact(lines[1:-1]), right)
+        self.assertEqual((lines[-1]["type"], lines[-1]["given"]), ("done", 27))
+        # The groups in the first line itself give the same.
+        head |= {"rollout_id": "list", "groups": [json.loads(line) for line in prompts]}
+        self.assertEqual(exact(whole(self.served, "POST", PATH, json.dumps(head))[1:-1]), right)
+
+    def test_raw_logprobs_are_those_of_the_flag(self):
+        prompts = example_prompts(2)
+        right = rollout(prompts, "--group-size", "2", "--max-tokens", "50", "--temperature", "0.5", "--raw-logprobs")
+        head = {"defaults": {"n": 2, "max_tokens": 50, "temperature": 0.5}, "logprobs": "raw"}
+        self.assertEqual(exact(whole(self.served, "POST", PATH, body_of(head, prompts))[1:-1]), right)
+
+    def test_a_rollout_outlives_its_client_and_the_same_request_attaches_to_it(self):
+        body = body_of({"rollout_id": "left", "defaults": {"n": 4, "max_tokens": 300}}, example_prompts(6))
+        with Stream(self.served, "POST", PATH, body) as stream:
+            self.assertEqual(stream.line()["type"], "accepted")
+            first = stream.line()
+        lines = whole(self.served, "POST", PATH, body)
+        self.assertEqual((lines[0]["type"], lines[1]), ("accepted", first))
+        self.assertEqual([r["seq"] for r in lines[1:-1]], list(range(1, 25)))
+        self.assertEqual(whole(self.served, "GET", f"{PATH}/left?from_seq=20"), lines[20:])
+        self.refused(409, "there is a rollout \"left\" already, made by another request", "POST", PATH, body + "\n")
+
+    def test_groups_come_while_it_is_open_and_it_ends_when_it_is_closed(self):
+        prompts = example_prompts(5)
+        right = rollout(prompts, "--group-size", "2", "--max-tokens", "60")
+        with Stream(self.served, "POST", PATH, json.dumps({"rollout_id": "grows", "open": True, "defaults": {"n": 2, "max_tokens": 60}})) as stream:
+            self.assertEqual(stream.line()["groups"], 0)
+            path = f"{PATH}/grows/groups"
+            self.assertEqual(self.served.post(path, "\n".join(prompts[:2])), {"rollout_id": "grows", "first_group": 0, "groups": 2})
+            responses = [stream.line() for _ in range(4)]
+            self.assertEqual(self.served.post(path + "?first_group=2", "\n\n".join(prompts[2:]))["first_group"], 2)
+            self.assertEqual(self.served.post(path + "?first_group=2", "\n".join(prompts[2:]))["groups"], 3)  # again: not added twice
+            self.assertEqual(self.served.post(f"{PATH}/grows/close")["open"], False)
+            *more, done = stream.rest()
+        self.assertEqual(exact(responses + more), right)
+        self.assertEqual((done["type"], done["groups"], done["given"]), ("done", 5, 10))
+        self.refused(409, "the rollout is closed: no groups can be added", "POST", path, prompts[0])
+
+    def test_a_group_that_is_cancelled_comes_with_what_it_has_and_others_go_on(self):
+        prompts = [json.dumps({"id": name, "prompt_ids": [2, 3, 4], "n": 2, **ENDLESS}) for name in ("a/b c", "d")] + [
+            json.dumps({"prompt_ids": [5, 6], "n": 1, **ENDLESS})]
+        with Stream(self.served, "POST", PATH, body_of({"rollout_id": "cut"}, prompts)) as stream:
+            stream.line()
+            self.served.wait_until(lambda load: load["num_running_reqs"] >= 5)
+            self.assertEqual(self.served.call("DELETE", f"{PATH}/cut/groups/a%2Fb%20c")[0], 200)
+            ended = [stream.line() for _ in range(2)]
+            self.assertEqual([(r["id"], r["finish_reason"]) for r in ended], [("a/b c", "abort")] * 2)
+            self.refused(409, "group \"a/b c\" is over", "DELETE", f"{PATH}/cut/groups/a%2Fb%20c")
+            self.assertEqual(self.served.call("DELETE", f"{PATH}/cut?on_cancel=return_partial")[0], 200)
+            *rest, done = stream.rest()
+        whole_d = rollout([prompts[1]], "--seed", "1")
+        self.assertEqual(sorted(r["group"] for r in rest), [1, 1, 2])
+        for r in rest:
+            if r["group"] == 1:
+                right = whole_d[(0, r["sample"])]
+                self.assertEqual(r["output_ids"], right["output_ids"][:len(r["output_ids"])])
+        self.assertEqual(done["aborted"], 2 + sum(r["finish_reason"] == "abort" for r in rest))
+
+    def test_a_deleted_rollout_ends_and_is_gone(self):
+        prompts = [json.dumps({"prompt_ids": [2, 3, 4], "n": 4, **ENDLESS})]
+        with Stream(self.served, "POST", PATH, body_of({"rollout_id": "gone"}, prompts)) as stream:
+            stream.line()
+            self.assertEqual(self.served.call("DELETE", f"{PATH}/gone")[1]["type"], "deleted")
+            self.assertEqual(stream.rest()[-1], {"type": "error", "message": "the rollout was deleted"})
+        self.served.wait_until(lambda load: load["num_running_reqs"] + load["num_waiting_reqs"] == 0)
+        self.refused(404, "there is no rollout \"gone\"", "GET", f"{PATH}/gone")
+
+    def test_acknowledged_responses_are_forgotten_and_progress_is_told(self):
+        body = body_of({"rollout_id": "acked", "defaults": {"n": 3, "max_tokens": 20}}, example_prompts(2))
+        lines = whole(self.served, "POST", PATH, body)
+        self.assertEqual(self.served.post(f"{PATH}/acked/ack", {"seq": 4})["acknowledged"], 4)
+        self.assertEqual([r.get("seq") for r in whole(self.served, "GET", f"{PATH}/acked")], [5, 6, None])
+        self.refused(400, "from_seq is 4: expected at least 5, since earlier responses were acknowledged", "GET", f"{PATH}/acked?from_seq=4")
+        state = self.served.call("GET", f"{PATH}/acked/progress")[1]
+        self.assertEqual((state["type"], state["given"], state["output_tokens"]), ("done", 6, sum(len(r["output_ids"]) for r in lines[1:-1])))
+        self.assertIn(state, self.served.call("GET", PATH)[1]["rollouts"])
+        with Stream(self.served, "POST", f"{PATH}?progress_s=1", json.dumps({"rollout_id": "waits", "open": True})) as stream:
+            self.assertEqual([stream.line()["type"] for _ in range(3)], ["accepted", "progress", "progress"])
+        self.served.call("DELETE", f"{PATH}/waits")
+
+    def test_a_slow_reader_gets_all_of_a_stream_that_is_larger_than_its_buffers(self):
+        prompts = [json.dumps({"prompt_ids": [2, 3, 4], "n": 60, "max_tokens": 900, "ignore_eos": True, "carried": "x" * 400_000})]
+        with Stream(self.served, "POST", PATH, body_of({"rollout_id": "slow"}, prompts)) as stream:
+            stream.line()
+            while self.served.call("GET", f"{PATH}/slow/progress")[1]["type"] != "done":
+                threading.Event().wait(0.05)
+            *lines, done = stream.rest()
+        self.assertEqual([r["seq"] for r in lines], list(range(1, 61)))
+        self.assertEqual({len(r["carried"]) for r in lines}, {400_000})
+        self.served.call("DELETE", f"{PATH}/slow")
+
+    def test_what_is_wrong_is_said_in_one_sentence_and_nothing_is_begun(self):
+        good = '{"prompt_ids": [2]}'
+        before = self.served.call("GET", PATH)[1]
+        for first, rest, sentence in [
+            ("", "", "body:1: the line is empty"),
+            ("{", "", "body:1:2: malformed JSON: the line ends too early"),
+            ("[]", "", "body:1: expected a JSON object, found array"),
+            ({"rollout_id": "a/b"}, good, "rollout_id is \"a/b\": expected 1 to 128 letters"),
+            ({"rollout_id": 7}, good, "body:1: rollout_id is 7: expected text"),
+            ({"rolout_id": "a"}, good, "body:1: field rolout_id is not known: expected rollout_id, open"),
+            ({"open": 1}, good, "body:1: open is 1: expected true or false"),
+            ({"seed": -1}, good, "body:1: seed is -1: expected an integer of at least 0"),
+            ({"defaults": 5}, good, "body:1: defaults is 5: expected an object"),
+            ({"defaults": {"max_new_tokens": 5}}, good, "defaults has max_new_tokens: use max_tokens"),
+            ({"defaults": {"temperature": "hot"}}, good, "temperature is \"hot\": expected a number"),
+            ({"logprobs": "none"}, good, "logprobs is \"none\": expected \"processed\" or \"raw\""),
+            ({"groups": {}}, good, "groups is object: expected a list of objects"),
+            ({"groups": [{"prompt_ids": [2]}, 5]}, "", "groups:2: expected a JSON object, found number"),
+            ({"groups": [{"prompt_ids": [2], "id": 1}, {"prompt_ids": [2], "id": 1}]}, "", "groups:2: id 1 is that of line 1 already"),
+            ({}, "", "the rollout has no groups: expected some, or \"open\": true"),
+            ({}, f"{good}\n\ngarbage", "body:4:1: malformed JSON after g"),
+            ({}, f"{good}\n{{}}", "body:3: neither prompt nor prompt_ids nor messages"),
+            ({}, '{"prompt_ids": [2, 99999]}', "body:2: token id 99999 at place 1 of the prompt"),
+            ({}, json.dumps({"prompt_ids": [2] * 5000}), "body:2: the prompt has 5000 tokens"),
+            ({}, '{"prompt_ids": [2], "seq": 1}', "body:2: field seq would clash with the response's own"),
+            ({}, '{"messages": [{"role": "user", "content": "a"}]}', "body:2: messages need a chat template, and scratchpad-1m8 has none"),
+            ({}, '{"prompt_ids": [2], "n": 300000}\n' * 2, "body:3: the request asks for 600000 responses up to here: expected at most 500000"),
+            ({"groups": [{"prompt_ids": [2], "id": 1}]}, '{"prompt_ids": [2], "id": 1}', "id 1 is given twice"),
+        ]:
+            with self.subTest(first=str(first)[:60], rest=rest[:60]):
+                head = first if isinstance(first, str) else json.dumps(first)
+                self.refused(400, sentence, "POST", PATH, f"{head}\n{rest}")
+        self.refused(400, "from_seq is 2: expected 1, since the rollout is not there yet", "POST", f"{PATH}?from_seq=2", body_of({}, [good]))
+        self.refused(409, "expect_weight_version is 9, and version 1 runs", "POST", PATH, body_of({"expect_weight_version": 9}, [good]))
+        self.assertEqual(self.served.call("GET", PATH)[1], before)
+
+    def test_what_is_wrong_of_a_rollout_that_is_there_is_said_too(self):
+        self.served.call("DELETE", f"{PATH}/there")
+        whole(self.served, "POST", PATH, body_of({"rollout_id": "there", "defaults": {"n": 1, "max_tokens": 2}}, ['{"id": "a", "prompt_ids": [2]}']))
+        with Stream(self.served, "POST", PATH, body_of({"rollout_id": "open", "open": True, "defaults": {"n": 1, "max_tokens": 2}},
+                                                      ['{"id": "a", "prompt_ids": [2]}'])):
+            for status, sentence, method, path, body in [
+                (404, "there is no rollout \"x\"", "GET", "/x", None),
+                (404, "there is no rollout \"x\"", "GET", "/x/progress", None),
+                (404, "there is no rollout \"x\"", "POST", "/x/groups", "{}"),
+                (404, "there is no rollout \"x\"", "POST", "/x/close", None),
+                (404, "there is no rollout \"x\"", "POST", "/x/ack", {"seq": 1}),
+                (404, "there is no rollout \"x\"", "DELETE", "/x/groups/1", None),
+                (404, "there is no rollout \"x\"", "DELETE", "/x", None),
+                (404, "the rollout has no group \"7\"", "DELETE", "/open/groups/7", None),
+                (404, "no PUT /seer/v1/rollouts/open", "PUT", "/open", None),
+                (400, "from_seq is \"0\": expected an integer, at least 1", "GET", "/there?from_seq=0", None),
+                (400, "from_seq is \"-1\"", "GET", "/there?from_seq=-1", None),
+                (400, "from_seq is \"x\"", "GET", "/there?from_seq=x", None),
+                (400, "from_seq is 3: expected at most 2, the next response", "GET", "/there?from_seq=3", None),
+                (400, "progress_s is \"0\": expected an integer, at least 1 and at most 86400", "GET", "/there?progress_s=0", None),
+                (400, "seq is missing", "POST", "/there/ack", {}),
+                (400, "seq is 2: expected at most 1, the last response that was given", "POST", "/there/ack", {"seq": 2}),
+                (400, "seq is \"1\": expected an integer", "POST", "/there/ack", {"seq": "1"}),
+                (400, "on_cancel is \"keep\": expected drop or return_partial", "DELETE", "/there?on_cancel=keep", None),
+                (409, "group \"a\" is over", "DELETE", "/there/groups/a", None),
+                (409, "the rollout is closed: no groups can be added", "POST", "/there/groups", '{"prompt_ids": [2]}'),
+                (409, "id \"a\" is that of group 0 already", "POST", "/open/groups", '{"id": "a", "prompt_ids": [2]}'),
+                (400, "body:2:1: malformed JSON", "POST", "/open/groups", '{"prompt_ids": [2]}\nx'),
+                (400, "body:2: id 1 is that of line 1 already", "POST", "/open/groups", '{"id": 1, "prompt_ids": [2]}\n{"id": 1, "prompt_ids": [2]}'),
+                (400, "the body has no groups", "POST", "/open/groups", "\n"),
+                (409, "first_group is 9: expected 1", "POST", "/open/groups?first_group=9", '{"prompt_ids": [2]}'),
+            ]:
+                with self.subTest(path=path, body=str(body)[:60]):
+                    self.refused(status, sentence, method, PATH + path, body)
+            self.assertEqual(self.served.call("GET", f"{PATH}/open/progress")[1]["groups"], 1)
+        self.served.call("DELETE", f"{PATH}/open")
+
+
+class RoomTest(unittest.TestCase):
+    def test_a_server_without_room_refuses_more_until_responses_are_acknowledged(self):
+        served = Served("--kept-bytes", "1MiB")
+        try:
+            big = [json.dumps({"prompt_ids": [2, 3], "n": 3, "max_tokens": 2, "text_of_mine": "x" * 400_000})]
+            with Stream(served, "POST", PATH, body_of({"rollout_id": "big", "open": True}, big)) as stream:
+                self.assertEqual([stream.line().get("seq") for _ in range(4)], [None, 1, 2, 3])
+                status, answer = served.call("POST", PATH, body_of({"rollout_id": "more"}, big))
+                self.assertEqual(status, 429)
+                self.assertIn("acknowledge responses, or delete rollouts", answer["error"]["message"])
+                served.post(f"{PATH}/big/ack", {"seq": 3})
+            whole(served, "POST", PATH, body_of({"rollout_id": "more"}, big))
+            whole(served, "POST", PATH, body_of({"rollout_id": "third"}, big))  # "more" is over and was sent
+            self.assertEqual([s["rollout_id"] for s in served.call("GET", PATH)[1]["rollouts"]], ["big", "third"])
+        finally:
+            served.stop()
+
+
+class ChatTest(unittest.TestCase):
+    def test_conversations_are_prompts_of_the_models_template(self):
+        with tempfile.TemporaryDirectory() as folder:
+            model = f"{folder}/scratchpad-1m8"
+            shutil.copytree(MODEL, model)
+            with open(f"{model}/chat_template.jinja", "w") as file:
+                file.write("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}")
+            prompts = [json.dumps({"messages": [{"role": "user", "content": text}], "level": 3}) for text in ("2+3", "A03 B09")]
+            right = rollout(prompts, "--group-size", "2", "--max-tokens", "40", model=model)
+            served = Served("--model", model)
+            try:
+                head = {"defaults": {"n": 2, "max_tokens": 40}}
+                self.assertEqual(exact(whole(served, "POST", PATH, body_of(head, prompts))[1:-1]), right)
+            finally:
+                served.stop()
+
+
+class JournalTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.options = ["--journal", f"{folder.name}/journal", "--chunk-tokens", "64"]
+        run = subprocess.run([SEER, "serve", "--model", MODEL, "--listen", "127.0.0.1:0", *MACHINE, "--journal", "/proc/none"], capture_output=True, text=True)
+        if "needs RocksDB" in run.stderr:
+            self.skipTest(run.stderr)
+
+    def test_a_rollout_goes_on_after_the_server_was_killed_again_and_again(self):
+        prompts = example_prompts(10)
+        right = rollout(prompts, "--group-size", "6", "--max-tokens", "1200", "--chunk-tokens", "64")
+        body = body_of({"rollout_id": "step", "open": True, "defaults": {"n": 6, "max_tokens": 1200}}, prompts[:8])
+        got, kills, tokens_before = {}, 0, []
+        served = Served(*self.options)
+        try:
+            with Stream(served, "POST", PATH, body) as stream:
+                stream.line()
+                served.post(f"{PATH}/step/groups?first_group=8", "\n".join(prompts[8:]))
+                while kills < 4:
+                    for _ in range(4):  # more responses, then it is killed
+                        r = stream.line()
+                        got[r["seq"]] = r
+                    served.kill()
+                    kills += 1
+                    served = Served(*self.options)
+                    stream.close()
+                    state = served.call("GET", f"{PATH}/step/progress")[1]
+                    self.assertGreaterEqual(state["given"], len(got))  # what a client was sent is there
+                    stream = Stream(served, "GET", f"{PATH}/step?from_seq={len(got) + 1}")
+                served.post(f"{PATH}/step/groups?first_group=8", "\n".join(prompts[8:]))  # as a client does that got no answer
+                served.post(f"{PATH}/step/close")
+                *rest, done = stream.rest()
+                stream.close()
+            for r in rest:
+                self.assertNotIn(r["seq"], got)
+                got[r["seq"]] = r
+            self.assertEqual(sorted(got), list(range(1, 61)))
+            self.assertEqual(exact(got.values()), right)
+            self.assertEqual((done["given"], done["groups"]), (60, 10))
+            # All of it again, from the first on, and after one more restart.
+            again = whole(served, "GET", f"{PATH}/step?from_seq=1")
+            served.kill()
+            served = Served(*self.options)
+            self.assertEqual(whole(served, "GET", f"{PATH}/step?from_seq=1"), again)
+            self.assertEqual(whole(served, "POST", PATH, body)[1:], again)
+            self.assertEqual([got[seq] for seq in sorted(got)], again[:-1])
+        finally:
+            served.kill()
+
+    def test_responses_that_were_begun_go_on_with_the_tokens_they_had(self):
+        prompt = json.dumps({"prompt_ids": [2, 3, 4], "n": 2, "max_tokens": 3000, "ignore_eos": True})
+        served = Served(*self.options)
+        with Stream(served, "POST", PATH, body_of({"rollout_id": "long"}, [prompt])) as stream:
+            stream.line()
+            served.wait_until(lambda load: load["num_running_reqs"] == 2)
+            threading.Event().wait(0.2)
+        served.kill()
+        log = f"{self.options[1]}.log"
+        served = Served(*self.options, "--log-level", "info", "--log-file", log)
+        try:
+            with open(log) as lines:
+                resumed = next(line for line in lines if "rollouts_resumed" in line)
+            self.assertRegex(resumed, r"groups=1 tokens=[1-9]\d+")
+            self.assertEqual(whole(served, "GET", f"{PATH}/long")[-1]["given"], 2)
+        finally:
+            served.kill()
+
+    def test_sigterm_does_not_wait_for_rollouts_that_the_journal_keeps(self):
+        prompts = example_prompts(2)
+        right = rollout(prompts, "--group-size", "4", "--max-tokens", "1500", "--ignore-eos")
+        served = Served(*self.options)
+        with Stream(served, "POST", PATH, body_of({"rollout_id": "kept", "defaults": {"n": 4, **ENDLESS}}, prompts)) as stream:
+            stream.line()
+            served.wait_until(lambda load: load["num_running_reqs"] == 8)
+            self.assertEqual(served.stop(), 0)
+        served = Served(*self.options)
+        try:
+            self.assertEqual(exact(whole(served, "GET", f"{PATH}/kept")[:-1]), right)
+        finally:
+            served.stop()
+
+    def test_with_other_weights_after_the_restart_what_was_begun_starts_anew(self):
+        prompts = [json.dumps({"prompt_ids": [2, 3, 4 + i], "n": 2, **ENDLESS}) for i in range(2)]
+        right = rollout(prompts, "--weight-version", "9")
+        served = Served(*self.options)
+        with Stream(served, "POST", PATH, body_of({"rollout_id": "turn"}, prompts)) as stream:
+            stream.line()
+            served.wait_until(lambda load: load["num_running_reqs"] == 4)
+            served.post("/pause_generation", {"mode": "retract"})  # and start anew here, too
+            served.post("/continue_generation")
+            served.wait_until(lambda load: load["num_running_reqs"] == 4)
+        served.kill()
+        served = Served(*self.options, "--weight-version", "9")
+        try:
+            self.assertEqual(exact(whole(served, "GET", f"{PATH}/turn")[:-1]), right)
+        finally:
+            served.stop()
+
+    def test_a_folder_of_another_model_or_in_use_is_refused_with_a_sentence(self):
+        served = Served(*self.options)
+        try:
+            run = subprocess.run([SEER, "serve", "--model", MODEL, "--listen", "127.0.0.1:0", *MACHINE, *self.options], capture_output=True, text=True, timeout=60)
+            self.assertNotEqual(run.returncode, 0)
+            self.assertIn("journal", run.stderr)
+            self.assertEqual(run.stderr.count("\n"), 1)
+        finally:
+            served.stop()
+
+
+if __name__ == "__main__":
+    unittest.main()

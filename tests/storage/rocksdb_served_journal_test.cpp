@@ -1,0 +1,82 @@
+#ifdef SEER_HAVE_ROCKSDB
+#include <doctest/doctest.h>
+
+#include "cli/scratch.h"
+#include "storage/served_journal.h"
+
+using namespace seer;
+
+namespace {
+
+const ServedModelMark kMark{.model = "qwen", .weights = 5, .version = WeightVersion{3}};
+
+std::unique_ptr<ServedJournal> opened(const ScratchFolder& folder, const ServedModelMark& mark = kMark) {
+  auto journal = ServedJournal::open(folder.path("journal"), mark);
+  REQUIRE_MESSAGE(journal.ok(), journal.error().detail);
+  return *std::move(journal);
+}
+ServedGroup group(std::vector<int32_t> prompt_ids) {
+  return {.id = "\"x\"", .carried = "\"a\":1", .prompt_ids = std::move(prompt_ids), .sampling = {.max_tokens = 9}, .seeds = {1, 2}};
+}
+CommittedTokens part(uint32_t group, uint32_t sample, int64_t first, std::vector<int32_t> tokens) {
+  const std::vector<float> logprobs(tokens.size(), -0.5f);
+  return {{GroupId{group}, sample}, first, std::move(tokens), logprobs};
+}
+
+}  // namespace
+
+TEST_CASE("served journal: rollouts, groups, responses and tokens are there when it is opened again, each with its own rollout") {
+  const ScratchFolder folder;
+  {
+    const auto journal = opened(folder);
+    CHECK(journal->add({.number = 1, .id = "a", .sampling = {}}, 0, {group({1}), group({2})}).ok());
+    CHECK(journal->add({.number = 0x1ff, .id = "b", .seed = 7, .sampling = {}, .is_open = true}, 0, {group({3})}).ok());
+    CHECK(journal->add({.number = 1, .id = "a", .sampling = {}}, 2, {group({4})}).ok());
+    for (uint64_t seq = 1; seq <= 300; ++seq) CHECK(journal->finish(1, {.seq = seq, .group = 0, .sample = 1, .line = "l\n"}).ok());
+    CHECK(journal->commit(1, part(2, 0, 0, {1, 2}), kMark.version).ok());
+    CHECK(journal->commit(1, part(2, 0, 1, {2, 3}), kMark.version).ok());
+    CHECK(journal->commit(1, part(2, 0, 7, {9}), kMark.version).ok());  // after a gap
+    CHECK(journal->commit(1, part(2, 1, 0, {4}), kMark.version).ok());
+    CHECK(journal->commit(0x1ff, part(0, 0, 0, {5}), kMark.version).ok());
+    CHECK(journal->commit(0x1ff, part(0, 1, 0, {6}), WeightVersion{4}).ok());
+    CHECK(journal->finish(1, {.seq = 301, .group = 2, .sample = 1, .line = "m\n"}).ok());
+    CHECK(journal->acknowledge({.number = 1, .id = "a", .sampling = {}, .acknowledged = 1}, {{.seq = 1, .group = 0, .sample = 1, .line = "l\n"}}).ok());
+  }
+  const auto journal = opened(folder);
+  const ServedContents had = journal->read().value();
+  REQUIRE(had.rollouts.size() == 2);
+  const ServedContents::Rollout &a = had.rollouts[0], &b = had.rollouts[1];
+  CHECK(a.head.id == "a");
+  CHECK(a.head.acknowledged == 1);
+  REQUIRE(a.groups.size() == 3);
+  CHECK(a.groups[2].prompt_ids == std::vector{4});
+  CHECK(a.groups[2].sampling.max_tokens == 9);
+  REQUIRE(a.responses.size() == 301);
+  for (size_t i = 0; i < a.responses.size(); ++i) CHECK(a.responses[i].seq == i + 1);
+  CHECK(a.responses[0].line.empty());
+  CHECK(a.responses[300].line == "m\n");
+  REQUIRE(a.begun.size() == 1);
+  CHECK(a.begun[0].tokens == std::vector{1, 2, 3});
+  CHECK(b.head.is_open);
+  CHECK(b.head.seed == 7);
+  REQUIRE(b.begun.size() == 1);
+  CHECK(b.begun[0].request.sample == 0);
+  CHECK(journal->forget(1).ok());
+  CHECK(journal->read()->rollouts.size() == 1);
+}
+
+TEST_CASE("served journal: tokens of other weights are dropped, and another model's journal is refused") {
+  const ScratchFolder folder;
+  CHECK(opened(folder)->add({.number = 1, .id = "a", .sampling = {}}, 0, {group({1})}).ok());
+  for (const ServedModelMark& mark : {ServedModelMark{"qwen", 6, WeightVersion{3}}, ServedModelMark{"qwen", 6, WeightVersion{4}}}) {
+    CHECK(opened(folder, mark)->commit(1, part(0, 0, 0, {1}), mark.version).ok());
+    CHECK(opened(folder, mark)->read()->rollouts[0].begun.size() == 1);
+    CHECK(opened(folder, kMark)->read()->rollouts[0].begun.empty());
+  }
+  const auto other = ServedJournal::open(folder.path("journal"), {.model = "llama"});
+  CHECK(other.error().detail ==
+        cat("journal ", folder.path("journal"), " is of model \"qwen\", and this is \"llama\": remove the folder to begin anew"));
+  const auto held = opened(folder);
+  CHECK(ServedJournal::open(folder.path("journal"), kMark).error().code == Code::kUnavailable);
+}
+#endif
