@@ -3,7 +3,8 @@
 // Threads may share one.
 //
 // A line is `TIME LEVEL EVENT KEY=VALUE...`. The time is the actor's clock, which the caller passes: in simulation the
-// seconds of the virtual clock, else the date in UTC. A value with spaces, quotes or '=' is quoted, with \ before quotes.
+// seconds of the virtual clock, else the date in UTC. A value with spaces, quotes or '=' is quoted, with \ before quotes; control
+// characters are written as \x1b, a newline as a space. Of a value of more than 1000 bytes the beginning is written.
 // Used by actors and cli. log.cpp is the only file that includes spdlog.
 #pragma once
 #include <cstdint>

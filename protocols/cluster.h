@@ -11,7 +11,7 @@
 namespace seer {
 
 /// Changes with every change of a message or of what is meant by one.
-inline constexpr uint32_t kProtocolNumber = 4;
+inline constexpr uint32_t kProtocolNumber = 5;
 
 struct ClusterIdentity {
   uint32_t protocol = kProtocolNumber;
