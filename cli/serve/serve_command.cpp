@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,11 +20,13 @@
 #include "cli/serve/http_server.h"
 #include "cli/serve/openai_dialect.h"
 #include "cli/serve/sglang_dialect.h"
+#include "cli/serve/status_page.h"
 
 namespace seer {
 namespace {
 
 constexpr int64_t kLookUs = 50'000;         // between two looks at the stop flag
+constexpr int64_t kSampleUs = 1'000'000;    // of the history on the status page
 constexpr int64_t kDrainUs = 60'000'000;    // for requests that run when it is to end; a second signal ends it at once
 
 Result<std::string> read_token(const std::string& path) {
@@ -118,13 +121,22 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
           [&fleet, nodes = static_cast<size_t>(options.nodes)](const NewWeights& weights, const WeightsSink& reply_to) {
             fleet.update_weights(weights, reply_to);
             return nodes;
+          },
+      .nodes =
+          [&fleet, nodes = options.nodes] {
+            std::map<NodeId, NodeHandle> all;
+            for (uint32_t i = 0; i < static_cast<uint32_t>(nodes); ++i)
+              if (const NodeHandle node = fleet.node(NodeId{i})) all.emplace(NodeId{i}, node);
+            return all;
           }};
+  StatusPage status_page(*server, front, log);
   SglangDialect sglang(front);
   OpenaiDialect openai(front, std::move(chat));
   const ServerScope server_scope{server};
   const GatewayScope gateway{system, rt::spawn<GatewayActor>(system, std::move(config), machines, front.client(), door, log)};
   server->start([&](HttpRequest request, std::shared_ptr<HttpReply> reply) {
-    if (request.path == "/health" || request.path == "/health_generate" || request.path == "/") return reply->send(200, "{}");
+    if (request.path == "/health" || request.path == "/health_generate") return reply->send(200, "{}");
+    if (status_page.handle(request, reply)) return;
     if (sglang.handle(request, reply) || openai.handle(request, reply)) return;
     reply->send(404, http_error_body(cat("no ", request.method, " ", request.path, " here")));
   });
@@ -132,7 +144,13 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
             << server->port() << std::endl;
 
   rt::Inbox<> inbox(system);
-  while (!stop.load()) inbox.receive(kLookUs, [](const rt::down&) {});
+  for (int64_t sampled_us = 0; !stop.load();) {
+    if (rt::now_us(&system) - sampled_us >= kSampleUs) {
+      sampled_us = rt::now_us(&system);
+      status_page.sample();
+    }
+    inbox.receive(kLookUs, [](const rt::down&) {});
+  }
   server->stop_listening();
   log.info(rt::now_us(&system), "draining", {{"connections", server->connections()}});
   const auto open = std::make_shared<std::atomic<size_t>>(1);
