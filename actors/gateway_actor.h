@@ -86,7 +86,7 @@ struct GatewayLoads {
   int64_t waiting = 0, running = 0;               // responses asked for: not in a rollout yet, and in one
   int64_t on_instances = 0;                       // those of `running` that have an instance, as rollouts reported last
   int64_t oldest_us = 0;                          // the age of the oldest request that is not over
-  int64_t finished = 0, aborted = 0, failed = 0;  // since the start, as all down to updates_failed
+  int64_t finished = 0, aborted = 0, failed = 0;  // since the start, like all fields down to updates_failed
   int64_t at_length = 0;                          // those of `finished` that ended at their max_tokens
   int64_t prompt_tokens = 0;                      // of requests, once each
   int64_t output_tokens = 0;                      // of responses that were given

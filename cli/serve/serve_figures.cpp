@@ -98,10 +98,10 @@ OpenResponses open_responses(const GatewayLoads& loads) {
   return {.held = loads.waiting, .queued = loads.running - loads.on_instances, .running = loads.on_instances};
 }
 
-const std::vector<double> ServeFigures::kSecondsBounds{0.01, 0.03, 0.1, 0.3,  1,    3,     10,
-                                                       30,   100,  300, 1000, 3000, 10'000};
-const std::vector<double> ServeFigures::kTokensBounds{16,   64,     256,    1024,   2048,   4096,
-                                                      8192, 16'384, 32'768, 65'536, 131'072};
+const std::vector<double> ServeFigures::kSecondsBounds{0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1,    2,    5,
+                                                       10,   20,   50,   100, 200, 500, 1000, 2000, 5000};
+const std::vector<double> ServeFigures::kTokensBounds{16,   32,   64,   128,    256,    512,    1024,
+                                                      2048, 4096, 8192, 16'384, 32'768, 65'536, 131'072};
 
 void ServeFigures::count_answer(std::string_view path, int status) {
   ++answers_[{path_class(path), status_class(status)}];
