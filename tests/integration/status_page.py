@@ -2,7 +2,7 @@
 """The page of `seer serve` in a headless Chromium: it draws what the server does, in the light and the dark scheme and in windows of 1280,
 800 and 420 px, writes nothing to the console, asks no other host, shows names as they are, and asks for the token where there is one.
 usage: status_page.py SEER_PROGRAM    SEER_STATUS_PAGE_KEEP=FOLDER keeps screenshots there. Skipped where Chromium is not installed."""
-import base64, concurrent.futures, json, os, shutil, subprocess, sys, tempfile, threading, unittest
+import base64, concurrent.futures, fcntl, json, os, shutil, subprocess, sys, tempfile, threading, unittest
 
 from served import LONG, MODEL, Served
 
@@ -18,11 +18,15 @@ class Browser:
         self.folder = tempfile.mkdtemp()
         command_out, self.command = os.pipe()
         self.answer, answer_in = os.pipe()
-        options = ["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", f"--user-data-dir={self.folder}", "about:blank"]
-        self.process = subprocess.Popen(["/bin/sh", "-c", f'exec "$0" "$@" 3<&{command_out} 4>&{answer_in}', CHROMIUM, *options],
-                                        pass_fds=(command_out, answer_in), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        # Chromium has them as 3 and 4, which neither must be before.
+        theirs = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in (command_out, answer_in)]
         os.close(command_out)
         os.close(answer_in)
+        options = ["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", f"--user-data-dir={self.folder}", "about:blank"]
+        self.process = subprocess.Popen(["bash", "-c", 'exec "$0" "$@" 3<&{0} 4>&{1} {0}<&- {1}>&-'.format(*theirs), CHROMIUM, *options],
+                                        pass_fds=theirs, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for end in theirs:
+            os.close(end)
         self.unread, self.last_id, self.events, self.session = b"", 0, [], None
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
