@@ -110,6 +110,7 @@ class Fleet {
   RolloutHandle rollout(RolloutId id = {}) const;
   /// Null: there is none of this name now.
   NodeHandle node(NodeId id) const;
+  const std::map<NodeId, NodeHandle>& nodes() const { return nodes_; }
 
  private:
   Status check_name(NodeId id) const;

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -122,13 +121,7 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
             fleet.update_weights(weights, reply_to);
             return nodes;
           },
-      .nodes =
-          [&fleet, nodes = options.nodes] {
-            std::map<NodeId, NodeHandle> all;
-            for (uint32_t i = 0; i < static_cast<uint32_t>(nodes); ++i)
-              if (const NodeHandle node = fleet.node(NodeId{i})) all.emplace(NodeId{i}, node);
-            return all;
-          }};
+      .nodes = [&fleet] { return fleet.nodes(); }};
   StatusPage status_page(*server, front, log);
   SglangDialect sglang(front);
   OpenaiDialect openai(front, std::move(chat));

@@ -28,13 +28,7 @@ struct Bench {
               cluster.fleet.update_weights(weights, reply_to);
               return size_t{cluster.options.nodes};
             },
-        .nodes =
-            [this] {
-              std::map<NodeId, NodeHandle> nodes;
-              for (uint32_t i = 0; i < cluster.options.nodes; ++i)
-                if (const NodeHandle node = cluster.fleet.node(NodeId{i})) nodes.emplace(NodeId{i}, node);
-              return nodes;
-            }};
+        .nodes = [this] { return cluster.fleet.nodes(); }};
     const GatewayClient client{.response = [this](Ticket ticket, uint32_t sample, Response r) {
                                  CHECK(responses[ticket].emplace(sample, std::move(r)).second);  // each once
                                },
