@@ -111,6 +111,7 @@ class Fleet {
   RolloutHandle rollout(RolloutId id = {}) const;
   /// Null: no node has this name now.
   NodeHandle node(NodeId id) const;
+  const std::map<NodeId, NodeHandle>& nodes() const { return nodes_; }
 
  private:
   Status check_name(NodeId id) const;

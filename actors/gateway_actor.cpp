@@ -10,6 +10,7 @@ namespace {
 
 constexpr RequestId kNotRunning{};  // rollouts of a gateway have ids from 1
 constexpr size_t kCancelledMax = 1024;
+constexpr size_t kRolloutsKept = 16;
 
 /// A hash of what the requests of a group have in common.
 uint64_t content_of(const GatewayRequest& request) {
@@ -18,6 +19,9 @@ uint64_t content_of(const GatewayRequest& request) {
   hash = hash_pair(hash, static_cast<uint64_t>(request.priority));
   return hash_pair(hash, static_cast<uint64_t>(request.sampling.max_tokens));
 }
+
+/// Whether 90 % of the responses have ended.
+bool is_tail(size_t ended, size_t responses) { return ended * 10 >= responses * 9; }
 
 GroupSpec group_of(const std::vector<GatewayActor::Piece>& pieces) {
   const GatewayRequest& first = *pieces.front().request;
@@ -76,7 +80,10 @@ GatewayActor::handle::behavior_type GatewayActor::make_behavior() {
       },
       [this](Response& response) { on_response(response); },
       [this](const RolloutProgress& progress) {
-        if (const auto at = rollouts.find(progress.rollout); at != rollouts.end()) at->second.kv_use_share = progress.kv_use_share;
+        const auto at = rollouts.find(progress.rollout);
+        if (at == rollouts.end()) return;
+        at->second.on_instances = progress.running;
+        at->second.kv_use_share = progress.kv_use_share;
       },
       [this](RolloutCommits& commits) { on_commits(commits); },
       [this](const RolloutSummary& summary) { on_summary(summary); },
@@ -90,8 +97,9 @@ void GatewayActor::submit(GatewayRequest asked) {
   const auto request = std::make_shared<const GatewayRequest>(std::move(asked));
   const auto samples = static_cast<uint32_t>(request->seeds.size());
   ++totals.requests;
+  totals.prompt_tokens += std::ssize(request->prompt_ids);
   const bool is_full = pieces_open + samples > config.responses_max;
-  open.emplace(request->ticket, Open{request, std::vector<RequestId>(samples, kNotRunning), samples});
+  open.emplace(request->ticket, Open{request, std::vector<RequestId>(samples, kNotRunning), samples, rt::now_us(self)});
   pieces_open += samples;
   for (uint32_t sample = 0; sample < samples; ++sample) {
     if (is_full)
@@ -167,6 +175,7 @@ void GatewayActor::place() {
     to = rollout.handle;
     const GroupId id{rollout.groups++, current};
     rollout.responses += group.pieces.size();
+    rollout.tail_began_us = is_tail(rollout.ended, rollout.responses) ? rt::now_us(self) : 0;
     for (uint32_t sample = 0; sample < group.pieces.size(); ++sample) {
       const Piece& piece = group.pieces[sample];
       running.emplace(RequestId{id, sample}, Running{piece});
@@ -222,7 +231,8 @@ GatewayActor::Rollout& GatewayActor::open_rollout() {
   rollout.id = current;
   rollout.version = version;
   rollout.open = true;
-  return rollouts.emplace(current, Rollout{fleet.start_rollout(rollout, handle{self}), version}).first->second;
+  Rollout opened{.handle = fleet.start_rollout(rollout, handle{self}), .version = version, .began_us = rt::now_us(self)};
+  return rollouts.emplace(current, std::move(opened)).first->second;
 }
 
 /// The rollout ends when its requests are over.
@@ -234,10 +244,21 @@ void GatewayActor::close_rollout() {
 
 // ---- responses ---------------------------------------------------------------------------------------------------------------
 
+/// REQUIRES: it was one of `running`.
+void GatewayActor::end_in_rollout(RequestId run, int64_t tokens) {
+  const auto at = rollouts.find(run.group.rollout);
+  if (at == rollouts.end()) return;
+  Rollout& rollout = at->second;
+  rollout.ended_us = rt::now_us(self);
+  rollout.output_tokens += tokens;
+  if (is_tail(++rollout.ended, rollout.responses) && rollout.tail_began_us == 0) rollout.tail_began_us = rollout.ended_us;
+}
+
 void GatewayActor::on_response(Response& response) {
   auto node = running.extract(response.request);
   if (node.empty()) return;  // it was cancelled
   const Running& run = node.mapped();
+  end_in_rollout(response.request, std::ssize(response.output_ids));
   open.at(run.piece.request->ticket).runs[run.piece.sample] = kNotRunning;
   if (run.is_redone && response.finish == FinishReason::kAborted) {
     gather(run.piece);
@@ -247,16 +268,32 @@ void GatewayActor::on_response(Response& response) {
 }
 
 void GatewayActor::give(const Piece& piece, Response response) {
+  const auto at = open.find(piece.request->ticket);
   switch (response.finish) {
-    case FinishReason::kAborted: ++totals.aborted; break;
-    case FinishReason::kError: ++totals.failed; break;
+    case FinishReason::kAborted: ++totals.aborted, ++at->second.aborted; break;
+    case FinishReason::kError: ++totals.failed, at->second.error = response.error; break;
+    case FinishReason::kLength: ++totals.at_length; [[fallthrough]];
     default: ++totals.finished; break;
   }
   totals.output_tokens += std::ssize(response.output_ids);
+  totals.preemptions += response.preemptions;
+  totals.migrations += response.migrations;
   --pieces_open;
-  const auto at = open.find(piece.request->ticket);
-  if (--at->second.left == 0) open.erase(at);
+  if (--at->second.left == 0) {
+    log_end(at->second);
+    open.erase(at);
+  }
   client.response(piece.request->ticket, piece.sample, std::move(response));
+}
+
+/// A line for a request that did not end as it was to.
+void GatewayActor::log_end(const Open& request) const {
+  const GatewayRequest& asked = *request.request;
+  if (!request.error.empty())
+    log.info(rt::now_us(self), "request_failed", {{"ticket", asked.ticket}, {"rid", asked.rid}, {"error", request.error}});
+  else if (request.aborted > 0)
+    log.info(rt::now_us(self), "request_aborted",
+             {{"ticket", asked.ticket}, {"rid", asked.rid}, {"aborted", request.aborted}, {"responses", asked.seeds.size()}});
 }
 
 void GatewayActor::give_unstarted(const Piece& piece, FinishReason finish, std::string error) {
@@ -278,7 +315,13 @@ void GatewayActor::on_commits(RolloutCommits& commits) {
 
 /// A rollout is over. If it ended early, its remaining requests are answered with its error.
 void GatewayActor::on_summary(const RolloutSummary& summary) {
-  if (rollouts.erase(summary.rollout) == 0) return;
+  const auto over = rollouts.find(summary.rollout);
+  if (over == rollouts.end()) return;
+  rollouts_over.push_back(figures_of(over->first, over->second));
+  rollouts_over.back().is_over = true;
+  rollouts_over.back().error = summary.error;
+  if (rollouts_over.size() > kRolloutsKept) rollouts_over.pop_front();
+  rollouts.erase(over);
   fleet.end_rollout(summary.rollout);
   if (current == summary.rollout) current = {};
   std::vector<Piece> lost;
@@ -306,7 +349,10 @@ void GatewayActor::cancel(Ticket ticket) {
     if (run == kNotRunning) continue;
     end_run(run);
     running.erase(run);
+    end_in_rollout(run, 0);
   }
+  log.info(rt::now_us(self), "request_cancelled",
+           {{"ticket", ticket}, {"rid", node.mapped().request->rid}, {"responses_left", node.mapped().left}});
   pieces_open -= node.mapped().left;
   totals.aborted += node.mapped().left;
   if (++cancelled >= kCancelledMax) sweep();
@@ -415,6 +461,7 @@ void GatewayActor::settle_update() {
 
 void GatewayActor::finish_update(Status status) {
   const auto done = std::move(update->order.done);
+  totals.updates_failed += status.ok() ? 0 : 1;
   update.reset();
   log.info(rt::now_us(self), "weights_updated", {{"weight_version", version}, {"error", status.ok() ? "" : status.error().detail}});
   done(std::move(status), version);
@@ -429,8 +476,36 @@ GatewayLoads GatewayActor::loads() const {
   now.running = std::ssize(running);
   now.waiting = pieces_open - now.running;
   now.rollouts = std::ssize(rollouts);
-  for (const auto& [id, rollout] : rollouts) now.kv_use_share = std::max(now.kv_use_share, rollout.kv_use_share);
+  if (!open.empty()) now.oldest_us = rt::now_us(self) - open.begin()->second.came_us;
+  for (const auto& [id, rollout] : rollouts) {
+    now.kv_use_share = std::max(now.kv_use_share, rollout.kv_use_share);
+    now.on_instances += rollout.on_instances;
+  }
+  now.on_instances = std::min(now.on_instances, now.running);
   return now;
+}
+
+GatewayRollout GatewayActor::figures_of(RolloutId id, const Rollout& rollout) const {
+  const int64_t until_us = rollout.ended < rollout.responses ? rt::now_us(self) : rollout.ended_us;
+  return {.id = id,
+          .version = rollout.version,
+          .responses = static_cast<int64_t>(rollout.responses),
+          .ended = static_cast<int64_t>(rollout.ended),
+          .output_tokens = rollout.output_tokens,
+          .busy_us = until_us - rollout.began_us,
+          .tail_us = rollout.tail_began_us == 0 ? 0 : until_us - rollout.tail_began_us,
+          .error = {}};
+}
+
+void GatewayActor::report(std::function<void(GatewayReport)> then) const {
+  GatewayReport now{.loads = loads(), .rollouts = {rollouts_over.begin(), rollouts_over.end()}, .nodes = {}};
+  for (const auto& [id, rollout] : rollouts) now.rollouts.push_back(figures_of(id, rollout));
+  std::ranges::sort(now.rollouts, {}, &GatewayRollout::id);
+  const auto nodes = fleet.nodes ? fleet.nodes() : std::map<NodeId, NodeHandle>();
+  rt::gather_then<std::vector<NodeReport>>(self, nodes, GetReport{}, [now, then = std::move(then)](std::vector<NodeReport> reports) mutable {
+    now.nodes = std::move(reports);
+    then(std::move(now));
+  });
 }
 
 }  // namespace seer

@@ -14,6 +14,7 @@
 // Each response that a request asks for is given exactly once, unless the request was cancelled.
 #pragma once
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -30,7 +31,7 @@
 
 namespace seer {
 
-using Ticket = Id<struct TicketTag>;  // names a request; the front end gives each only once
+using Ticket = Id<struct TicketTag>;  // names a request; the front end counts them up as requests come
 
 /// Who is told of a request's tokens as they come.
 enum class TokensTo : uint8_t {
@@ -82,6 +83,7 @@ struct GatewayFleet {
   /// Finds out how work like these groups is best scheduled, which may take seconds, and calls `then` once, on any thread.
   /// Empty: all rollouts are scheduled as GatewayConfig says.
   std::function<void(std::vector<GroupSpec> like, std::function<void(GatewaySchedule)> then)> choose_schedule = {};
+  std::function<std::map<NodeId, NodeHandle>()> nodes = {};  // their reports are figures of the gateway
 };
 
 struct GatewayConfig {
@@ -113,13 +115,35 @@ struct GatewayLoads {
   WeightVersion version;
   bool is_paused = false, is_updating = false;
   int64_t waiting = 0, running = 0;               // responses not yet given: outside of a rollout, and in one
-  int64_t finished = 0, aborted = 0, failed = 0;  // since the start; so are the next four
-  int64_t output_tokens = 0;
+  int64_t on_instances = 0;                       // those of `running` that have an instance, as rollouts reported last
+  int64_t oldest_us = 0;                          // age of the oldest request that is not over
+  int64_t finished = 0, aborted = 0, failed = 0;  // since the start, like all fields down to updates_failed
+  int64_t at_length = 0;                          // those of `finished` that ended at their max_tokens
+  int64_t prompt_tokens = 0;                      // of requests, once each
+  int64_t output_tokens = 0;                      // of responses that were given
+  int64_t preemptions = 0, migrations = 0;        // of these
   int64_t groups = 0;
   int64_t requests = 0;
-  int64_t updates = 0;                            // of weights, that succeeded
+  int64_t updates = 0, updates_failed = 0;        // of weights
   int64_t rollouts = 0;                           // not over now
   double kv_use_share = 0;                        // of all instances' KV
+};
+
+/// A rollout that runs, or one of the last that are over.
+struct GatewayRollout {
+  RolloutId id;
+  WeightVersion version;
+  bool is_over = false;
+  int64_t responses = 0, ended = 0;  // asked for, and those of them that have ended
+  int64_t output_tokens = 0;         // of those
+  int64_t busy_us = 0;               // from its first request until its last response, or until now while something runs
+  int64_t tail_us = 0;               // the last part of it, in which no more were asked for and 90 % had ended
+  std::string error;                 // why it ended early; empty: it did not
+};
+struct GatewayReport {
+  GatewayLoads loads;
+  std::vector<GatewayRollout> rollouts;  // the last ones, by id
+  std::vector<NodeReport> nodes;         // those that answered, by name
 };
 
 struct GatewayActor;
@@ -154,6 +178,8 @@ struct GatewayActor {
   /// Forgets the KV and the drafts of all past requests. Errors: kUnavailable if some request is not over.
   Status flush();
   GatewayLoads loads() const;
+  /// Asks the machines too, so `then` is called later, on the gateway's thread.
+  void report(std::function<void(GatewayReport)> then) const;
 
   // ---- state --------------------------------------------------------------------------------------------------------------
   using SharedRequest = std::shared_ptr<const GatewayRequest>;
@@ -177,12 +203,21 @@ struct GatewayActor {
     SharedRequest request;
     std::vector<RequestId> runs;  // by sample; kNotRunning: waits or is over
     uint32_t left = 0;            // responses not given yet
+    int64_t came_us = 0;
+    uint32_t aborted = 0;         // responses
+    std::string error = {};       // of one that failed
   };
   struct Rollout {
     RolloutHandle handle;
     WeightVersion version;
+    int64_t began_us = 0;
     uint32_t groups = 0;
-    size_t responses = 0;  // requested
+    size_t responses = 0;      // requested
+    size_t ended = 0;          // of these
+    int64_t output_tokens = 0;
+    int64_t ended_us = 0;      // the last one
+    int64_t tail_began_us = 0;
+    int64_t on_instances = 0;
     double kv_use_share = 0;
   };
   struct Update {
@@ -213,6 +248,8 @@ struct GatewayActor {
   void close_rollout();
   int64_t end_requests(const std::function<bool(const GatewayRequest&)>& is_meant, InFlight how);
   void end_run(RequestId run);
+  void end_in_rollout(RequestId run, int64_t tokens);
+  GatewayRollout figures_of(RolloutId id, const Rollout& rollout) const;
   void on_response(Response& response);
   void on_commits(RolloutCommits& commits);
   void on_summary(const RolloutSummary& summary);
@@ -222,6 +259,7 @@ struct GatewayActor {
   void finish_update(Status status);
   void give(const Piece& piece, Response response);
   void give_unstarted(const Piece& piece, FinishReason finish, std::string error);
+  void log_end(const Open& request) const;
 
   rt::self_ptr<GatewayActor> self;
   const GatewayConfig config;
@@ -234,6 +272,7 @@ struct GatewayActor {
   std::unordered_map<uint64_t, uint64_t> joinable;  // content -> key of the last group in `waiting` with it
   std::map<RequestId, Running> running;
   std::map<RolloutId, Rollout> rollouts;
+  std::deque<GatewayRollout> rollouts_over;         // the last ones
   RolloutId current;                                // the rollout that takes groups; 0: none
   RolloutId next;                                   // id of the next rollout; 0: not known
   RolloutId last_rollout;

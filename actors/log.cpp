@@ -5,6 +5,7 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/pattern_formatter.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -33,12 +34,27 @@ spdlog::level::level_enum spdlog_level(LogLevel level) {
   return spdlog::level::off;
 }
 
-std::string shown(const std::string& value) {
-  if (!value.empty() && value.find_first_of(" \"=\\\n\t") == std::string::npos) return value;
+constexpr size_t kValueBytesMax = 1000;  // the beginning of a longer value is written
+
+/// A control character could move a terminal's cursor or begin a line of its own.
+bool is_control(char c) { return static_cast<unsigned char>(c) < ' ' || c == 0x7f; }
+
+std::string shown(std::string value) {
+  if (value.size() > kValueBytesMax) {
+    size_t end = kValueBytesMax;
+    while (end > 0 && (static_cast<unsigned char>(value[end]) & 0xc0) == 0x80) --end;  // not inside a character
+    value = value.substr(0, end) + "...";
+  }
+  const auto needs_quotes = [](char c) { return is_control(c) || c == ' ' || c == '"' || c == '=' || c == '\\'; };
+  if (!value.empty() && std::ranges::none_of(value, needs_quotes)) return value;
+  constexpr std::string_view kHex = "0123456789abcdef";
   std::string quoted = "\"";
   for (const char c : value) {
     if (c == '"' || c == '\\') quoted += '\\';
-    quoted += c == '\n' ? ' ' : c;
+    if (is_control(c) && c != '\n')
+      quoted += cat("\\x", kHex[static_cast<size_t>(c) >> 4 & 15], kHex[static_cast<size_t>(c) & 15]);
+    else
+      quoted += c == '\n' ? ' ' : c;
   }
   return quoted + '"';
 }

@@ -3,7 +3,8 @@
 // Thread-safe.
 //
 // A line is `TIME LEVEL EVENT KEY=VALUE...`. The caller passes the time of the actor's clock; it is shown in seconds in
-// simulation, else as the date in UTC. A value with spaces, quotes or '=' is quoted, with \ before quotes.
+// simulation, else as the date in UTC. A value with spaces, quotes or '=' is quoted, with \ before quotes. Control characters
+// are written as \x1b, a newline as a space. Values are cut after 1000 bytes.
 // Used by actors and cli. log.cpp is the only file that includes spdlog.
 #pragma once
 #include <cstdint>

@@ -400,18 +400,20 @@ void RolloutActor::on_progress(const ChunkProgress& progress) {
     auto it = open.find(part.chunk);
     if (it == open.end()) continue;  // late: the chunk ended or was placed again
     it->second.heard_us = rt::now_us(self);
-    if (!append(it->second.request, part)) return give_up_instance(it->second.instance);
+    if (!append(it->second, part)) return give_up_instance(it->second.instance);
   }
   tell_commits();
 }
 
 /// False: a report before this one was lost. A duplicate is ignored.
-bool RolloutActor::append(RequestId id, const ChunkTokens& part) {
+bool RolloutActor::append(const OpenChunk& chunk, const ChunkTokens& part) {
+  const RequestId id = chunk.request;
   Log& request = log(id);
   const int64_t known = request.tokens.output_tokens();
   if (part.first_index != known) return part.first_index < known;
   const bool is_told = config.tells_commits || parts.groups[id.group.index].streams;
   if (is_told && !part.tokens.empty()) commits.parts.push_back({id, known, part.tokens, part.logprobs});
+  if (known == 0 && !part.tokens.empty()) request.first_token_us = request.queue_us + request.run_us + rt::now_us(self) - chunk.started_us;
   request.tokens.append(part.tokens);
   request.logprobs.insert(request.logprobs.end(), part.logprobs.begin(), part.logprobs.end());
   scheduler->progressed(id, request.tokens.output_tokens());
@@ -423,7 +425,7 @@ void RolloutActor::on_chunk_done(const ChunkDone& done) {
   if (it == open.end() || ended) return;
   const OpenChunk chunk = it->second;
   if (done.version != config.version && done.end != ChunkEnd::kPreempted) return refuse_tokens(chunk.instance, done.version);
-  if (!append(chunk.request, done.last)) return give_up_instance(chunk.instance);
+  if (!append(chunk, done.last)) return give_up_instance(chunk.instance);
   tell_commits();
   open.erase(it);
   if (auto at = instances.find(chunk.instance); at != instances.end()) at->second.kv_blocks_used = done.kv_blocks_used;
@@ -475,7 +477,7 @@ void RolloutActor::finish_request(RequestId id, Ending ending) {
   Response response{id, parts.groups[id.group.index].seeds[id.sample], log.output(),
                     {logprobs.begin(), logprobs.end()}, ending.finish, std::move(ending.matched), std::move(ending.error),
                     config.version, history.chunks, history.migrations, history.preemptions, request.queue_us,
-                    request.run_us, request.start_us};
+                    request.run_us, request.start_us, request.first_token_us};
   if (config.responses_kept_max > 0) kept.emplace(id, response);
   rt::tell(self, parts.events, std::move(response));
 }

@@ -67,6 +67,7 @@ struct RolloutActor {
     int64_t computed_tokens = 0;   // tokens whose KV was computed at least once
     int64_t reprefill_tokens = 0;  // tokens whose KV was computed again
     int64_t queue_us = 0, run_us = 0, start_us = -1;  // as in Response; -1: not started
+    int64_t first_token_us = 0;                       // as in Response
   };
   struct OpenChunk {
     RequestId request;
@@ -99,7 +100,7 @@ struct RolloutActor {
   std::string why_not_cancelled(GroupId group, std::optional<uint32_t> sample) const;
   void cancel_waiting(RequestId request);
   void on_progress(const ChunkProgress& progress);
-  bool append(RequestId id, const ChunkTokens& part);
+  bool append(const OpenChunk& chunk, const ChunkTokens& part);
   void on_chunk_done(const ChunkDone& done);
   void on_draft_server_up(const DraftServerUp& up);
   void on_draft_server_lost(NodeId node);

@@ -88,6 +88,11 @@ KvDirectoryHandle ClusterMachines::directory() const {
   return fleet_.directory();
 }
 
+std::map<NodeId, NodeHandle> ClusterMachines::nodes() const {
+  const std::lock_guard lock(mutex_);
+  return fleet_.nodes();
+}
+
 Status ClusterMachines::joined(const NodeAddress& at, NodeHandle node, uint32_t instances) {
   const std::lock_guard lock(mutex_);
   SEER_RETURN_IF_ERROR(fleet_.add_node(at.node, std::move(node)));

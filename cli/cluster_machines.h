@@ -51,6 +51,7 @@ class ClusterMachines {
   /// The machines run with these weights now: the controller is told, so that those that come get them too.
   void weights_are(const ClusterWeights& weights);
   KvDirectoryHandle directory() const;
+  std::map<NodeId, NodeHandle> nodes() const;
 
  private:
   ClusterMachines(ClusterNet& net, Config config, ClusterHandle controller, RolloutEntered entered, const EventLog& log);

@@ -15,6 +15,7 @@
 #endif
 
 #include "cli/machine_memory.h"
+#include "cli/serve/metrics.h"
 #include "protocols/text.h"
 
 namespace seer {
@@ -188,7 +189,8 @@ MachineFindings inspect_machine() {
       find_cuda(), find_ucx(),
       built_in("RocksDB", kHasRocksdb, "no cold tier: KV that does not fit in DRAM is computed again", "apt-get install librocksdb-dev"),
       built_in("SentencePiece", kHasSentencePiece, "no tokenizer.model files; tokenizer.json and token ids work",
-               "apt-get install libsentencepiece-dev")};
+               "apt-get install libsentencepiece-dev"),
+      built_in("prometheus-cpp", has_metrics(), "seer serve has no /metrics; its status page works", "apt-get install prometheus-cpp-dev")};
   return findings;
 }
 

@@ -152,7 +152,7 @@ main() {
   mkdir -p "$tree/bin" "$tree/lib" "$tree/deploy"
   copy_program "$tree"
   local part
-  for part in cluster_nodes.sh local_cluster.sh ssh_cluster.sh ssh_host.sh make_certs.sh seer.toml models examples systemd slurm; do
+  for part in cluster_nodes.sh local_cluster.sh ssh_cluster.sh ssh_host.sh make_certs.sh seer.toml models examples systemd slurm grafana; do
     if [[ -e $root/deploy/$part ]]; then cp -R "$root/deploy/$part" "$tree/deploy/"; fi
   done
   cp -R "$root/docs" "$root/LICENSE" "$tree/"

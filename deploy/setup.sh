@@ -7,7 +7,7 @@ packages=(
   g++ cmake ninja-build ccache pkg-config python3
   libcaf-dev librocksdb-dev libucx-dev libssl-dev openssl
   libboost-dev libcli11-dev libtomlplusplus-dev nlohmann-json3-dev
-  libpcre2-dev libutf8proc-dev libsentencepiece-dev libmimalloc-dev libspdlog-dev
+  libpcre2-dev libutf8proc-dev libsentencepiece-dev libmimalloc-dev libspdlog-dev prometheus-cpp-dev
   doctest-dev
 )
 

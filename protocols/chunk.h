@@ -135,6 +135,7 @@ struct InstanceReport {
   int64_t steps = 0;
   int64_t output_tokens = 0;
   int64_t prefill_tokens = 0;
+  int64_t cached_tokens = 0;   // of chunks that are over: those whose KV was found on the device or in the pool
   int64_t kv_blocks_total = 0;
   int64_t kv_blocks_used = 0;
   int64_t kv_blocks_peak = 0;
@@ -146,7 +147,7 @@ struct InstanceReport {
   int64_t preemptions = 0;
   int64_t chunks = 0;           // on the instance now
   DraftFigures drafting;
-  SEER_FIELDS(InstanceReport, instance, busy_us, engine_cpu_us, steps, output_tokens, prefill_tokens, kv_blocks_total,
+  SEER_FIELDS(InstanceReport, instance, busy_us, engine_cpu_us, steps, output_tokens, prefill_tokens, cached_tokens, kv_blocks_total,
               kv_blocks_used, kv_blocks_peak, kv_block_bytes, imported_blocks, exported_blocks, corrupt_blocks, yields, preemptions,
               chunks, drafting)
 };
@@ -189,8 +190,9 @@ struct Response {
   int64_t queue_us = 0;     // time spent waiting in the buffer
   int64_t run_us = 0;       // time spent on instances
   int64_t start_us = 0;     // when its first chunk was sent, since the rollout began
+  int64_t first_token_us = 0;  // the part of queue_us + run_us until its first tokens were reported; with no tokens 0
   SEER_FIELDS(Response, request, seed, output_ids, logprobs, finish, matched, error, version, chunks, migrations,
-              preemptions, queue_us, run_us, start_us)
+              preemptions, queue_us, run_us, start_us, first_token_us)
 };
 
 /// How far the rollout has come, for a progress line. Sent at most every progress_us.

@@ -11,7 +11,7 @@
 namespace seer {
 
 /// Raised with every change to a message or its meaning.
-inline constexpr uint32_t kProtocolNumber = 5;
+inline constexpr uint32_t kProtocolNumber = 6;
 
 struct ClusterIdentity {
   uint32_t protocol = kProtocolNumber;

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks every #include against the layers: who may include what, and where CAF, CUDA, UCX, RocksDB and spdlog may be named.
+# Checks every #include against the layers: who may include what, and where CAF, CUDA, UCX, RocksDB, spdlog and prometheus-cpp may be named.
 #   tests/check_layers.sh [ROOT]         checks the tree at ROOT (this repository by default)
 #   tests/check_layers.sh --self-test    plants faults in a tree of its own and expects each to be found
 set -euo pipefail
@@ -24,6 +24,7 @@ libraries=(
   '^spdlog/'                            '^actors/log\.cpp$'
   '^toml'                               '^cli/toml_options\.cpp$'
   '^CLI/'                               '^cli/arguments\.cpp$|^tests/'
+  '^prometheus/'                        '^cli/serve/metrics\.cpp$'
   '^(boost|openssl)/'                   '^cli/(cluster_gate|serve/http_server)\.cpp$'
 )
 

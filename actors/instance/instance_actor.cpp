@@ -323,6 +323,7 @@ void InstanceActor::answer(ChunkId id, ChunkEnd end) {
   s.done.last = s.take_unreported();
   s.done.kv_blocks_used = devices.counts().in_use;
   s.done.version = info.version;
+  report.cached_tokens += s.done.cached_tokens;
   rt::tell(self, reply_to.extract(id).mapped(), std::move(s.done));
 }
 

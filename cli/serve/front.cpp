@@ -104,12 +104,20 @@ void Front::on_response(Ticket ticket, uint32_t sample, Response response) {
   const std::shared_ptr<OpenCall> open = at->second.call;
   const size_t request = at->second.request;
   if (--at->second.left == 0) places_.erase(at);
+  const auto latency = std::chrono::steady_clock::now() - open->came;
+  watcher_(response, std::chrono::duration_cast<std::chrono::microseconds>(latency).count());
   if (open->call.response) open->call.response(request, sample, response);
   if (open->call.done) open->responses[request][sample] = std::move(response);
   if (--open->left > 0) return;
   if (!open->call.outlives_server) --calls_;
   if (open->call.done) open->call.done(std::move(open->responses));
   open->call = {};  // with the reply, which may keep the call
+}
+
+void Front::report(std::function<void(const GatewayReport&)> then) {
+  door_->put([this, then = std::move(then)](GatewayActor& gateway) {
+    gateway.report([this, then](GatewayReport report) { server_.post([then, report = std::move(report)] { then(report); }); });
+  });
 }
 
 std::string Front::version_label(WeightVersion version) const {

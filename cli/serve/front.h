@@ -1,6 +1,7 @@
 // Front: between the HTTP server and the gateway. It gives requests their tickets, sends what the gateway says of them to the call
 // that they belong to, and cancels those whose client has gone. All of it runs on the server's thread.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -68,6 +69,8 @@ class Front {
       server_.post([then = std::move(then), answer = std::move(answer)]() mutable { then(std::move(answer)); });
     });
   }
+  /// The gateway's report; `then` gets it on the server's thread. Thread-safe.
+  void report(std::function<void(const GatewayReport&)> then);
   /// The version that runs, as the gateway said last.
   WeightVersion version() const { return version_; }
   /// What clients call a version: the name that one gave it, else its number.
@@ -75,6 +78,8 @@ class Front {
   /// Changes to the weights in a folder; `then` gets what became of it, on the server's thread. `label`: a name for the version;
   /// empty: its number.
   void update_weights(NewWeights weights, InFlight in_flight, std::string label, std::function<void(Status)> then);
+  /// `watcher` hears of each response as it is given, with the time since its call came. REQUIRES: called before the first call.
+  void watch(std::function<void(const Response&, int64_t latency_us)> watcher) { watcher_ = std::move(watcher); }
   /// Calls that are not answered yet.
   size_t open_calls() const { return calls_; }
 
@@ -84,6 +89,7 @@ class Front {
     std::vector<std::vector<Response>> responses;
     std::vector<Ticket> tickets;
     size_t left = 0;
+    std::chrono::steady_clock::time_point came = std::chrono::steady_clock::now();
   };
   struct Place {
     std::shared_ptr<OpenCall> call;
@@ -96,6 +102,7 @@ class Front {
   HttpServer& server_;
   const std::shared_ptr<GatewayDoor> door_;
   const ServedModel model_;
+  std::function<void(const Response&, int64_t latency_us)> watcher_ = [](const Response&, int64_t) {};
   std::unordered_map<Ticket, Place> places_;
   WeightVersion version_;
   std::map<WeightVersion, std::string> labels_;  // of the last versions that clients gave names to

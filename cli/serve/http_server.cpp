@@ -43,6 +43,7 @@ constexpr std::string_view reason_of(int status) {
     case 429: return "Too Many Requests";
     case 431: return "Request Header Fields Too Large";
     case 500: return "Internal Server Error";
+    case 501: return "Not Implemented";
     case 503: return "Service Unavailable";
     default: return status < 400 ? "OK" : "Error";
   }
@@ -120,6 +121,7 @@ class Session : public std::enable_shared_from_this<Session> {
   std::deque<std::string> unsent_;
   size_t unsent_bytes_ = 0;
   std::function<void()> gone_, room_;
+  std::string path_;            // of the request at work
   bool is_at_work_ = false;     // a request was handed over, and its answer is not over
   bool has_begun_ = false;      // its answer is a stream
   bool is_writing_ = false;
@@ -254,6 +256,7 @@ class Server final : public HttpServer {
 
   const HttpServerConfig& config() const { return config_; }
   const HttpHandler& handler() const { return handler_; }
+  const HttpWatcher& watcher() const { return watcher_; }
   void remove(const std::shared_ptr<Session>& session) { connections_ -= sessions_.erase(session); }
 
  private:
@@ -330,7 +333,8 @@ bool Session::has_right_token() const {
 void Session::on_head(error_code error) {
   if (closed_) return;
   if (error) return on_unread(error);
-  if (!has_right_token() && parser_->get().target() != "/health")
+  const auto target = parser_->get().target();
+  if (!has_right_token() && target != "/health" && target != "/")  // the page has no figures: it asks for them, with a token
     return refuse(401, "the token is missing or wrong: expected \"Authorization: Bearer TOKEN\"");
   if (beast::iequals(parser_->get()[http::field::expect], "100-continue") && !is_at_work_) put("HTTP/1.1 100 Continue\r\n\r\n");
   async_read_body(buffer_, *parser_, [this](error_code failed) { on_body(failed); });
@@ -361,6 +365,7 @@ void Session::refuse(int status, std::string_view message) {
   deadline_.cancel();
   keeps_alive_ = false;
   is_at_work_ = true;
+  path_.clear();
   send(status, http_error_body(message), "application/json");
 }
 
@@ -372,11 +377,14 @@ void Session::handle() {
   has_begun_ = false;
   auto reply = std::make_shared<Reply>(shared_from_this());
   read();
-  server_.handler()(request_of(std::move(message)), std::move(reply));
+  HttpRequest request = request_of(std::move(message));
+  path_ = request.path;
+  server_.handler()(std::move(request), std::move(reply));
 }
 
 void Session::send(int status, std::string body, std::string_view type) {
   if (closed_) return;
+  server_.watcher()(path_, status, body);
   std::string head = "HTTP/1.1 " + std::to_string(status) + " " + std::string(reason_of(status)) + "\r\nServer: seer\r\nContent-Type: " +
                      std::string(type) + "\r\nContent-Length: " + std::to_string(body.size()) +
                      (keeps_alive_ ? "\r\n\r\n" : "\r\nConnection: close\r\n\r\n");
@@ -387,6 +395,7 @@ void Session::send(int status, std::string body, std::string_view type) {
 
 void Session::begin(std::string_view type) {
   if (closed_) return;
+  server_.watcher()(path_, 200, {});
   has_begun_ = true;
   put("HTTP/1.1 200 OK\r\nServer: seer\r\nContent-Type: " + std::string(type) + "\r\nCache-Control: no-cache\r\nTransfer-Encoding: chunked" +
       (keeps_alive_ ? "\r\n\r\n" : "\r\nConnection: close\r\n\r\n"));

@@ -8,6 +8,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "protocols/result.h"
 
@@ -54,6 +55,9 @@ std::string decode_percent(std::string_view text);
 /// {"error": {"message": ...}}
 std::string http_error_body(std::string_view message);
 using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<HttpReply>)>;
+/// Hears of every answer as it begins, on the server's thread. No path: the request was refused before it was read whole. The body is
+/// empty where the answer is a stream.
+using HttpWatcher = std::function<void(const std::string& path, int status, std::string_view body)>;
 
 class HttpServer {
  public:
@@ -61,6 +65,8 @@ class HttpServer {
   static Result<std::unique_ptr<HttpServer>> listen(const HttpServerConfig& config);
   virtual ~HttpServer() = default;  // closes all connections
   virtual uint16_t port() const = 0;
+  /// REQUIRES: called before start().
+  void watch(HttpWatcher watcher) { watcher_ = std::move(watcher); }
   /// Starts the thread. REQUIRES: called once.
   virtual void start(HttpHandler handler) = 0;
   /// Runs this on the thread, soon. Thread-safe.
@@ -69,6 +75,9 @@ class HttpServer {
   virtual void stop_listening() = 0;
   /// Connections that are open. Thread-safe.
   virtual size_t connections() const = 0;
+
+ protected:
+  HttpWatcher watcher_ = [](const std::string&, int, std::string_view) {};
 };
 
 }  // namespace seer

@@ -20,12 +20,14 @@
 #include "cli/serve/served_machines.h"
 #include "cli/serve/served_rollouts.h"
 #include "cli/serve/sglang_dialect.h"
+#include "cli/serve/status_page.h"
 #include "gpu/model/model_folder.h"
 
 namespace seer {
 namespace {
 
 constexpr int64_t kLookUs = 50'000;       // between two checks of the stop flag
+constexpr int64_t kSampleUs = 1'000'000;  // between two samples of the history on the status page
 constexpr int64_t kTickUs = 200'000;      // between two checks whether streams of rollouts want progress
 constexpr int64_t kSyncUs = 1'000'000;    // between two syncs of the journal to disk
 constexpr int64_t kDrainUs = 60'000'000;  // for running requests after a signal to end; a second signal ends the server at once
@@ -157,6 +159,7 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
                .seed = options.seed,
                .instances = static_cast<int64_t>(config.rollout.instances_expected)},
               config.version);
+  StatusPage status_page(*server, front, log);
   SglangDialect sglang(front);
   OpenaiDialect openai(front, chat);
   NativeDialect native(front, std::move(chat), rollouts);
@@ -170,7 +173,8 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
   const ServerScope server_scope{server};
   const GatewayScope gateway{system, rt::spawn<GatewayActor>(system, std::move(config), machines->gateway_fleet(), front.client(), door, log)};
   server->start([&](HttpRequest request, std::shared_ptr<HttpReply> reply) {
-    if (request.path == "/health" || request.path == "/health_generate" || request.path == "/") return reply->send(200, "{}");
+    if (request.path == "/health" || request.path == "/health_generate") return reply->send(200, "{}");
+    if (status_page.handle(request, reply)) return;
     if (sglang.handle(request, reply) || openai.handle(request, reply) || native.handle(request, reply)) return;
     reply->send(404, http_error_body(cat("no ", request.method, " ", request.path, " here")));
   });
@@ -180,10 +184,15 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
   rt::Inbox<> inbox(system);
   KeepRollouts keep{*server, rollouts, log};
   Status ended;
+  int64_t sampled_us = 0;
   const auto look = [&] {
     inbox.receive(kLookUs, [](const rt::down&) {});
     if (ended.ok()) ended = machines->follow();
-    keep.look(rt::now_us(&system));
+    const int64_t now = rt::now_us(&system);
+    keep.look(now);
+    if (now - sampled_us < kSampleUs) return;
+    sampled_us = now;
+    status_page.sample();
   };
   while (!stop.load() && ended.ok()) look();
   server->stop_listening();

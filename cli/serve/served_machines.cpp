@@ -32,7 +32,8 @@ class LocalMachines final : public ServedMachines {
     GatewayFleet fleet{
         .start_rollout = [this](const RolloutConfig& c, const RolloutEvents& events) { return fleet_.start_rollout(c, {}, events); },
         .end_rollout = [this](RolloutId id) { fleet_.end_rollout(id); },
-        .update_weights = [this](const NewWeights& weights, const WeightsSink& reply_to) { return fleet_.update_weights(weights, reply_to); }};
+        .update_weights = [this](const NewWeights& weights, const WeightsSink& reply_to) { return fleet_.update_weights(weights, reply_to); },
+        .nodes = [this] { return fleet_.nodes(); }};
     if (is_auto())
       fleet.choose_schedule = [this](std::vector<GroupSpec> like, std::function<void(GatewaySchedule)> then) {
         measuring_.put([this, like = std::move(like), then = std::move(then)] { then(measured(like)); });
@@ -87,7 +88,8 @@ class JoinedMachines final : public ServedMachines {
             .end_rollout = [this](RolloutId id) { cluster_->end_rollout(id); },
             .update_weights = [this](const NewWeights& weights, const WeightsSink& reply_to) { return cluster_->update_weights(weights, reply_to); },
             .weights_are = [this](const ClusterWeights& weights) { cluster_->weights_are(weights); },
-            .next_rollout = [this] { return cluster_->take_id(); }};
+            .next_rollout = [this] { return cluster_->take_id(); },
+            .nodes = [this] { return cluster_->nodes(); }};
   }
   Status follow() override {
     cluster_->follow();

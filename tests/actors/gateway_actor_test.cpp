@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -32,7 +33,8 @@ struct Bench {
             },
         .weights_are = [this](const ClusterWeights& weights) { told.push_back(weights); },
         .next_rollout = [this] { return next_rollout(); },
-        .choose_schedule = std::move(choose)};
+        .choose_schedule = std::move(choose),
+        .nodes = [this] { return cluster.fleet.nodes(); }};
     const GatewayClient client{.response = [this](Ticket ticket, uint32_t sample, Response r) {
                                  CHECK(responses[ticket].emplace(sample, std::move(r)).second);  // each once
                                },
@@ -47,7 +49,7 @@ struct Bench {
                                      told_version = version;
                                      so_far.insert(so_far.end(), part.tokens.begin(), part.tokens.end());
                                    }};
-    handle = cluster.world.spawn<GatewayActor>(config, fleet, client, door, EventLog{});
+    handle = cluster.world.spawn<GatewayActor>(config, fleet, client, door, EventLog::to(lines, LogLevel::kInfo, LogClock::kVirtual));
   }
 
   /// Samples [first, end) of a group of the cluster, as one request.
@@ -70,6 +72,20 @@ struct Bench {
   void finish() {
     cluster.world.run_until(600'000'000, [this] { return state().open.empty() && !state().update; });
     run_for(1'000'000);
+  }
+  GatewayReport report() {
+    std::optional<GatewayReport> found;
+    tell([&](GatewayActor& gateway) { gateway.report([&](GatewayReport r) { found = std::move(r); }); });
+    run_for(10'000);
+    REQUIRE(found);
+    return *found;
+  }
+  /// How many lines begin so, after time and level.
+  int64_t logged(const std::string& event) const {
+    int64_t found = 0;
+    std::istringstream in(lines.str());
+    for (std::string line; std::getline(in, line);) found += line.find("info " + event) != std::string::npos ? 1 : 0;
+    return found;
   }
   GatewayActor& state() { return rt::look<GatewayActor>(handle); }
   /// Checks that every response is right, or the beginning of the right one if it was aborted.
@@ -105,6 +121,7 @@ struct Bench {
   std::map<std::pair<Ticket, uint32_t>, int64_t> first_told;  // index of the first token that was told
   int restarts = 0;
   WeightVersion told_version;
+  std::ostringstream lines;
   uint64_t last = 0;
   decltype(std::declval<SimWorld&>().spawn<GatewayActor>(GatewayConfig{}, GatewayFleet{}, GatewayClient{}, std::shared_ptr<GatewayDoor>{},
                                                          EventLog{})) handle;
@@ -471,4 +488,139 @@ TEST_CASE("gateway: without an id for a rollout requests wait until there is one
   CHECK(b.responses.at(Ticket{1}).size() == 4);
   CHECK(b.state().last_rollout == RolloutId{77});
   b.check_exact();
+}
+
+TEST_CASE("gateway: its loads count each response once, by how it ended") {
+  SimClusterOptions options;
+  options.length_max = 200;
+  GatewayConfig config;
+  config.rollout.progress_us = 20'000;
+  Bench b(options, config);
+  GatewayRequest mine;
+  mine.rid = "mine";
+  b.ask(0, 0, 4);
+  b.ask(1, 0, 4, mine);
+  b.run_for(100'000);
+  const GatewayLoads before = b.state().loads();
+  CHECK(before.running == 8 - before.finished);
+  CHECK(before.on_instances > 0);
+  CHECK(before.on_instances <= before.running);
+  CHECK(before.oldest_us > 90'000);
+  CHECK(before.oldest_us <= 100'000);
+  b.tell([](GatewayActor& gateway) { gateway.abort("mine"); });
+  b.finish();
+  const GatewayLoads now = b.state().loads();
+  CHECK(now.aborted == static_cast<int64_t>(b.count(FinishReason::kAborted)));
+  CHECK(now.aborted > 0);
+  CHECK(now.at_length == static_cast<int64_t>(b.count(FinishReason::kLength)));
+  CHECK(now.finished + now.aborted == 8);
+  CHECK(now.failed == 0);
+  CHECK(now.prompt_tokens == 2 * options.prompt_tokens);
+  CHECK(now.on_instances == 0);
+  CHECK(now.oldest_us == 0);
+  int64_t tokens = 0;
+  for (const auto& [ticket, by_sample] : b.responses)
+    for (const auto& [sample, r] : by_sample) {
+      tokens += std::ssize(r.output_ids);
+      CHECK((r.first_token_us > 0) == !r.output_ids.empty());
+      CHECK(r.first_token_us <= r.queue_us + r.run_us);
+    }
+  CHECK(now.output_tokens == tokens);
+}
+
+TEST_CASE("gateway: a rollout's tail begins when 90 % of its responses have ended, and again when more are asked for") {
+  SimClusterOptions options;
+  options.groups = 6;
+  options.samples = 10;
+  Bench b(options);
+  for (uint32_t group = 0; group < 3; ++group) b.ask(group, 0, 10);
+  b.cluster.world.run_until(600'000'000, [&] { return b.responses.size() == 3 && b.state().loads().finished >= 26; });
+  GatewayReport report = b.report();
+  REQUIRE(report.rollouts.size() == 1);
+  CHECK(report.rollouts[0].responses == 30);
+  if (report.rollouts[0].ended < 27) CHECK(report.rollouts[0].tail_us == 0);
+  b.finish();
+  report = b.report();
+  CHECK_FALSE(report.rollouts[0].is_over);
+  CHECK(report.rollouts[0].ended == 30);
+  CHECK(report.rollouts[0].output_tokens == report.loads.output_tokens);
+  CHECK(report.rollouts[0].tail_us > 0);
+  CHECK(report.rollouts[0].tail_us < report.rollouts[0].busy_us);
+  const GatewayRollout first = report.rollouts[0];
+  b.run_for(5'000'000);  // nothing runs
+  CHECK(b.report().rollouts[0].busy_us == first.busy_us);
+  for (uint32_t group = 3; group < 6; ++group) b.ask(group, 0, 10);
+  b.run_for(5'000);
+  CHECK(b.report().rollouts[0].tail_us == 0);
+  b.finish();
+  CHECK(b.report().rollouts[0].tail_us > 0);
+  CHECK(b.report().rollouts[0].busy_us > first.busy_us + 5'000'000);
+}
+
+TEST_CASE("gateway: it remembers a bounded number of rollouts that are over, and reports them by id") {
+  GatewayConfig config;
+  config.rollout_responses = 1;
+  SimClusterOptions options;
+  options.groups = 20;
+  options.samples = 1;
+  Bench b(options, config);
+  for (uint32_t group = 0; group < 20; ++group) b.ask(group, 0, 1);
+  b.finish();
+  const GatewayReport report = b.report();
+  REQUIRE(report.rollouts.size() == 17);  // 16 that are over, and the open one
+  for (size_t i = 0; i < report.rollouts.size(); ++i) {
+    if (i > 0) CHECK(report.rollouts[i - 1].id < report.rollouts[i].id);
+    CHECK(report.rollouts[i].is_over == (i < 16));
+    CHECK(report.rollouts[i].ended == 1);
+  }
+  CHECK(report.rollouts.back().id == RolloutId{20});
+}
+
+TEST_CASE("gateway: its report has what every machine says of its instances and its pool, and leaves out one that is silent") {
+  SimClusterOptions options;
+  options.nodes = 2;
+  Bench b(options);
+  b.ask(0, 0, 4);
+  b.finish();
+  const GatewayReport report = b.report();
+  REQUIRE(report.nodes.size() == 2);
+  int64_t sampled = 0, cached = 0;
+  for (const NodeReport& node : report.nodes) {
+    REQUIRE(node.instances.size() == 1);
+    REQUIRE(node.pool.size() == 1);
+    sampled += node.instances[0].output_tokens;
+    cached += node.instances[0].cached_tokens;
+  }
+  CHECK(sampled == report.loads.output_tokens);
+  CHECK(cached > 0);  // chunks after a response's first one
+  rt::kill(b.cluster.fleet.node(NodeId{1}));
+  b.run_for(1'000);
+  CHECK(b.report().nodes.size() == 1);
+}
+
+TEST_CASE("gateway: a request that is aborted, cancelled or refused leaves one line, and none that ends well") {
+  GatewayConfig config;
+  config.responses_max = 12;
+  SimClusterOptions options;
+  options.length_max = 200;
+  Bench b(options, config);
+  GatewayRequest mine, other;
+  mine.rid = "mine\x1b[2J\n9.0 info forged";
+  other.rid = "other";
+  b.ask(0, 0, 4, mine);
+  const Ticket cancelled = b.ask(1, 0, 4, other);
+  b.ask(2, 0, 4);
+  b.ask(3, 0, 4);
+  b.run_for(100'000);
+  b.tell([=](GatewayActor& gateway) {
+    gateway.abort("mine");
+    gateway.cancel(cancelled);
+  });
+  b.finish();
+  CAPTURE(b.lines.str());
+  CHECK(b.logged("request_") == 3);
+  CHECK(b.logged("request_aborted ticket=1 rid=\"mine\\x1b[2J 9.0 info forged\" aborted=") == 1);
+  CHECK(b.logged("request_cancelled ticket=2 rid=other responses_left=") == 1);
+  CHECK(b.logged("request_failed ticket=4 rid=\"\" error=\"the server has 12 responses open, which is its limit\"") == 1);
+  CHECK(b.lines.str().find("\n9.0 info forged") == std::string::npos);
 }

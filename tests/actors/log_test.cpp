@@ -34,6 +34,18 @@ TEST_CASE("log: a value with spaces, quotes, '=' or nothing in it is quoted, and
   CHECK(out.str() == "0.000000 info e a=\"two words\" b=\"say \\\"no\\\"\" c=\"x=y\" d=\"\" e=\"one two\" f={}%s\n");
 }
 
+TEST_CASE("log: a value from a client neither reaches the terminal's controls nor makes a line too long") {
+  std::ostringstream out;
+  const EventLog log = EventLog::to(out, LogLevel::kInfo, LogClock::kVirtual);
+  log.info(0, "e", {{"a", "\x1b[2J\x7f"}, {"b", "\r\t"}});
+  CHECK(out.str() == "0.000000 info e a=\"\\x1b[2J\\x7f\" b=\"\\x0d\\x09\"\n");
+  out.str("");
+  std::string umlauts;
+  for (int i = 0; i < 2000; ++i) umlauts += "\u00fc";  // two bytes each
+  log.info(0, "e", {{"a", "-" + umlauts}});
+  CHECK(out.str() == "0.000000 info e a=-" + umlauts.substr(0, 998) + "...\n");
+}
+
 TEST_CASE("log: only lines of its level and above are written, and none if it is off or a default one") {
   for (const std::string& name : log_level_names()) {
     CAPTURE(name);

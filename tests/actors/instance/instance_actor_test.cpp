@@ -118,6 +118,8 @@ TEST_CASE("instance: a parked chunk goes on elsewhere without any prefill") {
   CHECK(b.dones()[2].cached_tokens == 30);
   CHECK(b.dones()[2].reprefill_tokens == 0);
   CHECK(b.reported(3) == b.expected(request, 21, 5));
+  CHECK(b.cluster.instance_state(0).report.cached_tokens == 30);
+  CHECK(b.cluster.instance_state(1).report.cached_tokens == 18);
 }
 
 TEST_CASE("instance: a finished response leaves only its prompt on the device, and nothing under way") {
