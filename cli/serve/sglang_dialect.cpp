@@ -43,6 +43,18 @@ const Json* entry(const Json* field, size_t i) {
   return i < field->size() ? &(*field)[i] : nullptr;
 }
 
+/// What `mode` says of running requests: one of these names, or "abort", the default.
+Result<InFlight> mode_field(const Json& body, const std::vector<std::pair<std::string, InFlight>>& others) {
+  SEER_ASSIGN_OR_RETURN(const std::string mode, text_field(body, "mode"));
+  if (mode.empty() || mode == "abort") return InFlight::kAbort;
+  std::string names = "abort";
+  for (const auto& [name, how] : others) {
+    if (mode == name) return how;
+    names += cat(name == others.back().first ? " or " : ", ", name);
+  }
+  return fail(Code::kInvalidArgument, "mode is \"", mode, "\": expected ", names);
+}
+
 Result<Prompts> prompts_of(const Json& body, const ServedModel& model) {
   const Json* const ids = given_field(body, "input_ids");
   const Json* const texts = given_field(body, "text");
@@ -253,14 +265,9 @@ void SglangDialect::loads(const Reply& reply, bool in_list) {
 void SglangDialect::pause(const HttpRequest& request, const Reply& reply) {
   const Result<Json> body = read_object(request.body);
   if (!body.ok()) return refuse(reply, body.error());
-  const Result<std::string> mode = text_field(*body, "mode");
+  const Result<InFlight> mode = mode_field(*body, {{"retract", InFlight::kRedo}, {"in_place", InFlight::kRedo}});
   if (!mode.ok()) return refuse(reply, mode.error());
-  static const std::map<std::string, InFlight> kModes{
-      {"", InFlight::kAbort}, {"abort", InFlight::kAbort}, {"retract", InFlight::kRedo}, {"in_place", InFlight::kRedo}};
-  const auto known = kModes.find(*mode);
-  if (known == kModes.end())
-    return refuse(reply, fail(Code::kInvalidArgument, "mode is \"", *mode, "\": expected abort, retract or in_place"));
-  front_.ask([how = known->second](GatewayActor& gateway) { return gateway.pause(how), 0; },
+  front_.ask([how = *mode](GatewayActor& gateway) { return gateway.pause(how), 0; },
              [reply](int) { reply->send(200, json_text({{"status", "ok"}, {"message", "Generation paused successfully."}})); });
 }
 
@@ -287,12 +294,14 @@ void SglangDialect::update_from_disk(const HttpRequest& request, const Reply& re
   if (!folder.ok()) return answer(false, folder.error().detail);
   if (!label.ok()) return answer(false, label.error().detail);
   if (folder->empty()) return answer(false, "model_path is missing: expected a folder with safetensors files");
+  const Result<InFlight> mode = mode_field(*body, {{"retract", InFlight::kRedo}, {"drain", InFlight::kFinish}});
+  if (!mode.ok()) return answer(false, mode.error().detail);
   WeightVersion version{front_.version().value + 1};
   uint64_t number = 0;
   const auto [end, error] = std::from_chars(label->data(), label->data() + label->size(), number);
   const bool is_number = !label->empty() && error == std::errc() && end == label->data() + label->size();
   if (is_number) version = WeightVersion{number};
-  front_.update_weights({version, *folder}, InFlight::kAbort, is_number ? "" : *label, [this, answer, version](const Status& done) {
+  front_.update_weights({version, *folder}, *mode, is_number ? "" : *label, [this, answer, version](const Status& done) {
     if (!done.ok()) return answer(false, done.error().detail);
     answer(true, cat("Succeeded to update model weights to version ", front_.version_label(version), "."));
   });

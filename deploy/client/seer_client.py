@@ -372,13 +372,13 @@ class AsyncClient:
         """Changes to the weights in a folder of the server. Returns the version as the server names it from now on.
 
         version  a number above the one that runs, or a name; None: the next number
-        mode     what becomes of requests that are not over. "abort" is what the server can do: they are answered with the tokens that
-                 they have. Requests that come meanwhile wait.
+        mode     what happens to requests that are not over: "abort", they are answered with the tokens that they have; "retract", they
+                 start again with the new weights; "drain", they end with the old ones first. Requests that come meanwhile wait.
         The request is not sent twice: after ConnectionLost or TimedOut, weight_version() tells what runs.
         """
-        if mode != "abort":
-            raise ValueError(f"mode is {mode!r}: expected 'abort', which is all that the server can do")
-        body = {"model_path": str(folder)}
+        if mode not in ("abort", "retract", "drain"):
+            raise ValueError(f"mode is {mode!r}: expected 'abort', 'retract' or 'drain'")
+        body = {"model_path": str(folder), "mode": mode}
         if version is not None:
             body["weight_version"] = str(version)
         answer = await self._control("POST", "/update_weights_from_disk", body, timeout_s=WEIGHTS_S, may_repeat=False)

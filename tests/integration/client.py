@@ -216,7 +216,7 @@ class ResponsesTest(ServedTest):
             ("sampling: 'max_token' is not known", lambda: client.generate("a", sampling={"max_token": 3})),
             ("sampling: n is 4", lambda: client.generate("a", sampling={"n": 4})),
             ("n is 0: expected 1", lambda: client.generate_group("a", 0)),
-            ("mode is 'keep': expected 'abort'", lambda: client.update_weights(MODEL, mode="keep")),
+            ("mode is 'keep': expected 'abort', 'retract' or 'drain'", lambda: client.update_weights(MODEL, mode="keep")),
             ("neither rid and all", lambda: client.abort()),
             ("neither rid and all", lambda: client.abort("")),
             ("both rid and all", lambda: client.abort("a", all=True)),

@@ -208,6 +208,21 @@ class WeightsTest(unittest.TestCase):
         self.assertEqual(s.generate([2, 3], sampling_params={"max_new_tokens": 9, "temperature": 0})["output_ids"], before["output_ids"])
         self.assertEqual(s.call("GET", "/get_weight_version")[1], {"weight_version": "1"})
 
+    def test_running_requests_are_aborted_start_again_or_end_with_the_old_weights(self):
+        s = self.served
+        version = 1
+        for mode in ("abort", "retract", "drain"):
+            with self.subTest(mode=mode), concurrent.futures.ThreadPoolExecutor(4) as pool:
+                answers = [pool.submit(s.generate, [2, 3, 4], sampling_params={**LONG, "sampling_seed": i}) for i in range(4)]
+                s.wait_until(lambda load: load["num_running_reqs"] == 4)
+                self.assertTrue(s.post("/update_weights_from_disk", {"model_path": MODEL, "mode": mode})["success"])
+                metas = [a.result()["meta_info"] for a in answers]
+                self.assertEqual({m["finish_reason"]["type"] for m in metas}, {"abort" if mode == "abort" else "length"})
+                self.assertEqual({m["weight_version"] for m in metas}, {str(version + (mode == "retract"))})
+                version += 1
+        status, answer = s.call("POST", "/update_weights_from_disk", {"model_path": MODEL, "mode": "in_place"})
+        self.assertEqual((status, answer["message"]), (400, 'mode is "in_place": expected abort, retract or drain'))
+
     def test_updates_under_load_mix_no_versions_and_lose_nothing(self):
         s = self.served
         stop = threading.Event()

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """`seer serve --cluster`: a server before machines of their own gives the responses of `seer rollout`, bit for bit, while machines
 come, die and change their weights, and the controller dies and returns. Usage: serve_cluster.py [SEER]"""
-import concurrent.futures, json, os, re, shutil, signal, subprocess, sys, tempfile, time, unittest
+import concurrent.futures, json, re, signal, subprocess, tempfile, time, unittest
 
 from served import MACHINE, MODEL, ROOT, SEER, Served
+from turned_model import turned_model
 
 PROMPTS = f"{ROOT}/deploy/examples/scratchpad/prompts.jsonl"
 SAMPLING = {"max_new_tokens": 400, "temperature": 1.0}
@@ -99,9 +100,7 @@ class ServeClusterTest(unittest.TestCase):
 
     def test_all_machines_change_their_weights_and_those_that_come_later_too(self):
         with tempfile.TemporaryDirectory() as work:
-            folder = os.path.join(work, "scratchpad-1m8")
-            shutil.copytree(MODEL, folder)
-            turned_copy(MODEL, folder)
+            folder = turned_model(work)
             expected = self.alone(folder)
             self.assertNotEqual(expected, self.alone())
             answer = self.served.post("/update_weights_from_disk", {"model_path": folder, "weight_version": "5"})
@@ -132,21 +131,6 @@ class ServeClusterTest(unittest.TestCase):
         self.controller = Machine("--instances", "0", port=self.controller_port)
         self.until_machines(2)
         self.assertEqual([exact(a.result()) for a in self.ask_all()], expected)
-
-
-def turned_copy(model, folder):
-    """Writes weights of the same shape, with the signs of one matrix turned."""
-    path = os.path.join(folder, "model.safetensors")
-    with open(os.path.join(model, "model.safetensors"), "rb") as file:
-        data = bytearray(file.read())
-    head = int.from_bytes(data[:8], "little")
-    table = json.loads(data[8:8 + head])
-    name = next(n for n in sorted(table) if n.endswith("down_proj.weight"))
-    begin, end = (8 + head + at for at in table[name]["data_offsets"])
-    for at in range(begin + 1, end, 2):  # the byte with the sign, of bf16
-        data[at] ^= 0x80
-    with open(path, "wb") as file:
-        file.write(data)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,87 @@
+#!/usr/bin/env python3
+"""Many weight updates of `seer serve` under load. Prints JSON:
+  mixed         whole responses that are not those of the weights which their weight_version names: 0 if no response mixes versions
+  update_ms     an update, from request to answer; copy_ms: copying the weights' file from memory to memory, in the same run
+  rss_mib       memory of the server after each tenth of the updates
+usage: bench_updates.py [--updates N] [--clients N] [--mode abort|retract|drain] [--seer PROGRAM]"""
+import argparse, json, os, statistics, sys, tempfile, threading, time
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
+options = argparse.ArgumentParser(usage=__doc__)
+options.add_argument("--updates", type=int, default=1000)
+options.add_argument("--clients", type=int, default=8)
+options.add_argument("--mode", choices=["abort", "retract", "drain"], default="abort")
+options.add_argument("--seer", default=f"{ROOT}/build/release/bin/seer")
+asked = options.parse_args()
+sys.argv = [sys.argv[0], asked.seer]
+sys.path.insert(0, f"{ROOT}/tests/integration")
+from served import MODEL, Served
+from turned_model import turned_model
+
+SAMPLING = {"max_new_tokens": 40, "temperature": 0}
+
+
+def prompt_of(client):
+    return [2, 3, 4 + client % 16]
+
+
+def expected(served):
+    return [tuple(served.generate(prompt_of(client), sampling_params=SAMPLING)["output_ids"]) for client in range(asked.clients)]
+
+
+def copy_ms(path):
+    with open(path, "rb") as file:
+        data = bytearray(file.read())
+    took = []
+    for _ in range(20):
+        begin = time.perf_counter()
+        bytes(data)
+        took.append((time.perf_counter() - begin) * 1e3)
+    return statistics.median(took)
+
+
+def main():
+    with tempfile.TemporaryDirectory() as work:
+        folders = [MODEL, turned_model(work)]  # odd versions have the weights of the first, even ones those of the second
+        right = []
+        for folder in folders:
+            served = Served("--model", folder)
+            right.append(expected(served))
+            served.stop()
+        served = Served()
+        over = threading.Event()
+        answers = []
+
+        def client(i):
+            while not over.is_set():
+                answer = served.generate(prompt_of(i), sampling_params=SAMPLING)
+                meta = answer["meta_info"]
+                whole = meta["finish_reason"]["type"] != "abort"
+                is_right = tuple(answer["output_ids"]) == right[(int(meta["weight_version"]) - 1) % 2][i] if whole else None
+                answers.append((whole, is_right))
+
+        threads = [threading.Thread(target=client, args=(i,)) for i in range(asked.clients)]
+        for thread in threads:
+            thread.start()
+        took, rss = [], []
+        for version in range(2, asked.updates + 2):
+            begin = time.perf_counter()
+            served.post("/update_weights_from_disk", {"model_path": folders[(version - 1) % 2], "mode": asked.mode})
+            took.append((time.perf_counter() - begin) * 1e3)
+            if (version - 1) % max(1, asked.updates // 10) == 0:
+                with open(f"/proc/{served.process.pid}/status", encoding="ascii") as status:
+                    rss.append(int(next(line for line in status if line.startswith("VmRSS")).split()[1]) / 1024)
+        over.set()
+        for thread in threads:
+            thread.join()
+        version = served.call("GET", "/get_weight_version")[1]["weight_version"]
+        code = served.stop()
+        ordered = sorted(took)
+        print(json.dumps({
+            "updates": asked.updates, "mode": asked.mode, "version": version, "exit_code": code, "responses": len(answers),
+            "aborted": sum(not whole for whole, _ in answers), "mixed": sum(is_right is False for _, is_right in answers),
+            "weights_differ": right[0] != right[1], "update_ms": {"p50": statistics.median(took), "p99": ordered[int(len(took) * 0.99)]},
+            "copy_ms": copy_ms(f"{MODEL}/model.safetensors"), "rss_mib": rss}, indent=1))
+
+
+main()
