@@ -306,11 +306,12 @@ void GatewayActor::give_unstarted(const Piece& piece, FinishReason finish, std::
 }
 
 void GatewayActor::on_commits(RolloutCommits& commits) {
-  for (CommittedTokens& part : commits.parts)
-    if (const auto run = running.find(part.request); run != running.end() && run->second.piece.request->tokens_to != TokensTo::kNobody) {
-      const Piece& piece = run->second.piece;
-      client.tokens(piece.request->ticket, piece.sample, std::move(part), rollouts.at(run->first.group.rollout).version);
-    }
+  for (CommittedTokens& part : commits.parts) {
+    const auto run = running.find(part.request);
+    if (run == running.end() || run->second.piece.request->tokens_to == TokensTo::kNobody) continue;
+    const Piece& piece = run->second.piece;
+    client.tokens(piece.request->ticket, piece.sample, std::move(part), rollouts.at(run->first.group.rollout).version);
+  }
 }
 
 /// A rollout is over. If it ended early, its remaining requests are answered with its error.
@@ -379,7 +380,8 @@ int64_t GatewayActor::end_requests(const std::function<bool(const GatewayRequest
   sweep();
   std::vector<Piece> aborted;
   for (auto& [id, group] : waiting) {
-    const auto kept = std::stable_partition(group.pieces.begin(), group.pieces.end(), [&](const Piece& p) { return !is_meant(*p.request); });
+    const auto stays = [&](const Piece& piece) { return !is_meant(*piece.request); };
+    const auto kept = std::stable_partition(group.pieces.begin(), group.pieces.end(), stays);
     aborted.insert(aborted.end(), kept, group.pieces.end());
     group.pieces.erase(kept, group.pieces.end());
   }

@@ -18,6 +18,8 @@ constexpr const char* kLinesType = "application/x-ndjson";
 constexpr size_t kLinesMax = 100'000;      // of a request
 constexpr int64_t kSamples = 8;            // of a group that says no n, as in `seer rollout`
 constexpr uint64_t kProgressSMax = 86'400;
+constexpr size_t kNameMax = 128;
+constexpr std::string_view kNameCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
 
 int status_of(Code code) {
   switch (code) {
@@ -28,7 +30,9 @@ int status_of(Code code) {
     default: return 503;
   }
 }
-void refuse(const std::shared_ptr<HttpReply>& reply, const Error& error) { reply->send(status_of(error.code), http_error_body(error.detail)); }
+void refuse(const std::shared_ptr<HttpReply>& reply, const Error& error) {
+  reply->send(status_of(error.code), http_error_body(error.detail));
+}
 
 class HttpSink final : public LineSink {
  public:
@@ -53,7 +57,8 @@ std::vector<std::string> parts_of(std::string_view path) {
   return parts;
 }
 
-Result<std::optional<uint64_t>> query_number(const HttpRequest& request, const std::string& name, uint64_t low, uint64_t high = UINT64_MAX) {
+Result<std::optional<uint64_t>> query_number(const HttpRequest& request, const std::string& name, uint64_t low,
+                                             uint64_t high = UINT64_MAX) {
   const auto at = request.query.find(name);
   if (at == request.query.end()) return std::optional<uint64_t>();
   const std::string& text = at->second;
@@ -66,9 +71,9 @@ Result<std::optional<uint64_t>> query_number(const HttpRequest& request, const s
 }
 
 Status check_name(const std::string& id) {
-  const auto is_right = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-'; };
-  if (!id.empty() && id.size() <= 128 && std::ranges::all_of(id, is_right)) return {};
-  return fail(Code::kInvalidArgument, "rollout_id is ", json_string(shown(id)), ": expected 1 to 128 letters, digits, dots, dashes and underscores");
+  if (!id.empty() && id.size() <= kNameMax && id.find_first_not_of(kNameCharacters) == std::string::npos) return {};
+  return fail(Code::kInvalidArgument, "rollout_id is ", json_string(shown(id)), ": expected 1 to ", kNameMax,
+              " letters, digits, dots, dashes and underscores");
 }
 
 /// The elements of a list, from its compact JSON text: "[{...},{...}]".
@@ -118,18 +123,25 @@ class GroupReader {
   Status take(PromptLines& reader, const std::string& name, int64_t line, std::string text) {
     SEER_ASSIGN_OR_RETURN(std::optional<PromptLine> prompt, reader.take(line, std::move(text)));
     if (!prompt) return {};
-    if (groups.size() >= kLinesMax) return fail(Code::kInvalidArgument, "there are more than ", kLinesMax, " groups: send the rest in another request");
+    if (groups.size() >= kLinesMax)
+      return fail(Code::kInvalidArgument, "there are more than ", kLinesMax, " groups: send the rest in another request");
     const std::string found = cat(name, ":", line, ": ");
     responses_ += static_cast<size_t>(prompt->samples);
     if (responses_ > responses_max_)
-      return fail(Code::kInvalidArgument, found, "the request asks for ", responses_, " responses up to here: expected at most ", responses_max_);
+      return fail(Code::kInvalidArgument, found, "the request asks for ", responses_, " responses up to here: expected at most ",
+                  responses_max_);
     const ServedModel& model = front_.model();
     GatewayRequest fitted;
     SEER_ASSIGN_OR_RETURN(fitted.prompt_ids, prompt_ids_of(*prompt, {model.name, model.tokenizer.get(), chat_}, found));
     fitted.sampling = std::move(prompt->sampling);
     if (const Status fits = fit_request(fitted, model); !fits.ok()) return fail(fits.error().code, found, fits.error().detail);
-    ServedGroup group{.id = prompt->id, .carried = prompt->carried, .prompt_ids = std::move(fitted.prompt_ids), .sampling = std::move(fitted.sampling), .seeds = {}};
-    for (uint32_t sample = 0; sample < prompt->samples; ++sample) group.seeds.push_back(prompt_sample_seed(*prompt, head_.seed, next_, sample));
+    ServedGroup group{.id = prompt->id,
+                      .carried = prompt->carried,
+                      .prompt_ids = std::move(fitted.prompt_ids),
+                      .sampling = std::move(fitted.sampling),
+                      .seeds = {}};
+    for (uint32_t sample = 0; sample < prompt->samples; ++sample)
+      group.seeds.push_back(prompt_sample_seed(*prompt, head_.seed, next_, sample));
     groups.push_back(std::move(group));
     ++next_;
     return {};
@@ -255,13 +267,15 @@ void NativeDialect::create(const HttpRequest& request, const Reply& reply) {
     return refuse(reply, fail(Code::kStale, "there is a rollout ", json_string(head.id), " already, made by another request"));
   }
   if (options->from_seq.value_or(1) > 1)
-    return refuse(reply, fail(Code::kInvalidArgument, "from_seq is ", *options->from_seq, ": expected 1, since the rollout is not there yet"));
+    return refuse(reply,
+                  fail(Code::kInvalidArgument, "from_seq is ", *options->from_seq, ": expected 1, since the rollout is not there yet"));
   while (head.id.empty() || rollouts_.find(head.id) != nullptr) head.id = cat("rollout-", ++last_name_);
 
   GroupReader groups(head, 0, rollouts_.limits().responses_max, front_, chat_.get());
   PromptLines own("groups", groups.defaults());
-  for (size_t i = 0; i < first->groups.size(); ++i)
-    if (const Status read = groups.take(own, "groups", static_cast<int64_t>(i) + 1, first->groups[i]); !read.ok()) return refuse(reply, read.error());
+  int64_t number = 0;
+  for (const std::string& group : first->groups)
+    if (const Status read = groups.take(own, "groups", ++number, group); !read.ok()) return refuse(reply, read.error());
   if (const Status read = groups.take_lines(lines); !read.ok()) return refuse(reply, read.error());
   if (groups.groups.empty() && !head.is_open)
     return refuse(reply, fail(Code::kInvalidArgument, "the rollout has no groups: expected some, or \"open\": true"));
@@ -305,7 +319,7 @@ void NativeDialect::stream(const std::string& id, const StreamOptions& options, 
 void NativeDialect::add(const HttpRequest& request, const std::string& id, const Reply& reply) {
   const ServedHead* const head = rollouts_.find(id);
   if (head == nullptr) return answer(id, {}, reply);
-  const auto first = query_number(request, "first_group", 0);
+  const auto first = query_number(request, "first_group", 0, UINT32_MAX);
   if (!first.ok()) return refuse(reply, first.error());
   const auto next = static_cast<uint32_t>(rollouts_.state(id)->groups);
   const uint64_t begin = first->value_or(next);
@@ -323,7 +337,8 @@ void NativeDialect::acknowledge(const HttpRequest& request, const std::string& i
   const Result<Json> body = read_object(request.body);
   if (!body.ok()) return refuse(reply, body.error());
   const Json* const seq = given_field(*body, "seq");
-  if (seq == nullptr) return refuse(reply, fail(Code::kInvalidArgument, "seq is missing: expected that of the last response that is not needed any more"));
+  if (seq == nullptr)
+    return refuse(reply, fail(Code::kInvalidArgument, "seq is missing: expected that of the last response that is not needed any more"));
   const Result<uint64_t> number = integer_field<uint64_t>(*seq, "seq", 0, "");
   if (!number.ok()) return refuse(reply, number.error());
   answer(id, rollouts_.acknowledge(id, *number), reply);
@@ -428,7 +443,8 @@ void NativeDialect::on_response(const ServedWork& work, uint32_t sample, const R
 
 std::vector<Ticket> NativeDialect::tickets_of(uint64_t rollout) const {
   std::vector<Ticket> tickets;
-  for (auto at = tickets_.lower_bound({rollout, 0}); at != tickets_.end() && at->first.first == rollout; ++at) tickets.push_back(at->second);
+  for (auto at = tickets_.lower_bound({rollout, 0}); at != tickets_.end() && at->first.first == rollout; ++at)
+    tickets.push_back(at->second);
   return tickets;
 }
 

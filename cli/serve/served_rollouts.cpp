@@ -31,7 +31,8 @@ std::string served_state_line(const char* type, const ServedState& s) {
              ",\"failed\":", s.failed, ",\"output_tokens\":", s.output_tokens, ",\"acknowledged\":", s.acknowledged, "}\n");
 }
 
-ServedRollouts::ServedRollouts(ServedLimits limits, std::unique_ptr<ServedJournal> journal) : limits_(limits), journal_(std::move(journal)) {}
+ServedRollouts::ServedRollouts(ServedLimits limits, std::unique_ptr<ServedJournal> journal)
+    : limits_(limits), journal_(std::move(journal)) {}
 
 Result<std::vector<ServedWork>> ServedRollouts::restore() {
   std::vector<ServedWork> all;
@@ -80,8 +81,9 @@ Status ServedRollouts::make_room(size_t bytes, size_t rollouts) {
     if (oldest != rollouts_.end()) {
       erase(oldest->first);
     } else if (bytes_ + bytes > limits_.bytes_max) {
-      return fail(Code::kFull, "there is no room for it: the server keeps ", bytes_ >> 20, " MiB of prompts and responses, and its limit is ",
-                  limits_.bytes_max >> 20, " MiB; acknowledge responses, or delete rollouts");
+      return fail(Code::kFull, "there is no room for it: the server keeps ", bytes_ >> 20,
+                  " MiB of prompts and responses, and its limit is ", limits_.bytes_max >> 20,
+                  " MiB; acknowledge responses, or delete rollouts");
     } else {
       return fail(Code::kFull, "there are ", rollouts_.size(), " rollouts, which is the limit: delete one first");
     }
@@ -100,7 +102,8 @@ Status ServedRollouts::check_new(const Rollout& rollout, const std::vector<Serve
     if (!ids.insert(group.id).second) return fail(Code::kInvalidArgument, "id ", shown(group.id), " is given twice");
   }
   if (responses <= limits_.responses_max) return {};
-  return fail(Code::kFull, "the server would have ", responses, " responses to make for rollouts: expected at most ", limits_.responses_max);
+  return fail(Code::kFull, "the server would have ", responses, " responses to make for rollouts: expected at most ",
+              limits_.responses_max);
 }
 
 Result<std::vector<ServedWork>> ServedRollouts::create(ServedHead head, std::vector<ServedGroup> groups) {
@@ -122,10 +125,8 @@ Result<std::vector<ServedWork>> ServedRollouts::add(const std::string& id, std::
   Rollout* const rollout = rollout_of(id);
   if (rollout == nullptr) return no_rollout(id);
   if (const uint64_t next = rollout->groups.size(); first && *first != next) {
-    const bool are_there = *first < next && groups.size() <= next - *first &&
-                           std::ranges::equal(groups, rollout->groups | std::views::drop(*first) | std::views::take(groups.size()), {}, hash_of,
-                                              &Group::hash);
-    if (are_there) return std::vector<ServedWork>();
+    const auto there = rollout->groups | std::views::drop(std::min(*first, next)) | std::views::take(groups.size());
+    if (std::ranges::equal(groups, there, {}, hash_of, &Group::hash)) return std::vector<ServedWork>();
     return fail(Code::kStale, "first_group is ", *first, ": expected ", next, ", the number of the next group");
   }
   if (!rollout->head.is_open) return fail(Code::kStale, "the rollout is closed: no groups can be added");
@@ -296,7 +297,8 @@ Result<uint64_t> ServedRollouts::subscribe(const std::string& id, std::optional<
     return fail(Code::kInvalidArgument, "from_seq is ", from, ": expected at least ", first,
                 first > 1 ? ", since earlier responses were acknowledged" : "");
   if (from > end) return fail(Code::kInvalidArgument, "from_seq is ", from, ": expected at most ", end, ", the next response");
-  streams_[++last_stream_] = {.rollout = rollout->head.number, .next_seq = from, .sink = std::move(sink), .progress_us = progress_us, .line = {}};
+  streams_[++last_stream_] = {
+      .rollout = rollout->head.number, .next_seq = from, .sink = std::move(sink), .progress_us = progress_us, .line = {}};
   return last_stream_;
 }
 

@@ -40,7 +40,8 @@ TEST_CASE("served journal: rollouts, groups, responses and tokens are there when
     CHECK(journal->commit(0x1ff, part(0, 0, 0, {5}), kMark.version).ok());
     CHECK(journal->commit(0x1ff, part(0, 1, 0, {6}), WeightVersion{4}).ok());
     CHECK(journal->finish(1, {.seq = 301, .group = 2, .sample = 1, .line = "m\n"}).ok());
-    CHECK(journal->acknowledge({.number = 1, .id = "a", .sampling = {}, .acknowledged = 1}, {{.seq = 1, .group = 0, .sample = 1, .line = "l\n"}}).ok());
+    const ServedHead after{.number = 1, .id = "a", .sampling = {}, .acknowledged = 1};
+    CHECK(journal->acknowledge(after, {{.seq = 1, .group = 0, .sample = 1, .line = "l\n"}}).ok());
   }
   const auto journal = opened(folder);
   const ServedContents had = journal->read().value();

@@ -51,7 +51,8 @@ struct Bench {
     REQUIRE_MESSAGE(work.ok(), work.error().detail);
     return *std::move(work);
   }
-  void finish(const std::string& id, uint32_t g, uint32_t sample, const std::string& text = "x", FinishReason finish = FinishReason::kStop) {
+  void finish(const std::string& id, uint32_t g, uint32_t sample, const std::string& text = "x",
+              FinishReason finish = FinishReason::kStop) {
     rollouts.finish(rollouts.find(id)->number, {.group = g, .sample = sample, .finish = finish, .output_tokens = 3, .line = {}},
                     cat("{\"text\":\"", text, "\"}\n"));
   }
@@ -174,9 +175,11 @@ TEST_CASE("served rollouts: groups that are sent again under the number that the
   CHECK(b.rollouts.add("a", {group(2, "7"), group(1)}, 1)->size() == 2);
   CHECK(b.rollouts.add("a", {group(2, "7"), group(1)}, 1)->empty());
   CHECK(b.rollouts.add("a", {group(2, "7")}, 1)->empty());
-  CHECK(why(b.rollouts.add("a", {group(3, "7")}, 1)) == "stale: first_group is 1: expected 3, the number of the next group");
-  CHECK(why(b.rollouts.add("a", {group(2, "7"), group(1), group(1)}, 1)) == "stale: first_group is 1: expected 3, the number of the next group");
+  const std::string taken = "stale: first_group is 1: expected 3, the number of the next group";
+  CHECK(why(b.rollouts.add("a", {group(3, "7")}, 1)) == taken);
+  CHECK(why(b.rollouts.add("a", {group(2, "7"), group(1), group(1)}, 1)) == taken);
   CHECK(why(b.rollouts.add("a", {group(1)}, 9)) == "stale: first_group is 9: expected 3, the number of the next group");
+  CHECK(why(b.rollouts.add("a", {group(1)}, UINT64_MAX)).starts_with("stale: first_group is 18446744073709551615: expected 3"));
   CHECK(why(b.rollouts.add("a", {group(2, "7")})) == "stale: id 7 is that of group 1 already");
   CHECK(b.rollouts.state("a")->groups == 3);
 }
@@ -200,7 +203,8 @@ TEST_CASE("served rollouts: what was acknowledged is gone, and nothing else") {
   CHECK(b.rollouts.acknowledge("a", 2).ok());
   CHECK(b.rollouts.acknowledge("a", 1).ok());  // long since
   auto sink = std::make_shared<Sink>();
-  CHECK(why(b.rollouts.subscribe("a", 2, sink, 0)) == "invalid_argument: from_seq is 2: expected at least 3, since earlier responses were acknowledged");
+  CHECK(why(b.rollouts.subscribe("a", 2, sink, 0)) ==
+        "invalid_argument: from_seq is 2: expected at least 3, since earlier responses were acknowledged");
   CHECK(why(b.rollouts.subscribe("a", 5, sink, 0)) == "invalid_argument: from_seq is 5: expected at most 4, the next response");
   CHECK(why(b.rollouts.subscribe("b", 1, sink, 0)) == "not_found: there is no rollout \"b\"");
   const auto stream = b.attach("a");
@@ -213,7 +217,9 @@ TEST_CASE("served rollouts: beyond its room the oldest rollout that is over and 
   Bench b({.rollouts_max = 3, .bytes_max = 10'000});
   for (const char* id : {"sent", "unsent", "runs"}) b.make(id, {group(1)});
   for (const char* id : {"sent", "unsent"}) b.finish(id, 0, 0, line);
-  const auto refused = [&](std::vector<ServedGroup> groups) { return why(b.rollouts.create({.id = "new", .sampling = {}}, std::move(groups))); };
+  const auto refused = [&](std::vector<ServedGroup> groups) {
+    return why(b.rollouts.create({.id = "new", .sampling = {}}, std::move(groups)));
+  };
   CHECK(refused({group(1)}) == "full: there are 3 rollouts, which is the limit: delete one first");
   b.attach("sent");
   b.attach("runs");
@@ -230,7 +236,9 @@ TEST_CASE("served rollouts: beyond its room the oldest rollout that is over and 
 TEST_CASE("served rollouts: responses that are to be made are bounded over all rollouts, and ids within one") {
   Bench b({.responses_max = 5});
   b.make("a", {group(4)});
-  const auto refused = [&](std::vector<ServedGroup> groups) { return why(b.rollouts.create({.id = "b", .sampling = {}}, std::move(groups))); };
+  const auto refused = [&](std::vector<ServedGroup> groups) {
+    return why(b.rollouts.create({.id = "b", .sampling = {}}, std::move(groups)));
+  };
   CHECK(refused({group(1), group(1)}) == "full: the server would have 6 responses to make for rollouts: expected at most 5");
   b.finish("a", 0, 0);
   b.make("b", {group(1), group(1)});
