@@ -47,6 +47,22 @@ def rotate(x, cos, sin):
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
 
 
+BLOCK = 128
+
+
+def causal_bias(begin, end):
+    """Rows [begin, end) see the columns up to their own."""
+    return torch.full((end - begin, end), float("-inf")).triu(begin + 1)
+
+
+def attend(q, k, v, bias):
+    """q: [rows of the batch, KV heads, query heads of each, tokens, size]. The query heads of one KV head are folded into the rows,
+    so K and V are never copied per query head."""
+    b, kv_heads, group, t, size = q.shape
+    scores = (q.reshape(b, kv_heads, group * t, size) @ k.transpose(-1, -2)).view(b, kv_heads, group, t, -1).add_(bias)
+    return (scores.softmax(-1).view(b, kv_heads, group * t, -1) @ v).view(q.shape)
+
+
 class Attention(nn.Module):
     def __init__(self, c):
         super().__init__()
@@ -65,12 +81,14 @@ class Attention(nn.Module):
         v = self.v_proj(x).view(b, t, self.kv_heads, self.size).transpose(1, 2)
         if cache is not None:
             k, v = cache.extend(k, v)
-        # The query heads of one KV head are folded into the rows, so K and V are never copied per query head.
-        group = self.q_heads // self.kv_heads
-        q = (q * self.size ** -0.5).reshape(b, self.kv_heads, group * t, self.size)
-        scores = (q @ k.transpose(-1, -2)).view(b, self.kv_heads, group, t, -1).add_(bias)
-        y = scores.softmax(-1).view(b, self.kv_heads, group * t, -1) @ v
-        return self.o_proj(y.view(b, self.q_heads, t, self.size).transpose(1, 2).reshape(b, t, -1))
+        q = (q * self.size ** -0.5).view(b, self.kv_heads, -1, t, self.size)
+        if bias is not None:
+            y = attend(q, k, v, bias)
+        else:  # causal, in blocks of rows: what they may not see is not computed
+            ends = [min(t, begin + BLOCK) for begin in range(0, t, BLOCK)]
+            y = torch.cat([attend(q[..., begin:end, :], k[:, :, :end], v[:, :, :end], causal_bias(begin, end))
+                           for begin, end in zip([0] + ends, ends)], 3)
+        return self.o_proj(y.reshape(b, self.q_heads, t, self.size).transpose(1, 2).reshape(b, t, -1))
 
 
 class MLP(nn.Module):
@@ -120,8 +138,6 @@ class Model(nn.Module):
         """ids, positions: [rows, tokens]. Without bias: causal within each row. select: a boolean mask of the
         positions whose logits are wanted, which spares the output matrix elsewhere."""
         cos, sin = self.cos[positions][:, None], self.sin[positions][:, None]
-        if bias is None:
-            bias = torch.full((ids.shape[1],) * 2, float("-inf")).triu(1)
         x = self.embed_tokens(ids)
         for i, layer in enumerate(self.layers):
             x = layer(x, cos, sin, bias, None if caches is None else caches[i])
