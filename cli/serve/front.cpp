@@ -118,10 +118,11 @@ std::string Front::version_label(WeightVersion version) const {
 }
 
 void Front::update_weights(NewWeights weights, InFlight in_flight, std::string label, std::function<void(Status)> then) {
-  auto done = [this, version = weights.version, label = std::move(label), then = std::move(then)](const Status& status, WeightVersion runs) {
+  auto done = [this, weights, label = std::move(label), then = std::move(then)](const Status& status, WeightVersion runs) {
     version_ = runs;
-    if (status.ok() && !label.empty()) labels_[version] = label;
+    if (status.ok() && !label.empty()) labels_[weights.version] = label;
     if (labels_.size() > kLabelsMax) labels_.erase(labels_.begin());
+    if (status.ok() && updated_) updated_(weights);
     then(status);
   };
   door_->put([this, weights = std::move(weights), in_flight, done = std::move(done)](GatewayActor& gateway) mutable {

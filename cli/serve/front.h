@@ -75,6 +75,8 @@ class Front {
   /// Changes to the weights in a folder; `then` gets what became of it, on the server's thread. `label`: a name for the version;
   /// empty: its number.
   void update_weights(NewWeights weights, InFlight in_flight, std::string label, std::function<void(Status)> then);
+  /// Hears of each update that succeeded, on the server's thread.
+  void on_updated(std::function<void(const NewWeights&)> updated) { updated_ = std::move(updated); }
   /// Calls that are not answered yet.
   size_t open_calls() const { return calls_; }
 
@@ -99,6 +101,7 @@ class Front {
   std::unordered_map<Ticket, Place> places_;
   WeightVersion version_;
   std::map<WeightVersion, std::string> labels_;  // of the last versions that clients gave names to
+  std::function<void(const NewWeights&)> updated_;
   uint64_t last_ticket_ = 0, last_seed_ = 0;
   size_t calls_ = 0;
 };

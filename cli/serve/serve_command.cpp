@@ -55,13 +55,17 @@ Result<std::shared_ptr<const ChatPrompts>> load_chat(const LoadedModel& loaded, 
   return chat;
 }
 
+ServedModelMark mark_of(const ServeOptions& options, const Model& model, WeightVersion version) {
+  return {.model = model_name(options.model),
+          .weights = hash_pair(model.weights_hash, static_cast<uint64_t>(options.kv_dtype)),
+          .version = version};
+}
+
 /// Null: none was asked for.
-Result<std::unique_ptr<ServedJournal>> open_journal(const ServeOptions& options, [[maybe_unused]] const LoadedModel& loaded) {
+Result<std::unique_ptr<ServedJournal>> open_journal(const ServeOptions& options, [[maybe_unused]] const ServedModelMark& mark) {
   if (options.journal.empty()) return std::unique_ptr<ServedJournal>();
 #ifdef SEER_HAVE_ROCKSDB
-  return ServedJournal::open(options.journal, {.model = model_name(options.model),
-                                               .weights = hash_pair(loaded.model->weights_hash, static_cast<uint64_t>(options.kv_dtype)),
-                                               .version = WeightVersion{static_cast<uint64_t>(options.weight_version)}});
+  return ServedJournal::open(options.journal, mark);
 #else
   return fail(Code::kUnavailable, "--journal ", options.journal,
               " needs RocksDB, but this build was made without it: apt-get install librocksdb-dev, and build again");
@@ -79,16 +83,19 @@ struct GatewayScope {
     for (bool over = false; !over;) inbox.receive(kLookUs, [&](const rt::down&) { over = true; });
   }
 };
+using NewMarks = Outbox<ServedModelMark>;  // from the thread that loads weights
 /// What rollouts need every now and then, from the main thread.
 struct KeepRollouts {
   HttpServer& server;
   ServedRollouts& rollouts;
+  NewMarks& marks;
   const EventLog& log;
   int64_t ticked_us = 0, synced_us = 0;
   std::shared_ptr<std::atomic<bool>> has_failed = std::make_shared<std::atomic<bool>>(false);
   void look(int64_t now_us) {
     if (now_us - ticked_us >= kTickUs) {
       ticked_us = now_us;
+      for (const ServedModelMark& mark : marks.take()) server.post([&to = rollouts, mark] { to.set_mark(mark); });
       server.post([&to = rollouts, &events = log, failed = has_failed, now_us] {
         to.tick(now_us);
         tell(to.journal_failed(), *failed, events, now_us);
@@ -129,7 +136,8 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
   SEER_RETURN_IF_ERROR(check_sizes(options, loaded.model->config));
 
   SEER_ASSIGN_OR_RETURN(std::shared_ptr<const ChatPrompts> chat, load_chat(loaded, options.model));
-  SEER_ASSIGN_OR_RETURN(std::unique_ptr<ServedJournal> journal, open_journal(options, loaded));
+  const WeightVersion version{static_cast<uint64_t>(options.weight_version)};
+  SEER_ASSIGN_OR_RETURN(std::unique_ptr<ServedJournal> journal, open_journal(options, mark_of(options, *loaded.model, version)));
   ServedRollouts rollouts({.bytes_max = static_cast<size_t>(options.kept_bytes)}, std::move(journal));
   SEER_ASSIGN_OR_RETURN(std::vector<ServedWork> left, rollouts.restore());
 
@@ -138,11 +146,17 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
   rt::system system(actors);
   Fleet fleet(system, FleetLinks{}, log);
   SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_local_makers(options, options.nodes, loaded, aside));
+  const auto loader = std::make_shared<ModelLoader>();  // of all engines, which so read new weights once
+  makers.make_engine = [&options, &loaded, loader](InstanceId id) -> Result<std::shared_ptr<Engine>> {
+    CpuEngineConfig engine = engine_config(options, id);
+    engine.loader = loader;
+    SEER_ASSIGN_OR_RETURN(std::shared_ptr<Engine> made, make_cpu_engine(loaded.model, engine));
+    return made;
+  };
   SEER_RETURN_IF_ERROR(fleet.start_nodes(fleet_config(options, options.nodes, options.max_batch),
                                          std::make_shared<const NodeMakers>(std::move(makers))));
 
   const auto folder = std::filesystem::weakly_canonical(options.model);
-  const WeightVersion version{static_cast<uint64_t>(options.weight_version)};
   const auto door = std::make_shared<GatewayDoor>();
   Front front(*server, door,
               {.name = options.served_name.empty() ? folder.filename().string() : options.served_name,
@@ -173,6 +187,13 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
     log.info(rt::now_us(&system), "rollouts_resumed", {{"groups", left.size()}, {"tokens", tokens}});
   }
   native.resume(std::move(left), version);
+  const auto marks = std::make_shared<NewMarks>();
+  front.on_updated([&options, &loaded, loader, marks](const NewWeights& weights) {
+    // The engines hold the model, so nothing is read for its checksum.
+    loader->load(weights.folder, weights.version, loaded.model, [&options, marks, version = weights.version](const auto& model) {
+      if (model.ok()) marks->put(mark_of(options, **model, version));
+    });
+  });
   const ServerScope server_scope{server};
   const GatewayScope gateway{system, rt::spawn<GatewayActor>(system, std::move(config), machines, front.client(), door, log)};
   server->start([&](HttpRequest request, std::shared_ptr<HttpReply> reply) {
@@ -184,7 +205,7 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
             << server->port() << std::endl;
 
   rt::Inbox<> inbox(system);
-  KeepRollouts keep{*server, rollouts, log};
+  KeepRollouts keep{*server, rollouts, *marks, log};
   while (!stop.load()) {
     inbox.receive(kLookUs, [](const rt::down&) {});
     keep.look(rt::now_us(&system));
