@@ -1,5 +1,6 @@
 #include <rocksdb/write_batch.h>
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
@@ -16,7 +17,8 @@
 //     "h" rollout                      ServedHead
 //     "g" rollout group                ServedGroup
 //     "r" rollout seq                  ServedResponse
-//     "t" rollout group sample first   CommittedTokens from token `first` on; none once the response is there
+//     "t" version rollout group sample first
+//                                      CommittedTokens of these weights from token `first` on; none once the response is there
 //
 // The write-ahead log is with the operating system when a write returns.
 namespace seer {
@@ -26,7 +28,7 @@ constexpr DirectoryKind kDirectoryKind = {.name = "journal of seer serve", .lock
 constexpr const char* kMarkKey = "mark";
 
 /// After all keys that go on from this one.
-std::string end_of(const std::string& key) { return key + std::string(20, '\xff'); }
+std::string end_of(const std::string& key) { return key + std::string(32, '\xff'); }
 
 class RocksdbServedJournal final : public ServedJournal {
  public:
@@ -35,6 +37,7 @@ class RocksdbServedJournal final : public ServedJournal {
 
   Status begin(const ServedModelMark& mark);
   Result<ServedContents> read() const override;
+  Status set_mark(const ServedModelMark& mark) override;
   Status put(const ServedHead& head) override { return ended(db_->Put({}, journal_key('h', head.number), record_bytes(head))); }
   Status add(const ServedHead& head, uint32_t first, const std::vector<ServedGroup>& groups) override;
   Status commit(uint64_t rollout, const CommittedTokens& part, WeightVersion version) override;
@@ -54,14 +57,16 @@ class RocksdbServedJournal final : public ServedJournal {
   const std::string dir_;
   const DirectoryLock lock_;  // given back after the database is closed
   const std::unique_ptr<rocksdb::DB> db_;
+  /// Of this version, of a rollout.
+  static std::string tokens_key(WeightVersion version, uint64_t rollout) { return journal_key('t', version.value, rollout); }
   WeightVersion version_;  // of the mark
+  WeightVersion newest_;   // of tokens that were committed, or the mark's
 };
 
 Status RocksdbServedJournal::begin(const ServedModelMark& mark) {
   std::string bytes;
   const rocksdb::Status found = db_->Get({}, kMarkKey, &bytes);
   if (!found.ok() && !found.IsNotFound()) return ended(found);
-  version_ = mark.version;
   rocksdb::WriteBatch batch;
   if (found.ok()) {
     SEER_ASSIGN_OR_RETURN(const ServedModelMark there, read_record<ServedModelMark>(bytes));
@@ -70,7 +75,18 @@ Status RocksdbServedJournal::begin(const ServedModelMark& mark) {
                   "\": remove the folder to begin anew");
     if (there.weights != mark.weights || there.version != mark.version) drop(batch, "t");
   }
+  const std::string after = journal_key('t', mark.version.value + 1);
+  (void)batch.DeleteRange(after, end_of("t"));  // committed with weights that were never marked
+  SEER_RETURN_IF_ERROR(write(batch));
+  return set_mark(mark);
+}
+
+Status RocksdbServedJournal::set_mark(const ServedModelMark& mark) {
+  version_ = mark.version;
+  newest_ = std::max(newest_, version_);
+  rocksdb::WriteBatch batch;
   (void)batch.Put(kMarkKey, record_bytes(mark));
+  (void)batch.DeleteRange("t", journal_key('t', version_.value));
   return write(batch);
 }
 
@@ -94,7 +110,7 @@ Result<ServedContents> RocksdbServedJournal::read() const {
     SEER_RETURN_IF_ERROR(each<ServedResponse>(
         journal_key('r', number), [&](ServedResponse response) { rollout.responses.push_back(std::move(response)); }));
     std::map<RequestId, CommittedTokens> begun;
-    SEER_RETURN_IF_ERROR(each<CommittedTokens>(journal_key('t', number), [&](const CommittedTokens& part) {
+    SEER_RETURN_IF_ERROR(each<CommittedTokens>(tokens_key(version_, number), [&](const CommittedTokens& part) {
       append_part(part, begun.try_emplace(part.request, CommittedTokens{.request = part.request}).first->second);
     }));
     for (auto& [request, all] : begun) rollout.begun.push_back(std::move(all));
@@ -110,15 +126,17 @@ Status RocksdbServedJournal::add(const ServedHead& head, uint32_t first, const s
 }
 
 Status RocksdbServedJournal::commit(uint64_t rollout, const CommittedTokens& part, WeightVersion version) {
-  if (version != version_) return {};
-  const std::string key = journal_key('t', rollout, part.request.group.index, part.request.sample, static_cast<uint64_t>(part.first_index));
+  if (version < version_) return {};
+  newest_ = std::max(newest_, version);
+  const std::string key = journal_key('t', version.value, rollout, part.request.group.index, part.request.sample,
+                                      static_cast<uint64_t>(part.first_index));
   return ended(db_->Put({}, key, record_bytes(part)));
 }
 
 Status RocksdbServedJournal::finish(uint64_t rollout, const ServedResponse& response) {
   rocksdb::WriteBatch batch;
   (void)batch.Put(journal_key('r', rollout, response.seq), record_bytes(response));
-  drop(batch, journal_key('t', rollout, response.group, response.sample));
+  drop(batch, journal_key('t', response.version.value, rollout, response.group, response.sample));
   return write(batch);
 }
 
@@ -135,7 +153,8 @@ Status RocksdbServedJournal::acknowledge(const ServedHead& head, const std::vect
 Status RocksdbServedJournal::forget(uint64_t rollout) {
   rocksdb::WriteBatch batch;
   (void)batch.Delete(journal_key('h', rollout));
-  for (const char kind : {'g', 'r', 't'}) drop(batch, journal_key(kind, rollout));
+  for (const char kind : {'g', 'r'}) drop(batch, journal_key(kind, rollout));
+  for (const WeightVersion version : {version_, newest_}) drop(batch, tokens_key(version, rollout));
   return write(batch);
 }
 

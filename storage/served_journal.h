@@ -4,8 +4,8 @@
 //
 // Always true of a journal that is opened again:
 //  (1) what a call wrote is there once it has returned, also after SIGKILL; after a crash of the machine, once sync() has;
-//  (2) a request has either its response or the tokens that were committed, from the first on, without a gap;
-//  (3) these tokens were made with the weights of the mark with which it is opened.
+//  (2) a request has its response or the tokens that were committed, from the first on, without a gap;
+//  (3) these tokens were made with the weights of the mark.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -55,8 +55,9 @@ struct ServedResponse {
   uint32_t group = 0, sample = 0;
   FinishReason finish = FinishReason::kNone;
   int64_t output_tokens = 0;
+  WeightVersion version;
   std::string line;  // as it is sent; empty once it was acknowledged
-  SEER_FIELDS(ServedResponse, seq, group, sample, finish, output_tokens, line)
+  SEER_FIELDS(ServedResponse, seq, group, sample, finish, output_tokens, version, line)
 };
 
 struct ServedContents {
@@ -64,7 +65,7 @@ struct ServedContents {
     ServedHead head;
     std::vector<ServedGroup> groups;
     std::vector<ServedResponse> responses;  // by seq
-    std::vector<CommittedTokens> begun;     // all tokens of each request that has some and no response
+    std::vector<CommittedTokens> begun;     // all tokens that each request has; one that has a response may have some, too
   };
   std::vector<Rollout> rollouts;  // by number
 };
@@ -77,11 +78,13 @@ class ServedJournal {
   virtual ~ServedJournal() = default;
 
   virtual Result<ServedContents> read() const = 0;
+  /// Weights of a larger version are served now. What was committed with those before is dropped.
+  virtual Status set_mark(const ServedModelMark& mark) = 0;
   /// Also where the rollout is there: then it is changed.
   virtual Status put(const ServedHead& head) = 0;
   /// A rollout and groups for it; the first of them has this index.
   virtual Status add(const ServedHead& head, uint32_t first, const std::vector<ServedGroup>& groups) = 0;
-  /// Tokens of other weights than the mark's are not kept: no process would go on from them.
+  /// Tokens of later weights than the mark's count once it is set to these; those of earlier ones are dropped.
   virtual Status commit(uint64_t rollout, const CommittedTokens& part, WeightVersion version) = 0;
   virtual Status finish(uint64_t rollout, const ServedResponse& response) = 0;
   /// The responses were acknowledged. Their lines are not needed any more.

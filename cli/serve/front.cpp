@@ -126,9 +126,9 @@ std::string Front::version_label(WeightVersion version) const {
 }
 
 void Front::update_weights(NewWeights weights, InFlight in_flight, std::string label, std::function<void(Status)> then) {
-  auto done = [this, version = weights.version, label = std::move(label), then = std::move(then)](const Status& status, WeightVersion runs) {
+  auto done = [this, weights, label = std::move(label), then = std::move(then)](const Status& status, WeightVersion runs) {
     version_ = runs;
-    if (status.ok() && !label.empty()) labels_[version] = label;
+    if (status.ok() && !label.empty()) labels_[weights.version] = label;
     if (labels_.size() > kLabelsMax) labels_.erase(labels_.begin());
     then(status);
   };

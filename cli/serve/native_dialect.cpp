@@ -436,6 +436,7 @@ void NativeDialect::on_response(const ServedWork& work, uint32_t sample, const R
                     .sample = response.request.sample,
                     .finish = response.finish,
                     .output_tokens = std::ssize(response.output_ids),
+                    .version = response.version,
                     .line = {}},
                    line);
   if (rollouts_.group(work.rollout, work.group) == nullptr) tickets_.erase({work.rollout, work.group});

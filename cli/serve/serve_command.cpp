@@ -70,12 +70,10 @@ Result<std::shared_ptr<const ChatPrompts>> load_chat(const LoadedModel& loaded, 
 }
 
 /// Null without --journal.
-Result<std::unique_ptr<ServedJournal>> open_journal(const ServeOptions& options, [[maybe_unused]] const ServedMachines& machines) {
+Result<std::unique_ptr<ServedJournal>> open_journal(const ServeOptions& options, [[maybe_unused]] const ServedModelMark& mark) {
   if (options.journal.empty()) return std::unique_ptr<ServedJournal>();
 #ifdef SEER_HAVE_ROCKSDB
-  return ServedJournal::open(options.journal, {.model = model_name(options.model),
-                                               .weights = machines.weights(),
-                                               .version = machines.gateway_config().version});
+  return ServedJournal::open(options.journal, mark);
 #else
   return fail(Code::kUnavailable, "--journal ", options.journal,
               " needs RocksDB, but this build was made without it: apt-get install librocksdb-dev, and build again");
@@ -145,11 +143,14 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
   const auto door = std::make_shared<GatewayDoor>();
   SEER_ASSIGN_OR_RETURN(const std::unique_ptr<ServedMachines> machines, ServedMachines::open(options, loaded, door, log, stop));
   rt::system& system = machines->system();
-  SEER_ASSIGN_OR_RETURN(std::unique_ptr<ServedJournal> journal, open_journal(options, *machines));
+  const auto mark = [model = model_name(options.model)](WeightVersion version, uint64_t weights) {
+    return ServedModelMark{.model = model, .weights = weights, .version = version};
+  };
+  GatewayConfig config = machines->gateway_config();
+  SEER_ASSIGN_OR_RETURN(std::unique_ptr<ServedJournal> journal, open_journal(options, mark(config.version, machines->weights())));
   ServedRollouts rollouts({.bytes_max = static_cast<size_t>(options.kept_bytes)}, std::move(journal));
   SEER_ASSIGN_OR_RETURN(std::vector<ServedWork> left, rollouts.restore());
   const auto folder = std::filesystem::weakly_canonical(options.model);
-  GatewayConfig config = machines->gateway_config();
   Front front(*server, door,
               {.name = options.served_name.empty() ? folder.filename().string() : options.served_name,
                .folder = folder.string(),
@@ -170,8 +171,13 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
     log.info(rt::now_us(&system), "rollouts_resumed", {{"groups", left.size()}, {"tokens", tokens}});
   }
   native.resume(std::move(left), config.version);
+  GatewayFleet fleet = machines->gateway_fleet();
+  fleet.weights_are = [inform = fleet.weights_are, mark, &rollouts, &to = *server](const ClusterWeights& weights) {
+    if (inform) inform(weights);
+    to.post([&rollouts, now = mark(weights.what.version, weights.weights)] { rollouts.set_mark(now); });
+  };
   const ServerScope server_scope{server};
-  const GatewayScope gateway{system, rt::spawn<GatewayActor>(system, std::move(config), machines->gateway_fleet(), front.client(), door, log)};
+  const GatewayScope gateway{system, rt::spawn<GatewayActor>(system, std::move(config), std::move(fleet), front.client(), door, log)};
   server->start([&](HttpRequest request, std::shared_ptr<HttpReply> reply) {
     if (request.path == "/health" || request.path == "/health_generate") return reply->send(200, "{}");
     if (status_page.handle(request, reply)) return;

@@ -6,7 +6,6 @@
 #include "cli/cluster_machines.h"
 #include "cli/cluster_net.h"
 #include "cli/policy_auto.h"
-#include "protocols/hash.h"
 
 namespace seer {
 namespace {
@@ -20,6 +19,11 @@ class LocalMachines final : public ServedMachines {
   }
   Status start() {
     SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_local_makers(options_, options_.nodes, loaded_, aside_));
+    makers.make_engine = [this, make = makers.make_engine](InstanceId id) {
+      auto engine = make(id);
+      if (engine.ok()) weights_ = (*engine)->info().layout_hash;  // the same for all, also at a restart
+      return engine;
+    };
     return fleet_.start_nodes(fleet_config(options_, options_.nodes), std::make_shared<const NodeMakers>(std::move(makers)));
   }
   rt::system& system() override { return system_; }
@@ -27,7 +31,7 @@ class LocalMachines final : public ServedMachines {
     return {.rollout = {.scheduler = scheduler_, .instances_expected = static_cast<size_t>(options_.instances)},
             .version = WeightVersion{static_cast<uint64_t>(options_.weight_version)}};
   }
-  uint64_t weights() const override { return hash_pair(loaded_.model->weights_hash, static_cast<uint64_t>(options_.kv_dtype)); }
+  uint64_t weights() const override { return weights_; }
   GatewayFleet gateway_fleet() override {
     GatewayFleet fleet{
         .start_rollout = [this](const RolloutConfig& c, const RolloutEvents& events) { return fleet_.start_rollout(c, {}, events); },
@@ -55,6 +59,7 @@ class LocalMachines final : public ServedMachines {
   const ServeOptions& options_;
   const LoadedModel& loaded_;
   ChunkSchedulerConfig scheduler_ = options_.scheduler;
+  std::atomic<uint64_t> weights_{0};
   SlowWork aside_{{}, [](std::function<void()>& f) { f(); }};
   SeerConfig config_{kActorThreads};
   rt::system system_{config_};

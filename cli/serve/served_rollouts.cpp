@@ -46,7 +46,10 @@ Result<std::vector<ServedWork>> ServedRollouts::restore() {
     take_in(rollout, std::move(from.groups));
     for (ServedResponse& response : from.responses) take_in_response(rollout, std::move(response));
     std::map<uint32_t, std::vector<CommittedTokens>> begun;  // by group
-    for (CommittedTokens& part : from.begun) begun[part.request.group.index].push_back(std::move(part));
+    for (CommittedTokens& part : from.begun) {
+      const bool is_over = rollout.groups[part.request.group.index].is_given[part.request.sample];
+      if (!is_over) begun[part.request.group.index].push_back(std::move(part));
+    }
     for (uint32_t g = 0; g < rollout.groups.size(); ++g) {
       if (rollout.groups[g].left == 0) continue;
       ServedWork& work = all.emplace_back(ServedWork{.rollout = number, .group = g, .samples = {}, .begun = std::move(begun[g])});
@@ -256,6 +259,10 @@ void ServedRollouts::finish(uint64_t number, ServedResponse response, std::strin
   if (journal_ != nullptr) (void)kept(journal_->finish(number, response));
   take_in_response(at->second, std::move(response));
   pump_all(number);
+}
+
+void ServedRollouts::set_mark(const ServedModelMark& mark) {
+  if (journal_ != nullptr) (void)kept(journal_->set_mark(mark));
 }
 
 void ServedRollouts::take_in_response(Rollout& rollout, ServedResponse response) {

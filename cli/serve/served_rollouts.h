@@ -92,6 +92,8 @@ class ServedRollouts {
   void commit(uint64_t rollout, const CommittedTokens& part, WeightVersion version);
   /// `response`: its seq and line are filled in. `line`: an object of at least one member, and a newline; seq is added to it.
   void finish(uint64_t rollout, ServedResponse response, std::string_view line);
+  /// Other weights are served from now on: a restart goes on from tokens of these.
+  void set_mark(const ServedModelMark& mark);
 
   // ---- streams -----------------------------------------------------------------------------------------------------------------
   /// A stream of responses from this one on; without it, from the first that is not acknowledged. `progress_us` between two lines about

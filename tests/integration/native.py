@@ -388,6 +388,25 @@ class JournalTest(unittest.TestCase):
         finally:
             served.stop()
 
+    def test_tokens_of_weights_that_came_while_it_ran_are_gone_on_with_too(self):
+        prompts = [json.dumps({"prompt_ids": [2, 3, 4], "n": 2, **ENDLESS})]
+        right = rollout(prompts, "--weight-version", "5")
+        served = Served(*self.options)
+        self.assertTrue(served.post("/update_weights_from_disk", {"model_path": MODEL, "weight_version": "5"})["success"])
+        with Stream(served, "POST", PATH, body_of({"rollout_id": "new"}, prompts)) as stream:
+            stream.line()
+            served.wait_until(lambda load: load["num_running_reqs"] == 2)
+            threading.Event().wait(0.1)
+        served.kill()
+        log = f"{self.options[1]}.log"
+        served = Served(*self.options, "--weight-version", "5", "--log-level", "info", "--log-file", log)
+        try:
+            with open(log) as lines:
+                self.assertRegex(next(line for line in lines if "rollouts_resumed" in line), r"groups=1 tokens=[1-9]\d+")
+            self.assertEqual(exact(whole(served, "GET", f"{PATH}/new")[:-1]), right)
+        finally:
+            served.stop()
+
     def test_a_folder_of_another_model_or_in_use_is_refused_with_a_sentence(self):
         served = Served(*self.options)
         try:

@@ -39,7 +39,7 @@ TEST_CASE("served journal: rollouts, groups, responses and tokens are there when
     CHECK(journal->commit(1, part(2, 1, 0, {4}), kMark.version).ok());
     CHECK(journal->commit(0x1ff, part(0, 0, 0, {5}), kMark.version).ok());
     CHECK(journal->commit(0x1ff, part(0, 1, 0, {6}), WeightVersion{4}).ok());
-    CHECK(journal->finish(1, {.seq = 301, .group = 2, .sample = 1, .line = "m\n"}).ok());
+    CHECK(journal->finish(1, {.seq = 301, .group = 2, .sample = 1, .version = kMark.version, .line = "m\n"}).ok());
     const ServedHead after{.number = 1, .id = "a", .sampling = {}, .acknowledged = 1};
     CHECK(journal->acknowledge(after, {{.seq = 1, .group = 0, .sample = 1, .line = "l\n"}}).ok());
   }
@@ -73,6 +73,23 @@ TEST_CASE("served journal: tokens of other weights are dropped, and another mode
     CHECK(opened(folder, mark)->commit(1, part(0, 0, 0, {1}), mark.version).ok());
     CHECK(opened(folder, mark)->read()->rollouts[0].begun.size() == 1);
     CHECK(opened(folder, kMark)->read()->rollouts[0].begun.empty());
+  }
+  {
+    const auto updated = opened(folder);
+    CHECK(updated->commit(1, part(0, 0, 0, {1}), kMark.version).ok());
+    CHECK(updated->commit(1, part(0, 1, 0, {2}), WeightVersion{5}).ok());  // before the mark
+    CHECK(updated->set_mark({"qwen", 7, WeightVersion{5}}).ok());
+    CHECK(updated->commit(1, part(0, 0, 0, {1}), kMark.version).ok());  // of a request that ends with the old weights
+    CHECK(updated->commit(1, part(0, 1, 1, {3}), WeightVersion{5}).ok());
+    CHECK(updated->commit(1, part(0, 0, 0, {4}), WeightVersion{6}).ok());  // never marked
+  }
+  {
+    const auto again = opened(folder, {"qwen", 7, WeightVersion{5}});
+    const ServedContents had = again->read().value();
+    REQUIRE(had.rollouts[0].begun.size() == 1);
+    CHECK(had.rollouts[0].begun[0].tokens == std::vector{2, 3});
+    CHECK(again->finish(1, {.seq = 1, .group = 0, .sample = 1, .version = WeightVersion{5}, .line = "l\n"}).ok());
+    CHECK(again->read()->rollouts[0].begun.empty());
   }
   const auto other = ServedJournal::open(folder.path("journal"), {.model = "llama"});
   CHECK(other.error().detail ==

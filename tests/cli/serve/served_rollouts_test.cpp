@@ -74,6 +74,7 @@ struct FailingJournal final : ServedJournal {
   explicit FailingJournal(int first_in) : first(first_in) {}
   Status write() { return ++writes < first ? Status{} : Status{fail(Code::kFull, "the disk is full")}; }
   Result<ServedContents> read() const override { return ServedContents{}; }
+  Status set_mark(const ServedModelMark&) override { return write(); }
   Status put(const ServedHead&) override { return write(); }
   Status add(const ServedHead&, uint32_t, const std::vector<ServedGroup>&) override { return write(); }
   Status commit(uint64_t, const CommittedTokens&, WeightVersion) override { return write(); }
@@ -304,7 +305,7 @@ TEST_CASE("served rollouts: with a journal another process goes on with all that
     Bench b({}, journal());
     b.make("gone", {group(1)});
     const uint64_t number = b.make("a", {group(2, "\"x\""), group(2)}, true)[0].rollout;
-    REQUIRE(b.rollouts.add("a", {group(1)}).ok());
+    REQUIRE(b.rollouts.add("a", {group(1), group(2)}).ok());
     const auto stream = b.attach("a");
     b.finish("a", 0, 1, "first");
     b.finish("a", 2, 0, "second");
@@ -313,6 +314,8 @@ TEST_CASE("served rollouts: with a journal another process goes on with all that
     b.rollouts.commit(number, {.request = {GroupId{0}, 0}, .tokens = {4, 5}, .logprobs = {-1, -2}}, mark.version);
     b.rollouts.commit(number, {.request = {GroupId{0}, 0}, .first_index = 2, .tokens = {6}, .logprobs = {-3}}, mark.version);
     b.rollouts.commit(number, {.request = {GroupId{0}, 1}, .tokens = {9}, .logprobs = {-9}}, mark.version);    // is over
+    b.rollouts.commit(number, {.request = {GroupId{3}, 1}, .tokens = {7}, .logprobs = {-7}}, mark.version);
+    b.finish("a", 3, 1, "made anew with other weights");
     b.rollouts.commit(number, {.request = {GroupId{1}, 0}, .tokens = {8}, .logprobs = {-8}}, WeightVersion{4});  // other weights
     CHECK(b.rollouts.forget("gone").ok());
     CHECK(b.rollouts.sync().ok());
@@ -321,7 +324,9 @@ TEST_CASE("served rollouts: with a journal another process goes on with all that
   {
     Bench b({}, journal());
     const std::vector<ServedWork> left = b.rollouts.restore().value();
-    REQUIRE(left.size() == 2);
+    REQUIRE(left.size() == 3);
+    CHECK(left[2].samples == std::vector<uint32_t>{0});
+    CHECK(left[2].begun.empty());
     CHECK(left[0].group == 0);
     CHECK(left[0].samples == std::vector<uint32_t>{0});
     REQUIRE(left[0].begun.size() == 1);
@@ -330,10 +335,11 @@ TEST_CASE("served rollouts: with a journal another process goes on with all that
     CHECK(left[1].samples == std::vector<uint32_t>{0});
     CHECK(left[1].begun.empty());
     CHECK(b.rollouts.find("gone") == nullptr);
-    CHECK(b.rollouts.state("a")->given == 3);
+    CHECK(b.rollouts.state("a")->given == 4);
     const auto stream = b.attach("a");
     CHECK(stream->text == whole.substr(whole.find('\n') + 1));
     b.finish("a", 0, 0);
+    b.finish("a", 3, 0);
     CHECK(b.rollouts.add("a", {group(1)}, 2)->empty());
     CHECK(b.rollouts.close("a").ok());
   }
@@ -346,8 +352,8 @@ TEST_CASE("served rollouts: with a journal another process goes on with all that
     CHECK(why(b.rollouts.add("a", {group(1)})) == "stale: the rollout is closed: no groups can be added");
     const auto stream = b.attach("a", 3);
     b.finish("a", 1, 0);
-    CHECK(stream->seqs() == std::vector{3, 4, 5, -1});
-    CHECK(b.rollouts.acknowledge("a", 5).ok());
+    CHECK(stream->seqs() == std::vector{3, 4, 5, 6, 7, -1});
+    CHECK(b.rollouts.acknowledge("a", 7).ok());
   }
   Bench b({}, journal());
   CHECK(b.rollouts.restore()->empty());
