@@ -33,6 +33,8 @@ struct Answer final : HttpReply {
   void write(std::string_view) override {}
   void end() override {}
   void on_gone(std::function<void()>) override {}
+  bool has_room() const override { return true; }
+  void on_room(std::function<void()>) override {}
   int status = 0;
   std::string body, type;
 };
