@@ -181,7 +181,7 @@ class EndlessRollout {
         fleet_(net.system(), entered.directory, {}),
         system_(net.system()),
         watch_(net, controller, {.address = address},
-               {.joined = [this](const NodeAddress& at, NodeHandle node) { return join(at.node, std::move(node)); },
+               {.joined = [this](const NodeAddress& at, NodeHandle node, uint32_t) { return join(at.node, std::move(node)); },
                 .left = [this](const PartLost& lost) { leave(lost); },
                 .enter_again = [this, &net, address](const ClusterHandle& again) { return enter_again(net, address, again); }}),
         events_(net.system()) {

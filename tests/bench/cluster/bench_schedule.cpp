@@ -145,7 +145,7 @@ Status run_node(const Options& options) {
   SEER_ASSIGN_OR_RETURN(const uint16_t port, net->listen(relay, "127.0.0.1", 0));
   rt::post(controller, NodeReady{{id, "127.0.0.1", port}, relay, options.instances});
   std::map<NodeId, NodeHandle> others;
-  const auto joined = [&](const NodeAddress& at, NodeHandle handle) { return others[at.node] = std::move(handle), Status(); };
+  const auto joined = [&](const NodeAddress& at, NodeHandle handle, uint32_t) { return others[at.node] = std::move(handle), Status(); };
   ClusterWatch watch(*net, controller, {.address = {}, .self = id, .wait_s = 0},
                      {.joined = joined, .left = [&](const PartLost& lost) { others.erase(lost.node); }, .enter_again = {}});
   std::cout << "up" << std::endl;
@@ -213,7 +213,7 @@ Result<Counted> run_rollout(const Options& options, const std::string& address) 
   SEER_ASSIGN_OR_RETURN(const RolloutEntered entered, enter_rollout(*net, address, controller));
   Fleet fleet(net->system(), entered.directory, {});
   ClusterWatch watch(*net, controller, {.address = address, .wait_s = 0},
-                     {.joined = [&](const NodeAddress& at, NodeHandle node) { return fleet.add_node(at.node, std::move(node)); },
+                     {.joined = [&](const NodeAddress& at, NodeHandle node, uint32_t) { return fleet.add_node(at.node, std::move(node)); },
                       .left = [&](const PartLost& lost) { fleet.lose_node(lost); },
                       .enter_again = {}});
   RolloutConfig config{.id = entered.id, .version = entered.version,
