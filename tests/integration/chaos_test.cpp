@@ -126,13 +126,13 @@ TEST_CASE("chaos: rollouts whose processes are killed and stopped at random end 
   const Responses right = local_responses(folder);
   REQUIRE(right.size() == 96);
   Chaos chaos(folder, seed);
-  for (int round = 0; round < rounds; ++round) {
+  // A rollout that ends before all of its acts leaves some to rounds of their own.
+  for (int round = 0; round < rounds || (chaos.count_all() < 3 * rounds && round < 2 * rounds); ++round) {
     CAPTURE(round);
     CHECK(chaos.run(round, 4) == right);
     CHECK(chaos.kept_requests() == 0);
   }
   MESSAGE(chaos.count(kKillNode), " nodes killed, ", chaos.count(kStopNode), " stopped, ", chaos.count(kKillRollout),
-          " rollouts, ", chaos.count(kKillController), " controllers and ", chaos.count(kKillCluster), " clusters killed in ", rounds,
-          " rollouts");
+          " rollouts, ", chaos.count(kKillController), " controllers and ", chaos.count(kKillCluster), " clusters killed");
   CHECK(chaos.count_all() >= 3 * rounds);
 }
