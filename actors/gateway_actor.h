@@ -92,7 +92,7 @@ struct GatewayConfig {
   int64_t gather_us = 2'000;
   int64_t group_wait_us = 100'000;
   size_t rollout_responses = 32'768; // of one rollout, about; each takes 1 KiB until the rollout is over
-  int64_t choose_responses = 16;     // a schedule is chosen when so many responses wait
+  int64_t choose_responses = 16;     // a schedule is chosen when this many responses wait
   int64_t update_us_max = 600'000'000; // a node that has not answered an update by then keeps its weights, and gets no work
   int64_t responses_max = 1'000'000; // requested and not given yet; a request for more is answered with an error
 };

@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kInstancesMax = 4;  // if --instances is not given
 constexpr int64_t kInstancesPerMachine = 2;
 constexpr uint32_t kBlockTokens = 16;
-constexpr int64_t kStrikes = 20;  // about so many in a run
+constexpr int64_t kStrikes = 20;  // per run, about
 constexpr double kLimitS = 1e6;   // added to 100 times the bound, because waiting for silent instances takes long
 
 /// Memory for two of the longest requests on each instance, for one in DRAM, and for eight on disk.
