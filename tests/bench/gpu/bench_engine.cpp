@@ -26,6 +26,7 @@
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -182,15 +183,24 @@ struct Measured {
   double step_us = 0, chain_us = 0, stream_gb_s = 0;
 };
 
-/// `measure_us` once, and where it is short some times more: then without the first.
+/// Mean of the middle half: steps are timed in whole microseconds, and a short one takes tens of them.
+double middle_mean(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t quarter = values.size() / 4;
+  const auto begin = values.begin() + static_cast<std::ptrdiff_t>(quarter);
+  const auto end = values.end() - static_cast<std::ptrdiff_t>(quarter);
+  return std::accumulate(begin, end, 0.0) / static_cast<double>(end - begin);
+}
+
+/// `measure_us` once, and if it is short some times more: then without the first.
 template <class Fn>
 double settled_us(Fn&& measure_us) {
   constexpr double kShortUs = 30'000;
   const double first_us = measure_us();
   if (first_us >= kShortUs) return first_us;
-  std::vector<double> more(static_cast<size_t>(std::clamp(kShortUs / first_us, 1.0, 32.0)));
+  std::vector<double> more(static_cast<size_t>(std::clamp(kShortUs / first_us, 1.0, 256.0)));
   for (double& us : more) us = measure_us();
-  return median(std::move(more));
+  return middle_mean(std::move(more));
 }
 
 Measured measure(StepRunner& engine, GemmChain& chain, ReadStream& stream, const Point& p, int32_t rounds) {
@@ -209,7 +219,7 @@ Measured measure(StepRunner& engine, GemmChain& chain, ReadStream& stream, const
     step.push_back(settled_us(step_us));
     gemm.push_back(settled_us(chain_us));
   }
-  return {median(std::move(step)), median(std::move(gemm)), median(std::move(gb_s))};
+  return {middle_mean(std::move(step)), middle_mean(std::move(gemm)), median(std::move(gb_s))};
 }
 
 // ---- output --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# Checks that every module has a test: one named after it, or one that this table names.
+#   tests/check_tests.sh [ROOT]         checks the tree at ROOT (this repository by default)
+#   tests/check_tests.sh --self-test    plants modules without a test in a tree of its own and expects each to be found
+set -euo pipefail
+
+# Modules (a regular expression on the path without its ending), then the test that covers them.
+covered_by=(
+  '^protocols/(actors|rt_net)$'                                   tests/actors/messages_test.cpp
+  '^gpu/engine$'                                                  tests/gpu/slot_engine_test.cpp
+  '^gpu/text/(jinja_.*|python_text)$'                             tests/gpu/text/chat_template_test.cpp
+  '^gpu/cpu/(kernels.*|lanes_.*|.*_body|row_softmax_.*|exp_lanes|float_bits|denormals|weight_prefetch|aligned_array)$' tests/gpu/cpu/cpu_kernels_test.cpp
+  '^storage/(kv_transport|ucx_.*)$'                               tests/storage/ucx_transport_test.cpp
+  '^storage/cold_store$'                                          tests/storage/rocksdb_store_test.cpp
+  '^storage/(response_history|rollout_journal|rocksdb_journal_db)$' tests/storage/rocksdb_rollout_journal_test.cpp
+  '^storage/served_journal$'                                      tests/storage/rocksdb_served_journal_test.cpp
+  '^cli/cluster_(net|dial|machines|commands)$'                    tests/integration/cluster_test.cpp
+  '^cli/(node_command|kv_size)$'                                  tests/integration/cluster_test.cpp
+  '^cli/(seer|rollout_command|local_rollout)$'                    tests/integration/bad_input_test.cpp
+  '^cli/serve/(front|serve_command|sglang_dialect)$'              tests/integration/serve.py
+  '^cli/serve/openai_dialect$'                                    tests/integration/openai.py
+  '^cli/serve/native_dialect$'                                    tests/integration/native.py
+  '^cli/serve/served_machines$'                                   tests/integration/serve_cluster.py
+)
+
+modules() {
+  find actors cli gpu protocols storage -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' |
+    sed -E 's/\.[^.]*$//' | LC_ALL=C sort -u
+}
+
+check() {
+  local module i test broken=0 own
+  own=$(find tests -name '*_test.cpp' -printf '%f\n')
+  while read -r module; do
+    if grep -qxF "${module##*/}_test.cpp" <<<"$own"; then continue; fi
+    test=
+    for ((i = 0; i < ${#covered_by[@]}; i += 2)); do
+      if [[ $module =~ ${covered_by[i]} ]]; then test=${covered_by[i + 1]}; break; fi
+    done
+    if [[ -z $test ]]; then
+      echo "$module: no ${module##*/}_test.cpp in tests/, and no line of tests/check_tests.sh names a test of it"
+      broken=1
+    elif [[ ! -f $test ]]; then
+      echo "$module: tests/check_tests.sh names $test, which is not there"
+      broken=1
+    fi
+  done < <(modules)
+  return $broken
+}
+
+self_test() {
+  local tree found
+  tree=$(mktemp -d)
+  # shellcheck disable=SC2064  # the folder's name is known now, and is what must go
+  trap "rm -rf '$tree'" EXIT
+  cd "$tree"
+  mkdir -p actors cli gpu protocols storage tests/actors
+  touch actors/one_actor.h actors/one_actor.cpp tests/actors/one_actor_test.cpp
+  if ! check; then
+    echo "self-test: a module with a test was called wrong" >&2
+    exit 1
+  fi
+  touch cli/two.cpp gpu/engine.h
+  found=$(check || true)
+  if [[ $found != "cli/two: no two_test.cpp"*$'\n'"gpu/engine: "*"slot_engine_test.cpp, which is not there" ]]; then
+    echo "self-test: two modules without a test, and the check said: ${found:-nothing}" >&2
+    exit 1
+  fi
+  echo "self-test: both planted faults were found"
+}
+
+if [[ ${1:-} == --self-test ]]; then
+  self_test
+else
+  cd "${1:-$(dirname "${BASH_SOURCE[0]}")/..}"
+  check
+  echo "tests: $(modules | wc -l) modules, each with a test"
+fi
