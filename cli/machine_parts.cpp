@@ -109,10 +109,9 @@ Result<NodeMakers> make_node_makers(const MachineOptions& options, const LoadedM
   makers.transport = transport.transport;
   makers.tokenizer = loaded.tokenizer;
   makers.aside = [&aside](std::function<void()> f) { aside.put(std::move(f)); };
-  makers.make_engine = [&options, model = loaded.model,
-                        loader = std::make_shared<ModelLoader>()](InstanceId id) -> Result<std::shared_ptr<Engine>> {
+  makers.make_engine = [&options, model = loaded.model, loader = loaded.loader](InstanceId id) -> Result<std::shared_ptr<Engine>> {
     CpuEngineConfig config = engine_config(options, id);
-    config.loader = loader;  // engines of one process read new weights once
+    config.loader = loader;
     SEER_ASSIGN_OR_RETURN(std::shared_ptr<Engine> engine, make_cpu_engine(model, config));
     return engine;
   };

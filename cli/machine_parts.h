@@ -9,6 +9,7 @@
 #include "actors/node_actor.h"
 #include "cli/config.h"
 #include "gpu/cpu/cpu_engine.h"
+#include "gpu/model/model_loader.h"
 #include "protocols/workers.h"
 #include "storage/kv_transport.h"
 #include "storage/slab.h"
@@ -21,6 +22,7 @@ using SlowWork = Workers<std::function<void()>>;
 struct LoadedModel {
   std::shared_ptr<const Model> model;
   std::shared_ptr<const Tokenizer> tokenizer;  // null if the model's folder has none
+  std::shared_ptr<ModelLoader> loader = std::make_shared<ModelLoader>();  // engines of one process read new weights once
 };
 /// Errors: those of load_model() and load_tokenizer(); a folder without a tokenizer is no error.
 Result<LoadedModel> load_model_of(const MachineOptions& options);

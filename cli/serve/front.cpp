@@ -1,6 +1,7 @@
 #include "cli/serve/front.h"
 
 #include <algorithm>
+#include <charconv>
 #include <utility>
 
 #include "gpu/sampler.h"
@@ -30,6 +31,27 @@ Status fit_request(GatewayRequest& request, const ServedModel& model) {
       return wrong("stop_token_ids has ", id, ": expected ids below ", model.config.vocab_size, ", the size of the vocabulary");
   request.sampling.max_tokens = std::min(request.sampling.max_tokens, tokens_max - prompt_tokens);
   return {};
+}
+
+WeightLabel read_weight_label(const std::string& text) {
+  uint64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return {.number = {}, .name = text};
+  return {.number = WeightVersion{number}, .name = {}};
+}
+
+Result<InFlight> read_in_flight(const std::string& mode, const std::vector<std::pair<std::string, InFlight>>& others) {
+  if (mode.empty() || mode == "abort") return InFlight::kAbort;
+  std::string names = "abort";
+  for (const auto& [name, how] : others) {
+    if (mode == name) return how;
+    names += cat(name == others.back().first ? " or " : ", ", name);
+  }
+  return fail(Code::kInvalidArgument, "mode is \"", mode, "\": expected ", names);
+}
+
+Result<InFlight> read_update_mode(const std::string& mode) {
+  return read_in_flight(mode, {{"retract", InFlight::kRedo}, {"drain", InFlight::kFinish}});
 }
 
 Front::Front(HttpServer& server, std::shared_ptr<GatewayDoor> door, ServedModel model, WeightVersion version)
@@ -125,10 +147,13 @@ std::string Front::version_label(WeightVersion version) const {
   return label == labels_.end() ? cat(version) : label->second;
 }
 
-void Front::update_weights(NewWeights weights, InFlight in_flight, std::string label, std::function<void(Status)> then) {
-  auto done = [this, weights, label = std::move(label), then = std::move(then)](const Status& status, WeightVersion runs) {
+void Front::update_weights(std::string folder, InFlight in_flight, const WeightLabel& label, std::function<void(Status)> then) {
+  ++updates_;
+  NewWeights weights{label.number.value_or(WeightVersion{version_.value + 1}), std::move(folder)};
+  auto done = [this, version = weights.version, name = label.name, then = std::move(then)](const Status& status, WeightVersion runs) {
+    --updates_;
     version_ = runs;
-    if (status.ok() && !label.empty()) labels_[weights.version] = label;
+    if (status.ok() && !name.empty()) labels_[version] = name;
     if (labels_.size() > kLabelsMax) labels_.erase(labels_.begin());
     then(status);
   };

@@ -6,9 +6,11 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "actors/gateway_actor.h"
@@ -44,6 +46,18 @@ struct Call {
   bool outlives_server = false;  // another process goes on with it: the end of the server does not wait for it
 };
 
+/// What a client calls new weights.
+struct WeightLabel {
+  std::optional<WeightVersion> number;  // none: the next one
+  std::string name;                     // empty: none but the number
+};
+/// "12" is a number, "step-12" a name, "" neither.
+WeightLabel read_weight_label(const std::string& text);
+/// What `mode` says of requests that are not over: one of these names, or "abort", the default.
+Result<InFlight> read_in_flight(const std::string& mode, const std::vector<std::pair<std::string, InFlight>>& others);
+/// That of weight updates.
+Result<InFlight> read_update_mode(const std::string& mode);
+
 class Front {
  public:
   /// `version`: of the weights that run at the start.
@@ -75,9 +89,10 @@ class Front {
   WeightVersion version() const { return version_; }
   /// What clients call a version: the name that one gave it, else its number.
   std::string version_label(WeightVersion version) const;
-  /// Changes to the weights in a folder; `then` gets what became of it, on the server's thread. `label`: a name for the version;
-  /// empty: its number.
-  void update_weights(NewWeights weights, InFlight in_flight, std::string label, std::function<void(Status)> then);
+  /// Changes to the weights in a folder, or of that name in memory; `then` gets what became of it, on the server's thread.
+  void update_weights(std::string folder, InFlight in_flight, const WeightLabel& label, std::function<void(Status)> then);
+  /// An update is under way.
+  bool is_updating() const { return updates_ > 0; }
   /// `watcher` hears of each response as it is given, with the time since its call came. REQUIRES: called before the first call.
   void watch(std::function<void(const Response&, int64_t latency_us)> watcher) { watcher_ = std::move(watcher); }
   /// Calls that are not answered yet.
@@ -107,7 +122,7 @@ class Front {
   WeightVersion version_;
   std::map<WeightVersion, std::string> labels_;  // of the last versions that clients gave names to
   uint64_t last_ticket_ = 0, last_seed_ = 0;
-  size_t calls_ = 0;
+  size_t calls_ = 0, updates_ = 0;
 };
 
 }  // namespace seer

@@ -16,6 +16,7 @@
 #include <set>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "cli/json_lines.h"
 
@@ -49,6 +50,8 @@ constexpr std::string_view reason_of(int status) {
   }
 }
 
+constexpr size_t kPartBytes = 256 << 10;  // of a body that is taken as it comes
+constexpr int64_t kLingerS = 5;           // for the client of a refused request to read why, and to stop sending
 constexpr size_t kStreamBytes = 1 << 20;  // that a client has not read: with more, its stream has no room
 
 /// "a%20b+c" -> "a b c"
@@ -58,10 +61,11 @@ std::string decode_query(std::string_view text) {
   return decode_percent(spaced);
 }
 
-HttpRequest request_of(http::request<http::string_body>&& message) {
-  const std::string_view target(message.target().data(), message.target().size());
+/// Without the body.
+HttpRequest request_of(const http::request_header<>& head) {
+  const std::string_view target(head.target().data(), head.target().size());
   const size_t mark = target.find('?');
-  HttpRequest request{.method = std::string(message.method_string()), .path = std::string(target.substr(0, mark)), .query = {}, .body = std::move(message.body())};
+  HttpRequest request{.method = std::string(head.method_string()), .path = std::string(target.substr(0, mark)), .query = {}, .body = {}};
   for (std::string_view rest = mark == std::string_view::npos ? "" : target.substr(mark + 1); !rest.empty();) {
     const std::string_view pair = rest.substr(0, rest.find('&'));
     rest.remove_prefix(std::min(rest.size(), pair.size() + 1));
@@ -94,10 +98,14 @@ class Session : public std::enable_shared_from_this<Session> {
 
  protected:
   using Parser = http::request_parser<http::string_body>;
+  using PartParser = http::request_parser<http::buffer_body>;
   using Done = std::function<void(error_code)>;
   virtual void async_read_head(beast::flat_buffer& buffer, Parser& parser, Done done) = 0;
   virtual void async_read_body(beast::flat_buffer& buffer, Parser& parser, Done done) = 0;
+  virtual void async_read_part(beast::flat_buffer& buffer, PartParser& parser, Done done) = 0;
+  virtual void async_read_any(asio::mutable_buffer to, Done done) = 0;
   virtual void async_write(const std::string& data, Done done) = 0;
+  virtual void end_sending() = 0;
   virtual void close_socket() = 0;
 
   void read();
@@ -105,10 +113,19 @@ class Session : public std::enable_shared_from_this<Session> {
 
  private:
   void on_head(error_code error);
+  void ask_for_body();
   void on_body(error_code error);
   void on_unread(error_code error);
+  void receive(const std::string& path, std::shared_ptr<HttpUpload> upload);
+  void read_part();
+  void on_part(error_code error);
+  void finish_upload();
   void refuse(int status, std::string_view message);
+  void refuse_body();
+  void linger();
+  void discard();
   void handle();
+  std::shared_ptr<HttpReply> begin_work(bool keeps_alive);
   void put(std::string data);
   void write_next();
   void expect_request();
@@ -117,6 +134,9 @@ class Session : public std::enable_shared_from_this<Session> {
   asio::steady_timer deadline_;
   beast::flat_buffer buffer_;
   std::optional<Parser> parser_;
+  std::shared_ptr<HttpUpload> upload_;        // takes the body that is being read, if it comes in parts
+  std::optional<PartParser> part_parser_;
+  std::vector<char> part_;
   std::optional<http::request<http::string_body>> next_;  // read while another one is at work
   std::deque<std::string> unsent_;
   size_t unsent_bytes_ = 0;
@@ -127,6 +147,7 @@ class Session : public std::enable_shared_from_this<Session> {
   bool is_writing_ = false;
   bool keeps_alive_ = true;
   bool closes_after_write_ = false;
+  bool lingers_ = false;        // before it closes
   bool closed_ = false;
 };
 
@@ -186,8 +207,18 @@ class SessionOn final : public Session {
   void async_read_body(beast::flat_buffer& buffer, Parser& parser, Done done) override {
     http::async_read(stream_, buffer, parser, [self = shared_from_this(), done = std::move(done)](error_code error, size_t) { done(error); });
   }
+  void async_read_part(beast::flat_buffer& buffer, PartParser& parser, Done done) override {
+    http::async_read_some(stream_, buffer, parser, [self = shared_from_this(), done = std::move(done)](error_code error, size_t) { done(error); });
+  }
+  void async_read_any(asio::mutable_buffer to, Done done) override {
+    stream_.async_read_some(to, [self = shared_from_this(), done = std::move(done)](error_code error, size_t) { done(error); });
+  }
   void async_write(const std::string& data, Done done) override {
     asio::async_write(stream_, asio::buffer(data), [self = shared_from_this(), done = std::move(done)](error_code error, size_t) { done(error); });
+  }
+  void end_sending() override {
+    error_code ignored;
+    beast::get_lowest_layer(stream_).shutdown(tcp::socket::shutdown_send, ignored);
   }
   void close_socket() override {
     error_code ignored;
@@ -257,6 +288,9 @@ class Server final : public HttpServer {
   const HttpServerConfig& config() const { return config_; }
   const HttpHandler& handler() const { return handler_; }
   const HttpWatcher& watcher() const { return watcher_; }
+  const HttpUploadOpener& upload_opener() const { return open_upload_; }
+  /// For bytes that nobody reads, of all connections.
+  std::vector<char>& discarded() { return discarded_; }
   void remove(const std::shared_ptr<Session>& session) { connections_ -= sessions_.erase(session); }
 
  private:
@@ -290,6 +324,7 @@ class Server final : public HttpServer {
   tcp::acceptor acceptor_;
   asio::steady_timer pause_;
   HttpHandler handler_;
+  std::vector<char> discarded_ = std::vector<char>(64 << 10);
   uint16_t port_ = 0;
   std::set<std::shared_ptr<Session>> sessions_;
   std::atomic<size_t> connections_ = 0;
@@ -300,6 +335,7 @@ void Session::close() {
   if (std::exchange(closed_, true)) return;
   deadline_.cancel();
   close_socket();
+  upload_.reset();
   room_ = {};
   if (const auto gone = std::exchange(gone_, {}); gone && is_at_work_) gone();
   server_.remove(shared_from_this());
@@ -317,7 +353,7 @@ void Session::read() {
   if (closed_) return;
   parser_.emplace();
   parser_->header_limit(server_.config().head_bytes_max);
-  parser_->body_limit(server_.config().body_bytes_max);
+  parser_->body_limit(UINT64_MAX);  // it is checked when the path is known
   if (!is_at_work_) expect_request();
   async_read_head(buffer_, *parser_, [this](error_code error) { on_head(error); });
 }
@@ -336,14 +372,24 @@ void Session::on_head(error_code error) {
   const auto target = parser_->get().target();
   if (!has_right_token() && target != "/health" && target != "/")  // the page has no figures: it asks for them, with a token
     return refuse(401, "the token is missing or wrong: expected \"Authorization: Bearer TOKEN\"");
-  if (beast::iequals(parser_->get()[http::field::expect], "100-continue") && !is_at_work_) put("HTTP/1.1 100 Continue\r\n\r\n");
+  std::optional<uint64_t> body_bytes;
+  if (const auto length = parser_->content_length()) body_bytes = *length;
+  const HttpRequest head = request_of(parser_->get());
+  if (auto upload = server_.upload_opener()(head, body_bytes)) return receive(head.path, std::move(upload));
+  if (body_bytes.value_or(0) > server_.config().body_bytes_max) return refuse_body();
+  parser_->body_limit(server_.config().body_bytes_max);
+  ask_for_body();
   async_read_body(buffer_, *parser_, [this](error_code failed) { on_body(failed); });
+}
+
+/// The client may wait for this before it sends the body.
+void Session::ask_for_body() {
+  if (beast::iequals(parser_->get()[http::field::expect], "100-continue") && !is_at_work_) put("HTTP/1.1 100 Continue\r\n\r\n");
 }
 
 /// What came is no request, or nothing came and the client has gone.
 void Session::on_unread(error_code error) {
-  if (error == http::error::body_limit)
-    return refuse(413, "the body is larger than " + std::to_string(server_.config().body_bytes_max) + " bytes");
+  if (error == http::error::body_limit) return refuse_body();
   if (error == http::error::header_limit)
     return refuse(431, "the header is larger than " + std::to_string(server_.config().head_bytes_max) + " bytes");
   if (error.category() == http::make_error_code(http::error::bad_method).category() && error != http::error::end_of_stream &&
@@ -359,27 +405,74 @@ void Session::on_body(error_code error) {
   if (!is_at_work_) handle();
 }
 
+void Session::receive(const std::string& path, std::shared_ptr<HttpUpload> upload) {
+  if (is_at_work_) return close();  // the client did not wait for the answer before: nothing may wait with it
+  path_ = path;
+  upload_ = std::move(upload);
+  if (const auto refusal = upload_->take({})) return refuse(refusal->status, refusal->message);
+  ask_for_body();
+  part_parser_.emplace(std::move(*parser_));
+  part_.resize(kPartBytes);
+  read_part();
+}
+
+void Session::read_part() {
+  if (part_parser_->is_done()) return finish_upload();
+  expect_request();  // from here, until more of it has come
+  auto& body = part_parser_->get().body();
+  body.data = part_.data();
+  body.size = part_.size();
+  async_read_part(buffer_, *part_parser_, [this](error_code error) { on_part(error); });
+}
+
+void Session::on_part(error_code error) {
+  if (closed_) return;
+  if (error && error != http::error::need_buffer) return on_unread(error);
+  const size_t bytes = part_.size() - part_parser_->get().body().size;
+  if (bytes > 0)
+    if (const auto refusal = upload_->take({part_.data(), bytes})) return refuse(refusal->status, refusal->message);
+  read_part();
+}
+
+void Session::finish_upload() {
+  const std::shared_ptr<HttpUpload> upload = std::move(upload_);
+  std::vector<char>().swap(part_);
+  upload->finish(begin_work(part_parser_->keep_alive()));
+}
+
+void Session::refuse_body() {
+  refuse(413, "the body is larger than " + std::to_string(server_.config().body_bytes_max) + " bytes");
+}
+
 /// The connection cannot go on: its reader does not know where the next request begins.
 void Session::refuse(int status, std::string_view message) {
   if (is_at_work_) return close();
   deadline_.cancel();
+  if (!std::exchange(upload_, nullptr)) path_.clear();
   keeps_alive_ = false;
+  lingers_ = true;
   is_at_work_ = true;
-  path_.clear();
   send(status, http_error_body(message), "application/json");
 }
 
 void Session::handle() {
-  deadline_.cancel();
   http::request<http::string_body> message = *std::exchange(next_, {});
-  keeps_alive_ = message.keep_alive();
+  HttpRequest request = request_of(message);
+  request.body = std::move(message.body());
+  path_ = request.path;
+  auto reply = begin_work(message.keep_alive());
+  server_.handler()(std::move(request), std::move(reply));
+}
+
+/// Reads the next request meanwhile.
+std::shared_ptr<HttpReply> Session::begin_work(bool keeps_alive) {
+  deadline_.cancel();
+  keeps_alive_ = keeps_alive;
   is_at_work_ = true;
   has_begun_ = false;
   auto reply = std::make_shared<Reply>(shared_from_this());
   read();
-  HttpRequest request = request_of(std::move(message));
-  path_ = request.path;
-  server_.handler()(std::move(request), std::move(reply));
+  return reply;
 }
 
 void Session::send(int status, std::string body, std::string_view type) {
@@ -426,6 +519,24 @@ void Session::end_answer() {
     expect_request();
 }
 
+/// A socket that is closed while its client sends resets the connection, and the client may never see the answer.
+void Session::linger() {
+  end_sending();
+  deadline_.expires_after(std::chrono::seconds(kLingerS));
+  deadline_.async_wait([self = shared_from_this(), this](error_code cancelled) {
+    if (!cancelled) close();
+  });
+  discard();
+}
+
+void Session::discard() {
+  async_read_any(asio::buffer(server_.discarded()), [this](error_code error) {
+    if (closed_) return;
+    if (error) return close();
+    discard();
+  });
+}
+
 void Session::put(std::string data) {
   unsent_bytes_ += data.size();
   unsent_.push_back(std::move(data));
@@ -435,7 +546,7 @@ void Session::put(std::string data) {
 void Session::write_next() {
   if (closed_ || is_writing_) return;
   if (unsent_.empty()) {
-    if (closes_after_write_) close();
+    if (closes_after_write_) return std::exchange(lingers_, false) ? linger() : close();
     return;
   }
   is_writing_ = true;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -50,11 +51,29 @@ class HttpReply {
   /// Called whenever there is room again, until the answer is over.
   virtual void on_room(std::function<void()> room) = 0;
 };
+/// Why a request is refused.
+struct HttpRefusal {
+  int status = 400;
+  std::string message;
+};
+/// Takes the body of one request as it comes, however long it is. On the server's thread; must not block. It is let go without
+/// finish() if the client breaks off, sends nothing for `request_s`, or take() refuses.
+class HttpUpload {
+ public:
+  virtual ~HttpUpload() = default;
+  /// The next part. The first call, with an empty one, comes before any of the body is read: a refusal is cheapest there.
+  virtual std::optional<HttpRefusal> take(std::string_view part) = 0;
+  /// The body has come whole.
+  virtual void finish(std::shared_ptr<HttpReply> reply) = 0;
+};
 /// "a%20b" -> "a b"
 std::string decode_percent(std::string_view text);
 /// {"error": {"message": ...}}
 std::string http_error_body(std::string_view message);
 using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<HttpReply>)>;
+/// Gets a request without its body, and `body_bytes` where its head says how long that is. Null: the body is read whole, for the
+/// handler.
+using HttpUploadOpener = std::function<std::shared_ptr<HttpUpload>(const HttpRequest&, std::optional<uint64_t> body_bytes)>;
 /// Hears of every answer as it begins, on the server's thread. No path: the request was refused before it was read whole. The body is
 /// empty where the answer is a stream.
 using HttpWatcher = std::function<void(const std::string& path, int status, std::string_view body)>;
@@ -67,6 +86,8 @@ class HttpServer {
   virtual uint16_t port() const = 0;
   /// REQUIRES: called before start().
   void watch(HttpWatcher watcher) { watcher_ = std::move(watcher); }
+  /// Bodies that are taken as they come. REQUIRES: called before start().
+  void take_uploads(HttpUploadOpener opener) { open_upload_ = std::move(opener); }
   /// Starts the thread. REQUIRES: called once.
   virtual void start(HttpHandler handler) = 0;
   /// Runs this on the thread, soon. Thread-safe.
@@ -78,6 +99,7 @@ class HttpServer {
 
  protected:
   HttpWatcher watcher_ = [](const std::string&, int, std::string_view) {};
+  HttpUploadOpener open_upload_ = [](const HttpRequest&, std::optional<uint64_t>) { return nullptr; };
 };
 
 }  // namespace seer

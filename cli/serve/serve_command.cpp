@@ -21,6 +21,7 @@
 #include "cli/serve/served_rollouts.h"
 #include "cli/serve/sglang_dialect.h"
 #include "cli/serve/status_page.h"
+#include "cli/serve/weight_uploads.h"
 #include "gpu/model/model_folder.h"
 
 namespace seer {
@@ -164,6 +165,8 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
   SglangDialect sglang(front);
   OpenaiDialect openai(front, chat);
   NativeDialect native(front, std::move(chat), rollouts);
+  WeightUploads uploads(front, loaded.loader, loaded.model.get());
+  server->take_uploads([&uploads](const HttpRequest& head, std::optional<uint64_t> body_bytes) { return uploads.open(head, body_bytes); });
   if (!left.empty()) {
     int64_t tokens = 0;
     for (const ServedWork& group : left)

@@ -1,7 +1,6 @@
 #include "cli/serve/sglang_dialect.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -41,18 +40,6 @@ struct Generate {
 const Json* entry(const Json* field, size_t i) {
   if (field == nullptr || !field->is_array()) return field;
   return i < field->size() ? &(*field)[i] : nullptr;
-}
-
-/// What `mode` says of running requests: one of these names, or "abort", the default.
-Result<InFlight> mode_field(const Json& body, const std::vector<std::pair<std::string, InFlight>>& others) {
-  SEER_ASSIGN_OR_RETURN(const std::string mode, text_field(body, "mode"));
-  if (mode.empty() || mode == "abort") return InFlight::kAbort;
-  std::string names = "abort";
-  for (const auto& [name, how] : others) {
-    if (mode == name) return how;
-    names += cat(name == others.back().first ? " or " : ", ", name);
-  }
-  return fail(Code::kInvalidArgument, "mode is \"", mode, "\": expected ", names);
 }
 
 Result<Prompts> prompts_of(const Json& body, const ServedModel& model) {
@@ -265,9 +252,11 @@ void SglangDialect::loads(const Reply& reply, bool in_list) {
 void SglangDialect::pause(const HttpRequest& request, const Reply& reply) {
   const Result<Json> body = read_object(request.body);
   if (!body.ok()) return refuse(reply, body.error());
-  const Result<InFlight> mode = mode_field(*body, {{"retract", InFlight::kRedo}, {"in_place", InFlight::kRedo}});
+  const Result<std::string> mode = text_field(*body, "mode");
   if (!mode.ok()) return refuse(reply, mode.error());
-  front_.ask([how = *mode](GatewayActor& gateway) { return gateway.pause(how), 0; },
+  const Result<InFlight> in_flight = read_in_flight(*mode, {{"retract", InFlight::kRedo}, {"in_place", InFlight::kRedo}});
+  if (!in_flight.ok()) return refuse(reply, in_flight.error());
+  front_.ask([how = *in_flight](GatewayActor& gateway) { return gateway.pause(how), 0; },
              [reply](int) { reply->send(200, json_text({{"status", "ok"}, {"message", "Generation paused successfully."}})); });
 }
 
@@ -290,20 +279,15 @@ void SglangDialect::update_from_disk(const HttpRequest& request, const Reply& re
   };
   const Result<Json> body = read_object(request.body);
   if (!body.ok()) return answer(false, body.error().detail);
-  const Result<std::string> folder = text_field(*body, "model_path"), label = text_field(*body, "weight_version");
-  if (!folder.ok()) return answer(false, folder.error().detail);
-  if (!label.ok()) return answer(false, label.error().detail);
+  const Result<std::string> folder = text_field(*body, "model_path"), label = text_field(*body, "weight_version"), mode = text_field(*body, "mode");
+  for (const auto* field : {&folder, &label, &mode})
+    if (!field->ok()) return answer(false, field->error().detail);
   if (folder->empty()) return answer(false, "model_path is missing: expected a folder with safetensors files");
-  const Result<InFlight> mode = mode_field(*body, {{"retract", InFlight::kRedo}, {"drain", InFlight::kFinish}});
-  if (!mode.ok()) return answer(false, mode.error().detail);
-  WeightVersion version{front_.version().value + 1};
-  uint64_t number = 0;
-  const auto [end, error] = std::from_chars(label->data(), label->data() + label->size(), number);
-  const bool is_number = !label->empty() && error == std::errc() && end == label->data() + label->size();
-  if (is_number) version = WeightVersion{number};
-  front_.update_weights({version, *folder}, *mode, is_number ? "" : *label, [this, answer, version](const Status& done) {
+  const Result<InFlight> in_flight = read_update_mode(*mode);
+  if (!in_flight.ok()) return answer(false, in_flight.error().detail);
+  front_.update_weights(*folder, *in_flight, read_weight_label(*label), [this, answer](const Status& done) {
     if (!done.ok()) return answer(false, done.error().detail);
-    answer(true, cat("Succeeded to update model weights to version ", front_.version_label(version), "."));
+    answer(true, cat("Succeeded to update model weights to version ", front_.version_label(front_.version()), "."));
   });
 }
 

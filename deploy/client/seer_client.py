@@ -11,6 +11,7 @@ Only the standard library is needed. Every error is a SeerError with one sentenc
 import asyncio
 import concurrent.futures
 import json
+import math
 import operator
 import threading
 import time
@@ -19,7 +20,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any, AsyncIterator, Dict, Iterator, List, Mapping, Optional, Sequence, Union
 
-from seer_http import (Answer, BadAnswer, CannotConnect, ConnectionLost, Http, NotIdle, Refused, SeerError, ServerFailed, TimedOut,
+from seer_http import (Answer, BadAnswer, CannotConnect, ConnectionLost, Http, NotIdle, Refused, SeerError, ServerFailed, TimedOut, Upload,
                        WeightsRefused, WrongToken, error_of)
 
 __all__ = ["AsyncClient", "BadAnswer", "CannotConnect", "Client", "ConnectionLost", "Load", "NotIdle", "Refused", "Response", "RolloutResponse",
@@ -35,6 +36,9 @@ SILENCE_S = 60.0      # without one, the connection is taken for lost
 RECONNECT_S = 600.0   # for the server to be there again
 RECONNECT_WAIT_S = 0.5
 ROLLOUTS = "/seer/v1/rollouts"
+WEIGHTS = "/seer/v1/weights"
+# Name and bytes of an element, by the names of safetensors and of torch, in lower case.
+DTYPES = {"bf16": ("BF16", 2), "bfloat16": ("BF16", 2), "f16": ("F16", 2), "float16": ("F16", 2), "f32": ("F32", 4), "float32": ("F32", 4)}
 
 # The server ignores names that it does not know, so a misspelt one would silently give other responses.
 SAMPLING = frozenset([
@@ -138,6 +142,26 @@ def _checked(answer: Answer) -> Answer:
     return answer
 
 
+def _update_mode(mode: str) -> str:
+    if mode not in ("abort", "retract", "drain"):
+        raise ValueError(f"mode is {mode!r}: expected 'abort', 'retract' or 'drain'")
+    return mode
+
+
+def _safetensors_of(name: str, dtype: Any, shape: Sequence[int], data: Any) -> List[Any]:
+    """A safetensors file with this tensor alone: its head, and the data as it is."""
+    spelt = str(dtype).rpartition(".")[2]  # of torch.bfloat16
+    known = DTYPES.get(spelt.lower())
+    if known is None:
+        raise ValueError(f"tensor {name}: dtype is {spelt!r}: expected one of {', '.join(sorted(DTYPES))}")
+    sizes, view = [operator.index(size) for size in shape], memoryview(data).cast("B")
+    expected = math.prod(sizes) * known[1]
+    if view.nbytes != expected:
+        raise ValueError(f"tensor {name}: {view.nbytes} bytes: expected {expected} for shape {sizes} of {known[0]}")
+    head = json.dumps({name: {"dtype": known[0], "shape": sizes, "data_offsets": [0, expected]}}).encode()
+    return [len(head).to_bytes(8, "little") + head, view]
+
+
 def _rollout_response_of(line: Any, rollout_id: str) -> RolloutResponse:
     try:
         return RolloutResponse(tokens=line["output_ids"], logprobs=line["logprobs"], text=line.get("text", ""), finish_reason=line["finish_reason"],
@@ -151,6 +175,15 @@ def _rollout_response_of(line: Any, rollout_id: str) -> RolloutResponse:
 
 def _lines_of(groups: Sequence[Mapping[str, Any]]) -> List[bytes]:
     return [json.dumps(dict(group)).encode() for group in groups]
+
+
+async def _each(items):
+    if hasattr(items, "__aiter__"):
+        async for item in items:
+            yield item
+    else:
+        for item in items:
+            yield item
 
 
 class AsyncRollout:
@@ -376,9 +409,7 @@ class AsyncClient:
                  start again with the new weights; "drain", they end with the old ones first. Requests that come meanwhile wait.
         The request is not sent twice: after ConnectionLost or TimedOut, weight_version() tells what runs.
         """
-        if mode not in ("abort", "retract", "drain"):
-            raise ValueError(f"mode is {mode!r}: expected 'abort', 'retract' or 'drain'")
-        body = {"model_path": str(folder), "mode": mode}
+        body = {"model_path": str(folder), "mode": _update_mode(mode)}
         if version is not None:
             body["weight_version"] = str(version)
         answer = await self._control("POST", "/update_weights_from_disk", body, timeout_s=WEIGHTS_S, may_repeat=False)
@@ -387,6 +418,37 @@ class AsyncClient:
         if _checked(answer).json().get("success") is not True:
             raise BadAnswer(f"expected \"success\": true, found {answer.body[:200]!r}")
         return await self.weight_version()
+
+    async def update_weights_from_tensors(self, tensors, version: Union[int, str, None] = None, *, mode: str = "abort") -> str:
+        """The same with weights that are sent to the server, which keeps them in memory: no file is written.
+
+        tensors  (name, dtype, shape, data) of each tensor of the model, in any order; may be a generator, or an asynchronous one, that
+                 makes one at a time. dtype: "BF16", "F16", "F32" or torch's; data: any buffer, row-major
+        The weights change once all have come. If this ends before, by an error or with its process, the server forgets them.
+        """
+        upload = await self._begin_upload(version, mode)
+        try:
+            async for tensor in _each(tensors):
+                if not await self._send_tensor(upload, tensor):
+                    break
+            return await self._end_upload(upload)
+        finally:
+            await upload.close()
+
+    async def _begin_upload(self, version: Union[int, str, None], mode: str) -> Upload:
+        query = {"mode": _update_mode(mode), **({} if version is None else {"version": str(version)})}
+        return await self._http.upload(f"{WEIGHTS}?{urllib.parse.urlencode(query)}", part_s=CONTROL_S)
+
+    async def _send_tensor(self, upload: Upload, tensor) -> bool:
+        """False: the server has refused."""
+        head, data = _safetensors_of(*tensor)
+        return await upload.send(head) and await upload.send(data)
+
+    async def _end_upload(self, upload: Upload) -> str:
+        answer = await upload.finish(WEIGHTS_S)
+        if answer.status in (400, 409, 413):
+            raise WeightsRefused(str(error_of(answer)), answer.status)
+        return _checked(answer).json()["weight_version"]
 
     async def weight_version(self) -> str:
         return _checked(await self._control("GET", "/get_weight_version")).json()["weight_version"]
@@ -546,6 +608,17 @@ class Client:
 
     def update_weights(self, folder: str, version: Union[int, str, None] = None, *, mode: str = "abort") -> str:
         return self._run(self._async.update_weights(folder, version, mode=mode))
+
+    def update_weights_from_tensors(self, tensors, version: Union[int, str, None] = None, *, mode: str = "abort") -> str:
+        """See AsyncClient.update_weights_from_tensors. The tensors are asked for in the calling thread, one after the other."""
+        upload = self._run(self._async._begin_upload(version, mode))
+        try:
+            for tensor in tensors:
+                if not self._run(self._async._send_tensor(upload, tensor)):
+                    break
+            return self._run(self._async._end_upload(upload))
+        finally:
+            self._run(upload.close())
 
     def weight_version(self) -> str:
         return self._run(self._async.weight_version())

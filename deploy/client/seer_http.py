@@ -21,6 +21,7 @@ IDLE_S = 30.0                # an older idle connection is not used again: the s
 HEAD_BYTES_MAX = 64 << 10
 ANSWER_BYTES_MAX = 1 << 30
 CONTROL_SLOTS = 8
+WRITE_BYTES = 1 << 20        # of an upload, handed to the connection at a time: it copies what it cannot send at once
 RETRY_WAIT_S = 0.1           # before the first retry; doubled for each one after it
 RETRY_WAIT_S_MAX = 2.0
 
@@ -164,6 +165,51 @@ def keep_alive(connection: socket.socket) -> None:
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
+class Upload:
+    """A request whose body is sent part by part, on a connection of its own. Closed before finish() has returned, the body never ends,
+    and the server forgets it."""
+
+    def __init__(self, connection: _Connection, what: str, part_s: float):
+        self._connection, self._what, self._part_s = connection, what, part_s
+        self._head = asyncio.ensure_future(connection.read_head())  # the server may refuse before the body ends
+
+    async def send(self, part) -> bool:
+        """Any bytes. False: the server has answered already, so finish() is next."""
+        view = memoryview(part).cast("B")
+        if view.nbytes > 0:  # an empty chunk would end the body
+            await self._write(b"%x\r\n" % view.nbytes)
+            for begin in range(0, view.nbytes, WRITE_BYTES):
+                await self._write(view[begin:begin + WRITE_BYTES])
+            await self._write(b"\r\n")
+        return not self._head.done()
+
+    async def finish(self, timeout_s: float) -> Answer:
+        """Ends the body: from here on the server acts on it."""
+        if not self._head.done():
+            await self._write(b"0\r\n\r\n")
+        return await Http._in_time(self._answer(), timeout_s, self._what)
+
+    async def close(self) -> None:
+        self._head.cancel()
+        with contextlib.suppress(asyncio.CancelledError, SeerError, _NothingAnswered):
+            await self._head
+        self._connection.close()
+
+    async def _write(self, data) -> None:
+        if self._head.done():
+            return
+        with contextlib.suppress(ConnectionError):  # an answer may be there to be read all the same
+            self._connection.writer.write(data)
+            await Http._in_time(self._connection.writer.drain(), self._part_s, self._what)
+
+    async def _answer(self) -> Answer:
+        try:
+            status, headers = await self._head
+        except _NothingAnswered as error:
+            raise ConnectionLost(f"{self._what}: {error} before it answered") from None
+        return Answer(status, b"".join([part async for part in self._connection.read_body(headers)]))
+
+
 class Address(NamedTuple):
     host: str
     port: int
@@ -253,6 +299,17 @@ class Http:
                     for piece in pieces:
                         yield piece
 
+    async def upload(self, path: str, *, part_s: float) -> Upload:
+        """Begins a POST. `part_s` is for WRITE_BYTES of its body. Not sent again, whatever happens."""
+        async with self._slot(True):
+            try:
+                connection = await self._connection(is_new=True)
+            except OSError as error:
+                raise CannotConnect(f"cannot connect to {self.address}: {error}") from error
+        upload = Upload(connection, f"POST {path}", part_s)
+        await upload._write(self._head_bytes("POST", path, ["Transfer-Encoding: chunked"]))
+        return upload
+
     async def close(self) -> None:
         self._is_closed = True
         while self._idle:
@@ -296,12 +353,16 @@ class Http:
 
     def _request_bytes(self, method: str, path: str, body) -> bytes:
         data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-        lines = [f"{method} {path} HTTP/1.1", f"Host: {self.address.host_port}", f"Content-Length: {len(data)}"]
+        fields = [f"Content-Length: {len(data)}"]
         if data:
-            lines.append("Content-Type: application/json")
+            fields.append("Content-Type: application/json")
+        return self._head_bytes(method, path, fields) + data
+
+    def _head_bytes(self, method: str, path: str, fields: List[str]) -> bytes:
+        lines = [f"{method} {path} HTTP/1.1", f"Host: {self.address.host_port}", *fields]
         if self._token is not None:
             lines.append(f"Authorization: Bearer {self._token}")
-        return "\r\n".join(lines).encode("ascii") + b"\r\n\r\n" + data
+        return "\r\n".join(lines).encode("ascii") + b"\r\n\r\n"
 
     async def _ask(self, request: bytes, may_repeat: bool):
         wait_s = RETRY_WAIT_S

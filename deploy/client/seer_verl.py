@@ -19,7 +19,7 @@ import sys
 import tempfile
 from typing import Any, Dict, List, Optional
 
-from seer_client import AsyncClient
+from seer_client import AsyncClient, _each
 
 _SETTINGS = ("seer_address", "seer_weights_dir", "seer_token_file", "seer_tls_ca")
 
@@ -182,15 +182,6 @@ async def write_weights(weights, folder: str, bytes_max: int) -> None:
         raise ValueError("the trainer gave no weights")
     with open(os.path.join(folder, "model.safetensors.index.json"), "w") as index:
         json.dump({"metadata": {"total_size": total_bytes}, "weight_map": shard_of}, index)
-
-
-async def _each(items):
-    if hasattr(items, "__aiter__"):
-        async for item in items:
-            yield item
-    else:
-        for item in items:
-            yield item
 
 
 class GroupedClient:

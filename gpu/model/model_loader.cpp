@@ -8,6 +8,16 @@ void ModelLoader::load(std::string folder, WeightVersion version, std::shared_pt
   thread_.put({std::move(folder), version, std::move(like), std::move(done)});
 }
 
+void ModelLoader::offer(std::string name, std::shared_ptr<const WeightMemory> memory) {
+  const std::lock_guard lock(mutex_);
+  offered_[std::move(name)] = std::move(memory);
+}
+
+void ModelLoader::withdraw(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  offered_.erase(name);
+}
+
 int64_t ModelLoader::loads() const {
   const std::lock_guard lock(mutex_);
   return loads_;
@@ -24,12 +34,23 @@ Result<std::shared_ptr<const Model>> ModelLoader::find_or_load(const Job& job) {
       if (std::shared_ptr<const Model> model = held->second.lock()) return model;
     ++loads_;
   }
-  Result<std::shared_ptr<const Model>> model = load_weights(job.folder, *job.like);
+  Result<std::shared_ptr<const Model>> model = read(job);
   if (model.ok()) {
     const std::lock_guard lock(mutex_);
-    held_[key] = *model;
+    held_[key] = last_ = *model;
   }
   return model;
+}
+
+Result<std::shared_ptr<const Model>> ModelLoader::read(const Job& job) {
+  std::shared_ptr<const WeightMemory> memory;
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto offered = offered_.find(job.folder); offered != offered_.end()) memory = offered->second;
+  }
+  if (memory == nullptr) return load_weights(std::filesystem::path(job.folder), *job.like);
+  SEER_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(*memory, job.folder));
+  return load_weights(checkpoint, *job.like);
 }
 
 }  // namespace seer

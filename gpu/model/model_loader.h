@@ -1,8 +1,9 @@
 // ModelLoader: loads new weights beside the running ones, on a thread of its own, once for all engines of a process that ask for
 // the same folder and version. Used by CpuEngine. Thread-safe.
 //
-// Loads run one after the other, and the loader keeps no model alive: when all engines of a process update together, memory
-// holds the old weights and one staged copy of the new ones.
+// Loads run one after the other. The loader keeps the last weights that it loaded, so an engine that is started again gets them
+// although their folder or memory is gone. When all engines of a process update together, memory holds the old weights and one
+// staged copy of the new ones.
 #pragma once
 #include <functional>
 #include <map>
@@ -26,8 +27,12 @@ class ModelLoader {
   /// Waits for the running load. `done` is not called for loads that have not begun.
   ~ModelLoader() = default;
 
-  /// Calls `done` with the weights in `folder`, for a model of the shape of `like`. Does not read them again if some engine still
-  /// holds this version from this folder.
+  /// load() of a folder with this name reads this memory, until it is withdrawn.
+  void offer(std::string name, std::shared_ptr<const WeightMemory> memory);
+  void withdraw(const std::string& name);
+
+  /// Calls `done` with the weights in `folder`, for a model of the shape of `like`. Does not read them again if they are the last
+  /// that were loaded, or some engine still holds this version from this folder.
   void load(std::string folder, WeightVersion version, std::shared_ptr<const Model> like, Done done);
 
   int64_t loads() const;  // folders read so far
@@ -43,8 +48,12 @@ class ModelLoader {
   void run(Job& job);
   Result<std::shared_ptr<const Model>> find_or_load(const Job& job);
 
-  mutable std::mutex mutex_;                        // guards the two below
+  Result<std::shared_ptr<const Model>> read(const Job& job);
+
+  mutable std::mutex mutex_;                        // guards the four below
+  std::map<std::string, std::shared_ptr<const WeightMemory>> offered_;
   std::map<Key, std::weak_ptr<const Model>> held_;  // the next load removes entries that nobody holds
+  std::shared_ptr<const Model> last_;
   int64_t loads_ = 0;
   Workers<Job> thread_;  // last: it uses all of the above
 };

@@ -79,6 +79,62 @@ std::string shape_text(std::span<const int64_t> shape) {
   return shortened(text + "]");
 }
 
+// The format allows neither overlaps nor holes: a file that has them is broken, or hides something. Returns the data's end.
+Result<size_t> check_cover(const std::string& name, std::span<const std::byte> data, const std::map<std::string, TensorView>& tensors) {
+  using Entry = std::pair<const std::string, TensorView>;
+  std::vector<const Entry*> by_place;
+  for (const Entry& entry : tensors) by_place.push_back(&entry);
+  std::ranges::sort(by_place, {},
+                    [](const Entry* e) { return std::pair(e->second.bytes.data(), e->second.bytes.size()); });
+  size_t end = 0;
+  const Entry* before = nullptr;
+  for (const Entry* entry : by_place) {
+    const auto begin = static_cast<size_t>(entry->second.bytes.data() - data.data());
+    if (begin < end)
+      return fail(Code::kCorrupt, name, ": tensor ", shortened(entry->first, 120), " begins at data byte ", begin,
+                  ", inside tensor ", shortened(before->first, 120), ", which ends at ", end);
+    if (begin > end)
+      return fail(Code::kCorrupt, name, ": the data bytes from ", end, " to ", begin, " belong to no tensor");
+    end = begin + entry->second.bytes.size();
+    before = entry;
+  }
+  return end;
+}
+
+struct ParsedFile {
+  std::map<std::string, TensorView> tensors;
+  size_t header_bytes = 0;
+  size_t bytes = 0;  // of the whole file
+};
+
+// The file at the begin of `mapped`; what follows its last tensor is left alone.
+Result<ParsedFile> parse_file(const std::string& name, std::span<const std::byte> mapped) {
+  if (mapped.size() < 8) return fail(Code::kCorrupt, name, " has ", mapped.size(), " bytes: too short for a safetensors file");
+  const auto* text = reinterpret_cast<const char*>(mapped.data()) + 8;
+  uint64_t header_bytes = 0;
+  for (int i = 7; i >= 0; --i) header_bytes = header_bytes << 8 | static_cast<uint8_t>(mapped[i]);
+  if (header_bytes > kHeaderBytesMax || header_bytes > mapped.size() - 8) {
+    if (const std::string_view format = known_format({text - 8, mapped.size()}); !format.empty())
+      return fail(Code::kCorrupt, name, " is ", format, ", not a safetensors file");
+    return fail(Code::kCorrupt, name, ": the header should have ", header_bytes, " bytes, the file has ",
+                mapped.size(), ": truncated, or not a safetensors file");
+  }
+  Result<Json> header = parse_json({text, header_bytes}, name + " (header)");
+  if (!header.ok()) return fail(Code::kCorrupt, header.error().detail);
+  if (!header->is_object()) return fail(Code::kCorrupt, name, ": the header is not a JSON object");
+  const std::span<const std::byte> data = mapped.subspan(8 + header_bytes);
+  ParsedFile file{.tensors = {}, .header_bytes = header_bytes};
+  for (const auto& [key, entry] : header->items()) {
+    if (key == "__metadata__") continue;
+    Result<TensorView> view = parse_entry(entry, data);
+    if (!view.ok()) return fail(view.error().code, name, ": tensor ", shortened(key, 120), " ", view.error().detail);
+    file.tensors.emplace(key, *std::move(view));
+  }
+  SEER_ASSIGN_OR_RETURN(const size_t data_bytes, check_cover(name, data, file.tensors));
+  file.bytes = 8 + header_bytes + data_bytes;
+  return file;
+}
+
 }  // namespace
 
 TensorView TensorView::rows(int64_t begin, int64_t end) const {
@@ -106,85 +162,80 @@ Result<std::shared_ptr<const SafetensorsFile>> SafetensorsFile::open(const fs::p
     ::close(fd);
     return fail(Code::kIo, path.string(), " is not a file");
   }
-  const auto size = static_cast<size_t>(status.st_size);
-  if (size < 8) {
-    ::close(fd);
-    return fail(Code::kCorrupt, path.string(), " has ", size, " bytes: too short for a safetensors file");
-  }
-  void* mapped = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd, 0);
-  const int map_error = errno;
+  auto file = map(fd, static_cast<size_t>(status.st_size), path.string());
   ::close(fd);
-  if (mapped == MAP_FAILED) return fail(Code::kIo, "cannot map ", path.string(), ": ", std::strerror(map_error));
-  std::shared_ptr<SafetensorsFile> file(new SafetensorsFile);
-  file->mapped_ = {static_cast<const std::byte*>(mapped), size};
-  SEER_RETURN_IF_ERROR(file->parse(path.string()));
+  if (!file.ok()) return file.error();
+  SEER_ASSIGN_OR_RETURN(ParsedFile parsed, parse_file(path.string(), (*file)->mapped_));
+  if (const size_t left = (*file)->mapped_.size() - parsed.bytes; left > 0)
+    return fail(Code::kCorrupt, path.string(), ": ", left, " bytes follow the end of the last tensor");
+  (*file)->tensors_ = std::move(parsed.tensors);
+  return std::shared_ptr<const SafetensorsFile>(*std::move(file));
+}
+
+Result<std::shared_ptr<const SafetensorsFile>> SafetensorsFile::map(const WeightMemory& memory, const std::string& name) {
+  SEER_ASSIGN_OR_RETURN(auto file, map(memory.descriptor(), memory.bytes(), name));
+  SEER_RETURN_IF_ERROR(file->parse_sequence(name));
   return std::shared_ptr<const SafetensorsFile>(std::move(file));
+}
+
+Result<std::shared_ptr<SafetensorsFile>> SafetensorsFile::map(int descriptor, size_t size, const std::string& name) {
+  std::shared_ptr<SafetensorsFile> file(new SafetensorsFile);
+  if (size == 0) return file;  // which cannot be mapped
+  void* const mapped = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);
+  if (mapped == MAP_FAILED) return fail(Code::kIo, "cannot map ", name, ": ", std::strerror(errno));
+  file->mapped_ = {static_cast<const std::byte*>(mapped), size};
+  return file;
 }
 
 SafetensorsFile::~SafetensorsFile() {
   if (!mapped_.empty()) ::munmap(const_cast<std::byte*>(mapped_.data()), mapped_.size());
 }
 
-Status SafetensorsFile::parse(const std::string& name) {
-  const auto* text = reinterpret_cast<const char*>(mapped_.data()) + 8;
-  uint64_t header_bytes = 0;
-  for (int i = 7; i >= 0; --i) header_bytes = header_bytes << 8 | static_cast<uint8_t>(mapped_[i]);
-  if (header_bytes > kHeaderBytesMax || header_bytes > mapped_.size() - 8) {
-    if (const std::string_view format = known_format({text - 8, mapped_.size()}); !format.empty())
-      return fail(Code::kCorrupt, name, " is ", format, ", not a safetensors file");
-    return fail(Code::kCorrupt, name, ": the header should have ", header_bytes, " bytes, the file has ",
-                mapped_.size(), ": truncated, or not a safetensors file");
-  }
-  Result<Json> header = parse_json({text, header_bytes}, name + " (header)");
-  if (!header.ok()) return fail(Code::kCorrupt, header.error().detail);
-  if (!header->is_object()) return fail(Code::kCorrupt, name, ": the header is not a JSON object");
-  const std::span<const std::byte> data = mapped_.subspan(8 + header_bytes);
-  for (const auto& [key, entry] : header->items()) {
-    if (key == "__metadata__") continue;
-    Result<TensorView> view = parse_entry(entry, data);
-    if (!view.ok()) return fail(view.error().code, name, ": tensor ", shortened(key, 120), " ", view.error().detail);
-    tensors_.emplace(key, *std::move(view));
-  }
-  return check_cover(name, data);
-}
-
-// The format allows neither overlaps nor holes: a file that has them is broken, or hides something.
-Status SafetensorsFile::check_cover(const std::string& name, std::span<const std::byte> data) const {
-  using Entry = std::pair<const std::string, TensorView>;
-  std::vector<const Entry*> by_place;
-  for (const Entry& entry : tensors_) by_place.push_back(&entry);
-  std::ranges::sort(by_place, {},
-                    [](const Entry* e) { return std::pair(e->second.bytes.data(), e->second.bytes.size()); });
-  size_t end = 0;
-  const Entry* before = nullptr;
-  for (const Entry* entry : by_place) {
-    const auto begin = static_cast<size_t>(entry->second.bytes.data() - data.data());
-    if (begin < end)
-      return fail(Code::kCorrupt, name, ": tensor ", shortened(entry->first, 120), " begins at data byte ", begin,
-                  ", inside tensor ", shortened(before->first, 120), ", which ends at ", end);
-    if (begin > end)
-      return fail(Code::kCorrupt, name, ": the data bytes from ", end, " to ", begin, " belong to no tensor");
-    end = begin + entry->second.bytes.size();
-    before = entry;
-  }
-  if (end < data.size())
-    return fail(Code::kCorrupt, name, ": ", data.size() - end, " bytes follow the end of the last tensor");
+// All headers together have the limit of one, so that what is kept of them is bounded.
+Status SafetensorsFile::parse_sequence(const std::string& name) {
+  std::span<const std::byte> rest = mapped_;
+  size_t header_bytes = 0, part = 0;
+  do {
+    const std::string part_name = cat(name, " (file ", ++part, ")");
+    SEER_ASSIGN_OR_RETURN(ParsedFile file, parse_file(part_name, rest));
+    if (file.tensors.empty()) return fail(Code::kCorrupt, part_name, " has no tensors");
+    header_bytes += file.header_bytes;
+    if (header_bytes > kHeaderBytesMax)
+      return fail(Code::kCorrupt, part_name, ": all headers up to here have ", header_bytes, " bytes: expected at most ", kHeaderBytesMax);
+    tensors_.merge(file.tensors);
+    if (!file.tensors.empty())  // what could not be merged
+      return fail(Code::kCorrupt, part_name, " has the tensor ", shortened(file.tensors.begin()->first, 120), ", which came before");
+    rest = rest.subspan(file.bytes);
+  } while (!rest.empty());
   return {};
 }
 
-Result<Checkpoint> Checkpoint::open(const fs::path& folder) {
+Result<Checkpoint> Checkpoint::open(const fs::path& path) {
   Checkpoint checkpoint;
-  checkpoint.folder_ = folder.string();
-  const fs::path single = folder / kSingleFile, index_path = folder / "model.safetensors.index.json";
+  checkpoint.name_ = path.string();
   std::error_code ec;
-  if (fs::exists(index_path, ec)) {
+  const bool is_file = fs::is_regular_file(path, ec);
+  const fs::path single = is_file ? path : path / kSingleFile, index_path = path / "model.safetensors.index.json";
+  if (!is_file && fs::exists(index_path, ec)) {
     SEER_RETURN_IF_ERROR(checkpoint.read_index(index_path, fs::exists(single, ec)));
     return checkpoint;
   }
   SEER_ASSIGN_OR_RETURN(auto file, SafetensorsFile::open(single));
-  for (const auto& [name, view] : file->tensors()) checkpoint.tensors_[name] = &view;
-  checkpoint.files_.push_back(std::move(file));
+  checkpoint.add(std::move(file));
   return checkpoint;
+}
+
+Result<Checkpoint> Checkpoint::open(const WeightMemory& memory, const std::string& name) {
+  Checkpoint checkpoint;
+  checkpoint.name_ = name;
+  SEER_ASSIGN_OR_RETURN(auto file, SafetensorsFile::map(memory, name));
+  checkpoint.add(std::move(file));
+  return checkpoint;
+}
+
+void Checkpoint::add(std::shared_ptr<const SafetensorsFile> file) {
+  for (const auto& [name, view] : file->tensors()) tensors_[name] = &view;
+  files_.push_back(std::move(file));
 }
 
 Status Checkpoint::read_index(const fs::path& index_path, bool beside_single) {
@@ -233,13 +284,13 @@ const TensorView* Checkpoint::find(const std::string& name) const {
 Result<const TensorView*> Checkpoint::get(const std::string& name, std::span<const int64_t> shape) const {
   const TensorView* view = find(name);
   if (!view)
-    return fail(Code::kNotFound, folder_, ": tensor ", shortened(name, 120), " of shape ", shape_text(shape),
+    return fail(Code::kNotFound, name_, ": tensor ", shortened(name, 120), " of shape ", shape_text(shape),
                 " is missing");
   if (!std::equal(view->shape.begin(), view->shape.end(), shape.begin(), shape.end()))
-    return fail(Code::kInvalidArgument, folder_, ": tensor ", name, " should have shape ", shape_text(shape),
+    return fail(Code::kInvalidArgument, name_, ": tensor ", name, " should have shape ", shape_text(shape),
                 ", found ", shape_text(view->shape));
   if (view->type == TensorType::kOther)
-    return fail(Code::kInvalidArgument, folder_, ": tensor ", name, " should have dtype F32, F16 or BF16, found ",
+    return fail(Code::kInvalidArgument, name_, ": tensor ", name, " should have dtype F32, F16 or BF16, found ",
                 view->type_name);
   return view;
 }

@@ -4,6 +4,9 @@
 //
 // File:  u64 header_bytes (little endian) | JSON header | data
 //        header: {"name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}, "__metadata__": {...}}
+//
+// Memory that a client filled may hold several files, each right after the one before: whoever gathers tensors one by one need not
+// know the last of them to send the first.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -14,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu/model/weight_memory.h"
 #include "protocols/result.h"
 
 namespace seer {
@@ -38,11 +42,13 @@ struct TensorView {
 /// REQUIRES: they are in an open SafetensorsFile.
 void drop_pages(std::span<const std::byte> bytes);
 
-/// One memory-mapped file. Immutable once open, thread-safe. The file must not be truncated while it is open.
+/// One memory-mapped file, or memory with one or several. Immutable once open, thread-safe. The file must not be truncated while it is open.
 class SafetensorsFile {
  public:
   /// Errors: kNotFound, kIo, kCorrupt (bad header, tensors that overlap, bytes that belong to none).
   static Result<std::shared_ptr<const SafetensorsFile>> open(const std::filesystem::path& path);
+  /// `name`: of the memory, in errors. Errors: kIo, kCorrupt (also: a tensor twice, a file without tensors).
+  static Result<std::shared_ptr<const SafetensorsFile>> map(const WeightMemory& memory, const std::string& name);
   ~SafetensorsFile();
   SafetensorsFile(const SafetensorsFile&) = delete;
   SafetensorsFile& operator=(const SafetensorsFile&) = delete;
@@ -50,22 +56,27 @@ class SafetensorsFile {
   const std::map<std::string, TensorView>& tensors() const { return tensors_; }
 
  private:
+  using Tensors = std::map<std::string, TensorView>;
   SafetensorsFile() = default;
-  Status parse(const std::string& name);
-  Status check_cover(const std::string& name, std::span<const std::byte> data) const;
+  static Result<std::shared_ptr<SafetensorsFile>> map(int descriptor, size_t size, const std::string& name);
+  Status parse_sequence(const std::string& name);
 
   std::span<const std::byte> mapped_;
   std::map<std::string, TensorView> tensors_;
 };
 
-/// All tensors of a model folder: model.safetensors, or the shards that model.safetensors.index.json lists.
+/// All tensors of a model: of a folder (model.safetensors, or the shards that model.safetensors.index.json lists), of a single
+/// safetensors file, or of memory.
 class Checkpoint {
  public:
   /// Errors: those of SafetensorsFile, and kInvalidArgument for a bad index. An index beside a single file, which Hugging Face
-  /// would ignore, must list exactly the tensors of that file.
-  static Result<Checkpoint> open(const std::filesystem::path& folder);
+  /// would ignore, must list exactly the tensors of that file. `path`: the folder or the file, which may lie in shared memory
+  /// (/dev/shm/NAME) or in that of another process (/proc/PID/fd/N).
+  static Result<Checkpoint> open(const std::filesystem::path& path);
+  static Result<Checkpoint> open(const WeightMemory& memory, const std::string& name);
 
-  const std::string& folder() const { return folder_; }
+  /// Where the tensors come from, for errors.
+  const std::string& name() const { return name_; }
   const std::map<std::string, const TensorView*>& tensors() const { return tensors_; }
   /// Null if there is none of that name.
   const TensorView* find(const std::string& name) const;
@@ -74,9 +85,10 @@ class Checkpoint {
   Result<const TensorView*> get(const std::string& name, std::span<const int64_t> shape) const;
 
  private:
+  void add(std::shared_ptr<const SafetensorsFile> file);
   Status read_index(const std::filesystem::path& index_path, bool beside_single);
 
-  std::string folder_;
+  std::string name_;
   std::vector<std::shared_ptr<const SafetensorsFile>> files_;
   std::map<std::string, const TensorView*> tensors_;
 };

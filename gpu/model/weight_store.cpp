@@ -18,7 +18,7 @@ namespace {
 
 // Name of a tensor in errors.
 std::string tensor_in(const Checkpoint& checkpoint, const std::string& name) {
-  return cat(checkpoint.folder(), ": tensor ", shortened(name, 120));
+  return cat(checkpoint.name(), ": tensor ", shortened(name, 120));
 }
 
 constexpr const char* kEmbeddingName = "model.embed_tokens.weight";
@@ -53,6 +53,7 @@ class TensorReader {
     for (const Part& part : parts) {
       SEER_ASSIGN_OR_RETURN(const TensorView* view, find(part.name, {part.rows}));
       SEER_RETURN_IF_ERROR(check_finite(part.name, *view, 0));
+      bytes_max_ += part.rows * 4;  // as F32
       hash_tensor(part.name, view->type, crc32c(view->bytes));
       for (int64_t i = 0; i < part.rows; ++i) values.push_back(element(*view, i));
     }
@@ -60,6 +61,8 @@ class TensorReader {
   }
 
   uint64_t hash() const { return hash_; }
+  /// That the same tensors can take in another file, with the same type of matrices.
+  int64_t bytes_max() const { return bytes_max_; }
   /// The names of all tensors that were read.
   const std::set<std::string>& used() const { return used_; }
 
@@ -73,6 +76,7 @@ class TensorReader {
         return fail(Code::kInvalidArgument, tensor_in(checkpoint_, part.name), " should have dtype ",
                     to_string(matrix_type_), " like model.embed_tokens.weight, found ", to_string(view->type));
       views.push_back(view);
+      bytes_max_ += std::ssize(view->bytes);
       rows += part.rows;
     }
     PackedMatrix packed(static_cast<int32_t>(rows), columns, type);
@@ -138,6 +142,7 @@ class TensorReader {
   const TensorType matrix_type_;  // of all matrices in the file
   const MatrixType stored_type_, linear_type_;
   uint64_t hash_ = 0;
+  int64_t bytes_max_ = 0;
   std::set<std::string> used_;
 };
 
@@ -264,6 +269,10 @@ Status read_tensors(const Checkpoint& checkpoint, Model& model) {
     model.layers.push_back(std::move(layer));
   }
   SEER_RETURN_IF_ERROR(check_all_used(checkpoint, reader.used(), c));
+  // A file may repeat the embedding as the head that is tied to it.
+  const int64_t repeated_bytes = c.tied_head ? std::ssize(checkpoint.find(kEmbeddingName)->bytes) : 0;
+  model.stored_bytes_max = reader.bytes_max() + repeated_bytes;
+  model.stored_tensors = std::ssize(reader.used()) + (c.tied_head ? 1 : 0);
   model.weights_hash = hash_pair(config_hash(c), reader.hash());
   if (model.weight_type != WeightType::kAsStored)
     model.weights_hash = hash_pair(model.weights_hash, static_cast<uint64_t>(model.weight_type));
@@ -316,20 +325,25 @@ Result<std::shared_ptr<const Model>> load_model(const std::filesystem::path& fol
   return std::shared_ptr<const Model>(std::move(model));
 }
 
-Result<std::shared_ptr<const Model>> load_weights(const std::filesystem::path& folder, const Model& like) {
+Result<std::shared_ptr<const Model>> load_weights(const Checkpoint& checkpoint, const Model& like) {
   auto model = std::make_shared<Model>();
-  model->folder = folder.string();
+  model->folder = checkpoint.name();
   model->config = like.config;
   model->weight_type = like.weight_type;
   model->matrix_type = like.matrix_type;
-  SEER_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(folder));
   SEER_ASSIGN_OR_RETURN(const TensorType found, find_matrix_type(checkpoint, model->config));
   if (found != like.matrix_type)
     return fail(Code::kInvalidArgument, tensor_in(checkpoint, kEmbeddingName), " should have dtype ",
                 to_string(like.matrix_type), " like the running weights, found ", to_string(found));
   SEER_RETURN_IF_ERROR(read_tensors(checkpoint, *model));
-  SEER_RETURN_IF_ERROR(check_same_model(folder, like));
   return std::shared_ptr<const Model>(std::move(model));
+}
+
+Result<std::shared_ptr<const Model>> load_weights(const std::filesystem::path& path, const Model& like) {
+  SEER_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::open(path));
+  SEER_ASSIGN_OR_RETURN(auto model, load_weights(checkpoint, like));
+  SEER_RETURN_IF_ERROR(check_same_model(path, like));
+  return model;
 }
 
 }  // namespace seer

@@ -44,6 +44,8 @@ struct Model {
   uint64_t weights_hash = 0;  // of the config, every byte of every tensor and the WeightType: equal only for equal bits
   WeightType weight_type = WeightType::kAsStored;
   TensorType matrix_type = TensorType::kBf16;  // of the matrices in the folder
+  int64_t stored_bytes_max = 0;                // that these tensors can take in safetensors of this matrix type, without headers
+  int64_t stored_tensors = 0;
 
   const PackedMatrix& embedding_matrix() const { return config.tied_head ? head : embedding; }
   int64_t weight_bytes() const;
@@ -54,9 +56,10 @@ struct Model {
 Result<std::shared_ptr<const Model>> load_model(const std::filesystem::path& folder,
                                                 WeightType weights = WeightType::kAsStored);
 
-/// Loads other weights of the model `like`: tensors of the same names, shapes and dtype, kept in the same way. The folder may
-/// hold safetensors alone; a config.json beside them must describe the same model.
+/// Loads other weights of the model `like`: tensors of the same names, shapes and dtype, kept in the same way. A folder may hold
+/// safetensors alone; a config.json beside them must describe the same model.
 /// Errors: as load_model(), and kInvalidArgument for weights of another model, naming the tensor or the field of config.json.
-Result<std::shared_ptr<const Model>> load_weights(const std::filesystem::path& folder, const Model& like);
+Result<std::shared_ptr<const Model>> load_weights(const Checkpoint& checkpoint, const Model& like);
+Result<std::shared_ptr<const Model>> load_weights(const std::filesystem::path& path, const Model& like);
 
 }  // namespace seer

@@ -42,8 +42,7 @@ class Served:
         """Status and answer, parsed where it is JSON."""
         connection = self.connect()
         try:
-            text = body if isinstance(body, (str, bytes)) or body is None else json.dumps(body)
-            connection.request(method, path, text, headers)
+            connection.request(method, path, json.dumps(body) if isinstance(body, (dict, list)) else body, headers)
             answer = connection.getresponse()
             data = answer.read().decode()
             return answer.status, json.loads(data) if answer.getheader("Content-Type") == "application/json" else data

@@ -1,0 +1,94 @@
+#include "cli/serve/weight_uploads.h"
+
+#include <utility>
+
+#include "cli/serve/request_fields.h"
+
+namespace seer {
+namespace {
+
+constexpr int64_t kTensorHeaderBytes = 1024;  // allowed for each tensor: its name, dtype, shape, offsets, and a header of its own
+
+uint64_t bytes_max_of(const Model* model) {
+  return model == nullptr ? 0 : static_cast<uint64_t>(model->stored_bytes_max + model->stored_tensors * kTensorHeaderBytes);
+}
+
+std::string query_text(const HttpRequest& head, const std::string& name) {
+  const auto at = head.query.find(name);
+  return at == head.query.end() ? "" : at->second;
+}
+
+}  // namespace
+
+class WeightUploads::Upload final : public HttpUpload {
+ public:
+  Upload(WeightUploads& owner, const HttpRequest& head, std::optional<uint64_t> body_bytes, bool is_alone)
+      : owner_(owner),
+        label_(read_weight_label(query_text(head, "version"))),
+        mode_(read_update_mode(query_text(head, "mode"))),
+        body_bytes_(body_bytes),
+        is_alone_(is_alone) {}
+
+  std::optional<HttpRefusal> take(std::string_view part) override {
+    if (memory_ == nullptr)
+      if (auto refusal = begin()) return refusal;
+    if (memory_->bytes() + part.size() > owner_.bytes_max_) return too_large();
+    if (const Status kept = memory_->append(part); !kept.ok()) return HttpRefusal{503, kept.error().detail};
+    return {};
+  }
+
+  void finish(std::shared_ptr<HttpReply> reply) override {
+    if (owner_.front_.is_updating()) return reply->send(409, http_error_body(kBusy));  // one from a folder came before
+    const std::string name = cat("upload ", ++owner_.last_number_);
+    owner_.loader_->offer(name, std::move(memory_));
+    owner_.front_.update_weights(name, *mode_, label_, [&owner = owner_, name, reply](const Status& done) {
+      owner.loader_->withdraw(name);
+      if (!done.ok()) return reply->send(400, http_error_body(done.error().detail));
+      reply->send(200, json_text({{"weight_version", owner.front_.version_label(owner.front_.version())}}));
+    });
+  }
+
+ private:
+  static constexpr const char* kBusy = "another update of the weights is under way";
+
+  /// All that can be known before any of the body has come.
+  std::optional<HttpRefusal> begin() {
+    if (!owner_.is_here_)
+      return HttpRefusal{400, "with --cluster, weights cannot be sent to the server: put them in a folder that all machines see, and send "
+                              "its path to /update_weights_from_disk"};
+    if (!mode_.ok()) return HttpRefusal{400, mode_.error().detail};
+    if (const WeightVersion runs = owner_.front_.version(); label_.number && *label_.number <= runs)
+      return HttpRefusal{400, cat("weight version ", *label_.number, ": expected one above ", runs, ", which runs")};
+    if (!is_alone_ || owner_.front_.is_updating()) return HttpRefusal{409, kBusy};
+    if (body_bytes_.value_or(0) > owner_.bytes_max_) return too_large();
+    Result<std::shared_ptr<WeightMemory>> memory = WeightMemory::create();
+    if (!memory.ok()) return HttpRefusal{503, memory.error().detail};
+    memory_ = *std::move(memory);
+    return {};
+  }
+
+  HttpRefusal too_large() const {
+    return {413, cat("the body is larger than ", owner_.bytes_max_, " bytes, which the weights of ", owner_.front_.model().name,
+                     " can take in safetensors files")};
+  }
+
+  WeightUploads& owner_;
+  const WeightLabel label_;
+  const Result<InFlight> mode_;
+  const std::optional<uint64_t> body_bytes_;
+  const bool is_alone_;
+  std::shared_ptr<WeightMemory> memory_;
+};
+
+WeightUploads::WeightUploads(Front& front, std::shared_ptr<ModelLoader> loader, const Model* model)
+    : front_(front), loader_(std::move(loader)), is_here_(model != nullptr), bytes_max_(bytes_max_of(model)) {}
+
+std::shared_ptr<HttpUpload> WeightUploads::open(const HttpRequest& head, std::optional<uint64_t> body_bytes) {
+  if (head.path != "/seer/v1/weights" || (head.method != "POST" && head.method != "PUT")) return nullptr;
+  const bool is_alone = open_.expired();
+  const auto upload = std::make_shared<Upload>(*this, head, body_bytes, is_alone);
+  if (is_alone) open_ = upload;
+  return upload;
+}
+
+}  // namespace seer
