@@ -93,6 +93,28 @@ TEST_CASE("model loader: engines that ask for one version of a folder share it, 
   CHECK(loader.loads() == 3);
 }
 
+TEST_CASE("model loader: offered memory gives the weights of a folder, and the last weights stay when it is withdrawn") {
+  TestFolder running, next;
+  write_tiny_model(running.path(), tiny_config("llama"), "BF16", 1);
+  write_tiny_model(next.path(), tiny_config("llama"), "BF16", 2);
+  const auto like = *load_model(running.path());
+  const auto expected = *load_model(next.path());
+  const auto memory = *WeightMemory::create();
+  REQUIRE(memory->append(safetensors_bytes(tiny_tensors(tiny_config("llama")), "BF16", 2)).ok());
+  CHECK(static_cast<int64_t>(memory->bytes()) <= like->stored_bytes_max + like->stored_tensors * 1024);
+  ModelLoader loader;
+  loader.offer("upload 1", memory);
+  {
+    const Loaded model = load(loader, "upload 1", WeightVersion{2}, like);
+    REQUIRE(model.ok());
+    CHECK((*model)->weights_hash == expected->weights_hash);
+  }
+  loader.withdraw("upload 1");
+  CHECK(load(loader, "upload 1", WeightVersion{2}, like).ok());  // an engine that was started again
+  CHECK(loader.loads() == 1);
+  CHECK_FALSE(load(loader, "upload 1", WeightVersion{3}, like).ok());
+}
+
 TEST_CASE("model loader: an error of a folder is answered, and the next load goes on") {
   TestFolder folder;
   write_tiny_model(folder.path(), tiny_config("llama"), "BF16", 1);

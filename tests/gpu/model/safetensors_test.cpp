@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <random>
 
@@ -111,6 +112,64 @@ TEST_CASE("safetensors: random damage never crashes") {
     if (!checkpoint.ok()) continue;
     const int64_t shape[] = {8, 8};
     if (const auto a = checkpoint->get("a.weight", shape); a.ok()) CHECK((*a)->bytes.size() >= 128);
+  }
+}
+
+std::shared_ptr<WeightMemory> memory_of(const std::string& bytes) {
+  const auto memory = *WeightMemory::create();
+  for (size_t begin = 0; begin < bytes.size(); begin += 1000) REQUIRE(memory->append(std::string_view(bytes).substr(begin, 1000)).ok());
+  return memory;
+}
+
+TEST_CASE("safetensors: memory holds one file or several, and is read like a folder with their tensors") {
+  const std::vector<TinyTensor> tensors = {{"a.weight", {20, 30}}, {"b.bias", {4}}, {"c.weight", {7, 9}}};
+  TestFolder folder;
+  write_file(folder.path() / "model.safetensors", safetensors_bytes(tensors, "BF16", 1));
+  const auto expected = Checkpoint::open(folder.path());
+  std::string several;
+  for (const size_t i : {2, 0, 1}) several += safetensors_bytes({tensors[i]}, "BF16", 1);
+  for (const std::string& bytes : {safetensors_bytes(tensors, "BF16", 1), several}) {
+    auto memory = memory_of(bytes);
+    const auto found = Checkpoint::open(*memory, "upload");
+    memory.reset();  // the tensors need it no more
+    REQUIRE(found.ok());
+    REQUIRE(found->tensors().size() == 3);
+    for (const auto& [name, view] : expected->tensors()) {
+      CHECK(found->find(name)->shape == view->shape);
+      CHECK(std::ranges::equal(found->find(name)->bytes, view->bytes));
+    }
+  }
+}
+
+TEST_CASE("safetensors: in memory with several files, each is checked, and the error says which") {
+  const auto error_of = [](const std::string& bytes) {
+    const auto found = Checkpoint::open(*memory_of(bytes), "upload");
+    return found.ok() ? "" : found.error().detail;
+  };
+  const std::string first = safetensors_bytes({{"a", {2}}}, "BF16", 1), second = safetensors_bytes({{"b", {4}}}, "BF16", 1);
+  CHECK(error_of(first + second) == "");
+  CHECK(error_of("") == "upload (file 1) has 0 bytes: too short for a safetensors file");
+  CHECK(error_of(first + "abc") == "upload (file 2) has 3 bytes: too short for a safetensors file");
+  CHECK(error_of(first + second + first) == "upload (file 3) has the tensor a, which came before");
+  CHECK(error_of(first + with_header("{}", 0)) == "upload (file 2) has no tensors");
+  CHECK(error_of((first + second).substr(0, first.size() + second.size() - 1)).ends_with("it is truncated"));
+  // All headers together are bounded. Spaces after a header are JSON.
+  std::string large;
+  for (const char name : {'a', 'b', 'c'})
+    large += with_header(cat("{\"", name, "\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", std::string(40'000'000, ' ')), 1);
+  CHECK(error_of(large).ends_with("expected at most 100000000"));
+}
+
+TEST_CASE("safetensors: random damage to memory with several files never crashes") {
+  const uint64_t seed = 5;
+  CAPTURE(seed);
+  std::mt19937_64 random(seed);
+  const std::string whole = safetensors_bytes({{"a", {2, 3}}}, "F32", 1) + safetensors_bytes({{"b", {4}}, {"c", {5}}}, "F32", 1);
+  for (int i = 0; i < 2000; ++i) {
+    std::string bytes = whole.substr(0, i % 3 == 0 ? random() % whole.size() : whole.size());
+    for (size_t n = random() % 4; n > 0 && !bytes.empty(); --n) bytes[random() % bytes.size()] = static_cast<char>(random());
+    if (const auto found = Checkpoint::open(*memory_of(bytes), "upload"); found.ok())
+      for (const auto& [name, view] : found->tensors()) CHECK(view->bytes.size() <= bytes.size());
   }
 }
 
