@@ -123,6 +123,54 @@ class ServeClusterTest(unittest.TestCase):
         self.assertEqual({a["meta_info"]["weight_version"] for a in answers}, {"1"})
         self.assertEqual([exact(a) for a in answers], expected)
 
+    def test_weights_sent_over_http_are_refused_and_the_answer_says_what_to_do(self):
+        with open(f"{MODEL}/model.safetensors", "rb") as file:
+            found, answer = self.served.call("POST", "/seer/v1/weights", file.read())
+        self.assertEqual(found, 400, answer)
+        self.assertIn("put them in a folder that all machines see, and send its path to /update_weights_from_disk", answer["error"]["message"])
+        self.assertEqual(self.served.call("GET", "/get_weight_version")[1], {"weight_version": "1"})
+
+    def kill_in_an_update(self, name, folder):
+        """The machine is killed while an update waits for responses to end. Returns them, and the answer to the update."""
+        answers = self.ask_all()
+        self.served.wait_until(lambda load: load["num_running_reqs"] > 4)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            update = pool.submit(self.served.call, "POST", "/update_weights_from_disk", {"model_path": folder, "weight_version": "5", "mode": "drain"})
+            until(lambda: self.is_updating() or update.done(), "the update is under way")
+            self.assertFalse(update.done())
+            self.machines.pop(name).end(signal.SIGKILL)
+            return answers, update.result()
+
+    def test_a_machine_killed_in_an_update_mixes_no_versions(self):
+        """The machine that is left has the new weights, so nothing begins with the old ones any more."""
+        with tempfile.TemporaryDirectory() as work:
+            folder = turned_model(work)
+            right = {"1": self.alone(), "5": self.alone(folder)}
+            answers, (found, answer) = self.kill_in_an_update(1, folder)
+            self.assertEqual((found, answer["message"]), (400, "node 1 was lost while it changed its weights"))
+            self.assertEqual(self.served.call("GET", "/get_weight_version")[1], {"weight_version": "5"})
+            answers = [a.result() for a in answers]
+            self.assertEqual([exact(a) for a in answers], [right[a["meta_info"]["weight_version"]][i] for i, a in enumerate(answers)])
+            self.assertEqual([exact(a.result()) for a in self.ask_all()], right["5"])
+            self.add(3)
+            self.until_machines(2)
+            self.assertEqual([exact(a.result()) for a in self.ask_all()], right["5"])
+
+    def test_the_only_machine_killed_in_an_update_leaves_the_old_weights_serving(self):
+        old = self.alone()
+        self.machines.pop(2).end()
+        self.until_machines(1)
+        with tempfile.TemporaryDirectory() as work:
+            _, (found, answer) = self.kill_in_an_update(1, turned_model(work))  # with nobody to run them, the responses fail later
+            self.assertEqual((found, answer["message"]), (400, "node 1 was lost while it changed its weights"))
+            self.add(3)
+            self.until_machines(1)
+            self.assertEqual(self.served.call("GET", "/get_weight_version")[1], {"weight_version": "1"})
+            self.assertEqual([exact(a.result()) for a in self.ask_all()], old)
+
+    def is_updating(self):
+        return self.served.call("GET", "/seer/v1/status")[1]["is_updating"]
+
     def test_the_controller_dies_and_returns_while_requests_run(self):
         expected = self.alone()
         answers = self.ask_all()
