@@ -50,7 +50,7 @@ constexpr std::string_view reason_of(int status) {
   }
 }
 
-constexpr size_t kPartBytes = 256 << 10;  // of a body that is taken as it comes
+constexpr size_t kPartBytes = 256 << 10;  // of a body that is taken as it comes, at a time
 constexpr int64_t kLingerS = 5;           // for the client of a refused request to read why, and to stop sending
 constexpr size_t kStreamBytes = 1 << 20;  // that a client has not read: with more, its stream has no room
 
@@ -102,8 +102,7 @@ class Session : public std::enable_shared_from_this<Session> {
   using Done = std::function<void(error_code)>;
   virtual void async_read_head(beast::flat_buffer& buffer, Parser& parser, Done done) = 0;
   virtual void async_read_body(beast::flat_buffer& buffer, Parser& parser, Done done) = 0;
-  virtual void async_read_part(beast::flat_buffer& buffer, PartParser& parser, Done done) = 0;
-  virtual void async_read_any(asio::mutable_buffer to, Done done) = 0;
+  virtual void async_read_any(asio::mutable_buffer to, std::function<void(error_code, size_t bytes)> done) = 0;
   virtual void async_write(const std::string& data, Done done) = 0;
   virtual void end_sending() = 0;
   virtual void close_socket() = 0;
@@ -117,8 +116,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void on_body(error_code error);
   void on_unread(error_code error);
   void receive(const std::string& path, std::shared_ptr<HttpUpload> upload);
-  void read_part();
-  void on_part(error_code error);
+  void take_parts();
   void finish_upload();
   void refuse(int status, std::string_view message);
   void refuse_body();
@@ -207,11 +205,8 @@ class SessionOn final : public Session {
   void async_read_body(beast::flat_buffer& buffer, Parser& parser, Done done) override {
     http::async_read(stream_, buffer, parser, [self = shared_from_this(), done = std::move(done)](error_code error, size_t) { done(error); });
   }
-  void async_read_part(beast::flat_buffer& buffer, PartParser& parser, Done done) override {
-    http::async_read_some(stream_, buffer, parser, [self = shared_from_this(), done = std::move(done)](error_code error, size_t) { done(error); });
-  }
-  void async_read_any(asio::mutable_buffer to, Done done) override {
-    stream_.async_read_some(to, [self = shared_from_this(), done = std::move(done)](error_code error, size_t) { done(error); });
+  void async_read_any(asio::mutable_buffer to, std::function<void(error_code, size_t bytes)> done) override {
+    stream_.async_read_some(to, [self = shared_from_this(), done = std::move(done)](error_code error, size_t bytes) { done(error, bytes); });
   }
   void async_write(const std::string& data, Done done) override {
     asio::async_write(stream_, asio::buffer(data), [self = shared_from_this(), done = std::move(done)](error_code error, size_t) { done(error); });
@@ -413,25 +408,30 @@ void Session::receive(const std::string& path, std::shared_ptr<HttpUpload> uploa
   ask_for_body();
   part_parser_.emplace(std::move(*parser_));
   part_.resize(kPartBytes);
-  read_part();
+  take_parts();
 }
 
-void Session::read_part() {
+/// What has been read goes to the upload; then it reads on. Not with http::async_read_some(), which reads 64 KiB at a time at most.
+void Session::take_parts() {
+  while (!part_parser_->is_done() && buffer_.size() > 0) {
+    auto& body = part_parser_->get().body();
+    body.data = part_.data();
+    body.size = part_.size();
+    error_code error;
+    buffer_.consume(part_parser_->put(buffer_.data(), error));
+    if (const size_t bytes = part_.size() - body.size; bytes > 0)
+      if (const auto refusal = upload_->take({part_.data(), bytes})) return refuse(refusal->status, refusal->message);
+    if (error == http::error::need_more) break;
+    if (error && error != http::error::need_buffer) return on_unread(error);
+  }
   if (part_parser_->is_done()) return finish_upload();
-  expect_request();  // from here, until more of it has come
-  auto& body = part_parser_->get().body();
-  body.data = part_.data();
-  body.size = part_.size();
-  async_read_part(buffer_, *part_parser_, [this](error_code error) { on_part(error); });
-}
-
-void Session::on_part(error_code error) {
-  if (closed_) return;
-  if (error && error != http::error::need_buffer) return on_unread(error);
-  const size_t bytes = part_.size() - part_parser_->get().body().size;
-  if (bytes > 0)
-    if (const auto refusal = upload_->take({part_.data(), bytes})) return refuse(refusal->status, refusal->message);
-  read_part();
+  expect_request();  // from here, until more has come
+  async_read_any(buffer_.prepare(kPartBytes), [this](error_code error, size_t bytes) {
+    if (closed_) return;
+    if (error) return on_unread(error);
+    buffer_.commit(bytes);
+    take_parts();
+  });
 }
 
 void Session::finish_upload() {
@@ -530,7 +530,7 @@ void Session::linger() {
 }
 
 void Session::discard() {
-  async_read_any(asio::buffer(server_.discarded()), [this](error_code error) {
+  async_read_any(asio::buffer(server_.discarded()), [this](error_code error, size_t) {
     if (closed_) return;
     if (error) return close();
     discard();

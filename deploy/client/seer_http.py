@@ -21,7 +21,8 @@ IDLE_S = 30.0                # an older idle connection is not used again: the s
 HEAD_BYTES_MAX = 64 << 10
 ANSWER_BYTES_MAX = 1 << 30
 CONTROL_SLOTS = 8
-WRITE_BYTES = 1 << 20        # of an upload, handed to the connection at a time: it copies what it cannot send at once
+WRITE_BYTES = 1 << 20        # of an upload, handed to the connection at a time
+COPY_BYTES = 64 << 10        # a part of an upload that is smaller is copied, and need not have been sent when the next one comes
 RETRY_WAIT_S = 0.1           # before the first retry; doubled for each one after it
 RETRY_WAIT_S_MAX = 2.0
 
@@ -171,22 +172,32 @@ class Upload:
 
     def __init__(self, connection: _Connection, what: str, part_s: float):
         self._connection, self._what, self._part_s = connection, what, part_s
+        self._undrained_bytes = 0
+        # drain() waits until nothing is left, since the connection may keep views of what it is given.
+        connection.writer.transport.set_write_buffer_limits(high=1, low=0)
         self._head = asyncio.ensure_future(connection.read_head())  # the server may refuse before the body ends
 
     async def send(self, part) -> bool:
-        """Any bytes. False: the server has answered already, so finish() is next."""
+        """Any bytes, which the caller may change afterwards. False: the server has answered already, so finish() is next."""
         view = memoryview(part).cast("B")
-        if view.nbytes > 0:  # an empty chunk would end the body
-            await self._write(b"%x\r\n" % view.nbytes)
+        size = b"%x\r\n" % view.nbytes
+        if 0 < view.nbytes <= COPY_BYTES:  # an empty chunk would end the body
+            self._write(size + view + b"\r\n")
+            if self._undrained_bytes >= WRITE_BYTES:
+                await self._drain()
+        elif view.nbytes > 0:
+            self._write(size)
             for begin in range(0, view.nbytes, WRITE_BYTES):
-                await self._write(view[begin:begin + WRITE_BYTES])
-            await self._write(b"\r\n")
+                await self._drain()
+                self._write(view[begin:begin + WRITE_BYTES])
+            self._write(b"\r\n")
+            await self._drain()
         return not self._head.done()
 
     async def finish(self, timeout_s: float) -> Answer:
         """Ends the body: from here on the server acts on it."""
-        if not self._head.done():
-            await self._write(b"0\r\n\r\n")
+        self._write(b"0\r\n\r\n")
+        await self._drain()
         return await Http._in_time(self._answer(), timeout_s, self._what)
 
     async def close(self) -> None:
@@ -195,11 +206,14 @@ class Upload:
             await self._head
         self._connection.close()
 
-    async def _write(self, data) -> None:
-        if self._head.done():
-            return
-        with contextlib.suppress(ConnectionError):  # an answer may be there to be read all the same
+    def _write(self, data) -> None:
+        if not self._head.done():
             self._connection.writer.write(data)
+            self._undrained_bytes += len(data)
+
+    async def _drain(self) -> None:
+        self._undrained_bytes = 0
+        with contextlib.suppress(ConnectionError):  # an answer may be there to be read all the same
             await Http._in_time(self._connection.writer.drain(), self._part_s, self._what)
 
     async def _answer(self) -> Answer:
@@ -307,7 +321,7 @@ class Http:
             except OSError as error:
                 raise CannotConnect(f"cannot connect to {self.address}: {error}") from error
         upload = Upload(connection, f"POST {path}", part_s)
-        await upload._write(self._head_bytes("POST", path, ["Transfer-Encoding: chunked"]))
+        upload._write(self._head_bytes("POST", path, ["Transfer-Encoding: chunked"]))
         return upload
 
     async def close(self) -> None:

@@ -8,6 +8,7 @@ from served import LONG, MODEL, ROOT, Served, ServedCase
 sys.path.insert(0, f"{ROOT}/deploy/client")
 import seer_client, seer_slime, seer_verl, stand_ins
 from seer_client import AsyncClient, Client
+from weights import read_tensors
 
 SHORT = {"max_new_tokens": 20, "sampling_seed": 7}
 TOKEN = "a-token-of-24-characters"
@@ -495,6 +496,7 @@ class AccessTest(unittest.TestCase):
             self.assertEqual(client.address, f"https://{address}")
             self.assertEqual(len(list(client.generate_group([2, 3], 4, sampling=SHORT))), 4)
             self.assertGreater(len(list(client.generate([2, 3], sampling=SHORT, stream=True))), 0)
+            self.assertEqual(client.update_weights_from_tensors(read_tensors(MODEL)), "2")
         for untrusting in (Client(address, tls_ca=f"{self.folder.name}/other.pem"), Client(f"https://{address}")):
             with untrusting as client, self.assertRaises(seer_client.CannotConnect) as raised:
                 client.health()

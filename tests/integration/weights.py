@@ -97,6 +97,13 @@ class WeightsTest(unittest.TestCase):
             file.write(data)
         return folder
 
+    def in_one_buffer(self):
+        """As a trainer that gathers one tensor after the other gives them."""
+        buffer = bytearray(max(len(data) for *_, data in self.new))
+        for name, dtype, shape, data in self.new:
+            buffer[:len(data)] = data
+            yield name, dtype, shape, memoryview(buffer)[:len(data)]
+
     def assertServesOld(self):
         self.assertEqual(bits_of(self.served), (self.old_bits, "1"))
 
@@ -124,6 +131,7 @@ class WeightsTest(unittest.TestCase):
             "memory of another process": disk(f"/proc/{os.getpid()}/fd/{memory}"),
             "sent whole": send(whole), "sent as two files": send(several), "sent in chunks": send(iter([whole[:5], whole[5:100_000], whole[100_000:]])),
             "client": lambda: client.update_weights_from_tensors(iter(self.new)),
+            "client, all tensors in the same memory": lambda: client.update_weights_from_tensors(self.in_one_buffer()),
             "client, in another order": lambda: client.update_weights_from_tensors(reversed(self.new), mode="retract"),
         }
         for i, (way, update) in enumerate(ways.items()):

@@ -1,22 +1,27 @@
 #!/usr/bin/env python3
-"""Many weight updates of `seer serve` under load. Prints JSON:
+"""Many weight updates of `seer serve` under load, from one source or from several in turn. Prints JSON:
   mixed         whole responses that are not those of the weights which their weight_version names: 0 if no response mixes versions
-  update_ms     an update, from request to answer; copy_ms: copying the weights' file from memory to memory, in the same run
-  rss_mib       memory of the server after each tenth of the updates
-usage: bench_updates.py [--updates N] [--clients N] [--mode abort|retract|drain] [--seer PROGRAM]"""
-import argparse, json, os, statistics, sys, tempfile, threading, time
+  update_ms     by source: an update, from request to answer; copy_ms: copying the weights' file from memory to memory, in the same run
+  rss_mib       memory of the server after each tenth of the updates; uploads_left: memory of uploads that it still has at the end
+sources: folder; shm: a folder in /dev/shm; stream: sent as one body; tensors: sent tensor by tensor by the Python client
+usage: bench_updates.py [--source folder,shm,stream,tensors] [--updates N] [--clients N] [--mode abort|retract|drain]
+                        [--seer PROGRAM]"""
+import argparse, json, os, shutil, statistics, sys, tempfile, threading, time
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
 options = argparse.ArgumentParser(usage=__doc__)
+options.add_argument("--source", default="folder")
 options.add_argument("--updates", type=int, default=1000)
 options.add_argument("--clients", type=int, default=8)
 options.add_argument("--mode", choices=["abort", "retract", "drain"], default="abort")
 options.add_argument("--seer", default=f"{ROOT}/build/release/bin/seer")
 asked = options.parse_args()
 sys.argv = [sys.argv[0], asked.seer]
-sys.path.insert(0, f"{ROOT}/tests/integration")
+sys.path[:0] = [f"{ROOT}/tests/integration", f"{ROOT}/deploy/client"]
+from seer_client import Client
 from served import MODEL, Served
 from turned_model import turned_model
+from weights import memories_of, read_tensors
 
 SAMPLING = {"max_new_tokens": 40, "temperature": 0}
 
@@ -40,8 +45,30 @@ def copy_ms(path):
     return statistics.median(took)
 
 
+class Sources:
+    """The ways to one of the two sets of weights, by name: how to change to it."""
+
+    def __init__(self, served, folders, shm):
+        self.served, self.client = served, Client(f"127.0.0.1:{served.port}")
+        self.folders = {"folder": folders, "shm": [shutil.copytree(folder, f"{shm}/{i}") for i, folder in enumerate(folders)]}
+        self.tensors = [read_tensors(folder) for folder in folders]
+        self.bodies = []
+        for folder in folders:
+            with open(f"{folder}/model.safetensors", "rb") as file:
+                self.bodies.append(file.read())
+
+    def update(self, source, i):
+        if source == "stream":
+            self.served.post(f"/seer/v1/weights?mode={asked.mode}", self.bodies[i])
+        elif source == "tensors":
+            self.client.update_weights_from_tensors(self.tensors[i], mode=asked.mode)
+        else:
+            self.served.post("/update_weights_from_disk", {"model_path": self.folders[source][i], "mode": asked.mode})
+
+
 def main():
-    with tempfile.TemporaryDirectory() as work:
+    names = asked.source.split(",")
+    with tempfile.TemporaryDirectory() as work, tempfile.TemporaryDirectory(dir="/dev/shm") as shm:
         folders = [MODEL, turned_model(work)]  # odd versions have the weights of the first, even ones those of the second
         right = []
         for folder in folders:
@@ -49,6 +76,7 @@ def main():
             right.append(expected(served))
             served.stop()
         served = Served()
+        sources = Sources(served, folders, shm)
         over = threading.Event()
         answers = []
 
@@ -63,11 +91,12 @@ def main():
         threads = [threading.Thread(target=client, args=(i,)) for i in range(asked.clients)]
         for thread in threads:
             thread.start()
-        took, rss = [], []
+        took, rss = {name: [] for name in names}, []
         for version in range(2, asked.updates + 2):
+            source = names[(version // 2) % len(names)]  # each has both sets of weights in turn
             begin = time.perf_counter()
-            served.post("/update_weights_from_disk", {"model_path": folders[(version - 1) % 2], "mode": asked.mode})
-            took.append((time.perf_counter() - begin) * 1e3)
+            sources.update(source, (version - 1) % 2)
+            took[source].append((time.perf_counter() - begin) * 1e3)
             if (version - 1) % max(1, asked.updates // 10) == 0:
                 with open(f"/proc/{served.process.pid}/status", encoding="ascii") as status:
                     rss.append(int(next(line for line in status if line.startswith("VmRSS")).split()[1]) / 1024)
@@ -75,13 +104,15 @@ def main():
         for thread in threads:
             thread.join()
         version = served.call("GET", "/get_weight_version")[1]["weight_version"]
+        sources.client.close()
+        left = memories_of(served)
         code = served.stop()
-        ordered = sorted(took)
         print(json.dumps({
             "updates": asked.updates, "mode": asked.mode, "version": version, "exit_code": code, "responses": len(answers),
             "aborted": sum(not whole for whole, _ in answers), "mixed": sum(is_right is False for _, is_right in answers),
-            "weights_differ": right[0] != right[1], "update_ms": {"p50": statistics.median(took), "p99": ordered[int(len(took) * 0.99)]},
-            "copy_ms": copy_ms(f"{MODEL}/model.safetensors"), "rss_mib": rss}, indent=1))
+            "weights_differ": right[0] != right[1], "update_ms": {
+                name: {"p50": statistics.median(ms), "p99": sorted(ms)[int(len(ms) * 0.99)]} for name, ms in took.items()},
+            "copy_ms": copy_ms(f"{MODEL}/model.safetensors"), "rss_mib": rss, "uploads_left": left}, indent=1))
 
 
 main()
