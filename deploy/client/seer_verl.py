@@ -3,13 +3,15 @@
 verl imports this module in each of its processes (entry point verl.plugins, or VERL_USE_EXTERNAL_MODULES=seer_verl), which registers
 
     SeerReplica    in RolloutReplicaRegistry: a Ray actor, SeerServer, stands for the server. It takes no GPU.
-    ServerAdapter  in _ROLLOUT_REGISTRY: on each trainer rank; rank 0 writes the weights to a folder and lets the server load it.
+    ServerAdapter  in _ROLLOUT_REGISTRY: on each trainer rank; rank 0 sends the weights to the server, or writes them to a folder and
+                   lets the server load it.
 
 and there is SeerSingleTurnAgentLoop, verl's single_turn_agent whose requests name their group. Weight version "step-N" is verl's
 global step N. The server is a process of its own that is up before the training starts; actor_rollout_ref.rollout.custom has
 
     seer_address      HOST:PORT or a URL
-    seer_weights_dir  a folder that both the trainer and the server see
+    seer_weights_dir  a folder that both the trainer and the server see. Without it, weights are sent over HTTP and kept in memory,
+                      which a `seer serve --cluster` refuses
     seer_token_file, seer_tls_ca   where the server wants a token, and for https
 """
 import json
@@ -29,9 +31,8 @@ def _settings_of(config) -> Dict[str, str]:
     unknown = [name for name in custom if name.startswith("seer_") and name not in _SETTINGS]
     if unknown:
         raise ValueError(f"actor_rollout_ref.rollout.custom.{unknown[0]} is not known: expected one of {', '.join(_SETTINGS)}")
-    for name in ("seer_address", "seer_weights_dir"):
-        if not custom.get(name):
-            raise ValueError(f"actor_rollout_ref.rollout.custom.{name} is missing")
+    if not custom.get("seer_address"):
+        raise ValueError("actor_rollout_ref.rollout.custom.seer_address is missing")
     return {name: str(custom[name]) for name in _SETTINGS if custom.get(name)}
 
 
@@ -114,7 +115,8 @@ def _step_of(weight_version: str) -> Optional[int]:
 
 
 class ServerAdapter:
-    """Weights of the trainer go to the server through a folder. All ranks read the weights, since reading is collective; rank 0 writes."""
+    """Sends the trainer's weights to the server, or writes them to a folder. All ranks read them, since reading is collective; rank 0 has
+    them go on."""
 
     def __init__(self, config, model_config, device_mesh=None, replica_rank: int = -1):
         self.config, self.model_config = config, model_config
@@ -136,6 +138,10 @@ class ServerAdapter:
             async for _ in _each(weights):
                 pass
             return
+        if "seer_weights_dir" not in self._settings:
+            async with _connect(self._settings) as client:
+                await client.update_weights_from_tensors(_buffers(weights), _version_name(global_steps))
+            return
         bytes_max = int(self.config.checkpoint_engine.update_weights_bucket_megabytes) << 20
         name = _version_name(global_steps)
         folder = tempfile.mkdtemp(prefix=f"{name or 'unnumbered'}-", dir=self._settings["seer_weights_dir"])
@@ -150,6 +156,14 @@ class ServerAdapter:
         if self._folder is not None:
             shutil.rmtree(self._folder)
         self._folder = folder
+
+
+async def _buffers(weights):
+    """Each tensor as update_weights_from_tensors() takes it."""
+    import torch
+    async for name, tensor in _each(weights):
+        tensor = tensor.detach().to("cpu").contiguous()
+        yield name, tensor.dtype, tensor.shape, tensor.flatten().view(torch.uint8).numpy()
 
 
 async def write_weights(weights, folder: str, bytes_max: int) -> None:

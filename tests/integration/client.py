@@ -678,9 +678,27 @@ class VerlTest(ServedTest):
         asyncio.run(run())
         self.assertEqual(len(read), len(set(read)) * 7)
 
+    def test_without_a_folder_the_weights_of_a_step_are_sent(self):
+        del self.config.custom["seer_weights_dir"]
+        tensors = list(stand_ins.read_tensors(f"{MODEL}/model.safetensors"))
+
+        async def run():
+            leader, other = self.adapter(0), self.adapter(1)
+            before = self.client.generate([2, 3, 4], sampling=SHORT)
+            for step in (7, 8):
+                rest = iter(tensors)
+                await other.update_weights(rest, peft_config=None, base_sync_done=True, global_steps=step)
+                self.assertEqual(list(rest), [])
+                await leader.update_weights(iter(tensors), peft_config=None, base_sync_done=True, global_steps=step)
+                after = self.client.generate([2, 3, 4], sampling=SHORT)
+                self.assertEqual((after.tokens, after.logprobs, after.weight_version), (before.tokens, before.logprobs, f"step-{step}"))
+            with self.assertRaisesRegex(seer_client.WeightsRefused, "is missing"):
+                await leader.update_weights(tensors[:2], global_steps=9)
+            self.assertEqual(self.client.weight_version(), "step-8")
+        asyncio.run(run())
+
     def test_settings_that_are_missing_or_misspelt_are_named(self):
-        for custom, sentence in [({}, "custom.seer_address is missing"), ({"seer_address": "a:1"}, "custom.seer_weights_dir is missing"),
-                                 ({"seer_adress": "a:1"}, "custom.seer_adress is not known")]:
+        for custom, sentence in [({}, "custom.seer_address is missing"), ({"seer_adress": "a:1"}, "custom.seer_adress is not known")]:
             self.config.custom = custom
             with self.subTest(sentence=sentence), self.assertRaisesRegex(ValueError, sentence):
                 self.adapter(0)

@@ -43,10 +43,11 @@ class Grpo(unittest.TestCase):
             self.assertGreater(step["logprob_diff_max"], 0)  # two programs that round differently were compared
         with open(f"{self.out}/summary.json", encoding="utf-8") as f:
             digest = json.load(f)["weights_digest"]
-        alone = self.run_grpo("--policy", "seer")
-        self.assertEqual(alone.returncode, 0, alone.stderr)
-        with open(f"{self.out}/summary.json", encoding="utf-8") as f:
-            self.assertEqual(json.load(f)["weights_digest"], digest)
+        for weights in ("folder", "memory"):
+            alone = self.run_grpo("--policy", "seer", "--weights", weights)
+            self.assertEqual(alone.returncode, 0, alone.stderr)
+            with open(f"{self.out}/summary.json", encoding="utf-8") as f:
+                self.assertEqual(json.load(f)["weights_digest"], digest)
 
     def test_log_probabilities_too_far_apart_end_the_run(self):
         self.assert_ends("expected at most 1e-09", "--logprob-diff", "1e-9", "--policy", "seer")

@@ -148,6 +148,15 @@ class Tensor:
     def contiguous(self):
         return self
 
+    def flatten(self):
+        return self
+
+    def view(self, dtype):
+        return self
+
+    def numpy(self):
+        return self.data
+
 
 def read_tensors(path):
     """Name and Tensor of each one in a safetensors file: 8 bytes with the size of the JSON head, the head, the data."""
@@ -177,4 +186,4 @@ def verl_modules(rollout_registry):
                                                     "RolloutReplicaRegistry": RolloutReplicaRegistry},
                    verl__experimental={}, verl__experimental__agent_loop={},
                    verl__experimental__agent_loop__single_turn_agent_loop={"SingleTurnAgentLoop": SingleTurnAgentLoop},
-                   ray={"remote": ActorClass}, safetensors={}, safetensors__torch={"save_file": save_file})
+                   ray={"remote": ActorClass}, safetensors={}, safetensors__torch={"save_file": save_file}, torch={"uint8": None})

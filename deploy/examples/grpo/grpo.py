@@ -2,8 +2,8 @@
 """GRPO on the scratchpad model, with rollouts from `seer serve`: a whole training loop in one file, for CPUs.
 
 Each step asks the server for a group of responses per prompt, rewards each response as it comes while the others are still
-generated, takes one or more clipped policy-gradient updates, writes the weights to a folder, and has the server load them as the
-next version. With several policies there is a server for each; all roll out the same requests, and every token and
+generated, takes one or more clipped policy-gradient updates, writes the weights to a folder (or sends them: --weights memory), and
+has the server load them as the next version. With several policies there is a server for each; all roll out the same requests, and every token and
 log-probability must be the same.
 
 What is checked in every step, and ends the run if it is not so:
@@ -289,11 +289,15 @@ async def measure_held_out(servers, args, tokenizer):
     return statistics.mean(value for group in found for _, value in group)
 
 
-async def load_weights(servers, folder):
+async def load_weights(servers, folder=None, tensors=None):
+    """Those in a folder, or those that tensors() gives."""
     began = time.perf_counter()
     for server in servers:
         wanted = server.version + 1
-        server.version = int(await server.client.update_weights(folder, version=wanted))
+        if tensors is None:
+            server.version = int(await server.client.update_weights(folder, version=wanted))
+        else:
+            server.version = int(await server.client.update_weights_from_tensors(tensors(), version=wanted))
         if server.version != wanted:
             fail(f"policy {server.policy}: weight version {server.version} after an update: expected {wanted}")
     return time.perf_counter() - began
@@ -317,10 +321,13 @@ async def one_step(step, servers, trainer, args, tokenizer):
     trained = time.perf_counter()
 
     used_version = servers[0].version
-    folder = os.path.join(args.out, "weights", f"step-{step + 1}")
-    trainer.save(folder)
-    load_s = await load_weights(servers, folder)
-    shutil.rmtree(os.path.join(args.out, "weights", f"step-{step}"), ignore_errors=True)
+    if args.weights == "memory":
+        load_s = await load_weights(servers, tensors=trainer.model.tensors)
+    else:
+        folder = os.path.join(args.out, "weights", f"step-{step + 1}")
+        trainer.save(folder)
+        load_s = await load_weights(servers, folder)
+        shutil.rmtree(os.path.join(args.out, "weights", f"step-{step}"), ignore_errors=True)
     lengths = [len(r.tokens) for group in found for r, _ in group]
     return dict(
         step=step, weight_version=used_version, reward_mean=statistics.mean(map(statistics.mean, rewards)),
@@ -411,6 +418,8 @@ async def train(args, servers):
             print(f"step {step} version {line['weight_version']} reward {line['reward_mean']:.3f} tokens {line['tokens']} rollout {times} "
                   f"train {line['train_s']:.1f} s weights {line['weights_s']:.2f} s logprob difference "
                   f"{line['logprob_diff_max']:.4f}", flush=True)
+    if args.weights == "memory":
+        trainer.save(os.path.join(args.out, "weights", f"step-{args.steps}"))
     held_out.append(await measure_held_out(servers, args, tokenizer))
     summary = summarize(lines, held_out, servers, trainer, time.perf_counter() - began)
     with open(os.path.join(args.out, "summary.json"), "w", encoding="utf-8") as out:
@@ -461,6 +470,8 @@ def main():
     ap.add_argument("--policy", default="verl,seer", help="of the server; several with commas: a server each, compared [verl,seer]")
     ap.add_argument("--model", default=os.path.join(ROOT, "deploy/models/scratchpad-1m8"))
     ap.add_argument("--seer", default=os.path.join(ROOT, "build/release/bin/seer"), help="the program")
+    ap.add_argument("--weights", choices=["folder", "memory"], default="folder",
+                    help="how the server gets them: from a folder, or sent over HTTP without a file [folder]")
     ap.add_argument("--server-options", default="--instances 2 --threads-per-instance 1 --kv-bytes 24MiB", help="more options of seer serve")
     ap.add_argument("--url", help="HOST:PORT of a seer serve that runs, with its own policy and a view of the same files; none is started then")
     args = ap.parse_args()

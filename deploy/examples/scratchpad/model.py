@@ -147,6 +147,11 @@ class Model(nn.Module):
 
     # ---- Hugging Face layout ----
 
+    def tensors(self):
+        """(name, dtype, shape, data) of each weight, rounded to bf16."""
+        for name, p in self.state_dict().items():
+            yield "model." + name, "BF16", list(p.shape), p.detach().bfloat16().contiguous().view(torch.int16).numpy()
+
     def save(self, folder, tokenizer):
         """Writes the whole model folder; weights are rounded to bf16."""
         os.makedirs(folder, exist_ok=True)
@@ -161,11 +166,10 @@ class Model(nn.Module):
             pad_token_id=tokenizer.pad, max_new_tokens=3072))
         tokenizer.write(folder, c["max_position_embeddings"])
         header, blobs, at = {"__metadata__": {"format": "pt"}}, [], 0
-        for name, p in self.state_dict().items():
-            blob = p.detach().bfloat16().contiguous().view(torch.int16).numpy().tobytes()
-            header["model." + name] = dict(dtype="BF16", shape=list(p.shape), data_offsets=[at, at + len(blob)])
-            blobs.append(blob)
-            at += len(blob)
+        for name, dtype, shape, data in self.tensors():
+            header[name] = dict(dtype=dtype, shape=shape, data_offsets=[at, at + data.nbytes])
+            blobs.append(data.tobytes())
+            at += data.nbytes
         head = json.dumps(header).encode()
         head += b" " * (-len(head) % 8)
         with open(os.path.join(folder, "model.safetensors"), "wb") as f:
