@@ -35,9 +35,11 @@ Result<std::shared_ptr<const Model>> ModelLoader::find_or_load(const Job& job) {
     ++loads_;
   }
   Result<std::shared_ptr<const Model>> model = read(job);
+  std::shared_ptr<const Model> before;  // freed without the lock: that may take long
   if (model.ok()) {
     const std::lock_guard lock(mutex_);
-    held_[key] = last_ = *model;
+    before = std::exchange(last_, *model);
+    held_[key] = *model;
   }
   return model;
 }

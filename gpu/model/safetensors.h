@@ -42,7 +42,8 @@ struct TensorView {
 /// REQUIRES: they are in an open SafetensorsFile.
 void drop_pages(std::span<const std::byte> bytes);
 
-/// One memory-mapped file, or memory with one or several. Immutable once open, thread-safe. The file must not be truncated while it is open.
+/// One memory-mapped file, or memory with one or several. Immutable once open, thread-safe. The file must not be truncated while it
+/// is open.
 class SafetensorsFile {
  public:
   /// Errors: kNotFound, kIo, kCorrupt (bad header, tensors that overlap, bytes that belong to none).
@@ -56,7 +57,6 @@ class SafetensorsFile {
   const std::map<std::string, TensorView>& tensors() const { return tensors_; }
 
  private:
-  using Tensors = std::map<std::string, TensorView>;
   SafetensorsFile() = default;
   static Result<std::shared_ptr<SafetensorsFile>> map(int descriptor, size_t size, const std::string& name);
   Status parse_sequence(const std::string& name);

@@ -16,7 +16,7 @@ class Served:
         kept = [text for i in range(0, len(defaults), 2) if defaults[i] not in options for text in defaults[i:i + 2]]
         self.process = subprocess.Popen([SEER, "serve", *kept, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         line = self.process.stdout.readline()
-        match = re.match(r"seer serves scratchpad-1m8 at (https?)://127\.0\.0\.1:(\d+)$", line)
+        match = re.match(r"seer serves \S+ at (https?)://127\.0\.0\.1:(\d+)$", line)
         if not match:
             raise RuntimeError(f"no ready line but {line!r}: {self.process.stderr.read()}")
         self.port = int(match[2])

@@ -5,7 +5,7 @@
   rss_mib       memory of the server after each tenth of the updates; uploads_left: memory of uploads that it still has at the end
 sources: folder; shm: a folder in /dev/shm; stream: sent as one body; tensors: sent tensor by tensor by the Python client
 usage: bench_updates.py [--source folder,shm,stream,tensors] [--updates N] [--clients N] [--mode abort|retract|drain]
-                        [--seer PROGRAM]"""
+                        [--model DIR] [--seer PROGRAM]"""
 import argparse, json, os, shutil, statistics, sys, tempfile, threading, time
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
@@ -14,10 +14,13 @@ options.add_argument("--source", default="folder")
 options.add_argument("--updates", type=int, default=1000)
 options.add_argument("--clients", type=int, default=8)
 options.add_argument("--mode", choices=["abort", "retract", "drain"], default="abort")
+options.add_argument("--model", help="with one model.safetensors [the shipped one]")
 options.add_argument("--seer", default=f"{ROOT}/build/release/bin/seer")
 asked = options.parse_args()
 sys.argv = [sys.argv[0], asked.seer]
 sys.path[:0] = [f"{ROOT}/tests/integration", f"{ROOT}/deploy/client"]
+import served
+served.MODEL = asked.model or served.MODEL  # before others take it from there
 from seer_client import Client
 from served import MODEL, Served
 from turned_model import turned_model
@@ -30,8 +33,8 @@ def prompt_of(client):
     return [2, 3, 4 + client % 16]
 
 
-def expected(served):
-    return [tuple(served.generate(prompt_of(client), sampling_params=SAMPLING)["output_ids"]) for client in range(asked.clients)]
+def expected(server):
+    return [tuple(server.generate(prompt_of(client), sampling_params=SAMPLING)["output_ids"]) for client in range(asked.clients)]
 
 
 def copy_ms(path):
@@ -48,8 +51,8 @@ def copy_ms(path):
 class Sources:
     """The ways to one of the two sets of weights, by name: how to change to it."""
 
-    def __init__(self, served, folders, shm):
-        self.served, self.client = served, Client(f"127.0.0.1:{served.port}")
+    def __init__(self, server, folders, shm):
+        self.server, self.client = server, Client(f"127.0.0.1:{server.port}")
         self.folders = {"folder": folders, "shm": [shutil.copytree(folder, f"{shm}/{i}") for i, folder in enumerate(folders)]}
         self.tensors = [read_tensors(folder) for folder in folders]
         self.bodies = []
@@ -59,11 +62,11 @@ class Sources:
 
     def update(self, source, i):
         if source == "stream":
-            self.served.post(f"/seer/v1/weights?mode={asked.mode}", self.bodies[i])
+            self.server.post(f"/seer/v1/weights?mode={asked.mode}", self.bodies[i])
         elif source == "tensors":
             self.client.update_weights_from_tensors(self.tensors[i], mode=asked.mode)
         else:
-            self.served.post("/update_weights_from_disk", {"model_path": self.folders[source][i], "mode": asked.mode})
+            self.server.post("/update_weights_from_disk", {"model_path": self.folders[source][i], "mode": asked.mode})
 
 
 def main():
@@ -72,17 +75,17 @@ def main():
         folders = [MODEL, turned_model(work)]  # odd versions have the weights of the first, even ones those of the second
         right = []
         for folder in folders:
-            served = Served("--model", folder)
-            right.append(expected(served))
-            served.stop()
-        served = Served()
-        sources = Sources(served, folders, shm)
+            server = Served("--model", folder)
+            right.append(expected(server))
+            server.stop()
+        server = Served()
+        sources = Sources(server, folders, shm)
         over = threading.Event()
         answers = []
 
         def client(i):
             while not over.is_set():
-                answer = served.generate(prompt_of(i), sampling_params=SAMPLING)
+                answer = server.generate(prompt_of(i), sampling_params=SAMPLING)
                 meta = answer["meta_info"]
                 whole = meta["finish_reason"]["type"] != "abort"
                 is_right = tuple(answer["output_ids"]) == right[(int(meta["weight_version"]) - 1) % 2][i] if whole else None
@@ -98,15 +101,15 @@ def main():
             sources.update(source, (version - 1) % 2)
             took[source].append((time.perf_counter() - begin) * 1e3)
             if (version - 1) % max(1, asked.updates // 10) == 0:
-                with open(f"/proc/{served.process.pid}/status", encoding="ascii") as status:
+                with open(f"/proc/{server.process.pid}/status", encoding="ascii") as status:
                     rss.append(int(next(line for line in status if line.startswith("VmRSS")).split()[1]) / 1024)
         over.set()
         for thread in threads:
             thread.join()
-        version = served.call("GET", "/get_weight_version")[1]["weight_version"]
+        version = server.call("GET", "/get_weight_version")[1]["weight_version"]
         sources.client.close()
-        left = memories_of(served)
-        code = served.stop()
+        left = memories_of(server)
+        code = server.stop()
         print(json.dumps({
             "updates": asked.updates, "mode": asked.mode, "version": version, "exit_code": code, "responses": len(answers),
             "aborted": sum(not whole for whole, _ in answers), "mixed": sum(is_right is False for _, is_right in answers),
