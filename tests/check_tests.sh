@@ -20,6 +20,8 @@ covered_by=(
   '^cli/serve/(front|serve_command|sglang_dialect)$'              tests/integration/serve.py
   '^cli/serve/openai_dialect$'                                    tests/integration/openai.py
   '^cli/serve/native_dialect$'                                    tests/integration/native.py
+  '^cli/serve/weight_uploads$'                                    tests/integration/weights.py
+  '^gpu/model/weight_memory$'                                     tests/gpu/model/safetensors_test.cpp
   '^cli/serve/served_machines$'                                   tests/integration/serve_cluster.py
 )
 
