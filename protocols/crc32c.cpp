@@ -127,9 +127,8 @@ uint32_t crc32c(std::span<const std::byte> bytes, uint32_t crc) {
   return fastest(bytes, crc);
 }
 
-uint32_t copy_and_crc32c(std::span<std::byte> to, const std::byte* from) {
+uint32_t copy_and_crc32c(std::span<std::byte> to, const std::byte* from, uint32_t crc) {
   constexpr size_t kPieceBytes = 4 << 10;  // still in the L1 cache when it is summed
-  uint32_t crc = 0;
   for (size_t at = 0; at < to.size(); at += kPieceBytes) {
     const std::span<std::byte> piece = to.subspan(at, std::min(kPieceBytes, to.size() - at));
     std::memcpy(piece.data(), from + at, piece.size());

@@ -12,9 +12,9 @@ namespace seer {
 /// Checksum of `bytes` appended to bytes whose checksum is `crc` (0: none).
 uint32_t crc32c(std::span<const std::byte> bytes, uint32_t crc = 0);
 
-/// Copies, and returns the checksum of the bytes written. Reads the source once, so that both take little more time than the
-/// copy alone. REQUIRES: the two do not overlap.
-uint32_t copy_and_crc32c(std::span<std::byte> to, const std::byte* from);
+/// Copies, and returns the checksum of the bytes written, as crc32c() does. Reads the source once, so that both take little more
+/// time than the copy alone. REQUIRES: the two do not overlap.
+uint32_t copy_and_crc32c(std::span<std::byte> to, const std::byte* from, uint32_t crc = 0);
 
 /// One way to compute it.
 struct Crc32cWay {

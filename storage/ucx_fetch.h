@@ -14,9 +14,8 @@ using UcxClock = std::chrono::steady_clock;
 /// State of one block of a fetch.
 enum class UcxBlockState : uint8_t {
   kWaiting,    // to be asked for
-  kAsked,      // the answer has not come
+  kAsked,      // the answer has not come, or not all of it
   kGranted,    // to be copied out of the mapped slab
-  kReceiving,  // UCX writes to its slot
   kOver,       // has its status
 };
 
@@ -29,8 +28,6 @@ struct UcxFetch {
   std::vector<UcxBlockState> states = std::vector<UcxBlockState>(fetches.size(), UcxBlockState::kWaiting);
   std::vector<Status> statuses = std::vector<Status>(fetches.size());
   size_t left = fetches.size();  // blocks that are not over
-  size_t receiving = 0;
-  bool is_done = false;  // `done` was called
 };
 
 /// One block of a fetch.

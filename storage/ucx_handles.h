@@ -11,6 +11,8 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "protocols/check.h"
 #include "protocols/result.h"
@@ -56,15 +58,16 @@ class WakeFd {
 
 class UcxContext {
  public:
-  /// `transports` as in UCX_TLS, `devices` as in UCX_NET_DEVICES. SEER_UCX_... in the environment overrides UCX_..., which other
-  /// programs read too.
-  static Result<std::shared_ptr<UcxContext>> create(const std::string& transports, uint64_t features, const std::string& devices = "all") {
+  /// Names and values as in UCX_NAME=value in the environment, where SEER_UCX_... overrides UCX_..., which other programs read too.
+  using Settings = std::vector<std::pair<const char*, std::string>>;
+  static Result<std::shared_ptr<UcxContext>> create(const Settings& settings, uint64_t features) {
     log_ucx_to_stderr();
     ucp_config_t* config = nullptr;
     if (const ucs_status_t s = ucp_config_read("SEER", nullptr, &config); s != UCS_OK)
       return ucx_error(Code::kIo, "reading its configuration", s);
-    ucs_status_t s = ucp_config_modify(config, "TLS", transports.c_str());
-    if (s == UCS_OK) s = ucp_config_modify(config, "NET_DEVICES", devices.c_str());
+    ucs_status_t s = UCS_OK;
+    for (const auto& [name, value] : settings)
+      if (s == UCS_OK) s = ucp_config_modify(config, name, value.c_str());
     ucp_params_t params{};
     params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_MT_WORKERS_SHARED;
     params.features = features;
@@ -72,7 +75,7 @@ class UcxContext {
     ucp_context_h handle = nullptr;
     if (s == UCS_OK) s = ucp_init(&params, config, &handle);
     ucp_config_release(config);
-    if (s != UCS_OK) return ucx_error(Code::kUnavailable, cat("starting with ", transports).c_str(), s);
+    if (s != UCS_OK) return ucx_error(Code::kUnavailable, cat("starting with ", settings.front().second).c_str(), s);
     return std::shared_ptr<UcxContext>(new UcxContext(handle));
   }
   ~UcxContext() { ucp_cleanup(handle_); }

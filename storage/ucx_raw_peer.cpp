@@ -20,7 +20,7 @@ Status finish(const UcxWorker& worker, void* request) {
 
 Status send_raw_ucx(const std::string& address, unsigned id, std::span<const std::string> headers, const std::string& data) {
   SEER_ASSIGN_OR_RETURN(const UcxAddress to, read_ucx_address(address));
-  SEER_ASSIGN_OR_RETURN(auto context, UcxContext::create("tcp", UCP_FEATURE_AM));
+  SEER_ASSIGN_OR_RETURN(auto context, UcxContext::create({{"TLS", "tcp"}}, UCP_FEATURE_AM));
   SEER_ASSIGN_OR_RETURN(const auto worker, UcxWorker::create(std::move(context)));
   // Answers are dropped. UCX crashes on a message of a worker that has no handlers.
   ucp_am_handler_param_t handler{};

@@ -9,7 +9,6 @@
 #include <chrono>
 #include <cstring>
 #include <deque>
-#include <list>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -19,6 +18,7 @@
 #include <utility>
 
 #include "protocols/crc32c.h"
+#include "storage/ucx_connection.h"
 #include "storage/ucx_fetch.h"
 #include "storage/ucx_handles.h"
 #include "storage/ucx_lender.h"
@@ -49,23 +49,22 @@ class UcxTransport::Loop {
   std::string peer_info(NodeId node) const;
 
  private:
-  /// One endpoint. It outlives its peer until UCX is done with it.
+  struct Request {
+    WireRequest header;
+    std::string data;
+  };
   struct Connection {
-    Loop* loop = nullptr;
-    NodeId node;
-    UcxTag tag = {};             // of the peer
-    ucp_ep_h endpoint = nullptr;
-    ucs_status_t lost = UCS_OK;  // why UCX gave it up
-    Error why = {};              // why it was closed
-    size_t unanswered = 0;       // requests, late ones too
-    size_t receiving = 0;        // blocks
-    bool has_late = false;       // some of these are of a late fetch
-    UcxClock::time_point heard = {};  // last sign of life, or when the oldest unanswered request was sent
-    void* closing = nullptr;     // the request that closes it
+    UcxTag tag = {};                  // of the peer
+    uint64_t link = 0;                // its number, which rises
+    std::unique_ptr<UcxConnection> to_peer;
+    std::deque<Request> unsent;
+    size_t unanswered = 0;            // blocks, late ones too
+    bool has_late = false;            // some of these are of a late fetch
+    UcxClock::time_point heard = {};  // last sign of life, or when it was made
 
     void hear() {
       heard = UcxClock::now();
-      if (unanswered + receiving == 0) has_late = false;
+      if (unanswered == 0) has_late = false;
     }
   };
   struct Peer {
@@ -80,17 +79,12 @@ class UcxTransport::Loop {
     UcxBlock block;
     Connection* connection = nullptr;
     WireWant want = WireWant::kBytes;
+    size_t received_bytes = 0;
+    uint32_t crc = 0;  // of these
   };
   struct Granted {
     UcxBlock block;
     uint64_t offset = 0;
-  };
-  /// A block on its way into its slot.
-  struct Receive {
-    Loop* loop = nullptr;
-    UcxBlock block;
-    Connection* connection = nullptr;
-    std::list<Receive>::iterator self = {};
   };
   struct Opened {
     uint64_t epoch = 0;
@@ -101,7 +95,7 @@ class UcxTransport::Loop {
       : config_(config),
         tag_(new_ucx_tag()),
         host_(ucx_host_name()),
-        lender_(tag_, config.serve_blocks_max) {}
+        lender_(tag_, config.serve_blocks_max, config.askers_max) {}
   Status start();
   Status set_handlers();
   Status share_memory();
@@ -121,6 +115,8 @@ class UcxTransport::Loop {
   Status connect(NodeId node, Peer& peer);
   /// REQUIRES: they are as many as one request may name, and of one size.
   void ask(Peer& peer, std::span<const UcxBlock> blocks);
+  /// False: nothing was sent.
+  static bool send_requests(Connection& connection);
   bool copy_granted();
   size_t copy_next_granted();
   bool map_slab_of(NodeId node, Peer& peer);
@@ -128,25 +124,21 @@ class UcxTransport::Loop {
   void drop_lost();
   void drop_silent();
   /// Asks again, over a new connection, for what was not answered.
-  void reconnect(NodeId node, Peer& peer);
+  void reconnect(Peer& peer);
   /// Ends the connection. Requests sent over it get no answer.
-  void disconnect(Peer& peer, const Error& why);
+  void disconnect(Peer& peer);
   /// Ends the connection and fails all fetches from the peer.
   void drop(NodeId node, Peer& peer, const Error& why);
-  void end_closed();
 
   void expire();
   void expire(const std::shared_ptr<UcxFetch>& operation);
   void resolve(const UcxBlock& block, Status status);
-  void be_quiet(const std::shared_ptr<UcxFetch>& operation);
-  /// False: the data is still being received, and UCX keeps it.
-  bool on_reply(const WireReply& reply, void* data, size_t size, bool is_rendezvous);
+  void on_reply(const WireReply& reply, std::span<const std::byte> data);
   /// Takes the request out of asked_. Nothing: it is late, and its fetch is over.
-  std::optional<Asked> answered(std::unordered_map<uint64_t, Asked>::iterator it);
+  std::optional<UcxBlock> answered(std::unordered_map<uint64_t, Asked>::iterator it);
   void on_grants(uint64_t first_id, std::span<const std::byte> offsets);
   void grant(const UcxBlock& block, uint64_t offset);
-  bool receive(const Asked& asked, void* data, size_t size, bool is_rendezvous);
-  void on_received(Receive& receive, ucs_status_t status);
+  void receive(std::unordered_map<uint64_t, Asked>::iterator it, uint64_t offset, std::span<const std::byte> bytes);
 
   static ucs_status_t am_unknown(void*, const void*, size_t, void*, size_t, const ucp_am_recv_param_t*) { return UCS_OK; }
   static ucs_status_t am_request(void*, const void*, size_t, void*, size_t, const ucp_am_recv_param_t*);
@@ -160,10 +152,11 @@ class UcxTransport::Loop {
   std::string not_shared_;              // why
   std::unique_ptr<UcxWorker> memory_worker_;  // only maps slabs: nothing is sent through it
   ucp_ep_h memory_endpoint_ = nullptr;        // connected to itself; UCX needs one to unpack a key
+  std::optional<UcxConnections> connections_;  // of the worker, which may report errors to them while it is destroyed
   std::unique_ptr<UcxWorker> worker_;
   std::string worker_address_;
   int worker_fd_ = -1;
-  std::atomic<size_t> open_count_ = 0;  // fetches that are not done or not quiet
+  std::atomic<size_t> open_count_ = 0;  // fetches that are not done
   WakeFd wake_;
 
   mutable std::mutex mutex_;  // guards the three below
@@ -176,9 +169,8 @@ class UcxTransport::Loop {
   std::multimap<UcxClock::time_point, std::shared_ptr<UcxFetch>> operations_;  // not done, by deadline
   std::unordered_map<uint64_t, Asked> asked_;                                // by id of the request
   std::deque<Granted> granted_;
-  std::list<Receive> receives_;
-  std::vector<std::unique_ptr<Connection>> closing_;
   uint64_t last_id_ = std::random_device{}();
+  uint64_t last_link_ = 0;
 
   std::thread thread_;
 };
@@ -193,13 +185,17 @@ Result<std::unique_ptr<UcxTransport::Loop>> UcxTransport::Loop::create(const Ucx
 }
 
 Status UcxTransport::Loop::start() {
-  SEER_ASSIGN_OR_RETURN(auto context, UcxContext::create(config_.network_transports, UCP_FEATURE_AM | UCP_FEATURE_WAKEUP,
-                                                         config_.network_devices));
+  SEER_ASSIGN_OR_RETURN(auto context, UcxContext::create(UcxConnections::settings(config_.network_devices),
+                                                         UCP_FEATURE_AM | UCP_FEATURE_WAKEUP));
   SEER_ASSIGN_OR_RETURN(worker_, UcxWorker::create(std::move(context)));
+  connections_.emplace(worker_->get());
   SEER_ASSIGN_OR_RETURN(worker_address_, worker_->address());
+  if (worker_address_.size() > kWireAskerBytesMax)
+    return fail(Code::kIo, "UCX: the address of a worker has ", worker_address_.size(), " bytes, expected ", kWireAskerBytesMax, " at most");
   if (const ucs_status_t s = ucp_worker_get_efd(worker_->get(), &worker_fd_); s != UCS_OK)
     return ucx_error(Code::kIo, "the event descriptor of a worker", s);
   SEER_RETURN_IF_ERROR(set_handlers());
+  SEER_RETURN_IF_ERROR(connections_->check_sending(worker_address_));
   if (!config_.shares_memory) {
     not_shared_ = "memory is not shared here";
   } else if (const Status shared = share_memory(); !shared.ok()) {
@@ -228,7 +224,7 @@ Status UcxTransport::Loop::set_handlers() {
 /// Uses a second context: endpoints over shared memory cannot detect that a peer failed, and a context that has such endpoints
 /// cannot have endpoints that can.
 Status UcxTransport::Loop::share_memory() {
-  SEER_ASSIGN_OR_RETURN(auto context, UcxContext::create("posix,sysv", UCP_FEATURE_RMA));
+  SEER_ASSIGN_OR_RETURN(auto context, UcxContext::create({{"TLS", "posix,sysv"}}, UCP_FEATURE_RMA));
   slabs_ = std::make_shared<UcxSlabs>(context);
   SEER_ASSIGN_OR_RETURN(memory_worker_, UcxWorker::create(std::move(context)));
   SEER_ASSIGN_OR_RETURN(const std::string address, memory_worker_->address());
@@ -268,7 +264,7 @@ Status UcxTransport::Loop::open_peer(NodeId node, uint64_t epoch, const std::str
     return fail(Code::kInvalidArgument, "transport: the address is that of node ", address.node, ", not of node ", node);
   if (address.epoch != epoch)
     return fail(Code::kStale, "transport: node ", node, " is in epoch ", address.epoch, ", not ", epoch);
-  std::string network = cat("network (", config_.network_transports, "): ");
+  std::string network = "network (tcp): ";
   const bool by_memory = slabs_ && address.host == host_ && !address.slab_key.empty();
   std::string info = by_memory                       ? "shared memory: same host"
                      : address.host != host_         ? network + "another host"
@@ -333,11 +329,15 @@ void UcxTransport::Loop::run() {
     drop_lost();
     expire();
     drop_silent();
-    const bool has_copied = copy_granted();
-    for (auto& [node, peer] : peers_) ask_waiting(node, peer);
-    end_closed();
+    bool has_done = copy_granted();
+    for (auto& [node, peer] : peers_) {
+      ask_waiting(node, peer);
+      if (peer.connection) has_done |= send_requests(*peer.connection);
+    }
+    has_done |= lender_.advance(*connections_);
+    connections_->end_closed();
     // Last: UCX may sleep only if nothing was started since it found nothing to do.
-    if (ucp_worker_progress(worker_->get()) == 0 && !has_copied) sleep();
+    if (ucp_worker_progress(worker_->get()) == 0 && !has_done) sleep();
   }
   end();
 }
@@ -363,7 +363,7 @@ void UcxTransport::Loop::sleep() {
   for (const auto& [node, peer] : peers_)
     if (peer.connection && peer.connection->has_late)
       until = std::min(until, peer.connection->heard + std::chrono::microseconds(config_.silent_us));
-  if (!closing_.empty()) until = std::min(until, UcxClock::now() + std::chrono::milliseconds(1));  // closing does not always raise an event
+  if (connections_->has_closing()) until = std::min(until, UcxClock::now() + std::chrono::milliseconds(1));  // closing does not always raise an event
   const int64_t ns = std::max<int64_t>(0, std::chrono::nanoseconds(until - UcxClock::now()).count());
   const timespec timeout{ns / 1'000'000'000, ns % 1'000'000'000};
   pollfd fds[] = {{worker_fd_, POLLIN, 0}, {wake_.get(), POLLIN, 0}};
@@ -374,10 +374,11 @@ void UcxTransport::Loop::sleep() {
 void UcxTransport::Loop::end() {
   const Error closed = fail(Code::kCancelled, "the transport was closed");
   for (auto& [node, peer] : peers_) drop(node, peer, closed);
+  lender_.close_all(*connections_);
   const auto give_up = UcxClock::now() + std::chrono::seconds(5);
-  while ((!receives_.empty() || !closing_.empty()) && UcxClock::now() < give_up) {
+  while (connections_->has_closing() && UcxClock::now() < give_up) {
     if (ucp_worker_progress(worker_->get()) == 0) std::this_thread::yield();
-    end_closed();
+    connections_->end_closed();
   }
   peers_.clear();  // with their mappings
   if (memory_endpoint_ != nullptr) {
@@ -388,8 +389,7 @@ void UcxTransport::Loop::end() {
     if (UCS_PTR_IS_PTR(request)) ucp_request_free(request);
   }
   memory_worker_.reset();
-  worker_.reset();  // UCX writes nothing from here on, even if it reported no end
-  while (!receives_.empty()) on_received(receives_.front(), UCS_ERR_CANCELED);
+  worker_.reset();
 }
 
 // ---- peers and connections -------------------------------------------------------------------------------------------------
@@ -410,75 +410,52 @@ void UcxTransport::Loop::close(NodeId node, const Error& why) {
 }
 
 Status UcxTransport::Loop::connect(NodeId node, Peer& peer) {
-  auto connection = std::make_unique<Connection>(Connection{.loop = this, .node = node, .tag = peer.address.tag});
-  ucp_ep_params_t params{};
-  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
-  params.address = reinterpret_cast<const ucp_address_t*>(peer.address.worker.data());
-  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
-  params.err_handler.arg = connection.get();
-  params.err_handler.cb = [](void* argument, ucp_ep_h, ucs_status_t status) { static_cast<Connection*>(argument)->lost = status; };
-  if (const ucs_status_t s = ucp_ep_create(worker_->get(), &params, &connection->endpoint); s != UCS_OK)
-    return fail(Code::kUnavailable, "transport: node ", node, " cannot be reached: ", ucs_status_string(s));
-  connection->heard = UcxClock::now();
-  peer.connection = std::move(connection);
+  auto to_peer = connections_->connect(peer.address.worker);
+  if (!to_peer.ok()) return fail(Code::kUnavailable, "transport: node ", node, " cannot be reached: ", to_peer.error().detail);
+  peer.connection = std::make_unique<Connection>(Connection{
+      .tag = peer.address.tag, .link = ++last_link_, .to_peer = *std::move(to_peer), .unsent = {}, .heard = UcxClock::now()});
   return {};
 }
 
 void UcxTransport::Loop::drop_lost() {
   for (auto& [node, peer] : peers_)
-    if (peer.connection && peer.connection->lost != UCS_OK)
+    if (peer.connection && peer.connection->to_peer->lost() != UCS_OK)
       drop(node, peer, fail(Code::kUnavailable, "transport: the connection to node ", node,
-                            " was lost: ", ucs_status_string(peer.connection->lost)));
+                            " was lost: ", ucs_status_string(peer.connection->to_peer->lost())));
 }
 
 void UcxTransport::Loop::drop_silent() {
   for (auto& [node, peer] : peers_)
     if (peer.connection && peer.connection->has_late &&
         UcxClock::now() >= peer.connection->heard + std::chrono::microseconds(config_.silent_us))
-      reconnect(node, peer);
+      reconnect(peer);
 }
 
-void UcxTransport::Loop::reconnect(NodeId node, Peer& peer) {
+void UcxTransport::Loop::reconnect(Peer& peer) {
   for (const auto& [id, asked] : asked_)
     if (asked.connection == peer.connection.get() && asked.block.state() == UcxBlockState::kAsked) {
       asked.block.state() = UcxBlockState::kWaiting;
       peer.waiting.push_front(asked.block);
     }
-  disconnect(peer, fail(Code::kUnavailable, "transport: node ", node, " is silent"));
+  disconnect(peer);
 }
 
-void UcxTransport::Loop::disconnect(Peer& peer, const Error& why) {
+void UcxTransport::Loop::disconnect(Peer& peer) {
   if (!peer.connection) return;
   std::erase_if(asked_, [&](const auto& asked) { return asked.second.connection == peer.connection.get(); });
-  peer.connection->why = why;
-  ucp_request_param_t params{};
-  params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-  params.flags = UCP_EP_CLOSE_FLAG_FORCE;
-  peer.connection->closing = ucp_ep_close_nbx(peer.connection->endpoint, &params);
-  closing_.push_back(std::move(peer.connection));
+  connections_->close(std::move(peer.connection->to_peer));
+  peer.connection.reset();
 }
 
 void UcxTransport::Loop::drop(NodeId node, Peer& peer, const Error& why) {
-  disconnect(peer, why);
+  disconnect(peer);
   peer.waiting.clear();
   peer.mapping.reset();
   std::vector<std::shared_ptr<UcxFetch>> failed;
   for (const auto& [end, operation] : operations_)
     if (operation->fetches.front().from.node == node) failed.push_back(operation);
   for (const auto& operation : failed)
-    for (size_t i = 0; i < operation->fetches.size(); ++i)  // a block being received ends when UCX releases it
-      if (operation->states[i] != UcxBlockState::kReceiving) resolve({operation, i}, why);
-}
-
-void UcxTransport::Loop::end_closed() {
-  std::erase_if(closing_, [](const std::unique_ptr<Connection>& connection) {
-    void*& request = connection->closing;
-    if (UCS_PTR_IS_PTR(request) && ucp_request_check_status(request) != UCS_INPROGRESS) {
-      ucp_request_free(request);
-      request = nullptr;
-    }
-    return !UCS_PTR_IS_PTR(request) && connection->receiving == 0;
-  });
+    for (size_t i = 0; i < operation->fetches.size(); ++i) resolve({operation, i}, why);
 }
 
 // ---- fetches -----------------------------------------------------------------------------------------------------------------
@@ -510,9 +487,9 @@ void UcxTransport::Loop::begin(const std::shared_ptr<UcxFetch>& operation) {
 
 /// Waits until half of the window is free, so that a request asks for several blocks at once.
 void UcxTransport::Loop::ask_waiting(NodeId node, Peer& peer) {
-  if (peer.waiting.empty() || (peer.connection && peer.connection->lost != UCS_OK)) return;
+  if (peer.waiting.empty()) return;
   const size_t window = peer.by_memory ? kWireSlotsMax : config_.window_blocks;
-  size_t open = peer.connection ? peer.connection->unanswered + peer.connection->receiving : 0;
+  size_t open = peer.connection ? peer.connection->unanswered : 0;
   if (peer.by_memory) open += granted_.size();
   if (open > window / 2) return;
   std::vector<UcxBlock> blocks;
@@ -533,36 +510,37 @@ void UcxTransport::Loop::ask_waiting(NodeId node, Peer& peer) {
 }
 
 void UcxTransport::Loop::ask(Peer& peer, std::span<const UcxBlock> blocks) {
-  struct Request {  // UCX reads it until it is sent
-    WireRequest header;
-    std::vector<WireSlot> slots;
-  };
   Connection& connection = *peer.connection;
   const Fetch& first = blocks.front().fetch();
   const WireWant want = peer.by_memory ? WireWant::kGrant : WireWant::kBytes;
-  auto request = std::make_unique<Request>(Request{{.tag = connection.tag, .id = last_id_ + 1, .epoch = first.from.epoch,
-                                                    .block_bytes = first.to.size(), .node = first.from.node.value, .want = want},
-                                                   {}});
+  Request request{{.tag = connection.tag, .id = last_id_ + 1, .link = connection.link, .epoch = first.from.epoch,
+                   .block_bytes = first.to.size(), .node = first.from.node.value, .want = want,
+                   .asker_bytes = static_cast<uint32_t>(worker_address_.size())},
+                  worker_address_};
+  if (connection.unanswered == 0) connection.heard = UcxClock::now();
   for (const UcxBlock& block : blocks) {
     const RemoteSlot& from = block.fetch().from;
-    request->slots.push_back({.generation = from.generation, .slot = from.slot});
-    block.state() = UcxBlockState::kAsked;
+    const WireSlot slot{.generation = from.generation, .slot = from.slot};
+    request.data.append(reinterpret_cast<const char*>(&slot), sizeof slot);
     asked_.emplace(++last_id_, Asked{block, &connection, want});
+    block.state() = UcxBlockState::kAsked;
+    ++connection.unanswered;
   }
-  if (connection.unanswered + connection.receiving == 0) connection.heard = UcxClock::now();
-  connection.unanswered += blocks.size();
-  ucp_request_param_t params{};
-  params.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS | UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-  params.flags = UCP_AM_SEND_FLAG_REPLY | UCP_AM_SEND_FLAG_EAGER;
-  params.cb.send = [](void* sent, ucs_status_t, void* user) {
-    delete static_cast<Request*>(user);
-    ucp_request_free(sent);
-  };
-  params.user_data = request.get();
-  void* const sent = ucp_am_send_nbx(connection.endpoint, static_cast<unsigned>(WireKind::kRequest), &request->header,
-                                     sizeof(WireRequest), request->slots.data(), request->slots.size() * sizeof(WireSlot), &params);
-  if (UCS_PTR_IS_PTR(sent)) (void)request.release();
-  if (UCS_PTR_IS_ERR(sent) && connection.lost == UCS_OK) connection.lost = UCS_PTR_STATUS(sent);
+  request.header.data_crc = crc32c(std::as_bytes(std::span(request.data)));
+  connection.unsent.push_back(std::move(request));
+}
+
+bool UcxTransport::Loop::send_requests(Connection& connection) {
+  bool has_sent = false;
+  while (!connection.unsent.empty()) {
+    const Request& request = connection.unsent.front();
+    if (!connection.to_peer->send(static_cast<unsigned>(WireKind::kRequest), std::as_bytes(std::span(&request.header, 1)),
+                                  std::as_bytes(std::span(request.data))))
+      break;
+    connection.unsent.pop_front();
+    has_sent = true;
+  }
+  return has_sent;
 }
 
 void UcxTransport::Loop::expire() {
@@ -574,22 +552,20 @@ void UcxTransport::Loop::expire() {
   }
 }
 
-/// Late answers are dropped. A block that is being received can be stopped only by closing the connection.
+/// Late answers are dropped.
 void UcxTransport::Loop::expire(const std::shared_ptr<UcxFetch>& operation) {
   const NodeId node = operation->fetches.front().from.node;
-  operation->is_done = true;
   for (size_t i = 0; i < operation->fetches.size(); ++i) {
     UcxBlockState& state = operation->states[i];
     if (state != UcxBlockState::kOver) operation->statuses[i] = late_fetch(node, operation->timeout_us);
-    if (state == UcxBlockState::kAsked || state == UcxBlockState::kReceiving)
+    if (state == UcxBlockState::kAsked)
       if (const auto peer = peers_.find(node); peer != peers_.end() && peer->second.connection)
         peer->second.connection->has_late = true;
     state = UcxBlockState::kOver;
   }
-  const bool still_writing = operation->receiving > 0;
-  if (!still_writing) --open_count_;
-  operation->events.done({std::move(operation->statuses), still_writing});
-  operation->events.done = nullptr;
+  --open_count_;
+  operation->events.done({std::move(operation->statuses)});
+  operation->events = {};
 }
 
 void UcxTransport::Loop::resolve(const UcxBlock& block, Status status) {
@@ -600,16 +576,9 @@ void UcxTransport::Loop::resolve(const UcxBlock& block, Status status) {
   if (--operation.left > 0) return;
   const auto [first, last] = operations_.equal_range(operation.end);
   operations_.erase(std::find_if(first, last, [&](const auto& known) { return known.second == block.operation; }));
-  operation.is_done = true;
   --open_count_;
   operation.events.done({std::move(operation.statuses)});
   operation.events = {};
-}
-
-void UcxTransport::Loop::be_quiet(const std::shared_ptr<UcxFetch>& operation) {
-  --open_count_;
-  operation->events.quiet();
-  operation->events = {};
 }
 
 /// Copies blocks for some 100 us, at least one; then other work gets its turn. False: none was granted.
@@ -649,7 +618,7 @@ bool UcxTransport::Loop::map_slab_of(NodeId node, Peer& peer) {
   peer.by_memory = false;
   const std::lock_guard lock(mutex_);
   if (const auto known = opened_.find(node); known != opened_.end() && known->second.epoch == peer.epoch)
-    known->second.info = cat("network (", config_.network_transports, "): its slab cannot be mapped: ", mapping.error().detail);
+    known->second.info = cat("network (tcp): its slab cannot be mapped: ", mapping.error().detail);
   return false;
 }
 
@@ -657,48 +626,43 @@ bool UcxTransport::Loop::map_slab_of(NodeId node, Peer& peer) {
 
 ucs_status_t UcxTransport::Loop::am_request(void* argument, const void* header, size_t header_bytes, void* data, size_t size,
                                             const ucp_am_recv_param_t* params) {
-  WireRequest request;
-  std::array<WireSlot, kWireSlotsMax> slots;
-  if (header_bytes != sizeof request || (params->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) == 0) return UCS_OK;
-  if ((params->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0 || size % sizeof(WireSlot) != 0 || size > sizeof slots) return UCS_OK;
-  std::memcpy(&request, header, sizeof request);
-  std::memcpy(slots.data(), data, size);
-  static_cast<Loop*>(argument)->lender_.answer(request, std::span(slots).first(size / sizeof(WireSlot)), params->reply_ep);
+  if ((params->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) return UCS_OK;  // the data is not here, and is not wanted
+  static_cast<Loop*>(argument)->lender_.receive({static_cast<const std::byte*>(header), header_bytes},
+                                                {static_cast<const std::byte*>(data), size});
   return UCS_OK;
 }
 
 ucs_status_t UcxTransport::Loop::am_reply(void* argument, const void* header, size_t header_bytes, void* data, size_t size,
                                           const ucp_am_recv_param_t* params) {
   WireReply reply;
-  if (header_bytes != sizeof reply) return UCS_OK;
+  if (header_bytes != sizeof reply || (params->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) return UCS_OK;
   std::memcpy(&reply, header, sizeof reply);
-  const bool is_rendezvous = (params->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
-  return static_cast<Loop*>(argument)->on_reply(reply, data, size, is_rendezvous) ? UCS_OK : UCS_INPROGRESS;
+  static_cast<Loop*>(argument)->on_reply(reply, {static_cast<const std::byte*>(data), size});
+  return UCS_OK;
 }
 
-bool UcxTransport::Loop::on_reply(const WireReply& reply, void* data, size_t size, bool is_rendezvous) {
+void UcxTransport::Loop::on_reply(const WireReply& reply, std::span<const std::byte> data) {
   const auto it = asked_.find(reply.id);
-  if (it == asked_.end() || reply.tag != it->second.connection->tag) return true;
-  if (reply.code == 0 && it->second.want == WireWant::kGrant) {
-    if (!is_rendezvous) on_grants(reply.id, {static_cast<const std::byte*>(data), size});
-    return true;
+  if (it == asked_.end() || reply.tag != it->second.connection->tag) return;
+  if (reply.code != 0) {
+    const bool is_known = reply.code <= static_cast<uint32_t>(Code::kCancelled);
+    const std::string_view text(reinterpret_cast<const char*>(data.data()), std::min<size_t>(data.size(), 300));
+    if (const std::optional<UcxBlock> block = answered(it))
+      resolve(*block, fail(is_known ? static_cast<Code>(reply.code) : Code::kIo, text));
+  } else if (it->second.want == WireWant::kGrant) {
+    on_grants(reply.id, data);
+  } else {
+    receive(it, reply.offset, data);
   }
-  const std::optional<Asked> asked = answered(it);
-  if (!asked) return true;
-  if (reply.code == 0) return receive(*asked, data, size, is_rendezvous);
-  const bool is_known = reply.code <= static_cast<uint32_t>(Code::kCancelled);
-  const std::string_view text = is_rendezvous ? "" : std::string_view(static_cast<const char*>(data), std::min<size_t>(size, 300));
-  resolve(asked->block, fail(is_known ? static_cast<Code>(reply.code) : Code::kIo, text));
-  return true;
 }
 
-std::optional<UcxTransport::Loop::Asked> UcxTransport::Loop::answered(std::unordered_map<uint64_t, Asked>::iterator it) {
+std::optional<UcxBlock> UcxTransport::Loop::answered(std::unordered_map<uint64_t, Asked>::iterator it) {
   const Asked asked = std::move(it->second);
   asked_.erase(it);
   --asked.connection->unanswered;
   asked.connection->hear();
   if (asked.block.state() != UcxBlockState::kAsked) return std::nullopt;
-  return asked;
+  return asked.block;
 }
 
 void UcxTransport::Loop::on_grants(uint64_t first_id, std::span<const std::byte> offsets) {
@@ -707,7 +671,7 @@ void UcxTransport::Loop::on_grants(uint64_t first_id, std::span<const std::byte>
     const auto it = asked_.find(first_id + i);
     if (it == asked_.end() || it->second.want != WireWant::kGrant) return;
     std::memcpy(&offset, offsets.data() + i * sizeof offset, sizeof offset);
-    if (const std::optional<Asked> asked = answered(it)) grant(asked->block, offset);
+    if (const std::optional<UcxBlock> block = answered(it)) grant(*block, offset);
   }
 }
 
@@ -722,55 +686,24 @@ void UcxTransport::Loop::grant(const UcxBlock& block, uint64_t offset) {
   granted_.push_back({block, offset});
 }
 
-bool UcxTransport::Loop::receive(const Asked& asked, void* data, size_t size, bool is_rendezvous) {
+/// Some bytes of a block came. Those of a late fetch are only counted: its slots are no longer ours.
+void UcxTransport::Loop::receive(std::unordered_map<uint64_t, Asked>::iterator it, uint64_t offset, std::span<const std::byte> bytes) {
+  Asked& asked = it->second;
   const Fetch& fetch = asked.block.fetch();
-  if (size != fetch.to.size()) {
-    resolve(asked.block, fail(Code::kInvalidArgument, "transport: node ", fetch.from.node, " sent ", size, " bytes, not ",
-                              fetch.to.size()));
-    return true;
-  }
-  if (!is_rendezvous) {
-    resolve(asked.block, check_sum(fetch.from, copy_and_crc32c(fetch.to, static_cast<const std::byte*>(data))));
-    return true;
-  }
-  asked.block.state() = UcxBlockState::kReceiving;
-  ++asked.block.operation->receiving;
-  ++asked.connection->receiving;
-  const auto receive = receives_.insert(receives_.end(), {this, asked.block, asked.connection});
-  receive->self = receive;
-  ucp_request_param_t params{};
-  params.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
-  params.cb.recv_am = [](void* request, ucs_status_t status, size_t, void* user) {
-    ucp_request_free(request);
-    auto* const done = static_cast<Receive*>(user);
-    done->loop->on_received(*done, status);
-  };
-  params.user_data = &*receive;
-  void* const request = ucp_am_recv_data_nbx(worker_->get(), data, fetch.to.data(), size, &params);
-  if (UCS_PTR_IS_ERR(request)) on_received(*receive, UCS_PTR_STATUS(request));
-  return false;
-}
-
-void UcxTransport::Loop::on_received(Receive& ended, ucs_status_t status) {
-  const Receive receive = ended;
-  receives_.erase(receive.self);
-  Connection& connection = *receive.connection;
-  const std::shared_ptr<UcxFetch>& operation = receive.block.operation;
-  --connection.receiving;
-  if (status == UCS_OK) connection.hear();
-  --operation->receiving;
-  if (operation->is_done) {
-    if (operation->receiving == 0) be_quiet(operation);
+  if (offset != asked.received_bytes || bytes.size() > fetch.to.size() - asked.received_bytes) {
+    const uint64_t end = offset + bytes.size();
+    if (const std::optional<UcxBlock> block = answered(it))
+      resolve(*block, fail(Code::kInvalidArgument, "transport: node ", fetch.from.node, " sent the bytes up to ", end, " of ", fetch.to.size(),
+                           " out of order"));
     return;
   }
-  const Fetch& fetch = receive.block.fetch();
-  if (status == UCS_OK)
-    resolve(receive.block, check_sum(fetch.from, crc32c(fetch.to)));
-  else if (!connection.why.detail.empty())
-    resolve(receive.block, connection.why);
-  else
-    resolve(receive.block, fail(Code::kUnavailable, "transport: the connection to node ", connection.node,
-                                " was lost: ", ucs_status_string(status)));
+  if (asked.block.state() == UcxBlockState::kAsked)
+    asked.crc = copy_and_crc32c(fetch.to.subspan(offset, bytes.size()), bytes.data(), asked.crc);
+  asked.received_bytes += bytes.size();
+  asked.connection->hear();
+  if (asked.received_bytes < fetch.to.size()) return;
+  const uint32_t crc = asked.crc;
+  if (const std::optional<UcxBlock> block = answered(it)) resolve(*block, check_sum(fetch.from, crc));
 }
 
 // ---- UcxTransport ------------------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 //
 // A fetch asks the owner for its blocks by small messages (ucx_wire.h), several blocks in each. The owner checks each block as a
 // local copy is checked (ArenaRegistry) and answers with the bytes, or with an error. The checksum is checked here.
-//   network      the bytes come with the answer, large blocks straight into the slot.
+//   network      the bytes come with the answer, those of large blocks in several messages, and are copied into the slot.
 //   same host    if the owner's arena is in a slab of slab_allocator(), the answer only grants the copy; the slab is mapped
 //                here and the block is copied out of it. Requests and grants still go over the network: over shared memory
 //                UCX does not report a dead peer.
@@ -10,8 +10,9 @@
 //
 // One thread does it all: it sends, receives, serves and copies, and sleeps when there is nothing to do. At most `window_blocks`
 // blocks are asked of one peer at a time (for grants: as many as one message can name). A connection is made when a fetch needs it.
-// When the peer dies or is closed, all fetches from it fail, and the next one connects again. After a late fetch, a peer that is
-// silent for silent_us is reconnected: UCX releases the slots of the late fetch, and fetches with time left are sent again.
+// The owner answers over a connection of its own (ucx_connection.h says why). When the peer dies or is closed, all fetches from it
+// fail, and the next one connects again. After a late fetch, a peer that is silent for silent_us is connected again, and what has
+// time left is asked for again. Nothing is written to the slots of a late fetch: `still_writing` is never true here.
 //
 // The address is that of a UCX worker, not a host and port: it names all networks of this host. So nobody has to configure
 // which of them the others can reach; UCX chooses.
@@ -27,12 +28,12 @@
 namespace seer {
 
 struct UcxTransportConfig {
-  std::string network_transports = "tcp";  // as in UCX_TLS; must detect that a peer failed
   std::string network_devices = "all";   // as in UCX_NET_DEVICES; it listens on all of these
   bool shares_memory = true;             // with processes on this host
-  size_t queue_max = 256;                // fetch calls open at most, late ones included
+  size_t queue_max = 256;                // fetch calls open at most
   size_t window_blocks = 8;              // asked of one peer at a time, over the network
-  size_t serve_blocks_max = 1024;        // answers in flight at most; further requests are refused
+  size_t serve_blocks_max = 1024;        // answers that wait to be sent; further requests are refused
+  size_t askers_max = 1024;              // processes that are answered at a time
   int64_t silent_us = 2'000'000;         // after a late fetch: how long the connection is kept while nothing arrives
 };
 

@@ -8,7 +8,7 @@
 namespace seer {
 namespace {
 
-constexpr std::string_view kScheme = "ucx3:";
+constexpr std::string_view kScheme = "ucx4:";
 constexpr std::string_view kHexDigits = "0123456789abcdef";
 
 template <class T>

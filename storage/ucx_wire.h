@@ -1,13 +1,14 @@
 // What UcxTransport puts on the wire: the address of a published arena, and the headers of its two active messages. Numbers
 // are in the byte order of the machine; both ends run the same build on the same kind of processor (little endian).
 //
-//   address  "ucx3:" then in hex: | crc32c of the rest 4 | tag 16 | node 4 | epoch 8 | slab base 8 | slab bytes 8 |
+//   address  "ucx4:" then in hex: | crc32c of the rest 4 | tag 16 | node 4 | epoch 8 | slab base 8 | slab bytes 8 |
 //            3 x (length 4, bytes) |. The three are the host's name, the UCX worker's address and the remote key of the slab
 //            (empty: the slab is not shared).
-//   request  kRequest: WireRequest; then a WireSlot for each block that is asked for. The blocks have one size and consecutive
-//            ids, so that one message, and one wake-up of the receiver, serves several small blocks.
+//   request  kRequest: WireRequest; then the address of the asker's UCX worker, to which the replies go, and a WireSlot for each
+//            block that is asked for. The blocks have one size and consecutive ids, so that one message, and one wake-up of the
+//            receiver, serves several small blocks.
 //   reply    kReply: WireReply; then
-//              kBytes  the bytes of the block with that id
+//              kBytes  bytes of the block with that id, from an offset on; a large block comes in several replies, in order
 //              kGrant  an offset in the slab (8) for each block from that id on
 //              error   its sentence, for the block with that id
 #pragma once
@@ -49,17 +50,21 @@ enum class WireWant : uint32_t {
   kGrant = 2,  // say where it is: the asker maps the slab
 };
 
-constexpr size_t kWireSlotsMax = 64;  // in a request
+constexpr size_t kWireSlotsMax = 64;         // in a request
+constexpr size_t kWireAskerBytesMax = 8192;  // address of a worker, with all networks of its host
 
 struct WireRequest {
   UcxTag tag = {};
-  uint64_t id = 0;  // of the first block; chosen by the asker, comes back in the reply
+  uint64_t id = 0;    // of the first block; chosen by the asker, comes back in the reply
+  uint64_t link = 0;  // rises when the asker connects again: replies to earlier requests are no longer wanted
   uint64_t epoch = 0;
   uint64_t block_bytes = 0;
   uint32_t node = 0;
   WireWant want = WireWant::kBytes;
+  uint32_t asker_bytes = 0;  // of the asker's address
+  uint32_t data_crc = 0;     // of all that follows the header: UCX does not check an address that it is given
 };
-static_assert(sizeof(WireRequest) == 48);
+static_assert(sizeof(WireRequest) == 64);
 
 struct WireSlot {
   uint64_t generation = 0;
@@ -71,9 +76,10 @@ static_assert(sizeof(WireSlot) == 16);
 struct WireReply {
   UcxTag tag = {};
   uint64_t id = 0;
-  uint32_t code = 0;  // of the error; 0: none
+  uint64_t offset = 0;  // of the bytes in the block
+  uint32_t code = 0;    // of the error; 0: none
   uint32_t reserved = 0;
 };
-static_assert(sizeof(WireReply) == 32);
+static_assert(sizeof(WireReply) == 40);
 
 }  // namespace seer

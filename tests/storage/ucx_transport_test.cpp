@@ -5,7 +5,9 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -76,10 +78,13 @@ class OtherProcess {
     fclose(out_);
     fclose(in_);
   }
-  /// Returns its answer.
-  std::string tell(const std::string& line) {
+  void say(const std::string& line) {
     std::fprintf(out_, "%s\n", line.c_str());
     std::fflush(out_);
+  }
+  /// Returns its answer.
+  std::string tell(const std::string& line) {
+    say(line);
     char* text = nullptr;
     size_t size = 0;
     REQUIRE_MESSAGE(getline(&text, &size, in_) > 0, "the other process ended");
@@ -116,6 +121,25 @@ struct Seen {
             }};
   }
 };
+
+/// Where this process listens, as in /proc/net/tcp: "0100007F:1F90".
+std::set<std::string> listening() {
+  std::set<std::string> inodes, addresses;  // "socket:[123]"; "0100007F:1F90"
+  for (const auto& fd : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code closed;
+    inodes.insert(std::filesystem::read_symlink(fd, closed).string());
+  }
+  for (const char* table : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
+    std::ifstream lines(table);
+    for (std::string line; std::getline(lines, line);) {
+      std::istringstream words(line);
+      std::string number, local, remote, state, queues, timer, retries, user, timeout, inode;
+      words >> number >> local >> remote >> state >> queues >> timer >> retries >> user >> timeout >> inode;
+      if (state == "0A" && inodes.contains(cat("socket:[", inode, "]"))) addresses.insert(local);
+    }
+  }
+  return addresses;
+}
 
 struct Fetcher {
   explicit Fetcher(const Owner& owner, UcxTransportConfig config = {}) : block_bytes(static_cast<size_t>(owner.block_bytes)) {
@@ -179,6 +203,21 @@ TEST_CASE(kOtherProcess * doctest::skip()) {
     if (command == "free") arena->free(slot);
     if (command == "spoil") arena->span(slot).back() ^= std::byte{1};
     if (command == "withdraw") transport->withdraw(kNode, kEpoch);
+    if (command == "meet") {  // several transports, the first of which can be fetched from; at the next line all of them fetch
+      std::string address;
+      RemoteSlot from{{2}, kEpoch, slot};
+      line >> address >> from.generation >> from.crc32c;
+      std::vector<std::unique_ptr<UcxTransport>> transports(8);
+      for (auto& t : transports) {
+        t = *UcxTransport::create({.shares_memory = false});
+        (void)t->open_peer(from.node, kEpoch, address);
+      }
+      std::fprintf(out, "%s\n", transports[0]->publish(kNode, kEpoch, arena).c_str());
+      std::fflush(out);
+      if (getline(&text, &size, in) <= 0) return;
+      for (auto& t : transports) (void)t->fetch({{from, arena->span(0)}}, kLongUs, {[](auto) {}, {}});
+      pause();
+    }
     if (command == "fetch") {  // forever, of the blocks of the tests' process
       std::string address;
       RemoteSlot from{{2}, kEpoch, slot};
@@ -290,23 +329,6 @@ TEST_CASE("ucx transport: each of many small blocks gets its own bytes or its ow
 }
 
 TEST_CASE("ucx transport: on the loopback device alone it can be fetched from, and listens nowhere else") {
-  const auto listening = [] {
-    std::set<std::string> inodes, addresses;  // "socket:[123]"; "0100007F:1F90"
-    for (const auto& fd : std::filesystem::directory_iterator("/proc/self/fd")) {
-      std::error_code closed;
-      inodes.insert(std::filesystem::read_symlink(fd, closed).string());
-    }
-    for (const char* table : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
-      std::ifstream lines(table);
-      for (std::string line; std::getline(lines, line);) {
-        std::istringstream words(line);
-        std::string number, local, remote, state, queues, timer, retries, user, timeout, inode;
-        words >> number >> local >> remote >> state >> queues >> timer >> retries >> user >> timeout >> inode;
-        if (state == "0A" && inodes.contains(cat("socket:[", inode, "]"))) addresses.insert(local);
-      }
-    }
-    return addresses;
-  };
   const Owner owner;
   Fetcher here(owner, {.network_devices = "lo", .shares_memory = false}), there(owner, {.network_devices = "lo", .shares_memory = false});
   const std::set<std::string> addresses = listening();
@@ -321,6 +343,35 @@ TEST_CASE("ucx transport: on the loopback device alone it can be fetched from, a
   CHECK_FALSE(UcxTransport::create({.network_devices = "none0"}).ok());
 }
 
+TEST_CASE("ucx transport: ten thousand connections to its port that say nothing, or garbage, do no harm") {
+  constexpr uint32_t kSeed = 2;
+  CAPTURE(kSeed);
+  std::mt19937 random(kSeed);
+  const Owner owner{.block_bytes = 4096};
+  Fetcher f(owner, {.network_devices = "lo", .shares_memory = false});
+  const std::set<std::string> addresses = listening();
+  REQUIRE(addresses.size() == 1);
+  const auto open_files = [] { return std::ranges::distance(std::filesystem::directory_iterator("/proc/self/fd")); };
+  const auto before = open_files();
+  sockaddr_in to{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(std::stoul(addresses.begin()->substr(9), nullptr, 16)))};
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  std::string bytes;
+  for (int i = 0; i < 10'000; ++i) {
+    bytes.assign(i % 5 == 0 ? 0 : random() % 200, '\0');
+    if (i % 5 > 1)
+      for (char& c : bytes) c = static_cast<char>(random());
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    REQUIRE(connect(fd, reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0);
+    (void)send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    close(fd);
+  }
+  OtherProcess other(owner);
+  CHECK(f.transport->open_peer(kNode, kEpoch, other.address).ok());
+  CHECK(f.fetch({other.slots[1]}).statuses[0].ok());
+  f.transport->close_peer(kNode, kEpoch);
+  while (open_files() > before + 10) std::this_thread::yield();
+}
+
 TEST_CASE("ucx transport: who reaches a transport without the tag of its address gets nothing") {
   for (const bool shares : {false, true}) {
     CAPTURE(shares);
@@ -330,9 +381,8 @@ TEST_CASE("ucx transport: who reaches a transport without the tag of its address
     UcxAddress address = *read_ucx_address(other.address);
     ++address.tag[1];
     CHECK(f.transport->open_peer(kNode, kEpoch, write_ucx_address(address)).ok());
-    const FetchResult result = f.fetch({other.slots[0]});
-    CHECK(result.statuses[0].error().code == Code::kInvalidArgument);
-    CHECK(result.statuses[0].error().detail == "transport: node 1 was asked by a peer that does not have its address");
+    const FetchResult result = f.fetch({other.slots[0]}, 200'000);
+    CHECK(result.statuses[0].error().detail == "transport: node 1 sent nothing within 200000 us");
     CHECK(f.has_pattern(0, std::byte{0}));
   }
 }
@@ -407,14 +457,14 @@ TEST_CASE("ucx transport: when the other process is stopped the fetch is late, a
   }
 }
 
-TEST_CASE("ucx transport: a late fetch is still writing until it is quiet, and its slot stays as it is from then on") {
+TEST_CASE("ucx transport: a fetch that is late in the middle of a block writes no more, and others go on") {
   const Owner owner{.block_bytes = 64 << 20};
   OtherProcess other(owner);
   Fetcher f(owner, {.silent_us = 20'000});
   CHECK(f.transport->open_peer(kNode, kEpoch, other.address).ok());
-  // The other process is to be stopped in the middle of a block: after its first byte came. Sometimes that is too late.
-  bool was_writing = false;
-  for (int attempt = 0; attempt < 50 && !was_writing; ++attempt) {
+  // The other process is to be stopped after the first byte came. Sometimes that is too late.
+  bool was_late = false;
+  for (int attempt = 0; attempt < 50 && !was_late; ++attempt) {
     std::ranges::fill(f.target(0), std::byte{0});
     Seen seen;
     CHECK(f.start(seen, {other.slots[1]}, 1'000'000).ok());
@@ -423,15 +473,15 @@ TEST_CASE("ucx transport: a late fetch is still writing until it is quiet, and i
       std::this_thread::yield();
     other.signal(SIGSTOP);
     const FetchResult result = done.get();
-    was_writing = result.still_writing;
-    if (was_writing) {
+    CHECK_FALSE(result.still_writing);
+    was_late = !result.statuses[0].ok();
+    if (was_late) {
       CHECK(result.statuses[0].error().code == Code::kUnavailable);
-      seen.quiet_promise.get_future().wait();
       std::ranges::fill(f.target(0), std::byte{0xee});
     }
     other.signal(SIGCONT);
-    if (was_writing) {
-      // One thread of the other process serves the old connection and the new one.
+    if (was_late) {
+      // The rest of the late block is sent before this one.
       Seen next;
       CHECK(f.transport->fetch({{other.slots[2], f.target(1)}}, kLongUs, next.events()).ok());
       CHECK(next.done_promise.get_future().get().statuses[0].ok());
@@ -439,9 +489,9 @@ TEST_CASE("ucx transport: a late fetch is still writing until it is quiet, and i
       CHECK(f.has_pattern(1, pattern(2)));
     }
     CHECK(seen.done == 1);
-    CHECK(seen.quiet == (was_writing ? 1 : 0));
+    CHECK(seen.quiet == 0);
   }
-  CHECK(was_writing);
+  CHECK(was_late);
 }
 
 TEST_CASE("ucx transport: closing a peer ends its fetches, and opening it again lets it be fetched from") {
@@ -485,6 +535,20 @@ TEST_CASE("ucx transport: the open fetches are bounded, and every accepted one i
   CHECK(seen[2].done_promise.get_future().get().statuses[0].error().code == Code::kCancelled);
 }
 
+TEST_CASE("ucx transport: more processes can fetch in turn than it keeps connections to") {
+  const Owner owner{.block_bytes = 4096};
+  Fetcher lender(owner, {.shares_memory = false, .askers_max = 1});
+  const auto arena = *HostArena::create({.dram_bytes = owner.block_bytes, .block_bytes = owner.block_bytes});
+  const uint32_t slot = *arena->take();
+  std::ranges::fill(arena->span(slot), std::byte{9});
+  const RemoteSlot from{kNode, kEpoch, slot, arena->generation(slot), crc32c(arena->span(slot))};
+  const std::string address = lender.transport->publish(kNode, kEpoch, arena);
+  Fetcher first(owner), second(owner);
+  for (Fetcher* f : {&first, &second}) CHECK(f->transport->open_peer(kNode, kEpoch, address).ok());
+  for (int i = 0; i < 5; ++i)
+    for (Fetcher* f : {&first, &second}) CHECK(f->fetch({from}).statuses[0].ok());
+}
+
 TEST_CASE("ucx transport: a slab is zero, may outlive its transport, and can be fetched from by the same process") {
   const Owner owner;
   std::shared_ptr<HostArena> arena;
@@ -518,25 +582,65 @@ TEST_CASE("ucx transport: garbage and almost right requests and answers are drop
   const auto bytes_of = [](const auto& thing) { return std::string(reinterpret_cast<const char*>(&thing), sizeof thing); };
   std::vector<std::string> headers;
   for (size_t size = 0; size < 200; ++size) headers.push_back(noise(size));
+  const auto arena = *HostArena::create({.dram_bytes = 4096, .block_bytes = 4096});
+  Fetcher third(owner);  // gets the answers that there are
+  const std::string asker = read_ucx_address(third.transport->publish(kNode, kEpoch, arena))->worker;
+  // One slot that there is, as many as a request may name, one more, half of one, and slots that there are not.
+  std::string many;
+  for (size_t i = 0; i <= kWireSlotsMax; ++i) many += bytes_of(WireSlot{.generation = 1, .slot = static_cast<uint32_t>(i % 8)});
+  const std::string_view all = many;
+  std::vector<std::string> data = {"", noise(100), noise(20'000), asker, asker + noise(10 * sizeof(WireSlot)), asker + many};
+  for (const size_t size : {sizeof(WireSlot), kWireSlotsMax * sizeof(WireSlot), sizeof(WireSlot) / 2}) data.push_back(asker + std::string(all.substr(0, size)));
   for (int i = 0; i < 300; ++i) {  // right but for one field, or all right and not asked for
     WireRequest request{.tag = read_ucx_address(other.address)->tag, .id = random(), .epoch = kEpoch, .block_bytes = 4096, .node = kNode.value,
-                        .want = random() % 2 == 0 ? WireWant::kBytes : WireWant::kGrant};
+                        .want = random() % 2 == 0 ? WireWant::kBytes : WireWant::kGrant, .asker_bytes = static_cast<uint32_t>(asker.size()),
+                        .data_crc = crc32c(std::as_bytes(std::span(data[random() % data.size()])))};
     auto* const bytes = reinterpret_cast<unsigned char*>(&request);
     if (i % 3 != 0) bytes[random() % sizeof request] ^= static_cast<unsigned char>(1 + random() % 255);
     headers.push_back(bytes_of(request));
     headers.push_back(headers.back().substr(0, sizeof(WireReply)));
   }
-  // One slot that there is, as many as a request may name, one more, half of one, and slots that there are not.
-  std::string many;
-  for (size_t i = 0; i <= kWireSlotsMax; ++i) many += bytes_of(WireSlot{.generation = 1, .slot = static_cast<uint32_t>(i % 8)});
-  const std::string_view all = many;
-  std::vector<std::string> data = {"", noise(100), noise(20'000), noise(10 * sizeof(WireSlot)), many};
-  for (const size_t size : {sizeof(WireSlot), kWireSlotsMax * sizeof(WireSlot), sizeof(WireSlot) / 2}) data.emplace_back(all.substr(0, size));
   for (const unsigned id : {1u, 2u, 3u})
     for (const std::string& what : data) CHECK(send_raw_ucx(other.address, id, headers, what).ok());
   CHECK(other.tell("nothing") == "ok\n");
   CHECK(f.fetch(other.slots).statuses[3].ok());
   CHECK(f.has_pattern(3, pattern(3)));
+}
+
+/// In UCX 1.13 one in five such kills aborted the process that lives, where UCX answers over the connection that a request came by.
+TEST_CASE("ucx transport: processes that are killed while they and others connect to each other leave the others as they were") {
+  const uint32_t seed = std::random_device{}();
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  const char* const wanted = std::getenv("SEER_TEST_KILLS");
+  const int kills = wanted == nullptr ? 25 : std::atoi(wanted);
+  const Owner owner{.block_bytes = 4096};
+  Fetcher f(owner, {.shares_memory = false});
+  auto arena = *HostArena::create({.dram_bytes = owner.block_bytes, .block_bytes = owner.block_bytes});
+  const uint32_t slot = *arena->take();
+  std::ranges::fill(arena->span(slot), std::byte{9});
+  const uint32_t crc = crc32c(arena->span(slot));
+  const std::string place = cat(slot, " ", f.transport->publish({2}, kEpoch, arena), " ", arena->generation(slot), " ", crc);
+  for (int i = 0; i < kills; ++i) {
+    OtherProcess killed(owner);
+    std::string address = killed.tell(cat("meet ", place));
+    address.pop_back();  // end of the line
+    CHECK(f.transport->open_peer(kNode, kEpoch, address).ok());
+    const bool fetches = i % 2 == 0;
+    auto seen = std::make_shared<Seen>();
+    killed.say("go");
+    if (fetches) CHECK(f.start(*seen, {killed.slots[0]}).ok());
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
+    killed.signal(SIGKILL);
+    if (fetches) seen->done_promise.get_future().wait();  // fetched, or an error
+    f.transport->close_peer(kNode, kEpoch);
+    f.kept.push_back(seen);
+  }
+  OtherProcess other(owner);
+  CHECK(f.transport->open_peer(kNode, kEpoch, other.address).ok());
+  CHECK(f.fetch({other.slots[1]}).statuses[0].ok());
+  CHECK(f.has_pattern(0, pattern(1)));
+  CHECK(other.tell(cat("fetch ", place)) == "ok\n");
 }
 
 TEST_CASE("ucx transport: processes that are killed while they fetch leave the owner as it was") {
