@@ -431,6 +431,8 @@ void RolloutActor::on_chunk_done(const ChunkDone& done) {
   if (auto at = instances.find(chunk.instance); at != instances.end()) at->second.kv_blocks_used = done.kv_blocks_used;
   Log& request = log(chunk.request);
   request.computed_tokens = std::max(request.computed_tokens, done.kv_tokens);
+  if (scheduler->requests().at(chunk.request).chunks == 1)
+    request.cached_tokens = std::min(done.cached_tokens, request.tokens.prompt_tokens());
   request.reprefill_tokens += done.reprefill_tokens;
   reprefilled_chunks += done.reprefill_tokens > 0 ? 1 : 0;
   prefill_tokens += done.prefill_tokens;
@@ -477,7 +479,7 @@ void RolloutActor::finish_request(RequestId id, Ending ending) {
   Response response{id, parts.groups[id.group.index].seeds[id.sample], log.output(),
                     {logprobs.begin(), logprobs.end()}, ending.finish, std::move(ending.matched), std::move(ending.error),
                     config.version, history.chunks, history.migrations, history.preemptions, request.queue_us,
-                    request.run_us, request.start_us, request.first_token_us};
+                    request.run_us, request.start_us, request.first_token_us, request.cached_tokens};
   if (config.responses_kept_max > 0) kept.emplace(id, response);
   rt::tell(self, parts.events, std::move(response));
 }

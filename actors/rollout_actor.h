@@ -67,7 +67,7 @@ struct RolloutActor {
     int64_t computed_tokens = 0;   // tokens whose KV was computed at least once
     int64_t reprefill_tokens = 0;  // tokens whose KV was computed again
     int64_t queue_us = 0, run_us = 0, start_us = -1;  // as in Response; -1: not started
-    int64_t first_token_us = 0;                       // as in Response
+    int64_t first_token_us = 0, cached_tokens = 0;    // as in Response
   };
   struct OpenChunk {
     RequestId request;

@@ -191,8 +191,9 @@ struct Response {
   int64_t run_us = 0;       // time spent on instances
   int64_t start_us = 0;     // when its first chunk was sent, since the rollout began
   int64_t first_token_us = 0;  // the part of queue_us + run_us until its first tokens were reported; with no tokens 0
+  int64_t cached_tokens = 0;   // of the prompt: those whose KV was there when its first chunk started
   SEER_FIELDS(Response, request, seed, output_ids, logprobs, finish, matched, error, version, chunks, migrations,
-              preemptions, queue_us, run_us, start_us, first_token_us)
+              preemptions, queue_us, run_us, start_us, first_token_us, cached_tokens)
 };
 
 /// How far the rollout has come, for a progress line. Sent at most every progress_us.

@@ -11,7 +11,7 @@
 namespace seer {
 
 /// Raised with every change to a message or its meaning.
-inline constexpr uint32_t kProtocolNumber = 6;
+inline constexpr uint32_t kProtocolNumber = 7;
 
 struct ClusterIdentity {
   uint32_t protocol = kProtocolNumber;

@@ -25,6 +25,15 @@ struct ServedModelMark {
   SEER_FIELDS(ServedModelMark, model, weights, version)
 };
 
+/// When a rollout ends before all of its responses are whole; 0: this alone does not end it. The rest is answered with the tokens that
+/// it has, and no more groups are taken.
+struct ServedStop {
+  uint32_t groups = 0;     // so many groups are whole: each of their responses ended by itself
+  uint64_t samples = 0;    // so many responses are
+  int64_t deadline_s = 0;  // this long after it came; a process that goes on with it counts anew
+  SEER_FIELDS(ServedStop, groups, samples, deadline_s)
+};
+
 /// A rollout, but for its groups and responses.
 struct ServedHead {
   uint64_t number = 0;        // its own among the rollouts that are kept
@@ -36,7 +45,8 @@ struct ServedHead {
   int32_t priority = 0;
   bool is_open = false;       // groups may be added
   uint64_t acknowledged = 0;  // responses up to this one are forgotten
-  SEER_FIELDS(ServedHead, number, id, request, seed, samples, sampling, priority, is_open, acknowledged)
+  ServedStop stop;
+  SEER_FIELDS(ServedHead, number, id, request, seed, samples, sampling, priority, is_open, acknowledged, stop)
 };
 
 /// A group as it runs.

@@ -18,6 +18,7 @@ constexpr const char* kLinesType = "application/x-ndjson";
 constexpr size_t kLinesMax = 100'000;      // of a request
 constexpr int64_t kSamples = 8;            // of a group that says no n, as in `seer rollout`
 constexpr uint64_t kProgressSMax = 86'400;
+constexpr int64_t kDeadlineSMax = int64_t{366} * 86'400;
 constexpr size_t kNameMax = 128;
 constexpr std::string_view kNameCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
 
@@ -171,6 +172,27 @@ struct FirstLine {
   std::vector<std::string> groups;  // lines that it holds itself
 };
 
+Result<ServedStop> stop_of(const Json& value, const std::string& found) {
+  ServedStop stop;
+  if (!value.is_object() || value.empty())
+    return fail(Code::kInvalidArgument, found, "stop_when is ", shown_value(value), ": expected an object of groups, samples or deadline_s");
+  for (const auto& [name, number] : value.items()) {
+    const std::string field = "stop_when." + name;
+    if (name == "groups") {
+      SEER_ASSIGN_OR_RETURN(stop.groups, integer_field<uint32_t>(number, field.c_str(), 1, found));
+    } else if (name == "samples") {
+      SEER_ASSIGN_OR_RETURN(stop.samples, integer_field<uint64_t>(number, field.c_str(), 1, found));
+    } else if (name == "deadline_s") {
+      SEER_ASSIGN_OR_RETURN(stop.deadline_s, integer_field<int64_t>(number, field.c_str(), 1, found));
+      if (stop.deadline_s > kDeadlineSMax)
+        return fail(Code::kInvalidArgument, found, field, " is ", stop.deadline_s, ": expected at most ", kDeadlineSMax);
+    } else {
+      return fail(Code::kInvalidArgument, found, "field ", shown(field), " is not known: expected groups, samples or deadline_s");
+    }
+  }
+  return stop;
+}
+
 Status take_field(const JsonMember& member, const Front& front, PromptDefaults& defaults, FirstLine& first) {
   const auto& [name, text] = member;
   const Json value = Json::parse(text);
@@ -190,6 +212,8 @@ Status take_field(const JsonMember& member, const Front& front, PromptDefaults& 
     SEER_ASSIGN_OR_RETURN(head.priority, integer_field<int32_t>(value, "priority", INT32_MIN, found));
   } else if (name == "defaults") {
     return read_prompt_defaults(text, found, defaults);
+  } else if (name == "stop_when") {
+    SEER_ASSIGN_OR_RETURN(head.stop, stop_of(value, found));
   } else if (name == "logprobs") {
     if (value != "processed" && value != "raw")
       return fail(Code::kInvalidArgument, found, "logprobs is ", shown_value(value), ": expected \"processed\" or \"raw\"");
@@ -202,7 +226,7 @@ Status take_field(const JsonMember& member, const Front& front, PromptDefaults& 
     first.groups = elements_of(text);
   } else {
     return fail(Code::kInvalidArgument, found, "field ", shown(name),
-                " is not known: expected rollout_id, open, seed, priority, defaults, logprobs, expect_weight_version or groups");
+                " is not known: expected rollout_id, open, seed, priority, defaults, logprobs, stop_when, expect_weight_version or groups");
   }
   return {};
 }
@@ -440,6 +464,15 @@ void NativeDialect::on_response(const ServedWork& work, uint32_t sample, const R
                     .line = {}},
                    line);
   if (rollouts_.group(work.rollout, work.group) == nullptr) tickets_.erase({work.rollout, work.group});
+  tick(now_us_);
+}
+
+void NativeDialect::tick(int64_t now_us) {
+  now_us_ = now_us;
+  for (const uint64_t rollout : rollouts_.take_stopped(now_us)) {
+    const std::vector<Ticket> tickets = tickets_of(rollout);
+    front_.abort({tickets.begin(), tickets.end()});
+  }
 }
 
 std::vector<Ticket> NativeDialect::tickets_of(uint64_t rollout) const {

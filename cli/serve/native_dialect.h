@@ -1,7 +1,8 @@
 // Seer's own interface: whole rollouts, in the lines that `seer rollout` reads and writes. A rollout goes on whoever is connected; its
 // responses are streamed as JSON lines, numbered by "seq", to any client that asks for them from a number on.
 //
-//   POST   /seer/v1/rollouts                     the first line makes the rollout: {"rollout_id"?, "open"?, "seed"?, "defaults"?, ...};
+//   POST   /seer/v1/rollouts                     the first line makes the rollout: {"rollout_id"?, "open"?, "seed"?, "defaults"?,
+//                                                "stop_when"?, ...};
 //                                                the others are prompt lines. Answered with the stream. The same request again, after
 //                                                a lost connection, attaches to the rollout that is there
 //   GET    /seer/v1/rollouts                     all that are kept
@@ -35,6 +36,8 @@ class NativeDialect {
   bool handle(HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
   /// Goes on with what another process left. `version`: of the weights that made what was begun.
   void resume(std::vector<ServedWork> work, WeightVersion version);
+  /// Stops rollouts whose time has come. Called every now and then, and after each response.
+  void tick(int64_t now_us);
 
  private:
   struct StreamOptions {
@@ -64,6 +67,7 @@ class NativeDialect {
   ServedRollouts& rollouts_;
   std::map<GroupKey, Ticket> tickets_;  // of groups that run or wait
   uint64_t last_name_ = 0;              // of those that clients gave none
+  int64_t now_us_ = 0;                  // at the last tick
 };
 
 }  // namespace seer

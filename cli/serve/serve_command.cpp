@@ -96,13 +96,15 @@ struct GatewayScope {
 struct KeepRollouts {
   HttpServer& server;
   ServedRollouts& rollouts;
+  NativeDialect& native;
   const EventLog& log;
   int64_t ticked_us = 0, synced_us = 0;
   std::shared_ptr<std::atomic<bool>> has_failed = std::make_shared<std::atomic<bool>>(false);
   void look(int64_t now_us) {
     if (now_us - ticked_us >= kTickUs) {
       ticked_us = now_us;
-      server.post([&to = rollouts, &events = log, failed = has_failed, now_us] {
+      server.post([&to = rollouts, &runs = native, &events = log, failed = has_failed, now_us] {
+        runs.tick(now_us);
         to.tick(now_us);
         tell(to.journal_failed(), *failed, events, now_us);
       });
@@ -191,7 +193,7 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
             << server->port() << std::endl;
 
   rt::Inbox<> inbox(system);
-  KeepRollouts keep{*server, rollouts, log};
+  KeepRollouts keep{*server, rollouts, native, log};
   Status ended;
   int64_t sampled_us = 0;
   const auto look = [&] {

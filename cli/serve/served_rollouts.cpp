@@ -27,7 +27,7 @@ Error no_rollout(const std::string& id) { return fail(Code::kNotFound, "there is
 
 std::string served_state_line(const char* type, const ServedState& s) {
   return cat("{\"type\":\"", type, "\",\"rollout_id\":", json_string(s.id), ",\"open\":", s.is_open ? "true" : "false",
-             ",\"groups\":", s.groups, ",\"responses\":", s.responses, ",\"given\":", s.given, ",\"aborted\":", s.aborted,
+             ",\"stopped\":", s.is_stopped ? "true" : "false", ",\"groups\":", s.groups, ",\"responses\":", s.responses, ",\"given\":", s.given, ",\"aborted\":", s.aborted,
              ",\"failed\":", s.failed, ",\"output_tokens\":", s.output_tokens, ",\"acknowledged\":", s.acknowledged, "}\n");
 }
 
@@ -156,7 +156,7 @@ std::vector<ServedWork> ServedRollouts::take_in(Rollout& rollout, std::vector<Se
     ServedWork& work = all.emplace_back(ServedWork{.rollout = rollout.head.number, .group = index, .samples = {}, .begun = {}});
     for (uint32_t sample = 0; sample < samples; ++sample) work.samples.push_back(sample);
     const uint64_t hash = hash_of(spec);
-    rollout.groups.push_back({std::move(spec), std::vector<bool>(samples), samples, hash});
+    rollout.groups.push_back({.spec = std::move(spec), .is_given = std::vector<bool>(samples), .left = samples, .hash = hash});
   }
   return all;
 }
@@ -261,6 +261,25 @@ void ServedRollouts::finish(uint64_t number, ServedResponse response, std::strin
   pump_all(number);
 }
 
+bool ServedRollouts::Rollout::must_stop(int64_t now_us) const {
+  const ServedStop& stop = head.stop;
+  const uint64_t whole = state.given - state.aborted - state.failed;
+  return (stop.groups > 0 && whole_groups >= stop.groups) || (stop.samples > 0 && whole >= stop.samples) ||
+         (stop.deadline_s > 0 && now_us - came_us >= stop.deadline_s * 1'000'000);
+}
+
+std::vector<uint64_t> ServedRollouts::take_stopped(int64_t now_us) {
+  std::vector<uint64_t> stopped;
+  for (auto& [number, rollout] : rollouts_) {
+    if (rollout.came_us < 0) rollout.came_us = now_us;
+    if (rollout.state.is_stopped || rollout.is_over() || !rollout.must_stop(now_us)) continue;
+    rollout.state.is_stopped = true;
+    stopped.push_back(number);
+  }
+  for (const uint64_t number : stopped) (void)close(rollouts_.at(number).head.id);
+  return stopped;
+}
+
 void ServedRollouts::set_mark(const ServedModelMark& mark) {
   if (journal_ != nullptr) (void)kept(journal_->set_mark(mark));
 }
@@ -268,7 +287,11 @@ void ServedRollouts::set_mark(const ServedModelMark& mark) {
 void ServedRollouts::take_in_response(Rollout& rollout, ServedResponse response) {
   Group& group = rollout.groups[response.group];
   group.is_given[response.sample] = true;
-  if (--group.left == 0) let_go(rollout, group);
+  group.is_whole &= response.finish != FinishReason::kAborted && response.finish != FinishReason::kError;
+  if (--group.left == 0) {
+    rollout.whole_groups += group.is_whole ? 1 : 0;
+    let_go(rollout, group);
+  }
   ServedState& state = rollout.state;
   state.given = response.seq;
   --open_responses_;

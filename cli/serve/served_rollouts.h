@@ -41,7 +41,7 @@ class LineSink {
 /// Figures of a rollout, for its client.
 struct ServedState {
   std::string id;
-  bool is_open = false, is_over = false;
+  bool is_open = false, is_over = false, is_stopped = false;  // stopped: by its ServedStop
   size_t groups = 0;
   uint64_t responses = 0, given = 0;              // asked for; of them given so far: the last sequence number
   uint64_t aborted = 0, failed = 0;               // of those given
@@ -92,6 +92,8 @@ class ServedRollouts {
   void commit(uint64_t rollout, const CommittedTokens& part, WeightVersion version);
   /// `response`: its seq and line are filled in. `line`: an object of at least one member, and a newline; seq is added to it.
   void finish(uint64_t rollout, ServedResponse response, std::string_view line);
+  /// The rollouts that are to end now by their ServedStop, each once. They take no more groups.
+  std::vector<uint64_t> take_stopped(int64_t now_us);
   /// Other weights are served from now on: a restart goes on from tokens of these.
   void set_mark(const ServedModelMark& mark);
 
@@ -115,7 +117,8 @@ class ServedRollouts {
     ServedGroup spec;  // emptied once all responses were given
     std::vector<bool> is_given;
     uint32_t left = 0;
-    uint64_t hash = 0;  // of what it was
+    bool is_whole = true;  // no response was cut short, or failed, so far
+    uint64_t hash = 0;     // of what it was
   };
   struct Rollout {
     ServedHead head;
@@ -125,9 +128,12 @@ class ServedRollouts {
     std::deque<std::shared_ptr<const std::string>> lines;  // of those that are not acknowledged
     ServedState state;
     size_t bytes = 0;           // of lines, and of groups that are not over
+    uint64_t whole_groups = 0;
+    int64_t came_us = -1;       // when take_stopped() saw it first
     bool is_delivered = false;  // after its end some stream was sent all of it
     uint64_t left() const { return state.responses - state.given; }
     bool is_over() const { return !head.is_open && left() == 0; }
+    bool must_stop(int64_t now_us) const;
   };
   struct Stream {
     uint64_t rollout = 0, next_seq = 1;

@@ -102,7 +102,7 @@ std::string answer_text(const Answering& to, const Response& r, const std::strin
               {"prompt_tokens", to.prompt_tokens},
               {"weight_version", version},
               {"completion_tokens", r.output_ids.size()},
-              {"cached_tokens", 0},
+              {"cached_tokens", r.cached_tokens},
               {"seed", r.seed},
               {"queue_time", static_cast<double>(r.queue_us) / 1e6},
               {"e2e_latency", static_cast<double>(r.queue_us + r.run_us) / 1e6}};

@@ -379,16 +379,19 @@ class AsyncClient:
 
     def rollout(self, groups: Sequence[Mapping[str, Any]], *, rollout_id: Optional[str] = None, n: Optional[int] = None,
                 sampling: Optional[Mapping[str, Any]] = None, seed: Optional[int] = None, priority: int = 0, logprobs: str = "processed",
-                open: bool = False, expect_weight_version: Union[int, str, None] = None, reconnect_s: float = RECONNECT_S) -> AsyncRollout:
+                open: bool = False, stop_when: Optional[Mapping[str, int]] = None, expect_weight_version: Union[int, str, None] = None,
+                reconnect_s: float = RECONNECT_S) -> AsyncRollout:
         """A rollout of these groups, each with the fields of a prompt line of `seer rollout`; `n` and `sampling` are for groups that do
-        not say. Iterate over it to start it. With open=True more groups may be added. Another process that asks for the same groups with
+        not say. Iterate over it to start it. With open=True more groups may be added. With stop_when={"groups": 64} (or "samples",
+        "deadline_s") it ends when so many are whole; the others are answered with the tokens they have. Another process that asks for the same groups with
         the same rollout_id gets the responses of the rollout that is there."""
         rollout_id = f"client-{uuid.uuid4().hex}" if rollout_id is None else rollout_id
         defaults = dict(sampling or {})
         if n is not None:
             defaults["n"] = n
         first: Dict[str, Any] = {"rollout_id": rollout_id, "defaults": defaults, "open": open}
-        for name, value in (("seed", seed), ("priority", priority or None), ("expect_weight_version", expect_weight_version),
+        for name, value in (("seed", seed), ("priority", priority or None), ("stop_when", dict(stop_when) if stop_when else None),
+                            ("expect_weight_version", expect_weight_version),
                             ("logprobs", None if logprobs == "processed" else logprobs)):
             if value is not None:
                 first[name] = value

@@ -147,6 +147,28 @@ class NativeTest(ServedCase):
                 self.assertEqual(r["output_ids"], right["output_ids"][:len(r["output_ids"])])
         self.assertEqual(done["aborted"], 2 + sum(r["finish_reason"] == "abort" for r in rest))
 
+    def test_a_rollout_ends_once_enough_groups_or_samples_are_whole(self):
+        short = [json.dumps({"id": f"short {i}", "prompt_ids": [2 + i], "max_tokens": 5, "ignore_eos": True}) for i in range(2)]
+        long = json.dumps({"id": "long", "prompt_ids": [2, 3, 4], **ENDLESS})
+        for stop, whole_least in (({"groups": 2}, 4), ({"samples": 3}, 3), ({"groups": 3, "samples": 4}, 4)):
+            with self.subTest(stop):
+                head = {"defaults": {"n": 2}, "open": True, "stop_when": stop}
+                accepted, *responses, done = whole(self.served, "POST", PATH, body_of(head, [*short, long]))
+                self.assertEqual((done["type"], done["stopped"], done["open"], len(responses)), ("done", True, False, 6))
+                self.assertGreaterEqual(sum(r["finish_reason"] == "length" for r in responses), whole_least)
+                cut = [r for r in responses if r["id"] == "long"]
+                self.assertEqual([r["finish_reason"] for r in cut], ["abort", "abort"])
+                self.assertLess(max(len(r["output_ids"]) for r in cut), ENDLESS["max_tokens"])
+                self.refused(409, "the rollout is closed", "POST", f"{PATH}/{accepted['rollout_id']}/groups", long)
+
+    def test_a_rollout_ends_when_its_time_is_over_unless_it_is_whole_before(self):
+        head = {"defaults": {"n": 1500, **ENDLESS}, "stop_when": {"deadline_s": 1}}  # for a minute, else
+        _, *responses, done = whole(self.served, "POST", PATH, body_of(head, ['{"prompt_ids": [2]}']))
+        self.assertEqual((done["stopped"], len(responses)), (True, 1500))
+        self.assertGreater(done["aborted"], 0)
+        head = {"defaults": {"n": 2, "max_tokens": 5}, "stop_when": {"deadline_s": 60, "groups": 2}}
+        self.assertFalse(whole(self.served, "POST", PATH, body_of(head, ['{"prompt_ids": [2]}']))[-1]["stopped"])
+
     def test_a_deleted_rollout_ends_and_is_gone(self):
         prompts = [json.dumps({"prompt_ids": [2, 3, 4], "n": 4, **ENDLESS})]
         with Stream(self.served, "POST", PATH, body_of({"rollout_id": "gone"}, prompts)) as stream:
@@ -196,6 +218,11 @@ class NativeTest(ServedCase):
             ({"defaults": {"max_new_tokens": 5}}, good, "defaults has max_new_tokens: use max_tokens"),
             ({"defaults": {"temperature": "hot"}}, good, "temperature is \"hot\": expected a number"),
             ({"logprobs": "none"}, good, "logprobs is \"none\": expected \"processed\" or \"raw\""),
+            ({"stop_when": 3}, good, "stop_when is 3: expected an object of groups, samples or deadline_s"),
+            ({"stop_when": {}}, good, "stop_when is object: expected an object of groups, samples or deadline_s"),
+            ({"stop_when": {"groups": 0}}, good, "stop_when.groups is 0: expected an integer of at least 1"),
+            ({"stop_when": {"deadline_s": 1e9}}, good, "stop_when.deadline_s is 1"),
+            ({"stop_when": {"tokens": 1}}, good, "field stop_when.tokens is not known: expected groups, samples or deadline_s"),
             ({"groups": {}}, good, "groups is object: expected a list of objects"),
             ({"groups": [{"prompt_ids": [2]}, 5]}, "", "groups:2: expected a JSON object, found number"),
             ({"groups": [{"prompt_ids": [2], "id": 1}, {"prompt_ids": [2], "id": 1}]}, "", "groups:2: id 1 is that of line 1 already"),

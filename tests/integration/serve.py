@@ -57,6 +57,12 @@ class ServeTest(ServedCase):
         alone = [self.served.generate(ids, sampling_params={**params, "sampling_seed": 70 + i}) for i in range(3)]
         self.assertEqual([r["output_ids"] for r in several], [r["output_ids"] for r in alone])
 
+    def test_prompt_tokens_that_were_cached_are_told(self):
+        ids = [2 + i % 30 for i in range(75)]  # used by no other test
+        cached = [self.served.generate(ids, sampling_params={"max_new_tokens": 4})["meta_info"]["cached_tokens"] for _ in range(3)]
+        self.assertEqual(cached[0], 0)
+        self.assertEqual(max(cached), 64)  # of two instances, one computed it before: its whole blocks
+
     def test_a_list_of_prompts_is_answered_in_order(self):
         lists = [[2, 3, 4], [9, 8, 7, 6]]
         params = {"max_new_tokens": 12, "temperature": 0}

@@ -360,3 +360,30 @@ TEST_CASE("served rollouts: with a journal another process goes on with all that
   CHECK(b.attach("a")->seqs() == std::vector{-1});
 #endif
 }
+
+TEST_CASE("served rollouts: one that has what it needs is stopped once and closed; what was cut short does not count") {
+  Bench b;
+  const auto make = [&](const std::string& id, ServedStop stop) {
+    REQUIRE(b.rollouts.create({.id = id, .sampling = {}, .is_open = true, .stop = stop}, {group(2), group(2), group(1)}).ok());
+    return b.rollouts.find(id)->number;
+  };
+  const uint64_t groups = make("groups", {.groups = 2}), samples = make("samples", {.samples = 2}), late = make("late", {.deadline_s = 5}),
+                 never = make("never", {});
+  CHECK(b.rollouts.take_stopped(1'000'000).empty());
+  for (const char* id : {"groups", "samples", "never"}) b.finish(id, 0, 0);
+  for (const char* id : {"groups", "samples", "never"}) b.finish(id, 0, 1, "x", FinishReason::kAborted);
+  b.finish("groups", 1, 0);
+  b.finish("groups", 1, 1);
+  CHECK(b.rollouts.take_stopped(2'000'000).empty());  // one whole group, one whole sample
+  b.finish("samples", 1, 0, "x", FinishReason::kLength);
+  CHECK(b.rollouts.take_stopped(3'000'000) == std::vector{samples});
+  b.finish("groups", 2, 0);  // its last: it is open still
+  CHECK(b.rollouts.take_stopped(4'000'000) == std::vector{groups});
+  CHECK(b.rollouts.take_stopped(5'999'999).empty());
+  CHECK(b.rollouts.take_stopped(6'000'000) == std::vector{late});
+  CHECK(b.rollouts.take_stopped(7'000'000).empty());
+  CHECK(b.rollouts.state("samples")->is_stopped);
+  CHECK_FALSE(b.rollouts.state("samples")->is_open);
+  CHECK(why(b.rollouts.add("samples", {group(1)})) == "stale: the rollout is closed: no groups can be added");
+  CHECK(b.rollouts.head(never).is_open);
+}
