@@ -6,7 +6,9 @@
 // instruction set can never be linked into another.
 #pragma once
 
+#ifndef SEER_INLINE
 #define SEER_INLINE inline __attribute__((always_inline))
+#endif
 
 namespace seer {
 
