@@ -7,6 +7,10 @@ set -euo pipefail
 # Modules (a regular expression on the path without its ending), then the test that covers them.
 covered_by=(
   '^protocols/(actors|rt_net)$'                                   tests/actors/messages_test.cpp
+  '^gpu/slot_table$'                                              tests/gpu/slot_engine_test.cpp
+  '^gpu/cuda/(cuda_runtime|no_cuda)_device$'                      tests/gpu/cuda/cuda_device_test.cpp
+  '^gpu/cuda/(cuda_forward|device.*)$'                            tests/gpu/cuda/cuda_engine_test.cpp
+  '^gpu/cuda/(cuda_kernels|kernel_args|kernels/.*)$'              tests/gpu/cuda/kernels_test.cpp
   '^gpu/engine$'                                                  tests/gpu/slot_engine_test.cpp
   '^gpu/text/(jinja_.*|python_text)$'                             tests/gpu/text/chat_template_test.cpp
   '^gpu/cpu/(kernels.*|lanes_.*|.*_body|row_softmax_.*|exp_lanes|float_bits|denormals|weight_prefetch|aligned_array)$' tests/gpu/cpu/cpu_kernels_test.cpp

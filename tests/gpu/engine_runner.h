@@ -2,6 +2,7 @@
 #pragma once
 #include <algorithm>
 #include <condition_variable>
+#include <deque>
 #include <filesystem>
 #include <memory>
 #include <mutex>
@@ -34,26 +35,33 @@ class EngineRunner {
     std::iota(free_.rbegin(), free_.rend(), 0);
     engine_->set_notify([this] {
       const std::lock_guard lock(mutex_);
-      ++ready_;
       wake_.notify_one();
     });
   }
 
   const EngineInfo& info() const { return engine_->info(); }
+  Engine& engine() { return *engine_; }
 
   EngineResult run(EngineWork work) {
     submit(std::move(work));
     return wait();
   }
   void submit(EngineWork work) { engine_->submit(std::move(work)); }
+  /// The next result, in the order of the work.
   EngineResult wait() {
     std::unique_lock lock(mutex_);
-    wake_.wait(lock, [this] { return ready_ > 0; });
-    --ready_;
-    return std::move(engine_->take_results().at(0));
+    wake_.wait(lock, [this] {
+      for (EngineResult& result : engine_->take_results()) taken_.push_back(std::move(result));
+      return !taken_.empty();
+    });
+    EngineResult result = std::move(taken_.front());
+    taken_.pop_front();
+    return result;
   }
   StepResult step(std::vector<SequenceStep> sequences) {
-    return std::get<StepResult>(run(StepBatch{.id = ++id_, .sequences = std::move(sequences)}));
+    auto result = std::get<StepResult>(run(StepBatch{.id = ++id_, .sequences = std::move(sequences)}));
+    if (!result.status.ok()) SEER_CHECK(false, result.status.error());
+    return result;
   }
 
   /// The next `rows` uncomputed tokens of a sequence, growing its block table; the last `sample_rows` are sampled.
@@ -117,7 +125,7 @@ class EngineRunner {
  private:
   std::mutex mutex_;
   std::condition_variable wake_;
-  int ready_ = 0;
+  std::deque<EngineResult> taken_;
   uint64_t id_ = 0;
   std::vector<DeviceBlockId> free_;
   std::unique_ptr<Engine> engine_;  // last: its thread calls notify

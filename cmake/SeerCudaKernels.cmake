@@ -1,0 +1,50 @@
+# The kernels of the CUDA engine (gpu/cuda), where CUDA's compiler is found. They go into seer_gpu as an object; no CUDA header is
+# needed elsewhere. What ptxas says of each kernel (registers, spills) is kept for a test.
+set(SEER_CUDA_ARCHITECTURES "" CACHE STRING "GPUs that kernels are built for, as compute capabilities; empty: 80;90;100, as far as nvcc knows them")
+if(SEER_WITH_CUDA)
+  find_package(CUDAToolkit 12 QUIET)
+endif()
+if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE)
+  set(SEER_HAVE_CUDA ON)
+  set(SEER_PTXAS_LOG ${CMAKE_BINARY_DIR}/cuda/ptxas.log)
+  # No fma but those that the source asks for, denormals flushed, division and square root rounded correctly: as on the CPU.
+  set(SEER_NVCC_FLAGS -std=c++20 --expt-relaxed-constexpr -fmad=false -ftz=true -I${CMAKE_SOURCE_DIR})
+  set(architectures ${SEER_CUDA_ARCHITECTURES})
+  if(NOT architectures)
+    set(architectures 80 90)
+    if(CUDAToolkit_VERSION VERSION_GREATER_EQUAL 12.8)
+      list(APPEND architectures 100)
+    endif()
+  endif()
+  set(codes)
+  foreach(architecture ${architectures})
+    list(APPEND codes -gencode=arch=compute_${architecture},code=sm_${architecture})
+  endforeach()
+  list(GET architectures -1 newest)  # also as PTX, for later GPUs
+  list(APPEND codes -gencode=arch=compute_${newest},code=compute_${newest})
+  file(GLOB kernel_sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/gpu/cuda/kernels/*)
+  set(SEER_KERNEL_SOURCES ${kernel_sources} ${CMAKE_SOURCE_DIR}/gpu/cuda/cuda_kernels.cu ${CMAKE_SOURCE_DIR}/gpu/cuda/kernel_args.h
+      ${CMAKE_SOURCE_DIR}/gpu/cpu/exact_math_body.h ${CMAKE_SOURCE_DIR}/gpu/cpu/exp_lanes.h ${CMAKE_SOURCE_DIR}/gpu/philox.h)
+  file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/cuda)
+  add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/cuda/cuda_kernels.o DEPENDS ${SEER_KERNEL_SOURCES} VERBATIM
+    COMMAND sh -c "\"$@\" >${SEER_PTXAS_LOG} 2>&1 || { cat ${SEER_PTXAS_LOG}; exit 1; }" nvcc
+            ${CUDAToolkit_NVCC_EXECUTABLE} ${SEER_NVCC_FLAGS} ${codes} -O3 -Xcompiler -fPIC -Xptxas -v
+            -c ${CMAKE_SOURCE_DIR}/gpu/cuda/cuda_kernels.cu -o ${CMAKE_BINARY_DIR}/cuda/cuda_kernels.o)
+  # For tests: PTX, which they interpret, and machine code, whose instructions they count.
+  set(SEER_PTX ${CMAKE_BINARY_DIR}/cuda/cuda_kernels.ptx)
+  set(SEER_CUBIN ${CMAKE_BINARY_DIR}/cuda/cuda_kernels.cubin)
+  add_custom_command(OUTPUT ${SEER_PTX} DEPENDS ${SEER_KERNEL_SOURCES} VERBATIM
+    COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} ${SEER_NVCC_FLAGS} -lineinfo -arch=compute_80 -ptx
+            ${CMAKE_SOURCE_DIR}/gpu/cuda/cuda_kernels.cu -o ${SEER_PTX})
+  add_custom_command(OUTPUT ${SEER_CUBIN} DEPENDS ${SEER_KERNEL_SOURCES} VERBATIM
+    COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} ${SEER_NVCC_FLAGS} -arch=sm_90 -cubin
+            ${CMAKE_SOURCE_DIR}/gpu/cuda/cuda_kernels.cu -o ${SEER_CUBIN})
+  add_custom_target(seer_ptx DEPENDS ${SEER_PTX} ${SEER_CUBIN})
+  set_source_files_properties(${CMAKE_BINARY_DIR}/cuda/cuda_kernels.o PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
+  target_sources(seer_gpu PRIVATE ${CMAKE_BINARY_DIR}/cuda/cuda_kernels.o)
+  seer_layer_without(seer_gpu no_cuda_)
+  target_link_libraries(seer_gpu PRIVATE CUDA::cudart_static)
+else()
+  message(STATUS "CUDA toolkit not found: no CUDA engine, models run on the CPU (install CUDA's nvcc, 12 or later)")
+  seer_layer_without(seer_gpu cuda_runtime_)
+endif()

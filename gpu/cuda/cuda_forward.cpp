@@ -1,0 +1,252 @@
+#include "gpu/cuda/cuda_forward.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "gpu/cpu/rope_table.h"
+#include "protocols/check.h"
+
+namespace seer::cuda {
+namespace {
+
+constexpr int32_t rounded_up(int32_t n, int32_t by) { return (n + by - 1) / by; }
+constexpr float kLog2E = 1.44269504f;
+
+}  // namespace
+
+int32_t kv_dim(const ModelConfig& model, bool f32) {
+  if (f32) return model.head_dim <= 128 ? model.head_dim : 0;
+  for (const int32_t dim : {32, 64, 128})
+    if (model.head_dim <= dim) return dim;
+  return 0;
+}
+
+int64_t kv_block_bytes(const ModelConfig& model, bool f32, int32_t block_tokens) {
+  return int64_t{2} * model.layers * model.kv_heads * block_tokens * std::max(kv_dim(model, f32), model.head_dim) * (f32 ? 4 : 2);
+}
+
+CudaForward::CudaForward(const Model& model, const ForwardConfig& config, DeviceMemory& memory)
+    : model_(model.config),
+      config_(config),
+      dim_(kv_dim(model.config, config.f32)),
+      block_bytes_(kv_block_bytes(model.config, config.f32, config.block_tokens)),
+      weights_(model, config.f32, memory) {
+  using enum DeviceMemory::Use;
+  SEER_CHECK(dim_ > 0, model_.head_dim);
+  const ModelConfig& c = model_;
+  const int64_t rows = config.rows_max, samples = kSamplesMax, element_bytes = config.f32 ? 4 : 2;
+  const int64_t row_splits = config.row_splits_max, parts = rounded_up(c.vocab_size, kPart);
+  memory.want(kKv, kv_, block_bytes_ * config.blocks);
+  memory.want(kWorkspace, slots_, config.slots);
+  memory.want(kWorkspace, tables_, int64_t{config.slots} * config.table_stride);
+  memory.want(kWorkspace, log_, int64_t{config.blocks} * config.block_tokens);
+  memory.want(kWorkspace, plan_, plan_bytes(config.rows_max));
+  memory.want(kWorkspace, changes_, kChangesBytes);
+  memory.want(kWorkspace, rows_, rows);
+  memory.want(kWorkspace, rope_, int64_t{config.table_stride} * config.block_tokens * c.head_dim);
+  memory.want(kWorkspace, hidden_, rows * c.hidden_size);
+  memory.want(kWorkspace, qkv_, rows * padded(c.query_size() + 2 * c.kv_size(), kGemmColumns));
+  memory.want(kWorkspace, projected_, rows * padded(c.hidden_size, kGemmColumns));
+  memory.want(kWorkspace, gate_up_, rows * padded(2 * c.intermediate_size, kGemmColumns));
+  memory.want(kWorkspace, logits_, samples * padded(c.vocab_size, kGemmColumns));
+  memory.want(kWorkspace, normed_, rows * padded(c.hidden_size, kGemmSteps) * element_bytes);
+  memory.want(kWorkspace, query_, rows * c.heads * dim_ * element_bytes);
+  memory.want(kWorkspace, attended_, rows * padded(c.query_size(), kGemmSteps) * element_bytes);
+  memory.want(kWorkspace, activated_, rows * padded(c.intermediate_size, kGemmSteps) * element_bytes);
+  memory.want(kWorkspace, partial_, row_splits * c.heads * (config.f32 ? kSplit : dim_));
+  memory.want(kWorkspace, partial_max_, row_splits * c.heads);
+  memory.want(kWorkspace, partial_sum_, row_splits * c.heads);
+  memory.want(kWorkspace, maxima_, samples * parts);
+  memory.want(kWorkspace, sums_, samples * parts);
+  memory.want(kWorkspace, logprob_sums_, samples * parts);
+  memory.want(kWorkspace, masses_, samples * parts);
+  memory.want(kWorkspace, candidates_, samples * c.vocab_size);
+  memory.want(kWorkspace, bucket_, samples * c.vocab_size);
+  memory.want(kWorkspace, penalized_, samples * rounded_up(c.vocab_size, 32));
+  memory.want(kWorkspace, sampled_, rows);
+}
+
+Status CudaForward::begin(Device& device, const Model& model) {
+  const int64_t positions = int64_t{config_.table_stride} * config_.block_tokens, half = model_.head_dim / 2;
+  RopeTable table(model_);
+  table.reserve(positions);
+  std::vector<float> rope(static_cast<size_t>(positions * model_.head_dim));
+  for (int64_t p = 0; p < positions; ++p) {
+    std::copy_n(table.cosines(p), half, rope.data() + p * model_.head_dim);
+    std::copy_n(table.sines(p), half, rope.data() + p * model_.head_dim + half);
+  }
+  device.copy_in(Stream::kSteps, rope_, rope.data(), std::ssize(rope) * 4);
+  SEER_RETURN_IF_ERROR(device.wait(device.record(Stream::kSteps)));  // `rope` must live until then
+  return weights_.upload(device, model);
+}
+
+// ---- what a pass needs to be told ------------------------------------------------------------------------------------
+
+int64_t CudaForward::plan_bytes(int32_t rows_max) {
+  return static_cast<int64_t>(sizeof(Plan)) +
+         rows_max * static_cast<int64_t>(sizeof(PlanRow) + sizeof(PlanSample) + sizeof(PlanTile));
+}
+
+int64_t CudaForward::write_plan(const Pass& pass, std::byte* staged) {
+  const Plan header{.rows = static_cast<int32_t>(pass.rows.size()),
+                    .samples = static_cast<int32_t>(pass.samples.size()),
+                    .tiles = static_cast<int32_t>(pass.tiles.size())};
+  std::byte* to = staged;
+  const auto put = [&to](const void* from, size_t bytes) {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+    to += bytes;
+  };
+  put(&header, sizeof header);
+  put(pass.rows.data(), pass.rows.size() * sizeof(PlanRow));
+  put(pass.samples.data(), pass.samples.size() * sizeof(PlanSample));
+  put(pass.tiles.data(), pass.tiles.size() * sizeof(PlanTile));
+  return to - staged;
+}
+
+void CudaForward::load_plan(Device& device, const std::byte* staged, int64_t bytes) const {
+  device.copy_in(Stream::kSteps, plan_, staged, bytes);
+}
+
+void CudaForward::apply_changes(Device& device, const std::byte* staged, int64_t bytes, int32_t count) const {
+  device.copy_in(Stream::kSteps, changes_, staged, bytes);
+  device.launch(Stream::kSteps, KernelId::k_apply_changes, {rounded_up(count, 128)},
+                ChangesArgs{.changes = reinterpret_cast<const Changes*>(changes_),
+                            .slots = slots_,
+                            .tables = tables_,
+                            .log = log_,
+                            .table_stride = config_.table_stride,
+                            .block_tokens = config_.block_tokens});
+}
+
+// ---- a pass ----------------------------------------------------------------------------------------------------------
+
+void CudaForward::run(Device& device, const Pass& pass) {
+  const auto size = [](const auto& list) { return static_cast<int32_t>(list.size()); };
+  Shape shape{size(pass.rows), size(pass.samples), size(pass.tiles), rounded_up(pass.positions, kSplit)};
+  const int32_t rows = std::min(config_.rows_max, static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(shape.rows))));
+  const auto splits = static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(shape.splits)));
+  const bool decodes = shape.samples == shape.rows && shape.tiles == shape.rows;
+  if (!config_.graphs || !decodes || shape.rows * splits > config_.row_splits_max) return launch(device, shape);
+  auto [graph, is_new] = graphs_.try_emplace({rows, splits});
+  if (is_new) {
+    device.begin_graph();
+    launch(device, {rows, rows, rows, splits});
+    graph->second = device.end_graph();
+  }
+  device.launch_graph(graph->second);
+}
+
+void CudaForward::launch(Device& device, const Shape& shape) const {
+  const auto* plan = reinterpret_cast<const Plan*>(plan_);
+  const int32_t rows = shape.rows;
+  device.launch(Stream::kSteps, KernelId::k_begin_rows, {rounded_up(rows, 128)},
+                BeginArgs{.plan = plan, .slots = slots_, .tables = tables_, .log = log_, .rows = rows_,
+                          .table_stride = config_.table_stride, .block_tokens = config_.block_tokens});
+  const auto pieces = static_cast<int32_t>(std::clamp<int64_t>(block_bytes_ / (128 * 16 * 4), 1, 64));
+  device.launch(Stream::kSteps, KernelId::k_clear_blocks, {pieces, rows},
+                ClearArgs{.plan = plan, .rows = rows_, .kv = reinterpret_cast<unsigned char*>(kv_), .block_bytes = block_bytes_,
+                          .block_tokens = config_.block_tokens});
+  device.launch(Stream::kSteps, config_.f32 ? KernelId::k_embed_f32 : KernelId::k_embed_bf16, {rows},
+                EmbedArgs{.plan = plan, .rows = rows_, .table = weights_.embedding(), .hidden = hidden_,
+                          .columns = model_.hidden_size, .table_stride = weights_.embedding_stride(),
+                          .hidden_stride = model_.hidden_size});
+  for (int32_t i = 0; i < model_.layers; ++i) layer(device, i, shape);
+  if (shape.samples > 0) sample(device, shape.samples);
+}
+
+void CudaForward::norm(Device& device, int32_t rows, const float* weight, const float* added, int32_t added_stride,
+                       const float* bias, int32_t first_sample) const {
+  device.launch(Stream::kSteps, config_.f32 ? KernelId::k_norm_f32 : KernelId::k_norm_bf16, {rows},
+                NormArgs{.plan = reinterpret_cast<const Plan*>(plan_),
+                         .hidden = hidden_,
+                         .added = added,
+                         .bias = bias,
+                         .weight = weight,
+                         .out = normed_,
+                         .size = model_.hidden_size,
+                         .hidden_stride = model_.hidden_size,
+                         .added_stride = added_stride,
+                         .out_stride = padded(model_.hidden_size, kGemmSteps),
+                         .eps = model_.rms_norm_eps,
+                         .sums = config_.f32 ? 16 : kNormThreads,
+                         .samples = first_sample >= 0,
+                         .first_sample = std::max(0, first_sample)});
+}
+
+void CudaForward::multiply(Device& device, int32_t rows, const void* in, const DeviceMatrix& w, float* out,
+                           int32_t first_sample) const {
+  const GemmArgs args{.plan = reinterpret_cast<const Plan*>(plan_), .a = in, .w = w.data, .c = out, .n = w.rows_padded(),
+                      .k = w.columns_padded(), .samples = first_sample >= 0, .first_sample = std::max(0, first_sample)};
+  const int32_t columns = args.n / kGemmColumns;
+  if (config_.f32)
+    device.launch(Stream::kSteps, KernelId::k_gemm_f32, {columns, rounded_up(rows, kF32Rows)}, args);
+  else if (rows <= 16)
+    device.launch(Stream::kSteps, KernelId::k_gemm_bf16_16, {columns, 1}, args);
+  else
+    device.launch(Stream::kSteps, KernelId::k_gemm_bf16_64, {columns, rounded_up(rows, 64)}, args);
+}
+
+void CudaForward::layer(Device& device, int32_t index, const Shape& shape) const {
+  const int32_t rows = shape.rows;
+  const DeviceLayer& w = weights_.layers()[static_cast<size_t>(index)];
+  const DeviceLayer* before = index > 0 ? &weights_.layers()[static_cast<size_t>(index - 1)] : nullptr;
+  const auto* plan = reinterpret_cast<const Plan*>(plan_);
+  const int32_t projected_stride = padded(model_.hidden_size, kGemmColumns);
+  const int64_t block_elements = block_bytes_ / (config_.f32 ? 4 : 2), layer_elements = block_elements / model_.layers * index;
+
+  norm(device, rows, w.input_norm, before ? projected_ : nullptr, projected_stride, before ? before->down_bias : nullptr);
+  multiply(device, rows, normed_, w.qkv, qkv_);
+  device.launch(Stream::kSteps, config_.f32 ? KernelId::k_rope_f32 : KernelId::k_rope_bf16,
+                {rounded_up(model_.heads + model_.kv_heads, 4), rows},
+                RopeArgs{.plan = plan, .rows = rows_, .qkv = qkv_, .bias = w.qkv_bias, .q_norm = w.q_norm, .k_norm = w.k_norm,
+                         .rope = rope_, .query = query_, .kv = kv_, .kv_block_elements = block_elements,
+                         .kv_layer_elements = layer_elements, .qkv_stride = w.qkv.rows_padded(), .heads = model_.heads,
+                         .kv_heads = model_.kv_heads, .head_dim = model_.head_dim, .padded_dim = dim_,
+                         .block_tokens = config_.block_tokens, .eps = model_.rms_norm_eps});
+  const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(model_.head_dim));
+  const AttentionArgs attention{.plan = plan, .rows = rows_, .tables = tables_, .query = query_, .kv = kv_, .out = attended_,
+                                .partial = partial_, .partial_max = partial_max_, .partial_sum = partial_sum_,
+                                .kv_block_elements = block_elements, .kv_layer_elements = layer_elements,
+                                .table_stride = config_.table_stride, .block_tokens = config_.block_tokens,
+                                .heads = model_.heads, .kv_heads = model_.kv_heads, .head_dim = model_.head_dim,
+                                .padded_dim = dim_, .splits = shape.splits, .out_stride = padded(model_.query_size(), kGemmSteps),
+                                .scale = config_.f32 ? scale : scale * kLog2E};
+  if (config_.f32) {
+    device.launch(Stream::kSteps, KernelId::k_attention_f32, {model_.heads, rows}, attention);
+  } else {
+    const KernelId kernel = dim_ == 32 ? KernelId::k_attention_32 : dim_ == 64 ? KernelId::k_attention_64 : KernelId::k_attention_128;
+    device.launch(Stream::kSteps, kernel, {shape.splits, model_.kv_heads, shape.tiles}, attention);
+    device.launch(Stream::kSteps, KernelId::k_attention_combine, {model_.heads, rows}, attention);
+  }
+  multiply(device, rows, attended_, w.output, projected_);
+  norm(device, rows, w.post_norm, projected_, projected_stride, w.output_bias);
+  multiply(device, rows, normed_, w.gate_up, gate_up_);
+  device.launch(Stream::kSteps, config_.f32 ? KernelId::k_swiglu_f32 : KernelId::k_swiglu_bf16, {rows},
+                SwigluArgs{.plan = plan, .gate_up = gate_up_, .bias = w.gate_up_bias, .out = activated_,
+                           .size = model_.intermediate_size, .stride = w.gate_up.rows_padded(),
+                           .out_stride = padded(model_.intermediate_size, kGemmSteps)});
+  multiply(device, rows, activated_, w.down, projected_);
+}
+
+void CudaForward::sample(Device& device, int32_t samples) const {
+  const auto* plan = reinterpret_cast<const Plan*>(plan_);
+  const DeviceLayer& last = weights_.layers().back();
+  for (int32_t first = 0; first < samples; first += kSamplesMax) {
+    const int32_t rows = std::min(kSamplesMax, samples - first);
+    norm(device, rows, weights_.final_norm(), projected_, padded(model_.hidden_size, kGemmColumns), last.down_bias, first);
+    multiply(device, rows, normed_, weights_.head(), logits_, first);
+    device.launch(Stream::kSteps, KernelId::k_sample_rows, {rows},
+                  SampleArgs{.plan = plan, .rows = rows_, .slots = slots_, .tables = tables_, .log = log_, .logits = logits_,
+                             .maxima = maxima_, .sums = sums_, .logprob_sums = logprob_sums_, .masses = masses_,
+                             .candidates = candidates_, .bucket = bucket_, .penalized = penalized_, .sampled = sampled_,
+                             .vocab = model_.vocab_size, .vocab_stride = weights_.head().rows_padded(),
+                             .parts = rounded_up(model_.vocab_size, kPart), .penalized_stride = rounded_up(model_.vocab_size, 32),
+                             .table_stride = config_.table_stride, .block_tokens = config_.block_tokens, .first_sample = first});
+  }
+  device.launch(Stream::kSteps, KernelId::k_finish_rows, {rounded_up(samples, 128)},
+                FinishArgs{.plan = plan, .sampled = sampled_, .slots = slots_});
+}
+
+}  // namespace seer::cuda

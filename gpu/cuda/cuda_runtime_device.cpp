@@ -1,0 +1,200 @@
+// In a build with CUDA; otherwise no_cuda_device.cpp.
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "gpu/cuda/cuda_device.h"
+#include "gpu/cuda/cuda_kernels.h"
+#include "protocols/check.h"
+
+namespace seer::cuda {
+namespace {
+
+constexpr int32_t kComputeMajorMin = 8;  // bf16 mma, cp.async
+
+std::string text_of(cudaError_t error) { return cat(cudaGetErrorName(error), ": ", cudaGetErrorString(error)); }
+
+dim3 dim_of(Grid grid) {
+  return {static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y), static_cast<unsigned>(grid.z)};
+}
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(int32_t index, DeviceProperties properties) : index_(index), properties_(std::move(properties)) {}
+
+  /// Makes streams and events, and lets kernels use as much shared memory as they say.
+  Status open() {
+    keep("opening the device", cudaSetDevice(index_));
+    for (cudaStream_t& stream : streams_) keep("a stream", cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    for (cudaEvent_t& event : events_) keep("an event", cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync));
+    for (int32_t i = 0; i < static_cast<int32_t>(KernelId::kCount); ++i) {
+      const auto kernel = static_cast<KernelId>(i);
+      keep(info_of(kernel).name, cudaFuncSetAttribute(kernel_entry(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                      info_of(kernel).shared_bytes));
+    }
+    return status();
+  }
+
+  ~CudaDevice() override {
+    cudaSetDevice(index_);
+    cudaDeviceSynchronize();  // nothing may run on memory that is freed below
+    for (cudaGraphExec_t graph : graphs_)
+      if (graph != nullptr) cudaGraphExecDestroy(graph);
+    for (cudaEvent_t event : events_)
+      if (event != nullptr) cudaEventDestroy(event);
+    for (cudaStream_t stream : streams_)
+      if (stream != nullptr) cudaStreamDestroy(stream);
+    for (void* p : device_memory_) cudaFree(p);
+    for (void* p : pinned_memory_) cudaFreeHost(p);
+  }
+
+  const DeviceProperties& properties() const override { return properties_; }
+
+  Result<std::byte*> allocate(int64_t bytes) override {
+    return allocated(bytes, "device", device_memory_, [](void** p, size_t n) { return cudaMalloc(p, n); });
+  }
+  Result<std::byte*> allocate_pinned(int64_t bytes) override {
+    return allocated(bytes, "pinned host", pinned_memory_, [](void** p, size_t n) { return cudaHostAlloc(p, n, cudaHostAllocPortable); });
+  }
+
+  void copy_in(Stream stream, void* to, const void* host, int64_t bytes) override {
+    run("a copy to the device",
+        [&] { return cudaMemcpyAsync(to, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, at(stream)); });
+  }
+  void copy_out(Stream stream, void* host, const void* from, int64_t bytes) override {
+    run("a copy from the device",
+        [&] { return cudaMemcpyAsync(host, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, at(stream)); });
+  }
+  void clear(Stream stream, void* to, int64_t bytes) override {
+    run("clearing memory", [&] { return cudaMemsetAsync(to, 0, static_cast<size_t>(bytes), at(stream)); });
+  }
+  void launch_raw(Stream stream, KernelId kernel, Grid grid, const void* args, size_t args_bytes) override {
+    const KernelInfo& info = info_of(kernel);
+    SEER_CHECK(args_bytes == info.args_bytes, info.name, args_bytes);
+    void* arguments[] = {const_cast<void*>(args)};  // CUDA copies them
+    run(info.name, [&] {
+      return cudaLaunchKernel(kernel_entry(kernel), dim_of(grid), dim3(static_cast<unsigned>(info.threads)), arguments,
+                              static_cast<size_t>(info.shared_bytes), at(stream));
+    });
+  }
+
+  void begin_graph() override {
+    run("beginning a graph", [&] { return cudaStreamBeginCapture(at(Stream::kSteps), cudaStreamCaptureModeThreadLocal); });
+  }
+  GraphId end_graph() override {
+    cudaGraphExec_t& exec = graphs_.emplace_back();
+    run("ending a graph", [&] {
+      cudaGraph_t graph = nullptr;
+      const cudaError_t captured = cudaStreamEndCapture(at(Stream::kSteps), &graph);
+      if (captured != cudaSuccess) return captured;
+      const cudaError_t instantiated = cudaGraphInstantiate(&exec, graph, 0);
+      cudaGraphDestroy(graph);
+      return instantiated;
+    });
+    return graphs_.size() - 1;
+  }
+  void launch_graph(GraphId graph) override {
+    run("a graph", [&] { return cudaGraphLaunch(graphs_[graph], at(Stream::kSteps)); });
+  }
+
+  EventId record(Stream stream) override {
+    const EventId event = ++last_event_;
+    run("an event", [&] { return cudaEventRecord(at(event), at(stream)); });
+    return event;
+  }
+  void wait_on(Stream stream, EventId event) override {
+    if (event > 0) run("waiting for an event", [&] { return cudaStreamWaitEvent(at(stream), at(event), 0); });
+  }
+  Status wait(EventId event) override {
+    if (event > 0) run("the device", [&] { return cudaEventSynchronize(at(event)); });
+    return status();
+  }
+  Status status() const override {
+    const std::lock_guard lock(mutex_);
+    return status_;
+  }
+
+ private:
+  cudaStream_t at(Stream stream) const { return streams_[static_cast<size_t>(stream)]; }
+  /// An event that was reused since is over: a later one of the same stream, or of the other, has taken its place only then.
+  cudaEvent_t at(EventId event) const { return events_[event % events_.size()]; }
+
+  template <class Call>
+  void run(const char* what, Call call) {
+    if (!status().ok()) return;
+    cudaSetDevice(index_);  // of the calling thread
+    keep(what, call());
+  }
+  void keep(const char* what, cudaError_t error) {
+    if (error == cudaSuccess) return;
+    const std::lock_guard lock(mutex_);
+    if (status_.ok()) status_ = fail(Code::kUnavailable, "cuda: ", properties_.name, ": ", what, " failed: ", text_of(error));
+  }
+
+  template <class Call>
+  Result<std::byte*> allocated(int64_t bytes, const char* kind, std::vector<void*>& list, Call call) {
+    cudaSetDevice(index_);
+    void* memory = nullptr;
+    const cudaError_t error = call(&memory, static_cast<size_t>(bytes));
+    if (error != cudaSuccess) {
+      cudaGetLastError();  // a failed allocation does not spoil the device
+      return fail(Code::kFull, "cuda: ", properties_.name, ": no ", kind, " memory for ", bytes, " bytes: ", text_of(error));
+    }
+    list.push_back(memory);
+    return static_cast<std::byte*>(memory);
+  }
+
+  const int32_t index_;
+  const DeviceProperties properties_;
+  mutable std::mutex mutex_;  // guards status_
+  Status status_;
+  std::array<cudaStream_t, 2> streams_{};
+  std::array<cudaEvent_t, kEventsOpen> events_{};
+  EventId last_event_ = 0;
+  std::vector<cudaGraphExec_t> graphs_;
+  std::vector<void*> device_memory_, pinned_memory_;
+};
+
+Result<DeviceProperties> properties_of(int32_t index) {
+  cudaDeviceProp found;
+  DeviceProperties properties;
+  size_t free_bytes = 0, all_bytes = 0;
+  for (const cudaError_t error : {cudaGetDeviceProperties(&found, index), cudaSetDevice(index), cudaMemGetInfo(&free_bytes, &all_bytes)})
+    if (error != cudaSuccess) return fail(Code::kUnavailable, "cuda: device ", index, ": ", text_of(error));
+  return DeviceProperties{.name = found.name,
+                          .memory_bytes = static_cast<int64_t>(all_bytes),
+                          .free_bytes = static_cast<int64_t>(free_bytes),
+                          .compute_major = found.major,
+                          .compute_minor = found.minor};
+}
+
+}  // namespace
+
+bool has_cuda_engine() { return true; }
+
+Result<int32_t> count_cuda_devices() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error == cudaErrorInsufficientDriver)
+    return fail(Code::kUnavailable, "cuda: this machine has no NVIDIA driver, or one too old for CUDA ", CUDART_VERSION / 1000, ".",
+                CUDART_VERSION % 1000 / 10);
+  if (error != cudaSuccess && error != cudaErrorNoDevice) return fail(Code::kUnavailable, "cuda: ", text_of(error));
+  return static_cast<int32_t>(count);
+}
+
+Result<std::unique_ptr<Device>> open_cuda_device(int32_t index) {
+  SEER_ASSIGN_OR_RETURN(const int32_t count, count_cuda_devices());
+  if (index < 0 || index >= count) return fail(Code::kUnavailable, "cuda: no device ", index, ", this machine has ", count);
+  SEER_ASSIGN_OR_RETURN(const DeviceProperties properties, properties_of(index));
+  if (properties.compute_major < kComputeMajorMin)
+    return fail(Code::kUnavailable, "cuda: ", properties.name, " has compute capability ", properties.compute_major, ".",
+                properties.compute_minor, ", at least ", kComputeMajorMin, ".0 is needed");
+  auto device = std::make_unique<CudaDevice>(index, properties);
+  SEER_RETURN_IF_ERROR(device->open());
+  return std::unique_ptr<Device>(std::move(device));
+}
+
+}  // namespace seer::cuda

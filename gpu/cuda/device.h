@@ -1,0 +1,73 @@
+// Device: what the CUDA engine needs of a GPU: memory, two streams, events, copies and launches. Implemented by CUDA
+// (cuda_device.h) and, for tests without a GPU, by an emulation (tests/simt/simt_device.h).
+//
+// Work on a stream runs in order; streams run side by side, ordered by events only. Errors are kept, as in CUDA: after the first
+// one nothing runs any more, and status() and wait() return it. So callers queue all of a step and look once.
+//
+// Thread-safe: one thread queues work while another waits.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+
+#include "gpu/cuda/kernel_args.h"
+#include "protocols/result.h"
+
+namespace seer::cuda {
+
+struct DeviceProperties {
+  std::string name;
+  int64_t memory_bytes = 0, free_bytes = 0;  // when the device was opened
+  int32_t compute_major = 0, compute_minor = 0;
+};
+
+struct Grid {
+  int32_t x = 1, y = 1, z = 1;
+};
+
+enum class Stream : uint8_t { kSteps, kCopies };
+using EventId = uint64_t;  // of a record(); 0: none, which is always over
+using GraphId = size_t;    // of an end_graph()
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual const DeviceProperties& properties() const = 0;
+
+  /// Device memory, freed with the device; its contents are undefined. Errors: kFull.
+  virtual Result<std::byte*> allocate(int64_t bytes) = 0;
+  /// Host memory that copies can use in the background, freed with the device. Errors: kFull.
+  virtual Result<std::byte*> allocate_pinned(int64_t bytes) = 0;
+
+  /// Host memory is read or written when the copy runs: it stays valid and untouched until an event after it is over.
+  virtual void copy_in(Stream stream, void* to, const void* host, int64_t bytes) = 0;
+  virtual void copy_out(Stream stream, void* host, const void* from, int64_t bytes) = 0;
+  virtual void clear(Stream stream, void* to, int64_t bytes) = 0;
+  /// Copies the arguments. REQUIRES: args_bytes is that of the kernel; the grid is not empty.
+  virtual void launch_raw(Stream stream, KernelId kernel, Grid grid, const void* args, size_t args_bytes) = 0;
+  template <class Args>
+  void launch(Stream stream, KernelId kernel, Grid grid, const Args& args) {
+    static_assert(std::is_trivially_copyable_v<Args>);
+    launch_raw(stream, kernel, grid, &args, sizeof args);
+  }
+
+  /// From begin_graph() to end_graph() launches on the steps' stream do not run but become a graph, which one call launches as often as
+  /// wanted. It is kept with the device.
+  virtual void begin_graph() = 0;
+  virtual GraphId end_graph() = 0;
+  virtual void launch_graph(GraphId graph) = 0;
+
+  /// Marks this place in the stream. At most kEventsOpen are not over; older ones must be.
+  virtual EventId record(Stream stream) = 0;
+  /// What is queued on the stream from now on runs after the event.
+  virtual void wait_on(Stream stream, EventId event) = 0;
+  /// Blocks until the event is over. Returns status().
+  virtual Status wait(EventId event) = 0;
+  /// The first error, kUnavailable: the device cannot be used any more.
+  virtual Status status() const = 0;
+
+  static constexpr int32_t kEventsOpen = 256;
+};
+
+}  // namespace seer::cuda

@@ -1,0 +1,57 @@
+// DeviceWeights: a model's weights in device memory, in the layouts of the kernels: matrices [rows][columns] in bf16, or [columns][rows]
+// in f32, rows padded to kGemmColumns and columns to kGemmSteps with zeros; norms and biases in f32.
+// Used by CudaForward. Single owner.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "gpu/cuda/device.h"
+#include "gpu/cuda/device_memory.h"
+#include "gpu/model/weight_store.h"
+
+namespace seer::cuda {
+
+constexpr int32_t padded(int32_t n, int32_t step) { return (n + step - 1) / step * step; }
+
+struct DeviceMatrix {
+  std::byte* data = nullptr;
+  int32_t rows = 0, columns = 0;
+  int32_t rows_padded() const { return padded(rows, kGemmColumns); }
+  int32_t columns_padded() const { return padded(columns, kGemmSteps); }
+};
+
+struct DeviceLayer {
+  float *input_norm = nullptr, *post_norm = nullptr, *q_norm = nullptr, *k_norm = nullptr;  // null: the model has none
+  DeviceMatrix qkv, output, gate_up, down;
+  float *qkv_bias = nullptr, *output_bias = nullptr, *gate_up_bias = nullptr, *down_bias = nullptr;
+};
+
+class DeviceWeights {
+ public:
+  /// Asks for the memory. `f32`: matrices are floats.
+  DeviceWeights(const Model& model, bool f32, DeviceMemory& memory);
+  DeviceWeights(const DeviceWeights&) = delete;
+  DeviceWeights& operator=(const DeviceWeights&) = delete;
+
+  /// Copies the weights of a model of the same shape, after what is queued on the steps' stream. Waits until they are there.
+  Status upload(Device& device, const Model& model);
+
+  const std::vector<DeviceLayer>& layers() const { return layers_; }
+  const float* final_norm() const { return final_norm_; }
+  const DeviceMatrix& head() const { return head_; }
+  /// [vocab][embedding_stride]
+  const std::byte* embedding() const { return embedding_.data ? embedding_.data : head_.data; }
+  int32_t embedding_stride() const { return embedding_.data ? embedding_.columns : head_.columns_padded(); }
+
+ private:
+  class Uploader;
+
+  const bool f32_;
+  std::vector<DeviceLayer> layers_;
+  float* final_norm_ = nullptr;
+  DeviceMatrix head_;
+  DeviceMatrix embedding_;  // [rows][columns] without padding; none if the head can be read in its place
+  std::byte* staging_ = nullptr;  // pinned
+};
+
+}  // namespace seer::cuda

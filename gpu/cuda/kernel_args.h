@@ -1,0 +1,237 @@
+// What the host and the kernels of the CUDA engine agree on: the plan of a step, the state of slots, the arguments of each
+// kernel and the table of all kernels. Plain data, read by the host compiler and by nvcc.
+//
+// A kernel takes one struct. Pointers in it are device memory. Grids may be larger than the plan: a block with nothing to do
+// ends at once, so that the same launches serve every step of a size class.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace seer::cuda {
+
+/// What a slot needs for its next step, in device memory.
+struct SlotState {
+  uint64_t seed = 0;
+  int32_t start = 0;       // positions before its first row
+  int32_t last_token = 0;  // a decode row feeds it
+  float temperature = 1, top_p = 1, min_p = 0, repetition_penalty = 1;
+  int32_t top_k = 0;
+  float logprob_temperature = 1;
+};
+
+// ---- the changes before a step: a header and three arrays, one after the other ------------------------------------------
+struct SlotChange {
+  int32_t slot = 0, unused = 0;
+  SlotState state;
+};
+struct TableChange {  // of a block table
+  int32_t slot = 0, index = 0, block = 0;
+};
+struct LogChange {  // of the token log
+  int32_t block = 0, offset = 0, token = 0;
+};
+struct Changes {
+  int32_t slots = 0, tables = 0, logs = 0, unused = 0;
+};
+
+// ---- the plan of a pass: a header and three arrays. It stays on the device while the same slots go on -------------------
+struct PlanRow {
+  int32_t slot = 0;
+  int32_t offset = 0;   // its position is the slot's start + offset
+  int32_t token = -1;   // or -1: the slot's last token
+  int32_t unused = 0;
+};
+struct PlanSample {
+  int32_t row = 0;
+  int32_t target = -1;        // >= 0: score this token
+  int32_t advances_slot = -1;  // >= 0: this slot goes on with the sampled token
+  int32_t unused = 0;
+};
+struct PlanTile {  // rows of one slot that attend together
+  int32_t first_row = 0, rows = 0;
+};
+struct Plan {
+  int32_t rows = 0, samples = 0, tiles = 0, unused = 0;
+};
+
+/// A row of the pass at hand, resolved on the device.
+struct RowState {
+  int32_t slot, position, token, block;
+};
+
+struct Sampled {
+  int32_t token;
+  float logprob;
+};
+
+// ---- arguments --------------------------------------------------------------------------------------------------------
+struct ChangesArgs {
+  const Changes* changes;
+  SlotState* slots;
+  int32_t* tables;  // [slot][table_stride]
+  int32_t* log;     // [block][block_tokens]: the token at each position
+  int32_t table_stride, block_tokens;
+};
+struct BeginArgs {
+  const Plan* plan;
+  const SlotState* slots;
+  const int32_t* tables;
+  int32_t* log;
+  RowState* rows;
+  int32_t table_stride, block_tokens;
+};
+struct ClearArgs {  // blocks whose first position is written
+  const Plan* plan;
+  const RowState* rows;
+  unsigned char* kv;
+  int64_t block_bytes;
+  int32_t block_tokens;
+};
+struct EmbedArgs {
+  const Plan* plan;
+  const RowState* rows;
+  const void* table;  // [vocab][table_stride]
+  float* hidden;
+  int32_t columns, table_stride, hidden_stride;
+};
+/// x = hidden + (added + bias); out = x / sqrt(mean(x^2) + eps) * weight. Without `samples` hidden becomes x.
+struct NormArgs {
+  const Plan* plan;
+  float* hidden;
+  const float* added;  // or null
+  const float* bias;   // or null
+  const float* weight;
+  void* out;
+  int32_t size, hidden_stride, added_stride, out_stride;
+  float eps;
+  int32_t sums;          // partial sums of the squares: 16 as on the CPU, or kNormThreads
+  int32_t samples;       // 1: out has a row per sample of the plan, from first_sample on
+  int32_t first_sample;
+};
+/// c = a * w^T. The rows of `a` are those of the plan, or its samples from first_sample on.
+struct GemmArgs {
+  const Plan* plan;
+  const void* a;  // [row][k]
+  const void* w;  // bf16: [n][k]; f32: [k][n]
+  float* c;       // [row][n]
+  int32_t n, k;
+  int32_t samples, first_sample;
+};
+struct RopeArgs {
+  const Plan* plan;
+  const RowState* rows;
+  const float* qkv;       // [row][qkv_stride]: query heads, key heads, value heads
+  const float* bias;      // or null
+  const float* q_norm;    // [head_dim], or null
+  const float* k_norm;
+  const float* rope;      // [position][cosines, sines][head_dim / 2]
+  void* query;            // [row][heads][padded_dim]
+  void* kv;
+  int64_t kv_block_elements, kv_layer_elements;  // of a block; from its start to this layer
+  int32_t qkv_stride, heads, kv_heads, head_dim, padded_dim, block_tokens;
+  float eps;
+};
+struct AttentionArgs {
+  const Plan* plan;
+  const RowState* rows;
+  const int32_t* tables;
+  const void* query;
+  const void* kv;
+  void* out;              // [row][out_stride]
+  float* partial;         // bf16: [row][head][splits][padded_dim]; f32: [row][head][splits * kSplit]
+  float* partial_max;     // bf16: [row][head][splits], in units of log2
+  float* partial_sum;
+  int64_t kv_block_elements, kv_layer_elements;
+  int32_t table_stride, block_tokens, heads, kv_heads, head_dim, padded_dim, splits, out_stride;
+  float scale;            // head_dim^-1/2; bf16: times log2(e)
+};
+struct SwigluArgs {
+  const Plan* plan;
+  const float* gate_up;  // [row][stride]: gate, then up
+  const float* bias;     // [2 * size], or null
+  void* out;
+  int32_t size, stride, out_stride;
+};
+struct SampleArgs {
+  const Plan* plan;
+  const RowState* rows;
+  const SlotState* slots;
+  const int32_t* tables;
+  const int32_t* log;
+  const float* logits;         // [sample - first_sample][vocab_stride]
+  float* maxima;               // [sample - first_sample][parts]: of the parts of a row, see sampling.cuh
+  double *sums, *logprob_sums, *masses;
+  unsigned long long* candidates;   // [sample - first_sample][vocab]
+  unsigned long long* bucket;       // likewise
+  uint32_t* penalized;              // [sample - first_sample][penalized_stride]: a bit per token
+  Sampled* sampled;                 // [sample]
+  int32_t vocab, vocab_stride, parts, penalized_stride, table_stride, block_tokens, first_sample;
+};
+struct FinishArgs {
+  const Plan* plan;
+  const Sampled* sampled;
+  SlotState* slots;
+};
+
+// ---- sizes ------------------------------------------------------------------------------------------------------------
+constexpr int kSplit = 256;          // positions of one attention split, at multiples of it
+constexpr int kTilePositions = 64;   // of KV in shared memory
+constexpr int kTileRows = 16;        // query rows (token, head of the group) that share a read of KV
+constexpr int kNormThreads = 128, kAttentionThreads = 128, kSampleThreads = 256;
+constexpr int kPart = 1024;          // ids whose sum is taken by itself: kPartIds of row_softmax.h
+constexpr int kSamplesMax = 64;      // rows whose logits are in memory at a time
+constexpr int kGemmColumns = 64;     // n is padded to it, k to kGemmSteps
+constexpr int kGemmSteps = 64;
+constexpr int kF32Rows = 4;          // rows of a block of gemm_f32
+
+constexpr int gemm_shared_bytes(int tile_rows) { return 2 * (tile_rows + kGemmColumns) * kGemmSteps * 2; }
+// Keys and values of two tiles, the query, the largest score and sum of each warp and row, and where KV is. Later the sums of four warps
+// take the tiles' place, in rows of dim + 8 floats: fewer bytes.
+constexpr int attention_shared_bytes(int dim) {
+  return 4 * kTilePositions * dim * 2 + kTileRows * dim * 2 + 4 * kTileRows * 2 * 4 + kSplit / 16 * 8;
+}
+constexpr int kSampleSharedBytes = 2048 * 8 + kPart * 4 + 256;
+
+// ---- all kernels: name, arguments, threads of a block, bytes of shared memory, registers at most -------------------------
+#define SEER_CUDA_KERNELS(X)                                                                        \
+  X(apply_changes, ChangesArgs, 128, 0, 32)                                                         \
+  X(begin_rows, BeginArgs, 128, 0, 32)                                                              \
+  X(clear_blocks, ClearArgs, 128, 0, 32)                                                            \
+  X(embed_bf16, EmbedArgs, 128, 0, 32)                                                              \
+  X(embed_f32, EmbedArgs, 128, 0, 32)                                                               \
+  X(norm_bf16, NormArgs, kNormThreads, kNormThreads * 4, 40)                                        \
+  X(norm_f32, NormArgs, kNormThreads, kNormThreads * 4, 40)                                         \
+  X(gemm_bf16_16, GemmArgs, 128, gemm_shared_bytes(16), 80)                                         \
+  X(gemm_bf16_64, GemmArgs, 128, gemm_shared_bytes(64), 128)                                         \
+  X(gemm_f32, GemmArgs, 64, 0, 64)                                                                  \
+  X(rope_bf16, RopeArgs, 128, 0, 64)                                                                \
+  X(rope_f32, RopeArgs, 128, 0, 64)                                                                 \
+  X(attention_32, AttentionArgs, kAttentionThreads, attention_shared_bytes(32), 128)                \
+  X(attention_64, AttentionArgs, kAttentionThreads, attention_shared_bytes(64), 128)                \
+  X(attention_128, AttentionArgs, kAttentionThreads, attention_shared_bytes(128), 168)              \
+  X(attention_combine, AttentionArgs, kAttentionThreads, 0, 96)                                     \
+  X(attention_f32, AttentionArgs, kAttentionThreads, 1024, 72)                                      \
+  X(swiglu_bf16, SwigluArgs, 128, 0, 40)                                                            \
+  X(swiglu_f32, SwigluArgs, 128, 0, 40)                                                             \
+  X(sample_rows, SampleArgs, kSampleThreads, kSampleSharedBytes, 96)                                \
+  X(finish_rows, FinishArgs, 128, 0, 32)
+
+enum class KernelId : int32_t {
+#define X(name, ...) k_##name,
+  SEER_CUDA_KERNELS(X)
+#undef X
+  kCount
+};
+struct KernelInfo {
+  const char* name;
+  size_t args_bytes;
+  int threads, shared_bytes, registers_max;
+};
+inline constexpr KernelInfo kKernels[] = {
+#define X(name, Args, threads, shared_bytes, registers) {#name, sizeof(Args), threads, shared_bytes, registers},
+    SEER_CUDA_KERNELS(X)
+#undef X
+};
+constexpr const KernelInfo& info_of(KernelId kernel) { return kKernels[static_cast<int32_t>(kernel)]; }
+
+}  // namespace seer::cuda

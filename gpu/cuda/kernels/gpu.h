@@ -1,0 +1,163 @@
+// The few instructions that kernels use beyond plain CUDA C++, each with two bodies: PTX for the GPU, simt/simt.h for tests on
+// the CPU. Kernels contain no asm and no #ifdef. Each PTX body is one instruction, because no test here runs it on a GPU.
+#pragma once
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define GPU_INLINE __device__ __forceinline__
+#else
+#include "simt/simt.h"
+#define GPU_INLINE inline __attribute__((always_inline))
+#endif
+#define SEER_INLINE GPU_INLINE  // exact_math_body.h is compiled as device code
+#include "gpu/cpu/exact_math_body.h"
+#include "gpu/cuda/kernel_args.h"
+
+// Tests of the checker leave one line out at a time; elsewhere this is nothing.
+#if defined(SEER_PLANTED_BUGS)
+#define PLANTED(n) (simt::options().planted == (n))
+#else
+#define PLANTED(n) false
+#endif
+#define UNLESS_PLANTED(n) if (!PLANTED(n))
+
+// Device code is in an unnamed namespace, so that the build for the GPU and the one for the CPU can be in one program.
+namespace seer::cuda {
+namespace {
+
+struct alignas(8) Float2 {
+  float x, y;
+};
+struct alignas(16) Words4 {
+  uint32_t x, y, z, w;
+};
+
+#if defined(__CUDACC__)
+
+GPU_INLINE unsigned char* dynamic_shared() {
+  extern __shared__ __align__(128) unsigned char shared[];
+  return shared;
+}
+GPU_INLINE uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+
+// Copies 16 bytes, or writes zeros where `valid` is false, in the background.
+GPU_INLINE void copy_async_16(void* shared, const void* global, bool valid) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
+               "r"(valid ? 16 : 0) : "memory");
+}
+GPU_INLINE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kOpen>
+GPU_INLINE void copy_async_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(kOpen) : "memory"); }
+
+GPU_INLINE void load_matrix_x4(uint32_t (&r)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
+}
+GPU_INLINE void load_matrix_x4_transposed(uint32_t (&r)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(row)) : "memory");
+}
+// d += a * b: 16 x 16 times 16 x 8.
+GPU_INLINE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+               "{%0,%1,%2,%3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+template <class T>
+GPU_INLINE T load(const void* p) { return *static_cast<const T*>(p); }
+template <class T>
+GPU_INLINE void store(void* p, const T& x) { *static_cast<T*>(p) = x; }
+GPU_INLINE float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+GPU_INLINE uint32_t float_bits(float x) { return __float_as_uint(x); }
+GPU_INLINE float bits_float(uint32_t x) { return __uint_as_float(x); }
+// Two floats to bf16 by nearest even; `low` in the low half.
+GPU_INLINE uint32_t pack_bf16(float low, float high) {
+  uint32_t y;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+  return y;
+}
+
+#else
+
+inline unsigned char* dynamic_shared() { return simt::dynamic_shared(); }
+GPU_INLINE void copy_async_16(void* shared, const void* global, bool valid) {
+  simt::async_copy(shared, global, 16, valid ? 16 : 0);
+}
+GPU_INLINE void copy_async_commit() { simt::async_commit(); }
+template <int kOpen>
+GPU_INLINE void copy_async_wait() { simt::async_wait(kOpen); }
+GPU_INLINE void load_matrix_x4(uint32_t (&r)[4], const void* row) { simt::load_matrix(row, r, false); }
+GPU_INLINE void load_matrix_x4_transposed(uint32_t (&r)[4], const void* row) { simt::load_matrix(row, r, true); }
+GPU_INLINE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  const uint32_t b[2] = {b0, b1};
+  simt::mma_bf16(d, a, b);
+}
+// One access of 8 or 16 bytes, where the host compiler would make several.
+template <class T>
+GPU_INLINE T load(const void* p) {
+  T x;
+  simt::load_bytes(&x, p, sizeof(T));
+  return x;
+}
+template <class T>
+GPU_INLINE void store(void* p, const T& x) {
+  simt::store_bytes(p, &x, sizeof(T));
+}
+GPU_INLINE float exp2_approx(float x) { return exp2f(x); }
+GPU_INLINE uint32_t float_bits(float x) { return __builtin_bit_cast(uint32_t, x); }
+GPU_INLINE float bits_float(uint32_t x) { return __builtin_bit_cast(float, x); }
+GPU_INLINE uint32_t round_bf16(float x) {
+  const uint32_t bits = float_bits(x);
+  if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fff;
+  return (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+}
+GPU_INLINE uint32_t pack_bf16(float low, float high) { return round_bf16(low) | round_bf16(high) << 16; }
+
+#endif
+
+GPU_INLINE float low_bf16(uint32_t pair) { return bits_float(pair << 16); }
+GPU_INLINE float high_bf16(uint32_t pair) { return bits_float(pair & 0xffff0000); }
+
+// Activations and KV are bf16, or float in f32 mode.
+struct Bf16 {
+  using Value = uint16_t;
+  GPU_INLINE static float load(uint16_t x) { return low_bf16(x); }
+  GPU_INLINE static uint16_t round(float x) { return static_cast<uint16_t>(pack_bf16(x, 0.0f)); }
+};
+struct F32 {
+  using Value = float;
+  GPU_INLINE static float load(float x) { return x; }
+  GPU_INLINE static float round(float x) { return x; }
+};
+
+template <class T>
+GPU_INLINE const T* after(const Plan* plan, int32_t bytes) {
+  return reinterpret_cast<const T*>(reinterpret_cast<const char*>(plan + 1) + bytes);
+}
+GPU_INLINE const PlanRow* plan_rows(const Plan* plan) { return after<PlanRow>(plan, 0); }
+GPU_INLINE const PlanSample* plan_samples(const Plan* plan) {
+  return after<PlanSample>(plan, plan->rows * static_cast<int32_t>(sizeof(PlanRow)));
+}
+GPU_INLINE const PlanTile* plan_tiles(const Plan* plan) {
+  return after<PlanTile>(plan, plan->rows * static_cast<int32_t>(sizeof(PlanRow)) +
+                                   plan->samples * static_cast<int32_t>(sizeof(PlanSample)));
+}
+// Rows that a launch works on: those of the plan, or its samples from `first` on.
+GPU_INLINE int launch_rows(const Plan* plan, int32_t samples, int32_t first) {
+  if (!samples) return plan->rows;
+  const int left = plan->samples - first;
+  return left < kSamplesMax ? left : kSamplesMax;
+}
+
+GPU_INLINE int thread_index() { return static_cast<int>(threadIdx.x); }
+GPU_INLINE int block_x() { return static_cast<int>(blockIdx.x); }
+GPU_INLINE int block_y() { return static_cast<int>(blockIdx.y); }
+GPU_INLINE int block_z() { return static_cast<int>(blockIdx.z); }
+
+}  // namespace
+}  // namespace seer::cuda

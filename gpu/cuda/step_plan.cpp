@@ -1,0 +1,79 @@
+#include "gpu/cuda/step_plan.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace seer::cuda {
+
+void ChangeList::add_sequence(int32_t slot, const SequenceStep& step, int32_t block_tokens) {
+  SlotState state{.seed = step.seed, .start = static_cast<int32_t>(step.start), .last_token = step.tokens[0]};
+  if (step.sample_rows > 0) {
+    const SamplingParams& s = *step.sampling;
+    state.temperature = s.temperature;
+    state.top_p = s.top_p;
+    state.min_p = s.min_p;
+    state.top_k = s.top_k;
+    state.repetition_penalty = s.repetition_penalty;
+    state.logprob_temperature = s.temperature == 0.0f || s.logprob_mode == LogprobMode::kRaw ? 1.0f : s.temperature;
+    if (s.repetition_penalty != 1.0f)
+      for (int32_t p = 0; p < std::ssize(step.history); ++p)
+        logs.push_back({step.blocks[static_cast<size_t>(p / block_tokens)], p % block_tokens, step.history[static_cast<size_t>(p)]});
+  }
+  slots.push_back({.slot = slot, .state = state});
+  for (int32_t i = 0; i < std::ssize(step.blocks); ++i) tables.push_back({slot, i, step.blocks[static_cast<size_t>(i)]});
+}
+
+void ChangeList::drop_slot(int32_t slot) {
+  std::erase_if(slots, [slot](const SlotChange& c) { return c.slot == slot; });
+  std::erase_if(tables, [slot](const TableChange& c) { return c.slot == slot; });
+}
+
+void ChangeList::unite_logs() {
+  const auto place = [](const LogChange& c) { return std::pair(c.block, c.offset); };
+  std::ranges::reverse(logs);
+  std::ranges::stable_sort(logs, {}, place);
+  const auto rest = std::ranges::unique(logs, {}, place);
+  logs.erase(rest.begin(), rest.end());
+}
+
+std::vector<Pass> plan_passes(std::span<const PlannedSequence> sequences, const PassLimits& limits) {
+  std::vector<Pass> passes;
+  int32_t in_pass = 0;  // sequences
+  for (int32_t index = 0; index < std::ssize(sequences); ++index) {
+    const PlannedSequence& planned = sequences[static_cast<size_t>(index)];
+    const SequenceStep& step = *planned.step;
+    const auto total = static_cast<int32_t>(step.tokens.size()), first_sampled = total - step.sample_rows;
+    const auto start = static_cast<int32_t>(step.start);
+    for (int32_t first = 0; first < total;) {
+      const auto fitting = [&](const Pass& pass) {
+        const int32_t longest = std::max(pass.positions, start + total), splits = (longest + kSplit - 1) / kSplit;
+        return std::min(limits.rows, limits.row_splits / splits) - static_cast<int32_t>(pass.rows.size());
+      };
+      if (passes.empty() || in_pass == limits.sequences || fitting(passes.back()) < 1) {
+        passes.emplace_back();
+        in_pass = 0;
+      }
+      Pass& pass = passes.back();
+      if (first == 0) pass.begun.push_back(index);
+      const int32_t taken = std::min(total - first, std::max(1, fitting(pass)));
+      const auto first_row = static_cast<int32_t>(pass.rows.size());
+      for (int32_t i = first; i < first + taken; ++i) {
+        pass.rows.push_back({.slot = planned.slot, .offset = i, .token = planned.goes_on ? -1 : step.tokens[static_cast<size_t>(i)]});
+        if (i < first_sampled) continue;
+        const int32_t sample = i - first_sampled;
+        pass.samples.push_back({.row = first_row + i - first,
+                                .target = step.targets.empty() ? -1 : step.targets[static_cast<size_t>(sample)],
+                                .advances_slot = planned.goes_on ? planned.slot : -1});
+        pass.destinations.push_back({index, sample});
+      }
+      for (int32_t i = 0; i < taken; i += limits.tile_tokens)
+        pass.tiles.push_back({.first_row = first_row + i, .rows = std::min(limits.tile_tokens, taken - i)});
+      pass.positions = std::max(pass.positions, start + first + taken);
+      first += taken;
+      ++in_pass;
+    }
+  }
+  return passes;
+}
+
+}  // namespace seer::cuda

@@ -1,0 +1,106 @@
+// What kernels ask memory for, counted by the emulation: the bytes that their headers state, and how far the accesses are from the
+// fewest sectors of global memory and wavefronts of shared memory.
+#include <map>
+#include <string>
+
+#include "gpu/cuda/kernel_steps.h"
+#include "simt/simt.h"
+
+namespace seer {
+namespace {
+
+/// Bytes of global memory that the launches of a kernel in one step read and write by its header's formula; `small` is what each
+/// thread may read of plans and row states besides.
+struct Stated {
+  int64_t read = 0, written = 0, small = 0;
+};
+
+struct Step {
+  int64_t rows = 0, context = 0;  // rows of a step, each of a sequence with this context
+  std::map<std::string, simt::KernelCount> counts;
+};
+
+/// A step of `sequences` rows that decode behind `context` tokens each.
+Step counted_decode(const std::shared_ptr<const Model>& model, int sequences, int context) {
+  CudaEngineConfig config = small_config(CudaType::kBf16);
+  config.graphs = false;  // whose grids are larger than the step
+  EngineRunner runner(simt_engine(model, config));
+  std::vector<TestSequence> live;
+  std::vector<SequenceStep> prompts, decodes;
+  for (int i = 0; i < sequences; ++i) {
+    live.push_back(sequence_of(random_tokens(context, 96, static_cast<uint64_t>(i)), 1, SamplingParams{}));
+    prompts.push_back(runner.plan(live.back(), context - 1, 0));
+  }
+  runner.step(std::move(prompts));
+  for (TestSequence& s : live) decodes.push_back(runner.plan(s, 1, 1));
+  simt::options().count = true;
+  simt::take_kernel_counts();
+  runner.step(std::move(decodes));
+  simt::options().count = false;
+  return {sequences, context, simt::take_kernel_counts()};
+}
+
+}  // namespace
+
+TEST_CASE("counts: kernels move the bytes that their headers state") {
+  const auto model = tiny("llama", "BF16");
+  const ModelConfig& c = model->config;
+  constexpr int64_t kDim = 32;  // of heads in memory
+  for (const auto& [sequences, context] : {std::pair{5, 40}, {16, 20}}) {
+    const Step step = counted_decode(model, sequences, context);
+    const int64_t m = step.rows, layers = c.layers, q = c.query_size(), kv = c.kv_size();
+    std::map<std::string, Stated> stated;
+    const auto gemm = [&](int64_t n, int64_t k) {
+      n = (n + 63) / 64 * 64;
+      k = (k + 63) / 64 * 64;
+      Stated& s = stated["gemm_bf16_16"];
+      s.read += n * k * 2 + n / 64 * m * k * 2;
+      s.written += m * n * 4;
+      s.small += n / 64 * 128 * 4;
+    };
+    for (int64_t i = 0; i < layers; ++i) {
+      gemm(q + 2 * kv, c.hidden_size);
+      gemm(c.hidden_size, q);
+      gemm(2 * c.intermediate_size, c.hidden_size);
+      gemm(c.hidden_size, c.intermediate_size);
+    }
+    gemm(c.vocab_size, c.hidden_size);
+    stated["embed_bf16"] = {m * c.hidden_size * 2, m * c.hidden_size * 4, m * 128 * 20};
+    stated["swiglu_bf16"] = {layers * m * c.intermediate_size * 8, layers * m * c.intermediate_size * 2, layers * m * 128 * 4};
+    stated["rope_bf16"] = {layers * m * ((q + 2 * kv) * 4 + (c.heads + c.kv_heads) * c.head_dim * 4),
+                           layers * m * (c.heads + 2 * c.kv_heads) * kDim * 2, layers * m * 256 * 24};
+    // A tile per sequence here.
+    const int64_t partial = layers * m * c.heads * (kDim + 2) * 4;
+    stated["attention_32"] = {layers * m * (context * 2 * kDim * 2 * c.kv_heads + c.heads * kDim * 2), partial,
+                              layers * m * c.kv_heads * 128 * (4 * 8 + 4 * 16)};
+    // Every thread reads the largest and the sum of its splits.
+    stated["attention_combine"] = {layers * m * q * 4, layers * m * q * 2, layers * m * c.heads * 128 * 16};
+    for (const auto& [kernel, s] : stated) {
+      CAPTURE(kernel);
+      REQUIRE(step.counts.contains(kernel));
+      const simt::KernelCount& count = step.counts.at(kernel);
+      CHECK(count.written_bytes == s.written);
+      CHECK(count.read_bytes >= s.read);
+      CHECK(count.read_bytes <= s.read + s.small);
+      MESSAGE(kernel << ": reads " << count.read_bytes << " stated " << s.read << ", writes " << count.written_bytes << " stated "
+                     << s.written);
+    }
+  }
+}
+
+TEST_CASE("counts: accesses take no more sectors and wavefronts than the least, but for bookkeeping") {
+  const auto model = tiny("llama", "BF16", {{"head_dim", 64}, {"num_hidden_layers", 1}, {"hidden_size", 128}, {"vocab_size", 2048}});
+  for (const auto& [kernel, count] : counted_decode(model, 8, 40).counts) {
+    // Plans and states of rows are structs, read by one thread each: a few sectors per row.
+    if (kernel == "apply_changes" || kernel == "begin_rows" || kernel == "finish_rows") continue;
+    CAPTURE(kernel);
+    for (const auto& [place, ratio] : count.worst) CHECK_MESSAGE(ratio <= 1.05, place);
+  }
+  simt::options().planted = 8;  // no swizzle of keys and values
+  const Step planted = counted_decode(model, 8, 40);
+  simt::options().planted = 0;
+  const simt::KernelCount& attention = planted.counts.at("attention_64");
+  CHECK(attention.wavefronts > 2 * attention.wavefronts_least);
+}
+
+}  // namespace seer

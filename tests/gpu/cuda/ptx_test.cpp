@@ -1,0 +1,109 @@
+// What nvcc makes of the kernels: its PTX runs on the emulation with all checks and gives the bits of the host compiler's build; what
+// ptxas says of the machine code is within the bars of kernel_args.h.
+#include <array>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+
+#include "gpu/cuda/kernel_steps.h"
+#include "simt/ptx.h"
+#include "simt/simt.h"
+
+namespace seer {
+
+TEST_CASE("ptx: no finding, the bits of the CPU engine in f32 mode, and few instructions that no step reaches") {
+  for (const auto& [kind, dtype] : {std::pair{"qwen3", "BF16"}, {"qwen3", "F32"}}) {
+    const bool f32 = dtype == std::string("F32");
+    const auto model = tiny(kind, dtype);
+    const StepsRun run = run_steps(model, f32 ? CudaType::kF32 : CudaType::kBf16);
+    REQUIRE_MESSAGE(run.status.ok(), run.status.error().detail);
+    if (!f32) continue;
+    auto made = make_cpu_engine(model, {.device_blocks = 64, .kv_type = KvType::kF32});
+    CHECK(run.sampled == run_steps_on(EngineRunner(*std::move(made)), 5).sampled);
+  }
+  for (const int32_t dim : {48, 80}) {  // with 64 and 128 in memory
+    const auto model = tiny("llama", "BF16", {{"head_dim", dim}, {"num_hidden_layers", 1}, {"attention_bias", true}, {"mlp_bias", true}});
+    const StepsRun run = run_steps(model, CudaType::kBf16);
+    REQUIRE_MESSAGE(run.status.ok(), run.status.error().detail);
+  }
+  // Wide rows, so that unrolled loops are reached too.
+  for (const std::string dtype : {"BF16", "F32"}) {
+    const nlohmann::json wide = {{"hidden_size", 576}, {"intermediate_size", 1100}, {"num_hidden_layers", 1}, {"vocab_size", 5000},
+                                 {"attention_bias", true}, {"mlp_bias", true}, {"head_dim", 64}};
+    const StepsRun run = run_wide_steps(tiny("llama", dtype, wide), dtype == "F32" ? CudaType::kF32 : CudaType::kBf16);
+    REQUIRE_MESSAGE(run.status.ok(), run.status.error().detail);
+  }
+  std::map<std::string, int> by_kernel;
+  const std::vector<std::string> unreached = simt::ptx_module().unreached();
+  for (const std::string& instruction : unreached) ++by_kernel[instruction.substr(0, instruction.find(' '))];
+  for (const auto& [kernel, count] : by_kernel) MESSAGE(kernel << ": " << count << " instructions not reached");
+  if (const char* file = std::getenv("SEER_UNREACHED")) std::ofstream(file) << [&] {
+    std::string text;
+    for (const std::string& instruction : unreached) text += instruction + "\n";
+    return text;
+  }();
+  CHECK(unreached.size() < 2500);  // of 12 228: remainders of unrolled loops, mostly
+}
+
+TEST_CASE("ptx: each bug planted in its text is a finding or a wrong result") {
+  const auto model = tiny("qwen3", "BF16", {{"intermediate_size", 200}});
+  const StepsRun want = run_steps(model, CudaType::kBf16, 3);
+  REQUIRE(want.status.ok());
+  const std::vector<std::array<std::string, 3>> edits = {
+      {"seer_gemm_bf16_64", "cp.async.wait_group 1;", "cp.async.wait_group 2;"},
+      {"seer_gemm_bf16_64", "bar.sync \t0;", ""},
+      {"seer_gemm_bf16_16", "bar.sync \t0;", ""},
+      {"seer_gemm_bf16_16", ".row.col.f32", ".row.row.f32"},  // not known to the interpreter
+      {"seer_attention_32", ".x4.trans.shared", ".x4.shared"},
+      {"seer_attention_32", "cp.async.wait_group 0;", ""},
+      {"seer_attention_combine", "div.rn", "mul.rn"},
+      {"seer_norm_bf16", "sqrt.rn", "rcp.rn"},
+      {"seer_rope_bf16", "sqrt.rn", "rcp.rn"},
+      {"seer_sample_rows", "atom.global.or", "atom.global.add"}};
+  for (const auto& [entry, from, to] : edits) {
+    CAPTURE(entry);
+    CAPTURE(from);
+    REQUIRE(simt::edit_ptx(entry, from, to));
+    const StepsRun run = run_steps(model, CudaType::kBf16, 3);
+    CHECK((!run.status.ok() || run.sampled != want.sampled));
+  }
+  CHECK(!simt::edit_ptx("", "", ""));
+}
+
+TEST_CASE("ptxas: no spills, no local memory, and registers within the bars of each kernel, for every architecture") {
+  std::ifstream log(SEER_PTXAS_LOG);
+  std::map<std::string, int> bars;
+  for (const cuda::KernelInfo& info : cuda::kKernels) bars[std::string("seer_") + info.name] = info.registers_max;
+  std::string line, kernel;
+  std::map<std::string, int> seen, most;
+  while (std::getline(log, line)) {
+    const auto number_before = [&](const std::string& text) {
+      const size_t end = line.find(text);
+      if (end == std::string::npos) return -1;
+      const size_t begin = line.find_last_not_of("0123456789", end - 1) + 1;
+      return std::stoi(line.substr(begin, end - begin));
+    };
+    if (const size_t at = line.find("entry function '"); at != std::string::npos) {
+      kernel = line.substr(at + 16, line.find('\'', at + 16) - at - 16);
+      ++seen[kernel];
+    }
+    CAPTURE(kernel);
+    if (line.find("spill stores") != std::string::npos) {
+      CHECK(number_before(" bytes stack frame") == 0);
+      CHECK(number_before(" bytes spill stores") == 0);
+      CHECK(number_before(" bytes spill loads") == 0);
+    }
+    if (const int registers = number_before(" registers"); registers >= 0) {
+      most[kernel] = std::max(most[kernel], registers);
+      REQUIRE(bars.contains(kernel));
+      CHECK(registers <= bars[kernel]);
+    }
+  }
+  for (const auto& [name, bar] : bars) {
+    CAPTURE(name);
+    CHECK(seen[name] >= 1);
+    MESSAGE(name << ": " << most[name] << " registers, at most " << bar);
+  }
+}
+
+}  // namespace seer
