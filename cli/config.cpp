@@ -85,6 +85,7 @@ std::vector<OptionSpec> drafting_options(MachineOptions& o) {
 
 std::vector<OptionSpec> instance_options(MachineOptions& o) {
   return {
+        enum_option("device", "D", &o.device, kDeviceKindNames, "what engines compute on; cuda: the GPUs of this machine, instances in turn"),
         {"threads-per-instance", "N", &o.threads_per_instance, "threads of each instance; 0: an even share of the cores", between(0, 1024)},
         {"pin", "", &o.pin, "pin each thread of the instances to a core of its own, in order"},
         {"weight-version", "N", &o.weight_version, "version of the weights in --model, as the trainer counts; each response names it",
@@ -109,7 +110,7 @@ std::vector<OptionSpec> local_instance_options(MachineOptions& o, int64_t& nodes
 OptionGroup kv_options(MachineOptions& o) {
   return {"KV cache",
        {{"kv-bytes", "SIZE", SizeField{&o.kv_bytes}, "KV cache of one instance", at_least(1)},
-        enum_option("kv-dtype", "T", &o.kv_dtype, kKvTypeNames, "type of K and V"),
+        enum_option("kv-dtype", "T", &o.kv_dtype, kKvTypeNames, "type of K and V; on a GPU of weights and activations too"),
         {"block-tokens", "N", &o.block_tokens, "tokens per KV block, a multiple of 16", between(16, 4096)},
         {"dram-bytes", "SIZE", SizeField{&o.dram_bytes}, "DRAM tier of the KV pool; 0: none", at_least(0)},
         {"cold-dir", "DIR", &o.cold_dir, "folder of the cold tier on disk; without it there is none"},

@@ -27,12 +27,21 @@ inline constexpr std::array<const char*, 3> kDraftSourceNames{"off", "own", "gro
 enum class DraftShapes : uint8_t { kAuto, kPath, kTree };                                // auto: whichever saves more time
 inline constexpr std::array<const char*, 3> kDraftShapesNames{"auto", "path", "tree"};
 
+/// What engines compute on. simt, the emulated GPU of tests, is only in builds with SEER_WITH_SIMT.
+enum class DeviceKind : uint8_t { kCpu, kCuda, kSimt };
+#ifdef SEER_HAVE_SIMT
+inline constexpr std::array<const char*, 3> kDeviceKindNames{"cpu", "cuda", "simt"};  // by value
+#else
+inline constexpr std::array<const char*, 2> kDeviceKindNames{"cpu", "cuda"};
+#endif
+
 /// The parts of a machine: engines, their KV caches and pool tiers, drafts. Paths are empty if not given.
 struct MachineOptions {
   std::string model;                // folder in Hugging Face layout
   int64_t weight_version = 1;       // of the weights in `model`, as the trainer counts them
   WeightType weights = WeightType::kAsStored;
 
+  DeviceKind device = DeviceKind::kCpu;
   int64_t instances = 2;            // engines, each with its own KV cache
   int64_t threads_per_instance = 0; // 0: an even share of the cores
   bool pin = false;                 // threads of instances are pinned to cores

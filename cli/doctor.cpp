@@ -16,6 +16,7 @@
 
 #include "cli/machine_memory.h"
 #include "cli/serve/metrics.h"
+#include "gpu/cuda/cuda_device.h"
 #include "protocols/text.h"
 
 namespace seer {
@@ -112,11 +113,12 @@ PartFinding find_cuda() {
   const std::string compiler = output_of(
       "PATH=$PATH:/usr/local/cuda/bin nvcc --version 2>/dev/null | sed -n 's/.*release \\([0-9.]*\\).*/\\1/p'");
   return {.name = "CUDA",
-          .is_used = false,  // there is no engine for it
+          .is_used = cuda::has_cuda_engine(),
           .found = cat(devices.empty() ? "no device" : devices, ", ",
-                       compiler.empty() ? "no nvcc" : "nvcc " + compiler.substr(0, compiler.find('\n'))),
+                       compiler.empty() ? "no nvcc" : "nvcc " + compiler.substr(0, compiler.find('\n')),
+                       cuda::has_cuda_engine() ? "; its engine is compiled and emulated, not yet run on a GPU" : ""),
           .without = "models run on the CPU, many times slower than a GPU would",
-          .add = ""};
+          .add = "install CUDA's toolkit with nvcc, 12 or later, then build again"};
 }
 
 PartFinding find_ucx() {

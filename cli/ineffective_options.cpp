@@ -34,12 +34,13 @@ std::vector<Need> machine_needs(const MachineOptions& o, bool chooses) {
           {{"draft-lambda"}, o.draft_rule != DraftRule::kUniform, "with --draft-rule uniform"},
           {{"cold-bytes"}, !o.cold_dir.empty(), "without --cold-dir"},
           {{"log-file"}, o.log.level != LogLevel::kOff, "with --log-level off"},
+          {{"threads-per-instance", "pin"}, o.device == DeviceKind::kCpu, "on a GPU"},
           {{"cold-dir", "cold-bytes"}, o.dram_bytes > 0, "with --dram-bytes 0: KV goes to disk from DRAM"}};
 }
 
 /// For the options of machines within this process.
 Need local_need(const std::string& cluster) {
-  return {{"instances", "nodes", "threads-per-instance", "pin", "weight-version", "weights", "max-batch", "prefill-tokens", "step-depth",
+  return {{"device", "instances", "nodes", "threads-per-instance", "pin", "weight-version", "weights", "max-batch", "prefill-tokens", "step-depth",
            "kv-bytes", "kv-dtype", "block-tokens", "dram-bytes", "cold-dir", "cold-bytes", "draft-max", "draft-shape",
            "draft-rule", "draft-lambda", "draft-profile"},
           cluster.empty(), "with --cluster, whose machines have their own"};

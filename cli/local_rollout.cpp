@@ -15,6 +15,7 @@
 #include "cli/chat_prompts.h"
 #include "cli/cluster_machines.h"
 #include "cli/cluster_net.h"
+#include "cli/engine_source.h"
 #include "cli/machine_memory.h"
 #include "cli/machine_parts.h"
 #include "cli/past_responses.h"
@@ -116,7 +117,7 @@ int64_t work_kv_bytes(const RolloutOptions& options, const RolloutWork& work) {
     const int64_t tokens = static_cast<int64_t>(group.prompt_ids.size()) + group.sampling.max_tokens;
     blocks += group.samples * (tokens / options.block_tokens + 1);
   }
-  return bytes_of(blocks, kv_block_bytes(work.config, engine_config(options, InstanceId{0})));
+  return bytes_of(blocks, kv_block_bytes_of(options, work.config));
 }
 
 Status check_memory_to_run(const RolloutOptions& options, const RolloutWork& work) {
@@ -260,8 +261,8 @@ Result<ChosenPolicy> choose(const RolloutOptions& options, const RolloutWork& wo
   if (policy != kAutoPolicy) return result;
   result.scheduler.policy = kSeerPolicy;
   if (!options.cluster.empty()) return ChosenPolicy{result.scheduler, "seer: the machines of a cluster are not measured"};
-  SEER_ASSIGN_OR_RETURN(const PolicyChoice choice, choose_policy(work.model, engine_config(options, InstanceId{0}),
-                                                                 instance_work(work.groups, options), options, options.scheduler));
+  SEER_ASSIGN_OR_RETURN(const PolicyChoice choice, choose_policy(engine_source(options, work.model), instance_work(work.groups, options),
+                                                                 options, options.scheduler));
   return ChosenPolicy{chosen(options.scheduler, choice), choice_text(choice)};
 }
 

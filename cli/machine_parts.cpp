@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "actors/policy/draft/group_drafter.h"
+#include "cli/engine_source.h"
 #include "cli/kv_size.h"
 #include "cli/step_calibration.h"
 #include "gpu/model/weight_store.h"
@@ -27,7 +28,7 @@ int32_t threads_of(const MachineOptions& options) {
 }
 
 Result<StepCost> step_cost(const MachineOptions& options, const std::shared_ptr<const Model>& model) {
-  if (options.draft_profile.empty()) return calibrate_step_cost(model, engine_config(options, InstanceId{0}));
+  if (options.draft_profile.empty()) return calibrate_step_cost(engine_source(options, model));
   SEER_ASSIGN_OR_RETURN(const StepProfile profile, read_step_profile(options.draft_profile));
   return profile.cost;
 }
@@ -35,7 +36,8 @@ Result<StepCost> step_cost(const MachineOptions& options, const std::shared_ptr<
 Drafting make_drafting(const MachineOptions& options, const DraftBudget::StepNs& step_ns) {
   GroupDrafterConfig drafter;
   drafter.tree.own_history_only = options.drafting == DraftSource::kOwn;
-  const bool paths = options.draft_shape != DraftShapes::kTree, trees = options.draft_shape != DraftShapes::kPath;
+  const bool paths = options.draft_shape != DraftShapes::kTree;
+  const bool trees = options.draft_shape != DraftShapes::kPath && options.device == DeviceKind::kCpu;
   DraftBudgetConfig budget{.rule = options.draft_rule,
                            .rows_max = {paths ? options.draft_tokens_max : 0, trees ? options.draft_tokens_max : 0},
                            .lambda = options.draft_lambda};
@@ -76,9 +78,10 @@ InstanceConfig instance_config(const MachineOptions& options) {
 }
 
 Status check_sizes(const MachineOptions& options, const ModelConfig& model) {
-  const CpuEngineConfig first = engine_config(options, InstanceId{0});
-  SEER_RETURN_IF_ERROR(check_kv_bytes(options.kv_bytes, model, first));
-  if (const int64_t least = kv_block_bytes(model, first); options.dram_bytes > 0 && options.dram_bytes < least)
+  SEER_RETURN_IF_ERROR(check_device(options));
+  const int64_t least = kv_block_bytes_of(options, model);
+  SEER_RETURN_IF_ERROR(check_kv_bytes(options.kv_bytes, least, options.block_tokens));
+  if (options.dram_bytes > 0 && options.dram_bytes < least)
     return fail(Code::kInvalidArgument, "--dram-bytes ", options.dram_bytes,
                 ": expected 0, or room for a KV block; one of this model needs ", least);
   return {};
@@ -109,15 +112,14 @@ Result<NodeMakers> make_node_makers(const MachineOptions& options, const LoadedM
   makers.transport = transport.transport;
   makers.tokenizer = loaded.tokenizer;
   makers.aside = [&aside](std::function<void()> f) { aside.put(std::move(f)); };
-  makers.make_engine = [&options, model = loaded.model, loader = loaded.loader](InstanceId id) -> Result<std::shared_ptr<Engine>> {
-    CpuEngineConfig config = engine_config(options, id);
-    config.loader = loader;
-    SEER_ASSIGN_OR_RETURN(std::shared_ptr<Engine> engine, make_cpu_engine(model, config));
+  makers.make_engine = [source = engine_source(options, loaded.model, loaded.loader)](InstanceId id)
+      -> Result<std::shared_ptr<Engine>> {
+    SEER_ASSIGN_OR_RETURN(std::shared_ptr<Engine> engine, source.make(id, 0));
     return engine;
   };
   if (options.dram_bytes > 0)
     makers.make_arena = [&options, slabs = transport.slabs,
-                         block_bytes = kv_block_bytes(loaded.model->config, engine_config(options, InstanceId{0}))](NodeId) {
+                         block_bytes = kv_block_bytes_of(options, loaded.model->config)](NodeId) {
       return HostArena::create({.dram_bytes = options.dram_bytes, .block_bytes = block_bytes}, slabs);
     };
   if (!options.cold_dir.empty()) makers.open_cold = [&options](NodeId) { return open_cold_store(options, options.cold_dir); };

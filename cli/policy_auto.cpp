@@ -52,24 +52,23 @@ InstanceWork instance_work(const std::vector<GroupSpec>& groups, const MachineOp
           .limit_tokens = at_least_1(median(std::move(limits)))};
 }
 
-Result<PolicyChoice> choose_policy(const std::shared_ptr<const Model>& model, const CpuEngineConfig& engine, InstanceWork work,
-                                   const MachineOptions& options, const ChunkSchedulerConfig& scheduler) {
-  const int64_t block_bytes = kv_block_bytes(model->config, engine);
-  const auto tokens_in = [&](int64_t bytes) { return bytes / block_bytes * engine.block_tokens; };
-  work.kv_tokens = std::max<int64_t>(1, tokens_in(engine.kv_bytes));
+Result<PolicyChoice> choose_policy(const EngineSource& source, InstanceWork work, const MachineOptions& options,
+                                   const ChunkSchedulerConfig& scheduler) {
+  const auto tokens_in = [&](int64_t bytes) { return bytes / source.block_bytes * source.block_tokens; };
+  work.kv_tokens = std::max<int64_t>(1, tokens_in(source.kv_bytes));
   const TypicalBatches batches = typical_batches(work, scheduler);
   if (!options.draft_profile.empty()) {
     SEER_ASSIGN_OR_RETURN(const StepProfile profile, read_step_profile(options.draft_profile));
     return choose_policy(batches, [&](const StepShape& shape) { return profile.predict_us(shape) + kStepGapUs; });
   }
-  // No more engines than the cores can run at a time.
+  // No more engines than the cores can run at a time; one on a GPU.
   const int64_t cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
-  const int64_t engines = std::clamp<int64_t>(cores / engine.threads, 1, options.instances);
+  const int64_t engines = source.threads == 0 ? 1 : std::clamp<int64_t>(cores / source.threads, 1, options.instances);
   const TypicalBatches measured = scaled_to(batches, tokens_in(kMeasuredKvBytesMax / engines));
   const std::vector<int64_t> sizes = batch_sizes(measured);
   std::vector<StepSequences> steps;
   for (const int64_t size : sizes) steps.push_back(decode_step(size, measured.context_tokens));
-  SEER_ASSIGN_OR_RETURN(const std::vector<double> us, measure_steps_us(model, engine, engines, steps));
+  SEER_ASSIGN_OR_RETURN(const std::vector<double> us, measure_steps_us(source, engines, steps));
   return choose_policy(measured, [&](const StepShape& shape) {
     return us[static_cast<size_t>(std::ranges::lower_bound(sizes, shape.sequences) - sizes.begin())] + kStepGapUs;
   });

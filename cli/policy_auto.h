@@ -23,9 +23,9 @@ inline constexpr double kStepGapUs = 100;
 InstanceWork instance_work(const std::vector<GroupSpec>& groups, const MachineOptions& options);
 
 /// Step times come from options.draft_profile. Without it they are measured on temporary engines, as many as run at a time, with
-/// at most 256 MiB of KV together. Errors: those of make_cpu_engine() and read_step_profile().
-Result<PolicyChoice> choose_policy(const std::shared_ptr<const Model>& model, const CpuEngineConfig& engine, InstanceWork work,
-                                   const MachineOptions& options, const ChunkSchedulerConfig& scheduler);
+/// at most 256 MiB of KV together. Errors: those of EngineSource::make and read_step_profile().
+Result<PolicyChoice> choose_policy(const EngineSource& source, InstanceWork work, const MachineOptions& options,
+                                   const ChunkSchedulerConfig& scheduler);
 /// The same configuration, with the policy and the limit that were chosen.
 ChunkSchedulerConfig chosen(ChunkSchedulerConfig scheduler, const PolicyChoice& choice);
 

@@ -83,7 +83,7 @@ Status score_command(const ScoreOptions& options, const std::atomic<bool>& stop)
   const auto threads = options.threads > 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency());
   const CpuEngineConfig config{
       .threads = static_cast<int32_t>(threads), .kv_bytes = options.kv_bytes, .kv_type = options.kv_dtype};
-  SEER_RETURN_IF_ERROR(check_kv_bytes(options.kv_bytes, model->config, config));
+  SEER_RETURN_IF_ERROR(check_kv_bytes(options.kv_bytes, kv_block_bytes(model->config, config), config.block_tokens));
   SEER_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, make_cpu_engine(model, config));
   StepRunner runner(std::move(engine));
   SamplingParams sampling;

@@ -12,18 +12,16 @@ namespace seer {
 namespace {
 
 /// An engine with KV for the largest of these steps.
-Result<std::unique_ptr<Engine>> engine_for(const std::shared_ptr<const Model>& model, CpuEngineConfig config,
-                                           const std::vector<StepSequences>& steps) {
-  config.kv_bytes = 0;
+Result<std::unique_ptr<Engine>> engine_for(const EngineSource& source, const std::vector<StepSequences>& steps) {
+  int32_t device_blocks = 1;
   for (const StepSequences& step : steps)
-    config.device_blocks = std::max(config.device_blocks, static_cast<int32_t>(blocks_of(step, config.block_tokens)));
-  return make_cpu_engine(model, config);
+    device_blocks = std::max(device_blocks, static_cast<int32_t>(blocks_of(step, source.block_tokens)));
+  return source.make(InstanceId{0}, device_blocks);
 }
 
 /// An engine for these steps, with every byte of its KV written.
-Result<std::unique_ptr<StepRunner>> make_runner(const std::shared_ptr<const Model>& model, const CpuEngineConfig& config,
-                                                const std::vector<StepSequences>& steps) {
-  SEER_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, engine_for(model, config, steps));
+Result<std::unique_ptr<StepRunner>> make_runner(const EngineSource& source, const std::vector<StepSequences>& steps) {
+  SEER_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, engine_for(source, steps));
   auto runner = std::make_unique<StepRunner>(std::move(engine));
   runner->zero_blocks(runner->info().device_blocks);
   return runner;
@@ -31,8 +29,8 @@ Result<std::unique_ptr<StepRunner>> make_runner(const std::shared_ptr<const Mode
 
 }  // namespace
 
-Result<StepCost> calibrate_step_cost(const std::shared_ptr<const Model>& model, CpuEngineConfig config) {
-  const int64_t context = std::min<int64_t>(1024, model->config.context_tokens_max / 2);
+Result<StepCost> calibrate_step_cost(const EngineSource& source) {
+  const int64_t context = std::min<int64_t>(1024, source.context_tokens_max / 2);
   std::vector<StepSequences> steps;
   for (const int32_t rows : {1, 2, 4, 6, 9}) {
     const SequenceShape verify{.start = context, .rows = rows, .sample_rows = rows};
@@ -40,21 +38,20 @@ Result<StepCost> calibrate_step_cost(const std::shared_ptr<const Model>& model, 
     steps.push_back({verify});
     for (const size_t sequences : {1, 4, 16, 64}) steps.emplace_back(sequences, early);
   }
-  SEER_ASSIGN_OR_RETURN(const std::unique_ptr<StepRunner> runner, make_runner(model, config, steps));
+  SEER_ASSIGN_OR_RETURN(const std::unique_ptr<StepRunner> runner, make_runner(source, steps));
   std::vector<ProfilePoint> points;
   for (const auto& step : steps)
     points.push_back({"verify", step_shape(step), typical_step_us(*runner, step), false});
   return fit_step_cost(points);
 }
 
-Result<std::vector<double>> measure_steps_us(const std::shared_ptr<const Model>& model, CpuEngineConfig config, int64_t engines,
-                                             const std::vector<StepSequences>& steps) {
+Result<std::vector<double>> measure_steps_us(const EngineSource& source, int64_t engines, const std::vector<StepSequences>& steps) {
   constexpr int kVisitsMin = 3, kVisitsMax = 20;
   constexpr double kEnoughUs = 50'000, kSlowUs = 2'000'000;
-  SEER_ASSIGN_OR_RETURN(const std::unique_ptr<StepRunner> runner, make_runner(model, config, steps));
+  SEER_ASSIGN_OR_RETURN(const std::unique_ptr<StepRunner> runner, make_runner(source, steps));
   std::vector<std::unique_ptr<Engine>> others;
   for (int64_t i = 1; i < engines; ++i) {
-    SEER_ASSIGN_OR_RETURN(std::unique_ptr<Engine> other, engine_for(model, config, steps));
+    SEER_ASSIGN_OR_RETURN(std::unique_ptr<Engine> other, engine_for(source, steps));
     others.push_back(std::move(other));
   }
   StepNeighbours neighbours(std::move(others), steps);
@@ -69,7 +66,7 @@ Result<std::vector<double>> measure_steps_us(const std::shared_ptr<const Model>&
       // The first step of a visit does not count: it fills the caches, as earlier equal steps would in a rollout.
       spent_us += static_cast<double>(runner->run(synthetic_step(runner->info(), steps[i])).step_us);
       const StepResult step = runner->run(synthetic_step(runner->info(), steps[i]));
-      const int64_t us = config.threads == 1 && step.cpu_us > 0 ? step.cpu_us : step.step_us;
+      const int64_t us = source.threads == 1 && step.cpu_us > 0 ? step.cpu_us : step.step_us;
       least_us[i] = std::min(least_us[i], std::max(1.0, static_cast<double>(us)));
       spent_us += static_cast<double>(step.step_us);
     }

@@ -5,21 +5,20 @@
 #include <functional>
 #include <vector>
 
-#include "gpu/cpu/cpu_engine.h"
+#include "cli/engine_source.h"
 #include "gpu/step_runner.h"
 #include "protocols/result.h"
 #include "protocols/step_cost.h"
 
 namespace seer {
 
-/// Fits a cost model to steps of a temporary engine with little KV. Errors: those of make_cpu_engine().
-Result<StepCost> calibrate_step_cost(const std::shared_ptr<const Model>& model, CpuEngineConfig config);
+/// Fits a cost model to steps of a temporary engine with little KV. Errors: those of EngineSource::make.
+Result<StepCost> calibrate_step_cost(const EngineSource& source);
 
 /// Microseconds of each step on one of `engines` temporary engines, while the others run the same step. Visits all steps in turns,
 /// a few times, and keeps the least time of each, because other programs can only add time. If an engine has one thread, it
 /// measures that thread's CPU time, which stops while the thread has no core. Each step is visited at least once, 3 times within
-/// 2 s, and more often only within 50 ms. Each engine has KV for the largest step. Errors: those of make_cpu_engine().
-Result<std::vector<double>> measure_steps_us(const std::shared_ptr<const Model>& model, CpuEngineConfig config, int64_t engines,
-                                             const std::vector<StepSequences>& steps);
+/// 2 s, and more often only within 50 ms. Each engine has KV for the largest step. Errors: those of EngineSource::make.
+Result<std::vector<double>> measure_steps_us(const EngineSource& source, int64_t engines, const std::vector<StepSequences>& steps);
 
 }  // namespace seer

@@ -11,6 +11,7 @@
 
 #include "actors/gateway_actor.h"
 #include "cli/cluster_access.h"
+#include "cli/engine_source.h"
 #include "cli/machine_memory.h"
 #include "cli/machine_parts.h"
 #include "cli/serve/front.h"
@@ -46,7 +47,7 @@ Result<std::string> read_token(const std::string& path) {
 
 /// Tokens of prompt and output together that the KV cache of one instance holds.
 int64_t tokens_max(const ServeOptions& options, const ModelConfig& model) {
-  const int64_t block_bytes = kv_block_bytes(model, engine_config(options, InstanceId{0}));
+  const int64_t block_bytes = kv_block_bytes_of(options, model);
   return options.kv_bytes / block_bytes * options.block_tokens;
 }
 

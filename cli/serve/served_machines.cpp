@@ -5,6 +5,7 @@
 #include "actors/fleet.h"
 #include "cli/cluster_machines.h"
 #include "cli/cluster_net.h"
+#include "cli/engine_source.h"
 #include "cli/policy_auto.h"
 
 namespace seer {
@@ -51,7 +52,7 @@ class LocalMachines final : public ServedMachines {
   GatewaySchedule measured(const std::vector<GroupSpec>& like) const {
     InstanceWork work = instance_work(like, options_);
     work.requests = work.rows_max;
-    const auto choice = choose_policy(loaded_.model, engine_config(options_, InstanceId{0}), work, options_, scheduler_);
+    const auto choice = choose_policy(engine_source(options_, loaded_.model), work, options_, scheduler_);
     if (!choice.ok()) return {scheduler_, choice.error().detail};
     return {chosen(scheduler_, *choice), choice_text(*choice)};
   }

@@ -70,7 +70,7 @@ TEST_CASE("policy auto: the steps of a profile decide, or measured ones") {
   RolloutOptions options;
   options.instances = 1;
   const CpuEngineConfig engine{.threads = 1, .kv_bytes = int64_t{8} << 20};
-  const auto choose = [&] { return choose_policy(*model, engine, instance_work({group}, options), options, options.scheduler); };
+  const auto choose = [&] { return choose_policy(cpu_engine_source(*model, engine), instance_work({group}, options), options, options.scheduler); };
 
   options.draft_profile = profile_with(10'000, 1);
   auto choice = choose();

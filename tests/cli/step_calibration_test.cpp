@@ -23,7 +23,7 @@ std::shared_ptr<const Model> small_model(const TestFolder& folder) {
 
 TEST_CASE("step calibration: the cost is of finite parts, some of them above zero, also with a short context") {
   const TestFolder folder;
-  const auto cost = calibrate_step_cost(small_model(folder), {.threads = 1});
+  const auto cost = calibrate_step_cost(cpu_engine_source(small_model(folder), {.threads = 1}));
   REQUIRE_MESSAGE(cost.ok(), cost.error().detail);
   for (const double us : cost->us) CHECK((std::isfinite(us) && us >= 0));
   StepShape one, many;
@@ -40,7 +40,7 @@ TEST_CASE("step calibration: each step has its time, in the order of the steps, 
   const std::vector<StepSequences> steps{small, large, small};  // there is KV for the largest, wherever it is
   for (const int64_t engines : {1, 2}) {
     CAPTURE(engines);
-    const auto us = measure_steps_us(model, {.threads = 1, .kv_bytes = 1}, engines, steps);
+    const auto us = measure_steps_us(cpu_engine_source(model, {.threads = 1, .kv_bytes = 1}), engines, steps);
     REQUIRE_MESSAGE(us.ok(), us.error().detail);
     REQUIRE(us->size() == 3);
     for (const double step_us : *us) CHECK((std::isfinite(step_us) && step_us >= 1));
@@ -53,6 +53,6 @@ TEST_CASE("step calibration: an engine that cannot be made is its error") {
   const TestFolder folder;
   const auto model = small_model(folder);
   const std::vector<StepSequences> steps{{{}}};
-  CHECK(calibrate_step_cost(model, {.threads = 0}).error().code == Code::kInvalidArgument);
-  CHECK(measure_steps_us(model, {.threads = 0}, 1, steps).error().code == Code::kInvalidArgument);
+  CHECK(calibrate_step_cost(cpu_engine_source(model, {.threads = 0})).error().code == Code::kInvalidArgument);
+  CHECK(measure_steps_us(cpu_engine_source(model, {.threads = 0}), 1, steps).error().code == Code::kInvalidArgument);
 }

@@ -1,0 +1,59 @@
+#include "cli/engine_source.h"
+
+#include <doctest/doctest.h>
+
+#include "gpu/cuda/cuda_device.h"
+#include "gpu/cuda/cuda_engine.h"
+#include "gpu/tiny_model.h"
+
+using namespace seer;
+
+namespace {
+
+std::shared_ptr<const Model> tiny_model() {
+  const TestFolder folder;
+  write_tiny_model(folder.path(), tiny_config("qwen3"), "BF16", 1);
+  return *load_model(folder.path());
+}
+
+}  // namespace
+
+TEST_CASE("engine source: an engine of the CPU has the KV that options or the caller ask for") {
+  const auto model = tiny_model();
+  MachineOptions options;
+  options.threads_per_instance = 1;
+  options.block_tokens = 32;
+  options.kv_bytes = 10 * kv_block_bytes_of(options, model->config);
+  const EngineSource source = engine_source(options, model);
+  CHECK(source.block_bytes == kv_block_bytes_of(options, model->config));
+  CHECK(source.block_tokens == 32);
+  CHECK(source.threads == 1);
+  CHECK((*source.make(InstanceId{1}, 0))->info().device_blocks == 10);
+  CHECK((*source.make(InstanceId{1}, 3))->info().device_blocks == 3);
+}
+
+TEST_CASE("engine source: a GPU has KV of its own size, and what its engine cannot do names the flag") {
+  const auto model = tiny_model();
+  MachineOptions options;
+  options.device = DeviceKind::kCuda;
+  // 2 layers x 2 heads x 16 positions x 32 dims (16 are padded) x 2 (K, V) x 2 B
+  CHECK(kv_block_bytes_of(options, model->config) == 8192);
+  const EngineSource source = engine_source(options, model);
+  CHECK(source.threads == 0);
+  CHECK(source.block_bytes == 8192);
+  if (const auto devices = cuda::count_cuda_devices(); !devices.ok() || *devices == 0)
+    CHECK(source.make(InstanceId{0}, 4).error().code == Code::kUnavailable);
+  CHECK(check_device(options).ok());
+  options.draft_shape = DraftShapes::kTree;
+  CHECK(check_device(options).ok());  // nothing drafts
+  options.drafting = DraftSource::kOwn;
+  CHECK(check_device(options).error().detail ==
+        "--draft-shape tree: expected path or auto with --device cuda, whose engine verifies paths only");
+  options.draft_shape = DraftShapes::kAuto;
+  CHECK(check_device(options).ok());
+  options.weights = WeightType::kInt8;
+  CHECK(check_device(options).error().detail ==
+        "--weights int8: expected stored with --device cuda, whose engine computes weights as stored");
+  options.device = DeviceKind::kCpu;
+  CHECK(check_device(options).ok());
+}
