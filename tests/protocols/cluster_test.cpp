@@ -37,7 +37,7 @@ TEST_CASE("cluster: a foreign node is refused with the field, what was found and
 
 TEST_CASE("cluster: the protocol is compared first, because other fields mean nothing in another protocol") {
   ClusterIdentity other = kExpected;
-  other.protocol = 7;
+  other.protocol = kProtocolNumber + 1;
   other.model = "moonlight";
   CHECK(refusal(other).find("protocol") != std::string::npos);
 }
