@@ -138,7 +138,8 @@ void KvNodeActor::on_open(const OpenBlocks& ask) {
   const KvOpening& what = ask.what;
   client(ask.reply_to);
   if (what.lend) return open_here(ask);
-  tiers->pin(what.owner);
+  // Not an owner of nothing: the directory does not know of it, so its release would not come here.
+  if (kept.contains(what.owner)) tiers->pin(what.owner);
   const size_t here_blocks = blocks_here(what);
   own_blocks(what, here_blocks);
   if (!parts.transport || here_blocks == what.blocks.size()) return open_here(ask);
@@ -184,6 +185,7 @@ std::vector<Reservation> KvNodeActor::reserve_part(const KvOpening& what, size_t
   const bool prompt = first < prompt_blocks_of(what);
   const KvOwner owner = prompt ? group_of(what.owner) : what.owner;
   keep(owner);
+  if (!prompt) tiers->pin(owner);
   const size_t place = what.first_index + first - (prompt ? 0 : what.prompt_blocks);
   return tiers->reserve(owner, std::span(what.blocks).subspan(first, end - first),
                         {.first_index = static_cast<uint32_t>(place), .prompt = prompt});

@@ -174,7 +174,7 @@ void RolloutActor::resume(ResumedRequest& from) {
   }
   request.tokens = prompts[from.request.group.index];
   request.tokens.append(from.tokens);
-  request.logprobs.assign(from.logprobs.begin(), from.logprobs.end());
+  request.logprobs = std::move(from.logprobs);
   request.computed_tokens = request.tokens.size();
   std::vector<int64_t>& generated = parts.groups[from.request.group.index].generated_tokens;
   generated.resize(logs[from.request.group.index].size());
@@ -475,9 +475,8 @@ void RolloutActor::finish_request(RequestId id, Ending ending) {
   release_kv(owner_of(id));
   if (left_in_group == 0) forget_group(id.group);
   const TokenLog log = std::exchange(request.tokens, {});
-  const std::deque<float> logprobs = std::exchange(request.logprobs, {});
   Response response{id, parts.groups[id.group.index].seeds[id.sample], log.output(),
-                    {logprobs.begin(), logprobs.end()}, ending.finish, std::move(ending.matched), std::move(ending.error),
+                    std::exchange(request.logprobs, {}), ending.finish, std::move(ending.matched), std::move(ending.error),
                     config.version, history.chunks, history.migrations, history.preemptions, request.queue_us,
                     request.run_us, request.start_us, request.first_token_us, request.cached_tokens};
   if (config.responses_kept_max > 0) kept.emplace(id, response);

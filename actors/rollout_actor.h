@@ -11,7 +11,6 @@
 // It tells draft servers which groups exist, and instances which servers exist. A draft server that came back empty also gets
 // the token logs of its groups.
 #pragma once
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -63,7 +62,7 @@ struct RolloutActor {
   /// Token log and history of one request.
   struct Log {
     TokenLog tokens;               // empty until it runs
-    std::deque<float> logprobs;    // a deque: growing does not copy
+    std::vector<float> logprobs;
     int64_t computed_tokens = 0;   // tokens whose KV was computed at least once
     int64_t reprefill_tokens = 0;  // tokens whose KV was computed again
     int64_t queue_us = 0, run_us = 0, start_us = -1;  // as in Response; -1: not started

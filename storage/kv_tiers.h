@@ -151,6 +151,8 @@ class KvTiers {
   ProbeResult probe(std::span<const BlockKey> keys) const;
 
   void release(OwnerId owner);
+  /// Owners that hold a block, or had their urgency set, and were not released.
+  int64_t owner_count() const { return index_.owner_count(); }
   /// Pinned while it runs; next_use ranks parked owners (larger = later). Kept until release(owner).
   void set_urgency(OwnerId owner, Urgency urgency);
   void pin(OwnerId owner) { set_urgency(owner, {.pinned = true}); }

@@ -279,6 +279,18 @@ TEST_CASE("kv node: a request owns the blocks that it opened, though another one
   CHECK(b.arena->taken_count() == 0);
 }
 
+TEST_CASE("kv node: of a request that opens and holds nothing, nothing is left") {
+  Bench b(4);
+  b.open(kOwner, 2);
+  CHECK(b.state().tiers->owner_count() == 0);
+  b.seal(b.reserve(kOwner, 0, 1)[0]);
+  b.open(kOwner, 2);
+  CHECK(b.state().tiers->owner_count() == 1);
+  rt::post(b.directory, KvRelease{kOwner});
+  b.run();
+  CHECK(b.state().tiers->owner_count() == 0);
+}
+
 TEST_CASE("kv node: the directory hears of an owner once, and again after its release") {
   Bench b(8);
   b.store(kOwner, 0, 1);
