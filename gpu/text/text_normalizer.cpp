@@ -80,6 +80,7 @@ Status TextNormalizer::parse_step(const JsonAt& field) {
 }
 
 Result<NormalText> TextNormalizer::apply(std::string given, PatternScratch& scratch) const {
+  const size_t bytes_max = replaced_bytes_max(given.size());
   NormalText normal{std::move(given)};
   std::string& text = normal.text;
   for (const Step& step : steps_) {
@@ -88,7 +89,7 @@ Result<NormalText> TextNormalizer::apply(std::string given, PatternScratch& scra
     } else if (const auto* prepend = std::get_if<Prepend>(&step)) {
       if (!text.empty()) text.insert(0, prepend->prefix);
     } else if (const auto* replace = std::get_if<Replace>(&step)) {
-      SEER_ASSIGN_OR_RETURN(text, replace_all(text, replace->pattern, replace->content, scratch));
+      SEER_ASSIGN_OR_RETURN(text, replace_all(text, replace->pattern, replace->content, scratch, bytes_max));
     } else if (std::holds_alternative<Lowercase>(step)) {
       SEER_ASSIGN_OR_RETURN(text, to_lowercase(std::move(text)));
     } else {

@@ -90,9 +90,12 @@ Status TextPattern::find_all(std::string_view text, PatternScratch& scratch, std
 }
 
 Result<std::string> replace_all(std::string_view text, const TextPattern& pattern, std::string_view content,
-                                PatternScratch& scratch) {
+                                PatternScratch& scratch, size_t bytes_max) {
   std::vector<TextRange> matches;
   SEER_RETURN_IF_ERROR(pattern.find_all(text, scratch, matches));
+  if (!content.empty() && matches.size() > bytes_max / content.size())
+    return fail(Code::kFull, "replacing ", matches.size(), " places by ", content.size(), " bytes each makes more than ", bytes_max,
+                " bytes of a text of ", text.size());
   std::string replaced;
   size_t copied = 0;
   for (const TextRange& match : matches) {

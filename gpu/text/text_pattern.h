@@ -59,9 +59,13 @@ class TextPattern {
   std::unique_ptr<pcre2_real_match_context_8, Free> limits_;
 };
 
-/// The text with every match replaced by `content`. REQUIRES: text is valid UTF-8.
+/// How long a text of this size may become by all steps that replace: far longer than a tokenizer makes it. Else a few steps of a
+/// file, each making many characters of one, could take all memory.
+constexpr size_t replaced_bytes_max(size_t text_bytes) { return 64 * text_bytes + (size_t{64} << 10); }
+/// The text with every match replaced by `content`. kFull: it would have more than `bytes_max` bytes.
+/// REQUIRES: text is valid UTF-8.
 Result<std::string> replace_all(std::string_view text, const TextPattern& pattern, std::string_view content,
-                                PatternScratch& scratch);
+                                PatternScratch& scratch, size_t bytes_max);
 
 /// The same pattern in PCRE2's language.
 Result<std::string> pcre2_from_oniguruma(std::string_view pattern);

@@ -102,6 +102,9 @@ std::string TokenDecoder::piece(TokenText token) const {
 }
 
 void TokenDecoder::run(std::vector<TokenText>& tokens, bool whole_text) const {
+  size_t bytes = 0;
+  for (const TokenText& token : tokens) bytes += token.text.size();
+  const size_t bytes_max = replaced_bytes_max(bytes);
   for (const Step& step : steps_) {
     if (std::holds_alternative<Fuse>(step)) {
       TokenText fused;
@@ -111,12 +114,12 @@ void TokenDecoder::run(std::vector<TokenText>& tokens, bool whole_text) const {
     }
     const auto* strip = std::get_if<Strip>(&step);
     if (strip && strip->whole_text && !whole_text) continue;
-    for (size_t i = 0; i < tokens.size(); ++i) apply(step, whole_text && i == 0, tokens[i]);
+    for (size_t i = 0; i < tokens.size(); ++i) apply(step, whole_text && i == 0, bytes_max, tokens[i]);
   }
 }
 
 /// `first`: the token is the first of a whole text.
-void TokenDecoder::apply(const Step& step, bool first, TokenText& token) {
+void TokenDecoder::apply(const Step& step, bool first, size_t bytes_max, TokenText& token) {
   std::string& text = token.text;
   if (std::holds_alternative<ByteLevel>(step)) {
     if (token.added) return;
@@ -124,10 +127,11 @@ void TokenDecoder::apply(const Step& step, bool first, TokenText& token) {
   } else if (std::holds_alternative<ByteFallback>(step)) {
     if (const auto byte = fallback_byte(text)) text.assign(1, *byte);
   } else if (const auto* replace = std::get_if<Replace>(&step)) {
-    // Fallback bytes are not text to search in; a search that gives up leaves the token as it is.
+    // Fallback bytes are not text to search in. A search that gives up leaves the token as it is, and so does one whose result would
+    // be far too long.
     PatternScratch scratch;
     if (utf8_valid_bytes(text) != text.size()) return;
-    if (auto replaced = replace_all(text, replace->pattern, replace->content, scratch); replaced.ok())
+    if (auto replaced = replace_all(text, replace->pattern, replace->content, scratch, bytes_max); replaced.ok())
       text = *std::move(replaced);
   } else if (const auto* strip = std::get_if<Strip>(&step)) {
     for (int64_t i = 0; i < strip->left && text.starts_with(strip->character); ++i)

@@ -52,7 +52,7 @@ class TokenDecoder {
 
   Status parse_step(const JsonAt& field);
   void run(std::vector<TokenText>& tokens, bool whole_text) const;
-  static void apply(const Step& step, bool first, TokenText& token);
+  static void apply(const Step& step, bool first, size_t bytes_max, TokenText& token);
 
   std::vector<Step> steps_;
   bool fused_ = false;  // a Fuse is among the steps

@@ -46,6 +46,16 @@ TEST_CASE("text normalizer: a sequence applies in order, and ASCII needs no Unic
   CHECK(*normalize(field, " ") == "");
 }
 
+TEST_CASE("text normalizer: steps that make a text ever longer are refused") {
+  const nlohmann::json replace = {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(50, 'a')}};
+  nlohmann::json field = {{"type", "Sequence"}, {"normalizers", {replace, replace}}};
+  CHECK(normalize(field, "a")->size() == 2500);
+  for (int i = 0; i < 6; ++i) field["normalizers"].push_back(replace);  // 50^8 bytes
+  const auto refused = normalize(field, "a");
+  REQUIRE_FALSE(refused.ok());
+  CHECK(refused.error().code == Code::kFull);
+}
+
 TEST_CASE("text normalizer: an unsupported setting is refused by name") {
   const auto refused = normalize({{"type", "Precompiled"}}, "a");
   REQUIRE_FALSE(refused.ok());

@@ -49,8 +49,8 @@ TEST_CASE("text pattern: finds fixed strings and empty matches without standing 
 
 TEST_CASE("text pattern: replaces with the content as it is") {
   PatternScratch scratch;
-  CHECK(*replace_all("a  b", TextPattern::known_regex("\\s+"), "$0", scratch) == "a$0b");
-  CHECK(*replace_all("", TextPattern::literal("x"), "y", scratch) == "");
+  CHECK(*replace_all("a  b", TextPattern::known_regex("\\s+"), "$0", scratch, 100) == "a$0b");
+  CHECK(*replace_all("", TextPattern::literal("x"), "y", scratch, 100) == "");
 }
 
 TEST_CASE("text pattern: what PCRE2 cannot read is refused with its reason") {

@@ -47,6 +47,13 @@ TEST_CASE("token decoder: <0xNN> is a byte, and nothing that only looks like it"
   for (const char* text : {"<0xG0>", "<0x0G>", "<0x123>", "<0x1>", "0x41"}) CHECK(decoder.piece({text}) == text);
 }
 
+TEST_CASE("token decoder: a Replace that would make a text far too long changes nothing") {
+  const Json replace = {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", std::string(50, 'a')}};
+  Json field = {{"type", "Sequence"}, {"decoders", Json::array()}};
+  for (int i = 0; i < 8; ++i) field["decoders"].push_back(replace);  // 50^8 bytes
+  CHECK(parsed(field).piece({"a"}).size() == 2500);  // 50^3 are too many
+}
+
 TEST_CASE("token decoder: a Strip after a Fuse is done to the whole text, one before it to each token") {
   const TokenDecoder llama2 = parsed(kLlama2);
   CHECK(llama2.decode({{"▁▁the"}, {"▁x"}, {"<0xFF>"}}) == " the x\xff");
