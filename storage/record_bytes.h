@@ -54,6 +54,12 @@ class RecordReader {
 
   template <PlainValue T>
   void get(T& value) { take(&value, sizeof value); }
+  void get(bool& value) {
+    uint8_t byte = 0;
+    get(byte);
+    if (byte > 1) good_ = false;  // a bool of another byte is neither true nor false
+    value = byte == 1;
+  }
   void get(std::string& text) {
     text.resize(get_count(1));
     take(text.data(), text.size());

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "protocols/chunk.h"
+#include "protocols/rollout.h"
 
 using namespace seer;
 
@@ -24,6 +25,15 @@ Response some_response() {
 }
 
 }  // namespace
+
+TEST_CASE("record bytes: a byte that is neither true nor false is no bool") {
+  SamplingParams params;
+  params.ignore_eos = true;
+  std::string bytes = record_bytes(params);
+  REQUIRE(read_record<SamplingParams>(bytes)->ignore_eos);
+  bytes[bytes.size() - 2] = 2;  // ignore_eos: before logprob_mode
+  CHECK_FALSE(read_record<SamplingParams>(bytes).ok());
+}
 
 TEST_CASE("record bytes: every written field is read back, bit by bit") {
   const std::string bytes = record_bytes(some_response());
