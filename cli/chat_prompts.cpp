@@ -111,7 +111,10 @@ Result<std::vector<int32_t>> prompt_ids_of(const PromptLine& line, const PromptM
                 " has no tokenizer; give \"prompt_ids\" instead");
   if (is_chat && makers.chat == nullptr)
     return fail(Code::kInvalidArgument, found, "messages need a chat template, and ", makers.model, " has none; give \"prompt\" instead");
-  if (is_chat) return makers.chat->prompt(Json::parse(line.chat), found);
+  if (is_chat) {
+    SEER_RETURN_IF_ERROR(check_shape(line.chat, found));
+    return makers.chat->prompt(Json::parse(line.chat), found);
+  }
   auto ids = makers.tokenizer->encode(line.prompt, {.add_special = true});
   if (!ids.ok()) return fail(Code::kInvalidArgument, found, ids.error().detail);
   return ids;

@@ -26,6 +26,32 @@ void append_decimal(std::string& out, const char* begin, const char* end) {
 
 }  // namespace
 
+Status check_shape(std::string_view json, const std::string& found) {
+  constexpr size_t kDepthMax = 500, kNamesMax = 1000;
+  struct Open {
+    bool is_object;
+    size_t commas = 0;
+  };
+  std::vector<Open> open;
+  for (size_t i = 0; i < json.size(); ++i) {
+    const char c = json[i];
+    if (c == '"') {
+      for (++i; i < json.size() && json[i] != '"'; ++i) i += json[i] == '\\' ? 1 : 0;
+    } else if (c == '{' || c == '[') {
+      open.push_back({c == '{'});
+      if (open.size() > kDepthMax)
+        return fail(Code::kInvalidArgument, found, "lists and objects are nested deeper than ", kDepthMax);
+    } else if (open.empty()) {
+      continue;
+    } else if (c == '}' || c == ']') {
+      open.pop_back();
+    } else if (c == ',' && ++open.back().commas >= kNamesMax && open.back().is_object) {
+      return fail(Code::kInvalidArgument, found, "an object has more than ", kNamesMax, " names");
+    }
+  }
+  return {};
+}
+
 std::string shown_value(const Json& value) {
   if (value.is_structured()) return value.type_name();
   if (!value.is_number_float()) return shown(value.dump());

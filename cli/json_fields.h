@@ -6,6 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -16,6 +17,10 @@ namespace seer {
 
 /// Numbers too large for a double are read too, as json_members() does.
 using Json = nlohmann::basic_json<nlohmann::ordered_map, std::vector, std::string, bool, int64_t, uint64_t, long double>;
+
+/// Refuses JSON that Json would take too much for: deep nesting, which it copies and writes recursively, and objects with very many
+/// names, of which it goes through all for each one. Text that is not JSON may pass.
+Status check_shape(std::string_view json, const std::string& found);
 
 /// A value for a message; for a list or an object only the type, because its text may be long.
 std::string shown_value(const Json& value);

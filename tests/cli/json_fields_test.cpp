@@ -17,6 +17,23 @@ TEST_CASE("json fields: decimals are written with all their digits, and stay dec
   CHECK(written_value(Json::parse("\"a\"")) == "\"a\"");
 }
 
+TEST_CASE("json fields: deep nesting and objects of very many names are refused, brackets and commas in texts are not") {
+  CHECK(check_shape(std::string(500, '[') + std::string(500, ']'), "").ok());
+  CHECK(check_shape(std::string(501, '['), "x: ").error().detail == "x: lists and objects are nested deeper than 500");
+  CHECK(check_shape("[\"" + std::string(501, '[') + "\\\"" + std::string(501, '{') + "\", {}, {}]", "").ok());
+  const auto object = [](int names) {
+    std::string text = "[{";
+    for (int i = 0; i < names; ++i) text += "\"" + std::to_string(i) + ",,\":[1,2],";
+    text.back() = '}';
+    return text + "]";
+  };
+  CHECK(check_shape(object(1000), "").ok());
+  CHECK(check_shape(object(1001), "").error().detail == "an object has more than 1000 names");
+  std::string list = "[0";
+  for (int i = 0; i < 5000; ++i) list += ",1";
+  CHECK(check_shape(list + "]", "").ok());
+}
+
 TEST_CASE("json fields: a value for a message is short") {
   CHECK(shown_value(Json::parse("0.25")) == "0.25");
   CHECK(shown_value(Json::parse("1e400")) == "beyond all bounds");
