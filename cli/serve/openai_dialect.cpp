@@ -111,7 +111,9 @@ Result<Asked> parse(const std::string& text, bool is_chat, Front& front, const C
   SEER_ASSIGN_OR_RETURN(asked.text, read_text_rules(body, sampling.params, model, "include_stop_str_in_output"));
   SEER_ASSIGN_OR_RETURN(const std::string rid, text_field(body, "request_id"));
   SEER_ASSIGN_OR_RETURN(Prompts prompts, is_chat ? read_chat_prompt(body, model, chat) : read_completion_prompts(body, model));
+  AskedSoFar asked_so_far;
   for (std::vector<int32_t>& prompt : prompts.ids) {
+    SEER_RETURN_IF_ERROR(add_prompt(asked_so_far, sampling));
     SEER_ASSIGN_OR_RETURN(GatewayRequest request, read_request(body, std::move(prompt), sampling, front));
     request.rid = rid;
     request.tokens_to = asked.streams ? TokensTo::kClient : TokensTo::kNobody;

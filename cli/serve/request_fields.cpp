@@ -10,7 +10,8 @@
 namespace seer {
 namespace {
 
-constexpr int64_t kResponsesMax = 100'000;  // of one HTTP request
+constexpr int64_t kResponsesMax = 100'000;             // of one HTTP request
+constexpr int64_t kStopBytesMax = int64_t{16} << 20;  // likewise, of all its prompts
 
 /// Sampling that a client may ask for and that Seer does not do, unless it has the value that changes nothing.
 Status check_not_refused(const Json& params) {
@@ -37,6 +38,7 @@ std::string json_text(const Out& json) { return json.dump(-1, ' ', false, Out::e
 
 Result<Json> read_object(const std::string& body) {
   if (is_blank(body)) return Json::object();
+  SEER_RETURN_IF_ERROR(check_shape(body, ""));
   Json object = Json::parse(body, nullptr, false);
   if (object.is_discarded()) {
     SEER_RETURN_IF_ERROR(check_object("body", 1, body));  // says where it goes wrong
@@ -115,6 +117,17 @@ Result<Prompts> read_prompts(const Json& value, const PromptField& field, const 
   if (prompts.is_list)
     for (const Json& prompt : value) SEER_RETURN_IF_ERROR(take(prompt));
   return prompts;
+}
+
+Status add_prompt(AskedSoFar& asked, const Sampling& sampling) {
+  asked.responses += sampling.n;
+  asked.stop_bytes += std::ssize(sampling.params.stop_token_ids) * static_cast<int64_t>(sizeof(int32_t));
+  for (const std::string& stop : sampling.params.stop) asked.stop_bytes += static_cast<int64_t>(sizeof stop + stop.size());
+  if (asked.responses > kResponsesMax)
+    return fail(Code::kInvalidArgument, "the request asks for ", asked.responses, " responses up to here: expected at most ", kResponsesMax);
+  if (asked.stop_bytes > kStopBytesMax)
+    return fail(Code::kInvalidArgument, "the stops of all prompts take ", asked.stop_bytes, " bytes up to here: expected at most ", kStopBytesMax);
+  return {};
 }
 
 Result<GatewayRequest> read_request(const Json& body, std::vector<int32_t> prompt_ids, const Sampling& sampling, Front& front) {

@@ -51,6 +51,14 @@ struct Prompts {
 };
 Result<Prompts> read_prompts(const Json& value, const PromptField& field, const ServedModel& model);
 
+/// What the prompts of one HTTP request take together. A short body can ask for much: each prompt has n responses, and its own copy
+/// of all stops.
+struct AskedSoFar {
+  int64_t responses = 0, stop_bytes = 0;
+};
+/// Adds a prompt. Errors: it is too much.
+Status add_prompt(AskedSoFar& asked, const Sampling& sampling);
+
 /// A request for one prompt, with the body's group_id, group_size and priority. Rid and tokens_to are not filled in.
 Result<GatewayRequest> read_request(const Json& body, std::vector<int32_t> prompt_ids, const Sampling& sampling, Front& front);
 

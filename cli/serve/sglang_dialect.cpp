@@ -64,10 +64,12 @@ Result<Generate> parse_generate(const std::string& body_text, Front& front) {
   const Json empty = Json::object();
   const Json* const params = given_field(body, "sampling_params");
   const Json* const rids = given_field(body, "rid");
+  AskedSoFar asked;
   for (size_t i = 0; i < prompts.ids.size(); ++i) {
     const Json* const given = entry(params, i);
     const Json& own = given == nullptr ? empty : *given;
     SEER_ASSIGN_OR_RETURN(const Sampling sampling, read_sampling(own, "max_new_tokens", kDefaultTokens));
+    SEER_RETURN_IF_ERROR(add_prompt(asked, sampling));
     const size_t prompt_tokens = prompts.ids[i].size();
     SEER_ASSIGN_OR_RETURN(GatewayRequest request, read_request(body, std::move(prompts.ids[i]), sampling, front));
     const Json* const rid = entry(rids, i);

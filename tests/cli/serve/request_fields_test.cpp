@@ -114,6 +114,26 @@ TEST_CASE("read request: seeds follow the given one, and are different ones wher
   CHECK(read_request(Json::parse(R"({"group_size": -1})"), {2}, sampling, b.front).error().detail == "group_size is -1: expected an integer of at least 0");
 }
 
+TEST_CASE("read request: responses and stops of all prompts together are limited") {
+  Sampling sampling;
+  sampling.n = 50'000;
+  AskedSoFar asked;
+  CHECK(add_prompt(asked, sampling).ok());
+  CHECK(add_prompt(asked, sampling).ok());
+  sampling.n = 1;
+  CHECK(error_of(add_prompt(asked, sampling)) == "the request asks for 100001 responses up to here: expected at most 100000");
+  sampling.params.stop = std::vector<std::string>(1000, std::string(10'000, 'x'));
+  asked = {};
+  CHECK(add_prompt(asked, sampling).ok());
+  CHECK(error_of(add_prompt(asked, sampling)).starts_with("the stops of all prompts take 20"));
+}
+
+TEST_CASE("read object: a body nested without end is refused, not copied until the stack is full") {
+  const size_t levels = 1'000'000;
+  const std::string body = "{\"messages\":" + std::string(levels, '[') + std::string(levels, ']') + "}";
+  CHECK(read_object(body).error().detail == "lists and objects are nested deeper than 500");
+}
+
 TEST_CASE("read text rules: EOS ends the text unless it is ignored") {
   SamplingParams sampling;
   sampling.stop_token_ids = {7};
