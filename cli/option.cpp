@@ -38,6 +38,8 @@ template <class... Fs>
 struct Overloaded : Fs... {
   using Fs::operator()...;
 };
+template <class... Fs>
+Overloaded(Fs...) -> Overloaded<Fs...>;  // Clang before 17 does not find it on its own
 
 /// The whole text as a number, or nothing.
 template <class T>

@@ -1,7 +1,7 @@
 #include "cli/serve/served_rollouts.h"
 
 #include <algorithm>
-#include <ranges>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -128,8 +128,9 @@ Result<std::vector<ServedWork>> ServedRollouts::add(const std::string& id, std::
   Rollout* const rollout = rollout_of(id);
   if (rollout == nullptr) return no_rollout(id);
   if (const uint64_t next = rollout->groups.size(); first && *first != next) {
-    const auto there = rollout->groups | std::views::drop(std::min(*first, next)) | std::views::take(groups.size());
-    if (std::ranges::equal(groups, there, {}, hash_of, &Group::hash)) return std::vector<ServedWork>();
+    const auto begin = rollout->groups.begin() + static_cast<std::ptrdiff_t>(std::min(*first, next));
+    const auto end = begin + std::min(std::ssize(groups), rollout->groups.end() - begin);
+    if (std::ranges::equal(groups.begin(), groups.end(), begin, end, {}, hash_of, &Group::hash)) return std::vector<ServedWork>();
     return fail(Code::kStale, "first_group is ", *first, ": expected ", next, ", the number of the next group");
   }
   if (!rollout->head.is_open) return fail(Code::kStale, "the rollout is closed: no groups can be added");
