@@ -21,7 +21,8 @@ class TextNormalizer {
   /// Reads the field; null means that nothing changes. Refuses types that it does not know.
   static Result<TextNormalizer> parse(const JsonAt& field);
 
-  /// Fails if a Unicode form is needed and this build has no Unicode library, or if the text would become far too long: see replaced_bytes_max().
+  /// Fails if a Unicode form is needed and this build has no Unicode library; kFull: the text would have more than
+  /// replaced_bytes_max() bytes.
   /// REQUIRES: text is valid UTF-8.
   Result<NormalText> apply(std::string text, PatternScratch& scratch) const;
 
