@@ -25,12 +25,12 @@ struct ServedModelMark {
   SEER_FIELDS(ServedModelMark, model, weights, version)
 };
 
-/// When a rollout ends before all of its responses are whole; 0: this alone does not end it. The rest is answered with the tokens that
-/// it has, and no more groups are taken.
+/// Ends a rollout before all of its responses are complete. A field of 0 does nothing. The other responses are given with the tokens
+/// they have, and no more groups are taken. A response that was cut short or failed does not count as complete.
 struct ServedStop {
-  uint32_t groups = 0;     // so many groups are whole: each of their responses ended by itself
-  uint64_t samples = 0;    // so many responses are
-  int64_t deadline_s = 0;  // this long after it came; a process that goes on with it counts anew
+  uint32_t groups = 0;     // ends when this many groups are complete
+  uint64_t samples = 0;    // ends when this many responses are complete
+  int64_t deadline_s = 0;  // ends this long after it came; after a restart the time counts anew
   SEER_FIELDS(ServedStop, groups, samples, deadline_s)
 };
 

@@ -464,7 +464,7 @@ void NativeDialect::on_response(const ServedWork& work, uint32_t sample, const R
                     .line = {}},
                    line);
   if (rollouts_.group(work.rollout, work.group) == nullptr) tickets_.erase({work.rollout, work.group});
-  tick(now_us_);
+  if (now_us_ >= 0) tick(now_us_);  // else the time that a rollout has would count from 0
 }
 
 void NativeDialect::tick(int64_t now_us) {

@@ -67,7 +67,7 @@ class NativeDialect {
   ServedRollouts& rollouts_;
   std::map<GroupKey, Ticket> tickets_;  // of groups that run or wait
   uint64_t last_name_ = 0;              // of those that clients gave none
-  int64_t now_us_ = 0;                  // at the last tick
+  int64_t now_us_ = -1;                 // at the last tick; -1: there was none
 };
 
 }  // namespace seer

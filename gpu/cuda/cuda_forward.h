@@ -55,7 +55,7 @@ class CudaForward {
   int64_t block_bytes() const { return block_bytes_; }
 
  private:
-  /// What launches are made for: a pass with at most so many of each.
+  /// The size class of a pass: its launches have room for this many of each.
   struct Shape {
     int32_t rows = 0, samples = 0, tiles = 0, splits = 0;
   };

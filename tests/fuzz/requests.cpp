@@ -1,7 +1,7 @@
 // Requests as the dialects of `seer serve` get them: Seer's own, SGLang's and OpenAI's, with a real tokenizer and chat template.
 // An input is one request or several, with a zero byte between; the first line of each is its method and target, the rest its body:
-// "POST /v1/completions\n{...}". No gateway is behind the front, so that requests are read, not run; then the first responses are
-// answered, as a gateway would.
+// "POST /v1/completions\n{...}". The front has no gateway: requests are read but not run. Then the first responses are given as a
+// gateway would give them.
 #include <unistd.h>
 
 #include <algorithm>
