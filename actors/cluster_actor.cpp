@@ -53,13 +53,13 @@ ClusterEntered ClusterActor::on_enter(const EnterCluster& ask) {
     fits = fail(Code::kInvalidArgument, who, " is refused: a node of that name is in the cluster, expected another name for each machine");
   else if (ask.epoch / kEpochsOfStart > first_number)
     fits = fail(Code::kInvalidArgument, who, " is refused: the controller had lost it, and its work is done elsewhere: start it again");
-  else if (!members.empty())
-    fits = check_identity(who, ask.identity, expected_of(ask.identity));
+  else
+    fits = check_identity(who, ask.identity, expected_of(ask));
   if (!fits.ok()) {
     log.warn(now, "node_refused", {{"node", ask.node}, {"reason", fits.error()}});
     return {.error = fits.error().detail};
   }
-  members[ask.node] = {.identity = ask.identity, .entered_us = now};
+  members[ask.node] = {.identity = ask.identity, .roles = ask.roles, .kv_block_bytes = ask.kv_block_bytes, .entered_us = now};
   return {.error = {}, .epoch = ask.epoch > 0 ? ask.epoch : next_number() * kEpochsOfStart, .directory = directory};
 }
 
@@ -74,13 +74,28 @@ void ClusterActor::on_ready(const NodeReady& ready) {
   update_outdated(member->second);
 }
 
-/// Weights that are older than the cluster's are right too: the machine gets those of the cluster.
-ClusterIdentity ClusterActor::expected_of(const ClusterIdentity& comes) const {
-  ClusterIdentity expected = members.begin()->second.identity;
+/// A machine is compared with others only in what both have. Weights that are older than the cluster's are right too: the machine
+/// gets those of the cluster.
+ClusterIdentity ClusterActor::expected_of(const EnterCluster& ask) const {
+  const auto first_with = [&](auto has) {
+    const auto at = std::ranges::find_if(members, [&](const auto& m) { return has(m.second); });
+    return at == members.end() ? nullptr : &at->second.identity;
+  };
+  ClusterIdentity expected = ask.identity;
+  expected.protocol = kProtocolNumber;
+  const ClusterIdentity* const with_model = first_with([](const Member& m) { return !m.identity.model.empty(); });
+  if (with_model != nullptr && !ask.identity.model.empty()) {
+    expected.model = with_model->model;
+    expected.layout = with_model->layout;
+  }
+  const ClusterIdentity* const with_weights = first_with([](const Member& m) { return m.has_instances(); });
+  if (with_weights == nullptr || !ask.roles.has(NodeRole::kInstances)) return expected;
+  expected.version = with_weights->version;
+  expected.weights = with_weights->weights;
   if (weights.what.version == WeightVersion{}) return expected;
-  const bool is_old = comes.version < weights.what.version;
-  expected.version = is_old ? comes.version : weights.what.version;
-  expected.weights = is_old ? comes.weights : weights.weights;
+  const bool is_old = ask.identity.version < weights.what.version;
+  expected.version = is_old ? ask.identity.version : weights.what.version;
+  expected.weights = is_old ? ask.identity.weights : weights.weights;
   return expected;
 }
 
@@ -95,14 +110,17 @@ void ClusterActor::on_weights(const ClusterWeights& changed) {
 /// The machine runs with `weights` now.
 void ClusterActor::has_changed(NodeId node) {
   const auto member = members.find(node);
-  if (member == members.end()) return;
+  if (member == members.end() || !member->second.has_instances()) return;
   member->second.identity.version = weights.what.version;
   member->second.identity.weights = weights.weights;
 }
 
 void ClusterActor::on_updated(const WeightsUpdated& answer) {
-  if (!answer.error.empty()) return log.warn(rt::now_us(self), "weights_failed", {{"node", answer.node}, {"error", answer.error}});
-  if (answer.version == weights.what.version) has_changed(answer.node);
+  if (!answer.error.empty()) log.warn(rt::now_us(self), "weights_failed", {{"node", answer.node}, {"error", answer.error}});
+  else if (answer.version == weights.what.version) has_changed(answer.node);
+  // While it changed to weights of before, it refused those of now.
+  const auto member = members.find(answer.node);
+  if (answer.version < weights.what.version && member != members.end()) update_outdated(member->second);
 }
 
 void ClusterActor::update_outdated(const Member& member) {
@@ -113,9 +131,13 @@ void ClusterActor::update_outdated(const Member& member) {
 RolloutEntered ClusterActor::on_rollout(RolloutId before) {
   if (before != RolloutId{} && was_given_here(before)) return {.error = cat("the controller had lost rollout ", before, ", and released its KV")};
   if (before != RolloutId{}) return {.id = before, .directory = directory, .error = {}};
-  RolloutEntered entered{.directory = directory, .error = "the cluster has no machine yet"};
+  const auto is_ready = [](const auto& m) { return m.second.ready.has_value(); };
+  const auto has_instances = [&](const auto& m) { return is_ready(m) && m.second.has_instances(); };
+  const bool only_helpers = std::ranges::any_of(members, is_ready) && std::ranges::none_of(members, has_instances);
+  RolloutEntered entered{.directory = directory,
+                         .error = only_helpers ? "no machine of the cluster has instances yet" : "the cluster has no machine yet"};
   for (const auto& [id, member] : members) {
-    if (!member.ready || member.draining || is_outdated(member)) continue;
+    if (!member.ready || !member.has_instances() || member.draining || is_outdated(member)) continue;
     entered.version = member.identity.version;
     entered.weights = member.identity.weights;
     entered.instances += member.ready->instances;
@@ -176,7 +198,9 @@ void ClusterActor::on_down(const rt::down& message) {
 ClusterReport ClusterActor::report() const {
   ClusterReport report;
   for (const auto& [id, member] : members)
-    if (member.ready) report.nodes.push_back({member.ready->at, member.ready->handle, member.ready->instances, member.draining, member.identity});
+    if (member.ready)
+      report.nodes.push_back({member.ready->at, member.ready->handle, member.ready->instances, member.draining, member.identity,
+                              member.roles, member.kv_block_bytes});
   for (const auto& [id, rollout] : rollouts) report.rollouts.push_back({id, rollout});
   return report;
 }

@@ -10,8 +10,9 @@
 //
 // Always true:
 //  (1) at most one machine of each name is in the cluster or entering it;
-//  (2) all machines have the model, KV layout and protocol of the first, and its weight version until the cluster changes to new
-//      weights. A machine that joins with older weights is then updated.
+//  (2) all machines have the same protocol; those with a model have that, and the KV layout, of the first of them; those with instances
+//      have the weights of the first of them, until the cluster changes to new ones. A machine that joins with older weights is
+//      then updated.
 #pragma once
 #include <map>
 #include <optional>
@@ -39,9 +40,12 @@ struct ClusterActor {
 
   struct Member {
     ClusterIdentity identity;
+    NodeRoles roles;
+    int64_t kv_block_bytes = 0;
     int64_t entered_us = 0;
     std::optional<NodeReady> ready = {};  // none: it is being started
     bool draining = false;
+    bool has_instances() const { return roles.has(NodeRole::kInstances); }
   };
 
   ClusterEntered on_enter(const EnterCluster& ask);
@@ -52,11 +56,11 @@ struct ClusterActor {
   RolloutEntered on_rollout(RolloutId before);
   void on_rollout_started(const RolloutStarted& started);
   Drained on_drain(const DrainMachine& drain);
-  ClusterIdentity expected_of(const ClusterIdentity& comes) const;
+  ClusterIdentity expected_of(const EnterCluster& ask) const;
   void on_weights(const ClusterWeights& changed);
   void has_changed(NodeId node);
   void on_updated(const WeightsUpdated& answer);
-  bool is_outdated(const Member& member) const { return member.identity.version < weights.what.version; }
+  bool is_outdated(const Member& member) const { return member.has_instances() && member.identity.version < weights.what.version; }
   void update_outdated(const Member& member);
   void on_watch(const WatchCluster& watch);
   void on_down(const rt::down& message);

@@ -32,7 +32,8 @@ GroupSpec group_of(const std::vector<GatewayActor::Piece>& pieces) {
                   .seeds = {},
                   .known_tokens = {},
                   .priority = first.priority,
-                  .streams = first.tokens_to != TokensTo::kNobody};
+                  .streams = first.tokens_to != TokensTo::kNobody,
+                  .length_hint = first.length_hint};
   for (const auto& [request, sample] : pieces) group.seeds.push_back(request->seeds[sample]);
   return group;
 }
@@ -191,13 +192,16 @@ void GatewayActor::place() {
 }
 
 bool GatewayActor::should_choose() const {
-  return choice == Choice::kOpen && pieces_open - std::ssize(running) >= config.choose_responses;
+  return choice == Choice::kOpen && pieces_open >= config.choose_responses;
 }
 
 void GatewayActor::choose_schedule() {
   choice = Choice::kAsked;
   std::vector<GroupSpec> like;
-  for (const auto& [id, group] : waiting) like.push_back(group_of(group.pieces));
+  for (const auto& [ticket, asked] : open) {
+    like.push_back(group_of({{asked.request, 0}}));
+    like.back().samples = static_cast<uint32_t>(asked.runs.size());
+  }
   fleet.choose_schedule(std::move(like), [door = door](GatewaySchedule schedule) {
     door->put([schedule = std::move(schedule)](GatewayActor& gateway) mutable { gateway.on_schedule(std::move(schedule)); });
   });

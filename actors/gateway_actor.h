@@ -7,8 +7,8 @@
 //           rest. This changes how soon responses come, never what is in them.
 // WEIGHTS   A rollout has one weight version. For new weights the open rollout is closed; it ends when its requests have ended
 //           as InFlight says. Requests that come meanwhile wait for the next rollout.
-// SCHEDULE  When enough requests wait to show what the work is like, the fleet may choose a schedule for it. They wait for the
-//           choice, and all later rollouts follow it. A few requests alone never wait.
+// SCHEDULE  When enough responses are open to show what the work is like, the fleet may choose a schedule for it. Those that are in
+//           no rollout yet wait for the choice, and all later rollouts follow it.
 // MEMORY    A rollout keeps figures of each of its responses. So it is closed after rollout_responses, and a new one is opened.
 //
 // Each response that a request asks for is given exactly once, unless the request was cancelled.
@@ -59,6 +59,7 @@ struct GatewayRequest {
   int32_t priority = 0;
   TokensTo tokens_to = TokensTo::kNobody;
   std::vector<BegunResponse> begun = {};  // by response, or empty
+  int64_t length_hint = 0;                // as in GroupSpec
 };
 
 /// Callbacks for responses, on the gateway's thread. Must not block. `sample`: index of the response in its request.
@@ -92,7 +93,7 @@ struct GatewayConfig {
   int64_t gather_us = 2'000;
   int64_t group_wait_us = 100'000;
   size_t rollout_responses = 32'768; // of one rollout, about; each takes 1 KiB until the rollout is over
-  int64_t choose_responses = 16;     // a schedule is chosen when this many responses wait
+  int64_t choose_responses = 16;     // a schedule is chosen when this many responses are open
   int64_t update_us_max = 600'000'000; // a node that has not answered an update by then keeps its weights, and gets no work
   int64_t responses_max = 1'000'000; // requested and not given yet; a request for more is answered with an error
 };

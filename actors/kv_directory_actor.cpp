@@ -16,6 +16,8 @@ KvDirectoryActor::handle::behavior_type KvDirectoryActor::make_behavior() {
       [this](const KvHolds& holds) { on_holds(holds); },
       [this](const KvDraining& node) { on_draining(node); },
       [this](const FindHolders& find) { on_find(find); },
+      [this](const KvRoom& room) { rooms[room.node] = room; },
+      [this](const FindRoom& find) { on_find_room(find); },
       [this](const KvRelease& release) { on_release(release); },
       [this](const KvDropRollout& drop) { on_drop_rollout(drop.rollout); },
       [this](const KvKeepRollouts& keep) { on_keep_rollouts(keep); },
@@ -72,7 +74,8 @@ void KvDirectoryActor::on_node_down(const rt::down& message) {
   const NodeId node = gone->first;
   nodes.erase(gone);
   draining.erase(node);
-  if (const auto next = waiting.extract(node); !next.empty()) return admit(next.mapped());  // `holders` has its blocks already
+  if (const auto next = waiting.extract(node); !next.empty()) return admit(next.mapped());  // `holders` and `rooms` have its messages already
+  rooms.erase(node);
   for (auto& [owner, where] : holders) where.erase(node);
 }
 
@@ -90,17 +93,22 @@ void KvDirectoryActor::on_holds(const KvHolds& holds) {
   const RolloutId rollout = holds.owner.rollout;
   if (released.contains(holds.owner) || dropped.contains(rollout) || (alive && is_lost(rollout, *alive)))
     return tell_release(holds.node, {holds.owner});  // its release came before this message
-  std::set<NodeId>& where = holders[holds.owner];
-  where.insert(holds.node);
+  Holders& where = holders[holds.owner];
+  where[holds.node] = holds.guest;
   leave_draining(holds.owner, where);
 }
 
 /// Draining nodes may drop a request's KV that another node also keeps: the request ran there last, so that copy is complete.
-void KvDirectoryActor::leave_draining(KvOwner owner, std::set<NodeId>& where) {
-  const auto stays = [&](NodeId node) { return !draining.contains(node); };
-  if (draining.empty() || owner == group_of(owner) || std::ranges::none_of(where, stays)) return;
-  for (const NodeId node : draining)
-    if (where.erase(node) > 0) tell_release(node, {owner});
+/// Except guests: they are what that copy lacks.
+void KvDirectoryActor::leave_draining(KvOwner owner, Holders& where) {
+  const auto has_run_elsewhere = [&](const auto& holder) { return !holder.second && !draining.contains(holder.first); };
+  if (draining.empty() || owner == group_of(owner) || std::ranges::none_of(where, has_run_elsewhere)) return;
+  for (const NodeId node : draining) {
+    const auto left = where.find(node);
+    if (left == where.end() || left->second) continue;
+    where.erase(left);
+    tell_release(node, {owner});
+  }
 }
 
 void KvDirectoryActor::on_draining(const KvDraining& node) {
@@ -114,7 +122,7 @@ void KvDirectoryActor::on_find(const FindHolders& find) {
   std::set<NodeId> listed = {find.asking};
   for (KvOwner owner : {find.owner, group_of(find.owner)})
     if (auto it = holders.find(owner); it != holders.end())
-      for (NodeId id : it->second)
+      for (const auto& [id, is_guest] : it->second)
         if (auto node = nodes.find(id); node != nodes.end() && listed.insert(id).second)
           answer.sources.push_back({node->second.handle, id, node->second.epoch, node->second.address});
   rt::tell(self, find.reply_to, std::move(answer));
@@ -128,8 +136,24 @@ void KvDirectoryActor::on_release(const KvRelease& release) {
   }
   auto it = holders.find(release.owner);
   if (it == holders.end()) return;
-  for (NodeId id : it->second) tell_release(id, release);
+  for (const auto& [id, is_guest] : it->second) tell_release(id, release);
   holders.erase(it);
+}
+
+void KvDirectoryActor::on_find_room(const FindRoom& find) {
+  const auto room_of = [&](const KvRoom& room) { return find.has_cold ? room.blocks : room.last_blocks; };
+  KvRoom* best = nullptr;
+  for (auto& [id, room] : rooms) {
+    const bool may_take = id != find.asking && nodes.contains(id) && !draining.contains(id) && room_of(room) > 0 &&
+                          std::ranges::find(find.except, id) == find.except.end();
+    if (!may_take) continue;
+    if (best == nullptr || std::pair(room.is_kv_only, room_of(room)) > std::pair(best->is_kv_only, room_of(*best))) best = &room;
+  }
+  if (best == nullptr) return rt::tell(self, find.reply_to, KvRoomFound{});
+  const int64_t blocks = std::min(find.blocks, room_of(*best));
+  best->blocks -= blocks;
+  best->last_blocks -= blocks;
+  rt::tell(self, find.reply_to, KvRoomFound{blocks, best->node, nodes.at(best->node).handle});
 }
 
 void KvDirectoryActor::on_drop_rollout(RolloutId rollout) {

@@ -1,6 +1,10 @@
 // kv_directory_actor: knows the KV nodes and which of them hold blocks of which owner. So a decision of the rollout (release,
 // new weights) reaches exactly those nodes. One per cluster.
 //
+// It also knows how many blocks each node would take from another one that is full, and names a taker: one without instances
+// before others, then the one with the most room. What it has promised counts as used until the taker reports its room again. The
+// taker has the last word, so a figure that is out of date costs a message and nothing else.
+//
 // The first node sets the model, layout and protocol of all nodes; one that differs is refused with a sentence. So is a node
 // whose name is taken. A restarted node may announce itself before we hear that its old self is gone: it waits, and is refused
 // only if the old one is still alive after kTakeoverUs.
@@ -37,7 +41,9 @@ struct KvDirectoryActor {
   std::optional<ClusterIdentity> identity;         // of the nodes that are up
   std::string last_refusal;                        // for tests and logs; empty: none
   std::set<NodeId> draining;                       // nodes that will leave
-  std::map<KvOwner, std::set<NodeId>> holders;     // bounded by the requests and groups of open rollouts
+  std::map<NodeId, KvRoom> rooms;                  // of nodes that are up, less what was promised since
+  using Holders = std::map<NodeId, bool>;          // true: as a guest (KvHolds)
+  std::map<KvOwner, Holders> holders;              // bounded by the requests and groups of open rollouts
   std::set<KvOwner> released;                      // the last kReleasedMax: a late KvHolds may still name them
   std::deque<KvOwner> released_order;              // the same, oldest first
   std::set<RolloutId> dropped;                     // rollouts that died, the kDroppedMax highest: a late KvHolds may name them
@@ -49,9 +55,10 @@ struct KvDirectoryActor {
   void admit(const KvNodeUp& up);
   void refuse(const KvNodeUp& up, const std::string& why);
   void on_holds(const KvHolds& holds);
-  void leave_draining(KvOwner owner, std::set<NodeId>& where);
+  void leave_draining(KvOwner owner, Holders& where);
   void on_draining(const KvDraining& node);
   void on_find(const FindHolders& find);
+  void on_find_room(const FindRoom& find);
   void on_release(const KvRelease& release);
   void on_drop_rollout(RolloutId rollout);
   void on_keep_rollouts(const KvKeepRollouts& keep);

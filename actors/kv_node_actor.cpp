@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <bit>
-#include <set>
+#include <cmath>
 #include <utility>
 
 namespace seer {
@@ -27,21 +27,26 @@ std::vector<BlockKey> keys_of(const std::vector<BlockRef>& blocks) {
 
 constexpr int64_t kLendTimeoutUs = 2'000'000;  // after that, a silent directory or lender is given up
 constexpr size_t kAbandonedMax = 1024;
+constexpr int64_t kFullUs = 1'000'000;  // a node without room is not asked for some again before that
 
 }  // namespace
 
 KvNodeActor::KvNodeActor(rt::self_ptr<KvNodeActor> self_in, KvNodeConfig config_in, KvNodeParts parts_in)
     : self(self_in), config(std::move(config_in)), parts(std::move(parts_in)) {
-  handover = std::make_shared<Handover>(rt::waker<KvNodeActor>(self, [](const handle& me) { rt::post(me, WorkReady{}); }));
-  tiers = std::make_unique<KvTiers>(
-      config.tiers, parts.arena, parts.open_cold ? parts.open_cold() : nullptr,
-      KvTiersHooks{.post = [h = handover](std::function<void()> f) { h->put(std::move(f)); },
-                   .room = [this] { on_room(); },
-                   .lost = {},
-                   .cold_failed = [this](const Error& error) { on_cold_failure(error); }});
+  handover = make_handover<KvNodeActor>(self);
+  KvTiersHooks hooks{.post = [h = handover](std::function<void()> f) { h->put(std::move(f)); },
+                     .room = [this] { on_room(); },
+                     .lost = {},
+                     .cold_failed = [this](const Error& error) { on_cold_failure(error); }};
+  if (parts.transport) {
+    hooks.find_away_room = [this](int64_t blocks) { find_room(blocks); };
+    hooks.move_away = [this](const LeavingBlocks& leaving) { move_away(leaving); };
+  }
+  tiers = std::make_unique<KvTiers>(config.tiers, parts.arena, parts.open_cold ? parts.open_cold() : nullptr, std::move(hooks));
   rt::on_down(self, [this](const rt::down& message) {
     on_client_down(message);
     on_peer_down(message);
+    on_taker_down(message);
   });
   if (parts.transport) address = parts.transport->publish(config.node, parts.epoch, parts.arena);
   announce();
@@ -66,19 +71,25 @@ KvNodeActor::handle::behavior_type KvNodeActor::make_behavior() {
           writes.erase(token);
           (void)tiers->abort({token});
         }
+        report_room();
       },
       [this](const KvClose& close) { on_close(close); },
       [this](const KvRelease& release) {
         tiers->release(release.owner);
         kept.erase(release.owner);
+        report_room();
       },
       [this](const KvBump& bump) {
         if (bump.version > tiers->version()) tiers->bump_version(bump.version);  // ignore a late one
+        report_room();
       },
       [this](const WorkReady&) {
         for (auto& work : handover->take()) work();
+        report_room();
       },
       [this](const KvHolders& holders) { on_holders(holders); },
+      [this](const TakeBlocks& take) { on_take(take); },
+      [this](const KvRoomFound& found) { on_room_found(found); },
       [](const KvReserved&) {},  // a node never reserves room on another node
       [this](const KvOpened& lent) { on_lent(lent); },
       [this](const KvRefused& refused) { rt::quit(self, refused.why); },
@@ -89,6 +100,10 @@ KvNodeActor::handle::behavior_type KvNodeActor::make_behavior() {
 }
 
 void KvNodeActor::on_reserve(const ReserveBlocks& ask) {
+  if (no_room_us && rt::now_us(self) - *no_room_us >= kFullUs) {
+    no_room_us.reset();
+    tiers->look_for_away_room();
+  }
   keep(ask.what.owner);
   if (ask.what.park)
     tiers->unpin(ask.what.owner, ask.what.next_use);
@@ -96,6 +111,7 @@ void KvNodeActor::on_reserve(const ReserveBlocks& ask) {
     tiers->pin(ask.what.owner);
   const bool may_wait = ask.what.park && parked.size() < config.parked_max;
   if (!try_reserve(ask, may_wait)) parked.push_back(ask);
+  report_room();
 }
 
 /// Answers a reservation. False: not answered, because nothing can be granted yet and it `may_wait`.
@@ -128,6 +144,10 @@ void KvNodeActor::on_cold_failure(const Error& error) {
 }
 
 void KvNodeActor::on_room() {
+  std::vector<uint64_t> waiting;
+  for (const auto& [op, pull] : pulls)
+    if (pull.waits_for_room) waiting.push_back(op);
+  for (const uint64_t op : waiting) fetch_lent(op, true);
   for (size_t left = parked.size(); left > 0; --left) {
     if (!try_reserve(parked.front(), true)) return;  // the oldest goes first, so the others wait too
     parked.pop_front();
@@ -215,8 +235,13 @@ void KvNodeActor::ask_next_source(uint64_t op) {
   wanted.blocks.erase(wanted.blocks.begin(), wanted.blocks.begin() + static_cast<ptrdiff_t>(pull.here));
   const KvSource lender = pull.lender.handle;
   rt::tell(self, lender, OpenBlocks{std::move(wanted), handle{self}});
+  watch_lender(lender);
+}
+
+/// Its death is heard of from now on, also if it is gone already.
+void KvNodeActor::watch_lender(const KvSource& lender) {
   if (std::ranges::find(lenders, lender) != lenders.end()) return;
-  rt::monitor(self, lender);  // tells us also if it is gone already
+  rt::monitor(self, lender);
   lenders.push_back(lender);
 }
 
@@ -241,7 +266,7 @@ void KvNodeActor::on_peer_down(const rt::down& message) {
   // The transport ends running fetches from it. Unanswered questions go to the next source.
   std::vector<uint64_t> unanswered;
   for (const auto& [op, pull] : pulls)
-    if (pull.lease == 0 && rt::is_source(message, pull.lender.handle)) unanswered.push_back(op);
+    if (pull.lent.lease == 0 && rt::is_source(message, pull.lender.handle)) unanswered.push_back(op);
   for (const uint64_t op : unanswered) ask_next_source(op);
 }
 
@@ -254,10 +279,20 @@ void KvNodeActor::on_lent(const KvOpened& lent) {
   }
   Pull& pull = it->second;
   if (lent.node != pull.lender.node || lent.epoch != pull.lender.epoch) return;  // from a lender that was given up
-  if (lent.blocks.empty()) return ask_next_source(lent.op);
-  pull.lease = lent.lease;
-  pull.lent_blocks = lent.blocks.size();
+  if (lent.blocks.empty()) {
+    pull.passed.push_back(pull.lender);
+    return ask_next_source(lent.op);
+  }
+  pull.lent = lent;
+  fetch_lent(lent.op, true);
+}
+
+/// Fetches what was lent, as far as there is room here. If there is none, the pull waits for it, if it may and room is being made.
+void KvNodeActor::fetch_lent(uint64_t op, bool may_wait) {
+  Pull& pull = pulls.at(op);
+  const KvOpened& lent = pull.lent;
   const KvOpening& what = pull.ask.what;
+  bool is_room_coming = false;
   std::vector<Fetch> fetches;
   // Reserves room here for the lent blocks [first, end) of the opening. False: no room is left.
   const auto take = [&](size_t first, size_t end) {
@@ -266,6 +301,7 @@ void KvNodeActor::on_lent(const KvOpened& lent) {
     for (size_t i = first; i < end; ++i) {
       const Reservation& room = rooms[i - first];
       if (room.kind == Reservation::Kind::kHere) continue;
+      is_room_coming = room.kind == Reservation::Kind::kLater;
       if (room.kind != Reservation::Kind::kGranted) return false;
       const KvOpenedBlock& from = lent.blocks[i - pull.here];
       fetches.push_back({{lent.node, lent.epoch, from.slot, from.generation, from.crc32c}, parts.arena->span(room.slot)});
@@ -276,63 +312,96 @@ void KvNodeActor::on_lent(const KvOpened& lent) {
   const size_t end = pull.here + lent.blocks.size();
   const size_t prompt_end = std::clamp(prompt_blocks_of(what), pull.here, end);
   if (take(pull.here, prompt_end)) take(prompt_end, end);
+  pull.waits_for_room = may_wait && fetches.empty() && is_room_coming;
+  if (pull.waits_for_room) return;
+  start_fetch(pull.lender, std::move(fetches),
+              [this, op](uint64_t fetch, const FetchResult& result) { on_fetched(op, fetch, result); });
+}
+
+/// Fetches blocks. `done` is called once, with the number of the fetch: soon, or at once if nothing could be started.
+void KvNodeActor::start_fetch(const KvLender& from, std::vector<Fetch> fetches, std::function<void(uint64_t, const FetchResult&)> done) {
   const size_t count = fetches.size();
-  const uint64_t op = lent.op, fetch = next_fetch++;
-  if (count == 0) return on_fetched(op, fetch, {});
-  Status started = fail(Code::kUnavailable, "node ", lent.node, " cannot be opened");
+  const uint64_t fetch = next_fetch++;
+  if (count == 0) return done(fetch, {});
+  Status started = fail(Code::kUnavailable, "node ", from.node, " cannot be opened");
   // The transport may still write after this actor has ended, so its callbacks keep the arena alive.
-  if (open_lender(pull.lender))
+  if (open_lender(from))
     started = parts.transport->fetch(
         std::move(fetches), config.fetch_timeout_us,
-        {.done = [this, op, fetch, h = handover, arena = parts.arena](FetchResult result) {
-           h->put([this, op, fetch, result = std::move(result)] { on_fetched(op, fetch, result); });
+        {.done = [done, fetch, h = handover, arena = parts.arena](FetchResult result) {
+           h->put([done, fetch, result = std::move(result)] { done(fetch, result); });
          },
          .quiet = [this, fetch, h = handover, arena = parts.arena] { h->put([this, fetch] { on_quiet(fetch); }); }});
-  if (!started.ok()) on_fetched(op, fetch, {std::vector<Status>(count, started)});
+  if (!started.ok()) done(fetch, {std::vector<Status>(count, started)});
+}
+
+/// Seals the blocks that came. The slots of the others are free again, or in `late` as long as bytes may still arrive in them.
+/// Returns which blocks are here now.
+std::vector<size_t> KvNodeActor::end_writes(const std::vector<KvWritten>& written, const FetchResult& result, std::vector<KvWritten>& late) {
+  std::vector<size_t> here;
+  for (size_t i = 0; i < result.statuses.size(); ++i) {
+    const KvWritten& block = written[i];
+    if (result.statuses[i].ok()) {
+      if (tiers->seal({block.token}, block.crc32c).ok()) here.push_back(i);
+      continue;
+    }
+    ++fetch_failures;
+    if (result.still_writing) {
+      tiers->quarantine({block.token});
+      late.push_back(block);
+    } else {
+      (void)tiers->abort({block.token});
+    }
+  }
+  return here;
 }
 
 /// A fetch has ended. If all lent blocks are here, the lender may drop its copy of the request's own blocks. Another node may
 /// have blocks that are still missing.
 void KvNodeActor::on_fetched(uint64_t op, uint64_t fetch, const FetchResult& result) {
   Pull& pull = pulls.at(op);
-  LateFetch late{{}, pull.lender.handle, std::exchange(pull.lease, 0)};
-  for (size_t i = 0; i < result.statuses.size(); ++i) {
-    const KvWritten& block = pull.written[i];
-    const bool came = result.statuses[i].ok();
-    ++(came ? fetched_blocks : fetch_failures);
-    if (came) {
-      (void)tiers->seal({block.token}, block.crc32c);
-    } else if (result.still_writing) {
-      tiers->quarantine({block.token});
-      late.written.push_back(block);
-    } else {
-      (void)tiers->abort({block.token});
-    }
-  }
-  pull.written.clear();
-  if (result.still_writing)
-    late_fetches.emplace(fetch, std::move(late));
-  else
-    rt::tell(self, late.lender, KvClose{late.lease, {}});
+  const size_t lent_end = pull.here + pull.lent.blocks.size();
+  LateFetch end{{}, pull.lender.handle, {std::exchange(pull.lent, {}).lease, {}}};
+  fetched_blocks += std::ranges::count_if(result.statuses, &Status::ok);
+  end_writes(std::exchange(pull.written, {}), result, end.written);
+  end_fetch(fetch, std::move(end), result.still_writing);
   const size_t here = blocks_here(pull.ask.what);
-  if (here >= pull.here + pull.lent_blocks) rt::tell(self, pull.lender.handle, KvRelease{pull.ask.what.owner});
+  if (here >= lent_end) pull.emptied.push_back(pull.lender);
+  if (here > pull.here) {
+    pull.sources.insert(pull.sources.begin(), pull.passed.begin(), pull.passed.end());
+    pull.passed.clear();
+    (here < lent_end ? pull.sources : pull.passed).push_back(pull.lender);  // there was no room for the rest of it
+  }
   pull.here = here;
   if (pull.here < pull.ask.what.blocks.size()) return ask_next_source(op);
   end_pull(op);
+}
+
+/// Gives the lease back, now or when the transport no longer touches the slots of the fetch.
+void KvNodeActor::end_fetch(uint64_t fetch, LateFetch end, bool still_writing) {
+  if (still_writing)
+    late_fetches.emplace(fetch, std::move(end));
+  else
+    rt::tell(self, end.lender, std::move(end.close));
 }
 
 /// The transport no longer touches the slots of a late fetch, so they are freed.
 void KvNodeActor::on_quiet(uint64_t fetch) {
   const LateFetch late = std::move(late_fetches.extract(fetch).mapped());
   for (const KvWritten& block : late.written) (void)tiers->abort({block.token});
-  rt::tell(self, late.lender, KvClose{late.lease, {}});
+  rt::tell(self, late.lender, late.close);
 }
 
-/// A lender did not answer in time.
+/// A lender, or the directory that was asked for room, did not answer in time.
 void KvNodeActor::on_silence(uint64_t op) {
+  if (op == room_question) return on_room_found({});
   auto it = pulls.find(op);
   if (it == pulls.end()) return;
-  if (it->second.lease != 0) return rt::tell_after(self, kLendTimeoutUs, handle{self}, Tick{op});  // it answered; the next one may not
+  if (it->second.lent.lease != 0) {  // it answered; the next one may not
+    rt::tell_after(self, kLendTimeoutUs, handle{self}, Tick{op});
+    if (it->second.waits_for_room) fetch_lent(op, false);
+    return;
+  }
   if (it->second.lender.handle) abandoned.emplace(op, it->second.lender.handle);
   if (abandoned.size() > kAbandonedMax) abandoned.erase(abandoned.begin());
   end_pull(op);
@@ -341,6 +410,7 @@ void KvNodeActor::on_silence(uint64_t op) {
 /// Answers the opening with the blocks that are here now.
 void KvNodeActor::end_pull(uint64_t op) {
   const Pull pull = std::move(pulls.extract(op).mapped());
+  for (const KvLender& lender : pull.emptied) rt::tell(self, lender.handle, KvRelease{pull.ask.what.owner});
   own_blocks(pull.ask.what, blocks_here(pull.ask.what));
   open_here(pull.ask);
 }
@@ -348,8 +418,120 @@ void KvNodeActor::end_pull(uint64_t op) {
 void KvNodeActor::on_close(const KvClose& close) {
   leases.erase(close.lease);
   for (const BlockKey& key : close.corrupt) tiers->report_corrupt(key);
-  (void)tiers->close({close.lease});
+  const auto move = moves.extract(close.lease);
+  if (!move.empty() && close.taken.size() < move.mapped().blocks) {
+    full_us[move.mapped().to.node] = rt::now_us(self);
+    tiers->look_for_away_room();
+  }
+  (void)tiers->close({close.lease}, close.taken);
+  report_room();
 }
+
+// ---- blocks that move for lack of room ---------------------------------------------------------------------------------
+
+void KvNodeActor::find_room(int64_t blocks) {
+  const int64_t now = rt::now_us(self);
+  std::erase_if(full_us, [&](const auto& full) { return now - full.second >= kFullUs; });
+  FindRoom find{.asking = config.node, .blocks = blocks, .has_cold = tiers->cold_writable(), .except = {}, .reply_to = handle{self}};
+  for (const auto& [node, us] : full_us) find.except.push_back(node);
+  room_question = next_op++;
+  rt::tell(self, parts.directory, std::move(find));
+  rt::tell_after(self, kLendTimeoutUs, handle{self}, Tick{room_question});  // see on_silence()
+}
+
+void KvNodeActor::on_room_found(const KvRoomFound& found) {
+  if (room_question == 0) return;  // too late
+  room_question = 0;
+  if (found.blocks > 0) {
+    taker = {found.node, found.taker};
+    if (std::ranges::find(takers, found.taker) == takers.end()) {
+      rt::monitor(self, found.taker);
+      takers.push_back(found.taker);
+    }
+  } else {
+    no_room_us = rt::now_us(self);
+  }
+  tiers->away_room(found.blocks);
+}
+
+void KvNodeActor::move_away(const LeavingBlocks& leaving) {
+  KvMove move{.lease = leaving.lease.value, .owner = leaving.owner, .blocks = {}, .slots = {}, .first_index = leaving.first_index,
+              .prompt = leaving.prompt, .next_use = leaving.next_use, .has_cold = tiers->cold_writable()};
+  for (const OpenBlock& b : leaving.blocks) {
+    move.blocks.push_back({b.key, b.tokens});
+    move.slots.push_back({b.slot, b.generation, b.crc32c});
+  }
+  moves.emplace(move.lease, Move{taker, move.blocks.size()});
+  rt::tell(self, taker.handle, TakeBlocks{std::move(move), {handle{self}, config.node, parts.epoch, address}});
+}
+
+void KvNodeActor::on_taker_down(const rt::down& message) {
+  if (std::erase_if(takers, [&](const KvTaker& known) { return rt::is_source(message, known); }) == 0) return;
+  std::vector<uint64_t> unanswered;
+  for (const auto& [lease, move] : moves)
+    if (rt::is_source(message, move.to.handle)) unanswered.push_back(lease);
+  tiers->look_for_away_room();
+  for (const uint64_t lease : unanswered) on_close({lease, {}});
+}
+
+/// Takes as many blocks as there is room for. No block of this node leaves for them.
+void KvNodeActor::on_take(const TakeBlocks& take) {
+  const KvMove& move = take.what;
+  Taking taking{.from = take.from, .close = {move.lease, {}}, .written = {}, .keys = {}};
+  const KvRoom now = room();
+  const auto room_blocks = static_cast<size_t>(move.has_cold ? now.blocks : now.last_blocks);
+  const size_t count = move.slots.size() == move.blocks.size() ? std::min(room_blocks, move.blocks.size()) : 0;
+  std::vector<Fetch> fetches;
+  if (count > 0) {
+    watch_lender(take.from.handle);
+    keep(move.owner, true);
+    if (kept.at(move.owner)) tiers->set_urgency(move.owner, {.pinned = false, .next_use = move.next_use, .guest = true});
+    const auto rooms = tiers->reserve(move.owner, std::span(move.blocks).first(count), {.first_index = move.first_index, .prompt = move.prompt});
+    for (size_t i = 0; i < count; ++i) {
+      const BlockKey& key = move.blocks[i].key;
+      if (rooms[i].kind == Reservation::Kind::kHere) taking.close.taken.push_back(key);
+      if (rooms[i].kind != Reservation::Kind::kGranted) continue;
+      const KvOpenedBlock& from = move.slots[i];
+      fetches.push_back({{take.from.node, take.from.epoch, from.slot, from.generation, from.crc32c}, parts.arena->span(rooms[i].slot)});
+      taking.written.push_back({rooms[i].token.value, from.crc32c});
+      taking.keys.push_back(key);
+    }
+  }
+  start_fetch(take.from, std::move(fetches),
+              [this, taking = std::move(taking)](uint64_t fetch, const FetchResult& result) { on_taken(fetch, taking, result); });
+}
+
+void KvNodeActor::on_taken(uint64_t fetch, const Taking& taking, const FetchResult& result) {
+  LateFetch end{{}, taking.from.handle, taking.close};
+  for (const size_t i : end_writes(taking.written, result, end.written)) end.close.taken.push_back(taking.keys[i]);
+  for (size_t i = 0; i < result.statuses.size(); ++i)
+    if (!result.statuses[i].ok() && result.statuses[i].error().code == Code::kCorrupt) end.close.corrupt.push_back(taking.keys[i]);
+  guest_blocks += std::ssize(end.close.taken);
+  report_room(true);  // before the answer, which may let the other node ask the directory again
+  end_fetch(fetch, std::move(end), result.still_writing);
+}
+
+/// What this node takes from others now.
+KvRoom KvNodeActor::room() const {
+  if (!parts.transport) return {.node = config.node};
+  const int64_t free = tiers->free_for_writers();
+  const bool spills = config.is_kv_only && tiers->cold_writable();
+  const double share = !config.is_kv_only ? config.own_share : spills ? config.tiers.free_share : 0;
+  const int64_t blocks = std::max<int64_t>(0, free - static_cast<int64_t>(std::ceil(share * parts.arena->slot_count())));
+  return {config.node, blocks, spills ? std::max<int64_t>(0, free) : blocks, config.is_kv_only};
+}
+
+/// Tells the directory, if the room has changed much or `always`.
+void KvNodeActor::report_room(bool always) {
+  if (!parts.transport) return;
+  const KvRoom now = room();
+  const int64_t step = std::max<int64_t>(1, parts.arena->slot_count() / 16);
+  if (!always && std::abs(now.last_blocks - told_room.last_blocks) < step) return;
+  told_room = now;
+  rt::tell(self, parts.directory, now);
+}
+
+// ---- clients -----------------------------------------------------------------------------------------------------------
 
 const KvNodeActor::Client* KvNodeActor::find_client(const KvClient& peer) const {
   auto it = std::find_if(clients.begin(), clients.end(), [&](const Client& c) { return c.handle == peer; });
@@ -380,26 +562,32 @@ void KvNodeActor::on_client_down(const rt::down& message) {
 
 void KvNodeActor::announce() {
   rt::tell(self, parts.directory, KvNodeUp{config.node, handle{self}, parts.epoch, address, config.identity});
+  report_room(true);
 }
 
 void KvNodeActor::on_directory_up(const DirectoryUp& up) {
   parts.directory = up.directory;
   announce();
-  for (const KvOwner owner : std::set<KvOwner>(kept.begin(), kept.end()))  // sorted, so that the same run sends the same messages
-    rt::tell(self, parts.directory, KvHolds{config.node, owner});
+  for (const auto& [owner, is_guest] : std::map<KvOwner, bool>(kept.begin(), kept.end()))  // sorted: the same run sends the same messages
+    rt::tell(self, parts.directory, KvHolds{config.node, owner, is_guest});
   for (const auto& [op, pull] : pulls)
     if (!pull.lender.handle) find_holders(op);  // the old directory died before it answered
 }
 
-/// Reports the owner to the directory, once. From then on the directory sends its release here.
-void KvNodeActor::keep(KvOwner owner) {
-  if (kept.insert(owner).second) rt::tell(self, parts.directory, KvHolds{config.node, owner});
+/// Reports the owner to the directory, once, and again when a guest runs here. From then on the directory sends its release here.
+void KvNodeActor::keep(KvOwner owner, bool guest) {
+  const auto [known, is_new] = kept.try_emplace(owner, guest);
+  const bool comes_home = !is_new && known->second && !guest;
+  if (!is_new && !comes_home) return;
+  if (comes_home) tiers->set_urgency(owner, {});
+  known->second = guest;
+  rt::tell(self, parts.directory, KvHolds{config.node, owner, guest});
 }
 
 KvNodeReport KvNodeActor::report() const {
   const KvTiersStats s = tiers->stats();
   const ColdStoreStats cold = tiers->cold_stats();
-  const auto is_of_request = [](KvOwner owner) { return owner != group_of(owner); };
+  const auto is_of_request = [](const auto& keeps) { return keeps.first != group_of(keeps.first); };
   std::vector<std::string> from;
   for (const auto& [node, lender] : peers) from.push_back(cat("node ", node, ": ", parts.transport->peer_info(node)));
   return {.node = config.node,
@@ -416,6 +604,8 @@ KvNodeReport KvNodeActor::report() const {
           .sealed_blocks = s.sealed,
           .opened_blocks = opened_blocks,
           .fetched_bytes = fetched_blocks * parts.arena->block_bytes(),
+          .moved_bytes = s.moved_blocks * parts.arena->block_bytes(),
+          .guest_bytes = guest_blocks * parts.arena->block_bytes(),
           .fetch_failures = fetch_failures,
           .kept_requests = std::ranges::count_if(kept, is_of_request),
           .peers = std::move(from),

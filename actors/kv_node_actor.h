@@ -4,8 +4,14 @@
 // Blocks of an opening that are missing here are *pulled* from another node. The directory names the nodes that keep blocks of
 // the owner; one of them lends its blocks (a lease there); the transport copies them into granted slots here; they are sealed
 // and the opening is answered. If anything fails on the way, the opening is answered with the blocks that are here, and the
-// instance prefills the rest. A lender that dies is given up at once, a silent one after 2 s. A late fetch counts as failed: its
-// slots stay in quarantine, and the lender's lease stays open, until the transport no longer touches them.
+// instance prefills the rest. If DRAM is full here, a pull waits while room is being made. A lender that dies is given up at once; a
+// silent one, or room that does not come, after 2 s. A late fetch counts as failed: its slots stay in quarantine, and the lender's
+// lease stays open, until the transport no longer touches them.
+//
+// If DRAM is full, blocks *move* to another node that has room, before they go to disk. The directory names a taker; it fetches them
+// under a lease here, keeps them as a guest and says in KvClose which ones. It takes only what fits into its free slots, so no
+// number of nodes can fill it over its size; a node with instances keeps a share for them. When the owner runs again, the blocks
+// are pulled like any others. A guest's blocks go from the taker to its cold tier, or are dropped, but never to a third node.
 //
 // A node that the directory refuses ends, with the directory's sentence as its reason.
 //
@@ -16,13 +22,14 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <unordered_set>
+#include <optional>
+#include <unordered_map>
 #include <vector>
 
+#include "actors/handover.h"
 #include "actors/log.h"
 #include "protocols/actors.h"
 #include "protocols/cluster.h"
-#include "protocols/workers.h"
 #include "storage/cold_store.h"
 #include "storage/host_arena.h"
 #include "storage/kv_tiers.h"
@@ -35,6 +42,8 @@ struct KvNodeConfig {
   KvTiersConfig tiers;
   ClusterIdentity identity;  // sent to the directory when the node comes up
   int64_t fetch_timeout_us = 10'000'000;  // for the blocks that one node lends for one opening
+  bool is_kv_only = false;    // this machine has no instances: all of its DRAM is for others
+  double own_share = 0.125;  // of the slots: kept free for the instances of this machine, when others want to move blocks here
   size_t parked_max = 4096;  // reservations of ending chunks that wait for room; more are refused at once
 };
 
@@ -46,10 +55,6 @@ struct KvNodeParts {
   uint64_t epoch = 1;                                     // of the arena: rises when the node starts again
   EventLog log = {};
 };
-
-/// Functions from other threads, which the actor calls; each put sends it a message. Shared, because a cold store or a
-/// transport may finish after the actor has ended.
-using Handover = Outbox<std::function<void()>>;
 
 struct KvNodeActor {
   using handle = KvNodeHandle;
@@ -72,16 +77,25 @@ struct KvNodeActor {
     OpenBlocks ask;
     size_t here = 0;                 // leading blocks that need no pulling
     std::vector<KvLender> sources;   // not asked yet, the next one last
+    std::vector<KvLender> passed;    // have nothing of the blocks that are missing now; they may have later ones
     KvLender lender;
-    uint64_t lease = 0;              // at the lender; 0: not lent yet
-    size_t lent_blocks = 0;
+    KvOpened lent;                   // by the lender; without a lease: nothing yet
+    bool waits_for_room = false;     // nothing of it is being fetched yet
     std::vector<KvWritten> written;  // slots granted here for the copies
+    std::vector<KvLender> emptied;   // all that they lent is here, so they may drop their copies when the pull ends
   };
   /// A fetch that timed out while the transport may still write to its slots.
   struct LateFetch {
     std::vector<KvWritten> written;
     KvSource lender;
-    uint64_t lease = 0;
+    KvClose close;
+  };
+  /// Blocks that another node has no room for, while they are fetched.
+  struct Taking {
+    KvLender from;
+    KvClose close;
+    std::vector<KvWritten> written;
+    std::vector<BlockKey> keys;  // of `written`
   };
   size_t blocks_here(const KvOpening& what) const;
   void open_here(const OpenBlocks& ask);
@@ -92,6 +106,7 @@ struct KvNodeActor {
   void on_holders(const KvHolders& holders);
   void ask_next_source(uint64_t op);
   void on_lent(const KvOpened& lent);
+  void fetch_lent(uint64_t op, bool may_wait);
   void on_silence(uint64_t op);
   void on_fetched(uint64_t op, uint64_t fetch, const FetchResult& result);
   void on_quiet(uint64_t fetch);
@@ -100,8 +115,22 @@ struct KvNodeActor {
   bool try_reserve(const ReserveBlocks& ask, bool may_wait);
   void announce();
   void on_directory_up(const DirectoryUp& up);
-  void keep(KvOwner owner);
+  void keep(KvOwner owner, bool guest = false);
   KvNodeReport report() const;
+
+  void watch_lender(const KvSource& lender);
+  void start_fetch(const KvLender& from, std::vector<Fetch> fetches, std::function<void(uint64_t, const FetchResult&)> done);
+  std::vector<size_t> end_writes(const std::vector<KvWritten>& written, const FetchResult& result, std::vector<KvWritten>& late);
+  void end_fetch(uint64_t fetch, LateFetch end, bool still_writing);
+
+  void find_room(int64_t blocks);
+  void on_room_found(const KvRoomFound& found);
+  void move_away(const LeavingBlocks& leaving);
+  void on_taker_down(const rt::down& message);
+  void on_take(const TakeBlocks& take);
+  void on_taken(uint64_t fetch, const Taking& taking, const FetchResult& result);
+  KvRoom room() const;
+  void report_room(bool always = false);
 
   /// An instance of this machine, or a node that borrows.
   struct Client {
@@ -116,7 +145,7 @@ struct KvNodeActor {
   KvNodeParts parts;
   std::shared_ptr<Handover> handover;
   std::deque<ReserveBlocks> parked;  // waiting for room, oldest first
-  std::unordered_set<KvOwner> kept;  // owners that were reported to the directory
+  std::unordered_map<KvOwner, bool> kept;  // owners that were reported to the directory; true: as guests
   std::vector<Client> clients;       // few
   std::map<uint64_t, uint64_t> writes;     // client number by token, of grants neither sealed nor aborted
   std::map<uint64_t, uint64_t> leases;     // client number by lease, of leases not closed
@@ -128,7 +157,22 @@ struct KvNodeActor {
   std::vector<KvSource> lenders;           // that were asked for blocks and are alive; monitored. Few
   std::map<uint64_t, KvSource> abandoned;  // pulls whose lender was silent; a late lease is closed at once. At most kAbandonedMax
   uint64_t next_op = 1, next_fetch = 1;
-  int64_t opened_blocks = 0, fetched_blocks = 0, fetch_failures = 0;
+  struct Taker {
+    NodeId node;
+    KvTaker handle;
+  };
+  struct Move {
+    Taker to;
+    size_t blocks = 0;
+  };
+  Taker taker;                             // that has room, as the directory said last
+  std::vector<KvTaker> takers;             // that blocks were sent to and are alive; monitored. Few
+  std::map<uint64_t, Move> moves;          // by lease: blocks that leave
+  uint64_t room_question = 0;              // a FindRoom that is not answered; 0: none
+  std::optional<int64_t> no_room_us;       // when the directory said last that no node has room; none: it found some since
+  std::map<NodeId, int64_t> full_us;       // when a taker took less than it had promised
+  KvRoom told_room;                        // by the last KvRoom
+  int64_t opened_blocks = 0, fetched_blocks = 0, fetch_failures = 0, guest_blocks = 0;
   uint64_t cold_failures = 0;  // calls of the cold store that failed
   std::unique_ptr<KvTiers> tiers;    // declared last, so that its cold store's thread ends first
 };

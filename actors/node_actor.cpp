@@ -62,9 +62,10 @@ NodeActor::NodeActor(rt::self_ptr<NodeActor> self_in, NodeConfig config_in, Node
       makers(std::move(parts.makers)),
       directory(std::move(parts.directory)),
       log(std::move(parts.log)),
-      handover(std::make_shared<Handover>(rt::waker<NodeActor>(self, [](const handle& me) { rt::post(me, WorkReady{}); }))),
+      handover(make_handover<NodeActor>(self)),
       epoch(config.epoch) {
   rt::on_down(self, [this](const rt::down& message) { on_down(message); });
+  config.kv_node.is_kv_only = config.instances.empty();
   if (!parts.first->instances.empty())
     config.kv_node.identity = pool_identity_of(parts.first->instances.begin()->second.engine->info());
   if (parts.first->pool.arena) start_pool(std::move(parts.first->pool));
@@ -90,12 +91,14 @@ NodeActor::~NodeActor() {
 NodeActor::handle::behavior_type NodeActor::make_behavior() {
   return {[this](const AttachRollout& attach) { on_attach(attach); },
           [this](const UpdateWeights& asked) { on_update(asked); },
+          [this](const WeightPart& part) { on_weight_part(part); },
           [this](const InstanceWeights& answer) { on_weights(answer); },
           [this](const DrainNode& drain) { on_drain(drain); },
           [this](const DirectoryUp& up) { on_directory_up(up); },
           [this](const Tick&) { leave_when_drained(); },
           [this](const WorkReady&) {
             for (auto& work : handover->take()) work();
+            end_silent_fetch();
           },
           [this](const GetReport&) { return on_report(); }};
 }
@@ -200,6 +203,8 @@ void NodeActor::remake_pool_when_unused() {
 
 void NodeActor::on_down(const rt::down& message) {
   if (draining && rt::is_source(message, kv_node)) return rt::quit(self);  // a lost pool has nothing left to drain
+  if (update && update->fetch && rt::is_source(message, update->asked.what.source))
+    return fail_update("the server that sends the weights is gone");
   if (rt::is_source(message, draft_server)) {
     if (!may_restart()) return give_up_restarting("its draft server");
     log.warn(rt::now_us(self), "draft_server_restarted", {{"node", config.node}, {"restarts", restarts}});
@@ -236,21 +241,72 @@ void NodeActor::on_down(const rt::down& message) {
 // ---- weights -----------------------------------------------------------------------------------------------------------
 
 void NodeActor::on_update(const UpdateWeights& asked) {
+  if (config.instances.empty())  // nothing here depends on weights
+    return rt::tell(self, asked.reply_to, WeightsUpdated{config.node, asked.what.version, {}, 0});
   const auto refuse = [&](const auto&... why) {
     rt::tell(self, asked.reply_to, WeightsUpdated{config.node, asked.what.version, cat("node ", config.node, why...), 0});
   };
   if (update) return refuse(" is changing to weight version ", update->asked.what.version, " already");
   if (asked.what.version <= weights.version)
     return refuse(" has weight version ", weights.version, ", and ", asked.what.version, " is not above it");
+  if (asked.what.source && makers->loader == nullptr) return refuse(" takes no weights from a server");
   update = {.asked = asked, .waiting = {}, .error = {}};
+  log.info(rt::now_us(self), "weights_update", {{"node", config.node}, {"weight_version", asked.what.version}, {"folder", asked.what.folder}});
+  if (!asked.what.source) return load_update();
+  auto fetch = WeightFetch::begin(asked.what);
+  if (!fetch.ok()) return fail_update(fetch.error().detail);
+  update->fetch = *std::move(fetch);
+  update->heard_us = rt::now_us(self);
+  rt::monitor(self, asked.what.source);
+  go_on_fetching();
+  end_silent_fetch();
+}
+
+void NodeActor::go_on_fetching() {
+  const NewWeights& what = update->asked.what;
+  while (const std::optional<uint64_t> offset = update->fetch->next())
+    rt::tell(self, what.source, ReadWeights{what.version, *offset, handle{self}});
+  if (!update->fetch->is_whole()) return;
+  makers->loader->offer(what.folder, update->fetch->memory());
+  update->fetch.reset();
+  load_update();
+}
+
+void NodeActor::on_weight_part(const WeightPart& part) {
+  if (!update || !update->fetch || part.version != update->asked.what.version) return;  // of an update that failed
+  if (const Status taken = update->fetch->take(part); !taken.ok()) return fail_update(taken.error().detail);
+  update->heard_us = rt::now_us(self);
+  go_on_fetching();
+}
+
+/// Looks again later, as long as parts come.
+void NodeActor::end_silent_fetch() {
+  const int64_t now = rt::now_us(self);
+  if (!update || !update->fetch || now < update->look_us) return;
+  if (now - update->heard_us >= kSilentUsMax)
+    return fail_update(cat("the server that sends the weights was silent for ", kSilentUsMax / 1'000'000, " s"));
+  update->look_us = now + kSilentUsMax;
+  rt::tell_after(self, kSilentUsMax, handle{self}, WorkReady{});
+}
+
+/// Their bytes are on this machine.
+void NodeActor::load_update() {
   for (const auto& [id, instance] : instances)
     if (instance.handle && !instance.updating) update->waiting.insert(id);
-  if (update->waiting.empty()) {
-    update.reset();
-    return refuse(" has no instance that runs");
-  }
-  log.info(rt::now_us(self), "weights_update", {{"node", config.node}, {"weight_version", asked.what.version}, {"folder", asked.what.folder}});
-  for (const InstanceId id : update->waiting) update_instance(id, asked.what);
+  if (update->waiting.empty()) return fail_update("it has no instance that runs");
+  for (const InstanceId id : update->waiting) update_instance(id, update->asked.what);
+}
+
+/// Before any instance was asked.
+void NodeActor::fail_update(const std::string& why) {
+  log.warn(rt::now_us(self), "weights_failed", {{"node", config.node}, {"error", why}});
+  rt::tell(self, update->asked.reply_to, WeightsUpdated{config.node, update->asked.what.version, cat("node ", config.node, ": ", why), 0});
+  end_update();
+}
+
+void NodeActor::end_update() {
+  if (update->asked.what.source) makers->loader->withdraw(update->asked.what.folder);  // which keeps what it has loaded
+  update.reset();
 }
 
 void NodeActor::on_weights(const InstanceWeights& answer) {
@@ -293,7 +349,7 @@ void NodeActor::updated(InstanceId id, const std::string& error) {
   const bool is_taken = now.version == update->asked.what.version;
   rt::tell(self, update->asked.reply_to,
            WeightsUpdated{config.node, update->asked.what.version, update->error, is_taken ? now.weights : 0});
-  update.reset();
+  end_update();
 }
 
 // ---- leaving -----------------------------------------------------------------------------------------------------------

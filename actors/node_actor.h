@@ -1,11 +1,12 @@
 // node_actor: one machine. It starts the KV node, the draft server and the instances, watches them, and restarts those that
-// die. One per machine; start_node() in actors/fleet.h starts it.
+// die. A machine has any of these parts (NodeRole). One per machine; start_node() in actors/fleet.h starts it.
 //
 // An instance that dies comes back empty. When the KV node dies, the instances are restarted too: their grants and leases died
 // with it. A replacement is made only after every user of the old part has ended, because there is no memory for two.
 //
 // New weights go to all instances. Each changes to them when the rollouts that it works for are over, and is then announced
-// again. An instance that is restarted later has its maker's weights; it is announced only after it has the new ones.
+// again. An instance that is restarted later has its maker's weights; it is announced only after it has the new ones. Weights that a
+// client sent to a server are read from there first, into memory, and checked; until then nothing else of an update begins.
 //
 // A machine that is drained starts nothing more. Its chunks go back to their rollouts. It ends in order when no request needs
 // KV kept here, or when the timeout of the drain is over.
@@ -27,6 +28,8 @@
 #include "actors/instance/instance_actor.h"
 #include "actors/kv_node_actor.h"
 #include "actors/log.h"
+#include "actors/weight_fetch.h"
+#include "gpu/model/model_loader.h"
 #include "protocols/actors.h"
 
 namespace seer {
@@ -40,7 +43,7 @@ struct NodeConfig {
   NodeId node;
   uint64_t epoch = 0;       // of its first arena; above all epochs that the machine had before
   std::vector<InstanceConfig> instances;
-  KvNodeConfig kv_node;
+  KvNodeConfig kv_node;     // without instances its identity must be given
   std::optional<DraftServerConfig> draft_server;  // none: this machine has no draft server
   int32_t restarts_max = 8;
 };
@@ -57,6 +60,7 @@ struct NodeMakers {
   std::function<void(std::function<void()>)> aside;
   std::shared_ptr<const Tokenizer> tokenizer = {};   // may be null
   std::shared_ptr<KvTransport> transport = {};       // null: nothing is fetched from other machines
+  std::shared_ptr<ModelLoader> loader = {};          // of the engines; null: they take no weights from a server
 };
 
 /// What an instance runs on, and what the KV pool of a machine lies in.
@@ -96,6 +100,12 @@ struct NodeActor {
 
   void on_attach(const AttachRollout& attach);
   void on_update(const UpdateWeights& update);
+  void on_weight_part(const WeightPart& part);
+  void go_on_fetching();
+  void end_silent_fetch();
+  void load_update();
+  void fail_update(const std::string& why);
+  void end_update();
   void on_weights(const InstanceWeights& answer);
   void on_drain(const DrainNode& drain);
   void on_directory_up(const DirectoryUp& up);
@@ -158,7 +168,11 @@ struct NodeActor {
     UpdateWeights asked;
     std::set<InstanceId> waiting;  // instances that have not answered
     std::string error;             // the first
+    std::optional<WeightFetch> fetch = {};  // of bytes that have not all come
+    int64_t heard_us = 0;                   // when the last part came
+    int64_t look_us = 0;                    // when it is next seen whether one has come
   };
+  static constexpr int64_t kSilentUsMax = 60'000'000;  // a server that sends nothing for so long is given up
   std::optional<Update> update;  // until it is answered
   uint64_t epoch = 0;            // of the arena
   int32_t restarts = 0;

@@ -94,7 +94,10 @@ void RolloutActor::on_instance_up(const InstanceUp& up) {
 bool RolloutActor::may_join(const InstanceUp& up) {
   if (instances.empty()) identity = up.identity, identity.version = config.version;
   const Status fits = check_identity(cat("instance ", up.instance), up.identity, identity);
-  if (!fits.ok()) last_refusal = fits.error().detail;
+  if (!fits.ok()) {
+    last_refusal = fits.error().detail;
+    parts.log.warn(rt::now_us(self), "instance_refused", {{"instance", up.instance}, {"error", last_refusal}});
+  }
   return fits.ok();
 }
 
@@ -138,6 +141,7 @@ std::string RolloutActor::why_none_is_left() const {
 }
 
 void RolloutActor::end_when_none_is_left() {
+  if (config.machines_may_join) return;  // see on_tick()
   if (instances.empty() && !instances_gone.empty() && instances_gone.size() >= config.instances_expected)
     end(parts_lost.empty() ? "no instance is left to run on" : parts_lost.back());
 }
@@ -454,6 +458,13 @@ void RolloutActor::close_chunk(const OpenChunk& chunk, ChunkDone done) {
     done.end = ChunkEnd::kAborted;
     done.finish = FinishReason::kAborted;
   }
+  const bool is_fruitless = (done.end == ChunkEnd::kPreempted || done.end == ChunkEnd::kLost) && request.tokens.output_tokens() == chunk.first_tokens;
+  request.fruitless = is_fruitless ? request.fruitless + 1 : 0;
+  if (config.fruitless_max > 0 && request.fruitless >= config.fruitless_max) {
+    done.end = ChunkEnd::kFailed;
+    done.finish = FinishReason::kError;
+    done.error = cat("request ", chunk.request, " was begun ", request.fruitless, " times without a token", done.error.empty() ? "" : ": ", done.error);
+  }
   scheduler->chunk_ended(chunk.request, request.tokens.output_tokens(), done.end, now);
   if (is_over(done.end)) finish_request(chunk.request, {done.finish, std::move(done.matched), std::move(done.error)});
 }
@@ -569,7 +580,7 @@ void RolloutActor::run(const Placement& placement) {
   if (request.start_us < 0) request.start_us = now - started_us;
   request.queue_us += now - scheduler->requests().at(placement.request).waiting_since_us;
   if (request.tokens.empty()) request.tokens = prompts[placement.request.group.index];
-  open[chunk] = {placement.request, placement.instance, now, now, placement.yield_rank};
+  open[chunk] = {placement.request, placement.instance, now, now, placement.yield_rank, request.tokens.output_tokens()};
   rt::tell(self, instances.at(placement.instance).handle,
            RunChunk{chunk, placement.request, config.version, request.tokens, request.computed_tokens,
                     placement.max_new_tokens, group.sampling, group.seeds[placement.request.sample],

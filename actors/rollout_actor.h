@@ -35,7 +35,9 @@ struct RolloutConfig {
   int64_t progress_us = 200'000;            // between two progress events
   int64_t chunk_silence_us = 600'000'000;   // a chunk without a report for this long is placed again
   int64_t no_instance_us = 30'000'000;      // with no instance for this long, the rollout fails
+  bool machines_may_join = false;           // false: with no instance left, and none that is restarted, it fails at once
   int64_t draft_ttl_us = 600'000'000;       // a draft server forgets a group that it hears nothing about for this long
+  int32_t fruitless_max = 0;                // a request fails after this many chunks in a row that ended early without a token; 0: never
   bool open = false;                        // groups may be added, until CloseRollout
   bool tells_commits = false;               // sends the tokens added to every token log (RolloutCommits), not only of streams
   size_t responses_kept_max = 0;            // unacknowledged responses; at this many no chunk starts. 0: none is kept
@@ -67,6 +69,7 @@ struct RolloutActor {
     int64_t reprefill_tokens = 0;  // tokens whose KV was computed again
     int64_t queue_us = 0, run_us = 0, start_us = -1;  // as in Response; -1: not started
     int64_t first_token_us = 0, cached_tokens = 0;    // as in Response
+    int32_t fruitless = 0;                            // its last chunks that ended early without a token
   };
   struct OpenChunk {
     RequestId request;
@@ -74,6 +77,7 @@ struct RolloutActor {
     int64_t started_us = 0;
     int64_t heard_us = 0;
     uint64_t yield_rank = 0;
+    int64_t first_tokens = 0;  // of the output when it started
   };
   struct Instance {
     InstanceHandle handle;

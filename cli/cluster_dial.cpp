@@ -1,5 +1,6 @@
 #include "cli/cluster_dial.h"
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -11,7 +12,9 @@ namespace {
 
 constexpr int kTriesMax = 20;
 constexpr std::chrono::milliseconds kPause(250);
-constexpr int64_t kReachAgainUs = 1'000'000;  // between two tries to reach a machine that the controller knows
+// Tries to reach a process again. Whoever follows the cluster waits for the answer, and a process that hangs gives none.
+constexpr std::chrono::milliseconds kReachAgainMax(2000);
+constexpr int64_t kReachPauseUs = 1'000'000, kReachPauseMaxUs = 32'000'000;  // from the end of one to the next; doubles each time
 
 }  // namespace
 
@@ -71,7 +74,7 @@ void ClusterWatch::on_joined(const NodeJoined& node) {
   const auto known = members_.find(node.at.node);
   if (known != members_.end() && known->second.announced == node.handle) return;  // a new controller repeats it
   if (known != members_.end()) on_left({.node = node.at.node, .instances = {}, .reason = cat("node ", node.at.node, " is gone")});
-  reach(members_[node.at.node] = {.at = node.at, .handle = {}, .announced = node.handle, .instances = node.instances});
+  reach(members_[node.at.node] = {.at = node.at, .handle = {}, .announced = node.handle, .instances = node.instances}, ClusterGate::kHandshakeMax);
 }
 
 void ClusterWatch::on_left(const PartLost& lost) {
@@ -87,25 +90,33 @@ void ClusterWatch::on_down(const rt::down& message) {
   for (auto& [id, member] : members_) {
     if (!rt::is_source(message, member.handle)) continue;
     member.handle = nullptr;
-    member.tried_us = now_us();
+    try_later(member);
     return hooks_.left(lost_machine(id, member.instances, message));
   }
 }
 
-void ClusterWatch::reach(Member& member) {
-  member.tried_us = now_us();
+void ClusterWatch::reach(Member& member, std::chrono::milliseconds within) {
   const bool is_dialed_here = config_.self == kNoNode || member.at.node < config_.self;
   Result<NodeHandle> handle = member.announced;
-  if (is_dialed_here && !rt::same_process(member.announced, controller_)) handle = net_.dial<NodeHandle>(member.at.host, member.at.port);
+  if (is_dialed_here && !rt::same_process(member.announced, controller_)) handle = net_.dial<NodeHandle>(member.at.host, member.at.port, within);
   Status taken = handle.ok() ? hooks_.joined(member.at, *handle, member.instances) : Status(handle.error());
-  if (!taken.ok()) return log_.warn(now_us(), "node_unreachable", {{"node", member.at.node}, {"error", taken.error()}});
+  if (!taken.ok()) {
+    try_later(member);
+    return log_.warn(now_us(), "node_unreachable", {{"node", member.at.node}, {"error", taken.error()}});
+  }
   member.handle = *handle;
+  member.pause_us = 0;
   news_.monitor(member.handle);
 }
 
 void ClusterWatch::reach_again() {
   for (auto& [id, member] : members_)
-    if (!member.handle && now_us() - member.tried_us >= kReachAgainUs) reach(member);
+    if (!member.handle && now_us() >= member.try_us) reach(member, kReachAgainMax);
+}
+
+void ClusterWatch::try_later(Member& member) {
+  member.pause_us = std::clamp(2 * member.pause_us, kReachPauseUs, kReachPauseMaxUs);
+  member.try_us = now_us() + member.pause_us;
 }
 
 void ClusterWatch::look_for_controller() {
@@ -117,7 +128,7 @@ void ClusterWatch::look_for_controller() {
   if (now - asked_us_ < kPause.count() * 1000) return;
   asked_us_ = now;
   const HostPort at = *parse_host_port("", config_.address, false);
-  auto found = net_.dial<ClusterHandle>(at.host, at.port);
+  auto found = net_.dial<ClusterHandle>(at.host, at.port, kReachAgainMax);
   if (!found.ok()) return;
   const Status entered = hooks_.enter_again(*found);
   if (!entered.ok() && entered.error().code == Code::kUnavailable) return;

@@ -1,6 +1,7 @@
 // Finds the controller of a cluster and its machines, for commands.
 #pragma once
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <string>
@@ -56,13 +57,15 @@ class ClusterWatch {
     NodeHandle handle;          // null: cannot be reached from here now
     NodeHandle announced;       // the controller's handle of it
     uint32_t instances = 0;
-    int64_t tried_us = 0;       // time of the last dial
+    int64_t try_us = 0;         // without a handle: when to dial again
+    int64_t pause_us = 0;       // before that
   };
   void subscribe();
   void on_joined(const NodeJoined& node);
   void on_left(const PartLost& lost);
   void on_down(const rt::down& message);
-  void reach(Member& member);
+  void reach(Member& member, std::chrono::milliseconds within);
+  void try_later(Member& member);
   void reach_again();
   void look_for_controller();
   int64_t now_us() { return rt::now_us(&net_.system()); }

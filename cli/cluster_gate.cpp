@@ -12,6 +12,7 @@
 #include <future>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "protocols/cluster.h"
 
@@ -22,9 +23,8 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using AsioError = boost::system::error_code;
 
-constexpr std::chrono::seconds kHandshakeMax(10);
 constexpr std::chrono::milliseconds kAcceptPause(100);  // after a connection that could not be accepted
-constexpr size_t kConnectionsMax = 4096;  // open or in their handshake; more are closed at once
+constexpr size_t kConnectionsMax = 4096;  // in their handshake, or with TLS; more are closed at once
 constexpr size_t kBufferBytes = 64 << 10;
 constexpr size_t kGreetingBytes = 16;
 
@@ -71,22 +71,21 @@ Status load(SSL_CTX* context, const TlsFiles& tls) {
   return {};
 }
 
-tcp::endpoint loopback(uint16_t port) { return {asio::ip::address_v4::loopback(), port}; }
-
 using TlsStream = asio::ssl::stream<tcp::socket>;
+using LocalSocket = asio::local::stream_protocol::socket;
 
-/// A connection that passes bytes between its two sides until one of them ends. Far: TlsStream, or a plain socket.
+/// A connection to another process, which is handed over once both sides have greeted. Far: TlsStream, or a plain socket.
 template <class Far>
-struct Pipe : std::enable_shared_from_this<Pipe<Far>> {
-  Pipe(asio::io_context& io, Far far_in, std::atomic<size_t>& count_in)
+struct Peer : std::enable_shared_from_this<Peer<Far>> {
+  Peer(asio::io_context& io, Far far_in, std::atomic<size_t>& count_in)
       : far(std::move(far_in)), near(io), deadline(io), count(count_in) {
     ++count;
   }
-  ~Pipe() { --count; }
+  ~Peer() { --count; }
   auto& far_socket() { return far.lowest_layer(); }
 
-  void close_at_deadline() {
-    deadline.expires_after(kHandshakeMax);
+  void close_after(std::chrono::milliseconds time) {
+    deadline.expires_after(time);
     deadline.async_wait([me = this->shared_from_this()](AsioError cancelled) {
       if (!cancelled) me->close();
     });
@@ -108,13 +107,21 @@ struct Pipe : std::enable_shared_from_this<Pipe<Far>> {
     else
       say({});
   }
-  void start() {
+  /// What carries the plain bytes from now on: the connection itself, or one end of a socket pair whose other end is pumped into TLS.
+  /// Call it once, after greet().
+  UniqueFd hand_over(AsioError& failed) {
     deadline.cancel();
-    AsioError ignored;
-    far_socket().set_option(tcp::no_delay(true), ignored);
-    near.set_option(tcp::no_delay(true), ignored);
-    pump(far, near, inward);
-    pump(near, far, outward);
+    if constexpr (std::is_same_v<Far, TlsStream>) {
+      far_socket().set_option(tcp::no_delay(true), failed);
+      LocalSocket end(near.get_executor());
+      asio::local::connect_pair(near, end, failed);
+      if (failed) return {};
+      pump(far, near, inward);
+      pump(near, far, outward);
+      return UniqueFd(end.release(failed));
+    } else {
+      return UniqueFd(far.release(failed));
+    }
   }
   void close() {
     AsioError ignored;
@@ -123,6 +130,7 @@ struct Pipe : std::enable_shared_from_this<Pipe<Far>> {
     far_socket().close(ignored);
   }
 
+  /// Passes bytes from one side to the other, until one of them ends.
   template <class From, class To>
   void pump(From& from, To& to, std::array<char, kBufferBytes>& buffer) {
     from.async_read_some(asio::buffer(buffer), [this, me = this->shared_from_this(), &from, &to, &buffer](AsioError ended, size_t bytes) {
@@ -135,7 +143,7 @@ struct Pipe : std::enable_shared_from_this<Pipe<Far>> {
   }
 
   Far far;           // to the other process
-  tcp::socket near;  // to a port of this host
+  LocalSocket near;  // with TLS: our end of the socket pair
   asio::steady_timer deadline;
   std::atomic<size_t>& count;
   const Greeting ours = greeting();
@@ -157,97 +165,123 @@ class Gate final : public ClusterGate {
   }
   SSL_CTX* context() { return context_.native_handle(); }
 
-  Result<uint16_t> listen(const std::string& host, uint16_t port, uint16_t to_port) override;
-  Result<uint16_t> connect(const std::string& host, uint16_t port) override;
+  Result<uint16_t> listen(const std::string& host, uint16_t port, std::function<void(UniqueFd)> on_peer) override;
+  void stop_listening() override;
+  Result<UniqueFd> connect(const std::string& host, uint16_t port, std::chrono::milliseconds within) override;
 
  private:
-  using Acceptor = std::shared_ptr<tcp::acceptor>;
-  std::shared_ptr<Pipe<Far>> make_pipe() {
+  struct Listener {
+    tcp::acceptor acceptor;
+    std::function<void(UniqueFd)> on_peer;  // empty: it has stopped
+  };
+  std::shared_ptr<Peer<Far>> make_peer() {
     if constexpr (std::is_same_v<Far, TlsStream>)
-      return std::make_shared<Pipe<Far>>(io_, Far(io_, context_), connections_);
+      return std::make_shared<Peer<Far>>(io_, Far(io_, context_), connections_);
     else
-      return std::make_shared<Pipe<Far>>(io_, Far(io_), connections_);
+      return std::make_shared<Peer<Far>>(io_, Far(io_), connections_);
   }
-  void accept(const Acceptor& acceptor, uint16_t to_port);
-  void accept_later(const Acceptor& acceptor, uint16_t to_port);
+  void accept(const std::shared_ptr<Listener>& listener);
+  void accept_later(const std::shared_ptr<Listener>& listener);
 
   asio::ssl::context context_{asio::ssl::context::tls};
   std::atomic<size_t> connections_{0};
   asio::io_context io_;  // destroyed before the members above, with the connections that are still open
+  std::vector<std::shared_ptr<Listener>> listeners_;  // of the thread
   asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};
   std::thread thread_;
 };
 
 template <class Far>
-Result<uint16_t> Gate<Far>::listen(const std::string& host, uint16_t port, uint16_t to_port) {
+Result<uint16_t> Gate<Far>::listen(const std::string& host, uint16_t port, std::function<void(UniqueFd)> on_peer) {
   AsioError failed;
   const auto address = asio::ip::make_address(host, failed);
-  const auto acceptor = std::make_shared<tcp::acceptor>(io_);
+  const auto listener = std::make_shared<Listener>(Listener{tcp::acceptor(io_), std::move(on_peer)});
+  tcp::acceptor& acceptor = listener->acceptor;
   const tcp::endpoint at(address, port);
-  if (!failed) acceptor->open(at.protocol(), failed);
-  if (!failed) acceptor->set_option(tcp::acceptor::reuse_address(true), failed);
-  if (!failed) acceptor->bind(at, failed);
-  if (!failed) acceptor->listen(tcp::acceptor::max_listen_connections, failed);
+  if (!failed) acceptor.open(at.protocol(), failed);
+  if (!failed) acceptor.set_option(tcp::acceptor::reuse_address(true), failed);
+  if (!failed) acceptor.bind(at, failed);
+  if (!failed) acceptor.listen(tcp::acceptor::max_listen_connections, failed);
   if (failed) return fail(Code::kUnavailable, "cannot listen on ", host, ":", port, ": ", failed.message());
-  const uint16_t bound = acceptor->local_endpoint().port();
-  asio::post(io_, [this, acceptor, to_port] { accept(acceptor, to_port); });
+  const uint16_t bound = acceptor.local_endpoint().port();
+  asio::post(io_, [this, listener] {
+    listeners_.push_back(listener);
+    accept(listener);
+  });
   return bound;
 }
 
 template <class Far>
-void Gate<Far>::accept(const Acceptor& acceptor, uint16_t to_port) {
-  const auto pipe = make_pipe();
-  acceptor->async_accept(pipe->far_socket(), [this, acceptor, to_port, pipe](AsioError failed) {
-    if (failed) return accept_later(acceptor, to_port);  // for example, no file descriptor is left
-    accept(acceptor, to_port);
-    if (connections_ > kConnectionsMax) return pipe->close();
-    pipe->close_at_deadline();
-    pipe->greet(asio::ssl::stream_base::server, [pipe, to_port](AsioError refused, bool is_alike) {
-      if (refused || !is_alike) return pipe->close();
-      pipe->near.async_connect(loopback(to_port), [pipe](AsioError gone) { gone ? pipe->close() : pipe->start(); });
+void Gate<Far>::stop_listening() {
+  std::promise<void> stopped;
+  asio::post(io_, [this, &stopped] {
+    for (const auto& listener : std::exchange(listeners_, {})) {
+      AsioError ignored;
+      listener->acceptor.close(ignored);
+      listener->on_peer = nullptr;
+    }
+    stopped.set_value();
+  });
+  stopped.get_future().wait();
+}
+
+template <class Far>
+void Gate<Far>::accept(const std::shared_ptr<Listener>& listener) {
+  const auto peer = make_peer();
+  listener->acceptor.async_accept(peer->far_socket(), [this, listener, peer](AsioError failed) {
+    if (!listener->on_peer) return;
+    if (failed) return accept_later(listener);  // for example, no file descriptor is left
+    accept(listener);
+    if (connections_ > kConnectionsMax) return peer->close();
+    peer->close_after(ClusterGate::kHandshakeMax);
+    peer->greet(asio::ssl::stream_base::server, [listener, peer](AsioError refused, bool is_alike) {
+      if (refused || !is_alike || !listener->on_peer) return peer->close();
+      UniqueFd socket = peer->hand_over(refused);
+      refused ? peer->close() : listener->on_peer(std::move(socket));
     });
   });
 }
 
 template <class Far>
-void Gate<Far>::accept_later(const Acceptor& acceptor, uint16_t to_port) {
+void Gate<Far>::accept_later(const std::shared_ptr<Listener>& listener) {
   const auto pause = std::make_shared<asio::steady_timer>(io_, kAcceptPause);
-  pause->async_wait([this, acceptor, to_port, pause](AsioError) { accept(acceptor, to_port); });
+  pause->async_wait([this, listener, pause](AsioError) {
+    if (listener->on_peer) accept(listener);
+  });
 }
 
 template <class Far>
-Result<uint16_t> Gate<Far>::connect(const std::string& host, uint16_t port) {
+Result<UniqueFd> Gate<Far>::connect(const std::string& host, uint16_t port, std::chrono::milliseconds within) {
   const auto unreachable = [&](const auto&... why) { return fail(Code::kUnavailable, "cannot dial ", host, ":", port, ": ", why...); };
   AsioError failed;
   tcp::resolver resolver(io_);
   const auto addresses = resolver.resolve(host, std::to_string(port), failed);
   if (failed) return unreachable(failed.message());
-  const auto pipe = make_pipe();
-  const auto answer = std::make_shared<std::promise<std::pair<AsioError, bool>>>();
+  struct Answer {
+    AsioError failed;
+    bool is_alike = true;
+    UniqueFd socket;
+  };
+  const auto peer = make_peer();
+  const auto answer = std::make_shared<std::promise<Answer>>();
   auto answered = answer->get_future();
-  asio::post(io_, [pipe, addresses, answer] {
-    pipe->close_at_deadline();
-    asio::async_connect(pipe->far_socket(), addresses, [pipe, answer](AsioError gone, const tcp::endpoint&) {
-      if (gone) return answer->set_value({gone, true});
-      pipe->greet(asio::ssl::stream_base::client, [answer](AsioError refused, bool is_alike) { answer->set_value({refused, is_alike}); });
+  asio::post(io_, [peer, addresses, answer, within] {
+    peer->close_after(within);
+    asio::async_connect(peer->far_socket(), addresses, [peer, answer](AsioError gone, const tcp::endpoint&) {
+      if (gone) return answer->set_value({gone, true, {}});
+      peer->greet(asio::ssl::stream_base::client, [peer, answer](AsioError refused, bool is_alike) {
+        UniqueFd socket;
+        if (!refused && is_alike) socket = peer->hand_over(refused);
+        if (socket.get() < 0) peer->close();
+        answer->set_value({refused, is_alike, std::move(socket)});
+      });
     });
   });
-  const auto [refused, is_alike] = answered.get();
-  if (refused) return unreachable(refused.message());
-  if (!is_alike) return fail(Code::kInvalidArgument, "the process at ", host, ":", port, " is not Seer, or has another protocol than ", kProtocolNumber);
-  const auto acceptor = std::make_shared<tcp::acceptor>(io_, loopback(0));
-  const uint16_t near_port = acceptor->local_endpoint().port();
-  asio::post(io_, [pipe, acceptor] {
-    acceptor->async_accept(pipe->near, [pipe, acceptor](AsioError gone) { gone ? pipe->close() : pipe->start(); });
-    pipe->deadline.expires_after(kHandshakeMax);
-    pipe->deadline.async_wait([pipe, acceptor](AsioError cancelled) {
-      if (cancelled) return;
-      AsioError ignored;
-      acceptor->close(ignored);
-      pipe->close();
-    });
-  });
-  return near_port;
+  Answer got = answered.get();
+  if (got.failed) return unreachable(got.failed.message());
+  if (!got.is_alike)
+    return fail(Code::kInvalidArgument, "the process at ", host, ":", port, " is not Seer, or has another protocol than ", kProtocolNumber);
+  return std::move(got.socket);
 }
 
 }  // namespace

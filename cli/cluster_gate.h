@@ -2,15 +2,18 @@
 // protocol and, if the gate has TLS files, with a certificate of the same CA; otherwise no byte is passed on. Used by ClusterNet.
 // Thread-safe.
 //
-// The gate passes connections on to a loopback port, which only processes of the same host can reach. It exists because CAF trusts
-// the length in a message header: a few random bytes make it allocate gigabytes. It also does TLS, because in CAF 0.17.6 the end
-// of one TLS connection breaks others.
+// A connection whose two sides have greeted is handed over as a socket; the gate of a plain one has no more to do with it. The gate
+// exists because CAF trusts the length in a message header: a few random bytes make it allocate gigabytes. It also does TLS, because
+// in CAF 0.17.6 the end of one TLS connection breaks others; what it hands over is then one end of a socket pair.
 #pragma once
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "protocols/result.h"
+#include "protocols/unique_fd.h"
 
 namespace seer {
 
@@ -25,16 +28,20 @@ Status check_tls_files(const TlsFiles& tls);
 
 class ClusterGate {
  public:
+  static constexpr std::chrono::seconds kHandshakeMax{10};
+
   /// Errors: those of check_tls_files().
   static Result<std::unique_ptr<ClusterGate>> create(const TlsFiles& tls);
-  virtual ~ClusterGate() = default;  // ends all connections
+  virtual ~ClusterGate() = default;  // ends handshakes and TLS connections
 
-  /// Passes connections to host:port on to to_port of this host. Returns the port; if `port` is 0, the system chooses it.
-  /// Errors: kUnavailable.
-  virtual Result<uint16_t> listen(const std::string& host, uint16_t port, uint16_t to_port) = 0;
-  /// Connects to host:port. Returns a port of this host; its first connection, within some seconds, is passed on there. Errors:
-  /// kUnavailable; kInvalidArgument if the peer has another protocol.
-  virtual Result<uint16_t> connect(const std::string& host, uint16_t port) = 0;
+  /// Listens on host:port. Calls on_peer, on the gate's thread, with the socket of each peer that has greeted. Returns the port; if
+  /// `port` is 0, the system chooses it. Errors: kUnavailable.
+  virtual Result<uint16_t> listen(const std::string& host, uint16_t port, std::function<void(UniqueFd)> on_peer) = 0;
+  /// After it returns, on_peer is not called any more.
+  virtual void stop_listening() = 0;
+  /// Connects to host:port and greets; blocks for `within` at most. Errors: kUnavailable; kInvalidArgument if the peer has another
+  /// protocol.
+  virtual Result<UniqueFd> connect(const std::string& host, uint16_t port, std::chrono::milliseconds within = kHandshakeMax) = 0;
 };
 
 }  // namespace seer

@@ -61,6 +61,7 @@ RolloutHandle ClusterMachines::start_rollout(RolloutConfig config, RolloutTask t
   size_t instances = 0;
   for (const auto& [node, count] : instances_) instances += count;
   if (instances > 0) config.instances_expected = instances;
+  config.machines_may_join = true;
   RolloutHandle rollout = fleet_.start_rollout(std::move(config), std::move(task), events);
   rt::post(controller_, RolloutStarted{id, rollout});
   return rollout;

@@ -22,6 +22,8 @@ class ClusterNet {
   }
   ClusterNet(std::unique_ptr<ClusterGate> gate, bool uses_tls) : gate_(std::move(gate)), uses_tls_(uses_tls) {}
 
+  ~ClusterNet() { gate_->stop_listening(); }  // before the system, which it gives peers to
+
   rt::system& system() { return system_; }
   bool uses_tls() const { return uses_tls_; }
 
@@ -29,15 +31,14 @@ class ClusterNet {
   /// Errors: kUnavailable.
   template <class Handle>
   Result<uint16_t> listen(const Handle& actor, const std::string& host, uint16_t port) {
-    SEER_ASSIGN_OR_RETURN(const uint16_t near_port, rt::listen(system_, actor, "127.0.0.1", 0));
-    return gate_->listen(host, port, near_port);
+    return gate_->listen(host, port, [this, actor](UniqueFd socket) { rt::serve(system_, actor, std::move(socket)); });
   }
-  /// Returns the actor that listens there. Blocks until connected. Errors: kUnavailable; kInvalidArgument if it has another
+  /// Returns the actor that listens there. Blocks until connected, `within` that time but for CAF's own handshake. Errors: kUnavailable; kInvalidArgument if it has another
   /// protocol.
   template <class Handle>
-  Result<Handle> dial(const std::string& host, uint16_t port) {
-    SEER_ASSIGN_OR_RETURN(const uint16_t near_port, gate_->connect(host, port));
-    return rt::dial<Handle>(system_, "127.0.0.1", near_port);
+  Result<Handle> dial(const std::string& host, uint16_t port, std::chrono::milliseconds within = ClusterGate::kHandshakeMax) {
+    SEER_ASSIGN_OR_RETURN(UniqueFd socket, gate_->connect(host, port, within));
+    return rt::dial<Handle>(system_, std::move(socket), cat(host, ":", port));
   }
 
  private:

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/figure_text.h"
+#include "cli/option.h"
 #include "cli/terminal.h"
 
 namespace seer {
@@ -15,6 +16,7 @@ struct NodeFigures {
   int64_t chunks = 0, output_tokens = 0;
   int64_t kv_used_bytes = 0, kv_bytes = 0;  // on devices
   int64_t dram_used_bytes = 0, dram_bytes = 0, cold_used_bytes = 0, cold_bytes = 0, fetched_bytes = 0;
+  int64_t moved_bytes = 0, guest_bytes = 0;
   int64_t kept_requests = 0;  // whose KV is in the pool
 };
 NodeFigures figures_of(const NodeReport& report) {
@@ -31,6 +33,8 @@ NodeFigures figures_of(const NodeReport& report) {
     sum.cold_used_bytes += pool.cold_used_bytes;
     sum.cold_bytes += pool.cold_capacity_bytes;
     sum.fetched_bytes += pool.fetched_bytes;
+    sum.moved_bytes += pool.moved_bytes;
+    sum.guest_bytes += pool.guest_bytes;
     sum.kept_requests += pool.kept_requests;
   }
   return sum;
@@ -48,12 +52,15 @@ std::string counted(size_t count, const char* what) { return cat(count, " ", wha
 
 std::string node_lines(const ClusterStatus::Node& node) {
   std::string text = formatted("%-5u %-21s %-9s", node.member.at.node.value, address_of(node.member.at).c_str(), state_of(node));
-  if (!node.report) return text + "\n";
+  const std::string roles = cat("      ", joined(role_names(node.member.roles)), "\n");
+  if (!node.report) return text + "\n" + roles;
   const NodeFigures f = figures_of(*node.report);
   text += formatted(" %9zu %7lld %14s\n", node.report->instances.size(), static_cast<long long>(f.chunks), count_text(f.output_tokens).c_str());
-  text += cat("      KV ", use_text(f.kv_used_bytes, f.kv_bytes), ", DRAM ", use_text(f.dram_used_bytes, f.dram_bytes), ", cold ",
+  text += roles + cat("      KV ", use_text(f.kv_used_bytes, f.kv_bytes), ", DRAM ", use_text(f.dram_used_bytes, f.dram_bytes), ", cold ",
               use_text(f.cold_used_bytes, f.cold_bytes), " of ", counted(static_cast<size_t>(f.kept_requests), "request"), "\n");
   if (f.fetched_bytes > 0) text += cat("      ", bytes_text(f.fetched_bytes), " came from other nodes\n");
+  if (f.moved_bytes > 0) text += cat("      ", bytes_text(f.moved_bytes), " went to other nodes for lack of room\n");
+  if (f.guest_bytes > 0) text += cat("      ", bytes_text(f.guest_bytes), " came from nodes without room\n");
   for (const KvNodeReport& pool : node.report->pool)
     for (const std::string& peer : pool.peers) text += cat("      from ", peer, "\n");
   if (node.report->restarts > 0) text += cat("      ", node.report->restarts, " restarts of its parts\n");
@@ -82,7 +89,7 @@ std::string status_json(const ClusterStatus& status) {
   Json nodes = Json::array(), rollouts = Json::array();
   for (const ClusterStatus::Node& node : status.nodes) {
     Json line{{"node", node.member.at.node.value}, {"address", address_of(node.member.at)}, {"state", state_of(node)},
-              {"model", node.member.identity.model}, {"weight_version", node.member.identity.version.value}};
+              {"roles", role_names(node.member.roles)}, {"model", node.member.identity.model}, {"weight_version", node.member.identity.version.value}};
     if (node.report) {
       const NodeFigures f = figures_of(*node.report);
       std::vector<std::string> peers;
@@ -90,7 +97,8 @@ std::string status_json(const ClusterStatus& status) {
       line.update({{"instances", node.report->instances.size()}, {"chunks", f.chunks}, {"output_tokens", f.output_tokens},
                    {"kv_used_bytes", f.kv_used_bytes}, {"kv_bytes", f.kv_bytes}, {"dram_used_bytes", f.dram_used_bytes},
                    {"dram_bytes", f.dram_bytes}, {"cold_used_bytes", f.cold_used_bytes}, {"cold_bytes", f.cold_bytes},
-                   {"kept_requests", f.kept_requests}, {"fetched_bytes", f.fetched_bytes}, {"peers", std::move(peers)}, {"restarts", node.report->restarts}});
+                   {"kept_requests", f.kept_requests}, {"fetched_bytes", f.fetched_bytes},
+                   {"moved_bytes", f.moved_bytes}, {"guest_bytes", f.guest_bytes}, {"peers", std::move(peers)}, {"restarts", node.report->restarts}});
     }
     nodes.push_back(std::move(line));
   }

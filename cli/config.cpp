@@ -14,6 +14,7 @@
 #include "cli/sim/sim_policy.h"
 #include "cli/suggestion.h"
 #include "cli/toml_options.h"
+#include "served/http_server_link.h"
 
 namespace seer {
 namespace {
@@ -86,6 +87,7 @@ std::vector<OptionSpec> drafting_options(MachineOptions& o) {
 std::vector<OptionSpec> instance_options(MachineOptions& o) {
   return {
         enum_option("device", "D", &o.device, kDeviceKindNames, "what engines compute on; cuda: the GPUs of this machine, instances in turn"),
+        {"tensor-parallel", "N", &o.tensor_parallel, "GPUs of each instance, which compute its model together", between(1, 64)},
         {"threads-per-instance", "N", &o.threads_per_instance, "threads of each instance; 0: an even share of the cores", between(0, 1024)},
         {"pin", "", &o.pin, "pin each thread of the instances to a core of its own, in order"},
         {"weight-version", "N", &o.weight_version, "version of the weights in --model, as the trainer counts; each response names it",
@@ -179,11 +181,14 @@ std::vector<OptionGroup> option_groups(RolloutOptions& o) {
 
 std::vector<OptionGroup> option_groups(NodeOptions& o) {
   std::vector<OptionSpec> instances = instance_options(o);
-  instances.insert(instances.begin(), {"instances", "N", &o.instances, "engines, each with its own KV cache; 0: the controller alone",
+  instances.insert(instances.begin(), {"instances", "N", &o.instances, "engines, each with its own KV cache; 0: none",
                                        between(0, 1024)});
   std::vector<OptionSpec> cluster = access_options(o.access);
   cluster.insert(cluster.begin(),
                  {{"name", "N", &o.name, "number of this machine, unique in the cluster", between(0, 1 << 20)},
+                  {"roles", "LIST", CommaListField{&o.roles},
+                   "what this machine does; without it: all that its other options allow. kv alone lends its DRAM and disk to the others",
+                   OneOf{{kNodeRoleNames.begin(), kNodeRoleNames.end()}}},
                   {"join", "HOST:PORT", &o.join, "address of the controller; without it this machine is the controller"},
                   controller_wait_option(o.controller_wait_s),
                   {"listen", "HOST:PORT", &o.listen, "address of this machine that the others can reach; port 0: the system chooses"}});
@@ -225,6 +230,12 @@ std::vector<OptionGroup> option_groups(ServeOptions& o) {
       {"Instances", std::move(instances)},
       kv_options(o),
       {"Cluster", std::move(cluster)},
+      {"Router",
+       {{"engines", "KIND=URL,...", CommaListField{&o.engines}, "servers that run the requests instead of this machine; KIND is sglang, vllm or seer"},
+        {"engine-token-file", "FILE", &o.engine_token_file, "file whose first line is the bearer token that these servers want"},
+        {"engine-rows", "N", &o.engine_rows, "most requests at a time on a server that does not say how many it takes", between(1, 1e6)},
+        {"engine-silence", "S", &o.engine_silence_s, "seconds without a byte after which a request leaves its server", between(1, 86'400)},
+        {"shared-kv", "", &o.shared_kv, "the servers share a KV store, so that moving requests costs nothing"}}},
       log_options(o.log),
   };
 }
@@ -352,6 +363,7 @@ constexpr const char* kServeExamples = R"(  seer serve --model DIR              
 )";
 constexpr const char* kNodeExamples = R"(  seer node --model DIR --listen 127.0.0.1:7000                          # the controller, with instances of its own
   seer node --model DIR --name 1 --join 127.0.0.1:7000                   # one more machine
+  seer node --name 2 --join 127.0.0.1:7000 --roles kv --dram-bytes 64GiB # one that keeps KV for the others
   seer rollout --cluster 127.0.0.1:7000 --model DIR --prompts prompts.jsonl --out responses.jsonl
 )";
 constexpr const char* kStatusExamples = R"(  seer status --cluster 127.0.0.1:7000
@@ -429,11 +441,24 @@ Status check_nodes(int64_t nodes, int64_t instances) {
               ": each node has at least one instance");
 }
 
+Status check_roles(const NodeOptions& o) {
+  const NodeRoles roles = roles_of(o);
+  const bool is_controller = roles.has(NodeRole::kController);
+  if (roles == NodeRoles{})
+    return fail(Code::kInvalidArgument, "--instances 0 cannot go with --join: expected instances, or --roles kv or draft, or the controller alone");
+  if (is_controller != o.join.empty())
+    return fail(Code::kInvalidArgument, "--roles ", joined(o.roles), is_controller ? " cannot go with --join: the controller joins none"
+                                                                                  : " needs --join: only the controller joins none");
+  if (roles.has(NodeRole::kInstances) && o.instances == 0)
+    return fail(Code::kInvalidArgument, "--roles ", joined(o.roles), " cannot go with --instances 0");
+  if (!o.roles.empty() && roles.has(NodeRole::kKv) && o.dram_bytes == 0)
+    return fail(Code::kInvalidArgument, "--roles ", joined(o.roles), " cannot go with --dram-bytes 0: the pool is in DRAM");
+  return {};
+}
+
 Status check_together(const NodeOptions& o) {
-  const bool is_alone = o.instances == 0;
-  if (is_alone && !o.join.empty())
-    return fail(Code::kInvalidArgument, "--instances 0 cannot go with --join: expected instances, or the controller alone");
-  if (!is_alone) SEER_RETURN_IF_ERROR(check_machine(o));
+  SEER_RETURN_IF_ERROR(check_roles(o));
+  if (roles_of(o).has(NodeRole::kInstances)) SEER_RETURN_IF_ERROR(check_machine(o));
   SEER_RETURN_IF_ERROR(check_access(o.access));
   SEER_RETURN_IF_ERROR(check_address("--listen", o.listen, true, o.access));
   return o.join.empty() ? Status{} : check_address("--join", o.join, false, o.access);
@@ -449,6 +474,10 @@ Status check_together(const ServeOptions& o) {
   SEER_RETURN_IF_ERROR(check_machine(o));
   SEER_RETURN_IF_ERROR(check_nodes(o.nodes, o.instances));
   if (!o.cluster.empty()) SEER_RETURN_IF_ERROR(check_reach(o.cluster, o.cluster_access));
+  if (!o.cluster.empty() && !o.engines.empty())
+    return fail(Code::kInvalidArgument, "--engines cannot go with --cluster: requests run either on servers or on the machines of a cluster");
+  for (const std::string& engine : o.engines)
+    if (const auto parsed = parse_engine(engine); !parsed.ok()) return fail(Code::kInvalidArgument, "--engines ", parsed.error().detail);
   SEER_RETURN_IF_ERROR(check_new_folder("--journal", o.journal));
   SEER_ASSIGN_OR_RETURN(const HostPort listen, parse_host_port("--listen", o.listen, true));
   if (o.tls_cert.empty() != o.tls_key.empty())
@@ -605,6 +634,19 @@ Subcommand make_printer(CommandSpec spec, std::function<std::string(const std::s
 }
 
 }  // namespace
+
+NodeRoles roles_of(const NodeOptions& options) {
+  NodeRoles roles;
+  for (const std::string& name : options.roles)
+    roles.add(static_cast<NodeRole>(std::ranges::find(kNodeRoleNames, name) - kNodeRoleNames.begin()));
+  if (!options.roles.empty()) return roles;
+  if (options.join.empty()) roles.add(NodeRole::kController);
+  if (options.instances == 0) return roles;
+  roles.add(NodeRole::kInstances);
+  if (options.dram_bytes > 0) roles.add(NodeRole::kKv);
+  if (options.drafting == DraftSource::kGrouped) roles.add(NodeRole::kDraft);
+  return roles;
+}
 
 Result<Command> parse_command_line(const std::vector<std::string>& arguments, std::vector<std::string>* warnings) {
   ProgramSpec program{.version = kVersion, .what = "rollouts of language models for reinforcement learning", .commands = {}};

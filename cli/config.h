@@ -16,6 +16,7 @@
 #include "cli/cluster_access.h"
 #include "gpu/cpu/cpu_engine.h"
 #include "gpu/model/weight_store.h"
+#include "protocols/cluster.h"
 #include "protocols/result.h"
 #include "protocols/rollout.h"
 
@@ -42,6 +43,7 @@ struct MachineOptions {
   WeightType weights = WeightType::kAsStored;
 
   DeviceKind device = DeviceKind::kCpu;
+  int64_t tensor_parallel = 1;      // GPUs of an instance
   int64_t instances = 2;            // engines, each with its own KV cache
   int64_t threads_per_instance = 0; // 0: an even share of the cores
   bool pin = false;                 // threads of instances are pinned to cores
@@ -94,8 +96,9 @@ struct RolloutOptions : MachineOptions {
   std::string prompts_name() const { return streams_prompts() ? "stdin" : prompts; }  // in messages
 };
 
-/// `seer node`: one machine of a cluster. Without instances: the controller alone.
+/// `seer node`: one machine of a cluster.
 struct NodeOptions : MachineOptions {
+  std::vector<std::string> roles;       // names out of kNodeRoleNames; empty: see roles_of()
   int64_t name = 0;                     // of the machine, in the cluster
   std::string listen = "127.0.0.1:0";   // HOST:PORT; port 0: the system chooses
   std::string join;                     // HOST:PORT of the controller; empty: this machine is it
@@ -103,7 +106,10 @@ struct NodeOptions : MachineOptions {
   ClusterAccess access;
 };
 
-/// `seer serve`: on machines within this process, or those of a cluster.
+/// The roles of a machine. Without --roles: the controller's if it joins none; the others if it has instances.
+NodeRoles roles_of(const NodeOptions& options);
+
+/// `seer serve`: on machines within this process, those of a cluster, or servers that others run.
 struct ServeOptions : MachineOptions {
   std::string listen = "127.0.0.1:30000";  // HOST:PORT; port 0: the system chooses
   std::string served_name;                 // of the model, for clients; empty: its folder's
@@ -115,6 +121,11 @@ struct ServeOptions : MachineOptions {
   std::string cluster;                     // HOST:PORT of the controller; empty: machines within this process
   ClusterAccess cluster_access{.prefix = "cluster-"};
   int64_t controller_wait_s = 60;          // as in RolloutOptions
+  std::vector<std::string> engines;        // KIND=URL of servers that run the requests; empty: none
+  std::string engine_token_file;           // its first line is their bearer token; empty: none
+  int64_t engine_rows = 256;               // most requests at a time on a server that does not say how many it takes
+  int64_t engine_silence_s = 120;          // a request that a server is silent about for this long goes elsewhere
+  bool shared_kv = false;                  // the servers share a KV store
   int64_t nodes = 1;                       // as in RolloutOptions
   uint64_t seed = 1;                       // of requests that have none
   std::string journal;                     // folder of rollouts that outlive the process; empty: none

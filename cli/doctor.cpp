@@ -16,6 +16,7 @@
 
 #include "cli/machine_memory.h"
 #include "cli/serve/metrics.h"
+#include "gpu/cuda/communicator.h"
 #include "gpu/cuda/cuda_device.h"
 #include "protocols/text.h"
 
@@ -92,7 +93,7 @@ std::string output_of(const char* command) {
   return text;
 }
 
-/// Asks the driver's library for devices, which needs no CUDA toolkit.
+/// Asks the driver's library for devices, which needs no CUDA toolkit. Of several, the first is described.
 std::string cuda_devices() {
   void* const cuda = load("libcuda.so.1");
   if (!cuda) return "";
@@ -105,17 +106,33 @@ std::string cuda_devices() {
   if (driver_version(&version) != 0 || device_count(&count) != 0 || count == 0) return "";
   std::array<char, 128> name{};
   if (device_name(name.data(), static_cast<int>(name.size()), 0) != 0) return "";
-  return cat(count, " x ", name.data(), ", driver for CUDA ", version / 1000, ".", version % 1000 / 10);
+  std::string text = cat(count, " x ", name.data());
+  constexpr int kComputeMajor = 75, kComputeMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_*
+  auto* attribute = symbol<int(int*, int, int)>(cuda, "cuDeviceGetAttribute");
+  int major = 0, minor = 0;
+  if (attribute && attribute(&major, kComputeMajor, 0) == 0 && attribute(&minor, kComputeMinor, 0) == 0)
+    text += cat(", compute capability ", major, ".", minor);
+  auto* memory = symbol<int(size_t*, int)>(cuda, "cuDeviceTotalMem_v2");
+  size_t bytes = 0;
+  if (memory && memory(&bytes, 0) == 0) text += cat(", ", size_text(static_cast<int64_t>(bytes)));
+  return text + cat(", driver for CUDA ", version / 1000, ".", version % 1000 / 10);
+}
+
+/// Whether network cards can reach the memory of GPUs. Seer moves KV through host memory in any case.
+std::string gpu_direct() {
+  return std::ifstream("/sys/module/nvidia_peermem/initstate").good() ? "GPUDirect (nvidia_peermem), not used" : "no GPUDirect";
 }
 
 PartFinding find_cuda() {
   const std::string devices = cuda_devices();
+  const Result<std::string> nccl = cuda::nccl_version();
   const std::string compiler = output_of(
       "PATH=$PATH:/usr/local/cuda/bin nvcc --version 2>/dev/null | sed -n 's/.*release \\([0-9.]*\\).*/\\1/p'");
   return {.name = "CUDA",
           .is_used = cuda::has_cuda_engine(),
           .found = cat(devices.empty() ? "no device" : devices, ", ",
-                       compiler.empty() ? "no nvcc" : "nvcc " + compiler.substr(0, compiler.find('\n')),
+                       compiler.empty() ? "no nvcc" : "nvcc " + compiler.substr(0, compiler.find('\n')), ", ",
+                       nccl.ok() ? "NCCL " + *nccl : "no NCCL (GPUs of an instance exchange through host memory)", ", ", gpu_direct(),
                        cuda::has_cuda_engine() ? "; its engine is compiled and emulated, not yet run on a GPU" : ""),
           .without = "models run on the CPU, many times slower than a GPU would",
           .add = "install CUDA's toolkit with nvcc, 12 or later, then build again"};

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "cli/machine_parts.h"
 #include "gpu/cuda/cuda_device.h"
@@ -14,24 +15,45 @@ namespace seer {
 namespace {
 
 CudaEngineConfig cuda_config(const MachineOptions& options) {
-  const auto rows = static_cast<int32_t>(std::clamp<int64_t>(options.max_batch + options.prefill_tokens, 64, 2048));
+  const auto rows = static_cast<int32_t>(std::clamp<int64_t>(options.max_batch + options.prefill_tokens, 256, 2048));
+  const bool trees = options.drafting != DraftSource::kOff && options.draft_shape != DraftShapes::kPath;
   return {.type = options.kv_dtype == KvType::kF32 ? CudaType::kF32 : CudaType::kBf16,
           .kv_bytes = options.kv_bytes,
           .block_tokens = static_cast<uint32_t>(options.block_tokens),
           .slots_max = static_cast<int32_t>(std::min<int64_t>(2 * options.max_batch, 1 << 16)),
           .rows_max = rows,
+          .tree_rows_max = trees ? 256 : 0,
           .version = WeightVersion{static_cast<uint64_t>(options.weight_version)}};
 }
 
-/// The instances of a machine are dealt to its GPUs in turn.
-Result<std::unique_ptr<cuda::Device>> open_device(const MachineOptions& options, [[maybe_unused]] InstanceId id) {
+/// The GPUs of a machine are dealt to its instances in turn, as many to each as it computes on.
+Result<std::vector<std::unique_ptr<cuda::Device>>> open_devices(const MachineOptions& options, InstanceId id) {
+  const auto first = static_cast<int64_t>(id.value % kNodeInstancesMax) * options.tensor_parallel;
+  std::vector<std::unique_ptr<cuda::Device>> devices;
 #ifdef SEER_HAVE_SIMT
-  if (options.device == DeviceKind::kSimt) return simt::make_simt_device({.seed = id.value + 1});
+  if (options.device == DeviceKind::kSimt) {
+    for (int64_t i = 0; i < options.tensor_parallel; ++i)
+      devices.push_back(simt::make_simt_device({.seed = static_cast<uint64_t>(first + i) + 1}));
+    return devices;
+  }
 #endif
   SEER_CHECK((options.device == DeviceKind::kCuda));
   SEER_ASSIGN_OR_RETURN(const int32_t count, cuda::count_cuda_devices());
   if (count == 0) return fail(Code::kUnavailable, "--device cuda: this machine has no GPU that CUDA can use");
-  return cuda::open_cuda_device(static_cast<int32_t>(id.value % kNodeInstancesMax % static_cast<uint64_t>(count)));
+  if (count < options.tensor_parallel)
+    return fail(Code::kUnavailable, "--tensor-parallel ", options.tensor_parallel, ": this machine has ", count, " GPUs");
+  for (int64_t i = 0; i < options.tensor_parallel; ++i) {
+    SEER_ASSIGN_OR_RETURN(auto device, cuda::open_cuda_device(static_cast<int32_t>((first + i) % count)));
+    devices.push_back(std::move(device));
+  }
+  return devices;
+}
+
+/// Room for new weights beside the old ones is taken where no other instance may need it.
+bool has_own_devices(const MachineOptions& options) {
+  if (options.device != DeviceKind::kCuda) return true;
+  const Result<int32_t> count = cuda::count_cuda_devices();
+  return count.ok() && options.instances * options.tensor_parallel <= *count;
 }
 
 }  // namespace
@@ -68,11 +90,12 @@ EngineSource engine_source(const MachineOptions& options, std::shared_ptr<const 
                       .kv_bytes = config.kv_bytes,
                       .threads = 0};
   source.make = [&options, model, loader, config](InstanceId id, int32_t device_blocks) -> Result<std::unique_ptr<Engine>> {
-    SEER_ASSIGN_OR_RETURN(std::unique_ptr<cuda::Device> device, open_device(options, id));
+    SEER_ASSIGN_OR_RETURN(auto devices, open_devices(options, id));
     CudaEngineConfig own = config;
     own.device_blocks = device_blocks;
+    own.weights_beside = has_own_devices(options);
     own.loader = loader;
-    return make_cuda_engine(model, std::move(device), own);
+    return make_cuda_engine(model, std::move(devices), own);
   };
   return source;
 }
@@ -87,9 +110,6 @@ Status check_device(const MachineOptions& options) {
   if (options.weights == WeightType::kInt8)
     return fail(Code::kInvalidArgument, "--weights int8: expected stored with --device ",
                 kDeviceKindNames[static_cast<size_t>(options.device)], ", whose engine computes weights as stored");
-  if (options.drafting != DraftSource::kOff && options.draft_shape == DraftShapes::kTree)
-    return fail(Code::kInvalidArgument, "--draft-shape tree: expected path or auto with --device ",
-                kDeviceKindNames[static_cast<size_t>(options.device)], ", whose engine verifies paths only");
   return {};
 }
 

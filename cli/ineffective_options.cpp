@@ -35,21 +35,25 @@ std::vector<Need> machine_needs(const MachineOptions& o, bool chooses) {
           {{"cold-bytes"}, !o.cold_dir.empty(), "without --cold-dir"},
           {{"log-file"}, o.log.level != LogLevel::kOff, "with --log-level off"},
           {{"threads-per-instance", "pin"}, o.device == DeviceKind::kCpu, "on a GPU"},
+          {{"tensor-parallel"}, o.device != DeviceKind::kCpu, "with --device cpu"},
           {{"cold-dir", "cold-bytes"}, o.dram_bytes > 0, "with --dram-bytes 0: KV goes to disk from DRAM"}};
 }
 
 /// For the options of machines within this process.
-Need local_need(const std::string& cluster) {
-  return {{"device", "instances", "nodes", "threads-per-instance", "pin", "weight-version", "weights", "max-batch", "prefill-tokens", "step-depth",
-           "kv-bytes", "kv-dtype", "block-tokens", "dram-bytes", "cold-dir", "cold-bytes", "draft-max", "draft-shape",
-           "draft-rule", "draft-lambda", "draft-profile"},
-          cluster.empty(), "with --cluster, whose machines have their own"};
+Need local_need(const std::string& cluster, bool has_engines = false) {
+  return {{"device", "tensor-parallel", "instances", "nodes", "threads-per-instance", "pin", "weight-version", "weights", "max-batch",
+           "prefill-tokens", "step-depth", "kv-bytes", "kv-dtype", "block-tokens", "dram-bytes", "cold-dir", "cold-bytes", "draft-max",
+           "draft-shape", "draft-rule", "draft-lambda", "draft-profile"},
+          cluster.empty() && !has_engines,
+          has_engines ? "with --engines, whose servers have their own" : "with --cluster, whose machines have their own"};
 }
 
 }  // namespace
 
 std::vector<std::string> ineffective_options(const ServeOptions& o, const std::set<std::string>& given) {
-  std::vector<Need> needs{local_need(o.cluster),
+  std::vector<Need> needs{local_need(o.cluster, !o.engines.empty()),
+                          {{"drafting"}, o.engines.empty(), "with --engines, whose servers have their own"},
+                          {{"engine-token-file", "engine-rows", "engine-silence", "shared-kv"}, !o.engines.empty(), "without --engines"},
                           {{"controller-wait", "cluster-tls-cert", "cluster-tls-key", "cluster-tls-ca", "cluster-insecure"},
                            !o.cluster.empty(), "without --cluster"}};
   const std::vector<Need> machine = machine_needs(o, o.scheduler.policy == kAutoPolicy);
@@ -58,7 +62,15 @@ std::vector<std::string> ineffective_options(const ServeOptions& o, const std::s
 }
 
 std::vector<std::string> ineffective_options(const NodeOptions& o, const std::set<std::string>& given) {
-  return sentences(machine_needs(o, false), given);
+  const NodeRoles roles = roles_of(o);
+  std::vector<Need> needs{
+      {{"model", "instances", "device", "threads-per-instance", "pin", "weight-version", "weights", "max-batch", "prefill-tokens", "step-depth",
+        "kv-bytes", "kv-dtype", "block-tokens", "drafting", "draft-max", "draft-shape", "draft-rule", "draft-lambda", "draft-profile"},
+       roles.has(NodeRole::kInstances) || o.roles.empty(), "without the role instances"},
+      {{"dram-bytes", "cold-dir", "cold-bytes"}, roles.has(NodeRole::kKv) || o.roles.empty(), "without the role kv"}};
+  const std::vector<Need> machine = machine_needs(o, false);
+  needs.insert(needs.end(), machine.begin(), machine.end());
+  return sentences(needs, given);
 }
 
 std::vector<std::string> ineffective_options(const RolloutOptions& o, const std::set<std::string>& given) {

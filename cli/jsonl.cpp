@@ -178,7 +178,7 @@ class PromptReader {
     const bool is_null = text == "null";  // not given
     const auto option = std::ranges::find(options_, name, &OptionSpec::name);
     if (option != options_.end()) return is_null ? Status{} : set_json_option(*option, text, found);
-    if (name == "id" || name == "prompt" || name == "prompt_ids" || name == "seed")
+    if (name == "id" || name == "prompt" || name == "prompt_ids" || name == "seed" || name == "length_hint")
       return is_null ? Status{} : take_own(member, found, prompt);
     if (const RefusedField* refused = is_null ? nullptr : find_refused(name))
       return fail(Code::kInvalidArgument, found, "field ", name, " is not known: ", refused->instead);
@@ -203,6 +203,8 @@ class PromptReader {
       prompt.prompt = value.get<std::string>();
     } else if (member.name == "prompt_ids") {
       SEER_ASSIGN_OR_RETURN(prompt.prompt_ids, token_ids(value, "prompt_ids", found));
+    } else if (member.name == "length_hint") {
+      SEER_ASSIGN_OR_RETURN(prompt.length_hint, integer_field<int64_t>(value, "length_hint", 1, found));
     } else {
       SEER_ASSIGN_OR_RETURN(prompt.seed, integer_field<uint64_t>(value, "seed", 0, found));
     }

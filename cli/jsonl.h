@@ -22,7 +22,7 @@ struct PromptDefaults {
   int64_t samples = 1;
   SamplingParams sampling{};
 };
-/// A prompt line: {id?, prompt | prompt_ids | messages, n?, seed?, max_tokens?, temperature?, ...}. One of prompt, prompt_ids and
+/// A prompt line: {id?, prompt | prompt_ids | messages, n?, seed?, length_hint?, max_tokens?, temperature?, ...}. One of prompt, prompt_ids and
 /// chat is not empty.
 struct PromptLine {
   int64_t line = 0;              // in the file, from 1
@@ -33,6 +33,7 @@ struct PromptLine {
   int64_t samples = 1;           // its n, or the default
   SamplingParams sampling;       // the defaults, overridden by the line
   std::optional<uint64_t> seed;  // replaces the run seed for this group
+  int64_t length_hint = 0;       // as in GroupSpec
   std::string carried;           // all other fields, copied to each response: "answer":12,"level":"easy"
 };
 /// Reads n and sampling from an object of their own, written as in a prompt line, over the values of `defaults`. Errors begin with `found`.

@@ -85,7 +85,8 @@ Result<GroupSpec> make_group(const RolloutOptions& options, RolloutWork& work, c
                   .samples = static_cast<uint32_t>(line.samples),
                   .sampling = line.sampling,
                   .seeds = {},
-                  .known_tokens = {}};
+                  .known_tokens = {},
+                  .length_hint = line.length_hint};
   const ModelConfig& model = work.config;
   SEER_RETURN_IF_ERROR(
       check_prompt(options.prompts_name(), line.line, group.prompt_ids, model.vocab_size, model.context_tokens_max));

@@ -37,11 +37,17 @@ Drafting make_drafting(const MachineOptions& options, const DraftBudget::StepNs&
   GroupDrafterConfig drafter;
   drafter.tree.own_history_only = options.drafting == DraftSource::kOwn;
   const bool paths = options.draft_shape != DraftShapes::kTree;
-  const bool trees = options.draft_shape != DraftShapes::kPath && options.device == DeviceKind::kCpu;
+  const bool trees = options.draft_shape != DraftShapes::kPath;
   DraftBudgetConfig budget{.rule = options.draft_rule,
                            .rows_max = {paths ? options.draft_tokens_max : 0, trees ? options.draft_tokens_max : 0},
                            .lambda = options.draft_lambda};
   return {std::make_shared<GroupDrafter>(drafter), budget, step_ns, {}, thread_cpu_ns};
+}
+
+Status check_dram_bytes(const MachineOptions& options, int64_t block_bytes) {
+  if (options.dram_bytes == 0 || options.dram_bytes >= block_bytes) return {};
+  return fail(Code::kInvalidArgument, "--dram-bytes ", options.dram_bytes,
+              ": expected 0, or room for a KV block; one of this model needs ", block_bytes);
 }
 
 }  // namespace
@@ -81,10 +87,7 @@ Status check_sizes(const MachineOptions& options, const ModelConfig& model) {
   SEER_RETURN_IF_ERROR(check_device(options));
   const int64_t least = kv_block_bytes_of(options, model);
   SEER_RETURN_IF_ERROR(check_kv_bytes(options.kv_bytes, least, options.block_tokens));
-  if (options.dram_bytes > 0 && options.dram_bytes < least)
-    return fail(Code::kInvalidArgument, "--dram-bytes ", options.dram_bytes,
-                ": expected 0, or room for a KV block; one of this model needs ", least);
-  return {};
+  return check_dram_bytes(options, least);
 }
 
 Result<std::unique_ptr<ColdStore>> open_cold_store(const MachineOptions& options, [[maybe_unused]] const std::string& folder) {
@@ -106,23 +109,29 @@ Result<ClusterTransport> make_cluster_transport([[maybe_unused]] bool is_of_this
 #endif
 }
 
-Result<NodeMakers> make_node_makers(const MachineOptions& options, const LoadedModel& loaded, SlowWork& aside,
-                                    const ClusterTransport& transport) {
+Result<NodeMakers> make_pool_makers(const MachineOptions& options, int64_t block_bytes, SlowWork& aside, const ClusterTransport& transport) {
+  SEER_RETURN_IF_ERROR(check_dram_bytes(options, block_bytes));
   NodeMakers makers;
   makers.transport = transport.transport;
-  makers.tokenizer = loaded.tokenizer;
   makers.aside = [&aside](std::function<void()> f) { aside.put(std::move(f)); };
+  if (options.dram_bytes > 0)
+    makers.make_arena = [&options, slabs = transport.slabs, block_bytes](NodeId) {
+      return HostArena::create({.dram_bytes = options.dram_bytes, .block_bytes = block_bytes}, slabs);
+    };
+  if (!options.cold_dir.empty()) makers.open_cold = [&options](NodeId) { return open_cold_store(options, options.cold_dir); };
+  return makers;
+}
+
+Result<NodeMakers> make_node_makers(const MachineOptions& options, const LoadedModel& loaded, SlowWork& aside,
+                                    const ClusterTransport& transport) {
+  SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_pool_makers(options, kv_block_bytes_of(options, loaded.model->config), aside, transport));
+  makers.tokenizer = loaded.tokenizer;
+  makers.loader = loaded.loader;
   makers.make_engine = [source = engine_source(options, loaded.model, loaded.loader)](InstanceId id)
       -> Result<std::shared_ptr<Engine>> {
     SEER_ASSIGN_OR_RETURN(std::shared_ptr<Engine> engine, source.make(id, 0));
     return engine;
   };
-  if (options.dram_bytes > 0)
-    makers.make_arena = [&options, slabs = transport.slabs,
-                         block_bytes = kv_block_bytes_of(options, loaded.model->config)](NodeId) {
-      return HostArena::create({.dram_bytes = options.dram_bytes, .block_bytes = block_bytes}, slabs);
-    };
-  if (!options.cold_dir.empty()) makers.open_cold = [&options](NodeId) { return open_cold_store(options, options.cold_dir); };
   if (options.drafting != DraftSource::kOff) {
     SEER_ASSIGN_OR_RETURN(const StepCost cost, step_cost(options, loaded.model));
     makers.make_drafting = [&options, cost](InstanceId) -> Result<Drafting> {

@@ -49,6 +49,10 @@ Result<ClusterTransport> make_cluster_transport(bool is_of_this_host);
 Result<NodeMakers> make_node_makers(const MachineOptions& options, const LoadedModel& loaded, SlowWork& aside,
                                     const ClusterTransport& transport = {});
 
+/// The makers of a machine without instances: those of its KV pool alone, if dram_bytes is not 0. Errors name the flag.
+/// REQUIRES: as above.
+Result<NodeMakers> make_pool_makers(const MachineOptions& options, int64_t block_bytes, SlowWork& aside, const ClusterTransport& transport);
+
 /// The configuration of all machines of this process: `nodes` machines, to which the instances are dealt.
 FleetConfig fleet_config(const MachineOptions& options, int64_t nodes);
 /// Their makers. Each machine has its own folder of the cold tier, and KV moves between them by copying; else like

@@ -9,6 +9,8 @@
 #include "actors/fleet.h"
 #include "cli/cluster_dial.h"
 #include "cli/cluster_net.h"
+#include "cli/engine_source.h"
+#include "cli/figure_text.h"
 #include "cli/machine_parts.h"
 
 namespace seer {
@@ -16,10 +18,22 @@ namespace {
 
 constexpr int64_t kReceiveUs = 100'000;  // between two checks of the stop flag
 
-NodeConfig node_config(const NodeOptions& options) {
+constexpr int64_t kLayoutPauseUs = 500'000;  // between two looks for a machine that has loaded the model
+
+/// The options without those of roles that this machine does not have.
+NodeOptions options_of(NodeOptions options, NodeRoles roles) {
+  if (!roles.has(NodeRole::kInstances)) options.instances = 0;
+  if (!roles.has(NodeRole::kKv)) {
+    options.dram_bytes = 0;
+    options.cold_dir.clear();
+  }
+  return options;
+}
+
+NodeConfig node_config(const NodeOptions& options, NodeRoles roles) {
   const NodeId id{static_cast<uint32_t>(options.name)};
   NodeConfig config{.node = id, .kv_node = {.node = id}};
-  if (options.drafting == DraftSource::kGrouped) config.draft_server = DraftServerConfig{.node = id};
+  if (roles.has(NodeRole::kDraft)) config.draft_server = DraftServerConfig{.node = id};
   for (uint32_t i = 0; i < options.instances; ++i) {
     config.instances.push_back(instance_config(options));
     config.instances.back().id = node_instance(id, i);
@@ -78,6 +92,59 @@ Result<ClusterEntered> enter(rt::Inbox<>& inbox, const ClusterHandle& controller
   return entered;
 }
 
+/// What a machine without instances knows of the model.
+struct Layout {
+  ClusterIdentity identity;  // without weights
+  int64_t kv_block_bytes = 0;
+};
+/// Asks the controller until a machine of the cluster has loaded the model. Errors: kUnavailable, kCancelled.
+Result<Layout> learn_layout(rt::system& system, const ClusterHandle& controller, const NodeOptions& options, const std::atomic<bool>& stop) {
+  rt::Inbox<> inbox(system);
+  for (bool was_told = false; !stop.load(); inbox.receive(kLayoutPauseUs, [](const rt::down&) {})) {
+    bool answered = false;
+    const ClusterReport report = inbox.ask<ClusterReport>(controller, GetReport{}, {}, &answered);
+    if (!answered) return fail(Code::kUnavailable, "the controller at ", options.join, " does not answer");
+    for (const ClusterNodeReport& node : report.nodes)
+      if (node.kv_block_bytes > 0) return Layout{{.model = node.identity.model, .layout = node.identity.layout, .version = {}}, node.kv_block_bytes};
+    if (!std::exchange(was_told, true))
+      std::cout << "node " << options.name << " waits for a machine with instances, which knows how large KV is" << std::endl;
+  }
+  return fail(Code::kCancelled, "stopped on request");
+}
+
+/// Everything of a machine but its actors.
+struct Machine {
+  std::shared_ptr<const NodeMakers> makers;
+  NodeMachinery made;
+  Layout layout;
+};
+Result<Machine> make_machine(const NodeOptions& options, const NodeConfig& config, SlowWork& aside, const ClusterTransport& transport) {
+  SEER_ASSIGN_OR_RETURN(const LoadedModel loaded, load_model_of(options));
+  SEER_RETURN_IF_ERROR(check_sizes(options, loaded.model->config));
+  SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_node_makers(options, loaded, aside, transport));
+  Machine machine;
+  machine.makers = std::make_shared<const NodeMakers>(std::move(makers));
+  SEER_ASSIGN_OR_RETURN(machine.made, make_machinery(config, *machine.makers));
+  machine.layout = {instance_identity(machine.made.instances.begin()->second.engine->info()), kv_block_bytes_of(options, loaded.model->config)};
+  return machine;
+}
+Result<Machine> make_helper(const NodeOptions& options, const NodeConfig& config, const Layout& layout, SlowWork& aside,
+                            const ClusterTransport& transport) {
+  SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_pool_makers(options, layout.kv_block_bytes, aside, transport));
+  Machine machine;
+  machine.makers = std::make_shared<const NodeMakers>(std::move(makers));
+  machine.layout = layout;
+  SEER_ASSIGN_OR_RETURN(machine.made, make_machinery(config, *machine.makers));
+  return machine;
+}
+
+/// "2 instances"; without instances "1.0 GiB for KV and a draft server".
+std::string parts_text(const NodeOptions& options, NodeRoles roles) {
+  if (roles.has(NodeRole::kInstances)) return cat(options.instances, " instances");
+  const bool has_kv = roles.has(NodeRole::kKv), has_draft = roles.has(NodeRole::kDraft);
+  return cat(has_kv ? bytes_text(options.dram_bytes) + " for KV" : "", has_kv && has_draft ? " and " : "", has_draft ? "a draft server" : "");
+}
+
 Status wait_alone(const std::atomic<bool>& stop, rt::system& system) {
   rt::Inbox<> inbox(system);
   while (!stop.load()) inbox.receive(kReceiveUs, [](const rt::down&) {});
@@ -86,32 +153,48 @@ Status wait_alone(const std::atomic<bool>& stop, rt::system& system) {
 
 }  // namespace
 
-Status node_command(const NodeOptions& options, const std::atomic<bool>& stop) {
+Status node_command(const NodeOptions& given, const std::atomic<bool>& stop) {
+  const NodeRoles roles = roles_of(given);
+  const NodeOptions options = options_of(given, roles);
   SEER_ASSIGN_OR_RETURN(const EventLog log, EventLog::open(options.log));
   SEER_ASSIGN_OR_RETURN(const HostPort listen, parse_host_port("--listen", options.listen, true));
   SEER_ASSIGN_OR_RETURN(const std::unique_ptr<ClusterNet> net, ClusterNet::create(options.access));
   rt::system& system = net->system();
   SEER_ASSIGN_OR_RETURN(const Controller controller, find_controller(*net, options, listen, log, stop));
-  const bool is_controller = options.join.empty();
-  if (options.instances == 0) {
+  const bool is_controller = roles.has(NodeRole::kController), has_instances = roles.has(NodeRole::kInstances);
+  if (roles == NodeRoles{NodeRole::kController}) {
     std::cout << "the controller is alone, at " << listen.host << ":" << controller.port << std::endl;
     return wait_alone(stop, system);
   }
+  // Printed once it is in the cluster; but a controller without instances cannot be before other machines are.
+  const auto print_joined = [&](uint16_t port) {
+    std::cout << "node " << options.name << (is_controller ? " is the controller" : " has joined") << ", with " << parts_text(options, roles)
+              << ", at " << listen.host << ":" << port << std::endl;
+  };
+  const bool waits_for_others = is_controller && !has_instances;
+  if (waits_for_others) print_joined(controller.port);
 
-  SEER_ASSIGN_OR_RETURN(const LoadedModel loaded, load_model_of(options));
-  SEER_RETURN_IF_ERROR(check_sizes(options, loaded.model->config));
   SlowWork aside({}, [](std::function<void()>& f) { f(); });
   rt::Inbox<> inbox(system);
   SEER_ASSIGN_OR_RETURN(const ClusterTransport transport, make_cluster_transport(is_of_this_host(listen.host)));
-  SEER_ASSIGN_OR_RETURN(NodeMakers made_makers, make_node_makers(options, loaded, aside, transport));
-  const auto makers = std::make_shared<const NodeMakers>(std::move(made_makers));
-  NodeConfig config = node_config(options);
-  SEER_ASSIGN_OR_RETURN(NodeMachinery machinery, make_machinery(config, *makers));
-
-  const ClusterIdentity identity = instance_identity(machinery.instances.begin()->second.engine->info());
-  SEER_ASSIGN_OR_RETURN(const ClusterEntered entered, enter(inbox, controller.handle, {config.node, identity}, options.join));
+  NodeConfig config = node_config(options, roles);
+  Machine machine;
+  if (has_instances) {
+    SEER_ASSIGN_OR_RETURN(machine, make_machine(options, config, aside, transport));
+  } else {
+    Layout layout;
+    if (roles.has(NodeRole::kKv)) {
+      SEER_ASSIGN_OR_RETURN(layout, learn_layout(system, controller.handle, options, stop));
+    }
+    SEER_ASSIGN_OR_RETURN(machine, make_helper(options, config, layout, aside, transport));
+    config.kv_node.identity = layout.identity;
+  }
+  const auto question = [&](const ClusterIdentity& identity) {
+    return EnterCluster{config.node, identity, config.epoch, roles, machine.layout.kv_block_bytes};
+  };
+  SEER_ASSIGN_OR_RETURN(const ClusterEntered entered, enter(inbox, controller.handle, question(machine.layout.identity), options.join));
   config.epoch = entered.epoch;
-  const NodeHandle node = start_node(system, config, makers, std::move(machinery), entered.directory, log);
+  const NodeHandle node = start_node(system, config, machine.makers, std::move(machine.made), entered.directory, log);
   const Stopper stopper(node);
   SEER_ASSIGN_OR_RETURN(const uint16_t port, net->listen(node, listen.host, is_controller ? uint16_t{0} : listen.port));
   inbox.monitor(node);
@@ -121,8 +204,8 @@ Status node_command(const NodeOptions& options, const std::atomic<bool>& stop) {
     rt::Inbox<> asking(system);
     bool answered = false;
     const NodeReport report = asking.ask<NodeReport>(node, GetReport{}, {}, &answered);  // its weights may be others by now
-    const ClusterIdentity& now = answered && !report.identity.model.empty() ? report.identity : identity;
-    SEER_ASSIGN_OR_RETURN(const ClusterEntered again, enter(asking, returned, {config.node, now, config.epoch}, options.join));
+    const ClusterIdentity& now = answered && !report.identity.model.empty() ? report.identity : machine.layout.identity;
+    SEER_ASSIGN_OR_RETURN(const ClusterEntered again, enter(asking, returned, question(now), options.join));
     rt::post(node, DirectoryUp{again.directory});
     rt::post(returned, ready);
     return {};
@@ -133,8 +216,7 @@ Status node_command(const NodeOptions& options, const std::atomic<bool>& stop) {
                       .left = [&](const PartLost& lost) { others.erase(lost.node); },
                       .enter_again = enter_again},
                      log);
-  std::cout << "node " << options.name << (is_controller ? " is the controller" : " has joined") << ", with " << options.instances
-            << " instances, at " << listen.host << ":" << (is_controller ? controller.port : port) << std::endl;
+  if (!waits_for_others) print_joined(is_controller ? controller.port : port);
 
   bool over = false;
   Status ended;

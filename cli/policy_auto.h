@@ -1,5 +1,6 @@
 // `--policy auto` of seer rollout and seer serve: measures steps, or reads their times from a profile, for the batches that `seer`
-// and `seer+` would typically run on an instance, and for smaller ones. Then actors/policy/schedule/policy_choice.h chooses.
+// and `seer+` would typically run on an instance, and for smaller ones. Then actors/policy/schedule/policy_choice.h chooses. A rollout
+// knows its work and measures just those batches; a server measures before its first request, for any work.
 // Responses do not depend on the policy, so a disturbed measurement only costs time.
 #pragma once
 #include <functional>
@@ -26,6 +27,16 @@ InstanceWork instance_work(const std::vector<GroupSpec>& groups, const MachineOp
 /// at most 256 MiB of KV together. Errors: those of EngineSource::make and read_step_profile().
 Result<PolicyChoice> choose_policy(const EngineSource& source, InstanceWork work, const MachineOptions& options,
                                    const ChunkSchedulerConfig& scheduler);
+
+/// Microseconds of a decode step, with the gap before the next one.
+using DecodeStepUs = std::function<double(const StepShape&)>;
+/// For work that is not known yet: the times come from options.draft_profile, or from steps of many sizes and contexts on temporary
+/// engines as above. Takes about a second. On slow engines the largest batches are not measured but extrapolated. Errors: as above.
+Result<DecodeStepUs> measure_decode_steps(const EngineSource& source, const MachineOptions& options);
+/// Chooses by these times.
+PolicyChoice choose_policy(const DecodeStepUs& step_us, const EngineSource& source, InstanceWork work, const MachineOptions& options,
+                           const ChunkSchedulerConfig& scheduler);
+
 /// The same configuration, with the policy and the limit that were chosen.
 ChunkSchedulerConfig chosen(ChunkSchedulerConfig scheduler, const PolicyChoice& choice);
 

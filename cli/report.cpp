@@ -177,6 +177,8 @@ const std::vector<Figure>& figures() {
        Row{kScheduling, "parts lost for good", "of machines; the log says why", whole}},
       {"fetched_bytes", [](const R& r) -> Json { return r.sum(&KvNodeReport::fetched_bytes); },
        Row{kKv, "from other machines", "KV that moved with requests", size}},
+      {"moved_bytes", [](const R& r) -> Json { return r.sum(&KvNodeReport::moved_bytes); },
+       Row{kKv, "to other machines", "KV that left for lack of room", size}},
       {"fetch_failures", [](const R& r) -> Json { return r.sum(&KvNodeReport::fetch_failures); },
        Row{kKv, "fetches failed", "blocks of other nodes; computed again", whole}},
       {"length_icc", [](const R& r) -> Json { return r.rollout.length_icc; },

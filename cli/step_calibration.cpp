@@ -45,7 +45,8 @@ Result<StepCost> calibrate_step_cost(const EngineSource& source) {
   return fit_step_cost(points);
 }
 
-Result<std::vector<double>> measure_steps_us(const EngineSource& source, int64_t engines, const std::vector<StepSequences>& steps) {
+Result<std::vector<double>> measure_steps_us(const EngineSource& source, int64_t engines, const std::vector<StepSequences>& steps,
+                                             double first_us_max) {
   constexpr int kVisitsMin = 3, kVisitsMax = 20;
   constexpr double kEnoughUs = 50'000, kSlowUs = 2'000'000;
   SEER_ASSIGN_OR_RETURN(const std::unique_ptr<StepRunner> runner, make_runner(source, steps));
@@ -61,7 +62,7 @@ Result<std::vector<double>> measure_steps_us(const EngineSource& source, int64_t
     return visits == 0 || (visits < kVisitsMin && spent_us < kSlowUs) || (visits < kVisitsMax && spent_us < kEnoughUs);
   };
   for (int visits = 0; goes_on(visits); ++visits)
-    for (size_t i = 0; i < steps.size(); ++i) {
+    for (size_t i = 0; i < steps.size() && spent_us < first_us_max; ++i) {
       neighbours.go_to(i);
       // The first step of a visit does not count: it fills the caches, as earlier equal steps would in a rollout.
       spent_us += static_cast<double>(runner->run(synthetic_step(runner->info(), steps[i])).step_us);

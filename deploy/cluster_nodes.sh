@@ -2,7 +2,7 @@
 # Shared by the scripts that run a cluster until it ends (local_cluster.sh, ssh_cluster.sh): parses their arguments, and starts,
 # watches and ends the nodes as processes of this machine. Sourced, not run. A script
 #   sets own_options (below) and calls parse_arguments "$@";
-#   sets size, and calls make_logs;
+#   sets size, and calls check_kv_nodes and make_logs;
 #   defines set_launcher NAME: sets launcher, the words that start a node's process, to which `--name NAME OPTION...` is added;
 #           listen_of NAME: prints its --listen;
 #           where_is NAME, and where_title: the second column of the table, and its title;
@@ -15,6 +15,7 @@ start_s=600  # a node that is not in the cluster by then has failed: its model m
 stop_s=10    # a process that has not ended by then is killed
 declare -A own_options=()  # option of the script -> name of its value, as [--logs]=DIR. All others go to the nodes
 declare -A given=()        # its values
+kv_nodes=0                 # the last ones of all nodes: they have the role kv alone
 first=""                   # first argument that is no option of the script
 node_options=()
 command=()
@@ -94,6 +95,13 @@ parse_arguments() {
   ! has --log-file || fail "--log-file cannot be given: each process has a log of its own, in --logs DIR" 2
 }
 
+# Sets kv_nodes: --kv-nodes, which leaves at least one node to run requests.
+check_kv_nodes() {
+  kv_nodes=${given[--kv-nodes]:-0}
+  [[ $kv_nodes =~ ^(0|[1-9][0-9]{0,3})$ ]] && ((kv_nodes < size)) ||
+    fail "--kv-nodes is \"$kv_nodes\": expected a number from 0 to $((size - 1)), because one of the $size nodes must have instances" 2
+}
+
 # Sets logs, the folder for the output of each process: --logs, or a temporary one.
 make_logs() {
   logs=${given[--logs]:-}
@@ -105,16 +113,19 @@ make_logs() {
   fi
 }
 
-# start NAME OPTION...: starts a node in a new session, so that Ctrl-C reaches only the script, which stops all in order. If the
-# script is killed, the kernel ends the process.
+# start NAME OPTION...: starts a node in a new process group, so that Ctrl-C reaches only the script, which stops all in order. A new
+# session would do that too, but the kernel shares the cores by session: a message to a node would then wait for the engines of others.
+# If the script is killed, the kernel ends the process.
 start() {
   local name=$1
   shift
   if [[ -n $cold_dir ]]; then set -- "$@" --cold-dir "$cold_dir/node-$name"; fi
   : >"$logs/node-$name.log"
   set_launcher "$name"
-  setpriv --pdeathsig TERM setsid "${launcher[@]}" --name "$name" "$@" "${node_options[@]}" >>"$logs/node-$name.log" 2>&1 </dev/null &
+  set -m
+  setpriv --pdeathsig TERM "${launcher[@]}" --name "$name" "$@" "${node_options[@]}" >>"$logs/node-$name.log" 2>&1 </dev/null &
   pids[name]=$!
+  set +m
 }
 
 # wait_for NAME: waits until it is in the cluster. If it ends instead, shows its output.
@@ -236,7 +247,11 @@ run_cluster() {
   local name
   start 0 --listen "$(listen_of 0)"
   wait_for 0
-  for ((name = 1; name < size; ++name)); do start "$name" --join "${addresses[0]}" --listen "$(listen_of "$name")"; done
+  for ((name = 1; name < size; ++name)); do
+    local roles=()
+    if ((name >= size - kv_nodes)); then roles=(--roles kv); fi
+    start "$name" --join "${addresses[0]}" --listen "$(listen_of "$name")" "${roles[@]}"
+  done
   for ((name = 1; name < size; ++name)); do wait_for "$name"; done
 
   trap 'stopped_by=INT' INT

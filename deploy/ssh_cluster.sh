@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs a cluster on other hosts, over ssh: the controller on the first host of a file, a further node on each other one.
-#   deploy/ssh_cluster.sh [--bundle FILE | --seer FILE] [--logs DIR] [--ssh WORDS] HOSTS [NODE OPTION...] [-- COMMAND [ARGUMENT...]]
+#   deploy/ssh_cluster.sh [--bundle FILE | --seer FILE] [--kv-nodes M] [--logs DIR] [--ssh WORDS] HOSTS [NODE OPTION...] [-- COMMAND [ARGUMENT...]]
 #   deploy/ssh_cluster.sh [--ssh WORDS] stop HOSTS      ends all nodes on these hosts that this user started with this script
 #   deploy/ssh_cluster.sh [--ssh WORDS] remove HOSTS    does the same, and removes the program there
 # HOSTS is a file with a host on each line, written as for ssh. If the other hosts reach it at another address than ssh does, that
@@ -15,6 +15,7 @@
 # bundle. Without --config the model is the shipped one, which the bundle has. Each node has its own folder in --cold-dir.
 #   --bundle FILE  an archive of deploy/bundle.sh; default: the bundle that this script is in, else it packs --seer
 #   --seer FILE    the program; default: build/release/bin/seer
+#   --kv-nodes M   the last M hosts have the role kv alone: they keep KV for the others; default: 0
 #   --logs DIR     folder here for the output of each node, DIR/node-NAME.log; default: a temporary one, removed at a clean end
 #   --ssh WORDS    the ssh to use, split at spaces: "ssh -F FILE"; default: ssh. It is never asked for a password
 # Example, with OPTIONS as `seer rollout` needs them without a cluster:
@@ -24,7 +25,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # shellcheck source=deploy/cluster_nodes.sh
 source "$root/deploy/cluster_nodes.sh"
 
-own_options=([--bundle]=FILE [--seer]=FILE [--logs]=DIR [--ssh]=WORDS)
+own_options=([--bundle]=FILE [--seer]=FILE [--kv-nodes]=M [--logs]=DIR [--ssh]=WORDS)
 stop_s=30  # a host that answers ends its node within 10 s; ssh gives up a silent one after 25 s
 hosts=()   # by name of the node, as these
 at_line=()
@@ -224,6 +225,8 @@ main() {
   parse_arguments "$@"
   check_arguments
   read_hosts "$first"
+  size=${#hosts[@]}
+  check_kv_nodes
   own=$(mktemp -d "${TMPDIR:-/tmp}/seer-ssh.XXXXXX")
   trap finish EXIT
   end_at_signals
@@ -243,7 +246,6 @@ main() {
   has --config || has --model || node_options+=(--model deploy/models/scratchpad-1m8)
   cold_dir=$(value_of --cold-dir) || cold_dir=""
   without --cold-dir
-  size=${#hosts[@]}
   run_cluster
 }
 

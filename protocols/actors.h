@@ -83,7 +83,7 @@ struct OpenBlocks {
   SEER_FIELDS(OpenBlocks, what, reply_to)
 };
 
-/// What one KV node asks of another: lend blocks, take the lease back, forget an owner whose blocks were copied.
+/// What one KV node asks of another: lend blocks, take a lease back, forget an owner whose blocks were copied.
 using KvSource = rt::iface<rt::oneway<OpenBlocks>, rt::oneway<KvClose>, rt::oneway<KvRelease>>;
 /// A node that may lend blocks, and how the transport reaches its arena.
 struct KvLender {
@@ -108,6 +108,38 @@ struct FindHolders {
   SEER_FIELDS(FindHolders, op, asking, owner, reply_to)
 };
 
+/// Asks a node with room to take blocks. It answers KvClose, with those that it took.
+struct TakeBlocks {
+  KvMove what;
+  KvLender from;
+  SEER_FIELDS(TakeBlocks, what, from)
+};
+using KvTaker = rt::iface<rt::oneway<TakeBlocks>>;
+/// How many more blocks a node takes from machines whose DRAM is full. Sent when that has changed much.
+struct KvRoom {
+  NodeId node;
+  int64_t blocks = 0;       // from a machine with a cold tier of its own
+  int64_t last_blocks = 0;  // from one without: may be more, because this node can write others to its cold tier
+  bool is_kv_only = false;   // it has no instances, so its DRAM is for others
+  SEER_FIELDS(KvRoom, node, blocks, last_blocks, is_kv_only)
+};
+/// The answer to FindRoom: a node that takes this many blocks from the one that asked.
+struct KvRoomFound {
+  int64_t blocks = 0;  // 0: there is none, and `node` and `taker` are not set
+  NodeId node;
+  KvTaker taker;
+  SEER_FIELDS(KvRoomFound, blocks, node, taker)
+};
+using KvRoomSink = rt::iface<rt::oneway<KvRoomFound>>;
+struct FindRoom {
+  NodeId asking;
+  int64_t blocks = 0;          // wanted
+  bool has_cold = false;       // the asking node can write to a cold tier instead
+  std::vector<NodeId> except;  // nodes that took nothing lately
+  KvRoomSink reply_to;
+  SEER_FIELDS(FindRoom, asking, blocks, has_cold, except, reply_to)
+};
+
 /// The directory refuses this node; `why` is one sentence.
 struct KvRefused {
   std::string why;
@@ -115,7 +147,7 @@ struct KvRefused {
 };
 
 /// A KV node as the directory sees it.
-using KvMember = rt::iface<rt::oneway<OpenBlocks>, rt::oneway<KvClose>, rt::oneway<KvRelease>, rt::oneway<KvBump>, rt::oneway<KvRefused>,
+using KvMember = rt::iface<rt::oneway<OpenBlocks>, rt::oneway<TakeBlocks>, rt::oneway<KvClose>, rt::oneway<KvRelease>, rt::oneway<KvBump>, rt::oneway<KvRefused>,
                            rt::rpc<GetReport, KvNodeReport>>;
 /// A KV node has started or restarted. It sends KvHolds the first time it keeps a block for an owner.
 struct KvNodeUp {
@@ -126,10 +158,12 @@ struct KvNodeUp {
   ClusterIdentity identity = {};
   SEER_FIELDS(KvNodeUp, node, handle, epoch, address, identity)
 };
+/// `guest`: the blocks came from a machine whose DRAM was full. The owner has not run here since.
 struct KvHolds {
   NodeId node;
   KvOwner owner;
-  SEER_FIELDS(KvHolds, node, owner)
+  bool guest = false;
+  SEER_FIELDS(KvHolds, node, owner, guest)
 };
 /// The node will leave. It drops a request's blocks once another node keeps blocks of that request.
 struct KvDraining { NodeId node; SEER_FIELDS(KvDraining, node) };
@@ -142,7 +176,7 @@ struct KvKeepRollouts {
   SEER_FIELDS(KvKeepRollouts, last, rollouts)
 };
 using KvDirectoryHandle = rt::iface<rt::oneway<KvNodeUp>, rt::oneway<KvHolds>, rt::oneway<KvDraining>, rt::oneway<FindHolders>,
-                                    rt::oneway<KvRelease>, rt::oneway<KvDropRollout>, rt::oneway<KvKeepRollouts>,
+                                    rt::oneway<KvRoom>, rt::oneway<FindRoom>, rt::oneway<KvRelease>, rt::oneway<KvDropRollout>, rt::oneway<KvKeepRollouts>,
                                     rt::oneway<KvBump>, rt::rpc<GetReport, std::vector<KvNodeReport>>>;
 /// A new, empty directory replaces one that died. KV nodes tell it what they keep, rollouts what they released.
 struct DirectoryUp { KvDirectoryHandle directory; SEER_FIELDS(DirectoryUp, directory) };
@@ -150,8 +184,8 @@ struct DirectoryUp { KvDirectoryHandle directory; SEER_FIELDS(DirectoryUp, direc
 using KvNodeHandle =
     rt::iface<rt::oneway<ReserveBlocks>, rt::oneway<OpenBlocks>, rt::oneway<KvSeal>, rt::oneway<KvAbort>,
               rt::oneway<KvClose>, rt::oneway<KvRelease>, rt::oneway<KvBump>, rt::oneway<WorkReady>,
-              rt::oneway<KvHolders>, rt::oneway<KvReserved>, rt::oneway<KvOpened>, rt::oneway<KvRefused>,
-              rt::oneway<DirectoryUp>, rt::oneway<Tick>, rt::rpc<GetReport, KvNodeReport>>;
+              rt::oneway<KvHolders>, rt::oneway<TakeBlocks>, rt::oneway<KvRoomFound>, rt::oneway<KvReserved>, rt::oneway<KvOpened>,
+              rt::oneway<KvRefused>, rt::oneway<DirectoryUp>, rt::oneway<Tick>, rt::rpc<GetReport, KvNodeReport>>;
 
 // ---- draft servers ---------------------------------------------------------------------------------------------------------
 using DraftClient = rt::iface<rt::oneway<CstFetched>>;
@@ -194,12 +228,32 @@ struct WeightsUpdated {
 using WeightsSink = rt::iface<rt::oneway<WeightsUpdated>>;
 using InstanceWeightsSink = rt::iface<rt::oneway<InstanceWeights>>;
 
-/// Loads weights of the same model from a folder while the old ones stay in use. An instance switches when the rollouts it
-/// works for are over.
+/// Bytes of weights that a client sent to a server, in order. Asked for by machines, a few parts ahead.
+struct WeightPart {
+  WeightVersion version;
+  uint64_t offset = 0;
+  std::string bytes;  // at most kWeightPartBytes
+  SEER_FIELDS(WeightPart, version, offset, bytes)
+};
+inline constexpr uint64_t kWeightPartBytes = uint64_t{1} << 20;
+using WeightPartSink = rt::iface<rt::oneway<WeightPart>>;
+/// Asks for the part at `offset`.
+struct ReadWeights {
+  WeightVersion version;
+  uint64_t offset = 0;
+  WeightPartSink reply_to;
+  SEER_FIELDS(ReadWeights, version, offset, reply_to)
+};
+using WeightSourceHandle = rt::iface<rt::oneway<ReadWeights>>;
+
+/// Loads weights of the same model while the old ones stay in use. An instance switches when the rollouts it works for are over.
 struct NewWeights {
-  WeightVersion version;  // higher than the one in use
-  std::string folder;     // readable on each node
-  SEER_FIELDS(NewWeights, version, folder)
+  WeightVersion version;           // higher than the one in use
+  std::string folder;              // readable on each node; with a source only their name
+  WeightSourceHandle source = {};  // gives their bytes; null: they are read from the folder, or lie in this process
+  uint64_t bytes = 0;              // from the source
+  uint32_t crc = 0;                // CRC32C of these
+  SEER_FIELDS(NewWeights, version, folder, source, bytes, crc)
 };
 /// Asks a node to update all of its instances. It answers once.
 struct UpdateWeights {
@@ -262,16 +316,18 @@ struct NodeReport {
   ClusterIdentity identity;                 // of its first running instance
   SEER_FIELDS(NodeReport, node, draining, restarts, instances, pool, identity)
 };
-using NodeHandle = rt::iface<rt::oneway<AttachRollout>, rt::oneway<UpdateWeights>, rt::oneway<InstanceWeights>, rt::oneway<DrainNode>,
+using NodeHandle = rt::iface<rt::oneway<AttachRollout>, rt::oneway<UpdateWeights>, rt::oneway<WeightPart>, rt::oneway<InstanceWeights>, rt::oneway<DrainNode>,
                              rt::oneway<DirectoryUp>, rt::oneway<Tick>, rt::oneway<WorkReady>, rt::rpc<GetReport, NodeReport>>;
 
 // ---- cluster -----------------------------------------------------------------------------------------------------------------
 /// A machine asks to join: before it starts anything, or while it runs, after its controller was restarted.
 struct EnterCluster {
   NodeId node;
-  ClusterIdentity identity;
-  uint64_t epoch = 0;  // from the previous controller; 0: the machine does not run yet
-  SEER_FIELDS(EnterCluster, node, identity, epoch)
+  ClusterIdentity identity;      // without weights if it has no instances; without a model if it has no KV either
+  uint64_t epoch = 0;            // from the previous controller; 0: the machine does not run yet
+  NodeRoles roles = {NodeRole::kInstances, NodeRole::kKv};
+  int64_t kv_block_bytes = 0;    // of a KV block of this layout; 0: it has none
+  SEER_FIELDS(EnterCluster, node, identity, epoch, roles, kv_block_bytes)
 };
 struct ClusterEntered {
   std::string error;            // why it was refused; empty: accepted, and its name is reserved
@@ -394,7 +450,9 @@ struct ClusterNodeReport {
   uint32_t instances = 0;
   bool draining = false;
   ClusterIdentity identity;
-  SEER_FIELDS(ClusterNodeReport, at, handle, instances, draining, identity)
+  NodeRoles roles = {};
+  int64_t kv_block_bytes = 0;  // as in EnterCluster
+  SEER_FIELDS(ClusterNodeReport, at, handle, instances, draining, identity, roles, kv_block_bytes)
 };
 struct ClusterReport {
   std::vector<ClusterNodeReport> nodes;     // by name
@@ -504,6 +562,16 @@ CAF_BEGIN_TYPE_ID_BLOCK(seer, first_custom_type_id)
   CAF_ADD_TYPE_ID(seer, (seer::Drained))
   CAF_ADD_TYPE_ID(seer, (seer::KvDropRollout))
   CAF_ADD_TYPE_ID(seer, (seer::ClusterWeights))
+  CAF_ADD_TYPE_ID(seer, (seer::WeightPart))
+  CAF_ADD_TYPE_ID(seer, (seer::WeightPartSink))
+  CAF_ADD_TYPE_ID(seer, (seer::ReadWeights))
+  CAF_ADD_TYPE_ID(seer, (seer::WeightSourceHandle))
+  CAF_ADD_TYPE_ID(seer, (seer::TakeBlocks))
+  CAF_ADD_TYPE_ID(seer, (seer::KvTaker))
+  CAF_ADD_TYPE_ID(seer, (seer::KvRoom))
+  CAF_ADD_TYPE_ID(seer, (seer::KvRoomFound))
+  CAF_ADD_TYPE_ID(seer, (seer::KvRoomSink))
+  CAF_ADD_TYPE_ID(seer, (seer::FindRoom))
 CAF_END_TYPE_ID_BLOCK(seer)
 
 namespace seer {

@@ -19,6 +19,13 @@ std::string hex(uint64_t hash) {
 
 }  // namespace
 
+std::vector<std::string> role_names(NodeRoles roles) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < kNodeRoleNames.size(); ++i)
+    if (roles.has(static_cast<NodeRole>(i))) names.emplace_back(kNodeRoleNames[i]);
+  return names;
+}
+
 std::string model_name(std::string_view folder) {
   while (folder.size() > 1 && folder.back() == '/') folder.remove_suffix(1);
   const size_t slash = folder.find_last_of('/');

@@ -1,9 +1,12 @@
-// ClusterIdentity: what a machine or an engine declares when it starts, and whether that fits the cluster it wants to join.
-// Used by kv_directory_actor for KV nodes and by rollout_actor for instances.
+// What a machine or an engine declares when it starts: its identity, which must fit the cluster it wants to join, and its roles.
+// Used by cluster_actor for machines, by kv_directory_actor for KV nodes and by rollout_actor for instances.
 #pragma once
+#include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "protocols/ids.h"
 #include "protocols/result.h"
@@ -11,7 +14,7 @@
 namespace seer {
 
 /// Raised with every change to a message or its meaning.
-inline constexpr uint32_t kProtocolNumber = 7;
+inline constexpr uint32_t kProtocolNumber = 8;
 
 struct ClusterIdentity {
   uint32_t protocol = kProtocolNumber;
@@ -21,6 +24,28 @@ struct ClusterIdentity {
   WeightVersion version;  // of its weights; 0: any
   SEER_FIELDS(ClusterIdentity, protocol, model, layout, weights, version)
 };
+
+/// What a machine does in a cluster.
+enum class NodeRole : uint8_t { kController = 0, kInstances, kKv, kDraft };
+inline constexpr std::array<const char*, 4> kNodeRoleNames{"controller", "instances", "kv", "draft"};  // by value
+
+/// Any mix of roles.
+struct NodeRoles {
+  uint8_t bits = 0;
+  NodeRoles() = default;
+  NodeRoles(std::initializer_list<NodeRole> roles) {
+    for (const NodeRole role : roles) add(role);
+  }
+  void add(NodeRole role) { bits |= bit(role); }
+  bool has(NodeRole role) const { return (bits & bit(role)) != 0; }
+  bool operator==(const NodeRoles&) const = default;
+  SEER_FIELDS(NodeRoles, bits)
+
+ private:
+  static uint8_t bit(NodeRole role) { return static_cast<uint8_t>(1u << static_cast<uint8_t>(role)); }
+};
+/// Their names, in the order of NodeRole.
+std::vector<std::string> role_names(NodeRoles roles);
 
 /// The model's name in an identity: the last part of the folder's path.
 std::string model_name(std::string_view folder);

@@ -95,11 +95,24 @@ struct KvOpened {
   uint64_t epoch = 0;
   SEER_FIELDS(KvOpened, op, lease, blocks, node, epoch)
 };
-/// Gives a lease back. `corrupt`: blocks whose bytes did not match their checksum; the node drops that copy.
+/// Gives a lease back.
 struct KvClose {
   uint64_t lease = 0;
-  std::vector<BlockKey> corrupt;
-  SEER_FIELDS(KvClose, lease, corrupt)
+  std::vector<BlockKey> corrupt;     // their bytes did not match their checksum: the node drops that copy
+  std::vector<BlockKey> taken = {};  // of a KvMove: the reader keeps them, so the node may drop its copy
+  SEER_FIELDS(KvClose, lease, corrupt, taken)
+};
+/// Blocks that shall leave a machine whose DRAM is full: consecutive ones of an owner. Nothing changes them until KvClose.
+struct KvMove {
+  uint64_t lease = 0;                 // of all blocks
+  KvOwner owner;
+  std::vector<BlockRef> blocks;
+  std::vector<KvOpenedBlock> slots;   // where each of them is
+  uint32_t first_index = 0;           // of blocks[0] in the owner's chain
+  bool prompt = false;
+  uint64_t next_use = 0;              // as in KvReservation
+  bool has_cold = false;              // the machine can write them to a cold tier instead
+  SEER_FIELDS(KvMove, lease, owner, blocks, slots, first_index, prompt, next_use, has_cold)
 };
 
 /// Frees all blocks that only this owner keeps.
@@ -120,7 +133,9 @@ struct KvNodeReport {
   int64_t spilled_bytes = 0, promoted_bytes = 0;
   int64_t dropped_blocks = 0, corrupt_blocks = 0, refused_blocks = 0;
   int64_t sealed_blocks = 0, opened_blocks = 0;
-  int64_t fetched_bytes = 0;    // of blocks from other nodes
+  int64_t fetched_bytes = 0;    // of blocks from other nodes, for openings here
+  int64_t moved_bytes = 0;      // of blocks that went to the DRAM of other nodes, for lack of room here
+  int64_t guest_bytes = 0;      // of blocks that came from other nodes for lack of room there
   int64_t fetch_failures = 0;   // blocks that did not arrive intact: recomputed
   int64_t kept_requests = 0;    // whose KV is here
   std::vector<std::string> peers;  // how blocks arrive from each node that sent some: "node 2: network (tcp)"
@@ -128,7 +143,7 @@ struct KvNodeReport {
   int64_t cold_failures = 0;    // reads and writes of the cold tier that failed, for lack of space or otherwise
   SEER_FIELDS(KvNodeReport, node, dram_capacity_bytes, dram_used_bytes, dram_peak_bytes, cold_capacity_bytes,
               cold_used_bytes, spilled_bytes, promoted_bytes, dropped_blocks, corrupt_blocks, refused_blocks,
-              sealed_blocks, opened_blocks, fetched_bytes, fetch_failures, kept_requests, peers, cold_cpu_us, cold_failures)
+              sealed_blocks, opened_blocks, fetched_bytes, moved_bytes, guest_bytes, fetch_failures, kept_requests, peers, cold_cpu_us, cold_failures)
 };
 
 }  // namespace seer

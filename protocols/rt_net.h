@@ -4,9 +4,13 @@
 // dead.
 #pragma once
 #include <caf/io/all.hpp>
+#include <caf/io/basp_broker.hpp>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "protocols/actors.h"
+#include "protocols/unique_fd.h"
 
 namespace seer::rt {
 
@@ -26,23 +30,38 @@ struct NetConfig : SeerConfig {
 template <class One, class Other>
 bool same_process(const One& one, const Other& other) { return one.node() == other.node(); }
 
-/// Lets other processes dial the actor at an address of this machine. Returns the port; for 0 the system chooses one.
-/// Errors: kUnavailable.
+inline caf::actor basp_of(system& sys) { return sys.middleman().named_broker<caf::io::basp_broker>(caf::atom("BASP")); }
+
+/// Offers the actor to the process at the other end of the socket, which dials it. Thread-safe.
 template <class Handle>
-Result<uint16_t> listen(system& sys, const Handle& actor, const std::string& host, uint16_t port) {
-  auto bound = sys.middleman().publish(actor, port, host.c_str(), true);
-  if (!bound) return fail(Code::kUnavailable, "cannot listen on ", host, ":", port, ": ", sys.render(bound.error()));
-  return *bound;
+void serve(system& sys, const Handle& actor, UniqueFd socket) {
+  constexpr uint16_t kPort = 1;  // any: the peer does not ask for one
+  caf::io::scribe_ptr connection = sys.middleman().backend().new_scribe(socket.release());
+  caf::anon_send(basp_of(sys), caf::publish_atom_v, std::move(connection), kPort, caf::actor_cast<caf::strong_actor_ptr>(actor),
+                 sys.message_types(caf::detail::type_list<Handle>{}));
 }
 
-/// Connects to the actor that listens there; blocks until then. Errors: kUnavailable; kInvalidArgument: it has another protocol.
+/// Returns the actor that the process at the other end of the socket serves; blocks until then. `where`: for errors. Errors:
+/// kUnavailable; kInvalidArgument: it has another protocol.
 template <class Handle>
-Result<Handle> dial(system& sys, const std::string& host, uint16_t port) {
-  auto peer = sys.middleman().remote_actor<Handle>(host, port);
-  if (peer) return *peer;
-  if (peer.error() == caf::sec::incompatible_application_ids)
-    return fail(Code::kInvalidArgument, "the server at ", host, ":", port, " is not Seer, or has another protocol than ", kProtocolNumber);
-  return fail(Code::kUnavailable, "cannot dial ", host, ":", port, ": ", sys.render(peer.error()));
+Result<Handle> dial(system& sys, UniqueFd socket, const std::string& where) {
+  caf::io::scribe_ptr connection = sys.middleman().backend().new_scribe(socket.release());
+  caf::scoped_actor self(sys);
+  Result<Handle> found = fail(Code::kUnavailable, "cannot dial ", where);
+  self->request(basp_of(sys), std::chrono::microseconds(kControlTimeoutUs), caf::connect_atom_v, std::move(connection), uint16_t{0})
+      .receive(
+          [&](const caf::node_id&, const caf::strong_actor_ptr& actor, const std::set<std::string>& types) {
+            if (actor != nullptr && sys.assignable(types, sys.message_types(caf::detail::type_list<Handle>{})))
+              found = caf::actor_cast<Handle>(actor);
+            else
+              found = fail(Code::kInvalidArgument, "the process at ", where, " is another part of Seer than expected");
+          },
+          [&](const caf::error& error) {
+            found = error == caf::sec::incompatible_application_ids
+                        ? fail(Code::kInvalidArgument, "the process at ", where, " has another protocol than ", kProtocolNumber)
+                        : fail(Code::kUnavailable, "cannot dial ", where, ": ", sys.render(error));
+          });
+  return found;
 }
 
 }  // namespace seer::rt

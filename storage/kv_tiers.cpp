@@ -1,6 +1,7 @@
 #include "storage/kv_tiers.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 namespace seer {
@@ -17,6 +18,7 @@ KvTiers::KvTiers(const KvTiersConfig& config, std::shared_ptr<HostArena> arena, 
   SEER_CHECK(hooks_.post != nullptr);
   SEER_CHECK(config_.spill_batches_max > 0, config_.spill_batches_max);
   SEER_CHECK(config_.reads_max > 0, config_.reads_max);
+  if (!hooks_.find_away_room) away_ = AwayRoom::kNone;
 }
 
 KvTiers::~KvTiers() = default;
@@ -237,12 +239,22 @@ void KvTiers::leave_promote_queue(Block& block) {
   block.promote_ticket = 0;
 }
 
-Status KvTiers::close(LeaseId lease) {
+Status KvTiers::close(LeaseId lease, std::span<const BlockKey> taken) {
   auto node = leases_.extract(lease);
   if (node.empty()) return fail(Code::kStale, "close: lease ", lease, " is not open");
+  const auto leaving = leaving_.extract(lease);
+  if (!leaving.empty()) leaving_slots_ -= leaving.mapped();
+  const std::set<BlockKey> gone = leaving.empty() ? std::set<BlockKey>() : std::set<BlockKey>(taken.begin(), taken.end());
   for (Block* block : node.mapped()) {
     index_.drop_lease(*block);
-    drain(*block);
+    const bool is_unwanted = block->state == BlockState::kSealed && block->leases == 0 && block->owners.size() == 1;
+    if (!is_unwanted || !gone.contains(block->key)) {
+      drain(*block);
+      continue;
+    }
+    ++stats_.moved_blocks;
+    release_from_all(*block);
+    discard(*block);
   }
   advance();
   return {};
@@ -364,14 +376,14 @@ int64_t KvTiers::free_for_writers() const {
   return int64_t{arena_->free_count()} - static_cast<int64_t>(promote_queue_.size());
 }
 
-int64_t KvTiers::free_soon() const { return int64_t{arena_->free_count()} + spilling_slots_; }
+int64_t KvTiers::free_soon() const { return int64_t{arena_->free_count()} + spilling_slots_ + leaving_slots_; }
 
 bool KvTiers::room_is_under_way() const {
   const auto& counts = index_.counts();
   const auto in = [&](BlockState s) { return counts.by_state[static_cast<int>(s)]; };
-  if (spills_in_flight_ > 0 || reads_in_flight_ > 0 || in(BlockState::kQuarantined) > 0) return true;
-  // What is being written or read now can be spilled afterwards.
-  return cold_writable() && (in(BlockState::kWriting) > 0 || counts.leased > 0);
+  if (spills_in_flight_ > 0 || reads_in_flight_ > 0 || is_away_pending() || in(BlockState::kQuarantined) > 0) return true;
+  // What is being written or read now can leave afterwards.
+  return (cold_writable() || away_ != AwayRoom::kNone) && (in(BlockState::kWriting) > 0 || counts.leased > 0);
 }
 
 void KvTiers::advance() {
@@ -390,15 +402,15 @@ void KvTiers::advance() {
   }
 }
 
-// Opens wait for slots only while cold I/O is in flight. When none is, the newest waiting open gives up its tail: then the
-// rest of it is in DRAM, or a slot comes free. So an open larger than DRAM still gets the prefix that fits, and two
+// Opens wait for slots only while cold I/O is in flight, or blocks leave. When neither is so, the newest waiting open gives up its
+// tail: then the rest of it is in DRAM, or a slot comes free. So an open larger than DRAM still gets the prefix that fits, and two
 // half-served opens never wait for each other.
 void KvTiers::serve_opens() {
   while (!promote_queue_.empty() && arena_->free_count() == 0) {
     const OwnerId owner = opens_.at(promote_queue_.begin()->second->waiting.front()).owner;
     make_room(static_cast<int64_t>(promote_queue_.size()), owner, {.pinned = true, .next_use = 0});
     promote_queued();
-    if (promote_queue_.empty() || spills_in_flight_ > 0 || arena_->free_count() > 0) return;
+    if (promote_queue_.empty() || spills_in_flight_ > 0 || is_away_pending() || arena_->free_count() > 0) return;
     cut_last_open();
   }
 }
@@ -419,7 +431,7 @@ void KvTiers::cut_last_open() {
 
 void KvTiers::make_room(int64_t slots, OwnerId for_owner, const Urgency& for_urgency) {
   spill(slots, SpillClass::kSharedRunning);
-  while (free_soon() < slots && !cold_writable())
+  while (free_soon() < slots && !cold_writable() && away_ != AwayRoom::kAsked)
     if (!drop_next_chain(for_owner, for_urgency)) break;
 }
 
@@ -431,13 +443,23 @@ void KvTiers::spill(int64_t slots, SpillClass up_to) {
   const int64_t filled = std::max(slots, free_soon() + std::min<int64_t>(batch_blocks, arena_->slot_count() / 16));
   std::vector<Block*> batch;
   while (free_soon() < filled) {
+    const SpillClass last = free_soon() < slots ? up_to : SpillClass::kParked;
     const auto next = index_.spill_order().first();
-    if (!next || next->spill_class > (free_soon() < slots ? up_to : SpillClass::kParked)) break;
+    if (!next || next->spill_class > last) break;
     Block& block = *index_.find(next->key);
     if (block.has_cold_copy) {
       index_.apply(block, BlockEvent::kSpill);
       index_.apply(block, BlockEvent::kSpilled);
       free_slot(block);
+      continue;
+    }
+    if (const auto movable = next_to_move(last)) {
+      if (away_ == AwayRoom::kNotAsked) {
+        away_ = AwayRoom::kAsked;
+        hooks_.find_away_room(filled - free_soon());
+      }
+      if (away_ == AwayRoom::kAsked) break;
+      move_away(*movable, filled - free_soon());
       continue;
     }
     if (!cold_writable() || spills_in_flight_ >= config_.spill_batches_max) break;
@@ -448,6 +470,61 @@ void KvTiers::spill(int64_t slots, SpillClass up_to) {
     if (static_cast<int64_t>(batch.size()) == batch_blocks && !submit_spill(std::exchange(batch, {}))) return;
   }
   if (!batch.empty()) submit_spill(batch);
+}
+
+/// The block that leaves next for another machine, if that may have room.
+std::optional<SpillCandidate> KvTiers::next_to_move(SpillClass up_to) const {
+  if (away_ == AwayRoom::kNone) return std::nullopt;
+  auto next = index_.spill_order().first_at_home();
+  if (!next || next->spill_class > up_to) return std::nullopt;
+  // The other machine would know a block of several owners as that of one; one with a cold copy needs not be moved.
+  const Block& block = *index_.find(next->key);
+  if (block.owners.size() > 1 || block.has_cold_copy) return std::nullopt;
+  return next;
+}
+
+/// Sends away a block and those before it in its chain. REQUIRES: away_ is kFound; blocks_max > 0.
+void KvTiers::move_away(const SpillCandidate& tail, int64_t blocks_max) {
+  constexpr int64_t kMessageBlocksMax = 4096;  // 0.3 MB
+  const int64_t count_max = std::min({blocks_max, away_blocks_, kMessageBlocksMax,
+                                      std::max<int64_t>(1, config_.spill_batch_bytes / arena_->block_bytes())});
+  const Block& last = *index_.find(tail.key);
+  std::vector<Block*> blocks;
+  for (Block* block : index_.held_from(tail.owner, 0)) {
+    if (block->index > last.index) continue;
+    const bool leaves = block->state == BlockState::kSealed && block->leases == 0 && block->owners.size() == 1 &&
+                        block->prompt == last.prompt && !block->has_cold_copy && block->index + blocks.size() == last.index;
+    if (!leaves || std::ssize(blocks) == count_max) break;
+    blocks.push_back(block);
+  }
+  std::ranges::reverse(blocks);
+  const auto count = std::ssize(blocks);
+  LeavingBlocks leaving{.lease = {++last_lease_}, .owner = tail.owner, .first_index = blocks.front()->index,
+                        .prompt = last.prompt, .next_use = tail.next_use, .blocks = {}};
+  for (Block* block : blocks) {
+    leaving.blocks.push_back({block->key, block->slot, arena_->generation(block->slot), block->crc32c, block->tokens});
+    index_.add_lease(*block);
+  }
+  leases_.emplace(leaving.lease, std::move(blocks));
+  leaving_.emplace(leaving.lease, count);
+  leaving_slots_ += count;
+  away_blocks_ -= count;
+  if (away_blocks_ == 0) away_ = AwayRoom::kNotAsked;
+  hooks_.move_away(leaving);
+}
+
+void KvTiers::away_room(int64_t blocks) {
+  if (away_ != AwayRoom::kAsked) return;  // a late answer
+  away_ = blocks > 0 ? AwayRoom::kFound : AwayRoom::kNone;
+  away_blocks_ = blocks;
+  advance();
+}
+
+void KvTiers::look_for_away_room() {
+  if (away_ == AwayRoom::kAsked || !hooks_.find_away_room) return;
+  away_ = AwayRoom::kNotAsked;
+  away_blocks_ = 0;
+  advance();
 }
 
 bool KvTiers::submit_spill(const std::vector<Block*>& batch) {
@@ -655,6 +732,13 @@ void KvTiers::check_invariants() {
   for (const auto& [id, blocks] : leases_) leases -= static_cast<int64_t>(blocks.size());
   for (const auto& [id, op] : opens_) leases -= static_cast<int64_t>(op.blocks.size());
   SEER_CHECK(leases == 0, leases);
+  int64_t leaving = 0;
+  for (const auto& [id, count] : leaving_) {
+    SEER_CHECK(leases_.contains(id), id);
+    leaving += count;
+  }
+  SEER_CHECK(leaving == leaving_slots_, leaving, leaving_slots_);
+  SEER_CHECK((away_ == AwayRoom::kFound) == (away_blocks_ > 0), away_blocks_);
   SEER_CHECK(slots == arena_->taken_count(), slots, arena_->taken_count());
   SEER_CHECK(writing == static_cast<int64_t>(writes_.size()), writing, writes_.size());
   SEER_CHECK(may_leave == index_.spill_order().size(), may_leave, index_.spill_order().size());

@@ -13,11 +13,15 @@
 // OWNING   A block lives while an owner holds it. reserve() makes the owner hold blocks that are already here; open() does not.
 //          release(owner) frees at once the blocks that nobody else holds (one being read, written or copied: as soon as
 //          that ends; until then its key is answered with kLater).
-// NO ROOM  In this order: blocks that also have a cold copy give up their slot; others are spilled in SpillOrder (whole
-//          chains, tail first); without a cold tier, or when it is full, parked chains whose next use is further away than the
-//          asking owner's are dropped, tail first, together with their cold blocks (hooks.lost names them). kLater: room is
+// NO ROOM  In this order: blocks that also have a cold copy give up their slot; others leave in SpillOrder (whole chains, tail
+//          first), for another machine if one has room, else for the cold tier; without a cold tier, or when it is full, parked
+//          chains whose next use is further away than the asking owner's are dropped, tail first, together with their cold blocks
+//          (hooks.lost names them). kLater: room is
 //          being made, ask again when hooks.room is called. kRefused: there will be no room; an owner that finds blocks
 //          missing re-prefills them. Blocks of running owners and prompts may be spilled but are never dropped.
+// LEAVING  For another machine: hooks.find_away_room asks, away_room() answers, hooks.move_away names the blocks, which are leased
+//          until close(lease, taken). Those taken are given up then, unless somebody else wants them by now. Guests, which came
+//          from another machine in this way, do not leave for a third one.
 // WEIGHTS  After bump_version(v) nothing below v is granted, sealed or opened, and its data is gone.
 //
 // Invariants (check_invariants()): slots taken == blocks with a slot <= slot_count; a slot is not reused while a write,
@@ -48,6 +52,8 @@ struct KvTiersConfig {
   int32_t opens_max = 4096;              // opens waiting for cold reads; beyond that an open gets only what is in DRAM
 };
 
+struct LeavingBlocks;
+
 struct KvTiersHooks {
   /// Hands a function to the owner's thread, to be run there later. Called from any thread, also the cold store's.
   std::function<void(std::function<void()>)> post;
@@ -59,6 +65,10 @@ struct KvTiersHooks {
   /// Also called inside other calls: the first error of a read or write of the cold store. The tiers go on without the blocks.
   /// May be empty.
   std::function<void(const Error&)> cold_failed = {};
+  /// Called inside other calls too: asks for room on another machine, for this many blocks. Empty: there is no other machine.
+  std::function<void(int64_t blocks)> find_away_room = {};
+  /// Likewise: these blocks shall move there. May be empty if find_away_room is.
+  std::function<void(const LeavingBlocks&)> move_away = {};
 };
 
 struct ReserveOptions {
@@ -93,6 +103,16 @@ struct OpenResult {
   std::vector<OpenBlock> blocks;  // the longest prefix of the keys that is available
 };
 
+/// Consecutive blocks of an owner that leave for another machine.
+struct LeavingBlocks {
+  LeaseId lease;  // of all of them
+  OwnerId owner;
+  uint32_t first_index = 0;
+  bool prompt = false;
+  uint64_t next_use = 0;  // of the owner
+  std::vector<OpenBlock> blocks;
+};
+
 /// What open() would find for a list of keys.
 struct ProbeResult {
   uint32_t dram_blocks = 0;
@@ -107,6 +127,7 @@ struct KvTiersStats {
   int64_t cold_used_bytes = 0;
   int64_t spilled_bytes = 0;           // written to the cold tier, total
   int64_t promoted_bytes = 0;          // read back
+  int64_t moved_blocks = 0;            // taken by other machines, total
   int64_t reserved = 0;                // blocks granted to writers, total
   int64_t sealed = 0;
   int64_t aborted = 0;
@@ -142,8 +163,12 @@ class KvTiers {
 
   /// All keys must have one weight version. `owner` is who reads: its own blocks are not dropped to make room for it.
   void open(OwnerId owner, std::span<const BlockKey> keys, std::function<void(OpenResult)> done);
-  /// kStale: not an open lease.
-  Status close(LeaseId lease);
+  /// `taken`: of blocks that leave, those that the other machine keeps. kStale: not an open lease.
+  Status close(LeaseId lease, std::span<const BlockKey> taken = {});
+  /// The answer to hooks.find_away_room. 0: no machine has room; it is asked again after look_for_away_room().
+  void away_room(int64_t blocks);
+  /// What was known of room elsewhere may be out of date.
+  void look_for_away_room();
   /// A reader found that a block's bytes in DRAM do not match its checksum: nobody gets it any more. Call it before closing
   /// the lease.
   void report_corrupt(const BlockKey& key);
@@ -162,6 +187,9 @@ class KvTiers {
   void bump_version(WeightVersion v);
   WeightVersion version() const { return version_; }
 
+  /// Slots that are free and not promised to opens.
+  int64_t free_for_writers() const;
+  bool cold_writable() const { return cold_ != nullptr && !cold_full_; }
   KvTiersStats stats() const;
   ColdStoreStats cold_stats() const { return cold_ != nullptr ? cold_->stats() : ColdStoreStats{}; }
   const HostArena& arena() const { return *arena_; }
@@ -212,10 +240,11 @@ class KvTiers {
   void promote_queued();
   void on_promoted(const std::vector<uint32_t>& slots, const std::vector<Status>& statuses,
                    const std::vector<uint32_t>& crcs);
-  bool cold_writable() const { return cold_ != nullptr && !cold_full_; }
+  std::optional<SpillCandidate> next_to_move(SpillClass up_to) const;
+  void move_away(const SpillCandidate& tail, int64_t blocks_max);
+  bool is_away_pending() const { return leaving_slots_ > 0 || away_ == AwayRoom::kAsked; }
   bool room_is_under_way() const;
-  int64_t free_for_writers() const;                // slots not promised to opens
-  int64_t free_soon() const;                       // counting those being spilled
+  int64_t free_soon() const;                       // counting those of blocks that leave
   void note_peak();
 
   const KvTiersConfig config_;
@@ -236,6 +265,11 @@ class KvTiers {
   bool slot_freed_ = false;                   // a slot came free since the last kLater
   bool cold_full_ = false;                    // the last write was refused and nothing was erased since
   int32_t asked_while_full_ = 0;
+  enum class AwayRoom : uint8_t { kNotAsked, kAsked, kFound, kNone };
+  AwayRoom away_ = AwayRoom::kNotAsked;
+  int64_t away_blocks_ = 0;                   // with kFound: how many more blocks may leave
+  std::map<LeaseId, int64_t> leaving_;        // leases of LeavingBlocks, and how many blocks each has
+  int64_t leaving_slots_ = 0;                 // their sum
   std::vector<BlockKey> erased_;              // copies to be erased at the end of this call
   KvTiersStats stats_;
 

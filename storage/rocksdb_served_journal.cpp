@@ -41,7 +41,7 @@ class RocksdbServedJournal final : public ServedJournal {
   Status put(const ServedHead& head) override { return ended(db_->Put({}, journal_key('h', head.number), record_bytes(head))); }
   Status add(const ServedHead& head, uint32_t first, const std::vector<ServedGroup>& groups) override;
   Status commit(uint64_t rollout, const CommittedTokens& part, WeightVersion version) override;
-  Status finish(uint64_t rollout, const ServedResponse& response) override;
+  Status finish(uint64_t rollout, const std::vector<ServedResponse>& responses) override;
   Status acknowledge(const ServedHead& head, const std::vector<ServedResponse>& responses) override;
   Status forget(uint64_t rollout) override;
   Status sync() override { return ended(db_->FlushWAL(true)); }
@@ -133,10 +133,12 @@ Status RocksdbServedJournal::commit(uint64_t rollout, const CommittedTokens& par
   return ended(db_->Put({}, key, record_bytes(part)));
 }
 
-Status RocksdbServedJournal::finish(uint64_t rollout, const ServedResponse& response) {
+Status RocksdbServedJournal::finish(uint64_t rollout, const std::vector<ServedResponse>& responses) {
   rocksdb::WriteBatch batch;
-  (void)batch.Put(journal_key('r', rollout, response.seq), record_bytes(response));
-  drop(batch, journal_key('t', response.version.value, rollout, response.group, response.sample));
+  for (const ServedResponse& response : responses) {
+    (void)batch.Put(journal_key('r', rollout, response.seq), record_bytes(response));
+    drop(batch, journal_key('t', response.version.value, rollout, response.group, response.sample));
+  }
   return write(batch);
 }
 

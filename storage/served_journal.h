@@ -46,7 +46,8 @@ struct ServedHead {
   bool is_open = false;       // groups may be added
   uint64_t acknowledged = 0;  // responses up to this one are forgotten
   ServedStop stop;
-  SEER_FIELDS(ServedHead, number, id, request, seed, samples, sampling, priority, is_open, acknowledged, stop)
+  bool streams_groups = false;  // the responses of a group come together, as one line
+  SEER_FIELDS(ServedHead, number, id, request, seed, samples, sampling, priority, is_open, acknowledged, stop, streams_groups)
 };
 
 /// A group as it runs.
@@ -56,7 +57,8 @@ struct ServedGroup {
   std::vector<int32_t> prompt_ids;
   SamplingParams sampling;
   std::vector<uint64_t> seeds;  // by sample
-  SEER_FIELDS(ServedGroup, id, carried, prompt_ids, sampling, seeds)
+  int64_t length_hint = 0;      // PromptLine::length_hint
+  SEER_FIELDS(ServedGroup, id, carried, prompt_ids, sampling, seeds, length_hint)
 };
 
 /// A response that was given.
@@ -66,7 +68,7 @@ struct ServedResponse {
   FinishReason finish = FinishReason::kNone;
   int64_t output_tokens = 0;
   WeightVersion version;
-  std::string line;  // as it is sent; empty once it was acknowledged
+  std::string line;  // as it is sent; empty once it was acknowledged, or where the line of a later one has it too
   SEER_FIELDS(ServedResponse, seq, group, sample, finish, output_tokens, version, line)
 };
 
@@ -96,7 +98,8 @@ class ServedJournal {
   virtual Status add(const ServedHead& head, uint32_t first, const std::vector<ServedGroup>& groups) = 0;
   /// Tokens of later weights than the mark's count once it is set to these; those of earlier ones are dropped.
   virtual Status commit(uint64_t rollout, const CommittedTokens& part, WeightVersion version) = 0;
-  virtual Status finish(uint64_t rollout, const ServedResponse& response) = 0;
+  /// Responses that are given together: all of them are there, or none.
+  virtual Status finish(uint64_t rollout, const std::vector<ServedResponse>& responses) = 0;
   /// The responses were acknowledged. Their lines are not needed any more.
   virtual Status acknowledge(const ServedHead& head, const std::vector<ServedResponse>& responses) = 0;
   virtual Status forget(uint64_t rollout) = 0;

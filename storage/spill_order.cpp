@@ -1,5 +1,6 @@
 #include "storage/spill_order.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "protocols/check.h"
@@ -22,7 +23,7 @@ bool SpillOrder::Blocks::remove(uint32_t index) {
 
 SpillOrder::Rank SpillOrder::rank(OwnerId owner, Urgency urgency, bool shared) {
   const auto spill_class = static_cast<SpillClass>((shared ? 2 : 0) + (urgency.pinned ? 1 : 0));
-  return {spill_class, urgency.next_use, owner};
+  return {spill_class, urgency.next_use, owner, urgency.guest};
 }
 
 void SpillOrder::set_urgency(OwnerId owner, Urgency urgency) {
@@ -38,7 +39,7 @@ void SpillOrder::forget(OwnerId owner) {
   SEER_CHECK(group.own.empty(), owner);
   SEER_CHECK(group.shared.empty(), owner);
   for (const auto& rank : {group.own_rank, group.shared_rank})
-    if (rank) ranks_.erase(*rank);
+    if (rank) ranks_[rank->guest].erase(*rank);
   groups_.erase(it);
 }
 
@@ -79,26 +80,38 @@ void SpillOrder::sort() const {
       std::optional<Rank> now;
       if (!(shared ? group.shared : group.own).empty()) now = rank(owner, group.urgency, shared);
       if (now == known) continue;
-      if (known) ranks_.erase(*known);
-      if (now) ranks_.insert(*now);
+      if (known) ranks_[known->guest].erase(*known);
+      if (now) ranks_[now->guest].insert(*now);
       known = now;
     }
   }
   stale_.clear();
 }
 
-std::optional<SpillCandidate> SpillOrder::first() const {
+/// REQUIRES: `fits` refuses only a few.
+template <class Fits>
+std::optional<SpillCandidate> SpillOrder::first_that(Fits fits) const {
   sort();
-  if (ranks_.empty()) return std::nullopt;
-  return candidate(*ranks_.begin());
+  const Rank* first = nullptr;
+  for (const std::set<Rank>& ranks : ranks_)
+    if (const auto found = std::ranges::find_if(ranks, fits); found != ranks.end() && (first == nullptr || *found < *first)) first = &*found;
+  if (first == nullptr) return std::nullopt;
+  return candidate(*first);
+}
+
+std::optional<SpillCandidate> SpillOrder::first() const {
+  return first_that([](const Rank&) { return true; });
+}
+
+std::optional<SpillCandidate> SpillOrder::first_at_home() const {
+  sort();
+  if (ranks_[false].empty()) return std::nullopt;
+  return candidate(*ranks_[false].begin());
 }
 
 std::optional<SpillCandidate> SpillOrder::first_not_of(OwnerId owner) const {
-  sort();
   // An owner has one rank for its own blocks and one for shared ones, so that at most one is skipped.
-  for (const Rank& r : ranks_)
-    if (r.owner != owner || r.spill_class >= SpillClass::kShared) return candidate(r);
-  return std::nullopt;
+  return first_that([owner](const Rank& r) { return r.owner != owner || r.spill_class >= SpillClass::kShared; });
 }
 
 SpillCandidate SpillOrder::candidate(const Rank& r) const {

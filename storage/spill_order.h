@@ -8,9 +8,11 @@
 //                     cold tier is not needed before the chunk ends
 //   3. shared:        prompts, and blocks with several owners: one read back serves many. Furthest next use first
 //   4. shared, running
+// Blocks of guests (they came from a machine whose DRAM was full) are ranked like others, and first_at_home() skips them.
 // Within a group the block with the largest chain index goes first, so that what remains is a prefix. The smaller owner id
 // wins ties: the order is total and the same on every run.
 #pragma once
+#include <array>
 #include <compare>
 #include <cstdint>
 #include <optional>
@@ -30,6 +32,7 @@ using OwnerId = KvOwner;
 struct Urgency {
   bool pinned = false;    // runs at present
   uint64_t next_use = 0;  // rank given by the scheduler: larger = used later
+  bool guest = false;     // its blocks came from another machine, and must not be moved to a third one
   bool operator==(const Urgency&) const = default;
 };
 
@@ -63,6 +66,8 @@ class SpillOrder {
 
   /// The block that should leave next.
   std::optional<SpillCandidate> first() const;
+  /// The same, but skips guests.
+  std::optional<SpillCandidate> first_at_home() const;
   /// The same, but skips the own (not shared) blocks of one owner.
   std::optional<SpillCandidate> first_not_of(OwnerId owner) const;
   int64_t size() const { return size_; }
@@ -72,6 +77,7 @@ class SpillOrder {
     SpillClass spill_class;
     uint64_t next_use;
     OwnerId owner;
+    bool guest;
     bool operator==(const Rank&) const = default;
     bool operator<(const Rank& o) const {
       if (spill_class != o.spill_class) return spill_class < o.spill_class;
@@ -102,13 +108,15 @@ class SpillOrder {
   };
   static Rank rank(OwnerId owner, Urgency urgency, bool shared);
   SpillCandidate candidate(const Rank& rank) const;
+  template <class Fits>
+  std::optional<SpillCandidate> first_that(Fits fits) const;
   void changed(OwnerId owner, Group& group);
   void sort() const;
 
   // While there is room, groups change all the time and nobody asks which block leaves first. So they are sorted only when
   // somebody asks.
   mutable std::unordered_map<OwnerId, Group> groups_;  // never iterated
-  mutable std::set<Rank> ranks_;                       // of the non-empty lists
+  mutable std::array<std::set<Rank>, 2> ranks_;        // of the non-empty lists: of owners at home, and of guests
   mutable std::vector<OwnerId> stale_;                 // at most a few times as many as groups_
   int64_t size_ = 0;
 };

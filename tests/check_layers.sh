@@ -7,11 +7,12 @@ set -euo pipefail
 # Each rule: files (a regular expression on the path), then the includes that they may not have.
 # A layer also may not include what it is not linked to; the build says so too, but only for files that it compiles.
 rules=(
-  '^protocols/(actors|rt)\.h$'          '^(actors|gpu|storage|cli|tests)/'
-  '^protocols/'                         '^(actors|gpu|storage|cli|tests)/|^nlohmann/|^toml|^CLI/'
-  '^actors/policy/'                     '^(actors/(instance|sim)/|actors/[^/]*$|gpu/|storage/|cli/|tests/)|^(chrono|ctime|thread|mutex|atomic)$|protocols/(actors|rt)\.h'
-  '^gpu/'                               '^(actors|storage|cli|tests)/|protocols/(actors|rt)\.h'
-  '^storage/'                           '^(actors|gpu|cli|tests)/|protocols/(actors|rt)\.h'
+  '^protocols/(actors|rt)\.h$'          '^(actors|gpu|served|storage|cli|tests)/'
+  '^protocols/'                         '^(actors|gpu|served|storage|cli|tests)/|^nlohmann/|^toml|^CLI/'
+  '^actors/policy/'                     '^(actors/(instance|sim)/|actors/[^/]*$|gpu/|served/|storage/|cli/|tests/)|^(chrono|ctime|thread|mutex|atomic)$|protocols/(actors|rt)\.h'
+  '^gpu/'                               '^(actors|served|storage|cli|tests)/|protocols/(actors|rt)\.h'
+  '^served/'                            '^(actors|gpu|storage|cli|tests)/|protocols/(actors|rt)\.h'
+  '^storage/'                           '^(actors|gpu|served|cli|tests)/|protocols/(actors|rt)\.h'
   '^actors/'                            '^(cli|tests)/'
   '^cli/'                               '^tests/'
 )
@@ -25,7 +26,7 @@ libraries=(
   '^toml'                               '^cli/toml_options\.cpp$'
   '^CLI/'                               '^cli/arguments\.cpp$|^tests/'
   '^prometheus/'                        '^cli/serve/metrics\.cpp$'
-  '^(boost|openssl)/'                   '^cli/(cluster_gate|serve/http_server)\.cpp$'
+  '^(boost|openssl)/'                   '^cli/(cluster_gate|serve/http_server)\.cpp$|^served/http_client\.cpp$'
 )
 
 # The only files of the layers below cli/ that may name CAF.
@@ -34,7 +35,7 @@ caf_names_in='^protocols/(rt|rt_net|actors)\.h$|^actors/sim/sim_world\.(h|cpp)$'
 # Every include in the tree, one per line: path, line number, included name.
 list_includes() {
   local folders=() folder
-  for folder in actors cli gpu protocols storage tests; do
+  for folder in actors cli gpu protocols served storage tests; do
     if [[ -d $folder ]]; then folders+=("$folder"); fi
   done
   grep -rnE --include='*.h' --include='*.cpp' --include='*.cu' --include='*.cuh' \
@@ -68,7 +69,7 @@ check() {
       echo "$file:$line: this layer may not name caf::, but rt::"
       broken=1
     fi
-  done < <(grep -rnE --include='*.h' --include='*.cpp' '^[^"]*\bcaf::' actors gpu protocols storage || true)
+  done < <(grep -rnE --include='*.h' --include='*.cpp' '^[^"]*\bcaf::' actors gpu protocols served storage || true)
   return $broken
 }
 
@@ -78,11 +79,12 @@ self_test() {
   # shellcheck disable=SC2064  # the folder's name is known now, and is what must go
   trap "rm -rf '$tree'" EXIT
   cd "$tree"
-  mkdir -p actors/policy cli gpu/cpu protocols storage tests/gpu
+  mkdir -p actors/policy cli gpu/cpu protocols served storage tests/gpu
   # Right includes: nothing may be found in these.
   printf '#include <caf/all.hpp>\n' >protocols/rt.h
   printf '#include <vector>\n#include "protocols/ids.h"\n#include "actors/policy/other.h"\n' >actors/policy/good.h
   printf '#include "gpu/engine.h"\n#include "storage/kv_tiers.h"\n#include "protocols/rt.h"\n' >actors/good_actor.h
+  printf '#include <boost/beast/http.hpp>\n#include "protocols/ids.h"\n' >served/http_client.cpp
   printf '#include <rocksdb/db.h>\n' >storage/rocksdb_store.cpp
   printf '#include <ucp/api/ucp.h>\n' >storage/ucx_transport.cpp
   printf '#include <cuda_runtime.h>\n' >gpu/cuda_handles.h
@@ -99,6 +101,7 @@ self_test() {
     actors/policy/bad.cpp 'actors/node_actor.h'                                actors/policy/bad.cpp 'protocols/rt.h'
     actors/policy/bad.cpp 'actors/instance/instance_actor.h'
     gpu/bad.cpp 'storage/kv_tiers.h'        gpu/bad.cpp 'cuda_runtime.h'       gpu/cpu/bad.cpp 'protocols/actors.h'
+    served/bad.cpp 'gpu/stop_rule.h'        served/bad.cpp 'protocols/rt.h'   served/bad.cpp 'boost/beast.hpp'
     storage/bad.cpp 'gpu/engine.h'          storage/bad.cpp 'rocksdb/db.h'     storage/rocksdb_bad.cpp 'ucp/api/ucp.h'
     actors/bad_actor.cpp 'caf/io/all.hpp'   actors/bad_actor.cpp 'cli/config.h'
     actors/bad_actor.cpp 'rocksdb/db.h'     actors/bad_actor.cpp 'cuda.h'

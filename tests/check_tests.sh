@@ -25,12 +25,20 @@ covered_by=(
   '^cli/serve/openai_dialect$'                                    tests/integration/openai.py
   '^cli/serve/native_dialect$'                                    tests/integration/native.py
   '^cli/serve/weight_uploads$'                                    tests/integration/weights.py
+  '^actors/weight_source_actor$'                                  tests/actors/node_actor_test.cpp
+  '^actors/handover$'                                             tests/actors/kv_node_actor_test.cpp
   '^gpu/model/weight_memory$'                                     tests/gpu/model/safetensors_test.cpp
   '^cli/serve/served_machines$'                                   tests/integration/serve_cluster.py
+  '^cli/serve/routed_.*$'                                         tests/integration/router.py
+  '^actors/(server_node_actor|instance/served_instance_actor)$'   tests/served/served_servers_test.cpp
+  '^served/.*$'                                                   tests/served/server_dialect_test.cpp
+  '^protocols/unique_fd$'                                         tests/cli/cluster_gate_test.cpp
+  '^gpu/cuda/(.*communicator|cuda_rank|peers)$'                   tests/gpu/cuda/tensor_parallel_test.cpp
+  '^gpu/model/engine_weights$'                                    tests/gpu/cpu/new_weights_test.cpp
 )
 
 modules() {
-  find actors cli gpu protocols storage -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' |
+  find actors cli gpu protocols served storage -name '*.h' -o -name '*.cpp' -o -name '*.cu' -o -name '*.cuh' |
     sed -E 's/\.[^.]*$//' | LC_ALL=C sort -u
 }
 
@@ -60,7 +68,7 @@ self_test() {
   # shellcheck disable=SC2064  # the folder's name is known now, and is what must go
   trap "rm -rf '$tree'" EXIT
   cd "$tree"
-  mkdir -p actors cli gpu protocols storage tests/actors
+  mkdir -p actors cli gpu protocols served storage tests/actors
   touch actors/one_actor.h actors/one_actor.cpp tests/actors/one_actor_test.cpp
   if ! check; then
     echo "self-test: a module with a test was called wrong" >&2

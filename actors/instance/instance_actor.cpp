@@ -199,7 +199,7 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
   if (sequences.find(id) != nullptr) return;  // a duplicate
   if (draining || chunk.version != info.version || (update && update->phase == Update::Phase::kSwitching)) {
     // The rollout learns by another message that this instance leaves, or which weights it has. The request waits again.
-    rt::tell(self, chunk.reply_to, unstarted(chunk, ChunkEnd::kPreempted));
+    rt::tell(self, chunk.reply_to, unstarted(chunk, config.id, info.version, ChunkEnd::kPreempted));
     return;
   }
   if (ChunkSink& sink = sinks[id.rollout]; sink != chunk.reply_to) {
@@ -208,28 +208,12 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
   }
   if (started_us < 0) started_us = rt::now_us(self);
   if (sequences.of(id.rollout).size() >= static_cast<size_t>(config.rows_max)) {
-    rt::tell(self, chunk.reply_to, unstarted(chunk, ChunkEnd::kRejected));
+    rt::tell(self, chunk.reply_to, unstarted(chunk, config.id, info.version, ChunkEnd::kRejected));
     return;
   }
-  if (!last_sampling || *last_sampling != chunk.sampling)
-    last_sampling = std::make_shared<const SamplingParams>(std::move(chunk.sampling));
-  TokenText text_of;
-  if (parts.tokenizer) text_of = [tokenizer = parts.tokenizer](int32_t token) { return tokenizer->piece(token); };
-  auto sequence = std::make_unique<Sequence>(
-      StopRule(*last_sampling, {info.eos_ids, info.context_tokens_max}, chunk.log, std::move(text_of)));
-  sequence->chunk = id;
-  sequence->request = chunk.request;
-  sequence->version = chunk.version;
-  sequence->computed_tokens = chunk.computed_tokens;
-  sequence->yield_rank = chunk.yield_rank;
-  sequence->log = std::move(chunk.log);
-  sequence->reported_tokens = sequence->log.size();
-  sequence->end_tokens = sequence->reported_tokens + chunk.max_new_tokens;
-  sequence->seed = chunk.seed;
-  sequence->sampling = last_sampling;
+  auto sequence = make_sequence(chunk, config.id, {info.eos_ids, info.context_tokens_max}, parts.tokenizer, last_sampling);
   sequence->keep_kv = chunk.keep_kv;
   sequence->has_pool = chunk.keep_kv && parts.kv_node;
-  sequence->done = {.chunk = id, .instance = config.id};
   Sequence& s = sequences.add(std::move(sequence));
   reply_to[id] = std::move(chunk.reply_to);
   batch.add(s);
@@ -240,11 +224,6 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
   else if (kv.find(s))
     run(s);
   go_on();
-}
-
-ChunkDone InstanceActor::unstarted(const RunChunk& chunk, ChunkEnd end) const {
-  return {.chunk = chunk.chunk, .instance = config.id, .end = end,
-          .last = {chunk.chunk, chunk.log.output_tokens(), {}, {}}, .version = info.version};
 }
 
 /// The sequence takes part from the next step on.
@@ -292,9 +271,7 @@ void InstanceActor::parking_progressed(Sequence& s) {
 }
 
 void InstanceActor::finish(Sequence& s, const Finish& end) {
-  s.done.finish = end.reason;
-  if (end.stop_index >= 0) s.done.matched = s.sampling->stop[static_cast<size_t>(end.stop_index)];
-  if (end.stop_token >= 0) s.done.matched = cat(end.stop_token);
+  s.note_finish(end);
   kv.forget_response(s);
   answer(s.chunk, ChunkEnd::kFinished);
 }

@@ -90,7 +90,6 @@ struct InstanceActor {
   void add_figures(const StepResult& result);
 
   // -- chunks
-  ChunkDone unstarted(const RunChunk& chunk, ChunkEnd end) const;
   void run(Sequence& s);
   void give_way(Sequence& s);
   void park(Sequence& s, ChunkEnd end);

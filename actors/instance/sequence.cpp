@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <ranges>
 
+#include "gpu/text/tokenizer.h"
+#include "protocols/actors.h"
 #include "protocols/check.h"
 
 namespace seer {
@@ -26,6 +28,38 @@ Sequence::Appended Sequence::append(std::span<const SampledToken> sampled, size_
   if (sampling->logprob_mode != LogprobMode::kNone)
     for (const SampledToken& next : sampled.first(taken)) unreported_logprobs.push_back(next.logprob);
   return appended;
+}
+
+void Sequence::note_finish(const Finish& finish) {
+  done.finish = finish.reason;
+  if (finish.stop_index >= 0) done.matched = sampling->stop[static_cast<size_t>(finish.stop_index)];
+  if (finish.stop_token >= 0) done.matched = cat(finish.stop_token);
+}
+
+std::unique_ptr<Sequence> make_sequence(RunChunk& chunk, InstanceId instance, const StopLimits& limits,
+                                        const std::shared_ptr<const Tokenizer>& tokenizer,
+                                        std::shared_ptr<const SamplingParams>& last_sampling) {
+  if (!last_sampling || *last_sampling != chunk.sampling)
+    last_sampling = std::make_shared<const SamplingParams>(std::move(chunk.sampling));
+  TokenText text_of;
+  if (tokenizer) text_of = [tokenizer](int32_t token) { return tokenizer->piece(token); };
+  auto s = std::make_unique<Sequence>(StopRule(*last_sampling, limits, chunk.log, std::move(text_of)));
+  s->chunk = chunk.chunk;
+  s->request = chunk.request;
+  s->version = chunk.version;
+  s->computed_tokens = chunk.computed_tokens;
+  s->yield_rank = chunk.yield_rank;
+  s->log = std::move(chunk.log);
+  s->reported_tokens = s->log.size();
+  s->end_tokens = s->reported_tokens + chunk.max_new_tokens;
+  s->seed = chunk.seed;
+  s->sampling = last_sampling;
+  s->done = {.chunk = chunk.chunk, .instance = instance};
+  return s;
+}
+
+ChunkDone unstarted(const RunChunk& chunk, InstanceId instance, WeightVersion version, ChunkEnd end) {
+  return {.chunk = chunk.chunk, .instance = instance, .end = end, .last = {chunk.chunk, chunk.log.output_tokens(), {}, {}}, .version = version};
 }
 
 Sequence* SequenceTable::find(ChunkId id) const {

@@ -22,6 +22,9 @@
 
 namespace seer {
 
+struct RunChunk;
+class Tokenizer;
+
 /// A chunk's life: opening (asking the pool) -> importing (pool -> device) -> running -> parking (device -> pool, when it ends
 /// unfinished). Only running chunks take part in steps.
 enum class ChunkPhase : uint8_t { kOpening, kImporting, kRunning, kParking };
@@ -93,7 +96,17 @@ struct Sequence : StepState {
   };
   /// Appends the sampled tokens up to the end of the response. The first `passed` are known not to end it.
   Appended append(std::span<const SampledToken> sampled, size_t passed);
+  /// Notes in `done` why the response is complete.
+  void note_finish(const Finish& finish);
 };
+
+/// The sequence of a chunk that has come. Takes the chunk's log and sampling. `last_sampling`: of the sequence made before, which this
+/// one shares if it is equal; may be null. `tokenizer`: may be null; needed for stop strings.
+std::unique_ptr<Sequence> make_sequence(RunChunk& chunk, InstanceId instance, const StopLimits& limits,
+                                        const std::shared_ptr<const Tokenizer>& tokenizer,
+                                        std::shared_ptr<const SamplingParams>& last_sampling);
+/// The answer to a chunk that does not begin.
+ChunkDone unstarted(const RunChunk& chunk, InstanceId instance, WeightVersion version, ChunkEnd end);
 
 /// Whole blocks of the prompt; all requests of the group share them.
 inline size_t prompt_blocks(const Sequence& s, uint32_t block_tokens) {

@@ -34,6 +34,7 @@ struct SimClusterOptions {
   ChunkSchedulerConfig scheduler = {.policy = "seer", .chunk_tokens = 40, .reserve_share = 0.1};
   uint32_t instances = 2;      // dealt to the nodes in turn
   uint32_t nodes = 1;
+  uint32_t kv_nodes = 0;       // further nodes, without instances, whose pool is for the others
   int32_t device_blocks = 64;
   uint32_t block_tokens = 4;
   int32_t rows_max = 16;
@@ -70,6 +71,7 @@ struct SimClusterOptions {
   std::function<Status(NodeId)> arena_fault = {};
   std::function<std::shared_ptr<Engine>(std::shared_ptr<Engine>)> wrap_engine = {};  // for planted bugs
   EventLog log = {};
+  std::shared_ptr<ModelLoader> loader = {};  // null: machines take no weights from a server
 };
 
 struct SimCluster {
@@ -88,7 +90,8 @@ struct SimCluster {
         [this](int64_t us, std::function<void()> f) { world.after(us, std::move(f)); });
     slowness.resize(options.instances, 1);
     makers = make_makers();
-    const Status started = fleet.start_nodes(fleet_config(), makers);
+    Status started = fleet.start_nodes(fleet_config(), makers);
+    for (uint32_t n = options.nodes; started.ok() && n < all_nodes(); ++n) started = fleet.start_node(config_of(NodeId{n}), makers);
     SEER_CHECK(started.ok(), started.error());
   }
 
@@ -104,6 +107,16 @@ struct SimCluster {
                                             .parked_max = options.parked_max},
                                 .restarts_max = options.restarts_max}};
     if (options.draft_servers) config.node.draft_server = DraftServerConfig{};
+    return config;
+  }
+
+  uint32_t all_nodes() const { return options.nodes + options.kv_nodes; }
+  NodeConfig config_of(NodeId id) const {
+    NodeConfig config = node_config(fleet_config(), id);
+    if (id.value < options.nodes) return config;
+    config.instances.clear();
+    config.draft_server.reset();
+    config.kv_node.identity = {.model = "sim", .layout = 7, .version = {}};
     return config;
   }
 
@@ -125,7 +138,8 @@ struct SimCluster {
                     .open_cold = {},
                     .make_drafting = {},
                     .aside = [this](std::function<void()> f) { world.after(options.remake_us, std::move(f)); }};
-    if (options.nodes > 1) made.transport = transport;
+    made.loader = options.loader;
+    if (all_nodes() > 1) made.transport = transport;
     if (options.draft_tokens_max > 0) made.make_drafting = [this](InstanceId) -> Result<Drafting> { return make_drafting(); };
     if (options.dram_blocks > 0)
       made.make_arena = [this](NodeId id) -> Result<std::shared_ptr<HostArena>> {
@@ -288,7 +302,7 @@ struct SimCluster {
     rt::kill(node(n));
     fleet.remove_node(NodeId{n});
     world.after(down_us, [this, n] {
-      (void)fleet.start_node(node_config(fleet_config(), NodeId{n}), makers);  // one that cannot start stays down
+      (void)fleet.start_node(config_of(NodeId{n}), makers);  // one that cannot start stays down
     });
   }
   /// Kills the directory; after down_us another one replaces it. REQUIRES: it is up.
@@ -302,7 +316,13 @@ struct SimCluster {
   }
   int64_t fetched_blocks() {
     int64_t blocks = 0;
-    for (uint32_t n = 0; n < options.nodes; ++n) blocks += kv_node_state(n).fetched_blocks;
+    for (uint32_t n = 0; n < all_nodes(); ++n) blocks += kv_node_state(n).fetched_blocks;
+    return blocks;
+  }
+  /// Blocks that moved to other nodes for lack of room.
+  int64_t moved_blocks() {
+    int64_t blocks = 0;
+    for (uint32_t n = 0; n < all_nodes(); ++n) blocks += kv_node_state(n).tiers->stats().moved_blocks;
     return blocks;
   }
 
@@ -361,7 +381,7 @@ struct SimCluster {
       if (const size_t left = draft_server_state(n).logs.group_count(); left > 0)
         return fail(Code::kFull, "the draft server of node ", n, " still has ", left, " groups after the end");
     if (options.dram_blocks == 0) return {};
-    for (uint32_t n = 0; n < options.nodes; ++n) {
+    for (uint32_t n = 0; n < all_nodes(); ++n) {
       KvNodeActor& pool = kv_node_state(n);
       pool.tiers->check_invariants();
       if (!pool.tiers->is_drained()) return fail(Code::kFull, "the KV tiers of node ", n, " are not empty after the end");
@@ -369,8 +389,8 @@ struct SimCluster {
         return fail(Code::kFull, "node ", n, " still has ", slots, " DRAM blocks after the end");
       if (const int64_t bytes = pool.tiers->cold_stats().used_bytes; bytes > 0)
         return fail(Code::kFull, "the cold tier of node ", n, " still has ", bytes, " bytes after the end");
-      if (pool.parked.size() + pool.kept.size() + pool.pulls.size() + pool.writes.size() + pool.leases.size() > 0)
-        return fail(Code::kFull, "node ", n, " still has reservations, owners, pulls or leases after the end");
+      if (pool.parked.size() + pool.kept.size() + pool.pulls.size() + pool.writes.size() + pool.leases.size() + pool.moves.size() > 0)
+        return fail(Code::kFull, "node ", n, " still has reservations, owners, pulls, leases or moves after the end");
     }
     if (!rt::look<KvDirectoryActor>(directory()).holders.empty())
       return fail(Code::kFull, "the directory still knows of owners after the end");

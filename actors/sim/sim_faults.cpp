@@ -66,7 +66,9 @@ class FaultSource {
     size_t kind = 0;
     while (drawn > strikes_[kind]) drawn -= strikes_[kind++];
     const auto instance = static_cast<uint32_t>(from(0, cluster.options.instances - 1));
-    const uint32_t node = instance % cluster.options.nodes;
+    uint32_t node = instance % cluster.options.nodes;
+    if (!cluster.is_up(node)) return;
+    if (cluster.options.kv_nodes > 0 && from(0, 1) == 0) node = cluster.options.nodes + static_cast<uint32_t>(from(0, cluster.options.kv_nodes - 1));
     if (!cluster.is_up(node)) return;
     if (strike(cluster, static_cast<FaultKind>(kind), instance, node)) ++counts_[kind];
   }
@@ -95,8 +97,9 @@ class FaultSource {
         cluster.world.after(from(1, 4 * config_.gap_us), [&cluster, instance] { cluster.slowness[instance] = 1; });
         return true;
       case FaultKind::kDraftServerCrash:
-        if (cluster.options.draft_servers) cluster.kill_draft_server(node);
-        return cluster.options.draft_servers;
+        if (!cluster.options.draft_servers || node >= cluster.options.nodes) return false;
+        cluster.kill_draft_server(node);
+        return true;
       case FaultKind::kDirectoryCrash:
         if (!has_pool || !cluster.directory_is_up) return false;
         cluster.crash_directory(from(1, std::min(kDownUsMax, 4 * config_.gap_us)));

@@ -1,8 +1,8 @@
 // Links: actors that simulate the network between machines in a SimCluster. They pass messages on in order, some late,
 // some never. What the runtime tolerates:
 //   may be lost        RunChunk, ChunkProgress, ChunkDone (the rollout notices the gap or the silence, and restarts the
-//                      instance), CancelChunk (the chunk runs to its end), FindHolders (the node goes on with what it
-//                      has), and all messages to and from draft servers (drafts get worse)
+//                      instance), CancelChunk (the chunk runs to its end), FindHolders and FindRoom (the node goes on with
+//                      what it has), and all messages to and from draft servers (drafts get worse)
 //   may only be late   DropChunks, YieldChunks, UpdateInstance, DraftServers, all others to the directory (KvNodeUp, KvHolds, ...)
 // All others are delivered at once: InstanceUp, InstancesDraining, PartLost, messages within a machine, and messages between KV
 // nodes. There a lost KvClose or KvRelease would keep memory for the rest of the iteration; in a real network the broken
@@ -183,6 +183,8 @@ struct DirectoryLink {
             [this](const KvHolds& holds) { wire.send(self, to, holds); },
             [this](const KvDraining& node) { wire.send(self, to, node); },
             [this](const FindHolders& find) { wire.send_or_lose(self, to, find); },
+            [this](const KvRoom& room) { wire.send(self, to, room); },
+            [this](const FindRoom& find) { wire.send_or_lose(self, to, find); },
             [this](const KvRelease& release) { wire.send(self, to, release); },
             [this](const KvDropRollout& drop) { wire.send(self, to, drop); },
             [this](const KvKeepRollouts& keep) { wire.send(self, to, keep); },

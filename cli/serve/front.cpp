@@ -147,9 +147,9 @@ std::string Front::version_label(WeightVersion version) const {
   return label == labels_.end() ? cat(version) : label->second;
 }
 
-void Front::update_weights(std::string folder, InFlight in_flight, const WeightLabel& label, std::function<void(Status)> then) {
+void Front::update_weights(NewWeights weights, InFlight in_flight, const WeightLabel& label, std::function<void(Status)> then) {
   ++updates_;
-  NewWeights weights{label.number.value_or(WeightVersion{version_.value + 1}), std::move(folder)};
+  weights.version = label.number.value_or(WeightVersion{version_.value + 1});
   auto done = [this, version = weights.version, name = label.name, then = std::move(then)](const Status& status, WeightVersion runs) {
     --updates_;
     version_ = runs;

@@ -27,6 +27,7 @@ struct ServedModel {
   ModelConfig config;
   std::shared_ptr<const Tokenizer> tokenizer;  // null: the folder has none
   int64_t tokens_max = 0;                      // of prompt and output together that an instance can hold
+  int64_t rows_max = 0;                        // requests that an instance runs at a time; 0: unknown
   uint64_t seed = 0;                           // of requests that bring none
   int64_t instances = 0;
 };
@@ -89,8 +90,8 @@ class Front {
   WeightVersion version() const { return version_; }
   /// What clients call a version: the name that one gave it, else its number.
   std::string version_label(WeightVersion version) const;
-  /// Changes to the weights in a folder, or of that name in memory; `then` gets what became of it, on the server's thread.
-  void update_weights(std::string folder, InFlight in_flight, const WeightLabel& label, std::function<void(Status)> then);
+  /// Changes to these weights, whose version is that of the label; `then` gets what became of it, on the server's thread.
+  void update_weights(NewWeights weights, InFlight in_flight, const WeightLabel& label, std::function<void(Status)> then);
   /// An update is under way.
   bool is_updating() const { return updates_ > 0; }
   /// `watcher` hears of each response as it is given, with the time since its call came. REQUIRES: called before the first call.

@@ -140,7 +140,8 @@ class GroupReader {
                       .carried = prompt->carried,
                       .prompt_ids = std::move(fitted.prompt_ids),
                       .sampling = std::move(fitted.sampling),
-                      .seeds = {}};
+                      .seeds = {},
+                      .length_hint = prompt->length_hint};
     for (uint32_t sample = 0; sample < prompt->samples; ++sample)
       group.seeds.push_back(prompt_sample_seed(*prompt, head_.seed, next_, sample));
     groups.push_back(std::move(group));
@@ -218,6 +219,10 @@ Status take_field(const JsonMember& member, const Front& front, PromptDefaults& 
     if (value != "processed" && value != "raw")
       return fail(Code::kInvalidArgument, found, "logprobs is ", shown_value(value), ": expected \"processed\" or \"raw\"");
     defaults.sampling.logprob_mode = value == "raw" ? LogprobMode::kRaw : LogprobMode::kProcessed;
+  } else if (name == "stream") {
+    if (value != "sample" && value != "group")
+      return fail(Code::kInvalidArgument, found, "stream is ", shown_value(value), ": expected \"sample\" or \"group\"");
+    head.streams_groups = value == "group";
   } else if (name == "expect_weight_version") {
     const std::string runs = front.version_label(front.version()), expected = value.is_string() ? value.get<std::string>() : text;
     if (expected != runs) return fail(Code::kStale, "expect_weight_version is ", shown(expected), ", and version ", runs, " runs");
@@ -226,7 +231,7 @@ Status take_field(const JsonMember& member, const Front& front, PromptDefaults& 
     first.groups = elements_of(text);
   } else {
     return fail(Code::kInvalidArgument, found, "field ", shown(name),
-                " is not known: expected rollout_id, open, seed, priority, defaults, logprobs, stop_when, expect_weight_version or groups");
+                " is not known: expected rollout_id, open, seed, priority, defaults, logprobs, stop_when, stream, expect_weight_version or groups");
   }
   return {};
 }
@@ -427,7 +432,8 @@ void NativeDialect::run(std::vector<ServedWork> work, WeightVersion version) {
                            .sampling = spec.sampling,
                            .seeds = {},
                            .priority = head.priority,
-                           .tokens_to = rollouts_.has_journal() ? TokensTo::kJournal : TokensTo::kNobody};
+                           .tokens_to = rollouts_.has_journal() ? TokensTo::kJournal : TokensTo::kNobody,
+                           .length_hint = spec.length_hint};
     for (const uint32_t sample : group.samples) request.seeds.push_back(spec.seeds[sample]);
     if (!group.begun.empty()) request.begun.resize(group.samples.size());
     for (CommittedTokens& part : group.begun) {

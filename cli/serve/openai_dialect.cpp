@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -184,10 +185,24 @@ std::string choice_text(const Asked& asked, const Choice& choice, const std::str
   return out + "}";
 }
 
-std::string usage_text(const Asked& asked, size_t output_tokens) {
+/// Counts tokens of the answers to one HTTP request.
+struct Usage {
+  size_t output_tokens = 0;
+  std::map<size_t, int64_t> cached_tokens = {};  // by prompt: those that no choice had to compute
+  void add(size_t prompt, const Response& r) {
+    output_tokens += r.output_ids.size();
+    const auto [known, is_first] = cached_tokens.try_emplace(prompt, r.cached_tokens);
+    known->second = std::min(known->second, r.cached_tokens);
+  }
+};
+
+std::string usage_text(const Asked& asked, const Usage& usage) {
   size_t prompt_tokens = 0;
   for (const GatewayRequest& request : asked.requests) prompt_tokens += request.prompt_ids.size();
-  return cat("{\"prompt_tokens\":", prompt_tokens, ",\"completion_tokens\":", output_tokens, ",\"total_tokens\":", prompt_tokens + output_tokens, "}");
+  int64_t cached_tokens = 0;
+  for (const auto& [prompt, tokens] : usage.cached_tokens) cached_tokens += tokens;
+  return cat("{\"prompt_tokens\":", prompt_tokens, ",\"completion_tokens\":", usage.output_tokens, ",\"total_tokens\":", prompt_tokens + usage.output_tokens,
+             ",\"prompt_tokens_details\":{\"cached_tokens\":", cached_tokens, "}}");
 }
 
 /// `choices` and `usage` are JSON.
@@ -218,15 +233,13 @@ class Stream {
     const auto given = static_cast<std::ptrdiff_t>(std::min(state.tokens, r.output_ids.size()));
     CommittedTokens rest{.tokens = {r.output_ids.begin() + given, r.output_ids.end()}, .logprobs = {}};
     if (!r.logprobs.empty()) rest.logprobs.assign(r.logprobs.begin() + given, r.logprobs.end());
-    state.tokens = r.output_ids.size();
+    usage_.add(request, r);
     std::string text = state.text.append(rest.tokens);
     text += state.text.finish(r);
     write(request, sample, text, rest, &r);
   }
   void end() {
-    size_t tokens = 0;
-    for (const auto& state : choices_) tokens += state->tokens;
-    if (asked_.streams_usage) reply_->write(cat("data: ", answer_text(asked_, "", usage_text(asked_, tokens)), "\n\n"));
+    if (asked_.streams_usage) reply_->write(cat("data: ", answer_text(asked_, "", usage_text(asked_, usage_)), "\n\n"));
     reply_->write("data: [DONE]\n\n");
     reply_->end();
   }
@@ -255,11 +268,12 @@ class Stream {
   const Asked asked_;
   const std::shared_ptr<HttpReply> reply_;
   std::vector<std::unique_ptr<State>> choices_;  // by prompt, then by sample
+  Usage usage_;
 };
 
 std::string whole_answer(const Asked& asked, const std::vector<std::vector<Response>>& responses, const Front& front) {
   std::string choices;
-  size_t tokens = 0;
+  Usage usage;
   for (size_t i = 0; i < responses.size(); ++i)
     for (size_t sample = 0; sample < responses[i].size(); ++sample) {
       const Response& r = responses[i][sample];
@@ -269,9 +283,9 @@ std::string whole_answer(const Asked& asked, const std::vector<std::vector<Respo
                           .prompt = &asked.requests[i].prompt_ids,
                           .over = &r};
       choices += cat(choices.empty() ? "" : ",", choice_text(asked, choice, front.version_label(r.version)));
-      tokens += r.output_ids.size();
+      usage.add(i, r);
     }
-  return answer_text(asked, choices, usage_text(asked, tokens));
+  return answer_text(asked, choices, usage_text(asked, usage));
 }
 
 }  // namespace

@@ -45,15 +45,18 @@ Result<std::string> read_token(const std::string& path) {
   return token;
 }
 
+/// Not in a cluster or on servers of others.
+bool runs_here(const ServeOptions& options) { return options.cluster.empty() && options.engines.empty(); }
+
 /// Tokens of prompt and output together that the KV cache of one instance holds.
 int64_t tokens_max(const ServeOptions& options, const ModelConfig& model) {
   const int64_t block_bytes = kv_block_bytes_of(options, model);
   return options.kv_bytes / block_bytes * options.block_tokens;
 }
 
-/// Loads no weights with --cluster.
+/// Loads no weights if the requests run elsewhere.
 Result<LoadedModel> load_served(const ServeOptions& options) {
-  if (options.cluster.empty()) {
+  if (runs_here(options)) {
     SEER_RETURN_IF_ERROR(check_memory({demand_of_weights(options.model, options.weights == WeightType::kInt8)}, find_memory()));
     return load_model_of(options);
   }
@@ -160,15 +163,16 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
                .folder = folder.string(),
                .config = model,
                .tokenizer = loaded.tokenizer,
-               .tokens_max = options.cluster.empty() ? tokens_max(options, model) : model.context_tokens_max,
+               .tokens_max = runs_here(options) ? tokens_max(options, model) : model.context_tokens_max,
+               .rows_max = runs_here(options) ? options.max_batch : 0,
                .seed = options.seed,
                .instances = static_cast<int64_t>(config.rollout.instances_expected)},
               config.version);
   StatusPage status_page(*server, front, log);
-  SglangDialect sglang(front);
+  SglangDialect sglang(front, machines->servers());
   OpenaiDialect openai(front, chat);
   NativeDialect native(front, std::move(chat), rollouts);
-  WeightUploads uploads(front, loaded.loader, loaded.model.get());
+  WeightUploads uploads(front, *machines, weight_bytes_max(loaded.model.get(), model));
   server->take_uploads([&uploads](const HttpRequest& head, std::optional<uint64_t> body_bytes) { return uploads.open(head, body_bytes); });
   if (!left.empty()) {
     int64_t tokens = 0;

@@ -1,12 +1,16 @@
 #include "cli/serve/served_machines.h"
 
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "actors/fleet.h"
+#include "actors/weight_source_actor.h"
 #include "cli/cluster_machines.h"
 #include "cli/cluster_net.h"
 #include "cli/engine_source.h"
 #include "cli/policy_auto.h"
+#include "cli/serve/routed_machines.h"
 
 namespace seer {
 namespace {
@@ -15,10 +19,11 @@ namespace {
 class LocalMachines final : public ServedMachines {
  public:
   LocalMachines(const ServeOptions& options, const LoadedModel& loaded, const EventLog& log)
-      : options_(options), loaded_(loaded), fleet_(system_, FleetLinks{}, log) {
+      : options_(options), loaded_(loaded), log_(log), fleet_(system_, FleetLinks{}, log) {
     if (is_auto()) scheduler_.policy = kSeerPolicy;
   }
   Status start() {
+    if (is_auto()) measure();  // before the first request: none waits for it
     SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_local_makers(options_, options_.nodes, loaded_, aside_));
     makers.make_engine = [this, make = makers.make_engine](InstanceId id) {
       auto engine = make(id);
@@ -40,32 +45,41 @@ class LocalMachines final : public ServedMachines {
         .update_weights = [this](const NewWeights& weights, const WeightsSink& reply_to) { return fleet_.update_weights(weights, reply_to); },
         .nodes = [this] { return fleet_.nodes(); }};
     if (is_auto())
-      fleet.choose_schedule = [this](std::vector<GroupSpec> like, std::function<void(GatewaySchedule)> then) {
-        measuring_.put([this, like = std::move(like), then = std::move(then)] { then(measured(like)); });
-      };
+      fleet.choose_schedule = [this](const std::vector<GroupSpec>& like, const std::function<void(GatewaySchedule)>& then) { then(schedule_for(like)); };
     return fleet;
   }
+  NewWeights offer_weights(const std::string& name, std::shared_ptr<const WeightMemory> memory, uint32_t) override {
+    loaded_.loader->offer(name, std::move(memory));
+    return {.version = {}, .folder = name};
+  }
+  void withdraw_weights(const std::string& name) override { loaded_.loader->withdraw(name); }
 
  private:
   bool is_auto() const { return options_.scheduler.policy == kAutoPolicy; }
+  void measure() {
+    auto steps = measure_decode_steps(engine_source(options_, loaded_.model), options_);
+    if (steps.ok()) step_us_ = *std::move(steps);
+    else log_.warn(rt::now_us(&system_), "steps_not_measured", {{"error", steps.error().detail}});
+  }
   /// More requests like these will come than an instance can run at a time.
-  GatewaySchedule measured(const std::vector<GroupSpec>& like) const {
+  GatewaySchedule schedule_for(const std::vector<GroupSpec>& like) const {
+    if (!step_us_) return {scheduler_, "steps could not be measured"};
     InstanceWork work = instance_work(like, options_);
     work.requests = work.rows_max;
-    const auto choice = choose_policy(engine_source(options_, loaded_.model), work, options_, scheduler_);
-    if (!choice.ok()) return {scheduler_, choice.error().detail};
-    return {chosen(scheduler_, *choice), choice_text(*choice)};
+    const PolicyChoice choice = choose_policy(step_us_, engine_source(options_, loaded_.model), work, options_, scheduler_);
+    return {chosen(scheduler_, choice), choice_text(choice)};
   }
 
   const ServeOptions& options_;
   const LoadedModel& loaded_;
+  const EventLog log_;
   ChunkSchedulerConfig scheduler_ = options_.scheduler;
+  DecodeStepUs step_us_;
   std::atomic<uint64_t> weights_{0};
   SlowWork aside_{{}, [](std::function<void()>& f) { f(); }};
   SeerConfig config_{kActorThreads};
   rt::system system_{config_};
   Fleet fleet_;
-  SlowWork measuring_{{}, [](std::function<void()>& f) { f(); }};  // ends before the system, in which the gateway was
 };
 
 Result<std::unique_ptr<ServedMachines>> start_machines(const ServeOptions& options, const LoadedModel& loaded, const EventLog& log) {
@@ -84,6 +98,9 @@ class JoinedMachines final : public ServedMachines {
       : scheduler_(options.scheduler), net_(std::move(net)), cluster_(std::move(cluster)) {
     if (scheduler_.policy == kAutoPolicy) scheduler_.policy = kSeerPolicy;  // they are not measured
   }
+  ~JoinedMachines() override {
+    for (const auto& [name, source] : sources_) rt::stop(source);
+  }
   rt::system& system() override { return net_->system(); }
   GatewayConfig gateway_config() const override {
     return {.rollout = {.scheduler = scheduler_, .instances_expected = cluster_->entered().instances}, .version = cluster_->entered().version};
@@ -93,9 +110,20 @@ class JoinedMachines final : public ServedMachines {
     return {.start_rollout = [this](const RolloutConfig& c, const RolloutEvents& events) { return cluster_->start_rollout(c, {}, events); },
             .end_rollout = [this](RolloutId id) { cluster_->end_rollout(id); },
             .update_weights = [this](const NewWeights& weights, const WeightsSink& reply_to) { return cluster_->update_weights(weights, reply_to); },
-            .weights_are = [this](const ClusterWeights& weights) { cluster_->weights_are(weights); },
+            .weights_are = [this](const ClusterWeights& weights) { weights_are(weights); },
             .next_rollout = [this] { return cluster_->take_id(); },
             .nodes = [this] { return cluster_->nodes(); }};
+  }
+  NewWeights offer_weights(const std::string& name, std::shared_ptr<const WeightMemory> memory, uint32_t crc) override {
+    const std::lock_guard lock(mutex_);
+    const uint64_t bytes = memory->bytes();
+    const auto source = rt::spawn<WeightSourceActor>(net_->system(), std::move(memory));
+    sources_[name] = source;
+    return {.version = {}, .folder = name, .source = source, .bytes = bytes, .crc = crc};
+  }
+  void withdraw_weights(const std::string& name) override {
+    const std::lock_guard lock(mutex_);
+    if (name != running_) forget(name);
   }
   Status follow() override {
     cluster_->follow();
@@ -103,9 +131,25 @@ class JoinedMachines final : public ServedMachines {
   }
 
  private:
+  /// Machines that come later read them too.
+  void weights_are(const ClusterWeights& weights) {
+    cluster_->weights_are(weights);
+    const std::lock_guard lock(mutex_);
+    forget(std::exchange(running_, weights.what.source ? weights.what.folder : ""));
+  }
+  void forget(const std::string& name) {
+    const auto source = sources_.find(name);
+    if (source == sources_.end()) return;
+    rt::stop(source->second);
+    sources_.erase(source);
+  }
+
   ChunkSchedulerConfig scheduler_;
   const std::unique_ptr<ClusterNet> net_;
   const std::unique_ptr<ClusterMachines> cluster_;
+  std::mutex mutex_;  // guards the next two
+  std::map<std::string, WeightSourceHandle> sources_;
+  std::string running_;  // the name of those that machines run with, if they have a source here
 };
 
 Result<std::unique_ptr<ServedMachines>> join_cluster(const ServeOptions& options, const std::shared_ptr<GatewayDoor>& door,
@@ -129,6 +173,7 @@ Result<std::unique_ptr<ServedMachines>> join_cluster(const ServeOptions& options
 Result<std::unique_ptr<ServedMachines>> ServedMachines::open(const ServeOptions& options, const LoadedModel& loaded,
                                                              const std::shared_ptr<GatewayDoor>& door, const EventLog& log,
                                                              const std::atomic<bool>& stop) {
+  if (!options.engines.empty()) return route_to_servers(options, loaded, door, log, stop);
   return options.cluster.empty() ? start_machines(options, loaded, log) : join_cluster(options, door, log, stop);
 }
 

@@ -1,19 +1,23 @@
-// ServedMachines: the machines on which `seer serve` runs requests, in this process or in a cluster. Used by serve_command.cpp.
+// ServedMachines: the machines on which `seer serve` runs requests: in this process, in a cluster, or servers of others. Used by serve_command.cpp.
 #pragma once
 #include <atomic>
 #include <memory>
+#include <string>
 
 #include "actors/gateway_actor.h"
 #include "actors/log.h"
 #include "cli/config.h"
 #include "cli/machine_parts.h"
+#include "gpu/model/weight_memory.h"
 #include "protocols/result.h"
 
 namespace seer {
 
+class RoutedServers;
+
 class ServedMachines {
  public:
-  /// Starts machines in this process, or enters the cluster. Errors: one sentence. REQUIRES: all but `stop` outlive them.
+  /// Starts machines in this process, enters the cluster, or connects to the servers. Errors: one sentence. REQUIRES: all but `stop` outlive them.
   static Result<std::unique_ptr<ServedMachines>> open(const ServeOptions& options, const LoadedModel& loaded,
                                                       const std::shared_ptr<GatewayDoor>& door, const EventLog& log,
                                                       const std::atomic<bool>& stop);
@@ -24,8 +28,15 @@ class ServedMachines {
   /// Checksum of their weights at the start (ClusterIdentity).
   virtual uint64_t weights() const = 0;
   virtual GatewayFleet gateway_fleet() = 0;
+  /// Keeps weights that were sent to this process for an update, under this name; the version is left to the caller. Thread-safe, like
+  /// withdraw_weights(). REQUIRES: servers() is null; a server of others reads folders only.
+  virtual NewWeights offer_weights(const std::string& name, std::shared_ptr<const WeightMemory> memory, uint32_t crc) = 0;
+  /// The update is over. Memory that machines may still need is kept until they run with other weights.
+  virtual void withdraw_weights(const std::string& name) = 0;
   /// Takes note of machines that have come and gone. An error: they cannot be used any more.
   virtual Status follow() { return {}; }
+  /// Null: they are no servers of others.
+  virtual RoutedServers* servers() { return nullptr; }
 };
 
 }  // namespace seer

@@ -16,7 +16,9 @@ constexpr size_t kPartBytes = 256 << 10;  // of a line, written at once
 constexpr size_t kGivenBytes = 80;        // bookkeeping of a response, about
 
 size_t bytes_of(const ServedGroup& group) {
-  return group.prompt_ids.size() * sizeof(int32_t) + group.carried.size() + group.seeds.size() * (sizeof(uint64_t) + kGivenBytes);
+  size_t stops = group.sampling.stop_token_ids.size() * sizeof(int32_t);
+  for (const std::string& stop : group.sampling.stop) stops += sizeof stop + stop.size();
+  return group.prompt_ids.size() * sizeof(int32_t) + group.carried.size() + stops + group.seeds.size() * (sizeof(uint64_t) + kGivenBytes);
 }
 
 uint64_t hash_of(const ServedGroup& group) { return hash_bytes(record_bytes(group)); }
@@ -255,10 +257,42 @@ void ServedRollouts::commit(uint64_t number, const CommittedTokens& part, Weight
 void ServedRollouts::finish(uint64_t number, ServedResponse response, std::string_view line) {
   const auto at = rollouts_.find(number);
   if (at == rollouts_.end() || at->second.groups[response.group].is_given[response.sample]) return;
-  response.seq = at->second.state.given + 1;
+  Rollout& rollout = at->second;
+  if (rollout.head.streams_groups) {
+    response.line = line;
+    return hold(rollout, std::move(response));
+  }
+  response.seq = rollout.state.given + 1;
   response.line = cat("{\"seq\":", response.seq, ",", line.substr(1));
-  if (journal_ != nullptr) (void)kept(journal_->finish(number, response));
-  take_in_response(at->second, std::move(response));
+  give(rollout, {std::move(response)});
+}
+
+void ServedRollouts::hold(Rollout& rollout, ServedResponse response) {
+  Group& group = rollout.groups[response.group];
+  const size_t bytes = response.line.size();
+  if (!group.held.emplace(response.sample, std::move(response)).second) return;
+  rollout.bytes += bytes;
+  bytes_ += bytes;
+  if (group.held.size() < group.left) return;
+  std::vector<ServedResponse> whole;
+  std::string lines;
+  for (auto& [sample, held] : std::exchange(group.held, {})) {
+    rollout.bytes -= held.line.size();
+    bytes_ -= held.line.size();
+    held.line.pop_back();
+    lines += cat(lines.empty() ? "" : ",", std::exchange(held.line, {}));
+    held.seq = rollout.state.given + whole.size() + 1;
+    whole.push_back(std::move(held));
+  }
+  const std::string id = group.spec.id.empty() ? "" : cat("\"id\":", group.spec.id, ",");
+  whole.back().line = cat("{\"seq\":", whole.back().seq, ",\"type\":\"group\",\"group\":", whole.back().group, ",", id, "\"responses\":[", lines, "]}\n");
+  give(rollout, std::move(whole));
+}
+
+void ServedRollouts::give(Rollout& rollout, std::vector<ServedResponse> responses) {
+  const uint64_t number = rollout.head.number;
+  if (journal_ != nullptr) (void)kept(journal_->finish(number, responses));
+  for (ServedResponse& response : responses) take_in_response(rollout, std::move(response));
   pump_all(number);
 }
 
@@ -312,6 +346,7 @@ void ServedRollouts::let_go(Rollout& rollout, Group& group) {
   const size_t before = bytes_of(group.spec);
   group.spec.prompt_ids = {};
   group.spec.carried = {};
+  group.spec.sampling = {};
   rollout.bytes -= before - bytes_of(group.spec);
   bytes_ -= before - bytes_of(group.spec);
 }

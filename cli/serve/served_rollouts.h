@@ -4,7 +4,8 @@
 //
 // Always true:
 //  (1) responses of a rollout are numbered from 1 in the order in which they were given, without a gap, also over restarts;
-//  (2) each request is answered once: a response that comes again, or of a rollout that is not there, is dropped;
+//  (2) each request is answered once: a response that comes again, or of a rollout that is not there, is dropped. Where a rollout
+//      streams groups, the responses of a group are given together, and the line of the last one has them all;
 //  (3) a response that is not acknowledged is kept, unless its rollout was forgotten: by a client, or for room once it was over and
 //      some stream had been sent all of it;
 //  (4) a stream gets each response after its beginning once, in order, and `done` after the last one of a rollout that is over.
@@ -118,6 +119,7 @@ class ServedRollouts {
     std::vector<bool> is_given;
     uint32_t left = 0;
     bool is_whole = true;  // no response was cut short, or failed, so far
+    std::map<uint32_t, ServedResponse> held;  // by sample, until the whole group is there
     uint64_t hash = 0;     // of what it was
   };
   struct Rollout {
@@ -148,6 +150,8 @@ class ServedRollouts {
   Status make_room(size_t bytes, size_t rollouts);
   Status check_new(const Rollout& rollout, const std::vector<ServedGroup>& groups) const;
   std::vector<ServedWork> take_in(Rollout& rollout, std::vector<ServedGroup> groups);
+  void hold(Rollout& rollout, ServedResponse response);
+  void give(Rollout& rollout, std::vector<ServedResponse> responses);
   void take_in_response(Rollout& rollout, ServedResponse response);
   void let_go(Rollout& rollout, Group& group);
   void erase(uint64_t number);

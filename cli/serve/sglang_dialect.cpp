@@ -1,6 +1,7 @@
 #include "cli/serve/sglang_dialect.h"
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -13,6 +14,21 @@ namespace {
 
 constexpr int64_t kDefaultTokens = 128;  // SGLang's default of max_new_tokens
 constexpr size_t kWorkersMax = 1024;
+
+constexpr const char* kOtherWays = "send new weights to /update_weights_from_disk or /seer/v1/weights";
+constexpr const char* kNoMemory = "an instance keeps its memory as long as it runs";
+constexpr const char* kNoLora = "LoRA adapters are not supported";
+/// What SGLang has and Seer does not, and what to do instead.
+constexpr std::array<std::pair<std::string_view, const char*>, 10> kUnsupported{{{"/init_weights_update_group", kOtherWays},
+                                                                                  {"/update_weights_from_distributed", kOtherWays},
+                                                                                  {"/destroy_weights_update_group", kOtherWays},
+                                                                                  {"/update_weights_from_tensor", kOtherWays},
+                                                                                  {"/update_weights_from_ipc", kOtherWays},
+                                                                                  {"/pull_weights", kOtherWays},
+                                                                                  {"/release_memory_occupation", kNoMemory},
+                                                                                  {"/resume_memory_occupation", kNoMemory},
+                                                                                  {"/load_lora_adapter", kNoLora},
+                                                                                  {"/unload_lora_adapter", kNoLora}}};
 
 /// As SGLang says what is wrong.
 void refuse(const std::shared_ptr<HttpReply>& reply, const Error& error) {
@@ -34,6 +50,7 @@ struct Generate {
   std::vector<Answering> to;  // by request
   bool is_list = false;       // the answer is
   bool streams = false;
+  bool is_incremental = false;  // events have only the tokens since the one before
 };
 
 /// One entry of a field that is a list with one entry for each prompt, or one value for all.
@@ -51,6 +68,26 @@ Result<Prompts> prompts_of(const Json& body, const ServedModel& model) {
                         : read_prompts(*texts, {.name = "text", .may_be_ids = false}, model);
 }
 
+/// That a client registers; with a "kind", "KIND=URL".
+Result<std::string> url_of_worker(const HttpRequest& request) {
+  std::string url = request.query.contains("url") ? request.query.at("url") : "";
+  if (url.empty()) {
+    SEER_ASSIGN_OR_RETURN(const Json body, read_object(request.body));
+    SEER_ASSIGN_OR_RETURN(url, text_field(body, "url"));
+    SEER_ASSIGN_OR_RETURN(const std::string kind, text_field(body, "kind"));
+    if (!kind.empty() && !url.empty()) url = cat(kind, "=", url);
+  }
+  if (url.empty()) return fail(Code::kInvalidArgument, "url is missing: expected that of a worker");
+  return url;
+}
+
+Result<LogprobMode> read_logprob_mode(const Json& body) {
+  SEER_ASSIGN_OR_RETURN(const std::string mode, text_field(body, "logprob_mode"));
+  if (mode == "raw") return LogprobMode::kRaw;
+  if (mode.empty() || mode == "processed") return LogprobMode::kProcessed;
+  return fail(Code::kInvalidArgument, "logprob_mode is ", shown(mode), ": expected \"processed\" or \"raw\"");
+}
+
 Result<Generate> parse_generate(const std::string& body_text, Front& front) {
   const ServedModel& model = front.model();
   SEER_ASSIGN_OR_RETURN(const Json body, read_object(body_text));
@@ -59,6 +96,8 @@ Result<Generate> parse_generate(const std::string& body_text, Front& front) {
   call.is_list = prompts.is_list;
   SEER_RETURN_IF_ERROR(refuse_fields(body, {"image_data", "video_data", "audio_data", "lora_path", "input_embeds", "return_routed_experts"}));
   SEER_ASSIGN_OR_RETURN(call.streams, boolean_field(body, "stream", false));
+  SEER_ASSIGN_OR_RETURN(call.is_incremental, boolean_field(body, "incremental", false));
+  SEER_ASSIGN_OR_RETURN(const LogprobMode logprob_mode, read_logprob_mode(body));
   const Json* const logprobs = given_field(body, "return_logprob");
   const bool wants_logprobs = logprobs != nullptr && (logprobs->is_array() ? !logprobs->empty() : *logprobs == true);
   const Json empty = Json::object();
@@ -68,7 +107,8 @@ Result<Generate> parse_generate(const std::string& body_text, Front& front) {
   for (size_t i = 0; i < prompts.ids.size(); ++i) {
     const Json* const given = entry(params, i);
     const Json& own = given == nullptr ? empty : *given;
-    SEER_ASSIGN_OR_RETURN(const Sampling sampling, read_sampling(own, "max_new_tokens", kDefaultTokens));
+    SEER_ASSIGN_OR_RETURN(Sampling sampling, read_sampling(own, "max_new_tokens", kDefaultTokens));
+    sampling.params.logprob_mode = logprob_mode;
     SEER_RETURN_IF_ERROR(add_prompt(asked, sampling));
     const size_t prompt_tokens = prompts.ids[i].size();
     SEER_ASSIGN_OR_RETURN(GatewayRequest request, read_request(body, std::move(prompts.ids[i]), sampling, front));
@@ -98,7 +138,8 @@ Out finish_of(const Response& r, const std::vector<std::string>& stop_texts) {
 }
 
 /// Written by hand: a response can have 100 000 tokens.
-std::string answer_text(const Answering& to, const Response& r, const std::string& version) {
+/// `told`: tokens that earlier events of a stream have given; none: it is no stream, or its events repeat all tokens.
+std::string answer_text(const Answering& to, const Response& r, const std::string& version, std::optional<size_t> told = {}) {
   Out meta = {{"id", to.rid},
               {"finish_reason", finish_of(r, to.text.stop)},
               {"prompt_tokens", to.prompt_tokens},
@@ -108,15 +149,17 @@ std::string answer_text(const Answering& to, const Response& r, const std::strin
               {"seed", r.seed},
               {"queue_time", static_cast<double>(r.queue_us) / 1e6},
               {"e2e_latency", static_cast<double>(r.queue_us + r.run_us) / 1e6}};
-  std::string out = cat("{\"text\":", json_string(response_text(to.model->tokenizer.get(), to.text, r)), ",\"output_ids\":");
-  append_ids(out, r.output_ids);
+  const std::string text = told ? std::string() : response_text(to.model->tokenizer.get(), to.text, r);  // half a character is no text
+  const size_t first = told.value_or(0);
+  std::string out = cat("{\"text\":", json_string(text), ",\"output_ids\":");
+  append_ids(out, std::vector<int32_t>(r.output_ids.begin() + static_cast<ptrdiff_t>(first), r.output_ids.end()));
   std::string meta_text = json_text(meta);
   meta_text.pop_back();
   out += cat(",\"meta_info\":", meta_text);
   if (to.wants_logprobs) {
     out += ",\"output_token_logprobs\":[";
-    for (size_t i = 0; i < r.output_ids.size(); ++i) {
-      out += i > 0 ? ",[" : "[";
+    for (size_t i = first; i < r.output_ids.size(); ++i) {
+      out += i > first ? ",[" : "[";
       append_float(out, r.logprobs[i]);
       out += cat(",", r.output_ids[i], ",null]");
     }
@@ -142,6 +185,8 @@ bool SglangDialect::handle(HttpRequest& request, const Reply& reply) {
   else if (path == "/update_weights_from_disk" && is_post) update_from_disk(request, reply);
   else if (path == "/get_weight_version" || path == "/weight_version")
     reply->send(200, json_text({{"weight_version", front_.version_label(front_.version())}}));
+  else if (const auto known = std::ranges::find(kUnsupported, path, &decltype(kUnsupported)::value_type::first); known != kUnsupported.end() && is_post)
+    reply->send(501, json_text({{"error", {{"message", cat(path, " is not supported: ", known->second)}, {"type", "NotImplementedError"}}}}));
   else return false;
   return true;
 }
@@ -154,8 +199,11 @@ void SglangDialect::generate(const HttpRequest& request, const Reply& reply) {
     const auto so_far = std::make_shared<Response>();
     so_far->version = front_.version();
     reply->begin("text/event-stream");
-    const auto send = [this, to = std::move(parsed->to[0]), reply](const Response& r) {
-      reply->write(cat("data: ", answer_text(to, r, front_.version_label(r.version)), "\n\n"));
+    const auto told = std::make_shared<std::optional<size_t>>();
+    if (parsed->is_incremental) *told = 0;
+    const auto send = [this, to = std::move(parsed->to[0]), reply, told](const Response& r) {
+      reply->write(cat("data: ", answer_text(to, r, front_.version_label(r.version), *told), "\n\n"));
+      if (*told) *told = r.output_ids.size();
     };
     call.tokens = [so_far, send](size_t, uint32_t, const CommittedTokens& part, WeightVersion) {
       so_far->output_ids.insert(so_far->output_ids.end(), part.tokens.begin(), part.tokens.end());
@@ -191,7 +239,8 @@ void SglangDialect::server_info(const Reply& reply) {
   reply->send(200, json_text({{"model_path", model.folder}, {"served_model_name", model.name}, {"tp_size", 1}, {"pp_size", 1}, {"ep_size", 1},
                             {"dp_size", 1}, {"moe_dp_size", 1}, {"num_gpus", 1}, {"num_gpus_per_engine", 1}, {"disaggregation_mode", nullptr},
                             {"disaggregation_bootstrap_port", nullptr}, {"encoder_only", false}, {"enable_memory_saver", false},
-                            {"enable_return_routed_experts", false}, {"dtype", "bfloat16"}, {"context_length", model.config.context_tokens_max},
+                            {"enable_return_routed_experts", false}, {"dtype", "bfloat16"}, {"context_length", model.config.context_tokens_max}, {"instances", model.instances},
+                            {"max_running_requests", model.rows_max == 0 ? Out() : Out(model.rows_max)},
                             {"max_total_num_tokens", model.tokens_max}, {"weight_version", front_.version_label(front_.version())}, {"version", "seer"}}));
 }
 
@@ -201,8 +250,32 @@ void SglangDialect::model_info(const Reply& reply) {
                             {"weight_version", front_.version_label(front_.version())}}));
 }
 
+/// With --engines: the servers behind this address.
+void SglangDialect::routed_workers(const HttpRequest& request, const Reply& reply) {
+  if (request.method == "GET") {
+    Out list = Out::array(), urls = Out::array();
+    for (const RoutedServer& server : servers_->list()) {
+      list.push_back({{"id", server.id}, {"url", server.url}, {"is_healthy", server.is_up}, {"worker_type", "regular"}, {"kind", server.kind},
+                      {"engine", server.engine}, {"weight_version", server.weights}, {"draining", server.is_draining}, {"deterministic", server.is_deterministic}, {"running", server.running}, {"waiting", server.waiting}});
+      urls.push_back(server.url);
+    }
+    return reply->send(200, json_text({{"workers", list}, {"urls", urls}, {"total", list.size()}}));
+  }
+  if (request.method == "DELETE") {
+    const Status removed = servers_->remove(request.path.substr(request.path.rfind('/') + 1));
+    if (!removed.ok()) return reply->send(404, json_text({{"error", {{"message", removed.error().detail}}}}));
+    return reply->send(202, json_text({{"success", true}}));
+  }
+  const Result<std::string> url = url_of_worker(request);
+  if (!url.ok()) return refuse(reply, url.error());
+  const Result<std::string> id = servers_->add(*url);
+  if (!id.ok()) return refuse(reply, fail(Code::kInvalidArgument, id.error().detail));
+  reply->send(202, json_text({{"status", "accepted"}, {"worker_id", *id}, {"url", *url}}));
+}
+
 /// A router's list. Whatever a client registers, this address is the one engine behind it.
 void SglangDialect::workers(const HttpRequest& request, const Reply& reply) {
+  if (servers_ != nullptr) return routed_workers(request, reply);
   if (request.method == "GET") {
     Out list = Out::array(), urls = Out::array();
     for (const auto& [id, url] : workers_) {
@@ -215,13 +288,9 @@ void SglangDialect::workers(const HttpRequest& request, const Reply& reply) {
     workers_.erase(request.path.substr(request.path.rfind('/') + 1));
     return reply->send(200, json_text({{"success", true}}));
   }
-  std::string url = request.query.contains("url") ? request.query.at("url") : "";
-  if (url.empty()) {
-    const Result<Json> body = read_object(request.body);
-    if (!body.ok()) return refuse(reply, body.error());
-    if (const Json* const given_url = given_field(*body, "url"); given_url != nullptr && given_url->is_string()) url = given_url->get<std::string>();
-  }
-  if (url.empty()) return refuse(reply, fail(Code::kInvalidArgument, "url is missing: expected that of a worker"));
+  const Result<std::string> given = url_of_worker(request);
+  if (!given.ok()) return refuse(reply, given.error());
+  const std::string& url = *given;
   const auto known = std::ranges::find(workers_, url, &std::pair<const std::string, std::string>::second);
   if (known == workers_.end() && workers_.size() >= kWorkersMax)
     return refuse(reply, fail(Code::kInvalidArgument, "there are ", kWorkersMax, " workers, which is the limit: delete one first"));
@@ -287,7 +356,7 @@ void SglangDialect::update_from_disk(const HttpRequest& request, const Reply& re
   if (folder->empty()) return answer(false, "model_path is missing: expected a folder with safetensors files");
   const Result<InFlight> in_flight = read_update_mode(*mode);
   if (!in_flight.ok()) return answer(false, in_flight.error().detail);
-  front_.update_weights(*folder, *in_flight, read_weight_label(*label), [this, answer](const Status& done) {
+  front_.update_weights({.version = {}, .folder = *folder}, *in_flight, read_weight_label(*label), [this, answer](const Status& done) {
     if (!done.ok()) return answer(false, done.error().detail);
     answer(true, cat("Succeeded to update model weights to version ", front_.version_label(front_.version()), "."));
   });

@@ -1,17 +1,16 @@
 #include "cli/serve/weight_uploads.h"
 
+#include <span>
 #include <utility>
 
 #include "cli/serve/request_fields.h"
+#include "protocols/crc32c.h"
 
 namespace seer {
 namespace {
 
+constexpr int64_t kLayerTensorsMax = 18, kOtherTensorsMax = 3;
 constexpr int64_t kTensorHeaderBytes = 1024;  // allowed for each tensor: its name, dtype, shape, offsets, and a header of its own
-
-uint64_t bytes_max_of(const Model* model) {
-  return model == nullptr ? 0 : static_cast<uint64_t>(model->stored_bytes_max + model->stored_tensors * kTensorHeaderBytes);
-}
 
 std::string query_text(const HttpRequest& head, const std::string& name) {
   const auto at = head.query.find(name);
@@ -33,6 +32,7 @@ class WeightUploads::Upload final : public HttpUpload {
     if (memory_ == nullptr)
       if (auto refusal = begin()) return refusal;
     if (memory_->bytes() + part.size() > owner_.bytes_max_) return too_large();
+    crc_ = crc32c(std::as_bytes(std::span(part)), crc_);
     if (const Status kept = memory_->append(part); !kept.ok()) return HttpRefusal{503, kept.error().detail};
     return {};
   }
@@ -40,9 +40,9 @@ class WeightUploads::Upload final : public HttpUpload {
   void finish(std::shared_ptr<HttpReply> reply) override {
     if (owner_.front_.is_updating()) return reply->send(409, http_error_body(kBusy));  // one from a folder came before
     const std::string name = cat("upload ", ++owner_.last_number_);
-    owner_.loader_->offer(name, std::move(memory_));
-    owner_.front_.update_weights(name, *mode_, label_, [&owner = owner_, name, reply](const Status& done) {
-      owner.loader_->withdraw(name);
+    NewWeights weights = owner_.machines_.offer_weights(name, std::move(memory_), crc_);
+    owner_.front_.update_weights(std::move(weights), *mode_, label_, [&owner = owner_, name, reply](const Status& done) {
+      owner.machines_.withdraw_weights(name);
       if (!done.ok()) return reply->send(400, http_error_body(done.error().detail));
       reply->send(200, json_text({{"weight_version", owner.front_.version_label(owner.front_.version())}}));
     });
@@ -53,9 +53,8 @@ class WeightUploads::Upload final : public HttpUpload {
 
   /// All that can be known before any of the body has come.
   std::optional<HttpRefusal> begin() {
-    if (!owner_.is_here_)
-      return HttpRefusal{400, "with --cluster, weights cannot be sent to the server: put them in a folder that all machines see, and send "
-                              "its path to /update_weights_from_disk"};
+    if (owner_.machines_.servers() != nullptr)
+      return HttpRefusal{501, "weights in a request do not reach the servers of --engines: give a folder that they read (/update_weights_from_disk)"};
     if (!mode_.ok()) return HttpRefusal{400, mode_.error().detail};
     if (const WeightVersion runs = owner_.front_.version(); label_.number && *label_.number <= runs)
       return HttpRefusal{400, cat("weight version ", *label_.number, ": expected one above ", runs, ", which runs")};
@@ -78,10 +77,17 @@ class WeightUploads::Upload final : public HttpUpload {
   const std::optional<uint64_t> body_bytes_;
   const bool is_alone_;
   std::shared_ptr<WeightMemory> memory_;
+  uint32_t crc_ = 0;  // of what has come
 };
 
-WeightUploads::WeightUploads(Front& front, std::shared_ptr<ModelLoader> loader, const Model* model)
-    : front_(front), loader_(std::move(loader)), is_here_(model != nullptr), bytes_max_(bytes_max_of(model)) {}
+uint64_t weight_bytes_max(const Model* model, const ModelConfig& config) {
+  if (model != nullptr) return static_cast<uint64_t>(model->stored_bytes_max + model->stored_tensors * kTensorHeaderBytes);
+  const auto bytes = config.parameters_max() * static_cast<int64_t>(sizeof(float));
+  return static_cast<uint64_t>(bytes + (config.layers * kLayerTensorsMax + kOtherTensorsMax) * kTensorHeaderBytes);
+}
+
+WeightUploads::WeightUploads(Front& front, ServedMachines& machines, uint64_t bytes_max)
+    : front_(front), machines_(machines), bytes_max_(bytes_max) {}
 
 std::shared_ptr<HttpUpload> WeightUploads::open(const HttpRequest& head, std::optional<uint64_t> body_bytes) {
   if (head.path != "/seer/v1/weights" || (head.method != "POST" && head.method != "PUT")) return nullptr;

@@ -1,4 +1,4 @@
-// WeightUploads: new weights that a client sends over HTTP, kept in memory until the engines of this process have loaded them.
+// WeightUploads: new weights that a client sends over HTTP, kept in memory until the engines have loaded them, here or in a cluster.
 //
 //   POST /seer/v1/weights?version=V&mode=M      the body: one or several safetensors files, each right after the one before
 //
@@ -12,22 +12,24 @@
 
 #include "cli/serve/front.h"
 #include "cli/serve/http_server.h"
-#include "gpu/model/model_loader.h"
+#include "cli/serve/served_machines.h"
 
 namespace seer {
 
+/// Bytes that weights of this model can take in safetensors, headers included. `model` null: their dtype is not known.
+uint64_t weight_bytes_max(const Model* model, const ModelConfig& config);
+
 class WeightUploads {
  public:
-  /// `loader`: of the engines of this process. `model`: that they run; null: there are none here, and uploads are refused.
-  WeightUploads(Front& front, std::shared_ptr<ModelLoader> loader, const Model* model);
+  /// `bytes_max`: that weights of the model can take. REQUIRES: front and machines outlive it.
+  WeightUploads(Front& front, ServedMachines& machines, uint64_t bytes_max);
   /// Null: the request is no upload.
   std::shared_ptr<HttpUpload> open(const HttpRequest& head, std::optional<uint64_t> body_bytes);
 
  private:
   class Upload;
   Front& front_;
-  const std::shared_ptr<ModelLoader> loader_;
-  const bool is_here_;
+  ServedMachines& machines_;
   const uint64_t bytes_max_;
   std::weak_ptr<Upload> open_;  // the one whose body is coming
   uint64_t last_number_ = 0;

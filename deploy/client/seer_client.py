@@ -173,6 +173,14 @@ def _rollout_response_of(line: Any, rollout_id: str) -> RolloutResponse:
         raise BadAnswer(f"the answer is no response of a rollout: {error!r} in {json.dumps(line)[:200]}") from None
 
 
+def _responses_of(line: Dict[str, Any]) -> List[Dict[str, Any]]:
+    """Those of a line, which is one or has those of a group."""
+    if "output_ids" in line:
+        return [line]
+    first = line["seq"] - len(line["responses"]) + 1
+    return [{"seq": first + i, **response} for i, response in enumerate(line["responses"])]
+
+
 def _lines_of(groups: Sequence[Mapping[str, Any]]) -> List[bytes]:
     return [json.dumps(dict(group)).encode() for group in groups]
 
@@ -257,8 +265,9 @@ class AsyncRollout:
                     line = Answer(200, data).json()
                     lost_s = None
                     if "seq" in line:
-                        self.seq = line["seq"]
-                        yield _rollout_response_of(line, self.rollout_id)
+                        for response in _responses_of(line):
+                            self.seq = response["seq"]
+                            yield _rollout_response_of(response, self.rollout_id)
                     elif line.get("type") == "done":
                         self.summary = line
                         return
@@ -380,9 +389,9 @@ class AsyncClient:
     def rollout(self, groups: Sequence[Mapping[str, Any]], *, rollout_id: Optional[str] = None, n: Optional[int] = None,
                 sampling: Optional[Mapping[str, Any]] = None, seed: Optional[int] = None, priority: int = 0, logprobs: str = "processed",
                 open: bool = False, stop_when: Optional[Mapping[str, int]] = None, expect_weight_version: Union[int, str, None] = None,
-                reconnect_s: float = RECONNECT_S) -> AsyncRollout:
+                stream: str = "sample", reconnect_s: float = RECONNECT_S) -> AsyncRollout:
         """A rollout of these groups, each with the fields of a prompt line of `seer rollout`; `n` and `sampling` are for groups that do
-        not say. Iterate over it to start it. With open=True more groups may be added. With stop_when={"groups": 64} (or "samples",
+        not say. Iterate over it to start it. With stream="group" the responses of a group come one after the other, once all are there. With open=True more groups may be added. With stop_when={"groups": 64} (or "samples",
         "deadline_s") it ends when so many are whole; the others are answered with the tokens they have. Another process that asks for the same groups with
         the same rollout_id gets the responses of the rollout that is there."""
         rollout_id = f"client-{uuid.uuid4().hex}" if rollout_id is None else rollout_id
@@ -392,7 +401,8 @@ class AsyncClient:
         first: Dict[str, Any] = {"rollout_id": rollout_id, "defaults": defaults, "open": open}
         for name, value in (("seed", seed), ("priority", priority or None), ("stop_when", dict(stop_when) if stop_when else None),
                             ("expect_weight_version", expect_weight_version),
-                            ("logprobs", None if logprobs == "processed" else logprobs)):
+                            ("logprobs", None if logprobs == "processed" else logprobs),
+                            ("stream", None if stream == "sample" else stream)):
             if value is not None:
                 first[name] = value
         lines = _lines_of(groups)

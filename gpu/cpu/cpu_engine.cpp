@@ -9,7 +9,7 @@
 #include "gpu/cpu/cpu_isa.h"
 #include "gpu/cpu/denormals.h"
 #include "gpu/cpu/forward.h"
-#include "gpu/model/model_loader.h"
+#include "gpu/model/engine_weights.h"
 #include "protocols/check.h"
 #include "protocols/cpu_time.h"
 #include "protocols/hash.h"
@@ -39,16 +39,17 @@ class CpuEngine final : public Engine {
  public:
   CpuEngine(std::shared_ptr<const Model> model, const CpuKernels& kernels, KvCache cache, const CpuEngineConfig& config,
             const std::vector<int32_t>& cores)
-      : loader_(config.loader ? config.loader : std::make_shared<ModelLoader>()),
-        model_(std::move(model)),
-        cache_(std::move(cache)),
+      : cache_(std::move(cache)),
+        weights_(std::move(model), config.version, block_layout(), config.loader,
+                 [this](EngineWeights::Loaded loaded) { thread_.put(std::move(loaded)); }),
         pool_(config.threads, cores),
-        forward_(*model_, kernels, cache_, pool_),
+        forward_(*weights_.running(), kernels, cache_, pool_),
         thread_({.on_start = [core = cores.empty() ? -1 : cores[0]] { if (core >= 0) pin_thread(core); }},
                 [this](Work& work) { run_work(work); }) {
-    const ModelConfig& c = model_->config;
+    const std::shared_ptr<const Model> running = weights_.running();
+    const ModelConfig& c = running->config;
     const KvLayout& layout = cache_.layout();
-    info_.model = model_->folder;
+    info_.model = running->folder;
     info_.vocab_size = c.vocab_size;
     info_.context_tokens_max = c.context_tokens_max;
     info_.eos_ids = c.eos_ids;
@@ -57,14 +58,10 @@ class CpuEngine final : public Engine {
     info_.device_blocks = cache_.blocks();
     info_.orders_max = 2;
     info_.block_layout = block_layout();
-    info_.layout_hash = layout_hash();
-    info_.version = version_ = config.version;
-    staging_->engine = this;
+    info_.layout_hash = weights_.layout_hash();
+    info_.version = config.version;
   }
-  ~CpuEngine() override {
-    const std::lock_guard lock(staging_->mutex);
-    staging_->engine = nullptr;
-  }
+  ~CpuEngine() override { weights_.close(); }
 
   const EngineInfo& info() const override { return info_; }
 
@@ -80,7 +77,7 @@ class CpuEngine final : public Engine {
       check_copy(*copy);
       thread_.put(std::move(*copy));
     } else if (auto* const weights = std::get_if<StageWeights>(&work)) {
-      stage(*weights);
+      weights_.stage(*weights);
     } else {
       thread_.put(std::get<SwitchWeights>(work));
     }
@@ -98,25 +95,7 @@ class CpuEngine final : public Engine {
   }
 
  private:
-  struct StagedModel {
-    uint64_t id = 0;  // of the StageWeights
-    WeightVersion version;
-    Result<std::shared_ptr<const Model>> model;
-  };
-  using Work = std::variant<StepBatch, CopyBatch, StagedModel, SwitchWeights>;
-  /// How the loader reaches this engine while it exists.
-  struct Staging {
-    std::mutex mutex;
-    CpuEngine* engine = nullptr;
-  };
-
-  void stage(const StageWeights& weights) {
-    loader_->load(weights.folder, weights.version, model_,
-                  [staging = staging_, id = weights.id, version = weights.version](const auto& model) {
-                    const std::lock_guard lock(staging->mutex);
-                    if (staging->engine != nullptr) staging->engine->thread_.put(StagedModel{id, version, model});
-                  });
-  }
+  using Work = std::variant<StepBatch, CopyBatch, EngineWeights::Loaded, SwitchWeights>;
 
   void check_step(const StepBatch& batch) const {
     for (const SequenceStep& s : batch.sequences) {
@@ -161,7 +140,7 @@ class CpuEngine final : public Engine {
     const int64_t start_us = wall_us();
     StepResult result;
     result.id = batch.id;
-    result.version = version_;
+    result.version = weights_.version();
     feed(batch);
     result.sampled = forward_.run(batch);
     last_tokens_.clear();
@@ -197,24 +176,13 @@ class CpuEngine final : public Engine {
     return result;
   }
 
-  WeightResult run(StagedModel& staged) {
-    SEER_CHECK(staged_ == nullptr, staged.id);
-    WeightResult result{.id = staged.id, .status = {}, .version = version_, .layout_hash = layout_hash()};
-    if (!staged.model.ok()) {
-      result.status = staged.model.error();
-    } else {
-      staged_ = *std::move(staged.model);
-      staged_version_ = staged.version;
-    }
-    return result;
-  }
+  WeightResult run(EngineWeights::Loaded& loaded) { return weights_.keep(std::move(loaded)); }
 
   WeightResult run(const SwitchWeights& weights) {
-    SEER_CHECK(staged_ != nullptr, weights.id);
-    forward_.set_weights(*staged_);
-    model_ = std::exchange(staged_, nullptr);
-    version_ = staged_version_;
-    return {.id = weights.id, .status = {}, .version = version_, .layout_hash = layout_hash()};
+    const std::shared_ptr<const Model> staged = weights_.staged();
+    SEER_CHECK(staged != nullptr, weights.id);
+    forward_.set_weights(*staged);
+    return weights_.switch_to_staged(weights.id);
   }
 
   uint64_t block_layout() const {
@@ -224,7 +192,6 @@ class CpuEngine final : public Engine {
       hash = hash_pair(hash, static_cast<uint64_t>(size));
     return hash;
   }
-  uint64_t layout_hash() const { return hash_pair(model_->weights_hash, block_layout()); }
 
   /// CPU time of this engine's threads since the last call. REQUIRES: called by the engine's thread.
   int64_t take_cpu_us() {
@@ -232,14 +199,9 @@ class CpuEngine final : public Engine {
     return now - std::exchange(cpu_reported_us_, now);
   }
 
-  const std::shared_ptr<ModelLoader> loader_;
-  const std::shared_ptr<Staging> staging_ = std::make_shared<Staging>();
-  std::shared_ptr<const Model> model_;  // this and the next three: used by the engine's thread only
-  std::shared_ptr<const Model> staged_;
-  WeightVersion staged_version_;
-  WeightVersion version_;
-  std::vector<int32_t> last_tokens_;  // per sequence of the last step, what it sampled last
   KvCache cache_;
+  EngineWeights weights_;
+  std::vector<int32_t> last_tokens_;  // per sequence of the last step, what it sampled last; used by the engine's thread only
   ThreadPool pool_;
   CpuForward forward_;  // uses all of the above
   EngineInfo info_;

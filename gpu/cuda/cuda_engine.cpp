@@ -1,20 +1,18 @@
 #include "gpu/cuda/cuda_engine.h"
 
 #include <algorithm>
-#include <atomic>
-#include <chrono>
-#include <cstring>
-#include <deque>
 #include <limits>
 #include <utility>
 
+#include "gpu/cuda/communicator.h"
 #include "gpu/cuda/cuda_forward.h"
+#include "gpu/cuda/cuda_rank.h"
 #include "gpu/cuda/step_plan.h"
+#include "gpu/model/engine_weights.h"
 #include "gpu/slot_table.h"
 #include "protocols/check.h"
 #include "protocols/hash.h"
 #include "protocols/kv.h"
-#include "protocols/workers.h"
 
 namespace seer {
 namespace {
@@ -24,9 +22,13 @@ using namespace cuda;
 // Changes when the bytes of a KV block change their meaning, or when the arithmetic that makes them changes.
 constexpr uint64_t kLayoutVersion = 0x63756461'00000001;
 
-int64_t wall_us() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+uint64_t block_layout_of(const ModelConfig& c, const CudaEngineConfig& config, int32_t sum_parts, size_t ranks) {
+  uint64_t hash = kLayoutVersion;
+  for (const int32_t size : {c.layers, c.kv_heads, c.head_dim, static_cast<int32_t>(config.block_tokens), static_cast<int32_t>(config.type)})
+    hash = hash_pair(hash, static_cast<uint64_t>(size));
+  // Sums in other parts have other bits, and ranks have their bytes one after the other.
+  if (sum_parts > 1) hash = hash_pair(hash_pair(hash, static_cast<uint64_t>(sum_parts)), ranks);
+  return hash;
 }
 
 /// A slot table that remembers what the device has not been told.
@@ -57,48 +59,41 @@ class DeviceSlots final : public SlotTable {
 
 class CudaEngine final : public Engine {
  public:
-  CudaEngine(std::shared_ptr<const Model> model, std::unique_ptr<Device> device, std::unique_ptr<CudaForward> forward,
-             const ForwardConfig& forward_config, const CudaEngineConfig& config)
+  CudaEngine(std::shared_ptr<const Model> model, const ForwardConfig& forward, const CudaEngineConfig& config, uint64_t block_layout)
       : config_(config),
-        loader_(config.loader ? config.loader : std::make_shared<ModelLoader>()),
         limits_{.rows = config.rows_max,
-                .row_splits = forward_config.row_splits_max,
+                .row_splits = forward.row_splits_max,
                 .sequences = config.slots_max,
-                .tile_tokens = kTileRows / (model->config.heads / model->config.kv_heads)},
+                .tile_tokens = kTileRows / (model->config.heads / model->config.kv_heads),
+                .tree_rows = config.tree_rows_max},
         slots_(info_, config.slots_max),
-        model_(std::move(model)),
-        device_(std::move(device)),
-        forward_(std::move(forward)) {
-    const ModelConfig& c = model_->config;
-    info_.model = model_->folder;
+        weights_(model, config.version, block_layout, config.loader,
+                 [this](EngineWeights::Loaded loaded) { begin_upload(std::move(loaded)); }) {
+    const ModelConfig& c = model->config;
+    info_.model = model->folder;
     info_.vocab_size = c.vocab_size;
     info_.context_tokens_max = c.context_tokens_max;
     info_.eos_ids = c.eos_ids;
     info_.block_tokens = config.block_tokens;
-    info_.block_bytes = forward_->block_bytes();
-    info_.device_blocks = forward_config.blocks;
+    info_.block_bytes = cuda_kv_block_bytes(c, config);
+    info_.device_blocks = forward.blocks;
     info_.orders_max = 2;
-    info_.block_layout = block_layout();
-    info_.layout_hash = layout_hash();
-    info_.version = version_ = config.version;
-    staging_->engine = this;
+    info_.block_layout = block_layout;
+    info_.layout_hash = weights_.layout_hash();
+    info_.version = config.version;
   }
   ~CudaEngine() override {
-    const std::lock_guard lock(staging_->mutex);
-    staging_->engine = nullptr;
+    weights_.close();
+    for (const auto& rank : ranks_) rank->stop();
+    while (!ranks_.empty()) ranks_.pop_back();  // the first has memory that serves all
   }
 
-  /// Memory for what goes to and comes from the device. Errors: kFull.
-  Status reserve_staging() {
-    for (Staged& s : staged_) {
-      const int64_t bytes = std::max(CudaForward::kChangesBytes, CudaForward::plan_bytes(config_.rows_max));
-      SEER_ASSIGN_OR_RETURN(s.memory, device_->allocate_pinned(bytes));
-    }
-    for (int32_t i = 0; i < kResultBuffers; ++i) {
-      SEER_ASSIGN_OR_RETURN(std::byte * memory, device_->allocate_pinned(config_.rows_max * static_cast<int64_t>(sizeof(Sampled))));
-      results_.put(reinterpret_cast<Sampled*>(memory));
-    }
-    return {};
+  /// REQUIRES: called for each rank, in order, before any work.
+  Status add_rank(std::unique_ptr<Device> device, std::unique_ptr<Communicator> peers, std::unique_ptr<CudaForward> forward) {
+    const CudaRank::Config config{.rows_max = config_.rows_max, .block_bytes = forward->block_bytes(), .version = config_.version};
+    ranks_.push_back(std::make_unique<CudaRank>(std::move(device), std::move(peers), std::move(forward), config,
+                                                [this](Job& job) { std::visit([&](auto& work) { finish(job, work); }, job.work); }));
+    return ranks_.back()->reserve_staging();
   }
 
   const EngineInfo& info() const override { return info_; }
@@ -109,14 +104,19 @@ class CudaEngine final : public Engine {
     SEER_CHECK(open_ < info_.queue_max, open_);
     ++open_;
     if (auto* const batch = std::get_if<StepBatch>(&work)) {
-      thread_.put(batch->sequences.empty() ? plan_order(*batch) : plan_rows(*batch));
+      put(batch->sequences.empty() ? plan_order(*batch) : plan_rows(*batch));
     } else if (auto* const copy = std::get_if<CopyBatch>(&work)) {
       check_copy(*copy);
-      thread_.put(std::move(*copy));
+      const auto job = std::make_shared<Job>(static_cast<int32_t>(ranks_.size()));
+      auto& copied = job->work.emplace<CopyWork>();
+      copied.result.id = copy->id;
+      copied.result.direction = copy->direction;
+      copied.batch = std::move(*copy);
+      for (const auto& rank : ranks_) rank->put(job);
     } else if (auto* const weights = std::get_if<StageWeights>(&work)) {
-      stage(*weights);
+      weights_.stage(*weights);
     } else {
-      thread_.put(std::get<SwitchWeights>(work));
+      put(SwitchWork{std::get<SwitchWeights>(work).id, weights_.staged(), weights_.staged_version()});
     }
   }
 
@@ -139,64 +139,9 @@ class CudaEngine final : public Engine {
   }
 
  private:
-  /// A step as the engine's thread gets it.
-  struct StepWork {
-    StepResult result;          // with room for all samples
-    bool is_order = false;      // of the slots; else of given rows
-    std::vector<Pass> passes;
-    std::vector<DeviceBlockId> written;  // blocks that it writes to
-  };
-  struct StagedModel {
-    uint64_t id = 0;  // of the StageWeights
-    WeightVersion version;
-    Result<std::shared_ptr<const Model>> model;
-  };
-  using Work = std::variant<StepWork, CopyBatch, StagedModel, SwitchWeights>;
-  /// Work that is on the device.
-  struct InFlight {
-    EventId event = 0;
-    StepWork step;                 // of a step: its last pass is in `sampled`
-    Sampled* sampled = nullptr;
-    int64_t start_us = 0;
-    std::optional<CopyBatch> copy;
-    CopyResult copied;
-    std::optional<WeightResult> weights;  // over already: it only keeps its place among the results
-  };
   struct Done {
     EngineResult result;
     bool is_order = false;
-  };
-  /// Pinned memory for one upload, free after the event.
-  struct Staged {
-    std::byte* memory = nullptr;
-    EventId used = 0;
-  };
-  /// Buffers that go from one thread to the other and back.
-  class ResultBuffers {
-   public:
-    void put(Sampled* buffer) {
-      {
-        const std::lock_guard lock(mutex_);
-        free_.push_back(buffer);
-      }
-      wake_.notify_one();
-    }
-    Sampled* take() {
-      std::unique_lock lock(mutex_);
-      wake_.wait(lock, [this] { return !free_.empty(); });
-      Sampled* const buffer = free_.back();
-      free_.pop_back();
-      return buffer;
-    }
-
-   private:
-    std::mutex mutex_;
-    std::condition_variable wake_;
-    std::vector<Sampled*> free_;
-  };
-  struct Staging {  // how the loader reaches this engine while it exists
-    std::mutex mutex;
-    CudaEngine* engine = nullptr;
   };
 
   // ---- the owner's thread: what a step is ----
@@ -258,7 +203,7 @@ class CudaEngine final : public Engine {
     SEER_CHECK(s.start >= 0, id, s.start);
     SEER_CHECK(std::ssize(s.blocks) * info_.block_tokens >= s.start + rows, id, s.blocks.size());
     SEER_CHECK(s.sample_rows >= 0 && s.sample_rows <= rows, id, s.sample_rows, rows);
-    SEER_CHECK(s.parents.empty(), id);
+    if (!s.parents.empty()) check_tree(id, s);
     if (s.fed_by >= 0) return;  // checked when it joined
     for (DeviceBlockId b : s.blocks) SEER_CHECK(b >= 0 && b < info_.device_blocks, id, b);
     for (int32_t t : s.tokens) SEER_CHECK(t >= 0 && t < info_.vocab_size, id, t);
@@ -270,6 +215,17 @@ class CudaEngine final : public Engine {
       SEER_CHECK(std::ssize(s.history) == s.start, id, s.history.size(), s.start);
   }
 
+  void check_tree(uint64_t id, const SequenceStep& s) const {
+    const int64_t rows = std::ssize(s.tokens);
+    SEER_CHECK(rows <= std::min(config_.tree_rows_max, kTreeRows), id, rows, config_.tree_rows_max);
+    SEER_CHECK(std::ssize(s.parents) == rows, id, s.parents.size(), rows);
+    SEER_CHECK(s.sample_rows == rows && s.targets.empty(), id, s.sample_rows, rows);
+    for (int32_t row = 0; row < rows; ++row) {
+      const int32_t parent = s.parents[static_cast<size_t>(row)];
+      SEER_CHECK(row == 0 ? parent == -1 : parent >= 0 && parent < row, id, row, parent);
+    }
+  }
+
   void check_copy(const CopyBatch& batch) const {
     for (const BlockCopy& copy : batch.blocks) {
       SEER_CHECK(copy.block >= 0 && copy.block < info_.device_blocks, batch.id, copy.block);
@@ -277,210 +233,50 @@ class CudaEngine final : public Engine {
     }
   }
 
-  void stage(const StageWeights& weights) {
-    loader_->load(weights.folder, weights.version, model_,
-                  [staging = staging_, id = weights.id, version = weights.version](const auto& model) {
-                    const std::lock_guard lock(staging->mutex);
-                    if (staging->engine != nullptr) staging->engine->thread_.put(StagedModel{id, version, model});
-                  });
+  // ---- any thread: jobs for the ranks, and their results ----
+
+  template <class Work>
+  void put(Work work) {
+    const auto job = std::make_shared<Job>(static_cast<int32_t>(ranks_.size()));
+    job->work.template emplace<Work>(std::move(work));
+    for (const auto& rank : ranks_) rank->put(job);
   }
 
-  // ---- the engine's thread: queues work on the device ----
-
-  void run(StepWork& work) {
-    InFlight flight{.start_us = wall_us()};
-    work.result.version = version_;
-    wait_for_exports(work.written);
-    for (size_t i = 0; i < work.passes.size(); ++i) {
-      const Pass& pass = work.passes[i];
-      upload_changes(pass.changes);
-      upload_plan(pass);
-      forward_->run(*device_, pass);
-      if (pass.samples.empty()) continue;
-      flight.sampled = results_.take();
-      device_->copy_out(Stream::kSteps, flight.sampled, forward_->sampled(),
-                        static_cast<int64_t>(pass.samples.size() * sizeof(Sampled)));
-      if (i + 1 == work.passes.size()) break;
-      if (device_->wait(device_->record(Stream::kSteps)).ok()) read_samples(pass, flight.sampled, work.result);
-      results_.put(std::exchange(flight.sampled, nullptr));
-    }
-    flight.event = last_step_ = device_->record(Stream::kSteps);
-    flight.step = std::move(work);
-    waiter_.put(std::move(flight));
-  }
-
-  Staged& next_staged() {
-    Staged& s = staged_[next_staged_++ % staged_.size()];
-    (void)device_->wait(s.used);  // an error is seen at the end of the step
-    return s;
-  }
-
-  void upload_changes(const ChangeList& changes) {
-    size_t slot = 0, table = 0, log = 0;
-    while (slot < changes.slots.size() || table < changes.tables.size() || log < changes.logs.size()) {
-      Staged& staged = next_staged();
-      size_t room = CudaForward::kChangesMax;
-      std::byte* to = staged.memory + sizeof(Changes);
-      const auto put = [&](const auto& list, size_t& next) {
-        const size_t taken = std::min(room, list.size() - next);
-        if (taken > 0) std::memcpy(to, &list[next], taken * sizeof list[0]);
-        to += taken * sizeof list[0];
-        next += taken;
-        room -= taken;
-        return static_cast<int32_t>(taken);
-      };
-      Changes header;
-      header.slots = put(changes.slots, slot);
-      header.tables = put(changes.tables, table);
-      header.logs = put(changes.logs, log);
-      std::memcpy(staged.memory, &header, sizeof header);
-      forward_->apply_changes(*device_, staged.memory, to - staged.memory, header.slots + header.tables + header.logs);
-      staged.used = device_->record(Stream::kSteps);
-    }
-  }
-
-  /// The plan stays on the device while the same slots go on.
-  void upload_plan(const Pass& pass) {
-    new_plan_.resize(static_cast<size_t>(CudaForward::plan_bytes(config_.rows_max)));
-    new_plan_.resize(static_cast<size_t>(CudaForward::write_plan(pass, new_plan_.data())));
-    if (new_plan_ == plan_) return;
-    std::swap(plan_, new_plan_);
-    Staged& staged = next_staged();
-    std::memcpy(staged.memory, plan_.data(), plan_.size());
-    forward_->load_plan(*device_, staged.memory, std::ssize(plan_));
-    staged.used = device_->record(Stream::kSteps);
-  }
-
-  /// Orders the step after exports of blocks that it writes to; others run beside it.
-  void wait_for_exports(const std::vector<DeviceBlockId>& written) {
-    std::erase_if(exporting_, [over = copies_over_.load()](const auto& e) { return e.second <= over; });
-    for (const auto& [block, event] : exporting_)
-      if (std::ranges::find(written, block) != written.end()) device_->wait_on(Stream::kSteps, event);
-  }
-
-  void run(CopyBatch& batch) {
-    InFlight flight;
-    flight.copied.id = batch.id;
-    flight.copied.direction = batch.direction;
-    const bool exports = batch.direction == CopyBatch::Direction::kExport;
-    device_->wait_on(Stream::kCopies, last_step_);
-    for (const BlockCopy& copy : batch.blocks) {
-      if (exports) {
-        device_->copy_out(Stream::kCopies, copy.host.data(), forward_->block(copy.block), info_.block_bytes);
-        continue;
-      }
-      const uint32_t found = crc32c(copy.host);
-      if (found == copy.crc32c)
-        device_->copy_in(Stream::kCopies, forward_->block(copy.block), copy.host.data(), info_.block_bytes);
-      flight.copied.crc32c.push_back(found);
-    }
-    flight.event = device_->record(Stream::kCopies);
-    if (exports)
-      for (const BlockCopy& copy : batch.blocks) exporting_.emplace_back(copy.block, flight.event);
+  void begin_upload(EngineWeights::Loaded loaded) {
+    if (loaded.model.ok())
+      put(UploadWork{std::move(loaded)});
     else
-      device_->wait_on(Stream::kSteps, flight.event);
-    flight.copy = std::move(batch);
-    waiter_.put(std::move(flight));
+      done_.put({weights_.keep(std::move(loaded))});
   }
 
-  void run(StagedModel& staged) {
-    SEER_CHECK(staged_model_ == nullptr, staged.id);
-    WeightResult result = weight_result(staged.id);
-    if (!staged.model.ok()) {
-      result.status = staged.model.error();
-    } else {
-      staged_model_ = *std::move(staged.model);
-      staged_version_ = staged.version;
-    }
-    waiter_.put({.weights = std::move(result)});
+  void finish(Job& job, StepWork& work) {
+    if (!job.status().ok()) work.result = {.id = work.result.id, .status = job.status()};
+    done_.put({std::move(work.result), work.is_order});
   }
-
-  /// New weights take the old ones' place on the device, after all steps that were queued before.
-  void run(const SwitchWeights& weights) {
-    SEER_CHECK(staged_model_ != nullptr, weights.id);
-    const Status uploaded = forward_->set_weights(*device_, *staged_model_);
-    model_ = std::exchange(staged_model_, nullptr);
-    version_ = staged_version_;
-    WeightResult result = weight_result(weights.id);
-    result.status = uploaded;
-    waiter_.put({.weights = std::move(result)});
+  void finish(Job& job, CopyWork& work) {
+    work.result.status = job.status();
+    if (work.batch.direction == CopyBatch::Direction::kExport)
+      for (const BlockCopy& copy : work.batch.blocks) work.result.crc32c.push_back(crc32c(copy.host));
+    done_.put({std::move(work.result)});
   }
-  WeightResult weight_result(uint64_t id) const {
-    return {.id = id, .status = {}, .version = version_, .layout_hash = layout_hash()};
+  void finish(Job& job, UploadWork& work) {
+    if (!job.status().ok()) work.loaded.model = job.status().error();
+    done_.put({weights_.keep(std::move(work.loaded))});
   }
-
-  // ---- the waiting thread: makes results of what is over ----
-
-  static void read_samples(const Pass& pass, const Sampled* sampled, StepResult& result) {
-    for (size_t i = 0; i < pass.destinations.size(); ++i) {
-      const Pass::Destination& to = pass.destinations[i];
-      result.sampled[static_cast<size_t>(to.sequence)][static_cast<size_t>(to.sample)] = {sampled[i].token, sampled[i].logprob};
-    }
+  void finish(Job& job, SwitchWork& work) {
+    WeightResult result = weights_.switch_to_staged(work.id);
+    result.status = job.status();
+    done_.put({std::move(result)});
   }
-
-  void finish(InFlight& flight) {
-    if (flight.weights) {
-      done_.put({*std::move(flight.weights)});
-      return;
-    }
-    const Status status = device_->wait(flight.event);
-    if (flight.copy) {
-      copies_over_ = flight.event;
-      flight.copied.status = status;
-      if (flight.copied.direction == CopyBatch::Direction::kExport)
-        for (const BlockCopy& copy : flight.copy->blocks) flight.copied.crc32c.push_back(crc32c(copy.host));
-      done_.put({std::move(flight.copied)});
-      return;
-    }
-    StepResult& result = flight.step.result;
-    if (status.ok()) {
-      if (flight.sampled != nullptr) read_samples(flight.step.passes.back(), flight.sampled, result);
-    } else {
-      result = {.id = result.id, .status = status};
-    }
-    if (flight.sampled != nullptr) results_.put(flight.sampled);
-    const int64_t now_us = wall_us();
-    result.step_us = now_us - std::max(flight.start_us, std::exchange(last_over_us_, now_us));
-    done_.put({std::move(result), flight.step.is_order});
-  }
-
-  uint64_t block_layout() const {
-    uint64_t hash = kLayoutVersion;
-    const ModelConfig& c = model_->config;
-    for (const int32_t size : {c.layers, c.kv_heads, c.head_dim, static_cast<int32_t>(config_.block_tokens),
-                               static_cast<int32_t>(config_.type)})
-      hash = hash_pair(hash, static_cast<uint64_t>(size));
-    return hash;
-  }
-  uint64_t layout_hash() const { return hash_pair(model_->weights_hash, block_layout()); }
-
-  static constexpr int32_t kResultBuffers = 4;
 
   const CudaEngineConfig config_;
-  const std::shared_ptr<ModelLoader> loader_;
   const PassLimits limits_;
   EngineInfo info_;    // this and the next two: used by the owner's thread
   DeviceSlots slots_;
   size_t open_ = 0;    // pieces of work whose results were not taken
-  const std::shared_ptr<Staging> staging_ = std::make_shared<Staging>();
-
-  std::shared_ptr<const Model> model_;  // from here on: used by the engine's thread, except as said
-  std::shared_ptr<const Model> staged_model_;
-  WeightVersion staged_version_, version_;
-  const std::unique_ptr<Device> device_;  // also by the waiting thread
-  const std::unique_ptr<CudaForward> forward_;
-  std::array<Staged, 4> staged_;
-  size_t next_staged_ = 0;
-  std::vector<std::byte> plan_, new_plan_;  // on the device; memory for the next
-  EventId last_step_ = 0;
-  std::vector<std::pair<DeviceBlockId, EventId>> exporting_;
-  std::atomic<EventId> copies_over_ = 0;  // set by the waiting thread
-  int64_t last_over_us_ = 0;              // used by the waiting thread
-  ResultBuffers results_;                 // used by both
+  EngineWeights weights_;
   Outbox<Done> done_;
-  // Last: they use the above. At the end, work that has not begun is dropped, and what is on the device is waited for.
-  Workers<InFlight> waiter_{{}, [this](InFlight& flight) { finish(flight); }};
-  Workers<Work> thread_{{}, [this](Work& work) { std::visit([this](auto& w) { run(w); }, work); }};
+  std::vector<std::unique_ptr<CudaRank>> ranks_;  // last: their threads use the above
 };
 
 Status check_model(const Model& model, const CudaEngineConfig& config) {
@@ -499,6 +295,21 @@ Status check_model(const Model& model, const CudaEngineConfig& config) {
   return {};
 }
 
+Status check_ranks(const Model& model, int32_t ranks, int32_t sum_parts) {
+  const ModelConfig& c = model.config;
+  for (const auto& [size, name] : {std::pair{c.heads, "query heads"}, {c.kv_heads, "KV heads"}, {c.intermediate_size, "intermediate_size"}})
+    if (size % ranks != 0)
+      return fail(Code::kInvalidArgument, "cuda engine: ", model.folder, ": ", name, " ", size, ", expected a multiple of the ", ranks, " GPUs");
+  if (sum_parts % ranks != 0)
+    return fail(Code::kInvalidArgument, "cuda engine: sum_parts is ", sum_parts, ", expected a multiple of the ", ranks, " GPUs");
+  if (sum_parts == ranks) return {};
+  for (const int32_t columns : {c.query_size(), c.intermediate_size})
+    if (columns % (sum_parts * kGemmSteps) != 0)
+      return fail(Code::kInvalidArgument, "cuda engine: sum_parts is ", sum_parts, ", but ", columns, " columns are not that many times ",
+                  kGemmSteps);
+  return {};
+}
+
 Status check_config(const CudaEngineConfig& config) {
   const auto expect = [](const char* field, int64_t value, int64_t least, int64_t most) -> Status {
     if (value >= least && value <= most) return {};
@@ -509,8 +320,34 @@ Status check_config(const CudaEngineConfig& config) {
                 ", expected a multiple of 16 up to 4096");
   SEER_RETURN_IF_ERROR(expect("device_blocks", config.device_blocks, 0, std::numeric_limits<int32_t>::max()));
   SEER_RETURN_IF_ERROR(expect("slots_max", config.slots_max, 1, 1 << 16));
+  SEER_RETURN_IF_ERROR(expect("sum_parts", config.sum_parts, 0, 64));
+  SEER_RETURN_IF_ERROR(expect("peer_timeout_us", config.peer_timeout_us, 1, int64_t{1} << 40));
   SEER_RETURN_IF_ERROR(expect("rows_max", config.rows_max, kSamplesMax, 1 << 15));
+  if (config.tree_rows_max > 0) SEER_RETURN_IF_ERROR(expect("tree_rows_max", config.tree_rows_max, kTreeRows, config.rows_max));
   return expect("row_splits_max", config.row_splits_max, 1, 1 << 24);
+}
+
+/// What fits is not checked here.
+Result<ForwardConfig> forward_config(const Model& model, const CudaEngineConfig& config, int32_t ranks) {
+  const int64_t block_bytes = cuda_kv_block_bytes(model.config, config), fitting = config.kv_bytes / block_bytes;
+  if (config.device_blocks == 0 && fitting < 1)
+    return fail(Code::kInvalidArgument, "cuda engine: kv_bytes is ", config.kv_bytes, ", one KV block of ", config.block_tokens,
+                " tokens of this model needs ", block_bytes);
+  ForwardConfig forward{.f32 = config.type == CudaType::kF32,
+                        .block_tokens = static_cast<int32_t>(config.block_tokens),
+                        .slots = 2 * config.slots_max,
+                        .rows_max = config.rows_max,
+                        .graphs = config.graphs,
+                        .sum_parts = config.sum_parts > 0 ? config.sum_parts : ranks,
+                        .tree_rows_max = config.tree_rows_max};
+  forward.blocks = config.device_blocks > 0 ? config.device_blocks
+                                            : static_cast<int32_t>(std::min<int64_t>(fitting, std::numeric_limits<int32_t>::max()));
+  const int64_t context_blocks = model.config.context_tokens_max / config.block_tokens + 1;
+  forward.table_stride = static_cast<int32_t>(std::min<int64_t>(context_blocks, forward.blocks));
+  const int32_t splits = (forward.table_stride * forward.block_tokens + kSplit - 1) / kSplit;
+  // At least one row of the longest context, or one tree.
+  forward.row_splits_max = std::max(config.row_splits_max, splits * (config.tree_rows_max > 0 ? kTreeRows : 1));
+  return forward;
 }
 
 }  // namespace
@@ -519,35 +356,29 @@ int64_t cuda_kv_block_bytes(const ModelConfig& model, const CudaEngineConfig& co
   return kv_block_bytes(model, config.type == CudaType::kF32, static_cast<int32_t>(config.block_tokens));
 }
 
-Result<std::unique_ptr<Engine>> make_cuda_engine(std::shared_ptr<const Model> model, std::unique_ptr<Device> device,
+Result<std::unique_ptr<Engine>> make_cuda_engine(std::shared_ptr<const Model> model, std::vector<std::unique_ptr<Device>> devices,
                                                  const CudaEngineConfig& config) {
   SEER_CHECK(model != nullptr);
-  SEER_CHECK(device != nullptr);
+  SEER_CHECK(!devices.empty());
+  const auto ranks = static_cast<int32_t>(devices.size());
   SEER_RETURN_IF_ERROR(check_config(config));
   SEER_RETURN_IF_ERROR(check_model(*model, config));
-  const int64_t block_bytes = cuda_kv_block_bytes(model->config, config), fitting = config.kv_bytes / block_bytes;
-  if (config.device_blocks == 0 && fitting < 1)
-    return fail(Code::kInvalidArgument, "cuda engine: kv_bytes is ", config.kv_bytes, ", one KV block of ",
-                config.block_tokens, " tokens of this model needs ", block_bytes);
-  ForwardConfig forward{.f32 = config.type == CudaType::kF32,
-                        .block_tokens = static_cast<int32_t>(config.block_tokens),
-                        .slots = 2 * config.slots_max,
-                        .rows_max = config.rows_max,
-                        .graphs = config.graphs};
-  forward.blocks = config.device_blocks > 0 ? config.device_blocks
-                                            : static_cast<int32_t>(std::min<int64_t>(fitting, std::numeric_limits<int32_t>::max()));
-  const int64_t context_blocks = model->config.context_tokens_max / config.block_tokens + 1;
-  forward.table_stride = static_cast<int32_t>(std::min<int64_t>(context_blocks, forward.blocks));
-  const int32_t splits = (forward.table_stride * forward.block_tokens + kSplit - 1) / kSplit;
-  forward.row_splits_max = std::max(config.row_splits_max, splits);  // at least one row of the longest context
+  SEER_ASSIGN_OR_RETURN(const ForwardConfig forward, forward_config(*model, config, ranks));
+  SEER_RETURN_IF_ERROR(check_ranks(*model, ranks, forward.sum_parts));
 
-  DeviceMemory memory;
-  auto kernels = std::make_unique<CudaForward>(*model, forward, memory);
-  SEER_RETURN_IF_ERROR(memory.reserve(*device));
-  memory.clear(*device);
-  SEER_RETURN_IF_ERROR(kernels->begin(*device, *model));
-  auto engine = std::make_unique<CudaEngine>(std::move(model), std::move(device), std::move(kernels), forward, config);
-  SEER_RETURN_IF_ERROR(engine->reserve_staging());
+  std::vector<std::unique_ptr<Communicator>> peers(devices.size());
+  if (ranks > 1) {
+    std::vector<Device*> all;
+    for (const auto& device : devices) all.push_back(device.get());
+    const CommunicatorConfig communicator{.bytes_max = gather_bytes_max(model->config, forward, ranks), .timeout_us = config.peer_timeout_us};
+    SEER_ASSIGN_OR_RETURN(peers, make_communicators(all, communicator));
+  }
+  const uint64_t block_layout = block_layout_of(model->config, config, forward.sum_parts, devices.size());
+  auto engine = std::make_unique<CudaEngine>(model, forward, config, block_layout);
+  for (size_t i = 0; i < devices.size(); ++i) {
+    SEER_ASSIGN_OR_RETURN(auto kernels, CudaForward::make(*model, forward, peers[i].get(), *devices[i], config.weights_beside));
+    SEER_RETURN_IF_ERROR(engine->add_rank(std::move(devices[i]), std::move(peers[i]), std::move(kernels)));
+  }
   return std::unique_ptr<Engine>(std::move(engine));
 }
 

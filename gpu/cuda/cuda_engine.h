@@ -2,16 +2,20 @@
 // the last token, the position, the block table and the sampling parameters. So a step sends what changed and reads the sampled
 // tokens. It also computes given rows, for `seer score` and `seer profile`.
 //
-// Two steps may be in flight: one thread queues work on the device, another waits for it and hands out results. KV moves on a
+// Two steps may be in flight: per GPU one thread queues work on the device and another waits for it (cuda_rank.h). KV moves on a
 // stream of its own, ordered with the steps by events.
 //
 // Exact: the bits of a sequence do not depend on the batch, on chunking, on the block table or on who else moves KV. In f32 mode
 // with a model in f32 they are those of the CPU engine with f32 KV. Between GPUs of different kinds bits may differ.
 //
-// Draft trees are not supported: a verify is a path.
+// On several GPUs (tensor parallelism) each computes its heads, its part of the MLP and of the vocabulary. The bits depend on
+// sum_parts: with more than one, sums over columns have another order than on one GPU.
+//
+// A draft tree has up to kTreeRows rows.
 #pragma once
 #include <array>
 #include <memory>
+#include <vector>
 
 #include "gpu/cuda/device.h"
 #include "gpu/engine.h"
@@ -33,6 +37,10 @@ struct CudaEngineConfig {
   /// Bounds the partial sums of attention: rows computed at once times the splits of 256 positions of the longest context.
   int32_t row_splits_max = 8192;
   bool graphs = true;            // steps that only decode are launched as graphs, one per size class; the bits are the same
+  int32_t tree_rows_max = 0;     // rows in draft trees computed at once, 0 or at least kTreeRows; 0: no step has a tree
+  int32_t sum_parts = 0;         // parts in which sums over columns are taken, a multiple of the GPUs; 0: one for each GPU
+  int64_t peer_timeout_us = 60'000'000;  // after which a GPU that others wait for has failed
+  bool weights_beside = true;    // new weights are put beside the old ones where the memory allows; else in their place
   WeightVersion version{1};      // of the model that it starts with
   /// Loads new weights; engines that share it share them. Null: the engine gets one of its own.
   std::shared_ptr<ModelLoader> loader = nullptr;
@@ -41,10 +49,17 @@ struct CudaEngineConfig {
 /// Bytes of one KV block of an engine with this config.
 int64_t cuda_kv_block_bytes(const ModelConfig& model, const CudaEngineConfig& config);
 
-/// An engine for this model on this device. Waits until the weights are on the device.
-/// Errors: kInvalidArgument (a field of the config; a model that the kernels do not know), kFull (the device lacks the memory),
-/// kUnavailable (the device fails).
-Result<std::unique_ptr<Engine>> make_cuda_engine(std::shared_ptr<const Model> model, std::unique_ptr<cuda::Device> device,
+/// An engine for this model on these devices. Waits until the weights are there. The heads of the model, its KV heads and its
+/// intermediate_size must be multiples of the number of devices.
+/// Errors: kInvalidArgument (a field of the config; a model that the kernels do not know), kFull (a device lacks the memory),
+/// kUnavailable (a device fails, or the way between them).
+Result<std::unique_ptr<Engine>> make_cuda_engine(std::shared_ptr<const Model> model, std::vector<std::unique_ptr<cuda::Device>> devices,
                                                  const CudaEngineConfig& config);
+inline Result<std::unique_ptr<Engine>> make_cuda_engine(std::shared_ptr<const Model> model, std::unique_ptr<cuda::Device> device,
+                                                        const CudaEngineConfig& config) {
+  std::vector<std::unique_ptr<cuda::Device>> devices;
+  devices.push_back(std::move(device));
+  return make_cuda_engine(std::move(model), std::move(devices), config);
+}
 
 }  // namespace seer

@@ -14,6 +14,14 @@ namespace {
 constexpr int32_t rounded_up(int32_t n, int32_t by) { return (n + by - 1) / by; }
 constexpr float kLog2E = 1.44269504f;
 
+ModelConfig share_of(const ModelConfig& model, Share share) {
+  ModelConfig own = model;
+  own.heads = share.size(model.heads);
+  own.kv_heads = share.size(model.kv_heads);
+  own.intermediate_size = share.size(model.intermediate_size);
+  return own;
+}
+
 }  // namespace
 
 int32_t kv_dim(const ModelConfig& model, bool f32) {
@@ -27,12 +35,31 @@ int64_t kv_block_bytes(const ModelConfig& model, bool f32, int32_t block_tokens)
   return int64_t{2} * model.layers * model.kv_heads * block_tokens * std::max(kv_dim(model, f32), model.head_dim) * (f32 ? 4 : 2);
 }
 
-CudaForward::CudaForward(const Model& model, const ForwardConfig& config, DeviceMemory& memory)
-    : model_(model.config),
+int64_t gather_bytes_max(const ModelConfig& model, const ForwardConfig& config, int32_t ranks) {
+  const int64_t sums = int64_t{config.sum_parts / ranks} * config.rows_max * padded(model.hidden_size, kGemmColumns);
+  const int64_t logits = int64_t{kSamplesMax} * Share{.ranks = ranks}.head_rows(model.vocab_size);
+  return std::max(sums, logits) * 4;
+}
+
+Result<std::unique_ptr<CudaForward>> CudaForward::make(const Model& model, const ForwardConfig& config, Communicator* peers, Device& device,
+                                                       bool weights_beside) {
+  DeviceMemory memory;
+  std::unique_ptr<CudaForward> forward(new CudaForward(model, config, peers, weights_beside, memory));
+  if (weights_beside && memory.bytes() > device.properties().free_bytes) return make(model, config, peers, device, false);
+  SEER_RETURN_IF_ERROR(memory.reserve(device));
+  memory.clear(device);
+  SEER_RETURN_IF_ERROR(forward->begin(device, model));
+  return forward;
+}
+
+CudaForward::CudaForward(const Model& model, const ForwardConfig& config, Communicator* peers, bool weights_beside, DeviceMemory& memory)
+    : share_(peers ? Share{.rank = peers->rank(), .ranks = peers->ranks()} : Share{}),
+      peers_(peers),
+      model_(share_of(model.config, share_)),
       config_(config),
       dim_(kv_dim(model.config, config.f32)),
-      block_bytes_(kv_block_bytes(model.config, config.f32, config.block_tokens)),
-      weights_(model, config.f32, memory) {
+      block_bytes_(kv_block_bytes(model_, config.f32, config.block_tokens)) {
+  for (size_t i = 0; i < (weights_beside ? 2 : 1); ++i) weights_[i] = std::make_unique<DeviceWeights>(model, config.f32, share_, memory);
   using enum DeviceMemory::Use;
   SEER_CHECK(dim_ > 0, model_.head_dim);
   const ModelConfig& c = model_;
@@ -48,13 +75,19 @@ CudaForward::CudaForward(const Model& model, const ForwardConfig& config, Device
   memory.want(kWorkspace, rope_, int64_t{config.table_stride} * config.block_tokens * c.head_dim);
   memory.want(kWorkspace, hidden_, rows * c.hidden_size);
   memory.want(kWorkspace, qkv_, rows * padded(c.query_size() + 2 * c.kv_size(), kGemmColumns));
-  memory.want(kWorkspace, projected_, rows * padded(c.hidden_size, kGemmColumns));
+  memory.want(kWorkspace, projected_, config.sum_parts * rows * padded(c.hidden_size, kGemmColumns));
   memory.want(kWorkspace, gate_up_, rows * padded(2 * c.intermediate_size, kGemmColumns));
-  memory.want(kWorkspace, logits_, samples * padded(c.vocab_size, kGemmColumns));
+  const int64_t head_rows = padded(share_.head_rows(c.vocab_size), kGemmColumns);
+  memory.want(kWorkspace, logits_, samples * share_.ranks * head_rows);
+  if (peers) memory.want(kWorkspace, logit_parts_, samples * share_.ranks * head_rows);
   memory.want(kWorkspace, normed_, rows * padded(c.hidden_size, kGemmSteps) * element_bytes);
   memory.want(kWorkspace, query_, rows * c.heads * dim_ * element_bytes);
   memory.want(kWorkspace, attended_, rows * padded(c.query_size(), kGemmSteps) * element_bytes);
   memory.want(kWorkspace, activated_, rows * padded(c.intermediate_size, kGemmSteps) * element_bytes);
+  if (config.tree_rows_max > 0) {
+    memory.want(kWorkspace, paths_, int64_t{config.tree_rows_max} * c.kv_heads * 2 * kPathPositions * dim_ * element_bytes);
+    memory.want(kWorkspace, accepted_, config.tree_rows_max);
+  }
   memory.want(kWorkspace, partial_, row_splits * c.heads * (config.f32 ? kSplit : dim_));
   memory.want(kWorkspace, partial_max_, row_splits * c.heads);
   memory.want(kWorkspace, partial_sum_, row_splits * c.heads);
@@ -79,20 +112,35 @@ Status CudaForward::begin(Device& device, const Model& model) {
   }
   device.copy_in(Stream::kSteps, rope_, rope.data(), std::ssize(rope) * 4);
   SEER_RETURN_IF_ERROR(device.wait(device.record(Stream::kSteps)));  // `rope` must live until then
-  return weights_.upload(device, model);
+  return upload(device, Stream::kSteps, *weights_[0], model);
+}
+
+Status CudaForward::upload(Device& device, Stream stream, DeviceWeights& to, const Model& model) {
+  return to.upload(device, stream, model, [&](EventId event) { return peers_ ? peers_->wait(event) : device.wait(event); });
+}
+
+Status CudaForward::stage_weights(Device& device, const Model& model) {
+  return weights_[1] ? upload(device, Stream::kCopies, *weights_[1 - running_], model) : Status();
+}
+
+Status CudaForward::switch_weights(Device& device, const Model& model) {
+  if (!weights_[1]) return upload(device, Stream::kSteps, *weights_[0], model);
+  running_ = 1 - running_;
+  return {};
 }
 
 // ---- what a pass needs to be told ------------------------------------------------------------------------------------
 
 int64_t CudaForward::plan_bytes(int32_t rows_max) {
   return static_cast<int64_t>(sizeof(Plan)) +
-         rows_max * static_cast<int64_t>(sizeof(PlanRow) + sizeof(PlanSample) + sizeof(PlanTile));
+         rows_max * static_cast<int64_t>(sizeof(PlanRow) + sizeof(PlanSample) + sizeof(PlanTile) + sizeof(PlanTree));
 }
 
 int64_t CudaForward::write_plan(const Pass& pass, std::byte* staged) {
   const Plan header{.rows = static_cast<int32_t>(pass.rows.size()),
                     .samples = static_cast<int32_t>(pass.samples.size()),
-                    .tiles = static_cast<int32_t>(pass.tiles.size())};
+                    .tiles = static_cast<int32_t>(pass.tiles.size()),
+                    .trees = static_cast<int32_t>(pass.trees.size())};
   std::byte* to = staged;
   const auto put = [&to](const void* from, size_t bytes) {
     if (bytes > 0) std::memcpy(to, from, bytes);
@@ -101,6 +149,7 @@ int64_t CudaForward::write_plan(const Pass& pass, std::byte* staged) {
   put(&header, sizeof header);
   put(pass.rows.data(), pass.rows.size() * sizeof(PlanRow));
   put(pass.samples.data(), pass.samples.size() * sizeof(PlanSample));
+  put(pass.trees.data(), pass.trees.size() * sizeof(PlanTree));
   put(pass.tiles.data(), pass.tiles.size() * sizeof(PlanTile));
   return to - staged;
 }
@@ -124,15 +173,15 @@ void CudaForward::apply_changes(Device& device, const std::byte* staged, int64_t
 
 void CudaForward::run(Device& device, const Pass& pass) {
   const auto size = [](const auto& list) { return static_cast<int32_t>(list.size()); };
-  Shape shape{size(pass.rows), size(pass.samples), size(pass.tiles), rounded_up(pass.positions, kSplit)};
+  Shape shape{size(pass.rows), size(pass.samples), size(pass.tiles), rounded_up(pass.positions, kSplit), size(pass.trees)};
   const int32_t rows = std::min(config_.rows_max, static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(shape.rows))));
   const auto splits = static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(shape.splits)));
-  const bool decodes = shape.samples == shape.rows && shape.tiles == shape.rows;
+  const bool decodes = shape.samples == shape.rows && shape.tiles == shape.rows && shape.trees == 0;
   if (!config_.graphs || !decodes || shape.rows * splits > config_.row_splits_max) return launch(device, shape);
-  auto [graph, is_new] = graphs_.try_emplace({rows, splits});
+  auto [graph, is_new] = graphs_.try_emplace({rows, splits, static_cast<int32_t>(running_)});
   if (is_new) {
     device.begin_graph();
-    launch(device, {rows, rows, rows, splits});
+    launch(device, {rows, rows, rows, splits, 0});
     graph->second = device.end_graph();
   }
   device.launch_graph(graph->second);
@@ -149,15 +198,29 @@ void CudaForward::launch(Device& device, const Shape& shape) const {
                 ClearArgs{.plan = plan, .rows = rows_, .kv = reinterpret_cast<unsigned char*>(kv_), .block_bytes = block_bytes_,
                           .block_tokens = config_.block_tokens});
   device.launch(Stream::kSteps, config_.f32 ? KernelId::k_embed_f32 : KernelId::k_embed_bf16, {rows},
-                EmbedArgs{.plan = plan, .rows = rows_, .table = weights_.embedding(), .hidden = hidden_,
-                          .columns = model_.hidden_size, .table_stride = weights_.embedding_stride(),
+                EmbedArgs{.plan = plan, .rows = rows_, .table = weights().embedding(), .hidden = hidden_,
+                          .columns = model_.hidden_size, .table_stride = weights().embedding_stride(),
                           .hidden_stride = model_.hidden_size});
   for (int32_t i = 0; i < model_.layers; ++i) layer(device, i, shape);
-  if (shape.samples > 0) sample(device, shape.samples);
+  if (shape.samples > 0) sample(device, shape.samples, shape.rows);
+  if (shape.trees > 0) keep_accepted(device, shape.trees);
 }
 
-void CudaForward::norm(Device& device, int32_t rows, const float* weight, const float* added, int32_t added_stride,
+void CudaForward::keep_accepted(Device& device, int32_t trees) const {
+  const auto* plan = reinterpret_cast<const Plan*>(plan_);
+  device.launch(Stream::kSteps, KernelId::k_accept_trees, {trees},
+                AcceptArgs{.plan = plan, .rows = rows_, .sampled = sampled_, .tables = tables_, .log = log_, .accepted = accepted_,
+                           .table_stride = config_.table_stride, .block_tokens = config_.block_tokens});
+  device.launch(Stream::kSteps, KernelId::k_move_accepted, {model_.layers * model_.kv_heads, trees},
+                MoveArgs{.plan = plan, .accepted = accepted_, .tables = tables_, .kv = reinterpret_cast<unsigned char*>(kv_),
+                         .kv_block_bytes = block_bytes_, .table_stride = config_.table_stride, .block_tokens = config_.block_tokens,
+                         .head_bytes = head_bytes()});
+}
+
+/// `added`: null, or parts with `added_rows` rows each.
+void CudaForward::norm(Device& device, int32_t rows, const float* weight, const float* added, int32_t added_rows,
                        const float* bias, int32_t first_sample) const {
+  const int32_t added_stride = padded(model_.hidden_size, kGemmColumns);
   device.launch(Stream::kSteps, config_.f32 ? KernelId::k_norm_f32 : KernelId::k_norm_bf16, {rows},
                 NormArgs{.plan = reinterpret_cast<const Plan*>(plan_),
                          .hidden = hidden_,
@@ -165,6 +228,8 @@ void CudaForward::norm(Device& device, int32_t rows, const float* weight, const 
                          .bias = bias,
                          .weight = weight,
                          .out = normed_,
+                         .part_stride = int64_t{added_rows} * added_stride,
+                         .parts = config_.sum_parts,
                          .size = model_.hidden_size,
                          .hidden_stride = model_.hidden_size,
                          .added_stride = added_stride,
@@ -175,28 +240,42 @@ void CudaForward::norm(Device& device, int32_t rows, const float* weight, const 
                          .first_sample = std::max(0, first_sample)});
 }
 
-void CudaForward::multiply(Device& device, int32_t rows, const void* in, const DeviceMatrix& w, float* out,
-                           int32_t first_sample) const {
-  const GemmArgs args{.plan = reinterpret_cast<const Plan*>(plan_), .a = in, .w = w.data, .c = out, .n = w.rows_padded(),
-                      .k = w.columns_padded(), .samples = first_sample >= 0, .first_sample = std::max(0, first_sample)};
+/// With parts: part i of `out`, of `rows` rows, gets the products of the i-th of equal ranges of columns.
+void CudaForward::multiply(Device& device, int32_t rows, const void* in, const DeviceMatrix& w, float* out, int32_t first_sample,
+                           int32_t parts) const {
+  GemmArgs args{.plan = reinterpret_cast<const Plan*>(plan_), .a = in, .w = w.data, .c = out, .n = w.rows_padded(),
+                .k = w.columns_padded() / parts, .stride = w.columns_padded(), .samples = first_sample >= 0,
+                .first_sample = std::max(0, first_sample)};
   const int32_t columns = args.n / kGemmColumns;
-  if (config_.f32)
-    device.launch(Stream::kSteps, KernelId::k_gemm_f32, {columns, rounded_up(rows, kF32Rows)}, args);
-  else if (rows <= 16)
-    device.launch(Stream::kSteps, KernelId::k_gemm_bf16_16, {columns, 1}, args);
-  else
-    device.launch(Stream::kSteps, KernelId::k_gemm_bf16_64, {columns, rounded_up(rows, 64)}, args);
+  for (int32_t part = 0; part < parts; ++part) {
+    if (config_.f32)
+      device.launch(Stream::kSteps, KernelId::k_gemm_f32, {columns, rounded_up(rows, kF32Rows)}, args);
+    else if (rows <= 16)
+      device.launch(Stream::kSteps, KernelId::k_gemm_bf16_16, {columns, 1}, args);
+    else
+      device.launch(Stream::kSteps, KernelId::k_gemm_bf16_64, {columns, rounded_up(rows, 64)}, args);
+    args.a = static_cast<const std::byte*>(args.a) + int64_t{args.k} * (config_.f32 ? 4 : 2);
+    args.w = static_cast<const std::byte*>(args.w) + int64_t{args.k} * (config_.f32 ? args.n * 4 : 2);
+    args.c += int64_t{rows} * args.n;
+  }
+}
+
+/// Into all parts of projected_.
+void CudaForward::multiply_and_gather(Device& device, int32_t rows, const void* in, const DeviceMatrix& w) const {
+  const int32_t parts = config_.sum_parts / share_.ranks;  // of this rank
+  const int64_t own = int64_t{parts} * rows * w.rows_padded();
+  multiply(device, rows, in, w, projected_ + share_.rank * own, -1, parts);
+  if (peers_) peers_->all_gather(reinterpret_cast<std::byte*>(projected_), own * 4);
 }
 
 void CudaForward::layer(Device& device, int32_t index, const Shape& shape) const {
   const int32_t rows = shape.rows;
-  const DeviceLayer& w = weights_.layers()[static_cast<size_t>(index)];
-  const DeviceLayer* before = index > 0 ? &weights_.layers()[static_cast<size_t>(index - 1)] : nullptr;
+  const DeviceLayer& w = weights().layers()[static_cast<size_t>(index)];
+  const DeviceLayer* before = index > 0 ? &weights().layers()[static_cast<size_t>(index - 1)] : nullptr;
   const auto* plan = reinterpret_cast<const Plan*>(plan_);
-  const int32_t projected_stride = padded(model_.hidden_size, kGemmColumns);
   const int64_t block_elements = block_bytes_ / (config_.f32 ? 4 : 2), layer_elements = block_elements / model_.layers * index;
 
-  norm(device, rows, w.input_norm, before ? projected_ : nullptr, projected_stride, before ? before->down_bias : nullptr);
+  norm(device, rows, w.input_norm, before ? projected_ : nullptr, rows, before ? before->down_bias : nullptr);
   multiply(device, rows, normed_, w.qkv, qkv_);
   device.launch(Stream::kSteps, config_.f32 ? KernelId::k_rope_f32 : KernelId::k_rope_bf16,
                 {rounded_up(model_.heads + model_.kv_heads, 4), rows},
@@ -205,8 +284,14 @@ void CudaForward::layer(Device& device, int32_t index, const Shape& shape) const
                          .kv_layer_elements = layer_elements, .qkv_stride = w.qkv.rows_padded(), .heads = model_.heads,
                          .kv_heads = model_.kv_heads, .head_dim = model_.head_dim, .padded_dim = dim_,
                          .block_tokens = config_.block_tokens, .eps = model_.rms_norm_eps});
+  if (shape.trees > 0)
+    device.launch(Stream::kSteps, KernelId::k_copy_paths, {model_.kv_heads, rows},
+                  PathArgs{.plan = plan, .rows = rows_, .tables = tables_, .kv = reinterpret_cast<const unsigned char*>(kv_),
+                           .paths = reinterpret_cast<unsigned char*>(paths_), .kv_block_bytes = block_bytes_,
+                           .kv_layer_bytes = block_bytes_ / model_.layers * index, .table_stride = config_.table_stride,
+                           .block_tokens = config_.block_tokens, .kv_heads = model_.kv_heads, .head_bytes = head_bytes()});
   const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(model_.head_dim));
-  const AttentionArgs attention{.plan = plan, .rows = rows_, .tables = tables_, .query = query_, .kv = kv_, .out = attended_,
+  const AttentionArgs attention{.plan = plan, .rows = rows_, .tables = tables_, .query = query_, .kv = kv_, .paths = paths_, .out = attended_,
                                 .partial = partial_, .partial_max = partial_max_, .partial_sum = partial_sum_,
                                 .kv_block_elements = block_elements, .kv_layer_elements = layer_elements,
                                 .table_stride = config_.table_stride, .block_tokens = config_.block_tokens,
@@ -220,28 +305,38 @@ void CudaForward::layer(Device& device, int32_t index, const Shape& shape) const
     device.launch(Stream::kSteps, kernel, {shape.splits, model_.kv_heads, shape.tiles}, attention);
     device.launch(Stream::kSteps, KernelId::k_attention_combine, {model_.heads, rows}, attention);
   }
-  multiply(device, rows, attended_, w.output, projected_);
-  norm(device, rows, w.post_norm, projected_, projected_stride, w.output_bias);
+  multiply_and_gather(device, rows, attended_, w.output);
+  norm(device, rows, w.post_norm, projected_, rows, w.output_bias);
   multiply(device, rows, normed_, w.gate_up, gate_up_);
   device.launch(Stream::kSteps, config_.f32 ? KernelId::k_swiglu_f32 : KernelId::k_swiglu_bf16, {rows},
                 SwigluArgs{.plan = plan, .gate_up = gate_up_, .bias = w.gate_up_bias, .out = activated_,
                            .size = model_.intermediate_size, .stride = w.gate_up.rows_padded(),
                            .out_stride = padded(model_.intermediate_size, kGemmSteps)});
-  multiply(device, rows, activated_, w.down, projected_);
+  multiply_and_gather(device, rows, activated_, w.down);
 }
 
-void CudaForward::sample(Device& device, int32_t samples) const {
+/// `pass_rows`: of projected_.
+void CudaForward::sample(Device& device, int32_t samples, int32_t pass_rows) const {
   const auto* plan = reinterpret_cast<const Plan*>(plan_);
-  const DeviceLayer& last = weights_.layers().back();
+  const DeviceLayer& last = weights().layers().back();
+  const int32_t part = weights().head().rows_padded(), stride = share_.ranks * part;
   for (int32_t first = 0; first < samples; first += kSamplesMax) {
     const int32_t rows = std::min(kSamplesMax, samples - first);
-    norm(device, rows, weights_.final_norm(), projected_, padded(model_.hidden_size, kGemmColumns), last.down_bias, first);
-    multiply(device, rows, normed_, weights_.head(), logits_, first);
+    norm(device, rows, weights().final_norm(), projected_, pass_rows, last.down_bias, first);
+    if (peers_) {
+      multiply(device, rows, normed_, weights().head(), logit_parts_ + int64_t{share_.rank} * rows * part, first);
+      peers_->all_gather(reinterpret_cast<std::byte*>(logit_parts_), int64_t{rows} * part * 4);
+      device.launch(Stream::kSteps, KernelId::k_join_logits, {rows, share_.ranks, rounded_up(part, kJoined)},
+                    JoinArgs{.plan = plan, .parts = logit_parts_, .logits = logits_, .part = part, .stride = stride, .rows = rows,
+                             .first_sample = first});
+    } else {
+      multiply(device, rows, normed_, weights().head(), logits_, first);
+    }
     device.launch(Stream::kSteps, KernelId::k_sample_rows, {rows},
                   SampleArgs{.plan = plan, .rows = rows_, .slots = slots_, .tables = tables_, .log = log_, .logits = logits_,
                              .maxima = maxima_, .sums = sums_, .logprob_sums = logprob_sums_, .masses = masses_,
                              .candidates = candidates_, .bucket = bucket_, .penalized = penalized_, .sampled = sampled_,
-                             .vocab = model_.vocab_size, .vocab_stride = weights_.head().rows_padded(),
+                             .vocab = model_.vocab_size, .vocab_stride = stride,
                              .parts = rounded_up(model_.vocab_size, kPart), .penalized_stride = rounded_up(model_.vocab_size, 32),
                              .table_stride = config_.table_stride, .block_tokens = config_.block_tokens, .first_sample = first});
   }

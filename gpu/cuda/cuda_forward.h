@@ -1,11 +1,17 @@
-// CudaForward: the kernels of a pass, in order, and the device memory that they work in. Owned by CudaEngine and called on its
-// thread only. Queues work and never waits for it, except in set_weights().
+// CudaForward: the kernels of a pass, in order, and the device memory that they work in. Owned by CudaRank and called on its thread
+// only. Queues work and never waits for it, except for weights.
+//
+// With tensor parallelism each rank has a share of the heads, of the inner size of the MLP and of the vocabulary. Twice per layer the
+// ranks gather the sums of their columns (of the output projection, of down) and each adds them all, in their order; and the logits.
+// So all of them get the same bits and sample the same tokens, and no rank tells another what to do next.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <utility>
 
+#include "gpu/cuda/communicator.h"
 #include "gpu/cuda/device.h"
 #include "gpu/cuda/device_memory.h"
 #include "gpu/cuda/device_weights.h"
@@ -22,21 +28,31 @@ struct ForwardConfig {
   int32_t rows_max = 0;      // of a pass
   int32_t row_splits_max = 0;
   bool graphs = true;
+  /// In how many parts the columns of the output projection and of down are summed: a multiple of the ranks. The order of the sums, so
+  /// the bits, depend on it, and not on the number of ranks.
+  int32_t sum_parts = 1;
+  int32_t tree_rows_max = 0;  // in trees, of a pass
 };
 
 /// The dimensions of KV heads in device memory: the kernels know these. 0: none is large enough.
 int32_t kv_dim(const ModelConfig& model, bool f32);
 int64_t kv_block_bytes(const ModelConfig& model, bool f32, int32_t block_tokens);
+/// Bytes that a rank gives to a gather, at most.
+int64_t gather_bytes_max(const ModelConfig& model, const ForwardConfig& config, int32_t ranks);
 
 class CudaForward {
  public:
-  /// Asks for memory. `model` is only read here.
-  CudaForward(const Model& model, const ForwardConfig& config, DeviceMemory& memory);
+  /// Reserves the memory on the device and puts the weights there. `weights_beside`: with room for other weights, if it is there.
+  /// `peers`: null for a rank that is alone; else it outlives this. Errors: kFull, kUnavailable.
+  static Result<std::unique_ptr<CudaForward>> make(const Model& model, const ForwardConfig& config, Communicator* peers, Device& device,
+                                                   bool weights_beside);
 
-  /// REQUIRES: the memory was reserved and is zero. Waits until the weights are on the device.
-  Status begin(Device& device, const Model& model);
-  /// Queues other weights of the same model behind all work, and waits for them.
-  Status set_weights(Device& device, const Model& model) { return weights_.upload(device, model); }
+  /// Puts other weights of the same model beside the running ones, while those are used, and waits until they are there. Without
+  /// room for them it does nothing.
+  Status stage_weights(Device& device, const Model& model);
+  /// What is queued from now on uses the staged weights. Those without room take the old ones' place, after all that is queued before.
+  /// REQUIRES: stage_weights() of this model has succeeded since the last switch.
+  Status switch_weights(Device& device, const Model& model);
 
   /// The plan of the pass, uploaded unless the device has it. `staged` is host memory that holds plan_bytes().
   static int64_t plan_bytes(int32_t rows_max);
@@ -55,24 +71,36 @@ class CudaForward {
   int64_t block_bytes() const { return block_bytes_; }
 
  private:
+  CudaForward(const Model& model, const ForwardConfig& config, Communicator* peers, bool weights_beside, DeviceMemory& memory);
+  Status begin(Device& device, const Model& model);
+  Status upload(Device& device, Stream stream, DeviceWeights& to, const Model& model);
+  const DeviceWeights& weights() const { return *weights_[running_]; }
+
   /// The size class of a pass: its launches have room for this many of each.
   struct Shape {
-    int32_t rows = 0, samples = 0, tiles = 0, splits = 0;
+    int32_t rows = 0, samples = 0, tiles = 0, splits = 0, trees = 0;
   };
   void launch(Device& device, const Shape& shape) const;
   void layer(Device& device, int32_t index, const Shape& shape) const;
-  void norm(Device& device, int32_t rows, const float* weight, const float* added, int32_t added_stride, const float* bias,
+  void norm(Device& device, int32_t rows, const float* weight, const float* added, int32_t added_rows, const float* bias,
             int32_t first_sample = -1) const;
-  void multiply(Device& device, int32_t rows, const void* in, const DeviceMatrix& w, float* out, int32_t first_sample = -1) const;
-  void sample(Device& device, int32_t samples) const;
+  void multiply(Device& device, int32_t rows, const void* in, const DeviceMatrix& w, float* out, int32_t first_sample = -1,
+                int32_t parts = 1) const;
+  void multiply_and_gather(Device& device, int32_t rows, const void* in, const DeviceMatrix& w) const;
+  void sample(Device& device, int32_t samples, int32_t rows) const;
+  void keep_accepted(Device& device, int32_t trees) const;
 
-  const ModelConfig model_;
+  const Share share_;
+  Communicator* const peers_;
+  const ModelConfig model_;  // this rank's share: its heads and inner size
   const ForwardConfig config_;
   const int32_t dim_;  // of a KV head in memory
+  int32_t head_bytes() const { return dim_ * (config_.f32 ? 4 : 2); }
   const int64_t block_bytes_;
-  DeviceWeights weights_;
+  std::array<std::unique_ptr<DeviceWeights>, 2> weights_;  // the second: null without room beside
+  size_t running_ = 0;
 
-  std::map<std::pair<int32_t, int32_t>, GraphId> graphs_;  // by rows and splits
+  std::map<std::array<int32_t, 3>, GraphId> graphs_;  // by rows, splits and which weights
 
   std::byte* kv_ = nullptr;
   SlotState* slots_ = nullptr;
@@ -80,8 +108,12 @@ class CudaForward {
   std::byte *plan_ = nullptr, *changes_ = nullptr;
   RowState* rows_ = nullptr;
   float* rope_ = nullptr;
-  float *hidden_ = nullptr, *qkv_ = nullptr, *projected_ = nullptr, *gate_up_ = nullptr, *logits_ = nullptr;
+  float *hidden_ = nullptr, *qkv_ = nullptr, *gate_up_ = nullptr, *logits_ = nullptr;
+  float* projected_ = nullptr;    // [part][rows of the pass][hidden_size padded]: all ranks' sums
+  float* logit_parts_ = nullptr;  // [rank][rows][rows of the head]; null without peers
   std::byte *normed_ = nullptr, *query_ = nullptr, *attended_ = nullptr, *activated_ = nullptr;  // bf16, or float
+  std::byte* paths_ = nullptr;  // this and the next: null without trees
+  AcceptedPath* accepted_ = nullptr;
   float *partial_ = nullptr, *partial_max_ = nullptr, *partial_sum_ = nullptr;
   float* maxima_ = nullptr;
   double *sums_ = nullptr, *logprob_sums_ = nullptr, *masses_ = nullptr;

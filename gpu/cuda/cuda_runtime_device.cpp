@@ -2,7 +2,11 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
+#include <atomic>
+#include <chrono>
+#include <map>
 #include <mutex>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -80,6 +84,14 @@ class CudaDevice final : public Device {
                               static_cast<size_t>(info.shared_bytes), at(stream));
     });
   }
+  void call(Stream stream, HostCall& call) override {
+    HostCallOf* of = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      of = &calls_.try_emplace(&call, HostCallOf{this, &call}).first->second;
+    }
+    run("a call of the host", [&] { return cudaLaunchHostFunc(at(stream), run_call, of); });
+  }
 
   void begin_graph() override {
     run("beginning a graph", [&] { return cudaStreamBeginCapture(at(Stream::kSteps), cudaStreamCaptureModeThreadLocal); });
@@ -112,12 +124,42 @@ class CudaDevice final : public Device {
     if (event > 0) run("the device", [&] { return cudaEventSynchronize(at(event)); });
     return status();
   }
+  /// CUDA has no wait with a limit. A sleep of 20 us is short beside a step.
+  bool wait_for(EventId event, int64_t us_max) override {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(us_max);
+    while (event > 0 && status().ok()) {
+      cudaError_t found = cudaSuccess;
+      run("the device", [&] {
+        found = cudaEventQuery(at(event));
+        return found == cudaErrorNotReady ? cudaSuccess : found;
+      });
+      if (found != cudaErrorNotReady) return true;
+      if (std::chrono::steady_clock::now() >= until) return false;
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+    return true;
+  }
   Status status() const override {
     const std::lock_guard lock(mutex_);
     return status_;
   }
+  void fail_with(const Error& why) override {
+    const std::lock_guard lock(mutex_);
+    if (status_.ok()) status_ = why;
+  }
+  void* native_stream(Stream stream) override { return at(stream); }
 
  private:
+  struct HostCallOf {
+    CudaDevice* device;
+    HostCall* call;
+  };
+  static void CUDART_CB run_call(void* of) {
+    auto& [device, call] = *static_cast<HostCallOf*>(of);
+    if (!device->status().ok()) return;
+    if (const Status done = call->run(); !done.ok()) device->fail_with(done.error());
+  }
+
   cudaStream_t at(Stream stream) const { return streams_[static_cast<size_t>(stream)]; }
   /// An event that was reused since is over: a later one of the same stream, or of the other, has taken its place only then.
   cudaEvent_t at(EventId event) const { return events_[event % events_.size()]; }
@@ -149,11 +191,12 @@ class CudaDevice final : public Device {
 
   const int32_t index_;
   const DeviceProperties properties_;
-  mutable std::mutex mutex_;  // guards status_
+  mutable std::mutex mutex_;  // guards the next two
   Status status_;
+  std::map<HostCall*, HostCallOf> calls_;
   std::array<cudaStream_t, 2> streams_{};
   std::array<cudaEvent_t, kEventsOpen> events_{};
-  EventId last_event_ = 0;
+  std::atomic<EventId> last_event_ = 0;
   std::vector<cudaGraphExec_t> graphs_;
   std::vector<void*> device_memory_, pinned_memory_;
 };
@@ -168,7 +211,8 @@ Result<DeviceProperties> properties_of(int32_t index) {
                           .memory_bytes = static_cast<int64_t>(all_bytes),
                           .free_bytes = static_cast<int64_t>(free_bytes),
                           .compute_major = found.major,
-                          .compute_minor = found.minor};
+                          .compute_minor = found.minor,
+                          .index = index};
 }
 
 }  // namespace

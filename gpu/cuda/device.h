@@ -4,7 +4,7 @@
 // Work on a stream runs in order; streams run side by side, ordered by events only. Errors are kept, as in CUDA: after the first
 // one nothing runs any more, and status() and wait() return it. So callers queue all of a step and look once.
 //
-// Thread-safe: one thread queues work while another waits.
+// Thread-safe: each stream is queued to by one thread at a time, while others wait.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -20,10 +20,19 @@ struct DeviceProperties {
   std::string name;
   int64_t memory_bytes = 0, free_bytes = 0;  // when the device was opened
   int32_t compute_major = 0, compute_minor = 0;
+  int32_t index = 0;  // CUDA's
 };
 
 struct Grid {
   int32_t x = 1, y = 1, z = 1;
+};
+
+/// Code of the host that runs in the order of a stream. It must not use the device.
+class HostCall {
+ public:
+  virtual ~HostCall() = default;
+  /// May block. An error becomes that of the device.
+  virtual Status run() = 0;
 };
 
 enum class Stream : uint8_t { kSteps, kCopies };
@@ -52,7 +61,10 @@ class Device {
     launch_raw(stream, kernel, grid, &args, sizeof args);
   }
 
-  /// From begin_graph() to end_graph() launches on the steps' stream do not run but become a graph, which one call launches as often as
+  /// REQUIRES: `call` outlives the device's work.
+  virtual void call(Stream stream, HostCall& call) = 0;
+
+  /// From begin_graph() to end_graph() work on the steps' stream does not run but becomes a graph, which one call launches as often as
   /// wanted. It is kept with the device.
   virtual void begin_graph() = 0;
   virtual GraphId end_graph() = 0;
@@ -64,8 +76,14 @@ class Device {
   virtual void wait_on(Stream stream, EventId event) = 0;
   /// Blocks until the event is over. Returns status().
   virtual Status wait(EventId event) = 0;
+  /// Likewise for at most this long. False: it is not over, and there is no error.
+  virtual bool wait_for(EventId event, int64_t us_max) = 0;
   /// The first error, kUnavailable: the device cannot be used any more.
   virtual Status status() const = 0;
+  /// Makes this the error, if there is none yet. Who waits for an event goes on.
+  virtual void fail_with(const Error& why) = 0;
+  /// CUDA's own handle of a stream, for libraries that queue work themselves; null: the device is not CUDA's.
+  virtual void* native_stream(Stream stream) = 0;
 
   static constexpr int32_t kEventsOpen = 256;
 };

@@ -20,6 +20,7 @@ class DeviceMemory {
     wanted_.push_back({use, count * static_cast<int64_t>(sizeof(T)), [&pointer](std::byte* p) { pointer = reinterpret_cast<T*>(p); }});
   }
   int64_t bytes(Use use) const;
+  int64_t bytes() const { return bytes(Use::kWeights) + bytes(Use::kKv) + bytes(Use::kWorkspace); }
   /// Errors: kFull, with what is needed and what is free.
   Status reserve(Device& device);
   /// Sets all of it to zero.

@@ -19,6 +19,9 @@ struct SlotState {
   float logprob_temperature = 1;
 };
 
+constexpr int kTreeRows = 65;             // of a draft tree, at most
+constexpr int kPathPositions = 5 * 16;    // that a path may have, from its root's sixteen positions on
+
 // ---- the changes before a step: a header and three arrays, one after the other ------------------------------------------
 struct SlotChange {
   int32_t slot = 0, unused = 0;
@@ -34,12 +37,16 @@ struct Changes {
   int32_t slots = 0, tables = 0, logs = 0, unused = 0;
 };
 
-// ---- the plan of a pass: a header and three arrays. It stays on the device while the same slots go on -------------------
+// ---- the plan of a pass: a header and arrays of rows, samples, trees and tiles (the larger first, for alignment). It stays on the
+// device while the same slots go on ---------------------------------------------------------------------------------------------
 struct PlanRow {
   int32_t slot = 0;
   int32_t offset = 0;   // its position is the slot's start + offset
   int32_t token = -1;   // or -1: the slot's last token
-  int32_t unused = 0;
+  int32_t place = 0;    // its KV is where the position start + place belongs. Without a tree: its offset
+  int32_t parent = -1;  // in a tree: a row of the pass; -1: it is the root
+  int32_t tree = -1;    // >= 0: it is this one of the pass's rows in trees
+  int32_t unused[2] = {};
 };
 struct PlanSample {
   int32_t row = 0;
@@ -50,13 +57,23 @@ struct PlanSample {
 struct PlanTile {  // rows of one slot that attend together
   int32_t first_row = 0, rows = 0;
 };
+struct PlanTree {  // a draft tree; its rows are sampled
+  int32_t first_row = 0, rows = 0, first_sample = 0, unused = 0;
+};
 struct Plan {
-  int32_t rows = 0, samples = 0, tiles = 0, unused = 0;
+  int32_t rows = 0, samples = 0, tiles = 0, trees = 0;
 };
 
-/// A row of the pass at hand, resolved on the device.
+/// A row of the pass at hand, resolved on the device. Its KV is in `block`, where the position `place` belongs.
 struct RowState {
-  int32_t slot, position, token, block;
+  int32_t slot, position, token, block, place;
+  int32_t root;  // in a tree: the position of its root; else none is as large
+  int32_t parent, tree;
+};
+/// The accepted rows of a tree: its i-th has its KV where the position start + rows[i] belongs, and moves to start + i.
+struct AcceptedPath {
+  int32_t slot, start, count;
+  int32_t rows[kTreeRows];
 };
 
 struct Sampled {
@@ -94,27 +111,31 @@ struct EmbedArgs {
   float* hidden;
   int32_t columns, table_stride, hidden_stride;
 };
-/// x = hidden + (added + bias); out = x / sqrt(mean(x^2) + eps) * weight. Without `samples` hidden becomes x.
+/// x = hidden + (added + bias); out = x / sqrt(mean(x^2) + eps) * weight. Without `samples` hidden becomes x. What is added are the
+/// sums of the parts of a matrix, added in their order.
 struct NormArgs {
   const Plan* plan;
   float* hidden;
-  const float* added;  // or null
+  const float* added;  // [part][row][added_stride], or null
   const float* bias;   // or null
   const float* weight;
   void* out;
+  int64_t part_stride;
+  int32_t parts;
   int32_t size, hidden_stride, added_stride, out_stride;
   float eps;
   int32_t sums;          // partial sums of the squares: 16 as on the CPU, or kNormThreads
   int32_t samples;       // 1: out has a row per sample of the plan, from first_sample on
   int32_t first_sample;
 };
-/// c = a * w^T. The rows of `a` are those of the plan, or its samples from first_sample on.
+/// c = a * w^T, or with offsets into `a` and `w` the part of it that some columns give. The rows of `a` are those of the plan, or its
+/// samples from first_sample on.
 struct GemmArgs {
   const Plan* plan;
-  const void* a;  // [row][k]
-  const void* w;  // bf16: [n][k]; f32: [k][n]
+  const void* a;  // [row][stride]
+  const void* w;  // bf16: [n][stride]; f32: [k][n]
   float* c;       // [row][n]
-  int32_t n, k;
+  int32_t n, k, stride;
   int32_t samples, first_sample;
 };
 struct RopeArgs {
@@ -131,12 +152,40 @@ struct RopeArgs {
   int32_t qkv_stride, heads, kv_heads, head_dim, padded_dim, block_tokens;
   float eps;
 };
+/// KV of the path of each row in a tree, from its root's sixteen positions on, as it would be without the other rows.
+struct PathArgs {
+  const Plan* plan;
+  const RowState* rows;
+  const int32_t* tables;
+  const unsigned char* kv;
+  unsigned char* paths;  // [tree row][KV head][K, V][kPathPositions][padded_dim]
+  int64_t kv_block_bytes, kv_layer_bytes;
+  int32_t table_stride, block_tokens, kv_heads, head_bytes;  // of a position of a head
+};
+struct AcceptArgs {
+  const Plan* plan;
+  const RowState* rows;
+  const Sampled* sampled;
+  const int32_t* tables;
+  int32_t* log;
+  AcceptedPath* accepted;  // [tree]
+  int32_t table_stride, block_tokens;
+};
+struct MoveArgs {
+  const Plan* plan;
+  const AcceptedPath* accepted;
+  const int32_t* tables;
+  unsigned char* kv;
+  int64_t kv_block_bytes;
+  int32_t table_stride, block_tokens, head_bytes;
+};
 struct AttentionArgs {
   const Plan* plan;
   const RowState* rows;
   const int32_t* tables;
   const void* query;
   const void* kv;
+  const void* paths;      // of PathArgs
   void* out;              // [row][out_stride]
   float* partial;         // bf16: [row][head][splits][padded_dim]; f32: [row][head][splits * kSplit]
   float* partial_max;     // bf16: [row][head][splits], in units of log2
@@ -151,6 +200,20 @@ struct SwigluArgs {
   const float* bias;     // [2 * size], or null
   void* out;
   int32_t size, stride, out_stride;
+};
+/// Logits of each rank's part of the vocabulary -> rows of logits.
+struct JoinArgs {
+  const Plan* plan;
+  const float* parts;  // [rank][rows][part]
+  float* logits;       // [row][stride]
+  int32_t part, stride, rows, first_sample;
+};
+/// Sets `found` if some of the numbers is NaN or infinite.
+struct CheckArgs {
+  const void* data;  // bf16, or f32
+  uint32_t* found;
+  int64_t count;
+  int32_t f32;
 };
 struct SampleArgs {
   const Plan* plan;
@@ -183,38 +246,44 @@ constexpr int kSamplesMax = 64;      // rows whose logits are in memory at a tim
 constexpr int kGemmColumns = 64;     // n is padded to it, k to kGemmSteps
 constexpr int kGemmSteps = 64;
 constexpr int kF32Rows = 4;          // rows of a block of gemm_f32
+constexpr int kJoined = 2048;        // logits that a block of join_logits copies
 
 constexpr int gemm_shared_bytes(int tile_rows) { return 2 * (tile_rows + kGemmColumns) * kGemmSteps * 2; }
 // Keys and values of two tiles, the query, the largest score and sum of each warp and row, and where KV is. Later the sums of four warps
 // take the tiles' place, in rows of dim + 8 floats: fewer bytes.
 constexpr int attention_shared_bytes(int dim) {
-  return 4 * kTilePositions * dim * 2 + kTileRows * dim * 2 + 4 * kTileRows * 2 * 4 + kSplit / 16 * 8;
+  return 4 * kTilePositions * dim * 2 + kTileRows * dim * 2 + 4 * kTileRows * 2 * 4 + kSplit / 16 * 16;
 }
 constexpr int kSampleSharedBytes = 2048 * 8 + kPart * 4 + 256;
 
-// ---- all kernels: name, arguments, threads of a block, bytes of shared memory, registers at most -------------------------
-#define SEER_CUDA_KERNELS(X)                                                                        \
-  X(apply_changes, ChangesArgs, 128, 0, 32)                                                         \
-  X(begin_rows, BeginArgs, 128, 0, 32)                                                              \
-  X(clear_blocks, ClearArgs, 128, 0, 32)                                                            \
-  X(embed_bf16, EmbedArgs, 128, 0, 32)                                                              \
-  X(embed_f32, EmbedArgs, 128, 0, 32)                                                               \
-  X(norm_bf16, NormArgs, kNormThreads, kNormThreads * 4, 40)                                        \
-  X(norm_f32, NormArgs, kNormThreads, kNormThreads * 4, 40)                                         \
-  X(gemm_bf16_16, GemmArgs, 128, gemm_shared_bytes(16), 80)                                         \
-  X(gemm_bf16_64, GemmArgs, 128, gemm_shared_bytes(64), 128)                                         \
-  X(gemm_f32, GemmArgs, 64, 0, 64)                                                                  \
-  X(rope_bf16, RopeArgs, 128, 0, 64)                                                                \
-  X(rope_f32, RopeArgs, 128, 0, 64)                                                                 \
-  X(attention_32, AttentionArgs, kAttentionThreads, attention_shared_bytes(32), 128)                \
-  X(attention_64, AttentionArgs, kAttentionThreads, attention_shared_bytes(64), 128)                \
-  X(attention_128, AttentionArgs, kAttentionThreads, attention_shared_bytes(128), 168)              \
-  X(attention_combine, AttentionArgs, kAttentionThreads, 0, 96)                                     \
-  X(attention_f32, AttentionArgs, kAttentionThreads, 1024, 72)                                      \
-  X(swiglu_bf16, SwigluArgs, 128, 0, 40)                                                            \
-  X(swiglu_f32, SwigluArgs, 128, 0, 40)                                                             \
-  X(sample_rows, SampleArgs, kSampleThreads, kSampleSharedBytes, 96)                                \
-  X(finish_rows, FinishArgs, 128, 0, 32)
+// ---- all kernels: name, arguments, threads of a block, bytes of shared memory, registers at most, blocks of a multiprocessor at least
+#define SEER_CUDA_KERNELS(X)                                                                                  \
+  X(apply_changes, ChangesArgs, 128, 0, 32, 16)                                                               \
+  X(begin_rows, BeginArgs, 128, 0, 32, 16)                                                                    \
+  X(clear_blocks, ClearArgs, 128, 0, 32, 16)                                                                  \
+  X(embed_bf16, EmbedArgs, 128, 0, 32, 16)                                                                    \
+  X(embed_f32, EmbedArgs, 128, 0, 32, 16)                                                                     \
+  X(norm_bf16, NormArgs, kNormThreads, kNormThreads * 4, 40, 12)                                              \
+  X(norm_f32, NormArgs, kNormThreads, kNormThreads * 4, 40, 12)                                               \
+  X(gemm_bf16_16, GemmArgs, 128, gemm_shared_bytes(16), 80, 6)                                                \
+  X(gemm_bf16_64, GemmArgs, 128, gemm_shared_bytes(64), 128, 4)                                               \
+  X(gemm_f32, GemmArgs, 64, 0, 64, 16)                                                                        \
+  X(rope_bf16, RopeArgs, 128, 0, 64, 8)                                                                       \
+  X(rope_f32, RopeArgs, 128, 0, 64, 8)                                                                        \
+  X(attention_32, AttentionArgs, kAttentionThreads, attention_shared_bytes(32), 128, 4)                       \
+  X(attention_64, AttentionArgs, kAttentionThreads, attention_shared_bytes(64), 128, 4)                       \
+  X(attention_128, AttentionArgs, kAttentionThreads, attention_shared_bytes(128), 168, 2)                     \
+  X(copy_paths, PathArgs, 128, kTreeRows * 4, 40, 12)                                                         \
+  X(accept_trees, AcceptArgs, 32, 0, 40, 32)                                                                  \
+  X(move_accepted, MoveArgs, 128, 0, 40, 12)                                                                  \
+  X(attention_combine, AttentionArgs, kAttentionThreads, 0, 96, 5)                                            \
+  X(attention_f32, AttentionArgs, kAttentionThreads, 1024, 72, 7)                                             \
+  X(swiglu_bf16, SwigluArgs, 128, 0, 40, 12)                                                                  \
+  X(swiglu_f32, SwigluArgs, 128, 0, 40, 12)                                                                   \
+  X(join_logits, JoinArgs, 128, 0, 32, 16)                                                                    \
+  X(sample_rows, SampleArgs, kSampleThreads, kSampleSharedBytes, 96, 2)                                       \
+  X(check_finite, CheckArgs, 128, 0, 32, 16)                                                                  \
+  X(finish_rows, FinishArgs, 128, 0, 32, 16)
 
 enum class KernelId : int32_t {
 #define X(name, ...) k_##name,
@@ -225,10 +294,10 @@ enum class KernelId : int32_t {
 struct KernelInfo {
   const char* name;
   size_t args_bytes;
-  int threads, shared_bytes, registers_max;
+  int threads, shared_bytes, registers_max, blocks_min;
 };
 inline constexpr KernelInfo kKernels[] = {
-#define X(name, Args, threads, shared_bytes, registers) {#name, sizeof(Args), threads, shared_bytes, registers},
+#define X(name, Args, threads, shared_bytes, registers, blocks) {#name, sizeof(Args), threads, shared_bytes, registers, blocks},
     SEER_CUDA_KERNELS(X)
 #undef X
 };

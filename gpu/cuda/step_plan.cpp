@@ -44,12 +44,14 @@ std::vector<Pass> plan_passes(std::span<const PlannedSequence> sequences, const 
     const SequenceStep& step = *planned.step;
     const auto total = static_cast<int32_t>(step.tokens.size()), first_sampled = total - step.sample_rows;
     const auto start = static_cast<int32_t>(step.start);
+    const bool is_tree = !step.parents.empty();
     for (int32_t first = 0; first < total;) {
       const auto fitting = [&](const Pass& pass) {
         const int32_t longest = std::max(pass.positions, start + total), splits = (longest + kSplit - 1) / kSplit;
-        return std::min(limits.rows, limits.row_splits / splits) - static_cast<int32_t>(pass.rows.size());
+        const int32_t rows = std::min(limits.rows, limits.row_splits / splits) - static_cast<int32_t>(pass.rows.size());
+        return is_tree ? std::min(rows, limits.tree_rows - pass.tree_rows) : rows;
       };
-      if (passes.empty() || in_pass == limits.sequences || fitting(passes.back()) < 1) {
+      if (passes.empty() || in_pass == limits.sequences || fitting(passes.back()) < (is_tree ? total : 1)) {
         passes.emplace_back();
         in_pass = 0;
       }
@@ -58,7 +60,14 @@ std::vector<Pass> plan_passes(std::span<const PlannedSequence> sequences, const 
       const int32_t taken = std::min(total - first, std::max(1, fitting(pass)));
       const auto first_row = static_cast<int32_t>(pass.rows.size());
       for (int32_t i = first; i < first + taken; ++i) {
-        pass.rows.push_back({.slot = planned.slot, .offset = i, .token = planned.goes_on ? -1 : step.tokens[static_cast<size_t>(i)]});
+        PlanRow& row = pass.rows.emplace_back(
+            PlanRow{.slot = planned.slot, .offset = i, .token = planned.goes_on ? -1 : step.tokens[static_cast<size_t>(i)], .place = i});
+        if (is_tree) {
+          const int32_t parent = step.parents[static_cast<size_t>(i)];
+          row.parent = parent < 0 ? -1 : first_row + parent;
+          row.offset = parent < 0 ? 0 : pass.rows[static_cast<size_t>(row.parent)].offset + 1;
+          row.tree = pass.tree_rows++;
+        }
         if (i < first_sampled) continue;
         const int32_t sample = i - first_sampled;
         pass.samples.push_back({.row = first_row + i - first,
@@ -66,8 +75,10 @@ std::vector<Pass> plan_passes(std::span<const PlannedSequence> sequences, const 
                                 .advances_slot = planned.goes_on ? planned.slot : -1});
         pass.destinations.push_back({index, sample});
       }
-      for (int32_t i = 0; i < taken; i += limits.tile_tokens)
-        pass.tiles.push_back({.first_row = first_row + i, .rows = std::min(limits.tile_tokens, taken - i)});
+      const int32_t together = is_tree ? 1 : limits.tile_tokens;  // each row of a tree has a path of its own
+      for (int32_t i = 0; i < taken; i += together) pass.tiles.push_back({.first_row = first_row + i, .rows = std::min(together, taken - i)});
+      if (is_tree)
+        pass.trees.push_back({.first_row = first_row, .rows = total, .first_sample = static_cast<int32_t>(std::ssize(pass.samples)) - total});
       pass.positions = std::max(pass.positions, start + first + taken);
       first += taken;
       ++in_pass;

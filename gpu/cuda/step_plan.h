@@ -33,6 +33,8 @@ struct Pass {
   std::vector<PlanRow> rows;
   std::vector<PlanSample> samples;
   std::vector<PlanTile> tiles;
+  std::vector<PlanTree> trees;
+  int32_t tree_rows = 0;
   std::vector<Destination> destinations;  // of the samples, in the result of the step
   std::vector<int32_t> begun;             // sequences whose first row is in it
   int32_t positions = 0;                  // of its longest context
@@ -43,6 +45,7 @@ struct PassLimits {
   int32_t row_splits = 0;   // rows times the splits of the longest context; at least those of the longest context
   int32_t sequences = 0;    // of a pass
   int32_t tile_tokens = 1;  // rows of a sequence that attend together
+  int32_t tree_rows = 0;    // of all trees of a pass; 0: there are none
 };
 
 /// A sequence of a step. If it goes on, it is in a slot whose state the device moves on.
@@ -52,7 +55,7 @@ struct PlannedSequence {
   bool goes_on = false;  // it decodes: one row, which feeds the slot's last token
 };
 
-/// The passes of a step. Their changes are empty.
+/// The passes of a step. Their changes are empty. REQUIRES: each tree fits into a pass.
 std::vector<Pass> plan_passes(std::span<const PlannedSequence> sequences, const PassLimits& limits);
 
 }  // namespace seer::cuda

@@ -375,6 +375,13 @@ Result<std::string> read_text_file(const fs::path& path, int64_t bytes_max) {
   return text;
 }
 
+int64_t ModelConfig::parameters_max() const {
+  const int64_t hidden = hidden_size, q = query_size(), kv = kv_size(), inner = intermediate_size;
+  const int64_t matrices = (2 * q + 2 * kv + 3 * inner) * hidden;
+  const int64_t vectors = 2 * hidden + 2 * head_dim + (q + 2 * kv + hidden) + (2 * inner + hidden);  // norms, then biases
+  return 2 * hidden * vocab_size + hidden + layers * (matrices + vectors);
+}
+
 Result<ModelConfig> read_model_config(const fs::path& folder) {
   const fs::path path = folder / "config.json";
   SEER_ASSIGN_OR_RETURN(const Json json, read_json_object(path));

@@ -51,6 +51,8 @@ struct ModelConfig {
 
   int32_t query_size() const { return heads * head_dim; }
   int32_t kv_size() const { return kv_heads * head_dim; }
+  /// Weights of all tensors, with every bias and norm that a family may have and the head stored apart.
+  int64_t parameters_max() const;
 };
 
 /// Reads and checks `folder`/config.json and, if present, generation_config.json.

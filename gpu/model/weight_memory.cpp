@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -25,6 +26,17 @@ Status WeightMemory::append(std::string_view bytes) {
     bytes.remove_prefix(static_cast<size_t>(written));
   }
   return {};
+}
+
+Result<std::string> WeightMemory::read(uint64_t offset, uint64_t bytes_max) const {
+  std::string bytes(offset < bytes_ ? std::min(bytes_max, bytes_ - offset) : 0, '\0');
+  for (size_t done = 0; done < bytes.size();) {
+    const ssize_t got = ::pread(descriptor_, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return fail(Code::kIo, "cannot read weights at byte ", offset + done, ": ", std::strerror(errno));
+    done += static_cast<size_t>(got);
+  }
+  return bytes;
 }
 
 }  // namespace seer

@@ -3,6 +3,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "protocols/result.h"
@@ -19,6 +20,8 @@ class WeightMemory {
 
   /// Errors: kIo: the system has no memory for it.
   Status append(std::string_view bytes);
+  /// Bytes from `offset` on, at most `bytes_max`; empty at the end. Errors: kIo.
+  Result<std::string> read(uint64_t offset, uint64_t bytes_max) const;
   uint64_t bytes() const { return bytes_; }
   int descriptor() const { return descriptor_; }
 

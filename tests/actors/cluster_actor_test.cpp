@@ -29,6 +29,7 @@ struct FakeNode {
     handle::behavior_type make_behavior() {
       return {[](const AttachRollout&) {},
               [this](const UpdateWeights& update) { seen->updates.push_back(update); },
+              [](const WeightPart&) {},
               [](const InstanceWeights&) {},
               [this](const DrainNode& drain) { seen->drain_us = drain.timeout_us; },
               [](const DirectoryUp&) {},
@@ -303,4 +304,60 @@ TEST_CASE("cluster: after new weights, machines that come with older ones get th
   rt::post(b.cluster, ClusterWeights{{WeightVersion{4}, "/older"}, 1, {}});  // it comes late, and says nothing new
   b.run();
   CHECK(b.ask<RolloutEntered>(EnterRollout{}).version == WeightVersion{5});
+
+  // Newer ones come while a machine still changes to these: it refuses them, and is asked again once it has changed.
+  rt::post(b.cluster, ClusterWeights{{WeightVersion{6}, "/newer"}, 78, {NodeId{1}, NodeId{2}, NodeId{4}}});
+  b.run();
+  REQUIRE(late.seen->updates.size() == 2);
+  const WeightsSink reply_to = late.seen->updates[1].reply_to;
+  rt::post(reply_to, WeightsUpdated{NodeId{3}, WeightVersion{6}, "node 3 is changing to weight version 5 already", 0});
+  b.run();
+  CHECK(late.seen->updates.size() == 2);
+  rt::post(reply_to, WeightsUpdated{NodeId{3}, WeightVersion{5}, "", 77});
+  b.run();
+  REQUIRE(late.seen->updates.size() == 3);
+  CHECK(late.seen->updates[2].what.version == WeightVersion{6});
+}
+
+TEST_CASE("cluster: machines without instances are compared in what they have; rollouts and new weights are for those with instances") {
+  Bench b;
+  FakeNode kv(b.world), draft(b.world), first(b.world);
+  const ClusterIdentity learned{.model = "qwen", .layout = 7, .version = {}};
+  const NodeRoles is_kv{NodeRole::kKv}, is_draft{NodeRole::kDraft};
+  const auto enter = [&](uint32_t node, const ClusterIdentity& identity, NodeRoles roles) {
+    return b.ask<ClusterEntered>(EnterCluster{NodeId{node}, identity, 0, roles, roles == is_draft ? 0 : 64}).error;
+  };
+  CHECK(enter(1, learned, is_kv) == "");
+  b.ready(1, kv.handle());
+  CHECK(enter(2, {}, is_draft) == "");
+  b.ready(2, draft.handle());
+  CHECK(b.ask<RolloutEntered>(EnterRollout{}).error == "no machine of the cluster has instances yet");
+  CHECK(enter(3, {.model = "qwen", .layout = 8, .version = {}}, is_kv).find("node 3 is refused: its KV layout is") == 0);
+  ClusterIdentity other_protocol;
+  other_protocol.protocol = 1;
+  CHECK(enter(3, other_protocol, is_draft).find("node 3 is refused: its protocol number is 1") == 0);
+  CHECK(b.enter(4, {.model = "moonlight", .layout = 7, .version = WeightVersion{2}}).error ==
+        "node 4 is refused: its model is \"moonlight\", expected \"qwen\"");
+
+  CHECK(b.enter(4, {.model = "qwen", .layout = 7, .weights = 5, .version = WeightVersion{2}}).error == "");
+  b.ready(4, first.handle());
+  CHECK(b.enter(5, {.model = "qwen", .layout = 7, .weights = 6, .version = WeightVersion{2}}).error.find("its weights' checksum is") !=
+        std::string::npos);
+  const auto entered = b.ask<RolloutEntered>(EnterRollout{});
+  CHECK(entered.error == "");
+  CHECK(entered.version == WeightVersion{2});
+  CHECK(entered.weights == 5);
+  CHECK(entered.instances == 2);
+
+  rt::post(b.cluster, ClusterWeights{{WeightVersion{3}, "w3"}, 9, {NodeId{4}}});
+  b.run();
+  CHECK(kv.seen->updates.empty());
+  CHECK(draft.seen->updates.empty());
+  CHECK(enter(6, learned, is_kv) == "");
+  const auto report = b.ask<ClusterReport>(GetReport{});
+  REQUIRE(report.nodes.size() == 3);
+  CHECK(report.nodes[0].roles == is_kv);
+  CHECK(report.nodes[0].kv_block_bytes == 64);
+  CHECK(report.nodes[0].identity.version == WeightVersion{});
+  CHECK(report.nodes[1].roles == is_draft);
 }

@@ -357,15 +357,16 @@ TEST_CASE("gateway: a schedule is chosen once, for as many responses as tell wha
   b.ask(0, 0, 2);
   b.run_for(5'000);
   CHECK(asked.empty());
-  CHECK(b.state().running.size() == 2);  // too few to wait for
+  CHECK(b.state().running.size() == 2);  // too few to tell
   CHECK(running_max() == 0);
 
   b.ask(1, 0, 4);
   b.ask(2, 0, 4);
   b.run_for(50'000);
   REQUIRE(asked.size() == 1);
-  REQUIRE(asked[0].size() == 2);
-  CHECK(asked[0][1].prompt_ids == b.cluster.groups[2].prompt_ids);
+  REQUIRE(asked[0].size() == 3);  // those that run are like the others
+  CHECK(asked[0][2].prompt_ids == b.cluster.groups[2].prompt_ids);
+  CHECK(asked[0][2].samples == 4);
   CHECK(b.state().running.size() <= 2);  // they wait for the answer
 
   then({.scheduler = {.policy = "las", .running_max = 1}, .why = "test"});

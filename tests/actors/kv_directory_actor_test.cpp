@@ -28,6 +28,8 @@ struct FakeNode {
             [this](const KvBump& bump) { seen->bumps.push_back(bump.version); },
             [](const WorkReady&) {},
             [](const KvHolders&) {},
+            [](const TakeBlocks&) {},
+            [](const KvRoomFound&) {},
             [](const KvReserved&) {},
             [](const KvOpened&) {},
             [this](const KvRefused& refused) { seen->refused = refused.why; },
@@ -119,7 +121,7 @@ TEST_CASE("kv directory: a dead node is forgotten, and the others are still told
   rt::kill(b.nodes[0]);
   b.world.run_until(b.world.now_us() + 1000);
   CHECK(b.state().nodes.size() == 2);
-  CHECK(b.state().holders.at(kA) == std::set<NodeId>{NodeId{1}});
+  CHECK(b.state().holders.at(kA) == KvDirectoryActor::Holders{{NodeId{1}, false}});
   b.tell(KvRelease{kA});
   CHECK(b.seen[0].released.empty());
   CHECK(b.seen[1].released == std::vector<KvOwner>{kA});
@@ -284,4 +286,56 @@ TEST_CASE("kv directory: a drain may be announced before the node itself") {
   b.tell(KvHolds{NodeId{3}, request});
   b.tell(KvHolds{NodeId{0}, request});
   CHECK(b.seen[3].released == std::vector{request});
+}
+
+TEST_CASE("kv directory: who needs room is sent to a node without instances first, then to the one with the most, and never to one "
+          "that leaves or that it excepts") {
+  Bench b;
+  Recorder<KvRoomSink, KvRoomFound> asker(b.world);
+  const auto find = [&](int64_t blocks, std::vector<NodeId> except = {}, bool has_cold = true) {
+    b.tell(FindRoom{NodeId{0}, blocks, has_cold, std::move(except), asker.handle()});
+    return asker.all<KvRoomFound>().back();
+  };
+  CHECK(find(1).blocks == 0);
+  b.tell(KvRoom{NodeId{0}, 100, 100, true});
+  CHECK(find(1).blocks == 0);  // only itself
+  b.tell(KvRoom{NodeId{1}, 10, 10, false});
+  b.tell(KvRoom{NodeId{2}, 4, 6, true});
+  KvRoomFound found = find(3);
+  CHECK(found.node == NodeId{2});
+  CHECK(found.blocks == 3);
+  CHECK(found.taker == KvTaker(b.nodes[2]));
+  CHECK(find(3).blocks == 1);  // what was promised is gone
+  found = find(20);
+  CHECK(found.node == NodeId{1});
+  CHECK(found.blocks == 10);
+  CHECK(find(1).blocks == 0);
+  found = find(5, {}, false);  // node 2 would write two more to its disk
+  CHECK(found.node == NodeId{2});
+  CHECK(found.blocks == 2);
+  b.tell(KvRoom{NodeId{1}, 7, 7, false});
+  CHECK(find(9, {NodeId{1}}).blocks == 0);
+  CHECK(find(9).blocks == 7);
+  b.tell(KvRoom{NodeId{1}, 7, 7, false});
+  b.tell(KvDraining{NodeId{1}});
+  CHECK(find(9).blocks == 0);
+  b.tell(KvRoom{NodeId{2}, 7, 7, true});
+  rt::kill(b.nodes[2]);
+  b.tell(KvRelease{kB});  // meanwhile its death is heard of
+  CHECK(find(9).blocks == 0);
+}
+
+TEST_CASE("kv directory: a node that leaves keeps guests until they are fetched, and a guest elsewhere is no reason to drop anything") {
+  Bench b;
+  b.tell(KvHolds{NodeId{0}, kA});
+  b.tell(KvHolds{NodeId{1}, kA, true});
+  b.tell(KvDraining{NodeId{1}});
+  CHECK(b.seen[1].released.empty());
+  b.tell(KvDraining{NodeId{0}});
+  CHECK(b.seen[0].released.empty());
+  b.tell(KvHolds{NodeId{2}, kA, true});
+  CHECK(b.seen[0].released.empty());
+  b.tell(KvHolds{NodeId{2}, kA});  // it runs there now
+  CHECK(b.seen[0].released == std::vector<KvOwner>{kA});
+  CHECK(b.seen[1].released.empty());
 }

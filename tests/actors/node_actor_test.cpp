@@ -2,6 +2,8 @@
 
 #include "actors/cluster_checks.h"
 #include "actors/recorder.h"
+#include "actors/weight_source_actor.h"
+#include "protocols/crc32c.h"
 
 using namespace seer;
 
@@ -26,6 +28,16 @@ struct Bench {
   std::vector<PartLost> losses() const { return rollout.all<PartLost>(); }
   SimCluster cluster;
   Recorder<InstanceSink, InstanceUp, DraftServerUp, InstancesDraining, PartLost> rollout;
+};
+
+/// A server that sends no weights.
+struct Silent {
+  using handle = WeightSourceHandle;
+  static constexpr const char* kActorName = "silent";
+  explicit Silent(rt::self_ptr<Silent>) {}
+  handle::behavior_type make_behavior() {
+    return {[](const ReadWeights&) {}};
+  }
 };
 
 }  // namespace
@@ -120,6 +132,33 @@ TEST_CASE("node: new weights are announced per instance, and one that is started
   for (const InstanceUp& up : {b.ups()[b.ups().size() - 2], b.ups().back()}) CHECK(up.identity.version == WeightVersion{6});
   CHECK(b.ups()[b.ups().size() - 2].instance != b.ups().back().instance);
   CHECK(b.losses().empty());
+}
+
+TEST_CASE("node: weights that were sent to a server are read whole and checked before any instance changes") {
+  Bench b({.loader = std::make_shared<ModelLoader>()});
+  Recorder<WeightsSink, WeightsUpdated> answers(b.cluster.world);
+  std::string bytes(9 * kWeightPartBytes + 5, 'w');
+  for (size_t i = 0; i < bytes.size(); i += 1000) bytes[i] = static_cast<char>(i % 251);
+  const auto memory = *WeightMemory::create();
+  REQUIRE(memory->append(bytes).ok());
+  const uint32_t crc = crc32c(std::as_bytes(std::span(bytes)));
+  const auto source = b.cluster.world.spawn<WeightSourceActor>(std::shared_ptr<const WeightMemory>(memory));
+  const auto update = [&](uint64_t version, const WeightSourceHandle& from, uint32_t sum, int64_t run_us) {
+    rt::post(b.cluster.node(), UpdateWeights{{WeightVersion{version}, "upload", from, bytes.size(), sum}, answers.handle()});
+    b.cluster.run_for(run_us);
+    return answers.all<WeightsUpdated>().back();
+  };
+  CHECK(update(5, source, crc + 1, 10'000'000).error ==
+        cat("node 0: the new weights arrived damaged: their checksum is ", crc, ", expected ", crc + 1));
+  CHECK(b.ups().size() == 2);
+  const auto silent = b.cluster.world.spawn<Silent>();
+  CHECK(update(5, silent, crc, 130'000'000).error == "node 0: the server that sends the weights was silent for 60 s");
+  rt::kill(silent);
+  CHECK(update(5, silent, crc, 1'000'000).error == "node 0: the server that sends the weights is gone");
+  CHECK(b.ups().size() == 2);
+  CHECK(update(5, source, crc, 10'000'000).error == "");
+  REQUIRE(b.ups().size() == 4);
+  CHECK(b.ups()[3].identity.version == WeightVersion{5});
 }
 
 TEST_CASE("node: the late end of something already replaced is ignored") {

@@ -2,13 +2,19 @@
 
 #include <arpa/inet.h>
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
 #include <thread>
 
 #include "cli/certificates.h"
+#include "protocols/cluster.h"
 
 using namespace seer;
 
@@ -21,6 +27,7 @@ struct Socket {
   int fd = -1;
   Socket() : fd(::socket(AF_INET, SOCK_STREAM, 0)) {}
   explicit Socket(int fd_in) : fd(fd_in) {}
+  explicit Socket(UniqueFd given) : fd(given.release()) { ::fcntl(fd, F_SETFL, 0); }  // blocks
   Socket(const Socket&) = delete;
   Socket& operator=(const Socket&) = delete;
   ~Socket() { ::close(fd); }
@@ -73,6 +80,27 @@ struct Socket {
   }
 };
 
+/// The peers that a gate gave, in the order in which they came.
+struct Peers {
+  std::mutex mutex;
+  std::condition_variable came;
+  std::deque<UniqueFd> sockets;
+  std::function<void(UniqueFd)> taker() {
+    return [this](UniqueFd socket) {
+      const std::lock_guard lock(mutex);
+      sockets.push_back(std::move(socket));
+      came.notify_one();
+    };
+  }
+  UniqueFd next() {
+    std::unique_lock lock(mutex);
+    REQUIRE(came.wait_for(lock, std::chrono::milliseconds(kWaitMs), [&] { return !sockets.empty(); }));
+    UniqueFd socket = std::move(sockets.front());
+    sockets.pop_front();
+    return socket;
+  }
+};
+
 std::unique_ptr<ClusterGate> gate_of(const TlsFiles& files) {
   auto gate = ClusterGate::create(files);
   REQUIRE_MESSAGE(gate.ok(), gate.error().detail);
@@ -85,21 +113,19 @@ TEST_CASE("cluster gate: bytes go through in both directions, and the end of one
   const Certificates made;
   for (const TlsFiles& files : {TlsFiles{}, made.files("good", "good", "ca")}) {
     CAPTURE(files.empty());
-    const Socket service;
+    Peers peers;
     const auto here = gate_of(files), there = gate_of(files);
-    const auto port = there->listen("127.0.0.1", 0, service.listen());
+    const auto port = there->listen("127.0.0.1", 0, peers.taker());
     REQUIRE_MESSAGE(port.ok(), port.error().detail);
     for (int connection = 0; connection < 3; ++connection) {
-      const auto near_port = here->connect("127.0.0.1", *port);
-      REQUIRE_MESSAGE(near_port.ok(), near_port.error().detail);
-      const Socket client;
-      REQUIRE(client.connect(*near_port));
-      REQUIRE(service.is_ready());
-      const Socket served(::accept(service.fd, nullptr, nullptr));
+      auto connected = here->connect("127.0.0.1", *port);
+      REQUIRE_MESSAGE(connected.ok(), connected.error().detail);
+      const Socket client(*std::move(connected)), served(peers.next());
       std::string large(300'000, 'x');
       for (size_t i = 0; i < large.size(); ++i) large[i] = static_cast<char>(i * 7 % 251);
-      client.write(large);
+      std::thread writer([&] { client.write(large); });
       CHECK(served.read_all(large.size()) == large);
+      writer.join();
       served.write("answer");
       CHECK(client.read_all(6) == "answer");
       ::shutdown(served.fd, SHUT_RDWR);
@@ -112,9 +138,9 @@ TEST_CASE("cluster gate: no byte of a peer that does not greet, or has no certif
   const Certificates made;
   for (const TlsFiles& files : {TlsFiles{}, made.files("good", "good", "ca")}) {
     CAPTURE(files.empty());
-    const Socket service;
+    Peers peers;
     const auto there = gate_of(files);
-    const auto port = there->listen("127.0.0.1", 0, service.listen());
+    const auto port = there->listen("127.0.0.1", 0, peers.taker());
     REQUIRE(port.ok());
     const auto stranger = gate_of(made.files("other", "other", "other-ca"));
     const auto refused = stranger->connect("127.0.0.1", *port);
@@ -128,10 +154,25 @@ TEST_CASE("cluster gate: no byte of a peer that does not greet, or has no certif
       while (!plain.read().empty()) {  // a greeting or an alert, then the end
       }
     }
-    pollfd none{.fd = service.fd, .events = POLLIN, .revents = 0};
-    CHECK(::poll(&none, 1, 0) == 0);
+    CHECK(peers.sockets.empty());
     CHECK(gate_of(files)->connect("127.0.0.1", *port).ok());  // others still get in
+    peers.next();
   }
+}
+
+TEST_CASE("cluster gate: after it has stopped listening, nobody gets in, not even a peer that was about to greet") {
+  Peers peers;
+  const auto there = gate_of({});
+  const auto port = there->listen("127.0.0.1", 0, peers.taker());
+  REQUIRE(port.ok());
+  const Socket early;
+  REQUIRE(early.connect(*port));
+  CHECK(early.read_all(16).size() == 16);  // its greeting
+  there->stop_listening();
+  early.write(cat("seer/", kProtocolNumber, std::string(10, '\0')));
+  CHECK(early.read() == "");
+  CHECK_FALSE(gate_of({})->connect("127.0.0.1", *port).ok());
+  CHECK(peers.sockets.empty());
 }
 
 TEST_CASE("cluster gate: a listener with another protocol is named as such") {
@@ -158,8 +199,8 @@ TEST_CASE("cluster gate: an address where nobody listens, or that is not of this
     closed_port = gone.listen();
   }
   CHECK(gate->connect("127.0.0.1", closed_port).error().detail == cat("cannot dial 127.0.0.1:", closed_port, ": Connection refused"));
-  CHECK(gate->listen("192.0.2.1", 0, 1).error().detail.find("cannot listen on 192.0.2.1:0: ") == 0);
-  CHECK(gate->listen("no address", 0, 1).error().detail.find("cannot listen on no address:0: ") == 0);
+  CHECK(gate->listen("192.0.2.1", 0, {}).error().detail.find("cannot listen on 192.0.2.1:0: ") == 0);
+  CHECK(gate->listen("no address", 0, {}).error().detail.find("cannot listen on no address:0: ") == 0);
 }
 
 TEST_CASE("cluster gate: files that are missing, of another kind, or do not belong together are named, and so is an expired certificate") {

@@ -44,12 +44,8 @@ TEST_CASE("engine source: a GPU has KV of its own size, and what its engine cann
   if (const auto devices = cuda::count_cuda_devices(); !devices.ok() || *devices == 0)
     CHECK(source.make(InstanceId{0}, 4).error().code == Code::kUnavailable);
   CHECK(check_device(options).ok());
-  options.draft_shape = DraftShapes::kTree;
-  CHECK(check_device(options).ok());  // nothing drafts
   options.drafting = DraftSource::kOwn;
-  CHECK(check_device(options).error().detail ==
-        "--draft-shape tree: expected path or auto with --device cuda, whose engine verifies paths only");
-  options.draft_shape = DraftShapes::kAuto;
+  options.draft_shape = DraftShapes::kTree;
   CHECK(check_device(options).ok());
   options.weights = WeightType::kInt8;
   CHECK(check_device(options).error().detail ==

@@ -102,3 +102,13 @@ TEST_CASE("ineffective options: runs with faults have drafts and memory of their
   CHECK(ineffective_options(o, given) == Texts{"--draft-acceptance has no effect with --faults", "--dram-bytes has no effect with --faults",
                                                "--block-tokens has no effect with --faults"});
 }
+
+TEST_CASE("ineffective options: those of a role need the role") {
+  NodeOptions o;
+  o.roles = {"kv"};
+  o.join = "127.0.0.1:1";
+  CHECK(ineffective_options(o, {"model", "instances", "dram-bytes"}) ==
+        Texts{"--model has no effect without the role instances", "--instances has no effect without the role instances"});
+  o.roles = {"draft"};
+  CHECK(ineffective_options(o, {"dram-bytes"}) == Texts{"--dram-bytes has no effect without the role kv"});
+}

@@ -96,6 +96,30 @@ TEST_CASE("policy auto: the steps of a profile decide, or measured ones") {
   CHECK(choice->saving < 1);
 }
 
+TEST_CASE("policy auto: steps that are measured before any work is known decide as those of the work do") {
+  const auto model = load_model(SEER_SOURCE_DIR "/deploy/models/scratchpad-1m8");
+  REQUIRE_MESSAGE(model.ok(), model.error().detail);
+  ServeOptions options;
+  options.instances = 1;
+  options.max_batch = 64;
+  const EngineSource source = cpu_engine_source(*model, {.threads = 1, .kv_bytes = int64_t{8} << 20});
+  const auto steps = measure_decode_steps(source, options);
+  REQUIRE_MESSAGE(steps.ok(), steps.error().detail);
+  const double small = (*steps)(decode_shape(2, 100)), large = (*steps)(decode_shape(32, 100));
+  CHECK(small > kStepGapUs);
+  CHECK(large > small);
+  CHECK((*steps)(decode_shape(32, 200)) > large);
+
+  InstanceWork work{.rows_max = 64, .requests = 64, .prompt_tokens = 50, .limit_tokens = 1000};
+  const PolicyChoice choice = choose_policy(*steps, source, work, options, options.scheduler);
+  work.kv_tokens = (int64_t{8} << 20) / source.block_bytes * source.block_tokens;
+  CHECK(choice.batches.full_sequences == typical_batches(work, options.scheduler).full_sequences);
+  CHECK(choice.saving < 1);
+
+  options.draft_profile = "missing.json";
+  CHECK(!measure_decode_steps(source, options).ok());
+}
+
 TEST_CASE("policy auto: the choice in words fits a line") {
   PolicyChoice choice{.batches = {.context_tokens = 815, .held_sequences = 26, .full_sequences = 53}, .saving = -0.219};
   CHECK(choice_text(choice) == "a batch of 53 costs 1.22 of one of 26 per token; seer+ below 0.95");

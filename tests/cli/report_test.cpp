@@ -38,7 +38,7 @@ TEST_CASE("report: the JSON holds every field, what is not known as null") {
         "preemptions",     "migrations",     "reprefill_tokens", "reprefilled_chunks", "kv_peak_bytes", "spilled_bytes", "length_icc",
         "estimate_error",  "yields",         "chunks",           "prompt_tokens", "cpu_engine_s",  "cpu_total_s",
         "actor_cpu_share", "weight_version", "cold_failures",    "instances_lost", "instances",
-        "fetch_failures",  "failed_requests", "fetched_bytes", "parts_lost"})
+        "fetch_failures",  "failed_requests", "fetched_bytes", "moved_bytes", "parts_lost"})
     CHECK_MESSAGE(r.contains(name), name);
   CHECK(r["policy"] == "seer");
   CHECK(r["length_icc"] == 0.75);
@@ -146,7 +146,7 @@ TEST_CASE("report: tables fit 80 columns, with everything in them and names of p
                     .probe_trees = {1, 2, 1},
                     .draft_us = 1'000'000,
                     .drafting_steps = {100, 2000, 3'000'000, 2'500'000}};
-  full.pool = {{.spilled_bytes = int64_t{1} << 50, .fetched_bytes = int64_t{1} << 50, .fetch_failures = 123'456, .cold_failures = 123'456}};
+  full.pool = {{.spilled_bytes = int64_t{1} << 50, .fetched_bytes = int64_t{1} << 50, .moved_bytes = int64_t{1} << 50, .fetch_failures = 123'456, .cold_failures = 123'456}};
   full.cpu_total_s = 123'456.78;
   full.actor_cpu_share = 0.03;
   full.version = WeightVersion{12};

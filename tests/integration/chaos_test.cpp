@@ -35,7 +35,9 @@ class Chaos {
       REQUIRE(++processes < 20);
       ChildProcess seer(rollout(out, {"--cluster", cluster_->address, "--journal", folder_.path("journal"), "--resume"}));
       bool was_cut_off = false;
+      int waits = 0;
       while (!was_cut_off && !seer.wait(300 + static_cast<int>(random_() % 500))) {
+        REQUIRE_MESSAGE(++waits < kWaitsMax, "it does not end: ", seer.err());
         start_missing_nodes();
         if (acts > 0) was_cut_off = act(seer), --acts;
       }
@@ -55,6 +57,7 @@ class Chaos {
 
  private:
   static constexpr uint32_t kNodes = 3;
+  static constexpr int kWaitsMax = 300;  // of 0.3 to 0.8 s: a rollout takes some seconds, a stopped machine is given up after 8
 
   void start_cluster() {
     cluster_.reset();

@@ -249,6 +249,15 @@ class RolloutsTest(ServedTest):
             self.assertEqual((r.tokens, r.logprobs, r.finish_reason, r.weight_version), (alone.tokens, alone.logprobs, alone.finish_reason, "1"))
         self.assertEqual((rollout.summary["given"], rollout.seq), (6, 6))
 
+    def test_the_responses_of_a_group_come_together_if_asked_for(self):
+        right = self.whole()
+        found = list(self.client.rollout(self.GROUPS, stream="group"))
+        self.assertEqual([r.seq for r in found], list(range(1, 13)))
+        self.assertEqual([r.index for r in found], [0, 1, 2] * 4)
+        self.assertEqual([r.group for r in found[::3]], [r.group for r in found[2::3]])
+        # Seeds of lines with ids depend on these and on the server's seed alone.
+        self.assertEqual({(r.group, r.index): (r.tokens, r.logprobs, r.text, r.seed) for r in found}, right)
+
     def test_a_rollout_whose_connections_end_again_and_again_comes_whole(self):
         right = self.whole()
         client, proxy = self.proxied([0, 40, 3000, 1, 9000, 400, 6000])

@@ -35,11 +35,15 @@ inline std::string wait_for_line(ChildProcess& process, const std::string& words
   return {};
 }
 
-/// The machines of a cluster, node 0 its controller. `access`: flags that all of them have.
+/// The machines of a cluster, node 0 its controller. `access`: flags that all of them have; `first`: flags of node 0 alone, which
+/// then says `line`.
 struct Cluster {
-  explicit Cluster(std::map<std::string, std::string> access_in = {}) : access(std::move(access_in)) {
-    start(0, {{"--listen", "127.0.0.1:0"}});
-    address = wait_for_line(*nodes[0], "node 0 is the controller, with 1 instances, at ");
+  explicit Cluster(std::map<std::string, std::string> access_in = {}, std::map<std::string, std::string> first = {},
+                   const std::string& line = "node 0 is the controller, with 1 instances, at ")
+      : access(std::move(access_in)) {
+    first.insert({"--listen", "127.0.0.1:0"});
+    start(0, first);
+    address = wait_for_line(*nodes[0], line);
   }
   void start(uint32_t name, std::map<std::string, std::string> flags = {}) {
     flags.insert({{"--model", kModel}, {"--name", std::to_string(name)}, {"--instances", "1"}, {"--threads-per-instance", "1"},
@@ -58,6 +62,11 @@ struct Cluster {
   void join(uint32_t name, const std::map<std::string, std::string>& flags = {}) {
     start(name, flags);
     wait_for_line(*nodes[name], "node " + std::to_string(name) + " has joined, with 1 instances, at ");
+  }
+  /// A machine that only keeps KV.
+  void join_kv(uint32_t name) {
+    start(name, {{"--roles", "kv"}});
+    wait_for_line(*nodes[name], "node " + std::to_string(name) + " has joined, with 64.0 MiB for KV, at ");
   }
   std::map<std::string, std::string> access;
   std::string address;

@@ -164,6 +164,22 @@ TEST_CASE("cluster: a machine that is stopped is lost after some seconds, and en
       "seer: node 1 is refused: the controller had lost it, and its work is done elsewhere: start it again\n"));
 }
 
+TEST_CASE("cluster: a stopped machine of which a restarted controller knows nothing does not hold up a rollout that dials it again") {
+  const ScratchFolder folder;
+  const Responses right = local_responses(folder);
+  Cluster cluster;
+  cluster.join(1);
+  const std::string out = folder.path("a.jsonl");
+  ChildProcess seer(rollout(out, {"--cluster", cluster.address}));
+  wait_for_response(seer, out);
+  cluster.nodes.at(1)->send(SIGSTOP);
+  cluster.nodes.at(0)->send(SIGKILL);
+  REQUIRE(cluster.nodes.at(0)->wait(kWaitMs));
+  cluster.start_controller_again();
+  CHECK(responses_of_run(seer, out) == right);
+  cluster.nodes.at(1)->send(SIGCONT);
+}
+
 TEST_CASE("cluster: a restarted controller takes the running machines and rollouts back, and the rollout goes on meanwhile") {
   const ScratchFolder folder;
   const Responses right = local_responses(folder);
@@ -232,4 +248,64 @@ TEST_CASE("cluster: with certificates, only machines and rollouts of the same CA
                               ": no controller answers there, in 20 tries over 5 s, or its certificate is of another CA\n");
   REQUIRE(bare.wait(kWaitMs));
   CHECK(bare.exit_code() == 1);
+}
+
+TEST_CASE("cluster: KV that machines have no room for goes to one that only keeps KV; its loss costs time, and no bit changes") {
+  if (!has_ucx()) return;
+  const ScratchFolder folder;
+  const Responses right = local_responses(folder);
+  const std::map<std::string, std::string> small{{"--dram-bytes", "512KiB"}};
+  for (const bool is_killed : {false, true}) {
+    CAPTURE(is_killed);
+    Cluster cluster({}, small);
+    cluster.join(1, small);
+    cluster.join_kv(2);
+    const std::string out = folder.path(is_killed ? "a.jsonl" : "b.jsonl"), report = folder.path("report.json");
+    ChildProcess seer(rollout(out, {"--cluster", cluster.address, "--report", report}));
+    int64_t guest_bytes = 0;
+    while (guest_bytes == 0 && !seer.wait(20)) {
+      const Json status = status_of(cluster);
+      if (status["nodes"].size() == 3) guest_bytes = status["nodes"][2].value("guest_bytes", int64_t{0});
+    }
+    CHECK(guest_bytes > 0);
+    if (is_killed) cluster.nodes.at(2)->send(SIGKILL);
+    CHECK(responses_of_run(seer, out) == right);
+    const Json figures = Json::parse(folder.read("report.json"));
+    CHECK(figures["instances_lost"] == 0);
+    CHECK(figures["parts_lost"].size() == (is_killed ? 1 : 0));
+    CHECK(figures["moved_bytes"] > 0);
+    CHECK(figures["fetched_bytes"] > 0);
+    for (const Json& node : status_of(cluster)["nodes"]) CHECK(node["kept_requests"] == 0);
+  }
+}
+
+TEST_CASE("cluster: the controller, KV, drafts and instances may be on a machine each, which join in any order") {
+  const ScratchFolder folder;
+  const Responses right = local_responses(folder);
+  Cluster cluster({}, {{"--roles", "controller"}}, "the controller is alone, at ");
+  const auto refusal = [&] {
+    ChildProcess seer(rollout(folder.path("none.jsonl"), {"--cluster", cluster.address}));
+    REQUIRE(seer.wait(kWaitMs));
+    CHECK(seer.exit_code() != 0);
+    return seer.err();
+  };
+  const std::string begin = "seer: --cluster " + cluster.address + ": ";
+  CHECK(refusal().find(begin + "the cluster has no machine yet\n") != std::string::npos);
+  cluster.start(1, {{"--roles", "kv"}});
+  wait_for_line(*cluster.nodes[1], "node 1 waits for a machine with instances");
+  cluster.start(2, {{"--roles", "draft"}});
+  wait_for_line(*cluster.nodes[2], "node 2 has joined, with a draft server, at ");
+  CHECK(refusal().find(begin + "no machine of the cluster has instances yet\n") != std::string::npos);
+  cluster.start(3, {{"--roles", "instances"}, {"--drafting", "grouped"}});
+  wait_for_line(*cluster.nodes[3], "node 3 has joined, with 1 instances, at ");
+  wait_for_line(*cluster.nodes[1], "node 1 has joined, with 64.0 MiB for KV, at ");
+  const Json status = status_of(cluster);
+  REQUIRE(status["nodes"].size() == 3);
+  CHECK(status["nodes"][0]["roles"] == Json{"kv"});
+  CHECK(status["nodes"][1]["roles"] == Json{"draft"});
+  CHECK(status["nodes"][2]["roles"] == Json{"instances"});
+  const std::string out = folder.path("a.jsonl");
+  ChildProcess seer(rollout(out, {"--cluster", cluster.address, "--report", folder.path("report.json")}));
+  CHECK(responses_of_run(seer, out) == right);
+  CHECK(Json::parse(folder.read("report.json"))["accepted_tokens"] > 0);
 }

@@ -94,6 +94,20 @@ class NativeTest(ServedCase):
         head |= {"rollout_id": "list", "groups": [json.loads(line) for line in prompts]}
         self.assertEqual(exact(whole(self.served, "POST", PATH, json.dumps(head))[1:-1]), right)
 
+    def test_groups_can_come_as_one_line_each(self):
+        prompts = [prompt[:-1] + ', "length_hint": 30}' for prompt in example_prompts(5)]
+        right = rollout(prompts, "--group-size", "3", "--max-tokens", "60")
+        head = {"rollout_id": "together", "stream": "group", "defaults": {"n": 3, "max_tokens": 60}}
+        lines = whole(self.served, "POST", PATH, body_of(head, prompts))
+        groups = lines[1:-1]
+        self.assertEqual([(g["type"], len(g["responses"])) for g in groups], [("group", 3)] * 5)
+        self.assertEqual([g["seq"] for g in groups], [3, 6, 9, 12, 15])
+        self.assertEqual([[(r["group"], r["sample"]) for r in g["responses"]] for g in groups], [[(g["group"], i) for i in range(3)] for g in groups])
+        self.assertEqual(exact(r for g in groups for r in g["responses"]), right)
+        self.assertEqual(whole(self.served, "GET", f"{PATH}/together?from_seq=7"), lines[3:])
+        self.refused(400, "stream is \"all\": expected \"sample\" or \"group\"", "POST", PATH, body_of({"stream": "all"}, prompts))
+        self.refused(400, "length_hint is 0", "POST", PATH, '{}\n{"prompt": "1", "length_hint": 0}')
+
     def test_raw_logprobs_are_those_of_the_flag(self):
         prompts = example_prompts(2)
         right = rollout(prompts, "--group-size", "2", "--max-tokens", "50", "--temperature", "0.5", "--raw-logprobs")
@@ -363,6 +377,32 @@ class JournalTest(unittest.TestCase):
             self.assertEqual(whole(served, "GET", f"{PATH}/step?from_seq=1"), again)
             self.assertEqual(whole(served, "POST", PATH, body)[1:], again)
             self.assertEqual([got[seq] for seq in sorted(got)], again[:-1])
+        finally:
+            served.kill()
+
+    def test_groups_that_come_as_one_line_each_are_whole_over_kills(self):
+        prompts = example_prompts(8)
+        right = rollout(prompts, "--group-size", "6", "--max-tokens", "600")
+        served = Served(*self.options)
+        lines = {}
+        try:
+            stream = Stream(served, "POST", PATH, body_of({"rollout_id": "grouped", "stream": "group", "defaults": {"n": 6, "max_tokens": 600}}, prompts))
+            stream.line()
+            for _ in range(3):
+                line = stream.line()
+                lines[line["seq"]] = line
+                served.kill()
+                served = Served(*self.options)
+                stream.close()
+                stream = Stream(served, "GET", f"{PATH}/grouped?from_seq={max(lines) + 1}")
+            *rest, done = stream.rest()
+            stream.close()
+            for line in rest:
+                self.assertNotIn(line["seq"], lines)
+                lines[line["seq"]] = line
+            self.assertEqual(sorted(lines), list(range(6, 49, 6)))
+            self.assertEqual(exact(r for line in lines.values() for r in line["responses"]), right)
+            self.assertEqual(done["given"], 48)
         finally:
             served.kill()
 

@@ -54,7 +54,17 @@ class OpenaiTest(unittest.TestCase):
                 self.assertEqual("".join(choice["logprobs"]["tokens"][:10]), choice["text"][:len("".join(choice["logprobs"]["tokens"][:10]))])
                 self.assertEqual(choice["finish_reason"], right["meta_info"]["finish_reason"]["type"])
                 self.assertEqual(answer["usage"], {"prompt_tokens": 3, "completion_tokens": len(right["output_ids"]),
-                                                   "total_tokens": 3 + len(right["output_ids"])})
+                                                   "total_tokens": 3 + len(right["output_ids"]), "prompt_tokens_details": {"cached_tokens": 0}})
+
+    def test_usage_counts_the_tokens_whose_kv_was_there(self):
+        prompt = [2 + i % 50 for i in range(100)]
+        for n in (1, 2):
+            self.complete(prompt, n=n, max_tokens=4)
+        known = self.served.generate(prompt, sampling_params={"max_new_tokens": 4})["meta_info"]["cached_tokens"]
+        self.assertGreaterEqual(known, 80)
+        details = {"cached_tokens": known}
+        self.assertEqual(self.complete(prompt, max_tokens=4)["usage"]["prompt_tokens_details"], details)
+        self.assertEqual(self.complete([prompt, [3, 4, 5]], n=2, max_tokens=4)["usage"]["prompt_tokens_details"], details)
 
     def test_choices_are_in_the_order_of_prompts_and_seeds(self):
         answer = self.complete([[2, 3], [4, 5, 6]], n=2, seed=40, max_tokens=12, return_token_ids=True)

@@ -139,6 +139,10 @@ class ServeTest(ServedCase):
                 self.assertEqual(status, 400)
                 self.assertIn(sentence, answer["error"]["message"])
         self.assertEqual(self.served.call("GET", "/nothing")[0], 404)
+        for path, why in (("/update_weights_from_distributed", "send new weights to /update_weights_from_disk"), ("/load_lora_adapter", "LoRA")):
+            status, answer = self.served.call("POST", path, {})
+            self.assertEqual(status, 501)
+            self.assertIn(why, answer["error"]["message"])
         self.assertEqual(self.served.call("POST", "/abort_request", {})[0], 400)
         self.assertEqual(self.served.call("POST", "/pause_generation", {"mode": "x"})[0], 400)
 

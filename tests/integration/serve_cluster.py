@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """`seer serve --cluster`: a server before machines of their own gives the responses of `seer rollout`, bit for bit, while machines
 come, die and change their weights, and the controller dies and returns. Usage: serve_cluster.py [SEER]"""
-import concurrent.futures, json, re, signal, subprocess, tempfile, time, unittest
+import concurrent.futures, json, re, shutil, signal, socket, subprocess, tempfile, time, unittest
 
-from served import MACHINE, MODEL, ROOT, SEER, Served
+from served import MACHINE, MODEL, ROOT, SEER, Served, memories_of
 from turned_model import turned_model
 
 PROMPTS = f"{ROOT}/deploy/examples/scratchpad/prompts.jsonl"
@@ -123,19 +123,66 @@ class ServeClusterTest(unittest.TestCase):
         self.assertEqual({a["meta_info"]["weight_version"] for a in answers}, {"1"})
         self.assertEqual([exact(a) for a in answers], expected)
 
-    def test_weights_sent_over_http_are_refused_and_the_answer_says_what_to_do(self):
-        with open(f"{MODEL}/model.safetensors", "rb") as file:
-            found, answer = self.served.call("POST", "/seer/v1/weights", file.read())
-        self.assertEqual(found, 400, answer)
-        self.assertIn("put them in a folder that all machines see, and send its path to /update_weights_from_disk", answer["error"]["message"])
-        self.assertEqual(self.served.call("GET", "/get_weight_version")[1], {"weight_version": "1"})
+    def send(self, folder, version, mode="abort"):
+        with open(f"{folder}/model.safetensors", "rb") as file:
+            return self.served.call("POST", f"/seer/v1/weights?version={version}&mode={mode}", file)
 
-    def kill_in_an_update(self, name, folder):
+    def test_weights_sent_over_http_reach_all_machines_and_those_that_come_later(self):
+        with tempfile.TemporaryDirectory() as work:
+            folder = turned_model(work)
+            expected = self.alone(folder)
+            self.assertEqual(self.send(folder, "5"), (200, {"weight_version": "5"}))
+            shutil.rmtree(folder)  # no machine reads it
+            self.add(3)
+            self.until_machines(3)
+            for name in (1, 2):
+                self.machines.pop(name).end(signal.SIGKILL)
+            answers = [a.result() for a in self.ask_all()]
+            self.assertEqual({a["meta_info"]["weight_version"] for a in answers}, {"5"})
+            self.assertEqual([exact(a) for a in answers], expected)
+            self.assertEqual(memories_of(self.served), 1)  # for the next machine
+            self.served.post("/update_weights_from_disk", {"model_path": MODEL, "weight_version": "6"})
+            until(lambda: memories_of(self.served) == 0, "the upload is freed once no machine runs with it")
+            until(lambda: memories_of(self.machines[3]) == 0, "the machine keeps no upload")
+
+    def test_weights_sent_over_http_that_are_wrong_change_nothing(self):
+        expected = self.alone()
+        with open(f"{MODEL}/model.safetensors", "rb") as file:
+            right = file.read()
+        nan = right[:-4] + b"\xc0\x7f" * 2  # of bf16
+        for body, code, wrong in ((nan, 400, "finite"), (right[:-1], 400, "upload"), (b"", 400, "upload"), (right * 4, 413, "larger than")):
+            found, answer = self.served.call("POST", "/seer/v1/weights", body)
+            self.assertEqual(found, code, answer)
+            self.assertIn(wrong, answer["error"]["message"])
+        with socket.create_connection(("127.0.0.1", self.served.port)) as client:  # one that dies while it sends
+            client.sendall(b"POST /seer/v1/weights HTTP/1.1\r\nHost: seer\r\nContent-Length: %d\r\n\r\n" % len(right) + right[:1_000_000])
+            until(lambda: memories_of(self.served) == 1, "the upload has begun")
+        for process in (self.served, *self.machines.values()):
+            until(lambda: memories_of(process) == 0, "nothing of an upload is kept")
+        self.assertEqual(self.served.call("GET", "/get_weight_version")[1], {"weight_version": "1"})
+        self.assertEqual([exact(a.result()) for a in self.ask_all()], expected)
+
+    def test_a_machine_killed_while_sent_weights_wait_mixes_no_versions(self):
+        with tempfile.TemporaryDirectory() as work:
+            folder = turned_model(work)
+            right = {"1": self.alone(), "5": self.alone(folder)}
+            answers, (found, answer) = self.kill_in_an_update(1, lambda: self.send(folder, "5", "drain"))
+            self.assertEqual((found, answer["error"]["message"]), (400, "node 1 was lost while it changed its weights"))
+            answers = [a.result() for a in answers]
+            self.assertEqual([exact(a) for a in answers], [right[a["meta_info"]["weight_version"]][i] for i, a in enumerate(answers)])
+            self.add(3)
+            self.until_machines(2)
+            self.assertEqual([exact(a.result()) for a in self.ask_all()], right["5"])
+
+    def update_from(self, folder):
+        return self.served.call("POST", "/update_weights_from_disk", {"model_path": folder, "weight_version": "5", "mode": "drain"})
+
+    def kill_in_an_update(self, name, start):
         """The machine is killed while an update waits for responses to end. Returns them, and the answer to the update."""
         answers = self.ask_all()
         self.served.wait_until(lambda load: load["num_running_reqs"] > 4)
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            update = pool.submit(self.served.call, "POST", "/update_weights_from_disk", {"model_path": folder, "weight_version": "5", "mode": "drain"})
+            update = pool.submit(start)
             until(lambda: self.is_updating() or update.done(), "the update is under way")
             self.assertFalse(update.done())
             self.machines.pop(name).end(signal.SIGKILL)
@@ -146,7 +193,7 @@ class ServeClusterTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as work:
             folder = turned_model(work)
             right = {"1": self.alone(), "5": self.alone(folder)}
-            answers, (found, answer) = self.kill_in_an_update(1, folder)
+            answers, (found, answer) = self.kill_in_an_update(1, lambda: self.update_from(folder))
             self.assertEqual((found, answer["message"]), (400, "node 1 was lost while it changed its weights"))
             self.assertEqual(self.served.call("GET", "/get_weight_version")[1], {"weight_version": "5"})
             answers = [a.result() for a in answers]
@@ -161,7 +208,7 @@ class ServeClusterTest(unittest.TestCase):
         self.machines.pop(2).end()
         self.until_machines(1)
         with tempfile.TemporaryDirectory() as work:
-            _, (found, answer) = self.kill_in_an_update(1, turned_model(work))  # with nobody to run them, the responses fail later
+            _, (found, answer) = self.kill_in_an_update(1, lambda: self.update_from(turned_model(work)))  # with nobody to run them, the responses fail later
             self.assertEqual((found, answer["message"]), (400, "node 1 was lost while it changed its weights"))
             self.add(3)
             self.until_machines(1)

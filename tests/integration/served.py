@@ -1,5 +1,5 @@
 """Runs `seer serve` in a child process, for the tests that talk to it. The first argument of a test may be the program."""
-import http.client, json, os, re, signal, subprocess, sys, threading, unittest
+import contextlib, http.client, json, os, re, signal, subprocess, sys, threading, unittest
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
 MODEL = f"{ROOT}/deploy/models/scratchpad-1m8"
@@ -67,6 +67,16 @@ class Served:
                 return
             threading.Event().wait(0.01)
         raise AssertionError(f"not so in time: {self.load()}")
+
+
+def memories_of(served):
+    """Uploads of weights that a process (`process`) keeps."""
+    found = 0
+    for fd in os.listdir(f"/proc/{served.process.pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found += "memfd:seer-weights" in os.readlink(f"/proc/{served.process.pid}/fd/{fd}")
+    with open(f"/proc/{served.process.pid}/maps", encoding="utf-8") as maps:
+        return found + sum("memfd:seer-weights" in line for line in maps)
 
 
 class ServedCase(unittest.TestCase):

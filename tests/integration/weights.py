@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """New weights for `seer serve` from a folder, from shared memory and over HTTP: the same bits by each way, bad ones refused whole with the
 old ones serving on, clients that are killed while they send. usage: weights.py SEER_PROGRAM"""
-import concurrent.futures, contextlib, itertools, json, os, signal, socket, struct, subprocess, sys, tempfile, textwrap, time, unittest
+import concurrent.futures, itertools, json, os, signal, socket, struct, subprocess, sys, tempfile, textwrap, time, unittest
 
-from served import LONG, MODEL, ROOT, Served
+from served import LONG, MODEL, ROOT, Served, memories_of
 from turned_model import turned_model
 
 sys.path.insert(0, f"{ROOT}/deploy/client")
@@ -42,16 +42,6 @@ def bits_of(served):
     versions = {a["meta_info"]["weight_version"] for a in answers}
     assert versions == {served.call("GET", "/get_weight_version")[1]["weight_version"]}, versions
     return [(a["output_ids"], a["meta_info"]["output_token_logprobs"]) for a in answers], versions.pop()
-
-
-def memories_of(served):
-    """Uploads that the server keeps."""
-    found = 0
-    for fd in os.listdir(f"/proc/{served.process.pid}/fd"):
-        with contextlib.suppress(FileNotFoundError):
-            found += "memfd:seer-weights" in os.readlink(f"/proc/{served.process.pid}/fd/{fd}")
-    with open(f"/proc/{served.process.pid}/maps", encoding="utf-8") as maps:
-        return found + sum("memfd:seer-weights" in line for line in maps)
 
 
 def until(is_so, what, patience_s=30):

@@ -50,6 +50,8 @@ struct FakeDirectory {
             [this](const KvHolds& m) { note(*log, *world, m); },
             [this](const KvDraining& m) { note(*log, *world, m); },
             [this](const FindHolders& m) { note(*log, *world, m); },
+            [this](const KvRoom& m) { note(*log, *world, m); },
+            [this](const FindRoom& m) { note(*log, *world, m); },
             [this](const KvRelease& m) { note(*log, *world, m); },
             [this](const KvDropRollout& m) { note(*log, *world, m); },
             [this](const KvKeepRollouts& m) { note(*log, *world, m); },

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -75,21 +77,23 @@ class SimtDevice final : public Device {
   }
 
   void copy_in(Stream stream, void* to, const void* host, int64_t bytes) override {
-    put(stream, [=] { copy_to_device(to, host, static_cast<size_t>(bytes)); });
+    put(stream, {.run = [=] { copy_to_device(to, host, static_cast<size_t>(bytes)); }});
   }
   void copy_out(Stream stream, void* host, const void* from, int64_t bytes) override {
-    put(stream, [=] { copy_from_device(host, from, static_cast<size_t>(bytes)); });
+    put(stream, {.run = [=] { copy_from_device(host, from, static_cast<size_t>(bytes)); }});
   }
   void clear(Stream stream, void* to, int64_t bytes) override {
-    put(stream, [=] { fill_device(to, 0, static_cast<size_t>(bytes)); });
+    put(stream, {.run = [=] { fill_device(to, 0, static_cast<size_t>(bytes)); }});
   }
   void launch_raw(Stream stream, KernelId kernel, Grid grid, const void* args, size_t args_bytes) override {
     const KernelInfo& info = info_of(kernel);
     SEER_CHECK(args_bytes == info.args_bytes, info.name, args_bytes);
     SEER_CHECK(grid.x > 0 && grid.y > 0 && grid.z > 0, info.name, grid.x, grid.y, grid.z);
     const auto* bytes = static_cast<const std::byte*>(args);
-    put(stream, [this, kernel, grid, copy = std::vector<std::byte>(bytes, bytes + args_bytes)] { run(kernel, grid, copy); });
+    put(stream, {.run = [this, kernel, grid, copy = std::vector<std::byte>(bytes, bytes + args_bytes)] { run(kernel, grid, copy); }});
   }
+
+  void call(Stream stream, HostCall& call) override { put(stream, {.calls = &call}); }
 
   void begin_graph() override {
     const std::lock_guard lock(machine_mutex());
@@ -105,7 +109,7 @@ class SimtDevice final : public Device {
   }
   void launch_graph(GraphId graph) override {
     const std::lock_guard lock(machine_mutex());
-    for (const std::function<void()>& run : graphs_[graph]) at(Stream::kSteps).push_back({.run = run});
+    for (const Piece& piece : graphs_[graph]) at(Stream::kSteps).push_back(piece);
   }
 
   EventId record(Stream stream) override {
@@ -120,48 +124,80 @@ class SimtDevice final : public Device {
     at(stream).push_back({.waits_for = event});
   }
   Status wait(EventId event) override {
+    constexpr int64_t kAnHourUs = 3'600'000'000;
+    SEER_CHECK(wait_for(event, kAnHourUs), event);
+    return status();
+  }
+  bool wait_for(EventId event, int64_t us_max) override {
     const FlushDenormals flush;  // as kernels are compiled for a GPU
-    while (true) {
-      const std::lock_guard lock(machine_mutex());  // per piece, so that others can queue work
-      if (over(event)) return status_;
-      run_some_piece();
+    const auto until = std::chrono::steady_clock::now() + std::chrono::microseconds(us_max);
+    bool over = false, late = false;
+    while (!over && !late) {
+      std::unique_lock lock(machine_mutex());  // per piece, so that others can queue work
+      over = is_over(event);
+      if (!over && !run_some_piece(lock)) changed_.wait_until(lock, until);
+      late = std::chrono::steady_clock::now() >= until;
     }
+    return over;
   }
   Status status() const override {
     const std::lock_guard lock(machine_mutex());
     return status_;
   }
+  void fail_with(const Error& why) override {
+    const std::lock_guard lock(machine_mutex());
+    if (status_.ok()) status_ = why;
+    changed_.notify_all();
+  }
+  void* native_stream(Stream) override { return nullptr; }
 
  private:
   struct Piece {
     std::function<void()> run = {};
+    HostCall* calls = nullptr;
     EventId records = 0, waits_for = 0;
   };
+  struct Queue {
+    std::deque<Piece> pieces;
+    bool calls = false;  // its first piece, taken off already, is a call that has not returned
+  };
 
-  std::deque<Piece>& at(Stream stream) { return streams_[static_cast<size_t>(stream)]; }
-  void put(Stream stream, std::function<void()> run) {
+  std::deque<Piece>& at(Stream stream) { return streams_[static_cast<size_t>(stream)].pieces; }
+  void put(Stream stream, Piece piece) {
     const std::lock_guard lock(machine_mutex());
-    if (recording_ && stream == Stream::kSteps)
-      graphs_.back().push_back(std::move(run));
-    else
-      at(stream).push_back({.run = std::move(run)});
+    (recording_ && stream == Stream::kSteps ? graphs_.back() : at(stream)).push_back(std::move(piece));
+    changed_.notify_all();
   }
-  bool over(EventId event) const { return event == 0 || is_over_[event - 1]; }
+  bool is_over(EventId event) const { return event == 0 || is_over_[event - 1]; }
+  bool can_run(const Queue& stream) const {
+    const bool hangs = hung_ == &stream && status_.ok();
+    return !stream.pieces.empty() && !stream.calls && !hangs && is_over(stream.pieces.front().waits_for);
+  }
 
-  /// The first piece of a random stream that may go on.
-  void run_some_piece() {
+  /// The first piece of a random stream that may go on. False: there is none.
+  bool run_some_piece(std::unique_lock<std::mutex>& lock) {
     random_ = random_ * 6364136223846793005u + 1442695040888963407u;
     const size_t first = random_ >> 33 & 1;
-    for (const size_t i : {first, 1 - first}) {
-      std::deque<Piece>& stream = streams_[i];
-      if (stream.empty() || !over(stream.front().waits_for)) continue;
-      const Piece piece = std::move(stream.front());
-      stream.pop_front();
-      if (piece.records > 0) is_over_[piece.records - 1] = true;
-      if (piece.run && status_.ok()) piece.run();
-      return;
+    Queue& stream = streams_[can_run(streams_[first]) ? first : 1 - first];
+    if (!can_run(stream)) {
+      SEER_CHECK(hung_ || streams_[0].calls || streams_[1].calls, "simt: streams wait for each other");
+      return false;
     }
-    SEER_CHECK(false, "simt: streams wait for each other");
+    const Piece piece = std::move(stream.pieces.front());
+    stream.pieces.pop_front();
+    if (piece.records > 0) is_over_[piece.records - 1] = true;
+    if (piece.run && status_.ok()) piece.run();
+    if (hangs_) hung_ = std::exchange(hangs_, false) ? &stream : hung_;
+    if (piece.calls && status_.ok()) {
+      stream.calls = true;
+      lock.unlock();
+      const Status called = piece.calls->run();
+      lock.lock();
+      stream.calls = false;
+      if (status_.ok()) status_ = called;
+    }
+    changed_.notify_all();
+    return true;
   }
 
   void run(KernelId kernel, Grid grid, const std::vector<std::byte>& args) {
@@ -170,6 +206,7 @@ class SimtDevice final : public Device {
       status_ = fail(Code::kUnavailable, "simt: launch ", launches_ - 1, " (", info.name, ") fails as the configuration asks");
       return;
     }
+    hangs_ = launches_ - 1 == config_.hang_launch;
     run_kernel(kernel, grid, args.data());
     if (options().count) add_counts(info.name);
     for (const Finding& finding : take_findings())
@@ -180,9 +217,12 @@ class SimtDevice final : public Device {
   DeviceProperties properties_;
   uint64_t random_;
   Status status_;
-  std::array<std::deque<Piece>, 2> streams_;
+  std::array<Queue, 2> streams_;
+  std::condition_variable changed_;  // what can run, or the status
+  const Queue* hung_ = nullptr;      // this stream never goes on
+  bool hangs_ = false;               // set by the launch that hangs its stream
   bool recording_ = false;
-  std::vector<std::vector<std::function<void()>>> graphs_;
+  std::vector<std::deque<Piece>> graphs_;
   std::vector<bool> is_over_;  // by event
   EventId last_event_ = 0;
   int64_t allocated_bytes_ = 0, allocations_ = 0, launches_ = 0;

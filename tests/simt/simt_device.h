@@ -3,6 +3,7 @@
 //
 // Streams are lists of work that has not run: it runs when somebody waits, a piece of a random stream at a time, as the events
 // allow. So a missing event, or host memory that is reused too early, shows as a wrong result.
+// Calls of the host run while other devices go on, so that devices can wait for each other.
 // Faults are injected at the n-th allocation or launch.
 //
 // Findings of the emulation are errors of the device: status() gives the first.
@@ -21,6 +22,7 @@ struct SimtConfig {
   uint64_t seed = 1;             // of the order between streams
   int64_t fail_allocation = -1;  // this one fails, counted from 0
   int64_t fail_launch = -1;      // this one, and all work after it
+  int64_t hang_launch = -1;      // this one never ends
 };
 
 std::unique_ptr<seer::cuda::Device> make_simt_device(const SimtConfig& config);

@@ -64,7 +64,7 @@ struct Coverage {
              {"sealed", s.sealed}, {"aborted", s.aborted}, {"stale completions", s.stale_completions},
              {"told later", s.later_blocks}, {"refused", s.refused_blocks}, {"spilled", s.spilled_bytes},
              {"promoted", s.promoted_bytes}, {"dropped", s.dropped_blocks}, {"corrupt", s.corrupt_blocks},
-             {"cold errors", s.cold_errors}, {"cold full", s.cold_full}, {"opens cut", s.open_cut}})
+             {"cold errors", s.cold_errors}, {"moved", s.moved_blocks}, {"cold full", s.cold_full}, {"opens cut", s.open_cut}})
       counts[name] += count;
   }
 };
@@ -93,10 +93,18 @@ class Schedule {
                                .free_share = dice_.one_in(2) ? 0.0 : 0.3,
                                .cold_retry_reserves = 1 + static_cast<int32_t>(dice_.below(8)),
                                .opens_max = 1 + static_cast<int32_t>(dice_.below(4))};
-    tiers_ = std::make_unique<KvTiers>(config, arena_, std::move(cold),
-                                       KvTiersHooks{.post = [this](auto fn) { mailbox_.push_back(std::move(fn)); },
-                                                    .room = [this] { waits_for_room_ = false; },
-                                                    .lost = [this](const BlockKey& key) { lost(key); }});
+    KvTiersHooks hooks{.post = [this](auto fn) { mailbox_.push_back(std::move(fn)); },
+                       .room = [this] { waits_for_room_ = false; },
+                       .lost = [this](const BlockKey& key) { lost(key); }};
+    if (dice_.one_in(2)) {
+      hooks.find_away_room = [this](int64_t blocks) {
+        promise(!room_asked_, "room elsewhere is asked for twice");
+        promise(blocks > 0, "room elsewhere is asked for ", blocks, " blocks");
+        room_asked_ = true;
+      };
+      hooks.move_away = [this](const LeavingBlocks& leaving) { begin_move(leaving); };
+    }
+    tiers_ = std::make_unique<KvTiers>(config, arena_, std::move(cold), std::move(hooks));
     tiers_->bump_version({1});
     // Not all acts in every schedule: where nobody releases, say, the node fills up.
     for (const Act act : kActs) {
@@ -121,7 +129,7 @@ class Schedule {
 
  private:
   using Act = void (Schedule::*)();
-  static const std::array<Act, 13> kActs;
+  static const std::array<Act, 15> kActs;
 
   struct Write {
     Reservation grant;
@@ -225,7 +233,9 @@ class Schedule {
       print("seal ", write.ref.key, " slot=", write.grant.slot);
       const auto bytes = content(write.ref.key);
       std::ranges::copy(bytes, arena_->span(write.grant.slot).begin());
+      sealing_ = write.ref.key;
       const Status sealed = tiers_->seal(write.grant.token, crc32c(bytes));
+      sealing_.reset();
       promise(sealed.ok() == is_wanted, "the seal of ", write.ref.key, sealed.ok() ? " was" : " was not", " accepted");
       promise(sealed.ok() || sealed.error().code == Code::kStale, "a late seal was not told that it is stale");
       if (is_wanted) model_.seal(write.ref.key);
@@ -342,12 +352,80 @@ class Schedule {
     tiers_->release(owner);
     note_deaths([&](const BlockKey&, const KvModel::Held& held) { return held.owners == std::set{owner}; });
     model_.release(owner);
+    guests_.erase(owner);
     settle();
   }
 
   void set_urgency() {
     const OwnerId owner = any_owner();
-    tiers_->set_urgency(owner, {.pinned = dice_.one_in(3), .next_use = dice_.below(4)});
+    const bool guest = dice_.one_in(4);
+    guests_.erase(owner);
+    if (guest) guests_.insert(owner);
+    tiers_->set_urgency(owner, {.pinned = dice_.one_in(3), .next_use = dice_.below(4), .guest = guest});
+    settle();
+  }
+
+  // ---- another machine ------------------------------------------------------------------------------------------------------
+
+  void answer_room() {
+    if (!room_asked_) {
+      if (dice_.one_in(4)) tiers_->look_for_away_room();
+      return settle();
+    }
+    room_asked_ = false;
+    away_blocks_ = static_cast<int64_t>(dice_.below(4));
+    print("room elsewhere for ", away_blocks_);
+    tiers_->away_room(away_blocks_);
+    settle();
+  }
+
+  void begin_move(const LeavingBlocks& leaving) {
+    print("owner=", leaving.owner.value, " leaves from ", leaving.first_index, " blocks=", leaving.blocks.size());
+    promise(!leaving.blocks.empty(), "no blocks leave");
+    promise(std::ssize(leaving.blocks) <= away_blocks_, leaving.blocks.size(), " blocks leave for ", away_blocks_, " places");
+    away_blocks_ -= std::ssize(leaving.blocks);
+    promise(!guests_.contains(leaving.owner), "a guest leaves");
+    for (size_t i = 0; i < leaving.blocks.size(); ++i) {
+      const OpenBlock& block = leaving.blocks[i];
+      const KvModel::Held* held = model_.find(block.key);
+      promise(held != nullptr && held->index == leaving.first_index + i, "block ", block.key, " leaves and is not there");
+      promise(held->sealed || sealing_ == block.key, "block ", block.key, " leaves and is not sealed");
+      promise(held->owners.contains(leaving.owner), "block ", block.key, " of others leaves");
+      check_bytes(block);
+      ++users_.at(block.slot).readers;
+    }
+    moves_.push_back(leaving);
+  }
+
+  /// The other machine has taken some of the blocks.
+  void end_move() {
+    if (moves_.empty()) return;
+    const size_t at = dice_.below(moves_.size());
+    const LeavingBlocks leaving = std::move(moves_[at]);
+    moves_.erase(moves_.begin() + static_cast<std::ptrdiff_t>(at));
+    std::vector<BlockKey> taken;
+    for (const OpenBlock& block : leaving.blocks) {
+      check_bytes(block);
+      --users_.at(block.slot).readers;
+      if (!dice_.one_in(4)) taken.push_back(block.key);
+    }
+    if (dice_.one_in(20)) taken.push_back(block(999, 0, tiers_->version(), kBlockTokens).key);  // one that never left
+    print("the other machine took ", taken.size(), " of ", leaving.blocks.size());
+    promise(tiers_->close(leaving.lease, taken).ok(), "the close of lease ", leaving.lease, " was refused");
+    old_leases_.push_back(leaving.lease);
+    for (const BlockKey& key : taken) {
+      const KvModel::Held* held = model_.find(key);
+      if (held == nullptr || !held->sealed || lost_.contains(key)) continue;
+      const ProbeResult found = tiers_->probe(std::span(&key, 1));
+      if (found.dram_blocks + found.cold_blocks > 0) {
+        promise(held->owners.size() > 1 || may_be_in_use(key), "block ", key, " was taken and is still here");
+        ++coverage_.counts["taken, but wanted by now"];
+        continue;
+      }
+      promise(held->owners.size() == 1, "block ", key, " of several owners was given up");
+      promise(!is_read(key), "block ", key, " was given up while it is read");
+      model_.forget(key);
+    }
     settle();
   }
 
@@ -358,6 +436,10 @@ class Schedule {
     tiers_->bump_version(next);
     note_deaths([&](const BlockKey& key, const KvModel::Held&) { return key.version < next; });
     model_.forget_below(next);
+    const auto holds = [&](OwnerId owner) {
+      return std::ranges::any_of(model_.blocks(), [&](const auto& entry) { return entry.second.owners.contains(owner); });
+    };
+    std::erase_if(guests_, [&](OwnerId owner) { return !holds(owner); });  // owners without blocks are forgotten
     settle();
   }
 
@@ -429,6 +511,8 @@ class Schedule {
     for (const Write& write : writes_) keys.insert(write.ref.key);
     for (const OpenResult& read : reads_)
       for (const OpenBlock& block : read.blocks) keys.insert(block.key);
+    for (const LeavingBlocks& leaving : moves_)
+      for (const OpenBlock& block : leaving.blocks) keys.insert(block.key);
     return keys;
   }
   /// The same, or an open on its way may get it, the cold store is at it, or its completion may be posted.
@@ -464,7 +548,7 @@ class Schedule {
     const ProbeResult found = tiers_->probe(keys);
     promise(found.dram_blocks + found.cold_blocks == model_.readable_prefix(keys), found.dram_blocks, " + ", found.cold_blocks,
             " blocks are found of ", model_.readable_prefix(keys), " that are held, from ", keys.front());
-    if (mailbox_.empty() && (store_ == nullptr || store_->is_idle())) check_idle(stats);
+    if (mailbox_.empty() && moves_.empty() && !room_asked_ && (store_ == nullptr || store_->is_idle())) check_idle(stats);
   }
 
   /// No work is under way: nobody may be waiting for it.
@@ -482,16 +566,25 @@ class Schedule {
     }
   }
 
+  /// Until no block is read or leaves, and nobody asks for room elsewhere. An end of one may let another begin.
+  void end_reads_and_moves() {
+    run_all();
+    while (!reads_.empty() || !moves_.empty() || room_asked_) {
+      while (!reads_.empty()) end_read();
+      if (room_asked_) answer_room();
+      end_move();
+      run_all();
+    }
+  }
+
   /// Everybody ends and lets go: nothing is left.
   void finish() {
     while (!writes_.empty()) end_write();
-    run_all();
-    while (!reads_.empty()) end_read();
-    run_all();
+    end_reads_and_moves();
     promise(!waits_for_room_, "who was told later is not told of room");
     for (uint64_t owner = 0; owner < kOwners; ++owner) tiers_->release({owner});
     model_ = {};
-    run_all();
+    end_reads_and_moves();  // a release frees room, so blocks of owners that were not released yet may have begun to leave
     promise(tiers_->is_drained(), "something is left");
     promise(arena_->taken_count() == 0, arena_->taken_count(), " slots are left");
     promise(store_ == nullptr || store_->block_count() == 0, "the cold store keeps blocks");
@@ -565,6 +658,11 @@ class Schedule {
   std::set<WriteToken> tokens_;
   std::vector<WriteToken> old_tokens_;
   std::vector<LeaseId> old_leases_;
+  std::vector<LeavingBlocks> moves_;   // not ended
+  std::set<OwnerId> guests_;
+  bool room_asked_ = false;
+  std::optional<BlockKey> sealing_;    // by the call under way
+  int64_t away_blocks_ = 0;            // how many more may leave
   std::set<std::pair<uint32_t, uint64_t>> flipped_;  // slot and generation
   uint64_t opens_ = 0;
   bool waits_for_room_ = false, died_ = false;
@@ -574,10 +672,10 @@ class Schedule {
   std::unique_ptr<KvTiers> tiers_;
 };
 
-const std::array<Schedule::Act, 13> Schedule::kActs{
+const std::array<Schedule::Act, 15> Schedule::kActs{
     &Schedule::reserve,  &Schedule::scribble, &Schedule::end_write, &Schedule::quarantine,   &Schedule::repeat_completion,
     &Schedule::open,     &Schedule::open,     &Schedule::end_read,  &Schedule::flip,         &Schedule::release,
-    &Schedule::set_urgency, &Schedule::bump_version, &Schedule::go_on};
+    &Schedule::set_urgency, &Schedule::bump_version, &Schedule::go_on, &Schedule::end_move, &Schedule::answer_room};
 
 /// While it lives, a check of the source that fails (it aborts) names the schedule too.
 class NamedAbort {
@@ -630,7 +728,7 @@ TEST_CASE("kv schedules: no random schedule of owners, writers, readers, faults 
   for (const std::string race :
        {"sealed", "aborted", "stale completions", "told later", "refused", "spilled", "promoted", "dropped", "corrupt",
         "cold errors", "cold full", "opens cut", "stale opens", "died while written", "died while spilled or promoted",
-        "died while read", "died with work under way", "writes that ended after their block was given up"}) {
+        "died while read", "died with work under way", "moved", "taken, but wanted by now", "writes that ended after their block was given up"}) {
     CAPTURE(race);
     CHECK(coverage.counts[race] > static_cast<int64_t>(end - first) / 10'000);
   }

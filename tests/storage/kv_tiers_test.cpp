@@ -21,7 +21,7 @@ constexpr int64_t kBlockBytes = 64;
 /// A node with its queue of posted functions and a virtual clock for the cold store.
 struct Node {
   explicit Node(uint32_t slots, std::optional<SimColdStoreConfig> cold = {}, SimColdFaults faults = {},
-                KvTiersConfig config = {.spill_batch_bytes = 4 * kBlockBytes, .free_share = 0.0}) {
+                KvTiersConfig config = {.spill_batch_bytes = 4 * kBlockBytes, .free_share = 0.0}, bool has_neighbour = false) {
     arena = *HostArena::create({.dram_bytes = slots * kBlockBytes, .block_bytes = kBlockBytes});
     std::unique_ptr<SimColdStore> store;
     if (cold)
@@ -29,10 +29,14 @@ struct Node {
           *cold, [this](int64_t delay, std::function<void()> fn) { clock.emplace(now_us + delay, std::move(fn)); },
           std::move(faults));
     store_view = store.get();
-    tiers = std::make_unique<KvTiers>(config, arena, std::move(store),
-                                      KvTiersHooks{.post = [this](auto fn) { mailbox.push_back(std::move(fn)); },
-                                                   .room = [this] { ++room_calls; },
-                                                   .lost = [this](const BlockKey& k) { lost.push_back(k); }});
+    KvTiersHooks hooks{.post = [this](auto fn) { mailbox.push_back(std::move(fn)); },
+                       .room = [this] { ++room_calls; },
+                       .lost = [this](const BlockKey& k) { lost.push_back(k); }};
+    if (has_neighbour) {
+      hooks.find_away_room = [this](int64_t) { ++away_questions; };
+      hooks.move_away = [this](const LeavingBlocks& blocks) { leaving.push_back(blocks); };
+    }
+    tiers = std::make_unique<KvTiers>(config, arena, std::move(store), std::move(hooks));
   }
 
   bool step() {  // one posted function, or else the next completion of the store
@@ -101,6 +105,8 @@ struct Node {
   int64_t now_us = 0;
   int room_calls = 0;
   std::vector<BlockKey> lost;
+  int away_questions = 0;
+  std::vector<LeavingBlocks> leaving;  // all so far
   std::shared_ptr<HostArena> arena;
   SimColdStore* store_view = nullptr;
   std::unique_ptr<KvTiers> tiers;
@@ -426,4 +432,131 @@ TEST_CASE("kv tiers: a seal that comes after the quarantine is too late") {
   CHECK(node.arena->free_count() == 1);
   node.tiers->quarantine(write.token);  // ended: nothing to quarantine
   CHECK(node.tiers->is_drained());
+}
+
+// ---- blocks that leave for another machine --------------------------------------------------------------------------
+
+namespace {
+
+/// Four slots, a cold tier and a neighbour.
+Node node_with_neighbour(bool has_cold = true) {
+  return Node(4, has_cold ? std::optional(SimColdStoreConfig{.capacity_bytes = 100 * kBlockBytes}) : std::nullopt, {},
+              {.spill_batch_bytes = 4 * kBlockBytes, .free_share = 0.0}, true);
+}
+std::vector<BlockKey> keys_of(const LeavingBlocks& leaving) {
+  std::vector<BlockKey> keys;
+  for (const OpenBlock& block : leaving.blocks) keys.push_back(block.key);
+  return keys;
+}
+
+}  // namespace
+
+TEST_CASE("kv tiers: a full node asks for room elsewhere before it writes to disk, and the tail of the chain used last leaves") {
+  auto n = node_with_neighbour();
+  n.store(1, chain_of(1, 2));
+  n.store(2, chain_of(2, 2));
+  n.tiers->unpin({1}, 5);
+  n.tiers->unpin({2}, 9);
+  CHECK(n.away_questions == 0);
+  const auto more = chain_of(3, 3);
+  CHECK(n.reserve(3, more)[0].kind == Kind::kLater);
+  CHECK(n.away_questions == 1);
+  n.run();
+  CHECK(n.tiers->stats().spilled_bytes == 0);  // nothing before the answer
+  n.tiers->away_room(3);
+  n.tiers->check_invariants();
+  REQUIRE(n.leaving.size() == 2);
+  CHECK(n.leaving[0].owner == OwnerId{2});
+  CHECK(n.leaving[0].next_use == 9);
+  CHECK(keys_of(n.leaving[0]) == std::vector{chain_of(2, 2)[0].key, chain_of(2, 2)[1].key});
+  CHECK(n.leaving[1].owner == OwnerId{1});
+  CHECK(n.leaving[1].first_index == 1);
+  CHECK(n.room_calls == 0);
+  for (const LeavingBlocks& leaving : n.leaving) CHECK(n.tiers->close(leaving.lease, keys_of(leaving)).ok());
+  n.run();
+  CHECK(n.room_calls == 1);
+  n.store(3, more);
+  CHECK(n.tiers->stats().moved_blocks == 3);
+  CHECK(n.tiers->stats().spilled_bytes == 0);
+  CHECK(n.lost.empty());
+  CHECK(n.open(2, chain_of(2, 2)).blocks.empty());
+  CHECK(n.open(1, chain_of(1, 2)).blocks.size() == 1);
+}
+
+TEST_CASE("kv tiers: where no machine has room blocks go to disk, or without one are dropped, until somebody looks again") {
+  for (const bool has_cold : {true, false}) {
+    CAPTURE(has_cold);
+    auto n = node_with_neighbour(has_cold);
+    n.store(1, chain_of(1, 4));
+    n.tiers->unpin({1}, 5);
+    n.tiers->pin({3});
+    CHECK(n.reserve(3, chain_of(3, 1))[0].kind == Kind::kLater);
+    n.tiers->away_room(0);
+    n.run();
+    CHECK(n.room_calls == 1);
+    CHECK(n.reserve(3, chain_of(3, 1))[0].kind == Kind::kGranted);
+    CHECK((n.tiers->stats().spilled_bytes > 0) == has_cold);
+    CHECK(n.lost.empty() == has_cold);
+    CHECK(n.away_questions == 1);
+    n.tiers->look_for_away_room();
+    (void)n.reserve(3, chain_of(3, 4));
+    CHECK(n.away_questions == 2);
+  }
+}
+
+TEST_CASE("kv tiers: a block that was not taken, or that somebody wants by now, stays") {
+  auto n = node_with_neighbour(false);
+  const auto chain = chain_of(1, 3);
+  n.store(1, chain);
+  n.tiers->unpin({1}, 5);
+  n.tiers->pin({3});
+  (void)n.reserve(3, chain_of(3, 4));
+  n.tiers->away_room(4);
+  REQUIRE(n.leaving.size() == 1);
+  REQUIRE(n.leaving[0].blocks.size() == 3);
+  const OpenResult read = n.open(1, {chain[0]});
+  CHECK(n.reserve(2, {chain[1]}, {.first_index = 1})[0].kind == Kind::kHere);  // a second owner
+  CHECK(n.tiers->close(n.leaving[0].lease, std::vector{chain[0].key, chain[1].key}).ok());
+  n.run();
+  CHECK(n.open(1, chain).blocks.size() == 3);
+  CHECK(n.tiers->stats().moved_blocks == 0);
+  CHECK_FALSE(n.tiers->close(n.leaving[0].lease).ok());  // a second time
+  CHECK(n.tiers->close(read.lease).ok());
+}
+
+TEST_CASE("kv tiers: guests do not leave for a third machine; they go to disk, or are dropped") {
+  for (const bool has_cold : {true, false}) {
+    CAPTURE(has_cold);
+    auto n = node_with_neighbour(has_cold);
+    n.store(1, chain_of(1, 4));
+    n.tiers->set_urgency({1}, {.pinned = false, .next_use = 5, .guest = true});
+    n.tiers->pin({3});
+    const auto more = chain_of(3, 2);
+    (void)n.reserve(3, more);
+    n.run();
+    CHECK(n.reserve(3, more)[1].kind == (has_cold ? Kind::kGranted : Kind::kHere));  // dropping makes room at once
+    CHECK(n.away_questions == 0);
+    CHECK(n.lost.empty() == has_cold);
+  }
+}
+
+TEST_CASE("kv tiers: blocks that leave when their owner is released, or the weights change, are gone once they are given back") {
+  for (const bool bumps : {false, true}) {
+    auto n = node_with_neighbour(false);
+    n.store(1, chain_of(1, 4));
+    n.tiers->unpin({1}, 5);
+    (void)n.reserve(3, chain_of(3, 2, 2));
+    n.tiers->away_room(2);
+    REQUIRE(n.leaving.size() == 1);
+    if (bumps)
+      n.tiers->bump_version({2});
+    else
+      n.tiers->release({1});
+    n.tiers->check_invariants();
+    CHECK(n.arena->taken_count() == 2);
+    CHECK(n.tiers->close(n.leaving[0].lease, keys_of(n.leaving[0])).ok());
+    n.tiers->release({3});
+    n.run();
+    CHECK(n.tiers->is_drained());
+  }
 }

@@ -32,14 +32,14 @@ TEST_CASE("served journal: rollouts, groups, responses and tokens are there when
     CHECK(journal->add({.number = 1, .id = "a", .sampling = {}}, 0, {group({1}), group({2})}).ok());
     CHECK(journal->add({.number = 0x1ff, .id = "b", .seed = 7, .sampling = {}, .is_open = true}, 0, {group({3})}).ok());
     CHECK(journal->add({.number = 1, .id = "a", .sampling = {}}, 2, {group({4})}).ok());
-    for (uint64_t seq = 1; seq <= 300; ++seq) CHECK(journal->finish(1, {.seq = seq, .group = 0, .sample = 1, .line = "l\n"}).ok());
+    for (uint64_t seq = 1; seq <= 300; ++seq) CHECK(journal->finish(1, {{.seq = seq, .group = 0, .sample = 1, .line = "l\n"}}).ok());
     CHECK(journal->commit(1, part(2, 0, 0, {1, 2}), kMark.version).ok());
     CHECK(journal->commit(1, part(2, 0, 1, {2, 3}), kMark.version).ok());
     CHECK(journal->commit(1, part(2, 0, 7, {9}), kMark.version).ok());  // after a gap
     CHECK(journal->commit(1, part(2, 1, 0, {4}), kMark.version).ok());
     CHECK(journal->commit(0x1ff, part(0, 0, 0, {5}), kMark.version).ok());
     CHECK(journal->commit(0x1ff, part(0, 1, 0, {6}), WeightVersion{4}).ok());
-    CHECK(journal->finish(1, {.seq = 301, .group = 2, .sample = 1, .version = kMark.version, .line = "m\n"}).ok());
+    CHECK(journal->finish(1, {{.seq = 301, .group = 2, .sample = 1, .version = kMark.version, .line = "m\n"}}).ok());
     const ServedHead after{.number = 1, .id = "a", .sampling = {}, .acknowledged = 1};
     CHECK(journal->acknowledge(after, {{.seq = 1, .group = 0, .sample = 1, .line = "l\n"}}).ok());
   }
@@ -88,7 +88,7 @@ TEST_CASE("served journal: tokens of other weights are dropped, and another mode
     const ServedContents had = again->read().value();
     REQUIRE(had.rollouts[0].begun.size() == 1);
     CHECK(had.rollouts[0].begun[0].tokens == std::vector{2, 3});
-    CHECK(again->finish(1, {.seq = 1, .group = 0, .sample = 1, .version = WeightVersion{5}, .line = "l\n"}).ok());
+    CHECK(again->finish(1, {{.seq = 1, .group = 0, .sample = 1, .version = WeightVersion{5}, .line = "l\n"}}).ok());
     CHECK(again->read()->rollouts[0].begun.empty());
   }
   const auto other = ServedJournal::open(folder.path("journal"), {.model = "llama"});

@@ -57,6 +57,23 @@ TEST_CASE("spill order: a change of urgency moves all blocks of the owner") {
   CHECK(order.first()->key == key(20));
 }
 
+TEST_CASE("spill order: guests are ranked like others, but are not first at home, until they run here") {
+  SpillOrder order;
+  for (uint64_t owner = 1; owner <= 3; ++owner) order.add({{owner}, false, 0}, key(owner));
+  order.set_urgency({1}, {.pinned = false, .next_use = 5});
+  order.set_urgency({2}, {.pinned = false, .next_use = 9, .guest = true});
+  order.set_urgency({3}, {.pinned = false, .next_use = 7, .guest = true});
+  CHECK(order.first()->key == key(2));
+  CHECK(order.first_at_home()->key == key(1));
+  CHECK(order.first_not_of({2})->key == key(3));
+  order.set_urgency({3}, {.pinned = false, .next_use = 7});
+  CHECK(order.first_at_home()->key == key(3));
+  order.remove({{1}, false, 0});
+  order.remove({{3}, false, 0});
+  CHECK_FALSE(order.first_at_home().has_value());
+  CHECK(order.first()->key == key(2));
+}
+
 TEST_CASE("spill order: agrees with sorting everything again, over random changes") {
   for (uint32_t seed = 0; seed < 300; ++seed) {
     CAPTURE(seed);

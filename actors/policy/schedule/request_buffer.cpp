@@ -1,5 +1,7 @@
 #include "actors/policy/schedule/request_buffer.h"
 
+#include <algorithm>
+
 #include "protocols/check.h"
 
 namespace seer {
@@ -13,7 +15,7 @@ void RequestBuffer::add_group(const GroupSpec& spec, int64_t now_us) {
   group.prompt_tokens = static_cast<int64_t>(spec.prompt_ids.size());
   group.max_tokens = spec.sampling.max_tokens;
   group.priority = spec.priority;
-  group.estimated_tokens = spec.sampling.max_tokens;
+  group.estimated_tokens = spec.length_hint > 0 ? std::min(spec.length_hint, group.max_tokens) : group.max_tokens;
   group.members.resize(spec.samples);
   for (uint32_t sample = 0; sample < spec.samples; ++sample) {
     RequestState& request = group.members[sample];

@@ -22,7 +22,7 @@ GPU_INLINE void gemm_bf16(const GemmArgs& args) {
   constexpr int kStageBytes = (kTileM + kTileN) * kRowBytes;
   static_assert(32 * kWarpsM * kWarpsN == 128 && kRowBytes == 128);
   static_assert(kTileN == kGemmColumns && 2 * kStageBytes == gemm_shared_bytes(kTileM));
-  const int thread = thread_index(), lane = thread % 32, warp = thread / 32, k = args.k;
+  const int thread = thread_index(), lane = thread % 32, warp = thread / 32;
   const int m = launch_rows(args.plan, args.samples, args.first_sample);
   const int first_m = block_y() * kTileM, first_n = block_x() * kTileN;
   if (first_m >= m) return;
@@ -30,15 +30,15 @@ GPU_INLINE void gemm_bf16(const GemmArgs& args) {
 
   // What this thread copies: rows copy_row + 16 j.
   const int copy_row = thread / 8, piece = thread % 8;
-  const int64_t row_step = int64_t{16} * k;
-  const uint16_t* a = static_cast<const uint16_t*>(args.a) + int64_t{first_m + copy_row} * k + piece * 8;
-  const uint16_t* w = static_cast<const uint16_t*>(args.w) + int64_t{first_n + copy_row} * k + piece * 8;
+  const int64_t row_step = int64_t{16} * args.stride;
+  const uint16_t* a = static_cast<const uint16_t*>(args.a) + int64_t{first_m + copy_row} * args.stride + piece * 8;
+  const uint16_t* w = static_cast<const uint16_t*>(args.w) + int64_t{first_n + copy_row} * args.stride + piece * 8;
   const int copy_at = copy_row * kRowBytes + ((piece ^ (copy_row & 7)) << 4);
   const auto load = [&](int stage) {
 #pragma unroll
     for (int j = 0; j < kTileM / 16; ++j) {
       const bool valid = first_m + copy_row + j * 16 < m;
-      copy_async_16(shared + stage + copy_at + j * 16 * kRowBytes, valid ? a + j * row_step : a - copy_row * int64_t{k}, valid);
+      copy_async_16(shared + stage + copy_at + j * 16 * kRowBytes, valid ? a + j * row_step : a - copy_row * int64_t{args.stride}, valid);
     }
 #pragma unroll
     for (int j = 0; j < kTileN / 16; ++j)
@@ -54,7 +54,7 @@ GPU_INLINE void gemm_bf16(const GemmArgs& args) {
   const int w_at = (kTileM + warp_n + lane / 16 * 8 + lane % 8) * kRowBytes, w_piece = (lane / 8 % 2 ^ lane % 8) << 4;
 
   float sum[kFragsM][kFragsN][4] = {};
-  const int steps = k / kGemmSteps;
+  const int steps = args.k / kGemmSteps;
   load(0);
   for (int step = 0; step < steps; ++step) {
     const int stage = step % 2 * kStageBytes;
@@ -100,9 +100,12 @@ GPU_INLINE void gemm_f32(const GemmArgs& args) {
   const int m = launch_rows(args.plan, args.samples, args.first_sample), column = block_x() * kGemmColumns + thread_index();
   const auto* w = static_cast<const float*>(args.w) + column;
   for (int row = block_y() * kF32Rows; row < (block_y() + 1) * kF32Rows && row < m; ++row) {
-    const auto* a = static_cast<const float*>(args.a) + int64_t{row} * args.k;
+    const auto* a = static_cast<const float*>(args.a) + int64_t{row} * args.stride;
     float sum = 0;
-    for (int i = 0; i < args.k; ++i) sum = fmaf(a[i], w[int64_t{i} * args.n], sum);
+#pragma unroll 1
+    for (int i = 0; i < args.k; i += 4)  // k is a multiple of kGemmSteps
+#pragma unroll
+      for (int j = 0; j < 4; ++j) sum = fmaf(a[i + j], w[int64_t{i + j} * args.n], sum);
     args.c[int64_t{row} * args.n + column] = sum;
   }
 }

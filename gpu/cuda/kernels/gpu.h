@@ -143,9 +143,14 @@ GPU_INLINE const PlanRow* plan_rows(const Plan* plan) { return after<PlanRow>(pl
 GPU_INLINE const PlanSample* plan_samples(const Plan* plan) {
   return after<PlanSample>(plan, plan->rows * static_cast<int32_t>(sizeof(PlanRow)));
 }
+GPU_INLINE const PlanTree* plan_trees(const Plan* plan) {
+  return after<PlanTree>(plan, plan->rows * static_cast<int32_t>(sizeof(PlanRow)) +
+                                   plan->samples * static_cast<int32_t>(sizeof(PlanSample)));
+}
 GPU_INLINE const PlanTile* plan_tiles(const Plan* plan) {
   return after<PlanTile>(plan, plan->rows * static_cast<int32_t>(sizeof(PlanRow)) +
-                                   plan->samples * static_cast<int32_t>(sizeof(PlanSample)));
+                                   plan->samples * static_cast<int32_t>(sizeof(PlanSample)) +
+                                   plan->trees * static_cast<int32_t>(sizeof(PlanTree)));
 }
 // Rows that a launch works on: those of the plan, or its samples from `first` on.
 GPU_INLINE int launch_rows(const Plan* plan, int32_t samples, int32_t first) {
@@ -153,6 +158,8 @@ GPU_INLINE int launch_rows(const Plan* plan, int32_t samples, int32_t first) {
   const int left = plan->samples - first;
   return left < kSamplesMax ? left : kSamplesMax;
 }
+
+constexpr int kNoRoot = 0x7fffffff;  // RowState::root of a row in no tree
 
 GPU_INLINE int thread_index() { return static_cast<int>(threadIdx.x); }
 GPU_INLINE int block_x() { return static_cast<int>(blockIdx.x); }

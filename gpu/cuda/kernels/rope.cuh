@@ -26,6 +26,7 @@ GPU_INLINE void rope(const RopeArgs& args) {
   float scale = 1;
   if (weight) {
     float squares = 0;
+#pragma unroll 1
     for (int i = lane; lane < 16 && i < dim; i += 16) {
       const float x = element(head * dim + i);
       squares = fmaf(x, x, squares);
@@ -41,7 +42,7 @@ GPU_INLINE void rope(const RopeArgs& args) {
   auto* to = static_cast<Value*>(args.query) + (row * int64_t{args.heads} + head) * args.padded_dim;
   if (is_key)
     to = static_cast<Value*>(args.kv) + at.block * args.kv_block_elements + args.kv_layer_elements +
-         (int64_t{kv_head} * 2 * args.block_tokens + at.position % args.block_tokens) * args.padded_dim;
+         (int64_t{kv_head} * 2 * args.block_tokens + at.place % args.block_tokens) * args.padded_dim;
   Value* to_value = to + int64_t{args.block_tokens} * args.padded_dim;
   bool finite = true;
   const auto check = [&](Value x) {
@@ -66,11 +67,13 @@ GPU_INLINE void rope(const RopeArgs& args) {
     to_value[i] = check(T::round(element(value + i)));
     to_value[half + i] = check(T::round(element(value + half + i)));
   }
+#pragma unroll 1
   for (int i = dim + lane; i < args.padded_dim; i += 32) {
     to[i] = T::round(0.0f);
     if (is_key) to_value[i] = T::round(0.0f);
   }
   if (!is_key || __ballot_sync(~0u, !finite) == 0) return;
+#pragma unroll 1
   for (int i = lane; i < half; i += 32) {  // each lane what it wrote itself
     to[i] = to[half + i] = T::round(kNanF);
     to_value[i] = to_value[half + i] = T::round(0.0f);

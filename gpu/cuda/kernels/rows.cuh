@@ -34,19 +34,21 @@ GPU_INLINE void begin_rows(const BeginArgs& args) {
   if (row >= args.plan->rows) return;
   const PlanRow planned = plan_rows(args.plan)[row];
   const SlotState& slot = args.slots[planned.slot];
-  const int position = slot.start + planned.offset;
+  const int place = slot.start + planned.place;
   const int token = planned.token >= 0 ? planned.token : slot.last_token;
-  const int block = args.tables[planned.slot * int64_t{args.table_stride} + position / args.block_tokens];
-  args.log[block * int64_t{args.block_tokens} + position % args.block_tokens] = token;
-  args.rows[row] = {planned.slot, position, token, block};
+  const int block = args.tables[planned.slot * int64_t{args.table_stride} + place / args.block_tokens];
+  args.log[block * int64_t{args.block_tokens} + place % args.block_tokens] = token;
+  args.rows[row] = {planned.slot, slot.start + planned.offset, token, block, place, planned.tree < 0 ? kNoRoot : slot.start,
+                    planned.parent, planned.tree};
 }
 
-// Clears each block whose first position the pass writes, so that nothing of its former owner is left.
+// Clears each block whose first place the pass writes, so that nothing of its former owner is left.
 // grid: (pieces of a block, rows). Bytes: block_bytes per block.
 GPU_INLINE void clear_blocks(const ClearArgs& args) {
   const int row = block_y();
-  if (row >= args.plan->rows || args.rows[row].position % args.block_tokens != 0) return;
+  if (row >= args.plan->rows || args.rows[row].place % args.block_tokens != 0) return;
   unsigned char* block = args.kv + args.rows[row].block * args.block_bytes;
+#pragma unroll 1
   for (int64_t i = (block_x() * int64_t{128} + thread_index()) * 16; i < args.block_bytes; i += gridDim.x * int64_t{128} * 16)
     store(block + i, Words4{0, 0, 0, 0});
 }
@@ -73,7 +75,12 @@ GPU_INLINE void norm(const NormArgs& args) {
   const float* added = args.added ? args.added + row * args.added_stride : nullptr;
   const auto value = [&](int i) {
     float x = hidden[i];
-    if (added) x += args.bias ? added[i] + args.bias[i] : added[i];
+    if (added) {
+      float sum = added[i];
+#pragma unroll 1
+      for (int p = 1; p < args.parts; ++p) sum += added[p * args.part_stride + i];
+      x += args.bias ? sum + args.bias[i] : sum;
+    }
     return x;
   };
   if (added && !args.samples) {
@@ -118,6 +125,30 @@ GPU_INLINE void swiglu(const SwigluArgs& args) {
 }
 GPU_INLINE void swiglu_bf16(const SwigluArgs& args) { swiglu<Bf16>(args); }
 GPU_INLINE void swiglu_f32(const SwigluArgs& args) { swiglu<F32>(args); }
+
+// grid: (samples from first_sample on, ranks, kJoined of a part rounded up)
+GPU_INLINE void join_logits(const JoinArgs& args) {
+  const int row = block_x(), rank = block_y();
+  if (row >= launch_rows(args.plan, 1, args.first_sample)) return;
+  const float* from = args.parts + (int64_t{rank} * args.rows + row) * args.part;
+  float* to = args.logits + int64_t{row} * args.stride + rank * args.part;
+#pragma unroll
+  for (int j = 0; j < kJoined / 512; ++j)
+    if (const int i = block_z() * kJoined + j * 512 + thread_index() * 4; i < args.part) store(to + i, load<Words4>(from + i));
+}
+
+// grid: any. Bytes: those of the data.
+GPU_INLINE void check_finite(const CheckArgs& args) {
+  const auto* floats = static_cast<const float*>(args.data);
+  const auto* halves = static_cast<const uint16_t*>(args.data);
+  bool finite = true;
+#pragma unroll 1
+  for (int64_t i = block_x() * int64_t{128} + thread_index(); i < args.count; i += gridDim.x * int64_t{128}) {
+    const float x = args.f32 ? F32::load(floats[i]) : Bf16::load(halves[i]);
+    finite = finite && x - x == 0.0f;
+  }
+  if (!finite) atomicOr(args.found, 1u);
+}
 
 // grid: samples rounded up to blocks
 GPU_INLINE void finish_rows(const FinishArgs& args) {

@@ -50,12 +50,14 @@ GPU_INLINE void sum_parts(const LogitRow& row, int parts, float temperature, flo
 // The mass of each part relative to the largest logit of the row. All threads call it.
 GPU_INLINE void weigh_parts(const float* maxima, const double* sums, int parts, float largest, float temperature, double* masses) {
   __syncthreads();
+#pragma unroll 1
   for (int p = thread_index(); p < parts; p += kSampleThreads)
     masses[p] = sums[p] * static_cast<double>(exp_f32((maxima[p] - largest) / temperature));
   __syncthreads();
 }
 GPU_INLINE double sum_in_order(const double* masses, int parts) {
   double total = 0;
+#pragma unroll 1
   for (int p = 0; p < parts; ++p) total += masses[p];
   return total;
 }
@@ -68,6 +70,7 @@ GPU_INLINE int draw_from_parts(const LogitRow& row, const float* maxima, const d
     // Rounding may leave the target just above the whole mass: then it is the last token of the last part with any.
     shared.target = kInf;
     double before = 0;
+#pragma unroll 1
     for (int p = 0; p < parts; ++p) {
       if (masses[p] == 0.0) continue;
       shared.part = p;
@@ -81,12 +84,14 @@ GPU_INLINE int draw_from_parts(const LogitRow& row, const float* maxima, const d
   __syncthreads();
   const int first = shared.part * kPart, count = min(kPart, row.vocab - first);
   const float part_largest = maxima[shared.part];
+#pragma unroll 1
   for (int i = thread_index(); i < count; i += kSampleThreads)
     shared.weights[i] = exp_f32((clamp_logit(row.logits[first + i]) - part_largest) / temperature);
   __syncthreads();
   int token = -1;
   if (thread_index() == 0) {
     double cumulative = 0;
+#pragma unroll 1
     for (int i = 0; i < count; ++i) {
       if (shared.weights[i] == 0.0f) continue;
       token = first + i;
@@ -97,11 +102,17 @@ GPU_INLINE int draw_from_parts(const LogitRow& row, const float* maxima, const d
   return token;  // of thread 0
 }
 
-// A bit for each token that the sequence has up to this row.
-GPU_INLINE void mark_penalized(const SampleArgs& args, const RowState& at, uint32_t* bits) {
+// A bit for each token that the sequence has up to this row; in a tree, on its path.
+GPU_INLINE void mark_penalized(const SampleArgs& args, const RowState& at, int sampled_row, uint32_t* bits) {
+#pragma unroll 1
   for (int i = thread_index(); i < args.penalized_stride; i += kSampleThreads) bits[i] = 0;
   __syncthreads();
-  for (int p = thread_index(); p <= at.position; p += kSampleThreads) {
+  if (thread_index() == 0)
+    for (int row = at.tree < 0 ? -1 : sampled_row; row >= 0; row = args.rows[row].parent)
+      bits[args.rows[row].token / 32] |= 1u << args.rows[row].token % 32;
+  __syncthreads();
+#pragma unroll 1
+  for (int p = thread_index(); p <= at.position && p < at.root; p += kSampleThreads) {
     const int block = args.tables[at.slot * int64_t{args.table_stride} + p / args.block_tokens];
     const int token = args.log[block * int64_t{args.block_tokens} + p % args.block_tokens];
     atomicOr(&bits[token / 32], 1u << token % 32);
@@ -130,6 +141,7 @@ GPU_INLINE void sample_rows(const SampleArgs& args) {
   __syncthreads();
   float largest = -kHighestLogit;
   bool finite = true;
+#pragma unroll 1
   for (int p = 0; p < args.parts; ++p) {
     finite = finite && maxima[p] == maxima[p];
     largest = fmaxf(largest, maxima[p]);
@@ -145,7 +157,7 @@ GPU_INLINE void sample_rows(const SampleArgs& args) {
     if (slot.repetition_penalty != 1.0f) {
       row.penalty = slot.repetition_penalty;
       row.penalized = args.penalized + at * int64_t{args.penalized_stride};
-      mark_penalized(args, state, args.penalized + at * int64_t{args.penalized_stride});
+      mark_penalized(args, state, planned.row, args.penalized + at * int64_t{args.penalized_stride});
     }
     if (greedy) {
       token = first_largest(row, shared);

@@ -158,8 +158,11 @@ GPU_INLINE int id_of(unsigned long long candidate) { return static_cast<int>(0xf
 
 // Sorts from the greatest down: a bitonic network whose comparisons with what is beyond `count` are left out.
 GPU_INLINE void sort_down(unsigned long long* x, int count) {
+#pragma unroll 1
   for (int size = 2; size / 2 < count; size *= 2)
+#pragma unroll 1
     for (int step = size / 2; step > 0; step /= 2) {
+#pragma unroll 1
       for (int i = thread_index(); i < count; i += kSampleThreads) {
         const int other = step == size / 2 ? i ^ (size - 1) : i ^ step;
         if (other <= i || other >= count) continue;
@@ -179,6 +182,7 @@ GPU_INLINE unsigned long long last_of_top_p(const unsigned long long* candidates
                                             SampleShared& shared) {
   constexpr int kShift = 20, kTop = 0x3f800000 >> kShift;  // of weight 1
   __syncthreads();
+#pragma unroll 1
   for (int i = thread_index(); i < kBuckets; i += kSampleThreads) shared.buckets[i] = 0;
   if (thread_index() == 0) shared.count = 0;
   __syncthreads();
@@ -237,6 +241,7 @@ GPU_INLINE int draw_with_cuts(const LogitRow& row, const SlotState& slot, unsign
       if (thread % 16 == 0 && part < parts) masses[part] = sum;
     }
     __syncthreads();
+#pragma unroll 1
     for (int p = 0; p < parts; ++p) total += masses[p];
     const double share = (1.0 - static_cast<double>(slot.top_p)) / static_cast<double>(vocab);
     floor = fmaxf(floor, static_cast<float>(log_f64(share * total)));
@@ -278,6 +283,7 @@ GPU_INLINE int draw_with_cuts(const LogitRow& row, const SlotState& slot, unsign
   unsigned long long last = 0;
   if (has_top_p) {
     if (has_top_k)
+#pragma unroll 1
       for (int i = 0; i < count; ++i) total += static_cast<double>(weight_of(candidates[i]));
     last = last_of_top_p(candidates, count, static_cast<double>(slot.top_p) * total, bucket, shared);
   }
@@ -287,8 +293,10 @@ GPU_INLINE int draw_with_cuts(const LogitRow& row, const SlotState& slot, unsign
       return c >= last && weight_of(c) >= slot.min_p ? weight_of(c) : 0.0f;
     };
     double kept_total = 0, cumulative = 0;
+#pragma unroll 1
     for (int i = 0; i < count; ++i) kept_total += static_cast<double>(kept_weight(candidates[i]));
     const double target = uniform * kept_total;
+#pragma unroll 1
     for (int i = 0; i < count; ++i) {
       const float weight = kept_weight(candidates[i]);
       if (weight == 0.0f) continue;

@@ -102,8 +102,8 @@ def main():
         "cpu_us_per_token": {name: round(middle([cost for _, cost in arm]), 1) for name, arm in arms.items()},
         "cluster_to_one_process": [round(b[0] / a[0], 3) for a, b in zip(one, many)],
         "cluster_to_apart": [round(b[0] / a[0], 3) for a, b in zip(apart, many)],
-        "control_bytes_per_token": middle([(s - r["fetched_bytes"]) / r["output_tokens"] for s, r in zip(sent, reports)]),
-        "kv_bytes_per_token": middle([r["fetched_bytes"] / r["output_tokens"] for r in reports]),
+        "control_bytes_per_token": middle([(s - r["fetched_bytes"] - r["moved_bytes"]) / r["output_tokens"] for s, r in zip(sent, reports)]),
+        "kv_bytes_per_token": middle([(r["fetched_bytes"] + r["moved_bytes"]) / r["output_tokens"] for r in reports]),
         "resumed_chunks": resumed, "migrations": [r["migrations"] for r in reports],
         "resumed_without_reprefill": middle([1 - r["reprefilled_chunks"] / n for r, n in zip(reports, resumed)]),
         "fetch_failures": [r["fetch_failures"] for r in reports]}))

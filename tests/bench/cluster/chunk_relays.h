@@ -115,6 +115,7 @@ struct NodeRelay {
               rt::tell(self, to, std::move(attach));
             },
             [this](const UpdateWeights& update) { rt::tell(self, to, update); },
+            [this](const WeightPart& part) { rt::tell(self, to, part); },
             [this](const InstanceWeights& weights) { rt::tell(self, to, weights); },
             [this](const DrainNode& drain) { rt::tell(self, to, drain); },
             [this](const DirectoryUp& up) { rt::tell(self, to, up); },

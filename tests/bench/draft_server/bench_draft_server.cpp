@@ -29,7 +29,7 @@
 #include "actors/draft_server_actor.h"
 #include "actors/instance/draft_sync.h"
 #include "actors/policy/draft/stream_log.h"
-#include "protocols/rt_net.h"
+#include "cli/cluster_net.h"
 
 namespace {
 
@@ -184,9 +184,9 @@ struct ClientActor {
 
 /// Clients process, process + processes, ...: runs for the time, and writes its lags to the pipe.
 int run_clients(const Options& options, uint32_t process, double rate, uint16_t port, int out) {
-  rt::NetConfig config;
-  rt::system system{config};
-  const auto server = rt::dial<DraftServerHandle>(system, "127.0.0.1", port);
+  const auto net = *ClusterNet::create({});
+  rt::system& system = net->system();
+  const auto server = net->dial<DraftServerHandle>("127.0.0.1", port);
   if (!server.ok()) {
     std::cerr << server.error().detail << "\n";
     return 1;
@@ -238,13 +238,13 @@ int measure(const Options& options, double rate) {
     ::close(results[p].ends[1]);
   }
 
-  rt::NetConfig config;
-  rt::system system{config};
+  const auto net = *ClusterNet::create({});
+  rt::system& system = net->system();
   auto server = rt::spawn<DraftServerActor>(system, DraftServerConfig{.node = NodeId{0}});
   std::vector<GroupId> groups;
   for (uint32_t g = 0; g < options.groups; ++g) groups.push_back(GroupId{g});
   rt::post(server, RegisterGroups{groups, kTtlUs});
-  const auto port = rt::listen(system, server, "127.0.0.1", 0);
+  const auto port = net->listen(server, "127.0.0.1", 0);
   if (!port.ok()) {
     std::cerr << port.error().detail << "\n";
     return 1;

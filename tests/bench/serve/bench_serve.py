@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """`seer serve` under load. Prints JSON:
-  throughput    output tokens per second through the front door beside `seer rollout` on the same prompts, seeds and machine
+  throughput    output tokens per second through the front door beside `seer rollout` on the same prompts, seeds and machine; and CPU time
+                of both, that of this client counted to the front door: other programs on the machine hardly change it
   held          many requests at once on one process: all answered, its memory, /health meanwhile
   gone          clients that connect, send a request and disconnect: memory and open files after each part of them
-usage: bench_serve.py [--requests N] [--gone N] [--pairs N] [--seer PROGRAM]"""
+usage: bench_serve.py [--requests N] [--gone N] [--pairs N] [--policy NAME] [--seer PROGRAM]
+With --policy auto each side measures steps and may choose another limit than the other; a named policy takes that out of the ratio."""
 import argparse, asyncio, json, multiprocessing, os, resource, statistics, subprocess, sys, tempfile, time
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
@@ -11,6 +13,7 @@ options = argparse.ArgumentParser(usage=__doc__)
 options.add_argument("--requests", type=int, default=10_000)
 options.add_argument("--gone", type=int, default=100_000)
 options.add_argument("--pairs", type=int, default=3)
+options.add_argument("--policy", default="auto", help="of both sides of the throughput part")
 options.add_argument("--limit", type=int, default=40, help="prompts of the throughput part")
 options.add_argument("--seer", default=f"{ROOT}/build/release/bin/seer")
 asked = options.parse_args()
@@ -81,7 +84,7 @@ def shares(values):
 def rollout_lines(folder, limit):
     out = f"{folder}/out.jsonl"
     subprocess.run([asked.seer, "rollout", "--model", MODEL, "--prompts", PROMPTS, "--limit", str(limit), "--group-size", "8",
-                          "--max-tokens", "1024", *MACHINE, "--out", out, "--report", f"{folder}/report.json"],
+                          "--max-tokens", "1024", *MACHINE, "--policy", asked.policy, "--out", out, "--report", f"{folder}/report.json"],
                          check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     with open(out) as lines, open(f"{folder}/report.json") as report:
         return [json.loads(line) for line in lines], json.load(report)
@@ -100,10 +103,11 @@ def throughput():
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(asked.pairs):
             lines, report = rollout_lines(folder, asked.limit)
-            served = Served(*MACHINE)
+            served = Served(*MACHINE, "--policy", asked.policy)
             try:
-                cpu_s = process_figures(served.process.pid)["cpu_s"]
+                cpu_s, client_s = process_figures(served.process.pid)["cpu_s"], time.process_time()
                 answers, seconds = asyncio.run(send_all(served.port, lines))
+                client_s = time.process_time() - client_s
                 cpu_s = process_figures(served.process.pid)["cpu_s"] - cpu_s
             finally:
                 served.stop()
@@ -111,8 +115,11 @@ def throughput():
             pairs.append({"responses": len(lines), "differences": sum(a["output_ids"] != r["output_ids"] for a, r in zip(answers, lines)),
                           "tokens_per_s": {"served": tokens / seconds, "rollout": report["tokens_per_s"],
                                            "ratio": tokens / seconds / report["tokens_per_s"]},
-                          "cpu_us_per_token": {"served": cpu_s / tokens * 1e6, "rollout": report["cpu_total_s"] / tokens * 1e6}})
-    return {"pairs": pairs, "ratio_median": statistics.median(pair["tokens_per_s"]["ratio"] for pair in pairs)}
+                          "cpu_us_per_token": {"served": cpu_s / tokens * 1e6, "client": client_s / tokens * 1e6,
+                                               "rollout": report["cpu_total_s"] / tokens * 1e6}})
+    cpu = [pair["cpu_us_per_token"] for pair in pairs]
+    return {"pairs": pairs, "ratio_median": statistics.median(pair["tokens_per_s"]["ratio"] for pair in pairs),
+            "cpu_ratio_median": statistics.median(c["rollout"] / (c["served"] + c["client"]) for c in cpu)}
 
 
 async def hold(served, count):

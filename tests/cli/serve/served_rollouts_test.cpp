@@ -78,7 +78,7 @@ struct FailingJournal final : ServedJournal {
   Status put(const ServedHead&) override { return write(); }
   Status add(const ServedHead&, uint32_t, const std::vector<ServedGroup>&) override { return write(); }
   Status commit(uint64_t, const CommittedTokens&, WeightVersion) override { return write(); }
-  Status finish(uint64_t, const ServedResponse&) override { return write(); }
+  Status finish(uint64_t, const std::vector<ServedResponse>&) override { return write(); }
   Status acknowledge(const ServedHead&, const std::vector<ServedResponse>&) override { return write(); }
   Status forget(uint64_t) override { return write(); }
   Status sync() override { return {}; }
@@ -115,6 +115,47 @@ TEST_CASE("served rollouts: responses are numbered as they are given, and each s
   CHECK(done["aborted"] == 1);
   CHECK(done["output_tokens"] == 9);
   CHECK(b.attach("a")->seqs() == std::vector{1, 2, 3, -1});  // also after its end
+}
+
+TEST_CASE("served rollouts: where groups are streamed, the responses of a group come together as one line, in the order of its samples") {
+  Bench b;
+  auto work = b.rollouts.create({.id = "a", .sampling = {}, .streams_groups = true}, {group(2, "\"first\""), group(1), group(2)});
+  REQUIRE(work.ok());
+  const auto sink = b.attach("a");
+  b.finish("a", 0, 1, "1");
+  b.finish("a", 0, 1, "again");  // dropped
+  b.finish("a", 2, 0, "4");
+  CHECK(sink->text.empty());
+  CHECK(b.rollouts.state("a")->given == 0);
+  b.finish("a", 1, 0, "2");
+  CHECK(sink->text == "{\"seq\":1,\"type\":\"group\",\"group\":1,\"responses\":[{\"text\":\"2\"}]}\n");
+  b.finish("a", 0, 0, "0", FinishReason::kAborted);
+  CHECK(sink->seqs() == std::vector{1, 3});
+  const Json line = sink->last();
+  CHECK(line["id"] == "first");
+  REQUIRE(line["responses"].size() == 2);
+  CHECK(line["responses"][0]["text"] == "0");
+  CHECK(line["responses"][1]["text"] == "1");
+  CHECK(b.rollouts.state("a")->given == 3);
+  CHECK(b.rollouts.state("a")->aborted == 1);
+  CHECK(b.attach("a", 2)->seqs() == std::vector{3});  // a number within a group: the line that has it
+  CHECK(b.rollouts.acknowledge("a", 3).ok());
+  CHECK(b.attach("a")->seqs().empty());
+  b.finish("a", 2, 1, "5");
+  CHECK(sink->seqs() == std::vector{1, 3, 5, -1});
+  CHECK(sink->is_over);
+}
+
+TEST_CASE("served rollouts: responses that wait for their group count towards the limit, and so do stops") {
+  Bench b({.bytes_max = 20'000});
+  ServedGroup large = group(2);
+  large.sampling.stop.assign(100, std::string(100, 's'));
+  REQUIRE(b.rollouts.create({.id = "a", .sampling = {}, .streams_groups = true}, {std::move(large)}).ok());
+  CHECK(why(b.rollouts.create({.id = "b", .sampling = {}}, {group(1, "", std::vector<int32_t>(2000))})).starts_with("full: there is no room"));
+  b.finish("a", 0, 0, std::string(6'000, 'y'));
+  CHECK(why(b.rollouts.create({.id = "b", .sampling = {}}, {group(1, "", std::vector<int32_t>(500))})).starts_with("full: there is no room"));
+  CHECK(b.rollouts.forget("a").ok());
+  CHECK(b.rollouts.create({.id = "b", .sampling = {}}, {group(1, "", std::vector<int32_t>(4000))}).ok());
 }
 
 TEST_CASE("served rollouts: a stream that is not read stops between pieces and goes on where it stopped; the others do not wait for it") {

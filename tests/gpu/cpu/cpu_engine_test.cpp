@@ -16,21 +16,10 @@
 #include "gpu/cpu/cpu_isa.h"
 #include "gpu/cpu/row_softmax.h"
 #include "gpu/cpu/thread_pool.h"
-#include "gpu/engine_runner.h"
-#include "gpu/tiny_model.h"
+#include "gpu/engine_bench.h"
 
 namespace seer {
 namespace {
-
-std::shared_ptr<const Model> tiny(const std::string& kind, const std::string& dtype, const nlohmann::json& changes = {},
-                                  WeightType weights = WeightType::kAsStored, const TinyEdit& edit = {}) {
-  TestFolder folder;
-  write_tiny_model(folder.path(), tiny_config(kind, changes.is_null() ? nlohmann::json::object() : changes), dtype, 7,
-                   edit);
-  auto model = load_model(folder.path(), weights);
-  REQUIRE_MESSAGE(model.ok(), model.error().detail);
-  return *model;
-}
 
 EngineRunner make_runner(const std::shared_ptr<const Model>& model, CpuEngineConfig config) {
   if (config.device_blocks == 0) config.device_blocks = 256;
@@ -46,36 +35,8 @@ std::vector<CpuIsa> isas() {
   return list;
 }
 
-std::vector<int32_t> random_tokens(int count, int vocab, uint64_t seed) {
-  std::mt19937_64 rng(seed);
-  std::vector<int32_t> tokens(count);
-  for (int32_t& t : tokens) t = static_cast<int32_t>(rng() % vocab);
-  return tokens;
-}
-
-TestSequence sequence_of(std::vector<int32_t> tokens, uint64_t seed, const SamplingParams& sampling) {
-  TestSequence s;
-  s.tokens = std::move(tokens);
-  s.seed = seed;
-  s.sampling = std::make_shared<const SamplingParams>(sampling);
-  return s;
-}
-
-const SamplingParams kRandom;  // temperature 1, no cuts
-
-// The response and the KV of a prompt, one row per step.
-struct Reference {
-  std::vector<SampledToken> sampled;
-  std::vector<std::vector<std::byte>> blocks;
-};
 Reference reference(const std::shared_ptr<const Model>& model, KvType kv, const TestSequence& prompt, int count) {
-  EngineRunner runner = make_runner(model, {.kv_type = kv, .isa = CpuIsa::kScalar});
-  TestSequence s = prompt;
-  while (s.computed + 1 < static_cast<int64_t>(s.tokens.size())) runner.step({runner.plan(s, 1, 0)});
-  Reference r;
-  r.sampled = runner.decode(s, count);
-  for (DeviceBlockId b : s.blocks) r.blocks.push_back(runner.export_block(b));
-  return r;
+  return reference_on(make_runner(model, {.kv_type = kv, .isa = CpuIsa::kScalar}), prompt, count);
 }
 
 // Computes what is uncomputed in random pieces, then decodes.
@@ -99,7 +60,7 @@ TEST_CASE("cpu engine: every ISA, thread count and chunking gives the bits of on
     CAPTURE(kind);
     CAPTURE(dtype);
     CAPTURE(static_cast<int>(weights));
-    const auto model = tiny(kind, dtype, {}, weights);
+    const auto model = tiny(kind, dtype, nlohmann::json::object(), weights);
     const TestSequence prompt = sequence_of(random_tokens(83, 96, 3), 11, kRandom);
     const Reference want = reference(model, kv, prompt, 45);  // 128 tokens, of which the last is not computed
     for (CpuIsa isa : isas()) {
@@ -254,101 +215,23 @@ TEST_CASE("cpu engine: verify rows give what decoding one by one gives, and reje
   }
 }
 
-// A random tree below the last known token of `s`: some rows follow the right answer, which begins with `right`.
-SequenceStep random_tree(EngineRunner& runner, TestSequence& s, std::span<const SampledToken> right, int rows,
-                         std::mt19937_64& rng) {
-  std::vector<int32_t> parents{-1}, tokens, depths{0};
-  std::vector<bool> is_right{true};  // the row and all its ancestors
-  for (int row = 1; row < rows; ++row) {
-    // Deep or wide: the parent is the newest row, or any.
-    const auto parent = static_cast<int32_t>(rng() % 2 == 0 ? row - 1 : rng() % row);
-    const int32_t depth = depths[parent] + 1;
-    const bool follows = is_right[parent] && rng() % 4 != 0 && depth <= std::ssize(right);
-    const int32_t token = follows ? right[depth - 1].token : static_cast<int32_t>(rng() % 96);
-    parents.push_back(parent);
-    tokens.push_back(token);
-    depths.push_back(depth);
-    is_right.push_back(is_right[parent] && depth <= std::ssize(right) && token == right[depth - 1].token);
-  }
-  TestSequence trial = s;
-  trial.tokens.insert(trial.tokens.end(), tokens.begin(), tokens.end());
-  SequenceStep step = runner.plan(trial, rows, rows);
-  s.blocks = trial.blocks;
-  step.parents = std::move(parents);
-  return step;
-}
-
 TEST_CASE("cpu engine: every row of a draft tree gives what its path gives as a linear draft") {
   for (const auto& [kind, kv] : {std::pair{"qwen3", KvType::kBf16}, {"qwen2", KvType::kF32}}) {
     const auto model = tiny(kind, "BF16");
-    SamplingParams sampling = kRandom;
-    sampling.repetition_penalty = 1.2f;
     std::mt19937_64 rng(21);
     for (CpuIsa isa : isas()) {
       CAPTURE(static_cast<int>(isa));
       EngineRunner runner = make_runner(model, {.threads = 2, .kv_type = kv, .isa = isa});
-      for (const int rows : {2, 5, 17, 40}) {
-        CAPTURE(rows);
-        TestSequence s = sequence_of(random_tokens(20 + static_cast<int>(rng() % 16), 96, rng()), rng(), sampling);
-        runner.decode(s, 1);
-        const SequenceStep tree = random_tree(runner, s, {}, rows, rng);
-        const auto sampled = runner.step({tree}).sampled.at(0);
-        int different = 0;
-        for (int32_t leaf = 0; leaf < rows; ++leaf) {
-          std::vector<int32_t> path;
-          for (int32_t row = leaf; row >= 0; row = tree.parents[row]) path.insert(path.begin(), row);
-          TestSequence linear = s;
-          linear.blocks.clear();
-          linear.computed = 0;
-          for (size_t i = 1; i < path.size(); ++i) linear.tokens.push_back(tree.tokens[path[i]]);
-          const auto tail = static_cast<int32_t>(path.size());
-          const auto want =
-              runner.step({runner.plan(linear, static_cast<int64_t>(linear.tokens.size()), tail)}).sampled.at(0);
-          for (size_t i = 0; i < path.size(); ++i) different += !(sampled[path[i]] == want[i]);
-          for (DeviceBlockId b : linear.blocks) runner.free_blocks().push_back(b);
-        }
-        CHECK(different == 0);
-      }
+      check_rows_of_trees(runner, {2, 5, 17, 40}, rng);
     }
   }
 }
 
 TEST_CASE("cpu engine: decoding with draft trees gives the tokens and the KV of decoding without") {
   const auto model = tiny("qwen3", "BF16");
-  for (const KvType kv : {KvType::kBf16, KvType::kF32}) {
-    constexpr int kCount = 90;
-    const TestSequence prompt = sequence_of(random_tokens(29, 96, 5), 77, kRandom);
-    const Reference want = reference(model, kv, prompt, kCount);
-    std::mt19937_64 rng(9);
-    EngineRunner runner = make_runner(model, {.threads = 3, .kv_type = kv});
-    TestSequence s = prompt, beside = sequence_of(random_tokens(7, 96, 8), 3, kRandom);
-    const Reference want_beside = reference(model, kv, beside, kCount);
-    std::vector<SampledToken> got = runner.decode(s, 1), got_beside = runner.decode(beside, 1);
-    size_t longest = 0;
-    while (got.size() < kCount) {
-      const auto right = std::span(want.sampled).subspan(got.size());
-      SequenceStep tree = random_tree(runner, s, right, 1 + static_cast<int>(rng() % 30), rng);
-      std::vector<SequenceStep> steps{tree};
-      if (got_beside.size() < kCount) steps.push_back(runner.plan(beside, 1, 1));
-      const StepResult result = runner.step(std::move(steps));
-      const auto path = accepted_path(tree.tokens, tree.parents, result.sampled[0]);
-      longest = std::max(longest, path.size());
-      for (const int32_t row : path) {
-        got.push_back(result.sampled[0][row]);
-        s.tokens.push_back(got.back().token);
-      }
-      s.computed += std::ssize(path);
-      if (result.sampled.size() < 2) continue;
-      got_beside.push_back(result.sampled[1][0]);
-      beside.tokens.push_back(got_beside.back().token);
-    }
-    CHECK(longest > 4);
-    got.resize(kCount);
-    CHECK(got == want.sampled);
-    CHECK(got_beside == std::vector(want_beside.sampled.begin(), want_beside.sampled.begin() + std::ssize(got_beside)));
-    // Full blocks only: behind them lies what rejected rows wrote.
-    for (int64_t i = 0; (i + 1) * 16 <= 29 + kCount - 1; ++i) CHECK(runner.export_block(s.blocks[i]) == want.blocks[i]);
-  }
+  for (const KvType kv : {KvType::kBf16, KvType::kF32})
+    check_decoding_with_trees([&] { return make_runner(model, {.threads = 3, .kv_type = kv}); },
+                              [&] { return make_runner(model, {.kv_type = kv, .isa = CpuIsa::kScalar}); }, 29);
 }
 
 TEST_CASE("cpu engine: a large vocabulary is sampled part by part, with the same bits under every rule and batch") {

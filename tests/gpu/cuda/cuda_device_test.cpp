@@ -1,6 +1,9 @@
 #include "gpu/cuda/cuda_device.h"
 
-#include <doctest/doctest.h>
+#include <algorithm>
+
+#include "gpu/cuda/cuda_bench.h"
+#include "gpu/cuda/peers.h"
 
 using namespace seer;
 
@@ -20,4 +23,18 @@ TEST_CASE("cuda device: without a GPU, a driver or CUDA in the build, the error 
   const auto none = cuda::open_cuda_device(*devices);
   REQUIRE(!none.ok());
   CHECK(none.error().detail == cat("cuda: no device ", *devices, ", this machine has ", *devices));
+}
+
+TEST_CASE("nccl: its version is known where it is found, and GPUs that it cannot connect are one sentence") {
+  const auto version = cuda::nccl_version();
+  const std::vector<std::unique_ptr<cuda::Device>> devices = simt_devices(2);  // both are number 0
+  const std::vector<cuda::Device*> pair{devices[0].get(), devices[1].get()};
+  const Error error = cuda::make_nccl_communicators(pair, {.bytes_max = 64}).error();
+  CHECK(error.code == Code::kUnavailable);
+  if (version.ok()) {
+    CHECK(std::ranges::count(*version, '.') == 2);
+    CHECK_MESSAGE(error.detail.starts_with("nccl: connecting 2 GPUs: "), error.detail);
+  } else {
+    CHECK(error.detail == version.error().detail);
+  }
 }

@@ -20,8 +20,6 @@ EngineRunner gpu_runner(const std::shared_ptr<const Model>& model, CudaType type
   return EngineRunner(simt_engine(model, small_config(type), {.seed = seed}));
 }
 
-const SamplingParams kRandom;  // temperature 1, no cuts
-
 /// Parameters that use each rule of the sampler, alone and together.
 std::vector<SamplingParams> sampling_rules() {
   std::vector<SamplingParams> rules(10, kRandom);
@@ -43,19 +41,8 @@ std::vector<SamplingParams> sampling_rules() {
   return rules;
 }
 
-/// The response and the KV of a prompt, one row per step, alone on an engine.
-struct Reference {
-  std::vector<SampledToken> sampled;
-  std::vector<std::vector<std::byte>> blocks;
-};
 Reference reference(const std::shared_ptr<const Model>& model, CudaType type, const TestSequence& prompt, int count) {
-  EngineRunner runner = gpu_runner(model, type);
-  TestSequence s = prompt;
-  while (s.computed + 1 < std::ssize(s.tokens)) runner.step({runner.plan(s, 1, 0)});
-  Reference r;
-  r.sampled = runner.decode(s, count);
-  for (DeviceBlockId b : s.blocks) r.blocks.push_back(runner.export_block(b));
-  return r;
+  return reference_on(gpu_runner(model, type), prompt, count);
 }
 
 }  // namespace
@@ -223,6 +210,23 @@ TEST_CASE("cuda engine: a verify of any width accepts what decoding samples, wit
   }
 }
 
+TEST_CASE("cuda engine: every row of a draft tree gives what its path gives as a linear draft") {
+  for (const auto& [kind, dtype] : {std::pair{"qwen3", "BF16"}, {"llama", "F32"}}) {
+    const auto model = tiny(kind, dtype);
+    std::mt19937_64 rng(21);
+    EngineRunner runner = gpu_runner(model, dtype == std::string("F32") ? CudaType::kF32 : CudaType::kBf16);
+    check_rows_of_trees(runner, {2, 17, cuda::kTreeRows}, rng);
+  }
+}
+
+TEST_CASE("cuda engine: decoding with draft trees gives the tokens and the KV of decoding without") {
+  for (const CudaType type : {CudaType::kBf16, CudaType::kF32}) {
+    const auto model = tiny("qwen3", type == CudaType::kBf16 ? "BF16" : "F32");
+    const auto make = [&] { return gpu_runner(model, type); };
+    check_decoding_with_trees(make, make, 200);  // across a split of attention
+  }
+}
+
 TEST_CASE("cuda engine: a large vocabulary is sampled with the CPU engine's bits under every rule") {
   const auto model = tiny("qwen3", "F32", {{"vocab_size", 3001}, {"num_hidden_layers", 1}});
   EngineRunner gpu = gpu_runner(model, CudaType::kF32), cpu = cpu_runner(model, KvType::kF32);
@@ -309,7 +313,7 @@ TEST_CASE("cuda engine: rows without finite logits say so, and no other row noti
     EngineRunner plain = gpu_runner(tiny("qwen3", dtype, size), type);
     TestSequence alone = sequence_of(fine, 0, kRandom);
     const auto want = plain.step({scored(plain, fine, 0, kTokens - 1, alone)}).sampled[0];
-    EngineRunner runner = gpu_runner(tiny("qwen3", dtype, size, overflowing_token(kHuge)), type);
+    EngineRunner runner = gpu_runner(tiny("qwen3", dtype, size, WeightType::kAsStored, overflowing_token(kHuge)), type);
     for (const int64_t piece : {int64_t{1}, int64_t{16}, kTokens - 1}) {
       CAPTURE(piece);
       TestSequence a = sequence_of(spoiled, 0, kRandom), b = sequence_of(fine, 0, kRandom);

@@ -10,10 +10,8 @@
 
 #include "actors/fleet.h"
 #include "cli/local_rollout.h"
-#include "gpu/cuda/cuda_engine.h"
-#include "gpu/tiny_model.h"
+#include "gpu/cuda/cuda_bench.h"
 #include "protocols/workers.h"
-#include "simt/simt_device.h"
 #include "storage/local_transport.h"
 
 namespace seer {
@@ -48,9 +46,9 @@ struct Outcome {
   int64_t engines = 0;  // that were made
 };
 
-/// `fail_launch`: of the first engine that is made.
+/// `fail_launch`: of the first engine that is made, on its last GPU.
 Outcome run_rollout(const std::shared_ptr<const Model>& model, uint32_t nodes, int32_t device_blocks, int64_t chunk_tokens,
-                    int64_t fail_launch = -1) {
+                    int64_t fail_launch = -1, int ranks = 1) {
   Outcome result;
   std::atomic<int64_t> engines = 0;
   {
@@ -62,9 +60,9 @@ Outcome run_rollout(const std::shared_ptr<const Model>& model, uint32_t nodes, i
     NodeMakers makers;
     makers.make_engine = [&, config](InstanceId id) -> Result<std::shared_ptr<Engine>> {
       const int64_t made = engines++;
-      SEER_ASSIGN_OR_RETURN(auto engine,
-                            make_cuda_engine(model, simt::make_simt_device({.seed = id.value + 1, .fail_launch = made == 0 ? fail_launch : -1}),
-                                             config));
+      std::vector<std::unique_ptr<cuda::Device>> devices = simt_devices(ranks - 1, {.seed = id.value + 100});
+      devices.push_back(simt::make_simt_device({.seed = id.value + 1, .fail_launch = made == 0 ? fail_launch : -1}));
+      SEER_ASSIGN_OR_RETURN(auto engine, make_cuda_engine(model, std::move(devices), config));
       return std::shared_ptr<Engine>(std::move(engine));
     };
     makers.make_arena = [bytes = cuda_kv_block_bytes(model->config, config)](NodeId) {
@@ -120,6 +118,18 @@ TEST_CASE("cuda rollout: an instance whose device fails is lost, and the rollout
   const auto model = *load_model(folder.path());
   const Outcome whole = run_rollout(model, 1, 128, 1000), failed = run_rollout(model, 2, 64, 8, 200);
   CHECK(failed.engines > 2);  // it was made again
+  CHECK(failed.answers == whole.answers);
+}
+
+TEST_CASE("cuda rollout: instances on two GPUs each move KV and survive the loss of one, with the same bits") {
+  TestFolder folder;
+  write_tiny_model(folder.path(), tiny_config("qwen2"), "BF16", 1);
+  const auto model = *load_model(folder.path());
+  const Outcome whole = run_rollout(model, 1, 128, 1000, -1, 2), moved = run_rollout(model, 2, 12, 8, -1, 2),
+                failed = run_rollout(model, 2, 64, 8, 200, 2);
+  CHECK(moved.migrations > 0);
+  CHECK(moved.answers == whole.answers);
+  CHECK(failed.engines > 2);
   CHECK(failed.answers == whole.answers);
 }
 

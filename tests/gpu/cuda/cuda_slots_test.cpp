@@ -29,13 +29,17 @@ class CountingDevice final : public cuda::Device {
   void launch_raw(cuda::Stream stream, cuda::KernelId kernel, cuda::Grid grid, const void* args, size_t bytes) override {
     device_->launch_raw(stream, kernel, grid, args, bytes);
   }
+  void call(cuda::Stream stream, cuda::HostCall& call) override { device_->call(stream, call); }
   void begin_graph() override { device_->begin_graph(); }
   cuda::GraphId end_graph() override { return device_->end_graph(); }
   void launch_graph(cuda::GraphId graph) override { device_->launch_graph(graph); }
   cuda::EventId record(cuda::Stream stream) override { return device_->record(stream); }
   void wait_on(cuda::Stream stream, cuda::EventId event) override { device_->wait_on(stream, event); }
   Status wait(cuda::EventId event) override { return device_->wait(event); }
+  bool wait_for(cuda::EventId event, int64_t us_max) override { return device_->wait_for(event, us_max); }
   Status status() const override { return device_->status(); }
+  void fail_with(const Error& why) override { device_->fail_with(why); }
+  void* native_stream(cuda::Stream stream) override { return device_->native_stream(stream); }
 
  private:
   std::unique_ptr<cuda::Device> device_;

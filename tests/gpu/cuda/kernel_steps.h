@@ -19,23 +19,41 @@ inline std::vector<SamplingParams> step_rules() {
   return list;
 }
 
+/// Those, and each cut beside a repetition penalty: loops over logits have a variant for it.
+inline std::vector<SamplingParams> wide_rules() {
+  std::vector<SamplingParams> list = step_rules();
+  for (size_t i = 0; i < step_rules().size(); ++i) {
+    list.push_back(list[i]);
+    list.back().repetition_penalty = i % 2 == 0 ? 1.2f : 0.8f;
+  }
+  list.push_back({.temperature = 0.7f, .top_k = 4000, .logprob_mode = LogprobMode::kRaw});
+  return list;
+}
+
 struct StepsRun {
   Status status;
   std::vector<std::vector<SampledToken>> sampled;
 };
 
-/// A few steps of four kinds: prompts in pieces, decode, verify, and a prompt longer than a split beside them.
+/// A few steps of five kinds: prompts in pieces, decode, verify of paths and of trees, and a prompt longer than a split beside them.
 inline StepsRun run_steps_on(EngineRunner&& runner, size_t sequences) {
   std::vector<TestSequence> live;
   for (size_t i = 0; i < sequences; ++i)
     live.push_back(sequence_of(random_tokens(i == 0 ? 270 : 7 + 9 * static_cast<int>(i), 96, i), i, step_rules()[i % 5]));
   StepsRun run;
-  for (const int width : {200, 100, 1, 4}) {
+  for (const int width : {200, 100, 1, 4, 5}) {
     std::vector<SequenceStep> steps;
-    for (TestSequence& s : live) {
+    for (size_t i = 0; i < live.size(); ++i) {
+      TestSequence& s = live[i];
       if (width == 4) s.tokens.insert(s.tokens.end(), {1, 2, 3});  // a draft
+      if (width == 5) {  // a tree below the last token, whose second child is right
+        --s.computed;
+        const int32_t right = run.sampled[run.sampled.size() - live.size() + i].back().token;
+        s.tokens.insert(s.tokens.end(), {(right + 1) % 96, right, 5, 6});
+      }
       const int64_t left = std::ssize(s.tokens) - s.computed, rows = std::min<int64_t>(left, width);
-      steps.push_back(runner.plan(s, rows, rows < left ? 0 : width == 4 ? 4 : 1));
+      steps.push_back(runner.plan(s, rows, rows < left ? 0 : width == 4 || width == 5 ? width : 1));
+      if (width == 5) steps.back().parents = {-1, 0, 0, 1, 2};
     }
     runner.submit(StepBatch{.id = 1, .sequences = std::move(steps)});
     auto result = std::get<StepResult>(runner.wait());
@@ -55,6 +73,29 @@ inline StepsRun run_steps(const std::shared_ptr<const Model>& model, CudaType ty
   return run_steps_on(EngineRunner(simt_engine(model, config)), sequences);
 }
 
+/// A token that a model may have that is made with overflowing_token().
+inline constexpr int32_t kNotFiniteToken = 7;
+
+/// Rows at the end of a context of six splits, whose KV is zeros.
+inline Status run_far_step(const std::shared_ptr<const Model>& model, CudaType type) {
+  CudaEngineConfig config = small_config(type);
+  config.device_blocks = 100;
+  EngineRunner runner(simt_engine(model, config));
+  TestSequence s = sequence_of({5}, 1, kRandom);
+  SequenceStep step = runner.plan(s, 1, 1);
+  step.start = 6 * cuda::kSplit - 3;
+  while (std::ssize(step.blocks) < 96) step.blocks.push_back(step.blocks[0]);  // a decode reads them all, and may read one many times
+  runner.submit(StepBatch{.id = 1, .sequences = {step}});
+  const Status given = std::get<StepResult>(runner.wait()).status;
+  if (!given.ok()) return given;
+  // Then in a slot, where the device goes on with what it sampled.
+  StepRun& slots = *runner.engine().step_run();
+  slots.join(0, step, StepsLimit{.gain_max = 10, .covered = 96 * 16});
+  for (int order = 0; order < 2; ++order) runner.submit(StepBatch{});
+  const Status first = std::get<StepResult>(runner.wait()).status;
+  return first.ok() ? std::get<StepResult>(runner.wait()).status : first;
+}
+
 /// A few rows of each sampling rule over a vocabulary of several parts, sampled and scored.
 inline StepsRun run_wide_steps(const std::shared_ptr<const Model>& model, CudaType type) {
   CudaEngineConfig config = small_config(type);
@@ -62,14 +103,20 @@ inline StepsRun run_wide_steps(const std::shared_ptr<const Model>& model, CudaTy
   EngineRunner runner(simt_engine(model, config));
   std::vector<SequenceStep> steps;
   const int32_t vocab = model->config.vocab_size;
-  for (size_t i = 0; i < step_rules().size() + 1; ++i) {
-    TestSequence s = sequence_of(random_tokens(4, vocab, i), i, step_rules()[i % step_rules().size()]);
+  const std::vector<SamplingParams> rules = wide_rules();
+  for (size_t i = 0; i < rules.size() + 1; ++i) {
+    TestSequence s = sequence_of(random_tokens(4, vocab, i), i, rules[i % rules.size()]);
     steps.push_back(runner.plan(s, 4, 3));
-    if (i == step_rules().size()) steps.back().targets = {1, 2, 3};
+    if (i == rules.size()) steps.back().targets = {1, 2, 3};
   }
+  TestSequence spoiled = sequence_of({1, kNotFiniteToken}, 1, kRandom);
+  steps.push_back(runner.plan(spoiled, 2, 2));
   runner.submit(StepBatch{.id = 1, .sequences = std::move(steps)});
   auto result = std::get<StepResult>(runner.wait());
-  return {result.status, std::move(result.sampled)};
+  if (!result.status.ok()) return {result.status, {}};
+  TestSequence few = sequence_of(random_tokens(5, vocab, 1), 1, kRandom);  // in the smaller tile of the GEMM
+  runner.submit(StepBatch{.id = 2, .sequences = {runner.plan(few, 5, 0)}});
+  return {std::get<StepResult>(runner.wait()).status, std::move(result.sampled)};
 }
 
 }  // namespace seer

@@ -17,11 +17,17 @@ GroupSpec group_of(uint32_t id, uint32_t samples) {
 
 }  // namespace
 
-TEST_CASE("request buffer: a new group waits, with sample 0 as its probe and its limit as estimate") {
+TEST_CASE("request buffer: a new group waits, with sample 0 as its probe, and its hint or its limit as estimate") {
   RequestBuffer buffer;
   buffer.add_group(group_of(3, 4), 77);
   CHECK(buffer.totals().waiting == 4);
   CHECK(buffer.group({3}).estimated_tokens == 100);
+  for (const auto& [id, hint, estimate] : {std::tuple{4u, 30, 30}, {5u, 300, 100}}) {
+    GroupSpec hinted = group_of(id, 1);
+    hinted.length_hint = hint;
+    buffer.add_group(hinted, 77);
+    CHECK(buffer.group({id}).estimated_tokens == estimate);
+  }
   CHECK(buffer.group({3}).prompt_tokens == 20);
   CHECK(buffer.at({{3}, 0}).probe);
   CHECK_FALSE(buffer.at({{3}, 1}).probe);

@@ -1,0 +1,282 @@
+#include "actors/instance/served_instance_actor.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "protocols/hash.h"
+
+namespace seer {
+
+uint64_t weights_hash(const std::string& label) {
+  if (label.empty()) return 0;
+  uint64_t hash = 1;
+  for (const char c : label) hash = hash_pair(hash, static_cast<unsigned char>(c));
+  return hash;
+}
+
+ServedInstanceActor::ServedInstanceActor(rt::self_ptr<ServedInstanceActor> self_in, ServedInstanceConfig config_in, ServedInstanceParts parts_in)
+    : self(self_in),
+      config(std::move(config_in)),
+      parts(std::move(parts_in)),
+      handover(make_handover<ServedInstanceActor>(self)) {
+  report.instance = config.id;
+  report.kv_blocks_total = config.kv_tokens / config.block_tokens;
+  rt::on_down(self, [this](const rt::down& message) { on_down(message); });
+}
+
+/// Nobody waits for what the server still computes.
+ServedInstanceActor::~ServedInstanceActor() {
+  for (const auto& [id, s] : sequences) parts.server->end(id);
+}
+
+ServedInstanceActor::handle::behavior_type ServedInstanceActor::make_behavior() {
+  return {
+      [this](RunChunk& chunk) { on_run_chunk(std::move(chunk)); },
+      [this](const CancelChunk& cancel) { cancel_chunk(cancel.chunk); },
+      [this](const DropChunks& drop) { drop_chunks(drop.rollout); },
+      [this](const YieldChunks&) { yield_chunks(); },
+      [this](const UpdateInstance& asked) { update_weights(asked); },
+      [this](const WorkReady&) { on_work_ready(); },
+      [](const KvReserved&) {},
+      [](const KvOpened&) {},
+      [](const DraftServers&) {},
+      [](const CstFetched&) {},
+      [this](const GetReport&) { return current_report(); },
+  };
+}
+
+// ---- a chunk arrives ---------------------------------------------------------------------------------------------------------------
+
+void ServedInstanceActor::on_run_chunk(RunChunk chunk) {
+  const ChunkId id = chunk.chunk;
+  if (sequences.find(id) != nullptr) return;  // a duplicate
+  if (draining || switching || chunk.version != config.version) {
+    rt::tell(self, chunk.reply_to, unstarted(chunk, config.id, config.version, ChunkEnd::kPreempted));
+    return;
+  }
+  if (ChunkSink& sink = sinks[id.rollout]; sink != chunk.reply_to) {
+    sink = chunk.reply_to;
+    rt::monitor(self, sink);
+  }
+  auto made = make_sequence(chunk, config.id, config.stop, parts.tokenizer, last_sampling);
+  made->kv_tokens = made->log.size();  // prefilled by the server; cached or not
+  const Sequence& s = sequences.add(std::move(made));
+  reply_to[id] = std::move(chunk.reply_to);
+  blocks_used += blocks_of(s);
+  ask_server(s);
+}
+
+void ServedInstanceActor::ask_server(const Sequence& s) {
+  parts.server->run({.chunk = s.chunk,
+                     .rid = cat(config.rid_prefix, s.chunk, ".", ++asks, "."),  // ends so because servers abort all names that begin with the given one
+                     .tokens = s.log.tokens(),
+                     .prompt_tokens = s.log.prompt_tokens(),
+                     .max_new_tokens = s.tokens_left(),
+                     .sampling = *s.sampling,
+                     .seed = s.seed},
+                    later<ServedPart>(handover, [this, id = s.chunk](const ServedPart& part) { on_part(id, part); }));
+}
+
+// ---- its tokens --------------------------------------------------------------------------------------------------------------------
+
+void ServedInstanceActor::on_work_ready() {
+  for (auto& work : handover->take())
+    if (ends_why.empty()) work();
+  report_tokens();
+  if (!ends_why.empty()) rt::quit(self, ends_why);
+}
+
+void ServedInstanceActor::on_part(ChunkId id, const ServedPart& part) {
+  Sequence* const s = sequences.find(id);
+  if (s == nullptr || std::ranges::find(held, id) != held.end()) return;  // late: it has ended, or is asked for again
+  if (!part.weights.empty() && !config.weights.empty() && part.weights != config.weights) {
+    ends_why = cat(parts.server->name(), " has weights ", part.weights, " while ", config.weights, " were expected");
+    return;
+  }
+  take_tokens(*s, part);
+}
+
+void ServedInstanceActor::take_tokens(Sequence& s, const ServedPart& part) {
+  const ChunkId id = s.chunk;
+  const int64_t before = blocks_of(s);
+  std::vector<SampledToken> sampled;
+  for (size_t i = 0; i < part.tokens.size(); ++i) sampled.push_back({part.tokens[i], i < part.logprobs.size() ? part.logprobs[i] : 0});
+  if (part.cached_tokens > 0) s.done.cached_tokens = std::min(part.cached_tokens, s.kv_tokens);
+  const Sequence::Appended appended = s.append(sampled, 0);
+  blocks_used += blocks_of(s) - before;
+  report.output_tokens += appended.tokens;
+  if (appended.tokens > 0) failures = 0;
+  if (appended.end.reason != FinishReason::kNone) {
+    s.note_finish(appended.end);
+    // At its limit the server ends the request too; left alone, its connection can be used again.
+    const bool ends_there = part.end != ServedEnd::kNone || appended.end.reason == FinishReason::kLength;
+    return ends_there ? answer(id, ChunkEnd::kFinished) : give_up(id, ChunkEnd::kFinished);
+  }
+  if (s.log.size() >= s.end_tokens) return answer(id, ChunkEnd::kChunkFull);
+  if (part.end != ServedEnd::kNone) end_part(s, part);
+}
+
+/// The server ended the request where the stop rule found no end.
+void ServedInstanceActor::end_part(Sequence& s, const ServedPart& part) {
+  switch (part.end) {
+    case ServedEnd::kNone: return;
+    case ServedEnd::kStop:  // it knows more stop tokens than the model's folder
+      s.done.finish = FinishReason::kStop;
+      s.done.matched = part.matched;
+      return answer(s.chunk, ChunkEnd::kFinished);
+    case ServedEnd::kRefused:
+      s.done.finish = FinishReason::kError;
+      s.done.error = cat(parts.server->name(), ": ", part.why);
+      return answer(s.chunk, ChunkEnd::kFailed);
+    case ServedEnd::kLength:
+      return on_failure(s, {.end = ServedEnd::kFailed, .why = "it gave fewer tokens than asked for, and names its limit as the reason"});
+    case ServedEnd::kFailed: return on_failure(s, part);
+  }
+}
+
+void ServedInstanceActor::on_failure(Sequence& s, const ServedPart& part) {
+  const ChunkId id = s.chunk;
+  // A server that runs others of our chunks and has no room for this one gets it when one of them ends.
+  if (part.is_busy && sequences.size() > held.size() + 1) return held.push_back(id);
+  ++failures;
+  parts.log.warn(rt::now_us(self), "chunk_failed",
+                 {{"chunk", id}, {"server", parts.server->name()}, {"tokens", s.log.output_tokens()}, {"failures", failures}, {"error", part.why}});
+  s.done.error = cat(parts.server->name(), ": ", part.why);
+  answer(id, ChunkEnd::kPreempted);
+  if (failures >= config.failures_max && ends_why.empty()) ends_why = cat(parts.server->name(), " failed ", failures, " times in a row: ", part.why);
+}
+
+// ---- ends of chunks ----------------------------------------------------------------------------------------------------------------
+
+void ServedInstanceActor::answer(ChunkId id, ChunkEnd end) {
+  const std::unique_ptr<Sequence> ended = sequences.remove(id);
+  Sequence& s = *ended;
+  blocks_used -= blocks_of(s);
+  s.done.end = end;
+  s.done.prefill_tokens = s.kv_tokens - s.done.cached_tokens;
+  s.done.reprefill_tokens = std::clamp<int64_t>(s.computed_tokens - s.done.cached_tokens, 0, s.done.prefill_tokens);
+  s.done.kv_tokens = s.log.size();
+  s.done.last = s.take_unreported();
+  s.done.kv_blocks_used = blocks_used;
+  s.done.version = config.version;
+  report.prefill_tokens += s.done.prefill_tokens;
+  report.cached_tokens += s.done.cached_tokens;
+  report.preemptions += end == ChunkEnd::kPreempted ? 1 : 0;
+  rt::tell(self, reply_to.extract(id).mapped(), std::move(s.done));
+  run_held();
+}
+
+/// The server would go on.
+void ServedInstanceActor::give_up(ChunkId id, ChunkEnd end) {
+  if (std::erase(held, id) == 0) parts.server->end(id);
+  answer(id, end);
+}
+
+/// There is room for one more, maybe.
+void ServedInstanceActor::run_held() {
+  if (held.empty() || !ends_why.empty()) return;
+  const ChunkId next = held.front();
+  held.erase(held.begin());
+  ask_server(sequences.at(next));
+}
+
+void ServedInstanceActor::cancel_chunk(ChunkId id) {
+  Sequence* const s = sequences.find(id);
+  if (s == nullptr) return;
+  s->done.finish = FinishReason::kAborted;
+  give_up(id, ChunkEnd::kAborted);
+}
+
+void ServedInstanceActor::drop_chunks(RolloutId rollout) {
+  std::vector<ChunkId> dropped;
+  for (const auto& [id, s] : sequences.of(rollout)) dropped.push_back(id);
+  for (const ChunkId id : dropped) {
+    if (std::erase(held, id) == 0) parts.server->end(id);
+    blocks_used -= blocks_of(*sequences.remove(id));
+    reply_to.erase(id);
+  }
+  sinks.erase(rollout);
+  for (size_t i = 0; i < dropped.size(); ++i) run_held();
+  switch_when_unused();
+}
+
+void ServedInstanceActor::yield_chunks() {
+  draining = true;
+  held.clear();  // they are among those that end here
+  std::vector<ChunkId> all;
+  for (const auto& [id, s] : sequences) all.push_back(id);
+  for (const ChunkId id : all) give_up(id, ChunkEnd::kYielded);
+}
+
+/// A rollout died. One that ends normally has sent DropChunks before.
+void ServedInstanceActor::on_down(const rt::down& message) {
+  const auto lost = std::ranges::find_if(sinks, [&](const auto& entry) { return rt::is_source(message, entry.second); });
+  if (lost != sinks.end()) drop_chunks(lost->first);
+}
+
+// ---- weights -----------------------------------------------------------------------------------------------------------------------
+
+void ServedInstanceActor::update_weights(const UpdateInstance& asked) {
+  const auto refuse = [&](const auto&... why) {
+    rt::tell(self, asked.reply_to, InstanceWeights{config.id, config.version, weights_hash(config.weights), cat(parts.server->name(), why...)});
+  };
+  if (update) return refuse(" is changing to weight version ", update->what.version, " already");
+  if (asked.what.version <= config.version) return refuse(" runs with weight version ", config.version, ", and ", asked.what.version, " is not above it");
+  update = asked;
+  switch_when_unused();
+}
+
+/// Only when no rollout uses this instance: an open rollout will send more chunks for the old weights.
+void ServedInstanceActor::switch_when_unused() {
+  if (!update || switching || !sinks.empty()) return;
+  switching = true;
+  // What the server says afterwards is what counts: it may have changed although its answer was lost.
+  parts.server->update_weights(update->what.folder, cat(update->what.version), later<Status>(handover, [this](const Status& status) {
+                                 parts.server->look(later<Result<ServerState>>(handover, [this, status](const Result<ServerState>& now) { on_switched(status, now); }));
+                               }));
+}
+
+void ServedInstanceActor::on_switched(const Status& status, const Result<ServerState>& now) {
+  switching = false;
+  const std::string right = cat(update->what.version);
+  const std::string label = now.ok() ? now->weights : "";
+  const bool is_known = now.ok() && (!label.empty() || config.weights.empty());
+  if (status.ok() && is_known && (label == right || label.empty())) {
+    config.version = update->what.version;
+    config.weights = label;
+    return answer_update({});
+  }
+  const std::string why = !status.ok() ? status.error().detail : cat(parts.server->name(), " has weights ", label, " after the change to ", right);
+  const bool has_old = is_known && !label.empty() && label == config.weights;
+  if (!has_old) ends_why = why;  // nobody knows what it has
+  answer_update(why);
+}
+
+void ServedInstanceActor::answer_update(std::string error) {
+  rt::tell(self, update->reply_to, InstanceWeights{config.id, config.version, weights_hash(config.weights), std::move(error)});
+  update.reset();
+}
+
+// ---- reports -----------------------------------------------------------------------------------------------------------------------
+
+void ServedInstanceActor::report_tokens() {
+  auto next = sequences.begin();
+  for (const auto& [rollout, sink] : sinks) {
+    ChunkProgress progress{config.id, {}, blocks_used, config.version};
+    for (; next != sequences.end() && next->first.rollout == rollout; ++next)
+      if (Sequence& s = *next->second; s.reported_tokens < s.log.size()) progress.chunks.push_back(s.take_unreported());
+    if (!progress.chunks.empty()) rt::tell(self, sink, std::move(progress));
+  }
+}
+
+const InstanceReport& ServedInstanceActor::current_report() {
+  report.chunks = static_cast<int64_t>(sequences.size());
+  report.kv_blocks_used = blocks_used;
+  report.kv_blocks_peak = std::max(report.kv_blocks_peak, blocks_used);
+  return report;
+}
+
+int64_t ServedInstanceActor::blocks_of(const Sequence& s) const { return (s.log.size() + config.block_tokens - 1) / config.block_tokens; }
+
+}  // namespace seer

@@ -1,0 +1,103 @@
+// served_instance_actor: a server that somebody else runs (EngineServer) as an instance. It takes the messages of instance_actor: a
+// chunk becomes one request to the server, whose parts are checked, held against the stop rule and reported as they come.
+//
+// The server owns its KV, so there is no pool here: a chunk that is placed on another server is prefilled there again from the token
+// log, unless the servers share a KV store of their own.
+//
+// A chunk ends early with the tokens that are certain when the server aborts it, closes the stream, has no room, or sends what makes
+// no sense; the rollout places it again. After failures_max failures with no token in between the actor ends, and with it all of its
+// chunks: server_node_actor looks at the server, and starts another one when it answers.
+//
+// Always true:
+//  (1) every RunChunk is answered by exactly one ChunkDone, unless DropChunks of its rollout came first or the actor ended;
+//  (2) all tokens that were taken are reported, in order, the last of them with the ChunkDone;
+//  (3) a token is taken only from an answer labelled with this instance's weights, or with none. The server is asked to change them
+//      only while there are no chunks and no rollout uses the instance.
+#pragma once
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "actors/handover.h"
+#include "actors/instance/sequence.h"
+#include "actors/log.h"
+#include "gpu/stop_rule.h"
+#include "gpu/text/tokenizer.h"
+#include "protocols/actors.h"
+#include "served/engine_server.h"
+
+namespace seer {
+
+struct ServedInstanceConfig {
+  InstanceId id;
+  int64_t kv_tokens = 0;        // that the server's KV cache holds, for the reports
+  uint32_t block_tokens = 16;
+  StopLimits stop;              // of the model
+  WeightVersion version{1};
+  std::string weights;          // the server's label for them; empty: it has none
+  std::string rid_prefix;       // of the names of requests; no other process uses it
+  int32_t failures_max = 3;
+};
+
+struct ServedInstanceParts {
+  std::shared_ptr<EngineServer> server;
+  std::shared_ptr<const Tokenizer> tokenizer;  // may be null; needed for stop strings
+  EventLog log = {};
+};
+
+/// Checksum of weights that a server labels so (ClusterIdentity). 0: it does not label them.
+uint64_t weights_hash(const std::string& label);
+
+struct ServedInstanceActor {
+  using handle = InstanceHandle;
+  static constexpr const char* kActorName = "served_instance";
+
+  ServedInstanceActor(rt::self_ptr<ServedInstanceActor> self_in, ServedInstanceConfig config_in, ServedInstanceParts parts_in);
+  ~ServedInstanceActor();
+  handle::behavior_type make_behavior();
+
+  void on_run_chunk(RunChunk chunk);
+  void on_work_ready();
+  void cancel_chunk(ChunkId id);
+  void drop_chunks(RolloutId rollout);
+  void yield_chunks();
+  void on_down(const rt::down& message);
+  void update_weights(const UpdateInstance& asked);
+  const InstanceReport& current_report();
+
+  void ask_server(const Sequence& s);
+  void on_part(ChunkId id, const ServedPart& part);
+  void take_tokens(Sequence& s, const ServedPart& part);
+  void end_part(Sequence& s, const ServedPart& part);
+  void on_failure(Sequence& s, const ServedPart& part);
+  void answer(ChunkId id, ChunkEnd end);
+  void give_up(ChunkId id, ChunkEnd end);
+  void report_tokens();
+  void run_held();
+  void switch_when_unused();
+  void on_switched(const Status& status, const Result<ServerState>& now);
+  void answer_update(std::string error);
+  int64_t blocks_of(const Sequence& s) const;
+
+  rt::self_ptr<ServedInstanceActor> self;
+  ServedInstanceConfig config;
+  ServedInstanceParts parts;
+  std::shared_ptr<Handover> handover;
+  SequenceTable sequences;
+  std::map<ChunkId, ChunkSink> reply_to;  // of `sequences`
+  std::vector<ChunkId> held;              // of `sequences`: the server had no room for them; oldest first
+  std::map<RolloutId, ChunkSink> sinks;   // of the rollouts that have sent chunks and not dropped them
+  InstanceReport report;
+  int64_t blocks_used = 0;
+  uint64_t asks = 0;                      // requests to the server so far
+  int32_t failures = 0;                   // since the last token
+  std::string ends_why;                   // the actor ends after this handler; empty: it does not
+  bool draining = false;
+  std::optional<UpdateInstance> update;   // until it is answered
+  bool switching = false;                 // the server changes its weights
+  std::shared_ptr<const SamplingParams> last_sampling;
+};
+
+}  // namespace seer

@@ -1,0 +1,241 @@
+#include "actors/server_node_actor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "actors/node_actor.h"
+
+namespace seer {
+namespace {
+
+constexpr int64_t kDrainLookUs = 50'000;  // between two checks whether a draining server's chunks are back
+
+}  // namespace
+
+ServerNodeActor::ServerNodeActor(rt::self_ptr<ServerNodeActor> self_in, ServerNodeConfig config_in, ServerNodeParts parts_in)
+    : self(self_in),
+      config(std::move(config_in)),
+      parts(std::move(parts_in)),
+      handover(make_handover<ServerNodeActor>(self)),
+      version(config.version),
+      target(config.target),
+      look_delay_us(config.look_us) {
+  config.instance.id = node_instance(config.node, 0);
+  rt::on_down(self, [this](const rt::down& message) { on_down(message); });
+  look();
+}
+
+ServerNodeActor::~ServerNodeActor() {
+  if (instance) rt::stop(instance);
+}
+
+template <class Message>
+void ServerNodeActor::tell_all(const Message& message) {
+  for (const InstanceSink& sink : sinks) rt::tell(self, sink, message);
+}
+
+ServerNodeActor::handle::behavior_type ServerNodeActor::make_behavior() {
+  return {[this](const AttachRollout& attach) { on_attach(attach); },
+          [this](const UpdateWeights& asked) { on_update(asked); },
+          [this](const InstanceWeights& answer) { on_weights(answer); },
+          [this](const DrainNode& drain) { on_drain(drain); },
+          [](const DirectoryUp&) {},
+          [](const WeightPart&) {},  // a server is told of a folder; it fetches nothing here
+          [this](const Tick& tick) { on_tick(tick.what); },
+          [this](const WorkReady&) {
+            for (auto& work : handover->take()) work();
+          },
+          [this](const GetReport&) { return on_report(); }};
+}
+
+void ServerNodeActor::on_attach(const AttachRollout& attach) {
+  if (std::ranges::find(sinks, attach.reply_to) == sinks.end()) {
+    sinks.push_back(attach.reply_to);
+    rt::monitor(self, attach.reply_to);
+  }
+  if (instance && !draining) rt::tell(self, attach.reply_to, instance_up());
+}
+
+// ---- looking -----------------------------------------------------------------------------------------------------------------------
+
+void ServerNodeActor::look() {
+  if (looking) return;
+  looking = true;
+  parts.server->look(later<Result<ServerState>>(handover, [this](const Result<ServerState>& found) {
+    looking = false;
+    on_look(found);
+  }));
+}
+
+void ServerNodeActor::on_look(const Result<ServerState>& found) {
+  if (draining) return;
+  if (instance) return found.ok() ? look_again(*found) : tick_in(config.relook_us);  // chunks tell whether it works
+  if (!found.ok()) return look_later(found.error().detail);
+  state = *found;
+  if (parts.events.seen) parts.events.seen(config.node, state);
+  if (!first_weights) first_weights = state.weights;
+  const std::string right = target.version == WeightVersion{} ? *first_weights : cat(target.version);
+  if (state.weights == right) return start_instance();
+  if (target.version != WeightVersion{}) return give_weights(state);
+  look_later(cat("it has weights ", state.weights, " while it had ", right, " at first, and no update came through here"));
+}
+
+/// While the instance runs.
+void ServerNodeActor::look_again(const ServerState& now) {
+  state.running = now.running;
+  state.waiting = now.waiting;
+  state.kv_use_share = now.kv_use_share;
+  const bool has_changed = !update && now.weights != state.weights;
+  if (has_changed) {
+    parts.log.warn(rt::now_us(self), "server_weights", {{"server", parts.server->name()}, {"weights", now.weights}, {"expected", state.weights}});
+    return rt::stop(instance);
+  }
+  if (parts.events.seen) parts.events.seen(config.node, state);
+  tick_in(config.relook_us);
+}
+
+/// REQUIRES: there was an update.
+void ServerNodeActor::give_weights(const ServerState& old) {
+  parts.log.info(rt::now_us(self), "server_update", {{"server", parts.server->name()}, {"had", old.weights}, {"weight_version", target.version}});
+  looking = true;
+  parts.server->update_weights(target.folder, cat(target.version), later<Status>(handover, [this, given = target.version, had = old.weights](const Status& status) {
+                                 looking = false;
+                                 if (draining || instance) return;
+                                 if (!status.ok()) return look_later(status.error().detail);
+                                 // A server without labels cannot be asked what it has.
+                                 if (had.empty() && given == target.version) return start_instance();
+                                 look();
+                               }));
+}
+
+void ServerNodeActor::look_later(const std::string& why) {
+  parts.log.warn(rt::now_us(self), "server_out",
+                 {{"server", parts.server->name()}, {"next_look_ms", look_delay_us / 1000}, {"error", why}});
+  if (parts.events.changed) parts.events.changed(config.node, false);
+  tick_in(look_delay_us);
+  look_delay_us = std::min(2 * look_delay_us, config.look_us_max);
+}
+
+void ServerNodeActor::tick_in(int64_t us) { rt::tell_after(self, us, handle{self}, Tick{++last_tick}); }
+
+void ServerNodeActor::on_tick(uint64_t what) {
+  if (what != last_tick) return;
+  draining ? leave_when_drained() : look();
+}
+
+// ---- the instance ------------------------------------------------------------------------------------------------------------------
+
+void ServerNodeActor::start_instance() {
+  version = target.version == WeightVersion{} ? config.version : target.version;
+  ServedInstanceConfig now = config.instance;
+  now.kv_tokens = state.kv_tokens > 0 ? state.kv_tokens : config.kv_tokens;
+  if (state.context_tokens > 0) now.stop.context_tokens_max = std::min(now.stop.context_tokens_max, state.context_tokens);
+  now.version = version;
+  now.weights = target.version == WeightVersion{} || state.weights.empty() ? state.weights : cat(target.version);
+  now.rid_prefix += cat(config.node, ".", restarts, ".");
+  instance = rt::spawn<ServedInstanceActor>(self->system(), std::move(now), ServedInstanceParts{parts.server, parts.tokenizer, parts.log});
+  started_us = rt::now_us(self);
+  rt::monitor(self, instance);
+  parts.log.info(started_us, "server_up",
+                 {{"server", parts.server->name()}, {"node", config.node}, {"engine", state.engine}, {"weights", state.weights}, {"kv_tokens", state.kv_tokens},
+                  {"rows_max", state.rows_max}, {"deterministic", state.is_deterministic ? "true" : "false"}});
+  if (parts.events.changed) parts.events.changed(config.node, true);
+  tell_all(instance_up());
+  tick_in(config.relook_us);
+}
+
+/// REQUIRES: the instance runs.
+InstanceUp ServerNodeActor::instance_up() const {
+  const int64_t kv_tokens = state.kv_tokens > 0 ? state.kv_tokens : config.kv_tokens;
+  const int64_t rows = state.rows_max > 0 ? state.rows_max : config.rows_max;
+  return {config.instance.id, config.kv_node, kv_tokens / config.instance.block_tokens, config.instance.block_tokens, static_cast<int32_t>(rows), instance, identity()};
+}
+
+ClusterIdentity ServerNodeActor::identity() const {
+  const std::string label = target.version == WeightVersion{} ? first_weights.value_or("") : cat(target.version);
+  return {.model = config.model, .weights = weights_hash(label), .version = version};
+}
+
+void ServerNodeActor::on_down(const rt::down& message) {
+  if (!rt::is_source(message, instance)) {
+    std::erase_if(sinks, [&](const InstanceSink& sink) { return rt::is_source(message, sink); });
+    return;
+  }
+  const std::string why = rt::reason_text(message, "its instance was stopped");
+  instance = nullptr;
+  ++restarts;
+  if (rt::now_us(self) - started_us > config.look_us_max) look_delay_us = config.look_us;
+  if (update) {
+    rt::tell(self, update->reply_to, WeightsUpdated{config.node, update->what.version, why, 0});
+    update.reset();
+  }
+  if (!draining) look_later(why);
+}
+
+// ---- weights -----------------------------------------------------------------------------------------------------------------------
+
+/// Without somebody to answer, these weights are in use already: the server must get them before it works again.
+void ServerNodeActor::on_update(const UpdateWeights& asked) {
+  const auto refuse = [&](const auto&... why) {
+    if (asked.reply_to) rt::tell(self, asked.reply_to, WeightsUpdated{config.node, asked.what.version, cat(parts.server->name(), why...), 0});
+  };
+  if (!asked.reply_to) {
+    if (asked.what.version <= target.version) return;
+    target = asked.what;
+    if (instance && version != target.version) rt::stop(instance);
+    return;
+  }
+  if (update) return refuse(" is changing to weight version ", update->what.version, " already");
+  if (!instance) return refuse(" is out");
+  if (asked.what.source) return refuse(" takes weights from a folder only");
+  update = asked;
+  rt::tell(self, instance, UpdateInstance{asked.what, handle{self}});
+}
+
+void ServerNodeActor::on_weights(const InstanceWeights& answer) {
+  if (!update) return;  // the instance that answers has ended since
+  const UpdateWeights asked = *std::exchange(update, std::nullopt);
+  if (answer.error.empty()) {
+    target = asked.what;
+    version = answer.version;
+    state.weights = state.weights.empty() ? "" : cat(version);
+    tell_all(instance_up());
+  }
+  rt::tell(self, asked.reply_to, WeightsUpdated{config.node, asked.what.version, answer.error, answer.error.empty() ? weights_hash(cat(version)) : 0});
+}
+
+// ---- leaving -----------------------------------------------------------------------------------------------------------------------
+
+void ServerNodeActor::on_drain(const DrainNode& drain) {
+  if (draining) return;
+  draining = true;
+  drain_until_us = rt::now_us(self) + drain.timeout_us;
+  parts.log.info(rt::now_us(self), "server_draining", {{"server", parts.server->name()}, {"node", config.node}});
+  tell_all(InstancesDraining{config.node, {config.instance.id}});
+  if (instance) rt::tell(self, instance, YieldChunks{});
+  leave_when_drained();
+}
+
+void ServerNodeActor::leave_when_drained() {
+  if (has_left) return;
+  std::map<NodeId, InstanceHandle> up;
+  if (instance) up.emplace(config.node, instance);
+  rt::gather_then<std::vector<InstanceReport>>(self, up, GetReport{}, [this](const std::vector<InstanceReport>& reports) {
+    const bool is_busy = !reports.empty() && reports[0].chunks > 0;
+    if (is_busy && rt::now_us(self) < drain_until_us) return tick_in(kDrainLookUs);
+    if (std::exchange(has_left, true)) return;
+    if (parts.events.left) parts.events.left(config.node);
+  });
+}
+
+rt::result<NodeReport> ServerNodeActor::on_report() {
+  auto promise = self->make_response_promise<NodeReport>();
+  std::map<NodeId, InstanceHandle> up;
+  if (instance) up.emplace(config.node, instance);
+  rt::gather_then<std::vector<InstanceReport>>(self, up, GetReport{}, [this, promise](std::vector<InstanceReport> reports) mutable {
+    promise.deliver(NodeReport{config.node, draining, restarts, std::move(reports), {}, identity()});
+  });
+  return promise;
+}
+
+}  // namespace seer

@@ -1,0 +1,34 @@
+// RoutedServers: the list of servers behind `seer serve --engines`, as /workers shows and changes it. RoutedMachines is the one there is.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "protocols/result.h"
+
+namespace seer {
+
+/// A server as /workers shows it.
+struct RoutedServer {
+  std::string id;    // "worker-0"
+  std::string kind;  // sglang, vllm, seer
+  std::string url;
+  std::string engine, weights;  // as the server said last; empty: it has not answered yet
+  bool is_up = false;
+  bool is_draining = false;
+  bool is_deterministic = false;
+  int64_t running = 0, waiting = 0;  // requests of all its clients
+};
+
+/// The servers of a router. Thread-safe.
+class RoutedServers {
+ public:
+  virtual ~RoutedServers() = default;
+  virtual std::vector<RoutedServer> list() const = 0;
+  /// KIND=URL, or a URL of SGLang's kind. Returns the id; a server that is there already keeps its own. Errors: kInvalidArgument; kFull.
+  virtual Result<std::string> add(const std::string& engine) = 0;
+  /// Its requests go elsewhere with their tokens, then it is forgotten. Errors: kNotFound.
+  virtual Status remove(const std::string& id) = 0;
+};
+
+}  // namespace seer

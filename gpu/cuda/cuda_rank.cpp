@@ -1,0 +1,209 @@
+#include "gpu/cuda/cuda_rank.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "protocols/check.h"
+#include "protocols/kv.h"
+
+namespace seer::cuda {
+namespace {
+
+int64_t wall_us() {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
+}
+
+}  // namespace
+
+bool Job::end(const Status& status) {
+  const std::lock_guard lock(mutex_);
+  if (status_.ok()) status_ = status;
+  return --open_ == 0;
+}
+
+void CudaRank::ResultBuffers::put(Sampled* buffer) {
+  {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(buffer);
+  }
+  wake_.notify_one();
+}
+Sampled* CudaRank::ResultBuffers::take() {
+  std::unique_lock lock(mutex_);
+  wake_.wait(lock, [this] { return !free_.empty(); });
+  Sampled* const buffer = free_.back();
+  free_.pop_back();
+  return buffer;
+}
+
+CudaRank::CudaRank(std::unique_ptr<Device> device, std::unique_ptr<Communicator> peers, std::unique_ptr<CudaForward> forward,
+                   const Config& config, std::function<void(Job&)> over)
+    : config_(config),
+      over_(std::move(over)),
+      peers_(std::move(peers)),
+      device_(std::move(device)),
+      forward_(std::move(forward)),
+      version_(config.version),
+      uploader_({}, [this](std::shared_ptr<Job>& job) {
+        InFlight flight = queue(std::get<UploadWork>(job->work));
+        if (job->end(flight.status)) over_(*job);
+      }),
+      thread_({}, [this](std::shared_ptr<Job>& job) {
+        InFlight flight = std::visit([this](auto& work) { return queue(work); }, job->work);
+        flight.job = std::move(job);
+        waiter_.put(std::move(flight));
+      }) {}
+
+void CudaRank::stop() {
+  if (peers_) peers_->abort(fail(Code::kCancelled, "cuda: the engine ends"));  // or ranks would wait for jobs that others drop
+  uploader_.stop();
+  thread_.stop();
+  waiter_.stop();
+}
+
+Status CudaRank::reserve_staging() {
+  for (Staged& s : staged_) {
+    const int64_t bytes = std::max(CudaForward::kChangesBytes, CudaForward::plan_bytes(config_.rows_max));
+    SEER_ASSIGN_OR_RETURN(s.memory, device_->allocate_pinned(bytes));
+  }
+  for (int32_t i = 0; i < kResultBuffers; ++i) {
+    SEER_ASSIGN_OR_RETURN(std::byte * memory, device_->allocate_pinned(config_.rows_max * static_cast<int64_t>(sizeof(Sampled))));
+    results_.put(reinterpret_cast<Sampled*>(memory));
+  }
+  return {};
+}
+
+void CudaRank::put(const std::shared_ptr<Job>& job) {
+  (std::holds_alternative<UploadWork>(job->work) ? uploader_ : thread_).put(job);
+}
+
+// ---- the thread that queues --------------------------------------------------------------------------------------------
+
+CudaRank::InFlight CudaRank::queue(StepWork& work) {
+  InFlight flight{.start_us = wall_us()};
+  if (is_first()) work.result.version = version_;
+  wait_for_exports(work.written);
+  for (const Pass& pass : work.passes) {
+    upload_changes(pass.changes);
+    upload_plan(pass);
+    forward_->run(*device_, pass);
+    if (pass.samples.empty() || !is_first()) continue;
+    flight.sampled = results_.take();
+    device_->copy_out(Stream::kSteps, flight.sampled, forward_->sampled(), static_cast<int64_t>(pass.samples.size() * sizeof(Sampled)));
+    if (&pass == &work.passes.back()) break;
+    if (wait(device_->record(Stream::kSteps)).ok()) read_samples(pass, flight.sampled, work.result);
+    results_.put(std::exchange(flight.sampled, nullptr));
+  }
+  flight.event = last_step_ = device_->record(Stream::kSteps);
+  return flight;
+}
+
+CudaRank::Staged& CudaRank::next_staged() {
+  Staged& s = staged_[next_staged_++ % staged_.size()];
+  (void)wait(s.used);  // an error is seen at the end of the step
+  return s;
+}
+
+void CudaRank::upload_changes(const ChangeList& changes) {
+  size_t slot = 0, table = 0, log = 0;
+  while (slot < changes.slots.size() || table < changes.tables.size() || log < changes.logs.size()) {
+    Staged& staged = next_staged();
+    size_t room = CudaForward::kChangesMax;
+    std::byte* to = staged.memory + sizeof(Changes);
+    const auto put = [&](const auto& list, size_t& next) {
+      const size_t taken = std::min(room, list.size() - next);
+      if (taken > 0) std::memcpy(to, &list[next], taken * sizeof list[0]);
+      to += taken * sizeof list[0];
+      next += taken;
+      room -= taken;
+      return static_cast<int32_t>(taken);
+    };
+    Changes header;
+    header.slots = put(changes.slots, slot);
+    header.tables = put(changes.tables, table);
+    header.logs = put(changes.logs, log);
+    std::memcpy(staged.memory, &header, sizeof header);
+    forward_->apply_changes(*device_, staged.memory, to - staged.memory, header.slots + header.tables + header.logs);
+    staged.used = device_->record(Stream::kSteps);
+  }
+}
+
+/// The plan stays on the device while the same slots go on.
+void CudaRank::upload_plan(const Pass& pass) {
+  new_plan_.resize(static_cast<size_t>(CudaForward::plan_bytes(config_.rows_max)));
+  new_plan_.resize(static_cast<size_t>(CudaForward::write_plan(pass, new_plan_.data())));
+  if (new_plan_ == plan_) return;
+  std::swap(plan_, new_plan_);
+  Staged& staged = next_staged();
+  std::memcpy(staged.memory, plan_.data(), plan_.size());
+  forward_->load_plan(*device_, staged.memory, std::ssize(plan_));
+  staged.used = device_->record(Stream::kSteps);
+}
+
+/// Orders the step after exports of blocks that it writes to; others run beside it.
+void CudaRank::wait_for_exports(const std::vector<DeviceBlockId>& written) {
+  std::erase_if(exporting_, [over = copies_over_.load()](const auto& e) { return e.second <= over; });
+  for (const auto& [block, event] : exporting_)
+    if (std::ranges::find(written, block) != written.end()) device_->wait_on(Stream::kSteps, event);
+}
+
+CudaRank::InFlight CudaRank::queue(CopyWork& work) {
+  InFlight flight;
+  const bool exports = work.batch.direction == CopyBatch::Direction::kExport;
+  if (!exports)
+    std::call_once(work.checked, [&work] {
+      for (const BlockCopy& copy : work.batch.blocks) work.result.crc32c.push_back(crc32c(copy.host));
+    });
+  device_->wait_on(Stream::kCopies, last_step_);
+  const int64_t bytes = config_.block_bytes, first = peers_ ? peers_->rank() * bytes : 0;
+  for (size_t i = 0; i < work.batch.blocks.size(); ++i) {
+    const BlockCopy& copy = work.batch.blocks[i];
+    if (exports)
+      device_->copy_out(Stream::kCopies, copy.host.data() + first, forward_->block(copy.block), bytes);
+    else if (work.result.crc32c[i] == copy.crc32c)
+      device_->copy_in(Stream::kCopies, forward_->block(copy.block), copy.host.data() + first, bytes);
+  }
+  flight.event = device_->record(Stream::kCopies);
+  if (exports)
+    for (const BlockCopy& copy : work.batch.blocks) exporting_.emplace_back(copy.block, flight.event);
+  else
+    device_->wait_on(Stream::kSteps, flight.event);
+  return flight;
+}
+
+CudaRank::InFlight CudaRank::queue(UploadWork& work) {
+  return {.status = forward_->stage_weights(*device_, **work.loaded.model)};
+}
+
+CudaRank::InFlight CudaRank::queue(SwitchWork& work) {
+  InFlight flight{.status = forward_->switch_weights(*device_, *work.model)};
+  if (!flight.status.ok()) device_->fail_with(flight.status.error());  // what it has is neither the old nor the new weights
+  version_ = work.version;
+  flight.event = device_->record(Stream::kSteps);
+  return flight;
+}
+
+// ---- the thread that waits -----------------------------------------------------------------------------------------------
+
+void CudaRank::read_samples(const Pass& pass, const Sampled* sampled, StepResult& result) {
+  for (size_t i = 0; i < pass.destinations.size(); ++i) {
+    const Pass::Destination& to = pass.destinations[i];
+    result.sampled[static_cast<size_t>(to.sequence)][static_cast<size_t>(to.sample)] = {sampled[i].token, sampled[i].logprob};
+  }
+}
+
+void CudaRank::finish(InFlight& flight) {
+  const Status waited = wait(flight.event), status = flight.status.ok() ? waited : flight.status;
+  if (std::holds_alternative<CopyWork>(flight.job->work)) copies_over_ = flight.event;
+  if (auto* const step = std::get_if<StepWork>(&flight.job->work); step != nullptr && is_first()) {
+    if (status.ok() && flight.sampled != nullptr) read_samples(step->passes.back(), flight.sampled, step->result);
+    if (flight.sampled != nullptr) results_.put(flight.sampled);
+    const int64_t now_us = wall_us();
+    step->result.step_us = now_us - std::max(flight.start_us, std::exchange(last_over_us_, now_us));
+  }
+  if (flight.job->end(status)) over_(*flight.job);
+}
+
+}  // namespace seer::cuda

@@ -1,0 +1,61 @@
+// Peers: what the communicators of an engine's ranks share: who failed, and a place where all wait for each other. Used by
+// implementations of Communicator only. Thread-safe.
+#pragma once
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "gpu/cuda/communicator.h"
+
+namespace seer::cuda {
+
+class Peers {
+ public:
+  Peers(int32_t ranks, int64_t timeout_us) : timeout_us_(timeout_us), arrived_(static_cast<size_t>(ranks)) {}
+
+  int64_t timeout_us() const { return timeout_us_; }
+  int32_t ranks() const { return static_cast<int32_t>(arrived_.size()); }
+  /// Blocks until every rank has called it as often as this one. An error: some rank failed, or did not come within the timeout.
+  Status arrive_and_wait(int32_t rank);
+  /// The first one counts.
+  void abort(const Error& why);
+  std::optional<Error> failure() const;
+
+ private:
+  const int64_t timeout_us_;
+  mutable std::mutex mutex_;  // guards the rest
+  std::condition_variable changed_;
+  std::vector<int64_t> arrived_;  // by rank: how often
+  std::optional<Error> failure_;
+};
+
+/// What the implementations have in common.
+class PeerCommunicator : public Communicator {
+ public:
+  PeerCommunicator(int32_t rank, Device& device, std::shared_ptr<Peers> peers) : rank_(rank), device_(device), peers_(std::move(peers)) {}
+  int32_t rank() const override { return rank_; }
+  int32_t ranks() const override { return peers_->ranks(); }
+  Status wait(EventId event) override;
+  void abort(const Error& why) override { peers_->abort(why); }
+
+ protected:
+  /// An error of the library, found while waiting.
+  virtual Status check() { return {}; }
+  /// Ends what the library has on the device.
+  virtual void end_gathers() {}
+  std::string name() const { return cat("rank ", rank_, " of ", ranks()); }
+
+  const int32_t rank_;
+  Device& device_;
+  const std::shared_ptr<Peers> peers_;
+};
+
+/// Over NCCL. Errors: kUnavailable.
+Result<std::vector<std::unique_ptr<Communicator>>> make_nccl_communicators(std::span<Device* const> devices,
+                                                                           const CommunicatorConfig& config);
+
+}  // namespace seer::cuda

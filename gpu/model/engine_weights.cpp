@@ -1,0 +1,81 @@
+#include "gpu/model/engine_weights.h"
+
+#include <utility>
+
+#include "protocols/check.h"
+#include "protocols/hash.h"
+
+namespace seer {
+
+EngineWeights::EngineWeights(std::shared_ptr<const Model> model, WeightVersion version, uint64_t block_layout,
+                             std::shared_ptr<ModelLoader> loader, std::function<void(Loaded)> loaded)
+    : block_layout_(block_layout),
+      loader_(loader ? std::move(loader) : std::make_shared<ModelLoader>()),
+      running_(std::move(model)),
+      version_(version) {
+  link_->loaded = std::move(loaded);
+}
+
+void EngineWeights::close() {
+  const std::lock_guard lock(link_->mutex);
+  link_->loaded = nullptr;
+}
+
+void EngineWeights::stage(const StageWeights& weights) {
+  loader_->load(weights.folder, weights.version, running(),
+                [link = link_, id = weights.id, version = weights.version](const Result<std::shared_ptr<const Model>>& model) {
+                  const std::lock_guard lock(link->mutex);
+                  if (link->loaded) link->loaded({id, version, model});
+                });
+}
+
+WeightResult EngineWeights::keep(Loaded loaded) {
+  const std::lock_guard lock(mutex_);
+  SEER_CHECK(staged_ == nullptr, loaded.id);
+  WeightResult kept = result(loaded.id);
+  if (loaded.model.ok()) {
+    staged_ = *std::move(loaded.model);
+    staged_version_ = loaded.version;
+  } else {
+    kept.status = loaded.model.error();
+  }
+  return kept;
+}
+
+WeightResult EngineWeights::switch_to_staged(uint64_t id) {
+  std::shared_ptr<const Model> old;  // freed without the lock: that may take long
+  const std::lock_guard lock(mutex_);
+  SEER_CHECK(staged_ != nullptr, id);
+  old = std::exchange(running_, std::exchange(staged_, nullptr));
+  version_ = staged_version_;
+  return result(id);
+}
+
+std::shared_ptr<const Model> EngineWeights::running() const {
+  const std::lock_guard lock(mutex_);
+  return running_;
+}
+std::shared_ptr<const Model> EngineWeights::staged() const {
+  const std::lock_guard lock(mutex_);
+  return staged_;
+}
+WeightVersion EngineWeights::version() const {
+  const std::lock_guard lock(mutex_);
+  return version_;
+}
+WeightVersion EngineWeights::staged_version() const {
+  const std::lock_guard lock(mutex_);
+  return staged_version_;
+}
+uint64_t EngineWeights::layout_hash() const {
+  const std::lock_guard lock(mutex_);
+  return layout_hash_of_running();
+}
+
+uint64_t EngineWeights::layout_hash_of_running() const { return hash_pair(running_->weights_hash, block_layout_); }
+
+WeightResult EngineWeights::result(uint64_t id) const {
+  return {.id = id, .status = {}, .version = version_, .layout_hash = layout_hash_of_running()};
+}
+
+}  // namespace seer

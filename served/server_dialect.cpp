@@ -1,0 +1,104 @@
+#include "served/server_dialect.h"
+
+#include <cmath>
+#include <limits>
+
+#include "served/sglang_server.h"
+#include "served/vllm_server.h"
+
+namespace seer {
+
+using nlohmann::json;
+
+namespace {
+
+/// The sentence in an error answer, whatever its shape; else the beginning of the text.
+std::string message_of(const std::string& body) {
+  const json object = json::parse(body, nullptr, false);
+  const json* at = &object;
+  for (const char* const name : {"error", "message", "detail"})
+    if (const json* const inner = field_of(*at, name)) at = inner;
+  const std::string text = at->is_string() ? at->get<std::string>() : body;
+  constexpr size_t kShown = 300;
+  return text.substr(0, kShown);
+}
+
+}  // namespace
+
+const char* to_string(ServerKind kind) {
+  switch (kind) {
+    case ServerKind::kSglang: return "sglang";
+    case ServerKind::kVllm: return "vllm";
+    case ServerKind::kSeer: return "seer";
+  }
+  return "unknown";
+}
+
+std::unique_ptr<ServerDialect> make_dialect(ServerKind kind) {
+  if (kind == ServerKind::kVllm) return std::make_unique<VllmServer>();
+  return std::make_unique<SglangServer>(kind == ServerKind::kSeer);
+}
+
+json sampling_fields(const SamplingParams& s) {
+  json fields = {{"temperature", s.temperature},
+                 {"top_p", s.top_p},
+                 {"top_k", s.top_k > 0 ? s.top_k : -1},
+                 {"min_p", s.min_p},
+                 {"repetition_penalty", s.repetition_penalty},
+                 {"ignore_eos", s.ignore_eos},
+                 {"skip_special_tokens", false}};
+  if (!s.stop.empty()) fields["stop"] = s.stop;
+  if (!s.stop_token_ids.empty()) fields["stop_token_ids"] = s.stop_token_ids;
+  return fields;
+}
+
+ServedPart part_of_error(int status, const std::string& body) {
+  // 404 and 405 mean that this is another kind of server: others may do better. So may they after 401, 408 and 429.
+  const bool is_refused = status == 400 || status == 413 || status == 422;
+  return {.end = is_refused ? ServedEnd::kRefused : ServedEnd::kFailed,
+          .why = cat("it answered ", status, ": ", message_of(body)),
+          .is_busy = status == 503 || status == 429};
+}
+
+const json* field_of(const json& object, const char* name) {
+  if (!object.is_object()) return nullptr;
+  const auto at = object.find(name);
+  return at == object.end() || at->is_null() ? nullptr : &*at;
+}
+
+int64_t number_of(const json& object, const char* name, int64_t otherwise) {
+  const json* const value = field_of(object, name);
+  return value != nullptr && value->is_number_integer() ? value->get<int64_t>() : otherwise;
+}
+
+std::string text_of(const json& object, const char* name) {
+  const json* const value = field_of(object, name);
+  if (value == nullptr) return {};
+  return value->is_string() ? value->get<std::string>() : value->dump();
+}
+
+Result<std::vector<int32_t>> ids_of(const json& list) {
+  if (!list.is_array()) return fail(Code::kCorrupt, "its token ids are no list");
+  std::vector<int32_t> ids;
+  ids.reserve(list.size());
+  for (const json& id : list) {
+    if (!id.is_number_integer() || id < 0 || id > std::numeric_limits<int32_t>::max()) return fail(Code::kCorrupt, "a token id is ", id.dump());
+    ids.push_back(id.get<int32_t>());
+  }
+  return ids;
+}
+
+Result<float> logprob_of(const json& value) {
+  constexpr float kRounding = 1e-3f;
+  const float logprob = value.is_number() ? value.get<float>() : std::numeric_limits<float>::quiet_NaN();
+  if (!(logprob <= kRounding) || std::isinf(logprob)) return fail(Code::kCorrupt, "a log-probability is ", value.dump());
+  return std::min(logprob, 0.0f);
+}
+
+json json_of(const HttpAnswer& answer) {
+  if (answer.status != 200) return nullptr;
+  json object = json::parse(answer.body, nullptr, false);
+  return object.is_discarded() ? json() : object;
+}
+
+}  // namespace seer

@@ -1,0 +1,94 @@
+// ServerDialect: what one kind of server is asked over HTTP, and what its answers mean. Pure: no I/O, no clocks, no state but that of
+// an AnswerReader. One dialect per kind: sglang_server.h, vllm_server.h; Seer's own is SGLang's with two extensions.
+//
+// Answers are not trusted. A token out of range, a log-probability too few, ids that do not go on from those before, an answer to
+// another prompt: each is an error, and the tokens before it stay.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "protocols/result.h"
+#include "served/engine_server.h"
+#include "served/http_message.h"
+
+namespace seer {
+
+/// Reads the objects of one answer to a chunk, in order. Single owner.
+class AnswerReader {
+ public:
+  virtual ~AnswerReader() = default;
+  /// An object of the stream, or the whole answer of a server that does not stream. Errors: it makes no sense.
+  virtual Result<ServedPart> read(const nlohmann::json& object) = 0;
+};
+
+class ServerDialect {
+ public:
+  virtual ~ServerDialect() = default;
+  virtual HttpAsk generate(const ServedChunk& chunk) const = 0;
+  /// Of the answer to generate(). REQUIRES: the chunk outlives it.
+  virtual std::unique_ptr<AnswerReader> reader(const ServedChunk& chunk) const = 0;
+  /// None: closing the connection is all that ends a request.
+  virtual std::optional<HttpAsk> abort(const std::string& rid) const = 0;
+  /// Questions whose answers tell the state; asked one after the other.
+  virtual std::vector<HttpAsk> look() const = 0;
+  /// `answers`: to look(), one each; status 0: none came. May take note of what the server can do.
+  virtual Result<ServerState> state(const std::vector<HttpAnswer>& answers) = 0;
+  /// Steps that change the weights, in order; each must be answered with 200.
+  virtual std::vector<HttpAsk> update_weights(const std::string& folder, const std::string& label) const = 0;
+};
+
+std::unique_ptr<ServerDialect> make_dialect(ServerKind kind);
+
+/// The sampling parameters that SGLang and vLLM call alike.
+nlohmann::json sampling_fields(const SamplingParams& sampling);
+
+/// What a status other than 200 means for the request: refused, or failed and maybe busy. `body`: its beginning.
+ServedPart part_of_error(int status, const std::string& body);
+
+/// Splits a stream of server-sent events into the texts of their `data` fields. Comments and other fields are left out.
+class EventStream {
+ public:
+  /// Calls take(text) for each event that the bytes complete, until it returns false: then nothing may be added any more. Errors: an
+  /// event is larger than kEventBytesMax.
+  template <class Take>
+  Status add(std::string_view bytes, Take&& take) {
+    rest_ += bytes;
+    size_t from = 0;
+    for (size_t end; (end = rest_.find('\n', from)) != std::string::npos; from = end + 1) {
+      std::string_view line(rest_.data() + from, end - from);
+      if (line.ends_with('\r')) line.remove_suffix(1);
+      if (!line.starts_with("data:")) continue;
+      line.remove_prefix(5);
+      if (line.starts_with(' ')) line.remove_prefix(1);
+      if (!take(line)) return {};
+    }
+    rest_.erase(0, from);
+    if (rest_.size() > kEventBytesMax) return fail(Code::kFull, "an event of its stream is larger than ", kEventBytesMax, " bytes");
+    return {};
+  }
+
+  static constexpr size_t kEventBytesMax = size_t{256} << 20;
+
+ private:
+  std::string rest_;  // the line that is not complete
+};
+
+// ---- for the dialects -------------------------------------------------------------------------------------------------------------
+/// Null where the field is missing or null, or `object` is none.
+const nlohmann::json* field_of(const nlohmann::json& object, const char* name);
+/// `otherwise` where it is missing or of another type.
+int64_t number_of(const nlohmann::json& object, const char* name, int64_t otherwise = 0);
+std::string text_of(const nlohmann::json& object, const char* name);
+/// Errors: not a list of token ids.
+Result<std::vector<int32_t>> ids_of(const nlohmann::json& list);
+/// Errors: not a number that is finite and at most 0. Rounded values just above 0 count as 0.
+Result<float> logprob_of(const nlohmann::json& value);
+/// The answer's JSON; null where it is none, or its status is not 200.
+nlohmann::json json_of(const HttpAnswer& answer);
+
+}  // namespace seer

@@ -1,0 +1,162 @@
+#include "served/sglang_server.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace seer {
+namespace {
+
+using nlohmann::json;
+
+constexpr uint64_t kSeedMask = (uint64_t{1} << 31) - 1;
+constexpr int kStreamInterval = 16;  // tokens of an event: events repeat all tokens, so one each would cost their square
+
+class SglangReader final : public AnswerReader {
+ public:
+  explicit SglangReader(const ServedChunk& chunk) : chunk_(chunk) {}
+
+  Result<ServedPart> read(const json& object) override {
+    if (const json* const error = field_of(object, "error"))
+      return ServedPart{.end = ServedEnd::kFailed, .why = cat("it says: ", error->is_string() ? error->get<std::string>() : text_of(*error, "message"))};
+    const json* const meta = field_of(object, "meta_info");
+    if (meta == nullptr) return fail(Code::kCorrupt, "an answer has no meta_info");
+    ServedPart part{.weights = text_of(*meta, "weight_version"), .cached_tokens = number_of(*meta, "cached_tokens")};
+    const int64_t prompt = number_of(*meta, "prompt_tokens", -1);
+    if (prompt != std::ssize(chunk_.tokens))
+      return fail(Code::kCorrupt, "it answers to a prompt of ", prompt, " tokens, not to that of ", chunk_.tokens.size());
+    SEER_RETURN_IF_ERROR(read_tokens(object, *meta, part));
+    SEER_RETURN_IF_ERROR(read_finish(field_of(*meta, "finish_reason"), part));
+    return part;
+  }
+
+ private:
+  Status read_tokens(const json& object, const json& meta, ServedPart& part) {
+    const json* const logprobs = field_of(meta, "output_token_logprobs");
+    std::vector<int32_t> ids;
+    std::vector<float> values;
+    if (logprobs != nullptr) {
+      if (!logprobs->is_array()) return fail(Code::kCorrupt, "output_token_logprobs is no list");
+      for (const json& entry : *logprobs) {  // [log-probability, id, text or null]
+        if (!entry.is_array() || entry.size() < 2) return fail(Code::kCorrupt, "an entry of output_token_logprobs is ", entry.dump());
+        SEER_ASSIGN_OR_RETURN(const float value, logprob_of(entry[0]));
+        values.push_back(value);
+        if (!entry[1].is_number_integer() || entry[1] < 0 || entry[1] > INT32_MAX) return fail(Code::kCorrupt, "a token id is ", entry[1].dump());
+        ids.push_back(entry[1].get<int32_t>());
+      }
+    }
+    if (const json* const output = field_of(object, "output_ids")) {
+      SEER_ASSIGN_OR_RETURN(std::vector<int32_t> named, ids_of(*output));
+      if (logprobs != nullptr && named != ids) return fail(Code::kCorrupt, "output_ids are not those of output_token_logprobs");
+      ids = std::move(named);
+    } else if (logprobs == nullptr) {
+      return fail(Code::kCorrupt, "an answer has no output_ids");
+    }
+    if (chunk_.sampling.logprob_mode != LogprobMode::kNone && values.size() != ids.size())
+      return fail(Code::kCorrupt, ids.size(), " tokens came with ", values.size(), " log-probabilities");
+    const int64_t total = number_of(meta, "completion_tokens", std::ssize(ids));
+    const int64_t known = std::ssize(so_far_);
+    int64_t repeated = 0;
+    if (std::ssize(ids) == total) {
+      repeated = known;
+      if (total < known || !std::equal(so_far_.begin(), so_far_.end(), ids.begin()))
+        return fail(Code::kCorrupt, "its ids do not go on from the ", known, " before");
+    } else if (known + std::ssize(ids) != total) {
+      return fail(Code::kCorrupt, "it has ", total, " tokens by its count, ", known, " came before and ", ids.size(), " now");
+    }
+    if (total > chunk_.max_new_tokens) return fail(Code::kCorrupt, "it gave ", total, " tokens of ", chunk_.max_new_tokens);
+    part.tokens.assign(ids.begin() + repeated, ids.end());
+    if (!values.empty()) part.logprobs.assign(values.begin() + repeated, values.end());
+    so_far_.insert(so_far_.end(), part.tokens.begin(), part.tokens.end());
+    return {};
+  }
+
+  static Status read_finish(const json* finish, ServedPart& part) {
+    if (finish == nullptr) return {};
+    const std::string type = finish->is_string() ? finish->get<std::string>() : text_of(*finish, "type");
+    if (type == "stop") {
+      part.end = ServedEnd::kStop;
+      part.matched = text_of(*finish, "matched");
+    } else if (type == "length") {
+      part.end = ServedEnd::kLength;
+    } else if (type == "abort") {
+      part.end = ServedEnd::kFailed;
+      part.why = cat("it aborted the request: ", text_of(*finish, "message"));
+      part.is_busy = number_of(*finish, "status_code") == 503;
+    } else {
+      return fail(Code::kCorrupt, "a finish_reason is ", finish->dump());
+    }
+    return {};
+  }
+
+  const ServedChunk& chunk_;
+  std::vector<int32_t> so_far_;
+};
+
+}  // namespace
+
+HttpAsk SglangServer::generate(const ServedChunk& chunk) const {
+  const SamplingParams& s = chunk.sampling;
+  json sampling = sampling_fields(s);
+  sampling.update({{"max_new_tokens", chunk.max_new_tokens},
+                   {"no_stop_trim", true},
+                   {"stream_interval", kStreamInterval},
+                   {"sampling_seed", is_seer_ ? chunk.seed : chunk.seed & kSeedMask}});
+  json body = {{"rid", chunk.rid},
+               {"input_ids", chunk.tokens},
+               {"sampling_params", std::move(sampling)},
+               {"return_logprob", s.logprob_mode != LogprobMode::kNone},
+               {"stream", true}};
+  if (is_seer_) {
+    body["incremental"] = true;
+    body["group_id"] = chunk.rid;  // complete with this request, so that it does not wait for others
+    body["group_size"] = 1;
+    if (s.logprob_mode == LogprobMode::kRaw) body["logprob_mode"] = "raw";
+  }
+  return {"POST", "/generate", body.dump()};
+}
+
+std::unique_ptr<AnswerReader> SglangServer::reader(const ServedChunk& chunk) const { return std::make_unique<SglangReader>(chunk); }
+
+std::optional<HttpAsk> SglangServer::abort(const std::string& rid) const {
+  return HttpAsk{"POST", "/abort_request", json{{"rid", rid}}.dump()};
+}
+
+std::vector<HttpAsk> SglangServer::look() const {
+  return {{"GET", "/server_info"}, {"GET", "/get_server_info"}, {"GET", "/v1/loads?include=core"}};
+}
+
+Result<ServerState> SglangServer::state(const std::vector<HttpAnswer>& answers) {
+  json info = json_of(answers[0]);
+  if (!info.is_object()) info = json_of(answers[1]);
+  if (!info.is_object()) return fail(Code::kUnavailable, "neither /server_info nor /get_server_info answers: ", answers[0].status == 0 ? answers[0].body : cat("status ", answers[0].status));
+  const bool is_seer = text_of(info, "version") == "seer";
+  if (is_seer_ && !is_seer) return fail(Code::kInvalidArgument, "it is no `seer serve`: its version is ", text_of(info, "version"));
+  const int64_t ranks = std::max<int64_t>(1, number_of(info, "dp_size", 1)) * std::max<int64_t>(1, number_of(info, "instances", 1));
+  ServerState state{.engine = is_seer ? "Seer" : cat("SGLang ", text_of(info, "version")),
+                    .model = text_of(info, "served_model_name"),
+                    .weights = text_of(info, "weight_version"),
+                    .kv_tokens = number_of(info, "max_total_num_tokens") * ranks,
+                    .context_tokens = number_of(info, "context_length"),
+                    .rows_max = number_of(info, "max_running_requests") * ranks,
+                    .is_deterministic = is_seer || info.value("enable_deterministic_inference", json(false)) == true};
+  if (state.model.empty()) state.model = text_of(info, "model_path");
+  if (const json* const internal = field_of(info, "internal_states"); internal != nullptr && internal->is_array() && !internal->empty()) {
+    if (state.rows_max == 0) state.rows_max = number_of((*internal)[0], "effective_max_running_requests_per_dp") * ranks;
+    if (state.weights.empty()) state.weights = text_of((*internal)[0], "weight_version");
+  }
+  const json loads = json_of(answers[2]);
+  if (const json* const list = field_of(loads, "loads"); list != nullptr && list->is_array())
+    for (const json& load : *list) {
+      state.running += number_of(load, "num_running_reqs");
+      state.waiting += number_of(load, "num_waiting_reqs");
+      if (const json* const use = field_of(load, "token_usage"); use != nullptr && use->is_number())
+        state.kv_use_share = std::max(state.kv_use_share, use->get<double>());
+    }
+  return state;
+}
+
+std::vector<HttpAsk> SglangServer::update_weights(const std::string& folder, const std::string& label) const {
+  return {{"POST", "/update_weights_from_disk", json{{"model_path", folder}, {"weight_version", label}}.dump()}};
+}
+
+}  // namespace seer

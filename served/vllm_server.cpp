@@ -1,0 +1,185 @@
+#include "served/vllm_server.h"
+
+#include <algorithm>
+#include <charconv>
+#include <sstream>
+#include <utility>
+
+#include "protocols/hash.h"
+
+namespace seer {
+namespace {
+
+using nlohmann::json;
+
+constexpr uint64_t kSeedMask = ~uint64_t{0} >> 1;  // seeds are signed there
+
+uint64_t seed_of(const ServedChunk& chunk) {
+  const auto done = static_cast<uint64_t>(std::ssize(chunk.tokens) - chunk.prompt_tokens);
+  return (done == 0 ? chunk.seed : hash_pair(chunk.seed, done)) & kSeedMask;
+}
+
+/// Calls take(labels, value) for each sample of a metric. Lines: `name{labels} value` or `name value`.
+template <class Take>
+void for_each_sample(const std::string& text, const std::string& name, Take&& take) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (!line.starts_with(name)) continue;
+    const std::string_view rest = std::string_view(line).substr(name.size());
+    if (!rest.starts_with('{') && !rest.starts_with(' ')) continue;  // a longer name
+    const size_t space = rest.rfind(' ');
+    double value = 0;
+    const auto [end, error] = std::from_chars(rest.data() + space + 1, rest.data() + rest.size(), value);
+    if (error == std::errc()) take(rest.substr(0, space), value);
+  }
+}
+
+/// Both interfaces: their choices differ only in where the log-probabilities are.
+class VllmReader final : public AnswerReader {
+ public:
+  explicit VllmReader(const ServedChunk& chunk) : chunk_(chunk) {}
+
+  Result<ServedPart> read(const json& object) override {
+    if (const json* const error = field_of(object, "error"))
+      return ServedPart{.end = ServedEnd::kFailed, .why = cat("it says: ", error->is_string() ? error->get<std::string>() : text_of(*error, "message"))};
+    const json* const choices = field_of(object, "choices");
+    if (choices == nullptr || !choices->is_array()) return fail(Code::kCorrupt, "an answer has no choices");
+    ServedPart part;
+    if (const json* const usage = field_of(object, "usage"))
+      if (const json* const details = field_of(*usage, "prompt_tokens_details")) part.cached_tokens = number_of(*details, "cached_tokens");
+    if (choices->empty()) return part;  // the figures after the last token
+    const json& choice = (*choices)[0];
+    if (choices->size() > 1 || number_of(choice, "index") != 0) return fail(Code::kCorrupt, "it gives several responses");
+    if (const json* const prompt = field_of(choice, "prompt_token_ids")) {
+      SEER_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ids_of(*prompt));
+      if (ids != chunk_.tokens) return fail(Code::kCorrupt, "it answers to another prompt, of ", ids.size(), " tokens");
+    }
+    if (const json* const ids = field_of(choice, "token_ids")) {
+      SEER_ASSIGN_OR_RETURN(part.tokens, ids_of(*ids));
+    } else if (!text_of(choice, "text").empty()) {
+      return fail(Code::kCorrupt, "an answer has text and no token_ids: the server is too old for return_token_ids");
+    }
+    if (chunk_.sampling.logprob_mode != LogprobMode::kNone && !part.tokens.empty()) SEER_RETURN_IF_ERROR(read_logprobs(choice, part));
+    total_ += std::ssize(part.tokens);
+    if (total_ > chunk_.max_new_tokens) return fail(Code::kCorrupt, "it gave ", total_, " tokens of ", chunk_.max_new_tokens);
+    SEER_RETURN_IF_ERROR(read_finish(choice, part));
+    return part;
+  }
+
+ private:
+  static Status read_logprobs(const json& choice, ServedPart& part) {
+    const json* const logprobs = field_of(choice, "logprobs");
+    const auto take = [&](const json* value) -> Status {
+      SEER_ASSIGN_OR_RETURN(const float logprob, logprob_of(value != nullptr ? *value : json()));
+      part.logprobs.push_back(logprob);
+      return {};
+    };
+    const json* const content = logprobs != nullptr ? field_of(*logprobs, "content") : nullptr;            // of /inference/v1/generate
+    const json* const values = logprobs != nullptr ? field_of(*logprobs, "token_logprobs") : nullptr;  // of /v1/completions
+    if (content != nullptr)
+      for (const json& entry : *content) SEER_RETURN_IF_ERROR(take(field_of(entry, "logprob")));
+    else if (values != nullptr)
+      for (const json& value : *values) SEER_RETURN_IF_ERROR(take(&value));
+    if (part.logprobs.size() != part.tokens.size())
+      return fail(Code::kCorrupt, part.tokens.size(), " tokens came with ", part.logprobs.size(), " log-probabilities");
+    return {};
+  }
+
+  static Status read_finish(const json& choice, ServedPart& part) {
+    const std::string reason = text_of(choice, "finish_reason");
+    if (reason.empty()) return {};
+    if (reason == "stop") {
+      part.end = ServedEnd::kStop;
+      part.matched = text_of(choice, "stop_reason");
+    } else if (reason == "length") {
+      part.end = ServedEnd::kLength;
+    } else if (reason == "abort" || reason == "error") {
+      part.end = ServedEnd::kFailed;
+      part.why = "it ended the request: " + reason;
+    } else {
+      return fail(Code::kCorrupt, "a finish_reason is ", reason);
+    }
+    return {};
+  }
+
+  const ServedChunk& chunk_;
+  int64_t total_ = 0;
+};
+
+}  // namespace
+
+HttpAsk VllmServer::generate(const ServedChunk& chunk) const {
+  const SamplingParams& s = chunk.sampling;
+  json sampling = sampling_fields(s);
+  sampling.update({{"max_tokens", chunk.max_new_tokens}, {"include_stop_str_in_output", true}, {"seed", seed_of(chunk)}});
+  if (s.logprob_mode != LogprobMode::kNone) sampling["logprobs"] = 1;  // of the token itself, and of the likeliest
+  if (has_generate_) {
+    const json body = {{"request_id", chunk.rid}, {"token_ids", chunk.tokens}, {"sampling_params", sampling}, {"stream", true}};
+    return {"POST", "/inference/v1/generate", body.dump()};
+  }
+  json body = std::move(sampling);
+  body.update({{"request_id", chunk.rid}, {"model", model_}, {"prompt", chunk.tokens}, {"return_token_ids", true}, {"stream", true}});
+  return {"POST", "/v1/completions", body.dump()};
+}
+
+std::unique_ptr<AnswerReader> VllmServer::reader(const ServedChunk& chunk) const { return std::make_unique<VllmReader>(chunk); }
+
+std::optional<HttpAsk> VllmServer::abort(const std::string&) const { return std::nullopt; }
+
+std::vector<HttpAsk> VllmServer::look() const {
+  // An empty request to /inference/v1/generate is refused with 400 or 422 where there is one, and with 404 where not.
+  return {{"GET", "/v1/models"}, {"GET", "/version"}, {"GET", "/metrics"}, {"GET", "/weight_info"}, {"POST", "/inference/v1/generate", "{}"}};
+}
+
+Result<ServerState> VllmServer::state(const std::vector<HttpAnswer>& answers) {
+  const json models = json_of(answers[0]);
+  const json* const list = field_of(models, "data");
+  if (list == nullptr || !list->is_array() || list->empty())
+    return fail(Code::kUnavailable, "/v1/models has no model: ", answers[0].status == 0 ? answers[0].body : cat("status ", answers[0].status));
+  model_ = text_of((*list)[0], "id");
+  has_generate_ = answers[4].status == 400 || answers[4].status == 422;
+  const std::string metrics = answers[2].status == 200 ? answers[2].body : "";
+  const auto cache = [&](const char* label) -> int64_t {
+    const std::string text = metric_label_of(metrics, "vllm:cache_config_info", label);
+    int64_t value = 0;
+    std::from_chars(text.data(), text.data() + text.size(), value);
+    return value;
+  };
+  const auto metric = [&](const char* name) { return metric_of(metrics, name).value_or(0); };
+  return ServerState{.engine = cat("vLLM ", text_of(json_of(answers[1]), "version")),
+                     .model = model_,
+                     .weights = text_of(json_of(answers[3]), "weight_version"),
+                     .kv_tokens = cache("block_size") * cache("num_gpu_blocks"),
+                     .context_tokens = number_of((*list)[0], "max_model_len"),
+                     .running = static_cast<int64_t>(metric("vllm:num_requests_running")),
+                     .waiting = static_cast<int64_t>(metric("vllm:num_requests_waiting")),
+                     .kv_use_share = std::max(metric("vllm:kv_cache_usage_perc"), metric("vllm:gpu_cache_usage_perc"))};
+}
+
+std::vector<HttpAsk> VllmServer::update_weights(const std::string& folder, const std::string& label) const {
+  return {{"POST", "/pause?mode=abort"},
+          {"POST", "/collective_rpc", json{{"method", "reload_weights"}, {"kwargs", {{"weights_path", folder}}}}.dump()},
+          {"POST", "/reset_prefix_cache"},
+          {"POST", "/update_weight_version", json{{"new_version", label}}.dump()},
+          {"POST", "/resume"}};
+}
+
+std::optional<double> metric_of(const std::string& text, const std::string& name) {
+  std::optional<double> sum;
+  for_each_sample(text, name, [&](std::string_view, double value) { sum = sum.value_or(0) + value; });
+  return sum;
+}
+
+std::string metric_label_of(const std::string& text, const std::string& name, const std::string& label) {
+  std::string found;
+  for_each_sample(text, name, [&](std::string_view labels, double) {
+    const std::string mark = label + "=\"";
+    const size_t at = labels.find(mark);
+    if (!found.empty() || at == std::string_view::npos) return;
+    const size_t from = at + mark.size();
+    found = labels.substr(from, labels.find('"', from) - from);
+  });
+  return found;
+}
+
+}  // namespace seer

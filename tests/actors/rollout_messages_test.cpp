@@ -1,0 +1,404 @@
+// A rollout whose instances are played by the test, message by message: lost, late and repeated answers, instances that come, leave
+// and are refused, and resumed rollouts. rollout_actor_test.cpp has whole rollouts on simulated machines.
+#include <doctest/doctest.h>
+
+#include <sstream>
+
+#include "actors/context_actor.h"
+#include "actors/recorder.h"
+#include "actors/rollout_actor.h"
+#include "actors/sim/sim_world.h"
+
+using namespace seer;
+
+namespace {
+
+/// An instance played by the test: it notes its chunks and answers only when the test says so.
+struct FakeInstance {
+  using handle = InstanceHandle;
+  static constexpr const char* kActorName = "fake_instance";
+  struct Seen {
+    std::vector<RunChunk> chunks;
+    std::vector<ChunkId> cancelled;
+    int drops = 0;
+  };
+  FakeInstance(rt::self_ptr<FakeInstance>, Seen* seen_in) : seen(seen_in) {}
+  handle::behavior_type make_behavior() {
+    return {[this](const RunChunk& chunk) { seen->chunks.push_back(chunk); },
+            [this](const CancelChunk& cancel) { seen->cancelled.push_back(cancel.chunk); },
+            [this](const DropChunks&) { ++seen->drops; },
+            [](const YieldChunks&) {},
+            [](const UpdateInstance&) {},
+            [](const WorkReady&) {},
+            [](const KvReserved&) {},
+            [](const KvOpened&) {},
+            [](const DraftServers&) {},
+            [](const CstFetched&) {},
+            [](const GetReport&) { return InstanceReport{}; }};
+  }
+  Seen* seen;
+};
+
+/// A rollout of one group, with instances played by the test.
+struct Stage {
+  explicit Stage(uint32_t samples = 1, size_t instances_expected = 1, EventLog log = {}, std::vector<ResumedRequest> resumed = {},
+                 bool machines_may_join = false)
+      : events(world) {
+    std::vector<GroupSpec> groups;
+    if (samples > 0) {
+      groups.push_back({.id = GroupId{0}, .prompt_ids = {5, 6, 7}, .samples = samples, .sampling = {}, .seeds = {}, .known_tokens = {}});
+      groups[0].sampling.max_tokens = 20;
+      groups[0].seeds.resize(samples, 9);
+    }
+    auto context = world.spawn<ContextActor>();
+    rollout = world.spawn<RolloutActor>(RolloutConfig{.scheduler = {.policy = "divided", .chunk_tokens = 8},
+                                                      .instances_expected = instances_expected,
+                                                      .chunk_silence_us = 10'000'000,
+                                                      .no_instance_us = 3'000'000,
+                                                      .machines_may_join = machines_may_join,
+                                                      .tells_commits = true},
+                                        RolloutParts{groups, context, {}, events.handle(), {}, log, std::move(resumed)});
+  }
+  void run_for(int64_t us) { world.run_until(world.now_us() + us); }
+  InstanceHandle add_instance(uint32_t id, const ClusterIdentity& identity = {}) {
+    auto instance = world.spawn<FakeInstance>(&seen[id]);
+    rt::post(rollout, InstanceUp{InstanceId{id}, NodeId{0}, 100, 4, 8, instance, identity});
+    run_for(1000);
+    return instance;
+  }
+  void progress(ChunkId chunk, std::vector<int32_t> tokens) {
+    const int64_t first = output_tokens(chunk);
+    written[chunk] += std::ssize(tokens);
+    send_progress(chunk, first, std::move(tokens));
+  }
+  void send_progress(ChunkId chunk, int64_t first_index, std::vector<int32_t> tokens) {
+    std::vector<float> logprobs(tokens.size(), -1.0f);
+    rt::post(rollout, ChunkProgress{InstanceId{0}, {{chunk, first_index, std::move(tokens), std::move(logprobs)}}, 0});
+    run_for(1000);
+  }
+  void done(ChunkId chunk, ChunkEnd end) {
+    rt::post(rollout, ChunkDone{.chunk = chunk,
+                                .end = end,
+                                .finish = end == ChunkEnd::kFinished ? FinishReason::kStop
+                                          : end == ChunkEnd::kFailed ? FinishReason::kError
+                                                                     : FinishReason::kNone,
+                                .last = {chunk, output_tokens(chunk), {}, {}}});
+    run_for(1000);
+  }
+  /// Tokens of the response, up to those of the chunk.
+  int64_t output_tokens(ChunkId chunk) {
+    int64_t tokens = written[chunk];
+    for (const FakeInstance::Seen& instance : seen)
+      for (const RunChunk& c : instance.chunks)
+        if (c.chunk == chunk) tokens += c.log.output_tokens();
+    return tokens;
+  }
+  std::vector<Response> responses() const { return events.all<Response>(); }
+  std::vector<RolloutSummary> summaries() const { return events.all<RolloutSummary>(); }
+
+  FakeInstance::Seen seen[3];
+  std::map<ChunkId, int64_t> written;  // tokens by each chunk
+  SimWorld world;
+  Recorder<RolloutEvents, Response, RolloutProgress, RolloutCommits, RolloutSummary> events;
+  RolloutHandle rollout;
+};
+
+}  // namespace
+
+TEST_CASE("rollout: late and repeated answers of chunks no longer open change nothing") {
+  Stage s;
+  s.add_instance(0);
+  REQUIRE(s.seen[0].chunks.size() == 1);
+  const ChunkId first = s.seen[0].chunks[0].chunk;
+  s.progress(first, {11, 12});
+  s.done(first, ChunkEnd::kChunkFull);
+  REQUIRE(s.seen[0].chunks.size() == 2);
+  const RunChunk second = s.seen[0].chunks[1];
+  CHECK(second.log.tokens() == std::vector<int32_t>{5, 6, 7, 11, 12});
+  s.progress(first, {11, 12});
+  s.done(first, ChunkEnd::kChunkFull);
+  s.done(first, ChunkEnd::kFinished);
+  s.done(ChunkId{77}, ChunkEnd::kFinished);
+  CHECK(s.seen[0].chunks.size() == 2);
+  CHECK(s.responses().empty());
+  s.progress(second.chunk, {13});
+  s.done(second.chunk, ChunkEnd::kFinished);
+  s.done(second.chunk, ChunkEnd::kFinished);
+  s.run_for(1'000'000);
+  REQUIRE(s.responses().size() == 1);
+  CHECK(s.responses()[0].output_ids == std::vector<int32_t>{11, 12, 13});
+  CHECK(s.responses()[0].chunks == 2);
+  REQUIRE(s.summaries().size() == 1);
+  CHECK(s.summaries()[0].complete);
+}
+
+TEST_CASE("rollout: the chunks of a silent instance are placed again elsewhere, from what it had reported") {
+  std::ostringstream lines;
+  Stage s(2, 2, EventLog::to(lines, LogLevel::kWarn, LogClock::kVirtual));
+  s.add_instance(0);
+  s.add_instance(1);
+  REQUIRE(s.seen[0].chunks.size() == 1);
+  REQUIRE(s.seen[1].chunks.size() == 1);
+  s.progress(s.seen[0].chunks[0].chunk, {11});
+  for (int i = 0; i < 12; ++i) {  // only the other one goes on
+    s.run_for(1'000'000);
+    s.progress(s.seen[1].chunks[0].chunk, {20 + i});
+  }
+  REQUIRE(s.seen[1].chunks.size() == 2);
+  CHECK(s.seen[1].chunks[1].request == s.seen[0].chunks[0].request);
+  CHECK(s.seen[1].chunks[1].log.tokens() == std::vector<int32_t>{5, 6, 7, 11});
+  CHECK(lines.str().find(" warn instance_silent rollout=0 instance=0 silent_s=10\n") != std::string::npos);
+  CHECK(lines.str().find(" warn instance_lost rollout=0 instance=0 chunks=1 instances_left=1\n") != std::string::npos);
+  s.done(s.seen[0].chunks[0].chunk, ChunkEnd::kFinished);  // too late
+  CHECK(s.responses().empty());
+}
+
+TEST_CASE("rollout: when a report is missing, the instance is restarted and its chunks are placed again") {
+  for (const bool last : {false, true}) {  // of the chunk: only its end shows that it is missing
+    Stage s(2, 2);
+    const InstanceHandle first = s.add_instance(0);
+    s.add_instance(1);
+    REQUIRE(s.seen[0].chunks.size() == 1);
+    const RunChunk chunk = s.seen[0].chunks[0];
+    s.progress(chunk.chunk, {11, 12});
+    s.written[chunk.chunk] += 2;  // which are lost
+    if (last)
+      s.done(chunk.chunk, ChunkEnd::kFinished);
+    else
+      s.progress(chunk.chunk, {15});
+    REQUIRE(s.seen[1].chunks.size() == 2);
+    CHECK(s.seen[1].chunks[1].request == chunk.request);
+    CHECK(s.seen[1].chunks[1].log.tokens() == std::vector<int32_t>{5, 6, 7, 11, 12});
+    CHECK(s.responses().empty());
+    rt::post(first, RunChunk{});
+    s.run_for(1000);
+    CHECK(s.seen[0].chunks.size() == 1);  // it was ended
+  }
+}
+
+TEST_CASE("rollout: a report that comes twice counts once") {
+  Stage s;
+  s.add_instance(0);
+  const ChunkId chunk = s.seen[0].chunks[0].chunk;
+  s.progress(chunk, {11, 12});
+  s.send_progress(chunk, 0, {11, 12});
+  s.progress(chunk, {13});
+  s.done(chunk, ChunkEnd::kFinished);
+  REQUIRE(s.responses().size() == 1);
+  CHECK(s.responses()[0].output_ids == std::vector<int32_t>{11, 12, 13});
+}
+
+TEST_CASE("rollout: with no instance left for no_instance_us it ends and says so; one that comes back in time goes on") {
+  Stage s;
+  rt::kill(s.add_instance(0));
+  s.run_for(2'000'000);
+  CHECK(s.summaries().empty());
+  rt::kill(s.add_instance(1));
+  CHECK(s.seen[1].chunks.size() == 1);
+  s.run_for(5'000'000);
+  REQUIRE(s.summaries().size() == 1);
+  CHECK_FALSE(s.summaries()[0].complete);
+  CHECK(s.summaries()[0].error == "no instance is left to run on");
+}
+
+TEST_CASE("rollout: when the last machine has left, it ends at once, unless others may join: then it waits for one") {
+  for (const bool may_join : {false, true}) {
+    CAPTURE(may_join);
+    Stage s(1, 1, {}, {}, may_join);
+    const InstanceHandle only = s.add_instance(0);
+    rt::post(s.rollout, PartLost{.node = NodeId{0}, .instances = {InstanceId{0}}, .reason = "node 0 is gone"});
+    rt::kill(only);
+    s.run_for(1'000'000);
+    CHECK(s.summaries().size() == (may_join ? 0 : 1));
+    if (!may_join) {
+      CHECK(s.summaries()[0].error == "node 0 is gone");
+      continue;
+    }
+    s.add_instance(1);
+    CHECK(s.seen[1].chunks.size() == 1);
+    s.done(s.seen[1].chunks[0].chunk, ChunkEnd::kFinished);
+    REQUIRE(s.summaries().size() == 1);
+    CHECK(s.summaries()[0].complete);
+  }
+}
+
+TEST_CASE("rollout: if an expected instance never comes, it starts with the others") {
+  Stage s(1, 2);
+  s.add_instance(0);
+  s.run_for(1'000'000);
+  CHECK(s.seen[0].chunks.empty());
+  s.run_for(3'000'000);
+  CHECK(s.seen[0].chunks.size() == 1);
+}
+
+TEST_CASE("rollout: with nothing to do it ends at once") {
+  Stage s(0);
+  s.run_for(1'000'000);
+  REQUIRE(s.summaries().size() == 1);
+  CHECK(s.summaries()[0].complete);
+  CHECK(s.summaries()[0].requests == 0);
+}
+
+TEST_CASE("rollout: the length of a failed request is not learned") {
+  Stage s(3);
+  s.add_instance(0);
+  REQUIRE(s.seen[0].chunks.size() == 3);
+  s.progress(s.seen[0].chunks[0].chunk, {11, 12});
+  s.done(s.seen[0].chunks[0].chunk, ChunkEnd::kFailed);
+  for (const size_t i : {1, 2}) {
+    s.progress(s.seen[0].chunks[i].chunk, {13});
+    s.done(s.seen[0].chunks[i].chunk, ChunkEnd::kFinished);
+  }
+  s.run_for(1'000'000);
+  REQUIRE(s.responses().size() == 3);
+  CHECK(s.responses()[0].finish == FinishReason::kError);
+  CHECK(s.responses()[0].output_ids == std::vector<int32_t>{11, 12});
+  REQUIRE(s.summaries().size() == 1);
+  CHECK(s.summaries()[0].complete);
+  CHECK(s.summaries()[0].finished == 3);
+  CHECK(s.summaries()[0].failed == 1);
+  CHECK(s.summaries()[0].estimate_error == 0);  // 2 tokens were no prediction of 1
+}
+
+TEST_CASE("rollout: an instance of another model or layout gets no work, and the error says why when no other is left") {
+  Stage s;
+  const ClusterIdentity good{.model = "moonlight", .layout = 7};
+  ClusterIdentity model = good, layout = good;
+  model.model = "qwen";
+  layout.layout = 8;
+  const InstanceHandle first = s.add_instance(0, good);
+  s.add_instance(1, model);
+  s.add_instance(2, layout);
+  CHECK(rt::look<RolloutActor>(s.rollout).instances.size() == 1);
+  rt::kill(first);
+  s.run_for(5'000'000);
+  CHECK(s.seen[1].chunks.empty());
+  CHECK(s.seen[2].chunks.empty());
+  REQUIRE(s.summaries().size() == 1);
+  CHECK(s.summaries()[0].error ==
+        "no instance is left to run on: instance 2 is refused: its KV layout is 0000000000000008, expected 0000000000000007");
+}
+
+TEST_CASE("rollout: an instance whose weights are not the rollout's is refused, and one that takes any weights is not") {
+  Stage s;
+  ClusterIdentity any, other;
+  other.version = {9};
+  s.add_instance(0, other);
+  CHECK(rt::look<RolloutActor>(s.rollout).instances.empty());
+  CHECK(rt::look<RolloutActor>(s.rollout).last_refusal == "instance 0 is refused: its weight version is 9, expected 1");
+  s.add_instance(1, any);
+  CHECK(s.seen[1].chunks.size() == 1);
+}
+
+TEST_CASE("rollout: drained instances get nothing more, and chunks that come back from them go on elsewhere") {
+  Stage s(2, 2);
+  const InstanceHandle leaving = s.add_instance(0);
+  s.add_instance(1);
+  REQUIRE(s.seen[0].chunks.size() == 1);
+  const RunChunk chunk = s.seen[0].chunks[0];
+  rt::post(s.rollout, InstancesDraining{NodeId{0}, {InstanceId{0}}});
+  s.progress(chunk.chunk, {11, 12});
+  s.done(chunk.chunk, ChunkEnd::kYielded);
+  REQUIRE(s.seen[1].chunks.size() == 2);
+  CHECK(s.seen[1].chunks[1].request == chunk.request);
+  CHECK(s.seen[1].chunks[1].log.tokens() == std::vector<int32_t>{5, 6, 7, 11, 12});
+  s.done(s.seen[1].chunks[0].chunk, ChunkEnd::kChunkFull);
+  CHECK(s.seen[0].chunks.size() == 1);
+  rt::stop(leaving);
+  rt::post(s.rollout, PartLost{NodeId{0}, {InstanceId{0}}, ""});
+  s.run_for(1000);
+  for (const size_t i : {1u, 2u}) s.done(s.seen[1].chunks.at(i).chunk, ChunkEnd::kFinished);
+  s.run_for(1'000'000);
+  REQUIRE(s.summaries().size() == 1);
+  CHECK(s.summaries()[0].complete);
+  CHECK(s.summaries()[0].instances_lost == 0);
+  CHECK(s.summaries()[0].parts_lost.empty());
+}
+
+TEST_CASE("rollout: chunks of an instance that ends before it has given them back are placed again from what it had reported") {
+  Stage s(2, 2);
+  const InstanceHandle leaving = s.add_instance(0);
+  s.add_instance(1);
+  const RunChunk chunk = s.seen[0].chunks.at(0);
+  s.progress(chunk.chunk, {11});
+  rt::post(s.rollout, InstancesDraining{NodeId{0}, {InstanceId{0}}});
+  rt::kill(leaving);
+  s.run_for(1000);
+  REQUIRE(s.seen[1].chunks.size() == 2);
+  CHECK(s.seen[1].chunks[1].request == chunk.request);
+  CHECK(s.seen[1].chunks[1].log.tokens() == std::vector<int32_t>{5, 6, 7, 11});
+}
+
+TEST_CASE("rollout: tokens added to the log are sent once, before their response") {
+  Stage s;
+  s.add_instance(0);
+  const ChunkId chunk = s.seen[0].chunks.at(0).chunk;
+  s.progress(chunk, {11, 12});
+  s.send_progress(chunk, 0, {11, 12});  // again
+  s.progress(chunk, {13});
+  s.done(chunk, ChunkEnd::kFinished);
+  std::vector<int32_t> told;
+  for (const auto& message : s.events.log()) {
+    if (const auto* commits = std::get_if<RolloutCommits>(&message))
+      for (const CommittedTokens& part : commits->parts) {
+        CHECK(part.request == RequestId{GroupId{0}, 0});
+        CHECK(part.first_index == std::ssize(told));
+        CHECK(part.logprobs.size() == part.tokens.size());
+        told.insert(told.end(), part.tokens.begin(), part.tokens.end());
+      }
+    if (std::holds_alternative<Response>(message)) CHECK(told == std::vector<int32_t>{11, 12, 13});
+  }
+  CHECK(told.size() == 3);
+}
+
+TEST_CASE("rollout: when resumed it leaves out answered requests, and continues the others from their tokens") {
+  const RequestId answered{GroupId{0}, 0}, begun{GroupId{0}, 1};
+  Stage s(3, 1, {}, {{answered, {21, 22}, {}, true}, {begun, {31, 32}, {-0.5f, -0.25f}}});
+  s.add_instance(0);
+  REQUIRE(s.seen[0].chunks.size() == 2);
+  for (const RunChunk& chunk : s.seen[0].chunks) {
+    CHECK(chunk.request != answered);
+    if (chunk.request == begun) {
+      CHECK(chunk.log.tokens() == std::vector<int32_t>{5, 6, 7, 31});  // 32 might be its end
+      CHECK(chunk.computed_tokens == 4);
+    } else {
+      CHECK(chunk.log.tokens() == std::vector<int32_t>{5, 6, 7});
+    }
+    s.written[chunk.chunk] = 0;
+    s.progress(chunk.chunk, {40});
+    s.done(chunk.chunk, ChunkEnd::kFinished);
+  }
+  s.run_for(1'000'000);
+  REQUIRE(s.responses().size() == 2);
+  for (const Response& r : s.responses()) {
+    if (r.request != begun) continue;
+    CHECK(r.output_ids == std::vector<int32_t>{31, 40});
+    CHECK(r.logprobs == std::vector<float>{-0.5f, -1.0f});
+  }
+  REQUIRE(s.summaries().size() == 1);
+  CHECK(s.summaries()[0].complete);
+  CHECK(s.summaries()[0].requests == 2);
+}
+
+TEST_CASE("rollout: when resumed with all requests answered it is over at once") {
+  Stage s(1, 1, {}, {{{GroupId{0}, 0}, {21}, {}, true}});
+  s.add_instance(0);
+  s.run_for(1'000'000);
+  CHECK(s.seen[0].chunks.empty());
+  CHECK(s.responses().empty());
+  REQUIRE(s.summaries().size() == 1);
+  CHECK(s.summaries()[0].complete);
+}
+
+TEST_CASE("rollout: a request answered before is not answered again, even if its group fits on no instance now") {
+  const RequestId answered{GroupId{0}, 0};
+  Stage s(2, 1, {}, {{answered, {21, 22}, {}, true}});
+  const auto small = s.world.spawn<FakeInstance>(&s.seen[0]);
+  rt::post(s.rollout, InstanceUp{InstanceId{0}, NodeId{0}, 2, 4, 8, small});  // 8 tokens; the group needs 23
+  s.run_for(1'000'000);
+  REQUIRE(s.responses().size() == 1);
+  CHECK(s.responses()[0].request != answered);
+  CHECK(s.responses()[0].finish == FinishReason::kError);
+  REQUIRE(s.summaries().size() == 1);
+  CHECK(s.summaries()[0].complete);
+}

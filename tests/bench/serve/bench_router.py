@@ -1,0 +1,130 @@
+#!/usr/bin/env python3
+"""Compares `seer serve --engines` over servers of different speed with round robin over the same servers, and what the router costs over
+one process. All are real processes of `seer serve` on this machine. usage: bench_router.py SEER_PROGRAM [--pairs N] [--json FILE]
+
+  heterogeneous   three servers with one thread each, which run 12, 12 and 3 % of the time, as with cpulimit, so that the machine's cores
+                  are not what they share: total time and tail (from 90 % of the responses to the last) of the router's policies and of
+                  round robin, which is what routers do that know no load
+  overhead        one server, asked directly and through routers with small and with larger chunks: tokens per second, and the
+                  milliseconds that each chunk of 64 tokens adds to a request that runs alone
+"""
+import argparse, concurrent.futures, json, os, random, signal, statistics, sys, threading, time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../integration"))
+arguments = sys.argv[1:]
+sys.argv = sys.argv[:2]
+from served import MODEL, ROOT, Served
+
+
+class Slowed:
+    """Lets a process run only a share of the time, as cpulimit does."""
+
+    def __init__(self, process, share, period_s=0.05):
+        self.over = threading.Event()
+
+        def work():
+            while not self.over.wait(period_s * share):
+                process.send_signal(signal.SIGSTOP)
+                self.over.wait(period_s * (1 - share))
+                process.send_signal(signal.SIGCONT)
+        self.thread = threading.Thread(target=work)
+        self.thread.start()
+
+    def stop(self):
+        self.over.set()
+        self.thread.join()
+
+
+def work_of(groups, size, seed):
+    """Requests of groups, with lengths that differ between groups: most short, some long."""
+    draw = random.Random(seed)
+    requests = []
+    for g in range(groups):
+        tokens = min(1400, int(draw.lognormvariate(4.6, 0.9)) + 8)
+        prompt = [2 + draw.randrange(30) for _ in range(20)]
+        for i in range(size):
+            length = max(4, min(1500, int(tokens * draw.uniform(0.7, 1.3))))
+            requests.append({"input_ids": prompt, "group_id": f"g{seed}-{g}", "group_size": size, "return_logprob": True,
+                             "sampling_params": {"max_new_tokens": length, "ignore_eos": True, "sampling_seed": 1000 * g + i}})
+    return requests
+
+
+def run(requests, servers):
+    """Sends request i to server i mod n, all at once. Returns total seconds, tail seconds, tokens."""
+    began, ends, tokens = time.monotonic(), [], []
+
+    def one(i):
+        answer = servers[i % len(servers)].post("/generate", requests[i])
+        ends.append(time.monotonic() - began)
+        tokens.append(len(answer["output_ids"]))
+    with concurrent.futures.ThreadPoolExecutor(len(requests)) as pool:
+        list(pool.map(one, range(len(requests))))
+    ends.sort()
+    return ends[-1], ends[-1] - ends[int(0.9 * len(ends)) - 1], sum(tokens)
+
+
+def router_over(servers, *options):
+    engines = ",".join(f"seer=http://127.0.0.1:{server.port}" for server in servers)
+    return Served("--engines", engines, *options)
+
+
+def heterogeneous(pairs, shares):
+    rows = {"round robin": [], "seer+": []}  # in turn, on the same work
+    servers = [Served("--instances", "1", "--max-batch", "8") for _ in range(3)]
+    slowed = [Slowed(server.process, share) for server, share in zip(servers, shares)]
+    routers = {policy: router_over(servers, "--policy", policy, "--chunk-tokens", "64") for policy in rows if policy != "round robin"}
+    try:
+        for pair in range(pairs):
+            requests = work_of(24, 4, 100 + pair)
+            for name in rows:
+                rows[name].append(run(requests, servers if name == "round robin" else [routers[name]]))
+                print(name, rows[name][-1], file=sys.stderr)
+    finally:
+        for router in routers.values():
+            router.stop()
+        for limit in slowed:
+            limit.stop()
+        for server in servers:
+            server.stop()
+    return {name: {"total_s": statistics.median(r[0] for r in runs), "tail_s": statistics.median(r[1] for r in runs), "runs": runs}
+            for name, runs in rows.items()}
+
+
+def overhead(pairs):
+    server = Served("--instances", "1", "--max-batch", "8")
+    targets = {"direct": server, **{f"chunks of {n}": router_over([server], "--chunk-tokens", str(n)) for n in (64, 512, 2048)}}
+    rates = {name: [] for name in targets}
+    try:
+        for pair in range(pairs):
+            requests = work_of(12, 4, 200 + pair)
+            for name, target in targets.items():
+                total, _, tokens = run(requests, [target])
+                rates[name].append(tokens / total)
+        alone = {"input_ids": [2, 3, 4], "sampling_params": {"max_new_tokens": 640, "ignore_eos": True, "sampling_seed": 3}}
+        times = {"direct": [], "chunks of 64": []}
+        for _ in range(3 * pairs):
+            for name in times:
+                began = time.monotonic()
+                targets[name].post("/generate", alone)
+                times[name].append(time.monotonic() - began)
+    finally:
+        for target in reversed(targets.values()):
+            target.stop()
+    per_chunk_ms = 1000 * statistics.median(r - d for r, d in zip(times["chunks of 64"], times["direct"])) / 10
+    ratios = {name: statistics.median(r / d for r, d in zip(rates[name], rates["direct"])) for name in rates if name != "direct"}
+    return {"tokens_per_s": {name: statistics.median(of) for name, of in rates.items()}, "of_direct": ratios, "ms_per_chunk": per_chunk_ms, "pairs": pairs}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=3)
+    parser.add_argument("--shares", type=float, nargs=3, default=[0.12, 0.12, 0.03], help="of the time that each server runs")
+    parser.add_argument("--json")
+    parser.add_argument("--only", choices=["overhead", "heterogeneous"])
+    options = parser.parse_args(arguments[1:])
+    parts = {"overhead": lambda: overhead(options.pairs), "heterogeneous": lambda: heterogeneous(options.pairs, options.shares)}
+    result = {name: measure() for name, measure in parts.items() if options.only in (None, name)}
+    print(json.dumps(result, indent=1))
+    if options.json:
+        with open(options.json, "w") as out:
+            json.dump(result, out)

@@ -1,0 +1,226 @@
+#!/usr/bin/env python3
+"""Tests `seer serve --engines`: the scheduling of Seer over servers that run elsewhere, here other processes of `seer serve` that are
+asked in SGLang's, vLLM's and Seer's dialect. usage: router.py SEER_PROGRAM"""
+import concurrent.futures, os, signal, tempfile, time, unittest
+
+from serve import rollout
+from served import Served
+from turned_model import turned_model
+
+
+def engine(kind, server):
+    return f"{kind}=http://127.0.0.1:{server.port}"
+
+
+class Router(Served):
+    """`servers`: (kind, Served) each."""
+
+    def __init__(self, servers, *options):
+        self.log = tempfile.NamedTemporaryFile(suffix=".log")
+        super().__init__("--engines", ",".join(engine(kind, server) for kind, server in servers),
+                         *([] if "--chunk-tokens" in options else ["--chunk-tokens", "64"]), "--log-level", "info", "--log-file", self.log.name, *options)
+
+    def events(self, name):
+        with open(self.log.name) as lines:
+            return [line for line in lines if name in line.split()]
+
+    def workers(self):
+        return self.call("GET", "/workers")[1]["workers"]
+
+    def wait_for(self, what, seconds=30):
+        until = time.monotonic() + seconds
+        while not what():
+            if time.monotonic() > until:
+                raise AssertionError(f"not so in {seconds} s: {self.workers()}")
+            time.sleep(0.02)
+
+    def up(self):
+        return sum(worker["is_healthy"] for worker in self.workers())
+
+
+def ask(server, r, max_new_tokens=300, **fields):
+    return server.generate(r["prompt_ids"], sampling_params={"max_new_tokens": max_new_tokens, "sampling_seed": r["seed"]}, **fields)
+
+
+class SameBitsTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.right = rollout(cls.folder.name)
+        cls.servers = [Served("--instances", "1") for _ in range(2)]
+        for server in cls.servers:
+            cls.addClassCleanup(server.stop)
+
+    def check(self, found, right):
+        for r, f in zip(right, found, strict=True):
+            self.assertEqual(f["output_ids"], r["output_ids"])
+            self.assertEqual([value for value, _, _ in f["meta_info"]["output_token_logprobs"]], r["logprobs"])
+            self.assertEqual(f["meta_info"]["finish_reason"]["type"], r["finish_reason"])
+            self.assertEqual(f["text"], r["text"])
+
+    def run_all(self, kinds, *options):
+        router = Router(list(zip(kinds, self.servers)), *options)
+        self.addCleanup(router.stop)
+        with concurrent.futures.ThreadPoolExecutor(len(self.right)) as pool:
+            self.check(pool.map(lambda r: ask(router, r), self.right), self.right)
+        return router
+
+    def test_responses_of_seer_servers_are_those_of_seer_rollout_bit_for_bit(self):
+        for options in [[], ["--policy", "seer"], ["--policy", "las", "--chunk-tokens", "16"], ["--chunk-tokens", "0", "--shared-kv"]]:
+            with self.subTest(options=options):
+                self.run_all(["seer", "seer"], *options)
+
+    def test_so_are_those_asked_for_as_sglang_servers(self):
+        small = [{**r, "seed": r["seed"] % 2**31} for r in self.right]  # seeds of SGLang have 31 bits
+        router = Router([("sglang", server) for server in self.servers])
+        self.addCleanup(router.stop)
+        with concurrent.futures.ThreadPoolExecutor(len(small)) as pool:
+            direct = list(pool.map(lambda r: ask(self.servers[0], r), small))
+            routed = list(pool.map(lambda r: ask(router, r), small))
+        for d, r in zip(direct, routed):
+            self.assertEqual(r["output_ids"], d["output_ids"])
+            self.assertEqual(r["meta_info"]["output_token_logprobs"], d["meta_info"]["output_token_logprobs"])
+            self.assertEqual(r["meta_info"]["finish_reason"], d["meta_info"]["finish_reason"])
+
+    def test_so_are_those_asked_for_as_vllm_servers_when_greedy_or_in_one_chunk(self):
+        def both(server, **params):
+            return server.generate([2, 3, 4, 5], sampling_params={"max_new_tokens": 200, **params})
+        for chunk, params in [("0", {"sampling_seed": 9}), ("16", {"temperature": 0})]:
+            router = Router([("vllm", server) for server in self.servers], "--chunk-tokens", chunk)
+            self.addCleanup(router.stop)
+            self.assertEqual(both(router, **params)["meta_info"]["output_token_logprobs"], both(self.servers[0], **params)["meta_info"]["output_token_logprobs"])
+
+    def test_stop_strings_that_span_chunks_end_a_response_where_they_do_in_one(self):
+        long = ask(self.servers[0], self.right[0])["text"]
+        for start in (20, 33, 47):
+            stop = long[start:start + 6]
+            def stopped(server, **fields):
+                return server.generate(self.right[0]["prompt_ids"],
+                                       sampling_params={"max_new_tokens": 300, "sampling_seed": self.right[0]["seed"], "stop": [stop]}, **fields)
+            router = Router([("seer", server) for server in self.servers], "--chunk-tokens", "3")
+            self.addCleanup(router.stop)
+            found, right = stopped(router), stopped(self.servers[0])
+            self.assertEqual(found["output_ids"], right["output_ids"])
+            self.assertEqual(found["meta_info"]["finish_reason"], right["meta_info"]["finish_reason"])
+
+    def test_an_aborted_request_ends_at_its_server_too(self):
+        router = Router([("seer", server) for server in self.servers])
+        self.addCleanup(router.stop)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            running = pool.submit(router.generate, [2, 3, 4], rid="me", sampling_params={"max_new_tokens": 1500, "ignore_eos": True})
+            router.wait_for(lambda: any(server.load()["num_running_reqs"] for server in self.servers))
+            router.post("/abort_request", {"rid": "me"})
+            self.assertEqual(running.result()["meta_info"]["finish_reason"]["type"], "abort")
+        for server in self.servers:
+            server.wait_until(lambda load: load["num_reqs"] == 0)
+
+
+class ChangingServersTest(unittest.TestCase):
+    """Servers that come, leave, die and come back while requests run."""
+
+    @classmethod
+    def setUpClass(cls):
+        with tempfile.TemporaryDirectory() as folder:
+            cls.right = rollout(folder)
+
+    def start(self, *options):
+        server = Served("--instances", "1", *options)
+        self.addCleanup(lambda: server.process.poll() is None and server.stop())
+        return server
+
+    def while_running(self, router, change):
+        """All responses are right although `change` is done while they run."""
+        with concurrent.futures.ThreadPoolExecutor(len(self.right)) as pool:
+            found = [pool.submit(ask, router, r) for r in self.right]
+            change()
+            for r, f in zip(self.right, found):
+                self.assertEqual(f.result()["output_ids"], r["output_ids"])
+                self.assertEqual([value for value, _, _ in f.result()["meta_info"]["output_token_logprobs"]], r["logprobs"])
+
+    def wait_busy(self, router, server):
+        router.wait_for(lambda: server.load()["num_running_reqs"] > 0)
+
+    def test_a_server_is_killed_and_restarted_while_requests_run(self):
+        servers = [self.start(), self.start()]
+        router = Router([("seer", server) for server in servers], "--chunk-tokens", "32")
+        self.addCleanup(router.stop)
+
+        def change():
+            self.wait_busy(router, servers[1])
+            servers[1].kill()
+            router.wait_for(lambda: router.up() == 1)
+            again = Served("--instances", "1", "--listen", f"127.0.0.1:{servers[1].port}")
+            self.addCleanup(again.stop)
+            router.wait_for(lambda: router.up() == 2, 60)
+        self.while_running(router, change)
+        self.while_running(router, lambda: None)
+
+    def test_a_server_that_hangs_loses_its_requests_to_the_others(self):
+        servers = [self.start(), self.start()]
+        router = Router([("seer", server) for server in servers], "--engine-silence", "2")
+        self.addCleanup(router.stop)
+
+        def change():
+            self.wait_busy(router, servers[1])
+            os.kill(servers[1].process.pid, signal.SIGSTOP)
+        try:
+            self.while_running(router, change)
+        finally:
+            os.kill(servers[1].process.pid, signal.SIGCONT)
+
+    def test_servers_join_and_leave_while_requests_run(self):
+        servers = [self.start(), self.start()]
+        router = Router([("seer", servers[0])], "--chunk-tokens", "32")
+        self.addCleanup(router.stop)
+
+        def change():
+            self.wait_busy(router, servers[0])
+            answer = router.post("/workers", {"url": f"http://127.0.0.1:{servers[1].port}", "kind": "seer"}, 202)
+            again = router.post("/workers", {"url": f"http://127.0.0.1:{servers[1].port}", "kind": "seer"}, 202)
+            self.assertEqual(answer["worker_id"], again["worker_id"])
+            self.wait_busy(router, servers[1])
+            self.assertEqual(router.call("DELETE", "/workers/worker-0")[0], 202)
+            router.wait_for(lambda: [worker["id"] for worker in router.workers()] == ["worker-1"])
+            servers[0].wait_until(lambda load: load["num_reqs"] == 0)
+        self.while_running(router, change)
+        self.assertEqual(router.call("DELETE", "/workers/worker-9")[0], 404)
+        self.assertEqual(router.call("POST", "/workers", {"url": "https://x"})[0], 400)
+
+    def test_new_weights_reach_all_servers_and_one_that_was_out(self):
+        servers = [self.start() for _ in range(3)]
+        with tempfile.TemporaryDirectory() as folder:
+            new = turned_model(folder)
+            router = Router([("seer", server) for server in servers])
+            self.addCleanup(router.stop)
+            ids, params = [2, 3, 4], {"max_new_tokens": 60, "temperature": 0}
+            old = router.generate(ids, sampling_params=params)
+            servers[2].kill()
+            self.while_running(router, lambda: None)  # which finds out that it is gone
+            router.post("/update_weights_from_disk", {"model_path": new})
+            other = router.generate(ids, sampling_params=params)
+            self.assertNotEqual(other["output_ids"], old["output_ids"])
+            self.assertEqual(other["meta_info"]["weight_version"], "2")
+            again = Served("--instances", "1", "--listen", f"127.0.0.1:{servers[2].port}")
+            self.addCleanup(again.stop)
+            router.wait_for(lambda: router.up() == 3, 60)
+            for server in [*servers[:2], again]:
+                self.assertEqual(server.call("GET", "/get_weight_version")[1]["weight_version"], "2")
+                self.assertEqual(server.generate(ids, sampling_params=params)["output_ids"], other["output_ids"])
+            # A folder that is not there changes nothing.
+            self.assertEqual(router.call("POST", "/update_weights_from_disk", {"model_path": folder + "/nothing"})[0], 400)
+            self.assertEqual(router.generate(ids, sampling_params=params)["output_ids"], other["output_ids"])
+
+    def test_weights_that_change_behind_the_router_are_noticed(self):
+        servers = [self.start(), self.start()]
+        with tempfile.TemporaryDirectory() as folder:
+            new = turned_model(folder)
+            router = Router([("seer", server) for server in servers])
+            self.addCleanup(router.stop)
+            servers[1].post("/update_weights_from_disk", {"model_path": new, "weight_version": "9"})
+            self.while_running(router, lambda: None)
+            self.assertEqual(router.up(), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()

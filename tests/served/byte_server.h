@@ -1,0 +1,230 @@
+// ByteServer: a simulated server that answers in the bytes of one dialect, on the virtual clock, with faults drawn from a seed: it is
+// silent, breaks off, aborts, has no room, sends what makes no sense, goes away and comes back, with other weights too. The tokens
+// of a response depend on its seed and the position alone.
+#pragma once
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/sim/sim_world.h"
+#include "protocols/hash.h"
+#include "served/served_answer.h"
+
+namespace seer {
+
+/// What the responses must be.
+struct ByteOracle {
+  static constexpr int32_t kEos = 1;
+  static int64_t length(uint64_t seed) { return 1 + static_cast<int64_t>(hash_pair(seed, 77) % 60); }
+  static int32_t token(uint64_t seed, int64_t index) {
+    return index + 1 == length(seed) ? kEos : static_cast<int32_t>(2 + hash_pair(seed, static_cast<uint64_t>(index)) % 1000);
+  }
+  static float logprob(uint64_t seed, int64_t index) { return -static_cast<float>(hash_pair(seed + 1, static_cast<uint64_t>(index)) % 4096) / 512; }
+};
+
+struct ByteServerConfig {
+  ServerKind kind = ServerKind::kSglang;
+  uint64_t seed = 1;
+  int64_t token_us = 1000;
+  double fault_share = 0.3;     // of the requests
+  int64_t up_us = 100'000;      // about, from one outage to the next; 0: none
+  int64_t rows_max = 6;         // more are answered with 503
+  bool is_incremental = false;  // of SGLang's kind
+  bool changes_weights = false; // comes back with other ones at times
+};
+
+class ByteServer final : public EngineServer {
+ public:
+  ByteServer(SimWorld& world, ByteServerConfig config) : world_(world), config_(config), rng_(config.seed), dialect_(make_dialect(config.kind)) { plan_outage(); }
+
+  const std::string& name() const override { return name_; }
+
+  void run(ServedChunk chunk, std::function<void(ServedPart)> part) override {
+    const ChunkId id = chunk.chunk;
+    REQUIRE(std::ranges::find(rids_, chunk.rid) == rids_.end());
+    rids_.push_back(chunk.rid);
+    ++requests_;
+    const HttpAsk ask = dialect_->generate(chunk);
+    REQUIRE(nlohmann::json::parse(ask.body).is_object());
+    auto call = std::make_shared<Call>(Call{chunk, std::make_unique<ServedAnswer>(chunk, *dialect_, std::move(part)), next_call_++});
+    calls_[id] = call;
+    if (is_down_) return later(200, id, call->number, [this, call] { finish(*call, fail(Code::kUnavailable, "it cannot be reached")); });
+    if (std::ssize(calls_) > config_.rows_max) return later(300, id, call->number, [this, call] { refuse(*call, 503); });
+    answer(call);
+  }
+
+  void end(ChunkId id) override { calls_.erase(id); }
+
+  void look(std::function<void(Result<ServerState>)> then) override {
+    world_.after(500, [this, then = std::move(then)] {
+      if (is_down_) return then(fail(Code::kUnavailable, "it cannot be reached"));
+      then(ServerState{.engine = "bytes", .model = "m", .weights = weights_, .kv_tokens = 4096, .context_tokens = 4096, .rows_max = 8});
+    });
+  }
+
+  void update_weights(std::string folder, std::string label, std::function<void(Status)> then) override {
+    CHECK(calls_.empty());
+    world_.after(2'000, [this, folder = std::move(folder), label = std::move(label), then = std::move(then)] {
+      if (is_down_ || folder.empty()) return then(fail(Code::kUnavailable, "it cannot be reached"));
+      weights_ = label;
+      then({});
+    });
+  }
+
+  /// Goes away now, for `us`.
+  void go_down(int64_t us) {
+    is_down_ = true;
+    for (const auto& [id, call] : std::exchange(calls_, {})) call->answer->end(fail(Code::kUnavailable, "its answer broke off"));
+    world_.after(us, [this] { is_down_ = false; });
+  }
+  void stop_faults() { config_.fault_share = 0, config_.up_us = 0; }
+  int64_t open() const { return std::ssize(calls_); }
+  int64_t requests() const { return requests_; }
+  const std::string& weights() const { return weights_; }
+  void set_weights(std::string label) { weights_ = std::move(label); }
+
+ private:
+  struct Call {
+    ServedChunk chunk;
+    std::unique_ptr<ServedAnswer> answer;
+    uint64_t number;
+  };
+  enum class Fault : uint8_t { kNone, kSilent, kBreaks, kAborts, kGarbage, kOtherPrompt, kOtherIds, kError, kNoReason, kServerError, kCount };
+
+  uint64_t draw(uint64_t below) { return rng_() % below; }
+
+  /// Runs f after a while if the call is open then.
+  void later(int64_t us, ChunkId id, uint64_t number, std::function<void()> f) {
+    world_.after(us, [this, id, number, f = std::move(f)] {
+      const auto call = calls_.find(id);
+      if (call != calls_.end() && call->second->number == number) f();
+    });
+  }
+  void finish(Call& call, const Status& status) {
+    const auto kept = calls_.extract(call.chunk.chunk);
+    kept.mapped()->answer->end(status);
+  }
+  void refuse(Call& call, int status) {
+    call.answer->head(status, "application/json");
+    call.answer->body(R"({"error": {"message": "no room"}})");
+    finish(call, {});
+  }
+
+  void answer(const std::shared_ptr<Call>& call) {
+    const ServedChunk& chunk = call->chunk;
+    const bool has_fault = static_cast<double>(draw(1000)) < 1000 * config_.fault_share;
+    const Fault fault = has_fault ? static_cast<Fault>(1 + draw(static_cast<uint64_t>(Fault::kCount) - 1)) : Fault::kNone;
+    const int64_t done = std::ssize(chunk.tokens) - chunk.prompt_tokens;
+    const int64_t give = std::min(chunk.max_new_tokens, ByteOracle::length(chunk.seed) - done);
+    REQUIRE(give > 0);
+    if (fault == Fault::kServerError) return later(config_.token_us, chunk.chunk, call->number, [this, call] { refuse(*call, 500); });
+    later(0, chunk.chunk, call->number, [call] { call->answer->head(200, "text/event-stream"); });
+    const auto at_fault = static_cast<int64_t>(draw(static_cast<uint64_t>(give)));
+    int64_t us = 0;
+    for (int64_t told = 0; told < give;) {
+      const int64_t now = std::min(give, told + 1 + static_cast<int64_t>(draw(4)));
+      us += config_.token_us * (now - told);
+      const bool is_wrong = fault != Fault::kNone && at_fault < now;
+      std::string event = event_of(chunk, told, now, give, is_wrong ? fault : Fault::kNone);
+      if (is_wrong && fault == Fault::kBreaks) event.resize(draw(event.size()));
+      send(call, us, std::move(event));
+      if (is_wrong) return fail_at(call, us, fault);
+      told = now;
+    }
+    send(call, us, "data: [DONE]\n\n");
+    later(us, chunk.chunk, call->number, [this, call] { finish(*call, {}); });
+  }
+
+  /// In two pieces, cut anywhere.
+  void send(const std::shared_ptr<Call>& call, int64_t us, std::string bytes) {
+    const size_t cut = draw(bytes.size() + 1);
+    later(us, call->chunk.chunk, call->number, [call, first = bytes.substr(0, cut)] { call->answer->body(first); });
+    later(us, call->chunk.chunk, call->number, [call, rest = bytes.substr(cut)] { call->answer->body(rest); });
+  }
+
+  void fail_at(const std::shared_ptr<Call>& call, int64_t us, Fault fault) {
+    switch (fault) {
+      case Fault::kSilent:  // as an HttpClient ends it
+        return later(us + 2'000'000, call->chunk.chunk, call->number, [this, call] { finish(*call, fail(Code::kUnavailable, "it was silent for 2 s")); });
+      case Fault::kBreaks: return later(us, call->chunk.chunk, call->number, [this, call] { finish(*call, fail(Code::kUnavailable, "its answer broke off")); });
+      default:
+        send(call, us, "data: [DONE]\n\n");
+        return later(us, call->chunk.chunk, call->number, [this, call] { finish(*call, {}); });
+    }
+  }
+
+  /// Of the tokens [told, now) of the chunk, which has `give`.
+  std::string event_of(const ServedChunk& chunk, int64_t told, int64_t now, int64_t give, Fault fault) const {
+    const int64_t done = std::ssize(chunk.tokens) - chunk.prompt_tokens;
+    const bool is_last = now == give && fault != Fault::kNoReason;
+    const bool at_end = done + give == ByteOracle::length(chunk.seed);
+    const bool is_sglang = config_.kind != ServerKind::kVllm;
+    if (fault == Fault::kGarbage) return "data: {\"output_ids\": [1, 2\n\n";
+    if (fault == Fault::kError) return "data: {\"error\": {\"message\": \"an error of its own\"}}\n\n";
+    nlohmann::json ids = nlohmann::json::array(), logprobs = nlohmann::json::array();
+    const int64_t first = is_sglang && !config_.is_incremental ? 0 : told;
+    for (int64_t i = first; i < now; ++i) {
+      // Other ids than those told before; a vLLM event cannot repeat any, so there it has one too many.
+      const int32_t id = ByteOracle::token(chunk.seed, done + i) + (fault == Fault::kOtherIds && i == first ? 1 : 0);
+      const float logprob = ByteOracle::logprob(chunk.seed, done + i);
+      ids.push_back(id);
+      if (is_sglang)
+        logprobs.push_back({logprob, fault == Fault::kOtherIds && told == 0 ? id + 1 : id, nullptr});
+      else
+        logprobs.push_back({{"token", "token_id:" + std::to_string(id)}, {"logprob", logprob}});
+    }
+    nlohmann::json event;
+    if (is_sglang) {
+      nlohmann::json finish;
+      if (is_last) finish = at_end ? nlohmann::json{{"type", "stop"}, {"matched", ByteOracle::kEos}} : nlohmann::json{{"type", "length"}, {"length", now}};
+      if (fault == Fault::kAborts) finish = {{"type", "abort"}, {"message", "Aborted"}};
+      const int64_t prompt = std::ssize(chunk.tokens) + (fault == Fault::kOtherPrompt ? 1 : 0);
+      const int64_t count = fault == Fault::kOtherIds && config_.is_incremental ? now + 7 : now;
+      event = {{"output_ids", ids}, {"meta_info", {{"finish_reason", finish}, {"prompt_tokens", prompt}, {"completion_tokens", count}, {"weight_version", weights_}, {"cached_tokens", 1}, {"output_token_logprobs", logprobs}}}};
+    } else {
+      nlohmann::json reason;
+      if (is_last) reason = at_end ? "stop" : "length";
+      if (fault == Fault::kAborts) reason = "abort";
+      if (fault == Fault::kOtherIds) ids.push_back(5);
+      event = {{"request_id", chunk.rid}, {"choices", {{{"index", 0}, {"token_ids", ids}, {"logprobs", {{"content", logprobs}}}, {"finish_reason", reason}}}}};
+      if (fault == Fault::kOtherPrompt) event["choices"][0]["prompt_token_ids"] = {1, 2, 3};
+    }
+    return "data: " + event.dump() + "\n\n";
+  }
+
+  void plan_outage() {
+    if (config_.up_us == 0) return;
+    world_.after(static_cast<int64_t>(config_.up_us / 2 + static_cast<int64_t>(draw(static_cast<uint64_t>(config_.up_us)))), [this] {
+      if (config_.up_us == 0) return;
+      if (!is_down_) go_down(1000 + static_cast<int64_t>(draw(50'000)));
+      if (config_.changes_weights && draw(2) == 0) {  // it was restarted by somebody, with whatever weights
+        const std::string right = weights_;
+        weights_ = "other";
+        world_.after(60'000, [this, right] {
+          if (weights_ == "other") weights_ = right;
+        });
+      }
+      plan_outage();
+    });
+  }
+
+  SimWorld& world_;
+  ByteServerConfig config_;
+  std::mt19937_64 rng_;
+  const std::unique_ptr<ServerDialect> dialect_;
+  const std::string name_ = "http://bytes:1";
+  std::map<ChunkId, std::shared_ptr<Call>> calls_;
+  std::vector<std::string> rids_;
+  std::string weights_ = "default";
+  uint64_t next_call_ = 1;
+  int64_t requests_ = 0;
+  bool is_down_ = false;
+};
+
+}  // namespace seer

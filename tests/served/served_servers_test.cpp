@@ -1,0 +1,236 @@
+// Rollouts over servers of others that fail in every way that a seed can draw: each response is given once, with the right tokens.
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "actors/context_actor.h"
+#include "actors/rollout_actor.h"
+#include "actors/server_node_actor.h"
+#include "actors/sim/sim_cluster.h"
+#include "served/byte_server.h"
+
+using namespace seer;
+
+namespace {
+
+constexpr int64_t kLongUs = 600'000'000;
+
+struct ServedRollout {
+  ServedRollout(uint64_t seed, std::vector<ByteServerConfig> configs, const std::string& policy = "seer+", int32_t fruitless_max = 0) : world(seed) {
+    for (size_t i = 0; i < configs.size(); ++i) add_server(configs[i], i);
+    for (uint32_t g = 0; g < 6; ++g) {
+      GroupSpec group{.id = {g, RolloutId{1}}, .prompt_ids = {}, .samples = 3, .sampling = {.max_tokens = 200}, .seeds = {}, .known_tokens = {}};
+      for (uint32_t i = 0; i < 3 + g; ++i) group.prompt_ids.push_back(static_cast<int32_t>(2 + g));
+      for (uint32_t s = 0; s < group.samples; ++s) group.seeds.push_back(hash_pair(seed, g * 10 + s) >> 33);
+      groups.push_back(std::move(group));
+    }
+    events = collect_events(world, seen, true);
+    RolloutConfig config{.id = RolloutId{1}, .scheduler = {.policy = policy, .chunk_tokens = 16}, .instances_expected = configs.size(),
+                         .no_instance_us = kLongUs, .fruitless_max = fruitless_max};
+    rollout = world.spawn<RolloutActor>(config, RolloutParts{groups, world.spawn<ContextActor>(), {}, events});
+    for (const NodeHandle& node : nodes) rt::post(node, AttachRollout{rollout});
+  }
+
+  void add_server(const ByteServerConfig& config, size_t i) {
+    servers.push_back(std::make_shared<ByteServer>(world, config));
+    ServerNodeConfig node{.node = NodeId{static_cast<uint32_t>(i)},
+                          .instance = {.id = {}, .stop = {{ByteOracle::kEos}, 4096}, .rid_prefix = "seer.t."},
+                          .model = "m",
+                          .kv_node = NodeId{static_cast<uint32_t>(i)},
+                          .look_us = 1'000,
+                          .look_us_max = 40'000};
+    nodes.push_back(world.spawn<ServerNodeActor>(
+        node, ServerNodeParts{servers.back(), nullptr, {.left = [this](NodeId id) { left.insert(id); }}}));
+  }
+
+  void run(int64_t until_us = kLongUs) {
+    world.run_until(until_us, [this] { return seen.over(); });
+  }
+
+  void check_answered_once() {
+    REQUIRE(seen.over());
+    CHECK_MESSAGE(seen.summaries[0].complete, seen.summaries[0].error);
+    std::set<RequestId> answered;
+    for (const Response& r : seen.responses) {
+      CAPTURE(r.request);
+      CHECK(answered.insert(r.request).second);
+      const uint64_t seed = groups[r.request.group.index].seeds[r.request.sample];
+      CHECK(r.finish == FinishReason::kStop);
+      CHECK(r.matched == std::to_string(ByteOracle::kEos));
+      REQUIRE(std::ssize(r.output_ids) == ByteOracle::length(seed));
+      for (int64_t i = 0; i < std::ssize(r.output_ids); ++i) {
+        const auto at = static_cast<size_t>(i);
+        if (r.output_ids[at] != ByteOracle::token(seed, i) || r.logprobs[at] != ByteOracle::logprob(seed, i)) FAIL("token ", i, " of ", r.request, " is wrong");
+      }
+    }
+    CHECK(answered.size() == 18);
+    world.run_until(world.now_us() + 5'000'000);
+    for (const auto& server : servers) CHECK(server->open() == 0);
+  }
+
+  std::set<NodeId> left;
+  SimEvents seen;
+  SimWorld world;  // after what its actors use until they end
+  std::vector<std::shared_ptr<ByteServer>> servers;
+  std::vector<NodeHandle> nodes;
+  std::vector<GroupSpec> groups;
+  RolloutEvents events;
+  RolloutHandle rollout;
+};
+
+std::vector<ByteServerConfig> three(uint64_t seed, ServerKind kind, bool has_faults = true) {
+  std::vector<ByteServerConfig> configs;
+  for (uint64_t i = 0; i < 3; ++i)
+    configs.push_back({.kind = kind, .seed = seed * 3 + i, .token_us = 500 + 700 * static_cast<int64_t>(i), .fault_share = has_faults ? 0.3 : 0, .up_us = has_faults ? 100'000 : 0,
+                       .is_incremental = (seed + i) % 2 == 0, .changes_weights = has_faults && kind != ServerKind::kVllm});
+  return configs;
+}
+
+/// Keeps the answers of nodes that were asked to update.
+struct Sink {
+  using handle = WeightsSink;
+  static constexpr const char* kActorName = "sink";
+  Sink(rt::self_ptr<Sink>, std::shared_ptr<std::vector<WeightsUpdated>> log_in) : log(std::move(log_in)) {}
+  handle::behavior_type make_behavior() {
+    return {[this](const WeightsUpdated& answer) { log->push_back(answer); }};
+  }
+  std::shared_ptr<std::vector<WeightsUpdated>> log;
+};
+
+int seeds_of_tests() {
+  const char* const given = std::getenv("SEER_SERVED_SEEDS");
+  return given != nullptr ? std::atoi(given) : 1000;
+}
+
+}  // namespace
+
+TEST_CASE("served servers: whatever fails, each response is given once with the right tokens, in each dialect") {
+  const char* const policies[] = {"seer+", "seer", "las", "divided", "verl"};
+  int64_t chunks_failed = 0, servers_out = 0, rollouts = 0;
+  for (uint64_t seed = 1; seed <= static_cast<uint64_t>(seeds_of_tests()); ++seed)
+    for (const ServerKind kind : {ServerKind::kSglang, ServerKind::kVllm}) {
+      CAPTURE(seed);
+      CAPTURE(to_string(kind));
+      ServedRollout rollout(seed, three(seed, kind), policies[seed % std::size(policies)]);
+      rollout.run();
+      rollout.check_answered_once();
+      ++rollouts;
+      chunks_failed += rollout.seen.summaries[0].preemptions;
+      servers_out += rollout.seen.summaries[0].instances_lost;
+    }
+  CHECK(chunks_failed > 10 * rollouts);
+  CHECK(servers_out > rollouts);
+}
+
+TEST_CASE("served servers: without faults no token is computed twice, and nothing is refused") {
+  for (const ServerKind kind : {ServerKind::kSglang, ServerKind::kVllm}) {
+    auto configs = three(5, kind, false);
+    for (ByteServerConfig& config : configs) config.rows_max = 100;
+    ServedRollout rollout(5, configs);
+    rollout.run();
+    rollout.check_answered_once();
+    int64_t requests = 0;
+    for (const auto& server : rollout.servers) requests += server->requests();
+    CHECK(requests == rollout.seen.summaries[0].chunks);
+    CHECK(rollout.seen.summaries[0].preemptions == 0);
+    CHECK(rollout.seen.summaries[0].instances_lost == 0);
+  }
+}
+
+TEST_CASE("served servers: a server that has no room gets a chunk when another of its chunks ends") {
+  auto configs = three(6, ServerKind::kSglang, false);
+  configs.resize(1);
+  configs[0].rows_max = 2;  // it says 8
+  ServedRollout rollout(6, configs);
+  rollout.run();
+  rollout.check_answered_once();
+  CHECK(rollout.seen.summaries[0].instances_lost == 0);
+}
+
+TEST_CASE("served servers: one that leaves gives its chunks back with their tokens, and is told of") {
+  ServedRollout rollout(7, three(7, ServerKind::kSglang, false));
+  rollout.world.run_until(6'000);
+  REQUIRE(rollout.servers[0]->open() > 0);
+  const int64_t before = rollout.servers[0]->requests();
+  rt::post(rollout.nodes[0], DrainNode{1'000'000});
+  rollout.run();
+  rollout.check_answered_once();
+  CHECK(rollout.servers[0]->requests() == before);
+  CHECK(rollout.left == std::set<NodeId>{NodeId{0}});
+}
+
+TEST_CASE("served servers: one that joins while a rollout runs takes part") {
+  ServedRollout rollout(8, three(8, ServerKind::kSglang, false));
+  rollout.world.run_until(6'000);
+  rollout.add_server({.kind = ServerKind::kSglang, .seed = 99, .fault_share = 0, .up_us = 0}, 3);
+  rt::post(rollout.nodes[3], AttachRollout{rollout.rollout});
+  rollout.run();
+  rollout.check_answered_once();
+  CHECK(rollout.servers[3]->requests() > 0);
+}
+
+TEST_CASE("served servers: tokens of other weights are never taken, and such a server is out until it has the right ones") {
+  ServedRollout rollout(9, three(9, ServerKind::kSglang, false));
+  rollout.world.run_until(6'000);
+  rollout.servers[1]->set_weights("other");
+  rollout.run();
+  rollout.check_answered_once();
+  CHECK(rollout.seen.summaries[0].instances_lost == 1);
+  CHECK_FALSE(rt::look<ServerNodeActor>(rollout.nodes[1]).instance);
+  const int64_t before = rollout.servers[1]->requests();
+  rollout.servers[1]->set_weights("default");
+  rollout.world.run_until(rollout.world.now_us() + 1'000'000);
+  CHECK(rt::look<ServerNodeActor>(rollout.nodes[1]).instance);
+  CHECK(rollout.servers[1]->requests() == before);
+}
+
+TEST_CASE("served servers: new weights reach all servers, also one that was out meanwhile, and none works with old ones") {
+  ServedRollout rollout(10, three(10, ServerKind::kSglang, false));
+  rollout.run();
+  rollout.check_answered_once();
+  const auto answers = std::make_shared<std::vector<WeightsUpdated>>();
+  const WeightsSink sink = rollout.world.spawn<Sink>(answers);
+  // Two are asked; the third is out, and gets them with the word that they are in use.
+  rt::stop(rt::look<ServerNodeActor>(rollout.nodes[2]).instance);
+  rollout.servers[2]->go_down(500'000);
+  const NewWeights weights{WeightVersion{2}, "/new"};
+  for (size_t i = 0; i < 2; ++i) rt::post(rollout.nodes[i], UpdateWeights{weights, sink});
+  rollout.world.run_until(rollout.world.now_us() + 100'000);
+  REQUIRE(answers->size() == 2);
+  for (const WeightsUpdated& answer : *answers) {
+    CHECK(answer.error.empty());
+    CHECK(answer.weights == weights_hash("2"));
+  }
+  rt::post(rollout.nodes[2], UpdateWeights{weights, {}});
+  rollout.world.run_until(rollout.world.now_us() + 100'000);
+  CHECK_FALSE(rt::look<ServerNodeActor>(rollout.nodes[2]).instance);
+  rollout.world.run_until(rollout.world.now_us() + 1'000'000);
+  for (size_t i = 0; i < 3; ++i) {
+    CHECK(rollout.servers[i]->weights() == "2");
+    REQUIRE(rt::look<ServerNodeActor>(rollout.nodes[i]).instance);
+    CHECK(rt::look<ServedInstanceActor>(rt::look<ServerNodeActor>(rollout.nodes[i]).instance).config.version == WeightVersion{2});
+  }
+  // A folder that cannot be loaded changes nothing.
+  rt::post(rollout.nodes[0], UpdateWeights{{WeightVersion{3}, ""}, sink});
+  rollout.world.run_until(rollout.world.now_us() + 100'000);
+  REQUIRE(answers->size() == 3);
+  CHECK_FALSE(answers->back().error.empty());
+  CHECK(answers->back().weights == 0);
+  CHECK(rt::look<ServerNodeActor>(rollout.nodes[0]).instance);
+}
+
+TEST_CASE("served servers: a request that fails everywhere is answered with the reason after a bounded number of tries") {
+  auto configs = three(11, ServerKind::kSglang, false);
+  for (ByteServerConfig& config : configs) config.rows_max = 0;  // all are answered with 503
+  ServedRollout rollout(11, configs, "seer+", 5);
+  rollout.run();
+  REQUIRE(rollout.seen.over());
+  CHECK(rollout.seen.responses.size() == 18);
+  for (const Response& r : rollout.seen.responses) {
+    CHECK(r.finish == FinishReason::kError);
+    CHECK(r.error.find("was begun 5 times without a token") != std::string::npos);
+  }
+}
