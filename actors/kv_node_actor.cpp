@@ -28,6 +28,8 @@ std::vector<BlockKey> keys_of(const std::vector<BlockRef>& blocks) {
 constexpr int64_t kLendTimeoutUs = 2'000'000;  // after that, a silent directory or lender is given up
 constexpr size_t kAbandonedMax = 1024;
 constexpr int64_t kFullUs = 1'000'000;  // a node without room is not asked for some again before that
+constexpr int64_t kParkedMaxUs = 60'000'000;  // after that, KV that waits for room is given up and computed again
+constexpr uint64_t kLookAtParked = 0;         // of a Tick; others name an operation
 
 }  // namespace
 
@@ -110,7 +112,10 @@ void KvNodeActor::on_reserve(const ReserveBlocks& ask) {
   else
     tiers->pin(ask.what.owner);
   const bool may_wait = ask.what.park && parked.size() < config.parked_max;
-  if (!try_reserve(ask, may_wait)) parked.push_back(ask);
+  if (!try_reserve(ask, may_wait)) {
+    parked.push_back({ask, rt::now_us(self)});
+    rt::tell_after(self, kParkedMaxUs, handle{self}, Tick{kLookAtParked});
+  }
   report_room();
 }
 
@@ -149,13 +154,23 @@ void KvNodeActor::on_room() {
     if (pull.waits_for_room) waiting.push_back(op);
   for (const uint64_t op : waiting) fetch_lent(op, true);
   for (size_t left = parked.size(); left > 0; --left) {
-    if (!try_reserve(parked.front(), true)) return;  // the oldest goes first, so the others wait too
+    if (!try_reserve(parked.front().ask, true)) return;  // the oldest goes first, so the others wait too
+    parked.pop_front();
+  }
+}
+
+/// An instance whose chunks all wait here computes nothing, so no wait may last.
+void KvNodeActor::refuse_parked() {
+  while (!parked.empty() && rt::now_us(self) - parked.front().since_us >= kParkedMaxUs) {
+    (void)try_reserve(parked.front().ask, false);
     parked.pop_front();
   }
 }
 
 void KvNodeActor::on_open(const OpenBlocks& ask) {
   const KvOpening& what = ask.what;
+  if (what.lend && !is_connected(ask.reply_to))
+    return rt::tell(self, ask.reply_to, KvOpened{.op = what.op, .node = config.node, .epoch = parts.epoch});
   client(ask.reply_to);
   if (what.lend) return open_here(ask);
   // Not an owner of nothing: the directory does not know of it, so its release would not come here.
@@ -220,7 +235,9 @@ void KvNodeActor::find_holders(uint64_t op) {
 void KvNodeActor::on_holders(const KvHolders& holders) {
   auto it = pulls.find(holders.op);
   if (it == pulls.end() || it->second.lender.handle) return;
-  it->second.sources.assign(holders.sources.rbegin(), holders.sources.rend());
+  std::vector<KvLender>& sources = it->second.sources;
+  sources.assign(holders.sources.rbegin(), holders.sources.rend());
+  std::erase_if(sources, [&](const KvLender& source) { return !is_connected(source.handle); });
   ask_next_source(holders.op);
 }
 
@@ -394,6 +411,7 @@ void KvNodeActor::on_quiet(uint64_t fetch) {
 
 /// A lender, or the directory that was asked for room, did not answer in time.
 void KvNodeActor::on_silence(uint64_t op) {
+  if (op == kLookAtParked) return refuse_parked();
   if (op == room_question) return on_room_found({});
   auto it = pulls.find(op);
   if (it == pulls.end()) return;
@@ -442,7 +460,8 @@ void KvNodeActor::find_room(int64_t blocks) {
 void KvNodeActor::on_room_found(const KvRoomFound& found) {
   if (room_question == 0) return;  // too late
   room_question = 0;
-  if (found.blocks > 0) {
+  const int64_t blocks = found.blocks > 0 && is_connected(found.taker) ? found.blocks : 0;
+  if (blocks > 0) {
     taker = {found.node, found.taker};
     if (std::ranges::find(takers, found.taker) == takers.end()) {
       rt::monitor(self, found.taker);
@@ -451,7 +470,7 @@ void KvNodeActor::on_room_found(const KvRoomFound& found) {
   } else {
     no_room_us = rt::now_us(self);
   }
-  tiers->away_room(found.blocks);
+  tiers->away_room(blocks);
 }
 
 void KvNodeActor::move_away(const LeavingBlocks& leaving) {
@@ -479,7 +498,7 @@ void KvNodeActor::on_take(const TakeBlocks& take) {
   const KvMove& move = take.what;
   Taking taking{.from = take.from, .close = {move.lease, {}}, .written = {}, .keys = {}};
   const KvRoom now = room();
-  const auto room_blocks = static_cast<size_t>(move.has_cold ? now.blocks : now.last_blocks);
+  const auto room_blocks = static_cast<size_t>(!is_connected(take.from.handle) ? 0 : move.has_cold ? now.blocks : now.last_blocks);
   const size_t count = move.slots.size() == move.blocks.size() ? std::min(room_blocks, move.blocks.size()) : 0;
   std::vector<Fetch> fetches;
   if (count > 0) {
@@ -550,7 +569,7 @@ void KvNodeActor::on_client_down(const rt::down& message) {
   if (it == clients.end()) return;
   const Client gone = std::move(*it);
   clients.erase(it);
-  std::erase_if(parked, [&](const ReserveBlocks& ask) { return ask.reply_to == gone.handle; });
+  std::erase_if(parked, [&](const Parked& waits) { return waits.ask.reply_to == gone.handle; });
   const auto is_gone = [&](const auto& entry) { return entry.second == gone.number; };
   for (const auto& [token, writer] : writes)
     if (writer == gone.number) (void)tiers->abort({token});

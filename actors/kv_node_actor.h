@@ -13,6 +13,9 @@
 // number of nodes can fill it over its size; a node with instances keeps a share for them. When the owner runs again, the blocks
 // are pulled like any others. A guest's blocks go from the taker to its cold tier, or are dropped, but never to a third node.
 //
+// Handles of other nodes come from the directory. Blocks pass only between nodes whose processes have a connection of their own: if a
+// third process passes messages on, its end loses them, and a node that borrowed would seem to live on.
+//
 // A node that the directory refuses ends, with the directory's sentence as its reason.
 //
 // An instance that dies returns nothing, so its grants and leases are taken back when it is down. By then its engine is gone
@@ -54,6 +57,7 @@ struct KvNodeParts {
   std::shared_ptr<KvTransport> transport;                 // null: nothing is fetched from other nodes
   uint64_t epoch = 1;                                     // of the arena: rises when the node starts again
   EventLog log = {};
+  std::function<bool(const rt::process&)> is_connected = {};  // this process has a connection to that one; empty: to all
 };
 
 struct KvNodeActor {
@@ -68,6 +72,7 @@ struct KvNodeActor {
   void on_open(const OpenBlocks& ask);
   void on_close(const KvClose& close);
   void on_room();
+  void refuse_parked();
   void on_cold_failure(const Error& error);
   void on_client_down(const rt::down& message);
   bool open_lender(const KvLender& lender);
@@ -137,6 +142,10 @@ struct KvNodeActor {
     KvClient handle;
     uint64_t number = 0;  // never used again
   };
+  template <class Handle>
+  bool is_connected(const Handle& peer) const {
+    return !parts.is_connected || parts.is_connected(rt::process_of(peer));
+  }
   const Client* find_client(const KvClient& peer) const;
   const Client& client(const KvClient& peer);
 
@@ -144,7 +153,11 @@ struct KvNodeActor {
   KvNodeConfig config;
   KvNodeParts parts;
   std::shared_ptr<Handover> handover;
-  std::deque<ReserveBlocks> parked;  // waiting for room, oldest first
+  struct Parked {
+    ReserveBlocks ask;
+    int64_t since_us = 0;
+  };
+  std::deque<Parked> parked;  // waiting for room, oldest first; for kParkedMaxUs at most
   std::unordered_map<KvOwner, bool> kept;  // owners that were reported to the directory; true: as guests
   std::vector<Client> clients;       // few
   std::map<uint64_t, uint64_t> writes;     // client number by token, of grants neither sealed nor aborted

@@ -121,7 +121,7 @@ void NodeActor::on_attach(const AttachRollout& attach) {
 void NodeActor::start_pool(PoolMachinery&& made) {
   arena = std::move(made.arena);
   ++epoch;
-  KvNodeParts parts{.arena = arena, .open_cold = {}, .directory = directory, .transport = makers->transport, .epoch = epoch, .log = log};
+  KvNodeParts parts{.arena = arena, .open_cold = {}, .directory = directory, .transport = makers->transport, .epoch = epoch, .log = log, .is_connected = makers->is_connected};
   if (made.cold)
     parts.open_cold = [opened = std::make_shared<std::unique_ptr<ColdStore>>(std::move(made.cold))] {
       return std::move(*opened);

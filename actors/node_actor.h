@@ -60,6 +60,7 @@ struct NodeMakers {
   std::function<void(std::function<void()>)> aside;
   std::shared_ptr<const Tokenizer> tokenizer = {};   // may be null
   std::shared_ptr<KvTransport> transport = {};       // null: nothing is fetched from other machines
+  std::function<bool(const rt::process&)> is_connected = {};  // see KvNodeParts
   std::shared_ptr<ModelLoader> loader = {};          // of the engines; null: they take no weights from a server
 };
 

@@ -118,21 +118,27 @@ struct Machine {
   NodeMachinery made;
   Layout layout;
 };
-Result<Machine> make_machine(const NodeOptions& options, const NodeConfig& config, SlowWork& aside, const ClusterTransport& transport) {
+/// `net` outlives what the makers make.
+std::shared_ptr<const NodeMakers> in_cluster(NodeMakers makers, ClusterNet& net) {
+  makers.is_connected = [&net](const rt::process& peer) { return rt::is_connected(net.system(), peer); };
+  return std::make_shared<const NodeMakers>(std::move(makers));
+}
+Result<Machine> make_machine(const NodeOptions& options, const NodeConfig& config, SlowWork& aside, const ClusterTransport& transport,
+                             ClusterNet& net) {
   SEER_ASSIGN_OR_RETURN(const LoadedModel loaded, load_model_of(options));
   SEER_RETURN_IF_ERROR(check_sizes(options, loaded.model->config));
   SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_node_makers(options, loaded, aside, transport));
   Machine machine;
-  machine.makers = std::make_shared<const NodeMakers>(std::move(makers));
+  machine.makers = in_cluster(std::move(makers), net);
   SEER_ASSIGN_OR_RETURN(machine.made, make_machinery(config, *machine.makers));
   machine.layout = {instance_identity(machine.made.instances.begin()->second.engine->info()), kv_block_bytes_of(options, loaded.model->config)};
   return machine;
 }
 Result<Machine> make_helper(const NodeOptions& options, const NodeConfig& config, const Layout& layout, SlowWork& aside,
-                            const ClusterTransport& transport) {
+                            const ClusterTransport& transport, ClusterNet& net) {
   SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_pool_makers(options, layout.kv_block_bytes, aside, transport));
   Machine machine;
-  machine.makers = std::make_shared<const NodeMakers>(std::move(makers));
+  machine.makers = in_cluster(std::move(makers), net);
   machine.layout = layout;
   SEER_ASSIGN_OR_RETURN(machine.made, make_machinery(config, *machine.makers));
   return machine;
@@ -180,13 +186,13 @@ Status node_command(const NodeOptions& given, const std::atomic<bool>& stop) {
   NodeConfig config = node_config(options, roles);
   Machine machine;
   if (has_instances) {
-    SEER_ASSIGN_OR_RETURN(machine, make_machine(options, config, aside, transport));
+    SEER_ASSIGN_OR_RETURN(machine, make_machine(options, config, aside, transport, *net));
   } else {
     Layout layout;
     if (roles.has(NodeRole::kKv)) {
       SEER_ASSIGN_OR_RETURN(layout, learn_layout(system, controller.handle, options, stop));
     }
-    SEER_ASSIGN_OR_RETURN(machine, make_helper(options, config, layout, aside, transport));
+    SEER_ASSIGN_OR_RETURN(machine, make_helper(options, config, layout, aside, transport, *net));
     config.kv_node.identity = layout.identity;
   }
   const auto question = [&](const ClusterIdentity& identity) {

@@ -31,6 +31,10 @@ using down = caf::down_msg;
 /// What a handler of a request returns: an answer, now or later, or an error.
 template <class T>
 using result = caf::result<T>;
+/// A process that has actors.
+using process = caf::node_id;
+template <class Handle>
+process process_of(const Handle& handle) { return handle.node(); }
 
 // ---- time --------------------------------------------------------------------------------------------------------
 /// Microseconds of the actor clock: steady in production, virtual in simulation.

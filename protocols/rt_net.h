@@ -27,10 +27,15 @@ struct NetConfig : SeerConfig {
   }
 };
 
-template <class One, class Other>
-bool same_process(const One& one, const Other& other) { return one.node() == other.node(); }
-
 inline caf::actor basp_of(system& sys) { return sys.middleman().named_broker<caf::io::basp_broker>(caf::atom("BASP")); }
+
+/// Whether this process has a connection of its own to that one. Without one, a third process passes messages on; when it ends, they
+/// are lost, and nobody hears of the end of actors there. Thread-safe.
+inline bool is_connected(system& sys, const process& peer) {
+  const caf::actor basp = basp_of(sys);
+  auto* const broker = static_cast<caf::io::basp_broker*>(caf::actor_cast<caf::abstract_actor*>(basp));
+  return peer == sys.node() || broker->instance.tbl().lookup_direct(peer);
+}
 
 /// Offers the actor to the process at the other end of the socket, which dials it. Thread-safe.
 template <class Handle>

@@ -260,6 +260,27 @@ TEST_CASE("kv node: an instance that dies while its blocks are read back leaves 
   CHECK(b.state().clients.size() == 1);
 }
 
+TEST_CASE("kv node: a parking chunk waits a minute for a block that is still read, then goes on without it") {
+  Bench b(8);
+  b.store(kOwner, 0, 2);
+  const KvOpened opened = b.open(kOwner, 2);
+  b.release(kOwner);
+  constexpr KvOwner kOther{78};
+  const auto blocks = b.chain(kOwner, 0, 3);
+  rt::post(b.node, ReserveBlocks{{.op = ++b.op, .owner = kOther, .blocks = blocks, .park = true}, b.client.handle()});
+  b.run();
+  CHECK(b.reserved(b.op, b.client).empty());
+  CHECK(b.state().parked.size() == 1);
+  b.world.run_until(b.world.now_us() + 61'000'000);
+  const auto answers = b.reserved(b.op, b.client);
+  REQUIRE(answers.size() == 1);
+  for (const KvGrant& grant : answers[0].grants) CHECK(grant.state == GrantState::kRefused);
+  CHECK(b.state().parked.empty());
+  rt::post(b.node, KvClose{opened.lease, {}});
+  b.run();
+  CHECK(b.arena->taken_count() == 0);
+}
+
 TEST_CASE("kv node: a request owns the blocks that it opened, though another one with equal tokens wrote them") {
   Bench b(8);
   constexpr KvOwner kOther = owner_of(RequestId{GroupId{1}, 3});
@@ -340,7 +361,8 @@ struct Lending {
       arenas.push_back(*HostArena::create({.dram_bytes = 8 * kBlockBytes, .block_bytes = kBlockBytes}));
       nodes.push_back(world.spawn<KvNodeActor>(
           KvNodeConfig{.node = NodeId{n}, .tiers = {.free_share = 0}, .fetch_timeout_us = kTimeoutUs},
-          KvNodeParts{.arena = arenas[n], .open_cold = {}, .directory = directory, .transport = transport}));
+          KvNodeParts{.arena = arenas[n], .open_cold = {}, .directory = directory, .transport = transport,
+                      .is_connected = [this, n](const rt::process&) { return !unconnected.contains(n); }}));
     }
     run_for(1000);
     rt::post(nodes[0], ReserveBlocks{{.op = 1, .owner = kOwner, .blocks = blocks()}, client.handle()});
@@ -370,6 +392,7 @@ struct Lending {
   KvDirectoryHandle directory;
   std::vector<std::shared_ptr<HostArena>> arenas;
   std::vector<KvNodeHandle> nodes;
+  std::set<uint32_t> unconnected;  // nodes without connections to others
   uint64_t op = 10;
 };
 
@@ -383,6 +406,24 @@ TEST_CASE("kv node: blocks of another node are fetched, sealed here, and release
   CHECK(l.state(1).report().fetched_bytes == Lending::kBlocks * kBlockBytes);
   CHECK(l.arenas[0]->taken_count() == 0);
   CHECK(l.state(1).late_fetches.empty());
+}
+
+TEST_CASE("kv node: blocks are neither asked of nor lent to a process without a connection of its own") {
+  for (const uint32_t without : {0u, 1u}) {
+    CAPTURE(without);
+    Lending l(5'000);
+    l.unconnected = {without};
+    l.open();
+    l.run_for(2'000);
+    CHECK(l.opened_blocks() == 0);
+    CHECK(l.state(1).pulls.empty());
+    CHECK(l.state(0).leases.empty());
+    CHECK(l.state(0).clients.size() == 1);  // the instance
+    l.unconnected.clear();
+    l.open();
+    l.run_for(20'000);
+    CHECK(l.opened_blocks() == Lending::kBlocks);
+  }
 }
 
 TEST_CASE("kv node: a new directory is asked what the old one left unanswered") {
@@ -504,6 +545,7 @@ struct Pool {
     std::set<uint32_t> lenders = {};  // without instances
     int64_t cold_blocks = 0;   // of each node
     int64_t transfer_us = 100;
+    std::set<uint32_t> unconnected = {};  // nodes without connections to others
   };
   explicit Pool(Options o) : client(world) {
     transport = std::make_shared<SimTransport>(SimTransportConfig{.latency_us = o.transfer_us},
@@ -511,7 +553,8 @@ struct Pool {
     directory = world.spawn<KvDirectoryActor>();
     for (uint32_t n = 0; n < o.slots.size(); ++n) {
       arenas.push_back(*HostArena::create({.dram_bytes = o.slots[n] * kBlockBytes, .block_bytes = kBlockBytes}));
-      KvNodeParts parts{.arena = arenas[n], .open_cold = {}, .directory = directory, .transport = transport};
+      KvNodeParts parts{.arena = arenas[n], .open_cold = {}, .directory = directory, .transport = transport,
+                        .is_connected = [is = !o.unconnected.contains(n)](const rt::process&) { return is; }};
       if (o.cold_blocks > 0)
         parts.open_cold = [this, blocks = o.cold_blocks] {
           return std::make_unique<SimColdStore>(SimColdStoreConfig{.capacity_bytes = blocks * kBlockBytes},
@@ -683,6 +726,19 @@ TEST_CASE("kv node: blocks on a node that dies are lost and nothing else is; a m
   CHECK(q.state(0).moves.empty());
   CHECK(q.client.all<KvReserved>().back().op == 50);  // as without another node: request 1 is dropped for it
   CHECK(q.report(0).dropped_blocks == 2);
+}
+
+TEST_CASE("kv node: blocks do not move to a node, nor from one, whose process is reached through another") {
+  for (const uint32_t without : {0u, 1u}) {
+    CAPTURE(without);
+    Pool p({.slots = {4, 8}, .lenders = {1}, .cold_blocks = 100, .unconnected = {without}});
+    p.park(0, 1, 4, 9);
+    p.park(0, 2, 2, 5);
+    CHECK(p.report(0).moved_bytes == 0);
+    CHECK(p.report(1).guest_bytes == 0);
+    CHECK(p.report(0).spilled_bytes >= 2 * kBlockBytes);
+    p.release_all();
+  }
 }
 
 TEST_CASE("kv node: without an answer of the directory a full node goes on by itself") {
