@@ -8,7 +8,7 @@ packages=(
   libcaf-dev librocksdb-dev libucx-dev libssl-dev openssl
   libboost-dev libcli11-dev libtomlplusplus-dev nlohmann-json3-dev
   libpcre2-dev libutf8proc-dev libsentencepiece-dev libmimalloc-dev libspdlog-dev prometheus-cpp-dev
-  doctest-dev
+  doctest-dev python3-zmq
 )
 
 missing_packages() {

@@ -52,7 +52,9 @@ def until(is_so, what, patience_s=30):
         time.sleep(0.02)
 
 
-class WeightsTest(unittest.TestCase):
+class TwoWeights(unittest.TestCase):
+    """The shipped model's weights, `old`, and others, `new` in `folder`, which give the bits `new_bits`."""
+
     @classmethod
     def setUpClass(cls):
         cls.work = tempfile.TemporaryDirectory()
@@ -66,6 +68,8 @@ class WeightsTest(unittest.TestCase):
     def tearDownClass(cls):
         cls.work.cleanup()
 
+
+class WeightsTest(TwoWeights):
     def setUp(self):
         self.served = Served()
         self.old_bits, version = bits_of(self.served)
