@@ -105,7 +105,7 @@ def main():
         "control_bytes_per_token": middle([(s - r["fetched_bytes"] - r["moved_bytes"]) / r["output_tokens"] for s, r in zip(sent, reports)]),
         "kv_bytes_per_token": middle([(r["fetched_bytes"] + r["moved_bytes"]) / r["output_tokens"] for r in reports]),
         "resumed_chunks": resumed, "migrations": [r["migrations"] for r in reports],
-        "resumed_without_reprefill": middle([1 - r["reprefilled_chunks"] / n for r, n in zip(reports, resumed)]),
+        "resumed_without_reprefill": middle([1 - r["reprefilled_chunks"] / max(1, n) for r, n in zip(reports, resumed)]),
         "fetch_failures": [r["fetch_failures"] for r in reports]}))
 
 
