@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -79,9 +80,9 @@ class RunningFleet {
                          .instances_expected = kNodes},
                         {groups_}, events_.handle());
   }
-  /// Receives until this number of rollouts is over.
-  void finish(int64_t rollouts) {
-    while (over_ < rollouts) receive();
+  /// Receives until this rollout is over. One that was started after it may be over first: it waits for weights, not for reports.
+  void finish(RolloutId id) {
+    while (!over_.contains(id)) receive();
   }
   /// Receives until a response of this rollout is there.
   void wait_for_response(RolloutId id) {
@@ -104,7 +105,7 @@ class RunningFleet {
                                        [&](const RolloutSummary& s) {
                                          CHECK_MESSAGE(s.complete, s.error);
                                          CHECK(s.failed == 0);
-                                         ++over_;
+                                         over_.insert(s.rollout);
                                        }};
     receive_event(events_, kWaitUs, listener);
   }
@@ -128,7 +129,7 @@ class RunningFleet {
   rt::system system_{config_};
   rt::Inbox<RolloutEvents> events_{system_};
   rt::Inbox<WeightsSink> updates_{system_};
-  int64_t over_ = 0;  // rollouts
+  std::set<RolloutId> over_;
 
  public:
   Fleet fleet{system_};
@@ -177,11 +178,11 @@ TEST_CASE("weight updates: 100 of them, between and during rollouts, and every r
     CAPTURE(update);
     const WeightVersion version{update + 1};
     const bool during = update % 2 == 1;  // else the rollout ends first
-    during ? running.wait_for_response(RolloutId{update}) : running.finish(update);
+    during ? running.wait_for_response(RolloutId{update}) : running.finish(RolloutId{update});
     running.ask_update(version, models.folders[update % 2].path());
     const RolloutId next{update + 1};
     if (during) running.start(next, version);  // it waits until the one before it is over
-    running.finish(update);
+    running.finish(RolloutId{update});
     REQUIRE(running.updated() == "");
     if (!during) running.start(next, version);
     running.fleet.end_rollout(RolloutId{update});
@@ -206,12 +207,12 @@ TEST_CASE("weight updates: one that does not fit names what is wrong, and the ro
   running.ask_update(WeightVersion{1}, models.folders[1].path());
   const std::string old = running.updated();
   CHECK_MESSAGE(old.find("runs with weight version 1, and 1 is not above it") != std::string::npos, old);
-  running.finish(1);
+  running.finish(RolloutId{1});
   CHECK(running.answers.at(RolloutId{1}) == models.right[0]);
   // The version is free again.
   running.ask_update(WeightVersion{2}, models.folders[1].path());
   CHECK(running.updated() == "");
   running.start(RolloutId{2}, WeightVersion{2});
-  running.finish(2);
+  running.finish(RolloutId{2});
   CHECK(running.answers.at(RolloutId{2}) == models.right[1]);
 }
