@@ -45,7 +45,7 @@ void add_begun(const std::vector<GatewayActor::Piece>& pieces, WeightVersion ver
     const auto& [request, piece] = pieces[sample];
     if (request->begun.empty()) continue;
     const BegunResponse& begun = request->begun[piece];
-    if (begun.version == version && !begun.tokens.empty()) add.resumed.push_back({{group, sample}, begun.tokens, begun.logprobs});
+    if (begun.version == version && !begun.tokens.empty()) add.resumed.push_back({{group, sample}, begun.tokens, begun.logprobs, false, begun.kept_ids});
   }
 }
 

@@ -44,6 +44,7 @@ enum class TokensTo : uint8_t {
 struct BegunResponse {
   std::vector<int32_t> tokens;
   std::vector<float> logprobs;
+  KeptIds kept_ids;
   WeightVersion version;  // of the weights that made them; with others it starts anew
 };
 

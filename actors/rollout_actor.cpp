@@ -175,10 +175,12 @@ void RolloutActor::resume(ResumedRequest& from) {
   if (!from.is_over && !from.tokens.empty()) {
     from.tokens.pop_back();
     if (from.logprobs.size() > from.tokens.size()) from.logprobs.pop_back();
+    from.kept_ids.cut(from.tokens.size());
   }
   request.tokens = prompts[from.request.group.index];
   request.tokens.append(from.tokens);
   request.logprobs = std::move(from.logprobs);
+  request.kept_ids = std::move(from.kept_ids);
   request.computed_tokens = request.tokens.size();
   std::vector<int64_t>& generated = parts.groups[from.request.group.index].generated_tokens;
   generated.resize(logs[from.request.group.index].size());
@@ -416,10 +418,11 @@ bool RolloutActor::append(const OpenChunk& chunk, const ChunkTokens& part) {
   const int64_t known = request.tokens.output_tokens();
   if (part.first_index != known) return part.first_index < known;
   const bool is_told = config.tells_commits || parts.groups[id.group.index].streams;
-  if (is_told && !part.tokens.empty()) commits.parts.push_back({id, known, part.tokens, part.logprobs});
+  if (is_told && !part.tokens.empty()) commits.parts.push_back({id, known, part.tokens, part.logprobs, part.kept_ids});
   if (known == 0 && !part.tokens.empty()) request.first_token_us = request.queue_us + request.run_us + rt::now_us(self) - chunk.started_us;
   request.tokens.append(part.tokens);
   request.logprobs.insert(request.logprobs.end(), part.logprobs.begin(), part.logprobs.end());
+  request.kept_ids.append(part.kept_ids);
   scheduler->progressed(id, request.tokens.output_tokens());
   return true;
 }
@@ -489,7 +492,7 @@ void RolloutActor::finish_request(RequestId id, Ending ending) {
   Response response{id, parts.groups[id.group.index].seeds[id.sample], log.output(),
                     std::exchange(request.logprobs, {}), ending.finish, std::move(ending.matched), std::move(ending.error),
                     config.version, history.chunks, history.migrations, history.preemptions, request.queue_us,
-                    request.run_us, request.start_us, request.first_token_us, request.cached_tokens};
+                    request.run_us, request.start_us, request.first_token_us, request.cached_tokens, std::exchange(request.kept_ids, {})};
   if (config.responses_kept_max > 0) kept.emplace(id, response);
   rt::tell(self, parts.events, std::move(response));
 }

@@ -65,6 +65,7 @@ struct RolloutActor {
   struct Log {
     TokenLog tokens;               // empty until it runs
     std::vector<float> logprobs;
+    KeptIds kept_ids;
     int64_t computed_tokens = 0;   // tokens whose KV was computed at least once
     int64_t reprefill_tokens = 0;  // tokens whose KV was computed again
     int64_t queue_us = 0, run_us = 0, start_us = -1;  // as in Response; -1: not started

@@ -479,8 +479,8 @@ std::string scored_line(const ScoreLine& line, std::span<const float> scores, st
 }
 
 std::string response_line(const ResponseLine& response) {
-  SEER_CHECK(response.logprobs.size() == response.output_ids.size(), response.request, response.logprobs.size(),
-             response.output_ids.size());
+  const bool has_logprobs = response.logprobs.size() == response.output_ids.size();
+  SEER_CHECK(has_logprobs || response.logprobs.empty(), response.request, response.logprobs.size(), response.output_ids.size());
   std::string out;
   out.reserve(256 + response.carried.size() + 6 * response.prompt_ids.size() + 18 * response.output_ids.size() +
               (response.text ? 2 * response.text->size() : 0));
@@ -494,7 +494,12 @@ std::string response_line(const ResponseLine& response) {
   member(",\"seed\":", response.seed);
   append_list(out, ",\"prompt_ids\":", response.prompt_ids, append_integer<int32_t>);
   append_list(out, ",\"output_ids\":", response.output_ids, append_integer<int32_t>);
-  append_list(out, ",\"logprobs\":", response.logprobs, append_float);
+  if (has_logprobs) append_list(out, ",\"logprobs\":", response.logprobs, append_float);
+  if (response.kept_ids != nullptr) {
+    out += ",\"kept_ids\":[";
+    for (size_t i = 0; i < response.kept_ids->tokens(); ++i) append_list(out, i > 0 ? "," : "", response.kept_ids->of(i), append_integer<int32_t>);
+    out += ']';
+  }
   if (response.text) (out += ",\"text\":") += json_string(*response.text);
   ((out += ",\"finish_reason\":\"") += to_string(response.finish_reason)) += '"';
   if (!response.error.empty()) (out += ",\"error\":") += json_string(response.error);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "protocols/ids.h"
+#include "protocols/kept_ids.h"
 #include "protocols/result.h"
 #include "protocols/rollout.h"
 
@@ -110,7 +111,8 @@ struct ResponseLine {
   std::string_view id;       // PromptLine::id
   uint64_t seed = 0;
   std::span<const int32_t> prompt_ids, output_ids;
-  std::span<const float> logprobs;  // one per output token
+  std::span<const float> logprobs;  // one per output token, or none (LogprobMode::kNone)
+  const KeptIds* kept_ids = nullptr;  // null: not asked for
   std::optional<std::string_view> text;
   FinishReason finish_reason = FinishReason::kNone;
   std::string_view error;    // with FinishReason::kError

@@ -13,6 +13,7 @@ std::string response_line_of(const Response& r, const LineOfPrompt& prompt, cons
                         .prompt_ids = prompt.prompt_ids,
                         .output_ids = r.output_ids,
                         .logprobs = r.logprobs,
+                        .kept_ids = r.kept_ids.tokens() > 0 ? &r.kept_ids : nullptr,
                         .text = text,
                         .finish_reason = r.finish,
                         .error = r.error,

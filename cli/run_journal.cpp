@@ -33,7 +33,7 @@ std::vector<ResumedRequest> RunJournal::take_resumed(RolloutId id) {
     resumed.push_back({.request = r.request, .is_over = true});
     if (has_length) resumed.back().tokens = std::move(r.output_ids);
   }
-  for (CommittedTokens& part : had.parts) resumed.push_back({part.request, std::move(part.tokens), std::move(part.logprobs)});
+  for (CommittedTokens& part : had.parts) resumed.push_back({part.request, std::move(part.tokens), std::move(part.logprobs), false, std::move(part.kept_ids)});
   for (ResumedRequest& request : resumed) request.request.group.rollout = id;
   return resumed;
 }

@@ -76,6 +76,8 @@ struct SampledToken {
   SEER_FIELDS(SampledToken, token, logprob)
   bool operator==(const SampledToken&) const = default;
 };
+/// LogprobMode::kKept: the ids that the cuts left for a token, ascending; null for tokens of other requests.
+using KeptList = std::shared_ptr<const std::vector<int32_t>>;
 
 struct StepBatch {
   uint64_t id = 0;
@@ -90,6 +92,7 @@ struct StepResult {
   Status status = {};                              // an error (device lost, no memory): nothing else is set, and the engine
                                                    // cannot be used any more
   std::vector<std::vector<SampledToken>> sampled;  // per sequence: sample_rows tokens in row order
+  std::vector<std::vector<KeptList>> kept = {};    // of each sampled token; empty if no request wants them
   std::vector<int32_t> ended = {};                 // StepRun: slots whose sequences do not continue
   WeightVersion version = {};                      // of the weights that computed it
   int64_t steps = 1;
@@ -153,6 +156,7 @@ struct StepsLimit {
 struct GainedTokens {
   int64_t steps = 0;
   std::vector<SampledToken> sampled;
+  std::vector<KeptList> kept;    // of each sampled token, or empty
   std::vector<int32_t> by_step;  // with a draft, how many of them in each step; otherwise empty
   std::vector<int32_t> rows;     // of a single step that verified a draft: the accepted rows, each of which gained a token;
                                  // empty if by_step is enough

@@ -234,6 +234,19 @@ int32_t draw(const std::vector<Candidate>& candidates, double uniform) {
   return walk.token();
 }
 
+KeptList ids_of(const std::vector<Candidate>& candidates) {
+  std::vector<int32_t> ids;
+  ids.reserve(candidates.size());
+  for (const Candidate& c : candidates) ids.push_back(c.token);
+  return std::make_shared<const std::vector<int32_t>>(std::move(ids));
+}
+
+/// log-softmax over the candidates.
+float kept_logprob(const std::vector<Candidate>& candidates, int32_t token) {
+  const auto at = std::ranges::lower_bound(candidates, token, {}, &Candidate::token);
+  return static_cast<float>(static_cast<double>(at->scaled) - exact_log(total_weight(candidates)));
+}
+
 template <class Float>
 std::span<Float> part_of(std::span<Float> logits, int64_t part) {
   const auto begin = static_cast<size_t>(part * kPartIds);
@@ -250,7 +263,7 @@ PartedRow parted(std::span<const float> logits, const SamplingParams& params) {
 
 bool PartedRow::suffices(const SamplingParams& params) {
   const bool has_cuts = params.top_k != 0 || params.top_p != 1.0f || params.min_p != 0.0f;
-  return params.repetition_penalty == 1.0f && (params.temperature == 0.0f || !has_cuts);
+  return params.repetition_penalty == 1.0f && params.logprob_mode != LogprobMode::kKept && (params.temperature == 0.0f || !has_cuts);
 }
 
 PartedRow::PartedRow(int64_t vocab, const SamplingParams& params)
@@ -343,13 +356,16 @@ RowSample sample_row(std::span<float> logits, const SamplingParams& params, uint
     return untouched.pick(choice, part_of<const float>(logits, choice.part));
   }
   const RepetitionPenalty penalty(logits, params.repetition_penalty, penalty_tokens);
-  int32_t token = 0;
+  const bool gives_kept = params.logprob_mode == LogprobMode::kKept;
   if (params.temperature == 0.0f) {
-    token = greedy(logits);
-  } else {
-    const RowSoftmax softmax(logits, params.temperature);
-    token = draw(cut(logits, params, softmax), philox_uniform(seed, position));
+    const int32_t token = greedy(logits);
+    if (gives_kept) return {token, 0.0f, std::make_shared<const std::vector<int32_t>>(1, token)};
+    return {token, untouched.logprob(penalty.untouched(logits, token))};
   }
+  const RowSoftmax softmax(logits, params.temperature);
+  const std::vector<Candidate> kept = cut(logits, params, softmax);
+  const int32_t token = draw(kept, philox_uniform(seed, position));
+  if (gives_kept) return {token, kept_logprob(kept, token), ids_of(kept)};
   return {token, untouched.logprob(penalty.untouched(logits, token))};
 }
 
@@ -379,8 +395,10 @@ Status validate(const SamplingParams& params) {
     if (id < 0) return bad("stop_token_ids", id, "token ids, none below 0");
   for (const std::string& text : params.stop)
     if (text.empty()) return bad("stop", "\"\"", "strings that are not empty");
-  if (params.logprob_mode > LogprobMode::kNone)
-    return bad("logprob_mode", static_cast<int>(params.logprob_mode), "0 (processed), 1 (raw) or 2 (none)");
+  if (params.logprob_mode > LogprobMode::kKept)
+    return bad("logprob_mode", static_cast<int>(params.logprob_mode), "0 (processed), 1 (raw), 2 (none) or 3 (kept)");
+  if (params.logprob_mode == LogprobMode::kKept && params.temperature != 0.0f && params.top_p == 1.0f && params.top_k == 0 && params.min_p == 0.0f)
+    return bad("top_p", params.top_p, "a number below 1, or top_k or min_p, to give back the ids that were kept");
   return {};
 }
 

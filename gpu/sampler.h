@@ -14,6 +14,9 @@
 // The log-probability is that of the untouched logits (before penalty and cuts): log-softmax(logits / temperature), or
 // log-softmax(logits) in raw mode and at temperature 0.
 //
+// LogprobMode::kKept: the log-probability is that of the penalised and cut logits, and the ids that are left come with it. At
+// temperature 0 that is the token alone.
+//
 // A row with a logit that is NaN or infinite gives no token: kNotFinite (engine.h). What a penalty makes of finite logits
 // is clamped to the finite floats. Denormals count as zero.
 //
@@ -33,6 +36,7 @@ namespace seer {
 struct RowSample {
   int32_t token = 0;  // or kNotFinite
   float logprob = 0;
+  KeptList kept = nullptr;
 };
 
 /// A row whose logits come in parts of kPartIds ids, in any order and from any threads: enough to sample without cuts
@@ -78,7 +82,7 @@ RowSample sample_row(std::span<float> logits, const SamplingParams& params, uint
                      const std::vector<int32_t>& penalty_tokens);
 
 /// The log-probability that sample_row() returns with `token`, to the bit; NaN if that gives kNotFinite.
-/// REQUIRES: token is an id of the vocabulary; validate(params) is ok.
+/// REQUIRES: token is an id of the vocabulary; validate(params) is ok; not kKept.
 float token_logprob(std::span<const float> logits, int32_t token, const SamplingParams& params);
 
 /// kInvalidArgument with one sentence on the first field that cannot be used.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include "gpu/accept_draft.h"
@@ -10,12 +11,14 @@
 namespace seer {
 namespace {
 
-/// Adds what the sequence gained in a step: all sampled tokens, or with a draft those of the accepted rows.
-void accept_rows(const SequenceStep& step, const std::vector<SampledToken>& sampled, GainedTokens& gained) {
+/// Adds what the sequence gained in a step: all sampled tokens, or with a draft those of the accepted rows. `kept`: of each sampled
+/// token, or empty.
+void accept_rows(const SequenceStep& step, const std::vector<SampledToken>& sampled, std::span<const KeptList> kept, GainedTokens& gained) {
   ++gained.steps;
   gained.rows.clear();
   if (sampled.size() < step.tokens.size()) {  // a prefill
     gained.sampled.insert(gained.sampled.end(), sampled.begin(), sampled.end());
+    gained.kept.insert(gained.kept.end(), kept.begin(), kept.end());
     return;
   }
   if (step.parents.empty()) {
@@ -26,6 +29,8 @@ void accept_rows(const SequenceStep& step, const std::vector<SampledToken>& samp
     gained.rows = accepted_path(step.tokens, step.parents, sampled);
   }
   for (const int32_t row : gained.rows) gained.sampled.push_back(sampled[static_cast<size_t>(row)]);
+  if (!kept.empty())
+    for (const int32_t row : gained.rows) gained.kept.push_back(kept[static_cast<size_t>(row)]);
 }
 
 }  // namespace
@@ -58,6 +63,7 @@ void SlotTable::leave(int32_t slot) {
 void SlotTable::take(int32_t slot, int64_t steps, GainedTokens& gained) {
   gained.steps = 0;
   gained.sampled.clear();
+  gained.kept.clear();
   gained.rows.clear();
   if (steps > 0) std::swap(gained, at(slot).untaken);
 }
@@ -110,7 +116,7 @@ void SlotTable::end_order(const std::vector<std::vector<SampledToken>>& sampled,
     Slot& s = at(in_order[i]);
     if (!s.is_used || s.has_ended) continue;
     --s.open;
-    accept_rows(s.next, sampled[i], s.untaken);
+    accept_rows(s.next, sampled[i], result.kept.empty() ? std::span<const KeptList>() : result.kept[i], s.untaken);
     if (s.untaken.sampled.empty() || ends_with(s, s.untaken.sampled.back().token) || (s.open == 0 && !goes_on(s))) {
       s.has_ended = true;
       result.ended.push_back(in_order[i]);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "protocols/draft.h"
+#include "protocols/kept_ids.h"
 #include "protocols/rollout.h"
 
 namespace seer {
@@ -17,7 +18,8 @@ struct ChunkTokens {
   int64_t first_index = 0;  // of tokens[0] in the response; a lost report leaves a gap
   std::vector<int32_t> tokens;
   std::vector<float> logprobs;
-  SEER_FIELDS(ChunkTokens, chunk, first_index, tokens, logprobs)
+  KeptIds kept_ids = {};
+  SEER_FIELDS(ChunkTokens, chunk, first_index, tokens, logprobs, kept_ids)
 };
 
 /// Sent every few steps, so the buffer's token log lags by no more than that. Without keep_kv it is also sent when a chunk
@@ -158,7 +160,8 @@ struct CommittedTokens {
   int64_t first_index = 0;
   std::vector<int32_t> tokens;
   std::vector<float> logprobs;
-  SEER_FIELDS(CommittedTokens, request, first_index, tokens, logprobs)
+  KeptIds kept_ids = {};
+  SEER_FIELDS(CommittedTokens, request, first_index, tokens, logprobs, kept_ids)
 };
 struct RolloutCommits {
   std::vector<CommittedTokens> parts;
@@ -171,7 +174,8 @@ struct ResumedRequest {
   std::vector<int32_t> tokens;  // of its output, from the first on
   std::vector<float> logprobs;
   bool is_over = false;         // its response was given
-  SEER_FIELDS(ResumedRequest, request, tokens, logprobs, is_over)
+  KeptIds kept_ids = {};
+  SEER_FIELDS(ResumedRequest, request, tokens, logprobs, is_over, kept_ids)
 };
 
 /// A finished response, or what a request had when it failed (FinishReason::kError) or was cancelled (kAborted).
@@ -192,8 +196,9 @@ struct Response {
   int64_t start_us = 0;     // when its first chunk was sent, since the rollout began
   int64_t first_token_us = 0;  // the part of queue_us + run_us until its first tokens were reported; with no tokens 0
   int64_t cached_tokens = 0;   // of the prompt: those whose KV was there when its first chunk started
+  KeptIds kept_ids = {};
   SEER_FIELDS(Response, request, seed, output_ids, logprobs, finish, matched, error, version, chunks, migrations,
-              preemptions, queue_us, run_us, start_us, first_token_us, cached_tokens)
+              preemptions, queue_us, run_us, start_us, first_token_us, cached_tokens, kept_ids)
 };
 
 /// How far the rollout has come, for a progress line. Sent at most every progress_us.

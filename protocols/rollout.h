@@ -12,7 +12,9 @@ namespace seer {
 /// Which log-probability comes with a sampled token. Processed: log-softmax(logits / temperature), what a trainer
 /// that divides its logits by the temperature computes. Raw: log-softmax(logits). Penalties and the top-k/top-p/min-p
 /// cut never enter it. At temperature 0 both are raw. None: the response comes without log-probabilities.
-enum class LogprobMode : uint8_t { kProcessed = 0, kRaw = 1, kNone = 2 };
+/// Kept: log-softmax(logits / temperature) over the ids that the cut left, which come with each token (KeptIds). At temperature 0
+/// only the token itself is left.
+enum class LogprobMode : uint8_t { kProcessed = 0, kRaw = 1, kNone = 2, kKept = 3 };
 
 struct SamplingParams {
   float temperature = 1.0f;         // 0: greedy (lowest id wins a tie)

@@ -31,6 +31,8 @@ void append_part(const CommittedTokens& part, CommittedTokens& all) {
   all.logprobs.resize(std::min(all.logprobs.size(), all.tokens.size()));
   all.tokens.insert(all.tokens.end(), part.tokens.begin(), part.tokens.end());
   all.logprobs.insert(all.logprobs.end(), part.logprobs.begin(), part.logprobs.end());
+  all.kept_ids.cut(all.tokens.size() - part.tokens.size());
+  all.kept_ids.append(part.kept_ids);
 }
 
 }  // namespace seer

@@ -28,8 +28,8 @@ InstanceActor::InstanceActor(rt::self_ptr<InstanceActor> self_in, InstanceConfig
       kv({.headroom_tokens = config.headroom_tokens, .offer_blocks = config.offer_blocks}, info, devices, sequences, engine,
          parts.arena, [this](KvMoves::ToPool message) { tell_pool(std::move(message)); }),
       batch(config.planner, config.step_depth, info, devices, sequences, engine, *parts.engine->step_run(), drafts ? &*drafts : nullptr,
-            [this](Sequence& s, int64_t rows, std::span<const SampledToken> sampled, size_t passed) {
-              on_gain(s, rows, sampled, passed);
+            [this](Sequence& s, int64_t rows, std::span<const SampledToken> sampled, std::span<const KeptList> kept, size_t passed) {
+              on_gain(s, rows, sampled, kept, passed);
             }) {
   report.instance = config.id;
   report.kv_blocks_total = info.device_blocks;
@@ -168,7 +168,7 @@ void InstanceActor::add_figures(const StepResult& result) {
 }
 
 /// See RunningBatch::OnGain.
-void InstanceActor::on_gain(Sequence& s, int64_t rows, std::span<const SampledToken> sampled, size_t passed) {
+void InstanceActor::on_gain(Sequence& s, int64_t rows, std::span<const SampledToken> sampled, std::span<const KeptList> kept, size_t passed) {
   if (const int64_t prefilled = rows - std::ssize(sampled); prefilled > 0) {
     s.done.prefill_tokens += prefilled;
     s.done.reprefill_tokens += std::clamp<int64_t>(s.computed_tokens - s.kv_tokens, 0, prefilled);
@@ -176,11 +176,11 @@ void InstanceActor::on_gain(Sequence& s, int64_t rows, std::span<const SampledTo
   }
   s.kv_tokens += rows;
   const int32_t blocks = blocks_needed(s.log.size(), 0, info.block_tokens);
-  const Sequence::Appended appended = s.append(sampled, passed);
+  const Sequence::Appended appended = s.append(sampled, passed, kept);
   if (!s.keep_kv && blocks_needed(s.log.size(), blocks, info.block_tokens) > 0) grown.push_back(s.chunk);
   report.output_tokens += appended.tokens;
   kv.name_filled_blocks(s);
-  if (appended.not_finite) return fail_request(s);
+  if (!appended.error.empty()) return fail_request(s, appended.error);
   if (appended.end.reason != FinishReason::kNone) return finish(s, appended.end);
   if (s.log.size() >= s.end_tokens) return park(s, ChunkEnd::kChunkFull);
   if (s.offered_blocks < prompt_blocks(s, info.block_tokens)) kv.offer_filled_blocks(s);
@@ -278,9 +278,9 @@ void InstanceActor::finish(Sequence& s, const Finish& end) {
 
 /// Ends the request with the tokens it has: its last row gave no next token. The prompt's KV stays cached, because a request
 /// with an equal prompt would compute the same bits.
-void InstanceActor::fail_request(Sequence& s) {
+void InstanceActor::fail_request(Sequence& s, std::string error) {
   s.done.finish = FinishReason::kError;
-  s.done.error = not_finite_text(s.log.output_tokens());
+  s.done.error = std::move(error);
   kv.forget_response(s);
   answer(s.chunk, ChunkEnd::kFailed);
 }

@@ -81,7 +81,7 @@ struct InstanceActor {
   void on_weights(const WeightResult& result);
   void switch_when_unused();
   void answer_update(std::string error);
-  void on_gain(Sequence& s, int64_t rows, std::span<const SampledToken> sampled, size_t passed);
+  void on_gain(Sequence& s, int64_t rows, std::span<const SampledToken> sampled, std::span<const KeptList> kept, size_t passed);
   void go_on();
   bool admit();
   bool plan();
@@ -95,7 +95,7 @@ struct InstanceActor {
   void park(Sequence& s, ChunkEnd end);
   void parking_progressed(Sequence& s);
   void finish(Sequence& s, const Finish& end);
-  void fail_request(Sequence& s);
+  void fail_request(Sequence& s, std::string error);
   void answer(ChunkId id, ChunkEnd end);
   void report_tokens();
   void report_growth();

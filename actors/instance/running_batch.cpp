@@ -362,7 +362,7 @@ void RunningBatch::apply_gains(const Slot& member) {
   const auto tokens = std::ssize(gained_.sampled);
   const bool any_may_end = s.may_stop_anywhere() || !gained_.rows.empty();
   const int64_t passed = any_may_end ? 0 : std::max<int64_t>(0, tokens - 1);
-  on_gain_(s, member.rows != member.sample_rows ? member.rows : tokens, gained_.sampled, static_cast<size_t>(passed));
+  on_gain_(s, member.rows != member.sample_rows ? member.rows : tokens, gained_.sampled, gained_.kept, static_cast<size_t>(passed));
 }
 
 void RunningBatch::count_drafts(const Sequence& s) {

@@ -34,9 +34,9 @@ namespace seer {
 class RunningBatch {
  public:
   /// Called when a sequence has `rows` more tokens with KV. `sampled`: the tokens sampled at the last of these rows; may be
-  /// empty. The first `passed` of them are known not to end the response. May call remove().
+  /// empty. `kept`: of each sampled token, or empty. The first `passed` of them are known not to end the response. May call remove().
   using OnGain =
-      std::function<void(Sequence& s, int64_t rows, std::span<const SampledToken> sampled, size_t passed)>;
+      std::function<void(Sequence& s, int64_t rows, std::span<const SampledToken> sampled, std::span<const KeptList> kept, size_t passed)>;
 
   /// The references must outlive it. `steps`: the engine's. `step_depth`: see InstanceConfig. `drafts`: null without drafts.
   RunningBatch(StepPlannerConfig planner, int32_t step_depth, const EngineInfo& info, DeviceBlocks& devices,

@@ -12,21 +12,34 @@ namespace {
 
 constexpr auto kById = [](const SequenceTable::Entry& entry) { return entry.first; };
 
+/// Why the response cannot give back the ids kept at a token; empty: it can. `index`: in the output.
+std::string flaw_of(const KeptList& kept, int64_t index) {
+  if (kept == nullptr) return "this engine does not give the ids that top_p kept";
+  if (kept->size() <= kKeptIdsMax) return {};
+  return cat("at output token ", index, " ", kept->size(), " ids are left by top_p, top_k and min_p; at most ", kKeptIdsMax, " can be given back");
+}
+
 }  // namespace
 
-Sequence::Appended Sequence::append(std::span<const SampledToken> sampled, size_t passed) {
+Sequence::Appended Sequence::append(std::span<const SampledToken> sampled, size_t passed, std::span<const KeptList> kept) {
   Appended appended;
+  const bool gives_kept = sampling->logprob_mode == LogprobMode::kKept;
+  if (gives_kept) passed = 0;  // each is looked at
   stop.add_passed(static_cast<int64_t>(passed));
   size_t taken = passed;
-  const auto goes_on = [&] {
-    return taken < sampled.size() && appended.end.reason == FinishReason::kNone && sampled[taken].token != kNotFinite;
-  };
-  while (goes_on()) appended.end = stop.add(sampled[taken++].token);
-  appended.not_finite = taken < sampled.size() && appended.end.reason == FinishReason::kNone;
+  while (taken < sampled.size() && appended.end.reason == FinishReason::kNone) {
+    const int64_t index = log.output_tokens() + static_cast<int64_t>(taken);
+    if (sampled[taken].token == kNotFinite) appended.error = not_finite_text(index);
+    else if (gives_kept) appended.error = flaw_of(taken < kept.size() ? kept[taken] : nullptr, index);
+    if (!appended.error.empty()) break;
+    appended.end = stop.add(sampled[taken++].token);
+  }
   appended.tokens = static_cast<int64_t>(taken);
   log.append(sampled.first(taken) | std::views::transform(&SampledToken::token));
   if (sampling->logprob_mode != LogprobMode::kNone)
     for (const SampledToken& next : sampled.first(taken)) unreported_logprobs.push_back(next.logprob);
+  if (gives_kept)
+    for (const KeptList& list : kept.first(taken)) unreported_kept.add(*list);
   return appended;
 }
 

@@ -71,6 +71,7 @@ struct Sequence : StepState {
   uint64_t yield_rank = 0;
 
   std::vector<BlockRef> names;           // of the blocks of its first tokens (those in RunChunk), until they are in `chain`
+  KeptIds unreported_kept;
   Draft draft;                           // proposed after the log, for the step that is planned or runs
   ChunkDone done;                        // figures gathered for the answer
 
@@ -86,16 +87,18 @@ struct Sequence : StepState {
 
   ChunkTokens take_unreported() {
     const int64_t first = std::exchange(reported_tokens, log.size());
-    return {chunk, first - log.prompt_tokens(), log.tokens(first, log.size()), std::exchange(unreported_logprobs, {})};
+    return {chunk, first - log.prompt_tokens(), log.tokens(first, log.size()), std::exchange(unreported_logprobs, {}),
+            std::exchange(unreported_kept, {})};
   }
 
   struct Appended {
     Finish end;
     int64_t tokens = 0;
-    bool not_finite = false;  // the response ends before a token that could not be sampled
+    std::string error;  // if not empty, the response fails for this reason before the next token
   };
-  /// Appends the sampled tokens up to the end of the response. The first `passed` are known not to end it.
-  Appended append(std::span<const SampledToken> sampled, size_t passed);
+  /// Appends the sampled tokens up to the end of the response. The first `passed` are known not to end it. `kept`: of each token, or
+  /// empty.
+  Appended append(std::span<const SampledToken> sampled, size_t passed, std::span<const KeptList> kept = {});
   /// Notes in `done` why the response is complete.
   void note_finish(const Finish& finish);
 };

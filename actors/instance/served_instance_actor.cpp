@@ -107,6 +107,11 @@ void ServedInstanceActor::take_tokens(Sequence& s, const ServedPart& part) {
   blocks_used += blocks_of(s) - before;
   report.output_tokens += appended.tokens;
   if (appended.tokens > 0) failures = 0;
+  if (!appended.error.empty()) {
+    s.done.finish = FinishReason::kError;
+    s.done.error = appended.error;
+    return give_up(id, ChunkEnd::kFailed);
+  }
   if (appended.end.reason != FinishReason::kNone) {
     s.note_finish(appended.end);
     // At its limit the server ends the request too; left alone, its connection can be used again.

@@ -30,6 +30,7 @@ struct ServedModel {
   int64_t rows_max = 0;                        // requests that an instance runs at a time; 0: unknown
   uint64_t seed = 0;                           // of requests that bring none
   int64_t instances = 0;
+  bool gives_kept_ids = true;                  // LogprobMode::kKept is possible
 };
 
 /// Whether the model can run the request. Its max_tokens is cut to what fits. Errors: kInvalidArgument: one sentence.

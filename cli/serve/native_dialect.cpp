@@ -1,6 +1,7 @@
 #include "cli/serve/native_dialect.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <iterator>
 #include <optional>
@@ -167,6 +168,8 @@ class GroupReader {
   const ChatPrompts* const chat_;
 };
 
+constexpr std::array<const char*, 4> kLogprobModeNames{"processed", "raw", "none", "kept"};  // by value
+
 /// The first line of a request that makes a rollout.
 struct FirstLine {
   ServedHead head;
@@ -216,9 +219,10 @@ Status take_field(const JsonMember& member, const Front& front, PromptDefaults& 
   } else if (name == "stop_when") {
     SEER_ASSIGN_OR_RETURN(head.stop, stop_of(value, found));
   } else if (name == "logprobs") {
-    if (value != "processed" && value != "raw")
-      return fail(Code::kInvalidArgument, found, "logprobs is ", shown_value(value), ": expected \"processed\" or \"raw\"");
-    defaults.sampling.logprob_mode = value == "raw" ? LogprobMode::kRaw : LogprobMode::kProcessed;
+    const auto mode = std::ranges::find(kLogprobModeNames, value);
+    if (mode == kLogprobModeNames.end())
+      return fail(Code::kInvalidArgument, found, "logprobs is ", shown_value(value), ": expected \"processed\", \"raw\", \"none\" or \"kept\"");
+    defaults.sampling.logprob_mode = static_cast<LogprobMode>(mode - kLogprobModeNames.begin());
   } else if (name == "stream") {
     if (value != "sample" && value != "group")
       return fail(Code::kInvalidArgument, found, "stream is ", shown_value(value), ": expected \"sample\" or \"group\"");
@@ -438,7 +442,7 @@ void NativeDialect::run(std::vector<ServedWork> work, WeightVersion version) {
     if (!group.begun.empty()) request.begun.resize(group.samples.size());
     for (CommittedTokens& part : group.begun) {
       const auto at = std::ranges::find(group.samples, part.request.sample) - group.samples.begin();
-      request.begun[static_cast<size_t>(at)] = {std::move(part.tokens), std::move(part.logprobs), version};
+      request.begun[static_cast<size_t>(at)] = {std::move(part.tokens), std::move(part.logprobs), std::move(part.kept_ids), version};
     }
     group.begun.clear();
     call.requests.push_back(std::move(request));

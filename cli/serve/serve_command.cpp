@@ -166,7 +166,8 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
                .tokens_max = runs_here(options) ? tokens_max(options, model) : model.context_tokens_max,
                .rows_max = runs_here(options) ? options.max_batch : 0,
                .seed = options.seed,
-               .instances = static_cast<int64_t>(config.rollout.instances_expected)},
+               .instances = static_cast<int64_t>(config.rollout.instances_expected),
+               .gives_kept_ids = runs_here(options) ? options.device == DeviceKind::kCpu : options.engines.empty()},
               config.version);
   StatusPage status_page(*server, front, log);
   SglangDialect sglang(front, machines->servers());

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "cli/base64.h"
 #include "cli/json_lines.h"
 #include "cli/serve/request_fields.h"
 
@@ -42,6 +43,7 @@ struct Answering {
   size_t prompt_tokens = 0;
   std::string rid;
   bool wants_logprobs = false;
+  bool wants_kept = false;  // the ids that top_p kept
   TextRules text;
 };
 
@@ -88,6 +90,18 @@ Result<LogprobMode> read_logprob_mode(const Json& body) {
   return fail(Code::kInvalidArgument, "logprob_mode is ", shown(mode), ": expected \"processed\" or \"raw\"");
 }
 
+/// Takes `custom_params` out of the sampling parameters. True: the ids that top_p kept are wanted (slime).
+Result<bool> take_custom_params(Json& params) {
+  const Json* const custom = given_field(params, "custom_params");
+  if (custom == nullptr) return false;
+  if (!custom->is_object()) return fail(Code::kInvalidArgument, "custom_params is ", custom->type_name(), ": expected an object");
+  for (const auto& [name, value] : custom->items())
+    if (name != "return_top_p_token_ids") return fail(Code::kInvalidArgument, "custom_params.", name, " is not supported");
+  SEER_ASSIGN_OR_RETURN(const bool wants_kept, boolean_field(*custom, "return_top_p_token_ids", false));
+  params.erase("custom_params");
+  return wants_kept;
+}
+
 Result<Generate> parse_generate(const std::string& body_text, Front& front) {
   const ServedModel& model = front.model();
   SEER_ASSIGN_OR_RETURN(const Json body, read_object(body_text));
@@ -106,9 +120,10 @@ Result<Generate> parse_generate(const std::string& body_text, Front& front) {
   AskedSoFar asked;
   for (size_t i = 0; i < prompts.ids.size(); ++i) {
     const Json* const given = entry(params, i);
-    const Json& own = given == nullptr ? empty : *given;
+    Json own = given == nullptr ? empty : *given;
+    SEER_ASSIGN_OR_RETURN(const bool wants_kept, take_custom_params(own));
     SEER_ASSIGN_OR_RETURN(Sampling sampling, read_sampling(own, "max_new_tokens", kDefaultTokens));
-    sampling.params.logprob_mode = logprob_mode;
+    sampling.params.logprob_mode = wants_kept ? LogprobMode::kKept : logprob_mode;
     SEER_RETURN_IF_ERROR(add_prompt(asked, sampling));
     const size_t prompt_tokens = prompts.ids[i].size();
     SEER_ASSIGN_OR_RETURN(GatewayRequest request, read_request(body, std::move(prompts.ids[i]), sampling, front));
@@ -116,7 +131,7 @@ Result<Generate> parse_generate(const std::string& body_text, Front& front) {
     if (rid != nullptr && rid->is_string()) request.rid = rid->get<std::string>();
     request.tokens_to = call.streams ? TokensTo::kClient : TokensTo::kNobody;
     SEER_ASSIGN_OR_RETURN(TextRules text, read_text_rules(own, sampling.params, model, "no_stop_trim"));
-    call.to.push_back({&model, prompt_tokens, request.rid, wants_logprobs, std::move(text)});
+    call.to.push_back({&model, prompt_tokens, request.rid, wants_logprobs, wants_kept, std::move(text)});
     call.is_list |= sampling.n > 1;
     call.requests.push_back(std::move(request));
   }
@@ -135,6 +150,14 @@ Out finish_of(const Response& r, const std::vector<std::string>& stop_texts) {
   if (!cause.text.empty()) stop["matched"] = cause.text;
   else if (cause.token >= 0) stop["matched"] = cause.token;
   return stop;
+}
+
+/// slime's fields for the ids that top_p kept at the tokens from `first` on.
+std::string kept_text(const KeptIds& kept, size_t first) {
+  const uint64_t before = first == 0 ? 0 : kept.ends[first - 1];
+  std::vector<int32_t> offsets{0};
+  for (size_t i = first; i < kept.tokens(); ++i) offsets.push_back(static_cast<int32_t>(kept.ends[i] - before));
+  return cat(",\"top_p_token_ids\":\"", base64_of(std::as_bytes(std::span(kept.ids).subspan(before))), "\",\"top_p_token_offsets\":\"", base64_of(std::as_bytes(std::span(offsets))), "\"");
 }
 
 /// Written by hand: a response can have 100 000 tokens.
@@ -165,6 +188,7 @@ std::string answer_text(const Answering& to, const Response& r, const std::strin
     }
     out += "]";
   }
+  if (to.wants_kept) out += kept_text(r.kept_ids, first);
   return out + "}}";
 }
 
@@ -208,6 +232,7 @@ void SglangDialect::generate(const HttpRequest& request, const Reply& reply) {
     call.tokens = [so_far, send](size_t, uint32_t, const CommittedTokens& part, WeightVersion) {
       so_far->output_ids.insert(so_far->output_ids.end(), part.tokens.begin(), part.tokens.end());
       so_far->logprobs.insert(so_far->logprobs.end(), part.logprobs.begin(), part.logprobs.end());
+      so_far->kept_ids.append(part.kept_ids);
       send(*so_far);
     };
     call.done = [send, reply](const std::vector<std::vector<Response>>& responses) {

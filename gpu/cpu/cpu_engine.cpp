@@ -143,6 +143,7 @@ class CpuEngine final : public Engine {
     result.version = weights_.version();
     feed(batch);
     result.sampled = forward_.run(batch);
+    result.kept = forward_.take_kept();
     last_tokens_.clear();
     for (const auto& sampled : result.sampled) last_tokens_.push_back(sampled.empty() ? 0 : sampled.back().token);
     result.step_us = wall_us() - start_us;

@@ -19,6 +19,8 @@ int32_t sampled_index(const SequenceStep& s, int32_t row) {
   return row - (static_cast<int32_t>(s.tokens.size()) - s.sample_rows);
 }
 
+bool gives_kept(const SequenceStep& s) { return s.sample_rows > 0 && s.sampling->logprob_mode == LogprobMode::kKept; }
+
 int32_t row_grain(int64_t width) { return static_cast<int32_t>(std::max<int64_t>(1, kRowGrainFloats / width)); }
 
 }  // namespace
@@ -50,6 +52,7 @@ int64_t CpuForward::Span::last_position(int32_t first, int32_t count) const {
 
 std::vector<std::vector<SampledToken>> CpuForward::run(const StepBatch& batch) {
   std::vector<std::vector<SampledToken>> sampled(batch.sequences.size());
+  if (std::ranges::any_of(batch.sequences, gives_kept)) kept_.resize(batch.sequences.size());
   int64_t positions = 0;
   for (const SequenceStep& s : batch.sequences)
     positions = std::max(positions, s.start + static_cast<int64_t>(s.tokens.size()));
@@ -62,6 +65,7 @@ std::vector<std::vector<SampledToken>> CpuForward::run(const StepBatch& batch) {
   for (size_t i = 0; i < batch.sequences.size(); ++i) {
     const SequenceStep& sequence = batch.sequences[i];
     sampled[i].resize(sequence.sample_rows);
+    if (gives_kept(sequence)) kept_[i].resize(sequence.sample_rows);
     for (const int32_t parent : sequence.parents) depths[i].push_back(parent < 0 ? 0 : depths[i][parent] + 1);
     const auto total = static_cast<int32_t>(sequence.tokens.size());
     for (int32_t first = 0; first < total;) {
@@ -309,10 +313,13 @@ void CpuForward::sample_rows(std::span<const std::pair<const Span*, int32_t>> pi
     head_rows.push_back(std::move(head_row));
   }
   std::vector<SampledToken> tokens(picks.size());
-  head_sampler_.run(model_->head, normed_, head_rows, tokens);
+  std::vector<KeptList> kept(kept_.empty() ? 0 : picks.size());
+  head_sampler_.run(model_->head, normed_, head_rows, tokens, kept);
   for (size_t i = 0; i < picks.size(); ++i) {
     const auto& [span, r] = picks[i];
-    sampled[span->sequence_index][sampled_index(*span->sequence, span->first_in_sequence + r)] = tokens[i];
+    const int32_t out = sampled_index(*span->sequence, span->first_in_sequence + r);
+    sampled[span->sequence_index][out] = tokens[i];
+    if (gives_kept(*span->sequence)) kept_[span->sequence_index][out] = std::move(kept[i]);
   }
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "gpu/cpu/head_sampler.h"
@@ -34,6 +35,8 @@ class CpuForward {
 
   /// REQUIRES: the batch is valid as engine.h says.
   std::vector<std::vector<SampledToken>> run(const StepBatch& batch);
+  /// StepResult::kept of the last run().
+  std::vector<std::vector<KeptList>> take_kept() { return std::exchange(kept_, {}); }
 
  private:
   // Consecutive rows of one sequence within a slab.
@@ -70,6 +73,7 @@ class CpuForward {
   void sample_rows(std::span<const std::pair<const Span*, int32_t>> picks,
                    std::vector<std::vector<SampledToken>>& sampled);
 
+  std::vector<std::vector<KeptList>> kept_;
   const Model* model_;
   const CpuKernels& kernels_;
   KvCache& cache_;

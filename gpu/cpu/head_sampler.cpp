@@ -29,7 +29,8 @@ HeadSampler::HeadSampler(int32_t vocab, Linear& linear, ThreadPool& pool)
   for (AlignedArray<float>& logits : part_logits_) logits = AlignedArray<float>(kRowsMax * kPartIds);
 }
 
-void HeadSampler::run(const PackedMatrix& head, Activations& normed, std::span<const HeadRow> rows, std::span<SampledToken> tokens) {
+void HeadSampler::run(const PackedMatrix& head, Activations& normed, std::span<const HeadRow> rows, std::span<SampledToken> tokens,
+                      std::span<KeptList> kept) {
   const auto count = static_cast<int32_t>(rows.size());
   SEER_CHECK(count <= kRowsMax && tokens.size() == rows.size(), count, tokens.size());
   const int32_t vocab = head.rows(), parts = (vocab + kPartIds - 1) / kPartIds;
@@ -93,6 +94,7 @@ void HeadSampler::run(const PackedMatrix& head, Activations& normed, std::span<c
       }
     }
     tokens[i] = {drawn.token, drawn.logprob};
+    if (!kept.empty()) kept[i] = std::move(drawn.kept);
   });
 }
 

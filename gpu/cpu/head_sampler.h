@@ -26,9 +26,10 @@ class HeadSampler {
 
   static constexpr int32_t kRowsMax = 64;
 
-  /// Sets tokens[i] from row i of `normed`. REQUIRES: head has `vocab` rows; at most kRowsMax rows; tokens.size() ==
-  /// rows.size().
-  void run(const PackedMatrix& head, Activations& normed, std::span<const HeadRow> rows, std::span<SampledToken> tokens);
+  /// Sets tokens[i] from row i of `normed`, and kept[i] unless `kept` is empty. REQUIRES: head has `vocab` rows; at most kRowsMax
+  /// rows; tokens.size() == rows.size().
+  void run(const PackedMatrix& head, Activations& normed, std::span<const HeadRow> rows, std::span<SampledToken> tokens,
+           std::span<KeptList> kept = {});
 
  private:
   Linear& linear_;

@@ -243,7 +243,7 @@ TEST_CASE("gateway: responses that were begun go on with their tokens, unless th
       SimCluster::Answer right = b.cluster.answer({GroupId{0}, sample});
       right.output_ids.resize(sample == 0 ? right.output_ids.size() / 2 : sample == 1 ? right.output_ids.size() : 0);
       right.logprobs.resize(right.output_ids.size());
-      request.begun.push_back({right.output_ids, right.logprobs, version});
+      request.begun.push_back({right.output_ids, right.logprobs, {}, version});
     }
     const Ticket ticket = b.ask(0, 0, 3, request);
     b.finish();

@@ -122,6 +122,42 @@ TEST_CASE("sampler: random rows and parameters agree with the slow obvious refer
   }
 }
 
+TEST_CASE("sampler: the ids that the cuts left come with the token, and its log-probability is over them; the token stays the same") {
+  for (uint64_t seed = 1; seed <= 1000; ++seed) {
+    CAPTURE(seed);
+    std::mt19937_64 rng(seed);
+    const auto row = random_row(rng, 2 + rng() % 3000, 3.0f);
+    SamplingParams params{.temperature = rng() % 2 == 0 ? 0.7f : 1.5f, .top_p = 0.9f};
+    if (rng() % 3 == 0) params.top_k = 20;
+    if (rng() % 3 == 0) params.min_p = 0.01f;
+    if (rng() % 3 == 0) params.repetition_penalty = 1.3f;
+    const int32_t without = sample(row, params, seed, 0, {0, 1}).token;
+    const std::vector<float> weights = reference_weights(row, params, {0, 1});
+    params.logprob_mode = LogprobMode::kKept;
+    REQUIRE(validate(params).ok());
+    CHECK_FALSE(PartedRow::suffices(params));
+    const RowSample got = sample(row, params, seed, 0, {0, 1});
+    REQUIRE(got.token == without);
+    REQUIRE(got.kept != nullptr);
+    std::vector<int32_t> expected;
+    double total = 0;
+    for (size_t id = 0; id < weights.size(); ++id)
+      if (weights[id] > 0) expected.push_back(static_cast<int32_t>(id)), total += static_cast<double>(weights[id]);
+    REQUIRE(*got.kept == expected);
+    REQUIRE(static_cast<double>(got.logprob) == doctest::Approx(std::log(static_cast<double>(weights[static_cast<size_t>(got.token)]) / total)).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("sampler: at temperature 0 the token alone is kept; without cuts there is nothing to give back") {
+  SamplingParams params{.temperature = 0, .logprob_mode = LogprobMode::kKept};
+  const RowSample got = sample({1, 5, 3}, params);
+  CHECK(got.token == 1);
+  CHECK(got.logprob == 0);
+  CHECK(*got.kept == std::vector{1});
+  params.temperature = 1;
+  CHECK(validate(params).error().detail == "sampling: top_p is 1, expected a number below 1, or top_k or min_p, to give back the ids that were kept");
+}
+
 TEST_CASE("sampler: log-probabilities are those of the untouched logits, close to exact arithmetic") {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     CAPTURE(seed);
@@ -298,7 +334,7 @@ TEST_CASE("sampler: bad parameters are refused with the field, its value and wha
   CHECK(refusal({.stop = {"a", ""}}) == "sampling: stop is \"\", expected strings that are not empty");
   SamplingParams params;
   params.logprob_mode = static_cast<LogprobMode>(7);
-  CHECK(refusal(params) == "sampling: logprob_mode is 7, expected 0 (processed), 1 (raw) or 2 (none)");
+  CHECK(refusal(params) == "sampling: logprob_mode is 7, expected 0 (processed), 1 (raw), 2 (none) or 3 (kept)");
 }
 
 TEST_CASE("sampler: a row that comes in parts, in any order, gives the same bits") {

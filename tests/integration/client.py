@@ -571,7 +571,7 @@ class SlimeTest(ServedTest):
         for args, sample, given, sentence in [
             (self.args(), self.samples(1, multimodal_inputs={"images": ["x"]}), params, "multimodal"),
             (self.args(), self.samples(1, status=stand_ins.Sample.Status.COMPLETED), params, "expected PENDING or ABORTED"),
-            (self.args(), self.samples(1), {**params, "custom_params": {"return_top_p_token_ids": True}}, "custom_params is not supported"),
+            (self.args(), self.samples(1), {**params, "custom_params": {"other": True}}, "custom_params.other is not supported"),
         ]:
             with self.subTest(sentence=sentence), self.assertRaises((ValueError, seer_client.Refused)) as raised:
                 self.run_group(args, sample, given)

@@ -114,6 +114,20 @@ class NativeTest(ServedCase):
         head = {"defaults": {"n": 2, "max_tokens": 50, "temperature": 0.5}, "logprobs": "raw"}
         self.assertEqual(exact(whole(self.served, "POST", PATH, body_of(head, prompts))[1:-1]), right)
 
+    def test_logprobs_can_be_left_out_or_be_over_the_ids_that_top_p_kept(self):
+        prompts, defaults = example_prompts(3), {"n": 2, "max_tokens": 50, "top_p": 0.8}
+        plain, without, kept = (exact(whole(self.served, "POST", PATH, body_of({"defaults": defaults, "logprobs": mode}, prompts))[1:-1])
+                                for mode in ("processed", "none", "kept"))
+        for at, r in plain.items():
+            del r["logprobs"]
+            self.assertEqual(without[at], r)
+            ids, logprobs = kept[at].pop("kept_ids"), kept[at].pop("logprobs")
+            self.assertEqual(kept[at], r)
+            self.assertEqual((len(ids), len(logprobs)), (len(r["output_ids"]),) * 2)
+            for token, of_token, logprob in zip(r["output_ids"], ids, logprobs):
+                self.assertIn(token, of_token)
+                self.assertEqual(logprob == 0, len(of_token) == 1)
+
     def test_a_rollout_outlives_its_client_and_the_same_request_attaches_to_it(self):
         body = body_of({"rollout_id": "left", "defaults": {"n": 4, "max_tokens": 300}}, example_prompts(6))
         with Stream(self.served, "POST", PATH, body) as stream:
@@ -231,7 +245,8 @@ class NativeTest(ServedCase):
             ({"defaults": 5}, good, "body:1: defaults is 5: expected an object"),
             ({"defaults": {"max_new_tokens": 5}}, good, "defaults has max_new_tokens: use max_tokens"),
             ({"defaults": {"temperature": "hot"}}, good, "temperature is \"hot\": expected a number"),
-            ({"logprobs": "none"}, good, "logprobs is \"none\": expected \"processed\" or \"raw\""),
+            ({"logprobs": "all"}, good, "logprobs is \"all\": expected \"processed\", \"raw\", \"none\" or \"kept\""),
+            ({"logprobs": "kept"}, good, "sampling: top_p is 1, expected a number below 1"),
             ({"stop_when": 3}, good, "stop_when is 3: expected an object of groups, samples or deadline_s"),
             ({"stop_when": {}}, good, "stop_when is object: expected an object of groups, samples or deadline_s"),
             ({"stop_when": {"groups": 0}}, good, "stop_when.groups is 0: expected an integer of at least 1"),
@@ -382,11 +397,14 @@ class JournalTest(unittest.TestCase):
 
     def test_groups_that_come_as_one_line_each_are_whole_over_kills(self):
         prompts = example_prompts(8)
-        right = rollout(prompts, "--group-size", "6", "--max-tokens", "600")
+        head = {"rollout_id": "grouped", "defaults": {"n": 6, "max_tokens": 600, "top_p": 0.99}, "logprobs": "kept"}
+        undisturbed = Served()
+        right = exact(whole(undisturbed, "POST", PATH, body_of(head, prompts))[1:-1])
+        undisturbed.kill()
         served = Served(*self.options)
         lines = {}
         try:
-            stream = Stream(served, "POST", PATH, body_of({"rollout_id": "grouped", "stream": "group", "defaults": {"n": 6, "max_tokens": 600}}, prompts))
+            stream = Stream(served, "POST", PATH, body_of({**head, "stream": "group"}, prompts))
             stream.line()
             for _ in range(3):
                 line = stream.line()

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests `seer serve` as a trainer uses it: the responses of `seer rollout` bit for bit, the control flow of a synchronous trainer, bad
 input, clients that disconnect. usage: serve.py SEER_PROGRAM"""
-import concurrent.futures, contextlib, json, os, shutil, socket, subprocess, tempfile, threading, unittest
+import array, base64, concurrent.futures, contextlib, json, math, os, shutil, socket, subprocess, tempfile, threading, unittest
 
 from served import LONG, MACHINE, MODEL, ROOT, SEER, Served, ServedCase
 
@@ -50,6 +50,44 @@ class ServeTest(ServedCase):
             found = self.served.generate(r["prompt_ids"], sampling_params={**sampling, "sampling_seed": r["seed"]})
             self.assertEqual(found["output_ids"], r["output_ids"])
             self.assertEqual([value for value, _, _ in found["meta_info"]["output_token_logprobs"]], r["logprobs"])
+
+    def test_the_ids_that_top_p_kept_come_as_slime_reads_them(self):
+        def kept_of(answer):
+            meta = answer["meta_info"]
+            ids, offsets = (array.array("i", base64.b64decode(meta[f"top_p_token_{name}"])) for name in ("ids", "offsets"))
+            self.assertEqual((len(offsets), offsets[0], offsets[-1]), (len(answer["output_ids"]) + 1, 0, len(ids)))
+            return [list(ids[begin:end]) for begin, end in zip(offsets, offsets[1:])]
+
+        prompt = [2, 3, 4, 5]
+        params = {"max_new_tokens": 300, "sampling_seed": 4, "temperature": 1.3, "top_p": 0.8, "ignore_eos": True}
+        asking = {**params, "custom_params": {"return_top_p_token_ids": True}}
+        plain, answer = self.served.generate(prompt, sampling_params=params), self.served.generate(prompt, sampling_params=asking)
+        self.assertEqual(answer["output_ids"], plain["output_ids"])
+        self.assertNotIn("top_p_token_ids", plain["meta_info"])
+        kept = kept_of(answer)
+        self.assertGreater(max(map(len, kept)), 1)
+        logprobs = [[value for value, _, _ in a["meta_info"]["output_token_logprobs"]] for a in (plain, answer)]
+        for token, ids, all_ids, among_kept in zip(answer["output_ids"], kept, *logprobs):
+            self.assertIn(token, ids)
+            self.assertEqual(ids, sorted(set(ids)))
+            share = math.exp(all_ids - among_kept)  # of the kept ids in all
+            self.assertTrue(0.8 - 1e-5 <= share <= 1 + 1e-5, share)
+            if len(ids) == 1:
+                self.assertEqual(among_kept, 0)
+        other = Served("--drafting", "grouped", "--chunk-tokens", "16")
+        self.addCleanup(other.stop)
+        for found in [other.generate(prompt, sampling_params=asking), *other.generate(prompt, sampling_params={**asking, "n": 4})[:1]]:
+            self.assertEqual(found["meta_info"]["top_p_token_ids"], answer["meta_info"]["top_p_token_ids"])
+            self.assertEqual(found["meta_info"]["output_token_logprobs"], answer["meta_info"]["output_token_logprobs"])
+        greedy = self.served.generate(prompt, sampling_params={**asking, "temperature": 0, "top_p": 1})
+        self.assertEqual(kept_of(greedy), [[token] for token in greedy["output_ids"]])
+
+        connection = self.served.connect()
+        connection.request("POST", "/generate", json.dumps({"input_ids": prompt, "sampling_params": asking, "stream": True, "incremental": True}))
+        events = connection.getresponse().read().decode().split("\n\n")[:-2]
+        connection.close()
+        streamed = [ids for event in events for ids in kept_of(json.loads(event.removeprefix("data: ")))]
+        self.assertEqual(streamed, kept)
 
     def test_n_responses_are_those_of_the_seeds_that_follow(self):
         ids, params = [2, 3, 4], {"max_new_tokens": 40, "sampling_seed": 70}
@@ -128,6 +166,10 @@ class ServeTest(ServedCase):
             ({"input_ids": [1, -4]}, "input_ids[1] is -4: expected a token id"),
             ({"input_ids": [1] * 5000}, "the prompt has 5000 tokens"),
             ({"input_ids": [1], "sampling_params": {"temperature": "hot"}}, "temperature is \"hot\": expected"),
+            ({"input_ids": [1], "sampling_params": {"custom_params": [1]}}, "custom_params is array: expected an object"),
+            ({"input_ids": [1], "sampling_params": {"custom_params": {"other": 1}}}, "custom_params.other is not supported"),
+            ({"input_ids": [1], "sampling_params": {"custom_params": {"return_top_p_token_ids": 1}}}, "return_top_p_token_ids is 1: expected true or false"),
+            ({"input_ids": [1], "sampling_params": {"custom_params": {"return_top_p_token_ids": True}}}, "sampling: top_p is 1, expected a number below 1"),
             ({"input_ids": [1], "sampling_params": {"max_new_tokens": 0}}, "max_new_tokens is 0: expected"),
             ({"input_ids": [1], "sampling_params": {"frequency_penalty": 0.5}}, "frequency_penalty is 0.5: expected 0"),
             ({"input_ids": [1], "sampling_params": {"regex": "a*"}}, "regex is not supported"),

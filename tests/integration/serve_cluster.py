@@ -7,7 +7,7 @@ from served import MACHINE, MODEL, ROOT, SEER, Served, memories_of
 from turned_model import turned_model
 
 PROMPTS = f"{ROOT}/deploy/examples/scratchpad/prompts.jsonl"
-SAMPLING = {"max_new_tokens": 400, "temperature": 1.0}
+SAMPLING = {"max_new_tokens": 400, "temperature": 1.0, "top_p": 0.98, "custom_params": {"return_top_p_token_ids": True}}
 PATIENCE_S = 60
 
 
@@ -39,7 +39,7 @@ def until(is_so, what):
 
 
 def exact(answer):
-    return answer["output_ids"], answer["meta_info"]["output_token_logprobs"]
+    return answer["output_ids"], *(answer["meta_info"][name] for name in ("output_token_logprobs", "top_p_token_ids", "top_p_token_offsets"))
 
 
 class ServeClusterTest(unittest.TestCase):

@@ -35,7 +35,9 @@ struct Journal {
 RequestId request(uint32_t group, uint32_t sample, uint32_t rollout = 0) { return {GroupId{group, RolloutId{rollout}}, sample}; }
 RolloutCommits commit(RequestId id, int64_t first, std::vector<int32_t> tokens) {
   const std::vector<float> logprobs(tokens.size(), -static_cast<float>(first) - 0.1f);
-  return {{{id, first, std::move(tokens), logprobs}}};
+  KeptIds kept;
+  for (const int32_t token : tokens) kept.add(std::vector{token, token + 1});
+  return {{{id, first, std::move(tokens), logprobs, kept}}};
 }
 
 }  // namespace
@@ -96,6 +98,8 @@ TEST_CASE("rollout journal: a request that went on with its last token computed 
   REQUIRE(had->parts.size() == 1);
   CHECK(had->parts[0].tokens == std::vector{1, 2, 3, 4, 5});
   CHECK(had->parts[0].logprobs.size() == 5);
+  REQUIRE(had->parts[0].kept_ids.tokens() == 5);
+  CHECK(std::ranges::equal(had->parts[0].kept_ids.of(3), std::vector{4, 5}));
 }
 
 TEST_CASE("rollout journal: the journal of other work, or of work that is not over, is refused with a sentence") {

@@ -13,7 +13,7 @@ struct BatchBench : InstanceBench {
   explicit BatchBench(int32_t device_blocks = 16, StepPlannerConfig planner = {}, int32_t step_depth = 1)
       : InstanceBench(device_blocks),
         batch(planner, step_depth, info, devices, sequences, engine, *slots->step_run(), nullptr,
-              [this](Sequence& s, int64_t more, std::span<const SampledToken> sampled, size_t passed) {
+              [this](Sequence& s, int64_t more, std::span<const SampledToken> sampled, std::span<const KeptList>, size_t passed) {
                 s.kv_tokens += more;
                 s.append(sampled, passed);
                 kv.name_filled_blocks(s);

@@ -35,7 +35,7 @@ TEST_CASE("sequence: tokens after the one that ends the response are dropped") {
   const Sequence::Appended appended = s->append(sampled({5, kEos, 6}), 0);
   CHECK(appended.tokens == 2);
   CHECK(appended.end.reason != FinishReason::kNone);
-  CHECK(!appended.not_finite);
+  CHECK(appended.error.empty());
   CHECK(s->log.output() == std::vector<int32_t>{5, kEos});
   CHECK(s->take_unreported().logprobs.size() == 2);
   CHECK(s->take_unreported().tokens.empty());
@@ -44,9 +44,30 @@ TEST_CASE("sequence: tokens after the one that ends the response are dropped") {
 TEST_CASE("sequence: a token that could not be sampled ends the response before it") {
   const auto s = make_sequence(1);
   const Sequence::Appended appended = s->append(sampled({5, kNotFinite, 6}), 0);
-  CHECK(appended.not_finite);
+  CHECK(appended.error == not_finite_text(1));
   CHECK(appended.tokens == 1);
   CHECK(s->log.output() == std::vector<int32_t>{5});
+}
+
+TEST_CASE("sequence: kept ids come with their tokens; a token without them, or with too many, ends the response before it") {
+  const auto list = [](size_t count) { return std::make_shared<const std::vector<int32_t>>(count, 5); };
+  const auto asking = [] {
+    auto s = make_sequence(1);
+    SamplingParams params = *s->sampling;
+    params.logprob_mode = LogprobMode::kKept;
+    s->sampling = std::make_shared<const SamplingParams>(params);
+    return s;
+  };
+  const auto s = asking();
+  CHECK(s->append(sampled({5, 5}), 1, std::vector{list(1), list(kKeptIdsMax)}).error.empty());
+  const ChunkTokens reported = s->take_unreported();
+  REQUIRE(reported.kept_ids.tokens() == 2);
+  CHECK(reported.kept_ids.of(0).size() == 1);
+  CHECK(reported.kept_ids.of(1).size() == kKeptIdsMax);
+  CHECK(s->append(sampled({5, 5}), 0, std::vector{list(2), list(kKeptIdsMax + 1)}).error ==
+        "at output token 3 4097 ids are left by top_p, top_k and min_p; at most 4096 can be given back");
+  CHECK(s->take_unreported().kept_ids.tokens() == 1);
+  CHECK(asking()->append(sampled({5}), 0).error == "this engine does not give the ids that top_p kept");
 }
 
 TEST_CASE("sequence: tokens known not to end the response count towards its limit") {
