@@ -154,7 +154,7 @@ void drop_pages(std::span<const std::byte> bytes) {
 }
 
 Result<std::shared_ptr<const SafetensorsFile>> SafetensorsFile::open(const fs::path& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // else a FIFO is waited for, by all requests
   if (fd < 0 && errno == ENOENT) return fail(Code::kNotFound, "there is no file ", path.string());
   if (fd < 0) return fail(Code::kIo, "cannot open ", path.string(), ": ", std::strerror(errno));
   struct stat status {};
