@@ -75,6 +75,11 @@ Result<std::vector<int32_t>> token_ids(const Json& value, const char* name, cons
 }
 
 std::string written_value(const Json& value) {
+  if (value.is_array()) {
+    std::string out;
+    for (const Json& entry : value) out += cat(out.empty() ? "[" : ",", written_value(entry));
+    return out.empty() ? "[]" : out + "]";
+  }
   if (!value.is_number_float()) return value.dump();  // the library writes no long double
   std::array<char, 64> buffer;
   std::string out;

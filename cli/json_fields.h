@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
-#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "cli/option.h"
@@ -28,11 +28,11 @@ std::string shown_value(const Json& value);
 /// The field as an integer of at least `low`.
 template <class T>
 Result<T> integer_field(const Json& value, const char* name, T low, const std::string& found) {
-  const bool fits = value.is_number_unsigned()
-                        ? value.get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<T>::max())
-                        : value.is_number_integer() && std::is_signed_v<T>;  // else negative
+  const bool fits = value.is_number_unsigned() ? std::in_range<T>(value.get<uint64_t>())
+                                               : value.is_number_integer() && std::in_range<T>(value.get<int64_t>());  // "-0" too
   if (!fits || value.get<T>() < low)
-    return fail(Code::kInvalidArgument, found, name, " is ", shown_value(value), ": expected an integer of at least ", low);
+    return fail(Code::kInvalidArgument, found, name, " is ", shown_value(value), ": expected an integer of at least ", low,
+                sizeof(T) < sizeof(int64_t) ? cat(" and at most ", std::numeric_limits<T>::max()) : "");
   return value.get<T>();
 }
 

@@ -60,8 +60,8 @@ class LineEvents {
 
   bool null() { return value("null", "null"); }
   bool boolean(bool value_is) { return value(value_is ? "true" : "false", "boolean"); }
-  bool number_integer(int64_t number) { return value(number == 0 ? "-0" : cat(number), "number"); }  // has a minus sign
-  bool number_unsigned(uint64_t number) { return value(cat(number), "number"); }
+  bool number_integer(int64_t number) { return value(number == 0 ? "-0" : std::to_string(number), "number"); }  // has a minus sign
+  bool number_unsigned(uint64_t number) { return value(std::to_string(number), "number"); }
   bool number_float(long double, const std::string& written) { return value(written, "number"); }
   bool string(const std::string& text) { return value(keeps_texts_ ? json_string(text) : "", "string"); }
   bool binary(const WideJson::binary_t&) { return false; }  // not in JSON
@@ -88,6 +88,7 @@ class LineEvents {
   bool parse_error(size_t position, const std::string& token, const nlohmann::detail::exception& e) {
     constexpr int kNumberOverflow = 406;
     error_byte = std::max<size_t>(position, 1);
+    if (std::string_view(e.what()).find("UTF-8") != std::string_view::npos) return refuse("the text is not UTF-8");
     return refuse(e.id == kNumberOverflow ? cat("the number ", shown(token), " is too large") : kMalformed);
   }
 

@@ -15,6 +15,7 @@ TEST_CASE("json fields: decimals are written with all their digits, and stay dec
   CHECK(written_value(Json::parse("3.0")) == "3.0");
   CHECK(written_value(Json::parse("3")) == "3");
   CHECK(written_value(Json::parse("\"a\"")) == "\"a\"");
+  CHECK(written_value(Json::parse("[1, 2.5, [\"a\"], []]")) == "[1,2.5,[\"a\"],[]]");
 }
 
 TEST_CASE("json fields: deep nesting and objects of very many names are refused, brackets and commas in texts are not") {
@@ -47,6 +48,10 @@ TEST_CASE("json fields: integers are refused below their least, beyond their typ
   CHECK(integer_field<uint64_t>(Json::parse("-1"), "seed", 0, "").error().detail == "seed is -1: expected an integer of at least 0");
   CHECK(!integer_field<int64_t>(Json::parse("9223372036854775808"), "n", 0, "").ok());
   CHECK(!integer_field<int64_t>(Json::parse("2.0"), "n", 0, "").ok());
+  CHECK(integer_field<uint64_t>(Json::parse("-0"), "seed", 0, "").value() == 0);
+  CHECK(integer_field<int32_t>(Json::parse("-4294967297"), "priority", -5, "").error().detail ==
+        "priority is -4294967297: expected an integer of at least -5 and at most 2147483647");
+  CHECK(!integer_field<uint32_t>(Json::parse("4294967296"), "groups", 1, "").ok());
 }
 
 TEST_CASE("json fields: a wrong token id is named by its place") {
