@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "cli/json_lines.h"
+#include "protocols/workers.h"
 
 namespace seer {
 namespace {
@@ -63,9 +64,14 @@ std::string decode_query(std::string_view text) {
 
 /// Without the body.
 HttpRequest request_of(const http::request_header<>& head) {
-  const std::string_view target(head.target().data(), head.target().size());
+  std::string_view target(head.target().data(), head.target().size());
+  if (target.starts_with("http://") || target.starts_with("https://")) {  // as clients write it for a proxy
+    target.remove_prefix(std::min(target.size(), target.find('/', target.find("://") + 3)));
+    if (!target.starts_with('/')) target = "/";
+  }
   const size_t mark = target.find('?');
-  HttpRequest request{.method = std::string(head.method_string()), .path = std::string(target.substr(0, mark)), .query = {}, .body = {}};
+  const bool is_head = head.method() == http::verb::head;
+  HttpRequest request{.method = is_head ? "GET" : std::string(head.method_string()), .path = std::string(target.substr(0, mark)), .query = {}, .body = {}};
   for (std::string_view rest = mark == std::string_view::npos ? "" : target.substr(mark + 1); !rest.empty();) {
     const std::string_view pair = rest.substr(0, rest.find('&'));
     rest.remove_prefix(std::min(rest.size(), pair.size() + 1));
@@ -92,7 +98,10 @@ class Session : public std::enable_shared_from_this<Session> {
   void begin(std::string_view type);
   void write_chunk(std::string_view part);
   void end_answer();
-  void set_gone(std::function<void()> gone) { gone_ = std::move(gone); }
+  void set_gone(std::function<void()> gone) {
+    if (closed_) return gone();
+    gone_ = std::move(gone);
+  }
   bool has_room() const { return unsent_bytes_ < kStreamBytes; }
   void set_room(std::function<void()> room) { room_ = std::move(room); }
 
@@ -103,11 +112,12 @@ class Session : public std::enable_shared_from_this<Session> {
   virtual void async_read_head(beast::flat_buffer& buffer, Parser& parser, Done done) = 0;
   virtual void async_read_body(beast::flat_buffer& buffer, Parser& parser, Done done) = 0;
   virtual void async_read_any(asio::mutable_buffer to, std::function<void(error_code, size_t bytes)> done) = 0;
-  virtual void async_write(const std::string& data, Done done) = 0;
+  virtual void async_write(std::string_view data, Done done) = 0;
   virtual void end_sending() = 0;
   virtual void close_socket() = 0;
 
   void read();
+  void expect_request();
   Server& server_;
 
  private:
@@ -123,11 +133,11 @@ class Session : public std::enable_shared_from_this<Session> {
   void linger();
   void discard();
   void handle();
-  std::shared_ptr<HttpReply> begin_work(bool keeps_alive);
+  std::shared_ptr<HttpReply> begin_work(const http::request_header<>& head, bool keeps_alive);
   void put(std::string data);
   void write_next();
-  void expect_request();
   bool has_right_token() const;
+  const char* end_of_head() const { return keeps_alive_ ? "\r\n\r\n" : "\r\nConnection: close\r\n\r\n"; }
 
   asio::steady_timer deadline_;
   beast::flat_buffer buffer_;
@@ -136,12 +146,15 @@ class Session : public std::enable_shared_from_this<Session> {
   std::optional<PartParser> part_parser_;
   std::vector<char> part_;
   std::optional<http::request<http::string_body>> next_;  // read while another one is at work
+  std::optional<HttpRefusal> refusal_;  // of what came while another request was at work: it is sent after that one's answer
   std::deque<std::string> unsent_;
-  size_t unsent_bytes_ = 0;
+  size_t unsent_bytes_ = 0, sent_bytes_ = 0;  // the second: of the first of `unsent_`
   std::function<void()> gone_, room_;
   std::string path_;            // of the request at work
   bool is_at_work_ = false;     // a request was handed over, and its answer is not over
   bool has_begun_ = false;      // its answer is a stream
+  bool is_head_ = false;        // it wants no body
+  bool takes_chunks_ = true;    // not in HTTP/1.0
   bool is_writing_ = false;
   bool keeps_alive_ = true;
   bool closes_after_write_ = false;
@@ -154,7 +167,7 @@ class Reply final : public HttpReply {
   explicit Reply(std::shared_ptr<Session> session) : session_(std::move(session)) {}
   ~Reply() override {
     if (!is_over_ && has_begun_) session_->close();
-    if (!is_over_ && !has_begun_) session_->send(500, http_error_body("the request was dropped"), "application/json");
+    if (!is_over_ && !has_begun_) session_->send(500, http_error_body("the request was dropped", 500), "application/json");
   }
   void send(int status, std::string body, std::string_view type) override {
     if (std::exchange(is_over_, true)) return;
@@ -187,12 +200,14 @@ class SessionOn final : public Session {
   SessionOn(Server& server, asio::io_context& context, Args&&... args)
       : Session(server, context), stream_(std::forward<Args>(args)...) {}
   void start() override {
-    beast::get_lowest_layer(stream_).set_option(tcp::no_delay(true));
+    error_code ignored;
+    beast::get_lowest_layer(stream_).set_option(tcp::no_delay(true), ignored);
     if constexpr (std::is_same_v<Stream, tcp::socket>) {
       read();
     } else {
+      expect_request();  // from here: one who never ends the handshake must not keep the connection
       stream_.async_handshake(asio::ssl::stream_base::server, [self = shared_from_this(), this](error_code error) {
-        if (error) return close();
+        if (error || is_closed()) return close();
         read();
       });
     }
@@ -208,7 +223,7 @@ class SessionOn final : public Session {
   void async_read_any(asio::mutable_buffer to, std::function<void(error_code, size_t bytes)> done) override {
     stream_.async_read_some(to, [self = shared_from_this(), done = std::move(done)](error_code error, size_t bytes) { done(error, bytes); });
   }
-  void async_write(const std::string& data, Done done) override {
+  void async_write(std::string_view data, Done done) override {
     asio::async_write(stream_, asio::buffer(data), [self = shared_from_this(), done = std::move(done)](error_code error, size_t) { done(error); });
   }
   void end_sending() override {
@@ -272,6 +287,7 @@ class Server final : public HttpServer {
     thread_ = std::thread([this] { context_.run(); });
   }
   void post(std::function<void()> work) override { asio::post(context_, std::move(work)); }
+  void put_aside(std::function<void()> work) override { aside_.put(std::move(work)); }
   void stop_listening() override {
     post([this] {
       error_code ignored;
@@ -324,6 +340,7 @@ class Server final : public HttpServer {
   std::set<std::shared_ptr<Session>> sessions_;
   std::atomic<size_t> connections_ = 0;
   std::thread thread_;
+  Workers<std::function<void()>> aside_{{}, [](std::function<void()>& work) { work(); }};  // last: it ends before what it posts to
 };
 
 void Session::close() {
@@ -367,6 +384,9 @@ void Session::on_head(error_code error) {
   const auto target = parser_->get().target();
   if (!has_right_token() && target != "/health" && target != "/")  // the page has no figures: it asks for them, with a token
     return refuse(401, "the token is missing or wrong: expected \"Authorization: Bearer TOKEN\"");
+  // Where a body of another encoding ends is not known: its bytes would be taken for the next request.
+  if (const auto encoding = parser_->get()[http::field::transfer_encoding]; !encoding.empty() && !parser_->chunked())
+    return refuse(400, cat("Transfer-Encoding is ", json_string(shown({encoding.data(), encoding.size()})), ": expected chunked"));
   std::optional<uint64_t> body_bytes;
   if (const auto length = parser_->content_length()) body_bytes = *length;
   const HttpRequest head = request_of(parser_->get());
@@ -437,7 +457,7 @@ void Session::take_parts() {
 void Session::finish_upload() {
   const std::shared_ptr<HttpUpload> upload = std::move(upload_);
   std::vector<char>().swap(part_);
-  upload->finish(begin_work(part_parser_->keep_alive()));
+  upload->finish(begin_work(part_parser_->get(), part_parser_->keep_alive()));
 }
 
 void Session::refuse_body() {
@@ -446,13 +466,16 @@ void Session::refuse_body() {
 
 /// The connection cannot go on: its reader does not know where the next request begins.
 void Session::refuse(int status, std::string_view message) {
-  if (is_at_work_) return close();
+  if (is_at_work_) {
+    refusal_ = {status, std::string(message)};
+    return discard();  // which tells when the client goes
+  }
   deadline_.cancel();
   if (!std::exchange(upload_, nullptr)) path_.clear();
   keeps_alive_ = false;
   lingers_ = true;
   is_at_work_ = true;
-  send(status, http_error_body(message), "application/json");
+  send(status, http_error_body(message, status), "application/json");
 }
 
 void Session::handle() {
@@ -460,14 +483,16 @@ void Session::handle() {
   HttpRequest request = request_of(message);
   request.body = std::move(message.body());
   path_ = request.path;
-  auto reply = begin_work(message.keep_alive());
+  auto reply = begin_work(message, message.keep_alive());
   server_.handler()(std::move(request), std::move(reply));
 }
 
 /// Reads the next request meanwhile.
-std::shared_ptr<HttpReply> Session::begin_work(bool keeps_alive) {
+std::shared_ptr<HttpReply> Session::begin_work(const http::request_header<>& head, bool keeps_alive) {
   deadline_.cancel();
-  keeps_alive_ = keeps_alive;
+  takes_chunks_ = head.version() >= 11;
+  keeps_alive_ = keeps_alive && takes_chunks_;
+  is_head_ = head.method() == http::verb::head;
   is_at_work_ = true;
   has_begun_ = false;
   auto reply = std::make_shared<Reply>(shared_from_this());
@@ -479,10 +504,9 @@ void Session::send(int status, std::string body, std::string_view type) {
   if (closed_) return;
   server_.watcher()(path_, status, body);
   std::string head = "HTTP/1.1 " + std::to_string(status) + " " + std::string(reason_of(status)) + "\r\nServer: seer\r\nContent-Type: " +
-                     std::string(type) + "\r\nContent-Length: " + std::to_string(body.size()) +
-                     (keeps_alive_ ? "\r\n\r\n" : "\r\nConnection: close\r\n\r\n");
+                     std::string(type) + "\r\nContent-Length: " + std::to_string(body.size()) + end_of_head();
   put(std::move(head));
-  if (!body.empty()) put(std::move(body));
+  if (!body.empty() && !is_head_) put(std::move(body));
   end_answer();
 }
 
@@ -490,33 +514,33 @@ void Session::begin(std::string_view type) {
   if (closed_) return;
   server_.watcher()(path_, 200, {});
   has_begun_ = true;
-  put("HTTP/1.1 200 OK\r\nServer: seer\r\nContent-Type: " + std::string(type) + "\r\nCache-Control: no-cache\r\nTransfer-Encoding: chunked" +
-      (keeps_alive_ ? "\r\n\r\n" : "\r\nConnection: close\r\n\r\n"));
+  put("HTTP/1.1 200 OK\r\nServer: seer\r\nContent-Type: " + std::string(type) + "\r\nCache-Control: no-cache" +
+      (takes_chunks_ ? "\r\nTransfer-Encoding: chunked" : "") + end_of_head());
 }
 
 void Session::write_chunk(std::string_view part) {
-  if (closed_ || part.empty()) return;
+  if (closed_ || part.empty() || is_head_) return;
   char size[20];
   const auto end = std::to_chars(size, size + sizeof(size), part.size(), 16).ptr;
-  put(std::string(size, end) + "\r\n" + std::string(part) + "\r\n");
+  put(takes_chunks_ ? std::string(size, end) + "\r\n" + std::string(part) + "\r\n" : std::string(part));
   if (unsent_bytes_ > server_.config().unread_bytes_max) close();
 }
 
 void Session::end_answer() {
   if (closed_) return;
-  if (std::exchange(has_begun_, false)) put("0\r\n\r\n");
+  if (std::exchange(has_begun_, false) && takes_chunks_ && !is_head_) put("0\r\n\r\n");
   is_at_work_ = false;
   gone_ = room_ = {};
+  expect_request();  // also before it closes: the client must read the answer
   if (!keeps_alive_) {
     closes_after_write_ = true;
     return write_next();
   }
+  if (refusal_) return refuse(refusal_->status, refusal_->message);
   if (next_)
     asio::post(deadline_.get_executor(), [self = shared_from_this(), this] {
       if (!closed_ && !is_at_work_ && next_) handle();
     });
-  else
-    expect_request();
 }
 
 /// A socket that is closed while its client sends resets the connection, and the client may never see the answer.
@@ -526,7 +550,7 @@ void Session::linger() {
   deadline_.async_wait([self = shared_from_this(), this](error_code cancelled) {
     if (!cancelled) close();
   });
-  discard();
+  if (!refusal_) discard();  // else it does already
 }
 
 void Session::discard() {
@@ -550,13 +574,19 @@ void Session::write_next() {
     return;
   }
   is_writing_ = true;
-  async_write(unsent_.front(), [this](error_code error) {
+  const std::string_view part = std::string_view(unsent_.front()).substr(sent_bytes_, kStreamBytes);
+  async_write(part, [this, bytes = part.size()](error_code error) {
     is_writing_ = false;
     if (closed_) return;
     if (error) return close();
+    if (!is_at_work_ && !unsent_.empty()) expect_request();  // a client that reads has time for the rest
     const bool had_room = has_room();
-    unsent_bytes_ -= unsent_.front().size();
-    unsent_.pop_front();
+    unsent_bytes_ -= bytes;
+    sent_bytes_ += bytes;
+    if (sent_bytes_ == unsent_.front().size()) {
+      unsent_.pop_front();
+      sent_bytes_ = 0;
+    }
     if (const auto room = room_; room && !had_room && has_room()) room();  // which may write, and end the answer
     write_next();
   });
@@ -579,7 +609,10 @@ std::string decode_percent(std::string_view text) {
   return out;
 }
 
-std::string http_error_body(std::string_view message) { return cat("{\"error\":{\"message\":", json_string(message), "}}"); }
+std::string http_error_body(std::string_view message, int status) {
+  return cat("{\"error\":{\"message\":", json_string(message), ",\"type\":\"", status < 500 ? "invalid_request_error" : "server_error",
+             "\",\"param\":null,\"code\":null}}");
+}
 
 Result<std::unique_ptr<HttpServer>> HttpServer::listen(const HttpServerConfig& config) {
   auto server = std::make_unique<Server>(config);

@@ -28,7 +28,7 @@ struct HttpServerConfig {
 };
 
 struct HttpRequest {
-  std::string method;                        // "GET"
+  std::string method;                        // "GET", also for HEAD, whose answer is sent without its body
   std::string path;                          // "/generate", without the query
   std::map<std::string, std::string> query;  // after the question mark, decoded
   std::string body;
@@ -44,7 +44,7 @@ class HttpReply {
   virtual void begin(std::string_view type) = 0;
   virtual void write(std::string_view part) = 0;
   virtual void end() = 0;
-  /// Called once, when the client goes away before the answer is over. Not called after that.
+  /// Called once, when the client goes away before the answer is over, or at once if it has gone. Not called after that.
   virtual void on_gone(std::function<void()> gone) = 0;
   /// Whether the client has read most of the stream so far.
   virtual bool has_room() const = 0;
@@ -68,8 +68,8 @@ class HttpUpload {
 };
 /// "a%20b" -> "a b"
 std::string decode_percent(std::string_view text);
-/// {"error": {"message": ...}}
-std::string http_error_body(std::string_view message);
+/// {"error": {"message": ..., "type": ...}}, as OpenAI's clients read it; to those of SGLang the message is enough.
+std::string http_error_body(std::string_view message, int status = 400);
 using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<HttpReply>)>;
 /// Gets a request without its body, and `body_bytes` where its head says how long that is. Null: the body is read whole, for the
 /// handler.
@@ -92,6 +92,8 @@ class HttpServer {
   virtual void start(HttpHandler handler) = 0;
   /// Runs this on the thread, soon. Thread-safe.
   virtual void post(std::function<void()> work) = 0;
+  /// Runs this on another thread, after what was put aside before; it may post(). What has not begun is dropped with the server.
+  virtual void put_aside(std::function<void()> work) { work(); }
   /// New connections are refused from now on. Thread-safe.
   virtual void stop_listening() = 0;
   /// Connections that are open. Thread-safe.

@@ -12,6 +12,7 @@
 #include "actors/gateway_actor.h"
 #include "cli/cluster_access.h"
 #include "cli/engine_source.h"
+#include "cli/json_lines.h"
 #include "cli/machine_memory.h"
 #include "cli/machine_parts.h"
 #include "cli/serve/front.h"
@@ -193,7 +194,7 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
     if (request.path == "/health" || request.path == "/health_generate") return reply->send(200, "{}");
     if (status_page.handle(request, reply)) return;
     if (sglang.handle(request, reply) || openai.handle(request, reply) || native.handle(request, reply)) return;
-    reply->send(404, http_error_body(cat("no ", request.method, " ", request.path, " here")));
+    reply->send(404, http_error_body(cat("no ", shown(request.method), " ", shown(request.path), " here")));
   });
   std::cout << "seer serves " << front.model().name << " at http" << (options.tls_cert.empty() ? "" : "s") << "://" << listen.host << ":"
             << server->port() << std::endl;

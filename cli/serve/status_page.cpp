@@ -195,7 +195,7 @@ void StatusPage::metrics(const Reply& reply) {
   front_.ask([](GatewayActor& gateway) { return gateway.loads(); },
              [this, reply](const GatewayLoads& now) {
                const Result<std::string> text = metrics_text(figures_, now, front_.model(), server_.connections());
-               if (!text.ok()) return reply->send(501, http_error_body(text.error().detail));
+               if (!text.ok()) return reply->send(501, http_error_body(text.error().detail, 501));
                reply->send(200, *text, kMetricsType);
              });
 }

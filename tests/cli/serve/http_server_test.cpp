@@ -16,6 +16,8 @@
 #include <utility>
 #include <vector>
 
+#include "cli/certificates.h"
+
 using namespace seer;
 
 namespace {
@@ -96,6 +98,7 @@ struct Serving {
         while (gone == 0) reply->write(std::string(1 << 16, 'x'));
         return;
       }
+      if (request.path == "/big") return reply->send(200, std::string(64 << 20, 'x'), "text/plain");
       std::string text = request.method + " " + request.path;
       for (const auto& [key, value] : request.query) text += " " + key + "=" + value;
       reply->send(200, text + " " + request.body, "text/plain");
@@ -154,6 +157,61 @@ TEST_CASE("http server: a stream comes in chunks, and the connection goes on aft
   CHECK(client.read_to("POST /a ").starts_with("HTTP/1.1 200 OK"));
 }
 
+TEST_CASE("http server: what is no request is refused after the answer to the request before it") {
+  Serving serving;
+  Client client(serving.port());
+  client.write(request("/hold") + "\r\n" + "no request\r\n\r\n");
+  CHECK(soon([&] { return serving.calls == 1; }));
+  serving.release();
+  const std::string all = client.read_to_close();
+  CHECK(all.find("released") < all.find("HTTP/1.1 400"));
+  CHECK(all.find("HTTP/1.1 400") != std::string::npos);
+  {
+    Client goes(serving.port());
+    goes.write(request("/hold") + "no request\r\n\r\n");
+    CHECK(soon([&] { return serving.calls == 2; }));
+  }
+  CHECK(soon([&] { return serving.gone == 1; }));
+}
+
+TEST_CASE("http server: HEAD is answered like GET, without the body") {
+  Serving serving;
+  Client client(serving.port());
+  client.write("HEAD /a HTTP/1.1\r\n\r\nHEAD /stream HTTP/1.1\r\n\r\nGET /b HTTP/1.1\r\n\r\n");
+  const std::string all = client.read_to("GET /b ");
+  CHECK(all.find("Content-Length: 7\r\n\r\nHTTP/1.1 200 OK") != std::string::npos);  // as long as "GET /a "
+  CHECK(all.find("chunked\r\n\r\nHTTP/1.1 200 OK") != std::string::npos);
+}
+
+TEST_CASE("http server: a stream to a client of HTTP/1.0 has no chunks, and ends with the connection") {
+  Serving serving;
+  Client client(serving.port());
+  client.write("GET /stream HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+  CHECK(client.read_to_close().ends_with("Connection: close\r\n\r\none two"));
+}
+
+TEST_CASE("http server: a target may name the host too") {
+  Serving serving;
+  Client client(serving.port());
+  client.write("GET http://a:80/b?c=1 HTTP/1.1\r\n\r\nGET http://a HTTP/1.1\r\n\r\n");
+  CHECK(client.read_to("GET /b c=1 ").starts_with("HTTP/1.1 200 OK"));
+  CHECK(client.read_to("GET / ").starts_with("HTTP/1.1 200 OK"));
+}
+
+TEST_CASE("http server: connections do not outlast their time, in a handshake or with an answer that nobody reads") {
+  const Certificates certificates;
+  Serving tls({.tls_cert = certificates.path("good.pem"), .tls_key = certificates.path("good.key"), .request_s = 1});
+  const Client silent(tls.port());
+  CHECK(soon([&] { return tls.server->connections() == 1; }));
+  CHECK(soon([&] { return tls.server->connections() == 0; }));
+  Serving serving({.request_s = 1});
+  Client closing(serving.port()), staying(serving.port());
+  closing.write(request("/big", "", "Connection: close\r\n"));
+  staying.write(request("/big"));
+  CHECK(soon([&] { return serving.calls == 2; }));
+  CHECK(soon([&] { return serving.server->connections() == 0; }));
+}
+
 TEST_CASE("http server: a client that goes is noticed once; one whose request is dropped gets 500") {
   Serving serving;
   {
@@ -190,7 +248,12 @@ TEST_CASE("http server: what is too large, too late or no HTTP is refused, and o
   CHECK(refused("POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + cat("9c4\r\n", std::string(2500, 'x'), "\r\n0\r\n\r\n")).find(" 413 ") != std::string::npos);
   CHECK(refused(request("/a", "", cat("X: ", std::string(1001, 'x'), "\r\n"))).find(" 431 ") != std::string::npos);
   CHECK(refused("not http at all\r\n\r\n").find(" 400 ") != std::string::npos);
-  CHECK(refused("POST /a HTTP/1.1\r\nContent-Length: -1\r\n\r\n").find(" 400 ") != std::string::npos);
+  for (const char* const head : {"Content-Length: -1", "Content-Length: 99999999999999999999", "Content-Length: 3\r\nContent-Length: 4",
+                                 "Content-Length: 3\r\nTransfer-Encoding: chunked", "Transfer-Encoding: gzip", "Transfer-Encoding: chunked, gzip", "A : b"})
+    CHECK_MESSAGE(refused(cat("POST /a HTTP/1.1\r\n", head, "\r\n\r\nabc")).find(" 400 ") != std::string::npos, head);
+  CHECK(refused("POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n").find(" 400 ") != std::string::npos);
+  CHECK(refused("POST /a HTTP/2.0\r\n\r\n").find(" 400 ") != std::string::npos);
+  CHECK(refused("POST /a HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: 2001\r\n\r\n").starts_with("HTTP/1.1 413 "));
   CHECK(refused("POST /a HTTP/1.1\r\nContent-Length: 10\r\n\r\nhalf") == "");  // a second later
   CHECK(refused("") == "");
   CHECK(serving.calls == 0);
