@@ -4,12 +4,15 @@
 #include <charconv>
 #include <utility>
 
+#include "cli/json_lines.h"
 #include "gpu/sampler.h"
 
 namespace seer {
 namespace {
 
 constexpr size_t kLabelsMax = 64;
+constexpr size_t kLabelBytesMax = 256;                       // each response has one
+constexpr uint64_t kVersionMax = uint64_t{INT64_MAX};  // there must be a next one
 
 }  // namespace
 
@@ -35,11 +38,15 @@ Status fit_request(GatewayRequest& request, const ServedModel& model) {
   return {};
 }
 
-WeightLabel read_weight_label(const std::string& text) {
+Result<WeightLabel> read_weight_label(const char* field, const std::string& text) {
+  const bool is_name = text.empty() || text.find_first_not_of("0123456789", text[0] == '-' ? 1 : 0) != std::string::npos || text == "-";
   uint64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (text.empty() || error != std::errc() || end != text.data() + text.size()) return {.number = {}, .name = text};
-  return {.number = WeightVersion{number}, .name = {}};
+  if (is_name && text.size() <= kLabelBytesMax) return WeightLabel{.number = {}, .name = text};
+  if (const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+      !is_name && error == std::errc() && end == text.data() + text.size() && number <= kVersionMax)
+    return WeightLabel{.number = WeightVersion{number}, .name = {}};
+  return fail(Code::kInvalidArgument, field, " is ", shown(text), ": expected a number up to ", kVersionMax, ", or a name of at most ",
+              kLabelBytesMax, " bytes");
 }
 
 Result<InFlight> read_in_flight(const std::string& mode, const std::vector<std::pair<std::string, InFlight>>& others) {

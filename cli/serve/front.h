@@ -1,6 +1,7 @@
 // Front: between the HTTP server and the gateway. It gives requests their tickets, sends what the gateway says of them to the call
 // that they belong to, and cancels those whose client has gone. All of it runs on the server's thread.
 #pragma once
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -53,8 +54,8 @@ struct WeightLabel {
   std::optional<WeightVersion> number;  // none: the next one
   std::string name;                     // empty: none but the number
 };
-/// "12" is a number, "step-12" a name, "" neither.
-WeightLabel read_weight_label(const std::string& text);
+/// "12" is a number, "step-12" a name, "" neither. Errors: an integer that is no version, a name that is too long. `field`: its name.
+Result<WeightLabel> read_weight_label(const char* field, const std::string& text);
 /// What `mode` says of requests that are not over: one of these names, or "abort", the default.
 Result<InFlight> read_in_flight(const std::string& mode, const std::vector<std::pair<std::string, InFlight>>& others);
 /// That of weight updates.
@@ -67,7 +68,22 @@ class Front {
   /// For the gateway. REQUIRES: the front outlives it.
   GatewayClient client();
   const ServedModel& model() const { return model_; }
-  /// For responses that a client gave no seeds for: each call gives another one.
+  /// Has `read` make something of the body of a request, on another thread if it is long: reading it may take seconds. `then` gets
+  /// that on the server's thread. REQUIRES: read() uses nothing that changes.
+  template <class Read, class Then>
+  void read_body(std::string body, Read read, Then then) {
+    if (body.size() <= kShortBodyBytes) return then(read(body));
+    ++calls_;
+    server_.put_aside([this, body = std::move(body), read = std::move(read), then = std::move(then)]() mutable {
+      const auto made = std::make_shared<decltype(read(body))>(read(body));
+      body = {};
+      server_.post([this, then = std::move(then), made] {
+        --calls_;
+        then(std::move(*made));
+      });
+    });
+  }
+  /// For responses that a client gave no seeds for: each call gives another one. Thread-safe.
   uint64_t fresh_seed() { return hash_pair(model_.seed, ++last_seed_); }
 
   void run(Call call, const std::shared_ptr<HttpReply>& reply);
@@ -101,6 +117,7 @@ class Front {
   size_t open_calls() const { return calls_; }
 
  private:
+  static constexpr size_t kShortBodyBytes = 128 << 10;  // read in a few milliseconds
   struct OpenCall {
     Call call;
     std::vector<std::vector<Response>> responses;
@@ -123,7 +140,8 @@ class Front {
   std::unordered_map<Ticket, Place> places_;
   WeightVersion version_;
   std::map<WeightVersion, std::string> labels_;  // of the last versions that clients gave names to
-  uint64_t last_ticket_ = 0, last_seed_ = 0;
+  uint64_t last_ticket_ = 0;
+  std::atomic<uint64_t> last_seed_ = 0;
   size_t calls_ = 0, updates_ = 0;
 };
 

@@ -33,7 +33,7 @@ int status_of(Code code) {
   }
 }
 void refuse(const std::shared_ptr<HttpReply>& reply, const Error& error) {
-  reply->send(status_of(error.code), http_error_body(error.detail));
+  reply->send(status_of(error.code), http_error_body(error.detail, status_of(error.code)));
 }
 
 class HttpSink final : public LineSink {
@@ -115,12 +115,11 @@ struct Lines {
   }
 };
 
-/// Makes groups of prompt lines, as they will run.
+/// Makes groups of prompt lines, as they will run, but for their seeds.
 class GroupReader {
  public:
-  /// `first`: number of the first group.
-  GroupReader(const ServedHead& head, uint32_t first, size_t responses_max, const Front& front, const ChatPrompts* chat)
-      : head_(head), next_(first), responses_max_(responses_max), front_(front), chat_(chat) {}
+  GroupReader(PromptDefaults defaults, size_t responses_max, const ServedModel& model, const ChatPrompts* chat)
+      : defaults_(std::move(defaults)), responses_max_(responses_max), model_(model), chat_(chat) {}
 
   Status take(PromptLines& reader, const std::string& name, int64_t line, std::string text) {
     SEER_ASSIGN_OR_RETURN(std::optional<PromptLine> prompt, reader.take(line, std::move(text)));
@@ -132,40 +131,46 @@ class GroupReader {
     if (responses_ > responses_max_)
       return fail(Code::kInvalidArgument, found, "the request asks for ", responses_, " responses up to here: expected at most ",
                   responses_max_);
-    const ServedModel& model = front_.model();
+    stop_bytes_ += stop_bytes(prompt->sampling);
+    if (stop_bytes_ > kStopBytesMax)
+      return fail(Code::kInvalidArgument, found, "the stops of all groups take ", stop_bytes_, " bytes up to here: expected at most ", kStopBytesMax);
     GatewayRequest fitted;
-    SEER_ASSIGN_OR_RETURN(fitted.prompt_ids, prompt_ids_of(*prompt, {model.name, model.tokenizer.get(), chat_}, found));
+    SEER_ASSIGN_OR_RETURN(fitted.prompt_ids, prompt_ids_of(*prompt, {model_.name, model_.tokenizer.get(), chat_}, found));
     fitted.sampling = std::move(prompt->sampling);
-    if (const Status fits = fit_request(fitted, model); !fits.ok()) return fail(fits.error().code, found, fits.error().detail);
+    if (const Status fits = fit_request(fitted, model_); !fits.ok()) return fail(fits.error().code, found, fits.error().detail);
     ServedGroup group{.id = prompt->id,
                       .carried = prompt->carried,
                       .prompt_ids = std::move(fitted.prompt_ids),
                       .sampling = std::move(fitted.sampling),
                       .seeds = {},
                       .length_hint = prompt->length_hint};
-    for (uint32_t sample = 0; sample < prompt->samples; ++sample)
-      group.seeds.push_back(prompt_sample_seed(*prompt, head_.seed, next_, sample));
     groups.push_back(std::move(group));
-    ++next_;
+    seeds_.push_back({.id = std::move(prompt->id), .samples = prompt->samples, .sampling = {}, .seed = prompt->seed});
     return {};
   }
   Status take_lines(Lines lines) {
-    PromptLines reader("body", defaults());
+    PromptLines reader("body", defaults_);
     std::string text;
     while (lines.next(text)) SEER_RETURN_IF_ERROR(take(reader, "body", lines.line, std::move(text)));
     return {};
   }
-  PromptDefaults defaults() const { return {.samples = head_.samples, .sampling = head_.sampling}; }
+  /// Their seeds depend on the number of the first group.
+  void set_seeds(uint64_t run_seed, uint32_t first) {
+    for (size_t g = 0; g < groups.size(); ++g)
+      for (uint32_t sample = 0; sample < seeds_[g].samples; ++sample)
+        groups[g].seeds.push_back(prompt_sample_seed(seeds_[g], run_seed, first + static_cast<uint32_t>(g), sample));
+  }
 
   std::vector<ServedGroup> groups;
 
  private:
-  const ServedHead& head_;
-  uint32_t next_;
-  const size_t responses_max_;
+  PromptDefaults defaults_;
+  size_t responses_max_;
+  const ServedModel& model_;
+  const ChatPrompts* chat_;
   size_t responses_ = 0;
-  const Front& front_;
-  const ChatPrompts* const chat_;
+  int64_t stop_bytes_ = 0;
+  std::vector<PromptLine> seeds_;  // of each group what its seeds depend on
 };
 
 constexpr std::array<const char*, 4> kLogprobModeNames{"processed", "raw", "none", "kept"};  // by value
@@ -197,7 +202,8 @@ Result<ServedStop> stop_of(const Json& value, const std::string& found) {
   return stop;
 }
 
-Status take_field(const JsonMember& member, const Front& front, PromptDefaults& defaults, FirstLine& first) {
+/// `runs`: the version of the weights.
+Status take_field(const JsonMember& member, const std::string& runs, PromptDefaults& defaults, FirstLine& first) {
   const auto& [name, text] = member;
   const Json value = Json::parse(text);
   const std::string found = "body:1: ";
@@ -228,7 +234,7 @@ Status take_field(const JsonMember& member, const Front& front, PromptDefaults& 
       return fail(Code::kInvalidArgument, found, "stream is ", shown_value(value), ": expected \"sample\" or \"group\"");
     head.streams_groups = value == "group";
   } else if (name == "expect_weight_version") {
-    const std::string runs = front.version_label(front.version()), expected = value.is_string() ? value.get<std::string>() : text;
+    const std::string expected = value.is_string() ? value.get<std::string>() : text;
     if (expected != runs) return fail(Code::kStale, "expect_weight_version is ", shown(expected), ", and version ", runs, " runs");
   } else if (name == "groups") {
     if (!value.is_array()) return fail(Code::kInvalidArgument, found, "groups is ", shown_value(value), ": expected a list of objects");
@@ -240,18 +246,40 @@ Status take_field(const JsonMember& member, const Front& front, PromptDefaults& 
   return {};
 }
 
-Result<FirstLine> read_first_line(std::string text, const Front& front) {
+Result<FirstLine> read_first_line(std::string text, const std::string& runs, uint64_t seed) {
   FirstLine first;
   SEER_RETURN_IF_ERROR(check_line("body", 1, text));
   if (is_blank(text)) return fail(Code::kInvalidArgument, "body:1: the line is empty: expected {\"rollout_id\": ..., ...}");
   SEER_ASSIGN_OR_RETURN(const std::vector<JsonMember> members, json_members("body", 1, text));
   PromptDefaults defaults{.samples = kSamples, .sampling = {}};
-  first.head.seed = front.model().seed;
+  first.head.seed = seed;
   for (const JsonMember& member : members)
-    if (member.text != "null") SEER_RETURN_IF_ERROR(take_field(member, front, defaults, first));
+    if (member.text != "null") SEER_RETURN_IF_ERROR(take_field(member, runs, defaults, first));
   first.head.samples = defaults.samples;
   first.head.sampling = std::move(defaults.sampling);
   return first;
+}
+
+/// A request that makes a rollout.
+struct NewRollout {
+  ServedHead head;
+  GroupReader groups;
+};
+
+Result<NewRollout> read_new_rollout(const std::string& body, const std::string& runs, size_t responses_max, const ServedModel& model,
+                                    const ChatPrompts* chat) {
+  Lines lines{.rest = body};
+  std::string text;
+  lines.next(text);
+  SEER_ASSIGN_OR_RETURN(FirstLine first, read_first_line(std::move(text), runs, model.seed));
+  first.head.request = hash_bytes(body);
+  const PromptDefaults defaults{.samples = first.head.samples, .sampling = first.head.sampling};
+  NewRollout rollout{.head = std::move(first.head), .groups = {defaults, responses_max, model, chat}};
+  PromptLines own("groups", defaults);
+  int64_t number = 0;
+  for (const std::string& group : first.groups) SEER_RETURN_IF_ERROR(rollout.groups.take(own, "groups", ++number, group));
+  SEER_RETURN_IF_ERROR(rollout.groups.take_lines(lines));
+  return rollout;
 }
 
 std::string without_newline(std::string line) {
@@ -284,38 +312,35 @@ bool NativeDialect::handle(HttpRequest& request, const Reply& reply) {
 
 // ---- requests of clients -------------------------------------------------------------------------------------------------------
 
-void NativeDialect::create(const HttpRequest& request, const Reply& reply) {
+void NativeDialect::create(HttpRequest& request, const Reply& reply) {
   const Result<StreamOptions> options = read_stream_options(request);
   if (!options.ok()) return refuse(reply, options.error());
-  const uint64_t hash = hash_bytes(request.body);
-  Lines lines{.rest = request.body};
-  std::string text;
-  lines.next(text);
-  Result<FirstLine> first = read_first_line(std::move(text), front_);
-  if (!first.ok()) return refuse(reply, first.error());
-  ServedHead& head = first->head;
-  head.request = hash;
+  front_.read_body(
+      std::move(request.body),
+      [runs = front_.version_label(front_.version()), most = rollouts_.limits().responses_max, &model = front_.model(), chat = chat_](
+          const std::string& body) { return read_new_rollout(body, runs, most, model, chat.get()); },
+      [this, options = *options, reply](Result<NewRollout> rollout) {
+        if (!rollout.ok()) return refuse(reply, rollout.error());
+        rollout->groups.set_seeds(rollout->head.seed, 0);
+        begin(std::move(rollout->head), std::move(rollout->groups.groups), options, reply);
+      });
+}
+
+void NativeDialect::begin(ServedHead head, std::vector<ServedGroup> groups, const StreamOptions& options, const Reply& reply) {
   if (const ServedHead* const known = rollouts_.find(head.id); known != nullptr) {
-    if (known->request == hash) return stream(head.id, *options, true, reply);
+    if (known->request == head.request) return stream(head.id, options, true, reply);
     return refuse(reply, fail(Code::kStale, "there is a rollout ", json_string(head.id), " already, made by another request"));
   }
-  if (options->from_seq.value_or(1) > 1)
+  if (options.from_seq.value_or(1) > 1)
     return refuse(reply,
-                  fail(Code::kInvalidArgument, "from_seq is ", *options->from_seq, ": expected 1, since the rollout is not there yet"));
+                  fail(Code::kInvalidArgument, "from_seq is ", *options.from_seq, ": expected 1, since the rollout is not there yet"));
   while (head.id.empty() || rollouts_.find(head.id) != nullptr) head.id = cat("rollout-", ++last_name_);
-
-  GroupReader groups(head, 0, rollouts_.limits().responses_max, front_, chat_.get());
-  PromptLines own("groups", groups.defaults());
-  int64_t number = 0;
-  for (const std::string& group : first->groups)
-    if (const Status read = groups.take(own, "groups", ++number, group); !read.ok()) return refuse(reply, read.error());
-  if (const Status read = groups.take_lines(lines); !read.ok()) return refuse(reply, read.error());
-  if (groups.groups.empty() && !head.is_open)
+  if (groups.empty() && !head.is_open)
     return refuse(reply, fail(Code::kInvalidArgument, "the rollout has no groups: expected some, or \"open\": true"));
-  Result<std::vector<ServedWork>> work = rollouts_.create(head, std::move(groups.groups));
+  Result<std::vector<ServedWork>> work = rollouts_.create(head, std::move(groups));
   if (!work.ok()) return refuse(reply, work.error());
   run(*std::move(work));
-  stream(head.id, *options, true, reply);
+  stream(head.id, options, true, reply);
 }
 
 void NativeDialect::list(const Reply& reply) {
@@ -349,18 +374,33 @@ void NativeDialect::stream(const std::string& id, const StreamOptions& options, 
   rollouts_.pump(*stream);
 }
 
-void NativeDialect::add(const HttpRequest& request, const std::string& id, const Reply& reply) {
+void NativeDialect::add(HttpRequest& request, const std::string& id, const Reply& reply) {
   const ServedHead* const head = rollouts_.find(id);
   if (head == nullptr) return answer(id, {}, reply);
   const auto first = query_number(request, "first_group", 0, UINT32_MAX);
   if (!first.ok()) return refuse(reply, first.error());
-  const auto next = static_cast<uint32_t>(rollouts_.state(id)->groups);
-  const uint64_t begin = first->value_or(next);
-  GroupReader groups(*head, static_cast<uint32_t>(std::min<uint64_t>(begin, next)), rollouts_.limits().responses_max, front_, chat_.get());
-  if (const Status read = groups.take_lines({.rest = request.body}); !read.ok()) return refuse(reply, read.error());
-  if (groups.groups.empty()) return refuse(reply, fail(Code::kInvalidArgument, "the body has no groups: expected a prompt line for each"));
-  const size_t count = groups.groups.size();
-  Result<std::vector<ServedWork>> work = rollouts_.add(id, std::move(groups.groups), *first);
+  GroupReader reader({.samples = head->samples, .sampling = head->sampling}, rollouts_.limits().responses_max, front_.model(), chat_.get());
+  front_.read_body(
+      std::move(request.body),
+      [reader = std::move(reader), chat = chat_](const std::string& body) mutable -> Result<GroupReader> {
+        SEER_RETURN_IF_ERROR(reader.take_lines({.rest = body}));
+        return std::move(reader);
+      },
+      [this, id, first = *first, reply](Result<GroupReader> groups) {
+        if (!groups.ok()) return refuse(reply, groups.error());
+        const ServedHead* const now = rollouts_.find(id);
+        if (now == nullptr) return answer(id, {}, reply);
+        const auto next = static_cast<uint32_t>(rollouts_.state(id)->groups);
+        groups->set_seeds(now->seed, static_cast<uint32_t>(std::min<uint64_t>(first.value_or(next), next)));
+        add_groups(id, std::move(groups->groups), first.value_or(next), first, reply);
+      });
+}
+
+void NativeDialect::add_groups(const std::string& id, std::vector<ServedGroup> groups, uint64_t begin, std::optional<uint64_t> first,
+                               const Reply& reply) {
+  if (groups.empty()) return refuse(reply, fail(Code::kInvalidArgument, "the body has no groups: expected a prompt line for each"));
+  const size_t count = groups.size();
+  Result<std::vector<ServedWork>> work = rollouts_.add(id, std::move(groups), first);
   if (!work.ok()) return refuse(reply, work.error());
   run(*std::move(work));
   reply->send(200, json_text({{"rollout_id", id}, {"first_group", begin}, {"groups", count}}));

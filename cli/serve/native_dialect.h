@@ -47,11 +47,14 @@ class NativeDialect {
   static Result<StreamOptions> read_stream_options(const HttpRequest& request);
   using Reply = std::shared_ptr<HttpReply>;
   using GroupKey = std::pair<uint64_t, uint32_t>;  // number of the rollout, and the group's in it
-  void create(const HttpRequest& request, const Reply& reply);
+  void create(HttpRequest& request, const Reply& reply);
+  void begin(ServedHead head, std::vector<ServedGroup> groups, const StreamOptions& options, const Reply& reply);
   void attach(const HttpRequest& request, const std::string& id, const Reply& reply);
   void list(const Reply& reply);
   void stream(const std::string& id, const StreamOptions& options, bool is_accepted, const Reply& reply);
-  void add(const HttpRequest& request, const std::string& id, const Reply& reply);
+  void add(HttpRequest& request, const std::string& id, const Reply& reply);
+  /// `begin`: number of the first of them, `first`: as the client says it.
+  void add_groups(const std::string& id, std::vector<ServedGroup> groups, uint64_t begin, std::optional<uint64_t> first, const Reply& reply);
   void acknowledge(const HttpRequest& request, const std::string& id, const Reply& reply);
   void cancel_group(const std::string& id, const std::string& name, const Reply& reply);
   void remove(const HttpRequest& request, const std::string& id, const Reply& reply);

@@ -97,8 +97,10 @@ Result<Asked> parse(const std::string& text, bool is_chat, Front& front, const C
   Asked asked;
   asked.model = &model;
   asked.is_chat = is_chat;
-  if (const Json* const tokens = given_field(body, "max_completion_tokens")) body["max_tokens"] = Json(*tokens);
-  SEER_ASSIGN_OR_RETURN(const Sampling sampling, read_sampling(body, "max_tokens", is_chat ? model.tokens_max : kCompletionTokens));
+  const bool has_new_name = given_field(body, "max_completion_tokens") != nullptr;
+  if (has_new_name) body.erase("max_tokens");
+  const char* const max_tokens = has_new_name ? "max_completion_tokens" : "max_tokens";
+  SEER_ASSIGN_OR_RETURN(const Sampling sampling, read_sampling(body, max_tokens, is_chat ? model.tokens_max : kCompletionTokens));
   asked.samples = static_cast<size_t>(sampling.n);
   SEER_RETURN_IF_ERROR(check_not_refused(body, asked));
   SEER_ASSIGN_OR_RETURN(asked.wants_logprobs, read_logprobs(body, is_chat));
@@ -110,7 +112,7 @@ Result<Asked> parse(const std::string& text, bool is_chat, Front& front, const C
     SEER_ASSIGN_OR_RETURN(asked.streams_usage, boolean_field(*options, "include_usage", false));
   }
   SEER_ASSIGN_OR_RETURN(asked.text, read_text_rules(body, sampling.params, model, "include_stop_str_in_output"));
-  SEER_ASSIGN_OR_RETURN(const std::string rid, text_field(body, "request_id"));
+  SEER_ASSIGN_OR_RETURN(const std::string rid, id_field(body, "request_id"));
   SEER_ASSIGN_OR_RETURN(Prompts prompts, is_chat ? read_chat_prompt(body, model, chat) : read_completion_prompts(body, model));
   AskedSoFar asked_so_far;
   for (std::vector<int32_t>& prompt : prompts.ids) {
@@ -288,6 +290,28 @@ std::string whole_answer(const Asked& asked, const std::vector<std::vector<Respo
   return answer_text(asked, choices, usage_text(asked, usage));
 }
 
+void run(Front& front, const std::string& id, Result<Asked> asked, const std::shared_ptr<HttpReply>& reply) {
+  if (!asked.ok()) return refuse(reply, asked.error());
+  asked->id = id;
+  asked->created_s = std::time(nullptr);
+  Call call{.requests = asked->requests};
+  if (asked->streams) {
+    reply->begin("text/event-stream");
+    const auto stream = std::make_shared<Stream>(front, std::move(*asked), reply);
+    call.tokens = [stream](size_t i, uint32_t sample, const CommittedTokens& part, WeightVersion) { stream->on_tokens(i, sample, part); };
+    call.response = [stream](size_t i, uint32_t sample, const Response& r) { stream->on_response(i, sample, r); };
+    call.done = [stream](const std::vector<std::vector<Response>>&) { stream->end(); };
+  } else {
+    call.done = [&front, asked = std::move(*asked), reply](const std::vector<std::vector<Response>>& responses) {
+      for (const auto& samples : responses)
+        for (const Response& r : samples)
+          if (r.finish == FinishReason::kError) return refuse(reply, fail(Code::kUnavailable, r.error));
+      reply->send(200, whole_answer(asked, responses, front));
+    };
+  }
+  front.run(std::move(call), reply);
+}
+
 }  // namespace
 
 OpenaiDialect::OpenaiDialect(Front& front, std::shared_ptr<const ChatPrompts> chat)
@@ -307,32 +331,16 @@ void OpenaiDialect::models(const HttpRequest& request, const Reply& reply) {
   const Out model = {{"id", served.name}, {"object", "model"}, {"created", created_s_}, {"owned_by", "seer"}, {"root", served.folder},
                      {"max_model_len", std::min(served.tokens_max, served.config.context_tokens_max)}};
   if (request.path == "/v1/models") return reply->send(200, json_text({{"object", "list"}, {"data", Out::array({model})}}));
-  const std::string name = request.path.substr(std::string_view("/v1/models/").size());
+  const std::string name = decode_percent(std::string_view(request.path).substr(std::string_view("/v1/models/").size()));
   if (name == served.name) return reply->send(200, json_text(model));
   refuse(reply, fail(Code::kNotFound, "model is \"", shown(name), "\": expected \"", served.name, "\", which is served here"));
 }
 
-void OpenaiDialect::complete(const HttpRequest& request, bool is_chat, const Reply& reply) {
-  Result<Asked> asked = parse(request.body, is_chat, front_, chat_.get());
-  if (!asked.ok()) return refuse(reply, asked.error());
-  asked->id = cat(is_chat ? "chatcmpl-" : "cmpl-", ++last_id_);
-  asked->created_s = std::time(nullptr);
-  Call call{.requests = asked->requests};
-  if (asked->streams) {
-    reply->begin("text/event-stream");
-    const auto stream = std::make_shared<Stream>(front_, std::move(*asked), reply);
-    call.tokens = [stream](size_t i, uint32_t sample, const CommittedTokens& part, WeightVersion) { stream->on_tokens(i, sample, part); };
-    call.response = [stream](size_t i, uint32_t sample, const Response& r) { stream->on_response(i, sample, r); };
-    call.done = [stream](const std::vector<std::vector<Response>>&) { stream->end(); };
-  } else {
-    call.done = [this, asked = std::move(*asked), reply](const std::vector<std::vector<Response>>& responses) {
-      for (const auto& samples : responses)
-        for (const Response& r : samples)
-          if (r.finish == FinishReason::kError) return refuse(reply, fail(Code::kUnavailable, r.error));
-      reply->send(200, whole_answer(asked, responses, front_));
-    };
-  }
-  front_.run(std::move(call), reply);
+void OpenaiDialect::complete(HttpRequest& request, bool is_chat, const Reply& reply) {
+  const std::string id = cat(is_chat ? "chatcmpl-" : "cmpl-", ++last_id_);
+  front_.read_body(
+      std::move(request.body), [is_chat, &front = front_, chat = chat_](const std::string& body) { return parse(body, is_chat, front, chat.get()); },
+      [id, &front = front_, reply](Result<Asked> asked) { run(front, id, std::move(asked), reply); });
 }
 
 }  // namespace seer

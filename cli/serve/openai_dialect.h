@@ -23,7 +23,7 @@ class OpenaiDialect {
  private:
   using Reply = std::shared_ptr<HttpReply>;
   void models(const HttpRequest& request, const Reply& reply);
-  void complete(const HttpRequest& request, bool is_chat, const Reply& reply);
+  void complete(HttpRequest& request, bool is_chat, const Reply& reply);
 
   Front& front_;
   const std::shared_ptr<const ChatPrompts> chat_;

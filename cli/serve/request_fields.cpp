@@ -11,7 +11,7 @@ namespace seer {
 namespace {
 
 constexpr int64_t kResponsesMax = 100'000;             // of one HTTP request
-constexpr int64_t kStopBytesMax = int64_t{16} << 20;  // likewise, of all its prompts
+constexpr size_t kIdBytesMax = 1024;
 
 /// Sampling that a client may ask for and that Seer does not do, unless it has the value that changes nothing.
 Status check_not_refused(const Json& params) {
@@ -24,6 +24,8 @@ Status check_not_refused(const Json& params) {
 }
 
 Result<std::vector<int32_t>> read_prompt(const Json& value, const PromptField& field, const ServedModel& model) {
+  if (field.may_be_text && field.may_be_ids && !value.is_string() && !value.is_array())
+    return fail(Code::kInvalidArgument, field.name, " is ", shown_value(value), ": expected text or a list of token ids");
   if (!value.is_string() || !field.may_be_text) {
     if (field.may_be_ids) return token_ids(value, field.name, "");
     return fail(Code::kInvalidArgument, field.name, " is ", shown_value(value), ": expected text");
@@ -41,7 +43,9 @@ Result<Json> read_object(const std::string& body) {
   SEER_RETURN_IF_ERROR(check_shape(body, ""));
   Json object = Json::parse(body, nullptr, false);
   if (object.is_discarded()) {
-    SEER_RETURN_IF_ERROR(check_object("body", 1, body));  // says where it goes wrong
+    std::string text = body;
+    SEER_RETURN_IF_ERROR(check_line("body", 1, text));    // names other formats
+    SEER_RETURN_IF_ERROR(check_object("body", 1, text));  // says where it goes wrong
     return fail(Code::kInvalidArgument, "the body is not JSON");
   }
   if (!object.is_object()) return fail(Code::kInvalidArgument, "the body is ", object.type_name(), ": expected a JSON object");
@@ -61,18 +65,35 @@ Status refuse_fields(const Json& object, std::initializer_list<const char*> name
 }
 
 Result<bool> boolean_field(const Json& object, const char* name, bool otherwise) {
-  const Json* const value = given_field(object, name);
+  return boolean_of(given_field(object, name), name, otherwise);
+}
+
+Result<bool> boolean_of(const Json* value, const char* name, bool otherwise) {
   if (value == nullptr) return otherwise;
   if (!value->is_boolean()) return fail(Code::kInvalidArgument, name, " is ", shown_value(*value), ": expected true or false");
   return value->get<bool>();
 }
 
+Result<std::string> text_of(const Json& value, const char* name) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_number_integer()) return value.dump();
+  return fail(Code::kInvalidArgument, name, " is ", shown_value(value), ": expected text");
+}
+
 Result<std::string> text_field(const Json& object, const char* name) {
   const Json* const value = given_field(object, name);
-  if (value == nullptr) return std::string();
-  if (value->is_string()) return value->get<std::string>();
-  if (value->is_number_integer()) return value->dump();
-  return fail(Code::kInvalidArgument, name, " is ", shown_value(*value), ": expected text");
+  return value == nullptr ? std::string() : text_of(*value, name);
+}
+
+Result<std::string> id_of(const Json& value, const char* name) {
+  SEER_ASSIGN_OR_RETURN(std::string id, text_of(value, name));
+  if (id.size() <= kIdBytesMax) return id;
+  return fail(Code::kInvalidArgument, name, " has ", id.size(), " bytes: expected at most ", kIdBytesMax);
+}
+
+Result<std::string> id_field(const Json& object, const char* name) {
+  const Json* const value = given_field(object, name);
+  return value == nullptr ? std::string() : id_of(*value, name);
 }
 
 Result<int64_t> int64_field(const Json& object, const char* name, int64_t otherwise, int64_t low) {
@@ -119,10 +140,15 @@ Result<Prompts> read_prompts(const Json& value, const PromptField& field, const 
   return prompts;
 }
 
+int64_t stop_bytes(const SamplingParams& sampling) {
+  int64_t bytes = std::ssize(sampling.stop_token_ids) * static_cast<int64_t>(sizeof(int32_t));
+  for (const std::string& stop : sampling.stop) bytes += static_cast<int64_t>(sizeof stop + stop.size());
+  return bytes;
+}
+
 Status add_prompt(AskedSoFar& asked, const Sampling& sampling) {
   asked.responses += sampling.n;
-  asked.stop_bytes += std::ssize(sampling.params.stop_token_ids) * static_cast<int64_t>(sizeof(int32_t));
-  for (const std::string& stop : sampling.params.stop) asked.stop_bytes += static_cast<int64_t>(sizeof stop + stop.size());
+  asked.stop_bytes += stop_bytes(sampling.params);
   if (asked.responses > kResponsesMax)
     return fail(Code::kInvalidArgument, "the request asks for ", asked.responses, " responses up to here: expected at most ", kResponsesMax);
   if (asked.stop_bytes > kStopBytesMax)
@@ -131,7 +157,7 @@ Status add_prompt(AskedSoFar& asked, const Sampling& sampling) {
 }
 
 Result<GatewayRequest> read_request(const Json& body, std::vector<int32_t> prompt_ids, const Sampling& sampling, Front& front) {
-  SEER_ASSIGN_OR_RETURN(std::string group, text_field(body, "group_id"));
+  SEER_ASSIGN_OR_RETURN(std::string group, id_field(body, "group_id"));
   SEER_ASSIGN_OR_RETURN(const int64_t group_size, int64_field(body, "group_size", 0, 0));
   SEER_ASSIGN_OR_RETURN(const int64_t priority, int64_field(body, "priority", 0, INT32_MIN));
   GatewayRequest request{.ticket = {},

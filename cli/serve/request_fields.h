@@ -27,8 +27,13 @@ const Json* given_field(const Json& object, const char* name);
 /// Refuses each of these fields that asks for something: one that is false, empty text, an empty list or object does not.
 Status refuse_fields(const Json& object, std::initializer_list<const char*> names);
 Result<bool> boolean_field(const Json& object, const char* name, bool otherwise);
+/// Likewise, of a field that was found: null is `otherwise`.
+Result<bool> boolean_of(const Json* value, const char* name, bool otherwise);
 /// Text or an integer; empty where it is not given.
 Result<std::string> text_field(const Json& object, const char* name);
+/// Likewise, of a length that each prompt of a request may have a copy of.
+Result<std::string> id_field(const Json& object, const char* name);
+Result<std::string> id_of(const Json& value, const char* name);
 Result<int64_t> int64_field(const Json& object, const char* name, int64_t otherwise, int64_t low);
 
 struct Sampling {
@@ -50,6 +55,10 @@ struct Prompts {
   bool is_list = false;                   // the field holds several, or a list of one
 };
 Result<Prompts> read_prompts(const Json& value, const PromptField& field, const ServedModel& model);
+
+/// Bytes of stop strings and stop tokens. Each prompt or group of an HTTP request has its own copy: all of them take kStopBytesMax at most.
+int64_t stop_bytes(const SamplingParams& sampling);
+constexpr int64_t kStopBytesMax = int64_t{16} << 20;
 
 /// What the prompts of one HTTP request take together. A short body can ask for much: each prompt has n responses, and its own copy
 /// of all stops.

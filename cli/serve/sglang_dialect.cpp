@@ -15,6 +15,8 @@ namespace {
 
 constexpr int64_t kDefaultTokens = 128;  // SGLang's default of max_new_tokens
 constexpr size_t kWorkersMax = 1024;
+constexpr size_t kUrlBytesMax = 2048;
+constexpr size_t kPathBytesMax = 4095;  // as the system allows
 
 constexpr const char* kOtherWays = "send new weights to /update_weights_from_disk or /seer/v1/weights";
 constexpr const char* kNoMemory = "an instance keeps its memory as long as it runs";
@@ -55,17 +57,21 @@ struct Generate {
   bool is_incremental = false;  // events have only the tokens since the one before
 };
 
-/// One entry of a field that is a list with one entry for each prompt, or one value for all.
+/// Such a field is a list with one entry for each prompt, or one value for all.
+Status check_entries(const Json* field, const char* name, size_t prompts) {
+  if (field == nullptr || !field->is_array() || field->size() == prompts) return {};
+  return fail(Code::kInvalidArgument, name, " has ", field->size(), " entries: expected ", prompts, ", one for each prompt");
+}
 const Json* entry(const Json* field, size_t i) {
   if (field == nullptr || !field->is_array()) return field;
-  return i < field->size() ? &(*field)[i] : nullptr;
+  return (*field)[i].is_null() ? nullptr : &(*field)[i];
 }
 
 Result<Prompts> prompts_of(const Json& body, const ServedModel& model) {
   const Json* const ids = given_field(body, "input_ids");
   const Json* const texts = given_field(body, "text");
   if ((ids != nullptr) == (texts != nullptr))
-    return fail(Code::kInvalidArgument, ids != nullptr ? "both" : "neither", " input_ids and text: expected one of them");
+    return fail(Code::kInvalidArgument, ids != nullptr ? "both input_ids and" : "neither input_ids nor", " text: expected one of them");
   return ids != nullptr ? read_prompts(*ids, {.name = "input_ids", .may_be_text = false}, model)
                         : read_prompts(*texts, {.name = "text", .may_be_ids = false}, model);
 }
@@ -80,6 +86,7 @@ Result<std::string> url_of_worker(const HttpRequest& request) {
     if (!kind.empty() && !url.empty()) url = cat(kind, "=", url);
   }
   if (url.empty()) return fail(Code::kInvalidArgument, "url is missing: expected that of a worker");
+  if (url.size() > kUrlBytesMax) return fail(Code::kInvalidArgument, "url has ", url.size(), " bytes: expected at most ", kUrlBytesMax);
   return url;
 }
 
@@ -87,7 +94,7 @@ Result<LogprobMode> read_logprob_mode(const Json& body) {
   SEER_ASSIGN_OR_RETURN(const std::string mode, text_field(body, "logprob_mode"));
   if (mode == "raw") return LogprobMode::kRaw;
   if (mode.empty() || mode == "processed") return LogprobMode::kProcessed;
-  return fail(Code::kInvalidArgument, "logprob_mode is ", shown(mode), ": expected \"processed\" or \"raw\"");
+  return fail(Code::kInvalidArgument, "logprob_mode is ", json_string(shown(mode)), ": expected \"processed\" or \"raw\"");
 }
 
 /// Takes `custom_params` out of the sampling parameters. True: the ids that top_p kept are wanted (slime).
@@ -96,7 +103,7 @@ Result<bool> take_custom_params(Json& params) {
   if (custom == nullptr) return false;
   if (!custom->is_object()) return fail(Code::kInvalidArgument, "custom_params is ", custom->type_name(), ": expected an object");
   for (const auto& [name, value] : custom->items())
-    if (name != "return_top_p_token_ids") return fail(Code::kInvalidArgument, "custom_params.", name, " is not supported");
+    if (name != "return_top_p_token_ids") return fail(Code::kInvalidArgument, "custom_params.", shown(name), " is not supported");
   SEER_ASSIGN_OR_RETURN(const bool wants_kept, boolean_field(*custom, "return_top_p_token_ids", false));
   params.erase("custom_params");
   return wants_kept;
@@ -113,10 +120,12 @@ Result<Generate> parse_generate(const std::string& body_text, Front& front) {
   SEER_ASSIGN_OR_RETURN(call.is_incremental, boolean_field(body, "incremental", false));
   SEER_ASSIGN_OR_RETURN(const LogprobMode logprob_mode, read_logprob_mode(body));
   const Json* const logprobs = given_field(body, "return_logprob");
-  const bool wants_logprobs = logprobs != nullptr && (logprobs->is_array() ? !logprobs->empty() : *logprobs == true);
   const Json empty = Json::object();
   const Json* const params = given_field(body, "sampling_params");
   const Json* const rids = given_field(body, "rid");
+  SEER_RETURN_IF_ERROR(check_entries(params, "sampling_params", prompts.ids.size()));
+  SEER_RETURN_IF_ERROR(check_entries(logprobs, "return_logprob", prompts.ids.size()));
+  SEER_RETURN_IF_ERROR(check_entries(rids, "rid", prompts.ids.size()));
   AskedSoFar asked;
   for (size_t i = 0; i < prompts.ids.size(); ++i) {
     const Json* const given = entry(params, i);
@@ -127,8 +136,10 @@ Result<Generate> parse_generate(const std::string& body_text, Front& front) {
     SEER_RETURN_IF_ERROR(add_prompt(asked, sampling));
     const size_t prompt_tokens = prompts.ids[i].size();
     SEER_ASSIGN_OR_RETURN(GatewayRequest request, read_request(body, std::move(prompts.ids[i]), sampling, front));
-    const Json* const rid = entry(rids, i);
-    if (rid != nullptr && rid->is_string()) request.rid = rid->get<std::string>();
+    if (const Json* const rid = entry(rids, i)) {
+      SEER_ASSIGN_OR_RETURN(request.rid, id_of(*rid, "rid"));
+    }
+    SEER_ASSIGN_OR_RETURN(const bool wants_logprobs, boolean_of(entry(logprobs, i), "return_logprob", false));
     request.tokens_to = call.streams ? TokensTo::kClient : TokensTo::kNobody;
     SEER_ASSIGN_OR_RETURN(TextRules text, read_text_rules(own, sampling.params, model, "no_stop_trim"));
     call.to.push_back({&model, prompt_tokens, request.rid, wants_logprobs, wants_kept, std::move(text)});
@@ -192,6 +203,49 @@ std::string answer_text(const Answering& to, const Response& r, const std::strin
   return out + "}}";
 }
 
+void run(Front& front, Result<Generate> parsed, const std::shared_ptr<HttpReply>& reply) {
+  if (!parsed.ok()) return refuse(reply, parsed.error());
+  Call call{.requests = std::move(parsed->requests)};
+  if (parsed->streams) {
+    const auto so_far = std::make_shared<Response>();
+    so_far->version = front.version();
+    reply->begin("text/event-stream");
+    const auto told = std::make_shared<std::optional<size_t>>();
+    if (parsed->is_incremental) *told = 0;
+    const auto send = [&front, to = std::move(parsed->to[0]), reply, told](const Response& r) {
+      reply->write(cat("data: ", answer_text(to, r, front.version_label(r.version), *told), "\n\n"));
+      if (*told) *told = r.output_ids.size();
+    };
+    call.tokens = [so_far, send](size_t, uint32_t, const CommittedTokens& part, WeightVersion) {
+      so_far->output_ids.insert(so_far->output_ids.end(), part.tokens.begin(), part.tokens.end());
+      so_far->logprobs.insert(so_far->logprobs.end(), part.logprobs.begin(), part.logprobs.end());
+      so_far->kept_ids.append(part.kept_ids);
+      send(*so_far);
+    };
+    call.done = [send, reply](const std::vector<std::vector<Response>>& responses) {
+      const Response& r = responses[0][0];
+      if (r.finish == FinishReason::kError)
+        reply->write(cat("data: ", json_text({{"error", {{"message", r.error}}}}), "\n\n"));
+      else
+        send(r);
+      reply->write("data: [DONE]\n\n");
+      reply->end();
+    };
+  } else {
+    call.done = [&front, to = std::move(parsed->to), is_list = parsed->is_list, reply](const std::vector<std::vector<Response>>& responses) {
+      std::string out = is_list ? "[" : "";
+      for (size_t i = 0; i < responses.size(); ++i)
+        for (const Response& r : responses[i]) {
+          if (r.finish == FinishReason::kError) return refuse(reply, fail(Code::kUnavailable, r.error));
+          if (out.size() > 1) out += ',';
+          out += answer_text(to[i], r, front.version_label(r.version));
+        }
+      reply->send(200, out + (is_list ? "]" : ""));
+    };
+  }
+  front.run(std::move(call), reply);
+}
+
 }  // namespace
 
 bool SglangDialect::handle(HttpRequest& request, const Reply& reply) {
@@ -215,48 +269,10 @@ bool SglangDialect::handle(HttpRequest& request, const Reply& reply) {
   return true;
 }
 
-void SglangDialect::generate(const HttpRequest& request, const Reply& reply) {
-  Result<Generate> parsed = parse_generate(request.body, front_);
-  if (!parsed.ok()) return refuse(reply, parsed.error());
-  Call call{.requests = std::move(parsed->requests)};
-  if (parsed->streams) {
-    const auto so_far = std::make_shared<Response>();
-    so_far->version = front_.version();
-    reply->begin("text/event-stream");
-    const auto told = std::make_shared<std::optional<size_t>>();
-    if (parsed->is_incremental) *told = 0;
-    const auto send = [this, to = std::move(parsed->to[0]), reply, told](const Response& r) {
-      reply->write(cat("data: ", answer_text(to, r, front_.version_label(r.version), *told), "\n\n"));
-      if (*told) *told = r.output_ids.size();
-    };
-    call.tokens = [so_far, send](size_t, uint32_t, const CommittedTokens& part, WeightVersion) {
-      so_far->output_ids.insert(so_far->output_ids.end(), part.tokens.begin(), part.tokens.end());
-      so_far->logprobs.insert(so_far->logprobs.end(), part.logprobs.begin(), part.logprobs.end());
-      so_far->kept_ids.append(part.kept_ids);
-      send(*so_far);
-    };
-    call.done = [send, reply](const std::vector<std::vector<Response>>& responses) {
-      const Response& r = responses[0][0];
-      if (r.finish == FinishReason::kError)
-        reply->write(cat("data: ", json_text({{"error", {{"message", r.error}}}}), "\n\n"));
-      else
-        send(r);
-      reply->write("data: [DONE]\n\n");
-      reply->end();
-    };
-  } else {
-    call.done = [this, to = std::move(parsed->to), is_list = parsed->is_list, reply](const std::vector<std::vector<Response>>& responses) {
-      std::string out = is_list ? "[" : "";
-      for (size_t i = 0; i < responses.size(); ++i)
-        for (const Response& r : responses[i]) {
-          if (r.finish == FinishReason::kError) return refuse(reply, fail(Code::kUnavailable, r.error));
-          if (out.size() > 1) out += ',';
-          out += answer_text(to[i], r, front_.version_label(r.version));
-        }
-      reply->send(200, out + (is_list ? "]" : ""));
-    };
-  }
-  front_.run(std::move(call), reply);
+void SglangDialect::generate(HttpRequest& request, const Reply& reply) {
+  front_.read_body(
+      std::move(request.body), [&front = front_](const std::string& body) { return parse_generate(body, front); },
+      [&front = front_, reply](Result<Generate> parsed) { run(front, std::move(parsed), reply); });
 }
 
 void SglangDialect::server_info(const Reply& reply) {
@@ -375,13 +391,17 @@ void SglangDialect::update_from_disk(const HttpRequest& request, const Reply& re
   };
   const Result<Json> body = read_object(request.body);
   if (!body.ok()) return answer(false, body.error().detail);
-  const Result<std::string> folder = text_field(*body, "model_path"), label = text_field(*body, "weight_version"), mode = text_field(*body, "mode");
-  for (const auto* field : {&folder, &label, &mode})
+  const Result<std::string> folder = text_field(*body, "model_path"), version = text_field(*body, "weight_version"), mode = text_field(*body, "mode");
+  for (const auto* field : {&folder, &version, &mode})
     if (!field->ok()) return answer(false, field->error().detail);
   if (folder->empty()) return answer(false, "model_path is missing: expected a folder with safetensors files");
+  if (folder->size() > kPathBytesMax || folder->find('\0') != std::string::npos)
+    return answer(false, cat("model_path has ", folder->size(), " bytes: expected at most ", kPathBytesMax, ", none of them 0"));
+  const Result<WeightLabel> label = read_weight_label("weight_version", *version);
+  if (!label.ok()) return answer(false, label.error().detail);
   const Result<InFlight> in_flight = read_update_mode(*mode);
   if (!in_flight.ok()) return answer(false, in_flight.error().detail);
-  front_.update_weights({.version = {}, .folder = *folder}, *in_flight, read_weight_label(*label), [this, answer](const Status& done) {
+  front_.update_weights({.version = {}, .folder = *folder}, *in_flight, *label, [this, answer](const Status& done) {
     if (!done.ok()) return answer(false, done.error().detail);
     answer(true, cat("Succeeded to update model weights to version ", front_.version_label(front_.version()), "."));
   });

@@ -25,7 +25,7 @@ class SglangDialect {
 
  private:
   using Reply = std::shared_ptr<HttpReply>;
-  void generate(const HttpRequest& request, const Reply& reply);
+  void generate(HttpRequest& request, const Reply& reply);
   void server_info(const Reply& reply);
   void model_info(const Reply& reply);
   void workers(const HttpRequest& request, const Reply& reply);

@@ -23,7 +23,7 @@ class WeightUploads::Upload final : public HttpUpload {
  public:
   Upload(WeightUploads& owner, const HttpRequest& head, std::optional<uint64_t> body_bytes, bool is_alone)
       : owner_(owner),
-        label_(read_weight_label(query_text(head, "version"))),
+        label_(read_weight_label("version", query_text(head, "version"))),
         mode_(read_update_mode(query_text(head, "mode"))),
         body_bytes_(body_bytes),
         is_alone_(is_alone) {}
@@ -41,7 +41,7 @@ class WeightUploads::Upload final : public HttpUpload {
     if (owner_.front_.is_updating()) return reply->send(409, http_error_body(kBusy));  // one from a folder came before
     const std::string name = cat("upload ", ++owner_.last_number_);
     NewWeights weights = owner_.machines_.offer_weights(name, std::move(memory_), crc_);
-    owner_.front_.update_weights(std::move(weights), *mode_, label_, [&owner = owner_, name, reply](const Status& done) {
+    owner_.front_.update_weights(std::move(weights), *mode_, *label_, [&owner = owner_, name, reply](const Status& done) {
       owner.machines_.withdraw_weights(name);
       if (!done.ok()) return reply->send(400, http_error_body(done.error().detail));
       reply->send(200, json_text({{"weight_version", owner.front_.version_label(owner.front_.version())}}));
@@ -56,8 +56,9 @@ class WeightUploads::Upload final : public HttpUpload {
     if (owner_.machines_.servers() != nullptr)
       return HttpRefusal{501, "weights in a request do not reach the servers of --engines: give a folder that they read (/update_weights_from_disk)"};
     if (!mode_.ok()) return HttpRefusal{400, mode_.error().detail};
-    if (const WeightVersion runs = owner_.front_.version(); label_.number && *label_.number <= runs)
-      return HttpRefusal{400, cat("weight version ", *label_.number, ": expected one above ", runs, ", which runs")};
+    if (!label_.ok()) return HttpRefusal{400, label_.error().detail};
+    if (const WeightVersion runs = owner_.front_.version(); label_->number && *label_->number <= runs)
+      return HttpRefusal{400, cat("weight version ", *label_->number, ": expected one above ", runs, ", which runs")};
     if (!is_alone_ || owner_.front_.is_updating()) return HttpRefusal{409, kBusy};
     if (body_bytes_.value_or(0) > owner_.bytes_max_) return too_large();
     Result<std::shared_ptr<WeightMemory>> memory = WeightMemory::create();
@@ -72,7 +73,7 @@ class WeightUploads::Upload final : public HttpUpload {
   }
 
   WeightUploads& owner_;
-  const WeightLabel label_;
+  const Result<WeightLabel> label_;
   const Result<InFlight> mode_;
   const std::optional<uint64_t> body_bytes_;
   const bool is_alone_;

@@ -263,11 +263,23 @@ class NativeTest(ServedCase):
             ({}, '{"prompt_ids": [2], "seq": 1}', "body:2: field seq would clash with the response's own"),
             ({}, '{"messages": [{"role": "user", "content": "a"}]}', "body:2: messages need a chat template, and scratchpad-1m8 has none"),
             ({}, '{"prompt_ids": [2], "n": 300000}\n' * 2, "body:3: the request asks for 600000 responses up to here: expected at most 500000"),
+            ({"defaults": {"stop_token_ids": [5] * 10_000}}, f"{good}\n" * 1000, "body:421: the stops of all groups take 16800000 bytes up to here"),
+            ('{"a":' * 2000, good, "body:1: lists and objects are nested deeper than 1000"),
+            ('{"seed": 1, "seed": 2}', good, "body:1: field seed is given twice"),
+            ({"priority": -4294967297}, good, "priority is -4294967297: expected an integer of at least -2147483648"),
+            ({"seed": 1 << 64}, good, "body:1: seed is 1.8446744073709552e+19: expected an integer"),
+            ({}, '{"prompt_ids": []}', "body:2: the prompt is empty"),
+            ({}, '{"prompt": "\udcff"}', "body:2:13: the text is not UTF-8"),
+            ({}, '{"prompt_ids": [2, -1]}', "body:2: prompt_ids[1] is -1: expected a token id"),
+            ({}, '{"prompt_ids": [2], "n": 0}', "body:2: n is 0: expected"),
+            ({}, '{"prompt_ids": [2], "max_tokens": 0}', "body:2: max_tokens is 0: expected"),
+            ({}, '{"prompt_ids": [2], "temperature": 1e400}', "body:2: temperature is 1e400: expected a number"),
+            ({}, '{"prompt_ids": [2], "stop_token_ids": [99999]}', "body:2: stop_token_ids has 99999: expected ids below"),
             ({"groups": [{"prompt_ids": [2], "id": 1}]}, '{"prompt_ids": [2], "id": 1}', "id 1 is given twice"),
         ]:
             with self.subTest(first=str(first)[:60], rest=rest[:60]):
                 head = first if isinstance(first, str) else json.dumps(first)
-                self.refused(400, sentence, "POST", PATH, f"{head}\n{rest}")
+                self.refused(400, sentence, "POST", PATH, f"{head}\n{rest}".encode(errors="surrogateescape"))
         self.refused(400, "from_seq is 2: expected 1, since the rollout is not there yet", "POST", f"{PATH}?from_seq=2", body_of({}, [good]))
         self.refused(409, "expect_weight_version is 9, and version 1 runs", "POST", PATH, body_of({"expect_weight_version": 9}, [good]))
         self.assertEqual(self.served.call("GET", PATH)[1], before)

@@ -38,6 +38,7 @@ class OpenaiTest(unittest.TestCase):
     def test_the_model_is_listed_under_its_name(self):
         self.assertEqual([m["id"] for m in self.served.call("GET", "/v1/models")[1]["data"]], [NAME])
         self.assertEqual(self.served.call("GET", f"/v1/models/{NAME}")[1]["id"], NAME)
+        self.assertEqual(self.served.call("GET", "/v1/models/" + NAME.replace("-", "%2D"))[1]["id"], NAME)
         self.assertEqual(self.served.call("GET", "/v1/models/other")[0], 404)
 
     def test_a_completion_has_the_tokens_of_generate(self):
@@ -129,8 +130,27 @@ class OpenaiTest(unittest.TestCase):
         message = {"role": "user", "content": "hi"}
         for path, body, status, sentence in [
             (complete, "{", 400, "1:2"),
+            (complete, "", 400, "prompt is missing"),
             (complete, {}, 400, "prompt is missing"),
-            (complete, {"prompt": 5}, 400, "prompt is number: expected a list of token ids"),
+            (complete, b'{"prompt": "\xff"}', 400, "body:1:13: the text is not UTF-8"),
+            (complete, '{"a":' * 100_000, 400, "lists and objects are nested deeper than 500"),
+            (complete, {"prompt": 5}, 400, "prompt is 5: expected text or a list of token ids"),
+            (complete, {"prompt": ""}, 400, "the prompt is empty"),
+            (complete, {"prompt": [1, "a"]}, 400, "prompt[1] is \"a\": expected a token id"),
+            (complete, {"prompt": [99999]}, 400, "token id 99999 at place 0 of the prompt"),
+            (complete, {"prompt": [1] * 5000}, 400, "the prompt has 5000 tokens"),
+            (complete, {"prompt": "a" * 200_000}, 400, "the prompt has 200000 tokens"),
+            (complete, {"prompt": "a", "model": ["x"]}, 400, "model is array: expected text"),
+            (complete, {"prompt": "a", "max_tokens": 0}, 400, "max_tokens is 0: expected an integer, at least 1"),
+            (complete, {"prompt": "a", "max_tokens": 5, "max_completion_tokens": 0}, 400, "max_completion_tokens is 0: expected an integer, at least 1"),
+            (complete, {"prompt": "a", "n": 0}, 400, "n is 0: expected"),
+            (complete, {"prompt": "a", "n": 1_000_000}, 400, "n is 1000000: expected"),
+            (complete, {"prompt": "a", "seed": 1 << 64}, 400, "seed is 1.8446744073709552e+19: expected"),
+            (complete, '{"prompt": "a", "temperature": 1e400}', 400, "temperature is 1e+400: expected"),
+            (complete, {"prompt": "a", "stream": "yes"}, 400, "stream is \"yes\": expected true or false"),
+            (complete, {"prompt": "a", "stream_options": 5}, 400, "stream_options is 5: expected an object"),
+            (complete, {"prompt": "a", "stop_token_ids": [1e400]}, 400, "malformed JSON"),
+            (complete, {"prompt": "a", "request_id": "r" * 2000}, 400, "request_id has 2000 bytes"),
             (complete, {"prompt": "a", "model": "gpt-9"}, 404, "model is \"gpt-9\": expected \"scratchpad-1m8\""),
             (complete, {"prompt": "a", "logprobs": 5}, 400, "logprobs is 5: expected at most 1"),
             (complete, {"prompt": "a", "echo": True}, 400, "echo is not supported"),
@@ -138,7 +158,14 @@ class OpenaiTest(unittest.TestCase):
             (complete, {"prompt": "a", "temperature": -0.5}, 400, "temperature is -0.5: expected"),
             (complete, {"prompt": "a", "max_tokens": 2.5}, 400, "max_tokens is 2.5: expected"),
             (complete, {"prompt": "a", "logit_bias": {"5": 1}}, 400, "logit_bias"),
+            (chat, "{", 400, "1:2"),
             (chat, {}, 400, "messages is missing"),
+            (chat, {"messages": [message], "model": "gpt-9"}, 404, "model is \"gpt-9\": expected"),
+            (chat, {"messages": [message], "max_completion_tokens": 0}, 400, "max_completion_tokens is 0: expected"),
+            (chat, {"messages": [{"role": "user", "content": "a" * 5000}]}, 400, "expected less than 4096"),
+            (chat, {"prompt_token_ids": "x"}, 400, "prompt_token_ids is string: expected a list of token ids"),
+            (chat, {"prompt_token_ids": [99999]}, 400, "token id 99999 at place 0 of the prompt"),
+            (chat, {"messages": [message], "top_logprobs": 3}, 400, "top_logprobs is 3: expected at most 1"),
             (chat, {"messages": []}, 400, "messages is array: expected a list of at least one message"),
             (chat, {"messages": [5]}, 400, "messages[0]: expected an object with a role"),
             (chat, {"messages": [message], "tool_choice": "required"}, 400, "tool_choice is \"required\""),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests `seer serve` as a trainer uses it: the responses of `seer rollout` bit for bit, the control flow of a synchronous trainer, bad
 input, clients that disconnect. usage: serve.py SEER_PROGRAM"""
-import array, base64, concurrent.futures, contextlib, json, math, os, shutil, socket, subprocess, tempfile, threading, unittest
+import array, base64, concurrent.futures, contextlib, json, math, os, shutil, socket, struct, subprocess, tempfile, threading, time, unittest
 
 from served import LONG, MACHINE, MODEL, ROOT, SEER, Served, ServedCase
 
@@ -142,6 +142,56 @@ class ServeTest(ServedCase):
             connection.close()
         self.served.wait_until(lambda load: load["num_running_reqs"] + load["num_waiting_reqs"] == 0)
 
+    def test_thousands_of_broken_connections_leave_nothing_and_delay_nobody(self):
+        whole = json.dumps({"input_ids": [2, 3, 4], "sampling_params": LONG})
+        request = f"POST /generate HTTP/1.1\r\nHost: a\r\nContent-Length: {len(whole)}\r\n\r\n{whole}".encode()
+        params = {"max_new_tokens": 600, "ignore_eos": True, "sampling_seed": 8}
+        right = self.served.generate([5, 6, 7], sampling_params=params)["output_ids"]
+        files = lambda: len(os.listdir(f"/proc/{self.served.process.pid}/fd"))
+        address, reset = ("127.0.0.1", self.served.port), struct.pack("ii", 1, 0)
+
+        def rss():
+            with open(f"/proc/{self.served.process.pid}/statm", encoding="ascii") as sizes:
+                return int(sizes.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+        def break_off(count):
+            for i in range(count):
+                with socket.create_connection(address) as connection:
+                    connection.send(request if i % 8 == 0 else request[:i * 7 % len(request)])
+                    if i % 2:
+                        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+
+        with concurrent.futures.ThreadPoolExecutor(1) as pool, contextlib.ExitStack() as slow:
+            for i in range(200):  # who never say all that they want
+                slow.enter_context(socket.create_connection(address)).send(request[:1 + i])
+            other = pool.submit(self.served.generate, [5, 6, 7], sampling_params=params)
+            grown = []  # the KV cache of what ran does, too, until it is full
+            for _ in range(6):
+                bytes_before = rss()
+                break_off(1000)
+                grown.append(rss() - bytes_before)
+            self.assertEqual(other.result()["output_ids"], right)
+            self.assertEqual(self.served.call("GET", "/health")[0], 200)
+        self.served.wait_until(lambda load: load["num_running_reqs"] + load["num_waiting_reqs"] == 0)
+        self.assertLess(min(grown), 1 << 20)
+        self.served.wait_until(lambda _: files() < 150)
+
+    def test_a_body_that_takes_long_to_read_delays_nobody(self):
+        answers = []
+        large = [("/generate", '{"input_ids": [' + "2," * 3_000_000 + "2]}"), ("/v1/completions", '{"prompt": "' + "a" * 4_000_000 + '"}'),
+                 ("/seer/v1/rollouts", '{}\n{"prompt_ids": [' + "2," * 3_000_000 + "2]}")]
+        with concurrent.futures.ThreadPoolExecutor(3) as pool:
+            posts = [pool.submit(self.served.call, "POST", path, body) for path, body in large]
+            while not all(post.done() for post in posts):
+                begin = time.monotonic()
+                self.assertEqual(self.served.call("GET", "/health")[0], 200)
+                answers.append(time.monotonic() - begin)
+        for post in posts:
+            status, answer = post.result()
+            self.assertEqual(status, 400)
+            self.assertIn("expected less than 4096", answer["error"]["message"])
+        self.assertLess(sorted(answers)[len(answers) // 2], 0.1)  # the machine itself may be slow now and then
+
     def test_while_generation_is_paused_requests_are_held_and_health_is_green(self):
         running = self.in_background(1)
         self.served.wait_until(lambda load: load["num_running_reqs"] == 1)
@@ -160,11 +210,41 @@ class ServeTest(ServedCase):
         for body, sentence in [
             ("{", "1:2"),
             ("[1]", "the body is array: expected a JSON object"),
-            ({}, "neither input_ids and text"),
+            ("", "neither input_ids nor text: expected one of them"),
+            ({}, "neither input_ids nor text"),
+            ({"input_ids": [1], "text": "1"}, "both input_ids and text"),
+            (b'{"text": "\xff"}', "body:1:11: the text is not UTF-8"),
+            ("[" * 100_000, "lists and objects are nested deeper than 500"),
+            ('{"input_ids": [1], "sampling_params": {"temperature": NaN}}', "malformed JSON after "),
             ({"input_ids": []}, "input_ids is empty: expected a prompt"),
             ({"input_ids": [1, 99999]}, "token id 99999 at place 1 of the prompt"),
             ({"input_ids": [1, -4]}, "input_ids[1] is -4: expected a token id"),
-            ({"input_ids": [1] * 5000}, "the prompt has 5000 tokens"),
+            ({"input_ids": [1, 2.0]}, "input_ids[1] is 2.0: expected a token id"),
+            ({"input_ids": [1 << 64]}, "input_ids[0] is 1.8446744073709552e+19: expected a token id"),
+            ({"input_ids": "1"}, "input_ids is string: expected a list of token ids"),
+            ({"input_ids": [[1], []]}, "the prompt is empty"),
+            ({"input_ids": [1] * 4096}, "the prompt has 4096 tokens: expected less than 4096"),
+            ({"input_ids": [1] * 200_000}, "the prompt has 200000 tokens"),
+            ({"text": ""}, "the prompt is empty"),
+            ({"text": ["1", 5]}, "text is 5: expected text"),
+            ({"input_ids": [1], "sampling_params": 5}, "sampling_params is number: expected an object"),
+            ({"input_ids": [[1], [2]], "sampling_params": [{}]}, "sampling_params has 1 entries: expected 2, one for each prompt"),
+            ({"input_ids": [[1], [2]], "rid": ["a"]}, "rid has 1 entries: expected 2"),
+            ({"input_ids": [1], "rid": {}}, "rid is object: expected text"),
+            ({"input_ids": [1], "rid": "r" * 2000}, "rid has 2000 bytes: expected at most 1024"),
+            ({"input_ids": [1], "group_id": "g" * 2000}, "group_id has 2000 bytes: expected at most 1024"),
+            ({"input_ids": [1], "return_logprob": "yes"}, "return_logprob is \"yes\": expected true or false"),
+            ({"input_ids": [1], "logprob_mode": "odd"}, "logprob_mode is \"odd\": expected \"processed\" or \"raw\""),
+            ({"input_ids": [1], "priority": 1e30}, "priority is 1e+30: expected an integer"),
+            ({"input_ids": [1], "stream": True, "sampling_params": {"n": 2}}, "stream is for one response"),
+            ('{"input_ids": [1], "sampling_params": {"temperature": 1e400}}', "temperature is 1e+400: expected a number"),
+            ({"input_ids": [1], "sampling_params": {"top_p": -0.0}}, "top_p is -0.0: expected a number, above 0"),
+            ({"input_ids": [1], "sampling_params": {"top_k": -2}}, "top_k is -2: expected"),
+            ({"input_ids": [1], "sampling_params": {"n": 0}}, "n is 0: expected"),
+            ({"input_ids": [1], "sampling_params": {"n": 1_000_000}}, "n is 1000000: expected"),
+            ({"input_ids": [1], "sampling_params": {"sampling_seed": 1 << 64}}, "sampling_seed is 1.8446744073709552e+19: expected"),
+            ({"input_ids": [1], "sampling_params": {"stop_token_ids": [99999]}}, "stop_token_ids has 99999: expected ids below"),
+            ({"input_ids": [1], "sampling_params": {"max_new_tokens": -1}}, "max_new_tokens is -1: expected"),
             ({"input_ids": [1], "sampling_params": {"temperature": "hot"}}, "temperature is \"hot\": expected"),
             ({"input_ids": [1], "sampling_params": {"custom_params": [1]}}, "custom_params is array: expected an object"),
             ({"input_ids": [1], "sampling_params": {"custom_params": {"other": 1}}}, "custom_params.other is not supported"),
@@ -180,13 +260,34 @@ class ServeTest(ServedCase):
                 status, answer = self.served.call("POST", "/generate", body)
                 self.assertEqual(status, 400)
                 self.assertIn(sentence, answer["error"]["message"])
-        self.assertEqual(self.served.call("GET", "/nothing")[0], 404)
+        for path in ("/nothing", "/%67enerate", "/" + "x" * 20_000):
+            status, answer = self.served.call("GET", path)
+            self.assertEqual((status, answer["error"]["type"]), (404, "invalid_request_error"))
+            self.assertLess(len(answer["error"]["message"]), 100)
+        self.assertEqual(self.served.call("PUT", "/v1/completions", {})[0], 404)
+        # These are fine: what is at the edge of what is wrong.
+        for body in ('{"input_ids": [1], "input_ids": [2], "sampling_params": {"max_new_tokens": 1, "temperature": -0.0, "sampling_seed": -0}}',
+                     {"input_ids": [1] * 4095, "sampling_params": {"max_new_tokens": 100}}):
+            self.assertEqual(self.served.call("POST", "/generate", body)[0], 200)
         for path, why in (("/update_weights_from_distributed", "send new weights to /update_weights_from_disk"), ("/load_lora_adapter", "LoRA")):
             status, answer = self.served.call("POST", path, {})
             self.assertEqual(status, 501)
             self.assertIn(why, answer["error"]["message"])
-        self.assertEqual(self.served.call("POST", "/abort_request", {})[0], 400)
-        self.assertEqual(self.served.call("POST", "/pause_generation", {"mode": "x"})[0], 400)
+        for path, body, sentence in [
+            ("/abort_request", {}, "neither rid nor abort_all"),
+            ("/abort_request", {"rid": [1]}, "rid is array: expected text"),
+            ("/abort_request", {"abort_all": 1}, "abort_all is 1: expected true or false"),
+            ("/abort_request", "{", "body:1:2"),
+            ("/pause_generation", {"mode": "x"}, "mode is \"x\": expected abort, retract or in_place"),
+            ("/pause_generation", "[", "body:1: expected a JSON object, found array"),
+            ("/workers", {}, "url is missing"),
+            ("/workers", {"url": [1]}, "url is array: expected text"),
+            ("/workers", {"url": "u" * 5000}, "url has 5000 bytes: expected at most 2048"),
+        ]:
+            with self.subTest(path=path, body=str(body)[:80]):
+                status, answer = self.served.call("POST", path, body)
+                self.assertEqual(status, 400)
+                self.assertIn(sentence, answer["error"]["message"])
 
     def test_bytes_that_are_no_request_end_their_connection_alone(self):
         for garbage in [b"\x16\x03\x01\x02\x00", b"GET\r\n\r\n", b"A" * 100_000, b"POST /generate HTTP/1.1\r\nContent-Length: -1\r\n\r\n"]:
@@ -250,8 +351,18 @@ class WeightsTest(unittest.TestCase):
         bad = f"{self.folder.name}/bad"
         shutil.copytree(MODEL, bad)
         os.truncate(next(f"{bad}/{name}" for name in os.listdir(bad) if name.endswith(".safetensors")), 1000)
+        pipe = f"{self.folder.name}/pipe"
+        os.mkdir(pipe)
+        os.mkfifo(f"{pipe}/model.safetensors")  # whoever opens it waits for a writer
         before = s.generate([2, 3], sampling_params={"max_new_tokens": 9, "temperature": 0})
         for body, sentence in [({"model_path": bad}, "safetensors"), ({"model_path": "/nowhere"}, "/nowhere"), ({}, "model_path is missing"),
+                               ({"model_path": pipe}, "model.safetensors is not a file"), ({"model_path": ["a"]}, "model_path is array: expected text"),
+                               ({"model_path": "p" * 5000}, "model_path has 5000 bytes"), ({"model_path": MODEL + "\0x"}, "none of them 0"),
+                               ({"model_path": MODEL, "weight_version": -1}, "weight_version is -1: expected a number up to"),
+                               ({"model_path": MODEL, "weight_version": "9" * 20}, "expected a number up to"),
+                               ({"model_path": MODEL, "weight_version": "v" * 300}, "a name of at most 256 bytes"),
+                               ({"model_path": MODEL, "weight_version": 1.5}, "weight_version is 1.5: expected text"),
+                               ("{", "body:1:2"), ({"model_path": MODEL, "weight_version": 0}, "expected one above 1"),
                                ({"model_path": MODEL, "weight_version": "1"}, "expected one above 1")]:
             with self.subTest(body=body):
                 status, answer = s.call("POST", "/update_weights_from_disk", body)
@@ -306,8 +417,11 @@ class AccessTest(unittest.TestCase):
             served = Served("--token-file", token.name)
             try:
                 body = {"input_ids": [2], "sampling_params": {"max_new_tokens": 1}}
-                self.assertEqual(served.call("POST", "/generate", body)[0], 401)
-                self.assertEqual(served.call("POST", "/generate", body, {"Authorization": "Bearer a-token-of-24-characterz"})[0], 401)
+                for path in ("/generate", "/v1/completions", "/seer/v1/rollouts", "/seer/v1/weights", "/update_weights_from_disk", "/metrics", "/none"):
+                    for header in ({}, {"Authorization": "Bearer a-token-of-24-characterz"}, {"Authorization": "a-token-of-24-characters"}):
+                        status, answer = served.call("POST", path, body, header)
+                        self.assertEqual((status, answer["error"]["type"]), (401, "invalid_request_error"))
+                        self.assertIn("the token is missing or wrong", answer["error"]["message"])
                 self.assertEqual(served.call("POST", "/generate", body, {"Authorization": "Bearer a-token-of-24-characters"})[0], 200)
                 self.assertEqual(served.call("GET", "/health")[0], 200)
             finally:

@@ -93,7 +93,7 @@ TEST_CASE("read prompts: one or several, of text or of ids, as the field may be"
   CHECK(read("\"a\"", {.name = "prompt"}).error().detail == "prompt is text, and tiny has no tokenizer: send token ids");
   CHECK(read("\"a\"", {.name = "input_ids", .may_be_text = false}).error().detail == "input_ids is string: expected a list of token ids");
   CHECK(read("7", {.name = "text", .may_be_ids = false}).error().detail == "text is 7: expected text");
-  CHECK(read("[[1], 5]", {.name = "prompt"}).error().detail == "prompt is number: expected a list of token ids");
+  CHECK(read("[[1], 5]", {.name = "prompt"}).error().detail == "prompt is 5: expected text or a list of token ids");
 }
 
 TEST_CASE("read request: seeds follow the given one, and are different ones where none is given") {
@@ -126,6 +126,33 @@ TEST_CASE("read request: responses and stops of all prompts together are limited
   asked = {};
   CHECK(add_prompt(asked, sampling).ok());
   CHECK(error_of(add_prompt(asked, sampling)).starts_with("the stops of all prompts take 20"));
+}
+
+TEST_CASE("read object: bytes that are not UTF-8 and compressed bodies are named") {
+  CHECK(read_object("{\"a\": \"\xff\"}").error().detail == "body:1:8: the text is not UTF-8");
+  CHECK(read_object("\x1f\x8b\x08").error().detail == "body is gzip-compressed: unpack it first");
+  CHECK(read_object("\xef\xbb\xbf{\"a\": 1}").ok());
+  CHECK(read_object("{\"a\": 1, \"a\": 2}").value()["a"] == 2);  // as in Python
+}
+
+TEST_CASE("id field: a long one is refused, since each prompt of a request has a copy") {
+  const Json body{{"rid", std::string(1024, 'r')}, {"group_id", std::string(1025, 'r')}, {"number", 7}};
+  CHECK(id_field(body, "rid").value().size() == 1024);
+  CHECK(id_field(body, "number").value() == "7");
+  CHECK(id_field(body, "none").value().empty());
+  CHECK(id_field(body, "group_id").error().detail == "group_id has 1025 bytes: expected at most 1024");
+}
+
+TEST_CASE("read weight label: a number, a name, or a sentence") {
+  const auto read = [](const std::string& text) { return read_weight_label("version", text); };
+  CHECK(read("12").value().number == WeightVersion{12});
+  CHECK(read("9223372036854775807").value().number == WeightVersion{INT64_MAX});
+  CHECK(read("step-12").value().name == "step-12");
+  CHECK((!read("").value().number && read("").value().name.empty()));
+  CHECK(read("-1").error().detail == "version is -1: expected a number up to 9223372036854775807, or a name of at most 256 bytes");
+  CHECK(!read("9223372036854775808").ok());
+  CHECK(!read("99999999999999999999").ok());
+  CHECK(!read(std::string(257, 'n')).ok());
 }
 
 TEST_CASE("read object: a body nested without end is refused, not copied until the stack is full") {
