@@ -405,8 +405,8 @@ void RolloutActor::on_progress(const ChunkProgress& progress) {
   for (const ChunkTokens& part : progress.chunks) {
     auto it = open.find(part.chunk);
     if (it == open.end()) continue;  // late: the chunk ended or was placed again
-    it->second.heard_us = rt::now_us(self);
     if (!append(it->second, part)) return give_up_instance(it->second.instance);
+    it->second.heard_us = rt::now_us(self);
   }
   tell_commits();
 }
@@ -420,6 +420,8 @@ bool RolloutActor::append(const OpenChunk& chunk, const ChunkTokens& part) {
   const bool is_told = config.tells_commits || parts.groups[id.group.index].streams;
   if (is_told && !part.tokens.empty()) commits.parts.push_back({id, known, part.tokens, part.logprobs, part.kept_ids});
   if (known == 0 && !part.tokens.empty()) request.first_token_us = request.queue_us + request.run_us + rt::now_us(self) - chunk.started_us;
+  // A chunk's first tokens took its prefill too, and those of a stream that waited for it took no time.
+  if (known > chunk.first_tokens) scheduler->ran(chunk.instance, std::ssize(part.tokens), rt::now_us(self) - chunk.heard_us);
   request.tokens.append(part.tokens);
   request.logprobs.insert(request.logprobs.end(), part.logprobs.begin(), part.logprobs.end());
   request.kept_ids.append(part.kept_ids);

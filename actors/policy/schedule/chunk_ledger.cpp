@@ -64,7 +64,7 @@ Placement ChunkLedger::start(const RequestState& request, InstanceId instance) {
   placement.request = request.id;
   placement.instance = instance;
   placement.max_new_tokens =
-      std::min(chunk_tokens(request, group), context_max - group.prompt_tokens - request.generated_tokens);
+      std::min(chunk_tokens_on(instance, chunk_tokens(request, group)), context_max - group.prompt_tokens - request.generated_tokens);
   placement.credit_blocks = prompt_blocks(group) + credit_blocks;
   return placement;
 }
@@ -81,6 +81,13 @@ void ChunkLedger::ended(RequestId id, int64_t generated_tokens, ChunkEnd end, in
   picker_.end(request.instance,
               {.group = id.group, .prompt_blocks = prompt_blocks(group), .own_blocks = request.charged_blocks});
   buffer_.end(id, generated_tokens, end, now_us);
+  if (request.turn_tokens >= rules_.turn_tokens) buffer_.end_turn(id);
+}
+
+void ChunkLedger::ran(InstanceId instance, int64_t tokens, int64_t us) {
+  if (!rules_.learns_speeds || !picker_.is_open(instance)) return;
+  speeds_.add(instance, tokens, us);
+  picker_.set_token_us(instance, speeds_.token_us(instance));
 }
 
 Status ChunkLedger::stalled() const {
@@ -110,6 +117,13 @@ std::vector<StuckRequest> ChunkLedger::stuck() const {
 int64_t ChunkLedger::chunk_tokens(const RequestState& request, const GroupState& group) const {
   const int64_t rest = group.max_tokens - request.generated_tokens;
   return promise_.chunk_tokens > 0 ? std::min(promise_.chunk_tokens, rest) : rest;
+}
+
+int64_t ChunkLedger::chunk_tokens_on(InstanceId instance, int64_t tokens) const {
+  const double fastest_us = picker_.token_us_least(), us = picker_.token_us(instance);
+  if (promise_.chunk_tokens == 0 || us <= fastest_us) return tokens;
+  const auto as_long = static_cast<int64_t>(static_cast<double>(tokens) * fastest_us / us);
+  return std::max(as_long, std::min(tokens, kSlowChunkTokensLeast));
 }
 
 int64_t ChunkLedger::blocks_for(int64_t tokens) const {

@@ -25,6 +25,7 @@
 
 #include "actors/policy/schedule/chunk_scheduler.h"
 #include "actors/policy/schedule/instance_picker.h"
+#include "actors/policy/schedule/instance_speeds.h"
 #include "actors/policy/schedule/request_buffer.h"
 
 namespace seer {
@@ -35,6 +36,16 @@ struct KvPromise {
   double reserve_share = 0;     // of the chunk's tokens
   int64_t headroom_tokens = 0;  // a running request is charged at least this much more than it holds
 };
+
+/// What depends on the kind of instances.
+struct PlaceRules {
+  int64_t turn_tokens = 0;     // as in ChunkSchedulerConfig
+  bool learns_speeds = false;  // likewise
+};
+
+/// An instance that is slower than the fastest gets chunks that are shorter in proportion, so that they take about as long, but not below
+/// this.
+inline constexpr int64_t kSlowChunkTokensLeast = 16;
 
 /// Without chunks the rest of a response has an unknown length; the reserve is a share of at most this many tokens.
 inline constexpr int64_t kReserveTokensMax = 2048;
@@ -49,13 +60,16 @@ Status check_known_tokens(const GroupSpec& group, std::string_view policy);
 
 class ChunkLedger {
  public:
-  ChunkLedger(const KvPromise& promise, int32_t inflight_spread_max)
-      : promise_(promise), picker_(inflight_spread_max) {}
+  ChunkLedger(const KvPromise& promise, int32_t inflight_spread_max, const PlaceRules& rules = {})
+      : promise_(promise), rules_(rules), picker_(inflight_spread_max) {}
 
   /// Errors: kInvalidArgument if the group is malformed or already here, or its longest response fits in no instance.
   Status add_group(const GroupSpec& group, int64_t now_us);
   Status add_instance(const InstanceLimits& limits) { return picker_.add(limits); }
-  void remove_instance(InstanceId instance) { picker_.remove(instance); }
+  void remove_instance(InstanceId instance) {
+    picker_.remove(instance);
+    speeds_.remove(instance);
+  }
   void set_estimate(GroupId group, int64_t estimated_tokens) { buffer_.set_estimate(group, estimated_tokens); }
 
   /// The instance for the request's next chunk, if one has room.
@@ -68,6 +82,7 @@ class ChunkLedger {
   Placement start(const RequestState& request, InstanceId instance);
   void progressed(RequestId request, int64_t generated_tokens);
   void ended(RequestId request, int64_t generated_tokens, ChunkEnd end, int64_t now_us);
+  void ran(InstanceId instance, int64_t tokens, int64_t us);
 
   void cancel(RequestId request, int64_t now_us) { buffer_.cancel(request, now_us); }
 
@@ -76,16 +91,20 @@ class ChunkLedger {
   std::vector<StuckRequest> stuck() const;
   const RequestBuffer& buffer() const { return buffer_; }
   const InstancePicker& picker() const { return picker_; }
+  const InstanceSpeeds& speeds() const { return speeds_; }
 
  private:
   int64_t chunk_tokens(const RequestState& request, const GroupState& group) const;
+  int64_t chunk_tokens_on(InstanceId instance, int64_t tokens) const;
   int64_t blocks_for(int64_t tokens) const;
   int64_t prompt_blocks(const GroupState& group) const { return group.prompt_tokens / picker_.block_tokens(); }
   KvNeed need(const RequestState& request) const;
   void charge_growth(const RequestState& request);
 
   KvPromise promise_;
+  PlaceRules rules_;
   RequestBuffer buffer_;
+  InstanceSpeeds speeds_;
   InstancePicker picker_;
 };
 

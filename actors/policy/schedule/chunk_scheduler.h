@@ -38,6 +38,10 @@ struct ChunkSchedulerConfig {
   int32_t inflight_spread_max = 32;  // placement follows cached prefixes only while the running requests of instances
                                      // differ by no more than this (paper 3.1; less for small ones, see kSpreadRowsShare)
   int32_t misses_max = 8;            // next() gives up after this many requests that fit nowhere
+  int64_t turn_tokens = 0;           // a request whose chunk is full goes on before others of its priority until it has generated this
+                                     // many in a row; 0: after each chunk it waits like the others. For instances where going
+                                     // on costs less than a change of requests
+  bool learns_speeds = false;        // places requests by how fast the instances turn out to be (InstanceSpeeds)
   int64_t running_max = 0;           // most running requests of an instance; 0: as many as it takes
 };
 
@@ -74,6 +78,8 @@ class ChunkScheduler {
   virtual std::optional<Placement> next(int64_t now_us) = 0;
   /// Tokens generated so far by a running request (bounded lag). REQUIRES: it runs.
   virtual void progressed(RequestId request, int64_t generated_tokens) = 0;
+  /// A request on the instance got `tokens` more in us microseconds.
+  virtual void ran(InstanceId instance, int64_t tokens, int64_t us) = 0;
   /// The running chunk ended. Unless is_over(end), the request waits again. The length of a failed request says only that the
   /// response would have been longer. REQUIRES: it runs, and generated_tokens is not less than when the chunk started.
   virtual void chunk_ended(RequestId request, int64_t generated_tokens, ChunkEnd end, int64_t now_us) = 0;

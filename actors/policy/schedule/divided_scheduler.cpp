@@ -5,7 +5,7 @@
 namespace seer {
 
 DividedScheduler::DividedScheduler(const ServeOrder& order, const ChunkSchedulerConfig& config)
-    : LedgerScheduler(chunk_promise(config), config.inflight_spread_max), serve_order_(order), config_(config) {}
+    : LedgerScheduler(chunk_promise(config), config.inflight_spread_max, place_rules(config)), serve_order_(order), config_(config) {}
 
 Status DividedScheduler::add_group(const GroupSpec& group, int64_t now_us) {
   SEER_CHECK(now_us >= 0, now_us);
@@ -92,7 +92,9 @@ WaitingRequest DividedScheduler::by_rank(const RequestState& request) const {
 }
 
 WaitingRequest DividedScheduler::by_wait(const RequestState& request) const {
-  return queued(request, static_cast<uint64_t>(request.waiting_since_us));
+  WaitingRequest waiting = queued(request, static_cast<uint64_t>(request.waiting_since_us));
+  waiting.begins_turn = true;
+  return waiting;
 }
 
 }  // namespace seer

@@ -33,11 +33,14 @@ void InstancePicker::remove(InstanceId id) {
   update_fleet_limits();
 }
 
-std::optional<InstanceId> InstancePicker::pick(const KvNeed& need, CachedAt cached, PlaceBy by) const {
+std::optional<InstanceId> InstancePicker::pick(const KvNeed& wanted, CachedAt cached, PlaceBy by) const {
   if (by_load_.empty()) return std::nullopt;
   // The usual case in a full fleet, found at once: even an instance that has the prompt has no room.
   const int64_t used_least = by_load_.begin()->used_blocks;
-  if (used_least > 0 && used_least + need.own_blocks > kv_blocks_max_) return std::nullopt;
+  if (used_least > 0 && used_least + wanted.own_blocks > kv_blocks_max_) return std::nullopt;
+  KvNeed need = wanted;
+  const double fastest_us = token_us_least([&](const Instance& instance) { return fits(instance, wanted); });
+  if (fastest_us > 0) need.token_us_max = kSlowerMax * fastest_us;
   switch (by) {
     case PlaceBy::kCached:
       return cached_or_least_loaded(need, cached);
@@ -85,7 +88,7 @@ bool InstancePicker::fits(InstanceId id, const KvNeed& need) const {
 }
 
 bool InstancePicker::fits(const Instance& instance, const KvNeed& need) const {
-  if (!instance.open || instance.running >= instance.limits.rows_max) return false;
+  if (!instance.open || instance.running >= instance.limits.rows_max || instance.token_us > need.token_us_max) return false;
   if (instance.running == 0) return need.prompt_blocks + need.own_blocks_least <= instance.limits.kv_blocks;
   const int64_t room = instance.limits.kv_blocks - instance.used_blocks;
   if (need.own_blocks > room) return false;
@@ -176,6 +179,18 @@ std::vector<InstanceId> InstancePicker::open_instances() const {
   for (const auto& [id, instance] : instances_)
     if (instance.open) ids.push_back(id);
   return ids;
+}
+
+double InstancePicker::token_us_least() const {
+  return token_us_least([](const Instance&) { return true; });
+}
+
+template <class Which>
+double InstancePicker::token_us_least(Which&& which) const {
+  double least = 0;
+  for (const auto& [id, instance] : instances_)
+    if (instance.open && instance.token_us > 0 && (least == 0 || instance.token_us < least) && which(instance)) least = instance.token_us;
+  return least;
 }
 
 int64_t InstancePicker::inflight_spread() const {

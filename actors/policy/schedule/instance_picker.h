@@ -6,7 +6,10 @@
 // once per instance and group. An idle instance takes a request whose next token fits, even if the reserve does not.
 // Otherwise a request near the size of an instance would wait for ever.
 //
-// Choice among the instances that have room (PlaceBy):
+// Speed: where it is known how fast instances are (set_token_us), those that are slower than kSlowerMax times the fastest one with room
+// take nothing. So slow ones work while the others are full, and get none of the last requests.
+//
+// Choice among the other instances that have room (PlaceBy):
 //  kCached (paper 3.1): while the instances are evenly loaded, the one with the longest cached prefix (where the
 //    request last ran, then its machine); else the least loaded;
 //  kMostRoom: the least loaded, or the one where the request last ran if that is charged hardly more (kStayShare);
@@ -20,6 +23,7 @@
 #pragma once
 #include <compare>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -46,6 +50,7 @@ struct KvNeed {
   int64_t prompt_blocks = 0;     // whole blocks of the prompt: one copy serves all members on an instance
   int64_t own_blocks = 0;        // the rest, with the reserve
   int64_t own_blocks_least = 0;  // enough for the next token; an idle instance accepts that
+  double token_us_max = std::numeric_limits<double>::infinity();  // instances known to be slower than this do not take it
 };
 
 /// Where the longest cached prefix of a request is.
@@ -55,6 +60,8 @@ struct CachedAt {
 };
 
 enum class PlaceBy : uint8_t { kCached, kMostRoom, kFewestRunning };
+
+inline constexpr double kSlowerMax = 1.25;
 
 /// kMostRoom: a request stays where its KV is if that instance is charged at most this share of its KV more than the
 /// least loaded one.
@@ -86,6 +93,11 @@ class InstancePicker {
   /// The request left. `need.own_blocks`: its last charge.
   void end(InstanceId instance, const KvNeed& need);
 
+  /// How long the instance takes per token; 0: not known. REQUIRES: it is open.
+  void set_token_us(InstanceId instance, double token_us) { at(instance).token_us = token_us; }
+  double token_us(InstanceId instance) const { return at(instance).token_us; }
+  double token_us_least() const;  // of the open instances; 0: of none it is known
+
   bool is_open(InstanceId instance) const;
   const InstanceLimits& limits(InstanceId instance) const { return at(instance).limits; }
   int64_t used_blocks(InstanceId instance) const { return at(instance).used_blocks; }
@@ -101,6 +113,7 @@ class InstancePicker {
     InstanceLimits limits;
     int64_t used_blocks = 0;
     int32_t running = 0;
+    double token_us = 0;
     bool open = true;
   };
   struct Load {  // fewest credits first, then fewest running, then id
@@ -117,6 +130,9 @@ class InstancePicker {
   const Instance& at(InstanceId instance) const;
   Instance& at(InstanceId instance);
   bool fits(const Instance& instance, const KvNeed& need) const;
+  /// Of the open instances that `which` holds for; 0: of none it is known.
+  template <class Which>
+  double token_us_least(Which&& which) const;
   bool has_prompt(const Instance& instance, GroupId group) const;
   /// `best`, or the load of `instance` if that is lighter (or `best` is none), it is open and has room.
   std::optional<Load> lighter(std::optional<Load> best, const Instance& instance, const KvNeed& need) const;

@@ -13,10 +13,13 @@ inline KvPromise chunk_promise(const ChunkSchedulerConfig& config) {
           .headroom_tokens = kHeadroomTokens};
 }
 
+inline PlaceRules place_rules(const ChunkSchedulerConfig& config) { return {config.turn_tokens, config.learns_speeds}; }
+
 /// A waiting request. Sorted first = served first.
 struct WaitingRequest {
-  int32_t behind = 0;  // its group's priority, negated
-  uint64_t rank = 0;   // the policy's
+  int32_t behind = 0;        // its group's priority, negated
+  bool begins_turn = false;  // it does not go on with the one it has
+  uint64_t rank = 0;         // the policy's
   RequestId request;
   auto operator<=>(const WaitingRequest&) const = default;
 };
@@ -26,6 +29,7 @@ class LedgerScheduler : public ChunkScheduler {
   Status add_instance(const InstanceLimits& limits) override { return ledger_.add_instance(limits); }
   void remove_instance(InstanceId instance) override { ledger_.remove_instance(instance); }
   void progressed(RequestId request, int64_t generated_tokens) final { ledger_.progressed(request, generated_tokens); }
+  void ran(InstanceId instance, int64_t tokens, int64_t us) final { ledger_.ran(instance, tokens, us); }
   void estimate_changed(GroupId group, int64_t estimated_tokens) override {
     ledger_.set_estimate(group, estimated_tokens);
   }
@@ -35,9 +39,10 @@ class LedgerScheduler : public ChunkScheduler {
 
  protected:
   WaitingRequest queued(const RequestState& request, uint64_t rank) const {
-    return {-requests().group(request.id.group).priority, rank, request.id};
+    return {-requests().group(request.id.group).priority, request.turn_tokens == 0, rank, request.id};
   }
-  LedgerScheduler(const KvPromise& promise, int32_t inflight_spread_max) : ledger_(promise, inflight_spread_max) {}
+  LedgerScheduler(const KvPromise& promise, int32_t inflight_spread_max, const PlaceRules& rules = {})
+      : ledger_(promise, inflight_spread_max, rules) {}
 
   ChunkLedger ledger_;
 };

@@ -59,6 +59,7 @@ void RequestBuffer::end(RequestId id, int64_t generated_tokens, ChunkEnd end, in
   RequestState& request = state(id);
   request.credit_blocks = 0;
   request.charged_blocks = 0;
+  request.turn_tokens = end == ChunkEnd::kChunkFull ? request.turn_tokens + generated_tokens - request.chunk_start_tokens : 0;
   --totals_.running;
   if (is_over(end)) {
     request.failed = end != ChunkEnd::kFinished;

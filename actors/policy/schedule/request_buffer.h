@@ -31,6 +31,7 @@ struct RequestState {
   InstanceId instance = kNoInstance;  // runs there now, or ran its last chunk there
   NodeId node = kNoNode;              // the machine of `instance`: the nearest copy of its KV
   int64_t chunk_start_tokens = 0;     // generated_tokens when the current chunk started
+  int64_t turn_tokens = 0;            // generated in the full chunks of its turn so far; while it waits, above 0: it goes on
   int64_t credit_blocks = 0;          // while running: own KV blocks promised at the start (see ChunkLedger)
   int64_t charged_blocks = 0;         // while running: own KV blocks counted on the instance now
   int32_t chunks = 0;                 // started
@@ -67,6 +68,8 @@ class RequestBuffer {
   void progress(RequestId request, int64_t generated_tokens);
   /// REQUIRES: the request runs.
   void end(RequestId request, int64_t generated_tokens, ChunkEnd end, int64_t now_us);
+  /// The request's next chunk is the first of a new turn.
+  void end_turn(RequestId request) { state(request).turn_tokens = 0; }
   /// The request will not run (again). REQUIRES: it waits.
   void cancel(RequestId request, int64_t now_us);
   /// REQUIRES: the request runs.

@@ -6,7 +6,7 @@
 namespace seer {
 
 SeerPlusScheduler::SeerPlusScheduler(const ChunkSchedulerConfig& config)
-    : LedgerScheduler(chunk_promise(config), config.inflight_spread_max),
+    : LedgerScheduler(chunk_promise(config), config.inflight_spread_max, place_rules(config)),
       config_(config),
       outlook_(config.unexplained_before) {}
 

@@ -174,3 +174,39 @@ TEST_CASE("chunk ledger: as requests start, grow and end, an instance is charged
     }
   }
 }
+
+TEST_CASE("chunk ledger: chunks on slower instances are shorter in proportion, where speeds are learned") {
+  for (const bool learns : {true, false}) {
+    ChunkLedger ledger(kPromise, 32, {.learns_speeds = learns});
+    for (uint32_t id = 0; id < 4; ++id) REQUIRE(ledger.add_instance(limits_of(id, 20)).ok());
+    REQUIRE(ledger.add_group(group_of(0, 4, 40, 200), 0).ok());
+    const int64_t token_us[] = {10, 16, 1000};  // the fourth is not known
+    for (uint32_t id = 0; id < 3; ++id) ledger.ran(InstanceId{id}, 100, 100 * token_us[id]);
+    const int64_t tokens[] = {32, 20, kSlowChunkTokensLeast, 32};
+    for (uint32_t id = 0; id < 4; ++id) {
+      CAPTURE(id);
+      CHECK(ledger.start(ledger.buffer().at(request(0, id)), InstanceId{id}).max_new_tokens == (learns ? tokens[id] : 32));
+    }
+    CHECK(ledger.picker().token_us_least() == (learns ? 10 : 0));
+    ledger.remove_instance(InstanceId{0});
+    ledger.ran(InstanceId{0}, 100, 5);  // late
+    CHECK(ledger.speeds().token_us(InstanceId{0}) == 0);
+  }
+}
+
+TEST_CASE("chunk ledger: a turn lasts until enough tokens came in full chunks that follow each other") {
+  ChunkLedger ledger(kPromise, 32, {.turn_tokens = 64});
+  REQUIRE(ledger.add_instance(limits_of(0, 20)).ok());
+  REQUIRE(ledger.add_group(group_of(0, 1, 40, 200), 0).ok());
+  const RequestState& r = ledger.buffer().at(request(0, 0));
+  const auto run = [&](int64_t tokens, ChunkEnd end) {
+    ledger.start(r, InstanceId{0});
+    ledger.ended(r.id, r.generated_tokens + tokens, end, 0);
+    return r.turn_tokens;
+  };
+  CHECK(run(32, ChunkEnd::kChunkFull) == 32);
+  CHECK(run(31, ChunkEnd::kChunkFull) == 63);
+  CHECK(run(1, ChunkEnd::kChunkFull) == 0);
+  CHECK(run(32, ChunkEnd::kChunkFull) == 32);
+  CHECK(run(5, ChunkEnd::kYielded) == 0);
+}

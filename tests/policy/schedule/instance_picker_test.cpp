@@ -284,3 +284,25 @@ TEST_CASE("instance picker: picks what a walk over everything picks") {
     }
   }
 }
+
+TEST_CASE("instance picker: an instance that is known to be slower takes a request only when the fast ones have no room") {
+  for (const PlaceBy by : {PlaceBy::kCached, PlaceBy::kMostRoom, PlaceBy::kFewestRunning}) {
+    CAPTURE(static_cast<int>(by));
+    InstancePicker picker(32);
+    for (uint32_t id = 0; id < 3; ++id) REQUIRE(picker.add(instance(id, id, 100, 1)).ok());
+    picker.set_token_us({0}, 4000);
+    picker.set_token_us({1}, 1000);
+    picker.set_token_us({2}, 1100);
+    const KvNeed wanted = need(0, 0, 10);
+    CHECK(picker.pick(wanted, cached_at(0, 0), by) == InstanceId{1});
+    picker.start({1}, wanted);
+    CHECK(picker.token_us_least() == 1000);
+    CHECK(picker.pick(wanted, cached_at(0, 0), by) == InstanceId{2});
+    picker.start({2}, wanted);
+    CHECK(picker.pick(wanted, kNowhere, by) == InstanceId{0});
+    picker.end({2}, wanted);
+    picker.end({1}, wanted);
+    picker.set_token_us({0}, 1000 * kSlowerMax);
+    CHECK(picker.pick(wanted, cached_at(0, 0), by) == InstanceId{0});
+  }
+}
