@@ -131,6 +131,7 @@ void ServerNodeActor::start_instance() {
   now.kv_tokens = state.kv_tokens > 0 ? state.kv_tokens : config.kv_tokens;
   if (state.context_tokens > 0) now.stop.context_tokens_max = std::min(now.stop.context_tokens_max, state.context_tokens);
   now.version = version;
+  now.rows_max = state.rows_max > 0 ? state.rows_max : config.rows_max;
   now.weights = target.version == WeightVersion{} || state.weights.empty() ? state.weights : cat(target.version);
   now.rid_prefix += cat(config.node, ".", restarts, ".");
   instance = rt::spawn<ServedInstanceActor>(self->system(), std::move(now), ServedInstanceParts{parts.server, parts.tokenizer, parts.log});

@@ -234,6 +234,7 @@ std::vector<OptionGroup> option_groups(ServeOptions& o) {
        {{"engines", "KIND=URL,...", CommaListField{&o.engines}, "servers that run the requests instead of this machine; KIND is sglang, vllm or seer"},
         {"engine-token-file", "FILE", &o.engine_token_file, "file whose first line is the bearer token that these servers want"},
         {"engine-rows", "N", &o.engine_rows, "most requests at a time on a server that does not say how many it takes", between(1, 1e6)},
+        {"engine-stream-tokens", "N", &o.engine_stream_tokens, "tokens that a server is asked for at least, so that chunks that follow each other need no new request; 0: a chunk's", between(0, 1e9)},
         {"engine-silence", "S", &o.engine_silence_s, "seconds without a byte after which a request leaves its server", between(1, 86'400)},
         {"shared-kv", "", &o.shared_kv, "the servers share a KV store, so that moving requests costs nothing"}}},
       log_options(o.log),

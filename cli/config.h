@@ -124,6 +124,7 @@ struct ServeOptions : MachineOptions {
   std::vector<std::string> engines;        // KIND=URL of servers that run the requests; empty: none
   std::string engine_token_file;           // its first line is their bearer token; empty: none
   int64_t engine_rows = 256;               // most requests at a time on a server that does not say how many it takes
+  int64_t engine_stream_tokens = 4096;     // a server is asked for this many at least, if a response may need them; 0: for a chunk only
   int64_t engine_silence_s = 120;          // a request that a server is silent about for this long goes elsewhere
   bool shared_kv = false;                  // the servers share a KV store
   int64_t nodes = 1;                       // as in RolloutOptions

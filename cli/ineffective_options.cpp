@@ -53,7 +53,7 @@ Need local_need(const std::string& cluster, bool has_engines = false) {
 std::vector<std::string> ineffective_options(const ServeOptions& o, const std::set<std::string>& given) {
   std::vector<Need> needs{local_need(o.cluster, !o.engines.empty()),
                           {{"drafting"}, o.engines.empty(), "with --engines, whose servers have their own"},
-                          {{"engine-token-file", "engine-rows", "engine-silence", "shared-kv"}, !o.engines.empty(), "without --engines"},
+                          {{"engine-token-file", "engine-rows", "engine-stream-tokens", "engine-silence", "shared-kv"}, !o.engines.empty(), "without --engines"},
                           {{"controller-wait", "cluster-tls-cert", "cluster-tls-key", "cluster-tls-ca", "cluster-insecure"},
                            !o.cluster.empty(), "without --cluster"}};
   const std::vector<Need> machine = machine_needs(o, o.scheduler.policy == kAutoPolicy);

@@ -18,10 +18,9 @@ namespace seer {
 enum class ServerKind : uint8_t { kSglang, kVllm, kSeer };
 const char* to_string(ServerKind kind);
 
-/// A chunk, as a server is asked for it.
-struct ServedChunk {
-  ChunkId chunk;
-  std::string rid;               // its name at the server; no other request has it
+/// A request to a server: to go on from some tokens.
+struct ServedAsk {
+  std::string rid;               // its name at the server; no other one has it
   std::vector<int32_t> tokens;   // the prompt, and the output so far
   int64_t prompt_tokens = 0;     // of `tokens`
   int64_t max_new_tokens = 0;
@@ -29,7 +28,7 @@ struct ServedChunk {
   uint64_t seed = 0;             // of the response
 };
 
-/// Why no more parts of a chunk come.
+/// Why no more parts of an answer come.
 enum class ServedEnd : uint8_t {
   kNone,     // more come
   kStop,     // the server found the end of the response
@@ -38,7 +37,7 @@ enum class ServedEnd : uint8_t {
   kFailed,   // it may go well elsewhere or later: an abort, a broken stream, an answer that makes no sense
 };
 
-/// Some tokens of a chunk, and maybe its end.
+/// Some tokens of an answer, and maybe its end.
 struct ServedPart {
   std::vector<int32_t> tokens;
   std::vector<float> logprobs;  // one per token, or none
@@ -47,7 +46,7 @@ struct ServedPart {
   std::string why = {};         // with kRefused and kFailed: one sentence
   bool is_busy = false;         // with kFailed: the server had no room (503, 429)
   std::string weights = {};     // label of the weights that computed the tokens; empty: the server does not say
-  int64_t cached_tokens = 0;    // of the chunk's tokens: those whose KV the server had
+  int64_t cached_tokens = 0;    // of the tokens asked with: those whose KV the server had
 };
 
 /// What a server says of itself. 0 and empty: it does not say.
@@ -68,13 +67,13 @@ class EngineServer {
   virtual ~EngineServer() = default;
   /// Its address, for people: "http://a:30000".
   virtual const std::string& name() const = 0;
-  /// Starts a chunk. `part` is called until it gets one with an end, and not after end(). REQUIRES: its rid was never used here.
-  virtual void run(ServedChunk chunk, std::function<void(ServedPart)> part) = 0;
-  /// Nobody wants the chunk any more: aborts it at the server. A part may be on its way. Ignored if it is over.
-  virtual void end(ChunkId chunk) = 0;
+  /// Starts a request. `part` is called until it gets one with an end, and not after end(). REQUIRES: its rid was never used here.
+  virtual void run(ServedAsk ask, std::function<void(ServedPart)> part) = 0;
+  /// Nobody wants the answer any more: aborts the request at the server. A part may be on its way. Ignored if it is over.
+  virtual void end(const std::string& rid) = 0;
   virtual void look(std::function<void(Result<ServerState>)> then) = 0;
   /// Loads weights from a folder that the server can read, and labels them. Afterwards answers carry the label, if the server can.
-  /// REQUIRES: no chunk runs.
+  /// REQUIRES: no request runs.
   virtual void update_weights(std::string folder, std::string label, std::function<void(Status)> then) = 0;
 };
 

@@ -20,31 +20,29 @@ class HttpServerLink final : public EngineServer, public std::enable_shared_from
 
   const std::string& name() const override { return name_; }
 
-  void run(ServedChunk chunk, std::function<void(ServedPart)> part) override {
-    // On the client's thread, since the dialect is used there only, and a long chunk's JSON takes a while.
-    client_.post([self = shared_from_this(), chunk = std::move(chunk), part = std::move(part)]() mutable {
-      const ChunkId id = chunk.chunk;
-      std::string rid = chunk.rid;
-      HttpAsk ask = self->dialect_->generate(chunk);
-      const auto answer = std::make_shared<ServedAnswer>(std::move(chunk), *self->dialect_, std::move(part));
-      const auto call = self->client_.start(self->config_.address, std::move(ask), {.silence_us = self->config_.silence_us},
+  void run(ServedAsk asked, std::function<void(ServedPart)> part) override {
+    // On the client's thread, since the dialect is used there only, and the JSON of many tokens takes a while.
+    client_.post([self = shared_from_this(), asked = std::move(asked), part = std::move(part)]() mutable {
+      const std::string rid = asked.rid;
+      HttpAsk ask = self->dialect_->generate(asked);
+      const auto answer = std::make_shared<ServedAnswer>(std::move(asked), *self->dialect_, std::move(part));
+      self->calls_[rid] = self->client_.start(self->config_.address, std::move(ask), {.silence_us = self->config_.silence_us},
                                              {.head = [answer](int status, std::string_view type) { answer->head(status, type); },
                                               .body = [answer](std::string_view bytes) { answer->body(bytes); },
                                               .end =
-                                                  [self, id, answer](const Status& status) {
-                                                    self->calls_.erase(id);
+                                                  [self, rid, answer](const Status& status) {
+                                                    self->calls_.erase(rid);
                                                     answer->end(status);
                                                   }});
-      self->calls_[id] = {call, std::move(rid)};
     });
   }
 
-  void end(ChunkId id) override {
-    client_.post([self = shared_from_this(), id] {
-      const auto open = self->calls_.find(id);
+  void end(const std::string& rid) override {
+    client_.post([self = shared_from_this(), rid] {
+      const auto open = self->calls_.find(rid);
       if (open == self->calls_.end()) return;
-      self->client_.cancel(open->second.call);
-      if (auto abort = self->dialect_->abort(open->second.rid))
+      self->client_.cancel(open->second);
+      if (auto abort = self->dialect_->abort(rid))
         self->client_.ask(self->config_.address, *std::move(abort), {.silence_us = self->config_.look_us_max}, [](const HttpAnswer&) {});
       self->calls_.erase(open);
     });
@@ -89,15 +87,11 @@ class HttpServerLink final : public EngineServer, public std::enable_shared_from
                  });
   }
 
-  struct Open {
-    HttpClient::CallId call = 0;
-    std::string rid;
-  };
   const ServerLinkConfig config_;
   HttpClient& client_;
   // On the client's thread only:
   const std::unique_ptr<ServerDialect> dialect_;
-  std::map<ChunkId, Open> calls_;
+  std::map<std::string, HttpClient::CallId> calls_;  // by rid
   const std::string name_;
 };
 

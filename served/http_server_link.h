@@ -11,7 +11,7 @@ namespace seer {
 struct ServerLinkConfig {
   ServerKind kind = ServerKind::kSglang;
   HttpAddress address;
-  int64_t silence_us = 120'000'000;         // a chunk without a byte for this long has failed
+  int64_t silence_us = 120'000'000;         // an answer without a byte for this long has failed
   int64_t look_us_max = 5'000'000;          // for each answer of look()
   int64_t update_us_max = 600'000'000;      // for each step of a weight update
 };

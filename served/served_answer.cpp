@@ -11,8 +11,8 @@ constexpr size_t kWholeBytesMax = 256 << 20;  // of an answer that is no stream
 
 }  // namespace
 
-ServedAnswer::ServedAnswer(ServedChunk chunk, const ServerDialect& dialect, std::function<void(ServedPart)> part)
-    : chunk_(std::move(chunk)), reader_(dialect.reader(chunk_)), part_(std::move(part)) {}
+ServedAnswer::ServedAnswer(ServedAsk ask, const ServerDialect& dialect, std::function<void(ServedPart)> part)
+    : ask_(std::move(ask)), reader_(dialect.reader(ask_)), part_(std::move(part)) {}
 
 void ServedAnswer::head(int status, std::string_view type) {
   status_ = status;

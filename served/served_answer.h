@@ -1,4 +1,4 @@
-// ServedAnswer: turns the bytes of one HTTP answer to a chunk into parts. Whatever the bytes are, exactly one part has an end, and
+// ServedAnswer: turns the bytes of one HTTP answer into parts. Whatever the bytes are, exactly one part has an end, and
 // none comes after it. Single owner.
 #pragma once
 #include <functional>
@@ -15,7 +15,7 @@ namespace seer {
 class ServedAnswer {
  public:
   /// `part` may be called from each of the functions below. The dialect is used here only.
-  ServedAnswer(ServedChunk chunk, const ServerDialect& dialect, std::function<void(ServedPart)> part);
+  ServedAnswer(ServedAsk ask, const ServerDialect& dialect, std::function<void(ServedPart)> part);
   void head(int status, std::string_view type);
   void body(std::string_view bytes);
   /// No more bytes come; an error says why too early.
@@ -26,8 +26,8 @@ class ServedAnswer {
   void fail_with(std::string why);
   void give(ServedPart part);
 
-  const ServedChunk chunk_;
-  const std::unique_ptr<AnswerReader> reader_;  // refers to chunk_
+  const ServedAsk ask_;
+  const std::unique_ptr<AnswerReader> reader_;  // refers to ask_
   const std::function<void(ServedPart)> part_;
   EventStream events_;
   std::string whole_;  // of what is no stream

@@ -18,7 +18,7 @@
 
 namespace seer {
 
-/// Reads the objects of one answer to a chunk, in order. Single owner.
+/// Reads the objects of one answer, in order. Single owner.
 class AnswerReader {
  public:
   virtual ~AnswerReader() = default;
@@ -29,9 +29,9 @@ class AnswerReader {
 class ServerDialect {
  public:
   virtual ~ServerDialect() = default;
-  virtual HttpAsk generate(const ServedChunk& chunk) const = 0;
-  /// Of the answer to generate(). REQUIRES: the chunk outlives it.
-  virtual std::unique_ptr<AnswerReader> reader(const ServedChunk& chunk) const = 0;
+  virtual HttpAsk generate(const ServedAsk& ask) const = 0;
+  /// Of the answer to generate(). REQUIRES: `ask` outlives it.
+  virtual std::unique_ptr<AnswerReader> reader(const ServedAsk& ask) const = 0;
   /// None: closing the connection is all that ends a request.
   virtual std::optional<HttpAsk> abort(const std::string& rid) const = 0;
   /// Questions whose answers tell the state; asked one after the other.

@@ -13,7 +13,7 @@ constexpr int kStreamInterval = 16;  // tokens of an event: events repeat all to
 
 class SglangReader final : public AnswerReader {
  public:
-  explicit SglangReader(const ServedChunk& chunk) : chunk_(chunk) {}
+  explicit SglangReader(const ServedAsk& ask) : ask_(ask) {}
 
   Result<ServedPart> read(const json& object) override {
     if (const json* const error = field_of(object, "error"))
@@ -22,8 +22,8 @@ class SglangReader final : public AnswerReader {
     if (meta == nullptr) return fail(Code::kCorrupt, "an answer has no meta_info");
     ServedPart part{.weights = text_of(*meta, "weight_version"), .cached_tokens = number_of(*meta, "cached_tokens")};
     const int64_t prompt = number_of(*meta, "prompt_tokens", -1);
-    if (prompt != std::ssize(chunk_.tokens))
-      return fail(Code::kCorrupt, "it answers to a prompt of ", prompt, " tokens, not to that of ", chunk_.tokens.size());
+    if (prompt != std::ssize(ask_.tokens))
+      return fail(Code::kCorrupt, "it answers to a prompt of ", prompt, " tokens, not to that of ", ask_.tokens.size());
     SEER_RETURN_IF_ERROR(read_tokens(object, *meta, part));
     SEER_RETURN_IF_ERROR(read_finish(field_of(*meta, "finish_reason"), part));
     return part;
@@ -51,7 +51,7 @@ class SglangReader final : public AnswerReader {
     } else if (logprobs == nullptr) {
       return fail(Code::kCorrupt, "an answer has no output_ids");
     }
-    if (chunk_.sampling.logprob_mode != LogprobMode::kNone && values.size() != ids.size())
+    if (ask_.sampling.logprob_mode != LogprobMode::kNone && values.size() != ids.size())
       return fail(Code::kCorrupt, ids.size(), " tokens came with ", values.size(), " log-probabilities");
     const int64_t total = number_of(meta, "completion_tokens", std::ssize(ids));
     const int64_t known = std::ssize(so_far_);
@@ -63,7 +63,7 @@ class SglangReader final : public AnswerReader {
     } else if (known + std::ssize(ids) != total) {
       return fail(Code::kCorrupt, "it has ", total, " tokens by its count, ", known, " came before and ", ids.size(), " now");
     }
-    if (total > chunk_.max_new_tokens) return fail(Code::kCorrupt, "it gave ", total, " tokens of ", chunk_.max_new_tokens);
+    if (total > ask_.max_new_tokens) return fail(Code::kCorrupt, "it gave ", total, " tokens of ", ask_.max_new_tokens);
     part.tokens.assign(ids.begin() + repeated, ids.end());
     if (!values.empty()) part.logprobs.assign(values.begin() + repeated, values.end());
     so_far_.insert(so_far_.end(), part.tokens.begin(), part.tokens.end());
@@ -88,34 +88,34 @@ class SglangReader final : public AnswerReader {
     return {};
   }
 
-  const ServedChunk& chunk_;
+  const ServedAsk& ask_;
   std::vector<int32_t> so_far_;
 };
 
 }  // namespace
 
-HttpAsk SglangServer::generate(const ServedChunk& chunk) const {
-  const SamplingParams& s = chunk.sampling;
+HttpAsk SglangServer::generate(const ServedAsk& ask) const {
+  const SamplingParams& s = ask.sampling;
   json sampling = sampling_fields(s);
-  sampling.update({{"max_new_tokens", chunk.max_new_tokens},
+  sampling.update({{"max_new_tokens", ask.max_new_tokens},
                    {"no_stop_trim", true},
                    {"stream_interval", kStreamInterval},
-                   {"sampling_seed", is_seer_ ? chunk.seed : chunk.seed & kSeedMask}});
-  json body = {{"rid", chunk.rid},
-               {"input_ids", chunk.tokens},
+                   {"sampling_seed", is_seer_ ? ask.seed : ask.seed & kSeedMask}});
+  json body = {{"rid", ask.rid},
+               {"input_ids", ask.tokens},
                {"sampling_params", std::move(sampling)},
                {"return_logprob", s.logprob_mode != LogprobMode::kNone},
                {"stream", true}};
   if (is_seer_) {
     body["incremental"] = true;
-    body["group_id"] = chunk.rid;  // complete with this request, so that it does not wait for others
+    body["group_id"] = ask.rid;  // complete with this request, so that it does not wait for others
     body["group_size"] = 1;
     if (s.logprob_mode == LogprobMode::kRaw) body["logprob_mode"] = "raw";
   }
   return {"POST", "/generate", body.dump()};
 }
 
-std::unique_ptr<AnswerReader> SglangServer::reader(const ServedChunk& chunk) const { return std::make_unique<SglangReader>(chunk); }
+std::unique_ptr<AnswerReader> SglangServer::reader(const ServedAsk& ask) const { return std::make_unique<SglangReader>(ask); }
 
 std::optional<HttpAsk> SglangServer::abort(const std::string& rid) const {
   return HttpAsk{"POST", "/abort_request", json{{"rid", rid}}.dump()};

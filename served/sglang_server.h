@@ -7,7 +7,7 @@
 //   POST /update_weights_from_disk   with a weight_version, which all later answers carry
 //
 // Seeds: with --enable-deterministic-inference SGLang's noise depends on the seed and the position in the sequence, as Seer's does.
-// So a chunk continues what another server began. Its seeds have 31 bits; larger ones are cut. Without that flag it ignores them.
+// So a request continues what another server began. Its seeds have 31 bits; larger ones are cut. Without that flag it ignores them.
 //
 // Extensions of `seer serve`: 64-bit seeds, `incremental` (events with new tokens only), `logprob_mode`, group_id.
 #pragma once
@@ -18,8 +18,8 @@ namespace seer {
 class SglangServer final : public ServerDialect {
  public:
   explicit SglangServer(bool is_seer) : is_seer_(is_seer) {}
-  HttpAsk generate(const ServedChunk& chunk) const override;
-  std::unique_ptr<AnswerReader> reader(const ServedChunk& chunk) const override;
+  HttpAsk generate(const ServedAsk& ask) const override;
+  std::unique_ptr<AnswerReader> reader(const ServedAsk& ask) const override;
   std::optional<HttpAsk> abort(const std::string& rid) const override;
   std::vector<HttpAsk> look() const override;
   Result<ServerState> state(const std::vector<HttpAnswer>& answers) override;

@@ -14,9 +14,9 @@ using nlohmann::json;
 
 constexpr uint64_t kSeedMask = ~uint64_t{0} >> 1;  // seeds are signed there
 
-uint64_t seed_of(const ServedChunk& chunk) {
-  const auto done = static_cast<uint64_t>(std::ssize(chunk.tokens) - chunk.prompt_tokens);
-  return (done == 0 ? chunk.seed : hash_pair(chunk.seed, done)) & kSeedMask;
+uint64_t seed_of(const ServedAsk& ask) {
+  const auto done = static_cast<uint64_t>(std::ssize(ask.tokens) - ask.prompt_tokens);
+  return (done == 0 ? ask.seed : hash_pair(ask.seed, done)) & kSeedMask;
 }
 
 /// Calls take(labels, value) for each sample of a metric. Lines: `name{labels} value` or `name value`.
@@ -37,7 +37,7 @@ void for_each_sample(const std::string& text, const std::string& name, Take&& ta
 /// Both interfaces: their choices differ only in where the log-probabilities are.
 class VllmReader final : public AnswerReader {
  public:
-  explicit VllmReader(const ServedChunk& chunk) : chunk_(chunk) {}
+  explicit VllmReader(const ServedAsk& ask) : ask_(ask) {}
 
   Result<ServedPart> read(const json& object) override {
     if (const json* const error = field_of(object, "error"))
@@ -52,16 +52,16 @@ class VllmReader final : public AnswerReader {
     if (choices->size() > 1 || number_of(choice, "index") != 0) return fail(Code::kCorrupt, "it gives several responses");
     if (const json* const prompt = field_of(choice, "prompt_token_ids")) {
       SEER_ASSIGN_OR_RETURN(const std::vector<int32_t> ids, ids_of(*prompt));
-      if (ids != chunk_.tokens) return fail(Code::kCorrupt, "it answers to another prompt, of ", ids.size(), " tokens");
+      if (ids != ask_.tokens) return fail(Code::kCorrupt, "it answers to another prompt, of ", ids.size(), " tokens");
     }
     if (const json* const ids = field_of(choice, "token_ids")) {
       SEER_ASSIGN_OR_RETURN(part.tokens, ids_of(*ids));
     } else if (!text_of(choice, "text").empty()) {
       return fail(Code::kCorrupt, "an answer has text and no token_ids: the server is too old for return_token_ids");
     }
-    if (chunk_.sampling.logprob_mode != LogprobMode::kNone && !part.tokens.empty()) SEER_RETURN_IF_ERROR(read_logprobs(choice, part));
+    if (ask_.sampling.logprob_mode != LogprobMode::kNone && !part.tokens.empty()) SEER_RETURN_IF_ERROR(read_logprobs(choice, part));
     total_ += std::ssize(part.tokens);
-    if (total_ > chunk_.max_new_tokens) return fail(Code::kCorrupt, "it gave ", total_, " tokens of ", chunk_.max_new_tokens);
+    if (total_ > ask_.max_new_tokens) return fail(Code::kCorrupt, "it gave ", total_, " tokens of ", ask_.max_new_tokens);
     SEER_RETURN_IF_ERROR(read_finish(choice, part));
     return part;
   }
@@ -102,27 +102,27 @@ class VllmReader final : public AnswerReader {
     return {};
   }
 
-  const ServedChunk& chunk_;
+  const ServedAsk& ask_;
   int64_t total_ = 0;
 };
 
 }  // namespace
 
-HttpAsk VllmServer::generate(const ServedChunk& chunk) const {
-  const SamplingParams& s = chunk.sampling;
+HttpAsk VllmServer::generate(const ServedAsk& ask) const {
+  const SamplingParams& s = ask.sampling;
   json sampling = sampling_fields(s);
-  sampling.update({{"max_tokens", chunk.max_new_tokens}, {"include_stop_str_in_output", true}, {"seed", seed_of(chunk)}});
+  sampling.update({{"max_tokens", ask.max_new_tokens}, {"include_stop_str_in_output", true}, {"seed", seed_of(ask)}});
   if (s.logprob_mode != LogprobMode::kNone) sampling["logprobs"] = 1;  // of the token itself, and of the likeliest
   if (has_generate_) {
-    const json body = {{"request_id", chunk.rid}, {"token_ids", chunk.tokens}, {"sampling_params", sampling}, {"stream", true}};
+    const json body = {{"request_id", ask.rid}, {"token_ids", ask.tokens}, {"sampling_params", sampling}, {"stream", true}};
     return {"POST", "/inference/v1/generate", body.dump()};
   }
   json body = std::move(sampling);
-  body.update({{"request_id", chunk.rid}, {"model", model_}, {"prompt", chunk.tokens}, {"return_token_ids", true}, {"stream", true}});
+  body.update({{"request_id", ask.rid}, {"model", model_}, {"prompt", ask.tokens}, {"return_token_ids", true}, {"stream", true}});
   return {"POST", "/v1/completions", body.dump()};
 }
 
-std::unique_ptr<AnswerReader> VllmServer::reader(const ServedChunk& chunk) const { return std::make_unique<VllmReader>(chunk); }
+std::unique_ptr<AnswerReader> VllmServer::reader(const ServedAsk& ask) const { return std::make_unique<VllmReader>(ask); }
 
 std::optional<HttpAsk> VllmServer::abort(const std::string&) const { return std::nullopt; }
 

@@ -8,8 +8,8 @@
 // Events have the new tokens only. /inference/v1/generate sends none for an end without a token, so a stream may close with no reason:
 // that counts as failed, and the request goes on from the tokens it has. Closing the connection ends a request.
 //
-// Seeds: a server draws a response's noise from a generator that starts anew with each request. So a chunk that continues a response
-// gets a seed made from the response's seed and its position; otherwise it would repeat the noise of the first chunk.
+// Seeds: a server draws a response's noise from a generator that starts anew with each request. So a request that continues a response
+// gets a seed made from the response's seed and its position; otherwise it would repeat the noise of the first ask.
 #pragma once
 #include "served/server_dialect.h"
 
@@ -17,8 +17,8 @@ namespace seer {
 
 class VllmServer final : public ServerDialect {
  public:
-  HttpAsk generate(const ServedChunk& chunk) const override;
-  std::unique_ptr<AnswerReader> reader(const ServedChunk& chunk) const override;
+  HttpAsk generate(const ServedAsk& ask) const override;
+  std::unique_ptr<AnswerReader> reader(const ServedAsk& ask) const override;
   std::optional<HttpAsk> abort(const std::string& rid) const override;
   std::vector<HttpAsk> look() const override;
   Result<ServerState> state(const std::vector<HttpAnswer>& answers) override;

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "protocols/check.h"
 #include "protocols/hash.h"
 
 namespace seer {
@@ -19,15 +20,11 @@ ServedInstanceActor::ServedInstanceActor(rt::self_ptr<ServedInstanceActor> self_
     : self(self_in),
       config(std::move(config_in)),
       parts(std::move(parts_in)),
-      handover(make_handover<ServedInstanceActor>(self)) {
+      handover(make_handover<ServedInstanceActor>(self)),
+      streams(parts.server) {
   report.instance = config.id;
   report.kv_blocks_total = config.kv_tokens / config.block_tokens;
   rt::on_down(self, [this](const rt::down& message) { on_down(message); });
-}
-
-/// Nobody waits for what the server still computes.
-ServedInstanceActor::~ServedInstanceActor() {
-  for (const auto& [id, s] : sequences) parts.server->end(id);
 }
 
 ServedInstanceActor::handle::behavior_type ServedInstanceActor::make_behavior() {
@@ -61,21 +58,34 @@ void ServedInstanceActor::on_run_chunk(RunChunk chunk) {
   }
   auto made = make_sequence(chunk, config.id, config.stop, parts.tokenizer, last_sampling);
   made->kv_tokens = made->log.size();  // prefilled by the server; cached or not
-  const Sequence& s = sequences.add(std::move(made));
+  Sequence& s = sequences.add(std::move(made));
   reply_to[id] = std::move(chunk.reply_to);
   blocks_used += blocks_of(s);
+  start(s);
+  after_work();
+}
+
+void ServedInstanceActor::start(Sequence& s) {
+  if (ServedStream* const stream = streams.take_over(s.request, s.chunk, s.log)) {
+    s.done.cached_tokens = s.kv_tokens;
+    return take_tokens(s, *stream);
+  }
+  // A stream that waits has one of the server's rows, which the scheduler takes to be free.
+  const size_t rows = sequences.size() - held.size() + streams.waiting();
+  if (config.rows_max > 0 && std::cmp_greater(rows, config.rows_max)) streams.close_oldest_waiting();
   ask_server(s);
 }
 
 void ServedInstanceActor::ask_server(const Sequence& s) {
-  parts.server->run({.chunk = s.chunk,
-                     .rid = cat(config.rid_prefix, s.chunk, ".", ++asks, "."),  // ends so because servers abort all names that begin with the given one
-                     .tokens = s.log.tokens(),
-                     .prompt_tokens = s.log.prompt_tokens(),
-                     .max_new_tokens = s.tokens_left(),
-                     .sampling = *s.sampling,
-                     .seed = s.seed},
-                    later<ServedPart>(handover, [this, id = s.chunk](const ServedPart& part) { on_part(id, part); }));
+  const int64_t may_come = std::min(s.stop.tokens_left(), config.kv_tokens - s.log.size());
+  streams.open(s.request, s.chunk,
+               {.rid = cat(config.rid_prefix, s.chunk, ".", ++asks, "."),  // ends so because servers abort all names that begin with the given one
+                .tokens = s.log.tokens(),
+                .prompt_tokens = s.log.prompt_tokens(),
+                .max_new_tokens = std::max(s.tokens_left(), std::min(config.stream_tokens, may_come)),
+                .sampling = *s.sampling,
+                .seed = s.seed},
+               later<uint64_t, ServedPart>(handover, [this](uint64_t stream, ServedPart part) { on_part(stream, std::move(part)); }));
 }
 
 // ---- its tokens --------------------------------------------------------------------------------------------------------------------
@@ -83,26 +93,32 @@ void ServedInstanceActor::ask_server(const Sequence& s) {
 void ServedInstanceActor::on_work_ready() {
   for (auto& work : handover->take())
     if (ends_why.empty()) work();
+  if (streams.close_waited(rt::now_us(self))) run_held();
+  after_work();
+}
+
+void ServedInstanceActor::after_work() {
   report_tokens();
   if (!ends_why.empty()) rt::quit(self, ends_why);
 }
 
-void ServedInstanceActor::on_part(ChunkId id, const ServedPart& part) {
-  Sequence* const s = sequences.find(id);
-  if (s == nullptr || std::ranges::find(held, id) != held.end()) return;  // late: it has ended, or is asked for again
+void ServedInstanceActor::on_part(uint64_t number, ServedPart part) {
+  if (!streams.has(number)) return;  // late: it was closed
   if (!part.weights.empty() && !config.weights.empty() && part.weights != config.weights) {
     ends_why = cat(parts.server->name(), " has weights ", part.weights, " while ", config.weights, " were expected");
     return;
   }
-  take_tokens(*s, part);
+  ServedStream& stream = streams.add(number, std::move(part));
+  if (!stream.waits) take_tokens(sequences.at(stream.chunk), stream);
 }
 
-void ServedInstanceActor::take_tokens(Sequence& s, const ServedPart& part) {
-  const ChunkId id = s.chunk;
+/// As much of what has come as the chunk has room for.
+void ServedInstanceActor::take_tokens(Sequence& s, ServedStream& stream) {
+  const ServedPart part = ServedStreams::take(stream, s.end_tokens - s.log.size());
   const int64_t before = blocks_of(s);
   std::vector<SampledToken> sampled;
   for (size_t i = 0; i < part.tokens.size(); ++i) sampled.push_back({part.tokens[i], i < part.logprobs.size() ? part.logprobs[i] : 0});
-  if (part.cached_tokens > 0) s.done.cached_tokens = std::min(part.cached_tokens, s.kv_tokens);
+  s.done.cached_tokens = std::max(s.done.cached_tokens, std::min(part.cached_tokens, s.kv_tokens));
   const Sequence::Appended appended = s.append(sampled, 0);
   blocks_used += blocks_of(s) - before;
   report.output_tokens += appended.tokens;
@@ -114,16 +130,25 @@ void ServedInstanceActor::take_tokens(Sequence& s, const ServedPart& part) {
   }
   if (appended.end.reason != FinishReason::kNone) {
     s.note_finish(appended.end);
-    // At its limit the server ends the request too; left alone, its connection can be used again.
-    const bool ends_there = part.end != ServedEnd::kNone || appended.end.reason == FinishReason::kLength;
-    return ends_there ? answer(id, ChunkEnd::kFinished) : give_up(id, ChunkEnd::kFinished);
+    return answer(s.chunk, ChunkEnd::kFinished);
   }
-  if (s.log.size() >= s.end_tokens) return answer(id, ChunkEnd::kChunkFull);
-  if (part.end != ServedEnd::kNone) end_part(s, part);
+  const bool is_full = s.log.size() >= s.end_tokens;
+  if (is_full && part.end != ServedEnd::kStop) return end_full(s, stream);
+  if (part.end != ServedEnd::kNone) end_part(s, stream, part);
+}
+
+/// The request's next chunk may go on with what the stream has or will get, unless a chunk that is held needs its row.
+void ServedInstanceActor::end_full(const Sequence& s, ServedStream& stream) {
+  const bool has_more = !stream.is_over() || !stream.rest.tokens.empty();
+  if (has_more && config.stream_tokens > 0 && held.empty()) {
+    ServedStreams::keep(stream, s.log, rt::now_us(self) + config.return_us);
+    rt::tell_after(self, config.return_us, handle{self}, WorkReady{});
+  }
+  answer(s.chunk, ChunkEnd::kChunkFull);
 }
 
 /// The server ended the request where the stop rule found no end.
-void ServedInstanceActor::end_part(Sequence& s, const ServedPart& part) {
+void ServedInstanceActor::end_part(Sequence& s, const ServedStream& stream, const ServedPart& part) {
   switch (part.end) {
     case ServedEnd::kNone: return;
     case ServedEnd::kStop:  // it knows more stop tokens than the model's folder
@@ -135,6 +160,10 @@ void ServedInstanceActor::end_part(Sequence& s, const ServedPart& part) {
       s.done.error = cat(parts.server->name(), ": ", part.why);
       return answer(s.chunk, ChunkEnd::kFailed);
     case ServedEnd::kLength:
+      if (stream.tokens_left == 0) {  // of an earlier chunk's request
+        streams.close(stream.number);
+        return ask_server(s);
+      }
       return on_failure(s, {.end = ServedEnd::kFailed, .why = "it gave fewer tokens than asked for, and names its limit as the reason"});
     case ServedEnd::kFailed: return on_failure(s, part);
   }
@@ -143,7 +172,10 @@ void ServedInstanceActor::end_part(Sequence& s, const ServedPart& part) {
 void ServedInstanceActor::on_failure(Sequence& s, const ServedPart& part) {
   const ChunkId id = s.chunk;
   // A server that runs others of our chunks and has no room for this one gets it when one of them ends.
-  if (part.is_busy && sequences.size() > held.size() + 1) return held.push_back(id);
+  if (part.is_busy && (sequences.size() > held.size() + 1 || streams.waiting() > 0)) {
+    streams.close_of(id);
+    return held.push_back(id);
+  }
   ++failures;
   parts.log.warn(rt::now_us(self), "chunk_failed",
                  {{"chunk", id}, {"server", parts.server->name()}, {"tokens", s.log.output_tokens()}, {"failures", failures}, {"error", part.why}});
@@ -155,6 +187,8 @@ void ServedInstanceActor::on_failure(Sequence& s, const ServedPart& part) {
 // ---- ends of chunks ----------------------------------------------------------------------------------------------------------------
 
 void ServedInstanceActor::answer(ChunkId id, ChunkEnd end) {
+  streams.close_of(id);
+  std::erase(held, id);
   const std::unique_ptr<Sequence> ended = sequences.remove(id);
   Sequence& s = *ended;
   blocks_used -= blocks_of(s);
@@ -172,12 +206,6 @@ void ServedInstanceActor::answer(ChunkId id, ChunkEnd end) {
   run_held();
 }
 
-/// The server would go on.
-void ServedInstanceActor::give_up(ChunkId id, ChunkEnd end) {
-  if (std::erase(held, id) == 0) parts.server->end(id);
-  answer(id, end);
-}
-
 /// There is room for one more, maybe.
 void ServedInstanceActor::run_held() {
   if (held.empty() || !ends_why.empty()) return;
@@ -190,17 +218,19 @@ void ServedInstanceActor::cancel_chunk(ChunkId id) {
   Sequence* const s = sequences.find(id);
   if (s == nullptr) return;
   s->done.finish = FinishReason::kAborted;
-  give_up(id, ChunkEnd::kAborted);
+  answer(id, ChunkEnd::kAborted);
 }
 
 void ServedInstanceActor::drop_chunks(RolloutId rollout) {
   std::vector<ChunkId> dropped;
   for (const auto& [id, s] : sequences.of(rollout)) dropped.push_back(id);
   for (const ChunkId id : dropped) {
-    if (std::erase(held, id) == 0) parts.server->end(id);
+    streams.close_of(id);
+    std::erase(held, id);
     blocks_used -= blocks_of(*sequences.remove(id));
     reply_to.erase(id);
   }
+  streams.close_waiting(rollout);
   sinks.erase(rollout);
   for (size_t i = 0; i < dropped.size(); ++i) run_held();
   switch_when_unused();
@@ -209,9 +239,10 @@ void ServedInstanceActor::drop_chunks(RolloutId rollout) {
 void ServedInstanceActor::yield_chunks() {
   draining = true;
   held.clear();  // they are among those that end here
+  streams.close_all_waiting();
   std::vector<ChunkId> all;
   for (const auto& [id, s] : sequences) all.push_back(id);
-  for (const ChunkId id : all) give_up(id, ChunkEnd::kYielded);
+  for (const ChunkId id : all) answer(id, ChunkEnd::kYielded);
 }
 
 /// A rollout died. One that ends normally has sent DropChunks before.
@@ -235,6 +266,7 @@ void ServedInstanceActor::update_weights(const UpdateInstance& asked) {
 /// Only when no rollout uses this instance: an open rollout will send more chunks for the old weights.
 void ServedInstanceActor::switch_when_unused() {
   if (!update || switching || !sinks.empty()) return;
+  SEER_CHECK(streams.size() == 0, parts.server->name());
   switching = true;
   // What the server says afterwards is what counts: it may have changed although its answer was lost.
   parts.server->update_weights(update->what.folder, cat(update->what.version), later<Status>(handover, [this](const Status& status) {

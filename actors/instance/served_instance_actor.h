@@ -1,5 +1,6 @@
 // served_instance_actor: a server that somebody else runs (EngineServer) as an instance. It takes the messages of instance_actor: a
-// chunk becomes one request to the server, whose parts are checked, held against the stop rule and reported as they come.
+// chunk becomes a request to the server, whose parts are checked, held against the stop rule and reported as they come. Where the
+// chunks of a request follow each other here, they share one request to the server (ServedStreams).
 //
 // The server owns its KV, so there is no pool here: a chunk that is placed on another server is prefilled there again from the token
 // log, unless the servers share a KV store of their own.
@@ -12,7 +13,7 @@
 //  (1) every RunChunk is answered by exactly one ChunkDone, unless DropChunks of its rollout came first or the actor ended;
 //  (2) all tokens that were taken are reported, in order, the last of them with the ChunkDone;
 //  (3) a token is taken only from an answer labelled with this instance's weights, or with none. The server is asked to change them
-//      only while there are no chunks and no rollout uses the instance.
+//      only while there are no chunks, no stream waits for one, and no rollout uses the instance.
 #pragma once
 #include <map>
 #include <memory>
@@ -22,6 +23,7 @@
 
 #include "actors/handover.h"
 #include "actors/instance/sequence.h"
+#include "actors/instance/served_streams.h"
 #include "actors/log.h"
 #include "gpu/stop_rule.h"
 #include "gpu/text/tokenizer.h"
@@ -39,6 +41,14 @@ struct ServedInstanceConfig {
   std::string weights;          // the server's label for them; empty: it has none
   std::string rid_prefix;       // of the names of requests; no other process uses it
   int32_t failures_max = 3;
+  int64_t rows_max = 0;         // requests that the server runs at a time; 0: not known
+  // A server is asked for this many tokens at least, if a response may need them, so that its next chunks need no new request. 0: for
+  // a chunk only. More would not help much: SGLang's events repeat all tokens so far, which costs the square, and its admission plans
+  // for 4096 new tokens at most.
+  int64_t stream_tokens = 4096;
+  // A full chunk's stream waits this long for the next one. The rollout, in this process, places requests again at once, so what comes
+  // later goes elsewhere first, and the server computes in vain.
+  int64_t return_us = 100'000;
 };
 
 struct ServedInstanceParts {
@@ -55,7 +65,6 @@ struct ServedInstanceActor {
   static constexpr const char* kActorName = "served_instance";
 
   ServedInstanceActor(rt::self_ptr<ServedInstanceActor> self_in, ServedInstanceConfig config_in, ServedInstanceParts parts_in);
-  ~ServedInstanceActor();
   handle::behavior_type make_behavior();
 
   void on_run_chunk(RunChunk chunk);
@@ -67,13 +76,15 @@ struct ServedInstanceActor {
   void update_weights(const UpdateInstance& asked);
   const InstanceReport& current_report();
 
+  void start(Sequence& s);
   void ask_server(const Sequence& s);
-  void on_part(ChunkId id, const ServedPart& part);
-  void take_tokens(Sequence& s, const ServedPart& part);
-  void end_part(Sequence& s, const ServedPart& part);
+  void on_part(uint64_t stream, ServedPart part);
+  void take_tokens(Sequence& s, ServedStream& stream);
+  void end_full(const Sequence& s, ServedStream& stream);
+  void end_part(Sequence& s, const ServedStream& stream, const ServedPart& part);
   void on_failure(Sequence& s, const ServedPart& part);
   void answer(ChunkId id, ChunkEnd end);
-  void give_up(ChunkId id, ChunkEnd end);
+  void after_work();
   void report_tokens();
   void run_held();
   void switch_when_unused();
@@ -86,6 +97,7 @@ struct ServedInstanceActor {
   ServedInstanceParts parts;
   std::shared_ptr<Handover> handover;
   SequenceTable sequences;
+  ServedStreams streams;                  // one for each of `sequences` but the held; and those that wait for a chunk
   std::map<ChunkId, ChunkSink> reply_to;  // of `sequences`
   std::vector<ChunkId> held;              // of `sequences`: the server had no room for them; oldest first
   std::map<RolloutId, ChunkSink> sinks;   // of the rollouts that have sent chunks and not dropped them

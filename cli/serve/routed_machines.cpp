@@ -24,6 +24,7 @@ constexpr size_t kActorThreads = 2;
 constexpr uint32_t kServersMax = 1024;
 constexpr int64_t kAnswerUs = 5'000'000;        // to wait at the start for the servers
 constexpr int64_t kNoServerUs = 600'000'000;    // requests wait this long for a server to come back
+constexpr int64_t kTurnTokens = 512;            // where a chunk goes on with the stream of the one before it
 constexpr int64_t kDrainUs = 60'000'000;
 constexpr int32_t kFruitlessMax = 16;           // a request that has failed so often without a token is answered with the error
 const WeightVersion kNoVersion{};
@@ -43,6 +44,8 @@ class RoutedMachines final : public ServedMachines, public RoutedServers {
                  std::shared_ptr<GatewayDoor> door, const EventLog& log)
       : options_(options), loaded_(loaded), model_(std::move(model)), token_(std::move(token)), door_(std::move(door)), log_(log), fleet_(system_, FleetLinks{}, log) {
     if (scheduler_.policy == kAutoPolicy) scheduler_.policy = kSeerPlusPolicy;  // the servers are not measured
+    scheduler_.learns_speeds = true;
+    if (options_.engine_stream_tokens > 0) scheduler_.turn_tokens = kTurnTokens;
   }
 
   /// Before the gateway starts.
@@ -157,6 +160,7 @@ class RoutedMachines final : public ServedMachines, public RoutedServers {
     config.node = id;
     config.instance.stop = {model_.eos_ids, model_.context_tokens_max};
     config.instance.rid_prefix = cat("seer.", nonce_, ".");
+    config.instance.stream_tokens = options_.engine_stream_tokens;
     config.model = model_name(options_.model);
     config.kv_node = options_.shared_kv ? NodeId{0} : id;
     config.rows_max = options_.engine_rows;

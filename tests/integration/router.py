@@ -67,7 +67,9 @@ class SameBitsTest(unittest.TestCase):
         return router
 
     def test_responses_of_seer_servers_are_those_of_seer_rollout_bit_for_bit(self):
-        for options in [[], ["--policy", "seer"], ["--policy", "las", "--chunk-tokens", "16"], ["--chunk-tokens", "0", "--shared-kv"]]:
+        for options in [[], ["--engine-stream-tokens", "0"], ["--engine-stream-tokens", "100"], ["--policy", "seer"],
+                        ["--policy", "las", "--chunk-tokens", "16"], ["--policy", "las", "--chunk-tokens", "16", "--engine-stream-tokens", "0"],
+                        ["--chunk-tokens", "0", "--shared-kv"]]:
             with self.subTest(options=options):
                 self.run_all(["seer", "seer"], *options)
 
@@ -86,8 +88,8 @@ class SameBitsTest(unittest.TestCase):
     def test_so_are_those_asked_for_as_vllm_servers_when_greedy_or_in_one_chunk(self):
         def both(server, **params):
             return server.generate([2, 3, 4, 5], sampling_params={"max_new_tokens": 200, **params})
-        for chunk, params in [("0", {"sampling_seed": 9}), ("16", {"temperature": 0})]:
-            router = Router([("vllm", server) for server in self.servers], "--chunk-tokens", chunk)
+        for chunk, stream, params in [("0", "0", {"sampling_seed": 9}), ("16", "0", {"temperature": 0}), ("16", "4096", {"temperature": 0})]:
+            router = Router([("vllm", server) for server in self.servers], "--chunk-tokens", chunk, "--engine-stream-tokens", stream)
             self.addCleanup(router.stop)
             self.assertEqual(both(router, **params)["meta_info"]["output_token_logprobs"], both(self.servers[0], **params)["meta_info"]["output_token_logprobs"])
 

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,21 +46,19 @@ class ByteServer final : public EngineServer {
 
   const std::string& name() const override { return name_; }
 
-  void run(ServedChunk chunk, std::function<void(ServedPart)> part) override {
-    const ChunkId id = chunk.chunk;
-    REQUIRE(std::ranges::find(rids_, chunk.rid) == rids_.end());
-    rids_.push_back(chunk.rid);
+  void run(ServedAsk ask, std::function<void(ServedPart)> part) override {
+    const std::string rid = ask.rid;
+    REQUIRE(rids_.insert(rid).second);
     ++requests_;
-    const HttpAsk ask = dialect_->generate(chunk);
-    REQUIRE(nlohmann::json::parse(ask.body).is_object());
-    auto call = std::make_shared<Call>(Call{chunk, std::make_unique<ServedAnswer>(chunk, *dialect_, std::move(part)), next_call_++});
-    calls_[id] = call;
-    if (is_down_) return later(200, id, call->number, [this, call] { finish(*call, fail(Code::kUnavailable, "it cannot be reached")); });
-    if (std::ssize(calls_) > config_.rows_max) return later(300, id, call->number, [this, call] { refuse(*call, 503); });
+    REQUIRE(nlohmann::json::parse(dialect_->generate(ask).body).is_object());
+    auto call = std::make_shared<Call>(Call{ask, std::make_unique<ServedAnswer>(ask, *dialect_, std::move(part))});
+    calls_[rid] = call;
+    if (is_down_) return later(200, rid, [this, call] { finish(*call, fail(Code::kUnavailable, "it cannot be reached")); });
+    if (std::ssize(calls_) > config_.rows_max) return later(300, rid, [this, call] { refuse(*call, 503); });
     answer(call);
   }
 
-  void end(ChunkId id) override { calls_.erase(id); }
+  void end(const std::string& rid) override { calls_.erase(rid); }
 
   void look(std::function<void(Result<ServerState>)> then) override {
     world_.after(500, [this, then = std::move(then)] {
@@ -80,7 +79,7 @@ class ByteServer final : public EngineServer {
   /// Goes away now, for `us`.
   void go_down(int64_t us) {
     is_down_ = true;
-    for (const auto& [id, call] : std::exchange(calls_, {})) call->answer->end(fail(Code::kUnavailable, "its answer broke off"));
+    for (const auto& [rid, call] : std::exchange(calls_, {})) call->answer->end(fail(Code::kUnavailable, "its answer broke off"));
     world_.after(us, [this] { is_down_ = false; });
   }
   void stop_faults() { config_.fault_share = 0, config_.up_us = 0; }
@@ -91,23 +90,21 @@ class ByteServer final : public EngineServer {
 
  private:
   struct Call {
-    ServedChunk chunk;
+    ServedAsk ask;
     std::unique_ptr<ServedAnswer> answer;
-    uint64_t number;
   };
   enum class Fault : uint8_t { kNone, kSilent, kBreaks, kAborts, kGarbage, kOtherPrompt, kOtherIds, kError, kNoReason, kServerError, kCount };
 
   uint64_t draw(uint64_t below) { return rng_() % below; }
 
   /// Runs f after a while if the call is open then.
-  void later(int64_t us, ChunkId id, uint64_t number, std::function<void()> f) {
-    world_.after(us, [this, id, number, f = std::move(f)] {
-      const auto call = calls_.find(id);
-      if (call != calls_.end() && call->second->number == number) f();
+  void later(int64_t us, const std::string& rid, std::function<void()> f) {
+    world_.after(us, [this, rid, f = std::move(f)] {
+      if (calls_.contains(rid)) f();
     });
   }
   void finish(Call& call, const Status& status) {
-    const auto kept = calls_.extract(call.chunk.chunk);
+    const auto kept = calls_.extract(call.ask.rid);
     kept.mapped()->answer->end(status);
   }
   void refuse(Call& call, int status) {
@@ -117,53 +114,53 @@ class ByteServer final : public EngineServer {
   }
 
   void answer(const std::shared_ptr<Call>& call) {
-    const ServedChunk& chunk = call->chunk;
+    const ServedAsk& ask = call->ask;
     const bool has_fault = static_cast<double>(draw(1000)) < 1000 * config_.fault_share;
     const Fault fault = has_fault ? static_cast<Fault>(1 + draw(static_cast<uint64_t>(Fault::kCount) - 1)) : Fault::kNone;
-    const int64_t done = std::ssize(chunk.tokens) - chunk.prompt_tokens;
-    const int64_t give = std::min(chunk.max_new_tokens, ByteOracle::length(chunk.seed) - done);
+    const int64_t done = std::ssize(ask.tokens) - ask.prompt_tokens;
+    const int64_t give = std::min(ask.max_new_tokens, ByteOracle::length(ask.seed) - done);
     REQUIRE(give > 0);
-    if (fault == Fault::kServerError) return later(config_.token_us, chunk.chunk, call->number, [this, call] { refuse(*call, 500); });
-    later(0, chunk.chunk, call->number, [call] { call->answer->head(200, "text/event-stream"); });
+    if (fault == Fault::kServerError) return later(config_.token_us, ask.rid, [this, call] { refuse(*call, 500); });
+    later(0, ask.rid, [call] { call->answer->head(200, "text/event-stream"); });
     const auto at_fault = static_cast<int64_t>(draw(static_cast<uint64_t>(give)));
     int64_t us = 0;
     for (int64_t told = 0; told < give;) {
       const int64_t now = std::min(give, told + 1 + static_cast<int64_t>(draw(4)));
       us += config_.token_us * (now - told);
       const bool is_wrong = fault != Fault::kNone && at_fault < now;
-      std::string event = event_of(chunk, told, now, give, is_wrong ? fault : Fault::kNone);
+      std::string event = event_of(ask, told, now, give, is_wrong ? fault : Fault::kNone);
       if (is_wrong && fault == Fault::kBreaks) event.resize(draw(event.size()));
       send(call, us, std::move(event));
       if (is_wrong) return fail_at(call, us, fault);
       told = now;
     }
     send(call, us, "data: [DONE]\n\n");
-    later(us, chunk.chunk, call->number, [this, call] { finish(*call, {}); });
+    later(us, ask.rid, [this, call] { finish(*call, {}); });
   }
 
   /// In two pieces, cut anywhere.
   void send(const std::shared_ptr<Call>& call, int64_t us, std::string bytes) {
     const size_t cut = draw(bytes.size() + 1);
-    later(us, call->chunk.chunk, call->number, [call, first = bytes.substr(0, cut)] { call->answer->body(first); });
-    later(us, call->chunk.chunk, call->number, [call, rest = bytes.substr(cut)] { call->answer->body(rest); });
+    later(us, call->ask.rid, [call, first = bytes.substr(0, cut)] { call->answer->body(first); });
+    later(us, call->ask.rid, [call, rest = bytes.substr(cut)] { call->answer->body(rest); });
   }
 
   void fail_at(const std::shared_ptr<Call>& call, int64_t us, Fault fault) {
     switch (fault) {
       case Fault::kSilent:  // as an HttpClient ends it
-        return later(us + 2'000'000, call->chunk.chunk, call->number, [this, call] { finish(*call, fail(Code::kUnavailable, "it was silent for 2 s")); });
-      case Fault::kBreaks: return later(us, call->chunk.chunk, call->number, [this, call] { finish(*call, fail(Code::kUnavailable, "its answer broke off")); });
+        return later(us + 2'000'000, call->ask.rid, [this, call] { finish(*call, fail(Code::kUnavailable, "it was silent for 2 s")); });
+      case Fault::kBreaks: return later(us, call->ask.rid, [this, call] { finish(*call, fail(Code::kUnavailable, "its answer broke off")); });
       default:
         send(call, us, "data: [DONE]\n\n");
-        return later(us, call->chunk.chunk, call->number, [this, call] { finish(*call, {}); });
+        return later(us, call->ask.rid, [this, call] { finish(*call, {}); });
     }
   }
 
-  /// Of the tokens [told, now) of the chunk, which has `give`.
-  std::string event_of(const ServedChunk& chunk, int64_t told, int64_t now, int64_t give, Fault fault) const {
-    const int64_t done = std::ssize(chunk.tokens) - chunk.prompt_tokens;
+  /// Of the tokens [told, now) of the answer, which has `give`.
+  std::string event_of(const ServedAsk& ask, int64_t told, int64_t now, int64_t give, Fault fault) const {
+    const int64_t done = std::ssize(ask.tokens) - ask.prompt_tokens;
     const bool is_last = now == give && fault != Fault::kNoReason;
-    const bool at_end = done + give == ByteOracle::length(chunk.seed);
+    const bool at_end = done + give == ByteOracle::length(ask.seed);
     const bool is_sglang = config_.kind != ServerKind::kVllm;
     if (fault == Fault::kGarbage) return "data: {\"output_ids\": [1, 2\n\n";
     if (fault == Fault::kError) return "data: {\"error\": {\"message\": \"an error of its own\"}}\n\n";
@@ -171,8 +168,8 @@ class ByteServer final : public EngineServer {
     const int64_t first = is_sglang && !config_.is_incremental ? 0 : told;
     for (int64_t i = first; i < now; ++i) {
       // Other ids than those told before; a vLLM event cannot repeat any, so there it has one too many.
-      const int32_t id = ByteOracle::token(chunk.seed, done + i) + (fault == Fault::kOtherIds && i == first ? 1 : 0);
-      const float logprob = ByteOracle::logprob(chunk.seed, done + i);
+      const int32_t id = ByteOracle::token(ask.seed, done + i) + (fault == Fault::kOtherIds && i == first ? 1 : 0);
+      const float logprob = ByteOracle::logprob(ask.seed, done + i);
       ids.push_back(id);
       if (is_sglang)
         logprobs.push_back({logprob, fault == Fault::kOtherIds && told == 0 ? id + 1 : id, nullptr});
@@ -184,7 +181,7 @@ class ByteServer final : public EngineServer {
       nlohmann::json finish;
       if (is_last) finish = at_end ? nlohmann::json{{"type", "stop"}, {"matched", ByteOracle::kEos}} : nlohmann::json{{"type", "length"}, {"length", now}};
       if (fault == Fault::kAborts) finish = {{"type", "abort"}, {"message", "Aborted"}};
-      const int64_t prompt = std::ssize(chunk.tokens) + (fault == Fault::kOtherPrompt ? 1 : 0);
+      const int64_t prompt = std::ssize(ask.tokens) + (fault == Fault::kOtherPrompt ? 1 : 0);
       const int64_t count = fault == Fault::kOtherIds && config_.is_incremental ? now + 7 : now;
       event = {{"output_ids", ids}, {"meta_info", {{"finish_reason", finish}, {"prompt_tokens", prompt}, {"completion_tokens", count}, {"weight_version", weights_}, {"cached_tokens", 1}, {"output_token_logprobs", logprobs}}}};
     } else {
@@ -192,7 +189,7 @@ class ByteServer final : public EngineServer {
       if (is_last) reason = at_end ? "stop" : "length";
       if (fault == Fault::kAborts) reason = "abort";
       if (fault == Fault::kOtherIds) ids.push_back(5);
-      event = {{"request_id", chunk.rid}, {"choices", {{{"index", 0}, {"token_ids", ids}, {"logprobs", {{"content", logprobs}}}, {"finish_reason", reason}}}}};
+      event = {{"request_id", ask.rid}, {"choices", {{{"index", 0}, {"token_ids", ids}, {"logprobs", {{"content", logprobs}}}, {"finish_reason", reason}}}}};
       if (fault == Fault::kOtherPrompt) event["choices"][0]["prompt_token_ids"] = {1, 2, 3};
     }
     return "data: " + event.dump() + "\n\n";
@@ -219,10 +216,9 @@ class ByteServer final : public EngineServer {
   std::mt19937_64 rng_;
   const std::unique_ptr<ServerDialect> dialect_;
   const std::string name_ = "http://bytes:1";
-  std::map<ChunkId, std::shared_ptr<Call>> calls_;
-  std::vector<std::string> rids_;
+  std::map<std::string, std::shared_ptr<Call>> calls_;  // by rid
+  std::set<std::string> rids_;                         // of all requests so far
   std::string weights_ = "default";
-  uint64_t next_call_ = 1;
   int64_t requests_ = 0;
   bool is_down_ = false;
 };

@@ -18,8 +18,15 @@ namespace {
 
 constexpr int64_t kLongUs = 600'000'000;
 
+struct RolloutOptions {
+  std::string policy = "seer+";
+  int32_t fruitless_max = 0;
+  int64_t stream_tokens = 4096, turn_tokens = 48;
+  bool learns_speeds = true;
+};
+
 struct ServedRollout {
-  ServedRollout(uint64_t seed, std::vector<ByteServerConfig> configs, const std::string& policy = "seer+", int32_t fruitless_max = 0) : world(seed) {
+  ServedRollout(uint64_t seed, std::vector<ByteServerConfig> configs, const RolloutOptions& options = {}) : stream_tokens(options.stream_tokens), world(seed) {
     for (size_t i = 0; i < configs.size(); ++i) add_server(configs[i], i);
     for (uint32_t g = 0; g < 6; ++g) {
       GroupSpec group{.id = {g, RolloutId{1}}, .prompt_ids = {}, .samples = 3, .sampling = {.max_tokens = 200}, .seeds = {}, .known_tokens = {}};
@@ -28,8 +35,11 @@ struct ServedRollout {
       groups.push_back(std::move(group));
     }
     events = collect_events(world, seen, true);
-    RolloutConfig config{.id = RolloutId{1}, .scheduler = {.policy = policy, .chunk_tokens = 16}, .instances_expected = configs.size(),
-                         .no_instance_us = kLongUs, .fruitless_max = fruitless_max};
+    RolloutConfig config{.id = RolloutId{1},
+                         .scheduler = {.policy = options.policy, .chunk_tokens = 16, .turn_tokens = options.turn_tokens, .learns_speeds = options.learns_speeds},
+                         .instances_expected = configs.size(),
+                         .no_instance_us = kLongUs,
+                         .fruitless_max = options.fruitless_max};
     rollout = world.spawn<RolloutActor>(config, RolloutParts{groups, world.spawn<ContextActor>(), {}, events});
     for (const NodeHandle& node : nodes) rt::post(node, AttachRollout{rollout});
   }
@@ -37,7 +47,7 @@ struct ServedRollout {
   void add_server(const ByteServerConfig& config, size_t i) {
     servers.push_back(std::make_shared<ByteServer>(world, config));
     ServerNodeConfig node{.node = NodeId{static_cast<uint32_t>(i)},
-                          .instance = {.id = {}, .stop = {{ByteOracle::kEos}, 4096}, .rid_prefix = "seer.t."},
+                          .instance = {.id = {}, .stop = {{ByteOracle::kEos}, 4096}, .rid_prefix = "seer.t.", .stream_tokens = stream_tokens},
                           .model = "m",
                           .kv_node = NodeId{static_cast<uint32_t>(i)},
                           .look_us = 1'000,
@@ -71,6 +81,13 @@ struct ServedRollout {
     for (const auto& server : servers) CHECK(server->open() == 0);
   }
 
+  int64_t requests() const {
+    int64_t all = 0;
+    for (const auto& server : servers) all += server->requests();
+    return all;
+  }
+
+  const int64_t stream_tokens;
   std::set<NodeId> left;
   SimEvents seen;
   SimWorld world;  // after what its actors use until they end
@@ -114,7 +131,9 @@ TEST_CASE("served servers: whatever fails, each response is given once with the 
     for (const ServerKind kind : {ServerKind::kSglang, ServerKind::kVllm}) {
       CAPTURE(seed);
       CAPTURE(to_string(kind));
-      ServedRollout rollout(seed, three(seed, kind), policies[seed % std::size(policies)]);
+      const int64_t stream_tokens[] = {4096, 24, 0};  // the whole response, more than a chunk, a chunk
+      ServedRollout rollout(seed, three(seed, kind),
+                            {.policy = policies[seed % std::size(policies)], .stream_tokens = stream_tokens[seed % 3], .turn_tokens = seed % 2 == 0 ? 32 : 0, .learns_speeds = seed % 4 < 2});
       rollout.run();
       rollout.check_answered_once();
       ++rollouts;
@@ -129,15 +148,52 @@ TEST_CASE("served servers: without faults no token is computed twice, and nothin
   for (const ServerKind kind : {ServerKind::kSglang, ServerKind::kVllm}) {
     auto configs = three(5, kind, false);
     for (ByteServerConfig& config : configs) config.rows_max = 100;
-    ServedRollout rollout(5, configs);
+    ServedRollout rollout(5, configs, {.stream_tokens = 0, .turn_tokens = 0});
     rollout.run();
     rollout.check_answered_once();
-    int64_t requests = 0;
-    for (const auto& server : rollout.servers) requests += server->requests();
-    CHECK(requests == rollout.seen.summaries[0].chunks);
+    CHECK(rollout.requests() == rollout.seen.summaries[0].chunks);
     CHECK(rollout.seen.summaries[0].preemptions == 0);
     CHECK(rollout.seen.summaries[0].instances_lost == 0);
   }
+}
+
+TEST_CASE("served servers: chunks that follow each other on a server share one request to it") {
+  for (const ServerKind kind : {ServerKind::kSglang, ServerKind::kVllm}) {
+    auto configs = three(5, kind, false);
+    configs.resize(1);
+    configs[0].rows_max = 100;
+    ServedRollout rollout(5, configs);
+    rollout.run();
+    rollout.check_answered_once();
+    CHECK(rollout.seen.summaries[0].chunks > 36);  // 18 requests of up to 60 tokens, 16 each
+    CHECK(rollout.requests() == 18);
+    CHECK(rollout.seen.summaries[0].prefill_tokens < 18 * 10);
+  }
+}
+
+TEST_CASE("served servers: a response goes on where its request to the server had its limit") {
+  auto configs = three(5, ServerKind::kSglang, false);
+  configs.resize(1);
+  configs[0].rows_max = 100;
+  ServedRollout rollout(5, configs, {.stream_tokens = 24});
+  rollout.run();
+  rollout.check_answered_once();
+  int64_t asks = 0;
+  for (const Response& r : rollout.seen.responses) asks += (std::ssize(r.output_ids) + 23) / 24;
+  CHECK(rollout.requests() == asks);
+  CHECK(rollout.seen.summaries[0].preemptions == 0);
+}
+
+TEST_CASE("served servers: the last requests run on the fastest servers") {
+  auto configs = three(12, ServerKind::kSglang, false);
+  for (size_t i = 0; i < 3; ++i) configs[i].token_us = i == 1 ? 4000 : 500;
+  const auto wall_us = [&](bool learns_speeds) {
+    ServedRollout rollout(12, configs, {.learns_speeds = learns_speeds});
+    rollout.run();
+    rollout.check_answered_once();
+    return rollout.seen.summaries[0].wall_us;
+  };
+  CHECK(wall_us(true) < wall_us(false));
 }
 
 TEST_CASE("served servers: a server that has no room gets a chunk when another of its chunks ends") {
@@ -173,7 +229,7 @@ TEST_CASE("served servers: one that joins while a rollout runs takes part") {
 }
 
 TEST_CASE("served servers: tokens of other weights are never taken, and such a server is out until it has the right ones") {
-  ServedRollout rollout(9, three(9, ServerKind::kSglang, false));
+  ServedRollout rollout(9, three(9, ServerKind::kSglang, false), {.stream_tokens = 0, .turn_tokens = 0, .learns_speeds = false});  // asks all servers all the time
   rollout.world.run_until(6'000);
   rollout.servers[1]->set_weights("other");
   rollout.run();
@@ -185,6 +241,17 @@ TEST_CASE("served servers: tokens of other weights are never taken, and such a s
   rollout.world.run_until(rollout.world.now_us() + 1'000'000);
   CHECK(rt::look<ServerNodeActor>(rollout.nodes[1]).instance);
   CHECK(rollout.servers[1]->requests() == before);
+}
+
+TEST_CASE("served servers: no request to a server outlives the rollout whose weights it has") {
+  ServedRollout rollout(13, three(13, ServerKind::kSglang, false));
+  rollout.world.run_until(12'000);
+  int64_t open = 0;
+  for (const auto& server : rollout.servers) open += server->open();
+  REQUIRE(open > 0);
+  rt::stop(rollout.rollout);
+  rollout.world.run_until(rollout.world.now_us() + 1'000);
+  for (const auto& server : rollout.servers) CHECK(server->open() == 0);
 }
 
 TEST_CASE("served servers: new weights reach all servers, also one that was out meanwhile, and none works with old ones") {
@@ -225,7 +292,7 @@ TEST_CASE("served servers: new weights reach all servers, also one that was out 
 TEST_CASE("served servers: a request that fails everywhere is answered with the reason after a bounded number of tries") {
   auto configs = three(11, ServerKind::kSglang, false);
   for (ByteServerConfig& config : configs) config.rows_max = 0;  // all are answered with 503
-  ServedRollout rollout(11, configs, "seer+", 5);
+  ServedRollout rollout(11, configs, {.fruitless_max = 5});
   rollout.run();
   REQUIRE(rollout.seen.over());
   CHECK(rollout.seen.responses.size() == 18);

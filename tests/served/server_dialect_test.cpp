@@ -12,14 +12,14 @@ using nlohmann::json;
 
 namespace {
 
-ServedChunk chunk_of(std::vector<int32_t> tokens, int64_t prompt_tokens, int64_t max_new_tokens) {
-  return {.chunk = {7}, .rid = "seer.1.", .tokens = std::move(tokens), .prompt_tokens = prompt_tokens, .max_new_tokens = max_new_tokens, .sampling = {}, .seed = (uint64_t{1} << 40) + 5};
+ServedAsk chunk_of(std::vector<int32_t> tokens, int64_t prompt_tokens, int64_t max_new_tokens) {
+  return {.rid = "seer.1.", .tokens = std::move(tokens), .prompt_tokens = prompt_tokens, .max_new_tokens = max_new_tokens, .sampling = {}, .seed = (uint64_t{1} << 40) + 5};
 }
-const ServedChunk kChunk = chunk_of({11, 12, 13, 21}, 3, 8);
+const ServedAsk kChunk = chunk_of({11, 12, 13, 21}, 3, 8);
 
 /// All that an answer gives, however its bytes are cut.
 ServedPart read_all(ServerKind kind, const std::string& bytes, size_t piece, int status = 200, const std::string& type = "text/event-stream; charset=utf-8",
-                    const ServedChunk& chunk = kChunk, const Status& end = {}) {
+                    const ServedAsk& chunk = kChunk, const Status& end = {}) {
   const auto dialect = make_dialect(kind);
   ServedPart all;
   int ends = 0;
@@ -216,7 +216,7 @@ TEST_CASE("served dialects: what makes no sense is not believed") {
     CHECK(part.why == wrong.why);
     CHECK(part.tokens.size() == wrong.tokens);
   }
-  ServedChunk one = kChunk;
+  ServedAsk one = kChunk;
   one.max_new_tokens = 2;
   CHECK(read_all(ServerKind::kSglang, kSglangStream, 100, 200, "text/event-stream", one).why == "it gave 3 tokens of 2");
   CHECK(read_all(ServerKind::kVllm, kVllmStream, 100, 200, "text/event-stream", one).why == "it gave 3 tokens of 2");
@@ -235,7 +235,7 @@ TEST_CASE("served dialects: a status tells a wrong request from a server that ha
 }
 
 TEST_CASE("served dialects: a request has what continues the response, in the words of each server") {
-  ServedChunk chunk = kChunk;
+  ServedAsk chunk = kChunk;
   chunk.sampling = {.temperature = 0.7f, .top_p = 0.9f, .top_k = 5, .min_p = 0.01f, .repetition_penalty = 1.1f, .stop_token_ids = {9}, .stop = {"x"}, .ignore_eos = true};
   const json sglang = json::parse(make_dialect(ServerKind::kSglang)->generate(chunk).body);
   CHECK(sglang["input_ids"] == json(chunk.tokens));
@@ -259,7 +259,7 @@ TEST_CASE("served dialects: a request has what continues the response, in the wo
 
 TEST_CASE("served dialects: vLLM is asked for tokens where it can be, and a chunk does not repeat the noise of the first") {
   VllmServer vllm;
-  const ServedChunk first = chunk_of({11, 12, 13}, 3, 8);
+  const ServedAsk first = chunk_of({11, 12, 13}, 3, 8);
   const json completion = json::parse(vllm.generate(kChunk).body);
   CHECK(vllm.generate(kChunk).target == "/v1/completions");
   CHECK(completion["prompt"] == json(kChunk.tokens));

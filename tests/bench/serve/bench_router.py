@@ -5,8 +5,9 @@ one process. All are real processes of `seer serve` on this machine. usage: benc
   heterogeneous   three servers with one thread each, which run 12, 12 and 3 % of the time, as with cpulimit, so that the machine's cores
                   are not what they share: total time and tail (from 90 % of the responses to the last) of the router's policies and of
                   round robin, which is what routers do that know no load
-  overhead        one server, asked directly and through routers with small and with larger chunks: tokens per second, and the
-                  milliseconds that each chunk of 64 tokens adds to a request that runs alone
+  overhead        one server, asked directly and through routers with small and with larger chunks: tokens per second, with as many requests
+                  as the server runs at a time (8) and with six times as many, and the milliseconds that each chunk of 64 tokens adds to a
+                  request that runs alone. "asked anew": each chunk is a request of its own (--engine-stream-tokens 0)
 """
 import argparse, concurrent.futures, json, os, random, signal, statistics, sys, threading, time
 
@@ -92,16 +93,20 @@ def heterogeneous(pairs, shares):
 
 def overhead(pairs):
     server = Served("--instances", "1", "--max-batch", "8")
-    targets = {"direct": server, **{f"chunks of {n}": router_over([server], "--chunk-tokens", str(n)) for n in (64, 512, 2048)}}
-    rates = {name: [] for name in targets}
+    targets = {"direct": server, "chunks of 64, asked anew": router_over([server], "--chunk-tokens", "64", "--engine-stream-tokens", "0"),
+               **{f"chunks of {n}": router_over([server], "--chunk-tokens", str(n)) for n in (64, 512, 2048)}}
+    works = {"8 requests": lambda seed: work_of(2, 4, seed), "48 requests": lambda seed: work_of(12, 4, seed)}
+    rates = {work: {name: [] for name in targets} for work in works}
     try:
         for pair in range(pairs):
-            requests = work_of(12, 4, 200 + pair)
-            for name, target in targets.items():
-                total, _, tokens = run(requests, [target])
-                rates[name].append(tokens / total)
+            for work, make in works.items():
+                requests = make(200 + pair)
+                for name, target in targets.items():
+                    total, _, tokens = run(requests, [target])
+                    rates[work][name].append(tokens / total)
+                    print(work, name, rates[work][name][-1], file=sys.stderr)
         alone = {"input_ids": [2, 3, 4], "sampling_params": {"max_new_tokens": 640, "ignore_eos": True, "sampling_seed": 3}}
-        times = {"direct": [], "chunks of 64": []}
+        times = {name: [] for name in ("direct", "chunks of 64, asked anew", "chunks of 64")}
         for _ in range(3 * pairs):
             for name in times:
                 began = time.monotonic()
@@ -110,9 +115,12 @@ def overhead(pairs):
     finally:
         for target in reversed(targets.values()):
             target.stop()
-    per_chunk_ms = 1000 * statistics.median(r - d for r, d in zip(times["chunks of 64"], times["direct"])) / 10
-    ratios = {name: statistics.median(r / d for r, d in zip(rates[name], rates["direct"])) for name in rates if name != "direct"}
-    return {"tokens_per_s": {name: statistics.median(of) for name, of in rates.items()}, "of_direct": ratios, "ms_per_chunk": per_chunk_ms, "pairs": pairs}
+    per_chunk_ms = {name: 1000 * statistics.median(r - d for r, d in zip(of, times["direct"])) / 10 for name, of in times.items() if name != "direct"}
+
+    def ratios(of):
+        return {name: statistics.median(r / d for r, d in zip(of[name], of["direct"])) for name in of if name != "direct"}
+    return {"tokens_per_s": {work: {name: statistics.median(r) for name, r in of.items()} for work, of in rates.items()},
+            "of_direct": {work: ratios(of) for work, of in rates.items()}, "ms_per_chunk": per_chunk_ms, "pairs": pairs}
 
 
 if __name__ == "__main__":
