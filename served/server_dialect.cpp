@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "served/sglang_server.h"
 #include "served/vllm_server.h"
@@ -32,6 +33,17 @@ const char* to_string(ServerKind kind) {
     case ServerKind::kSeer: return "seer";
   }
   return "unknown";
+}
+
+Result<ServedPart> AnswerReader::read(const json& object) {
+  if (const json* const error = field_of(object, "error"))
+    return ServedPart{.end = ServedEnd::kFailed, .why = cat("it says: ", error->is_string() ? error->get<std::string>() : text_of(*error, "message"))};
+  SEER_ASSIGN_OR_RETURN(ServedPart part, read_part(object));
+  if (ask_.sampling.logprob_mode != LogprobMode::kNone && part.logprobs.size() != part.tokens.size())
+    return fail(Code::kCorrupt, part.tokens.size(), " tokens came with ", part.logprobs.size(), " log-probabilities");
+  total_ += std::ssize(part.tokens);
+  if (total_ > ask_.max_new_tokens) return fail(Code::kCorrupt, "it gave ", total_, " tokens of ", ask_.max_new_tokens);
+  return part;
 }
 
 std::unique_ptr<ServerDialect> make_dialect(ServerKind kind) {
@@ -86,6 +98,21 @@ Result<std::vector<int32_t>> ids_of(const json& list) {
     ids.push_back(id.get<int32_t>());
   }
   return ids;
+}
+
+Status note_end(const std::string& reason, std::string matched, const std::string& message, ServedPart& part) {
+  if (reason == "stop") {
+    part.end = ServedEnd::kStop;
+    part.matched = std::move(matched);
+  } else if (reason == "length") {
+    part.end = ServedEnd::kLength;
+  } else if (reason == "abort" || reason == "error") {
+    part.end = ServedEnd::kFailed;
+    part.why = cat("it ended the request: ", message);
+  } else {
+    return fail(Code::kCorrupt, "a finish_reason is ", reason);
+  }
+  return {};
 }
 
 Result<float> logprob_of(const json& value) {

@@ -21,9 +21,18 @@ namespace seer {
 /// Reads the objects of one answer, in order. Single owner.
 class AnswerReader {
  public:
+  explicit AnswerReader(const ServedAsk& ask) : ask_(ask) {}
   virtual ~AnswerReader() = default;
   /// An object of the stream, or the whole answer of a server that does not stream. Errors: it makes no sense.
-  virtual Result<ServedPart> read(const nlohmann::json& object) = 0;
+  Result<ServedPart> read(const nlohmann::json& object);
+
+ protected:
+  /// Of an object that is no error.
+  virtual Result<ServedPart> read_part(const nlohmann::json& object) = 0;
+  const ServedAsk& ask_;
+
+ private:
+  int64_t total_ = 0;  // tokens so far
 };
 
 class ServerDialect {
@@ -86,6 +95,9 @@ int64_t number_of(const nlohmann::json& object, const char* name, int64_t otherw
 std::string text_of(const nlohmann::json& object, const char* name);
 /// Errors: not a list of token ids.
 Result<std::vector<int32_t>> ids_of(const nlohmann::json& list);
+/// Notes why an answer ended, in the words that all kinds share. `matched`: with "stop". `message`: with "abort" and "error". Errors: it is
+/// none of their reasons.
+Status note_end(const std::string& reason, std::string matched, const std::string& message, ServedPart& part);
 /// Errors: not a number that is finite and at most 0. Rounded values just above 0 count as 0.
 Result<float> logprob_of(const nlohmann::json& value);
 /// The answer's JSON; null where it is none, or its status is not 200.

@@ -13,11 +13,10 @@ constexpr int kStreamInterval = 16;  // tokens of an event: events repeat all to
 
 class SglangReader final : public AnswerReader {
  public:
-  explicit SglangReader(const ServedAsk& ask) : ask_(ask) {}
+  using AnswerReader::AnswerReader;
 
-  Result<ServedPart> read(const json& object) override {
-    if (const json* const error = field_of(object, "error"))
-      return ServedPart{.end = ServedEnd::kFailed, .why = cat("it says: ", error->is_string() ? error->get<std::string>() : text_of(*error, "message"))};
+ private:
+  Result<ServedPart> read_part(const json& object) override {
     const json* const meta = field_of(object, "meta_info");
     if (meta == nullptr) return fail(Code::kCorrupt, "an answer has no meta_info");
     ServedPart part{.weights = text_of(*meta, "weight_version"), .cached_tokens = number_of(*meta, "cached_tokens")};
@@ -29,7 +28,6 @@ class SglangReader final : public AnswerReader {
     return part;
   }
 
- private:
   Status read_tokens(const json& object, const json& meta, ServedPart& part) {
     const json* const logprobs = field_of(meta, "output_token_logprobs");
     std::vector<int32_t> ids;
@@ -51,8 +49,6 @@ class SglangReader final : public AnswerReader {
     } else if (logprobs == nullptr) {
       return fail(Code::kCorrupt, "an answer has no output_ids");
     }
-    if (ask_.sampling.logprob_mode != LogprobMode::kNone && values.size() != ids.size())
-      return fail(Code::kCorrupt, ids.size(), " tokens came with ", values.size(), " log-probabilities");
     const int64_t total = number_of(meta, "completion_tokens", std::ssize(ids));
     const int64_t known = std::ssize(so_far_);
     int64_t repeated = 0;
@@ -63,7 +59,6 @@ class SglangReader final : public AnswerReader {
     } else if (known + std::ssize(ids) != total) {
       return fail(Code::kCorrupt, "it has ", total, " tokens by its count, ", known, " came before and ", ids.size(), " now");
     }
-    if (total > ask_.max_new_tokens) return fail(Code::kCorrupt, "it gave ", total, " tokens of ", ask_.max_new_tokens);
     part.tokens.assign(ids.begin() + repeated, ids.end());
     if (!values.empty()) part.logprobs.assign(values.begin() + repeated, values.end());
     so_far_.insert(so_far_.end(), part.tokens.begin(), part.tokens.end());
@@ -72,23 +67,10 @@ class SglangReader final : public AnswerReader {
 
   static Status read_finish(const json* finish, ServedPart& part) {
     if (finish == nullptr) return {};
-    const std::string type = finish->is_string() ? finish->get<std::string>() : text_of(*finish, "type");
-    if (type == "stop") {
-      part.end = ServedEnd::kStop;
-      part.matched = text_of(*finish, "matched");
-    } else if (type == "length") {
-      part.end = ServedEnd::kLength;
-    } else if (type == "abort") {
-      part.end = ServedEnd::kFailed;
-      part.why = cat("it aborted the request: ", text_of(*finish, "message"));
-      part.is_busy = number_of(*finish, "status_code") == 503;
-    } else {
-      return fail(Code::kCorrupt, "a finish_reason is ", finish->dump());
-    }
-    return {};
+    part.is_busy = number_of(*finish, "status_code") == 503;
+    return note_end(finish->is_string() ? finish->get<std::string>() : text_of(*finish, "type"), text_of(*finish, "matched"), text_of(*finish, "message"), part);
   }
 
-  const ServedAsk& ask_;
   std::vector<int32_t> so_far_;
 };
 

@@ -37,11 +37,10 @@ void for_each_sample(const std::string& text, const std::string& name, Take&& ta
 /// Both interfaces: their choices differ only in where the log-probabilities are.
 class VllmReader final : public AnswerReader {
  public:
-  explicit VllmReader(const ServedAsk& ask) : ask_(ask) {}
+  using AnswerReader::AnswerReader;
 
-  Result<ServedPart> read(const json& object) override {
-    if (const json* const error = field_of(object, "error"))
-      return ServedPart{.end = ServedEnd::kFailed, .why = cat("it says: ", error->is_string() ? error->get<std::string>() : text_of(*error, "message"))};
+ private:
+  Result<ServedPart> read_part(const json& object) override {
     const json* const choices = field_of(object, "choices");
     if (choices == nullptr || !choices->is_array()) return fail(Code::kCorrupt, "an answer has no choices");
     ServedPart part;
@@ -60,13 +59,11 @@ class VllmReader final : public AnswerReader {
       return fail(Code::kCorrupt, "an answer has text and no token_ids: the server is too old for return_token_ids");
     }
     if (ask_.sampling.logprob_mode != LogprobMode::kNone && !part.tokens.empty()) SEER_RETURN_IF_ERROR(read_logprobs(choice, part));
-    total_ += std::ssize(part.tokens);
-    if (total_ > ask_.max_new_tokens) return fail(Code::kCorrupt, "it gave ", total_, " tokens of ", ask_.max_new_tokens);
-    SEER_RETURN_IF_ERROR(read_finish(choice, part));
+    if (const std::string reason = text_of(choice, "finish_reason"); !reason.empty())
+      SEER_RETURN_IF_ERROR(note_end(reason, text_of(choice, "stop_reason"), reason, part));
     return part;
   }
 
- private:
   static Status read_logprobs(const json& choice, ServedPart& part) {
     const json* const logprobs = field_of(choice, "logprobs");
     const auto take = [&](const json* value) -> Status {
@@ -80,30 +77,8 @@ class VllmReader final : public AnswerReader {
       for (const json& entry : *content) SEER_RETURN_IF_ERROR(take(field_of(entry, "logprob")));
     else if (values != nullptr)
       for (const json& value : *values) SEER_RETURN_IF_ERROR(take(&value));
-    if (part.logprobs.size() != part.tokens.size())
-      return fail(Code::kCorrupt, part.tokens.size(), " tokens came with ", part.logprobs.size(), " log-probabilities");
     return {};
   }
-
-  static Status read_finish(const json& choice, ServedPart& part) {
-    const std::string reason = text_of(choice, "finish_reason");
-    if (reason.empty()) return {};
-    if (reason == "stop") {
-      part.end = ServedEnd::kStop;
-      part.matched = text_of(choice, "stop_reason");
-    } else if (reason == "length") {
-      part.end = ServedEnd::kLength;
-    } else if (reason == "abort" || reason == "error") {
-      part.end = ServedEnd::kFailed;
-      part.why = "it ended the request: " + reason;
-    } else {
-      return fail(Code::kCorrupt, "a finish_reason is ", reason);
-    }
-    return {};
-  }
-
-  const ServedAsk& ask_;
-  int64_t total_ = 0;
 };
 
 }  // namespace
