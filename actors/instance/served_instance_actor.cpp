@@ -126,7 +126,7 @@ void ServedInstanceActor::take_tokens(Sequence& s, ServedStream& stream) {
   if (!appended.error.empty()) {
     s.done.finish = FinishReason::kError;
     s.done.error = appended.error;
-    return give_up(id, ChunkEnd::kFailed);
+    return answer(s.chunk, ChunkEnd::kFailed);
   }
   if (appended.end.reason != FinishReason::kNone) {
     s.note_finish(appended.end);

@@ -188,6 +188,7 @@ double InstancePicker::token_us_least() const {
 template <class Which>
 double InstancePicker::token_us_least(Which&& which) const {
   double least = 0;
+  if (!knows_speeds_) return least;
   for (const auto& [id, instance] : instances_)
     if (instance.open && instance.token_us > 0 && (least == 0 || instance.token_us < least) && which(instance)) least = instance.token_us;
   return least;

@@ -94,7 +94,10 @@ class InstancePicker {
   void end(InstanceId instance, const KvNeed& need);
 
   /// How long the instance takes per token; 0: not known. REQUIRES: it is open.
-  void set_token_us(InstanceId instance, double token_us) { at(instance).token_us = token_us; }
+  void set_token_us(InstanceId instance, double token_us) {
+    at(instance).token_us = token_us;
+    knows_speeds_ |= token_us > 0;
+  }
   double token_us(InstanceId instance) const { return at(instance).token_us; }
   double token_us_least() const;  // of the open instances; 0: of none it is known
 
@@ -145,6 +148,7 @@ class InstancePicker {
   void update_fleet_limits();
 
   int32_t inflight_spread_max_;
+  bool knows_speeds_ = false;
   uint32_t block_tokens_ = 0;
   int64_t kv_blocks_max_ = 0;
   int32_t spread_max_ = 0;                                // inflight_spread_max, or less for instances with few rows
