@@ -45,6 +45,7 @@ from reward import reward  # noqa: E402
 from seer_client import AsyncClient, SeerError  # noqa: E402
 from train_sft import collate  # noqa: E402
 
+SLOW_GFLOPS = 15  # the reference BLAS reaches about 6 on a core, OpenBLAS 40 to 150
 PARTS = 2  # shares of a step's work, for so many threads; their sums are added in one order, whatever the threads
 
 
@@ -151,6 +152,17 @@ def cut_batches(rows, tokens_max):
             batches.append([])
         batches[-1].append(row)
     return batches
+
+
+def say_if_torch_is_slow():
+    """Debian's torch takes whatever BLAS is installed. With the reference one a step trains for minutes instead of seconds."""
+    matrix = torch.ones(512, 512)
+    begin = time.monotonic()
+    matrix @ matrix
+    gflops = 2 * 512**3 / (time.monotonic() - begin) / 1e9
+    if gflops < SLOW_GFLOPS:
+        print(f"grpo: torch multiplies matrices at only {gflops:.1f} GFLOP/s: is an optimised BLAS installed (Debian, Ubuntu: apt-get install "
+              "libopenblas0-pthread)?", file=sys.stderr)
 
 
 def prepare_thread():
@@ -481,6 +493,7 @@ def main():
     args.sampling = dict(max_new_tokens=args.max_new, temperature=1.0)
     os.makedirs(args.out, exist_ok=True)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # by way of stop()
+    say_if_torch_is_slow()
     with contextlib.ExitStack() as stack:
         servers = [Server(args, policy) for policy in ([args.url] if args.url else args.policy.split(","))]
         for server in servers:
