@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests deploy/client with a real `seer serve`: every method, groups, streams, errors, lost connections, requests of slime, verl, AReaL.
 usage: client.py SEER_PROGRAM"""
-import asyncio, concurrent.futures, contextlib, importlib.util, os, shutil, socket, subprocess, sys, tempfile, threading, types, unittest
+import asyncio, base64, concurrent.futures, contextlib, importlib.util, os, shutil, socket, subprocess, sys, tempfile, threading, types, unittest
 
 from served import LONG, MODEL, ROOT, Served, ServedCase
 
@@ -566,6 +566,13 @@ class SlimeTest(ServedTest):
         again = self.samples(1, tokens=[1, 2, 3, 9], response_length=1)
         self.assertEqual(self.run_group(self.args(), again, {"max_new_tokens": 1})[0].status.name, "TRUNCATED")
 
+    def test_the_ids_that_top_p_kept_reach_the_sample(self):
+        params = {"max_new_tokens": 5, "top_p": 0.9, "ignore_eos": True, "custom_params": {"return_top_p_token_ids": True}}
+        for sample in self.run_group(self.args(), self.samples(2), params):
+            ids, offsets = (base64.b64decode(text) for text in (sample.rollout_top_p_token_ids, sample.rollout_top_p_token_offsets))
+            self.assertEqual(len(offsets), 4 * (5 + 1))
+            self.assertEqual(len(ids), 4 * int.from_bytes(offsets[-4:], "little"))
+
     def test_what_cannot_be_done_is_refused_at_once(self):
         params = {"max_new_tokens": 3}
         for args, sample, given, sentence in [
@@ -639,12 +646,12 @@ class VerlTest(ServedTest):
     def test_a_group_is_named_once(self):
         sent = []
 
-        class Manager:
+        class GroupRecorder:
             async def generate(self, **fields):
                 sent.append({name: fields.get(name) for name in ("group_id", "group_size")})
 
         async def run():
-            loop = seer_verl.SeerSingleTurnAgentLoop(Manager(), self.config)
+            loop = seer_verl.SeerSingleTurnAgentLoop(GroupRecorder(), self.config)
             await loop.run({}, raw_prompt=[2, 3], uid="u-1", session_id=0)
             await loop.server_manager.generate(prompt_ids=[2, 3, 4])
         asyncio.run(run())

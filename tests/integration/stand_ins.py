@@ -35,6 +35,8 @@ class Sample:
     loss_mask: list = None
     weight_versions: list = dataclasses.field(default_factory=list)
     rollout_log_probs: list = None
+    rollout_top_p_token_ids: str = None  # as the server wrote them; slime decodes them here
+    rollout_top_p_token_offsets: str = None
     session_id: str = None
 
     class Status(enum.Enum):
@@ -53,6 +55,8 @@ class Sample:
         self.loss_mask = (self.loss_mask or []) + [1] * len(tokens)
         self.rollout_log_probs = (self.rollout_log_probs or []) + log_probs
         self.weight_versions.append(meta_info["weight_version"])
+        self.rollout_top_p_token_ids = meta_info.get("top_p_token_ids")
+        self.rollout_top_p_token_offsets = meta_info.get("top_p_token_offsets")
         ends = {"length": Sample.Status.TRUNCATED, "abort": Sample.Status.ABORTED, "stop": Sample.Status.COMPLETED}
         self.status = ends[meta_info["finish_reason"]["type"]]
 
