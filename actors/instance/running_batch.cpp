@@ -169,9 +169,11 @@ void RunningBatch::submit_order(int32_t steps) {
 }
 
 /// Does not order ahead of a step that differs from the last one. A chunk answered after it often makes room for a new chunk,
-/// which would then wait for two steps instead of one.
+/// which would then wait for two steps instead of one. A sequence with a draft leaves its slot after each step, so while there
+/// are drafts no step repeats.
 void RunningBatch::order_ahead() {
-  if (!is_ordered() || step_depth_ == 1 || drafts_ != nullptr) return;
+  if (!is_ordered() || step_depth_ == 1) return;
+  if (drafts_ != nullptr && drafts_->choice_is_due()) return;
   while (orders_ < step_depth_ && repeats()) {
     note_block_needs(1);
     if (std::ssize(block_needs_) > devices_.counts().available()) return;

@@ -16,10 +16,11 @@ rounds the 2nd to the 8th; with fewer than 6 rounds lowest to highest). Prints o
   time_ratio          time of those tokens / the time that the draft budget predicted for them (T_SD)
 
 usage: bench_drafting.py SEER_PROGRAM [--batches 1,2,4,8,16,32,64] [--modes "off;own;grouped"] [--rounds 9] [--limit N]
-       [--model DIR] [--prompts FILE] [--instances 2] [--policy seer] [--max-tokens 3072]
+       [--model DIR] [--prompts FILE | --prompt-seed N] [--instances 2] [--policy seer] [--max-tokens 3072]
+--prompt-seed makes new prompts of the shipped model's task, none of which is shipped.
 A mode is a value of --drafting, followed by further options of `seer rollout`: "off;grouped;grouped --draft-shape path".
 """
-import argparse, json, math, os, statistics, subprocess, sys, tempfile
+import argparse, json, math, os, random, statistics, subprocess, sys, tempfile
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..")
 LIMITS = {1: 3, 2: 5, 4: 8, 8: 15, 16: 25, 32: 40}  # prompts: each batch is full for most of some seconds
@@ -36,6 +37,20 @@ def rollout(o, folder, batch, mode):
     if done.returncode != 0:
         sys.exit(done.stderr)
     return json.load(open(report))
+
+
+def make_prompts(seed, count, path):
+    """Writes prompts of the shipped model's task."""
+    sys.path.insert(0, os.path.join(ROOT, "deploy/examples/scratchpad"))
+    import task
+    shipped = {line["prompt"] for line in task.read_prompts(os.path.join(ROOT, "deploy/examples/scratchpad/prompts.jsonl"))}
+    rng, prompts = random.Random(seed), []
+    while len(prompts) < count:
+        prompt = task.prompt_text(task.make_terms(rng))
+        if prompt not in shipped:
+            prompts.append(prompt)
+    with open(path, "w") as file:
+        file.writelines(json.dumps({"id": f"new-{i}", "prompt": prompt}) + "\n" for i, prompt in enumerate(prompts))
 
 
 def interval(values):
@@ -84,11 +99,15 @@ def main():
     p.add_argument("--limit", default=0, type=int)
     p.add_argument("--model", default=os.path.join(ROOT, "deploy/models/scratchpad-1m8"))
     p.add_argument("--prompts", default=os.path.join(ROOT, "deploy/examples/scratchpad/prompts.jsonl"))
+    p.add_argument("--prompt-seed", default=0, type=int)
     p.add_argument("--instances", default=2, type=int)
     p.add_argument("--policy", default="seer")
     p.add_argument("--max-tokens", default=3072, type=int)
     o = p.parse_args()
     with tempfile.TemporaryDirectory() as folder:
+        if o.prompt_seed:
+            o.prompts = os.path.join(folder, "prompts.jsonl")
+            make_prompts(o.prompt_seed, 200, o.prompts)
         for batch in o.batches:
             runs = {mode: [] for mode in o.modes}
             for _ in range(o.rounds):
