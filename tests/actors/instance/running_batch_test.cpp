@@ -10,9 +10,10 @@ namespace {
 
 /// A batch whose sequences take their gains as in the actor.
 struct BatchBench : InstanceBench {
-  explicit BatchBench(int32_t device_blocks = 16, StepPlannerConfig planner = {}, int32_t step_depth = 1)
+  explicit BatchBench(int32_t device_blocks = 16, StepPlannerConfig planner = {}, int32_t step_depth = 1,
+                      SequenceDrafts* drafts = nullptr)
       : InstanceBench(device_blocks),
-        batch(planner, step_depth, info, devices, sequences, engine, *slots->step_run(), nullptr,
+        batch(planner, step_depth, info, devices, sequences, engine, *slots->step_run(), drafts,
               [this](Sequence& s, int64_t more, std::span<const SampledToken> sampled, std::span<const KeptList>, size_t passed) {
                 s.kv_tokens += more;
                 s.append(sampled, passed);
@@ -174,6 +175,29 @@ TEST_CASE("running batch: with a depth of 2 a step that repeats the last one is 
   b.steps_ahead();
   CHECK(b.rows->steps.back().at(0).blocks == s.table);  // also those that it came to need between the two
   CHECK(s.table.size() == 4);
+}
+
+TEST_CASE("running batch: where a drafter gives no drafts, steps are ordered ahead until a choice is due") {
+  struct NoDrafter final : Drafter {
+    void draft(const DraftText&, const DraftLimits&, Draft&) override { FAIL("no draft is wanted"); }
+    void learn(const DraftText&) override {}
+    void running(std::span<const GroupId>) override {}
+  };
+  SequenceDrafts drafts({.drafter = std::make_shared<NoDrafter>(),
+                         .budget = {.scouts = 0},
+                         .step_ns = [](const StepShape& shape) { return 1e6 * static_cast<double>(shape.rows); }});
+  BatchBench b(16, {}, 2, &drafts);
+  Sequence& s = b.run(1, 6, 6);
+  b.steps_ahead();  // prefill
+  b.steps_ahead();  // it joined to decode
+  b.steps_ahead();
+  CHECK(b.rows->steps.size() == 4);
+  CHECK(s.log.output_tokens() == 4);
+  drafts.renew_choice();
+  b.steps_ahead();
+  CHECK(b.rows->steps.size() == 5);  // it left its slot for the choice, and joined again
+  b.steps_ahead();
+  CHECK(b.rows->steps.size() == 7);
 }
 
 TEST_CASE("running batch: no step is ordered ahead if a sequence is known to end in the last one, nor after one has joined") {
