@@ -7,6 +7,7 @@
 #include "actors/policy/draft/group_drafter.h"
 #include "cli/engine_source.h"
 #include "cli/kv_size.h"
+#include "cli/policy_auto.h"
 #include "cli/step_calibration.h"
 #include "gpu/model/weight_store.h"
 #include "gpu/step_profile.h"
@@ -40,7 +41,8 @@ Drafting make_drafting(const MachineOptions& options, const DraftBudget::StepNs&
   const bool trees = options.draft_shape != DraftShapes::kPath;
   DraftBudgetConfig budget{.rule = options.draft_rule,
                            .rows_max = {paths ? options.draft_tokens_max : 0, trees ? options.draft_tokens_max : 0},
-                           .lambda = options.draft_lambda};
+                           .lambda = options.draft_lambda,
+                           .wait_ns = 1000 * kStepGapUs};
   return {std::make_shared<GroupDrafter>(drafter), budget, step_ns, {}, thread_cpu_ns};
 }
 

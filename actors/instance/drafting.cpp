@@ -83,11 +83,22 @@ void SequenceDrafts::step_ordered(const StepShape& decode, const StepShape& step
   timing_.step = step;
 }
 
+/// Results come equally late, so between two of them lie the later step and the wait before it. A longer wait than kWaitUsMax is
+/// one for work.
+void SequenceDrafts::step_came(int64_t now_us, int64_t step_us) {
+  constexpr int64_t kWaitUsMax = 1000;
+  const int64_t wait_us = now_us - std::exchange(came_us_, now_us) - step_us;
+  waited_ns_ = wait_us <= kWaitUsMax ? 1000 * static_cast<double>(std::max<int64_t>(0, wait_us)) : 0;
+  if (parts_.clock_ns && !choice_due_ && wait_us <= kWaitUsMax)
+    budget_.engine_waited(choice_.drafts() || choice_.scouts > 0, waited_ns_);
+}
+
 void SequenceDrafts::step_took(int64_t step_us, int64_t tokens) {
   if (!parts_.clock_ns || !timing_.only_decodes || choice_due_) return;
   budget_.took(timing_.decode, timing_.step, 1000 * static_cast<double>(step_us));
   StepTimes& times = choice_.drafts() ? figures_.drafting_steps : figures_.plain_steps;
-  times += {1, tokens, step_us + timing_.draft_ns / 1000, std::llround(choice_.token_ns * static_cast<double>(tokens) / 1000)};
+  const double waited_ns = choice_.drafts() ? budget_.extra_wait_ns(waited_ns_) : 0;
+  times += {1, tokens, step_us + std::llround(waited_ns / 1000), std::llround(choice_.token_ns * static_cast<double>(tokens) / 1000)};
 }
 
 // ---- what the engine made of a draft ---------------------------------------------------------------------------------

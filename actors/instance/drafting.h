@@ -49,6 +49,8 @@ class SequenceDrafts {
   void propose(std::span<Sequence* const> running, std::span<RunningSequence> rows, const SequenceTable& all);
   /// Notes the step that is ordered now; `decode` is its shape without drafts.
   void step_ordered(const StepShape& decode, const StepShape& step, bool only_decodes);
+  /// Notes how long the engine stood still before a step that has ended. `now_us`: its result came.
+  void step_came(int64_t now_us, int64_t step_us);
   /// Notes that this step has ended and how many tokens it gained.
   void step_took(int64_t step_us, int64_t tokens);
 
@@ -96,6 +98,8 @@ class SequenceDrafts {
     int64_t draft_ns = 0;       // spent making the drafts
   } timing_;                    // of the step that is planned or runs
   int64_t draft_ns_ = 0;        // spent making drafts since the start
+  int64_t came_us_ = 0;         // when the last result came
+  double waited_ns_ = 0;        // before the step that it is of; 0: for work
   DraftFigures figures_;
   DraftCounts uncounted_;       // not in the history of figures_ yet
 };

@@ -143,6 +143,7 @@ void InstanceActor::give_all_way() {
 
 void InstanceActor::on_steps(StepResult& result) {
   add_figures(result);
+  if (drafts) drafts->step_came(rt::now_us(self), result.step_us);
   batch.take(result);
   const bool report_due = steps_since_report >= config.report_steps;
   const bool sync_due = drafts && drafts->sync_is_due(rt::now_us(self));

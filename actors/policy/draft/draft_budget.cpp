@@ -17,11 +17,12 @@ constexpr double kFactorMax = 1.5;        // bound on the fitted factor: measure
 constexpr double kOutlier = 2;            // a step this many times longer than expected was delayed by something else
 constexpr double kDraftsMemory = 4096;   // the time of a draft counts 1/e after this many more drafts
 constexpr double kMinProbabilityMax = 0.95;
+constexpr double kWaitsMemory = 256;      // a wait counts 1/e after this many more waits of its kind
 
 }  // namespace
 
 DraftBudget::DraftBudget(DraftBudgetConfig config, StepNs step_ns)
-    : config_(config), step_ns_(std::move(step_ns)), draft_ns_(config.draft_ns) {
+    : config_(config), step_ns_(std::move(step_ns)), draft_ns_(config.draft_ns), waited_ns_{0, config.wait_ns} {
   SEER_CHECK(config_.lambda >= 0 && config_.memory >= 1, config_.lambda, config_.memory);
   for (size_t shape = 0; shape < kDraftShapes; ++shape) {
     SEER_CHECK(config_.rows_max[shape] >= 0, config_.rows_max[shape]);
@@ -147,6 +148,14 @@ void DraftBudget::drafting_took(int64_t drafts, double ns) {
   draft_ns_ += share * (ns / static_cast<double>(drafts) - draft_ns_);
 }
 
+void DraftBudget::engine_waited(bool for_drafts, double ns) {
+  double& waited_ns = waited_ns_[for_drafts ? 1 : 0];
+  waited_ns += (ns - waited_ns) / kWaitsMemory;
+}
+
+/// The engine waits while drafts are made, so what was measured has their time in it.
+double DraftBudget::wait_ns(double drafts) const { return std::max(drafts * draft_ns_, extra_wait_ns(waited_ns_[1])); }
+
 double DraftBudget::predict_ns(const StepShape& decode, const StepShape& step) const {
   const double plain_ns = step_ns_(decode);
   return base_factor_ * plain_ns + drafts_factor_ * std::max(0.0, step_ns_(step) - plain_ns);
@@ -172,12 +181,12 @@ StepShape DraftBudget::with_drafts(const StepShape& decode, const std::array<int
 
 double DraftBudget::time_per_token(const StepShape& decode, const std::array<int64_t, kClasses>& sequences,
                                    DraftShape shape, const Tokens& tokens) const {
-  double gained = 0, draft_ns = 0;
+  double gained = 0, drafts = 0;
   for (size_t c = 0; c < kClasses; ++c) {
     gained += static_cast<double>(sequences[c]) * expected_gain(static_cast<Class>(c), shape, tokens[c]);
-    if (tokens[c] > 0) draft_ns += draft_ns_ * static_cast<double>(sequences[c]);
+    if (tokens[c] > 0) drafts += static_cast<double>(sequences[c]);
   }
-  return (draft_ns + predict_ns(decode, with_drafts(decode, sequences, shape, tokens))) / gained;
+  return ((drafts > 0 ? wait_ns(drafts) : 0) + predict_ns(decode, with_drafts(decode, sequences, shape, tokens))) / gained;
 }
 
 // ---- choices ---------------------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@
 //   a_i  the share of the drafts allowed i rows whose row i is accepted.
 // Let b_i = a_i / a_(i-1), so a_i = b_1 b_2 ... b_i. The time per token of the batch, T_SD of paper section 3.4, is
 //   (D + T) / sum over sequences of (1 + a_1 + ... + a_g)
-// where D is the time to make the drafts, and T the time of the step with 1 + d_1 + ... + d_g rows of each sequence. The cost
+// where D is how much longer the engine waits for a step with drafts than for one that could be queued ahead, at least the time to
+// make the drafts, and T the time of the step with 1 + d_1 + ... + d_g rows of each sequence. The cost
 // model of steps gives T up to two factors, fitted to measured steps (took()): one for the step without drafts, one for what
 // drafts add. The second is fitted to differences between steps that follow one another closely, because batches and the load
 // of the machine change with time. The choice is the shape and g with the least T_SD, or no drafts if the best saves less than
@@ -51,6 +52,7 @@ struct DraftBudgetConfig {
   std::array<int64_t, kDraftShapes> rows_max = {8, 0};
   double lambda = 2;             // the high class gets one more token if its gain is lambda times the low one's (paper: 2)
   double draft_ns = 1500;        // to make one sequence's draft, until drafting_took() measures it
+  double wait_ns = 0;            // D, until engine_waited() measures it
   double prior_accept = 0.5;     // b_i before anything is learned
   double memory = 512;           // a draft counts 1/e after this many more drafts of its class and shape
   double min_saving = 0.02;      // share of the time per token without drafts
@@ -93,6 +95,8 @@ class DraftBudget {
   /// A step took this long. `step`: its shape; `decode`: its shape without drafts.
   void took(const StepShape& decode, const StepShape& step, double ns);
   void drafting_took(int64_t drafts, double ns);
+  /// The engine stood still for this long before a step. `for_drafts`: its batch had a choice with drafts or scouts.
+  void engine_waited(bool for_drafts, double ns);
 
   /// a_i for i from 1 to rows_max, as of the last choose(); 0 beyond.
   double accept_share(Class of, DraftShape shape, int64_t row) const;
@@ -104,6 +108,10 @@ class DraftBudget {
   double expected_rows(Class of, DraftShape shape, int64_t tokens) const;
   /// T of the cost model, corrected by the times of past steps.
   double predict_ns(const StepShape& decode, const StepShape& step) const;
+  /// D with this many drafts.
+  double wait_ns(double drafts) const;
+  /// How much longer a wait for drafts was than the average wait without.
+  double extra_wait_ns(double ns) const { return ns > waited_ns_[0] ? ns - waited_ns_[0] : 0; }
 
  private:
   /// What was learned about row i of a class and shape.
@@ -135,6 +143,7 @@ class DraftBudget {
   StepNs step_ns_;
   std::array<std::array<Rows, kDraftShapes>, kClasses> rows_;
   double draft_ns_;
+  std::array<double, 2> waited_ns_;  // before a step without, with drafts or scouts
   /// Sums over steps. x: time that drafts add by the cost model, y: time measured, both over that of the step without drafts.
   struct Steps {
     double n = 0, x = 0, y = 0, xx = 0, xy = 0;

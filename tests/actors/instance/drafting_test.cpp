@@ -74,6 +74,27 @@ TEST_CASE("drafts: a choice holds until it is renewed, and is delayed while nobo
   CHECK(b.drafts.choice_is_due());
 }
 
+TEST_CASE("drafts: none are made while the engine waits longer for them than they save") {
+  // Five rows take little longer than one, so drafts pay, but for the wait of nine steps.
+  int64_t clock_ns = 0;
+  auto drafter = std::make_shared<EagerDrafter>();
+  SequenceDrafts drafts({.drafter = drafter,
+                         .budget = {.rows_max = {kDraftMax, 0}, .scouts = 0},
+                         .step_ns = [](const StepShape& shape) { return 1e5 + static_cast<double>(shape.rows); },
+                         .clock_ns = [&clock_ns] { return clock_ns; }});
+  DraftBench b;
+  Sequence& s = b.run(1, 6);
+  drafts.propose(b.running, b.rows_of, b.sequences);
+  CHECK(s.draft.tokens.size() == kDraftMax);
+  int64_t now_us = 0;
+  for (int i = 0; i < 2000; ++i) drafts.step_came(now_us += 1000, 100);
+  for (int i = 0; i < 10; ++i) drafts.step_came(now_us += 1'000'000, 100);  // these had no work
+  drafts.renew_choice();
+  s.draft.clear();
+  drafts.propose(b.running, b.rows_of, b.sequences);
+  CHECK(s.draft.tokens.empty());
+}
+
 TEST_CASE("drafts: each verify is counted once, for the probe of its group and for others apart") {
   DraftBench b;
   Sequence& other = b.run(1, 6);

@@ -182,6 +182,19 @@ TEST_CASE("draft budget: the time that drafts take to make is learned") {
   CHECK(!budget.choose(decode_of(1), {0, 1}).drafts());
 }
 
+TEST_CASE("draft budget: drafts must pay for the time that the engine waits for them, and not for other waits") {
+  // Without waits, a row that costs a tenth of the base pays: 1.3 / 1.75 = 0.743 against 1.1, see above.
+  DraftBudget budget(plain_config({.draft_ns = 0}), rows_cost(1e6, 1e5));
+  for (int i = 0; i < 2000; ++i) budget.engine_waited(false, 9e5), budget.engine_waited(true, 9e5);
+  CHECK(budget.choose(decode_of(1), {0, 1}).tokens == Tokens{2, 2});
+  // With 0.9 of the base for the wait it is 2.3 / 1.75 = 1.31 and, at most drafts, 2.8 / 1.99 = 1.41.
+  for (int i = 0; i < 2000; ++i) budget.engine_waited(false, 0);
+  CHECK(budget.choose(decode_of(1), {0, 1}).tokens == Tokens{0, 0});
+  CHECK(budget.extra_wait_ns(5e5) == doctest::Approx(5e5).epsilon(0.01));
+  DraftBudget unmeasured(plain_config({.draft_ns = 0, .wait_ns = 9e5}), rows_cost(1e6, 1e5));
+  CHECK(unmeasured.choose(decode_of(1), {0, 1}).tokens == Tokens{0, 0});
+}
+
 TEST_CASE("draft budget: scouts take turns, at first one each time, then one per fixed number of drafts") {
   DraftBudget budget({.rows_max = {4, 6}, .scouts = 1.0 / 64}, rows_cost(0, 1e6));
   std::array<int64_t, 2> shapes{};
