@@ -14,6 +14,7 @@
 #include <cpuid.h>
 #endif
 
+#include "cli/figure_text.h"
 #include "cli/machine_memory.h"
 #include "cli/serve/metrics.h"
 #include "gpu/cuda/communicator.h"
@@ -213,6 +214,13 @@ MachineFindings inspect_machine() {
   return findings;
 }
 
+void measure_speed(MachineFindings& findings) {
+  constexpr int64_t kBufferBytes = int64_t{256} << 20;
+  const CpuKernels* const kernels = cpu_kernels(CpuIsa::kAuto);
+  if (kernels == nullptr || findings.memory_free_bytes < 2 * kBufferBytes) return;
+  findings.limits = measure_limits(*kernels, static_cast<int32_t>(findings.cores), kBufferBytes);
+}
+
 bool can_run_main_job(const MachineFindings& findings) { return findings.memory_free_bytes >= kMainJobBytes; }
 
 std::string doctor_text(const MachineFindings& findings) {
@@ -221,6 +229,9 @@ std::string doctor_text(const MachineFindings& findings) {
   std::string text = line_text("processor", findings.processor.empty() ? "not known" : findings.processor);
   text += line_text("instructions", sets.empty() ? "none beyond the baseline: portable kernels" : sets);
   text += line_text("cores", cat(findings.cores));
+  if (findings.limits.gflop_s > 0)
+    text += line_text("limits", cat("memory reads ", decimal_text(findings.limits.read_gb_s, 1), " GB/s, kernels compute ",
+                                    decimal_text(findings.limits.gflop_s, 0), " GFLOP/s in registers, with all cores"));
   text +=
       line_text("memory", cat(size_text(findings.memory_bytes), ", ", size_text(findings.memory_free_bytes), " free"));
   text += line_text("CAF", findings.caf);

@@ -74,7 +74,8 @@ struct Run {
     return seer::simulate_command(options, g_stop);
   }
   seer::Status operator()(const seer::DoctorOptions&) const {
-    const seer::MachineFindings findings = seer::inspect_machine();
+    seer::MachineFindings findings = seer::inspect_machine();
+    seer::measure_speed(findings);
     std::cout << seer::doctor_text(findings);
     if (seer::can_run_main_job(findings)) return {};
     return seer::fail(seer::Code::kUnavailable, "the main job cannot run here");

@@ -11,6 +11,8 @@
 
 #include "gpu/cpu/attention_body.h"
 
+#include "gpu/cpu/peak_body.h"
+
 namespace seer {
 namespace {
 
@@ -25,7 +27,8 @@ constexpr CpuKernels make_kernels(const char* name) {
           .rope = rope,
           .swiglu = swiglu,
           .add = add,
-          .attention = attention};
+          .attention = attention,
+          .fma_chains = fma_chains};
 }
 
 }  // namespace

@@ -96,6 +96,10 @@ struct CpuKernels {
   /// x[i] += y[i].
   void (*add)(float* x, const float* y, int32_t size);
   void (*attention)(const AttentionTask& task);
+
+  /// Multiplies and adds with operands in registers only, `rounds` times, and returns how many operations those were: the
+  /// limit of the GEMMs. `sum` depends on all results, so that none is optimised away.
+  int64_t (*fma_chains)(int64_t rounds, float* sum);
 };
 
 /// The table for `isa`, or null if resolve_cpu_isa() (cpu_isa.h) gives an error.

@@ -19,6 +19,7 @@ struct Lanes {
   // Rows that share one pass over the weights, and 16-lane columns of a panel that are computed together: with 16
   // registers, 2 rows x 2 sums x 2 halves + 4 for weights + 2 for inputs.
   static constexpr int kGemmRows = 2, kGemmColumns = 1, kAttentionRows = 2;
+  static constexpr int kPeakChains = 6;  // in 12 registers
 
   static SEER_INLINE F set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
   static SEER_INLINE I set1_i(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }

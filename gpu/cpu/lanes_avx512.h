@@ -18,6 +18,7 @@ struct Lanes {
   // Rows that share one pass over the weights, and 16-lane columns of a panel that are computed together: with 32
   // registers, 6 rows x 2 columns x 2 sums + 4 for weights + 2 for inputs.
   static constexpr int kGemmRows = 6, kGemmColumns = 2, kAttentionRows = 8;
+  static constexpr int kPeakChains = 12;
 
   static SEER_INLINE F set1(float x) { return _mm512_set1_ps(x); }
   static SEER_INLINE I set1_i(int32_t x) { return _mm512_set1_epi32(x); }

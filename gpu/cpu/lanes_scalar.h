@@ -16,6 +16,7 @@ struct Lanes {
   };
   // Rows that share one pass over the weights, and 16-lane columns of a panel that are computed together.
   static constexpr int kGemmRows = 2, kGemmColumns = 1, kAttentionRows = 2;
+  static constexpr int kPeakChains = 1;  // its 16 lanes are independent
 
   template <class Fn>
   static SEER_INLINE F make(Fn fn) {

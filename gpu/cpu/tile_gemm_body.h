@@ -131,5 +131,30 @@ void gemm_int8_tiles(const uint16_t* x, int64_t x_stride, int32_t rows, int32_t 
   Tiles::release();
 }
 
+// CpuKernels::fma_chains: four chains of products of whole tiles, as tile_block() has them.
+template <class Tiles>
+int64_t tile_chains(int64_t rounds, float* sum) {
+  alignas(64) float zeros[16 * 16] = {};
+  Tiles::configure(16, 16);
+  Tiles::template load<0>(zeros, 64);
+  Tiles::template load<1>(zeros, 64);
+  Tiles::template load<2>(zeros, 64);
+  Tiles::template load<3>(zeros, 64);
+  Tiles::template load<4>(zeros, 64);
+  Tiles::template load<5>(zeros, 64);
+  Tiles::template load<6>(zeros, 64);
+  Tiles::template load<7>(zeros, 64);
+  for (int64_t round = 0; round < rounds; ++round) {
+    Tiles::template dot<0, 4, 6>();
+    Tiles::template dot<1, 4, 7>();
+    Tiles::template dot<2, 5, 6>();
+    Tiles::template dot<3, 5, 7>();
+  }
+  Tiles::template store<0>(zeros, 64);
+  Tiles::release();
+  *sum = zeros[0];
+  return rounds * 4 * (16 * 16 * 32 * 2);
+}
+
 }  // namespace
 }  // namespace seer

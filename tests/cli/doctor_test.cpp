@@ -62,3 +62,11 @@ TEST_CASE("doctor: this machine has a core and memory, and all five parts are ch
     CHECK(!part.without.empty());
   }
 }
+
+TEST_CASE("doctor: the limits of the machine are told if they were measured") {
+  MachineFindings findings = bare_machine();
+  CHECK(!contains(doctor_text(findings), "limits"));
+  findings.limits = {.read_gb_s = 27.74, .gflop_s = 190.6};
+  CHECK(contains(doctor_text(findings),
+                 "  limits          memory reads 27.7 GB/s, kernels compute 191 GFLOP/s in registers, with all cores\n"));
+}

@@ -12,9 +12,11 @@
 //                    and V written. Not the rows of the embedding, nor activations
 //   stream_gb_s      reading memory in order with prefetch, 1 GiB, the same number of threads (read_stream.h)
 //   bandwidth_share  bytes_moved / step_us / stream_gb_s; above 1 if weights stay in a cache between steps
+//   peak_gflop_s     multiplying and adding with operands in registers only, same kernels, as many threads
+//   peak_share       operations of the step's GEMMs (not of its attention) / step_us / peak_gflop_s
 //   gemm_chain_us    the step's GEMMs alone (gemm_chain.h), same kernels, as many threads
 //   gemm_share       gemm_chain_us / step_us
-// Every round measures stream, step and chain in turn, after a warm-up; the figures are medians over the rounds. Short
+// Every round measures stream, peak, step and chain in turn, after a warm-up; the figures are medians over the rounds. Short
 // steps and chains are repeated within a round, without the first after the stream, so that caches are as between the
 // steps of a rollout. KV of the context is written as zeros, not computed: the time of a step does not depend on its
 // values. Steps go through the positions of one KV block in turn, as decoding does.
@@ -23,6 +25,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <functional>
 #include <iostream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -31,8 +34,9 @@
 #include <vector>
 
 #include "bench/gpu/gemm_chain.h"
-#include "bench/gpu/read_stream.h"
 #include "gpu/cpu/cpu_engine.h"
+#include "gpu/cpu/machine_limits.h"
+#include "gpu/cpu/read_stream.h"
 #include "gpu/step_runner.h"
 
 using namespace seer;
@@ -172,6 +176,14 @@ double bytes_moved(const Model& model, const EngineInfo& info, const Point& p) {
   return static_cast<double>(weights + (shape.kv_tokens + shape.rows) * token_bytes);
 }
 
+/// Two operations per weight and row; the head's only for sampled rows.
+double gemm_operations(const Model& model, const Point& p) {
+  const auto weights = [](const PackedMatrix& m) { return static_cast<double>(m.rows()) * m.columns(); };
+  double layers = 0;
+  for (const LayerWeights& w : model.layers) layers += weights(w.qkv) + weights(w.output) + weights(w.gate_up) + weights(w.down);
+  return 2.0 * p.batch * (p.rows * layers + p.sample_rows * weights(model.head));
+}
+
 // ---- measuring -----------------------------------------------------------------------------------------------------
 
 double median(std::vector<double> values) {
@@ -180,7 +192,7 @@ double median(std::vector<double> values) {
 }
 
 struct Measured {
-  double step_us = 0, chain_us = 0, stream_gb_s = 0;
+  double step_us = 0, chain_us = 0, stream_gb_s = 0, peak_gflop_s = 0;
 };
 
 /// Mean of the middle half: steps are timed in whole microseconds, and a short one takes tens of them.
@@ -203,7 +215,8 @@ double settled_us(Fn&& measure_us) {
   return middle_mean(std::move(more));
 }
 
-Measured measure(StepRunner& engine, GemmChain& chain, ReadStream& stream, const Point& p, int32_t rounds) {
+Measured measure(StepRunner& engine, GemmChain& chain, ReadStream& stream, const std::function<double()>& peak_gflop_s,
+                 const Point& p, int32_t rounds) {
   int64_t steps = 0;
   const auto step_us = [&] {
     const auto sequences = sequences_of(p, steps++, engine.info().block_tokens);
@@ -213,22 +226,22 @@ Measured measure(StepRunner& engine, GemmChain& chain, ReadStream& stream, const
   step_us();
   chain_us();
   stream.measure_gb_s();
-  std::vector<double> step, gemm, gb_s;
+  std::vector<double> step, gemm, gb_s, gflop_s;
   for (int32_t round = 0; round < rounds; ++round) {
     gb_s.push_back(stream.measure_gb_s());
+    gflop_s.push_back(peak_gflop_s());
     step.push_back(settled_us(step_us));
     gemm.push_back(settled_us(chain_us));
   }
-  return {middle_mean(std::move(step)), middle_mean(std::move(gemm)), median(std::move(gb_s))};
+  return {middle_mean(std::move(step)), middle_mean(std::move(gemm)), median(std::move(gb_s)), median(std::move(gflop_s))};
 }
 
 // ---- output --------------------------------------------------------------------------------------------------------
 
 void print_row(const nlohmann::ordered_json& line) {
-  std::printf("%-8s %6d %8d %12.1f %12.1f %10.1f %11.2f %13.2f %10.2f\n", line["phase"].get<std::string>().c_str(),
+  std::printf("%-8s %6d %8d %12.1f %12.1f %12.2f %8.2f %10.2f\n", line["phase"].get<std::string>().c_str(),
               line["batch"].get<int>(), line["context"].get<int>(), line["tokens_per_s"].get<double>(),
-              line["step_us"].get<double>(), line["bytes_moved"].get<double>() * 1e-6,
-              line["stream_gb_s"].get<double>(), line["bandwidth_share"].get<double>(),
+              line["step_us"].get<double>(), line["bandwidth_share"].get<double>(), line["peak_share"].get<double>(),
               line["gemm_share"].get<double>());
   std::fflush(stdout);
 }
@@ -259,11 +272,13 @@ Status run(const Options& o) {
   if (!o.json) {
     std::printf("%s, %s kernels, %d threads, medians of %d rounds\n", o.model.c_str(), kernels->name, o.threads,
                 o.rounds);
-    std::printf("%-8s %6s %8s %12s %12s %10s %11s %13s %10s\n", "phase", "batch", "context", "tokens/s", "step, us",
-                "MB moved", "stream GB/s", "of bandwidth", "of it GEMM");
+    const double gb_s = stream.measure_gb_s(), gflop_s = measure_gflop_s(*kernels, pool);
+    std::printf("limits: reading %.1f GB/s, registers only %.0f GFLOP/s\n", gb_s, gflop_s);
+    std::printf("%-8s %6s %8s %12s %12s %12s %8s %10s\n", "phase", "batch", "context", "tokens/s", "step, us",
+                "of bandwidth", "of peak", "of it GEMM");
   }
   for (const Point& p : points) {
-    const Measured m = measure(engine, chain, stream, p, o.rounds);
+    const Measured m = measure(engine, chain, stream, [&] { return measure_gflop_s(*kernels, pool); }, p, o.rounds);
     const double bytes = bytes_moved(*model, engine.info(), p);
     const nlohmann::ordered_json line{{"bench", "engine"},
                                       {"phase", p.phase},
@@ -274,8 +289,10 @@ Status run(const Options& o) {
                                       {"step_us", m.step_us},
                                       {"bytes_moved", bytes},
                                       {"bandwidth_share", bytes / m.step_us * 1e-3 / m.stream_gb_s},
+                                      {"peak_share", gemm_operations(*model, p) / m.step_us * 1e-3 / m.peak_gflop_s},
                                       {"gemm_share", m.chain_us / m.step_us},
                                       {"stream_gb_s", m.stream_gb_s},
+                                      {"peak_gflop_s", m.peak_gflop_s},
                                       {"gemm_chain_us", m.chain_us},
                                       {"isa", kernels->name},
                                       {"threads", o.threads},

@@ -1,5 +1,6 @@
 // ReadStream: how fast this machine reads memory, as a limit for a step, which reads weights and KV. Loads in order
-// with software prefetch, on the threads of a pool, from a buffer that no cache holds.
+// with software prefetch, on the threads of a pool, from a buffer that no cache holds. Used by machine_limits.cpp and
+// bench_engine.
 #pragma once
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -12,25 +13,29 @@
 
 #include "gpu/cpu/aligned_array.h"
 #include "gpu/cpu/thread_pool.h"
+#include "protocols/check.h"
 
 namespace seer {
 
 class ReadStream {
  public:
-  /// `pool` is borrowed. Every page is written, else all would be one page of zeros.
-  explicit ReadStream(ThreadPool& pool) : pool_(pool), buffer_(kBytes), sums_(pool.threads()) {
-    std::memset(buffer_.data(), 1, kBytes);
+  static constexpr size_t kPieceBytes = size_t{2} << 20;
+
+  /// `pool` is borrowed. REQUIRES: `bytes`, several times a large last-level cache, is a multiple of kPieceBytes.
+  explicit ReadStream(ThreadPool& pool, size_t bytes = size_t{1} << 30) : pool_(pool), buffer_(bytes), sums_(pool.threads()) {
+    SEER_CHECK(bytes % kPieceBytes == 0, bytes);
+    std::memset(buffer_.data(), 1, bytes);  // else all pages would be one page of zeros
   }
 
   /// One pass over the buffer, in GB/s (10^9 bytes).
   double measure_gb_s() {
     const auto begin = std::chrono::steady_clock::now();
-    pool_.run_ranges(kBytes / kPieceBytes, 1, [&](int32_t first, int32_t end, int32_t thread) {
+    pool_.run_ranges(static_cast<int32_t>(buffer_.size() / kPieceBytes), 1, [&](int32_t first, int32_t end, int32_t thread) {
       sums_[static_cast<size_t>(thread)] +=
           sum_(buffer_.data() + first * kPieceBytes, static_cast<size_t>(end - first) * kPieceBytes);
     });
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    return static_cast<double>(kBytes) / seconds * 1e-9;
+    return static_cast<double>(buffer_.size()) / seconds * 1e-9;
   }
   /// Sum of all that was read so far: that it is used keeps the reading from being optimised away.
   uint64_t checksum() const {
@@ -40,8 +45,6 @@ class ReadStream {
   }
 
  private:
-  static constexpr size_t kBytes = size_t{1} << 30;  // several times a large last-level cache
-  static constexpr size_t kPieceBytes = size_t{2} << 20;
   static constexpr ptrdiff_t kAheadBytes =
       1024;  // past the end too: a prefetch of an address that is not there does nothing
 
