@@ -29,7 +29,37 @@ SEER_INLINE int64_t tile_ahead(int64_t tile, int64_t tile_end) {
 // kRows queries against kTiles tiles at once: a broadcast of a query or a weight then serves all of them, and there are
 // enough independent sums to hide the latency of an FMA.
 template <int kRows>
-constexpr int kTilesTogether = 2 * kRows <= Lanes::kAttentionRows ? 2 : 1;
+constexpr int kTilesTogether = 2 * kRows <= Lanes::kOnePassRows ? 2 : 1;
+
+// Adds dot products of kRows rows of bf16 values with 16 columns to `sums`: a pass for the even sums and one for the odd ones, for
+// more rows than the registers hold both for. Term i of row m is rows[m * stride + i]; the lines of pairs begin at `lines`, and
+// those at `next` are prefetched. kTerms: how many terms, or 0 if `terms` says it.
+template <int kTerms, int kRows>
+SEER_INLINE void add_two_passes(const float* rows, int64_t stride, const uint16_t* lines, const std::byte* next, int terms,
+                                F (&sums)[kRows]) {
+  const float* row[kRows];
+  for (int m = 0; m < kRows; ++m) {
+    row[m] = rows + m * stride;
+    asm("" : "+r"(row[m]));  // one register per row, or the compiler keeps the address of every term
+  }
+  if (kTerms > 0) terms = kTerms;
+  F even[kRows], odd[kRows], other;
+  for (int m = 0; m < kRows; ++m) even[m] = odd[m] = Lanes::set1(0.0f);
+#pragma GCC unroll 16
+  for (int i = 0; i < terms; i += 2) {
+    F line;
+    prefetch(next + i * 32);
+    Lanes::load_pairs(lines + i * 16, line, other);
+    for (int m = 0; m < kRows; ++m) Lanes::add_product(even[m], Lanes::set1(row[m][i]), line);
+  }
+#pragma GCC unroll 16
+  for (int i = 1; i < terms; i += 2) {
+    F line;
+    Lanes::load_pairs(lines + (i - 1) * 16, other, line);
+    for (int m = 0; m < kRows; ++m) Lanes::add_product(odd[m], Lanes::set1(row[m][i]), line);
+  }
+  for (int m = 0; m < kRows; ++m) sums[m] = Lanes::add(sums[m], Lanes::add(even[m], odd[m]));
+}
 
 // Scores of kRows queries against the 16 positions of each tile; `next` are the tiles to prefetch. Score m of tile t
 // goes to scores + m * score_stride + t * 16.
@@ -39,7 +69,16 @@ SEER_INLINE void score_tile(const float* query, int32_t padded, const std::byte*
   F sums[kRows][kTiles];
   for (int m = 0; m < kRows; ++m)
     for (int t = 0; t < kTiles; ++t) sums[m][t] = Lanes::set1(0.0f);
-  if constexpr (kBf16) {
+  if constexpr (kBf16 && kRows > Lanes::kOnePassRows) {
+    static_assert(kTiles == 1);
+    F column[kRows];
+    for (int m = 0; m < kRows; ++m) column[m] = sums[m][0];
+    const auto* k = reinterpret_cast<const uint16_t*>(keys[0]);
+    int32_t d = 0;
+    for (; d + 32 <= padded; d += 32) add_two_passes<32>(query + d, padded, k + d * 16, next[0] + d * 32, 32, column);
+    if (d < padded) add_two_passes<0>(query + d, padded, k + d * 16, next[0] + d * 32, padded - d, column);
+    for (int m = 0; m < kRows; ++m) sums[m][0] = column[m];
+  } else if constexpr (kBf16) {
     for (int32_t d = 0; d < padded; d += 32) {
       F even[kRows][kTiles], odd[kRows][kTiles];
       for (int m = 0; m < kRows; ++m)
@@ -87,7 +126,17 @@ SEER_INLINE void weigh_tile(const float* weights, int64_t stride, int32_t padded
   F sums[kRows][kChunks];
   for (int m = 0; m < kRows; ++m)
     for (int c = 0; c < kChunks; ++c) sums[m][c] = Lanes::load(out + m * padded + (chunk + c) * 16);
-  if constexpr (kBf16) {
+  if constexpr (kBf16 && kRows > Lanes::kOnePassRows) {
+    static_assert(kChunks == 1);
+    F column[kRows];
+    for (int m = 0; m < kRows; ++m) column[m] = sums[m][0];
+    const auto* v = reinterpret_cast<const uint16_t*>(values) + chunk * 256;
+    if (count == 16)
+      add_two_passes<16>(weights, stride, v, next + chunk * 512, 16, column);
+    else
+      add_two_passes<0>(weights, stride, v, next + chunk * 512, count, column);
+    for (int m = 0; m < kRows; ++m) sums[m][0] = column[m];
+  } else if constexpr (kBf16) {
     const auto* v = reinterpret_cast<const uint16_t*>(values) + chunk * 256;
     F even[kRows][kChunks], odd[kRows][kChunks];
     for (int m = 0; m < kRows; ++m)

@@ -135,10 +135,6 @@ struct WideningBlocks : Blocks {
 
 // ---- tiles --------------------------------------------------------------------------------------------------------
 
-// sum += a * b, in the register of the sum. Left to itself, the compiler rotates sums through the registers of the factors,
-// which costs a tenth of the speed.
-SEER_INLINE void fma_into(__m256& sum, __m256 a, __m256 b) { asm("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b)); }
-
 // Sums of kRows rows for both halves of a panel, or one.
 template <int kRows, int kHalves>
 struct TileSums {

@@ -17,7 +17,9 @@ struct Lanes {
   using I = __m512i;
   // Rows that share one pass over the weights, and 16-lane columns of a panel that are computed together: with 32
   // registers, 6 rows x 2 columns x 2 sums + 4 for weights + 2 for inputs.
-  static constexpr int kGemmRows = 6, kGemmColumns = 2, kAttentionRows = 8;
+  static constexpr int kGemmRows = 6, kGemmColumns = 2;
+  // Queries of attention that share a pass, and those for which a pass computes even and odd sums.
+  static constexpr int kAttentionRows = 8, kOnePassRows = 8;
   static constexpr int kPeakChains = 12;
 
   static SEER_INLINE F set1(float x) { return _mm512_set1_ps(x); }
@@ -40,6 +42,7 @@ struct Lanes {
     odd = load_int8(p + 16);
   }
   static SEER_INLINE F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+  static SEER_INLINE void add_product(F& sum, F a, F b) { sum = fma(a, b, sum); }
   static SEER_INLINE F add(F a, F b) { return _mm512_add_ps(a, b); }
   static SEER_INLINE F sub(F a, F b) { return _mm512_sub_ps(a, b); }
   static SEER_INLINE F mul(F a, F b) { return _mm512_mul_ps(a, b); }

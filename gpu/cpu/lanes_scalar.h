@@ -15,7 +15,9 @@ struct Lanes {
     int32_t v[16];
   };
   // Rows that share one pass over the weights, and 16-lane columns of a panel that are computed together.
-  static constexpr int kGemmRows = 2, kGemmColumns = 1, kAttentionRows = 2;
+  static constexpr int kGemmRows = 2, kGemmColumns = 1;
+  // Queries of attention that share a pass, and those for which a pass computes even and odd sums.
+  static constexpr int kAttentionRows = 2, kOnePassRows = 2;
   static constexpr int kPeakChains = 1;  // its 16 lanes are independent
 
   template <class Fn>
@@ -71,6 +73,7 @@ struct Lanes {
   static SEER_INLINE F fma(F a, F b, F c) {
     return make([&](int i) { return __builtin_fmaf(a.v[i], b.v[i], c.v[i]); });
   }
+  static SEER_INLINE void add_product(F& sum, F a, F b) { sum = fma(a, b, sum); }
   static SEER_INLINE F add(F a, F b) {
     return make([&](int i) { return a.v[i] + b.v[i]; });
   }
