@@ -19,6 +19,16 @@ constexpr double kDraftsMemory = 4096;   // the time of a draft counts 1/e after
 constexpr double kMinProbabilityMax = 0.95;
 constexpr double kWaitsMemory = 256;      // a wait counts 1/e after this many more waits of its kind
 
+/// The step with this many draft rows. REQUIRES: decode.sequences >= 1.
+StepShape with_rows(const StepShape& decode, int64_t rows) {
+  StepShape step = decode;
+  step.rows += rows;
+  step.sampled_rows += rows;
+  step.kv_tokens += rows;
+  step.attended += rows * (decode.kv_tokens / decode.sequences);
+  return step;
+}
+
 }  // namespace
 
 DraftBudget::DraftBudget(DraftBudgetConfig config, StepNs step_ns)
@@ -66,19 +76,19 @@ void DraftBudget::verified_paths(Class of, int64_t allowed, int64_t drafted, std
   learned.drafts += drafts;
 }
 
-/// Adds the counts since the last choose() together, so that neither the order nor the grouping of verifies matters.
+/// Adds the counts since the last choose() together, so that neither the order nor the grouping of verifies matters. The older
+/// counts age by as many drafts, and the new ones by those after each of them, on average. So what is known stays known for as
+/// long as nothing is drafted.
 void DraftBudget::add_new(Rows& rows) const {
+  const auto drafts = static_cast<double>(std::exchange(rows.drafts, 0));
+  if (drafts == 0) return;
+  const double kept = std::exp(-drafts / config_.memory);
+  const double weight = config_.memory * (1 - kept) / drafts;  // (1 + k + ... + k^(n - 1)) / n with k = exp(-1 / memory), for a long memory
   for (Row& row : rows.row) {
-    row.asked += static_cast<double>(std::exchange(row.asked_since, 0));
-    row.drafted += static_cast<double>(std::exchange(row.drafted_since, 0));
-    row.accepted += static_cast<double>(std::exchange(row.accepted_since, 0));
+    row.asked = kept * row.asked + weight * static_cast<double>(std::exchange(row.asked_since, 0));
+    row.drafted = kept * row.drafted + weight * static_cast<double>(std::exchange(row.drafted_since, 0));
+    row.accepted = kept * row.accepted + weight * static_cast<double>(std::exchange(row.accepted_since, 0));
   }
-}
-
-/// Ages all counts together, for the same reason.
-void DraftBudget::age(Rows& rows) const {
-  const double kept = std::exp(-static_cast<double>(std::exchange(rows.drafts, 0)) / config_.memory);
-  for (Row& row : rows.row) row.asked *= kept, row.drafted *= kept, row.accepted *= kept;
 }
 
 /// A row about which little is known is assumed to be drafted as often as the row before, and accepted at the same ratio.
@@ -198,7 +208,6 @@ DraftBudget::Choice DraftBudget::choose(const StepShape& decode, const std::arra
     for (Rows& rows : shapes) {
       add_new(rows);
       sum_up(rows);
-      age(rows);
     }
   fit_times();
   const double plain_ns = time_per_token(decode, sequences, choice.shape, {});
@@ -220,29 +229,54 @@ DraftBudget::Choice DraftBudget::choose(const StepShape& decode, const std::arra
   choice.min_probability =
       static_cast<float>(std::clamp(row_ns(decode, std::max(drafted, decode.sequences)) / choice.token_ns,
                                     config_.min_probability, kMinProbabilityMax));
-  send_scouts(decode.sequences, choice);
+  send_scouts(decode, choice);
   return choice;
 }
 
-/// Time that each of `rows` more rows adds to the step.
+/// Time that one more row adds to a step that has `rows` draft rows. Measured over as many as there are sequences, because the
+/// time of a step is counted in whole nanoseconds and may have small bends.
 double DraftBudget::row_ns(const StepShape& decode, int64_t rows) const {
-  StepShape step = decode;
-  step.rows += rows;
-  step.sampled_rows += rows;
-  step.kv_tokens += rows;
-  step.attended += rows * (decode.kv_tokens / decode.sequences);
-  return (predict_ns(decode, step) - predict_ns(decode, decode)) / static_cast<double>(rows);
+  const double more_ns =
+      predict_ns(decode, with_rows(decode, rows + decode.sequences)) - predict_ns(decode, with_rows(decode, rows));
+  return more_ns / static_cast<double>(decode.sequences);
 }
 
-void DraftBudget::send_scouts(int64_t sequences, Choice& choice) {
+/// Whether drafts would pay if every row were accepted.
+bool DraftBudget::could_pay(const StepShape& decode) const {
+  const double plain_ns = predict_ns(decode, decode) / static_cast<double>(decode.sequences);
+  for (const DraftShape shape : {DraftShape::kPath, DraftShape::kTree})
+    for (int64_t g = 1; g <= rows_max(shape); ++g) {
+      const double sequence_ns =
+          predict_ns(decode, with_rows(decode, g * decode.sequences)) / static_cast<double>(decode.sequences) + draft_ns_;
+      if (sequence_ns / static_cast<double>(1 + g) < (1 - config_.min_saving) * plain_ns) return true;
+    }
+  return false;
+}
+
+/// Time that scouts add to a step without other drafts, if all their rows are drafted.
+double DraftBudget::scouts_ns(const StepShape& decode, int64_t scouts) const {
+  const int64_t rows = scouts * std::max(rows_max(DraftShape::kPath), rows_max(DraftShape::kTree));
+  return static_cast<double>(scouts) * draft_ns_ + predict_ns(decode, with_rows(decode, rows)) - predict_ns(decode, decode);
+}
+
+void DraftBudget::send_scouts(const StepShape& decode, Choice& choice) {
   if (config_.scouts <= 0) return;
-  scouts_due_ += config_.scouts * static_cast<double>(sequences);
-  choice.scouts = static_cast<int64_t>(scouts_due_);
-  scouts_due_ -= static_cast<double>(choice.scouts);
-  if (scouts_sent_ < kFirstScouts) choice.scouts = std::max<int64_t>(1, choice.scouts);
+  const auto most = static_cast<double>(decode.sequences);
+  scouts_due_ = std::min(most, scouts_due_ + config_.scouts * most);
+  auto scouts = static_cast<int64_t>(scouts_due_);
+  if (scouts_sent_ < kFirstScouts) scouts = std::max<int64_t>(1, scouts);
+  if (scouts == 0 || !could_pay(decode)) return;
+  if (!choice.drafts()) {
+    const double cost_ns = scouts_ns(decode, scouts);
+    scout_ns_due_ = std::min(cost_ns, scout_ns_due_ + config_.scout_time * predict_ns(decode, decode));
+    if (scout_ns_due_ < cost_ns && scouts_sent_ >= kFirstScouts) return;
+    scout_ns_due_ = 0;
+  }
+  choice.scouts = scouts;
+  scouts_due_ = std::max(0.0, scouts_due_ - static_cast<double>(scouts));
   choice.scout_shape = scouts_sent_ % 2 == 0 && has(DraftShape::kPath) ? DraftShape::kPath : DraftShape::kTree;
   if (!has(DraftShape::kTree)) choice.scout_shape = DraftShape::kPath;
-  scouts_sent_ += choice.scouts;
+  scouts_sent_ += scouts;
 }
 
 /// Algorithm 1, from line 4.

@@ -17,8 +17,9 @@
 // min_saving. So trees, which gain more but have more rows, are chosen when rows cost little: in small batches and in the tail.
 //
 // A row pays if the probability p that it is accepted is worth its cost: p > (T with it - T without it) / T_SD. The
-// min_probability of a choice is this bound for an average row, in a step with at least one more row per sequence. The fuller
-// the batch, the surer drafts must be.
+// min_probability of a choice is this bound for a marginal row: one more per sequence, in a step that already has the drafts
+// of the choice (at least one row per sequence). What a step with drafts costs whatever their number is no part of a row's
+// price: it decides whether to draft, and rows share it. The fuller the batch, the surer drafts must be.
 //
 // Rules (paper 3.4, Algorithm 1). All have the budget g* B, where g* minimises T_SD with equal drafts. They differ in how they
 // deal it out:
@@ -28,8 +29,10 @@
 // No class gets drafts if even the best choice does not pay.
 //
 // Rates are learned only from drafts. So now and then a sequence is a scout: it gets the longest draft allowed, of each shape in
-// turn, whatever was chosen for the others. The rows of its draft must pass min_probability too, so a scout costs little more
-// than the time to make its draft.
+// turn, whatever was chosen for the others. The rows of its draft must pass min_probability too. Beside other drafts a scout costs
+// little more than the time to make its draft. Without them, scouts make their step pay for being one with drafts. So they wait
+// until what they add to steps is at most scout_time of the time, and then go together. None go where drafts would not pay
+// even if every row were accepted.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -57,7 +60,8 @@ struct DraftBudgetConfig {
   double memory = 512;           // a draft counts 1/e after this many more drafts of its class and shape
   double min_saving = 0.02;      // share of the time per token without drafts
   double min_probability = 0.02; // least min_probability of a choice
-  double scouts = 1.0 / 16;      // scouts' share of the drafts
+  double scouts = 1.0 / 16;      // scouts' share of the sequences
+  double scout_time = 1.0 / 64;  // most that scouts add to the time of steps while there are no other drafts
 };
 
 class DraftBudget {
@@ -127,7 +131,6 @@ class DraftBudget {
 
   const Rows& rows_of(Class of, DraftShape shape) const { return rows_[of][static_cast<size_t>(shape)]; }
   void add_new(Rows& rows) const;
-  void age(Rows& rows) const;
   void sum_up(Rows& rows) const;
   void fit_times();
   StepShape with_drafts(const StepShape& decode, const std::array<int64_t, kClasses>& sequences, DraftShape shape,
@@ -137,7 +140,9 @@ class DraftBudget {
   Tokens deal_out(int64_t budget, const std::array<int64_t, kClasses>& sequences, DraftShape shape) const;
   double benefit(Class of, DraftShape shape, int64_t sequences, int64_t tokens) const;
   double row_ns(const StepShape& decode, int64_t rows) const;
-  void send_scouts(int64_t sequences, Choice& choice);
+  bool could_pay(const StepShape& decode) const;
+  double scouts_ns(const StepShape& decode, int64_t scouts) const;
+  void send_scouts(const StepShape& decode, Choice& choice);
 
   DraftBudgetConfig config_;
   StepNs step_ns_;
@@ -152,6 +157,7 @@ class DraftBudget {
   Steps steps_;            // before that; xx and xy are sums over deviations from the mean of their choose() interval
   double base_factor_ = 1, drafts_factor_ = 1;
   double scouts_due_ = 0;
+  double scout_ns_due_ = 0;  // of time that scouts may add to steps
   int64_t scouts_sent_ = 0;
   std::vector<int64_t> gaining_;  // scratch of verified_paths(): number of verifies by tokens gained
 };

@@ -195,8 +195,35 @@ TEST_CASE("draft budget: drafts must pay for the time that the engine waits for 
   CHECK(unmeasured.choose(decode_of(1), {0, 1}).tokens == Tokens{0, 0});
 }
 
+/// A step costs `base` and a fixed time per row, and `verify` more if it verifies anything.
+DraftBudget::StepNs verify_cost(double base, double row, double verify) {
+  return [=](const StepShape& s) {
+    return base + row * static_cast<double>(s.rows) + (s.sampled_rows > s.sequences ? verify : 0);
+  };
+}
+
+TEST_CASE("draft budget: a row is priced by what one more costs, whatever a step with drafts costs at all") {
+  // 64 sequences: a step of 10 ms, 2 us per row, and 2.5 ms more if it verifies. 0.5 of the first rows are accepted.
+  for (const double verify : {0.0, 2.5e6}) {
+    CAPTURE(verify);
+    DraftBudget budget(plain_config({.draft_ns = 0}), verify_cost(1e7, 2e3, verify));
+    const DraftBudget::Choice choice = budget.choose(decode_of(64), {0, 64});
+    CHECK(choice.tokens[Class::kLow] >= 4);
+    CHECK(choice.min_probability == doctest::Approx(std::max(0.02, 2e3 / choice.token_ns)));
+  }
+  // If nothing pays, the price is that of a row beside others, for scouts.
+  DraftBudget none(plain_config({.draft_ns = 0}), verify_cost(1e7, 2e3, 1e9));
+  const DraftBudget::Choice choice = none.choose(decode_of(64), {0, 64});
+  CHECK(!choice.drafts());
+  CHECK(choice.min_probability == doctest::Approx(0.02));
+}
+
 TEST_CASE("draft budget: scouts take turns, at first one each time, then one per fixed number of drafts") {
-  DraftBudget budget({.rows_max = {4, 6}, .scouts = 1.0 / 64}, rows_cost(0, 1e6));
+  // A row costs so much that drafts pay only if nearly all of them are accepted. The base makes scouts cheap.
+  const auto costs = rows_cost(4e6, 1e6);
+  DraftBudget budget({.rows_max = {4, 6}, .min_saving = 0, .scouts = 1.0 / 64, .scout_time = 1e9}, costs);
+  teach(budget, Class::kLow, 4, 0, 4000);
+  teach(budget, Class::kLow, 6, 0, 4000, kTree);
   std::array<int64_t, 2> shapes{};
   for (int i = 0; i < 8; ++i) {
     const DraftBudget::Choice choice = budget.choose(decode_of(16), {0, 16});
@@ -209,8 +236,40 @@ TEST_CASE("draft budget: scouts take turns, at first one each time, then one per
   for (int i = 0; i < 400; ++i) scouts += budget.choose(decode_of(16), {0, 16}).scouts;
   CHECK(scouts == 100);
   CHECK(budget.choose(decode_of(256), {0, 256}).scouts == 4);
-  DraftBudget trees_only({.rows_max = {0, 6}}, rows_cost(0, 1e6));
+  DraftBudget trees_only({.rows_max = {0, 6}}, rows_cost(1e6, 1e5));
   for (int i = 0; i < 4; ++i) CHECK(trees_only.choose(decode_of(1), {0, 1}).scout_shape == kTree);
+}
+
+TEST_CASE("draft budget: while nothing is drafted, scouts add no more to steps than their share of the time") {
+  // Nothing is accepted, and a step that verifies costs 3 ms more than the 10 ms of others. What scouts taught is not forgotten.
+  DraftBudget budget({.draft_ns = 0, .scouts = 1.0 / 16, .scout_time = 0.02}, verify_cost(1e7, 1e3, 3e6));
+  teach(budget, Class::kLow, 8, 0, 4000);
+  double added_ns = 0;
+  int64_t scouts = 0, together_least = 1000;
+  constexpr int kChoices = 2000;
+  for (int i = 0; i < kChoices; ++i) {
+    const DraftBudget::Choice choice = budget.choose(decode_of(64), {0, 64});
+    REQUIRE(!choice.drafts());
+    if (choice.scouts == 0 || i < 100) continue;  // the first come at once
+    added_ns += 3e6 + 1e3 * 8 * static_cast<double>(choice.scouts);
+    scouts += choice.scouts;
+    together_least = std::min(together_least, choice.scouts);
+  }
+  CHECK(added_ns <= 0.021 * 1e7 * kChoices);
+  CHECK(added_ns > 0.015 * 1e7 * kChoices);
+  CHECK(together_least >= 32);  // they waited, and went together
+  CHECK(scouts > kChoices);
+}
+
+TEST_CASE("draft budget: no scouts where drafts would not pay if all of them were accepted") {
+  // A row costs as much as a sequence's step: 9 tokens of one draft take 9 times as long.
+  DraftBudget never({}, rows_cost(0, 1e6));
+  // A draft takes longer to make than nine steps.
+  DraftBudget slow({.draft_ns = 1e8}, rows_cost(1e6, 1e3));
+  for (int i = 0; i < 100; ++i) {
+    CHECK(never.choose(decode_of(16), {0, 16}).scouts == 0);
+    CHECK(slow.choose(decode_of(1), {0, 1}).scouts == 0);
+  }
 }
 
 TEST_CASE("draft budget: Algorithm 1 as printed deals by the fall in acceptance, the corrected one by the gain") {
