@@ -242,7 +242,7 @@ TEST_CASE("config: each bad flag gets a sentence with its value and what was exp
       {{"--policy", "streamrl-oracle"},
        "--lengths is missing: the streamrl-oracle policy takes the response lengths from it"},
       {{"--policy", "partial"},
-       "--policy partial: expected one of auto, verl, divided, las, seer, seer+, oracle, streamrl-oracle; partial carries "
+       "--policy partial: expected one of auto, verl, divided, divided-rr, las, seer, seer+, oracle, streamrl-oracle; partial carries "
        "unfinished responses over to other weights; Seer is strictly on-policy, so that it is only simulated, for "
        "comparison"},
       {{"--compare", "verl,verl"}, "--compare names verl twice: expected different policies"},

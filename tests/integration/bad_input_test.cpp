@@ -327,7 +327,7 @@ TEST_CASE("not finite: rollout and score answer every line, say which failed and
 TEST_CASE("bad input: options and the TOML file") {
   BadInputs bad;
   bad.rollout("group size 0", {{"--group-size", "0"}}, {"--group-size 0", "at least 1"}, 2);
-  bad.rollout("unknown policy", {{"--policy", "fifo"}}, {"--policy fifo", "auto, verl, divided, las, seer, seer+, oracle, streamrl-oracle"}, 2);
+  bad.rollout("unknown policy", {{"--policy", "fifo"}}, {"--policy fifo", "auto, verl, divided, divided-rr, las, seer, seer+, oracle, streamrl-oracle"}, 2);
   bad.rollout("unknown log level", {{"--log-level", "loud"}}, {"--log-level loud", "off, error, warn, info, debug"}, 2);
   bad.rollout("log in no folder", {{"--log-file", bad.folder.path("none/seer.log")}},
               {"cannot open the log", "none/seer.log", "No such file or directory"}, 1);

@@ -1,5 +1,5 @@
 // DividedScheduler: divided rollout. Requests run in chunks, each on the instance that suits best at its start. All
-// waiting requests are in one order (serve_order.h), which the policy chooses: `divided`, `las`, `seer` (Algorithm 2)
+// waiting requests are in one order (serve_order.h), which the policy chooses: `divided`, `divided-rr`, `las`, `seer` (Algorithm 2)
 // and `oracle` differ only in it. Single owner, not thread-safe.
 //
 // Invariants:

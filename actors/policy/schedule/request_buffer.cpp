@@ -21,6 +21,7 @@ void RequestBuffer::add_group(const GroupSpec& spec, int64_t now_us) {
     RequestState& request = group.members[sample];
     request.id = {spec.id, sample};
     request.probe = sample == 0;
+    request.submitted = submitted_++;
     request.waiting_since_us = now_us;
     if (sample < spec.known_tokens.size()) request.known_tokens = spec.known_tokens[sample];
     if (sample < spec.generated_tokens.size()) request.generated_tokens = spec.generated_tokens[sample];

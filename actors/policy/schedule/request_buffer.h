@@ -26,6 +26,7 @@ struct RequestState {
   bool failed = false;                // ended with an error or cancelled, so its full length is not known
   int64_t generated_tokens = 0;       // as far as reported
   int64_t known_tokens = 0;           // response length known beforehand (oracle only); 0: not known
+  int64_t submitted = 0;              // index among all requests, in the order they were added
   int64_t waiting_since_us = 0;       // when it was added, or its last chunk ended
   int64_t finished_us = 0;            // set when finished
   InstanceId instance = kNoInstance;  // runs there now, or ran its last chunk there
@@ -88,6 +89,7 @@ class RequestBuffer {
   std::deque<GroupState> groups_;  // a deque, so that references to requests stay valid while groups are added
   std::unordered_map<GroupId, size_t> slots_;  // index into groups_; only looked up
   RequestTotals totals_;
+  int64_t submitted_ = 0;
 };
 
 }  // namespace seer

@@ -20,6 +20,8 @@ uint64_t most_first_rank(int64_t tokens) {
   return kMostFirst - static_cast<uint64_t>(tokens);
 }
 
+uint64_t submission_rank(const RequestState& request, int64_t) { return static_cast<uint64_t>(request.submitted); }
+
 uint64_t longest_waiting_rank(const RequestState& request, int64_t) {
   return static_cast<uint64_t>(request.waiting_since_us);
 }

@@ -23,11 +23,13 @@ struct ServeOrder {
 uint64_t probe_rank(const RequestState& request);
 uint64_t most_first_rank(int64_t tokens);
 
+uint64_t submission_rank(const RequestState& request, int64_t group_estimate_tokens);
 uint64_t longest_waiting_rank(const RequestState& request, int64_t group_estimate_tokens);
 uint64_t least_generated_rank(const RequestState& request, int64_t group_estimate_tokens);
 uint64_t longest_group_rank(const RequestState& request, int64_t group_estimate_tokens);
 uint64_t most_remaining_rank(const RequestState& request, int64_t group_estimate_tokens);
 
+inline constexpr ServeOrder kFirstSubmittedFirst{.rank = submission_rank};
 inline constexpr ServeOrder kLongestWaitingFirst{.rank = longest_waiting_rank, .latest_yields = true};
 inline constexpr ServeOrder kLeastGeneratedFirst{.rank = least_generated_rank};
 inline constexpr ServeOrder kLongestGroupFirst{.rank = longest_group_rank, .guards_starving = true};

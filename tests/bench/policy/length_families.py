@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Measures the gain of policies over `divided` with lengths that they do and do not assume.
+"""Measures the gain of policies over `divided-rr` with lengths that they do and do not assume.
 
 Runs `seer simulate` on a small cluster (Moonlight on 8 H800, 100 groups of 8) for families of response lengths and for
-several correlations within a group (icc). Each policy gets the same lengths as `divided` under the same seed. A speedup is the
+several correlations within a group (icc). Each policy gets the same lengths as `divided-rr` under the same seed. A speedup is the
 ratio of their totals: the mean of its logarithm over the seeds, with its 95 % interval (Student's t).
 
   lognormal   what the estimates of `seer` and `seer+` assume
@@ -17,7 +17,7 @@ import argparse, json, math, os, subprocess, sys, tempfile
 
 FAMILIES = {"lognormal": {}, "bimodal": {"long-share": 0.1, "long-ratio": 4.0}, "runaway": {"runaway-share": 0.02},
             "drift": {"drift": 1.5}}
-BASE = "divided"
+BASE = "divided-rr"
 T_975 = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
          2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042]  # by degrees of freedom
 
@@ -50,14 +50,14 @@ def cell(runs, policy, family, icc):
     mean, half = interval([math.log(run[BASE][0] / run[policy][0]) for run in runs])
     verdict = "wins" if mean > half else "loses" if mean < -half else "even"
     finite = math.isfinite(half)
-    return {"family": family, "icc": icc, "policy": policy, "seeds": len(runs), "speedup_vs_divided": math.exp(mean),
+    return {"family": family, "icc": icc, "policy": policy, "seeds": len(runs), "speedup_vs_divided_rr": math.exp(mean),
             "low": math.exp(mean - half) if finite else None, "high": math.exp(mean + half) if finite else None,
             "verdict": verdict, "total_s": interval([run[policy][0] for run in runs])[0],
             "tail_s": interval([run[policy][1] for run in runs])[0]}
 
 
 def print_table(o, cells):
-    print("speedup over divided [95 % interval]; + and - where the interval lies on one side of 1\n")
+    print("speedup over divided-rr [95 % interval]; + and - where the interval lies on one side of 1\n")
     shown = [p for p in o.policies if p != BASE]
     print(f"{'family':11}{'icc':>5}" + "".join(f"{p:>22}" for p in shown))
     for family in o.families:
@@ -66,7 +66,7 @@ def print_table(o, cells):
             for policy in shown:
                 c = next(c for c in cells if (c["family"], c["icc"], c["policy"]) == (family, icc, policy))
                 around = f" [{c['low']:.2f}, {c['high']:.2f}]" if c["low"] else ""
-                line += f"{c['speedup_vs_divided']:.2f}{around} {'+-='[['wins', 'loses', 'even'].index(c['verdict'])]}".rjust(22)
+                line += f"{c['speedup_vs_divided_rr']:.2f}{around} {'+-='[['wins', 'loses', 'even'].index(c['verdict'])]}".rjust(22)
             print(line)
     for policy in shown:
         print(f"\n{policy}:")

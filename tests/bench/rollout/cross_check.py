@@ -17,7 +17,7 @@ import argparse, itertools, json, os, subprocess, sys, tempfile
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
 MODEL = os.path.join(ROOT, "deploy/models/scratchpad-1m8")
 PROMPTS = os.path.join(ROOT, "deploy/examples/scratchpad/prompts.jsonl")
-POLICIES = ["divided", "seer", "seer+", "verl"]
+POLICIES = ["divided-rr", "seer", "seer+", "verl"]
 CHUNK_TOKENS, MAX_BATCH, KV_MIB, KV_TOKENS = 256, 64, 12, 6144  # of an instance; 2 KiB of KV per token of the shipped model
 FIGURES = ["total_s", "tail_s"]
 APART = 0.05  # relative

@@ -43,14 +43,34 @@ TEST_CASE("divided: an idle fleet looks past any number of requests that are too
         "20");
 }
 
-TEST_CASE("divided: the longest waiting goes first, and a request that had a chunk goes to the back") {
+TEST_CASE("divided: the first submitted goes on until it is over, whatever it has generated and how long others wait") {
   SchedulerDesk desk("divided");
+  desk.instance(0, 100, 1).group({.id = 7, .samples = 2}).group({.id = 1, .samples = 1});  // ids say nothing of the order
+  CHECK(desk.serve(3, 32) == Order{request(7, 0), request(7, 0), request(7, 0)});
+  desk.end(desk.place_one(), 120, ChunkEnd::kFinished);
+  CHECK(desk.serve(2, 32) == Order{request(7, 1), request(7, 1)});
+}
+
+TEST_CASE("divided: the last submitted gives way first, even if it started before others") {
+  SchedulerDesk desk("divided");
+  desk.instance(0, 100).group({.samples = 3});
+  const auto placements = desk.place();
+  REQUIRE(placements.size() == 3);
+  desk.end(placements[0], 32);
+  const Placement again = desk.place_one();
+  CHECK(again.request == request(0, 0));
+  CHECK(again.yield_rank < placements[1].yield_rank);
+  CHECK(placements[1].yield_rank < placements[2].yield_rank);
+}
+
+TEST_CASE("divided-rr: the longest waiting goes first, and a request that had a chunk goes to the back") {
+  SchedulerDesk desk("divided-rr");
   desk.instance(0, 100, 1).group({.samples = 2}).group({.id = 1, .samples = 1});
   CHECK(desk.serve(5, 8) == Order{request(0, 0), request(0, 1), request(1, 0), request(0, 0), request(0, 1)});
 }
 
-TEST_CASE("divided: the latest started gives way first") {
-  SchedulerDesk desk("divided");
+TEST_CASE("divided-rr: the latest started gives way first") {
+  SchedulerDesk desk("divided-rr");
   desk.instance(0, 100).group({.samples = 3});
   const auto placements = desk.place();
   REQUIRE(placements.size() == 3);

@@ -82,13 +82,13 @@ TEST_CASE("ledger scheduler: a chunk is promised what the configuration says, an
 }
 
 TEST_CASE("ledger scheduler: a request goes on before others of its priority until its turn is over") {
-  for (const std::string policy : {"seer+", "seer", "las", "divided"}) {
+  for (const std::string policy : {"seer+", "seer", "las", "divided-rr"}) {
     CAPTURE(policy);
     SchedulerDesk desk(policy, {.chunk_tokens = 32, .reserve_share = 1.0, .turn_tokens = 64});
     desk.instance(0, 100, 1).group({.id = 0, .samples = 3});
     const auto order = desk.serve(6, 32);
     for (size_t turn = 0; turn < 6; turn += 2) CHECK(order[turn] == order[turn + 1]);
-    const bool takes_turns = policy == "las" || policy == "divided";  // the others run the probe first
+    const bool takes_turns = policy == "las" || policy == "divided-rr";  // the others run the probe first
     CHECK(std::set<RequestId>(order.begin(), order.end()).size() == (takes_turns ? 3 : 1));
   }
 }

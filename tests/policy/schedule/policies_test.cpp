@@ -87,7 +87,7 @@ TEST_CASE("policies: an unknown policy is named with the known ones") {
   const auto made = make_chunk_scheduler({.policy = "fastest"});
   REQUIRE_FALSE(made.ok());
   CHECK(made.error().code == Code::kInvalidArgument);
-  CHECK(made.error().detail == "unknown scheduling policy \"fastest\"; known: verl divided las seer seer+ oracle streamrl-oracle");
+  CHECK(made.error().detail == "unknown scheduling policy \"fastest\"; known: verl divided divided-rr las seer seer+ oracle streamrl-oracle");
 }
 
 TEST_CASE("policies: names can be chosen by fields of the rows, in the order of the table") {

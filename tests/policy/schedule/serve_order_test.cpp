@@ -13,6 +13,7 @@ struct Waiting {
   int64_t estimate = 0;
   int64_t generated = 0;
   int64_t waiting_since_us = 0;
+  int64_t submitted = 0;
   int64_t known = 0;
   bool probe = false;
 };
@@ -21,6 +22,7 @@ uint64_t rank(const ServeOrder& order, const Waiting& w) {
   RequestState request;
   request.generated_tokens = w.generated;
   request.waiting_since_us = w.waiting_since_us;
+  request.submitted = w.submitted;
   request.known_tokens = w.known;
   request.probe = w.probe;
   return order.rank(request, w.estimate);
@@ -28,13 +30,14 @@ uint64_t rank(const ServeOrder& order, const Waiting& w) {
 
 }  // namespace
 
-TEST_CASE("serve order: the request that waited longest, generated least, or has most left goes first") {
+TEST_CASE("serve order: the request that was submitted first, waited longest, generated least, or has most left goes first") {
   struct Row {
     const char* name;
     const ServeOrder& order;
     Waiting sooner, later;
   };
   const Row rows[] = {
+      {"submitted earlier", kFirstSubmittedFirst, {.generated = 9, .waiting_since_us = 9, .submitted = 3}, {.submitted = 4}},
       {"waited longer", kLongestWaitingFirst, {.waiting_since_us = 5}, {.waiting_since_us = 6}},
       {"generated less", kLeastGeneratedFirst, {.generated = 5, .waiting_since_us = 9}, {.generated = 6}},
       {"a probe before the longest estimate", kLongestGroupFirst, {.generated = 99, .probe = true}, {.estimate = 100'000}},
