@@ -243,12 +243,12 @@ double DraftBudget::row_ns(const StepShape& decode, int64_t rows) const {
 
 /// Whether drafts would pay if every row were accepted.
 bool DraftBudget::could_pay(const StepShape& decode) const {
-  const double plain_ns = predict_ns(decode, decode) / static_cast<double>(decode.sequences);
+  const auto sequences = static_cast<double>(decode.sequences);
+  const double plain_ns = predict_ns(decode, decode);
   for (const DraftShape shape : {DraftShape::kPath, DraftShape::kTree})
     for (int64_t g = 1; g <= rows_max(shape); ++g) {
-      const double sequence_ns =
-          predict_ns(decode, with_rows(decode, g * decode.sequences)) / static_cast<double>(decode.sequences) + draft_ns_;
-      if (sequence_ns / static_cast<double>(1 + g) < (1 - config_.min_saving) * plain_ns) return true;
+      const double ns = wait_ns(sequences) + predict_ns(decode, with_rows(decode, g * decode.sequences));
+      if (ns / static_cast<double>(1 + g) < (1 - config_.min_saving) * plain_ns) return true;
     }
   return false;
 }
@@ -256,7 +256,7 @@ bool DraftBudget::could_pay(const StepShape& decode) const {
 /// Time that scouts add to a step without other drafts, if all their rows are drafted.
 double DraftBudget::scouts_ns(const StepShape& decode, int64_t scouts) const {
   const int64_t rows = scouts * std::max(rows_max(DraftShape::kPath), rows_max(DraftShape::kTree));
-  return static_cast<double>(scouts) * draft_ns_ + predict_ns(decode, with_rows(decode, rows)) - predict_ns(decode, decode);
+  return wait_ns(static_cast<double>(scouts)) + predict_ns(decode, with_rows(decode, rows)) - predict_ns(decode, decode);
 }
 
 void DraftBudget::send_scouts(const StepShape& decode, Choice& choice) {
