@@ -1,7 +1,6 @@
 #include "cli/doctor.h"
 
 #include <dlfcn.h>
-#include <sched.h>
 #include <stdio.h>
 
 #include <algorithm>
@@ -17,6 +16,9 @@
 #include "cli/figure_text.h"
 #include "cli/machine_memory.h"
 #include "cli/serve/metrics.h"
+#include "gpu/cpu/kernels.h"
+#include "gpu/cpu/machine_limits.h"
+#include "gpu/cpu/thread_pool.h"
 #include "gpu/cuda/communicator.h"
 #include "gpu/cuda/cuda_device.h"
 #include "protocols/text.h"
@@ -64,11 +66,6 @@ std::string value_after(const char* path, std::string_view key) {
       if (value != line.npos) return line.substr(value);
     }
   return {};
-}
-
-int64_t usable_cores() {
-  cpu_set_t set;
-  return ::sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
 // ---- optional parts ------------------------------------------------------------------------------------------------
@@ -200,7 +197,7 @@ MachineFindings inspect_machine() {
   MachineFindings findings;
   findings.processor = value_after("/proc/cpuinfo", "model name");
   findings.instruction_sets = find_instruction_sets();
-  findings.cores = usable_cores();
+  findings.cores = std::max<int64_t>(1, std::ssize(usable_cores()));
   const MachineMemory memory = find_memory();
   findings.memory_bytes = memory.bytes;
   findings.memory_free_bytes = memory.free_bytes;

@@ -7,7 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "gpu/cpu/kernels.h"
 #include "gpu/cpu/read_stream.h"
+#include "gpu/cpu/thread_pool.h"
 
 namespace seer {
 namespace {

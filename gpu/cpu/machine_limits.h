@@ -2,11 +2,12 @@
 // kernels multiply and add with operands in registers. Used by the benchmarks and `seer doctor`.
 #pragma once
 #include <cstddef>
-
-#include "gpu/cpu/kernels.h"
-#include "gpu/cpu/thread_pool.h"
+#include <cstdint>
 
 namespace seer {
+
+struct CpuKernels;
+class ThreadPool;
 
 struct MachineLimits {
   double read_gb_s = 0;  // 10^9 bytes

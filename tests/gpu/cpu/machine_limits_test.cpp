@@ -3,6 +3,9 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <initializer_list>
+
+#include "gpu/cpu/kernels.h"
 
 namespace seer {
 namespace {
