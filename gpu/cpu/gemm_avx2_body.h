@@ -1,13 +1,14 @@
-// GEMM kernels for AVX2, whose sixteen registers are too few for those of gemm_body.h. Included by kernels_avx2.cpp only. The
-// order of operations of an output is in kernels.h; this is how the rest is arranged.
+// GEMM kernels for AVX2, whose sixteen registers are too few for those of gemm_body.h. Included by kernels_avx2.cpp
+// only. The order of operations of an output is in kernels.h; this is how the rest is arranged.
 //
-// A block of 32 inputs is passed over twice, for the even sums and for the odd ones: four rows by two vectors of eight outputs
-// are then eight chains of FMAs, enough to hide their latency, and six loads serve eight FMAs. (One or two rows would have too
-// few chains, so they compute both sums in one pass.) Sums between blocks are in memory, and touched once per block.
+// A block of 32 inputs is passed over twice, for the even sums and for the odd ones: four rows by two vectors of eight
+// outputs are then eight chains of FMAs, enough to hide their latency, and six loads serve eight FMAs. (One or two rows
+// would have too few chains, so they compute both sums in one pass.) Sums between blocks are in memory, and touched
+// once per block.
 //
-// Up to six rows are one tile: a single pass over the weights in the order of memory, which is their limit. More rows take a
-// panel in chunks that the first-level cache holds: each chunk is multiplied with all rows before the next one, while that is
-// fetched. With many rows, the first tile widens the chunk to floats for the others.
+// Up to six rows are one tile: a single pass over the weights in the order of memory, which is their limit. More rows
+// take a panel in chunks that the first-level cache holds: each chunk is multiplied with all rows before the next one,
+// while that is fetched. With many rows, the first tile widens the chunk to floats for the others.
 #pragma once
 #include <immintrin.h>
 
@@ -19,7 +20,8 @@ namespace {
 
 // ---- weights ------------------------------------------------------------------------------------------------------
 
-// What a pass over weights prefetches for each line: nothing; the first-level cache's next lines; or from memory as well.
+// What a pass over weights prefetches for each line: nothing; the first-level cache's next lines; or from memory as
+// well.
 enum class Fetch { kNone, kNear, kFar };
 template <Fetch kFetch>
 SEER_INLINE void fetch(const std::byte* line) {
@@ -27,8 +29,8 @@ SEER_INLINE void fetch(const std::byte* line) {
   if constexpr (kFetch == Fetch::kFar) prefetch_weights(line);
 }
 
-// Lines are the weights of a block for half a panel. even() and odd() give those of a pair of inputs for eight of its 16
-// outputs. even() is called for all pairs in the order of memory, so it is the one that prefetches.
+// Lines are the weights of a block for half a panel. even() and odd() give those of a pair of inputs for eight of its
+// 16 outputs. even() is called for all pairs in the order of memory, so it is the one that prefetches.
 
 template <Fetch kFetch>
 struct Bf16Lines {
@@ -72,15 +74,17 @@ struct WideningLines {
   Lines lines;
   float* to;
   SEER_INLINE __m256 even(int pair, int vector) const { return kept(lines.even(pair, vector), pair * 32 + vector * 8); }
-  SEER_INLINE __m256 odd(int pair, int vector) const { return kept(lines.odd(pair, vector), pair * 32 + 16 + vector * 8); }
+  SEER_INLINE __m256 odd(int pair, int vector) const {
+    return kept(lines.odd(pair, vector), pair * 32 + 16 + vector * 8);
+  }
   SEER_INLINE __m256 kept(__m256 weights, int index) const {
     _mm256_store_ps(to + index, weights);
     return weights;
   }
 };
 
-// Blocks are those of a panel from some input on (for int8: the first of a group), 32 outputs each. kScaled: groups of blocks have
-// scales.
+// Blocks are those of a panel from some input on (for int8: the first of a group), 32 outputs each. kScaled: groups of
+// blocks have scales.
 
 template <Fetch kFetch>
 struct Bf16Blocks {
@@ -88,7 +92,9 @@ struct Bf16Blocks {
   static constexpr int32_t kDirectRowsMax = 24;  // so few are not worth storing the weights as floats for
   static constexpr int kBlockBytes = 2048;
   const std::byte* at;
-  SEER_INLINE Bf16Lines<kFetch> lines(int32_t block, int half) const { return {at + block * kBlockBytes + half * 1024}; }
+  SEER_INLINE Bf16Lines<kFetch> lines(int32_t block, int half) const {
+    return {at + block * kBlockBytes + half * 1024};
+  }
   template <Fetch kOther>
   Bf16Blocks<kOther> from(int32_t block) const {
     return {at + block * kBlockBytes};
@@ -147,7 +153,8 @@ struct TileSums {
 
 // Adds even + odd of one block, for half a panel.
 template <int kRows, int kHalves, class Lines>
-SEER_INLINE void add_half_block(const float* x, int64_t x_stride, const Lines& lines, int half, TileSums<kRows, kHalves>& sums) {
+SEER_INLINE void add_half_block(const float* x, int64_t x_stride, const Lines& lines, int half,
+                                TileSums<kRows, kHalves>& sums) {
   const auto add = [&](int m, int v, __m256 even, __m256 odd) {
     float* const sum = sums.v[m] + half * 16 + v * 8;
     _mm256_store_ps(sum, _mm256_add_ps(_mm256_load_ps(sum), _mm256_add_ps(even, odd)));
@@ -205,8 +212,8 @@ struct Ahead {
   int32_t lines = 0;                   // of those, per block
 };
 
-// kRows rows times `block_count` blocks, for both halves of a panel or for `first_half` alone. begin: these are the panel's
-// first blocks; else y holds the sums so far.
+// kRows rows times `block_count` blocks, for both halves of a panel or for `first_half` alone. begin: these are the
+// panel's first blocks; else y holds the sums so far.
 template <int kRows, int kHalves, class Blocks>
 __attribute__((noinline)) void tile(const float* x, int64_t x_stride, Ahead ahead, Blocks blocks, int32_t block_count,
                                     int first_half, bool begin, float* y, int64_t y_stride) {
@@ -225,14 +232,16 @@ __attribute__((noinline)) void tile(const float* x, int64_t x_stride, Ahead ahea
     ahead.weights += Blocks::kBlockBytes;
 #pragma GCC unroll 1
     for (int half = 0; half < kHalves; ++half)
-      add_half_block<kRows>(x, x_stride, blocks.lines(block, first_half + half), half, Blocks::kScaled ? group_sums : sums);
+      add_half_block<kRows>(x, x_stride, blocks.lines(block, first_half + half), half,
+                            Blocks::kScaled ? group_sums : sums);
     if constexpr (Blocks::kScaled) {
       if (block % kGroupBlocks == kGroupBlocks - 1 || block + 1 == block_count) {
         const float* const scales = blocks.scales(block) + first_half * 16;
         for (int i = 0; i < kHalves * 16; i += 8)
           for (int m = 0; m < kRows; ++m)
-            _mm256_store_ps(sums.v[m] + i, _mm256_fmadd_ps(_mm256_load_ps(scales + i), _mm256_load_ps(group_sums.v[m] + i),
-                                                           _mm256_load_ps(sums.v[m] + i)));
+            _mm256_store_ps(sums.v[m] + i,
+                            _mm256_fmadd_ps(_mm256_load_ps(scales + i), _mm256_load_ps(group_sums.v[m] + i),
+                                            _mm256_load_ps(sums.v[m] + i)));
         group_sums.clear();
       }
     }
@@ -241,10 +250,10 @@ __attribute__((noinline)) void tile(const float* x, int64_t x_stride, Ahead ahea
     for (int i = 0; i < kHalves * 16; i += 8) _mm256_storeu_ps(y + m * y_stride + i, _mm256_load_ps(sums.v[m] + i));
 }
 
-constexpr int32_t kTileRowsMax = 6;       // of a single tile
+constexpr int32_t kTileRowsMax = 6;  // of a single tile
 constexpr int32_t kChunkBlocks = 8;  // of half a panel: 16 KiB of floats, half of the usual first-level cache
 static_assert(kChunkBlocks % kGroupBlocks == 0);
-constexpr int32_t kSlabRows = 128;      // whose sums for a panel take 16 KiB
+constexpr int32_t kSlabRows = 128;  // whose sums for a panel take 16 KiB
 
 // Calls tile() for all rows, 1 to kTileRowsMax.
 template <int kRows, class... Arguments>
@@ -256,17 +265,16 @@ SEER_INLINE void tile_of(int32_t rows, Arguments... arguments) {
 }
 
 // Rows of the next tile when `rows` are left: fours, with threes and a five so that none is smaller.
-SEER_INLINE int32_t tile_height(int32_t rows) {
-  return rows == 5 || rows == 3 ? rows : rows == 6 ? 3 : 4;
-}
+SEER_INLINE int32_t tile_height(int32_t rows) { return rows == 5 || rows == 3 ? rows : rows == 6 ? 3 : 4; }
 
-// A chunk of `count` blocks times all rows. The first tile reads `first`, the others `rest`, which are the same weights nearer by.
+// A chunk of `count` blocks times all rows. The first tile reads `first`, the others `rest`, which are the same weights
+// nearer by.
 template <int kHalves, class First, class Rest>
-SEER_INLINE void multiply_chunk(const float* x, int64_t x_stride, int32_t rows, First first, Rest rest, int32_t count, int half,
-                                bool begin, float* sums) {
+SEER_INLINE void multiply_chunk(const float* x, int64_t x_stride, int32_t rows, First first, Rest rest, int32_t count,
+                                int half, bool begin, float* sums) {
   // Every tile fetches its share of the next chunk, so that memory is read all the time.
   const int32_t lines = First::kBlockBytes * kHalves / 2 / 64 + 1, share = lines / (rows / 4) + 1;
-  Ahead ahead{.weights = first.at + (kChunkBlocks + half * count / 2) * First::kBlockBytes, .lines = share};
+  Ahead ahead{.weights = first.at + kChunkBlocks * First::kBlockBytes + half * First::kBlockBytes / 2, .lines = share};
   for (int32_t m = 0; m < rows;) {
     const int32_t height = m == 0 ? 4 : tile_height(rows - m);
     const float* const row = x + m * x_stride;
@@ -287,8 +295,8 @@ SEER_INLINE void multiply_chunk(const float* x, int64_t x_stride, int32_t rows, 
 
 // A panel for more than kTileRowsMax rows.
 template <template <Fetch> class Blocks>
-SEER_INLINE void multiply_panel(const float* x, int64_t x_stride, int32_t rows, int32_t block_count, Blocks<Fetch::kFar> panel,
-                                float* wide, float* sums, float* y, int64_t y_stride) {
+SEER_INLINE void multiply_panel(const float* x, int64_t x_stride, int32_t rows, int32_t block_count,
+                                Blocks<Fetch::kFar> panel, float* wide, float* sums, float* y, int64_t y_stride) {
   for (int32_t b = 0; b < block_count; b += kChunkBlocks) {
     const int32_t count = block_count - b < kChunkBlocks ? block_count - b : kChunkBlocks;
     const auto near = panel.template from<Fetch::kNear>(b);
@@ -298,7 +306,8 @@ SEER_INLINE void multiply_panel(const float* x, int64_t x_stride, int32_t rows, 
       multiply_chunk<2>(in, x_stride, rows, near, chunk, count, 0, b == 0, sums);
     else
       for (int half = 0; half < 2; ++half)
-        multiply_chunk<1>(in, x_stride, rows, WideningBlocks(near, wide), WideBlocks(chunk, wide), count, half, b == 0, sums);
+        multiply_chunk<1>(in, x_stride, rows, WideningBlocks(near, wide), WideBlocks(chunk, wide), count, half, b == 0,
+                          sums);
   }
   for (int32_t m = 0; m < rows; ++m)
     for (int i = 0; i < 32; i += 8) _mm256_storeu_ps(y + m * y_stride + i, _mm256_load_ps(sums + m * 32 + i));
@@ -306,7 +315,8 @@ SEER_INLINE void multiply_panel(const float* x, int64_t x_stride, int32_t rows, 
 
 template <template <Fetch> class Blocks>
 SEER_INLINE void multiply_panels(const float* x, int64_t x_stride, int32_t rows, int32_t columns_padded, const void* w,
-                                 int64_t panel_bytes, int32_t panel_begin, int32_t panel_end, float* y, int64_t y_stride) {
+                                 int64_t panel_bytes, int32_t panel_begin, int32_t panel_end, float* y,
+                                 int64_t y_stride) {
   alignas(64) float wide[kChunkBlocks * kWideBlockFloats], sums[kSlabRows * 32];
   const int32_t block_count = columns_padded / 32;
   for (int32_t p = panel_begin; p < panel_end; ++p) {
@@ -323,18 +333,20 @@ SEER_INLINE void multiply_panels(const float* x, int64_t x_stride, int32_t rows,
   }
 }
 
-// ---- CpuKernels::gemm_bf16 and gemm_int8 ------------------------------------------------------------------------------
+// ---- CpuKernels::gemm_bf16 and gemm_int8
+// ------------------------------------------------------------------------------
 
 void gemm_bf16_avx2(const float* x, int64_t x_stride, int32_t rows, int32_t columns_padded, const uint16_t* w,
                     int32_t panel_begin, int32_t panel_end, float* y, int64_t y_stride) {
-  multiply_panels<Bf16Blocks>(x, x_stride, rows, columns_padded, w, int64_t{64} * columns_padded, panel_begin, panel_end, y,
-                              y_stride);
+  multiply_panels<Bf16Blocks>(x, x_stride, rows, columns_padded, w, int64_t{64} * columns_padded, panel_begin,
+                              panel_end, y, y_stride);
 }
 
 void gemm_int8_avx2(const float* x, int64_t x_stride, int32_t rows, int32_t columns_padded, const int8_t* w,
                     int32_t panel_begin, int32_t panel_end, float* y, int64_t y_stride) {
   const int64_t groups = (columns_padded + kInt8GroupColumns - 1) / kInt8GroupColumns;
-  multiply_panels<Int8Blocks>(x, x_stride, rows, columns_padded, w, groups * kInt8GroupBytes, panel_begin, panel_end, y, y_stride);
+  multiply_panels<Int8Blocks>(x, x_stride, rows, columns_padded, w, groups * kInt8GroupBytes, panel_begin, panel_end, y,
+                              y_stride);
 }
 
 }  // namespace
