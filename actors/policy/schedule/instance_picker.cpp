@@ -40,7 +40,7 @@ std::optional<InstanceId> InstancePicker::pick(const KvNeed& wanted, CachedAt ca
   if (used_least > 0 && used_least + wanted.own_blocks > kv_blocks_max_) return std::nullopt;
   KvNeed need = wanted;
   const double fastest_us = token_us_least([&](const Instance& instance) { return fits(instance, wanted); });
-  if (fastest_us > 0) need.token_us_max = kSlowerMax * fastest_us;
+  if (fastest_us > 0) need.token_us_max = kSlowerMax * fastest_us, need.token_us_left = kLeftMax * fastest_us;
   switch (by) {
     case PlaceBy::kCached:
       return cached_or_least_loaded(need, cached);
@@ -54,7 +54,7 @@ std::optional<InstanceId> InstancePicker::pick(const KvNeed& wanted, CachedAt ca
 
 std::optional<InstanceId> InstancePicker::cached_or_least_loaded(const KvNeed& need, CachedAt cached) const {
   if (cached.node != kNoNode && inflight_spread() <= spread_max_) {
-    if (fits(cached.instance, need)) return cached.instance;
+    if (may_stay(cached.instance, need)) return cached.instance;
     std::optional<Load> same_node;
     if (auto node = nodes_.find(cached.node); node != nodes_.end())
       for (const Instance* instance : node->second) same_node = lighter(same_node, *instance, need);
@@ -65,7 +65,7 @@ std::optional<InstanceId> InstancePicker::cached_or_least_loaded(const KvNeed& n
 
 std::optional<InstanceId> InstancePicker::most_room(const KvNeed& need, InstanceId last) const {
   const auto best = least_loaded(need);
-  if (!best || *best == last || !fits(last, need)) return best;
+  if (!best || *best == last || !may_stay(last, need)) return best;
   const Instance& stay = at(last);
   const auto tolerated = static_cast<int64_t>(kStayShare * static_cast<double>(stay.limits.kv_blocks));
   return stay.used_blocks <= at(*best).used_blocks + tolerated ? last : best;
@@ -79,7 +79,12 @@ std::optional<InstanceId> InstancePicker::fewest_running(const KvNeed& need, Ins
       best = &instance;
   }
   if (!best) return std::nullopt;
-  return fits(last, need) && at(last).running <= best->running ? last : best->limits.id;
+  return may_stay(last, need) && at(last).running <= best->running ? last : best->limits.id;
+}
+
+bool InstancePicker::may_stay(InstanceId last, KvNeed need) const {
+  need.token_us_max = need.token_us_left;
+  return fits(last, need);
 }
 
 bool InstancePicker::fits(InstanceId id, const KvNeed& need) const {

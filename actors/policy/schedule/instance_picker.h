@@ -7,7 +7,9 @@
 // Otherwise a request near the size of an instance would wait for ever.
 //
 // Speed: where it is known how fast instances are (set_token_us), those that are slower than kSlowerMax times the fastest one with room
-// take nothing. So slow ones work while the others are full, and get none of the last requests.
+// take nothing. So slow ones work while the others are full, and get none of the last requests. A request leaves the instance where it
+// last ran only if that is slower than kLeftMax times the fastest one: equal instances whose measured speeds differ a little would
+// else exchange their requests after each chunk.
 //
 // Choice among the other instances that have room (PlaceBy):
 //  kCached (paper 3.1): while the instances are evenly loaded, the one with the longest cached prefix (where the
@@ -50,7 +52,8 @@ struct KvNeed {
   int64_t prompt_blocks = 0;     // whole blocks of the prompt: one copy serves all members on an instance
   int64_t own_blocks = 0;        // the rest, with the reserve
   int64_t own_blocks_least = 0;  // enough for the next token; an idle instance accepts that
-  double token_us_max = std::numeric_limits<double>::infinity();  // instances known to be slower than this do not take it
+  // Instances known to be slower than this do not take it; the one where it last ran may be as slow as the second says.
+  double token_us_max = std::numeric_limits<double>::infinity(), token_us_left = std::numeric_limits<double>::infinity();
 };
 
 /// Where the longest cached prefix of a request is.
@@ -61,7 +64,7 @@ struct CachedAt {
 
 enum class PlaceBy : uint8_t { kCached, kMostRoom, kFewestRunning };
 
-inline constexpr double kSlowerMax = 1.25;
+inline constexpr double kSlowerMax = 1.25, kLeftMax = 1.6;
 
 /// kMostRoom: a request stays where its KV is if that instance is charged at most this share of its KV more than the
 /// least loaded one.
@@ -132,6 +135,8 @@ class InstancePicker {
 
   const Instance& at(InstanceId instance) const;
   Instance& at(InstanceId instance);
+  /// Whether a request that last ran there has room there, and no reason to leave.
+  bool may_stay(InstanceId last, KvNeed need) const;
   bool fits(const Instance& instance, const KvNeed& need) const;
   /// Of the open instances that `which` holds for; 0: of none it is known.
   template <class Which>

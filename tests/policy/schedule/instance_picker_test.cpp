@@ -306,3 +306,19 @@ TEST_CASE("instance picker: an instance that is known to be slower takes a reque
     CHECK(picker.pick(wanted, cached_at(0, 0), by) == InstanceId{0});
   }
 }
+
+TEST_CASE("instance picker: a request stays on an instance that is a little slower, while others avoid it, and leaves one that is much slower") {
+  for (const PlaceBy by : {PlaceBy::kCached, PlaceBy::kMostRoom, PlaceBy::kFewestRunning}) {
+    CAPTURE(static_cast<int>(by));
+    InstancePicker picker(32);
+    for (uint32_t id = 0; id < 2; ++id) REQUIRE(picker.add(instance(id, id, 100, 4)).ok());
+    const KvNeed wanted = need(0, 0, 10);
+    picker.set_token_us({1}, 1000);
+    picker.set_token_us({0}, 1000 * (kSlowerMax + kLeftMax) / 2);
+    CHECK(picker.pick(wanted, cached_at(0, 0), by) == InstanceId{0});
+    CHECK(picker.pick(wanted, kNowhere, by) == InstanceId{1});
+    CHECK(picker.pick(wanted, cached_at(1, 1), by) == InstanceId{1});
+    picker.set_token_us({0}, 1000 * kLeftMax + 1);
+    CHECK(picker.pick(wanted, cached_at(0, 0), by) == InstanceId{1});
+  }
+}
