@@ -26,6 +26,9 @@ std::string message_of(const std::string& body) {
 
 }  // namespace
 
+/// 404 and 405 mean that this is another kind of server: others may do better. So may they after 401, 408 and 429.
+bool is_refusal(int64_t status) { return status == 400 || status == 413 || status == 422; }
+
 const char* to_string(ServerKind kind) {
   switch (kind) {
     case ServerKind::kSglang: return "sglang";
@@ -37,7 +40,8 @@ const char* to_string(ServerKind kind) {
 
 Result<ServedPart> AnswerReader::read(const json& object) {
   if (const json* const error = field_of(object, "error"))
-    return ServedPart{.end = ServedEnd::kFailed, .why = cat("it says: ", error->is_string() ? error->get<std::string>() : text_of(*error, "message"))};
+    return ServedPart{.end = is_refusal(number_of(*error, "code")) ? ServedEnd::kRefused : ServedEnd::kFailed,  // vLLM's have a code
+                      .why = cat("it says: ", error->is_string() ? error->get<std::string>() : text_of(*error, "message"))};
   SEER_ASSIGN_OR_RETURN(ServedPart part, read_part(object));
   if (ask_.sampling.logprob_mode != LogprobMode::kNone && part.logprobs.size() != part.tokens.size())
     return fail(Code::kCorrupt, part.tokens.size(), " tokens came with ", part.logprobs.size(), " log-probabilities");
@@ -65,9 +69,7 @@ json sampling_fields(const SamplingParams& s) {
 }
 
 ServedPart part_of_error(int status, const std::string& body) {
-  // 404 and 405 mean that this is another kind of server: others may do better. So may they after 401, 408 and 429.
-  const bool is_refused = status == 400 || status == 413 || status == 422;
-  return {.end = is_refused ? ServedEnd::kRefused : ServedEnd::kFailed,
+  return {.end = is_refusal(status) ? ServedEnd::kRefused : ServedEnd::kFailed,
           .why = cat("it answered ", status, ": ", message_of(body)),
           .is_busy = status == 503 || status == 429};
 }

@@ -56,6 +56,8 @@ std::unique_ptr<ServerDialect> make_dialect(ServerKind kind);
 /// The sampling parameters that SGLang and vLLM call alike.
 nlohmann::json sampling_fields(const SamplingParams& sampling);
 
+/// Whether the status says that the request is wrong, and would be elsewhere too.
+bool is_refusal(int64_t status);
 /// What a status other than 200 means for the request: refused, or failed and maybe busy. `body`: its beginning.
 ServedPart part_of_error(int status, const std::string& body);
 

@@ -19,13 +19,23 @@ class SglangReader final : public AnswerReader {
   Result<ServedPart> read_part(const json& object) override {
     const json* const meta = field_of(object, "meta_info");
     if (meta == nullptr) return fail(Code::kCorrupt, "an answer has no meta_info");
-    ServedPart part{.weights = text_of(*meta, "weight_version"), .cached_tokens = number_of(*meta, "cached_tokens")};
+    ServedPart part{.weights = weights_of(*meta), .cached_tokens = number_of(*meta, "cached_tokens")};
     const int64_t prompt = number_of(*meta, "prompt_tokens", -1);
     if (prompt != std::ssize(ask_.tokens))
       return fail(Code::kCorrupt, "it answers to a prompt of ", prompt, " tokens, not to that of ", ask_.tokens.size());
     SEER_RETURN_IF_ERROR(read_tokens(object, *meta, part));
     SEER_RETURN_IF_ERROR(read_finish(field_of(*meta, "finish_reason"), part));
     return part;
+  }
+
+  /// A server whose weights changed while the request ran tells which tokens came with which. Then no label is right.
+  static std::string weights_of(const json& meta) {
+    std::string weights = text_of(meta, "weight_version");
+    const json* const spans = field_of(meta, "weight_versions");
+    if (spans == nullptr || !spans->is_array()) return weights;
+    for (const json& span : *spans)
+      if (const std::string version = text_of(span, "version"); version != weights) return cat(version, " and ", weights);
+    return weights;
   }
 
   Status read_tokens(const json& object, const json& meta, ServedPart& part) {
@@ -67,8 +77,11 @@ class SglangReader final : public AnswerReader {
 
   static Status read_finish(const json* finish, ServedPart& part) {
     if (finish == nullptr) return {};
-    part.is_busy = number_of(*finish, "status_code") == 503;
-    return note_end(finish->is_string() ? finish->get<std::string>() : text_of(*finish, "type"), text_of(*finish, "matched"), text_of(*finish, "message"), part);
+    const int64_t status = number_of(*finish, "status_code");
+    part.is_busy = status == 503;
+    SEER_RETURN_IF_ERROR(note_end(finish->is_string() ? finish->get<std::string>() : text_of(*finish, "type"), text_of(*finish, "matched"), text_of(*finish, "message"), part));
+    if (part.end == ServedEnd::kFailed && is_refusal(status)) part.end = ServedEnd::kRefused;
+    return {};
   }
 
   std::vector<int32_t> so_far_;

@@ -12,6 +12,7 @@ namespace {
 
 using nlohmann::json;
 
+constexpr float kNoLogprob = -9999;  // what is given where there is none, or an infinite one
 constexpr uint64_t kSeedMask = ~uint64_t{0} >> 1;  // seeds are signed there
 
 uint64_t seed_of(const ServedAsk& ask) {
@@ -68,6 +69,7 @@ class VllmReader final : public AnswerReader {
     const json* const logprobs = field_of(choice, "logprobs");
     const auto take = [&](const json* value) -> Status {
       SEER_ASSIGN_OR_RETURN(const float logprob, logprob_of(value != nullptr ? *value : json()));
+      if (logprob <= kNoLogprob) return fail(Code::kCorrupt, "a log-probability is ", logprob, ", which stands for none");
       part.logprobs.push_back(logprob);
       return {};
     };

@@ -1,5 +1,6 @@
 // Recorded exchanges: what the servers' sources send, field by field, and what must not be believed. The forms are those of SGLang
-// (managers/tokenizer_manager.py, entrypoints/http_server.py, v1_loads.py) and vLLM (entrypoints/serve/disagg, openai/completion).
+// (managers/tokenizer_manager.py at 001067f, managers/weight_version, entrypoints/http_server.py, v1_loads.py at 0564b52) and vLLM
+// (entrypoints/serve/disagg/serving.py at 0001948, openai/completion/serving.py at 030ea52), read on 2026-11-25.
 #include "served/server_dialect.h"
 
 #include <doctest/doctest.h>
@@ -136,6 +137,9 @@ TEST_CASE("served dialects: aborts and errors of SGLang keep the tokens before t
   CHECK(read(ServerKind::kSglang, aborted).end == ServedEnd::kFailed);
   const std::string full = replaced(kSglangStream, R"({"type": "stop", "matched": 2})", R"({"type": "abort", "message": "The request queue is full.", "status_code": 503, "err_type": "ServiceUnavailable"})");
   CHECK(read(ServerKind::kSglang, full).is_busy);
+  const std::string wrong = replaced(kSglangStream, R"({"type": "stop", "matched": 2})", R"({"type": "abort", "message": "Input length exceeds the maximum allowed length", "status_code": 400, "err_type": "BadRequestError"})");
+  CHECK(read(ServerKind::kSglang, wrong).end == ServedEnd::kRefused);
+  CHECK(read(ServerKind::kSglang, wrong).why == "it ended the request: Input length exceeds the maximum allowed length");
   const std::string error = kSglangStream.substr(0, kSglangStream.find("data: [DONE]")) + "data: {\"error\": {\"message\": \"late\"}}\n\n";
   CHECK(read(ServerKind::kSglang, error).end == ServedEnd::kStop);  // it was over before
   const std::string broken = kSglangStream.substr(0, kSglangStream.find(R"(data: {"text": " a b.")")) + "data: {\"error\": {\"message\": \"out of memory\"}}\n\ndata: [DONE]\n\n";
@@ -158,6 +162,35 @@ TEST_CASE("served dialects: vLLM's generate and its completions give the new tok
   const std::string whole =
       R"({"request_id":"seer.1.","choices":[{"index":0,"logprobs":{"content":[{"token":"token_id:31","logprob":-0.25}]},"finish_reason":"stop","token_ids":[31]}],"prompt_logprobs":null,"kv_transfer_params":null})";
   CHECK(read(ServerKind::kVllm, whole, 200, "application/json").tokens == std::vector<int32_t>{31});
+}
+
+TEST_CASE("served dialects: tokens that SGLang computed with weights that changed meanwhile have no weights that could be right") {
+  const auto with = [](const std::string& spans) { return read(ServerKind::kSglang, replaced(kSglangStream, R"("matched": 2}, "prompt_tokens": 4, "weight_version": "default",)", R"("matched": 2}, "prompt_tokens": 4, "weight_version": "default", "weight_versions": )" + spans + ",")); };
+  CHECK(with(R"([{"version": "default", "start": 0, "end": 4}])").weights == "default");
+  CHECK(with(R"([{"version": "6", "start": 0, "end": 3}, {"version": "default", "start": 3, "end": 4}])").weights == "6 and default");
+}
+
+TEST_CASE("served dialects: vLLM's errors within a stream tell a wrong request by their code, and keep the tokens before them") {
+  const std::string begun = kVllmStream.substr(0, kVllmStream.find("data: {\"request_id\":\"seer.1.\"", 10));
+  const auto part = [&](int code) { return read(ServerKind::kVllm, begun + "data: {\"error\": {\"message\": \"Internal server error\", \"type\": \"InternalServerError\", \"param\": null, \"code\": " + std::to_string(code) + "}}\n\ndata: [DONE]\n\n"); };
+  CHECK(part(500).tokens == std::vector<int32_t>{31});
+  CHECK(part(500).end == ServedEnd::kFailed);
+  CHECK(part(500).why == "it says: Internal server error");
+  CHECK(part(400).end == ServedEnd::kRefused);
+}
+
+TEST_CASE("served dialects: a vLLM completion that comes as one event, with all its fields, is read like a stream") {
+  const std::string whole =
+      R"(data: {"id":"cmpl-1","object":"text_completion","created":1764000000,"model":"m","choices":[{"index":0,"text":" a b","logprobs":{"text_offset":[0,2],"token_logprobs":[-0.25,-1.5],"tokens":[" a"," b"],"top_logprobs":[{" a":-0.25},{" b":-1.5}]},"finish_reason":"length","stop_reason":null,"token_ids":[31,32],"prompt_logprobs":null,"prompt_token_ids":[11,12,13,21],"routed_experts":null}],"service_tier":null,"system_fingerprint":null,"usage":{"prompt_tokens":4,"total_tokens":6,"completion_tokens":2,"prompt_tokens_details":{"cached_tokens":3}},"kv_transfer_params":null}
+
+data: [DONE]
+
+)";
+  const ServedPart all = read(ServerKind::kVllm, whole);
+  CHECK(all.tokens == std::vector<int32_t>{31, 32});
+  CHECK(all.logprobs == std::vector<float>{-0.25f, -1.5f});
+  CHECK(all.end == ServedEnd::kLength);
+  CHECK(all.cached_tokens == 3);
 }
 
 TEST_CASE("served dialects: a stream that breaks off at any byte gives whole events only, and fails") {
@@ -207,6 +240,7 @@ TEST_CASE("served dialects: what makes no sense is not believed") {
       {ServerKind::kVllm, replaced(kCompletionStream, "\"token_ids\":[31]", "\"token_ids\":null"), "an answer has text and no token_ids: the server is too old for return_token_ids", 0},
       {ServerKind::kVllm, replaced(kVllmStream, "\"token_ids\":[32,33]", "\"token_ids\":[32,33,34]"), "3 tokens came with 2 log-probabilities", 1},
       {ServerKind::kVllm, replaced(kVllmStream, "\"index\":0", "\"index\":1"), "it gives several responses", 0},
+      {ServerKind::kVllm, replaced(kVllmStream, "\"logprob\":-1.5", "\"logprob\":-9999.0"), "a log-probability is -9999, which stands for none", 1},
       {ServerKind::kVllm, "data: []\n\n", "an answer has no choices", 0},
   };
   for (const Wrong& wrong : all) {
