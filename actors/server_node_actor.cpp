@@ -111,7 +111,7 @@ void ServerNodeActor::give_weights(const ServerState& old) {
 void ServerNodeActor::look_later(const std::string& why) {
   parts.log.warn(rt::now_us(self), "server_out",
                  {{"server", parts.server->name()}, {"next_look_ms", look_delay_us / 1000}, {"error", why}});
-  if (parts.events.changed) parts.events.changed(config.node, false);
+  if (parts.events.changed) parts.events.changed(config.node, false, why);
   tick_in(look_delay_us);
   look_delay_us = std::min(2 * look_delay_us, config.look_us_max);
 }
@@ -140,7 +140,7 @@ void ServerNodeActor::start_instance() {
   parts.log.info(started_us, "server_up",
                  {{"server", parts.server->name()}, {"node", config.node}, {"engine", state.engine}, {"weights", state.weights}, {"kv_tokens", state.kv_tokens},
                   {"rows_max", state.rows_max}, {"deterministic", state.is_deterministic ? "true" : "false"}});
-  if (parts.events.changed) parts.events.changed(config.node, true);
+  if (parts.events.changed) parts.events.changed(config.node, true, {});
   tell_all(instance_up());
   tick_in(config.relook_us);
 }

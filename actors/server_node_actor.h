@@ -39,7 +39,7 @@ struct ServerNodeConfig {
 
 /// Callbacks; they may only hand over.
 struct ServerNodeEvents {
-  std::function<void(NodeId, bool is_up)> changed = {};
+  std::function<void(NodeId, bool is_up, const std::string& why)> changed = {};  // `why`: it is out
   std::function<void(NodeId)> left = {};
   std::function<void(NodeId, const ServerState&)> seen = {};  // each answer to a look
 };

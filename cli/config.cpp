@@ -14,7 +14,6 @@
 #include "cli/sim/sim_policy.h"
 #include "cli/suggestion.h"
 #include "cli/toml_options.h"
-#include "served/http_server_link.h"
 
 namespace seer {
 namespace {
@@ -230,13 +229,7 @@ std::vector<OptionGroup> option_groups(ServeOptions& o) {
       {"Instances", std::move(instances)},
       kv_options(o),
       {"Cluster", std::move(cluster)},
-      {"Router",
-       {{"engines", "KIND=URL,...", CommaListField{&o.engines}, "servers that run the requests instead of this machine; KIND is sglang, vllm or seer"},
-        {"engine-token-file", "FILE", &o.engine_token_file, "file whose first line is the bearer token that these servers want"},
-        {"engine-rows", "N", &o.engine_rows, "most requests at a time on a server that does not say how many it takes", between(1, 1e6)},
-        {"engine-stream-tokens", "N", &o.engine_stream_tokens, "tokens that a server is asked for at least, so that chunks that follow each other need no new request; 0: a chunk's", between(0, 1e9)},
-        {"engine-silence", "S", &o.engine_silence_s, "seconds without a byte after which a request leaves its server", between(1, 86'400)},
-        {"shared-kv", "", &o.shared_kv, "the servers share a KV store, so that moving requests costs nothing"}}},
+      {"Router", router_options(o.router)},
       log_options(o.log),
   };
 }
@@ -471,14 +464,14 @@ Status check_reach(const std::string& cluster, const ClusterAccess& access) {
   return check_address("--cluster", cluster, false, access);
 }
 
+constexpr const char* kEnginesInCluster = "--engines cannot go with --cluster: requests run either on servers or on the machines of a cluster";
+
 Status check_together(const ServeOptions& o) {
   SEER_RETURN_IF_ERROR(check_machine(o));
   SEER_RETURN_IF_ERROR(check_nodes(o.nodes, o.instances));
   if (!o.cluster.empty()) SEER_RETURN_IF_ERROR(check_reach(o.cluster, o.cluster_access));
-  if (!o.cluster.empty() && !o.engines.empty())
-    return fail(Code::kInvalidArgument, "--engines cannot go with --cluster: requests run either on servers or on the machines of a cluster");
-  for (const std::string& engine : o.engines)
-    if (const auto parsed = parse_engine(engine); !parsed.ok()) return fail(Code::kInvalidArgument, "--engines ", parsed.error().detail);
+  if (!o.cluster.empty() && !o.router.engines.empty()) return fail(Code::kInvalidArgument, kEnginesInCluster);
+  SEER_RETURN_IF_ERROR(check_router(o.router));
   SEER_RETURN_IF_ERROR(check_new_folder("--journal", o.journal));
   SEER_ASSIGN_OR_RETURN(const HostPort listen, parse_host_port("--listen", o.listen, true));
   if (o.tls_cert.empty() != o.tls_key.empty())

@@ -14,6 +14,7 @@
 #include "actors/policy/schedule/policy_choice.h"
 #include "cli/arguments.h"
 #include "cli/cluster_access.h"
+#include "cli/router_options.h"
 #include "gpu/cpu/cpu_engine.h"
 #include "gpu/model/weight_store.h"
 #include "protocols/cluster.h"
@@ -121,12 +122,7 @@ struct ServeOptions : MachineOptions {
   std::string cluster;                     // HOST:PORT of the controller; empty: machines within this process
   ClusterAccess cluster_access{.prefix = "cluster-"};
   int64_t controller_wait_s = 60;          // as in RolloutOptions
-  std::vector<std::string> engines;        // KIND=URL of servers that run the requests; empty: none
-  std::string engine_token_file;           // its first line is their bearer token; empty: none
-  int64_t engine_rows = 256;               // most requests at a time on a server that does not say how many it takes
-  int64_t engine_stream_tokens = 4096;     // a server is asked for this many at least, if a response may need them; 0: for a chunk only
-  int64_t engine_silence_s = 120;          // a request that a server is silent about for this long goes elsewhere
-  bool shared_kv = false;                  // the servers share a KV store
+  RouterOptions router;                    // servers of others
   int64_t nodes = 1;                       // as in RolloutOptions
   uint64_t seed = 1;                       // of requests that have none
   std::string journal;                     // folder of rollouts that outlive the process; empty: none

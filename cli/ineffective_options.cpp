@@ -39,21 +39,28 @@ std::vector<Need> machine_needs(const MachineOptions& o, bool chooses) {
           {{"cold-dir", "cold-bytes"}, o.dram_bytes > 0, "with --dram-bytes 0: KV goes to disk from DRAM"}};
 }
 
-/// For the options of machines within this process.
+/// For the options of machines within this process. --weight-version counts for servers of others too.
 Need local_need(const std::string& cluster, bool has_engines = false) {
-  return {{"device", "tensor-parallel", "instances", "nodes", "threads-per-instance", "pin", "weight-version", "weights", "max-batch",
-           "prefill-tokens", "step-depth", "kv-bytes", "kv-dtype", "block-tokens", "dram-bytes", "cold-dir", "cold-bytes", "draft-max",
-           "draft-shape", "draft-rule", "draft-lambda", "draft-profile"},
-          cluster.empty() && !has_engines,
-          has_engines ? "with --engines, whose servers have their own" : "with --cluster, whose machines have their own"};
+  Need need{{"device", "tensor-parallel", "instances", "nodes", "threads-per-instance", "pin", "weights", "max-batch", "prefill-tokens", "step-depth",
+             "kv-bytes", "kv-dtype", "block-tokens", "dram-bytes", "cold-dir", "cold-bytes", "draft-max", "draft-shape", "draft-rule",
+             "draft-lambda", "draft-profile"},
+            cluster.empty() && !has_engines,
+            has_engines ? "with --engines, whose servers have their own" : "with --cluster, whose machines have their own"};
+  if (!has_engines) need.options.push_back("weight-version");
+  return need;
+}
+
+Need router_need(const RouterOptions& o) {
+  return {{"engine-token-file", "engine-ca", "engine-insecure", "engine-rows", "engine-stream-tokens", "engine-silence", "shared-kv"},
+          !o.engines.empty(), "without --engines"};
 }
 
 }  // namespace
 
 std::vector<std::string> ineffective_options(const ServeOptions& o, const std::set<std::string>& given) {
-  std::vector<Need> needs{local_need(o.cluster, !o.engines.empty()),
-                          {{"drafting"}, o.engines.empty(), "with --engines, whose servers have their own"},
-                          {{"engine-token-file", "engine-rows", "engine-stream-tokens", "engine-silence", "shared-kv"}, !o.engines.empty(), "without --engines"},
+  std::vector<Need> needs{local_need(o.cluster, !o.router.engines.empty()),
+                          {{"drafting"}, o.router.engines.empty(), "with --engines, whose servers have their own"},
+                          router_need(o.router),
                           {{"controller-wait", "cluster-tls-cert", "cluster-tls-key", "cluster-tls-ca", "cluster-insecure"},
                            !o.cluster.empty(), "without --cluster"}};
   const std::vector<Need> machine = machine_needs(o, o.scheduler.policy == kAutoPolicy);

@@ -1,6 +1,9 @@
 // HttpClient: HTTP/1.1 calls on one thread, any number at a time. Answers come as they arrive, so they may be streams. Connections
 // are kept for the next calls to the same address. Thread-safe.
 //
+// To an https address nothing is sent, not even a token, before the server has shown a certificate for that host, signed by a CA that
+// is trusted here.
+//
 // A call whose kept connection turns out closed before any of the answer came is sent once more on a new one: servers close idle
 // connections. Nothing else is repeated.
 #pragma once
@@ -18,10 +21,13 @@ namespace seer {
 struct HttpAddress {
   std::string host;
   uint16_t port = 0;
-  std::string token;  // sent as "Authorization: Bearer ..."; empty: none
+  bool is_tls = false;
+  std::string token = {};  // sent as "Authorization: Bearer ..."; empty: none
 };
-/// "http://a:30000" or "a:30000". Errors: one sentence.
+/// "http://a:30000", "https://a:30000" or "a:30000", which is http. Errors: one sentence.
 Result<HttpAddress> parse_http_address(const std::string& text);
+/// "https://a:30000"
+std::string url_of(const HttpAddress& address);
 
 struct HttpTimes {
   int64_t connect_us = 5'000'000;
@@ -43,6 +49,9 @@ class HttpClient {
   HttpClient(const HttpClient&) = delete;
   HttpClient& operator=(const HttpClient&) = delete;
 
+  /// From now on only servers with certificates of the CAs in this PEM file are trusted; otherwise those of the system's CAs are.
+  /// Errors: kInvalidArgument: one sentence. REQUIRES: no call was started.
+  Status trust_only(const std::string& ca_file);
   CallId start(const HttpAddress& to, HttpAsk ask, HttpTimes times, HttpListener listener);
   /// Closes the call's connection. No end() comes; another callback may be running on the client's thread.
   void cancel(CallId call);

@@ -16,7 +16,7 @@ class HttpServerLink final : public EngineServer, public std::enable_shared_from
       : config_(std::move(config)),
         client_(client),
         dialect_(make_dialect(config_.kind)),
-        name_(cat("http://", config_.address.host, ":", config_.address.port)) {}
+        name_(url_of(config_.address)) {}
 
   const std::string& name() const override { return name_; }
 

@@ -18,6 +18,7 @@ struct RoutedServer {
   bool is_draining = false;
   bool is_deterministic = false;
   int64_t running = 0, waiting = 0;  // requests of all its clients
+  std::string why_out;               // what its last failure was, if it is out
 };
 
 /// The servers of a router. Thread-safe.

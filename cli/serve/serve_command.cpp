@@ -47,7 +47,7 @@ Result<std::string> read_token(const std::string& path) {
 }
 
 /// Not in a cluster or on servers of others.
-bool runs_here(const ServeOptions& options) { return options.cluster.empty() && options.engines.empty(); }
+bool runs_here(const ServeOptions& options) { return options.cluster.empty() && options.router.engines.empty(); }
 
 /// Tokens of prompt and output together that the KV cache of one instance holds.
 int64_t tokens_max(const ServeOptions& options, const ModelConfig& model) {
@@ -168,7 +168,7 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
                .rows_max = runs_here(options) ? options.max_batch : 0,
                .seed = options.seed,
                .instances = static_cast<int64_t>(config.rollout.instances_expected),
-               .gives_kept_ids = runs_here(options) ? options.device == DeviceKind::kCpu : options.engines.empty()},
+               .gives_kept_ids = runs_here(options) ? options.device == DeviceKind::kCpu : options.router.engines.empty()},
               config.version);
   StatusPage status_page(*server, front, log);
   SglangDialect sglang(front, machines->servers());

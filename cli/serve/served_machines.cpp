@@ -173,7 +173,7 @@ Result<std::unique_ptr<ServedMachines>> join_cluster(const ServeOptions& options
 Result<std::unique_ptr<ServedMachines>> ServedMachines::open(const ServeOptions& options, const LoadedModel& loaded,
                                                              const std::shared_ptr<GatewayDoor>& door, const EventLog& log,
                                                              const std::atomic<bool>& stop) {
-  if (!options.engines.empty()) return route_to_servers(options, loaded, door, log, stop);
+  if (!options.router.engines.empty()) return route_to_servers(options, loaded, door, log, stop);
   return options.cluster.empty() ? start_machines(options, loaded, log) : join_cluster(options, door, log, stop);
 }
 

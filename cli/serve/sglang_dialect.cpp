@@ -297,7 +297,7 @@ void SglangDialect::routed_workers(const HttpRequest& request, const Reply& repl
     Out list = Out::array(), urls = Out::array();
     for (const RoutedServer& server : servers_->list()) {
       list.push_back({{"id", server.id}, {"url", server.url}, {"is_healthy", server.is_up}, {"worker_type", "regular"}, {"kind", server.kind},
-                      {"engine", server.engine}, {"weight_version", server.weights}, {"draining", server.is_draining}, {"deterministic", server.is_deterministic}, {"running", server.running}, {"waiting", server.waiting}});
+                      {"engine", server.engine}, {"weight_version", server.weights}, {"draining", server.is_draining}, {"deterministic", server.is_deterministic}, {"running", server.running}, {"waiting", server.waiting}, {"error", server.why_out.empty() ? Out() : Out(server.why_out)}});
       urls.push_back(server.url);
     }
     return reply->send(200, json_text({{"workers", list}, {"urls", urls}, {"total", list.size()}}));

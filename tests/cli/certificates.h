@@ -17,6 +17,7 @@ struct Certificates {
     sign("good", "ca", "-days 2");
     sign("other", "other-ca", "-days 2");
     sign("expired", "ca", "-days -1");
+    sign("of-another-host", "ca", "-days 2", "DNS:elsewhere.example");
   }
   std::string path(const std::string& name) const { return folder.path(name); }
   TlsFiles files(const std::string& certificate, const std::string& key, const std::string& ca) const {
@@ -30,10 +31,12 @@ struct Certificates {
     run(cat("req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=", name, " -keyout ", path(name + ".key"), " -out ",
             path(name + ".pem")));
   }
-  void sign(const std::string& name, const std::string& ca, const std::string& days) const {
-    run(cat("req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=", name, " -keyout ", path(name + ".key"), " -out ", path("csr")));
-    run(cat("x509 -req -in ", path("csr"), " -CA ", path(ca + ".pem"), " -CAkey ", path(ca + ".key"), " -CAcreateserial ", days, " -out ",
-            path(name + ".pem")));
+  /// `hosts`: that a client may reach its owner at.
+  void sign(const std::string& name, const std::string& ca, const std::string& days, const std::string& hosts = "IP:127.0.0.1,DNS:localhost") const {
+    run(cat("req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=", name, " -addext subjectAltName=", hosts, " -keyout ", path(name + ".key"),
+            " -out ", path("csr")));
+    run(cat("x509 -req -in ", path("csr"), " -CA ", path(ca + ".pem"), " -CAkey ", path(ca + ".key"), " -CAcreateserial -copy_extensions copy ", days,
+            " -out ", path(name + ".pem")));
   }
   ScratchFolder folder;
 };

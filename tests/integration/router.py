@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests `seer serve --engines`: the scheduling of Seer over servers that run elsewhere, here other processes of `seer serve` that are
 asked in SGLang's, vLLM's and Seer's dialect. usage: router.py SEER_PROGRAM"""
-import concurrent.futures, os, signal, tempfile, time, unittest
+import concurrent.futures, os, shutil, signal, subprocess, tempfile, time, unittest
 
 from serve import rollout
 from served import Served
@@ -13,11 +13,11 @@ def engine(kind, server):
 
 
 class Router(Served):
-    """`servers`: (kind, Served) each."""
+    """`servers`: (kind, Served) each; or `engines`, as --engines has them."""
 
-    def __init__(self, servers, *options):
+    def __init__(self, servers, *options, engines=()):
         self.log = tempfile.NamedTemporaryFile(suffix=".log")
-        super().__init__("--engines", ",".join(engine(kind, server) for kind, server in servers),
+        super().__init__("--engines", ",".join([*engines, *(engine(kind, server) for kind, server in servers)]),
                          *([] if "--chunk-tokens" in options else ["--chunk-tokens", "64"]), "--log-level", "info", "--log-file", self.log.name, *options)
 
     def events(self, name):
@@ -116,6 +116,32 @@ class SameBitsTest(unittest.TestCase):
             self.assertEqual(running.result()["meta_info"]["finish_reason"]["type"], "abort")
         for server in self.servers:
             server.wait_until(lambda load: load["num_reqs"] == 0)
+
+
+    @unittest.skipUnless(shutil.which("openssl"), "needs openssl")
+    def test_so_are_those_of_servers_that_want_tls_and_a_token_and_no_others_get_the_token(self):
+        for name in ("server", "other"):
+            subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2", "-subj",
+                            "/CN=seer", "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", f"{self.folder.name}/{name}.key", "-out",
+                            f"{self.folder.name}/{name}.pem"], check=True, stderr=subprocess.DEVNULL)
+        token = f"{self.folder.name}/token"
+        with open(token, "w") as file:
+            file.write("0123456789abcdef\n")
+        server = Served("--instances", "2", "--tls-cert", f"{self.folder.name}/server.pem", "--tls-key", f"{self.folder.name}/server.key", "--token-file", token)
+        self.addCleanup(server.stop)
+        url = f"https://127.0.0.1:{server.port}"
+        router = Router([], "--engine-ca", f"{self.folder.name}/server.pem", "--engine-token-file", token, engines=[f"seer={url}"])
+        self.addCleanup(router.stop)
+        with concurrent.futures.ThreadPoolExecutor(len(self.right)) as pool:
+            self.check(pool.map(lambda r: ask(router, r), self.right), self.right)
+        self.assertEqual(router.workers()[0]["url"], url)
+        refused = router.call("POST", "/workers", {"url": "http://192.0.2.1:30000"})
+        self.assertEqual(refused[0], 400)
+        self.assertIn("the token would go to another host without TLS", refused[1]["error"]["message"])
+        untrusting = Router([], "--engine-ca", f"{self.folder.name}/other.pem", "--engine-token-file", token, engines=[f"seer={url}"])
+        self.addCleanup(untrusting.stop)
+        self.assertEqual([(worker["is_healthy"], "its certificate is not trusted: self-signed certificate" in worker["error"]) for worker in untrusting.workers()], [(False, True)])
+        self.assertTrue(untrusting.events("server_out"))
 
 
 class ChangingServersTest(unittest.TestCase):

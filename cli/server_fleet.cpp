@@ -1,0 +1,154 @@
+#include "cli/server_fleet.h"
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+#include <utility>
+
+#include "actors/policy/schedule/policy_choice.h"
+
+namespace seer {
+namespace {
+
+constexpr uint32_t kServersMax = 1024;
+constexpr int64_t kAnswerUs = 5'000'000;      // to wait at the start for the servers
+constexpr int64_t kNoServerUs = 600'000'000;  // requests wait this long for a server to come back
+constexpr int64_t kTurnTokens = 512;          // where a chunk goes on with the stream of the one before it
+constexpr int32_t kFruitlessMax = 16;         // a request that has failed so often without a token is answered with the error
+
+}  // namespace
+
+ServerFleetConfig server_fleet_config(const MachineOptions& options, const RouterOptions& router, const ModelConfig& model) {
+  return {.router = router,
+          .model = model_name(options.model),
+          .stop = {model.eos_ids, model.context_tokens_max},
+          .version = WeightVersion{static_cast<uint64_t>(options.weight_version)}};
+}
+
+std::string worker_name(NodeId id) { return cat("worker-", id); }
+
+ChunkSchedulerConfig routed_scheduler(ChunkSchedulerConfig scheduler, const RouterOptions& router) {
+  if (scheduler.policy == kAutoPolicy) scheduler.policy = kSeerPlusPolicy;  // the servers are not measured
+  scheduler.learns_speeds = true;
+  if (router.stream_tokens > 0) scheduler.turn_tokens = kTurnTokens;
+  return scheduler;
+}
+
+RolloutConfig routed_rollout(ChunkSchedulerConfig scheduler, size_t servers) {
+  return {.scheduler = std::move(scheduler), .instances_expected = servers, .no_instance_us = kNoServerUs, .fruitless_max = kFruitlessMax};
+}
+
+ServerFleet::ServerFleet(ServerFleetConfig config, std::shared_ptr<const Tokenizer> tokenizer, EventLog log)
+    : config_(std::move(config)), tokenizer_(std::move(tokenizer)), log_(std::move(log)), nonce_(std::random_device{}()) {}
+
+Status ServerFleet::open() {
+  SEER_ASSIGN_OR_RETURN(token_, read_engine_token(config_.router));
+  if (config_.router.ca.empty()) return {};
+  const Status trusted = http_.trust_only(config_.router.ca);
+  return trusted.ok() ? Status{} : Status{fail(Code::kInvalidArgument, "--engine-ca ", trusted.error().detail)};
+}
+
+Status ServerFleet::start(Fleet& fleet, rt::system& system, const std::atomic<bool>& stop) {
+  for (const std::string& engine : config_.router.engines) {
+    SEER_ASSIGN_OR_RETURN(const Noted noted, note(engine));
+    if (!noted.is_new) return fail(Code::kInvalidArgument, "--engines names ", engine, " twice");
+    SEER_RETURN_IF_ERROR(fleet.add_node(noted.id, spawn(system, noted.id, {})));
+  }
+  const auto all_known = [&] { return stop.load() || std::ranges::all_of(known_, [](const auto& server) { return server.second.has_answered; }); };
+  std::unique_lock lock(mutex_);
+  answered_.wait_for(lock, std::chrono::microseconds(kAnswerUs), all_known);
+  return {};
+}
+
+Result<ServerFleet::Noted> ServerFleet::note(const std::string& engine) {
+  SEER_ASSIGN_OR_RETURN(const ServerLinkConfig link, server_of(engine, config_.router));
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, server] : known_)
+    if (url_of(server.link.address) == url_of(link.address) && !server.is_draining) return Noted{id, false};
+  if (next_id_ >= kServersMax) return fail(Code::kFull, "there were ", kServersMax, " servers, which is the limit");
+  const NodeId id{next_id_++};
+  known_[id] = {.link = link};
+  return Noted{id, true};
+}
+
+NodeHandle ServerFleet::spawn(rt::system& system, NodeId id, const NewWeights& target) {
+  ServerLinkConfig link;
+  {
+    const std::lock_guard lock(mutex_);
+    link = known_.at(id).link;
+  }
+  link.address.token = token_;
+  ServerNodeConfig node;
+  node.node = id;
+  node.instance.stop = config_.stop;
+  node.instance.rid_prefix = cat("seer.", nonce_, ".");
+  node.instance.stream_tokens = config_.router.stream_tokens;
+  node.model = config_.model;
+  node.kv_node = config_.router.shared_kv ? NodeId{0} : id;
+  node.rows_max = config_.router.rows;
+  node.version = config_.version;
+  node.target = target;
+  ServerNodeEvents events{.changed = [this](NodeId of, bool is_up, const std::string& why) { changed(of, is_up, why); },
+                          .left = [this](NodeId of) { left_(of); },
+                          .seen = [this](NodeId of, const ServerState& state) { seen(of, state); }};
+  return rt::spawn<ServerNodeActor>(system, std::move(node), ServerNodeParts{connect_server(std::move(link), http_), tokenizer_, std::move(events), log_});
+}
+
+std::optional<NodeId> ServerFleet::find(const std::string& name_or_url) const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, server] : known_)
+    if (worker_name(id) == name_or_url || url_of(server.link.address) == name_or_url) return id;
+  return std::nullopt;
+}
+
+void ServerFleet::drain(NodeId id) {
+  const std::lock_guard lock(mutex_);
+  if (const auto server = known_.find(id); server != known_.end()) server->second.is_draining = true;
+}
+
+void ServerFleet::forget(NodeId id) {
+  const std::lock_guard lock(mutex_);
+  known_.erase(id);
+}
+
+std::map<NodeId, KnownServer> ServerFleet::all() const {
+  const std::lock_guard lock(mutex_);
+  return known_;
+}
+
+bool ServerFleet::takes_part(NodeId id) const {
+  const std::lock_guard lock(mutex_);
+  const auto server = known_.find(id);
+  return server != known_.end() && server->second.is_up && !server->second.is_draining;
+}
+
+size_t ServerFleet::up_count() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<size_t>(std::ranges::count_if(known_, [](const auto& server) { return server.second.is_up && !server.second.is_draining; }));
+}
+
+uint64_t ServerFleet::weights() const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, server] : known_)
+    if (server.is_up) return weights_hash(server.state.weights);
+  return 0;
+}
+
+// ---- events of the servers' actors, on their threads -------------------------------------------------------------------------------
+
+void ServerFleet::changed(NodeId id, bool is_up, const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  const auto server = known_.find(id);
+  if (server == known_.end()) return;
+  server->second.is_up = is_up;
+  server->second.why_out = why;
+  server->second.has_answered = true;
+  answered_.notify_all();
+}
+
+void ServerFleet::seen(NodeId id, const ServerState& state) {
+  const std::lock_guard lock(mutex_);
+  if (const auto server = known_.find(id); server != known_.end()) server->second.state = state;
+}
+
+}  // namespace seer
