@@ -173,6 +173,7 @@ std::vector<OptionGroup> option_groups(RolloutOptions& o) {
       {"Instances", std::move(instances)},
       kv_options(o),
       {"Cluster", std::move(cluster)},
+      {"Router", router_options(o.router)},
       {"Sampling", std::move(sampling)},
       log_options(o.log),
   };
@@ -499,7 +500,12 @@ Status check_together(const RolloutOptions& o) {
   if (!o.cluster.empty()) {
     SEER_RETURN_IF_ERROR(check_reach(o.cluster, o.access));
     if (!o.html.empty()) return fail(Code::kInvalidArgument, "--html cannot go with --cluster: instances of other processes draw no timelines");
+    if (!o.router.engines.empty()) return fail(Code::kInvalidArgument, kEnginesInCluster);
   }
+  SEER_RETURN_IF_ERROR(check_router(o.router));
+  if (!o.router.engines.empty())
+    for (const auto& [flag, is_given] : {std::pair{"--html", !o.html.empty()}, {"--draft-history", !o.draft_history.empty()}})
+      if (is_given) return fail(Code::kInvalidArgument, flag, " cannot go with --engines: servers of others ", flag == std::string("--html") ? "draw no timelines" : "make their own drafts");
   SEER_RETURN_IF_ERROR(check_nodes(o.nodes, o.instances));
   SEER_RETURN_IF_ERROR(check_new_folder("--draft-history", o.draft_history));
   SEER_RETURN_IF_ERROR(check_new_folder("--journal", o.journal));

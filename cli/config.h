@@ -69,7 +69,7 @@ struct MachineOptions {
   LogConfig log;
 };
 
-/// `seer rollout`: on machines within this process, or on those of a cluster.
+/// `seer rollout`: on machines within this process, those of a cluster, or servers that others run.
 struct RolloutOptions : MachineOptions {
   std::string prompts;              // JSONL; "-": stdin, as they come
   std::string out;                  // JSONL of responses; may be empty only with `compare`
@@ -85,6 +85,7 @@ struct RolloutOptions : MachineOptions {
                                     // cluster; all are in this process
 
   ChunkSchedulerConfig scheduler{.policy = kAutoPolicy};  // policy, chunk_tokens, reserve_share
+  RouterOptions router;             // servers of others
   std::vector<std::string> compare; // policies run in turn on the same work; empty: only scheduler.policy
   std::string lengths;              // JSONL of known response lengths, for oracle policies
   std::string draft_history;        // folder of responses of earlier rollouts; empty: none
@@ -93,6 +94,8 @@ struct RolloutOptions : MachineOptions {
 
   SamplingParams sampling;
 
+  /// Not in a cluster or on servers of others.
+  bool runs_here() const { return cluster.empty() && router.engines.empty(); }
   bool streams_prompts() const { return prompts == "-"; }
   std::string prompts_name() const { return streams_prompts() ? "stdin" : prompts; }  // in messages
 };

@@ -89,7 +89,9 @@ std::vector<std::string> ineffective_options(const RolloutOptions& o, const std:
   std::vector<Need> needs{
       {{"policy"}, o.compare.empty(), "beside --compare, which names the policies"},
       {{"lengths"}, any_oracle, "without a policy that takes lengths: " + joined(oracles)},
-      local_need(o.cluster)};
+      local_need(o.cluster, !o.router.engines.empty()),
+      {{"drafting"}, o.router.engines.empty(), "with --engines, whose servers have their own"},
+      router_need(o.router)};
   needs.push_back({{"tls-cert", "tls-key", "tls-ca", "insecure"}, !o.cluster.empty(), "without --cluster"});
   const std::vector<Need> machine = machine_needs(o, chooses);
   needs.insert(needs.end(), machine.begin(), machine.end());

@@ -20,6 +20,7 @@
 #include "cli/machine_parts.h"
 #include "cli/past_responses.h"
 #include "cli/policy_auto.h"
+#include "cli/server_fleet.h"
 #include "cli/watched_engine.h"
 #include "gpu/cpu/cpu_engine.h"
 #include "gpu/model/model_folder.h"
@@ -205,7 +206,7 @@ Result<RolloutWork> load_work(const RolloutOptions& options, std::vector<PromptL
   SEER_RETURN_IF_ERROR(validate(options.sampling));
   RolloutWork work;
   work.lines = std::move(prompts);
-  if (options.cluster.empty()) {
+  if (options.runs_here()) {
     SEER_RETURN_IF_ERROR(check_memory_to_load(options, work.lines));
     SEER_ASSIGN_OR_RETURN(LoadedModel loaded, load_model_of(options));
     work.model = std::move(loaded.model);
@@ -227,7 +228,7 @@ Result<RolloutWork> load_work(const RolloutOptions& options, std::vector<PromptL
     SEER_ASSIGN_OR_RETURN(GroupSpec group, make_group(options, work, work.lines[i], i));
     work.groups.push_back(std::move(group));
   }
-  if (options.cluster.empty()) SEER_RETURN_IF_ERROR(check_memory_to_run(options, work));
+  if (options.runs_here()) SEER_RETURN_IF_ERROR(check_memory_to_run(options, work));
   if (options.lengths.empty()) return work;
   std::vector<int64_t> group_sizes;
   for (const PromptLine& line : work.lines) group_sizes.push_back(line.samples);
@@ -261,14 +262,27 @@ Result<ChosenPolicy> choose(const RolloutOptions& options, const RolloutWork& wo
   result.scheduler.policy = policy;
   if (policy != kAutoPolicy) return result;
   result.scheduler.policy = kSeerPolicy;
+  if (!options.router.engines.empty()) {
+    result.scheduler.policy = kSeerPlusPolicy;
+    return ChosenPolicy{result.scheduler, "seer+: the servers are not measured"};
+  }
   if (!options.cluster.empty()) return ChosenPolicy{result.scheduler, "seer: the machines of a cluster are not measured"};
   SEER_ASSIGN_OR_RETURN(const PolicyChoice choice, choose_policy(engine_source(options, work.model), instance_work(work.groups, options),
                                                                  options, options.scheduler));
   return ChosenPolicy{chosen(options.scheduler, choice), choice_text(choice)};
 }
 
-/// The machines of a rollout, in this process or in a cluster.
+/// The machines of a rollout: in this process, in a cluster, or servers of others.
 struct Machines {
+  Machines() = default;
+  Machines(const Machines&) = delete;
+  Machines& operator=(const Machines&) = delete;
+  ~Machines() {
+    if (servers != nullptr && local)
+      for (const auto& [id, node] : local->nodes()) rt::stop(node);
+  }
+
+  ServerFleet* servers = nullptr;  // that the nodes of `local` are; null: they are in this process
   std::optional<Fleet> local;
   std::unique_ptr<ClusterMachines> cluster;
   uint64_t weights = 0;  // checksum of what they run with
@@ -303,11 +317,31 @@ Status enter_cluster(ClusterNet& net, const RolloutOptions& options, const Rollo
   return {};
 }
 
+/// REQUIRES: servers outlives the system.
+Status connect_servers(rt::system& system, const RolloutOptions& options, ServerFleet& servers, const RolloutHooks& hooks, Machines& machines, RolloutConfig& config) {
+  const std::atomic<bool> never{false};
+  SEER_RETURN_IF_ERROR(servers.open());
+  machines.servers = &servers;
+  machines.local.emplace(system, FleetLinks{}, hooks.log);
+  SEER_RETURN_IF_ERROR(servers.start(*machines.local, system, hooks.stop != nullptr ? *hooks.stop : never));
+  const size_t up = servers.up_count();
+  if (up == 0) {
+    std::string all;
+    for (const auto& [id, server] : servers.all()) all += cat(all.empty() ? "" : "; ", url_of(server.link.address), ": ", server.has_answered ? server.why_out : "no answer in time");
+    return fail(Code::kUnavailable, "--engines: no server answers: ", all);
+  }
+  const WeightVersion version = config.version;
+  config = routed_rollout(routed_scheduler(config.scheduler, options.router), up);  // those that come later take part too
+  config.version = version;
+  machines.weights = servers.weights();
+  return {};
+}
+
 }  // namespace
 
 Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutWork& work, const std::string& policy,
                                    const RolloutHooks& hooks) {
-  const bool is_local = options.cluster.empty();
+  const bool is_local = options.cluster.empty();  // the actors are all in this process
   SEER_ASSIGN_OR_RETURN(const ChosenPolicy chosen, choose(options, work, policy));
   if (!chosen.why.empty())
     hooks.log.info(steady_us(), "policy_chosen", {{"policy", chosen.scheduler.policy}, {"running_max", chosen.scheduler.running_max}, {"why", chosen.why}});
@@ -318,6 +352,8 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
 
   SlowWork aside({}, [](std::function<void()>& f) { f(); });
   const LoadHistories histories = make_histories(options);
+  std::optional<ServerFleet> servers;
+  if (!options.router.engines.empty()) servers.emplace(server_fleet_config(options, options.router, work.config), work.tokenizer, hooks.log);
   SeerConfig local_config(kActorThreads);
   std::optional<rt::system> local;
   std::unique_ptr<ClusterNet> net;  // only for a cluster: a rollout within this process opens no port
@@ -329,8 +365,11 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   rt::system& system = is_local ? *local : net->system();
   rt::Inbox<RolloutEvents> inbox(system);
   Machines machines;
-  SEER_RETURN_IF_ERROR(is_local ? start_machines(system, options, work, histories, aside, hooks.log, machines)
-                                : enter_cluster(*net, options, hooks, machines, config));
+  if (servers)
+    SEER_RETURN_IF_ERROR(connect_servers(system, options, *servers, hooks, machines, config));
+  else
+    SEER_RETURN_IF_ERROR(is_local ? start_machines(system, options, work, histories, aside, hooks.log, machines)
+                                  : enter_cluster(*net, options, hooks, machines, config));
 
   std::unique_ptr<PastResponses> history;
   std::vector<CstPast> pasts;

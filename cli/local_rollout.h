@@ -1,4 +1,4 @@
-// Local rollout: runs a rollout in this process, or on a cluster. Loads and checks the work once, then runs it under any policy.
+// Local rollout: runs a rollout in this process, on a cluster, or on servers of others. Loads and checks the work once, then runs it under any policy.
 // Used by seer.cpp, by benchmarks and by the exactness tests.
 #pragma once
 #include <atomic>
@@ -24,7 +24,7 @@ class ChatPrompts;
 /// The work of a rollout: model, tokenizer and groups. Immutable; several runs share it.
 struct RolloutWork {
   ModelConfig config;
-  std::shared_ptr<const Model> model;          // null: the engines are those of a cluster
+  std::shared_ptr<const Model> model;          // null: the engines are elsewhere
   std::shared_ptr<const Tokenizer> tokenizer;  // null if the model's folder has none
   std::shared_ptr<const ChatPrompts> chat;     // null until a line has messages, or if the model's folder has no template
   std::vector<PromptLine> lines;               // line i is group i

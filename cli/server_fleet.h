@@ -1,5 +1,5 @@
 // ServerFleet: the servers of others that requests run on: which there are, what each said last, and the actors that make nodes of a
-// fleet of them. Used by `seer serve --engines`. Thread-safe, but for what says otherwise.
+// fleet of them. Used by `seer serve --engines` and `seer rollout --engines`. Thread-safe, but for what says otherwise.
 //
 // It outlives the actor system: its HttpClient serves the actors.
 #pragma once

@@ -112,3 +112,10 @@ TEST_CASE("ineffective options: those of a role need the role") {
   o.roles = {"draft"};
   CHECK(ineffective_options(o, {"dram-bytes"}) == Texts{"--dram-bytes has no effect without the role kv"});
 }
+
+TEST_CASE("ineffective options: servers of others have machines of their own, but the weights' version is the caller's") {
+  RolloutOptions o;
+  CHECK(ineffective_options(o, {"engine-ca"}) == Texts{"--engine-ca has no effect without --engines"});
+  o.router.engines = {"http://a:1"};
+  CHECK(ineffective_options(o, {"kv-bytes", "weight-version", "engine-ca"}) == Texts{"--kv-bytes has no effect with --engines, whose servers have their own"});
+}

@@ -3,8 +3,8 @@
 asked in SGLang's, vLLM's and Seer's dialect. usage: router.py SEER_PROGRAM"""
 import concurrent.futures, os, shutil, signal, subprocess, tempfile, time, unittest
 
-from serve import rollout
-from served import Served
+from serve import PROMPTS, rollout
+from served import MODEL, SEER, Served
 from turned_model import turned_model
 
 
@@ -117,6 +117,27 @@ class SameBitsTest(unittest.TestCase):
         for server in self.servers:
             server.wait_until(lambda load: load["num_reqs"] == 0)
 
+
+    def engines(self, kind="seer"):
+        return ",".join(engine(kind, server) for server in self.servers)
+
+    def test_a_rollout_over_servers_gives_what_one_in_one_process_gives_bit_for_bit(self):
+        def key(r):
+            return (r["group"], r["sample"])
+        right = sorted(self.right, key=key)
+        how = {"seq", "chunks", "migrations", "preemptions", "queue_s", "run_s"}  # it came about
+        for options in [[], ["--policy", "las", "--chunk-tokens", "16", "--engine-stream-tokens", "0"], ["--policy", "verl", "--shared-kv"]]:
+            with self.subTest(options=options), tempfile.TemporaryDirectory() as folder:
+                found = sorted(rollout(folder, "--engines", self.engines(), *options), key=key)
+                for r, f in zip(right, found, strict=True):
+                    self.assertEqual({name: r[name] for name in r.keys() - how}, {name: f[name] for name in f.keys() - how})
+
+    def test_a_rollout_whose_servers_do_not_answer_says_so_at_once(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run = subprocess.run([SEER, "rollout", "--model", MODEL, "--prompts", PROMPTS, "--limit", "1", "--out",
+                                  f"{folder}/o.jsonl", "--engines", "seer=http://127.0.0.1:9"], capture_output=True, text=True, timeout=30)
+            self.assertNotEqual(run.returncode, 0)
+            self.assertIn("--engines: no server answers: http://127.0.0.1:9: neither /server_info nor /get_server_info answers: it cannot be reached", run.stderr)
 
     @unittest.skipUnless(shutil.which("openssl"), "needs openssl")
     def test_so_are_those_of_servers_that_want_tls_and_a_token_and_no_others_get_the_token(self):
