@@ -146,6 +146,8 @@ std::vector<OptionGroup> option_groups(RolloutOptions& o) {
   cluster.insert(cluster.begin(),
                  {{"cluster", "HOST:PORT", &o.cluster, "controller of a cluster, whose machines run the rollout instead of this one"},
                   controller_wait_option(o.controller_wait_s)});
+  std::vector<OptionSpec> router = router_options(o.router);
+  router.push_back({"profile-out", "FILE", &o.profile_out, "JSON with step times learned from the servers' answers, for seer simulate --profile"});
   return {
       {"Work",
        {{"model", "DIR", &o.model, "model folder in Hugging Face layout"},
@@ -173,7 +175,7 @@ std::vector<OptionGroup> option_groups(RolloutOptions& o) {
       {"Instances", std::move(instances)},
       kv_options(o),
       {"Cluster", std::move(cluster)},
-      {"Router", router_options(o.router)},
+      {"Router", std::move(router)},
       {"Sampling", std::move(sampling)},
       log_options(o.log),
   };
@@ -527,8 +529,8 @@ Status check_together(const RolloutOptions& o) {
       return fail(Code::kInvalidArgument, "--compare names ", policies[i], " twice: expected different policies");
   }
   using Named = std::pair<const char*, const std::string*>;
-  const Named out{"--out", &o.out}, report{"--report", &o.report}, html{"--html", &o.html}, log{"--log-file", &o.log.file};
-  for (const auto& [one, other] : {std::pair{out, report}, {out, html}, {report, html}, {log, out}, {log, report}, {log, html}})
+  const Named out{"--out", &o.out}, report{"--report", &o.report}, html{"--html", &o.html}, log{"--log-file", &o.log.file}, profile{"--profile-out", &o.profile_out};
+  for (const auto& [one, other] : {std::pair{out, report}, {out, html}, {report, html}, {log, out}, {log, report}, {log, html}, {profile, out}, {profile, report}, {profile, log}})
     if (!one.second->empty() && *one.second == *other.second)
       return fail(Code::kInvalidArgument, one.first, " and ", other.first, " both name ", *one.second, ": expected two files");
   return {};

@@ -86,6 +86,7 @@ struct RolloutOptions : MachineOptions {
 
   ChunkSchedulerConfig scheduler{.policy = kAutoPolicy};  // policy, chunk_tokens, reserve_share
   RouterOptions router;             // servers of others
+  std::string profile_out;          // JSON: step times learned from these servers (gpu/step_profile.h); empty: none
   std::vector<std::string> compare; // policies run in turn on the same work; empty: only scheduler.policy
   std::string lengths;              // JSONL of known response lengths, for oracle policies
   std::string draft_history;        // folder of responses of earlier rollouts; empty: none

@@ -91,7 +91,8 @@ std::vector<std::string> ineffective_options(const RolloutOptions& o, const std:
       {{"lengths"}, any_oracle, "without a policy that takes lengths: " + joined(oracles)},
       local_need(o.cluster, !o.router.engines.empty()),
       {{"drafting"}, o.router.engines.empty(), "with --engines, whose servers have their own"},
-      router_need(o.router)};
+      router_need(o.router),
+      {{"profile-out"}, !o.router.engines.empty(), "without --engines"}};
   needs.push_back({{"tls-cert", "tls-key", "tls-ca", "insecure"}, !o.cluster.empty(), "without --cluster"});
   const std::vector<Need> machine = machine_needs(o, chooses);
   needs.insert(needs.end(), machine.begin(), machine.end());

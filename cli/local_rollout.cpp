@@ -465,11 +465,13 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
                                     .actor_cpu_share = static_cast<double>(cpu_actors) / static_cast<double>(cpu_total),
                                     .version = config.version},
                          .complete = false,
+                         .learned = {},
                          .prompts = std::move(prompts),
                          .instances = {},
                          .completions_s = std::move(completions_s),
                          .journal = std::move(journal)};
   outcome.complete = outcome.report.rollout.complete;
+  if (servers) outcome.learned = servers->profile({});
   for (const auto& [id, load] : histories) outcome.instances.push_back(load->take(outcome.report.rollout.wall_s()));
   return outcome;
 }

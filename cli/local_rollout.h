@@ -4,6 +4,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "cli/run_journal.h"
 #include "cli/timeline.h"
 #include "gpu/model/weight_store.h"
+#include "gpu/step_profile.h"
 #include "gpu/text/tokenizer.h"
 #include "protocols/chunk.h"
 #include "protocols/result.h"
@@ -67,6 +69,7 @@ struct RolloutHooks {
 struct RolloutOutcome {
   RolloutReport report;
   bool complete = false;                    // false: stopped
+  std::optional<Result<StepProfile>> learned;  // of the servers of others; none: they are not
   Status prompts;                           // MoreGroups::error
   std::vector<InstanceTimeline> instances;  // empty unless options.html is set
   std::vector<double> completions_s;        // time of each finished response; likewise

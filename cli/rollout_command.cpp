@@ -123,10 +123,11 @@ Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& s
   SEER_RETURN_IF_ERROR(check_two_files("--out", options.out, "--prompts", options.prompts));
   SEER_RETURN_IF_ERROR(check_two_files("--report", options.report, "--prompts", options.prompts));
   SEER_RETURN_IF_ERROR(check_two_files("--html", options.html, "--prompts", options.prompts));
+  SEER_RETURN_IF_ERROR(check_two_files("--profile-out", options.profile_out, "--prompts", options.prompts));
   SEER_RETURN_IF_ERROR(check_two_files("--log-file", options.log.file, "--prompts", options.prompts));
   // Paths that cannot be written are found before the work, not after it.
-  std::optional<OutputWriter> out, report, html;
-  for (const auto& [path, file] : {std::pair{&options.out, &out}, {&options.report, &report}, {&options.html, &html}}) {
+  std::optional<OutputWriter> out, report, html, profile;
+  for (const auto& [path, file] : {std::pair{&options.out, &out}, {&options.report, &report}, {&options.html, &html}, {&options.profile_out, &profile}}) {
     if (path->empty()) continue;
     SEER_ASSIGN_OR_RETURN(OutputWriter opened, OutputWriter::open(*path));
     file->emplace(std::move(opened));
@@ -152,6 +153,7 @@ Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& s
   const std::vector<std::string> policies =
       options.compare.empty() ? std::vector<std::string>{options.scheduler.policy} : options.compare;
   std::vector<RolloutReport> reports;
+  std::optional<Result<StepProfile>> learned;  // in the last run
   FailedRequests failed;  // the same under every policy
   std::vector<SimRun> drawn;
   bool complete = true;
@@ -185,6 +187,7 @@ Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& s
     progress.clear();
     if (!outcome.ok()) return kept.responses > 0 ? Status(kept.after(outcome.error())) : Status(outcome.error());
     reports.push_back(outcome->report);
+    learned = std::move(outcome->learned);
     complete = outcome->complete;
     if (const Status prompts = outcome->prompts; complete && !prompts.ok()) return kept.after(prompts.error());
     RunJournal journal = std::move(outcome->journal);
@@ -203,6 +206,8 @@ Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& s
     return {};
   };
   SEER_RETURN_IF_ERROR(write(report, "report", options.compare.empty() ? report_json(reports[0]) : report_json(reports)));
+  if (learned && learned->ok()) SEER_RETURN_IF_ERROR(write(profile, "profile", step_profile_json(**learned)));
+  if (profile && learned && !learned->ok()) std::cerr << "seer: warning: no --profile-out: " << learned->error().detail << "\n";
   if (html) SEER_RETURN_IF_ERROR(write(html, "page", sim_html(drawn, command_text(options), "Rollout")));
   const bool is_coloured = terminal_of(STDOUT_FILENO).is_coloured;
   // If responses go to stdout, as they may when prompts come from stdin, the table must not be among them.

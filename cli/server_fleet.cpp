@@ -73,11 +73,14 @@ Result<ServerFleet::Noted> ServerFleet::note(const std::string& engine) {
 
 NodeHandle ServerFleet::spawn(rt::system& system, NodeId id, const NewWeights& target) {
   ServerLinkConfig link;
+  std::shared_ptr<StepLog> steps;
   {
     const std::lock_guard lock(mutex_);
     link = known_.at(id).link;
+    steps = known_.at(id).steps;
   }
   link.address.token = token_;
+  const std::shared_ptr<EngineServer> server = watch_server(connect_server(std::move(link), http_), std::move(steps));
   ServerNodeConfig node;
   node.node = id;
   node.instance.stop = config_.stop;
@@ -91,7 +94,7 @@ NodeHandle ServerFleet::spawn(rt::system& system, NodeId id, const NewWeights& t
   ServerNodeEvents events{.changed = [this](NodeId of, bool is_up, const std::string& why) { changed(of, is_up, why); },
                           .left = [this](NodeId of) { left_(of); },
                           .seen = [this](NodeId of, const ServerState& state) { seen(of, state); }};
-  return rt::spawn<ServerNodeActor>(system, std::move(node), ServerNodeParts{connect_server(std::move(link), http_), tokenizer_, std::move(events), log_});
+  return rt::spawn<ServerNodeActor>(system, std::move(node), ServerNodeParts{server, tokenizer_, std::move(events), log_});
 }
 
 std::optional<NodeId> ServerFleet::find(const std::string& name_or_url) const {
@@ -132,6 +135,17 @@ uint64_t ServerFleet::weights() const {
   for (const auto& [id, server] : known_)
     if (server.is_up) return weights_hash(server.state.weights);
   return 0;
+}
+
+Result<StepProfile> ServerFleet::profile(std::optional<NodeId> id) const {
+  LearnedSteps learned;
+  std::string sources;
+  for (const auto& [of, server] : all()) {
+    if (id && of != *id) continue;
+    learned.add(server.steps->learned());
+    sources += cat(sources.empty() ? "" : ", ", to_string(server.link.kind), "=", url_of(server.link.address));
+  }
+  return learned_profile(learned.points(), config_.model, cat("learned from ", sources));
 }
 
 // ---- events of the servers' actors, on their threads -------------------------------------------------------------------------------

@@ -18,6 +18,7 @@
 #include "actors/server_node_actor.h"
 #include "cli/config.h"
 #include "cli/router_options.h"
+#include "cli/watched_server.h"
 #include "gpu/model/model_config.h"
 #include "gpu/stop_rule.h"
 #include "gpu/text/tokenizer.h"
@@ -39,6 +40,7 @@ struct KnownServer {
   bool is_up = false, is_draining = false;
   bool has_answered = false;  // or has failed to
   std::string why_out = {};   // what its last failure was, if it is out
+  std::shared_ptr<StepLog> steps = std::make_shared<StepLog>();
 };
 
 class ServerFleet {
@@ -69,6 +71,9 @@ class ServerFleet {
   size_t up_count() const;
   /// Checksum of the weights that the servers have, as one of them says; 0: none is up, or none says.
   uint64_t weights() const;
+  /// What its steps cost, as learned so far; none: those of all servers together, as if they were alike. Errors: kUnavailable: too few
+  /// tokens came yet.
+  Result<StepProfile> profile(std::optional<NodeId> id) const;
   const RouterOptions& options() const { return config_.router; }
 
  private:

@@ -10,6 +10,8 @@
 namespace seer {
 namespace {
 
+constexpr size_t kUrlBytesMax = 2048;
+
 constexpr int64_t kResponsesMax = 100'000;             // of one HTTP request
 constexpr size_t kIdBytesMax = 1024;
 
@@ -188,6 +190,19 @@ void append_ids(std::string& out, const std::vector<int32_t>& ids) {
     out += std::to_string(ids[i]);
   }
   out += ids.empty() ? "[]" : "]";
+}
+
+Result<std::string> worker_url(const HttpRequest& request) {
+  std::string url = request.query.contains("url") ? request.query.at("url") : "";
+  if (url.empty()) {
+    SEER_ASSIGN_OR_RETURN(const Json body, read_object(request.body));
+    SEER_ASSIGN_OR_RETURN(url, text_field(body, "url"));
+    SEER_ASSIGN_OR_RETURN(const std::string kind, text_field(body, "kind"));
+    if (!kind.empty() && !url.empty()) url = cat(kind, "=", url);
+  }
+  if (url.empty()) return fail(Code::kInvalidArgument, "url is missing: expected that of a worker");
+  if (url.size() > kUrlBytesMax) return fail(Code::kInvalidArgument, "url has ", url.size(), " bytes: expected at most ", kUrlBytesMax);
+  return url;
 }
 
 }  // namespace seer

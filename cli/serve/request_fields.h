@@ -74,6 +74,9 @@ Result<GatewayRequest> read_request(const Json& body, std::vector<int32_t> promp
 /// What text the client wants. The member that keeps the stop in it has another name in each dialect.
 Result<TextRules> read_text_rules(const Json& params, const SamplingParams& sampling, const ServedModel& model, const char* keep_stop);
 
+/// Of the worker that a client registers; with a "kind", "KIND=URL".
+Result<std::string> worker_url(const HttpRequest& request);
+
 /// Appends "[1,2,3]". By hand: a response can have 100 000 tokens.
 void append_ids(std::string& out, const std::vector<int32_t>& ids);
 

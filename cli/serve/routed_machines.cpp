@@ -83,6 +83,12 @@ class RoutedMachines final : public ServedMachines, public RoutedServers {
     });
     return {};
   }
+  Result<StepProfile> profile(const std::string& name) const override {
+    if (name.empty()) return servers_.profile({});
+    const std::optional<NodeId> id = servers_.find(name);
+    if (!id) return fail(Code::kNotFound, "no worker ", name);
+    return servers_.profile(id);
+  }
 
  private:
   /// On the thread of the server's actor.

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "gpu/step_profile.h"
 #include "protocols/result.h"
 
 namespace seer {
@@ -30,6 +31,8 @@ class RoutedServers {
   virtual Result<std::string> add(const std::string& engine) = 0;
   /// Its requests go elsewhere with their tokens, then it is forgotten. Errors: kNotFound.
   virtual Status remove(const std::string& id) = 0;
+  /// What its steps cost, as learned so far; no id: those of all together. Errors: kNotFound; kUnavailable: too little was seen.
+  virtual Result<StepProfile> profile(const std::string& id) const = 0;
 };
 
 }  // namespace seer

@@ -19,6 +19,8 @@
 #include "cli/serve/http_server.h"
 #include "cli/serve/native_dialect.h"
 #include "cli/serve/openai_dialect.h"
+#include "cli/serve/routed_servers.h"
+#include "cli/serve/router_dialect.h"
 #include "cli/serve/served_machines.h"
 #include "cli/serve/served_rollouts.h"
 #include "cli/serve/sglang_dialect.h"
@@ -171,7 +173,9 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
                .gives_kept_ids = runs_here(options) ? options.device == DeviceKind::kCpu : options.router.engines.empty()},
               config.version);
   StatusPage status_page(*server, front, log);
-  SglangDialect sglang(front, machines->servers());
+  SglangDialect sglang(front);
+  std::optional<RouterDialect> router;
+  if (machines->servers() != nullptr) router.emplace(*machines->servers());
   OpenaiDialect openai(front, chat);
   NativeDialect native(front, std::move(chat), rollouts);
   WeightUploads uploads(front, *machines, weight_bytes_max(loaded.model.get(), model));
@@ -193,6 +197,7 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
   server->start([&](HttpRequest request, std::shared_ptr<HttpReply> reply) {
     if (request.path == "/health" || request.path == "/health_generate") return reply->send(200, "{}");
     if (status_page.handle(request, reply)) return;
+    if (router && router->handle(request, reply)) return;
     if (sglang.handle(request, reply) || openai.handle(request, reply) || native.handle(request, reply)) return;
     reply->send(404, http_error_body(cat("no ", shown(request.method), " ", shown(request.path), " here")));
   });

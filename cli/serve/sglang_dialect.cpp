@@ -15,7 +15,6 @@ namespace {
 
 constexpr int64_t kDefaultTokens = 128;  // SGLang's default of max_new_tokens
 constexpr size_t kWorkersMax = 1024;
-constexpr size_t kUrlBytesMax = 2048;
 constexpr size_t kPathBytesMax = 4095;  // as the system allows
 
 constexpr const char* kOtherWays = "send new weights to /update_weights_from_disk or /seer/v1/weights";
@@ -74,20 +73,6 @@ Result<Prompts> prompts_of(const Json& body, const ServedModel& model) {
     return fail(Code::kInvalidArgument, ids != nullptr ? "both input_ids and" : "neither input_ids nor", " text: expected one of them");
   return ids != nullptr ? read_prompts(*ids, {.name = "input_ids", .may_be_text = false}, model)
                         : read_prompts(*texts, {.name = "text", .may_be_ids = false}, model);
-}
-
-/// That a client registers; with a "kind", "KIND=URL".
-Result<std::string> url_of_worker(const HttpRequest& request) {
-  std::string url = request.query.contains("url") ? request.query.at("url") : "";
-  if (url.empty()) {
-    SEER_ASSIGN_OR_RETURN(const Json body, read_object(request.body));
-    SEER_ASSIGN_OR_RETURN(url, text_field(body, "url"));
-    SEER_ASSIGN_OR_RETURN(const std::string kind, text_field(body, "kind"));
-    if (!kind.empty() && !url.empty()) url = cat(kind, "=", url);
-  }
-  if (url.empty()) return fail(Code::kInvalidArgument, "url is missing: expected that of a worker");
-  if (url.size() > kUrlBytesMax) return fail(Code::kInvalidArgument, "url has ", url.size(), " bytes: expected at most ", kUrlBytesMax);
-  return url;
 }
 
 Result<LogprobMode> read_logprob_mode(const Json& body) {
@@ -291,32 +276,8 @@ void SglangDialect::model_info(const Reply& reply) {
                             {"weight_version", front_.version_label(front_.version())}}));
 }
 
-/// With --engines: the servers behind this address.
-void SglangDialect::routed_workers(const HttpRequest& request, const Reply& reply) {
-  if (request.method == "GET") {
-    Out list = Out::array(), urls = Out::array();
-    for (const RoutedServer& server : servers_->list()) {
-      list.push_back({{"id", server.id}, {"url", server.url}, {"is_healthy", server.is_up}, {"worker_type", "regular"}, {"kind", server.kind},
-                      {"engine", server.engine}, {"weight_version", server.weights}, {"draining", server.is_draining}, {"deterministic", server.is_deterministic}, {"running", server.running}, {"waiting", server.waiting}, {"error", server.why_out.empty() ? Out() : Out(server.why_out)}});
-      urls.push_back(server.url);
-    }
-    return reply->send(200, json_text({{"workers", list}, {"urls", urls}, {"total", list.size()}}));
-  }
-  if (request.method == "DELETE") {
-    const Status removed = servers_->remove(request.path.substr(request.path.rfind('/') + 1));
-    if (!removed.ok()) return reply->send(404, json_text({{"error", {{"message", removed.error().detail}}}}));
-    return reply->send(202, json_text({{"success", true}}));
-  }
-  const Result<std::string> url = url_of_worker(request);
-  if (!url.ok()) return refuse(reply, url.error());
-  const Result<std::string> id = servers_->add(*url);
-  if (!id.ok()) return refuse(reply, fail(Code::kInvalidArgument, id.error().detail));
-  reply->send(202, json_text({{"status", "accepted"}, {"worker_id", *id}, {"url", *url}}));
-}
-
 /// A router's list. Whatever a client registers, this address is the one engine behind it.
 void SglangDialect::workers(const HttpRequest& request, const Reply& reply) {
-  if (servers_ != nullptr) return routed_workers(request, reply);
   if (request.method == "GET") {
     Out list = Out::array(), urls = Out::array();
     for (const auto& [id, url] : workers_) {
@@ -329,7 +290,7 @@ void SglangDialect::workers(const HttpRequest& request, const Reply& reply) {
     workers_.erase(request.path.substr(request.path.rfind('/') + 1));
     return reply->send(200, json_text({{"success", true}}));
   }
-  const Result<std::string> given = url_of_worker(request);
+  const Result<std::string> given = worker_url(request);
   if (!given.ok()) return refuse(reply, given.error());
   const std::string& url = *given;
   const auto known = std::ranges::find(workers_, url, &std::pair<const std::string, std::string>::second);

@@ -2,8 +2,6 @@
 // client sends beyond it is ignored, but for what would change the tokens: that is refused. Requests are held while generation is
 // paused, never refused.
 //
-// With --engines, /workers lists the servers that run the requests, and changes the list.
-//
 // Beyond SGLang, /generate takes `incremental` (events of a stream have only the tokens since the one before), `logprob_mode`, group_id and group_size (responses of the group, over all requests that name it), and its
 // meta_info has the seed. `sampling_seed` is the seed of the first of n responses; the next one has that plus 1.
 #pragma once
@@ -12,14 +10,12 @@
 #include <string>
 
 #include "cli/serve/front.h"
-#include "cli/serve/routed_servers.h"
 
 namespace seer {
 
 class SglangDialect {
  public:
-  /// `servers`: null without --engines.
-  explicit SglangDialect(Front& front, RoutedServers* servers = nullptr) : front_(front), servers_(servers) {}
+  explicit SglangDialect(Front& front) : front_(front) {}
   /// False: the path is not of this dialect.
   bool handle(HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
 
@@ -36,10 +32,7 @@ class SglangDialect {
   void flush(const Reply& reply);
   void update_from_disk(const HttpRequest& request, const Reply& reply);
 
-  void routed_workers(const HttpRequest& request, const Reply& reply);
-
   Front& front_;
-  RoutedServers* const servers_;
   std::map<std::string, std::string> workers_;  // URL by id, as clients registered them
   uint64_t last_worker_ = 0;
 };

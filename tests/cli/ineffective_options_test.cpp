@@ -115,7 +115,7 @@ TEST_CASE("ineffective options: those of a role need the role") {
 
 TEST_CASE("ineffective options: servers of others have machines of their own, but the weights' version is the caller's") {
   RolloutOptions o;
-  CHECK(ineffective_options(o, {"engine-ca"}) == Texts{"--engine-ca has no effect without --engines"});
+  CHECK(ineffective_options(o, {"engine-ca", "profile-out"}) == Texts{"--engine-ca has no effect without --engines", "--profile-out has no effect without --engines"});
   o.router.engines = {"http://a:1"};
-  CHECK(ineffective_options(o, {"kv-bytes", "weight-version", "engine-ca"}) == Texts{"--kv-bytes has no effect with --engines, whose servers have their own"});
+  CHECK(ineffective_options(o, {"kv-bytes", "weight-version", "engine-ca", "profile-out"}) == Texts{"--kv-bytes has no effect with --engines, whose servers have their own"});
 }

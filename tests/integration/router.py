@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests `seer serve --engines`: the scheduling of Seer over servers that run elsewhere, here other processes of `seer serve` that are
 asked in SGLang's, vLLM's and Seer's dialect. usage: router.py SEER_PROGRAM"""
-import concurrent.futures, os, shutil, signal, subprocess, tempfile, time, unittest
+import concurrent.futures, json, os, shutil, signal, subprocess, tempfile, time, unittest
 
 from serve import PROMPTS, rollout
 from served import MODEL, SEER, Served
@@ -138,6 +138,21 @@ class SameBitsTest(unittest.TestCase):
                                   f"{folder}/o.jsonl", "--engines", "seer=http://127.0.0.1:9"], capture_output=True, text=True, timeout=30)
             self.assertNotEqual(run.returncode, 0)
             self.assertIn("--engines: no server answers: http://127.0.0.1:9: neither /server_info nor /get_server_info answers: it cannot be reached", run.stderr)
+
+    def test_a_simulation_with_the_profile_learned_from_servers_takes_as_long_as_they_did(self):
+        servers = [Served("--instances", "1", "--max-batch", "8") for _ in range(2)]
+        for server in servers:
+            self.addCleanup(server.stop)
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([SEER, "rollout", "--model", MODEL, "--prompts", PROMPTS, "--limit", "6", "--group-size", "24", "--max-tokens", "600", "--chunk-tokens", "128",
+                            "--engines", ",".join(engine("seer", server) for server in servers), "--out", f"{folder}/out.jsonl", "--profile-out",
+                            f"{folder}/profile.json", "--report", f"{folder}/report.json"], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            subprocess.run([SEER, "simulate", "--workload", f"{folder}/out.jsonl", "--profile", f"{folder}/profile.json", "--instances", "2", "--kv-tokens", "100000",
+                            "--max-batch", "8", "--policies", "seer+", "--chunk-tokens", "128", "--seeds", "1", "--report", f"{folder}/sim.json"], check=True, stdout=subprocess.DEVNULL)
+            with open(f"{folder}/report.json") as real, open(f"{folder}/sim.json") as simulated:
+                real_s, simulated_s = json.load(real)["wall_s"], json.load(simulated)[0]["total_s"]["mean"]
+            print(f"real {real_s:.2f} s, simulated with the learned profile {simulated_s:.2f} s")
+            self.assertLess(abs(simulated_s / real_s - 1), 0.5)  # 0.2 to 0.3 was measured beside other programs
 
     @unittest.skipUnless(shutil.which("openssl"), "needs openssl")
     def test_so_are_those_of_servers_that_want_tls_and_a_token_and_no_others_get_the_token(self):

@@ -8,13 +8,15 @@ one process. All are real processes of `seer serve` on this machine. usage: benc
   overhead        one server, asked directly and through routers with small and with larger chunks: tokens per second, with as many requests
                   as the server runs at a time (8) and with six times as many, and the milliseconds that each chunk of 64 tokens adds to a
                   request that runs alone. "asked anew": each chunk is a request of its own (--engine-stream-tokens 0)
+  replay          two servers of 8 rows: `seer rollout --engines` learns a profile from one rollout; `seer simulate` replays that one and
+                  another with it: simulated total and tail over the real ones
 """
-import argparse, concurrent.futures, json, os, random, signal, statistics, sys, threading, time
+import argparse, concurrent.futures, json, os, random, signal, statistics, subprocess, sys, tempfile, threading, time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../integration"))
 arguments = sys.argv[1:]
 sys.argv = sys.argv[:2]
-from served import MODEL, ROOT, Served
+from served import MODEL, ROOT, SEER, Served
 
 
 class Slowed:
@@ -123,14 +125,48 @@ def overhead(pairs):
             "of_direct": {work: ratios(of) for work, of in rates.items()}, "ms_per_chunk": per_chunk_ms, "pairs": pairs}
 
 
+def replay(pairs):
+    servers = [Served("--instances", "1", "--max-batch", "8") for _ in range(2)]
+    engines = ",".join(f"seer=http://127.0.0.1:{server.port}" for server in servers)
+    shape = ["--policy", "seer+", "--chunk-tokens", "128"]
+    ratios = {"same work": [], "other work": []}
+
+    def read(path):
+        with open(path) as file:
+            return json.load(file)
+
+    def roll(folder, name, seed, *options):
+        subprocess.run([SEER, "rollout", "--model", MODEL, "--prompts", f"{ROOT}/deploy/examples/scratchpad/prompts.jsonl", "--limit", "24", "--group-size", "16",
+                        "--max-tokens", "1000", "--seed", str(seed), *shape, "--engines", engines, "--out", f"{folder}/{name}.jsonl", "--report",
+                        f"{folder}/{name}.json", *options], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        return read(f"{folder}/{name}.json")
+
+    def simulate(folder, name):
+        subprocess.run([SEER, "simulate", "--workload", f"{folder}/{name}.jsonl", "--profile", f"{folder}/profile.json", "--instances", "2", "--kv-tokens", "100000",
+                        "--max-batch", "8", "--policies", "seer+", *shape[2:], "--seeds", "1", "--report", f"{folder}/sim.json"], check=True, stdout=subprocess.DEVNULL)
+        return read(f"{folder}/sim.json")[0]
+    try:
+        for pair in range(pairs):
+            with tempfile.TemporaryDirectory() as folder:
+                real = {"same work": roll(folder, "same", 10 + 2 * pair, "--profile-out", f"{folder}/profile.json"), "other work": roll(folder, "other", 11 + 2 * pair)}
+                for work, report in real.items():
+                    simulated = simulate(folder, work.split()[0])
+                    ratios[work].append((simulated["total_s"]["mean"] / report["wall_s"], simulated["tail_s"]["mean"] / report["tail_s"], report["wall_s"]))
+                    print(work, ratios[work][-1], file=sys.stderr)
+    finally:
+        for server in servers:
+            server.stop()
+    return {work: {"total": statistics.median(r[0] for r in runs), "tail": statistics.median(r[1] for r in runs), "runs": runs} for work, runs in ratios.items()}
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--shares", type=float, nargs=3, default=[0.12, 0.12, 0.03], help="of the time that each server runs")
     parser.add_argument("--json")
-    parser.add_argument("--only", choices=["overhead", "heterogeneous"])
+    parser.add_argument("--only", choices=["overhead", "heterogeneous", "replay"])
     options = parser.parse_args(arguments[1:])
-    parts = {"overhead": lambda: overhead(options.pairs), "heterogeneous": lambda: heterogeneous(options.pairs, options.shares)}
+    parts = {"overhead": lambda: overhead(options.pairs), "heterogeneous": lambda: heterogeneous(options.pairs, options.shares), "replay": lambda: replay(options.pairs)}
     result = {name: measure() for name, measure in parts.items() if options.only in (None, name)}
     print(json.dumps(result, indent=1))
     if options.json:
