@@ -96,6 +96,7 @@ void ServerNodeActor::look_again(const ServerState& now) {
 
 /// REQUIRES: there was an update.
 void ServerNodeActor::give_weights(const ServerState& old) {
+  if (target.folder.empty()) return look_later(cat("it has weights ", old.weights, ", and version ", target.version, " came over the trainer's own group, without it"));
   parts.log.info(rt::now_us(self), "server_update", {{"server", parts.server->name()}, {"had", old.weights}, {"weight_version", target.version}});
   looking = true;
   parts.server->update_weights(target.folder, cat(target.version), later<Status>(handover, [this, given = target.version, had = old.weights](const Status& status) {

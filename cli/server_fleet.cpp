@@ -81,6 +81,10 @@ NodeHandle ServerFleet::spawn(rt::system& system, NodeId id, const NewWeights& t
   }
   link.address.token = token_;
   const std::shared_ptr<EngineServer> server = watch_server(connect_server(std::move(link), http_), std::move(steps));
+  {
+    const std::lock_guard lock(mutex_);
+    if (const auto known = known_.find(id); known != known_.end()) known->second.server = server;
+  }
   ServerNodeConfig node;
   node.node = id;
   node.instance.stop = config_.stop;
@@ -117,6 +121,12 @@ void ServerFleet::forget(NodeId id) {
 std::map<NodeId, KnownServer> ServerFleet::all() const {
   const std::lock_guard lock(mutex_);
   return known_;
+}
+
+std::shared_ptr<EngineServer> ServerFleet::server(NodeId id) const {
+  const std::lock_guard lock(mutex_);
+  const auto known = known_.find(id);
+  return known == known_.end() ? nullptr : known->second.server;
 }
 
 bool ServerFleet::takes_part(NodeId id) const {

@@ -41,6 +41,7 @@ struct KnownServer {
   bool has_answered = false;  // or has failed to
   std::string why_out = {};   // what its last failure was, if it is out
   std::shared_ptr<StepLog> steps = std::make_shared<StepLog>();
+  std::shared_ptr<EngineServer> server = {};  // null before spawn()
 };
 
 class ServerFleet {
@@ -67,6 +68,8 @@ class ServerFleet {
   void forget(NodeId id);
 
   std::map<NodeId, KnownServer> all() const;
+  /// Null: it has left.
+  std::shared_ptr<EngineServer> server(NodeId id) const;
   bool takes_part(NodeId id) const;  // it is up, and not draining
   size_t up_count() const;
   /// Checksum of the weights that the servers have, as one of them says; 0: none is up, or none says.

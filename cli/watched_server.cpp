@@ -28,6 +28,7 @@ class WatchedServer final : public EngineServer {
   void update_weights(std::string folder, std::string label, std::function<void(Status)> then) override {
     server_->update_weights(std::move(folder), std::move(label), std::move(then));
   }
+  void pass(std::vector<HttpAsk> asks, std::function<void(Status)> then) override { server_->pass(std::move(asks), std::move(then)); }
 
  private:
   const std::shared_ptr<EngineServer> server_;

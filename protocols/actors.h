@@ -249,7 +249,7 @@ using WeightSourceHandle = rt::iface<rt::oneway<ReadWeights>>;
 /// Loads weights of the same model while the old ones stay in use. An instance switches when the rollouts it works for are over.
 struct NewWeights {
   WeightVersion version;           // higher than the one in use
-  std::string folder;              // readable on each node; with a source only their name
+  std::string folder;              // readable on each node; with a source only their name; empty: servers of others have them already
   WeightSourceHandle source = {};  // gives their bytes; null: they are read from the folder, or lie in this process
   uint64_t bytes = 0;              // from the source
   uint32_t crc = 0;                // CRC32C of these

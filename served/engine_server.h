@@ -12,6 +12,7 @@
 #include "protocols/ids.h"
 #include "protocols/result.h"
 #include "protocols/rollout.h"
+#include "served/http_message.h"
 
 namespace seer {
 
@@ -57,6 +58,7 @@ struct ServerState {
   int64_t kv_tokens = 0;         // that its KV cache holds
   int64_t context_tokens = 0;    // of one request, prompt and output
   int64_t rows_max = 0;          // requests that run at a time
+  int64_t ranks = 1;             // its processes, each with a GPU, in a group that a trainer sends weights over
   int64_t running = 0, waiting = 0;  // requests now, of all its clients
   double kv_use_share = 0;
   bool is_deterministic = false; // the same request gives the same bits, whatever runs beside it
@@ -75,6 +77,8 @@ class EngineServer {
   /// Loads weights from a folder that the server can read, and labels them. Afterwards answers carry the label, if the server can.
   /// REQUIRES: no request runs.
   virtual void update_weights(std::string folder, std::string label, std::function<void(Status)> then) = 0;
+  /// Passes calls of a trainer on (WeightsGroup), one after the other. Errors: the first one that fails.
+  virtual void pass(std::vector<HttpAsk> asks, std::function<void(Status)> then) = 0;
 };
 
 }  // namespace seer

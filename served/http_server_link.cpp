@@ -61,6 +61,9 @@ class HttpServerLink final : public EngineServer, public std::enable_shared_from
       self->update_step(self->dialect_->update_weights(folder, label), 0, std::move(then));
     });
   }
+  void pass(std::vector<HttpAsk> asks, std::function<void(Status)> then) override {
+    client_.post([self = shared_from_this(), asks = std::move(asks), then = std::move(then)]() mutable { self->update_step(std::move(asks), 0, std::move(then)); });
+  }
 
  private:
   /// Asks the rest of `asks`, from the one that has no answer yet.
@@ -81,7 +84,8 @@ class HttpServerLink final : public EngineServer, public std::enable_shared_from
     HttpAsk ask = asks[next];
     client_.ask(config_.address, ask, {.silence_us = config_.update_us_max},
                  [self = shared_from_this(), asks = std::move(asks), next, then = std::move(then)](const HttpAnswer& answer) mutable {
-                   if (answer.status == 200) return self->update_step(std::move(asks), next + 1, std::move(then));
+                   const bool has_failed = field_of(json_of(answer), "success") != nullptr && json_of(answer)["success"] == false;
+                   if (answer.status == 200 && !has_failed) return self->update_step(std::move(asks), next + 1, std::move(then));
                    const std::string& target = asks[next].target;
                    then(fail(Code::kUnavailable, self->name_, target, ": ", answer.status == 0 ? answer.body : part_of_error(answer.status, answer.body).why));
                  });

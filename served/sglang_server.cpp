@@ -133,6 +133,7 @@ Result<ServerState> SglangServer::state(const std::vector<HttpAnswer>& answers) 
                     .kv_tokens = number_of(info, "max_total_num_tokens") * ranks,
                     .context_tokens = number_of(info, "context_length"),
                     .rows_max = number_of(info, "max_running_requests") * ranks,
+                    .ranks = std::max<int64_t>(1, number_of(info, "tp_size", 1)),
                     .is_deterministic = is_seer || info.value("enable_deterministic_inference", json(false)) == true};
   if (state.model.empty()) state.model = text_of(info, "model_path");
   if (const json* const internal = field_of(info, "internal_states"); internal != nullptr && internal->is_array() && !internal->empty()) {

@@ -105,7 +105,7 @@ std::optional<HttpAsk> VllmServer::abort(const std::string&) const { return std:
 
 std::vector<HttpAsk> VllmServer::look() const {
   // An empty request to /inference/v1/generate is refused with 400 or 422 where there is one, and with 404 where not.
-  return {{"GET", "/v1/models"}, {"GET", "/version"}, {"GET", "/metrics"}, {"GET", "/weight_info"}, {"POST", "/inference/v1/generate", "{}"}};
+  return {{"GET", "/v1/models"}, {"GET", "/version"}, {"GET", "/metrics"}, {"GET", "/weight_info"}, {"POST", "/inference/v1/generate", "{}"}, {"GET", "/get_world_size"}};
 }
 
 Result<ServerState> VllmServer::state(const std::vector<HttpAnswer>& answers) {
@@ -128,6 +128,7 @@ Result<ServerState> VllmServer::state(const std::vector<HttpAnswer>& answers) {
                      .weights = text_of(json_of(answers[3]), "weight_version"),
                      .kv_tokens = cache("block_size") * cache("num_gpu_blocks"),
                      .context_tokens = number_of((*list)[0], "max_model_len"),
+                     .ranks = std::max<int64_t>(1, number_of(json_of(answers[5]), "world_size", 1)),
                      .running = static_cast<int64_t>(metric("vllm:num_requests_running")),
                      .waiting = static_cast<int64_t>(metric("vllm:num_requests_waiting")),
                      .kv_use_share = std::max(metric("vllm:kv_cache_usage_perc"), metric("vllm:gpu_cache_usage_perc"))};

@@ -30,7 +30,7 @@ covered_by=(
   '^gpu/model/weight_memory$'                                     tests/gpu/model/safetensors_test.cpp
   '^cli/serve/served_machines$'                                   tests/integration/serve_cluster.py
   '^cli/(server_fleet|serve/routed_.*)$'                          tests/integration/router.py
-  '^cli/serve/router_dialect$'                                    tests/integration/router.py
+  '^cli/serve/router_dialect$'                                    tests/integration/router_weights.py
   '^actors/(server_node_actor|instance/served_instance_actor)$'   tests/served/served_servers_test.cpp
   '^served/.*$'                                                   tests/served/server_dialect_test.cpp
   '^protocols/unique_fd$'                                         tests/cli/cluster_gate_test.cpp

@@ -269,9 +269,11 @@ void ServedInstanceActor::switch_when_unused() {
   SEER_CHECK(streams.size() == 0, parts.server->name());
   switching = true;
   // What the server says afterwards is what counts: it may have changed although its answer was lost.
-  parts.server->update_weights(update->what.folder, cat(update->what.version), later<Status>(handover, [this](const Status& status) {
-                                 parts.server->look(later<Result<ServerState>>(handover, [this, status](const Result<ServerState>& now) { on_switched(status, now); }));
-                               }));
+  const auto look = [this](const Status& status) {
+    parts.server->look(later<Result<ServerState>>(handover, [this, status](const Result<ServerState>& now) { on_switched(status, now); }));
+  };
+  if (update->what.folder.empty()) return look({});  // the server has them already, or not at all
+  parts.server->update_weights(update->what.folder, cat(update->what.version), later<Status>(handover, look));
 }
 
 void ServedInstanceActor::on_switched(const Status& status, const Result<ServerState>& now) {

@@ -62,7 +62,7 @@ class RoutedMachines final : public ServedMachines, public RoutedServers {
     std::vector<RoutedServer> all;
     for (const auto& [id, server] : servers_.all())
       all.push_back({worker_name(id), to_string(server.link.kind), url_of(server.link.address), server.state.engine, server.state.weights, server.is_up,
-                     server.is_draining, server.state.is_deterministic, server.state.running, server.state.waiting, server.is_up ? "" : server.why_out});
+                     server.is_draining, server.state.is_deterministic, server.state.running, server.state.waiting, server.is_up ? "" : server.why_out, server.state.ranks});
     return all;
   }
   Result<std::string> add(const std::string& engine) override {
@@ -88,6 +88,12 @@ class RoutedMachines final : public ServedMachines, public RoutedServers {
     const std::optional<NodeId> id = servers_.find(name);
     if (!id) return fail(Code::kNotFound, "no worker ", name);
     return servers_.profile(id);
+  }
+  void pass(const std::string& name, std::vector<HttpAsk> asks, std::function<void(Status)> then) override {
+    const std::optional<NodeId> id = servers_.find(name);
+    const std::shared_ptr<EngineServer> server = id ? servers_.server(*id) : nullptr;
+    if (server == nullptr) return then(fail(Code::kNotFound, "no worker ", name));
+    server->pass(std::move(asks), std::move(then));
   }
 
  private:

@@ -1,11 +1,13 @@
 // RoutedServers: the list of servers behind `seer serve --engines`, as /workers shows and changes it. RoutedMachines is the one there is.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "gpu/step_profile.h"
 #include "protocols/result.h"
+#include "served/http_message.h"
 
 namespace seer {
 
@@ -20,6 +22,7 @@ struct RoutedServer {
   bool is_deterministic = false;
   int64_t running = 0, waiting = 0;  // requests of all its clients
   std::string why_out;               // what its last failure was, if it is out
+  int64_t ranks = 1;                 // as in ServerState
 };
 
 /// The servers of a router. Thread-safe.
@@ -33,6 +36,8 @@ class RoutedServers {
   virtual Status remove(const std::string& id) = 0;
   /// What its steps cost, as learned so far; no id: those of all together. Errors: kNotFound; kUnavailable: too little was seen.
   virtual Result<StepProfile> profile(const std::string& id) const = 0;
+  /// Asks a server these in turn. `then` is called on another thread. Errors: the first that fails; kNotFound.
+  virtual void pass(const std::string& id, std::vector<HttpAsk> asks, std::function<void(Status)> then) = 0;
 };
 
 }  // namespace seer

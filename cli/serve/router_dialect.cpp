@@ -1,6 +1,9 @@
 #include "cli/serve/router_dialect.h"
 
+#include <algorithm>
+#include <atomic>
 #include <string>
+#include <utility>
 
 #include "cli/serve/request_fields.h"
 
@@ -9,12 +12,22 @@ namespace {
 
 void refuse(const std::shared_ptr<HttpReply>& reply, int status, const std::string& why) { reply->send(status, http_error_body(why, status)); }
 
+/// As SGLang and vLLM answer the calls of a trainer.
+void answer(const std::shared_ptr<HttpReply>& reply, bool success, const std::string& message) {
+  reply->send(success ? 200 : 400, json_text({{"success", success}, {"message", message}}));
+}
+
 }  // namespace
 
 bool RouterDialect::handle(const HttpRequest& request, const Reply& reply) {
   const std::string& path = request.path;
   if (path == "/workers" || path == "/list_workers" || path.starts_with("/workers/") || path == "/add_worker") workers(request, reply);
   else if (path == "/seer/v1/profile" && request.method == "GET") profile(request, reply);
+  else if (path == "/pause" && request.method == "POST") pause(request, reply);
+  else if (path == "/resume" && request.method == "POST") go_on(reply);
+  else if (path == "/continue_generation" && request.method == "POST" && (has_new_weights_ || is_passing_)) go_on(reply);
+  else if (path == "/get_world_size" && request.method == "GET") world_size(reply);
+  else if (auto call = group_call_at(path); call && request.method == "POST") pass_on(*std::move(call), request, reply);
   else return false;
   return true;
 }
@@ -46,6 +59,128 @@ void RouterDialect::profile(const HttpRequest& request, const Reply& reply) {
   const Result<StepProfile> learned = servers_.profile(worker == request.query.end() ? "" : worker->second);
   if (!learned.ok()) return refuse(reply, learned.error().code == Code::kNotFound ? 404 : 409, learned.error().detail);
   reply->send(200, step_profile_json(*learned));
+}
+
+// ---- weights over a trainer's group -----------------------------------------------------------------------------------------------
+
+void RouterDialect::pause(const HttpRequest& request, const Reply& reply) {
+  const auto mode = request.query.find("mode");
+  const Result<InFlight> in_flight = read_in_flight(mode == request.query.end() ? "" : mode->second, {{"wait", InFlight::kFinish}, {"keep", InFlight::kRedo}});
+  if (!in_flight.ok()) return refuse(reply, 400, in_flight.error().detail);
+  front_.ask([how = *in_flight](GatewayActor& gateway) { return gateway.pause(how), 0; }, [reply](int) { reply->send(200, json_text({{"status", "paused"}})); });
+}
+
+/// As vLLM says it, of all servers together.
+void RouterDialect::world_size(const Reply& reply) {
+  int64_t ranks = 0;
+  for (const RoutedServer& server : servers_.list())
+    if (server.is_up && !server.is_draining) ranks += server.ranks;
+  reply->send(200, json_text({{"world_size", ranks}}));
+}
+
+void RouterDialect::pass_on(GroupCall call, const HttpRequest& request, const Reply& reply) {
+  if (const Status read = read_group_body(call, request.body); !read.ok()) return answer(reply, false, read.error().detail);
+  if (const std::string version = version_of(call); !version.empty()) {
+    Result<WeightLabel> label = read_weight_label("weight_version", version);
+    if (!label.ok()) return answer(reply, false, label.error().detail);
+    // A trainer that counts from a number that is over here, as slime does from 1: the number is a name then.
+    if (label->number && *label->number <= front_.version()) *label = {.number = {}, .name = version};
+    new_label_ = *std::move(label);
+  }
+  if (is_passing_) return answer(reply, false, cat(call.path, ": another call of this kind is under way"));
+  Result<Members> members = members_of(call);
+  if (!members.ok()) return answer(reply, false, members.error().detail);
+  if (members->empty()) return answer(reply, false, cat(call.path, ": no server takes part"));
+  is_passing_ = true;
+  if (!call.changes_weights()) return ask_members(call, *members, reply);
+  front_.ask([](GatewayActor& gateway) { return gateway.loads(); },
+             [this, call = std::move(call), members = *std::move(members), reply](const GatewayLoads& now) {
+               if (now.is_paused && now.running == 0) return ask_members(call, members, reply);
+               is_passing_ = false;
+               answer(reply, false, cat(call.path, !now.is_paused ? ": generation is not paused: expected /pause_generation before" : cat(": ", now.running, " responses run: expected none")));
+             });
+}
+
+Result<RouterDialect::Members> RouterDialect::members_of(const GroupCall& call) {
+  if (call.stage != GroupStage::kInit) {
+    const auto group = groups_.find(group_of(call));
+    if (group == groups_.end()) return fail(Code::kNotFound, call.path, ": no server has joined a group ", group_of(call));
+    return group->second;
+  }
+  Members members;
+  int64_t ranks = 0;
+  for (const RoutedServer& server : servers_.list()) {
+    if (!server.is_up || server.is_draining) continue;
+    if (server.kind != to_string(call.kind)) return fail(Code::kInvalidArgument, call.path, ": ", server.url, " is of kind ", server.kind, ", which does not have it");
+    members.push_back(server.id);
+    ranks += server.ranks;
+  }
+  if (ranks != ranks_of(call))
+    return fail(Code::kInvalidArgument, call.path, ": ", ranks_of(call), " ranks are for the servers, and ", members.size(), " servers have ", ranks);
+  return members;
+}
+
+/// All at the same time: each answers when the others have taken part.
+void RouterDialect::ask_members(const GroupCall& call, const Members& members, const Reply& reply) {
+  struct Answers {
+    std::vector<Status> all;
+    std::atomic<size_t> left;
+  };
+  const auto answers = std::make_shared<Answers>();
+  answers->all.resize(members.size());
+  answers->left = members.size();
+  std::map<std::string, int64_t> ranks;
+  for (const RoutedServer& server : servers_.list()) ranks[server.id] = server.ranks;
+  const WeightVersion version = new_label_ ? new_version() : WeightVersion{};
+  int64_t before = 0;
+  for (size_t i = 0; i < members.size(); ++i) {
+    servers_.pass(members[i], asks_of(call, before, cat(version)), [this, answers, i, call, members, reply](Status status) {
+      answers->all[i] = std::move(status);
+      if (--answers->left == 0) http_.post([this, answers, call, members, reply] { over(call, members, answers->all, reply); });
+    });
+    before += ranks[members[i]];
+  }
+}
+
+void RouterDialect::over(const GroupCall& call, const Members& members, const std::vector<Status>& answers, const Reply& reply) {
+  is_passing_ = false;
+  Members good;
+  std::string why;
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (answers[i].ok()) {
+      good.push_back(members[i]);
+      continue;
+    }
+    why += cat(why.empty() ? "" : "; ", answers[i].error().detail);
+    if (call.changes_weights()) (void)servers_.remove(members[i]);
+  }
+  const std::string group = group_of(call);
+  if (call.stage == GroupStage::kInit && why.empty()) groups_[group] = members;
+  if (call.stage == GroupStage::kDestroy) groups_.erase(group);
+  if (call.changes_weights()) {
+    groups_[group] = good;  // what the others have is not known
+    has_new_weights_ = true;
+    version_then_ = front_.version();
+  }
+  answer(reply, why.empty(), why.empty() ? cat(members.size(), " servers have answered.") : why);
+}
+
+/// With new weights: each server says what it has, and takes part if that is right.
+void RouterDialect::go_on(const Reply& reply) {
+  if (is_passing_) return answer(reply, false, "a part of new weights is under way");
+  const auto proceed = [this, reply](const std::string& message) {
+    front_.ask([](GatewayActor& gateway) { return gateway.go_on(), 0; }, [reply, message](int) { answer(reply, true, message); });
+  };
+  if (front_.version() != version_then_) has_new_weights_ = false, new_label_.reset();
+  if (!has_new_weights_) return proceed("Generation continued successfully.");
+  if (!new_label_) return answer(reply, false, "the new weights have no version: expected /finish_weight_update with weight_version before");
+  const WeightVersion before = front_.version();
+  front_.update_weights({.version = {}, .folder = ""}, InFlight::kAbort, *new_label_, [this, reply, before, proceed](const Status& done) {
+    if (front_.version() == before) return answer(reply, false, done.ok() ? "no server has the new weights" : done.error().detail);
+    has_new_weights_ = false;
+    new_label_.reset();
+    proceed(done.ok() ? cat("Generation continued with weight version ", front_.version_label(front_.version()), ".") : cat("Generation continued; out: ", done.error().detail));
+  });
 }
 
 }  // namespace seer

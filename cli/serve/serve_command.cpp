@@ -175,7 +175,7 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
   StatusPage status_page(*server, front, log);
   SglangDialect sglang(front);
   std::optional<RouterDialect> router;
-  if (machines->servers() != nullptr) router.emplace(*machines->servers());
+  if (machines->servers() != nullptr) router.emplace(*server, front, *machines->servers());
   OpenaiDialect openai(front, chat);
   NativeDialect native(front, std::move(chat), rollouts);
   WeightUploads uploads(front, *machines, weight_bytes_max(loaded.model.get(), model));

@@ -21,7 +21,11 @@ struct ScriptedServer final : EngineServer {
     updated = folder + " " + label;
     then({});
   }
-  std::string name_ = "http://s:1", ended, updated;
+  void pass(std::vector<HttpAsk> asks, std::function<void(Status)> then) override {
+    passed = asks[0].target;
+    then({});
+  }
+  std::string name_ = "http://s:1", ended, updated, passed;
   ServedAsk asked;
   std::function<void(ServedPart)> part;
 };
@@ -53,6 +57,8 @@ TEST_CASE("watched server: everything passes through it, and its log learns from
   CHECK(server->ended == "r.");
   watched->update_weights("/w", "2", [](const Status&) {});
   CHECK(server->updated == "/w 2");
+  watched->pass({{"POST", "/x"}}, [](const Status&) {});
+  CHECK(server->passed == "/x");
   std::string engine;
   watched->look([&](const Result<ServerState>& state) { engine = state->engine; });
   CHECK(engine == "scripted");

@@ -307,7 +307,8 @@ TEST_CASE("served dialects: vLLM is asked for tokens where it can be, and a chun
                                               "vllm:num_requests_running{engine=\"0\",model_name=\"m\"} 3.0\nvllm:num_requests_waiting{engine=\"0\"} 2.0\n"
                                               "vllm:num_requests_waiting_by_reason{reason=\"x\"} 9.0\nvllm:kv_cache_usage_perc{engine=\"0\"} 0.5\n"},
                                         {404, ""},
-                                        {422, "{}"}};
+                                        {422, "{}"},
+                                        {200, R"({"world_size":4})"}};
   const auto state = vllm.state(answers);
   REQUIRE(state.ok());
   CHECK(state->engine == "vLLM 0.14.0");
@@ -317,15 +318,16 @@ TEST_CASE("served dialects: vLLM is asked for tokens where it can be, and a chun
   CHECK(state->waiting == 2);
   CHECK(state->kv_use_share == 0.5);
   CHECK(state->weights.empty());
+  CHECK(state->ranks == 4);
   CHECK(vllm.generate(kChunk).target == "/inference/v1/generate");
   CHECK(json::parse(vllm.generate(kChunk).body)["sampling_params"]["logprobs"] == 1);
-  CHECK_FALSE(VllmServer().state({{0, ""}, {0, ""}, {0, ""}, {0, ""}, {0, ""}}).ok());
+  CHECK_FALSE(VllmServer().state({{0, ""}, {0, ""}, {0, ""}, {0, ""}, {0, ""}, {0, ""}}).ok());
 }
 
 TEST_CASE("served dialects: SGLang's figures tell its capacity, its load and whether it is deterministic") {
   const auto sglang = make_dialect(ServerKind::kSglang);
   const std::string info =
-      R"({"model_path": "/m/q", "served_model_name": "q", "dp_size": 2, "max_total_num_tokens": 1000, "max_running_requests": 64, "context_length": 4096, "enable_deterministic_inference": true, "weight_version": "default", "version": "0.5.3", "internal_states": [{}]})";
+      R"({"model_path": "/m/q", "served_model_name": "q", "tp_size": 4, "dp_size": 2, "max_total_num_tokens": 1000, "max_running_requests": 64, "context_length": 4096, "enable_deterministic_inference": true, "weight_version": "default", "version": "0.5.3", "internal_states": [{}]})";
   const std::string loads = R"({"timestamp": "t", "version": "0.5.3", "loads": [{"dp_rank": 0, "num_running_reqs": 3, "num_waiting_reqs": 1, "token_usage": 0.25}, {"dp_rank": 1, "num_running_reqs": 2, "num_waiting_reqs": 0, "token_usage": 0.5}]})";
   for (const bool is_old : {false, true}) {
     const auto state = sglang->state({{is_old ? 404 : 200, is_old ? "" : info}, {200, info}, {200, loads}});
@@ -335,6 +337,7 @@ TEST_CASE("served dialects: SGLang's figures tell its capacity, its load and whe
     CHECK(state->weights == "default");
     CHECK(state->kv_tokens == 2000);
     CHECK(state->rows_max == 128);
+    CHECK(state->ranks == 4);
     CHECK(state->context_tokens == 4096);
     CHECK(state->is_deterministic);
     CHECK(state->running == 5);

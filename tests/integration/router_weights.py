@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""Tests weights that a trainer sends to the servers of a router over a communication group of its own: the calls of slime (624b824) and of
+vLLM's clients, passed on to servers that answer as the sources do (recorded_servers.py). No tensor moves. usage: router_weights.py SEER"""
+import unittest
+
+from recorded_servers import Group, RecordedServer
+from router import Router
+from served import Served
+
+GROUP = "slime-pp_0"
+
+
+def init(world_size, rank_offset=1):
+    return {"master_address": "10.0.0.1", "master_port": 29500, "rank_offset": rank_offset, "world_size": world_size, "group_name": GROUP, "backend": "nccl"}
+
+
+def part(names, version="1"):
+    return {"names": names, "dtypes": ["bfloat16"] * len(names), "shapes": [[2, 2]] * len(names), "group_name": GROUP, "flush_cache": False, "weight_version": version}
+
+
+class GroupTest(unittest.TestCase):
+    kind = "sglang"
+
+    def start(self, ranks, group=True):
+        self.group = Group(len(ranks)) if group else None
+        self.servers = [RecordedServer(self.kind, n, self.group) for n in ranks]
+        for server in self.servers:
+            self.addCleanup(server.stop)
+        self.router = Router([(self.kind, server) for server in self.servers], "--engine-stream-tokens", "0")
+        self.addCleanup(self.router.stop)
+        self.router.wait_for(lambda: self.router.up() == len(ranks))
+
+    def post(self, path, body={}, status=200):
+        return self.router.post(path, body, status)
+
+    def generate(self, tokens=20):
+        return self.router.generate([2, 3, 4], sampling_params={"max_new_tokens": tokens, "temperature": 0, "ignore_eos": True})
+
+    def answers(self, tokens=20):
+        """Whose weights a response has: of which version, by the first token."""
+        made = self.generate(tokens)
+        return made["meta_info"]["weight_version"], (made["output_ids"][0] - 2 - 3) % 20
+
+    def refused(self, path, body, words):
+        self.assertIn(words, self.post(path, body, 400)["message"])
+
+
+class SglangTest(GroupTest):
+    def test_the_calls_of_slime_reach_all_servers_with_ranks_of_their_own_and_then_all_have_the_version(self):
+        self.start([2, 4])
+        self.assertEqual(self.answers(), ("1", 0))
+        self.post("/init_weights_update_group", init(world_size=7))
+        self.assertEqual([server.calls[-1][1] for server in self.servers], [init(7, 1), init(7, 3)])
+        for version, running in ("1", "2"), ("2", "3"):  # slime counts its own way
+            self.post("/pause_generation")
+            self.router.call("GET", "/flush_cache")
+            for names in (["a", "b"], ["c"]):
+                self.post("/update_weights_from_distributed", part(names, version))
+                for server in self.servers:
+                    self.assertEqual(server.calls[-1], ("/update_weights_from_distributed", {**part(names, running), "flush_cache": True}))
+            self.post("/continue_generation")
+            self.assertEqual(self.answers(), (version, int(running)))
+            self.assertEqual(self.router.up(), 2)
+        self.post("/destroy_weights_update_group", {"group_name": GROUP})
+        self.assertEqual([server.calls[-1][0] for server in self.servers], ["/destroy_weights_update_group"] * 2)
+        self.post("/pause_generation")
+        self.refused("/update_weights_from_distributed", part(["a"], "9"), f"no server has joined a group {GROUP}")
+
+    def test_a_server_that_fails_in_the_middle_is_off_the_list_and_the_others_go_on(self):
+        self.start([1, 1], group=False)
+        self.post("/init_weights_update_group", init(world_size=3))
+        self.post("/pause_generation")
+        self.post("/update_weights_from_distributed", part(["a"], "5"))
+        self.servers[1].fails.add("/update_weights_from_distributed")
+        self.refused("/update_weights_from_distributed", part(["b"], "5"), f"http://127.0.0.1:{self.servers[1].port}/update_weights_from_distributed: it answered 400: Failed to update parameter online")
+        self.router.wait_for(lambda: len(self.router.workers()) == 1)
+        self.post("/continue_generation")
+        for _ in range(8):
+            self.assertEqual(self.answers(), ("5", 5))
+
+    def test_a_server_outside_of_the_group_is_out_until_it_has_the_weights(self):
+        self.start([1], group=False)
+        self.post("/init_weights_update_group", init(world_size=2))
+        late = RecordedServer(self.kind, 1)
+        self.addCleanup(late.stop)
+        self.post("/workers", {"url": f"http://127.0.0.1:{late.port}"}, 202)
+        self.router.wait_for(lambda: self.router.up() == 2)
+        self.post("/pause_generation")
+        self.post("/update_weights_from_distributed", part(["a"], "4"))
+        self.post("/continue_generation")
+        for _ in range(8):
+            self.assertEqual(self.answers(), ("4", 4))
+        self.router.wait_for(lambda: self.router.up() == 1)
+        self.router.wait_for(lambda: "version 4 came over the trainer's own group, without it" in str(self.router.workers()[1]["error"]))
+        late.weights = "4"
+        self.router.wait_for(lambda: self.router.up() == 2, 60)
+
+    def test_parts_are_refused_where_they_could_mix_weights(self):
+        self.start([1, 1], group=False)
+        self.refused("/init_weights_update_group", init(world_size=9), "8 ranks are for the servers, and 2 servers have 2")
+        self.post("/init_weights_update_group", init(world_size=3))
+        self.refused("/update_weights_from_distributed", part(["a"]), "generation is not paused")
+        self.post("/pause_generation")
+        body = part(["a"])
+        del body["weight_version"]
+        self.refused("/update_weights_from_distributed", body, "weight_version is missing")
+        self.assertEqual([[path for path, _ in server.calls] for server in self.servers], [["/init_weights_update_group"]] * 2)
+        self.post("/continue_generation")
+        self.assertEqual(self.answers(), ("1", 0))
+
+    def test_servers_that_do_not_have_the_calls_are_named(self):
+        server = Served("--instances", "1")
+        self.addCleanup(server.stop)
+        router = Router([("seer", server)])
+        self.addCleanup(router.stop)
+        router.wait_for(lambda: router.up() == 1)
+        self.assertIn("is of kind seer, which does not have it", router.post("/init_weights_update_group", init(2), 400)["message"])
+
+
+class VllmTest(GroupTest):
+    kind = "vllm"
+
+    def test_the_calls_of_vllm_reach_all_servers_and_then_all_have_the_version(self):
+        self.start([2, 1])
+        self.assertEqual(self.router.call("GET", "/get_world_size")[1], {"world_size": 3})
+        info = {"master_address": "10.0.0.1", "master_port": 29500, "rank_offset": 1, "world_size": 4}
+        self.post("/init_weight_transfer_engine", {"init_info": info})
+        self.assertEqual([server.calls[-1][1]["init_info"]["rank_offset"] for server in self.servers], [1, 3])
+        self.refused("/start_weight_update", {}, "generation is not paused")
+        self.router.call("POST", "/pause?mode=abort")
+        self.post("/start_weight_update")
+        update = {"update_info": {"names": ["a"], "dtype_names": ["bfloat16"], "shapes": [[2]], "packed": True}}
+        self.post("/update_weights", update)
+        self.refused("/resume", {}, "the new weights have no version")
+        self.post("/finish_weight_update", {"weight_version": "step-8"})
+        self.post("/resume")
+        for server in self.servers:
+            self.assertEqual([path for path, _ in server.calls], ["/init_weight_transfer_engine", "/pause?mode=abort", "/start_weight_update", "/update_weights",
+                                                                  "/finish_weight_update", "/reset_prefix_cache", "/resume"])
+            self.assertEqual(server.calls[3][1], update)
+        self.assertEqual(self.answers(), ("step-8", 2))
+
+
+if __name__ == "__main__":
+    unittest.main()
