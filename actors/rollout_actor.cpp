@@ -470,6 +470,7 @@ void RolloutActor::close_chunk(const OpenChunk& chunk, ChunkDone done) {
     done.finish = FinishReason::kError;
     done.error = cat("request ", chunk.request, " was begun ", request.fruitless, " times without a token", done.error.empty() ? "" : ": ", done.error);
   }
+  scheduler->kv_in_use(chunk.instance, done.kv_blocks_used);
   scheduler->chunk_ended(chunk.request, request.tokens.output_tokens(), done.end, now);
   if (is_over(done.end)) finish_request(chunk.request, {done.finish, std::move(done.matched), std::move(done.error)});
 }

@@ -41,8 +41,9 @@ std::optional<InstanceId> ChunkLedger::pick(const RequestState& request, PlaceBy
   return picker_.pick(need(request), {request.instance, request.node}, by);
 }
 
-bool ChunkLedger::fits(const RequestState& request, InstanceId instance, double spare_share) const {
+bool ChunkLedger::fits(const RequestState& request, InstanceId instance, double spare_share, int64_t spare_blocks) const {
   KvNeed wanted = need(request);
+  wanted.own_blocks += spare_blocks;
   if (spare_share > 0)
     wanted.own_blocks +=
         static_cast<int64_t>(std::ceil(spare_share * static_cast<double>(picker_.limits(instance).kv_blocks)));

@@ -74,8 +74,8 @@ class ChunkLedger {
 
   /// The instance for the request's next chunk, if one has room.
   std::optional<InstanceId> pick(const RequestState& request, PlaceBy by = PlaceBy::kCached) const;
-  /// Whether the request fits there and, on a busy instance, leaves this share of its KV free.
-  bool fits(const RequestState& request, InstanceId instance, double spare_share = 0) const;
+  /// Whether the request fits there and, on a busy instance, leaves this share of its KV and so many more blocks free.
+  bool fits(const RequestState& request, InstanceId instance, double spare_share = 0, int64_t spare_blocks = 0) const;
   /// Whether the longest response of the group could run on the instance.
   bool can_hold(InstanceId instance, const GroupState& group) const;
   /// REQUIRES: fits(request, instance), and the request waits.

@@ -80,6 +80,9 @@ class ChunkScheduler {
   virtual void progressed(RequestId request, int64_t generated_tokens) = 0;
   /// A request on the instance got `tokens` more in us microseconds.
   virtual void ran(InstanceId instance, int64_t tokens, int64_t us) = 0;
+  /// The instance has this many KV blocks in use, also those that the scheduler cannot count: the blocks that drafts reach into.
+  /// Call it before chunk_ended() of the chunk whose end says so.
+  virtual void kv_in_use(InstanceId, int64_t /*blocks*/) {}
   /// The running chunk ended. Unless is_over(end), the request waits again. The length of a failed request says only that the
   /// response would have been longer. REQUIRES: it runs, and generated_tokens is not less than when the chunk started.
   virtual void chunk_ended(RequestId request, int64_t generated_tokens, ChunkEnd end, int64_t now_us) = 0;

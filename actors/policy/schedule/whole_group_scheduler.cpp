@@ -31,6 +31,7 @@ void WholeGroupScheduler::remove_instance(InstanceId instance) {
   for (const RequestId request : queue->second) homeless_[request.group].push_back(request);
   queues_.erase(queue);
   may_admit_.erase(instance);
+  uncounted_blocks_.erase(instance);
   std::erase_if(homes_, [&](const auto& home) { return home.second == instance; });
   deal_ = true;
 }
@@ -41,7 +42,7 @@ std::optional<Placement> WholeGroupScheduler::next(int64_t) {
     const InstanceId instance = *may_admit_.begin();
     std::deque<RequestId>& queue = queues_.at(instance);
     if (queue.empty() || ledger_.picker().running(instance) >= running_max(instance) ||
-        !ledger_.fits(requests().at(queue.front()), instance, watermark_share_)) {
+        !ledger_.fits(requests().at(queue.front()), instance, watermark_share_, uncounted_blocks_[instance])) {
       may_admit_.erase(instance);
       continue;
     }
@@ -58,7 +59,12 @@ std::optional<Placement> WholeGroupScheduler::next(int64_t) {
 void WholeGroupScheduler::chunk_ended(RequestId id, int64_t generated_tokens, ChunkEnd end, int64_t now_us) {
   const InstanceId instance = requests().at(id).instance;
   ledger_.ended(id, generated_tokens, end, now_us);
-  if (queues_.contains(instance)) may_admit_.insert(instance);
+  const auto in_use = in_use_blocks_.extract(instance);
+  if (queues_.contains(instance)) {
+    may_admit_.insert(instance);
+    uncounted_blocks_[instance] =
+        in_use.empty() ? 0 : std::max<int64_t>(0, in_use.mapped() - ledger_.picker().used_blocks(instance));
+  }
   if (is_over(end)) return;
   if (auto home = homes_.find(id.group); home != homes_.end()) {
     enqueue(home->second, {&id, 1}, true);

@@ -1,6 +1,8 @@
 // WholeGroupScheduler: base of the policies without divided rollout. A group has one home, the instance where all its requests
 // run from start to end. Each instance serves its queue in order, as an engine like vLLM does. The first request is admitted
 // once its KV (prompt and generated tokens) and one more block fit beside the KV held now, with watermark_share to spare.
+// KV held now is what the instance says, if that is more than the ledger counts: drafts reach into blocks that the text does not
+// need yet. Without them a preempted request would come back at once, into room that is not there, and be preempted again.
 // Lengths play no part, so KV runs short as requests grow. Then the request admitted last is preempted: its KV is dropped, and
 // it goes to the front of the queue, to be computed again. The policy decides which group goes where and how many requests run
 // on an instance. Single owner, not thread-safe.
@@ -29,6 +31,7 @@ class WholeGroupScheduler : public LedgerScheduler {
   Status add_instance(const InstanceLimits& limits) override;
   void remove_instance(InstanceId instance) override;
   std::optional<Placement> next(int64_t now_us) override;
+  void kv_in_use(InstanceId instance, int64_t blocks) override { in_use_blocks_[instance] = blocks; }
   void chunk_ended(RequestId request, int64_t generated_tokens, ChunkEnd end, int64_t now_us) override;
   void cancel(RequestId request, int64_t now_us) override;
 
@@ -55,6 +58,8 @@ class WholeGroupScheduler : public LedgerScheduler {
   std::map<GroupId, std::vector<RequestId>> homeless_;  // waiting requests
   bool deal_ = false;  // homeless_ or the set of instances changed since the last dealing
   std::set<InstanceId> may_admit_;
+  std::map<InstanceId, int64_t> in_use_blocks_;     // as the chunk that ends now says
+  std::map<InstanceId, int64_t> uncounted_blocks_;  // in use, but not in the ledger, when a chunk ended last
   uint64_t starts_ = 0;
 };
 

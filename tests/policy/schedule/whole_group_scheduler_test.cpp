@@ -63,6 +63,20 @@ RequestId id(uint32_t group, uint32_t sample) { return {GroupId{group}, sample};
 
 }  // namespace
 
+TEST_CASE("whole groups: a preempted request comes back only into blocks that are free on the device, too") {
+  // The first holds 4 of 10 blocks, and the second needs 3 of its own and one more. Its group's prompt is there.
+  for (const int64_t in_use : {4, 6, 7}) {
+    CAPTURE(in_use);
+    Desk d;
+    d.instance(0, 10).group(0, 2, 100);
+    REQUIRE(d.place().size() == 2);
+    for (const uint32_t sample : {0u, 1u}) d.scheduler.progressed({GroupId{0}, sample}, 48);
+    d.scheduler.kv_in_use({0}, in_use);
+    d.end(0, 1, ChunkEnd::kPreempted);
+    CHECK(d.place().size() == (in_use <= 6 ? 1 : 0));
+  }
+}
+
 TEST_CASE("whole groups: all requests of a group run in its home, in order, as rows come free") {
   Desk d;
   d.instance(0, 100, 2).group(0, 3).group(1, 1);
