@@ -1,8 +1,9 @@
 // WholeGroupScheduler: base of the policies without divided rollout. A group has one home, the instance where all its requests
 // run from start to end. Each instance serves its queue in order, as an engine like vLLM does. The first request is admitted
 // once its KV (prompt and generated tokens) and one more block fit beside the KV held now, with watermark_share to spare.
-// KV held now is what the instance says, if that is more than the ledger counts: drafts reach into blocks that the text does not
-// need yet. Without them a preempted request would come back at once, into room that is not there, and be preempted again.
+// KV held now is what the instance says, if that is more than the ledger counts: a prompt that ends with a block is counted once per
+// group, though each member computes that block itself, and drafts reach into blocks that the text does not need yet. Without these
+// blocks a preempted request would come back at once, into room that is not there, and be preempted again.
 // Lengths play no part, so KV runs short as requests grow. Then the request admitted last is preempted: its KV is dropped, and
 // it goes to the front of the queue, to be computed again. The policy decides which group goes where and how many requests run
 // on an instance. Single owner, not thread-safe.
