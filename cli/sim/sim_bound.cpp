@@ -5,6 +5,8 @@
 #include <numbers>
 #include <vector>
 
+#include "cli/sim/sim_class_bound.h"
+
 namespace seer {
 namespace {
 
@@ -146,11 +148,16 @@ double longest_ns(const ClusterModel& cluster, const DecodeWork& work, const Sim
 
 }  // namespace
 
-double lower_bound_s(const ClusterModel& cluster, const SimWork& work) {
+double work_bound_s(const ClusterModel& cluster, const SimWork& work) {
   const DecodeWork all = decode_work(cluster, work);
   if (all.sequences == 0) return 0;
   const double work_ns = PriceList(cluster, all).best_ns() / static_cast<double>(cluster.instances);
   return std::max(work_ns, longest_ns(cluster, all, work)) / 1e9;
+}
+
+SimBounds lower_bounds(const ClusterModel& cluster, const SimWork& work) {
+  const double work_s = work_bound_s(cluster, work);
+  return {work_s, std::max(work_s, class_bound_s(cluster, work, work_s))};
 }
 
 }  // namespace seer

@@ -57,7 +57,7 @@ Status run_fault_seed(const ClusterModel& cluster, const SimWork& work, const Si
   ClusterModel small = cluster;
   small.instances = o.instances;
   small.kv_tokens = static_cast<int64_t>(o.device_blocks) * kBlockTokens;
-  const double bound_s = lower_bound_s(small, work);
+  const double bound_s = work_bound_s(small, work);
   const auto bound_us = static_cast<int64_t>(bound_s * 1e6);
   const SimFaultConfig faults{.seed = seed,
                               .until_us = bound_us,

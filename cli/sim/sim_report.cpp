@@ -21,7 +21,8 @@ struct Column {
   int index = -1;  // from the left
   const char* title = "";
   std::string (*text)(const Interval& interval) = nullptr;
-  Interval SimFigures::*of_bound = nullptr;  // the figure of the lower bound's row, if any
+  Interval SimFigures::*of_bound = nullptr;       // the figure of the lower bound's row, if any
+  Interval SimFigures::*of_work_bound = nullptr;  // likewise of the bound by work alone
 };
 
 /// A figure: its name in JSON and CSV, its field, its value in a run, and its column, if any. `baseline` is the run of
@@ -35,28 +36,33 @@ struct Figure {
 
 double ratio(double value, double to) { return to > 0 ? value / to : kUnknown; }
 double real(int64_t count) { return static_cast<double>(count); }
-double bound_tokens_per_s(const SimRun& run) {
-  return run.is_synchronous ? ratio(real(run.output_tokens), run.bound_total_s) : kUnknown;
+/// Of a bound on the time of the run; unknown if the run is not synchronous, because it does less.
+double bound_s(const SimRun& run, double SimRun::*total_s) { return run.is_synchronous ? run.*total_s : kUnknown; }
+double bound_share(const SimRun& run, double SimRun::*total_s) { return ratio(bound_s(run, total_s), run.total_s); }
+double bound_tokens_per_s(const SimRun& run, double SimRun::*total_s) {
+  return ratio(real(run.output_tokens), bound_s(run, total_s));
+}
+double bound_speedup(const SimRun& run, double SimRun::*total_s, const SimRun* verl) {
+  return verl ? ratio(bound_tokens_per_s(run, total_s), verl->tokens_per_s) : kUnknown;
 }
 
 using F = SimFigures;
 using R = SimRun;
-constexpr std::array<Figure, 19> kFigures{{
+constexpr std::array<Figure, 23> kFigures{{
     {"total_s", &F::total_s, [](const R& r, const R*) { return r.total_s; },
-     {0, "total, s", interval_text, &F::bound_total_s}},
+     {0, "total, s", interval_text, &F::bound_total_s, &F::work_bound_total_s}},
     {"tail_s", &F::tail_s, [](const R& r, const R*) { return r.tail_s; },
      {2, "tail, s", interval_text}},
     {"tokens_per_s", &F::tokens_per_s, [](const R& r, const R*) { return r.tokens_per_s; },
-     {3, "tokens/s", interval_text, &F::bound_tokens_per_s}},
+     {3, "tokens/s", interval_text, &F::bound_tokens_per_s, &F::work_bound_tokens_per_s}},
     {"speedup_vs_verl", &F::speedup_vs_verl,
      [](const R& r, const R* verl) { return verl ? ratio(r.tokens_per_s, verl->tokens_per_s) : kUnknown; },
-     {1, "vs verl", factor_text, &F::bound_speedup_vs_verl}},
+     {1, "vs verl", factor_text, &F::bound_speedup_vs_verl, &F::work_bound_speedup_vs_verl}},
     {"preemptions", &F::preemptions, [](const R& r, const R*) { return real(r.preemptions); },
      {6, "preemptions", interval_text}},
     {"idle_share", &F::idle_share, [](const R& r, const R*) { return r.idle_share; },
      {5, "idle", percent_text}},
-    {"bound_share", &F::bound_share,
-     [](const R& r, const R*) { return r.is_synchronous ? ratio(r.bound_total_s, r.total_s) : kUnknown; },
+    {"bound_share", &F::bound_share, [](const R& r, const R*) { return bound_share(r, &R::bound_total_s); },
      {4, "of the bound", percent_text}},
     {"late_start_share", &F::late_start_share, [](const R& r, const R*) { return r.late_start_share; }},
     {"migrations", &F::migrations, [](const R& r, const R*) { return real(r.migrations); },
@@ -71,11 +77,17 @@ constexpr std::array<Figure, 19> kFigures{{
     {"drafted_per_verify", &F::drafted_per_verify, [](const R& r, const R*) { return r.drafted_per_verify; }},
     {"requests", &F::requests, [](const R& r, const R*) { return real(r.requests); }},
     {"output_tokens", &F::output_tokens, [](const R& r, const R*) { return real(r.output_tokens); }},
-    {"bound_total_s", &F::bound_total_s,
-     [](const R& r, const R*) { return r.is_synchronous ? r.bound_total_s : kUnknown; }},
-    {"bound_tokens_per_s", &F::bound_tokens_per_s, [](const R& r, const R*) { return bound_tokens_per_s(r); }},
+    {"bound_total_s", &F::bound_total_s, [](const R& r, const R*) { return bound_s(r, &R::bound_total_s); }},
+    {"bound_tokens_per_s", &F::bound_tokens_per_s,
+     [](const R& r, const R*) { return bound_tokens_per_s(r, &R::bound_total_s); }},
     {"bound_speedup_vs_verl", &F::bound_speedup_vs_verl,
-     [](const R& r, const R* verl) { return verl ? ratio(bound_tokens_per_s(r), verl->tokens_per_s) : kUnknown; }},
+     [](const R& r, const R* verl) { return bound_speedup(r, &R::bound_total_s, verl); }},
+    {"work_bound_share", &F::work_bound_share, [](const R& r, const R*) { return bound_share(r, &R::work_bound_total_s); }},
+    {"work_bound_total_s", &F::work_bound_total_s, [](const R& r, const R*) { return bound_s(r, &R::work_bound_total_s); }},
+    {"work_bound_tokens_per_s", &F::work_bound_tokens_per_s,
+     [](const R& r, const R*) { return bound_tokens_per_s(r, &R::work_bound_total_s); }},
+    {"work_bound_speedup_vs_verl", &F::work_bound_speedup_vs_verl,
+     [](const R& r, const R* verl) { return bound_speedup(r, &R::work_bound_total_s, verl); }},
 }};
 
 constexpr int64_t kTableColumns = 100;  // of a terminal
@@ -141,10 +153,12 @@ SimRow policy_row(const SimFigures& f) {
   return row;
 }
 
-SimRow bound_row(const SimFigures& f) {
-  SimRow row{.workload = f.workload, .policy = "(lower bound)", .is_bound = true};
-  for (const Figure* figure : columns())
-    row.cells.push_back(figure->column.of_bound != nullptr ? figure->column.text(f.*figure->column.of_bound) : "-");
+SimRow bound_row(const SimFigures& f, const char* name, Interval SimFigures::*Column::*of_bound) {
+  SimRow row{.workload = f.workload, .policy = name, .is_bound = true};
+  for (const Figure* figure : columns()) {
+    Interval SimFigures::*const kept = figure->column.*of_bound;
+    row.cells.push_back(kept != nullptr ? figure->column.text(f.*kept) : "-");
+  }
   row.cells.push_back("");
   return row;
 }
@@ -269,7 +283,10 @@ SimRows sim_rows(std::span<const SimFigures> figures) {
     all.rows.push_back(policy_row(figures[i]));
     const bool is_last = i + 1 == figures.size() || figures[i + 1].workload != figures[i].workload;
     const SimFigures* bound = bound_of(figures, figures[i].workload);
-    if (is_last && bound != nullptr) all.rows.push_back(bound_row(*bound));
+    if (!is_last || bound == nullptr) continue;
+    all.rows.push_back(bound_row(*bound, "(lower bound)", &Column::of_bound));
+    if (std::isfinite(bound->work_bound_total_s.mean))
+      all.rows.push_back(bound_row(*bound, "(by work alone)", &Column::of_work_bound));
   }
   return all;
 }

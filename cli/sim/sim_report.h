@@ -29,6 +29,7 @@ struct SimRun {
   double total_s = 0;               // from the start until the last request was done
   double tail_s = 0;                // total_s minus the time when 90 % of the requests were done
   double bound_total_s = kUnknown;  // no schedule without drafting finishes the same requests sooner
+  double work_bound_total_s = kUnknown;  // the same from the work of all steps alone; not more than bound_total_s
   int64_t requests = 0;
   int64_t output_tokens = 0;
   double tokens_per_s = 0;                  // output_tokens / total_s
@@ -79,6 +80,10 @@ struct SimFigures {
   Interval bound_total_s;
   Interval bound_tokens_per_s;     // output_tokens / bound_total_s
   Interval bound_speedup_vs_verl;  // bound_tokens_per_s / tokens_per_s of verl under the same seed
+  Interval work_bound_share;       // as bound_share, and likewise the rest
+  Interval work_bound_total_s;
+  Interval work_bound_tokens_per_s;
+  Interval work_bound_speedup_vs_verl;
 };
 
 /// Student's t interval around the mean of the finite values.
@@ -87,7 +92,7 @@ Interval mean_interval(std::span<const double> values);
 std::vector<SimFigures> sim_figures(std::span<const SimRun> runs);
 
 /// A row of the table in the terminal and on the page: one per workload and policy and, after the policies of a workload, one for
-/// its lower bound if known.
+/// each of its lower bounds, if known.
 struct SimRow {
   std::string workload;
   std::string policy;

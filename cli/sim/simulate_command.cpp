@@ -169,7 +169,7 @@ Status simulate_command(const SimulateOptions& options, const std::atomic<bool>&
       SEER_RETURN_IF_ERROR(run_fault_seed(cluster, work, options, workload.name, seed, log, stop));
       continue;
     }
-    const double bound_s = lower_bound_s(cluster, work);
+    const SimBounds bounds = lower_bounds(cluster, work);
     for (const std::string& name : options.policies) {
       if (stop.load()) return fail(Code::kCancelled, "stopped on request");
       ChunkSchedulerConfig scheduler = options.scheduler;
@@ -187,7 +187,10 @@ Status simulate_command(const SimulateOptions& options, const std::atomic<bool>&
       run.workload = workload.name;
       run.policy = name;
       run.seed = seed;
-      if (run.is_synchronous && !drafting) run.bound_total_s = bound_s;  // drafts can beat it
+      if (run.is_synchronous && !drafting) {  // drafts can beat them
+        run.bound_total_s = bounds.tight_s;
+        run.work_bound_total_s = bounds.work_s;
+      }
       std::cerr << "  " << workload.name << " " << name << " seed " << seed << ": " << std::llround(run.total_s)
                 << " s in " << took_s << " s\n";
       if (i > 0) run.instances.clear();  // only the first seed's timelines are drawn

@@ -41,17 +41,17 @@ TEST_CASE("sim bound: full batches of equal lengths, and a sum of single rows") 
   const SimWork work = work_of(std::vector(32, std::vector<int64_t>(8, 101)));  // 256 responses of 100 decode steps
   // The cost is that of the rows: 100 steps of 64 rows, four times, plus all KV that is read.
   const double read = 256 * (100 * 1 + 100 * 101 / 2);
-  CHECK(lower_bound_s(linear_cluster(5'000'000, 1000, 10), work) ==
+  CHECK(work_bound_s(linear_cluster(5'000'000, 1000, 10), work) ==
         doctest::Approx((400 * (5e6 + 64e3) + 10 * read) / 1e9).epsilon(0.002));
   // Steps cost nothing but their rows.
-  CHECK(lower_bound_s(linear_cluster(0, 1000, 0), work) == doctest::Approx(25600 * 1000 / 1e9).epsilon(0.002));
+  CHECK(work_bound_s(linear_cluster(0, 1000, 0), work) == doctest::Approx(25600 * 1000 / 1e9).epsilon(0.002));
   // More instances share it, and no share is less than one response alone.
   ClusterModel cluster = linear_cluster(5'000'000, 1000, 10);
-  const double one = lower_bound_s(cluster, work);
+  const double one = work_bound_s(cluster, work);
   cluster.instances = 2;
-  CHECK(lower_bound_s(cluster, work) == doctest::Approx(one / 2));
+  CHECK(work_bound_s(cluster, work) == doctest::Approx(one / 2));
   cluster.instances = 1000;
-  CHECK(lower_bound_s(cluster, work) == doctest::Approx((100 * 5'001'000 + 10 * (100 + 5050)) / 1e9));
+  CHECK(work_bound_s(cluster, work) == doctest::Approx((100 * 5'001'000 + 10 * (100 + 5050)) / 1e9));
 }
 
 TEST_CASE("sim bound: if KV is scarce, it holds for batches of long and short contexts") {
@@ -65,7 +65,7 @@ TEST_CASE("sim bound: if KV is scarce, it holds for batches of long and short co
     for (int j = 0; j < 100; ++j) tokens.push_back({60});
   }
   const SimWork work = work_of(std::move(tokens));
-  const double bound_s = lower_bound_s(cluster, work);
+  const double bound_s = work_bound_s(cluster, work);
   const double fastest = fastest_s(cluster, work);
   CHECK(fastest >= bound_s);
   CHECK(fastest < 1.5 * bound_s);
@@ -95,11 +95,11 @@ TEST_CASE("sim bound: it holds if more KV costs more, few rows cost less, and re
     }
     work.groups.push_back(std::move(group));
   }
-  const double bound_s = lower_bound_s(cluster, work), fastest = fastest_s(cluster, work);
+  const double bound_s = work_bound_s(cluster, work), fastest = fastest_s(cluster, work);
   CHECK(fastest >= bound_s);
   CHECK(fastest < 1.15 * bound_s);
 }
 
 TEST_CASE("sim bound: responses of one token have no decode step") {
-  CHECK(lower_bound_s(small_cluster(), work_of({{1, 1}, {1}})) == 0);
+  CHECK(work_bound_s(small_cluster(), work_of({{1, 1}, {1}})) == 0);
 }

@@ -48,7 +48,7 @@ TEST_CASE("sim rollout: every policy makes all tokens, never faster than the bou
   int64_t tokens = 0;
   for (const GroupLengths& group : work.groups)
     tokens = std::accumulate(group.output_tokens.begin(), group.output_tokens.end(), tokens);
-  const double bound_s = lower_bound_s(cluster, work);
+  const double bound_s = work_bound_s(cluster, work);
   CHECK(bound_s > 0);
   for (const std::string& policy : chunk_policy_names()) {
     CAPTURE(policy);
@@ -235,8 +235,8 @@ TEST_CASE("sim rollout: one request alone takes the sum of its steps, which is t
   for (int64_t i = 1; i < 3000; ++i) expected_ns += static_cast<double>(5'000'000 + 20'000 + 100 * (100 + i));
   const SimRun run = simulate("divided", cluster, work, 0);
   CHECK(run.total_s == doctest::Approx(expected_ns / 1e9).epsilon(1e-4));
-  CHECK(lower_bound_s(cluster, work) == doctest::Approx(expected_ns / 1e9).epsilon(1e-3));
-  CHECK(lower_bound_s(cluster, work) <= run.total_s);
+  CHECK(work_bound_s(cluster, work) == doctest::Approx(expected_ns / 1e9).epsilon(1e-3));
+  CHECK(work_bound_s(cluster, work) <= run.total_s);
   CHECK(run.late_start_share == 0);
 }
 
