@@ -20,7 +20,7 @@ namespace {
 using namespace cuda;
 
 // Changes when the bytes of a KV block change their meaning, or when the arithmetic that makes them changes.
-constexpr uint64_t kLayoutVersion = 0x63756461'00000001;
+constexpr uint64_t kLayoutVersion = 0x63756461'00000002;
 
 uint64_t block_layout_of(const ModelConfig& c, const CudaEngineConfig& config, int32_t sum_parts, size_t ranks) {
   uint64_t hash = kLayoutVersion;

@@ -89,8 +89,7 @@ CudaForward::CudaForward(const Model& model, const ForwardConfig& config, Commun
     memory.want(kWorkspace, accepted_, config.tree_rows_max);
   }
   memory.want(kWorkspace, partial_, row_splits * c.heads * (config.f32 ? kSplit : dim_));
-  memory.want(kWorkspace, partial_max_, row_splits * c.heads);
-  memory.want(kWorkspace, partial_sum_, row_splits * c.heads);
+  memory.want(kWorkspace, stats_, config.f32 ? 0 : row_splits * c.heads * 2);
   memory.want(kWorkspace, maxima_, samples * parts);
   memory.want(kWorkspace, sums_, samples * parts);
   memory.want(kWorkspace, logprob_sums_, samples * parts);
@@ -292,7 +291,7 @@ void CudaForward::layer(Device& device, int32_t index, const Shape& shape) const
                            .block_tokens = config_.block_tokens, .kv_heads = model_.kv_heads, .head_bytes = head_bytes()});
   const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(model_.head_dim));
   const AttentionArgs attention{.plan = plan, .rows = rows_, .tables = tables_, .query = query_, .kv = kv_, .paths = paths_, .out = attended_,
-                                .partial = partial_, .partial_max = partial_max_, .partial_sum = partial_sum_,
+                                .partial = partial_, .stats = stats_,
                                 .kv_block_elements = block_elements, .kv_layer_elements = layer_elements,
                                 .table_stride = config_.table_stride, .block_tokens = config_.block_tokens,
                                 .heads = model_.heads, .kv_heads = model_.kv_heads, .head_dim = model_.head_dim,

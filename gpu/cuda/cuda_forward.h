@@ -114,7 +114,7 @@ class CudaForward {
   std::byte *normed_ = nullptr, *query_ = nullptr, *attended_ = nullptr, *activated_ = nullptr;  // bf16, or float
   std::byte* paths_ = nullptr;  // this and the next: null without trees
   AcceptedPath* accepted_ = nullptr;
-  float *partial_ = nullptr, *partial_max_ = nullptr, *partial_sum_ = nullptr;
+  float *partial_ = nullptr, *stats_ = nullptr;
   float* maxima_ = nullptr;
   double *sums_ = nullptr, *logprob_sums_ = nullptr, *masses_ = nullptr;
   unsigned long long *candidates_ = nullptr, *bucket_ = nullptr;

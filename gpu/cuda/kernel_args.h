@@ -46,7 +46,8 @@ struct PlanRow {
   int32_t place = 0;    // its KV is where the position start + place belongs. Without a tree: its offset
   int32_t parent = -1;  // in a tree: a row of the pass; -1: it is the root
   int32_t tree = -1;    // >= 0: it is this one of the pass's rows in trees
-  int32_t unused[2] = {};
+  int32_t whole = 0;    // 1: its tile is
+  int32_t unused = 0;
 };
 struct PlanSample {
   int32_t row = 0;
@@ -56,6 +57,8 @@ struct PlanSample {
 };
 struct PlanTile {  // rows of one slot that attend together
   int32_t first_row = 0, rows = 0;
+  int32_t whole = 0;  // 1: a block goes over all of the context; 0: a block per split of it
+  int32_t unused = 0;
 };
 struct PlanTree {  // a draft tree; its rows are sampled
   int32_t first_row = 0, rows = 0, first_sample = 0, unused = 0;
@@ -188,8 +191,7 @@ struct AttentionArgs {
   const void* paths;      // of PathArgs
   void* out;              // [row][out_stride]
   float* partial;         // bf16: [row][head][splits][padded_dim]; f32: [row][head][splits * kSplit]
-  float* partial_max;     // bf16: [row][head][splits], in units of log2
-  float* partial_sum;
+  void* stats;            // bf16: [KV head][splits][row][head of the group]: the largest score, in units of log2, and the sum
   int64_t kv_block_elements, kv_layer_elements;
   int32_t table_stride, block_tokens, heads, kv_heads, head_dim, padded_dim, splits, out_stride;
   float scale;            // head_dim^-1/2; bf16: times log2(e)
@@ -239,7 +241,7 @@ struct FinishArgs {
 // ---- sizes ------------------------------------------------------------------------------------------------------------
 constexpr int kSplit = 256;          // positions of one attention split, at multiples of it
 constexpr int kTilePositions = 64;   // of KV in shared memory
-constexpr int kTileRows = 16;        // query rows (token, head of the group) that share a read of KV
+constexpr int kTileRows = 64;        // query rows (token, head of the group) that share a read of KV
 constexpr int kNormThreads = 128, kAttentionThreads = 128, kSampleThreads = 256;
 constexpr int kPart = 1024;          // ids whose sum is taken by itself: kPartIds of row_softmax.h
 constexpr int kSamplesMax = 64;      // rows whose logits are in memory at a time
@@ -249,10 +251,9 @@ constexpr int kF32Rows = 4;          // rows of a block of gemm_f32
 constexpr int kJoined = 2048;        // logits that a block of join_logits copies
 
 constexpr int gemm_shared_bytes(int tile_rows) { return 2 * (tile_rows + kGemmColumns) * kGemmSteps * 2; }
-// Keys and values of two tiles, the query, the largest score and sum of each warp and row, and where KV is. Later the sums of four warps
-// take the tiles' place, in rows of dim + 8 floats: fewer bytes.
+// Keys and values of two tiles, the query, and where the KV of two splits is.
 constexpr int attention_shared_bytes(int dim) {
-  return 4 * kTilePositions * dim * 2 + kTileRows * dim * 2 + 4 * kTileRows * 2 * 4 + kSplit / 16 * 16;
+  return 4 * kTilePositions * dim * 2 + kTileRows * dim * 2 + 2 * kSplit / 16 * 16;
 }
 constexpr int kSampleSharedBytes = 2048 * 8 + kPart * 4 + 256;
 
@@ -270,9 +271,9 @@ constexpr int kSampleSharedBytes = 2048 * 8 + kPart * 4 + 256;
   X(gemm_f32, GemmArgs, 64, 0, 64, 16)                                                                        \
   X(rope_bf16, RopeArgs, 128, 0, 64, 8)                                                                       \
   X(rope_f32, RopeArgs, 128, 0, 64, 8)                                                                        \
-  X(attention_32, AttentionArgs, kAttentionThreads, attention_shared_bytes(32), 128, 4)                       \
-  X(attention_64, AttentionArgs, kAttentionThreads, attention_shared_bytes(64), 128, 4)                       \
-  X(attention_128, AttentionArgs, kAttentionThreads, attention_shared_bytes(128), 168, 2)                     \
+  X(attention_32, AttentionArgs, kAttentionThreads, attention_shared_bytes(32), 144, 3)                       \
+  X(attention_64, AttentionArgs, kAttentionThreads, attention_shared_bytes(64), 200, 2)                       \
+  X(attention_128, AttentionArgs, kAttentionThreads, attention_shared_bytes(128), 255, 2)                     \
   X(copy_paths, PathArgs, 128, kTreeRows * 4, 40, 12)                                                         \
   X(accept_trees, AcceptArgs, 32, 0, 40, 32)                                                                  \
   X(move_accepted, MoveArgs, 128, 0, 40, 12)                                                                  \

@@ -58,10 +58,12 @@ std::vector<Pass> plan_passes(std::span<const PlannedSequence> sequences, const 
       Pass& pass = passes.back();
       if (first == 0) pass.begun.push_back(index);
       const int32_t taken = std::min(total - first, std::max(1, fitting(pass)));
+      const int32_t together = is_tree ? 1 : limits.tile_tokens;  // each row of a tree has a path of its own
+      const int32_t whole = !is_tree && taken > together;  // several tiles: blocks enough without a split of the context
       const auto first_row = static_cast<int32_t>(pass.rows.size());
       for (int32_t i = first; i < first + taken; ++i) {
         PlanRow& row = pass.rows.emplace_back(
-            PlanRow{.slot = planned.slot, .offset = i, .token = planned.goes_on ? -1 : step.tokens[static_cast<size_t>(i)], .place = i});
+            PlanRow{.slot = planned.slot, .offset = i, .token = planned.goes_on ? -1 : step.tokens[static_cast<size_t>(i)], .place = i, .whole = whole});
         if (is_tree) {
           const int32_t parent = step.parents[static_cast<size_t>(i)];
           row.parent = parent < 0 ? -1 : first_row + parent;
@@ -75,8 +77,8 @@ std::vector<Pass> plan_passes(std::span<const PlannedSequence> sequences, const 
                                 .advances_slot = planned.goes_on ? planned.slot : -1});
         pass.destinations.push_back({index, sample});
       }
-      const int32_t together = is_tree ? 1 : limits.tile_tokens;  // each row of a tree has a path of its own
-      for (int32_t i = 0; i < taken; i += together) pass.tiles.push_back({.first_row = first_row + i, .rows = std::min(together, taken - i)});
+      for (int32_t i = 0; i < taken; i += together)
+        pass.tiles.push_back({.first_row = first_row + i, .rows = std::min(together, taken - i), .whole = whole});
       if (is_tree)
         pass.trees.push_back({.first_row = first_row, .rows = total, .first_sample = static_cast<int32_t>(std::ssize(pass.samples)) - total});
       pass.positions = std::max(pass.positions, start + first + taken);

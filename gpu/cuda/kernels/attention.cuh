@@ -1,10 +1,12 @@
-// Paged attention. In bf16, up to 16 rows (token of one sequence, query head of the group) of one KV head share an mma tile, so
-// that KV is read once for all of them.
-// The context is cut every kSplit positions, whatever the batch; within a split, warp w takes the positions [16 w, 16 w + 16) of
-// every 64; warps, then splits, are added in ascending order. So a row's bits depend on its own query and the KV up to its own
-// position only: not on the tile, the batch or the length of others.
-// Bytes: (context of the tile) * 2 * padded_dim * 2 per tile and KV head; partial sums (padded_dim + 2) * 4 per row, head and split,
-// written and read once. 4 * context * padded_dim operations per row and head.
+// Paged attention. In bf16 up to kTileRows rows (token of one sequence, query head of the group) of one KV head share what is read of
+// KV, 64 positions at a time; each of four warps has 16 of the rows, an mma tile. A warp without rows only copies.
+// The context is cut every kSplit positions, whatever the batch. Within a split a row takes 64 positions at a time in ascending order:
+// their scores, one rescaling of its sums, their values. Splits are added in ascending order. So a row's bits depend on its own query and
+// the KV up to its own position only: not on the tile, the batch or the length of others. A block does one split, whose sums
+// attention_combine adds; or all splits of a tile that is whole, in which case nothing goes through memory.
+// Bytes: (context of the tile, up to a multiple of 64) * 2 * padded_dim * 2 per tile and KV head, where what is beyond the context's last
+// sixteen is read a second time, from a cache; the sums of splits, (padded_dim + 2) * 4 per row, head and split, written and read once.
+// 4 * context * padded_dim operations per row and head.
 #pragma once
 #include "gpu/cuda/kernel_args.h"
 #include "gpu/cuda/kernels/gpu.h"
@@ -26,6 +28,9 @@ GPU_INLINE const Value* path_keys(const AttentionArgs& args, const RowState& row
   return static_cast<const Value*>(args.paths) + (int64_t{row.tree} * args.kv_heads + kv_head) * 2 * kPathPositions * args.padded_dim;
 }
 
+// Where the key and the value of one position of a sixteen are: of its position kMiddle, so that the others are at offsets that fit into
+// an instruction, of 12 bits.
+constexpr int kMiddle = 4;
 struct alignas(16) Sixteen {
   const uint16_t *keys, *values;
 };
@@ -33,12 +38,12 @@ template <int kDim>
 GPU_INLINE Sixteen find_sixteen(const AttentionArgs& args, const RowState& row, int kv_head, int position) {
   if (position >= (row.root & ~15)) {
     const uint16_t* keys = path_keys<uint16_t>(args, row, kv_head) + (position - (row.root & ~15)) * kDim;
-    return {keys, keys + kPathPositions * kDim};
+    return {keys + kMiddle * kDim, keys + (kPathPositions + kMiddle) * kDim};
   }
   const int block = args.tables[row.slot * int64_t{args.table_stride} + position / args.block_tokens];
   const uint16_t* keys = static_cast<const uint16_t*>(args.kv) + args.kv_layer_elements + block * args.kv_block_elements +
                          (int64_t{kv_head} * 2 * args.block_tokens + position % args.block_tokens) * kDim;
-  return {keys, keys + int64_t{args.block_tokens} * kDim};
+  return {keys + kMiddle * kDim, keys + (int64_t{args.block_tokens} + kMiddle) * kDim};
 }
 
 // Where the KV of a position is that a row in a tree sees from its root on: that of its ancestor there, or its own.
@@ -116,190 +121,243 @@ GPU_INLINE void move_accepted(const MoveArgs& args) {
   }
 }
 
+// Adds the sums of a split to those of the splits before it. `best` is in units of log2.
+struct SplitFactors {
+  float before, split;
+};
+GPU_INLINE SplitFactors join_split(float& best, float& sum, float split_best, float split_sum) {
+  const float most = fmaxf(best, split_best), base = most == -INFINITY ? 0.0f : most;
+  const SplitFactors f{exp2_approx(best - base), exp2_approx(split_best - base)};
+  best = most;
+  sum = fmaf(sum, f.before, f.split * split_sum);
+  return f;
+}
+
+// Where the largest score and the sum of a row and split are: those of the rows of a tile are neighbours.
+GPU_INLINE Float2* split_stats(const AttentionArgs& args, int kv_head, int split, int row) {
+  return static_cast<Float2*>(args.stats) + (int64_t{kv_head} * args.splits + split) * args.plan->rows * (args.heads / args.kv_heads) + row;
+}
+
 // grid: (splits, KV heads, tiles)
 template <int kDim>
 GPU_INLINE void attention_split(const AttentionArgs& args) {
-  constexpr int kPieces = kDim / 8, kTileBytes = kTilePositions * kDim * 2, kSumStride = kDim + 8;  // eight rows in other banks
+  constexpr int kPieces = kDim / 8, kTileBytes = kTilePositions * kDim * 2, kSixteens = 2u * kSplit / 16;
   if (block_z() >= args.plan->tiles) return;
   const int thread = thread_index(), lane = thread % 32, warp = thread / 32;
-  const int split = block_x(), kv_head = block_y(), group = args.heads / args.kv_heads;
+  const int kv_head = block_y(), group = args.heads / args.kv_heads;
   const PlanTile tile_rows = plan_tiles(args.plan)[block_z()];
   const int first_row = tile_rows.first_row, rows = tile_rows.rows * group;  // REQUIRES: <= kTileRows
-  const int start = args.rows[first_row].position, positions = start + tile_rows.rows;
-  const int begin = split * kSplit;
+  const RowState* first = args.rows + first_row;
+  const int start = first->position, positions = start + tile_rows.rows;
+  const int begin = block_x() * kSplit;
   if (begin >= positions) return;
-  const int end = begin + kSplit < positions ? begin + kSplit : positions;
+  if (tile_rows.whole && begin > 0) return;
+  const int end = tile_rows.whole || begin + kSplit > positions ? positions : begin + kSplit;
   const auto* query = static_cast<const uint16_t*>(args.query);
   unsigned char* shared = dynamic_shared();
   unsigned char* shared_query = shared + 4 * kTileBytes;
-  auto* merge = reinterpret_cast<float*>(shared_query + kTileRows * kDim * 2);  // [warp][row][largest, sum]
-
-  // Where the keys and the values of each sixteen positions of the split are.
-  auto* sixteens = reinterpret_cast<Sixteen*>(merge + 4 * kTileRows * 2);
-  if (thread < kSplit / 16)
-    store(sixteens + thread,
-          find_sixteen<kDim>(args, args.rows[first_row], kv_head, begin + thread * 16 < end ? begin + thread * 16 : begin));
+  // Where the keys and the values of each sixteen positions are, of the split at hand and the next. After the end: of positions before
+  // it. No row sees those, nor what follows the end inside of a sixteen; all that matters there is that values are finite (rope.cuh).
+  auto* sixteens = reinterpret_cast<Sixteen*>(shared_query + kTileRows * kDim * 2);
+  const auto find_split = [&](int split_begin) {
+    const int position = split_begin + thread * 16;
+    if (thread < kSplit / 16)
+      store(sixteens + (position >> 4) % kSixteens, find_sixteen<kDim>(args, *first, kv_head, position < end ? position : begin));
+  };
+  find_split(begin);
   __syncthreads();
 
   // A thread copies one piece of the rows copy_row + kRowsAtOnce * j.
   constexpr int kRowsAtOnce = kAttentionThreads / kPieces;
   const int copy_row = thread / kPieces, piece = thread % kPieces, copy_at = kv_piece<kDim>(copy_row, piece);
   const int copy_from = copy_row % 16 * kDim + piece * 8;
-  const auto load = [&](int tile) {
-    unsigned char* keys = shared + tile % 2 * 2 * kTileBytes + copy_at;
+  const auto load = [&](int position, int stage) {
+    unsigned char* keys = shared + stage + copy_at;
+    const Sixteen* at_tile = sixteens + (position >> 4) % kSixteens;
     constexpr int kTogether = kRowsAtOnce > 16 ? kRowsAtOnce : 16;  // rows with one address to begin with
     Sixteen from[kTilePositions / kTogether];
 #pragma unroll
     for (int g = 0; g < kTilePositions / kTogether; ++g) {
-      from[g] = cuda::load<Sixteen>(sixteens + tile * 4 + g * kTogether / 16 + (kRowsAtOnce > 16 ? copy_row / 16 : 0));
-      from[g].keys += copy_from;
-      from[g].values += copy_from;
+      from[g] = cuda::load<Sixteen>(at_tile + g * kTogether / 16 + (kRowsAtOnce > 16 ? copy_row / 16 : 0));
+      from[g] = {fixed(from[g].keys + copy_from), fixed(from[g].values + copy_from)};
     }
 #pragma unroll
-    for (int j = 0; j < kTilePositions / kRowsAtOnce; ++j) {
-      // Zeros after the end: what lies there might be no number.
-      const bool valid = begin + tile * kTilePositions + j * kRowsAtOnce + copy_row < end;
-      const Sixteen& at = from[j * kRowsAtOnce / kTogether];
-      copy_async_16(keys + j * kRowsAtOnce * kDim * 2, at.keys + j * kRowsAtOnce % 16 * kDim, valid);
-      copy_async_16(keys + kTileBytes + j * kRowsAtOnce * kDim * 2, at.values + j * kRowsAtOnce % 16 * kDim, valid);
+    for (int row = 0; row < kTilePositions; row += kRowsAtOnce) {
+      const int at = (row % 16 - kMiddle) * kDim;
+      copy_async_16(keys + row * kDim * 2, from[row / kTogether].keys + at);
+      copy_async_16(keys + kTileBytes + row * kDim * 2, from[row / kTogether].values + at);
     }
     copy_async_commit();
   };
 
 #pragma unroll 1
-  for (int i = thread; i < kTileRows * kPieces; i += kAttentionThreads) {
+  for (int i = thread; i < (rows + 15) / 16 * 16 * kPieces; i += kAttentionThreads) {
     const int row = i / kPieces;
     const bool valid = row < rows;
     const int64_t head = kv_head * group + (valid ? row % group : 0), token = first_row + (valid ? row / group : 0);
     copy_async_16(shared_query + kv_piece<kDim>(row, i % kPieces), query + (token * args.heads + head) * kDim + i % kPieces * 8, valid);
   }
-  const int tiles = (end - begin + kTilePositions - 1) / kTilePositions;
-  load(0);
+  load(begin, 0);
 
-  const int query_at = kv_piece<kDim>(lane % 16, lane / 16);
-  const int key_at = kv_piece<kDim>(warp * 16 + lane / 16 * 8 + lane % 8, lane / 8 % 2);
-  const int value_at = kv_piece<kDim>(warp * 16 + lane / 8 % 2 * 8 + lane % 8, lane / 16);
-  const int row_of[2] = {lane / 4, lane / 4 + 8};
+  constexpr uint32_t kOnes = 0x3f803f80;  // two of them in bf16
+  const bool computes = warp * 16 < rows;
+  // What a lane tells ldmatrix: a row of sixteen and the half of an mma's 16 columns. Columns from 16 i on: xor 32 i, and as 128 bytes
+  // are not swizzled, plus 128 for each four.
+  const int key_at = kv_piece<kDim>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+  const int value_at = kv_piece<kDim>(lane % 16, lane / 16);  // of the query too
+  const auto columns = [](int at, int i) { return (at ^ i % 4 << 5) + i / 4 * 128; };
+  const unsigned char* own_query = shared_query + warp * 16 * kDim * 2;
+  const int row_of[2] = {warp * 16 + lane / 4, warp * 16 + lane / 4 + 8};
   int limit[2];  // the last position that the row sees
   for (int h = 0; h < 2; ++h) limit[h] = start + row_of[h] / group;
-  float out[kDim / 8][4] = {}, largest[2] = {-INFINITY, -INFINITY}, total[2] = {0, 0};
-  for (int tile = 0; tile < tiles; ++tile) {
-    if (tile + 1 < tiles) {
-      load(tile + 1);
-      copy_async_wait<1>();
-    } else {
-      copy_async_wait<0>();
-    }
-    __syncthreads();
-    const unsigned char* keys = shared + tile % 2 * 2 * kTileBytes;
-    const unsigned char* values = keys + kTileBytes;
-    float score[2][4] = {};
+  const int lowest = start + warp * 16 / group;
+  // Sums of all splits so far.
+  float out[kDim / 8][4] = {}, best[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
+  int stage = 0;  // where the tile at hand is
+#pragma unroll 1
+  for (int split_begin = begin; split_begin < end; split_begin += kSplit) {
+    const int split_end = split_begin + kSplit < end ? split_begin + kSplit : end;
+    if (split_end < end) find_split(split_end);
+    // The sum of the weights is a column of its own: that of values that are all 1.
+    float value[kDim / 8][4] = {}, total[4] = {}, largest[2] = {-INFINITY, -INFINITY};
+#pragma unroll 1
+    for (int position = split_begin; position < split_end; position += kTilePositions) {
+      if (position + kTilePositions < end) {
+        load(position + kTilePositions, 2 * kTileBytes - stage);
+        copy_async_wait<1>();
+      } else {
+        copy_async_wait<0>();
+      }
+      __syncthreads();
+      if (computes) {
+        const unsigned char* keys = shared + stage;
+        const unsigned char* values = keys + kTileBytes;
+        float score[kTilePositions / 8][4] = {};
 #pragma unroll
-    for (int kk = 0; kk < kDim / 16; ++kk) {
-      uint32_t q[4], k[4];
-      load_matrix_x4(q, shared_query + (query_at ^ kk << 5));
-      load_matrix_x4(k, keys + (key_at ^ kk << 5));
-      mma(score[0], q, k[0], k[1]);
-      mma(score[1], q, k[2], k[3]);
+        for (int kk = 0; kk < kDim / 16; ++kk) {
+          uint32_t q[4];
+          load_matrix_x4(q, own_query + columns(value_at, kk));
+#pragma unroll
+          for (int n = 0; n < kTilePositions / 16; ++n) {
+            uint32_t k[4];
+            load_matrix_x4(k, keys + columns(key_at, kk) + n * 16 * kDim * 2);
+            mma(score[n * 2], q, k[0], k[1]);
+            mma(score[n * 2 + 1], q, k[2], k[3]);
+          }
+        }
+        if (position + kTilePositions - 1 > lowest) {
+          const int seen[2] = {limit[0] - position - lane % 4 * 2, limit[1] - position - lane % 4 * 2};
+#pragma unroll
+          for (int i = 0; i < kTilePositions / 2; ++i) {
+            float& s = score[i / 4][i % 4];
+            s = i / 4 * 8 + i % 2 <= seen[i % 4 / 2] ? s : -INFINITY;
+          }
+        }
+        uint32_t weight[kTilePositions / 16][4];
+        float shrink[2];
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          float most = largest[h];
+#pragma unroll
+          for (int i = 0; i < kTilePositions / 4; ++i) most = fmaxf(most, score[i / 2][h * 2 + i % 2]);
+          most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+          most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+          const float base = most == -INFINITY ? 0.0f : 0.0f - most * args.scale;
+          shrink[h] = exp2_approx(fmaf(largest[h], args.scale, base));
+          largest[h] = most;
+#pragma unroll
+          for (int i = 0; i < kTilePositions / 4; ++i) {
+            float& s = score[i / 2][h * 2 + i % 2];
+            s = exp2_approx(fmaf(s, args.scale, base));
+          }
+#pragma unroll
+          for (int i = 0; i < kTilePositions / 8; ++i)
+            weight[i / 2][i % 2 * 2 + h] = pack_bf16(score[i][h * 2], score[i][h * 2 + 1]);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) total[i] *= shrink[i / 2];
+#pragma unroll
+        for (int i = 0; i < kDim / 2; ++i) value[i / 4][i % 4] *= shrink[i % 4 / 2];
+#pragma unroll
+        for (int n = 0; n < kTilePositions / 16; ++n) {
+          mma(total, weight[n], kOnes, kOnes);
+#pragma unroll
+          for (int d = 0; d < kDim / 16; ++d) {
+            uint32_t v[4];
+            load_matrix_x4_transposed(v, values + columns(value_at, d) + n * 16 * kDim * 2);
+            mma(value[d * 2], weight[n], v[0], v[1]);
+            mma(value[d * 2 + 1], weight[n], v[2], v[3]);
+          }
+        }
+      }
+      stage = 2 * kTileBytes - stage;
+      UNLESS_PLANTED(5) __syncthreads();
     }
-    const int position = begin + tile * kTilePositions + warp * 16 + lane % 4 * 2;
-    uint32_t weight[4];
+    if (!computes) continue;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float best = largest[h];
+      if (limit[h] < split_begin) continue;  // the row sees nothing of this split
+      const SplitFactors f = join_split(best[h], sum[h], largest[h] * args.scale, total[h * 2]);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        float& s = score[i / 2][h * 2 + i % 2];
-        s = position + i / 2 * 8 + i % 2 <= limit[h] ? s * args.scale : -INFINITY;
-        best = fmaxf(best, s);
-      }
-      best = fmaxf(best, __shfl_xor_sync(~0u, best, 1));
-      best = fmaxf(best, __shfl_xor_sync(~0u, best, 2));
-      const float base = best == -INFINITY ? 0.0f : best;
-      const float shrink = exp2_approx(largest[h] - base);
-      largest[h] = best;
-      float p[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) p[i] = exp2_approx(score[i / 2][h * 2 + i % 2] - base);
-      weight[h] = pack_bf16(p[0], p[1]);
-      weight[2 + h] = pack_bf16(p[2], p[3]);
-      const float sum = (low_bf16(weight[h]) + high_bf16(weight[h])) + (low_bf16(weight[2 + h]) + high_bf16(weight[2 + h]));
-      total[h] = fmaf(total[h], shrink, sum);
-#pragma unroll
-      for (int d = 0; d < kDim / 8; ++d) {
-        out[d][h * 2] *= shrink;
-        out[d][h * 2 + 1] *= shrink;
+      for (int i = 0; i < kDim / 4; ++i) {
+        float& o = out[i / 2][h * 2 + i % 2];
+        o = fmaf(o, f.before, f.split * value[i / 2][h * 2 + i % 2]);
       }
     }
-#pragma unroll
-    for (int d = 0; d < kDim / 16; ++d) {
-      uint32_t v[4];
-      load_matrix_x4_transposed(v, values + (value_at ^ d << 5));
-      mma(out[d * 2], weight, v[0], v[1]);
-      mma(out[d * 2 + 1], weight, v[2], v[3]);
-    }
-    UNLESS_PLANTED(5) __syncthreads();
   }
-  // The four warps' sums, relative to the largest of all; the tiles' memory is free now.
-  auto* sums = reinterpret_cast<float*>(shared);  // [warp][row][kSumStride]
+  if (!computes) return;
+  if (!tile_rows.whole) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (row_of[h] >= rows) continue;
+      const int64_t token = first_row + row_of[h] / group, head = kv_head * group + row_of[h] % group;
+      float* to = args.partial + ((token * args.heads + head) * args.splits + block_x()) * kDim + lane % 4 * 2;
+#pragma unroll
+      for (int d = 0; d < kDim / 8; ++d) store(to + d * 8, Float2{out[d][h * 2], out[d][h * 2 + 1]});
+      if (lane % 4 == 0) store(split_stats(args, kv_head, block_x(), first_row * group + row_of[h]), Float2{best[h], sum[h]});
+    }
+    return;
+  }
+  // Through the memory of the query, which only this warp reads, so that a row's elements are neighbours.
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    total[h] += __shfl_xor_sync(~0u, total[h], 1);
-    total[h] += __shfl_xor_sync(~0u, total[h], 2);
-    if (lane % 4 == 0) {
-      merge[(warp * kTileRows + row_of[h]) * 2] = largest[h];
-      merge[(warp * kTileRows + row_of[h]) * 2 + 1] = total[h];
-    }
+    const float inverse = 1.0f / sum[h];
 #pragma unroll
     for (int d = 0; d < kDim / 8; ++d)
-      store(sums + (warp * kTileRows + row_of[h]) * kSumStride + d * 8 + lane % 4 * 2,
-            Float2{out[d][h * 2], out[d][h * 2 + 1]});
+      store(shared_query + kv_piece<kDim>(row_of[h], d) + lane % 4 * 4, pack_bf16(out[d][h * 2] * inverse, out[d][h * 2 + 1] * inverse));
   }
-  UNLESS_PLANTED(6) __syncthreads();
+  UNLESS_PLANTED(6) __syncwarp();
 #pragma unroll 1
-  for (int i = thread; i < rows * kDim; i += kAttentionThreads) {
-    const int row = i / kDim, d = i % kDim;
-    float best = -INFINITY;
-    for (int w = 0; w < 4; ++w) best = fmaxf(best, merge[(w * kTileRows + row) * 2]);
-    const float base = best == -INFINITY ? 0.0f : best;
-    float sum = 0, value = 0;
-    for (int w = 0; w < 4; ++w) {
-      const float factor = exp2_approx(merge[(w * kTileRows + row) * 2] - base);
-      sum = fmaf(factor, merge[(w * kTileRows + row) * 2 + 1], sum);
-      value = fmaf(factor, sums[(w * kTileRows + row) * kSumStride + d], value);
-    }
-    const int64_t at =
-        ((first_row + row / group) * int64_t{args.heads} + kv_head * group + row % group) * args.splits + split;
-    args.partial[at * kDim + d] = value;
-    if (d == 0) {
-      args.partial_max[at] = best;
-      args.partial_sum[at] = sum;
-    }
+  for (int row = warp * 16; row < warp * 16 + 16 && row < rows; ++row) {
+    auto* to = static_cast<uint16_t*>(args.out) + (first_row + row / group) * int64_t{args.out_stride} +
+               (kv_head * group + row % group) * args.head_dim;
+#pragma unroll 1
+    for (int i = lane * 2; i < args.head_dim; i += 64)
+      store(to + i, cuda::load<uint32_t>(shared_query + kv_piece<kDim>(row, i / 8) + i % 8 * 2));
   }
 }
 GPU_INLINE void attention_32(const AttentionArgs& args) { attention_split<32>(args); }
 GPU_INLINE void attention_64(const AttentionArgs& args) { attention_split<64>(args); }
 GPU_INLINE void attention_128(const AttentionArgs& args) { attention_split<128>(args); }
 
-// Adds the splits of each row, those that its context has.
+// Adds the splits of each row, those that its context has. Rows of whole tiles end at once.
 // grid: (heads, rows)
 GPU_INLINE void attention_combine(const AttentionArgs& args) {
   const int head = block_x(), row = block_y();
   if (row >= args.plan->rows) return;
+  const int d = thread_index(), group = args.heads / args.kv_heads;
+  if (plan_rows(args.plan)[row].whole || d >= args.head_dim) return;
   const int splits = args.rows[row].position / kSplit + 1;
-  const int64_t first = (int64_t{row} * args.heads + head) * args.splits;
-  float best = -INFINITY;
-  for (int s = 0; s < splits; ++s) best = fmaxf(best, args.partial_max[first + s]);
-  auto* out = static_cast<uint16_t*>(args.out) + row * int64_t{args.out_stride} + head * args.head_dim;
-  const int d = thread_index();
-  if (d >= args.head_dim) return;
-  float sum = 0, value = 0;
-  for (int s = 0; s < splits; ++s) {
-    const float factor = exp2_approx(args.partial_max[first + s] - best);
-    sum = fmaf(factor, args.partial_sum[first + s], sum);
-    value = fmaf(factor, args.partial[(first + s) * args.padded_dim + d], value);
+  const float* partial = args.partial + (int64_t{row} * args.heads + head) * args.splits * args.padded_dim + d;
+  float best = -INFINITY, sum = 0, value = 0;
+#pragma unroll 1
+  for (int split = 0; split < splits; ++split) {
+    const auto stats = load<Float2>(split_stats(args, head / group, split, row * group + head % group));
+    const SplitFactors f = join_split(best, sum, stats.x, stats.y);
+    value = fmaf(value, f.before, f.split * partial[int64_t{split} * args.padded_dim]);
   }
-  out[d] = Bf16::round(value / sum);
+  auto* out = static_cast<uint16_t*>(args.out) + row * int64_t{args.out_stride} + head * args.head_dim;
+  out[d] = Bf16::round(value * (1.0f / sum));
 }
 
 // For comparison with the CPU, in its order (gpu/cpu/attention_body.h), not for speed.

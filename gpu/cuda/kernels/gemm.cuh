@@ -42,7 +42,7 @@ GPU_INLINE void gemm_bf16(const GemmArgs& args) {
     }
 #pragma unroll
     for (int j = 0; j < kTileN / 16; ++j)
-      copy_async_16(shared + stage + copy_at + (kTileM + j * 16) * kRowBytes, w + j * row_step, true);
+      copy_async_16(shared + stage + copy_at + (kTileM + j * 16) * kRowBytes, w + j * row_step);
     copy_async_commit();
     a += kGemmSteps;
     w += kGemmSteps;

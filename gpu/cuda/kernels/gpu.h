@@ -40,7 +40,11 @@ GPU_INLINE unsigned char* dynamic_shared() {
 }
 GPU_INLINE uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
-// Copies 16 bytes, or writes zeros where `valid` is false, in the background.
+// Copies 16 bytes in the background.
+GPU_INLINE void copy_async_16(void* shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)), "l"(global) : "memory");
+}
+// Likewise, or writes zeros where `valid` is false.
 GPU_INLINE void copy_async_16(void* shared, const void* global, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
                "r"(valid ? 16 : 0) : "memory");
@@ -64,6 +68,12 @@ GPU_INLINE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t
                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+// The same pointer, from which the compiler computes anew: constants added to it stay offsets of instructions.
+template <class T>
+GPU_INLINE T* fixed(T* p) {
+  asm("" : "+l"(p));
+  return p;
+}
 template <class T>
 GPU_INLINE T load(const void* p) { return *static_cast<const T*>(p); }
 template <class T>
@@ -85,6 +95,7 @@ GPU_INLINE uint32_t pack_bf16(float low, float high) {
 #else
 
 inline unsigned char* dynamic_shared() { return simt::dynamic_shared(); }
+GPU_INLINE void copy_async_16(void* shared, const void* global) { simt::async_copy(shared, global, 16, 16); }
 GPU_INLINE void copy_async_16(void* shared, const void* global, bool valid) {
   simt::async_copy(shared, global, 16, valid ? 16 : 0);
 }
@@ -97,6 +108,8 @@ GPU_INLINE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t
   const uint32_t b[2] = {b0, b1};
   simt::mma_bf16(d, a, b);
 }
+template <class T>
+GPU_INLINE T* fixed(T* p) { return p; }
 // One access of 8 or 16 bytes, where the host compiler would make several.
 template <class T>
 GPU_INLINE T load(const void* p) {

@@ -72,7 +72,7 @@ TEST_CASE("ptx: each bug planted in its text is a finding or a wrong result") {
       {"seer_gemm_bf16_16", ".row.col.f32", ".row.row.f32"},  // not known to the interpreter
       {"seer_attention_32", ".x4.trans.shared", ".x4.shared"},
       {"seer_attention_32", "cp.async.wait_group 0;", ""},
-      {"seer_attention_combine", "div.rn", "mul.rn"},
+      {"seer_attention_combine", "rcp.rn", "sqrt.rn"},
       {"seer_norm_bf16", "sqrt.rn", "rcp.rn"},
       {"seer_rope_bf16", "sqrt.rn", "rcp.rn"},
       {"seer_sample_rows", "atom.global.or", "atom.global.add"}};

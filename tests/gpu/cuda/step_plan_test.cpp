@@ -55,9 +55,13 @@ TEST_CASE("step plan: passes have every row and sample once, in order, within th
       for (const PlanTile& tile : pass.tiles) {  // cover the rows, each of one slot, at following positions
         CHECK(tile.first_row == next_row);
         CHECK(tile.rows <= limits.tile_tokens);
+        const int32_t slot = pass.rows[static_cast<size_t>(next_row)].slot;
+        const auto tiles_of_slot = std::ranges::count_if(pass.tiles, [&](const PlanTile& t) { return pass.rows[static_cast<size_t>(t.first_row)].slot == slot; });
+        CHECK(tile.whole == (tiles_of_slot > 1));  // with one tile, blocks share the context
         for (int32_t i = 0; i < tile.rows; ++i) {
           const PlanRow &first = pass.rows[static_cast<size_t>(next_row)], &row = pass.rows[static_cast<size_t>(next_row + i)];
           CHECK(row.slot == first.slot);
+          CHECK(row.whole == tile.whole);
           CHECK(row.offset == first.offset + i);
         }
         next_row += tile.rows;
