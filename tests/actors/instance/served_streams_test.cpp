@@ -15,6 +15,7 @@ struct NotingServer final : EngineServer {
   void end(const std::string& rid) override { ended.push_back(rid); }
   void look(std::function<void(Result<ServerState>)>) override {}
   void update_weights(std::string, std::string, std::function<void(Status)>) override {}
+  void pass(std::vector<HttpAsk>, std::function<void(Status)>) override {}
   std::vector<std::string> asked, ended;
   std::string name_ = "server";
 };
