@@ -4,9 +4,8 @@
 // their scores, one rescaling of its sums, their values. Splits are added in ascending order. So a row's bits depend on its own query and
 // the KV up to its own position only: not on the tile, the batch or the length of others. A block does one split, whose sums
 // attention_combine adds; or all splits of a tile that is whole, in which case nothing goes through memory.
-// Bytes: (context of the tile, up to a multiple of 64) * 2 * padded_dim * 2 per tile and KV head, where what is beyond the context's last
-// sixteen is read a second time, from a cache; the sums of splits, (padded_dim + 2) * 4 per row, head and split, written and read once.
-// 4 * context * padded_dim operations per row and head.
+// Bytes: (context of the tile) * 2 * padded_dim * 2 per tile and KV head; the sums of splits, (padded_dim + 2) * 4 per row, head and split,
+// written and read once. 4 * context * padded_dim operations per row and head.
 #pragma once
 #include "gpu/cuda/kernel_args.h"
 #include "gpu/cuda/kernels/gpu.h"
@@ -156,8 +155,7 @@ GPU_INLINE void attention_split(const AttentionArgs& args) {
   const auto* query = static_cast<const uint16_t*>(args.query);
   unsigned char* shared = dynamic_shared();
   unsigned char* shared_query = shared + 4 * kTileBytes;
-  // Where the keys and the values of each sixteen positions are, of the split at hand and the next. After the end: of positions before
-  // it. No row sees those, nor what follows the end inside of a sixteen; all that matters there is that values are finite (rope.cuh).
+  // Where the keys and the values of each sixteen positions are, of the split at hand and the next. Those after the end are not read.
   auto* sixteens = reinterpret_cast<Sixteen*>(shared_query + kTileRows * kDim * 2);
   const auto find_split = [&](int split_begin) {
     const int position = split_begin + thread * 16;
@@ -181,11 +179,13 @@ GPU_INLINE void attention_split(const AttentionArgs& args) {
       from[g] = cuda::load<Sixteen>(at_tile + g * kTogether / 16 + (kRowsAtOnce > 16 ? copy_row / 16 : 0));
       from[g] = {fixed(from[g].keys + copy_from), fixed(from[g].values + copy_from)};
     }
+    const int left = end - position - copy_row;
 #pragma unroll
     for (int row = 0; row < kTilePositions; row += kRowsAtOnce) {
+      // Zeros after the end: what lies there might be no number, and a weight of 0 would not hide that.
       const int at = (row % 16 - kMiddle) * kDim;
-      copy_async_16(keys + row * kDim * 2, from[row / kTogether].keys + at);
-      copy_async_16(keys + kTileBytes + row * kDim * 2, from[row / kTogether].values + at);
+      copy_async_16(keys + row * kDim * 2, from[row / kTogether].keys + at, row < left);
+      copy_async_16(keys + kTileBytes + row * kDim * 2, from[row / kTogether].values + at, row < left);
     }
     copy_async_commit();
   };

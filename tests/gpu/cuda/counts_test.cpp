@@ -71,7 +71,7 @@ TEST_CASE("counts: kernels move the bytes that their headers state") {
                            layers * m * (c.heads + 2 * c.kv_heads) * kDim * 2, layers * m * 256 * 24};
     // A tile per sequence here.
     const int64_t partial = layers * m * c.heads * (kDim + 2) * 4;
-    stated["attention_32"] = {layers * m * ((context + 63) / 64 * 64 * 2 * kDim * 2 * c.kv_heads + c.heads * kDim * 2), partial,
+    stated["attention_32"] = {layers * m * (context * 2 * kDim * 2 * c.kv_heads + c.heads * kDim * 2), partial,
                               layers * m * c.kv_heads * 128 * (4 * 8 + 4 * 16)};
     // Every thread reads the largest and the sum of its splits.
     stated["attention_combine"] = {layers * m * (q * 4 + c.heads * c.head_dim * 8), layers * m * q * 2, layers * m * c.heads * 128 * 24};

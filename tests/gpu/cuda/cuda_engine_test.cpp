@@ -380,8 +380,8 @@ TEST_CASE("cuda engine: a config, a model or a device that cannot work is one se
   CHECK(error(model, {.rows_max = 1}).detail == "cuda engine: rows_max is 1, expected 64 to 32768");
   CHECK(error(tiny("llama", "F16"), {}).detail.ends_with("has F16 weights; bf16 would round them, f32 keeps them"));
   CHECK(error(tiny("llama", "BF16", {{"head_dim", 130}}), {}).detail.ends_with("has heads of 130 dimensions, at most 128 are known"));
-  CHECK(error(tiny("llama", "BF16", {{"num_attention_heads", 34}, {"num_key_value_heads", 2}}), {}).detail.ends_with(
-      "has 17 query heads per KV head, at most 16 are known"));
+  CHECK(error(tiny("llama", "BF16", {{"num_attention_heads", 65}, {"num_key_value_heads", 1}}), {}).detail.ends_with(
+      "has 65 query heads per KV head, at most 64 are known"));
   const Error full = error(model, small_config(CudaType::kBf16), {.memory_bytes = 1 << 20});
   CHECK(full.code == Code::kFull);
   CHECK(full.detail.starts_with("cuda engine: needs "));
