@@ -168,6 +168,8 @@ TEST_CASE("config: --print-config reads back to the same options, with every opt
         "9007199254740993", "--cold-dir", "\t", "--cold-bytes", "1025", "--max-tokens", "1", "--temperature", "0.1", "--top-p",
         "1e-30", "--top-k", "2147483647", "--min-p", "0.99999994", "--repetition-penalty", "1.0000001", "--stop", "a\"\n\\",
         "--stop", "\x7f,\x01", "--stop-token-ids", "0, 2147483647", "--ignore-eos", "--raw-logprobs",
+        "--engines", "vllm=http://h:1", "--engine-token-file", "t", "--engine-ca", "c", "--engine-insecure", "--engine-rows", "3",
+        "--engine-stream-tokens", "0", "--engine-silence", "7", "--shared-kv", "--profile-out", "p",
         "--log-level", "debug", "--log-file", "l"}},
       {"node",
        {"--name", "1048576", "--listen", "h:1", "--roles", "kv, draft", "--join", ":", "--controller-wait", "0", "--tls-cert", "t", "--tls-key", "t", "--tls-ca", "t", "--insecure", "--model", "m", "--drafting", "own", "--draft-max", "1",

@@ -38,7 +38,7 @@ offers "--policy" rollout --pol
 offers "--seeds --seed" simulate --seed
 offers "seer seer+" rollout --policy see
 offers "seer seer+" rollout --policy = see
-offers "verl,divided" rollout --compare verl,di
+offers "verl,divided verl,divided-rr" rollout --compare verl,di
 offers "verl,seer verl,seer+" rollout --compare = verl,se
 offers "models" rollout --model mod
 offers "prompts.jsonl" rollout --prompts prom
