@@ -40,18 +40,9 @@ struct YieldChunks { uint64_t what = 0; SEER_FIELDS(YieldChunks, what) };
 // ---- chunks ------------------------------------------------------------------------------------------------------------
 using ChunkSink = rt::iface<rt::oneway<ChunkProgress>, rt::oneway<ChunkDone>>;
 
-/// A TokenLog travels as its list of tokens and how many of them are the prompt.
+/// A TokenLog travels as its list of tokens and how many of them are the prompt. Defined in protocols/messages.cpp, as for all messages.
 template <class Inspector>
-typename Inspector::result_type inspect(Inspector& f, TokenLog& log) {
-  std::vector<int32_t> tokens = log.tokens();
-  int64_t prompt_tokens = log.prompt_tokens();
-  const auto load = [&]() -> caf::error {
-    if (prompt_tokens < 0 || prompt_tokens > std::ssize(tokens)) return caf::sec::invalid_argument;
-    log = TokenLog(tokens, prompt_tokens);
-    return {};
-  };
-  return f(caf::meta::type_name("TokenLog"), tokens, prompt_tokens, caf::meta::load_callback(load));
-}
+typename Inspector::result_type inspect(Inspector& f, TokenLog& log);
 
 /// Run one chunk of a request. All that an instance needs is in here; KV comes from its device, the pool, or a prefill.
 struct RunChunk {
@@ -576,9 +567,12 @@ CAF_END_TYPE_ID_BLOCK(seer)
 
 namespace seer {
 
+/// Teaches a config all messages.
+void add_messages(caf::actor_system_config& config);
+
 /// Config of an actor system with real threads that knows all messages.
 struct SeerConfig : rt::config {
-  explicit SeerConfig(size_t threads = 1) : rt::config(threads) { add_message_types<caf::id_block::seer>(); }
+  explicit SeerConfig(size_t threads = 1) : rt::config(threads) { add_messages(*this); }
 };
 
 }  // namespace seer

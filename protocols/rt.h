@@ -217,10 +217,9 @@ class Inbox {
 
 }  // namespace seer::rt
 
-// Every struct with SEER_FIELDS is a message: all fields, in order.
+// Every struct with SEER_FIELDS is a message: all fields, in order. Defined in protocols/messages.cpp alone: compiling it for all
+// messages takes half a minute.
 namespace seer {
 template <class Inspector, HasFields T>
-typename Inspector::result_type inspect(Inspector& f, T& x) {
-  return x.visit_fields([&](auto&... fields) { return f(caf::meta::type_name(T::kTypeName), fields...); });
-}
+typename Inspector::result_type inspect(Inspector& f, T& x);
 }  // namespace seer

@@ -85,7 +85,7 @@ class SimWorld {
  private:
   struct Config : caf::actor_system_config {
     Config() {
-      add_message_types<caf::id_block::seer>();
+      add_messages(*this);
       set("scheduler.policy", caf::atom("testing"));
       set("logger.console", caf::atom("none"));
     }

@@ -106,7 +106,7 @@ TEST_CASE("rt: a waker reaches its actor while that lives, and does not keep it 
 
 TEST_CASE("rt: an inbox gets what is sent to it, says that nothing came, and asks who may be gone") {
   rt::config config;
-  config.add_message_types<caf::id_block::seer>();
+  add_messages(config);
   rt::system system(config);
   rt::Inbox<EstimateSink> inbox(system);
   uint32_t got = 0;

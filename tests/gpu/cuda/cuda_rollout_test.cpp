@@ -99,17 +99,28 @@ Outcome run_rollout(const std::shared_ptr<const Model>& model, uint32_t nodes, i
   return result;
 }
 
+/// Two instances with little room give the bits of `whole`, also where KV moved. Whether it moves depends on how fast each instance
+/// is: where none moved, it runs again.
+void check_moved(const std::shared_ptr<const Model>& model, int ranks, const Outcome& whole) {
+  int64_t migrations = 0;
+  for (int tries = 0; tries < 10 && migrations == 0; ++tries) {
+    const Outcome moved = run_rollout(model, 2, 12, 8, -1, ranks);
+    CHECK(moved.answers == whole.answers);
+    migrations = moved.migrations;
+  }
+  CHECK(migrations > 0);
+}
+
 }  // namespace
 
 TEST_CASE("cuda rollout: two instances with moving KV give the bits of one instance with room for all") {
   TestFolder folder;
   write_tiny_model(folder.path(), tiny_config("qwen3"), "BF16", 1);
   const auto model = *load_model(folder.path());
-  const Outcome one = run_rollout(model, 1, 128, 1000), two = run_rollout(model, 2, 12, 8);
+  const Outcome one = run_rollout(model, 1, 128, 1000);
   CHECK(one.answers.size() == kGroups * kSamples);
   CHECK(one.migrations == 0);
-  CHECK(two.migrations > 0);
-  CHECK(two.answers == one.answers);
+  check_moved(model, 1, one);
 }
 
 TEST_CASE("cuda rollout: an instance whose device fails is lost, and the rollout ends with the same bits") {
@@ -125,10 +136,8 @@ TEST_CASE("cuda rollout: instances on two GPUs each move KV and survive the loss
   TestFolder folder;
   write_tiny_model(folder.path(), tiny_config("qwen2"), "BF16", 1);
   const auto model = *load_model(folder.path());
-  const Outcome whole = run_rollout(model, 1, 128, 1000, -1, 2), moved = run_rollout(model, 2, 12, 8, -1, 2),
-                failed = run_rollout(model, 2, 64, 8, 200, 2);
-  CHECK(moved.migrations > 0);
-  CHECK(moved.answers == whole.answers);
+  const Outcome whole = run_rollout(model, 1, 128, 1000, -1, 2), failed = run_rollout(model, 2, 64, 8, 200, 2);
+  check_moved(model, 2, whole);
   CHECK(failed.engines > 2);
   CHECK(failed.answers == whole.answers);
 }
