@@ -157,6 +157,8 @@ struct ScoreOptions {
   std::string out;                  // JSONL: the same lines with "scores" added
   float temperature = 1.0f;         // scores are log-softmax(logits / temperature); 0: raw
   LogprobMode logprob_mode = LogprobMode::kProcessed;
+  DeviceKind device = DeviceKind::kCpu;  // must be the rollout's, for the same bits, as the next
+  int64_t tensor_parallel = 1;      // GPUs that compute the model together
   int64_t threads = 0;              // 0: all cores
   WeightType weights = WeightType::kAsStored;  // must be the rollout's, for the same bits
   int64_t kv_bytes = int64_t{256} << 20;
@@ -167,10 +169,13 @@ struct ScoreOptions {
 struct ProfileOptions {
   std::string model;                // folder in Hugging Face layout
   std::string out;                  // JSON (gpu/step_profile.h)
+  DeviceKind device = DeviceKind::kCpu;
+  int64_t tensor_parallel = 1;      // GPUs of an engine
   int64_t instances = 1;            // engines side by side, as in a rollout
   int64_t threads = 0;              // of each; 0: its share of the cores
   WeightType weights = WeightType::kAsStored;
-  int64_t kv_bytes = 0;             // points that need more KV are left out; 0: a share of half of the free memory
+  /// Points that need more KV are left out. 0: a share of half of the free memory; on GPUs, as much as the points need.
+  int64_t kv_bytes = 0;
   KvType kv_dtype = KvType::kBf16;
   int64_t rows_max = 64;            // most sequences of a decode or verify step
   int64_t context_max = 4096;       // most tokens before a step; the model's own limit holds too

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cli/doctor.h"
+#include "cli/engine_source.h"
 #include "cli/machine_memory.h"
 #include "cli/output_writer.h"
 #include "gpu/cpu/cpu_engine.h"
@@ -60,6 +61,7 @@ Result<std::vector<double>> measure(StepRunner& engine, StepNeighbours& neighbou
       if (stop.load()) return fail(Code::kCancelled, "stopped on request");
       neighbours.go_to(i);
       const double us = typical_step_us(engine, grid[i].sequences);
+      SEER_RETURN_IF_ERROR(engine.status());
       if (round > 0) visits[i].push_back(us);
       log.step();
     }
@@ -70,6 +72,19 @@ Result<std::vector<double>> measure(StepRunner& engine, StepNeighbours& neighbou
     medians.push_back(v[v.size() / 2]);
   }
   return medians;
+}
+
+/// The rollout's options for the same engines.
+MachineOptions machine_of(const ProfileOptions& options, const MachineFindings& found) {
+  MachineOptions machine;
+  machine.model = options.model;
+  machine.weights = options.weights;
+  machine.device = options.device;
+  machine.tensor_parallel = options.tensor_parallel;
+  machine.instances = options.instances;
+  machine.threads_per_instance = options.threads > 0 ? options.threads : std::max<int64_t>(1, found.cores / options.instances);
+  machine.kv_dtype = options.kv_dtype;
+  return machine;
 }
 
 template <class... Args>
@@ -138,46 +153,45 @@ std::string profile_table(const StepProfile& profile) {
 }
 
 Status profile_command(const ProfileOptions& options, const std::atomic<bool>& stop) {
+  const MachineFindings machine = inspect_machine();
+  const MachineOptions engines_of = machine_of(options, machine);
+  SEER_RETURN_IF_ERROR(check_device(engines_of));
   SEER_ASSIGN_OR_RETURN(OutputWriter out, OutputWriter::open(options.out));
   SEER_RETURN_IF_ERROR(check_memory({demand_of_weights(options.model, options.weights == WeightType::kInt8)}, find_memory()));
   SEER_ASSIGN_OR_RETURN(const std::shared_ptr<const Model> model, load_model(options.model, options.weights));
-  const MachineFindings machine = inspect_machine();
-  CpuEngineConfig config;
-  config.threads = static_cast<int32_t>(
-      options.threads > 0 ? options.threads : std::max<int64_t>(1, machine.cores / options.instances));
-  config.kv_type = options.kv_dtype;
+  const EngineSource source = engine_source(engines_of, model);
+  const bool on_cpu = options.device == DeviceKind::kCpu;
 
   // Allocates only the KV that the grid needs; leaves out steps that need more than is allowed.
-  const int64_t block_bytes = kv_block_bytes(model->config, config);
-  const int64_t kv_bytes =
-      options.kv_bytes > 0 ? options.kv_bytes : machine.memory_free_bytes / (2 * options.instances);
+  int64_t kv_bytes = options.kv_bytes;
+  if (kv_bytes == 0) kv_bytes = on_cpu ? machine.memory_free_bytes / (2 * options.instances) : std::numeric_limits<int64_t>::max();
   std::vector<GridPoint> grid = profile_grid(options, model->config.context_tokens_max);
   const size_t wanted = grid.size();
   std::erase_if(
-      grid, [&](const GridPoint& p) { return blocks_of(p.sequences, config.block_tokens) > kv_bytes / block_bytes; });
+      grid, [&](const GridPoint& p) { return blocks_of(p.sequences, source.block_tokens) > kv_bytes / source.block_bytes; });
   if (grid.empty())
     return fail(Code::kInvalidArgument, "--kv-bytes ", kv_bytes,
-                ": expected room for a step; one KV block of this model needs ", block_bytes);
+                ": expected room for a step; one KV block of this model needs ", source.block_bytes);
   if (grid.size() < wanted)
     std::cerr << cat("  ", wanted - grid.size(), " of ", wanted, " steps need more than ", kv_bytes,
                      " bytes of KV and are left out\n");
+  int32_t device_blocks = 0;
   for (const GridPoint& p : grid)
-    config.device_blocks =
-        std::max(config.device_blocks, static_cast<int32_t>(blocks_of(p.sequences, config.block_tokens)));
-
-  SEER_RETURN_IF_ERROR(check_memory({{cat("--kv-bytes ", kv_bytes, " for --instances ", options.instances),
-                                      bytes_of(kv_bytes, options.instances),
-                                      bytes_of(config.device_blocks * block_bytes, options.instances)}},
-                                    find_memory()));
+    device_blocks = std::max(device_blocks, static_cast<int32_t>(blocks_of(p.sequences, source.block_tokens)));
+  if (on_cpu)
+    SEER_RETURN_IF_ERROR(check_memory({{cat("--kv-bytes ", kv_bytes, " for --instances ", options.instances),
+                                        bytes_of(kv_bytes, options.instances),
+                                        bytes_of(device_blocks * source.block_bytes, options.instances)}},
+                                      find_memory()));
 
   std::vector<std::unique_ptr<Engine>> engines;
   for (int64_t i = 0; i < options.instances; ++i) {
-    SEER_ASSIGN_OR_RETURN(std::unique_ptr<Engine> made, make_cpu_engine(model, config));
+    SEER_ASSIGN_OR_RETURN(std::unique_ptr<Engine> made, source.make(InstanceId{static_cast<uint32_t>(i)}, device_blocks));
     engines.push_back(std::move(made));
   }
   StepRunner engine(std::move(engines.back()));
   engines.pop_back();
-  engine.zero_blocks(config.device_blocks);
+  engine.zero_blocks(device_blocks);
   std::vector<StepSequences> steps;
   for (const GridPoint& p : grid) steps.push_back(p.sequences);
   StepNeighbours neighbours(std::move(engines), std::move(steps));
@@ -188,11 +202,11 @@ Status profile_command(const ProfileOptions& options, const std::atomic<bool>& s
   profile.processor = machine.processor;
   profile.cores = machine.cores;
   profile.memory_bytes = machine.memory_bytes;
-  profile.isa = cpu_kernels(config.isa)->name;
+  profile.isa = on_cpu ? cpu_kernels(CpuEngineConfig{}.isa)->name : kDeviceKindNames[static_cast<size_t>(options.device)];
   profile.weight_dtype = to_string(model->head.type());
   profile.kv_dtype = kKvTypeNames[static_cast<size_t>(options.kv_dtype)];
-  profile.threads = config.threads;
-  profile.block_tokens = config.block_tokens;
+  profile.threads = source.threads;
+  profile.block_tokens = source.block_tokens;
   for (size_t i = 0; i < grid.size(); ++i)
     profile.points.push_back({grid[i].kind, step_shape(grid[i].sequences), measured_us[i], false});
   hold_out_fifth(profile.points);

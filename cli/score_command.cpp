@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <thread>
 
+#include "cli/engine_source.h"
 #include "cli/jsonl.h"
 #include "cli/kv_size.h"
 #include "cli/machine_memory.h"
 #include "cli/output_writer.h"
 #include "cli/rollout_command.h"
-#include "gpu/cpu/cpu_engine.h"
 #include "gpu/step_runner.h"
 
 namespace seer {
@@ -21,8 +21,22 @@ struct Scores {
   std::string error;  // not empty: why there are none
 };
 
-/// Scores one response. Row i predicts token i + 1.
-Scores score(StepRunner& engine, const ScoreLine& line, std::shared_ptr<const SamplingParams> params) {
+/// The rollout's options for the same engine.
+MachineOptions machine_of(const ScoreOptions& options) {
+  MachineOptions machine;
+  machine.model = options.model;
+  machine.weights = options.weights;
+  machine.device = options.device;
+  machine.tensor_parallel = options.tensor_parallel;
+  machine.instances = 1;
+  machine.threads_per_instance = options.threads > 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency());
+  machine.kv_bytes = options.kv_bytes;
+  machine.kv_dtype = options.kv_dtype;
+  return machine;
+}
+
+/// Scores one response. Row i predicts token i + 1. Errors: the engine's.
+Result<Scores> score(StepRunner& engine, const ScoreLine& line, std::shared_ptr<const SamplingParams> params) {
   std::vector<int32_t> tokens = line.prompt_ids;
   tokens.insert(tokens.end(), line.output_ids.begin(), line.output_ids.end());
   const size_t prompt = line.prompt_ids.size(), rows = tokens.size() - 1;  // the last token predicts nothing here
@@ -45,8 +59,9 @@ Scores score(StepRunner& engine, const ScoreLine& line, std::shared_ptr<const Sa
     StepBatch batch{.id = at, .sequences = {}};
     batch.sequences.push_back(std::move(step));
     const StepResult result = engine.run(std::move(batch));
+    SEER_RETURN_IF_ERROR(result.status);
     for (const SampledToken& token : result.sampled[0]) {
-      if (token.token == kNotFinite) return {{}, not_finite_text(std::ssize(scores.of_tokens))};
+      if (token.token == kNotFinite) return Scores{{}, not_finite_text(std::ssize(scores.of_tokens))};
       scores.of_tokens.push_back(token.logprob);
     }
   }
@@ -69,6 +84,8 @@ Status check_line(const ScoreOptions& options, const ScoreLine& line, const Engi
 
 Status score_command(const ScoreOptions& options, const std::atomic<bool>& stop) {
   SEER_RETURN_IF_ERROR(check_two_files("--out", options.out, "--in", options.in));
+  const MachineOptions machine = machine_of(options);
+  SEER_RETURN_IF_ERROR(check_device(machine));
   SEER_ASSIGN_OR_RETURN(OutputWriter out, OutputWriter::open(options.out));
   SEER_ASSIGN_OR_RETURN(const std::vector<ScoreLine> lines, read_score_lines(options.in));
   SEER_RETURN_IF_ERROR(check_memory({demand_of_weights(options.model, options.weights == WeightType::kInt8)}, find_memory()));
@@ -76,15 +93,13 @@ Status score_command(const ScoreOptions& options, const std::atomic<bool>& stop)
   // Lines are scored one after another, in the same blocks.
   size_t longest = 0;
   for (const ScoreLine& line : lines) longest = std::max(longest, line.prompt_ids.size() + line.output_ids.size());
-  const CpuEngineConfig layout{.kv_type = options.kv_dtype};
-  const int64_t longest_bytes = bytes_of(static_cast<int64_t>(longest / layout.block_tokens + 1), kv_block_bytes(model->config, layout));
-  SEER_RETURN_IF_ERROR(check_memory({{cat("--kv-bytes ", options.kv_bytes), options.kv_bytes, std::min(options.kv_bytes, longest_bytes)}},
-                                    find_memory()));
-  const auto threads = options.threads > 0 ? options.threads : std::max(1u, std::thread::hardware_concurrency());
-  const CpuEngineConfig config{
-      .threads = static_cast<int32_t>(threads), .kv_bytes = options.kv_bytes, .kv_type = options.kv_dtype};
-  SEER_RETURN_IF_ERROR(check_kv_bytes(options.kv_bytes, kv_block_bytes(model->config, config), config.block_tokens));
-  SEER_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, make_cpu_engine(model, config));
+  const EngineSource source = engine_source(machine, model);
+  const int64_t longest_bytes = bytes_of(static_cast<int64_t>(longest / source.block_tokens + 1), source.block_bytes);
+  if (options.device == DeviceKind::kCpu)
+    SEER_RETURN_IF_ERROR(check_memory(
+        {{cat("--kv-bytes ", options.kv_bytes), options.kv_bytes, std::min(options.kv_bytes, longest_bytes)}}, find_memory()));
+  SEER_RETURN_IF_ERROR(check_kv_bytes(options.kv_bytes, source.block_bytes, source.block_tokens));
+  SEER_ASSIGN_OR_RETURN(std::unique_ptr<Engine> engine, source.make(InstanceId{0}, 0));
   StepRunner runner(std::move(engine));
   SamplingParams sampling;
   sampling.temperature = options.temperature;
@@ -95,7 +110,7 @@ Status score_command(const ScoreOptions& options, const std::atomic<bool>& stop)
   std::string first_failure;
   for (const ScoreLine& line : lines) {
     if (stop.load()) return fail(Code::kCancelled, "stopped on request");
-    const Scores scores = score(runner, line, params);
+    SEER_ASSIGN_OR_RETURN(const Scores scores, score(runner, line, params));
     if (!scores.error.empty() && failed++ == 0) first_failure = cat(options.in, ":", line.line, ": ", scores.error);
     SEER_RETURN_IF_ERROR(out.append(scored_line(line, scores.of_tokens, scores.error)));
   }

@@ -108,7 +108,7 @@ Result<StepProfile> profile_from(const JsonAt& at) {
   SEER_ASSIGN_OR_RETURN(profile.cores, integer_from(machine.at("cores"), 0));
   SEER_ASSIGN_OR_RETURN(profile.memory_bytes, integer_from(machine.at("memory_bytes"), 0));
   SEER_ASSIGN_OR_RETURN(profile.isa, text_from(engine.at("isa")));
-  SEER_ASSIGN_OR_RETURN(profile.threads, integer_from(engine.at("threads"), 1));
+  SEER_ASSIGN_OR_RETURN(profile.threads, integer_from(engine.at("threads"), 0));
   SEER_ASSIGN_OR_RETURN(profile.weight_dtype, text_from(engine.at("weight_dtype")));
   SEER_ASSIGN_OR_RETURN(profile.kv_dtype, text_from(engine.at("kv_dtype")));
   SEER_ASSIGN_OR_RETURN(profile.block_tokens, integer_from(engine.at("block_tokens"), 1));

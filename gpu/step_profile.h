@@ -5,7 +5,7 @@
 // The file is one JSON object:
 //   {"format": "seer-step-profile", "version": 1,
 //    "model": DIR, "machine": {"processor", "cores", "memory_bytes"},
-//    "engine": {"isa", "threads", "weight_dtype", "kv_dtype", "block_tokens"},
+//    "engine": {"isa" (or the device: "cuda"), "threads", "weight_dtype", "kv_dtype", "block_tokens"},
 //    "cost": [{"feature", "per", "us"}, ...],                     one per feature of protocols/step_cost.h
 //    "held_out_error": {"points", "median", "max"},               |predicted / measured - 1|
 //    "points": [{"kind", "sequences", "rows", "sampled_rows", "kv_tokens", "attended", "measured_us", "predicted_us",
@@ -33,7 +33,8 @@ struct StepProfile {
   std::string processor;
   int64_t cores = 0, memory_bytes = 0;
   std::string isa, weight_dtype, kv_dtype;
-  int64_t threads = 0, block_tokens = 0;
+  int64_t threads = 0;  // CPU threads; 0: the engine is on a GPU
+  int64_t block_tokens = 0;
   StepCost cost;
   std::vector<ProfilePoint> points;
 

@@ -34,7 +34,11 @@ EngineResult StepRunner::run_work(EngineWork work) {
   return std::move(engine_->take_results().at(0));
 }
 
-StepResult StepRunner::run(StepBatch batch) { return std::get<StepResult>(run_work(std::move(batch))); }
+StepResult StepRunner::run(StepBatch batch) {
+  auto result = std::get<StepResult>(run_work(std::move(batch)));
+  if (status_.ok()) status_ = result.status;
+  return result;
+}
 
 void StepRunner::zero_blocks(int32_t count) {
   std::vector<std::byte> zeros(static_cast<size_t>(info().block_bytes));

@@ -22,6 +22,8 @@ class StepRunner {
 
   const EngineInfo& info() const { return engine_->info(); }
   StepResult run(StepBatch batch);
+  /// The first error of a step.
+  const Status& status() const { return status_; }
   /// Writes zeros to the blocks [0, count). Memory that was never written is one page of zeros in the cache, which
   /// attention would read faster than real KV.
   void zero_blocks(int32_t count);
@@ -32,6 +34,7 @@ class StepRunner {
   std::mutex mutex_;
   std::condition_variable wake_;
   bool ready_ = false;              // guarded by mutex_
+  Status status_;
   std::unique_ptr<Engine> engine_;  // last: its thread calls the notifier, which uses the above
 };
 

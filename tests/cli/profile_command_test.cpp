@@ -2,10 +2,36 @@
 
 #include <doctest/doctest.h>
 
+#include <atomic>
+#include <filesystem>
 #include <map>
 #include <set>
 
+#include "cli/scratch.h"
+#include "gpu/cuda/cuda_device.h"
+#include "gpu/tiny_model.h"
+
 using namespace seer;
+
+namespace {
+
+/// A quick profile of a tiny model on this device, into `out`.
+Status profile_tiny(DeviceKind device, const std::string& out) {
+  TestFolder model;
+  write_tiny_model(model.path(), tiny_config("qwen3"), "BF16", 1);
+  ProfileOptions options;
+  options.model = model.path();
+  options.out = out;
+  options.device = device;
+  options.quick = true;
+  options.rows_max = 2;
+  options.context_max = 16;
+  options.repeats = 1;
+  const std::atomic<bool> stop = false;
+  return profile_command(options, stop);
+}
+
+}  // namespace
 
 TEST_CASE("profile: the grid has every kind of step, keeps within its limits, and is smaller when quick") {
   for (const int64_t context_tokens_max : {4096, 700, 20})
@@ -50,3 +76,22 @@ TEST_CASE("profile: the table names every kind of step and the costs above zero"
     CHECK(table.find(part) != std::string::npos);
   CHECK(table.find("us per sequence") == std::string::npos);
 }
+
+TEST_CASE("profile: without a GPU --device cuda is one sentence, and no file is written") {
+  if (const auto devices = cuda::count_cuda_devices(); devices.ok() && *devices > 0) return;
+  ScratchFolder folder;
+  CHECK(profile_tiny(DeviceKind::kCuda, folder.path("profile.json")).error().code == Code::kUnavailable);
+  CHECK(!std::filesystem::exists(folder.path("profile.json")));
+}
+
+#ifdef SEER_HAVE_SIMT
+TEST_CASE("profile: of an emulated GPU names the device, and no threads") {
+  ScratchFolder folder;
+  REQUIRE(profile_tiny(DeviceKind::kSimt, folder.path("profile.json")).ok());
+  const auto profile = read_step_profile(folder.path("profile.json"));
+  REQUIRE(profile.ok());
+  CHECK(profile->isa == "simt");
+  CHECK(profile->threads == 0);
+  CHECK(!profile->points.empty());
+}
+#endif

@@ -1,12 +1,14 @@
 // tests/integration/exactness_test.cpp checks that scores are the log-probabilities of a rollout, bit for bit.
 #include <doctest/doctest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "cli/rollout_command.h"
 #include "cli/scratch.h"
 #include "gpu/cpu/cpu_engine.h"
+#include "gpu/cuda/cuda_device.h"
 #include "gpu/step_runner.h"
 #include "gpu/tiny_model.h"
 
@@ -154,3 +156,25 @@ TEST_CASE("score: when stopped it leaves no result") {
   CHECK(stopped.error().code == Code::kCancelled);
   CHECK(!scoring.folder.has("out.jsonl"));
 }
+
+TEST_CASE("score: on a GPU that is not there, or with weights that it does not compute with, one sentence names the flag") {
+  Scoring scoring;
+  scoring.options.device = DeviceKind::kCuda;
+  if (const auto devices = cuda::count_cuda_devices(); !devices.ok() || *devices == 0)
+    CHECK(scoring.run({line_of(9, 3)}).error().code == Code::kUnavailable);
+  scoring.options.weights = WeightType::kInt8;
+  CHECK(scoring.run({line_of(9, 3)}).error().detail ==
+        "--weights int8: expected stored with --device cuda, whose engine computes weights as stored");
+}
+
+#ifdef SEER_HAVE_SIMT
+TEST_CASE("score: an emulated GPU gives its own scores in any number of steps, near those of the CPU") {
+  Scoring scoring;
+  const std::vector<float> on_cpu = scoring.scored({line_of(30, 1)})[0]["scores"];
+  scoring.options.device = DeviceKind::kSimt;
+  const std::vector<float> all = scoring.scored({line_of(30, 1)})[0]["scores"], end = scoring.scored({line_of(30, 20)})[0]["scores"];
+  REQUIRE(all.size() == on_cpu.size());
+  for (size_t i = 0; i < all.size(); ++i) CHECK(std::abs(all[i] - on_cpu[i]) < 0.1f);
+  CHECK(end == std::vector<float>(all.begin() + 19, all.end()));
+}
+#endif

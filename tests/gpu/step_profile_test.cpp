@@ -149,8 +149,8 @@ TEST_CASE("step profile: a wrong file is one sentence with file, field, value an
   CHECK(contains(error_after([](Json& f) { f["version"] = 2; }), "version is 2, expected 1"));
   CHECK(contains(error_after([](Json& f) { f["model"] = 3; }), "model is 3, expected a text"));
   CHECK(contains(error_after([](Json& f) { f["machine"] = "m"; }), "machine.processor is missing, expected a text"));
-  CHECK(contains(error_after([](Json& f) { f["engine"]["threads"] = 0; }),
-                 "engine.threads is 0, expected an integer of at least 1"));
+  CHECK(contains(error_after([](Json& f) { f["engine"]["threads"] = -1; }),
+                 "engine.threads is -1, expected an integer of at least 0"));
   CHECK(contains(error_after([](Json& f) { f["cost"] = {{"rows", 1}}; }), "cost is an object, expected a list"));
   CHECK(contains(error_after([](Json& f) { f["cost"][3]["us"] = -1; }),
                  "cost[3].us is -1, expected a number of at least 0"));
