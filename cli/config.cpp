@@ -46,23 +46,6 @@ std::string simulate_notes() {
          note_line(cat("...", kDraftingSuffix), "the same policy with speculative decoding");
 }
 
-/// Simulated policies with drafts from a request's own text.
-std::vector<std::string> own_text_policies() {
-  std::vector<std::string> names = sim_policy_names();
-  std::erase_if(names, [](const std::string& name) {
-    const SimPolicy policy = sim_policy(name);
-    return !policy.drafts || !policy.whole_groups;
-  });
-  return names;
-}
-
-/// "a, b and c". REQUIRES: two names at least.
-std::string sentence_list(std::vector<std::string> names) {
-  const std::string last = names.back();
-  names.pop_back();
-  return joined(names) + " and " + last;
-}
-
 OptionGroup log_options(LogConfig& log) {
   return {"Log",
           {{"log-level", "L", named_field(&log.level, log_level_of),
@@ -303,8 +286,8 @@ std::vector<OptionGroup> option_groups(ProfileOptions& o) {
 std::vector<OptionGroup> option_groups(SimulateOptions& o) {
   const OneOf policies{sim_policy_names()};
   const std::string draft_max_help =
-      cat("most draft tokens of one request in one step; twice that for ", sentence_list(own_text_policies()),
-          ", which draft from a request's own text");
+      "most draft tokens of one request in one step; twice that for drafts from its own text, at most 3 by a draft model and 1 by "
+      "multi-token prediction";
   return {
       {"Work",
        {{"workload", "W", &o.workload, "moonlight, qwen2-vl-72b, kimi-k2, a TOML file, or the --out of a seer rollout"},
@@ -331,6 +314,9 @@ std::vector<OptionGroup> option_groups(SimulateOptions& o) {
       {"Drafting (policies that end in +sd)",
        {{"draft-acceptance", "FILE", &o.draft_acceptance,
          "JSON with acceptance lengths by number of known responses; empty: as published (the paper's Table 2)"},
+        enum_option("drafter", "D", &o.drafter, kDrafterNames,
+                    "how drafts are made: from the request's own text, from its group's, by a draft model or by multi-token prediction; auto: "
+                    "group, and under verl, streamrl-oracle and partial as is usual for the model (usual-drafter of the workload)"),
         {"drafting", "D", &o.drafting, "which curve of draft-acceptance: linear, multipath-2, multipath-4"},
         enum_option("draft-rule", "R", &o.draft_rule, kDraftRuleNames, "how the draft budget is divided between probes and other requests"),
         {"draft-max", "N", &o.draft_tokens_max, draft_max_help, between(1, 64)}}},

@@ -15,6 +15,7 @@
 #include "cli/arguments.h"
 #include "cli/cluster_access.h"
 #include "cli/router_options.h"
+#include "cli/sim/sim_policy.h"
 #include "gpu/cpu/cpu_engine.h"
 #include "gpu/model/weight_store.h"
 #include "protocols/cluster.h"
@@ -191,6 +192,7 @@ struct SimulateOptions {
   uint64_t seed = 1;
   std::string draft_acceptance;     // FILE; empty: the paper's Table 2
   std::string drafting = "linear";  // which curve of draft_acceptance
+  DrafterKind drafter = DrafterKind::kAuto;
   DraftRule draft_rule = DraftRule::kUniform;
   int64_t draft_tokens_max = 8;     // of one sequence in one step; twice that if drafts come from its own text alone
   ChunkSchedulerConfig scheduler{.chunk_tokens = 8192};  // chunk_tokens, reserve_share
@@ -201,7 +203,7 @@ struct SimulateOptions {
   int64_t kv_tokens = 0;            // KV capacity of an instance; 0: what the GPUs hold
   int64_t block_tokens = 0;         // of a KV block; 0: see cluster_of() in simulate_command.cpp
   int64_t max_batch = 256;          // most running requests of an instance (of each data-parallel rank)
-  int64_t dram_bytes = int64_t{1} << 40;  // DRAM tier of each machine's pool
+  int64_t dram_bytes = 2'000'000'000'000;  // DRAM tier of each machine's pool (paper: 2 TB)
   std::string report, csv, html;    // files to write; empty: none
   int64_t requests = 0;             // only the first ones, in whole groups; 0: all, with `faults` kFaultRequests
   bool faults = false;              // runs have faults drawn from the seed and are checked, not measured (cli/sim/sim_fault_command.h)

@@ -105,8 +105,8 @@ std::vector<std::string> ineffective_options(const SimulateOptions& o, const std
   const bool any_drafts = std::ranges::any_of(policies, &SimPolicy::drafts);
   const bool any_partial = std::ranges::any_of(policies, &SimPolicy::is_partial);
   const bool any_seer_plus = std::ranges::find(policies, kSeerPlusPolicy, &SimPolicy::scheduling) != policies.end();
-  return sentences({{{"draft-acceptance", "drafting", "draft-rule", "dram-bytes", "block-tokens"}, !o.faults, "with --faults"},
-                    {{"draft-acceptance", "drafting", "draft-rule", "draft-max"}, any_drafts, "without a policy that ends in +sd"},
+  return sentences({{{"draft-acceptance", "drafter", "drafting", "draft-rule", "dram-bytes", "block-tokens"}, !o.faults, "with --faults"},
+                    {{"draft-acceptance", "drafter", "drafting", "draft-rule", "draft-max"}, any_drafts, "without a policy that ends in +sd"},
                     {{"log-file"}, o.log.level != LogLevel::kOff, "with --log-level off"},
                     {{"over-issue"}, any_partial, cat("without the policy ", kPartialPolicy)},
                     {{"unexplained"}, any_seer_plus, cat("without the policy ", kSeerPlusPolicy)}},

@@ -2,10 +2,17 @@
 // that is only simulated (sim_partial.h). +sd at the end of any name adds speculative decoding.
 // Used by cli/config.cpp and cli/sim. Pure.
 #pragma once
+#include <array>
+#include <cstdint>
 #include <string>
 #include <vector>
 
 namespace seer {
+
+/// How drafts are made. kAuto: from the group's texts under policies with a pool; under the others in the usual way for the
+/// model, as the workload says.
+enum class DrafterKind : uint8_t { kAuto, kOwn, kGroup, kModel, kMtp };
+inline constexpr std::array<const char*, 5> kDrafterNames{"auto", "own", "group", "model", "mtp"};  // by value
 
 inline constexpr const char* kPartialPolicy = "partial";
 inline constexpr const char* kPartialWhat = "baseline: iterations end early and carry unfinished requests over; not strictly synchronous";

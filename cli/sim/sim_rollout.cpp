@@ -163,6 +163,16 @@ class AcceptanceDraw {
   std::vector<Group> groups_;
 };
 
+/// Time of a step, with the passes that made its drafts. Sequences draft alike, so there are as many passes as draft rows per
+/// sequence.
+int64_t step_with_drafting_ns(const ClusterModel& cluster, const std::optional<SimDrafting>& drafting, const StepShape& shape) {
+  const int64_t rows = shape.sampled_rows - shape.sequences;
+  const int64_t ns = cluster.step_ns(shape);
+  if (!drafting || !drafting->pass_ns || rows <= 0) return ns;
+  const StepShape decode{shape.sequences, shape.sequences, shape.sequences, shape.kv_tokens - rows, shape.kv_tokens - rows};
+  return ns + std::llround(static_cast<double>(drafting->pass_ns(decode)) * static_cast<double>(rows) / static_cast<double>(shape.sequences));
+}
+
 int64_t longest_request(const SimWork& work) {
   return work.context_tokens_max > 0 ? work.context_tokens_max : longest_prompt(work) + work.max_gen;
 }
@@ -274,7 +284,7 @@ struct SimRollout {
     config.info.steps_max = static_cast<int32_t>(steps_at_once);
     config.copy_us_block = cluster.copy_us_block;
     config.has_kv = false;
-    config.step_ns = cluster.step_ns;
+    config.step_ns = [this](const StepShape& shape) { return step_with_drafting_ns(cluster, drafting, shape); };
     if (drafting) {
       config.draft_ns = std::llround(drafting->budget.draft_ns);
       config.accepted = [this](uint64_t seed, int64_t position, int64_t draft_tokens, std::span<int32_t> accepted) {
@@ -309,7 +319,7 @@ struct SimRollout {
     };
     drafts.learn = [this](RequestId request, int64_t output_tokens) { acceptance->learn(request, output_tokens); };
     return {std::make_shared<SimDrafter>(std::move(drafts)), drafting->budget,
-            [this](const StepShape& shape) { return static_cast<double>(cluster.step_ns(shape)); }};
+            [this](const StepShape& shape) { return static_cast<double>(step_with_drafting_ns(cluster, drafting, shape)); }};
   }
 
   FleetConfig fleet_config() const {

@@ -5,7 +5,7 @@
 //  - KV copies between engine and pool: they queue with the steps and cost copy_us_block each (on a GPU the copy engines move the
 //    bytes beside the steps);
 //  - blocks fetched from another machine's pool: they take latency_us and their real bytes over nic_bytes_per_s;
-//  - drafting: each verify draws how many draft tokens are accepted from a measured acceptance, which depends on how many other
+//  - drafting: each verify draws how many draft tokens are accepted from a measured acceptance, which may depend on how many other
 //    responses of the group the drafter knows. A shorter one counts as the fraction of this response that it covers. The
 //    instances' own DraftBudget decides how many tokens are drafted, and learns from what is accepted.
 // Engines keep no KV bytes, so outputs are not checked here; tests/actors does that with the same actors.
@@ -65,8 +65,11 @@ struct StoppedRequest {
 /// Speculative decoding.
 struct SimDrafting {
   DraftAcceptance acceptance;
-  bool grouped = true;  // drafts from all responses of the group; false: from the request's own text alone
+  bool grouped = true;  // drafts from all responses of the group; false: nothing else depends on them
   DraftBudgetConfig budget;
+  /// If set: a draft token costs a pass over all sequences that decode, by a draft model or a head of the model. Takes the shape
+  /// of their step without drafts.
+  std::function<int64_t(const StepShape&)> pass_ns = {};
 };
 
 /// Simulates one iteration under one policy, with drafting if given. The caller fills in `run.workload`, `seed` and

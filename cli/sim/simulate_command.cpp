@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <iostream>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -13,6 +14,7 @@
 #include "cli/machine_memory.h"
 #include "cli/output_writer.h"
 #include "cli/sim/sim_bound.h"
+#include "cli/sim/sim_drafting.h"
 #include "cli/sim/sim_fault_command.h"
 #include "cli/sim/sim_html.h"
 #include "cli/sim/sim_partial.h"
@@ -30,6 +32,11 @@ constexpr int64_t kNicBytesPerSPerGpu = 50'000'000'000;  // 400 Gbit/s each (pap
 constexpr int64_t kProfiledPrefillTokens = 512;          // what `seer rollout` does by default
 constexpr int64_t kGpuPrefillTokens = 8192;
 constexpr int64_t kFineBlocksMaxGen = 65536;  // longer responses get larger KV blocks, for fewer events
+
+/// Machines that one instance spans; their pools count as one.
+int64_t machines_of(const HardwareSetup& setup) {
+  return std::max<int64_t>(1, (setup.gpus_per_instance + kGpusPerMachine - 1) / kGpusPerMachine);
+}
 
 /// The cluster for a workload that names its GPUs.
 Result<ClusterModel> cluster_of(const Workload& workload, const SimulateOptions& options) {
@@ -85,22 +92,11 @@ Result<ClusterModel> make_cluster(const Workload& workload, const SimulateOption
                 " does not say how many there are");
   if (options.kv_tokens > 0) cluster.kv_tokens = options.kv_tokens;
   if (options.block_tokens > 0) cluster.block_tokens = options.block_tokens;
-  cluster.dram_bytes = options.dram_bytes;
+  const int64_t machines = workload.hardware ? machines_of(*workload.hardware) : 1;
+  if (options.dram_bytes > std::numeric_limits<int64_t>::max() / machines)
+    return fail(Code::kInvalidArgument, "--dram-bytes is ", options.dram_bytes, ": expected at most what ", machines, " machines can add up");
+  cluster.dram_bytes = options.dram_bytes * machines;
   return cluster;
-}
-
-/// Policies with whole groups draft from a request's own text, as vLLM's suffix decoding does, with up to twice as many tokens. The
-/// others draft from the text of the group.
-Result<std::optional<SimDrafting>> drafting_of(const SimPolicy& policy, const SimulateOptions& options) {
-  if (!policy.drafts) return std::optional<SimDrafting>{};
-  Result<DraftAcceptance> acceptance = options.draft_acceptance.empty()
-                                           ? DraftAcceptance::published(options.drafting)
-                                           : DraftAcceptance::read(options.draft_acceptance, options.drafting);
-  if (!acceptance.ok()) return acceptance.error();
-  const bool grouped = !policy.whole_groups;
-  DraftBudgetConfig budget{.rule = options.draft_rule,
-                           .rows_max = {grouped ? options.draft_tokens_max : 2 * options.draft_tokens_max, 0}};
-  return std::optional<SimDrafting>({*std::move(acceptance), grouped, budget});
 }
 
 // Measured memory of a simulation: for each KV block of a device (used or not), for an instance without its blocks, and for a
@@ -154,6 +150,11 @@ Status simulate_command(const SimulateOptions& options, const std::atomic<bool>&
   keep_requests(workload, options.requests == 0 && options.faults ? kFaultRequests : options.requests);
   SEER_ASSIGN_OR_RETURN(const ClusterModel cluster, make_cluster(workload, options));
   ClusterModel baseline_cluster = cluster;
+  if (workload.hardware && options.profile.empty()) {
+    Workload bound = workload;
+    bound.hardware->rank_skew = workload.verl_rank_skew;
+    SEER_ASSIGN_OR_RETURN(baseline_cluster, make_cluster(bound, options));
+  }
   if (workload.verl_block_tokens > 0 && options.block_tokens == 0 && options.profile.empty())
     baseline_cluster.block_tokens = workload.verl_block_tokens;
   for (const ClusterModel* simulated : {&cluster, &std::as_const(baseline_cluster)})
@@ -176,7 +177,7 @@ Status simulate_command(const SimulateOptions& options, const std::atomic<bool>&
       const SimPolicy policy = sim_policy(name);
       scheduler.policy = policy.scheduling;
       scheduler.watermark_share = workload.watermark_share;
-      SEER_ASSIGN_OR_RETURN(const std::optional<SimDrafting> drafting, drafting_of(policy, options));
+      SEER_ASSIGN_OR_RETURN(const std::optional<SimDrafting> drafting, sim_drafting(policy, options, workload));
       const ClusterModel& used = policy.whole_groups ? baseline_cluster : cluster;
       log.info(0, "simulation_started", {{"workload", workload.name}, {"policy", name}, {"seed", seed}});
       const auto began = std::chrono::steady_clock::now();

@@ -46,16 +46,20 @@ struct WorkloadKeys {
 
   std::string name, gpu, model, hardware_file, trace;
   int64_t instances = 0, gpus_per_instance = 1, tp = 1, dp = 1, ep = 1;
-  double kv_reserve_share = 0.1, time_scale = 1;
+  double kv_reserve_share = 0.1, rank_skew = 1, time_scale = 1;
   int64_t groups = 0, group_size = 0, prompt_tokens = 0;
   double temperature = 1;
   double watermark_share = Workload{}.watermark_share;
   int64_t verl_block_tokens = 0;
+  double verl_rank_skew = 0;
+  WorkloadDrafting drafting;
+  std::string draft_model;
   WorkloadLengths lengths;
 };
 
 std::vector<OptionGroup> key_groups(WorkloadKeys& k) {
   WorkloadLengths& l = k.lengths;
+  WorkloadDrafting& d = k.drafting;
   return {
       {"Instances",
        {{"name", "TEXT", &k.name, "for reports"},
@@ -72,7 +76,18 @@ std::vector<OptionGroup> key_groups(WorkloadKeys& k) {
          from_below(0, 1)},
         {"verl-block-tokens", "N", &k.verl_block_tokens, "per KV block under verl, streamrl-oracle and partial; 0: as under the other policies",
          between(0, 4096)},
+        {"rank-skew", "X", &k.rank_skew, "sequences and KV of the busiest of dp ranks over their mean, if requests change ranks between chunks",
+         between(1, 100)},
+        {"verl-rank-skew", "X", &k.verl_rank_skew, "the same under verl, streamrl-oracle and partial, where they stay; 0: as rank-skew",
+         between(0, 100)},
         {"time-scale", "X", &k.time_scale, "every step takes this many times as long", above_to(0, 1e6)}}},
+      {"Drafting",
+       {{"usual-drafter", "NAME", &d.usual, "how verl, streamrl-oracle and partial draft", OneOf{{"own", "model", "mtp"}}},
+        {"own-accepted", "X", &d.own_accepted, "acceptance length of drafts from the own text, of up to 16 tokens", between(0, 17)},
+        {"group-accepted", "X", &d.group_accepted, "of drafts from the group's texts, of up to 8 tokens, averaged over a rollout", between(0, 9)},
+        {"draft-model", "NAME", &k.draft_model, "of the hardware catalog"},
+        {"model-accepted", "X", &d.model_accepted, "of drafts of 3 tokens by the draft model", between(0, 4)},
+        {"mtp-accepted", "X", &d.mtp_accepted, "of 1 token by multi-token prediction", between(0, 2)}}},
       {"Requests",
        {{"trace", "FILE", &k.trace, "JSONL of a real run, instead of drawn lengths"},
         {"groups", "N", &k.groups, "prompts", between(1, kGroupsMax)},
@@ -114,12 +129,23 @@ Result<Entry> find_named(const std::map<std::string, Entry>& known, const std::s
   return fail(Code::kInvalidArgument, source, ": ", field, " is \"", name, "\": expected one of ", listed(names));
 }
 
+Result<HardwareCatalog> catalog_of(const WorkloadKeys& k, const std::filesystem::path& folder) {
+  if (k.hardware_file.empty()) return builtin_hardware();
+  return read_hardware(folder / k.hardware_file, builtin_hardware());
+}
+
+/// An acceptance length counts the token that follows the draft, too.
+Status check_accepted(const WorkloadDrafting& d, const std::string& source) {
+  for (const auto& [key, accepted] : {std::pair{"own-accepted", d.own_accepted}, {"group-accepted", d.group_accepted},
+                                      {"model-accepted", d.model_accepted}, {"mtp-accepted", d.mtp_accepted}})
+    if (accepted != 0 && accepted < 1)
+      return fail(Code::kInvalidArgument, source, ": ", key, " is ", accepted, ": expected at least 1, the token after the draft");
+  return {};
+}
+
 Result<HardwareSetup> hardware_of(const WorkloadKeys& k, const std::string& source,
                                   const std::filesystem::path& folder) {
-  HardwareCatalog catalog = builtin_hardware();
-  if (!k.hardware_file.empty()) {
-    SEER_ASSIGN_OR_RETURN(catalog, read_hardware(folder / k.hardware_file, builtin_hardware()));
-  }
+  SEER_ASSIGN_OR_RETURN(const HardwareCatalog catalog, catalog_of(k, folder));
   HardwareSetup setup;
   SEER_ASSIGN_OR_RETURN(setup.gpu, find_named(catalog.gpus, k.gpu, "gpu", source));
   SEER_ASSIGN_OR_RETURN(setup.model, find_named(catalog.models, k.model, "model", source));
@@ -129,6 +155,7 @@ Result<HardwareSetup> hardware_of(const WorkloadKeys& k, const std::string& sour
   setup.dp = k.dp;
   setup.ep = k.ep;
   setup.kv_reserve_share = k.kv_reserve_share;
+  setup.rank_skew = k.rank_skew;
   setup.time_scale = k.time_scale;
   const Result<HardwareModel> model = HardwareModel::create(setup);
   if (!model.ok()) return fail(model.error().code, source, ": ", model.error().detail);
@@ -179,10 +206,17 @@ Result<Workload> build(WorkloadKeys& k, const std::string& source, const std::fi
   w.name = k.name;
   w.watermark_share = k.watermark_share;
   w.verl_block_tokens = k.verl_block_tokens;
+  w.verl_rank_skew = k.verl_rank_skew > 0 ? k.verl_rank_skew : k.rank_skew;
+  w.drafting = k.drafting;
   if (k.gpu.empty() != k.model.empty()) return missing(k.gpu.empty() ? "gpu" : "model");
   if (!k.gpu.empty()) {
     SEER_ASSIGN_OR_RETURN(w.hardware, hardware_of(k, source, folder));
   }
+  if (!k.draft_model.empty()) {
+    SEER_ASSIGN_OR_RETURN(const HardwareCatalog catalog, catalog_of(k, folder));
+    SEER_ASSIGN_OR_RETURN(w.drafting.model, find_named(catalog.models, k.draft_model, "draft-model", source));
+  }
+  SEER_RETURN_IF_ERROR(check_accepted(k.drafting, source));
   if (k.instances == 0) return missing("instances");
   w.instances = k.instances;
   w.temperature = k.temperature;

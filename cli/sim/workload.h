@@ -32,6 +32,16 @@ struct WorkloadLengths {
   double drift = 0;  // of mu, over the groups
 };
 
+/// What is known of drafts for this model and these prompts. 0: not known.
+struct WorkloadDrafting {
+  std::string usual = "own";  // how policies with whole groups draft: own, model or mtp
+  double own_accepted = 0;    // acceptance lengths: of suffixes of the own text,
+  double group_accepted = 0;  // of suffixes of the group's texts,
+  double model_accepted = 0;  // of a draft model,
+  double mtp_accepted = 0;    // and of multi-token prediction
+  std::optional<ModelSpec> model;  // the draft model
+};
+
 struct Workload {
   std::string name;
   std::optional<HardwareSetup> hardware;  // none: the caller has step times (a measured profile)
@@ -42,6 +52,8 @@ struct Workload {
   double watermark_share = ChunkSchedulerConfig{}.watermark_share;
   int64_t verl_block_tokens = 0;  // tokens per KV block under verl, streamrl-oracle and partial, without a measured
                                   // profile; 0: as under the other policies
+  double verl_rank_skew = 1;        // HardwareSetup::rank_skew under those policies
+  WorkloadDrafting drafting;
   WorkloadLengths lengths;          // of a trace: only max_gen and avg_gen
   std::vector<GroupLengths> trace;  // not empty: these are the lengths, for every seed
 };

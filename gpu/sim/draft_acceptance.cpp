@@ -1,5 +1,6 @@
 #include "gpu/sim/draft_acceptance.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "gpu/cpu/exact_math.h"
@@ -67,6 +68,26 @@ Result<DraftAcceptance> DraftAcceptance::read(const std::string& path, const std
   return parse(text, path, drafting);
 }
 
+DraftAcceptance DraftAcceptance::constant(double accepted, int64_t draft_tokens) {
+  SEER_CHECK(accepted >= 1 && accepted <= static_cast<double>(1 + draft_tokens), accepted, draft_tokens);
+  DraftAcceptance curve;
+  curve.draft_tokens_ = draft_tokens;
+  curve.references_ = {0};
+  curve.acceptance_ = {acceptance_of(accepted, draft_tokens)};
+  return curve;
+}
+
+DraftAcceptance DraftAcceptance::scaled(double accepted, double references) const {
+  const auto longest = static_cast<double>(draft_tokens_);
+  SEER_CHECK(accepted >= 1 && accepted <= 1 + longest, accepted, draft_tokens_);
+  const double gain = mean_accepted(references, draft_tokens_) - 1;
+  DraftAcceptance curve = *this;
+  if (gain == 0) return curve;
+  for (double& a : curve.acceptance_)
+    a = acceptance_of(1 + std::min(longest, (accepted_of(a, draft_tokens_) - 1) * (accepted - 1) / gain), draft_tokens_);
+  return curve;
+}
+
 Result<DraftAcceptance> DraftAcceptance::parse(std::string_view json, const std::string& name,
                                                const std::string& drafting) {
   const Json root = Json::parse(json, nullptr, /*allow_exceptions=*/false);
@@ -78,6 +99,7 @@ Result<DraftAcceptance> DraftAcceptance::parse(std::string_view json, const std:
                 ": expected a whole number from 1 to ", kDraftTokensMax);
   const auto length = draft_tokens.get<int64_t>();
   DraftAcceptance curve;
+  curve.draft_tokens_ = length;
   SEER_ASSIGN_OR_RETURN(curve.references_, numbers(member(root, "references"), 0, 1e9, cat(name, ": references")));
   for (size_t i = 1; i < curve.references_.size(); ++i)
     if (curve.references_[i] <= curve.references_[i - 1])

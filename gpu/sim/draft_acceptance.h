@@ -22,8 +22,14 @@ class DraftAcceptance {
   static Result<DraftAcceptance> published(const std::string& drafting);
   /// A file of the same format. Errors: as parse(), kNotFound, kIo.
   static Result<DraftAcceptance> read(const std::string& path, const std::string& drafting);
+  /// The same acceptance length whatever the references. REQUIRES: 1 <= accepted <= 1 + draft_tokens.
+  static DraftAcceptance constant(double accepted, int64_t draft_tokens);
   /// `name` is the text's name in errors. Errors: kInvalidArgument (one sentence: name, field, value, expected).
   static Result<DraftAcceptance> parse(std::string_view json, const std::string& name, const std::string& drafting);
+
+  /// The same curve for texts that are easier or harder to guess: the acceptance length at `references` is `accepted`, and what
+  /// a draft gains at other numbers of references differs by the same factor. REQUIRES: 1 <= accepted <= 1 + the draft length.
+  DraftAcceptance scaled(double accepted, double references) const;
 
   /// Probability that a draft token is accepted if all before it were.
   double token_acceptance(double references) const;
@@ -31,6 +37,7 @@ class DraftAcceptance {
   double mean_accepted(double references, int64_t draft_tokens) const;
 
  private:
+  int64_t draft_tokens_ = 0;        // of the drafts that the table is about
   std::vector<double> references_;  // ascending
   std::vector<double> acceptance_;  // at each of them
 };

@@ -155,6 +155,7 @@ Status take_costs(HardwareCosts& c, const Json& json, const std::string& place) 
   const std::array constants{
       Constant{"weight_bandwidth_share", &c.weight_bandwidth_share, 1e-3, 1, false},
       Constant{"kv_bandwidth_share", &c.kv_bandwidth_share, 1e-3, 1, false},
+      Constant{"expert_bandwidth_share", &c.expert_bandwidth_share, 1e-3, 1, false},
       Constant{"linear_flops_share", &c.linear_flops_share, 1e-3, 1, false},
       Constant{"attention_flops_share", &c.attention_flops_share, 1e-3, 1, false},
       Constant{"nvlink_share", &c.nvlink_share, 1e-3, 1, false},
@@ -166,6 +167,8 @@ Status take_costs(HardwareCosts& c, const Json& json, const std::string& place) 
       Constant{"step_us", &c.step_us, 0, 1e6, false},
       Constant{"layer_us", &c.layer_us, 0, 1e6, false},
       Constant{"sequence_us", &c.sequence_us, 0, 1e6, false},
+      Constant{"expert_imbalance", &c.expert_imbalance, 1, 100, false},
+      Constant{"verify_factor", &c.verify_factor, 1, 100, false},
   };
   return take_constants(constants, json, place);
 }

@@ -54,11 +54,14 @@ struct ModelSpec {
 /// Which share of the peaks real steps reach, in (0, 1], and their fixed costs.
 struct HardwareCosts {
   double weight_bandwidth_share = 0, kv_bandwidth_share = 0;
+  double expert_bandwidth_share = 0;  // as weight_bandwidth_share, for the grouped matrices of routed experts
   double linear_flops_share = 0, attention_flops_share = 0;
   double nvlink_share = 0, nic_share = 0;
   double dispatch_bytes = 0, combine_bytes = 0;  // per element of a hidden state, to an expert and back
   double all_reduce_us = 0, all_to_all_us = 0;   // of each, whatever its size
   double step_us = 0, layer_us = 0, sequence_us = 0;
+  double expert_imbalance = 1;  // expert-parallel: rows of the busiest GPU's experts / those if the router were even
+  double verify_factor = 1;     // a step that verifies drafts takes this many times as long as its rows say
 };
 
 /// All known GPUs and models, by name, and the costs.

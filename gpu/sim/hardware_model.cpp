@@ -27,10 +27,11 @@ double linear_flops(const HardwareSetup& s, double bytes_per_param) {
   return tflops * 1e12 * s.costs.linear_flops_share;
 }
 
-/// Matrices with `params_read` parameters, of which each of `rows` rows is multiplied with `params_per_row`.
+/// Matrices with `params_read` parameters, of which each of `rows` rows is multiplied with `params_per_row`. They are read at
+/// this share of the peak.
 double matrix_s(const HardwareSetup& s, double params_read, double bytes_per_param, double rows,
-                double params_per_row) {
-  const double read_s = params_read * bytes_per_param / (hbm_bytes_per_s(s) * s.costs.weight_bandwidth_share);
+                double params_per_row, double bandwidth_share) {
+  const double read_s = params_read * bytes_per_param / (hbm_bytes_per_s(s) * bandwidth_share);
   return std::max(read_s, 2 * rows * params_per_row / linear_flops(s, bytes_per_param));
 }
 
@@ -43,14 +44,15 @@ double experts_s(const HardwareSetup& s, const Load& rank, double instance_rows)
   if (s.ep == 1) {  // the rank's own rows on its own copy of all experts, cut in tp pieces
     const double piece = layer_params / static_cast<double>(s.tp);
     return matrix_s(s, expected_experts(rank.rows, m.experts_per_token, m.experts) * piece, m.weight_bytes, rank.rows,
-                    k * piece);
+                    k * piece, s.costs.expert_bandwidth_share);
   }
   // The rows of the whole instance on the experts that this GPU holds. Each row goes to k GPUs at most.
   const auto gpus = static_cast<double>(s.ep);
   const double touched = expected_experts(instance_rows, m.experts_per_token, m.experts) / gpus;
   const double read = busiest_of(touched, static_cast<double>(m.experts) / gpus, s.ep);
-  const double rows = busiest_of(instance_rows * k / gpus, instance_rows * k, s.ep);
-  return matrix_s(s, read * layer_params, m.weight_bytes, rows, layer_params);
+  const double even = busiest_of(instance_rows * k / gpus, instance_rows * k, s.ep);
+  const double rows = std::min(instance_rows * k, even * s.costs.expert_imbalance);
+  return matrix_s(s, read * layer_params, m.weight_bytes, rows, layer_params, s.costs.expert_bandwidth_share);
 }
 
 double matrices_s(const HardwareSetup& s, const Load& rank, double instance_rows) {
@@ -58,8 +60,9 @@ double matrices_s(const HardwareSetup& s, const Load& rank, double instance_rows
   const auto tp = static_cast<double>(s.tp);
   const double unrouted = m.unrouted_params() / tp;
   const double head = rank.sampled_rows > 0 ? m.head_params() / tp : 0;
-  return matrix_s(s, unrouted, m.weight_bytes, rank.rows, unrouted) + experts_s(s, rank, instance_rows) +
-         matrix_s(s, head, m.head_bytes, rank.sampled_rows, head);
+  const double share = s.costs.weight_bandwidth_share;
+  return matrix_s(s, unrouted, m.weight_bytes, rank.rows, unrouted, share) + experts_s(s, rank, instance_rows) +
+         matrix_s(s, head, m.head_bytes, rank.sampled_rows, head, share);
 }
 
 /// Bytes of K and V of one token on each GPU of its rank. Latents are not cut by tp; of grouped queries each GPU holds
@@ -107,11 +110,12 @@ double links_s(const HardwareSetup& s, const Load& rank) {
   return total;
 }
 
-int64_t total_ns(const HardwareSetup& s, const Load& rank, double instance_rows) {
+int64_t total_ns(const HardwareSetup& s, const Load& rank, const StepShape& instance) {
   const double host_us =
       s.costs.step_us + static_cast<double>(s.model.layers) * s.costs.layer_us + rank.sequences * s.costs.sequence_us;
-  const double seconds = matrices_s(s, rank, instance_rows) + attention_s(s, rank) + links_s(s, rank) + host_us * 1e-6;
-  return std::max<int64_t>(1, static_cast<int64_t>(std::floor(seconds * s.time_scale * 1e9 + 0.5)));
+  const double seconds = matrices_s(s, rank, static_cast<double>(instance.rows)) + attention_s(s, rank) + links_s(s, rank) + host_us * 1e-6;
+  const double factor = s.time_scale * (instance.sampled_rows > instance.sequences ? s.costs.verify_factor : 1);
+  return std::max<int64_t>(1, static_cast<int64_t>(std::floor(seconds * factor * 1e9 + 0.5)));
 }
 
 void check_shape(const StepShape& shape) {
@@ -143,6 +147,8 @@ Result<HardwareModel> HardwareModel::create(HardwareSetup setup) {
   if (!(setup.kv_reserve_share >= 0 && setup.kv_reserve_share < 1))
     return fail(Code::kInvalidArgument, "kv-reserve-share is ", setup.kv_reserve_share,
                 ": expected a number from 0 to below 1");
+  if (!(setup.rank_skew >= 1 && setup.rank_skew <= static_cast<double>(setup.dp)))
+    return fail(Code::kInvalidArgument, "rank-skew is ", setup.rank_skew, ": expected a number from 1 to dp, ", setup.dp);
   if (!(setup.time_scale > 0 && setup.time_scale <= 1e6))
     return fail(Code::kInvalidArgument, "time-scale is ", setup.time_scale, ": expected a number above 0, at most 1e6");
   HardwareModel model(std::move(setup));
@@ -154,7 +160,7 @@ Result<HardwareModel> HardwareModel::create(HardwareSetup setup) {
                 " do not fit: ", model.weight_bytes_per_gpu() / 1e9, " GB on each ", s.gpu.name, " (tp ", s.tp, ", dp ",
                 s.dp, ", ep ", s.ep, "), which has ", s.gpu.hbm_gb, " GB less a reserve of ",
                 s.gpu.hbm_gb * s.kv_reserve_share);
-  model.kv_capacity_tokens_ = s.dp * static_cast<int64_t>(rank_tokens);
+  model.kv_capacity_tokens_ = static_cast<int64_t>(static_cast<double>(s.dp) * rank_tokens / s.rank_skew);
   HardwareSetup whole = s;
   whole.tp = 1;
   model.kv_bytes_per_token_ = static_cast<int64_t>(kv_bytes_per_gpu_token(whole));
@@ -172,17 +178,17 @@ double HardwareModel::weight_bytes_per_gpu() const {
 int64_t HardwareModel::step_ns(const StepShape& shape) const {
   check_shape(shape);
   const int64_t busiest_sequences = (shape.sequences + setup_.dp - 1) / setup_.dp;
-  const double share = static_cast<double>(busiest_sequences) / static_cast<double>(shape.sequences);
+  const double share = std::min(1.0, setup_.rank_skew * static_cast<double>(busiest_sequences) / static_cast<double>(shape.sequences));
   const Load all = load_of(shape);
   const Load rank{all.sequences * share, all.rows * share, all.sampled_rows * share, all.kv_tokens * share,
                   all.attended * share};
-  return total_ns(setup_, rank, all.rows);
+  return total_ns(setup_, rank, shape);
 }
 
 int64_t HardwareModel::step_ns(const StepShape& rank, const StepShape& instance) const {
   check_shape(rank);
   check_shape(instance);
-  return total_ns(setup_, load_of(rank), static_cast<double>(instance.rows));
+  return total_ns(setup_, load_of(rank), instance);
 }
 
 double expected_experts(double tokens, int64_t experts_per_token, int64_t experts) {

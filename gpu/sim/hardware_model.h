@@ -13,7 +13,12 @@
 //   + attention                                                 max(KV bytes / HBM, FLOPs / tensor cores)
 //   + all-reduces + all-to-alls + launches per layer + host work per step and per sequence
 // Only what max() joins overlaps. The router is taken as even: T tokens that choose k of E experts touch
-// E (1 - (1 - k/E)^T) of them.
+// E (1 - (1 - k/E)^T) of them. With ep > 1 the busiest GPU's experts get expert_imbalance times the rows of an even router.
+// Ranks share no KV, and a sequence stays on its rank. So the busiest rank has rank_skew times the mean of sequences and KV,
+// and an instance is full when its fullest rank is: it holds 1 / rank_skew of the ranks' KV.
+//
+// A step that verifies drafts (more rows are sampled than there are sequences) takes verify_factor times as long. The sum above
+// knows its rows, but not what else an engine does to verify: gathering drafts, rejection sampling, work that no longer overlaps.
 //
 // Results use +, -, *, /, sqrt and exact_math.h only: the same numbers on every machine.
 #pragma once
@@ -35,6 +40,7 @@ struct HardwareSetup {
   int64_t tp = 1, dp = 1;
   int64_t ep = 1;                 // 1 or gpus_per_instance
   double kv_reserve_share = 0.1;  // of GPU memory, neither weights nor KV: activations, graphs, what the trainer keeps
+  double rank_skew = 1;           // sequences and KV of the busiest of the dp ranks / their mean
   double time_scale = 1;          // every step takes this many times as long; for a fit
 };
 
@@ -49,7 +55,7 @@ class HardwareModel {
   /// ceil(sequences / dp) of them. REQUIRES: sequences >= 1, rows >= sequences, the rest >= 0.
   int64_t step_ns(const StepShape& shape) const;
   /// For callers that place sequences on ranks: `rank` is what the busiest rank has of `instance`. Never shorter when a
-  /// field of either grows. REQUIRES: as above, for both.
+  /// field of either grows, as long as the step verifies drafts or does not, as before. REQUIRES: as above, for both.
   int64_t step_ns(const StepShape& rank, const StepShape& instance) const;
 
   /// Bytes of K and V of one token over all layers, once: what a move of the KV carries.

@@ -29,29 +29,32 @@ FIGURE7 = {
 }
 # Figure 10, Qwen2-VL-72B: throughput and tail, of veRL's.
 FIGURE10 = {"divided": (1.42, 0.79), "seer": (1.56, 0.11), "oracle": (1.63, 0.00)}
-# Figure 11: speed-up over no drafting and mean acceptance length, of drafts from the request's own text and from the group's.
+# Figure 11: speed-up over no drafting and mean acceptance length, in one iteration under veRL, of the usual way to draft for the
+# model (suffixes of the own text, a draft model, multi-token prediction) and of drafts from the group. The lengths are inputs.
 FIGURE11 = {
-    "moonlight": {"seer+own": (1.18, 1.67), "seer+sd": (1.26, 1.89)},
-    "qwen2-vl-72b": {"seer+own": (1.06, 2.19), "seer+sd": (1.38, 2.15)},
-    "kimi-k2": {"seer+own": (1.22, 1.74), "seer+sd": (1.25, 1.77)},
+    "moonlight": {"verl+sd": (1.18, 1.67), "verl+group": (1.26, 1.89)},
+    "qwen2-vl-72b": {"verl+sd": (1.06, 2.19), "verl+group": (1.38, 2.15)},
+    "kimi-k2": {"verl+sd": (1.22, 1.74), "verl+group": (1.25, 1.77)},
 }
-FIGURE11_NAMES = {"seer+own": "own text", "seer+sd": "grouped"}
+FIGURE11_NAMES = {"verl+sd": "vanilla", "verl+group": "grouped"}
 
-POLICIES = ["verl", "divided", "las", "seer", "seer+", "oracle"]
+POLICIES = ["verl", "divided", "divided-rr", "las", "seer", "seer+", "oracle"]
 GROUP_SIZE = {"moonlight": 8, "qwen2-vl-72b": 16, "kimi-k2": 8}
 
 # The fit of the veRL row: the grid, and what it is held against.
 SIGMAS = {"moonlight": [0.6, 0.7, 0.85, 1.0, 1.15], "qwen2-vl-72b": [0.85, 1.0, 1.15, 1.3], "kimi-k2": [0.7, 0.85, 1.0]}
 ICCS = [0.5, 0.73, 0.9]
+RESERVES = {"moonlight": [0.1, 0.3, 0.4, 0.5]}  # shares of GPU memory that are not the engine's. veRL's default leaves it half
+VERIFY_ROW = ("moonlight", 1.16)  # Figure 7, groups of 8: verl+sd over verl; the only row that the verify factor is fitted to
 WATERMARKS = {"qwen2-vl-72b": [0.0, 0.0005, 0.001, 0.002, 0.005, 0.01]}  # preemptions are published for this workload only
 
 
 def cases(name, without_drafting):
-    """What is simulated of a workload. POLICY@N: in groups of N, as many requests; seer+own: `seer` drafting from own text."""
+    """What is simulated of a workload. POLICY@N: in groups of N, as many requests; verl+group: `verl` drafting from the group."""
     if without_drafting:
         return POLICIES
     other = 24 - GROUP_SIZE[name]
-    drafting = ["seer+sd", "streamrl-oracle", "seer+own", "verl+sd", "streamrl-oracle+sd", "seer++sd"]
+    drafting = ["seer+sd", "streamrl-oracle", "verl+group", "verl+sd", "streamrl-oracle+sd", "seer++sd"]
     return drafting + [f"{policy}@{other}" for policy in ["verl"] + FIGURE7_POLICIES]
 
 
@@ -71,7 +74,7 @@ def rows_of(name):
     for policy, paper in TABLE4[name].items():
         yield "Table 4", TABLE4_NAMES[policy], paper, 1, ["verl", policy], speedup
     yield "Table 4", "+grouped SD over +context", TABLE4[name]["seer+sd"] / TABLE4[name]["seer"], 1, ["seer", "seer+sd"], speedup
-    for policy in ["las", "seer+", "oracle"]:
+    for policy in ["divided-rr", "las", "seer+", "oracle"]:
         yield "Table 4", f"({policy})", None, 1, ["verl", policy], speedup
     yield "Table 4", "(seer++sd)", None, 1, ["verl", "seer++sd"], speedup
     yield "Table 4", "(lower bound, without drafting)", None, 1, ["verl"], lambda verl: verl["total_s"] / verl["bound_total_s"]
@@ -86,10 +89,13 @@ def rows_of(name):
         for key, paper in FIGURE3.items():
             yield "Figure 3", f"verl: {key}", paper, 1, ["verl"], lambda run, key=key: run[key]
     for policy, (ratio, accepted) in FIGURE11[name].items():
-        yield "Figure 11", f"{FIGURE11_NAMES[policy]}: speed-up", ratio, 1, ["seer", policy], speedup
+        yield "Figure 11", f"{FIGURE11_NAMES[policy]}: speed-up", ratio, 1, ["verl", policy], speedup
         yield "Figure 11", f"{FIGURE11_NAMES[policy]}: accepted", accepted, 1, [policy], lambda run: run["acceptance_length"]
     for policy in POLICIES:
         yield "Policies", f"{policy}: tail of veRL's", None, 1, ["verl", policy], lambda verl, run: run["tail_s"] / verl["tail_s"]
         yield "Policies", f"{policy}: share of the bound", None, 1, [policy], lambda run: run["bound_total_s"] / run["total_s"]
-    for one, other in [("seer", "divided"), ("seer+", "seer"), ("seer+", "divided"), ("seer+", "oracle")]:
-        yield "Policies", f"{one} over {other}", None, 1, [other, one], speedup
+    for one, other in [("seer", "divided"), ("seer", "divided-rr"), ("seer+", "seer"), ("seer+", "divided-rr"), ("seer+", "oracle")]:
+        paper = TABLE4[name]["seer"] / TABLE4[name]["divided"] if (one, other) == ("seer", "divided") else None
+        yield "Policies", f"{one} over {other}", paper, 1, [other, one], speedup
+    for policy in ["verl", "verl+sd", "verl+group"]:
+        yield "Policies", f"{policy}: preemptions", None, 1, [policy], lambda run: run["preemptions"]

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """The paper's Table 4 and Figures 3, 7, 8, 10 and 11 (v3 numbering) beside `seer simulate`.
 
-With --fit: fits the spread of lengths `sigma`, their correlation within a group `icc`, `time-scale` and (Qwen2-VL-72B) the share
-of KV that stays free when veRL admits a request, on the veRL row alone, and writes them into deploy/sim/*.toml. Without --fit:
+With --fit: fits the spread of lengths `sigma`, their correlation within a group `icc`, `time-scale`, (Qwen2-VL-72B) the share of KV
+that stays free when veRL admits a request and (Moonlight) the share of GPU memory that is not the engine's, on the veRL row alone,
+and writes them into deploy/sim/*.toml. With --fit-verify: finds the factor of steps that verify drafts (verify_factor of
+deploy/sim/hardware.json) that gives the paper's verl+sd row of Moonlight, and prints it. Without either:
 predicts every row with the shipped values, over seeds that the fit has not seen, and prints it beside the paper's. The paper's
 Table 2 (how many draft tokens are accepted) is an input of the simulator. A run is one process with one seed. --runs keeps all
 runs, and a later call with that file adds missing ones (use a new file for a new build). Tables are made of all runs in it.
@@ -14,10 +16,11 @@ usage: reproduce.py SEER_PROGRAM --fit --fit-seeds 5 --runs fit.jsonl
 import argparse, json, math, os, re, subprocess, sys, tempfile, time
 from concurrent.futures import ThreadPoolExecutor
 
-from paper_rows import FIGURE3, FIGURE8, ICCS, POLICIES, SIGMAS, WATERMARKS, cases, rows_of
+from paper_rows import FIGURE3, FIGURE8, ICCS, POLICIES, RESERVES, SIGMAS, VERIFY_ROW, WATERMARKS, cases, rows_of
 
 DEPLOY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../deploy/sim")
 FIRST_SEED = 1000  # of the predictions; the fit uses 1, 2, ...
+USUAL_RESERVE = 0.5  # veRL: gpu_memory_utilization 0.5
 PUBLISHED_ICC = 0.73  # TailSieve: (65 % by prompt + 7 % interaction) / 98 % of the variance of the lengths
 CLOSE = 0.05  # relative: the fit does not tell apart what is by so little further from the paper's
 TAIL_KEPT = 0.1  # relative: as far may a fit to the preemptions move the tail
@@ -76,14 +79,18 @@ class Runs:
             requests = shipped["groups"] * shipped["group-size"]
             values = {**values, "groups": round(requests / int(group_size)), "group-size": int(group_size)}
         with tempfile.TemporaryDirectory() as folder:
-            workload, report, page, own, errors = (os.path.join(folder, f) for f in (name + ".toml", "report.json", "page.html",
-                                                                                     "own.json", "errors"))
-            open(workload, "w").write(workload_text(name, values))
+            workload, report, page, hardware, errors = (os.path.join(folder, f) for f in (name + ".toml", "report.json", "page.html",
+                                                                                          "hardware.json", "errors"))
+            values, text = dict(values), ""
+            if "verify-factor" in values:  # a constant of the engine, not of the workload
+                factor = {"value": values.pop("verify-factor"), "source": "a trial of the fit"}
+                json.dump({"costs": {"verify_factor": factor}}, open(hardware, "w"))
+                text = 'hardware-file = "hardware.json"\n'
+            open(workload, "w").write(workload_text(name, values).replace("[workload]\n", "[workload]\n" + text))
             command = [self.program, "simulate", "--workload", workload, "--seed", str(seed), "--seeds", "1", "--report", report,
-                       "--html", page, "--policies", policy.replace("+own", "+sd")]
-            if policy.endswith("+own"):
-                json.dump(own_text_acceptance(), open(own, "w"))
-                command += ["--draft-acceptance", own, "--draft-max", "16"]  # as the baselines' drafting
+                       "--html", page, "--policies", policy.replace("+group", "+sd")]
+            if policy.endswith("+group"):
+                command += ["--drafter", "group"]
             status, cpu_s, peak_bytes = run_measured(command, errors)
             if status != 0:
                 raise RuntimeError(f"{name} {case} seed {seed}: {open(errors).read()}")
@@ -101,13 +108,6 @@ def run_measured(command, errors):
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     return process.returncode, used.ru_utime + used.ru_stime, 1024 * used.ru_maxrss
-
-
-def own_text_acceptance():
-    """Table 2 as if no other response of the group were known."""
-    table = json.load(open(os.path.join(DEPLOY, "draft_acceptance.json")))
-    table["accepted"] = {name: [values[0]] * len(values) for name, values in table["accepted"].items()}
-    return table
 
 
 def instance_gap(page):
@@ -148,12 +148,18 @@ def fit(runs, name, seeds):
         return sum(abs(math.log((found[key] + 1e-9) / paper[key])) for key in keys)
 
     shares = [key for key in paper if key != "preemptions"]
-    grid = {(sigma, icc): verl({**fixed, "sigma": sigma, "icc": icc}) for sigma in SIGMAS[name] for icc in ICCS}
-    # Many pairs give the same tail: of those about as close as the closest, the one nearest the published correlation.
+    def point_values(point):
+        sigma, icc, reserve = point
+        return {**fixed, "sigma": sigma, "icc": icc, **({} if reserve is None else {"kv-reserve-share": reserve})}
+
+    grid = {point: verl(point_values(point)) for point in
+            [(s, i, r) for r in RESERVES.get(name, [None]) for s in SIGMAS[name] for i in ICCS]}
+    # Many points give the same tail: of those about as close as the closest, the one nearest veRL's default of memory, then
+    # nearest the published correlation.
     closest = min(off(found, shares) for found in grid.values())
-    sigma, icc = min((point for point in grid if off(grid[point], shares) <= closest + CLOSE),
-                     key=lambda point: (abs(point[1] - PUBLISHED_ICC), off(grid[point], shares)))
-    values, found = {**fixed, "sigma": sigma, "icc": icc}, grid[sigma, icc]
+    chosen = min((point for point in grid if off(grid[point], shares) <= closest + CLOSE),
+                 key=lambda point: (abs((point[2] or USUAL_RESERVE) - USUAL_RESERVE), abs(point[1] - PUBLISHED_ICC), off(grid[point], shares)))
+    values, found = point_values(chosen), grid[chosen]
     if name in WATERMARKS:
         trials = {share: verl({**values, "watermark-share": share}) for share in WATERMARKS[name]}
         keeps_tail = [share for share in trials if off(trials[share], ["tail_share"]) <= TAIL_KEPT] or [0.0]
@@ -162,6 +168,22 @@ def fit(runs, name, seeds):
     values["time-scale"] = round(total_s / found["total_s"], 3)
     print(f"{name}: {values}; tail {found['tail_share']:.1%} of the total (paper {paper['tail_share']:.1%})", flush=True)
     return values
+
+
+def fit_verify(runs, seeds):
+    """The factor with which verl+sd gains over verl what the paper says, by halving an interval."""
+    name, paper = VERIFY_ROW
+    low, high = 1.0, 2.0
+    while high - low > 0.01:
+        factor = round((low + high) / 2, 3)
+        for case in ["verl", "verl+sd"]:
+            runs.add_missing([(name, {"verify-factor": factor} if case == "verl+sd" else {}, case, seed) for seed in range(1, seeds + 1)])
+        plain = runs.by_seed(name, {}, "verl", 1, seeds)
+        found = runs.by_seed(name, {"verify-factor": factor}, "verl+sd", 1, seeds)
+        gain = mean([plain[seed]["total_s"] / found[seed]["total_s"] for seed in found])
+        print(f"verify_factor {factor}: verl+sd {gain:.3f} of verl (paper {paper})", flush=True)
+        low, high = (factor, high) if gain > paper else (low, factor)
+    return (low + high) / 2
 
 
 def ship(name, values):
@@ -254,6 +276,7 @@ def main():
     p.add_argument("program")
     p.add_argument("--workloads", default=",".join(FIGURE8))
     p.add_argument("--fit", action="store_true", help="fit, write deploy/sim/*.toml, and stop")
+    p.add_argument("--fit-verify", action="store_true", help="fit verify_factor, print it, and stop")
     p.add_argument("--fit-seeds", type=int, default=5)
     p.add_argument("--seeds", type=int, default=20, help="0: only print what --runs has")
     p.add_argument("--draft-seeds", type=int, default=5, help="of rows with drafting, and of the other group size")
@@ -265,6 +288,9 @@ def main():
     o = p.parse_args()
     began = time.monotonic()
     runs, rows = Runs(o.program, o.runs, o.jobs), []
+    if o.fit_verify:
+        print(f"verify_factor: {fit_verify(runs, o.fit_seeds):.2f}")
+        return
     for name in o.workloads.split(","):
         if o.fit:
             ship(name, fit(runs, name, o.fit_seeds))

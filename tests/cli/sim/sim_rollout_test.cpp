@@ -189,6 +189,24 @@ TEST_CASE("sim rollout: if each row costs time, drafts that are not likely enoug
   }
 }
 
+TEST_CASE("sim rollout: drafts do not make an instance without a pool preempt more") {
+  ClusterModel cluster = small_cluster();
+  cluster.kv_tokens = 32'768;
+  cluster.block_tokens = 64;
+  const SimDrafting drafting{.acceptance = *DraftAcceptance::published("linear"), .grouped = false, .budget = {.rows_max = {16, 0}}};
+  int64_t plain = 0, drafted = 0;
+  for (uint64_t seed = 1; seed <= 4; ++seed) {
+    const SimWork work = small_work(seed);
+    plain += simulate("verl", cluster, work).preemptions;
+    const Result<SimRun> run = simulate_rollout(cluster, work, {.policy = "verl", .watermark_share = 0}, drafting);
+    REQUIRE_MESSAGE(run.ok(), run.error().detail);
+    drafted += run->preemptions;
+  }
+  MESSAGE(plain, " ", drafted);
+  CHECK(plain > 50);
+  CHECK(drafted < 1.3 * static_cast<double>(plain));
+}
+
 TEST_CASE("sim rollout: neither single steps nor steps done at once wait for a slot after copies") {
   ClusterModel cluster = small_cluster();
   cluster.instances = 1;

@@ -36,6 +36,24 @@ TEST_CASE("draft acceptance: Table 2 comes back at its own references and draft 
   CHECK(published("linear").token_acceptance(0) == doctest::Approx(0.413).epsilon(3e-3));
 }
 
+TEST_CASE("draft acceptance: scaled, it has the given length where asked, and all gains differ by one factor") {
+  const DraftAcceptance table = published("linear"), scaled = table.scaled(1.89, 3.5);
+  CHECK(scaled.mean_accepted(3.5, 8) == doctest::Approx(1.89).epsilon(0.01));
+  const double factor = 0.89 / (table.mean_accepted(3.5, 8) - 1);
+  for (const double references : {0.0, 1.0, 5.0, 15.0})
+    CHECK(scaled.mean_accepted(references, 8) - 1 == doctest::Approx(factor * (table.mean_accepted(references, 8) - 1)).epsilon(1e-6));
+  CHECK(table.scaled(9, 0).mean_accepted(15, 8) <= 9);
+}
+
+TEST_CASE("draft acceptance: a constant one does not depend on references") {
+  const DraftAcceptance own = DraftAcceptance::constant(1.67, 16), one = DraftAcceptance::constant(1.74, 1);
+  for (const double references : {0.0, 0.5, 7.0}) {
+    CHECK(own.mean_accepted(references, 16) == doctest::Approx(1.67));
+    CHECK(one.mean_accepted(references, 1) == doctest::Approx(1.74));
+  }
+  CHECK(one.token_acceptance(0) == doctest::Approx(0.74));
+}
+
 TEST_CASE("draft acceptance: grows with references and draft tokens, and is 1 without a draft") {
   const DraftAcceptance curve = published("linear");
   for (double references = 0; references <= 20; references += 0.5) {
