@@ -33,6 +33,13 @@ bool has_option(const CommandSpec& command, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
+constexpr int kWordsMax = 64;  // of one option
+
+bool takes_words(const OptionSpec& spec) {
+  const auto* repeated = std::get_if<RepeatedField>(&spec.field);
+  return repeated != nullptr && repeated->words;
+}
+
 void add_flags(OpenCommand& open) {
   CLI::App& app = *open.app;
   for (const OptionGroup& group : open.spec->options)
@@ -41,8 +48,8 @@ void add_flags(OpenCommand& open) {
       std::vector<std::string>& values = open.typed.values[spec.name];
       CLI::Option* option = is_switch(spec) ? app.add_flag("--" + spec.name, values, help_text(spec))
                                             : app.add_option("--" + spec.name, values, help_text(spec))
-                                                  ->expected(1)
-                                                  ->allow_extra_args(false)
+                                                  ->expected(1, takes_words(spec) ? kWordsMax : 1)
+                                                  ->allow_extra_args(takes_words(spec))
                                                   ->type_name(spec.value);
       option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)->group(group.title);
     }

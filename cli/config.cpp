@@ -12,6 +12,7 @@
 #include "cli/sampling_options.h"
 #include "cli/shell_completion.h"
 #include "cli/sim/sim_policy.h"
+#include "cli/sim/sim_sweep.h"
 #include "cli/suggestion.h"
 #include "cli/toml_options.h"
 
@@ -301,7 +302,10 @@ std::vector<OptionGroup> option_groups(SimulateOptions& o) {
          "every response"},
         {"report", "FILE", &o.report, "JSON with each figure's mean and 95 % interval"},
         {"csv", "FILE", &o.csv, "the same as CSV"},
-        {"html", "FILE", &o.html, "page with timelines, completions and the table"}}},
+        {"html", "FILE", &o.html, "page with timelines, completions and the table; with --sweep the table of all points"},
+        {"sweep", "KEY=V,V", RepeatedField{&o.sweep, true},
+         cat("simulate all combinations of these values; one or more of ", sweep_keys())},
+        {"sweep-runs-max", "N", &o.sweep_runs_max, "a sweep with more runs is refused", between(1, 1'000'000)}}},
       {"Scheduling",
        {{"chunk-tokens", "N", &o.scheduler.chunk_tokens, "tokens until a request gives up its instance; 0: never",
          at_least(0)},
@@ -330,7 +334,16 @@ std::vector<OptionGroup> option_groups(SimulateOptions& o) {
          "longer than 65536): larger than real ones, for fewer events", between(0, 4096)},
         {"max-batch", "N", &o.max_batch, "most requests that run on an instance (or data-parallel rank)",
          between(1, 65536)},
-        {"dram-bytes", "SIZE", SizeField{&o.dram_bytes}, "DRAM tier of each machine's KV pool", at_least(1)}}},
+        {"dram-bytes", "SIZE", SizeField{&o.dram_bytes}, "DRAM tier of each machine's KV pool", at_least(1)},
+        {"cold-bytes", "SIZE", SizeField{&o.cold_bytes}, "cold tier of each machine's KV pool; 0: none", at_least(0)},
+        {"ssd-read-gb-per-s", "X", &o.ssd_read_gb_per_s, "what the devices of a machine's cold tier read; RocksDB's share is as measured",
+         above_to(0, 10000)},
+        {"ssd-write-gb-per-s", "X", &o.ssd_write_gb_per_s, "what they write, likewise", above_to(0, 10000)}}},
+      {"Iteration (around the rollout; 0: left out)",
+       {{"reward-s", "X", &o.iteration.reward_s, "seconds to judge a response, from its end on, while the rollout runs", between(0, 1e6)},
+        {"reward-workers", "N", &o.iteration.reward_workers, "responses judged at a time", between(1, 1'000'000)},
+        {"train-s", "X", &o.iteration.train_s, "seconds of training after the rollout and its rewards", between(0, 1e7)},
+        {"update-s", "X", &o.iteration.update_s, "seconds until the new weights are on all instances", between(0, 1e6)}}},
       log_options(o.log),
   };
 }
@@ -367,6 +380,7 @@ constexpr const char* kProfileExamples = R"(  seer profile --model DIR --out pro
 constexpr const char* kSimulateExamples = R"(  seer simulate --workload moonlight --policies verl,divided,seer --seeds 5 --html moonlight.html
   seer simulate --workload responses.jsonl --profile profile.json --instances 2 --kv-tokens 50000 --chunk-tokens 512
   seer simulate --workload moonlight --policies seer,divided --seeds 10 --faults
+  seer simulate --policies seer+ --sweep instances=16,32 dram=1TiB,2TiB --train-s 650 --update-s 90 --html sweep.html
 )";
 constexpr const char* kCompletionExamples = R"(  source <(seer completion bash)                            # for this shell
   seer completion bash > ~/.local/share/bash-completion/completions/seer
@@ -542,7 +556,10 @@ Status check_together(const SimulateOptions& o) {
   for (size_t i = 0; i < o.policies.size(); ++i)
     if (std::find(o.policies.begin(), o.policies.begin() + i, o.policies[i]) != o.policies.begin() + i)
       return fail(Code::kInvalidArgument, "--policies names ", o.policies[i], " twice: expected different policies");
+  if (const Result<std::vector<SweepAxis>> axes = parse_sweep(o.sweep); !axes.ok()) return axes.error();
   if (!o.faults) return {};
+  if (!o.sweep.empty())
+    return fail(Code::kInvalidArgument, "--sweep does not go with --faults: such runs are checked, not measured");
   for (const std::string& policy : o.policies)
     if (sim_policy(policy).is_partial)
       return fail(Code::kInvalidArgument, "--policies ", policy,

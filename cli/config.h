@@ -15,6 +15,7 @@
 #include "cli/arguments.h"
 #include "cli/cluster_access.h"
 #include "cli/router_options.h"
+#include "cli/sim/sim_iteration.h"
 #include "cli/sim/sim_policy.h"
 #include "gpu/cpu/cpu_engine.h"
 #include "gpu/model/weight_store.h"
@@ -204,6 +205,11 @@ struct SimulateOptions {
   int64_t block_tokens = 0;         // of a KV block; 0: see cluster_of() in simulate_command.cpp
   int64_t max_batch = 256;          // most running requests of an instance (of each data-parallel rank)
   int64_t dram_bytes = 2'000'000'000'000;  // DRAM tier of each machine's pool (paper: 2 TB)
+  int64_t cold_bytes = 0;           // cold tier of each machine; 0: none
+  double ssd_read_gb_per_s = 13, ssd_write_gb_per_s = 6;  // of the devices of a machine's cold tier; RocksDB reaches a share
+  IterationTimes iteration;         // what comes around the rollout
+  std::vector<std::string> sweep;   // KEY=VALUE,VALUE: all combinations are simulated (cli/sim/sim_sweep.h)
+  int64_t sweep_runs_max = 300;
   std::string report, csv, html;    // files to write; empty: none
   int64_t requests = 0;             // only the first ones, in whole groups; 0: all, with `faults` kFaultRequests
   bool faults = false;              // runs have faults drawn from the seed and are checked, not measured (cli/sim/sim_fault_command.h)

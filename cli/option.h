@@ -27,7 +27,8 @@ std::string format_size(int64_t bytes);
 /// Fields with a special form of text.
 struct SizeField { int64_t* bytes; };
 struct CommaListField { std::vector<std::string>* texts; };  // one text, parts between commas; a list in the file
-struct RepeatedField { std::vector<std::string>* texts; };   // the flag is given once per text; a list in the file
+/// The flag is given once per text, or with `words`, once with all of them; a list in the file.
+struct RepeatedField { std::vector<std::string>* texts; bool words = false; };
 /// A field with one of several named values, such as an enum of a component. The option's OneOf has the names.
 struct NamedField {
   std::function<void(const std::string& name)> set;  // REQUIRES: a name of the OneOf

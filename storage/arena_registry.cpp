@@ -1,6 +1,7 @@
 #include "storage/arena_registry.h"
 
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "protocols/kv.h"
@@ -43,6 +44,18 @@ bool ArenaRegistry::close_peer(NodeId node, uint64_t epoch) {
   if (it == peers_.end() || it->second != epoch) return false;
   peers_.erase(it);
   return true;
+}
+
+std::optional<NodeId> ArenaRegistry::node_of(std::span<const std::byte> bytes) {
+  std::lock_guard lock(mutex_);
+  for (const auto& [node, published] : published_) {
+    const HostArena& arena = *published.arena;
+    if (arena.slot_count() == 0) continue;
+    const std::byte* begin = arena.span(0).data();
+    const std::byte* end = arena.span(arena.slot_count() - 1).data() + arena.block_bytes();
+    if (!std::less<>{}(bytes.data(), begin) && std::less<>{}(bytes.data(), end)) return node;
+  }
+  return std::nullopt;
 }
 
 Status ArenaRegistry::is_open(NodeId node, uint64_t epoch) {

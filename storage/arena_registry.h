@@ -1,10 +1,13 @@
 // ArenaRegistry: the arenas of one process by node, and the checked copy out of one of them: what LocalTransport and
 // SimTransport have in common. An arena can be copied from once its node was published and opened as a peer. Thread-safe.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
 #include <string>
 
 #include "storage/host_arena.h"
@@ -21,6 +24,8 @@ class ArenaRegistry {
   /// False: not open in this epoch.
   bool close_peer(NodeId node, uint64_t epoch);
 
+  /// The node whose published arena the bytes lie in, if any.
+  std::optional<NodeId> node_of(std::span<const std::byte> bytes);
   /// The published arena that holds the slot, after checking node, epoch, slot, block size and generation.
   Result<std::shared_ptr<HostArena>> lend(const RemoteSlot& slot, size_t block_bytes);
   /// Copies with the checks of a remote read: the peer and its epoch, the slot and its generation before and after the copy,

@@ -1,5 +1,6 @@
 #include "storage/sim_transport.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace seer {
@@ -16,7 +17,8 @@ Status SimTransport::fetch(std::vector<Fetch> fetches, int64_t timeout_us, Fetch
   int64_t bytes = 0;
   for (const Fetch& f : fetches) bytes += static_cast<int64_t>(f.to.size());
   const int64_t late_us = config_.late_us ? config_.late_us() : 0;
-  const int64_t us = config_.latency_us + bytes * 1'000'000 / config_.bytes_per_s + late_us;
+  const int64_t sent_us = fetches.empty() ? 0 : wire_us(fetches.front().from.node, fetches.front().to, bytes);
+  const int64_t us = config_.latency_us + sent_us + late_us;
   const uint64_t id = ++last_id_;
   open_.emplace(id, Operation{std::move(fetches), std::move(events)});
   const auto after = [&](int64_t delay_us, auto then) {
@@ -27,6 +29,16 @@ Status SimTransport::fetch(std::vector<Fetch> fetches, int64_t timeout_us, Fetch
   after(us, [this, id] { arrive(id); });
   if (us > timeout_us) after(timeout_us, [this, id, timeout_us] { expire(id, timeout_us); });
   return {};
+}
+
+int64_t SimTransport::wire_us(NodeId from, std::span<const std::byte> to, int64_t bytes) {
+  const int64_t alone_us = bytes * 1'000'000 / config_.bytes_per_s;
+  if (!config_.now_us) return alone_us;
+  const int64_t now_us = config_.now_us();
+  const auto passed_us = [&](int64_t& until_us) { return until_us = std::max(until_us, now_us) + alone_us; };
+  int64_t end_us = passed_us(sends_until_us_[from]);
+  if (const auto node = arenas_.node_of(to)) end_us = std::max(end_us, passed_us(receives_until_us_[*node]));
+  return end_us - now_us;
 }
 
 void SimTransport::arrive(uint64_t id) {

@@ -3,6 +3,9 @@
 //
 // The bytes of a block are written when its time on the network is over. So a fetch that timed out may still write, as a
 // network card would: its slots must not be reused until `quiet`.
+//
+// With a clock, fetches share links: each node sends, and receives, `bytes_per_s` at most. A fetch waits at both ends for the bytes
+// of the fetches before it, and arrives when the slower end has moved its own. Without a clock each fetch has the bandwidth alone.
 #pragma once
 #include <functional>
 #include <map>
@@ -22,6 +25,7 @@ struct SimTransportConfig {
   size_t queue_max = 256;                       // fetch calls open at most, late ones included
   std::function<std::optional<Code>(const RemoteSlot&)> fault = {};  // the error of one fetch, or nothing
   std::function<int64_t()> late_us = {};        // extra time of a fetch call
+  std::function<int64_t()> now_us = {};         // the clock; empty: links are not shared
 };
 
 class SimTransport final : public KvTransport {
@@ -49,6 +53,8 @@ class SimTransport final : public KvTransport {
     bool late = false;  // `done` was called already
   };
 
+  /// Time until the bytes of fetches from `from` to the node of `to` have passed their links.
+  int64_t wire_us(NodeId from, std::span<const std::byte> to, int64_t bytes);
   void arrive(uint64_t id);
   void expire(uint64_t id, int64_t timeout_us);
   /// Ends an operation without its bytes.
@@ -59,6 +65,7 @@ class SimTransport final : public KvTransport {
   ArenaRegistry arenas_;
   uint64_t last_id_ = 0;
   std::map<uint64_t, Operation> open_;
+  std::map<NodeId, int64_t> sends_until_us_, receives_until_us_;  // when the bytes of all fetches so far have passed
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers that fire after our destruction do nothing
 };
 

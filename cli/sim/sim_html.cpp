@@ -17,32 +17,6 @@ constexpr int64_t kTimelineColumns = 300;
 constexpr int64_t kCompletionPoints = 400;
 constexpr double kLevels = 4095;  // of a value in two characters of 6 bits; only 0 becomes level 0
 
-std::string escaped(std::string_view text) {
-  std::string html;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        html += "&amp;";
-        break;
-      case '<':
-        html += "&lt;";
-        break;
-      case '>':
-        html += "&gt;";
-        break;
-      case '"':
-        html += "&quot;";
-        break;
-      case '\'':
-        html += "&#39;";
-        break;
-      default:
-        html += c;
-    }
-  }
-  return html;
-}
-
 /// JSON that is safe inside a <script>: without "<" nothing can end the element or open a comment.
 std::string script_json(const Json& json) {
   const std::string plain = json.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -263,17 +237,45 @@ std::string workload_html(const Workload& workload, const SimRows& all, std::spa
 
 }  // namespace
 
+std::string escaped(std::string_view text) {
+  std::string html;
+  for (const char c : text) {
+    switch (c) {
+      case '&':
+        html += "&amp;";
+        break;
+      case '<':
+        html += "&lt;";
+        break;
+      case '>':
+        html += "&gt;";
+        break;
+      case '"':
+        html += "&quot;";
+        break;
+      case '\'':
+        html += "&#39;";
+        break;
+      default:
+        html += c;
+    }
+  }
+  return html;
+}
+
+std::string html_head(std::string_view title, std::string_view policy) {
+  return cat("<!doctype html>\n<html lang=en>\n<head>\n<meta charset=utf-8>\n"
+             "<meta name=viewport content=\"width=device-width, initial-scale=1\">\n"
+             "<meta http-equiv=Content-Security-Policy content=\"", policy, "\">\n<title>", escaped(title), "</title>\n<style>",
+             kSimHtmlStyle, "</style>\n</head>\n<body>\n");
+}
+
 std::string sim_html(std::span<const SimRun> runs, std::string_view made_by, std::string_view title) {
   const std::vector<SimFigures> figures = sim_figures(runs);
   const std::vector<Workload> workloads = by_workload(figures);
   const SimRows all = sim_rows(figures);
-  std::string html =
-      "<!doctype html>\n<html lang=en>\n<head>\n<meta charset=utf-8>\n"
-      "<meta name=viewport content=\"width=device-width, initial-scale=1\">\n"
-      "<meta http-equiv=Content-Security-Policy content=\"default-src 'none'; style-src 'unsafe-inline'; "
-      "script-src 'unsafe-inline'\">\n<title>Seer: " + escaped(title) + "</title>\n<style>";
-  html += kSimHtmlStyle;
-  html += "</style>\n</head>\n<body>\n<main>\n<header><h1>" + escaped(title) + "</h1>\n<p class=made>" + escaped(made_by) +
+  std::string html = html_head(cat("Seer: ", title), "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'");
+  html += "<main>\n<header><h1>" + escaped(title) + "</h1>\n<p class=made>" + escaped(made_by) +
           "</p></header>\n";
   for (const Workload& workload : workloads) html += workload_html(workload, all, runs);
   html += kSimHtmlGlossary;

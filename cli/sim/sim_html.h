@@ -17,4 +17,10 @@ namespace seer {
 /// Shows timelines and completions of the first seed of each workload and policy. `made_by`: the command line that made the runs.
 std::string sim_html(std::span<const SimRun> runs, std::string_view made_by, std::string_view title = "Simulated rollouts");
 
+// What other pages share.
+/// The text with <, >, & and quotes written so that they stay text.
+std::string escaped(std::string_view text);
+/// From the doctype to <body>, with the style of the pages. `policy`: of the content, as a header would say it.
+std::string html_head(std::string_view title, std::string_view policy);
+
 }  // namespace seer

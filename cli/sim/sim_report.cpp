@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 namespace seer {
 namespace {
@@ -48,7 +49,7 @@ double bound_speedup(const SimRun& run, double SimRun::*total_s, const SimRun* v
 
 using F = SimFigures;
 using R = SimRun;
-constexpr std::array<Figure, 23> kFigures{{
+constexpr std::array<Figure, 25> kFigures{{
     {"total_s", &F::total_s, [](const R& r, const R*) { return r.total_s; },
      {0, "total, s", interval_text, &F::bound_total_s, &F::work_bound_total_s}},
     {"tail_s", &F::tail_s, [](const R& r, const R*) { return r.tail_s; },
@@ -75,6 +76,10 @@ constexpr std::array<Figure, 23> kFigures{{
     {"acceptance_length", &F::acceptance_length, [](const R& r, const R*) { return r.acceptance_length; },
      {10, "acceptance length", accepted_text}},
     {"drafted_per_verify", &F::drafted_per_verify, [](const R& r, const R*) { return r.drafted_per_verify; }},
+    {"iteration_s", &F::iteration_s, [](const R& r, const R*) { return r.iteration_s; },
+     {11, "iteration, s", interval_text}},
+    {"gpu_hours", &F::gpu_hours, [](const R& r, const R*) { return r.gpu_hours; },
+     {12, "GPU hours", interval_text}},
     {"requests", &F::requests, [](const R& r, const R*) { return real(r.requests); }},
     {"output_tokens", &F::output_tokens, [](const R& r, const R*) { return real(r.output_tokens); }},
     {"bound_total_s", &F::bound_total_s, [](const R& r, const R*) { return bound_s(r, &R::bound_total_s); }},
@@ -205,6 +210,15 @@ std::string packed(const TextColumn& names, std::span<const TextColumn> columns)
   return text;
 }
 
+std::string marks_text(std::span<const SimFigures> figures) {
+  std::string text;
+  if (std::ranges::any_of(figures, [](const SimFigures& f) { return f.seeds.size() > 1; }))
+    text += "±: half of the 95 % confidence interval over seeds\n";
+  if (!std::ranges::all_of(figures, &SimFigures::is_synchronous))
+    text += "*: not strictly synchronous: it ends before every request is finished\n";
+  return text;
+}
+
 /// The rows of one workload.
 std::string workload_table(std::span<const SimRow> rows, std::span<const std::string> titles) {
   std::vector<std::string> names{"policy"};
@@ -331,11 +345,37 @@ std::string sim_table(std::span<const SimFigures> figures) {
     while (end < all.rows.size() && all.rows[end].workload == all.rows[begin].workload) ++end;
     text += workload_table(std::span(all.rows).subspan(begin, end - begin), all.titles);
   }
-  if (std::ranges::any_of(figures, [](const SimFigures& f) { return f.seeds.size() > 1; }))
-    text += "±: half of the 95 % confidence interval over seeds\n";
-  if (!std::ranges::all_of(figures, &SimFigures::is_synchronous))
-    text += "*: not strictly synchronous: it ends before every request is finished\n";
-  return text;
+  return text + marks_text(figures);
+}
+
+std::string sim_joint_table(std::span<const SimFigures> figures, std::span<const std::string> titles) {
+  const SimRows all = sim_rows(figures);
+  std::vector<std::vector<std::string>> words(titles.size() + 1);  // by column; the last one is the policy
+  for (size_t i = 0; i < titles.size(); ++i) words[i].push_back(titles[i]);
+  words.back().push_back("policy");
+  std::vector<const SimRow*> rows;
+  for (const SimRow& row : all.rows) {
+    if (row.is_bound) continue;
+    rows.push_back(&row);
+    std::istringstream name(row.workload);
+    for (size_t i = 0; i < titles.size(); ++i) name >> words[i].emplace_back();
+    words.back().push_back(row.policy + (row.is_synchronous ? "" : " *"));
+  }
+  std::vector<std::string> names(rows.size() + 1);
+  for (std::vector<std::string>& column : words) {
+    const TextColumn text = text_column(std::move(column));
+    for (size_t line = 0; line < names.size(); ++line)
+      names[line] += (names[line].empty() ? "" : "  ") + text.cells[line] +
+                     std::string(static_cast<size_t>(text.width - shown_width(text.cells[line])), ' ');
+  }
+  std::vector<TextColumn> columns;
+  for (size_t i = 0; i < all.titles.size(); ++i) {
+    std::vector<std::string> cells{all.titles[i]};
+    for (const SimRow* row : rows) cells.push_back(row->cells[i]);
+    TextColumn column = text_column(std::move(cells));
+    if (!is_empty(column)) columns.push_back(std::move(column));
+  }
+  return packed(text_column(std::move(names)), columns) + marks_text(figures);
 }
 
 std::string figure_text(double value) {

@@ -42,6 +42,8 @@ struct SimRun {
   double estimate_error = kUnknown;         // mean of |estimate - length| / length
   double acceptance_length = kUnknown;      // tokens gained by a verify of a draft; unknown without drafting
   double drafted_per_verify = kUnknown;     // draft tokens of a verify
+  double iteration_s = kUnknown;            // with rewards, training and the weight update (sim_iteration.h); unknown: not asked for
+  double gpu_hours = kUnknown;              // of the iteration if known, else of the rollout; unknown without GPUs
   uint64_t events_hash = 0;                 // equal for two runs if they had the same events; 0: not simulated
   std::vector<InstanceTimeline> instances;  // empty: not recorded
   std::vector<double> completions_s;        // when each request was done, in any order; empty: not recorded
@@ -75,6 +77,8 @@ struct SimFigures {
   Interval estimate_error;
   Interval acceptance_length;
   Interval drafted_per_verify;
+  Interval iteration_s;
+  Interval gpu_hours;
   Interval requests;
   Interval output_tokens;
   Interval bound_total_s;
@@ -116,6 +120,10 @@ std::string sim_csv(std::span<const SimFigures> figures);
 /// For people, in 100 columns: sim_rows() of each workload, aligned, and the meaning of its marks. Empty columns are left
 /// out; columns that do not fit go into a second table below.
 std::string sim_table(std::span<const SimFigures> figures);
+
+/// One table for all workloads, without their bounds: the first columns are the words of the workload's name, under `titles`. For
+/// sweeps, whose points are workloads. REQUIRES: each name has as many words as there are titles.
+std::string sim_joint_table(std::span<const SimFigures> figures, std::span<const std::string> titles);
 
 /// A figure with three or four digits: 2181.4 -> "2 181", 61.53 -> "61.5", 1.904 -> "1.90"; unknown -> "-".
 std::string figure_text(double value);

@@ -15,6 +15,7 @@
 #include "actors/sim/sim_world.h"
 #include "gpu/sim/sim_engine.h"
 #include "protocols/hash.h"
+#include "storage/sim_cold_store.h"
 #include "storage/sim_transport.h"
 
 namespace seer {
@@ -242,12 +243,17 @@ struct SimRollout {
     }
     SimTransportConfig network;
     network.latency_us = cluster.latency_us;
-    // Blocks of the simulated pool are smaller than real ones, so the bandwidth is scaled down by the same factor.
-    const double block_bytes = static_cast<double>(cluster.kv_bytes_per_token * cluster.block_tokens);
-    network.bytes_per_s = std::max<int64_t>(
-        1, std::llround(static_cast<double>(cluster.nic_bytes_per_s) * kSimBlockBytes / std::max(1.0, block_bytes)));
+    network.bytes_per_s = scaled(cluster.nic_bytes_per_s);
+    if (cluster.shares_links) network.now_us = [this] { return world.now_ns() / 1000; };
     transport = std::make_shared<SimTransport>(
         network, [this](int64_t us, std::function<void()> f) { world.after(us, std::move(f)); });
+  }
+
+  /// Bytes, or bytes per second, of the simulated pool: its blocks are smaller than real ones, so both are scaled down by the same
+  /// factor.
+  int64_t scaled(int64_t bytes) const {
+    const double block_bytes = static_cast<double>(cluster.kv_bytes_per_token * cluster.block_tokens);
+    return std::max<int64_t>(1, std::llround(static_cast<double>(bytes) * kSimBlockBytes / std::max(1.0, block_bytes)));
   }
 
   int64_t last_position(uint64_t seed) const {
@@ -326,16 +332,17 @@ struct SimRollout {
     const int64_t machines = (cluster.instances + cluster.instances_per_machine - 1) / cluster.instances_per_machine;
     const int64_t report_steps =
         drafting ? std::min(cluster.report_steps, cluster.draft_report_steps) : cluster.report_steps;
-    return {.nodes = static_cast<uint32_t>(machines),
-            .instances = static_cast<uint32_t>(cluster.instances),
-            .instances_per_node = static_cast<uint32_t>(cluster.instances_per_machine),
-            .instance = {.id = {},
-                         .planner = {.prefill_tokens_max = static_cast<int32_t>(cluster.prefill_tokens),
-                                     .rows_max = static_cast<int32_t>(cluster.rows_max + cluster.prefill_tokens)},
-                         .rows_max = static_cast<int32_t>(cluster.rows_max),
-                         .offer_blocks = static_cast<int32_t>(cluster.offer_blocks),
-                         .report_steps = static_cast<int32_t>(report_steps)},
-            .node = {}};
+    FleetConfig config;
+    config.nodes = static_cast<uint32_t>(machines);
+    config.instances = static_cast<uint32_t>(cluster.instances);
+    config.instances_per_node = static_cast<uint32_t>(cluster.instances_per_machine);
+    config.instance.planner = {.prefill_tokens_max = static_cast<int32_t>(cluster.prefill_tokens),
+                               .rows_max = static_cast<int32_t>(cluster.rows_max + cluster.prefill_tokens)};
+    config.instance.rows_max = static_cast<int32_t>(cluster.rows_max);
+    config.instance.offer_blocks = static_cast<int32_t>(cluster.offer_blocks);
+    config.instance.report_steps = static_cast<int32_t>(report_steps);
+    config.node.kv_node.tiers.spill_batch_bytes = scaled(config.node.kv_node.tiers.spill_batch_bytes);
+    return config;
   }
 
   NodeMakers make_makers(bool many_machines) {
@@ -351,7 +358,16 @@ struct SimRollout {
           {.dram_bytes = std::max<int64_t>(1, blocks) * kSimBlockBytes, .block_bytes = kSimBlockBytes});
     };
     if (many_machines) makers.transport = transport;
+    if (cluster.cold_bytes > 0) makers.open_cold = [this](NodeId) -> Result<std::unique_ptr<ColdStore>> { return make_cold(); };
     return makers;
+  }
+
+  std::unique_ptr<ColdStore> make_cold() {
+    SimColdStoreConfig config;
+    config.capacity_bytes = scaled(cluster.cold_bytes);
+    config.read_bytes_per_s = scaled(cluster.cold_read_bytes_per_s);
+    config.write_bytes_per_s = scaled(cluster.cold_write_bytes_per_s);
+    return std::make_unique<SimColdStore>(config, [this](int64_t us, std::function<void()> f) { world.after(us, std::move(f)); });
   }
 
   static std::vector<StoppedRequest> unfinished(const RolloutActor& rollout) {

@@ -4,7 +4,9 @@
 // Besides step times it models:
 //  - KV copies between engine and pool: they queue with the steps and cost copy_us_block each (on a GPU the copy engines move the
 //    bytes beside the steps);
-//  - blocks fetched from another machine's pool: they take latency_us and their real bytes over nic_bytes_per_s;
+//  - blocks fetched from another machine's pool: they take latency_us and their real bytes over nic_bytes_per_s, which the fetches
+//    of a machine share (shares_links), those it sends and those it receives;
+//  - a cold tier: a device of each machine that serves one operation after the other;
 //  - drafting: each verify draws how many draft tokens are accepted from a measured acceptance, which may depend on how many other
 //    responses of the group the drafter knows. A shorter one counts as the fraction of this response that it covers. The
 //    instances' own DraftBudget decides how many tokens are drafted, and learns from what is accepted.
@@ -31,6 +33,7 @@ namespace seer {
 struct ClusterModel {
   int64_t instances = 0;
   int64_t instances_per_machine = 1;  // these share a KV pool
+  int64_t gpus_per_instance = 0;      // for reports; 0: not GPUs
   int64_t kv_tokens = 0;              // KV capacity of one instance
   int64_t block_tokens = 256;         // of a KV block; larger than real ones, for fewer events
   int64_t offer_blocks = 16;          // full blocks of a running chunk that go to the pool together
@@ -43,7 +46,10 @@ struct ClusterModel {
   int64_t prefill_tokens = 8192;  // most in one step
   int64_t dram_bytes = 0;         // of one machine's pool; 0: no pool
   int64_t nic_bytes_per_s = 50'000'000'000;
+  bool shares_links = true;       // false: each fetch has nic_bytes_per_s alone, the reference
   int64_t latency_us = 20;
+  int64_t cold_bytes = 0;         // of one machine's cold tier; 0: none
+  int64_t cold_read_bytes_per_s = 0, cold_write_bytes_per_s = 0;  // of the store, not of its device
   int64_t copy_us_block = 5;
   std::function<int64_t(const StepShape&)> step_ns;
 };

@@ -17,10 +17,12 @@
 #include "cli/sim/sim_drafting.h"
 #include "cli/sim/sim_fault_command.h"
 #include "cli/sim/sim_html.h"
+#include "cli/sim/sim_iteration.h"
 #include "cli/sim/sim_partial.h"
 #include "cli/sim/sim_policy.h"
 #include "cli/sim/sim_report.h"
 #include "cli/sim/sim_rollout.h"
+#include "cli/sim/sim_sweep.h"
 #include "cli/sim/workload.h"
 #include "gpu/step_profile.h"
 
@@ -31,6 +33,9 @@ constexpr int64_t kGpusPerMachine = 8;
 constexpr int64_t kNicBytesPerSPerGpu = 50'000'000'000;  // 400 Gbit/s each (paper, testbed)
 constexpr int64_t kProfiledPrefillTokens = 512;          // what `seer rollout` does by default
 constexpr int64_t kGpuPrefillTokens = 8192;
+// Of what a device reads and writes by itself, RocksDB's share with blocks of 8 MiB (tests/bench/storage/bench_cold.cpp on a virtual disk:
+// it read 1.01 to 1.06 times as fast, and wrote 0.49 times; with blocks of 1 MiB 0.58).
+constexpr double kRocksdbReadShare = 1, kRocksdbWriteShare = 0.49;
 constexpr int64_t kFineBlocksMaxGen = 65536;  // longer responses get larger KV blocks, for fewer events
 
 /// Machines that one instance spans; their pools count as one.
@@ -44,6 +49,7 @@ Result<ClusterModel> cluster_of(const Workload& workload, const SimulateOptions&
   const HardwareSetup& setup = model.setup();
   ClusterModel cluster;
   cluster.instances_per_machine = std::max<int64_t>(1, kGpusPerMachine / setup.gpus_per_instance);
+  cluster.gpus_per_instance = setup.gpus_per_instance;
   cluster.kv_tokens = model.kv_capacity_tokens();
   cluster.kv_bytes_per_token = model.kv_bytes_per_token();
   if (workload.lengths.max_gen > kFineBlocksMaxGen) cluster.block_tokens *= 2;
@@ -96,6 +102,9 @@ Result<ClusterModel> make_cluster(const Workload& workload, const SimulateOption
   if (options.dram_bytes > std::numeric_limits<int64_t>::max() / machines)
     return fail(Code::kInvalidArgument, "--dram-bytes is ", options.dram_bytes, ": expected at most what ", machines, " machines can add up");
   cluster.dram_bytes = options.dram_bytes * machines;
+  cluster.cold_bytes = options.cold_bytes * machines;
+  cluster.cold_read_bytes_per_s = std::llround(options.ssd_read_gb_per_s * 1e9 * kRocksdbReadShare);
+  cluster.cold_write_bytes_per_s = std::llround(options.ssd_write_gb_per_s * 1e9 * kRocksdbWriteShare);
   return cluster;
 }
 
@@ -136,18 +145,17 @@ Status write_file(std::optional<OutputWriter>& file, const std::string& text) {
   return file->finish();
 }
 
-}  // namespace
+/// What a run costs, and the whole iteration around it.
+void add_costs(SimRun& run, const ClusterModel& cluster, const IterationTimes& times) {
+  if (times.is_given()) run.iteration_s = iteration_s(run.total_s, run.completions_s, times);
+  const double held_s = times.is_given() ? run.iteration_s : run.total_s;
+  if (cluster.gpus_per_instance > 0)
+    run.gpu_hours = static_cast<double>(cluster.instances * cluster.gpus_per_instance) * held_s / 3600;
+}
 
-Status simulate_command(const SimulateOptions& options, const std::atomic<bool>& stop) {
-  std::optional<OutputWriter> report, csv, html;
-  for (const auto& [path, file] : {std::pair{&options.report, &report}, {&options.csv, &csv}, {&options.html, &html}}) {
-    if (path->empty()) continue;
-    SEER_ASSIGN_OR_RETURN(OutputWriter opened, OutputWriter::open(*path));
-    file->emplace(std::move(opened));
-  }
-  SEER_ASSIGN_OR_RETURN(const EventLog log, EventLog::open(options.log));
-  SEER_ASSIGN_OR_RETURN(Workload workload, load_workload(options.workload));
-  keep_requests(workload, options.requests == 0 && options.faults ? kFaultRequests : options.requests);
+/// All policies and seeds on one cluster. `runs` gets them, under the workload's name.
+Status simulate_all(const Workload& workload, const SimulateOptions& options, const EventLog& log, const std::atomic<bool>& stop,
+                    std::vector<SimRun>& runs) {
   SEER_ASSIGN_OR_RETURN(const ClusterModel cluster, make_cluster(workload, options));
   ClusterModel baseline_cluster = cluster;
   if (workload.hardware && options.profile.empty()) {
@@ -159,10 +167,7 @@ Status simulate_command(const SimulateOptions& options, const std::atomic<bool>&
     baseline_cluster.block_tokens = workload.verl_block_tokens;
   for (const ClusterModel* simulated : {&cluster, &std::as_const(baseline_cluster)})
     SEER_RETURN_IF_ERROR(check_memory_of(*simulated, workload));
-  if (const std::string many = many_requests_text(requests_of(workload), kRequestBytes); !many.empty())
-    std::cerr << "seer: warning: " << many << "\n";
 
-  std::vector<SimRun> runs;
   for (int64_t i = 0; i < options.seeds; ++i) {
     const uint64_t seed = options.seed + static_cast<uint64_t>(i);
     const SimWork work{.groups = draw_lengths(workload, seed), .max_gen = workload.lengths.max_gen};
@@ -192,18 +197,73 @@ Status simulate_command(const SimulateOptions& options, const std::atomic<bool>&
         run.bound_total_s = bounds.tight_s;
         run.work_bound_total_s = bounds.work_s;
       }
+      add_costs(run, cluster, options.iteration);
       std::cerr << "  " << workload.name << " " << name << " seed " << seed << ": " << std::llround(run.total_s)
                 << " s in " << took_s << " s\n";
-      if (i > 0) run.instances.clear();  // only the first seed's timelines are drawn
+      if (i > 0 || !options.sweep.empty()) run.instances.clear();  // only the first seed's timelines are drawn
       runs.push_back(std::move(run));
     }
   }
+  return {};
+}
+
+/// Where figures go, besides the terminal.
+struct SimFiles {
+  std::optional<OutputWriter> report, csv, html;
+
+  Status write(std::span<const SimFigures> figures, const std::function<std::string()>& page) {
+    SEER_RETURN_IF_ERROR(write_file(report, sim_report_json(figures)));
+    SEER_RETURN_IF_ERROR(write_file(csv, sim_csv(figures)));
+    return html ? write_file(html, page()) : Status();
+  }
+};
+
+/// The points of a sweep, one after the other.
+Status simulate_sweep(const Workload& workload, const SimulateOptions& options, const EventLog& log, const std::atomic<bool>& stop,
+                      SimFiles& files) {
+  SEER_ASSIGN_OR_RETURN(const std::vector<SweepAxis> axes, parse_sweep(options.sweep));
+  const std::vector<SweepPoint> points = sweep_points(axes);
+  SEER_RETURN_IF_ERROR(check_runs(points, workload, options));
+  std::vector<std::pair<Workload, SimulateOptions>> clusters;
+  for (const SweepPoint& point : points) {  // all are checked before the first runs
+    auto& [of_point, options_of_point] = clusters.emplace_back(workload, options);
+    of_point.name = point_name(point);
+    SEER_RETURN_IF_ERROR(apply_point(axes, point, of_point, options_of_point));
+    if (const Result<ClusterModel> cluster = make_cluster(of_point, options_of_point); !cluster.ok())
+      return fail(cluster.error().code, "--sweep, point ", of_point.name, ": ", cluster.error().detail);
+  }
+  std::vector<SimRun> runs;
+  for (const auto& [of_point, options_of_point] : clusters)
+    SEER_RETURN_IF_ERROR(simulate_all(of_point, options_of_point, log, stop, runs));
+  const std::vector<SimFigures> figures = sim_figures(runs);
+  std::vector<std::string> titles;
+  for (const SweepAxis& axis : axes) titles.push_back(axis.key);
+  std::cout << workload.name << '\n' << sim_joint_table(figures, titles);
+  return files.write(figures, [&] { return sweep_html(figures, axes, workload.name, cat("seer simulate --workload ", options.workload)); });
+}
+
+}  // namespace
+
+Status simulate_command(const SimulateOptions& options, const std::atomic<bool>& stop) {
+  SimFiles files;
+  for (const auto& [path, file] : {std::pair{&options.report, &files.report}, {&options.csv, &files.csv}, {&options.html, &files.html}}) {
+    if (path->empty()) continue;
+    SEER_ASSIGN_OR_RETURN(OutputWriter opened, OutputWriter::open(*path));
+    file->emplace(std::move(opened));
+  }
+  SEER_ASSIGN_OR_RETURN(const EventLog log, EventLog::open(options.log));
+  SEER_ASSIGN_OR_RETURN(Workload workload, load_workload(options.workload));
+  keep_requests(workload, options.requests == 0 && options.faults ? kFaultRequests : options.requests);
+  if (const std::string many = many_requests_text(requests_of(workload), kRequestBytes); !many.empty())
+    std::cerr << "seer: warning: " << many << "\n";
+  if (!options.sweep.empty()) return simulate_sweep(workload, options, log, stop, files);
+
+  std::vector<SimRun> runs;
+  SEER_RETURN_IF_ERROR(simulate_all(workload, options, log, stop, runs));
   if (options.faults) return {};
   const std::vector<SimFigures> figures = sim_figures(runs);
   std::cout << sim_table(figures);
-  SEER_RETURN_IF_ERROR(write_file(report, sim_report_json(figures)));
-  SEER_RETURN_IF_ERROR(write_file(csv, sim_csv(figures)));
-  return write_file(html, sim_html(runs, cat("seer simulate --workload ", options.workload)));
+  return files.write(figures, [&] { return sim_html(runs, cat("seer simulate --workload ", options.workload)); });
 }
 
 }  // namespace seer

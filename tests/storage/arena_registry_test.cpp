@@ -80,3 +80,10 @@ TEST_CASE("arena registry: a later epoch replaces an earlier one, and never the 
   CHECK(b.registry.open_peer(b.kNode, b.kEpoch, address).error().code == Code::kStale);
   CHECK(b.registry.open_peer(b.kNode, b.kEpoch + 1, address).ok());
 }
+
+TEST_CASE("arena registry: it knows the node whose arena bytes lie in") {
+  Bench b;
+  std::vector<std::byte> elsewhere(64);
+  CHECK(!b.registry.node_of(elsewhere));
+  CHECK(b.registry.node_of(b.from->span(0)) == b.good.node);
+}

@@ -189,3 +189,23 @@ TEST_CASE("sim transport: whatever is late, closed or cancelled, each fetch is d
     }
   }
 }
+
+TEST_CASE("sim transport: with a clock, the fetches of a node share its links") {
+  for (const bool shared : {false, true}) {
+    CAPTURE(shared);
+    SimTransportConfig config = kSlow;
+    int64_t* now_us = nullptr;
+    if (shared) config.now_us = [&now_us] { return *now_us; };
+    Bench bench(config);
+    now_us = &bench.timers.now_us;
+    Seen first, second, later;
+    bench.start(first, 10'000);
+    bench.start(second, 10'000);
+    bench.timers.run_until(5000);
+    bench.start(later, 10'000);
+    bench.timers.run_until(10'000);
+    CHECK(first.done_us == 1100);
+    CHECK(second.done_us == (shared ? 2100 : 1100));
+    CHECK(later.done_us == 6100);  // the links were free again
+  }
+}

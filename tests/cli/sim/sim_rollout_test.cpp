@@ -298,3 +298,34 @@ TEST_CASE("sim rollout: a pool far larger than the work takes no memory, and cha
   CHECK(peak_memory_bytes() - before < 64 << 20);
   CHECK(huge.events_hash == ample.events_hash);
 }
+
+TEST_CASE("sim rollout: a cold tier takes what DRAM has no room for, so that less is prefilled again") {
+  ClusterModel cluster = small_cluster();
+  cluster.kv_tokens = 16384;
+  cluster.dram_bytes = 4 * cluster.block_tokens * cluster.kv_bytes_per_token;
+  const SimWork work = small_work(4);
+  const SimRun without = simulate("divided", cluster, work);
+  cluster.cold_bytes = int64_t{1} << 40;
+  cluster.cold_read_bytes_per_s = cluster.cold_write_bytes_per_s = 10'000'000'000;
+  const SimRun with = simulate("divided", cluster, work);
+  CHECK(without.reprefill_tokens > 0);
+  CHECK(with.reprefill_tokens < without.reprefill_tokens);
+  CHECK(with.output_tokens == without.output_tokens);
+  // Blocks that take longer to read back than to compute are no help.
+  cluster.cold_read_bytes_per_s = 1'000'000;
+  CHECK(simulate("divided", cluster, work).total_s > with.total_s);
+}
+
+TEST_CASE("sim rollout: fetches of one machine wait for each other") {
+  ClusterModel cluster = small_cluster();
+  cluster.kv_tokens = 16384;
+  cluster.instances_per_machine = 1;
+  cluster.nic_bytes_per_s = 20'000'000;  // slow enough to matter
+  const SimWork work = small_work(4);
+  const SimRun shared = simulate("divided", cluster, work);
+  cluster.shares_links = false;
+  const SimRun alone = simulate("divided", cluster, work);
+  CHECK(shared.migrations > 0);
+  CHECK(shared.total_s > alone.total_s);
+  CHECK(shared.output_tokens == alone.output_tokens);
+}
