@@ -98,19 +98,28 @@ async def send_all(port, lines):
     return [json.loads(a) for a in answers], time.monotonic() - begin
 
 
+def served_figures(lines):
+    served = Served(*MACHINE, "--policy", asked.policy)
+    try:
+        cpu_s, client_s = process_figures(served.process.pid)["cpu_s"], time.process_time()
+        answers, seconds = asyncio.run(send_all(served.port, lines))
+        client_s = time.process_time() - client_s
+        return answers, seconds, process_figures(served.process.pid)["cpu_s"] - cpu_s, client_s
+    finally:
+        served.stop()
+
+
 def throughput():
+    """The sides of a pair take turns in being first. A rollout before all pairs gives the prompts, seeds and responses."""
     pairs = []
     with tempfile.TemporaryDirectory() as folder:
-        for _ in range(asked.pairs):
-            lines, report = rollout_lines(folder, asked.limit)
-            served = Served(*MACHINE, "--policy", asked.policy)
-            try:
-                cpu_s, client_s = process_figures(served.process.pid)["cpu_s"], time.process_time()
-                answers, seconds = asyncio.run(send_all(served.port, lines))
-                client_s = time.process_time() - client_s
-                cpu_s = process_figures(served.process.pid)["cpu_s"] - cpu_s
-            finally:
-                served.stop()
+        lines = rollout_lines(folder, asked.limit)[0]
+        for pair in range(asked.pairs):
+            if pair % 2 == 0:
+                report = rollout_lines(folder, asked.limit)[1]
+            answers, seconds, cpu_s, client_s = served_figures(lines)
+            if pair % 2 == 1:
+                report = rollout_lines(folder, asked.limit)[1]
             tokens = report["output_tokens"]
             pairs.append({"responses": len(lines), "differences": sum(a["output_ids"] != r["output_ids"] for a, r in zip(answers, lines)),
                           "tokens_per_s": {"served": tokens / seconds, "rollout": report["tokens_per_s"],
