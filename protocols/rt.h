@@ -1,5 +1,5 @@
 // rt: the actor runtime as Seer uses it, a thin layer over CAF 0.17.6. Version-specific names appear only here, in the
-// simulation world (actors/sim/sim_world.h) and in the registration block (protocols/actors.h).
+// simulation world (actors/sim/sim_world.h) and where messages are registered (protocols/actors.h, protocols/messages.cpp).
 //
 // An actor is a State class with `using handle`, `kActorName`, a constructor State(self, args...) and make_behavior().
 // It is destroyed when the actor ends. Handlers run one at a time; they never block.

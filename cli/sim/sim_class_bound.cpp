@@ -199,6 +199,7 @@ class ClassBound {
  private:
   static constexpr double kUncoveredCost = 100;
   static constexpr size_t kPivotsMax = 2000;
+  static constexpr int kDivisorRoundsMax = 50;
   static constexpr double kPerturbation = 1e-7;
 
   // Rows of the program: the machine, each class, each item. All amounts are scaled to be around 1: times by scale_ns_.
@@ -300,7 +301,8 @@ class ClassBound {
     for (const StepRange& range : ranges_)
       for (size_t k = 0; k < range.kv.size(); ++k) {
         // Ends when the best mix at this divisor overpays no more; each round takes the divisor at which the mix just pays.
-        for (int i = 0; i < 50; ++i) {
+        for (int round = 0;; ++round) {
+          if (round == kDivisorRoundsMax) return 0;  // nothing is proven
           price_items(prices, 1 / divisor, range.time_ns[k], worth);
           Mix mix;
           const double time_price = prices.machine * range.time_ns[k];
