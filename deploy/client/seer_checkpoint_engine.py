@@ -37,6 +37,7 @@ from seer_torch_pickle import MESSAGE_BYTES_MAX, BadMessage, DeviceMemory, Given
 SILENCE_S = 60.0              # of a trainer's rank; less than the server waits for more of an upload
 RANKS_MAX = 1024
 REQUEST_BYTES_MAX = 1 << 20
+SKIPPED_BYTES_MAX = 64 << 20  # of a body that is not wanted
 TORCH_HEADER_BYTES = 64       # before the bytes of a storage that torch shares by file name
 LAST_MESSAGES_MAX = 4         # of a rank, after an update has failed: it gives up, or ends
 LAST_ANSWERS_MS = 5000        # for answers that ZMQ has not sent when an update is over
@@ -319,7 +320,7 @@ class Requests(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         if self.path not in ("/collective_rpc", "/update_weights_from_ipc"):
-            self.close_connection = True  # its body is not read
+            self._skip_body()
             return self._answer(404, {"message": f"{self.path[:200]} is unknown: expected /collective_rpc or /update_weights_from_ipc"})
         with self._errors_answered():
             handles, version = update_of(self.path, self._body())
@@ -333,12 +334,20 @@ class Requests(http.server.BaseHTTPRequestHandler):
     def _body(self) -> Any:
         length = self.headers.get("Content-Length", "")
         if not length.isdigit() or int(length) > REQUEST_BYTES_MAX:
-            self.close_connection = True
+            self._skip_body()
             raise BadRequest(f"Content-Length is {length[:200]!r}: expected at most {REQUEST_BYTES_MAX}")
         try:
             return json.loads(self.rfile.read(int(length)))
         except (ValueError, RecursionError):
             raise BadRequest("the body is no JSON object") from None
+
+    def _skip_body(self) -> None:
+        """Who is still sending when the connection closes may not get the answer."""
+        self.close_connection = True
+        length = self.headers.get("Content-Length", "")
+        left = min(int(length), SKIPPED_BYTES_MAX) if length.isdecimal() and len(length) < 20 else 0
+        while left > 0 and (data := self.rfile.read(min(left, 1 << 16))):
+            left -= len(data)
 
     @contextlib.contextmanager
     def _errors_answered(self):

@@ -291,13 +291,17 @@ class UpdatesTest(TwoWeights):
     def test_a_mode_says_what_happens_to_running_requests(self):
         bridge = Bridge(f"127.0.0.1:{self.served.port}", "--mode", "retract")
         self.addCleanup(bridge.stop)
-        running = self.pool.submit(self.served.generate, [2, 3], sampling_params=LONG)
-        self.served.wait_until(lambda load: load["num_running_reqs"] == 1)
-        trainer = self.trainer(self.new)
+        trainer, running = self.trainer(self.new), []
+        last = len(list(trainer.buckets())) - 1
+
+        def begin(bucket):  # late, so that it still runs when all of the weights are there
+            if bucket == last:
+                running.append(self.pool.submit(self.served.generate, [2, 3], sampling_params=LONG))
+                self.served.wait_until(lambda load: load["num_running_reqs"] == 1)
         answer = self.pool.submit(bridge.call, "POST", *rpc(trainer.handles))
-        trainer.send()
+        trainer.send(begin)
         self.assertEqual(answer.result()[0], 200)
-        meta = running.result()["meta_info"]
+        meta = running[0].result()["meta_info"]
         self.assertEqual((meta["finish_reason"]["type"], meta["weight_version"]), ("length", "2"))
 
     def test_health_is_that_of_the_server(self):
