@@ -1,6 +1,7 @@
 #include "gpu/step_runner.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <numeric>
 #include <utility>
@@ -28,10 +29,19 @@ StepRunner::StepRunner(std::unique_ptr<Engine> engine) : engine_(std::move(engin
 
 EngineResult StepRunner::run_work(EngineWork work) {
   engine_->submit(std::move(work));
-  std::unique_lock lock(mutex_);
-  wake_.wait(lock, [this] { return ready_; });
-  ready_ = false;
-  return std::move(engine_->take_results().at(0));
+  return wait();
+}
+
+EngineResult StepRunner::wait() {
+  while (results_.empty()) {
+    std::unique_lock lock(mutex_);
+    wake_.wait(lock, [this] { return ready_; });
+    ready_ = false;
+    for (EngineResult& result : engine_->take_results()) results_.push_back(std::move(result));
+  }
+  EngineResult result = std::move(results_.front());
+  results_.pop_front();
+  return result;
 }
 
 StepResult StepRunner::run(StepBatch batch) {
@@ -40,14 +50,51 @@ StepResult StepRunner::run(StepBatch batch) {
   return result;
 }
 
-void StepRunner::zero_blocks(int32_t count) {
-  std::vector<std::byte> zeros(static_cast<size_t>(info().block_bytes));
-  const uint32_t crc = crc32c(zeros);
+double StepRunner::decoding_step_us(std::span<const SequenceShape> sequences, int32_t steps) {
+  constexpr int32_t kFirst = 4;  // that do not count
+  const int32_t orders = kFirst + steps;
+  StepSequences with_room(sequences.begin(), sequences.end());
+  for (SequenceShape& s : with_room) s.rows += orders + info().orders_max;
+  StepRun* const slots = engine_->step_run();
+  SEER_CHECK(slots != nullptr);
+  StepBatch batch = synthetic_step(info(), with_room);
+  for (int32_t slot = 0; slot < std::ssize(batch.sequences); ++slot) {
+    SequenceStep& s = batch.sequences[static_cast<size_t>(slot)];
+    s.tokens.resize(1);
+    s.sample_rows = 1;
+    SamplingParams endless;
+    endless.ignore_eos = true;
+    s.sampling = std::make_shared<const SamplingParams>(endless);
+    slots->join(slot, s, StepsLimit{.gain_max = 2 * orders, .covered = std::ssize(s.blocks) * static_cast<int64_t>(info().block_tokens)});
+  }
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point begin;
+  int32_t submitted = 0;
+  for (int32_t done = 0; done < orders; ++done) {
+    for (; submitted < std::min(orders, done + info().orders_max); ++submitted) engine_->submit(StepBatch{});
+    const auto result = std::get<StepResult>(wait());
+    if (status_.ok()) status_ = result.status;
+    if (!status_.ok()) return 0;
+    if (done + 1 == kFirst) begin = Clock::now();
+    GainedTokens gained;
+    for (int32_t slot = 0; slot < std::ssize(batch.sequences); ++slot) slots->take(slot, 1, gained);
+  }
+  const double us = std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
+  for (int32_t slot = 0; slot < std::ssize(batch.sequences); ++slot) slots->leave(slot);
+  return us / steps;
+}
+
+void StepRunner::fill_blocks(int32_t count, std::span<std::byte> bytes) {
+  const uint32_t crc = crc32c(bytes);
   CopyBatch copies;
   copies.direction = CopyBatch::Direction::kImport;
-  for (int32_t block = 0; block < count; ++block)
-    copies.blocks.push_back({.block = block, .host = zeros, .crc32c = crc});
+  for (int32_t block = 0; block < count; ++block) copies.blocks.push_back({.block = block, .host = bytes, .crc32c = crc});
   run_work(std::move(copies));
+}
+
+void StepRunner::zero_blocks(int32_t count) {
+  std::vector<std::byte> zeros(static_cast<size_t>(info().block_bytes));
+  fill_blocks(count, zeros);
 }
 
 StepShape step_shape(std::span<const SequenceShape> sequences) {

@@ -5,6 +5,7 @@
 #include <ranges>
 
 #include "gpu/cuda/cuda_bench.h"
+#include "gpu/step_runner.h"
 
 namespace seer {
 namespace {
@@ -271,6 +272,16 @@ TEST_CASE("cuda slots: a device that fails ends the step with its error") {
   CHECK(status.error().detail.starts_with("simt: launch 60 ("));
   CHECK(make_cuda_engine(model, simt::make_simt_device({.fail_allocation = 3}), small_config(CudaType::kBf16)).error().code ==
         Code::kFull);
+}
+
+TEST_CASE("cuda slots: a running batch of any shape can be timed") {
+  StepRunner runner(simt_engine(tiny("qwen2", "BF16"), small_config(CudaType::kBf16)));
+  std::vector<std::byte> block(static_cast<size_t>(runner.info().block_bytes));
+  runner.fill_blocks(runner.info().device_blocks, block);
+  for (const StepSequences& sequences : {StepSequences(3, {.start = 20}), StepSequences(1, {.start = 0})}) {
+    CHECK(runner.decoding_step_us(sequences, 5) > 0);
+    CHECK(runner.status().ok());
+  }
 }
 
 }  // namespace seer
