@@ -16,6 +16,7 @@ if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE)
       list(APPEND architectures 100)
     endif()
   endif()
+  list(TRANSFORM architectures REPLACE "^90$" "90a")  # with wgmma, which 9.0 has and later GPUs have not
   set(codes)
   foreach(architecture ${architectures})
     list(APPEND codes -gencode=arch=compute_${architecture},code=sm_${architecture})
@@ -37,7 +38,7 @@ if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE)
     COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} ${SEER_NVCC_FLAGS} -lineinfo -arch=compute_80 -ptx
             ${CMAKE_SOURCE_DIR}/gpu/cuda/cuda_kernels.cu -o ${SEER_PTX})
   add_custom_command(OUTPUT ${SEER_CUBIN} DEPENDS ${SEER_KERNEL_SOURCES} VERBATIM
-    COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} ${SEER_NVCC_FLAGS} -arch=sm_90 -cubin
+    COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} ${SEER_NVCC_FLAGS} -arch=sm_90a -cubin
             ${CMAKE_SOURCE_DIR}/gpu/cuda/cuda_kernels.cu -o ${SEER_CUBIN})
   add_custom_target(seer_ptx DEPENDS ${SEER_PTX} ${SEER_CUBIN})
   set_source_files_properties(${CMAKE_BINARY_DIR}/cuda/cuda_kernels.o PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)

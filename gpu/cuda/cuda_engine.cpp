@@ -20,7 +20,7 @@ namespace {
 using namespace cuda;
 
 // Changes when the bytes of a KV block change their meaning, or when the arithmetic that makes them changes.
-constexpr uint64_t kLayoutVersion = 0x63756461'00000002;
+constexpr uint64_t kLayoutVersion = 0x63756461'00000003;
 
 uint64_t block_layout_of(const ModelConfig& c, const CudaEngineConfig& config, int32_t sum_parts, size_t ranks) {
   uint64_t hash = kLayoutVersion;
@@ -292,6 +292,9 @@ Status check_model(const Model& model, const CudaEngineConfig& config) {
   if (c.heads / c.kv_heads > kTileRows)
     return fail(Code::kInvalidArgument, "cuda engine: ", model.folder, " has ", c.heads / c.kv_heads,
                 " query heads per KV head, at most ", kTileRows, " are known");
+  if (c.vocab_size > kPartsMax * kPart)
+    return fail(Code::kInvalidArgument, "cuda engine: ", model.folder, " has a vocabulary of ", c.vocab_size, ", at most ",
+                kPartsMax * kPart, " are known");
   return {};
 }
 
@@ -327,6 +330,14 @@ Status check_config(const CudaEngineConfig& config) {
   return expect("row_splits_max", config.row_splits_max, 1, 1 << 24);
 }
 
+/// In bf16 four where the columns allow, so that a few rows keep a whole GPU busy; in f32 the CPU's one.
+int32_t sum_parts_for(const ModelConfig& c, CudaType type, int32_t ranks) {
+  if (type == CudaType::kBf16)
+    for (const int32_t parts : {4, 2})
+      if (parts % ranks == 0 && c.query_size() % (parts * kGemmSteps) == 0 && c.intermediate_size % (parts * kGemmSteps) == 0) return parts;
+  return ranks;
+}
+
 /// What fits is not checked here.
 Result<ForwardConfig> forward_config(const Model& model, const CudaEngineConfig& config, int32_t ranks) {
   const int64_t block_bytes = cuda_kv_block_bytes(model.config, config), fitting = config.kv_bytes / block_bytes;
@@ -338,7 +349,7 @@ Result<ForwardConfig> forward_config(const Model& model, const CudaEngineConfig&
                         .slots = 2 * config.slots_max,
                         .rows_max = config.rows_max,
                         .graphs = config.graphs,
-                        .sum_parts = config.sum_parts > 0 ? config.sum_parts : ranks,
+                        .sum_parts = config.sum_parts > 0 ? config.sum_parts : sum_parts_for(model.config, config.type, ranks),
                         .tree_rows_max = config.tree_rows_max};
   forward.blocks = config.device_blocks > 0 ? config.device_blocks
                                             : static_cast<int32_t>(std::min<int64_t>(fitting, std::numeric_limits<int32_t>::max()));

@@ -38,7 +38,8 @@ struct CudaEngineConfig {
   int32_t row_splits_max = 8192;
   bool graphs = true;            // steps that only decode are launched as graphs, one per size class; the bits are the same
   int32_t tree_rows_max = 0;     // rows in draft trees computed at once, 0 or at least kTreeRows; 0: no step has a tree
-  int32_t sum_parts = 0;         // parts in which sums over columns are taken, a multiple of the GPUs; 0: one for each GPU
+  int32_t sum_parts = 0;         // parts in which sums over columns are taken, a multiple of the GPUs; 0: 4 or 2, as the model
+                                         // and the GPUs allow, or one for each GPU
   int64_t peer_timeout_us = 60'000'000;  // after which a GPU that others wait for has failed
   bool weights_beside = true;    // new weights are put beside the old ones where the memory allows; else in their place
   WeightVersion version{1};      // of the model that it starts with

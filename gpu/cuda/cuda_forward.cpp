@@ -4,6 +4,8 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <span>
 
 #include "gpu/cpu/rope_table.h"
 #include "protocols/check.h"
@@ -73,10 +75,10 @@ CudaForward::CudaForward(const Model& model, const ForwardConfig& config, Commun
   memory.want(kWorkspace, changes_, kChangesBytes);
   memory.want(kWorkspace, rows_, rows);
   memory.want(kWorkspace, rope_, int64_t{config.table_stride} * config.block_tokens * c.head_dim);
-  memory.want(kWorkspace, hidden_, rows * c.hidden_size);
-  memory.want(kWorkspace, qkv_, rows * padded(c.query_size() + 2 * c.kv_size(), kGemmColumns));
+  memory.want(kWorkspace, hidden_, rows * padded(c.hidden_size, kGemmSteps));
+  memory.want(kWorkspace, qkv_, qkv_parts() * rows * padded(c.query_size() + 2 * c.kv_size(), kGemmColumns));
   memory.want(kWorkspace, projected_, config.sum_parts * rows * padded(c.hidden_size, kGemmColumns));
-  memory.want(kWorkspace, gate_up_, rows * padded(2 * c.intermediate_size, kGemmColumns));
+  if (config.f32) memory.want(kWorkspace, gate_up_, rows * padded(2 * c.intermediate_size, kGemmColumns));
   const int64_t head_rows = padded(share_.head_rows(c.vocab_size), kGemmColumns);
   memory.want(kWorkspace, logits_, samples * share_.ranks * head_rows);
   if (peers) memory.want(kWorkspace, logit_parts_, samples * share_.ranks * head_rows);
@@ -93,7 +95,6 @@ CudaForward::CudaForward(const Model& model, const ForwardConfig& config, Commun
   memory.want(kWorkspace, maxima_, samples * parts);
   memory.want(kWorkspace, sums_, samples * parts);
   memory.want(kWorkspace, logprob_sums_, samples * parts);
-  memory.want(kWorkspace, masses_, samples * parts);
   memory.want(kWorkspace, candidates_, samples * c.vocab_size);
   memory.want(kWorkspace, bucket_, samples * c.vocab_size);
   memory.want(kWorkspace, penalized_, samples * rounded_up(c.vocab_size, 32));
@@ -172,7 +173,8 @@ void CudaForward::apply_changes(Device& device, const std::byte* staged, int64_t
 
 void CudaForward::run(Device& device, const Pass& pass) {
   const auto size = [](const auto& list) { return static_cast<int32_t>(list.size()); };
-  Shape shape{size(pass.rows), size(pass.samples), size(pass.tiles), rounded_up(pass.positions, kSplit), size(pass.trees)};
+  Shape shape{size(pass.rows), size(pass.samples), size(pass.tiles), rounded_up(pass.positions, kSplit), size(pass.trees),
+              std::ranges::any_of(pass.tiles, [](const PlanTile& tile) { return !tile.whole; })};
   const int32_t rows = std::min(config_.rows_max, static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(shape.rows))));
   const auto splits = static_cast<int32_t>(std::bit_ceil(static_cast<uint32_t>(shape.splits)));
   const bool decodes = shape.samples == shape.rows && shape.tiles == shape.rows && shape.trees == 0;
@@ -180,7 +182,7 @@ void CudaForward::run(Device& device, const Pass& pass) {
   auto [graph, is_new] = graphs_.try_emplace({rows, splits, static_cast<int32_t>(running_)});
   if (is_new) {
     device.begin_graph();
-    launch(device, {rows, rows, rows, splits, 0});
+    launch(device, {rows, rows, rows, splits, 0, true});
     graph->second = device.end_graph();
   }
   device.launch_graph(graph->second);
@@ -196,10 +198,11 @@ void CudaForward::launch(Device& device, const Shape& shape) const {
   device.launch(Stream::kSteps, KernelId::k_clear_blocks, {pieces, rows},
                 ClearArgs{.plan = plan, .rows = rows_, .kv = reinterpret_cast<unsigned char*>(kv_), .block_bytes = block_bytes_,
                           .block_tokens = config_.block_tokens});
-  device.launch(Stream::kSteps, config_.f32 ? KernelId::k_embed_f32 : KernelId::k_embed_bf16, {rows},
+  device.launch(Stream::kSteps, config_.f32 ? KernelId::k_embed_f32 : KernelId::k_embed_bf16,
+                {rounded_up(model_.hidden_size, 128 * 4), rows},
                 EmbedArgs{.plan = plan, .rows = rows_, .table = weights().embedding(), .hidden = hidden_,
                           .columns = model_.hidden_size, .table_stride = weights().embedding_stride(),
-                          .hidden_stride = model_.hidden_size});
+                          .hidden_stride = padded(model_.hidden_size, kGemmSteps)});
   for (int32_t i = 0; i < model_.layers; ++i) layer(device, i, shape);
   if (shape.samples > 0) sample(device, shape.samples, shape.rows);
   if (shape.trees > 0) keep_accepted(device, shape.trees);
@@ -230,33 +233,92 @@ void CudaForward::norm(Device& device, int32_t rows, const float* weight, const 
                          .part_stride = int64_t{added_rows} * added_stride,
                          .parts = config_.sum_parts,
                          .size = model_.hidden_size,
-                         .hidden_stride = model_.hidden_size,
+                         .hidden_stride = padded(model_.hidden_size, kGemmSteps),
                          .added_stride = added_stride,
                          .out_stride = padded(model_.hidden_size, kGemmSteps),
                          .eps = model_.rms_norm_eps,
-                         .sums = config_.f32 ? 16 : kNormThreads,
                          .samples = first_sample >= 0,
                          .first_sample = std::max(0, first_sample)});
+}
+
+namespace {
+
+struct GemmKernel {
+  KernelId id;
+  int32_t tile_rows, tile_columns;
+  int32_t rows_min, rows_max;  // for which it was found to be fast
+};
+constexpr int32_t kAny = 1 << 30;
+constexpr GemmKernel kGemms[] = {{KernelId::k_gemm_bf16_16_32, 16, 32, 1, 16},
+                                 {KernelId::k_gemm_bf16_16_32_more, 16, 32, 1, 16},
+                                 {KernelId::k_gemm_bf16_64_64, 64, 64, 17, kAny},
+                                 {KernelId::k_gemm_bf16_128_256, 128, 256, 129, kAny}};
+constexpr GemmKernel kGroupGemms[] = {{KernelId::k_gemm_bf16_16_32, 16, 32, 1, 16},
+                                      {KernelId::k_gemm_bf16_16_32_more, 16, 32, 1, 16},
+                                      {KernelId::k_gemm_groups_64_64, 64, 64, 17, 64},
+                                      {KernelId::k_gemm_groups_64_128, 64, 128, 17, 64},
+                                      {KernelId::k_gemm_groups_64_192, 64, 192, 17, 64},
+                                      {KernelId::k_gemm_groups_64_288, 64, 288, 17, 64},
+                                      {KernelId::k_gemm_groups_128_64, 128, 64, 65, 128},
+                                      {KernelId::k_gemm_groups_128_96, 128, 96, 65, 128},
+                                      {KernelId::k_gemm_groups_128_128, 128, 128, 65, kAny},
+                                      {KernelId::k_gemm_groups_128_256, 128, 256, 129, kAny},
+                                      {KernelId::k_gemm_groups_128_288, 128, 288, 65, 128}};
+
+/// All give the same bits. A multiprocessor does one tile after the other, or a few at a time, each in about the time that its rows of
+/// both matrices take from the L2 cache: the fastest is the one with the least of that.
+GemmKernel gemm_for(int32_t rows, int32_t n, int32_t parts, const DeviceProperties& device) {
+  const std::span<const GemmKernel> kernels = device.group_mma ? std::span<const GemmKernel>(kGroupGemms) : kGemms;
+  const auto cost = [&](const GemmKernel& g) {
+    if (rows < g.rows_min || rows > g.rows_max || info_of(g.id).shared_bytes > device.shared_bytes_max) return std::numeric_limits<int64_t>::max();
+    const int32_t tiles = rounded_up(rows, g.tile_rows) * rounded_up(n, g.tile_columns) * parts, at_once = info_of(g.id).blocks_min;
+    return int64_t{rounded_up(tiles, device.multiprocessors * at_once)} * at_once * (std::min(rows, g.tile_rows) + g.tile_columns);
+  };
+  return *std::ranges::min_element(kernels, {}, cost);
+}
+
+}  // namespace
+
+GemmArgs CudaForward::gemm_args(int32_t rows, const void* in, const DeviceMatrix& w, int32_t parts) const {
+  return {.plan = reinterpret_cast<const Plan*>(plan_), .a = in, .w = w.data, .part_stride = int64_t{rows} * w.rows_padded(),
+          .n = w.rows_padded(), .k = w.columns_padded() / parts, .stride = w.columns_padded()};
+}
+void CudaForward::launch_gemm(Device& device, int32_t rows, int32_t parts, const GemmArgs& args) const {
+  if (config_.f32) {
+    device.launch(Stream::kSteps, KernelId::k_gemm_f32, {rounded_up(rows, kF32Rows), args.n / kGemmColumns, parts}, args);
+    return;
+  }
+  const GemmKernel gemm = gemm_for(rows, args.n, parts, device.properties());
+  device.launch(Stream::kSteps, gemm.id, {rounded_up(rows, gemm.tile_rows), rounded_up(args.n, gemm.tile_columns), parts}, args);
 }
 
 /// With parts: part i of `out`, of `rows` rows, gets the products of the i-th of equal ranges of columns.
 void CudaForward::multiply(Device& device, int32_t rows, const void* in, const DeviceMatrix& w, float* out, int32_t first_sample,
                            int32_t parts) const {
-  GemmArgs args{.plan = reinterpret_cast<const Plan*>(plan_), .a = in, .w = w.data, .c = out, .n = w.rows_padded(),
-                .k = w.columns_padded() / parts, .stride = w.columns_padded(), .samples = first_sample >= 0,
-                .first_sample = std::max(0, first_sample)};
-  const int32_t columns = args.n / kGemmColumns;
-  for (int32_t part = 0; part < parts; ++part) {
-    if (config_.f32)
-      device.launch(Stream::kSteps, KernelId::k_gemm_f32, {columns, rounded_up(rows, kF32Rows)}, args);
-    else if (rows <= 16)
-      device.launch(Stream::kSteps, KernelId::k_gemm_bf16_16, {columns, 1}, args);
-    else
-      device.launch(Stream::kSteps, KernelId::k_gemm_bf16_64, {columns, rounded_up(rows, 64)}, args);
-    args.a = static_cast<const std::byte*>(args.a) + int64_t{args.k} * (config_.f32 ? 4 : 2);
-    args.w = static_cast<const std::byte*>(args.w) + int64_t{args.k} * (config_.f32 ? args.n * 4 : 2);
-    args.c += int64_t{rows} * args.n;
+  GemmArgs args = gemm_args(rows, in, w, parts);
+  args.c = out;
+  args.samples = first_sample >= 0;
+  args.first_sample = std::max(0, first_sample);
+  launch_gemm(device, rows, parts, args);
+}
+
+/// normed_ -> activated_
+void CudaForward::gate_and_up(Device& device, int32_t rows, const DeviceLayer& w) const {
+  GemmArgs args = gemm_args(rows, normed_, w.gate_up, 1);
+  const int32_t stride = padded(model_.intermediate_size, kGemmSteps);
+  if (config_.f32) {
+    args.c = gate_up_;
+    launch_gemm(device, rows, 1, args);
+    device.launch(Stream::kSteps, KernelId::k_swiglu_f32, {rows},
+                  SwigluArgs{.plan = args.plan, .gate_up = gate_up_, .bias = w.gate_up_bias, .out = activated_,
+                             .size = model_.intermediate_size, .stride = args.n, .out_stride = stride});
+    return;
   }
+  args.activated = activated_;
+  args.bias = w.gate_up_bias;
+  args.activated_stride = stride;
+  args.inner = model_.intermediate_size;
+  launch_gemm(device, rows, 1, args);
 }
 
 /// Into all parts of projected_.
@@ -275,12 +337,13 @@ void CudaForward::layer(Device& device, int32_t index, const Shape& shape) const
   const int64_t block_elements = block_bytes_ / (config_.f32 ? 4 : 2), layer_elements = block_elements / model_.layers * index;
 
   norm(device, rows, w.input_norm, before ? projected_ : nullptr, rows, before ? before->down_bias : nullptr);
-  multiply(device, rows, normed_, w.qkv, qkv_);
+  multiply(device, rows, normed_, w.qkv, qkv_, -1, qkv_parts());
   device.launch(Stream::kSteps, config_.f32 ? KernelId::k_rope_f32 : KernelId::k_rope_bf16,
                 {rounded_up(model_.heads + model_.kv_heads, 4), rows},
-                RopeArgs{.plan = plan, .rows = rows_, .qkv = qkv_, .bias = w.qkv_bias, .q_norm = w.q_norm, .k_norm = w.k_norm,
+                RopeArgs{.plan = plan, .rows = rows_, .qkv = qkv_, .part_stride = int64_t{rows} * w.qkv.rows_padded(), .bias = w.qkv_bias,
+                         .q_norm = w.q_norm, .k_norm = w.k_norm,
                          .rope = rope_, .query = query_, .kv = kv_, .kv_block_elements = block_elements,
-                         .kv_layer_elements = layer_elements, .qkv_stride = w.qkv.rows_padded(), .heads = model_.heads,
+                         .kv_layer_elements = layer_elements, .parts = qkv_parts(), .qkv_stride = w.qkv.rows_padded(), .heads = model_.heads,
                          .kv_heads = model_.kv_heads, .head_dim = model_.head_dim, .padded_dim = dim_,
                          .block_tokens = config_.block_tokens, .eps = model_.rms_norm_eps});
   if (shape.trees > 0)
@@ -302,15 +365,12 @@ void CudaForward::layer(Device& device, int32_t index, const Shape& shape) const
   } else {
     const KernelId kernel = dim_ == 32 ? KernelId::k_attention_32 : dim_ == 64 ? KernelId::k_attention_64 : KernelId::k_attention_128;
     device.launch(Stream::kSteps, kernel, {shape.splits, model_.kv_heads, shape.tiles}, attention);
-    device.launch(Stream::kSteps, KernelId::k_attention_combine, {model_.heads, rows}, attention);
+    if (shape.has_split_tiles)
+      device.launch(Stream::kSteps, KernelId::k_attention_combine, {rounded_up(model_.heads * dim_, 2 * kAttentionThreads), rows}, attention);
   }
   multiply_and_gather(device, rows, attended_, w.output);
   norm(device, rows, w.post_norm, projected_, rows, w.output_bias);
-  multiply(device, rows, normed_, w.gate_up, gate_up_);
-  device.launch(Stream::kSteps, config_.f32 ? KernelId::k_swiglu_f32 : KernelId::k_swiglu_bf16, {rows},
-                SwigluArgs{.plan = plan, .gate_up = gate_up_, .bias = w.gate_up_bias, .out = activated_,
-                           .size = model_.intermediate_size, .stride = w.gate_up.rows_padded(),
-                           .out_stride = padded(model_.intermediate_size, kGemmSteps)});
+  gate_and_up(device, rows, w);
   multiply_and_gather(device, rows, activated_, w.down);
 }
 
@@ -331,13 +391,14 @@ void CudaForward::sample(Device& device, int32_t samples, int32_t pass_rows) con
     } else {
       multiply(device, rows, normed_, weights().head(), logits_, first);
     }
-    device.launch(Stream::kSteps, KernelId::k_sample_rows, {rows},
-                  SampleArgs{.plan = plan, .rows = rows_, .slots = slots_, .tables = tables_, .log = log_, .logits = logits_,
-                             .maxima = maxima_, .sums = sums_, .logprob_sums = logprob_sums_, .masses = masses_,
-                             .candidates = candidates_, .bucket = bucket_, .penalized = penalized_, .sampled = sampled_,
-                             .vocab = model_.vocab_size, .vocab_stride = stride,
-                             .parts = rounded_up(model_.vocab_size, kPart), .penalized_stride = rounded_up(model_.vocab_size, 32),
-                             .table_stride = config_.table_stride, .block_tokens = config_.block_tokens, .first_sample = first});
+    const SampleArgs args{.plan = plan, .rows = rows_, .slots = slots_, .tables = tables_, .log = log_, .logits = logits_,
+                          .maxima = maxima_, .sums = sums_, .logprob_sums = logprob_sums_,
+                          .candidates = candidates_, .bucket = bucket_, .penalized = penalized_, .sampled = sampled_,
+                          .vocab = model_.vocab_size, .vocab_stride = stride,
+                          .parts = rounded_up(model_.vocab_size, kPart), .penalized_stride = rounded_up(model_.vocab_size, 32),
+                          .table_stride = config_.table_stride, .block_tokens = config_.block_tokens, .first_sample = first};
+    device.launch(Stream::kSteps, KernelId::k_weigh_logits, {rounded_up(args.parts, kWeighedParts), rows}, args);
+    device.launch(Stream::kSteps, KernelId::k_sample_rows, {rows}, args);
   }
   device.launch(Stream::kSteps, KernelId::k_finish_rows, {rounded_up(samples, 128)},
                 FinishArgs{.plan = plan, .sampled = sampled_, .slots = slots_});

@@ -79,11 +79,15 @@ class CudaForward {
   /// The size class of a pass: its launches have room for this many of each.
   struct Shape {
     int32_t rows = 0, samples = 0, tiles = 0, splits = 0, trees = 0;
+    bool has_split_tiles = false;  // whose sums of splits are in memory
   };
   void launch(Device& device, const Shape& shape) const;
   void layer(Device& device, int32_t index, const Shape& shape) const;
   void norm(Device& device, int32_t rows, const float* weight, const float* added, int32_t added_rows, const float* bias,
             int32_t first_sample = -1) const;
+  GemmArgs gemm_args(int32_t rows, const void* in, const DeviceMatrix& w, int32_t parts) const;
+  void launch_gemm(Device& device, int32_t rows, int32_t parts, const GemmArgs& args) const;
+  void gate_and_up(Device& device, int32_t rows, const DeviceLayer& w) const;
   void multiply(Device& device, int32_t rows, const void* in, const DeviceMatrix& w, float* out, int32_t first_sample = -1,
                 int32_t parts = 1) const;
   void multiply_and_gather(Device& device, int32_t rows, const void* in, const DeviceMatrix& w) const;
@@ -95,6 +99,8 @@ class CudaForward {
   const ModelConfig model_;  // this rank's share: its heads and inner size
   const ForwardConfig config_;
   const int32_t dim_;  // of a KV head in memory
+  /// In how many parts the products with qkv are summed: in bf16 two, so that a few rows keep a whole GPU busy.
+  int32_t qkv_parts() const { return !config_.f32 && model_.hidden_size % (2 * kGemmSteps) == 0 ? 2 : 1; }
   int32_t head_bytes() const { return dim_ * (config_.f32 ? 4 : 2); }
   const int64_t block_bytes_;
   std::array<std::unique_ptr<DeviceWeights>, 2> weights_;  // the second: null without room beside
@@ -108,7 +114,7 @@ class CudaForward {
   std::byte *plan_ = nullptr, *changes_ = nullptr;
   RowState* rows_ = nullptr;
   float* rope_ = nullptr;
-  float *hidden_ = nullptr, *qkv_ = nullptr, *gate_up_ = nullptr, *logits_ = nullptr;
+  float *hidden_ = nullptr, *qkv_ = nullptr, *gate_up_ = nullptr /* f32 mode */, *logits_ = nullptr;
   float* projected_ = nullptr;    // [part][rows of the pass][hidden_size padded]: all ranks' sums
   float* logit_parts_ = nullptr;  // [rank][rows][rows of the head]; null without peers
   std::byte *normed_ = nullptr, *query_ = nullptr, *attended_ = nullptr, *activated_ = nullptr;  // bf16, or float
@@ -116,7 +122,7 @@ class CudaForward {
   AcceptedPath* accepted_ = nullptr;
   float *partial_ = nullptr, *stats_ = nullptr;
   float* maxima_ = nullptr;
-  double *sums_ = nullptr, *logprob_sums_ = nullptr, *masses_ = nullptr;
+  double *sums_ = nullptr, *logprob_sums_ = nullptr;
   unsigned long long *candidates_ = nullptr, *bucket_ = nullptr;
   uint32_t* penalized_ = nullptr;
   Sampled* sampled_ = nullptr;

@@ -6,7 +6,13 @@ namespace seer::cuda {
 
 // At least one block per multiprocessor: without the 1, ptxas aims at more and spills registers for it.
 #define X(name, Args, threads, ...) \
-  extern "C" __global__ void __launch_bounds__(threads, 1) seer_##name(const __grid_constant__ Args args) { name(args); }
+  extern "C" __global__ void __launch_bounds__(threads, 1) seer_##name(const __grid_constant__ Args args) { \
+    if constexpr (!waits_itself(KernelId::k_##name)) {                                                     \
+      let_next_begin();                                                                                    \
+      wait_for_previous();                                                                                 \
+    }                                                                                                      \
+    name(args);                                                                                            \
+  }
 SEER_CUDA_KERNELS(X)
 #undef X
 

@@ -29,13 +29,14 @@ class CudaDevice final : public Device {
  public:
   CudaDevice(int32_t index, DeviceProperties properties) : index_(index), properties_(std::move(properties)) {}
 
-  /// Makes streams and events, and lets kernels use as much shared memory as they say.
+  /// Makes streams and events, and lets kernels use as much shared memory as they say, as far as the GPU has it.
   Status open() {
     keep("opening the device", cudaSetDevice(index_));
     for (cudaStream_t& stream : streams_) keep("a stream", cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     for (cudaEvent_t& event : events_) keep("an event", cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync));
     for (int32_t i = 0; i < static_cast<int32_t>(KernelId::kCount); ++i) {
       const auto kernel = static_cast<KernelId>(i);
+      if (info_of(kernel).shared_bytes > properties_.shared_bytes_max) continue;
       keep(info_of(kernel).name, cudaFuncSetAttribute(kernel_entry(kernel), cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                       info_of(kernel).shared_bytes));
     }
@@ -79,10 +80,17 @@ class CudaDevice final : public Device {
     const KernelInfo& info = info_of(kernel);
     SEER_CHECK(args_bytes == info.args_bytes, info.name, args_bytes);
     void* arguments[] = {const_cast<void*>(args)};  // CUDA copies them
-    run(info.name, [&] {
-      return cudaLaunchKernel(kernel_entry(kernel), dim_of(grid), dim3(static_cast<unsigned>(info.threads)), arguments,
-                              static_cast<size_t>(info.shared_bytes), at(stream));
-    });
+    cudaLaunchAttribute begins_early{};  // before the kernel before has ended: kernels wait for that themselves
+    begins_early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    begins_early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim_of(grid);
+    config.blockDim = dim3(static_cast<unsigned>(info.threads));
+    config.dynamicSmemBytes = static_cast<size_t>(info.shared_bytes);
+    config.stream = at(stream);
+    config.attrs = &begins_early;
+    config.numAttrs = properties_.compute_major >= 9 ? 1 : 0;
+    run(info.name, [&] { return cudaLaunchKernelExC(&config, kernel_entry(kernel), arguments); });
   }
   void call(Stream stream, HostCall& call) override {
     HostCallOf* of = nullptr;
@@ -205,13 +213,18 @@ Result<DeviceProperties> properties_of(int32_t index) {
   cudaDeviceProp found;
   DeviceProperties properties;
   size_t free_bytes = 0, all_bytes = 0;
-  for (const cudaError_t error : {cudaGetDeviceProperties(&found, index), cudaSetDevice(index), cudaMemGetInfo(&free_bytes, &all_bytes)})
+  cudaFuncAttributes kernel{};
+  for (const cudaError_t error : {cudaGetDeviceProperties(&found, index), cudaSetDevice(index), cudaMemGetInfo(&free_bytes, &all_bytes),
+                                  cudaFuncGetAttributes(&kernel, kernel_entry(KernelId::k_gemm_groups_64_64))})
     if (error != cudaSuccess) return fail(Code::kUnavailable, "cuda: device ", index, ": ", text_of(error));
   return DeviceProperties{.name = found.name,
                           .memory_bytes = static_cast<int64_t>(all_bytes),
                           .free_bytes = static_cast<int64_t>(free_bytes),
                           .compute_major = found.major,
                           .compute_minor = found.minor,
+                          .multiprocessors = found.multiProcessorCount,
+                          .shared_bytes_max = static_cast<int32_t>(found.sharedMemPerBlockOptin),
+                          .group_mma = found.major == 9 && kernel.ptxVersion == 90,  // else it was compiled from PTX of another
                           .index = index};
 }
 

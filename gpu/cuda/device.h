@@ -20,6 +20,9 @@ struct DeviceProperties {
   std::string name;
   int64_t memory_bytes = 0, free_bytes = 0;  // when the device was opened
   int32_t compute_major = 0, compute_minor = 0;
+  int32_t multiprocessors = 1;
+  int32_t shared_bytes_max = 0;  // of a block
+  bool group_mma = false;  // wgmma, and kernels built for it
   int32_t index = 0;  // CUDA's
 };
 

@@ -1,5 +1,6 @@
 // DeviceWeights: a rank's share of a model's weights in device memory, in the layouts of the kernels: matrices [rows][columns] in
-// bf16, or [columns][rows] in f32, rows padded to kGemmColumns and columns to kGemmSteps with zeros; norms and biases in f32.
+// bf16, or [columns][rows] in f32, rows padded to kGemmColumns and columns to kGemmSteps with zeros; norms and biases in f32. The columns
+// of embeddings and the vectors of hidden_size are padded likewise.
 //
 // A rank has whole heads: their rows of the query, key and value matrices and their columns of the output projection. It has as many
 // rows of gate and up and the same columns of down, and a part of the head's rows. Norms, embeddings and the biases of sums are whole.
@@ -55,7 +56,7 @@ class DeviceWeights {
   const DeviceMatrix& head() const { return head_; }
   /// [vocab][embedding_stride]
   const std::byte* embedding() const { return embedding_.data ? embedding_.data : head_.data; }
-  int32_t embedding_stride() const { return embedding_.data ? embedding_.columns : head_.columns_padded(); }
+  int32_t embedding_stride() const { return head_.columns_padded(); }
 
  private:
   class Uploader;
@@ -67,7 +68,7 @@ class DeviceWeights {
   std::vector<DeviceLayer> layers_;
   float* final_norm_ = nullptr;
   DeviceMatrix head_;
-  DeviceMatrix embedding_;  // [rows][columns] without padding; none if the head can be read in its place
+  DeviceMatrix embedding_;  // [rows][columns padded]; none if the head can be read in its place
   std::byte* staging_ = nullptr;  // pinned
   uint32_t* not_finite_ = nullptr;
 };

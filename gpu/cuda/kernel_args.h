@@ -111,11 +111,11 @@ struct EmbedArgs {
   const Plan* plan;
   const RowState* rows;
   const void* table;  // [vocab][table_stride]
-  float* hidden;
-  int32_t columns, table_stride, hidden_stride;
+  float* hidden;      // [row][hidden_stride]
+  int32_t columns, table_stride, hidden_stride;  // strides: multiples of 4
 };
 /// x = hidden + (added + bias); out = x / sqrt(mean(x^2) + eps) * weight. Without `samples` hidden becomes x. What is added are the
-/// sums of the parts of a matrix, added in their order.
+/// sums of the parts of a matrix, added in their order. Strides are multiples of 4, and vectors have zeros from `size` on to such a one.
 struct NormArgs {
   const Plan* plan;
   float* hidden;
@@ -127,7 +127,6 @@ struct NormArgs {
   int32_t parts;
   int32_t size, hidden_stride, added_stride, out_stride;
   float eps;
-  int32_t sums;          // partial sums of the squares: 16 as on the CPU, or kNormThreads
   int32_t samples;       // 1: out has a row per sample of the plan, from first_sample on
   int32_t first_sample;
 };
@@ -137,14 +136,19 @@ struct GemmArgs {
   const Plan* plan;
   const void* a;  // [row][stride]
   const void* w;  // bf16: [n][stride]; f32: [k][n]
-  float* c;       // [row][n]
-  int32_t n, k, stride;
+  float* c;       // [part][row][n]
+  int64_t part_stride;
+  void* activated;       // or, for gate and up in bf16: silu(gate + bias) * (up + bias), [row][activated_stride]; c is not used
+  const float* bias;     // of these, [2 * inner], or null
+  int32_t activated_stride, inner;
+  int32_t n, k, stride;  // k: of a part
   int32_t samples, first_sample;
 };
 struct RopeArgs {
   const Plan* plan;
   const RowState* rows;
-  const float* qkv;       // [row][qkv_stride]: query heads, key heads, value heads
+  const float* qkv;       // [part][row][qkv_stride]: query heads, key heads, value heads; the sum of the parts in their order
+  int64_t part_stride;
   const float* bias;      // or null
   const float* q_norm;    // [head_dim], or null
   const float* k_norm;
@@ -152,7 +156,7 @@ struct RopeArgs {
   void* query;            // [row][heads][padded_dim]
   void* kv;
   int64_t kv_block_elements, kv_layer_elements;  // of a block; from its start to this layer
-  int32_t qkv_stride, heads, kv_heads, head_dim, padded_dim, block_tokens;
+  int32_t parts, qkv_stride, heads, kv_heads, head_dim, padded_dim, block_tokens;
   float eps;
 };
 /// KV of the path of each row in a tree, from its root's sixteen positions on, as it would be without the other rows.
@@ -225,7 +229,7 @@ struct SampleArgs {
   const int32_t* log;
   const float* logits;         // [sample - first_sample][vocab_stride]
   float* maxima;               // [sample - first_sample][parts]: of the parts of a row, see sampling.cuh
-  double *sums, *logprob_sums, *masses;
+  double *sums, *logprob_sums;  // likewise
   unsigned long long* candidates;   // [sample - first_sample][vocab]
   unsigned long long* bucket;       // likewise
   uint32_t* penalized;              // [sample - first_sample][penalized_stride]: a bit per token
@@ -242,47 +246,65 @@ struct FinishArgs {
 constexpr int kSplit = 256;          // positions of one attention split, at multiples of it
 constexpr int kTilePositions = 64;   // of KV in shared memory
 constexpr int kTileRows = 64;        // query rows (token, head of the group) that share a read of KV
-constexpr int kNormThreads = 128, kAttentionThreads = 128, kSampleThreads = 256;
+constexpr int kNormThreads = 512, kNormF32Threads = 128, kAttentionThreads = 128, kSampleThreads = 256;
+constexpr int kNormPieces = 4;       // of 4 elements, that a thread of norm_bf16 keeps in registers: rows of 8192
+constexpr int kSplitsAtOnce = 8;     // whose sums attention_combine has on their way
 constexpr int kPart = 1024;          // ids whose sum is taken by itself: kPartIds of row_softmax.h
-constexpr int kSamplesMax = 64;      // rows whose logits are in memory at a time
+constexpr int kPartsMax = 1024;      // of a row
+constexpr int kPartThreads = 128;    // that weigh a part
+constexpr int kWeighedParts = kSampleThreads / kPartThreads;  // of a block
+constexpr int kWeighedStride = kPart + 16;  // of weights in shared memory: sixteen threads each read two parts, from all banks
+constexpr int kSamplesMax = 128;      // rows whose logits are in memory at a time
 constexpr int kGemmColumns = 64;     // n is padded to it, k to kGemmSteps
 constexpr int kGemmSteps = 64;
 constexpr int kF32Rows = 4;          // rows of a block of gemm_f32
 constexpr int kJoined = 2048;        // logits that a block of join_logits copies
 
-constexpr int gemm_shared_bytes(int tile_rows) { return 2 * (tile_rows + kGemmColumns) * kGemmSteps * 2; }
+constexpr int gemm_shared_bytes(int tile_rows, int tile_columns, int stages) { return stages * (tile_rows + tile_columns) * kGemmSteps * 2; }
 // Keys and values of two tiles, the query, and where the KV of two splits is.
 constexpr int attention_shared_bytes(int dim) {
   return 4 * kTilePositions * dim * 2 + kTileRows * dim * 2 + 2 * kSplit / 16 * 16;
 }
-constexpr int kSampleSharedBytes = 2048 * 8 + kPart * 4 + 256;
+constexpr int kWeighSharedBytes = 2 * kWeighedParts * kWeighedStride * 4 + kSampleThreads / 32 * 4;
+constexpr int kSampleSharedBytes = 3 * kPartsMax * 8 + kPartsMax * 4 + kPart * 4 + 256;
 
 // ---- all kernels: name, arguments, threads of a block, bytes of shared memory, registers at most, blocks of a multiprocessor at least
 #define SEER_CUDA_KERNELS(X)                                                                                  \
   X(apply_changes, ChangesArgs, 128, 0, 32, 16)                                                               \
   X(begin_rows, BeginArgs, 128, 0, 32, 16)                                                                    \
   X(clear_blocks, ClearArgs, 128, 0, 32, 16)                                                                  \
-  X(embed_bf16, EmbedArgs, 128, 0, 32, 16)                                                                    \
-  X(embed_f32, EmbedArgs, 128, 0, 32, 16)                                                                     \
-  X(norm_bf16, NormArgs, kNormThreads, kNormThreads * 4, 40, 12)                                              \
-  X(norm_f32, NormArgs, kNormThreads, kNormThreads * 4, 40, 12)                                               \
-  X(gemm_bf16_16, GemmArgs, 128, gemm_shared_bytes(16), 80, 6)                                                \
-  X(gemm_bf16_64, GemmArgs, 128, gemm_shared_bytes(64), 128, 4)                                               \
+  X(embed_bf16, EmbedArgs, 128, 0, 16, 16)                                                                    \
+  X(embed_f32, EmbedArgs, 128, 0, 16, 16)                                                                     \
+  X(norm_bf16, NormArgs, kNormThreads, kNormThreads / 32 * 4, 120, 1)                                         \
+  X(norm_f32, NormArgs, kNormF32Threads, 16 * 4, 32, 16)                                                      \
+  X(gemm_bf16_16_32, GemmArgs, 64, gemm_shared_bytes(16, 32, 10), 120, 3)                                     \
+  X(gemm_bf16_16_32_more, GemmArgs, 64, gemm_shared_bytes(16, 32, 8), 96, 4)                                  \
+  X(gemm_bf16_64_64, GemmArgs, 128, gemm_shared_bytes(64, 64, 4), 128, 3)                                     \
+  X(gemm_bf16_128_256, GemmArgs, 256, gemm_shared_bytes(128, 256, 3), 255, 1)                                 \
+  X(gemm_groups_64_64, GemmArgs, 128, gemm_shared_bytes(64, 64, 12), 128, 1)                                  \
+  X(gemm_groups_64_128, GemmArgs, 128, gemm_shared_bytes(64, 128, 8), 168, 1)                                 \
+  X(gemm_groups_64_192, GemmArgs, 256, gemm_shared_bytes(64, 192, 7), 168, 1)                                 \
+  X(gemm_groups_64_288, GemmArgs, 256, gemm_shared_bytes(64, 288, 5), 168, 1)                                 \
+  X(gemm_groups_128_64, GemmArgs, 256, gemm_shared_bytes(128, 64, 8), 96, 1)                                  \
+  X(gemm_groups_128_96, GemmArgs, 256, gemm_shared_bytes(128, 96, 8), 128, 1)                                 \
+  X(gemm_groups_128_128, GemmArgs, 256, gemm_shared_bytes(128, 128, 6), 128, 1)                               \
+  X(gemm_groups_128_256, GemmArgs, 512, gemm_shared_bytes(128, 256, 4), 128, 1)                               \
+  X(gemm_groups_128_288, GemmArgs, 512, gemm_shared_bytes(128, 288, 4), 128, 1)                               \
   X(gemm_f32, GemmArgs, 64, 0, 64, 16)                                                                        \
-  X(rope_bf16, RopeArgs, 128, 0, 64, 8)                                                                       \
-  X(rope_f32, RopeArgs, 128, 0, 64, 8)                                                                        \
+  X(rope_bf16, RopeArgs, 128, 0, 72, 7)                                                                       \
+  X(rope_f32, RopeArgs, 128, 0, 72, 7)                                                                        \
   X(attention_32, AttentionArgs, kAttentionThreads, attention_shared_bytes(32), 144, 3)                       \
   X(attention_64, AttentionArgs, kAttentionThreads, attention_shared_bytes(64), 200, 2)                       \
   X(attention_128, AttentionArgs, kAttentionThreads, attention_shared_bytes(128), 255, 2)                     \
   X(copy_paths, PathArgs, 128, kTreeRows * 4, 40, 12)                                                         \
   X(accept_trees, AcceptArgs, 32, 0, 40, 32)                                                                  \
   X(move_accepted, MoveArgs, 128, 0, 40, 12)                                                                  \
-  X(attention_combine, AttentionArgs, kAttentionThreads, 0, 96, 5)                                            \
+  X(attention_combine, AttentionArgs, kAttentionThreads, 0, 72, 7)                                            \
   X(attention_f32, AttentionArgs, kAttentionThreads, 1024, 72, 7)                                             \
-  X(swiglu_bf16, SwigluArgs, 128, 0, 40, 12)                                                                  \
   X(swiglu_f32, SwigluArgs, 128, 0, 40, 12)                                                                   \
   X(join_logits, JoinArgs, 128, 0, 32, 16)                                                                    \
-  X(sample_rows, SampleArgs, kSampleThreads, kSampleSharedBytes, 96, 2)                                       \
+  X(weigh_logits, SampleArgs, kSampleThreads, kWeighSharedBytes, 64, 4)                                       \
+  X(sample_rows, SampleArgs, kSampleThreads, kSampleSharedBytes, 80, 3)                                       \
   X(check_finite, CheckArgs, 128, 0, 32, 16)                                                                  \
   X(finish_rows, FinishArgs, 128, 0, 32, 16)
 
@@ -302,6 +324,10 @@ inline constexpr KernelInfo kKernels[] = {
     SEER_CUDA_KERNELS(X)
 #undef X
 };
+/// Kernels that begin with what the kernel before does not touch, wait for it themselves, and say when the next may begin.
+constexpr bool waits_itself(KernelId kernel) {
+  return kernel >= KernelId::k_gemm_bf16_16_32 && kernel <= KernelId::k_gemm_groups_128_288;
+}
 constexpr const KernelInfo& info_of(KernelId kernel) { return kKernels[static_cast<int32_t>(kernel)]; }
 
 }  // namespace seer::cuda

@@ -43,6 +43,8 @@ bool edit_ptx(const std::string& entry, const std::string& from, const std::stri
 // Before any device memory is there: what is written to it must be known.
 static const bool kChecks = (ptx_module(), true);
 
+bool kernels_have_group_mma() { return false; }  // the PTX is for capability 8.0
+
 void run_kernel(seer::cuda::KernelId kernel, seer::cuda::Grid grid, const void* args) {
   const seer::cuda::KernelInfo& info = seer::cuda::info_of(kernel);
   const auto dim = [](int32_t n) { return static_cast<unsigned>(n); };

@@ -125,6 +125,7 @@ void lane_main() {
   Machine& m = machine();
   m.body(m.args);
   Lane* lane = current;
+  if (!lane->pending_mma.empty()) report("in_flight", reinterpret_cast<void*>(&lane_main), "a thread ends with open wgmma");
   if (!lane->pending.empty()) report("in_flight", reinterpret_cast<void*>(&lane_main), "a thread ends with open cp.async");
   Warp& warp = m.warps[lane->thread / 32];
   warp.ready &= ~(1u << lane->thread % 32);
@@ -141,6 +142,17 @@ float bf16(uint32_t pair, int half) {
   float f;
   std::memcpy(&f, &bits, 4);
   return f;
+}
+float multiply_add(const float a[16], const float b[16], float c) {
+  if (machine().options.mma == Mma::kChain) {  // products of bf16 are exact in float: this is an fma chain
+    for (int k = 0; k < 16; ++k) c += a[k] * b[k];
+    return c;
+  }
+  double sum = 0;  // all at once, then cut towards zero
+  for (int k = 15; k >= 0; --k) sum += static_cast<double>(a[k] * b[k]);
+  sum += static_cast<double>(c);
+  const float f = static_cast<float>(sum);
+  return std::fabs(static_cast<double>(f)) > std::fabs(sum) ? std::nextafterf(f, 0.0f) : f;
 }
 void multiply(Warp& w) {
   float a[16][16], b[16][8], c[16][8];
@@ -161,21 +173,12 @@ void multiply(Warp& w) {
       c[g + 8][t + i] = d[2 + i];
     }
   }
-  if (machine().options.mma == Mma::kChain) {  // products of bf16 are exact in float: this is an fma chain
-    for (int m = 0; m < 16; ++m)
-      for (int k = 0; k < 16; ++k)
-        for (int n = 0; n < 8; ++n) c[m][n] += a[m][k] * b[k][n];
-  } else {  // all at once, then cut towards zero
-    for (int m = 0; m < 16; ++m)
-      for (int n = 0; n < 8; ++n) {
-        double sum = 0;
-        for (int k = 15; k >= 0; --k) sum += static_cast<double>(a[m][k] * b[k][n]);
-        sum += static_cast<double>(c[m][n]);
-        float f = static_cast<float>(sum);
-        if (std::fabs(static_cast<double>(f)) > std::fabs(sum)) f = std::nextafterf(f, 0.0f);
-        c[m][n] = f;
-      }
-  }
+  for (int m = 0; m < 16; ++m)
+    for (int n = 0; n < 8; ++n) {
+      float column[16];
+      for (int k = 0; k < 16; ++k) column[k] = b[k][n];
+      c[m][n] = multiply_add(a[m], column, c[m][n]);
+    }
   for (int lane = 0; lane < 32; ++lane) {
     const int g = lane / 4, t = lane % 4 * 2;
     const float d[4] = {c[g][t], c[g][t + 1], c[g + 8][t], c[g + 8][t + 1]};
@@ -289,6 +292,9 @@ void run_block() {
     lane.wait = Wait::kNone;
     lane.stack = m.stacks + t * kStackBytes;
     lane.pending.clear();
+    lane.pending_mma.clear();
+    lane.mma_group = 0;
+    lane.shown = false;
     lane.group = 0;
     prepare(lane.context, lane.stack, lane_main);
   }
@@ -396,10 +402,49 @@ void async_copy(void* to, const void* from, int bytes, int valid) {
 }
 void async_commit() { ++current->group; }
 void async_wait(int open) {
+  current->shown = false;
   auto& pending = current->pending;
   size_t done = 0;
   for (; done < pending.size() && pending[done].group + static_cast<uint32_t>(open) < current->group; ++done)
     land(pending[done]);
+  pending.erase(pending.begin(), pending.begin() + static_cast<ptrdiff_t>(done));
+}
+// wgmma may read when it begins and until it is waited for: both are checked, and the later one counts.
+static void read_swizzled(const void* row, float out[16], void* pc) {
+  for (int half = 0; half < 2; ++half) {
+    auto at = reinterpret_cast<uintptr_t>(row) + static_cast<uintptr_t>(half) * 16;
+    at ^= (at >> 7 & 7) << 4;
+    const void* piece = reinterpret_cast<const void*>(at);  // NOLINT
+    on_access(piece, 16, false, false, pc);
+    uint32_t pairs[4];
+    std::memcpy(pairs, piece, 16);
+    for (int i = 0; i < 8; ++i) out[half * 8 + i] = bf16(pairs[i / 2], i % 2);
+  }
+}
+static void group_multiply(const PendingMma& p, float (*d)[4]) {
+  const int warp = current->thread % 128 / 32, lane = own_lane();
+  float a[2][16], b[16];
+  for (int half = 0; half < 2; ++half) read_swizzled(p.a + (warp * 16 + half * 8 + lane / 4) * 128, a[half], p.place);
+  for (int column = 0; column < p.columns / 4; ++column) {
+    const int j = column / 2, e = column % 2;
+    read_swizzled(p.w + (j * 8 + lane % 4 * 2 + e) * 128, b, p.place);
+    for (int half = 0; half < 2; ++half) d[j][half * 2 + e] = multiply_add(a[half], b, d[j][half * 2 + e]);
+  }
+}
+void group_mma_show() { current->shown = true; }
+void group_mma(float (*d)[4], const void* a, const void* w, int columns) {
+  const PendingMma mma{d, static_cast<const char*>(a), static_cast<const char*>(w), columns, current->mma_group, SIMT_PLACE};
+  if (!current->shown) report("in_flight", mma.place, "wgmma reads what no fence has shown to it");
+  float scratch[32][4] = {};
+  group_multiply(mma, scratch);
+  current->pending_mma.push_back(mma);
+}
+void group_mma_commit() { ++current->mma_group; }
+void group_mma_wait(int open) {
+  auto& pending = current->pending_mma;
+  size_t done = 0;
+  for (; done < pending.size() && pending[done].group + static_cast<uint32_t>(open) < current->mma_group; ++done)
+    group_multiply(pending[done], pending[done].d);
   pending.erase(pending.begin(), pending.begin() + static_cast<ptrdiff_t>(done));
 }
 void access(const void* p, int bytes, bool write) { on_access(p, bytes, write, false, SIMT_PLACE); }

@@ -5,7 +5,8 @@
 //   bounds      nothing outside of device buffers, the block's shared memory and the thread's own stack
 //   init        nothing is read that was never written
 //   race        two threads, one of them writing, without a barrier between them; two blocks of one launch likewise
-//   in flight   cp.async: nobody touches the bytes before their thread has waited
+//   in flight   cp.async: nobody touches the bytes before their thread has waited; wgmma: what it reads was shown to it, stays until it is
+//               waited for
 //   alignment   of every access to its size
 //   divergence  barriers and warp collectives that not all threads reach, or at different places
 // Without that option the same kernels run about ten times faster, with only the last one checked.
@@ -13,7 +14,7 @@
 // REQUIRES: one OS thread uses it at a time (SimtDevice has a lock); kernels hold no objects with destructors (a launch that
 // fails is abandoned).
 // Not modelled: races through atomics and __threadfence (a hand-made lock is reported), named barriers, clusters,
-// TMA and wgmma, and time.
+// TMA, kernels that begin before the one before has ended, and time.
 #pragma once
 #include <cmath>
 #include <cstdint>
@@ -80,6 +81,10 @@ uint64_t shuffle(uint32_t mask, uint64_t value, int source_lane);
 uint32_t ballot(uint32_t mask, bool predicate);
 void load_matrix(const void* row, uint32_t out[4], bool transposed);
 void mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]);
+void group_mma(float (*d)[4], const void* a, const void* w, int columns);  // wgmma: 64 x 16 times 16 x columns, rows of 128 bytes swizzled
+void group_mma_show();
+void group_mma_commit();
+void group_mma_wait(int groups_open);
 void async_copy(void* shared, const void* global, int bytes, int bytes_valid);
 void async_commit();
 void async_wait(int groups_open);

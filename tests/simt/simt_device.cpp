@@ -54,7 +54,9 @@ void add_counts(const char* kernel) {
 class SimtDevice final : public Device {
  public:
   explicit SimtDevice(const SimtConfig& config) : config_(config), random_(config.seed * 2 + 1) {
-    properties_ = {.name = "simt", .memory_bytes = config.memory_bytes, .free_bytes = config.memory_bytes, .compute_major = 8};
+    properties_ = {.name = "simt", .memory_bytes = config.memory_bytes, .free_bytes = config.memory_bytes, .compute_major = 8,
+                   .multiprocessors = 4, .shared_bytes_max = 227 << 10,
+                   .group_mma = config.group_mma && kernels_have_group_mma()};
   }
   ~SimtDevice() override {
     const std::lock_guard lock(machine_mutex());

@@ -20,6 +20,7 @@ namespace simt {
 struct SimtConfig {
   int64_t memory_bytes = int64_t{1} << 30;
   uint64_t seed = 1;             // of the order between streams
+  bool group_mma = true;         // with the kernels for wgmma, if the library has them
   int64_t fail_allocation = -1;  // this one fails, counted from 0
   int64_t fail_launch = -1;      // this one, and all work after it
   int64_t hang_launch = -1;      // this one never ends

@@ -6,6 +6,8 @@
 
 namespace simt {
 
+bool kernels_have_group_mma() { return true; }
+
 void run_kernel(seer::cuda::KernelId kernel, seer::cuda::Grid grid, const void* args) {
   using namespace seer::cuda;
   void (*body)(const void*) = nullptr;

@@ -5,6 +5,8 @@
 
 namespace simt {
 
+/// Whether those for wgmma are among them.
+bool kernels_have_group_mma();
 void run_kernel(seer::cuda::KernelId kernel, seer::cuda::Grid grid, const void* args);
 
 }  // namespace simt

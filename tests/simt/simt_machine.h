@@ -17,7 +17,7 @@
 namespace simt {
 
 constexpr size_t kGranule = 2;  // bytes that share a shadow cell: the smallest access of our kernels (bf16)
-constexpr size_t kStackBytes = 64 << 10;
+constexpr size_t kStackBytes = 256 << 10;  // an interpreted kernel has its registers there
 constexpr size_t kThreadsMax = 1024;
 
 struct Context {  // of a fiber that does not run
@@ -60,6 +60,13 @@ struct Pending {
   int bytes, valid;
   uint32_t group;
 };
+struct PendingMma {
+  float (*d)[4];
+  const char *a, *w;
+  int columns;
+  uint32_t group;
+  void* place;
+};
 struct Lane {
   Context context;
   char* stack = nullptr;
@@ -69,6 +76,9 @@ struct Lane {
   void* barrier_place = nullptr;
   std::vector<Pending> pending;
   uint32_t group = 0;  // that the next cp.async belongs to
+  std::vector<PendingMma> pending_mma;
+  uint32_t mma_group = 0;
+  bool shown = false;  // to wgmma: what this thread waited for
 };
 enum class Collective : uint8_t { kSync, kShuffle, kBallot, kMatrix, kMatrixTransposed, kMma };
 struct Warp {

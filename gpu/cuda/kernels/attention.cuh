@@ -340,24 +340,39 @@ GPU_INLINE void attention_32(const AttentionArgs& args) { attention_split<32>(ar
 GPU_INLINE void attention_64(const AttentionArgs& args) { attention_split<64>(args); }
 GPU_INLINE void attention_128(const AttentionArgs& args) { attention_split<128>(args); }
 
-// Adds the splits of each row, those that its context has. Rows of whole tiles end at once.
-// grid: (heads, rows)
+// Adds the splits of each row, those that its context has, kSplitsAtOnce at a time: their loads come first. A thread has two elements.
+// Rows of whole tiles end at once.
+// grid: (elements of a row's heads, two per thread, rounded up to blocks; rows)
 GPU_INLINE void attention_combine(const AttentionArgs& args) {
-  const int head = block_x(), row = block_y();
-  if (row >= args.plan->rows) return;
-  const int d = thread_index(), group = args.heads / args.kv_heads;
-  if (plan_rows(args.plan)[row].whole || d >= args.head_dim) return;
-  const int splits = args.rows[row].position / kSplit + 1;
+  const int i = block_x() * kAttentionThreads + thread_index(), row = block_y();
+  const int head = i / (args.padded_dim / 2), d = i % (args.padded_dim / 2) * 2, group = args.heads / args.kv_heads;
+  const int position = args.rows[row].position, whole = plan_rows(args.plan)[row].whole;
+  if (head >= args.heads || d >= args.head_dim || lacks_row(args.plan, row, position | whole) || whole) return;
+  const int splits = position / kSplit + 1, stats_stride = args.plan->rows * group;
   const float* partial = args.partial + (int64_t{row} * args.heads + head) * args.splits * args.padded_dim + d;
-  float best = -INFINITY, sum = 0, value = 0;
+  const Float2* all_stats = split_stats(args, head / group, 0, row * group + head % group);
+  float best = -INFINITY, sum = 0;
+  Float2 value{0, 0};
 #pragma unroll 1
-  for (int split = 0; split < splits; ++split) {
-    const auto stats = load<Float2>(split_stats(args, head / group, split, row * group + head % group));
-    const SplitFactors f = join_split(best, sum, stats.x, stats.y);
-    value = fmaf(value, f.before, f.split * partial[int64_t{split} * args.padded_dim]);
+  for (int first = 0; first < splits; first += kSplitsAtOnce) {
+    Float2 stats[kSplitsAtOnce], part[kSplitsAtOnce];
+#pragma unroll
+    for (int s = 0; s < kSplitsAtOnce; ++s) {
+      if (first + s >= splits) break;
+      stats[s] = load<Float2>(all_stats + (first + s) * int64_t{stats_stride});
+      part[s] = load<Float2>(partial + (first + s) * args.padded_dim);
+    }
+#pragma unroll
+    for (int s = 0; s < kSplitsAtOnce; ++s) {
+      if (first + s >= splits) break;
+      const SplitFactors f = join_split(best, sum, stats[s].x, stats[s].y);
+      value.x = fmaf(value.x, f.before, f.split * part[s].x);
+      value.y = fmaf(value.y, f.before, f.split * part[s].y);
+    }
   }
+  const float inverse = 1.0f / sum;
   auto* out = static_cast<uint16_t*>(args.out) + row * int64_t{args.out_stride} + head * args.head_dim;
-  out[d] = Bf16::round(value * (1.0f / sum));
+  store(out + d, pack_bf16(value.x * inverse, value.y * inverse));
 }
 
 // For comparison with the CPU, in its order (gpu/cpu/attention_body.h), not for speed.

@@ -1,8 +1,9 @@
-// c = a * w^T for the rows of a pass, as in a linear layer; f32 sums, f32 out.
+// c = a * w^T for the rows of a pass, as in a linear layer; f32 sums. Out are the sums, or for gate and up what the MLP feeds to down.
 // A row's bits depend on that row and w alone: the products of an output are added in one chain along k, from first to last
-// (bf16: an mma per 16 of them; f32: an fma each, as on the CPU); there is no split along k. So the host may pick any tile.
+// (bf16: an mma per 16 of them; f32: an fma each, as on the CPU); there is no split along k but in parts that all rows have. mma and wgmma
+// give the same bits (measured on an H200), and so does any tile: the host picks by the number of rows.
 // Bytes: n * k * (2 or 4) for weights per row of tiles (from L2 after the first), m * k likewise for each column of tiles, m * n * 4
-// written. 2 * m * n * k operations.
+// written, or m * n for gate and up. 2 * m * n * k operations.
 // REQUIRES: n a multiple of kGemmColumns, k of kGemmSteps; padding is zeros.
 #pragma once
 #include "gpu/cuda/kernel_args.h"
@@ -11,60 +12,125 @@
 namespace seer::cuda {
 namespace {
 
-// grid: (n / kGemmColumns, rows / kTileM rounded up)
+// grid of all bf16 kernels: (rows / kTileM rounded up, n / kTileN rounded up, parts): blocks that share weights are neighbours.
 //
-// Rows in shared memory have kGemmSteps * 2 = 128 bytes, eight pieces of 16. Piece p of row r is at place p ^ (r & 7), so that eight
-// rows read at one piece, as ldmatrix does, hit each bank once. A thread copies one piece of every sixteenth row, and reads rows that
-// are equal modulo 8: its swizzle is the same everywhere, and addresses in the loop are sums with constants.
-template <int kWarpsM, int kFragsM, int kWarpsN, int kFragsN>
-GPU_INLINE void gemm_bf16(const GemmArgs& args) {
-  constexpr int kTileM = 16 * kWarpsM * kFragsM, kTileN = 8 * kWarpsN * kFragsN, kRowBytes = kGemmSteps * 2;
-  constexpr int kStageBytes = (kTileM + kTileN) * kRowBytes;
-  static_assert(32 * kWarpsM * kWarpsN == 128 && kRowBytes == 128);
-  static_assert(kTileN == kGemmColumns && 2 * kStageBytes == gemm_shared_bytes(kTileM));
-  const int thread = thread_index(), lane = thread % 32, warp = thread / 32;
-  const int m = launch_rows(args.plan, args.samples, args.first_sample);
-  const int first_m = block_y() * kTileM, first_n = block_x() * kTileN;
-  if (first_m >= m) return;
-  unsigned char* shared = dynamic_shared();
+// A block takes kGemmSteps columns of its rows of `a` and `w` at a time: 128 bytes of a row, eight pieces of 16. Piece p of row r is at
+// place p ^ (r & 7), so that eight rows read at one piece, as ldmatrix does, hit each bank once; wgmma knows this order as its swizzle
+// of 128 bytes. A thread copies one piece of every kRowsAtOnce-th row, which are equal modulo 8: its swizzle is the same everywhere.
+template <int kTileM, int kTileN, int kThreads>
+struct TileCopies {
+  static constexpr int kRowBytes = kGemmSteps * 2, kRowsAtOnce = kThreads / 8, kStageBytes = (kTileM + kTileN) * kRowBytes;
+  static_assert(kRowBytes == 128 && kRowsAtOnce % 8 == 0 && kTileM % kRowsAtOnce == 0);
+  const uint16_t *a, *w;
+  const int64_t row_step;
+  const int at, rows_left, columns_left;
 
-  // What this thread copies: rows copy_row + 16 j.
-  const int copy_row = thread / 8, piece = thread % 8;
-  const int64_t row_step = int64_t{16} * args.stride;
-  const uint16_t* a = static_cast<const uint16_t*>(args.a) + int64_t{first_m + copy_row} * args.stride + piece * 8;
-  const uint16_t* w = static_cast<const uint16_t*>(args.w) + int64_t{first_n + copy_row} * args.stride + piece * 8;
-  const int copy_at = copy_row * kRowBytes + ((piece ^ (copy_row & 7)) << 4);
-  const auto load = [&](int stage) {
+  GPU_INLINE TileCopies(const GemmArgs& args, int m)
+      : a(static_cast<const uint16_t*>(args.a) + begin(args, block_x() * kTileM)),
+        w(static_cast<const uint16_t*>(args.w) + begin(args, block_y() * kTileN)),
+        row_step(int64_t{kRowsAtOnce} * args.stride),
+        at(row() * kRowBytes + ((thread_index() % 8 ^ row() & 7) << 4)),
+        rows_left(m - block_x() * kTileM - row()),
+        columns_left(args.n - block_y() * kTileN - row()) {}
+  GPU_INLINE static int row() { return thread_index() / 8; }
+  GPU_INLINE static int64_t begin(const GemmArgs& args, int first) {
+    return block_z() * int64_t{args.k} + int64_t{first + row()} * args.stride + thread_index() % 8 * 8;
+  }
+  // What follows in `a` and in `w`; zeros beyond their rows.
+  GPU_INLINE void copy_a(unsigned char* stage) {
 #pragma unroll
-    for (int j = 0; j < kTileM / 16; ++j) {
-      const bool valid = first_m + copy_row + j * 16 < m;
-      copy_async_16(shared + stage + copy_at + j * 16 * kRowBytes, valid ? a + j * row_step : a - copy_row * int64_t{args.stride}, valid);
-    }
-#pragma unroll
-    for (int j = 0; j < kTileN / 16; ++j)
-      copy_async_16(shared + stage + copy_at + (kTileM + j * 16) * kRowBytes, w + j * row_step);
-    copy_async_commit();
+    for (int j = 0; j < kTileM; j += kRowsAtOnce)
+      copy_async_16(stage + at + j * kRowBytes, j < rows_left ? a + j / kRowsAtOnce * row_step : a - row() * (row_step / kRowsAtOnce), j < rows_left);
     a += kGemmSteps;
+  }
+  GPU_INLINE void copy_w(unsigned char* stage) {
+#pragma unroll
+    for (int j = 0; j < kTileN; j += kRowsAtOnce) {
+      if (kTileN % kRowsAtOnce != 0 && j + row() >= kTileN) break;
+      unsigned char* to = stage + at + (kTileM + j) * kRowBytes;
+      if (kTileN <= kGemmColumns)
+        copy_async_16(to, w + j / kRowsAtOnce * row_step);
+      else
+        copy_async_16(to, j < columns_left ? w + j / kRowsAtOnce * row_step : w - row() * (row_step / kRowsAtOnce), j < columns_left);
+    }
     w += kGemmSteps;
-  };
+  }
+};
 
-  // What this thread reads.
+// Writes sixteen rows of a warp from `row` on and 8 kFrags columns: fragments of mma. With gate and up, eight columns of the one are
+// followed by the same eight of the other.
+template <int kFrags>
+GPU_INLINE void store_rows(const GemmArgs& args, const float (&sum)[kFrags][4], int row, int column, int m) {
+  const int lane = thread_index() % 32;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int r = row + half * 8 + lane / 4;
+    if (!PLANTED(4) && r >= m) continue;
+    if (args.activated) {
+#pragma unroll
+      for (int j = 0; j < kFrags; j += 2) {
+        const int at = (column + j * 8) / 2 + lane % 4 * 2;
+        if (column + j * 8 >= args.n) continue;
+        float out[2];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const bool has_bias = args.bias && at + e < args.inner;
+          const float gate = sum[j][half * 2 + e] + (has_bias ? args.bias[at + e] : 0.0f);
+          const float up = sum[j + 1][half * 2 + e] + (has_bias ? args.bias[args.inner + at + e] : 0.0f);
+          out[e] = gate / (1.0f + exp_f32(0.0f - gate)) * up;
+        }
+        store(static_cast<uint16_t*>(args.activated) + int64_t{r} * args.activated_stride + at, pack_bf16(out[0], out[1]));
+      }
+    } else {
+      float* c = args.c + block_z() * args.part_stride + int64_t{r} * args.n + column + lane % 4 * 2;
+#pragma unroll
+      for (int j = 0; j < kFrags; ++j)
+        if (column + j * 8 < args.n) store(c + j * 8, Float2{sum[j][half * 2], sum[j][half * 2 + 1]});
+    }
+  }
+}
+
+// kStages - 1 steps are on their way from memory while one is computed. Weights do not depend on the kernel before, so the first of
+// them are asked for while it runs.
+template <int kWarpsM, int kFragsM, int kWarpsN, int kFragsN, int kStages>
+GPU_INLINE void gemm_bf16(const GemmArgs& args) {
+  constexpr int kTileM = 16 * kWarpsM * kFragsM, kTileN = 8 * kWarpsN * kFragsN;
+  using Copies = TileCopies<kTileM, kTileN, 32 * kWarpsM * kWarpsN>;
+  constexpr int kRowBytes = Copies::kRowBytes, kStageBytes = Copies::kStageBytes;
+  static_assert(kFragsN % 2 == 0);
+  const int lane = thread_index() % 32, warp = thread_index() / 32;
+  const int m = launch_rows(args.plan, args.samples, args.first_sample);
+  if (block_x() * kTileM >= m) return;
+  unsigned char* shared = dynamic_shared();
+  Copies copies(args, m);
+  const int steps = args.k / kGemmSteps;
+#pragma unroll
+  for (int i = 0; i < kStages - 1; ++i)
+    if (i < steps) copies.copy_w(shared + i * kStageBytes);
+  wait_for_previous();
+#pragma unroll
+  for (int i = 0; i < kStages - 1; ++i) {
+    if (i < steps) copies.copy_a(shared + i * kStageBytes);
+    copy_async_commit();
+  }
+
+  // What this thread reads: its addresses in the loop are sums with constants.
   const int warp_m = warp % kWarpsM * kFragsM * 16, warp_n = warp / kWarpsM * kFragsN * 8;
   const int a_at = (warp_m + lane % 16) * kRowBytes, a_piece = (lane / 16 ^ lane % 8) << 4;
   const int w_at = (kTileM + warp_n + lane / 16 * 8 + lane % 8) * kRowBytes, w_piece = (lane / 8 % 2 ^ lane % 8) << 4;
 
   float sum[kFragsM][kFragsN][4] = {};
-  const int steps = args.k / kGemmSteps;
-  load(0);
-  for (int step = 0; step < steps; ++step) {
-    const int stage = step % 2 * kStageBytes;
-    if (step + 1 < steps) {
-      load(kStageBytes - stage);
-      UNLESS_PLANTED(1) copy_async_wait<1>();
-    } else {
-      copy_async_wait<0>();
+  int step = 0, stage = 0, next = (kStages - 1) * kStageBytes;
+#pragma unroll 1
+  do {
+    UNLESS_PLANTED(1) copy_async_wait<kStages - 2>();
+    UNLESS_PLANTED(2) __syncthreads();  // the step has arrived for all, and all have read the one before it
+    if (step + kStages - 1 < steps) {
+      copies.copy_a(shared + next);
+      copies.copy_w(shared + next);
     }
-    UNLESS_PLANTED(2) __syncthreads();
+    copy_async_commit();
+    next = next == (kStages - 1) * kStageBytes ? 0 : next + kStageBytes;
 #pragma unroll
     for (int kk = 0; kk < kGemmSteps / 16; ++kk) {
       uint32_t fa[kFragsM][4], fw[kFragsN / 2][4];
@@ -78,35 +144,94 @@ GPU_INLINE void gemm_bf16(const GemmArgs& args) {
 #pragma unroll
         for (int j = 0; j < kFragsN; ++j) mma(sum[i][j], fa[i], fw[j / 2][j % 2 * 2], fw[j / 2][j % 2 * 2 + 1]);
     }
-    UNLESS_PLANTED(3) __syncthreads();
-  }
+    stage = stage == (kStages - 1) * kStageBytes ? 0 : stage + kStageBytes;
+  } while (++step < steps);
+  let_next_begin();  // not before: its blocks would take room and memory's time from other blocks of this one
 #pragma unroll
   for (int i = 0; i < kFragsM; ++i)
-#pragma unroll
-    for (int j = 0; j < kFragsN; ++j)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int row = first_m + warp_m + i * 16 + half * 8 + lane / 4, column = first_n + warp_n + j * 8 + lane % 4 * 2;
-        if (PLANTED(4) || row < m)
-          store(args.c + int64_t{row} * args.n + column, Float2{sum[i][j][half * 2], sum[i][j][half * 2 + 1]});
-      }
+    store_rows(args, sum[i], block_x() * kTileM + warp_m + i * 16, block_y() * kTileN + warp_n, m);
 }
-GPU_INLINE void gemm_bf16_16(const GemmArgs& args) { gemm_bf16<1, 1, 4, 2>(args); }
-GPU_INLINE void gemm_bf16_64(const GemmArgs& args) { gemm_bf16<2, 2, 2, 4>(args); }
+GPU_INLINE void gemm_bf16_16_32(const GemmArgs& args) { gemm_bf16<1, 1, 2, 2, 10>(args); }
+// With fewer steps on their way, four blocks fit on a multiprocessor.
+GPU_INLINE void gemm_bf16_16_32_more(const GemmArgs& args) { gemm_bf16<1, 1, 2, 2, 8>(args); }
+GPU_INLINE void gemm_bf16_64_64(const GemmArgs& args) { gemm_bf16<2, 2, 2, 4, 4>(args); }
+GPU_INLINE void gemm_bf16_128_256(const GemmArgs& args) { gemm_bf16<2, 4, 4, 8, 3>(args); }
+
+// For GPUs with wgmma: each of kGroupsM * kGroupsN groups of four warps has 64 rows and kColumns columns of the tile. wgmma reads shared
+// memory in the background: a step is multiplied while the next is awaited, so kStages - 2 steps are on their way from memory.
+template <int kGroupsM, int kGroupsN, int kColumns, int kStages>
+GPU_INLINE void gemm_groups(const GemmArgs& args) {
+  if constexpr (kHasGroupMma) {
+    constexpr int kTileM = 64 * kGroupsM, kTileN = kColumns * kGroupsN, kOpen = kStages - 2;
+    using Copies = TileCopies<kTileM, kTileN, 128 * kGroupsM * kGroupsN>;
+    constexpr int kRowBytes = Copies::kRowBytes, kStageBytes = Copies::kStageBytes;
+    const int warp = thread_index() / 32, group_m = warp / 4 % kGroupsM, group_n = warp / 4 / kGroupsM;
+    const int m = launch_rows(args.plan, args.samples, args.first_sample);
+    if (block_x() * kTileM >= m) return;
+    unsigned char* shared = dynamic_shared();
+    Copies copies(args, m);
+    const int steps = args.k / kGemmSteps;
+  #pragma unroll
+    for (int i = 0; i < kOpen; ++i)
+      if (i < steps) copies.copy_w(shared + i * kStageBytes);
+    wait_for_previous();
+#pragma unroll
+    for (int i = 0; i < kOpen; ++i) {
+      if (i < steps) copies.copy_a(shared + i * kStageBytes);
+      copy_async_commit();
+    }
+    float sum[kColumns / 8][4] = {};
+    int step = 0, stage = 0, next = kOpen * kStageBytes;
+#pragma unroll 1
+    do {
+      copy_async_wait<kOpen - 1>();
+      group_mma_wait<1>();
+      UNLESS_PLANTED(3) show_to_group_mma();
+      __syncthreads();  // the step has arrived for all, and all have multiplied the one before the last
+      group_mma_begin();
+      const unsigned char* a = shared + stage + group_m * 64 * kRowBytes;
+      const unsigned char* w = shared + stage + (kTileM + group_n * kColumns) * kRowBytes;
+#pragma unroll
+      for (int kk = 0; kk < kGemmSteps / 16; ++kk) group_mma<kColumns>(sum, a + kk * 32, w + kk * 32);
+      group_mma_commit();
+      if (step + kOpen < steps) {
+        copies.copy_a(shared + next);
+        copies.copy_w(shared + next);
+      }
+      copy_async_commit();
+      next = next == (kStages - 1) * kStageBytes ? 0 : next + kStageBytes;
+      stage = stage == (kStages - 1) * kStageBytes ? 0 : stage + kStageBytes;
+    } while (++step < steps);
+    let_next_begin();
+    group_mma_wait<0>();
+    group_mma_results(sum);
+    store_rows(args, sum, block_x() * kTileM + group_m * 64 + warp % 4 * 16, block_y() * kTileN + group_n * kColumns, m);
+  }
+}
+GPU_INLINE void gemm_groups_64_64(const GemmArgs& args) { gemm_groups<1, 1, 64, 12>(args); }
+GPU_INLINE void gemm_groups_64_128(const GemmArgs& args) { gemm_groups<1, 1, 128, 8>(args); }
+GPU_INLINE void gemm_groups_64_192(const GemmArgs& args) { gemm_groups<1, 2, 96, 7>(args); }
+GPU_INLINE void gemm_groups_64_288(const GemmArgs& args) { gemm_groups<1, 2, 144, 5>(args); }
+GPU_INLINE void gemm_groups_128_64(const GemmArgs& args) { gemm_groups<2, 1, 64, 8>(args); }
+GPU_INLINE void gemm_groups_128_96(const GemmArgs& args) { gemm_groups<2, 1, 96, 8>(args); }
+GPU_INLINE void gemm_groups_128_128(const GemmArgs& args) { gemm_groups<2, 1, 128, 6>(args); }
+GPU_INLINE void gemm_groups_128_256(const GemmArgs& args) { gemm_groups<2, 2, 128, 4>(args); }
+GPU_INLINE void gemm_groups_128_288(const GemmArgs& args) { gemm_groups<2, 2, 144, 4>(args); }
 
 // For comparison with the CPU, not for speed: a thread per output column.
-// grid: (n / kGemmColumns, rows / kF32Rows rounded up)
+// grid: (rows / kF32Rows rounded up, n / kGemmColumns, parts)
 GPU_INLINE void gemm_f32(const GemmArgs& args) {
-  const int m = launch_rows(args.plan, args.samples, args.first_sample), column = block_x() * kGemmColumns + thread_index();
-  const auto* w = static_cast<const float*>(args.w) + column;
-  for (int row = block_y() * kF32Rows; row < (block_y() + 1) * kF32Rows && row < m; ++row) {
-    const auto* a = static_cast<const float*>(args.a) + int64_t{row} * args.stride;
+  const int m = launch_rows(args.plan, args.samples, args.first_sample), column = block_y() * kGemmColumns + thread_index();
+  const int64_t part = block_z() * int64_t{args.k};
+  const auto* w = static_cast<const float*>(args.w) + part * args.n + column;
+  for (int row = block_x() * kF32Rows; row < (block_x() + 1) * kF32Rows && row < m; ++row) {
+    const auto* a = static_cast<const float*>(args.a) + part + int64_t{row} * args.stride;
     float sum = 0;
 #pragma unroll 1
     for (int i = 0; i < args.k; i += 4)  // k is a multiple of kGemmSteps
 #pragma unroll
       for (int j = 0; j < 4; ++j) sum = fmaf(a[i + j], w[int64_t{i + j} * args.n], sum);
-    args.c[int64_t{row} * args.n + column] = sum;
+    args.c[block_z() * args.part_stride + int64_t{row} * args.n + column] = sum;
   }
 }
 

@@ -28,6 +28,12 @@ namespace {
 struct alignas(8) Float2 {
   float x, y;
 };
+struct alignas(16) Float4 {
+  float at[4];
+};
+struct alignas(8) Words2 {
+  uint32_t x, y;
+};
 struct alignas(16) Words4 {
   uint32_t x, y, z, w;
 };
@@ -35,8 +41,19 @@ struct alignas(16) Words4 {
 #if defined(__CUDACC__)
 
 GPU_INLINE unsigned char* dynamic_shared() {
-  extern __shared__ __align__(128) unsigned char shared[];
+  extern __shared__ __align__(1024) unsigned char shared[];  // as the swizzle of wgmma wants it
   return shared;
+}
+// The kernel before in the stream may still run: what it writes may be touched only after wait_for_previous(). The next one may begin.
+GPU_INLINE void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+GPU_INLINE void let_next_begin() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 GPU_INLINE uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
@@ -68,6 +85,73 @@ GPU_INLINE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t
                : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+// wgmma, of capability 9.0: a group of four warps multiplies in the background. Between begin and wait the sums are not touched.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+constexpr bool kHasGroupMma = true;
+GPU_INLINE void show_to_group_mma() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }  // what was written before
+GPU_INLINE void group_mma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+GPU_INLINE void group_mma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int kOpen>
+GPU_INLINE void group_mma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kOpen) : "memory"); }
+// A matrix in shared memory: rows of 128 bytes, swizzled, eight after 1024 bytes.
+GPU_INLINE uint64_t group_mma_matrix(const void* first) {
+  return uint64_t{(shared_address(first) & 0x3ffff) >> 4} | uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
+}
+#define SEER_SUMS_4(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define SEER_SUMS_32(i) \
+  SEER_SUMS_4(i), SEER_SUMS_4(i + 1), SEER_SUMS_4(i + 2), SEER_SUMS_4(i + 3), \
+  SEER_SUMS_4(i + 4), SEER_SUMS_4(i + 5), SEER_SUMS_4(i + 6), SEER_SUMS_4(i + 7)
+// d += a * w: 64 x 16 times 16 x kColumns. A thread has what it would have of fragments of mma.
+template <int kColumns>
+GPU_INLINE void group_mma(float (*d)[4], const void* a, const void* w) {
+  static_assert(kColumns == 64 || kColumns == 96 || kColumns == 128 || kColumns == 144);
+  if constexpr (kColumns == 64)
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
+        "%32, %33, 1, 1, 1, 0, 0;"
+        : SEER_SUMS_32(0) : "l"(group_mma_matrix(a)), "l"(group_mma_matrix(w)));
+  else if constexpr (kColumns == 96)
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 "
+        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+        "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47}, "
+        "%48, %49, 1, 1, 1, 0, 0;"
+        : SEER_SUMS_32(0), SEER_SUMS_4(8), SEER_SUMS_4(9), SEER_SUMS_4(10), SEER_SUMS_4(11) : "l"(group_mma_matrix(a)), "l"(group_mma_matrix(w)));
+  else if constexpr (kColumns == 128)
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+        "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
+        "%64, %65, 1, 1, 1, 0, 0;"
+        : SEER_SUMS_32(0), SEER_SUMS_32(8) : "l"(group_mma_matrix(a)), "l"(group_mma_matrix(w)));
+  else
+    asm volatile(
+        "wgmma.mma_async.sync.aligned.m64n144k16.f32.bf16.bf16 "
+        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31,"
+        "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,"
+        "%64,%65,%66,%67,%68,%69,%70,%71}, "
+        "%72, %73, 1, 1, 1, 0, 0;"
+        : SEER_SUMS_32(0), SEER_SUMS_32(8), SEER_SUMS_4(16), SEER_SUMS_4(17) : "l"(group_mma_matrix(a)), "l"(group_mma_matrix(w)));
+}
+// The sums are read after the wait, not before.
+template <int kFrags>
+GPU_INLINE void group_mma_results(float (&d)[kFrags][4]) {
+#pragma unroll
+  for (int i = 0; i < kFrags; ++i) asm volatile("" : SEER_SUMS_4(i)::"memory");
+}
+#else
+constexpr bool kHasGroupMma = false;
+GPU_INLINE void show_to_group_mma() {}
+GPU_INLINE void group_mma_begin() {}
+GPU_INLINE void group_mma_commit() {}
+template <int kOpen>
+GPU_INLINE void group_mma_wait() {}
+template <int kColumns>
+GPU_INLINE void group_mma(float (*)[4], const void*, const void*) {}
+template <int kFrags>
+GPU_INLINE void group_mma_results(float (&)[kFrags][4]) {}
+#endif
 // The same pointer, from which the compiler computes anew: constants added to it stay offsets of instructions.
 template <class T>
 GPU_INLINE T* fixed(T* p) {
@@ -95,6 +179,8 @@ GPU_INLINE uint32_t pack_bf16(float low, float high) {
 #else
 
 inline unsigned char* dynamic_shared() { return simt::dynamic_shared(); }
+GPU_INLINE void wait_for_previous() {}
+GPU_INLINE void let_next_begin() {}
 GPU_INLINE void copy_async_16(void* shared, const void* global) { simt::async_copy(shared, global, 16, 16); }
 GPU_INLINE void copy_async_16(void* shared, const void* global, bool valid) {
   simt::async_copy(shared, global, 16, valid ? 16 : 0);
@@ -108,6 +194,16 @@ GPU_INLINE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t
   const uint32_t b[2] = {b0, b1};
   simt::mma_bf16(d, a, b);
 }
+constexpr bool kHasGroupMma = true;
+GPU_INLINE void show_to_group_mma() { simt::group_mma_show(); }
+GPU_INLINE void group_mma_begin() {}
+GPU_INLINE void group_mma_commit() { simt::group_mma_commit(); }
+template <int kOpen>
+GPU_INLINE void group_mma_wait() { simt::group_mma_wait(kOpen); }
+template <int kColumns>
+GPU_INLINE void group_mma(float (*d)[4], const void* a, const void* w) { simt::group_mma(d, a, w, kColumns); }
+template <int kFrags>
+GPU_INLINE void group_mma_results(float (&)[kFrags][4]) {}
 template <class T>
 GPU_INLINE T* fixed(T* p) { return p; }
 // One access of 8 or 16 bytes, where the host compiler would make several.
@@ -138,14 +234,21 @@ GPU_INLINE float high_bf16(uint32_t pair) { return bits_float(pair & 0xffff0000)
 
 // Activations and KV are bf16, or float in f32 mode.
 struct Bf16 {
+  static constexpr bool kHasParts = true;  // products with matrices may come in parts
   using Value = uint16_t;
   GPU_INLINE static float load(uint16_t x) { return low_bf16(x); }
   GPU_INLINE static uint16_t round(float x) { return static_cast<uint16_t>(pack_bf16(x, 0.0f)); }
+  GPU_INLINE static Float4 load4(const uint16_t* p) {
+    const auto pairs = cuda::load<Words2>(p);
+    return {{low_bf16(pairs.x), high_bf16(pairs.x), low_bf16(pairs.y), high_bf16(pairs.y)}};
+  }
 };
 struct F32 {
+  static constexpr bool kHasParts = false;
   using Value = float;
   GPU_INLINE static float load(float x) { return x; }
   GPU_INLINE static float round(float x) { return x; }
+  GPU_INLINE static Float4 load4(const float* p) { return cuda::load<Float4>(p); }
 };
 
 template <class T>
@@ -171,6 +274,10 @@ GPU_INLINE int launch_rows(const Plan* plan, int32_t samples, int32_t first) {
   const int left = plan->samples - first;
   return left < kSamplesMax ? left : kSamplesMax;
 }
+
+// Whether the plan has no row `row`. `known` is something of it that is never negative: it is loaded together with the number of rows, not
+// after the branch that waits for that. The row may be of a former pass.
+GPU_INLINE bool lacks_row(const Plan* plan, int row, int known) { return (row >= plan->rows) | (known < 0); }
 
 constexpr int kNoRoot = 0x7fffffff;  // RowState::root of a row in no tree
 

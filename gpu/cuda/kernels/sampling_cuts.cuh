@@ -12,6 +12,8 @@ constexpr float kHighestLogit = 3.40282347e+38f;
 constexpr float kNoWeightBelow = -87.336f;  // exp_f32() is 0 from here down
 constexpr int kBuckets = 2048, kSampleWarps = kSampleThreads / 32;
 
+// exp_f32(x) with less work. REQUIRES: x <= 0.
+GPU_INLINE float exp_below(float x) { return exp_lanes<OneLane, true>(x); }
 GPU_INLINE float clamp_logit(float x) { return fminf(x > -kHighestLogit ? x : -kHighestLogit, kHighestLogit); }
 
 // Orders floats as integers: equal for both zeros and all denormals.
@@ -36,26 +38,61 @@ struct LogitRow {
 
 // Shared memory of a block, cut up.
 struct SampleShared {
-  unsigned long long* buckets;  // [kBuckets]
+  double* masses;               // [kPartsMax]: of parts, relative to the largest logit of the row
+  double* logprob_masses;       // [kPartsMax]: the same at the temperature of log-probabilities
+  double* through;              // [kPartsMax]: the mass through each part
+  unsigned long long* buckets;  // [kBuckets], in place of the two before: cuts come after the totals
+  float* maxima;                // [kPartsMax]: largest logits of parts
   float* weights;               // [kPart]
   unsigned long long* counts;   // [kSampleWarps]
+  double* sums;                 // [kSampleWarps]
   float* floats;                // [kSampleWarps]
   double& target;
   double& total;
+  double& logprob_total;
+  double& log_total;  // the logarithm of that
   unsigned long long& count;
   unsigned long long& found;
   int& part;
   GPU_INLINE explicit SampleShared(unsigned char* p)
-      : buckets(reinterpret_cast<unsigned long long*>(p)),
-        weights(reinterpret_cast<float*>(p + kBuckets * 8)),
-        counts(reinterpret_cast<unsigned long long*>(p + kBuckets * 8 + kPart * 4)),
-        floats(reinterpret_cast<float*>(counts + kSampleWarps)),
+      : masses(reinterpret_cast<double*>(p)),
+        logprob_masses(masses + kPartsMax),
+        through(logprob_masses + kPartsMax),
+        buckets(reinterpret_cast<unsigned long long*>(logprob_masses)),
+        maxima(reinterpret_cast<float*>(through + kPartsMax)),
+        weights(maxima + kPartsMax),
+        counts(reinterpret_cast<unsigned long long*>(weights + kPart)),
+        sums(reinterpret_cast<double*>(counts + kSampleWarps)),
+        floats(reinterpret_cast<float*>(sums + kSampleWarps)),
         target(*reinterpret_cast<double*>(floats + kSampleWarps)),
         total((&target)[1]),
-        count(reinterpret_cast<unsigned long long*>(&target)[2]),
+        logprob_total((&target)[2]),
+        log_total((&target)[3]),
+        count(reinterpret_cast<unsigned long long*>(&target)[4]),
         found((&count)[1]),
         part(*reinterpret_cast<int*>(&count + 2)) {}
 };
+static_assert(kBuckets == 2 * kPartsMax);
+
+// Sums over parts take sixteen at a time, so that loads are ahead of additions; masses beyond the last part are zeros.
+constexpr int kAhead = 16;
+GPU_INLINE int padded_parts(int parts) { return (parts + kAhead - 1) / kAhead * kAhead; }
+// The sum in order. through: what it is after each part, or null.
+GPU_INLINE double sum_in_order(const double* masses, int parts, double* through) {
+  double total = 0;
+#pragma unroll 1
+  for (int p = 0; p < parts; p += kAhead) {
+    double ahead[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) ahead[i] = masses[p + i];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      total += ahead[i];
+      if (through) through[p + i] = total;
+    }
+  }
+  return total;
+}
 
 GPU_INLINE float block_max(float x, SampleShared& shared) {
 #pragma unroll
@@ -87,21 +124,29 @@ GPU_INLINE unsigned long long block_scan(unsigned long long value, SampleShared&
   return before;
 }
 
-// The lowest id with the largest logit.
-GPU_INLINE int first_largest(const LogitRow& row, SampleShared& shared) {
-  float best = -kHighestLogit;
-  for (int i = thread_index(); i < row.vocab; i += kSampleThreads) best = fmaxf(best, row.at(i));
-  const int32_t key = order_key(block_max(best, shared));
-  int first = row.vocab;
-  for (int i = thread_index(); i < row.vocab && first == row.vocab; i += kSampleThreads)
-    if (order_key(row.at(i)) == key) first = i;
+GPU_INLINE int block_min(int x, SampleShared& shared) {
 #pragma unroll
-  for (int n = 16; n > 0; n /= 2) first = min(first, __shfl_xor_sync(~0u, first, n));
+  for (int n = 16; n > 0; n /= 2) x = min(x, __shfl_xor_sync(~0u, x, n));
   __syncthreads();
-  if (thread_index() % 32 == 0) shared.counts[thread_index() / 32] = static_cast<unsigned long long>(first);
+  if (thread_index() % 32 == 0) shared.counts[thread_index() / 32] = static_cast<unsigned long long>(x);
   __syncthreads();
-  for (int w = 0; w < kSampleWarps; ++w) first = min(first, static_cast<int>(shared.counts[w]));
-  return first;
+  for (int w = 0; w < kSampleWarps; ++w) x = min(x, static_cast<int>(shared.counts[w]));
+  return x;
+}
+
+GPU_INLINE float largest_of(const LogitRow& row, SampleShared& shared) {
+  float best = -kHighestLogit;
+#pragma unroll 4
+  for (int i = thread_index(); i < row.vocab; i += kSampleThreads) best = fmaxf(best, row.at(i));
+  return block_max(best, shared);
+}
+// The lowest id of [begin, end) whose logit has this key.
+GPU_INLINE int first_with_key(const LogitRow& row, int begin, int end, int32_t key, SampleShared& shared) {
+  int first = end;
+#pragma unroll 4
+  for (int i = begin + thread_index(); i < end; i += kSampleThreads)
+    if (order_key(row.at(i)) == key) first = min(first, i);
+  return block_min(first, shared);
 }
 
 // Which logits top-k keeps: those with a greater key, and the first `ties` with this one.
@@ -217,14 +262,12 @@ GPU_INLINE unsigned long long last_of_top_p(const unsigned long long* candidates
   return shared.found;
 }
 
-// Draws from what the cuts leave. Returns the token to thread 0. REQUIRES: temperature > 0.
-GPU_INLINE int draw_with_cuts(const LogitRow& row, const SlotState& slot, unsigned long long* candidates, unsigned long long* bucket,
-                              double* masses, int parts, double uniform, SampleShared& shared) {
+// Draws from what the cuts leave. Returns the token to thread 0. `max`: the largest logit, with the penalty.
+// REQUIRES: temperature > 0.
+GPU_INLINE int draw_with_cuts(const LogitRow& row, float max, const SlotState& slot, unsigned long long* candidates,
+                              unsigned long long* bucket, int parts, double uniform, SampleShared& shared) {
   const int thread = thread_index(), vocab = row.vocab;
   const float temperature = slot.temperature;
-  float best = -kHighestLogit;
-  for (int i = thread; i < vocab; i += kSampleThreads) best = fmaxf(best, row.at(i));
-  const float max = block_max(best, shared);
   const auto scaled = [&](int id) { return (row.at(id) - max) / temperature; };
 
   const bool has_top_k = slot.top_k > 0 && slot.top_k < vocab, has_top_p = slot.top_p < 1.0f;
@@ -238,11 +281,10 @@ GPU_INLINE int draw_with_cuts(const LogitRow& row, const SlotState& slot, unsign
       for (int i = begin + thread % 16; i < end; i += 16) sum += static_cast<double>(exp_f32(scaled(i)));
 #pragma unroll
       for (int n = 8; n > 0; n /= 2) sum += __shfl_xor_sync(~0u, sum, n);
-      if (thread % 16 == 0 && part < parts) masses[part] = sum;
+      if (thread % 16 == 0 && part < parts) shared.masses[part] = sum;
     }
     __syncthreads();
-#pragma unroll 1
-    for (int p = 0; p < parts; ++p) total += masses[p];
+    total = sum_in_order(shared.masses, parts, nullptr);
     const double share = (1.0 - static_cast<double>(slot.top_p)) / static_cast<double>(vocab);
     floor = fmaxf(floor, static_cast<float>(log_f64(share * total)));
   }
@@ -264,26 +306,40 @@ GPU_INLINE int draw_with_cuts(const LogitRow& row, const SlotState& slot, unsign
     if (all > static_cast<unsigned long long>(slot.top_k))
       top = find_top_k(vocab, static_cast<unsigned long long>(slot.top_k), shared, passes);
   }
-  int count = 0;
-  unsigned long long ties_seen = 0;
-  for (int first = 0; first < vocab; first += kSampleThreads) {  // candidates in order of ids
-    const int id = first + thread;
-    uint32_t key = 0;
-    bool kept = id < vocab && passes(id, key);
-    unsigned long long ties = 0, kept_all = 0;
-    const unsigned long long rank = ties_seen + block_scan(kept && key == top.key, shared, ties);
-    ties_seen += ties;
-    kept = kept && (key > top.key || (key == top.key && rank < top.ties));
-    const unsigned long long at = block_scan(kept, shared, kept_all);
-    if (kept) candidates[count + static_cast<int>(at)] = candidate_of(exp_f32(scaled(id)), id);
-    count += static_cast<int>(kept_all);
+  // Candidates in order of ids, four per thread at a time. Before each are those with greater keys, and the ties that are kept.
+  constexpr int kIds = 4;
+  constexpr unsigned long long kTie = 1ull << 32;  // counts of both are in one number
+  unsigned long long seen = 0;
+  const auto greater = [](unsigned long long n) { return static_cast<uint32_t>(n); };
+  const auto kept_ties = [&](unsigned long long n) { return static_cast<uint32_t>(n >> 32 < top.ties ? n >> 32 : top.ties); };
+#pragma unroll 1
+  for (int first = 0; first < vocab; first += kSampleThreads * kIds) {
+    const int id = first + thread * kIds;
+    uint32_t keys[kIds];  // 0: does not pass. No key is 0
+    unsigned long long own = 0, all = 0;
+#pragma unroll
+    for (int i = 0; i < kIds; ++i) {
+      keys[i] = 0;
+      if (id + i < vocab && passes(id + i, keys[i])) own += keys[i] > top.key ? 1 : keys[i] == top.key ? kTie : 0;
+    }
+    unsigned long long before = seen + block_scan(own, shared, all);
+    seen += all;
+#pragma unroll
+    for (int i = 0; i < kIds; ++i) {
+      const bool ties = keys[i] == top.key;
+      if (keys[i] == 0 || keys[i] < top.key) continue;
+      if (!ties || before >> 32 < top.ties)
+        candidates[greater(before) + kept_ties(before)] = candidate_of(exp_below(scaled(id + i)), id + i);
+      before += ties ? kTie : 1;
+    }
   }
+  const int count = static_cast<int>(greater(seen) + kept_ties(seen));
   __syncthreads();
 
   unsigned long long last = 0;
   if (has_top_p) {
     if (has_top_k)
-#pragma unroll 1
+#pragma unroll 8
       for (int i = 0; i < count; ++i) total += static_cast<double>(weight_of(candidates[i]));
     last = last_of_top_p(candidates, count, static_cast<double>(slot.top_p) * total, bucket, shared);
   }
@@ -293,7 +349,7 @@ GPU_INLINE int draw_with_cuts(const LogitRow& row, const SlotState& slot, unsign
       return c >= last && weight_of(c) >= slot.min_p ? weight_of(c) : 0.0f;
     };
     double kept_total = 0, cumulative = 0;
-#pragma unroll 1
+#pragma unroll 8
     for (int i = 0; i < count; ++i) kept_total += static_cast<double>(kept_weight(candidates[i]));
     const double target = uniform * kept_total;
 #pragma unroll 1

@@ -50,31 +50,36 @@ TEST_CASE("counts: kernels move the bytes that their headers state") {
     const Step step = counted_decode(model, sequences, context);
     const int64_t m = step.rows, layers = c.layers, q = c.query_size(), kv = c.kv_size();
     std::map<std::string, Stated> stated;
-    const auto gemm = [&](int64_t n, int64_t k) {
+    const auto gemm = [&](int64_t n, int64_t k, bool activated = false) {
       n = (n + 63) / 64 * 64;
       k = (k + 63) / 64 * 64;
-      Stated& s = stated["gemm_bf16_16"];
-      s.read += n * k * 2 + n / 64 * m * k * 2;
-      s.written += m * n * 4;
-      s.small += n / 64 * 128 * 4;
+      Stated& s = stated["gemm_bf16_16_32"];
+      s.read += n * k * 2 + n / 32 * m * k * 2;
+      s.written += activated ? m * n : m * n * 4;
+      s.small += n / 32 * 64 * 4;
     };
     for (int64_t i = 0; i < layers; ++i) {
       gemm(q + 2 * kv, c.hidden_size);
       gemm(c.hidden_size, q);
-      gemm(2 * c.intermediate_size, c.hidden_size);
+      gemm(2 * c.intermediate_size, c.hidden_size, true);
       gemm(c.hidden_size, c.intermediate_size);
     }
     gemm(c.vocab_size, c.hidden_size);
     stated["embed_bf16"] = {m * c.hidden_size * 2, m * c.hidden_size * 4, m * 128 * 20};
-    stated["swiglu_bf16"] = {layers * m * c.intermediate_size * 8, layers * m * c.intermediate_size * 2, layers * m * 128 * 4};
+    // Two norms per layer, of which the first adds nothing, and one of the samples, which leaves the hidden states.
+    const int64_t norms = 2 * layers + 1, norm_row = c.hidden_size * 4;
+    stated["norm_bf16"] = {m * norm_row * (norms * 2 + norms - 1), m * (norm_row * (norms - 2) + norms * c.hidden_size * 2),
+                           norms * m * cuda::kNormThreads * 16};
     stated["rope_bf16"] = {layers * m * ((q + 2 * kv) * 4 + (c.heads + c.kv_heads) * c.head_dim * 4),
                            layers * m * (c.heads + 2 * c.kv_heads) * kDim * 2, layers * m * 256 * 24};
     // A tile per sequence here.
     const int64_t partial = layers * m * c.heads * (kDim + 2) * 4;
     stated["attention_32"] = {layers * m * (context * 2 * kDim * 2 * c.kv_heads + c.heads * kDim * 2), partial,
                               layers * m * c.kv_heads * 128 * (4 * 8 + 4 * 16)};
-    // Every thread reads the largest and the sum of its splits.
-    stated["attention_combine"] = {layers * m * (q * 4 + c.heads * c.head_dim * 8), layers * m * q * 2, layers * m * c.heads * 128 * 24};
+    // Every thread, one per two elements, reads the largest and the sum of its splits.
+    stated["attention_combine"] = {layers * m * (q * 4 + q / 2 * 8), layers * m * q * 2, layers * m * c.heads * kDim * 16};
+    stated["weigh_logits"] = {m * c.vocab_size * 4, m * 12, m * 256 * 48};
+    stated["sample_rows"] = {m * (12 + c.vocab_size * 4 + 4), m * 8, m * 256 * 96};  // one part
     for (const auto& [kernel, s] : stated) {
       CAPTURE(kernel);
       REQUIRE(step.counts.contains(kernel));
@@ -94,7 +99,11 @@ TEST_CASE("counts: accesses take no more sectors and wavefronts than the least, 
     // Plans and states of rows are structs, read by one thread each: a few sectors per row.
     if (kernel == "apply_changes" || kernel == "begin_rows" || kernel == "finish_rows") continue;
     CAPTURE(kernel);
-    for (const auto& [place, ratio] : count.worst) CHECK_MESSAGE(ratio <= 1.05, place);
+    // A warp of the GEMM for few rows writes 16 bytes of a row of activations, half a sector.
+    for (const auto& [place, ratio] : count.worst) {
+      const bool halves = kernel == "gemm_bf16_16_32" && place.ends_with("global write");
+      CHECK_MESSAGE(ratio <= (halves ? 2.0 : 1.05), place);
+    }
   }
   simt::options().planted = 8;  // no swizzle of keys and values
   const Step planted = counted_decode(model, 8, 40);

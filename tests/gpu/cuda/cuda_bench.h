@@ -25,6 +25,16 @@ inline std::vector<std::unique_ptr<cuda::Device>> simt_devices(int ranks, const 
   return devices;
 }
 
+/// Device memory with a copy of these values.
+template <class T>
+std::byte* put_on(cuda::Device& device, const std::vector<T>& values) {
+  const auto bytes = static_cast<int64_t>(values.size() * sizeof(T));
+  std::byte* const to = *device.allocate(bytes);
+  device.copy_in(cuda::Stream::kSteps, to, values.data(), bytes);
+  REQUIRE(device.wait(device.record(cuda::Stream::kSteps)).ok());
+  return to;
+}
+
 inline std::unique_ptr<Engine> simt_engine(const std::shared_ptr<const Model>& model, const CudaEngineConfig& config,
                                            const simt::SimtConfig& device = {}) {
   auto engine = make_cuda_engine(model, simt::make_simt_device(device), config);

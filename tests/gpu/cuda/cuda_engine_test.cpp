@@ -45,6 +45,14 @@ Reference reference(const std::shared_ptr<const Model>& model, CudaType type, co
   return reference_on(gpu_runner(model, type), prompt, count);
 }
 
+/// The last has scores as large as those of trained models, where rounding in the softmax shows.
+std::vector<std::pair<CudaType, std::shared_ptr<const Model>>> attention_models() {
+  const TinyEdit large = [](const TinyTensor& t, uint64_t, float x) { return t.name.ends_with("q_norm.weight") ? 16 * x : x; };
+  return {{CudaType::kBf16, tiny("qwen3", "BF16")},
+          {CudaType::kF32, tiny("qwen3", "F32")},
+          {CudaType::kBf16, tiny("qwen3", "BF16", nlohmann::json::object(), WeightType::kAsStored, large)}};
+}
+
 }  // namespace
 
 TEST_CASE("cuda engine: in f32 mode tokens and log-probabilities are the CPU engine's bits, under every sampling rule") {
@@ -100,9 +108,8 @@ TEST_CASE("cuda engine: in f32 mode 200 greedy tokens are those of the CPU engin
 }
 
 TEST_CASE("cuda engine: every chunking and block table gives the bits of one row at a time") {
-  for (const CudaType type : {CudaType::kBf16, CudaType::kF32}) {
+  for (const auto& [type, model] : attention_models()) {
     CAPTURE(static_cast<int>(type));
-    const auto model = tiny("qwen3", type == CudaType::kBf16 ? "BF16" : "F32");
     const TestSequence prompt = sequence_of(random_tokens(283, 96, 3), 11, kRandom);  // two splits of attention
     const Reference want = reference(model, type, prompt, 22);
     for (uint64_t seed = 1; seed <= 3; ++seed) {
@@ -177,8 +184,7 @@ TEST_CASE("cuda engine: steps that are graphs give the bits of kernels launched 
 }
 
 TEST_CASE("cuda engine: a verify of any width accepts what decoding samples, with its bits") {
-  for (const CudaType type : {CudaType::kBf16, CudaType::kF32}) {
-    const auto model = tiny("qwen3", type == CudaType::kBf16 ? "BF16" : "F32");
+  for (const auto& [type, model] : attention_models()) {
     constexpr int kCount = 60;
     for (const SamplingParams& sampling : {kRandom, sampling_rules()[9]}) {
       const TestSequence prompt = sequence_of(random_tokens(29, 96, 5), 77, sampling);
@@ -228,16 +234,28 @@ TEST_CASE("cuda engine: decoding with draft trees gives the tokens and the KV of
 }
 
 TEST_CASE("cuda engine: a large vocabulary is sampled with the CPU engine's bits under every rule") {
-  const auto model = tiny("qwen3", "F32", {{"vocab_size", 3001}, {"num_hidden_layers", 1}});
-  EngineRunner gpu = gpu_runner(model, CudaType::kF32), cpu = cpu_runner(model, KvType::kF32);
-  std::vector<SequenceStep> gpu_steps, cpu_steps;
-  for (const SamplingParams& sampling : sampling_rules())
-    for (uint64_t seed = 0; seed < 3; ++seed) {
-      TestSequence a = sequence_of(random_tokens(3, 3001, seed), seed, sampling), b = a;
-      gpu_steps.push_back(gpu.plan(a, 3, 3));
-      cpu_steps.push_back(cpu.plan(b, 3, 3));
-    }
-  CHECK(gpu.step(std::move(gpu_steps)).sampled == cpu.step(std::move(cpu_steps)).sampled);
+  // Repeated rows of the head: equal logits, also across parts, of which the lower ids win. Steep: most weights and some parts are 0.
+  const auto head = [](auto value) {
+    return [value](const TinyTensor& t, uint64_t index, float x) { return t.name == "lm_head.weight" ? value(t, index, x) : x; };
+  };
+  const TinyEdit repeated = head([](const TinyTensor& t, uint64_t index, float) {
+    return tiny_value(t, 7, index % (static_cast<uint64_t>(t.shape[1]) * 37));
+  });
+  const TinyEdit steep = head([](const TinyTensor&, uint64_t, float x) { return 100 * x; });
+  for (const auto& [vocab, edit] : {std::pair{3001, TinyEdit{}}, {2048, repeated}, {3003, repeated}, {3001, steep}, {5120, steep}}) {
+    CAPTURE(vocab);
+    const auto model = tiny("qwen3", "F32", {{"vocab_size", vocab}, {"num_hidden_layers", 1}, {"tie_word_embeddings", false}},
+                            WeightType::kAsStored, edit);
+    EngineRunner gpu = gpu_runner(model, CudaType::kF32), cpu = cpu_runner(model, KvType::kF32);
+    std::vector<SequenceStep> gpu_steps, cpu_steps;
+    for (const SamplingParams& sampling : sampling_rules())
+      for (uint64_t seed = 0; seed < 3; ++seed) {
+        TestSequence a = sequence_of(random_tokens(3, vocab, seed), seed, sampling), b = a;
+        gpu_steps.push_back(gpu.plan(a, 3, 3));
+        cpu_steps.push_back(cpu.plan(b, 3, 3));
+      }
+    CHECK(gpu.step(std::move(gpu_steps)).sampled == cpu.step(std::move(cpu_steps)).sampled);
+  }
 }
 
 TEST_CASE("cuda engine: prompt blocks may be shared, copied out while others run, and continued on another engine") {
@@ -377,11 +395,13 @@ TEST_CASE("cuda engine: a config, a model or a device that cannot work is one se
   // 2 layers x 2 heads x 16 positions x 32 dims (16 are padded) x 2 (K, V) x 2 B
   CHECK(error(model, {.kv_bytes = 100}).detail == "cuda engine: kv_bytes is 100, one KV block of 16 tokens of this model needs 8192");
   CHECK(error(model, {.block_tokens = 24}).code == Code::kInvalidArgument);
-  CHECK(error(model, {.rows_max = 1}).detail == "cuda engine: rows_max is 1, expected 64 to 32768");
+  CHECK(error(model, {.rows_max = 1}).detail == "cuda engine: rows_max is 1, expected 128 to 32768");
   CHECK(error(tiny("llama", "F16"), {}).detail.ends_with("has F16 weights; bf16 would round them, f32 keeps them"));
   CHECK(error(tiny("llama", "BF16", {{"head_dim", 130}}), {}).detail.ends_with("has heads of 130 dimensions, at most 128 are known"));
   CHECK(error(tiny("llama", "BF16", {{"num_attention_heads", 65}, {"num_key_value_heads", 1}}), {}).detail.ends_with(
       "has 65 query heads per KV head, at most 64 are known"));
+  CHECK(error(tiny("llama", "BF16", {{"vocab_size", 1048577}, {"hidden_size", 2}}), {}).detail.ends_with(
+      "has a vocabulary of 1048577, at most 1048576 are known"));
   const Error full = error(model, small_config(CudaType::kBf16), {.memory_bytes = 1 << 20});
   CHECK(full.code == Code::kFull);
   CHECK(full.detail.starts_with("cuda engine: needs "));

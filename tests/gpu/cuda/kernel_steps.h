@@ -69,28 +69,28 @@ inline StepsRun run_steps_on(EngineRunner&& runner, size_t sequences) {
 
 inline StepsRun run_steps(const std::shared_ptr<const Model>& model, CudaType type, size_t sequences = 5) {
   CudaEngineConfig config = small_config(type);
-  config.rows_max = 100;  // no whole tiles: a store that is not guarded leaves the buffer
+  config.rows_max = 140;  // no whole tiles: a store that is not guarded leaves the buffer
   return run_steps_on(EngineRunner(simt_engine(model, config)), sequences);
 }
 
 /// A token that a model may have that is made with overflowing_token().
 inline constexpr int32_t kNotFiniteToken = 7;
 
-/// Rows at the end of a context of six splits, whose KV is zeros.
+/// Rows at the end of a context of nine splits, one more than are added at a time, whose KV is zeros.
 inline Status run_far_step(const std::shared_ptr<const Model>& model, CudaType type) {
   CudaEngineConfig config = small_config(type);
-  config.device_blocks = 100;
+  config.device_blocks = 150;
   EngineRunner runner(simt_engine(model, config));
   TestSequence s = sequence_of({5}, 1, kRandom);
   SequenceStep step = runner.plan(s, 1, 1);
-  step.start = 6 * cuda::kSplit - 3;
-  while (std::ssize(step.blocks) < 96) step.blocks.push_back(step.blocks[0]);  // a decode reads them all, and may read one many times
+  step.start = 9 * cuda::kSplit - 3;
+  while (std::ssize(step.blocks) < 144) step.blocks.push_back(step.blocks[0]);  // a decode reads them all, and may read one many times
   runner.submit(StepBatch{.id = 1, .sequences = {step}});
   const Status given = std::get<StepResult>(runner.wait()).status;
   if (!given.ok()) return given;
   // Then in a slot, where the device goes on with what it sampled.
   StepRun& slots = *runner.engine().step_run();
-  slots.join(0, step, StepsLimit{.gain_max = 10, .covered = 96 * 16});
+  slots.join(0, step, StepsLimit{.gain_max = 10, .covered = 144 * 16});
   for (int order = 0; order < 2; ++order) runner.submit(StepBatch{});
   const Status first = std::get<StepResult>(runner.wait()).status;
   return first.ok() ? std::get<StepResult>(runner.wait()).status : first;
@@ -99,7 +99,7 @@ inline Status run_far_step(const std::shared_ptr<const Model>& model, CudaType t
 /// A few rows of each sampling rule over a vocabulary of several parts, sampled and scored.
 inline StepsRun run_wide_steps(const std::shared_ptr<const Model>& model, CudaType type) {
   CudaEngineConfig config = small_config(type);
-  config.rows_max = 100;
+  config.rows_max = 140;
   EngineRunner runner(simt_engine(model, config));
   std::vector<SequenceStep> steps;
   const int32_t vocab = model->config.vocab_size;

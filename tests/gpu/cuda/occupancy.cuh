@@ -6,6 +6,13 @@
 
 namespace seer {
 
+/// Of a multiprocessor.
+inline int shared_bytes_of(int architecture) { return (architecture < 90 ? 164 : 228) << 10; }
+/// As many blocks as shared memory alone allows: none of a kernel that is not for this architecture.
+inline int blocks_by_shared_memory(int architecture, const cuda::KernelInfo& info) {
+  return shared_bytes_of(architecture) / (info.shared_bytes + (1 << 10));
+}
+
 /// Blocks of a kernel that run on a multiprocessor at once, by CUDA's own calculator. `architecture`: as 90.
 inline int blocks_per_multiprocessor(int architecture, int registers, const cuda::KernelInfo& info) {
   cudaOccDeviceProp chip;
@@ -16,7 +23,7 @@ inline int blocks_per_multiprocessor(int architecture, int registers, const cuda
   chip.regsPerBlock = chip.regsPerMultiprocessor = 65536;
   chip.warpSize = 32;
   chip.sharedMemPerBlock = 48 << 10;
-  chip.sharedMemPerMultiprocessor = static_cast<size_t>(architecture < 90 ? 164 : 228) << 10;
+  chip.sharedMemPerMultiprocessor = static_cast<size_t>(shared_bytes_of(architecture));
   chip.sharedMemPerBlockOptin = chip.sharedMemPerMultiprocessor - (1 << 10);
   chip.reservedSharedMemPerBlock = 1 << 10;
   chip.numSms = 108;

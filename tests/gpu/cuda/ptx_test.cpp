@@ -6,7 +6,9 @@
 #include <map>
 #include <tuple>
 
+#include "gpu/cuda/gemm_rows.h"
 #include "gpu/cuda/kernel_steps.h"
+#include "gpu/cuda/norm_rows.h"
 #include "gpu/cuda/occupancy.cuh"
 #include "simt/ptx.h"
 #include "simt/simt.h"
@@ -37,18 +39,22 @@ TEST_CASE("ptx: no finding, the bits of the CPU engine in f32 mode, and few inst
          {std::tuple<std::string, bool, bool>{"llama", true, true}, {"qwen3", true, false}, {"qwen3", false, false}}) {
       wide["attention_bias"] = attention_bias;
       wide["mlp_bias"] = mlp_bias;
+      wide["hidden_size"] = attention_bias ? 580 : 640;  // qkv in one part, or in two
       const StepsRun run = run_wide_steps(tiny(kind, dtype, wide, WeightType::kAsStored, overflowing_token(kNotFiniteToken)), type);
       REQUIRE_MESSAGE(run.status.ok(), run.status.error().detail);
     }
-    const Status far = run_far_step(tiny("llama", dtype, {{"max_position_embeddings", 2048}}), type);
+    const Status far = run_far_step(tiny("llama", dtype, {{"max_position_embeddings", 4096}}), type);
     REQUIRE_MESSAGE(far.ok(), far.error().detail);
   }
+  for (const NormCase& c : norm_cases()) check_norm_rows(c);
   // Two GPUs join their logits.
   {
     EngineRunner two(*make_cuda_engine(tiny("llama", "BF16"), simt_devices(2), small_config(CudaType::kBf16)));
     TestSequence s = sequence_of(random_tokens(3, 96, 1), 1, kRandom);
     two.decode(s, 1);
   }
+  check_gemm_rows({129}, 256);
+  check_gemm_rows({17}, 1024);
   std::map<std::string, int> by_kernel;
   const std::vector<std::string> unreached = simt::ptx_module().unreached();
   for (const std::string& instruction : unreached) ++by_kernel[instruction.substr(0, instruction.find(' '))];
@@ -58,7 +64,7 @@ TEST_CASE("ptx: no finding, the bits of the CPU engine in f32 mode, and few inst
     for (const std::string& instruction : unreached) text += instruction + "\n";
     return text;
   }();
-  CHECK(unreached.size() <= 377);  // see docs/cuda.md
+  CHECK(unreached.size() <= 604);  // see docs/cuda.md
 }
 
 TEST_CASE("ptx: each bug planted in its text is a finding or a wrong result") {
@@ -66,10 +72,10 @@ TEST_CASE("ptx: each bug planted in its text is a finding or a wrong result") {
   const StepsRun want = run_steps(model, CudaType::kBf16, 3);
   REQUIRE(want.status.ok());
   const std::vector<std::array<std::string, 3>> edits = {
-      {"seer_gemm_bf16_64", "cp.async.wait_group 1;", "cp.async.wait_group 2;"},
-      {"seer_gemm_bf16_64", "bar.sync \t0;", ""},
-      {"seer_gemm_bf16_16", "bar.sync \t0;", ""},
-      {"seer_gemm_bf16_16", ".row.col.f32", ".row.row.f32"},  // not known to the interpreter
+      {"seer_gemm_bf16_64_64", "cp.async.wait_group 2;", "cp.async.wait_group 3;"},
+      {"seer_gemm_bf16_64_64", "bar.sync \t0;", ""},
+      {"seer_gemm_bf16_16_32", "bar.sync \t0;", ""},
+      {"seer_gemm_bf16_16_32", ".row.col.f32", ".row.row.f32"},  // not known to the interpreter
       {"seer_attention_32", ".x4.trans.shared", ".x4.shared"},
       {"seer_attention_32", "cp.async.wait_group 0;", ""},
       {"seer_attention_combine", "rcp.rn", "sqrt.rn"},
@@ -117,7 +123,7 @@ TEST_CASE("ptxas: no spills, no local memory, registers and blocks within the ba
       CHECK(registers <= bars[kernel].registers_max);
       const int blocks = blocks_per_multiprocessor(architecture, registers, bars[kernel]);
       CAPTURE(architecture);
-      CHECK(blocks >= bars[kernel].blocks_min);
+      CHECK(blocks >= std::min(bars[kernel].blocks_min, blocks_by_shared_memory(architecture, bars[kernel])));
       fewest[kernel] = fewest.contains(kernel) ? std::min(fewest[kernel], blocks) : blocks;
     }
   }
