@@ -263,7 +263,8 @@ GPU_INLINE void attention_split(const AttentionArgs& args) {
           most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
           most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
           const float base = most == -INFINITY ? 0.0f : 0.0f - most * args.scale;
-          shrink[h] = exp2_approx(fmaf(largest[h], args.scale, base));
+          // Exactly 1 without a larger score: a row must not notice positions that only other rows of its tile see.
+          shrink[h] = most == largest[h] ? 1.0f : exp2_approx(fmaf(largest[h], args.scale, base));
           largest[h] = most;
 #pragma unroll
           for (int i = 0; i < kTilePositions / 4; ++i) {
