@@ -58,13 +58,14 @@ double StepRunner::decoding_step_us(std::span<const SequenceShape> sequences, in
   StepRun* const slots = engine_->step_run();
   SEER_CHECK(slots != nullptr);
   StepBatch batch = synthetic_step(info(), with_room);
+  SamplingParams endless;
+  endless.ignore_eos = true;
+  const auto sampling = std::make_shared<const SamplingParams>(endless);
   for (int32_t slot = 0; slot < std::ssize(batch.sequences); ++slot) {
     SequenceStep& s = batch.sequences[static_cast<size_t>(slot)];
     s.tokens.resize(1);
     s.sample_rows = 1;
-    SamplingParams endless;
-    endless.ignore_eos = true;
-    s.sampling = std::make_shared<const SamplingParams>(endless);
+    s.sampling = sampling;
     slots->join(slot, s, StepsLimit{.gain_max = 2 * orders, .covered = std::ssize(s.blocks) * static_cast<int64_t>(info().block_tokens)});
   }
   using Clock = std::chrono::steady_clock;

@@ -8,8 +8,8 @@
 // Exact: the bits of a sequence do not depend on the batch, on chunking, on the block table or on who else moves KV. In f32 mode
 // with a model in f32 they are those of the CPU engine with f32 KV. Between GPUs of different kinds bits may differ.
 //
-// On several GPUs (tensor parallelism) each computes its heads, its part of the MLP and of the vocabulary. The bits depend on
-// sum_parts: with more than one, sums over columns have another order than on one GPU.
+// On several GPUs (tensor parallelism) each computes its heads, its part of the MLP and of the vocabulary. The bits depend on sum_parts,
+// the order of sums over columns, and not on how many GPUs have them.
 //
 // A draft tree has up to kTreeRows rows.
 #pragma once

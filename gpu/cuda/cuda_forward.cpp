@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <span>
 
 #include "gpu/cpu/rope_table.h"
 #include "protocols/check.h"
@@ -243,38 +242,19 @@ void CudaForward::norm(Device& device, int32_t rows, const float* weight, const 
 
 namespace {
 
-struct GemmKernel {
-  KernelId id;
-  int32_t tile_rows, tile_columns;
-  int32_t rows_min, rows_max;  // for which it was found to be fast
-};
-constexpr int32_t kAny = 1 << 30;
-constexpr GemmKernel kGemms[] = {{KernelId::k_gemm_bf16_16_32, 16, 32, 1, 16},
-                                 {KernelId::k_gemm_bf16_16_32_more, 16, 32, 1, 16},
-                                 {KernelId::k_gemm_bf16_64_64, 64, 64, 17, kAny},
-                                 {KernelId::k_gemm_bf16_128_256, 128, 256, 129, kAny}};
-constexpr GemmKernel kGroupGemms[] = {{KernelId::k_gemm_bf16_16_32, 16, 32, 1, 16},
-                                      {KernelId::k_gemm_bf16_16_32_more, 16, 32, 1, 16},
-                                      {KernelId::k_gemm_groups_64_64, 64, 64, 17, 64},
-                                      {KernelId::k_gemm_groups_64_128, 64, 128, 17, 64},
-                                      {KernelId::k_gemm_groups_64_192, 64, 192, 17, 64},
-                                      {KernelId::k_gemm_groups_64_288, 64, 288, 17, 64},
-                                      {KernelId::k_gemm_groups_128_64, 128, 64, 65, 128},
-                                      {KernelId::k_gemm_groups_128_96, 128, 96, 65, 128},
-                                      {KernelId::k_gemm_groups_128_128, 128, 128, 65, kAny},
-                                      {KernelId::k_gemm_groups_128_256, 128, 256, 129, kAny},
-                                      {KernelId::k_gemm_groups_128_288, 128, 288, 65, 128}};
-
-/// All give the same bits. A multiprocessor does one tile after the other, or a few at a time, each in about the time that its rows of
-/// both matrices take from the L2 cache: the fastest is the one with the least of that.
-GemmKernel gemm_for(int32_t rows, int32_t n, int32_t parts, const DeviceProperties& device) {
-  const std::span<const GemmKernel> kernels = device.group_mma ? std::span<const GemmKernel>(kGroupGemms) : kGemms;
+/// A multiprocessor does one tile after the other, or a few at a time, each in about the time that its rows of both matrices take from
+/// the L2 cache: the fastest kernel is the one with the least of that.
+const GemmKernel& gemm_for(int32_t rows, int32_t n, int32_t parts, const DeviceProperties& device) {
   const auto cost = [&](const GemmKernel& g) {
-    if (rows < g.rows_min || rows > g.rows_max || info_of(g.id).shared_bytes > device.shared_bytes_max) return std::numeric_limits<int64_t>::max();
-    const int32_t tiles = rounded_up(rows, g.tile_rows) * rounded_up(n, g.tile_columns) * parts, at_once = info_of(g.id).blocks_min;
-    return int64_t{rounded_up(tiles, device.multiprocessors * at_once)} * at_once * (std::min(rows, g.tile_rows) + g.tile_columns);
+    const KernelInfo& info = info_of(g.id);
+    const bool is_for_gpu = g.gpu == GemmKernel::kAnyGpu || (g.gpu == GemmKernel::kGroupMma) == device.group_mma;
+    if (!is_for_gpu || rows < g.rows_min || rows > g.rows_max || info.shared_bytes > device.shared_bytes_max)
+      return std::numeric_limits<int64_t>::max();
+    const int32_t tiles = rounded_up(rows, g.tile_rows) * rounded_up(n, g.tile_columns) * parts;
+    return int64_t{rounded_up(tiles, device.multiprocessors * info.blocks_min)} * info.blocks_min *
+           (std::min(rows, g.tile_rows) + g.tile_columns);
   };
-  return *std::ranges::min_element(kernels, {}, cost);
+  return *std::ranges::min_element(kGemmKernels, {}, cost);
 }
 
 }  // namespace
@@ -288,7 +268,7 @@ void CudaForward::launch_gemm(Device& device, int32_t rows, int32_t parts, const
     device.launch(Stream::kSteps, KernelId::k_gemm_f32, {rounded_up(rows, kF32Rows), args.n / kGemmColumns, parts}, args);
     return;
   }
-  const GemmKernel gemm = gemm_for(rows, args.n, parts, device.properties());
+  const GemmKernel& gemm = gemm_for(rows, args.n, parts, device.properties());
   device.launch(Stream::kSteps, gemm.id, {rounded_up(rows, gemm.tile_rows), rounded_up(args.n, gemm.tile_columns), parts}, args);
 }
 

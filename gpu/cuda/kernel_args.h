@@ -324,10 +324,36 @@ inline constexpr KernelInfo kKernels[] = {
     SEER_CUDA_KERNELS(X)
 #undef X
 };
+constexpr const KernelInfo& info_of(KernelId kernel) { return kKernels[static_cast<int32_t>(kernel)]; }
+
+/// The GEMM kernels in bf16. All give the same bits.
+struct GemmKernel {
+  KernelId id;
+  int32_t tile_rows, tile_columns;
+  int32_t rows_min, rows_max;  // for which it was found to be fast
+  enum Needs : uint8_t { kAnyGpu, kNoGroupMma, kGroupMma } gpu;
+};
+inline constexpr int32_t kAnyRows = 1 << 30;
+inline constexpr GemmKernel kGemmKernels[] = {
+    {KernelId::k_gemm_bf16_16_32, 16, 32, 1, 16, GemmKernel::kAnyGpu},
+    {KernelId::k_gemm_bf16_16_32_more, 16, 32, 1, 16, GemmKernel::kAnyGpu},
+    {KernelId::k_gemm_bf16_64_64, 64, 64, 17, kAnyRows, GemmKernel::kNoGroupMma},
+    {KernelId::k_gemm_bf16_128_256, 128, 256, 129, kAnyRows, GemmKernel::kNoGroupMma},
+    {KernelId::k_gemm_groups_64_64, 64, 64, 17, 64, GemmKernel::kGroupMma},
+    {KernelId::k_gemm_groups_64_128, 64, 128, 17, 64, GemmKernel::kGroupMma},
+    {KernelId::k_gemm_groups_64_192, 64, 192, 17, 64, GemmKernel::kGroupMma},
+    {KernelId::k_gemm_groups_64_288, 64, 288, 17, 64, GemmKernel::kGroupMma},
+    {KernelId::k_gemm_groups_128_64, 128, 64, 65, 128, GemmKernel::kGroupMma},
+    {KernelId::k_gemm_groups_128_96, 128, 96, 65, 128, GemmKernel::kGroupMma},
+    {KernelId::k_gemm_groups_128_128, 128, 128, 65, kAnyRows, GemmKernel::kGroupMma},
+    {KernelId::k_gemm_groups_128_256, 128, 256, 129, kAnyRows, GemmKernel::kGroupMma},
+    {KernelId::k_gemm_groups_128_288, 128, 288, 65, 128, GemmKernel::kGroupMma}};
+
 /// Kernels that begin with what the kernel before does not touch, wait for it themselves, and say when the next may begin.
 constexpr bool waits_itself(KernelId kernel) {
-  return kernel >= KernelId::k_gemm_bf16_16_32 && kernel <= KernelId::k_gemm_groups_128_288;
+  for (const GemmKernel& gemm : kGemmKernels)
+    if (gemm.id == kernel) return true;
+  return false;
 }
-constexpr const KernelInfo& info_of(KernelId kernel) { return kKernels[static_cast<int32_t>(kernel)]; }
 
 }  // namespace seer::cuda

@@ -17,24 +17,48 @@ namespace {
 // A block takes kGemmSteps columns of its rows of `a` and `w` at a time: 128 bytes of a row, eight pieces of 16. Piece p of row r is at
 // place p ^ (r & 7), so that eight rows read at one piece, as ldmatrix does, hit each bank once; wgmma knows this order as its swizzle
 // of 128 bytes. A thread copies one piece of every kRowsAtOnce-th row, which are equal modulo 8: its swizzle is the same everywhere.
-template <int kTileM, int kTileN, int kThreads>
+template <KernelId kKernel, int kTileM, int kTileN, int kThreads>
 struct TileCopies {
   static constexpr int kRowBytes = kGemmSteps * 2, kRowsAtOnce = kThreads / 8, kStageBytes = (kTileM + kTileN) * kRowBytes;
+  static constexpr int kStages = info_of(kKernel).shared_bytes / kStageBytes;  // steps that shared memory holds
+  static_assert(info_of(kKernel).shared_bytes == kStages * kStageBytes && info_of(kKernel).threads == kThreads);
   static_assert(kRowBytes == 128 && kRowsAtOnce % 8 == 0 && kTileM % kRowsAtOnce == 0);
   const uint16_t *a, *w;
   const int64_t row_step;
   const int at, rows_left, columns_left;
 
   GPU_INLINE TileCopies(const GemmArgs& args, int m)
-      : a(static_cast<const uint16_t*>(args.a) + begin(args, block_x() * kTileM)),
-        w(static_cast<const uint16_t*>(args.w) + begin(args, block_y() * kTileN)),
+      : a(static_cast<const uint16_t*>(args.a) + place(args, block_x() * kTileM)),
+        w(static_cast<const uint16_t*>(args.w) + place(args, block_y() * kTileN)),
         row_step(int64_t{kRowsAtOnce} * args.stride),
         at(row() * kRowBytes + ((thread_index() % 8 ^ row() & 7) << 4)),
         rows_left(m - block_x() * kTileM - row()),
         columns_left(args.n - block_y() * kTileN - row()) {}
   GPU_INLINE static int row() { return thread_index() / 8; }
-  GPU_INLINE static int64_t begin(const GemmArgs& args, int first) {
+  GPU_INLINE static int64_t place(const GemmArgs& args, int first) {
     return block_z() * int64_t{args.k} + int64_t{first + row()} * args.stride + thread_index() % 8 * 8;
+  }
+  GPU_INLINE static int stage_after(int stage) { return stage == (kStages - 1) * kStageBytes ? 0 : stage + kStageBytes; }
+  // Sends the first kOpen steps on their way. Weights do not depend on the kernel before, so they are asked for while it runs.
+  template <int kOpen>
+  GPU_INLINE void begin(unsigned char* shared, int steps) {
+#pragma unroll
+    for (int i = 0; i < kOpen; ++i)
+      if (i < steps) copy_w(shared + i * kStageBytes);
+    wait_for_previous();
+#pragma unroll
+    for (int i = 0; i < kOpen; ++i) {
+      if (i < steps) copy_a(shared + i * kStageBytes);
+      copy_async_commit();
+    }
+  }
+  // The next step, if there is one.
+  GPU_INLINE void go_on(unsigned char* stage, bool is_there) {
+    if (is_there) {
+      copy_a(stage);
+      copy_w(stage);
+    }
+    copy_async_commit();
   }
   // What follows in `a` and in `w`; zeros beyond their rows.
   GPU_INLINE void copy_a(unsigned char* stage) {
@@ -90,13 +114,12 @@ GPU_INLINE void store_rows(const GemmArgs& args, const float (&sum)[kFrags][4], 
   }
 }
 
-// kStages - 1 steps are on their way from memory while one is computed. Weights do not depend on the kernel before, so the first of
-// them are asked for while it runs.
-template <int kWarpsM, int kFragsM, int kWarpsN, int kFragsN, int kStages>
+// kStages - 1 steps are on their way from memory while one is computed.
+template <KernelId kKernel, int kWarpsM, int kFragsM, int kWarpsN, int kFragsN>
 GPU_INLINE void gemm_bf16(const GemmArgs& args) {
   constexpr int kTileM = 16 * kWarpsM * kFragsM, kTileN = 8 * kWarpsN * kFragsN;
-  using Copies = TileCopies<kTileM, kTileN, 32 * kWarpsM * kWarpsN>;
-  constexpr int kRowBytes = Copies::kRowBytes, kStageBytes = Copies::kStageBytes;
+  using Copies = TileCopies<kKernel, kTileM, kTileN, 32 * kWarpsM * kWarpsN>;
+  constexpr int kRowBytes = Copies::kRowBytes, kOpen = Copies::kStages - 1;
   static_assert(kFragsN % 2 == 0);
   const int lane = thread_index() % 32, warp = thread_index() / 32;
   const int m = launch_rows(args.plan, args.samples, args.first_sample);
@@ -104,15 +127,7 @@ GPU_INLINE void gemm_bf16(const GemmArgs& args) {
   unsigned char* shared = dynamic_shared();
   Copies copies(args, m);
   const int steps = args.k / kGemmSteps;
-#pragma unroll
-  for (int i = 0; i < kStages - 1; ++i)
-    if (i < steps) copies.copy_w(shared + i * kStageBytes);
-  wait_for_previous();
-#pragma unroll
-  for (int i = 0; i < kStages - 1; ++i) {
-    if (i < steps) copies.copy_a(shared + i * kStageBytes);
-    copy_async_commit();
-  }
+  copies.template begin<kOpen>(shared, steps);
 
   // What this thread reads: its addresses in the loop are sums with constants.
   const int warp_m = warp % kWarpsM * kFragsM * 16, warp_n = warp / kWarpsM * kFragsN * 8;
@@ -120,17 +135,13 @@ GPU_INLINE void gemm_bf16(const GemmArgs& args) {
   const int w_at = (kTileM + warp_n + lane / 16 * 8 + lane % 8) * kRowBytes, w_piece = (lane / 8 % 2 ^ lane % 8) << 4;
 
   float sum[kFragsM][kFragsN][4] = {};
-  int step = 0, stage = 0, next = (kStages - 1) * kStageBytes;
+  int step = 0, stage = 0, next = kOpen * Copies::kStageBytes;
 #pragma unroll 1
   do {
-    UNLESS_PLANTED(1) copy_async_wait<kStages - 2>();
+    UNLESS_PLANTED(1) copy_async_wait<kOpen - 1>();
     UNLESS_PLANTED(2) __syncthreads();  // the step has arrived for all, and all have read the one before it
-    if (step + kStages - 1 < steps) {
-      copies.copy_a(shared + next);
-      copies.copy_w(shared + next);
-    }
-    copy_async_commit();
-    next = next == (kStages - 1) * kStageBytes ? 0 : next + kStageBytes;
+    copies.go_on(shared + next, step + kOpen < steps);
+    next = Copies::stage_after(next);
 #pragma unroll
     for (int kk = 0; kk < kGemmSteps / 16; ++kk) {
       uint32_t fa[kFragsM][4], fw[kFragsN / 2][4];
@@ -144,44 +155,36 @@ GPU_INLINE void gemm_bf16(const GemmArgs& args) {
 #pragma unroll
         for (int j = 0; j < kFragsN; ++j) mma(sum[i][j], fa[i], fw[j / 2][j % 2 * 2], fw[j / 2][j % 2 * 2 + 1]);
     }
-    stage = stage == (kStages - 1) * kStageBytes ? 0 : stage + kStageBytes;
+    stage = Copies::stage_after(stage);
   } while (++step < steps);
   let_next_begin();  // not before: its blocks would take room and memory's time from other blocks of this one
 #pragma unroll
   for (int i = 0; i < kFragsM; ++i)
     store_rows(args, sum[i], block_x() * kTileM + warp_m + i * 16, block_y() * kTileN + warp_n, m);
 }
-GPU_INLINE void gemm_bf16_16_32(const GemmArgs& args) { gemm_bf16<1, 1, 2, 2, 10>(args); }
+GPU_INLINE void gemm_bf16_16_32(const GemmArgs& args) { gemm_bf16<KernelId::k_gemm_bf16_16_32, 1, 1, 2, 2>(args); }
 // With fewer steps on their way, four blocks fit on a multiprocessor.
-GPU_INLINE void gemm_bf16_16_32_more(const GemmArgs& args) { gemm_bf16<1, 1, 2, 2, 8>(args); }
-GPU_INLINE void gemm_bf16_64_64(const GemmArgs& args) { gemm_bf16<2, 2, 2, 4, 4>(args); }
-GPU_INLINE void gemm_bf16_128_256(const GemmArgs& args) { gemm_bf16<2, 4, 4, 8, 3>(args); }
+GPU_INLINE void gemm_bf16_16_32_more(const GemmArgs& args) { gemm_bf16<KernelId::k_gemm_bf16_16_32_more, 1, 1, 2, 2>(args); }
+GPU_INLINE void gemm_bf16_64_64(const GemmArgs& args) { gemm_bf16<KernelId::k_gemm_bf16_64_64, 2, 2, 2, 4>(args); }
+GPU_INLINE void gemm_bf16_128_256(const GemmArgs& args) { gemm_bf16<KernelId::k_gemm_bf16_128_256, 2, 4, 4, 8>(args); }
 
 // For GPUs with wgmma: each of kGroupsM * kGroupsN groups of four warps has 64 rows and kColumns columns of the tile. wgmma reads shared
 // memory in the background: a step is multiplied while the next is awaited, so kStages - 2 steps are on their way from memory.
-template <int kGroupsM, int kGroupsN, int kColumns, int kStages>
+template <KernelId kKernel, int kGroupsM, int kGroupsN, int kColumns>
 GPU_INLINE void gemm_groups(const GemmArgs& args) {
   if constexpr (kHasGroupMma) {
-    constexpr int kTileM = 64 * kGroupsM, kTileN = kColumns * kGroupsN, kOpen = kStages - 2;
-    using Copies = TileCopies<kTileM, kTileN, 128 * kGroupsM * kGroupsN>;
-    constexpr int kRowBytes = Copies::kRowBytes, kStageBytes = Copies::kStageBytes;
+    constexpr int kTileM = 64 * kGroupsM, kTileN = kColumns * kGroupsN;
+    using Copies = TileCopies<kKernel, kTileM, kTileN, 128 * kGroupsM * kGroupsN>;
+    constexpr int kRowBytes = Copies::kRowBytes, kOpen = Copies::kStages - 2;
     const int warp = thread_index() / 32, group_m = warp / 4 % kGroupsM, group_n = warp / 4 / kGroupsM;
     const int m = launch_rows(args.plan, args.samples, args.first_sample);
     if (block_x() * kTileM >= m) return;
     unsigned char* shared = dynamic_shared();
     Copies copies(args, m);
     const int steps = args.k / kGemmSteps;
-  #pragma unroll
-    for (int i = 0; i < kOpen; ++i)
-      if (i < steps) copies.copy_w(shared + i * kStageBytes);
-    wait_for_previous();
-#pragma unroll
-    for (int i = 0; i < kOpen; ++i) {
-      if (i < steps) copies.copy_a(shared + i * kStageBytes);
-      copy_async_commit();
-    }
+    copies.template begin<kOpen>(shared, steps);
     float sum[kColumns / 8][4] = {};
-    int step = 0, stage = 0, next = kOpen * kStageBytes;
+    int step = 0, stage = 0, next = kOpen * Copies::kStageBytes;
 #pragma unroll 1
     do {
       copy_async_wait<kOpen - 1>();
@@ -194,13 +197,9 @@ GPU_INLINE void gemm_groups(const GemmArgs& args) {
 #pragma unroll
       for (int kk = 0; kk < kGemmSteps / 16; ++kk) group_mma<kColumns>(sum, a + kk * 32, w + kk * 32);
       group_mma_commit();
-      if (step + kOpen < steps) {
-        copies.copy_a(shared + next);
-        copies.copy_w(shared + next);
-      }
-      copy_async_commit();
-      next = next == (kStages - 1) * kStageBytes ? 0 : next + kStageBytes;
-      stage = stage == (kStages - 1) * kStageBytes ? 0 : stage + kStageBytes;
+      copies.go_on(shared + next, step + kOpen < steps);
+      next = Copies::stage_after(next);
+      stage = Copies::stage_after(stage);
     } while (++step < steps);
     let_next_begin();
     group_mma_wait<0>();
@@ -208,15 +207,15 @@ GPU_INLINE void gemm_groups(const GemmArgs& args) {
     store_rows(args, sum, block_x() * kTileM + group_m * 64 + warp % 4 * 16, block_y() * kTileN + group_n * kColumns, m);
   }
 }
-GPU_INLINE void gemm_groups_64_64(const GemmArgs& args) { gemm_groups<1, 1, 64, 12>(args); }
-GPU_INLINE void gemm_groups_64_128(const GemmArgs& args) { gemm_groups<1, 1, 128, 8>(args); }
-GPU_INLINE void gemm_groups_64_192(const GemmArgs& args) { gemm_groups<1, 2, 96, 7>(args); }
-GPU_INLINE void gemm_groups_64_288(const GemmArgs& args) { gemm_groups<1, 2, 144, 5>(args); }
-GPU_INLINE void gemm_groups_128_64(const GemmArgs& args) { gemm_groups<2, 1, 64, 8>(args); }
-GPU_INLINE void gemm_groups_128_96(const GemmArgs& args) { gemm_groups<2, 1, 96, 8>(args); }
-GPU_INLINE void gemm_groups_128_128(const GemmArgs& args) { gemm_groups<2, 1, 128, 6>(args); }
-GPU_INLINE void gemm_groups_128_256(const GemmArgs& args) { gemm_groups<2, 2, 128, 4>(args); }
-GPU_INLINE void gemm_groups_128_288(const GemmArgs& args) { gemm_groups<2, 2, 144, 4>(args); }
+GPU_INLINE void gemm_groups_64_64(const GemmArgs& args) { gemm_groups<KernelId::k_gemm_groups_64_64, 1, 1, 64>(args); }
+GPU_INLINE void gemm_groups_64_128(const GemmArgs& args) { gemm_groups<KernelId::k_gemm_groups_64_128, 1, 1, 128>(args); }
+GPU_INLINE void gemm_groups_64_192(const GemmArgs& args) { gemm_groups<KernelId::k_gemm_groups_64_192, 1, 2, 96>(args); }
+GPU_INLINE void gemm_groups_64_288(const GemmArgs& args) { gemm_groups<KernelId::k_gemm_groups_64_288, 1, 2, 144>(args); }
+GPU_INLINE void gemm_groups_128_64(const GemmArgs& args) { gemm_groups<KernelId::k_gemm_groups_128_64, 2, 1, 64>(args); }
+GPU_INLINE void gemm_groups_128_96(const GemmArgs& args) { gemm_groups<KernelId::k_gemm_groups_128_96, 2, 1, 96>(args); }
+GPU_INLINE void gemm_groups_128_128(const GemmArgs& args) { gemm_groups<KernelId::k_gemm_groups_128_128, 2, 1, 128>(args); }
+GPU_INLINE void gemm_groups_128_256(const GemmArgs& args) { gemm_groups<KernelId::k_gemm_groups_128_256, 2, 2, 128>(args); }
+GPU_INLINE void gemm_groups_128_288(const GemmArgs& args) { gemm_groups<KernelId::k_gemm_groups_128_288, 2, 2, 144>(args); }
 
 // For comparison with the CPU, not for speed: a thread per output column.
 // grid: (rows / kF32Rows rounded up, n / kGemmColumns, parts)

@@ -1,5 +1,5 @@
-// The sum of the parts, bias, RMS norm of each query and key head (as Qwen3 has it), rotary embedding, and the write of K and V into the paged cache:
-// a warp per row and query head, or per row and KV head (its key and value). Each element is read and written once.
+// The sum of the parts, bias, RMS norm of each query and key head (as Qwen3 has it), rotary embedding, and the write of K and V into the
+// paged cache: a warp per row and query head, or per row and KV head (its key and value). Each element is read and written once.
 // KV of a block: [layer][KV head][K, V][position][padded_dim]; what is beyond head_dim is zero.
 //
 // A key or value that is not finite must spoil exactly the rows that attend to it. A product with a masked position would be

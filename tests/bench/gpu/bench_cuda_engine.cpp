@@ -4,6 +4,7 @@
 //   POINT   of these points only that one: decode-16-1024
 // Points: decode at batches 1, 4, 16, 64 and contexts 128, 1024, 4096 as far as the model goes, verify of 4 drafts at batch 16, prefill
 // of 512 and 2048 tokens.
+// With SEER_BENCH_NO_GRAPHS set, kernels are launched one by one, so that a profiler shows them.
 //   step_us      decode: the mean of a running batch, two orders open; others: the median of the engine's own time of a step
 //   bytes_moved  weights of the layers and the head once, K and V attended to once
 //   gb_s         bytes_moved / step_us; tflop_s: operations of the matrices and of attention

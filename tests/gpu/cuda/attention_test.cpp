@@ -34,7 +34,7 @@ class AttentionBench {
     host_ = *device_->allocate_pinned(partial_bytes() + stats_bytes());
   }
 
-  /// The sums of all rows, each of the splits that they see, with so many rows in a tile.
+  /// Attends with `together` rows in each tile. Returns the sums of every row for the splits that it sees.
   std::vector<uint32_t> run(int32_t together) {
     Pass pass;
     pass.rows.resize(static_cast<size_t>(rows_));

@@ -131,6 +131,21 @@ TEST_CASE("cuda engine: every chunking and block table gives the bits of one row
   }
 }
 
+TEST_CASE("cuda engine: GPUs without wgmma give the bits of those with it") {
+  const auto model = tiny("qwen3", "BF16");
+  const TestSequence prompt = sequence_of(random_tokens(180, 96, 4), 12, kRandom);  // rows for each kind of tile
+  std::vector<std::vector<SampledToken>> sampled;
+  for (const bool group_mma : {true, false}) {
+    CudaEngineConfig config = small_config(CudaType::kBf16);
+    config.rows_max = 256;
+    EngineRunner runner(simt_engine(model, config, {.group_mma = group_mma}));
+    TestSequence s = prompt;
+    for (const int rows : {20, 100}) runner.step({runner.plan(s, rows, 0)});
+    sampled.push_back(runner.decode(s, 12));
+  }
+  CHECK(sampled[0] == sampled[1]);
+}
+
 TEST_CASE("cuda engine: a sequence does not notice the batch it is in, of 1 to 16") {
   const auto model = tiny("qwen2", "BF16");
   constexpr int kSequences = 16, kCount = 6;

@@ -12,30 +12,6 @@
 
 namespace seer {
 
-struct GemmKernel {
-  cuda::KernelId id;
-  int32_t tile_rows, tile_columns;
-  bool group_mma;
-};
-inline const std::vector<GemmKernel>& gemm_kernels() {
-  using cuda::KernelId;
-  static const std::vector<GemmKernel> kernels = {
-      {KernelId::k_gemm_bf16_16_32, 16, 32, false},
-      {KernelId::k_gemm_bf16_16_32_more, 16, 32, false},
-      {KernelId::k_gemm_bf16_64_64, 64, 64, false},
-      {KernelId::k_gemm_bf16_128_256, 128, 256, false},
-      {KernelId::k_gemm_groups_64_64, 64, 64, true},
-      {KernelId::k_gemm_groups_64_128, 64, 128, true},
-      {KernelId::k_gemm_groups_64_192, 64, 192, true},
-      {KernelId::k_gemm_groups_64_288, 64, 288, true},
-      {KernelId::k_gemm_groups_128_64, 128, 64, true},
-      {KernelId::k_gemm_groups_128_96, 128, 96, true},
-      {KernelId::k_gemm_groups_128_128, 128, 128, true},
-      {KernelId::k_gemm_groups_128_256, 128, 256, true},
-      {KernelId::k_gemm_groups_128_288, 128, 288, true}};
-  return kernels;
-}
-
 inline std::vector<uint16_t> random_bf16(size_t count, uint64_t seed) {
   std::mt19937_64 rng(seed);
   std::normal_distribution<float> normal(0, 1);
@@ -63,7 +39,7 @@ class GemmBench {
   bool has_group_mma() const { return device_->properties().group_mma; }
 
   /// Rows [first, first + rows) of the sums of both parts, or of what is activated.
-  std::vector<uint32_t> run(const GemmKernel& kernel, int32_t first, int32_t rows, bool activated) {
+  std::vector<uint32_t> run(const cuda::GemmKernel& kernel, int32_t first, int32_t rows, bool activated) {
     const cuda::Plan plan{.rows = rows};
     device_->copy_in(cuda::Stream::kSteps, plan_, &plan, sizeof plan);
     device_->clear(cuda::Stream::kSteps, out_, out_bytes());
@@ -106,16 +82,16 @@ inline void check_gemm_rows(const std::vector<int32_t>& rows, int32_t steps) {
     const auto at = [row_words](const std::vector<uint32_t>& words, int32_t n, size_t part, size_t row, size_t column) {
       return words[(part * static_cast<size_t>(n) + row) * static_cast<size_t>(row_words) + column];
     };
-    const std::vector<uint32_t> want = bench.run(gemm_kernels()[0], 0, most, activated);
+    const std::vector<uint32_t> want = bench.run(cuda::kGemmKernels[0], 0, most, activated);
     for (int32_t row = 0; row < most; row += 13) {
-      const std::vector<uint32_t> alone = bench.run(gemm_kernels()[0], row, 1, activated);
+      const std::vector<uint32_t> alone = bench.run(cuda::kGemmKernels[0], row, 1, activated);
       int different = 0;
       for (size_t i = 0; i < alone.size(); ++i)
         different += alone[i] != at(want, most, i / static_cast<size_t>(row_words), static_cast<size_t>(row), i % static_cast<size_t>(row_words));
       CHECK(different == 0);
     }
-    for (const GemmKernel& kernel : gemm_kernels()) {
-      if (kernel.group_mma && !bench.has_group_mma()) continue;
+    for (const cuda::GemmKernel& kernel : cuda::kGemmKernels) {
+      if (kernel.gpu == cuda::GemmKernel::kGroupMma && !bench.has_group_mma()) continue;
       CAPTURE(cuda::info_of(kernel.id).name);
       for (const int32_t n : rows) {
         CAPTURE(n);
