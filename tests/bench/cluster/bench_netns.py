@@ -8,13 +8,15 @@ process is the cost of four processes on one host's cores and caches; the cluste
 Control traffic is all that the machines sent over their links, minus fetched KV. It includes headers of TCP and UCX, and messages
 between the rollout and the controller, which are on one machine.
 
-usage: bench_netns.py [SEER_PROGRAM] [--rounds 3] [OPTION of seer rollout...]
+An instance's KV (--kv-bytes) holds all its requests at 32 MiB; at 4 MiB about 12 of 60.
+
+usage: bench_netns.py [SEER_PROGRAM] [--rounds 3] [OPTION of seer rollout or of a node...]
 """
 import json, os, resource, subprocess, sys, tempfile
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
 MACHINES, INSTANCES = 4, 2
-NODE = ["--threads-per-instance", "1", "--kv-bytes", "4MiB", "--dram-bytes", "64MiB"]
+NODE = {"--threads-per-instance": "1", "--kv-bytes": "32MiB", "--dram-bytes": "64MiB"}
 WORK = {"--model": f"{ROOT}/deploy/models/scratchpad-1m8", "--prompts": f"{ROOT}/deploy/examples/scratchpad/prompts.jsonl",
         "--limit": "0", "--group-size": "8", "--max-tokens": "1200", "--policy": "seer", "--chunk-tokens": "256",
         "--log-level": "error"}
@@ -56,11 +58,13 @@ def main():
     differences = 0
     with tempfile.TemporaryDirectory() as folder:
         work = dict(WORK)
-        while args and args[0] in work:
-            work[args[0]], args = args[1], args[2:]
+        node = dict(NODE)
+        while args and args[0] in work | node:
+            (node if args[0] in node else work)[args[0]], args = args[1], args[2:]
+        words = lambda options: [word for option in options.items() for word in option]
 
         def rollout(work, name=""):
-            return [seer, "rollout", *(word for option in work.items() for word in option), *args, "--out", f"{folder}/out{name}.jsonl",
+            return [seer, "rollout", *words(work), *args, "--out", f"{folder}/out{name}.jsonl",
                     "--report", f"{folder}/report{name}.json"]
 
         report = lambda name="": json.load(open(f"{folder}/report{name}.json"))
@@ -71,12 +75,13 @@ def main():
 
         for _ in range(rounds):
             cpu = cpu_s()
-            subprocess.run(rollout(work) + ["--instances", str(MACHINES * INSTANCES), "--nodes", str(MACHINES), *NODE], check=True, **quiet)
+            subprocess.run(rollout(work) + ["--instances", str(MACHINES * INSTANCES), "--nodes", str(MACHINES), *words(node)],
+                           check=True, **quiet)
             one.append(figures([report()], cpu))
             right = responses(f"{folder}/out.jsonl")
 
             cpu = cpu_s()
-            runs = [subprocess.Popen(rollout(share, i) + ["--instances", str(INSTANCES), *NODE], **quiet)
+            runs = [subprocess.Popen(rollout(share, i) + ["--instances", str(INSTANCES), *words(node)], **quiet)
                     for i, share in enumerate(share_out(work, folder))]
             if any([run.wait() for run in runs]):
                 sys.exit("a rollout that ran apart failed")
@@ -84,8 +89,8 @@ def main():
 
             cpu = cpu_s()
             command = f'"$@" --insecure --cluster "$SEER_CLUSTER" >&2 && {SENT}'
-            run = subprocess.run([f"{ROOT}/deploy/netns_cluster.sh", str(MACHINES), "--seer", seer, "--instances", str(INSTANCES), *NODE,
-                                  "--", "bash", "-c", command, "bash", *rollout(work)],
+            run = subprocess.run([f"{ROOT}/deploy/netns_cluster.sh", str(MACHINES), "--seer", seer,
+                                  "--instances", str(INSTANCES), *words(node), "--", "bash", "-c", command, "bash", *rollout(work)],
                                  check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
             reports.append(report())
             many.append(figures([report()], cpu))
@@ -96,7 +101,7 @@ def main():
     resumed = [r["chunks"] - r["requests"] for r in reports]
     arms = {"one_process": one, "apart": apart, "cluster": many}
     print(json.dumps({
-        "bench": "netns", "machines": MACHINES, "instances": MACHINES * INSTANCES, "rounds": rounds,
+        "bench": "netns", "work": work | node, "machines": MACHINES, "instances": MACHINES * INSTANCES, "rounds": rounds,
         "responses": reports[0]["requests"], "differences": differences,
         "tokens_per_s": {name: round(middle([rate for rate, _ in arm])) for name, arm in arms.items()},
         "cpu_us_per_token": {name: round(middle([cost for _, cost in arm]), 1) for name, arm in arms.items()},
