@@ -268,6 +268,19 @@ class ClassBound {
       worth[i] = prices.row[i] * factor - time_ns * prices.waiting[items_[i].of_class];
   }
 
+  /// Visits stride - 1, 2 * stride - 1, ... below `ranges` by visit(first, last), first == last. Those of which `visit` returned false
+  /// before, as a part of first to last, are left out: a step takes the time of the first at least, and reads the KV of the last at most.
+  template <class Visit>
+  static void for_likely(size_t ranges, size_t stride, const Visit& visit) {
+    const auto halve = [&](const auto& self, size_t begin, size_t end) -> void {
+      if (!visit((begin + 1) * stride - 1, end * stride - 1) || end - begin == 1) return;
+      const size_t middle = begin + (end - begin) / 2;
+      self(self, begin, middle);
+      self(self, middle, end);
+    };
+    if (ranges >= stride) halve(halve, 0, ranges / stride);
+  }
+
   /// Adds, for each number of sequences, the step that its rows overpay the most. Returns how many.
   size_t add_violated(LinearProgram& program, const Prices& prices, size_t stride) {
     BestMix best(items_);
@@ -277,12 +290,13 @@ class ClassBound {
       const StepRange& range = ranges_[r];
       double most = kOverpaid;
       size_t at = kKvRanges;
-      for (size_t k = stride - 1; k < range.kv.size(); k += stride) {
-        price_items(prices, 1, range.time_ns[k], worth);
-        const double paid = best.find(worth, static_cast<double>(range.last), range.kv[k], nullptr);
-        const double over = paid / (prices.machine * range.time_ns[k] + kTiny) - 1;
-        if (over > most) most = over, at = k;
-      }
+      for_likely(range.kv.size(), stride, [&](size_t first, size_t last) {
+        price_items(prices, 1, range.time_ns[first], worth);
+        const double paid = best.find(worth, static_cast<double>(range.last), range.kv[last], nullptr);
+        const double over = paid / (prices.machine * range.time_ns[first] + kTiny) - 1;
+        if (over > most && first == last) most = over, at = first;
+        return over > most;
+      });
       if (at == kKvRanges) continue;
       Mix mix;
       price_items(prices, 1, range.time_ns[at], worth);
@@ -298,24 +312,28 @@ class ClassBound {
     BestMix best(items_);
     std::vector<double> worth;
     double divisor = 1;
+    bool is_proven = true;
     for (const StepRange& range : ranges_)
-      for (size_t k = 0; k < range.kv.size(); ++k) {
+      for_likely(range.kv.size(), 1, [&](size_t first, size_t last) {
         // Ends when the best mix at this divisor overpays no more; each round takes the divisor at which the mix just pays.
-        for (int round = 0;; ++round) {
-          if (round == kDivisorRoundsMax) return 0;  // nothing is proven
-          price_items(prices, 1 / divisor, range.time_ns[k], worth);
+        for (int round = 0; round < kDivisorRoundsMax; ++round) {
+          price_items(prices, 1 / divisor, range.time_ns[first], worth);
           Mix mix;
-          const double time_price = prices.machine * range.time_ns[k];
-          if (best.find(worth, static_cast<double>(range.last), range.kv[k], &mix) <= time_price) break;
+          const double time_price = prices.machine * range.time_ns[first];
+          if (best.find(worth, static_cast<double>(range.last), range.kv[last], &mix) <= time_price) return false;
+          if (first < last) return true;
           double rows_price = 0, waiting = 0;
           for (size_t j = 0; j < 2; ++j) {
             if (mix.amounts[j] <= 0) continue;
             rows_price += mix.amounts[j] * prices.row[mix.items[j]];
-            waiting += mix.amounts[j] * prices.waiting[items_[mix.items[j]].of_class] * range.time_ns[k];
+            waiting += mix.amounts[j] * prices.waiting[items_[mix.items[j]].of_class] * range.time_ns[first];
           }
           divisor = std::max(divisor * (1 + 1e-9), rows_price / std::max(time_price + waiting, 1e-300));
         }
-      }
+        is_proven = false;
+        return false;
+      });
+    if (!is_proven) return 0;
     double sum = 0;
     for (size_t i = 0; i < items_.size(); ++i) sum += prices.row[i] * items_[i].rows;
     return sum / divisor;
