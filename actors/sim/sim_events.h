@@ -12,6 +12,7 @@ struct SimEvents {
   std::vector<Response> responses;   // only with keep_responses
   std::vector<double> completions_s; // when each response came
   std::vector<double> starts_s;      // of the same requests
+  std::vector<RequestId> completed;  // their names
   std::vector<RolloutProgress> progress;
   std::vector<RolloutSummary> summaries;
   uint64_t hash = 0;                 // of the responses' names and times
@@ -27,6 +28,7 @@ inline RolloutEvents collect_events(SimWorld& world, SimEvents& events, bool kee
           [&world, &events, keep_responses](Response& r) {
             events.completions_s.push_back(static_cast<double>(world.now_ns()) / 1e9);
             events.starts_s.push_back(static_cast<double>(r.start_us) / 1e6);
+            events.completed.push_back(r.request);
             events.hash = hash_pair(hash_pair(events.hash, static_cast<uint64_t>(world.now_ns())),
                                     hash_pair(r.request.group.index, r.request.sample));
             if (keep_responses) events.responses.push_back(std::move(r));

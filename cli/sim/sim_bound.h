@@ -1,6 +1,7 @@
 // Lower bounds on the time of an iteration: no schedule is faster. They show how far a simulated policy is from the best possible.
 // Pure; thread-safe if ClusterModel::step_ns is.
 #pragma once
+#include "cli/sim/sim_class_bound.h"
 #include "cli/sim/sim_rollout.h"
 
 namespace seer {
@@ -8,7 +9,8 @@ namespace seer {
 /// Both in seconds.
 struct SimBounds {
   double work_s = 0;   // work_bound_s()
-  double tight_s = 0;  // the larger one of it and class_bound_s() (sim_class_bound.h)
+  double tight_s = 0;  // the larger one of it and class_bound()
+  TimePrices prices;   // that prove tight_s; without a bound if that is the time of the slowest request
 };
 SimBounds lower_bounds(const ClusterModel& cluster, const SimWork& work);
 

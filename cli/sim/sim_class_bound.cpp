@@ -27,6 +27,7 @@ constexpr double kOverpaid = 1e-3;       // a kind of step that is overpaid by a
 
 /// Responses of about as many decode steps, and the nodes between which the prices of their rows are linear.
 struct LengthClass {
+  int64_t steps_min = 0;
   double responses = 0;
   std::vector<double> context;  // of each node
   std::vector<double> rows;     // in the class's work, dealt to the nodes around each row's context
@@ -62,7 +63,7 @@ std::vector<LengthClass> classes_of(std::vector<Response> responses) {
     const std::span<const Response> members(&responses[begin], end - begin);
     int64_t low = std::numeric_limits<int64_t>::max(), high = 0;
     for (const Response& r : members) low = std::min(low, r.prompt + 1), high = std::max(high, r.prompt + r.steps);
-    LengthClass c{static_cast<double>(members.size()), {}, std::vector<double>(kNodesPerClass)};
+    LengthClass c{members.back().steps, static_cast<double>(members.size()), {}, std::vector<double>(kNodesPerClass)};
     for (size_t node = 0; node < kNodesPerClass; ++node)
       c.context.push_back(static_cast<double>(low) + static_cast<double>((high - low) * static_cast<int64_t>(node)) / (kNodesPerClass - 1));
     for (const Response& r : members) add_rows(c, r);
@@ -173,8 +174,8 @@ class ClassBound {
     scale_ns_ *= std::max(1.0, rows / instances_ / static_cast<double>(ranges_.back().last));
   }
 
-  /// 0: it is not above `least_ns`.
-  double best_ns(double least_ns) {
+  /// bound_s 0: it is not above `least_ns`.
+  TimePrices best(double least_ns) {
     LinearProgram program(least_amounts(), kUncoveredCost);
     program.add_column(1, time_column());
     BestMix best(items_);
@@ -186,14 +187,24 @@ class ClassBound {
       program.solve(kPivotsMax);
       slow_rounds = program.value() > value * (1 - kSlow) ? slow_rounds + 1 : 0;
       value = program.value();  // more kinds of steps only lower it
-      if (value * scale_ns_ <= kWorthwhile * least_ns) return 0;
+      if (value * scale_ns_ <= kWorthwhile * least_ns) return {};
       const Prices prices = prices_of(program);
       if (add_violated(program, prices, stride) > 0 && slow_rounds < kSlowRoundsMax) continue;
       if (stride == 1 && valid_ns(prices) >= (1 - kCloseEnough) * value * scale_ns_) break;
       stride = 1;
       slow_rounds = 0;
     }
-    return valid_ns(prices_of(program));
+    Prices prices = prices_of(program);
+    const double sum = rows_price(prices), valid = valid_ns(prices);
+    for (double& row : prices.row) row *= valid / sum;
+    TimePrices found{valid / 1e9, prices.machine, {}, {}};
+    for (size_t c = 0; c < classes_.size(); ++c) found.waiting.push_back({classes_[c].steps_min, prices.waiting[c]});
+    found.rows_worth_ns = [prices = std::move(prices), of = *this](int64_t sequences, int64_t kv_tokens, double step_ns) {
+      std::vector<double> worth;
+      of.price_items(prices, 1, step_ns, worth);
+      return BestMix(of.items_).find(worth, static_cast<double>(sequences), static_cast<double>(kv_tokens), nullptr);
+    };
+    return found;
   }
 
  private:
@@ -334,9 +345,12 @@ class ClassBound {
         return false;
       });
     if (!is_proven) return 0;
+    return rows_price(prices) / divisor;
+  }
+  double rows_price(const Prices& prices) const {
     double sum = 0;
     for (size_t i = 0; i < items_.size(); ++i) sum += prices.row[i] * items_[i].rows;
-    return sum / divisor;
+    return sum;
   }
 
   static constexpr size_t kFineStart = 32;
@@ -351,7 +365,12 @@ class ClassBound {
 
 }  // namespace
 
-double class_bound_s(const ClusterModel& cluster, const SimWork& work, double least_s) {
+double TimePrices::waiting_of(int64_t decode_steps) const {
+  const auto of = std::ranges::find_if(waiting, [&](const Waiting& w) { return decode_steps >= w.decode_steps; });
+  return of == waiting.end() ? 0 : of->price;
+}
+
+TimePrices class_bound(const ClusterModel& cluster, const SimWork& work, double least_s) {
   std::vector<Response> responses;
   int64_t context_max = 1;
   double shared_max = 0;
@@ -366,10 +385,10 @@ double class_bound_s(const ClusterModel& cluster, const SimWork& work, double le
       shared_max = std::max(shared_max, static_cast<double>(group.prompt_tokens) * (1 - 1 / samples) + static_cast<double>(beginning));
     }
   }
-  if (responses.empty()) return 0;
+  if (responses.empty()) return {};
   const int64_t sequences = std::min(cluster.rows_max, static_cast<int64_t>(responses.size()));
   std::vector<StepRange> ranges = step_ranges(cluster, sequences, context_max, static_cast<int64_t>(std::ceil(shared_max)));
-  return ClassBound(cluster, classes_of(std::move(responses)), std::move(ranges)).best_ns(1e9 * least_s) / 1e9;
+  return ClassBound(cluster, classes_of(std::move(responses)), std::move(ranges)).best(1e9 * least_s);
 }
 
 }  // namespace seer

@@ -30,13 +30,32 @@
 // What it does not see: the order in which a response's rows come (memory is full of contexts of all lengths from the start to the
 // end), and that a step has at most as many rows of a class as the class has responses.
 #pragma once
+#include <cstdint>
+#include <functional>
+#include <vector>
+
 #include "cli/sim/sim_rollout.h"
 
 namespace seer {
 
-/// The bound in seconds, without prefills and drafts; 0 if there is no decode step, or if it turns out not to be above `least_s`, a
-/// bound that is known already.
+/// A bound, and the prices of time that prove it.
+struct TimePrices {
+  struct Waiting {
+    int64_t decode_steps = 0;  // of the shortest response of the class
+    double price = 0;
+  };
+  double bound_s = 0;            // without prefills and drafts
+  double machine = 0;
+  std::vector<Waiting> waiting;  // by class, the longest first; responses of no class: 0
+  /// In ns: the most that `sequences` rows are worth that read `kv_tokens` together, less what they wait for `step_ns`. Not more than
+  /// machine * step_ns of a step that decodes them. Not for several threads at once.
+  std::function<double(int64_t sequences, int64_t kv_tokens, double step_ns)> rows_worth_ns;
+
+  double waiting_of(int64_t decode_steps) const;
+};
+
+/// bound_s is 0 if there is no decode step, or if the bound turns out not to be above `least_s`, which is known already.
 /// REQUIRES: step_ns() does not fall when a step has more KV.
-double class_bound_s(const ClusterModel& cluster, const SimWork& work, double least_s = 0);
+TimePrices class_bound(const ClusterModel& cluster, const SimWork& work, double least_s = 0);
 
 }  // namespace seer

@@ -49,7 +49,7 @@ double bound_speedup(const SimRun& run, double SimRun::*total_s, const SimRun* v
 
 using F = SimFigures;
 using R = SimRun;
-constexpr std::array<Figure, 25> kFigures{{
+constexpr std::array<Figure, 31> kFigures{{
     {"total_s", &F::total_s, [](const R& r, const R*) { return r.total_s; },
      {0, "total, s", interval_text, &F::bound_total_s, &F::work_bound_total_s}},
     {"tail_s", &F::tail_s, [](const R& r, const R*) { return r.tail_s; },
@@ -65,6 +65,12 @@ constexpr std::array<Figure, 25> kFigures{{
      {5, "idle", percent_text}},
     {"bound_share", &F::bound_share, [](const R& r, const R*) { return bound_share(r, &R::bound_total_s); },
      {4, "of the bound", percent_text}},
+    {"gap_idle", &F::gap_idle, [](const R& r, const R*) { return r.gap.idle; }},
+    {"gap_waiting", &F::gap_waiting, [](const R& r, const R*) { return r.gap.waiting; }},
+    {"gap_early", &F::gap_early, [](const R& r, const R*) { return r.gap.early; }},
+    {"gap_prefill", &F::gap_prefill, [](const R& r, const R*) { return r.gap.prefill; }},
+    {"gap_batch", &F::gap_batch, [](const R& r, const R*) { return r.gap.batch; }},
+    {"gap_mix", &F::gap_mix, [](const R& r, const R*) { return r.gap.mix; }},
     {"late_start_share", &F::late_start_share, [](const R& r, const R*) { return r.late_start_share; }},
     {"migrations", &F::migrations, [](const R& r, const R*) { return real(r.migrations); },
      {7, "migrations", interval_text}},

@@ -14,11 +14,36 @@
 #include "actors/policy/schedule/policies.h"
 #include "cli/figure_text.h"  // kUnknown
 #include "cli/timeline.h"
+#include "protocols/step_cost.h"
 
 namespace seer {
 
 /// The policy that speedups are against, as in the paper.
 inline constexpr const char* kSimBaseline = kVerlPolicy;
+
+/// When a response was computed.
+struct ResponseTimes {
+  int64_t decode_steps = 0;  // with one token each
+  double end_s = 0;
+  double batch_s = 0;        // in running batches, with its prefills
+};
+
+/// Steps of one instance, one after the other, with the same sequences.
+struct StepsTaken {
+  StepShape shape;  // their mean
+  int64_t steps = 0;
+  double step_ns = 0;
+};
+
+/// What keeps a run from its lower bound, each as a share of total_s; they add up to 1 - bound_share (sim_gap.h).
+struct SimGap {
+  double idle = kUnknown;     // instances had nothing to run
+  double waiting = kUnknown;  // long responses were in no batch
+  double early = kUnknown;    // long responses ended before the last one
+  double prefill = kUnknown;  // what steps took longer because of it
+  double batch = kUnknown;    // batches with too few rows, or too little KV, to be worth their time with any rows
+  double mix = kUnknown;      // other rows would have been worth more in these batches
+};
 
 /// One rollout iteration, simulated or real: a workload under a policy, drawn from a seed.
 struct SimRun {
@@ -30,6 +55,7 @@ struct SimRun {
   double tail_s = 0;                // total_s minus the time when 90 % of the requests were done
   double bound_total_s = kUnknown;  // no schedule without drafting finishes the same requests sooner
   double work_bound_total_s = kUnknown;  // the same from the work of all steps alone; not more than bound_total_s
+  SimGap gap;                               // to bound_total_s
   int64_t requests = 0;
   int64_t output_tokens = 0;
   double tokens_per_s = 0;                  // output_tokens / total_s
@@ -47,6 +73,8 @@ struct SimRun {
   uint64_t events_hash = 0;                 // equal for two runs if they had the same events; 0: not simulated
   std::vector<InstanceTimeline> instances;  // empty: not recorded
   std::vector<double> completions_s;        // when each request was done, in any order; empty: not recorded
+  std::vector<ResponseTimes> responses;     // in any order; empty: not recorded
+  std::vector<StepsTaken> steps;            // likewise
 };
 
 /// Mean and half of the 95 % confidence interval around it.
@@ -70,6 +98,12 @@ struct SimFigures {
   Interval idle_share;
   Interval
       bound_share;  // bound_total_s / total_s: 1 is the best possible. Unknown if not synchronous: that does less.
+  Interval gap_idle;    // as in SimGap
+  Interval gap_waiting;
+  Interval gap_early;
+  Interval gap_prefill;
+  Interval gap_batch;
+  Interval gap_mix;
   Interval late_start_share;
   Interval migrations;
   Interval yields;

@@ -224,6 +224,8 @@ struct SimRollout {
   std::vector<TimelineRecorder> timelines;
   std::vector<int64_t> last_positions;  // of each response, group after group, in one list because all steps read them
   std::vector<size_t> first_of_group;   // index of its first response
+  std::vector<int64_t> batch_ns;        // of each response, in running batches
+  std::vector<StepsTaken> steps_taken;
   uint64_t steps_hash = 0;
   SimEvents events;
   SimWorld world;
@@ -241,6 +243,7 @@ struct SimRollout {
       first_of_group.push_back(last_positions.size());
       for (const int64_t tokens : group.output_tokens) last_positions.push_back(group.prompt_tokens + tokens - 1);
     }
+    batch_ns.resize(last_positions.size());
     SimTransportConfig network;
     network.latency_us = cluster.latency_us;
     network.bytes_per_s = scaled(cluster.nic_bytes_per_s);
@@ -256,9 +259,8 @@ struct SimRollout {
     return std::max<int64_t>(1, std::llround(static_cast<double>(bytes) * kSimBlockBytes / std::max(1.0, block_bytes)));
   }
 
-  int64_t last_position(uint64_t seed) const {
-    return last_positions[first_of_group[seed >> 32] + static_cast<uint32_t>(seed)];
-  }
+  size_t index_of(uint64_t seed) const { return first_of_group[seed >> 32] + static_cast<uint32_t>(seed); }
+  int64_t last_position(uint64_t seed) const { return last_positions[index_of(seed)]; }
 
   void sample(uint64_t seed, int64_t position, std::span<SampledToken> sampled) const {
     const size_t group = seed >> 32;
@@ -303,7 +305,9 @@ struct SimRollout {
       timelines[id.value].add(static_cast<double>(world.now_ns() - ns) / 1e9, static_cast<double>(world.now_ns()) / 1e9,
                               shape.sequences,
                               static_cast<double>(shape.kv_tokens) / static_cast<double>(cluster.kv_tokens));
+      steps_taken.push_back({shape, steps, static_cast<double>(ns) / static_cast<double>(steps)});
     };
+    config.on_leave = [this](uint64_t seed, int64_t ns) { batch_ns[index_of(seed)] += ns; };
     config.last_position = [this](uint64_t seed) { return last_position(seed); };
     const uint64_t rank = 1 + id.value;
     return std::make_shared<SimEngine>(
@@ -430,6 +434,13 @@ struct SimRollout {
     if (!events.starts_s.empty()) run.late_start_share = mean_of_largest(std::move(events.starts_s)) / run.total_s;
     run.estimate_error = s.estimate_error;
     run.events_hash = hash_pair(steps_hash, events.hash);
+    for (size_t i = 0; i < events.completed.size(); ++i) {
+      const RequestId request = events.completed[i];
+      const size_t of = index_of(seed_of(request.group.index, request.sample));
+      const int64_t tokens = last_positions[of] - work.groups[request.group.index].prompt_tokens + 1;
+      run.responses.push_back({tokens - 1, events.completions_s[i], static_cast<double>(batch_ns[of]) / 1e9});
+    }
+    run.steps = std::move(steps_taken);
     for (TimelineRecorder& timeline : timelines) run.instances.push_back(timeline.take(run.total_s));
     run.completions_s = std::move(events.completions_s);
     return run;

@@ -16,6 +16,7 @@
 #include "cli/sim/sim_bound.h"
 #include "cli/sim/sim_drafting.h"
 #include "cli/sim/sim_fault_command.h"
+#include "cli/sim/sim_gap.h"
 #include "cli/sim/sim_html.h"
 #include "cli/sim/sim_iteration.h"
 #include "cli/sim/sim_partial.h"
@@ -196,7 +197,10 @@ Status simulate_all(const Workload& workload, const SimulateOptions& options, co
       if (run.is_synchronous && !drafting) {  // drafts can beat them
         run.bound_total_s = bounds.tight_s;
         run.work_bound_total_s = bounds.work_s;
+        run.gap = gap_of(run, bounds.prices, used);
       }
+      run.responses = {};
+      run.steps = {};
       add_costs(run, cluster, options.iteration);
       std::cerr << "  " << workload.name << " " << name << " seed " << seed << ": " << std::llround(run.total_s)
                 << " s in " << took_s << " s\n";

@@ -161,6 +161,20 @@ void SimEngine::finish_front() {
 
 // ---- many steps at once ----------------------------------------------------------------------------------------------
 
+void SimEngine::join(int32_t place, const SequenceStep& step, const std::optional<StepsLimit>& limit) {
+  run_.join(place, step, limit);
+  if (!config_.on_leave) return;
+  joined_.resize(std::max(joined_.size(), static_cast<size_t>(place) + 1));
+  joined_[static_cast<size_t>(place)] = {step.seed, clock_.now_ns()};
+}
+
+void SimEngine::leave(int32_t place) {
+  run_.leave(place);
+  if (!config_.on_leave) return;
+  const Joined& joined = joined_[static_cast<size_t>(place)];
+  config_.on_leave(joined.seed, clock_.now_ns() - joined.ns);
+}
+
 int64_t SimEngine::step_running() const {
   if (ends_ns().empty()) return 0;
   if (!busy_) return std::ssize(ends_ns()) - 1;

@@ -38,6 +38,7 @@ struct SimEngineConfig {
   /// before.
   std::function<void(uint64_t seed, int64_t position, int64_t draft_tokens, std::span<int32_t> accepted)> accepted;
   std::function<void(const StepShape&, int64_t ns, int64_t steps)> on_steps;  // if set: called as steps end
+  std::function<void(uint64_t seed, int64_t ns)> on_leave;  // if set: called as a response leaves the batch, with its time there
 };
 inline constexpr int64_t kSimTokenBytes = 16;  // per token of a block: the hash of the prefix that ends there
 
@@ -62,11 +63,9 @@ class SimEngine final : public Engine, private StepRun {
   StepRun* step_run() override { return config_.has_kv ? nullptr : this; }
 
  private:
-  void join(int32_t place, const SequenceStep& step, const std::optional<StepsLimit>& limit) override {
-    run_.join(place, step, limit);
-  }
+  void join(int32_t place, const SequenceStep& step, const std::optional<StepsLimit>& limit) override;
   void grant(int32_t, DeviceBlockId) override {}  // run_ assumes that it gets the blocks it asks for
-  void leave(int32_t place) override { run_.leave(place); }
+  void leave(int32_t place) override;
   void take(int32_t place, int64_t steps, GainedTokens& gained) override;
   std::vector<int32_t> take_block_needs(int64_t steps) override { return run_.take_block_needs(steps); }
   int64_t step_running() const override;
@@ -114,6 +113,11 @@ class SimEngine final : public Engine, private StepRun {
   size_t taken_steps_ = 0;        // steps whose figures were reported
 
   SimStepRun run_;                // without KV
+  struct Joined {
+    uint64_t seed = 0;
+    int64_t ns = 0;
+  };
+  std::vector<Joined> joined_;    // by place; with on_leave
   std::vector<SampledToken> sampled_, drafted_;  // scratch of sample_gained()
   std::shared_ptr<uint64_t> timer_ = std::make_shared<uint64_t>(0);  // a timer that is not the newest, or fires after
                                                                      // our end, does nothing

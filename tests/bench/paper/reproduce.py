@@ -7,10 +7,12 @@ and writes them into deploy/sim/*.toml. With --fit-verify: finds the factor of s
 deploy/sim/hardware.json) that gives the paper's verl+sd row of Moonlight, and prints it. Without either:
 predicts every row with the shipped values, over seeds that the fit has not seen, and prints it beside the paper's. The paper's
 Table 2 (how many draft tokens are accepted) is an input of the simulator. A run is one process with one seed. --runs keeps all
-runs, and a later call with that file adds missing ones (use a new file for a new build). Tables are made of all runs in it.
+runs, and a later call with that file adds missing ones (use a new file for a new build). Tables are made of all runs in it. --trial
+shows what other values would do to all rows: whether one of them explains the rows that miss.
 
 usage: reproduce.py SEER_PROGRAM --fit --fit-seeds 5 --runs fit.jsonl
        reproduce.py SEER_PROGRAM --seeds 20 --draft-seeds 5 --runs runs.jsonl --out rows.json
+       reproduce.py SEER_PROGRAM --trial verify-factor=1.24 --workloads kimi-k2 --seeds 3 --draft-seeds 3 --runs runs.jsonl
        reproduce.py SEER_PROGRAM --correlations 0.1,0.3,0.5,0.73,0.9 --workloads moonlight --seeds 10 --runs runs.jsonl
 """
 import argparse, json, math, os, re, subprocess, sys, tempfile, time
@@ -82,13 +84,14 @@ class Runs:
             workload, report, page, hardware, errors = (os.path.join(folder, f) for f in (name + ".toml", "report.json", "page.html",
                                                                                           "hardware.json", "errors"))
             values, text = dict(values), ""
+            options = [w for key in values.keys() - workload_values(name).keys() - {"verify-factor"} for w in (f"--{key}", str(values.pop(key)))]
             if "verify-factor" in values:  # a constant of the engine, not of the workload
                 factor = {"value": values.pop("verify-factor"), "source": "a trial of the fit"}
                 json.dump({"costs": {"verify_factor": factor}}, open(hardware, "w"))
                 text = 'hardware-file = "hardware.json"\n'
             open(workload, "w").write(workload_text(name, values).replace("[workload]\n", "[workload]\n" + text))
             command = [self.program, "simulate", "--workload", workload, "--seed", str(seed), "--seeds", "1", "--report", report,
-                       "--html", page, "--policies", policy.replace("+group", "+sd")]
+                       "--html", page, "--policies", policy.replace("+group", "+sd"), *options]
             if policy.endswith("+group"):
                 command += ["--drafter", "group"]
             status, cpu_s, peak_bytes = run_measured(command, errors)
@@ -208,12 +211,12 @@ def interval(values, iterations):
     return m, t * deviation / math.sqrt(len(values)), t * deviation * math.sqrt(1 / len(values) + 1 / iterations)
 
 
-def predicted_rows(runs, name):
+def predicted_rows(runs, name, values):
     by_case = {}
     for figure, row, paper, iterations, needed, function in rows_of(name):
         for case in needed:
             if case not in by_case:
-                by_case[case] = runs.by_seed(name, {}, case, FIRST_SEED, FIRST_SEED + 999)
+                by_case[case] = runs.by_seed(name, values, case, FIRST_SEED, FIRST_SEED + 999)
         seeds = sorted(set.intersection(*(set(by_case[case]) for case in needed)))
         if not seeds:
             continue
@@ -281,12 +284,15 @@ def main():
     p.add_argument("--seeds", type=int, default=20, help="0: only print what --runs has")
     p.add_argument("--draft-seeds", type=int, default=5, help="of rows with drafting, and of the other group size")
     p.add_argument("--cases", help="simulate these of the policies only, e.g. seer+sd")
+    p.add_argument("--trial", default="", help="KEY=VALUE,...: with these in place of the shipped: keys of a workload, verify-factor, or "
+                   "options of seer simulate, e.g. verify-factor=1.24,sigma=1.1")
     p.add_argument("--correlations", help="compare policies at these values of icc instead")
     p.add_argument("--jobs", type=int, default=1)
     p.add_argument("--runs", help="FILE.jsonl that keeps all runs")
     p.add_argument("--out", help="FILE.json for the rows")
     o = p.parse_args()
     began = time.monotonic()
+    trial = {key: json.loads(value) for key, value in (item.split("=") for item in o.trial.split(",") if item)}
     runs, rows = Runs(o.program, o.runs, o.jobs), []
     if o.fit_verify:
         print(f"verify_factor: {fit_verify(runs, o.fit_seeds):.2f}")
@@ -299,8 +305,8 @@ def main():
         else:
             for without_drafting, seeds in [(True, o.seeds), (False, o.draft_seeds if o.seeds else 0)]:
                 chosen = [case for case in cases(name, without_drafting) if not o.cases or case in o.cases.split(",")]
-                runs.add_missing([(name, {}, case, FIRST_SEED + i) for i in range(seeds) for case in chosen])
-            rows += predicted_rows(runs, name)
+                runs.add_missing([(name, trial, case, FIRST_SEED + i) for i in range(seeds) for case in chosen])
+            rows += predicted_rows(runs, name, trial)
     if not o.fit and not o.correlations:
         print_rows(rows)
         print_costs(runs, o.workloads.split(","))

@@ -149,7 +149,7 @@ TEST_CASE("class bound: on tiny clusters no schedule is faster, and it is not fa
     };
     const double fastest_s = static_cast<double>(FastestSchedule(cluster, work).total_ns()) / 1e9;
     const SimBounds bounds = lower_bounds(cluster, work);
-    CHECK(class_bound_s(cluster, work) <= fastest_s * (1 + 1e-9));
+    CHECK(class_bound(cluster, work).bound_s <= fastest_s * (1 + 1e-9));
     CHECK(bounds.tight_s <= fastest_s * (1 + 1e-9));
     CHECK(bounds.tight_s >= bounds.work_s);
     if (fastest_s == 0) continue;
@@ -187,10 +187,10 @@ TEST_CASE("class bound: without long responses it is the bound by work") {
   SimWork work{.groups = {}, .max_gen = 6000};
   for (int i = 0; i < 400; ++i) work.groups.push_back({.prompt_tokens = 1, .output_tokens = {2000 + i % 7, 1900}});
   const SimBounds bounds = lower_bounds(cluster, work);
-  CHECK(class_bound_s(cluster, work) == doctest::Approx(bounds.work_s).epsilon(0.01));
+  CHECK(class_bound(cluster, work).bound_s == doctest::Approx(bounds.work_s).epsilon(0.01));
 }
 
 TEST_CASE("class bound: responses of one token have no decode step") {
   SimWork work{.groups = {{.prompt_tokens = 5, .output_tokens = {1, 1}}}, .max_gen = 6000};
-  CHECK(class_bound_s(small_cluster(), work) == 0);
+  CHECK(class_bound(small_cluster(), work).bound_s == 0);
 }
