@@ -145,31 +145,19 @@ double longest_ns(const ClusterModel& cluster, const DecodeWork& work, const Sim
   return longest;
 }
 
-/// The two of work_bound_s().
-struct WorkBounds {
-  double longest_s = 0, rows_s = 0;
-};
-
-WorkBounds work_bounds(const ClusterModel& cluster, const SimWork& work) {
-  const DecodeWork all = decode_work(cluster, work);
-  if (all.sequences == 0) return {};
-  return {longest_ns(cluster, all, work) / 1e9, PriceList(cluster, all).best_ns() / static_cast<double>(cluster.instances) / 1e9};
-}
-
 }  // namespace
 
 double work_bound_s(const ClusterModel& cluster, const SimWork& work) {
-  const auto [longest_s, rows_s] = work_bounds(cluster, work);
-  return std::max(longest_s, rows_s);
+  const DecodeWork all = decode_work(cluster, work);
+  if (all.sequences == 0) return 0;
+  const double work_ns = PriceList(cluster, all).best_ns() / static_cast<double>(cluster.instances);
+  return std::max(work_ns, longest_ns(cluster, all, work)) / 1e9;
 }
 
 SimBounds lower_bounds(const ClusterModel& cluster, const SimWork& work) {
-  const auto [longest_s, rows_s] = work_bounds(cluster, work);
-  const double work_s = std::max(longest_s, rows_s);
-  TimePrices prices = class_bound(cluster, work, work_s);
-  if (prices.bound_s > work_s) return {work_s, prices.bound_s, std::move(prices)};
-  if (rows_s < longest_s) return {work_s, work_s, {}};
-  return {work_s, work_s, {rows_s, 1 / static_cast<double>(cluster.instances), {}, {}}};
+  const double work_s = work_bound_s(cluster, work);
+  TimePrices prices = class_bound(cluster, work);
+  return {work_s, std::max(work_s, prices.bound_s), std::move(prices)};
 }
 
 }  // namespace seer

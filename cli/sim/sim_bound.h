@@ -10,7 +10,7 @@ namespace seer {
 struct SimBounds {
   double work_s = 0;   // work_bound_s()
   double tight_s = 0;  // the larger one of it and class_bound()
-  TimePrices prices;   // that prove tight_s; without a bound if that is the time of the slowest request
+  TimePrices prices;   // of the latter, whichever is larger
 };
 SimBounds lower_bounds(const ClusterModel& cluster, const SimWork& work);
 

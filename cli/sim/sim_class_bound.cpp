@@ -21,7 +21,6 @@ constexpr size_t kCoarse = 8;            // every so many ranges of each kind ar
 constexpr int kRoundsMax = 300;
 constexpr double kSlow = 2e-4;           // a round that lowers the time by a smaller share is slow
 constexpr int kSlowRoundsMax = 4;
-constexpr double kWorthwhile = 1.002;    // a bound that is higher than another by less is not searched for
 constexpr double kCloseEnough = 3e-3;    // of the best bound; then the prices are not improved further
 constexpr double kOverpaid = 1e-3;       // a kind of step that is overpaid by a smaller share is not added
 
@@ -174,8 +173,7 @@ class ClassBound {
     scale_ns_ *= std::max(1.0, rows / instances_ / static_cast<double>(ranges_.back().last));
   }
 
-  /// bound_s 0: it is not above `least_ns`.
-  TimePrices best(double least_ns) {
+  TimePrices best() {
     LinearProgram program(least_amounts(), kUncoveredCost);
     program.add_column(1, time_column());
     BestMix best(items_);
@@ -187,7 +185,6 @@ class ClassBound {
       program.solve(kPivotsMax);
       slow_rounds = program.value() > value * (1 - kSlow) ? slow_rounds + 1 : 0;
       value = program.value();  // more kinds of steps only lower it
-      if (value * scale_ns_ <= kWorthwhile * least_ns) return {};
       const Prices prices = prices_of(program);
       if (add_violated(program, prices, stride) > 0 && slow_rounds < kSlowRoundsMax) continue;
       if (stride == 1 && valid_ns(prices) >= (1 - kCloseEnough) * value * scale_ns_) break;
@@ -370,7 +367,7 @@ double TimePrices::waiting_of(int64_t decode_steps) const {
   return of == waiting.end() ? 0 : of->price;
 }
 
-TimePrices class_bound(const ClusterModel& cluster, const SimWork& work, double least_s) {
+TimePrices class_bound(const ClusterModel& cluster, const SimWork& work) {
   std::vector<Response> responses;
   int64_t context_max = 1;
   double shared_max = 0;
@@ -388,7 +385,7 @@ TimePrices class_bound(const ClusterModel& cluster, const SimWork& work, double 
   if (responses.empty()) return {};
   const int64_t sequences = std::min(cluster.rows_max, static_cast<int64_t>(responses.size()));
   std::vector<StepRange> ranges = step_ranges(cluster, sequences, context_max, static_cast<int64_t>(std::ceil(shared_max)));
-  return ClassBound(cluster, classes_of(std::move(responses)), std::move(ranges)).best(1e9 * least_s);
+  return ClassBound(cluster, classes_of(std::move(responses)), std::move(ranges)).best();
 }
 
 }  // namespace seer

@@ -54,8 +54,8 @@ struct TimePrices {
   double waiting_of(int64_t decode_steps) const;
 };
 
-/// bound_s is 0 if there is no decode step, or if the bound turns out not to be above `least_s`, which is known already.
+/// bound_s is 0 if there is no decode step.
 /// REQUIRES: step_ns() does not fall when a step has more KV.
-TimePrices class_bound(const ClusterModel& cluster, const SimWork& work, double least_s = 0);
+TimePrices class_bound(const ClusterModel& cluster, const SimWork& work);
 
 }  // namespace seer

@@ -5,7 +5,7 @@
 namespace seer {
 
 SimGap gap_of(const SimRun& run, const TimePrices& prices, const ClusterModel& cluster) {
-  if (!prices.rows_worth_ns || run.responses.empty() || run.steps.empty()) return {};
+  if (prices.bound_s <= 0 || run.responses.empty() || run.steps.empty()) return {};
   SimGap gap{.idle = prices.machine * static_cast<double>(cluster.instances) * run.idle_share,
              .waiting = 0, .early = 0, .prefill = 0, .batch = 0, .mix = 0};
   for (const ResponseTimes& response : run.responses) {

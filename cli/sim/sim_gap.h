@@ -13,8 +13,8 @@
 
 namespace seer {
 
-/// All unknown if the prices prove no bound by classes, or the run recorded no responses or steps. A response waits from the start
-/// of the run to its own end; the time after that is `early`.
+/// All unknown if the run recorded no responses or steps. A response waits from the start of the run to its own end; the time after
+/// that is `early`.
 SimGap gap_of(const SimRun& run, const TimePrices& prices, const ClusterModel& cluster);
 
 }  // namespace seer

@@ -35,7 +35,8 @@ struct StepsTaken {
   double step_ns = 0;
 };
 
-/// What keeps a run from its lower bound, each as a share of total_s; they add up to 1 - bound_share (sim_gap.h).
+/// What keeps a run from its lower bound, each as a share of total_s (sim_gap.h). They add up to 1 - bound_share, or
+/// a little more where the bound by work is the tighter one.
 struct SimGap {
   double idle = kUnknown;     // instances had nothing to run
   double waiting = kUnknown;  // long responses were in no batch
