@@ -48,7 +48,7 @@ struct TimePrices {
   double machine = 0;
   std::vector<Waiting> waiting;  // by class, the longest first; responses of no class: 0
   /// In ns: the most that `sequences` rows are worth that read `kv_tokens` together, less what they wait for `step_ns`. Not more than
-  /// machine * step_ns of a step that decodes them. Not for several threads at once.
+  /// machine * step_ns of a step that decodes them.
   std::function<double(int64_t sequences, int64_t kv_tokens, double step_ns)> rows_worth_ns;
 
   double waiting_of(int64_t decode_steps) const;
