@@ -6,11 +6,10 @@
 
 namespace seer {
 
-/// Both in seconds.
 struct SimBounds {
   double work_s = 0;   // work_bound_s()
-  double tight_s = 0;  // the larger one of it and class_bound()
-  TimePrices prices;   // of the latter, whichever is larger
+  double tight_s = 0;  // the larger one of it and class_bound(), in seconds too
+  TimePrices prices;   // of class_bound(), also where it is the smaller one
 };
 SimBounds lower_bounds(const ClusterModel& cluster, const SimWork& work);
 

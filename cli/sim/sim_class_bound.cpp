@@ -276,8 +276,9 @@ class ClassBound {
       worth[i] = prices.row[i] * factor - time_ns * prices.waiting[items_[i].of_class];
   }
 
-  /// Visits stride - 1, 2 * stride - 1, ... below `ranges` by visit(first, last), first == last. Those of which `visit` returned false
-  /// before, as a part of first to last, are left out: a step takes the time of the first at least, and reads the KV of the last at most.
+  /// Calls visit(k, k) for every stride-th of `ranges` ranges of KV, but leaves out those that cannot matter: it asks visit(first, last)
+  /// for all of them, then for halves, and goes no deeper where the answer is false. `visit` must answer true if any step from first to
+  /// last might matter; such a step takes the time of range `first` at least and reads the KV of range `last` at most.
   template <class Visit>
   static void for_likely(size_t ranges, size_t stride, const Visit& visit) {
     const auto halve = [&](const auto& self, size_t begin, size_t end) -> void {

@@ -54,7 +54,7 @@ struct TimePrices {
   double waiting_of(int64_t decode_steps) const;
 };
 
-/// bound_s is 0 if there is no decode step.
+/// bound_s is 0 if there is no decode step, or if no bound could be proven.
 /// REQUIRES: step_ns() does not fall when a step has more KV.
 TimePrices class_bound(const ClusterModel& cluster, const SimWork& work);
 

@@ -8,10 +8,10 @@ SimGap gap_of(const SimRun& run, const TimePrices& prices, const ClusterModel& c
   if (prices.bound_s <= 0 || run.responses.empty() || run.steps.empty()) return {};
   SimGap gap{.idle = prices.machine * static_cast<double>(cluster.instances) * run.idle_share,
              .waiting = 0, .early = 0, .prefill = 0, .batch = 0, .mix = 0};
-  for (const ResponseTimes& response : run.responses) {
-    const double price = prices.waiting_of(response.decode_steps) / run.total_s;
-    gap.waiting += price * (response.end_s - response.batch_s);
-    gap.early += price * (run.total_s - response.end_s);
+  for (size_t i = 0; i < run.responses.size(); ++i) {
+    const double price = prices.waiting_of(run.responses[i].decode_steps) / run.total_s, end_s = run.completions_s[i];
+    gap.waiting += price * (end_s - run.responses[i].batch_s);
+    gap.early += price * (run.total_s - end_s);
   }
   for (const StepsTaken& taken : run.steps) {
     const int64_t sequences = taken.shape.sequences, kv_tokens = std::max(sequences, taken.shape.kv_tokens);

@@ -1,8 +1,9 @@
-// What keeps a simulated run from its lower bound: the proof of the bound (sim_class_bound.h), taken as an account. With valid prices,
+// What keeps a simulated run from its lower bound: the proof of the bound (sim_class_bound.h), taken as an account. Valid prices add up to
+// 1 over all instances and responses, so the total time is what all their time costs:
 //
-//   total = total * (machine * instances + sum over responses of waiting) =   machine * idle time of all instances
-//                                                                          + waiting * time of each response in no batch
-//                                                                          + machine * time of each step, and waiting * it for each row.
+//   total =   machine * idle time of the instances
+//           + waiting * time of the responses in no batch
+//           + for each step, its time * (machine + waiting of each row)
 //
 // What all rows are worth is the bound. So total - bound is what idle instances and responses outside batches cost, and what steps
 // cost more than their rows are worth: for a prefill, for a batch that no rows of its number and KV would pay for, or because other
@@ -13,8 +14,8 @@
 
 namespace seer {
 
-/// All unknown if the run recorded no responses or steps. A response waits from the start of the run to its own end; the time after
-/// that is `early`.
+/// Of a run without drafts. All unknown if it recorded no responses or steps. A response waits from the start of the run to its own
+/// end; the time after that is `early`.
 SimGap gap_of(const SimRun& run, const TimePrices& prices, const ClusterModel& cluster);
 
 }  // namespace seer

@@ -21,11 +21,10 @@ namespace seer {
 /// The policy that speedups are against, as in the paper.
 inline constexpr const char* kSimBaseline = kVerlPolicy;
 
-/// When a response was computed.
-struct ResponseTimes {
+/// How a response was computed.
+struct ResponseWork {
   int64_t decode_steps = 0;  // with one token each
-  double end_s = 0;
-  double batch_s = 0;        // in running batches, with its prefills
+  double batch_s = 0;        // time in running batches, with its prefills
 };
 
 /// Steps of one instance, one after the other, with the same sequences.
@@ -74,8 +73,8 @@ struct SimRun {
   uint64_t events_hash = 0;                 // equal for two runs if they had the same events; 0: not simulated
   std::vector<InstanceTimeline> instances;  // empty: not recorded
   std::vector<double> completions_s;        // when each request was done, in any order; empty: not recorded
-  std::vector<ResponseTimes> responses;     // in any order; empty: not recorded
-  std::vector<StepsTaken> steps;            // likewise
+  std::vector<ResponseWork> responses;      // in the order of completions_s; empty: not recorded
+  std::vector<StepsTaken> steps;            // in any order; empty: not recorded
 };
 
 /// Mean and half of the 95 % confidence interval around it.

@@ -434,11 +434,10 @@ struct SimRollout {
     if (!events.starts_s.empty()) run.late_start_share = mean_of_largest(std::move(events.starts_s)) / run.total_s;
     run.estimate_error = s.estimate_error;
     run.events_hash = hash_pair(steps_hash, events.hash);
-    for (size_t i = 0; i < events.completed.size(); ++i) {
-      const RequestId request = events.completed[i];
+    for (const RequestId request : events.completed) {
       const size_t of = index_of(seed_of(request.group.index, request.sample));
       const int64_t tokens = last_positions[of] - work.groups[request.group.index].prompt_tokens + 1;
-      run.responses.push_back({tokens - 1, events.completions_s[i], static_cast<double>(batch_ns[of]) / 1e9});
+      run.responses.push_back({tokens - 1, static_cast<double>(batch_ns[of]) / 1e9});
     }
     run.steps = std::move(steps_taken);
     for (TimelineRecorder& timeline : timelines) run.instances.push_back(timeline.take(run.total_s));

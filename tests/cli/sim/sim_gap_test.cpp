@@ -23,7 +23,8 @@ TEST_CASE("sim gap: each second has its price") {
   SimRun run;
   run.total_s = 10;
   run.idle_share = 0.25;
-  run.responses = {{.decode_steps = 120, .end_s = 8, .batch_s = 5}, {.decode_steps = 99, .end_s = 2, .batch_s = 1}};
+  run.completions_s = {8, 2};
+  run.responses = {{.decode_steps = 120, .batch_s = 5}, {.decode_steps = 99, .batch_s = 1}};
   run.steps = {{{4, 9, 4, 100, 100}, 10, 500e6}};
   CHECK(std::isnan(gap_of(SimRun{.total_s = 10}, prices, cluster).idle));
   prices.rows_worth_ns = [](int64_t sequences, int64_t kv_tokens, double step_ns) {
