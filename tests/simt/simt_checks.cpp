@@ -1,5 +1,6 @@
 // What the emulation knows of memory: shadow cells for races and unwritten reads, counts, findings. See simt.h.
 // Built without -fsanitize=thread, whose hooks are at the end; link with -no-pie, for the places in findings.
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -249,23 +250,32 @@ std::vector<SiteCount> take_counts() {
   return all;
 }
 
+// Address space that no buffer has on either side of each, so that what a kernel does beyond one never falls into another.
+constexpr size_t kGuardBytes = size_t{64} << 20;
+// Of a buffer in whole pages and both its guards.
+static size_t mapped_bytes(size_t bytes) { return (bytes + 4095) / 4096 * 4096 + 2 * kGuardBytes; }
+
 void* device_alloc(size_t bytes) {
-  constexpr size_t kRedZone = 256;
+  void* mapped = mmap(nullptr, mapped_bytes(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  char* begin = static_cast<char*>(mapped) + kGuardBytes;
+  if (mapped == MAP_FAILED || mprotect(begin, mapped_bytes(bytes) - 2 * kGuardBytes, PROT_READ | PROT_WRITE) != 0) {
+    std::perror("simt: no memory for a device buffer");
+    std::abort();
+  }
   auto region = std::make_unique<Region>();
-  char* base = static_cast<char*>(std::aligned_alloc(256, (bytes + 2 * kRedZone + 255) / 256 * 256));
-  region->begin = base + kRedZone;
+  region->begin = begin;
   region->bytes = bytes;
   if (machine().checked) region->cells.resize((bytes + kGranule - 1) / kGranule + 1);
-  std::memset(region->begin, 0xa5, bytes);
-  char* p = region->begin;
-  machine().regions[p] = std::move(region);
-  return p;
+  std::memset(begin, 0xa5, bytes);
+  machine().regions[begin] = std::move(region);
+  return begin;
 }
 void device_free(void* p) {
   Machine& m = machine();
   m.last_region = nullptr;
-  m.regions.erase(static_cast<char*>(p));
-  std::free(static_cast<char*>(p) - 256);
+  const auto at = m.regions.find(static_cast<char*>(p));
+  munmap(static_cast<char*>(p) - kGuardBytes, mapped_bytes(at->second->bytes));
+  m.regions.erase(at);
 }
 // The region that holds device memory. REQUIRES: one does.
 static Region& region_of(const void* p) {
