@@ -7,6 +7,7 @@
 
 #include "gpu/tiny_model.h"
 #include "integration/cluster.h"
+#include "integration/free_rows.h"
 #include "integration/optional_parts.h"
 
 using namespace seer;
@@ -296,7 +297,7 @@ TEST_CASE("cluster: the controller, KV, drafts and instances may be on a machine
   cluster.start(2, {{"--roles", "draft"}});
   wait_for_line(*cluster.nodes[2], "node 2 has joined, with a draft server, at ");
   CHECK(refusal().find(begin + "no machine of the cluster has instances yet\n") != std::string::npos);
-  cluster.start(3, {{"--roles", "instances"}, {"--drafting", "grouped"}});
+  cluster.start(3, {{"--roles", "instances"}, {"--drafting", "grouped"}, {"--draft-profile", kFreeRows}});
   wait_for_line(*cluster.nodes[3], "node 3 has joined, with 1 instances, at ");
   wait_for_line(*cluster.nodes[1], "node 1 has joined, with 64.0 MiB for KV, at ");
   const Json status = status_of(cluster);

@@ -27,8 +27,8 @@
 #include "cli/local_rollout.h"
 #include "cli/rollout_command.h"
 #include "cli/scratch.h"
-#include "gpu/step_profile.h"
 #include "gpu/tiny_model.h"
+#include "integration/free_rows.h"
 #include "integration/optional_parts.h"
 
 using namespace seer;
@@ -227,15 +227,6 @@ Answers answers_of(const std::vector<Json>& lines, const char* logprobs) {
   return answers;
 }
 
-/// A profile of steps whose rows cost nothing, so that the budget drafts as much as allowed.
-std::string free_rows_profile(const ScratchFolder& folder) {
-  StepProfile profile;
-  profile.threads = profile.cores = 1;
-  profile.block_tokens = 16;
-  profile.cost.us[0] = 100;  // per step
-  return folder.write("profile.json", step_profile_json(profile));
-}
-
 /// Keeps the tables of a command out of the test's output.
 class QuietOutput {
  public:
@@ -430,7 +421,6 @@ TEST_CASE("exactness: drafts change no bit, whatever their source and length, un
                                 {DraftSource::kGrouped, DraftShapes::kPath, "grouped path"},
                                 {DraftSource::kGrouped, DraftShapes::kTree, "grouped tree"},
                                 {DraftSource::kGrouped, DraftShapes::kAuto, "grouped auto"}};
-  const std::string profile = free_rows_profile(folder);
   std::map<std::string, DraftCounts> drafts;  // by mode
   DraftCounts trees;
   for (const auto& [name, rule] : rules) {
@@ -452,7 +442,7 @@ TEST_CASE("exactness: drafts change no bit, whatever their source and length, un
           o.draft_rule = static_cast<DraftRule>(draft_rule);
           o.draft_lambda = combinations % 4;
           o.draft_tokens_max = 1 + combinations * 5 % 17;
-          o.draft_profile = profile;
+          o.draft_profile = kFreeRows;
           limit_kv(o, kv, folder);
           INFO(policy, " drafting=", std::string(mode.name), " rule=", std::string(kDraftRuleNames[draft_rule]), " draft_max=",
                o.draft_tokens_max, " chunk_tokens=", o.scheduler.chunk_tokens, " instances=", o.instances, " kv=", to_text(kv));
@@ -517,7 +507,6 @@ TEST_CASE("exactness: requests whose logits are not finite fail at the same toke
   CHECK(failed > options.group_size);  // not only those whose prompt has it
   CHECK(failed < std::ssize(reference));
 
-  const std::string profile = free_rows_profile(folder);
   constexpr int64_t kTinyBlockBytes = 4096;  // 16 tokens x 2 layers x 2 KV heads x 16 x 2 (K and V) x 2 B
   int64_t different = 0, combinations = 0;
   for (const std::string policy : {"verl", "seer", "seer+"})
@@ -528,7 +517,7 @@ TEST_CASE("exactness: requests whose logits are not finite fail at the same toke
           o.scheduler.policy = policy;
           o.scheduler.chunk_tokens = chunk_tokens;
           o.drafting = drafting;
-          o.draft_profile = profile;
+          o.draft_profile = kFreeRows;
           o.instances = 1 + combinations++ % 3;
           limit_kv(o, kv, folder, kTinyBlockBytes);
           INFO(policy, " chunk_tokens=", chunk_tokens, " grouped=", drafting == DraftSource::kGrouped, " instances=", o.instances, " kv=", to_text(kv));

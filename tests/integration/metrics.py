@@ -97,7 +97,7 @@ class WithoutTest(ServeCase):
 
 @unittest.skipUnless(HAS_METRICS, "this build has no prometheus-cpp")
 class MetricsTest(ServeCase):
-    options = ["--drafting", "grouped"]
+    options = ["--drafting", "grouped", "--draft-profile", f"{ROOT}/tests/integration/free_rows.json"]
 
     def test_counters_grow_by_what_was_answered(self):
         before = self.metrics()

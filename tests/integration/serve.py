@@ -147,6 +147,7 @@ class ServeTest(ServedCase):
         request = f"POST /generate HTTP/1.1\r\nHost: a\r\nContent-Length: {len(whole)}\r\n\r\n{whole}".encode()
         params = {"max_new_tokens": 600, "ignore_eos": True, "sampling_seed": 8}
         right = self.served.generate([5, 6, 7], sampling_params=params)["output_ids"]
+        self.served.generate([2, 3, 4], sampling_params={**LONG, "n": 12})  # more than KV holds: none of its pages is new afterwards
         files = lambda: len(os.listdir(f"/proc/{self.served.process.pid}/fd"))
         address, reset = ("127.0.0.1", self.served.port), struct.pack("ii", 1, 0)
 
@@ -165,7 +166,7 @@ class ServeTest(ServedCase):
             for i in range(200):  # who never say all that they want
                 slow.enter_context(socket.create_connection(address)).send(request[:1 + i])
             other = pool.submit(self.served.generate, [5, 6, 7], sampling_params=params)
-            grown = []  # the KV cache of what ran does, too, until it is full
+            grown = []
             for _ in range(6):
                 bytes_before = rss()
                 break_off(1000)
