@@ -6,6 +6,7 @@
 #include <memory>
 #include <set>
 
+#include "actors/policy/schedule/seer_plus_scheduler.h"
 #include "cli/ineffective_options.h"
 #include "cli/man_page.h"
 #include "cli/option.h"
@@ -43,8 +44,10 @@ std::string rollout_notes() {
 }
 
 std::string simulate_notes() {
-  return policy_notes() + note_line(kPartialPolicy, kPartialWhat) +
-         note_line(cat("...", kDraftingSuffix), "the same policy with speculative decoding");
+  std::string text = policy_notes() + note_line(kPartialPolicy, kPartialWhat) +
+                     note_line(cat("...", kDraftingSuffix), "the same policy with speculative decoding") + "Parts of seer+ (--without):\n";
+  for (const SeerPlusPart& part : kSeerPlusParts) text += note_line(part.name, part.what);
+  return text;
 }
 
 OptionGroup log_options(LogConfig& log) {
@@ -111,6 +114,12 @@ constexpr const char* kPolicyHelp =
     "which request runs next, and where (auto: seer+ if a fuller batch costs less per token, else seer)";
 
 bool foresees_nothing(const SchedulingPolicy& policy) { return !policy.needs_lengths; }
+
+OneOf seer_plus_parts() {
+  OneOf parts;
+  for (const SeerPlusPart& part : kSeerPlusParts) parts.names.push_back(part.name);
+  return parts;
+}
 
 OneOf policies_or_auto(bool (*chosen)(const SchedulingPolicy& policy) = nullptr) {
   OneOf policies{chunk_policy_names(chosen), {{kPartialPolicy, kPartialRefused}}};
@@ -313,6 +322,7 @@ std::vector<OptionGroup> option_groups(SimulateOptions& o) {
          "share of a chunk's KV reserved before it starts; below 0: the policy's default", between(-1, 1)},
         {"unexplained", "SHARE", &o.scheduler.unexplained_before,
          "seer+: share of earlier iterations' requests with lengths that the model did not explain; 1: no iteration before", between(0, 1)},
+        {"without", "P,P,...", CommaListField{&o.scheduler.without}, "seer+: parts left out, to see what each is worth", seer_plus_parts()},
         {"over-issue", "X", &o.over_issue, "partial: requests issued for each request that an iteration waits for",
          between(1, 16)}}},
       {"Drafting (policies that end in +sd)",

@@ -109,7 +109,7 @@ std::vector<std::string> ineffective_options(const SimulateOptions& o, const std
                     {{"draft-acceptance", "drafter", "drafting", "draft-rule", "draft-max"}, any_drafts, "without a policy that ends in +sd"},
                     {{"log-file"}, o.log.level != LogLevel::kOff, "with --log-level off"},
                     {{"over-issue"}, any_partial, cat("without the policy ", kPartialPolicy)},
-                    {{"unexplained"}, any_seer_plus, cat("without the policy ", kSeerPlusPolicy)}},
+                    {{"unexplained", "without"}, any_seer_plus, cat("without the policy ", kSeerPlusPolicy)}},
                    given);
 }
 

@@ -180,7 +180,7 @@ TEST_CASE("config: --print-config reads back to the same options, with every opt
       {"simulate",
        {"--workload", "w", "--policies", "las+sd", "--seeds", "9999", "--seed", "9223372036854775808", "--requests", "1", "--faults",
         "--report", "r", "--csv", "c", "--html", "h", "--chunk-tokens", "1", "--reserve", "0.3333333333333333", "--unexplained",
-        "1e-17", "--over-issue", "15.999999999999998", "--draft-acceptance", "f", "--drafting", "d", "--draft-rule", "printed",
+        "1e-17", "--without", "spread, need", "--over-issue", "15.999999999999998", "--draft-acceptance", "f", "--drafting", "d", "--draft-rule", "printed",
         "--draft-max", "63", "--profile", "p", "--step-gap-us", "1", "--instances", "99999", "--kv-tokens", "1", "--block-tokens",
         "4095", "--max-batch", "1", "--dram-bytes", "1", "--cold-bytes", "7", "--ssd-read-gb-per-s", "1e-3", "--ssd-write-gb-per-s", "0.3333333333333333",
         "--reward-s", "1e-17", "--reward-workers", "3", "--train-s", "0.1", "--update-s", "1e5", "--sweep", "a,b=\"\\", "--sweep", "c=1", "--sweep-runs-max", "1",

@@ -32,6 +32,7 @@ struct ChunkSchedulerConfig {
                                    // (safeguard of Algorithm 2; see kStarvedEvery)
   double unexplained_before = 1;   // seer+: share of the requests of earlier iterations whose lengths the model did not
                                    // explain; 1: not known, so the model is not used (see LengthOutlook)
+  std::vector<std::string> without;  // seer+: its parts that are left out (kSeerPlusParts), to see what each is worth
   double watermark_share = 0.01;   // verl, streamrl-oracle: a busy instance admits a request only if this share of its KV
                                    // stays free for running requests to grow. vLLM's V0 engine has 0.01; its V1 engine
                                    // has 0, so a preempted request comes back sooner, often too soon

@@ -59,6 +59,12 @@ Status check_config(const ChunkSchedulerConfig& config) {
   if (config.inflight_spread_max < 0)
     return fail(Code::kInvalidArgument, "inflight_spread_max=", config.inflight_spread_max, " is negative");
   if (config.running_max < 0) return fail(Code::kInvalidArgument, "running_max=", config.running_max, " is negative");
+  for (const std::string& name : config.without) {
+    if (std::ranges::find(kSeerPlusParts, name, &SeerPlusPart::name) != std::end(kSeerPlusParts)) continue;
+    std::string known;
+    for (const SeerPlusPart& part : kSeerPlusParts) known += cat(" ", part.name);
+    return fail(Code::kInvalidArgument, "seer+ has no part \"", name, "\" that could be left out; known:", known);
+  }
   if (config.misses_max < 1) return fail(Code::kInvalidArgument, "misses_max=", config.misses_max, " is less than 1");
   return {};
 }

@@ -1,5 +1,7 @@
 #include "actors/policy/schedule/seer_plus_scheduler.h"
 
+#include <algorithm>
+
 #include "actors/policy/schedule/serve_order.h"
 #include "protocols/check.h"
 
@@ -8,7 +10,10 @@ namespace seer {
 SeerPlusScheduler::SeerPlusScheduler(const ChunkSchedulerConfig& config)
     : LedgerScheduler(chunk_promise(config), config.inflight_spread_max, place_rules(config)),
       config_(config),
-      outlook_(config.unexplained_before) {}
+      outlook_(config.unexplained_before) {
+  for (const SeerPlusPart& part : kSeerPlusParts)
+    if (std::ranges::find(config.without, part.name) != config.without.end()) parts_.*part.part = false;
+}
 
 Status SeerPlusScheduler::add_group(const GroupSpec& spec, int64_t now_us) {
   SEER_CHECK(now_us >= 0, now_us);
@@ -23,12 +28,12 @@ Status SeerPlusScheduler::add_group(const GroupSpec& spec, int64_t now_us) {
 // runs, because no event would cause another try.
 std::optional<Placement> SeerPlusScheduler::next(int64_t) {
   const bool idle = running_count() == 0;
-  const bool few = waiting_count() < ledger_.picker().open_count();
+  const bool few = parts_.spread && waiting_count() < ledger_.picker().open_count();
   int64_t misses = 0;
   for (auto next = order_.begin(); next != order_.end(); ++next) {
     const RequestState& request = requests().at(next->request);
     if (const auto instance = ledger_.pick(request, few ? PlaceBy::kFewestRunning : PlaceBy::kMostRoom))
-      return place(few ? next : nearby(next, *instance), *instance);
+      return place(few || !parts_.nearby ? next : nearby(next, *instance), *instance);
     if (++misses >= config_.misses_max && !idle) break;
   }
   return std::nullopt;
@@ -56,7 +61,7 @@ SeerPlusScheduler::Order::iterator SeerPlusScheduler::nearby(Order::iterator fir
 
 Placement SeerPlusScheduler::place(Order::iterator next, InstanceId instance) {
   Placement placement = ledger_.start(requests().at(next->request), instance);
-  placement.yield_rank = next->rank;
+  placement.yield_rank = parts_.yield ? next->rank : ++starts_;
   ranks_.erase(next->request);
   order_.erase(next);
   return placement;
@@ -81,7 +86,8 @@ void SeerPlusScheduler::chunk_ended(RequestId id, int64_t generated_tokens, Chun
 }
 
 uint64_t SeerPlusScheduler::rank_of(const GroupState& group, const RequestState& request) {
-  if (request.probe && !outlook_.any_finished(group.id)) return probe_rank(request);
+  if (parts_.probes && request.probe && !outlook_.any_finished(group.id)) return probe_rank(request);
+  if (!parts_.need) return longest_waiting_rank(request, 0);
   return most_first_rank(outlook_.could_need_tokens(group, request, waiting_count() + running_count()));
 }
 

@@ -29,6 +29,22 @@ namespace seer {
 /// iteration for Qwen2-VL-72B and 1 300 instead of 3 400 for Kimi-K2, in the same time (within 0.1 %, 6 seeds).
 inline constexpr int kNearbyMax = 64, kPassedByMax = 32;
 
+/// What it does beside filling the KV cache. ChunkSchedulerConfig::without leaves parts out, so that a simulation shows what each is worth.
+struct SeerPlusParts {
+  bool probes = true, need = true, yield = true, nearby = true, spread = true;
+};
+struct SeerPlusPart {
+  const char* name;
+  bool SeerPlusParts::*part;
+  const char* what;
+};
+inline constexpr SeerPlusPart kSeerPlusParts[] = {
+    {"probes", &SeerPlusParts::probes, "a group's first request goes before all others until a member has finished"},
+    {"need", &SeerPlusParts::need, "what could need the most tokens goes first; without it, what waited longest"},
+    {"yield", &SeerPlusParts::yield, "when KV is full, what could need the fewest tokens yields; without it, what started last"},
+    {"nearby", &SeerPlusParts::nearby, "a request with KV on the machine may go before the first one in order"},
+    {"spread", &SeerPlusParts::spread, "once few wait, they go to where the fewest run; without it, always to the most room"}};
+
 class SeerPlusScheduler final : public LedgerScheduler {
  public:
   explicit SeerPlusScheduler(const ChunkSchedulerConfig& config);
@@ -50,8 +66,10 @@ class SeerPlusScheduler final : public LedgerScheduler {
   void enqueue(const GroupState& group, const RequestState& request);
 
   const ChunkSchedulerConfig config_;
+  SeerPlusParts parts_;
   LengthOutlook outlook_;
   Order order_;
+  uint64_t starts_ = 0;
   int passed_by_ = 0;  // times in a row that the first one let another go before it
   std::unordered_map<RequestId, uint64_t> ranks_;  // of the waiting; only looked up
 };

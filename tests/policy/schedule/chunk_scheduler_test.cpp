@@ -15,6 +15,8 @@ TEST_CASE("chunk scheduler: settings out of range are refused") {
   CHECK_FALSE(make_chunk_scheduler({.reserve_share = std::numeric_limits<double>::quiet_NaN()}).ok());
   CHECK_FALSE(make_chunk_scheduler({.starve_us = -1}).ok());
   CHECK_FALSE(make_chunk_scheduler({.unexplained_before = 1.5}).ok());
+  CHECK(make_chunk_scheduler({.without = {"probes", "spread"}}).ok());
+  CHECK_FALSE(make_chunk_scheduler({.without = {"probe"}}).ok());
   CHECK_FALSE(make_chunk_scheduler({.inflight_spread_max = -1}).ok());
   CHECK_FALSE(make_chunk_scheduler({.misses_max = 0}).ok());
   CHECK_FALSE(make_chunk_scheduler({.running_max = -1}).ok());

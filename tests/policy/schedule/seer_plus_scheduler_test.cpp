@@ -19,11 +19,12 @@ struct Desk {
   SeerPlusScheduler scheduler;
   int64_t now_us = 0;
 
-  explicit Desk(double unexplained_before = 1)
+  explicit Desk(double unexplained_before = 1, std::vector<std::string> without = {})
       : scheduler({.policy = "seer+",
                    .chunk_tokens = 32,
                    .reserve_share = find_policy(kSeerPlusPolicy)->reserve_share,
-                   .unexplained_before = unexplained_before}) {}
+                   .unexplained_before = unexplained_before,
+                   .without = std::move(without)}) {}
   Desk& instance(uint32_t id, int64_t kv_blocks, int32_t rows_max = 256) {
     REQUIRE(scheduler.add_instance({.id = {id}, .node = {id}, .kv_blocks = kv_blocks, .rows_max = rows_max}).ok());
     return *this;
@@ -117,21 +118,34 @@ TEST_CASE("seer+: once fewer requests wait than there are instances, one goes to
   CHECK_MESSAGE(desk.group(2, 8).place()[0].instance == InstanceId{0}, "while many wait, room decides");
 }
 
-TEST_CASE("seer+: a request with KV on the machine goes before one whose KV is elsewhere, a bounded number of times in a row") {
-  Desk desk;
+namespace {
+/// 1.0 just ended a chunk on instance 1. 2.0 is first in order, with its KV on instance 0; that of 3.0 is on instance 1.
+Desk& kv_apart(Desk& desk) {
   desk.instance(0, 100, 1).instance(1, 100, 1);
   for (uint32_t id = 0; id < 4; ++id) desk.group(id, 1);
   for (const int64_t tokens : {10, 20})  // two at a time, one on each instance
     for (const Placement& placement : desk.place()) desk.end(placement.request, tokens + placement.instance.value);
   REQUIRE(desk.place().size() == 2);  // 0.0 and 1.0 again
   desk.end(request(1, 0), 30);
+  return desk;
+}
+}  // namespace
+
+TEST_CASE("seer+: a request with KV on the machine goes before one whose KV is elsewhere, a bounded number of times in a row") {
+  Desk desk;
+  kv_apart(desk);
   for (int times = 0; times < kPassedByMax; ++times) {
     const Placement placement = desk.place_one();
     REQUIRE(placement.instance == InstanceId{1});
-    REQUIRE(placement.request == request(3, 0));  // behind 2.0, which ran on instance 0
+    REQUIRE(placement.request == request(3, 0));
     desk.end(placement.request, 21);
   }
   CHECK(desk.place_one().request == request(2, 0));
+}
+
+TEST_CASE("seer+: without nearness the first in order goes first, wherever its KV is") {
+  Desk desk(1, {"nearby"});
+  CHECK(kv_apart(desk).place_one().request == request(2, 0));
 }
 
 TEST_CASE("seer+: if lengths were explained before, a member of a group with short others waits") {
@@ -153,4 +167,39 @@ TEST_CASE("seer+: if lengths were explained before, a member of a group with sho
     REQUIRE(order.size() == 2);
     CHECK(order[0].request == (unexplained_before == 0 ? request(1, 3) : request(0, 3)));
   }
+}
+
+TEST_CASE("seer+: without its probes, all members of a group are served alike") {
+  Desk desk(1, {"probes"});
+  desk.instance(0, 100, 1).group(0, 2).group(1, 2);
+  CHECK(desk.serve(5, 8) == Order{request(0, 0), request(0, 1), request(1, 0), request(1, 1), request(0, 0)});
+}
+
+TEST_CASE("seer+: without the need, what waited longest is served") {
+  Desk desk(1, {"probes", "need"});
+  desk.instance(0, 100, 1).group(0, 2);
+  desk.end(desk.place_one().request, 3);
+  desk.end(desk.place_one().request, 30);
+  CHECK(desk.serve(4, 8) == Order{request(0, 0), request(0, 1), request(0, 0), request(0, 1)});
+}
+
+TEST_CASE("seer+: without its yields, the latest started gives way") {
+  for (const bool without : {false, true}) {
+    CAPTURE(without);
+    Desk desk(1, without ? std::vector<std::string>{"yield"} : std::vector<std::string>{});
+    desk.instance(0, 100, 1).group(0, 1, 600);
+    desk.end(desk.place_one().request, 100);
+    const uint64_t first = desk.place_one().yield_rank;
+    const uint64_t second = desk.instance(1, 100, 1).group(1, 1, 650).place_one().yield_rank;
+    CHECK((second > first) == without);
+  }
+}
+
+TEST_CASE("seer+: without the spread, room decides to the end") {
+  Desk desk(1, {"spread"});
+  desk.instance(0, 100).instance(1, 100).group(0, 3, 600);
+  const auto placements = desk.place();
+  REQUIRE(placements.size() == 3);
+  desk.scheduler.progressed(placements[1].request, 500);
+  CHECK(desk.group(1, 1).place_one().instance == InstanceId{0});
 }
