@@ -44,7 +44,7 @@ Result<std::function<int64_t(const StepShape&)>> pass_ns(HardwareSetup setup, Dr
     setup.gpus_per_instance = setup.tp * setup.dp;
   }
   SEER_ASSIGN_OR_RETURN(HardwareModel pass, HardwareModel::create(std::move(setup)));
-  return std::function([pass = std::move(pass)](const StepShape& decode) { return pass.step_ns(decode); });
+  return std::function<int64_t(const StepShape&)>(HardwareStepTimes(std::move(pass)));
 }
 
 Result<std::optional<SimDrafting>> by_passes(DrafterKind kind, const SimulateOptions& options, const Workload& workload) {

@@ -57,7 +57,7 @@ Result<ClusterModel> cluster_of(const Workload& workload, const SimulateOptions&
   cluster.rows_max = options.max_batch * setup.dp;
   cluster.prefill_tokens = kGpuPrefillTokens * setup.dp;
   cluster.nic_bytes_per_s = kNicBytesPerSPerGpu * std::max(kGpusPerMachine, setup.gpus_per_instance);
-  cluster.step_ns = [model](const StepShape& shape) { return model.step_ns(shape); };
+  cluster.step_ns = HardwareStepTimes(model);
   return cluster;
 }
 

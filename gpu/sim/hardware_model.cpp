@@ -110,12 +110,27 @@ double links_s(const HardwareSetup& s, const Load& rank) {
   return total;
 }
 
-int64_t total_ns(const HardwareSetup& s, const Load& rank, const StepShape& instance) {
+/// What a step takes whatever its KV.
+RowsTime rows_time(const HardwareSetup& s, const Load& rank, const StepShape& instance) {
   const double host_us =
       s.costs.step_us + static_cast<double>(s.model.layers) * s.costs.layer_us + rank.sequences * s.costs.sequence_us;
-  const double seconds = matrices_s(s, rank, static_cast<double>(instance.rows)) + attention_s(s, rank) + links_s(s, rank) + host_us * 1e-6;
-  const double factor = s.time_scale * (instance.sampled_rows > instance.sequences ? s.costs.verify_factor : 1);
-  return std::max<int64_t>(1, static_cast<int64_t>(std::floor(seconds * factor * 1e9 + 0.5)));
+  return {.matrices_s = matrices_s(s, rank, static_cast<double>(instance.rows)),
+          .links_s = links_s(s, rank),
+          .host_s = host_us * 1e-6,
+          .factor = s.time_scale * (instance.sampled_rows > instance.sequences ? s.costs.verify_factor : 1)};
+}
+
+int64_t total_ns(const HardwareSetup& s, const RowsTime& rows, const Load& rank) {
+  const double seconds = rows.matrices_s + attention_s(s, rank) + rows.links_s + rows.host_s;
+  return std::max<int64_t>(1, static_cast<int64_t>(std::floor(seconds * rows.factor * 1e9 + 0.5)));
+}
+
+/// What the busiest rank has of a step whose sequences are alike.
+Load busiest_rank(const HardwareSetup& s, const StepShape& shape) {
+  const int64_t sequences = (shape.sequences + s.dp - 1) / s.dp;
+  const double share = std::min(1.0, s.rank_skew * static_cast<double>(sequences) / static_cast<double>(shape.sequences));
+  const Load all = load_of(shape);
+  return {all.sequences * share, all.rows * share, all.sampled_rows * share, all.kv_tokens * share, all.attended * share};
 }
 
 void check_shape(const StepShape& shape) {
@@ -177,18 +192,26 @@ double HardwareModel::weight_bytes_per_gpu() const {
 
 int64_t HardwareModel::step_ns(const StepShape& shape) const {
   check_shape(shape);
-  const int64_t busiest_sequences = (shape.sequences + setup_.dp - 1) / setup_.dp;
-  const double share = std::min(1.0, setup_.rank_skew * static_cast<double>(busiest_sequences) / static_cast<double>(shape.sequences));
-  const Load all = load_of(shape);
-  const Load rank{all.sequences * share, all.rows * share, all.sampled_rows * share, all.kv_tokens * share,
-                  all.attended * share};
-  return total_ns(setup_, rank, shape);
+  const Load rank = busiest_rank(setup_, shape);
+  return total_ns(setup_, rows_time(setup_, rank, shape), rank);
 }
 
 int64_t HardwareModel::step_ns(const StepShape& rank, const StepShape& instance) const {
   check_shape(rank);
   check_shape(instance);
-  return total_ns(setup_, load_of(rank), instance);
+  const Load load = load_of(rank);
+  return total_ns(setup_, rows_time(setup_, load, instance), load);
+}
+
+int64_t HardwareStepTimes::operator()(const StepShape& shape) {
+  check_shape(shape);
+  const HardwareSetup& setup = model_.setup();
+  const Load rank = busiest_rank(setup, shape);
+  if (shape.sequences != last_.sequences || shape.rows != last_.rows || shape.sampled_rows != last_.sampled_rows) {
+    last_ = shape;
+    rows_ = rows_time(setup, rank, shape);
+  }
+  return total_ns(setup, rows_, rank);
 }
 
 double expected_experts(double tokens, int64_t experts_per_token, int64_t experts) {

@@ -73,6 +73,23 @@ class HardwareModel {
   int64_t kv_capacity_tokens_ = 0;
 };
 
+/// Seconds that only the rows of a step decide, and the factor on all of its time.
+struct RowsTime {
+  double matrices_s = 0, links_s = 0, host_s = 0, factor = 1;
+};
+
+/// The model's step_ns(), for many steps of which most have as many rows as the one before: what these take is kept. Single owner.
+class HardwareStepTimes {
+ public:
+  explicit HardwareStepTimes(HardwareModel model) : model_(std::move(model)) {}
+  int64_t operator()(const StepShape& shape);
+
+ private:
+  HardwareModel model_;
+  StepShape last_;  // no step has none of each
+  RowsTime rows_;
+};
+
 /// Experts that `tokens` tokens touch on average if each chooses `experts_per_token` of `experts` evenly:
 /// E (1 - (1 - k/E)^T). 1 token: k; many: E.
 double expected_experts(double tokens, int64_t experts_per_token, int64_t experts);

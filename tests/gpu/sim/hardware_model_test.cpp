@@ -236,6 +236,24 @@ TEST_CASE("hardware model: no field of a step makes it shorter") {
   }
 }
 
+TEST_CASE("hardware model: step times are those of the model, whatever step came before") {
+  for (const HardwareSetup& setup : {moonlight(), kimi_k2()}) {
+    const HardwareModel model = model_of(setup);
+    HardwareStepTimes times(model);
+    for (const int64_t sequences : {7, 7, 32, 7, 500})
+      for (const int64_t rows : {1, 1, 5, 1})
+        for (const int64_t context : {0, 5'000, 5'001}) {
+          const StepShape verify = decode(sequences, context, rows);
+          CHECK(times(verify) == model.step_ns(verify));
+          StepShape prefill = verify;
+          prefill.add(context, rows, 0);
+          CHECK(times(prefill) == model.step_ns(prefill));
+          prefill.sampled_rows += 1;
+          CHECK(times(prefill) == model.step_ns(prefill));
+        }
+  }
+}
+
 TEST_CASE("hardware model: skewed ranks hold less KV and keep the others waiting, but one sequence is one sequence") {
   HardwareSetup even = kimi_k2(), skewed = even;
   skewed.rank_skew = 1.6;
