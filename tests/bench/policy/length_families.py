@@ -104,4 +104,5 @@ def main():
         print_table(o, cells)
 
 
-main()
+if __name__ == "__main__":
+    main()
