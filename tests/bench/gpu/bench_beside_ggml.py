@@ -22,7 +22,7 @@ def last_line(command):
 
 
 def main():
-    p = argparse.ArgumentParser(usage=__doc__)
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("bin")
     p.add_argument("model")
     p.add_argument("--rounds", type=int, default=4)
