@@ -36,3 +36,17 @@ TEST_CASE("decode times: a bend in the middle stays where it was measured") {
   CHECK(times.step_us(12, 64) == doctest::Approx(250));
   CHECK(times.step_us(32, 64) == doctest::Approx(1000));
 }
+
+TEST_CASE("decode times: a step that was delayed while it was measured makes no larger one shorter") {
+  DecodeTimes times;
+  times.add(8, 64, 90);
+  times.add(8, 128, 80);
+  times.add(16, 64, 70);
+  times.add(16, 128, 85);
+  CHECK(times.step_us(8, 64) == 90);
+  CHECK(times.step_us(8, 128) == 90);
+  CHECK(times.step_us(8, 100'000) == 90);
+  CHECK(times.step_us(16, 64) == 90);
+  CHECK(times.step_us(1000, 64) == 90);
+  CHECK(times.step_us(16, 192) == doctest::Approx(100));
+}

@@ -108,6 +108,7 @@ TEST_CASE("policy auto: steps that are measured before any work is known decide 
   const double small = (*steps)(decode_shape(2, 100)), large = (*steps)(decode_shape(32, 100));
   CHECK(small > kStepGapUs);
   CHECK(large > small);
+  CHECK((*steps)(decode_shape(32, 200)) >= large);
 
   InstanceWork work{.rows_max = 64, .requests = 64, .prompt_tokens = 50, .limit_tokens = 1000};
   const PolicyChoice choice = choose_policy(*steps, source, work, options, options.scheduler);

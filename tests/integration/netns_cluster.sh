@@ -49,21 +49,27 @@ grep -q '"network (tcp): another host"\|: network (tcp): another host' "$work/st
 [[ $(figure fetch_failures) == 0 ]] || fail "$(figure fetch_failures) fetches failed"
 
 # seen PATTERN TIMES: waits, for a minute at most, until the log has so many lines like this.
-export SEEN='seen() { for ((tries = 0; tries < 600; ++tries)); do (($(grep -c "$1" "$WORK/err") < $2)) || break; sleep 0.1; done; }'
+seen() {
+  for ((tries = 0; tries < 600; ++tries)); do
+    (($(grep -c "$1" "$WORK/err") < $2)) || break
+    sleep 0.1
+  done
+}
+export -f seen
 # cut SECONDS: machine 2 can be reached by nobody for so long, once the rollout has its instances. TCP repeats what it lost after twice
 # the time it waited before, so a machine is heard again up to twice as late as it can be reached.
-cut='eval "$SEEN"; "$@" --cluster "$SEER_CLUSTER" --log-level info & rollout=$!; seen " instance_up .* instance=2048 " 1; sleep 1; ip -n "$SEER_NETNS-net" link set port2 down; sleep SECONDS;
+cut='"$@" --cluster "$SEER_CLUSTER" --log-level info & rollout=$!; seen " instance_up .* instance=2048 " 1; sleep 1
+     ip -n "$SEER_NETNS-net" link set port2 down; sleep SECONDS
      ip -n "$SEER_NETNS-net" link set port2 up; wait $rollout'
-cluster "${cut/SECONDS/2}"
-[[ $(figure instances_lost) == 0 ]] || fail "$(figure instances_lost) instances were lost in a cut of 2 s"
+cluster "${cut/SECONDS/3}"
+[[ $(figure instances_lost) == 0 ]] || fail "$(figure instances_lost) instances were lost in a cut of 3 s"
 cluster "${cut/SECONDS/15}"
 [[ $(figure instances_lost) == 2 ]] || fail "$(figure instances_lost) instances were lost in a cut of 15 s, expected those of one machine"
 
 # The rollout is on machine 3, from which machine 2 cannot be reached for a while; the controller reaches both. The last prompt comes
 # once machine 2 is back, or after a minute.
 export PROMPTS=$prompts
-cluster 'eval "$SEEN"
-         prompts() {
+cluster 'prompts() {
            head -n 59 "$PROMPTS"
            seen " instance_up .* instance=2048 " 2
            sed -n 60p "$PROMPTS"

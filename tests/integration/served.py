@@ -1,5 +1,5 @@
 """Runs `seer serve` in a child process, for the tests that talk to it. The first argument of a test may be the program."""
-import contextlib, http.client, json, os, re, signal, subprocess, sys, threading, unittest
+import atexit, contextlib, http.client, json, os, re, signal, subprocess, sys, threading, unittest
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../..")
 MODEL = f"{ROOT}/deploy/models/scratchpad-1m8"
@@ -15,6 +15,7 @@ class Served:
         defaults = ["--model", MODEL, "--listen", "127.0.0.1:0", "--instances", "2", *MACHINE]
         kept = [text for i in range(0, len(defaults), 2) if defaults[i] not in options for text in defaults[i:i + 2]]
         self.process = subprocess.Popen([SEER, "serve", *kept, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        atexit.register(self.process.kill)  # should the test fail before it ends the server
         line = self.process.stdout.readline()
         match = re.match(r"seer serves \S+ at (https?)://127\.0\.0\.1:(\d+)$", line)
         if not match:

@@ -22,19 +22,27 @@ T_975 = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 
          2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042]  # by degrees of freedom
 
 
+def report_of(program, *options):
+    """Of `seer simulate`, a row per policy."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = os.path.join(folder, "report.json")
+        done = subprocess.run([program, "simulate", *options, "--report", report], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        if done.returncode != 0:
+            sys.exit(done.stderr)
+        with open(report, encoding="utf-8") as file:
+            return json.load(file)
+
+
 def simulate(o, folder, family, icc, seed):
     """Total and tail of each policy, in seconds."""
     keys = {"gpu": "H800", "model": "Moonlight", "instances": o.instances, "groups": o.groups, "group-size": 8,
             "prompt-tokens": 512, "max-gen": 65536, "avg-gen": 22386.0, "sigma": 0.7, "icc": icc, **FAMILIES[family]}
-    workload, report = os.path.join(folder, "workload.toml"), os.path.join(folder, "report.json")
+    workload = os.path.join(folder, "workload.toml")
     with open(workload, "w") as file:
         file.write("[workload]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in keys.items()))
-    done = subprocess.run([o.program, "simulate", "--workload", workload, "--policies", ",".join(o.policies), "--seeds", "1",
-                           "--seed", str(seed), "--unexplained", str(o.unexplained), "--report", report],
-                          stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    if done.returncode != 0:
-        sys.exit(done.stderr)
-    return {row["policy"]: (row["total_s"]["mean"], row["tail_s"]["mean"]) for row in json.load(open(report))}
+    rows = report_of(o.program, "--workload", workload, "--policies", ",".join(o.policies), "--seeds", "1", "--seed", str(seed),
+                     "--unexplained", str(o.unexplained))
+    return {row["policy"]: (row["total_s"]["mean"], row["tail_s"]["mean"]) for row in rows}
 
 
 def interval(values):

@@ -6,9 +6,9 @@ of the logarithm of their ratio, with its 95 % interval), and how many chunks mo
 
 usage: seer_plus_parts.py SEER_PROGRAM [--seeds 8] [--seed 1000] [--workloads ...] [--jobs 2]
 """
-import argparse, concurrent.futures, json, math, os, subprocess, sys, tempfile
+import argparse, concurrent.futures, json, math
 
-from length_families import interval
+from length_families import interval, report_of
 
 WORKLOADS = ["moonlight", "qwen2-vl-72b", "kimi-k2"]
 PARTS = ["probes", "need", "yield", "nearby", "spread"]
@@ -26,14 +26,8 @@ VARIANTS = {  # policy and options
 
 
 def simulate(program, workload, variant, seed):
-    with tempfile.TemporaryDirectory() as folder:
-        report = os.path.join(folder, "report.json")
-        policy, *options = VARIANTS[variant]
-        done = subprocess.run([program, "simulate", "--workload", workload, "--policies", policy, "--seeds", "1", "--seed", str(seed),
-                               "--report", report, *options], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        if done.returncode != 0:
-            sys.exit(done.stderr)
-        return {name: figure["mean"] for name, figure in json.load(open(report))[0].items() if isinstance(figure, dict) and "mean" in figure}
+    policy, *options = VARIANTS[variant]
+    return report_of(program, "--workload", workload, "--policies", policy, "--seeds", "1", "--seed", str(seed), *options)[0]
 
 
 def main():
@@ -53,10 +47,9 @@ def main():
                 line = {"bench": "seer_plus_parts", "workload": workload, "variant": variant, "seeds": o.seeds}
                 pairs = list(zip(whole, [run.result() for run in found]))
                 for figure in ("total_s", "tail_s"):
-                    mean, half = interval([math.log(other[figure] / of_whole[figure]) for of_whole, other in pairs])
+                    mean, half = interval([math.log(other[figure]["mean"] / of_whole[figure]["mean"]) for of_whole, other in pairs])
                     line[figure.replace("_s", "_ratio")] = [round(math.exp(mean), 4), round(math.exp(mean) * half, 4)]
-                for figure in ("migrations", "preemptions"):
-                    line[figure] = round(sum(other.get(figure, 0) for _, other in pairs) / o.seeds)
+                line["migrations"] = round(sum(other["migrations"]["mean"] for _, other in pairs) / o.seeds)
                 print(json.dumps(line), flush=True)
 
 
