@@ -34,6 +34,7 @@ class EngineQueue {
     for (EngineWork& work : waiting_)
       if (auto* steps = std::get_if<StepBatch>(&work)) steps->steps = 1;
   }
+  bool has_waiting() const { return !waiting_.empty(); }
   size_t open_count() const { return waiting_.size() + in_engine_; }
 
  private:

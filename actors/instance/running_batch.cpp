@@ -170,11 +170,11 @@ void RunningBatch::submit_order(int32_t steps) {
 
 /// Does not order ahead of a step that differs from the last one. A chunk answered after it often makes room for a new chunk,
 /// which would then wait for two steps instead of one. A sequence with a draft leaves its slot after each step, so while there
-/// are drafts no step repeats.
+/// are drafts no step repeats. Which blocks the next step needs is known once the engine has the last order.
 void RunningBatch::order_ahead() {
   if (!is_ordered() || step_depth_ == 1) return;
   if (drafts_ != nullptr && drafts_->choice_is_due()) return;
-  while (orders_ < step_depth_ && repeats()) {
+  while (orders_ < step_depth_ && !engine_.has_waiting() && repeats()) {
     note_block_needs(1);
     if (std::ssize(block_needs_) > devices_.counts().available()) return;
     for (const int32_t slot : std::exchange(block_needs_, {})) take_block(slot);
@@ -313,7 +313,7 @@ int64_t RunningBatch::end_slots(std::vector<int32_t> ended) {
     steps_.take(slot, last + 1, gained_);
     tokens += std::ssize(gained_.sampled);
     if (std::ranges::binary_search(ended, slot)) leave(*member.sequence);
-    apply_gains(member);
+    if (gained_.steps > 0) apply_gains(member);  // not if they came with the result before
   }
   return tokens;
 }

@@ -14,8 +14,8 @@
 namespace seer {
 
 struct InstanceBench {
-  explicit InstanceBench(int32_t device_blocks = 16)
-      : rows(std::make_shared<RowEngine>(device_blocks)),
+  explicit InstanceBench(int32_t device_blocks = 16, size_t queue_max = 64)
+      : rows(std::make_shared<RowEngine>(device_blocks, queue_max)),
         slots(with_slots(rows)),
         info(rows->info()),
         devices(info.device_blocks, info.block_tokens),

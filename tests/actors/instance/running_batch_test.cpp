@@ -11,8 +11,8 @@ namespace {
 /// A batch whose sequences take their gains as in the actor.
 struct BatchBench : InstanceBench {
   explicit BatchBench(int32_t device_blocks = 16, StepPlannerConfig planner = {}, int32_t step_depth = 1,
-                      SequenceDrafts* drafts = nullptr)
-      : InstanceBench(device_blocks),
+                      SequenceDrafts* drafts = nullptr, size_t queue_max = 64)
+      : InstanceBench(device_blocks, queue_max),
         batch(planner, step_depth, info, devices, sequences, engine, *slots->step_run(), drafts,
               [this](Sequence& s, int64_t more, std::span<const SampledToken> sampled, std::span<const KeptList>, size_t passed) {
                 s.kv_tokens += more;
@@ -247,11 +247,40 @@ TEST_CASE("running batch: a sequence that ends while its next step is ordered le
   CHECK(ends.log.size() == 9);
   b.batch.order_ahead();
   CHECK(b.rows->steps.size() == 4);  // somebody left
+  CHECK(stays.log.size() == 6);  // the results came together
   b.gains.clear();
   b.batch.take(std::get<StepResult>(results[1]));
-  CHECK(b.gains == std::vector<ChunkId>{ChunkId{2}});
+  CHECK(b.gains.empty());
   CHECK(ends.log.size() == 9);
   CHECK(stays.log.size() == 6);
+}
+
+TEST_CASE("running batch: while an order waits for room in the engine's queue, none is ordered ahead") {
+  BatchBench b(16, {}, 2, nullptr, 2);
+  Sequence& s = b.run(1, 6, 6);
+  b.steps_ahead();  // prefill
+  b.steps_ahead();  // it joined to decode
+  REQUIRE(s.kv_tokens == 7);
+  for (int i = 0; i < 2; ++i) b.engine.submit(CopyBatch{});
+  b.batch.plan();
+  b.batch.order(8, false);  // fills its second block
+  b.batch.order_ahead();
+  CHECK(b.rows->steps.size() == 2);
+  for (int i = 0; i < 2; ++i) b.engine.result_handled();
+  b.engine.feed();
+  b.batch.order_ahead();
+  REQUIRE(b.rows->steps.size() == 4);
+  CHECK(b.rows->steps.back().at(0).start == 8);
+  CHECK(b.rows->steps.back().at(0).blocks.size() == 3);
+}
+
+TEST_CASE("running batch: a sequence whose last two results come together ends once") {
+  BatchBench b(16, {}, 2);
+  b.run(1, 3, 3).end_tokens = 7;
+  for (int i = 0; i < 3; ++i) b.steps_ahead();
+  CHECK(b.rows->steps.size() == 4);  // the last two at once
+  CHECK(b.sequences.at(ChunkId{1}).log.size() == 7);
+  CHECK(b.gains == std::vector<ChunkId>{ChunkId{1}});
 }
 
 TEST_CASE("running batch: when blocks are short no step is ordered ahead, and sequences give way as usual") {
