@@ -53,7 +53,7 @@ def main():
     if args[:1] == ["--rounds"]:
         rounds, args = int(args[1]), args[2:]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    one, apart, many = [], [], []  # of each round: tokens/s and CPU microseconds per token
+    one, apart, many = [], [], []  # of each round: tokens/s, and CPU microseconds per token, in all and of engines
     reports, sent = [], []
     differences = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -71,7 +71,8 @@ def main():
 
         def figures(reports, cpu):
             tokens = sum(r["output_tokens"] for r in reports)
-            return tokens / max(r["wall_s"] for r in reports), (cpu_s() - cpu) / tokens * 1e6
+            per_token = [1e6 * s / tokens for s in (cpu_s() - cpu, sum(r["cpu_engine_s"] for r in reports))]
+            return tokens / max(r["wall_s"] for r in reports), *per_token
 
         for _ in range(rounds):
             cpu = cpu_s()
@@ -103,8 +104,9 @@ def main():
     print(json.dumps({
         "bench": "netns", "work": work | node, "machines": MACHINES, "instances": MACHINES * INSTANCES, "rounds": rounds,
         "responses": reports[0]["requests"], "differences": differences,
-        "tokens_per_s": {name: round(middle([rate for rate, _ in arm])) for name, arm in arms.items()},
-        "cpu_us_per_token": {name: round(middle([cost for _, cost in arm]), 1) for name, arm in arms.items()},
+        "tokens_per_s": {name: round(middle([rate for rate, _, _ in arm])) for name, arm in arms.items()},
+        "cpu_us_per_token": {name: round(middle([cost for _, cost, _ in arm]), 1) for name, arm in arms.items()},
+        "engine_cpu_us_per_token": {name: round(middle([cost for _, _, cost in arm]), 1) for name, arm in arms.items()},
         "cluster_to_one_process": [round(b[0] / a[0], 3) for a, b in zip(one, many)],
         "cluster_to_apart": [round(b[0] / a[0], 3) for a, b in zip(apart, many)],
         "control_bytes_per_token": middle([(s - r["fetched_bytes"] - r["moved_bytes"]) / r["output_tokens"] for s, r in zip(sent, reports)]),
