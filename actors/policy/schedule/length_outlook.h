@@ -48,6 +48,8 @@ class LengthOutlook {
   /// is due. REQUIRES: the same buffer every time, with the groups added.
   const GroupState* sweep(const RequestBuffer& buffer);
 
+  /// The model explained earlier iterations, so that the lengths of some members tell those of the others.
+  bool predicts() const { return unexplained_before_ < kUnexplainedPrior; }
   bool any_finished(GroupId group) const { return groups_.at(group).any_finished; }
   const LengthModel& model() const { return model_; }
   /// Share of the requests whose length the model does not explain, as far as this iteration shows; pessimistic.

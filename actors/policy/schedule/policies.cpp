@@ -38,7 +38,7 @@ constexpr SchedulingPolicy kPolicies[] = {
      .what = "chunks; a probe of each group first, then the longest estimate (the paper)",
      .needs_lengths = false, .whole_groups = false, .reserve_share = 1, .make = make_divided<kLongestGroupFirst>},
     {.name = kSeerPlusPolicy,
-     .what = "chunks; probes first, then what could still need the most tokens; fills the KV cache",
+     .what = "chunks; what could still need the most tokens goes first; fills the KV cache",
      .needs_lengths = false, .whole_groups = false, .reserve_share = 0.1, .make = make<SeerPlusScheduler>},
     {.name = "oracle",
      .what = "chunks; the most remaining tokens first, lengths known",

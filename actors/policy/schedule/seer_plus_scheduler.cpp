@@ -13,6 +13,7 @@ SeerPlusScheduler::SeerPlusScheduler(const ChunkSchedulerConfig& config)
       outlook_(config.unexplained_before) {
   for (const SeerPlusPart& part : kSeerPlusParts)
     if (std::ranges::find(config.without, part.name) != config.without.end()) parts_.*part.part = false;
+  parts_.probes &= outlook_.predicts();
 }
 
 Status SeerPlusScheduler::add_group(const GroupSpec& spec, int64_t now_us) {

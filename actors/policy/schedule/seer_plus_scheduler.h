@@ -1,7 +1,7 @@
 // SeerPlusScheduler: `seer+`, online scheduling that does not rely on a correct estimate. Requests that could still need the
-// most tokens go first (LengthOutlook). At first those are the ones with the fewest tokens; once lengths have proven
-// predictable, the other members of the group make this more exact. The first request of a group is its probe and goes before
-// all others until a member has finished.
+// most tokens go first (LengthOutlook). At first those are the ones with the fewest tokens. Once earlier iterations have shown
+// lengths to be predictable, the other members of the group make this more exact, and the first request of a group is its probe:
+// it goes before all others until a member has finished. (Without predictions, probes would only make other long requests late.)
 //
 // Unlike Algorithm 2 it does not hold memory back. Only part of a chunk is promised (reserve_share), and requests run until KV
 // is full; then the one that could need the fewest tokens yields, and its KV goes to the pool. A request goes to the instance
@@ -39,7 +39,7 @@ struct SeerPlusPart {
   const char* what;
 };
 inline constexpr SeerPlusPart kSeerPlusParts[] = {
-    {"probes", &SeerPlusParts::probes, "a group's first request goes before all others until a member has finished"},
+    {"probes", &SeerPlusParts::probes, "where lengths are predicted, a group's first request goes first until a member has finished"},
     {"need", &SeerPlusParts::need, "what could need the most tokens goes first; without it, what waited longest"},
     {"yield", &SeerPlusParts::yield, "when KV is full, what could need the fewest tokens yields; without it, what started last"},
     {"nearby", &SeerPlusParts::nearby, "a request with KV on the machine may go before the first one in order"},
