@@ -11,7 +11,7 @@ import argparse, concurrent.futures, json, math
 from length_families import interval, report_of
 
 WORKLOADS = ["moonlight", "qwen2-vl-72b", "kimi-k2"]
-PARTS = ["probes", "need", "yield", "nearby", "spread"]
+PARTS = ["need", "yield", "nearby", "spread"]  # and probes, where lengths are predicted
 WHOLE = "seer+"
 VARIANTS = {  # policy and options
     WHOLE: ["seer+"],
@@ -22,6 +22,7 @@ VARIANTS = {  # policy and options
     **{f"without {part}": ["seer+", "--without", part] for part in PARTS},
     "without filling KV": ["seer+", "--reserve", "1"],
     "with predicted lengths": ["seer+", "--unexplained", "0"],
+    "with predicted lengths, without probes": ["seer+", "--unexplained", "0", "--without", "probes"],
 }
 
 
