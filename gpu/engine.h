@@ -189,7 +189,7 @@ class StepRun {
   /// Tokens that it gained and that were not taken are lost. REQUIRES: no order is open, or orders_max > 1.
   virtual void leave(int32_t slot) = 0;
   /// Takes what it gained in the first `steps` steps and was not taken yet. With steps_max 1: in the steps whose results were
-  /// taken; it must be called after each.
+  /// taken, several if they came together; it must be called after each result.
   virtual void take(int32_t slot, int64_t steps, GainedTokens& gained) = 0;
   /// Slots that need one more KV block each after the first `steps` steps, except those reported before. With steps_max 1,
   /// the needs after the newest order are known as soon as it is submitted.
