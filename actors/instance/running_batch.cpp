@@ -313,7 +313,7 @@ int64_t RunningBatch::end_slots(std::vector<int32_t> ended) {
     steps_.take(slot, last + 1, gained_);
     tokens += std::ssize(gained_.sampled);
     if (std::ranges::binary_search(ended, slot)) leave(*member.sequence);
-    if (gained_.steps > 0) apply_gains(member);  // not if they came with the result before
+    apply_gains(member);
   }
   return tokens;
 }
@@ -353,12 +353,13 @@ void RunningBatch::take_gains(int64_t steps) {
 /// Applies what the sequence in this slot gained in the first `steps`. It stays in its slot.
 void RunningBatch::take_gains(int32_t slot, int64_t steps) {
   steps_.take(slot, steps, gained_);
-  if (const Slot member = at(slot); gained_.steps > 0) apply_gains(member);
+  apply_gains(at(slot));
 }
 
-/// Applies gained_. Only its last token can end the response, unless a stop rule unknown to the engine can, or a single step
-/// verified a draft.
-void RunningBatch::apply_gains(const Slot& member) {
+/// Applies gained_. It has no steps if they were taken with an earlier result that came together with this one. Only its last token
+/// can end the response, unless a stop rule unknown to the engine can, or a single step verified a draft.
+void RunningBatch::apply_gains(Slot member) {
+  if (gained_.steps == 0) return;
   Sequence& s = *member.sequence;
   if (s.draft_allowed > 0) count_drafts(s);
   const auto tokens = std::ssize(gained_.sampled);

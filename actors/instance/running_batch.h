@@ -123,7 +123,7 @@ class RunningBatch {
   Slot& at(int32_t slot) { return slots_[static_cast<size_t>(slot)]; }
   void take_gains(int64_t steps);
   void take_gains(int32_t slot, int64_t steps);
-  void apply_gains(const Slot& at);
+  void apply_gains(Slot member);
   void count_drafts(const Sequence& s);
   void take_growing(int64_t steps);
   void note_growth(int32_t slot);

@@ -436,22 +436,18 @@ class JournalTest(unittest.TestCase):
         finally:
             served.kill()
 
-    def wait_for_kept_tokens(self):
+    def wait_for_kept_tokens(self, served):
         """Until the journal has tokens of a rollout that was just accepted."""
         size = lambda: sum(entry.stat().st_size for entry in os.scandir(f"{self.options[1]}/db") if entry.name.endswith(".log"))
         before = size()
-        for _ in range(2000):
-            if size() > before + 1000:
-                return
-            threading.Event().wait(0.01)
-        raise AssertionError("no tokens came to the journal")
+        served.wait_until(lambda _: size() > before + 1000)
 
     def test_responses_that_were_begun_go_on_with_the_tokens_they_had(self):
         prompt = json.dumps({"prompt_ids": [2, 3, 4], "n": 2, "max_tokens": 3000, "ignore_eos": True})
         served = Served(*self.options)
         with Stream(served, "POST", PATH, body_of({"rollout_id": "long"}, [prompt])) as stream:
             stream.line()
-            self.wait_for_kept_tokens()
+            self.wait_for_kept_tokens(served)
         served.kill()
         log = f"{self.options[1]}.log"
         served = Served(*self.options, "--log-level", "info", "--log-file", log)
@@ -501,7 +497,7 @@ class JournalTest(unittest.TestCase):
         self.assertTrue(served.post("/update_weights_from_disk", {"model_path": MODEL, "weight_version": "5"})["success"])
         with Stream(served, "POST", PATH, body_of({"rollout_id": "new"}, prompts)) as stream:
             stream.line()
-            self.wait_for_kept_tokens()
+            self.wait_for_kept_tokens(served)
         served.kill()
         log = f"{self.options[1]}.log"
         served = Served(*self.options, "--weight-version", "5", "--log-level", "info", "--log-file", log)
