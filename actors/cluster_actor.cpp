@@ -22,7 +22,7 @@ ClusterActor::ClusterActor(rt::self_ptr<ClusterActor> self_in, uint64_t first_nu
 ClusterActor::~ClusterActor() { rt::stop(directory); }
 
 ClusterActor::handle::behavior_type ClusterActor::make_behavior() {
-  return {[this](const Tick&) { drop_lost_rollouts(); },
+  return {[this](const Tick& tick) { tick.what == 0 ? drop_lost_rollouts() : drop_absent_rollout(RolloutId{static_cast<uint32_t>(tick.what)}); },
           [this](const EnterCluster& ask) { return on_enter(ask); },
           [this](const NodeReady& ready) { on_ready(ready); },
           [this](const EnterRollout& ask) { return on_rollout(ask.id); },
@@ -39,33 +39,33 @@ uint64_t ClusterActor::next_number() {
   return last_number = std::max(last_number + 1, now);
 }
 
-/// A rollout id is the low 32 bits of a number.
-bool ClusterActor::was_given_here(RolloutId id) const {
-  return static_cast<int32_t>(id.value - static_cast<uint32_t>(first_number)) > 0;
-}
-
 ClusterEntered ClusterActor::on_enter(const EnterCluster& ask) {
   const int64_t now = rt::now_us(self);
   std::erase_if(members, [&](const auto& m) { return !m.second.ready && now - m.second.entered_us > kEnterUs; });
   const std::string who = cat("node ", ask.node);
+  const auto known = members.find(ask.node);
+  const bool is_itself = known != members.end() && ask.epoch > 0 && known->second.epoch == ask.epoch;  // its loss was not noticed here
   Status fits;
-  if (members.contains(ask.node))
+  if (known != members.end() && !is_itself)
     fits = fail(Code::kInvalidArgument, who, " is refused: a node of that name is in the cluster, expected another name for each machine");
-  else if (ask.epoch / kEpochsOfStart > first_number)
-    fits = fail(Code::kInvalidArgument, who, " is refused: the controller had lost it, and its work is done elsewhere: start it again");
   else
     fits = check_identity(who, ask.identity, expected_of(ask));
   if (!fits.ok()) {
     log.warn(now, "node_refused", {{"node", ask.node}, {"reason", fits.error()}});
     return {.error = fits.error().detail};
   }
-  members[ask.node] = {.identity = ask.identity, .roles = ask.roles, .kv_block_bytes = ask.kv_block_bytes, .entered_us = now};
-  return {.error = {}, .epoch = ask.epoch > 0 ? ask.epoch : next_number() * kEpochsOfStart, .directory = directory};
+  const uint64_t epoch = ask.epoch > 0 ? ask.epoch : next_number() * kEpochsOfStart;
+  keep_number(epoch / kEpochsOfStart);
+  if (!is_itself)
+    members[ask.node] = {.identity = ask.identity, .roles = ask.roles, .kv_block_bytes = ask.kv_block_bytes, .entered_us = now, .epoch = epoch};
+  return {.error = {}, .epoch = epoch, .directory = directory};
 }
 
 void ClusterActor::on_ready(const NodeReady& ready) {
   const auto member = members.find(ready.at.node);
-  if (member == members.end() || member->second.ready) return rt::stop(ready.handle);  // it took longer than kEnterUs
+  const bool is_known = member != members.end() && member->second.ready;
+  if (is_known && member->second.ready->handle == ready.handle) return;
+  if (is_known || member == members.end()) return rt::stop(ready.handle);  // it took longer than kEnterUs
   member->second.ready = ready;
   rt::monitor(self, ready.handle);
   log.info(rt::now_us(self), "node_joined",
@@ -129,8 +129,13 @@ void ClusterActor::update_outdated(const Member& member) {
 }
 
 RolloutEntered ClusterActor::on_rollout(RolloutId before) {
-  if (before != RolloutId{} && was_given_here(before)) return {.error = cat("the controller had lost rollout ", before, ", and released its KV")};
-  if (before != RolloutId{}) return {.id = before, .directory = directory, .error = {}};
+  if (before != RolloutId{}) {
+    // An id is the low 32 bits of a number.
+    keep_number(last_number + std::max<int64_t>(0, static_cast<int32_t>(before.value - static_cast<uint32_t>(last_number))));
+    absent_us.erase(before);
+    rt::tell(self, directory, KvRolloutReturned{before});
+    return {.id = before, .directory = directory, .error = {}};
+  }
   const auto is_ready = [](const auto& m) { return m.second.ready.has_value(); };
   const auto has_instances = [&](const auto& m) { return is_ready(m) && m.second.has_instances(); };
   const bool only_helpers = std::ranges::any_of(members, is_ready) && std::ranges::none_of(members, has_instances);
@@ -157,7 +162,15 @@ void ClusterActor::on_rollout_started(const RolloutStarted& started) {
 void ClusterActor::drop_lost_rollouts() {
   KvKeepRollouts keep{.last = RolloutId{static_cast<uint32_t>(first_number)}, .rollouts = {}};
   for (const auto& [id, rollout] : rollouts) keep.rollouts.push_back(id);
+  for (const auto& [id, since_us] : absent_us) keep.rollouts.push_back(id);
   rt::tell(self, directory, std::move(keep));
+}
+
+void ClusterActor::drop_absent_rollout(RolloutId id) {
+  const auto absent = absent_us.find(id);
+  if (absent == absent_us.end() || rt::now_us(self) - absent->second < kAbsentUs) return;
+  absent_us.erase(absent);
+  rt::tell(self, directory, KvDropRollout{id});  // the KV that it has not released itself
 }
 
 Drained ClusterActor::on_drain(const DrainMachine& drain) {
@@ -180,8 +193,11 @@ void ClusterActor::on_down(const rt::down& message) {
   std::erase_if(sinks, [&](const ClusterSink& sink) { return rt::is_source(message, sink); });
   if (const auto rollout = std::ranges::find_if(rollouts, [&](const auto& r) { return rt::is_source(message, r.second); });
       rollout != rollouts.end()) {
-    rt::tell(self, directory, KvDropRollout{rollout->first});  // the KV that it has not released itself
+    const RolloutId id = rollout->first;
     rollouts.erase(rollout);
+    absent_us[id] = rt::now_us(self) - (rt::ended_in_order(message) ? kAbsentUs : 0);
+    drop_absent_rollout(id);
+    rt::tell_after(self, kAbsentUs, handle{self}, Tick{id.value});
   }
   const auto gone =
       std::ranges::find_if(members, [&](const auto& m) { return m.second.ready && rt::is_source(message, m.second.ready->handle); });

@@ -4,9 +4,10 @@
 // A machine asks to enter, starts its actors, and says where it listens; from then on it is monitored. Rollouts and other
 // machines hear of it and dial it themselves, so that no connection goes through this process or dies with it.
 //
-// It keeps nothing on disk. After a restart, the running machines and rollouts enter again and fill it and the directory. Epochs
-// and rollout ids are made from the current time, so a new controller repeats none of an earlier one. A machine or rollout that
-// this controller has lost may not enter again: its work is done elsewhere.
+// It keeps nothing on disk. After a restart, the running machines and rollouts enter again and fill it and the directory. So do
+// those that this controller lost while it, or they, were stopped or cut off. Epochs and rollout ids are made from the current
+// time, so a new controller repeats none of an earlier one, and numbers of those that enter again are not given once more, even if
+// the clock was set back.
 //
 // Always true:
 //  (1) at most one machine of each name is in the cluster or entering it;
@@ -14,6 +15,7 @@
 //      have the weights of the first of them, until the cluster changes to new ones. A machine that joins with older weights is
 //      then updated.
 #pragma once
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <string>
@@ -32,6 +34,8 @@ struct ClusterActor {
   static constexpr int64_t kEnterUs = 60'000'000;
   /// Running machines and rollouts must enter again within this time after a restart. Then the KV of other rollouts is released.
   static constexpr int64_t kReturnUs = 90'000'000;
+  /// KV of a lost rollout is released after this time. It enters again sooner if only its connection was lost.
+  static constexpr int64_t kAbsentUs = 5'000'000;
 
   /// `first_number`: the start time, in milliseconds of the calendar.
   ClusterActor(rt::self_ptr<ClusterActor> self_in, uint64_t first_number_in, EventLog log_in = {});
@@ -43,6 +47,7 @@ struct ClusterActor {
     NodeRoles roles;
     int64_t kv_block_bytes = 0;
     int64_t entered_us = 0;
+    uint64_t epoch = 0;
     std::optional<NodeReady> ready = {};  // none: it is being started
     bool draining = false;
     bool has_instances() const { return roles.has(NodeRole::kInstances); }
@@ -51,8 +56,9 @@ struct ClusterActor {
   ClusterEntered on_enter(const EnterCluster& ask);
   void on_ready(const NodeReady& ready);
   uint64_t next_number();
-  bool was_given_here(RolloutId id) const;
+  void keep_number(uint64_t number) { last_number = std::max(last_number, number); }
   void drop_lost_rollouts();
+  void drop_absent_rollout(RolloutId id);
   RolloutEntered on_rollout(RolloutId before);
   void on_rollout_started(const RolloutStarted& started);
   Drained on_drain(const DrainMachine& drain);
@@ -78,6 +84,7 @@ struct ClusterActor {
   std::vector<ClusterSink> sinks;
   uint64_t last_number;               // the last one given to a machine or a rollout: the time in ms, each once
   std::map<RolloutId, RolloutHandle> rollouts;  // running ones
+  std::map<RolloutId, int64_t> absent_us;       // lost ones whose KV is kept: since when
 };
 
 }  // namespace seer

@@ -21,6 +21,7 @@ KvDirectoryActor::handle::behavior_type KvDirectoryActor::make_behavior() {
       [this](const KvRelease& release) { on_release(release); },
       [this](const KvDropRollout& drop) { on_drop_rollout(drop.rollout); },
       [this](const KvKeepRollouts& keep) { on_keep_rollouts(keep); },
+      [this](const KvRolloutReturned& returned) { on_rollout_returned(returned.rollout); },
       [this](const KvBump& bump) { on_bump(bump); },
       [this](const GetReport& ask) {
         std::map<NodeId, KvMember> handles;
@@ -134,9 +135,13 @@ void KvDirectoryActor::on_release(const KvRelease& release) {
     released.erase(released_order.front());
     released_order.pop_front();
   }
-  auto it = holders.find(release.owner);
+  let_go(release.owner);
+}
+
+void KvDirectoryActor::let_go(KvOwner owner) {
+  const auto it = holders.find(owner);
   if (it == holders.end()) return;
-  for (const auto& [id, is_guest] : it->second) tell_release(id, release);
+  for (const auto& [id, is_guest] : it->second) tell_release(id, {owner});
   holders.erase(it);
 }
 
@@ -162,7 +167,7 @@ void KvDirectoryActor::on_drop_rollout(RolloutId rollout) {
   std::vector<KvOwner> owners;
   for (auto it = holders.lower_bound(KvOwner{0, rollout}); it != holders.end() && it->first.rollout == rollout; ++it)
     owners.push_back(it->first);
-  for (const KvOwner owner : owners) on_release({owner});
+  for (const KvOwner owner : owners) let_go(owner);
 }
 
 void KvDirectoryActor::on_keep_rollouts(const KvKeepRollouts& keep) {
@@ -171,6 +176,11 @@ void KvDirectoryActor::on_keep_rollouts(const KvKeepRollouts& keep) {
   for (const auto& [owner, where] : holders)
     if (is_lost(owner.rollout, keep)) gone.insert(owner.rollout);
   for (const RolloutId rollout : gone) on_drop_rollout(rollout);
+}
+
+void KvDirectoryActor::on_rollout_returned(RolloutId rollout) {
+  dropped.erase(rollout);
+  if (alive && is_lost(rollout, *alive)) alive->rollouts.push_back(rollout);
 }
 
 void KvDirectoryActor::tell_release(NodeId id, const KvRelease& release) {

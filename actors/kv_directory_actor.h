@@ -60,8 +60,10 @@ struct KvDirectoryActor {
   void on_find(const FindHolders& find);
   void on_find_room(const FindRoom& find);
   void on_release(const KvRelease& release);
+  void let_go(KvOwner owner);
   void on_drop_rollout(RolloutId rollout);
   void on_keep_rollouts(const KvKeepRollouts& keep);
+  void on_rollout_returned(RolloutId rollout);
   void tell_release(NodeId id, const KvRelease& release);
   void on_bump(const KvBump& bump);
 };

@@ -177,7 +177,7 @@ void KvNodeActor::on_open(const OpenBlocks& ask) {
   if (kept.contains(what.owner)) tiers->pin(what.owner);
   const size_t here_blocks = blocks_here(what);
   own_blocks(what, here_blocks);
-  if (!parts.transport || here_blocks == what.blocks.size()) return open_here(ask);
+  if (!is_worth_fetching(what, here_blocks)) return open_here(ask);
   const uint64_t op = next_op++;
   pulls.emplace(op, Pull{.ask = ask, .here = here_blocks});
   find_holders(op);
@@ -187,6 +187,13 @@ void KvNodeActor::on_open(const OpenBlocks& ask) {
 size_t KvNodeActor::blocks_here(const KvOpening& what) const {
   const ProbeResult here = tiers->probe(keys_of(what.blocks));
   return here.dram_blocks + here.cold_blocks;
+}
+
+bool KvNodeActor::is_worth_fetching(const KvOpening& what, size_t here) const {
+  if (!parts.transport || here == what.blocks.size()) return false;
+  int64_t missing_tokens = 0;
+  for (size_t i = here; i < what.blocks.size(); ++i) missing_tokens += what.blocks[i].tokens;
+  return missing_tokens >= config.fetch_tokens_min;
 }
 
 void KvNodeActor::open_here(const OpenBlocks& ask) {

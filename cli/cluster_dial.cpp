@@ -62,7 +62,7 @@ void ClusterWatch::subscribe() {
 
 void ClusterWatch::follow() {
   while (news_.receive(
-      0, [&](const NodeJoined& node) { on_joined(node); }, [&](const PartLost& lost) { on_left(lost); },
+      0, [&](const NodeJoined& node) { on_joined(node); }, [&](const PartLost& lost) { on_unlisted(lost); },
       [&](const rt::down& message) { on_down(message); })) {
   }
   reach_again();
@@ -72,12 +72,24 @@ void ClusterWatch::follow() {
 void ClusterWatch::on_joined(const NodeJoined& node) {
   if (node.at.node == config_.self) return;
   const auto known = members_.find(node.at.node);
-  if (known != members_.end() && known->second.announced == node.handle) return;  // a new controller repeats it
-  if (known != members_.end()) on_left({.node = node.at.node, .instances = {}, .reason = cat("node ", node.at.node, " is gone")});
+  if (known != members_.end() && known->second.announced == node.handle) {  // the controller repeats it
+    known->second.announced = node.handle;  // over the connection of now
+    known->second.listed = true;
+    return;
+  }
+  if (known != members_.end()) drop({.node = node.at.node, .instances = {}, .reason = cat("node ", node.at.node, " is gone")});
   reach(members_[node.at.node] = {.at = node.at, .handle = {}, .announced = node.handle, .instances = node.instances}, ClusterGate::kHandshakeMax);
 }
 
-void ClusterWatch::on_left(const PartLost& lost) {
+/// The controller has lost the machine. One that is reached from here is kept until that fails too.
+void ClusterWatch::on_unlisted(const PartLost& lost) {
+  const auto member = members_.find(lost.node);
+  if (member == members_.end()) return;
+  member->second.listed = false;
+  if (!member->second.handle) members_.erase(member);
+}
+
+void ClusterWatch::drop(const PartLost& lost) {
   const auto member = members_.extract(lost.node);
   if (!member.empty() && member.mapped().handle) hooks_.left(lost);
 }
@@ -87,12 +99,13 @@ void ClusterWatch::on_down(const rt::down& message) {
     gone_us_ = now_us();
     return log_.warn(gone_us_, "controller_lost", {{"address", config_.address}, {"wait_s", config_.wait_s}});
   }
-  for (auto& [id, member] : members_) {
-    if (!rt::is_source(message, member.handle)) continue;
-    member.handle = nullptr;
-    try_later(member);
-    return hooks_.left(lost_machine(id, member.instances, message));
-  }
+  const auto gone = std::ranges::find_if(members_, [&](const auto& m) { return rt::is_source(message, m.second.handle); });
+  if (gone == members_.end()) return;
+  const PartLost lost = lost_machine(gone->first, gone->second.instances, message);
+  if (!gone->second.listed) return drop(lost);
+  gone->second.handle = nullptr;
+  try_later(gone->second);
+  hooks_.left(lost);
 }
 
 void ClusterWatch::reach(Member& member, std::chrono::milliseconds within) {

@@ -25,16 +25,16 @@ Result<RolloutEntered> ask_to_roll_out(ClusterNet& net, const std::string& addre
 
 /// Follows the machines of a cluster as they join and leave. Messages to a machine go over a direct connection, not through the
 /// controller. Each machine is dialed once; of two machines, the one with the larger name dials. A machine that cannot be reached
-/// from here counts as gone, and is dialed again.
+/// from here counts as gone, and is dialed again. One that only the controller cannot reach is not gone.
 ///
-/// When the controller dies, it is dialed at its address until it was started again. Machines that it then announces again are
-/// ignored if they are known here. Single owner.
+/// When the controller is lost, it is dialed at its address until it answers again, or was started again. Machines that it then
+/// announces again are ignored if they are known here. Single owner.
 class ClusterWatch {
  public:
   struct Hooks {
     std::function<Status(const NodeAddress&, NodeHandle, uint32_t instances)> joined;
     std::function<void(const PartLost&)> left;
-    /// Enters again at a controller that was started again. Errors: kUnavailable if it does not answer; then it is asked again.
+    /// Enters again at a controller that was lost. Errors: kUnavailable if it does not answer; then it is asked again.
     /// Other errors end the watch. May be empty if wait_s is 0.
     std::function<Status(const ClusterHandle&)> enter_again;
   };
@@ -56,13 +56,15 @@ class ClusterWatch {
     NodeAddress at;
     NodeHandle handle;          // null: cannot be reached from here now
     NodeHandle announced;       // the controller's handle of it
+    bool listed = true;         // by the controller, as far as it has said
     uint32_t instances = 0;
     int64_t try_us = 0;         // without a handle: when to dial again
     int64_t pause_us = 0;       // before that
   };
   void subscribe();
   void on_joined(const NodeJoined& node);
-  void on_left(const PartLost& lost);
+  void on_unlisted(const PartLost& lost);
+  void drop(const PartLost& lost);
   void on_down(const rt::down& message);
   void reach(Member& member, std::chrono::milliseconds within);
   void try_later(Member& member);

@@ -387,7 +387,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   SEER_ASSIGN_OR_RETURN(RunJournal journal, RunJournal::open(options, work.groups, config.version, machines.weights));
   const int64_t answered_before = std::ssize(journal.answered());
   if (answered_before > 0 || journal.begun() > 0)
-    hooks.log.info(steady_us(), "rollout_resumed", {{"responses", answered_before}, {"requests_begun", journal.begun()}});
+    hooks.log.info(steady_us(), "rollout_resumed", {{"responses", answered_before}, {"requests_begun", journal.begun()}, {"tokens_begun", journal.begun_tokens()}});
   for (const Response& response : journal.answered()) give(response);
   if (!written.ok()) return written.error();
 

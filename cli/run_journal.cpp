@@ -38,6 +38,12 @@ std::vector<ResumedRequest> RunJournal::take_resumed(RolloutId id) {
   return resumed;
 }
 
+int64_t RunJournal::begun_tokens() const {
+  int64_t tokens = 0;
+  for (const CommittedTokens& part : had_.parts) tokens += std::ssize(part.tokens);
+  return tokens;
+}
+
 Status RunJournal::sync_when_due(int64_t now_us) {
   if (!is_on() || now_us - synced_us_ < kSyncUs) return {};
   synced_us_ = now_us;

@@ -21,7 +21,9 @@ class RunJournal {
   const std::vector<Response>& answered() const { return had_.responses; }
   /// The requests from which the rollout of this id continues. Call it once.
   std::vector<ResumedRequest> take_resumed(RolloutId id);
-  size_t begun() const { return had_.parts.size(); }  // requests that had tokens, until take_resumed()
+  /// Unfinished requests that had tokens, and those tokens, until take_resumed().
+  size_t begun() const { return had_.parts.size(); }
+  int64_t begun_tokens() const;
 
   Status commit(const RolloutCommits& commits) { return is_on() ? journal_->commit(commits) : Status{}; }
   Status finish(const Response& response) { return is_on() ? journal_->finish(response) : Status{}; }

@@ -166,9 +166,11 @@ struct KvKeepRollouts {
   std::vector<RolloutId> rollouts;
   SEER_FIELDS(KvKeepRollouts, last, rollouts)
 };
+/// A rollout that was said to be over has come back.
+struct KvRolloutReturned { RolloutId rollout; SEER_FIELDS(KvRolloutReturned, rollout) };
 using KvDirectoryHandle = rt::iface<rt::oneway<KvNodeUp>, rt::oneway<KvHolds>, rt::oneway<KvDraining>, rt::oneway<FindHolders>,
                                     rt::oneway<KvRoom>, rt::oneway<FindRoom>, rt::oneway<KvRelease>, rt::oneway<KvDropRollout>, rt::oneway<KvKeepRollouts>,
-                                    rt::oneway<KvBump>, rt::rpc<GetReport, std::vector<KvNodeReport>>>;
+                                    rt::oneway<KvRolloutReturned>, rt::oneway<KvBump>, rt::rpc<GetReport, std::vector<KvNodeReport>>>;
 /// A new, empty directory replaces one that died. KV nodes tell it what they keep, rollouts what they released.
 struct DirectoryUp { KvDirectoryHandle directory; SEER_FIELDS(DirectoryUp, directory) };
 
@@ -552,6 +554,7 @@ CAF_BEGIN_TYPE_ID_BLOCK(seer, first_custom_type_id)
   CAF_ADD_TYPE_ID(seer, (seer::DrainMachine))
   CAF_ADD_TYPE_ID(seer, (seer::Drained))
   CAF_ADD_TYPE_ID(seer, (seer::KvDropRollout))
+  CAF_ADD_TYPE_ID(seer, (seer::KvRolloutReturned))
   CAF_ADD_TYPE_ID(seer, (seer::ClusterWeights))
   CAF_ADD_TYPE_ID(seer, (seer::WeightPart))
   CAF_ADD_TYPE_ID(seer, (seer::WeightPartSink))

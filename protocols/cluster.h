@@ -14,7 +14,7 @@
 namespace seer {
 
 /// Raised with every change to a message or its meaning.
-inline constexpr uint32_t kProtocolNumber = 9;
+inline constexpr uint32_t kProtocolNumber = 10;
 
 struct ClusterIdentity {
   uint32_t protocol = kProtocolNumber;

@@ -188,6 +188,7 @@ struct DirectoryLink {
             [this](const KvRelease& release) { wire.send(self, to, release); },
             [this](const KvDropRollout& drop) { wire.send(self, to, drop); },
             [this](const KvKeepRollouts& keep) { wire.send(self, to, keep); },
+            [this](const KvRolloutReturned& returned) { wire.send(self, to, returned); },
             [this](const KvBump& bump) { wire.send(self, to, bump); },
             [this](const GetReport& ask) { return self->delegate(to, ask); }};
   }

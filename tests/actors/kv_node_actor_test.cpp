@@ -353,14 +353,14 @@ struct Lending {
   static constexpr int64_t kTimeoutUs = 10'000;
   static constexpr uint32_t kBlocks = 3;
 
-  explicit Lending(int64_t transfer_us) : client(world) {
+  explicit Lending(int64_t transfer_us, int32_t fetch_tokens_min = 0) : client(world) {
     transport = std::make_shared<SimTransport>(SimTransportConfig{.latency_us = transfer_us},
                                                [this](int64_t us, std::function<void()> f) { world.after(us, std::move(f)); });
     directory = world.spawn<KvDirectoryActor>();
     for (uint32_t n = 0; n < 2; ++n) {
       arenas.push_back(*HostArena::create({.dram_bytes = 8 * kBlockBytes, .block_bytes = kBlockBytes}));
       nodes.push_back(world.spawn<KvNodeActor>(
-          KvNodeConfig{.node = NodeId{n}, .tiers = {.free_share = 0}, .fetch_timeout_us = kTimeoutUs},
+          KvNodeConfig{.node = NodeId{n}, .tiers = {.free_share = 0}, .fetch_tokens_min = fetch_tokens_min, .fetch_timeout_us = kTimeoutUs},
           KvNodeParts{.arena = arenas[n], .open_cold = {}, .directory = directory, .transport = transport,
                       .is_connected = [this, n](const rt::process&) { return !unconnected.contains(n); }}));
     }
@@ -406,6 +406,19 @@ TEST_CASE("kv node: blocks of another node are fetched, sealed here, and release
   CHECK(l.state(1).report().fetched_bytes == Lending::kBlocks * kBlockBytes);
   CHECK(l.arenas[0]->taken_count() == 0);
   CHECK(l.state(1).late_fetches.empty());
+}
+
+TEST_CASE("kv node: a few missing tokens are computed; nobody is asked for their blocks") {
+  constexpr int32_t kTokens = 4 * Lending::kBlocks;
+  for (const int32_t fetch_tokens_min : {kTokens, kTokens + 1}) {
+    CAPTURE(fetch_tokens_min);
+    Lending l(5'000, fetch_tokens_min);
+    l.open();
+    l.run_for(1'000);
+    const bool is_asked = fetch_tokens_min == kTokens;
+    CHECK(l.state(1).pulls.size() == (is_asked ? 1 : 0));
+    CHECK(l.opened_blocks() == (is_asked ? 99 : 0));
+  }
 }
 
 TEST_CASE("kv node: blocks are neither asked of nor lent to a process without a connection of its own") {
@@ -562,6 +575,7 @@ struct Pool {
         };
       nodes.push_back(world.spawn<KvNodeActor>(KvNodeConfig{.node = NodeId{n},
                                                             .tiers = {.spill_batch_bytes = 4 * kBlockBytes, .free_share = 0},
+                                                            .fetch_tokens_min = 0,
                                                             .is_kv_only = o.lenders.contains(n)},
                                                parts));
     }

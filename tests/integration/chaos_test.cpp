@@ -2,21 +2,39 @@
 // within one process, every response once, and leaves nothing in the pools. SEER_CHAOS_ROUNDS and SEER_CHAOS_SEED try more.
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdlib>
-#include <filesystem>
-#include <numeric>
+#include <map>
 #include <random>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "integration/cluster.h"
+#include "integration/free_rows.h"
 #include "integration/optional_parts.h"
+#include "protocols/text.h"
 
 using namespace seer;
 
 namespace {
 
-enum Act : uint8_t { kKillNode, kStopNode, kKillRollout, kKillController, kKillCluster, kActs };
+// Nodes 0 to 2 have all roles, 0 the controller's too; 3 only keeps KV, 4 only serves drafts.
+constexpr uint32_t kNodes = 5;
+enum Victim : uint8_t { kController, kNode1, kNode2, kKvNode, kDraftNode, kRollout, kCluster, kVictims };
+struct Act {
+  Victim victim;
+  bool stops;  // until it counts as lost, by SIGSTOP; otherwise SIGKILL
+  int times;   // in ten rounds
+};
+// Stops are noticed only after seconds, and a new cluster takes seconds to start, so both are rarer.
+constexpr std::array<Act, 13> kActs{{{kController, false, 4}, {kNode1, false, 6}, {kNode2, false, 6}, {kKvNode, false, 5}, {kDraftNode, false, 4},
+                                     {kRollout, false, 6}, {kCluster, false, 2}, {kController, true, 1}, {kNode1, true, 2}, {kNode2, true, 1},
+                                     {kKvNode, true, 1}, {kDraftNode, true, 1}, {kRollout, true, 1}}};
+constexpr std::array<const char*, kVictims> kNames{"controller", "node 1", "node 2", "KV node", "draft node", "rollout", "cluster"};
+constexpr std::chrono::milliseconds kStopFor(9500);  // a silent process counts as lost after 8 s
 
 int number_from_environment(const char* name, int otherwise) {
   const char* const text = std::getenv(name);
@@ -38,6 +56,7 @@ class Chaos {
       int waits = 0;
       while (!was_cut_off && !seer.wait(300 + static_cast<int>(random_() % 500))) {
         REQUIRE_MESSAGE(++waits < kWaitsMax, "it does not end: ", seer.err());
+        wake_up_if_due();
         start_missing_nodes();
         if (acts > 0) was_cut_off = act(seer), --acts;
       }
@@ -46,76 +65,109 @@ class Chaos {
       REQUIRE_MESSAGE(was_cut_off, seer.err());
     }
   }
-  /// Requests that the pools keep, once all expected machines are there.
-  int64_t kept_requests() {
-    int64_t kept = 0;
-    for (const Json& node : status_of(*cluster_)["nodes"]) kept += node.value("kept_requests", 0);
+  /// What the pools keep once the KV of rollouts that were killed is released; empty: nothing.
+  std::string kept() {
+    std::string kept;
+    for (int left = 200; left > 0; --left) {
+      wake_up_if_due();
+      kept.clear();
+      for (const Json& node : status_of(*cluster_)["nodes"])
+        for (const char* const what : {"kept_requests", "dram_used_bytes", "cold_used_bytes"})
+          if (const int64_t count = node.value(what, int64_t{0}); count != 0)
+            kept += cat("node ", node["node"].get<int>(), ": ", what, " ", count, "; ");
+      if (kept.empty()) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
     return kept;
   }
-  int count(Act act) const { return counts_[act]; }
-  int count_all() const { return std::accumulate(counts_.begin(), counts_.end(), 0); }
+  int count(Victim victim, bool stops) const { return counts_[victim][stops]; }
+  int count_all() const {
+    int all = 0;
+    for (const auto& [kills, stops] : counts_) all += kills + stops;
+    return all;
+  }
 
  private:
-  static constexpr uint32_t kNodes = 3;
   static constexpr int kWaitsMax = 300;  // of 0.3 to 0.8 s: a rollout takes some seconds, a stopped machine is given up after 8
 
+  std::map<std::string, std::string> flags_of(uint32_t name) const {
+    if (name == kKvNode) return {{"--roles", "kv"}};
+    if (name == kDraftNode) return {{"--roles", "draft"}};
+    std::map<std::string, std::string> flags{{"--drafting", "grouped"}, {"--draft-profile", kFreeRows}};
+    if (name != kController) flags.insert({{"--dram-bytes", "512KiB"}, {"--cold-dir", folder_.path("cold-" + std::to_string(name))}});
+    return flags;
+  }
   void start_cluster() {
     cluster_.reset();
-    cluster_ = std::make_unique<Cluster>();
-    for (uint32_t name = 1; name < kNodes; ++name) cluster_->join(name);
+    cluster_ = std::make_unique<Cluster>(std::map<std::string, std::string>{}, flags_of(kController));
+    for (uint32_t name = 1; name < kNodes; ++name) cluster_->start(name, flags_of(name));
+    for (uint32_t name = 1; name < kNodes; ++name) wait_for_line(*cluster_->nodes.at(name), cat("node ", name, " has joined, with "));
     stopped_ = 0;
   }
   /// One that was killed comes back under its name once the controller has seen that it is gone; until then it is refused.
   void start_missing_nodes() {
     for (uint32_t name = 1; name < kNodes; ++name)
-      if (cluster_->nodes.at(name)->wait(0)) cluster_->start(name);
+      if (cluster_->nodes.at(name)->wait(0)) cluster_->start(name, flags_of(name));
+  }
+  /// Each act comes as often as kActs says, in an order drawn anew for each ten rounds.
+  Act draw() {
+    if (drawn_.empty()) {
+      for (const Act& act : kActs) drawn_.insert(drawn_.end(), static_cast<size_t>(act.times), act);
+      std::ranges::shuffle(drawn_, random_);
+    }
+    const Act act = drawn_.back();
+    drawn_.pop_back();
+    return act;
   }
   /// True: the rollout's process is dead, or will be.
   bool act(ChildProcess& seer) {
-    // Stops are noticed only after seconds, and a new cluster takes seconds to start, so both are rarer.
-    static constexpr std::array<Act, 12> kDrawn{kKillNode,    kKillNode,    kKillNode,    kKillNode,       kKillNode,       kKillRollout,
-                                                kKillRollout, kKillRollout, kStopNode,    kKillController, kKillController, kKillCluster};
-    const Act drawn = kDrawn[random_() % kDrawn.size()];
-    const uint32_t name = 1 + random_() % (kNodes - 1);
-    ChildProcess& node = *cluster_->nodes.at(name);
-    switch (drawn) {
-      case kKillNode:
-        node.send(SIGKILL);
-        break;
-      case kStopNode:
-        if (stopped_ != 0) return false;  // one at a time
-        node.send(SIGSTOP);
-        stopped_ = name;
-        break;
-      case kKillRollout:
-        seer.send(SIGKILL);
-        go_on(stopped_);
-        break;
-      case kKillController:
-        cluster_->nodes.at(0)->send(SIGKILL);
-        REQUIRE(cluster_->nodes.at(0)->wait(kWaitMs));
-        cluster_->start_controller_again();
-        // KV of a rollout that dies before it has entered again is released only a minute later.
-        while (!seer.wait(20) && status_of(*cluster_)["rollouts"].empty()) {
-        }
-        break;
-      default:
-        seer.send(SIGKILL);
-        start_cluster();
+    const Act now = draw();
+    ++counts_[now.victim][now.stops];
+    if (now.victim == kCluster) {
+      seer.send(SIGKILL);
+      start_cluster();
+      return true;
     }
-    ++counts_[drawn];
-    return drawn == kKillRollout || drawn == kKillCluster;
+    ChildProcess& process = now.victim == kRollout ? seer : *cluster_->nodes.at(now.victim);
+    const bool is_one_of_many = now.victim != kRollout && now.victim != kController;
+    if (!now.stops) {
+      process.send(SIGKILL);
+      if (now.victim == kController) restart_controller(seer);
+    } else if (is_one_of_many) {
+      wake_up();
+      process.send(SIGSTOP);
+      stopped_ = now.victim;
+      wakes_up_ = Clock::now() + kStopFor;
+    } else {
+      process.send(SIGSTOP);
+      std::this_thread::sleep_for(kStopFor);
+      process.send(SIGCONT);
+    }
+    return now.victim == kRollout && !now.stops;
   }
-  void go_on(uint32_t name) {
-    if (name != 0) cluster_->nodes.at(name)->send(SIGCONT);
+  void restart_controller(ChildProcess& seer) {
+    REQUIRE(cluster_->nodes.at(0)->wait(kWaitMs));
+    cluster_->start_controller_again(flags_of(kController));
+    // KV of a rollout that dies before it has entered again is released only a minute later.
+    while (!seer.wait(20) && status_of(*cluster_)["rollouts"].empty()) {
+    }
+  }
+  void wake_up_if_due() {
+    if (stopped_ != 0 && Clock::now() >= wakes_up_) wake_up();
+  }
+  void wake_up() {
+    if (stopped_ != 0 && !cluster_->nodes.at(stopped_)->wait(0)) cluster_->nodes.at(stopped_)->send(SIGCONT);
     stopped_ = 0;
   }
 
+  using Clock = std::chrono::steady_clock;
   const ScratchFolder& folder_;
   std::mt19937 random_;
   std::unique_ptr<Cluster> cluster_;
+  std::vector<Act> drawn_;
   uint32_t stopped_ = 0;  // 0: none
-  std::array<int, kActs> counts_{};
+  Clock::time_point wakes_up_;
+  std::array<std::array<int, 2>, kVictims> counts_{};
 };
 
 }  // namespace
@@ -133,9 +185,10 @@ TEST_CASE("chaos: rollouts whose processes are killed and stopped at random end 
   for (int round = 0; round < rounds || (chaos.count_all() < 3 * rounds && round < 2 * rounds); ++round) {
     CAPTURE(round);
     CHECK(chaos.run(round, 4) == right);
-    CHECK(chaos.kept_requests() == 0);
+    CHECK(chaos.kept() == "");
   }
-  MESSAGE(chaos.count(kKillNode), " nodes killed, ", chaos.count(kStopNode), " stopped, ", chaos.count(kKillRollout),
-          " rollouts, ", chaos.count(kKillController), " controllers and ", chaos.count(kKillCluster), " clusters killed");
+  std::string counts;
+  for (const Act& act : kActs) counts += cat(act.stops ? "stop " : "kill ", kNames[act.victim], " ", chaos.count(act.victim, act.stops), ", ");
+  MESSAGE(counts);
   CHECK(chaos.count_all() >= 3 * rounds);
 }

@@ -55,8 +55,9 @@ struct Cluster {
     nodes[name] = std::make_unique<ChildProcess>(all);
   }
   /// Under its old address, after its end.
-  void start_controller_again() {
-    start(0, {{"--listen", address}});
+  void start_controller_again(std::map<std::string, std::string> flags = {}) {
+    flags["--listen"] = address;
+    start(0, flags);
     wait_for_line(*nodes[0], "node 0 is the controller, with 1 instances, at ");
   }
   void join(uint32_t name, const std::map<std::string, std::string>& flags = {}) {

@@ -1,7 +1,12 @@
 // A cluster of real processes: whatever machines join, leave and die, a rollout on them gives the bits of one within a process.
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <string>
 
@@ -9,6 +14,7 @@
 #include "integration/cluster.h"
 #include "integration/free_rows.h"
 #include "integration/optional_parts.h"
+#include "protocols/unique_fd.h"
 
 using namespace seer;
 
@@ -20,6 +26,38 @@ void wait_for_response(ChildProcess& seer, const std::string& out) {
   std::error_code missing;
   while (!seer.wait(5) && (std::filesystem::file_size(partial, missing) == 0 || missing)) {
   }
+}
+
+/// Until the log has so many lines with these words.
+void wait_for_log(ChildProcess& seer, const std::string& words, int times) {
+  const auto count = [&] {
+    const std::string log = seer.err();
+    int found = 0;
+    for (size_t at = log.find(words); at != std::string::npos; at = log.find(words, at + 1)) ++found;
+    return found;
+  };
+  int left = kWaitMs / 20;
+  while (count() < times) {
+    const bool has_ended = seer.wait(20);
+    REQUIRE_MESSAGE((!has_ended && --left > 0), seer.err());
+  }
+}
+
+struct Pipe {
+  Pipe() {
+    std::array<int, 2> ends{};
+    REQUIRE(pipe2(ends.data(), O_CLOEXEC) == 0);
+    reader = UniqueFd(ends[0]);
+    writer = UniqueFd(ends[1]);
+  }
+  void write(const std::string& text) { REQUIRE(::write(writer.get(), text.data(), text.size()) == std::ssize(text)); }
+  UniqueFd reader, writer;
+};
+
+std::string line_of(std::ifstream& file) {
+  std::string line;
+  std::getline(file, line);
+  return line + "\n";
 }
 
 }  // namespace
@@ -149,20 +187,38 @@ TEST_CASE("cluster: a machine that is drained during a rollout leaves in order, 
   CHECK(after["rollouts"].empty());
 }
 
-TEST_CASE("cluster: a machine that is stopped is lost after some seconds, and ends with a sentence when it wakes up") {
+TEST_CASE("cluster: a machine that is stopped, or the controller, is lost after some seconds, and comes back when it wakes up") {
   const ScratchFolder folder;
   const Responses right = local_responses(folder);
-  Cluster cluster;
-  cluster.join(1);
-  const std::string out = folder.path("a.jsonl");
-  ChildProcess seer(rollout(out, {"--cluster", cluster.address}));
-  wait_for_response(seer, out);
-  cluster.nodes.at(1)->send(SIGSTOP);
-  CHECK(responses_of_run(seer, out) == right);
-  cluster.nodes.at(1)->send(SIGCONT);
-  REQUIRE(cluster.nodes.at(1)->wait(kWaitMs));
-  CHECK(cluster.nodes.at(1)->err().ends_with(
-      "seer: node 1 is refused: the controller had lost it, and its work is done elsewhere: start it again\n"));
+  for (const uint32_t stopped : {1, 0}) {
+    CAPTURE(stopped);
+    Cluster cluster;
+    cluster.join(1);
+    cluster.join(2);
+    // The last prompt comes once the machine is back.
+    Pipe prompts;
+    std::ifstream file(kPrompts);
+    for (int line = 0; line < 11; ++line) prompts.write(line_of(file));
+    const std::string out = folder.path("a.jsonl");
+    Arguments all = rollout(out, {"--cluster", cluster.address, "--report", folder.path("a.json"), "--log-level", "info"});
+    std::ranges::replace(all, kPrompts, std::string("-"));
+    ChildProcess seer(all, prompts.reader.get());
+    wait_for_response(seer, out);
+    cluster.nodes.at(stopped)->send(SIGSTOP);
+    wait_for_log(seer, " instance_lost ", 1);
+    cluster.nodes.at(stopped)->send(SIGCONT);
+    wait_for_log(seer, " instance_up ", 4);
+    if (stopped == 0) wait_for_log(seer, " controller_returned ", 1);
+    prompts.write(line_of(file));
+    prompts.writer = UniqueFd();
+    CHECK(responses_of_run(seer, out) == right);
+    CHECK(Json::parse(folder.read("a.json"))["instances_lost"] == 1);
+    Json after = status_of(cluster);
+    for (int left = 100; left > 0 && after["nodes"].size() < 3; --left) after = status_of(cluster);
+    REQUIRE(after["nodes"].size() == 3);
+    for (const Json& node : after["nodes"]) CHECK(node["kept_requests"] == 0);
+    CHECK(after["rollouts"].empty());
+  }
 }
 
 TEST_CASE("cluster: a stopped machine of which a restarted controller knows nothing does not hold up a rollout that dials it again") {

@@ -42,6 +42,7 @@ TEST_CASE("resume: a rollout that is killed again and again ends with the respon
   const Arguments journaled{"--journal", folder.path("journal"), "--resume", "--report", folder.path("report.json"), "--log-level", "info"};
   int kills = 0;
   int64_t answered = 0;  // before the last process
+  std::string log;       // of the last process
   for (bool is_over = false; !is_over;) {
     ChildProcess seer(local_rollout(folder, "a.jsonl", journaled));
     // Until some more responses are there; in the end it runs through.
@@ -54,7 +55,7 @@ TEST_CASE("resume: a rollout that is killed again and again ends with the respon
     is_over = seer.wait(0);
     if (is_over) {
       REQUIRE_MESSAGE(seer.exit_code() == 0, seer.err());
-      CHECK((kills == 0 || seer.err().find(" info rollout_resumed ") != std::string::npos));
+      log = seer.err();
     } else {
       answered = written();
       seer.send(SIGKILL);
@@ -67,6 +68,19 @@ TEST_CASE("resume: a rollout that is killed again and again ends with the respon
   const Json report = Json::parse(folder.read("report.json"));
   CHECK(report["answered_before"] >= answered);
   CHECK(report["answered_before"].get<int>() + report["requests"].get<int>() == 64);
+  // The last process has computed what was not committed before it, and the last token of each request that it took up.
+  int64_t tokens = 0, computed = 0, response = 0;
+  std::ifstream lines(folder.path("a.jsonl"));
+  for (std::string line; std::getline(lines, line);)
+    if (++response > report["answered_before"]) tokens += std::ssize(Json::parse(line)["output_ids"]);
+  for (const Json& instance : report["instances"]) computed += instance["tokens"].get<int64_t>();
+  const auto figure = [&](const std::string& words) {
+    REQUIRE(log.find(words) != std::string::npos);
+    return std::stoll(log.substr(log.find(words) + words.size()));
+  };
+  const int64_t begun = figure(" requests_begun="), begun_tokens = figure(" tokens_begun=");
+  CHECK(begun_tokens > 0);
+  CHECK(computed == tokens - begun_tokens + begun);
 
   // Its journal is clear: the folder is ready for the next rollout.
   ChildProcess next(local_rollout(folder, "b.jsonl", {"--journal", folder.path("journal"), "--seed", "2"}));

@@ -55,6 +55,7 @@ struct FakeDirectory {
             [this](const KvRelease& m) { note(*log, *world, m); },
             [this](const KvDropRollout& m) { note(*log, *world, m); },
             [this](const KvKeepRollouts& m) { note(*log, *world, m); },
+            [this](const KvRolloutReturned& m) { note(*log, *world, m); },
             [this](const KvBump& m) { note(*log, *world, m); },
             [](const GetReport&) { return std::vector<KvNodeReport>{}; }};
   }
