@@ -170,8 +170,11 @@ void ClusterActor::drop_absent_rollout(RolloutId id) {
   const auto absent = absent_us.find(id);
   if (absent == absent_us.end() || rt::now_us(self) - absent->second < kAbsentUs) return;
   absent_us.erase(absent);
-  rt::tell(self, directory, KvDropRollout{id});  // the KV that it has not released itself
+  drop_rollout(id);
 }
+
+/// Releases the KV that it has not released itself.
+void ClusterActor::drop_rollout(RolloutId id) { rt::tell(self, directory, KvDropRollout{id}); }
 
 Drained ClusterActor::on_drain(const DrainMachine& drain) {
   const auto member = members.find(drain.node);
@@ -195,9 +198,10 @@ void ClusterActor::on_down(const rt::down& message) {
       rollout != rollouts.end()) {
     const RolloutId id = rollout->first;
     rollouts.erase(rollout);
-    absent_us[id] = rt::now_us(self) - (rt::ended_in_order(message) ? kAbsentUs : 0);
-    drop_absent_rollout(id);
+    if (rt::ended_in_order(message)) return drop_rollout(id);
+    absent_us[id] = rt::now_us(self);
     rt::tell_after(self, kAbsentUs, handle{self}, Tick{id.value});
+    return;
   }
   const auto gone =
       std::ranges::find_if(members, [&](const auto& m) { return m.second.ready && rt::is_source(message, m.second.ready->handle); });

@@ -59,6 +59,7 @@ struct ClusterActor {
   void keep_number(uint64_t number) { last_number = std::max(last_number, number); }
   void drop_lost_rollouts();
   void drop_absent_rollout(RolloutId id);
+  void drop_rollout(RolloutId id);
   RolloutEntered on_rollout(RolloutId before);
   void on_rollout_started(const RolloutStarted& started);
   Drained on_drain(const DrainMachine& drain);

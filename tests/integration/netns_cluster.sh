@@ -66,20 +66,37 @@ cluster "${cut/SECONDS/3}"
 cluster "${cut/SECONDS/15}"
 [[ $(figure instances_lost) == 2 ]] || fail "$(figure instances_lost) instances were lost in a cut of 15 s, expected those of one machine"
 
-# The rollout is on machine 3, from which machine 2 cannot be reached for a while; the controller reaches both. The last prompt comes
-# once machine 2 is back, or after a minute.
+# from_machine_3 PATTERN TIMES ARGUMENT...: the rollout, on machine 3. Its last prompt comes once the log has so many lines like this,
+# or after a minute.
+from_machine_3() {
+  local pattern=$1 times=$2
+  shift 2
+  { head -n 59 "$PROMPTS"; seen "$pattern" "$times"; sed -n 60p "$PROMPTS"; } |
+    ip netns exec "$SEER_NETNS-3" "${@/#"$PROMPTS"/-}" --cluster "$SEER_CLUSTER" --log-level info
+}
+export -f from_machine_3
 export PROMPTS=$prompts
-cluster 'prompts() {
-           head -n 59 "$PROMPTS"
-           seen " instance_up .* instance=2048 " 2
-           sed -n 60p "$PROMPTS"
-         }
-         prompts | ip netns exec "$SEER_NETNS-3" "${@/#"$PROMPTS"/-}" --cluster "$SEER_CLUSTER" --log-level info & rollout=$!
+
+# Machine 2 cannot be reached from there for a while; the controller reaches both.
+cluster 'from_machine_3 " instance_up .* instance=2048 " 2 "$@" & rollout=$!
          seen " instance_up .* instance=2048 " 1
          ip -n "$SEER_NETNS-3" route add blackhole 10.77.0.12; seen " instance_lost .* instance=204[89] " 2
          ip -n "$SEER_NETNS-3" route del blackhole 10.77.0.12; wait $rollout'
 [[ $(figure instances_lost) == 2 ]] || fail "$(figure instances_lost) instances were lost, expected those that could not be reached"
 (($(grep -c ' info instance_up .* instance=2048 ' "$work/err") == 2)) || fail "machine 2 did not come back: $(cat "$work/err")"
+
+# Nobody can reach the controller's machine for a while.
+cluster 'from_machine_3 " instance_up .* instance=0 " 2 "$@" & rollout=$!
+         seen " instance_up .* instance=0 " 1
+         ip -n "$SEER_NETNS-net" link set port0 down; seen " instance_lost .* instance=[01] " 2; seen " warn controller_lost " 1
+         ip -n "$SEER_NETNS-net" link set port0 up; wait $rollout
+         for ((tries = 0; tries < 100; ++tries)); do
+           "$SEER" status --insecure --cluster "$SEER_CLUSTER" --json >"$WORK/status.json"
+           (($(grep -o "\"state\":\"up\"" "$WORK/status.json" | wc -l) < 4)) || break
+         done'
+[[ $(figure instances_lost) == 2 ]] || fail "$(figure instances_lost) instances were lost with the controller, expected those of its machine"
+grep -q ' info controller_returned ' "$work/err" || fail "the controller did not come back: $(cat "$work/err")"
+(($(grep -o '"state":"up"' "$work/status.json" | wc -l) == 4)) || fail "machines are missing: $(cat "$work/status.json")"
 
 # Ctrl-C ends all of it.
 env --default-signal=INT setsid "$root/deploy/netns_cluster.sh" 2 --seer "$seer" "${nodes[@]}" >"$work/out" 2>"$work/err" &
