@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Packs an archive with which a machine can run Seer without installing anything: deploy/bundle.sh [--seer FILE] [OUT.tar.gz]
 # The archive holds one folder: the program with its shared libraries, the shipped model and examples, the scripts that start
-# clusters, and the documentation. It does not hold the C library: the machine's own must be at least as new as the one here.
+# clusters, tests of these, the client of trainers, and the documentation. It does not hold the C library: the machine's own must be at least as new as the one here.
 # The program finds its libraries by its RPATH if patchelf is installed here, else through a script that sets LD_LIBRARY_PATH.
 # The same program and libraries give the same bytes.
 #   --seer FILE   the program; default: build/release/bin/seer
@@ -107,6 +107,8 @@ For Linux on $(uname -m) with $(getconf GNU_LIBC_VERSION) or later; nothing need
     bin/seer help                    # its commands
     bin/seer doctor                  # what this machine has
     deploy/local_cluster.sh 3        # a cluster of three processes on this machine
+    tests/integration/local_cluster.sh .    # does such a cluster give the bits of one process here?
+    tests/integration/netns_cluster.sh .    # the same with a network between them that is cut meanwhile; as root, minutes
 
 docs/rollout.md explains rollouts, docs/deploy.md clusters. lib/ has the libraries that the program brings along, notices/ their
 licences, LICENSE is that of Seer. README-seer.md is the page of the project; commands in it that build or test need its repository.
@@ -152,9 +154,12 @@ main() {
   mkdir -p "$tree/bin" "$tree/lib" "$tree/deploy"
   copy_program "$tree"
   local part
-  for part in cluster_nodes.sh local_cluster.sh ssh_cluster.sh ssh_host.sh make_certs.sh seer.toml models examples systemd slurm grafana; do
+  for part in cluster_nodes.sh local_cluster.sh netns_cluster.sh netns_network.sh ssh_cluster.sh ssh_host.sh make_certs.sh seer.toml \
+    client models examples sim systemd slurm grafana; do
     if [[ -e $root/deploy/$part ]]; then cp -R "$root/deploy/$part" "$tree/deploy/"; fi
   done
+  mkdir -p "$tree/tests/integration"
+  for part in local_cluster.sh netns_cluster.sh exact_part.sh; do cp "$root/tests/integration/$part" "$tree/tests/integration/"; done
   cp -R "$root/docs" "$root/LICENSE" "$tree/"
   cp "$root/README.md" "$tree/README-seer.md"
   write_readme "$tree/README.md"

@@ -16,7 +16,7 @@ source "$root/tests/integration/exact_part.sh"
 "$root/deploy/bundle.sh" --seer "$seer" "$work/seer.tar.gz" >log 2>&1 || fail "$(cat log)"
 mkdir "a folder" && tar -xzf seer.tar.gz -C "a folder" || fail "unpacking"
 tree=$(echo "$work/a folder"/*)
-for file in bin/seer deploy/local_cluster.sh LICENSE README.md docs/rollout.md docs/deploy.md; do
+for file in bin/seer deploy/local_cluster.sh deploy/client/seer_client.py LICENSE README.md docs/rollout.md docs/deploy.md; do
   [[ -s $tree/$file ]] || fail "$file is missing or empty"
 done
 [[ -z $(find "$tree" -type l) ]] || fail "links in the bundle: $(find "$tree" -type l)"
@@ -25,6 +25,8 @@ done
 [[ $(wc -l <here.jsonl) == 4 ]] || fail "seer rollout wrote $(wc -l <here.jsonl) responses, not 4"
 (cd "$tree" && env -i bin/seer "${rollout[@]}" --instances 1 --out "$work/bundle.jsonl") >log 2>&1 || fail "bin/seer: $(cat log)"
 diff <(exact_part here.jsonl) <(exact_part bundle.jsonl) || fail "responses here (<) and of the bundle (>)"
+
+(cd "$tree" && env -i PATH="$PATH" tests/integration/local_cluster.sh .) >log 2>&1 || fail "a test in the bundle: $(cat log)"
 
 # Once more as a cluster, by a link as one in /usr/local/bin would be; the loader says which libraries it starts.
 ln -s "$tree/bin/seer" seer
