@@ -104,7 +104,8 @@ Result<std::unique_ptr<ColdStore>> open_cold_store(const MachineOptions& options
 Result<ClusterTransport> make_cluster_transport([[maybe_unused]] bool is_of_this_host) {
 #ifdef SEER_HAVE_UCX
   SEER_ASSIGN_OR_RETURN(std::shared_ptr<UcxTransport> transport,
-                        UcxTransport::create({.network_devices = is_of_this_host ? "lo" : "all"}));
+                        UcxTransport::create(is_of_this_host ? UcxTransportConfig{.network_devices = "lo", .get_transports = ""}
+                                                             : UcxTransportConfig{}));
   return ClusterTransport{transport, {.allocate = transport->slab_allocator()}};
 #else
   return ClusterTransport{};

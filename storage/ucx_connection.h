@@ -1,5 +1,5 @@
 // UcxConnection: a one-way connection to the worker of another process. UcxConnections: makes those of one worker, and ends them.
-// Used by ucx_transport.cpp and ucx_lender.cpp, on the thread of the worker.
+// Used by ucx_transport.cpp, ucx_lender.cpp and ucx_gets.cpp, on the thread of the worker.
 //
 // Each side of a conversation has a connection of its own to the worker address of the other. UCX can also answer over the
 // connection that a message came by, and can queue messages and send large ones by rendezvous. For all three, the workers first
@@ -30,6 +30,7 @@ class UcxConnection {
   /// Sends an active message, or nothing: false if UCX takes none now, or the connection is lost.
   /// REQUIRES: neither is too large.
   bool send(unsigned id, std::span<const std::byte> header, std::span<const std::byte> data);
+  ucp_ep_h endpoint() const { return endpoint_; }
   /// UCS_OK, or why UCX gave it up.
   ucs_status_t lost() const { return lost_; }
 
@@ -42,7 +43,7 @@ class UcxConnection {
 
 class UcxConnections {
  public:
-  /// Of the context of a worker that has connections. `devices`: as in UCX_NET_DEVICES.
+  /// Of the context of a worker that sends messages. `devices`: as in UCX_NET_DEVICES.
   static UcxContext::Settings settings(const std::string& devices);
 
   /// The worker must outlive it.

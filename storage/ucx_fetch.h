@@ -15,7 +15,8 @@ using UcxClock = std::chrono::steady_clock;
 enum class UcxBlockState : uint8_t {
   kWaiting,    // to be asked for
   kAsked,      // the answer has not come, or not all of it
-  kGranted,    // to be copied out of the mapped slab
+  kGranted,    // to be copied out of the mapped slab, or to be got
+  kGetting,    // UCX writes it to the slot
   kOver,       // has its status
 };
 
@@ -28,6 +29,7 @@ struct UcxFetch {
   std::vector<UcxBlockState> states = std::vector<UcxBlockState>(fetches.size(), UcxBlockState::kWaiting);
   std::vector<Status> statuses = std::vector<Status>(fetches.size());
   size_t left = fetches.size();  // blocks that are not over
+  size_t gets = 0;               // open: UCX may write to slots of these blocks
 };
 
 /// One block of a fetch.

@@ -119,28 +119,42 @@ class UcxWorker {
   ucp_worker_h handle_;
 };
 
-/// The key of a peer's slab, and where the slab is mapped here while this lives.
+/// The key of a peer's slab.
+class UcxRemoteKey {
+ public:
+  static Result<std::unique_ptr<UcxRemoteKey>> create(ucp_ep_h endpoint, const std::string& key) {
+    ucp_rkey_h handle = nullptr;
+    if (const ucs_status_t s = ucp_ep_rkey_unpack(endpoint, key.data(), &handle); s != UCS_OK)
+      return ucx_error(Code::kIo, "the key of a slab", s);
+    return std::unique_ptr<UcxRemoteKey>(new UcxRemoteKey(handle));
+  }
+  ~UcxRemoteKey() { ucp_rkey_destroy(handle_); }
+  UcxRemoteKey(const UcxRemoteKey&) = delete;
+  UcxRemoteKey& operator=(const UcxRemoteKey&) = delete;
+  ucp_rkey_h get() const { return handle_; }
+
+ private:
+  explicit UcxRemoteKey(ucp_rkey_h handle) : handle_(handle) {}
+  ucp_rkey_h handle_;
+};
+
+/// Where a peer's slab is mapped here while this lives.
 class UcxMapping {
  public:
   static Result<std::unique_ptr<UcxMapping>> create(ucp_ep_h endpoint, const std::string& key, uint64_t remote_base) {
-    ucp_rkey_h handle = nullptr;
-    if (const ucs_status_t s = ucp_ep_rkey_unpack(endpoint, key.data(), &handle); s != UCS_OK)
-      return ucx_error(Code::kIo, "the key of a shared slab", s);
-    std::unique_ptr<UcxMapping> mapping(new UcxMapping(handle));
+    std::unique_ptr<UcxMapping> mapping(new UcxMapping);
+    SEER_ASSIGN_OR_RETURN(mapping->key_, UcxRemoteKey::create(endpoint, key));
     void* base = nullptr;
-    if (const ucs_status_t s = ucp_rkey_ptr(handle, remote_base, &base); s != UCS_OK)
+    if (const ucs_status_t s = ucp_rkey_ptr(mapping->key_->get(), remote_base, &base); s != UCS_OK)
       return ucx_error(Code::kIo, "mapping a shared slab", s);
     mapping->base_ = static_cast<const std::byte*>(base);
     return mapping;
   }
-  ~UcxMapping() { ucp_rkey_destroy(handle_); }
-  UcxMapping(const UcxMapping&) = delete;
-  UcxMapping& operator=(const UcxMapping&) = delete;
   const std::byte* base() const { return base_; }
 
  private:
-  explicit UcxMapping(ucp_rkey_h handle) : handle_(handle) {}
-  ucp_rkey_h handle_;
+  UcxMapping() = default;
+  std::unique_ptr<UcxRemoteKey> key_;
   const std::byte* base_ = nullptr;
 };
 

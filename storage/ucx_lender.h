@@ -1,5 +1,5 @@
 // UcxLender: answers the requests of other processes for blocks of the arenas published here: with the bytes of a block, with a
-// grant to copy it out of the slab, or with an error. Part of ucx_transport.cpp: publish() and withdraw() may be called by any
+// grant to read it out of the slab, or with an error. Part of ucx_transport.cpp: publish() and withdraw() may be called by any
 // thread, the rest by its thread.
 //
 // What is always true:

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <fstream>
-#include <span>
 
 #include "protocols/check.h"
 
@@ -41,32 +40,49 @@ Result<Slab> UcxSlabs::allocate(int64_t bytes) {
   ucp_mem_h memory = nullptr;
   if (const ucs_status_t s = ucp_mem_map(context_->get(), &params, &memory); s != UCS_OK)
     return ucx_error(Code::kIo, cat("allocating ", bytes, " bytes of shared memory").c_str(), s);
-  Slab slab(where(memory), [slabs = shared_from_this(), memory](std::span<std::byte> freed) {
-    slabs->forget(freed.data());
-    ucp_mem_unmap(slabs->context_->get(), memory);
-  });
-  void* key = nullptr;
-  size_t key_bytes = 0;
-  if (const ucs_status_t s = ucp_rkey_pack(context_->get(), memory, &key, &key_bytes); s != UCS_OK)
-    return ucx_error(Code::kIo, "the key of a shared slab", s);
-  const std::lock_guard lock(mutex_);
-  known_[slab.bytes().data()] = {slab.bytes().size(), std::string(static_cast<const char*>(key), key_bytes)};
-  ucp_rkey_buffer_release(key);
+  Slab slab(where(memory), [slabs = shared_from_this(), memory](std::span<std::byte> freed) { slabs->release(freed.data(), memory); });
+  SEER_RETURN_IF_ERROR(remember(slab.bytes().data(), memory));
   return slab;
 }
 
-void UcxSlabs::describe(const std::byte* base, UcxAddress& address) const {
-  const std::lock_guard lock(mutex_);
-  const auto it = known_.find(base);
-  if (it == known_.end()) return;
-  address.slab_base = reinterpret_cast<uint64_t>(base);
-  address.slab_bytes = it->second.bytes;
-  address.slab_key = it->second.key;
+Result<std::shared_ptr<void>> UcxSlabs::register_slab(std::span<std::byte> bytes) {
+  ucp_mem_map_params_t params{};
+  params.field_mask = UCP_MEM_MAP_PARAM_FIELD_LENGTH | UCP_MEM_MAP_PARAM_FIELD_ADDRESS;
+  params.address = bytes.data();
+  params.length = bytes.size();
+  ucp_mem_h memory = nullptr;
+  if (const ucs_status_t s = ucp_mem_map(context_->get(), &params, &memory); s != UCS_OK)
+    return ucx_error(Code::kIo, cat("registering ", bytes.size(), " bytes").c_str(), s);
+  std::shared_ptr<void> registration(memory, [slabs = shared_from_this(), base = bytes.data()](void* registered) {
+    slabs->release(base, static_cast<ucp_mem_h>(registered));
+  });
+  SEER_RETURN_IF_ERROR(remember(bytes.data(), memory));
+  return registration;
 }
 
-void UcxSlabs::forget(const std::byte* base) {
+std::string UcxSlabs::key_of(const std::byte* base) const {
   const std::lock_guard lock(mutex_);
-  known_.erase(base);
+  const auto it = keys_.find(base);
+  return it == keys_.end() ? "" : it->second;
+}
+
+Status UcxSlabs::remember(const std::byte* base, ucp_mem_h memory) {
+  void* key = nullptr;
+  size_t key_bytes = 0;
+  if (const ucs_status_t s = ucp_rkey_pack(context_->get(), memory, &key, &key_bytes); s != UCS_OK)
+    return ucx_error(Code::kIo, "the key of a slab", s);
+  const std::lock_guard lock(mutex_);
+  keys_[base] = std::string(static_cast<const char*>(key), key_bytes);
+  ucp_rkey_buffer_release(key);
+  return {};
+}
+
+void UcxSlabs::release(const std::byte* base, ucp_mem_h memory) {
+  {
+    const std::lock_guard lock(mutex_);
+    keys_.erase(base);
+  }
+  ucp_mem_unmap(context_->get(), memory);
 }
 
 }  // namespace seer

@@ -1,16 +1,17 @@
-// UcxSlabs: slabs that UCX allocated in shared memory, and what a peer on the same host needs in order to map one. Used by
-// ucx_transport.cpp. Thread-safe. Each slab keeps this object alive.
+// UcxSlabs: slabs that one UCX context allocated or registered, and the keys with which peers read them: by mapping a slab of
+// shared memory, or by get over a network. Used by ucx_transport.cpp and ucx_gets.cpp. Thread-safe. Each slab keeps this object
+// alive.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 
 #include "storage/slab.h"
 #include "storage/ucx_handles.h"
-#include "storage/ucx_wire.h"
 
 namespace seer {
 
@@ -19,24 +20,22 @@ std::string ucx_host_name();
 
 class UcxSlabs : public std::enable_shared_from_this<UcxSlabs> {
  public:
-  /// `context`: of shared memory only.
   explicit UcxSlabs(std::shared_ptr<UcxContext> context) : context_(std::move(context)) {}
 
-  /// kIo: UCX or the system refuses it. REQUIRES: bytes > 0.
+  /// Of a context of shared memory. kIo: UCX or the system refuses it. REQUIRES: bytes > 0.
   Result<Slab> allocate(int64_t bytes);
-  /// Adds to `address` how others map the slab that begins at `base`, if it was allocated here.
-  void describe(const std::byte* base, UcxAddress& address) const;
+  /// Registers memory that is there already, for as long as the pointer lives. A network card pins it. kIo: as above.
+  Result<std::shared_ptr<void>> register_slab(std::span<std::byte> bytes);
+  /// The key of the slab that begins at `base`; empty if it is not known here.
+  std::string key_of(const std::byte* base) const;
 
  private:
-  struct Known {
-    size_t bytes = 0;
-    std::string key;
-  };
-  void forget(const std::byte* base);
+  Status remember(const std::byte* base, ucp_mem_h memory);
+  void release(const std::byte* base, ucp_mem_h memory);
 
   const std::shared_ptr<UcxContext> context_;
-  mutable std::mutex mutex_;  // guards known_
-  std::map<const std::byte*, Known> known_;  // slabs by their first byte
+  mutable std::mutex mutex_;  // guards keys_
+  std::map<const std::byte*, std::string> keys_;  // by the first byte of the slab
 };
 
 }  // namespace seer

@@ -20,6 +20,7 @@
 #include "protocols/crc32c.h"
 #include "storage/ucx_connection.h"
 #include "storage/ucx_fetch.h"
+#include "storage/ucx_gets.h"
 #include "storage/ucx_handles.h"
 #include "storage/ucx_lender.h"
 #include "storage/ucx_slabs.h"
@@ -28,10 +29,15 @@
 namespace seer {
 namespace {
 
+constexpr size_t kBytesAtOnce = 1 << 20;  // copied or checked before other work gets its turn
+
 Status check_sum(const RemoteSlot& from, uint32_t crc) {
   if (crc == from.crc32c) return {};
   return fail(Code::kCorrupt, "transport: slot ", from.slot, " of node ", from.node, " does not match its checksum");
 }
+
+/// How blocks arrive from a peer.
+enum class UcxWay : uint8_t { kMemory, kGet, kMessages };
 
 }  // namespace
 
@@ -70,10 +76,12 @@ class UcxTransport::Loop {
   struct Peer {
     uint64_t epoch = 0;
     UcxAddress address;
-    bool by_memory = false;
+    UcxWay way = UcxWay::kMessages;
+    std::string not_memory;  // why not that way
     std::deque<UcxBlock> waiting;
     std::unique_ptr<Connection> connection;  // none: the next fetch makes one
     std::unique_ptr<UcxMapping> mapping;     // of its slab, from the first grant on
+    std::unique_ptr<UcxGetLink> get_link;    // to its slab: the same
   };
   struct Asked {
     UcxBlock block;
@@ -108,7 +116,7 @@ class UcxTransport::Loop {
   void sleep();
   void end();
 
-  void open(NodeId node, uint64_t epoch, UcxAddress address, bool by_memory);
+  void open(NodeId node, uint64_t epoch, UcxAddress address, UcxWay way, std::string not_memory);
   void close(NodeId node, const Error& why);
   void begin(const std::shared_ptr<UcxFetch>& operation);
   void ask_waiting(NodeId node, Peer& peer);
@@ -117,9 +125,17 @@ class UcxTransport::Loop {
   void ask(Peer& peer, std::span<const UcxBlock> blocks);
   /// False: nothing was sent.
   static bool send_requests(Connection& connection);
-  bool copy_granted();
-  size_t copy_next_granted();
+  bool take_granted();
+  size_t take_next_granted();
   bool map_slab_of(NodeId node, Peer& peer);
+  bool link_to(NodeId node, Peer& peer);
+  bool take_ended_gets();
+  size_t on_get_ended(const UcxGets::Ended& ended);
+  void close_get_link(Peer& peer);
+  /// The peer is reached over TCP from now on.
+  void fall_back(NodeId node, Peer& peer, const std::string& why);
+  void set_info(NodeId node, const Peer& peer, std::string info);
+  void ask_again(const UcxBlock& block, Peer& peer);
 
   void drop_lost();
   void drop_silent();
@@ -133,6 +149,8 @@ class UcxTransport::Loop {
   void expire();
   void expire(const std::shared_ptr<UcxFetch>& operation);
   void resolve(const UcxBlock& block, Status status);
+  /// All of its blocks are over. Gets of a late one may still be open.
+  void finish(UcxFetch& operation);
   void on_reply(const WireReply& reply, std::span<const std::byte> data);
   /// Takes the request out of asked_. Nothing: it is late, and its fetch is over.
   std::optional<UcxBlock> answered(std::unordered_map<uint64_t, Asked>::iterator it);
@@ -150,6 +168,8 @@ class UcxTransport::Loop {
   UcxLender lender_;      // of what is published here
   std::shared_ptr<UcxSlabs> slabs_;  // null: memory is not shared
   std::string not_shared_;              // why
+  std::unique_ptr<UcxGets> gets_;    // null: this process takes no part in gets
+  std::string no_gets_;              // why
   std::unique_ptr<UcxWorker> memory_worker_;  // only maps slabs: nothing is sent through it
   ucp_ep_h memory_endpoint_ = nullptr;        // connected to itself; UCX needs one to unpack a key
   std::optional<UcxConnections> connections_;  // of the worker, which may report errors to them while it is destroyed
@@ -202,6 +222,10 @@ Status UcxTransport::Loop::start() {
     not_shared_ = shared.error().detail;
     slabs_ = nullptr;
   }
+  if (auto gets = UcxGets::create(config_.get_transports, config_.network_devices); gets.ok())
+    gets_ = *std::move(gets);
+  else
+    no_gets_ = gets.error().detail;
   return {};
 }
 
@@ -247,13 +271,23 @@ UcxTransport::Loop::~Loop() {
 }
 
 SlabAllocator UcxTransport::Loop::slab_allocator() const {
-  if (!slabs_) return map_slab;
-  return [slabs = slabs_](int64_t bytes) { return slabs->allocate(bytes); };
+  return [shared = slabs_, network = gets_ ? gets_->slabs() : nullptr](int64_t bytes) -> Result<Slab> {
+    Result<Slab> slab = shared ? shared->allocate(bytes) : map_slab(bytes);
+    if (!slab.ok() || !network) return slab;
+    // Else its blocks are sent in messages, and UCX has logged why it does not register the slab.
+    if (auto registration = network->register_slab(slab->bytes()); registration.ok()) slab->keep(*std::move(registration));
+    return slab;
+  };
 }
 
 std::string UcxTransport::Loop::publish(NodeId node, uint64_t epoch, std::shared_ptr<HostArena> arena) {
-  UcxAddress address{.tag = tag_, .node = node, .epoch = epoch, .host = host_, .worker = worker_address_};
-  if (slabs_) slabs_->describe(arena->span(0).data(), address);
+  const std::byte* const base = arena->span(0).data();
+  UcxAddress address{.tag = tag_, .node = node, .epoch = epoch, .slab_base = reinterpret_cast<uint64_t>(base),
+                     .slab_bytes = arena->slot_count() * static_cast<uint64_t>(arena->slot_bytes()), .host = host_,
+                     .worker = worker_address_};
+  if (slabs_) address.slab_key = slabs_->key_of(base);
+  if (gets_) address.get_key = gets_->slabs()->key_of(base);
+  if (!address.get_key.empty()) address.get_worker = gets_->address();
   lender_.publish(node, epoch, std::move(arena));
   return write_ucx_address(address);
 }
@@ -264,12 +298,21 @@ Status UcxTransport::Loop::open_peer(NodeId node, uint64_t epoch, const std::str
     return fail(Code::kInvalidArgument, "transport: the address is that of node ", address.node, ", not of node ", node);
   if (address.epoch != epoch)
     return fail(Code::kStale, "transport: node ", node, " is in epoch ", address.epoch, ", not ", epoch);
-  std::string network = "network (tcp): ";
-  const bool by_memory = slabs_ && address.host == host_ && !address.slab_key.empty();
-  std::string info = by_memory                       ? "shared memory: same host"
-                     : address.host != host_         ? network + "another host"
-                     : !slabs_                       ? network + not_shared_
-                                                     : network + "its slab is not shared";
+  std::string not_memory, no_get;
+  if (address.host != host_)
+    not_memory = "another host";
+  else if (!slabs_)
+    not_memory = not_shared_;
+  else if (address.slab_key.empty())
+    not_memory = "its slab is not shared";
+  if (!gets_)
+    no_get = no_gets_;
+  else if (address.get_key.empty())
+    no_get = "its slab is not registered for gets";
+  const UcxWay way = not_memory.empty() ? UcxWay::kMemory : no_get.empty() ? UcxWay::kGet : UcxWay::kMessages;
+  std::string info = way == UcxWay::kMemory ? "shared memory: same host"
+                     : way == UcxWay::kGet  ? cat("network (get over ", config_.get_transports, "): ", not_memory)
+                                            : cat("network (tcp): ", not_memory, "; ", no_get);
   {
     const std::lock_guard lock(mutex_);
     const auto known = opened_.find(node);
@@ -277,8 +320,8 @@ Status UcxTransport::Loop::open_peer(NodeId node, uint64_t epoch, const std::str
       return fail(Code::kStale, "transport: node ", node, " was opened in epoch ", known->second.epoch, ", not ", epoch);
     if (known != opened_.end() && known->second.epoch == epoch) return {};
     opened_[node] = {epoch, std::move(info)};
-    commands_.push_back([this, node, epoch, address = std::move(address), by_memory]() mutable {
-      open(node, epoch, std::move(address), by_memory);
+    commands_.push_back([this, node, epoch, address = std::move(address), way, not_memory = std::move(not_memory)]() mutable {
+      open(node, epoch, std::move(address), way, std::move(not_memory));
     });
   }
   wake_.wake();
@@ -329,15 +372,19 @@ void UcxTransport::Loop::run() {
     drop_lost();
     expire();
     drop_silent();
-    bool has_done = copy_granted();
+    bool has_done = take_granted();
     for (auto& [node, peer] : peers_) {
       ask_waiting(node, peer);
       if (peer.connection) has_done |= send_requests(*peer.connection);
     }
     has_done |= lender_.advance(*connections_);
     connections_->end_closed();
+    if (gets_) gets_->end_closed();
+    has_done |= take_ended_gets();
     // Last: UCX may sleep only if nothing was started since it found nothing to do.
-    if (ucp_worker_progress(worker_->get()) == 0 && !has_done) sleep();
+    has_done |= ucp_worker_progress(worker_->get()) != 0;
+    if (gets_) has_done |= gets_->progress();
+    if (!has_done) sleep();
   }
   end();
 }
@@ -357,17 +404,19 @@ bool UcxTransport::Loop::run_commands() {
 /// Sleeps until UCX has an event, another thread posts a command, or a deadline has come.
 void UcxTransport::Loop::sleep() {
   // Not armed: something came meanwhile.
-  if (ucp_worker_arm(worker_->get()) != UCS_OK) return;
+  if (ucp_worker_arm(worker_->get()) != UCS_OK || (gets_ && !gets_->arm())) return;
   auto until = UcxClock::now() + std::chrono::seconds(10);
   if (!operations_.empty()) until = std::min(until, operations_.begin()->first);
   for (const auto& [node, peer] : peers_)
     if (peer.connection && peer.connection->has_late)
       until = std::min(until, peer.connection->heard + std::chrono::microseconds(config_.silent_us));
-  if (connections_->has_closing()) until = std::min(until, UcxClock::now() + std::chrono::milliseconds(1));  // closing does not always raise an event
+  // Closing does not always raise an event.
+  if (connections_->has_closing() || (gets_ && gets_->has_closing()))
+    until = std::min(until, UcxClock::now() + std::chrono::milliseconds(1));
   const int64_t ns = std::max<int64_t>(0, std::chrono::nanoseconds(until - UcxClock::now()).count());
   const timespec timeout{ns / 1'000'000'000, ns % 1'000'000'000};
-  pollfd fds[] = {{worker_fd_, POLLIN, 0}, {wake_.get(), POLLIN, 0}};
-  if (ppoll(fds, 2, &timeout, nullptr) > 0 && fds[1].revents != 0) wake_.clear();
+  pollfd fds[] = {{worker_fd_, POLLIN, 0}, {wake_.get(), POLLIN, 0}, {gets_ ? gets_->event_fd() : -1, POLLIN, 0}};
+  if (ppoll(fds, std::size(fds), &timeout, nullptr) > 0 && fds[1].revents != 0) wake_.clear();
 }
 
 /// Answers all open fetches and destroys what belongs to this thread.
@@ -376,9 +425,13 @@ void UcxTransport::Loop::end() {
   for (auto& [node, peer] : peers_) drop(node, peer, closed);
   lender_.close_all(*connections_);
   const auto give_up = UcxClock::now() + std::chrono::seconds(5);
-  while (connections_->has_closing() && UcxClock::now() < give_up) {
-    if (ucp_worker_progress(worker_->get()) == 0) std::this_thread::yield();
+  while ((connections_->has_closing() || (gets_ && gets_->has_closing())) && UcxClock::now() < give_up) {
+    if (ucp_worker_progress(worker_->get()) == 0 && (!gets_ || !gets_->progress())) std::this_thread::yield();
     connections_->end_closed();
+    if (gets_) gets_->end_closed();
+  }
+  if (gets_) gets_->stop();
+  while (take_ended_gets()) {
   }
   peers_.clear();  // with their mappings
   if (memory_endpoint_ != nullptr) {
@@ -394,12 +447,13 @@ void UcxTransport::Loop::end() {
 
 // ---- peers and connections -------------------------------------------------------------------------------------------------
 
-void UcxTransport::Loop::open(NodeId node, uint64_t epoch, UcxAddress address, bool by_memory) {
+void UcxTransport::Loop::open(NodeId node, uint64_t epoch, UcxAddress address, UcxWay way, std::string not_memory) {
   close(node, fail(Code::kStale, "transport: node ", node, " is in epoch ", epoch));
   Peer& peer = peers_[node];
   peer.epoch = epoch;
   peer.address = std::move(address);
-  peer.by_memory = by_memory;
+  peer.way = way;
+  peer.not_memory = std::move(not_memory);
 }
 
 void UcxTransport::Loop::close(NodeId node, const Error& why) {
@@ -418,10 +472,12 @@ Status UcxTransport::Loop::connect(NodeId node, Peer& peer) {
 }
 
 void UcxTransport::Loop::drop_lost() {
-  for (auto& [node, peer] : peers_)
+  for (auto& [node, peer] : peers_) {
     if (peer.connection && peer.connection->to_peer->lost() != UCS_OK)
       drop(node, peer, fail(Code::kUnavailable, "transport: the connection to node ", node,
                             " was lost: ", ucs_status_string(peer.connection->to_peer->lost())));
+    if (peer.get_link && peer.get_link->lost() != UCS_OK) fall_back(node, peer, ucs_status_string(peer.get_link->lost()));
+  }
 }
 
 void UcxTransport::Loop::drop_silent() {
@@ -433,10 +489,7 @@ void UcxTransport::Loop::drop_silent() {
 
 void UcxTransport::Loop::reconnect(Peer& peer) {
   for (const auto& [id, asked] : asked_)
-    if (asked.connection == peer.connection.get() && asked.block.state() == UcxBlockState::kAsked) {
-      asked.block.state() = UcxBlockState::kWaiting;
-      peer.waiting.push_front(asked.block);
-    }
+    if (asked.connection == peer.connection.get() && asked.block.state() == UcxBlockState::kAsked) ask_again(asked.block, peer);
   disconnect(peer);
 }
 
@@ -449,6 +502,7 @@ void UcxTransport::Loop::disconnect(Peer& peer) {
 
 void UcxTransport::Loop::drop(NodeId node, Peer& peer, const Error& why) {
   disconnect(peer);
+  close_get_link(peer);
   peer.waiting.clear();
   peer.mapping.reset();
   std::vector<std::shared_ptr<UcxFetch>> failed;
@@ -488,9 +542,11 @@ void UcxTransport::Loop::begin(const std::shared_ptr<UcxFetch>& operation) {
 /// Waits until half of the window is free, so that a request asks for several blocks at once.
 void UcxTransport::Loop::ask_waiting(NodeId node, Peer& peer) {
   if (peer.waiting.empty()) return;
-  const size_t window = peer.by_memory ? kWireSlotsMax : config_.window_blocks;
+  const bool by_messages = peer.way == UcxWay::kMessages;
+  const size_t window = by_messages ? config_.window_blocks : kWireSlotsMax;
   size_t open = peer.connection ? peer.connection->unanswered : 0;
-  if (peer.by_memory) open += granted_.size();
+  if (!by_messages) open += granted_.size();
+  if (peer.get_link) open += peer.get_link->open_count();
   if (open > window / 2) return;
   std::vector<UcxBlock> blocks;
   while (!peer.waiting.empty() && open + blocks.size() < window) {
@@ -512,7 +568,7 @@ void UcxTransport::Loop::ask_waiting(NodeId node, Peer& peer) {
 void UcxTransport::Loop::ask(Peer& peer, std::span<const UcxBlock> blocks) {
   Connection& connection = *peer.connection;
   const Fetch& first = blocks.front().fetch();
-  const WireWant want = peer.by_memory ? WireWant::kGrant : WireWant::kBytes;
+  const WireWant want = peer.way == UcxWay::kMessages ? WireWant::kBytes : WireWant::kGrant;
   Request request{{.tag = connection.tag, .id = last_id_ + 1, .link = connection.link, .epoch = first.from.epoch,
                    .block_bytes = first.to.size(), .node = first.from.node.value, .want = want,
                    .asker_bytes = static_cast<uint32_t>(worker_address_.size())},
@@ -552,20 +608,19 @@ void UcxTransport::Loop::expire() {
   }
 }
 
-/// Late answers are dropped.
+/// Late answers are dropped, late gets are stopped.
 void UcxTransport::Loop::expire(const std::shared_ptr<UcxFetch>& operation) {
   const NodeId node = operation->fetches.front().from.node;
   for (size_t i = 0; i < operation->fetches.size(); ++i) {
     UcxBlockState& state = operation->states[i];
     if (state != UcxBlockState::kOver) operation->statuses[i] = late_fetch(node, operation->timeout_us);
-    if (state == UcxBlockState::kAsked)
-      if (const auto peer = peers_.find(node); peer != peers_.end() && peer->second.connection)
-        peer->second.connection->has_late = true;
+    if (const auto peer = peers_.find(node); peer != peers_.end()) {
+      if (state == UcxBlockState::kAsked && peer->second.connection) peer->second.connection->has_late = true;
+      if (state == UcxBlockState::kGetting) close_get_link(peer->second);
+    }
     state = UcxBlockState::kOver;
   }
-  --open_count_;
-  operation->events.done({std::move(operation->statuses)});
-  operation->events = {};
+  finish(*operation);
 }
 
 void UcxTransport::Loop::resolve(const UcxBlock& block, Status status) {
@@ -576,31 +631,40 @@ void UcxTransport::Loop::resolve(const UcxBlock& block, Status status) {
   if (--operation.left > 0) return;
   const auto [first, last] = operations_.equal_range(operation.end);
   operations_.erase(std::find_if(first, last, [&](const auto& known) { return known.second == block.operation; }));
-  --open_count_;
-  operation.events.done({std::move(operation.statuses)});
-  operation.events = {};
+  finish(operation);
 }
 
-/// Copies blocks for some 100 us, at least one; then other work gets its turn. False: none was granted.
-bool UcxTransport::Loop::copy_granted() {
-  constexpr size_t kBytesAtOnce = 1 << 20;
+void UcxTransport::Loop::finish(UcxFetch& operation) {
+  --open_count_;
+  const bool still_writing = operation.gets > 0;
+  operation.events.done({std::move(operation.statuses), still_writing});
+  operation.events.done = nullptr;
+  if (!still_writing) operation.events.quiet = nullptr;
+}
+
+/// Copies blocks for some 100 us, at least one, and begins gets; then other work gets its turn. False: none was granted.
+bool UcxTransport::Loop::take_granted() {
   if (granted_.empty()) return false;
   size_t bytes = 0;
-  while (!granted_.empty() && bytes < kBytesAtOnce) bytes += copy_next_granted();
+  while (!granted_.empty() && bytes < kBytesAtOnce) bytes += take_next_granted();
   return true;
 }
 
 /// Returns the bytes copied. REQUIRES: one is granted.
-size_t UcxTransport::Loop::copy_next_granted() {
+size_t UcxTransport::Loop::take_next_granted() {
   const Granted granted = std::move(granted_.front());
   granted_.pop_front();
   const UcxBlock& block = granted.block;
   if (block.state() != UcxBlockState::kGranted) return 0;
   const RemoteSlot& from = block.fetch().from;
   Peer& peer = peers_.at(from.node);
-  if (!peer.mapping && !map_slab_of(from.node, peer)) {
-    block.state() = UcxBlockState::kWaiting;
-    peer.waiting.push_front(block);
+  if (peer.way == UcxWay::kGet && (peer.get_link || link_to(from.node, peer))) {
+    block.state() = UcxBlockState::kGetting;
+    gets_->get(*peer.get_link, block, peer.address.slab_base + granted.offset);
+    return 0;
+  }
+  if (peer.way != UcxWay::kMemory || (!peer.mapping && !map_slab_of(from.node, peer))) {
+    ask_again(block, peer);
     return 0;
   }
   const std::span<std::byte> to = block.fetch().to;
@@ -608,18 +672,83 @@ size_t UcxTransport::Loop::copy_next_granted() {
   return to.size();
 }
 
-/// Called after a grant: the owner is alive then, so its key is valid. False: the peer is reached over the network from now on.
+/// Called after a grant: the owner is alive then, so its key is valid. False: the peer is reached over TCP from now on.
 bool UcxTransport::Loop::map_slab_of(NodeId node, Peer& peer) {
   auto mapping = UcxMapping::create(memory_endpoint_, peer.address.slab_key, peer.address.slab_base);
   if (mapping.ok()) {
     peer.mapping = *std::move(mapping);
     return true;
   }
-  peer.by_memory = false;
+  fall_back(node, peer, cat("its slab cannot be mapped: ", mapping.error().detail));
+  return false;
+}
+
+/// Called after a grant, as above. False: the peer is reached over TCP from now on.
+bool UcxTransport::Loop::link_to(NodeId node, Peer& peer) {
+  auto link = gets_->connect(peer.address.get_worker, peer.address.get_key);
+  if (!link.ok()) {
+    fall_back(node, peer, cat("no get: ", link.error().detail));
+    return false;
+  }
+  peer.get_link = *std::move(link);
+  if (!peer.get_link->transport().empty())
+    set_info(node, peer, cat("network (get over ", peer.get_link->transport(), "): ", peer.not_memory));
+  return true;
+}
+
+/// Checks the blocks that gets brought, for some 100 us. False: none has ended.
+bool UcxTransport::Loop::take_ended_gets() {
+  bool has_ended = false;
+  size_t bytes = 0;
+  while (gets_ && bytes < kBytesAtOnce) {
+    const std::optional<UcxGets::Ended> ended = gets_->take_ended();
+    if (!ended) break;
+    bytes += on_get_ended(*ended);
+    has_ended = true;
+  }
+  return has_ended;
+}
+
+/// Returns the bytes checked.
+size_t UcxTransport::Loop::on_get_ended(const UcxGets::Ended& ended) {
+  const UcxBlock& block = ended.block;
+  UcxFetch& operation = *block.operation;
+  if (block.state() != UcxBlockState::kGetting) {
+    if (operation.gets == 0 && !operation.events.done && operation.events.quiet) std::exchange(operation.events.quiet, nullptr)();
+    return 0;
+  }
+  const RemoteSlot& from = block.fetch().from;
+  const std::span<std::byte> to = block.fetch().to;
+  if (ended.status == UCS_OK) {
+    resolve(block, check_sum(from, crc32c(to)));
+    return to.size();
+  }
+  // Not late and not dropped, so the peer is there: its link was closed for another fetch, or the get failed.
+  Peer& peer = peers_.at(from.node);
+  if (!ended.was_closed) fall_back(from.node, peer, cat("a get failed: ", ucs_status_string(ended.status)));
+  ask_again(block, peer);
+  return 0;
+}
+
+void UcxTransport::Loop::close_get_link(Peer& peer) {
+  if (peer.get_link) gets_->close(std::move(peer.get_link));
+}
+
+void UcxTransport::Loop::fall_back(NodeId node, Peer& peer, const std::string& why) {
+  close_get_link(peer);
+  peer.way = UcxWay::kMessages;
+  set_info(node, peer, cat("network (tcp): ", why));
+}
+
+void UcxTransport::Loop::set_info(NodeId node, const Peer& peer, std::string info) {
   const std::lock_guard lock(mutex_);
   if (const auto known = opened_.find(node); known != opened_.end() && known->second.epoch == peer.epoch)
-    known->second.info = cat("network (tcp): its slab cannot be mapped: ", mapping.error().detail);
-  return false;
+    known->second.info = std::move(info);
+}
+
+void UcxTransport::Loop::ask_again(const UcxBlock& block, Peer& peer) {
+  block.state() = UcxBlockState::kWaiting;
+  peer.waiting.push_front(block);
 }
 
 // ---- messages ----------------------------------------------------------------------------------------------------------------

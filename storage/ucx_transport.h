@@ -2,17 +2,21 @@
 //
 // A fetch asks the owner for its blocks by small messages (ucx_wire.h), several blocks in each. The owner checks each block as a
 // local copy is checked (ArenaRegistry) and answers with the bytes, or with an error. The checksum is checked here.
-//   network      the bytes come with the answer, those of large blocks in several messages, and are copied into the slot.
+//   TCP          the bytes come with the answer, those of large blocks in several messages, and are copied into the slot.
 //   same host    if the owner's arena is in a slab of slab_allocator(), the answer only grants the copy; the slab is mapped
-//                here and the block is copied out of it. Requests and grants still go over the network: over shared memory
-//                UCX does not report a dead peer.
-// So no process writes to another's memory at an address it was sent, and a killed process breaks its connections.
+//                here and the block is copied out of it.
+//   RDMA         if both hosts have it and the arena is in such a slab, the answer only grants the read; the network card reads
+//                the block into the slot (ucx_gets.h). If that fails, the peer is reached over TCP until it is opened again.
+// Requests and grants always go over TCP: over shared memory UCX does not report a dead peer. So no process writes to another's
+// memory at an address it was sent, and a killed process breaks its connections. The owner's lease keeps the slot while it is
+// read. If it was reused all the same, the checksum does not match.
 //
 // One thread does it all: it sends, receives, serves and copies, and sleeps when there is nothing to do. At most `window_blocks`
 // blocks are asked of one peer at a time (for grants: as many as one message can name). A connection is made when a fetch needs it.
 // The owner answers over a connection of its own (ucx_connection.h says why). When the peer dies or is closed, all fetches from it
 // fail, and the next one connects again. After a late fetch, a peer that is silent for silent_us is connected again, and what has
-// time left is asked for again. Nothing is written to the slots of a late fetch: `still_writing` is never true here.
+// time left is asked for again. Only a get can still write to the slots of a late fetch: its link is closed by force, and the
+// fetch is quiet when UCX has ended its gets. Others that were cut off by this are asked for again.
 //
 // The address is that of a UCX worker, not a host and port: it names all networks of this host. So nobody has to configure
 // which of them the others can reach; UCX chooses.
@@ -30,6 +34,9 @@ namespace seer {
 struct UcxTransportConfig {
   std::string network_devices = "all";   // as in UCX_NET_DEVICES; it listens on all of these
   bool shares_memory = true;             // with processes on this host
+  // As in UCX_TLS: what gets may use. "rc" reads in hardware, over InfiniBand or RoCE; empty: no gets. With "tcp" UCX emulates
+  // them, and whoever reaches its port can kill this process or read its memory: only for tests and measurements.
+  std::string get_transports = "rc";
   size_t queue_max = 256;                // fetch calls open at most
   size_t window_blocks = 8;              // asked of one peer at a time, over the network
   size_t serve_blocks_max = 1024;        // answers that wait to be sent; further requests are refused
@@ -43,8 +50,8 @@ class UcxTransport final : public KvTransport {
   static Result<std::unique_ptr<UcxTransport>> create(const UcxTransportConfig& config);
   ~UcxTransport() override;  // fetches that are open are answered with kCancelled, late ones are quiet
 
-  /// Slabs that peers on this host can map. They may outlive the transport. Without shared memory: map_slab. Allocating one
-  /// may touch all of its memory.
+  /// Slabs that peers on this host can map and, with RDMA, others can read. They may outlive the transport. Without either:
+  /// map_slab. Allocating one may touch all of its memory, and RDMA pins it (`ulimit -l`).
   SlabAllocator slab_allocator() const;
 
   std::string publish(NodeId node, uint64_t epoch, std::shared_ptr<HostArena> arena) override;
@@ -54,7 +61,7 @@ class UcxTransport final : public KvTransport {
   void close_peer(NodeId node, uint64_t epoch) override;
   Status fetch(std::vector<Fetch> fetches, int64_t timeout_us, FetchEvents events) override;
 
-  /// "shared memory: ...", "network (tcp): ...".
+  /// "shared memory: ...", "network (get over rc_mlx5): ...", "network (tcp): ...".
   std::string peer_info(NodeId node) const override;
 
  private:

@@ -8,7 +8,7 @@
 namespace seer {
 namespace {
 
-constexpr std::string_view kScheme = "ucx4:";
+constexpr std::string_view kScheme = "ucx5:";
 constexpr std::string_view kHexDigits = "0123456789abcdef";
 
 template <class T>
@@ -70,6 +70,8 @@ std::string write_ucx_address(const UcxAddress& address) {
   put_text(body, address.host);
   put_text(body, address.worker);
   put_text(body, address.slab_key);
+  put_text(body, address.get_worker);
+  put_text(body, address.get_key);
   std::string bytes;
   put(bytes, checksum(body));
   bytes += body;
@@ -99,6 +101,8 @@ Result<UcxAddress> read_ucx_address(std::string_view text) {
   address.host = in.text();
   address.worker = in.text();
   address.slab_key = in.text();
+  address.get_worker = in.text();
+  address.get_key = in.text();
   if (!in.is_at_end()) return bad;
   return address;
 }

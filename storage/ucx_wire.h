@@ -1,15 +1,16 @@
 // What UcxTransport puts on the wire: the address of a published arena, and the headers of its two active messages. Numbers
 // are in the byte order of the machine; both ends run the same build on the same kind of processor (little endian).
 //
-//   address  "ucx4:" then in hex: | crc32c of the rest 4 | tag 16 | node 4 | epoch 8 | slab base 8 | slab bytes 8 |
-//            3 x (length 4, bytes) |. The three are the host's name, the UCX worker's address and the remote key of the slab
-//            (empty: the slab is not shared).
+//   address  "ucx5:" then in hex: | crc32c of the rest 4 | tag 16 | node 4 | epoch 8 | slab base 8 | slab bytes 8 |
+//            5 x (length 4, bytes) |. The five are the host's name; the address of the UCX worker that takes messages; the key
+//            with which the slab is mapped; the address of the worker for gets; the key with which the slab is read by get.
+//            An empty key: it cannot be read in that way.
 //   request  kRequest: WireRequest; then the address of the asker's UCX worker, to which the replies go, and a WireSlot for each
 //            block that is asked for. The blocks have one size and consecutive ids, so that one message, and one wake-up of the
 //            receiver, serves several small blocks.
 //   reply    kReply: WireReply; then
 //              kBytes  bytes of the block with that id, from an offset on; a large block comes in several replies, in order
-//              kGrant  an offset in the slab (8) for each block from that id on
+//              kGrant  an offset in the arena (8) for each block from that id on
 //              error   its sentence, for the block with that id
 #pragma once
 #include <array>
@@ -33,11 +34,13 @@ struct UcxAddress {
   UcxTag tag = {};
   NodeId node;
   uint64_t epoch = 0;
-  uint64_t slab_base = 0;   // in the owner's memory
+  uint64_t slab_base = 0;   // of the arena, in the owner's memory
   uint64_t slab_bytes = 0;
   std::string host;         // equal for processes that can share memory
   std::string worker;
   std::string slab_key;     // empty: the slab is not shared
+  std::string get_worker;
+  std::string get_key;      // empty: the slab is not registered for gets
   bool operator==(const UcxAddress&) const = default;
 };
 std::string write_ucx_address(const UcxAddress& address);
@@ -47,7 +50,7 @@ Result<UcxAddress> read_ucx_address(std::string_view text);
 enum class WireKind : uint32_t { kRequest = 1, kReply = 2 };  // also the ids of the active messages
 enum class WireWant : uint32_t {
   kBytes = 1,  // send the block
-  kGrant = 2,  // say where it is: the asker maps the slab
+  kGrant = 2,  // say where it is: the asker maps the slab, or gets the block
 };
 
 constexpr size_t kWireSlotsMax = 64;         // in a request

@@ -58,7 +58,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     case 8: (void)decode_response(key, rest.substr(key.size()), 1000); break;
     case 9: (void)decode_prompt({1, 2}, rest); break;
     case 10: (void)decode_prompt_key(rest); break;
-    case 11: (void)read_ucx_address("ucx4:" + hex_of(checked(rest))); break;
+    case 11: (void)read_ucx_address("ucx5:" + hex_of(checked(rest))); break;
     default: {
       const std::string_view body = rest.substr(key.size());
       if (body.empty()) break;

@@ -15,16 +15,18 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <future>
 #include <filesystem>
 #include <fstream>
-#include <set>
+#include <future>
+#include <optional>
 #include <random>
+#include <set>
 #include <sstream>
 #include <thread>
 
 #include "protocols/kv.h"
 #include "storage/arena_pair.h"
+#include "storage/ucx_gets.h"
 #include "storage/ucx_raw_peer.h"
 #include "storage/ucx_wire.h"
 
@@ -41,7 +43,10 @@ constexpr char kOtherProcess[] = "ucx transport: (the other process of these tes
 struct Owner {
   bool shares = false;
   int64_t block_bytes = 1 << 20;
+  bool gets = false;  // UCX emulates them over TCP
+  UcxTransportConfig config() const { return {.shares_memory = shares, .get_transports = gets ? "tcp" : ""}; }
 };
+constexpr Owner kWays[] = {{}, {.shares = true}, {.gets = true}};
 
 /// The process that owns the blocks: four, all of them taken.
 class OtherProcess {
@@ -64,7 +69,7 @@ class OtherProcess {
     close(from[1]);
     out_ = fdopen(to[1], "w");
     in_ = fdopen(from[0], "r");
-    std::istringstream first(tell(cat(owner.shares, " ", owner.block_bytes)));
+    std::istringstream first(tell(cat(owner.shares, " ", owner.block_bytes, " ", owner.gets)));
     first >> address;
     for (uint32_t slot = 0; slot < 4; ++slot) {
       RemoteSlot s{kNode, kEpoch, slot};
@@ -143,6 +148,7 @@ std::set<std::string> listening() {
 
 struct Fetcher {
   explicit Fetcher(const Owner& owner, UcxTransportConfig config = {}) : block_bytes(static_cast<size_t>(owner.block_bytes)) {
+    config.get_transports = owner.config().get_transports;
     transport = *UcxTransport::create(config);
     bytes.resize(4 * block_bytes);
   }
@@ -182,8 +188,8 @@ TEST_CASE(kOtherProcess * doctest::skip()) {
   size_t size = 0;
   if (getline(&text, &size, in) <= 0) return;
   Owner owner;
-  std::istringstream(text) >> owner.shares >> owner.block_bytes;
-  auto transport = *UcxTransport::create({.shares_memory = owner.shares});
+  std::istringstream(text) >> owner.shares >> owner.block_bytes >> owner.gets;
+  auto transport = *UcxTransport::create(owner.config());
   auto arena = *HostArena::create({.dram_bytes = 4 * owner.block_bytes, .block_bytes = owner.block_bytes},
                                   {.allocate = transport->slab_allocator()});
   std::ostringstream first;
@@ -209,7 +215,7 @@ TEST_CASE(kOtherProcess * doctest::skip()) {
       line >> address >> from.generation >> from.crc32c;
       std::vector<std::unique_ptr<UcxTransport>> transports(8);
       for (auto& t : transports) {
-        t = *UcxTransport::create({.shares_memory = false});
+        t = *UcxTransport::create(owner.config());
         (void)t->open_peer(from.node, kEpoch, address);
       }
       std::fprintf(out, "%s\n", transports[0]->publish(kNode, kEpoch, arena).c_str());
@@ -235,10 +241,21 @@ TEST_CASE(kOtherProcess * doctest::skip()) {
   }
 }
 
-TEST_CASE("ucx transport: a fetch brings the bytes of another process, over the network and over shared memory") {
-  for (const bool shares : {false, true}) {
-    CAPTURE(shares);
-    const Owner owner{.shares = shares};
+TEST_CASE("ucx transport: the transport of gets is that of the lane which UCX names for them") {
+  const std::string lanes = "#\n#                 lane[0]:  0:tcp/lo.0 md[0]                -> md[0]/tcp/sysdev[255] am am_bw#0 wireup\n#\n";
+  CHECK(ucx_get_transport(lanes) == "tcp");
+  CHECK(ucx_get_transport(lanes +
+                          "#                 lane[1]:  2:rc_mlx5/mlx5_0:1.0 md[1]      -> md[1]/ib/sysdev[0] rma_bw#0\n#\n"
+                          "#                  put[1]: 0..<short>..128..<bcopy>..(inf)\n"
+                          "#                  get[1]: 0..<bcopy>..16384..<zcopy>..(inf)\n") == "rc_mlx5");
+  CHECK(ucx_get_transport("").empty());
+  CHECK(ucx_get_transport("# get[1]: 0").empty());
+}
+
+TEST_CASE("ucx transport: a fetch brings the bytes of another process, in messages, over shared memory and by get") {
+  for (const Owner& owner : kWays) {
+    CAPTURE(owner.shares);
+    CAPTURE(owner.gets);
     OtherProcess other(owner);
     Fetcher f(owner);
     CHECK(f.transport->open_peer(kNode, kEpoch, other.address).ok());
@@ -249,20 +266,20 @@ TEST_CASE("ucx transport: a fetch brings the bytes of another process, over the 
       CHECK_MESSAGE(result.statuses[i].ok(), result.statuses[i].error());
       CHECK(f.has_pattern(i, pattern(i)));
     }
-    CHECK(f.transport->peer_info(kNode) == (shares ? "shared memory: same host" : "network (tcp): its slab is not shared"));
+    CHECK(f.transport->peer_info(kNode) == (owner.shares ? "shared memory: same host"
+                                            : owner.gets ? "network (get over tcp): its slab is not shared"
+                                                         : "network (tcp): its slab is not shared; gets are off"));
     CHECK(f.transport->fetch({}, kLongUs, f.kept[0]->events()).ok());
   }
 }
 
 TEST_CASE("ucx transport: stale generations and epochs, bad slots and sizes, and wrong bytes are told apart, block by block") {
-  struct Way {
-    bool shares;
-    int64_t block_bytes;  // the network sends small and large blocks in different ways
-  };
-  for (const auto [shares, block_bytes] : {Way{false, 4096}, Way{false, 1 << 20}, Way{true, 4096}}) {
-    CAPTURE(shares);
-    CAPTURE(block_bytes);
-    const Owner owner{.shares = shares, .block_bytes = block_bytes};
+  // The network sends small and large blocks in different ways.
+  for (const Owner& owner : {Owner{.block_bytes = 4096}, Owner{}, Owner{.shares = true, .block_bytes = 4096},
+                             Owner{.block_bytes = 4096, .gets = true}, Owner{.gets = true}}) {
+    CAPTURE(owner.shares);
+    CAPTURE(owner.gets);
+    CAPTURE(owner.block_bytes);
     OtherProcess other(owner);
     Fetcher f(owner);
     CHECK(f.transport->open_peer(kNode, kEpoch, other.address).ok());
@@ -274,7 +291,7 @@ TEST_CASE("ucx transport: stale generations and epochs, bad slots and sizes, and
     const FetchResult result = f.fetch({slot, crc, other.slots[2], other.slots[3]});
     CHECK(result.statuses[0].error().code == Code::kInvalidArgument);
     CHECK(result.statuses[0].error().detail ==
-          cat("transport: slot 1000 of 4, ", block_bytes, " bytes of ", block_bytes));
+          cat("transport: slot 1000 of 4, ", owner.block_bytes, " bytes of ", owner.block_bytes));
     CHECK(result.statuses[1].error().code == Code::kCorrupt);
     CHECK(result.statuses[2].error().code == Code::kStale);
     CHECK(result.statuses[2].error().detail == "transport: slot 2 of node 1 was reused");
@@ -293,9 +310,10 @@ TEST_CASE("ucx transport: stale generations and epochs, bad slots and sizes, and
 }
 
 TEST_CASE("ucx transport: each of many small blocks gets its own bytes or its own error, whatever is asked for beside it") {
-  for (const bool shares : {false, true}) {
-    CAPTURE(shares);
-    const Owner owner{.shares = shares, .block_bytes = 4096};
+  for (Owner owner : kWays) {
+    CAPTURE(owner.shares);
+    CAPTURE(owner.gets);
+    owner.block_bytes = 4096;
     OtherProcess other(owner);
     Fetcher f(owner);
     CHECK(f.transport->open_peer(kNode, kEpoch, other.address).ok());
@@ -329,12 +347,13 @@ TEST_CASE("ucx transport: each of many small blocks gets its own bytes or its ow
 }
 
 TEST_CASE("ucx transport: on the loopback device alone it can be fetched from, and listens nowhere else") {
-  const Owner owner;
+  const Owner owner{.gets = true};
   Fetcher here(owner, {.network_devices = "lo", .shares_memory = false}), there(owner, {.network_devices = "lo", .shares_memory = false});
   const std::set<std::string> addresses = listening();
   CHECK_FALSE(addresses.empty());
   for (const std::string& address : addresses) CHECK_MESSAGE(address.starts_with("0100007F:"), address);
-  const auto arena = *HostArena::create({.dram_bytes = owner.block_bytes, .block_bytes = owner.block_bytes});
+  const auto arena = *HostArena::create({.dram_bytes = owner.block_bytes, .block_bytes = owner.block_bytes},
+                                        {.allocate = there.transport->slab_allocator()});
   const uint32_t slot = *arena->take();
   std::ranges::fill(arena->span(slot), std::byte{9});
   CHECK(here.transport->open_peer(kNode, kEpoch, there.transport->publish(kNode, kEpoch, arena)).ok());
@@ -373,9 +392,9 @@ TEST_CASE("ucx transport: ten thousand connections to its port that say nothing,
 }
 
 TEST_CASE("ucx transport: who reaches a transport without the tag of its address gets nothing") {
-  for (const bool shares : {false, true}) {
-    CAPTURE(shares);
-    const Owner owner{.shares = shares};
+  for (const Owner& owner : kWays) {
+    CAPTURE(owner.shares);
+    CAPTURE(owner.gets);
     OtherProcess other(owner);
     Fetcher f(owner);
     UcxAddress address = *read_ucx_address(other.address);
@@ -396,9 +415,9 @@ TEST_CASE("ucx transport: no two transports have one tag") {
 }
 
 TEST_CASE("ucx transport: an address that was cut, changed or meant for another node is refused") {
-  const Owner owner{.block_bytes = 4096};
+  const Owner owner{.block_bytes = 4096, .gets = true};
   Fetcher f(owner);
-  auto arena = *HostArena::create({.dram_bytes = 4096, .block_bytes = 4096});
+  auto arena = *HostArena::create({.dram_bytes = 4096, .block_bytes = 4096}, {.allocate = f.transport->slab_allocator()});
   const std::string address = f.transport->publish(kNode, kEpoch, arena);
   for (size_t size = 0; size < address.size(); ++size)
     CHECK(f.transport->open_peer(kNode, kEpoch, address.substr(0, size)).error().code == Code::kInvalidArgument);
@@ -414,9 +433,9 @@ TEST_CASE("ucx transport: an address that was cut, changed or meant for another 
 }
 
 TEST_CASE("ucx transport: when the other process is killed the fetch fails, and others can still be fetched from") {
-  for (const bool shares : {false, true}) {
-    CAPTURE(shares);
-    const Owner owner{.shares = shares};
+  for (const Owner& owner : kWays) {
+    CAPTURE(owner.shares);
+    CAPTURE(owner.gets);
     OtherProcess other(owner), second(owner);
     Fetcher f(owner);
     CHECK(f.transport->open_peer(kNode, kEpoch, other.address).ok());
@@ -433,9 +452,9 @@ TEST_CASE("ucx transport: when the other process is killed the fetch fails, and 
 }
 
 TEST_CASE("ucx transport: when the other process is stopped the fetch is late, and it works again when that goes on") {
-  for (const bool shares : {false, true}) {
-    CAPTURE(shares);
-    const Owner owner{.shares = shares};
+  for (const Owner& owner : kWays) {
+    CAPTURE(owner.shares);
+    CAPTURE(owner.gets);
     OtherProcess other(owner);
     Fetcher f(owner, {.silent_us = 20'000});
     CHECK(f.transport->open_peer(kNode, kEpoch, other.address).ok());
@@ -457,41 +476,119 @@ TEST_CASE("ucx transport: when the other process is stopped the fetch is late, a
   }
 }
 
+/// Starts to fetch slot 1 and sends the owner a signal after the first byte came. Empty: the whole block had come by then.
+std::optional<FetchResult> cut_off(Fetcher& f, Seen& seen, OtherProcess& other, int number, int64_t timeout_us) {
+  std::ranges::fill(f.target(0), std::byte{0});
+  CHECK(f.start(seen, {other.slots[1]}, timeout_us).ok());
+  auto done = seen.done_promise.get_future();
+  while (std::atomic_ref(f.bytes[0]).load() == std::byte{0} && done.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
+    std::this_thread::yield();
+  other.signal(number);
+  FetchResult result = done.get();
+  if (result.statuses[0].ok()) return std::nullopt;
+  CHECK(result.statuses[0].error().code == Code::kUnavailable);
+  if (result.still_writing) seen.quiet_promise.get_future().wait();
+  std::ranges::fill(f.target(0), std::byte{0xee});
+  return result;
+}
+
 TEST_CASE("ucx transport: a fetch that is late in the middle of a block writes no more, and others go on") {
-  const Owner owner{.block_bytes = 64 << 20};
-  OtherProcess other(owner);
-  Fetcher f(owner, {.silent_us = 20'000});
-  CHECK(f.transport->open_peer(kNode, kEpoch, other.address).ok());
-  // The other process is to be stopped after the first byte came. Sometimes that is too late.
-  bool was_late = false;
-  for (int attempt = 0; attempt < 50 && !was_late; ++attempt) {
+  for (const bool gets : {false, true}) {
+    CAPTURE(gets);
+    const Owner owner{.block_bytes = 64 << 20, .gets = gets};
+    OtherProcess other(owner);
+    Fetcher f(owner, {.silent_us = 20'000});
+    CHECK(f.transport->open_peer(kNode, kEpoch, other.address).ok());
+    std::optional<FetchResult> late;
+    for (int attempt = 0; attempt < 50 && !late; ++attempt) {
+      Seen seen, patient;
+      CHECK(f.transport->fetch({{other.slots[3], f.target(3)}}, kLongUs, patient.events()).ok());
+      late = cut_off(f, seen, other, SIGSTOP, 1'000'000);
+      other.signal(SIGCONT);
+      CHECK(patient.done_promise.get_future().get().statuses[0].ok());
+      CHECK(f.has_pattern(3, pattern(3)));
+      if (late) {
+        CHECK(late->still_writing == gets);
+        // The rest of the late block is sent before this one.
+        Seen next;
+        CHECK(f.transport->fetch({{other.slots[2], f.target(1)}}, kLongUs, next.events()).ok());
+        CHECK(next.done_promise.get_future().get().statuses[0].ok());
+        CHECK(f.has_pattern(0, std::byte{0xee}));
+        CHECK(f.has_pattern(1, pattern(2)));
+      }
+      CHECK(seen.done == 1);
+      CHECK(seen.quiet == (late && gets ? 1 : 0));
+    }
+    CHECK(late);
+  }
+}
+
+TEST_CASE("ucx transport: when the owner is killed in the middle of a block the fetch ends at once and writes no more") {
+  for (const bool gets : {false, true}) {
+    CAPTURE(gets);
+    const Owner owner{.block_bytes = 64 << 20, .gets = gets};
+    Fetcher f(owner);
+    bool was_cut_off = false;
+    for (int attempt = 0; attempt < 20 && !was_cut_off; ++attempt) {
+      OtherProcess other(owner);
+      CHECK(f.transport->open_peer(kNode, kEpoch, other.address).ok());
+      Seen seen;
+      was_cut_off = cut_off(f, seen, other, SIGKILL, kLongUs).has_value();
+      f.transport->close_peer(kNode, kEpoch);
+      CHECK(seen.done == 1);
+    }
+    CHECK(was_cut_off);
+    OtherProcess second(owner);
+    CHECK(f.transport->open_peer(kNode, kEpoch, second.address).ok());
+    Seen next;
+    CHECK(f.transport->fetch({{second.slots[2], f.target(1)}}, kLongUs, next.events()).ok());
+    CHECK(next.done_promise.get_future().get().statuses[0].ok());
+    CHECK(f.has_pattern(0, std::byte{0xee}));
+    CHECK(f.has_pattern(1, pattern(2)));
+  }
+}
+
+TEST_CASE("ucx transport: a get that is open when the peer is closed, or at the end, is answered and becomes quiet") {
+  const Owner owner{.block_bytes = 64 << 20, .gets = true};
+  for (const bool ends : {false, true}) {
+    CAPTURE(ends);
+    OtherProcess other(owner);
+    Fetcher f(owner);
+    CHECK(f.transport->open_peer(kNode, kEpoch, other.address).ok());
+    CHECK(f.fetch({other.slots[0]}).statuses[0].ok());
     std::ranges::fill(f.target(0), std::byte{0});
     Seen seen;
-    CHECK(f.start(seen, {other.slots[1]}, 1'000'000).ok());
-    auto done = seen.done_promise.get_future();
-    while (std::atomic_ref(f.bytes[0]).load() == std::byte{0} && done.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
-      std::this_thread::yield();
+    CHECK(f.start(seen, {other.slots[1], other.slots[2]}).ok());
+    while (std::atomic_ref(f.bytes[0]).load() == std::byte{0}) std::this_thread::yield();
     other.signal(SIGSTOP);
-    const FetchResult result = done.get();
-    CHECK_FALSE(result.still_writing);
-    was_late = !result.statuses[0].ok();
-    if (was_late) {
-      CHECK(result.statuses[0].error().code == Code::kUnavailable);
-      std::ranges::fill(f.target(0), std::byte{0xee});
-    }
-    other.signal(SIGCONT);
-    if (was_late) {
-      // The rest of the late block is sent before this one.
-      Seen next;
-      CHECK(f.transport->fetch({{other.slots[2], f.target(1)}}, kLongUs, next.events()).ok());
-      CHECK(next.done_promise.get_future().get().statuses[0].ok());
-      CHECK(f.has_pattern(0, std::byte{0xee}));
-      CHECK(f.has_pattern(1, pattern(2)));
-    }
+    if (ends)
+      f.transport.reset();
+    else
+      f.transport->close_peer(kNode, kEpoch);
+    const FetchResult result = seen.done_promise.get_future().get();
+    if (result.still_writing) seen.quiet_promise.get_future().wait();
+    CHECK(result.statuses[1].error().code == (ends ? Code::kCancelled : Code::kUnavailable));
     CHECK(seen.done == 1);
-    CHECK(seen.quiet == 0);
+    CHECK(seen.quiet == (result.still_writing ? 1 : 0));
   }
-  CHECK(was_late);
+}
+
+TEST_CASE("ucx transport: blocks that cannot be got come in messages") {
+  const Owner owner{.gets = true};
+  OtherProcess other(owner);
+  Fetcher f(owner);
+  UcxAddress address = *read_ucx_address(other.address);
+  {
+    OtherProcess dead(owner);
+    address.get_worker = read_ucx_address(dead.address)->get_worker;
+  }
+  CHECK(f.transport->open_peer(kNode, kEpoch, write_ucx_address(address)).ok());
+  const FetchResult result = f.fetch(other.slots);
+  for (uint32_t i = 0; i < 4; ++i) {
+    CHECK_MESSAGE(result.statuses[i].ok(), result.statuses[i].error());
+    CHECK(f.has_pattern(i, pattern(i)));
+  }
+  CHECK_MESSAGE(f.transport->peer_info(kNode).starts_with("network (tcp): a get failed: "), f.transport->peer_info(kNode));
 }
 
 TEST_CASE("ucx transport: closing a peer ends its fetches, and opening it again lets it be fetched from") {
@@ -550,20 +647,23 @@ TEST_CASE("ucx transport: more processes can fetch in turn than it keeps connect
 }
 
 TEST_CASE("ucx transport: a slab is zero, may outlive its transport, and can be fetched from by the same process") {
-  const Owner owner;
-  std::shared_ptr<HostArena> arena;
-  {
-    Fetcher f(owner);
-    arena = *HostArena::create({.dram_bytes = 4 * owner.block_bytes, .block_bytes = owner.block_bytes},
-                               {.allocate = f.transport->slab_allocator()});
-    const uint32_t slot = *arena->take();
-    CHECK(std::ranges::all_of(arena->span(slot), [](std::byte b) { return b == std::byte{0}; }));
-    std::ranges::fill(arena->span(slot), std::byte{7});
-    CHECK(f.transport->open_peer(kNode, kEpoch, f.transport->publish(kNode, kEpoch, arena)).ok());
-    CHECK(f.fetch({{kNode, kEpoch, slot, arena->generation(slot), crc32c(arena->span(slot))}}).statuses[0].ok());
-    CHECK(f.has_pattern(0, std::byte{7}));
+  for (const Owner& owner : kWays) {
+    CAPTURE(owner.shares);
+    CAPTURE(owner.gets);
+    std::shared_ptr<HostArena> arena;
+    {
+      Fetcher f(owner, owner.config());
+      arena = *HostArena::create({.dram_bytes = 4 * owner.block_bytes, .block_bytes = owner.block_bytes},
+                                 {.allocate = f.transport->slab_allocator()});
+      const uint32_t slot = *arena->take();
+      CHECK(std::ranges::all_of(arena->span(slot), [](std::byte b) { return b == std::byte{0}; }));
+      std::ranges::fill(arena->span(slot), std::byte{7});
+      CHECK(f.transport->open_peer(kNode, kEpoch, f.transport->publish(kNode, kEpoch, arena)).ok());
+      CHECK(f.fetch({{kNode, kEpoch, slot, arena->generation(slot), crc32c(arena->span(slot))}}).statuses[0].ok());
+      CHECK(f.has_pattern(0, std::byte{7}));
+    }
+    CHECK(arena->span(0)[0] == std::byte{7});
   }
-  CHECK(arena->span(0)[0] == std::byte{7});
 }
 
 TEST_CASE("ucx transport: garbage and almost right requests and answers are dropped or refused, and harm nobody") {
@@ -614,53 +714,62 @@ TEST_CASE("ucx transport: processes that are killed while they and others connec
   std::mt19937 random(seed);
   const char* const wanted = std::getenv("SEER_TEST_KILLS");
   const int kills = wanted == nullptr ? 25 : std::atoi(wanted);
-  const Owner owner{.block_bytes = 4096};
-  Fetcher f(owner, {.shares_memory = false});
-  auto arena = *HostArena::create({.dram_bytes = owner.block_bytes, .block_bytes = owner.block_bytes});
-  const uint32_t slot = *arena->take();
-  std::ranges::fill(arena->span(slot), std::byte{9});
-  const uint32_t crc = crc32c(arena->span(slot));
-  const std::string place = cat(slot, " ", f.transport->publish({2}, kEpoch, arena), " ", arena->generation(slot), " ", crc);
-  for (int i = 0; i < kills; ++i) {
-    OtherProcess killed(owner);
-    std::string address = killed.tell(cat("meet ", place));
-    address.pop_back();  // end of the line
-    CHECK(f.transport->open_peer(kNode, kEpoch, address).ok());
-    const bool fetches = i % 2 == 0;
-    auto seen = std::make_shared<Seen>();
-    killed.say("go");
-    if (fetches) CHECK(f.start(*seen, {killed.slots[0]}).ok());
-    std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
-    killed.signal(SIGKILL);
-    if (fetches) seen->done_promise.get_future().wait();  // fetched, or an error
-    f.transport->close_peer(kNode, kEpoch);
-    f.kept.push_back(seen);
+  for (const bool gets : {false, true}) {
+    CAPTURE(gets);
+    const Owner owner{.block_bytes = 4096, .gets = gets};
+    Fetcher f(owner, owner.config());
+    auto arena = *HostArena::create({.dram_bytes = owner.block_bytes, .block_bytes = owner.block_bytes},
+                                    {.allocate = f.transport->slab_allocator()});
+    const uint32_t slot = *arena->take();
+    std::ranges::fill(arena->span(slot), std::byte{9});
+    const uint32_t crc = crc32c(arena->span(slot));
+    const std::string place = cat(slot, " ", f.transport->publish({2}, kEpoch, arena), " ", arena->generation(slot), " ", crc);
+    for (int i = 0; i < kills; ++i) {
+      OtherProcess killed(owner);
+      std::string address = killed.tell(cat("meet ", place));
+      address.pop_back();  // end of the line
+      CHECK(f.transport->open_peer(kNode, kEpoch, address).ok());
+      const bool fetches = i % 2 == 0;
+      auto seen = std::make_shared<Seen>();
+      killed.say("go");
+      if (fetches) CHECK(f.start(*seen, {killed.slots[0]}).ok());
+      std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
+      killed.signal(SIGKILL);
+      if (fetches) seen->done_promise.get_future().wait();  // fetched, or an error
+      f.transport->close_peer(kNode, kEpoch);
+      f.kept.push_back(seen);
+    }
+    OtherProcess other(owner);
+    CHECK(f.transport->open_peer(kNode, kEpoch, other.address).ok());
+    CHECK(f.fetch({other.slots[1]}).statuses[0].ok());
+    CHECK(f.has_pattern(0, pattern(1)));
+    CHECK(other.tell(cat("fetch ", place)) == "ok\n");
   }
-  OtherProcess other(owner);
-  CHECK(f.transport->open_peer(kNode, kEpoch, other.address).ok());
-  CHECK(f.fetch({other.slots[1]}).statuses[0].ok());
-  CHECK(f.has_pattern(0, pattern(1)));
-  CHECK(other.tell(cat("fetch ", place)) == "ok\n");
 }
 
+/// UCX 1.13 leaks, and logs, some of the answers with which it emulates gets of the dead.
 TEST_CASE("ucx transport: processes that are killed while they fetch leave the owner as it was") {
-  const Owner owner{.block_bytes = 16 << 20};
-  Fetcher f(owner);
-  auto arena = *HostArena::create({.dram_bytes = owner.block_bytes, .block_bytes = owner.block_bytes});
-  const uint32_t slot = *arena->take();
-  std::ranges::fill(arena->span(slot), std::byte{9});
-  const RemoteSlot from{{2}, kEpoch, slot, arena->generation(slot), crc32c(arena->span(slot))};
-  const std::string address = f.transport->publish({2}, kEpoch, arena);
-  for (int i = 0; i < 3; ++i) {
-    OtherProcess other(owner);
-    CHECK(other.tell(cat("fetch ", slot, " ", address, " ", from.generation, " ", from.crc32c)) == "ok\n");
-    other.signal(i == 0 ? SIGSTOP : SIGKILL);
+  for (const bool gets : {false, true}) {
+    CAPTURE(gets);
+    const Owner owner{.block_bytes = 16 << 20, .gets = gets};
+    Fetcher f(owner, owner.config());
+    auto arena = *HostArena::create({.dram_bytes = owner.block_bytes, .block_bytes = owner.block_bytes},
+                                    {.allocate = f.transport->slab_allocator()});
+    const uint32_t slot = *arena->take();
+    std::ranges::fill(arena->span(slot), std::byte{9});
+    const RemoteSlot from{{2}, kEpoch, slot, arena->generation(slot), crc32c(arena->span(slot))};
+    const std::string address = f.transport->publish({2}, kEpoch, arena);
+    for (int i = 0; i < 3; ++i) {
+      OtherProcess other(owner);
+      CHECK(other.tell(cat("fetch ", slot, " ", address, " ", from.generation, " ", from.crc32c)) == "ok\n");
+      other.signal(i == 0 ? SIGSTOP : SIGKILL);
+    }
+    CHECK(f.transport->open_peer({2}, kEpoch, address).ok());
+    CHECK(f.fetch({from}).statuses[0].ok());
+    CHECK(f.has_pattern(0, std::byte{9}));
+    // Answers to the dead hold the arena no longer: UCX has let go of them.
+    f.transport->withdraw({2}, kEpoch);
+    while (arena.use_count() > 1) std::this_thread::yield();
   }
-  CHECK(f.transport->open_peer({2}, kEpoch, address).ok());
-  CHECK(f.fetch({from}).statuses[0].ok());
-  CHECK(f.has_pattern(0, std::byte{9}));
-  // Answers to the dead hold the arena no longer: UCX has let go of them.
-  f.transport->withdraw({2}, kEpoch);
-  while (arena.use_count() > 1) std::this_thread::yield();
 }
 #endif

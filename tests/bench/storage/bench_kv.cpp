@@ -1,5 +1,6 @@
-// bench_kv [rounds = 5] [payload MiB = 256]: fetches of KV blocks from another process on this machine, over shared memory
-// and over TCP; one JSON line per way and block size. Beside each, in the same rounds: memcpy of as many blocks in the same
+// bench_kv [rounds = 5] [payload MiB = 256] [transports]: fetches of KV blocks from another process on this machine, over shared
+// memory and over TCP; one JSON line per way and block size. With transports, as in UCX_TLS, also by get over these: "rc", or
+// "tcp", where UCX emulates gets. Beside each, in the same rounds: memcpy of as many blocks in the same
 // scattered order, and for TCP `ucx_perftest -E sleep -t ucp_get` where ucx-utils is installed. Ratios are of the best rounds.
 //
 // A round fetches the payload in calls of 16 MiB or one block, two of them open; then up to 100 blocks one after the other,
@@ -34,6 +35,14 @@ namespace {
 constexpr NodeId kNode{1};
 constexpr int64_t kTimeoutUs = 60'000'000;
 
+/// How blocks are to arrive.
+struct Way {
+  const char* name;
+  bool shares;
+  std::string gets;  // transports
+  UcxTransportConfig config() const { return {.shares_memory = shares, .get_transports = gets}; }
+};
+
 double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 double cpu_s(clockid_t clock) { return static_cast<double>(cpu_ns(clock)) * 1e-9; }
 double best(const std::vector<double>& v) { return v.empty() ? 0 : *std::ranges::max_element(v); }
@@ -43,8 +52,8 @@ double at_quantile(std::vector<double> v, double q) {
 }
 
 /// The process that owns the blocks, until its input ends.
-int run_owner(bool shares, int64_t block_bytes, int64_t payload, int out) {
-  auto transport = *UcxTransport::create({.shares_memory = shares});
+int run_owner(const Way& way, int64_t block_bytes, int64_t payload, int out) {
+  auto transport = *UcxTransport::create(way.config());
   auto arena = *HostArena::create({.dram_bytes = payload, .block_bytes = block_bytes}, {.allocate = transport->slab_allocator()});
   std::ostringstream text;
   text << transport->publish(kNode, 1, arena);
@@ -62,16 +71,16 @@ int run_owner(bool shares, int64_t block_bytes, int64_t payload, int out) {
 }
 
 struct OwnerProcess {
-  OwnerProcess(bool shares, int64_t block_bytes, int64_t payload) {
+  OwnerProcess(const Way& way, int64_t block_bytes, int64_t payload) {
     int to[2], from[2];
     if (pipe2(to, O_CLOEXEC) != 0 || pipe2(from, O_CLOEXEC) != 0) std::abort();
-    const std::string arguments[] = {cat(shares), cat(block_bytes), cat(payload), cat(from[1])};
+    const std::string arguments[] = {cat(way.shares), way.gets, cat(block_bytes), cat(payload), cat(from[1])};
     pid = fork();
     if (pid == 0) {
       dup2(to[0], STDIN_FILENO);
       fcntl(from[1], F_SETFD, 0);
       execl("/proc/self/exe", "bench_kv", "owner", arguments[0].c_str(), arguments[1].c_str(), arguments[2].c_str(),
-            arguments[3].c_str(), nullptr);
+            arguments[3].c_str(), arguments[4].c_str(), nullptr);
       _exit(127);
     }
     close(to[0]);
@@ -102,12 +111,12 @@ struct OwnerProcess {
 
 class Bench {
  public:
-  Bench(bool shares, int64_t block_bytes, int64_t payload)
-      : shares_(shares), block_bytes_(static_cast<size_t>(block_bytes)), owner_(shares, block_bytes, payload),
+  Bench(const Way& way, int64_t block_bytes, int64_t payload)
+      : way_(way), block_bytes_(static_cast<size_t>(block_bytes)), owner_(way, block_bytes, payload),
         source_(*map_slab(payload)), target_(*map_slab(payload)) {
     std::ranges::fill(source_.bytes(), std::byte{1});
     std::ranges::fill(target_.bytes(), std::byte{2});
-    transport_ = *UcxTransport::create({.shares_memory = shares});
+    transport_ = *UcxTransport::create(way.config());
     const Status opened = transport_->open_peer(kNode, 1, owner_.address);
     SEER_CHECK(opened.ok(), opened.error());
   }
@@ -135,13 +144,13 @@ class Bench {
       latency_us_.push_back((now_s() - begin) * 1e6);
     }
     single_gb_s_.push_back(static_cast<double>(singles * block_bytes_) * 1e-9 / (now_s() - singles_begin));
-    if (!shares_) perftest();
+    if (!way_.shares) perftest();
   }
 
   nlohmann::ordered_json report(int rounds) const {
     nlohmann::ordered_json line;
     line["bench"] = "kv";
-    line["way"] = shares_ ? "shared_memory" : "tcp";
+    line["way"] = way_.name;
     line["peer_info"] = transport_->peer_info(kNode);
     line["block_kib"] = block_bytes_ >> 10;
     line["payload_mib"] = target_.bytes().size() >> 20;
@@ -153,7 +162,7 @@ class Bench {
     if (!perftest_gb_s_.empty()) {
       line["perftest_gb_s"] = rates(perftest_gb_s_);
       line["perftest_ratio_one_open"] = best(single_gb_s_) / best(perftest_gb_s_);
-    } else if (!shares_) {
+    } else if (!way_.shares) {
       line["perftest"] = "not measured: ucx_perftest gave no figure (apt-get install ucx-utils)";
     }
     line["latency_us"] = {{"p50", at_quantile(latency_us_, 0.5)}, {"p99", at_quantile(latency_us_, 0.99)}};
@@ -217,7 +226,7 @@ class Bench {
 
   std::vector<double> copy_gb_s_, copy_cpu_, fetch_gb_s_, fetch_cpu_, single_gb_s_, perftest_gb_s_, latency_us_;  // by round
   Rate first_{};
-  const bool shares_;
+  const Way way_;
   const size_t block_bytes_;
   OwnerProcess owner_;
   Slab source_, target_;
@@ -227,17 +236,19 @@ class Bench {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 6 && std::strcmp(argv[1], "owner") == 0)
-    return run_owner(std::atoi(argv[2]) != 0, std::atoll(argv[3]), std::atoll(argv[4]), std::atoi(argv[5]));
+  if (argc == 7 && std::strcmp(argv[1], "owner") == 0)
+    return run_owner({"owner", std::atoi(argv[2]) != 0, argv[3]}, std::atoll(argv[4]), std::atoll(argv[5]), std::atoi(argv[6]));
   if (argc > 1 && std::atoi(argv[1]) == 0) {
-    std::fprintf(stderr, "usage: bench_kv [rounds = 5] [payload MiB = 256]\n");
+    std::fprintf(stderr, "usage: bench_kv [rounds = 5] [payload MiB = 256] [transports for gets]\n");
     return 2;
   }
   const int rounds = argc > 1 ? std::max(1, std::atoi(argv[1])) : 5;
   const int64_t payload = (argc > 2 ? std::max(16, std::atoi(argv[2])) : 256) * (int64_t{1} << 20);
-  for (const bool shares : {true, false})
+  std::vector<Way> ways = {{"shared_memory", true, ""}, {"tcp", false, ""}};
+  if (argc > 3) ways.push_back({"get", false, argv[3]});
+  for (const Way& way : ways)
     for (const int64_t block_bytes : {64 << 10, 1 << 20, 8 << 20}) {
-      Bench bench(shares, block_bytes, payload);
+      Bench bench(way, block_bytes, payload);
       bench.first_round();
       for (int i = 0; i < rounds; ++i) bench.round();
       std::cout << bench.report(rounds).dump() << std::endl;
