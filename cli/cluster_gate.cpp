@@ -3,13 +3,16 @@
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
+#include <sys/resource.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <boost/asio.hpp>
 #include <boost/asio/ssl.hpp>
 #include <chrono>
 #include <future>
+#include <map>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -24,10 +27,11 @@ using asio::ip::tcp;
 using AsioError = boost::system::error_code;
 
 constexpr std::chrono::milliseconds kAcceptPause(100);  // after a connection that could not be accepted
-constexpr size_t kConnectionsMax = 4096;  // in their handshake, or with TLS; more are closed at once
+constexpr size_t kConnectionsMax = 4096;  // newcomers, and peers with TLS; more are closed at once
 constexpr size_t kBufferBytes = 64 << 10;
 constexpr size_t kGreetingBytes = 16;
 
+using Buffer = std::array<char, kBufferBytes>;
 using Greeting = std::array<char, kGreetingBytes>;
 /// "seer/2", then zeros.
 Greeting greeting() {
@@ -74,6 +78,13 @@ Status load(SSL_CTX* context, const TlsFiles& tls) {
 using TlsStream = asio::ssl::stream<tcp::socket>;
 using LocalSocket = asio::local::stream_protocol::socket;
 
+/// Within a quarter of this process's file descriptors: strangers must leave enough for its files and peers.
+size_t newcomers_max_here(size_t wanted) {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return wanted;
+  return std::clamp<size_t>(files.rlim_cur / 4, 1, wanted);
+}
+
 /// A connection to another process, which is handed over once both sides have greeted. Far: TlsStream, or a plain socket.
 template <class Far>
 struct Peer : std::enable_shared_from_this<Peer<Far>> {
@@ -116,8 +127,9 @@ struct Peer : std::enable_shared_from_this<Peer<Far>> {
       LocalSocket end(near.get_executor());
       asio::local::connect_pair(near, end, failed);
       if (failed) return {};
-      pump(far, near, inward);
-      pump(near, far, outward);
+      buffers = std::make_unique<std::array<Buffer, 2>>();
+      pump(far, near, (*buffers)[0]);
+      pump(near, far, (*buffers)[1]);
       return UniqueFd(end.release(failed));
     } else {
       return UniqueFd(far.release(failed));
@@ -132,7 +144,7 @@ struct Peer : std::enable_shared_from_this<Peer<Far>> {
 
   /// Passes bytes from one side to the other, until one of them ends.
   template <class From, class To>
-  void pump(From& from, To& to, std::array<char, kBufferBytes>& buffer) {
+  void pump(From& from, To& to, Buffer& buffer) {
     from.async_read_some(asio::buffer(buffer), [this, me = this->shared_from_this(), &from, &to, &buffer](AsioError ended, size_t bytes) {
       if (ended) return close();
       asio::async_write(to, asio::buffer(buffer, bytes), [this, me, &from, &to, &buffer](AsioError failed, size_t) {
@@ -148,13 +160,13 @@ struct Peer : std::enable_shared_from_this<Peer<Far>> {
   std::atomic<size_t>& count;
   const Greeting ours = greeting();
   Greeting theirs{};
-  std::array<char, kBufferBytes> outward, inward;
+  std::unique_ptr<std::array<Buffer, 2>> buffers;  // while it is pumped
 };
 
 template <class Far>
 class Gate final : public ClusterGate {
  public:
-  Gate() {
+  explicit Gate(size_t newcomers_max) : newcomers_max_(newcomers_max_here(newcomers_max)) {
     context_.set_options(asio::ssl::context::no_sslv2 | asio::ssl::context::no_sslv3 | asio::ssl::context::no_tlsv1 | asio::ssl::context::no_tlsv1_1);
     context_.set_verify_mode(asio::ssl::verify_peer | asio::ssl::verify_fail_if_no_peer_cert);
     thread_ = std::thread([this] { io_.run(); });
@@ -180,13 +192,22 @@ class Gate final : public ClusterGate {
     else
       return std::make_shared<Peer<Far>>(io_, Far(io_), connections_);
   }
+  /// Returns its number. Closes the oldest newcomer if there are too many.
+  uint64_t add_newcomer(std::shared_ptr<Peer<Far>> peer) {
+    newcomers_.emplace(++last_newcomer_, std::move(peer));
+    if (newcomers_.size() > newcomers_max_) newcomers_.extract(newcomers_.begin()).mapped()->close();
+    return last_newcomer_;
+  }
   void accept(const std::shared_ptr<Listener>& listener);
   void accept_later(const std::shared_ptr<Listener>& listener);
 
+  const size_t newcomers_max_;
   asio::ssl::context context_{asio::ssl::context::tls};
   std::atomic<size_t> connections_{0};
   asio::io_context io_;  // destroyed before the members above, with the connections that are still open
-  std::vector<std::shared_ptr<Listener>> listeners_;  // of the thread
+  std::vector<std::shared_ptr<Listener>> listeners_;  // of the thread, as are the next two
+  std::map<uint64_t, std::shared_ptr<Peer<Far>>> newcomers_;  // connections that have not greeted, the oldest first
+  uint64_t last_newcomer_ = 0;
   asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};
   std::thread thread_;
 };
@@ -233,8 +254,10 @@ void Gate<Far>::accept(const std::shared_ptr<Listener>& listener) {
     if (failed) return accept_later(listener);  // for example, no file descriptor is left
     accept(listener);
     if (connections_ > kConnectionsMax) return peer->close();
+    const uint64_t newcomer = add_newcomer(peer);
     peer->close_after(ClusterGate::kHandshakeMax);
-    peer->greet(asio::ssl::stream_base::server, [listener, peer](AsioError refused, bool is_alike) {
+    peer->greet(asio::ssl::stream_base::server, [this, listener, peer, newcomer](AsioError refused, bool is_alike) {
+      newcomers_.erase(newcomer);
       if (refused || !is_alike || !listener->on_peer) return peer->close();
       UniqueFd socket = peer->hand_over(refused);
       refused ? peer->close() : listener->on_peer(std::move(socket));
@@ -292,10 +315,10 @@ Status check_tls_files(const TlsFiles& tls) {
   return load(context.native_handle(), tls);
 }
 
-Result<std::unique_ptr<ClusterGate>> ClusterGate::create(const TlsFiles& tls) {
-  if (tls.empty()) return std::unique_ptr<ClusterGate>(std::make_unique<Gate<tcp::socket>>());
-  auto gate = std::make_unique<Gate<TlsStream>>();
-  SEER_RETURN_IF_ERROR(load(gate->context(), tls));
+Result<std::unique_ptr<ClusterGate>> ClusterGate::create(const GateConfig& config) {
+  if (config.tls.empty()) return std::unique_ptr<ClusterGate>(std::make_unique<Gate<tcp::socket>>(config.newcomers_max));
+  auto gate = std::make_unique<Gate<TlsStream>>(config.newcomers_max);
+  SEER_RETURN_IF_ERROR(load(gate->context(), config.tls));
   return std::unique_ptr<ClusterGate>(std::move(gate));
 }
 

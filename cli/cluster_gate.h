@@ -26,16 +26,22 @@ struct TlsFiles {
 /// and the file.
 Status check_tls_files(const TlsFiles& tls);
 
+struct GateConfig {
+  TlsFiles tls;
+  size_t newcomers_max = 1024;  // connections that have not greeted yet; at most a quarter of the process's file descriptors
+};
+
 class ClusterGate {
  public:
   static constexpr std::chrono::seconds kHandshakeMax{10};
 
   /// Errors: those of check_tls_files().
-  static Result<std::unique_ptr<ClusterGate>> create(const TlsFiles& tls);
+  static Result<std::unique_ptr<ClusterGate>> create(const GateConfig& config);
   virtual ~ClusterGate() = default;  // ends handshakes and TLS connections
 
   /// Listens on host:port. Calls on_peer, on the gate's thread, with the socket of each peer that has greeted. Returns the port; if
-  /// `port` is 0, the system chooses it. Errors: kUnavailable.
+  /// `port` is 0, the system chooses it. When there are too many newcomers, the oldest is closed, so that silent connections of
+  /// strangers do not keep peers out. Errors: kUnavailable.
   virtual Result<uint16_t> listen(const std::string& host, uint16_t port, std::function<void(UniqueFd)> on_peer) = 0;
   /// After it returns, on_peer is not called any more.
   virtual void stop_listening() = 0;

@@ -17,7 +17,7 @@ class ClusterNet {
  public:
   /// Errors: those of the TLS files.
   static Result<std::unique_ptr<ClusterNet>> create(const ClusterAccess& access) {
-    SEER_ASSIGN_OR_RETURN(std::unique_ptr<ClusterGate> gate, ClusterGate::create(access.tls));
+    SEER_ASSIGN_OR_RETURN(std::unique_ptr<ClusterGate> gate, ClusterGate::create({.tls = access.tls}));
     return std::make_unique<ClusterNet>(std::move(gate), !access.tls.empty());
   }
   ClusterNet(std::unique_ptr<ClusterGate> gate, bool uses_tls) : gate_(std::move(gate)), uses_tls_(uses_tls) {}

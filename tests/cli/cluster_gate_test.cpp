@@ -71,6 +71,13 @@ struct Socket {
     }
     return all;
   }
+  /// Whether the other side has ended by now, after what it may have sent.
+  bool has_ended() const {
+    char bytes[4096];
+    ssize_t got = 1;
+    while (got > 0) got = ::recv(fd, bytes, sizeof bytes, MSG_DONTWAIT);
+    return got == 0;
+  }
   void write(const std::string& bytes) const {
     for (size_t at = 0; at < bytes.size();) {
       const ssize_t put = ::send(fd, bytes.data() + at, bytes.size() - at, MSG_NOSIGNAL);
@@ -101,8 +108,8 @@ struct Peers {
   }
 };
 
-std::unique_ptr<ClusterGate> gate_of(const TlsFiles& files) {
-  auto gate = ClusterGate::create(files);
+std::unique_ptr<ClusterGate> gate_of(const GateConfig& config) {
+  auto gate = ClusterGate::create(config);
   REQUIRE_MESSAGE(gate.ok(), gate.error().detail);
   return *std::move(gate);
 }
@@ -114,7 +121,7 @@ TEST_CASE("cluster gate: bytes go through in both directions, and the end of one
   for (const TlsFiles& files : {TlsFiles{}, made.files("good", "good", "ca")}) {
     CAPTURE(files.empty());
     Peers peers;
-    const auto here = gate_of(files), there = gate_of(files);
+    const auto here = gate_of({files}), there = gate_of({files});
     const auto port = there->listen("127.0.0.1", 0, peers.taker());
     REQUIRE_MESSAGE(port.ok(), port.error().detail);
     for (int connection = 0; connection < 3; ++connection) {
@@ -139,10 +146,10 @@ TEST_CASE("cluster gate: no byte of a peer that does not greet, or has no certif
   for (const TlsFiles& files : {TlsFiles{}, made.files("good", "good", "ca")}) {
     CAPTURE(files.empty());
     Peers peers;
-    const auto there = gate_of(files);
+    const auto there = gate_of({files});
     const auto port = there->listen("127.0.0.1", 0, peers.taker());
     REQUIRE(port.ok());
-    const auto stranger = gate_of(made.files("other", "other", "other-ca"));
+    const auto stranger = gate_of({made.files("other", "other", "other-ca")});
     const auto refused = stranger->connect("127.0.0.1", *port);
     REQUIRE_FALSE(refused.ok());
     CHECK(refused.error().code == Code::kUnavailable);
@@ -155,8 +162,30 @@ TEST_CASE("cluster gate: no byte of a peer that does not greet, or has no certif
       }
     }
     CHECK(peers.sockets.empty());
-    CHECK(gate_of(files)->connect("127.0.0.1", *port).ok());  // others still get in
+    CHECK(gate_of({files})->connect("127.0.0.1", *port).ok());  // others still get in
     peers.next();
+  }
+}
+
+TEST_CASE("cluster gate: silent connections keep no peer out, because the oldest of them makes room") {
+  const Certificates made;
+  for (const TlsFiles& files : {TlsFiles{}, made.files("good", "good", "ca")}) {
+    CAPTURE(files.empty());
+    const auto start = std::chrono::steady_clock::now();
+    Peers peers;
+    const auto there = gate_of({.tls = files, .newcomers_max = 8});
+    const auto port = there->listen("127.0.0.1", 0, peers.taker());
+    REQUIRE(port.ok());
+    std::deque<Socket> silent(20);
+    for (const Socket& stranger : silent) REQUIRE(stranger.connect(*port));
+    CHECK(gate_of({files})->connect("127.0.0.1", *port).ok());
+    peers.next();
+    const size_t closed_count = silent.size() + 1 - 8;  // the peer was one of the newcomers
+    for (size_t i = 0; i < silent.size(); ++i) {
+      CAPTURE(i);
+      CHECK(silent[i].has_ended() == (i < closed_count));
+    }
+    CHECK(std::chrono::steady_clock::now() - start < ClusterGate::kHandshakeMax / 2);  // not because their time was over
   }
 }
 

@@ -51,6 +51,7 @@ class ChildProcess {
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
 
+  pid_t pid() const { return pid_; }
   void send(int signal) const { REQUIRE(::kill(pid_, signal) == 0); }
   /// False if it still runs after this time.
   bool wait(int timeout_ms) {
