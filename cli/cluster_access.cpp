@@ -1,8 +1,17 @@
 #include "cli/cluster_access.h"
 
+#include <cerrno>
 #include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
 
 namespace seer {
+namespace {
+
+constexpr size_t kSecretBytesMin = 16;  // a shorter one could be guessed from a proof
+
+}  // namespace
 
 bool is_of_this_host(const std::string& host) { return host.starts_with("127."); }
 
@@ -11,7 +20,8 @@ std::vector<OptionSpec> access_options(ClusterAccess& access) {
   return {{p + "tls-cert", "FILE", &access.tls.certificate, "certificate of this machine (PEM): mutual TLS between processes"},
           {p + "tls-key", "FILE", &access.tls.key, "its private key"},
           {p + "tls-ca", "FILE", &access.tls.ca, "certificate of the CA that signed those of all machines of the cluster"},
-          {p + "insecure", "", &access.insecure, "use addresses of other hosts without TLS: whoever reaches a port can take part"}};
+          {p + "secret-file", "FILE", &access.secret_file, "file whose first line is the cluster's secret: processes with another one, or none, are refused"},
+          {p + "insecure", "", &access.insecure, "use addresses of other hosts without TLS: whoever reaches a port, and has the secret if there is one, can take part"}};
 }
 
 Result<HostPort> parse_host_port(const char* flag, const std::string& text, bool may_choose) {
@@ -34,6 +44,24 @@ Status check_address(const char* flag, const std::string& text, bool may_choose,
   if (is_of_this_host(at.host) || !access.tls.empty() || access.insecure) return {};
   return fail(Code::kInvalidArgument, flag, " ", text, " is not of this host: expected ", access.flag("tls-cert"), ", ",
               access.flag("tls-key"), " and ", access.flag("tls-ca"), " with it, or ", access.flag("insecure"));
+}
+
+Result<std::string> read_secret(const ClusterAccess& access) {
+  if (access.secret_file.empty()) return std::string();
+  const auto wrong = [&](const auto&... what) { return fail(Code::kInvalidArgument, access.flag("secret-file"), " ", access.secret_file, ": ", what...); };
+  std::ifstream file(access.secret_file);
+  if (!file) return wrong("cannot be read: ", std::strerror(errno));
+  std::string secret;
+  std::getline(file, secret);
+  while (secret.ends_with('\r') || secret.ends_with(' ')) secret.pop_back();
+  if (secret.size() < kSecretBytesMin) return wrong("expected a first line of at least ", kSecretBytesMin, " characters");
+  return secret;
+}
+
+bool is_open_to_all(const std::string& file) {
+  std::error_code missing;
+  const std::filesystem::perms mode = std::filesystem::status(file, missing).permissions();
+  return !missing && (mode & std::filesystem::perms::others_read) != std::filesystem::perms::none;
 }
 
 Status check_access(const ClusterAccess& access) {

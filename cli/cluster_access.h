@@ -1,5 +1,5 @@
 // ClusterAccess: the command line's options for who may take part in a cluster. Addresses of this host need nothing. Others need
-// mutual TLS, or --insecure.
+// mutual TLS, or --insecure. A secret keeps clusters apart, and strangers out where there is no TLS.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -18,6 +18,7 @@ struct HostPort {
 
 struct ClusterAccess {
   TlsFiles tls;
+  std::string secret_file;  // its first line is the cluster's secret; empty: it has none
   bool insecure = false;    // addresses of other hosts are allowed without TLS
   std::string prefix = {};  // of the options' names: "cluster-" if the command has other options called --tls-cert
   std::string flag(const char* name) const { return "--" + prefix + name; }
@@ -31,6 +32,10 @@ Result<HostPort> parse_host_port(const char* flag, const std::string& text, bool
 bool is_of_this_host(const std::string& host);
 /// Checks that the address is valid and may be used. Reads no file.
 Status check_address(const char* flag, const std::string& text, bool may_choose, const ClusterAccess& access);
+/// The cluster's secret; empty without --secret-file. Errors: kInvalidArgument, naming the flag and the file.
+Result<std::string> read_secret(const ClusterAccess& access);
+/// Whether every user of this machine can read the file.
+bool is_open_to_all(const std::string& file);
 /// Checks that the options go together. Reads no file.
 Status check_access(const ClusterAccess& access);
 

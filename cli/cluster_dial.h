@@ -13,7 +13,7 @@
 namespace seer {
 
 /// Dials the controller, repeatedly for some seconds, because it may be starting. Errors: kInvalidArgument (not HOST:PORT,
-/// naming the flag; another protocol), kUnavailable, kCancelled.
+/// naming the flag; another protocol or secret), kUnavailable, kCancelled.
 Result<ClusterHandle> dial_cluster(ClusterNet& net, const std::string& address, const char* flag, const std::atomic<bool>& stop);
 
 /// Asks the controller at `address` to let a rollout run, or go on (`before`: its id). Errors: kInvalidArgument if it may not,

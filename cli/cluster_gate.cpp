@@ -1,6 +1,18 @@
+// A greeting, within TLS if there is TLS:
+//
+//   both sides at once   16 bytes: "seer/10", then zeros       32 random bytes, the challenge
+//   then the dialler     32 bytes: its proof
+//   then the listener    32 bytes: its proof; zeros if the dialler's was wrong
+//
+// A side that sees another protocol or a wrong proof ends the connection. A proof is the HMAC-SHA256, with the cluster's secret as
+// its key, of the side ('d' or 'l'), the dialler's challenge and the listener's. It is worth nothing to the other side, nor in another
+// connection. Without a secret the key is empty. The dialler proves first, so that nobody can collect proofs from a port.
 #include "cli/cluster_gate.h"
 
+#include <openssl/crypto.h>
 #include <openssl/err.h>
+#include <openssl/hmac.h>
+#include <openssl/rand.h>
 #include <openssl/ssl.h>
 #include <openssl/x509.h>
 #include <sys/resource.h>
@@ -29,17 +41,37 @@ using AsioError = boost::system::error_code;
 constexpr std::chrono::milliseconds kAcceptPause(100);  // after a connection that could not be accepted
 constexpr size_t kConnectionsMax = 4096;  // newcomers, and peers with TLS; more are closed at once
 constexpr size_t kBufferBytes = 64 << 10;
-constexpr size_t kGreetingBytes = 16;
+constexpr std::chrono::seconds kStrangersPause(1);  // between two calls of on_stranger
 
 using Buffer = std::array<char, kBufferBytes>;
-using Greeting = std::array<char, kGreetingBytes>;
-/// "seer/2", then zeros.
-Greeting greeting() {
-  Greeting bytes{};
+using Protocol = std::array<char, 16>;
+using Challenge = std::array<unsigned char, 32>;
+using Proof = std::array<unsigned char, 32>;
+
+struct Hello {
+  Protocol protocol{};
+  Challenge challenge{};
+};
+Hello new_hello() {
+  Hello hello;
   const std::string text = cat("seer/", kProtocolNumber);
-  std::copy(text.begin(), text.end(), bytes.begin());
-  return bytes;
+  std::copy(text.begin(), text.end(), hello.protocol.begin());
+  SEER_CHECK(RAND_bytes(hello.challenge.data(), static_cast<int>(hello.challenge.size())) == 1);
+  return hello;
 }
+
+using Side = asio::ssl::stream_base::handshake_type;
+Proof proof_of(Side side, const std::string& secret, const Challenge& dialler, const Challenge& listener) {
+  std::string text(1, side == Side::client ? 'd' : 'l');
+  text.append(dialler.begin(), dialler.end()).append(listener.begin(), listener.end());
+  Proof proof{};
+  const auto* const bytes = reinterpret_cast<const unsigned char*>(text.data());
+  SEER_CHECK(HMAC(EVP_sha256(), secret.c_str(), static_cast<int>(secret.size()), bytes, text.size(), proof.data(), nullptr) != nullptr);
+  return proof;
+}
+
+/// How a greeting that did not break off ended.
+enum class Greeted : uint8_t { kAlike, kOtherProtocol, kOtherSecret };
 
 std::string reason_of_openssl() {
   const unsigned long last = ERR_peek_last_error();
@@ -101,29 +133,59 @@ struct Peer : std::enable_shared_from_this<Peer<Far>> {
       if (!cancelled) me->close();
     });
   }
-  /// Calls then(error, whether the other side has the same protocol) once both have greeted.
+  /// Calls then(error, Greeted) once both have greeted. REQUIRES: the secret outlives it.
   template <class Then>
-  void greet(asio::ssl::stream_base::handshake_type side, Then then) {
-    const auto greeted = [this, me = this->shared_from_this(), then](AsioError failed, size_t) { then(failed, theirs == ours); };
-    const auto hear = [this, greeted](AsioError failed, size_t) {
-      if (failed) return greeted(failed, 0);
-      asio::async_read(far, asio::buffer(theirs), greeted);
-    };
-    const auto say = [this, hear](AsioError failed) {
-      if (failed) return hear(failed, 0);
-      asio::async_write(far, asio::buffer(ours), hear);
+  void greet(Side side, const std::string& secret, Then then) {
+    AsioError ignored;
+    far_socket().set_option(tcp::no_delay(true), ignored);  // a proof does not wait for the acknowledgement of the hello
+    const auto prove = [this, side, &secret, then] { side == Side::client ? prove_first(secret, then) : prove_second(secret, then); };
+    const auto exchange = [this, prove, then] {
+      send(std::array<asio::const_buffer, 2>{asio::buffer(ours.protocol), asio::buffer(ours.challenge)}, then, [this, prove, then] {
+        receive(theirs.protocol, then, [this, prove, then] {
+          if (theirs.protocol != ours.protocol) return then({}, Greeted::kOtherProtocol);
+          receive(theirs.challenge, then, prove);
+        });
+      });
     };
     if constexpr (std::is_same_v<Far, TlsStream>)
-      far.async_handshake(side, say);
+      far.async_handshake(side, [me = this->shared_from_this(), exchange, then](AsioError failed) { failed ? then(failed, Greeted::kAlike) : exchange(); });
     else
-      say({});
+      exchange();
+  }
+  template <class Then>
+  void prove_first(const std::string& secret, Then then) {
+    proof = proof_of(Side::client, secret, ours.challenge, theirs.challenge);
+    send(asio::buffer(proof), then, [this, &secret, then] {
+      receive(proof, then, [this, &secret, then] {
+        then({}, is_proven(proof_of(Side::server, secret, ours.challenge, theirs.challenge)) ? Greeted::kAlike : Greeted::kOtherSecret);
+      });
+    });
+  }
+  template <class Then>
+  void prove_second(const std::string& secret, Then then) {
+    receive(proof, then, [this, &secret, then] {
+      const bool is_alike = is_proven(proof_of(Side::client, secret, theirs.challenge, ours.challenge));
+      proof = is_alike ? proof_of(Side::server, secret, theirs.challenge, ours.challenge) : Proof{};
+      send(asio::buffer(proof), then, [then, is_alike] { then({}, is_alike ? Greeted::kAlike : Greeted::kOtherSecret); });
+    });
+  }
+  /// Takes the same time whatever was received.
+  bool is_proven(const Proof& expected) const { return CRYPTO_memcmp(proof.data(), expected.data(), expected.size()) == 0; }
+  /// Calls next(), or then(error, ...) if it fails.
+  template <class Buffers, class Then, class Next>
+  void send(const Buffers& bytes, Then then, Next next) {
+    asio::async_write(far, bytes, [me = this->shared_from_this(), then, next](AsioError failed, size_t) { failed ? then(failed, Greeted::kAlike) : next(); });
+  }
+  template <class Bytes, class Then, class Next>
+  void receive(Bytes& bytes, Then then, Next next) {
+    asio::async_read(far, asio::buffer(bytes),
+                     [me = this->shared_from_this(), then, next](AsioError failed, size_t) { failed ? then(failed, Greeted::kAlike) : next(); });
   }
   /// What carries the plain bytes from now on: the connection itself, or one end of a socket pair whose other end is pumped into TLS.
   /// Call it once, after greet().
   UniqueFd hand_over(AsioError& failed) {
     deadline.cancel();
     if constexpr (std::is_same_v<Far, TlsStream>) {
-      far_socket().set_option(tcp::no_delay(true), failed);
       LocalSocket end(near.get_executor());
       asio::local::connect_pair(near, end, failed);
       if (failed) return {};
@@ -158,15 +220,16 @@ struct Peer : std::enable_shared_from_this<Peer<Far>> {
   LocalSocket near;  // with TLS: our end of the socket pair
   asio::steady_timer deadline;
   std::atomic<size_t>& count;
-  const Greeting ours = greeting();
-  Greeting theirs{};
+  const Hello ours = new_hello();
+  Hello theirs;
+  Proof proof{};  // the one that is on its way, ours or theirs
   std::unique_ptr<std::array<Buffer, 2>> buffers;  // while it is pumped
 };
 
 template <class Far>
 class Gate final : public ClusterGate {
  public:
-  explicit Gate(size_t newcomers_max) : newcomers_max_(newcomers_max_here(newcomers_max)) {
+  explicit Gate(GateConfig config) : config_(std::move(config)), newcomers_max_(newcomers_max_here(config_.newcomers_max)) {
     context_.set_options(asio::ssl::context::no_sslv2 | asio::ssl::context::no_sslv3 | asio::ssl::context::no_tlsv1 | asio::ssl::context::no_tlsv1_1);
     context_.set_verify_mode(asio::ssl::verify_peer | asio::ssl::verify_fail_if_no_peer_cert);
     thread_ = std::thread([this] { io_.run(); });
@@ -198,16 +261,20 @@ class Gate final : public ClusterGate {
     if (newcomers_.size() > newcomers_max_) newcomers_.extract(newcomers_.begin()).mapped()->close();
     return last_newcomer_;
   }
+  void refuse_stranger(Peer<Far>& peer);
   void accept(const std::shared_ptr<Listener>& listener);
   void accept_later(const std::shared_ptr<Listener>& listener);
 
+  const GateConfig config_;
   const size_t newcomers_max_;
   asio::ssl::context context_{asio::ssl::context::tls};
   std::atomic<size_t> connections_{0};
   asio::io_context io_;  // destroyed before the members above, with the connections that are still open
-  std::vector<std::shared_ptr<Listener>> listeners_;  // of the thread, as are the next two
+  std::vector<std::shared_ptr<Listener>> listeners_;  // of the thread, as are the next four
   std::map<uint64_t, std::shared_ptr<Peer<Far>>> newcomers_;  // connections that have not greeted, the oldest first
   uint64_t last_newcomer_ = 0;
+  uint64_t strangers_ = 0;  // peers with another secret
+  std::chrono::steady_clock::time_point stranger_told_{};
   asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};
   std::thread thread_;
 };
@@ -256,13 +323,27 @@ void Gate<Far>::accept(const std::shared_ptr<Listener>& listener) {
     if (connections_ > kConnectionsMax) return peer->close();
     const uint64_t newcomer = add_newcomer(peer);
     peer->close_after(ClusterGate::kHandshakeMax);
-    peer->greet(asio::ssl::stream_base::server, [this, listener, peer, newcomer](AsioError refused, bool is_alike) {
+    peer->greet(Side::server, config_.secret, [this, listener, peer, newcomer](AsioError refused, Greeted how) {
       newcomers_.erase(newcomer);
-      if (refused || !is_alike || !listener->on_peer) return peer->close();
+      if (!listener->on_peer) return peer->close();
+      if (!refused && how == Greeted::kOtherSecret) return refuse_stranger(*peer);
+      if (refused || how != Greeted::kAlike) return peer->close();
       UniqueFd socket = peer->hand_over(refused);
       refused ? peer->close() : listener->on_peer(std::move(socket));
     });
   });
+}
+
+template <class Far>
+void Gate<Far>::refuse_stranger(Peer<Far>& peer) {
+  ++strangers_;
+  AsioError gone;
+  const tcp::endpoint from = peer.far_socket().remote_endpoint(gone);
+  peer.close();
+  const auto now = std::chrono::steady_clock::now();
+  if (!config_.on_stranger || now - stranger_told_ < kStrangersPause) return;
+  stranger_told_ = now;
+  config_.on_stranger(gone ? "unknown" : cat(from.address().to_string(), ":", from.port()), strangers_);
 }
 
 template <class Far>
@@ -282,28 +363,33 @@ Result<UniqueFd> Gate<Far>::connect(const std::string& host, uint16_t port, std:
   if (failed) return unreachable(failed.message());
   struct Answer {
     AsioError failed;
-    bool is_alike = true;
+    Greeted how = Greeted::kAlike;
     UniqueFd socket;
   };
   const auto peer = make_peer();
   const auto answer = std::make_shared<std::promise<Answer>>();
   auto answered = answer->get_future();
-  asio::post(io_, [peer, addresses, answer, within] {
+  asio::post(io_, [this, peer, addresses, answer, within] {
     peer->close_after(within);
-    asio::async_connect(peer->far_socket(), addresses, [peer, answer](AsioError gone, const tcp::endpoint&) {
-      if (gone) return answer->set_value({gone, true, {}});
-      peer->greet(asio::ssl::stream_base::client, [peer, answer](AsioError refused, bool is_alike) {
+    asio::async_connect(peer->far_socket(), addresses, [this, peer, answer](AsioError gone, const tcp::endpoint&) {
+      if (gone) return answer->set_value({gone, Greeted::kAlike, {}});
+      peer->greet(Side::client, config_.secret, [peer, answer](AsioError refused, Greeted how) {
         UniqueFd socket;
-        if (!refused && is_alike) socket = peer->hand_over(refused);
+        if (!refused && how == Greeted::kAlike) socket = peer->hand_over(refused);
         if (socket.get() < 0) peer->close();
-        answer->set_value({refused, is_alike, std::move(socket)});
+        answer->set_value({refused, how, std::move(socket)});
       });
     });
   });
   Answer got = answered.get();
   if (got.failed) return unreachable(got.failed.message());
-  if (!got.is_alike)
-    return fail(Code::kInvalidArgument, "the process at ", host, ":", port, " is not Seer, or has another protocol than ", kProtocolNumber);
+  const std::string process = cat("the process at ", host, ":", port);
+  if (got.how == Greeted::kOtherProtocol)
+    return fail(Code::kInvalidArgument, process, " is not Seer, or has another protocol than ", kProtocolNumber);
+  if (got.how == Greeted::kOtherSecret && config_.secret.empty())
+    return fail(Code::kInvalidArgument, process, " has a secret: expected ", config_.secret_flag, " with that of its cluster");
+  if (got.how == Greeted::kOtherSecret)
+    return fail(Code::kInvalidArgument, process, " has another secret, or none: expected ", config_.secret_flag, " with that of its cluster");
   return std::move(got.socket);
 }
 
@@ -316,8 +402,8 @@ Status check_tls_files(const TlsFiles& tls) {
 }
 
 Result<std::unique_ptr<ClusterGate>> ClusterGate::create(const GateConfig& config) {
-  if (config.tls.empty()) return std::unique_ptr<ClusterGate>(std::make_unique<Gate<tcp::socket>>(config.newcomers_max));
-  auto gate = std::make_unique<Gate<TlsStream>>(config.newcomers_max);
+  if (config.tls.empty()) return std::unique_ptr<ClusterGate>(std::make_unique<Gate<tcp::socket>>(config));
+  auto gate = std::make_unique<Gate<TlsStream>>(config);
   SEER_RETURN_IF_ERROR(load(gate->context(), config.tls));
   return std::unique_ptr<ClusterGate>(std::move(gate));
 }

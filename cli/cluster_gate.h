@@ -1,6 +1,6 @@
 // ClusterGate: connects the processes of a cluster. A process has one open port, its gate. A peer must greet there in the same
-// protocol and, if the gate has TLS files, with a certificate of the same CA; otherwise no byte is passed on. Used by ClusterNet.
-// Thread-safe.
+// protocol, prove that it knows the cluster's secret and, if the gate has TLS files, have a certificate of the same CA; otherwise no
+// byte is passed on. Used by ClusterNet. Thread-safe.
 //
 // A connection whose two sides have greeted is handed over as a socket; the gate of a plain one has no more to do with it. The gate
 // exists because CAF trusts the length in a message header: a few random bytes make it allocate gigabytes. It also does TLS, because
@@ -28,6 +28,10 @@ Status check_tls_files(const TlsFiles& tls);
 
 struct GateConfig {
   TlsFiles tls;
+  std::string secret;                         // the same in all processes of the cluster; empty: theirs is empty too
+  std::string secret_flag = "--secret-file";  // where it comes from, for errors
+  /// A peer had another secret; `count` did so far. Called on the gate's thread, once a second at most. May be empty.
+  std::function<void(const std::string& address, uint64_t count)> on_stranger;
   size_t newcomers_max = 1024;  // connections that have not greeted yet; at most a quarter of the process's file descriptors
 };
 
@@ -46,7 +50,7 @@ class ClusterGate {
   /// After it returns, on_peer is not called any more.
   virtual void stop_listening() = 0;
   /// Connects to host:port and greets; blocks for `within` at most. Errors: kUnavailable; kInvalidArgument if the peer has another
-  /// protocol.
+  /// protocol or secret.
   virtual Result<UniqueFd> connect(const std::string& host, uint16_t port, std::chrono::milliseconds within = kHandshakeMax) = 0;
 };
 

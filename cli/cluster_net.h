@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "actors/log.h"
 #include "cli/cluster_access.h"
 #include "cli/cluster_gate.h"
 #include "protocols/rt_net.h"
@@ -15,11 +16,8 @@ inline constexpr size_t kActorThreads = 1;
 
 class ClusterNet {
  public:
-  /// Errors: those of the TLS files.
-  static Result<std::unique_ptr<ClusterNet>> create(const ClusterAccess& access) {
-    SEER_ASSIGN_OR_RETURN(std::unique_ptr<ClusterGate> gate, ClusterGate::create({.tls = access.tls}));
-    return std::make_unique<ClusterNet>(std::move(gate), !access.tls.empty());
-  }
+  /// Logs peers with another secret. Errors: those of the TLS files and of the secret's.
+  static Result<std::unique_ptr<ClusterNet>> create(const ClusterAccess& access, const EventLog& log = {});
   ClusterNet(std::unique_ptr<ClusterGate> gate, bool uses_tls) : gate_(std::move(gate)), uses_tls_(uses_tls) {}
 
   ~ClusterNet() { gate_->stop_listening(); }  // before the system, which it gives peers to
@@ -34,7 +32,7 @@ class ClusterNet {
     return gate_->listen(host, port, [this, actor](UniqueFd socket) { rt::serve(system_, actor, std::move(socket)); });
   }
   /// Returns the actor that listens there. Blocks until connected, `within` that time but for CAF's own handshake. Errors: kUnavailable; kInvalidArgument if it has another
-  /// protocol.
+  /// protocol or secret.
   template <class Handle>
   Result<Handle> dial(const std::string& host, uint16_t port, std::chrono::milliseconds within = ClusterGate::kHandshakeMax) {
     SEER_ASSIGN_OR_RETURN(UniqueFd socket, gate_->connect(host, port, within));

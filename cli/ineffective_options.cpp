@@ -61,7 +61,7 @@ std::vector<std::string> ineffective_options(const ServeOptions& o, const std::s
   std::vector<Need> needs{local_need(o.cluster, !o.router.engines.empty()),
                           {{"drafting"}, o.router.engines.empty(), "with --engines, whose servers have their own"},
                           router_need(o.router),
-                          {{"controller-wait", "cluster-tls-cert", "cluster-tls-key", "cluster-tls-ca", "cluster-insecure"},
+                          {{"controller-wait", "cluster-tls-cert", "cluster-tls-key", "cluster-tls-ca", "cluster-secret-file", "cluster-insecure"},
                            !o.cluster.empty(), "without --cluster"}};
   const std::vector<Need> machine = machine_needs(o, o.scheduler.policy == kAutoPolicy);
   needs.insert(needs.end(), machine.begin(), machine.end());
@@ -93,7 +93,7 @@ std::vector<std::string> ineffective_options(const RolloutOptions& o, const std:
       {{"drafting"}, o.router.engines.empty(), "with --engines, whose servers have their own"},
       router_need(o.router),
       {{"profile-out"}, !o.router.engines.empty(), "without --engines"}};
-  needs.push_back({{"tls-cert", "tls-key", "tls-ca", "insecure"}, !o.cluster.empty(), "without --cluster"});
+  needs.push_back({{"tls-cert", "tls-key", "tls-ca", "secret-file", "insecure"}, !o.cluster.empty(), "without --cluster"});
   const std::vector<Need> machine = machine_needs(o, chooses);
   needs.insert(needs.end(), machine.begin(), machine.end());
   return sentences(needs, given);

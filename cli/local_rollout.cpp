@@ -360,7 +360,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   if (is_local) {
     local.emplace(local_config);
   } else {
-    SEER_ASSIGN_OR_RETURN(net, ClusterNet::create(options.access));
+    SEER_ASSIGN_OR_RETURN(net, ClusterNet::create(options.access, hooks.log));
   }
   rt::system& system = is_local ? *local : net->system();
   rt::Inbox<RolloutEvents> inbox(system);

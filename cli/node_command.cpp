@@ -164,7 +164,7 @@ Status node_command(const NodeOptions& given, const std::atomic<bool>& stop) {
   const NodeOptions options = options_of(given, roles);
   SEER_ASSIGN_OR_RETURN(const EventLog log, EventLog::open(options.log));
   SEER_ASSIGN_OR_RETURN(const HostPort listen, parse_host_port("--listen", options.listen, true));
-  SEER_ASSIGN_OR_RETURN(const std::unique_ptr<ClusterNet> net, ClusterNet::create(options.access));
+  SEER_ASSIGN_OR_RETURN(const std::unique_ptr<ClusterNet> net, ClusterNet::create(options.access, log));
   rt::system& system = net->system();
   SEER_ASSIGN_OR_RETURN(const Controller controller, find_controller(*net, options, listen, log, stop));
   const bool is_controller = roles.has(NodeRole::kController), has_instances = roles.has(NodeRole::kInstances);

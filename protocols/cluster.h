@@ -13,7 +13,7 @@
 
 namespace seer {
 
-/// Raised with every change to a message or its meaning.
+/// Raised with every change to a message, its meaning, or the greeting.
 inline constexpr uint32_t kProtocolNumber = 10;
 
 struct ClusterIdentity {

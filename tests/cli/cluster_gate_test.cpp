@@ -3,13 +3,16 @@
 #include <arpa/inet.h>
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <openssl/hmac.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <future>
 #include <mutex>
 #include <thread>
 
@@ -108,6 +111,22 @@ struct Peers {
   }
 };
 
+/// What each side says first, with a challenge of 32 equal bytes.
+std::string hello(char challenge) {
+  std::string text = cat("seer/", kProtocolNumber);
+  text.resize(16, '\0');
+  return text + std::string(32, challenge);
+}
+constexpr size_t kHelloBytes = 48, kProofBytes = 32;
+std::string challenge_of(const std::string& hello_bytes) { return hello_bytes.substr(16); }
+std::string proof(char side, const std::string& secret, const std::string& dialler_hello, const std::string& listener_hello) {
+  const std::string text = side + challenge_of(dialler_hello) + challenge_of(listener_hello);
+  std::string bytes(kProofBytes, '\0');
+  REQUIRE(HMAC(EVP_sha256(), secret.data(), static_cast<int>(secret.size()), reinterpret_cast<const unsigned char*>(text.data()), text.size(),
+               reinterpret_cast<unsigned char*>(bytes.data()), nullptr) != nullptr);
+  return bytes;
+}
+
 std::unique_ptr<ClusterGate> gate_of(const GateConfig& config) {
   auto gate = ClusterGate::create(config);
   REQUIRE_MESSAGE(gate.ok(), gate.error().detail);
@@ -167,6 +186,84 @@ TEST_CASE("cluster gate: no byte of a peer that does not greet, or has no certif
   }
 }
 
+TEST_CASE("cluster gate: a peer with another secret, or none, is refused at both ends; with the same it gets in") {
+  const Certificates made;
+  const std::string ours = "the secret of this cluster", others = "the secret of another one";
+  for (const TlsFiles& files : {TlsFiles{}, made.files("good", "good", "ca")}) {
+    CAPTURE(files.empty());
+    Peers peers;
+    std::promise<std::pair<std::string, uint64_t>> told;
+    std::atomic<int> calls{0};
+    const auto start = std::chrono::steady_clock::now();
+    const auto there = gate_of({.tls = files, .secret = ours, .on_stranger = [&](const std::string& address, uint64_t count) {
+                                  if (++calls == 1) told.set_value({address, count});
+                                }});
+    const auto port = there->listen("127.0.0.1", 0, peers.taker());
+    REQUIRE(port.ok());
+    const std::string process = cat("the process at 127.0.0.1:", *port);
+    for (const auto& [secret, sentence] : {std::pair{others, " has another secret, or none: expected --secret-file with that of its cluster"},
+                                           {ours + "!", " has another secret, or none: expected --secret-file with that of its cluster"},
+                                           {std::string(), " has a secret: expected --secret-file with that of its cluster"}}) {
+      CAPTURE(secret);
+      const auto refused = gate_of({.tls = files, .secret = secret})->connect("127.0.0.1", *port);
+      REQUIRE_FALSE(refused.ok());
+      CHECK(refused.error().code == Code::kInvalidArgument);
+      CHECK(refused.error().detail == process + sentence);
+    }
+    CHECK(peers.sockets.empty());
+    auto heard = told.get_future();
+    REQUIRE(heard.wait_for(std::chrono::milliseconds(kWaitMs)) == std::future_status::ready);
+    const auto [address, count] = heard.get();
+    CHECK(address.starts_with("127.0.0.1:"));
+    CHECK(count == 1);
+    CHECK(calls <= 1 + (std::chrono::steady_clock::now() - start) / std::chrono::seconds(1));
+    CHECK(gate_of({.tls = files, .secret = ours})->connect("127.0.0.1", *port).ok());
+    peers.next();
+    const auto open_gate = gate_of({.tls = files});
+    const auto open_port = open_gate->listen("127.0.0.1", 0, peers.taker());
+    CHECK(gate_of({.tls = files, .secret = ours, .secret_flag = "--cluster-secret-file"})->connect("127.0.0.1", *open_port).error().detail ==
+          cat("the process at 127.0.0.1:", *open_port, " has another secret, or none: expected --cluster-secret-file with that of its cluster"));
+    CHECK(peers.sockets.empty());
+  }
+}
+
+TEST_CASE("cluster gate: the proof of a secret is worth nothing when it is sent back, or to another") {
+  const std::string secret = "the secret of this cluster";
+  Peers peers;
+  const auto there = gate_of({.secret = secret});
+  const auto port = there->listen("127.0.0.1", 0, peers.taker());
+  REQUIRE(port.ok());
+  // A listener without the secret, with the challenge of the one above, sends the dialler its own proof, or that of the one above.
+  for (const bool is_passed_on : {false, true}) {
+    CAPTURE(is_passed_on);
+    const Socket service, onward;
+    const uint16_t own_port = service.listen();
+    REQUIRE(onward.connect(*port));
+    const std::string listener_hello = onward.read_all(kHelloBytes);
+    std::string dialler_hello, dialler_proof;
+    std::thread false_listener([&] {
+      const Socket served(::accept(service.fd, nullptr, nullptr));
+      served.write(is_passed_on ? hello('x') : listener_hello);
+      dialler_hello = served.read_all(kHelloBytes);
+      dialler_proof = served.read_all(kProofBytes);
+      onward.write(dialler_hello);
+      onward.write(is_passed_on ? dialler_proof : std::string(kProofBytes, 'x'));
+      const std::string answer = onward.read_all(kProofBytes);
+      CHECK(answer == std::string(kProofBytes, '\0'));
+      CHECK(onward.read().empty());
+      served.write(is_passed_on ? answer : dialler_proof);
+      while (!served.read().empty()) {
+      }
+    });
+    const auto refused = gate_of({.secret = secret})->connect("127.0.0.1", own_port);
+    false_listener.join();
+    CHECK(dialler_proof == proof('d', secret, dialler_hello, is_passed_on ? hello('x') : listener_hello));
+    REQUIRE_FALSE(refused.ok());
+    CHECK(refused.error().code == Code::kInvalidArgument);
+  }
+  CHECK(peers.sockets.empty());
+}
+
 TEST_CASE("cluster gate: silent connections keep no peer out, because the oldest of them makes room") {
   const Certificates made;
   for (const TlsFiles& files : {TlsFiles{}, made.files("good", "good", "ca")}) {
@@ -196,10 +293,10 @@ TEST_CASE("cluster gate: after it has stopped listening, nobody gets in, not eve
   REQUIRE(port.ok());
   const Socket early;
   REQUIRE(early.connect(*port));
-  CHECK(early.read_all(16).size() == 16);  // its greeting
+  const std::string theirs = early.read_all(kHelloBytes);
   there->stop_listening();
-  early.write(cat("seer/", kProtocolNumber, std::string(10, '\0')));
-  CHECK(early.read() == "");
+  early.write(hello('x') + proof('d', "", hello('x'), theirs));
+  CHECK(early.read_all(kProofBytes + 1) == proof('l', "", hello('x'), theirs));  // then the end
   CHECK_FALSE(gate_of({})->connect("127.0.0.1", *port).ok());
   CHECK(peers.sockets.empty());
 }

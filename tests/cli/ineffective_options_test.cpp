@@ -67,12 +67,14 @@ TEST_CASE("ineffective options: lengths are for oracles, and --compare names the
   CHECK(ineffective_options(o, {"policy", "lengths"}) == Texts{"--policy has no effect beside --compare, which names the policies"});
 }
 
-TEST_CASE("ineffective options: certificates are for clusters") {
+TEST_CASE("ineffective options: certificates and a secret are for clusters") {
   RolloutOptions o;
-  CHECK(ineffective_options(o, {"tls-cert", "insecure"}) ==
-        Texts{"--tls-cert has no effect without --cluster", "--insecure has no effect without --cluster"});
+  CHECK(ineffective_options(o, {"tls-cert", "secret-file", "insecure"}) ==
+        Texts{"--tls-cert has no effect without --cluster", "--secret-file has no effect without --cluster",
+              "--insecure has no effect without --cluster"});
+  CHECK(ineffective_options(ServeOptions{}, {"cluster-secret-file"}) == Texts{"--cluster-secret-file has no effect without --cluster"});
   o.cluster = "10.0.0.1:7000";
-  CHECK(ineffective_options(o, {"tls-cert", "insecure"}) == Texts{});
+  CHECK(ineffective_options(o, {"tls-cert", "secret-file", "insecure"}) == Texts{});
 }
 
 TEST_CASE("ineffective options: in a cluster the machines have the options of a machine") {

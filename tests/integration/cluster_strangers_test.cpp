@@ -10,6 +10,7 @@
 #include <string>
 
 #include "integration/cluster.h"
+#include "protocols/cluster.h"
 #include "protocols/unique_fd.h"
 
 using namespace seer;
@@ -28,7 +29,8 @@ size_t connections_max() {
   return std::min<size_t>(files.rlim_cur - kSpareFiles, kStrangers);
 }
 
-/// Connections to a port of this host. In turn they say nothing, random bytes, and half of a greeting.
+/// Connections to a port of this host. In turn they say nothing, the protocol but not which, all of a greeting but a proof, and random
+/// bytes.
 class Strangers {
  public:
   explicit Strangers(const std::string& address) { port_ = static_cast<uint16_t>(std::stoi(address.substr(address.find(':') + 1))); }
@@ -51,9 +53,16 @@ class Strangers {
 
  private:
   std::string what_to_say(size_t turn) {
-    if (turn % 3 == 0) return {};
-    if (turn % 3 == 1) return "seer/";
-    std::string bytes(1 + random_() % 200, ' ');
+    const size_t kind = turn % 4;
+    if (kind == 0) return {};
+    if (kind == 1) return "seer/";
+    if (kind == 3) return noise(1 + random_() % 200);
+    std::string protocol = "seer/" + std::to_string(kProtocolNumber);
+    protocol.resize(16, '\0');
+    return protocol + noise(32);
+  }
+  std::string noise(size_t count) {
+    std::string bytes(count, ' ');
     for (char& byte : bytes) byte = static_cast<char>(random_());
     return bytes;
   }
@@ -115,4 +124,48 @@ TEST_CASE("cluster strangers: ten thousand connections of garbage change no bit,
   }
   CHECK(after.files <= before.files + 8);
   CHECK(after.resident_bytes <= before.resident_bytes + (16 << 20));
+}
+
+TEST_CASE("cluster strangers: only processes with the cluster's secret take part; others end with a sentence, and are logged there") {
+  const ScratchFolder folder;
+  const auto secret_file = [&](const std::string& name, const std::string& secret, int mode) {
+    std::filesystem::permissions(folder.write(name, secret), std::filesystem::perms(mode));
+    return folder.path(name);
+  };
+  const std::string ours = secret_file("ours", "the secret of this cluster\n", 0600);
+  const std::string others = secret_file("others", "the secret of another one\n", 0644);
+  Cluster cluster({{"--secret-file", ours}});
+  cluster.join(1);
+  const auto answer = [&](const Arguments& command, const Arguments& access) {
+    Arguments all{SEER_PROGRAM};
+    all.insert(all.end(), command.begin(), command.end());
+    all.insert(all.end(), {"--cluster", cluster.address});
+    all.insert(all.end(), access.begin(), access.end());
+    ChildProcess seer(all);
+    REQUIRE(seer.wait(kWaitMs));
+    CHECK(seer.exit_code() == 2);
+    return seer.err();
+  };
+  const std::string process = "the process at " + cluster.address;
+  const std::string another = process + " has another secret, or none: expected --secret-file with that of its cluster\n";
+  CHECK(answer({"status"}, {}) ==
+        "seer: --cluster " + cluster.address + ": " + process + " has a secret: expected --secret-file with that of its cluster\n");
+  CHECK(answer({"status"}, {"--secret-file", others}) == "seer: --cluster " + cluster.address + ": " + another);
+  CHECK(answer({"status"}, {"--secret-file", folder.path("none")}) ==
+        "seer: --secret-file " + folder.path("none") + ": cannot be read: No such file or directory\n");
+  CHECK(answer({"serve", "--model", kModel, "--listen", "127.0.0.1:0"}, {}).find(" has a secret: expected --cluster-secret-file with ") !=
+        std::string::npos);
+  CHECK(answer({"drain", "--name", "7"}, {"--secret-file", ours}) == "seer: node 7 is not in the cluster\n");
+  cluster.start(7, {{"--secret-file", others}});
+  REQUIRE(cluster.nodes[7]->wait(kWaitMs));
+  CHECK(cluster.nodes[7]->err().ends_with("seer: --join " + cluster.address + ": " + another));
+  CHECK(cluster.nodes[7]->err().find(" warn secret_open_to_all file=" + others + "\n") != std::string::npos);
+
+  const std::string out = folder.path("a.jsonl"), report = folder.path("a.json");
+  ChildProcess seer(rollout(out, {"--cluster", cluster.address, "--secret-file", ours, "--report", report}));
+  CHECK(responses_of_run(seer, out).size() == 96);
+  for (const Json& instance : Json::parse(folder.read("a.json"))["instances"]) CHECK(instance["tokens"] > 0);
+  const std::string log = cluster.nodes[0]->err();
+  CHECK(log.find(" warn stranger_refused address=127.0.0.1:") != std::string::npos);
+  CHECK(log.find("secret_open_to_all") == std::string::npos);
 }
