@@ -7,8 +7,9 @@
 
 namespace seer {
 
-bool BlockIndex::may_leave_dram(const Block& b) {
-  return b.state == BlockState::kSealed && b.leases == 0 && !b.owners.empty();
+SpillOrder* BlockIndex::order_of(const Block& b) {
+  if (b.leases > 0 || b.owners.empty()) return nullptr;
+  return b.state == BlockState::kSealed ? &order_ : b.state == BlockState::kSpilled ? &cold_order_ : nullptr;
 }
 
 SpillPlace BlockIndex::place(const Block& b) {
@@ -17,9 +18,9 @@ SpillPlace BlockIndex::place(const Block& b) {
 
 template <class F>
 void BlockIndex::change(Block& block, F&& change) {
-  if (may_leave_dram(block)) order_.remove(place(block));
+  if (SpillOrder* const order = order_of(block)) order->remove(place(block));
   change();
-  if (may_leave_dram(block)) order_.add(place(block), block.key);
+  if (SpillOrder* const order = order_of(block)) order->add(place(block), block.key);
 }
 
 Block* BlockIndex::in_slot(uint32_t slot) { return slot < slots_.size() ? slots_[slot] : nullptr; }
@@ -123,6 +124,7 @@ std::vector<Block*> BlockIndex::release_all(OwnerId owner) {
     if (release(owner, *block)) orphans.push_back(block);
   owners_.erase(owner);
   order_.forget(owner);
+  cold_order_.forget(owner);
   return orphans;
 }
 
@@ -133,6 +135,7 @@ void BlockIndex::forget_idle_owners() {
       continue;
     }
     order_.forget(it->first);
+    cold_order_.forget(it->first);
     it = owners_.erase(it);
   }
 }
@@ -154,6 +157,7 @@ bool BlockIndex::holds(OwnerId owner, const Block& block) const {
 void BlockIndex::set_urgency(OwnerId owner, Urgency urgency) {
   owners_[owner].urgency = urgency;
   order_.set_urgency(owner, urgency);
+  cold_order_.set_urgency(owner, urgency);
 }
 
 Urgency BlockIndex::urgency(OwnerId owner) const {

@@ -4,7 +4,8 @@
 //
 // Invariants:
 //  (1) every block has owners, or is QUARANTINED and waits for its last operation to end;
-//  (2) a block is in the spill order exactly while it is SEALED, owned and not leased;
+//  (2) a block is in the spill order exactly while it is SEALED, owned and not leased, and in the cold order exactly while it is
+//      SPILLED, owned and not leased;
 //  (3) an owner holds at most one block per chain index; holding another one there releases the first (a partial tail
 //      block gets a new key when it is filled up);
 //  (4) a slot belongs to at most one block; blocks with a slot == slots taken in the arena.
@@ -87,6 +88,7 @@ class BlockIndex {
   Urgency urgency(OwnerId owner) const;
 
   const SpillOrder& spill_order() const { return order_; }
+  const SpillOrder& cold_order() const { return cold_order_; }
   const Counts& counts() const { return counts_; }
   int64_t block_count() const { return static_cast<int64_t>(by_key_.size()); }
   int64_t owner_count() const { return static_cast<int64_t>(owners_.size()); }
@@ -102,9 +104,10 @@ class BlockIndex {
     size_t held = 0;            // blocks in it
   };
   static void let_go(Owner& owner, uint32_t index);
-  static bool may_leave_dram(const Block& block);
+  /// The order that the block belongs to now; null: none.
+  SpillOrder* order_of(const Block& block);
   static SpillPlace place(const Block& block);
-  /// Runs `change` with the block out of the spill order, and puts it back if it still belongs there.
+  /// Runs `change` with the block out of its order, and puts it into the one to which it belongs then.
   template <class F>
   void change(Block& block, F&& change);
 
@@ -113,7 +116,7 @@ class BlockIndex {
   std::vector<Block*> unused_;   // free entries of memory_
   std::vector<Block*> slots_;    // by slot
   std::unordered_map<OwnerId, Owner> owners_;  // never iterated: the order would depend on hashing
-  SpillOrder order_;
+  SpillOrder order_, cold_order_;
   Counts counts_;
 };
 

@@ -391,7 +391,8 @@ void KvTiers::advance() {
   serve_opens();
   if (wanted_slots_ > 0)
     spill(static_cast<int64_t>(promote_queue_.size()) + wanted_slots_, SpillClass::kSharedRunning);
-  spill(static_cast<int64_t>(config_.free_share * arena_->slot_count()), SpillClass::kParked);
+  spill(kept_free(), SpillClass::kParked);
+  read_ahead();
   flush_erases();
   if (wanted_slots_ > 0 && (slot_freed_ || !room_is_under_way())) {
     wanted_slots_ = 0;
@@ -616,40 +617,65 @@ bool KvTiers::drop_next_chain(OwnerId for_owner, const Urgency& for_urgency) {
 void KvTiers::promote_queued() {
   const int64_t batch_blocks = std::max<int64_t>(1, config_.spill_batch_bytes / arena_->block_bytes());
   while (!promote_queue_.empty() && arena_->free_count() > 0 && reads_in_flight_ < config_.reads_max) {
+    const auto count = std::min<int64_t>(batch_blocks, arena_->free_count());
     std::vector<Block*> batch;
-    std::vector<ColdBlock> blocks;
-    std::vector<uint32_t> slots;
     for (const auto& [ticket, block] : promote_queue_) {
-      if (arena_->free_count() == 0 || static_cast<int64_t>(batch.size()) == batch_blocks) break;
-      slots.push_back(*arena_->take());
+      if (std::ssize(batch) == count) break;
       batch.push_back(block);
-      blocks.push_back({block->key, arena_->span(slots.back()), 0});
     }
-    const Status accepted = cold_->get(
-        std::move(blocks),
-        [post = hooks_.post, weak = std::weak_ptr(self_), slots](std::vector<Status> statuses,
-                                                                 std::vector<ColdBlock> read) {
-          std::vector<uint32_t> crcs;
-          for (const ColdBlock& b : read) crcs.push_back(b.crc32c);
-          post([weak, slots, statuses = std::move(statuses), crcs = std::move(crcs)] {
-            if (const auto self = weak.lock()) (*self)->on_promoted(slots, statuses, crcs);
-          });
-        });
-    if (!accepted.ok()) {  // the store's queue is full: try again when one of our operations ends; if none is open, cut an open
-      for (const uint32_t slot : slots) arena_->free(slot);
-      if (spills_in_flight_ > 0 || reads_in_flight_ > 0) return;
-      cut_last_open();
-      continue;
-    }
-    ++reads_in_flight_;
-    for (size_t i = 0; i < batch.size(); ++i) {
-      leave_promote_queue(*batch[i]);
-      index_.set_slot(*batch[i], slots[i]);
-      index_.apply(*batch[i], BlockEvent::kPromote);
-      batch[i]->in_cold_io = true;
-    }
-    note_peak();
+    if (submit_read(batch)) continue;
+    // The store's queue is full: try again when one of our operations ends; if none is open, cut an open.
+    if (spills_in_flight_ > 0 || reads_in_flight_ > 0) return;
+    cut_last_open();
   }
+}
+
+/// Reads back a part of what the parked owner with the nearest next use lacks, if nobody waits for a read. Blocks that are used later
+/// make room for it. One batch at a time: an open that comes meanwhile waits for no more.
+void KvTiers::read_ahead() {
+  if (!config_.reads_ahead || !promote_queue_.empty() || reads_in_flight_ > 0 || wanted_slots_ > 0) return;
+  const auto next = index_.cold_order().last_parked();
+  if (!next) return;
+  const int64_t batch_blocks = std::clamp<int64_t>(arena_->slot_count() / 16, 1, std::max<int64_t>(1, config_.spill_batch_bytes / arena_->block_bytes()));
+  const auto last = index_.spill_order().first();
+  if (last && last->spill_class == SpillClass::kParked && last->next_use > next->next_use) spill(kept_free() + batch_blocks, SpillClass::kParked);
+  const int64_t room = std::min(batch_blocks, arena_->free_count() - kept_free());
+  std::vector<Block*> missing = index_.held_from(next->owner, 0);
+  std::ranges::reverse(missing);
+  std::erase_if(missing, [](const Block* block) { return block->state != BlockState::kSpilled || block->leases > 0; });
+  if (std::ssize(missing) > room) missing.resize(static_cast<size_t>(std::max<int64_t>(0, room)));
+  if (!missing.empty() && submit_read(missing)) stats_.ahead_blocks += std::ssize(missing);
+}
+
+/// False: the store takes no more now. REQUIRES: all are SPILLED, and have a free slot each.
+bool KvTiers::submit_read(const std::vector<Block*>& batch) {
+  std::vector<ColdBlock> blocks;
+  std::vector<uint32_t> slots;
+  for (const Block* block : batch) {
+    slots.push_back(*arena_->take());
+    blocks.push_back({block->key, arena_->span(slots.back()), 0});
+  }
+  const Status accepted = cold_->get(
+      std::move(blocks), [post = hooks_.post, weak = std::weak_ptr(self_), slots](std::vector<Status> statuses, std::vector<ColdBlock> read) {
+        std::vector<uint32_t> crcs;
+        for (const ColdBlock& b : read) crcs.push_back(b.crc32c);
+        post([weak, slots, statuses = std::move(statuses), crcs = std::move(crcs)] {
+          if (const auto self = weak.lock()) (*self)->on_promoted(slots, statuses, crcs);
+        });
+      });
+  if (!accepted.ok()) {
+    for (const uint32_t slot : slots) arena_->free(slot);
+    return false;
+  }
+  ++reads_in_flight_;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    leave_promote_queue(*batch[i]);
+    index_.set_slot(*batch[i], slots[i]);
+    index_.apply(*batch[i], BlockEvent::kPromote);
+    batch[i]->in_cold_io = true;
+  }
+  note_peak();
+  return true;
 }
 
 void KvTiers::on_promoted(const std::vector<uint32_t>& slots, const std::vector<Status>& statuses,
@@ -701,7 +727,7 @@ bool KvTiers::is_drained() const {
 
 void KvTiers::check_invariants() {
   using S = BlockState;
-  int64_t slots = 0, leases = 0, writing = 0, may_leave = 0, spilling = 0, queued = 0, cold = 0;
+  int64_t slots = 0, leases = 0, writing = 0, may_leave = 0, spilling = 0, queued = 0, cold = 0, only_cold = 0;
   index_.for_each_unordered([&](Block& b) {
     const bool in_dram = b.state == S::kWriting || readable_in_dram(b.state) || b.state == S::kPromoting;
     if (b.slot != kNoSlot) {
@@ -728,6 +754,7 @@ void KvTiers::check_invariants() {
     queued += b.promote_ticket != 0 ? 1 : 0;
     spilling += b.in_cold_io && !b.has_cold_copy && b.key.version >= version_ ? 1 : 0;
     may_leave += b.state == S::kSealed && b.leases == 0 ? 1 : 0;
+    only_cold += b.state == S::kSpilled && b.leases == 0 ? 1 : 0;
   });
   for (const auto& [id, blocks] : leases_) leases -= static_cast<int64_t>(blocks.size());
   for (const auto& [id, op] : opens_) leases -= static_cast<int64_t>(op.blocks.size());
@@ -742,6 +769,7 @@ void KvTiers::check_invariants() {
   SEER_CHECK(slots == arena_->taken_count(), slots, arena_->taken_count());
   SEER_CHECK(writing == static_cast<int64_t>(writes_.size()), writing, writes_.size());
   SEER_CHECK(may_leave == index_.spill_order().size(), may_leave, index_.spill_order().size());
+  SEER_CHECK(only_cold == index_.cold_order().size(), only_cold, index_.cold_order().size());
   SEER_CHECK(queued == static_cast<int64_t>(promote_queue_.size()), queued, promote_queue_.size());
   SEER_CHECK(cold == index_.counts().cold, cold, index_.counts().cold);
   SEER_CHECK(spilling <= spilling_slots_, spilling, spilling_slots_);

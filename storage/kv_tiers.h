@@ -16,9 +16,9 @@
 // NO ROOM  In this order: blocks that also have a cold copy give up their slot; others leave in SpillOrder (whole chains, tail
 //          first), for another machine if one has room, else for the cold tier; without a cold tier, or when it is full, parked
 //          chains whose next use is further away than the asking owner's are dropped, tail first, together with their cold blocks
-//          (hooks.lost names them). kLater: room is
-//          being made, ask again when hooks.room is called. kRefused: there will be no room; an owner that finds blocks
-//          missing re-prefills them. Blocks of running owners and prompts may be spilled but are never dropped.
+//          (hooks.lost names them). kLater: room is being made, ask again when hooks.room is called. kRefused: there will be none;
+//          an owner that finds blocks missing re-prefills them. Blocks of running owners and prompts may be spilled, but not dropped.
+// AHEAD    What parked owners use next comes back from the cold tier before it is asked for; what is used later leaves for it.
 // LEAVING  For another machine: hooks.find_away_room asks, away_room() answers, hooks.move_away names the blocks, which are leased
 //          until close(lease, taken). Those taken are given up then, unless somebody else wants them by now. Guests, which came
 //          from another machine in this way, do not leave for a third one.
@@ -47,6 +47,7 @@ struct KvTiersConfig {
   int32_t spill_batches_max = 2;         // in flight at most
   int32_t reads_max = 4;                 // batches being read back at most, each up to spill_batch_bytes
   double free_share = 0.05;              // parked blocks are spilled ahead of need to keep this share of the slots free
+  bool reads_ahead = true;               // blocks of the parked owners that are used next are read back before they are asked for
   int32_t cold_retry_reserves = 64;      // after the cold tier refused: tried again after this many reserves that lack room,
                                          // in case others freed space; space freed by erasing is used at once
   int32_t opens_max = 4096;              // opens waiting for cold reads; beyond that an open gets only what is in DRAM
@@ -127,6 +128,7 @@ struct KvTiersStats {
   int64_t cold_used_bytes = 0;
   int64_t spilled_bytes = 0;           // written to the cold tier, total
   int64_t promoted_bytes = 0;          // read back
+  int64_t ahead_blocks = 0;            // those of them that nobody had asked for yet
   int64_t moved_blocks = 0;            // taken by other machines, total
   int64_t reserved = 0;                // blocks granted to writers, total
   int64_t sealed = 0;
@@ -238,6 +240,9 @@ class KvTiers {
   void drop_cold_duplicates();
   bool drop_next_chain(OwnerId for_owner, const Urgency& for_urgency);
   void promote_queued();
+  void read_ahead();
+  bool submit_read(const std::vector<Block*>& batch);
+  int64_t kept_free() const { return static_cast<int64_t>(config_.free_share * arena_->slot_count()); }
   void on_promoted(const std::vector<uint32_t>& slots, const std::vector<Status>& statuses,
                    const std::vector<uint32_t>& crcs);
   std::optional<SpillCandidate> next_to_move(SpillClass up_to) const;

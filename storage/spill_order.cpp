@@ -1,6 +1,7 @@
 #include "storage/spill_order.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "protocols/check.h"
@@ -12,6 +13,10 @@ bool SpillOrder::Blocks::add(uint32_t index, const BlockKey& key) {
   if (by_index_[index]) return false;
   by_index_[index] = key;
   return true;
+}
+
+const BlockKey& SpillOrder::Blocks::head() const {
+  return **std::ranges::find_if(by_index_, [](const auto& key) { return key.has_value(); });
 }
 
 bool SpillOrder::Blocks::remove(uint32_t index) {
@@ -112,6 +117,20 @@ std::optional<SpillCandidate> SpillOrder::first_at_home() const {
 std::optional<SpillCandidate> SpillOrder::first_not_of(OwnerId owner) const {
   // An owner has one rank for its own blocks and one for shared ones, so that at most one is skipped.
   return first_that([owner](const Rank& r) { return r.owner != owner || r.spill_class >= SpillClass::kShared; });
+}
+
+std::optional<SpillCandidate> SpillOrder::last_parked() const {
+  sort();
+  const Rank after_parked{SpillClass::kRunning, UINT64_MAX, OwnerId{}, false};
+  const Rank* last = nullptr;
+  for (const std::set<Rank>& ranks : ranks_) {
+    const auto end = ranks.lower_bound(after_parked);
+    if (end != ranks.begin() && (last == nullptr || *last < *std::prev(end))) last = &*std::prev(end);
+  }
+  if (last == nullptr) return std::nullopt;
+  SpillCandidate found = candidate(*last);
+  found.key = groups_.at(last->owner).own.head();
+  return found;
 }
 
 SpillCandidate SpillOrder::candidate(const Rank& r) const {

@@ -1,5 +1,6 @@
 // SpillOrder: which block leaves DRAM next when room is short. It holds exactly the blocks that may leave (sealed, nobody
-// reads them), grouped by the owner that keeps them. Used by BlockIndex only. Pure data; O(log n) per call, n = blocks.
+// reads them), grouped by the owner that keeps them. A second one, of blocks that are in the cold tier alone, says which block
+// comes back first. Used by BlockIndex only. Pure data; O(log n) per call, n = blocks.
 // Single owner, not thread-safe.
 //
 // Order of the groups, first to leave first (blocks of released owners are not here: they are freed at once):
@@ -70,6 +71,8 @@ class SpillOrder {
   std::optional<SpillCandidate> first_at_home() const;
   /// The same, but skips the own (not shared) blocks of one owner.
   std::optional<SpillCandidate> first_not_of(OwnerId owner) const;
+  /// Of the parked owner whose next use is nearest, the own block that comes first in its chain.
+  std::optional<SpillCandidate> last_parked() const;
   int64_t size() const { return size_; }
 
  private:
@@ -92,6 +95,8 @@ class SpillOrder {
     bool empty() const { return by_index_.empty(); }
     /// The one with the largest index. REQUIRES: not empty.
     const BlockKey& tail() const { return *by_index_.back(); }
+    /// The one with the smallest. REQUIRES: not empty.
+    const BlockKey& head() const;
     /// False: the place is taken.
     bool add(uint32_t index, const BlockKey& key);
     /// False: there is none.

@@ -91,6 +91,7 @@ class Schedule {
                                .spill_batches_max = 1 + static_cast<int32_t>(dice_.below(2)),
                                .reads_max = 1 + static_cast<int32_t>(dice_.below(3)),
                                .free_share = dice_.one_in(2) ? 0.0 : 0.3,
+                               .reads_ahead = dice_.one_in(2),
                                .cold_retry_reserves = 1 + static_cast<int32_t>(dice_.below(8)),
                                .opens_max = 1 + static_cast<int32_t>(dice_.below(4))};
     KvTiersHooks hooks{.post = [this](auto fn) { mailbox_.push_back(std::move(fn)); },

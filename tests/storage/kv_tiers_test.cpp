@@ -560,3 +560,50 @@ TEST_CASE("kv tiers: blocks that leave when their owner is released, or the weig
     CHECK(n.tiers->is_drained());
   }
 }
+
+TEST_CASE("kv tiers: what parked owners use next comes back before it is asked for, and what is used later leaves for it") {
+  for (const bool reads_ahead : {true, false}) {
+    CAPTURE(reads_ahead);
+    Node n(8, SimColdStoreConfig{}, {}, {.spill_batch_bytes = 4 * kBlockBytes, .free_share = 0.0, .reads_ahead = reads_ahead});
+    const auto first = chain_of(1, 4), second = chain_of(2, 4), third = chain_of(3, 4);
+    const auto in_dram = [&](const std::vector<BlockRef>& chain) {
+      std::vector<BlockKey> keys;
+      for (const BlockRef& ref : chain) keys.push_back(ref.key);
+      return n.tiers->probe(keys).dram_blocks;
+    };
+    n.store(1, first);
+    n.tiers->unpin({1}, 5);
+    n.store(2, second);
+    n.tiers->unpin({2}, 9);
+    n.store_waiting(3, third);
+    n.tiers->unpin({3}, 1);
+    const auto something_happens = [&] {
+      CHECK(n.tiers->close(n.open(3, third).lease).ok());
+      n.run();
+    };
+    something_happens();
+    CHECK(in_dram(first) == 4);
+    CHECK(in_dram(second) == 0);  // used last: nothing leaves for it
+    CHECK(n.tiers->stats().ahead_blocks == 0);
+
+    n.tiers->unpin({2}, 2);
+    something_happens();
+    CHECK(in_dram(first) == (reads_ahead ? 0 : 4));
+    CHECK(in_dram(second) == (reads_ahead ? 4 : 0));
+    CHECK(in_dram(third) == 4);
+    CHECK(n.tiers->stats().ahead_blocks == (reads_ahead ? 4 : 0));
+    const OpenResult opened = n.open(2, second);
+    REQUIRE(opened.blocks.size() == 4);
+    for (const OpenBlock& block : opened.blocks) CHECK(n.holds_right_bytes(block));
+    CHECK(n.tiers->stats().open_cold_blocks == (reads_ahead ? 0 : 4));
+    CHECK(n.tiers->close(opened.lease).ok());
+
+    n.tiers->release({3});
+    n.run();
+    CHECK(in_dram(first) == (reads_ahead ? 4 : 0));  // there is room for it again
+    n.tiers->release({1});
+    n.tiers->release({2});
+    n.run();
+    CHECK(n.tiers->is_drained());
+  }
+}
