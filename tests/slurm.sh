@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# deploy/slurm/seer.sbatch on a real Slurm with only this machine: munged, slurmctld and slurmd run from a temporary folder, on
-# free ports, and take a job whose responses must be those of a rollout within one process.
+# deploy/slurm/seer.sbatch on a real Slurm with only this machine: munged, slurmctld and a slurmd for each of two hosts run from a
+# temporary folder, on free ports, and take jobs whose responses must be those of a rollout within one process.
 # Needs apt-get install slurm-wlm. Usage: slurm.sh [<build folder>]    Exit: 0 passed, 1 failed, 77 skipped.
 set -uo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -26,19 +26,18 @@ fail() {
 
 free_ports() {
   python3 -c 'import socket
-ports = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
+ports = [socket.create_server(("127.0.0.1", 0)) for _ in range(4)]
 print(*[port.getsockname()[1] for port in ports])'
 }
-read -r controller_port daemon_port seer_port < <(free_ports)
+read -r controller_port first_port second_port seer_port < <(free_ports)
 host=$(hostname -s)
 dd if=/dev/urandom of="$work/munge.key" bs=1024 count=1 status=none
 chmod 600 "$work/munge.key"
-mkdir "$work/state" "$work/spool"
+mkdir "$work/state" "$work/spool-first" "$work/spool-second"
 cat >"$work/slurm.conf" <<EOF_CONF
 ClusterName=seer
 SlurmctldHost=$host(127.0.0.1)
 SlurmctldPort=$controller_port
-SlurmdPort=$daemon_port
 SlurmUser=$(id -un)
 SlurmdUser=$(id -un)
 AuthType=auth/munge
@@ -53,14 +52,14 @@ SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 ReturnToService=2
 StateSaveLocation=$work/state
-SlurmdSpoolDir=$work/spool
+SlurmdSpoolDir=$work/spool-%n
 SlurmctldPidFile=$work/slurmctld.pid
-SlurmdPidFile=$work/slurmd.pid
+SlurmdPidFile=$work/slurmd-%n.pid
 SlurmctldLogFile=$work/slurmctld.log
-SlurmdLogFile=$work/slurmd.log
+SlurmdLogFile=$work/slurmd-%n.log
 KillWait=5
-NodeName=$host NodeAddr=127.0.0.1 CPUs=8 RealMemory=1000 State=UNKNOWN
-PartitionName=all Nodes=$host Default=YES MaxTime=INFINITE State=UP
+NodeName=first,second NodeHostname=$host NodeAddr=127.0.0.1 Port=$first_port,$second_port CPUs=8 RealMemory=1000 State=UNKNOWN
+PartitionName=all Nodes=first,second Default=YES MaxTime=INFINITE State=UP
 EOF_CONF
 export SLURM_CONF=$work/slurm.conf
 munged --foreground --force --key-file="$work/munge.key" --socket="$work/munge.socket" --pid-file="$work/munge.pid" \
@@ -68,23 +67,41 @@ munged --foreground --force --key-file="$work/munge.key" --socket="$work/munge.s
 daemons+=($!)
 slurmctld -D >"$work/slurmctld.out.log" 2>&1 &
 daemons=($! "${daemons[@]}")
-slurmd -D -N "$host" >"$work/slurmd.out.log" 2>&1 &
-daemons=($! "${daemons[@]}")
+for name in first second; do
+  slurmd -D -N $name >"$work/slurmd-$name.out.log" 2>&1 &
+  daemons=($! "${daemons[@]}")
+done
 for ((i = 0; i < 600; ++i)); do
-  [[ $(sinfo -h -o %t 2>/dev/null) == idle ]] && break
+  [[ $(sinfo -h -o "%t %D" 2>/dev/null) == "idle 2" ]] && break
   sleep 0.1
 done
-[[ $(sinfo -h -o %t) == idle ]] || fail "Slurm did not start"
+[[ $(sinfo -h -o "%t %D") == "idle 2" ]] || fail "Slurm did not start"
 
 rollout=(--model "$root/deploy/models/scratchpad-1m8" --prompts "$root/deploy/examples/scratchpad/prompts.jsonl" --limit 4
          --group-size 4 --max-tokens 128)
 source "$root/tests/integration/exact_part.sh"
 "$seer" rollout "${rollout[@]}" --instances 1 --out "$work/alone.jsonl" >"$work/alone.log" 2>&1 || fail "seer rollout"
 export SEER=$seer SEER_PORT=$seer_port SEER_NODE_OPTIONS="--instances 1 --threads-per-instance 1 --dram-bytes 16MiB" SEER_LOGS=$work/logs
-job() { timeout 300 sbatch --wait --quiet --ntasks=3 --output="$work/job-%j" "$root/deploy/slurm/seer.sbatch" "$@"; }
+job_on() { timeout 300 sbatch --wait --quiet --nodes="$1" --ntasks="$2" --output="$work/job-%j" "$root/deploy/slurm/seer.sbatch" "${@:3}"; }
+job() { job_on 1 3 "$@"; }
 job "${rollout[@]}" --out "$work/cluster.jsonl" --report "$work/report.json" || fail "the job: exit code $?"
 diff <(exact_part "$work/alone.jsonl") <(exact_part "$work/cluster.jsonl") || fail "responses within a process (<) and of the job (>)"
 [[ $(grep -l ' has joined, with 1 instances' "$work"/logs/node-*.log | wc -l) == 2 ]] || fail "not two further nodes"
+# rows: how many nodes a job's table shows, each with host, address and a log that exists.
+rows() { awk '/^name +host +address +log$/ {is_table = 1; next} is_table && NF == 4 && $3 ~ /^127\.[0-9.]+:[0-9]+$/ && system("test -s " $4) == 0 {++rows} END {print rows + 0}'; }
+[[ $(cat "$work"/job-* | rows) == 3 ]] || fail "no table of three nodes"
+
+# On two hosts, with a secret. Their names have the same address here.
+(umask 077; openssl rand -hex 32 >"$work/secret")
+rm -rf "$work"/job-* "$work/logs"
+SEER_ADDRESS=own SEER_NODE_OPTIONS="$SEER_NODE_OPTIONS --insecure --secret-file $work/secret" \
+  job_on 2 2 "${rollout[@]}" --out "$work/hosts.jsonl" --insecure --secret-file "$work/secret" || fail "the job on two hosts: exit code $?"
+diff <(exact_part "$work/alone.jsonl") <(exact_part "$work/hosts.jsonl") || fail "responses within a process (<) and of two hosts (>)"
+[[ $(sed -n 's/^node [01] starts on //p' "$work"/logs/node-*.log | sort | tr '\n' ' ') == "first second " ]] || fail "not on two hosts"
+
+job_on 2 2 "${rollout[@]}" --out "$work/x.jsonl" && fail "a job passes whose hosts cannot reach each other"
+cat "$work"/job-* | grep -q '^seer.sbatch: the job has 2 hosts, but its tasks would listen at 127.0.0.1: expected SEER_ADDRESS=own$' ||
+  fail "no word of SEER_ADDRESS"
 
 # A rollout that fails fails the job; the nodes end with it.
 job "${rollout[@]}" --out "$work/nowhere/x.jsonl"
