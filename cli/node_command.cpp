@@ -1,5 +1,8 @@
 #include "cli/node_command.h"
 
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <chrono>
 #include <iostream>
 #include <map>
@@ -19,6 +22,17 @@ namespace {
 constexpr int64_t kReceiveUs = 100'000;  // between two checks of the stop flag
 
 constexpr int64_t kLayoutPauseUs = 500'000;  // between two looks for a machine that has loaded the model
+
+constexpr rlim_t kFiles = 65536;  // as in deploy/systemd
+
+/// Lets this process open more files. UCX takes every connection to its port, so strangers can hold as many files as they like; when
+/// none is left, UCX closes the port for good, and KV no longer moves.
+void raise_file_limit() {
+  rlimit files{};
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+  files.rlim_cur = std::max(files.rlim_cur, std::min(files.rlim_max, kFiles));
+  setrlimit(RLIMIT_NOFILE, &files);
+}
 
 /// The options without those of roles that this machine does not have.
 NodeOptions options_of(NodeOptions options, NodeRoles roles) {
@@ -164,6 +178,7 @@ Status node_command(const NodeOptions& given, const std::atomic<bool>& stop) {
   const NodeOptions options = options_of(given, roles);
   SEER_ASSIGN_OR_RETURN(const EventLog log, EventLog::open(options.log));
   SEER_ASSIGN_OR_RETURN(const HostPort listen, parse_host_port("--listen", options.listen, true));
+  raise_file_limit();
   SEER_ASSIGN_OR_RETURN(const std::unique_ptr<ClusterNet> net, ClusterNet::create(options.access, log));
   rt::system& system = net->system();
   SEER_ASSIGN_OR_RETURN(const Controller controller, find_controller(*net, options, listen, log, stop));

@@ -7,7 +7,10 @@
 #include <deque>
 #include <filesystem>
 #include <random>
+#include <set>
+#include <sstream>
 #include <string>
+#include <vector>
 
 #include "integration/cluster.h"
 #include "protocols/cluster.h"
@@ -18,31 +21,31 @@ using namespace seer;
 namespace {
 
 constexpr size_t kStrangers = 10'000;
-constexpr size_t kSpareFiles = 100;  // of this process, for what is no connection of a stranger
+constexpr size_t kFilesAtFirst = 1024;  // what a shell gives; a node has to ask for more
 
-/// How many connections this process may have at a time, which it raises first.
-size_t connections_max() {
+/// Sets how many files this process, and those that it starts, may open. Returns how many it may ask for at most.
+size_t limit_files(size_t count) {
   rlimit files{};
   REQUIRE(::getrlimit(RLIMIT_NOFILE, &files) == 0);
-  files.rlim_cur = files.rlim_max;
+  files.rlim_cur = std::min<size_t>(files.rlim_max, count);
   REQUIRE(::setrlimit(RLIMIT_NOFILE, &files) == 0);
-  return std::min<size_t>(files.rlim_cur - kSpareFiles, kStrangers);
+  return files.rlim_max;
 }
 
-/// Connections to a port of this host. In turn they say nothing, the protocol but not which, all of a greeting but a proof, and random
+/// Connections to ports of this host. In turn they say nothing, the protocol but not which, all of a greeting but a proof, and random
 /// bytes.
 class Strangers {
  public:
-  explicit Strangers(const std::string& address) { port_ = static_cast<uint16_t>(std::stoi(address.substr(address.find(':') + 1))); }
-  void come(size_t count) {
+  void come(size_t count, uint16_t port) {
     for (size_t i = 0; i < count; ++i) {
       const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
       REQUIRE(fd >= 0);
       open_.emplace_back(fd);
       sockaddr_in at{};
       at.sin_family = AF_INET;
-      at.sin_port = htons(port_);
+      at.sin_port = htons(port);
       at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+      CAPTURE(port);
       REQUIRE(::connect(fd, reinterpret_cast<sockaddr*>(&at), sizeof at) == 0);
       const std::string bytes = what_to_say(++came_);
       ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);  // fails if the other side has ended already
@@ -66,11 +69,34 @@ class Strangers {
     for (char& byte : bytes) byte = static_cast<char>(random_());
     return bytes;
   }
-  uint16_t port_ = 0;
   size_t came_ = 0;
   std::mt19937_64 random_{1};
   std::deque<UniqueFd> open_;
 };
+
+uint16_t port_of(const std::string& address) { return static_cast<uint16_t>(std::stoi(address.substr(address.find(':') + 1))); }
+
+/// The TCP ports that a process listens at.
+std::vector<uint16_t> ports_of(const ChildProcess& process) {
+  const std::string folder = "/proc/" + std::to_string(process.pid());
+  std::set<std::string> sockets;
+  for (const auto& file : std::filesystem::directory_iterator(folder + "/fd")) {
+    std::error_code closed;
+    sockets.insert(std::filesystem::read_symlink(file, closed).string());
+  }
+  std::vector<uint16_t> ports;
+  std::ifstream table(folder + "/net/tcp");
+  std::string line;
+  std::getline(table, line);  // its head
+  while (std::getline(table, line)) {
+    std::istringstream fields(line);
+    std::string number, local, remote, state, queues, timer, retries, user, timeout, inode;
+    fields >> number >> local >> remote >> state >> queues >> timer >> retries >> user >> timeout >> inode;
+    if (state == "0A" && sockets.contains("socket:[" + inode + "]"))
+      ports.push_back(static_cast<uint16_t>(std::stoi(local.substr(local.find(':') + 1), nullptr, 16)));
+  }
+  return ports;
+}
 
 /// What a process has taken of the system.
 struct Taken {
@@ -90,9 +116,11 @@ Taken taken_by(const ChildProcess& process) {
 }  // namespace
 
 TEST_CASE("cluster strangers: ten thousand connections of garbage change no bit, keep no machine out, and leave nothing behind") {
-  const size_t at_once = connections_max();
+  const size_t files_max = limit_files(kFilesAtFirst);
   const ScratchFolder folder;
   Cluster cluster;
+  limit_files(files_max);
+  const size_t at_once = std::min(files_max / 2, kStrangers);
   const auto start_rollout = [&](const std::string& out) {
     return std::make_unique<ChildProcess>(rollout(out, {"--cluster", cluster.address}));
   };
@@ -101,20 +129,27 @@ TEST_CASE("cluster strangers: ten thousand connections of garbage change no bit,
   const Taken before = taken_by(*cluster.nodes[0]);
 
   const auto seer = start_rollout(disturbed);
-  Strangers strangers(cluster.address);
-  strangers.come(at_once);
+  Strangers strangers;
+  strangers.come(at_once, port_of(cluster.address));
   CHECK(taken_by(*cluster.nodes[0]).files > before.files + 100);
   cluster.join(1);
   CHECK_FALSE(seer->wait(0));
   while (strangers.came() < kStrangers) {
     strangers.leave();
-    strangers.come(std::min(at_once, kStrangers - strangers.came()));
+    strangers.come(std::min(at_once, kStrangers - strangers.came()), port_of(cluster.address));
+  }
+  const std::vector<uint16_t> ports = ports_of(*cluster.nodes[0]);
+  CHECK(ports.size() >= 2);  // the controller's and the machine's; with UCX one for KV
+  for (const uint16_t port : ports) {
+    strangers.leave();
+    strangers.come(std::min(at_once, 2 * kFilesAtFirst), port);
   }
   CHECK(status_of(cluster)["nodes"].size() == 2);
   CHECK_FALSE(seer->wait(0));
   CHECK(responses_of_run(*seer, disturbed) == right);
 
   strangers.leave();
+  CHECK(ports_of(*cluster.nodes[0]) == ports);
   cluster.nodes[1]->send(SIGTERM);
   REQUIRE(cluster.nodes[1]->wait(kWaitMs));
   Taken after = taken_by(*cluster.nodes[0]);
