@@ -23,6 +23,7 @@
 #include "storage/ucx_gets.h"
 #include "storage/ucx_handles.h"
 #include "storage/ucx_lender.h"
+#include "storage/ucx_shared_memory.h"
 #include "storage/ucx_slabs.h"
 #include "storage/ucx_wire.h"
 
@@ -106,7 +107,6 @@ class UcxTransport::Loop {
         lender_(tag_, config.serve_blocks_max, config.askers_max) {}
   Status start();
   Status set_handlers();
-  Status share_memory();
   void post(std::function<void()> command);
 
   // All below: on the thread.
@@ -166,12 +166,10 @@ class UcxTransport::Loop {
   const UcxTag tag_;      // of what is published here
   const std::string host_;
   UcxLender lender_;      // of what is published here
-  std::shared_ptr<UcxSlabs> slabs_;  // null: memory is not shared
-  std::string not_shared_;              // why
-  std::unique_ptr<UcxGets> gets_;    // null: this process takes no part in gets
-  std::string no_gets_;              // why
-  std::unique_ptr<UcxWorker> memory_worker_;  // only maps slabs: nothing is sent through it
-  ucp_ep_h memory_endpoint_ = nullptr;        // connected to itself; UCX needs one to unpack a key
+  std::unique_ptr<UcxSharedMemory> memory_;  // null: memory is not shared
+  std::string not_shared_;                   // why
+  std::unique_ptr<UcxGets> gets_;            // null: this process takes no part in gets
+  std::string no_gets_;                      // why
   std::optional<UcxConnections> connections_;  // of the worker, which may report errors to them while it is destroyed
   std::unique_ptr<UcxWorker> worker_;
   std::string worker_address_;
@@ -216,12 +214,12 @@ Status UcxTransport::Loop::start() {
     return ucx_error(Code::kIo, "the event descriptor of a worker", s);
   SEER_RETURN_IF_ERROR(set_handlers());
   SEER_RETURN_IF_ERROR(connections_->check_sending(worker_address_));
-  if (!config_.shares_memory) {
+  if (!config_.shares_memory)
     not_shared_ = "memory is not shared here";
-  } else if (const Status shared = share_memory(); !shared.ok()) {
-    not_shared_ = shared.error().detail;
-    slabs_ = nullptr;
-  }
+  else if (auto memory = UcxSharedMemory::create(); memory.ok())
+    memory_ = *std::move(memory);
+  else
+    not_shared_ = memory.error().detail;
   if (auto gets = UcxGets::create(config_.get_transports, config_.network_devices); gets.ok())
     gets_ = *std::move(gets);
   else
@@ -245,21 +243,6 @@ Status UcxTransport::Loop::set_handlers() {
   return {};
 }
 
-/// Uses a second context: endpoints over shared memory cannot detect that a peer failed, and a context that has such endpoints
-/// cannot have endpoints that can.
-Status UcxTransport::Loop::share_memory() {
-  SEER_ASSIGN_OR_RETURN(auto context, UcxContext::create({{"TLS", "posix,sysv"}}, UCP_FEATURE_RMA));
-  slabs_ = std::make_shared<UcxSlabs>(context);
-  SEER_ASSIGN_OR_RETURN(memory_worker_, UcxWorker::create(std::move(context)));
-  SEER_ASSIGN_OR_RETURN(const std::string address, memory_worker_->address());
-  ucp_ep_params_t params{};
-  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS;
-  params.address = reinterpret_cast<const ucp_address_t*>(address.data());
-  if (const ucs_status_t s = ucp_ep_create(memory_worker_->get(), &params, &memory_endpoint_); s != UCS_OK)
-    return ucx_error(Code::kIo, "an endpoint for shared memory", s);
-  return {};
-}
-
 UcxTransport::Loop::~Loop() {
   if (!thread_.joinable()) return;  // was not started
   {
@@ -271,7 +254,7 @@ UcxTransport::Loop::~Loop() {
 }
 
 SlabAllocator UcxTransport::Loop::slab_allocator() const {
-  return [shared = slabs_, network = gets_ ? gets_->slabs() : nullptr](int64_t bytes) -> Result<Slab> {
+  return [shared = memory_ ? memory_->slabs() : nullptr, network = gets_ ? gets_->slabs() : nullptr](int64_t bytes) -> Result<Slab> {
     Result<Slab> slab = shared ? shared->allocate(bytes) : map_slab(bytes);
     if (!slab.ok() || !network) return slab;
     // Else its blocks are sent in messages, and UCX has logged why it does not register the slab.
@@ -285,7 +268,7 @@ std::string UcxTransport::Loop::publish(NodeId node, uint64_t epoch, std::shared
   UcxAddress address{.tag = tag_, .node = node, .epoch = epoch, .slab_base = reinterpret_cast<uint64_t>(base),
                      .slab_bytes = arena->slot_count() * static_cast<uint64_t>(arena->slot_bytes()), .host = host_,
                      .worker = worker_address_};
-  if (slabs_) address.slab_key = slabs_->key_of(base);
+  if (memory_) address.slab_key = memory_->slabs()->key_of(base);
   if (gets_) address.get_key = gets_->slabs()->key_of(base);
   if (!address.get_key.empty()) address.get_worker = gets_->address();
   lender_.publish(node, epoch, std::move(arena));
@@ -301,7 +284,7 @@ Status UcxTransport::Loop::open_peer(NodeId node, uint64_t epoch, const std::str
   std::string not_memory, no_get;
   if (address.host != host_)
     not_memory = "another host";
-  else if (!slabs_)
+  else if (!memory_)
     not_memory = not_shared_;
   else if (address.slab_key.empty())
     not_memory = "its slab is not shared";
@@ -434,14 +417,7 @@ void UcxTransport::Loop::end() {
   while (take_ended_gets()) {
   }
   peers_.clear();  // with their mappings
-  if (memory_endpoint_ != nullptr) {
-    ucp_request_param_t params{};
-    void* const request = ucp_ep_close_nbx(memory_endpoint_, &params);
-    while (UCS_PTR_IS_PTR(request) && ucp_request_check_status(request) == UCS_INPROGRESS)
-      ucp_worker_progress(memory_worker_->get());
-    if (UCS_PTR_IS_PTR(request)) ucp_request_free(request);
-  }
-  memory_worker_.reset();
+  memory_.reset();
   worker_.reset();
 }
 
@@ -674,7 +650,7 @@ size_t UcxTransport::Loop::take_next_granted() {
 
 /// Called after a grant: the owner is alive then, so its key is valid. False: the peer is reached over TCP from now on.
 bool UcxTransport::Loop::map_slab_of(NodeId node, Peer& peer) {
-  auto mapping = UcxMapping::create(memory_endpoint_, peer.address.slab_key, peer.address.slab_base);
+  auto mapping = memory_->map(peer.address.slab_key, peer.address.slab_base);
   if (mapping.ok()) {
     peer.mapping = *std::move(mapping);
     return true;

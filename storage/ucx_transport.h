@@ -6,7 +6,7 @@
 //   same host    if the owner's arena is in a slab of slab_allocator(), the answer only grants the copy; the slab is mapped
 //                here and the block is copied out of it.
 //   RDMA         if both hosts have it and the arena is in such a slab, the answer only grants the read; the network card reads
-//                the block into the slot (ucx_gets.h). If that fails, the peer is reached over TCP until it is opened again.
+//                the block into the slot (ucx_gets.h). If that fails, the peer is reached over TCP until it is closed.
 // Requests and grants always go over TCP: over shared memory UCX does not report a dead peer. So no process writes to another's
 // memory at an address it was sent, and a killed process breaks its connections. The owner's lease keeps the slot while it is
 // read. If it was reused all the same, the checksum does not match.
