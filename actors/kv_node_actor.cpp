@@ -191,6 +191,8 @@ size_t KvNodeActor::blocks_here(const KvOpening& what) const {
 
 bool KvNodeActor::is_worth_fetching(const KvOpening& what, size_t here) const {
   if (!parts.transport || here == what.blocks.size()) return false;
+  const bool is_prompt = what.first_index + what.blocks.size() <= what.prompt_blocks + 1;  // the last block may be a part of one
+  if (!is_prompt) return true;
   int64_t missing_tokens = 0;
   for (size_t i = here; i < what.blocks.size(); ++i) missing_tokens += what.blocks[i].tokens;
   return missing_tokens >= config.fetch_tokens_min;

@@ -44,7 +44,7 @@ struct KvNodeConfig {
   NodeId node;
   KvTiersConfig tiers;
   ClusterIdentity identity;  // sent to the directory when the node comes up
-  int32_t fetch_tokens_min = 64;  // fewer missing tokens, as a short prompt's, are computed: it takes less time than to ask around
+  int32_t fetch_tokens_min = 64;  // fewer missing tokens of a prompt are computed: that takes less time than to ask around
   int64_t fetch_timeout_us = 10'000'000;  // for the blocks that one node lends for one opening
   bool is_kv_only = false;    // this machine has no instances: all of its DRAM is for others
   double own_share = 0.125;  // of the slots: kept free for the instances of this machine, when others want to move blocks here

@@ -44,7 +44,7 @@ namespace seer {
 
 struct KvTiersConfig {
   int64_t spill_batch_bytes = 32 << 20;  // written to the cold tier together, as one file, and so freed together
-  int32_t spill_batches_max = 2;         // in flight at most
+  int32_t spill_batches_max = 4;         // in flight at most
   int32_t reads_max = 4;                 // batches being read back at most, each up to spill_batch_bytes
   double free_share = 0.05;              // parked blocks are spilled ahead of need to keep this share of the slots free
   bool reads_ahead = true;               // blocks of the parked owners that are used next are read back before they are asked for

@@ -104,7 +104,7 @@ struct SimCluster {
                                     .report_steps = options.report_steps},
                        .node = {.kv_node = {.node = {},
                                             .tiers = {.spill_batch_bytes = 8 * block_bytes(), .free_share = options.free_share},
-                                            .fetch_tokens_min = 0,  // its texts are short
+                                            .fetch_tokens_min = 0,  // its prompts are short
                                             .parked_max = options.parked_max},
                                 .restarts_max = options.restarts_max}};
     if (options.draft_servers) config.node.draft_server = DraftServerConfig{};

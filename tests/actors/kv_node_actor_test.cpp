@@ -381,7 +381,9 @@ struct Lending {
     for (uint32_t i = 0; i < kBlocks; ++i) chain.push_back({{WeightVersion{1}, 3, {7, i}}, 4});
     return chain;
   }
-  void open() { rt::post(nodes[1], OpenBlocks{{.op = ++op, .owner = kOwner, .blocks = blocks()}, client.handle()}); }
+  void open(uint32_t prompt_blocks = 0) {
+    rt::post(nodes[1], OpenBlocks{{.op = ++op, .owner = kOwner, .blocks = blocks(), .prompt_blocks = prompt_blocks}, client.handle()});
+  }
   std::vector<KvGrant> last_grants() const { return client.all<KvReserved>().back().grants; }
   size_t opened_blocks() const { return client.all<KvOpened>().empty() ? 99 : client.all<KvOpened>().back().blocks.size(); }
   KvNodeActor& state(uint32_t n) { return rt::look<KvNodeActor>(nodes[n]); }
@@ -408,17 +410,20 @@ TEST_CASE("kv node: blocks of another node are fetched, sealed here, and release
   CHECK(l.state(1).late_fetches.empty());
 }
 
-TEST_CASE("kv node: a few missing tokens are computed; nobody is asked for their blocks") {
+TEST_CASE("kv node: a few missing tokens of a prompt are computed; nobody is asked for their blocks") {
   constexpr int32_t kTokens = 4 * Lending::kBlocks;
-  for (const int32_t fetch_tokens_min : {kTokens, kTokens + 1}) {
-    CAPTURE(fetch_tokens_min);
-    Lending l(5'000, fetch_tokens_min);
-    l.open();
-    l.run_for(1'000);
-    const bool is_asked = fetch_tokens_min == kTokens;
-    CHECK(l.state(1).pulls.size() == (is_asked ? 1 : 0));
-    CHECK(l.opened_blocks() == (is_asked ? 99 : 0));
-  }
+  for (const int32_t fetch_tokens_min : {kTokens, kTokens + 1})
+    for (const uint32_t prompt_blocks : {Lending::kBlocks - 2, Lending::kBlocks - 1, Lending::kBlocks}) {
+      CAPTURE(fetch_tokens_min);
+      CAPTURE(prompt_blocks);
+      Lending l(5'000, fetch_tokens_min);
+      l.open(prompt_blocks);
+      l.run_for(1'000);
+      const bool has_run = prompt_blocks == Lending::kBlocks - 2;
+      const bool is_asked = has_run || fetch_tokens_min == kTokens;
+      CHECK(l.state(1).pulls.size() == (is_asked ? 1 : 0));
+      CHECK(l.opened_blocks() == (is_asked ? 99 : 0));
+    }
 }
 
 TEST_CASE("kv node: blocks are neither asked of nor lent to a process without a connection of its own") {

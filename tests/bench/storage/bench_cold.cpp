@@ -2,7 +2,7 @@
 // O_DIRECT files in the same directory, interleaved; one JSON line per block size. Ratios are of the best rounds.
 //
 // Raw writing: one thread, one file, pwrite of a block at a time, fsync. Raw reading: four threads, blocks in a scattered
-// order. The store is used as by KvTiers: puts of 32 MiB with two in flight, gets of 32 MiB in the same scattered order.
+// order. The store is used as by KvTiers: puts of 32 MiB with four in flight, gets of 32 MiB in the same scattered order.
 #if defined(SEER_HAVE_ROCKSDB)
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -116,7 +116,7 @@ class Bench {
     for (size_t at = 0; at < blocks_; at += batch) {
       std::vector<ColdBlock> part;
       for (size_t i = at; i < std::min(at + batch, blocks_); ++i) part.push_back({key(i), block(source_, i), crcs_[i]});
-      wait_for_fewer_than(2);
+      wait_for_fewer_than(4);
       ++open_;
       submitted(store_->put(part, [this](auto statuses, auto) { ended(statuses); }));
     }
@@ -130,7 +130,7 @@ class Bench {
     for (size_t at = 0; at < blocks_; at += batch) {
       std::vector<ColdBlock> part;
       for (size_t n = at; n < std::min(at + batch, blocks_); ++n) part.push_back({key(scattered(n)), block(target_, n), 0});
-      wait_for_fewer_than(2);
+      wait_for_fewer_than(4);
       ++open_;
       submitted(store_->get(part, [this](auto statuses, auto) { ended(statuses); }));
     }
