@@ -56,7 +56,9 @@ ClusterEntered ClusterActor::on_enter(const EnterCluster& ask) {
   }
   const uint64_t epoch = ask.epoch > 0 ? ask.epoch : next_number() * kEpochsOfStart;
   keep_number(epoch / kEpochsOfStart);
-  if (!is_itself)
+  if (is_itself)
+    known->second.identity = ask.identity;
+  else
     members[ask.node] = {.identity = ask.identity, .roles = ask.roles, .kv_block_bytes = ask.kv_block_bytes, .entered_us = now, .epoch = epoch};
   return {.error = {}, .epoch = epoch, .directory = directory};
 }
@@ -64,7 +66,7 @@ ClusterEntered ClusterActor::on_enter(const EnterCluster& ask) {
 void ClusterActor::on_ready(const NodeReady& ready) {
   const auto member = members.find(ready.at.node);
   const bool is_known = member != members.end() && member->second.ready;
-  if (is_known && member->second.ready->handle == ready.handle) return;
+  if (is_known && member->second.ready->handle == ready.handle) return update_outdated(member->second);
   if (is_known || member == members.end()) return rt::stop(ready.handle);  // it took longer than kEnterUs
   member->second.ready = ready;
   rt::monitor(self, ready.handle);
@@ -132,7 +134,7 @@ RolloutEntered ClusterActor::on_rollout(RolloutId before) {
   if (before != RolloutId{}) {
     // An id is the low 32 bits of a number.
     keep_number(last_number + std::max<int64_t>(0, static_cast<int32_t>(before.value - static_cast<uint32_t>(last_number))));
-    absent_us.erase(before);
+    note_absent(before);  // until it has started
     rt::tell(self, directory, KvRolloutReturned{before});
     return {.id = before, .directory = directory, .error = {}};
   }
@@ -154,6 +156,7 @@ RolloutEntered ClusterActor::on_rollout(RolloutId before) {
 
 void ClusterActor::on_rollout_started(const RolloutStarted& started) {
   rollouts[started.id] = started.handle;
+  absent_us.erase(started.id);
   rt::monitor(self, started.handle);
   log.info(rt::now_us(self), "rollout_entered", {{"rollout", started.id}});
 }
@@ -164,6 +167,11 @@ void ClusterActor::drop_lost_rollouts() {
   for (const auto& [id, rollout] : rollouts) keep.rollouts.push_back(id);
   for (const auto& [id, since_us] : absent_us) keep.rollouts.push_back(id);
   rt::tell(self, directory, std::move(keep));
+}
+
+void ClusterActor::note_absent(RolloutId id) {
+  absent_us[id] = rt::now_us(self);
+  rt::tell_after(self, kAbsentUs, handle{self}, Tick{id.value});
 }
 
 void ClusterActor::drop_absent_rollout(RolloutId id) {
@@ -199,9 +207,7 @@ void ClusterActor::on_down(const rt::down& message) {
     const RolloutId id = rollout->first;
     rollouts.erase(rollout);
     if (rt::ended_in_order(message)) return drop_rollout(id);
-    absent_us[id] = rt::now_us(self);
-    rt::tell_after(self, kAbsentUs, handle{self}, Tick{id.value});
-    return;
+    return note_absent(id);
   }
   const auto gone =
       std::ranges::find_if(members, [&](const auto& m) { return m.second.ready && rt::is_source(message, m.second.ready->handle); });

@@ -58,6 +58,7 @@ struct ClusterActor {
   uint64_t next_number();
   void keep_number(uint64_t number) { last_number = std::max(last_number, number); }
   void drop_lost_rollouts();
+  void note_absent(RolloutId id);
   void drop_absent_rollout(RolloutId id);
   void drop_rollout(RolloutId id);
   RolloutEntered on_rollout(RolloutId before);
@@ -85,7 +86,7 @@ struct ClusterActor {
   std::vector<ClusterSink> sinks;
   uint64_t last_number;               // the last one given to a machine or a rollout: the time in ms, each once
   std::map<RolloutId, RolloutHandle> rollouts;  // running ones
-  std::map<RolloutId, int64_t> absent_us;       // lost ones whose KV is kept: since when
+  std::map<RolloutId, int64_t> absent_us;       // lost ones, and those that enter again, whose KV is kept: since when
 };
 
 }  // namespace seer

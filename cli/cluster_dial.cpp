@@ -109,9 +109,11 @@ void ClusterWatch::on_down(const rt::down& message) {
 }
 
 void ClusterWatch::reach(Member& member, std::chrono::milliseconds within) {
+  const bool is_of_controller = rt::process_of(member.announced) == rt::process_of(controller_);
+  if (is_of_controller && !has_controller()) return try_later(member);
   const bool is_dialed_here = config_.self == kNoNode || member.at.node < config_.self;
   Result<NodeHandle> handle = member.announced;
-  if (is_dialed_here && rt::process_of(member.announced) != rt::process_of(controller_)) handle = net_.dial<NodeHandle>(member.at.host, member.at.port, within);
+  if (is_dialed_here && !is_of_controller) handle = net_.dial<NodeHandle>(member.at.host, member.at.port, within);
   Status taken = handle.ok() ? hooks_.joined(member.at, *handle, member.instances) : Status(handle.error());
   if (!taken.ok()) {
     try_later(member);

@@ -1,6 +1,6 @@
 // A greeting, within TLS if there is TLS:
 //
-//   both sides at once   16 bytes: "seer/10", then zeros       32 random bytes, the challenge
+//   both sides at once   16 bytes: "seer/", the protocol number, zeros; 32 random bytes, the challenge
 //   then the dialler     32 bytes: its proof
 //   then the listener    32 bytes: its proof; zeros if the dialler's was wrong
 //

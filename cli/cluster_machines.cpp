@@ -110,7 +110,7 @@ void ClusterMachines::left(const PartLost& lost) {
   if (config_.node_left) config_.node_left(lost.node);
 }
 
-/// The controller was started again: it hears of all rollouts that run. Ids that it has not given are of no use any more.
+/// The controller answers again, or another one was started: it hears of all rollouts that run, and gives new spare ids.
 Status ClusterMachines::enter_again(const ClusterHandle& returned) {
   std::set<RolloutId> taken;
   {

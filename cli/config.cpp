@@ -106,7 +106,7 @@ OptionGroup kv_options(MachineOptions& o) {
 }
 
 OptionSpec controller_wait_option(int64_t& wait_s) {
-  return {"controller-wait", "S", &wait_s, "seconds to wait for a controller that died to be started again at its address",
+  return {"controller-wait", "S", &wait_s, "seconds to wait until a controller that died, or cannot be reached, answers at its address again",
           between(0, 86'400)};
 }
 

@@ -81,7 +81,7 @@ struct RolloutOptions : MachineOptions {
   int64_t group_size = 8;           // responses per prompt
   uint64_t seed = 1;                // run seed: sample seeds are hashes of it, the group and the sample
   std::string cluster;              // HOST:PORT of a cluster's controller; empty: none
-  int64_t controller_wait_s = 60;   // how long to wait for a controller that died to be started again
+  int64_t controller_wait_s = 60;   // how long to wait for a controller that died or cannot be reached
   ClusterAccess access;             // to the cluster
   int64_t nodes = 1;                // machines that the instances are dealt to in turn, each with its own KV pool tiers, as in a
                                     // cluster; all are in this process
@@ -109,7 +109,7 @@ struct NodeOptions : MachineOptions {
   int64_t name = 0;                     // of the machine, in the cluster
   std::string listen = "127.0.0.1:0";   // HOST:PORT; port 0: the system chooses
   std::string join;                     // HOST:PORT of the controller; empty: this machine is it
-  int64_t controller_wait_s = 60;       // how long to wait for a controller that died to be started again
+  int64_t controller_wait_s = 60;       // how long to wait for a controller that died or cannot be reached
   ClusterAccess access;
 };
 

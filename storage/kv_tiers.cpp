@@ -411,7 +411,7 @@ void KvTiers::serve_opens() {
     const OwnerId owner = opens_.at(promote_queue_.begin()->second->waiting.front()).owner;
     make_room(static_cast<int64_t>(promote_queue_.size()), owner, {.pinned = true, .next_use = 0});
     promote_queued();
-    if (promote_queue_.empty() || spills_in_flight_ > 0 || is_away_pending() || arena_->free_count() > 0) return;
+    if (promote_queue_.empty() || spills_in_flight_ > 0 || reads_in_flight_ > 0 || is_away_pending() || arena_->free_count() > 0) return;
     cut_last_open();
   }
 }
@@ -436,7 +436,7 @@ void KvTiers::make_room(int64_t slots, OwnerId for_owner, const Urgency& for_urg
     if (!drop_next_chain(for_owner, for_urgency)) break;
 }
 
-void KvTiers::spill(int64_t slots, SpillClass up_to) {
+void KvTiers::spill(int64_t slots, SpillClass up_to, std::optional<uint64_t> used_after) {
   if (free_soon() >= slots) return;
   const int64_t batch_blocks = std::max<int64_t>(1, config_.spill_batch_bytes / arena_->block_bytes());
   // Parked blocks fill up the batch, because large writes are faster: at most a sixteenth of the slots, or a small arena
@@ -445,8 +445,11 @@ void KvTiers::spill(int64_t slots, SpillClass up_to) {
   std::vector<Block*> batch;
   while (free_soon() < filled) {
     const SpillClass last = free_soon() < slots ? up_to : SpillClass::kParked;
+    const auto may_leave = [&](const std::optional<SpillCandidate>& block) {
+      return block && block->spill_class <= last && (!used_after || block->next_use > *used_after);
+    };
     const auto next = index_.spill_order().first();
-    if (!next || next->spill_class > last) break;
+    if (!may_leave(next)) break;
     Block& block = *index_.find(next->key);
     if (block.has_cold_copy) {
       index_.apply(block, BlockEvent::kSpill);
@@ -454,7 +457,7 @@ void KvTiers::spill(int64_t slots, SpillClass up_to) {
       free_slot(block);
       continue;
     }
-    if (const auto movable = next_to_move(last)) {
+    if (const auto movable = next_to_move(); may_leave(movable)) {
       if (away_ == AwayRoom::kNotAsked) {
         away_ = AwayRoom::kAsked;
         hooks_.find_away_room(filled - free_soon());
@@ -474,10 +477,10 @@ void KvTiers::spill(int64_t slots, SpillClass up_to) {
 }
 
 /// The block that leaves next for another machine, if that may have room.
-std::optional<SpillCandidate> KvTiers::next_to_move(SpillClass up_to) const {
+std::optional<SpillCandidate> KvTiers::next_to_move() const {
   if (away_ == AwayRoom::kNone) return std::nullopt;
   auto next = index_.spill_order().first_at_home();
-  if (!next || next->spill_class > up_to) return std::nullopt;
+  if (!next) return std::nullopt;
   // The other machine would know a block of several owners as that of one; one with a cold copy needs not be moved.
   const Block& block = *index_.find(next->key);
   if (block.owners.size() > 1 || block.has_cold_copy) return std::nullopt;
@@ -633,17 +636,19 @@ void KvTiers::promote_queued() {
 /// Reads back a part of what the parked owner with the nearest next use lacks, if nobody waits for a read. Blocks that are used later
 /// make room for it. One batch at a time: an open that comes meanwhile waits for no more.
 void KvTiers::read_ahead() {
-  if (!config_.reads_ahead || !promote_queue_.empty() || reads_in_flight_ > 0 || wanted_slots_ > 0) return;
+  // While the cold tier is full, blocks are dropped for lack of room, so slots are not taken for what is safe there.
+  if (!config_.reads_ahead || ahead_failed_ || index_.cold_order().size() == 0 || !cold_writable()) return;
+  if (!promote_queue_.empty() || reads_in_flight_ > 0 || wanted_slots_ > 0) return;
   const auto next = index_.cold_order().last_parked();
   if (!next) return;
   const int64_t batch_blocks = std::clamp<int64_t>(arena_->slot_count() / 16, 1, std::max<int64_t>(1, config_.spill_batch_bytes / arena_->block_bytes()));
-  const auto last = index_.spill_order().first();
-  if (last && last->spill_class == SpillClass::kParked && last->next_use > next->next_use) spill(kept_free() + batch_blocks, SpillClass::kParked);
+  spill(kept_free() + batch_blocks, SpillClass::kParked, next->next_use);
   const int64_t room = std::min(batch_blocks, arena_->free_count() - kept_free());
+  if (room <= 0) return;
   std::vector<Block*> missing = index_.held_from(next->owner, 0);
   std::ranges::reverse(missing);
   std::erase_if(missing, [](const Block* block) { return block->state != BlockState::kSpilled || block->leases > 0; });
-  if (std::ssize(missing) > room) missing.resize(static_cast<size_t>(std::max<int64_t>(0, room)));
+  if (std::ssize(missing) > room) missing.resize(static_cast<size_t>(room));
   if (!missing.empty() && submit_read(missing)) stats_.ahead_blocks += std::ssize(missing);
 }
 
@@ -692,11 +697,13 @@ void KvTiers::on_promoted(const std::vector<uint32_t>& slots, const std::vector<
     } else if (statuses[i].ok() && crcs[i] == block.crc32c) {
       stats_.promoted_bytes += arena_->block_bytes();
       index_.apply(block, BlockEvent::kPromoted);
+      ahead_failed_ &= block.waiting.empty();
       for (const OpenId id : std::exchange(block.waiting, {}))
         if (--opens_.at(id).missing == 0) finish_open(id);
     } else {
       const bool corrupt = statuses[i].ok() || statuses[i].error().code == Code::kCorrupt;
       if (!corrupt && !std::exchange(failed, true) && hooks_.cold_failed) hooks_.cold_failed(statuses[i].error());
+      ahead_failed_ |= !corrupt;
       ++(corrupt ? stats_.corrupt_blocks : stats_.cold_errors);
       lose(block);
     }

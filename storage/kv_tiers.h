@@ -234,7 +234,8 @@ class KvTiers {
   void advance();                                  // after every event: slots for opens, spills, the room hook
   void serve_opens();
   void make_room(int64_t slots, OwnerId for_owner, const Urgency& for_urgency);
-  void spill(int64_t slots, SpillClass up_to);     // until that many slots are free, or will be
+  /// Until that many slots are free, or will be. Only blocks that are used after `used_after`.
+  void spill(int64_t slots, SpillClass up_to, std::optional<uint64_t> used_after = {});
   bool submit_spill(const std::vector<Block*>& batch);
   void on_spilled(const std::vector<uint32_t>& slots, const std::vector<Status>& statuses);
   void drop_cold_duplicates();
@@ -245,7 +246,7 @@ class KvTiers {
   int64_t kept_free() const { return static_cast<int64_t>(config_.free_share * arena_->slot_count()); }
   void on_promoted(const std::vector<uint32_t>& slots, const std::vector<Status>& statuses,
                    const std::vector<uint32_t>& crcs);
-  std::optional<SpillCandidate> next_to_move(SpillClass up_to) const;
+  std::optional<SpillCandidate> next_to_move() const;
   void move_away(const SpillCandidate& tail, int64_t blocks_max);
   bool is_away_pending() const { return leaving_slots_ > 0 || away_ == AwayRoom::kAsked; }
   bool room_is_under_way() const;
@@ -270,6 +271,7 @@ class KvTiers {
   bool slot_freed_ = false;                   // a slot came free since the last kLater
   bool cold_full_ = false;                    // the last write was refused and nothing was erased since
   int32_t asked_while_full_ = 0;
+  bool ahead_failed_ = false;                 // a read failed: nothing is read ahead until one that is waited for succeeds
   enum class AwayRoom : uint8_t { kNotAsked, kAsked, kFound, kNone };
   AwayRoom away_ = AwayRoom::kNotAsked;
   int64_t away_blocks_ = 0;                   // with kFound: how many more blocks may leave

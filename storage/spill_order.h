@@ -1,6 +1,6 @@
 // SpillOrder: which block leaves DRAM next when room is short. It holds exactly the blocks that may leave (sealed, nobody
-// reads them), grouped by the owner that keeps them. A second one, of blocks that are in the cold tier alone, says which block
-// comes back first. Used by BlockIndex only. Pure data; O(log n) per call, n = blocks.
+// reads them), grouped by the owner that keeps them. A second one, of blocks that are in the cold tier alone, says whose blocks
+// come back first. Used by BlockIndex only. Pure data; O(log n) per call, n = blocks.
 // Single owner, not thread-safe.
 //
 // Order of the groups, first to leave first (blocks of released owners are not here: they are freed at once):

@@ -212,29 +212,40 @@ TEST_CASE("cluster: a machine and a rollout that only lost the controller enter 
   const uint64_t epoch = b.enter(3).epoch;
   b.ready(3, first.handle());
   const auto entered = b.ask<RolloutEntered>(EnterRollout{});
-  const RolloutHandle rollout = b.world.spawn<RolloutActor>(RolloutConfig{.scheduler = {.policy = "divided"}, .open = true}, RolloutParts{});
-  rt::post(b.cluster, RolloutStarted{entered.id, rollout});
+  const auto start = [&] {
+    const RolloutHandle started = b.world.spawn<RolloutActor>(RolloutConfig{.scheduler = {.policy = "divided"}, .open = true}, RolloutParts{});
+    rt::post(b.cluster, RolloutStarted{entered.id, started});
+    b.run();
+    return started;
+  };
+  RolloutHandle rollout = start();
   CHECK(b.enter(3, identity, epoch).error == "");  // before the controller has noticed anything
   b.ready(3, first.handle());
   CHECK(b.ask<ClusterReport>(GetReport{}).nodes.size() == 1);
 
+  const KvOwner owner = owner_of(RequestId{GroupId{0, entered.id}, 0});
+  const auto& holders = rt::look<KvDirectoryActor>(entered.directory).holders;
+  const auto keep_kv = [&] {
+    rt::post(entered.directory, KvHolds{NodeId{3}, owner});
+    b.run();
+  };
   for (const int64_t away_us : {int64_t{1000}, ClusterActor::kAbsentUs + 1000}) {
     CAPTURE(away_us);
-    const KvOwner owner = owner_of(RequestId{GroupId{0, entered.id}, 0});
-    rt::post(entered.directory, KvHolds{NodeId{3}, owner});
-    const RolloutHandle handle = away_us == 1000 ? rollout : b.world.spawn<RolloutActor>(RolloutConfig{.scheduler = {.policy = "divided"}, .open = true}, RolloutParts{});
-    rt::post(b.cluster, RolloutStarted{entered.id, handle});
-    b.run();
-    rt::kill(handle);
+    keep_kv();
+    rt::kill(rollout);
     b.world.run_until(b.world.now_us() + away_us);
-    const auto& directory = rt::look<KvDirectoryActor>(entered.directory);
-    CHECK(directory.holders.contains(owner) == (away_us < ClusterActor::kAbsentUs));
+    CHECK(holders.contains(owner) == (away_us < ClusterActor::kAbsentUs));
     CHECK(b.ask<RolloutEntered>(EnterRollout{entered.id}).id == entered.id);
+    rollout = start();
     b.world.run_until(b.world.now_us() + 2 * ClusterActor::kAbsentUs);
-    rt::post(entered.directory, KvHolds{NodeId{3}, owner});
-    b.run();
-    CHECK(directory.holders.contains(owner));
+    keep_kv();
+    CHECK(holders.contains(owner));
   }
+  rt::kill(rollout);
+  b.run();
+  CHECK(b.ask<RolloutEntered>(EnterRollout{entered.id}).id == entered.id);
+  b.world.run_until(b.world.now_us() + ClusterActor::kAbsentUs);
+  CHECK_FALSE(holders.contains(owner));  // it died before it had started again
 
   rt::kill(first.handle());
   b.run();

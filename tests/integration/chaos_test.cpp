@@ -65,13 +65,17 @@ class Chaos {
       REQUIRE_MESSAGE(was_cut_off, seer.err());
     }
   }
-  /// What the pools keep once the KV of rollouts that were killed is released; empty: nothing.
+  /// What the pools of all machines keep once the KV of rollouts that were killed is released; empty: nothing.
   std::string kept() {
     std::string kept;
     for (int left = 200; left > 0; --left) {
-      wake_up_if_due();
+      wake_up();
+      start_missing_nodes();
       kept.clear();
-      for (const Json& node : status_of(*cluster_)["nodes"])
+      const Json status = status_of(*cluster_);
+      const auto up = std::ranges::count_if(status["nodes"], [](const Json& node) { return node["state"] == "up"; });
+      if (up != kNodes) kept = cat(up, " machines are up; ");
+      for (const Json& node : status["nodes"])
         for (const char* const what : {"kept_requests", "dram_used_bytes", "cold_used_bytes"})
           if (const int64_t count = node.value(what, int64_t{0}); count != 0)
             kept += cat("node ", node["node"].get<int>(), ": ", what, " ", count, "; ");
@@ -149,8 +153,8 @@ class Chaos {
     REQUIRE(cluster_->nodes.at(0)->wait(kWaitMs));
     cluster_->start_controller_again(flags_of(kController));
     // KV of a rollout that dies before it has entered again is released only a minute later.
-    while (!seer.wait(20) && status_of(*cluster_)["rollouts"].empty()) {
-    }
+    int left = kWaitsMax;
+    while (!seer.wait(20) && status_of(*cluster_)["rollouts"].empty()) REQUIRE_MESSAGE(--left > 0, "it does not enter again: ", seer.err());
   }
   void wake_up_if_due() {
     if (stopped_ != 0 && Clock::now() >= wakes_up_) wake_up();

@@ -1,17 +1,24 @@
 // A cluster of real processes for tests, and rollouts on it whose responses are compared.
 #pragma once
 #include <doctest/doctest.h>
+#include <fcntl.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <array>
+#include <chrono>
 #include <fstream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "cli/scratch.h"
 #include "integration/child_process.h"
+#include "protocols/unique_fd.h"
 
 namespace seer {
 
@@ -81,6 +88,38 @@ inline Arguments rollout(const std::string& out, const Arguments& more) {
   return all;
 }
 
+/// The prompts of rollout(), on a pipe. The last one comes when the test says so, and the rollout does not end before.
+class HeldPrompts {
+ public:
+  HeldPrompts() {
+    std::array<int, 2> ends{};
+    REQUIRE(pipe2(ends.data(), O_CLOEXEC) == 0);
+    reader_ = UniqueFd(ends[0]);
+    writer_ = UniqueFd(ends[1]);
+    for (int line = 1; line < 12; ++line) write_line();
+  }
+  Arguments rollout(const std::string& out, const Arguments& more) const {
+    Arguments all = seer::rollout(out, more);
+    std::ranges::replace(all, kPrompts, std::string("-"));
+    return all;
+  }
+  int fd() const { return reader_.get(); }
+  void end() {
+    write_line();
+    writer_ = UniqueFd();
+  }
+
+ private:
+  void write_line() {
+    std::string line;
+    std::getline(file_, line);
+    line += '\n';
+    REQUIRE(::write(writer_.get(), line.data(), line.size()) == std::ssize(line));
+  }
+  std::ifstream file_{kPrompts};
+  UniqueFd reader_, writer_;
+};
+
 using Responses = std::map<std::pair<int, int>, Json>;
 
 /// The fields of each response that no machine may change.
@@ -114,6 +153,17 @@ inline Json status_of(const Cluster& cluster) {
   REQUIRE(status.wait(kWaitMs));
   REQUIRE_MESSAGE(status.exit_code() == 0, status.err());
   return Json::parse(status.out());
+}
+
+/// The same, once so many machines are up; what it says after half a minute at the latest.
+inline Json status_when_up(const Cluster& cluster, ptrdiff_t machines) {
+  Json status = status_of(cluster);
+  const auto is_up = [](const Json& node) { return node["state"] == "up"; };
+  for (int left = 300; left > 0 && std::ranges::count_if(status["nodes"], is_up) < machines; --left) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    status = status_of(cluster);
+  }
+  return status;
 }
 
 }  // namespace seer

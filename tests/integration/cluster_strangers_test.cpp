@@ -121,19 +121,17 @@ TEST_CASE("cluster strangers: ten thousand connections of garbage change no bit,
   Cluster cluster;
   limit_files(files_max);
   const size_t at_once = std::min(files_max / 2, kStrangers);
-  const auto start_rollout = [&](const std::string& out) {
-    return std::make_unique<ChildProcess>(rollout(out, {"--cluster", cluster.address}));
-  };
   const std::string quiet = folder.path("a.jsonl"), disturbed = folder.path("b.jsonl");
-  const Responses right = responses_of_run(*start_rollout(quiet), quiet);
+  ChildProcess alone(rollout(quiet, {"--cluster", cluster.address}));
+  const Responses right = responses_of_run(alone, quiet);
   const Taken before = taken_by(*cluster.nodes[0]);
 
-  const auto seer = start_rollout(disturbed);
+  HeldPrompts prompts;
+  ChildProcess seer(prompts.rollout(disturbed, {"--cluster", cluster.address}), prompts.fd());
   Strangers strangers;
   strangers.come(at_once, port_of(cluster.address));
   CHECK(taken_by(*cluster.nodes[0]).files > before.files + 100);
   cluster.join(1);
-  CHECK_FALSE(seer->wait(0));
   while (strangers.came() < kStrangers) {
     strangers.leave();
     strangers.come(std::min(at_once, kStrangers - strangers.came()), port_of(cluster.address));
@@ -145,8 +143,9 @@ TEST_CASE("cluster strangers: ten thousand connections of garbage change no bit,
     strangers.come(std::min(at_once, 2 * kFilesAtFirst), port);
   }
   CHECK(status_of(cluster)["nodes"].size() == 2);
-  CHECK_FALSE(seer->wait(0));
-  CHECK(responses_of_run(*seer, disturbed) == right);
+  CHECK_FALSE(seer.wait(0));
+  prompts.end();
+  CHECK(responses_of_run(seer, disturbed) == right);
 
   strangers.leave();
   CHECK(ports_of(*cluster.nodes[0]) == ports);

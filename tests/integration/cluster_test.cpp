@@ -1,12 +1,7 @@
 // A cluster of real processes: whatever machines join, leave and die, a rollout on them gives the bits of one within a process.
 #include <doctest/doctest.h>
-#include <fcntl.h>
-#include <unistd.h>
 
-#include <algorithm>
-#include <array>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <string>
 
@@ -14,7 +9,6 @@
 #include "integration/cluster.h"
 #include "integration/free_rows.h"
 #include "integration/optional_parts.h"
-#include "protocols/unique_fd.h"
 
 using namespace seer;
 
@@ -41,23 +35,6 @@ void wait_for_log(ChildProcess& seer, const std::string& words, int times) {
     const bool has_ended = seer.wait(20);
     REQUIRE_MESSAGE((!has_ended && --left > 0), seer.err());
   }
-}
-
-struct Pipe {
-  Pipe() {
-    std::array<int, 2> ends{};
-    REQUIRE(pipe2(ends.data(), O_CLOEXEC) == 0);
-    reader = UniqueFd(ends[0]);
-    writer = UniqueFd(ends[1]);
-  }
-  void write(const std::string& text) { REQUIRE(::write(writer.get(), text.data(), text.size()) == std::ssize(text)); }
-  UniqueFd reader, writer;
-};
-
-std::string line_of(std::ifstream& file) {
-  std::string line;
-  std::getline(file, line);
-  return line + "\n";
 }
 
 }  // namespace
@@ -195,26 +172,19 @@ TEST_CASE("cluster: a machine that is stopped, or the controller, is lost after 
     Cluster cluster;
     cluster.join(1);
     cluster.join(2);
-    // The last prompt comes once the machine is back.
-    Pipe prompts;
-    std::ifstream file(kPrompts);
-    for (int line = 0; line < 11; ++line) prompts.write(line_of(file));
+    HeldPrompts prompts;
     const std::string out = folder.path("a.jsonl");
-    Arguments all = rollout(out, {"--cluster", cluster.address, "--report", folder.path("a.json"), "--log-level", "info"});
-    std::ranges::replace(all, kPrompts, std::string("-"));
-    ChildProcess seer(all, prompts.reader.get());
+    ChildProcess seer(prompts.rollout(out, {"--cluster", cluster.address, "--report", folder.path("a.json"), "--log-level", "info"}), prompts.fd());
     wait_for_response(seer, out);
     cluster.nodes.at(stopped)->send(SIGSTOP);
     wait_for_log(seer, " instance_lost ", 1);
     cluster.nodes.at(stopped)->send(SIGCONT);
     wait_for_log(seer, " instance_up ", 4);
     if (stopped == 0) wait_for_log(seer, " controller_returned ", 1);
-    prompts.write(line_of(file));
-    prompts.writer = UniqueFd();
+    prompts.end();
     CHECK(responses_of_run(seer, out) == right);
     CHECK(Json::parse(folder.read("a.json"))["instances_lost"] == 1);
-    Json after = status_of(cluster);
-    for (int left = 100; left > 0 && after["nodes"].size() < 3; --left) after = status_of(cluster);
+    const Json after = status_when_up(cluster, 3);
     REQUIRE(after["nodes"].size() == 3);
     for (const Json& node : after["nodes"]) CHECK(node["kept_requests"] == 0);
     CHECK(after["rollouts"].empty());
@@ -253,8 +223,7 @@ TEST_CASE("cluster: a restarted controller takes the running machines and rollou
   CHECK(seer.err().find(" warn controller_lost ") != std::string::npos);
   CHECK(seer.err().find(" info controller_returned ") != std::string::npos);
   CHECK(Json::parse(folder.read("a.json"))["instances_lost"] == 1);  // that of the controller's own machine
-  Json after = status_of(cluster);
-  for (int left = 100; left > 0 && after["nodes"].size() < 3; --left) after = status_of(cluster);
+  const Json after = status_when_up(cluster, 3);
   REQUIRE(after["nodes"].size() == 3);
   for (const Json& node : after["nodes"]) CHECK(node["kept_requests"] == 0);
   CHECK(after["rollouts"].empty());

@@ -93,6 +93,7 @@ cluster 'from_machine_3 " instance_up .* instance=0 " 2 "$@" & rollout=$!
          for ((tries = 0; tries < 100; ++tries)); do
            "$SEER" status --insecure --cluster "$SEER_CLUSTER" --json >"$WORK/status.json"
            (($(grep -o "\"state\":\"up\"" "$WORK/status.json" | wc -l) < 4)) || break
+           sleep 0.1
          done'
 [[ $(figure instances_lost) == 2 ]] || fail "$(figure instances_lost) instances were lost with the controller, expected those of its machine"
 grep -q ' info controller_returned ' "$work/err" || fail "the controller did not come back: $(cat "$work/err")"

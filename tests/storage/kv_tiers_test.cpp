@@ -607,3 +607,49 @@ TEST_CASE("kv tiers: what parked owners use next comes back before it is asked f
     CHECK(n.tiers->is_drained());
   }
 }
+
+TEST_CASE("kv tiers: for what is used next only blocks leave that are used later") {
+  Node n(32, SimColdStoreConfig{});  // two blocks are read ahead at a time
+  const auto in_dram = [&](uint64_t owner, uint32_t blocks) {
+    std::vector<BlockKey> keys;
+    for (const BlockRef& ref : chain_of(owner, blocks)) keys.push_back(ref.key);
+    return n.tiers->probe(keys).dram_blocks;
+  };
+  n.store(1, chain_of(1, 8));
+  n.tiers->unpin({1}, 20);
+  n.store(2, chain_of(2, 23));
+  n.tiers->unpin({2}, 3);
+  n.store_waiting(4, chain_of(4, 8));  // 1 leaves
+  n.tiers->unpin({4}, 1);
+  n.store_waiting(3, chain_of(3, 1));
+  n.tiers->unpin({3}, 9);
+  REQUIRE(in_dram(1, 8) == 0);
+  REQUIRE(in_dram(3, 1) == 1);
+  const int64_t spilled_bytes = n.tiers->stats().spilled_bytes;
+  n.tiers->unpin({1}, 5);
+  CHECK(n.tiers->close(n.open(4, chain_of(4, 8)).lease).ok());
+  n.run();
+  CHECK(in_dram(1, 8) == 1);
+  CHECK(n.tiers->stats().spilled_bytes == spilled_bytes + kBlockBytes);  // 3, but nothing of 2
+}
+
+TEST_CASE("kv tiers: after a read that failed nothing is read ahead until one that is waited for succeeds") {
+  int gets = 0;
+  bool fails = true;
+  SimColdFaults faults;
+  faults.get = [&](const BlockKey&) { return ++gets, fails ? std::optional(Code::kIo) : std::nullopt; };
+  Node n(8, SimColdStoreConfig{}, std::move(faults));
+  n.store(1, chain_of(1, 4));
+  n.tiers->unpin({1}, 9);
+  n.store(2, chain_of(2, 4));
+  n.tiers->unpin({2}, 5);
+  n.store_waiting(3, chain_of(3, 4));
+  n.tiers->unpin({3}, 1);
+  n.tiers->release({2});
+  n.run();
+  CHECK(gets == 1);  // one block at a time
+  fails = false;
+  n.tiers->release({3});
+  n.run();
+  CHECK(gets == 1);
+}
