@@ -51,13 +51,16 @@ class StatusWatchTest(unittest.TestCase):
         watch = Watch(cluster)
         self.addCleanup(watch.close)
         plain = subprocess.Popen([SEER, "status", "--cluster", cluster, "--watch"], stdout=subprocess.PIPE, text=True)
+        self.addCleanup(plain.kill)
         watch.until_shown(rf"^cluster at {cluster}: 1 node, 0 rollouts\r\n", r"\r\n\x1b\[1mnode  address +state +instances  chunks  output tokens\x1b\[0m\r\n",
                           r"\r\n0 +127\.0\.0\.1:\d+ +up +1 +0 +0\r\n +controller, instances, kv\r\n")
 
         other = Machine("--name", "1", "--join", cluster, "--instances", "1", *MACHINE)
+        self.addCleanup(other.process.kill)
         with tempfile.TemporaryDirectory() as work:
             rollout = subprocess.Popen([SEER, "rollout", "--cluster", cluster, "--model", MODEL, "--prompts", PROMPTS, "--limit", "40", "--group-size", "32",
                                         "--max-tokens", "800", "--out", f"{work}/out.jsonl"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            self.addCleanup(rollout.kill)
             used = r"KV [1-9]\S* .?i?B of \S+ MiB, DRAM \S+ .?i?B of \S+ MiB, cold - of \d+ requests?"
             watch.until_shown(rf"^cluster at {cluster}: 2 nodes, 1 rollout\r\n", r"\r\n1 +127\.0\.0\.1:\d+ +up +1 +[1-9]", used, r"\r\nrollout \d+  \d+ of 1 280 requests, ")
             rollout.send_signal(signal.SIGINT)
