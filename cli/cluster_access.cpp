@@ -1,17 +1,9 @@
 #include "cli/cluster_access.h"
 
-#include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 
 namespace seer {
-namespace {
-
-constexpr size_t kSecretBytesMin = 16;  // a shorter one could be guessed from a proof
-
-}  // namespace
 
 bool is_of_this_host(const std::string& host) { return host.starts_with("127."); }
 
@@ -44,18 +36,6 @@ Status check_address(const char* flag, const std::string& text, bool may_choose,
   if (is_of_this_host(at.host) || !access.tls.empty() || access.insecure) return {};
   return fail(Code::kInvalidArgument, flag, " ", text, " is not of this host: expected ", access.flag("tls-cert"), ", ",
               access.flag("tls-key"), " and ", access.flag("tls-ca"), " with it, or ", access.flag("insecure"));
-}
-
-Result<std::string> read_secret(const ClusterAccess& access) {
-  if (access.secret_file.empty()) return std::string();
-  const auto wrong = [&](const auto&... what) { return fail(Code::kInvalidArgument, access.flag("secret-file"), " ", access.secret_file, ": ", what...); };
-  std::ifstream file(access.secret_file);
-  if (!file) return wrong("cannot be read: ", std::strerror(errno));
-  std::string secret;
-  std::getline(file, secret);
-  while (secret.ends_with('\r') || secret.ends_with(' ')) secret.pop_back();
-  if (secret.size() < kSecretBytesMin) return wrong("expected a first line of at least ", kSecretBytesMin, " characters");
-  return secret;
 }
 
 bool is_open_to_all(const std::string& file) {

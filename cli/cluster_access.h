@@ -32,8 +32,6 @@ Result<HostPort> parse_host_port(const char* flag, const std::string& text, bool
 bool is_of_this_host(const std::string& host);
 /// Checks that the address is valid and may be used. Reads no file.
 Status check_address(const char* flag, const std::string& text, bool may_choose, const ClusterAccess& access);
-/// The cluster's secret; empty without --secret-file. Errors: kInvalidArgument, naming the flag and the file.
-Result<std::string> read_secret(const ClusterAccess& access);
 /// Whether every user of this machine can read the file.
 bool is_open_to_all(const std::string& file);
 /// Checks that the options go together. Reads no file.

@@ -1,7 +1,6 @@
 #include "cli/local_rollout.h"
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -21,6 +20,7 @@
 #include "cli/past_responses.h"
 #include "cli/policy_auto.h"
 #include "cli/server_fleet.h"
+#include "cli/steady_time.h"
 #include "cli/watched_engine.h"
 #include "gpu/cpu/cpu_engine.h"
 #include "gpu/model/model_folder.h"
@@ -34,11 +34,6 @@ namespace {
 constexpr int64_t kReceiveUs = 100'000;  // between two checks of the stop flag
 constexpr int64_t kStreamUs = 10'000;    // the same if prompts come while the rollout runs
 constexpr size_t kKeptMax = 4096;         // responses that are not written yet
-
-/// The time on the actors' clock.
-int64_t steady_us() {
-  return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 /// CPU time of the runtime's threads, which all bear its name.
 int64_t actor_threads_cpu_us() {

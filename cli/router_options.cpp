@@ -1,8 +1,7 @@
 #include "cli/router_options.h"
 
-#include <fstream>
-
 #include "cli/cluster_access.h"
+#include "cli/secret_file.h"
 
 namespace seer {
 namespace {
@@ -38,12 +37,7 @@ Status check_router(const RouterOptions& options) {
 }
 
 Result<std::string> read_engine_token(const RouterOptions& options) {
-  if (options.token_file.empty()) return std::string();
-  std::ifstream file(options.token_file);
-  std::string line;
-  if (!std::getline(file, line)) return fail(Code::kNotFound, "--engine-token-file ", options.token_file, ": cannot be read");
-  while (line.ends_with('\r') || line.ends_with(' ')) line.pop_back();
-  return line;
+  return read_secret_file("--engine-token-file", options.token_file, 1);  // the servers decide how long it is
 }
 
 }  // namespace seer

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Packs an archive with which a machine can run Seer without installing anything: deploy/bundle.sh [--seer FILE] [OUT.tar.gz]
 # The archive holds one folder: the program with its shared libraries, the shipped model and examples, the scripts that start
-# clusters, tests of these, the client of trainers, and the documentation. It does not hold the C library: the machine's own must be at least as new as the one here.
+# clusters, tests of these, the client of trainers, and the documentation. It does not hold the C library: the machine's own must be at
+# least as new as the one here.
 # The program finds its libraries by its RPATH if patchelf is installed here, else through a script that sets LD_LIBRARY_PATH.
 # The same program and libraries give the same bytes.
 #   --seer FILE   the program; default: build/release/bin/seer

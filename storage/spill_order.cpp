@@ -15,10 +15,6 @@ bool SpillOrder::Blocks::add(uint32_t index, const BlockKey& key) {
   return true;
 }
 
-const BlockKey& SpillOrder::Blocks::head() const {
-  return **std::ranges::find_if(by_index_, [](const auto& key) { return key.has_value(); });
-}
-
 bool SpillOrder::Blocks::remove(uint32_t index) {
   if (index >= by_index_.size() || !by_index_[index]) return false;
   by_index_[index].reset();
@@ -119,7 +115,7 @@ std::optional<SpillCandidate> SpillOrder::first_not_of(OwnerId owner) const {
   return first_that([owner](const Rank& r) { return r.owner != owner || r.spill_class >= SpillClass::kShared; });
 }
 
-std::optional<SpillCandidate> SpillOrder::last_parked() const {
+std::optional<NextUse> SpillOrder::last_parked() const {
   sort();
   const Rank after_parked{SpillClass::kRunning, UINT64_MAX, OwnerId{}, false};
   const Rank* last = nullptr;
@@ -128,9 +124,7 @@ std::optional<SpillCandidate> SpillOrder::last_parked() const {
     if (end != ranks.begin() && (last == nullptr || *last < *std::prev(end))) last = &*std::prev(end);
   }
   if (last == nullptr) return std::nullopt;
-  SpillCandidate found = candidate(*last);
-  found.key = groups_.at(last->owner).own.head();
-  return found;
+  return NextUse{last->owner, last->next_use};
 }
 
 SpillCandidate SpillOrder::candidate(const Rank& r) const {

@@ -46,6 +46,11 @@ struct SpillCandidate {
   uint64_t next_use = 0;
 };
 
+struct NextUse {
+  OwnerId owner;
+  uint64_t next_use = 0;
+};
+
 /// The place of a block in the order.
 struct SpillPlace {
   OwnerId owner;
@@ -71,8 +76,8 @@ class SpillOrder {
   std::optional<SpillCandidate> first_at_home() const;
   /// The same, but skips the own (not shared) blocks of one owner.
   std::optional<SpillCandidate> first_not_of(OwnerId owner) const;
-  /// Of the parked owner whose next use is nearest, the own block that comes first in its chain.
-  std::optional<SpillCandidate> last_parked() const;
+  /// The parked owner with own blocks here whose next use is nearest.
+  std::optional<NextUse> last_parked() const;
   int64_t size() const { return size_; }
 
  private:
@@ -95,8 +100,6 @@ class SpillOrder {
     bool empty() const { return by_index_.empty(); }
     /// The one with the largest index. REQUIRES: not empty.
     const BlockKey& tail() const { return *by_index_.back(); }
-    /// The one with the smallest. REQUIRES: not empty.
-    const BlockKey& head() const;
     /// False: the place is taken.
     bool add(uint32_t index, const BlockKey& key);
     /// False: there is none.

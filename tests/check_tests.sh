@@ -19,6 +19,7 @@ covered_by=(
   '^storage/(response_history|rollout_journal|rocksdb_journal_db)$' tests/storage/rocksdb_rollout_journal_test.cpp
   '^storage/served_journal$'                                      tests/storage/rocksdb_served_journal_test.cpp
   '^cli/cluster_(net|dial|machines|commands)$'                    tests/integration/cluster_test.cpp
+  '^cli/steady_time$'                                             tests/integration/cluster_test.cpp
   '^cli/(node_command|kv_size)$'                                  tests/integration/cluster_test.cpp
   '^cli/(seer|rollout_command|local_rollout)$'                    tests/integration/bad_input_test.cpp
   '^cli/serve/(front|serve_command|sglang_dialect)$'              tests/integration/serve.py

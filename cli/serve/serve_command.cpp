@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -15,6 +14,7 @@
 #include "cli/json_lines.h"
 #include "cli/machine_memory.h"
 #include "cli/machine_parts.h"
+#include "cli/secret_file.h"
 #include "cli/serve/front.h"
 #include "cli/serve/http_server.h"
 #include "cli/serve/native_dialect.h"
@@ -36,17 +36,6 @@ constexpr int64_t kSampleUs = 1'000'000;  // between two samples of the history 
 constexpr int64_t kTickUs = 200'000;      // between two checks whether streams of rollouts want progress
 constexpr int64_t kSyncUs = 1'000'000;    // between two syncs of the journal to disk
 constexpr int64_t kDrainUs = 60'000'000;  // for running requests after a signal to end; a second signal ends the server at once
-
-Result<std::string> read_token(const std::string& path) {
-  if (path.empty()) return std::string();
-  std::ifstream file(path);
-  std::string token;
-  if (!file) return fail(Code::kNotFound, "--token-file ", path, ": cannot be read");
-  std::getline(file, token);
-  while (!token.empty() && (token.back() == '\r' || token.back() == ' ')) token.pop_back();
-  if (token.size() < 16) return fail(Code::kInvalidArgument, "--token-file ", path, ": expected a first line of at least 16 characters");
-  return token;
-}
 
 /// Not in a cluster or on servers of others.
 bool runs_here(const ServeOptions& options) { return options.cluster.empty() && options.router.engines.empty(); }
@@ -136,7 +125,7 @@ struct ServerScope {
 Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop) {
   SEER_ASSIGN_OR_RETURN(const EventLog log, EventLog::open(options.log));
   SEER_ASSIGN_OR_RETURN(const HostPort listen, parse_host_port("--listen", options.listen, true));
-  SEER_ASSIGN_OR_RETURN(std::string token, read_token(options.token_file));
+  SEER_ASSIGN_OR_RETURN(std::string token, read_secret_file("--token-file", options.token_file));
   // A port in use is found out before a model is loaded.
   SEER_ASSIGN_OR_RETURN(std::unique_ptr<HttpServer> server,
                         HttpServer::listen({.host = listen.host,

@@ -250,7 +250,7 @@ TEST_CASE("cluster: a machine and a rollout that only lost the controller enter 
   rt::kill(first.handle());
   b.run();
   CHECK(b.enter(3, identity, epoch).epoch == epoch);
-  b.ready(3, second.handle());  // stands for the same machine: the connection to the first was lost
+  b.ready(3, second.handle());  // plays the same machine over a new connection
   CHECK(b.ask<ClusterReport>(GetReport{}).nodes.size() == 1);
   rt::kill(second.handle());
   b.run();

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "actors/cluster_actor.h"
 #include "integration/cluster.h"
 #include "integration/free_rows.h"
 #include "integration/optional_parts.h"
@@ -65,10 +66,12 @@ class Chaos {
       REQUIRE_MESSAGE(was_cut_off, seer.err());
     }
   }
-  /// What the pools of all machines keep once the KV of rollouts that were killed is released; empty: nothing.
+  /// What the pools of all machines keep once the KV of rollouts that were killed is released; empty: nothing. If the controller
+  /// died soon after a rollout, the next one waits for that rollout to come back.
   std::string kept() {
+    const auto until = Clock::now() + std::chrono::microseconds(ClusterActor::kReturnUs) + std::chrono::seconds(20);
     std::string kept;
-    for (int left = 200; left > 0; --left) {
+    while (Clock::now() < until) {
       wake_up();
       start_missing_nodes();
       kept.clear();

@@ -155,7 +155,7 @@ inline Json status_of(const Cluster& cluster) {
   return Json::parse(status.out());
 }
 
-/// The same, once so many machines are up; what it says after half a minute at the latest.
+/// Waits, for half a minute at most, until this many machines are up. Returns what `seer status` says then.
 inline Json status_when_up(const Cluster& cluster, ptrdiff_t machines) {
   Json status = status_of(cluster);
   const auto is_up = [](const Json& node) { return node["state"] == "up"; };

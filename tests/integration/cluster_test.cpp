@@ -22,7 +22,7 @@ void wait_for_response(ChildProcess& seer, const std::string& out) {
   }
 }
 
-/// Until the log has so many lines with these words.
+/// Waits until the log has the words this many times.
 void wait_for_log(ChildProcess& seer, const std::string& words, int times) {
   const auto count = [&] {
     const std::string log = seer.err();
