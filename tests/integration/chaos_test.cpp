@@ -1,5 +1,6 @@
 // Rollouts on a cluster whose processes are killed and stopped at random. Whatever happens, each gives the bits of a rollout
-// within one process, every response once, and leaves nothing in the pools. SEER_CHAOS_ROUNDS and SEER_CHAOS_SEED try more.
+// within one process, every response once, and leaves no KV in the pools and no file open. SEER_CHAOS_ROUNDS and SEER_CHAOS_SEED try
+// more.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -66,8 +67,8 @@ class Chaos {
       REQUIRE_MESSAGE(was_cut_off, seer.err());
     }
   }
-  /// What the pools of all machines keep once the KV of rollouts that were killed is released; empty: nothing. If the controller
-  /// died soon after a rollout, the next one waits for that rollout to come back.
+  /// What all machines keep, in their pools and of open files, once the KV of rollouts that were killed is released; empty: nothing.
+  /// If the controller died soon after a rollout, the next one waits for that rollout to come back.
   std::string kept() {
     const auto until = Clock::now() + std::chrono::microseconds(ClusterActor::kReturnUs) + std::chrono::seconds(20);
     std::string kept;
@@ -82,6 +83,7 @@ class Chaos {
         for (const char* const what : {"kept_requests", "dram_used_bytes", "cold_used_bytes"})
           if (const int64_t count = node.value(what, int64_t{0}); count != 0)
             kept += cat("node ", node["node"].get<int>(), ": ", what, " ", count, "; ");
+      if (kept.empty()) kept = files_kept();
       if (kept.empty()) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(100));
     }
@@ -95,6 +97,7 @@ class Chaos {
   }
 
  private:
+  static constexpr int kFilesMore = 8;   // of connections that are not yet made in the first round
   static constexpr int kWaitsMax = 300;  // of 0.3 to 0.8 s: a rollout takes some seconds, a stopped machine is given up after 8
 
   std::map<std::string, std::string> flags_of(uint32_t name) const {
@@ -159,6 +162,15 @@ class Chaos {
     int left = kWaitsMax;
     while (!seer.wait(20) && status_of(*cluster_)["rollouts"].empty()) REQUIRE_MESSAGE(--left > 0, "it does not enter again: ", seer.err());
   }
+  /// A machine has as many files open after each round as after the first, whoever of its peers has died and come back.
+  std::string files_kept() {
+    std::string kept;
+    for (const auto& [name, process] : cluster_->nodes) {
+      const int64_t files = taken_by(*process).files, at_first = files_at_first_.insert({name, files}).first->second;
+      if (files > at_first + kFilesMore) kept += cat("node ", name, ": ", files, " open files, ", at_first, " at first; ");
+    }
+    return kept;
+  }
   void wake_up_if_due() {
     if (stopped_ != 0 && Clock::now() >= wakes_up_) wake_up();
   }
@@ -172,6 +184,7 @@ class Chaos {
   std::mt19937 random_;
   std::unique_ptr<Cluster> cluster_;
   std::vector<Act> drawn_;
+  std::map<uint32_t, int64_t> files_at_first_;
   uint32_t stopped_ = 0;  // 0: none
   Clock::time_point wakes_up_;
   std::array<std::array<int, 2>, kVictims> counts_{};

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
@@ -145,6 +146,21 @@ inline Responses responses_of_run(ChildProcess& seer, const std::string& out) {
 inline Responses local_responses(const ScratchFolder& folder) {
   ChildProcess seer(rollout(folder.path("local.jsonl"), {"--instances", "1", "--threads-per-instance", "1"}));
   return responses_of_run(seer, folder.path("local.jsonl"));
+}
+
+/// What a process has taken of the system.
+struct Taken {
+  int64_t resident_bytes = 0, files = 0;
+};
+inline Taken taken_by(const ChildProcess& process) {
+  const std::string folder = "/proc/" + std::to_string(process.pid());
+  Taken taken;
+  std::ifstream sizes(folder + "/statm");
+  int64_t all_pages = 0, resident_pages = 0;
+  sizes >> all_pages >> resident_pages;
+  taken.resident_bytes = resident_pages * ::sysconf(_SC_PAGESIZE);
+  for ([[maybe_unused]] const auto& file : std::filesystem::directory_iterator(folder + "/fd")) ++taken.files;
+  return taken;
 }
 
 /// What `seer status` says, as JSON.

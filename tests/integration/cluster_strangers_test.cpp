@@ -98,21 +98,6 @@ std::vector<uint16_t> ports_of(const ChildProcess& process) {
   return ports;
 }
 
-/// What a process has taken of the system.
-struct Taken {
-  int64_t resident_bytes = 0, files = 0;
-};
-Taken taken_by(const ChildProcess& process) {
-  const std::string folder = "/proc/" + std::to_string(process.pid());
-  Taken taken;
-  std::ifstream sizes(folder + "/statm");
-  int64_t all_pages = 0, resident_pages = 0;
-  sizes >> all_pages >> resident_pages;
-  taken.resident_bytes = resident_pages * ::sysconf(_SC_PAGESIZE);
-  for ([[maybe_unused]] const auto& file : std::filesystem::directory_iterator(folder + "/fd")) ++taken.files;
-  return taken;
-}
-
 }  // namespace
 
 TEST_CASE("cluster strangers: ten thousand connections of garbage change no bit, keep no machine out, and leave nothing behind") {
