@@ -1,5 +1,6 @@
 #include "storage/rocksdb_store.h"
 
+#include <rocksdb/cache.h>
 #include <rocksdb/convenience.h>
 #include <rocksdb/db.h>
 #include <rocksdb/env.h>
@@ -13,7 +14,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstring>
 #include <map>
 #include <mutex>
 #include <unordered_map>
@@ -27,13 +27,14 @@
 //
 //   db/                       the RocksDB database
 //     column family "v<version>"
-//       key   (16 B)          file number (8 B, big endian) | block number in the file (8 B, big endian)
-//       value (block_bytes)   the block
+//       key   (16 B)          file number (8 B, big endian) | block number in the file, from 1 (8 B, big endian)
+//       value (block_bytes)   the block; empty for the numbers 0 and kLastInFile
 //   incoming/<number>.sst     a put being written, before it is moved into db/
 //
 // The place of a block is known only in memory (`places_`), because the tier does not outlive its process.
 // Because keys are numbered by file, files never overlap: each is ingested straight into the last level, nothing is ever
-// compacted, a lookup touches one file, and a file without live blocks is deleted whole.
+// compacted, a lookup touches one file, and a file without live blocks is deleted whole. Ingesting reads the first and the last
+// record of a file, so these are small ones.
 namespace seer {
 namespace {
 
@@ -41,6 +42,7 @@ using rocksdb::Slice;
 using RocksStatus = rocksdb::Status;
 
 constexpr size_t kKeyBytes = 16;
+constexpr uint64_t kLastInFile = ~uint64_t{0};
 using FileKey = std::array<char, kKeyBytes>;
 
 FileKey file_key(uint64_t file, uint64_t block) {
@@ -89,7 +91,9 @@ rocksdb::Options make_options(bool direct_io) {
   table.checksum = rocksdb::kXXH3;
   table.format_version = 5;
   table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
-  table.no_block_cache = true;
+  table.block_size_deviation = 100;  // a large value never shares its block of the file with a small record
+  // Caches nothing, but hands blocks out by reference: without a cache, Get() copies each value once more.
+  table.block_cache = rocksdb::NewLRUCache(0);
   o.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
   return o;
 }
@@ -225,7 +229,7 @@ void RocksdbStore::run_put(std::vector<ColdBlock>& blocks, const Done& done) {
       for (size_t n = 0; n < chosen.size(); ++n) {
         const auto [it, added] = places_.try_emplace(blocks[chosen[n]].key);
         if (!added) forget(it->second);
-        it->second = {file, n, static_cast<int64_t>(blocks[chosen[n]].bytes.size())};
+        it->second = {file, n + 1, static_cast<int64_t>(blocks[chosen[n]].bytes.size())};
       }
       used_bytes_ += bytes;
       written_bytes_ += bytes;
@@ -274,11 +278,14 @@ Status RocksdbStore::write_file(uint64_t file, const Family& family, const std::
   const std::string path = cat(directory_->data(), "/incoming/", file, ".sst");
   rocksdb::EnvOptions env_options;
   env_options.use_direct_writes = options_.use_direct_io_for_flush_and_compaction;
-  env_options.writable_file_max_buffer_size = 8 << 20;  // size of one write
+  env_options.writable_file_max_buffer_size = 1 << 20;  // size of one write: with 8 MiB, new pages cost more than is gained
   rocksdb::SstFileWriter writer(env_options, options_, family.get());
   RocksStatus s = writer.Open(path);
+  const Slice empty;
+  if (s.ok()) s = writer.Put(slice(file_key(file, 0)), empty);
   for (size_t n = 0; n < chosen.size() && s.ok(); ++n)
-    s = writer.Put(slice(file_key(file, n)), slice(blocks[chosen[n]].bytes));
+    s = writer.Put(slice(file_key(file, n + 1)), slice(blocks[chosen[n]].bytes));
+  if (s.ok()) s = writer.Put(slice(file_key(file, kLastInFile)), empty);
   if (s.ok()) s = writer.Finish();
   if (s.ok()) {
     rocksdb::IngestExternalFileOptions ingest;
@@ -348,7 +355,6 @@ Status RocksdbStore::get_one(ColdBlock& block) {
   }
   rocksdb::ReadOptions options;
   options.verify_checksums = true;
-  options.fill_cache = false;
   rocksdb::PinnableSlice value;
   const FileKey key = file_key(place.file, place.block);
   if (const RocksStatus s = db_->Get(options, family.get(), slice(key), &value); !s.ok())
@@ -356,8 +362,7 @@ Status RocksdbStore::get_one(ColdBlock& block) {
   if (value.size() != block.bytes.size())
     return fail(Code::kInvalidArgument, "cold tier: block ", block.key, " has ", value.size(), " bytes, not ",
                 block.bytes.size());
-  std::memcpy(block.bytes.data(), value.data(), value.size());
-  block.crc32c = crc32c(block.bytes);
+  block.crc32c = copy_and_crc32c(block.bytes, reinterpret_cast<const std::byte*>(value.data()));
   std::lock_guard lock(mutex_);
   read_bytes_ += static_cast<int64_t>(value.size());
   return {};
@@ -381,7 +386,7 @@ void RocksdbStore::forget(const Place& place) {
   used_bytes_ -= place.bytes;
   if (--file.live_blocks > 0) return;
   workers_.put_background([this, number = place.file, family = file.family, bytes = file.bytes] {
-    const FileKey first = file_key(number, 0), last = file_key(number, ~uint64_t{0});
+    const FileKey first = file_key(number, 0), last = file_key(number, kLastInFile);
     const Slice from = slice(first), to = slice(last);
     const RocksStatus s = rocksdb::DeleteFilesInRange(db_.get(), family.get(), &from, &to);
     if (!s.ok()) needs_resume_ = true;

@@ -19,7 +19,7 @@ struct RocksdbStoreConfig {
   std::string dir;                  // created if need be; must be empty or have been a cold tier before
   int64_t capacity_bytes = 0;       // of blocks; beyond that puts answer kFull
   size_t queue_max = 64;            // puts and gets open at most
-  int32_t threads = 6;              // own threads: a large get is read by all of them
+  int32_t threads = 12;             // own threads, which mostly wait for the disk: a large get is read by all of them
   int32_t writers_max = 4;          // puts written at the same time; fewer than threads, so that reads never wait for one
   std::function<void(const std::string&)> log = {};  // called at open with anything unusual; may be empty
 };

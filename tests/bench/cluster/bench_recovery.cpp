@@ -13,8 +13,13 @@
 //   joined        the new machine's instance is known to the rollout; its model was loaded meanwhile
 //   working       the first tokens from it
 // Each is the median of the rounds, with the lowest and the highest. Prints one JSON line per signal.
+//
+// With --keepers, a machine that only keeps KV is killed instead, and another is started. The others have little memory for KV, and
+// half of the requests wait, so that their KV is on that machine (kept_mib). Its loss ends no chunk, but requests whose turn comes
+// next have to compute their KV again. For these: told, joined, and resume and resume_max, the median and the longest time from a
+// chunk's RunChunk to its first tokens, in the 2 s from the kill (resume_before, resume_before_max: in the 2 s before it).
 // Usage: bench_recovery [--model deploy/models/scratchpad-1m8] [--nodes 3] [--requests 48] [--kills 10] [--stops 3]
-//                       [--controllers 5]
+//                       [--controllers 5] [--keepers 0]
 //
 // The machines end with this process.
 #include <signal.h>
@@ -57,6 +62,7 @@ struct Options {
   uint32_t requests = 48;  // that run at a time, on all machines
   int64_t output_tokens = 900, chunk_tokens = 128;
   int kills = 10, stops = 3, controllers = 5;
+  int keepers = 0;  // instead of these
 };
 
 /// Where each request runs, and when what was seen of it. Told by the relays; thread-safe.
@@ -111,6 +117,15 @@ class RunWatcher final : public ChunkWatcher {
     const std::lock_guard lock(mutex_);
     return runs_.at(request);
   }
+  /// From RunChunk to the first tokens, of chunks whose first tokens came between these times, in ms; the shortest first.
+  std::vector<double> resumes(int64_t from, int64_t to) const {
+    const std::lock_guard lock(mutex_);
+    std::vector<double> found;
+    for (const Run& run : begun_)
+      if (run.tokens >= from && run.tokens < to) found.push_back(static_cast<double>(run.tokens - run.sent) / 1e6);
+    std::ranges::sort(found);
+    return found;
+  }
 
  private:
   void note_tokens(InstanceId id, const ChunkTokens& part) {
@@ -118,13 +133,17 @@ class RunWatcher final : public ChunkWatcher {
     if (request == requests_.end() || part.tokens.empty()) return;
     const int64_t now = monotonic_ns();
     Run& run = runs_.at(request->second);
-    if (run.instance == id && run.tokens == 0) run.tokens = now;
+    if (run.instance == id && run.tokens == 0) {
+      run.tokens = now;
+      begun_.push_back(run);
+    }
     if (Seen& seen = instances_[id]; seen.tokens == 0) seen.tokens = now;
   }
 
   mutable std::mutex mutex_;
   std::map<InstanceId, Seen> instances_;
   std::map<RequestId, Run> runs_;
+  std::vector<Run> begun_;                 // chunks that gave tokens
   std::map<ChunkId, RequestId> requests_;  // of open chunks
   std::set<RequestId> over_;
 };
@@ -140,17 +159,23 @@ class Machines {
     const std::string line = machines_.at(0)->line().value_or("");
     if (!line.starts_with(words)) return fail(Code::kUnavailable, "the controller did not start");
     address_ = line.substr(words.size());
-    for (uint32_t name = 1; name < options_.nodes; ++name) SEER_RETURN_IF_ERROR(start(name));
-    for (uint32_t name = 1; name < options_.nodes; ++name)
+    const uint32_t all = options_.nodes + (options_.keepers > 0 ? 1 : 0);
+    for (uint32_t name = 1; name < all; ++name) SEER_RETURN_IF_ERROR(start(name));
+    for (uint32_t name = 1; name < all; ++name)
       if (!machines_.at(name)->line()) return fail(Code::kUnavailable, "machine ", name, " did not start");
     return {};
   }
   Status start(uint32_t name) {
     const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "seer";
     if (!std::filesystem::exists(program)) return fail(Code::kNotFound, "no program ", program.string(), ": build it too");
-    std::vector<std::string> arguments{program,     "node",   "--model",      options_.model, "--name",      cat(name),
-                                       "--instances", "1",    "--threads-per-instance", "1",  "--max-batch", cat(options_.requests),
-                                       "--kv-bytes",  "64MiB", "--dram-bytes", "64MiB"};
+    const bool only_keeps = options_.keepers > 0 && name >= options_.nodes, keeps_little = options_.keepers > 0 && !only_keeps;
+    const uint32_t batch = keeps_little ? options_.requests / (2 * options_.nodes) : options_.requests;
+    std::vector<std::string> arguments{program, "node", "--name", cat(name), "--dram-bytes", keeps_little ? "2MiB" : "64MiB"};
+    if (only_keeps)
+      arguments.insert(arguments.end(), {"--roles", "kv"});
+    else
+      arguments.insert(arguments.end(), {"--model", options_.model, "--instances", "1", "--threads-per-instance", "1", "--max-batch",
+                                         cat(batch), "--kv-bytes", "64MiB"});
     if (name > 0) arguments.insert(arguments.end(), {"--join", address_});
     if (name == 0 && !address_.empty()) arguments.insert(arguments.end(), {"--listen", address_});
     machines_[name] = std::make_unique<MachineProcess>(std::move(arguments));
@@ -210,6 +235,12 @@ class EndlessRollout {
     return false;
   }
   const RunWatcher& watcher() const { return *watcher_; }
+  double kept_mib(NodeId node) {
+    rt::Inbox<> inbox(system_);
+    for (const KvNodeReport& kept : inbox.ask<std::vector<KvNodeReport>>(fleet_.directory(), GetReport{}))
+      if (kept.node == node) return static_cast<double>(kept.dram_used_bytes) / (1 << 20);
+    return 0;
+  }
   /// When it came in again last; 0: never.
   int64_t entered_ns() const { return entered_ns_; }
   /// When this process was told that the machine is gone; 0: not yet.
@@ -217,9 +248,15 @@ class EndlessRollout {
     const auto at = left_.find(node);
     return at == left_.end() ? 0 : at->second;
   }
+  /// When this process reached the machine; 0: not yet.
+  int64_t joined_ns(NodeId node) const {
+    const auto at = joined_.find(node);
+    return at == joined_.end() ? 0 : at->second;
+  }
 
  private:
   Status join(NodeId id, NodeHandle node) {
+    joined_[id] = monotonic_ns();
     nodes_[id] = rt::spawn<NodeRelay>(system_, std::move(node), std::shared_ptr<ChunkWatcher>(watcher_));
     return fleet_.add_node(id, nodes_[id]);
   }
@@ -248,7 +285,7 @@ class EndlessRollout {
   const RolloutEntered entered_;
   const std::shared_ptr<RunWatcher> watcher_ = std::make_shared<RunWatcher>();
   std::map<NodeId, NodeHandle> nodes_;
-  std::map<NodeId, int64_t> left_;
+  std::map<NodeId, int64_t> joined_, left_;
   int64_t entered_ns_ = 0;
   uint64_t groups_ = 0;
   bool over_ = false;
@@ -301,9 +338,36 @@ Status run_round(int signal, uint32_t victim, uint32_t next, Machines& machines,
   return {};
 }
 
+/// The machine that only keeps KV is killed, and one of another name starts.
+Status run_keeper_round(uint32_t victim, uint32_t next, Machines& machines, EndlessRollout& rollout, Figures& figures) {
+  constexpr int64_t kWindowNs = 2'000'000'000;
+  figures["kept_mib"].push_back(rollout.kept_mib(NodeId{victim}));
+  const int64_t from = monotonic_ns();
+  machines.at(victim).send(SIGKILL);
+  SEER_RETURN_IF_ERROR(machines.start(next));
+  const bool recovered = rollout.run_until(kRoundNsMax, [&] {
+    return rollout.told_ns(NodeId{victim}) > 0 && rollout.joined_ns(NodeId{next}) > 0 && monotonic_ns() - from > kWindowNs;
+  });
+  if (!recovered) return fail(Code::kUnavailable, "no recovery from the end of machine ", victim);
+  figures["told"].push_back(static_cast<double>(rollout.told_ns(NodeId{victim}) - from) / 1e6);
+  figures["joined"].push_back(static_cast<double>(rollout.joined_ns(NodeId{next}) - from) / 1e6);
+  const auto add_resumes = [&](const std::string& name, int64_t start) {
+    const std::vector<double> all = rollout.watcher().resumes(start, start + kWindowNs);
+    if (all.empty()) return;
+    figures[name].push_back(all[all.size() / 2]);
+    figures[name + "_max"].push_back(all.back());
+  };
+  add_resumes("resume_before", from - kWindowNs);
+  add_resumes("resume", from);
+  figures["chunks"].push_back(static_cast<double>(rollout.watcher().resumes(from, from + kWindowNs).size()));
+  machines.forget(victim);
+  return {};
+}
+
 void print(const char* who, const char* signal, Figures figures) {
   nlohmann::ordered_json line = {{"bench", "recovery"}, {"of", who}, {"signal", signal}};
-  for (const char* name : {"chunks", "known", "told", "entered", "placed", "first", "last", "joined", "working"}) {
+  for (const char* name : {"chunks", "kept_mib", "known", "told", "entered", "placed", "first", "last", "joined", "working", "resume_before",
+                           "resume_before_max", "resume", "resume_max"}) {
     std::vector<double>& all = figures[name];
     if (all.empty()) continue;
     line["rounds"] = all.size();
@@ -322,6 +386,15 @@ Status run_bench(const Options& options) {
   SEER_ASSIGN_OR_RETURN(const ClusterHandle controller, dial_cluster(*net, machines.address(), "--cluster", never));
   SEER_ASSIGN_OR_RETURN(const RolloutEntered entered, enter_rollout(*net, machines.address(), controller));
   EndlessRollout rollout(options, *net, machines.address(), controller, entered);
+  if (options.keepers > 0) {
+    Figures of_keeper;
+    for (uint32_t victim = options.nodes; victim < options.nodes + static_cast<uint32_t>(options.keepers); ++victim) {
+      rollout.run_until(kSteadyNs, [] { return false; });
+      SEER_RETURN_IF_ERROR(run_keeper_round(victim, victim + 1, machines, rollout, of_keeper));
+    }
+    print("keeper", "SIGKILL", of_keeper);
+    return {};
+  }
   std::map<int, Figures> figures;
   for (int round = 0; round < options.kills + options.stops; ++round) {
     const int signal = round < options.kills ? SIGKILL : SIGSTOP;
@@ -354,6 +427,7 @@ int main(int argc, char** argv) {
   app.add_option("--kills", options.kills)->check(CLI::Range(0, 1000));
   app.add_option("--stops", options.stops)->check(CLI::Range(0, 1000));
   app.add_option("--controllers", options.controllers)->check(CLI::Range(0, 1000));
+  app.add_option("--keepers", options.keepers)->check(CLI::Range(0, 1000));
   CLI11_PARSE(app, argc, argv);
   const Status done = run_bench(options);
   if (!done.ok()) std::cerr << done.error().detail << std::endl;
