@@ -66,6 +66,13 @@ cluster "${cut/SECONDS/3}"
 cluster "${cut/SECONDS/15}"
 [[ $(figure instances_lost) == 2 ]] || fail "$(figure instances_lost) instances were lost in a cut of 15 s, expected those of one machine"
 
+# Every link loses a tenth of its frames for 12 s, and delays the others by 50 ms: slow, but no machine counts as lost.
+export LOSSY_LINKS=$root/tests/integration/lossy_links.py
+cluster '"$@" --cluster "$SEER_CLUSTER" --log-level info & rollout=$!; seen " instance_up .* instance=2048 " 1; sleep 1
+         ip netns exec "$SEER_NETNS-net" "$LOSSY_LINKS" --seconds 12 port{0..3} >"$WORK/lossy.json"; wait $rollout'
+[[ $(figure instances_lost) == 0 ]] || fail "$(figure instances_lost) instances were lost on links with loss"
+(($(sed 's/.*"lost": \([0-9]*\)}/\1/' "$work/lossy.json") > 50)) || fail "the links lost too little: $(cat "$work/lossy.json")"
+
 # from_machine_3 PATTERN TIMES ARGUMENT...: the rollout, on machine 3. Its last prompt comes once the log has so many lines like this,
 # or after a minute.
 from_machine_3() {
