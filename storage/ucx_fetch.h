@@ -1,4 +1,4 @@
-// UcxFetch: the state of a fetch and of each of its blocks. Used by ucx_transport.cpp only, on its thread. Plain data.
+// UcxFetch: the state of a fetch and of each of its blocks. Part of ucx_transport.cpp, on its thread. Plain data.
 #pragma once
 #include <chrono>
 #include <cstdint>
