@@ -1,7 +1,5 @@
 #include "cli/node_command.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <chrono>
 #include <iostream>
@@ -14,6 +12,7 @@
 #include "cli/cluster_net.h"
 #include "cli/engine_source.h"
 #include "cli/figure_text.h"
+#include "cli/file_limit.h"
 #include "cli/machine_parts.h"
 
 namespace seer {
@@ -22,17 +21,6 @@ namespace {
 constexpr int64_t kReceiveUs = 100'000;  // between two checks of the stop flag
 
 constexpr int64_t kLayoutPauseUs = 500'000;  // between two looks for a machine that has loaded the model
-
-constexpr rlim_t kFiles = 65536;  // as in deploy/systemd
-
-/// Lets this process open more files. UCX takes every connection to its port, so strangers can hold as many files as they like; when
-/// none is left, UCX closes the port for good, and KV no longer moves.
-void raise_file_limit() {
-  rlimit files{};
-  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
-  files.rlim_cur = std::max(files.rlim_cur, std::min(files.rlim_max, kFiles));
-  setrlimit(RLIMIT_NOFILE, &files);
-}
 
 /// The options without those of roles that this machine does not have.
 NodeOptions options_of(NodeOptions options, NodeRoles roles) {

@@ -11,6 +11,7 @@
 #include "actors/gateway_actor.h"
 #include "cli/cluster_access.h"
 #include "cli/engine_source.h"
+#include "cli/file_limit.h"
 #include "cli/json_lines.h"
 #include "cli/machine_memory.h"
 #include "cli/machine_parts.h"
@@ -123,6 +124,7 @@ struct ServerScope {
 }  // namespace
 
 Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop) {
+  raise_file_limit();
   SEER_ASSIGN_OR_RETURN(const EventLog log, EventLog::open(options.log));
   SEER_ASSIGN_OR_RETURN(const HostPort listen, parse_host_port("--listen", options.listen, true));
   SEER_ASSIGN_OR_RETURN(std::string token, read_secret_file("--token-file", options.token_file));

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests `seer serve` as a trainer uses it: the responses of `seer rollout` bit for bit, the control flow of a synchronous trainer, bad
 input, clients that disconnect. usage: serve.py SEER_PROGRAM"""
-import array, base64, concurrent.futures, contextlib, json, math, os, shutil, socket, struct, subprocess, tempfile, threading, time, unittest
+import array, base64, concurrent.futures, contextlib, json, math, os, resource, shutil, socket, struct, subprocess, tempfile, threading, time, unittest
 
 from served import LONG, MACHINE, MODEL, ROOT, SEER, Served, ServedCase
 
@@ -41,6 +41,20 @@ class ServeTest(ServedCase):
                 self.assertEqual(found["meta_info"]["finish_reason"]["type"], r["finish_reason"])
                 self.assertEqual(found["text"], r["text"])
                 self.assertEqual(found["meta_info"]["weight_version"], "1")
+
+    def test_it_takes_more_connections_than_a_shell_lets_it_open(self):
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        few = min(64, soft)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
+        try:
+            served = Served()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        self.addCleanup(served.stop)
+        with contextlib.ExitStack() as idle:
+            for _ in range(min(2 * few, hard // 2)):
+                idle.enter_context(socket.create_connection(("127.0.0.1", served.port)))
+            self.assertEqual(served.call("GET", "/health")[0], 200)
 
     def test_decimals_of_sampling_are_taken_as_they_are_written(self):
         with tempfile.TemporaryDirectory() as folder:

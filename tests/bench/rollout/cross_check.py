@@ -8,7 +8,7 @@ the engine; the time between two steps is taken from the previous run. All runs 
 
 Prints per policy the seconds of the runs, simulated over real (total and tail, the last 10 % of the requests), and preemptions. Then,
 for two policies, which one is faster in how many rounds and under how many of all profiles. They count as different if all agree and
-the medians differ by more than 5 %; less is within the drift.
+the medians differ by more than 5 %; less is within the drift. `auto` is run, but not replayed: it chooses by what it measures.
 
 usage: cross_check.py SEER_PROGRAM --rounds 3 --out cross_check.json
 """
@@ -17,7 +17,8 @@ import argparse, itertools, json, os, subprocess, sys, tempfile
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
 MODEL = os.path.join(ROOT, "deploy/models/scratchpad-1m8")
 PROMPTS = os.path.join(ROOT, "deploy/examples/scratchpad/prompts.jsonl")
-POLICIES = ["divided-rr", "seer", "seer+", "verl"]
+AUTO = "auto"
+POLICIES = ["divided-rr", "seer", "seer+", AUTO, "verl"]
 CHUNK_TOKENS, MAX_BATCH, KV_MIB, KV_TOKENS = 256, 64, 12, 6144  # of an instance; 2 KiB of KV per token of the shipped model
 FIGURES = ["total_s", "tail_s"]
 APART = 0.05  # relative
@@ -78,6 +79,8 @@ def measure(program, rounds, group_size, policies):
                 profiles.append(profile(program, os.path.join(folder, f"{len(runs)}.json")))
                 print(f"  round {number}, {policy}: {real['total_s']:.1f} s", file=sys.stderr, flush=True)
         for i, r in enumerate(runs):
+            if r["policy"] == AUTO:
+                continue
             r["by_profile"] = [replay(program, responses, path, r["policy"], r["gap_us"]) for path in profiles]
             beside = r["by_profile"][i : i + 2]
             r["simulated"] = {key: sum(s[key] for s in beside) / 2 for key in r["real"]}
@@ -91,10 +94,11 @@ def print_ratios(runs, policies):
         found = [r for r in runs if r["policy"] == policy]
         line = f"{policy:<10}"
         for key, digits, width in (("total_s", 1, 32), ("tail_s", 2, 32)):
-            ratios = [r["simulated"][key] / r["real"][key] for r in found]
             real = ", ".join(f"{r['real'][key]:.{digits}f}" for r in found)
-            line += f"{real:>{width}}{', '.join(f'{x:.2f}' for x in ratios):>32}{median(ratios):>8.2f}"
-        print(line + "  " + ", ".join(f"{r['real']['preemptions']} | {r['simulated']['preemptions']:.0f}" for r in found))
+            ratios = [r["simulated"][key] / r["real"][key] for r in found if policy != AUTO]
+            simulated = f"{', '.join(f'{x:.2f}' for x in ratios):>32}{median(ratios):>8.2f}" if ratios else " " * 40
+            line += f"{real:>{width}}{simulated}"
+        print(line + "  " + ", ".join(f"{r['real']['preemptions']} | {r['simulated']['preemptions']:.0f}" for r in found if policy != AUTO))
 
 
 def first_of(a, b):
@@ -114,6 +118,9 @@ def print_ranking(runs, policies):
         told, same = 0, 0
         for a, b in itertools.combinations(policies, 2):
             real = first_of(*([by[n, policy]["real"][key] for n in rounds] for policy in (a, b)))
+            if AUTO in (a, b):
+                print(f"{a + ' before ' + b:<22}{f'{real[0]} of {real[1]}, {real[2]:+.1%}' + ('  apart' if real[3] else '       '):>28}")
+                continue
             simulated = first_of(*([s[key] for n in rounds for s in by[n, policy]["by_profile"]] for policy in (a, b)))
             line = f"{a + ' before ' + b:<22}"
             for (firsts, count, later, apart), width in ((real, 28), (simulated, 38)):
