@@ -3,8 +3,8 @@
 
 namespace seer {
 
-/// Raises the limit to 65 536, or as far as it may be raised. A shell gives 1024. That is too few for the clients of a server. And
-/// strangers can use them up at a port for KV: UCX takes every connection, and when no file is left it closes the port for good.
+/// Raises the limit to 65 536, or as far as it may be raised. 1024, a shell's usual limit, is too few for a server's clients. And UCX
+/// accepts every connection to its port, so that strangers could use up all files; UCX then closes the port for good.
 void raise_file_limit();
 
 }  // namespace seer

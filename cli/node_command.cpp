@@ -1,6 +1,5 @@
 #include "cli/node_command.h"
 
-#include <algorithm>
 #include <chrono>
 #include <iostream>
 #include <map>

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <chrono>
 #include <iostream>
 #include <optional>
 #include <string>
@@ -18,14 +17,11 @@
 #include "cli/response_lines.h"
 #include "cli/run_warnings.h"
 #include "cli/sim/sim_html.h"
+#include "cli/steady_time.h"
 #include "cli/terminal.h"
 
 namespace seer {
 namespace {
-
-int64_t now_us() {
-  return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 Progress make_progress() {
   return Progress({.terminal = terminal_of(STDERR_FILENO)}, std::cerr);
@@ -173,7 +169,7 @@ Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& s
             },
         .progress =
             [&](const RolloutProgress& p) {
-              progress.update({p.done, p.requests, p.running, p.waiting, p.output_tokens, p.kv_use_share}, now_us());
+              progress.update({p.done, p.requests, p.running, p.waiting, p.output_tokens, p.kv_use_share}, steady_us());
             },
         .stop = &stop,
         .log = log};

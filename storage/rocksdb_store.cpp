@@ -91,8 +91,8 @@ rocksdb::Options make_options(bool direct_io) {
   table.checksum = rocksdb::kXXH3;
   table.format_version = 5;
   table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
-  table.block_size_deviation = 100;  // a large value never shares its block of the file with a small record
-  // Caches nothing, but hands blocks out by reference: without a cache, Get() copies each value once more.
+  table.block_size = 1;  // each record gets a block of the file of its own
+  // Caches nothing, but hands blocks out by reference. Without a cache, or if a read does not fill it, Get() copies each value once more.
   table.block_cache = rocksdb::NewLRUCache(0);
   o.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
   return o;
@@ -278,7 +278,7 @@ Status RocksdbStore::write_file(uint64_t file, const Family& family, const std::
   const std::string path = cat(directory_->data(), "/incoming/", file, ".sst");
   rocksdb::EnvOptions env_options;
   env_options.use_direct_writes = options_.use_direct_io_for_flush_and_compaction;
-  env_options.writable_file_max_buffer_size = 1 << 20;  // size of one write: with 8 MiB, new pages cost more than is gained
+  env_options.writable_file_max_buffer_size = 1 << 20;  // each file gets new memory for it: the page faults of 8 MiB cost more than larger writes save
   rocksdb::SstFileWriter writer(env_options, options_, family.get());
   RocksStatus s = writer.Open(path);
   const Slice empty;

@@ -115,7 +115,7 @@ std::optional<SpillCandidate> SpillOrder::first_not_of(OwnerId owner) const {
   return first_that([owner](const Rank& r) { return r.owner != owner || r.spill_class >= SpillClass::kShared; });
 }
 
-std::optional<NextUse> SpillOrder::last_parked() const {
+std::optional<ParkedOwner> SpillOrder::last_parked() const {
   sort();
   const Rank after_parked{SpillClass::kRunning, UINT64_MAX, OwnerId{}, false};
   const Rank* last = nullptr;
@@ -124,7 +124,7 @@ std::optional<NextUse> SpillOrder::last_parked() const {
     if (end != ranks.begin() && (last == nullptr || *last < *std::prev(end))) last = &*std::prev(end);
   }
   if (last == nullptr) return std::nullopt;
-  return NextUse{last->owner, last->next_use};
+  return ParkedOwner{last->owner, last->next_use};
 }
 
 SpillCandidate SpillOrder::candidate(const Rank& r) const {

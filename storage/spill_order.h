@@ -46,7 +46,8 @@ struct SpillCandidate {
   uint64_t next_use = 0;
 };
 
-struct NextUse {
+/// An owner, and when it needs its blocks next.
+struct ParkedOwner {
   OwnerId owner;
   uint64_t next_use = 0;
 };
@@ -77,7 +78,7 @@ class SpillOrder {
   /// The same, but skips the own (not shared) blocks of one owner.
   std::optional<SpillCandidate> first_not_of(OwnerId owner) const;
   /// The parked owner with own blocks here whose next use is nearest.
-  std::optional<NextUse> last_parked() const;
+  std::optional<ParkedOwner> last_parked() const;
   int64_t size() const { return size_; }
 
  private:

@@ -4,8 +4,8 @@
 //
 // What is always true:
 //  (1) each fetch that was begun is done once: when all of its blocks are over, or at its deadline;
-//  (2) a block is asked for again only while its fetch has time left, and its answer of before is dropped;
-//  (3) a slot is written to only while its fetch is open, except by the gets of a late one, which is quiet when they have ended.
+//  (2) a block is asked for again only while its fetch has time left, and a late answer to the earlier request is dropped;
+//  (3) a slot is written to only while its fetch is open. Only gets of a late fetch may still write; it is quiet once they have ended.
 #pragma once
 #include <atomic>
 #include <cstdint>

@@ -1,5 +1,5 @@
 // UcxConnection: a one-way connection to the worker of another process. UcxConnections: makes those of one worker, and ends them.
-// Used by ucx_borrower.cpp, ucx_lender.cpp and ucx_gets.cpp, on the thread of the worker.
+// Made by ucx_transport.cpp and ucx_gets.cpp; ucx_borrower.cpp and ucx_lender.cpp use them too. On the thread of the worker.
 //
 // Each side of a conversation has a connection of its own to the worker address of the other. UCX can also answer over the
 // connection that a message came by, and can queue messages and send large ones by rendezvous. For all three, the workers first

@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <functional>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "storage/ucx_borrower.h"
 #include "storage/ucx_connection.h"
@@ -72,11 +75,12 @@ class UcxTransport::Loop {
   std::string not_shared_;                   // why
   std::unique_ptr<UcxGets> gets_;            // null: this process takes no part in gets
   std::string no_gets_;                      // why
-  std::optional<UcxConnections> connections_;  // of the worker, which may report errors to them while it is destroyed
+  // Of the worker, which may call both while it is destroyed.
+  std::optional<UcxConnections> connections_;
+  std::optional<UcxBorrower> borrower_;  // of blocks of others
   std::unique_ptr<UcxWorker> worker_;
   std::string worker_address_;
   int worker_fd_ = -1;
-  std::optional<UcxBorrower> borrower_;  // of blocks of others
   WakeFd wake_;
 
   mutable std::mutex mutex_;  // guards the three below

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <utility>
 
 #include "cli/json_lines.h"
 #include "cli/serve/metrics.h"
 #include "cli/serve/request_fields.h"
+#include "cli/steady_time.h"
 
 namespace seer {
 namespace {
@@ -16,10 +16,6 @@ constexpr std::string_view kPage =
 #include "embedded/status_page.html.inc"
     ;
 
-int64_t now_us() {
-  return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
 double seconds(int64_t us) { return static_cast<double>(us) / 1e6; }
 
 Out tier(const TierUse& use) { return {{"used_bytes", use.used_bytes}, {"bytes", use.bytes}}; }
@@ -142,7 +138,7 @@ std::string status_json(const ServeFigures& figures, const GatewayLoads& now, co
 }
 
 StatusPage::StatusPage(HttpServer& server, Front& front, EventLog log)
-    : server_(server), front_(front), log_(std::move(log)), started_us_(now_us()) {
+    : server_(server), front_(front), log_(std::move(log)), started_us_(steady_us()) {
   server_.watch(
       [this](const std::string& path, int status, std::string_view body) { note_answer(path, status, body); });
   front_.watch([this](const Response& response, int64_t latency_us) { figures_.count_response(response, latency_us); });
@@ -164,7 +160,7 @@ bool StatusPage::handle(const HttpRequest& request, const Reply& reply) {
 void StatusPage::sample() {
   if (is_sampling_.exchange(true)) return;
   front_.report([this](const GatewayReport& report) {
-    figures_.take(report, now_us());
+    figures_.take(report, steady_us());
     is_sampling_ = false;
   });
 }
@@ -172,7 +168,7 @@ void StatusPage::sample() {
 void StatusPage::note_answer(const std::string& path, int status, std::string_view body) {
   figures_.count_answer(path, status);
   if (status >= 400 && log_.is_on(LogLevel::kInfo))
-    log_.info(now_us(), "http_refused", {{"path", path}, {"status", status}, {"error", sentence_of(body)}});
+    log_.info(steady_us(), "http_refused", {{"path", path}, {"status", status}, {"error", sentence_of(body)}});
 }
 
 void StatusPage::status(const HttpRequest& request, const Reply& reply) {
@@ -186,7 +182,7 @@ void StatusPage::status(const HttpRequest& request, const Reply& reply) {
   }
   front_.ask([](GatewayActor& gateway) { return gateway.loads(); },
              [this, question, reply](const GatewayLoads& now) mutable {
-               question.now_us = now_us();
+               question.now_us = steady_us();
                reply->send(200, status_json(figures_, now, front_, question));
              });
 }

@@ -34,9 +34,9 @@ constexpr int64_t kGpusPerMachine = 8;
 constexpr int64_t kNicBytesPerSPerGpu = 50'000'000'000;  // 400 Gbit/s each (paper, testbed)
 constexpr int64_t kProfiledPrefillTokens = 512;          // what `seer rollout` does by default
 constexpr int64_t kGpuPrefillTokens = 8192;
-// Of what a device reads and writes by itself, RocksDB's share with blocks of 8 MiB (tests/bench/storage/bench_cold.cpp on a virtual disk:
-// it read 1.01 to 1.06 times as fast, and wrote 0.49 times; with blocks of 1 MiB 0.58).
-constexpr double kRocksdbReadShare = 1, kRocksdbWriteShare = 0.49;
+// Of what a device reads and writes by itself, RocksDB's share with blocks of 8 MiB (tests/bench/storage/bench_cold.cpp on a virtual
+// disk, medians of three runs).
+constexpr double kRocksdbReadShare = 0.86, kRocksdbWriteShare = 0.96;
 constexpr int64_t kFineBlocksMaxGen = 65536;  // longer responses get larger KV blocks, for fewer events
 
 /// Machines that one instance spans; their pools count as one.

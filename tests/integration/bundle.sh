@@ -16,7 +16,8 @@ source "$root/tests/integration/exact_part.sh"
 "$root/deploy/bundle.sh" --seer "$seer" "$work/seer.tar.gz" >log 2>&1 || fail "$(cat log)"
 mkdir "a folder" && tar -xzf seer.tar.gz -C "a folder" || fail "unpacking"
 tree=$(echo "$work/a folder"/*)
-for file in bin/seer deploy/local_cluster.sh deploy/client/seer_client.py LICENSE README.md docs/rollout.md docs/deploy.md; do
+for file in bin/seer deploy/local_cluster.sh deploy/client/seer_client.py LICENSE README.md docs/rollout.md docs/deploy.md \
+  tests/integration/netns_cluster.sh tests/integration/lossy_links.py; do
   [[ -s $tree/$file ]] || fail "$file is missing or empty"
 done
 [[ -z $(find "$tree" -type l) ]] || fail "links in the bundle: $(find "$tree" -type l)"

@@ -22,7 +22,7 @@ FRAME_BYTES_MAX = 1 << 17
 
 
 def open_port(name):
-    port = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
+    port = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)  # of no protocol: it receives nothing before bind()
     port.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
     port.setsockopt(SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
     port.bind((name, ETH_P_ALL))
@@ -35,20 +35,24 @@ def carry(ports, delay_s, loss, seconds):
     chance = random.Random(1)
     at_port = {}  # MAC address: the port behind which it was seen last
     due = []  # (when, number, port it came from, frame)
-    passed = lost = 0
+    taken = passed = lost = 0
     end = time.monotonic() + seconds
     while (now := time.monotonic()) < end:
         until = min(due[0][0], end) if due else end
         for port in select.select(ports, [], [], max(0.0, until - now))[0]:
-            frame = port.recv(FRAME_BYTES_MAX)
+            try:
+                frame = port.recv(FRAME_BYTES_MAX)
+            except OSError:  # it was set down, or its machine is gone
+                continue
             at_port[frame[VNET_HEADER_BYTES + 6 : VNET_HEADER_BYTES + 12]] = port
             if chance.random() < loss:
                 lost += 1
                 continue
-            passed += 1
-            heapq.heappush(due, (time.monotonic() + delay_s, passed, port, frame))
+            taken += 1
+            heapq.heappush(due, (time.monotonic() + delay_s, taken, port, frame))
         while due and due[0][0] <= time.monotonic():
             _, _, source, frame = heapq.heappop(due)
+            passed += 1
             known = at_port.get(frame[VNET_HEADER_BYTES : VNET_HEADER_BYTES + 6])
             for port in [known] if known else ports:
                 if port is not source:
@@ -67,13 +71,13 @@ def main():
     arguments.add_argument("ports", nargs="+")
     given = arguments.parse_args()
     ports = [open_port(name) for name in given.ports]
-    for name in given.ports:
-        subprocess.run(["ip", "link", "set", name, "nomaster"], check=True)
     try:
+        for name in given.ports:
+            subprocess.run(["ip", "link", "set", name, "nomaster"], check=True)
         passed, lost = carry(ports, given.delay_ms / 1000, given.loss, given.seconds)
     finally:
         for name in given.ports:
-            subprocess.run(["ip", "link", "set", name, "master", "bridge"], check=True)
+            subprocess.run(["ip", "link", "set", name, "master", "bridge"], check=False)
     print(json.dumps({"passed": passed, "lost": lost}))
 
 

@@ -43,6 +43,16 @@ struct TempDir {
 
 BlockKey key(uint64_t n, uint64_t version = 1) { return {{version}, 9, {mix64(n), n}}; }
 
+/// By all threads of this process, from files.
+int64_t bytes_read_here() {
+  std::ifstream io("/proc/self/io");
+  std::string name;
+  int64_t bytes = 0;
+  io >> name >> bytes;
+  REQUIRE(name == "rchar:");
+  return bytes;
+}
+
 struct Payload {
   BlockKey key;
   std::vector<std::byte> bytes;
@@ -145,6 +155,17 @@ TEST_CASE("rocksdb store: blocks come back bit by bit, in every size, over many 
   CHECK(store->stats().written_bytes == bytes);
   CHECK(store->stats().read_bytes == bytes);
   CHECK(store->stats().cpu_us > 0);
+}
+
+TEST_CASE("rocksdb store: nothing that was put is read back before somebody asks for it") {
+  TempDir dir;
+  auto store = open_store(dir.path);
+  auto blocks = make_blocks(0, 5, 1 << 20);
+  const int64_t before = bytes_read_here();
+  REQUIRE(count_ok(put(*store, blocks)) == 5);
+  CHECK(bytes_read_here() - before < 1 << 20);  // the end of the file, which describes it
+  CHECK(count_same(*store, blocks) == 5);
+  CHECK(bytes_read_here() - before > 5 << 20);
 }
 
 TEST_CASE("rocksdb store: unknown and erased blocks are not found, and a wrong size is refused") {

@@ -16,8 +16,9 @@
 //
 // With --keepers, a machine that only keeps KV is killed instead, and another is started. The others have little memory for KV, and
 // half of the requests wait, so that their KV is on that machine (kept_mib). Its loss ends no chunk, but requests whose turn comes
-// next have to compute their KV again. For these: told, joined, and resume and resume_max, the median and the longest time from a
-// chunk's RunChunk to its first tokens, in the 2 s from the kill (resume_before, resume_before_max: in the 2 s before it).
+// next have to compute their KV again. For these: told, joined, and, of the chunks whose first tokens came within 2 s of the kill,
+// how many there were (resumed), and the median and the longest time from RunChunk to these tokens (resume, resume_max; of the 2 s
+// before the kill: resume_before, resume_before_max).
 // Usage: bench_recovery [--model deploy/models/scratchpad-1m8] [--nodes 3] [--requests 48] [--kills 10] [--stops 3]
 //                       [--controllers 5] [--keepers 0]
 //
@@ -169,7 +170,7 @@ class Machines {
     const auto program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "seer";
     if (!std::filesystem::exists(program)) return fail(Code::kNotFound, "no program ", program.string(), ": build it too");
     const bool only_keeps = options_.keepers > 0 && name >= options_.nodes, keeps_little = options_.keepers > 0 && !only_keeps;
-    const uint32_t batch = keeps_little ? options_.requests / (2 * options_.nodes) : options_.requests;
+    const uint32_t batch = keeps_little ? std::max(1u, options_.requests / (2 * options_.nodes)) : options_.requests;
     std::vector<std::string> arguments{program, "node", "--name", cat(name), "--dram-bytes", keeps_little ? "2MiB" : "64MiB"};
     if (only_keeps)
       arguments.insert(arguments.end(), {"--roles", "kv"});
@@ -359,14 +360,14 @@ Status run_keeper_round(uint32_t victim, uint32_t next, Machines& machines, Endl
   };
   add_resumes("resume_before", from - kWindowNs);
   add_resumes("resume", from);
-  figures["chunks"].push_back(static_cast<double>(rollout.watcher().resumes(from, from + kWindowNs).size()));
+  figures["resumed"].push_back(static_cast<double>(rollout.watcher().resumes(from, from + kWindowNs).size()));
   machines.forget(victim);
   return {};
 }
 
 void print(const char* who, const char* signal, Figures figures) {
   nlohmann::ordered_json line = {{"bench", "recovery"}, {"of", who}, {"signal", signal}};
-  for (const char* name : {"chunks", "kept_mib", "known", "told", "entered", "placed", "first", "last", "joined", "working", "resume_before",
+  for (const char* name : {"chunks", "kept_mib", "resumed", "known", "told", "entered", "placed", "first", "last", "joined", "working", "resume_before",
                            "resume_before_max", "resume", "resume_max"}) {
     std::vector<double>& all = figures[name];
     if (all.empty()) continue;

@@ -10,7 +10,7 @@ Prints per policy the seconds of the runs, simulated over real (total and tail, 
 for two policies, which one is faster in how many rounds and under how many of all profiles. They count as different if all agree and
 the medians differ by more than 5 %; less is within the drift. `auto` is run, but not replayed: it chooses by what it measures.
 
-usage: cross_check.py SEER_PROGRAM --rounds 3 --out cross_check.json
+usage: cross_check.py SEER_PROGRAM [--rounds 3] [--policies ...] [--out cross_check.json]
 """
 import argparse, itertools, json, os, subprocess, sys, tempfile
 
