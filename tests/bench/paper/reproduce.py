@@ -156,7 +156,7 @@ def fit(runs, name, seeds):
         return {**fixed, "sigma": sigma, "icc": icc, **({} if reserve is None else {"kv-reserve-share": reserve})}
 
     grid = {point: verl(point_values(point)) for point in
-            [(s, i, r) for r in RESERVES.get(name, [None]) for s in SIGMAS[name] for i in ICCS]}
+            [(s, i, r) for r in RESERVES.get(name, [None]) for s in SIGMAS[name] for i in ICCS[name]]}
     # Many points give the same tail: of those about as close as the closest, the one nearest veRL's default of memory, then
     # nearest the published correlation.
     closest = min(off(found, shares) for found in grid.values())
@@ -165,7 +165,7 @@ def fit(runs, name, seeds):
     values, found = point_values(chosen), grid[chosen]
     if name in WATERMARKS:
         trials = {share: verl({**values, "watermark-share": share}) for share in WATERMARKS[name]}
-        keeps_tail = [share for share in trials if off(trials[share], ["tail_share"]) <= TAIL_KEPT] or [0.0]
+        keeps_tail = [share for share in trials if abs(math.log(trials[share]["tail_share"] / found["tail_share"])) <= TAIL_KEPT]
         values["watermark-share"] = min(keeps_tail, key=lambda share: off(trials[share], ["preemptions"]))
         found = trials[values["watermark-share"]]
     values["time-scale"] = round(total_s / found["total_s"], 3)
