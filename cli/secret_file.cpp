@@ -14,7 +14,8 @@ Result<std::string> read_secret_file(const std::string& flag, const std::string&
   std::string secret;
   std::getline(file, secret);
   while (secret.ends_with('\r') || secret.ends_with(' ')) secret.pop_back();
-  if (secret.size() < bytes_min) return wrong("expected a first line of at least ", bytes_min, bytes_min == 1 ? " character" : " characters");
+  if (secret.size() < bytes_min)
+    return wrong("expected a first line of at least ", bytes_min, bytes_min == 1 ? " character" : " characters");
   return secret;
 }
 

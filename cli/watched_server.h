@@ -1,10 +1,10 @@
 // WatchedServer: a server, with a StepLog that learns from the times at which its tokens come (LearnedSteps). The caller cannot tell.
 #pragma once
-#include <chrono>
 #include <memory>
 #include <mutex>
 
 #include "cli/learned_steps.h"
+#include "cli/steady_time.h"
 #include "served/engine_server.h"
 
 namespace seer {
@@ -16,8 +16,7 @@ class StepLog {
   template <class Change>
   void change(Change&& change) {
     const std::lock_guard lock(mutex_);
-    const auto now = std::chrono::steady_clock::now().time_since_epoch();
-    change(steps_, std::chrono::duration_cast<std::chrono::microseconds>(now).count());
+    change(steps_, steady_us());
   }
   LearnedSteps learned() const {
     const std::lock_guard lock(mutex_);

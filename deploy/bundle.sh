@@ -160,7 +160,9 @@ main() {
     if [[ -e $root/deploy/$part ]]; then cp -R "$root/deploy/$part" "$tree/deploy/"; fi
   done
   mkdir -p "$tree/tests/integration"
-  for part in local_cluster.sh netns_cluster.sh lossy_links.py exact_part.sh; do cp "$root/tests/integration/$part" "$tree/tests/integration/"; done
+  for part in local_cluster.sh netns_cluster.sh lossy_links.py exact_part.sh; do
+    cp "$root/tests/integration/$part" "$tree/tests/integration/"
+  done
   cp -R "$root/docs" "$root/LICENSE" "$tree/"
   cp "$root/README.md" "$tree/README-seer.md"
   write_readme "$tree/README.md"

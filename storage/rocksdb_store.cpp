@@ -278,7 +278,8 @@ Status RocksdbStore::write_file(uint64_t file, const Family& family, const std::
   const std::string path = cat(directory_->data(), "/incoming/", file, ".sst");
   rocksdb::EnvOptions env_options;
   env_options.use_direct_writes = options_.use_direct_io_for_flush_and_compaction;
-  env_options.writable_file_max_buffer_size = 1 << 20;  // each file gets new memory for it: the page faults of 8 MiB cost more than larger writes save
+  // Each file gets new memory for its buffer: the page faults of 8 MiB cost more than larger writes save.
+  env_options.writable_file_max_buffer_size = 1 << 20;
   rocksdb::SstFileWriter writer(env_options, options_, family.get());
   RocksStatus s = writer.Open(path);
   const Slice empty;

@@ -32,5 +32,6 @@ TEST_CASE("router options: the token is the first line of its file") {
   const ScratchFolder folder;
   CHECK(*read_engine_token({}) == "");
   CHECK(*read_engine_token({.token_file = folder.write("t", "abc \r\nmore\n")}) == "abc");
-  CHECK(read_engine_token({.token_file = folder.path("none")}).error().detail == cat("--engine-token-file ", folder.path("none"), ": cannot be read: No such file or directory"));
+  CHECK(read_engine_token({.token_file = folder.path("none")}).error().detail ==
+        cat("--engine-token-file ", folder.path("none"), ": cannot be read: No such file or directory"));
 }

@@ -67,10 +67,10 @@ class Chaos {
       REQUIRE_MESSAGE(was_cut_off, seer.err());
     }
   }
-  /// Waits until no machine keeps KV, or files that it did not have open before. Returns what is left. A controller that was started
-  /// again waits kReturnUs for rollouts of before.
+  /// Waits, for 20 s at most, until no machine keeps KV, or files that it did not have open before. Returns what is left. A controller
+  /// that was started again may keep KV of rollouts of before for kReturnUs.
   std::string kept() {
-    const auto until = Clock::now() + std::chrono::microseconds(ClusterActor::kReturnUs) + std::chrono::seconds(20);
+    const auto until = std::max(Clock::now(), returned_ + std::chrono::microseconds(ClusterActor::kReturnUs)) + std::chrono::seconds(20);
     std::string kept;
     while (Clock::now() < until) {
       wake_up();
@@ -113,6 +113,7 @@ class Chaos {
     for (uint32_t name = 1; name < kNodes; ++name) cluster_->start(name, flags_of(name));
     for (uint32_t name = 1; name < kNodes; ++name) wait_for_line(*cluster_->nodes.at(name), cat("node ", name, " has joined, with "));
     stopped_ = 0;
+    returned_ = {};
   }
   /// One that was killed comes back under its name once the controller has seen that it is gone; until then it is refused.
   void start_missing_nodes() {
@@ -158,6 +159,7 @@ class Chaos {
   void restart_controller(ChildProcess& seer) {
     REQUIRE(cluster_->nodes.at(0)->wait(kWaitMs));
     cluster_->start_controller_again(flags_of(kController));
+    returned_ = Clock::now();
     // KV of a rollout that dies before it has entered again is released only a minute later.
     int left = kWaitsMax;
     while (!seer.wait(20) && status_of(*cluster_)["rollouts"].empty()) REQUIRE_MESSAGE(--left > 0, "it does not enter again: ", seer.err());
@@ -189,6 +191,7 @@ class Chaos {
   std::map<pid_t, int64_t> fewest_files_;  // after a round, by process
   uint32_t stopped_ = 0;  // 0: none
   Clock::time_point wakes_up_;
+  Clock::time_point returned_;  // the controller of this cluster, when it was started again last
   std::array<std::array<int, 2>, kVictims> counts_{};
 };
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Tests `seer serve` as a trainer uses it: the responses of `seer rollout` bit for bit, the control flow of a synchronous trainer, bad
 input, clients that disconnect. usage: serve.py SEER_PROGRAM"""
-import array, base64, concurrent.futures, contextlib, json, math, os, resource, shutil, socket, struct, subprocess, tempfile, threading, time, unittest
+import array, base64, concurrent.futures, contextlib, json, math, os, resource, shutil, socket, struct, subprocess, tempfile
+import threading, time, unittest
 
 from served import LONG, MACHINE, MODEL, ROOT, SEER, Served, ServedCase
 

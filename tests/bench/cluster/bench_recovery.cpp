@@ -367,8 +367,8 @@ Status run_keeper_round(uint32_t victim, uint32_t next, Machines& machines, Endl
 
 void print(const char* who, const char* signal, Figures figures) {
   nlohmann::ordered_json line = {{"bench", "recovery"}, {"of", who}, {"signal", signal}};
-  for (const char* name : {"chunks", "kept_mib", "resumed", "known", "told", "entered", "placed", "first", "last", "joined", "working", "resume_before",
-                           "resume_before_max", "resume", "resume_max"}) {
+  for (const char* name : {"chunks", "kept_mib", "resumed", "known", "told", "entered", "placed", "first", "last", "joined", "working",
+                           "resume_before", "resume_before_max", "resume", "resume_max"}) {
     std::vector<double>& all = figures[name];
     if (all.empty()) continue;
     line["rounds"] = all.size();

@@ -94,11 +94,10 @@ def print_ratios(runs, policies):
         found = [r for r in runs if r["policy"] == policy]
         line = f"{policy:<10}"
         for key, digits, width in (("total_s", 1, 32), ("tail_s", 2, 32)):
+            ratios = [r["simulated"][key] / r["real"][key] for r in found]
             real = ", ".join(f"{r['real'][key]:.{digits}f}" for r in found)
-            ratios = [r["simulated"][key] / r["real"][key] for r in found if policy != AUTO]
-            simulated = f"{', '.join(f'{x:.2f}' for x in ratios):>32}{median(ratios):>8.2f}" if ratios else " " * 40
-            line += f"{real:>{width}}{simulated}"
-        print(line + "  " + ", ".join(f"{r['real']['preemptions']} | {r['simulated']['preemptions']:.0f}" for r in found if policy != AUTO))
+            line += f"{real:>{width}}{', '.join(f'{x:.2f}' for x in ratios):>32}{median(ratios):>8.2f}"
+        print(line + "  " + ", ".join(f"{r['real']['preemptions']} | {r['simulated']['preemptions']:.0f}" for r in found))
 
 
 def first_of(a, b):
@@ -118,9 +117,6 @@ def print_ranking(runs, policies):
         told, same = 0, 0
         for a, b in itertools.combinations(policies, 2):
             real = first_of(*([by[n, policy]["real"][key] for n in rounds] for policy in (a, b)))
-            if AUTO in (a, b):
-                print(f"{a + ' before ' + b:<22}{f'{real[0]} of {real[1]}, {real[2]:+.1%}' + ('  apart' if real[3] else '       '):>28}")
-                continue
             simulated = first_of(*([s[key] for n in rounds for s in by[n, policy]["by_profile"]] for policy in (a, b)))
             line = f"{a + ' before ' + b:<22}"
             for (firsts, count, later, apart), width in ((real, 28), (simulated, 38)):
@@ -141,8 +137,12 @@ def main():
     o = p.parse_args()
     policies = o.policies.split(",")
     runs = measure(o.program, o.rounds, o.group_size, policies)
-    print_ratios(runs, policies)
-    print_ranking(runs, policies)
+    replayed = [policy for policy in policies if policy != AUTO]
+    print_ratios(runs, replayed)
+    for r in runs:
+        if r["policy"] == AUTO:
+            print(f"{AUTO}, round {r['round']}: total {r['real']['total_s']:.1f} s, tail {r['real']['tail_s']:.2f} s")
+    print_ranking(runs, replayed)
     if o.out:
         json.dump(runs, open(o.out, "w"), indent=1)
 
