@@ -26,14 +26,21 @@ cluster() { "$root/deploy/local_cluster.sh" --seer "$seer" "$@"; }
 # Files of processes that have the mark as an argument; grep itself has it in another form.
 processes() { grep -lzx -- "[${mark:0:1}]${mark:1}" /proc/[0-9]*/cmdline 2>/dev/null; }
 
+# Segments say which process made them.
+segments_of() { ipcs -m -p | awk '{print $3}' | grep -qx "$1"; }
+
 nothing_left() {
-  local pid named
+  local pid named i
   for pid in $(awk '$1 ~ /^[0-9]+$/ {print $2}' "$work/out" "$work/err"); do
-    # Segments say who made them. UCX's files have a name only for a moment.
-    ! ipcs -m -p | awk '{print $3}' | grep -qx "$pid" || fail "process $pid has left shared memory: $(ipcs -m -p)"
+    # A process that is being killed has no arguments any more while the kernel still takes its memory down.
+    for ((i = 0; i < 40; ++i)); do
+      segments_of "$pid" || break
+      sleep 0.05
+    done
+    ! segments_of "$pid" || fail "process $pid has left shared memory: $(ipcs -m -p)"
   done
   ! processes || fail "these processes are left"
-  named=$(find /dev/shm -name 'ucx_*' -newer "$work/begin")
+  named=$(find /dev/shm -name 'ucx_*' -newer "$work/begin")  # they have a name only for a moment
   if [[ -n $named ]]; then
     sleep 1
     ! ls $named 2>/dev/null || fail "shared memory is left"
