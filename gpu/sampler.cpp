@@ -305,20 +305,12 @@ PartedRow::Choice PartedRow::choose(uint64_t seed, int64_t position) const {
   double total = 0;
   for (size_t p = 0; p < maxima_.size(); ++p) total += sums_[p] * factor(p);
   const double target = philox_uniform(seed, position) * total;
-  // Rounding may leave the target just above the whole mass: then it is the last token of the last part with any.
-  Choice choice{.target = kInf};
   double before = 0;
-  for (size_t p = 0; p < maxima_.size(); ++p) {
+  for (size_t p = 0;; ++p) {  // ends: the number is at most 1 - 2^-53, so the target is below the total
     const double mass = sums_[p] * factor(p);
-    if (mass == 0.0) continue;
-    choice.part = static_cast<int64_t>(p);
-    if (before + mass > target) {
-      choice.target = (target - before) / factor(p);
-      break;
-    }
+    if (before + mass > target) return {static_cast<int64_t>(p), (target - before) / factor(p)};
     before += mass;
   }
-  return choice;
 }
 
 RowSample PartedRow::pick(const Choice& choice, std::span<const float> part_logits) const {

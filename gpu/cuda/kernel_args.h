@@ -9,11 +9,14 @@
 
 namespace seer::cuda {
 
+struct alignas(8) SlotNext {
+  int32_t start = 0;       // positions before its first row
+  int32_t last_token = 0;  // a decode row feeds it
+};
 /// What a slot needs for its next step, in device memory.
 struct SlotState {
   uint64_t seed = 0;
-  int32_t start = 0;       // positions before its first row
-  int32_t last_token = 0;  // a decode row feeds it
+  SlotNext next;
   float temperature = 1, top_p = 1, min_p = 0, repetition_penalty = 1;
   int32_t top_k = 0;
   float logprob_temperature = 1;

@@ -6,7 +6,7 @@
 namespace seer::cuda {
 
 void ChangeList::add_sequence(int32_t slot, const SequenceStep& step, int32_t block_tokens) {
-  SlotState state{.seed = step.seed, .start = static_cast<int32_t>(step.start), .last_token = step.tokens[0]};
+  SlotState state{.seed = step.seed, .next = {static_cast<int32_t>(step.start), step.tokens[0]}};
   if (step.sample_rows > 0) {
     const SamplingParams& s = *step.sampling;
     state.temperature = s.temperature;

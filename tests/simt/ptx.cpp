@@ -40,7 +40,8 @@ struct Instruction {
   int64_t offset = 0;
   size_t target = 0;
   std::string place;
-  mutable bool reached = false;
+  mutable bool reached = false;  // and its guard held
+  mutable bool passed = false;   // a branch: it was not taken
 };
 struct Entry {
   std::vector<Instruction> code;
@@ -253,7 +254,10 @@ void run_thread(const void* p) {
   };
   for (size_t at = 0; at < entry.code.size(); ++at) {
     const Instruction& in = entry.code[at];
-    if (in.guard >= 0 && (r[in.guard] != 0) == in.guard_not) continue;
+    if (in.guard >= 0 && (r[in.guard] != 0) == in.guard_not) {
+      in.passed = true;
+      continue;
+    }
     in.reached = true;
     set_place(&in.place);
     const auto a = [&](size_t i) { return get(in.in[i]); };
@@ -518,11 +522,16 @@ bool PtxModule::launch(const std::string& entry, Dim3 grid, Dim3 block, size_t s
   set_place(nullptr);
   return true;
 }
-std::vector<std::string> PtxModule::unreached() const {
-  std::vector<std::string> out;
-  for (const auto& [name, entry] : program_->entries)
-    for (const Instruction& in : entry.code)
-      if (!in.reached) out.push_back(name + " " + in.place + " " + in.name);
+PtxModule::Unreached PtxModule::unreached() const {
+  Unreached out;
+  for (const auto& [name, entry] : program_->entries) {
+    if (entry.code.size() == 1) continue;  // only `ret`: a kernel for other capabilities
+    for (const Instruction& in : entry.code) {
+      if (in.reached) continue;
+      const bool is_branch = in.op == Op::kBra && in.passed;
+      (is_branch ? out.branches : out.instructions).push_back(name + " " + in.place);
+    }
+  }
   return out;
 }
 

@@ -21,7 +21,11 @@ class PtxModule {
   /// `params` point to the arguments of the entry with this name. False if there is none.
   bool launch(const std::string& entry, Dim3 grid, Dim3 block, size_t shared_bytes, std::vector<const void*> params);
   /// Instructions that no launch has reached yet, as "file:line opcode", for coverage.
-  std::vector<std::string> unreached() const;
+  struct Unreached {
+    std::vector<std::string> instructions;
+    std::vector<std::string> branches;  // reached, but never taken
+  };
+  Unreached unreached() const;
 
  private:
   std::unique_ptr<Program> program_;

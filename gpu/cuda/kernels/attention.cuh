@@ -34,8 +34,8 @@ struct alignas(16) Sixteen {
   const uint16_t *keys, *values;
 };
 template <int kDim>
-GPU_INLINE Sixteen find_sixteen(const AttentionArgs& args, const RowState& row, int kv_head, int position) {
-  if (position >= (row.root & ~15)) {
+GPU_INLINE Sixteen find_sixteen(const AttentionArgs& args, const RowState& row, bool may_have_path, int kv_head, int position) {
+  if (may_have_path && position >= (row.root & ~15)) {
     const uint16_t* keys = path_keys<uint16_t>(args, row, kv_head) + (position - (row.root & ~15)) * kDim;
     return {keys + kMiddle * kDim, keys + (kPathPositions + kMiddle) * kDim};
   }
@@ -157,12 +157,12 @@ GPU_INLINE void attention_split(const AttentionArgs& args) {
   unsigned char* shared_query = shared + 4 * kTileBytes;
   // Where the keys and the values of each sixteen positions are, of the split at hand and the next. Those after the end are not read.
   auto* sixteens = reinterpret_cast<Sixteen*>(shared_query + kTileRows * kDim * 2);
-  const auto find_split = [&](int split_begin) {
+  const auto find_split = [&](int split_begin, bool may_have_path) {
     const int position = split_begin + thread * 16;
     if (thread < kSplit / 16)
-      store(sixteens + (position >> 4) % kSixteens, find_sixteen<kDim>(args, *first, kv_head, position < end ? position : begin));
+      store(sixteens + (position >> 4) % kSixteens, find_sixteen<kDim>(args, *first, may_have_path, kv_head, position < end ? position : begin));
   };
-  find_split(begin);
+  find_split(begin, true);
   __syncthreads();
 
   // A thread copies one piece of the rows copy_row + kRowsAtOnce * j.
@@ -217,7 +217,7 @@ GPU_INLINE void attention_split(const AttentionArgs& args) {
 #pragma unroll 1
   for (int split_begin = begin; split_begin < end; split_begin += kSplit) {
     const int split_end = split_begin + kSplit < end ? split_begin + kSplit : end;
-    if (split_end < end) find_split(split_end);
+    if (split_end < end) find_split(split_end, false);  // a whole tile: no tree
     // The sum of the weights is a column of its own: that of values that are all 1.
     float value[kDim / 8][4] = {}, total[4] = {}, largest[2] = {-INFINITY, -INFINITY};
 #pragma unroll 1
@@ -425,8 +425,10 @@ GPU_INLINE void attention_f32(const AttentionArgs& args) {
   auto* out = static_cast<float*>(args.out) + row * int64_t{args.out_stride} + head * args.head_dim;
   for (int d = thread; d < args.head_dim; d += kAttentionThreads) {
     float sum = 0;
+    int p = 0;
 #pragma unroll 1
-    for (int p = 0; p < count; ++p) sum = fmaf(weights[p], keys(p)[(p >= (at.root & ~15) ? kPathPositions : args.block_tokens) * args.padded_dim + d], sum);
+    do sum = fmaf(weights[p], keys(p)[(p >= (at.root & ~15) ? kPathPositions : args.block_tokens) * args.padded_dim + d], sum);
+    while (++p < count);
     out[d] = sum * inverse;
   }
 }

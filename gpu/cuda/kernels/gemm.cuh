@@ -83,8 +83,9 @@ struct TileCopies {
 
 // Writes sixteen rows of a warp from `row` on and 8 kFrags columns: fragments of mma. With gate and up, eight columns of the one are
 // followed by the same eight of the other.
-template <int kFrags>
+template <int kTileN, int kFrags>
 GPU_INLINE void store_rows(const GemmArgs& args, const float (&sum)[kFrags][4], int row, int column, int m) {
+  constexpr bool kAreAll = kTileN <= kGemmColumns;  // columns of a tile: their number is padded
   const int lane = thread_index() % 32;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
@@ -94,7 +95,7 @@ GPU_INLINE void store_rows(const GemmArgs& args, const float (&sum)[kFrags][4], 
 #pragma unroll
       for (int j = 0; j < kFrags; j += 2) {
         const int at = (column + j * 8) / 2 + lane % 4 * 2;
-        if (column + j * 8 >= args.n) continue;
+        if (!kAreAll && column + j * 8 >= args.n) continue;
         float out[2];
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
@@ -109,7 +110,7 @@ GPU_INLINE void store_rows(const GemmArgs& args, const float (&sum)[kFrags][4], 
       float* c = args.c + block_z() * args.part_stride + int64_t{r} * args.n + column + lane % 4 * 2;
 #pragma unroll
       for (int j = 0; j < kFrags; ++j)
-        if (column + j * 8 < args.n) store(c + j * 8, Float2{sum[j][half * 2], sum[j][half * 2 + 1]});
+        if (kAreAll || column + j * 8 < args.n) store(c + j * 8, Float2{sum[j][half * 2], sum[j][half * 2 + 1]});
     }
   }
 }
@@ -160,7 +161,7 @@ GPU_INLINE void gemm_bf16(const GemmArgs& args) {
   let_next_begin();  // not before: its blocks would take room and memory's time from other blocks of this one
 #pragma unroll
   for (int i = 0; i < kFragsM; ++i)
-    store_rows(args, sum[i], block_x() * kTileM + warp_m + i * 16, block_y() * kTileN + warp_n, m);
+    store_rows<kTileN>(args, sum[i], block_x() * kTileM + warp_m + i * 16, block_y() * kTileN + warp_n, m);
 }
 GPU_INLINE void gemm_bf16_16_32(const GemmArgs& args) { gemm_bf16<KernelId::k_gemm_bf16_16_32, 1, 1, 2, 2>(args); }
 // With fewer steps on their way, four blocks fit on a multiprocessor.
@@ -204,7 +205,7 @@ GPU_INLINE void gemm_groups(const GemmArgs& args) {
     let_next_begin();
     group_mma_wait<0>();
     group_mma_results(sum);
-    store_rows(args, sum, block_x() * kTileM + group_m * 64 + warp % 4 * 16, block_y() * kTileN + group_n * kColumns, m);
+    store_rows<kTileN>(args, sum, block_x() * kTileM + group_m * 64 + warp % 4 * 16, block_y() * kTileN + group_n * kColumns, m);
   }
 }
 GPU_INLINE void gemm_groups_64_64(const GemmArgs& args) { gemm_groups<KernelId::k_gemm_groups_64_64, 1, 1, 64>(args); }

@@ -234,7 +234,8 @@ GPU_INLINE float high_bf16(uint32_t pair) { return bits_float(pair & 0xffff0000)
 
 // Activations and KV are bf16, or float in f32 mode.
 struct Bf16 {
-  static constexpr bool kHasParts = true;  // products with matrices may come in parts
+  static constexpr bool kHasParts = true;   // products with matrices may come in parts
+  static constexpr bool kPadsHeads = true;  // padded_dim may be more than head_dim
   using Value = uint16_t;
   GPU_INLINE static float load(uint16_t x) { return low_bf16(x); }
   GPU_INLINE static uint16_t round(float x) { return static_cast<uint16_t>(pack_bf16(x, 0.0f)); }
@@ -244,12 +245,31 @@ struct Bf16 {
   }
 };
 struct F32 {
-  static constexpr bool kHasParts = false;
+  static constexpr bool kHasParts = false, kPadsHeads = false;
   using Value = float;
   GPU_INLINE static float load(float x) { return x; }
   GPU_INLINE static float round(float x) { return x; }
   GPU_INLINE static Float4 load4(const float* p) { return cuda::load<Float4>(p); }
 };
+
+// A struct whose size is a multiple of 16, read or written 16 bytes at a time.
+template <class T>
+struct Pieces {
+  Words4 at[sizeof(T) / 16];
+};
+template <class T>
+GPU_INLINE T load_struct(const T* p) {
+  Pieces<T> pieces;
+#pragma unroll
+  for (size_t i = 0; i < sizeof(T) / 16; ++i) pieces.at[i] = load<Words4>(reinterpret_cast<const Words4*>(p) + i);
+  return std::bit_cast<T>(pieces);
+}
+template <class T>
+GPU_INLINE void store_struct(T* p, const T& x) {
+  const auto pieces = std::bit_cast<Pieces<T>>(x);
+#pragma unroll
+  for (size_t i = 0; i < sizeof(T) / 16; ++i) store(reinterpret_cast<Words4*>(p) + i, pieces.at[i]);
+}
 
 template <class T>
 GPU_INLINE const T* after(const Plan* plan, int32_t bytes) {

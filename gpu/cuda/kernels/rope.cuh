@@ -132,11 +132,12 @@ GPU_INLINE void rope(const RopeArgs& args) {
     to_value[i] = check(T::round(v.low[j]));
     to_value[half + i] = check(T::round(v.high[j]));
   }
+  if constexpr (T::kPadsHeads)
 #pragma unroll 1
-  for (int i = dim + lane; i < args.padded_dim; i += 32) {
-    to[i] = T::round(0.0f);
-    if (is_key) to_value[i] = T::round(0.0f);
-  }
+    for (int i = dim + lane; i < args.padded_dim; i += 32) {
+      to[i] = T::round(0.0f);
+      if (is_key) to_value[i] = T::round(0.0f);
+    }
   if (!is_key || __ballot_sync(~0u, !finite) == 0) return;
 #pragma unroll 1
   for (int i = lane; i < half; i += 32) {  // each lane what it wrote itself

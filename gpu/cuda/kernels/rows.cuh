@@ -9,15 +9,19 @@
 namespace seer::cuda {
 namespace {
 
-// grid: changes rounded up to blocks
+// A thread per change, which is scattered: its sectors are those of its accesses.
+// grid: changes rounded up to blocks. Bytes: per slot 44 read and 40 written, in 11 sectors; per block or token 12 read and 4 written, in 4.
 GPU_INLINE void apply_changes(const ChangesArgs& args) {
-  const Changes& n = *args.changes;
-  const auto* slots = reinterpret_cast<const SlotChange*>(&n + 1);
+  const Changes n = load_struct(args.changes);
+  const auto* slots = reinterpret_cast<const SlotChange*>(args.changes + 1);
   const auto* tables = reinterpret_cast<const TableChange*>(slots + n.slots);
   const auto* logs = reinterpret_cast<const LogChange*>(tables + n.tables);
   int i = block_x() * 128 + thread_index();
   if (i < n.slots) {
-    args.slots[slots[i].slot] = slots[i].state;
+    const auto* from = reinterpret_cast<const unsigned char*>(&slots[i].state);
+    auto* to = reinterpret_cast<unsigned char*>(args.slots + slots[i].slot);
+#pragma unroll
+    for (size_t at = 0; at < sizeof(SlotState); at += 8) store(to + at, load<Words2>(from + at));
     return;
   }
   i -= n.slots;
@@ -29,18 +33,18 @@ GPU_INLINE void apply_changes(const ChangesArgs& args) {
   if (i < n.logs) args.log[logs[i].block * int64_t{args.block_tokens} + logs[i].offset] = logs[i].token;
 }
 
-// grid: rows rounded up to blocks
+// grid: rows rounded up to blocks. Bytes: per row 44 read and 36 written, in 7 sectors.
 GPU_INLINE void begin_rows(const BeginArgs& args) {
   const int row = block_x() * 128 + thread_index();
   if (row >= args.plan->rows) return;
-  const PlanRow planned = plan_rows(args.plan)[row];
-  const SlotState& slot = args.slots[planned.slot];
-  const int place = slot.start + planned.place;
-  const int token = planned.token >= 0 ? planned.token : slot.last_token;
+  const PlanRow planned = load_struct(plan_rows(args.plan) + row);
+  const auto next = load<SlotNext>(&args.slots[planned.slot].next);
+  const int place = next.start + planned.place;
+  const int token = planned.token >= 0 ? planned.token : next.last_token;
   const int block = args.tables[planned.slot * int64_t{args.table_stride} + place / args.block_tokens];
   args.log[block * int64_t{args.block_tokens} + place % args.block_tokens] = token;
-  args.rows[row] = {planned.slot, slot.start + planned.offset, token, block, place, planned.tree < 0 ? kNoRoot : slot.start,
-                    planned.parent, planned.tree};
+  store_struct(args.rows + row, {planned.slot, next.start + planned.offset, token, block, place, planned.tree < 0 ? kNoRoot : next.start,
+                                 planned.parent, planned.tree});
 }
 
 // Clears each block whose first place the pass writes, so that nothing of its former owner is left.
@@ -274,15 +278,15 @@ GPU_INLINE void check_finite(const CheckArgs& args) {
   if (!finite) atomicOr(args.found, 1u);
 }
 
-// grid: samples rounded up to blocks
+// grid: samples rounded up to blocks. Bytes: per sample whose slot goes on 12 read and 8 written, in 4 sectors.
 GPU_INLINE void finish_rows(const FinishArgs& args) {
   const int i = block_x() * 128 + thread_index();
   if (i >= args.plan->samples) return;
   const int slot = plan_samples(args.plan)[i].advances_slot;
   if (slot < 0) return;
   const int token = args.sampled[i].token;
-  args.slots[slot].last_token = token > 0 ? token : 0;  // kNotFinite: what follows is dropped, but must be an id
-  ++args.slots[slot].start;
+  SlotNext* next = &args.slots[slot].next;
+  store(next, SlotNext{next->start + 1, token > 0 ? token : 0});  // kNotFinite: what follows is dropped, but must be an id
 }
 
 }  // namespace

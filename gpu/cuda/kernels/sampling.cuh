@@ -178,19 +178,13 @@ GPU_INLINE int walk_to_target(SampleShared& shared) {
 
 // The token at which the cumulative weight passes the drawn one, without cuts: first the part, then within it. Returns it to thread 0.
 GPU_INLINE int draw_from_parts(const LogitRow& row, int parts, float largest, float temperature, double uniform, SampleShared& shared) {
-  const double target = uniform * shared.total;
+  const double target = uniform * shared.total;  // below the total: `uniform` is at most 1 - 2^-53
 #pragma unroll 1
   for (int p = thread_index(); p < parts; p += kSampleThreads) {
     const double before = p == 0 ? 0.0 : shared.through[p - 1];
     if (before > target || shared.through[p] <= target) continue;
     shared.part = p;  // by one thread: the mass through a part never falls
     shared.target = (target - before) / static_cast<double>(exp_below((shared.maxima[p] - largest) / temperature));
-  }
-  if (thread_index() == 0 && shared.total <= target) {  // rounding left it just above the whole mass: the last part with any
-    int p = parts - 1;
-    while (shared.masses[p] == 0.0) --p;
-    shared.part = p;
-    shared.target = kInf;
   }
   __syncthreads();
   const int first = shared.part * kPart, own = first + thread_index() * 4;
@@ -273,7 +267,7 @@ GPU_INLINE void sample_rows(const SampleArgs& args) {
       token = draw_with_cuts(row, max, slot, args.candidates + at * int64_t{args.vocab}, args.bucket + at * int64_t{args.vocab},
                              args.parts, uniform, shared);
   }
-  if (thread == 32) shared.log_total = log_f64(logprob_total);  // while thread 0 looks for the token
+  if (thread == 32) shared.log_total = log_parts(logprob_total).high;  // while thread 0 looks for the token
   __syncthreads();
   if (thread != 0) return;
   const float logit = row.logits[token];

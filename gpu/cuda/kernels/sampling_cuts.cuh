@@ -118,7 +118,7 @@ GPU_INLINE unsigned long long block_scan(unsigned long long value, SampleShared&
   unsigned long long before = sum - value;
   all = 0;
   for (int w = 0; w < kSampleWarps; ++w) {
-    if (w < warp) before += shared.counts[w];
+    if (w < kSampleWarps - 1 && w < warp) before += shared.counts[w];
     all += shared.counts[w];
   }
   return before;
@@ -165,7 +165,10 @@ GPU_INLINE TopK find_top_k(int vocab, unsigned long long k, SampleShared& shared
   for (int level = 0; level < 3; ++level) {
     const int bits = level < 2 ? 11 : 10, buckets = 1 << bits, per_thread = buckets / kSampleThreads;
     __syncthreads();
-    for (int i = thread_index(); i < buckets; i += kSampleThreads) shared.buckets[i] = 0;
+#pragma unroll 1
+    for (int i = thread_index(); i < buckets; i += 4 * kSampleThreads)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) shared.buckets[i + j * kSampleThreads] = 0;
     UNLESS_PLANTED(7) __syncthreads();
     for (int i = thread_index(); i < vocab; i += kSampleThreads) {
       uint32_t key = 0;
@@ -286,7 +289,7 @@ GPU_INLINE int draw_with_cuts(const LogitRow& row, float max, const SlotState& s
     __syncthreads();
     total = sum_in_order(shared.masses, parts, nullptr);
     const double share = (1.0 - static_cast<double>(slot.top_p)) / static_cast<double>(vocab);
-    floor = fmaxf(floor, static_cast<float>(log_f64(share * total)));
+    floor = fmaxf(floor, static_cast<float>(log_parts(share * total).high));
   }
   const float floor_below_max = (floor - 0.01f) * temperature;
   const auto passes = [&](int id, uint32_t& key) {
@@ -348,12 +351,12 @@ GPU_INLINE int draw_with_cuts(const LogitRow& row, float max, const SlotState& s
     const auto kept_weight = [&](unsigned long long c) {
       return c >= last && weight_of(c) >= slot.min_p ? weight_of(c) : 0.0f;
     };
-    double kept_total = 0, cumulative = 0;
+    double kept_total = static_cast<double>(kept_weight(candidates[0])), cumulative = 0;
 #pragma unroll 8
-    for (int i = 0; i < count; ++i) kept_total += static_cast<double>(kept_weight(candidates[i]));
+    for (int i = 1; i < count; ++i) kept_total += static_cast<double>(kept_weight(candidates[i]));
     const double target = uniform * kept_total;
 #pragma unroll 1
-    for (int i = 0; i < count; ++i) {
+    for (int i = 0;; ++i) {  // ends: `uniform` is at most 1 - 2^-53
       const float weight = kept_weight(candidates[i]);
       if (weight == 0.0f) continue;
       token = id_of(candidates[i]);

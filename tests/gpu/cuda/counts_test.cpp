@@ -3,6 +3,7 @@
 #include <map>
 #include <string>
 
+#include "gpu/cuda/cuda_forward.h"
 #include "gpu/cuda/kernel_steps.h"
 #include "simt/simt.h"
 
@@ -10,9 +11,9 @@ namespace seer {
 namespace {
 
 /// Bytes of global memory that the launches of a kernel in one step read and write by its header's formula; `small` is what each
-/// thread may read of plans and row states besides.
+/// thread may read of plans and row states besides. sectors: of scattered accesses, whose least is stated; else 0.
 struct Stated {
-  int64_t read = 0, written = 0, small = 0;
+  int64_t read = 0, written = 0, small = 0, sectors = 0;
 };
 
 struct Step {
@@ -78,6 +79,10 @@ TEST_CASE("counts: kernels move the bytes that their headers state") {
                               layers * m * c.kv_heads * 128 * (4 * 8 + 4 * 16)};
     // Every thread, one per two elements, reads the largest and the sum of its splits.
     stated["attention_combine"] = {layers * m * (q * 4 + q / 2 * 8), layers * m * q * 2, layers * m * c.heads * kDim * 16};
+    // A block of 128 threads each, which read up to 16 bytes of the header.
+    const int64_t blocks = m * ((context + 15) / 16);
+    stated["apply_changes"] = {m * 44 + blocks * 12, m * 40 + blocks * 4, 128 * 16, m * 11 + blocks * 4};
+    stated["begin_rows"] = {m * 44, m * 36, 128 * 16, m * 7};
     stated["weigh_logits"] = {m * c.vocab_size * 4, m * 12, m * 256 * 48};
     stated["sample_rows"] = {m * (12 + c.vocab_size * 4 + 4), m * 8, m * 256 * 96};  // one part
     for (const auto& [kernel, s] : stated) {
@@ -87,16 +92,50 @@ TEST_CASE("counts: kernels move the bytes that their headers state") {
       CHECK(count.written_bytes == s.written);
       CHECK(count.read_bytes >= s.read);
       CHECK(count.read_bytes <= s.read + s.small);
+      if (s.sectors > 0) CHECK(count.sectors <= s.sectors + s.small / 128);  // of the header one per warp and access
       MESSAGE(kernel << ": reads " << count.read_bytes << " stated " << s.read << ", writes " << count.written_bytes << " stated "
-                     << s.written);
+                     << s.written << ", sectors " << count.sectors << " least " << count.sectors_least);
     }
   }
 }
 
-TEST_CASE("counts: accesses take no more sectors and wavefronts than the least, but for bookkeeping") {
+TEST_CASE("counts: what finish_rows moves, of samples whose slots go on and of others") {
+  using namespace cuda;
+  constexpr int32_t kRows = 100, kGoOn = 60;
+  const auto device = simt::make_simt_device({});
+  Pass pass;
+  pass.rows.resize(kRows);
+  for (int32_t i = 0; i < kRows; ++i) pass.samples.push_back({.row = i, .advances_slot = i < kGoOn ? (i * 7) % kRows : -1});
+  std::vector<std::byte> plan(static_cast<size_t>(CudaForward::plan_bytes(kRows)));
+  CudaForward::write_plan(pass, plan.data());
+  std::vector<Sampled> sampled(kRows, {.token = 5, .logprob = 0});
+  sampled[1].token = kNotFinite;
+  std::vector<SlotState> slots(kRows);
+  std::byte* const on_device = put_on(*device, slots);
+  const FinishArgs args{.plan = reinterpret_cast<const Plan*>(put_on(*device, plan)),
+                        .sampled = reinterpret_cast<const Sampled*>(put_on(*device, sampled)),
+                        .slots = reinterpret_cast<SlotState*>(on_device)};
+  simt::options().count = true;
+  simt::take_kernel_counts();
+  device->launch(Stream::kSteps, KernelId::k_finish_rows, {1}, args);
+  device->copy_out(Stream::kSteps, slots.data(), on_device, std::ssize(slots) * int64_t{sizeof(SlotState)});
+  REQUIRE(device->wait(device->record(Stream::kSteps)).ok());
+  simt::options().count = false;
+  const simt::KernelCount count = simt::take_kernel_counts().at("finish_rows");
+  CHECK(count.written_bytes == kGoOn * 8);
+  CHECK(count.read_bytes == kGoOn * 12 + (kRows - kGoOn) * 4 + 128 * 4 + kRows * 4);  // numbers of samples, and of rows
+  CHECK(count.sectors <= kGoOn * 4 + kRows + 8);
+  for (int32_t i = 0; i < kRows; ++i) {
+    const SlotNext next = slots[static_cast<size_t>((i * 7) % kRows)].next;
+    CHECK(next.start == (i < kGoOn));
+    CHECK(next.last_token == (i < kGoOn && i != 1 ? 5 : 0));
+  }
+}
+
+TEST_CASE("counts: accesses that are not scattered take no more sectors and wavefronts than the least") {
   const auto model = tiny("llama", "BF16", {{"head_dim", 64}, {"num_hidden_layers", 1}, {"hidden_size", 128}, {"vocab_size", 2048}});
   for (const auto& [kernel, count] : counted_decode(model, 8, 40).counts) {
-    // Plans and states of rows are structs, read by one thread each: a few sectors per row.
+    // A thread per row or change: the sectors of these are stated above.
     if (kernel == "apply_changes" || kernel == "begin_rows" || kernel == "finish_rows") continue;
     CAPTURE(kernel);
     // A warp of the GEMM for few rows writes 16 bytes of a row of activations, half a sector.

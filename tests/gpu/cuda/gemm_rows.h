@@ -20,9 +20,13 @@ inline std::vector<uint16_t> random_bf16(size_t count, uint64_t seed) {
   return values;
 }
 
+/// What a GEMM makes: sums in two parts, or what is activated, with biases or without.
+enum class GemmOut { kSums, kActivated, kActivatedWithBias };
+
 class GemmBench {
  public:
   static constexpr int32_t kColumns = 320;
+  static constexpr int32_t kInner = kColumns / 2 - 3;  // the last columns have no bias
 
   GemmBench(int32_t rows, int32_t steps) : rows_(rows), steps_(steps), device_(simt::make_simt_device({})) {
     const auto a = random_bf16(static_cast<size_t>(rows) * static_cast<size_t>(steps), 1);
@@ -38,9 +42,11 @@ class GemmBench {
   }
   bool has_group_mma() const { return device_->properties().group_mma; }
 
-  /// Rows [first, first + rows) of the sums of both parts, or of what is activated.
-  std::vector<uint32_t> run(const cuda::GemmKernel& kernel, int32_t first, int32_t rows, bool activated) {
-    const cuda::Plan plan{.rows = rows};
+  /// Rows [first, first + rows), which are those of the plan, or the samples that follow some others.
+  std::vector<uint32_t> run(const cuda::GemmKernel& kernel, int32_t first, int32_t rows, GemmOut out, bool samples = false) {
+    constexpr int32_t kOthers = 3;
+    const bool activated = out != GemmOut::kSums;
+    const cuda::Plan plan{.rows = samples ? 0 : rows, .samples = kOthers + rows};
     device_->copy_in(cuda::Stream::kSteps, plan_, &plan, sizeof plan);
     device_->clear(cuda::Stream::kSteps, out_, out_bytes());
     const int32_t parts = activated ? 1 : 2;
@@ -48,15 +54,17 @@ class GemmBench {
                         .c = reinterpret_cast<float*>(out_), .part_stride = int64_t{rows} * kColumns};
     if (activated) {
       args.activated = out_;
-      args.bias = reinterpret_cast<float*>(bias_);
-      args.inner = kColumns / 2;
+      args.bias = out == GemmOut::kActivatedWithBias ? reinterpret_cast<float*>(bias_) : nullptr;
+      args.inner = kInner;
       args.activated_stride = kColumns / 2;
     }
+    args.samples = samples;
+    args.first_sample = kOthers;
     args.n = kColumns;
     args.k = steps_ / parts;
     args.stride = steps_;
     const auto tiles = [](int32_t n, int32_t tile) { return (n + tile - 1) / tile; };
-    device_->launch(cuda::Stream::kSteps, kernel.id, {tiles(rows, kernel.tile_rows), tiles(kColumns, kernel.tile_columns), parts}, args);
+    device_->launch(cuda::Stream::kSteps, kernel.id, {tiles(rows, kernel.tile_rows) + 1, tiles(kColumns, kernel.tile_columns), parts}, args);
     const int64_t bytes = activated ? int64_t{rows} * kColumns / 2 * 2 : int64_t{rows} * kColumns * 4 * parts;
     device_->copy_out(cuda::Stream::kSteps, host_, out_, bytes);
     const Status status = device_->wait(device_->record(cuda::Stream::kSteps));
@@ -77,14 +85,14 @@ class GemmBench {
 inline void check_gemm_rows(const std::vector<int32_t>& rows, int32_t steps) {
   const int32_t most = std::ranges::max(rows);
   GemmBench bench(most, steps);
-  for (const bool activated : {false, true}) {
-    const int32_t row_words = activated ? GemmBench::kColumns / 4 : GemmBench::kColumns;
+  for (const GemmOut out : {GemmOut::kSums, GemmOut::kActivated, GemmOut::kActivatedWithBias}) {
+    const int32_t row_words = out == GemmOut::kSums ? GemmBench::kColumns : GemmBench::kColumns / 4;
     const auto at = [row_words](const std::vector<uint32_t>& words, int32_t n, size_t part, size_t row, size_t column) {
       return words[(part * static_cast<size_t>(n) + row) * static_cast<size_t>(row_words) + column];
     };
-    const std::vector<uint32_t> want = bench.run(cuda::kGemmKernels[0], 0, most, activated);
+    const std::vector<uint32_t> want = bench.run(cuda::kGemmKernels[0], 0, most, out);
     for (int32_t row = 0; row < most; row += 13) {
-      const std::vector<uint32_t> alone = bench.run(cuda::kGemmKernels[0], row, 1, activated);
+      const std::vector<uint32_t> alone = bench.run(cuda::kGemmKernels[0], row, 1, out);
       int different = 0;
       for (size_t i = 0; i < alone.size(); ++i)
         different += alone[i] != at(want, most, i / static_cast<size_t>(row_words), static_cast<size_t>(row), i % static_cast<size_t>(row_words));
@@ -95,7 +103,8 @@ inline void check_gemm_rows(const std::vector<int32_t>& rows, int32_t steps) {
       CAPTURE(cuda::info_of(kernel.id).name);
       for (const int32_t n : rows) {
         CAPTURE(n);
-        const std::vector<uint32_t> got = bench.run(kernel, 0, n, activated);
+        const std::vector<uint32_t> got = bench.run(kernel, 0, n, out);
+        if (n <= cuda::kSamplesMax) CHECK(bench.run(kernel, 0, n, out, true) == got);
         int different = 0;
         for (size_t i = 0; i < got.size(); ++i) {  // [part][row][column]
           const size_t row = i / static_cast<size_t>(row_words) % static_cast<size_t>(n), part = i / static_cast<size_t>(row_words * n);

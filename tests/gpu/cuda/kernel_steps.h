@@ -46,14 +46,14 @@ inline StepsRun run_steps_on(EngineRunner&& runner, size_t sequences) {
     for (size_t i = 0; i < live.size(); ++i) {
       TestSequence& s = live[i];
       if (width == 4) s.tokens.insert(s.tokens.end(), {1, 2, 3});  // a draft
-      if (width == 5) {  // a tree below the last token, whose second child is right
+      if (width == 5) {  // a tree below the last token, whose second child, first child or neither is right
         --s.computed;
-        const int32_t right = run.sampled[run.sampled.size() - live.size() + i].back().token;
-        s.tokens.insert(s.tokens.end(), {(right + 1) % 96, right, 5, 6});
+        const int32_t right = run.sampled[run.sampled.size() - live.size() + i].back().token, first = (right + 1 + static_cast<int32_t>(i % 3 == 1) * 95) % 96;
+        s.tokens.insert(s.tokens.end(), {first, (right + static_cast<int32_t>(i % 3) * 2) % 96, 5, 6});
       }
       const int64_t left = std::ssize(s.tokens) - s.computed, rows = std::min<int64_t>(left, width);
       steps.push_back(runner.plan(s, rows, rows < left ? 0 : width == 4 || width == 5 ? width : 1));
-      if (width == 5) steps.back().parents = {-1, 0, 0, 1, 2};
+      if (width == 5 && i != 3) steps.back().parents = {-1, 0, 0, 1, 2};  // beside them a path
     }
     runner.submit(StepBatch{.id = 1, .sequences = std::move(steps)});
     auto result = std::get<StepResult>(runner.wait());
@@ -76,16 +76,20 @@ inline StepsRun run_steps(const std::shared_ptr<const Model>& model, CudaType ty
 /// A token that a model may have that is made with overflowing_token().
 inline constexpr int32_t kNotFiniteToken = 7;
 
-/// Rows at the end of a context of nine splits, one more than are added at a time, whose KV is zeros.
+/// Rows at the end of contexts of up to nine splits, one more than are added at a time, whose KV is zeros.
 inline Status run_far_step(const std::shared_ptr<const Model>& model, CudaType type) {
   CudaEngineConfig config = small_config(type);
   config.device_blocks = 150;
   EngineRunner runner(simt_engine(model, config));
-  TestSequence s = sequence_of({5}, 1, kRandom);
-  SequenceStep step = runner.plan(s, 1, 1);
-  step.start = 9 * cuda::kSplit - 3;
-  while (std::ssize(step.blocks) < 144) step.blocks.push_back(step.blocks[0]);  // a decode reads them all, and may read one many times
-  runner.submit(StepBatch{.id = 1, .sequences = {step}});
+  StepBatch batch{.id = 1};
+  for (int32_t splits = 1; splits <= 9; ++splits) {
+    TestSequence s = sequence_of({5}, 1, kRandom);
+    SequenceStep& step = batch.sequences.emplace_back(runner.plan(s, 1, 1));
+    step.start = splits * cuda::kSplit - 3;
+    while (std::ssize(step.blocks) < splits * 16) step.blocks.push_back(step.blocks[0]);  // a decode reads them all, and may read one many times
+  }
+  const SequenceStep step = batch.sequences.back();
+  runner.submit(std::move(batch));
   const Status given = std::get<StepResult>(runner.wait()).status;
   if (!given.ok()) return given;
   // Then in a slot, where the device goes on with what it sampled.
@@ -117,6 +121,28 @@ inline StepsRun run_wide_steps(const std::shared_ptr<const Model>& model, CudaTy
   TestSequence few = sequence_of(random_tokens(5, vocab, 1), 1, kRandom);  // in the smaller tile of the GEMM
   runner.submit(StepBatch{.id = 2, .sequences = {runner.plan(few, 5, 0)}});
   return {std::get<StepResult>(runner.wait()).status, std::move(result.sampled)};
+}
+
+/// check_finite finds each kind of number that is not finite, at both ends of the data, and nothing in finite ones.
+inline void check_finite_scan(bool f32) {
+  using namespace cuda;
+  constexpr size_t kCount = 1000;
+  const auto device = simt::make_simt_device({});
+  std::byte* const found = *device->allocate(4);
+  const auto finds = [&](size_t place, uint32_t word) {
+    std::vector<uint32_t> words(f32 ? kCount : kCount / 2, f32 ? 0xff7fffff : 0xff7f7f7f);  // the lowest, and likewise large
+    if (word != 0) words[place] = word;
+    device->clear(Stream::kSteps, found, 4);
+    device->launch(Stream::kSteps, KernelId::k_check_finite, {2},
+                   CheckArgs{.data = put_on(*device, words), .found = reinterpret_cast<uint32_t*>(found), .count = kCount, .f32 = f32});
+    uint32_t is_found = 2;
+    device->copy_out(Stream::kSteps, &is_found, found, 4);
+    REQUIRE(device->wait(device->record(Stream::kSteps)).ok());
+    return is_found;
+  };
+  CHECK(finds(0, 0) == 0);
+  for (const size_t place : {size_t{0}, f32 ? kCount - 1 : kCount / 2 - 1})
+    for (const uint32_t word : {0x7f800000u, 0xff800000u, 0x7fc00000u}) CHECK(finds(place, word) == 1);
 }
 
 }  // namespace seer

@@ -63,6 +63,10 @@ TEST_CASE("kernels: norms of rows of any size, with any number of parts, are nea
   for (const NormCase& c : norm_cases()) check_norm_rows(c);
 }
 
+TEST_CASE("kernels: the scan finds a number that is not finite wherever it is") {
+  for (const bool f32 : {false, true}) check_finite_scan(f32);
+}
+
 TEST_CASE("kernels: each planted bug is found, whether or not a result is wrong") {
   const Options options;
   const auto bf16 = tiny("qwen3", "BF16", kLongSums), f32 = tiny("qwen3", "F32");

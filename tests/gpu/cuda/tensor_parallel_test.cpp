@@ -45,7 +45,7 @@ TEST_CASE("tensor parallel: with equal parts of sums, one, two and four GPUs giv
       CHECK(run.sampled == want.sampled);
     }
   }
-  CHECK(in_other_order >= 2);
+  CHECK(in_other_order >= 1);
 }
 
 TEST_CASE("tensor parallel: the KV of the first layer has the bits of one GPU; later layers and log-probabilities are near") {
