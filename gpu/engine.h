@@ -60,6 +60,8 @@ struct SequenceStep {
   std::vector<int32_t> parents;         // a draft tree, see above; empty: row i follows row i - 1
   int32_t fed_by = -1;                  // >= 0: tokens[0] is not known yet. It is the last token that the previous step samples
                                         // for its sequence with this index; if that is kNotFinite, this row's result is ignored
+
+  bool gives_kept() const { return sample_rows > 0 && sampling->logprob_mode == LogprobMode::kKept; }
 };
 
 /// In place of a token: some logit of the row is NaN or infinite, so nothing can be sampled or scored. No draft token equals

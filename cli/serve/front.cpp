@@ -28,7 +28,7 @@ Status fit_request(GatewayRequest& request, const ServedModel& model) {
     return wrong("the prompt has ", prompt_tokens, " tokens: expected less than ", tokens_max, ", which prompt and output together may have");
   if (const Status valid = validate(request.sampling); !valid.ok()) return valid;
   if (request.sampling.logprob_mode == LogprobMode::kKept && !model.gives_kept_ids)
-    return wrong("the ids that top_p kept cannot be given back here: only CPU engines do that");
+    return wrong("the ids that top_p kept cannot be given back here: the servers behind a router give none");
   if (!request.sampling.stop.empty() && model.tokenizer == nullptr)
     return wrong("stop needs a tokenizer, and ", model.name, " has none: use stop_token_ids");
   for (const int32_t id : request.sampling.stop_token_ids)

@@ -161,7 +161,7 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
                .rows_max = runs_here(options) ? options.max_batch : 0,
                .seed = options.seed,
                .instances = static_cast<int64_t>(config.rollout.instances_expected),
-               .gives_kept_ids = runs_here(options) ? options.device == DeviceKind::kCpu : options.router.engines.empty()},
+               .gives_kept_ids = runs_here(options) || options.router.engines.empty()},
               config.version);
   StatusPage status_page(*server, front, log);
   SglangDialect sglang(front);

@@ -19,7 +19,6 @@ int32_t sampled_index(const SequenceStep& s, int32_t row) {
   return row - (static_cast<int32_t>(s.tokens.size()) - s.sample_rows);
 }
 
-bool gives_kept(const SequenceStep& s) { return s.sample_rows > 0 && s.sampling->logprob_mode == LogprobMode::kKept; }
 
 int32_t row_grain(int64_t width) { return static_cast<int32_t>(std::max<int64_t>(1, kRowGrainFloats / width)); }
 
@@ -52,7 +51,7 @@ int64_t CpuForward::Span::last_position(int32_t first, int32_t count) const {
 
 std::vector<std::vector<SampledToken>> CpuForward::run(const StepBatch& batch) {
   std::vector<std::vector<SampledToken>> sampled(batch.sequences.size());
-  if (std::ranges::any_of(batch.sequences, gives_kept)) kept_.resize(batch.sequences.size());
+  if (std::ranges::any_of(batch.sequences, &SequenceStep::gives_kept)) kept_.resize(batch.sequences.size());
   int64_t positions = 0;
   for (const SequenceStep& s : batch.sequences)
     positions = std::max(positions, s.start + static_cast<int64_t>(s.tokens.size()));
@@ -65,7 +64,7 @@ std::vector<std::vector<SampledToken>> CpuForward::run(const StepBatch& batch) {
   for (size_t i = 0; i < batch.sequences.size(); ++i) {
     const SequenceStep& sequence = batch.sequences[i];
     sampled[i].resize(sequence.sample_rows);
-    if (gives_kept(sequence)) kept_[i].resize(sequence.sample_rows);
+    if (sequence.gives_kept()) kept_[i].resize(sequence.sample_rows);
     for (const int32_t parent : sequence.parents) depths[i].push_back(parent < 0 ? 0 : depths[i][parent] + 1);
     const auto total = static_cast<int32_t>(sequence.tokens.size());
     for (int32_t first = 0; first < total;) {
@@ -319,7 +318,7 @@ void CpuForward::sample_rows(std::span<const std::pair<const Span*, int32_t>> pi
     const auto& [span, r] = picks[i];
     const int32_t out = sampled_index(*span->sequence, span->first_in_sequence + r);
     sampled[span->sequence_index][out] = tokens[i];
-    if (gives_kept(*span->sequence)) kept_[span->sequence_index][out] = std::move(kept[i]);
+    if (span->sequence->gives_kept()) kept_[span->sequence_index][out] = std::move(kept[i]);
   }
 }
 

@@ -188,6 +188,8 @@ class CudaEngine final : public Engine {
 
   void finish_plan(StepWork& work, const std::vector<PlannedSequence>& planned) {
     const auto block_tokens = static_cast<int64_t>(config_.block_tokens);
+    if (std::ranges::any_of(planned, [](const PlannedSequence& p) { return p.step->gives_kept(); }))
+      for (const PlannedSequence& p : planned) work.result.kept.emplace_back(p.step->gives_kept() ? static_cast<size_t>(p.step->sample_rows) : 0);
     for (const PlannedSequence& p : planned) {
       work.result.sampled.emplace_back(static_cast<size_t>(p.step->sample_rows));
       const int64_t end = p.step->start + std::ssize(p.step->tokens);

@@ -98,6 +98,8 @@ CudaForward::CudaForward(const Model& model, const ForwardConfig& config, Commun
   memory.want(kWorkspace, bucket_, samples * c.vocab_size);
   memory.want(kWorkspace, penalized_, samples * rounded_up(c.vocab_size, 32));
   memory.want(kWorkspace, sampled_, rows);
+  memory.want(kWorkspace, kept_counts_, rows);
+  memory.want(kWorkspace, kept_, rows * kKeptStride);
 }
 
 Status CudaForward::begin(Device& device, const Model& model) {
@@ -374,6 +376,7 @@ void CudaForward::sample(Device& device, int32_t samples, int32_t pass_rows) con
     const SampleArgs args{.plan = plan, .rows = rows_, .slots = slots_, .tables = tables_, .log = log_, .logits = logits_,
                           .maxima = maxima_, .sums = sums_, .logprob_sums = logprob_sums_,
                           .candidates = candidates_, .bucket = bucket_, .penalized = penalized_, .sampled = sampled_,
+                          .kept_counts = kept_counts_, .kept = kept_,
                           .vocab = model_.vocab_size, .vocab_stride = stride,
                           .parts = rounded_up(model_.vocab_size, kPart), .penalized_stride = rounded_up(model_.vocab_size, 32),
                           .table_stride = config_.table_stride, .block_tokens = config_.block_tokens, .first_sample = first};

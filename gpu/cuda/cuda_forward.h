@@ -67,6 +67,9 @@ class CudaForward {
   /// per size class: its kernels read the number of rows from the plan.
   void run(Device& device, const Pass& pass);
   const Sampled* sampled() const { return sampled_; }
+  /// Of each sample that gives them, how many ids the cuts left, and these; see SampleArgs.
+  const int32_t* kept_counts() const { return kept_counts_; }
+  const int32_t* kept() const { return kept_; }
   std::byte* block(DeviceBlockId id) const { return kv_ + id * block_bytes_; }
   int64_t block_bytes() const { return block_bytes_; }
 
@@ -126,6 +129,7 @@ class CudaForward {
   unsigned long long *candidates_ = nullptr, *bucket_ = nullptr;
   uint32_t* penalized_ = nullptr;
   Sampled* sampled_ = nullptr;
+  int32_t *kept_counts_ = nullptr, *kept_ = nullptr;
 };
 
 }  // namespace seer::cuda

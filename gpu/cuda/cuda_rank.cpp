@@ -23,17 +23,17 @@ bool Job::end(const Status& status) {
   return --open_ == 0;
 }
 
-void CudaRank::ResultBuffers::put(Sampled* buffer) {
+void CudaRank::ResultBuffers::put(Results buffer) {
   {
     const std::lock_guard lock(mutex_);
     free_.push_back(buffer);
   }
   wake_.notify_one();
 }
-Sampled* CudaRank::ResultBuffers::take() {
+CudaRank::Results CudaRank::ResultBuffers::take() {
   std::unique_lock lock(mutex_);
   wake_.wait(lock, [this] { return !free_.empty(); });
-  Sampled* const buffer = free_.back();
+  const Results buffer = free_.back();
   free_.pop_back();
   return buffer;
 }
@@ -69,8 +69,12 @@ Status CudaRank::reserve_staging() {
     SEER_ASSIGN_OR_RETURN(s.memory, device_->allocate_pinned(bytes));
   }
   for (int32_t i = 0; i < kResultBuffers; ++i) {
-    SEER_ASSIGN_OR_RETURN(std::byte * memory, device_->allocate_pinned(config_.rows_max * static_cast<int64_t>(sizeof(Sampled))));
-    results_.put(reinterpret_cast<Sampled*>(memory));
+    constexpr int64_t kRowBytes = sizeof(Sampled) + (1 + kKeptStride) * sizeof(int32_t);
+    SEER_ASSIGN_OR_RETURN(std::byte * memory, device_->allocate_pinned(config_.rows_max * kRowBytes));
+    Results results{.sampled = reinterpret_cast<Sampled*>(memory)};
+    results.kept_counts = reinterpret_cast<int32_t*>(results.sampled + config_.rows_max);
+    results.kept = results.kept_counts + config_.rows_max;
+    results_.put(results);
   }
   return {};
 }
@@ -90,11 +94,16 @@ CudaRank::InFlight CudaRank::queue(StepWork& work) {
     upload_plan(pass);
     forward_->run(*device_, pass);
     if (pass.samples.empty() || !is_first()) continue;
-    flight.sampled = results_.take();
-    device_->copy_out(Stream::kSteps, flight.sampled, forward_->sampled(), static_cast<int64_t>(pass.samples.size() * sizeof(Sampled)));
+    flight.results = results_.take();
+    const int64_t samples = std::ssize(pass.samples);
+    device_->copy_out(Stream::kSteps, flight.results.sampled, forward_->sampled(), samples * int64_t{sizeof(Sampled)});
+    if (pass.gives_kept) {
+      device_->copy_out(Stream::kSteps, flight.results.kept_counts, forward_->kept_counts(), samples * 4);
+      device_->copy_out(Stream::kSteps, flight.results.kept, forward_->kept(), samples * kKeptStride * 4);
+    }
     if (&pass == &work.passes.back()) break;
-    if (wait(device_->record(Stream::kSteps)).ok()) read_samples(pass, flight.sampled, work.result);
-    results_.put(std::exchange(flight.sampled, nullptr));
+    if (wait(device_->record(Stream::kSteps)).ok()) read_samples(pass, flight.results, work.result);
+    results_.put(std::exchange(flight.results, {}));
   }
   flight.event = last_step_ = device_->record(Stream::kSteps);
   return flight;
@@ -187,10 +196,15 @@ CudaRank::InFlight CudaRank::queue(SwitchWork& work) {
 
 // ---- the thread that waits -----------------------------------------------------------------------------------------------
 
-void CudaRank::read_samples(const Pass& pass, const Sampled* sampled, StepResult& result) {
+void CudaRank::read_samples(const Pass& pass, const Results& results, StepResult& result) {
   for (size_t i = 0; i < pass.destinations.size(); ++i) {
     const Pass::Destination& to = pass.destinations[i];
-    result.sampled[static_cast<size_t>(to.sequence)][static_cast<size_t>(to.sample)] = {sampled[i].token, sampled[i].logprob};
+    const auto sequence = static_cast<size_t>(to.sequence), sample = static_cast<size_t>(to.sample);
+    const Sampled& sampled = results.sampled[i];
+    result.sampled[sequence][sample] = {sampled.token, sampled.logprob};
+    if (!to.gives_kept || sampled.token < 0) continue;
+    const int32_t* kept = results.kept + i * kKeptStride;
+    result.kept[sequence][sample] = std::make_shared<const std::vector<int32_t>>(kept, kept + results.kept_counts[i]);
   }
 }
 
@@ -198,8 +212,9 @@ void CudaRank::finish(InFlight& flight) {
   const Status waited = wait(flight.event), status = flight.status.ok() ? waited : flight.status;
   if (std::holds_alternative<CopyWork>(flight.job->work)) copies_over_ = flight.event;
   if (auto* const step = std::get_if<StepWork>(&flight.job->work); step != nullptr && is_first()) {
-    if (status.ok() && flight.sampled != nullptr) read_samples(step->passes.back(), flight.sampled, step->result);
-    if (flight.sampled != nullptr) results_.put(flight.sampled);
+    const bool has_samples = flight.results.sampled != nullptr;
+    if (status.ok() && has_samples) read_samples(step->passes.back(), flight.results, step->result);
+    if (has_samples) results_.put(flight.results);
     const int64_t now_us = wall_us();
     step->result.step_us = now_us - std::max(flight.start_us, std::exchange(last_over_us_, now_us));
   }

@@ -85,12 +85,17 @@ class CudaRank {
   void put(const std::shared_ptr<Job>& job);
 
  private:
+  /// Pinned memory for what a pass samples.
+  struct Results {
+    Sampled* sampled = nullptr;
+    int32_t *kept_counts = nullptr, *kept = nullptr;
+  };
   /// A job whose work is on the device.
   struct InFlight {
     std::shared_ptr<Job> job;
     EventId event = 0;
     Status status;                // of what is over already
-    Sampled* sampled = nullptr;   // of a step: its last pass, on rank 0
+    Results results = {};         // of a step: its last pass, on rank 0
     int64_t start_us = 0;
   };
   /// Pinned memory for one upload, free after the event.
@@ -101,13 +106,13 @@ class CudaRank {
   /// Buffers that go from one thread to the other and back.
   class ResultBuffers {
    public:
-    void put(Sampled* buffer);
-    Sampled* take();
+    void put(Results buffer);
+    Results take();
 
    private:
     std::mutex mutex_;
     std::condition_variable wake_;
-    std::vector<Sampled*> free_;
+    std::vector<Results> free_;
   };
 
   bool is_first() const { return !peers_ || peers_->rank() == 0; }
@@ -125,7 +130,7 @@ class CudaRank {
 
   // The thread that waits.
   void finish(InFlight& flight);
-  static void read_samples(const Pass& pass, const Sampled* sampled, StepResult& result);
+  static void read_samples(const Pass& pass, const Results& results, StepResult& result);
 
   static constexpr int32_t kResultBuffers = 4;
 

@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "protocols/kept_ids.h"
+
 namespace seer::cuda {
 
 struct alignas(8) SlotNext {
@@ -20,6 +22,8 @@ struct SlotState {
   float temperature = 1, top_p = 1, min_p = 0, repetition_penalty = 1;
   int32_t top_k = 0;
   float logprob_temperature = 1;
+  int32_t gives_kept = 0;  // 1: LogprobMode::kKept
+  int32_t unused = 0;
 };
 
 constexpr int kTreeRows = 65;             // of a draft tree, at most
@@ -237,6 +241,8 @@ struct SampleArgs {
   unsigned long long* bucket;       // likewise
   uint32_t* penalized;              // [sample - first_sample][penalized_stride]: a bit per token
   Sampled* sampled;                 // [sample]
+  int32_t* kept_counts;             // [sample]: ids that the cuts left, at most kKeptStride; only of slots that give them
+  int32_t* kept;                    // [sample][kKeptStride]: these ids, ascending
   int32_t vocab, vocab_stride, parts, penalized_stride, table_stride, block_tokens, first_sample;
 };
 struct FinishArgs {
@@ -257,6 +263,7 @@ constexpr int kPartsMax = 1024;      // of a row
 constexpr int kPartThreads = 128;    // that weigh a part
 constexpr int kWeighedParts = kSampleThreads / kPartThreads;  // of a block
 constexpr int kWeighedStride = kPart + 16;  // of weights in shared memory: sixteen threads each read two parts, from all banks
+constexpr int kKeptStride = static_cast<int>(kKeptIdsMax) + 1;  // with one more the response ends
 constexpr int kSamplesMax = 128;      // rows whose logits are in memory at a time
 constexpr int kGemmColumns = 64;     // n is padded to it, k to kGemmSteps
 constexpr int kGemmSteps = 64;

@@ -14,6 +14,7 @@ void ChangeList::add_sequence(int32_t slot, const SequenceStep& step, int32_t bl
     state.min_p = s.min_p;
     state.top_k = s.top_k;
     state.repetition_penalty = s.repetition_penalty;
+    state.gives_kept = s.logprob_mode == LogprobMode::kKept;
     state.logprob_temperature = s.temperature == 0.0f || s.logprob_mode == LogprobMode::kRaw ? 1.0f : s.temperature;
     if (s.repetition_penalty != 1.0f)
       for (int32_t p = 0; p < std::ssize(step.history); ++p)
@@ -45,6 +46,7 @@ std::vector<Pass> plan_passes(std::span<const PlannedSequence> sequences, const 
     const auto total = static_cast<int32_t>(step.tokens.size()), first_sampled = total - step.sample_rows;
     const auto start = static_cast<int32_t>(step.start);
     const bool is_tree = !step.parents.empty();
+    const bool gives_kept = step.gives_kept();
     for (int32_t first = 0; first < total;) {
       const auto fitting = [&](const Pass& pass) {
         const int32_t longest = std::max(pass.positions, start + total), splits = (longest + kSplit - 1) / kSplit;
@@ -75,7 +77,8 @@ std::vector<Pass> plan_passes(std::span<const PlannedSequence> sequences, const 
         pass.samples.push_back({.row = first_row + i - first,
                                 .target = step.targets.empty() ? -1 : step.targets[static_cast<size_t>(sample)],
                                 .advances_slot = planned.goes_on ? planned.slot : -1});
-        pass.destinations.push_back({index, sample});
+        pass.destinations.push_back({index, sample, gives_kept});
+        pass.gives_kept |= gives_kept;
       }
       for (int32_t i = 0; i < taken; i += together)
         pass.tiles.push_back({.first_row = first_row + i, .rows = std::min(together, taken - i), .whole = whole});

@@ -28,6 +28,7 @@ struct ChangeList {
 struct Pass {
   struct Destination {
     int32_t sequence, sample;
+    bool gives_kept = false;
   };
   ChangeList changes;  // before it
   std::vector<PlanRow> rows;
@@ -38,6 +39,7 @@ struct Pass {
   std::vector<Destination> destinations;  // of the samples, in the result of the step
   std::vector<int32_t> begun;             // sequences whose first row is in it
   int32_t positions = 0;                  // of its longest context
+  bool gives_kept = false;                // some sample does
 };
 
 struct PassLimits {

@@ -232,7 +232,7 @@ GPU_INLINE void mark_penalized(const SampleArgs& args, const RowState& at, int s
 }
 
 // grid: samples from first_sample on. Bytes: 12 to 20 per part and at most kPart * 4 without cuts and penalty; vocab * 4, read 2 to 7
-// times, with them.
+// times, with them; 4 per kept id that is given back.
 GPU_INLINE void sample_rows(const SampleArgs& args) {
   const int at = block_x(), thread = thread_index();
   if (at >= launch_rows(args.plan, 1, args.first_sample)) return;
@@ -243,14 +243,16 @@ GPU_INLINE void sample_rows(const SampleArgs& args) {
   const double uniform = philox_uniform(slot.seed, state.position + 1);
   SampleShared shared(dynamic_shared());
   const float largest = add_parts(args, slot, wanted, shared);
+  const int sample = args.first_sample + at;
   if (largest == kInfF) {
-    if (thread == 0) args.sampled[args.first_sample + at] = {-1, 0.0f};
+    if (thread == 0) args.sampled[sample] = {-1, 0.0f};
     return;
   }
 
   LogitRow row{.logits = args.logits + at * int64_t{args.vocab_stride}, .vocab = args.vocab};
   const double logprob_total = wanted.logprob ? shared.logprob_total : shared.total;
   int token = planned.target;
+  const bool gives_kept = token < 0 && slot.gives_kept;
   if (token < 0) {
     const bool has_cuts = slot.top_k != 0 || slot.top_p != 1.0f || slot.min_p != 0.0f;
     if (slot.repetition_penalty != 1.0f) {
@@ -264,19 +266,24 @@ GPU_INLINE void sample_rows(const SampleArgs& args) {
     else if (row.penalized == nullptr && !has_cuts)
       token = draw_from_parts(row, args.parts, largest, slot.temperature, uniform, shared);
     else
-      token = draw_with_cuts(row, max, slot, args.candidates + at * int64_t{args.vocab}, args.bucket + at * int64_t{args.vocab},
-                             args.parts, uniform, shared);
+      token = draw_with_cuts(args, row, max, slot, uniform, gives_kept, shared);
   }
   if (thread == 32) shared.log_total = log_parts(logprob_total).high;  // while thread 0 looks for the token
   __syncthreads();
   if (thread != 0) return;
   const float logit = row.logits[token];
   float logprob = -kInfF;
-  if (logit != -kHighestLogit || largest <= -kHighestLogit) {
+  if (gives_kept && slot.temperature == 0.0f) {
+    args.kept_counts[sample] = 1;
+    *kept_of(args) = token;
+    logprob = 0;
+  } else if (gives_kept) {
+    logprob = static_cast<float>(shared.kept_logprob);
+  } else if (logit != -kHighestLogit || largest <= -kHighestLogit) {
     const float scaled = (logit - largest) / slot.logprob_temperature;
     logprob = static_cast<float>(static_cast<double>(scaled) - shared.log_total);
   }
-  args.sampled[args.first_sample + at] = {token, logprob};
+  args.sampled[sample] = {token, logprob};
 }
 
 }  // namespace

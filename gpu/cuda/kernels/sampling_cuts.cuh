@@ -49,6 +49,7 @@ struct SampleShared {
   float* floats;                // [kSampleWarps]
   double& target;
   double& total;
+  double& kept_logprob;  // in its place
   double& logprob_total;
   double& log_total;  // the logarithm of that
   unsigned long long& count;
@@ -66,6 +67,7 @@ struct SampleShared {
         floats(reinterpret_cast<float*>(sums + kSampleWarps)),
         target(*reinterpret_cast<double*>(floats + kSampleWarps)),
         total((&target)[1]),
+        kept_logprob((&target)[1]),
         logprob_total((&target)[2]),
         log_total((&target)[3]),
         count(reinterpret_cast<unsigned long long*>(&target)[4]),
@@ -265,10 +267,16 @@ GPU_INLINE unsigned long long last_of_top_p(const unsigned long long* candidates
   return shared.found;
 }
 
-// Draws from what the cuts leave. Returns the token to thread 0. `max`: the largest logit, with the penalty.
-// REQUIRES: temperature > 0.
-GPU_INLINE int draw_with_cuts(const LogitRow& row, float max, const SlotState& slot, unsigned long long* candidates,
-                              unsigned long long* bucket, int parts, double uniform, SampleShared& shared) {
+// Where the ids go that the cuts left of this block's sample.
+GPU_INLINE int32_t* kept_of(const SampleArgs& args) { return args.kept + (args.first_sample + block_x()) * int64_t{kKeptStride}; }
+
+// Draws from what the cuts leave. Returns the token to thread 0, and if these are to be given back its log-probability
+// among them in shared.kept_logprob. `max`: the largest logit, with the penalty. REQUIRES: temperature > 0.
+GPU_INLINE int draw_with_cuts(const SampleArgs& args, const LogitRow& row, float max, const SlotState& slot, double uniform, bool gives_kept,
+                              SampleShared& shared) {
+  unsigned long long* const candidates = args.candidates + block_x() * int64_t{args.vocab};
+  unsigned long long* const bucket = args.bucket + block_x() * int64_t{args.vocab};
+  const int parts = args.parts;
   const int thread = thread_index(), vocab = row.vocab;
   const float temperature = slot.temperature;
   const auto scaled = [&](int id) { return (row.at(id) - max) / temperature; };
@@ -346,11 +354,23 @@ GPU_INLINE int draw_with_cuts(const LogitRow& row, float max, const SlotState& s
       for (int i = 0; i < count; ++i) total += static_cast<double>(weight_of(candidates[i]));
     last = last_of_top_p(candidates, count, static_cast<double>(slot.top_p) * total, bucket, shared);
   }
+  const auto is_kept = [&](unsigned long long c) { return c >= last && weight_of(c) >= slot.min_p; };
+  if (gives_kept) {
+    unsigned long long before = 0;
+#pragma unroll 1
+    for (int first = 0; first < count && before < kKeptStride; first += kSampleThreads) {
+      const unsigned long long candidate = first + thread < count ? candidates[first + thread] : 0;
+      const bool keeps = candidate != 0 && is_kept(candidate);
+      unsigned long long all = 0;
+      const unsigned long long at = before + block_scan(keeps, shared, all);
+      if (keeps && at < kKeptStride) kept_of(args)[at] = id_of(candidate);
+      before += all;
+    }
+    if (thread == 0) args.kept_counts[args.first_sample + block_x()] = static_cast<int32_t>(before < kKeptStride ? before : kKeptStride);
+  }
   int token = -1;
   if (thread == 0) {
-    const auto kept_weight = [&](unsigned long long c) {
-      return c >= last && weight_of(c) >= slot.min_p ? weight_of(c) : 0.0f;
-    };
+    const auto kept_weight = [&](unsigned long long c) { return is_kept(c) ? weight_of(c) : 0.0f; };
     double kept_total = static_cast<double>(kept_weight(candidates[0])), cumulative = 0;
 #pragma unroll 8
     for (int i = 1; i < count; ++i) kept_total += static_cast<double>(kept_weight(candidates[i]));
@@ -363,6 +383,7 @@ GPU_INLINE int draw_with_cuts(const LogitRow& row, float max, const SlotState& s
       cumulative += static_cast<double>(weight);
       if (cumulative > target) break;
     }
+    if (gives_kept) shared.kept_logprob = static_cast<double>(scaled(token)) - log_parts(kept_total).high;
   }
   return token;
 }

@@ -38,7 +38,19 @@ std::vector<SamplingParams> sampling_rules() {
   rules[9].min_p = 0.01f;
   rules[9].temperature = 1.2f;
   rules[9].repetition_penalty = 0.9f;
+  for (const size_t i : {5, 8, 9}) {
+    rules.push_back(rules[i]);
+    rules.back().logprob_mode = LogprobMode::kKept;
+  }
   return rules;
+}
+
+/// The ids that the cuts left for each sampled token of a step.
+std::vector<std::vector<int32_t>> kept_ids(const StepResult& result) {
+  std::vector<std::vector<int32_t>> ids;
+  for (const std::vector<KeptList>& of_sequence : result.kept)
+    for (const KeptList& kept : of_sequence) ids.push_back(kept ? *kept : std::vector<int32_t>());
+  return ids;
 }
 
 Reference reference(const std::shared_ptr<const Model>& model, CudaType type, const TestSequence& prompt, int count) {
@@ -64,7 +76,7 @@ TEST_CASE("cuda engine: in f32 mode tokens and log-probabilities are the CPU eng
     uint64_t seed = 0;
     for (const SamplingParams& sampling : sampling_rules()) {
       ++seed;
-      on_gpu.push_back(sequence_of(random_tokens(5 + 7 * static_cast<int>(seed), 96, seed), seed, sampling));
+      on_gpu.push_back(sequence_of(random_tokens(5 + 4 * static_cast<int>(seed), 96, seed), seed, sampling));
     }
     std::vector<TestSequence> on_cpu = on_gpu;
     for (int step = 0; step < 30; ++step) {
@@ -73,6 +85,8 @@ TEST_CASE("cuda engine: in f32 mode tokens and log-probabilities are the CPU eng
       for (TestSequence& s : on_cpu) cpu_steps.push_back(cpu.plan(s, std::ssize(s.tokens) - s.computed, 1));
       const StepResult a = gpu.step(std::move(gpu_steps)), b = cpu.step(std::move(cpu_steps));
       REQUIRE(a.sampled == b.sampled);
+      REQUIRE(kept_ids(a).size() == 3);
+      REQUIRE(kept_ids(a) == kept_ids(b));
       for (size_t i = 0; i < on_gpu.size(); ++i)
         for (std::vector<TestSequence>* all : {&on_gpu, &on_cpu}) (*all)[i].tokens.push_back(a.sampled[i][0].token);
     }

@@ -33,7 +33,7 @@ std::vector<GroupSpec> groups() {
     group.samples = kSamples;
     group.sampling.max_tokens = 40;
     if (g == 1) group.sampling.repetition_penalty = 1.2f;
-    if (g == 2) group.sampling.top_p = 0.9f;
+    if (g == 2) group.sampling.top_p = 0.9f, group.sampling.logprob_mode = LogprobMode::kKept;
     for (uint32_t s = 0; s < kSamples; ++s) group.seeds.push_back(100 * g + s);
     all.push_back(std::move(group));
   }
@@ -83,6 +83,9 @@ Outcome run_rollout(const std::shared_ptr<const Model>& model, uint32_t nodes, i
                                        [&](const Response& r) {
                                          Bits bits{r.output_ids, {}};
                                          for (const float p : r.logprobs) bits.second.push_back(std::bit_cast<uint32_t>(p));
+                                         const bool gives_kept = r.request.group.index == 2;
+                                         CHECK(r.kept_ids.tokens() == (gives_kept ? r.output_ids.size() : 0));
+                                         bits.second.insert(bits.second.end(), r.kept_ids.ids.begin(), r.kept_ids.ids.end());
                                          result.answers[{r.request.group.index, r.request.sample}] = bits;
                                          result.migrations += r.migrations;
                                        },

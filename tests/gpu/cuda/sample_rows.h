@@ -26,8 +26,14 @@ struct SampleCase {
   int32_t target = -1;                // >= 0: score it
 };
 
+/// What a row gives: the kept ids are those of LogprobMode::kKept, as far as they come back.
+struct SampledRow {
+  SampledToken sampled;
+  std::vector<int32_t> kept;
+};
+
 /// Samples a row of each case, of a sequence of its own. REQUIRES: equal sizes of rows, at most kSamplesMax cases.
-inline std::vector<SampledToken> sample_on_device(const std::vector<SampleCase>& cases) {
+inline std::vector<SampledRow> sample_on_device(const std::vector<SampleCase>& cases) {
   using namespace cuda;
   constexpr int32_t kBlockTokens = 16, kTableStride = 64;
   const auto device = simt::make_simt_device({});
@@ -69,28 +75,38 @@ inline std::vector<SampledToken> sample_on_device(const std::vector<SampleCase>&
                         .bucket = memory(int64_t{count} * vocab, 0ull),
                         .penalized = memory(count * bits, uint32_t{}),
                         .sampled = memory(count, Sampled{}),
+                        .kept_counts = reinterpret_cast<int32_t*>(put_on(*device, std::vector<int32_t>(cases.size()))),
+                        .kept = reinterpret_cast<int32_t*>(put_on(*device, std::vector<int32_t>(cases.size() * kKeptStride, -1))),
                         .vocab = vocab, .vocab_stride = stride, .parts = parts, .penalized_stride = bits, .table_stride = kTableStride,
                         .block_tokens = kBlockTokens, .first_sample = 0};
   const int32_t launched = count + 1;  // a row too many
   device->launch(Stream::kSteps, KernelId::k_weigh_logits, {(parts + kWeighedParts - 1) / kWeighedParts, launched}, args);
   device->launch(Stream::kSteps, KernelId::k_sample_rows, {launched}, args);
   std::vector<Sampled> sampled(cases.size());
-  device->copy_out(Stream::kSteps, sampled.data(), reinterpret_cast<std::byte*>(args.sampled), std::ssize(sampled) * 8);
+  std::vector<int32_t> counts(cases.size()), kept(cases.size() * kKeptStride);
+  device->copy_out(Stream::kSteps, sampled.data(), args.sampled, std::ssize(sampled) * 8);
+  device->copy_out(Stream::kSteps, counts.data(), args.kept_counts, std::ssize(counts) * 4);
+  device->copy_out(Stream::kSteps, kept.data(), args.kept, std::ssize(kept) * 4);
   const Status status = device->wait(device->record(Stream::kSteps));
   REQUIRE_MESSAGE(status.ok(), status.error().detail);
-  std::vector<SampledToken> tokens;
-  for (const Sampled& s : sampled) tokens.push_back({s.token, s.logprob});
-  return tokens;
+  std::vector<SampledRow> out;
+  for (size_t i = 0; i < sampled.size(); ++i) {
+    const auto first = kept.begin() + static_cast<ptrdiff_t>(i * kKeptStride);
+    out.push_back({{sampled[i].token, sampled[i].logprob}, {first, first + counts[i]}});
+  }
+  return out;
 }
 
-inline SampledToken sample_on_cpu(const SampleCase& c) {
+inline SampledRow sample_on_cpu(const SampleCase& c) {
   if (c.target >= 0) {
     const float logprob = token_logprob(c.logits, c.target, c.params);
-    return std::isnan(logprob) ? SampledToken{kNotFinite, 0} : SampledToken{c.target, logprob};
+    return {std::isnan(logprob) ? SampledToken{kNotFinite, 0} : SampledToken{c.target, logprob}, {}};
   }
   std::vector<float> logits = c.logits;
   const RowSample sample = sample_row(logits, c.params, c.seed, std::ssize(c.tokens), c.tokens);
-  return {sample.token, sample.logprob};
+  SampledRow row{{sample.token, sample.logprob}, sample.kept ? *sample.kept : std::vector<int32_t>()};
+  row.kept.resize(std::min<size_t>(row.kept.size(), cuda::kKeptStride));
+  return row;
 }
 
 /// Rows in which the drawn target is so near to the weight of the first of two tokens that only the sum in order decides.
@@ -148,6 +164,11 @@ inline std::vector<SampleCase> sample_cases(int32_t vocab) {
         c.params.repetition_penalty = penalty;
         cases.push_back(std::move(c));
       }
+  for (size_t i = 0, plain = cases.size(); i < plain; ++i) {
+    SampleCase c = cases[i];
+    c.params.logprob_mode = LogprobMode::kKept;
+    if (validate(c.params).ok()) cases.push_back(std::move(c));
+  }
   for (const SamplingParams& rule : {rules[0], rules[9]})
     for (const int32_t target : {0, 1, vocab - 1})
       cases.push_back({.what = "scored", .logits = masked, .params = rule, .target = target});
@@ -162,7 +183,8 @@ inline std::vector<SampleCase> sample_cases(int32_t vocab) {
 /// More parts than a sum over them takes at once.
 inline std::vector<SampleCase> long_sample_cases() {
   std::vector<SampleCase> cases;
-  for (const SamplingParams& rule : {SamplingParams{}, SamplingParams{.temperature = 0.5f, .logprob_mode = LogprobMode::kRaw}, SamplingParams{.top_p = 0.9f}}) {
+  for (const SamplingParams& rule : {SamplingParams{}, SamplingParams{.temperature = 0.5f, .logprob_mode = LogprobMode::kRaw}, SamplingParams{.top_p = 0.9f},
+                                     SamplingParams{.temperature = 30, .top_p = 0.99f, .logprob_mode = LogprobMode::kKept}}) {  // keeps more than come back
     SampleCase& c = cases.emplace_back(SampleCase{.what = "long", .logits = std::vector<float>(17000), .params = rule});
     std::mt19937_64 rng(cases.size());
     std::normal_distribution<float> normal(0, 3);
@@ -176,14 +198,15 @@ inline void check_sample_rows(const std::vector<SampleCase>& cases) {
   for (size_t first = 0; first < cases.size(); first += cuda::kSamplesMax) {
     const std::vector<SampleCase> some(cases.begin() + static_cast<ptrdiff_t>(first),
                                        cases.begin() + static_cast<ptrdiff_t>(std::min(first + cuda::kSamplesMax, cases.size())));
-    const std::vector<SampledToken> got = sample_on_device(some);
+    const std::vector<SampledRow> got = sample_on_device(some);
     for (size_t i = 0; i < some.size(); ++i) {
       CAPTURE(first + i);
       CAPTURE(some[i].what);
       CAPTURE(some[i].params.repetition_penalty);
-      const SampledToken want = sample_on_cpu(some[i]);
-      CHECK(got[i].token == want.token);
-      CHECK(std::bit_cast<uint32_t>(got[i].logprob) == std::bit_cast<uint32_t>(want.logprob));
+      const SampledRow want = sample_on_cpu(some[i]);
+      CHECK(got[i].sampled.token == want.sampled.token);
+      CHECK(std::bit_cast<uint32_t>(got[i].sampled.logprob) == std::bit_cast<uint32_t>(want.sampled.logprob));
+      CHECK(got[i].kept == want.kept);
     }
   }
 }
