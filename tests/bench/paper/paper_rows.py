@@ -42,8 +42,8 @@ POLICIES = ["verl", "divided", "divided-rr", "las", "seer", "seer+", "oracle"]
 GROUP_SIZE = {"moonlight": 8, "qwen2-vl-72b": 16, "kimi-k2": 8}
 
 # The fit of the veRL row: the grid, and what it is held against.
-SIGMAS = {"moonlight": [0.6, 0.7, 0.85, 1.0, 1.15], "qwen2-vl-72b": [0.85, 1.0, 1.15, 1.3, 1.6, 2.0], "kimi-k2": [0.7, 0.85, 1.0]}
-ICCS = {"moonlight": [0.5, 0.73, 0.9], "qwen2-vl-72b": [0.5, 0.73, 0.9, 0.97], "kimi-k2": [0.5, 0.73, 0.9]}
+SIGMAS = {"moonlight": [0.6, 0.7, 0.85, 1.0, 1.15, 1.3, 1.6, 2.0], "qwen2-vl-72b": [0.85, 1.0, 1.15, 1.3, 1.6, 2.0], "kimi-k2": [0.7, 0.85, 1.0]}
+ICCS = {"moonlight": [0.5, 0.73, 0.9, 0.97], "qwen2-vl-72b": [0.5, 0.73, 0.9, 0.97], "kimi-k2": [0.5, 0.73, 0.9]}
 RESERVES = {"moonlight": [0.1, 0.3, 0.4, 0.5]}  # shares of GPU memory that are not the engine's. veRL's default leaves it half
 VERIFY_ROW = ("moonlight", 1.16)  # Figure 7, groups of 8: verl+sd over verl; the only row that the verify factor is fitted to
 WATERMARKS = {"qwen2-vl-72b": [0.0, 0.0005, 0.001, 0.002, 0.005, 0.01]}  # preemptions are published for this workload only
