@@ -6,8 +6,8 @@ namespace seer {
 namespace {
 
 // Adds the dot products over one block of 32 inputs to `sums`: kRows rows of x against kColumns x 16 outputs, whose
-// lines of pairs begin at w.
-template <int kRows, int kColumns, class Weight>
+// lines of pairs begin at w. kInOrder: lines are prefetched in the order of memory, not in that of the loop; see weight_prefetch.h.
+template <int kRows, int kColumns, bool kInOrder = false, class Weight>
 SEER_INLINE void add_block(const float* x, int64_t x_stride, const Weight* w, Lanes::F (&sums)[kRows][kColumns]) {
   using F = Lanes::F;
   F even[kRows][kColumns], odd[kRows][kColumns];
@@ -17,7 +17,10 @@ SEER_INLINE void add_block(const float* x, int64_t x_stride, const Weight* w, La
     F w_even[kColumns], w_odd[kColumns];
     for (int t = 0; t < kColumns; ++t) {
       const Weight* line = w + t * 512 + pair * 32;
-      if (pair * sizeof(Weight) % 2 == 0) prefetch_weights(line);  // a line of pairs is 32 or 64 bytes
+      if constexpr (kInOrder)
+        prefetch_weights_in_order(w + (pair * kColumns + t) * 32);
+      else if (pair * sizeof(Weight) % 2 == 0)  // a line of pairs is 32 or 64 bytes
+        prefetch_weights(line);
       Lanes::load_pairs(line, w_even[t], w_odd[t]);
     }
     for (int m = 0; m < kRows; ++m) {
@@ -34,14 +37,14 @@ SEER_INLINE void add_block(const float* x, int64_t x_stride, const Weight* w, La
 }
 
 // kRows rows of x against kColumns x 16 outputs of one panel, from its output t_begin * 16 on.
-template <int kRows, int kColumns>
+template <int kRows, int kColumns, bool kInOrder>
 SEER_INLINE void bf16_tile(const float* x, int64_t x_stride, int32_t columns, const uint16_t* w, int t_begin, float* y,
                            int64_t y_stride) {
   Lanes::F sums[kRows][kColumns];
   for (int m = 0; m < kRows; ++m)
     for (int t = 0; t < kColumns; ++t) sums[m][t] = Lanes::set1(0.0f);
   for (int32_t k = 0; k < columns; k += 32, w += 1024)
-    add_block<kRows, kColumns>(x + k, x_stride, w + t_begin * 512, sums);
+    add_block<kRows, kColumns, kInOrder>(x + k, x_stride, w + t_begin * 512, sums);
   for (int m = 0; m < kRows; ++m)
     for (int t = 0; t < kColumns; ++t) Lanes::store(y + m * y_stride + t * 16, sums[m][t]);
 }
@@ -94,7 +97,7 @@ SEER_INLINE void f32_tile(const float* x, int64_t x_stride, int32_t columns, con
 }
 
 // One tile of kRows rows, by the type of the weights. Kept out of line: each is one unrolled loop nest.
-template <int kRows, class Weight>
+template <int kRows, bool kInOrder = false, class Weight>
 __attribute__((noinline)) void tile_rows(const float* x, int64_t x_stride, int32_t columns, const Weight* panel,
                                          float* y, int64_t y_stride) {
   constexpr int kColumns = Lanes::kGemmColumns;
@@ -102,7 +105,7 @@ __attribute__((noinline)) void tile_rows(const float* x, int64_t x_stride, int32
     if constexpr (sizeof(Weight) == 1)
       int8_tile<kRows, kColumns>(x, x_stride, columns, panel, t, y + t * 16, y_stride);
     else if constexpr (sizeof(Weight) == 2)
-      bf16_tile<kRows, kColumns>(x, x_stride, columns, panel, t, y + t * 16, y_stride);
+      bf16_tile<kRows, kColumns, kInOrder>(x, x_stride, columns, panel, t, y + t * 16, y_stride);
     else
       f32_tile<kRows, kColumns>(x, x_stride, columns, panel, t, y + t * 16, y_stride);
   }
@@ -137,7 +140,10 @@ void gemm(const float* x, int64_t x_stride, int32_t rows, int32_t columns_padded
     int32_t m = 0;
     for (; m + kRows <= rows; m += kRows)
       tile_rows<kRows>(x + m * x_stride, x_stride, columns_padded, panel, out + m * y_stride, y_stride);
-    tile_rest<kRows - 1>(rows - m, x + m * x_stride, x_stride, columns_padded, panel, out + m * y_stride, y_stride);
+    if (sizeof(Weight) == 2 && rows == 1 && prefetches_in_order())
+      tile_rows<1, true>(x, x_stride, columns_padded, panel, out, y_stride);
+    else
+      tile_rest<kRows - 1>(rows - m, x + m * x_stride, x_stride, columns_padded, panel, out + m * y_stride, y_stride);
   }
 }
 
