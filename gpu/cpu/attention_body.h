@@ -20,7 +20,14 @@ SEER_INLINE const std::byte* tile_keys(const KvView& kv, int64_t tile, int64_t t
 SEER_INLINE int64_t half_tile_bytes(const KvView& kv, int32_t padded) {
   return static_cast<int64_t>(padded) * kTilePositions * (kv.bf16 ? 2 : 4);
 }
-SEER_INLINE void prefetch(const std::byte* p) { __builtin_prefetch(p); }
+// On AMD's cores into the L2 cache: the L1 cache has too few lines on their way. Decode with 64 sequences at a context of 2 000 on one core
+// of a Zen 4: AVX2 1.3 times as fast, AVX-512 1.2.
+SEER_INLINE void prefetch(const std::byte* p, bool into_l2) {
+  if (into_l2)
+    __builtin_prefetch(p, 0, 2);
+  else
+    __builtin_prefetch(p);
+}
 constexpr int64_t kPrefetchTiles = 4;  // ahead: a tile takes about 50 ns, memory about 150 ns
 SEER_INLINE int64_t tile_ahead(int64_t tile, int64_t tile_end) {
   return tile + kPrefetchTiles < tile_end ? tile + kPrefetchTiles : tile_end - 1;
@@ -35,8 +42,8 @@ constexpr int kTilesTogether = 2 * kRows <= Lanes::kOnePassRows ? 2 : 1;
 // more rows than the registers hold both for. Term i of row m is rows[m * stride + i]; the lines of pairs begin at `lines`, and
 // those at `next` are prefetched. kTerms: how many terms, or 0 if `terms` says it.
 template <int kTerms, int kRows>
-SEER_INLINE void add_two_passes(const float* rows, int64_t stride, const uint16_t* lines, const std::byte* next, int terms,
-                                F (&sums)[kRows]) {
+SEER_INLINE void add_two_passes(const float* rows, int64_t stride, const uint16_t* lines, const std::byte* next, bool into_l2,
+                                int terms, F (&sums)[kRows]) {
   const float* row[kRows];
   for (int m = 0; m < kRows; ++m) {
     row[m] = rows + m * stride;
@@ -48,7 +55,7 @@ SEER_INLINE void add_two_passes(const float* rows, int64_t stride, const uint16_
 #pragma GCC unroll 16
   for (int i = 0; i < terms; i += 2) {
     F line;
-    prefetch(next + i * 32);
+    prefetch(next + i * 32, into_l2);
     Lanes::load_pairs(lines + i * 16, line, other);
     for (int m = 0; m < kRows; ++m) Lanes::add_product(even[m], Lanes::set1(row[m][i]), line);
   }
@@ -65,7 +72,7 @@ SEER_INLINE void add_two_passes(const float* rows, int64_t stride, const uint16_
 // goes to scores + m * score_stride + t * 16.
 template <int kRows, int kTiles, bool kBf16>
 SEER_INLINE void score_tile(const float* query, int32_t padded, const std::byte* const (&keys)[kTiles],
-                            const std::byte* const (&next)[kTiles], float* scores, int64_t score_stride) {
+                            const std::byte* const (&next)[kTiles], bool into_l2, float* scores, int64_t score_stride) {
   F sums[kRows][kTiles];
   for (int m = 0; m < kRows; ++m)
     for (int t = 0; t < kTiles; ++t) sums[m][t] = Lanes::set1(0.0f);
@@ -75,8 +82,8 @@ SEER_INLINE void score_tile(const float* query, int32_t padded, const std::byte*
     for (int m = 0; m < kRows; ++m) column[m] = sums[m][0];
     const auto* k = reinterpret_cast<const uint16_t*>(keys[0]);
     int32_t d = 0;
-    for (; d + 32 <= padded; d += 32) add_two_passes<32>(query + d, padded, k + d * 16, next[0] + d * 32, 32, column);
-    if (d < padded) add_two_passes<0>(query + d, padded, k + d * 16, next[0] + d * 32, padded - d, column);
+    for (; d + 32 <= padded; d += 32) add_two_passes<32>(query + d, padded, k + d * 16, next[0] + d * 32, into_l2, 32, column);
+    if (d < padded) add_two_passes<0>(query + d, padded, k + d * 16, next[0] + d * 32, into_l2, padded - d, column);
     for (int m = 0; m < kRows; ++m) sums[m][0] = column[m];
   } else if constexpr (kBf16) {
     for (int32_t d = 0; d < padded; d += 32) {
@@ -87,7 +94,7 @@ SEER_INLINE void score_tile(const float* query, int32_t padded, const std::byte*
       for (int32_t i = d; i < end; i += 2) {
         F k_even[kTiles], k_odd[kTiles];
         for (int t = 0; t < kTiles; ++t) {
-          prefetch(next[t] + i * 32);
+          prefetch(next[t] + i * 32, into_l2);
           Lanes::load_pairs(reinterpret_cast<const uint16_t*>(keys[t]) + i * 16, k_even[t], k_odd[t]);
         }
         for (int m = 0; m < kRows; ++m) {
@@ -105,7 +112,7 @@ SEER_INLINE void score_tile(const float* query, int32_t padded, const std::byte*
     for (int32_t i = 0; i < padded; ++i) {
       F key[kTiles];
       for (int t = 0; t < kTiles; ++t) {
-        prefetch(next[t] + i * 64);
+        prefetch(next[t] + i * 64, into_l2);
         key[t] = Lanes::load(reinterpret_cast<const float*>(keys[t]) + i * 16);
       }
       for (int m = 0; m < kRows; ++m) {
@@ -122,7 +129,7 @@ SEER_INLINE void score_tile(const float* query, int32_t padded, const std::byte*
 // from `chunk` on. `out` holds the sums, padded floats per query.
 template <int kRows, int kChunks, bool kBf16>
 SEER_INLINE void weigh_tile(const float* weights, int64_t stride, int32_t padded, const std::byte* values,
-                            const std::byte* next, int32_t chunk, int count, float* out) {
+                            const std::byte* next, bool into_l2, int32_t chunk, int count, float* out) {
   F sums[kRows][kChunks];
   for (int m = 0; m < kRows; ++m)
     for (int c = 0; c < kChunks; ++c) sums[m][c] = Lanes::load(out + m * padded + (chunk + c) * 16);
@@ -132,9 +139,9 @@ SEER_INLINE void weigh_tile(const float* weights, int64_t stride, int32_t padded
     for (int m = 0; m < kRows; ++m) column[m] = sums[m][0];
     const auto* v = reinterpret_cast<const uint16_t*>(values) + chunk * 256;
     if (count == 16)
-      add_two_passes<16>(weights, stride, v, next + chunk * 512, 16, column);
+      add_two_passes<16>(weights, stride, v, next + chunk * 512, into_l2, 16, column);
     else
-      add_two_passes<0>(weights, stride, v, next + chunk * 512, count, column);
+      add_two_passes<0>(weights, stride, v, next + chunk * 512, into_l2, count, column);
     for (int m = 0; m < kRows; ++m) sums[m][0] = column[m];
   } else if constexpr (kBf16) {
     const auto* v = reinterpret_cast<const uint16_t*>(values) + chunk * 256;
@@ -145,7 +152,7 @@ SEER_INLINE void weigh_tile(const float* weights, int64_t stride, int32_t padded
     int i = 0;
     for (; i + 2 <= count; i += 2, v += 32) {
       for (int c = 0; c < kChunks; ++c) {
-        prefetch(next + (chunk + c) * 512 + i * 32);
+        prefetch(next + (chunk + c) * 512 + i * 32, into_l2);
         Lanes::load_pairs(v + c * 256, v_even[c], v_odd[c]);
       }
       for (int m = 0; m < kRows; ++m) {
@@ -169,7 +176,7 @@ SEER_INLINE void weigh_tile(const float* weights, int64_t stride, int32_t padded
     for (int i = 0; i < count; ++i, v += padded) {
       F value[kChunks];
       for (int c = 0; c < kChunks; ++c) {
-        prefetch(next + (i * padded + (chunk + c) * 16) * 4);
+        prefetch(next + (i * padded + (chunk + c) * 16) * 4, into_l2);
         value[c] = Lanes::load(v + c * 16);
       }
       for (int m = 0; m < kRows; ++m) {
@@ -220,15 +227,16 @@ __attribute__((noinline)) void weigh_tiles(const TileSource& source, const float
                                            float* out) {
   const int64_t half_bytes = half_tile_bytes(source.kv, padded);
   constexpr int kChunks = kTilesTogether<kRows>;
+  const bool into_l2 = runs_on_amd();
   for (int64_t t = tile_begin; t < tile_end; ++t) {
     const int count = t + 1 == tile_end ? last_count : 16;
     const std::byte* values = source.tile(t, half_bytes) + half_bytes;
     const std::byte* next = source.tile(tile_ahead(t, tile_end), half_bytes) + half_bytes;
     int32_t chunk = 0;
     for (; chunk + kChunks <= padded / 16; chunk += kChunks)
-      weigh_tile<kRows, kChunks, kBf16>(weights + t * 16, stride, padded, values, next, chunk, count, out);
+      weigh_tile<kRows, kChunks, kBf16>(weights + t * 16, stride, padded, values, next, into_l2, chunk, count, out);
     for (; chunk < padded / 16; ++chunk)
-      weigh_tile<kRows, 1, kBf16>(weights + t * 16, stride, padded, values, next, chunk, count, out);
+      weigh_tile<kRows, 1, kBf16>(weights + t * 16, stride, padded, values, next, into_l2, chunk, count, out);
   }
 }
 
@@ -242,12 +250,13 @@ __attribute__((noinline)) void score_tiles(const TileSource& source, const float
     const int64_t value = tile_begin + t + kPrefetchTiles - tile_end;
     return tile(value < tile_end ? value : tile_end - 1) + half_bytes;
   };
+  const bool into_l2 = runs_on_amd();
   int64_t t = tile_begin;
   if constexpr (kTilesTogether<kRows> == 2)
     for (; t + 2 <= tile_end; t += 2)
-      score_tile<kRows, 2, kBf16>(query, padded, {tile(t), tile(t + 1)}, {next(t), next(t + 1)}, scores + t * 16,
+      score_tile<kRows, 2, kBf16>(query, padded, {tile(t), tile(t + 1)}, {next(t), next(t + 1)}, into_l2, scores + t * 16,
                                   stride);
-  for (; t < tile_end; ++t) score_tile<kRows, 1, kBf16>(query, padded, {tile(t)}, {next(t)}, scores + t * 16, stride);
+  for (; t < tile_end; ++t) score_tile<kRows, 1, kBf16>(query, padded, {tile(t)}, {next(t)}, into_l2, scores + t * 16, stride);
 }
 
 // Calls fn.operator()<n>(first) for runs of n <= kAttentionRows queries that cover [0, queries): whole runs, then one

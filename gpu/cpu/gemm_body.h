@@ -140,7 +140,7 @@ void gemm(const float* x, int64_t x_stride, int32_t rows, int32_t columns_padded
     int32_t m = 0;
     for (; m + kRows <= rows; m += kRows)
       tile_rows<kRows>(x + m * x_stride, x_stride, columns_padded, panel, out + m * y_stride, y_stride);
-    if (sizeof(Weight) == 2 && rows == 1 && prefetches_in_order())
+    if (sizeof(Weight) == 2 && rows == 1 && runs_on_amd())
       tile_rows<1, true>(x, x_stride, columns_padded, panel, out, y_stride);
     else
       tile_rest<kRows - 1>(rows - m, x + m * x_stride, x_stride, columns_padded, panel, out + m * y_stride, y_stride);

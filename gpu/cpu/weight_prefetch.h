@@ -27,7 +27,8 @@ SEER_INLINE void prefetch_weights(const void* line) {
 // 0.79 and 0.97; AVX-512, 8 KiB ahead, 0.95 and above instead of 0.62 and 0.86. With int8, whose conversions take as long, it gains nothing.
 constexpr int64_t kInOrderBytes = 8192;
 SEER_INLINE void prefetch_weights_in_order(const void* line) { __builtin_prefetch(static_cast<const char*>(line) + kInOrderBytes); }
-SEER_INLINE bool prefetches_in_order() {
+/// Kernels prefetch differently there.
+SEER_INLINE bool runs_on_amd() {
 #if defined(__x86_64__)
   static const bool is_amd = __builtin_cpu_is("amd") != 0;
   return is_amd;
