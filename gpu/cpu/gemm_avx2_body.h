@@ -325,7 +325,7 @@ SEER_INLINE void multiply_panels(const float* x, int64_t x_stride, int32_t rows,
       const int32_t slab = rows - m < kSlabRows ? rows - m : kSlabRows;
       const float* const in = x + m * x_stride;
       float* const out = y + m * y_stride + static_cast<int64_t>(p) * 32;
-      if (!panel.kScaled && slab == 1 && runs_on_amd())
+      if (!panel.kScaled && slab == 1 && runs_on_amd())  // weight_prefetch.h says why
         tile<1, 2>(in, x_stride, Ahead{.x = 64}, panel.template from<Fetch::kNear>(0), block_count, 0, true, out, y_stride);
       else if (slab <= kTileRowsMax)
         tile_of<kTileRowsMax>(slab, in, x_stride, Ahead{.x = 64}, panel, block_count, 0, true, out, y_stride);

@@ -22,7 +22,7 @@ SEER_INLINE void prefetch_weights(const void* line) {
   __builtin_prefetch(p + kNearBytes);
 }
 
-// With one row of bf16, which memory bounds, AMD's cores are faster with one prefetch of the lines in the order of memory, from their own
+// With one row of bf16, whose limit is memory, AMD's cores are faster with one prefetch of the lines in the order of memory, from their own
 // page or the next but one. On a Zen 4, of what a plain read reaches on one core and on two: AVX2, 1 KiB ahead, 1.01 and 1.00 instead of
 // 0.79 and 0.97; AVX-512, 8 KiB ahead, 0.95 and above instead of 0.62 and 0.86. With int8, whose conversions take as long, it gains nothing.
 constexpr int64_t kInOrderBytes = 8192;

@@ -188,9 +188,9 @@ class CudaEngine final : public Engine {
 
   void finish_plan(StepWork& work, const std::vector<PlannedSequence>& planned) {
     const auto block_tokens = static_cast<int64_t>(config_.block_tokens);
-    if (std::ranges::any_of(planned, [](const PlannedSequence& p) { return p.step->gives_kept(); }))
-      for (const PlannedSequence& p : planned) work.result.kept.emplace_back(p.step->gives_kept() ? static_cast<size_t>(p.step->sample_rows) : 0);
+    const bool gives_kept = std::ranges::any_of(planned, [](const PlannedSequence& p) { return p.step->gives_kept(); });
     for (const PlannedSequence& p : planned) {
+      if (gives_kept) work.result.kept.emplace_back(p.step->gives_kept() ? static_cast<size_t>(p.step->sample_rows) : 0);
       work.result.sampled.emplace_back(static_cast<size_t>(p.step->sample_rows));
       const int64_t end = p.step->start + std::ssize(p.step->tokens);
       for (int64_t block = p.step->start / block_tokens; block * block_tokens < end; ++block)

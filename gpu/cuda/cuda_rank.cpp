@@ -97,7 +97,7 @@ CudaRank::InFlight CudaRank::queue(StepWork& work) {
     flight.results = results_.take();
     const int64_t samples = std::ssize(pass.samples);
     device_->copy_out(Stream::kSteps, flight.results.sampled, forward_->sampled(), samples * int64_t{sizeof(Sampled)});
-    if (pass.gives_kept) {
+    if (std::ranges::any_of(pass.destinations, &Pass::Destination::gives_kept)) {
       device_->copy_out(Stream::kSteps, flight.results.kept_counts, forward_->kept_counts(), samples * 4);
       device_->copy_out(Stream::kSteps, flight.results.kept, forward_->kept(), samples * kKeptStride * 4);
     }

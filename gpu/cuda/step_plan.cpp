@@ -78,7 +78,6 @@ std::vector<Pass> plan_passes(std::span<const PlannedSequence> sequences, const 
                                 .target = step.targets.empty() ? -1 : step.targets[static_cast<size_t>(sample)],
                                 .advances_slot = planned.goes_on ? planned.slot : -1});
         pass.destinations.push_back({index, sample, gives_kept});
-        pass.gives_kept |= gives_kept;
       }
       for (int32_t i = 0; i < taken; i += together)
         pass.tiles.push_back({.first_row = first_row + i, .rows = std::min(together, taken - i), .whole = whole});

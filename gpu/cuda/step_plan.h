@@ -39,7 +39,6 @@ struct Pass {
   std::vector<Destination> destinations;  // of the samples, in the result of the step
   std::vector<int32_t> begun;             // sequences whose first row is in it
   int32_t positions = 0;                  // of its longest context
-  bool gives_kept = false;                // some sample does
 };
 
 struct PassLimits {

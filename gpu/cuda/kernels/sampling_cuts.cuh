@@ -49,7 +49,7 @@ struct SampleShared {
   float* floats;                // [kSampleWarps]
   double& target;
   double& total;
-  double& kept_logprob;  // in its place
+  double& kept_logprob;  // in the place of `total`, which is not needed any more
   double& logprob_total;
   double& log_total;  // the logarithm of that
   unsigned long long& count;
@@ -119,7 +119,7 @@ GPU_INLINE unsigned long long block_scan(unsigned long long value, SampleShared&
   __syncthreads();
   unsigned long long before = sum - value;
   all = 0;
-  for (int w = 0; w < kSampleWarps; ++w) {
+  for (int w = 0; w < kSampleWarps; ++w) {  // the last warp is before no other
     if (w < kSampleWarps - 1 && w < warp) before += shared.counts[w];
     all += shared.counts[w];
   }

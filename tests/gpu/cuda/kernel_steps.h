@@ -48,8 +48,8 @@ inline StepsRun run_steps_on(EngineRunner&& runner, size_t sequences) {
       if (width == 4) s.tokens.insert(s.tokens.end(), {1, 2, 3});  // a draft
       if (width == 5) {  // a tree below the last token, whose second child, first child or neither is right
         --s.computed;
-        const int32_t right = run.sampled[run.sampled.size() - live.size() + i].back().token, first = (right + 1 + static_cast<int32_t>(i % 3 == 1) * 95) % 96;
-        s.tokens.insert(s.tokens.end(), {first, (right + static_cast<int32_t>(i % 3) * 2) % 96, 5, 6});
+        const int32_t right = run.sampled[run.sampled.size() - live.size() + i].back().token, wrong = (right + 1) % 96;
+        s.tokens.insert(s.tokens.end(), {i % 3 == 1 ? right : wrong, i % 3 == 0 ? right : (right + 2) % 96, 5, 6});
       }
       const int64_t left = std::ssize(s.tokens) - s.computed, rows = std::min<int64_t>(left, width);
       steps.push_back(runner.plan(s, rows, rows < left ? 0 : width == 4 || width == 5 ? width : 1));

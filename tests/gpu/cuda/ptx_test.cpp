@@ -48,8 +48,8 @@ TEST_CASE("ptx: no finding, the bits of the CPU engine in f32 mode, and no instr
     REQUIRE_MESSAGE(far.ok(), far.error().detail);
   }
   for (const std::string dtype : {"BF16", "F32"}) {  // heads smaller than a warp
-    const StepsRun run = run_steps(tiny("qwen3", dtype, {{"head_dim", 8}, {"num_hidden_layers", 1}, {"hidden_size", 128}, {"intermediate_size", 64}, {"attention_bias", true}}),
-                                   dtype == "F32" ? CudaType::kF32 : CudaType::kBf16);
+    const nlohmann::json small = {{"head_dim", 8}, {"num_hidden_layers", 1}, {"hidden_size", 128}, {"intermediate_size", 64}, {"attention_bias", true}};
+    const StepsRun run = run_steps(tiny("qwen3", dtype, small), dtype == "F32" ? CudaType::kF32 : CudaType::kBf16);
     REQUIRE_MESSAGE(run.status.ok(), run.status.error().detail);
   }
   for (const NormCase& c : norm_cases()) check_norm_rows(c);

@@ -25,7 +25,7 @@ CudaEngineConfig config_of(CudaType type, int32_t sum_parts = 0) {
 }  // namespace
 
 TEST_CASE("tensor parallel: with equal parts of sums, one, two and four GPUs give the same bits") {
-  constexpr size_t kSequences = 6;  // with few of them the sums of another order may round to the same bits
+  constexpr size_t kSequences = 9;  // with few of them the sums of another order may round to the same bits
   int in_other_order = 0;  // kinds whose bits the order of sums changes
   for (const auto& [kind, type] :
        {std::pair<std::string, CudaType>{"qwen3", CudaType::kBf16}, {"qwen2", CudaType::kBf16}, {"llama", CudaType::kF32}}) {
@@ -45,7 +45,7 @@ TEST_CASE("tensor parallel: with equal parts of sums, one, two and four GPUs giv
       CHECK(run.sampled == want.sampled);
     }
   }
-  CHECK(in_other_order >= 1);
+  CHECK(in_other_order >= 2);
 }
 
 TEST_CASE("tensor parallel: the KV of the first layer has the bits of one GPU; later layers and log-probabilities are near") {
