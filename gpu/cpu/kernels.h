@@ -54,12 +54,15 @@ struct AttentionTask {
   int64_t out_stride = 0;
   bool round_out = false;
   float* scratch = nullptr;  // attention_scratch_floats(), 64-byte aligned
+  // The task that follows on this thread, if any: its first keys are prefetched.
+  KvView next_kv;
+  int64_t next_tiles = 0;  // that it reads of next_kv; 0: none
 };
 /// `last_position`: the highest position of a row.
 constexpr int64_t attention_scratch_floats(int32_t rows, int32_t group, int32_t head_dim, int64_t last_position) {
   const int64_t tiles = last_position / kTilePositions + 1;
   const int64_t padded = (head_dim + 15) / 16 * 16;
-  return int64_t{rows} * group * (tiles * kTilePositions + 2 * padded + 16);
+  return int64_t{rows} * group * (tiles * kTilePositions + 2 * padded + 32);
 }
 
 /// Weights that share a scale along the inputs. 64: the hidden sizes of models are multiples of it, so nothing is

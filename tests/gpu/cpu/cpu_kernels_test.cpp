@@ -228,7 +228,9 @@ TEST_CASE("cpu kernels: attention of a row does not depend on the rows computed 
                    .out = out.data() + first * stride,
                    .out_stride = stride,
                    .round_out = bf16,
-                   .scratch = scratch.data()});
+                   .scratch = scratch.data(),
+                   .next_kv = {.memory = memory.data(), .blocks = blocks.data(), .block_bytes = tile_bytes, .bf16 = bf16},
+                   .next_tiles = (first + rows) % (tiles + 1)});
     };
     static_assert(tiles * 16 >= 75);
     std::vector<float> want(query.size());
