@@ -169,6 +169,7 @@ Status take_costs(HardwareCosts& c, const Json& json, const std::string& place) 
       Constant{"sequence_us", &c.sequence_us, 0, 1e6, false},
       Constant{"expert_imbalance", &c.expert_imbalance, 1, 100, false},
       Constant{"verify_factor", &c.verify_factor, 1, 100, false},
+      Constant{"dense_verify_factor", &c.dense_verify_factor, 1, 100, false},
   };
   return take_constants(constants, json, place);
 }

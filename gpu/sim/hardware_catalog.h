@@ -61,7 +61,7 @@ struct HardwareCosts {
   double all_reduce_us = 0, all_to_all_us = 0;   // of each, whatever its size
   double step_us = 0, layer_us = 0, sequence_us = 0;
   double expert_imbalance = 1;  // expert-parallel: rows of the busiest GPU's experts / those if the router were even
-  double verify_factor = 1;     // a step that verifies drafts takes this many times as long as its rows say
+  double verify_factor = 1, dense_verify_factor = 1;  // of a step that verifies drafts, with experts and without: hardware_model.h
 };
 
 /// All known GPUs and models, by name, and the costs.

@@ -35,33 +35,36 @@ double matrix_s(const HardwareSetup& s, double params_read, double bytes_per_par
   return std::max(read_s, 2 * rows * params_per_row / linear_flops(s, bytes_per_param));
 }
 
+/// The rows that choose experts: all but those of drafts, whose experts are a part of verify_factor.
+double choosing_rows(const Load& load) { return load.rows - std::max(0.0, load.sampled_rows - load.sequences); }
+
 /// The routed experts of all MoE layers, on the busiest GPU.
-double experts_s(const HardwareSetup& s, const Load& rank, double instance_rows) {
+double experts_s(const HardwareSetup& s, const Load& rank, const Load& instance) {
   const ModelSpec& m = s.model;
   if (m.moe_layers() == 0) return 0;
   const double layer_params = static_cast<double>(m.moe_layers()) * m.expert_params();
   const auto k = static_cast<double>(m.experts_per_token);
   if (s.ep == 1) {  // the rank's own rows on its own copy of all experts, cut in tp pieces
     const double piece = layer_params / static_cast<double>(s.tp);
-    return matrix_s(s, expected_experts(rank.rows, m.experts_per_token, m.experts) * piece, m.weight_bytes, rank.rows,
+    return matrix_s(s, expected_experts(choosing_rows(rank), m.experts_per_token, m.experts) * piece, m.weight_bytes, rank.rows,
                     k * piece, s.costs.expert_bandwidth_share);
   }
   // The rows of the whole instance on the experts that this GPU holds. Each row goes to k GPUs at most.
   const auto gpus = static_cast<double>(s.ep);
-  const double touched = expected_experts(instance_rows, m.experts_per_token, m.experts) / gpus;
+  const double touched = expected_experts(choosing_rows(instance), m.experts_per_token, m.experts) / gpus;
   const double read = busiest_of(touched, static_cast<double>(m.experts) / gpus, s.ep);
-  const double even = busiest_of(instance_rows * k / gpus, instance_rows * k, s.ep);
-  const double rows = std::min(instance_rows * k, even * s.costs.expert_imbalance);
+  const double even = busiest_of(instance.rows * k / gpus, instance.rows * k, s.ep);
+  const double rows = std::min(instance.rows * k, even * s.costs.expert_imbalance);
   return matrix_s(s, read * layer_params, m.weight_bytes, rows, layer_params, s.costs.expert_bandwidth_share);
 }
 
-double matrices_s(const HardwareSetup& s, const Load& rank, double instance_rows) {
+double matrices_s(const HardwareSetup& s, const Load& rank, const Load& instance) {
   const ModelSpec& m = s.model;
   const auto tp = static_cast<double>(s.tp);
   const double unrouted = m.unrouted_params() / tp;
   const double head = rank.sampled_rows > 0 ? m.head_params() / tp : 0;
   const double share = s.costs.weight_bandwidth_share;
-  return matrix_s(s, unrouted, m.weight_bytes, rank.rows, unrouted, share) + experts_s(s, rank, instance_rows) +
+  return matrix_s(s, unrouted, m.weight_bytes, rank.rows, unrouted, share) + experts_s(s, rank, instance) +
          matrix_s(s, head, m.head_bytes, rank.sampled_rows, head, share);
 }
 
@@ -114,10 +117,12 @@ double links_s(const HardwareSetup& s, const Load& rank) {
 RowsTime rows_time(const HardwareSetup& s, const Load& rank, const StepShape& instance) {
   const double host_us =
       s.costs.step_us + static_cast<double>(s.model.layers) * s.costs.layer_us + rank.sequences * s.costs.sequence_us;
-  return {.matrices_s = matrices_s(s, rank, static_cast<double>(instance.rows)),
+  const bool verifies = instance.sampled_rows > instance.sequences;
+  const double verify_factor = s.model.experts > 0 ? s.costs.verify_factor : s.costs.dense_verify_factor;
+  return {.matrices_s = matrices_s(s, rank, load_of(instance)),
           .links_s = links_s(s, rank),
           .host_s = host_us * 1e-6,
-          .factor = s.time_scale * (instance.sampled_rows > instance.sequences ? s.costs.verify_factor : 1)};
+          .factor = s.time_scale * (verifies ? verify_factor : 1)};
 }
 
 int64_t total_ns(const HardwareSetup& s, const RowsTime& rows, const Load& rank) {

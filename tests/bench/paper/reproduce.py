@@ -12,7 +12,7 @@ shows what other values would do to all rows: whether one of them explains the r
 
 usage: reproduce.py SEER_PROGRAM --fit --fit-seeds 5 --runs fit.jsonl
        reproduce.py SEER_PROGRAM --seeds 20 --draft-seeds 5 --runs runs.jsonl --out rows.json
-       reproduce.py SEER_PROGRAM --trial verify-factor=1.24 --workloads kimi-k2 --seeds 3 --draft-seeds 3 --runs runs.jsonl
+       reproduce.py SEER_PROGRAM --trial verify-factor=1.3 --workloads kimi-k2 --seeds 3 --draft-seeds 3 --runs runs.jsonl
        reproduce.py SEER_PROGRAM --correlations 0.1,0.3,0.5,0.73,0.9 --workloads moonlight --seeds 10 --runs runs.jsonl
 """
 import argparse, json, math, os, re, subprocess, sys, tempfile, time
@@ -24,6 +24,7 @@ DEPLOY = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../depl
 FIRST_SEED = 1000  # of the predictions; the fit uses 1, 2, ...
 USUAL_RESERVE = 0.5  # veRL: gpu_memory_utilization 0.5
 PUBLISHED_ICC = 0.73  # TailSieve: (65 % by prompt + 7 % interaction) / 98 % of the variance of the lengths
+COSTS = {"verify-factor", "dense-verify-factor"}  # constants of the engine, not of the workload
 CLOSE = 0.05  # relative: the fit does not tell apart what is by so little further from the paper's
 TAIL_KEPT = 0.1  # relative: as far may a fit to the preemptions move the tail
 # Student's t, 97.5 %, for 1, 2, ... degrees of freedom.
@@ -84,10 +85,10 @@ class Runs:
             workload, report, page, hardware, errors = (os.path.join(folder, f) for f in (name + ".toml", "report.json", "page.html",
                                                                                           "hardware.json", "errors"))
             values, text = dict(values), ""
-            options = [w for key in values.keys() - workload_values(name).keys() - {"verify-factor"} for w in (f"--{key}", str(values.pop(key)))]
-            if "verify-factor" in values:  # a constant of the engine, not of the workload
-                factor = {"value": values.pop("verify-factor"), "source": "a trial of the fit"}
-                json.dump({"costs": {"verify_factor": factor}}, open(hardware, "w"))
+            costs = {key.replace("-", "_"): {"value": values.pop(key), "source": "a trial of the fit"} for key in COSTS & values.keys()}
+            options = [w for key in values.keys() - workload_values(name).keys() for w in (f"--{key}", str(values.pop(key)))]
+            if costs:
+                json.dump({"costs": costs}, open(hardware, "w"))
                 text = 'hardware-file = "hardware.json"\n'
             open(workload, "w").write(workload_text(name, values).replace("[workload]\n", "[workload]\n" + text))
             command = [self.program, "simulate", "--workload", workload, "--seed", str(seed), "--seeds", "1", "--report", report,
@@ -284,8 +285,8 @@ def main():
     p.add_argument("--seeds", type=int, default=20, help="0: only print what --runs has")
     p.add_argument("--draft-seeds", type=int, default=5, help="of rows with drafting, and of the other group size")
     p.add_argument("--cases", help="simulate these of the policies only, e.g. seer+sd")
-    p.add_argument("--trial", default="", help="KEY=VALUE,...: with these in place of the shipped: keys of a workload, verify-factor, or "
-                   "options of seer simulate, e.g. verify-factor=1.24,sigma=1.1")
+    p.add_argument("--trial", default="", help="KEY=VALUE,...: with these in place of the shipped: keys of a workload, [dense-]verify-factor, or "
+                   "options of seer simulate, e.g. verify-factor=1.3,sigma=1.1")
     p.add_argument("--correlations", help="compare policies at these values of icc instead")
     p.add_argument("--jobs", type=int, default=1)
     p.add_argument("--runs", help="FILE.jsonl that keeps all runs")

@@ -67,7 +67,7 @@ TEST_CASE("hardware catalog: a bad file is one sentence with file, field, value 
       {R"({"costs": {"layer_ms": {"value": 1, "source": "s"}}})",
        "f: costs.layer_ms is not a known field: expected one of weight_bandwidth_share, kv_bandwidth_share, expert_bandwidth_share, "
        "linear_flops_share, attention_flops_share, nvlink_share, nic_share, dispatch_bytes, combine_bytes, "
-       "all_reduce_us, all_to_all_us, step_us, layer_us, sequence_us, expert_imbalance, verify_factor"},
+       "all_reduce_us, all_to_all_us, step_us, layer_us, sequence_us, expert_imbalance, verify_factor, dense_verify_factor"},
       {R"({"costs": {"nic_share": {"value": 1.5, "source": "s"}}})",
        "f: costs.nic_share.value is 1.5: expected a number from 0.001 to 1"},
       {model_with(whole("kv_heads", 2)),

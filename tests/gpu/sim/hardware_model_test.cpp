@@ -224,6 +224,7 @@ TEST_CASE("hardware model: no field of a step makes it shorter") {
           for (int64_t more : {1, 1'000, 1'000'000}) {
             StepShape larger = base;
             larger.*field += more;
+            if (field == &StepShape::sampled_rows) larger.rows += more;
             CHECK(model.step_ns(larger) >= base_ns);
             CHECK(model.step_ns(larger, larger) >= rank_ns);
             CHECK(model.step_ns(base, larger) >= rank_ns);
@@ -265,21 +266,32 @@ TEST_CASE("hardware model: skewed ranks hold less KV and keep the others waiting
   CHECK(HardwareModel::create(skewed).error().detail == "rank-skew is 33: expected a number from 1 to dp, 32");
 }
 
-TEST_CASE("hardware model: while memory is the limit, verifying a few rows costs the factor and barely more") {
+TEST_CASE("hardware model: while memory is the limit, verifying a few rows costs barely more; with experts, the factor") {
   const double factor = builtin_hardware().costs.verify_factor;
   CHECK(factor > 1);
   const auto ratio = [&](const HardwareModel& model, int64_t sequences, int64_t context, int64_t rows) {
     return static_cast<double>(model.step_ns(decode(sequences, context, rows))) /
-           static_cast<double>(model.step_ns(decode(sequences, context))) / factor;
+           static_cast<double>(model.step_ns(decode(sequences, context)));
   };
   CHECK(ratio(model_of(setup_of("H100", "Qwen2.5-7B", 1, 1, 1)), 16, 8'000, 4) < 1.01);
   const HardwareModel dense = model_of(qwen_vl());
   CHECK(ratio(dense, 16, 8'000, 4) < 1.15);  // the all-reduces carry the rows too
   // With hundreds of rows it is not: their FLOPs are the limit then.
   CHECK(ratio(dense, 256, 1'000, 9) > 2.0);
-  // Rows touch further experts, so a lone sequence of a mixture pays for its draft.
+  for (const int64_t sequences : {1, 8, 64}) {
+    CAPTURE(sequences);
+    const double of_moonlight = ratio(model_of(moonlight()), sequences, 8'000, 2) / factor;
+    CHECK(of_moonlight >= 1);
+    CHECK(of_moonlight < 1.01);
+  }
+  // Rows that are not of drafts touch further experts: of a prefill, and in a step that also verifies.
   const HardwareModel sparse = model_of(moonlight());
-  CHECK(sparse.step_ns(decode(1, 1'000, 5)) > sparse.step_ns(decode(1, 1'000)));
+  const auto with_prefill = [](StepShape step) {
+    step.add(0, 8, 0);
+    return step;
+  };
+  for (const int64_t rows : {1, 2})
+    CHECK(sparse.step_ns(with_prefill(decode(1, 1'000, rows))) > 1.3 * static_cast<double>(sparse.step_ns(decode(1, 1'000, rows))));
 }
 
 TEST_CASE("hardware model: more GPU is never slower") {
