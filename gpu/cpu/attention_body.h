@@ -330,8 +330,8 @@ void attend(const AttentionTask& task) {
   // Query r = row * group + head.
   float* query = task.scratch;
   float* out = query + static_cast<int64_t>(queries) * padded;
-  float* best = out + static_cast<int64_t>(queries) * padded;   // of 16 positions each, then `largest`
-  float* sums = best + static_cast<int64_t>(queries) * 16;      // of weights, 16 partial ones each
+  float* best = out + static_cast<int64_t>(queries) * padded;  // scores in 16 columns each, then the largest
+  float* sums = best + static_cast<int64_t>(queries) * 16;     // of weights, 16 partial ones each
   float* scores = sums + static_cast<int64_t>(queries) * 16;
   for (int32_t r = 0; r < queries; ++r) {
     const float* from = task.query + r / task.group * task.query_stride + r % task.group * task.head_dim;
@@ -357,14 +357,14 @@ void attend(const AttentionTask& task) {
   for_tiles(cached_tiles, half_bytes, [&](int64_t begin, int64_t end) {
     for_rows<kRows>(0, queries, [&]<int kN>(int32_t r) {
       score_tiles<kN, Kv>(cache, query + r * padded, padded, begin, end, scores + r * stride, stride,
-                             r == 0 ? &ahead : nullptr);
+                          r == 0 ? &ahead : nullptr);
     });
     for (int32_t r = 0; r < queries; ++r) scale(r, begin, end);
   });
   for (int32_t row = 0; tree && row < task.rows; ++row) {
     for_rows<kRows>(row * task.group, (row + 1) * task.group, [&]<int kN>(int32_t r) {
       score_tiles<kN, Kv>(source_of(row), query + r * padded, padded, shared_tiles, tiles_of(row),
-                             scores + r * stride, stride, nullptr);
+                          scores + r * stride, stride, nullptr);
     });
     for (int32_t r = row * task.group; r < (row + 1) * task.group; ++r) scale(r, shared_tiles, tiles_of(row));
   }
@@ -374,7 +374,7 @@ void attend(const AttentionTask& task) {
     for (int32_t r = 0; r < queries; ++r) weights(r, begin, end);
     for_rows<kRows>(0, queries, [&]<int kN>(int32_t r) {
       weigh_tiles<kN, Kv>(cache, scores + r * stride, stride, padded, begin, end, 16, out + r * padded,
-                             r == 0 ? &ahead : nullptr);
+                          r == 0 ? &ahead : nullptr);
     });
   });
   for (int32_t row = 0; row < task.rows; ++row) {
@@ -385,7 +385,7 @@ void attend(const AttentionTask& task) {
     for (int32_t r = row * task.group; r < (row + 1) * task.group; ++r) weights(r, shared_tiles, tile_end);
     for_rows<kRows>(row * task.group, (row + 1) * task.group, [&]<int kN>(int32_t r) {
       weigh_tiles<kN, Kv>(source, scores + r * stride, stride, padded, shared_tiles, tile_end, last_count,
-                             out + r * padded, nullptr);
+                          out + r * padded, nullptr);
     });
   }
   for (int32_t r = 0; r < queries; ++r) {
