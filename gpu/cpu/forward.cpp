@@ -224,23 +224,23 @@ void CpuForward::plan_attention(const std::vector<Span>& spans) {
 void CpuForward::attend(int32_t layer_index) {
   const int32_t heads = model_->config.kv_heads;
   pool_.run_ranges(static_cast<int32_t>(pieces_.size()) * heads, 1, [&](int32_t begin, int32_t end, int32_t thread) {
-    for (int32_t i = begin; i < end; ++i)
-      attend_piece(pieces_[i / heads], i + 1 < end ? &pieces_[(i + 1) / heads] : nullptr, layer_index, i % heads, thread);
+    for (int32_t i = begin; i < end; ++i) attend_piece(i, i + 1 < end, layer_index, thread);
   });
 }
 
-// `next`: the piece of the task that this thread runs afterwards, of the next head or of head 0; null if there is none.
-void CpuForward::attend_piece(const AttentionPiece& piece, const AttentionPiece* next, int32_t layer_index, int32_t head,
-                              int32_t thread) {
+// Task `index` is of piece index / kv_heads and head index % kv_heads. `goes_on`: this thread runs the next task afterwards.
+void CpuForward::attend_piece(int32_t index, bool goes_on, int32_t layer_index, int32_t thread) {
   const ModelConfig& c = model_->config;
+  const AttentionPiece& piece = pieces_[index / c.kv_heads];
+  const int32_t head = index % c.kv_heads;
   const Span& span = *piece.span;
   const int32_t group = c.heads / c.kv_heads, row = span.first_in_slab + piece.first;
   AttentionTask task;
   task.kv = cache_.view(span.sequence->blocks, layer_index, head);
-  if (next) {
-    const SequenceStep& s = *next->span->sequence;
-    task.next_kv = cache_.view(s.blocks, layer_index, head + 1 < c.kv_heads ? head + 1 : 0);
-    task.next_tiles = next->span->slot(next->first) / kTilePositions;
+  if (goes_on) {
+    const AttentionPiece& next = pieces_[(index + 1) / c.kv_heads];
+    task.next_kv = cache_.view(next.span->sequence->blocks, layer_index, (index + 1) % c.kv_heads);
+    task.next_tiles = next.span->slot(next.first) / kTilePositions;
   }
   task.position = span.position(piece.first);
   task.rows = piece.rows;

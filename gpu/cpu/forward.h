@@ -66,7 +66,7 @@ class CpuForward {
   void store_kv(int32_t layer, const std::vector<Span>& spans, int32_t rows);
   void attend(int32_t layer);
   void plan_attention(const std::vector<Span>& spans);
-  void attend_piece(const AttentionPiece& piece, const AttentionPiece* next, int32_t layer, int32_t head, int32_t thread);
+  void attend_piece(int32_t index, bool goes_on, int32_t layer, int32_t thread);
   void fill_tails(const AttentionPiece& piece, int32_t layer, int32_t head, int64_t tail_tiles, std::byte* tails);
   void keep_accepted(const SequenceStep& sequence, std::span<const SampledToken> sampled);
   void sample(const std::vector<Span>& spans, std::vector<std::vector<SampledToken>>& sampled);

@@ -11,6 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -747,10 +748,8 @@ TEST_CASE("ucx transport: processes that are killed while they and others connec
   }
 }
 
-/// Not by gets: this needs an RDMA device. Over TCP the owner's UCX 1.13 emulates them, and when a reader is killed it leaks answers and in
-/// one of about 50 runs ends the owner's process by an assertion of its own (uct_tcp_ep_pending_purge).
-TEST_CASE("ucx transport: processes that are killed while they fetch leave the owner as it was") {
-  const Owner owner{.block_bytes = 16 << 20};
+void kill_readers(bool gets) {
+  const Owner owner{.block_bytes = 16 << 20, .gets = gets};
   Fetcher f(owner, owner.config());
   auto arena = *HostArena::create({.dram_bytes = owner.block_bytes, .block_bytes = owner.block_bytes},
                                   {.allocate = f.transport->slab_allocator()});
@@ -769,5 +768,25 @@ TEST_CASE("ucx transport: processes that are killed while they fetch leave the o
   // Answers to the dead hold the arena no longer: UCX has let go of them.
   f.transport->withdraw({2}, kEpoch);
   while (arena.use_count() > 1) std::this_thread::yield();
+}
+constexpr const char* kReadersByGets = "ucx transport: (in a process of its own) readers by gets are killed";
+TEST_CASE(kReadersByGets * doctest::skip()) { kill_readers(true); }
+
+TEST_CASE("ucx transport: processes that are killed while they fetch leave the owner as it was") { kill_readers(false); }
+
+/// Seer uses gets where both hosts have RDMA, and the owner takes no part. Over TCP the owner's UCX 1.13 emulates them: it leaks
+/// and logs some answers to the dead, and in one of about 50 runs it ends the process by an assertion of its own. Then it runs again.
+TEST_CASE("ucx transport: so do processes that are killed while they get") {
+  const std::string command = cat("'", std::filesystem::read_symlink("/proc/self/exe").string(), "' '--test-case=", kReadersByGets,
+                                  "' --no-skip 2>&1");
+  std::string said = "uct_tcp_ep_pending_purge";
+  for (int run = 0; run < 5 && said.find("uct_tcp_ep_pending_purge") != std::string::npos; ++run) {
+    FILE* const pipe = popen(command.c_str(), "r");
+    REQUIRE(pipe != nullptr);
+    said.clear();
+    for (std::array<char, 4096> part; const size_t size = std::fread(part.data(), 1, part.size(), pipe);) said.append(part.data(), size);
+    if (pclose(pipe) == 0) break;
+  }
+  CHECK_MESSAGE(said.find(" 1 passed | 0 failed") != std::string::npos, said);
 }
 #endif
