@@ -4,6 +4,7 @@
 
 #include "actors/policy/schedule/policies.h"
 #include "cli/option.h"
+#include "cli/policy_auto.h"
 #include "cli/sim/sim_policy.h"
 
 namespace seer {
@@ -26,11 +27,11 @@ std::vector<std::string> sentences(const std::vector<Need>& needs, const std::se
   return found;
 }
 
-/// Needs of drafts, KV tiers and the log. `chooses`: --policy auto is used, which needs step times too.
+/// Needs of drafts, KV tiers and the log. `chooses`: a policy that needs step times too is used.
 std::vector<Need> machine_needs(const MachineOptions& o, bool chooses) {
   const bool drafts = o.drafting != DraftSource::kOff;
   return {{{"draft-max", "draft-shape", "draft-rule", "draft-lambda"}, drafts, "with --drafting off"},
-          {{"draft-profile"}, drafts || chooses, "with --drafting off and without --policy auto"},
+          {{"draft-profile"}, drafts || chooses, "with --drafting off and without --policy auto, or seer+ without --reserve"},
           {{"draft-lambda"}, o.draft_rule != DraftRule::kUniform, "with --draft-rule uniform"},
           {{"cold-bytes"}, !o.cold_dir.empty(), "without --cold-dir"},
           {{"log-file"}, o.log.level != LogLevel::kOff, "with --log-level off"},
@@ -63,7 +64,7 @@ std::vector<std::string> ineffective_options(const ServeOptions& o, const std::s
                           router_need(o.router),
                           {{"controller-wait", "cluster-tls-cert", "cluster-tls-key", "cluster-tls-ca", "cluster-secret-file", "cluster-insecure"},
                            !o.cluster.empty(), "without --cluster"}};
-  const std::vector<Need> machine = machine_needs(o, o.scheduler.policy == kAutoPolicy);
+  const std::vector<Need> machine = machine_needs(o, is_measured(o.scheduler));
   needs.insert(needs.end(), machine.begin(), machine.end());
   return sentences(needs, given);
 }
@@ -82,7 +83,11 @@ std::vector<std::string> ineffective_options(const NodeOptions& o, const std::se
 
 std::vector<std::string> ineffective_options(const RolloutOptions& o, const std::set<std::string>& given) {
   const std::vector<std::string> policies = o.compare.empty() ? std::vector{o.scheduler.policy} : o.compare;
-  const bool chooses = std::ranges::find(policies, kAutoPolicy) != policies.end();
+  const bool chooses = std::ranges::any_of(policies, [&](const std::string& policy) {
+    ChunkSchedulerConfig scheduler = o.scheduler;
+    scheduler.policy = policy;
+    return is_measured(scheduler);
+  });
   const auto takes_lengths = [](const SchedulingPolicy& policy) { return policy.needs_lengths; };
   const std::vector<std::string> oracles = chunk_policy_names(takes_lengths);
   const bool any_oracle = std::ranges::find_first_of(policies, oracles) != policies.end();

@@ -247,7 +247,7 @@ std::string disk_warning(const RolloutOptions& options, const RolloutWork& work)
 
 namespace {
 
-/// The policy that runs, and why if --policy is auto.
+/// The policy that runs, and why it or its reserve was chosen; empty if both were named.
 struct ChosenPolicy {
   ChunkSchedulerConfig scheduler;
   std::string why;
@@ -255,16 +255,18 @@ struct ChosenPolicy {
 Result<ChosenPolicy> choose(const RolloutOptions& options, const RolloutWork& work, const std::string& policy) {
   ChosenPolicy result{options.scheduler, ""};
   result.scheduler.policy = policy;
-  if (policy != kAutoPolicy) return result;
-  result.scheduler.policy = kSeerPolicy;
-  if (!options.router.engines.empty()) {
-    result.scheduler.policy = kSeerPlusPolicy;
-    return ChosenPolicy{result.scheduler, "seer+: the servers are not measured"};
+  if (!is_measured(result.scheduler)) return result;
+  const bool is_auto = policy == kAutoPolicy;
+  if (!options.runs_here()) {
+    if (!is_auto) return result;
+    const bool has_servers = !options.router.engines.empty();
+    result.scheduler.policy = has_servers ? kSeerPlusPolicy : kSeerPolicy;
+    result.why = has_servers ? "seer+: the servers are not measured" : "seer: the machines of a cluster are not measured";
+    return result;
   }
-  if (!options.cluster.empty()) return ChosenPolicy{result.scheduler, "seer: the machines of a cluster are not measured"};
   SEER_ASSIGN_OR_RETURN(const PolicyChoice choice, choose_policy(engine_source(options, work.model), instance_work(work.groups, options),
                                                                  options, options.scheduler));
-  return ChosenPolicy{chosen(options.scheduler, choice), choice_text(choice)};
+  return ChosenPolicy{chosen(result.scheduler, choice), is_auto ? choice_text(choice) : reserve_text(choice)};
 }
 
 /// The machines of a rollout: in this process, in a cluster, or servers of others.
@@ -450,7 +452,9 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   if (!summary.complete && machines.cluster && !machines.cluster->status().ok()) return machines.cluster->status().error();
   if (!summary.complete && !stopping) return fail(Code::kUnavailable, summary.error);
   RolloutOutcome outcome{.report = {.policy = chosen.scheduler.policy,
+                                    .is_auto = policy == kAutoPolicy,
                                     .policy_choice = chosen.why,
+                                    .reserve = reserve_of(config.scheduler),
                                     .rollout = std::move(summary),
                                     .pool = std::move(pool),
                                     .answered_before = answered_before,

@@ -77,6 +77,12 @@ std::vector<DecodeBatch> batches_to_measure(int64_t rows_max, int64_t context_to
   return batches;
 }
 
+std::string ratio_text(double saving) { return decimal_text(1 - saving, 2); }
+std::string cost_text(const PolicyChoice& choice) {
+  return cat("a batch of ", choice.batches.full_sequences, " costs ", ratio_text(choice.saving), " of one of ",
+             choice.batches.held_sequences, " per token");
+}
+
 }  // namespace
 
 InstanceWork instance_work(const std::vector<GroupSpec>& groups, const MachineOptions& options) {
@@ -134,7 +140,16 @@ PolicyChoice choose_policy(const DecodeStepUs& step_us, const EngineSource& sour
   return choose_policy(options.draft_profile.empty() ? scaled_to(batches, kv_tokens_measured(source, options)) : batches, step_us);
 }
 
+bool is_measured(const ChunkSchedulerConfig& scheduler) {
+  return scheduler.policy == kAutoPolicy || (scheduler.policy == kSeerPlusPolicy && scheduler.reserve_share < 0);
+}
+
 ChunkSchedulerConfig chosen(ChunkSchedulerConfig scheduler, const PolicyChoice& choice) {
+  SEER_CHECK(is_measured(scheduler), scheduler.policy);
+  if (scheduler.policy == kSeerPlusPolicy) {
+    scheduler.reserve_share = choice.seer_plus_reserve();
+    return scheduler;
+  }
   scheduler.policy = choice.policy;
   scheduler.running_max = choice.rows_max;
   return scheduler;
@@ -142,15 +157,20 @@ ChunkSchedulerConfig chosen(ChunkSchedulerConfig scheduler, const PolicyChoice& 
 
 std::string choice_text(const PolicyChoice& choice) {
   const TypicalBatches& b = choice.batches;
-  const auto ratio = [](double saving) { return decimal_text(1 - saving, 2); };
   if (choice.rows_max > 0) {
     const int64_t own = b.of(choice.policy);
-    return cat("at most ", choice.rows_max, " running: a token costs ", ratio(choice.cap_saving), " of one in a batch of ", own);
+    return cat("at most ", choice.rows_max, " running: a token costs ", ratio_text(choice.cap_saving), " of one in a batch of ", own);
   }
-  if (b.full_sequences == b.held_sequences)
-    return cat("a batch has ", b.full_sequences, " under seer and seer+ alike");
-  return cat("a batch of ", b.full_sequences, " costs ", ratio(choice.saving), " of one of ", b.held_sequences,
-             " per token; seer+ below ", ratio(kSeerPlusSavingMin));
+  if (b.full_sequences == b.held_sequences) return cat("a batch has ", b.full_sequences, " under seer and seer+ alike");
+  return cat(cost_text(choice), "; seer+ below ", ratio_text(kSeerPlusSavingMin));
+}
+
+std::string reserve_text(const PolicyChoice& choice) {
+  const double own = find_policy(kSeerPlusPolicy)->reserve_share, share = choice.seer_plus_reserve();
+  const std::string reserve = cat("reserve ", share < 0 ? own : share, ": ");
+  if (choice.batches.full_sequences == choice.batches.held_sequences)
+    return cat(reserve, "a batch has ", choice.batches.full_sequences, " with any");
+  return cat(reserve, cost_text(choice), "; ", own, " below ", ratio_text(kSeerPlusSavingMin));
 }
 
 }  // namespace seer

@@ -1,6 +1,7 @@
-// `--policy auto` of seer rollout and seer serve: measures steps, or reads their times from a profile, for the batches that `seer`
-// and `seer+` would typically run on an instance, and for smaller ones. Then actors/policy/schedule/policy_choice.h chooses. A rollout
-// knows its work and measures just those batches; a server measures before its first request, for any work.
+// `--policy auto` of seer rollout and seer serve, and `seer+` without --reserve: measures steps, or reads their times from a profile,
+// for the batches that `seer` and `seer+` would typically run on an instance, and for smaller ones. Then
+// actors/policy/schedule/policy_choice.h chooses. A rollout knows its work and measures just those batches; a server measures before its
+// first request, for any work.
 // Responses do not depend on the policy, so a disturbed measurement only costs time.
 #pragma once
 #include <functional>
@@ -37,11 +38,15 @@ Result<DecodeStepUs> measure_decode_steps(const EngineSource& source, const Mach
 PolicyChoice choose_policy(const DecodeStepUs& step_us, const EngineSource& source, InstanceWork work, const MachineOptions& options,
                            const ChunkSchedulerConfig& scheduler);
 
-/// The same configuration, with the policy and the limit that were chosen.
+/// Whether it hangs on step times: `auto`, and `seer+` whose reserve is not given.
+bool is_measured(const ChunkSchedulerConfig& scheduler);
+/// The same configuration, with what was chosen: policy and limit for `auto`, the reserve for `seer+`. REQUIRES: is_measured(scheduler).
 ChunkSchedulerConfig chosen(ChunkSchedulerConfig scheduler, const PolicyChoice& choice);
 
-/// For the report: "a batch of 53 costs 1.22 of one of 26 per token; seer+ below 0.95", or with a limit "at most 8 running: a token
-/// costs 0.62 of one in a batch of 26".
+/// For the report, if the policy was `auto`: "a batch of 53 costs 1.22 of one of 26 per token; seer+ below 0.95", or with a limit
+/// "at most 8 running: a token costs 0.62 of one in a batch of 26".
 std::string choice_text(const PolicyChoice& choice);
+/// If it was `seer+`: "reserve 1: a batch of 53 costs 1.22 of one of 26 per token; 0.1 below 0.95".
+std::string reserve_text(const PolicyChoice& choice);
 
 }  // namespace seer

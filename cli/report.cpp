@@ -136,6 +136,7 @@ const std::vector<Figure>& figures() {
   static const std::vector<Figure> all{
       {"policy", [](const R& r) -> Json { return r.policy; }},
       {"policy_choice", [](const R& r) { return r.policy_choice.empty() ? Json() : Json(r.policy_choice); }},
+      {"reserve", [](const R& r) -> Json { return r.reserve; }},
       {"requests", [](const R& r) -> Json { return r.rollout.requests; }},
       {"finished", [](const R& r) -> Json { return r.rollout.finished; }},
       {"failed_requests", [](const R& r) -> Json { return r.rollout.failed; },

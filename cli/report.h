@@ -16,7 +16,9 @@ namespace seer {
 /// Figures that the actors report, and figures that only the process knows.
 struct RolloutReport {
   std::string policy;
-  std::string policy_choice;           // why --policy auto chose it; empty if it was named
+  bool is_auto = false;                // --policy auto chose it
+  std::string policy_choice;           // why it, or the reserve of `seer+`, was chosen; empty if both were named
+  double reserve = 0;                  // share of a chunk's KV promised before it starts
   RolloutSummary rollout;
   std::vector<KvNodeReport> pool;      // of each machine
   int64_t answered_before = 0;         // requests answered by an earlier process (--resume); not among those of `rollout`
@@ -26,7 +28,7 @@ struct RolloutReport {
   double actor_cpu_share = kUnknown;   // CPU time of the actor threads / cpu_total_s
   WeightVersion version;
 
-  std::string policy_text() const { return policy_choice.empty() ? policy : policy + " (auto)"; }
+  std::string policy_text() const { return is_auto ? policy + " (auto)" : policy; }
   double tokens_per_s() const {
     const double wall_s = rollout.wall_s();
     return wall_s > 0 ? static_cast<double>(rollout.output_tokens) / wall_s : 0;

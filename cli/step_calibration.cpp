@@ -47,8 +47,8 @@ Result<StepCost> calibrate_step_cost(const EngineSource& source) {
 
 Result<std::vector<double>> measure_steps_us(const EngineSource& source, int64_t engines, const std::vector<StepSequences>& steps,
                                              double first_us_max) {
-  constexpr int kVisitsMin = 3, kVisitsMax = 20;
-  constexpr double kEnoughUs = 50'000, kSlowUs = 2'000'000;
+  constexpr int kVisitsMin = 3, kVisitsMax = 40;
+  constexpr double kEnoughUs = 300'000, kSlowUs = 2'000'000;
   SEER_ASSIGN_OR_RETURN(const std::unique_ptr<StepRunner> runner, make_runner(source, steps));
   std::vector<std::unique_ptr<Engine>> others;
   for (int64_t i = 1; i < engines; ++i) {

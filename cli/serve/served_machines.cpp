@@ -20,10 +20,10 @@ class LocalMachines final : public ServedMachines {
  public:
   LocalMachines(const ServeOptions& options, const LoadedModel& loaded, const EventLog& log)
       : options_(options), loaded_(loaded), log_(log), fleet_(system_, FleetLinks{}, log) {
-    if (is_auto()) scheduler_.policy = kSeerPolicy;
+    if (scheduler_.policy == kAutoPolicy) scheduler_.policy = kSeerPolicy;  // until it has chosen
   }
   Status start() {
-    if (is_auto()) measure();  // before the first request: none waits for it
+    if (is_measured(options_.scheduler)) measure();  // before the first request: none waits for it
     SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_local_makers(options_, options_.nodes, loaded_, aside_));
     makers.make_engine = [this, make = makers.make_engine](InstanceId id) {
       auto engine = make(id);
@@ -44,7 +44,7 @@ class LocalMachines final : public ServedMachines {
         .end_rollout = [this](RolloutId id) { fleet_.end_rollout(id); },
         .update_weights = [this](const NewWeights& weights, const WeightsSink& reply_to) { return fleet_.update_weights(weights, reply_to); },
         .nodes = [this] { return fleet_.nodes(); }};
-    if (is_auto())
+    if (is_measured(options_.scheduler))
       fleet.choose_schedule = [this](const std::vector<GroupSpec>& like, const std::function<void(GatewaySchedule)>& then) { then(schedule_for(like)); };
     return fleet;
   }
@@ -55,7 +55,6 @@ class LocalMachines final : public ServedMachines {
   void withdraw_weights(const std::string& name) override { loaded_.loader->withdraw(name); }
 
  private:
-  bool is_auto() const { return options_.scheduler.policy == kAutoPolicy; }
   void measure() {
     auto steps = measure_decode_steps(engine_source(options_, loaded_.model), options_);
     if (steps.ok()) step_us_ = *std::move(steps);
@@ -67,7 +66,8 @@ class LocalMachines final : public ServedMachines {
     InstanceWork work = instance_work(like, options_);
     work.requests = work.rows_max;
     const PolicyChoice choice = choose_policy(step_us_, engine_source(options_, loaded_.model), work, options_, scheduler_);
-    return {chosen(scheduler_, choice), choice_text(choice)};
+    const bool is_auto = options_.scheduler.policy == kAutoPolicy;
+    return {chosen(options_.scheduler, choice), is_auto ? choice_text(choice) : reserve_text(choice)};
   }
 
   const ServeOptions& options_;

@@ -50,7 +50,7 @@ TEST_CASE("ineffective options: a profile is for drafts or for the choice of a p
   const Names profile{"draft-profile"};
   CHECK(ineffective_options(o, profile) == Texts{});  // --policy auto, the default
   o.scheduler.policy = "seer";
-  CHECK(ineffective_options(o, profile) == Texts{"--draft-profile has no effect with --drafting off and without --policy auto"});
+  CHECK(ineffective_options(o, profile) == Texts{"--draft-profile has no effect with --drafting off and without --policy auto, or seer+ without --reserve"});
   o.compare = {"verl", "auto"};
   CHECK(ineffective_options(o, profile) == Texts{});
   o.compare = {};

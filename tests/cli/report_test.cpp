@@ -78,11 +78,14 @@ TEST_CASE("report: drafts by class and shape and over time, their times beside w
 
 TEST_CASE("report: a chosen policy is named, with the reason") {
   RolloutReport named = some_report("seer", 20000, 5), chosen = named;
+  chosen.is_auto = true;
+  chosen.reserve = 0.5;
   chosen.policy_choice = "a batch of 53 costs 1.22 of one of 26 per token; seer+ below 0.95";
   CHECK(Json::parse(report_json(named))["policy_choice"].is_null());
   const Json r = Json::parse(report_json(chosen));
   CHECK(r["policy"] == "seer");
   CHECK(r["policy_choice"] == chosen.policy_choice);
+  CHECK(r["reserve"] == 0.5);
   CHECK(contains(report_table(chosen), "  chosen: a batch of 53 costs 1.22 of one of 26 per token; seer+ below 0.95\n"));
   CHECK(!contains(report_table(named), "chosen"));
   CHECK(contains(compare_table(std::vector<RolloutReport>{chosen, some_report("verl", 1, 2)}), " seer (auto) "));

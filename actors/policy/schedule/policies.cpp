@@ -85,6 +85,10 @@ std::vector<std::string> chunk_policy_names(bool (*chosen)(const SchedulingPolic
   return names;
 }
 
+double reserve_of(const ChunkSchedulerConfig& config) {
+  return config.reserve_share < 0 ? find_policy(config.policy)->reserve_share : config.reserve_share;
+}
+
 Result<std::unique_ptr<ChunkScheduler>> make_chunk_scheduler(const ChunkSchedulerConfig& given) {
   SEER_RETURN_IF_ERROR(check_config(given));
   const SchedulingPolicy* const policy = find_policy(given.policy);
@@ -94,7 +98,7 @@ Result<std::unique_ptr<ChunkScheduler>> make_chunk_scheduler(const ChunkSchedule
     return fail(Code::kInvalidArgument, "unknown scheduling policy \"", given.policy, "\"; known:", known);
   }
   ChunkSchedulerConfig config = given;
-  if (config.reserve_share < 0) config.reserve_share = policy->reserve_share;
+  config.reserve_share = reserve_of(config);
   return policy->make(config);
 }
 

@@ -34,6 +34,9 @@ const SchedulingPolicy* find_policy(std::string_view name);
 /// The names of all policies, or of those that `chosen` accepts.
 std::vector<std::string> chunk_policy_names(bool (*chosen)(const SchedulingPolicy& policy) = nullptr);
 
+/// The share of a chunk's KV promised before it starts. REQUIRES: the policy is known.
+double reserve_of(const ChunkSchedulerConfig& config);
+
 /// Makes the scheduler of config.policy. Errors: kInvalidArgument if a number is out of range or the policy is unknown.
 Result<std::unique_ptr<ChunkScheduler>> make_chunk_scheduler(const ChunkSchedulerConfig& config);
 

@@ -35,8 +35,9 @@ TypicalBatches typical_batches(const InstanceWork& work, const ChunkSchedulerCon
   const auto chunk = static_cast<double>(config.chunk_tokens > 0 ? std::min(config.chunk_tokens, left) : left);
   TypicalBatches batches{.context_tokens = work.prompt_tokens + generated};
   const auto at_once = [&](const char* policy) {
-    const double share = config.reserve_share < 0 ? find_policy(policy)->reserve_share : config.reserve_share;
-    return sequences_at_once(work, batches.context_tokens, chunk, share);
+    ChunkSchedulerConfig other = config;
+    other.policy = policy;
+    return sequences_at_once(work, batches.context_tokens, chunk, reserve_of(other));
   };
   batches.held_sequences = at_once(kSeerPolicy);
   batches.full_sequences = at_once(kSeerPlusPolicy);

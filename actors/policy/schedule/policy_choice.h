@@ -3,7 +3,7 @@
 // promises a tenth, fills the memory and lets requests yield. That pays if a fuller batch costs less per token (a GPU reads the
 // weights once for all rows). It costs time if a step's time grows with its rows and with KV that no longer fits in the CPU's
 // caches. So the choice compares the time per token of the batches that both would run. If a smaller batch than both is clearly
-// cheaper per token, the choice also limits instances to it.
+// cheaper per token, the choice also limits instances to it. `seer+` by name promises a tenth or all by the same comparison.
 // Used by cli/policy_auto. Pure functions.
 #pragma once
 #include <cstdint>
@@ -45,7 +45,7 @@ StepShape decode_shape(int64_t sequences, int64_t context_tokens);
 
 /// `seer+` is chosen if its fuller batch saves at least this share of the time per token. In simulation `seer+` is faster than
 /// `seer` by 0.6 to 1.7 times the saving, and slower if the saving is below 0 (docs/policy_choice.md). But real runs of `seer+`
-/// take about 7 % longer than simulated ones, which those of `seer` do not, so the saving must make up for that. The GPUs of the
+/// take about 4 % longer, relative to those of `seer`, than simulated ones, so the saving must make up for that. The GPUs of the
 /// three built-in workloads have 0.078 to 0.087; the shipped model on CPU has -0.21 to 0.035. Near the threshold both policies
 /// take about as long, so noise in the measurement matters little.
 inline constexpr double kSeerPlusSavingMin = 0.05;
@@ -60,6 +60,9 @@ struct PolicyChoice {
   double saving = 0;  // share of the time per token that the fuller batch saves; below 0: it costs more
   int64_t rows_max = 0;    // limit on running requests of an instance; 0: none
   double cap_saving = 0;   // share of the time per token that a batch of rows_max saves over the policy's own
+
+  /// If `seer+` is named and its reserve is not: as `seer` where a fuller batch saves too little. Below 0: the policy's default.
+  double seer_plus_reserve() const { return policy == kSeerPlusPolicy || batches.held_sequences == batches.full_sequences ? -1 : 1; }
 };
 /// `step_us`: time of a step with one of batch_sizes(), with the gap before the next step. If a time is not a number above 0, the
 /// choice is `seer`, with a saving of 0 and no limit.

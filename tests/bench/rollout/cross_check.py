@@ -41,17 +41,17 @@ def run(program, group_size, policy, out):
          "--kv-bytes", f"{KV_MIB}MiB", "--chunk-tokens", CHUNK_TOKENS, "--max-batch", MAX_BATCH, "--out", out, "--report", report)
     found = json.load(open(report))
     gap_us = min(round(1e6 * i["idle_s"] / i["steps"]) for i in found["instances"])  # the other one may have waited for its end
-    return {"total_s": found["wall_s"], "tail_s": found["tail_s"], "preemptions": found["preemptions"]}, gap_us
+    return {"total_s": found["wall_s"], "tail_s": found["tail_s"], "preemptions": found["preemptions"]}, found["reserve"], gap_us
 
 
 def tokens_of(responses):
     return {(r["group"], r["sample"]): r["output_ids"] for r in map(json.loads, open(responses))}
 
 
-def replay(program, responses, profile_path, policy, gap_us):
+def replay(program, responses, profile_path, policy, reserve, gap_us):
     report = responses + ".simulated"
     seer(program, "simulate", "--workload", responses, "--profile", profile_path, "--instances", 2, "--kv-tokens", KV_TOKENS,
-         "--chunk-tokens", CHUNK_TOKENS, "--max-batch", MAX_BATCH, "--policies", policy, "--step-gap-us", gap_us, "--report", report)
+         "--chunk-tokens", CHUNK_TOKENS, "--max-batch", MAX_BATCH, "--policies", policy, "--reserve", reserve, "--step-gap-us", gap_us, "--report", report)
     (row,) = json.load(open(report))
     return {key: row[key]["mean"] for key in [*FIGURES, "preemptions"]}
 
@@ -67,21 +67,21 @@ def measure(program, rounds, group_size, policies):
     with tempfile.TemporaryDirectory() as folder:
         responses = os.path.join(folder, "responses.jsonl")
         profiles = [profile(program, os.path.join(folder, "0.json"))]
-        _, gap_us = run(program, group_size, policies[0], responses)
+        _, _, gap_us = run(program, group_size, policies[0], responses)
         tokens = tokens_of(responses)
         for number in range(rounds):
             for policy in policies if number % 2 == 0 else reversed(policies):
-                real, next_gap_us = run(program, group_size, policy, responses)
+                real, reserve, next_gap_us = run(program, group_size, policy, responses)
                 if tokens_of(responses) != tokens:
                     sys.exit(f"cross_check: round {number}, {policy}: other tokens than {policies[0]} gave first")
-                runs.append({"round": number, "policy": policy, "gap_us": gap_us, "real": real})
+                runs.append({"round": number, "policy": policy, "reserve": reserve, "gap_us": gap_us, "real": real})
                 gap_us = next_gap_us
                 profiles.append(profile(program, os.path.join(folder, f"{len(runs)}.json")))
-                print(f"  round {number}, {policy}: {real['total_s']:.1f} s", file=sys.stderr, flush=True)
+                print(f"  round {number}, {policy}, reserve {reserve}: {real['total_s']:.1f} s", file=sys.stderr, flush=True)
         for i, r in enumerate(runs):
             if r["policy"] == AUTO:
                 continue
-            r["by_profile"] = [replay(program, responses, path, r["policy"], r["gap_us"]) for path in profiles]
+            r["by_profile"] = [replay(program, responses, path, r["policy"], r["reserve"], r["gap_us"]) for path in profiles]
             beside = r["by_profile"][i : i + 2]
             r["simulated"] = {key: sum(s[key] for s in beside) / 2 for key in r["real"]}
     return runs
