@@ -256,9 +256,8 @@ Result<ChosenPolicy> choose(const RolloutOptions& options, const RolloutWork& wo
   ChosenPolicy result{options.scheduler, ""};
   result.scheduler.policy = policy;
   if (!is_measured(result.scheduler)) return result;
-  const bool is_auto = policy == kAutoPolicy;
   if (!options.runs_here()) {
-    if (!is_auto) return result;
+    if (policy != kAutoPolicy) return result;
     const bool has_servers = !options.router.engines.empty();
     result.scheduler.policy = has_servers ? kSeerPlusPolicy : kSeerPolicy;
     result.why = has_servers ? "seer+: the servers are not measured" : "seer: the machines of a cluster are not measured";
@@ -266,7 +265,7 @@ Result<ChosenPolicy> choose(const RolloutOptions& options, const RolloutWork& wo
   }
   SEER_ASSIGN_OR_RETURN(const PolicyChoice choice, choose_policy(engine_source(options, work.model), instance_work(work.groups, options),
                                                                  options, options.scheduler));
-  return ChosenPolicy{chosen(result.scheduler, choice), is_auto ? choice_text(choice) : reserve_text(choice)};
+  return ChosenPolicy{chosen(result.scheduler, choice), choice_text(result.scheduler, choice)};
 }
 
 /// The machines of a rollout: in this process, in a cluster, or servers of others.

@@ -155,22 +155,19 @@ ChunkSchedulerConfig chosen(ChunkSchedulerConfig scheduler, const PolicyChoice& 
   return scheduler;
 }
 
-std::string choice_text(const PolicyChoice& choice) {
+std::string choice_text(const ChunkSchedulerConfig& scheduler, const PolicyChoice& choice) {
   const TypicalBatches& b = choice.batches;
+  if (scheduler.policy == kSeerPlusPolicy) {
+    const std::string reserve = cat("reserve ", reserve_of(chosen(scheduler, choice)), ": ");
+    if (b.full_sequences == b.held_sequences) return cat(reserve, "a batch has ", b.full_sequences, " with any");
+    return cat(reserve, cost_text(choice), "; ", reserve_of(scheduler), " below ", ratio_text(kSeerPlusSavingMin));
+  }
   if (choice.rows_max > 0) {
     const int64_t own = b.of(choice.policy);
     return cat("at most ", choice.rows_max, " running: a token costs ", ratio_text(choice.cap_saving), " of one in a batch of ", own);
   }
   if (b.full_sequences == b.held_sequences) return cat("a batch has ", b.full_sequences, " under seer and seer+ alike");
   return cat(cost_text(choice), "; seer+ below ", ratio_text(kSeerPlusSavingMin));
-}
-
-std::string reserve_text(const PolicyChoice& choice) {
-  const double own = find_policy(kSeerPlusPolicy)->reserve_share, share = choice.seer_plus_reserve();
-  const std::string reserve = cat("reserve ", share < 0 ? own : share, ": ");
-  if (choice.batches.full_sequences == choice.batches.held_sequences)
-    return cat(reserve, "a batch has ", choice.batches.full_sequences, " with any");
-  return cat(reserve, cost_text(choice), "; ", own, " below ", ratio_text(kSeerPlusSavingMin));
 }
 
 }  // namespace seer

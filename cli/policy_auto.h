@@ -43,10 +43,9 @@ bool is_measured(const ChunkSchedulerConfig& scheduler);
 /// The same configuration, with what was chosen: policy and limit for `auto`, the reserve for `seer+`. REQUIRES: is_measured(scheduler).
 ChunkSchedulerConfig chosen(ChunkSchedulerConfig scheduler, const PolicyChoice& choice);
 
-/// For the report, if the policy was `auto`: "a batch of 53 costs 1.22 of one of 26 per token; seer+ below 0.95", or with a limit
-/// "at most 8 running: a token costs 0.62 of one in a batch of 26".
-std::string choice_text(const PolicyChoice& choice);
-/// If it was `seer+`: "reserve 1: a batch of 53 costs 1.22 of one of 26 per token; 0.1 below 0.95".
-std::string reserve_text(const PolicyChoice& choice);
+/// Why, for the report. `auto`: "a batch of 53 costs 1.22 of one of 26 per token; seer+ below 0.95", or with a limit "at most 8
+/// running: a token costs 0.62 of one in a batch of 26". `seer+`: "reserve 1: a batch of 53 costs 1.22 of one of 26 per token; 0.1
+/// below 0.95". REQUIRES: is_measured(scheduler).
+std::string choice_text(const ChunkSchedulerConfig& scheduler, const PolicyChoice& choice);
 
 }  // namespace seer

@@ -66,8 +66,7 @@ class LocalMachines final : public ServedMachines {
     InstanceWork work = instance_work(like, options_);
     work.requests = work.rows_max;
     const PolicyChoice choice = choose_policy(step_us_, engine_source(options_, loaded_.model), work, options_, scheduler_);
-    const bool is_auto = options_.scheduler.policy == kAutoPolicy;
-    return {chosen(options_.scheduler, choice), is_auto ? choice_text(choice) : reserve_text(choice)};
+    return {chosen(options_.scheduler, choice), choice_text(options_.scheduler, choice)};
   }
 
   const ServeOptions& options_;

@@ -122,13 +122,13 @@ TEST_CASE("policy auto: steps that are measured before any work is known decide 
 
 TEST_CASE("policy auto: the choice in words fits a line") {
   PolicyChoice choice{.batches = {.context_tokens = 815, .held_sequences = 26, .full_sequences = 53}, .saving = -0.219};
-  CHECK(choice_text(choice) == "a batch of 53 costs 1.22 of one of 26 per token; seer+ below 0.95");
+  CHECK(choice_text({.policy = kAutoPolicy}, choice) == "a batch of 53 costs 1.22 of one of 26 per token; seer+ below 0.95");
   choice.rows_max = 8;
   choice.cap_saving = 0.38;
-  CHECK(choice_text(choice) == "at most 8 running: a token costs 0.62 of one in a batch of 26");
+  CHECK(choice_text({.policy = kAutoPolicy}, choice) == "at most 8 running: a token costs 0.62 of one in a batch of 26");
   choice.rows_max = 0;
   choice.batches.held_sequences = 53;
-  CHECK(choice_text(choice) == "a batch has 53 under seer and seer+ alike");
+  CHECK(choice_text({.policy = kAutoPolicy}, choice) == "a batch has 53 under seer and seer+ alike");
 }
 
 TEST_CASE("policy auto: seer+ by name promises as much as seer where a fuller batch saves too little, unless its reserve is given") {
@@ -140,16 +140,16 @@ TEST_CASE("policy auto: seer+ by name promises as much as seer where a fuller ba
   CHECK(slow.policy == kSeerPlusPolicy);
   CHECK(slow.running_max == 0);
   CHECK(reserve_of(slow) == 1);
-  CHECK(reserve_text(choice) == "reserve 1: a batch of 53 costs 1.22 of one of 26 per token; 0.1 below 0.95");
+  CHECK(choice_text(named, choice) == "reserve 1: a batch of 53 costs 1.22 of one of 26 per token; 0.1 below 0.95");
 
   choice.policy = kSeerPlusPolicy;
   choice.saving = 0.21;
   CHECK(reserve_of(chosen(named, choice)) == 0.1);
-  CHECK(reserve_text(choice) == "reserve 0.1: a batch of 53 costs 0.79 of one of 26 per token; 0.1 below 0.95");
+  CHECK(choice_text(named, choice) == "reserve 0.1: a batch of 53 costs 0.79 of one of 26 per token; 0.1 below 0.95");
 
   choice = {.batches = {.context_tokens = 815, .held_sequences = 53, .full_sequences = 53}};  // KV is not short
   CHECK(reserve_of(chosen(named, choice)) == 0.1);
-  CHECK(reserve_text(choice) == "reserve 0.1: a batch has 53 with any");
+  CHECK(choice_text(named, choice) == "reserve 0.1: a batch has 53 with any");
 
   named.reserve_share = 0.5;
   CHECK(!is_measured(named));
