@@ -75,7 +75,9 @@ class LearnedSteps {
   std::map<BinKey, Bin> bins_;
 };
 
-/// The profile that these points make. `source`: what was learned from. Errors: kUnavailable: the points are too few.
+/// The profile that these points make. Each counts by the time that its steps took, so that a few that were held up do not tell
+/// for many, and none is held out, since one alone may tell how costs go on beyond the others. `source`: what was learned from.
+/// Errors: kUnavailable: the points are too few.
 Result<StepProfile> learned_profile(std::vector<ProfilePoint> points, const std::string& model, const std::string& source);
 
 }  // namespace seer

@@ -148,12 +148,14 @@ void hold_out_fifth(std::vector<ProfilePoint>& points) {
 
 StepCost fit_step_cost(const std::vector<ProfilePoint>& points) {
   std::vector<std::vector<double>> rows;  // features divided by the time, so that the residual is the relative error
+  std::vector<double> targets;
   for (const ProfilePoint& p : points) {
     if (p.held_out) continue;
     rows.emplace_back();
-    for (const StepFeature& feature : kStepFeatures) rows.back().push_back(feature.amount(p.shape) / p.measured_us);
+    targets.push_back(std::sqrt(p.weight));
+    for (const StepFeature& feature : kStepFeatures) rows.back().push_back(targets.back() * feature.amount(p.shape) / p.measured_us);
   }
-  const std::vector<double> us = non_negative_least_squares(rows, std::vector<double>(rows.size(), 1.0));
+  const std::vector<double> us = non_negative_least_squares(rows, targets);
   StepCost cost;
   std::copy(us.begin(), us.end(), cost.us.begin());
   return cost;

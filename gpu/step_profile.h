@@ -26,6 +26,7 @@ struct ProfilePoint {
   StepShape shape;
   double measured_us = 0;  // above 0
   bool held_out = false;   // not used for the fit
+  double weight = 1;       // of its error in the fit; not in the file
 };
 
 struct StepProfile {
@@ -44,7 +45,7 @@ struct StepProfile {
 /// Marks a fifth of the points of each kind as held out. A fixed seed chooses their positions: every call marks the same
 /// ones.
 void hold_out_fifth(std::vector<ProfilePoint>& points);
-/// The cost model with the least sum of squared relative errors over the points that are not held out.
+/// The cost model with the least weighted sum of squared relative errors over the points that are not held out.
 StepCost fit_step_cost(const std::vector<ProfilePoint>& points);
 
 struct PredictionError {

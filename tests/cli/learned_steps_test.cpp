@@ -24,10 +24,11 @@ struct Server {
   StepCost cost;
   int64_t rows = 8, part = 1;
   int64_t us = 0;
+  uint64_t held_up_one_in = 0;  // steps: those take up to 20 ms more; 0: none
 
   /// Runs `requests` requests with prompts of up to prompt_max tokens; returns the sum of all steps' times.
   int64_t run(LearnedSteps& steps, int requests, int64_t prompt_max, uint64_t seed) {
-    std::mt19937_64 rng(seed);
+    std::mt19937_64 rng(seed), others(seed);
     std::vector<Request> running;
     std::vector<int64_t> untold;
     int begun = 0;
@@ -41,6 +42,7 @@ struct Server {
       StepShape shape;
       for (const Request& r : running) r.decodes ? shape.add(r.context, 1, 1) : shape.add(0, r.context, 1);
       us += std::llround(cost.predict_us(shape));
+      if (held_up_one_in > 0 && others() % held_up_one_in == 0) us += static_cast<int64_t>(others() % 20'000);
       for (size_t i = 0; i < running.size();) {
         Request& r = running[i];
         ++untold[i];
@@ -112,6 +114,24 @@ TEST_CASE("learned steps: other work on the same server takes the time that a pr
   const int64_t real_us = server.run(ignored, 100, 250, 4);
   Server replay{.cost = profile->cost};
   CHECK(static_cast<double>(replay.run(ignored, 100, 250, 4)) == doctest::Approx(static_cast<double>(real_us)).epsilon(0.05));
+}
+
+TEST_CASE("learned steps: a profile of few steps, some of them held up by other programs, is right about their sum") {
+  double real_sum_us = 0, replayed_sum_us = 0;
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    Server server{.cost = cost_of({{"step", 400}, {"rows", 10}, {"kv_tokens", 0.05}, {"attended", 0.02}}), .part = 4, .held_up_one_in = 20};
+    LearnedSteps steps, ignored;
+    const int64_t real_us = server.run(steps, 40, 500, seed);
+    const auto profile = learned_profile(steps.points(), "m", "test");
+    REQUIRE(profile.ok());
+    Server replay{.cost = profile->cost};
+    const int64_t replayed_us = replay.run(ignored, 40, 500, seed);
+    CHECK(static_cast<double>(replayed_us) == doctest::Approx(static_cast<double>(real_us)).epsilon(0.25));
+    real_sum_us += static_cast<double>(real_us);
+    replayed_sum_us += static_cast<double>(replayed_us);
+  }
+  CHECK(replayed_sum_us == doctest::Approx(real_sum_us).epsilon(0.05));
 }
 
 TEST_CASE("learned steps: two servers that are alike are learned from together, and too little is refused") {

@@ -112,6 +112,18 @@ TEST_CASE("step profile: costs that no other features can replace come back") {
   }
 }
 
+TEST_CASE("step profile: of points that contradict each other, the heavier one counts more") {
+  StepShape shape;
+  shape.add(100, 1, 1);
+  const auto fitted = [&](double weight) {
+    return fit_step_cost({{.kind = "decode", .shape = shape, .measured_us = 100, .weight = weight},
+                          {.kind = "decode", .shape = shape, .measured_us = 200, .weight = 1}}).predict_us(shape);
+  };
+  CHECK(fitted(1) == doctest::Approx(120));  // the least (x / 100 - 1)^2 + (x / 200 - 1)^2
+  CHECK(fitted(0) == doctest::Approx(200));
+  CHECK(fitted(1e6) == doctest::Approx(100).epsilon(1e-3));
+}
+
 TEST_CASE("step profile: a fixed fifth is held out, and the errors tell it from the rest") {
   StepProfile profile = sample_profile();
   int64_t held_out = 0;

@@ -152,7 +152,7 @@ class SameBitsTest(unittest.TestCase):
             with open(f"{folder}/report.json") as real, open(f"{folder}/sim.json") as simulated:
                 real_s, simulated_s = json.load(real)["wall_s"], json.load(simulated)[0]["total_s"]["mean"]
             print(f"real {real_s:.2f} s, simulated with the learned profile {simulated_s:.2f} s")
-            self.assertLess(abs(simulated_s / real_s - 1), 0.5)  # 0.2 to 0.3 was measured beside other programs
+            self.assertLess(abs(simulated_s / real_s - 1), 0.5)  # up to 0.23 was measured beside programs that come and go
 
     @unittest.skipUnless(shutil.which("openssl"), "needs openssl")
     def test_so_are_those_of_servers_that_want_tls_and_a_token_and_no_others_get_the_token(self):
