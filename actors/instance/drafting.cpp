@@ -19,16 +19,25 @@ void SequenceDrafts::propose(std::span<Sequence* const> running, std::span<Runni
   if (choice_due_) return;  // nobody decodes
   timing_.draft_ns = 0;
   if (!choice_.drafts() && choice_.scouts == 0) return;
+  timing_.draft_ns = timed([&] {
+    int64_t made = 0;
+    for (size_t i = 0; i < running.size(); ++i) {
+      if (running[i]->decodes()) made += propose(*running[i]) ? 1 : 0;
+      rows[i].draft_tokens = static_cast<int32_t>(running[i]->draft.tokens.size());
+    }
+    return made;
+  });
+}
+
+template <class Make>
+int64_t SequenceDrafts::timed(Make make) {
   const int64_t start_ns = parts_.clock_ns ? parts_.clock_ns() : 0;
-  int64_t made = 0;
-  for (size_t i = 0; i < running.size(); ++i) {
-    if (running[i]->decodes()) made += propose(*running[i]) ? 1 : 0;
-    rows[i].draft_tokens = static_cast<int32_t>(running[i]->draft.tokens.size());
-  }
-  if (!parts_.clock_ns) return;
-  timing_.draft_ns = parts_.clock_ns() - start_ns;
-  draft_ns_ += timing_.draft_ns;
-  budget_.drafting_took(made, static_cast<double>(timing_.draft_ns));
+  const int64_t made = make();
+  if (!parts_.clock_ns) return 0;
+  const int64_t took_ns = parts_.clock_ns() - start_ns;
+  draft_ns_ += took_ns;
+  budget_.drafting_took(made, static_cast<double>(took_ns));
+  return took_ns;
 }
 
 void SequenceDrafts::choose(std::span<Sequence* const> running, const SequenceTable& all) {
@@ -40,9 +49,42 @@ void SequenceDrafts::choose(std::span<Sequence* const> running, const SequenceTa
     ++sequences_of[s->draft_class()];
   }
   if (decode.sequences == 0) return;
+  for (Sequence* const s : running) judge_trial(*s);
   choice_ = budget_.choose(decode, sequences_of);
   choice_due_ = false;
   send_scouts(running, all, decode.sequences);
+  if (parts_.clock_ns && !choice_.drafts()) begin_trials(running);
+}
+
+void SequenceDrafts::begin_trials(std::span<Sequence* const> running) {
+  timed([&] {
+    int64_t made = 0;
+    for (Sequence* const s : running) {
+      if (!s->decodes()) continue;
+      const DraftShape other = s->trial.shape == DraftShape::kPath ? DraftShape::kTree : DraftShape::kPath;
+      if (budget_.has(other)) s->trial.shape = other;
+      s->trial.allowed = budget_.rows_max(s->trial.shape);
+      if (s->trial.allowed == 0) continue;
+      s->trial.after_tokens = s->log.size();
+      const DraftLimits limits{.max_tokens = static_cast<int32_t>(s->trial.allowed),
+                               .min_probability = choice_.min_probability,
+                               .tree = s->trial.shape == DraftShape::kTree};
+      parts_.drafter->draft(s->text(), limits, s->trial.draft);
+      ++made;
+    }
+    return made;
+  });
+}
+
+/// Counts the rows of a trial that would have been accepted, once as many tokens came as it may have.
+void SequenceDrafts::judge_trial(Sequence& s) {
+  if (s.trial.allowed == 0 || s.log.size() < s.trial.after_tokens + s.trial.allowed) return;
+  const std::vector<int32_t> came = s.log.tokens(s.trial.after_tokens, s.trial.after_tokens + s.trial.allowed);
+  const auto& [tokens, parents, probabilities] = s.trial.draft;
+  std::vector<int32_t> path{0};
+  for (size_t i = 0; i < tokens.size(); ++i)  // a child comes after its parent
+    if (parents[i] == path.back() && tokens[i] == came[path.size() - 1]) path.push_back(static_cast<int32_t>(i) + 1);
+  budget_.verified(s.draft_class(), s.trial.shape, std::exchange(s.trial.allowed, 0), std::ssize(tokens), path);
 }
 
 /// Makes some of the `decoding` sequences scouts, evenly spaced, starting at a different one each time.

@@ -5,6 +5,10 @@
 // A choice (how long drafts are, who is a scout) holds until renew_choice(), which is called when tokens are reported. A draft
 // holds for one step; it is in Sequence::draft.
 //
+// While the choice is not to draft, each choice makes one trial per sequence: a draft that is not verified. The tokens that come
+// until a later choice tell how much of it would have been accepted, exactly, and the budget learns that as from a verify. So
+// drafting begins soon after it would pay, and trials cost no step anything. Only with a clock: simulated tokens tell nothing.
+//
 // Always true:
 //  (1) a draft leaves room for the token sampled after it: it is shorter than tokens_left();
 //  (2) every draft that was verified is counted once, in the report and in its history.
@@ -82,9 +86,15 @@ class SequenceDrafts {
  private:
   void choose(std::span<Sequence* const> running, const SequenceTable& all);
   void send_scouts(std::span<Sequence* const> running, const SequenceTable& all, int64_t decoding);
+  void begin_trials(std::span<Sequence* const> running);
+  void judge_trial(Sequence& s);
   bool propose(Sequence& s);
   void count(const Sequence& s, const DraftCounts& counts);
   std::vector<GroupId> show_texts(const SequenceTable& all);
+
+  /// Makes drafts by make(), which returns how many, and notes the time that it takes.
+  template <class Make>
+  int64_t timed(Make make);
 
   Drafting parts_;
   DraftBudget budget_;

@@ -73,6 +73,12 @@ struct Sequence : StepState {
   std::vector<BlockRef> names;           // of the blocks of its first tokens (those in RunChunk), until they are in `chain`
   KeptIds unreported_kept;
   Draft draft;                           // proposed after the log, for the step that is planned or runs
+  struct {
+    Draft draft;
+    DraftShape shape = DraftShape::kPath;
+    int64_t allowed = 0;                 // tokens that the draft may have; 0: there is no trial
+    int64_t after_tokens = 0;            // the draft followed this many tokens of the log
+  } trial;                               // see SequenceDrafts
   ChunkDone done;                        // figures gathered for the answer
 
   DraftBudget::Class draft_class() const {

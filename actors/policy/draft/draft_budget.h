@@ -28,11 +28,11 @@
 //   marginal  the same, but the benefit is the expected gain of one more token, B_x b[1] ... b[g + 1].
 // No class gets drafts if even the best choice does not pay.
 //
-// Rates are learned only from drafts. So now and then a sequence is a scout: it gets the longest draft allowed, of each shape in
-// turn, whatever was chosen for the others. The rows of its draft must pass min_probability too. Beside other drafts a scout costs
-// little more than the time to make its draft. Without them, scouts make their step pay for being one with drafts. So they wait
-// until what they add to steps is at most scout_time of the time, and then go together. None go where drafts would not pay
-// even if every row were accepted.
+// Rates are learned only from drafts, and from trials (actors/instance/drafting.h). So now and then a sequence is a scout: it gets
+// the longest draft allowed, of each shape in turn, whatever was chosen for the others. The rows of its draft must pass
+// min_probability too. Beside other drafts a scout costs little more than the time to make its draft. Without them, scouts make
+// their step pay for being one with drafts. So they wait until what they add to steps is at most scout_time of the time, and then
+// go together. None go where drafts would not pay even if every row were accepted.
 #pragma once
 #include <array>
 #include <cstdint>

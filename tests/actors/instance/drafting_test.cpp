@@ -95,6 +95,32 @@ TEST_CASE("drafts: none are made while the engine waits longer for them than the
   CHECK(s.draft.tokens.empty());
 }
 
+TEST_CASE("drafts: while none are wanted, trials learn from the tokens that come whether drafts would be accepted") {
+  for (const bool right : {false, true}) {
+    CAPTURE(right);
+    int64_t clock_ns = 0;
+    auto drafter = std::make_shared<EagerDrafter>();
+    // A row costs half of a step, so a draft pays only if it is likely enough, which the budget does not expect.
+    SequenceDrafts drafts({.drafter = drafter,
+                           .budget = {.rows_max = {kDraftMax, 0}, .draft_ns = 0, .prior_accept = 0.1, .scouts = 0},
+                           .step_ns = [](const StepShape& shape) { return 1e5 * static_cast<double>(1 + shape.rows); },
+                           .clock_ns = [&clock_ns] { return ++clock_ns; }});
+    DraftBench b;
+    Sequence& s = b.run(1, 6);
+    s.end_tokens = 100'000;
+    int choices = 0;
+    for (; choices < 200 && s.draft.tokens.empty(); ++choices) {
+      drafts.renew_choice();
+      drafts.propose(b.running, b.rows_of, b.sequences);
+      const std::vector<int32_t> expected = s.trial.draft.tokens;
+      for (const int32_t token : expected) s.log.append(std::vector<int32_t>{right ? token : token + 1});
+      s.kv_tokens = s.log.size() - 1;
+    }
+    CHECK((choices < 200) == right);
+    CHECK(drafts.figures_at(1).all() == DraftCounts{});  // none was verified
+  }
+}
+
 TEST_CASE("drafts: each verify is counted once, for the probe of its group and for others apart") {
   DraftBench b;
   Sequence& other = b.run(1, 6);

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Measures the gain of drafting in `seer rollout` over no drafting, by how many requests an instance runs at once.
 
-Runs each way of drafting in turn with the same work, in rounds: a round is one run of each, and a ratio compares two
-runs of one round. The interval is that of the median over rounds (order statistics, the tightest with at least 95 %; of 9
+Runs each way of drafting in turn with the same work, in rounds: a round is one run of each, another one first each time, and a
+ratio compares two runs of one round. The interval is that of the median over rounds (order statistics, the tightest with at least 95 %; of 9
 rounds the 2nd to the 8th; with fewer than 6 rounds lowest to highest). Prints one JSON line per batch and mode.
 
   tokens_per_s        median of all rounds
@@ -110,8 +110,9 @@ def main():
             make_prompts(o.prompt_seed, 200, o.prompts)
         for batch in o.batches:
             runs = {mode: [] for mode in o.modes}
-            for _ in range(o.rounds):
-                for mode in o.modes:
+            for i in range(o.rounds):
+                first = i % len(o.modes)
+                for mode in o.modes[first:] + o.modes[:first]:
                     runs[mode].append(rollout(o, folder, batch, mode))
             for mode in o.modes:
                 row = figures(o, batch, mode, runs[mode], runs[o.modes[0]])
