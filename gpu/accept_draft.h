@@ -22,4 +22,8 @@ int32_t acceptance_length(std::span<const int32_t> draft, std::span<const Sample
 std::vector<int32_t> accepted_path(std::span<const int32_t> tokens, std::span<const int32_t> parents,
                                    std::span<const SampledToken> sampled);
 
+/// The rows that a verify would have accepted, had the text gone on with `came`, for a draft that was not verified. `tokens`,
+/// `parents`: without those of row 0. REQUIRES: no path of the draft is longer than `came`.
+std::vector<int32_t> path_of_text(std::span<const int32_t> tokens, std::span<const int32_t> parents, std::span<const int32_t> came);
+
 }  // namespace seer

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "actors/policy/draft/draft_history.h"
+#include "gpu/accept_draft.h"
 
 namespace seer {
 
@@ -61,15 +62,11 @@ void SequenceDrafts::begin_trials(std::span<Sequence* const> running) {
     int64_t made = 0;
     for (Sequence* const s : running) {
       if (!s->decodes()) continue;
-      const DraftShape other = s->trial.shape == DraftShape::kPath ? DraftShape::kTree : DraftShape::kPath;
-      if (budget_.has(other)) s->trial.shape = other;
+      s->trial.shape = shape_after(s->trial.shape);
       s->trial.allowed = budget_.rows_max(s->trial.shape);
       if (s->trial.allowed == 0) continue;
       s->trial.after_tokens = s->log.size();
-      const DraftLimits limits{.max_tokens = static_cast<int32_t>(s->trial.allowed),
-                               .min_probability = choice_.min_probability,
-                               .tree = s->trial.shape == DraftShape::kTree};
-      parts_.drafter->draft(s->text(), limits, s->trial.draft);
+      draft(*s, s->trial.shape, s->trial.allowed, s->trial.draft);
       ++made;
     }
     return made;
@@ -80,11 +77,9 @@ void SequenceDrafts::begin_trials(std::span<Sequence* const> running) {
 void SequenceDrafts::judge_trial(Sequence& s) {
   if (s.trial.allowed == 0 || s.log.size() < s.trial.after_tokens + s.trial.allowed) return;
   const std::vector<int32_t> came = s.log.tokens(s.trial.after_tokens, s.trial.after_tokens + s.trial.allowed);
-  const auto& [tokens, parents, probabilities] = s.trial.draft;
-  std::vector<int32_t> path{0};
-  for (size_t i = 0; i < tokens.size(); ++i)  // a child comes after its parent
-    if (parents[i] == path.back() && tokens[i] == came[path.size() - 1]) path.push_back(static_cast<int32_t>(i) + 1);
-  budget_.verified(s.draft_class(), s.trial.shape, std::exchange(s.trial.allowed, 0), std::ssize(tokens), path);
+  const Draft& draft = s.trial.draft;
+  budget_.verified(s.draft_class(), s.trial.shape, std::exchange(s.trial.allowed, 0), std::ssize(draft.tokens),
+                   path_of_text(draft.tokens, draft.parents, came));
 }
 
 /// Makes some of the `decoding` sequences scouts, evenly spaced, starting at a different one each time.
@@ -98,8 +93,7 @@ void SequenceDrafts::send_scouts(std::span<Sequence* const> running, const Seque
     if (!s->decodes() || i++ != next || sent == scouts) continue;
     s->is_scout = true;
     s->scout_shape = shape;
-    const DraftShape other = shape == DraftShape::kPath ? DraftShape::kTree : DraftShape::kPath;
-    if (budget_.has(other)) shape = other;
+    shape = shape_after(shape);
     next += apart;
     ++sent;
   }
@@ -112,11 +106,20 @@ bool SequenceDrafts::propose(Sequence& s) {
   const int64_t wanted = s.is_scout ? budget_.rows_max(s.draft_shape) : choice_.tokens[s.draft_class()];
   s.draft_allowed = std::max<int64_t>(0, std::min(wanted, longest));
   if (s.draft_allowed == 0) return false;
-  const DraftLimits limits{.max_tokens = static_cast<int32_t>(s.draft_allowed),
-                           .min_probability = choice_.min_probability,
-                           .tree = s.draft_shape == DraftShape::kTree};
-  parts_.drafter->draft(s.text(), limits, s.draft);
+  draft(s, s.draft_shape, s.draft_allowed, s.draft);
   return true;
+}
+
+void SequenceDrafts::draft(const Sequence& s, DraftShape shape, int64_t allowed, Draft& out) {
+  const DraftLimits limits{.max_tokens = static_cast<int32_t>(allowed),
+                           .min_probability = choice_.min_probability,
+                           .tree = shape == DraftShape::kTree};
+  parts_.drafter->draft(s.text(), limits, out);
+}
+
+DraftShape SequenceDrafts::shape_after(DraftShape shape) const {
+  const DraftShape other = shape == DraftShape::kPath ? DraftShape::kTree : DraftShape::kPath;
+  return budget_.has(other) ? other : shape;
 }
 
 void SequenceDrafts::step_ordered(const StepShape& decode, const StepShape& step, bool only_decodes) {

@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 
 #include <random>
+#include <span>
+#include <vector>
 
 using namespace seer;
 
@@ -66,4 +68,18 @@ TEST_CASE("accept draft: in a tree the path is accepted whose tokens were sample
   CHECK(path({5, 6, 7, 5, 0, 0}) == std::vector{0, 2, 4});
   CHECK(path({4, 6, 7, 5, 0, 8}) == std::vector{0, 1, 3, 5});
   CHECK(accepted_path(std::vector{3, 8, 8}, std::vector{-1, 0, 0}, sampled_of({8, 1, 1})) == std::vector{0, 1});
+}
+
+TEST_CASE("accept draft: the path that a text follows is the one that a verify accepts whose samples are that text") {
+  const std::vector<int32_t> tokens{9, 4, 5, 6, 7, 5}, parents{-1, 0, 0, 1, 2, 3};
+  const std::vector<size_t> depths{0, 1, 1, 2, 2, 3};
+  for (const std::vector<int32_t>& came : std::vector<std::vector<int32_t>>{{1, 6, 5}, {4, 7, 5}, {5, 6, 5}, {5, 7, 0}, {4, 6, 5}, {4, 6, 8}}) {
+    CAPTURE(came[0]);
+    CAPTURE(came[1]);
+    std::vector<int32_t> sampled;
+    for (const size_t depth : depths) sampled.push_back(depth < came.size() ? came[depth] : 0);
+    CHECK(path_of_text(std::span(tokens).subspan(1), std::span(parents).subspan(1), came) == accepted_path(tokens, parents, sampled_of(sampled)));
+  }
+  CHECK(path_of_text(std::vector{4, 5}, std::vector{0, 1}, std::vector{4, 5}) == std::vector{0, 1, 2});
+  CHECK(path_of_text({}, {}, {}) == std::vector{0});
 }

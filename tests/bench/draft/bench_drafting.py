@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Measures the gain of drafting in `seer rollout` over no drafting, by how many requests an instance runs at once.
 
-Runs each way of drafting in turn with the same work, in rounds: a round is one run of each, another one first each time, and a
-ratio compares two runs of one round. The interval is that of the median over rounds (order statistics, the tightest with at least 95 %; of 9
-rounds the 2nd to the 8th; with fewer than 6 rounds lowest to highest). Prints one JSON line per batch and mode.
+Runs each way of drafting in turn with the same work, in rounds: a round is one run of each, another one first each
+time, and a ratio compares two runs of one round. The interval is that of the median over rounds (order statistics, the tightest
+with at least 95 %; of 9 rounds the 2nd to the 8th; with fewer than 6 rounds lowest to highest). Prints one JSON line per batch and
+mode.
 
   tokens_per_s        median of all rounds
   ratio, low, high    tokens per second over those of the first mode in the same round: median, interval
