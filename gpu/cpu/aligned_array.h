@@ -1,14 +1,14 @@
-// AlignedArray: a fixed-size array of plain values, zeroed, aligned to 64 bytes. Large ones are mapped, so that pages
-// are taken when first written, and ask for huge pages. Move-only owner.
+// AlignedArray: a fixed-size array of plain values, zeroed, aligned to 64 bytes. Large ones, and those from an arena, lie in
+// huge pages. Move-only owner.
 #pragma once
-#include <sys/mman.h>
-
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <type_traits>
 #include <utility>
 
+#include "gpu/cpu/huge_pages.h"
 #include "protocols/check.h"
 
 namespace seer {
@@ -19,7 +19,17 @@ class AlignedArray {
 
  public:
   AlignedArray() = default;
-  explicit AlignedArray(size_t size) { SEER_CHECK(allocate(size), size); }
+  /// Aborts if the system lacks the memory.
+  explicit AlignedArray(size_t size, PageArena* arena = nullptr) {
+    if (!arena) {
+      SEER_CHECK(allocate(size), size);
+      return;
+    }
+    PageArena::Piece piece = arena->take(size * sizeof(T));
+    pages_ = std::move(piece.pages);
+    data_ = reinterpret_cast<T*>(piece.data);
+    size_ = size;
+  }
   /// An empty array if the system lacks the memory.
   static AlignedArray try_make(size_t size) {
     AlignedArray array;
@@ -27,10 +37,7 @@ class AlignedArray {
     return array;
   }
   ~AlignedArray() {
-    if (mapped_bytes_ > 0)
-      ::munmap(data_, mapped_bytes_);
-    else
-      std::free(data_);
+    if (!pages_) std::free(data_);
   }
   AlignedArray(AlignedArray&& other) noexcept { swap(other); }
   AlignedArray& operator=(AlignedArray&& other) noexcept {
@@ -46,22 +53,16 @@ class AlignedArray {
   const T& operator[](size_t i) const { return data_[i]; }
 
  private:
-  static constexpr size_t kHugePage = size_t{2} << 20;
-
   bool allocate(size_t size) {
     if (size == 0) return true;
     if (size > (size_t{1} << 46) / sizeof(T)) return false;
-    size_t bytes = (size * sizeof(T) + 63) / 64 * 64;
-    if (bytes < kHugePage) {
+    const size_t bytes = (size * sizeof(T) + 63) / 64 * 64;
+    if (bytes < HugePages::kPageBytes) {
       data_ = static_cast<T*>(std::aligned_alloc(64, bytes));
       if (data_) std::memset(data_, 0, bytes);
     } else {
-      void* mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      if (mapped != MAP_FAILED) {
-        ::madvise(mapped, bytes, MADV_HUGEPAGE);
-        data_ = static_cast<T*>(mapped);
-        mapped_bytes_ = bytes;
-      }
+      pages_ = HugePages::try_map(bytes);
+      if (pages_) data_ = reinterpret_cast<T*>(pages_->data());
     }
     size_ = data_ ? size : 0;
     return data_ != nullptr;
@@ -69,12 +70,12 @@ class AlignedArray {
   void swap(AlignedArray& other) {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
-    std::swap(mapped_bytes_, other.mapped_bytes_);
+    std::swap(pages_, other.pages_);
   }
 
   T* data_ = nullptr;
   size_t size_ = 0;
-  size_t mapped_bytes_ = 0;  // 0: from the heap
+  std::shared_ptr<HugePages> pages_;  // null: from the heap
 };
 
 }  // namespace seer

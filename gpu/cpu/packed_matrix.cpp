@@ -52,15 +52,15 @@ int32_t int8_block_index(int32_t half, int32_t column) {  // within a group's we
 
 }  // namespace
 
-PackedMatrix::PackedMatrix(int32_t rows, int32_t columns, MatrixType type)
+PackedMatrix::PackedMatrix(int32_t rows, int32_t columns, MatrixType type, PageArena* arena)
     : type_(type), rows_(rows), columns_(columns) {
   const size_t size = static_cast<size_t>(rows_padded()) * columns_padded();
   if (type == MatrixType::kBf16)
-    bf16_data_ = AlignedArray<uint16_t>(size);
+    bf16_data_ = AlignedArray<uint16_t>(size, arena);
   else if (type == MatrixType::kF32)
-    f32_data_ = AlignedArray<float>(size);
+    f32_data_ = AlignedArray<float>(size, arena);
   else
-    int8_data_ = AlignedArray<int8_t>(group_offset(rows_padded(), 0));
+    int8_data_ = AlignedArray<int8_t>(group_offset(rows_padded(), 0), arena);
 }
 
 size_t PackedMatrix::group_offset(int32_t row, int32_t column) const {

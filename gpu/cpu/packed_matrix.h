@@ -32,7 +32,8 @@ constexpr const char* to_string(MatrixType t) {
 class PackedMatrix {
  public:
   PackedMatrix() = default;
-  PackedMatrix(int32_t rows, int32_t columns, MatrixType type);
+  /// With an arena the weights lie in it.
+  PackedMatrix(int32_t rows, int32_t columns, MatrixType type, PageArena* arena = nullptr);
 
   /// Copies the tensor into rows [row_begin, row_begin + its rows). REQUIRES: its columns are columns(); it is BF16 for
   /// kBf16, F32 or F16 for kF32, any of them for kInt8.

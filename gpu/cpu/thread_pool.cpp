@@ -51,7 +51,7 @@ void pin_thread(int32_t core) {
   (void)::pthread_setaffinity_np(::pthread_self(), sizeof set, &set);
 }
 
-ThreadPool::ThreadPool(int32_t threads, const std::vector<int32_t>& cores) {
+ThreadPool::ThreadPool(int32_t threads, const std::vector<int32_t>& cores) : next_range_(static_cast<size_t>(threads)) {
   SEER_CHECK(threads >= 1, threads);
   SEER_CHECK(cores.empty() || std::ssize(cores) == threads, cores.size(), threads);
   for (int32_t i = 1; i < threads; ++i)

@@ -39,15 +39,23 @@ class ThreadPool {
         tasks, [](void* f, int32_t task, int32_t thread) { (*static_cast<Callable*>(f))(task, thread); },
         const_cast<void*>(static_cast<const void*>(&fn)));
   }
-  /// Splits [0, size) into ranges of at least `grain` and calls fn(begin, end, thread) for each.
+  /// Splits [0, size) into ranges of at least `grain` and calls fn(begin, end, thread) for each. A thread takes ranges that
+  /// follow each other, so that what it prefetches past the end of one is for itself; then those that others have not begun.
   template <class Fn>
   void run_ranges(int32_t size, int32_t grain, Fn&& fn) {
     if (size <= 0) return;
     const int32_t wanted = threads() == 1 ? 1 : threads() * 4;
-    const int32_t tasks = std::max(1, std::min(wanted, size / std::max(1, grain)));
-    run(tasks, [&](int32_t task, int32_t thread) {
-      fn(static_cast<int32_t>(int64_t{size} * task / tasks), static_cast<int32_t>(int64_t{size} * (task + 1) / tasks),
-         thread);
+    const int32_t ranges = std::max(1, std::min(wanted, size / std::max(1, grain))), runs = std::min(threads(), ranges);
+    const auto first_of = [&](int32_t r) { return static_cast<int32_t>(int64_t{ranges} * r / runs); };
+    const auto begin_of = [&](int32_t range) { return static_cast<int32_t>(int64_t{size} * range / ranges); };
+    for (int32_t r = 0; r < runs; ++r) next_range_[static_cast<size_t>(r)].value.store(first_of(r), std::memory_order_relaxed);
+    run(runs, [&](int32_t own, int32_t thread) {
+      for (int32_t i = 0; i < runs; ++i) {
+        const int32_t r = (own + i) % runs, end = first_of(r + 1);
+        std::atomic<int32_t>& next = next_range_[static_cast<size_t>(r)].value;
+        for (int32_t range; (range = next.fetch_add(1, std::memory_order_relaxed)) < end;)
+          fn(begin_of(range), begin_of(range + 1), thread);
+      }
     });
   }
 
@@ -69,6 +77,11 @@ class ThreadPool {
   std::atomic<int32_t> tasks_{0};
   std::atomic<TaskFn> fn_{nullptr};
   std::atomic<void*> context_{nullptr};
+
+  struct alignas(64) NextRange {
+    std::atomic<int32_t> value{0};
+  };
+  std::vector<NextRange> next_range_;  // of each thread's ranges the first that nobody has taken
 
   std::atomic<int32_t> done_{0};        // tasks of the current job that have ended
   std::atomic<uint32_t> published_{0};  // generation of the newest job; workers sleep on it

@@ -79,7 +79,7 @@ class TensorReader {
       bytes_max_ += std::ssize(view->bytes);
       rows += part.rows;
     }
-    PackedMatrix packed(static_cast<int32_t>(rows), columns, type);
+    PackedMatrix packed(static_cast<int32_t>(rows), columns, type, &arena_);
     int32_t row = 0;
     auto name = parts.begin();
     for (const TensorView* view : views) {
@@ -141,6 +141,7 @@ class TensorReader {
   const Checkpoint& checkpoint_;
   const TensorType matrix_type_;  // of all matrices in the file
   const MatrixType stored_type_, linear_type_;
+  PageArena arena_;
   uint64_t hash_ = 0;
   int64_t bytes_max_ = 0;
   std::set<std::string> used_;

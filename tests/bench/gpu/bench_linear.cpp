@@ -53,9 +53,10 @@ void run(const char* name, MatrixType type, int32_t columns, int32_t outputs, in
                           "",
                           {outputs, columns},
                           std::as_bytes(std::span(bits))};
+  PageArena arena;
   std::vector<PackedMatrix> copies;
   do {
-    copies.emplace_back(outputs, columns, type);
+    copies.emplace_back(outputs, columns, type, &arena);
     copies.back().fill(0, tensor);
   } while (static_cast<int64_t>(copies.size()) * copies[0].bytes() < kTotalBytes);
 

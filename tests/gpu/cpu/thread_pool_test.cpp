@@ -3,7 +3,9 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <mutex>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 namespace seer {
@@ -39,6 +41,32 @@ TEST_CASE("thread pool: ranges cover the whole without overlap") {
       CHECK(std::accumulate(covered.begin(), covered.end(), 0) == size);
       for (int c : covered) CHECK(c == 1);
     }
+  }
+}
+
+TEST_CASE("thread pool: a thread takes ranges that follow each other, and then those of a thread that is late") {
+  ThreadPool pool(2);
+  std::mutex mutex;
+  std::vector<int32_t> by_thread[2];  // which ranges, in order
+  const auto all_but_one_done = [&] {
+    const std::lock_guard lock(mutex);
+    return by_thread[0].size() + by_thread[1].size() == 7;
+  };
+  for (int round = 0; round < 200; ++round) {
+    for (auto& ranges : by_thread) ranges.clear();
+    std::atomic<int32_t> first{-1}, late{-1};  // the threads that took the ranges 0 and 4
+    pool.run_ranges(8, 1, [&](int32_t begin, int32_t, int32_t thread) {
+      if (begin == 0) first = thread;
+      if (begin == 4) late = thread;
+      while (begin == 4 && first != thread && !all_but_one_done()) std::this_thread::yield();
+      const std::lock_guard lock(mutex);
+      by_thread[thread].push_back(begin);
+    });
+    const std::vector<int32_t>& ranges = by_thread[first];
+    REQUIRE(ranges.size() >= 4);
+    CHECK(std::vector(ranges.begin(), ranges.begin() + 4) == std::vector<int32_t>{0, 1, 2, 3});
+    if (late != first) CHECK(ranges.size() == 7);
+    if (late == first) CHECK(ranges[4] == 4);
   }
 }
 
