@@ -42,7 +42,7 @@ Drafting make_drafting(const MachineOptions& options, const DraftBudget::StepNs&
   DraftBudgetConfig budget{.rule = options.draft_rule,
                            .rows_max = {paths ? options.draft_tokens_max : 0, trees ? options.draft_tokens_max : 0},
                            .lambda = options.draft_lambda,
-                           .wait_ns = 1000 * kStepGapUs};
+                           .wait_ns = 1e5};  // as far as nothing is measured yet
   return {std::make_shared<GroupDrafter>(drafter), budget, step_ns, {}, thread_cpu_ns};
 }
 

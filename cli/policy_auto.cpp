@@ -56,7 +56,7 @@ StepSequences decode_step(int64_t sequences, int64_t context_tokens) {
 
 Result<DecodeStepUs> profiled_steps(const MachineOptions& options) {
   SEER_ASSIGN_OR_RETURN(StepProfile profile, read_step_profile(options.draft_profile));
-  return DecodeStepUs([profile = std::move(profile)](const StepShape& shape) { return profile.predict_us(shape) + kStepGapUs; });
+  return DecodeStepUs([profile = std::move(profile)](const StepShape& shape) { return profile.predict_us(shape) + step_gap_us(shape.sequences); });
 }
 
 /// A batch and its context, to be measured.
@@ -115,7 +115,7 @@ Result<PolicyChoice> choose_policy(const EngineSource& source, InstanceWork work
   for (const int64_t size : sizes) steps.push_back(decode_step(size, measured.context_tokens));
   SEER_ASSIGN_OR_RETURN(const std::vector<double> us, measure_steps_us(source, engines_measured(source, options), steps));
   return choose_policy(measured, [&](const StepShape& shape) {
-    return us[static_cast<size_t>(std::ranges::lower_bound(sizes, shape.sequences) - sizes.begin())] + kStepGapUs;
+    return us[static_cast<size_t>(std::ranges::lower_bound(sizes, shape.sequences) - sizes.begin())] + step_gap_us(shape.sequences);
   });
 }
 
@@ -130,7 +130,7 @@ Result<DecodeStepUs> measure_decode_steps(const EngineSource& source, const Mach
   for (size_t i = 0; i < batches.size(); ++i)
     if (std::isfinite(us[i])) times.add(batches[i].sequences, batches[i].context_tokens, us[i]);
   return DecodeStepUs([times = std::move(times)](const StepShape& shape) {
-    return times.step_us(shape.sequences, shape.kv_tokens / shape.sequences - 1) + kStepGapUs;
+    return times.step_us(shape.sequences, shape.kv_tokens / shape.sequences - 1) + step_gap_us(shape.sequences);
   });
 }
 

@@ -47,8 +47,8 @@ Result<StepCost> calibrate_step_cost(const EngineSource& source) {
 
 Result<std::vector<double>> measure_steps_us(const EngineSource& source, int64_t engines, const std::vector<StepSequences>& steps,
                                              double first_us_max) {
-  constexpr int kVisitsMin = 3, kVisitsMax = 40;
-  constexpr double kEnoughUs = 300'000, kSlowUs = 2'000'000;
+  constexpr int kVisitsMin = 3, kVisitsMax = 40, kStepsMax = 8;
+  constexpr double kVisitUs = 6'000, kEnoughUs = 300'000, kSlowUs = 2'000'000;
   SEER_ASSIGN_OR_RETURN(const std::unique_ptr<StepRunner> runner, make_runner(source, steps));
   std::vector<std::unique_ptr<Engine>> others;
   for (int64_t i = 1; i < engines; ++i) {
@@ -64,12 +64,16 @@ Result<std::vector<double>> measure_steps_us(const EngineSource& source, int64_t
   for (int visits = 0; goes_on(visits); ++visits)
     for (size_t i = 0; i < steps.size() && spent_us < first_us_max; ++i) {
       neighbours.go_to(i);
-      // The first step of a visit does not count: it fills the caches, as earlier equal steps would in a rollout.
-      spent_us += static_cast<double>(runner->run(synthetic_step(runner->info(), steps[i])).step_us);
-      const StepResult step = runner->run(synthetic_step(runner->info(), steps[i]));
-      const int64_t us = source.threads == 1 && step.cpu_us > 0 ? step.cpu_us : step.step_us;
-      least_us[i] = std::min(least_us[i], std::max(1.0, static_cast<double>(us)));
-      spent_us += static_cast<double>(step.step_us);
+      // The first step of a visit does not count: it fills the caches, as earlier equal steps would in a rollout. A short one needs
+      // several to drive what others left out of the last-level cache.
+      double visit_us = 0;
+      for (int step = 0; step < 2 || (step < kStepsMax && visit_us < kVisitUs); ++step) {
+        const StepResult result = runner->run(synthetic_step(runner->info(), steps[i]));
+        const int64_t us = source.threads == 1 && result.cpu_us > 0 ? result.cpu_us : result.step_us;
+        if (step > 0) least_us[i] = std::min(least_us[i], std::max(1.0, static_cast<double>(us)));
+        visit_us += static_cast<double>(result.step_us);
+      }
+      spent_us += visit_us;
     }
   return least_us;
 }

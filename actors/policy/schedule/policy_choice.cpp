@@ -15,9 +15,10 @@ namespace {
 constexpr int64_t kLimitOverGenerated = 4;
 
 /// Sequences that run at a time if `share` of each chunk is promised at its start. Averaged over the chunk, half of the promise
-/// is not used yet.
+/// is not used yet; a first chunk begins with the prompt and all of it.
 int64_t sequences_at_once(const InstanceWork& work, int64_t context_tokens, double chunk_tokens, double share) {
-  const double each = static_cast<double>(context_tokens) + share * chunk_tokens / 2;
+  const double promise = share * chunk_tokens;
+  const double each = std::max(static_cast<double>(context_tokens) + promise / 2, static_cast<double>(work.prompt_tokens) + promise);
   const auto fit = static_cast<int64_t>(static_cast<double>(work.kv_tokens) / each);
   return std::max<int64_t>(1, std::min({fit, work.rows_max, work.requests}));
 }
@@ -69,11 +70,12 @@ PolicyChoice choose_policy(const TypicalBatches& batches, const std::function<do
   choice.saving = 1 - token_us[batches.full_sequences] / token_us[batches.held_sequences];
   if (choice.saving > kSeerPlusSavingMin) choice.policy = kSeerPlusPolicy;
 
-  const int64_t own = batches.of(choice.policy);
-  token_us.erase(token_us.upper_bound(own), token_us.end());
+  token_us.erase(token_us.upper_bound(batches.of(choice.policy)), token_us.end());
   const auto us = [](const auto& entry) { return entry.second; };
   const double enough_us = (1 + kCapSlack) * us(*std::ranges::min_element(token_us, {}, us));
   const auto fullest = std::find_if(token_us.rbegin(), token_us.rend(), [&](const auto& e) { return us(e) <= enough_us; });
+  if (fullest->first <= batches.held_sequences) choice.policy = kSeerPolicy;  // it can run as many, with the shorter tail
+  const int64_t own = batches.of(choice.policy);
   if (fullest->first == own) return choice;
   choice.rows_max = fullest->first;
   choice.cap_saving = 1 - us(*fullest) / token_us[own];

@@ -46,7 +46,7 @@ StepShape decode_shape(int64_t sequences, int64_t context_tokens);
 /// `seer+` is chosen if its fuller batch saves at least this share of the time per token. In simulation `seer+` is faster than
 /// `seer` by 0.6 to 1.7 times the saving, and slower if the saving is below 0 (docs/policy_choice.md). But real runs of `seer+`
 /// take about 4 % longer, relative to those of `seer`, than simulated ones, so the saving must make up for that. The GPUs of the
-/// three built-in workloads have 0.078 to 0.087; the shipped model on CPU has -0.21 to 0.035. Near the threshold both policies
+/// three built-in workloads have 0.078 to 0.087; the shipped model on CPU has -0.23 to 0.035. Near the threshold both policies
 /// take about as long, so noise in the measurement matters little.
 inline constexpr double kSeerPlusSavingMin = 0.05;
 

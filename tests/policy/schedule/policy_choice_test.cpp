@@ -135,7 +135,7 @@ TEST_CASE("policy choice: a limit is a measured batch, below the policy's own, a
 TEST_CASE("policy choice: batches hold what each policy promises") {
   const TypicalBatches own = typical_batches(kBench.work, {.chunk_tokens = 2048});
   CHECK(own.context_tokens == 47 + 3072 / 4);
-  CHECK(own.held_sequences == 49408 / (815 + 1024));
+  CHECK(own.held_sequences == 49408 / (47 + 2048));  // requests have their first chunk: more than 815 and half a chunk
   CHECK(own.full_sequences == static_cast<int64_t>(49408 / (815 + 0.1 * 1024)));
   const TypicalBatches same = typical_batches(kBench.work, {.chunk_tokens = 2048, .reserve_share = 0.5});
   CHECK(same.held_sequences == same.full_sequences);
@@ -143,6 +143,25 @@ TEST_CASE("policy choice: batches hold what each policy promises") {
   CHECK(typical_batches({49408, 256, 3, 47, 3072}, {}).full_sequences == 3);   // so many requests
   CHECK(typical_batches({10, 256, 256, 47, 3072}, {}).held_sequences == 1);    // not even one fits
   CHECK(typical_batches({49408, 256, 256, 47, 1}, {.chunk_tokens = 0}).context_tokens == 47);
+  CHECK(typical_batches({49408, 256, 256, 47, 3072}, {.chunk_tokens = 512}).held_sequences == 49408 / (815 + 256));
+  const TypicalBatches few = typical_batches({4096, 256, 64, 12, 3072}, {.chunk_tokens = 2048});  // two first chunks do not fit
+  CHECK(few.held_sequences == 1);
+  CHECK(few.full_sequences == 4);
+}
+
+TEST_CASE("policy choice: seer+ is not for batches that seer can run as well") {
+  // A step of 64 was measured on a better moment than one of 63; one of 8 costs the least per token.
+  std::map<int64_t, double> us{{4, 4 * 110}, {8, 8 * 100}, {16, 16 * 120}, {32, 32 * 130}, {63, 63 * 150}, {64, 64 * 130}};
+  const TypicalBatches batches{.held_sequences = 63, .full_sequences = 64};
+  const auto step_us = [&](const StepShape& step) { return us.at(step.sequences); };
+  const PolicyChoice choice = choose_policy(batches, step_us);
+  CHECK(choice.saving > kSeerPlusSavingMin);
+  CHECK(choice.policy == kSeerPolicy);
+  CHECK(choice.rows_max == 8);
+  CHECK(choice.cap_saving == doctest::Approx(1 - 100.0 / 150));
+  us[64] = 64 * 90;  // now nothing costs less than the batch of seer+
+  CHECK(choose_policy(batches, step_us).policy == kSeerPlusPolicy);
+  CHECK(choose_policy(batches, step_us).rows_max == 0);
 }
 
 TEST_CASE("policy choice: with unusable times the choice is seer") {
