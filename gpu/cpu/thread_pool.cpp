@@ -51,8 +51,9 @@ void pin_thread(int32_t core) {
   (void)::pthread_setaffinity_np(::pthread_self(), sizeof set, &set);
 }
 
-ThreadPool::ThreadPool(int32_t threads, const std::vector<int32_t>& cores) : next_range_(static_cast<size_t>(threads)) {
+ThreadPool::ThreadPool(int32_t threads, const std::vector<int32_t>& cores) {
   SEER_CHECK(threads >= 1, threads);
+  next_range_ = std::vector<NextRange>(static_cast<size_t>(threads));
   SEER_CHECK(cores.empty() || std::ssize(cores) == threads, cores.size(), threads);
   for (int32_t i = 1; i < threads; ++i)
     workers_.emplace_back([this, i, core = cores.empty() ? -1 : cores[static_cast<size_t>(i)]] {

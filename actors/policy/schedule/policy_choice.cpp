@@ -15,7 +15,7 @@ namespace {
 constexpr int64_t kLimitOverGenerated = 4;
 
 /// Sequences that run at a time if `share` of each chunk is promised at its start. Averaged over the chunk, half of the promise
-/// is not used yet; a first chunk begins with the prompt and all of it.
+/// is not used yet; but a request in its first chunk holds its prompt and all of the promise.
 int64_t sequences_at_once(const InstanceWork& work, int64_t context_tokens, double chunk_tokens, double share) {
   const double promise = share * chunk_tokens;
   const double each = std::max(static_cast<double>(context_tokens) + promise / 2, static_cast<double>(work.prompt_tokens) + promise);

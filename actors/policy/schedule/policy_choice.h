@@ -62,7 +62,7 @@ struct PolicyChoice {
   double cap_saving = 0;   // share of the time per token that a batch of rows_max saves over the policy's own
 
   /// If `seer+` is named and its reserve is not: as `seer` where a fuller batch saves too little. Below 0: the policy's default.
-  double seer_plus_reserve() const { return policy == kSeerPlusPolicy || batches.held_sequences == batches.full_sequences ? -1 : 1; }
+  double seer_plus_reserve() const { return saving > kSeerPlusSavingMin || batches.held_sequences == batches.full_sequences ? -1 : 1; }
 };
 /// `step_us`: time of a step with one of batch_sizes(), with the gap before the next step. If a time is not a number above 0, the
 /// choice is `seer`, with a saving of 0 and no limit.

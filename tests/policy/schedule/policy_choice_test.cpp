@@ -159,6 +159,7 @@ TEST_CASE("policy choice: seer+ is not for batches that seer can run as well") {
   CHECK(choice.policy == kSeerPolicy);
   CHECK(choice.rows_max == 8);
   CHECK(choice.cap_saving == doctest::Approx(1 - 100.0 / 150));
+  CHECK(choice.seer_plus_reserve() < 0);  // seer+ by name runs without the limit: 64 cost less than 63
   us[64] = 64 * 90;  // now nothing costs less than the batch of seer+
   CHECK(choose_policy(batches, step_us).policy == kSeerPlusPolicy);
   CHECK(choose_policy(batches, step_us).rows_max == 0);
