@@ -56,7 +56,9 @@ StepSequences decode_step(int64_t sequences, int64_t context_tokens) {
 
 Result<DecodeStepUs> profiled_steps(const MachineOptions& options) {
   SEER_ASSIGN_OR_RETURN(StepProfile profile, read_step_profile(options.draft_profile));
-  return DecodeStepUs([profile = std::move(profile)](const StepShape& shape) { return profile.predict_us(shape) + step_gap_us(shape.sequences); });
+  return DecodeStepUs([profile = std::move(profile)](const StepShape& shape) {
+    return profile.predict_us(shape) + step_gap_us(shape.sequences);
+  });
 }
 
 /// A batch and its context, to be measured.
