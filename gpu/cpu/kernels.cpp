@@ -1,8 +1,11 @@
 #include "gpu/cpu/kernels.h"
 
 #include "gpu/cpu/cpu_isa.h"
+#include "gpu/cpu/weight_prefetch.h"
 
 namespace seer {
+
+const PrefetchDistances weight_prefetch = runs_on_amd() ? kFarther : PrefetchDistances{.far_bytes = 4096, .near_bytes = 2048};
 
 const CpuKernels* cpu_kernels(CpuIsa isa) {
   const Result<CpuIsa> resolved = resolve_cpu_isa(isa);

@@ -87,6 +87,8 @@ struct CpuKernels {
                           int32_t panel_begin, int32_t panel_end, float* y, int64_t y_stride);
   void (*gemm_int8_tiles)(const uint16_t* x, int64_t x_stride, int32_t rows, int32_t columns_padded, const int8_t* w,
                           int32_t panel_begin, int32_t panel_end, float* y, int64_t y_stride);
+  /// Fewer rows take gemm_int8: to expand weights for tiles would cost more than it gains.
+  int32_t int8_tile_rows_min = 1;
   void (*gemm_f32)(const float* x, int64_t x_stride, int32_t rows, int32_t columns_padded, const float* w,
                    int32_t panel_begin, int32_t panel_end, float* y, int64_t y_stride);
 

@@ -30,7 +30,7 @@ void Linear::multiply(const PackedMatrix& weights, Activations& in, int32_t rows
 }
 
 void Linear::prepare(const PackedMatrix& weights, Activations& in, int32_t rows) {
-  if (!reads_bf16_rows(weights)) return;
+  if (!reads_bf16_rows(weights, rows)) return;
   const int32_t width = weights.columns_padded();
   const auto size = static_cast<size_t>(rows) * static_cast<size_t>(width);
   if (bf16_rows_.size() < size) bf16_rows_ = AlignedArray<uint16_t>(size);
@@ -49,7 +49,7 @@ void Linear::multiply_here(const PackedMatrix& weights, Activations& in, int32_t
                            int32_t panel_end, float* out, int64_t out_stride) const {
   const int32_t columns = weights.columns_padded(), panels = panel_end - panel_begin;
   const uint16_t* bf16_row = bf16_rows_.data() + int64_t{row} * columns;
-  const bool tiles = reads_bf16_rows(weights);
+  const bool tiles = reads_bf16_rows(weights, rows);
   const auto run = [&](auto gemm, const auto* x, int64_t x_stride, const auto* w) {
     gemm(x, x_stride, rows, columns, w + panel_begin * weights.panel_elements(), 0, panels, out, out_stride);
   };

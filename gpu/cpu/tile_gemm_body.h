@@ -36,7 +36,7 @@ SEER_INLINE void tile_block(const uint16_t* x, int64_t x_stride, int32_t columns
   }
   for (int32_t k = 0; k < columns; k += 32, w += 1024) {
     if (prefetch)
-      for (int line = 0; line < 32; ++line) prefetch_weights(w + line * 32);
+      for (int line = 0; line < 32; ++line) prefetch_weights(w + line * 32, kFarther);
     Tiles::template load<4>(x + k, x_stride * 2);
     Tiles::template load<6>(w, 64);
     Tiles::template dot<0, 4, 6>();
@@ -105,7 +105,7 @@ void gemm_int8_tiles(const uint16_t* x, int64_t x_stride, int32_t rows, int32_t 
       const int32_t columns = columns_padded - k < kInt8GroupColumns ? columns_padded - k : kInt8GroupColumns;
       const int8_t* integers = group + 32 * sizeof(float);
       for (int32_t line = 0; line < columns; ++line) {  // one pair of inputs for 16 outputs; two halves of columns / 2 pairs
-        if (line % 2 == 0) prefetch_weights(integers + line * 32);
+        if (line % 2 == 0) prefetch_weights(integers + line * 32, kFarther);
         F even, odd;
         Lanes::load_pairs(integers + line * 32, even, odd);
         const Lanes::I low = Lanes::and_i(Lanes::sar<16>(Lanes::bits(even)), Lanes::set1_i(0xffff));
