@@ -1,4 +1,4 @@
-// Prefetching of the weights that a GEMM streams. Included by kernel sources only (gemm_body.h, tile_gemm_body.h).
+// Prefetching of the weights that a GEMM streams. Included by the sources of kernels only.
 //
 // It prefetches far ahead into the L2 cache, which can have many more lines in flight than the L1 cache (about 16), and
 // nearer into the L1 cache. Panels follow each other in memory, so this also begins the next one.
@@ -13,8 +13,9 @@ namespace seer {
 struct PrefetchDistances {
   int64_t far_bytes, near_bytes;
 };
+/// For AMD's cores, and for kernels with tiles, whose assembly would have weight_prefetch read anew for each line.
 inline constexpr PrefetchDistances kFarther{.far_bytes = 16384, .near_bytes = 4096};
-/// By the maker of the processor, as measured (docs/benchmarks.md). Constant; in kernels.cpp, which is compiled for any processor.
+/// For the processor at hand, as measured (docs/benchmarks.md). Constant; in kernels.cpp, which is compiled for any processor.
 extern const PrefetchDistances weight_prefetch;
 
 namespace {
