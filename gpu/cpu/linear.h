@@ -38,7 +38,7 @@ class Linear {
                      int32_t panel_end, float* out, int64_t out_stride) const;
 
  private:
-  // Whether the kernel for so many rows and this matrix reads rows of bf16 rather than of floats.
+  // Whether this many rows are multiplied by a kernel with tiles, which reads them as bf16; the others read floats.
   bool reads_bf16_rows(const PackedMatrix& weights, int32_t rows) const {
     if (!weights.rounds_inputs() || kernels_.gemm_bf16_tiles == nullptr) return false;
     return weights.type() != MatrixType::kInt8 || rows >= kernels_.int8_tile_rows_min;

@@ -272,5 +272,32 @@ TEST_CASE("linear: some panels only") {
   }
 }
 
+TEST_CASE("linear: some rows of those prepared for tiles, with and without tiles") {
+  const FlushDenormals flush;
+  CpuKernels kernels = plain_tile_kernels();
+  kernels.int8_tile_rows_min = 5;
+  ThreadPool pool(1);
+  for (MatrixType type : {MatrixType::kBf16, MatrixType::kInt8}) {
+    const Layer layer(type, 96, 64, 20, false, 4);
+    Linear linear(kernels, pool);
+    Activations in(96), out(64);
+    in.reserve_rows(20);
+    out.reserve_rows(20);
+    for (int32_t r = 0; r < 20; ++r) std::copy_n(&layer.x[r * 96], 96, in.row(r));
+    for (int32_t prepared : {4, 20}) {  // 4 rows of int8 take no tiles
+      linear.prepare(layer.packed, in, prepared);
+      for (int32_t rows : {1, 4, 5, 13}) {
+        for (int32_t row = 0; row + rows <= prepared; ++row) {
+          linear.multiply_here(layer.packed, in, row, rows, 0, 2, out.row(0), out.stride);
+          int bad = 0;
+          for (int32_t r = 0; r < rows; ++r)
+            for (int32_t o = 0; o < 64; ++o) bad += out.row(r)[o] != layer.want[(row + r) * 64 + o];
+          CHECK(bad == 0);
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace seer
