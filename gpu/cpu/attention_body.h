@@ -224,7 +224,8 @@ SEER_INLINE F scale_scores(float* scores, int64_t count, float scale, F best) {
 template <bool kBf16>
 SEER_INLINE F weights_of_scores(float* scores, int64_t count, float largest, F sums) {
   for_pieces(count, [&](int64_t i, int n) {
-    const F p = rounded_if(kBf16, exp_lanes<Lanes, true>(Lanes::sub(Lanes::load(scores + i), Lanes::set1(largest))));
+    F p = exp_lanes<Lanes, true>(Lanes::sub(Lanes::load(scores + i), Lanes::set1(largest)));
+    if constexpr (kBf16) p = rounded_positive(p);
     Lanes::store(scores + i, p);
     sums = Lanes::add(sums, n == 16 ? p : Lanes::select_first(n, p, Lanes::set1(0.0f)));
   });
@@ -278,19 +279,22 @@ __attribute__((noinline)) void score_tiles(const TileSource& source, const float
   }
 }
 
-// Calls fn.operator()<n>(first) for runs of n <= kAttentionRows queries that cover [0, queries): whole runs, then one
-// with the rest, so that keys and values are read as rarely as possible.
+// Calls fn.operator()<n>(first) for runs of n <= kRows queries that cover [first, queries): as few as possible, so that keys and
+// values are read as rarely as possible, of about the same size.
 template <int kRows, class Fn>
-SEER_INLINE void for_rest(int32_t first, int32_t rest, Fn fn) {
+SEER_INLINE void for_run(int32_t first, int32_t rows, Fn fn) {
   if constexpr (kRows > 0) {
-    if (rest == kRows) return fn.template operator()<kRows>(first);
-    for_rest<kRows - 1>(first, rest, fn);
+    if (rows == kRows) return fn.template operator()<kRows>(first);
+    for_run<kRows - 1>(first, rows, fn);
   }
 }
 template <int kRows, class Fn>
 SEER_INLINE void for_rows(int32_t first, int32_t queries, Fn fn) {
-  for (; first + kRows <= queries; first += kRows) fn.template operator()<kRows>(first);
-  for_rest<kRows - 1>(first, queries - first, fn);
+  for (int32_t runs = (queries - first + kRows - 1) / kRows; runs > 0; --runs) {
+    const int32_t rows = (queries - first + runs - 1) / runs;
+    for_run<kRows>(first, rows, fn);
+    first += rows;
+  }
 }
 
 // Keys or values that are read by one run of queries after the other before the next ones: half of an L1 cache.

@@ -43,7 +43,7 @@ struct OneLane {
     return a >> kBits;
   }
   static SEER_INLINE F select_less(F a, F b, F yes, F no) { return a < b ? yes : no; }
-  static SEER_INLINE F select_nan(F a, F yes, F no) { return a != a ? yes : no; }
+  static SEER_INLINE F zero_if_less(F a, F b, F no) { return a < b ? 0.0f : no; }
 };
 
 SEER_INLINE float exp_f32(float x) { return exp_lanes<OneLane>(x); }

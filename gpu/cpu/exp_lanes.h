@@ -24,8 +24,8 @@ SEER_INLINE typename Lanes::F exp_lanes(typename Lanes::F x) {
   // x = n ln 2 + r with |r| <= ln 2 / 2. Adding 1.5 * 2^23 rounds to the nearest integer, which then sits in the low
   // bits.
   const F magic = Lanes::set1(12582912.0f);
-  F clamped = Lanes::max(x, lowest);
-  if constexpr (!kNonPositive) clamped = Lanes::min(clamped, highest);
+  F clamped = Lanes::max(lowest, x);  // NaN stays NaN: both give their second operand if one is NaN
+  if constexpr (!kNonPositive) clamped = Lanes::min(highest, clamped);
   const F shifted = Lanes::fma(clamped, Lanes::set1(1.44269504f), magic);
   const F n = Lanes::sub(shifted, magic);
   F r = Lanes::fma(n, Lanes::set1(-0.693359375f), clamped);
@@ -38,22 +38,22 @@ SEER_INLINE typename Lanes::F exp_lanes(typename Lanes::F x) {
   p = Lanes::fma(p, r, Lanes::set1(5.0000001201e-1f));
   p = Lanes::fma(p, Lanes::mul(r, r), r);
   p = Lanes::add(p, Lanes::set1(1.0f));
-  const I whole = Lanes::sub_i(Lanes::bits(shifted), Lanes::bits(magic));
-  const I bias = Lanes::set1_i(127);
   F y;
   if constexpr (kNonPositive) {
-    // Times 2^n, n in [-126, 0]: exact, because p >= 1 if n is -126.
-    y = Lanes::mul(p, Lanes::from_bits(Lanes::template shl<23>(Lanes::add_i(whole, bias))));
+    // Times 2^n, n in [-126, 0]: exact, because p >= 1 if n is -126. The shift drops the upper bits of `shifted`, which are magic's.
+    const I power = Lanes::add_i(Lanes::template shl<23>(Lanes::bits(shifted)), Lanes::set1_i(127 << 23));
+    y = Lanes::mul(p, Lanes::from_bits(power));
   } else {
     // Times 2^n in two halves, because 2^128 is not a float. n is in [-126, 128].
+    const I whole = Lanes::sub_i(Lanes::bits(shifted), Lanes::bits(magic)), bias = Lanes::set1_i(127);
     const I half = Lanes::template sar<1>(whole);
     const I rest = Lanes::sub_i(whole, half);
     y = Lanes::mul(p, Lanes::from_bits(Lanes::template shl<23>(Lanes::add_i(half, bias))));
     y = Lanes::mul(y, Lanes::from_bits(Lanes::template shl<23>(Lanes::add_i(rest, bias))));
   }
-  y = Lanes::select_less(x, lowest, Lanes::set1(0.0f), y);
+  y = Lanes::zero_if_less(x, lowest, y);
   if constexpr (!kNonPositive) y = Lanes::select_less(highest, x, Lanes::set1(__builtin_inff()), y);
-  return Lanes::select_nan(x, x, y);
+  return y;
 }
 
 }  // namespace seer

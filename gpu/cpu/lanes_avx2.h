@@ -25,7 +25,7 @@ struct Lanes {
   static constexpr int kGemmRows = 2, kGemmColumns = 1;
   // Queries of attention that share a pass, and those for which a pass computes even and odd sums: with 16 registers, 2 rows x
   // 2 sums x 2 halves + 4 for keys + 2 for queries. More rows take a pass for each sum.
-  static constexpr int kAttentionRows = 4, kOnePassRows = 2;
+  static constexpr int kAttentionRows = 6, kOnePassRows = 2;
   static constexpr int kPeakChains = 6;  // in 12 registers
 
   static SEER_INLINE F set1(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
@@ -76,6 +76,10 @@ struct Lanes {
     return {_mm256_blendv_ps(no.lo, yes.lo, _mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ)),
             _mm256_blendv_ps(no.hi, yes.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ))};
   }
+  static SEER_INLINE F zero_if_less(F a, F b, F no) {
+    return {_mm256_andnot_ps(_mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ), no.lo),
+            _mm256_andnot_ps(_mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ), no.hi)};
+  }
   static SEER_INLINE F select_nan(F a, F yes, F no) {
     return {_mm256_blendv_ps(no.lo, yes.lo, _mm256_cmp_ps(a.lo, a.lo, _CMP_UNORD_Q)),
             _mm256_blendv_ps(no.hi, yes.hi, _mm256_cmp_ps(a.hi, a.hi, _CMP_UNORD_Q))};
@@ -90,6 +94,7 @@ struct Lanes {
   static SEER_INLINE F from_bits(I a) { return {_mm256_castsi256_ps(a.lo), _mm256_castsi256_ps(a.hi)}; }
   static SEER_INLINE I add_i(I a, I b) { return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)}; }
   static SEER_INLINE I sub_i(I a, I b) { return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)}; }
+  static SEER_INLINE I min_u(I a, I b) { return {_mm256_min_epu32(a.lo, b.lo), _mm256_min_epu32(a.hi, b.hi)}; }
   static SEER_INLINE I and_i(I a, I b) { return {_mm256_and_si256(a.lo, b.lo), _mm256_and_si256(a.hi, b.hi)}; }
   template <int kBits>
   static SEER_INLINE I shl(I a) {

@@ -52,6 +52,9 @@ struct Lanes {
   static SEER_INLINE F select_less(F a, F b, F yes, F no) {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), no, yes);
   }
+  static SEER_INLINE F zero_if_less(F a, F b, F no) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a, b, _CMP_NLT_UQ), no);
+  }
   static SEER_INLINE F select_nan(F a, F yes, F no) {
     return _mm512_mask_blend_ps(_mm512_cmp_ps_mask(a, a, _CMP_UNORD_Q), no, yes);
   }
@@ -60,6 +63,7 @@ struct Lanes {
   static SEER_INLINE F from_bits(I a) { return _mm512_castsi512_ps(a); }
   static SEER_INLINE I add_i(I a, I b) { return _mm512_add_epi32(a, b); }
   static SEER_INLINE I sub_i(I a, I b) { return _mm512_sub_epi32(a, b); }
+  static SEER_INLINE I min_u(I a, I b) { return _mm512_min_epu32(a, b); }
   static SEER_INLINE I and_i(I a, I b) { return _mm512_and_si512(a, b); }
   template <int kBits>
   static SEER_INLINE I shl(I a) {

@@ -95,6 +95,9 @@ struct Lanes {
   static SEER_INLINE F select_less(F a, F b, F yes, F no) {
     return make([&](int i) { return a.v[i] < b.v[i] ? yes.v[i] : no.v[i]; });
   }
+  static SEER_INLINE F zero_if_less(F a, F b, F no) {
+    return make([&](int i) { return a.v[i] < b.v[i] ? 0.0f : no.v[i]; });
+  }
   static SEER_INLINE F select_nan(F a, F yes, F no) {
     return make([&](int i) { return a.v[i] != a.v[i] ? yes.v[i] : no.v[i]; });
   }
@@ -114,6 +117,9 @@ struct Lanes {
   static SEER_INLINE I sub_i(I a, I b) {
     return make_i(
         [&](int i) { return static_cast<int32_t>(static_cast<uint32_t>(a.v[i]) - static_cast<uint32_t>(b.v[i])); });
+  }
+  static SEER_INLINE I min_u(I a, I b) {
+    return make_i([&](int i) { return static_cast<uint32_t>(a.v[i]) < static_cast<uint32_t>(b.v[i]) ? a.v[i] : b.v[i]; });
   }
   static SEER_INLINE I and_i(I a, I b) {
     return make_i([&](int i) { return a.v[i] & b.v[i]; });

@@ -15,6 +15,14 @@ SEER_INLINE F rounded(F x) {
   const F y = L::from_bits(L::and_i(up, L::set1_i(static_cast<int32_t>(0xffff0000u))));
   return L::select_nan(x, L::set1(__builtin_nanf("")), y);
 }
+// The same for x that is not negative, with less work: as unsigned numbers, NaNs are above the quiet one.
+SEER_INLINE F rounded_positive(F x) {
+  using L = Lanes;
+  const L::I u = L::min_u(L::bits(x), L::set1_i(0x7fc00000));
+  const L::I odd = L::and_i(L::sar<16>(u), L::set1_i(1));
+  const L::I up = L::add_i(u, L::add_i(odd, L::set1_i(0x7fff)));
+  return L::from_bits(L::and_i(up, L::set1_i(static_cast<int32_t>(0xffff0000u))));
+}
 SEER_INLINE F rounded_if(bool round, F x) { return round ? rounded(x) : x; }
 
 // Calls fn(index, count) for each piece of up to 16 elements.
