@@ -8,6 +8,7 @@
 // Positions after the query's own are never read into a sum, so their content cannot matter. Each row of a draft tree
 // reads its last tiles from its own copy, laid out as it would be without the tree.
 #pragma once
+#include "gpu/cpu/weight_prefetch.h"
 
 namespace seer {
 namespace {
@@ -25,15 +26,18 @@ SEER_INLINE int64_t half_tile_bytes(const KvView& kv, int32_t padded) {
 template <bool bf16, bool into_l2>
 struct KvKind {
   static constexpr bool kBf16 = bf16;
-  static SEER_INLINE void prefetch(const std::byte* p) { __builtin_prefetch(p, 0, into_l2 ? 2 : 3); }
+  // How far ahead, in halves of tiles: one takes 50 to 100 ns, memory about 150 ns.
+  static constexpr int64_t kHalvesAhead = into_l2 ? 4 : Lanes::kHalvesAhead;
+  static SEER_INLINE void prefetch(const std::byte* p) { prefetch_in_place<into_l2 ? CacheLevel::kL2 : CacheLevel::kL1>(p); }
 };
 
 // What to prefetch. A task reads the keys of its tiles, then their values, then the next task its keys: these halves of tiles
 // are one stream, prefetched at a distance, each by its own address, since blocks may be anywhere.
 class KvAhead {
  public:
-  SEER_INLINE KvAhead(const AttentionTask& task, int64_t tiles, int64_t half_bytes)
-      : task_(task), tiles_(tiles), half_bytes_(half_bytes) {}
+  /// `halves`: the distance.
+  SEER_INLINE KvAhead(const AttentionTask& task, int64_t tiles, int64_t half_bytes, int64_t halves)
+      : task_(task), tiles_(tiles), half_bytes_(half_bytes), halves_(halves) {}
   /// The half to prefetch while the kernel reads the keys or values of `tile`, which are at `reading`; those if there is none.
   SEER_INLINE const std::byte* beside_keys(int64_t tile, const std::byte* reading) const { return beside(tile, reading); }
   SEER_INLINE const std::byte* beside_values(int64_t tile, const std::byte* reading) const {
@@ -41,16 +45,15 @@ class KvAhead {
   }
 
  private:
-  static constexpr int64_t kHalves = 4;  // one takes 50 to 100 ns, memory about 150 ns
   SEER_INLINE const std::byte* beside(int64_t index, const std::byte* reading) const {
-    const int64_t half = index + kHalves;
+    const int64_t half = index + halves_;
     if (half < tiles_) return tile_keys(task_.kv, half, 2 * half_bytes_);
     if (half < 2 * tiles_) return tile_keys(task_.kv, half - tiles_, 2 * half_bytes_) + half_bytes_;
     return half - 2 * tiles_ < task_.next_tiles ? tile_keys(task_.next_kv, half - 2 * tiles_, 2 * half_bytes_) : reading;
   }
 
   const AttentionTask& task_;
-  const int64_t tiles_, half_bytes_;
+  const int64_t tiles_, half_bytes_, halves_;
 };
 
 // kRows queries against kTiles tiles at once: a broadcast of a query or a weight then serves all of them, and there are
@@ -329,7 +332,7 @@ void attend(const AttentionTask& task) {
                       .first = shared_tiles};
   };
   const int64_t half_bytes = half_tile_bytes(task.kv, padded), cached_tiles = tree ? shared_tiles : tiles;
-  const KvAhead ahead(task, cached_tiles, half_bytes);
+  const KvAhead ahead(task, cached_tiles, half_bytes, Kv::kHalvesAhead);
 
   // Query r = row * group + head.
   float* query = task.scratch;

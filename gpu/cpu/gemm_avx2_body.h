@@ -25,8 +25,11 @@ namespace {
 enum class Fetch { kNone, kNear, kFar };
 template <Fetch kFetch>
 SEER_INLINE void fetch(const std::byte* line) {
-  if constexpr (kFetch == Fetch::kNear) __builtin_prefetch(line + 1024);
-  if constexpr (kFetch == Fetch::kFar) prefetch_weights(line);
+  if constexpr (kFetch == Fetch::kNear) prefetch_in_place<CacheLevel::kL1>(line + 1024);
+  if constexpr (kFetch == Fetch::kFar) {
+    prefetch_in_place<CacheLevel::kL2>(line + weight_prefetch.far_bytes);
+    prefetch_in_place<CacheLevel::kL1>(line + weight_prefetch.near_bytes);
+  }
 }
 
 // Lines are the weights of a block for half a panel. even() and odd() give those of a pair of inputs for eight of its
@@ -151,10 +154,18 @@ struct TileSums {
   }
 };
 
-// Adds even + odd of one block, for half a panel.
+SEER_INLINE void fetch_next(const std::byte* next, int32_t lines) {
+  for (int32_t line = 0; line < lines; ++line) __builtin_prefetch(next + line * 64, 0, 2);
+}
+
+// Passes over a block that prefetch the next chunk: all four, or with many rows, which leave more time, just the first of a half.
+template <int kHalves>
+constexpr int kFetchingPasses = kHalves == 2 ? 4 : 1;
+
+// Adds even + odd of one block, for half a panel. With more than two rows, passes prefetch `next_lines` lines each, from `next` on.
 template <int kRows, int kHalves, class Lines>
-SEER_INLINE void add_half_block(const float* x, int64_t x_stride, const Lines& lines, int half,
-                                TileSums<kRows, kHalves>& sums) {
+SEER_INLINE void add_half_block(const float* x, int64_t x_stride, const Lines& lines, int half, const std::byte* next,
+                                int32_t next_lines, TileSums<kRows, kHalves>& sums) {
   const auto add = [&](int m, int v, __m256 even, __m256 odd) {
     float* const sum = sums.v[m] + half * 16 + v * 8;
     _mm256_store_ps(sum, _mm256_add_ps(_mm256_load_ps(sum), _mm256_add_ps(even, odd)));
@@ -181,6 +192,7 @@ SEER_INLINE void add_half_block(const float* x, int64_t x_stride, const Lines& l
       for (int v = 0; v < 2; ++v) add(m, v, even[m][v], odd[m][v]);
   } else {
     alignas(32) float evens[kRows][2][8];
+    fetch_next(next, next_lines);
 #pragma GCC unroll 16
     for (int pair = 0; pair < 16; ++pair) {
       const __m256 w[2] = {lines.even(pair, 0), lines.even(pair, 1)};
@@ -191,6 +203,7 @@ SEER_INLINE void add_half_block(const float* x, int64_t x_stride, const Lines& l
     }
     for (int m = 0; m < kRows; ++m)
       for (int v = 0; v < 2; ++v) _mm256_store_ps(evens[m][v], even[m][v]);
+    if constexpr (kFetchingPasses<kHalves> == 4) fetch_next(next + next_lines * 64, next_lines);
     asm volatile("" ::: "memory");  // keeps the passes apart: together they do not fit in the registers
 #pragma GCC unroll 16
     for (int pair = 0; pair < 16; ++pair) {
@@ -209,7 +222,7 @@ SEER_INLINE void add_half_block(const float* x, int64_t x_stride, const Lines& l
 struct Ahead {
   int64_t x = 0;                       // distance of the inputs, in floats
   const std::byte* weights = nullptr;  // of the next chunk
-  int32_t lines = 0;                   // of those, per block
+  int32_t lines = 0;                   // of those, for each of kFetchingPasses
 };
 
 // kRows rows times `block_count` blocks, for both halves of a panel or for `first_half` alone. begin: these are the
@@ -228,12 +241,11 @@ __attribute__((noinline)) void tile(const float* x, int64_t x_stride, Ahead ahea
       __builtin_prefetch(x + ahead.x + m * x_stride);
       __builtin_prefetch(x + ahead.x + m * x_stride + 16);
     }
-    for (int32_t line = 0; line < ahead.lines; ++line) __builtin_prefetch(ahead.weights + line * 64, 0, 2);
-    ahead.weights += Blocks::kBlockBytes;
+    const std::byte* const next = ahead.weights + block * Blocks::kBlockBytes;
 #pragma GCC unroll 1
     for (int half = 0; half < kHalves; ++half)
-      add_half_block<kRows>(x, x_stride, blocks.lines(block, first_half + half), half,
-                            Blocks::kScaled ? group_sums : sums);
+      add_half_block<kRows>(x, x_stride, blocks.lines(block, first_half + half), half, next + half * 2 * ahead.lines * 64,
+                            ahead.lines, Blocks::kScaled ? group_sums : sums);
     if constexpr (Blocks::kScaled) {
       if (block % kGroupBlocks == kGroupBlocks - 1 || block + 1 == block_count) {
         const float* const scales = blocks.scales(block) + first_half * 16;
@@ -273,7 +285,8 @@ template <int kHalves, class First, class Rest>
 SEER_INLINE void multiply_chunk(const float* x, int64_t x_stride, int32_t rows, First first, Rest rest, int32_t count,
                                 int half, bool begin, float* sums) {
   // Every tile fetches its share of the next chunk, so that memory is read all the time.
-  const int32_t lines = First::kBlockBytes * kHalves / 2 / 64 + 1, share = lines / (rows / 4) + 1;
+  constexpr int32_t kPasses = kFetchingPasses<kHalves>, kLines = First::kBlockBytes * kHalves / 2 / 64 / kPasses + 1;
+  const int32_t share = kLines / (rows / 4) + 1;  // per block and pass
   Ahead ahead{.weights = first.at + kChunkBlocks * First::kBlockBytes + half * First::kBlockBytes / 2, .lines = share};
   for (int32_t m = 0; m < rows;) {
     const int32_t height = m == 0 ? 4 : tile_height(rows - m);
@@ -289,7 +302,7 @@ SEER_INLINE void multiply_chunk(const float* x, int64_t x_stride, int32_t rows, 
     else
       tile<5, kHalves>(row, x_stride, ahead, rest, count, half, begin, out, 32);
     m += height;
-    ahead.weights += share * 64;
+    ahead.weights += share * kPasses * 64;
   }
 }
 

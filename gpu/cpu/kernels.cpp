@@ -5,7 +5,7 @@
 
 namespace seer {
 
-const PrefetchDistances weight_prefetch = runs_on_amd() ? kFarther : PrefetchDistances{.far_bytes = 4096, .near_bytes = 2048};
+const PrefetchDistances weight_prefetch = runs_on_amd() ? kFarther : PrefetchDistances{.far_bytes = 7168, .near_bytes = 1024};
 
 const CpuKernels* cpu_kernels(CpuIsa isa) {
   const Result<CpuIsa> resolved = resolve_cpu_isa(isa);

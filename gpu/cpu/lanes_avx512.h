@@ -20,6 +20,7 @@ struct Lanes {
   static constexpr int kGemmRows = 6, kGemmColumns = 2;
   // Queries of attention that share a pass, and those for which a pass computes even and odd sums.
   static constexpr int kAttentionRows = 8, kOnePassRows = 8;
+  static constexpr int kHalvesAhead = 4;  // of KV that attention prefetches into the L1 cache
   static constexpr int kPeakChains = 12;
 
   static SEER_INLINE F set1(float x) { return _mm512_set1_ps(x); }

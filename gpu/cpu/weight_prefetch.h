@@ -3,6 +3,7 @@
 // It prefetches far ahead into the L2 cache, which can have many more lines in flight than the L1 cache (about 16), and
 // nearer into the L1 cache. Panels follow each other in memory, so this also begins the next one.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 
 #include "gpu/cpu/exp_lanes.h"
@@ -19,6 +20,21 @@ inline constexpr PrefetchDistances kFarther{.far_bytes = 16384, .near_bytes = 40
 extern const PrefetchDistances weight_prefetch;
 
 namespace {
+
+enum class CacheLevel { kL1, kL2 };
+// A prefetch that stays where it is. The compiler moves those of __builtin_prefetch to the beginning of an unrolled loop, where each waits
+// for the one before and the loop's loads wait for all. (On an Intel Xeon with AVX2, five rows of bf16: 1.15 times as fast.)
+template <CacheLevel kLevel>
+SEER_INLINE void prefetch_in_place(const std::byte* line) {
+#if defined(__x86_64__)
+  if constexpr (kLevel == CacheLevel::kL1)
+    asm volatile("prefetcht0 %0" : : "m"(*line));
+  else
+    asm volatile("prefetcht1 %0" : : "m"(*line));
+#else
+  __builtin_prefetch(line, 0, kLevel == CacheLevel::kL1 ? 3 : 2);
+#endif
+}
 
 // REQUIRES: called once for each line of 64 bytes.
 SEER_INLINE void prefetch_weights(const void* line, const PrefetchDistances& ahead = weight_prefetch) {
