@@ -15,7 +15,7 @@ SEER_INLINE F rounded(F x) {
   const F y = L::from_bits(L::and_i(up, L::set1_i(static_cast<int32_t>(0xffff0000u))));
   return L::select_nan(x, L::set1(__builtin_nanf("")), y);
 }
-// The same for x that is not negative, with less work: as unsigned numbers, NaNs are above the quiet one.
+// The same for x that is not negative, with less work. NaN, if arithmetic has made it quiet, is at least 0x7fc00000 as an unsigned number.
 SEER_INLINE F rounded_positive(F x) {
   using L = Lanes;
   const L::I u = L::min_u(L::bits(x), L::set1_i(0x7fc00000));

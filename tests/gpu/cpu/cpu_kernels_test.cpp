@@ -283,6 +283,41 @@ __attribute__((target("amx-tile,amx-bf16"))) void amx_tile(const uint16_t* x, in
   _tile_release();
 }
 
+TEST_CASE("cpu kernels: attention to a key that is not a number is NaN in every instruction set") {
+  const FlushDenormals flush;
+  constexpr int32_t kHeadDim = 32, kPositions = 40, kNanAt = 21;
+  constexpr int64_t kTileBytes = int64_t{2} * kHeadDim * 16 * 2;
+  const std::vector<int32_t> blocks = {0, 1, 2};
+  const std::vector<float> query(kPositions * kHeadDim, 0.5f);
+  for (const uint16_t nan : {0x7fc0, 0x7fff, 0x7f81, 0xffc0, 0xffff}) {  // both signs, all payload bits, a signalling one
+    CAPTURE(nan);
+    AlignedArray<std::byte> memory(kTileBytes * 3);
+    auto* const values = reinterpret_cast<uint16_t*>(memory.data());
+    for (size_t i = 0; i < memory.size() / 2; ++i) values[i] = float_to_bf16(static_cast<float>(i % 7) * 0.25f - 0.5f);
+    values[kNanAt / 16 * kTileBytes / 2 + kNanAt % 16 * 2] = nan;  // its key's first number
+    for (const CpuKernels* k : all_kernels()) {
+      CAPTURE(k->name);
+      std::vector<float> out(query.size());
+      for (int32_t rows = 1, p = 0; p < kPositions; p += rows, rows = std::min(rows % 9 + 1, kPositions - p)) {
+        std::vector<float> scratch(attention_scratch_floats(rows, 1, kHeadDim, p + rows - 1));
+        k->attention({.kv = {.memory = memory.data(), .blocks = blocks.data(), .block_bytes = kTileBytes, .bf16 = true},
+                      .position = p,
+                      .rows = rows,
+                      .group = 1,
+                      .head_dim = kHeadDim,
+                      .scale = 0.125f,
+                      .query = query.data() + p * kHeadDim,
+                      .query_stride = kHeadDim,
+                      .out = out.data() + p * kHeadDim,
+                      .out_stride = kHeadDim,
+                      .round_out = true,
+                      .scratch = scratch.data()});
+      }
+      for (int32_t p = 0; p < kPositions; ++p) CHECK(std::isnan(out[static_cast<size_t>(p * kHeadDim)]) == (p >= kNanAt));
+    }
+  }
+}
+
 TEST_CASE("cpu kernels: bf16 GEMM has the bits of the TDPBF16PS instruction") {
   if (!amx_usable()) {
     MESSAGE("skipped: this processor has no AMX");
