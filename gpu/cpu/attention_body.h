@@ -33,11 +33,11 @@ struct KvKind {
 
 // What to prefetch. A task reads the keys of its tiles, then their values, then the next task its keys: these halves of tiles
 // are one stream, prefetched at a distance, each by its own address, since blocks may be anywhere.
+template <class Kv>
 class KvAhead {
  public:
-  /// `halves`: the distance.
-  SEER_INLINE KvAhead(const AttentionTask& task, int64_t tiles, int64_t half_bytes, int64_t halves)
-      : task_(task), tiles_(tiles), half_bytes_(half_bytes), halves_(halves) {}
+  SEER_INLINE KvAhead(const AttentionTask& task, int64_t tiles, int64_t half_bytes)
+      : task_(task), tiles_(tiles), half_bytes_(half_bytes) {}
   /// The half to prefetch while the kernel reads the keys or values of `tile`, which are at `reading`; those if there is none.
   SEER_INLINE const std::byte* beside_keys(int64_t tile, const std::byte* reading) const { return beside(tile, reading); }
   SEER_INLINE const std::byte* beside_values(int64_t tile, const std::byte* reading) const {
@@ -46,14 +46,14 @@ class KvAhead {
 
  private:
   SEER_INLINE const std::byte* beside(int64_t index, const std::byte* reading) const {
-    const int64_t half = index + halves_;
+    const int64_t half = index + Kv::kHalvesAhead;
     if (half < tiles_) return tile_keys(task_.kv, half, 2 * half_bytes_);
     if (half < 2 * tiles_) return tile_keys(task_.kv, half - tiles_, 2 * half_bytes_) + half_bytes_;
     return half - 2 * tiles_ < task_.next_tiles ? tile_keys(task_.next_kv, half - 2 * tiles_, 2 * half_bytes_) : reading;
   }
 
   const AttentionTask& task_;
-  const int64_t tiles_, half_bytes_, halves_;
+  const int64_t tiles_, half_bytes_;
 };
 
 // kRows queries against kTiles tiles at once: a broadcast of a query or a weight then serves all of them, and there are
@@ -249,7 +249,7 @@ struct TileSource {
 template <int kRows, class Kv>
 __attribute__((noinline)) void weigh_tiles(const TileSource& source, const float* weights, int64_t stride,
                                            int32_t padded, int64_t tile_begin, int64_t tile_end, int last_count,
-                                           float* out, const KvAhead* ahead) {
+                                           float* out, const KvAhead<Kv>* ahead) {
   const int64_t half_bytes = half_tile_bytes(source.kv, padded);
   constexpr int kChunks = kTilesTogether<kRows>;
   for (int64_t t = tile_begin; t < tile_end; ++t) {
@@ -267,7 +267,7 @@ __attribute__((noinline)) void weigh_tiles(const TileSource& source, const float
 template <int kRows, class Kv>
 __attribute__((noinline)) void score_tiles(const TileSource& source, const float* query, int32_t padded,
                                            int64_t tile_begin, int64_t tile_end, float* scores, int64_t stride,
-                                           const KvAhead* ahead) {
+                                           const KvAhead<Kv>* ahead) {
   const int64_t half_bytes = half_tile_bytes(source.kv, padded);
   const auto next = [&](int64_t t, const std::byte* keys) { return ahead ? ahead->beside_keys(t, keys) : keys; };
   int64_t t = tile_begin;
@@ -332,7 +332,7 @@ void attend(const AttentionTask& task) {
                       .first = shared_tiles};
   };
   const int64_t half_bytes = half_tile_bytes(task.kv, padded), cached_tiles = tree ? shared_tiles : tiles;
-  const KvAhead ahead(task, cached_tiles, half_bytes, Kv::kHalvesAhead);
+  const KvAhead<Kv> ahead(task, cached_tiles, half_bytes);
 
   // Query r = row * group + head.
   float* query = task.scratch;

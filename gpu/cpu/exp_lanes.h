@@ -24,7 +24,7 @@ SEER_INLINE typename Lanes::F exp_lanes(typename Lanes::F x) {
   // x = n ln 2 + r with |r| <= ln 2 / 2. Adding 1.5 * 2^23 rounds to the nearest integer, which then sits in the low
   // bits.
   const F magic = Lanes::set1(12582912.0f);
-  F clamped = Lanes::max(lowest, x);  // NaN stays NaN: both give their second operand if one is NaN
+  F clamped = Lanes::max(lowest, x);  // NaN stays NaN: max and min give their second operand if one is NaN
   if constexpr (!kNonPositive) clamped = Lanes::min(highest, clamped);
   const F shifted = Lanes::fma(clamped, Lanes::set1(1.44269504f), magic);
   const F n = Lanes::sub(shifted, magic);

@@ -6,23 +6,19 @@ namespace {
 
 using F = Lanes::F;
 
-// Nearest even bf16, kept as a float; NaN becomes the quiet NaN 0x7fc00000.
-SEER_INLINE F rounded(F x) {
+// Nearest even bf16 of a float's bits, kept as a float.
+SEER_INLINE F rounded_bits(Lanes::I u) {
   using L = Lanes;
-  const L::I u = L::bits(x);
-  const L::I odd = L::and_i(L::sar<16>(u), L::set1_i(1));
-  const L::I up = L::add_i(u, L::add_i(odd, L::set1_i(0x7fff)));
-  const F y = L::from_bits(L::and_i(up, L::set1_i(static_cast<int32_t>(0xffff0000u))));
-  return L::select_nan(x, L::set1(__builtin_nanf("")), y);
-}
-// The same for x that is not negative, with less work. NaN, if arithmetic has made it quiet, is at least 0x7fc00000 as an unsigned number.
-SEER_INLINE F rounded_positive(F x) {
-  using L = Lanes;
-  const L::I u = L::min_u(L::bits(x), L::set1_i(0x7fc00000));
   const L::I odd = L::and_i(L::sar<16>(u), L::set1_i(1));
   const L::I up = L::add_i(u, L::add_i(odd, L::set1_i(0x7fff)));
   return L::from_bits(L::and_i(up, L::set1_i(static_cast<int32_t>(0xffff0000u))));
 }
+// The same of a float; NaN becomes the quiet NaN 0x7fc00000.
+SEER_INLINE F rounded(F x) {
+  return Lanes::select_nan(x, Lanes::set1(__builtin_nanf("")), rounded_bits(Lanes::bits(x)));
+}
+// The same for x that is not negative, with less work. NaN, if arithmetic has made it quiet, is at least 0x7fc00000 as an unsigned number.
+SEER_INLINE F rounded_positive(F x) { return rounded_bits(Lanes::min_u(Lanes::bits(x), Lanes::set1_i(0x7fc00000))); }
 SEER_INLINE F rounded_if(bool round, F x) { return round ? rounded(x) : x; }
 
 // Calls fn(index, count) for each piece of up to 16 elements.

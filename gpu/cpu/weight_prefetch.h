@@ -23,7 +23,7 @@ namespace {
 
 enum class CacheLevel { kL1, kL2 };
 // A prefetch that stays where it is. The compiler moves those of __builtin_prefetch to the beginning of an unrolled loop, where each waits
-// for the one before and the loop's loads wait for all. (On an Intel Xeon with AVX2, five rows of bf16: 1.15 times as fast.)
+// for the one before and the loop's loads wait for all. What that gains with AVX2 is in docs/benchmarks.md.
 template <CacheLevel kLevel>
 SEER_INLINE void prefetch_in_place(const std::byte* line) {
 #if defined(__x86_64__)
@@ -36,6 +36,7 @@ SEER_INLINE void prefetch_in_place(const std::byte* line) {
 #endif
 }
 
+// The compiler may move these: in place they gain AVX-512's GEMM nothing, and its assembly is slower with six rows.
 // REQUIRES: called once for each line of 64 bytes.
 SEER_INLINE void prefetch_weights(const void* line, const PrefetchDistances& ahead = weight_prefetch) {
   const char* p = static_cast<const char*>(line);

@@ -250,39 +250,6 @@ TEST_CASE("cpu kernels: attention of a row does not depend on the rows computed 
   }
 }
 
-#if defined(__x86_64__)
-struct alignas(64) TileConfig {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t column_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
-
-bool amx_usable() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
-  const bool has = (d >> 22 & 1) && (d >> 24 & 1);           // AMX-BF16, AMX-TILE
-  return has && ::syscall(SYS_arch_prctl, 0x1023, 18) == 0;  // ARCH_REQ_XCOMP_PERM, XTILEDATA
-}
-
-// One 16 x 16 tile of the product by the processor's own TDPBF16PS.
-__attribute__((target("amx-tile,amx-bf16"))) void amx_tile(const uint16_t* x, int32_t columns, const uint16_t* weights,
-                                                           float* y, int32_t y_stride) {
-  TileConfig config;
-  for (int i = 0; i < 3; ++i) config.rows[i] = 16, config.column_bytes[i] = 64;
-  asm volatile("" ::"r"(&config) : "memory");
-  _tile_loadconfig(&config);
-  _tile_zero(0);
-  for (int32_t k = 0; k < columns; k += 32, weights += 1024) {
-    asm volatile("" ::"r"(x), "r"(weights) : "memory");
-    _tile_loadd(1, x + k, columns * 2);
-    _tile_loadd(2, weights, 64);
-    _tile_dpbf16ps(0, 1, 2);
-  }
-  _tile_stored(0, y, y_stride * 4);
-  asm volatile("" ::"r"(y) : "memory");
-  _tile_release();
-}
-
 TEST_CASE("cpu kernels: attention to a key that is not a number is NaN in every instruction set") {
   const FlushDenormals flush;
   constexpr int32_t kHeadDim = 32, kPositions = 40, kNanAt = 21;
@@ -316,6 +283,39 @@ TEST_CASE("cpu kernels: attention to a key that is not a number is NaN in every 
       for (int32_t p = 0; p < kPositions; ++p) CHECK(std::isnan(out[static_cast<size_t>(p * kHeadDim)]) == (p >= kNanAt));
     }
   }
+}
+
+#if defined(__x86_64__)
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t column_bytes[16] = {};
+  uint8_t rows[16] = {};
+};
+
+bool amx_usable() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+  const bool has = (d >> 22 & 1) && (d >> 24 & 1);           // AMX-BF16, AMX-TILE
+  return has && ::syscall(SYS_arch_prctl, 0x1023, 18) == 0;  // ARCH_REQ_XCOMP_PERM, XTILEDATA
+}
+
+// One 16 x 16 tile of the product by the processor's own TDPBF16PS.
+__attribute__((target("amx-tile,amx-bf16"))) void amx_tile(const uint16_t* x, int32_t columns, const uint16_t* weights,
+                                                           float* y, int32_t y_stride) {
+  TileConfig config;
+  for (int i = 0; i < 3; ++i) config.rows[i] = 16, config.column_bytes[i] = 64;
+  asm volatile("" ::"r"(&config) : "memory");
+  _tile_loadconfig(&config);
+  _tile_zero(0);
+  for (int32_t k = 0; k < columns; k += 32, weights += 1024) {
+    asm volatile("" ::"r"(x), "r"(weights) : "memory");
+    _tile_loadd(1, x + k, columns * 2);
+    _tile_loadd(2, weights, 64);
+    _tile_dpbf16ps(0, 1, 2);
+  }
+  _tile_stored(0, y, y_stride * 4);
+  asm volatile("" ::"r"(y) : "memory");
+  _tile_release();
 }
 
 TEST_CASE("cpu kernels: bf16 GEMM has the bits of the TDPBF16PS instruction") {
