@@ -1,6 +1,7 @@
 #include "cli/step_calibration.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -30,18 +31,24 @@ Result<std::unique_ptr<StepRunner>> make_runner(const EngineSource& source, cons
 }  // namespace
 
 Result<StepCost> calibrate_step_cost(const EngineSource& source) {
+  constexpr std::array kRows{1, 2, 4, 6, 9};
+  constexpr double kTotalUsMax = 750'000;  // after these, steps of several sequences are left out; a slow step runs four times
   const int64_t context = std::min<int64_t>(1024, source.context_tokens_max / 2);
+  const auto verify = [](int64_t start, int32_t rows) { return SequenceShape{.start = start, .rows = rows, .sample_rows = rows}; };
   std::vector<StepSequences> steps;
-  for (const int32_t rows : {1, 2, 4, 6, 9}) {
-    const SequenceShape verify{.start = context, .rows = rows, .sample_rows = rows};
-    const SequenceShape early{.start = 8, .rows = rows, .sample_rows = rows};
-    steps.push_back({verify});
-    for (const size_t sequences : {1, 4, 16, 64}) steps.emplace_back(sequences, early);
-  }
+  for (const size_t sequences : {1, 4, 16, 64})
+    for (const int32_t rows : kRows) {
+      if (sequences == 1) steps.push_back({verify(context, rows)});
+      steps.emplace_back(sequences, verify(8, rows));
+    }
   SEER_ASSIGN_OR_RETURN(const std::unique_ptr<StepRunner> runner, make_runner(source, steps));
   std::vector<ProfilePoint> points;
-  for (const auto& step : steps)
+  double total_us = 0;
+  for (const StepSequences& step : steps) {
+    if (step.size() > 1 && total_us > kTotalUsMax) break;
     points.push_back({"verify", step_shape(step), typical_step_us(*runner, step), false});
+    total_us += points.back().measured_us;
+  }
   return fit_step_cost(points);
 }
 

@@ -1,5 +1,5 @@
-// Measures steps of an engine at the start of a rollout. With drafting it takes a few seconds: the draft budget needs to know how
-// much more a step costs with more rows. For `--policy auto` a few steps are enough, to learn the cost of a fuller batch.
+// Measures steps of an engine at the start of a rollout. With drafting it takes up to a few seconds: the draft budget needs to know
+// how much more a step costs with more rows. For `--policy auto` a few steps are enough, to learn the cost of a fuller batch.
 // `seer profile` measures more, and more precisely. Used by `seer rollout`.
 #pragma once
 #include <functional>
@@ -13,7 +13,8 @@
 
 namespace seer {
 
-/// Fits a cost model to steps of a temporary engine with little KV. Errors: those of EngineSource::make.
+/// Fits a cost model to steps of a temporary engine with little KV: ten of one sequence, and as many of several, small ones first,
+/// as take about three seconds. Larger ones are extrapolated. Errors: those of EngineSource::make.
 Result<StepCost> calibrate_step_cost(const EngineSource& source);
 
 /// Microseconds of each step on one of `engines` temporary engines, while the others run the same step. Visits all steps in turns,

@@ -132,12 +132,12 @@ StepBatch synthetic_step(const EngineInfo& info, std::span<const SequenceShape> 
 }
 
 double typical_step_us(StepRunner& engine, std::span<const SequenceShape> sequences) {
-  constexpr int64_t kVisitUs = 10'000;
+  constexpr int64_t kVisitUs = 10'000, kSlowUs = 300'000;
   constexpr size_t kStepsMin = 3, kStepsMax = 15;
   std::vector<int64_t> step_us;
   int64_t spent_us = 0;
   engine.run(synthetic_step(engine.info(), sequences));
-  while (step_us.size() < kStepsMin || (spent_us < kVisitUs && step_us.size() < kStepsMax)) {
+  while (step_us.size() < kStepsMin ? spent_us < kSlowUs : spent_us < kVisitUs && step_us.size() < kStepsMax) {
     step_us.push_back(std::max<int64_t>(1, engine.run(synthetic_step(engine.info(), sequences)).step_us));
     spent_us += step_us.back();
   }

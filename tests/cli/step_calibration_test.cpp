@@ -3,8 +3,11 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <utility>
 
+#include "gpu/given_times.h"
 #include "gpu/tiny_model.h"
 
 using namespace seer;
@@ -31,6 +34,31 @@ TEST_CASE("step calibration: the cost is of finite parts, some of them above zer
   for (int i = 0; i < 64; ++i) many.add(10, 9, 9);
   CHECK(cost->predict_us(one) > 0);
   CHECK(cost->predict_us(many) > cost->predict_us(one));
+}
+
+TEST_CASE("step calibration: on a slow engine only small steps are measured; the cost of large ones follows from them") {
+  const auto calibrated = [](int64_t row_us) {
+    int64_t rows_max = 0, total_us = 0;
+    EngineSource source;
+    source.context_tokens_max = 4096;
+    const auto step_us = [&](const StepShape& step) {
+      rows_max = std::max(rows_max, step.rows);
+      total_us += row_us * (4 + step.rows);
+      return row_us * (4 + step.rows);
+    };
+    source.make = [&](InstanceId, int32_t blocks) { return Result<std::unique_ptr<Engine>>(std::make_unique<GivenTimes>(step_us, blocks)); };
+    const auto cost = calibrate_step_cost(source);
+    REQUIRE_MESSAGE(cost.ok(), cost.error().detail);
+    StepShape many;
+    for (int i = 0; i < 64; ++i) many.add(8, 9, 9);
+    CHECK(cost->predict_us(many) == doctest::Approx(static_cast<double>(row_us) * (4 + 64 * 9)).epsilon(0.1));
+    return std::pair{rows_max, total_us};
+  };
+  CHECK(calibrated(10).first == 64 * 9);
+  const auto [rows, total_us] = calibrated(6000);
+  CHECK(rows < 64);
+  CHECK(total_us < 5'000'000);  // all steps: 65 s
+  CHECK(calibrated(200'000).first == 9);
 }
 
 TEST_CASE("step calibration: each step has its time, in the order of the steps, beside engines that do the same") {
