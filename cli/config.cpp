@@ -60,7 +60,7 @@ OptionGroup log_options(LogConfig& log) {
 // ---- the options of each subcommand, one line each -------------------------------------------------------------
 
 std::vector<OptionSpec> drafting_options(MachineOptions& o) {
-  return {enum_option("drafting", "D", &o.drafting, kDraftSourceNames, "speculative decoding, with drafts from a request's own text or from that of its group"),
+  return {enum_option("drafting", "D", &o.drafting, kDraftSourceNames, "speculative decoding, with drafts from a request's own text or from that of its group; auto: grouped on CPUs, off on GPUs"),
           {"draft-max", "N", &o.draft_tokens_max, "most draft tokens of one request in one step", between(1, 64)},
           enum_option("draft-shape", "S", &o.draft_shape, kDraftShapesNames, "shape of drafts; auto: whichever saves more time"),
           enum_option("draft-rule", "R", &o.draft_rule, kDraftRuleNames, "how the draft budget is divided between probes and other requests"),
@@ -528,9 +528,9 @@ Status check_together(const RolloutOptions& o) {
   if (o.resume && o.journal.empty()) return fail(Code::kInvalidArgument, "--resume needs --journal, the folder to continue from");
   if (!o.journal.empty() && !o.compare.empty())
     return fail(Code::kInvalidArgument, "--journal cannot go with --compare: it keeps the responses of one run");
-  if (!o.draft_history.empty() && o.drafting != DraftSource::kGrouped)
+  if (!o.draft_history.empty() && draft_source(o) != DraftSource::kGrouped)
     return fail(Code::kInvalidArgument, "--draft-history needs --drafting grouped, not ",
-                kDraftSourceNames[static_cast<size_t>(o.drafting)]);
+                kDraftSourceNames[static_cast<size_t>(draft_source(o))]);
   if (!o.draft_history.empty() && !o.compare.empty())
     return fail(Code::kInvalidArgument, "--draft-history cannot go with --compare: each policy would draft from the responses of the one before");
   const std::vector<std::string> policies = o.compare.empty() ? std::vector{o.scheduler.policy} : o.compare;
@@ -663,7 +663,7 @@ NodeRoles roles_of(const NodeOptions& options) {
   if (options.instances == 0) return roles;
   roles.add(NodeRole::kInstances);
   if (options.dram_bytes > 0) roles.add(NodeRole::kKv);
-  if (options.drafting == DraftSource::kGrouped) roles.add(NodeRole::kDraft);
+  if (draft_source(options) == DraftSource::kGrouped) roles.add(NodeRole::kDraft);
   return roles;
 }
 

@@ -25,9 +25,9 @@
 
 namespace seer {
 
-/// Speculative decoding, and from whose text: the request's own, or that of its group.
-enum class DraftSource : uint8_t { kOff, kOwn, kGrouped };
-inline constexpr std::array<const char*, 3> kDraftSourceNames{"off", "own", "grouped"};  // by value
+/// Speculative decoding, and from whose text: the request's own, or that of its group. kAuto: see draft_source().
+enum class DraftSource : uint8_t { kAuto, kOff, kOwn, kGrouped };
+inline constexpr std::array<const char*, 4> kDraftSourceNames{"auto", "off", "own", "grouped"};  // by value
 enum class DraftShapes : uint8_t { kAuto, kPath, kTree };                                // auto: whichever saves more time
 inline constexpr std::array<const char*, 3> kDraftShapesNames{"auto", "path", "tree"};
 
@@ -54,7 +54,7 @@ struct MachineOptions {
   int64_t prefill_tokens = 512;     // most prompt tokens in one step
   int64_t step_depth = 2;           // steps in the queue of an engine: 1 or 2
 
-  DraftSource drafting = DraftSource::kOff;
+  DraftSource drafting = DraftSource::kAuto;
   DraftShapes draft_shape = DraftShapes::kAuto;
   int64_t draft_tokens_max = 16;    // of one sequence in one step
   DraftRule draft_rule = DraftRule::kUniform;
@@ -70,6 +70,13 @@ struct MachineOptions {
 
   LogConfig log;
 };
+
+/// What `drafting` means here: kAuto is kGrouped on CPUs and kOff on GPUs. The draft budget ends drafts that do not pay, so they are
+/// the default; on GPUs they wait until their bits were checked on one (docs/cuda.md).
+inline DraftSource draft_source(const MachineOptions& options) {
+  if (options.drafting != DraftSource::kAuto) return options.drafting;
+  return options.device == DeviceKind::kCpu ? DraftSource::kGrouped : DraftSource::kOff;
+}
 
 /// `seer rollout`: on machines within this process, those of a cluster, or servers that others run.
 struct RolloutOptions : MachineOptions {

@@ -16,7 +16,7 @@ namespace {
 
 CudaEngineConfig cuda_config(const MachineOptions& options) {
   const auto rows = static_cast<int32_t>(std::clamp<int64_t>(options.max_batch + options.prefill_tokens, 256, 2048));
-  const bool trees = options.drafting != DraftSource::kOff && options.draft_shape != DraftShapes::kPath;
+  const bool trees = draft_source(options) != DraftSource::kOff && options.draft_shape != DraftShapes::kPath;
   return {.type = options.kv_dtype == KvType::kF32 ? CudaType::kF32 : CudaType::kBf16,
           .kv_bytes = options.kv_bytes,
           .block_tokens = static_cast<uint32_t>(options.block_tokens),

@@ -29,9 +29,10 @@ std::vector<std::string> sentences(const std::vector<Need>& needs, const std::se
 
 /// Needs of drafts, KV tiers and the log. `chooses`: a policy that needs step times too is used.
 std::vector<Need> machine_needs(const MachineOptions& o, bool chooses) {
-  const bool drafts = o.drafting != DraftSource::kOff;
-  return {{{"draft-max", "draft-shape", "draft-rule", "draft-lambda"}, drafts, "with --drafting off"},
-          {{"draft-profile"}, drafts || chooses, "with --drafting off and without --policy auto, or seer+ without --reserve"},
+  const bool drafts = draft_source(o) != DraftSource::kOff;
+  const std::string without = o.drafting == DraftSource::kAuto ? "on a GPU without --drafting" : "with --drafting off";
+  return {{{"draft-max", "draft-shape", "draft-rule", "draft-lambda"}, drafts, without},
+          {{"draft-profile"}, drafts || chooses, without + " and without --policy auto, or seer+ without --reserve"},
           {{"draft-lambda"}, o.draft_rule != DraftRule::kUniform, "with --draft-rule uniform"},
           {{"cold-bytes"}, !o.cold_dir.empty(), "without --cold-dir"},
           {{"log-file"}, o.log.level != LogLevel::kOff, "with --log-level off"},

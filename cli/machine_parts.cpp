@@ -36,7 +36,7 @@ Result<StepCost> step_cost(const MachineOptions& options, const std::shared_ptr<
 
 Drafting make_drafting(const MachineOptions& options, const DraftBudget::StepNs& step_ns) {
   GroupDrafterConfig drafter;
-  drafter.tree.own_history_only = options.drafting == DraftSource::kOwn;
+  drafter.tree.own_history_only = draft_source(options) == DraftSource::kOwn;
   const bool paths = options.draft_shape != DraftShapes::kTree;
   const bool trees = options.draft_shape != DraftShapes::kPath;
   DraftBudgetConfig budget{.rule = options.draft_rule,
@@ -135,7 +135,7 @@ Result<NodeMakers> make_node_makers(const MachineOptions& options, const LoadedM
     SEER_ASSIGN_OR_RETURN(std::shared_ptr<Engine> engine, source.make(id, 0));
     return engine;
   };
-  if (options.drafting != DraftSource::kOff) {
+  if (draft_source(options) != DraftSource::kOff) {
     SEER_ASSIGN_OR_RETURN(const StepCost cost, step_cost(options, loaded.model));
     makers.make_drafting = [&options, cost](InstanceId) -> Result<Drafting> {
       return make_drafting(options, [cost](const StepShape& shape) { return 1000 * cost.predict_us(shape); });
@@ -149,7 +149,7 @@ FleetConfig fleet_config(const MachineOptions& options, int64_t nodes) {
                      .instances = static_cast<uint32_t>(options.instances),
                      .instance = instance_config(options),
                      .node = {}};
-  if (options.drafting == DraftSource::kGrouped) config.node.draft_server = DraftServerConfig{};
+  if (draft_source(options) == DraftSource::kGrouped) config.node.draft_server = DraftServerConfig{};
   return config;
 }
 

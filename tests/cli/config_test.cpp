@@ -345,11 +345,13 @@ TEST_CASE("config: roles of a machine, as given, or else as its other options al
     REQUIRE_MESSAGE(command.ok(), command.error().detail);
     return joined(role_names(roles_of(std::get<NodeOptions>(*command))));
   };
-  CHECK(roles({}) == "controller, instances, kv");
-  CHECK(roles({"--drafting", "grouped"}) == "controller, instances, kv, draft");
+  CHECK(roles({}) == "controller, instances, kv, draft");
+  CHECK(roles({"--drafting", "own"}) == "controller, instances, kv");
+  CHECK(roles({"--device", "cuda"}) == "controller, instances, kv");
+  CHECK(roles({"--device", "cuda", "--drafting", "grouped"}) == "controller, instances, kv, draft");
   CHECK(roles({"--instances", "0"}) == "controller");
-  CHECK(roles({"--join", "127.0.0.1:1"}) == "instances, kv");
-  CHECK(roles({"--join", "127.0.0.1:1", "--dram-bytes", "0"}) == "instances");
+  CHECK(roles({"--join", "127.0.0.1:1"}) == "instances, kv, draft");
+  CHECK(roles({"--join", "127.0.0.1:1", "--dram-bytes", "0"}) == "instances, draft");
   CHECK(roles({"--join", "127.0.0.1:1", "--roles", "kv"}) == "kv");
   CHECK(roles({"--join", "127.0.0.1:1", "--roles", "draft,kv"}) == "kv, draft");
   CHECK(roles({"--roles", "controller"}) == "controller");

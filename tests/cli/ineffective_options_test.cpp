@@ -22,6 +22,11 @@ TEST_CASE("ineffective options: an option that was not given is not reported, wh
 
 TEST_CASE("ineffective options: draft options need drafts, and lambda a rule that asks for it") {
   NodeOptions o;
+  CHECK(ineffective_options(o, {"draft-max", "draft-shape", "draft-rule"}) == Texts{});  // the default has drafts, but on GPUs
+  o.device = DeviceKind::kCuda;
+  CHECK(ineffective_options(o, {"draft-max"}) == Texts{"--draft-max has no effect on a GPU without --drafting"});
+  o.device = DeviceKind::kCpu;
+  o.drafting = DraftSource::kOff;
   CHECK(ineffective_options(o, {"draft-max", "draft-shape", "draft-rule"}) ==
         Texts{"--draft-max has no effect with --drafting off", "--draft-shape has no effect with --drafting off",
               "--draft-rule has no effect with --drafting off"});
@@ -50,6 +55,8 @@ TEST_CASE("ineffective options: a profile is for drafts or for the choice of a p
   const Names profile{"draft-profile"};
   CHECK(ineffective_options(o, profile) == Texts{});  // --policy auto, the default
   o.scheduler.policy = "seer";
+  CHECK(ineffective_options(o, profile) == Texts{});  // drafts are the default
+  o.drafting = DraftSource::kOff;
   CHECK(ineffective_options(o, profile) == Texts{"--draft-profile has no effect with --drafting off and without --policy auto, or seer+ without --reserve"});
   o.compare = {"verl", "auto"};
   CHECK(ineffective_options(o, profile) == Texts{});

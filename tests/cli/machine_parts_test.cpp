@@ -59,6 +59,7 @@ TEST_CASE("machine parts: KV caches and pools without room for one block are nam
 
 TEST_CASE("machine parts: parts that are not configured have no maker") {
   Parts p;
+  p.options.drafting = DraftSource::kOff;
   const auto makers = make_node_makers(p.options, p.loaded, p.aside);
   REQUIRE(makers.ok());
   CHECK(makers->make_engine);
@@ -68,6 +69,17 @@ TEST_CASE("machine parts: parts that are not configured have no maker") {
   CHECK(makers->transport == nullptr);
   p.options.dram_bytes = 0;
   CHECK_FALSE(make_node_makers(p.options, p.loaded, p.aside)->make_arena);
+}
+
+TEST_CASE("machine parts: drafts from the group are the default on CPUs") {
+  Parts p;
+  p.options.threads_per_instance = 1;
+  const auto makers = make_node_makers(p.options, p.loaded, p.aside);
+  REQUIRE(makers.ok());
+  CHECK(makers->make_drafting);
+  CHECK(fleet_config(p.options, 1).node.draft_server);
+  p.options.device = DeviceKind::kCuda;
+  CHECK_FALSE(fleet_config(p.options, 1).node.draft_server);
 }
 
 TEST_CASE("machine parts: drafts come from a request's own text or its group's, as paths, trees or both") {

@@ -53,7 +53,7 @@ class StatusWatchTest(unittest.TestCase):
         plain = subprocess.Popen([SEER, "status", "--cluster", cluster, "--watch"], stdout=subprocess.PIPE, text=True)
         self.addCleanup(plain.kill)
         watch.until_shown(rf"^cluster at {cluster}: 1 node, 0 rollouts\r\n", r"\r\n\x1b\[1mnode  address +state +instances  chunks  output tokens\x1b\[0m\r\n",
-                          r"\r\n0 +127\.0\.0\.1:\d+ +up +1 +0 +0\r\n +controller, instances, kv\r\n")
+                          r"\r\n0 +127\.0\.0\.1:\d+ +up +1 +0 +0\r\n +controller, instances, kv, draft\r\n")
 
         other = Machine("--name", "1", "--join", cluster, "--instances", "1", *MACHINE)
         self.addCleanup(other.process.kill)

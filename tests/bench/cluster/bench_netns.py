@@ -16,7 +16,7 @@ import json, os, resource, subprocess, sys, tempfile
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../..")
 MACHINES, INSTANCES = 4, 2
-NODE = {"--threads-per-instance": "1", "--kv-bytes": "32MiB", "--dram-bytes": "64MiB"}
+NODE = {"--threads-per-instance": "1", "--kv-bytes": "32MiB", "--dram-bytes": "64MiB", "--drafting": "off"}
 WORK = {"--model": f"{ROOT}/deploy/models/scratchpad-1m8", "--prompts": f"{ROOT}/deploy/examples/scratchpad/prompts.jsonl",
         "--limit": "0", "--group-size": "8", "--max-tokens": "1200", "--policy": "seer", "--chunk-tokens": "256",
         "--log-level": "error"}

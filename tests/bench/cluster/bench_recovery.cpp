@@ -176,7 +176,7 @@ class Machines {
       arguments.insert(arguments.end(), {"--roles", "kv"});
     else
       arguments.insert(arguments.end(), {"--model", options_.model, "--instances", "1", "--threads-per-instance", "1", "--max-batch",
-                                         cat(batch), "--kv-bytes", "64MiB"});
+                                         cat(batch), "--kv-bytes", "64MiB", "--drafting", "off"});
     if (name > 0) arguments.insert(arguments.end(), {"--join", address_});
     if (name == 0 && !address_.empty()) arguments.insert(arguments.end(), {"--listen", address_});
     machines_[name] = std::make_unique<MachineProcess>(std::move(arguments));

@@ -55,6 +55,7 @@ int fail_with(const Error& error) {
 
 int main(int argc, char** argv) {
   RolloutOptions options;
+  options.drafting = DraftSource::kOff;
   options.limit = 64;
   options.sampling.max_tokens = 3072;
   int64_t runs = 5;

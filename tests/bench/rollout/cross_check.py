@@ -38,7 +38,7 @@ def profile(program, path):
 def run(program, group_size, policy, out):
     report = out + ".report"
     seer(program, "rollout", "--model", MODEL, "--prompts", PROMPTS, "--instances", 2, "--policy", policy, "--group-size", group_size,
-         "--kv-bytes", f"{KV_MIB}MiB", "--chunk-tokens", CHUNK_TOKENS, "--max-batch", MAX_BATCH, "--out", out, "--report", report)
+         "--kv-bytes", f"{KV_MIB}MiB", "--chunk-tokens", CHUNK_TOKENS, "--max-batch", MAX_BATCH, "--drafting", "off", "--out", out, "--report", report)
     found = json.load(open(report))
     gap_us = min(round(1e6 * i["idle_s"] / i["steps"]) for i in found["instances"])  # the other one may have waited for its end
     return {"total_s": found["wall_s"], "tail_s": found["tail_s"], "preemptions": found["preemptions"]}, found["reserve"], gap_us

@@ -73,7 +73,7 @@ def router_over(servers, *options):
 
 def heterogeneous(pairs, shares):
     rows = {"round robin": [], "seer+": []}  # in turn, on the same work
-    servers = [Served("--instances", "1", "--max-batch", "8") for _ in range(3)]
+    servers = [Served("--instances", "1", "--max-batch", "8", "--drafting", "off") for _ in range(3)]
     slowed = [Slowed(server.process, share) for server, share in zip(servers, shares)]
     routers = {policy: router_over(servers, "--policy", policy, "--chunk-tokens", "64") for policy in rows if policy != "round robin"}
     try:
@@ -94,7 +94,7 @@ def heterogeneous(pairs, shares):
 
 
 def overhead(pairs):
-    server = Served("--instances", "1", "--max-batch", "8")
+    server = Served("--instances", "1", "--max-batch", "8", "--drafting", "off")
     targets = {"direct": server, "chunks of 64, asked anew": router_over([server], "--chunk-tokens", "64", "--engine-stream-tokens", "0"),
                **{f"chunks of {n}": router_over([server], "--chunk-tokens", str(n)) for n in (64, 512, 2048)}}
     works = {"8 requests": lambda seed: work_of(2, 4, seed), "48 requests": lambda seed: work_of(12, 4, seed)}
@@ -126,7 +126,7 @@ def overhead(pairs):
 
 
 def replay(pairs):
-    servers = [Served("--instances", "1", "--max-batch", "8") for _ in range(2)]
+    servers = [Served("--instances", "1", "--max-batch", "8", "--drafting", "off") for _ in range(2)]
     engines = ",".join(f"seer=http://127.0.0.1:{server.port}" for server in servers)
     shape = ["--policy", "seer+", "--chunk-tokens", "128"]
     ratios = {"same work": [], "other work": []}

@@ -22,7 +22,7 @@ sys.path.insert(0, f"{ROOT}/tests/integration")
 from served import MODEL, Served
 
 PROMPTS = f"{ROOT}/deploy/examples/scratchpad/prompts.jsonl"
-MACHINE = ["--instances", "2", "--threads-per-instance", "1", "--kv-bytes", "96MiB", "--dram-bytes", "64MiB"]
+MACHINE = ["--instances", "2", "--threads-per-instance", "1", "--kv-bytes", "96MiB", "--dram-bytes", "64MiB", "--drafting", "off"]
 
 
 def process_figures(pid):
