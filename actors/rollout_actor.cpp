@@ -165,6 +165,7 @@ void RolloutActor::note_group(const GroupSpec& group) {
   prompt_tokens += std::ssize(group.prompt_ids);
   logs.emplace_back(group.samples);
   open_in_group.push_back(group.samples);
+  ran_on.emplace_back();
   open_requests += group.samples;
 }
 
@@ -385,6 +386,8 @@ void RolloutActor::on_directory_up(const DirectoryUp& up) {
 /// REQUIRES: all requests of the group are over.
 void RolloutActor::forget_group(GroupId group) {
   prompts[group.index] = {};
+  for (const InstanceId instance : std::exchange(ran_on[group.index], {}))
+    if (const auto at = instances.find(instance); at != instances.end()) at->second.over.push_back(group);
   release_kv(owner_of(group));
   drop_drafts(group);
 }
@@ -587,10 +590,13 @@ void RolloutActor::run(const Placement& placement) {
   request.queue_us += now - scheduler->requests().at(placement.request).waiting_since_us;
   if (request.tokens.empty()) request.tokens = prompts[placement.request.group.index];
   open[chunk] = {placement.request, placement.instance, now, now, placement.yield_rank, request.tokens.output_tokens()};
-  rt::tell(self, instances.at(placement.instance).handle,
+  std::vector<InstanceId>& ran = ran_on[placement.request.group.index];
+  if (std::ranges::find(ran, placement.instance) == ran.end()) ran.push_back(placement.instance);
+  Instance& instance = instances.at(placement.instance);
+  rt::tell(self, instance.handle,
            RunChunk{chunk, placement.request, config.version, request.tokens, request.computed_tokens,
                     placement.max_new_tokens, group.sampling, group.seeds[placement.request.sample],
-                    placement.yield_rank, placement.keep_kv, handle{self}});
+                    placement.yield_rank, placement.keep_kv, std::exchange(instance.over, {}), handle{self}});
 }
 
 void RolloutActor::tell_commits() {

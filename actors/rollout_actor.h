@@ -84,6 +84,7 @@ struct RolloutActor {
     InstanceHandle handle;
     int64_t kv_blocks = 0;
     int64_t kv_blocks_used = 0;
+    std::vector<GroupId> over;  // for RunChunk::over of the next chunk there
   };
 
   void on_instance_up(const InstanceUp& up);
@@ -151,6 +152,7 @@ struct RolloutActor {
   std::vector<TokenLog> prompts;                    // [group]
   std::vector<std::vector<Log>> logs;               // [group][sample]
   std::vector<uint32_t> open_in_group;              // requests not finished, by group
+  std::vector<std::vector<InstanceId>> ran_on;      // [group] where its chunks ran, until it is over
   std::map<InstanceId, Instance> instances;
   ClusterIdentity identity;                         // of the instances that are up
   std::string last_refusal;                         // why an instance was not taken; empty: all were

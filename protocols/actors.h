@@ -56,9 +56,10 @@ struct RunChunk {
   uint64_t seed = 0;
   uint64_t yield_rank = 0;      // when KV runs short, the running chunk with the largest rank gives way first
   bool keep_kv = true;          // false: its KV never goes to the pool; it is dropped and recomputed
+  std::vector<GroupId> over;    // groups that ran on this instance and are over: none of their requests will run again
   ChunkSink reply_to;
   SEER_FIELDS(RunChunk, chunk, request, version, log, computed_tokens, max_new_tokens, sampling, seed, yield_rank, keep_kv,
-              reply_to)
+              over, reply_to)
 };
 
 // ---- KV pool -------------------------------------------------------------------------------------------------------------

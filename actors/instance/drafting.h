@@ -76,7 +76,8 @@ class SequenceDrafts {
   void set_servers(const DraftServers& servers) { sync_.set_servers(servers); }
   void fetched(const CstFetched& answer, const DraftClient& me, int64_t now_us) { sync_.fetched(answer, me, now_us); }
   void chunk_came() { sync_.chunk_came(); }
-  /// The rollout is over.
+  /// The group, or the rollout, is over.
+  void forget(GroupId group) { parts_.drafter->forget(group); }
   void forget(RolloutId rollout);
 
   /// Returns the figures, after it has added what was counted since the last call to their history. `since_start_us`: time

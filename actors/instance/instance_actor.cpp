@@ -195,6 +195,8 @@ void InstanceActor::take_steps_over() {
 // ---- a chunk arrives -------------------------------------------------------------------------------------------------
 
 void InstanceActor::on_run_chunk(RunChunk chunk) {
+  if (drafts)
+    for (const GroupId group : chunk.over) drafts->forget(group);
   batch.settle_blocks();
   const ChunkId id = chunk.chunk;
   if (sequences.find(id) != nullptr) return;  // a duplicate

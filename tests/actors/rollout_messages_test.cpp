@@ -39,16 +39,16 @@ struct FakeInstance {
   Seen* seen;
 };
 
-/// A rollout of one group, with instances played by the test.
+/// A rollout of few groups, by default of one, with instances played by the test.
 struct Stage {
   explicit Stage(uint32_t samples = 1, size_t instances_expected = 1, EventLog log = {}, std::vector<ResumedRequest> resumed = {},
-                 bool machines_may_join = false)
+                 bool machines_may_join = false, uint32_t group_count = 1)
       : events(world) {
     std::vector<GroupSpec> groups;
-    if (samples > 0) {
-      groups.push_back({.id = GroupId{0}, .prompt_ids = {5, 6, 7}, .samples = samples, .sampling = {}, .seeds = {}, .known_tokens = {}});
-      groups[0].sampling.max_tokens = 20;
-      groups[0].seeds.resize(samples, 9);
+    for (uint32_t g = 0; g < group_count && samples > 0; ++g) {
+      groups.push_back({.id = GroupId{g}, .prompt_ids = {5, 6, 7}, .samples = samples, .sampling = {}, .seeds = {}, .known_tokens = {}});
+      groups[g].sampling.max_tokens = 20;
+      groups[g].seeds.resize(samples, 9);
     }
     auto context = world.spawn<ContextActor>();
     rollout = world.spawn<RolloutActor>(RolloutConfig{.scheduler = {.policy = "divided", .chunk_tokens = 8},
@@ -130,6 +130,42 @@ TEST_CASE("rollout: late and repeated answers of chunks no longer open change no
   CHECK(s.responses()[0].chunks == 2);
   REQUIRE(s.summaries().size() == 1);
   CHECK(s.summaries()[0].complete);
+}
+
+TEST_CASE("rollout: an instance learns with its next chunk which groups that ran on it are over") {
+  Stage s(1, 2, {}, {}, false, 5);
+  s.add_instance(0);
+  s.add_instance(1);
+  const auto chunk_of = [&](size_t instance, uint32_t group) {
+    for (const RunChunk& chunk : s.seen[instance].chunks)
+      if (chunk.request.group == GroupId{group}) return chunk.chunk;
+    FAIL("group ", group, " did not run on instance ", instance);
+    return ChunkId{};
+  };
+  REQUIRE(s.seen[0].chunks.size() + s.seen[1].chunks.size() == 5);
+  for (const auto& instance : s.seen)
+    for (const RunChunk& chunk : instance.chunks) CHECK(chunk.over.empty());
+  const auto groups_of = [&](size_t instance) {
+    std::vector<uint32_t> groups;
+    for (const RunChunk& chunk : s.seen[instance].chunks) groups.push_back(chunk.request.group.index);
+    return groups;
+  };
+  const std::vector<uint32_t> here = groups_of(0);
+  const uint32_t there = groups_of(1).at(0);
+  REQUIRE(here.size() >= 3);
+  s.done(chunk_of(0, here[0]), ChunkEnd::kFinished);
+  s.done(chunk_of(0, here[1]), ChunkEnd::kFinished);
+  const auto next_chunk = [&](size_t instance, uint32_t group) {
+    const size_t before = s.seen[instance].chunks.size();
+    s.progress(chunk_of(instance, group), {11});
+    s.done(chunk_of(instance, group), ChunkEnd::kChunkFull);
+    REQUIRE(s.seen[instance].chunks.size() == before + 1);
+    return s.seen[instance].chunks.back();
+  };
+  CHECK(next_chunk(1, there).over.empty());
+  CHECK(next_chunk(0, here[2]).over == std::vector{GroupId{here[0]}, GroupId{here[1]}});
+  s.done(s.seen[0].chunks.back().chunk, ChunkEnd::kChunkFull);
+  CHECK(s.seen[0].chunks.back().over.empty());  // told once
 }
 
 TEST_CASE("rollout: the chunks of a silent instance are placed again elsewhere, from what it had reported") {

@@ -72,7 +72,8 @@ class Drafter {
   virtual std::optional<CstCursor> cursor(GroupId /*group*/) { return std::nullopt; }
   virtual void fetched(const CstFetched& /*answer*/) {}
 
-  /// The rollout is over: no draft for its groups will be asked for again.
+  /// The group, or the rollout with all its groups, is over: no draft for them will be asked for again.
+  virtual void forget(GroupId /*group*/) {}
   virtual void forget(RolloutId /*rollout*/) {}
 };
 

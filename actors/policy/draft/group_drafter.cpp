@@ -25,6 +25,16 @@ void GroupDrafter::draft(const DraftText& text, const DraftLimits& limits, Draft
 
 void GroupDrafter::learn(const DraftText& text) { take_size(group_of(text)); }
 
+void GroupDrafter::forget(GroupId id) {
+  const auto found = groups_.find(id);
+  if (found == groups_.end()) return;
+  if (found->second.tree) give_up_tree(found->second);
+  shown_.erase(found->second.shown);
+  groups_.erase(found);
+  unshared_.erase(id);
+  bin_.release(kReleaseBytes);
+}
+
 void GroupDrafter::forget(RolloutId rollout) {
   std::erase_if(groups_, [&](const auto& entry) {
     const auto& [id, group] = entry;
@@ -205,11 +215,15 @@ void GroupDrafter::drop_idle_trees() {
 }
 
 void GroupDrafter::drop_tree(Group& group) {
+  give_up_tree(group);
+  ++losses_.dropped_trees;
+}
+
+void GroupDrafter::give_up_tree(Group& group) {
   group.tree->give_up(bin_);
   group.tree.reset();
   tree_bytes_ -= group.bytes;
   --tree_count_;
-  ++losses_.dropped_trees;
 }
 
 void GroupDrafter::drop_largest_text() {

@@ -39,6 +39,7 @@ class GroupDrafter final : public Drafter {
   void take_updates(const IsMine& is_mine, int64_t tokens_max, std::vector<CstTokens>& parts) override;
   std::optional<CstCursor> cursor(GroupId group) override;
   void fetched(const CstFetched& answer) override;
+  void forget(GroupId group) override;
   void forget(RolloutId rollout) override;
 
   size_t group_count() const { return tree_count_; }  // with a tree
@@ -67,6 +68,7 @@ class GroupDrafter final : public Drafter {
   void drop_idle_trees();
   void drop_largest_text();
   void drop_tree(Group& group);
+  void give_up_tree(Group& group);
   void forget_oldest_record();
 
   GroupDrafterConfig config_;

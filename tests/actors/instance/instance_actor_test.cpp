@@ -81,6 +81,22 @@ std::vector<int32_t> tokens_on_server(SimCluster& cluster, RequestId request) {
 
 }  // namespace
 
+TEST_CASE("instance: nothing is kept for drafts from a group that is over") {
+  Bench b({.block_tokens = 4, .prompt_tokens = 10, .draft_tokens_max = 4, .draft_from_group = true});
+  const auto& drafter = dynamic_cast<const GroupDrafter&>(*b.cluster.instance_state(0).parts.drafting.drafter);
+  const RequestId first = b.request_of_at_least(30), second = b.request_of_at_least(30, 1);
+  b.send(0, b.chunk(1, first, 9));
+  b.cluster.run_for(kLong);
+  CHECK(drafter.group_count() == 1);
+  RunChunk chunk = b.chunk(2, second, 9);
+  chunk.over = {first.group};
+  b.send(0, std::move(chunk));
+  b.cluster.run_for(kLong);
+  CHECK(b.dones().size() == 2);
+  CHECK(drafter.group_count() == 1);
+  CHECK_FALSE(b.cluster.instance_state(0).parts.drafting.drafter->cursor(first.group));
+}
+
 TEST_CASE("instance: a full chunk is answered once its KV, the partial tail included, is in the pool") {
   Bench b({.block_tokens = 4, .prompt_tokens = 10});
   const RequestId request = b.request_of_at_least(30);

@@ -97,6 +97,27 @@ TEST_CASE("group drafter: memory stays below its bound by dropping the groups as
   CHECK(drafter.bytes() == 0);
 }
 
+TEST_CASE("group drafter: a group that is over leaves nothing, and the others stay") {
+  GroupDrafter drafter({});
+  const auto prompt = text(1, 20);
+  replay(drafter, request(1, 0), prompt, text(1, 400));
+  const size_t bytes = drafter.bytes();
+  for (uint32_t g = 2; g < 50; ++g) {
+    replay(drafter, request(g, 0), prompt, text(g, 400));
+    drafter.forget(GroupId{g});
+    drafter.forget(GroupId{g});  // told twice
+    drafter.forget(GroupId{1000 + g});
+    CHECK(drafter.group_count() == 1);
+    CHECK(drafter.bytes() == bytes);
+    CHECK_FALSE(drafter.cursor(GroupId{g}));
+  }
+  std::vector<CstTokens> parts;
+  drafter.take_updates([](GroupId) { return true; }, 1 << 20, parts);
+  for (const CstTokens& part : parts) CHECK(part.group == GroupId{1});
+  CHECK(drafter.losses().dropped_trees == 0);
+  CHECK(replay(drafter, request(1, 1), prompt, text(1, 400)).accepted > 250);
+}
+
 TEST_CASE("group drafter: drafts use earlier iterations of a group, and they are fetched again if there is room") {
   GroupDrafter drafter({.bytes_max = 8 << 20});
   const auto prompt = text(1, 20);
