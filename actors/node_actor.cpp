@@ -149,7 +149,7 @@ void NodeActor::start_instance(InstanceId id) {
   instance.info = made.engine->info();
   instance.stopped = instance.updating = false;
   instance.handle = rt::spawn_apart<InstanceActor>(self->system(), instance.config,
-                                                   InstanceParts{std::move(made.engine), makers->tokenizer, kv_node, arena,
+                                                   InstanceParts{arena, std::move(made.engine), makers->tokenizer, kv_node,
                                                                  std::move(made.drafting)});
   rt::monitor(self, instance.handle);
   if (is_outdated(instance)) return update_instance(id, weights);

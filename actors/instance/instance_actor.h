@@ -48,10 +48,10 @@ struct InstanceConfig {
 
 /// What an instance works with. Without a pool, `kv_node` and `arena` are null.
 struct InstanceParts {
+  std::shared_ptr<HostArena> arena;             // of kv_node's machine. Before the engine, which may copy to it until it is gone
   std::shared_ptr<Engine> engine;               // this instance is its only user
   std::shared_ptr<const Tokenizer> tokenizer;   // may be null; needed for stop strings
   KvNodeHandle kv_node;
-  std::shared_ptr<HostArena> arena;             // of kv_node's machine
   Drafting drafting;
 };
 
