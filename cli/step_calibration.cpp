@@ -1,7 +1,6 @@
 #include "cli/step_calibration.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -31,13 +30,12 @@ Result<std::unique_ptr<StepRunner>> make_runner(const EngineSource& source, cons
 }  // namespace
 
 Result<StepCost> calibrate_step_cost(const EngineSource& source) {
-  constexpr std::array kRows{1, 2, 4, 6, 9};
   constexpr double kTotalUsMax = 750'000;  // after these, steps of several sequences are left out; a slow step runs four times
   const int64_t context = std::min<int64_t>(1024, source.context_tokens_max / 2);
   const auto verify = [](int64_t start, int32_t rows) { return SequenceShape{.start = start, .rows = rows, .sample_rows = rows}; };
   std::vector<StepSequences> steps;
   for (const size_t sequences : {1, 4, 16, 64})
-    for (const int32_t rows : kRows) {
+    for (const int32_t rows : {1, 2, 4, 6, 9}) {
       if (sequences == 1) steps.push_back({verify(context, rows)});
       steps.emplace_back(sequences, verify(8, rows));
     }

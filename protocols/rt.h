@@ -27,7 +27,6 @@ template <class... Signatures>
 using iface = caf::typed_actor<Signatures...>;
 
 using system = caf::actor_system;
-inline constexpr caf::atom_value kSharing = caf::atom("sharing");  // the scheduler of production
 using down = caf::down_msg;
 /// What a handler of a request returns: an answer, now or later, or an error.
 template <class T>
@@ -100,6 +99,8 @@ caf::result<List> gather(Self* self, const Map& targets, const Question& questio
   gather_then<List>(self, targets, question, [promise](List list) mutable { promise.deliver(std::move(list)); });
   return promise;
 }
+
+inline constexpr caf::atom_value kSharing = caf::atom("sharing");  // the scheduler of production
 
 // ---- class-style actors --------------------------------------------------------------------------------------------
 template <class State>

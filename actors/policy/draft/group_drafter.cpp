@@ -28,24 +28,13 @@ void GroupDrafter::learn(const DraftText& text) { take_size(group_of(text)); }
 void GroupDrafter::forget(GroupId id) {
   const auto found = groups_.find(id);
   if (found == groups_.end()) return;
-  if (found->second.tree) give_up_tree(found->second);
-  shown_.erase(found->second.shown);
-  groups_.erase(found);
+  erase(found);
   unshared_.erase(id);
   bin_.release(kReleaseBytes);
 }
 
 void GroupDrafter::forget(RolloutId rollout) {
-  std::erase_if(groups_, [&](const auto& entry) {
-    const auto& [id, group] = entry;
-    if (id.rollout != rollout) return false;
-    shown_.erase(group.shown);
-    if (group.tree) {
-      tree_bytes_ -= group.bytes;
-      --tree_count_;
-    }
-    return true;
-  });
+  for (auto it = groups_.begin(); it != groups_.end();) it = it->first.rollout == rollout ? erase(it) : std::next(it);
   std::erase_if(unshared_, [&](GroupId id) { return id.rollout == rollout; });
   if (groups_.empty()) running_count_ = 0;
   bin_.release(bin_.bytes());
@@ -240,8 +229,14 @@ void GroupDrafter::drop_largest_text() {
 void GroupDrafter::forget_oldest_record() {
   const auto oldest = groups_.find(shown_.back());
   if (oldest->second.tree) drop_tree(oldest->second);
-  groups_.erase(oldest);
-  shown_.pop_back();
+  erase(oldest);
+}
+
+/// Forgets the group. Returns the next one.
+GroupDrafter::Groups::iterator GroupDrafter::erase(Groups::iterator at) {
+  if (at->second.tree) give_up_tree(at->second);
+  shown_.erase(at->second.shown);
+  return groups_.erase(at);
 }
 
 }  // namespace seer

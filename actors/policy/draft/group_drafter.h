@@ -56,6 +56,7 @@ class GroupDrafter final : public Drafter {
     bool only_news = false;       // the tree lacks older text and does not ask for it
     std::vector<int64_t> shared;  // by sample: tokens that its server has or was sent
   };
+  using Groups = std::unordered_map<GroupId, Group>;
   Group& group_of(const DraftText& text);
   void begin_tree(Group& group, const DraftText& text);
   static int64_t& shared(Group& group, uint32_t sample);
@@ -70,10 +71,11 @@ class GroupDrafter final : public Drafter {
   void drop_tree(Group& group);
   void give_up_tree(Group& group);
   void forget_oldest_record();
+  Groups::iterator erase(Groups::iterator at);
 
   GroupDrafterConfig config_;
   DraftScores scores_;  // outlives the trees
-  std::unordered_map<GroupId, Group> groups_;
+  Groups groups_;
   std::list<GroupId> shown_;  // the group shown last comes first
   std::set<GroupId> unshared_;  // groups with tokens that their server may lack
   size_t tree_count_ = 0, tree_bytes_ = 0;

@@ -6,6 +6,7 @@
 
 #include "actors/cluster_checks.h"
 #include "actors/recorder.h"
+#include "gpu/given_times.h"
 
 using namespace seer;
 
@@ -80,6 +81,27 @@ std::vector<int32_t> tokens_on_server(SimCluster& cluster, RequestId request) {
 }
 
 }  // namespace
+
+TEST_CASE("instance: when it ends, its engine goes before the arena that it may still copy to") {
+  SimWorld world;
+  auto arena = *HostArena::create({.dram_bytes = 64 * 64, .block_bytes = 64});
+  bool is_gone = false, had_arena = false;
+  std::shared_ptr<Engine> engine(new GivenTimes, [&, watched = std::weak_ptr(arena)](Engine* ended) {
+    had_arena = !watched.expired();
+    is_gone = true;
+    delete ended;
+  });
+  InstanceParts parts;
+  parts.engine = std::move(engine);
+  parts.arena = std::move(arena);
+  const InstanceHandle instance = world.spawn<InstanceActor>(InstanceConfig{}, std::move(parts));
+  world.run_until(10);
+  CHECK_FALSE(is_gone);
+  rt::kill(instance);
+  world.run_until(20);
+  CHECK(is_gone);
+  CHECK(had_arena);
+}
 
 TEST_CASE("instance: nothing is kept for drafts from a group that is over") {
   Bench b({.block_tokens = 4, .prompt_tokens = 10, .draft_tokens_max = 4, .draft_from_group = true});
