@@ -148,9 +148,9 @@ void NodeActor::start_instance(InstanceId id) {
   InstanceMachinery made = *std::exchange(instance.made, std::nullopt);
   instance.info = made.engine->info();
   instance.stopped = instance.updating = false;
-  instance.handle = rt::spawn_apart<InstanceActor>(self->system(), instance.config,
-                                                   InstanceParts{arena, std::move(made.engine), makers->tokenizer, kv_node,
-                                                                 std::move(made.drafting)});
+  instance.handle = rt::spawn<InstanceActor>(self->system(), instance.config,
+                                             InstanceParts{arena, std::move(made.engine), makers->tokenizer, kv_node,
+                                                           std::move(made.drafting)});
   rt::monitor(self, instance.handle);
   if (is_outdated(instance)) return update_instance(id, weights);
   tell_all(instance_up(id));

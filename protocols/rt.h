@@ -111,24 +111,15 @@ struct cell {
 template <class State>
 using self_ptr = typename State::handle::template stateful_pointer<cell<State>>;
 
-template <class State, caf::spawn_options kOptions = caf::no_spawn_options, class Host, class... Args>
+template <class State, class Host, class... Args>
 typename State::handle spawn(Host& host, Args... args) {
-  return host.template spawn<kOptions>(
+  return host.spawn(
       // The unused argument is for CAF 0.17, which dereferences the null tuple of an empty argument list.
       [](self_ptr<State> self, char, Args... xs) -> typename State::handle::behavior_type {
         self->state.state = std::make_unique<State>(self, std::move(xs)...);
         return self->state.state->make_behavior();
       },
       char{}, std::move(args)...);
-}
-
-/// For an actor that some thread wakes again and again, to wait for its answer: in production it has a thread of its own. The system
-/// runs that on the core of the thread that waits. A worker shared with other actors is often woken on another core, where it stops
-/// what runs there while this core is idle.
-template <class State, class... Args>
-typename State::handle spawn_apart(system& sys, Args... args) {
-  const bool simulated = caf::get_or(sys.config(), "scheduler.policy", kSharing) != kSharing;
-  return simulated ? spawn<State>(sys, std::move(args)...) : spawn<State, caf::detached>(sys, std::move(args)...);
 }
 
 /// The actor's own handle, without keeping it alive: for callbacks of threads that the actor owns.
@@ -183,7 +174,7 @@ bool is_source(const down& message, const Handle& handle) { return handle && mes
 /// Config of an actor system for production: a central queue with sleeping workers (no polling between steps).
 struct config : caf::actor_system_config {
   explicit config(size_t threads = 2) {
-    set("scheduler.policy", kSharing);
+    set("scheduler.policy", caf::atom("sharing"));
     set("scheduler.max-threads", threads);
     set("logger.console", caf::atom("none"));
   }

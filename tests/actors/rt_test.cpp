@@ -2,12 +2,9 @@
 
 #include <doctest/doctest.h>
 
-#include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "actors/recorder.h"
@@ -30,18 +27,6 @@ struct Reporter {
   int64_t groups;
   std::shared_ptr<int> alive;
 };
-/// Its report says which thread it runs on.
-struct Place {
-  using handle = Reporter::handle;
-  static constexpr const char* kActorName = "place";
-  Place(rt::self_ptr<Place>, std::shared_ptr<int> alive_in) : alive(std::move(alive_in)) {}
-  handle::behavior_type make_behavior() {
-    return {[](const GroupEstimate&) {}, [](const GetReport&) { return DraftServerReport{.groups = here()}; }};
-  }
-  static int64_t here() { return static_cast<int64_t>(std::hash<std::thread::id>{}(std::this_thread::get_id()) >> 1); }
-  std::shared_ptr<int> alive;
-};
-
 using Reports = std::vector<DraftServerReport>;
 using Reporters = std::map<uint32_t, Reporter::handle>;
 
@@ -100,31 +85,6 @@ TEST_CASE("rt: a monitor hears that an actor ended, and why if it said so") {
     CHECK_FALSE(is_other);
     CHECK_MESSAGE(alive.use_count() == 2, "the state of the one that ended is gone, that of the other is not");
   }
-}
-
-TEST_CASE("rt: an actor spawned apart has a thread of its own, but in a simulated world that of all") {
-  const auto alive = std::make_shared<int>();
-  {
-    rt::config config;
-    add_messages(config);
-    rt::system system(config);
-    rt::Inbox<EstimateSink> inbox(system);
-    const auto place_of = [&](const Place::handle& actor) { return inbox.ask<DraftServerReport>(actor, GetReport{}).groups; };
-    const Place::handle shared = rt::spawn<Place>(system, alive);
-    const Place::handle first = rt::spawn_apart<Place>(system, alive), second = rt::spawn_apart<Place>(system, alive);
-    const int64_t thread = place_of(first);
-    CHECK(std::set{Place::here(), place_of(shared), thread, place_of(second)}.size() == 4);
-    for (int again = 0; again < 3; ++again) CHECK(place_of(first) == thread);
-    rt::kill(first);  // the others end because they have no handle any more
-  }
-  CHECK(alive.use_count() == 1);
-
-  SimWorld world;
-  const Place::handle apart = rt::spawn_apart<Place>(world.system, alive);
-  CHECK(gathered(world, {{0, apart}}, 0) == std::vector{Place::here()});
-  rt::kill(apart);
-  world.run_until(10);
-  CHECK(alive.use_count() == 1);
 }
 
 TEST_CASE("rt: a waker reaches its actor while that lives, and does not keep it alive") {
