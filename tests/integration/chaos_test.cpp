@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <map>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -50,6 +51,8 @@ class Chaos {
   /// A rollout to its end, through `acts` of these. Returns its responses.
   Responses run(int round, int acts) {
     const std::string out = folder_.path("out-" + std::to_string(round) + ".jsonl");
+    ran_all_of_it_.clear();
+    for (const auto& [name, process] : cluster_->nodes) ran_all_of_it_.insert(process->pid());
     int processes = 0;
     while (true) {
       REQUIRE(++processes < 20);
@@ -164,10 +167,11 @@ class Chaos {
     int left = kWaitsMax;
     while (!seer.wait(20) && status_of(*cluster_)["rollouts"].empty()) REQUIRE_MESSAGE(--left > 0, "it does not enter again: ", seer.err());
   }
-  /// A process has about as many files open after each round as after its first one, whoever of its peers has died and come back.
+  /// A process has about as many files open after each round as after its first whole one, whoever of its peers has died and come back.
   std::string files_kept() {
     std::string kept;
     for (const auto& [name, process] : cluster_->nodes) {
+      if (!ran_all_of_it_.contains(process->pid())) continue;
       const int64_t files = taken_by(*process).files;
       int64_t& fewest = fewest_files_.insert({process->pid(), files}).first->second;
       fewest = std::min(fewest, files);
@@ -188,6 +192,7 @@ class Chaos {
   std::mt19937 random_;
   std::unique_ptr<Cluster> cluster_;
   std::vector<Act> drawn_;
+  std::set<pid_t> ran_all_of_it_;          // processes from before the round
   std::map<pid_t, int64_t> fewest_files_;  // after a round, by process
   uint32_t stopped_ = 0;  // 0: none
   Clock::time_point wakes_up_;
