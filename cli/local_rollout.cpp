@@ -35,8 +35,8 @@ constexpr int64_t kReceiveUs = 100'000;  // between two checks of the stop flag
 constexpr int64_t kStreamUs = 10'000;    // the same if prompts come while the rollout runs
 constexpr size_t kKeptMax = 4096;         // responses that are not written yet
 
-/// CPU time of the runtime's threads, which all bear its name.
-int64_t actor_threads_cpu_us() {
+/// CPU time of the actors: of the runtime's threads, which all bear its name, and of those lent to it.
+int64_t actors_cpu_us() {
   int64_t ns = 0;
   std::error_code ignored;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", ignored)) {
@@ -46,7 +46,7 @@ int64_t actor_threads_cpu_us() {
     if (name.starts_with("caf.")) std::ifstream(task.path() / "schedstat") >> task_ns;
     ns += task_ns;
   }
-  return ns / 1000;
+  return ns / 1000 + rt::LentThread::used_us();
 }
 
 /// Checks that the model supports the line's sampling. REQUIRES: it supports that of the flags.
@@ -387,7 +387,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   for (const Response& response : journal.answered()) give(response);
   if (!written.ok()) return written.error();
 
-  const int64_t cpu_before = cpu_ns(CLOCK_PROCESS_CPUTIME_ID) / 1000, cpu_actors_before = actor_threads_cpu_us();
+  const int64_t cpu_before = cpu_ns(CLOCK_PROCESS_CPUTIME_ID) / 1000, cpu_actors_before = actors_cpu_us();
   if (hooks.more) config.open = true, config.responses_kept_max = kKeptMax;
   config.tells_commits = journal.is_on();
   std::vector<GroupSpec> groups = work.groups;
@@ -446,7 +446,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
   }
   auto pool = inbox.ask<std::vector<KvNodeReport>>(machines.directory(), GetReport{});
   const int64_t cpu_total = cpu_ns(CLOCK_PROCESS_CPUTIME_ID) / 1000 - cpu_before;
-  const int64_t cpu_actors = actor_threads_cpu_us() - cpu_actors_before;
+  const int64_t cpu_actors = actors_cpu_us() - cpu_actors_before;
   if (!written.ok()) return written.error();
   if (!summary.complete && machines.cluster && !machines.cluster->status().ok()) return machines.cluster->status().error();
   if (!summary.complete && !stopping) return fail(Code::kUnavailable, summary.error);

@@ -4,7 +4,8 @@
 //
 // Work is queued in order, like on a CUDA stream: a copy submitted after a step sees that step's KV. Results come back
 // in the same order. `notify` runs on an engine thread (in simulation: at the virtual time of completion) each time
-// results are ready; it must only wake the owner, who then calls take_results().
+// results are ready, without a lock held. It wakes the owner, who then calls take_results() and submit(), perhaps on that very
+// thread; the engine's end may not come there.
 //
 // submit() and take_results() are called by one owner thread at a time. Nothing blocks.
 #pragma once
@@ -99,7 +100,7 @@ struct StepResult {
   WeightVersion version = {};                      // of the weights that computed it
   int64_t steps = 1;
   int64_t step_us = 0;                             // engine time of this step, or of all steps
-  int64_t cpu_us = 0;                              // CPU time of the engine's threads since the previous result (0: not known)
+  int64_t cpu_us = 0;                              // CPU time of the engine's threads for it (0: not known)
   std::vector<SequenceStep> spent = {};            // the sequences of the batch, so that their memory can be reused
 };
 

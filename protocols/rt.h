@@ -4,6 +4,7 @@
 // An actor is a State class with `using handle`, `kActorName`, a constructor State(self, args...) and make_behavior().
 // It is destroyed when the actor ends. Handlers run one at a time; they never block.
 #pragma once
+#include <atomic>
 #include <caf/all.hpp>
 #include <chrono>
 #include <cstdint>
@@ -13,6 +14,7 @@
 #include <string>
 #include <utility>
 
+#include "protocols/cpu_time.h"
 #include "protocols/fields.h"
 #include "protocols/result.h"
 
@@ -103,10 +105,56 @@ caf::result<List> gather(Self* self, const Map& targets, const Question& questio
 inline constexpr caf::atom_value kSharing = caf::atom("sharing");  // the scheduler of production
 
 // ---- class-style actors --------------------------------------------------------------------------------------------
+/// Runs actors on threads that the runtime does not own, as waker_here() says. Thread-safe.
+class LentThread final : public caf::execution_unit {
+ public:
+  explicit LentThread(caf::actor_system& sys) : caf::execution_unit(&sys) {}
+
+  /// Gives the actor a message. If it is idle, it handles that at once on the calling thread; what comes meanwhile waits for another.
+  template <class Handle, class Message>
+  void tell(const Handle& to, Message message) {
+    caf::resumable* idle = nullptr;
+    caf::resumable** const outer = std::exchange(offered_, &idle);
+    to->eq_impl(caf::make_message_id(), nullptr, this, std::move(message));
+    offered_ = outer;
+    if (idle == nullptr) return;  // it runs elsewhere
+    const int64_t began_ns = thread_cpu_ns();
+    const bool was_lent = std::exchange(is_lent_, true);
+    const caf::resumable::resume_result left = idle->resume(this, 1);
+    is_lent_ = was_lent;
+    used_ns_ += thread_cpu_ns() - began_ns;
+    if (left == caf::resumable::resume_later) return system().scheduler().enqueue(idle);
+    caf::intrusive_ptr_release(idle);
+  }
+  /// Others that the running actor wakes run elsewhere.
+  void exec_later(caf::resumable* woken) override {
+    if (offered_ == nullptr) return system().scheduler().enqueue(woken);
+    *offered_ = woken;
+  }
+
+  /// Whether an actor runs on the calling thread in this way.
+  static bool is_lent() { return is_lent_; }
+  /// CPU time that actors have used in this way, in this process.
+  static int64_t used_us() { return used_ns_ / 1000; }
+
+ private:
+  static inline thread_local caf::resumable** offered_ = nullptr;  // set while a message is put into a mailbox
+  static inline thread_local bool is_lent_ = false;
+  static inline std::atomic<int64_t> used_ns_ = 0;
+};
+
 template <class State>
 struct cell {
+  caf::scheduled_actor* self = nullptr;
   std::unique_ptr<State> state;
   const char* name = State::kActorName;
+
+  /// The state may own the thread that was lent and wait for its end, so it ends on another one, before its actor's memory goes.
+  ~cell() {
+    if (!state || !LentThread::is_lent()) return;
+    if (const caf::strong_actor_ptr me = caf::weak_actor_ptr(self->ctrl()).lock())
+      self->system().spawn([me, ending = state.release()](char) { delete ending; }, char{});
+  }
 };
 template <class State>
 using self_ptr = typename State::handle::template stateful_pointer<cell<State>>;
@@ -114,8 +162,9 @@ using self_ptr = typename State::handle::template stateful_pointer<cell<State>>;
 template <class State, class Host, class... Args>
 typename State::handle spawn(Host& host, Args... args) {
   return host.spawn(
-      // The unused argument is for CAF 0.17, which dereferences the null tuple of an empty argument list.
+      // The unused argument, here and above, is for CAF 0.17, which dereferences the null tuple of an empty argument list.
       [](self_ptr<State> self, char, Args... xs) -> typename State::handle::behavior_type {
+        self->state.self = self;
         self->state.state = std::make_unique<State>(self, std::move(xs)...);
         return self->state.state->make_behavior();
       },
@@ -129,6 +178,18 @@ std::function<void()> waker(self_ptr<State> self, std::function<void(const typen
   return [weak, wake = std::move(wake)] {
     if (auto strong = weak.lock()) wake(caf::actor_cast<typename State::handle>(strong));
   };
+}
+
+/// For a thread that the actor owns and that often waits for its answer: tells the actor this message. In production an idle actor runs
+/// on the thread that tells it, so that neither waits until the system has woken it. The thread must hold no lock then.
+/// REQUIRES: the actor ends by a message or by itself, not because its last handle goes.
+template <class State, class Message>
+std::function<void()> waker_here(self_ptr<State> self, Message message) {
+  using handle = typename State::handle;
+  const bool simulated = caf::get_or(self->system().config(), "scheduler.policy", kSharing) != kSharing;
+  if (simulated) return waker<State>(self, [message](const handle& me) { post(me, message); });
+  auto thread = std::make_shared<LentThread>(self->system());
+  return waker<State>(self, [thread, message](const handle& me) { thread->tell(me, message); });
 }
 
 /// The state of a living actor, for tests on one thread.
@@ -174,7 +235,7 @@ bool is_source(const down& message, const Handle& handle) { return handle && mes
 /// Config of an actor system for production: a central queue with sleeping workers (no polling between steps).
 struct config : caf::actor_system_config {
   explicit config(size_t threads = 2) {
-    set("scheduler.policy", caf::atom("sharing"));
+    set("scheduler.policy", kSharing);
     set("scheduler.max-threads", threads);
     set("logger.console", caf::atom("none"));
   }

@@ -28,7 +28,7 @@ class Outbox {
  public:
   Outbox() = default;
   explicit Outbox(std::function<void()> wake) : wake_(std::move(wake)) {}
-  /// Called after each put(), on the thread that put. It may only tell the owner to take().
+  /// Called after each put(), on the thread that put. It may only tell the owner to take(), or let it do so on that thread.
   /// REQUIRES: nothing was put yet.
   void set_wake(std::function<void()> wake) {
     SEER_CHECK(!wake_);

@@ -35,7 +35,7 @@ InstanceActor::InstanceActor(rt::self_ptr<InstanceActor> self_in, InstanceConfig
   report.kv_blocks_total = info.device_blocks;
   report.kv_block_bytes = info.block_bytes;
   rt::on_down(self, [this](const rt::down& message) { on_down(message); });
-  parts.engine->set_notify(rt::waker<InstanceActor>(self, [](const handle& me) { rt::post(me, WorkReady{}); }));
+  parts.engine->set_notify(rt::waker_here<InstanceActor>(self, WorkReady{}));
 }
 
 InstanceActor::handle::behavior_type InstanceActor::make_behavior() {

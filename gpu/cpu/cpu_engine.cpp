@@ -132,8 +132,13 @@ class CpuEngine final : public Engine {
   }
 
   void run_work(Work& work) {
-    const FlushDenormals flush;
-    results_.put(std::visit([this](auto& w) -> EngineResult { return run(w); }, work));
+    begun_cpu_ns_ = thread_cpu_ns();
+    results_.put(std::visit(
+        [this](auto& w) -> EngineResult {
+          const FlushDenormals flush;
+          return run(w);
+        },
+        work));
   }
 
   StepResult run(StepBatch& batch) {
@@ -194,10 +199,10 @@ class CpuEngine final : public Engine {
     return hash;
   }
 
-  /// CPU time of this engine's threads since the last call. REQUIRES: called by the engine's thread.
+  /// CPU time of the engine's threads for the work that runs. REQUIRES: called by the engine's thread.
   int64_t take_cpu_us() {
-    const int64_t now = thread_cpu_ns() / 1000 + pool_.workers_cpu_us();
-    return now - std::exchange(cpu_reported_us_, now);
+    const int64_t workers_us = pool_.workers_cpu_us();
+    return (thread_cpu_ns() - begun_cpu_ns_) / 1000 + workers_us - std::exchange(workers_reported_us_, workers_us);
   }
 
   KvCache cache_;
@@ -206,7 +211,7 @@ class CpuEngine final : public Engine {
   ThreadPool pool_;
   CpuForward forward_;  // uses all of the above
   EngineInfo info_;
-  int64_t cpu_reported_us_ = 0;
+  int64_t begun_cpu_ns_ = 0, workers_reported_us_ = 0;  // used by the engine's thread only
 
   size_t open_ = 0;  // pieces of work whose results were not taken
   Outbox<EngineResult> results_;

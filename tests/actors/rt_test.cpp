@@ -2,12 +2,15 @@
 
 #include <doctest/doctest.h>
 
+#include <future>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "actors/recorder.h"
+#include "protocols/workers.h"
 
 using namespace seer;
 
@@ -27,6 +30,52 @@ struct Reporter {
   int64_t groups;
   std::shared_ptr<int> alive;
 };
+/// Has a thread whose work wakes it. It may end then, or wait until it may go on.
+struct Owner {
+  using handle = EstimateSink;
+  static constexpr const char* kActorName = "owner";
+  using Thread = std::promise<std::thread::id>;
+  struct Places {
+    Thread worked, woken, ended;
+    std::promise<void> may_work, waits, may_go_on;
+  };
+  enum class Then : uint8_t { kLives, kEnds, kWaits };
+
+  Owner(rt::self_ptr<Owner> self_in, Places* places_in, Then then_in) : self(self_in), places(places_in), then(then_in) {
+    outbox.set_wake(rt::waker_here<Owner>(self, GroupEstimate{.estimated_tokens = 1}));
+  }
+  ~Owner() {
+    thread.reset();  // waits for it
+    places->ended.set_value(std::this_thread::get_id());
+  }
+  handle::behavior_type make_behavior() {
+    return {[this](const GroupEstimate& message) {
+      if (message.estimated_tokens == 0) {
+        if (then != Then::kWaits) return;
+        places->waits.set_value();
+        return places->may_go_on.get_future().wait();
+      }
+      places->woken.set_value(std::this_thread::get_id());
+      if (then == Then::kEnds) rt::quit(self);
+    }};
+  }
+
+  rt::self_ptr<Owner> self;
+  Places* places;
+  Then then;
+  Outbox<int> outbox;
+  std::unique_ptr<std::jthread> thread = std::make_unique<std::jthread>([this] {
+    places->may_work.get_future().wait();
+    outbox.put(0);
+    places->worked.set_value(std::this_thread::get_id());
+  });
+};
+
+void wait_until_idle(const Owner::handle& owner) {
+  auto* const actor = dynamic_cast<caf::scheduled_actor*>(caf::actor_cast<caf::abstract_actor*>(owner));
+  while (!actor->mailbox().blocked()) std::this_thread::yield();
+}
+
 using Reports = std::vector<DraftServerReport>;
 using Reporters = std::map<uint32_t, Reporter::handle>;
 
@@ -121,4 +170,47 @@ TEST_CASE("rt: an inbox gets what is sent to it, says that nothing came, and ask
   CHECK(inbox.ask<DraftServerReport>(reporter, GetReport{}).groups == 3);
   rt::kill(reporter);
   CHECK(inbox.ask<DraftServerReport>(reporter, GetReport{}, DraftServerReport{.groups = -1}).groups == -1);
+}
+
+TEST_CASE("rt: a thread of an idle actor runs it itself, but does not end it") {
+  const std::thread::id here = std::this_thread::get_id();
+  for (const auto then : {Owner::Then::kLives, Owner::Then::kEnds, Owner::Then::kWaits}) {
+    CAPTURE(static_cast<int>(then));
+    Owner::Places places;
+    {
+      rt::config config;
+      add_messages(config);
+      rt::system system(config);
+      const Owner::handle owner = rt::spawn<Owner>(system, &places, then);
+      rt::post(owner, GroupEstimate{});
+      if (then == Owner::Then::kWaits)
+        places.waits.get_future().wait();
+      else
+        wait_until_idle(owner);
+      places.may_work.set_value();
+      const std::thread::id worked = places.worked.get_future().get();
+      if (then == Owner::Then::kWaits) places.may_go_on.set_value();
+      const bool is_same = places.woken.get_future().get() == worked;
+      CHECK(is_same == (then != Owner::Then::kWaits));
+      if (then != Owner::Then::kEnds) rt::stop(owner);
+      const std::thread::id ended = places.ended.get_future().get();
+      CHECK(ended != worked);
+      CHECK(ended != here);
+    }
+  }
+}
+
+TEST_CASE("rt: in a simulated world an actor is told, and runs in its turn") {
+  SimWorld world;
+  Owner::Places places;
+  const auto owner = world.spawn<Owner>(&places, Owner::Then::kLives);
+  world.run_until(0);
+  auto woken = places.woken.get_future();
+  places.may_work.set_value();
+  places.worked.get_future().wait();
+  CHECK(woken.wait_for(std::chrono::seconds(0)) == std::future_status::timeout);
+  world.run_until(0);
+  CHECK(woken.get() == std::this_thread::get_id());
+  rt::kill(owner);
+  world.run_until(10);
 }
