@@ -5,7 +5,7 @@
 // Work is queued in order, like on a CUDA stream: a copy submitted after a step sees that step's KV. Results come back
 // in the same order. `notify` runs on an engine thread (in simulation: at the virtual time of completion) each time
 // results are ready, without a lock held. It wakes the owner, who then calls take_results() and submit(), perhaps on that very
-// thread; the engine's end may not come there.
+// thread. There the engine must not be destroyed.
 //
 // submit() and take_results() are called by one owner thread at a time. Nothing blocks.
 #pragma once
