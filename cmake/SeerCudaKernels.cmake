@@ -32,15 +32,17 @@ if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE)
             ${CUDAToolkit_NVCC_EXECUTABLE} ${SEER_NVCC_FLAGS} ${codes} -O3 -Xcompiler -fPIC -Xptxas -v
             -c ${CMAKE_SOURCE_DIR}/gpu/cuda/cuda_kernels.cu -o ${CMAKE_BINARY_DIR}/cuda/cuda_kernels.o)
   # For tests: PTX, which they interpret, and machine code, whose instructions they count.
-  set(SEER_PTX ${CMAKE_BINARY_DIR}/cuda/cuda_kernels.ptx)
+  set(SEER_PTX ${CMAKE_BINARY_DIR}/cuda/cuda_kernels)  # _80.ptx, _90a.ptx
   set(SEER_CUBIN ${CMAKE_BINARY_DIR}/cuda/cuda_kernels.cubin)
-  add_custom_command(OUTPUT ${SEER_PTX} DEPENDS ${SEER_KERNEL_SOURCES} VERBATIM
-    COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} ${SEER_NVCC_FLAGS} -lineinfo -arch=compute_80 -ptx
-            ${CMAKE_SOURCE_DIR}/gpu/cuda/cuda_kernels.cu -o ${SEER_PTX})
+  foreach(architecture 80 90a)
+    add_custom_command(OUTPUT ${SEER_PTX}_${architecture}.ptx DEPENDS ${SEER_KERNEL_SOURCES} VERBATIM
+      COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} ${SEER_NVCC_FLAGS} -lineinfo -arch=compute_${architecture} -ptx
+              ${CMAKE_SOURCE_DIR}/gpu/cuda/cuda_kernels.cu -o ${SEER_PTX}_${architecture}.ptx)
+  endforeach()
   add_custom_command(OUTPUT ${SEER_CUBIN} DEPENDS ${SEER_KERNEL_SOURCES} VERBATIM
     COMMAND ${CUDAToolkit_NVCC_EXECUTABLE} ${SEER_NVCC_FLAGS} -arch=sm_90a -cubin
             ${CMAKE_SOURCE_DIR}/gpu/cuda/cuda_kernels.cu -o ${SEER_CUBIN})
-  add_custom_target(seer_ptx DEPENDS ${SEER_PTX} ${SEER_CUBIN})
+  add_custom_target(seer_ptx DEPENDS ${SEER_PTX}_80.ptx ${SEER_PTX}_90a.ptx ${SEER_CUBIN})
   set_source_files_properties(${CMAKE_BINARY_DIR}/cuda/cuda_kernels.o PROPERTIES EXTERNAL_OBJECT ON GENERATED ON)
   target_sources(seer_gpu PRIVATE ${CMAKE_BINARY_DIR}/cuda/cuda_kernels.o)
   seer_layer_without(seer_gpu no_cuda_)

@@ -14,7 +14,8 @@ namespace {
 enum class Op : uint8_t {
   kAdd, kSub, kMulLo, kMulHi, kMulWide, kMadLo, kDiv, kRem, kNeg, kAbs, kMin, kMax, kAnd, kOr, kXor, kNot, kShl, kShr,
   kSetp, kSelp, kMov, kCvt, kCopy, kLd, kSt, kBra, kRet, kBar, kWarpSync, kShfl, kBallot, kPopc, kBrev, kBfind, kBfi, kFma,
-  kSqrt, kRcp, kEx2, kLg2, kAtomAdd, kAtomOr, kMma, kLdmatrix, kCpAsync, kCommit, kWait, kUnknown
+  kSqrt, kRcp, kEx2, kLg2, kAtomAdd, kAtomOr, kMma, kLdmatrix, kCpAsync, kCommit, kWait,
+  kGroupShow, kGroupBegin, kGroupMma, kGroupCommit, kGroupWait, kNothing, kUnknown
 };
 enum class Space : uint8_t { kGeneric, kGlobal, kShared, kParam };
 struct Type {
@@ -48,6 +49,9 @@ struct Entry {
   size_t registers = 0;
 };
 constexpr uint64_t kSharedBase = 1024;  // where shared memory lies in its window
+// What wgmma is told of a matrix besides its address: rows of 128 bytes, swizzled, eight after 1024 bytes.
+constexpr uint64_t kMatrix = uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
+constexpr uint64_t kUnset = 0x5a5a5a5a5a5a5a5a;  // a register that has no value
 enum Special : uint64_t { kTid, kNtid = 3, kCtaid = 6, kNctaid = 9, kLane = 12 };
 
 std::vector<std::string> split(const std::string& s, char by) {
@@ -131,6 +135,13 @@ struct Parser {
     if (parts[0] == "atom" && has("add")) in.op = Op::kAtomAdd;
     if ((parts[0] == "atom" || parts[0] == "red") && has("or")) in.op = Op::kAtomOr;
     if (parts[0] == "cp") in.op = has("commit_group") ? Op::kCommit : has("wait_group") ? Op::kWait : Op::kCpAsync;
+    if (parts[0] == "griddepcontrol") in.op = Op::kNothing;  // kernels run one after the other here
+    if (in.name == "fence.proxy.async.shared::cta") in.op = Op::kGroupShow;
+    if (parts[0] == "wgmma") {
+      static const std::map<std::string, Op> group = {{"fence", Op::kGroupBegin}, {"mma_async", Op::kGroupMma},
+                                                      {"commit_group", Op::kGroupCommit}, {"wait_group", Op::kGroupWait}};
+      if (auto it = group.find(parts[1]); it != group.end()) in.op = it->second;
+    }
     if (in.op == Op::kSetp) {
       in.compare = parts[1];
       in.mode = has("and") ? 'a' : has("or") ? 'o' : 0;
@@ -150,7 +161,7 @@ struct Parser {
       return;
     }
     const bool first_is_input = in.op == Op::kSt || in.op == Op::kCpAsync || in.op == Op::kBar || in.op == Op::kWarpSync ||
-                                in.op == Op::kWait || parts[0] == "red";
+                                in.op == Op::kWait || in.op == Op::kGroupWait || parts[0] == "red";
     for (size_t i = 0; i < operands.size() && in.op != Op::kUnknown; ++i) {
       std::string s = operands[i];
       auto& list = i == 0 && !first_is_input ? in.to : in.in;
@@ -172,6 +183,8 @@ struct Parser {
         if (bar != std::string::npos) list.push_back(operand(s.substr(bar + 1)));
       }
     }
+    if (in.op == Op::kGroupMma && in.name != "wgmma.mma_async.sync.aligned.m64n" + std::to_string(in.to.size() * 2) + "k16.f32.bf16.bf16")
+      in.op = Op::kUnknown;
     entry.code.push_back(in);
   }
 };
@@ -242,7 +255,9 @@ void run_thread(const void* p) {
   const Call& call = *static_cast<const Call*>(p);
   const Entry& entry = *call.entry;
   auto* r = static_cast<uint64_t*>(alloca(entry.registers * 8));
-  std::memset(r, 0x5a, entry.registers * 8);
+  std::fill_n(r, entry.registers, kUnset);
+  float group_sums[32][4];  // of wgmma
+  const std::vector<Operand>* group_to = nullptr;  // the registers that get them after the wait
   const Dim3 dims[4] = {thread_idx(), block_dim(), block_idx(), grid_dim()};
   const auto get = [&](const Operand& o) -> uint64_t {
     if (o.kind == Operand::kRegister) return r[o.value];
@@ -421,6 +436,30 @@ void run_thread(const void* p) {
       }
       case Op::kCommit: async_commit(); break;
       case Op::kWait: async_wait(static_cast<int>(a(0))); break;
+      case Op::kGroupShow: group_mma_show(); break;
+      case Op::kGroupBegin: group_mma_begin(); break;
+      case Op::kGroupMma: {
+        const auto same = [](const Operand& x, const Operand& y) { return x.value == y.value; };
+        const bool known = (a(0) & ~uint64_t{0x3fff}) == kMatrix && (a(1) & ~uint64_t{0x3fff}) == kMatrix && a(2) == 1 && a(3) == 1 &&
+                           a(4) == 1 && a(5) == 0 && a(6) == 0 && (!group_to || std::ranges::equal(*group_to, in.to, same));
+        if (!known) refuse("operands of wgmma that the interpreter does not know");
+        for (size_t i = 0; i < in.to.size(); ++i) {
+          uint64_t& sum = r[in.to[i].value];
+          if (!group_to) group_sums[i / 4][i % 4] = as<float>(sum);
+          sum = kUnset;  // until the wait
+        }
+        group_to = &in.to;
+        const auto matrix = [&](size_t i) { return address((a(i) & 0x3fff) << 4, Space::kShared); };
+        group_mma(group_sums, matrix(0), matrix(1), static_cast<int>(in.to.size() * 2));
+        break;
+      }
+      case Op::kGroupCommit: group_mma_commit(); break;
+      case Op::kGroupWait:
+        if (group_mma_wait(static_cast<int>(a(0))) > 0 || !group_to) break;
+        for (size_t i = 0; i < group_to->size(); ++i) r[(*group_to)[i].value] = bits_of(group_sums[i / 4][i % 4]);
+        group_to = nullptr;
+        break;
+      case Op::kNothing: break;
       case Op::kUnknown: refuse("PTX that the interpreter does not know: " + in.name); return;
     }
   }

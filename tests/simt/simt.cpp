@@ -432,20 +432,24 @@ static void group_multiply(const PendingMma& p, float (*d)[4]) {
   }
 }
 void group_mma_show() { current->shown = true; }
+void group_mma_begin() { current->mma_begun = true; }
 void group_mma(float (*d)[4], const void* a, const void* w, int columns) {
   const PendingMma mma{d, static_cast<const char*>(a), static_cast<const char*>(w), columns, current->mma_group, SIMT_PLACE};
   if (!current->shown) report("in_flight", mma.place, "wgmma reads what no fence has shown to it");
+  if (!current->mma_begun) report("in_flight", mma.place, "wgmma without wgmma.fence since the last wait");
   float scratch[32][4] = {};
   group_multiply(mma, scratch);
   current->pending_mma.push_back(mma);
 }
 void group_mma_commit() { ++current->mma_group; }
-void group_mma_wait(int open) {
+int group_mma_wait(int open) {
+  current->mma_begun = false;
   auto& pending = current->pending_mma;
   size_t done = 0;
   for (; done < pending.size() && pending[done].group + static_cast<uint32_t>(open) < current->mma_group; ++done)
     group_multiply(pending[done], pending[done].d);
   pending.erase(pending.begin(), pending.begin() + static_cast<ptrdiff_t>(done));
+  return static_cast<int>(pending.size());
 }
 void access(const void* p, int bytes, bool write) { on_access(p, bytes, write, false, SIMT_PLACE); }
 void load_bytes(void* to, const void* from, int bytes) {

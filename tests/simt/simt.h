@@ -5,8 +5,8 @@
 //   bounds      nothing outside of device buffers, the block's shared memory and the thread's own stack
 //   init        nothing is read that was never written
 //   race        two threads, one of them writing, without a barrier between them; two blocks of one launch likewise
-//   in flight   cp.async: nobody touches the bytes before their thread has waited; wgmma: what it reads was shown to it, stays until it is
-//               waited for
+//   in flight   cp.async: nobody touches the bytes before their thread has waited; wgmma: it follows a fence, and what it reads was shown
+//               to it and stays until it is waited for
 //   alignment   of every access to its size
 //   divergence  barriers and warp collectives that not all threads reach, or at different places
 // Without that option the same kernels run about ten times faster, with only the last one checked.
@@ -83,8 +83,9 @@ void load_matrix(const void* row, uint32_t out[4], bool transposed);
 void mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]);
 void group_mma(float (*d)[4], const void* a, const void* w, int columns);  // wgmma: 64 x 16 times 16 x columns, rows of 128 bytes swizzled
 void group_mma_show();
+void group_mma_begin();
 void group_mma_commit();
-void group_mma_wait(int groups_open);
+int group_mma_wait(int groups_open);  // how many multiplications are still open
 void async_copy(void* shared, const void* global, int bytes, int bytes_valid);
 void async_commit();
 void async_wait(int groups_open);

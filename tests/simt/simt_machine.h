@@ -78,7 +78,8 @@ struct Lane {
   uint32_t group = 0;  // that the next cp.async belongs to
   std::vector<PendingMma> pending_mma;
   uint32_t mma_group = 0;
-  bool shown = false;  // to wgmma: what this thread waited for
+  bool shown = false;      // to wgmma: what this thread waited for
+  bool mma_begun = false;  // since this thread last waited for wgmma
 };
 enum class Collective : uint8_t { kSync, kShuffle, kBallot, kMatrix, kMatrixTransposed, kMma };
 struct Warp {

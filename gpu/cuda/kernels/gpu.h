@@ -196,7 +196,7 @@ GPU_INLINE void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t
 }
 constexpr bool kHasGroupMma = true;
 GPU_INLINE void show_to_group_mma() { simt::group_mma_show(); }
-GPU_INLINE void group_mma_begin() {}
+GPU_INLINE void group_mma_begin() { simt::group_mma_begin(); }
 GPU_INLINE void group_mma_commit() { simt::group_mma_commit(); }
 template <int kOpen>
 GPU_INLINE void group_mma_wait() { simt::group_mma_wait(kOpen); }

@@ -44,6 +44,12 @@ class GemmBench {
 
   /// Rows [first, first + rows), which are those of the plan, or the samples that follow some others.
   std::vector<uint32_t> run(const cuda::GemmKernel& kernel, int32_t first, int32_t rows, GemmOut out, bool samples = false) {
+    Result<std::vector<uint32_t>> words = try_run(kernel, first, rows, out, samples);
+    REQUIRE_MESSAGE(words.ok(), words.error().detail);
+    return *std::move(words);
+  }
+  /// Errors: findings.
+  Result<std::vector<uint32_t>> try_run(const cuda::GemmKernel& kernel, int32_t first, int32_t rows, GemmOut out, bool samples = false) {
     constexpr int32_t kOthers = 3;
     const bool activated = out != GemmOut::kSums;
     const cuda::Plan plan{.rows = samples ? 0 : rows, .samples = kOthers + rows};
@@ -68,7 +74,7 @@ class GemmBench {
     const int64_t bytes = activated ? int64_t{rows} * kColumns / 2 * 2 : int64_t{rows} * kColumns * 4 * parts;
     device_->copy_out(cuda::Stream::kSteps, host_, out_, bytes);
     const Status status = device_->wait(device_->record(cuda::Stream::kSteps));
-    REQUIRE_MESSAGE(status.ok(), status.error().detail);
+    if (!status.ok()) return status.error();
     std::vector<uint32_t> words(static_cast<size_t>(bytes / 4));
     std::memcpy(words.data(), host_, static_cast<size_t>(bytes));
     return words;
