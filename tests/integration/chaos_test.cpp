@@ -70,8 +70,8 @@ class Chaos {
       REQUIRE_MESSAGE(was_cut_off, seer.err());
     }
   }
-  /// Waits, for 20 s at most, until no machine keeps KV, or files that it did not have open before. Returns what is left. A controller
-  /// that was started again may keep KV of rollouts of before for kReturnUs.
+  /// Waits, for 20 s at most, until no machine keeps KV, files that it did not have open before, or connections that are over. Returns
+  /// what is left. A controller that was started again may keep KV of rollouts of before for kReturnUs.
   std::string kept() {
     const auto until = std::max(Clock::now(), returned_ + std::chrono::microseconds(ClusterActor::kReturnUs)) + std::chrono::seconds(20);
     std::string kept;
@@ -167,12 +167,14 @@ class Chaos {
     int left = kWaitsMax;
     while (!seer.wait(20) && status_of(*cluster_)["rollouts"].empty()) REQUIRE_MESSAGE(--left > 0, "it does not enter again: ", seer.err());
   }
-  /// A process has about as many files open after each round as after its first whole one, whoever of its peers has died and come back.
+  /// A process has about as many files open after each round as after its first whole one, whoever of its peers has died and come back,
+  /// and no connection that its peer has closed.
   std::string files_kept() {
     std::string kept;
     for (const auto& [name, process] : cluster_->nodes) {
+      const auto [bytes, files, half_closed] = taken_by(*process);
+      if (half_closed > 0) kept += cat("node ", name, ": ", half_closed, " connections that their peers have closed; ");
       if (!ran_all_of_it_.contains(process->pid())) continue;
-      const int64_t files = taken_by(*process).files;
       int64_t& fewest = fewest_files_.insert({process->pid(), files}).first->second;
       fewest = std::min(fewest, files);
       if (files > fewest + kFilesMore) kept += cat("node ", name, ": ", files, " open files, ", fewest, " before; ");
