@@ -114,9 +114,9 @@ class LentThread final : public caf::execution_unit {
   template <class Handle, class Message>
   void tell(const Handle& to, Message message) {
     caf::resumable* idle = nullptr;
-    caf::resumable** const outer = std::exchange(offered_, &idle);
+    offered_ = &idle;
     to->eq_impl(caf::make_message_id(), nullptr, this, std::move(message));
-    offered_ = outer;
+    offered_ = nullptr;
     if (idle == nullptr) return;  // it runs elsewhere
     const int64_t began_ns = thread_cpu_ns();
     const bool was_lent = std::exchange(is_lent_, true);
