@@ -100,7 +100,8 @@ class Chaos {
   }
 
  private:
-  static constexpr int kFilesMore = 4;   // connections that may not have been there before
+  static constexpr int kFilesMore = 4;   // that may not have been there before
+  static constexpr int kConnectionsMax = 4 * (kNodes - 1);  // of actors and of KV, either of them from both sides
   static constexpr int kWaitsMax = 300;  // of 0.3 to 0.8 s: a rollout takes some seconds, a stopped machine is given up after 8
 
   std::map<std::string, std::string> flags_of(uint32_t name) const {
@@ -167,17 +168,19 @@ class Chaos {
     int left = kWaitsMax;
     while (!seer.wait(20) && status_of(*cluster_)["rollouts"].empty()) REQUIRE_MESSAGE(--left > 0, "it does not enter again: ", seer.err());
   }
-  /// A process has about as many files open after each round as after its first whole one, whoever of its peers has died and come back,
-  /// and no connection that its peer has closed.
+  /// Whoever of its peers has died and come back: a process has no connection that its peer has closed, few to each of the others, and
+  /// about as many other files open after each round as after its first whole one.
   std::string files_kept() {
     std::string kept;
     for (const auto& [name, process] : cluster_->nodes) {
-      const auto [bytes, files, half_closed] = taken_by(*process);
-      if (half_closed > 0) kept += cat("node ", name, ": ", half_closed, " connections that their peers have closed; ");
+      const Taken taken = taken_by(*process);
+      if (taken.half_closed > 0) kept += cat("node ", name, ": ", taken.half_closed, " connections that their peers have closed; ");
+      if (taken.connections > kConnectionsMax) kept += cat("node ", name, ": ", taken.connections, " connections; ");
       if (!ran_all_of_it_.contains(process->pid())) continue;
+      const int64_t files = taken.files - taken.connections;
       int64_t& fewest = fewest_files_.insert({process->pid(), files}).first->second;
       fewest = std::min(fewest, files);
-      if (files > fewest + kFilesMore) kept += cat("node ", name, ": ", files, " open files, ", fewest, " before; ");
+      if (files > fewest + kFilesMore) kept += cat("node ", name, ": ", files, " files, ", fewest, " before; ");
     }
     return kept;
   }

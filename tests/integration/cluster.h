@@ -154,7 +154,7 @@ inline Responses local_responses(const ScratchFolder& folder) {
 /// What a process has taken of the system, without the tables of a cold tier, which RocksDB merges in its own time.
 struct Taken {
   int64_t resident_bytes = 0, files = 0;
-  int64_t half_closed = 0;  // connections that only the peer has closed
+  int64_t connections = 0, half_closed = 0;  // of files; half_closed: by the peer alone
 };
 inline Taken taken_by(const ChildProcess& process) {
   const std::string folder = "/proc/" + std::to_string(process.pid());
@@ -176,7 +176,9 @@ inline Taken taken_by(const ChildProcess& process) {
     for (std::string line; std::getline(connections, line);) {
       std::istringstream fields(line);
       const std::vector<std::string> of{std::istream_iterator<std::string>(fields), {}};
-      if (of.size() > kInode && of[kState] == "08" && sockets.contains("socket:[" + of[kInode] + "]")) ++taken.half_closed;  // CLOSE_WAIT
+      if (of.size() <= kInode || !sockets.contains("socket:[" + of[kInode] + "]")) continue;
+      if (of[kState] == "01") ++taken.connections;  // ESTABLISHED
+      if (of[kState] == "08") ++taken.half_closed;  // CLOSE_WAIT
     }
   }
   return taken;
