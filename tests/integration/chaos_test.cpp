@@ -12,12 +12,14 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "actors/cluster_actor.h"
 #include "integration/cluster.h"
 #include "integration/free_rows.h"
 #include "integration/optional_parts.h"
+#include "protocols/tcp_sockets.h"
 #include "protocols/text.h"
 
 using namespace seer;
@@ -101,7 +103,7 @@ class Chaos {
 
  private:
   static constexpr int kFilesMore = 4;   // that may not have been there before
-  static constexpr int kConnectionsMax = 4 * (kNodes - 1);  // of actors and of KV, either of them from both sides
+  static constexpr int kConnectionsMax = 4;  // of two machines: of actors and of KV, either of them from both sides
   static constexpr int kWaitsMax = 300;  // of 0.3 to 0.8 s: a rollout takes some seconds, a stopped machine is given up after 8
 
   std::map<std::string, std::string> flags_of(uint32_t name) const {
@@ -171,13 +173,25 @@ class Chaos {
   /// Whoever of its peers has died and come back: a process has no connection that its peer has closed, few to each of the others, and
   /// about as many other files open after each round as after its first whole one.
   std::string files_kept() {
+    std::map<uint32_t, std::vector<TcpSocket>> sockets_of;
+    std::map<std::pair<std::string, std::string>, uint32_t> owners;  // by local and remote address
+    for (const auto& [name, process] : cluster_->nodes)
+      for (const TcpSocket& socket : sockets_of[name] = tcp_sockets(process->pid())) owners[{socket.local, socket.remote}] = name;
     std::string kept;
     for (const auto& [name, process] : cluster_->nodes) {
-      const Taken taken = taken_by(*process);
-      if (taken.half_closed > 0) kept += cat("node ", name, ": ", taken.half_closed, " connections that their peers have closed; ");
-      if (taken.connections > kConnectionsMax) kept += cat("node ", name, ": ", taken.connections, " connections; ");
+      std::map<std::string, int> connections;  // by who has the other end
+      int64_t all_connections = 0;
+      for (const TcpSocket& socket : sockets_of[name]) {
+        if (socket.state == TCP_CLOSE_WAIT) kept += cat("node ", name, ": a connection that its peer has closed; ");
+        if (socket.state != TCP_ESTABLISHED) continue;
+        const auto peer = owners.find({socket.remote, socket.local});
+        ++connections[peer == owners.end() ? "others" : cat("node ", peer->second)];
+        ++all_connections;
+      }
+      for (const auto& [peer, count] : connections)
+        if (count > kConnectionsMax) kept += cat("node ", name, ": ", count, " connections with ", peer, "; ");
       if (!ran_all_of_it_.contains(process->pid())) continue;
-      const int64_t files = taken.files - taken.connections;
+      const int64_t files = taken_by(*process).files - all_connections;
       int64_t& fewest = fewest_files_.insert({process->pid(), files}).first->second;
       fewest = std::min(fewest, files);
       if (files > fewest + kFilesMore) kept += cat("node ", name, ": ", files, " files, ", fewest, " before; ");

@@ -9,12 +9,9 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <set>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -154,7 +151,6 @@ inline Responses local_responses(const ScratchFolder& folder) {
 /// What a process has taken of the system, without the tables of a cold tier, which RocksDB merges in its own time.
 struct Taken {
   int64_t resident_bytes = 0, files = 0;
-  int64_t connections = 0, half_closed = 0;  // of files; half_closed: by the peer alone
 };
 inline Taken taken_by(const ChildProcess& process) {
   const std::string folder = "/proc/" + std::to_string(process.pid());
@@ -163,23 +159,9 @@ inline Taken taken_by(const ChildProcess& process) {
   int64_t all_pages = 0, resident_pages = 0;
   sizes >> all_pages >> resident_pages;
   taken.resident_bytes = resident_pages * ::sysconf(_SC_PAGESIZE);
-  std::set<std::string> sockets;  // "socket:[inode]"
   for (const auto& file : std::filesystem::directory_iterator(folder + "/fd")) {
     std::error_code gone;
-    const std::string target = std::filesystem::read_symlink(file, gone).string();
-    if (target.find(".sst") == std::string::npos) ++taken.files;
-    if (target.starts_with("socket:")) sockets.insert(target);
-  }
-  for (const char* const table : {"/net/tcp", "/net/tcp6"}) {
-    std::ifstream connections(folder + table);
-    constexpr size_t kState = 3, kInode = 9;
-    for (std::string line; std::getline(connections, line);) {
-      std::istringstream fields(line);
-      const std::vector<std::string> of{std::istream_iterator<std::string>(fields), {}};
-      if (of.size() <= kInode || !sockets.contains("socket:[" + of[kInode] + "]")) continue;
-      if (of[kState] == "01") ++taken.connections;  // ESTABLISHED
-      if (of[kState] == "08") ++taken.half_closed;  // CLOSE_WAIT
-    }
+    if (std::filesystem::read_symlink(file, gone).string().find(".sst") == std::string::npos) ++taken.files;
   }
   return taken;
 }

@@ -7,13 +7,12 @@
 #include <deque>
 #include <filesystem>
 #include <random>
-#include <set>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "integration/cluster.h"
 #include "protocols/cluster.h"
+#include "protocols/tcp_sockets.h"
 #include "protocols/unique_fd.h"
 
 using namespace seer;
@@ -78,22 +77,10 @@ uint16_t port_of(const std::string& address) { return static_cast<uint16_t>(std:
 
 /// The TCP ports that a process listens at.
 std::vector<uint16_t> ports_of(const ChildProcess& process) {
-  const std::string folder = "/proc/" + std::to_string(process.pid());
-  std::set<std::string> sockets;
-  for (const auto& file : std::filesystem::directory_iterator(folder + "/fd")) {
-    std::error_code closed;
-    sockets.insert(std::filesystem::read_symlink(file, closed).string());
-  }
   std::vector<uint16_t> ports;
-  std::ifstream table(folder + "/net/tcp");
-  std::string line;
-  std::getline(table, line);  // its head
-  while (std::getline(table, line)) {
-    std::istringstream fields(line);
-    std::string number, local, remote, state, queues, timer, retries, user, timeout, inode;
-    fields >> number >> local >> remote >> state >> queues >> timer >> retries >> user >> timeout >> inode;
-    if (state == "0A" && sockets.contains("socket:[" + inode + "]"))
-      ports.push_back(static_cast<uint16_t>(std::stoi(local.substr(local.find(':') + 1), nullptr, 16)));
+  for (const TcpSocket& socket : tcp_sockets(process.pid())) {
+    if (socket.state != TCP_LISTEN) continue;
+    ports.push_back(static_cast<uint16_t>(std::stoi(socket.local.substr(socket.local.find(':') + 1), nullptr, 16)));
   }
   return ports;
 }

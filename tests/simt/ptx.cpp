@@ -439,9 +439,8 @@ void run_thread(const void* p) {
       case Op::kGroupShow: group_mma_show(); break;
       case Op::kGroupBegin: group_mma_begin(); break;
       case Op::kGroupMma: {
-        const auto same = [](const Operand& x, const Operand& y) { return x.value == y.value; };
         const bool known = (a(0) & ~uint64_t{0x3fff}) == kMatrix && (a(1) & ~uint64_t{0x3fff}) == kMatrix && a(2) == 1 && a(3) == 1 &&
-                           a(4) == 1 && a(5) == 0 && a(6) == 0 && (!group_to || std::ranges::equal(*group_to, in.to, same));
+                           a(4) == 1 && a(5) == 0 && a(6) == 0 && (!group_to || std::ranges::equal(*group_to, in.to, {}, &Operand::value, &Operand::value));
         if (!known) refuse("operands of wgmma that the interpreter does not know");
         for (size_t i = 0; i < in.to.size(); ++i) {
           uint64_t& sum = r[in.to[i].value];

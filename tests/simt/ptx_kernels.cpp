@@ -1,4 +1,4 @@
-// The kernels of the CUDA engine as PTX, interpreted. SEER_PTX is the file, for this SEER_PTX_ARCHITECTURE.
+// The kernels of the CUDA engine as PTX, interpreted. SEER_PTX is the file.
 #include <algorithm>
 #include <fstream>
 #include <iterator>
@@ -43,7 +43,10 @@ bool edit_ptx(const std::string& entry, const std::string& from, const std::stri
 // Before any device memory is there: what is written to it must be known.
 static const bool kChecks = (ptx_module(), true);
 
-bool kernels_have_group_mma() { return SEER_PTX_ARCHITECTURE == 90; }
+bool kernels_have_group_mma() {
+  static const bool have = ptx_text().find("wgmma.") != std::string::npos;
+  return have;
+}
 
 void run_kernel(seer::cuda::KernelId kernel, seer::cuda::Grid grid, const void* args) {
   const seer::cuda::KernelInfo& info = seer::cuda::info_of(kernel);

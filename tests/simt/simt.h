@@ -82,8 +82,8 @@ uint32_t ballot(uint32_t mask, bool predicate);
 void load_matrix(const void* row, uint32_t out[4], bool transposed);
 void mma_bf16(float d[4], const uint32_t a[4], const uint32_t b[2]);
 void group_mma(float (*d)[4], const void* a, const void* w, int columns);  // wgmma: 64 x 16 times 16 x columns, rows of 128 bytes swizzled
-void group_mma_show();
-void group_mma_begin();
+void group_mma_show();   // fence.proxy.async
+void group_mma_begin();  // wgmma.fence
 void group_mma_commit();
 int group_mma_wait(int groups_open);  // how many multiplications are still open
 void async_copy(void* shared, const void* global, int bytes, int bytes_valid);

@@ -15,10 +15,10 @@
 #include <optional>
 #include <random>
 #include <set>
-#include <sstream>
 #include <thread>
 
 #include "protocols/kv.h"
+#include "protocols/tcp_sockets.h"
 #include "storage/arena_pair.h"
 #include "storage/ucx_gets.h"
 #include "storage/ucx_processes.h"
@@ -31,20 +31,9 @@ namespace {
 
 /// Where this process listens, as in /proc/net/tcp: "0100007F:1F90".
 std::set<std::string> listening() {
-  std::set<std::string> inodes, addresses;  // "socket:[123]"; "0100007F:1F90"
-  for (const auto& fd : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code closed;
-    inodes.insert(std::filesystem::read_symlink(fd, closed).string());
-  }
-  for (const char* table : {"/proc/self/net/tcp", "/proc/self/net/tcp6"}) {
-    std::ifstream lines(table);
-    for (std::string line; std::getline(lines, line);) {
-      std::istringstream words(line);
-      std::string number, local, remote, state, queues, timer, retries, user, timeout, inode;
-      words >> number >> local >> remote >> state >> queues >> timer >> retries >> user >> timeout >> inode;
-      if (state == "0A" && inodes.contains(cat("socket:[", inode, "]"))) addresses.insert(local);
-    }
-  }
+  std::set<std::string> addresses;
+  for (const TcpSocket& socket : tcp_sockets(::getpid()))
+    if (socket.state == TCP_LISTEN) addresses.insert(socket.local);
   return addresses;
 }
 
