@@ -18,7 +18,7 @@ namespace seer {
 
 /// Microseconds between two steps of an instance of `seer rollout`, to read the result row by row and plan the next step. Measured
 /// as idle_s / steps in the reports of instances that always had work (docs/policy_choice.md).
-constexpr double step_gap_us(int64_t rows) { return 15 + 2.5 * static_cast<double>(rows); }
+constexpr double step_gap_us(int64_t rows) { return 4 + 2.5 * static_cast<double>(rows); }
 
 /// The work of an instance: medians of prompt lengths and limits, and its share of the requests. Its kv_tokens are left to
 /// choose_policy(). REQUIRES: groups is not empty.
