@@ -45,9 +45,12 @@ Status read_group_body(GroupCall& call, const std::string& body) {
     for (const char* const name : {"rank_offset", "world_size"})
       if (number_of(*fields, name, -1) < 1) return fail(Code::kInvalidArgument, call.path, ": ", name, ": expected an integer of at least 1; the trainer has rank 0");
   }
-  if (has_version(call) && version_of(call).empty())
-    return fail(Code::kInvalidArgument, call.path, ": weight_version is missing: without it no answer could be told from one of the weights before");
   return {};
+}
+
+Status check_version(const GroupCall& call) {
+  if (!has_version(call) || !version_of(call).empty()) return {};
+  return fail(Code::kInvalidArgument, call.path, ": weight_version is missing: without it no answer could be told from one of the weights before");
 }
 
 int64_t ranks_of(const GroupCall& call) {

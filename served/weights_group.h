@@ -1,5 +1,6 @@
 // WeightsGroup: weights that a trainer sends over a communication group of its own (NCCL), of which it is rank 0. A router passes the
-// trainer's calls on to its servers: all of them take part in each, at the same time. Pure.
+// trainer's calls on to its servers: all of them take part in each, at the same time. For engines of Seer a process beside the server
+// takes part (cli/serve/weights_receiver.h). Pure.
 //
 //   SGLang                            vLLM (VLLM_SERVER_DEV_MODE=1)
 //   /init_weights_update_group        /init_weight_transfer_engine    joins the group, from rank_offset on
@@ -35,8 +36,10 @@ struct GroupCall {
 
 /// None: the path is no such call.
 std::optional<GroupCall> group_call_at(const std::string& path);
-/// Takes the body. Errors: kInvalidArgument: a field that the router needs is missing or wrong; one sentence.
+/// Takes the body. Errors: kInvalidArgument: a field of it is missing or wrong; one sentence.
 Status read_group_body(GroupCall& call, const std::string& body);
+/// For servers of others: the call that should say which version the weights are does so. Errors: kInvalidArgument.
+Status check_version(const GroupCall& call);
 
 /// Of a kInit: the ranks that are left for the servers.
 int64_t ranks_of(const GroupCall& call);

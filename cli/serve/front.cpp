@@ -38,12 +38,17 @@ Status fit_request(GatewayRequest& request, const ServedModel& model) {
   return {};
 }
 
+Result<WeightLabel> read_weight_name(const char* field, const std::string& text) {
+  if (text.size() <= kLabelBytesMax) return WeightLabel{.number = {}, .name = text};
+  return fail(Code::kInvalidArgument, field, " is ", shown(text), ": expected a name of at most ", kLabelBytesMax, " bytes");
+}
+
 Result<WeightLabel> read_weight_label(const char* field, const std::string& text) {
   const bool is_name = text.empty() || text.find_first_not_of("0123456789", text[0] == '-' ? 1 : 0) != std::string::npos || text == "-";
+  if (is_name) return read_weight_name(field, text);
   uint64_t number = 0;
-  if (is_name && text.size() <= kLabelBytesMax) return WeightLabel{.number = {}, .name = text};
   if (const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-      !is_name && error == std::errc() && end == text.data() + text.size() && number <= kVersionMax)
+      error == std::errc() && end == text.data() + text.size() && number <= kVersionMax)
     return WeightLabel{.number = WeightVersion{number}, .name = {}};
   return fail(Code::kInvalidArgument, field, " is ", shown(text), ": expected a number up to ", kVersionMax, ", or a name of at most ",
               kLabelBytesMax, " bytes");

@@ -56,6 +56,8 @@ struct WeightLabel {
 };
 /// "12" is a number, "step-12" a name, "" neither. Errors: an integer that is no version, a name that is too long. `field`: its name.
 Result<WeightLabel> read_weight_label(const char* field, const std::string& text);
+/// A name, even if it is a number.
+Result<WeightLabel> read_weight_name(const char* field, const std::string& text);
 /// What `mode` says of requests that are not over: one of these names, or "abort", the default.
 Result<InFlight> read_in_flight(const std::string& mode, const std::vector<std::pair<std::string, InFlight>>& others);
 /// That of weight updates.

@@ -5,17 +5,13 @@
 #include <string>
 #include <utility>
 
+#include "cli/serve/group_calls.h"
 #include "cli/serve/request_fields.h"
 
 namespace seer {
 namespace {
 
 void refuse(const std::shared_ptr<HttpReply>& reply, int status, const std::string& why) { reply->send(status, http_error_body(why, status)); }
-
-/// As SGLang and vLLM answer the calls of a trainer.
-void answer(const std::shared_ptr<HttpReply>& reply, bool success, const std::string& message) {
-  reply->send(success ? 200 : 400, json_text({{"success", success}, {"message", message}}));
-}
 
 }  // namespace
 
@@ -79,26 +75,22 @@ void RouterDialect::world_size(const Reply& reply) {
 }
 
 void RouterDialect::pass_on(GroupCall call, const HttpRequest& request, const Reply& reply) {
-  if (const Status read = read_group_body(call, request.body); !read.ok()) return answer(reply, false, read.error().detail);
-  if (const std::string version = version_of(call); !version.empty()) {
-    Result<WeightLabel> label = read_weight_label("weight_version", version);
-    if (!label.ok()) return answer(reply, false, label.error().detail);
-    // A trainer that counts from a number that is over here, as slime does from 1: the number is a name then.
-    if (label->number && *label->number <= front_.version()) *label = {.number = {}, .name = version};
-    new_label_ = *std::move(label);
-  }
-  if (is_passing_) return answer(reply, false, cat(call.path, ": another call of this kind is under way"));
+  if (const Status read = read_group_body(call, request.body); !read.ok()) return answer_trainer(reply, false, read.error().detail);
+  if (const Status named = check_version(call); !named.ok()) return answer_trainer(reply, false, named.error().detail);
+  Result<std::optional<WeightLabel>> label = read_group_label(call, front_.version());
+  if (!label.ok()) return answer_trainer(reply, false, label.error().detail);
+  if (*label) new_label_ = *std::move(label);
+  if (is_passing_) return answer_trainer(reply, false, cat(call.path, ": another call of this kind is under way"));
   Result<Members> members = members_of(call);
-  if (!members.ok()) return answer(reply, false, members.error().detail);
-  if (members->empty()) return answer(reply, false, cat(call.path, ": no server takes part"));
+  if (!members.ok()) return answer_trainer(reply, false, members.error().detail);
+  if (members->empty()) return answer_trainer(reply, false, cat(call.path, ": no server takes part"));
   is_passing_ = true;
   if (!call.changes_weights()) return ask_members(call, *members, reply);
-  front_.ask([](GatewayActor& gateway) { return gateway.loads(); },
-             [this, call = std::move(call), members = *std::move(members), reply](const GatewayLoads& now) {
-               if (now.is_paused && now.running == 0) return ask_members(call, members, reply);
-               is_passing_ = false;
-               answer(reply, false, cat(call.path, !now.is_paused ? ": generation is not paused: expected /pause_generation before" : cat(": ", now.running, " responses run: expected none")));
-             });
+  check_paused(front_, call.path, true, [this, call, members = *std::move(members), reply](const Status& paused) {
+    if (paused.ok()) return ask_members(call, members, reply);
+    is_passing_ = false;
+    answer_trainer(reply, false, paused.error().detail);
+  });
 }
 
 Result<RouterDialect::Members> RouterDialect::members_of(const GroupCall& call) {
@@ -162,21 +154,19 @@ void RouterDialect::over(const GroupCall& call, const Members& members, const st
     has_new_weights_ = true;
     version_then_ = front_.version();
   }
-  answer(reply, why.empty(), why.empty() ? cat(members.size(), " servers have answered.") : why);
+  answer_trainer(reply, why.empty(), why.empty() ? cat(members.size(), " servers have answered.") : why);
 }
 
 /// With new weights: each server says what it has, and takes part if that is right.
 void RouterDialect::go_on(const Reply& reply) {
-  if (is_passing_) return answer(reply, false, "a part of new weights is under way");
-  const auto proceed = [this, reply](const std::string& message) {
-    front_.ask([](GatewayActor& gateway) { return gateway.go_on(), 0; }, [reply, message](int) { answer(reply, true, message); });
-  };
+  if (is_passing_) return answer_trainer(reply, false, "a part of new weights is under way");
+  const auto proceed = [this, reply](const std::string& message) { continue_generation(front_, reply, message); };
   if (front_.version() != version_then_) has_new_weights_ = false, new_label_.reset();
   if (!has_new_weights_) return proceed("Generation continued successfully.");
-  if (!new_label_) return answer(reply, false, "the new weights have no version: expected /finish_weight_update with weight_version before");
+  if (!new_label_) return answer_trainer(reply, false, "the new weights have no version: expected /finish_weight_update with weight_version before");
   const WeightVersion before = front_.version();
   front_.update_weights({.version = {}, .folder = ""}, InFlight::kAbort, *new_label_, [this, reply, before, proceed](const Status& done) {
-    if (front_.version() == before) return answer(reply, false, done.ok() ? "no server has the new weights" : done.error().detail);
+    if (front_.version() == before) return answer_trainer(reply, false, done.ok() ? "no server has the new weights" : done.error().detail);
     has_new_weights_ = false;
     new_label_.reset();
     proceed(done.ok() ? cat("Generation continued with weight version ", front_.version_label(front_.version()), ".") : cat("Generation continued; out: ", done.error().detail));

@@ -27,6 +27,7 @@
 #include "cli/serve/sglang_dialect.h"
 #include "cli/serve/status_page.h"
 #include "cli/serve/weight_uploads.h"
+#include "cli/serve/weights_receiver.h"
 #include "gpu/model/model_folder.h"
 
 namespace seer {
@@ -89,19 +90,21 @@ struct GatewayScope {
     for (bool over = false; !over;) inbox.receive(kLookUs, [&](const rt::down&) { over = true; });
   }
 };
-/// Periodic work for rollouts, on the main thread.
-struct KeepRollouts {
+/// Periodic work for what outlives single requests, on the main thread.
+struct KeepStreams {
   HttpServer& server;
   ServedRollouts& rollouts;
   NativeDialect& native;
+  WeightsReceiver& receiver;
   const EventLog& log;
   int64_t ticked_us = 0, synced_us = 0;
   std::shared_ptr<std::atomic<bool>> has_failed = std::make_shared<std::atomic<bool>>(false);
   void look(int64_t now_us) {
     if (now_us - ticked_us >= kTickUs) {
       ticked_us = now_us;
-      server.post([&to = rollouts, &runs = native, &events = log, failed = has_failed, now_us] {
+      server.post([&to = rollouts, &runs = native, &weights = receiver, &events = log, failed = has_failed, now_us] {
         runs.tick(now_us);
+        weights.tick(now_us);
         to.tick(now_us);
         tell(to.journal_failed(), *failed, events, now_us);
       });
@@ -168,6 +171,7 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
   std::optional<RouterDialect> router;
   if (machines->servers() != nullptr) router.emplace(*server, front, *machines->servers());
   OpenaiDialect openai(front, chat);
+  WeightsReceiver receiver(front);
   NativeDialect native(front, std::move(chat), rollouts);
   WeightUploads uploads(front, *machines, weight_bytes_max(loaded.model.get(), model));
   server->take_uploads([&uploads](const HttpRequest& head, std::optional<uint64_t> body_bytes) { return uploads.open(head, body_bytes); });
@@ -189,6 +193,7 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
     if (request.path == "/health" || request.path == "/health_generate") return reply->send(200, "{}");
     if (status_page.handle(request, reply)) return;
     if (router && router->handle(request, reply)) return;
+    if (!router && receiver.handle(request, reply)) return;
     if (sglang.handle(request, reply) || openai.handle(request, reply) || native.handle(request, reply)) return;
     reply->send(404, http_error_body(cat("no ", shown(request.method), " ", shown(request.path), " here")));
   });
@@ -196,7 +201,7 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
             << server->port() << std::endl;
 
   rt::Inbox<> inbox(system);
-  KeepRollouts keep{*server, rollouts, native, log};
+  KeepStreams keep{*server, rollouts, native, receiver, log};
   Status ended;
   int64_t sampled_us = 0;
   const auto look = [&] {

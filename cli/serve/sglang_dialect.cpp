@@ -21,16 +21,13 @@ constexpr const char* kOtherWays = "send new weights to /update_weights_from_dis
 constexpr const char* kNoMemory = "an instance keeps its memory as long as it runs";
 constexpr const char* kNoLora = "LoRA adapters are not supported";
 /// What SGLang has and Seer does not, and what to do instead.
-constexpr std::array<std::pair<std::string_view, const char*>, 10> kUnsupported{{{"/init_weights_update_group", kOtherWays},
-                                                                                  {"/update_weights_from_distributed", kOtherWays},
-                                                                                  {"/destroy_weights_update_group", kOtherWays},
-                                                                                  {"/update_weights_from_tensor", kOtherWays},
-                                                                                  {"/update_weights_from_ipc", kOtherWays},
-                                                                                  {"/pull_weights", kOtherWays},
-                                                                                  {"/release_memory_occupation", kNoMemory},
-                                                                                  {"/resume_memory_occupation", kNoMemory},
-                                                                                  {"/load_lora_adapter", kNoLora},
-                                                                                  {"/unload_lora_adapter", kNoLora}}};
+constexpr std::array<std::pair<std::string_view, const char*>, 7> kUnsupported{{{"/update_weights_from_tensor", kOtherWays},
+                                                                                 {"/update_weights_from_ipc", kOtherWays},
+                                                                                 {"/pull_weights", kOtherWays},
+                                                                                 {"/release_memory_occupation", kNoMemory},
+                                                                                 {"/resume_memory_occupation", kNoMemory},
+                                                                                 {"/load_lora_adapter", kNoLora},
+                                                                                 {"/unload_lora_adapter", kNoLora}}};
 
 /// As SGLang says what is wrong.
 void refuse(const std::shared_ptr<HttpReply>& reply, const Error& error) {

@@ -23,7 +23,7 @@ class WeightUploads::Upload final : public HttpUpload {
  public:
   Upload(WeightUploads& owner, const HttpRequest& head, std::optional<uint64_t> body_bytes, bool is_alone)
       : owner_(owner),
-        label_(read_weight_label("version", query_text(head, "version"))),
+        label_(read_label(head)),
         mode_(read_update_mode(query_text(head, "mode"))),
         body_bytes_(body_bytes),
         is_alone_(is_alone) {}
@@ -49,6 +49,11 @@ class WeightUploads::Upload final : public HttpUpload {
   }
 
  private:
+  static Result<WeightLabel> read_label(const HttpRequest& head) {
+    const std::string name = query_text(head, "name");
+    return name.empty() ? read_weight_label("version", query_text(head, "version")) : read_weight_name("name", name);
+  }
+
   static constexpr const char* kBusy = "another update of the weights is under way";
 
   /// All that can be known before any of the body has come.

@@ -432,14 +432,16 @@ class AsyncClient:
             raise BadAnswer(f"expected \"success\": true, found {answer.body[:200]!r}")
         return await self.weight_version()
 
-    async def update_weights_from_tensors(self, tensors, version: Union[int, str, None] = None, *, mode: str = "abort") -> str:
+    async def update_weights_from_tensors(self, tensors, version: Union[int, str, None] = None, *, name: Optional[str] = None,
+                                          mode: str = "abort") -> str:
         """The same with weights that are sent to the server, which keeps them in memory: no file is written.
 
         tensors  (name, dtype, shape, data) of each tensor of the model, in any order; may be a generator, or an asynchronous one, that
                  makes one at a time. dtype: "BF16", "F16", "F32" or torch's; data: any buffer, row-major
+        name     of the version, even if it is a number; instead of `version`
         The weights change once all have come. If this ends before, by an error or with its process, the server forgets them.
         """
-        upload = await self._begin_upload(version, mode)
+        upload = await self._begin_upload(version, name, mode)
         try:
             async for tensor in _each(tensors):
                 if not await self._send_tensor(upload, tensor):
@@ -448,8 +450,10 @@ class AsyncClient:
         finally:
             await upload.close()
 
-    async def _begin_upload(self, version: Union[int, str, None], mode: str) -> Upload:
-        query = {"mode": _update_mode(mode), **({} if version is None else {"version": str(version)})}
+    async def _begin_upload(self, version: Union[int, str, None], name: Optional[str], mode: str) -> Upload:
+        if version is not None and name is not None:
+            raise ValueError("both version and name: expected one of them")
+        query = {"mode": _update_mode(mode), **({} if version is None else {"version": str(version)}), **({} if name is None else {"name": name})}
         return await self._http.upload(f"{WEIGHTS}?{urllib.parse.urlencode(query)}", part_s=CONTROL_S)
 
     async def _send_tensor(self, upload: Upload, tensor) -> bool:
@@ -622,9 +626,10 @@ class Client:
     def update_weights(self, folder: str, version: Union[int, str, None] = None, *, mode: str = "abort") -> str:
         return self._run(self._async.update_weights(folder, version, mode=mode))
 
-    def update_weights_from_tensors(self, tensors, version: Union[int, str, None] = None, *, mode: str = "abort") -> str:
+    def update_weights_from_tensors(self, tensors, version: Union[int, str, None] = None, *, name: Optional[str] = None,
+                                    mode: str = "abort") -> str:
         """See AsyncClient.update_weights_from_tensors. The tensors are asked for in the calling thread, one after the other."""
-        upload = self._run(self._async._begin_upload(version, mode))
+        upload = self._run(self._async._begin_upload(version, name, mode))
         try:
             for tensor in tensors:
                 if not self._run(self._async._send_tensor(upload, tensor)):

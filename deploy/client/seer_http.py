@@ -1,6 +1,6 @@
 """HTTP/1.1 to one server, over asyncio: a bounded pool of keep-alive connections, event streams, and retries that repeat nothing.
 
-Used by seer_client only. An Http belongs to the event loop in which it is used first.
+Used by seer_client and seer_weights_group. An Http belongs to the event loop in which it is used first.
 
 RETRIES    A request is sent again, at most `retries` times, only while no byte of an answer has come: if the connection was refused,
            or was reset before the answer began and the request may be repeated.

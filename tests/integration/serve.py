@@ -285,7 +285,7 @@ class ServeTest(ServedCase):
         for body in ('{"input_ids": [1], "input_ids": [2], "sampling_params": {"max_new_tokens": 1, "temperature": -0.0, "sampling_seed": -0}}',
                      {"input_ids": [1] * 4095, "sampling_params": {"max_new_tokens": 100}}):
             self.assertEqual(self.served.call("POST", "/generate", body)[0], 200)
-        for path, why in (("/update_weights_from_distributed", "send new weights to /update_weights_from_disk"), ("/load_lora_adapter", "LoRA")):
+        for path, why in (("/update_weights_from_tensor", "send new weights to /update_weights_from_disk"), ("/load_lora_adapter", "LoRA")):
             status, answer = self.served.call("POST", path, {})
             self.assertEqual(status, 501)
             self.assertIn(why, answer["error"]["message"])

@@ -3,8 +3,9 @@
   mixed         whole responses that are not those of the weights which their weight_version names: 0 if no response mixes versions
   update_ms     by source: an update, from request to answer; copy_ms: copying the weights' file from memory to memory, in the same run
   rss_mib       memory of the server after each tenth of the updates; uploads_left: memory of uploads that it still has at the end
-sources: folder; shm: a folder in /dev/shm; stream: sent as one body; tensors: sent tensor by tensor by the Python client
-usage: bench_updates.py [--source folder,shm,stream,tensors] [--updates N] [--clients N] [--mode abort|retract|drain]
+sources: folder; shm: a folder in /dev/shm; stream: sent as one body; tensors: sent tensor by tensor by the Python client; group: over a
+  gloo group of torch, in parts of 512 MiB (needs a Python with torch; --mode is not for it)
+usage: bench_updates.py [--source folder,shm,stream,tensors,group] [--updates N] [--clients N] [--mode abort|retract|drain]
                         [--model DIR] [--seer PROGRAM]"""
 import argparse, json, os, shutil, statistics, sys, tempfile, threading, time
 
@@ -19,6 +20,8 @@ options.add_argument("--seer", default=f"{ROOT}/build/release/bin/seer")
 asked = options.parse_args()
 sys.argv = [sys.argv[0], asked.seer]
 sys.path[:0] = [f"{ROOT}/tests/integration", f"{ROOT}/deploy/client"]
+if "group" in asked.source.split(","):
+    import torch  # before weights_group looks for a Python that has it
 import served
 served.MODEL = asked.model or served.MODEL  # before others take it from there
 from seer_client import Client
@@ -27,6 +30,7 @@ from turned_model import turned_model
 from weights import memories_of, read_tensors
 
 SAMPLING = {"max_new_tokens": 40, "temperature": 0}
+PART_BYTES = 512 << 20  # slime's --update-weight-buffer-size
 
 
 def prompt_of(client):
@@ -51,7 +55,7 @@ def copy_ms(path):
 class Sources:
     """The ways to one of the two sets of weights, by name: how to change to it."""
 
-    def __init__(self, server, folders, shm):
+    def __init__(self, server, folders, shm, has_group):
         self.server, self.client = server, Client(f"127.0.0.1:{server.port}")
         self.folders = {"folder": folders, "shm": [shutil.copytree(folder, f"{shm}/{i}") for i, folder in enumerate(folders)]}
         self.tensors = [read_tensors(folder) for folder in folders]
@@ -59,12 +63,36 @@ class Sources:
         for folder in folders:
             with open(f"{folder}/model.safetensors", "rb") as file:
                 self.bodies.append(file.read())
+        if has_group:
+            from weights_group import Member, Trainer
+            self.member, self.trainer = Member(f"127.0.0.1:{server.port}"), Trainer(server.port)
+            self.trainer.join()
+
+    def send_over_group(self, tensors):
+        self.server.post("/pause_generation")
+        part, part_bytes = [], 0
+        for tensor in tensors:
+            if part and part_bytes + len(tensor[3]) > PART_BYTES:
+                self.trainer.send(part, None)
+                part, part_bytes = [], 0
+            part.append(tensor)
+            part_bytes += len(tensor[3])
+        self.trainer.send(part, None)
+        self.server.post("/continue_generation")
+
+    def close(self):
+        self.client.close()
+        if hasattr(self, "member"):
+            self.trainer.leave()
+            self.member.stop()
 
     def update(self, source, i):
         if source == "stream":
             self.server.post(f"/seer/v1/weights?mode={asked.mode}", self.bodies[i])
         elif source == "tensors":
             self.client.update_weights_from_tensors(self.tensors[i], mode=asked.mode)
+        elif source == "group":
+            self.send_over_group(self.tensors[i])
         else:
             self.server.post("/update_weights_from_disk", {"model_path": self.folders[source][i], "mode": asked.mode})
 
@@ -79,7 +107,7 @@ def main():
             right.append(expected(server))
             server.stop()
         server = Served()
-        sources = Sources(server, folders, shm)
+        sources = Sources(server, folders, shm, "group" in names)
         over = threading.Event()
         answers = []
 
@@ -107,7 +135,7 @@ def main():
         for thread in threads:
             thread.join()
         version = server.call("GET", "/get_weight_version")[1]["weight_version"]
-        sources.client.close()
+        sources.close()
         left = memories_of(server)
         code = server.stop()
         print(json.dumps({

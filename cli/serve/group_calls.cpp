@@ -1,0 +1,34 @@
+#include "cli/serve/group_calls.h"
+
+#include <utility>
+
+#include "cli/serve/request_fields.h"
+
+namespace seer {
+
+void answer_trainer(const std::shared_ptr<HttpReply>& reply, bool success, const std::string& message) {
+  reply->send(success ? 200 : 400, json_text({{"success", success}, {"message", message}}));
+}
+
+Result<std::optional<WeightLabel>> read_group_label(const GroupCall& call, WeightVersion runs) {
+  const std::string version = version_of(call);
+  if (version.empty()) return std::optional<WeightLabel>();
+  SEER_ASSIGN_OR_RETURN(WeightLabel label, read_weight_label("weight_version", version));
+  if (label.number && *label.number <= runs) label = {.number = {}, .name = version};
+  return std::optional(std::move(label));
+}
+
+void check_paused(Front& front, const std::string& path, bool is_idle, std::function<void(Status)> then) {
+  front.ask([](GatewayActor& gateway) { return gateway.loads(); },
+            [path, is_idle, then = std::move(then)](const GatewayLoads& now) {
+              if (!now.is_paused) return then(fail(Code::kInvalidArgument, path, ": generation is not paused: expected /pause_generation before"));
+              if (is_idle && now.running > 0) return then(fail(Code::kInvalidArgument, path, ": ", now.running, " responses run: expected none"));
+              then({});
+            });
+}
+
+void continue_generation(Front& front, const std::shared_ptr<HttpReply>& reply, const std::string& message) {
+  front.ask([](GatewayActor& gateway) { return gateway.go_on(), 0; }, [reply, message](int) { answer_trainer(reply, true, message); });
+}
+
+}  // namespace seer

@@ -1,0 +1,65 @@
+// WeightsReceiver: weights for engines of Seer that a trainer sends over a communication group of its own (served/weights_group.h). The
+// member of the group is a process beside the server, the receiver (deploy/client/seer_weights_group.py). It hears of the trainer's
+// calls here, and sends what comes over the group to this server (weight_uploads.h).
+//
+//   GET  /seer/v1/weights_receiver    the receiver's stream of JSON lines, as long as it is there:
+//                                     {"call": 7, "path": "/update_weights_from_distributed", "body": {...}, "label": {"version": "12"}}
+//                                     {"cancel": 7}    the trainer does not wait for call 7 any more
+//                                     {"leave": "..."} a part was refused, so that its tensors are still under way in the group
+//                                     {}               nothing new
+//   POST /seer/v1/weights_receiver    its answer: {"call": 7, "success": true, "message": "..."}
+//
+// Weights come in parts, which only /continue_generation ends: the receiver gets it as a call as well, completes the upload, and the
+// weights change whole or not at all. If a part or the whole fails, generation stays paused with the old weights, and the trainer is told.
+// One receiver, and one call at a time. All of it runs on the HTTP server's thread.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "cli/serve/front.h"
+#include "cli/serve/group_calls.h"
+#include "cli/serve/http_server.h"
+#include "cli/serve/request_fields.h"
+
+namespace seer {
+
+class WeightsReceiver {
+ public:
+  explicit WeightsReceiver(Front& front) : front_(front) {}
+  /// False: the request is not about it.
+  bool handle(const HttpRequest& request, const std::shared_ptr<HttpReply>& reply);
+  /// Called now and then.
+  void tick(int64_t now_us);
+
+ private:
+  using Reply = std::shared_ptr<HttpReply>;
+  void connect(const Reply& reply);
+  void take_answer(const HttpRequest& request, const Reply& reply);
+  void pass_on(GroupCall call, const HttpRequest& request, const Reply& reply);
+  void take_part(const GroupCall& call, const Reply& reply);
+  /// Of a call that the receiver has not got.
+  void refuse(const GroupCall& call, const Reply& reply, const std::string& why);
+  void go_on(const Reply& reply);
+  /// Passes a call on to the receiver. `then` gets its answer; only after that the next call is taken.
+  void ask(Out line, const Reply& reply, std::function<void(const Status&)> then);
+  void answered(const Status& status);
+
+  struct Asked {
+    uint64_t call = 0;
+    std::function<void(const Status&)> then;
+  };
+  Front& front_;
+  Reply receiver_;                    // its stream; null: there is none
+  int64_t written_us_ = 0;            // when the stream had its last sign of life
+  uint64_t last_call_ = 0;
+  bool is_passing_ = false;           // a call is under way
+  std::optional<Asked> asked_;        // the receiver has it
+  bool has_parts_ = false;            // the receiver has parts of new weights
+  std::optional<WeightLabel> label_;  // what the trainer calls them; none: the next number
+  std::string why_failed_;            // parts are lost, and generation has not continued since
+};
+
+}  // namespace seer

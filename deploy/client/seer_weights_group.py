@@ -1,0 +1,389 @@
+"""Weights that a trainer sends to `seer serve` over a communication group of its own (NCCL, gloo): the member of that group.
+
+    python3 -m seer_weights_group --server 127.0.0.1:30000 --device cuda:0
+
+The trainer makes SGLang's calls to the server, which passes them on to this process:
+
+    /init_weights_update_group         joins a group, with the rank `rank_offset`; rank 0 is the trainer's
+    /update_weights_from_distributed   takes these tensors as rank 0 broadcasts them, and sends them to POST /seer/v1/weights
+    /continue_generation               ends that request: the weights change whole, or not at all
+    /destroy_weights_update_group      leaves the group
+
+Two processes: this one talks to the server, and its child, the worker, is in the groups. A peer that hangs may keep the worker for ever:
+a call that takes longer than --timeout-s, or that the trainer has given up, ends the worker, and another one is started. So does
+whatever may leave a group out of step with its trainer, since a later broadcast would then be taken for an earlier one: a part that was
+refused or did not come whole, and a connection to the server that ended. The trainer must make its groups anew then.
+
+Groups are made as SGLang makes them, with torch, which must be the trainer's version. It needs a GPU of its own for NCCL, or one that it
+shares with an engine: parts are received there one at a time.
+"""
+import argparse
+import asyncio
+import contextlib
+import ctypes
+import datetime
+import json
+import math
+import os
+import signal
+import sys
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+from seer_client import CONTROL_S, DTYPES, SILENCE_S, WEIGHTS_S, Client
+from seer_http import Http, Refused, SeerError, error_of, parse_address
+
+RECEIVER = "/seer/v1/weights_receiver"
+CONTINUE = "/continue_generation"
+RECONNECT_S = 600.0     # for the server to be there again
+RECONNECT_WAIT_S = 0.5
+START_S = 300.0         # for a worker, which imports torch
+PR_SET_PDEATHSIG = 1    # of Linux: the signal when the parent has died
+MESSAGE_CHARS_MAX = 1000
+TENSORS_MAX = 100_000   # of one part
+
+
+class BadCall(Exception):
+    """What is wrong with a call of the trainer, in one sentence."""
+
+
+# ---- the worker: a member of groups ----------------------------------------------------------------------------------------------------
+
+def tensors_of(body: Dict[str, Any]) -> List[Tuple[str, str, List[int]]]:
+    """Name, dtype as torch calls it, and shape of each tensor that a part has."""
+    names, dtypes, shapes = (body.get(field) for field in ("names", "dtypes", "shapes"))
+    if not all(isinstance(values, list) and len(values) == len(names) for values in (names, dtypes, shapes)) or len(names) > TENSORS_MAX:
+        raise BadCall(f"names, dtypes and shapes: expected lists of one length, at most {TENSORS_MAX}")
+    found = []
+    for name, dtype, shape in zip(names, dtypes, shapes):
+        spelt = str(dtype).rpartition(".")[2]
+        if spelt not in ("bfloat16", "float16", "float32"):
+            raise BadCall(f"tensor {name}: dtype is {spelt[:100]!r}: expected bfloat16, float16 or float32")
+        if not isinstance(shape, list) or not all(type(size) is int and size >= 0 for size in shape):
+            raise BadCall(f"tensor {name}: shape is {str(shape)[:100]}: expected a list of sizes")
+        found.append((str(name), spelt, shape))
+    return found
+
+
+class Group:
+    """One group of a trainer, of which this process is a member."""
+
+    def __init__(self, torch, body: Dict[str, Any], device: str, timeout_s: float):
+        backend = body.get("backend", "nccl")
+        if backend not in ("nccl", "gloo"):
+            raise BadCall(f"backend is {str(backend)[:100]!r}: expected nccl or gloo")
+        rank, world_size = int(body["rank_offset"]), int(body["world_size"])  # the server has read them
+        if rank >= world_size:
+            raise BadCall(f"rank_offset is {rank}: expected less than world_size, which is {world_size}")
+        host, port = str(body.get("master_address", "")).strip("[]"), str(body.get("master_port", ""))
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            raise BadCall(f"master_address and master_port are {host[:200]!r} and {port[:20]!r}: expected those of the trainer's rank 0")
+        if backend == "nccl":
+            if not torch.cuda.is_available():
+                raise BadCall("backend is nccl, but torch sees no GPU in this process: expected gloo")
+            torch.cuda.set_device(device)
+        self._torch, self._device = torch, device if backend == "nccl" else "cpu"
+        self._group = self._joined(backend, f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}", rank, world_size, str(body["group_name"]),
+                                   datetime.timedelta(seconds=timeout_s))
+
+    def receive(self, tensors: List[Tuple[str, str, List[int]]], load_format: Optional[str]) -> Iterator[Tuple[str, str, List[int], Any]]:
+        """Name, dtype, shape and bytes of each tensor. All are here before the first is given."""
+        torch = self._torch
+        sizes = [math.prod(shape) * DTYPES[dtype][1] for _, dtype, shape in tensors]
+        if load_format == "flattened_bucket":  # one after the other, in one broadcast
+            bucket = torch.empty(sum(sizes), dtype=torch.uint8, device=self._device)
+            self._broadcast([bucket])
+            parts = list(bucket.split(sizes))
+        elif load_format in (None, "", "auto"):
+            whole = [torch.empty(math.prod(shape), dtype=getattr(torch, dtype), device=self._device) for _, dtype, shape in tensors]
+            parts = [tensor.view(torch.uint8) for tensor in whole]
+            # Gloo moves bytes, and may not know BF16.
+            self._broadcast(parts if self._device == "cpu" else whole)
+        else:
+            raise BadCall(f"load_format is {str(load_format)[:100]!r}: expected none or flattened_bucket")
+        if self._device != "cpu":
+            torch.cuda.synchronize()
+        return ((*tensor, part.cpu().numpy()) for tensor, part in zip(tensors, parts))
+
+    def leave(self) -> None:
+        self._torch.distributed.destroy_process_group(self._group)
+
+    def _broadcast(self, tensors) -> None:
+        """From the trainer."""
+        options = self._torch.distributed.BroadcastOptions()
+        options.rootRank, options.rootTensor = 0, 0
+        for work in [self._group.broadcast([tensor], options) for tensor in tensors]:
+            work.wait()
+
+    @staticmethod
+    def _joined(backend: str, address: str, rank: int, world_size: int, name: str, timeout: datetime.timedelta):
+        """A group beside the default one. slime, AReaL and SGLang (init_custom_process_group) make theirs in the same way, so that all
+        find each other under the same names."""
+        from torch.distributed import PrefixStore, distributed_c10d
+        store, rank, world_size = next(distributed_c10d.rendezvous(address, rank, world_size, timeout=timeout))
+        store.set_timeout(timeout)
+        made = distributed_c10d._new_process_group_helper(world_size, rank, [], distributed_c10d.Backend(backend), PrefixStore(name, store),
+                                                          group_name=name, timeout=timeout)
+        group = made[0] if isinstance(made, tuple) else made  # since torch 2.0
+        ranks = distributed_c10d._world.pg_group_ranks if hasattr(distributed_c10d, "_world") else distributed_c10d._pg_group_ranks
+        ranks[group] = {i: i for i in range(world_size)}
+        return group
+
+
+class Worker:
+    """Takes calls, one after the other, and gives each an answer."""
+
+    def __init__(self, torch, options, client: Client, calls: Iterator[Dict[str, Any]], answers):
+        self._torch, self._options, self._client, self._calls, self._answers = torch, options, client, calls, answers
+        self._groups: Dict[str, Group] = {}
+        self._call: Dict[str, Any] = {}  # the one that is not answered yet
+        self._is_in_step = True          # with the trainer
+
+    def run(self) -> None:
+        for self._call in self._calls:
+            try:
+                if self._call["path"] == "/update_weights_from_distributed":
+                    found = self._client.update_weights_from_tensors(self._tensors(), **self._call["label"], mode="retract")
+                    self._answer(True, f"weight version {found}")
+                elif self._call["path"] == CONTINUE:
+                    self._answer(False, "no parts of new weights are here")
+                else:
+                    self._join_or_leave()
+                    self._answer(True, "")
+            except Exception as error:  # of torch, for whatever reason, or of the server
+                self._answer(False, str(error) or repr(error))
+
+    def _tensors(self) -> Iterator[Tuple[str, str, List[int], Any]]:
+        """Those of one update, which begins with the call at hand and ends with CONTINUE."""
+        while self._call["path"] != CONTINUE:
+            if self._call["path"] == "/update_weights_from_distributed":
+                body = self._call["body"]
+                group = self._group(body)
+                self._is_in_step = False
+                received = group.receive(tensors_of(body), body.get("load_format"))
+                self._is_in_step = True
+                yield from received
+            else:
+                self._join_or_leave()
+            self._answer(True, "")
+            self._call = next(self._calls)
+
+    def _join_or_leave(self) -> None:
+        body = self._call["body"]
+        body.setdefault("group_name", "weight_update_group")  # SGLang's default
+        name = str(body["group_name"])
+        if self._call["path"] == "/destroy_weights_update_group":
+            self._group(body).leave()
+            del self._groups[name]
+        elif name in self._groups:
+            raise BadCall(f"the group {name} is there already: expected /destroy_weights_update_group before")
+        else:
+            self._groups[name] = Group(self._torch, body, self._options.device, self._options.timeout_s)
+
+    def _group(self, body: Dict[str, Any]) -> Group:
+        name = str(body.get("group_name", "weight_update_group"))
+        if name not in self._groups:
+            raise BadCall(f"this process has not joined a group {name}")
+        return self._groups[name]
+
+    def _answer(self, success: bool, message: str) -> None:
+        answer = {"call": self._call["call"], "success": success, "message": message[:MESSAGE_CHARS_MAX], "ends": not self._is_in_step}
+        print(json.dumps(answer), file=self._answers, flush=True)
+        if not self._is_in_step:
+            os._exit(1)
+
+
+def work(options) -> int:
+    """The worker's process: calls come as lines of its input, answers are lines of its output."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # NCCL prints there
+    try:
+        import torch
+        import torch.distributed
+        client = client_of(options)
+    except (ImportError, OSError) as error:
+        print(json.dumps({"error": f"no torch to join groups with: {error}"}), file=answers, flush=True)
+        return 1
+    print(json.dumps({"ready": torch.__version__}), file=answers, flush=True)
+    Worker(torch, options, client, map(json.loads, sys.stdin), answers).run()
+    return 0
+
+
+# ---- the parent: between the server and the worker -----------------------------------------------------------------------------------
+
+class WorkerProcess:
+    """The worker, and after it the next one."""
+
+    def __init__(self, arguments: List[str], timeout_s: float):
+        self._arguments, self._timeout_s = arguments, timeout_s
+        self._process: Optional[asyncio.subprocess.Process] = None
+        self._why = ""  # it was killed
+
+    async def start(self) -> str:
+        """Returns torch's version. Errors: RuntimeError."""
+        self._why = "the worker has died"
+        self._process = await asyncio.create_subprocess_exec(sys.executable, os.path.abspath(__file__), "--worker", *self._arguments,
+                                                             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE)
+        line = await asyncio.wait_for(self._process.stdout.readline(), START_S)
+        first = json.loads(line) if line else {"error": self._why}
+        if "error" in first:
+            await self.stop()
+            raise RuntimeError(first["error"])
+        return first["ready"]
+
+    async def ask(self, call: Dict[str, Any]) -> Dict[str, Any]:
+        """Its answer to a call. With `ends` it is the last one: restart() is next."""
+        # Loading the weights has its own limit, in the worker.
+        limit_s = WEIGHTS_S + CONTROL_S if call["path"] == CONTINUE else self._timeout_s + 5
+        line = b""
+        with contextlib.suppress(ConnectionError):
+            self._process.stdin.write(json.dumps(call).encode() + b"\n")
+            await self._process.stdin.drain()
+            try:
+                line = await asyncio.wait_for(self._process.stdout.readline(), limit_s)
+            except asyncio.TimeoutError:
+                self.kill(f"the trainer's group was not done within {limit_s:g} s")
+        return json.loads(line) if line else {"call": call["call"], "success": False, "message": self._why, "ends": True}
+
+    async def restart(self) -> None:
+        await self.stop()
+        await self.start()
+
+    def kill(self, why: str) -> None:
+        self._why = why
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+
+    async def stop(self) -> None:
+        self.kill(self._why)
+        await self._process.wait()
+
+
+class Receiver:
+    """What the server says of the trainer's calls, while one connection to it lasts."""
+
+    def __init__(self, http: Http, worker: WorkerProcess):
+        self._http, self._worker = http, worker
+        self._asked: Optional[int] = None            # the call that the worker has
+        self._last: Optional[asyncio.Future] = None  # done when all that was begun is over
+
+    async def run(self, on_connected) -> None:
+        lines = self._http.pieces("GET", RECEIVER, None, "application/x-ndjson", b"\n", timeout_s=SILENCE_S)
+        try:
+            async for line in lines:
+                on_connected()
+                self._take(json.loads(line))
+        finally:
+            await lines.aclose()
+            self._worker.kill("the connection to the server has ended")
+            if self._last is not None:
+                with contextlib.suppress(SeerError, RuntimeError):
+                    await self._last
+
+    def _take(self, line: Dict[str, Any]) -> None:
+        if "call" in line:
+            self._begin(self._answer(line))
+        elif "leave" in line or ("cancel" in line and line["cancel"] == self._asked):
+            why = line.get("leave", "the trainer has gone")
+            print(f"groups_left message={json.dumps(why)}", flush=True)
+            if self._asked is not None:
+                self._worker.kill(why)
+            else:
+                self._begin(self._worker.restart())
+        elif self._last is not None and self._last.done():
+            self._last.result()  # an error ends the connection
+
+    def _begin(self, work) -> None:
+        """After what was begun before."""
+        async def one_after_the_other(before: Optional[asyncio.Future]) -> None:
+            if before is not None:
+                await before
+            await work
+        self._last = asyncio.ensure_future(one_after_the_other(self._last))
+
+    async def _answer(self, call: Dict[str, Any]) -> None:
+        self._asked = call["call"]
+        found = await self._worker.ask(call)
+        self._asked = None
+        print(f"{'call_done' if found['success'] else 'call_failed'} path={call['path']} message={json.dumps(found['message'])}", flush=True)
+        ends = found.pop("ends")
+        reply = await self._http.call("POST", RECEIVER, found, timeout_s=CONTROL_S, is_control=True)
+        if reply.status != 200:
+            raise error_of(reply)
+        if ends:
+            await self._worker.restart()
+
+
+async def receive(options, arguments: List[str]) -> None:
+    """Until the server is not there for RECONNECT_S."""
+    worker = WorkerProcess(arguments, options.timeout_s)
+    version = await worker.start()
+    http = Http(options.server, token_of(options), options.tls_ca, connections_max=2, retries=0)
+    clock = asyncio.get_running_loop().time
+    was_there_s, is_connected = clock(), False
+
+    def on_connected() -> None:
+        nonlocal was_there_s, is_connected
+        was_there_s = clock()
+        if not is_connected:
+            print(f"seer_weights_group receives weights for {http.address} with torch {version}", flush=True)
+        is_connected = True
+    try:
+        while True:
+            try:
+                await Receiver(http, worker).run(on_connected)
+            except Refused:
+                raise  # a wrong token, another receiver, or a server that takes no such weights
+            except SeerError as error:
+                if clock() - was_there_s > RECONNECT_S:
+                    raise
+                if is_connected:
+                    print(f"disconnected message={json.dumps(str(error))}", flush=True)
+            is_connected = False
+            await asyncio.sleep(RECONNECT_WAIT_S)
+            await worker.restart()
+    finally:
+        await worker.stop()
+        await http.close()
+
+
+# ---- options -----------------------------------------------------------------------------------------------------------------------------
+
+def token_of(options) -> Optional[str]:
+    if options.token_file is None:
+        return None
+    with open(options.token_file) as file:
+        return file.readline().strip()
+
+
+def client_of(options) -> Client:
+    return Client(options.server, token_of(options), options.tls_ca)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="seer_weights_group", description="Receives weights for `seer serve` over a trainer's communication group.")
+    parser.add_argument("--server", required=True, help="HOST:PORT or URL of seer serve")
+    parser.add_argument("--device", default="cuda:0", help="GPU that receives over NCCL (default: %(default)s); gloo needs none")
+    parser.add_argument("--timeout-s", type=float, default=600, help="for one call of the trainer, in seconds (default: %(default)s)")
+    parser.add_argument("--token-file", help="of the server")
+    parser.add_argument("--tls-ca", help="certificates to trust, for a server with https")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        return work(options)
+    try:
+        if not 0 < options.timeout_s < math.inf:
+            raise ValueError(f"--timeout-s {options.timeout_s}: expected more than 0")
+        parse_address(options.server, options.tls_ca is not None)
+        asyncio.run(receive(options, sys.argv[1:]))
+    except (ValueError, OSError, RuntimeError, SeerError) as error:
+        print(f"seer_weights_group: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
