@@ -38,9 +38,9 @@ class RoutedMachines final : public ServedMachines, public RoutedServers {
   rt::system& system() override { return system_; }
   GatewayConfig gateway_config() const override { return {.rollout = routed_rollout(scheduler_, servers_.options().engines.size()), .version = version_}; }
   uint64_t weights() const override { return servers_.weights(); }
-  NewWeights offer_weights(const std::string& name, std::shared_ptr<const WeightMemory>, uint32_t) override {
+  Result<NewWeights> offer_weights(const std::string& name, std::shared_ptr<const WeightMemory>) override {
     SEER_CHECK(false, name);
-    return {};
+    return NewWeights{};
   }
   void withdraw_weights(const std::string& name) override { SEER_CHECK(false, name); }
   GatewayFleet gateway_fleet() override {

@@ -171,9 +171,9 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
   std::optional<RouterDialect> router;
   if (machines->servers() != nullptr) router.emplace(*server, front, *machines->servers());
   OpenaiDialect openai(front, chat);
-  WeightsReceiver receiver(front);
   NativeDialect native(front, std::move(chat), rollouts);
-  WeightUploads uploads(front, *machines, weight_bytes_max(loaded.model.get(), model));
+  WeightUploads uploads(*server, front, *machines, weight_bytes_max(loaded.model.get(), model));
+  WeightsReceiver receiver(front, uploads);
   server->take_uploads([&uploads](const HttpRequest& head, std::optional<uint64_t> body_bytes) { return uploads.open(head, body_bytes); });
   if (!left.empty()) {
     int64_t tokens = 0;

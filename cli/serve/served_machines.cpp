@@ -48,9 +48,9 @@ class LocalMachines final : public ServedMachines {
       fleet.choose_schedule = [this](const std::vector<GroupSpec>& like, const std::function<void(GatewaySchedule)>& then) { then(schedule_for(like)); };
     return fleet;
   }
-  NewWeights offer_weights(const std::string& name, std::shared_ptr<const WeightMemory> memory, uint32_t) override {
+  Result<NewWeights> offer_weights(const std::string& name, std::shared_ptr<const WeightMemory> memory) override {
     loaded_.loader->offer(name, std::move(memory));
-    return {.version = {}, .folder = name};
+    return NewWeights{.version = {}, .folder = name};
   }
   void withdraw_weights(const std::string& name) override { loaded_.loader->withdraw(name); }
 
@@ -113,12 +113,13 @@ class JoinedMachines final : public ServedMachines {
             .next_rollout = [this] { return cluster_->take_id(); },
             .nodes = [this] { return cluster_->nodes(); }};
   }
-  NewWeights offer_weights(const std::string& name, std::shared_ptr<const WeightMemory> memory, uint32_t crc) override {
-    const std::lock_guard lock(mutex_);
+  Result<NewWeights> offer_weights(const std::string& name, std::shared_ptr<const WeightMemory> memory) override {
+    SEER_ASSIGN_OR_RETURN(const uint32_t crc, memory->crc());
     const uint64_t bytes = memory->bytes();
+    const std::lock_guard lock(mutex_);
     const auto source = rt::spawn<WeightSourceActor>(net_->system(), std::move(memory));
     sources_[name] = source;
-    return {.version = {}, .folder = name, .source = source, .bytes = bytes, .crc = crc};
+    return NewWeights{.version = {}, .folder = name, .source = source, .bytes = bytes, .crc = crc};
   }
   void withdraw_weights(const std::string& name) override {
     const std::lock_guard lock(mutex_);

@@ -29,8 +29,8 @@ class ServedMachines {
   virtual uint64_t weights() const = 0;
   virtual GatewayFleet gateway_fleet() = 0;
   /// Keeps weights that were sent to this process for an update, under this name; the version is left to the caller. Thread-safe, like
-  /// withdraw_weights(). REQUIRES: servers() is null; a server of others reads folders only.
-  virtual NewWeights offer_weights(const std::string& name, std::shared_ptr<const WeightMemory> memory, uint32_t crc) = 0;
+  /// withdraw_weights(). May read all of them. Errors: kIo. REQUIRES: servers() is null; a server of others reads folders only.
+  virtual Result<NewWeights> offer_weights(const std::string& name, std::shared_ptr<const WeightMemory> memory) = 0;
   /// The update is over. Memory that machines may still need is kept until they run with other weights.
   virtual void withdraw_weights(const std::string& name) = 0;
   /// Takes note of machines that have come and gone. An error: they cannot be used any more.

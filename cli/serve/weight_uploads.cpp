@@ -1,10 +1,8 @@
 #include "cli/serve/weight_uploads.h"
 
-#include <span>
 #include <utility>
 
 #include "cli/serve/request_fields.h"
-#include "protocols/crc32c.h"
 
 namespace seer {
 namespace {
@@ -32,19 +30,15 @@ class WeightUploads::Upload final : public HttpUpload {
     if (memory_ == nullptr)
       if (auto refusal = begin()) return refusal;
     if (memory_->bytes() + part.size() > owner_.bytes_max_) return too_large();
-    crc_ = crc32c(std::as_bytes(std::span(part)), crc_);
     if (const Status kept = memory_->append(part); !kept.ok()) return HttpRefusal{503, kept.error().detail};
     return {};
   }
 
   void finish(std::shared_ptr<HttpReply> reply) override {
     if (owner_.front_.is_updating()) return reply->send(409, http_error_body(kBusy));  // one from a folder came before
-    const std::string name = cat("upload ", ++owner_.last_number_);
-    NewWeights weights = owner_.machines_.offer_weights(name, std::move(memory_), crc_);
-    owner_.front_.update_weights(std::move(weights), *mode_, *label_, [&owner = owner_, name, reply](const Status& done) {
-      owner.machines_.withdraw_weights(name);
+    owner_.update(std::move(memory_), *mode_, *label_, [&front = owner_.front_, reply](const Status& done) {
       if (!done.ok()) return reply->send(400, http_error_body(done.error().detail));
-      reply->send(200, json_text({{"weight_version", owner.front_.version_label(owner.front_.version())}}));
+      reply->send(200, json_text({{"weight_version", front.version_label(front.version())}}));
     });
   }
 
@@ -83,7 +77,6 @@ class WeightUploads::Upload final : public HttpUpload {
   const std::optional<uint64_t> body_bytes_;
   const bool is_alone_;
   std::shared_ptr<WeightMemory> memory_;
-  uint32_t crc_ = 0;  // of what has come
 };
 
 uint64_t weight_bytes_max(const Model* model, const ModelConfig& config) {
@@ -92,8 +85,23 @@ uint64_t weight_bytes_max(const Model* model, const ModelConfig& config) {
   return static_cast<uint64_t>(bytes + (config.layers * kLayerTensorsMax + kOtherTensorsMax) * kTensorHeaderBytes);
 }
 
-WeightUploads::WeightUploads(Front& front, ServedMachines& machines, uint64_t bytes_max)
-    : front_(front), machines_(machines), bytes_max_(bytes_max) {}
+WeightUploads::WeightUploads(HttpServer& http, Front& front, ServedMachines& machines, uint64_t bytes_max)
+    : http_(http), front_(front), machines_(machines), bytes_max_(bytes_max) {}
+
+void WeightUploads::update(std::shared_ptr<const WeightMemory> memory, InFlight in_flight, const WeightLabel& label,
+                           std::function<void(const Status&)> then) {
+  const std::string name = cat("upload ", ++last_number_);
+  http_.put_aside([this, name, memory = std::move(memory), in_flight, label, then = std::move(then)]() mutable {
+    Result<NewWeights> weights = machines_.offer_weights(name, std::move(memory));
+    http_.post([this, name, weights = std::move(weights), in_flight, label, then = std::move(then)]() mutable {
+      if (!weights.ok()) return then(weights.error());
+      front_.update_weights(*std::move(weights), in_flight, label, [this, name, then = std::move(then)](const Status& done) {
+        machines_.withdraw_weights(name);
+        then(done);
+      });
+    });
+  });
+}
 
 std::shared_ptr<HttpUpload> WeightUploads::open(const HttpRequest& head, std::optional<uint64_t> body_bytes) {
   if (head.path != "/seer/v1/weights" || (head.method != "POST" && head.method != "PUT")) return nullptr;

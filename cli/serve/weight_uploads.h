@@ -7,6 +7,7 @@
 // that it takes the way of weights from a folder. One upload at a time. All of it runs on the HTTP server's thread.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,13 +23,16 @@ uint64_t weight_bytes_max(const Model* model, const ModelConfig& config);
 
 class WeightUploads {
  public:
-  /// `bytes_max`: that weights of the model can take. REQUIRES: front and machines outlive it.
-  WeightUploads(Front& front, ServedMachines& machines, uint64_t bytes_max);
+  /// `bytes_max`: that weights of the model can take. REQUIRES: the others outlive it.
+  WeightUploads(HttpServer& http, Front& front, ServedMachines& machines, uint64_t bytes_max);
   /// Null: the request is no upload.
   std::shared_ptr<HttpUpload> open(const HttpRequest& head, std::optional<uint64_t> body_bytes);
+  /// Changes to the weights in this memory; `then` gets what became of it.
+  void update(std::shared_ptr<const WeightMemory> memory, InFlight in_flight, const WeightLabel& label, std::function<void(const Status&)> then);
 
  private:
   class Upload;
+  HttpServer& http_;
   Front& front_;
   ServedMachines& machines_;
   const uint64_t bytes_max_;

@@ -17,6 +17,16 @@ Out label_fields(const std::optional<WeightLabel>& label) {
   return label->number ? Out{{"version", cat(*label->number)}} : Out{{"name", label->name}};
 }
 
+/// The memory that a receiver names holds what it says.
+bool can_read_memory(const HttpRequest& request) {
+  const auto path = request.query.find("memory"), holds = request.query.find("holds");
+  if (path == request.query.end() || holds == request.query.end()) return false;
+  const auto memory = WeightMemory::open(path->second);
+  if (!memory.ok()) return false;
+  const Result<std::string> found = (*memory)->read(0, holds->second.size() + 1);
+  return found.ok() && *found == holds->second;
+}
+
 bool is_same(const std::optional<WeightLabel>& a, const std::optional<WeightLabel>& b) {
   if (!a || !b) return !a && !b;
   return a->number == b->number && a->name == b->name;
@@ -26,7 +36,7 @@ bool is_same(const std::optional<WeightLabel>& a, const std::optional<WeightLabe
 
 bool WeightsReceiver::handle(const HttpRequest& request, const Reply& reply) {
   const bool is_post = request.method == "POST";
-  if (request.path == kPath && request.method == "GET") connect(reply);
+  if (request.path == kPath && request.method == "GET") connect(request, reply);
   else if (request.path == kPath && is_post) take_answer(request, reply);
   else if (request.path == kContinue && is_post && (is_passing_ || has_parts_ || !why_failed_.empty())) go_on(reply);
   else if (auto call = group_call_at(request.path); call && call->kind == ServerKind::kSglang && is_post) pass_on(*std::move(call), request, reply);
@@ -42,13 +52,14 @@ void WeightsReceiver::tick(int64_t now_us) {
 
 // ---- the receiver ----------------------------------------------------------------------------------------------------------------
 
-void WeightsReceiver::connect(const Reply& reply) {
+void WeightsReceiver::connect(const HttpRequest& request, const Reply& reply) {
   if (receiver_ != nullptr) return reply->send(409, http_error_body("another receiver of weights is connected", 409));
   receiver_ = reply;
   reply->begin("application/x-ndjson");
-  reply->write("{}\n");
+  reply->write(json_text({{"reads_memory", can_read_memory(request)}}) + "\n");
   reply->on_gone([this] {
     receiver_.reset();
+    memory_.reset();
     const Status gone = fail(Code::kUnavailable, "the receiver of weights has gone");
     if (std::exchange(has_parts_, false)) why_failed_ = gone.error().detail;
     if (asked_) answered(gone);
@@ -65,9 +76,17 @@ void WeightsReceiver::take_answer(const HttpRequest& request, const Reply& reply
   if (!success.ok()) return refuse(success.error());
   const Result<std::string> message = text_field(*body, "message");
   if (!message.ok()) return refuse(message.error());
+  const Result<std::string> memory = text_field(*body, "memory");
+  if (!memory.ok()) return refuse(memory.error());
   if (!asked_ || static_cast<int64_t>(asked_->call) != *call) return reply->send(409, http_error_body(cat("call ", *call, " is not under way"), 409));
+  Status status = *success ? Status() : fail(Code::kUnavailable, *message);
+  if (!memory->empty()) {
+    Result<std::shared_ptr<WeightMemory>> opened = WeightMemory::open(*memory);
+    if (opened.ok()) memory_ = *std::move(opened);
+    else status = opened.error();
+  }
   reply->send(200, "{}");
-  answered(*success ? Status() : fail(Code::kUnavailable, *message));
+  answered(status);
 }
 
 void WeightsReceiver::ask(Out line, const Reply& reply, std::function<void(const Status&)> then) {
@@ -131,15 +150,25 @@ void WeightsReceiver::refuse(const GroupCall& call, const Reply& reply, const st
 /// All parts were sent: they become the weights.
 void WeightsReceiver::go_on(const Reply& reply) {
   if (is_passing_) return answer_trainer(reply, false, "a part of new weights is under way");
-  const auto stay_paused = [this, reply](const std::string& why) {
-    answer_trainer(reply, false, cat("generation is still paused with weight version ", front_.version_label(front_.version()), ": ", why));
-  };
-  if (!has_parts_) return stay_paused(std::exchange(why_failed_, ""));
-  ask({{"path", kContinue}}, reply, [this, reply, stay_paused](const Status& status) {
-    has_parts_ = false;
-    if (!status.ok()) return stay_paused(status.error().detail);
-    continue_generation(front_, reply, cat("Generation continued with weight version ", front_.version_label(front_.version()), "."));
+  if (!has_parts_) return stay_paused(std::exchange(why_failed_, ""), reply);
+  ask({{"path", kContinue}}, reply, [this, reply](const Status& status) {
+    if (!status.ok() || memory_ == nullptr) return end_update(status, reply);
+    is_passing_ = true;
+    uploads_.update(std::exchange(memory_, nullptr), InFlight::kRedo, label_.value_or(WeightLabel{}), [this, reply](const Status& done) {
+      is_passing_ = false;
+      end_update(done, reply);
+    });
   });
+}
+
+void WeightsReceiver::end_update(const Status& status, const Reply& reply) {
+  has_parts_ = false;
+  if (!status.ok()) return stay_paused(status.error().detail, reply);
+  continue_generation(front_, reply, cat("Generation continued with weight version ", front_.version_label(front_.version()), "."));
+}
+
+void WeightsReceiver::stay_paused(const std::string& why, const Reply& reply) {
+  answer_trainer(reply, false, cat("generation is still paused with weight version ", front_.version_label(front_.version()), ": ", why));
 }
 
 }  // namespace seer

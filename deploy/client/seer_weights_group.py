@@ -5,9 +5,11 @@
 The trainer makes SGLang's calls to the server, which passes them on to this process:
 
     /init_weights_update_group         joins a group, with the rank `rank_offset`; rank 0 is the trainer's
-    /update_weights_from_distributed   takes these tensors as rank 0 broadcasts them, and sends them to POST /seer/v1/weights
-    /continue_generation               ends that request: the weights change whole, or not at all
+    /update_weights_from_distributed   takes these tensors as rank 0 broadcasts them
+    /continue_generation               hands them over: the weights change whole, or not at all
     /destroy_weights_update_group      leaves the group
+
+On the server's host they are received into memory that the server reads; else they are sent to POST /seer/v1/weights, part by part.
 
 Two processes: this one talks to the server, and its child, the worker, is in the groups. A peer that hangs may keep the worker for ever:
 a call that takes longer than --timeout-s, or that the trainer has given up, ends the worker, and another one is started. So does
@@ -22,17 +24,22 @@ import asyncio
 import contextlib
 import ctypes
 import datetime
+import fcntl
 import json
 import math
+import mmap
 import os
+import secrets
 import signal
 import sys
+import urllib.parse
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from seer_client import CONTROL_S, DTYPES, SILENCE_S, WEIGHTS_S, Client
 from seer_http import Http, Refused, SeerError, error_of, parse_address
 
 RECEIVER = "/seer/v1/weights_receiver"
+UPDATE = "/update_weights_from_distributed"
 CONTINUE = "/continue_generation"
 RECONNECT_S = 600.0     # for the server to be there again
 RECONNECT_WAIT_S = 0.5
@@ -48,8 +55,15 @@ class BadCall(Exception):
 
 # ---- the worker: a member of groups ----------------------------------------------------------------------------------------------------
 
-def tensors_of(body: Dict[str, Any]) -> List[Tuple[str, str, List[int]]]:
-    """Name, dtype as torch calls it, and shape of each tensor that a part has."""
+Tensor = Tuple[str, str, List[int]]  # name, dtype as torch calls it, shape
+
+
+def bytes_of(dtype: str, shape: List[int]) -> int:
+    return math.prod(shape) * DTYPES[dtype][1]
+
+
+def tensors_of(body: Dict[str, Any]) -> List[Tensor]:
+    """Those of a part."""
     names, dtypes, shapes = (body.get(field) for field in ("names", "dtypes", "shapes"))
     if not all(isinstance(values, list) and len(values) == len(names) for values in (names, dtypes, shapes)) or len(names) > TENSORS_MAX:
         raise BadCall(f"names, dtypes and shapes: expected lists of one length, at most {TENSORS_MAX}")
@@ -62,6 +76,47 @@ def tensors_of(body: Dict[str, Any]) -> List[Tuple[str, str, List[int]]]:
             raise BadCall(f"tensor {name}: shape is {str(shape)[:100]}: expected a list of sizes")
         found.append((str(name), spelt, shape))
     return found
+
+
+class Memory:
+    """Memory of the system that another process can read (a memfd), with safetensors, one after the other."""
+
+    def __init__(self):
+        self._descriptor = os.memfd_create("seer-weights-group", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        self._bytes = 0
+
+    @property
+    def path(self) -> str:
+        return f"/proc/{os.getpid()}/fd/{self._descriptor}"
+
+    def add(self, text: bytes) -> None:
+        self._bytes += os.write(self._descriptor, text)
+
+    @contextlib.contextmanager
+    def room_for(self, torch, tensors: List[Tensor]) -> Iterator[List[Any]]:
+        """Room for the bytes of these tensors, to be filled and let go."""
+        table, at = {}, 0
+        for name, dtype, shape in tensors:
+            table[name] = {"dtype": DTYPES[dtype][0], "shape": shape, "data_offsets": [at, at + bytes_of(dtype, shape)]}
+            at += bytes_of(dtype, shape)
+        head = json.dumps(table).encode()
+        head += b" " * (-(8 + len(head) + at) % mmap.ALLOCATIONGRANULARITY)  # the next file begins where a mapping can
+        size, begin = 8 + len(head) + at, self._bytes
+        os.ftruncate(self._descriptor, begin + size)
+        self._bytes += size
+        mapped = mmap.mmap(self._descriptor, size, offset=begin)
+        mapped[:8 + len(head)] = len(head).to_bytes(8, "little") + head
+        data = torch.frombuffer(mapped, dtype=torch.uint8, offset=8 + len(head), count=at) if at > 0 else torch.empty(0, dtype=torch.uint8)
+        yield list(data.split([bytes_of(dtype, shape) for _, dtype, shape in tensors]))
+        del data
+        mapped.close()  # after an error somebody may still have parts of it
+
+    def seal(self) -> None:
+        """Nobody can change it any more."""
+        fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
 
 
 class Group:
@@ -85,24 +140,23 @@ class Group:
         self._group = self._joined(backend, f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}", rank, world_size, str(body["group_name"]),
                                    datetime.timedelta(seconds=timeout_s))
 
-    def receive(self, tensors: List[Tuple[str, str, List[int]]], load_format: Optional[str]) -> Iterator[Tuple[str, str, List[int], Any]]:
-        """Name, dtype, shape and bytes of each tensor. All are here before the first is given."""
+    def receive(self, tensors: List[Tensor], load_format: Optional[str], into: List[Any]) -> None:
+        """Fills byte tensors of the host, one for each of these tensors."""
         torch = self._torch
-        sizes = [math.prod(shape) * DTYPES[dtype][1] for _, dtype, shape in tensors]
-        if load_format == "flattened_bucket":  # one after the other, in one broadcast
-            bucket = torch.empty(sum(sizes), dtype=torch.uint8, device=self._device)
-            self._broadcast([bucket])
-            parts = list(bucket.split(sizes))
-        elif load_format in (None, "", "auto"):
-            whole = [torch.empty(math.prod(shape), dtype=getattr(torch, dtype), device=self._device) for _, dtype, shape in tensors]
-            parts = [tensor.view(torch.uint8) for tensor in whole]
-            # Gloo moves bytes, and may not know BF16.
-            self._broadcast(parts if self._device == "cpu" else whole)
-        else:
+        if load_format not in (None, "", "auto", "flattened_bucket"):
             raise BadCall(f"load_format is {str(load_format)[:100]!r}: expected none or flattened_bucket")
-        if self._device != "cpu":
-            torch.cuda.synchronize()
-        return ((*tensor, part.cpu().numpy()) for tensor, part in zip(tensors, parts))
+        if load_format == "flattened_bucket":  # one after the other, in one broadcast
+            bucket = torch.empty(sum(part.numel() for part in into), dtype=torch.uint8, device=self._device)
+            self._broadcast([bucket])
+            found = bucket.split([part.numel() for part in into])
+        elif self._device == "cpu":  # gloo moves bytes, and may not know BF16
+            return self._broadcast(into)
+        else:
+            whole = [torch.empty(shape, dtype=getattr(torch, dtype), device=self._device) for _, dtype, shape in tensors]
+            self._broadcast(whole)
+            found = [tensor.reshape(-1).view(torch.uint8) for tensor in whole]
+        for part, tensor in zip(into, found):
+            part.copy_(tensor)
 
     def leave(self) -> None:
         self._torch.distributed.destroy_process_group(self._group)
@@ -141,7 +195,9 @@ class Worker:
     def run(self) -> None:
         for self._call in self._calls:
             try:
-                if self._call["path"] == "/update_weights_from_distributed":
+                if self._call["path"] == UPDATE and self._call["in_memory"]:
+                    self._update_in_memory()
+                elif self._call["path"] == UPDATE:
                     found = self._client.update_weights_from_tensors(self._tensors(), **self._call["label"], mode="retract")
                     self._answer(True, f"weight version {found}")
                 elif self._call["path"] == CONTINUE:
@@ -152,20 +208,41 @@ class Worker:
             except Exception as error:  # of torch, for whatever reason, or of the server
                 self._answer(False, str(error) or repr(error))
 
+    def _update_in_memory(self) -> None:
+        with contextlib.closing(Memory()) as memory:
+            for body in self._parts():
+                tensors = tensors_of(body)
+                with memory.room_for(self._torch, tensors) as room:
+                    self._receive(body, tensors, room)
+                    del room
+            memory.seal()
+            self._answer(True, "", memory=memory.path)
+            next(self._calls)  # the server has opened it
+
     def _tensors(self) -> Iterator[Tuple[str, str, List[int], Any]]:
-        """Those of one update, which begins with the call at hand and ends with CONTINUE."""
+        """Those of an update, with their bytes."""
+        for body in self._parts():
+            tensors = tensors_of(body)
+            room = [self._torch.empty(bytes_of(dtype, shape), dtype=self._torch.uint8) for _, dtype, shape in tensors]
+            self._receive(body, tensors, room)
+            for tensor, data in zip(tensors, room):
+                yield (*tensor, data.numpy())
+
+    def _parts(self) -> Iterator[Dict[str, Any]]:
+        """The parts of an update, which begins with the call at hand and ends with CONTINUE. A part must be received before the next one."""
         while self._call["path"] != CONTINUE:
-            if self._call["path"] == "/update_weights_from_distributed":
-                body = self._call["body"]
-                group = self._group(body)
+            if self._call["path"] == UPDATE:
+                self._group(self._call["body"])
                 self._is_in_step = False
-                received = group.receive(tensors_of(body), body.get("load_format"))
-                self._is_in_step = True
-                yield from received
+                yield self._call["body"]
             else:
                 self._join_or_leave()
             self._answer(True, "")
             self._call = next(self._calls)
+
+    def _receive(self, body: Dict[str, Any], tensors: List[Tensor], into: List[Any]) -> None:
+        self._group(body).receive(tensors, body.get("load_format"), into)
+        self._is_in_step = True
 
     def _join_or_leave(self) -> None:
         body = self._call["body"]
@@ -185,8 +262,8 @@ class Worker:
             raise BadCall(f"this process has not joined a group {name}")
         return self._groups[name]
 
-    def _answer(self, success: bool, message: str) -> None:
-        answer = {"call": self._call["call"], "success": success, "message": message[:MESSAGE_CHARS_MAX], "ends": not self._is_in_step}
+    def _answer(self, success: bool, message: str, **fields) -> None:
+        answer = {"call": self._call["call"], "success": success, "message": message[:MESSAGE_CHARS_MAX], "ends": not self._is_in_step, **fields}
         print(json.dumps(answer), file=self._answers, flush=True)
         if not self._is_in_step:
             os._exit(1)
@@ -237,14 +314,17 @@ class WorkerProcess:
         # Loading the weights has its own limit, in the worker.
         limit_s = WEIGHTS_S + CONTROL_S if call["path"] == CONTINUE else self._timeout_s + 5
         line = b""
-        with contextlib.suppress(ConnectionError):
-            self._process.stdin.write(json.dumps(call).encode() + b"\n")
-            await self._process.stdin.drain()
-            try:
-                line = await asyncio.wait_for(self._process.stdout.readline(), limit_s)
-            except asyncio.TimeoutError:
-                self.kill(f"the trainer's group was not done within {limit_s:g} s")
+        await self.tell(call)
+        try:
+            line = await asyncio.wait_for(self._process.stdout.readline(), limit_s)
+        except asyncio.TimeoutError:
+            self.kill(f"the trainer's group was not done within {limit_s:g} s")
         return json.loads(line) if line else {"call": call["call"], "success": False, "message": self._why, "ends": True}
+
+    async def tell(self, line: Dict[str, Any]) -> None:
+        with contextlib.suppress(ConnectionError):
+            self._process.stdin.write(json.dumps(line).encode() + b"\n")
+            await self._process.stdin.drain()
 
     async def restart(self) -> None:
         await self.stop()
@@ -263,27 +343,38 @@ class WorkerProcess:
 class Receiver:
     """What the server says of the trainer's calls, while one connection to it lasts."""
 
-    def __init__(self, http: Http, worker: WorkerProcess):
-        self._http, self._worker = http, worker
+    def __init__(self, http: Http, worker: WorkerProcess, may_share: bool):
+        self._http, self._worker, self._may_share = http, worker, may_share
+        self._reads_memory = False                   # the server, on this host
         self._asked: Optional[int] = None            # the call that the worker has
         self._last: Optional[asyncio.Future] = None  # done when all that was begun is over
 
     async def run(self, on_connected) -> None:
-        lines = self._http.pieces("GET", RECEIVER, None, "application/x-ndjson", b"\n", timeout_s=SILENCE_S)
-        try:
-            async for line in lines:
-                on_connected()
-                self._take(json.loads(line))
-        finally:
-            await lines.aclose()
-            self._worker.kill("the connection to the server has ended")
-            if self._last is not None:
-                with contextlib.suppress(SeerError, RuntimeError):
-                    await self._last
+        with contextlib.closing(Memory()) as memory:
+            text = secrets.token_hex(16)
+            memory.add(text.encode())
+            memory.seal()
+            query = f"?{urllib.parse.urlencode({'memory': memory.path, 'holds': text})}" if self._may_share else ""
+            lines = self._http.pieces("GET", RECEIVER + query, None, "application/x-ndjson", b"\n", timeout_s=SILENCE_S)
+            try:
+                async for line in lines:
+                    self._take(json.loads(line), on_connected)
+            finally:
+                await lines.aclose()
+                await self._end()
 
-    def _take(self, line: Dict[str, Any]) -> None:
-        if "call" in line:
-            self._begin(self._answer(line))
+    async def _end(self) -> None:
+        self._worker.kill("the connection to the server has ended")
+        if self._last is not None:
+            with contextlib.suppress(SeerError, RuntimeError):
+                await self._last
+
+    def _take(self, line: Dict[str, Any], on_connected) -> None:
+        on_connected()
+        if "reads_memory" in line:
+            self._reads_memory = line["reads_memory"]
+        elif "call" in line:
+            self._begin(self._answer({**line, "in_memory": self._reads_memory}))
         elif "leave" in line or ("cancel" in line and line["cancel"] == self._asked):
             why = line.get("leave", "the trainer has gone")
             print(f"groups_left message={json.dumps(why)}", flush=True)
@@ -311,6 +402,8 @@ class Receiver:
         reply = await self._http.call("POST", RECEIVER, found, timeout_s=CONTROL_S, is_control=True)
         if reply.status != 200:
             raise error_of(reply)
+        if "memory" in found:
+            await self._worker.tell({})
         if ends:
             await self._worker.restart()
 
@@ -332,7 +425,7 @@ async def receive(options, arguments: List[str]) -> None:
     try:
         while True:
             try:
-                await Receiver(http, worker).run(on_connected)
+                await Receiver(http, worker, not options.over_http).run(on_connected)
             except Refused:
                 raise  # a wrong token, another receiver, or a server that takes no such weights
             except SeerError as error:
@@ -366,6 +459,7 @@ def main() -> int:
     parser.add_argument("--server", required=True, help="HOST:PORT or URL of seer serve")
     parser.add_argument("--device", default="cuda:0", help="GPU that receives over NCCL (default: %(default)s); gloo needs none")
     parser.add_argument("--timeout-s", type=float, default=600, help="for one call of the trainer, in seconds (default: %(default)s)")
+    parser.add_argument("--over-http", action="store_true", help="send weights over HTTP to a server of this host too")
     parser.add_argument("--token-file", help="of the server")
     parser.add_argument("--tls-ca", help="certificates to trust, for a server with https")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)

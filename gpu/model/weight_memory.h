@@ -1,8 +1,9 @@
-// WeightMemory: safetensors that were sent to this process, in anonymous memory of the system (a memfd). It has a name in no file
-// system, and is freed with its last user, also when the process is killed. Filled by one thread first, then read by any.
+// WeightMemory: safetensors that were sent to this process, or left for it by another one, in anonymous memory of the system (a memfd).
+// It has a name in no file system, and is freed with its last user, also when that is killed. Filled by one thread first, then read by any.
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -14,6 +15,9 @@ class WeightMemory {
  public:
   /// Errors: kIo.
   static Result<std::shared_ptr<WeightMemory>> create();
+  /// That of another process, "/proc/PID/fd/N", which must be sealed: nobody can write to it or change its size any more.
+  /// Errors: kIo, kInvalidArgument.
+  static Result<std::shared_ptr<WeightMemory>> open(const std::string& path);
   ~WeightMemory();
   WeightMemory(const WeightMemory&) = delete;
   WeightMemory& operator=(const WeightMemory&) = delete;
@@ -23,13 +27,16 @@ class WeightMemory {
   /// Bytes from `offset` on, at most `bytes_max`; empty at the end. Errors: kIo.
   Result<std::string> read(uint64_t offset, uint64_t bytes_max) const;
   uint64_t bytes() const { return bytes_; }
+  /// CRC-32C of all of it. Reads it where it was opened. Errors: kIo.
+  Result<uint32_t> crc() const;
   int descriptor() const { return descriptor_; }
 
  private:
-  explicit WeightMemory(int descriptor) : descriptor_(descriptor) {}
+  WeightMemory(int descriptor, uint64_t bytes, std::optional<uint32_t> crc) : descriptor_(descriptor), bytes_(bytes), crc_(crc) {}
 
   const int descriptor_;
-  uint64_t bytes_ = 0;
+  uint64_t bytes_;
+  std::optional<uint32_t> crc_;  // of what was appended; none: it was opened
 };
 
 }  // namespace seer

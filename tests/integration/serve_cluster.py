@@ -3,6 +3,7 @@
 come, die and change their weights, and the controller dies and returns. Usage: serve_cluster.py [SEER]"""
 import concurrent.futures, json, re, shutil, signal, socket, subprocess, tempfile, time, unittest
 
+from scripted_receiver import ScriptedReceiver, memory_with
 from served import MACHINE, MODEL, ROOT, SEER, Served, memories_of
 from turned_model import turned_model
 
@@ -127,11 +128,32 @@ class ServeClusterTest(unittest.TestCase):
         with open(f"{folder}/model.safetensors", "rb") as file:
             return self.served.call("POST", f"/seer/v1/weights?version={version}&mode={mode}", file)
 
+    def leave_in_memory(self, folder, version):
+        """As the receiver of a trainer's group does (weights_group.py)."""
+        with open(f"{folder}/model.safetensors", "rb") as file:
+            memory = memory_with(file.read())
+        receiver = ScriptedReceiver(self.served)
+        self.served.post("/pause_generation")
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            for path, fields in (("/update_weights_from_distributed", {}), ("/continue_generation", {"memory": memory.path})):
+                asked = pool.submit(self.served.call, "POST", path, {"weight_version": version})
+                receiver.answer(receiver.line(), **fields)
+                found, answer = asked.result()
+                self.assertEqual(found, 200, answer)
+        receiver.close()
+        memory.close()
+
     def test_weights_sent_over_http_reach_all_machines_and_those_that_come_later(self):
+        self.reach_all_machines(lambda folder: self.assertEqual(self.send(folder, "5"), (200, {"weight_version": "5"})))
+
+    def test_weights_left_in_memory_of_the_servers_host_do_so_too(self):
+        self.reach_all_machines(lambda folder: self.leave_in_memory(folder, "5"))
+
+    def reach_all_machines(self, update):
         with tempfile.TemporaryDirectory() as work:
             folder = turned_model(work)
             expected = self.alone(folder)
-            self.assertEqual(self.send(folder, "5"), (200, {"weight_version": "5"}))
+            update(folder)
             shutil.rmtree(folder)  # no machine reads it
             self.add(3)
             self.until_machines(3)

@@ -3,19 +3,19 @@
 deploy/client/seer_weights_group.py as the member. With torch, tensors move over real gloo groups, and trainers are killed, stopped and
 out of step. Without it, only what the server does with calls and a scripted receiver is tried. NCCL needs GPUs and is not tried here.
 usage: weights_group.py SEER_PROGRAM"""
-import concurrent.futures, datetime, http.client, itertools, json, os, signal, socket, subprocess, sys, textwrap, threading, unittest
+import concurrent.futures, datetime, http.client, itertools, json, os, signal, socket, subprocess, sys, textwrap, threading, unittest, warnings
 
-if "torch" not in sys.modules:
+if __name__ == "__main__":
     for python in (sys.executable, "/usr/bin/python3"):
         if subprocess.run([python, "-c", "import torch.distributed"], stderr=subprocess.DEVNULL).returncode == 0:
             if python != sys.executable:
                 os.execv(python, [python, *sys.argv])
             break
 
-from served import LONG, MODEL, ROOT, Served, memories_of
+from scripted_receiver import PATIENCE_S, RECEIVER, ScriptedReceiver, memory_with
+from served import LONG, ROOT, Served, memories_of
 from weights import SAMPLING, TwoWeights, bits_of, file_of, until
 
-sys.path.insert(0, f"{ROOT}/deploy/client")
 try:
     import torch
     import torch.distributed
@@ -23,10 +23,8 @@ except ImportError:
     torch = None
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-RECEIVER = "/seer/v1/weights_receiver"
 GROUP = "slime-pp_0"
 TORCH_DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
-PATIENCE_S = 60
 
 
 def part_of(tensors, version="1", group=GROUP, **fields):
@@ -59,36 +57,15 @@ class GroupCase(TwoWeights):
 
 # ---- the server, with a scripted receiver --------------------------------------------------------------------------------------------
 
-class ScriptedReceiver:
-    """Has the stream, and answers as the test says."""
-
-    def __init__(self, served):
-        self.served = served
-        self.connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=PATIENCE_S)
-        self.connection.request("GET", RECEIVER)
-        self.stream = self.connection.getresponse()
-        assert self.next() == {}, "a sign of life comes first"
-
-    def next(self):
-        return json.loads(self.stream.readline())
-
-    def line(self):
-        """The next that says something."""
-        return next(line for line in iter(self.next, None) if line)
-
-    def answer(self, line, success=True, message="", status=200):
-        return self.served.post(RECEIVER, {"call": line["call"], "success": success, "message": message}, status)
-
-    def close(self):
-        self.stream.close()
-        self.connection.close()
-
-
 class ServerTest(GroupCase):
     def receiver(self):
         receiver = ScriptedReceiver(self.served)
         self.addCleanup(receiver.close)
         return receiver
+
+    def close(self, receiver):
+        receiver.close()
+        until(lambda: "no receiver" in self.served.call("POST", "/destroy_weights_update_group", {})[1]["message"], "it has gone")
 
     def ask(self, path, body={}):
         return self.pool.submit(self.served.call, "POST", path, body)
@@ -120,6 +97,31 @@ class ServerTest(GroupCase):
                 self.assertEqual(asked.result(), (200, {"success": True, "message": f"Generation continued with weight version {running}."}))
                 self.assertEqual(bits_of(self.served), (self.new_bits, running))
         self.served.post("/continue_generation")  # of no parts: as ever
+
+    def test_weights_that_a_receiver_leaves_in_memory_are_read_from_there(self):
+        for text, seals, is_read in (("a text", True, True), ("other", True, False), ("a text", False, False)):
+            proof = memory_with(b"a text", seals)
+            receiver = ScriptedReceiver(self.served, proof, text)
+            self.assertEqual(receiver.reads_memory, is_read)
+            proof.close()
+            self.close(receiver)
+        receiver = self.receiver()
+        for data, seals, says, bits in ((file_of(self.new)[:-1], True, "truncated", self.old_bits), (file_of(self.new), False, "no memory that is sealed", self.old_bits),
+                                        (file_of(self.new[:5]) + file_of(self.new[5:]), True, "", self.new_bits)):
+            self.served.post("/pause_generation")
+            asked = self.ask("/update_weights_from_distributed", part_of(self.new, "1"))
+            receiver.answer(receiver.line())
+            self.assertEqual(asked.result()[0], 200)
+            asked = self.ask("/continue_generation")
+            memory = memory_with(data, seals)
+            receiver.answer(receiver.line(), memory=memory.path)
+            memory.close()  # the server has it now
+            status, answer = asked.result()
+            self.assertEqual(status, 400 if says else 200)
+            self.assertIn(says, answer["message"])
+            self.served.post("/continue_generation")
+            self.assertEqual(bits_of(self.served), (bits, "1"))
+            until(lambda: memories_of(self.served) == 0, "it is freed")
 
     def test_calls_without_a_receiver_or_a_pause_are_refused(self):
         self.refused("/update_weights_from_distributed", part_of(self.new), "no receiver of weights is connected: start python3 -m seer_weights_group")
@@ -173,8 +175,7 @@ class ServerTest(GroupCase):
                 answer = self.served.post("/continue_generation", status=400)
                 self.assertEqual(answer["message"], f"generation is still paused with weight version 1: {says}")
                 self.assertServesOld()
-                receiver.close()
-                until(lambda: self.served.call("POST", "/destroy_weights_update_group", {})[1]["message"].endswith("/seer/v1/weights"), "it has gone")
+                self.close(receiver)
 
     def test_a_trainer_that_goes_cancels_its_call_but_not_the_end_of_an_update(self):
         receiver = self.receiver()
@@ -269,7 +270,9 @@ class Trainer:
         return self.call("/update_weights_from_distributed", part_of(tensors, version, self.group, **fields), lambda: self.broadcast(tensors, **fields))
 
     def broadcast(self, tensors, load_format=None):
-        values = [torch.frombuffer(bytearray(data), dtype=torch.uint8) for *_, data in tensors]  # torch 1.13 has no BF16 in gloo, which moves bytes
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # rank 0 writes to none of them
+            values = [torch.frombuffer(data, dtype=torch.uint8) for *_, data in tensors]  # torch 1.13 has no BF16 in gloo, which moves bytes
         if load_format == "flattened_bucket":
             values = [torch.cat(values)]
         for work in [torch.distributed.broadcast(value, 0, group=self.process_group, async_op=True) for value in values]:
@@ -303,16 +306,25 @@ class MemberTest(GroupCase):
         for bucket in buckets_of(tensors, buckets):
             status, answer = trainer.send(bucket, version, **fields)
             self.assertEqual(status, 200, answer)
+        self.copies = memories_of(self.served)
         return self.served.call("POST", "/continue_generation")
 
     def test_weights_over_a_group_give_the_bits_of_the_folder_each_time(self):
         self.start()
+        self.give_the_bits_of_the_folder(copies=0)
+
+    def test_weights_that_are_sent_over_http_do_so_too(self):
+        self.start("--over-http")
+        self.give_the_bits_of_the_folder(copies=1)
+
+    def give_the_bits_of_the_folder(self, copies):
+        """`copies`: of what came so far, which the server has before the update is over."""
         trainer = self.joined()
         for version, shown, buckets, fields in (("1", "1", 3, {}), (None, "3", 1, {}), ("7", "7", 5, {"load_format": "flattened_bucket"})):
             for tensors, bits, version in ((self.old, self.old_bits, "first"), (self.new, self.new_bits, version)):
                 with self.subTest(version=version, buckets=buckets):
                     status, answer = self.update(trainer, tensors, version, buckets, **fields)
-                    self.assertEqual(status, 200, answer)
+                    self.assertEqual((status, self.copies), (200, copies), answer)
                     if tensors is self.new and version is not None:
                         self.assertEqual(bits_of(self.served), (bits, version))
                     self.assertEqual(bits_of(self.served)[0], bits)
