@@ -31,7 +31,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 import zmq
 
 from seer_client import Client, Refused, SeerError
-from seer_http import parse_address
+from seer_http import parse_address, read_token
 from seer_torch_pickle import MESSAGE_BYTES_MAX, BadMessage, DeviceMemory, GivenUp, SharedMemory, Tensor, read_message
 
 SILENCE_S = 60.0              # of a trainer's rank; less than the server waits for more of an upload
@@ -403,11 +403,7 @@ def main() -> int:
     try:
         host, port = parsed_listen(options.listen)
         parse_address(options.server, options.tls_ca is not None)
-        token = None
-        if options.token_file is not None:
-            with open(options.token_file) as file:
-                token = file.readline().strip()
-        bridge = Bridge(options.server, token, options.tls_ca, options.mode)
+        bridge = Bridge(options.server, read_token(options.token_file), options.tls_ca, options.mode)
         listener = Listener(host, port, bridge)
     except (ValueError, OSError) as error:
         print(f"seer_checkpoint_engine: {error}", file=sys.stderr)

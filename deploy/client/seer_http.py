@@ -158,6 +158,14 @@ class _Connection:
         self.may_be_kept = headers.get("connection", "").lower() != "close"
 
 
+def read_token(file: Optional[str]) -> Optional[str]:
+    """The first line of the file. None: no file, no token."""
+    if file is None:
+        return None
+    with open(file) as lines:
+        return lines.readline().strip()
+
+
 def keep_alive(connection: socket.socket) -> None:
     """A response may take hours, in which a host that is gone says nothing."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

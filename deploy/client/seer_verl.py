@@ -22,6 +22,7 @@ import tempfile
 from typing import Any, Dict, List, Optional
 
 from seer_client import AsyncClient, _each
+from seer_http import read_token
 
 _SETTINGS = ("seer_address", "seer_weights_dir", "seer_token_file", "seer_tls_ca")
 
@@ -37,11 +38,7 @@ def _settings_of(config) -> Dict[str, str]:
 
 
 def _connect(settings: Dict[str, str], **options) -> AsyncClient:
-    token = None
-    if "seer_token_file" in settings:
-        with open(settings["seer_token_file"]) as file:
-            token = file.readline().strip()
-    return AsyncClient(settings["seer_address"], token, settings.get("seer_tls_ca"), **options)
+    return AsyncClient(settings["seer_address"], read_token(settings.get("seer_token_file")), settings.get("seer_tls_ca"), **options)
 
 
 class SeerServer:

@@ -36,7 +36,7 @@ import urllib.parse
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from seer_client import CONTROL_S, DTYPES, SILENCE_S, WEIGHTS_S, Client
-from seer_http import Http, Refused, SeerError, error_of, parse_address
+from seer_http import Http, Refused, SeerError, error_of, parse_address, read_token
 
 RECEIVER = "/seer/v1/weights_receiver"
 UPDATE = "/update_weights_from_distributed"
@@ -278,7 +278,7 @@ def work(options) -> int:
     try:
         import torch
         import torch.distributed
-        client = client_of(options)
+        client = Client(options.server, read_token(options.token_file), options.tls_ca)
     except (ImportError, OSError) as error:
         print(json.dumps({"error": f"no torch to join groups with: {error}"}), file=answers, flush=True)
         return 1
@@ -412,7 +412,7 @@ async def receive(options, arguments: List[str]) -> None:
     """Until the server is not there for RECONNECT_S."""
     worker = WorkerProcess(arguments, options.timeout_s)
     version = await worker.start()
-    http = Http(options.server, token_of(options), options.tls_ca, connections_max=2, retries=0)
+    http = Http(options.server, read_token(options.token_file), options.tls_ca, connections_max=2, retries=0)
     clock = asyncio.get_running_loop().time
     was_there_s, is_connected = clock(), False
 
@@ -442,17 +442,6 @@ async def receive(options, arguments: List[str]) -> None:
 
 
 # ---- options -----------------------------------------------------------------------------------------------------------------------------
-
-def token_of(options) -> Optional[str]:
-    if options.token_file is None:
-        return None
-    with open(options.token_file) as file:
-        return file.readline().strip()
-
-
-def client_of(options) -> Client:
-    return Client(options.server, token_of(options), options.tls_ca)
-
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="seer_weights_group", description="Receives weights for `seer serve` over a trainer's communication group.")

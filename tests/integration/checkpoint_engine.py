@@ -4,14 +4,11 @@ ParameterServer sends (see stand_ins.md) and shares memory as torch does for ten
 Needs python3-zmq, else skipped; with torch, its own pickles are tried too. usage: checkpoint_engine.py SEER_PROGRAM"""
 import concurrent.futures, http.client, itertools, json, os, pickle, signal, socket, struct, subprocess, sys, textwrap, unittest
 
-for python in (sys.executable, "/usr/bin/python3"):
-    if subprocess.run([python, "-c", "import zmq"], stderr=subprocess.DEVNULL).returncode == 0:
-        break
-else:
+from python_with import run_with
+
+if not run_with("zmq"):
     print("skipped: no Python here has zmq (Debian, Ubuntu: python3-zmq)")
     sys.exit(77)
-if python != sys.executable:
-    os.execv(python, [python, *sys.argv])
 
 import zmq
 

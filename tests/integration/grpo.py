@@ -2,12 +2,12 @@
 """deploy/examples/grpo: a short run with two policies, what ends a run, and that servers end with it. Needs torch, else skipped."""
 import json, os, select, signal, subprocess, sys, tempfile, unittest
 
+from python_with import python_with
 from served import ROOT, SEER
 
 GRPO = f"{ROOT}/deploy/examples/grpo/grpo.py"
 TINY = ["--steps", "2", "--groups", "3", "--group-size", "4", "--terms", "2-4", "--held-out", "2", "--max-new", "400"]
-PYTHON = next((python for python in (sys.executable, "/usr/bin/python3")
-               if subprocess.run([python, "-c", "import torch"], stderr=subprocess.DEVNULL).returncode == 0), None)
+PYTHON = python_with("torch")
 
 
 def children(pid):

@@ -5,12 +5,10 @@ out of step. Without it, only what the server does with calls and a scripted rec
 usage: weights_group.py SEER_PROGRAM"""
 import concurrent.futures, datetime, http.client, itertools, json, os, signal, socket, subprocess, sys, textwrap, threading, unittest, warnings
 
+from python_with import run_with
+
 if __name__ == "__main__":
-    for python in (sys.executable, "/usr/bin/python3"):
-        if subprocess.run([python, "-c", "import torch.distributed"], stderr=subprocess.DEVNULL).returncode == 0:
-            if python != sys.executable:
-                os.execv(python, [python, *sys.argv])
-            break
+    run_with("torch.distributed")
 
 from scripted_receiver import PATIENCE_S, RECEIVER, ScriptedReceiver, memory_with
 from served import LONG, ROOT, Served, memories_of
