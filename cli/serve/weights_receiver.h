@@ -14,8 +14,8 @@
 // be read here and holds this text, it may leave weights in such memory as well (WeightMemory::open).
 //
 // Weights come in parts, which only /continue_generation ends: the receiver gets it as a call as well, completes its upload or answers
-// with the `memory` that has the weights, and they change whole or not at all. If a part or the whole fails, generation stays paused with the old weights, and the trainer is told.
-// One receiver, and one call at a time. All of it runs on the HTTP server's thread.
+// with the `memory` that has the weights, and they change whole or not at all. If a part or the whole fails, generation stays paused with
+// the old weights, and the trainer is told. One receiver, and one call at a time. All of it runs on the HTTP server's thread.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -61,15 +61,15 @@ class WeightsReceiver {
   };
   Front& front_;
   WeightUploads& uploads_;
-  Reply receiver_;                    // its stream; null: there is none
-  int64_t written_us_ = 0;            // when the stream had its last sign of life
+  Reply receiver_;                              // its stream; null: there is none
+  int64_t written_us_ = 0;                      // when the stream had its last sign of life
   uint64_t last_call_ = 0;
-  bool is_passing_ = false;           // a call is under way
-  std::optional<Asked> asked_;        // the receiver has it
-  bool has_parts_ = false;            // the receiver has parts of new weights
-  std::optional<WeightLabel> label_;  // what the trainer calls them; none: the next number
+  bool is_passing_ = false;                     // a call is under way
+  std::optional<Asked> asked_;                  // the receiver has it
+  bool has_parts_ = false;                      // the receiver has parts of new weights
+  std::optional<WeightLabel> label_;            // what the trainer calls them; none: the next number
   std::shared_ptr<const WeightMemory> memory_;  // that the receiver has answered with
-  std::string why_failed_;            // parts are lost, and generation has not continued since
+  std::string why_failed_;                      // parts are lost, and generation has not continued since
 };
 
 }  // namespace seer

@@ -62,6 +62,11 @@ def bytes_of(dtype: str, shape: List[int]) -> int:
     return math.prod(shape) * DTYPES[dtype][1]
 
 
+def name_of(body: Dict[str, Any]) -> str:
+    """Of the group that a call is about."""
+    return str(body.get("group_name", "weight_update_group"))  # SGLang's default
+
+
 def tensors_of(body: Dict[str, Any]) -> List[Tensor]:
     """Those of a part."""
     names, dtypes, shapes = (body.get(field) for field in ("names", "dtypes", "shapes"))
@@ -137,7 +142,7 @@ class Group:
                 raise BadCall("backend is nccl, but torch sees no GPU in this process: expected gloo")
             torch.cuda.set_device(device)
         self._torch, self._device = torch, device if backend == "nccl" else "cpu"
-        self._group = self._joined(backend, f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}", rank, world_size, str(body["group_name"]),
+        self._group = self._joined(backend, f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}", rank, world_size, name_of(body),
                                    datetime.timedelta(seconds=timeout_s))
 
     def receive(self, tensors: List[Tensor], load_format: Optional[str], into: List[Any]) -> None:
@@ -204,7 +209,6 @@ class Worker:
                     self._answer(False, "no parts of new weights are here")
                 else:
                     self._join_or_leave()
-                    self._answer(True, "")
             except Exception as error:  # of torch, for whatever reason, or of the server
                 self._answer(False, str(error) or repr(error))
 
@@ -235,9 +239,9 @@ class Worker:
                 self._group(self._call["body"])
                 self._is_in_step = False
                 yield self._call["body"]
+                self._answer(True, "")
             else:
                 self._join_or_leave()
-            self._answer(True, "")
             self._call = next(self._calls)
 
     def _receive(self, body: Dict[str, Any], tensors: List[Tensor], into: List[Any]) -> None:
@@ -245,19 +249,23 @@ class Worker:
         self._is_in_step = True
 
     def _join_or_leave(self) -> None:
+        """What fails here concerns no other group, and no update."""
         body = self._call["body"]
-        body.setdefault("group_name", "weight_update_group")  # SGLang's default
-        name = str(body["group_name"])
-        if self._call["path"] == "/destroy_weights_update_group":
-            self._group(body).leave()
-            del self._groups[name]
-        elif name in self._groups:
-            raise BadCall(f"the group {name} is there already: expected /destroy_weights_update_group before")
-        else:
-            self._groups[name] = Group(self._torch, body, self._options.device, self._options.timeout_s)
+        name = name_of(body)
+        try:
+            if self._call["path"] == "/destroy_weights_update_group":
+                self._group(body).leave()
+                del self._groups[name]
+            elif name in self._groups:
+                raise BadCall(f"the group {name} is there already: expected /destroy_weights_update_group before")
+            else:
+                self._groups[name] = Group(self._torch, body, self._options.device, self._options.timeout_s)
+            self._answer(True, "")
+        except Exception as error:
+            self._answer(False, str(error) or repr(error))
 
     def _group(self, body: Dict[str, Any]) -> Group:
-        name = str(body.get("group_name", "weight_update_group"))
+        name = name_of(body)
         if name not in self._groups:
             raise BadCall(f"this process has not joined a group {name}")
         return self._groups[name]
@@ -275,10 +283,10 @@ def work(options) -> int:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # NCCL prints there
+    client = Client(options.server, read_token(options.token_file), options.tls_ca)
     try:
         import torch
         import torch.distributed
-        client = Client(options.server, read_token(options.token_file), options.tls_ca)
     except (ImportError, OSError) as error:
         print(json.dumps({"error": f"no torch to join groups with: {error}"}), file=answers, flush=True)
         return 1
@@ -410,9 +418,9 @@ class Receiver:
 
 async def receive(options, arguments: List[str]) -> None:
     """Until the server is not there for RECONNECT_S."""
+    http = Http(options.server, read_token(options.token_file), options.tls_ca, connections_max=2, retries=0)
     worker = WorkerProcess(arguments, options.timeout_s)
     version = await worker.start()
-    http = Http(options.server, read_token(options.token_file), options.tls_ca, connections_max=2, retries=0)
     clock = asyncio.get_running_loop().time
     was_there_s, is_connected = clock(), False
 

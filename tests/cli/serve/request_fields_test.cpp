@@ -153,6 +153,8 @@ TEST_CASE("read weight label: a number, a name, or a sentence") {
   CHECK(!read("9223372036854775808").ok());
   CHECK(!read("99999999999999999999").ok());
   CHECK(!read(std::string(257, 'n')).ok());
+  CHECK((!read_weight_name("name", "12").value().number && read_weight_name("name", "12").value().name == "12"));
+  CHECK(read_weight_name("name", std::string(257, '1')).error().detail.ends_with(": expected a name of at most 256 bytes"));
 }
 
 TEST_CASE("read object: a body nested without end is refused, not copied until the stack is full") {
