@@ -26,9 +26,9 @@ covered_by=(
   '^cli/serve/openai_dialect$'                                    tests/integration/openai.py
   '^cli/serve/native_dialect$'                                    tests/integration/native.py
   '^cli/serve/weight_uploads$'                                    tests/integration/weights.py
+  '^cli/serve/(weights_receiver|group_calls)$'                    tests/integration/weights_group.py
   '^actors/weight_source_actor$'                                  tests/actors/node_actor_test.cpp
   '^actors/handover$'                                             tests/actors/kv_node_actor_test.cpp
-  '^gpu/model/weight_memory$'                                     tests/gpu/model/safetensors_test.cpp
   '^cli/serve/served_machines$'                                   tests/integration/serve_cluster.py
   '^cli/(server_fleet|serve/routed_.*)$'                          tests/integration/router.py
   '^cli/serve/router_dialect$'                                    tests/integration/router_weights.py
