@@ -54,6 +54,11 @@ Result<WeightLabel> read_weight_label(const char* field, const std::string& text
               kLabelBytesMax, " bytes");
 }
 
+Result<WeightLabel> read_trainer_label(const char* field, const std::string& text, WeightVersion runs) {
+  SEER_ASSIGN_OR_RETURN(WeightLabel label, read_weight_label(field, text));
+  return label.number && *label.number <= runs ? read_weight_name(field, text) : label;
+}
+
 Result<InFlight> read_in_flight(const std::string& mode, const std::vector<std::pair<std::string, InFlight>>& others) {
   if (mode.empty() || mode == "abort") return InFlight::kAbort;
   std::string names = "abort";

@@ -58,6 +58,9 @@ struct WeightLabel {
 Result<WeightLabel> read_weight_label(const char* field, const std::string& text);
 /// A name, even if it is a number.
 Result<WeightLabel> read_weight_name(const char* field, const std::string& text);
+/// Text that a trainer gives as SGLang takes it: any label. One may count from a number that is over here, as slime does from 1: then the
+/// number is a name. `runs`: the version that runs.
+Result<WeightLabel> read_trainer_label(const char* field, const std::string& text, WeightVersion runs);
 /// What `mode` says of requests that are not over: one of these names, or "abort", the default.
 Result<InFlight> read_in_flight(const std::string& mode, const std::vector<std::pair<std::string, InFlight>>& others);
 /// That of weight updates.

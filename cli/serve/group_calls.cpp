@@ -13,8 +13,7 @@ void answer_trainer(const std::shared_ptr<HttpReply>& reply, bool success, const
 Result<std::optional<WeightLabel>> read_group_label(const GroupCall& call, WeightVersion runs) {
   const std::string version = version_of(call);
   if (version.empty()) return std::optional<WeightLabel>();
-  SEER_ASSIGN_OR_RETURN(WeightLabel label, read_weight_label("weight_version", version));
-  if (label.number && *label.number <= runs) label = {.number = {}, .name = version};
+  SEER_ASSIGN_OR_RETURN(WeightLabel label, read_trainer_label("weight_version", version, runs));
   return std::optional(std::move(label));
 }
 

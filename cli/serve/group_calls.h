@@ -14,8 +14,7 @@ namespace seer {
 
 /// As SGLang and vLLM answer the calls of a trainer.
 void answer_trainer(const std::shared_ptr<HttpReply>& reply, bool success, const std::string& message);
-/// What the call names the weights; none: it does not say. A trainer may count from a number that is over here, as slime does from 1:
-/// then the number is a name. `runs`: the version that runs.
+/// What the call names the weights; none: it does not say. `runs`: the version that runs.
 Result<std::optional<WeightLabel>> read_group_label(const GroupCall& call, WeightVersion runs);
 /// Whether generation is paused, and with `is_idle` whether nothing runs either. `then` gets what is wrong, on the server's thread.
 void check_paused(Front& front, const std::string& path, bool is_idle, std::function<void(Status)> then);

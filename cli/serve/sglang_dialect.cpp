@@ -355,7 +355,9 @@ void SglangDialect::update_from_disk(const HttpRequest& request, const Reply& re
   if (folder->empty()) return answer(false, "model_path is missing: expected a folder with safetensors files");
   if (folder->size() > kPathBytesMax || folder->find('\0') != std::string::npos)
     return answer(false, cat("model_path has ", folder->size(), " bytes: expected at most ", kPathBytesMax, ", none of them 0"));
-  const Result<WeightLabel> label = read_weight_label("weight_version", *version);
+  const Json* const given = given_field(*body, "weight_version");  // a number counts as those here do
+  const Result<WeightLabel> label = given != nullptr && given->is_string() ? read_trainer_label("weight_version", *version, front_.version())
+                                                                           : read_weight_label("weight_version", *version);
   if (!label.ok()) return answer(false, label.error().detail);
   const Result<InFlight> in_flight = read_update_mode(*mode);
   if (!in_flight.ok()) return answer(false, in_flight.error().detail);

@@ -417,14 +417,14 @@ class AsyncClient:
     async def update_weights(self, folder: str, version: Union[int, str, None] = None, *, mode: str = "abort") -> str:
         """Changes to the weights in a folder of the server. Returns the version as the server names it from now on.
 
-        version  a number above the one that runs, or a name; None: the next number
+        version  a number above the one that runs, or a name, even one that looks like a number that is over; None: the next number
         mode     what happens to requests that are not over: "abort", they are answered with the tokens that they have; "retract", they
                  start again with the new weights; "drain", they end with the old ones first. Requests that come meanwhile wait.
         The request is not sent twice: after ConnectionLost or TimedOut, weight_version() tells what runs.
         """
         body = {"model_path": str(folder), "mode": _update_mode(mode)}
         if version is not None:
-            body["weight_version"] = str(version)
+            body["weight_version"] = version
         answer = await self._control("POST", "/update_weights_from_disk", body, timeout_s=WEIGHTS_S, may_repeat=False)
         if answer.status == 400:
             raise WeightsRefused(str(error_of(answer)), 400)

@@ -369,11 +369,11 @@ class Receiver:
                     self._take(json.loads(line), on_connected)
             finally:
                 await lines.aclose()
-                await self._end()
+                await self._end_work()
 
-    async def _end(self) -> None:
-        self._worker.kill("the connection to the server has ended")
+    async def _end_work(self) -> None:
         if self._last is not None:
+            self._worker.kill("the connection to the server has ended")
             with contextlib.suppress(SeerError, RuntimeError):
                 await self._last
 
@@ -441,9 +441,10 @@ async def receive(options, arguments: List[str]) -> None:
                     raise
                 if is_connected:
                     print(f"disconnected message={json.dumps(str(error))}", flush=True)
+            if is_connected:
+                await worker.restart()
             is_connected = False
             await asyncio.sleep(RECONNECT_WAIT_S)
-            await worker.restart()
     finally:
         await worker.stop()
         await http.close()

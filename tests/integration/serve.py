@@ -379,13 +379,21 @@ class WeightsTest(unittest.TestCase):
                                ({"model_path": MODEL, "weight_version": "v" * 300}, "a name of at most 256 bytes"),
                                ({"model_path": MODEL, "weight_version": 1.5}, "weight_version is 1.5: expected text"),
                                ("{", "body:1:2"), ({"model_path": MODEL, "weight_version": 0}, "expected one above 1"),
-                               ({"model_path": MODEL, "weight_version": "1"}, "expected one above 1")]:
+                               ({"model_path": MODEL, "weight_version": 1}, "expected one above 1")]:
             with self.subTest(body=body):
                 status, answer = s.call("POST", "/update_weights_from_disk", body)
                 self.assertEqual((status, answer["success"]), (400, False))
                 self.assertIn(sentence, answer["message"])
         self.assertEqual(s.generate([2, 3], sampling_params={"max_new_tokens": 9, "temperature": 0})["output_ids"], before["output_ids"])
         self.assertEqual(s.call("GET", "/get_weight_version")[1], {"weight_version": "1"})
+
+    def test_a_trainer_that_counts_from_one_as_slime_does_gets_the_labels_that_it_gave(self):
+        s = self.served
+        for _ in range(2):  # slime started again
+            for step in range(1, 5):
+                s.post("/update_weights_from_disk", {"model_path": MODEL, "weight_version": str(step)})
+                self.assertEqual(s.call("GET", "/get_weight_version")[1], {"weight_version": str(step)})
+                self.assertEqual(s.generate([2, 3], sampling_params={"max_new_tokens": 2})["meta_info"]["weight_version"], str(step))
 
     def test_running_requests_are_aborted_start_again_or_end_with_the_old_weights(self):
         s = self.served

@@ -153,6 +153,11 @@ TEST_CASE("read weight label: a number, a name, or a sentence") {
   CHECK(!read("9223372036854775808").ok());
   CHECK(!read("99999999999999999999").ok());
   CHECK(!read(std::string(257, 'n')).ok());
+  const auto of_trainer = [](const std::string& text) { return read_trainer_label("version", text, WeightVersion{12}); };
+  CHECK(of_trainer("13").value().number == WeightVersion{13});
+  CHECK((!of_trainer("12").value().number && of_trainer("12").value().name == "12"));
+  CHECK(of_trainer("step-12").value().name == "step-12");
+  CHECK(!of_trainer("-1").ok());
   CHECK((!read_weight_name("name", "12").value().number && read_weight_name("name", "12").value().name == "12"));
   CHECK(read_weight_name("name", std::string(257, '1')).error().detail.ends_with(": expected a name of at most 256 bytes"));
 }
