@@ -1,5 +1,5 @@
 """The receiver of weights that a trainer sends over its group (deploy/client/seer_weights_group.py), as a test wants it: no group, no torch."""
-import http.client, json, os, sys, urllib.parse
+import http.client, json, sys, urllib.parse
 
 from served import ROOT
 
