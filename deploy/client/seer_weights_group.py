@@ -41,6 +41,7 @@ from seer_http import Http, Refused, SeerError, error_of, parse_address, read_to
 RECEIVER = "/seer/v1/weights_receiver"
 UPDATE = "/update_weights_from_distributed"
 CONTINUE = "/continue_generation"
+GONE = "the trainer has gone"
 RECONNECT_S = 600.0     # for the server to be there again
 RECONNECT_WAIT_S = 0.5
 START_S = 300.0         # for a worker, which imports torch
@@ -297,6 +298,11 @@ def work(options) -> int:
 
 # ---- the parent: between the server and the worker -----------------------------------------------------------------------------------
 
+def failure(call: Dict[str, Any], why: str, ends: bool) -> Dict[str, Any]:
+    """An answer of the worker."""
+    return {"call": call["call"], "success": False, "message": why, "ends": ends}
+
+
 class WorkerProcess:
     """The worker, and after it the next one."""
 
@@ -310,8 +316,11 @@ class WorkerProcess:
         self._why = "the worker has died"
         self._process = await asyncio.create_subprocess_exec(sys.executable, os.path.abspath(__file__), "--worker", *self._arguments,
                                                              stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE)
-        line = await asyncio.wait_for(self._process.stdout.readline(), START_S)
-        first = json.loads(line) if line else {"error": self._why}
+        try:
+            line = await asyncio.wait_for(self._process.stdout.readline(), START_S)
+            first = json.loads(line) if line else {"error": self._why}
+        except asyncio.TimeoutError:
+            first = {"error": f"the worker has not started within {START_S:g} s"}
         if "error" in first:
             await self.stop()
             raise RuntimeError(first["error"])
@@ -327,7 +336,7 @@ class WorkerProcess:
             line = await asyncio.wait_for(self._process.stdout.readline(), limit_s)
         except asyncio.TimeoutError:
             self.kill(f"the trainer's group was not done within {limit_s:g} s")
-        return json.loads(line) if line else {"call": call["call"], "success": False, "message": self._why, "ends": True}
+        return json.loads(line) if line else failure(call, self._why, ends=True)
 
     async def tell(self, line: Dict[str, Any]) -> None:
         with contextlib.suppress(ConnectionError):
@@ -355,6 +364,7 @@ class Receiver:
         self._http, self._worker, self._may_share = http, worker, may_share
         self._reads_memory = False                   # the server, on this host
         self._asked: Optional[int] = None            # the call that the worker has
+        self._cancelled: Optional[int] = None        # the last that the trainer gave up
         self._last: Optional[asyncio.Future] = None  # done when all that was begun is over
 
     async def run(self, on_connected) -> None:
@@ -383,11 +393,14 @@ class Receiver:
             self._reads_memory = line["reads_memory"]
         elif "call" in line:
             self._begin(self._answer({**line, "in_memory": self._reads_memory}))
-        elif "leave" in line or ("cancel" in line and line["cancel"] == self._asked):
-            why = line.get("leave", "the trainer has gone")
-            print(f"groups_left message={json.dumps(why)}", flush=True)
+        elif "cancel" in line:
+            self._cancelled = line["cancel"]
+            if self._asked == self._cancelled:
+                self._worker.kill(GONE)
+        elif "leave" in line:
+            print(f"groups_left message={json.dumps(line['leave'])}", flush=True)
             if self._asked is not None:
-                self._worker.kill(why)
+                self._worker.kill(line["leave"])
             else:
                 self._begin(self._worker.restart())
         elif self._last is not None and self._last.done():
@@ -402,9 +415,12 @@ class Receiver:
         self._last = asyncio.ensure_future(one_after_the_other(self._last))
 
     async def _answer(self, call: Dict[str, Any]) -> None:
-        self._asked = call["call"]
-        found = await self._worker.ask(call)
-        self._asked = None
+        if call["call"] == self._cancelled:
+            found = failure(call, GONE, ends=True)
+        else:
+            self._asked = call["call"]
+            found = await self._worker.ask(call)
+            self._asked = None
         print(f"{'call_done' if found['success'] else 'call_failed'} path={call['path']} message={json.dumps(found['message'])}", flush=True)
         ends = found.pop("ends")
         reply = await self._http.call("POST", RECEIVER, found, timeout_s=CONTROL_S, is_control=True)

@@ -457,6 +457,31 @@ class MemberTest(GroupCase):
         until(lambda: "has gone" in self.served.call("POST", "/continue_generation")[1]["message"], "the trainer is told")
         self.assertServesOld()
 
+    def test_a_join_that_the_trainer_gives_up_is_given_up_at_once(self):
+        self.start()
+        worker = self.member.worker()
+        with socket.create_server(("127.0.0.1", 0)) as silent:  # a rank 0 that says nothing
+            connection = self.served.connect()
+            connection.request("POST", "/init_weights_update_group", json.dumps({"master_address": "127.0.0.1", "master_port": silent.getsockname()[1],
+                                                                                "rank_offset": 1, "world_size": 2, "backend": "gloo"}))
+            with silent.accept()[0]:  # the member is there
+                connection.close()
+                self.member.until('call_failed path=/init_weights_update_group message="the trainer has gone"')
+        self.assertEqual(self.update(self.joined(), self.new, "8")[0], 200)
+        self.assertNotEqual(self.member.worker(), worker)
+
+    def test_a_server_that_is_started_again_has_its_member_but_no_groups(self):
+        self.start()
+        trainer, port = self.joined(), self.served.port
+        self.served.kill()
+        self.member.until("disconnected message=")
+        self.served = Served("--listen", f"127.0.0.1:{port}")
+        self.member.until("seer_weights_group receives weights for", times=2)
+        self.served.post("/pause_generation")
+        self.refused("/update_weights_from_distributed", part_of(self.new, "7"), f"this process has not joined a group {GROUP}")
+        self.assertEqual(self.update(self.joined("next"), self.new, "8")[0], 200)
+        self.assertEqual(bits_of(self.served), (self.new_bits, "8"))
+
     def test_a_part_that_the_server_refused_ends_the_groups(self):
         self.start()
         trainer = self.joined()
