@@ -438,14 +438,14 @@ async def receive(options, arguments: List[str]) -> None:
     worker = WorkerProcess(arguments, options.timeout_s)
     version = await worker.start()
     clock = asyncio.get_running_loop().time
-    was_there_s, is_connected = clock(), False
+    was_there_s, is_connected, is_told = clock(), False, False  # told that it is not connected
 
     def on_connected() -> None:
-        nonlocal was_there_s, is_connected
+        nonlocal was_there_s, is_connected, is_told
         was_there_s = clock()
         if not is_connected:
             print(f"seer_weights_group receives weights for {http.address} with torch {version}", flush=True)
-        is_connected = True
+        is_connected, is_told = True, False
     try:
         while True:
             try:
@@ -455,8 +455,9 @@ async def receive(options, arguments: List[str]) -> None:
             except SeerError as error:
                 if clock() - was_there_s > RECONNECT_S:
                     raise
-                if is_connected:
+                if not is_told:
                     print(f"disconnected message={json.dumps(str(error))}", flush=True)
+                is_told = True
             if is_connected:
                 await worker.restart()
             is_connected = False
