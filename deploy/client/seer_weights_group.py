@@ -199,7 +199,9 @@ class Worker:
         self._is_in_step = True          # with the trainer
 
     def run(self) -> None:
-        for self._call in self._calls:
+        """Until the process ends."""
+        while True:
+            self._call = self._next_call()
             try:
                 if self._call["path"] == UPDATE and self._call["in_memory"]:
                     self._update_in_memory()
@@ -222,7 +224,7 @@ class Worker:
                     del room
             memory.seal()
             self._answer(True, "", memory=memory.path)
-            next(self._calls)  # the server has opened it
+            self._next_call()  # the server has opened it
 
     def _tensors(self) -> Iterator[Tuple[str, str, List[int], Any]]:
         """Those of an update, with their bytes."""
@@ -243,11 +245,16 @@ class Worker:
                 self._answer(True, "")
             else:
                 self._join_or_leave()
-            self._call = next(self._calls)
+            self._call = self._next_call()
 
     def _receive(self, body: Dict[str, Any], tensors: List[Tensor], into: List[Any]) -> None:
         self._group(body).receive(tensors, body.get("load_format"), into)
         self._is_in_step = True
+
+    def _next_call(self) -> Dict[str, Any]:
+        for call in self._calls:
+            return call
+        os._exit(0)  # the parent has gone
 
     def _join_or_leave(self) -> None:
         """What fails here concerns no other group, and no update."""
@@ -278,8 +285,8 @@ class Worker:
             os._exit(1)
 
 
-def work(options) -> int:
-    """The worker's process: calls come as lines of its input, answers are lines of its output."""
+def work(options) -> Optional[int]:
+    """The worker's process: calls come as lines of its input, answers are lines of its output. Returns if it cannot begin."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     answers = os.fdopen(os.dup(1), "w")
@@ -293,7 +300,6 @@ def work(options) -> int:
         return 1
     print(json.dumps({"ready": torch.__version__}), file=answers, flush=True)
     Worker(torch, options, client, map(json.loads, sys.stdin), answers).run()
-    return 0
 
 
 # ---- the parent: between the server and the worker -----------------------------------------------------------------------------------
@@ -421,11 +427,11 @@ class Receiver:
             self._asked = call["call"]
             found = await self._worker.ask(call)
             self._asked = None
-        print(f"{'call_done' if found['success'] else 'call_failed'} path={call['path']} message={json.dumps(found['message'])}", flush=True)
         ends = found.pop("ends")
         reply = await self._http.call("POST", RECEIVER, found, timeout_s=CONTROL_S, is_control=True)
         if reply.status != 200:
             raise error_of(reply)
+        print(f"{'call_done' if found['success'] else 'call_failed'} path={call['path']} message={json.dumps(found['message'])}", flush=True)
         if "memory" in found:
             await self._worker.tell({})
         if ends:

@@ -239,7 +239,10 @@ class Trainer:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_S)
         try:
             connection.request("POST", path, json.dumps(body))
-            meanwhile()
+            try:
+                meanwhile()
+            except RuntimeError as error:  # of torch; the server may know more
+                raise RuntimeError(f"{error}; the server answers {connection.getresponse().read()}") from None
             answer = connection.getresponse()
             return answer.status, json.loads(answer.read())
         finally:
