@@ -435,19 +435,19 @@ class MemberTest(GroupCase):
         self.assertNextTrainerUpdates()
 
     def test_a_trainer_that_hangs_is_given_up(self):
-        self.start("--timeout-s", "4")
+        self.start("--timeout-s", "10")
         trainer = self.trainer_in_a_part()
         trainer.send_signal(signal.SIGSTOP)
         self.member.until("call_failed path=/update_weights_from_distributed")
         self.assertNextTrainerUpdates()
 
     def test_a_worker_that_hangs_is_ended(self):
-        self.start("--timeout-s", "1")
+        self.start("--timeout-s", "10")
         self.joined()
         self.served.post("/pause_generation")
         os.kill(self.member.worker(), signal.SIGSTOP)
-        self.refused("/update_weights_from_distributed", part_of(self.new), "the trainer's group was not done within 6 s")
-        self.assertIn("the trainer's group was not done within 6 s", self.assertNextTrainerUpdates())
+        self.refused("/update_weights_from_distributed", part_of(self.new), "the trainer's group was not done within 15 s")
+        self.assertIn("the trainer's group was not done within 15 s", self.assertNextTrainerUpdates())
 
     def test_a_member_killed_in_the_middle_of_an_update_changes_nothing(self):
         self.start()
