@@ -53,6 +53,7 @@ struct Call {
 struct WeightLabel {
   std::optional<WeightVersion> number;  // none: the next one
   std::string name;                     // empty: none but the number
+  bool operator==(const WeightLabel&) const = default;
 };
 /// "12" is a number, "step-12" a name, "" neither. Errors: an integer that is no version, a name that is too long. `field`: its name.
 Result<WeightLabel> read_weight_label(const char* field, const std::string& text);

@@ -10,13 +10,6 @@ void answer_trainer(const std::shared_ptr<HttpReply>& reply, bool success, const
   reply->send(success ? 200 : 400, json_text({{"success", success}, {"message", message}}));
 }
 
-Result<std::optional<WeightLabel>> read_group_label(const GroupCall& call, WeightVersion runs) {
-  const std::string version = version_of(call);
-  if (version.empty()) return std::optional<WeightLabel>();
-  SEER_ASSIGN_OR_RETURN(WeightLabel label, read_trainer_label("weight_version", version, runs));
-  return std::optional(std::move(label));
-}
-
 void check_paused(Front& front, const std::string& path, bool is_idle, std::function<void(Status)> then) {
   front.ask([](GatewayActor& gateway) { return gateway.loads(); },
             [path, is_idle, then = std::move(then)](const GatewayLoads& now) {

@@ -3,19 +3,15 @@
 #pragma once
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 
 #include "cli/serve/front.h"
 #include "cli/serve/http_server.h"
-#include "served/weights_group.h"
 
 namespace seer {
 
 /// As SGLang and vLLM answer the calls of a trainer.
 void answer_trainer(const std::shared_ptr<HttpReply>& reply, bool success, const std::string& message);
-/// What the call names the weights; none: it does not say. `runs`: the version that runs.
-Result<std::optional<WeightLabel>> read_group_label(const GroupCall& call, WeightVersion runs);
 /// Whether generation is paused, and with `is_idle` whether nothing runs either. `then` gets what is wrong, on the server's thread.
 void check_paused(Front& front, const std::string& path, bool is_idle, std::function<void(Status)> then);
 /// Ends the pause, and tells the trainer.

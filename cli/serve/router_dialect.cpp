@@ -77,9 +77,10 @@ void RouterDialect::world_size(const Reply& reply) {
 void RouterDialect::pass_on(GroupCall call, const HttpRequest& request, const Reply& reply) {
   if (const Status read = read_group_body(call, request.body); !read.ok()) return answer_trainer(reply, false, read.error().detail);
   if (const Status named = check_version(call); !named.ok()) return answer_trainer(reply, false, named.error().detail);
-  Result<std::optional<WeightLabel>> label = read_group_label(call, front_.version());
+  const std::string version = version_of(call);
+  Result<WeightLabel> label = read_trainer_label("weight_version", version, front_.version());
   if (!label.ok()) return answer_trainer(reply, false, label.error().detail);
-  if (*label) new_label_ = *std::move(label);
+  if (!version.empty()) new_label_ = *std::move(label);
   if (is_passing_) return answer_trainer(reply, false, cat(call.path, ": another call of this kind is under way"));
   Result<Members> members = members_of(call);
   if (!members.ok()) return answer_trainer(reply, false, members.error().detail);

@@ -12,9 +12,9 @@ constexpr const char* kNoReceiver =
     "no receiver of weights is connected: start python3 -m seer_weights_group, or send weights to /update_weights_from_disk or /seer/v1/weights";
 
 /// As the receiver's upload has it in its query.
-Out label_fields(const std::optional<WeightLabel>& label) {
-  if (!label) return Out::object();
-  return label->number ? Out{{"version", cat(*label->number)}} : Out{{"name", label->name}};
+Out label_fields(const WeightLabel& label) {
+  if (label.number) return {{"version", cat(*label.number)}};
+  return label.name.empty() ? Out::object() : Out{{"name", label.name}};
 }
 
 /// The memory that a receiver names holds what it says.
@@ -25,11 +25,6 @@ bool can_read_memory(const HttpRequest& request) {
   if (!memory.ok()) return false;
   const Result<std::string> found = (*memory)->read(0, holds->second.size() + 1);
   return found.ok() && *found == holds->second;
-}
-
-bool is_same(const std::optional<WeightLabel>& a, const std::optional<WeightLabel>& b) {
-  if (!a || !b) return !a && !b;
-  return a->number == b->number && a->name == b->name;
 }
 
 }  // namespace
@@ -128,9 +123,9 @@ void WeightsReceiver::pass_on(GroupCall call, const HttpRequest& request, const 
 }
 
 void WeightsReceiver::take_part(const GroupCall& call, const Reply& reply) {
-  Result<std::optional<WeightLabel>> label = read_group_label(call, front_.version());
+  Result<WeightLabel> label = read_trainer_label("weight_version", version_of(call), front_.version());
   if (!label.ok()) return refuse(call, reply, label.error().detail);
-  if (has_parts_ && !is_same(*label, label_)) return refuse(call, reply, cat(call.path, ": the parts before have another weight_version"));
+  if (has_parts_ && *label != label_) return refuse(call, reply, cat(call.path, ": the parts before have another weight_version"));
   label_ = *std::move(label);
   ask({{"path", call.path}, {"body", call.body}, {"label", label_fields(label_)}}, reply, [this, reply](const Status& status) {
     has_parts_ = status.ok();
@@ -154,7 +149,7 @@ void WeightsReceiver::go_on(const Reply& reply) {
   ask({{"path", kContinue}}, reply, [this, reply](const Status& status) {
     if (!status.ok() || memory_ == nullptr) return end_update(status, reply);
     is_passing_ = true;
-    uploads_.update(std::exchange(memory_, nullptr), InFlight::kRedo, label_.value_or(WeightLabel{}), [this, reply](const Status& done) {
+    uploads_.update(std::exchange(memory_, nullptr), InFlight::kRedo, label_, [this, reply](const Status& done) {
       is_passing_ = false;
       end_update(done, reply);
     });

@@ -28,6 +28,7 @@
 #include "cli/serve/http_server.h"
 #include "cli/serve/request_fields.h"
 #include "cli/serve/weight_uploads.h"
+#include "served/weights_group.h"
 
 namespace seer {
 
@@ -67,7 +68,7 @@ class WeightsReceiver {
   bool is_passing_ = false;                     // a call is under way
   std::optional<Asked> asked_;                  // the receiver has it
   bool has_parts_ = false;                      // the receiver has parts of new weights
-  std::optional<WeightLabel> label_;            // what the trainer calls them; none: the next number
+  WeightLabel label_;                           // what the trainer calls them
   std::shared_ptr<const WeightMemory> memory_;  // that the receiver has answered with
   std::string why_failed_;                      // parts are lost, and generation has not continued since
 };

@@ -424,7 +424,7 @@ class AsyncClient:
         """
         body = {"model_path": str(folder), "mode": _update_mode(mode)}
         if version is not None:
-            body["weight_version"] = version
+            body["weight_version"] = version if isinstance(version, str) else operator.index(version)
         answer = await self._control("POST", "/update_weights_from_disk", body, timeout_s=WEIGHTS_S, may_repeat=False)
         if answer.status == 400:
             raise WeightsRefused(str(error_of(answer)), 400)

@@ -13,7 +13,7 @@ if not run_with("zmq"):
 import zmq
 
 from served import LONG, ROOT, Served, memories_of
-from weights import TwoWeights, bits_of, read_tensors, until
+from weights import TORCH_DTYPES, TwoWeights, bits_of, read_tensors, until
 
 sys.path.insert(0, f"{ROOT}/deploy/client")
 import seer_torch_pickle
@@ -26,7 +26,6 @@ except ImportError:
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 REDUCTIONS = "torch.multiprocessing.reductions"
-TORCH_DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 ALIGNED = 256  # bytes, as checkpoint-engine aligns tensors
 NUMBERS = itertools.count()
 

@@ -76,6 +76,6 @@ def as_newer_torch():
 def named_tensors(tensors):
     """Of torch, from what read_tensors() of weights.py gives."""
     import torch
-    from weights_group import TORCH_DTYPES
+    from weights import TORCH_DTYPES
     return [(name, torch.frombuffer(bytearray(data), dtype=torch.uint8).view(getattr(torch, TORCH_DTYPES[dtype])).reshape(shape))
             for name, dtype, shape, data in tensors]

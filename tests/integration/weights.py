@@ -12,6 +12,7 @@ from seer_client import Client, Refused, WeightsRefused
 STREAM = "/seer/v1/weights"
 PROMPTS = [[2, 3, 4 + i] for i in range(4)]
 SAMPLING = {"max_new_tokens": 40, "temperature": 0}
+TORCH_DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 
 
 def read_tensors(folder):

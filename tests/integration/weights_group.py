@@ -12,7 +12,7 @@ if __name__ == "__main__":
 
 from scripted_receiver import PATIENCE_S, RECEIVER, ScriptedReceiver, memory_with
 from served import LONG, ROOT, Served, memories_of
-from weights import SAMPLING, TwoWeights, bits_of, file_of, until
+from weights import SAMPLING, TORCH_DTYPES, TwoWeights, bits_of, file_of, until
 
 try:
     import torch
@@ -22,7 +22,6 @@ except ImportError:
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 GROUP = "slime-pp_0"
-TORCH_DTYPES = {"BF16": "bfloat16", "F16": "float16", "F32": "float32"}
 
 
 def part_of(tensors, version="1", group=GROUP, **fields):
