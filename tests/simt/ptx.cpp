@@ -11,6 +11,7 @@
 namespace simt {
 namespace {
 
+enum Special : size_t { kTid, kNtid = 3, kCtaid = 6, kNctaid = 9, kLane = 12, kSpecials };
 enum class Op : uint8_t {
   kAdd, kSub, kMulLo, kMulHi, kMulWide, kMadLo, kDiv, kRem, kNeg, kAbs, kMin, kMax, kAnd, kOr, kXor, kNot, kShl, kShr,
   kSetp, kSelp, kMov, kCvt, kCopy, kLd, kSt, kBra, kRet, kBar, kWarpSync, kShfl, kBallot, kPopc, kBrev, kBfind, kBfi, kFma,
@@ -18,41 +19,45 @@ enum class Op : uint8_t {
   kGroupShow, kGroupBegin, kGroupMma, kGroupCommit, kGroupWait, kNothing, kUnknown
 };
 enum class Space : uint8_t { kGeneric, kGlobal, kShared, kParam };
+enum class Compare : uint8_t { kNone, kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual, kNumbers, kNaN };
 struct Type {
   char kind = 'b';  // b, u, s, f, p, h (bf16x2)
   int bits = 32;
 };
-struct Operand {
-  enum Kind : uint8_t { kRegister, kValue, kSpecial, kParam } kind = kValue;
-  uint64_t value = 0;  // register, literal, which special, or the parameter whose address it is
-};
+using Operand = int32_t;  // the number of a register, or below 0 of a constant: see Entry
 struct Instruction {
   Op op = Op::kUnknown;
   Type type, from;
   Space space = Space::kGeneric;
-  std::string name;   // the opcode as written
-  std::string compare;
-  bool flag = false;  // ldmatrix: transposed; bfind: shift amount; setp: `combine` is "and"
+  Compare compare = Compare::kNone;
+  bool or_unordered = false;  // setp: also true of what is not a number
+  bool flag = false;  // ldmatrix: transposed; bfind: shift amount
   char mode = 0;      // shfl: u, d, b, i; setp: a, o for and, or
-  int guard = -1;     // predicate register
   bool guard_not = false;
-  std::vector<Operand> to, in;
+  mutable bool reached = false;  // and its guard held
+  mutable bool passed = false;   // a branch: it was not taken
+  int guard = -1;     // predicate register
   int param = -1;
+  std::vector<Operand> to, in;
   int64_t offset = 0;
   size_t target = 0;
   std::string place;
-  mutable bool reached = false;  // and its guard held
-  mutable bool passed = false;   // a branch: it was not taken
+  std::string name;  // the opcode as written
 };
 struct Entry {
   std::vector<Instruction> code;
   size_t registers = 0;
+  /// Below a thread's first register it has what is constant for it: kSpecials of itself, addresses of parameters, then literals; the
+  /// first lies next to the registers.
+  std::vector<uint64_t> literals;
+  size_t params = 0;
+  size_t constants() const { return kSpecials + params + literals.size(); }
 };
+constexpr Operand constant(size_t i) { return -1 - static_cast<Operand>(i); }
 constexpr uint64_t kSharedBase = 1024;  // where shared memory lies in its window
 // What wgmma is told of a matrix besides its address: rows of 128 bytes, swizzled, eight after 1024 bytes.
 constexpr uint64_t kMatrix = uint64_t{1} << 16 | uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
 constexpr uint64_t kUnset = 0x5a5a5a5a5a5a5a5a;  // a register that has no value
-enum Special : uint64_t { kTid, kNtid = 3, kCtaid = 6, kNctaid = 9, kLane = 12 };
 
 std::vector<std::string> split(const std::string& s, char by) {
   std::vector<std::string> out;
@@ -86,19 +91,24 @@ struct Parser {
   Entry entry;
 
   Operand operand(const std::string& s) {
-    static const std::map<std::string, uint64_t> specials = {
+    static const std::map<std::string, size_t> specials = {
         {"%tid.x", kTid}, {"%tid.y", kTid + 1}, {"%tid.z", kTid + 2}, {"%ntid.x", kNtid}, {"%ntid.y", kNtid + 1},
         {"%ntid.z", kNtid + 2}, {"%ctaid.x", kCtaid}, {"%ctaid.y", kCtaid + 1}, {"%ctaid.z", kCtaid + 2},
         {"%nctaid.x", kNctaid}, {"%nctaid.y", kNctaid + 1}, {"%nctaid.z", kNctaid + 2}, {"%laneid", kLane}};
-    if (auto it = specials.find(s); it != specials.end()) return {Operand::kSpecial, it->second};
+    if (auto it = specials.find(s); it != specials.end()) return constant(it->second);
     if (s[0] == '%') {
       const size_t digits = s.find_first_of("0123456789");
-      return {Operand::kRegister, registers.at(s.substr(0, digits)).first + std::stoul(s.substr(digits))};
+      return static_cast<Operand>(registers.at(s.substr(0, digits)).first + std::stoul(s.substr(digits)));
     }
-    if (s.starts_with("0f") || s.starts_with("0d")) return {Operand::kValue, std::stoull(s.substr(2), nullptr, 16)};
-    if (std::isdigit(s[0]) || s[0] == '-') return {Operand::kValue, static_cast<uint64_t>(std::stoll(s, nullptr, 0))};
-    if (auto it = params.find(s); it != params.end()) return {Operand::kParam, static_cast<uint64_t>(it->second)};
-    return {Operand::kValue, kSharedBase};  // the one shared array
+    if (s.starts_with("0f") || s.starts_with("0d")) return literal(std::stoull(s.substr(2), nullptr, 16));
+    if (std::isdigit(s[0]) || s[0] == '-') return literal(static_cast<uint64_t>(std::stoll(s, nullptr, 0)));
+    if (auto it = params.find(s); it != params.end()) return constant(kSpecials + static_cast<size_t>(it->second));
+    return literal(kSharedBase);  // the one shared array
+  }
+  Operand literal(uint64_t value) {
+    const size_t at = static_cast<size_t>(std::ranges::find(entry.literals, value) - entry.literals.begin());
+    if (at == entry.literals.size()) entry.literals.push_back(value);
+    return constant(kSpecials + entry.params + at);
   }
   void add(std::string text, const std::string& place) {
     Instruction in;
@@ -106,7 +116,7 @@ struct Parser {
     if (text[0] == '@') {
       in.guard_not = text[1] == '!';
       const size_t space = text.find_first_of(" \t");
-      in.guard = static_cast<int>(operand(text.substr(in.guard_not ? 2 : 1, space - (in.guard_not ? 2 : 1))).value);
+      in.guard = operand(text.substr(in.guard_not ? 2 : 1, space - (in.guard_not ? 2 : 1)));
       text = text.substr(text.find_first_not_of(" \t", space));
     }
     const size_t space = std::min(text.find_first_of(" \t"), text.size());
@@ -143,7 +153,15 @@ struct Parser {
       if (auto it = group.find(parts[1]); it != group.end()) in.op = it->second;
     }
     if (in.op == Op::kSetp) {
-      in.compare = parts[1];
+      static const std::map<std::string, Compare> kinds = {
+          {"eq", Compare::kEqual}, {"ne", Compare::kNotEqual}, {"lt", Compare::kLess}, {"lo", Compare::kLess}, {"le", Compare::kLessEqual},
+          {"ls", Compare::kLessEqual}, {"gt", Compare::kGreater}, {"hi", Compare::kGreater}, {"ge", Compare::kGreaterEqual},
+          {"hs", Compare::kGreaterEqual}, {"num", Compare::kNumbers}, {"nan", Compare::kNaN}};
+      auto kind = kinds.find(parts[1]);
+      in.or_unordered = kind == kinds.end();  // equ, ltu ...
+      if (in.or_unordered) kind = kinds.find(parts[1].substr(0, 2));
+      if (kind == kinds.end()) in.op = Op::kUnknown;
+      else in.compare = kind->second;
       in.mode = has("and") ? 'a' : has("or") ? 'o' : 0;
     }
     if (in.op == Op::kShfl) in.mode = parts[2][0] == 'b' ? 'b' : parts[2][0];
@@ -213,17 +231,19 @@ uint64_t on_type(Type t, uint64_t a, uint64_t b, Fn fn) {
 }
 uint64_t cut(uint64_t x, int bits) { return bits >= 64 ? x : x & ((uint64_t{1} << bits) - 1); }
 template <class T>
-bool compare(const std::string& c, T a, T b) {
+bool compare(const Instruction& in, T a, T b) {
   const bool unordered = a != a || b != b;
-  if (c == "num") return !unordered;
-  if (c == "nan") return unordered;
-  if (c.size() == 3 && unordered) return true;  // equ, ltu ...
-  switch (c[0]) {
-    case 'e': return a == b;
-    case 'n': return a != b && !unordered;
-    case 'l': return c[1] == 't' || c[1] == 'o' ? a < b : a <= b;
-    case 'g': return c[1] == 't' ? a > b : a >= b;
-    case 'h': return c[1] == 'i' ? a > b : a >= b;
+  if (in.or_unordered && unordered) return true;
+  switch (in.compare) {
+    case Compare::kNone: return false;
+    case Compare::kEqual: return a == b;
+    case Compare::kNotEqual: return a != b && !unordered;
+    case Compare::kLess: return a < b;
+    case Compare::kLessEqual: return a <= b;
+    case Compare::kGreater: return a > b;
+    case Compare::kGreaterEqual: return a >= b;
+    case Compare::kNumbers: return !unordered;
+    case Compare::kNaN: return unordered;
   }
   return false;
 }
@@ -254,19 +274,18 @@ struct Call {
 void run_thread(const void* p) {
   const Call& call = *static_cast<const Call*>(p);
   const Entry& entry = *call.entry;
-  auto* r = static_cast<uint64_t*>(alloca(entry.registers * 8));
+  uint64_t* const r = static_cast<uint64_t*>(alloca((entry.constants() + entry.registers) * 8)) + entry.constants();
   std::fill_n(r, entry.registers, kUnset);
+  size_t filled = 0;
+  const auto fill = [&](uint64_t value) { r[constant(filled++)] = value; };
+  for (const Dim3& d : {thread_idx(), block_dim(), block_idx(), grid_dim()})
+    for (const unsigned n : {d.x, d.y, d.z}) fill(n);
+  const auto lane = static_cast<int>(thread_idx().x % 32);
+  fill(static_cast<uint64_t>(lane));
+  for (const void* param : call.params) fill(reinterpret_cast<uint64_t>(param));
+  for (const uint64_t literal : entry.literals) fill(literal);
   float group_sums[32][4];  // of wgmma
   const std::vector<Operand>* group_to = nullptr;  // the registers that get them after the wait
-  const Dim3 dims[4] = {thread_idx(), block_dim(), block_idx(), grid_dim()};
-  const auto get = [&](const Operand& o) -> uint64_t {
-    if (o.kind == Operand::kRegister) return r[o.value];
-    if (o.kind == Operand::kValue) return o.value;
-    if (o.kind == Operand::kParam) return reinterpret_cast<uint64_t>(call.params[o.value]);
-    if (o.value == kLane) return dims[0].x % 32;
-    const Dim3& d = dims[o.value / 3];
-    return o.value % 3 == 0 ? d.x : o.value % 3 == 1 ? d.y : d.z;
-  };
   for (size_t at = 0; at < entry.code.size(); ++at) {
     const Instruction& in = entry.code[at];
     if (in.guard >= 0 && (r[in.guard] != 0) == in.guard_not) {
@@ -275,8 +294,8 @@ void run_thread(const void* p) {
     }
     in.reached = true;
     set_place(&in.place);
-    const auto a = [&](size_t i) { return get(in.in[i]); };
-    const auto put = [&](uint64_t x) { r[in.to[0].value] = cut(x, in.type.bits); };
+    const auto a = [&](size_t i) { return r[in.in[i]]; };
+    const auto put = [&](uint64_t x) { r[in.to[0]] = cut(x, in.type.bits); };
     const auto address = [&](uint64_t x, Space space) {
       if (space == Space::kShared) return reinterpret_cast<char*>(dynamic_shared()) + (cut(x, 32) - kSharedBase);
       return reinterpret_cast<char*>(x);
@@ -294,7 +313,7 @@ void run_thread(const void* p) {
         if (in.type.bits == 64) throw 0;
         break;
       case Op::kMulWide:
-        r[in.to[0].value] = in.type.kind == 's' ? static_cast<uint64_t>(int64_t{as<int32_t>(a(0))} * as<int32_t>(a(1)))
+        r[in.to[0]] = in.type.kind == 's' ? static_cast<uint64_t>(int64_t{as<int32_t>(a(0))} * as<int32_t>(a(1)))
                                                 : cut(a(0), 32) * cut(a(1), 32);
         break;
       case Op::kMadLo: put(a(0) * a(1) + a(2)); break;
@@ -322,17 +341,17 @@ void run_thread(const void* p) {
       }
       case Op::kSetp: {
         bool yes = false;
-        on_type(in.type, a(0), a(1), [&](auto x, auto y) { return yes = compare(in.compare, x, y), x; });
+        on_type(in.type, a(0), a(1), [&](auto x, auto y) { return yes = compare(in, x, y), x; });
         if (in.mode == 'a') yes = yes && a(2);
         if (in.mode == 'o') yes = yes || a(2);
-        r[in.to[0].value] = yes;
+        r[in.to[0]] = yes;
         break;
       }
       case Op::kSelp: put(a(2) ? a(0) : a(1)); break;
       case Op::kMov:
         if (in.to.size() == 2) {
-          r[in.to[0].value] = cut(a(0), in.type.bits / 2);
-          r[in.to[1].value] = cut(a(0) >> in.type.bits / 2, in.type.bits / 2);
+          r[in.to[0]] = cut(a(0), in.type.bits / 2);
+          r[in.to[1]] = cut(a(0) >> in.type.bits / 2, in.type.bits / 2);
         } else if (in.in.size() == 2) {
           put(a(0) | a(1) << in.type.bits / 2);
         } else {
@@ -346,10 +365,10 @@ void run_thread(const void* p) {
         const char* from = in.param >= 0 ? static_cast<const char*>(call.params[in.param]) + in.offset
                                          : address(a(0), in.space) + in.offset;
         if (in.param < 0 && in.space != Space::kParam) access(from, all, false);
-        for (const Operand& to : in.to) {
+        for (const Operand to : in.to) {
           uint64_t x = 0;
           std::memcpy(&x, from, bytes);
-          r[to.value] = x;
+          r[to] = x;
           from += bytes;
         }
         break;
@@ -369,16 +388,16 @@ void run_thread(const void* p) {
       case Op::kBar: barrier(); break;
       case Op::kWarpSync: sync_warp(static_cast<uint32_t>(a(0))); break;
       case Op::kShfl: {
-        const int lane = static_cast<int>(dims[0].x % 32), by = static_cast<int>(a(1));
+        const int by = static_cast<int>(a(1));
         int from = in.mode == 'u' ? lane - by : in.mode == 'd' ? lane + by : in.mode == 'b' ? lane ^ by : by & 31;
         if (from < 0 || from > 31) from = lane;
-        const uint64_t x = shuffle(static_cast<uint32_t>(in.in.back().kind == Operand::kRegister ? a(in.in.size() - 1) : in.in.back().value), a(0), from);
+        const uint64_t x = shuffle(static_cast<uint32_t>(r[in.in.back()]), a(0), from);
         put(x);
-        if (in.to.size() > 1) r[in.to[1].value] = in.mode == 'u' ? lane >= by : 1;
+        if (in.to.size() > 1) r[in.to[1]] = in.mode == 'u' ? lane >= by : 1;
         break;
       }
       case Op::kBallot: put(ballot(static_cast<uint32_t>(a(1)), a(0) != 0)); break;
-      case Op::kPopc: r[in.to[0].value] = static_cast<uint64_t>(__builtin_popcountll(cut(a(0), in.type.bits))); break;
+      case Op::kPopc: r[in.to[0]] = static_cast<uint64_t>(__builtin_popcountll(cut(a(0), in.type.bits))); break;
       case Op::kBrev: {
         uint64_t x = 0;
         for (int i = 0; i < in.type.bits; ++i) x |= (a(0) >> i & 1) << (in.type.bits - 1 - i);
@@ -388,7 +407,7 @@ void run_thread(const void* p) {
       case Op::kBfind: {
         const uint64_t x = cut(a(0), in.type.bits);
         const int top = x ? 63 - __builtin_clzll(x) : -1;
-        r[in.to[0].value] = cut(static_cast<uint64_t>(top < 0 || !in.flag ? top : in.type.bits - 1 - top), 32);
+        r[in.to[0]] = cut(static_cast<uint64_t>(top < 0 || !in.flag ? top : in.type.bits - 1 - top), 32);
         break;
       }
       case Op::kBfi: {
@@ -419,13 +438,13 @@ void run_thread(const void* p) {
         }
         for (int i = 0; i < 2; ++i) fb[i] = static_cast<uint32_t>(a(4 + i));
         mma_bf16(d, fa, fb);
-        for (int i = 0; i < 4; ++i) r[in.to[i].value] = bits_of(d[i]);
+        for (int i = 0; i < 4; ++i) r[in.to[i]] = bits_of(d[i]);
         break;
       }
       case Op::kLdmatrix: {
         uint32_t x[4];
         load_matrix(address(a(0), Space::kShared) + in.offset, x, in.flag);
-        for (int i = 0; i < 4; ++i) r[in.to[i].value] = x[i];
+        for (int i = 0; i < 4; ++i) r[in.to[i]] = x[i];
         break;
       }
       case Op::kCpAsync: {
@@ -440,10 +459,10 @@ void run_thread(const void* p) {
       case Op::kGroupBegin: group_mma_begin(); break;
       case Op::kGroupMma: {
         const bool known = (a(0) & ~uint64_t{0x3fff}) == kMatrix && (a(1) & ~uint64_t{0x3fff}) == kMatrix && a(2) == 1 && a(3) == 1 &&
-                           a(4) == 1 && a(5) == 0 && a(6) == 0 && (!group_to || std::ranges::equal(*group_to, in.to, {}, &Operand::value, &Operand::value));
+                           a(4) == 1 && a(5) == 0 && a(6) == 0 && (!group_to || *group_to == in.to);
         if (!known) refuse("operands of wgmma that the interpreter does not know");
         for (size_t i = 0; i < in.to.size(); ++i) {
-          uint64_t& sum = r[in.to[i].value];
+          uint64_t& sum = r[in.to[i]];
           if (!group_to) group_sums[i / 4][i % 4] = as<float>(sum);
           sum = kUnset;  // until the wait
         }
@@ -455,7 +474,7 @@ void run_thread(const void* p) {
       case Op::kGroupCommit: group_mma_commit(); break;
       case Op::kGroupWait:
         if (group_mma_wait(static_cast<int>(a(0))) > 0 || !group_to) break;
-        for (size_t i = 0; i < group_to->size(); ++i) r[(*group_to)[i].value] = bits_of(group_sums[i / 4][i % 4]);
+        for (size_t i = 0; i < group_to->size(); ++i) r[(*group_to)[i]] = bits_of(group_sums[i / 4][i % 4]);
         group_to = nullptr;
         break;
       case Op::kNothing: break;
@@ -507,8 +526,7 @@ PtxModule::PtxModule(const std::string& text) : program_(std::make_unique<Progra
     }
     if (header && line.starts_with(".param")) {
       const size_t from = line.rfind(' ') + 1, to = line.find_first_of("[,", from);
-      const int n = static_cast<int>(parser.params.size());
-      parser.params[line.substr(from, std::min(to, line.size()) - from)] = n;
+      parser.params[line.substr(from, std::min(to, line.size()) - from)] = static_cast<int>(parser.entry.params++);
       continue;
     }
     if (line == "{") {
@@ -554,7 +572,7 @@ PtxModule& PtxModule::operator=(PtxModule&&) noexcept = default;
 bool PtxModule::launch(const std::string& entry, Dim3 grid, Dim3 block, size_t shared_bytes,
                        std::vector<const void*> params) {
   const auto it = program_->entries.find(entry);
-  if (it == program_->entries.end()) return false;
+  if (it == program_->entries.end() || params.size() != it->second.params) return false;
   const Call call{&it->second, std::move(params)};
   run_grid(grid, block, shared_bytes, &call, sizeof call, run_thread);
   set_place(nullptr);

@@ -258,26 +258,22 @@ void land(const Pending& copy) {
   std::memcpy(copy.to, copy.from, static_cast<size_t>(copy.valid));
   std::memset(copy.to + copy.valid, 0, static_cast<size_t>(copy.bytes - copy.valid));
   if (!m.checked) return;
-  const Stamp now{.epoch = m.epoch,
-                  .block = m.block_number,
-                  .thread = current->thread,
-                  .warp_epoch = m.warps[current->thread / 32].epoch};
-  for (Cell *c = m.shared.cell(copy.to), *last = m.shared.cell(copy.to + copy.bytes - 1); c <= last; ++c) {
-    c->in_flight = 0;
-    c->write = now;
-    c->launch_write = m.launch;
-    c->written = true;
-    c->atomic = false;
-  }
+  const Stamp now{.epoch = m.epoch, .thread = current->thread, .warp_epoch = m.warps[current->thread / 32].epoch};
+  m.shared.for_cells(copy.to, static_cast<size_t>(copy.bytes), [&](Cell& c) {
+    c.in_flight = false;
+    c.write = now;
+    c.written = true;
+    c.atomic = false;
+  });
 }
 
 void run_block() {
   Machine& m = machine();
   m.live = m.threads;
   m.at_barrier = 0;
-  ++m.epoch;
+  m.block_begin = ++m.epoch;
   std::memset(m.shared_memory, 0xa5, m.shared.bytes);  // what was there before is not to be relied on
-  std::fill(m.shared.cells.begin(), m.shared.cells.end(), Cell{});
+  for (CellRow& row : m.shared.rows) row.cells[0] = {}, row.is_uniform = true;
   for (size_t w = 0; w < m.warp_count; ++w) {
     Warp& warp = m.warps[w];
     warp.live = warp.ready = static_cast<uint32_t>((uint64_t{1} << std::min<size_t>(32, m.threads - w * 32)) - 1);
@@ -323,7 +319,7 @@ void run_grid(Dim3 grid, Dim3 block, size_t shared_bytes, const void* args, size
   m.shared.begin = m.shared_memory;
   m.shared.bytes = shared_bytes;
   m.shared.shared = true;
-  m.shared.cells.assign(m.checked ? shared_bytes / kGranule + 1 : 0, {});
+  if (m.checked) m.shared.make_rows();
   m.grid = grid;
   m.block = block;
   m.threads = volume(block);
@@ -333,7 +329,7 @@ void run_grid(Dim3 grid, Dim3 block, size_t shared_bytes, const void* args, size
   m.args_bytes = args_bytes;
   m.abandoned = false;
   m.random = m.options.seed * 0x9e3779b97f4a7c15 + 1;
-  ++m.launch;
+  m.launch_begin = m.epoch + 1;
   const size_t blocks = volume(grid);
   for (size_t i = 0; i < blocks && !m.abandoned; ++i) {
     const size_t n = m.options.order == Order::kReverse ? blocks - 1 - i : i;
@@ -395,9 +391,7 @@ void async_copy(void* to, const void* from, int bytes, int valid) {
   }
   if (m.checked) touch(m.shared, to, bytes, true, false, pc);
   if (m.options.count && m.checked) count(to, bytes, true, true, pc);
-  if (m.checked)
-    for (Cell *c = m.shared.cell(to), *last = m.shared.cell(static_cast<char*>(to) + bytes - 1); c <= last; ++c)
-      c->in_flight = static_cast<uint16_t>(current->thread + 1);
+  if (m.checked) m.shared.for_cells(to, static_cast<size_t>(bytes), [](Cell& c) { c.in_flight = true; });
   current->pending.push_back({static_cast<char*>(to), static_cast<const char*>(from), bytes, valid, current->group});
 }
 void async_commit() { ++current->group; }

@@ -13,10 +13,6 @@ extern "C" char __executable_start, end;
 
 namespace simt {
 
-Machine& machine() {
-  static Machine m;
-  return m;
-}
 Lane* current = nullptr;
 const std::string* given_place = nullptr;
 
@@ -65,67 +61,55 @@ void report(const char* kind, void* pc, const std::string& what) {
 }
 
 // --- races ---
-static bool ordered_in_block(const Stamp& a, const Lane& lane, uint16_t warp_epoch, uint32_t epoch) {
-  if (a.epoch != epoch || a.thread == lane.thread) return true;
-  return a.thread / 32 == lane.thread / 32 && a.warp_epoch != warp_epoch;
+static bool ordered_in_block(const Stamp& a, const Stamp& now) {
+  if (a.epoch != now.epoch || a.thread == now.thread) return true;
+  return a.thread / 32 == now.thread / 32 && a.warp_epoch != now.warp_epoch;
 }
 void touch(Region& region, const void* p, int bytes, bool write, bool atomic, void* pc) {
-  Machine& m = machine();
-  const Lane& lane = *current;
-  const uint16_t warp_epoch = m.warps[lane.thread / 32].epoch;
-  const Stamp now{.epoch = m.epoch, .block = m.block_number, .thread = lane.thread, .warp_epoch = warp_epoch};
-  Cell* cell = region.cell(p);
-  Cell* last = region.cell(static_cast<const char*>(p) + bytes - 1);
-  const char* where = region.shared ? "shared memory" : "global memory";
-  for (; cell <= last; ++cell) {
-    if (cell->in_flight)
-      report("in_flight", pc, std::string(where) + " of a cp.async that was not waited for");
-    if (!write && !cell->written) report("init", pc, std::string(where) + " that was never written");
-    const bool both_atomic = atomic && cell->atomic;
-    if (cell->written && cell->launch_write == m.launch && !both_atomic) {
-      const bool other_block = cell->write.block != m.block_number;
-      if (other_block || !ordered_in_block(cell->write, lane, warp_epoch, m.epoch))
-        report("race", pc,
-               std::string(write ? "write" : "read") + " of " + where + " written by " +
-                   (other_block ? "block " + std::to_string(cell->write.block)
-                                : "thread " + std::to_string(cell->write.thread)));
+  const Machine& m = machine();
+  const uint16_t thread = current->thread;
+  const Stamp now{.epoch = m.epoch, .thread = thread, .warp_epoch = m.warps[thread / 32].epoch};
+  const auto where = [&] { return std::string(region.shared ? "shared memory" : "global memory"); };
+  region.for_cells(p, static_cast<size_t>(bytes), [&](Cell& cell) {
+    if (cell.in_flight) [[unlikely]] report("in_flight", pc, where() + " of a cp.async that was not waited for");
+    if (!write && !cell.written) [[unlikely]] report("init", pc, where() + " that was never written");
+    if (cell.write.epoch >= m.launch_begin && !(atomic && cell.atomic)) {
+      const bool other_block = cell.write.epoch < m.block_begin;
+      if (other_block || !ordered_in_block(cell.write, now)) [[unlikely]]
+        report("race", pc, (write ? "write of " : "read of ") + where() + " written by " +
+                               (other_block ? "another block" : "thread " + std::to_string(cell.write.thread)));
     }
-    const bool read_before = cell->launch_read == m.launch;
+    const bool read_before = cell.read.epoch >= m.launch_begin, read_here = cell.read.epoch == now.epoch;
+    const bool read_by_warp = cell.read.thread / 32 == thread / 32;  // the last time
     if (write && read_before) {
-      const bool other_block = cell->readers == kOfGrid || cell->read.block != m.block_number;
-      const bool here = cell->read.epoch == m.epoch &&
-                        (cell->readers == kOfBlock ||
-                         (cell->readers == kOfWarp && (cell->read.thread / 32 != lane.thread / 32 ||
-                                                       cell->read.warp_epoch == warp_epoch)) ||
-                         !ordered_in_block(cell->read, lane, warp_epoch, m.epoch));
-      if (other_block || here)
-        report("race", pc, std::string("write of ") + where + " read by " + (other_block ? "another block" : "another thread"));
+      const bool other_block = cell.readers == kOfGrid || cell.read.epoch < m.block_begin;
+      const bool here = read_here && (cell.readers == kOfBlock ||
+                                      (cell.readers == kOfWarp && (!read_by_warp || cell.read.warp_epoch == now.warp_epoch)) ||
+                                      !ordered_in_block(cell.read, now));
+      if (other_block || here) [[unlikely]] report("race", pc, "write of " + where() + " read by " + (other_block ? "another block" : "another thread"));
     }
     if (write) {
-      cell->write = now;
-      cell->launch_write = m.launch;
-      cell->written = true;
-      cell->atomic = atomic;
-    } else if (!read_before) {
-      cell->read = now;
-      cell->readers = kOne;
-      cell->launch_read = m.launch;
-    } else if (cell->readers != kOfGrid) {
-      if (cell->read.block != m.block_number) {
-        cell->readers = kOfGrid;
-      } else if (cell->read.epoch != m.epoch) {
-        cell->readers = kOne;
-      } else if (cell->read.thread / 32 != lane.thread / 32) {
-        cell->readers = kOfBlock;
-      } else if (cell->readers != kOfBlock) {
-        if (cell->read.warp_epoch != warp_epoch)
-          cell->readers = cell->readers == kOfBlock ? kOfBlock : kOne;
-        else if (cell->read.thread != lane.thread)
-          cell->readers = kOfWarp;
-      }
-      cell->read = now;
+      cell.write = now;
+      cell.written = true;
+      cell.atomic = atomic;
+      return;
     }
-  }
+    if (!read_before) {
+      cell.readers = kOne;
+    } else if (cell.readers != kOfGrid) {
+      if (cell.read.epoch < m.block_begin) {
+        cell.readers = kOfGrid;
+      } else if (!read_here) {
+        cell.readers = kOne;
+      } else if (!read_by_warp) {
+        cell.readers = kOfBlock;
+      } else if (cell.readers != kOfBlock) {
+        if (cell.read.warp_epoch != now.warp_epoch) cell.readers = kOne;
+        else if (cell.read.thread != thread) cell.readers = kOfWarp;
+      }
+    }
+    cell.read = now;
+  });
 }
 
 // --- counts ---
@@ -195,6 +179,8 @@ void close_counts() {
 }
 
 // --- every access ---
+// Address space that no buffer has on either side of each, so that what a kernel does beyond one never falls into another.
+constexpr size_t kGuardBytes = size_t{64} << 20;
 void on_access(const void* p, int bytes, bool write, bool atomic, void* pc) {
   Lane* lane = current;
   Machine& m = machine();
@@ -204,15 +190,15 @@ void on_access(const void* p, int bytes, bool write, bool atomic, void* pc) {
   Region* region = nullptr;
   if (m.shared.holds(p)) {
     region = &m.shared;
-  } else if (m.last_region && m.last_region->holds(p)) {
-    region = m.last_region;
+  } else if (Region*& recent = m.recent[reinterpret_cast<uintptr_t>(p) / kGuardBytes % std::size(m.recent)]; recent && recent->holds(p)) {
+    region = recent;
+  } else if (!write && ((at >= &__executable_start && at < &end) || (at >= m.args && at < m.args + m.args_bytes))) {
+    return;  // constants and parameters
   } else {
     auto it = m.regions.upper_bound(const_cast<char*>(at));
-    if (it != m.regions.begin() && std::prev(it)->second->holds(p)) m.last_region = region = std::prev(it)->second.get();
+    if (it != m.regions.begin() && std::prev(it)->second->holds(p)) recent = region = std::prev(it)->second.get();
   }
   if (!region || at + bytes > region->begin + region->bytes) {
-    if (!write && at >= &__executable_start && at < &end) return;            // constants
-    if (!write && at >= m.args && at < m.args + m.args_bytes) return;  // parameters
     char text[96];
     std::snprintf(text, sizeof text, "%s of %d bytes outside of device memory", write ? "write" : "read", bytes);
     report("bounds", pc, text);
@@ -250,8 +236,6 @@ std::vector<SiteCount> take_counts() {
   return all;
 }
 
-// Address space that no buffer has on either side of each, so that what a kernel does beyond one never falls into another.
-constexpr size_t kGuardBytes = size_t{64} << 20;
 // Of a buffer in whole pages and both its guards.
 static size_t mapped_bytes(size_t bytes) { return (bytes + 4095) / 4096 * 4096 + 2 * kGuardBytes; }
 
@@ -265,14 +249,14 @@ void* device_alloc(size_t bytes) {
   auto region = std::make_unique<Region>();
   region->begin = begin;
   region->bytes = bytes;
-  if (machine().checked) region->cells.resize((bytes + kGranule - 1) / kGranule + 1);
+  if (machine().checked) region->make_rows();
   std::memset(begin, 0xa5, bytes);
   machine().regions[begin] = std::move(region);
   return begin;
 }
 void device_free(void* p) {
   Machine& m = machine();
-  m.last_region = nullptr;
+  std::ranges::fill(m.recent, nullptr);
   const auto at = m.regions.find(static_cast<char*>(p));
   munmap(static_cast<char*>(p) - kGuardBytes, mapped_bytes(at->second->bytes));
   m.regions.erase(at);
@@ -284,8 +268,7 @@ static Region& region_of(const void* p) {
 }
 static void mark_written(void* to, size_t bytes) {
   Region& region = region_of(to);
-  if (region.cells.empty()) return;
-  for (size_t i = 0; i < bytes; i += kGranule) region.cell(static_cast<char*>(to) + i)->written = true;
+  if (!region.rows.empty() && bytes > 0) region.for_cells(to, bytes, [](Cell& c) { c.written = true; });
 }
 void copy_to_device(void* to, const void* from, size_t bytes) {
   mark_written(to, bytes);
@@ -299,8 +282,7 @@ void copy_from_device(void* to, const void* from, size_t bytes) {
   Machine& m = machine();
   Region& region = region_of(from);
   bool written = true;
-  if (!region.cells.empty())
-    for (size_t i = 0; i < bytes; i += kGranule) written &= region.cell(static_cast<const char*>(from) + i)->written;
+  if (!region.rows.empty() && bytes > 0) region.for_cells(from, bytes, [&](const Cell& c) { written &= c.written; });
   if (!written) m.findings.push_back({"init", "a copy to the host reads what was never written"});
   std::memcpy(to, from, bytes);
 }

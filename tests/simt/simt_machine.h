@@ -1,5 +1,6 @@
 // The state of the emulated machine, shared by simt.cpp (threads and collectives) and simt_checks.cpp (memory, findings, counts).
 #pragma once
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <set>
@@ -30,27 +31,53 @@ struct Context {  // of a fiber that does not run
 void switch_to(Context& from, Context& to);
 
 // --- memory and its shadow ---
-// The last write and the last reads of two bytes. An epoch is the time between two barriers of a block; epochs of all
-// blocks are numbered on. A warp epoch is the time between two __syncwarp of a warp within it.
+// The last write and the last reads of two bytes. An epoch is the time between two barriers of a block; those of all blocks and launches
+// are numbered on, from 1, so an epoch tells its block and launch. A warp epoch is the time between two __syncwarp of a warp within it.
 struct Stamp {
-  uint32_t epoch = 0, block = 0;
+  uint32_t epoch = 0;
   uint16_t thread = 0, warp_epoch = 0;
+  bool operator==(const Stamp&) const = default;
 };
 enum Readers : uint8_t { kOne, kOfWarp, kOfBlock, kOfGrid };
 struct Cell {
   Stamp write, read;
-  uint32_t launch_write = 0, launch_read = 0;
-  uint16_t in_flight = 0;  // thread + 1 whose cp.async is under way
+  bool in_flight = false;  // a cp.async is under way
   bool written = false, atomic = false;
   Readers readers = kOne;
+  bool operator==(const Cell&) const = default;
+};
+// Those of 16 bytes from a multiple of that, the largest access, which most are: one cell for all while they are equal.
+struct CellRow {
+  static constexpr size_t kCells = 16 / kGranule;
+  Cell cells[kCells];
+  bool is_uniform = true;  // all are as the first
 };
 struct Region {
-  char* begin = nullptr;
+  char* begin = nullptr;  // a multiple of 16
   size_t bytes = 0;
   bool shared = false;
-  std::vector<Cell> cells;
+  std::vector<CellRow> rows;  // none: without checks
   bool holds(const void* p) const { return p >= begin && p < begin + bytes; }
-  Cell* cell(const void* p) { return &cells[static_cast<size_t>(static_cast<const char*>(p) - begin) / kGranule]; }
+  void make_rows() { rows.resize((bytes + 15) / 16); }
+  /// Calls for each cell, or once for those of a row that are equal, before and after.
+  template <class Fn>
+  void for_cells(const void* p, size_t p_bytes, Fn&& fn) {
+    const size_t first = static_cast<size_t>(static_cast<const char*>(p) - begin);
+    for (size_t at = first / kGranule, end = (first + p_bytes - 1) / kGranule + 1; at < end;) {
+      CellRow& row = rows[at / CellRow::kCells];
+      Cell* const from = row.cells + at % CellRow::kCells;
+      Cell* const to = std::min(row.cells + CellRow::kCells, from + (end - at));
+      const bool is_whole = to - from == CellRow::kCells;
+      if (is_whole && row.is_uniform) {
+        fn(row.cells[0]);
+      } else {
+        if (row.is_uniform) std::fill(row.cells + 1, row.cells + CellRow::kCells, row.cells[0]);
+        std::for_each(from, to, fn);
+        row.is_uniform = is_whole && std::all_of(from + 1, to, [&](const Cell& c) { return c == *from; });
+      }
+      at += static_cast<size_t>(to - from);
+    }
+  }
 };
 
 enum class Wait : uint8_t { kNone, kBarrier, kWarp, kDone };
@@ -105,11 +132,12 @@ struct Machine {
   std::vector<Finding> findings;
   std::set<std::pair<std::string, void*>> found;
   std::map<char*, std::unique_ptr<Region>> regions;
-  Region* last_region = nullptr;
+  Region* recent[64] = {};  // those last touched, by address
   std::map<std::pair<void*, bool>, Site> sites;  // by place; of a cp.async also what it writes
 
   Dim3 grid, block, block_at;
-  uint32_t block_number = 0, launch = 0, epoch = 1;
+  uint32_t block_number = 0, epoch = 1;
+  uint32_t launch_begin = 1, block_begin = 1;  // their first epochs
   size_t threads = 0, live = 0, at_barrier = 0;
   bool abandoned = false, checked = false;
   Lane lanes[kThreadsMax];
@@ -130,7 +158,10 @@ struct Machine {
     return random ^= random << 17;
   }
 };
-Machine& machine();
+inline Machine& machine() {
+  static Machine m;
+  return m;
+}
 
 extern Lane* current;  // the thread of a block that runs; null: none
 extern const std::string* given_place;
