@@ -22,9 +22,9 @@ source "$root/tests/integration/exact_part.sh"
 nodes=(--instances 2 --threads-per-instance 1 --kv-bytes 4MiB --dram-bytes 32MiB)
 prompts=$root/deploy/examples/scratchpad/prompts.jsonl
 rollout=("$seer" rollout --model "$root/deploy/models/scratchpad-1m8" --prompts "$prompts"
-         --limit 60 --group-size 8 --max-tokens 1200 --policy seer --chunk-tokens 256)
+         --limit 30 --group-size 8 --max-tokens 1200 --policy seer --chunk-tokens 256)
 "${rollout[@]}" --instances 8 --threads-per-instance 1 --kv-bytes 4MiB --out "$work/alone.jsonl" >"$work/log" 2>&1 || fail "$(cat "$work/log")"
-[[ $(wc -l <"$work/alone.jsonl") == 480 ]] || fail "seer rollout wrote $(wc -l <"$work/alone.jsonl") responses, not 480"
+[[ $(wc -l <"$work/alone.jsonl") == 240 ]] || fail "seer rollout wrote $(wc -l <"$work/alone.jsonl") responses, not 240"
 
 # cluster SCRIPT: on four machines; the script finds the rollout in "$@".
 cluster() {
@@ -83,7 +83,7 @@ fi
 from_machine_3() {
   local pattern=$1 times=$2
   shift 2
-  { head -n 59 "$PROMPTS"; seen "$pattern" "$times"; sed -n 60p "$PROMPTS"; } |
+  { head -n 29 "$PROMPTS"; seen "$pattern" "$times"; sed -n 30p "$PROMPTS"; } |
     ip netns exec "$SEER_NETNS-3" "${@/#"$PROMPTS"/-}" --cluster "$SEER_CLUSTER" --log-level info
 }
 export -f from_machine_3
