@@ -103,6 +103,7 @@ class Session : public std::enable_shared_from_this<Session> {
     gone_ = std::move(gone);
   }
   bool has_room() const { return unsent_bytes_ < kStreamBytes; }
+  bool has_unsent() const { return !unsent_.empty(); }
   void set_room(std::function<void()> room) { room_ = std::move(room); }
 
  protected:
@@ -295,6 +296,9 @@ class Server final : public HttpServer {
     });
   }
   size_t connections() const override { return connections_; }
+  size_t unsent() const override {
+    return static_cast<size_t>(std::ranges::count_if(sessions_, [](const auto& session) { return session->has_unsent(); }));
+  }
 
   const HttpServerConfig& config() const { return config_; }
   const HttpHandler& handler() const { return handler_; }
@@ -522,8 +526,8 @@ void Session::write_chunk(std::string_view part) {
   if (closed_ || part.empty() || is_head_) return;
   char size[20];
   const auto end = std::to_chars(size, size + sizeof(size), part.size(), 16).ptr;
+  if (unsent_bytes_ > server_.config().unread_bytes_max) return close();  // however large this part is: one goes to any client
   put(takes_chunks_ ? std::string(size, end) + "\r\n" + std::string(part) + "\r\n" : std::string(part));
-  if (unsent_bytes_ > server_.config().unread_bytes_max) close();
 }
 
 void Session::end_answer() {

@@ -179,6 +179,7 @@ constexpr std::array<const char*, 4> kLogprobModeNames{"processed", "raw", "none
 struct FirstLine {
   ServedHead head;
   std::vector<std::string> groups;  // lines that it holds itself
+  std::optional<std::string> expected_version;
 };
 
 Result<ServedStop> stop_of(const Json& value, const std::string& found) {
@@ -202,8 +203,7 @@ Result<ServedStop> stop_of(const Json& value, const std::string& found) {
   return stop;
 }
 
-/// `runs`: the version of the weights.
-Status take_field(const JsonMember& member, const std::string& runs, PromptDefaults& defaults, FirstLine& first) {
+Status take_field(const JsonMember& member, PromptDefaults& defaults, FirstLine& first) {
   const auto& [name, text] = member;
   const Json value = Json::parse(text);
   const std::string found = "body:1: ";
@@ -234,8 +234,7 @@ Status take_field(const JsonMember& member, const std::string& runs, PromptDefau
       return fail(Code::kInvalidArgument, found, "stream is ", shown_value(value), ": expected \"sample\" or \"group\"");
     head.streams_groups = value == "group";
   } else if (name == "expect_weight_version") {
-    const std::string expected = value.is_string() ? value.get<std::string>() : text;
-    if (expected != runs) return fail(Code::kStale, "expect_weight_version is ", shown(expected), ", and version ", runs, " runs");
+    first.expected_version = value.is_string() ? value.get<std::string>() : text;
   } else if (name == "groups") {
     if (!value.is_array()) return fail(Code::kInvalidArgument, found, "groups is ", shown_value(value), ": expected a list of objects");
     first.groups = elements_of(text);
@@ -246,7 +245,7 @@ Status take_field(const JsonMember& member, const std::string& runs, PromptDefau
   return {};
 }
 
-Result<FirstLine> read_first_line(std::string text, const std::string& runs, uint64_t seed) {
+Result<FirstLine> read_first_line(std::string text, uint64_t seed) {
   FirstLine first;
   SEER_RETURN_IF_ERROR(check_line("body", 1, text));
   if (is_blank(text)) return fail(Code::kInvalidArgument, "body:1: the line is empty: expected {\"rollout_id\": ..., ...}");
@@ -254,7 +253,7 @@ Result<FirstLine> read_first_line(std::string text, const std::string& runs, uin
   PromptDefaults defaults{.samples = kSamples, .sampling = {}};
   first.head.seed = seed;
   for (const JsonMember& member : members)
-    if (member.text != "null") SEER_RETURN_IF_ERROR(take_field(member, runs, defaults, first));
+    if (member.text != "null") SEER_RETURN_IF_ERROR(take_field(member, defaults, first));
   first.head.samples = defaults.samples;
   first.head.sampling = std::move(defaults.sampling);
   return first;
@@ -263,18 +262,18 @@ Result<FirstLine> read_first_line(std::string text, const std::string& runs, uin
 /// A request that makes a rollout.
 struct NewRollout {
   ServedHead head;
+  std::optional<std::string> expected_version;
   GroupReader groups;
 };
 
-Result<NewRollout> read_new_rollout(const std::string& body, const std::string& runs, size_t responses_max, const ServedModel& model,
-                                    const ChatPrompts* chat) {
+Result<NewRollout> read_new_rollout(const std::string& body, size_t responses_max, const ServedModel& model, const ChatPrompts* chat) {
   Lines lines{.rest = body};
   std::string text;
   lines.next(text);
-  SEER_ASSIGN_OR_RETURN(FirstLine first, read_first_line(std::move(text), runs, model.seed));
+  SEER_ASSIGN_OR_RETURN(FirstLine first, read_first_line(std::move(text), model.seed));
   first.head.request = hash_bytes(body);
   const PromptDefaults defaults{.samples = first.head.samples, .sampling = first.head.sampling};
-  NewRollout rollout{.head = std::move(first.head), .groups = {defaults, responses_max, model, chat}};
+  NewRollout rollout{.head = std::move(first.head), .expected_version = std::move(first.expected_version), .groups = {defaults, responses_max, model, chat}};
   PromptLines own("groups", defaults);
   int64_t number = 0;
   for (const std::string& group : first.groups) SEER_RETURN_IF_ERROR(rollout.groups.take(own, "groups", ++number, group));
@@ -317,20 +316,24 @@ void NativeDialect::create(HttpRequest& request, const Reply& reply) {
   if (!options.ok()) return refuse(reply, options.error());
   front_.read_body(
       std::move(request.body),
-      [runs = front_.version_label(front_.version()), most = rollouts_.limits().responses_max, &model = front_.model(), chat = chat_](
-          const std::string& body) { return read_new_rollout(body, runs, most, model, chat.get()); },
+      [most = rollouts_.limits().responses_max, &model = front_.model(), chat = chat_](const std::string& body) {
+        return read_new_rollout(body, most, model, chat.get());
+      },
       [this, options = *options, reply](Result<NewRollout> rollout) {
         if (!rollout.ok()) return refuse(reply, rollout.error());
         rollout->groups.set_seeds(rollout->head.seed, 0);
-        begin(std::move(rollout->head), std::move(rollout->groups.groups), options, reply);
+        begin(std::move(rollout->head), rollout->expected_version, std::move(rollout->groups.groups), options, reply);
       });
 }
 
-void NativeDialect::begin(ServedHead head, std::vector<ServedGroup> groups, const StreamOptions& options, const Reply& reply) {
+void NativeDialect::begin(ServedHead head, const std::optional<std::string>& expected_version, std::vector<ServedGroup> groups,
+                          const StreamOptions& options, const Reply& reply) {
   if (const ServedHead* const known = rollouts_.find(head.id); known != nullptr) {
     if (known->request == head.request) return stream(head.id, options, true, reply);
     return refuse(reply, fail(Code::kStale, "there is a rollout ", json_string(head.id), " already, made by another request"));
   }
+  if (const std::string runs = front_.version_label(front_.version()); expected_version && *expected_version != runs)
+    return refuse(reply, fail(Code::kStale, "body:1: expect_weight_version is ", shown(*expected_version), ", and version ", runs, " runs"));
   if (options.from_seq.value_or(1) > 1)
     return refuse(reply,
                   fail(Code::kInvalidArgument, "from_seq is ", *options.from_seq, ": expected 1, since the rollout is not there yet"));

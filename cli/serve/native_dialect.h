@@ -48,7 +48,8 @@ class NativeDialect {
   using Reply = std::shared_ptr<HttpReply>;
   using GroupKey = std::pair<uint64_t, uint32_t>;  // number of the rollout, and the group's in it
   void create(HttpRequest& request, const Reply& reply);
-  void begin(ServedHead head, std::vector<ServedGroup> groups, const StreamOptions& options, const Reply& reply);
+  void begin(ServedHead head, const std::optional<std::string>& expected_version, std::vector<ServedGroup> groups, const StreamOptions& options,
+             const Reply& reply);
   void attach(const HttpRequest& request, const std::string& id, const Reply& reply);
   void list(const Reply& reply);
   void stream(const std::string& id, const StreamOptions& options, bool is_accepted, const Reply& reply);

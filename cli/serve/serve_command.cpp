@@ -218,7 +218,7 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
   log.info(rt::now_us(&system), "draining", {{"connections", server->connections()}});
   const auto open = std::make_shared<std::atomic<size_t>>(1);
   for (const int64_t until = rt::now_us(&system) + kDrainUs; *open > 0 && rt::now_us(&system) < until;) {
-    server->post([open, &front] { *open = front.open_calls(); });
+    server->post([open, &front, &server = *server] { *open = front.open_calls() + server.unsent(); });
     look();
   }
   return ended;

@@ -284,6 +284,19 @@ class NativeTest(ServedCase):
         self.refused(409, "expect_weight_version is 9, and version 1 runs", "POST", PATH, body_of({"expect_weight_version": 9}, [good]))
         self.assertEqual(self.served.call("GET", PATH)[1], before)
 
+    def test_a_request_sent_again_attaches_even_if_the_version_that_it_expected_is_over(self):
+        served = Served()
+        self.addCleanup(served.stop)
+        body = body_of({"rollout_id": "kept", "expect_weight_version": "1", "defaults": {"n": 2, "max_tokens": 20}}, ['{"id": "a", "prompt_ids": [2, 3]}'])
+        samples = [[line for line in whole(served, "POST", PATH, body) if "output_ids" in line]]
+        served.post("/update_weights_from_disk", {"model_path": MODEL})
+        samples.append([line for line in whole(served, "POST", PATH, body) if "output_ids" in line])
+        self.assertEqual(len(samples[0]), 2)
+        self.assertEqual(samples[0], samples[1])
+        served.call("DELETE", f"{PATH}/kept")
+        status, answer = served.call("POST", PATH, body)
+        self.assertEqual((status, answer["error"]["message"]), (409, "body:1: expect_weight_version is 1, and version 2 runs"))
+
     def test_what_is_wrong_of_a_rollout_that_is_there_is_said_too(self):
         self.served.call("DELETE", f"{PATH}/there")
         whole(self.served, "POST", PATH, body_of({"rollout_id": "there", "defaults": {"n": 1, "max_tokens": 2}}, ['{"id": "a", "prompt_ids": [2]}']))

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <future>
 #include <memory>
 #include <random>
 #include <string>
@@ -97,6 +98,11 @@ struct Serving {
         reply->on_gone([this] { ++gone; });
         while (gone == 0) reply->write(std::string(1 << 16, 'x'));
         return;
+      }
+      if (request.path == "/event") {
+        reply->begin("text/event-stream");
+        reply->write(std::string(64 << 20, 'x'));
+        return reply->end();
       }
       if (request.path == "/big") return reply->send(200, std::string(64 << 20, 'x'), "text/plain");
       std::string text = request.method + " " + request.path;
@@ -235,6 +241,24 @@ TEST_CASE("http server: a client that does not read its stream loses the connect
   Client other(serving.port());
   other.write(request("/a"));
   CHECK(other.read_to("POST /a ").starts_with("HTTP/1.1 200 OK"));
+}
+
+TEST_CASE("http server: it knows of answers that are not sent whole; one part of a stream may be larger than what a client may leave unread") {
+  Serving serving({.unread_bytes_max = 4 << 20});
+  const auto unsent = [&] {
+    std::promise<size_t> found;
+    serving.server->post([&] { found.set_value(serving.server->unsent()); });
+    return found.get_future().get();
+  };
+  for (const std::string path : {"/big", "/event"}) {
+    CAPTURE(path);
+    Client client(serving.port());
+    client.write(request(path));
+    CHECK(soon([&] { return unsent() == 1; }));
+    client.write(request("/a"));  // answered after it
+    CHECK(client.read_to("POST /a ").size() > 64 << 20);
+    CHECK(soon([&] { return unsent() == 0; }));
+  }
 }
 
 TEST_CASE("http server: what is too large, too late or no HTTP is refused, and others are served meanwhile") {
