@@ -266,9 +266,11 @@ void GatewayActor::on_response(Response& response) {
   open.at(run.piece.request->ticket).runs[run.piece.sample] = kNotRunning;
   if (run.is_redone && response.finish == FinishReason::kAborted) {
     gather(run.piece);
-    return place();
+    place();
+  } else {
+    give(run.piece, std::move(response));
   }
-  give(run.piece, std::move(response));
+  tell_if_idle();
 }
 
 void GatewayActor::give(const Piece& piece, Response response) {
@@ -338,6 +340,7 @@ void GatewayActor::on_summary(const RolloutSummary& summary) {
     open.at(piece.request->ticket).runs[piece.sample] = kNotRunning;
     give_unstarted(piece, FinishReason::kError, summary.error.empty() ? "the rollout has ended" : summary.error);
   }
+  tell_if_idle();
 }
 
 // ---- requests end early --------------------------------------------------------------------------------------------------------
@@ -361,6 +364,7 @@ void GatewayActor::cancel(Ticket ticket) {
   pieces_open -= node.mapped().left;
   totals.aborted += node.mapped().left;
   if (++cancelled >= kCancelledMax) sweep();
+  tell_if_idle();
 }
 
 int64_t GatewayActor::abort(const std::string& rid) {
@@ -394,19 +398,27 @@ int64_t GatewayActor::end_requests(const std::function<bool(const GatewayRequest
   return count + std::ssize(aborted);
 }
 
-void GatewayActor::pause(InFlight in_flight) {
+void GatewayActor::pause(InFlight in_flight, std::function<void()> idle) {
   is_paused = true;
+  when_idle.push_back(std::move(idle));
   if (in_flight != InFlight::kFinish) end_requests(is_any, in_flight);
   log.info(rt::now_us(self), "generation_paused", {{"running", running.size()}});
+  tell_if_idle();
+}
+
+void GatewayActor::tell_if_idle() {
+  if (!running.empty() && is_paused) return;
+  for (const auto& idle : std::exchange(when_idle, {})) idle();
 }
 
 void GatewayActor::go_on() {
   is_paused = false;
+  tell_if_idle();
   log.info(rt::now_us(self), "generation_continued");
 }
 
 Status GatewayActor::flush() {
-  if (!open.empty() || !running.empty()) return fail(Code::kUnavailable, pieces_open, " responses are not over");
+  if (!running.empty()) return fail(Code::kUnavailable, running.size(), " responses are not over");
   close_rollout();
   return {};
 }

@@ -171,13 +171,13 @@ struct GatewayActor {
   /// The same for these requests.
   int64_t abort(const std::set<Ticket>& tickets);
   int64_t abort_all() { return abort(""); }
-  /// Makes new requests wait until go_on().
-  void pause(InFlight in_flight);
+  /// Makes new requests wait until go_on(). `idle` is called once nothing runs, or by go_on() if that comes before.
+  void pause(InFlight in_flight, std::function<void()> idle = [] {});
   void go_on();
   void update_weights(WeightsOrder order);
   /// The node will not answer any more.
   void lose_node(NodeId node);
-  /// Forgets the KV and the drafts of all past requests. Errors: kUnavailable if some request is not over.
+  /// Forgets the KV and the drafts of all past requests; those that wait have none. Errors: kUnavailable if some request runs.
   Status flush();
   GatewayLoads loads() const;
   /// Asks the machines too, so `then` is called later, on the gateway's thread.
@@ -257,6 +257,7 @@ struct GatewayActor {
   void on_summary(const RolloutSummary& summary);
   void on_weights(const WeightsUpdated& answer);
   void settle_update();
+  void tell_if_idle();
   void end_update_in_time();
   void finish_update(Status status);
   void give(const Piece& piece, Response response);
@@ -285,6 +286,7 @@ struct GatewayActor {
   Choice choice;                                    // of that
   std::optional<Update> update;
   bool is_paused = false;
+  std::vector<std::function<void()>> when_idle;     // of those that paused
   bool is_ticking = false;
   int64_t pieces_open = 0;
   GatewayLoads totals;                              // figures that only grow

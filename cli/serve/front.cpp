@@ -155,6 +155,12 @@ void Front::on_response(Ticket ticket, uint32_t sample, Response response) {
   open->call = {};  // with the reply, which may keep the call
 }
 
+void Front::pause(InFlight in_flight, std::function<void()> then) {
+  door_->put([this, in_flight, then = std::move(then)](GatewayActor& gateway) {
+    gateway.pause(in_flight, [this, then] { server_.post(then); });
+  });
+}
+
 void Front::report(std::function<void(const GatewayReport&)> then) {
   door_->put([this, then = std::move(then)](GatewayActor& gateway) {
     gateway.report([this, then](GatewayReport report) { server_.post([then, report = std::move(report)] { then(report); }); });
@@ -171,8 +177,9 @@ void Front::update_weights(NewWeights weights, InFlight in_flight, const WeightL
   weights.version = label.number.value_or(WeightVersion{version_.value + 1});
   auto done = [this, version = weights.version, name = label.name, then = std::move(then)](const Status& status, WeightVersion runs) {
     --updates_;
+    const bool has_changed = runs == version && version_ < runs;  // on some machines, if the status is an error
     version_ = runs;
-    if (status.ok() && !name.empty()) labels_[version] = name;
+    if (has_changed && !name.empty()) labels_[version] = name;
     if (labels_.size() > kLabelsMax) labels_.erase(labels_.begin());
     then(status);
   };

@@ -107,6 +107,8 @@ class Front {
       server_.post([then = std::move(then), answer = std::move(answer)]() mutable { then(std::move(answer)); });
     });
   }
+  /// Makes new requests wait. `then` is called, on the server's thread, once nothing runs any more.
+  void pause(InFlight in_flight, std::function<void()> then);
   /// The gateway's report; `then` gets it on the server's thread. Thread-safe.
   void report(std::function<void(const GatewayReport&)> then);
   /// The version that runs, as the gateway said last.

@@ -2,12 +2,18 @@
 
 #include <utility>
 
+#include "cli/json_fields.h"
 #include "cli/serve/request_fields.h"
 
 namespace seer {
 
 void answer_trainer(const std::shared_ptr<HttpReply>& reply, bool success, const std::string& message) {
   reply->send(success ? 200 : 400, json_text({{"success", success}, {"message", message}}));
+}
+
+Status read_group_call(GroupCall& call, const HttpRequest& request) {
+  SEER_RETURN_IF_ERROR(check_shape(request.body, call.path + ": "));
+  return read_group_body(call, request.body);
 }
 
 void check_paused(Front& front, const std::string& path, bool is_idle, std::function<void(Status)> then) {

@@ -7,11 +7,14 @@
 
 #include "cli/serve/front.h"
 #include "cli/serve/http_server.h"
+#include "served/weights_group.h"
 
 namespace seer {
 
 /// As SGLang and vLLM answer the calls of a trainer.
 void answer_trainer(const std::shared_ptr<HttpReply>& reply, bool success, const std::string& message);
+/// Reads its body into the call. Errors: kInvalidArgument.
+Status read_group_call(GroupCall& call, const HttpRequest& request);
 /// Whether generation is paused, and with `is_idle` whether nothing runs either. `then` gets what is wrong, on the server's thread.
 void check_paused(Front& front, const std::string& path, bool is_idle, std::function<void(Status)> then);
 /// Ends the pause, and tells the trainer.

@@ -63,7 +63,7 @@ void RouterDialect::pause(const HttpRequest& request, const Reply& reply) {
   const auto mode = request.query.find("mode");
   const Result<InFlight> in_flight = read_in_flight(mode == request.query.end() ? "" : mode->second, {{"wait", InFlight::kFinish}, {"keep", InFlight::kRedo}});
   if (!in_flight.ok()) return refuse(reply, 400, in_flight.error().detail);
-  front_.ask([how = *in_flight](GatewayActor& gateway) { return gateway.pause(how), 0; }, [reply](int) { reply->send(200, json_text({{"status", "paused"}})); });
+  front_.pause(*in_flight, [reply] { reply->send(200, json_text({{"status", "paused"}})); });
 }
 
 /// As vLLM says it, of all servers together.
@@ -75,7 +75,7 @@ void RouterDialect::world_size(const Reply& reply) {
 }
 
 void RouterDialect::pass_on(GroupCall call, const HttpRequest& request, const Reply& reply) {
-  if (const Status read = read_group_body(call, request.body); !read.ok()) return answer_trainer(reply, false, read.error().detail);
+  if (const Status read = read_group_call(call, request); !read.ok()) return answer_trainer(reply, false, read.error().detail);
   if (const Status named = check_version(call); !named.ok()) return answer_trainer(reply, false, named.error().detail);
   const std::string version = version_of(call);
   Result<WeightLabel> label = read_trainer_label("weight_version", version, front_.version());

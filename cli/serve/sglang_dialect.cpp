@@ -190,7 +190,6 @@ void run(Front& front, Result<Generate> parsed, const std::shared_ptr<HttpReply>
   Call call{.requests = std::move(parsed->requests)};
   if (parsed->streams) {
     const auto so_far = std::make_shared<Response>();
-    so_far->version = front.version();
     reply->begin("text/event-stream");
     const auto told = std::make_shared<std::optional<size_t>>();
     if (parsed->is_incremental) *told = 0;
@@ -198,11 +197,12 @@ void run(Front& front, Result<Generate> parsed, const std::shared_ptr<HttpReply>
       reply->write(cat("data: ", answer_text(to, r, front.version_label(r.version), *told), "\n\n"));
       if (*told) *told = r.output_ids.size();
     };
-    call.tokens = [so_far, send](size_t, uint32_t, const CommittedTokens& part, WeightVersion) {
+    call.tokens = [so_far, send, told, reply](size_t, uint32_t, const CommittedTokens& part, WeightVersion version) {
+      so_far->version = version;
       so_far->output_ids.insert(so_far->output_ids.end(), part.tokens.begin(), part.tokens.end());
       so_far->logprobs.insert(so_far->logprobs.end(), part.logprobs.begin(), part.logprobs.end());
       so_far->kept_ids.append(part.kept_ids);
-      send(*so_far);
+      if (*told || reply->has_room()) send(*so_far);  // else the next event has these tokens too
     };
     call.done = [send, reply](const std::vector<std::vector<Response>>& responses) {
       const Response& r = responses[0][0];
@@ -326,8 +326,7 @@ void SglangDialect::pause(const HttpRequest& request, const Reply& reply) {
   if (!mode.ok()) return refuse(reply, mode.error());
   const Result<InFlight> in_flight = read_in_flight(*mode, {{"retract", InFlight::kRedo}, {"in_place", InFlight::kRedo}});
   if (!in_flight.ok()) return refuse(reply, in_flight.error());
-  front_.ask([how = *in_flight](GatewayActor& gateway) { return gateway.pause(how), 0; },
-             [reply](int) { reply->send(200, json_text({{"status", "ok"}, {"message", "Generation paused successfully."}})); });
+  front_.pause(*in_flight, [reply] { reply->send(200, json_text({{"status", "ok"}, {"message", "Generation paused successfully."}})); });
 }
 
 void SglangDialect::go_on(const Reply& reply) {

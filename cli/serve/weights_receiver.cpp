@@ -106,7 +106,7 @@ void WeightsReceiver::answered(const Status& status) {
 // ---- the trainer -----------------------------------------------------------------------------------------------------------------
 
 void WeightsReceiver::pass_on(GroupCall call, const HttpRequest& request, const Reply& reply) {
-  if (const Status read = read_group_body(call, request.body); !read.ok()) return refuse(call, reply, read.error().detail);
+  if (const Status read = read_group_call(call, request); !read.ok()) return refuse(call, reply, read.error().detail);
   if (receiver_ == nullptr) return refuse(call, reply, cat(call.path, ": ", kNoReceiver));
   if (is_passing_) return refuse(call, reply, cat(call.path, ": another call of this kind is under way"));
   is_passing_ = true;

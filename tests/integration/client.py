@@ -365,10 +365,11 @@ class ControlTest(ServedTest):
     def test_while_generation_is_paused_requests_are_held(self):
         running = self.client.generate_group([2, 3, 4], 1, sampling={**LONG, "sampling_seed": 5})
         wait_until(self.client, lambda load: load.running == 1)
+        self.assertSays(seer_client.NotIdle, "responses are not over", self.client.flush)
         self.client.pause("retract")
         held = self.client.generate_group([2, 3, 4], 1, sampling={**LONG, "sampling_seed": 5})
         wait_until(self.client, lambda load: load.waiting == 2)
-        self.assertSays(seer_client.NotIdle, "responses are not over", self.client.flush)
+        self.client.flush()
         self.client.resume()
         self.assertEqual(next(running).tokens, next(held).tokens)
         self.client.flush()

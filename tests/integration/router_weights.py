@@ -79,24 +79,27 @@ class SglangTest(GroupTest):
             self.assertEqual(self.answers(), ("5", 5))
 
     def test_a_server_outside_of_the_group_is_out_until_it_has_the_weights(self):
-        self.start([1], group=False)
-        self.post("/init_weights_update_group", init(world_size=2))
-        late = RecordedServer(self.kind, 1)
-        self.addCleanup(late.stop)
-        self.post("/workers", {"url": f"http://127.0.0.1:{late.port}"}, 202)
-        self.router.wait_for(lambda: self.router.up() == 2)
-        self.post("/pause_generation")
-        self.post("/update_weights_from_distributed", part(["a"], "4"))
-        self.post("/continue_generation")
-        for _ in range(8):
-            self.assertEqual(self.answers(), ("4", 4))
-        self.router.wait_for(lambda: self.router.up() == 1)
-        self.router.wait_for(lambda: "version 4 came over the trainer's own group, without it" in str(self.router.workers()[1]["error"]))
-        late.weights = "4"
-        self.router.wait_for(lambda: self.router.up() == 2, 60)
+        for label, version in (("4", 4), ("1", 2)):  # the second is a name
+            with self.subTest(label=label):
+                self.start([1], group=False)
+                self.post("/init_weights_update_group", init(world_size=2))
+                late = RecordedServer(self.kind, 1)
+                self.addCleanup(late.stop)
+                self.post("/workers", {"url": f"http://127.0.0.1:{late.port}"}, 202)
+                self.router.wait_for(lambda: self.router.up() == 2)
+                self.post("/pause_generation")
+                self.post("/update_weights_from_distributed", part(["a"], label))
+                self.post("/continue_generation")
+                for _ in range(8):
+                    self.assertEqual(self.answers(), (label, version))
+                self.router.wait_for(lambda: self.router.up() == 1)
+                self.router.wait_for(lambda: f"version {version} came over the trainer's own group, without it" in str(self.router.workers()[1]["error"]))
+                late.weights = str(version)
+                self.router.wait_for(lambda: self.router.up() == 2, 60)
 
     def test_parts_are_refused_where_they_could_mix_weights(self):
         self.start([1, 1], group=False)
+        self.refused("/update_weights_from_distributed", '{"weight_version":' + "[" * 100_000 + "]" * 100_000 + "}", "nested deeper than 500")
         self.refused("/init_weights_update_group", init(world_size=9), "8 ranks are for the servers, and 2 servers have 2")
         self.post("/init_weights_update_group", init(world_size=3))
         self.refused("/update_weights_from_distributed", part(["a"]), "generation is not paused")

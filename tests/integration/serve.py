@@ -211,16 +211,50 @@ class ServeTest(ServedCase):
     def test_while_generation_is_paused_requests_are_held_and_health_is_green(self):
         running = self.in_background(1)
         self.served.wait_until(lambda load: load["num_running_reqs"] == 1)
+        self.assertEqual(self.served.call("GET", "/flush_cache")[0], 400)
         self.served.post("/pause_generation", {"mode": "retract"})
+        self.assertEqual(self.served.load()["num_running_reqs"], 0)
         held = self.in_background(1)
         self.served.wait_until(lambda load: load["num_waiting_reqs"] == 2)
         self.assertEqual(self.served.call("GET", "/health_generate")[0], 200)
-        self.assertEqual(self.served.call("GET", "/flush_cache")[0], 400)
+        self.assertEqual(self.served.call("GET", "/flush_cache")[0], 200)  # slime waits for that, while new requests come
         self.served.post("/continue_generation")
         for answer in running + held:  # the first one began anew, unseen
             self.assertEqual(answer.result()["meta_info"]["finish_reason"]["type"], "length")
         self.assertEqual(running[0].result()["output_ids"], held[0].result()["output_ids"])
         self.assertEqual(self.served.call("GET", "/flush_cache")[0], 200)
+
+    def test_a_server_that_is_ended_sends_the_answers_that_it_has(self):
+        served = Served()
+        body = json.dumps({"input_ids": [2, 3], "sampling_params": {"max_new_tokens": 2000, "ignore_eos": True, "temperature": 5, "top_p": 0.9999, "n": 16,
+                                                                    "custom_params": {"return_top_p_token_ids": True}}}).encode()
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", served.port))
+            client.sendall(b"POST /generate HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+            client.recv(1)  # the answer has begun
+            served.process.terminate()
+            time.sleep(1)
+            self.assertIsNone(served.process.poll())
+            client.settimeout(30)
+            answer = client.makefile("rb").read()
+        head, _, answer = answer.partition(b"\r\n\r\n")
+        self.assertIn(b"Content-Length: %d\r\n" % len(answer), head + b"\r\n")
+        self.assertEqual(len(json.loads(answer)), 16)
+        self.assertEqual(served.stop(), 0)
+
+    def test_events_of_a_stream_that_waited_for_new_weights_name_their_version(self):
+        served = Served()
+        self.addCleanup(served.stop)
+        served.post("/pause_generation")
+        connection = served.connect()
+        connection.request("POST", "/generate", json.dumps({"input_ids": [2, 3], "sampling_params": {"max_new_tokens": 100, "ignore_eos": True}, "stream": True}))
+        served.wait_until(lambda load: load["num_waiting_reqs"] == 1)
+        served.post("/update_weights_from_disk", {"model_path": MODEL, "weight_version": "2", "mode": "retract"})
+        served.post("/continue_generation")
+        events = connection.getresponse().read().decode().split("\n\n")[:-2]
+        connection.close()
+        self.assertEqual({json.loads(event.removeprefix("data: "))["meta_info"]["weight_version"] for event in events}, {"2"})
 
     def test_what_is_wrong_is_said_in_one_sentence(self):
         for body, sentence in [
