@@ -154,6 +154,7 @@ void KvNodeActor::on_room() {
     if (pull.waits_for_room) waiting.push_back(op);
   for (const uint64_t op : waiting) fetch_lent(op, true);
   for (size_t left = parked.size(); left > 0; --left) {
+    keep(parked.front().ask.what.owner);  // its blocks may have been released meanwhile
     if (!try_reserve(parked.front().ask, true)) return;  // the oldest goes first, so the others wait too
     parked.pop_front();
   }

@@ -274,7 +274,7 @@ Cancelled RolloutActor::on_cancel(GroupId group, std::optional<uint32_t> sample)
     if (at.request.group == group && first <= at.request.sample && at.request.sample < end)
       running.emplace_back(chunk, at.instance);
   std::ranges::sort(running);
-  for (const auto& [chunk, instance] : running) rt::tell(self, instances.at(instance).handle, CancelChunk{chunk});
+  for (const auto& [chunk, instance] : running) rt::tell(self, handle_of(instance), CancelChunk{chunk});
   place_or_end();
   return {count, {}};
 }
@@ -466,7 +466,9 @@ void RolloutActor::close_chunk(const OpenChunk& chunk, ChunkDone done) {
     done.end = ChunkEnd::kAborted;
     done.finish = FinishReason::kAborted;
   }
-  const bool is_fruitless = (done.end == ChunkEnd::kPreempted || done.end == ChunkEnd::kLost) && request.tokens.output_tokens() == chunk.first_tokens;
+  // Without an error the instance had no time for it: new weights come there, or it leaves.
+  const bool has_failed = done.end == ChunkEnd::kLost || (done.end == ChunkEnd::kPreempted && !done.error.empty());
+  const bool is_fruitless = has_failed && request.tokens.output_tokens() == chunk.first_tokens;
   request.fruitless = is_fruitless ? request.fruitless + 1 : 0;
   if (config.fruitless_max > 0 && request.fruitless >= config.fruitless_max) {
     done.end = ChunkEnd::kFailed;
@@ -534,11 +536,16 @@ void RolloutActor::refuse_tokens(InstanceId id, WeightVersion version) {
   give_up_instance(id);
 }
 
+/// REQUIRES: it has chunks.
+InstanceHandle RolloutActor::handle_of(InstanceId id) const {
+  const auto leaving = draining.find(id);
+  return leaving != draining.end() ? leaving->second : instances.at(id).handle;
+}
+
 /// Stops an instance whose reports are incomplete or missing. Its node starts it again, which also ends chunks that nobody waits
 /// for.
 void RolloutActor::give_up_instance(InstanceId id) {
-  const auto leaving = draining.find(id);
-  rt::stop(leaving != draining.end() ? leaving->second : instances.at(id).handle);
+  rt::stop(handle_of(id));
   on_instance_lost(id);
 }
 

@@ -121,6 +121,7 @@ struct RolloutActor {
   void on_instance_lost(InstanceId lost);
   void place_chunks_again(InstanceId lost);
   void refuse_tokens(InstanceId id, WeightVersion version);
+  InstanceHandle handle_of(InstanceId id) const;
   void give_up_instance(InstanceId id);
   void on_tick();
   void place();

@@ -10,7 +10,7 @@
 # Each host gets the bundle of deploy/bundle.sh, unless it has it already, and its own certificate for this run. It needs only bash
 # and tar. Prints a table of the nodes once all are in the cluster, runs until Ctrl-C or SIGTERM, and stops all. With a COMMAND, it
 # runs that here with SEER_CLUSTER=HOST:PORT and SEER_TLS, the flags of its certificate, in the environment, then stops the cluster
-# and exits with the COMMAND's code. If this machine dies, each host ends its node within 30 s.
+# and exits with the COMMAND's code. If this machine dies, each host ends its node within 40 s.
 # NODE OPTIONs go to every node (`seer node --help` lists them). Paths in them are those of the hosts; relative ones begin in the
 # bundle. Without --config the model is the shipped one, which the bundle has. Each node has its own folder in --cold-dir.
 #   --bundle FILE  an archive of deploy/bundle.sh; default: the bundle that this script is in, else it packs --seer

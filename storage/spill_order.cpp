@@ -47,9 +47,10 @@ void SpillOrder::forget(OwnerId owner) {
 void SpillOrder::add(const SpillPlace& place, const BlockKey& key) {
   Group& group = groups_[place.owner];
   Blocks& blocks = place.shared ? group.shared : group.own;
-  if (blocks.empty()) changed(place.owner, group);
+  const bool was_empty = blocks.empty();
   const bool added = blocks.add(place.index, key);
   SEER_CHECK(added, place.owner, place.index);
+  if (was_empty) changed(place.owner, group);  // which may sort
   ++size_;
 }
 

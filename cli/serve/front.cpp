@@ -174,7 +174,9 @@ std::string Front::version_label(WeightVersion version) const {
 
 void Front::update_weights(NewWeights weights, InFlight in_flight, const WeightLabel& label, std::function<void(Status)> then) {
   ++updates_;
-  weights.version = label.number.value_or(WeightVersion{version_.value + 1});
+  // A machine may have the weights of an update that failed: the next ones do not get their number.
+  weights.version = label.number.value_or(WeightVersion{std::max(version_, last_asked_).value + 1});
+  last_asked_ = std::max(last_asked_, weights.version);
   auto done = [this, version = weights.version, name = label.name, then = std::move(then)](const Status& status, WeightVersion runs) {
     --updates_;
     const bool has_changed = runs == version && version_ < runs;  // on some machines, if the status is an error

@@ -147,6 +147,7 @@ class Front {
   std::function<void(const Response&, int64_t latency_us)> watcher_ = [](const Response&, int64_t) {};
   std::unordered_map<Ticket, Place> places_;
   WeightVersion version_;
+  WeightVersion last_asked_;
   std::map<WeightVersion, std::string> labels_;  // of the last versions that clients gave names to
   uint64_t last_ticket_ = 0;
   std::atomic<uint64_t> last_seed_ = 0;

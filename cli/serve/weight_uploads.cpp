@@ -68,7 +68,7 @@ class WeightUploads::Upload final : public HttpUpload {
 
   HttpRefusal too_large() const {
     return {413, cat("the body is larger than ", owner_.bytes_max_, " bytes, which the weights of ", owner_.front_.model().name,
-                     " can take in safetensors files")};
+                     " can take in safetensors files: expected tensors of their dtype")};
   }
 
   WeightUploads& owner_;

@@ -11,7 +11,7 @@ global step N. The server is a process of its own that is up before the training
 
     seer_address      HOST:PORT or a URL
     seer_weights_dir  a folder that both the trainer and the server see. Without it, weights are sent over HTTP and kept in memory,
-                      which a `seer serve --cluster` refuses
+                      which a `seer serve --engines` refuses
     seer_token_file, seer_tls_ca   where the server wants a token, and for https
 """
 import json

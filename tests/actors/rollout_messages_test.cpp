@@ -351,6 +351,22 @@ TEST_CASE("rollout: drained instances get nothing more, and chunks that come bac
   CHECK(s.summaries()[0].parts_lost.empty());
 }
 
+TEST_CASE("rollout: a request on a drained instance can be cancelled before it comes back") {
+  Stage s(2, 2);
+  s.add_instance(0);
+  s.add_instance(1);
+  const RunChunk chunk = s.seen[0].chunks.at(0), other = s.seen[1].chunks.at(0);
+  rt::post(s.rollout, InstancesDraining{NodeId{0}, {InstanceId{0}}});
+  rt::post(s.rollout, CancelRequest{chunk.request});
+  s.run_for(1000);
+  CHECK(s.seen[0].cancelled == std::vector<ChunkId>{chunk.chunk});
+  s.done(chunk.chunk, ChunkEnd::kAborted);
+  s.done(other.chunk, ChunkEnd::kFinished);
+  s.run_for(1'000'000);
+  REQUIRE(s.summaries().size() == 1);
+  CHECK(s.summaries()[0].complete);
+}
+
 TEST_CASE("rollout: chunks of an instance that ends before it has given them back are placed again from what it had reported") {
   Stage s(2, 2);
   const InstanceHandle leaving = s.add_instance(0);

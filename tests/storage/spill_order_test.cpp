@@ -45,6 +45,20 @@ TEST_CASE("spill order: parked owners by furthest use, then running ones, then p
   CHECK(drain(order, places) == std::vector<uint64_t>{21, 20, 11, 10, 30, 41, 40, 31});
 }
 
+TEST_CASE("spill order: a first block is found, however many owners came and went since it was last asked") {
+  for (uint64_t gone = 0; gone < 200; ++gone) {
+    CAPTURE(gone);
+    SpillOrder order;
+    for (uint64_t owner = 10; owner < 10 + gone; ++owner) {
+      order.set_urgency({owner}, {});
+      order.forget({owner});
+    }
+    order.add({{1}, false, 0}, key(10));
+    REQUIRE(order.first());
+    CHECK(order.first()->key == key(10));
+  }
+}
+
 TEST_CASE("spill order: a change of urgency moves all blocks of the owner") {
   SpillOrder order;
   for (uint32_t i = 0; i < 3; ++i) order.add({{1}, false, i}, key(10 + i));
