@@ -390,6 +390,21 @@ TEST_CASE("instance: more chunks than rows_max are rejected at once") {
   for (const ChunkDone& done : b.dones()) CHECK((done.end == ChunkEnd::kRejected) == (done.chunk > ChunkId{3}));
 }
 
+TEST_CASE("instance: a token that its model does not have fails the request, with a sentence, and nothing else") {
+  Bench b({});
+  const RequestId request{GroupId{0}, 0};
+  RunChunk bad = b.chunk(1, request, 5);
+  bad.log = TokenLog(std::vector<int32_t>{1, b.cluster.instance_state(0).info.vocab_size, 2});
+  b.send(0, std::move(bad));
+  b.send(0, b.chunk(2, request, 5));
+  b.cluster.run_for(kLong);
+  REQUIRE(b.dones().size() == 2);
+  CHECK(b.dones()[0].end == ChunkEnd::kFailed);
+  CHECK(b.dones()[0].finish == FinishReason::kError);
+  CHECK(b.dones()[0].error.ends_with("the size of the vocabulary of sim"));
+  CHECK(b.dones()[1].end == ChunkEnd::kChunkFull);
+}
+
 TEST_CASE("instance: a chunk that does not fit even alone is rejected, with its tokens reported first") {
   Bench b({.device_blocks = 6, .prompt_tokens = 10});
   const RequestId request = b.request_of_at_least(40);
