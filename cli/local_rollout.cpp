@@ -208,7 +208,7 @@ Result<RolloutWork> load_work(const RolloutOptions& options, std::vector<PromptL
     work.tokenizer = std::move(loaded.tokenizer);
     work.config = work.model->config;
   } else {
-    SEER_RETURN_IF_ERROR(check_model_folder(options.model));
+    SEER_RETURN_IF_ERROR(check_model_folder(options.model, ModelFiles::kWithoutWeights));
     SEER_ASSIGN_OR_RETURN(work.config, read_model_config(options.model));
     SEER_ASSIGN_OR_RETURN(work.tokenizer, load_tokenizer_of(options));
   }

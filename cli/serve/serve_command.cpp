@@ -54,7 +54,7 @@ Result<LoadedModel> load_served(const ServeOptions& options) {
     SEER_RETURN_IF_ERROR(check_memory({demand_of_weights(options.model, options.weights == WeightType::kInt8)}, find_memory()));
     return load_model_of(options);
   }
-  SEER_RETURN_IF_ERROR(check_model_folder(options.model));
+  SEER_RETURN_IF_ERROR(check_model_folder(options.model, ModelFiles::kWithoutWeights));
   LoadedModel loaded;
   SEER_ASSIGN_OR_RETURN(loaded.tokenizer, load_tokenizer_of(options));
   return loaded;

@@ -51,7 +51,7 @@ std::string other_weights(const fs::path& folder) {
 
 }  // namespace
 
-Status check_model_folder(const fs::path& folder) {
+Status check_model_folder(const fs::path& folder, ModelFiles files) {
   const std::string name = shortened(folder.string(), 200);
   std::error_code ec;
   const fs::file_status status = fs::status(folder, ec);
@@ -70,8 +70,8 @@ Status check_model_folder(const fs::path& folder) {
   if (fs::exists(folder / "adapter_config.json", ec))
     return fail(Code::kInvalidArgument, (folder / "adapter_config.json").string(),
                 ": the folder is that of a LoRA adapter: merge the adapter into its model, or remove this file");
-  const bool weights =
-      fs::exists(folder / "model.safetensors", ec) || fs::exists(folder / "model.safetensors.index.json", ec);
+  const bool weights = files == ModelFiles::kWithoutWeights || fs::exists(folder / "model.safetensors", ec) ||
+                       fs::exists(folder / "model.safetensors.index.json", ec);
   const std::string other = weights ? "" : other_weights(folder);
   const std::string missing = !weights                                  ? "model.safetensors"
                               : !fs::exists(folder / "config.json", ec) ? "config.json"

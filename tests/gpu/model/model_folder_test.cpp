@@ -25,6 +25,15 @@ TEST_CASE("model folder: one with config.json and safetensors is taken, whatever
   }
 }
 
+TEST_CASE("model folder: where others run the model, its weights may be missing, and nothing else") {
+  TestFolder folder;
+  CHECK(check_model_folder(folder.path(), ModelFiles::kWithoutWeights).error().detail ==
+        cat("there is no file ", (folder.path() / "config.json").string(), kLayout));
+  write_file(folder.path() / "config.json", "");
+  CHECK(check_model_folder(folder.path(), ModelFiles::kWithoutWeights).ok());
+  CHECK_FALSE(check_model_folder(folder.path()).ok());
+}
+
 TEST_CASE("model folder: a missing path is kNotFound, and for a name of the hub the error says how to get it") {
   TestFolder folder;
   const auto none = folder.path() / "none";
