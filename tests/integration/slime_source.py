@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""slime's own code against a real `seer serve`: its rollout loop with over-sampling, aborts and partial rollouts, its updates of weights
-over a gloo group and from disk. Ray, Megatron, SGLang and the tokenizer are replaced. Written for 624b824; needs python3-torch,
+"""slime's own code against a real `seer serve`: its rollout loop with over-sampling, aborts and partial rollouts, its fully asynchronous
+one, its updates of weights over a gloo group and from disk. Ray, Megatron, SGLang and the tokenizer are replaced. Written for 624b824; needs python3-torch,
 python3-requests, python3-httpx, python3-tqdm, python3-packaging. usage: SEER_SLIME_SOURCE=DIR slime_source.py SEER_PROGRAM"""
 import base64, importlib, multiprocessing, sys, types, unittest
 
@@ -147,17 +147,34 @@ class SlimeTest(TwoWeights):
         self.addCleanup(made.disconnect_rollout_engines)
         return made
 
-    def test_rollouts_with_weights_over_its_group_between_them_have_the_bits_of_servers_with_these_weights(self):
+    def servers_alone(self):
+        """With the old and with the new weights."""
         alone = [Served("--model", MODEL), Served("--model", self.folder)]
         for server in alone:
             self.addCleanup(server.stop)
+        return alone
+
+    def settings(self, concurrency):
         sys.modules["slime_test_reward"] = types.SimpleNamespace(reward=reward)
-        updater, prompts, checked = self.updater(), Prompts(), 0
         settings = Settings(sglang_router_ip="127.0.0.1", sglang_router_port=self.served.port, rollout_temperature=1.0, rollout_top_p=0.98, rollout_top_k=-1,
-                            rollout_max_response_len=NEW_TOKENS, rollout_skip_special_tokens=False, sglang_server_concurrency=4096, rollout_num_engines=1,
+                            rollout_max_response_len=NEW_TOKENS, rollout_skip_special_tokens=False, sglang_server_concurrency=concurrency, rollout_num_engines=1,
                             n_samples_per_prompt=SAMPLES, rollout_batch_size=6, over_sampling_batch_size=9, partial_rollout=True,
                             custom_rm_path="slime_test_reward.reward", rollout_global_dataset=True, sglang_enable_deterministic_inference=True, rollout_seed=SEED)
+        # Those of another test belong to its event loop.
+        type(rollout.GenerateState)._instances.clear()
+        http_utils._http_client = None
         http_utils.init_http_client(settings)
+        return settings
+
+    def check_bits(self, sample, i, server):
+        expected = server.generate(sample.metadata["prompt"], sampling_params={
+            "temperature": 1.0, "top_p": 0.98, "max_new_tokens": NEW_TOKENS, "sampling_seed": SEED + i, "custom_params": {"return_top_p_token_ids": True}})
+        self.assertEqual(sample.tokens[len(sample.metadata["prompt"]):], expected["output_ids"])
+        self.assertEqual(sample.rollout_log_probs, [entry[0] for entry in expected["meta_info"]["output_token_logprobs"]])
+
+    def test_rollouts_with_weights_over_its_group_between_them_have_the_bits_of_servers_with_these_weights(self):
+        alone, updater, prompts, checked = self.servers_alone(), self.updater(), Prompts(), 0
+        settings = self.settings(concurrency=4096)
         for step in range(6):
             settings.custom_generate_function_path = None if step % 3 < 2 else "seer_slime.generate"
             made = rollout.generate_rollout(settings, step, prompts)
@@ -168,15 +185,34 @@ class SlimeTest(TwoWeights):
                     if "start_rollout_id" in sample.metadata:
                         continue  # partly of the weights before
                     self.assertEqual(sample.weight_versions, [self.version()])
-                    expected = alone[step % 2].generate(sample.metadata["prompt"], sampling_params={
-                        "temperature": 1.0, "top_p": 0.98, "max_new_tokens": NEW_TOKENS, "sampling_seed": SEED + i, "custom_params": {"return_top_p_token_ids": True}})
-                    self.assertEqual(sample.tokens[len(sample.metadata["prompt"]):], expected["output_ids"])
-                    self.assertEqual(sample.rollout_log_probs, [entry[0] for entry in expected["meta_info"]["output_token_logprobs"]])
+                    self.check_bits(sample, i, alone[step % 2])
                     checked += 1
             self.tensors = self.old if step % 2 else self.new
             updater.update_weights()
             self.assertEqual(self.version(), str(step + 1))
         self.assertGreater(checked, 100)
+
+    def test_its_fully_asynchronous_rollouts_go_on_while_weights_change(self):
+        alone, updater, prompts, checked = self.servers_alone(), self.updater(), Prompts(), 0
+        updater.weight_version = 10  # the first one is 11, of the new weights
+        settings = self.settings(concurrency=12)
+        settings.rollout_batch_size = 18  # more groups than are ready from before
+        fully_async = importlib.import_module("slime.rollout.fully_async_rollout")
+        self.addCleanup(fully_async._stop_global_worker)
+        versions = set()
+        for step in range(4):
+            for group in fully_async.generate_rollout_fully_async(settings, step, prompts):
+                for i, sample in enumerate(group):
+                    if len(set(sample.weight_versions)) == 1:
+                        version = int(sample.weight_versions[0])
+                        versions.add(version)
+                        self.check_bits(sample, i, alone[version % 2 if version > 1 else 0])
+                        checked += 1
+            self.tensors = self.old if step % 2 else self.new
+            updater.update_weights()
+            self.assertEqual(self.version(), str(11 + step))
+        self.assertGreater(checked, 100)
+        self.assertGreater(len(versions), 2)
 
     def test_updates_from_disk_pass_its_own_check_of_versions(self):
         manager = types.SimpleNamespace(get_updatable_engines_and_lock=now(([self.engine], None)))
