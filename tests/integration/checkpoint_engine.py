@@ -330,7 +330,7 @@ class UpdatesTest(TwoWeights):
                 self.assertTrue(any(sentence in text for text in answers), answers)
                 self.assertServesOld()
         (status, answer), _ = self.update(self.trainer(self.new))
-        self.assertEqual((status, answer["weight_version"]), (200, "2"), answer)
+        self.assertEqual((status, answer["weight_version"]), (200, "5"), answer)  # three of those before came to the server: 2 to 4
 
     def test_a_version_that_runs_already_is_refused(self):
         (status, answer), _ = self.update(self.trainer(self.new), lambda handles: ("/update_weights_from_ipc", {"zmq_handles": handles, "weight_version": 1}))
