@@ -205,11 +205,12 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
     rt::tell(self, chunk.reply_to, unstarted(chunk, config.id, info.version, ChunkEnd::kPreempted));
     return;
   }
-  const auto is_unknown = [this](int32_t token) { return token < 0 || token >= info.vocab_size; };
-  if (const auto& tokens = chunk.log.tokens(); std::ranges::any_of(tokens, is_unknown)) {  // of a rollout with another model
+  const std::vector<int32_t> tokens = chunk.log.tokens();
+  const auto unknown = std::ranges::find_if(tokens, [this](int32_t token) { return token < 0 || token >= info.vocab_size; });
+  if (unknown != tokens.end()) {  // of a rollout with another model
     ChunkDone refused = unstarted(chunk, config.id, info.version, ChunkEnd::kFailed);
     refused.finish = FinishReason::kError;
-    refused.error = cat("token id ", *std::ranges::find_if(tokens, is_unknown), " at instance ", config.id, ": expected ids below ", info.vocab_size,
+    refused.error = cat("token id ", *unknown, " at instance ", config.id, ": expected ids below ", info.vocab_size,
                         ", the size of the vocabulary of ", model_name(info.model));
     rt::tell(self, chunk.reply_to, std::move(refused));
     return;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """slime's own code against a real `seer serve`: its rollout loop with over-sampling, aborts and partial rollouts, its fully asynchronous
-one, its updates of weights over a gloo group and from disk. Ray, Megatron, SGLang and the tokenizer are replaced. Written for 624b824; needs python3-torch,
-python3-requests, python3-httpx, python3-tqdm, python3-packaging. usage: SEER_SLIME_SOURCE=DIR slime_source.py SEER_PROGRAM"""
+one, its updates of weights over a gloo group and from disk. Ray, Megatron, SGLang and the tokenizer are replaced. Written for 624b824;
+needs python3-torch, python3-requests, python3-httpx, python3-tqdm, python3-packaging. usage: SEER_SLIME_SOURCE=DIR slime_source.py SEER_PROGRAM"""
 import base64, importlib, multiprocessing, sys, types, unittest
 
 from trainer_source import as_newer_torch, named_tensors, replace_module, replace_packages, source_of

@@ -18,7 +18,7 @@ class PtxModule {
   ~PtxModule();
   PtxModule(PtxModule&&) noexcept;
   PtxModule& operator=(PtxModule&&) noexcept;
-  /// `params` point to the arguments of the entry with this name. False if there is none with so many.
+  /// `params` point to the entry's arguments. False if no entry has this name and takes that many.
   bool launch(const std::string& entry, Dim3 grid, Dim3 block, size_t shared_bytes, std::vector<const void*> params);
   /// Instructions that no launch has reached yet, as "file:line opcode", for coverage.
   struct Unreached {
