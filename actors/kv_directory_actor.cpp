@@ -14,6 +14,9 @@ KvDirectoryActor::handle::behavior_type KvDirectoryActor::make_behavior() {
   return {
       [this](const KvNodeUp& up) { on_node_up(up); },
       [this](const KvHolds& holds) { on_holds(holds); },
+      [this](const KvLetGo& left) {
+        if (const auto it = holders.find(left.owner); it != holders.end()) it->second.erase(left.node);
+      },
       [this](const KvDraining& node) { on_draining(node); },
       [this](const FindHolders& find) { on_find(find); },
       [this](const KvRoom& room) { rooms[room.node] = room; },

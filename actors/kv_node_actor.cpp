@@ -78,7 +78,8 @@ KvNodeActor::handle::behavior_type KvNodeActor::make_behavior() {
       [this](const KvClose& close) { on_close(close); },
       [this](const KvRelease& release) {
         tiers->release(release.owner);
-        kept.erase(release.owner);
+        const bool was_kept = kept.erase(release.owner) > 0;
+        if (was_kept && release.copied) rt::tell(self, parts.directory, KvLetGo{config.node, release.owner});
         report_room();
       },
       [this](const KvBump& bump) {
@@ -438,7 +439,7 @@ void KvNodeActor::on_silence(uint64_t op) {
 /// Answers the opening with the blocks that are here now.
 void KvNodeActor::end_pull(uint64_t op) {
   const Pull pull = std::move(pulls.extract(op).mapped());
-  for (const KvLender& lender : pull.emptied) rt::tell(self, lender.handle, KvRelease{pull.ask.what.owner});
+  for (const KvLender& lender : pull.emptied) rt::tell(self, lender.handle, KvRelease{.owner = pull.ask.what.owner, .copied = true});
   own_blocks(pull.ask.what, blocks_here(pull.ask.what));
   open_here(pull.ask);
 }

@@ -157,6 +157,12 @@ struct KvHolds {
   bool guest = false;
   SEER_FIELDS(KvHolds, node, owner, guest)
 };
+/// The node keeps nothing of the owner any more, because another node copied all of it.
+struct KvLetGo {
+  NodeId node;
+  KvOwner owner;
+  SEER_FIELDS(KvLetGo, node, owner)
+};
 /// The node will leave. It drops a request's blocks once another node keeps blocks of that request.
 struct KvDraining { NodeId node; SEER_FIELDS(KvDraining, node) };
 /// A rollout has died: releases everything it kept.
@@ -169,7 +175,7 @@ struct KvKeepRollouts {
 };
 /// A rollout that was said to be over has come back.
 struct KvRolloutReturned { RolloutId rollout; SEER_FIELDS(KvRolloutReturned, rollout) };
-using KvDirectoryHandle = rt::iface<rt::oneway<KvNodeUp>, rt::oneway<KvHolds>, rt::oneway<KvDraining>, rt::oneway<FindHolders>,
+using KvDirectoryHandle = rt::iface<rt::oneway<KvNodeUp>, rt::oneway<KvHolds>, rt::oneway<KvLetGo>, rt::oneway<KvDraining>, rt::oneway<FindHolders>,
                                     rt::oneway<KvRoom>, rt::oneway<FindRoom>, rt::oneway<KvRelease>, rt::oneway<KvDropRollout>, rt::oneway<KvKeepRollouts>,
                                     rt::oneway<KvRolloutReturned>, rt::oneway<KvBump>, rt::rpc<GetReport, std::vector<KvNodeReport>>>;
 /// A new, empty directory replaces one that died. KV nodes tell it what they keep, rollouts what they released.
@@ -486,6 +492,7 @@ CAF_BEGIN_TYPE_ID_BLOCK(seer, first_custom_type_id)
   CAF_ADD_TYPE_ID(seer, (seer::OpenBlocks))
   CAF_ADD_TYPE_ID(seer, (seer::KvNodeUp))
   CAF_ADD_TYPE_ID(seer, (seer::KvHolds))
+  CAF_ADD_TYPE_ID(seer, (seer::KvLetGo))
   CAF_ADD_TYPE_ID(seer, (seer::InstanceUp))
   CAF_ADD_TYPE_ID(seer, (seer::AttachRollout))
   CAF_ADD_TYPE_ID(seer, (seer::LengthSeen))

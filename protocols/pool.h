@@ -115,10 +115,11 @@ struct KvMove {
   SEER_FIELDS(KvMove, lease, owner, blocks, slots, first_index, prompt, next_use, has_cold)
 };
 
-/// Frees all blocks that only this owner keeps.
+/// Frees all blocks that only this owner keeps. `copied`: another node has them all now, and the directory does not know.
 struct KvRelease {
   KvOwner owner;
-  SEER_FIELDS(KvRelease, owner)
+  bool copied = false;
+  SEER_FIELDS(KvRelease, owner, copied)
 };
 /// KV below this weight version is refused and dropped from now on.
 struct KvBump {

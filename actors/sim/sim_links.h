@@ -181,6 +181,7 @@ struct DirectoryLink {
   handle::behavior_type make_behavior() {
     return {[this](const KvNodeUp& up) { wire.send(self, to, up); },
             [this](const KvHolds& holds) { wire.send(self, to, holds); },
+            [this](const KvLetGo& left) { wire.send(self, to, left); },
             [this](const KvDraining& node) { wire.send(self, to, node); },
             [this](const FindHolders& find) { wire.send_or_lose(self, to, find); },
             [this](const KvRoom& room) { wire.send(self, to, room); },

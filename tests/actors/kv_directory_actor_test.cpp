@@ -255,6 +255,19 @@ TEST_CASE("kv directory: a draining node at once releases requests that are kept
   CHECK(b.seen[3].released.empty());
 }
 
+TEST_CASE("kv directory: a node that let a request go does not count as one that keeps it") {
+  Bench b;
+  const KvOwner request = owner_of(RequestId{GroupId{1}, 2});
+  b.tell(KvHolds{NodeId{0}, request});
+  b.tell(KvHolds{NodeId{1}, request});
+  b.tell(KvLetGo{NodeId{0}, request});
+  b.tell(KvDraining{NodeId{1}});
+  CHECK(b.seen[1].released.empty());  // it has the only copy
+  b.tell(KvRelease{request});
+  CHECK(b.seen[0].released.empty());
+  CHECK(b.seen[1].released == std::vector{request});
+}
+
 TEST_CASE("kv directory: all KV of a dead rollout's requests is released, and nothing of others") {
   Bench b;
   const auto owner = [](uint32_t rollout, uint32_t group) { return owner_of(RequestId{GroupId{group, RolloutId{rollout}}, 0}); };

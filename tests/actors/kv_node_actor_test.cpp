@@ -164,6 +164,23 @@ TEST_CASE("kv node: a parking chunk waits for room and is answered once there is
   CHECK(b.open(other, 4).blocks.size() == 4);  // one of them comes back from the cold tier
 }
 
+TEST_CASE("kv node: what is granted to an owner that was released while it waited for room is told to the directory") {
+  Bench b(1, 64);
+  const auto writing = b.reserve(owner_of(RequestId{GroupId{7}, 0}), 0, 1);
+  CHECK(b.reserve(kOwner, 0, 1, true).empty());
+  const uint64_t waiting = b.op;
+  b.release(kOwner);
+  rt::post(b.node, KvAbort{{writing[0].grants[0].token}});
+  b.run();
+  const auto answer = b.reserved(waiting, b.client);
+  CHECK(state_of(answer) == GrantState::kWrite);
+  CHECK(b.state().kept.contains(kOwner));
+  b.seal(answer[0]);
+  rt::post(b.directory, KvRelease{kOwner});
+  b.run();
+  CHECK(b.arena->taken_count() == 0);
+}
+
 TEST_CASE("kv node: reservations that wait for room are answered in order") {
   Bench b(2, 64);
   const auto writing = b.reserve(owner_of(RequestId{GroupId{7}, 0}), 0, 2);
@@ -408,6 +425,7 @@ TEST_CASE("kv node: blocks of another node are fetched, sealed here, and release
   CHECK(l.state(1).report().fetched_bytes == Lending::kBlocks * kBlockBytes);
   CHECK(l.arenas[0]->taken_count() == 0);
   CHECK(l.state(1).late_fetches.empty());
+  CHECK(rt::look<KvDirectoryActor>(l.directory).holders.at(kOwner) == KvDirectoryActor::Holders{{NodeId{1}, false}});
 }
 
 TEST_CASE("kv node: a few missing tokens of a prompt are computed; nobody is asked for their blocks") {

@@ -48,6 +48,7 @@ struct FakeDirectory {
   handle::behavior_type make_behavior() {
     return {[this](const KvNodeUp& m) { note(*log, *world, m); },
             [this](const KvHolds& m) { note(*log, *world, m); },
+            [this](const KvLetGo& m) { note(*log, *world, m); },
             [this](const KvDraining& m) { note(*log, *world, m); },
             [this](const FindHolders& m) { note(*log, *world, m); },
             [this](const KvRoom& m) { note(*log, *world, m); },
