@@ -317,11 +317,9 @@ void NodeActor::on_weights(const InstanceWeights& answer) {
     return rt::stop(instance.handle);  // others have these weights, so restart it and try again
   }
   instance.updating = false;
-  if (answer.error.empty()) {
-    instance.info.version = answer.version;
-    instance.info.layout_hash = answer.layout;
-    if (!is_outdated(instance)) tell_all(instance_up(answer.instance));
-  }
+  instance.info.version = answer.version;
+  instance.info.layout_hash = answer.layout;
+  if (!draining && !is_outdated(instance)) tell_all(instance_up(answer.instance));  // after an error too: rollouts may have left it
   updated(answer.instance, answer.error);
   update_outdated();
 }

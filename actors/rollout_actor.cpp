@@ -69,13 +69,16 @@ void RolloutActor::on_instance_up(const InstanceUp& up) {
   if (over()) return;
   const auto known = instances.find(up.instance);
   if (known != instances.end() && known->second.handle == up.handle) {
-    if (up.identity.version == config.version) return;  // a duplicate
-    on_instance_lost(up.instance);                      // it has changed to another rollout's weights
+    if (up.identity.version == config.version) {
+      known->second.up_us = rt::now_us(self);
+      return;
+    }
+    on_instance_lost(up.instance);  // it has changed to another rollout's weights
   }
   if (!may_join(up)) return;
   if (instances.contains(up.instance) || draining.contains(up.instance))
     on_instance_lost(up.instance);  // it restarted, and this came before its down message
-  instances[up.instance] = {up.handle, up.kv_blocks, 0};
+  instances[up.instance] = {up.handle, up.kv_blocks, 0, rt::now_us(self)};
   parts.log.info(rt::now_us(self), "instance_up", {{"instance", up.instance}, {"node", up.node}, {"kv_blocks", up.kv_blocks}});
   instances_gone.erase(up.instance);
   rt::monitor(self, up.handle);
@@ -436,11 +439,13 @@ void RolloutActor::on_chunk_done(const ChunkDone& done) {
   auto it = open.find(done.chunk);
   if (it == open.end() || ended) return;
   const OpenChunk chunk = it->second;
-  if (done.version != config.version && done.end != ChunkEnd::kPreempted) return refuse_tokens(chunk.instance, done.version);
+  const bool has_other_weights = done.version != config.version;  // or gets them now
+  if (has_other_weights && done.end != ChunkEnd::kPreempted) return refuse_tokens(chunk.instance, done.version);
   if (!append(chunk, done.last)) return give_up_instance(chunk.instance);
   tell_commits();
   open.erase(it);
-  if (auto at = instances.find(chunk.instance); at != instances.end()) at->second.kv_blocks_used = done.kv_blocks_used;
+  const auto at = instances.find(chunk.instance);
+  if (at != instances.end()) at->second.kv_blocks_used = done.kv_blocks_used;
   Log& request = log(chunk.request);
   request.computed_tokens = std::max(request.computed_tokens, done.kv_tokens);
   if (scheduler->requests().at(chunk.request).chunks == 1)
@@ -449,6 +454,8 @@ void RolloutActor::on_chunk_done(const ChunkDone& done) {
   reprefilled_chunks += done.reprefill_tokens > 0 ? 1 : 0;
   prefill_tokens += done.prefill_tokens;
   close_chunk(chunk, done);
+  // Its node says when it can be used again, and may have said so already.
+  if (has_other_weights && at != instances.end() && at->second.up_us <= chunk.started_us) on_instance_lost(chunk.instance);
   place_or_end();
 }
 

@@ -84,6 +84,7 @@ struct RolloutActor {
     InstanceHandle handle;
     int64_t kv_blocks = 0;
     int64_t kv_blocks_used = 0;
+    int64_t up_us = 0;          // when its node said last that it is up
     std::vector<GroupId> over;  // for RunChunk::over of the next chunk there
   };
 

@@ -201,8 +201,8 @@ void ServerNodeActor::on_weights(const InstanceWeights& answer) {
     target = asked.what;
     version = answer.version;
     state.weights = state.weights.empty() ? "" : cat(version);
-    tell_all(instance_up());
   }
+  if (!draining) tell_all(instance_up());  // after an error too: rollouts may have left it
   rt::tell(self, asked.reply_to, WeightsUpdated{config.node, asked.what.version, answer.error, answer.error.empty() ? weights_hash(cat(version)) : 0});
 }
 

@@ -47,7 +47,7 @@ struct ChunkDone {
   int64_t kv_tokens = 0;                      // tokens of the request whose KV has been computed
   ChunkTokens last;                           // tokens not reported before; maybe none
   int64_t kv_blocks_used = 0;                 // of the instance, from now on
-  WeightVersion version{1};                   // of the instance's weights; if not as asked for: preempted before its first step
+  WeightVersion version{1};                   // of the instance's weights, or of those it gets; if not as asked for: preempted before its first step
   SEER_FIELDS(ChunkDone, chunk, instance, end, finish, matched, error, prefill_tokens, reprefill_tokens, cached_tokens,
               kv_tokens, last, kv_blocks_used, version)
 };

@@ -200,9 +200,11 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
   batch.settle_blocks();
   const ChunkId id = chunk.chunk;
   if (sequences.find(id) != nullptr) return;  // a duplicate
-  if (draining || chunk.version != info.version || (update && update->phase == Update::Phase::kSwitching)) {
-    // The rollout learns by another message that this instance leaves, or which weights it has. The request waits again.
-    rt::tell(self, chunk.reply_to, unstarted(chunk, config.id, info.version, ChunkEnd::kPreempted));
+  const bool is_switching = update && update->phase == Update::Phase::kSwitching;
+  if (draining || is_switching || chunk.version != info.version) {
+    // The rollout learns by another message that this instance leaves, and from the version which weights it has or gets.
+    const WeightVersion version = is_switching ? update->asked.what.version : info.version;
+    rt::tell(self, chunk.reply_to, unstarted(chunk, config.id, version, ChunkEnd::kPreempted));
     return;
   }
   const std::vector<int32_t> tokens = chunk.log.tokens();

@@ -49,7 +49,8 @@ void ServedInstanceActor::on_run_chunk(RunChunk chunk) {
   const ChunkId id = chunk.chunk;
   if (sequences.find(id) != nullptr) return;  // a duplicate
   if (draining || switching || chunk.version != config.version) {
-    rt::tell(self, chunk.reply_to, unstarted(chunk, config.id, config.version, ChunkEnd::kPreempted));
+    const WeightVersion version = switching ? update->what.version : config.version;
+    rt::tell(self, chunk.reply_to, unstarted(chunk, config.id, version, ChunkEnd::kPreempted));
     return;
   }
   if (ChunkSink& sink = sinks[id.rollout]; sink != chunk.reply_to) {

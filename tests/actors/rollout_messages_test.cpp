@@ -326,6 +326,62 @@ TEST_CASE("rollout: an instance whose weights are not the rollout's is refused, 
   CHECK(s.seen[1].chunks.size() == 1);
 }
 
+TEST_CASE("rollout: only chunks that failed count towards fruitless_max, not those that were sent back") {
+  Stage s;
+  s.add_instance(0);
+  rt::look<RolloutActor>(s.rollout).config.fruitless_max = 2;
+  const auto end_next = [&](const std::string& error) {
+    const ChunkId chunk = s.seen[0].chunks.back().chunk;
+    rt::post(s.rollout, ChunkDone{.chunk = chunk, .end = ChunkEnd::kPreempted, .error = error, .last = {chunk, 0, {}, {}}});
+    s.run_for(1000);
+  };
+  for (int i = 0; i < 5; ++i) end_next("");
+  CHECK(s.seen[0].chunks.size() == 6);
+  end_next("no room");
+  CHECK(s.responses().empty());
+  end_next("no room");
+  REQUIRE(s.responses().size() == 1);
+  CHECK(s.responses()[0].finish == FinishReason::kError);
+  CHECK(s.responses()[0].error.find("was begun 2 times without a token: no room") != std::string::npos);
+}
+
+TEST_CASE("rollout: an instance that changes its weights gets nothing more until it is up again") {
+  Stage s;
+  const InstanceHandle instance = s.add_instance(0);
+  REQUIRE(s.seen[0].chunks.size() == 1);
+  const ChunkId first = s.seen[0].chunks[0].chunk;
+  rt::post(s.rollout, ChunkDone{.chunk = first, .end = ChunkEnd::kPreempted, .last = {first, 0, {}, {}}, .version = WeightVersion{2}});
+  s.run_for(1'000'000);
+  CHECK(s.seen[0].chunks.size() == 1);
+  SUBCASE("it could not change") {
+    rt::post(s.rollout, InstanceUp{InstanceId{0}, NodeId{0}, 100, 4, 8, instance});
+    s.run_for(1000);
+    REQUIRE(s.seen[0].chunks.size() == 2);
+    s.done(s.seen[0].chunks[1].chunk, ChunkEnd::kFinished);
+    REQUIRE(s.responses().size() == 1);
+    CHECK(s.responses()[0].finish == FinishReason::kStop);
+  }
+  SUBCASE("it has changed") {
+    rt::post(s.rollout, InstanceUp{InstanceId{0}, NodeId{0}, 100, 4, 8, instance, {.version = WeightVersion{2}}});
+    s.run_for(1000);
+    CHECK(s.seen[0].chunks.size() == 1);
+    s.add_instance(1);
+    REQUIRE(s.seen[1].chunks.size() == 1);
+    CHECK(s.seen[1].chunks[0].version == WeightVersion{1});
+  }
+}
+
+TEST_CASE("rollout: an instance that was announced again after a chunk began is not left for that chunk's answer") {
+  Stage s;
+  const InstanceHandle instance = s.add_instance(0);
+  const ChunkId first = s.seen[0].chunks.at(0).chunk;
+  rt::post(s.rollout, InstanceUp{InstanceId{0}, NodeId{0}, 100, 4, 8, instance});  // its update failed; this overtook the answer
+  s.run_for(1000);
+  rt::post(s.rollout, ChunkDone{.chunk = first, .end = ChunkEnd::kPreempted, .last = {first, 0, {}, {}}, .version = WeightVersion{2}});
+  s.run_for(1000);
+  CHECK(s.seen[0].chunks.size() == 2);
+}
+
 TEST_CASE("rollout: drained instances get nothing more, and chunks that come back from them go on elsewhere") {
   Stage s(2, 2);
   const InstanceHandle leaving = s.add_instance(0);

@@ -310,7 +310,11 @@ TEST_CASE("instance: new weights wait for the rollouts that run; chunks of anoth
   CHECK(b.dones().back().end == ChunkEnd::kChunkFull);
 
   rt::post(b.cluster.instance(0), DropChunks{});
+  b.send(0, b.chunk(5, other, 9));  // while it switches
   b.cluster.run_for(kLong);
+  CHECK(b.dones().back().chunk == ChunkId{5});
+  CHECK(b.dones().back().end == ChunkEnd::kPreempted);
+  CHECK(b.dones().back().version == WeightVersion{2});
   REQUIRE(answers.all<InstanceWeights>().size() == 2);
   CHECK(answers.all<InstanceWeights>()[1].version == WeightVersion{2});
   CHECK(answers.all<InstanceWeights>()[1].error == "");
