@@ -102,11 +102,15 @@ ClusterIdentity ClusterActor::expected_of(const EnterCluster& ask) const {
 }
 
 void ClusterActor::on_weights(const ClusterWeights& changed) {
-  if (changed.what.version <= weights.what.version) return;
-  weights = changed;
-  log.info(rt::now_us(self), "cluster_weights", {{"weight_version", weights.what.version}, {"folder", weights.what.folder}});
+  if (changed.what.version < weights.what.version) return;
+  const bool is_new = changed.what.version > weights.what.version;  // else some machines took longer than the others
+  if (is_new) {
+    weights = changed;
+    log.info(rt::now_us(self), "cluster_weights", {{"weight_version", weights.what.version}, {"folder", weights.what.folder}});
+  }
   for (const NodeId node : changed.nodes) has_changed(node);
-  for (const auto& [id, member] : members) update_outdated(member);
+  for (const auto& [id, member] : members)
+    if (is_new) update_outdated(member);
 }
 
 /// The machine runs with `weights` now.

@@ -11,6 +11,7 @@ namespace {
 constexpr RequestId kNotRunning{};  // rollouts of a gateway have ids from 1
 constexpr size_t kCancelledMax = 1024;
 constexpr size_t kRolloutsKept = 16;
+constexpr size_t kUnansweredMax = 16;
 
 /// A hash of what the requests of a group have in common.
 uint64_t content_of(const GatewayRequest& request) {
@@ -426,16 +427,14 @@ Status GatewayActor::flush() {
 // ---- weights -------------------------------------------------------------------------------------------------------------------
 
 void GatewayActor::update_weights(WeightsOrder order) {
-  if (update)
-    return order.done(fail(Code::kUnavailable, "an update to weight version ", update->order.what.version, " is under way"), version);
+  if (update) return order.done(fail(Code::kUnavailable, "an update to weight version ", update->order.what.version, " is under way"));
   if (order.what.version <= version)
-    return order.done(fail(Code::kInvalidArgument, "weight version ", order.what.version, ": expected one above ", version, ", which runs"),
-                      version);
+    return order.done(fail(Code::kInvalidArgument, "weight version ", order.what.version, ": expected one above ", version, ", which runs"));
   log.info(rt::now_us(self), "weights_update", {{"weight_version", order.what.version}, {"folder", order.what.folder}});
   if (order.in_flight != InFlight::kFinish) end_requests(is_any, order.in_flight);
   close_rollout();
   const NewWeights what = order.what;
-  update = {.order = std::move(order), .waiting = {}, .changed = {}, .error = {}, .until_us = rt::now_us(self) + config.update_us_max};
+  update = {.order = std::move(order), .until_us = rt::now_us(self) + config.update_us_max};
   const std::vector<NodeId> asked = fleet.update_weights(what, handle{self});
   update->waiting.insert(asked.begin(), asked.end());
   if (asked.empty()) return finish_update(fail(Code::kUnavailable, "there is no machine"));
@@ -443,7 +442,8 @@ void GatewayActor::update_weights(WeightsOrder order) {
 }
 
 void GatewayActor::on_weights(const WeightsUpdated& answer) {
-  if (!update || answer.version != update->order.what.version || update->waiting.erase(answer.node) == 0) return;
+  if (!update || answer.version != update->order.what.version) return on_late_weights(answer);
+  update->waiting.erase(answer.node);  // it may have been lost meanwhile, and may be back
   if (answer.weights != 0) {
     update->changed.push_back(answer.node);
     update->weights = answer.weights;
@@ -455,6 +455,7 @@ void GatewayActor::on_weights(const WeightsUpdated& answer) {
 void GatewayActor::lose_node(NodeId node) {
   if (!update || update->waiting.erase(node) == 0) return;
   update->error = cat("node ", node, " was lost while it changed its weights");
+  update->has_silent = true;
   settle_update();
 }
 
@@ -462,6 +463,7 @@ void GatewayActor::end_update_in_time() {
   if (!update || rt::now_us(self) < update->until_us) return;
   update->error = cat("node ", *update->waiting.begin(), " has not changed its weights within ", config.update_us_max / 1'000'000, " s");
   update->waiting.clear();
+  update->has_silent = true;
   settle_update();
 }
 
@@ -469,12 +471,38 @@ void GatewayActor::end_update_in_time() {
 /// change get no work.
 void GatewayActor::settle_update() {
   if (!update->waiting.empty()) return;
-  if (!update->changed.empty()) {
-    version = update->order.what.version;
-    ++totals.updates;
-    if (fleet.weights_are) fleet.weights_are({update->order.what, update->weights, std::move(update->changed)});
+  const NewWeights& what = update->order.what;
+  if (update->has_silent) unanswered[what.version] = what;
+  if (unanswered.size() > kUnansweredMax) unanswered.erase(unanswered.begin());
+  if (!update->changed.empty() && what.version > version) {
+    run_with(what.version, update->weights);
+    if (fleet.weights_are) fleet.weights_are({what, update->weights, std::move(update->changed)});
   }
   finish_update(update->error.empty() ? Status{} : fail(Code::kUnavailable, update->error));
+}
+
+/// Of an update that has ended.
+void GatewayActor::on_late_weights(const WeightsUpdated& answer) {
+  const auto asked = unanswered.find(answer.version);
+  if (asked == unanswered.end() || answer.weights == 0 || answer.version < version) return;
+  if (answer.version == version && answer.weights != weights) return;  // another update had this number too
+  log.info(rt::now_us(self), "weights_late", {{"node", answer.node}, {"weight_version", answer.version}});
+  const NewWeights what = asked->second;
+  if (answer.version > version) {
+    end_requests(is_any, InFlight::kRedo);
+    close_rollout();
+    run_with(answer.version, answer.weights);
+  }
+  if (fleet.weights_are) fleet.weights_are({what, answer.weights, {answer.node}});
+  place();
+}
+
+void GatewayActor::run_with(WeightVersion now, uint64_t checksum) {
+  version = now;
+  weights = checksum;
+  ++totals.updates;
+  unanswered.erase(unanswered.begin(), unanswered.lower_bound(now));
+  if (client.runs) client.runs(now);
 }
 
 void GatewayActor::finish_update(Status status) {
@@ -482,7 +510,7 @@ void GatewayActor::finish_update(Status status) {
   totals.updates_failed += status.ok() ? 0 : 1;
   update.reset();
   log.info(rt::now_us(self), "weights_updated", {{"weight_version", version}, {"error", status.ok() ? "" : status.error().detail}});
-  done(std::move(status), version);
+  done(std::move(status));
   place();
 }
 

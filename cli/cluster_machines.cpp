@@ -80,8 +80,11 @@ std::vector<NodeId> ClusterMachines::update_weights(const NewWeights& weights, c
 
 void ClusterMachines::weights_are(const ClusterWeights& weights) {
   const std::lock_guard lock(mutex_);
+  std::vector<NodeId> before;  // that have them already
+  if (weights_ && weights_->what.version == weights.what.version) before = std::move(weights_->nodes);
   weights_ = weights;
-  rt::post(controller_, weights);
+  weights_->nodes.insert(weights_->nodes.end(), before.begin(), before.end());
+  rt::post(controller_, *weights_);
 }
 
 KvDirectoryHandle ClusterMachines::directory() const {

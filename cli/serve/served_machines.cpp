@@ -135,7 +135,8 @@ class JoinedMachines final : public ServedMachines {
   void weights_are(const ClusterWeights& weights) {
     cluster_->weights_are(weights);
     const std::lock_guard lock(mutex_);
-    forget(std::exchange(running_, weights.what.source ? weights.what.folder : ""));
+    const std::string before = std::exchange(running_, weights.what.source ? weights.what.folder : "");
+    if (before != running_) forget(before);
   }
   void forget(const std::string& name) {
     const auto source = sources_.find(name);

@@ -337,7 +337,8 @@ TEST_CASE("cluster: after new weights, machines that come with older ones get th
   CHECK(rollout.weights == 77);
   CHECK(rollout.instances == 2);  // not those of node 2, which has the old weights
 
-  rt::post(missed.seen->updates[0].reply_to, WeightsUpdated{NodeId{2}, WeightVersion{5}, "", 77});
+  SUBCASE("it tells the controller") { rt::post(missed.seen->updates[0].reply_to, WeightsUpdated{NodeId{2}, WeightVersion{5}, "", 77}); }
+  SUBCASE("it tells who asked it first") { rt::post(b.cluster, ClusterWeights{{WeightVersion{5}, "/new"}, 77, {NodeId{2}}}); }
   b.run();
   CHECK(b.ask<RolloutEntered>(EnterRollout{}).instances == 4);
 

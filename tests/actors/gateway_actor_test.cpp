@@ -27,6 +27,7 @@ struct Bench {
         .end_rollout = [this](RolloutId id) { cluster.fleet.end_rollout(id); },
         .update_weights =
             [this, silent](const NewWeights& weights, const WeightsSink& reply_to) {
+              if (are_lazy) return late = {weights, reply_to}, std::vector{NodeId{0}};
               std::vector<NodeId> nodes = cluster.fleet.update_weights(weights, reply_to);
               if (silent != kNoNode) nodes.push_back(silent);
               return nodes;
@@ -48,7 +49,8 @@ struct Bench {
                                      CHECK(part.first_index == (is_first ? known->second : known->second + std::ssize(so_far)));
                                      told_version = version;
                                      so_far.insert(so_far.end(), part.tokens.begin(), part.tokens.end());
-                                   }};
+                                   },
+                               .runs = [this](WeightVersion version) { runs.push_back(version); }};
     handle = cluster.world.spawn<GatewayActor>(config, fleet, client, door, EventLog::to(lines, LogLevel::kInfo, LogClock::kVirtual));
   }
 
@@ -64,6 +66,7 @@ struct Bench {
     tell([request = std::move(request)](GatewayActor& gateway) mutable { gateway.submit(std::move(request)); });
     return ticket;
   }
+  void start_late() { cluster.fleet.update_weights(late.what, late.reply_to); }
   template <class F>
   void tell(F f) {
     door->put([f = std::move(f)](GatewayActor& gateway) mutable { f(gateway); });
@@ -113,6 +116,9 @@ struct Bench {
   };
   SimCluster cluster;
   std::vector<ClusterWeights> told;
+  std::vector<WeightVersion> runs;
+  bool are_lazy = false;  // the machines: they hear of an update only by start_late()
+  UpdateWeights late;
   std::function<RolloutId()> next_rollout = [id = uint32_t{0}]() mutable { return RolloutId{++id}; };
   std::shared_ptr<GatewayDoor> door = std::make_shared<GatewayDoor>();
   std::map<Ticket, Asked> asked;
@@ -420,11 +426,11 @@ TEST_CASE("gateway: at new weights, running requests are aborted, start again or
     b.ask(0, 0, 4);
     b.run_for(100'000);
     b.tell([&, in_flight](GatewayActor& gateway) {
-      gateway.update_weights({{WeightVersion{2}, "weights"}, in_flight, [&](Status status, WeightVersion runs) {
+      gateway.update_weights({{WeightVersion{2}, "weights"}, in_flight, [&](Status status) {
                                 done = status;
-                                CHECK(runs == WeightVersion{2});
+                                CHECK(b.runs == std::vector{WeightVersion{2}});
                               }});
-      gateway.update_weights({{WeightVersion{3}, "weights"}, in_flight, [&](Status status, WeightVersion) { refused = status; }});
+      gateway.update_weights({{WeightVersion{3}, "weights"}, in_flight, [&](Status status) { refused = status; }});
     });
     b.ask(1, 0, 4);
     b.finish();
@@ -475,7 +481,7 @@ TEST_CASE("gateway: an update waits for no machine that is lost, or silent for t
     Bench b({}, {.update_us_max = 20'000'000}, {}, NodeId{7});
     std::optional<Status> status;
     b.tell([&](GatewayActor& gateway) {
-      gateway.update_weights({.what = {WeightVersion{2}, "new"}, .done = [&](Status s, WeightVersion) { status = std::move(s); }});
+      gateway.update_weights({.what = {WeightVersion{2}, "new"}, .done = [&](Status s) { status = std::move(s); }});
     });
     b.ask(0, 0, 4);
     b.run_for(10'000'000);
@@ -491,6 +497,57 @@ TEST_CASE("gateway: an update waits for no machine that is lost, or silent for t
     CHECK(b.count(FinishReason::kError) == 0);
     for (const auto& [sample, response] : b.responses.at(Ticket{1})) CHECK(response.version == WeightVersion{2});
   }
+}
+
+TEST_CASE("gateway: machines that change after their update was given up are used with what they have") {
+  Bench b({}, {.update_us_max = 20'000'000});
+  std::optional<Status> status;
+  b.are_lazy = true;
+  b.tell([&](GatewayActor& gateway) {
+    gateway.update_weights({.what = {WeightVersion{2}, "new"}, .done = [&](Status s) { status = std::move(s); }});
+  });
+  b.run_for(20'001'000);
+  REQUIRE(status.has_value());
+  CHECK(status->error().detail == "node 0 has not changed its weights within 20 s");
+  CHECK(b.runs.empty());
+  b.start_late();
+  b.run_for(10'000'000);
+  CHECK(b.runs == std::vector{WeightVersion{2}});
+  CHECK(b.told.size() == b.cluster.options.nodes);
+  for (const ClusterWeights& told : b.told) CHECK((told.what.version == WeightVersion{2} && told.what.folder == "new"));
+  b.ask(0, 0, 4);
+  b.finish();
+  CHECK(b.count(FinishReason::kStop) == 4);
+  for (const auto& [sample, response] : b.responses.at(Ticket{1})) CHECK(response.version == WeightVersion{2});
+  b.check_exact();
+}
+
+TEST_CASE("gateway: when machines change late while requests run, these start again with the weights that the machines have") {
+  Bench b({.length_max = 200}, {.update_us_max = 20'000'000});
+  std::optional<Status> first, second;
+  b.are_lazy = true;
+  b.tell([&](GatewayActor& gateway) {
+    gateway.update_weights({.what = {WeightVersion{2}, "new"}, .done = [&](Status s) { first = std::move(s); }});
+  });
+  b.run_for(20'001'000);
+  b.are_lazy = false;
+  b.ask(0, 0, 4);
+  b.run_for(10'000);
+  b.start_late();  // they wait until the rollout is over
+  b.run_for(10'000);
+  CHECK(b.runs.empty());
+  CHECK(b.responses.empty());
+  b.tell([&](GatewayActor& gateway) {  // and are busy with the other weights
+    gateway.update_weights({.what = {WeightVersion{3}, "newer"}, .in_flight = InFlight::kRedo, .done = [&](Status s) { second = std::move(s); }});
+  });
+  b.finish();
+  REQUIRE((first && second));
+  CHECK_FALSE(first->ok());
+  CHECK(second->error().detail.find("is changing to weight version 2 already") != std::string::npos);
+  CHECK(b.runs == std::vector{WeightVersion{2}});
+  CHECK(b.count(FinishReason::kStop) == 4);
+  for (const auto& [sample, response] : b.responses.at(Ticket{1})) CHECK(response.version == WeightVersion{2});
+  b.check_exact();
 }
 
 TEST_CASE("gateway: without an id for a rollout requests wait until there is one") {
