@@ -25,7 +25,7 @@ ClusterActor::handle::behavior_type ClusterActor::make_behavior() {
   return {[this](const Tick& tick) { tick.what == 0 ? drop_lost_rollouts() : drop_absent_rollout(RolloutId{static_cast<uint32_t>(tick.what)}); },
           [this](const EnterCluster& ask) { return on_enter(ask); },
           [this](const NodeReady& ready) { on_ready(ready); },
-          [this](const EnterRollout& ask) { return on_rollout(ask.id); },
+          [this](const EnterRollout& ask) { return on_rollout(ask); },
           [this](const RolloutStarted& started) { on_rollout_started(started); },
           [this](const WatchCluster& watch) { on_watch(watch); },
           [this](const ClusterWeights& changed) { on_weights(changed); },
@@ -76,20 +76,26 @@ void ClusterActor::on_ready(const NodeReady& ready) {
   update_outdated(member->second);
 }
 
+template <class Has>
+const ClusterIdentity* ClusterActor::first_with(Has has) const {
+  const auto at = std::ranges::find_if(members, [&](const auto& m) { return has(m.second); });
+  return at == members.end() ? nullptr : &at->second.identity;
+}
+
+ClusterIdentity ClusterActor::with_our_model(ClusterIdentity asking) const {
+  asking.protocol = kProtocolNumber;
+  const ClusterIdentity* const ours = first_with([](const Member& m) { return !m.identity.model.empty(); });
+  if (ours == nullptr || asking.model.empty()) return asking;
+  asking.model = ours->model;
+  asking.shape = ours->shape;
+  if (asking.layout != 0) asking.layout = ours->layout;
+  return asking;
+}
+
 /// A machine is compared with others only in what both have. Weights that are older than the cluster's are right too: the machine
 /// gets those of the cluster.
 ClusterIdentity ClusterActor::expected_of(const EnterCluster& ask) const {
-  const auto first_with = [&](auto has) {
-    const auto at = std::ranges::find_if(members, [&](const auto& m) { return has(m.second); });
-    return at == members.end() ? nullptr : &at->second.identity;
-  };
-  ClusterIdentity expected = ask.identity;
-  expected.protocol = kProtocolNumber;
-  const ClusterIdentity* const with_model = first_with([](const Member& m) { return !m.identity.model.empty(); });
-  if (with_model != nullptr && !ask.identity.model.empty()) {
-    expected.model = with_model->model;
-    expected.layout = with_model->layout;
-  }
+  ClusterIdentity expected = with_our_model(ask.identity);
   const ClusterIdentity* const with_weights = first_with([](const Member& m) { return m.has_instances(); });
   if (with_weights == nullptr || !ask.roles.has(NodeRole::kInstances)) return expected;
   expected.version = with_weights->version;
@@ -134,13 +140,17 @@ void ClusterActor::update_outdated(const Member& member) {
     rt::tell(self, member.ready->handle, UpdateWeights{weights.what, handle{self}});
 }
 
-RolloutEntered ClusterActor::on_rollout(RolloutId before) {
-  if (before != RolloutId{}) {
+RolloutEntered ClusterActor::on_rollout(const EnterRollout& ask) {
+  if (const Status fits = check_identity("a rollout", ask.identity, with_our_model(ask.identity)); !fits.ok()) {
+    log.warn(rt::now_us(self), "rollout_refused", {{"reason", fits.error()}});
+    return {.directory = directory, .error = fits.error().detail};
+  }
+  if (ask.id != RolloutId{}) {
     // An id is the low 32 bits of a number.
-    keep_number(last_number + std::max<int64_t>(0, static_cast<int32_t>(before.value - static_cast<uint32_t>(last_number))));
-    note_absent(before);  // until it has started
-    rt::tell(self, directory, KvRolloutReturned{before});
-    return {.id = before, .directory = directory, .error = {}};
+    keep_number(last_number + std::max<int64_t>(0, static_cast<int32_t>(ask.id.value - static_cast<uint32_t>(last_number))));
+    note_absent(ask.id);  // until it has started
+    rt::tell(self, directory, KvRolloutReturned{ask.id});
+    return {.id = ask.id, .directory = directory, .error = {}};
   }
   const auto is_ready = [](const auto& m) { return m.second.ready.has_value(); };
   const auto has_instances = [&](const auto& m) { return is_ready(m) && m.second.has_instances(); };

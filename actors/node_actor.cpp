@@ -17,7 +17,7 @@ Result<InstanceMachinery> make_instance(const NodeMakers& makers, InstanceId id)
 
 /// A pool takes blocks of all weight versions.
 ClusterIdentity pool_identity_of(const EngineInfo& info) {
-  return {.model = model_name(info.model), .layout = info.block_layout, .version = {}};
+  return {.model = model_name(info.model), .shape = info.model_shape, .layout = info.block_layout, .version = {}};
 }
 
 /// REQUIRES: there is a pool.
@@ -42,7 +42,11 @@ PartLost lost_machine(NodeId node, uint32_t instances, const rt::down& message) 
 }
 
 ClusterIdentity instance_identity(const EngineInfo& info) {
-  return {.model = model_name(info.model), .layout = info.block_layout, .weights = info.layout_hash, .version = info.version};
+  return {.model = model_name(info.model),
+          .shape = info.model_shape,
+          .layout = info.block_layout,
+          .weights = info.layout_hash,
+          .version = info.version};
 }
 
 Result<NodeMachinery> make_machinery(const NodeConfig& config, const NodeMakers& makers) {

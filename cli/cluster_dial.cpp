@@ -31,16 +31,16 @@ Result<ClusterHandle> dial_cluster(ClusterNet& net, const std::string& address, 
               (kTriesMax * kPause).count() / 1000, " s", net.uses_tls() ? ", or its certificate is of another CA" : "");
 }
 
-Result<RolloutEntered> ask_to_roll_out(ClusterNet& net, const std::string& address, const ClusterHandle& controller, RolloutId before) {
+Result<RolloutEntered> ask_to_roll_out(ClusterNet& net, const std::string& address, const ClusterHandle& controller, const EnterRollout& ask) {
   rt::Inbox<> inbox(net.system());
   bool answered = false;
-  RolloutEntered entered = inbox.ask<RolloutEntered>(controller, EnterRollout{before}, {}, &answered);
+  RolloutEntered entered = inbox.ask<RolloutEntered>(controller, ask, {}, &answered);
   if (!answered) return fail(Code::kUnavailable, "--cluster ", address, ": it does not answer");
   return entered;
 }
 
-Result<RolloutEntered> enter_rollout(ClusterNet& net, const std::string& address, const ClusterHandle& controller, RolloutId before) {
-  SEER_ASSIGN_OR_RETURN(RolloutEntered entered, ask_to_roll_out(net, address, controller, before));
+Result<RolloutEntered> enter_rollout(ClusterNet& net, const std::string& address, const ClusterHandle& controller, const EnterRollout& ask) {
+  SEER_ASSIGN_OR_RETURN(RolloutEntered entered, ask_to_roll_out(net, address, controller, ask));
   if (!entered.error.empty()) return fail(Code::kInvalidArgument, "--cluster ", address, ": ", entered.error);
   return entered;
 }

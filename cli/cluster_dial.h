@@ -16,12 +16,12 @@ namespace seer {
 /// naming the flag; another protocol or secret), kUnavailable, kCancelled.
 Result<ClusterHandle> dial_cluster(ClusterNet& net, const std::string& address, const char* flag, const std::atomic<bool>& stop);
 
-/// Asks the controller at `address` to let a rollout run, or go on (`before`: its id). Errors: kInvalidArgument if it may not,
-/// kUnavailable if there is no answer.
-Result<RolloutEntered> enter_rollout(ClusterNet& net, const std::string& address, const ClusterHandle& controller, RolloutId before = {});
+/// Asks the controller at `address` to let a rollout run, or go on. Errors: kInvalidArgument if it may not, kUnavailable if there is no
+/// answer.
+Result<RolloutEntered> enter_rollout(ClusterNet& net, const std::string& address, const ClusterHandle& controller, const EnterRollout& ask = {});
 
 /// The same, but a refusal is no error: it is in the answer. Errors: kUnavailable if there is no answer.
-Result<RolloutEntered> ask_to_roll_out(ClusterNet& net, const std::string& address, const ClusterHandle& controller, RolloutId before);
+Result<RolloutEntered> ask_to_roll_out(ClusterNet& net, const std::string& address, const ClusterHandle& controller, const EnterRollout& ask);
 
 /// Follows the machines of a cluster as they join and leave. Messages to a machine go over a direct connection, not through the
 /// controller. Each machine is dialed once; of two machines, the one with the larger name dials. A machine that cannot be reached

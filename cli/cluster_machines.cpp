@@ -4,10 +4,14 @@
 
 namespace seer {
 
+ClusterIdentity model_identity(const std::string& folder, const ModelConfig& config) {
+  return {.model = model_name(folder), .shape = shape_hash(config), .version = {}};
+}
+
 Result<std::unique_ptr<ClusterMachines>> ClusterMachines::enter(ClusterNet& net, Config config, const std::atomic<bool>& stop,
                                                                 const EventLog& log) {
   SEER_ASSIGN_OR_RETURN(ClusterHandle controller, dial_cluster(net, config.address, "--cluster", stop));
-  SEER_ASSIGN_OR_RETURN(RolloutEntered entered, enter_rollout(net, config.address, controller));
+  SEER_ASSIGN_OR_RETURN(RolloutEntered entered, enter_rollout(net, config.address, controller, {.id = {}, .identity = config.model}));
   return std::unique_ptr<ClusterMachines>(new ClusterMachines(net, std::move(config), std::move(controller), std::move(entered), log));
 }
 
@@ -48,7 +52,7 @@ void ClusterMachines::fetch_ids() {
     return ids_.size() < config_.spare_ids;
   };
   while (missing()) {
-    const auto entered = enter_rollout(net_, config_.address, controller_);
+    const auto entered = enter_rollout(net_, config_.address, controller_, {.id = {}, .identity = config_.model});
     if (!entered.ok()) return;  // it is asked again
     const std::lock_guard lock(mutex_);
     ids_.push_back(entered->id);
@@ -123,11 +127,11 @@ Status ClusterMachines::enter_again(const ClusterHandle& returned) {
   }
   KvDirectoryHandle directory;
   for (const RolloutId id : taken) {
-    SEER_ASSIGN_OR_RETURN(const RolloutEntered again, enter_rollout(net_, config_.address, returned, id));
+    SEER_ASSIGN_OR_RETURN(const RolloutEntered again, enter_rollout(net_, config_.address, returned, {.id = id, .identity = config_.model}));
     directory = again.directory;
   }
   if (taken.empty()) {  // a controller that has no machine yet refuses, but says which directory it has
-    SEER_ASSIGN_OR_RETURN(const RolloutEntered ahead, ask_to_roll_out(net_, config_.address, returned, {}));
+    SEER_ASSIGN_OR_RETURN(const RolloutEntered ahead, ask_to_roll_out(net_, config_.address, returned, {.id = {}, .identity = config_.model}));
     directory = ahead.directory;
   }
   const std::lock_guard lock(mutex_);

@@ -18,13 +18,18 @@
 #include "actors/log.h"
 #include "cli/cluster_dial.h"
 #include "cli/cluster_net.h"
+#include "gpu/model/model_config.h"
 
 namespace seer {
+
+/// What a process that brings prompts knows of the model: its name and shape.
+ClusterIdentity model_identity(const std::string& folder, const ModelConfig& config);
 
 class ClusterMachines {
  public:
   struct Config {
     std::string address;   // of the controller
+    ClusterIdentity model; // that its machines must have: name and shape
     int64_t wait_s = 60;   // for a controller that died
     size_t spare_ids = 0;  // ids of rollouts that are asked for ahead
     std::function<void(NodeId)> node_left = {};  // called by follow()

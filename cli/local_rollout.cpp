@@ -300,10 +300,11 @@ Status start_machines(rt::system& system, const RolloutOptions& options, const R
 }
 
 /// Fills in the fields of `config` that the cluster decides. REQUIRES: net outlives the machines.
-Status enter_cluster(ClusterNet& net, const RolloutOptions& options, const RolloutHooks& hooks, Machines& machines, RolloutConfig& config) {
+Status enter_cluster(ClusterNet& net, const RolloutOptions& options, const RolloutWork& work, const RolloutHooks& hooks, Machines& machines,
+                     RolloutConfig& config) {
   const std::atomic<bool> never{false};
   SEER_ASSIGN_OR_RETURN(machines.cluster,
-                        ClusterMachines::enter(net, {.address = options.cluster, .wait_s = options.controller_wait_s},
+                        ClusterMachines::enter(net, {.address = options.cluster, .model = model_identity(options.model, work.config), .wait_s = options.controller_wait_s},
                                                hooks.stop != nullptr ? *hooks.stop : never, hooks.log));
   const RolloutEntered& entered = machines.cluster->entered();
   config.id = machines.cluster->take_id();
@@ -365,7 +366,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
     SEER_RETURN_IF_ERROR(connect_servers(system, options, *servers, hooks, machines, config));
   else
     SEER_RETURN_IF_ERROR(is_local ? start_machines(system, options, work, histories, aside, hooks.log, machines)
-                                  : enter_cluster(*net, options, hooks, machines, config));
+                                  : enter_cluster(*net, options, work, hooks, machines, config));
 
   std::unique_ptr<PastResponses> history;
   std::vector<CstPast> pasts;

@@ -28,6 +28,7 @@ using DeviceBlockId = int32_t;  // index of a KV block in the engine's own memor
 
 struct EngineInfo {
   std::string model;               // folder or name, for reports
+  uint64_t model_shape = 0;        // shape_hash() of its config; 0: it has none
   int32_t vocab_size = 0;
   int64_t context_tokens_max = 0;  // prompt and output together
   std::vector<int32_t> eos_ids;

@@ -361,8 +361,9 @@ using ClusterSink = rt::iface<rt::oneway<NodeJoined>, rt::oneway<PartLost>>;
 struct WatchCluster { ClusterSink reply_to; SEER_FIELDS(WatchCluster, reply_to) };
 /// A rollout asks to run in the cluster.
 struct EnterRollout {
-  RolloutId id;  // from the previous controller; 0: the rollout does not run yet
-  SEER_FIELDS(EnterRollout, id)
+  RolloutId id;              // from the previous controller; 0: the rollout does not run yet
+  ClusterIdentity identity;  // of the model that it expects: name and shape; without a name: any
+  SEER_FIELDS(EnterRollout, id, identity)
 };
 struct RolloutEntered {
   RolloutId id;                 // never used by another rollout

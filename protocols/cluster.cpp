@@ -2,6 +2,8 @@
 
 #include <cinttypes>
 #include <cstdio>
+#include <filesystem>
+#include <system_error>
 
 namespace seer {
 namespace {
@@ -27,9 +29,11 @@ std::vector<std::string> role_names(NodeRoles roles) {
 }
 
 std::string model_name(std::string_view folder) {
-  while (folder.size() > 1 && folder.back() == '/') folder.remove_suffix(1);
-  const size_t slash = folder.find_last_of('/');
-  return std::string(slash == std::string_view::npos || folder.size() == 1 ? folder : folder.substr(slash + 1));
+  if (folder.empty()) return {};
+  std::error_code failed;  // the folder of this process is gone
+  std::filesystem::path path = std::filesystem::absolute(folder, failed).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  return path.has_filename() ? path.filename().string() : path.string();
 }
 
 Status check_identity(std::string_view who, const ClusterIdentity& found, const ClusterIdentity& expected) {
@@ -38,6 +42,8 @@ Status check_identity(std::string_view who, const ClusterIdentity& found, const 
   };
   if (found.protocol != expected.protocol) return refuse("protocol number", found.protocol, expected.protocol);
   if (found.model != expected.model) return refuse("model", quoted(found.model), quoted(expected.model));
+  if (found.shape != 0 && expected.shape != 0 && found.shape != expected.shape)
+    return refuse("config.json's checksum", hex(found.shape), hex(expected.shape));
   const WeightVersion any{};
   if (found.version != any && expected.version != any && found.version != expected.version)
     return refuse("weight version", found.version, expected.version);

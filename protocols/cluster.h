@@ -14,15 +14,16 @@
 namespace seer {
 
 /// Raised with every change to a message, its meaning, or the greeting.
-inline constexpr uint32_t kProtocolNumber = 11;
+inline constexpr uint32_t kProtocolNumber = 12;
 
 struct ClusterIdentity {
   uint32_t protocol = kProtocolNumber;
-  std::string model;      // last part of the folder's path; empty: none loaded
+  std::string model;      // model_name() of the folder; empty: none loaded
+  uint64_t shape = 0;     // of the model (shape_hash()); 0: any
   uint64_t layout = 0;    // of KV blocks, without the weights (EngineInfo::block_layout)
   uint64_t weights = 0;   // checksum; 0: any
   WeightVersion version;  // of its weights; 0: any
-  SEER_FIELDS(ClusterIdentity, protocol, model, layout, weights, version)
+  SEER_FIELDS(ClusterIdentity, protocol, model, shape, layout, weights, version)
 };
 
 /// What a machine does in a cluster.
@@ -47,7 +48,7 @@ struct NodeRoles {
 /// Their names, in the order of NodeRole.
 std::vector<std::string> role_names(NodeRoles roles);
 
-/// The model's name in an identity: the last part of the folder's path.
+/// The model's name in an identity: the last part of the folder's path, also of "." and "..".
 std::string model_name(std::string_view folder);
 /// Checks that `who` ("node 3") fits. The error names the field, what was found and what was expected.
 Status check_identity(std::string_view who, const ClusterIdentity& found, const ClusterIdentity& expected);

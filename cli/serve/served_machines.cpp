@@ -155,11 +155,13 @@ class JoinedMachines final : public ServedMachines {
 
 Result<std::unique_ptr<ServedMachines>> join_cluster(const ServeOptions& options, const std::shared_ptr<GatewayDoor>& door,
                                                      const EventLog& log, const std::atomic<bool>& stop) {
+  SEER_ASSIGN_OR_RETURN(const ModelConfig model, read_model_config(options.model));
   SEER_ASSIGN_OR_RETURN(std::unique_ptr<ClusterNet> net, ClusterNet::create(options.cluster_access, log));
   const auto node_left = [door](NodeId node) { door->put([node](GatewayActor& gateway) { gateway.lose_node(node); }); };
   SEER_ASSIGN_OR_RETURN(std::unique_ptr<ClusterMachines> cluster,
                         ClusterMachines::enter(*net,
                                                {.address = options.cluster,
+                                                .model = model_identity(options.model, model),
                                                 .wait_s = options.controller_wait_s,
                                                 .spare_ids = JoinedMachines::kSpareIds,
                                                 .node_left = node_left},

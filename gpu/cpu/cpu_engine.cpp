@@ -50,6 +50,7 @@ class CpuEngine final : public Engine {
     const ModelConfig& c = running->config;
     const KvLayout& layout = cache_.layout();
     info_.model = running->folder;
+    info_.model_shape = shape_hash(running->config);
     info_.vocab_size = c.vocab_size;
     info_.context_tokens_max = c.context_tokens_max;
     info_.eos_ids = c.eos_ids;

@@ -71,6 +71,7 @@ class CudaEngine final : public Engine {
                  [this](EngineWeights::Loaded loaded) { begin_upload(std::move(loaded)); }) {
     const ModelConfig& c = model->config;
     info_.model = model->folder;
+    info_.model_shape = shape_hash(model->config);
     info_.vocab_size = c.vocab_size;
     info_.context_tokens_max = c.context_tokens_max;
     info_.eos_ids = c.eos_ids;

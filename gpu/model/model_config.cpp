@@ -1,6 +1,7 @@
 #include "gpu/model/model_config.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -10,6 +11,7 @@
 
 #include "gpu/cpu/exact_math.h"
 #include "gpu/model/json_text.h"
+#include "protocols/hash.h"
 
 namespace seer {
 namespace {
@@ -406,6 +408,16 @@ Result<ModelConfig> read_model_config(const fs::path& folder) {
     if (!error.detail.empty()) return error;
   }
   return config;
+}
+
+uint64_t shape_hash(const ModelConfig& c) {
+  uint64_t h = 0;
+  for (int64_t value : {static_cast<int64_t>(c.family), int64_t{c.hidden_size}, int64_t{c.intermediate_size},
+                        int64_t{c.layers}, int64_t{c.heads}, int64_t{c.kv_heads}, int64_t{c.head_dim},
+                        int64_t{c.vocab_size}, int64_t{std::bit_cast<int32_t>(c.rms_norm_eps)}, int64_t{c.tied_head}})
+    h = hash_pair(h, static_cast<uint64_t>(value));
+  for (double f : rope_frequencies(c)) h = hash_pair(h, std::bit_cast<uint64_t>(f));
+  return hash_pair(h, std::bit_cast<uint64_t>(c.rope.attention_factor));
 }
 
 std::vector<double> rope_frequencies(const ModelConfig& config) {

@@ -59,6 +59,9 @@ struct ModelConfig {
 /// Errors: kNotFound (no config.json), kInvalidArgument (malformed, missing or unsupported; one sentence), kIo.
 Result<ModelConfig> read_model_config(const std::filesystem::path& folder);
 
+/// A hash of what config.json says about the model's shape and arithmetic.
+uint64_t shape_hash(const ModelConfig& config);
+
 /// Angle per position of each pair of dimensions (head_dim / 2 values), with rope scaling applied.
 std::vector<double> rope_frequencies(const ModelConfig& config);
 

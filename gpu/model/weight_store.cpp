@@ -1,7 +1,6 @@
 #include "gpu/model/weight_store.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <optional>
 #include <set>
@@ -234,16 +233,6 @@ Status check_all_used(const Checkpoint& checkpoint, const std::set<std::string>&
   return {};
 }
 
-uint64_t config_hash(const ModelConfig& c) {
-  uint64_t h = 0;
-  for (int64_t value : {static_cast<int64_t>(c.family), int64_t{c.hidden_size}, int64_t{c.intermediate_size},
-                        int64_t{c.layers}, int64_t{c.heads}, int64_t{c.kv_heads}, int64_t{c.head_dim},
-                        int64_t{c.vocab_size}, int64_t{std::bit_cast<int32_t>(c.rms_norm_eps)}, int64_t{c.tied_head}})
-    h = hash_pair(h, static_cast<uint64_t>(value));
-  for (double f : rope_frequencies(c)) h = hash_pair(h, std::bit_cast<uint64_t>(f));
-  return hash_pair(h, std::bit_cast<uint64_t>(c.rope.attention_factor));
-}
-
 }  // namespace
 
 int64_t Model::weight_bytes() const {
@@ -274,7 +263,7 @@ Status read_tensors(const Checkpoint& checkpoint, Model& model) {
   const int64_t repeated_bytes = c.tied_head ? std::ssize(checkpoint.find(kEmbeddingName)->bytes) : 0;
   model.stored_bytes_max = reader.bytes_max() + repeated_bytes;
   model.stored_tensors = std::ssize(reader.used()) + (c.tied_head ? 1 : 0);
-  model.weights_hash = hash_pair(config_hash(c), reader.hash());
+  model.weights_hash = hash_pair(shape_hash(c), reader.hash());
   if (model.weight_type != WeightType::kAsStored)
     model.weights_hash = hash_pair(model.weights_hash, static_cast<uint64_t>(model.weight_type));
   return {};

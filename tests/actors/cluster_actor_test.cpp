@@ -162,6 +162,21 @@ TEST_CASE("cluster: each rollout gets a new id, its weights and its number of in
   CHECK(report.nodes[0].at.port == 7000);
 }
 
+TEST_CASE("cluster: a rollout that expects another model is refused with the field") {
+  Bench b;
+  FakeNode node(b.world);
+  b.enter(0, {.model = "qwen", .shape = 0x51, .layout = 7, .version = WeightVersion{4}});
+  b.ready(0, node.handle());
+  const auto ask = [&](RolloutId id, ClusterIdentity identity) { return b.ask<RolloutEntered>(EnterRollout{id, std::move(identity)}); };
+  const auto right = ask({}, {.model = "qwen", .shape = 0x51, .version = {}});
+  CHECK(right.error == "");
+  CHECK(ask({}, {.model = "moonlight", .shape = 0x51, .version = {}}).error == "a rollout is refused: its model is \"moonlight\", expected \"qwen\"");
+  CHECK(ask({}, {.model = "qwen", .shape = 0x52, .version = {}}).error ==
+        "a rollout is refused: its config.json's checksum is 0000000000000052, expected 0000000000000051");
+  CHECK(ask(right.id, {.model = "moonlight", .version = {}}).error != "");  // one that comes again
+  CHECK(ask({}, {.protocol = kProtocolNumber + 1, .version = {}}).error.find("protocol number") != std::string::npos);
+}
+
 TEST_CASE("cluster: a machine that is told to leave gets no more rollouts, and leaves in order") {
   Bench b;
   FakeNode first(b.world), second(b.world);

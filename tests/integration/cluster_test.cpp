@@ -132,6 +132,41 @@ TEST_CASE("cluster: a machine that does not fit is refused with a sentence, and 
   CHECK(refused({}).find("seer: --join " + cluster.address + ": no controller answers there, in 20 tries over 5 s") == 0);
 }
 
+TEST_CASE("cluster: rollouts and servers with another model are refused with a sentence") {
+  const ScratchFolder folder;
+  const auto copy_without_weights = [&](const std::string& to) {
+    std::filesystem::create_directories(to);
+    for (const char* file : {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"})
+      std::filesystem::copy(kModel + "/" + file, to);
+    return to;
+  };
+  const std::string renamed = copy_without_weights(folder.path("renamed")), same = copy_without_weights(folder.path("a/scratchpad-1m8")),
+                    changed = copy_without_weights(folder.path("b/scratchpad-1m8"));
+  Json config = Json::parse(folder.read("b/scratchpad-1m8/config.json"));
+  config["rms_norm_eps"] = 0.5;
+  std::ofstream(changed + "/config.json") << config;
+  Cluster cluster;
+  const std::string refused = "seer: --cluster " + cluster.address + ": a rollout is refused: its ";
+  for (const char* command : {"rollout", "serve"}) {
+    CAPTURE(command);
+    const auto error_with = [&](const std::string& model) {
+      Arguments all{SEER_PROGRAM, command, "--model", model, "--cluster", cluster.address};
+      if (command == std::string("rollout")) all.insert(all.end(), {"--prompts", kPrompts, "--limit", "1", "--out", folder.path("a.jsonl")});
+      else all.insert(all.end(), {"--listen", "127.0.0.1:0"});
+      ChildProcess seer(all);
+      REQUIRE(seer.wait(kWaitMs));
+      CHECK(seer.exit_code() != 0);
+      return seer.err();
+    };
+    CHECK(error_with(renamed) == refused + "model is \"renamed\", expected \"scratchpad-1m8\"\n");
+    CHECK(error_with(changed).find(refused + "config.json's checksum is ") == 0);
+  }
+  ChildProcess seer({SEER_PROGRAM, "rollout", "--model", same, "--cluster", cluster.address, "--prompts", kPrompts, "--limit", "1",
+                     "--max-tokens", "100", "--out", folder.path("a.jsonl")});
+  REQUIRE(seer.wait(kWaitMs));
+  CHECK_MESSAGE(seer.exit_code() == 0, seer.err());
+}
+
 TEST_CASE("cluster: a machine that is drained during a rollout leaves in order, and its work goes on elsewhere") {
   const ScratchFolder folder;
   const Responses right = local_responses(folder);

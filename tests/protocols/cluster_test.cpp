@@ -2,11 +2,13 @@
 
 #include <doctest/doctest.h>
 
+#include <filesystem>
+
 using namespace seer;
 
 namespace {
 
-const ClusterIdentity kExpected{.model = "qwen3-0.6b", .layout = 0xabc, .weights = 0x12, .version = {4}};
+const ClusterIdentity kExpected{.model = "qwen3-0.6b", .shape = 0x51, .layout = 0xabc, .weights = 0x12, .version = {4}};
 
 std::string refusal(ClusterIdentity found) {
   const Status status = check_identity("node 3", found, kExpected);
@@ -20,13 +22,17 @@ TEST_CASE("cluster: a machine with the same model, layout, version and protocol 
 }
 
 TEST_CASE("cluster: a foreign node is refused with the field, what was found and what was expected") {
-  ClusterIdentity protocol = kExpected, model = kExpected, layout = kExpected, version = kExpected, weights = kExpected;
+  ClusterIdentity protocol = kExpected, model = kExpected, shape = kExpected, layout = kExpected, version = kExpected, weights = kExpected;
   protocol.protocol = kProtocolNumber + 1;
   model.model = "moonlight";
   layout.layout = 0xabd;
   version.version = {5};
   CHECK(refusal(protocol) == cat("node 3 is refused: its protocol number is ", kProtocolNumber + 1, ", expected ", kProtocolNumber));
   CHECK(refusal(model) == "node 3 is refused: its model is \"moonlight\", expected \"qwen3-0.6b\"");
+  shape.shape = 0x52;
+  CHECK(refusal(shape) == "node 3 is refused: its config.json's checksum is 0000000000000052, expected 0000000000000051");
+  shape.shape = 0;
+  CHECK(refusal(shape).empty());
   CHECK(refusal(layout) == "node 3 is refused: its KV layout is 0000000000000abd, expected 0000000000000abc");
   weights.weights = 0x13;
   CHECK(refusal(weights) == "node 3 is refused: its weights' checksum is 0000000000000013, expected 0000000000000012");
@@ -63,4 +69,6 @@ TEST_CASE("cluster: a model's name is the last part of its folder's path") {
   CHECK(model_name("qwen3-0.6b") == "qwen3-0.6b");
   CHECK(model_name("") == "");
   CHECK(model_name("/") == "/");
+  CHECK(model_name("/data/qwen3-0.6b/.") == "qwen3-0.6b");
+  CHECK(model_name(".") == std::filesystem::current_path().filename());
 }

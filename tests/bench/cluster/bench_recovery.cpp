@@ -262,7 +262,7 @@ class EndlessRollout {
     return fleet_.add_node(id, nodes_[id]);
   }
   Status enter_again(ClusterNet& net, const std::string& address, const ClusterHandle& controller) {
-    SEER_ASSIGN_OR_RETURN(const RolloutEntered again, enter_rollout(net, address, controller, entered_.id));
+    SEER_ASSIGN_OR_RETURN(const RolloutEntered again, enter_rollout(net, address, controller, {.id = entered_.id, .identity = {}}));
     fleet_.use_directory(again.directory);
     rt::post(controller, RolloutStarted{entered_.id, rollout_});
     entered_ns_ = monotonic_ns();
