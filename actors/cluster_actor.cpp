@@ -7,6 +7,17 @@
 #include "actors/node_actor.h"
 
 namespace seer {
+namespace {
+
+/// A rollout without a model's name takes any.
+Status check_rollout(const ClusterIdentity& rollout, const ClusterIdentity& machine) {
+  ClusterIdentity expected = rollout;
+  expected.protocol = kProtocolNumber;
+  if (!rollout.model.empty()) expected.model = machine.model, expected.shape = machine.shape;
+  return check_identity("a rollout", rollout, expected);
+}
+
+}  // namespace
 
 ClusterActor::ClusterActor(rt::self_ptr<ClusterActor> self_in, uint64_t first_number_in, EventLog log_in)
     : self(self_in),
@@ -76,26 +87,21 @@ void ClusterActor::on_ready(const NodeReady& ready) {
   update_outdated(member->second);
 }
 
-template <class Has>
-const ClusterIdentity* ClusterActor::first_with(Has has) const {
-  const auto at = std::ranges::find_if(members, [&](const auto& m) { return has(m.second); });
-  return at == members.end() ? nullptr : &at->second.identity;
-}
-
-ClusterIdentity ClusterActor::with_our_model(ClusterIdentity asking) const {
-  asking.protocol = kProtocolNumber;
-  const ClusterIdentity* const ours = first_with([](const Member& m) { return !m.identity.model.empty(); });
-  if (ours == nullptr || asking.model.empty()) return asking;
-  asking.model = ours->model;
-  asking.shape = ours->shape;
-  if (asking.layout != 0) asking.layout = ours->layout;
-  return asking;
-}
-
 /// A machine is compared with others only in what both have. Weights that are older than the cluster's are right too: the machine
 /// gets those of the cluster.
 ClusterIdentity ClusterActor::expected_of(const EnterCluster& ask) const {
-  ClusterIdentity expected = with_our_model(ask.identity);
+  const auto first_with = [&](auto has) {
+    const auto at = std::ranges::find_if(members, [&](const auto& m) { return has(m.second); });
+    return at == members.end() ? nullptr : &at->second.identity;
+  };
+  ClusterIdentity expected = ask.identity;
+  expected.protocol = kProtocolNumber;
+  const ClusterIdentity* const with_model = first_with([](const Member& m) { return !m.identity.model.empty(); });
+  if (with_model != nullptr && !ask.identity.model.empty()) {
+    expected.model = with_model->model;
+    expected.shape = with_model->shape;
+    expected.layout = with_model->layout;
+  }
   const ClusterIdentity* const with_weights = first_with([](const Member& m) { return m.has_instances(); });
   if (with_weights == nullptr || !ask.roles.has(NodeRole::kInstances)) return expected;
   expected.version = with_weights->version;
@@ -108,15 +114,11 @@ ClusterIdentity ClusterActor::expected_of(const EnterCluster& ask) const {
 }
 
 void ClusterActor::on_weights(const ClusterWeights& changed) {
-  if (changed.what.version < weights.what.version) return;
-  const bool is_new = changed.what.version > weights.what.version;  // else some machines took longer than the others
-  if (is_new) {
-    weights = changed;
-    log.info(rt::now_us(self), "cluster_weights", {{"weight_version", weights.what.version}, {"folder", weights.what.folder}});
-  }
+  if (changed.what.version <= weights.what.version) return;
+  weights = changed;
+  log.info(rt::now_us(self), "cluster_weights", {{"weight_version", weights.what.version}, {"folder", weights.what.folder}});
   for (const NodeId node : changed.nodes) has_changed(node);
-  for (const auto& [id, member] : members)
-    if (is_new) update_outdated(member);
+  for (const auto& [id, member] : members) update_outdated(member);
 }
 
 /// The machine runs with `weights` now.
@@ -141,10 +143,6 @@ void ClusterActor::update_outdated(const Member& member) {
 }
 
 RolloutEntered ClusterActor::on_rollout(const EnterRollout& ask) {
-  if (const Status fits = check_identity("a rollout", ask.identity, with_our_model(ask.identity)); !fits.ok()) {
-    log.warn(rt::now_us(self), "rollout_refused", {{"reason", fits.error()}});
-    return {.directory = directory, .error = fits.error().detail};
-  }
   if (ask.id != RolloutId{}) {
     // An id is the low 32 bits of a number.
     keep_number(last_number + std::max<int64_t>(0, static_cast<int32_t>(ask.id.value - static_cast<uint32_t>(last_number))));
@@ -159,6 +157,10 @@ RolloutEntered ClusterActor::on_rollout(const EnterRollout& ask) {
                          .error = only_helpers ? "no machine of the cluster has instances yet" : "the cluster has no machine yet"};
   for (const auto& [id, member] : members) {
     if (!member.ready || !member.has_instances() || member.draining || is_outdated(member)) continue;
+    if (const Status fits = check_rollout(ask.identity, member.identity); !fits.ok()) {
+      log.warn(rt::now_us(self), "rollout_refused", {{"reason", fits.error()}});
+      return {.directory = directory, .error = fits.error().detail};
+    }
     entered.version = member.identity.version;
     entered.weights = member.identity.weights;
     entered.instances += member.ready->instances;

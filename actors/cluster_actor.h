@@ -64,11 +64,6 @@ struct ClusterActor {
   RolloutEntered on_rollout(const EnterRollout& ask);
   void on_rollout_started(const RolloutStarted& started);
   Drained on_drain(const DrainMachine& drain);
-  /// The identity of the first such member, or null.
-  template <class Has>
-  const ClusterIdentity* first_with(Has has) const;
-  /// The identity as it must be: with this protocol and, of what it has, the model and KV layout of the cluster.
-  ClusterIdentity with_our_model(ClusterIdentity asking) const;
   ClusterIdentity expected_of(const EnterCluster& ask) const;
   void on_weights(const ClusterWeights& changed);
   void has_changed(NodeId node);

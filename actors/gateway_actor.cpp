@@ -11,7 +11,7 @@ namespace {
 constexpr RequestId kNotRunning{};  // rollouts of a gateway have ids from 1
 constexpr size_t kCancelledMax = 1024;
 constexpr size_t kRolloutsKept = 16;
-constexpr size_t kUnansweredMax = 16;
+constexpr size_t kLateMax = 16;
 
 /// A hash of what the requests of a group have in common.
 uint64_t content_of(const GatewayRequest& request) {
@@ -271,7 +271,7 @@ void GatewayActor::on_response(Response& response) {
   } else {
     give(run.piece, std::move(response));
   }
-  tell_if_idle();
+  see_if_idle();
 }
 
 void GatewayActor::give(const Piece& piece, Response response) {
@@ -341,7 +341,7 @@ void GatewayActor::on_summary(const RolloutSummary& summary) {
     open.at(piece.request->ticket).runs[piece.sample] = kNotRunning;
     give_unstarted(piece, FinishReason::kError, summary.error.empty() ? "the rollout has ended" : summary.error);
   }
-  tell_if_idle();
+  see_if_idle();
 }
 
 // ---- requests end early --------------------------------------------------------------------------------------------------------
@@ -365,7 +365,7 @@ void GatewayActor::cancel(Ticket ticket) {
   pieces_open -= node.mapped().left;
   totals.aborted += node.mapped().left;
   if (++cancelled >= kCancelledMax) sweep();
-  tell_if_idle();
+  see_if_idle();
 }
 
 int64_t GatewayActor::abort(const std::string& rid) {
@@ -381,7 +381,9 @@ int64_t GatewayActor::end_requests(const std::function<bool(const GatewayRequest
   int64_t count = 0;
   for (auto& [id, run] : running) {
     if (!is_meant(*run.piece.request)) continue;
-    run.is_redone = how == InFlight::kRedo && run.piece.request->tokens_to != TokensTo::kClient;
+    const bool is_aborted = run.is_ending && !run.is_redone;
+    run.is_redone = how == InFlight::kRedo && run.piece.request->tokens_to != TokensTo::kClient && !is_aborted;
+    run.is_ending = true;
     end_run(id);
     ++count;
   }
@@ -404,17 +406,18 @@ void GatewayActor::pause(InFlight in_flight, std::function<void()> idle) {
   when_idle.push_back(std::move(idle));
   if (in_flight != InFlight::kFinish) end_requests(is_any, in_flight);
   log.info(rt::now_us(self), "generation_paused", {{"running", running.size()}});
-  tell_if_idle();
+  see_if_idle();
 }
 
-void GatewayActor::tell_if_idle() {
+void GatewayActor::see_if_idle() {
+  if (update && !update->until_us && running.empty()) limit_update();
   if (!running.empty() && is_paused) return;
   for (const auto& idle : std::exchange(when_idle, {})) idle();
 }
 
 void GatewayActor::go_on() {
   is_paused = false;
-  tell_if_idle();
+  see_if_idle();
   log.info(rt::now_us(self), "generation_continued");
 }
 
@@ -434,36 +437,51 @@ void GatewayActor::update_weights(WeightsOrder order) {
   if (order.in_flight != InFlight::kFinish) end_requests(is_any, order.in_flight);
   close_rollout();
   const NewWeights what = order.what;
-  update = {.order = std::move(order), .until_us = rt::now_us(self) + config.update_us_max};
+  update = {.order = std::move(order)};
   const std::vector<NodeId> asked = fleet.update_weights(what, handle{self});
   update->waiting.insert(asked.begin(), asked.end());
+  update->asked = update->waiting;
   if (asked.empty()) return finish_update(fail(Code::kUnavailable, "there is no machine"));
+  if (update->order.in_flight != InFlight::kFinish || running.empty()) limit_update();  // else once these are over
+}
+
+void GatewayActor::limit_update() {
+  update->until_us = rt::now_us(self) + config.update_us_max;
   rt::tell_after(self, config.update_us_max, handle{self}, WorkReady{});
 }
 
 void GatewayActor::on_weights(const WeightsUpdated& answer) {
   if (!update || answer.version != update->order.what.version) return on_late_weights(answer);
-  update->waiting.erase(answer.node);  // it may have been lost meanwhile, and may be back
+  // One that was lost meanwhile may be back.
+  if (update->waiting.erase(answer.node) == 0 && update->silent.erase(answer.node) == 0) return;
   if (answer.weights != 0) {
     update->changed.push_back(answer.node);
     update->weights = answer.weights;
+  } else if (answer.error.empty()) {
+    update->asked.erase(answer.node);
   }
   if (!answer.error.empty()) update->error = answer.error;
   settle_update();
 }
 
 void GatewayActor::lose_node(NodeId node) {
+  for (auto& [number, of] : late) {
+    of.unchanged.erase(node);
+    std::erase(of.changed, node);
+  }
+  use_late_weights();
   if (!update || update->waiting.erase(node) == 0) return;
   update->error = cat("node ", node, " was lost while it changed its weights");
-  update->has_silent = true;
+  update->silent.insert(node);
+  update->asked.erase(node);
   settle_update();
 }
 
 void GatewayActor::end_update_in_time() {
-  if (!update || rt::now_us(self) < update->until_us) return;
+  if (!update || !update->until_us || rt::now_us(self) < *update->until_us) return;
   update->error = cat("node ", *update->waiting.begin(), " has not changed its weights within ", config.update_us_max / 1'000'000, " s");
+  update->silent.merge(update->waiting);
   update->waiting.clear();
-  update->has_silent = true;
   settle_update();
 }
 
@@ -472,37 +490,47 @@ void GatewayActor::end_update_in_time() {
 void GatewayActor::settle_update() {
   if (!update->waiting.empty()) return;
   const NewWeights& what = update->order.what;
-  if (update->has_silent) unanswered[what.version] = what;
-  if (unanswered.size() > kUnansweredMax) unanswered.erase(unanswered.begin());
-  if (!update->changed.empty() && what.version > version) {
-    run_with(what.version, update->weights);
+  if (what.version <= version) {
+    update->error = cat("weight version ", version, " of an earlier update came to run meanwhile");
+  } else if (!update->changed.empty()) {
+    run_with(what.version, update->order.name);
     if (fleet.weights_are) fleet.weights_are({what, update->weights, std::move(update->changed)});
+  } else if (!update->silent.empty()) {
+    late[what.version] = {.what = what, .name = update->order.name, .unchanged = std::move(update->asked), .changed = {}};
+    if (late.size() > kLateMax) late.erase(late.begin());
   }
   finish_update(update->error.empty() ? Status{} : fail(Code::kUnavailable, update->error));
 }
 
 /// Of an update that has ended.
 void GatewayActor::on_late_weights(const WeightsUpdated& answer) {
-  const auto asked = unanswered.find(answer.version);
-  if (asked == unanswered.end() || answer.weights == 0 || answer.version < version) return;
-  if (answer.version == version && answer.weights != weights) return;  // another update had this number too
-  log.info(rt::now_us(self), "weights_late", {{"node", answer.node}, {"weight_version", answer.version}});
-  const NewWeights what = asked->second;
-  if (answer.version > version) {
-    end_requests(is_any, InFlight::kRedo);
-    close_rollout();
-    run_with(answer.version, answer.weights);
-  }
-  if (fleet.weights_are) fleet.weights_are({what, answer.weights, {answer.node}});
+  log.info(rt::now_us(self), "weights_late", {{"node", answer.node}, {"weight_version", answer.version}, {"error", answer.error}});
+  if (fleet.changed_late) fleet.changed_late(answer);
+  const auto at = late.find(answer.version);
+  if (at == late.end() || answer.weights == 0) return;
+  at->second.unchanged.erase(answer.node);
+  at->second.changed.push_back(answer.node);
+  at->second.weights = answer.weights;
+  use_late_weights();
+}
+
+/// Once all machines have them: no request can run with the old ones any more.
+void GatewayActor::use_late_weights() {
+  const auto at = std::ranges::find_if(late, [](const auto& l) { return l.second.unchanged.empty() && !l.second.changed.empty(); });
+  if (at == late.end()) return;
+  const LateUpdate all = std::move(at->second);
+  end_requests(is_any, InFlight::kRedo);
+  close_rollout();
+  run_with(all.what.version, all.name);
+  if (fleet.weights_are) fleet.weights_are({all.what, all.weights, all.changed});
   place();
 }
 
-void GatewayActor::run_with(WeightVersion now, uint64_t checksum) {
+void GatewayActor::run_with(WeightVersion now, const std::string& name) {
   version = now;
-  weights = checksum;
   ++totals.updates;
-  unanswered.erase(unanswered.begin(), unanswered.lower_bound(now));
-  if (client.runs) client.runs(now);
+  late.erase(late.begin(), late.upper_bound(now));
+  if (client.runs) client.runs(now, name);
 }
 
 void GatewayActor::finish_update(Status status) {

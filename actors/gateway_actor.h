@@ -6,8 +6,8 @@
 //           within gather_us of the first. If they give the size of their group, the gateway waits up to group_wait_us for the
 //           rest. This changes how soon responses come, never what is in them.
 // WEIGHTS   A rollout has one weight version. For new weights the open rollout is closed; it ends when its requests have ended
-//           as InFlight says. Requests that come meanwhile wait for the next rollout. A machine may change after its update was
-//           given up: machines do not go back, so these weights are used then.
+//           as InFlight says. Requests that come meanwhile wait for the next rollout. Machines may change after their update was
+//           given up, and do not go back: once all that were asked have, their weights are used.
 // SCHEDULE  When enough responses are open to show what the work is like, the fleet may choose a schedule for it. Those that are in
 //           no rollout yet wait for the choice, and all later rollouts follow it.
 // MEMORY    A rollout keeps figures of each of its responses. So it is closed after rollout_responses, and a new one is opened.
@@ -68,7 +68,8 @@ struct GatewayRequest {
 struct GatewayClient {
   std::function<void(Ticket, uint32_t sample, Response)> response;
   std::function<void(Ticket, uint32_t sample, CommittedTokens, WeightVersion)> tokens;  // as the request's tokens_to says
-  std::function<void(WeightVersion)> runs = {};  // all rollouts from now on have this version; may be empty
+  /// All rollouts from now on have this version; `name` is that of its order. May be empty.
+  std::function<void(WeightVersion, const std::string& name)> runs = {};
 };
 
 /// How rollouts are scheduled, and the reason, for the log.
@@ -82,8 +83,8 @@ struct GatewayFleet {
   std::function<RolloutHandle(const RolloutConfig&, const RolloutEvents&)> start_rollout;
   std::function<void(RolloutId)> end_rollout;
   std::function<std::vector<NodeId>(const NewWeights&, const WeightsSink&)> update_weights;  // returns the nodes that will answer
-  /// All rollouts from now on have these weights. Called again for machines that get them later than the others. May be empty.
-  std::function<void(const ClusterWeights&)> weights_are = {};
+  std::function<void(const ClusterWeights&)> weights_are = {};  // all rollouts from now on have these; may be empty
+  std::function<void(const WeightsUpdated&)> changed_late = {};  // a machine answered an update after its end; may be empty
   std::function<RolloutId()> next_rollout = {};                 // an id for one; 0: there is none now. Empty: 1, 2, ...
   /// Finds out how work like these groups is best scheduled, which may take seconds, and calls `then` once, on any thread.
   /// Empty: all rollouts are scheduled as GatewayConfig says.
@@ -98,7 +99,7 @@ struct GatewayConfig {
   int64_t group_wait_us = 100'000;
   size_t rollout_responses = 32'768; // of one rollout, about; each takes 1 KiB until the rollout is over
   int64_t choose_responses = 16;     // a schedule is chosen when this many responses are open
-  int64_t update_us_max = 600'000'000; // for an update; it fails for machines that have not answered by then
+  int64_t update_us_max = 600'000'000; // for an update, after requests that may finish; it fails for machines that have not answered by then
   int64_t responses_max = 1'000'000; // requested and not given yet; a request for more is answered with an error
 };
 
@@ -111,6 +112,7 @@ enum class InFlight : uint8_t {
 
 struct WeightsOrder {
   NewWeights what;
+  std::string name = {};  // that the client gave to them; empty: none
   InFlight in_flight = InFlight::kAbort;
   std::function<void(Status)> done;  // called once, on the gateway's thread
 };
@@ -201,7 +203,8 @@ struct GatewayActor {
   };
   struct Running {
     Piece piece;
-    bool is_redone = false;  // cancelled in its rollout, to start again
+    bool is_ending = false;  // cancelled in its rollout
+    bool is_redone = false;  // then it starts again
   };
   /// A request that is not over.
   struct Open {
@@ -231,8 +234,17 @@ struct GatewayActor {
     std::vector<NodeId> changed;  // with these
     uint64_t weights = 0;         // the checksum that they told
     std::string error;            // of some node
-    int64_t until_us = 0;
-    bool has_silent = false;      // some node was not waited for
+    std::optional<int64_t> until_us;  // none: requests may finish first
+    std::set<NodeId> asked;       // those that have instances and were not lost
+    std::set<NodeId> silent;      // not waited for any longer
+  };
+  /// An update that ended without an answer of some nodes, and changed none.
+  struct LateUpdate {
+    NewWeights what;
+    std::string name;
+    std::set<NodeId> unchanged;   // nodes with older weights, as far as is known
+    std::vector<NodeId> changed;
+    uint64_t weights = 0;         // the checksum that these told
   };
 
   enum class Choice : uint8_t { kOpen, kAsked, kMade };
@@ -262,8 +274,10 @@ struct GatewayActor {
   void on_weights(const WeightsUpdated& answer);
   void settle_update();
   void on_late_weights(const WeightsUpdated& answer);
-  void run_with(WeightVersion now, uint64_t checksum);
-  void tell_if_idle();
+  void use_late_weights();
+  void run_with(WeightVersion now, const std::string& name);
+  void see_if_idle();
+  void limit_update();
   void end_update_in_time();
   void finish_update(Status status);
   void give(const Piece& piece, Response response);
@@ -288,11 +302,10 @@ struct GatewayActor {
   uint64_t last_gathered = 0;
   size_t cancelled = 0;                             // requests cancelled since the last sweep()
   WeightVersion version;
-  uint64_t weights = 0;                             // their checksum; 0: there was no update
   ChunkSchedulerConfig scheduler;                   // of rollouts that open
   Choice choice;                                    // of that
   std::optional<Update> update;
-  std::map<WeightVersion, NewWeights> unanswered;   // the last updates that ended before all machines had answered
+  std::map<WeightVersion, LateUpdate> late;         // the last ones, above `version`
   bool is_paused = false;
   std::vector<std::function<void()>> when_idle;     // of those that paused
   bool is_ticking = false;

@@ -19,6 +19,7 @@ ClusterMachines::ClusterMachines(ClusterNet& net, Config config, ClusterHandle c
     : net_(net),
       config_(std::move(config)),
       entered_(std::move(entered)),
+      log_(log),
       fleet_(net.system(), entered_.directory, log),
       controller_(std::move(controller)),
       ids_{entered_.id} {
@@ -53,10 +54,16 @@ void ClusterMachines::fetch_ids() {
   };
   while (missing()) {
     const auto entered = enter_rollout(net_, config_.address, controller_, {.id = {}, .identity = config_.model});
-    if (!entered.ok()) return;  // it is asked again
+    if (!entered.ok()) return note_refusal(entered.error().detail);  // it is asked again
+    last_refusal_.clear();
     const std::lock_guard lock(mutex_);
     ids_.push_back(entered->id);
   }
+}
+
+void ClusterMachines::note_refusal(const std::string& why) {
+  if (why != last_refusal_) log_.warn(rt::now_us(&net_.system()), "no_new_rollout", {{"error", why}});
+  last_refusal_ = why;
 }
 
 RolloutHandle ClusterMachines::start_rollout(RolloutConfig config, RolloutTask task, const RolloutEvents& events) {
@@ -84,11 +91,13 @@ std::vector<NodeId> ClusterMachines::update_weights(const NewWeights& weights, c
 
 void ClusterMachines::weights_are(const ClusterWeights& weights) {
   const std::lock_guard lock(mutex_);
-  std::vector<NodeId> before;  // that have them already
-  if (weights_ && weights_->what.version == weights.what.version) before = std::move(weights_->nodes);
   weights_ = weights;
-  weights_->nodes.insert(weights_->nodes.end(), before.begin(), before.end());
-  rt::post(controller_, *weights_);
+  rt::post(controller_, weights);
+}
+
+void ClusterMachines::changed_late(const WeightsUpdated& answer) {
+  const std::lock_guard lock(mutex_);
+  rt::post(controller_, answer);
 }
 
 KvDirectoryHandle ClusterMachines::directory() const {

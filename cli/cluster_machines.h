@@ -55,6 +55,8 @@ class ClusterMachines {
   std::vector<NodeId> update_weights(const NewWeights& weights, const WeightsSink& reply_to);
   /// The machines run with these weights now: the controller is told, so that those that come get them too.
   void weights_are(const ClusterWeights& weights);
+  /// The controller is told of a machine that answered an update after its end.
+  void changed_late(const WeightsUpdated& answer);
   KvDirectoryHandle directory() const;
   std::map<NodeId, NodeHandle> nodes() const;
 
@@ -64,10 +66,13 @@ class ClusterMachines {
   void left(const PartLost& lost);
   Status enter_again(const ClusterHandle& returned);
   void fetch_ids();
+  void note_refusal(const std::string& why);
 
   ClusterNet& net_;
   const Config config_;
   const RolloutEntered entered_;
+  const EventLog log_;
+  std::string last_refusal_;  // of a new id, used by follow() only
   mutable std::mutex mutex_;  // guards the next six
   Fleet fleet_;
   ClusterHandle controller_;

@@ -92,7 +92,7 @@ GatewayClient Front::client() {
                   open->call.tokens(at->second.request, sample, part, version);
                 });
               },
-          .runs = [this](WeightVersion version) { server_.post([this, version] { run_with(version); }); }};
+          .runs = [this](WeightVersion version, const std::string& name) { server_.post([this, version, name] { run_with(version, name); }); }};
 }
 
 std::shared_ptr<Front::OpenCall> Front::start(Call call) {
@@ -178,23 +178,20 @@ void Front::update_weights(NewWeights weights, InFlight in_flight, const WeightL
   // A machine may have the weights of an update that failed: the next ones do not get their number.
   weights.version = label.number.value_or(WeightVersion{std::max(version_, last_asked_).value + 1});
   last_asked_ = std::max(last_asked_, weights.version);
-  asked_labels_.erase(weights.version);
-  if (!label.name.empty()) asked_labels_[weights.version] = label.name;
-  if (asked_labels_.size() > kLabelsMax) asked_labels_.erase(asked_labels_.begin());
   auto done = [this, then = std::move(then)](const Status& status) {
     --updates_;
     then(status);
   };
-  door_->put([this, weights = std::move(weights), in_flight, done = std::move(done)](GatewayActor& gateway) mutable {
-    gateway.update_weights({.what = std::move(weights), .in_flight = in_flight, .done = [this, done = std::move(done)](Status status) {
+  door_->put([this, weights = std::move(weights), name = label.name, in_flight, done = std::move(done)](GatewayActor& gateway) mutable {
+    gateway.update_weights({.what = std::move(weights), .name = std::move(name), .in_flight = in_flight, .done = [this, done = std::move(done)](Status status) {
                               server_.post([done, status = std::move(status)] { done(status); });
                             }});
   });
 }
 
-void Front::run_with(WeightVersion version) {
+void Front::run_with(WeightVersion version, const std::string& name) {
   version_ = version;
-  if (auto asked = asked_labels_.extract(version); !asked.empty()) labels_.insert(std::move(asked));
+  if (!name.empty()) labels_[version] = name;
   if (labels_.size() > kLabelsMax) labels_.erase(labels_.begin());
 }
 

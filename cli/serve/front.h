@@ -140,7 +140,7 @@ class Front {
   };
   std::shared_ptr<OpenCall> start(Call call);
   void on_response(Ticket ticket, uint32_t sample, Response response);
-  void run_with(WeightVersion version);
+  void run_with(WeightVersion version, const std::string& name);
 
   HttpServer& server_;
   const std::shared_ptr<GatewayDoor> door_;
@@ -149,8 +149,7 @@ class Front {
   std::unordered_map<Ticket, Place> places_;
   WeightVersion version_;
   WeightVersion last_asked_;
-  std::map<WeightVersion, std::string> asked_labels_;  // that clients gave to weights that do not run, or not yet
-  std::map<WeightVersion, std::string> labels_;        // of the last versions that ran with one
+  std::map<WeightVersion, std::string> labels_;  // of the last versions that clients gave names to
   uint64_t last_ticket_ = 0;
   std::atomic<uint64_t> last_seed_ = 0;
   size_t calls_ = 0, updates_ = 0;

@@ -110,6 +110,7 @@ class JoinedMachines final : public ServedMachines {
             .end_rollout = [this](RolloutId id) { cluster_->end_rollout(id); },
             .update_weights = [this](const NewWeights& weights, const WeightsSink& reply_to) { return cluster_->update_weights(weights, reply_to); },
             .weights_are = [this](const ClusterWeights& weights) { weights_are(weights); },
+            .changed_late = [this](const WeightsUpdated& answer) { cluster_->changed_late(answer); },
             .next_rollout = [this] { return cluster_->take_id(); },
             .nodes = [this] { return cluster_->nodes(); }};
   }
@@ -135,8 +136,7 @@ class JoinedMachines final : public ServedMachines {
   void weights_are(const ClusterWeights& weights) {
     cluster_->weights_are(weights);
     const std::lock_guard lock(mutex_);
-    const std::string before = std::exchange(running_, weights.what.source ? weights.what.folder : "");
-    if (before != running_) forget(before);
+    forget(std::exchange(running_, weights.what.source ? weights.what.folder : ""));
   }
   void forget(const std::string& name) {
     const auto source = sources_.find(name);

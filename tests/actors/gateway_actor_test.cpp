@@ -27,7 +27,8 @@ struct Bench {
         .end_rollout = [this](RolloutId id) { cluster.fleet.end_rollout(id); },
         .update_weights =
             [this, silent](const NewWeights& weights, const WeightsSink& reply_to) {
-              if (are_lazy) return late = {weights, reply_to}, std::vector{NodeId{0}};
+              if (are_lazy) late = {weights, reply_to};
+              if (are_lazy) return node_names();
               std::vector<NodeId> nodes = cluster.fleet.update_weights(weights, reply_to);
               if (silent != kNoNode) nodes.push_back(silent);
               return nodes;
@@ -50,7 +51,7 @@ struct Bench {
                                      told_version = version;
                                      so_far.insert(so_far.end(), part.tokens.begin(), part.tokens.end());
                                    },
-                               .runs = [this](WeightVersion version) { runs.push_back(version); }};
+                               .runs = [this](WeightVersion version, const std::string& name) { runs.push_back(version), names.push_back(name); }};
     handle = cluster.world.spawn<GatewayActor>(config, fleet, client, door, EventLog::to(lines, LogLevel::kInfo, LogClock::kVirtual));
   }
 
@@ -66,7 +67,13 @@ struct Bench {
     tell([request = std::move(request)](GatewayActor& gateway) mutable { gateway.submit(std::move(request)); });
     return ticket;
   }
+  std::vector<NodeId> node_names() const {
+    std::vector<NodeId> names_found;
+    for (const auto& [node, handle_of] : cluster.fleet.nodes()) names_found.push_back(node);
+    return names_found;
+  }
   void start_late() { cluster.fleet.update_weights(late.what, late.reply_to); }
+  void start_late(NodeId node) { rt::post(cluster.fleet.node(node), late); }
   template <class F>
   void tell(F f) {
     door->put([f = std::move(f)](GatewayActor& gateway) mutable { f(gateway); });
@@ -117,6 +124,7 @@ struct Bench {
   SimCluster cluster;
   std::vector<ClusterWeights> told;
   std::vector<WeightVersion> runs;
+  std::vector<std::string> names;
   bool are_lazy = false;  // the machines: they hear of an update only by start_late()
   UpdateWeights late;
   std::function<RolloutId()> next_rollout = [id = uint32_t{0}]() mutable { return RolloutId{++id}; };
@@ -426,11 +434,11 @@ TEST_CASE("gateway: at new weights, running requests are aborted, start again or
     b.ask(0, 0, 4);
     b.run_for(100'000);
     b.tell([&, in_flight](GatewayActor& gateway) {
-      gateway.update_weights({{WeightVersion{2}, "weights"}, in_flight, [&](Status status) {
+      gateway.update_weights({{WeightVersion{2}, "weights"}, "", in_flight, [&](Status status) {
                                 done = status;
                                 CHECK(b.runs == std::vector{WeightVersion{2}});
                               }});
-      gateway.update_weights({{WeightVersion{3}, "weights"}, in_flight, [&](Status status) { refused = status; }});
+      gateway.update_weights({{WeightVersion{3}, "weights"}, "", in_flight, [&](Status status) { refused = status; }});
     });
     b.ask(1, 0, 4);
     b.finish();
@@ -499,38 +507,132 @@ TEST_CASE("gateway: an update waits for no machine that is lost, or silent for t
   }
 }
 
-TEST_CASE("gateway: machines that change after their update was given up are used with what they have") {
-  Bench b({}, {.update_us_max = 20'000'000});
+TEST_CASE("gateway: a request that was aborted is answered, also if all others are to start again before it is") {
+  Bench b({.length_max = 200});
+  b.ask(0, 0, 4);
+  b.run_for(10'000);
+  b.tell([](GatewayActor& gateway) {
+    CHECK(gateway.abort_all() == 4);
+    gateway.pause(InFlight::kRedo);
+  });
+  b.run_for(1'000'000);
+  CHECK(b.count(FinishReason::kAborted) == 4);
+}
+
+TEST_CASE("gateway: an update waits for requests that may finish, however long they run") {
+  Bench b({.length_max = 200}, {.update_us_max = 5'000});
+  std::optional<Status> status;
+  b.ask(0, 0, 4);
+  b.run_for(10'000);
+  b.tell([&](GatewayActor& gateway) {
+    gateway.update_weights({.what = {WeightVersion{2}, "new"}, .in_flight = InFlight::kFinish, .done = [&](Status s) { status = std::move(s); }});
+  });
+  b.run_for(10'000);
+  CHECK_FALSE(status.has_value());
+  b.finish();
+  REQUIRE(status.has_value());
+  CHECK_MESSAGE(status->ok(), status->error().detail);
+  CHECK(b.count(FinishReason::kStop) == 4);
+  b.check_exact();
+}
+
+namespace {
+
+/// An update to version 2 that all machines hear of too late.
+void give_up_update(Bench& b) {
   std::optional<Status> status;
   b.are_lazy = true;
   b.tell([&](GatewayActor& gateway) {
-    gateway.update_weights({.what = {WeightVersion{2}, "new"}, .done = [&](Status s) { status = std::move(s); }});
+    gateway.update_weights({.what = {WeightVersion{2}, "new"}, .name = "step-2", .done = [&](Status s) { status = std::move(s); }});
   });
   b.run_for(20'001'000);
   REQUIRE(status.has_value());
   CHECK(status->error().detail == "node 0 has not changed its weights within 20 s");
   CHECK(b.runs.empty());
-  b.start_late();
+  b.are_lazy = false;
+}
+
+}  // namespace
+
+TEST_CASE("gateway: weights of an update that was given up are used once all machines have them") {
+  Bench b({.nodes = 2}, {.update_us_max = 20'000'000});
+  give_up_update(b);
+  b.start_late(NodeId{0});
   b.run_for(10'000'000);
-  CHECK(b.runs == std::vector{WeightVersion{2}});
-  CHECK(b.told.size() == b.cluster.options.nodes);
-  for (const ClusterWeights& told : b.told) CHECK((told.what.version == WeightVersion{2} && told.what.folder == "new"));
   b.ask(0, 0, 4);
   b.finish();
-  CHECK(b.count(FinishReason::kStop) == 4);
-  for (const auto& [sample, response] : b.responses.at(Ticket{1})) CHECK(response.version == WeightVersion{2});
+  CHECK(b.runs.empty());  // the other machine does the work
+  for (const auto& [sample, response] : b.responses.at(Ticket{1})) CHECK(response.version == WeightVersion{1});
+  SUBCASE("the last one changes") {
+    b.tell([](GatewayActor& gateway) { CHECK(gateway.flush().ok()); });  // ends the rollout
+    b.run_for(1'000'000);
+    b.start_late(NodeId{1});
+    b.run_for(10'000'000);
+    REQUIRE(b.told.size() == 1);
+    CHECK(b.told[0].what.version == WeightVersion{2});
+    CHECK(b.told[0].what.folder == "new");
+    CHECK(b.told[0].nodes == std::vector{NodeId{0}, NodeId{1}});
+    CHECK(b.told[0].weights != 0);
+    b.ask(1, 0, 4);
+    b.finish();
+    for (const auto& [sample, response] : b.responses.at(Ticket{2})) CHECK(response.version == WeightVersion{2});
+    CHECK(b.count(FinishReason::kStop) == 8);
+  }
+  SUBCASE("the last one without them is lost while it runs requests") {
+    b.ask(1, 0, 4);
+    b.run_for(10'000);
+    b.cluster.crash_node(1, 600'000'000);
+    b.tell([](GatewayActor& gateway) { gateway.lose_node(NodeId{1}); });
+    b.run_for(1'000'000);
+    REQUIRE(b.told.size() == 1);
+    CHECK(b.told[0].nodes == std::vector{NodeId{0}});
+    b.finish();
+    for (const auto& [sample, response] : b.responses.at(Ticket{2})) CHECK(response.version == WeightVersion{2});
+    CHECK(b.count(FinishReason::kStop) == 8);
+  }
+  CHECK(b.runs == std::vector{WeightVersion{2}});
+  CHECK(b.names == std::vector<std::string>{"step-2"});
   b.check_exact();
+}
+
+TEST_CASE("gateway: a machine that was lost during an update and comes back changed is used with what it has") {
+  Bench b({.nodes = 1}, {.update_us_max = 20'000'000});
+  std::optional<Status> status;
+  b.are_lazy = true;
+  b.tell([&](GatewayActor& gateway) {
+    gateway.update_weights({.what = {WeightVersion{2}, "new"}, .done = [&](Status s) { status = std::move(s); }});
+  });
+  b.tell([](GatewayActor& gateway) { gateway.lose_node(NodeId{0}); });
+  b.run_for(1'000'000);
+  REQUIRE(status.has_value());
+  CHECK(b.runs.empty());
+  b.start_late();
+  b.run_for(1'000'000);
+  CHECK(b.runs == std::vector{WeightVersion{2}});
+}
+
+TEST_CASE("gateway: requests that come while all machines change late run with the old weights or the new ones") {
+  size_t with_old = 0, with_new = 0;
+  for (int64_t wait_us = 0; wait_us <= 3'000; wait_us += 100) {
+    CAPTURE(wait_us);
+    Bench b({.length_max = 40}, {.update_us_max = 20'000'000});
+    give_up_update(b);
+    b.ask(0, 0, 4);
+    b.run_for(wait_us);
+    b.start_late();
+    b.finish();
+    CHECK(b.count(FinishReason::kStop) == 4);
+    b.check_exact();
+    for (const auto& [sample, response] : b.responses.at(Ticket{1})) ++(response.version == WeightVersion{2} ? with_new : with_old);
+  }
+  CHECK(with_old > 0);
+  CHECK(with_new > 0);
 }
 
 TEST_CASE("gateway: when machines change late while requests run, these start again with the weights that the machines have") {
   Bench b({.length_max = 200}, {.update_us_max = 20'000'000});
-  std::optional<Status> first, second;
-  b.are_lazy = true;
-  b.tell([&](GatewayActor& gateway) {
-    gateway.update_weights({.what = {WeightVersion{2}, "new"}, .done = [&](Status s) { first = std::move(s); }});
-  });
-  b.run_for(20'001'000);
-  b.are_lazy = false;
+  std::optional<Status> second;
+  give_up_update(b);
   b.ask(0, 0, 4);
   b.run_for(10'000);
   b.start_late();  // they wait until the rollout is over
@@ -541,8 +643,7 @@ TEST_CASE("gateway: when machines change late while requests run, these start ag
     gateway.update_weights({.what = {WeightVersion{3}, "newer"}, .in_flight = InFlight::kRedo, .done = [&](Status s) { second = std::move(s); }});
   });
   b.finish();
-  REQUIRE((first && second));
-  CHECK_FALSE(first->ok());
+  REQUIRE(second.has_value());
   CHECK(second->error().detail.find("is changing to weight version 2 already") != std::string::npos);
   CHECK(b.runs == std::vector{WeightVersion{2}});
   CHECK(b.count(FinishReason::kStop) == 4);
