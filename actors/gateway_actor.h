@@ -234,9 +234,9 @@ struct GatewayActor {
     std::vector<NodeId> changed;  // with these
     uint64_t weights = 0;         // the checksum that they told
     std::string error;            // of some node
-    std::optional<int64_t> until_us;  // none: requests may finish first
     std::set<NodeId> asked;       // those that have instances and were not lost
     std::set<NodeId> silent;      // not waited for any longer
+    std::optional<int64_t> until_us = {};  // none: requests may finish first
   };
   /// An update that ended without an answer of some nodes, and changed none.
   struct LateUpdate {

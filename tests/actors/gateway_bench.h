@@ -1,0 +1,148 @@
+// A gateway before simulated machines, for tests.
+#pragma once
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "actors/cluster_checks.h"
+#include "actors/gateway_actor.h"
+
+namespace seer {
+
+/// A gateway in front of a simulated cluster; clients ask for the cluster's groups.
+struct GatewayBench {
+  using ChooseSchedule = decltype(GatewayFleet::choose_schedule);
+
+  explicit GatewayBench(SimClusterOptions options = {}, GatewayConfig config = {}, ChooseSchedule choose = {}, NodeId silent = kNoNode) : cluster(std::move(options)) {
+    config.rollout.scheduler = cluster.options.scheduler;
+    config.rollout.instances_expected = cluster.options.instances;
+    const GatewayFleet fleet{
+        .start_rollout = [this](const RolloutConfig& c, const RolloutEvents& events) { return cluster.fleet.start_rollout(c, {}, events); },
+        .end_rollout = [this](RolloutId id) { cluster.fleet.end_rollout(id); },
+        .update_weights =
+            [this, silent](const NewWeights& weights, const WeightsSink& reply_to) {
+              if (are_lazy) {
+                late = {weights, reply_to};
+                return node_names();
+              }
+              std::vector<NodeId> nodes = cluster.fleet.update_weights(weights, reply_to);
+              if (silent != kNoNode) nodes.push_back(silent);
+              return nodes;
+            },
+        .weights_are = [this](const ClusterWeights& weights) { told.push_back(weights); },
+        .next_rollout = [this] { return next_rollout(); },
+        .choose_schedule = std::move(choose),
+        .nodes = [this] { return cluster.fleet.nodes(); }};
+    const GatewayClient client{.response = [this](Ticket ticket, uint32_t sample, Response r) {
+                                 CHECK(responses[ticket].emplace(sample, std::move(r)).second);  // each once
+                               },
+                               .tokens =
+                                   [this](Ticket ticket, uint32_t sample, CommittedTokens part, WeightVersion version) {
+                                     std::vector<int32_t>& so_far = streamed[{ticket, sample}];
+                                     const bool starts_anew = part.first_index == 0 && !so_far.empty();
+                                     restarts += starts_anew ? 1 : 0;
+                                     if (starts_anew) so_far.clear();
+                                     const auto [known, is_first] = first_told.try_emplace({ticket, sample}, part.first_index);
+                                     CHECK(part.first_index == (is_first ? known->second : known->second + std::ssize(so_far)));
+                                     told_version = version;
+                                     so_far.insert(so_far.end(), part.tokens.begin(), part.tokens.end());
+                                   },
+                               .runs = [this](WeightVersion version, const std::string& name) { runs.push_back(version), names.push_back(name); }};
+    handle = cluster.world.spawn<GatewayActor>(config, fleet, client, door, EventLog::to(lines, LogLevel::kInfo, LogClock::kVirtual));
+  }
+
+  /// Samples [first, end) of a group of the cluster, as one request.
+  Ticket ask(uint32_t group, uint32_t first, uint32_t end, GatewayRequest request = {}) {
+    const GroupSpec& spec = cluster.groups[group];
+    request.ticket = Ticket{++last};
+    request.prompt_ids = spec.prompt_ids;
+    request.sampling = spec.sampling;
+    request.seeds.assign(spec.seeds.begin() + first, spec.seeds.begin() + end);
+    asked[request.ticket] = {group, first, end};
+    const Ticket ticket = request.ticket;
+    tell([request = std::move(request)](GatewayActor& gateway) mutable { gateway.submit(std::move(request)); });
+    return ticket;
+  }
+  std::vector<NodeId> node_names() const {
+    std::vector<NodeId> names_found;
+    for (const auto& [node, handle_of] : cluster.fleet.nodes()) names_found.push_back(node);
+    return names_found;
+  }
+  void start_late() { cluster.fleet.update_weights(late.what, late.reply_to); }
+  void start_late(NodeId node) { rt::post(cluster.fleet.node(node), late); }
+  template <class F>
+  void tell(F f) {
+    door->put([f = std::move(f)](GatewayActor& gateway) mutable { f(gateway); });
+  }
+  void run_for(int64_t us) { cluster.run_for(us); }
+  void finish() {
+    cluster.world.run_until(600'000'000, [this] { return state().open.empty() && !state().update; });
+    run_for(1'000'000);
+  }
+  GatewayReport report() {
+    std::optional<GatewayReport> found;
+    tell([&](GatewayActor& gateway) { gateway.report([&](GatewayReport r) { found = std::move(r); }); });
+    run_for(10'000);
+    REQUIRE(found);
+    return *found;
+  }
+  /// How many lines begin so, after time and level.
+  int64_t logged(const std::string& event) const {
+    int64_t found = 0;
+    std::istringstream in(lines.str());
+    for (std::string line; std::getline(in, line);) found += line.find("info " + event) != std::string::npos ? 1 : 0;
+    return found;
+  }
+  GatewayActor& state() { return rt::look<GatewayActor>(handle); }
+  /// Checks that every response is right, or the beginning of the right one if it was aborted.
+  void check_exact(bool are_all_whole = true) {
+    for (const auto& [ticket, by_sample] : responses)
+      for (const auto& [sample, response] : by_sample) {
+        CAPTURE(ticket);
+        const SimCluster::Answer right = cluster.answer({GroupId{asked.at(ticket).group}, asked.at(ticket).first + sample});
+        REQUIRE(response.output_ids.size() <= right.output_ids.size());
+        CHECK(std::equal(response.output_ids.begin(), response.output_ids.end(), right.output_ids.begin()));
+        if (response.version == WeightVersion{1})  // the simulated engine's log-probabilities depend on its weights
+          CHECK(std::equal(response.logprobs.begin(), response.logprobs.end(), right.logprobs.begin()));
+        if (are_all_whole) CHECK(response.output_ids.size() == right.output_ids.size());
+      }
+  }
+  size_t count(FinishReason finish) const {
+    size_t found = 0;
+    for (const auto& [ticket, by_sample] : responses)
+      for (const auto& [sample, response] : by_sample) found += response.finish == finish ? 1 : 0;
+    return found;
+  }
+
+  struct Asked {
+    uint32_t group = 0, first = 0, end = 0;
+  };
+  SimCluster cluster;
+  std::vector<ClusterWeights> told;
+  std::vector<WeightVersion> runs;
+  std::vector<std::string> names;
+  bool are_lazy = false;  // the machines: they hear of an update only by start_late()
+  UpdateWeights late;
+  std::function<RolloutId()> next_rollout = [id = uint32_t{0}]() mutable { return RolloutId{++id}; };
+  std::shared_ptr<GatewayDoor> door = std::make_shared<GatewayDoor>();
+  std::map<Ticket, Asked> asked;
+  std::map<Ticket, std::map<uint32_t, Response>> responses;
+  std::map<std::pair<Ticket, uint32_t>, std::vector<int32_t>> streamed;
+  std::map<std::pair<Ticket, uint32_t>, int64_t> first_told;  // index of the first token that was told
+  int restarts = 0;
+  WeightVersion told_version;
+  std::ostringstream lines;
+  uint64_t last = 0;
+  decltype(std::declval<SimWorld&>().spawn<GatewayActor>(GatewayConfig{}, GatewayFleet{}, GatewayClient{}, std::shared_ptr<GatewayDoor>{},
+                                                         EventLog{})) handle;
+};
+
+}  // namespace seer
