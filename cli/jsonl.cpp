@@ -15,9 +15,9 @@
 namespace seer {
 namespace {
 
-constexpr std::array<std::string_view, 18> kResponseFields{
+constexpr std::array<std::string_view, 19> kResponseFields{
     "seq",   "group",          "sample", "seed",       "prompt_ids",  "output_ids", "logprobs", "text",  "finish_reason",
-    "error", "weight_version", "chunks", "migrations", "preemptions", "queue_s",    "run_s",    "scores", "score_error"};
+    "error", "weight_version", "chunks", "migrations", "preemptions", "queue_s",    "run_s",    "scores", "score_error", "weight_version_name"};
 
 // ---- reading -------------------------------------------------------------------------------------------------------
 
@@ -504,6 +504,7 @@ std::string response_line(const ResponseLine& response) {
   ((out += ",\"finish_reason\":\"") += to_string(response.finish_reason)) += '"';
   if (!response.error.empty()) (out += ",\"error\":") += json_string(response.error);
   member(",\"weight_version\":", response.weight_version.value);
+  if (!response.weight_version_name.empty()) (out += ",\"weight_version_name\":") += json_string(response.weight_version_name);
   member(",\"chunks\":", response.chunks);
   member(",\"migrations\":", response.migrations);
   member(",\"preemptions\":", response.preemptions);

@@ -117,6 +117,7 @@ struct ResponseLine {
   FinishReason finish_reason = FinishReason::kNone;
   std::string_view error;    // with FinishReason::kError
   WeightVersion weight_version;
+  std::string_view weight_version_name;  // empty: none
   int64_t chunks = 0, migrations = 0, preemptions = 0;
   double queue_s = 0, run_s = 0;
   std::string_view carried;  // PromptLine::carried

@@ -4,7 +4,7 @@
 
 namespace seer {
 
-std::string response_line_of(const Response& r, const LineOfPrompt& prompt, const Tokenizer* tokenizer) {
+std::string response_line_of(const Response& r, const LineOfPrompt& prompt, const Tokenizer* tokenizer, std::string_view version_name) {
   std::optional<std::string> text;
   if (tokenizer != nullptr) text = tokenizer->decode(r.output_ids, {.skip_special = true});
   return response_line({.request = r.request,
@@ -18,6 +18,7 @@ std::string response_line_of(const Response& r, const LineOfPrompt& prompt, cons
                         .finish_reason = r.finish,
                         .error = r.error,
                         .weight_version = r.version,
+                        .weight_version_name = version_name,
                         .chunks = r.chunks,
                         .migrations = r.migrations,
                         .preemptions = r.preemptions,

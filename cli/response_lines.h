@@ -17,7 +17,7 @@ struct LineOfPrompt {
   std::span<const int32_t> prompt_ids;
   std::string_view carried;  // PromptLine::carried
 };
-/// `tokenizer`: null: the line has no text.
-std::string response_line_of(const Response& response, const LineOfPrompt& prompt, const Tokenizer* tokenizer);
+/// `tokenizer`: null: the line has no text. `version_name`: that a trainer gave the response's weights; empty: none.
+std::string response_line_of(const Response& response, const LineOfPrompt& prompt, const Tokenizer* tokenizer, std::string_view version_name = {});
 
 }  // namespace seer

@@ -168,9 +168,14 @@ void Front::report(std::function<void(const GatewayReport&)> then) {
   });
 }
 
-std::string Front::version_label(WeightVersion version) const {
+std::string Front::version_name(WeightVersion version) const {
   const auto label = labels_.find(version);
-  return label == labels_.end() ? cat(version) : label->second;
+  return label == labels_.end() ? "" : label->second;
+}
+
+std::string Front::version_label(WeightVersion version) const {
+  const std::string name = version_name(version);
+  return name.empty() ? cat(version) : name;
 }
 
 void Front::update_weights(NewWeights weights, InFlight in_flight, const WeightLabel& label, std::function<void(Status)> then) {

@@ -113,7 +113,9 @@ class Front {
   void report(std::function<void(const GatewayReport&)> then);
   /// The version that runs, as the gateway said last.
   WeightVersion version() const { return version_; }
-  /// What clients call a version: the name that one gave it, else its number.
+  /// The name that a client gave a version; empty: none.
+  std::string version_name(WeightVersion version) const;
+  /// What clients call a version: that name, else its number.
   std::string version_label(WeightVersion version) const;
   /// Changes to these weights, whose version is that of the label; `then` gets what became of it, on the server's thread.
   void update_weights(NewWeights weights, InFlight in_flight, const WeightLabel& label, std::function<void(Status)> then);

@@ -507,7 +507,8 @@ void NativeDialect::on_response(const ServedWork& work, uint32_t sample, const R
   if (spec == nullptr) return;
   Response response = given;
   response.request = {GroupId{work.group}, work.samples[sample]};
-  const std::string line = response_line_of(response, {spec->id, spec->prompt_ids, spec->carried}, front_.model().tokenizer.get());
+  const std::string line = response_line_of(response, {spec->id, spec->prompt_ids, spec->carried}, front_.model().tokenizer.get(),
+                                            front_.version_name(response.version));
   rollouts_.finish(work.rollout,
                    {.group = work.group,
                     .sample = response.request.sample,

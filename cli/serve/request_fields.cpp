@@ -15,14 +15,37 @@ constexpr size_t kUrlBytesMax = 2048;
 constexpr int64_t kResponsesMax = 100'000;             // of one HTTP request
 constexpr size_t kIdBytesMax = 1024;
 
-/// Sampling that a client may ask for and that Seer does not do, unless it has the value that changes nothing.
+constexpr const char* kSeeds[] = {"sampling_seed", "seed"};
+/// Would change tokens.
+constexpr std::initializer_list<const char*> kUnsupported = {"json_schema", "regex",     "ebnf",      "structural_tag",    "custom_params",
+                                                             "lora_path",   "stop_regex", "bad_words", "allowed_token_ids", "logits_processors"};
+/// Likewise, but for the value that changes nothing.
+const std::map<std::string, Json>& values_without_effect() {
+  static const std::map<std::string, Json> kValues{{"frequency_penalty", 0}, {"presence_penalty", 0}, {"min_new_tokens", 0},
+                                                   {"min_tokens", 0},        {"length_penalty", 1},   {"logit_bias", Json::object()}};
+  return kValues;
+}
+
 Status check_not_refused(const Json& params) {
-  static const std::map<std::string, Json> kOnly{{"frequency_penalty", 0}, {"presence_penalty", 0}, {"min_new_tokens", 0},
-                                                 {"length_penalty", 1},    {"logit_bias", Json::object()}};
-  for (const auto& [name, only] : kOnly)
+  for (const auto& [name, only] : values_without_effect())
     if (const Json* const value = given_field(params, name.c_str()); value != nullptr && *value != only)
       return fail(Code::kInvalidArgument, name, " is ", shown_value(*value), ": expected ", only.dump(), ", since it is not supported");
-  return refuse_fields(params, {"json_schema", "regex", "ebnf", "structural_tag", "custom_params", "lora_path"});
+  return refuse_fields(params, kUnsupported);
+}
+
+/// `options`: those that sampling has. Refuses names that are neither these, nor among `others`, nor of what is not supported.
+Status check_names(const Json& params, const std::vector<OptionSpec>& options, const char* max_tokens, std::span<const char* const> others) {
+  const auto is_among = [](const auto& names, const std::string& name) { return std::ranges::find(names, name) != std::ranges::end(names); };
+  for (const auto& [name, value] : params.items()) {
+    if (name == max_tokens || std::ranges::find(options, name, &OptionSpec::name) != options.end()) continue;
+    if (is_among(others, name) || is_among(kSeeds, name) || is_among(kUnsupported, name) || values_without_effect().contains(name)) continue;
+    std::string expected = max_tokens;
+    for (const OptionSpec& option : options)
+      if (option.name != "max_tokens") expected += cat(", ", option.name);
+    for (const char* const other : others) expected += cat(", ", other);
+    return fail(Code::kInvalidArgument, "sampling_params has ", json_string(shown(name)), ": expected ", expected, " or ", kSeeds[0]);
+  }
+  return {};
 }
 
 Result<std::vector<int32_t>> read_prompt(const Json& value, const PromptField& field, const ServedModel& model) {
@@ -104,7 +127,8 @@ Result<int64_t> int64_field(const Json& object, const char* name, int64_t otherw
   return integer_field<int64_t>(*value, name, low, "");
 }
 
-Result<Sampling> read_sampling(const Json& params, const char* max_tokens, int64_t max_tokens_default) {
+Result<Sampling> read_sampling(const Json& params, const char* max_tokens, int64_t max_tokens_default,
+                               std::optional<std::span<const char* const>> others) {
   if (!params.is_object()) return fail(Code::kInvalidArgument, "sampling_params is ", params.type_name(), ": expected an object");
   SEER_RETURN_IF_ERROR(check_not_refused(params));
   Sampling sampling;
@@ -112,6 +136,7 @@ Result<Sampling> read_sampling(const Json& params, const char* max_tokens, int64
   std::vector<OptionSpec> options = sampling_options(sampling.params);
   options.push_back({"n", "N", &sampling.n, "responses", between(1, kResponsesMax)});
   for (OptionSpec& option : options) std::ranges::replace(option.name, '-', '_');
+  if (others) SEER_RETURN_IF_ERROR(check_names(params, options, max_tokens, *others));
   for (const auto& [name, value] : params.items()) {
     if (value.is_null()) continue;
     const bool is_off = name == "top_k" && value == -1;
@@ -120,7 +145,7 @@ Result<Sampling> read_sampling(const Json& params, const char* max_tokens, int64
     option->name = name;
     SEER_RETURN_IF_ERROR(set_json_option(*option, written_value(value), ""));
   }
-  for (const char* const name : {"sampling_seed", "seed"})
+  for (const char* const name : kSeeds)
     if (const Json* const seed = given_field(params, name)) {
       SEER_ASSIGN_OR_RETURN(sampling.seed, integer_field<uint64_t>(*seed, name, 0, ""));
     }

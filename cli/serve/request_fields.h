@@ -4,6 +4,7 @@
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -42,8 +43,10 @@ struct Sampling {
   int64_t n = 1;
 };
 /// Reads the members that are options of `seer rollout`, with `_` for `-`, and n, seed and sampling_seed. `max_tokens` is the
-/// dialect's name for that one. Other members are ignored, but for those that would change the tokens: these are errors.
-Result<Sampling> read_sampling(const Json& params, const char* max_tokens, int64_t max_tokens_default);
+/// dialect's name for that one. Members known to change tokens in other servers are errors. `others`: no more members may be there than
+/// these; none: any others are ignored.
+Result<Sampling> read_sampling(const Json& params, const char* max_tokens, int64_t max_tokens_default,
+                               std::optional<std::span<const char* const>> others = {});
 
 /// A field with one prompt or several. What it may hold depends on the dialect.
 struct PromptField {

@@ -14,6 +14,8 @@ namespace seer {
 namespace {
 
 constexpr int64_t kDefaultTokens = 128;  // SGLang's default of max_new_tokens
+/// In sampling parameters: of the text and of its events.
+constexpr const char* kTextNames[] = {"skip_special_tokens", "spaces_between_special_tokens", "no_stop_trim", "stream_interval"};
 constexpr size_t kWorkersMax = 1024;
 constexpr size_t kPathBytesMax = 4095;  // as the system allows
 
@@ -113,7 +115,7 @@ Result<Generate> parse_generate(const std::string& body_text, Front& front) {
     const Json* const given = entry(params, i);
     Json own = given == nullptr ? empty : *given;
     SEER_ASSIGN_OR_RETURN(const bool wants_kept, take_custom_params(own));
-    SEER_ASSIGN_OR_RETURN(Sampling sampling, read_sampling(own, "max_new_tokens", kDefaultTokens));
+    SEER_ASSIGN_OR_RETURN(Sampling sampling, read_sampling(own, "max_new_tokens", kDefaultTokens, kTextNames));
     sampling.params.logprob_mode = wants_kept ? LogprobMode::kKept : logprob_mode;
     SEER_RETURN_IF_ERROR(add_prompt(asked, sampling));
     const size_t prompt_tokens = prompts.ids[i].size();

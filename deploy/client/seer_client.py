@@ -165,7 +165,7 @@ def _safetensors_of(name: str, dtype: Any, shape: Sequence[int], data: Any) -> L
 def _rollout_response_of(line: Any, rollout_id: str) -> RolloutResponse:
     try:
         return RolloutResponse(tokens=line["output_ids"], logprobs=line.get("logprobs"), text=line.get("text", ""), finish_reason=line["finish_reason"],
-                               matched=None, weight_version=str(line["weight_version"]), prompt_tokens=len(line["prompt_ids"]), cached_tokens=0,
+                               matched=None, weight_version=line.get("weight_version_name", str(line["weight_version"])), prompt_tokens=len(line["prompt_ids"]), cached_tokens=0,
                                seed=line["seed"], rid=rollout_id, index=line["sample"], queue_s=line["queue_s"],
                                total_s=line["queue_s"] + line["run_s"], meta=line, seq=line["seq"], group=line["group"], id=line.get("id"),
                                prompt_ids=line["prompt_ids"], error=line.get("error"))

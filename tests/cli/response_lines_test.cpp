@@ -44,4 +44,6 @@ TEST_CASE("response lines: a response with what its prompt line brought; text on
   CHECK_FALSE(bare.contains("text"));
   line.erase("text");
   CHECK(bare == line);
+  bare["weight_version_name"] = "step-4";
+  CHECK(nlohmann::json::parse(response_line_of(r, prompt, nullptr, "step-4")) == bare);
 }

@@ -384,6 +384,8 @@ class WeightsTest(ServedTest):
         self.assertEqual(self.client.update_weights(MODEL, "step-3"), "step-3")
         self.assertEqual(self.client.generate([2, 3], sampling=SHORT).weight_version, "step-3")
         self.assertEqual(self.client.info().weight_version, "step-3")
+        responses = list(self.client.rollout([{"prompt_ids": [2, 3]}], n=2, sampling={"max_tokens": 4}))
+        self.assertEqual([(r.weight_version, r.meta["weight_version"]) for r in responses], [("step-3", start + 6)] * 2)
 
     def test_an_update_that_is_refused_leaves_the_old_weights(self):
         before = self.client.weight_version()

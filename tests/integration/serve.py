@@ -303,6 +303,7 @@ class ServeTest(ServedCase):
             ({"input_ids": [1], "sampling_params": {"max_new_tokens": 0}}, "max_new_tokens is 0: expected"),
             ({"input_ids": [1], "sampling_params": {"frequency_penalty": 0.5}}, "frequency_penalty is 0.5: expected 0"),
             ({"input_ids": [1], "sampling_params": {"regex": "a*"}}, "regex is not supported"),
+            ({"input_ids": [1], "sampling_params": {"temprature": 0}}, "sampling_params has \"temprature\": expected max_new_tokens, "),
             ({"input_ids": [1], "image_data": ["x"]}, "image_data is not supported"),
             ({"input_ids": [1], "stream": "yes"}, "stream is \"yes\": expected true or false"),
         ]:
