@@ -1,6 +1,9 @@
 #include "storage/rocksdb_journal_db.h"
 
 #include <algorithm>
+#include <memory>
+
+#include "storage/rocksdb_silent_logger.h"
 
 namespace seer {
 namespace {
@@ -18,8 +21,7 @@ Result<std::unique_ptr<rocksdb::DB>> open_journal_db(const std::string& path, co
   rocksdb::Options options;
   options.create_if_missing = true;
   options.write_buffer_size = kWriteBufferBytes;
-  options.keep_log_file_num = 1;
-  options.info_log_level = rocksdb::ERROR_LEVEL;
+  options.info_log = std::make_shared<SilentLogger>();
   rocksdb::DB* db = nullptr;
   if (const rocksdb::Status opened = rocksdb::DB::Open(options, path, &db); !opened.ok()) return journal_error(opened, dir);
   return std::unique_ptr<rocksdb::DB>(db);

@@ -16,6 +16,7 @@
 #include "protocols/workers.h"
 #include "storage/directory_lock.h"
 #include "storage/response_history_record.h"
+#include "storage/rocksdb_silent_logger.h"
 
 // Layout of the directory:
 //
@@ -50,8 +51,7 @@ rocksdb::Options make_options() {
   o.create_missing_column_families = true;
   o.write_buffer_size = kWriteBufferBytes;
   o.max_total_wal_size = 2 * kWriteBufferBytes;
-  o.keep_log_file_num = 1;
-  o.info_log_level = rocksdb::ERROR_LEVEL;
+  o.info_log = std::make_shared<SilentLogger>();
   o.max_open_files = 256;
   const auto has = rocksdb::GetSupportedCompressions();
   o.compression = rocksdb::kNoCompression;

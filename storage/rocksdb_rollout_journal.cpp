@@ -38,7 +38,7 @@ Status check_work(const std::string& dir, const JournalWork& found, const Journa
   if (found.groups.size() != expected.groups.size())
     return differs("it has ", found.groups.size(), " prompts, and this one ", expected.groups.size());
   for (size_t i = 0; i < found.groups.size(); ++i)
-    if (found.groups[i] != expected.groups[i]) return differs("prompt ", i, " has another text, sampling or seed");
+    if (found.groups[i] != expected.groups[i]) return differs("prompt ", i, " has another text, seed, sampling or number of responses");
   return {};
 }
 

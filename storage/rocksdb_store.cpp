@@ -22,6 +22,7 @@
 #include "protocols/cpu_time.h"
 #include "protocols/workers.h"
 #include "storage/cold_directory.h"
+#include "storage/rocksdb_silent_logger.h"
 
 // Layout of data/ in the cold directory:
 //
@@ -85,8 +86,7 @@ rocksdb::Options make_options(bool direct_io) {
   o.write_buffer_size = 64 << 10;  // not used: everything is ingested
   o.avoid_flush_during_shutdown = true;
   o.manifest_preallocation_size = 64 << 10;  // the default takes 4 MiB of the disk at once
-  o.keep_log_file_num = 1;
-  o.info_log_level = rocksdb::ERROR_LEVEL;
+  o.info_log = std::make_shared<SilentLogger>();
   rocksdb::BlockBasedTableOptions table;
   table.checksum = rocksdb::kXXH3;
   table.format_version = 5;

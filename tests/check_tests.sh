@@ -17,6 +17,7 @@ covered_by=(
   '^storage/(kv_transport|ucx_.*)$'                               tests/storage/ucx_transport_test.cpp
   '^storage/cold_store$'                                          tests/storage/rocksdb_store_test.cpp
   '^storage/(response_history|rollout_journal|rocksdb_journal_db)$' tests/storage/rocksdb_rollout_journal_test.cpp
+  '^storage/rocksdb_silent_logger$'                               tests/integration/bad_input_test.cpp
   '^storage/served_journal$'                                      tests/storage/rocksdb_served_journal_test.cpp
   '^cli/cluster_(net|dial|machines|commands)$'                    tests/integration/cluster_test.cpp
   '^cli/steady_time$'                                             tests/integration/cluster_test.cpp

@@ -485,6 +485,25 @@ TEST_CASE("bad input: files and folders that cannot be written") {
               {"cannot write", "ro/o.jsonl.partial", "No space left"}, 1, with_tmpfs(bad.folder.path("ro"), "size=16k"));
 }
 
+TEST_CASE("bad input: a disk full under the journal ends a rollout with a sentence, and keeps the responses that it has") {
+  if (!has_rocksdb()) return;
+  const ScratchFolder folder;
+  fs::create_directory(folder.path("journal"));
+  Arguments arguments = with_tmpfs(folder.path("journal"), "size=150k");
+  if (arguments.empty()) {
+    MESSAGE("skipped: cannot mount a tmpfs here");
+    return;
+  }
+  arguments.insert(arguments.end(), {SEER_PROGRAM, "rollout", "--model", kModel, "--prompts", kShippedPrompts, "--limit", "8", "--group-size", "4",
+                                     "--max-tokens", "400", "--out", folder.path("out"), "--journal", folder.path("journal")});
+  ChildProcess seer(arguments);
+  REQUIRE(seer.wait(kPatienceMs));
+  CHECK(seer.exit_code() == 1);
+  CAPTURE(seer.err());
+  CHECK(seer.err().find(cat("seer: journal ", folder.path("journal"), ": IO error: No space left on device")) != std::string::npos);
+  CHECK(seer.err().find(cat(" of 32 responses; they are in ", folder.path("out"), ".partial")) != std::string::npos);
+}
+
 TEST_CASE("bad input: a disk full while spilling costs time only, and the report says so") {
   if (!has_rocksdb()) return;
   const ScratchFolder folder;

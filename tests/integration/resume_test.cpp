@@ -104,7 +104,7 @@ TEST_CASE("resume: a journal is for the same work only, and is not overwritten u
   CHECK(sentence_of(local_rollout(folder, "a.jsonl", {"--journal", journal})) ==
         "seer: journal " + journal + " has an unfinished rollout: --resume continues it; remove the folder to begin anew\n");
   CHECK(sentence_of(local_rollout(folder, "a.jsonl", {"--journal", journal, "--resume", "--seed", "2"})) ==
-        "seer: journal " + journal + " is of another rollout: prompt 0 has another text, sampling or seed; remove the folder to begin anew\n");
+        "seer: journal " + journal + " is of another rollout: prompt 0 has another text, seed, sampling or number of responses; remove the folder to begin anew\n");
   CHECK(sentence_of(local_rollout(folder, "a.jsonl", {"--journal", journal, "--resume", "--weight-version", "2"})) ==
         "seer: journal " + journal + " is of another rollout: its weight version is 1, and this one's 2; remove the folder to begin anew\n");
   CHECK(sentence_of(local_rollout(folder, "a.jsonl", {"--resume"})) ==

@@ -121,7 +121,7 @@ TEST_CASE("rollout journal: the journal of other work, or of work that is not ov
   other.groups.push_back(1);
   refused("it has 2 prompts, and this one 3");
   other.groups[1] = 1;
-  refused("prompt 1 has another text, sampling or seed");
+  refused("prompt 1 has another text, seed, sampling or number of responses");
   const auto held = j.opened();
   CHECK(j.refusal(kWork).find("in use") != std::string::npos);
 }
