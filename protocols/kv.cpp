@@ -1,6 +1,9 @@
 #include "protocols/kv.h"
 
+#include <openssl/evp.h>
+
 #include <algorithm>
+#include <memory>
 
 #include "protocols/check.h"
 #include "protocols/hash.h"
@@ -70,6 +73,34 @@ __attribute__((target("avx2"))) PrefixHash extend_whole_avx2(PrefixHash before, 
 }
 #endif
 
+/// SHA-256 of a block's tokens and the name of the block before. Chosen tokens can give a polynomial that others have too, but not this.
+class BlockNamer {
+ public:
+  BlockNamer() : sha_(EVP_MD_fetch(nullptr, "SHA256", nullptr)), context_(EVP_MD_CTX_new()) {
+    SEER_CHECK(sha_ != nullptr);
+    SEER_CHECK(context_ != nullptr);
+  }
+  PrefixHash name(PrefixHash before, const TokenLog& log, int64_t first, int64_t end) {
+    const std::array<uint64_t, 2> words{before.hi, before.lo};
+    bool is_done = EVP_DigestInit_ex2(context_.get(), sha_.get(), nullptr) == 1 && EVP_DigestUpdate(context_.get(), words.data(), sizeof words) == 1;
+    log.visit(first, end, [&](std::span<const int32_t> part) {
+      is_done = is_done && EVP_DigestUpdate(context_.get(), part.data(), part.size_bytes()) == 1;
+    });
+    std::array<uint64_t, 4> digest{};
+    is_done = is_done && EVP_DigestFinal_ex(context_.get(), reinterpret_cast<unsigned char*>(digest.data()), nullptr) == 1;
+    SEER_CHECK(is_done);
+    return {digest[0], digest[1]};
+  }
+
+ private:
+  struct Free {
+    void operator()(EVP_MD* sha) const { EVP_MD_free(sha); }
+    void operator()(EVP_MD_CTX* context) const { EVP_MD_CTX_free(context); }
+  };
+  std::unique_ptr<EVP_MD, Free> sha_;
+  std::unique_ptr<EVP_MD_CTX, Free> context_;
+};
+
 }  // namespace
 
 PrefixHash extend_prefix(PrefixHash before, std::span<const int32_t> tokens) {
@@ -84,11 +115,6 @@ PrefixHash extend_prefix(PrefixHash before, std::span<const int32_t> tokens) {
   return {kHi.extend(before.hi, rest.data(), rest.size()), kLo.extend(before.lo, rest.data(), rest.size())};
 }
 
-PrefixHash extend_prefix(PrefixHash before, const TokenLog& log, int64_t first, int64_t end) {
-  log.visit(first, end, [&](std::span<const int32_t> part) { before = extend_prefix(before, part); });
-  return before;
-}
-
 std::vector<BlockRef> block_chain(WeightVersion version, uint64_t layout, const TokenLog& log, int64_t tokens,
                                   uint32_t block_tokens) {
   std::vector<BlockRef> chain;
@@ -101,10 +127,11 @@ void extend_chain(std::vector<BlockRef>& chain, WeightVersion version, uint64_t 
                   uint32_t block_tokens) {
   SEER_CHECK(block_tokens > 0);
   SEER_CHECK(tokens <= log.size(), tokens, log.size());
+  thread_local BlockNamer namer;
   PrefixHash prefix = chain.empty() ? PrefixHash{} : chain.back().key.prefix;
   for (int64_t at = std::ssize(chain) * block_tokens; at < tokens; at += block_tokens) {
     const int64_t end = std::min(tokens, at + block_tokens);
-    prefix = extend_prefix(prefix, log, at, end);
+    prefix = namer.name(prefix, log, at, end);
     chain.push_back({{version, layout, prefix}, static_cast<uint32_t>(end - at)});
   }
 }

@@ -16,18 +16,18 @@
 
 namespace seer {
 
-/// 122-bit hash of a whole token prefix. Equal prefixes have equal hashes; see extend_prefix() for others.
+/// A hash of a whole token prefix. Equal prefixes have equal hashes; for others see extend_prefix() and block_chain().
 struct PrefixHash {
   uint64_t hi = 0, lo = 0;
   constexpr auto operator<=>(const PrefixHash&) const = default;
   SEER_FIELDS(PrefixHash, hi, lo)
 };
 
-/// Name of a block's content (32 bytes): the same key always means the same bits.
+/// Name of a block's content (32 bytes): the same key always means the same bits, also where clients choose tokens to break that.
 struct BlockKey {
   WeightVersion version;   // KV of other weights can never match
   uint64_t layout = 0;     // hash of model, KV layout, dtype and rank
-  PrefixHash prefix;       // every token up to and including the last one in the block
+  PrefixHash prefix;       // every token up to and including the last one in the block, by block_chain()
   constexpr auto operator<=>(const BlockKey&) const = default;
   SEER_FIELDS(BlockKey, version, layout, prefix)
 };
@@ -35,10 +35,9 @@ inline std::ostream& operator<<(std::ostream& out, const BlockKey& k) {
   return out << "v" << k.version << "/" << std::hex << k.prefix.hi << std::dec;
 }
 
-/// Hash of `tokens` appended to the prefix whose hash is `before` (all zero: the empty prefix).
+/// Hash of `tokens` appended to the prefix whose hash is `before` (all zero: the empty prefix), in 122 bits, the same in pieces as at
+/// once. Other tokens have it by accident only, but can be found on purpose.
 PrefixHash extend_prefix(PrefixHash before, std::span<const int32_t> tokens);
-/// The same with the tokens [first, end) of a log.
-PrefixHash extend_prefix(PrefixHash before, const TokenLog& log, int64_t first, int64_t end);
 
 /// A block as its owner sees it: its name and how many tokens of it are filled.
 struct BlockRef {
@@ -47,7 +46,8 @@ struct BlockRef {
   SEER_FIELDS(BlockRef, key, tokens)
 };
 
-/// Keys of the blocks that hold the first `tokens` tokens of a log, in order; the last one may be partial.
+/// Keys of the blocks that hold the first `tokens` tokens of a log, in order; the last one may be partial. Each is SHA-256, cut to 128
+/// bits, of the one before and the block's tokens.
 std::vector<BlockRef> block_chain(WeightVersion version, uint64_t layout, const TokenLog& log, int64_t tokens,
                                   uint32_t block_tokens);
 /// Extends such a chain, all of whole blocks, to the first `tokens` tokens of the log.

@@ -52,7 +52,8 @@ TEST_CASE("block chain: as many blocks as the tokens need, the last one partial,
       end += chain[b].tokens;
       CHECK(chain[b].key.version == WeightVersion{9});
       CHECK(chain[b].key.layout == 77);
-      CHECK(chain[b].key.prefix == extend_prefix({}, std::span<const int32_t>(tokens).first(end)));
+      const auto until = std::span<const int32_t>(tokens).first(end);
+      CHECK(chain[b].key == block_chain(WeightVersion{9}, 77, TokenLog(until), std::ssize(until), block_tokens).back().key);
     }
     CHECK(end == tokens.size());
     std::vector<BlockRef> grown;
@@ -64,6 +65,26 @@ TEST_CASE("block chain: as many blocks as the tokens need, the last one partial,
       return a.key == b.key && a.tokens == b.tokens;
     }));
   }
+}
+
+TEST_CASE("block chain: names are the first bytes of SHA-256 over the name before and the tokens") {
+  // From Python's hashlib.
+  const auto chain = block_chain(WeightVersion{1}, 1, TokenLog(std::vector<int32_t>{1, 2, 3, 4, 5, 6}), 6, 4);
+  REQUIRE(chain.size() == 2);
+  CHECK(chain[0].key.prefix == PrefixHash{0xb7f5d4b817ee603a, 0x74669b9a711868d5});
+  CHECK(chain[1].key.prefix == PrefixHash{0x9a87b0f88cd283f2, 0x25b65869702c3c21});
+}
+
+TEST_CASE("block chain: tokens chosen to have the same prefix hash have other names") {
+  // Their differences were found by reducing a lattice: the polynomial of each is 0 in both fields.
+  constexpr int32_t kDifferences[] = {-47, 9, 15, 16, -110, 91, -15, -120, -69, -89, -117, -20, 14, 100, 53, 47};
+  std::vector<int32_t> one, other;
+  for (int32_t i = 0; i < 16; ++i) {
+    one.push_back(5000 + 37 * i);
+    other.push_back(one.back() + kDifferences[i]);
+  }
+  CHECK(extend_prefix({}, one) == extend_prefix({}, other));
+  CHECK(block_chain(WeightVersion{1}, 1, TokenLog(one), 16, 16)[0].key != block_chain(WeightVersion{1}, 1, TokenLog(other), 16, 16)[0].key);
 }
 
 TEST_CASE("block chain: chains are equal exactly as far as their tokens are") {
