@@ -236,6 +236,7 @@ GatewayActor::Rollout& GatewayActor::open_rollout() {
   rollout.id = current;
   rollout.version = version;
   rollout.open = true;
+  rollout.cuts_lengths = true;
   Rollout opened{.handle = fleet.start_rollout(rollout, handle{self}), .version = version, .began_us = rt::now_us(self)};
   return rollouts.emplace(current, std::move(opened)).first->second;
 }
@@ -282,6 +283,10 @@ void GatewayActor::give(const Piece& piece, Response response) {
     case FinishReason::kLength: ++totals.at_length; [[fallthrough]];
     default: ++totals.finished; break;
   }
+  // Rollouts do not know how long it waited here before.
+  const int64_t waited_us = rt::now_us(self) - at->second.came_us - response.queue_us - response.run_us;
+  if (waited_us > 0) response.queue_us += waited_us;
+  if (waited_us > 0 && response.first_token_us > 0) response.first_token_us += waited_us;
   totals.output_tokens += std::ssize(response.output_ids);
   totals.preemptions += response.preemptions;
   totals.migrations += response.migrations;
@@ -407,6 +412,10 @@ void GatewayActor::pause(InFlight in_flight, std::function<void()> idle) {
   if (in_flight != InFlight::kFinish) end_requests(is_any, in_flight);
   log.info(rt::now_us(self), "generation_paused", {{"running", running.size()}});
   see_if_idle();
+}
+
+void GatewayActor::drain() {
+  if (is_paused) end_requests([](const GatewayRequest& request) { return request.tokens_to != TokensTo::kJournal; }, InFlight::kAbort);
 }
 
 void GatewayActor::see_if_idle() {
@@ -579,7 +588,7 @@ void GatewayActor::report(std::function<void(GatewayReport)> then) const {
   rt::gather_then<std::vector<NodeReport>>(self, nodes, GetReport{}, [now, then = std::move(then)](std::vector<NodeReport> reports) mutable {
     now.nodes = std::move(reports);
     then(std::move(now));
-  });
+  }, rt::kControlTimeoutUs);
 }
 
 }  // namespace seer

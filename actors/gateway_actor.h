@@ -179,6 +179,8 @@ struct GatewayActor {
   /// Makes new requests wait until go_on(). `idle` is called once nothing runs, or by go_on() if that comes before.
   void pause(InFlight in_flight, std::function<void()> idle = [] {});
   void go_on();
+  /// Nobody will call go_on() any more: if it is paused, requests end that nothing keeps for later.
+  void drain();
   void update_weights(WeightsOrder order);
   /// The node will not answer any more.
   void lose_node(NodeId node);

@@ -25,7 +25,8 @@ std::vector<BlockKey> keys_of(const std::vector<BlockRef>& blocks) {
   return keys;
 }
 
-constexpr int64_t kLendTimeoutUs = 2'000'000;  // after that, a silent directory or lender is given up
+constexpr int64_t kAskTimeoutUs = 2'000'000;    // after that, a silent directory is given up
+constexpr int64_t kLendTimeoutUs = 10'000'000;  // after that, a lender; it may have to read from its disk
 constexpr size_t kAbandonedMax = 1024;
 constexpr int64_t kFullUs = 1'000'000;  // a node without room is not asked for some again before that
 constexpr int64_t kParkedMaxUs = 60'000'000;  // after that, KV that waits for room is given up and computed again
@@ -46,6 +47,7 @@ KvNodeActor::KvNodeActor(rt::self_ptr<KvNodeActor> self_in, KvNodeConfig config_
   }
   tiers = std::make_unique<KvTiers>(config.tiers, parts.arena, parts.open_cold ? parts.open_cold() : nullptr, std::move(hooks));
   rt::on_down(self, [this](const rt::down& message) {
+    on_directory_down(message);
     on_client_down(message);
     on_peer_down(message);
     on_taker_down(message);
@@ -153,7 +155,10 @@ void KvNodeActor::on_room() {
   std::vector<uint64_t> waiting;
   for (const auto& [op, pull] : pulls)
     if (pull.waits_for_room) waiting.push_back(op);
-  for (const uint64_t op : waiting) fetch_lent(op, true);
+  for (const uint64_t op : waiting) {
+    fetch_lent(op, true);
+    if (const auto pull = pulls.find(op); pull != pulls.end() && pull->second.waits_for_room) break;  // so do the others
+  }
   for (size_t left = parked.size(); left > 0; --left) {
     keep(parked.front().ask.what.owner);  // its blocks may have been released meanwhile
     if (!try_reserve(parked.front().ask, true)) return;  // the oldest goes first, so the others wait too
@@ -183,7 +188,6 @@ void KvNodeActor::on_open(const OpenBlocks& ask) {
   const uint64_t op = next_op++;
   pulls.emplace(op, Pull{.ask = ask, .here = here_blocks});
   find_holders(op);
-  rt::tell_after(self, kLendTimeoutUs, handle{self}, Tick{op});  // see on_silence()
 }
 
 size_t KvNodeActor::blocks_here(const KvOpening& what) const {
@@ -240,7 +244,16 @@ std::vector<Reservation> KvNodeActor::reserve_part(const KvOpening& what, size_t
 // ---- blocks of other nodes ---------------------------------------------------------------------------------------------
 
 void KvNodeActor::find_holders(uint64_t op) {
-  rt::tell(self, parts.directory, FindHolders{op, config.node, pulls.at(op).ask.what.owner, handle{self}});
+  if (directory_gone) return end_pull(op);
+  Pull& pull = pulls.at(op);
+  rt::tell(self, parts.directory, FindHolders{op, config.node, pull.ask.what.owner, handle{self}});
+  wait_for_answer(op, kAskTimeoutUs);
+}
+
+/// See on_silence().
+void KvNodeActor::wait_for_answer(uint64_t op, int64_t timeout_us) {
+  pulls.at(op).until_us = rt::now_us(self) + timeout_us;
+  rt::tell_after(self, timeout_us, handle{self}, Tick{op});
 }
 
 void KvNodeActor::on_holders(const KvHolders& holders) {
@@ -264,6 +277,7 @@ void KvNodeActor::ask_next_source(uint64_t op) {
   const KvSource lender = pull.lender.handle;
   rt::tell(self, lender, OpenBlocks{std::move(wanted), handle{self}});
   watch_lender(lender);
+  wait_for_answer(op, kLendTimeoutUs);
 }
 
 /// Its death is heard of from now on, also if it is gone already.
@@ -291,11 +305,15 @@ void KvNodeActor::on_peer_down(const rt::down& message) {
     parts.transport->close_peer(gone->first, gone->second.epoch);
     peers.erase(gone);
   }
-  // The transport ends running fetches from it. Unanswered questions go to the next source.
-  std::vector<uint64_t> unanswered;
-  for (const auto& [op, pull] : pulls)
-    if (pull.lent.lease == 0 && rt::is_source(message, pull.lender.handle)) unanswered.push_back(op);
-  for (const uint64_t op : unanswered) ask_next_source(op);
+  // The transport ends running fetches from it. Others go to the next source.
+  std::vector<uint64_t> unfetched;
+  for (auto& [op, pull] : pulls) {
+    if ((pull.lent.lease != 0 && !pull.waits_for_room) || !rt::is_source(message, pull.lender.handle)) continue;
+    pull.lent = {};
+    pull.waits_for_room = false;
+    unfetched.push_back(op);
+  }
+  for (const uint64_t op : unfetched) ask_next_source(op);
 }
 
 void KvNodeActor::on_lent(const KvOpened& lent) {
@@ -334,13 +352,15 @@ void KvNodeActor::fetch_lent(uint64_t op, bool may_wait) {
       const KvOpenedBlock& from = lent.blocks[i - pull.here];
       fetches.push_back({{lent.node, lent.epoch, from.slot, from.generation, from.crc32c}, parts.arena->span(room.slot)});
       pull.written.push_back({room.token.value, from.crc32c});
+      pull.keys.push_back(what.blocks[i].key);
     }
     return true;
   };
   const size_t end = pull.here + lent.blocks.size();
   const size_t prompt_end = std::clamp(prompt_blocks_of(what), pull.here, end);
   if (take(pull.here, prompt_end)) take(prompt_end, end);
-  pull.waits_for_room = may_wait && fetches.empty() && is_room_coming;
+  const bool waited = std::exchange(pull.waits_for_room, may_wait && fetches.empty() && is_room_coming);
+  if (pull.waits_for_room && !waited) wait_for_answer(op, kAskTimeoutUs);
   if (pull.waits_for_room) return;
   start_fetch(pull.lender, std::move(fetches),
               [this, op](uint64_t fetch, const FetchResult& result) { on_fetched(op, fetch, result); });
@@ -363,20 +383,22 @@ void KvNodeActor::start_fetch(const KvLender& from, std::vector<Fetch> fetches, 
   if (!started.ok()) done(fetch, {std::vector<Status>(count, started)});
 }
 
-/// Seals the blocks that came. The slots of the others are free again, or in `late` as long as bytes may still arrive in them.
-/// Returns which blocks are here now.
-std::vector<size_t> KvNodeActor::end_writes(const std::vector<KvWritten>& written, const FetchResult& result, std::vector<KvWritten>& late) {
-  std::vector<size_t> here;
+/// Seals the blocks that came, and notes which ones are corrupt at the lender. The slots of those that did not come are free again, or
+/// in `end.written` as long as bytes may still arrive in them. Returns which blocks are here now.
+std::vector<BlockKey> KvNodeActor::end_writes(const std::vector<KvWritten>& written, const std::vector<BlockKey>& keys,
+                                              const FetchResult& result, LateFetch& end) {
+  std::vector<BlockKey> here;
   for (size_t i = 0; i < result.statuses.size(); ++i) {
     const KvWritten& block = written[i];
     if (result.statuses[i].ok()) {
-      if (tiers->seal({block.token}, block.crc32c).ok()) here.push_back(i);
+      if (tiers->seal({block.token}, block.crc32c).ok()) here.push_back(keys[i]);
       continue;
     }
+    if (result.statuses[i].error().code == Code::kCorrupt) end.close.corrupt.push_back(keys[i]);
     ++fetch_failures;
     if (result.still_writing) {
       tiers->quarantine({block.token});
-      late.push_back(block);
+      end.written.push_back(block);
     } else {
       (void)tiers->abort({block.token});
     }
@@ -391,7 +413,7 @@ void KvNodeActor::on_fetched(uint64_t op, uint64_t fetch, const FetchResult& res
   const size_t lent_end = pull.here + pull.lent.blocks.size();
   LateFetch end{{}, pull.lender.handle, {std::exchange(pull.lent, {}).lease, {}}};
   fetched_blocks += std::ranges::count_if(result.statuses, &Status::ok);
-  end_writes(std::exchange(pull.written, {}), result, end.written);
+  end_writes(std::exchange(pull.written, {}), std::exchange(pull.keys, {}), result, end);
   end_fetch(fetch, std::move(end), result.still_writing);
   const size_t here = blocks_here(pull.ask.what);
   if (here >= lent_end) pull.emptied.push_back(pull.lender);
@@ -420,17 +442,14 @@ void KvNodeActor::on_quiet(uint64_t fetch) {
   rt::tell(self, late.lender, late.close);
 }
 
-/// A lender, or the directory that was asked for room, did not answer in time.
+/// A lender or the directory did not answer in time, or no room came.
 void KvNodeActor::on_silence(uint64_t op) {
   if (op == kLookAtParked) return refuse_parked();
   if (op == room_question) return on_room_found({});
   auto it = pulls.find(op);
-  if (it == pulls.end()) return;
-  if (it->second.lent.lease != 0) {  // it answered; the next one may not
-    rt::tell_after(self, kLendTimeoutUs, handle{self}, Tick{op});
-    if (it->second.waits_for_room) fetch_lent(op, false);
-    return;
-  }
+  if (it == pulls.end() || rt::now_us(self) < it->second.until_us) return;  // it has another question now
+  if (it->second.waits_for_room) return fetch_lent(op, false);
+  if (it->second.lent.lease != 0) return;  // a fetch has a limit of its own
   if (it->second.lender.handle) abandoned.emplace(op, it->second.lender.handle);
   if (abandoned.size() > kAbandonedMax) abandoned.erase(abandoned.begin());
   end_pull(op);
@@ -464,8 +483,9 @@ void KvNodeActor::find_room(int64_t blocks) {
   FindRoom find{.asking = config.node, .blocks = blocks, .has_cold = tiers->cold_writable(), .except = {}, .reply_to = handle{self}};
   for (const auto& [node, us] : full_us) find.except.push_back(node);
   room_question = next_op++;
+  if (directory_gone) return rt::tell(self, handle{self}, Tick{room_question});
   rt::tell(self, parts.directory, std::move(find));
-  rt::tell_after(self, kLendTimeoutUs, handle{self}, Tick{room_question});  // see on_silence()
+  rt::tell_after(self, kAskTimeoutUs, handle{self}, Tick{room_question});  // see on_silence()
 }
 
 void KvNodeActor::on_room_found(const KvRoomFound& found) {
@@ -533,9 +553,8 @@ void KvNodeActor::on_take(const TakeBlocks& take) {
 
 void KvNodeActor::on_taken(uint64_t fetch, const Taking& taking, const FetchResult& result) {
   LateFetch end{{}, taking.from.handle, taking.close};
-  for (const size_t i : end_writes(taking.written, result, end.written)) end.close.taken.push_back(taking.keys[i]);
-  for (size_t i = 0; i < result.statuses.size(); ++i)
-    if (!result.statuses[i].ok() && result.statuses[i].error().code == Code::kCorrupt) end.close.corrupt.push_back(taking.keys[i]);
+  const std::vector<BlockKey> here = end_writes(taking.written, taking.keys, result, end);
+  end.close.taken.insert(end.close.taken.end(), here.begin(), here.end());
   guest_blocks += std::ssize(end.close.taken);
   report_room(true);  // before the answer, which may let the other node ask the directory again
   end_fetch(fetch, std::move(end), result.still_writing);
@@ -590,7 +609,20 @@ void KvNodeActor::on_client_down(const rt::down& message) {
   std::erase_if(leases, is_gone);
 }
 
+/// Until another one is up it answers nothing: then nobody has blocks or room.
+void KvNodeActor::on_directory_down(const rt::down& message) {
+  if (!rt::is_source(message, parts.directory)) return;
+  directory_gone = true;
+  std::vector<uint64_t> unanswered;
+  for (const auto& [op, pull] : pulls)
+    if (!pull.lender.handle) unanswered.push_back(op);
+  for (const uint64_t op : unanswered) end_pull(op);
+  if (room_question != 0) on_room_found({});
+}
+
 void KvNodeActor::announce() {
+  rt::monitor(self, parts.directory);
+  directory_gone = false;
   rt::tell(self, parts.directory, KvNodeUp{config.node, handle{self}, parts.epoch, address, config.identity});
   report_room(true);
 }
@@ -600,8 +632,10 @@ void KvNodeActor::on_directory_up(const DirectoryUp& up) {
   announce();
   for (const auto& [owner, is_guest] : std::map<KvOwner, bool>(kept.begin(), kept.end()))  // sorted: the same run sends the same messages
     rt::tell(self, parts.directory, KvHolds{config.node, owner, is_guest});
+  std::vector<uint64_t> unanswered;  // the old directory died before it answered
   for (const auto& [op, pull] : pulls)
-    if (!pull.lender.handle) find_holders(op);  // the old directory died before it answered
+    if (!pull.lender.handle) unanswered.push_back(op);
+  for (const uint64_t op : unanswered) find_holders(op);
 }
 
 /// Reports the owner to the directory, once, and again when a guest runs here. From then on the directory sends its release here.

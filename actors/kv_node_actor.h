@@ -88,6 +88,8 @@ struct KvNodeActor {
     KvOpened lent;                   // by the lender; without a lease: nothing yet
     bool waits_for_room = false;     // nothing of it is being fetched yet
     std::vector<KvWritten> written;  // slots granted here for the copies
+    std::vector<BlockKey> keys;      // of `written`
+    int64_t until_us = 0;            // when the directory, the lender or room that it waits for is given up
     std::vector<KvLender> emptied;   // all that they lent is here, so they may drop their copies when the pull ends
   };
   /// A fetch that timed out while the transport may still write to its slots.
@@ -110,6 +112,7 @@ struct KvNodeActor {
   static size_t prompt_blocks_of(const KvOpening& what);
   std::vector<Reservation> reserve_part(const KvOpening& what, size_t first, size_t end);
   void find_holders(uint64_t op);
+  void wait_for_answer(uint64_t op, int64_t timeout_us);
   void on_holders(const KvHolders& holders);
   void ask_next_source(uint64_t op);
   void on_lent(const KvOpened& lent);
@@ -121,13 +124,15 @@ struct KvNodeActor {
   void end_pull(uint64_t op);
   bool try_reserve(const ReserveBlocks& ask, bool may_wait);
   void announce();
+  void on_directory_down(const rt::down& message);
   void on_directory_up(const DirectoryUp& up);
   void keep(KvOwner owner, bool guest = false);
   KvNodeReport report() const;
 
   void watch_lender(const KvSource& lender);
   void start_fetch(const KvLender& from, std::vector<Fetch> fetches, std::function<void(uint64_t, const FetchResult&)> done);
-  std::vector<size_t> end_writes(const std::vector<KvWritten>& written, const FetchResult& result, std::vector<KvWritten>& late);
+  std::vector<BlockKey> end_writes(const std::vector<KvWritten>& written, const std::vector<BlockKey>& keys, const FetchResult& result,
+                                   LateFetch& end);
   void end_fetch(uint64_t fetch, LateFetch end, bool still_writing);
 
   void find_room(int64_t blocks);
@@ -171,6 +176,7 @@ struct KvNodeActor {
   std::map<NodeId, KvLender> peers;        // that the transport has open, as last opened
   std::vector<KvSource> lenders;           // that were asked for blocks and are alive; monitored. Few
   std::map<uint64_t, KvSource> abandoned;  // pulls whose lender was silent; a late lease is closed at once. At most kAbandonedMax
+  bool directory_gone = false;             // and no other is up yet
   uint64_t next_op = 1, next_fetch = 1;
   struct Taker {
     NodeId node;

@@ -210,7 +210,7 @@ void NodeActor::on_down(const rt::down& message) {
   if (update && update->fetch && rt::is_source(message, update->asked.what.source))
     return fail_update("the server that sends the weights is gone");
   if (rt::is_source(message, draft_server)) {
-    if (!may_restart()) return give_up_restarting("its draft server");
+    if (!may_restart(draft_server_restarts)) return give_up_restarting("its draft server");
     log.warn(rt::now_us(self), "draft_server_restarted", {{"node", config.node}, {"restarts", restarts}});
     start_draft_server();
     return tell_all(DraftServerUp{config.node, draft_server});
@@ -218,7 +218,7 @@ void NodeActor::on_down(const rt::down& message) {
   if (rt::is_source(message, kv_node)) {
     // A node that the directory refused would be refused again.
     if (const std::string why = rt::reason_text(message); !why.empty()) return give_up(why);
-    if (!may_restart()) return give_up_restarting("its KV pool");
+    if (!may_restart(kv_node_restarts)) return give_up_restarting("its KV pool");
     log.warn(rt::now_us(self), "kv_node_restarted", {{"node", config.node}, {"restarts", restarts}});
     kv_node = nullptr;
     arena = nullptr;
@@ -232,11 +232,19 @@ void NodeActor::on_down(const rt::down& message) {
   }
   for (auto& [id, instance] : instances) {
     if (!rt::is_source(message, instance.handle)) continue;
-    if (!instance.stopped && !may_restart()) return give_up_restarting(cat("instance ", id));
-    log.warn(rt::now_us(self), "instance_restarted", {{"instance", id}, {"node", config.node}, {"restarts", restarts}});
+    const std::string why = rt::reason_text(message);
+    const bool restarts_it = instance.stopped || may_restart(instance.restarts);
+    const auto is_left = [lost = &instance](const auto& other) { return &other.second != lost && !other.second.is_lost; };
+    if (!restarts_it && std::ranges::none_of(instances, is_left)) return give_up_restarting(cat("instance ", id), why);
     instance.handle = nullptr;
     updated(id, cat("instance ", id, " died while it changed its weights"));
-    remake_instance(id);
+    if (restarts_it) {
+      log.warn(rt::now_us(self), "instance_restarted",
+               {{"instance", id}, {"node", config.node}, {"restarts", restarts}, {"error", why.empty() ? "it was stopped" : why}});
+      remake_instance(id);
+    } else {
+      lose({id}, died_text(cat("instance ", id, " on node ", config.node), why));
+    }
     return remake_pool_when_unused();
   }
   std::erase_if(sinks, [&](const InstanceSink& sink) { return rt::is_source(message, sink); });
@@ -417,12 +425,26 @@ InstanceUp NodeActor::instance_up(InstanceId id) const {
 }
 
 void NodeActor::lose(std::vector<InstanceId> lost, std::string reason) {
+  for (const InstanceId id : lost) instances.at(id).is_lost = true;
   losses.push_back({config.node, std::move(lost), std::move(reason)});
   tell_all(losses.back());
 }
 
-void NodeActor::give_up_restarting(const std::string& died) {
-  give_up(cat("node ", config.node, " gave up when ", died, " died after ", config.restarts_max, " restarts"));
+bool NodeActor::may_restart(Restarts& of) {
+  const int64_t now = rt::now_us(self);
+  if (now - of.last_us > kRestartsUs) of.count = 0;
+  of.last_us = now;
+  ++restarts;
+  return ++of.count <= config.restarts_max;
+}
+
+/// `why`: the reason that it gave; empty: none.
+std::string NodeActor::died_text(const std::string& part, const std::string& why) const {
+  return cat(part, " died after ", config.restarts_max, " restarts", why.empty() ? "" : ": ", why);
+}
+
+void NodeActor::give_up_restarting(const std::string& part, const std::string& why) {
+  give_up(cat("node ", config.node, " gave up when ", died_text(part, why)));
 }
 
 /// `why`: one sentence that names the node.

@@ -13,8 +13,9 @@
 //
 // Making a part takes long (a model loads, a store opens), so it happens outside of the actor's handlers (NodeMakers::aside)
 // and the result comes back as a message. A part that cannot be made again is lost for good: attached rollouts get PartLost,
-// and the machine goes on with the rest. After restarts_max restarts the machine gives up, says so and ends, so that a
-// repeating fault is seen. It also gives up at once when the directory refuses its KV node.
+// and the machine goes on with the rest. So is an instance after restarts_max restarts, if there are others. If it was the last, or
+// the KV node or draft server is restarted as often, the machine gives up, says so and ends, so that a repeating fault is seen. It also
+// gives up at once when the directory refuses its KV node.
 #pragma once
 #include <functional>
 #include <map>
@@ -37,6 +38,7 @@ namespace seer {
 /// Instance ids are unique in a cluster; each node numbers its own from 0 to kNodeInstancesMax - 1.
 inline constexpr uint32_t kNodeInstancesMax = 1024;
 inline InstanceId node_instance(NodeId node, uint32_t i) { return {node.value * kNodeInstancesMax + i}; }
+inline constexpr int64_t kRestartsUs = 600'000'000;  // a part that ran for so long has recovered from its last restart
 inline constexpr uint64_t kEpochsOfStart = uint64_t{1} << 20;  // epochs for each start of a node; a restart of its pool takes one
 
 struct NodeConfig {
@@ -45,7 +47,7 @@ struct NodeConfig {
   std::vector<InstanceConfig> instances;
   KvNodeConfig kv_node;     // without instances its identity must be given
   std::optional<DraftServerConfig> draft_server;  // none: this machine has no draft server
-  int32_t restarts_max = 8;
+  int32_t restarts_max = 8;  // of a part, each within kRestartsUs of the one before
 };
 
 /// Functions that make the parts of a machine: once before its actors start, and again for each restart. An error is one
@@ -127,9 +129,15 @@ struct NodeActor {
   void remake_pool_when_unused();
   template <class Make, class Then>
   void make_aside(Make make, Then then);
-  bool may_restart() { return ++restarts <= config.restarts_max; }
+  /// Restarts of one part in a row.
+  struct Restarts {
+    int32_t count = 0;
+    int64_t last_us = 0;
+  };
+  bool may_restart(Restarts& of);
   void lose(std::vector<InstanceId> lost, std::string reason);
-  void give_up_restarting(const std::string& died);
+  std::string died_text(const std::string& part, const std::string& why) const;
+  void give_up_restarting(const std::string& part, const std::string& why = {});
   void give_up(const std::string& why);
   InstanceUp instance_up(InstanceId id) const;
   template <class Message>
@@ -143,6 +151,8 @@ struct NodeActor {
     EngineInfo info;       // of the engine that runs
     bool stopped = false;   // by this node, to be restarted
     bool updating = false;  // was asked to change its weights and has not answered
+    bool is_lost = false;   // for good
+    Restarts restarts;
   };
   bool is_outdated(const Instance& instance) const { return instance.info.version < weights.version; }
   enum class PoolState : uint8_t {
@@ -176,7 +186,8 @@ struct NodeActor {
   static constexpr int64_t kSilentUsMax = 60'000'000;  // a server that sends nothing for so long is given up
   std::optional<Update> update;  // until it is answered
   uint64_t epoch = 0;            // of the arena
-  int32_t restarts = 0;
+  int32_t restarts = 0;  // of all parts
+  Restarts draft_server_restarts, kv_node_restarts;
   bool draining = false;
   int64_t drain_until_us = 0;
 };

@@ -75,12 +75,19 @@ void RolloutActor::on_instance_up(const InstanceUp& up) {
     }
     on_instance_lost(up.instance);  // it has changed to another rollout's weights
   }
-  if (!may_join(up)) return;
+  instances_refused.erase(up.instance);
+  if (!may_join(up)) {
+    if (up.identity.version == config.version) instances_refused.insert(up.instance);  // else it may get this version
+    start_when_all_are_up();
+    if (started) place();
+    return;
+  }
   if (instances.contains(up.instance) || draining.contains(up.instance))
     on_instance_lost(up.instance);  // it restarted, and this came before its down message
   instances[up.instance] = {up.handle, up.kv_blocks, 0, rt::now_us(self)};
   parts.log.info(rt::now_us(self), "instance_up", {{"instance", up.instance}, {"node", up.node}, {"kv_blocks", up.kv_blocks}});
   instances_gone.erase(up.instance);
+  kv_tokens_max = std::max(kv_tokens_max, up.kv_blocks * up.block_tokens);
   rt::monitor(self, up.handle);
   if (!instances_seen.insert(up.instance).second)  // it may still run chunks that were placed again elsewhere
     rt::tell(self, up.handle, DropChunks{config.id});
@@ -93,10 +100,12 @@ void RolloutActor::on_instance_up(const InstanceUp& up) {
   if (started) place();
 }
 
-/// The first instance sets the model and KV layout that all others must have.
+/// The first instance sets the model, weights and KV layout that all others must have, also when it is gone.
 bool RolloutActor::may_join(const InstanceUp& up) {
-  if (instances.empty()) identity = up.identity, identity.version = config.version;
-  const Status fits = check_identity(cat("instance ", up.instance), up.identity, identity);
+  ClusterIdentity expected = identity.value_or(up.identity);
+  expected.version = config.version;
+  const Status fits = check_identity(cat("instance ", up.instance), up.identity, expected);
+  if (fits.ok()) identity = expected;
   if (!fits.ok()) {
     last_refusal = fits.error().detail;
     parts.log.warn(rt::now_us(self), "instance_refused", {{"instance", up.instance}, {"error", last_refusal}});
@@ -134,7 +143,8 @@ void RolloutActor::on_draining(const InstancesDraining& leaving) {
 }
 
 void RolloutActor::start_when_all_are_up() {
-  if (!started && !instances.empty() && instances.size() + instances_gone.size() >= config.instances_expected) start();
+  if (started || instances.empty() || instances.size() + instances_gone.size() + instances_refused.size() < config.instances_expected) return;
+  start();
 }
 
 /// A reason for the missing instances, after a colon; empty if none is known.
@@ -206,6 +216,8 @@ void RolloutActor::leave_out(RequestId id) {
 
 /// A group that no instance could take fails alone. A request answered before is not answered again, not even with an error.
 void RolloutActor::schedule_group(GroupSpec& group) {
+  if (const int64_t room = kv_tokens_max - std::ssize(group.prompt_ids); config.cuts_lengths && room > 0)
+    group.sampling.max_tokens = std::min(group.sampling.max_tokens, room);
   const Status added = scheduler->add_group(group, rt::now_us(self));
   group.prompt_ids = std::vector<int32_t>();  // `prompts` has them
   for (uint32_t sample = 0; sample < group.samples; ++sample) {
@@ -272,12 +284,9 @@ Cancelled RolloutActor::on_cancel(GroupId group, std::optional<uint32_t> sample)
     if (phase == RequestPhase::kRunning) cancelled.insert(id);
     count += phase != RequestPhase::kFinished;
   }
-  std::vector<std::pair<ChunkId, InstanceId>> running;
-  for (const auto& [chunk, at] : open)
-    if (at.request.group == group && first <= at.request.sample && at.request.sample < end)
-      running.emplace_back(chunk, at.instance);
-  std::ranges::sort(running);
-  for (const auto& [chunk, instance] : running) rt::tell(self, handle_of(instance), CancelChunk{chunk});
+  for (uint32_t s = first; s < end; ++s)
+    if (const auto running = open.find(logs[group.index][s].chunk); running != open.end())
+      rt::tell(self, handle_of(running->second.instance), CancelChunk{running->first});
   place_or_end();
   return {count, {}};
 }
@@ -304,6 +313,8 @@ void RolloutActor::cancel_waiting(RequestId request) {
 
 void RolloutActor::on_draft_server_up(const DraftServerUp& up) {
   if (over()) return;
+  const auto known = draft_servers.find(up.node);
+  if (known != draft_servers.end() && known->second == up.handle) return;  // it has what it was told
   const std::vector<NodeId> before = draft_nodes();
   draft_servers[up.node] = up.handle;
   rt::monitor(self, up.handle);
@@ -401,6 +412,18 @@ void RolloutActor::drop_drafts(GroupId group) {
   rt::tell(self, draft_servers.at(nodes[draft_shard(group, nodes)]), DropGroup{group});
 }
 
+/// No instance speaks of a group whose requests all wait. Parts without tokens say that it goes on.
+void RolloutActor::renew_drafts() {
+  const int64_t now = rt::now_us(self);
+  const std::vector<NodeId> nodes = draft_nodes();
+  if (nodes.empty() || now - drafts_renewed_us < config.draft_ttl_us / 4) return;
+  drafts_renewed_us = now;
+  std::map<NodeId, UpdateCst> said;
+  for (const GroupSpec& group : parts.groups)
+    if (open_in_group[group.id.index] > 0) said[nodes[draft_shard(group.id, nodes)]].parts.push_back({group.id, 0, 0, {}});
+  for (auto& [node, update] : said) rt::tell(self, draft_servers.at(node), std::move(update));
+}
+
 // ---- chunks ----------------------------------------------------------------------------------------------------------
 
 void RolloutActor::on_progress(const ChunkProgress& progress) {
@@ -427,7 +450,8 @@ bool RolloutActor::append(const OpenChunk& chunk, const ChunkTokens& part) {
   if (is_told && !part.tokens.empty()) commits.parts.push_back({id, known, part.tokens, part.logprobs, part.kept_ids});
   if (known == 0 && !part.tokens.empty()) request.first_token_us = request.queue_us + request.run_us + rt::now_us(self) - chunk.started_us;
   // A chunk's first tokens took its prefill too, and those of a stream that waited for it took no time.
-  if (known > chunk.first_tokens) scheduler->ran(chunk.instance, std::ssize(part.tokens), rt::now_us(self) - chunk.heard_us);
+  const int64_t now = rt::now_us(self);
+  if (known > chunk.first_tokens && !part.tokens.empty()) scheduler->ran(chunk.instance, std::ssize(part.tokens), now - chunk.heard_us, now);
   request.tokens.append(part.tokens);
   request.logprobs.insert(request.logprobs.end(), part.logprobs.begin(), part.logprobs.end());
   request.kept_ids.append(part.kept_ids);
@@ -530,6 +554,9 @@ void RolloutActor::place_chunks_again(InstanceId lost) {
   std::sort(gone.begin(), gone.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   for (const auto& [id, chunk] : gone) {
     open.erase(id);
+    Log& request = log(chunk.request);
+    if (request.tokens.output_tokens() > chunk.first_tokens)
+      request.computed_tokens = std::max(request.computed_tokens, request.tokens.size() - 1);
     close_chunk(chunk, {.end = ChunkEnd::kLost});  // KV on the device is gone; KV in the pool is found again
   }
   end_when_none_is_left();
@@ -572,6 +599,7 @@ void RolloutActor::on_tick() {
     return end(cat("no instance is left to run on", why_none_is_left()));
   if (!started && !instances.empty() && now - started_us > config.no_instance_us) start();
   if (started) place();
+  renew_drafts();
   report_progress();
   rt::tell_after(self, config.progress_us, handle{self}, Tick{});
 }
@@ -600,6 +628,7 @@ void RolloutActor::run(const Placement& placement) {
   const GroupSpec& group = parts.groups[placement.request.group.index];
   const int64_t now = rt::now_us(self);
   const ChunkId chunk{next_chunk++, config.id};
+  request.chunk = chunk;
   if (request.start_us < 0) request.start_us = now - started_us;
   request.queue_us += now - scheduler->requests().at(placement.request).waiting_since_us;
   if (request.tokens.empty()) request.tokens = prompts[placement.request.group.index];

@@ -38,6 +38,7 @@ struct RolloutConfig {
   bool machines_may_join = false;           // false: with no instance left, and none that is restarted, it fails at once
   int64_t draft_ttl_us = 600'000'000;       // a draft server forgets a group that it hears nothing about for this long
   int32_t fruitless_max = 0;                // a request fails after this many chunks in a row that ended early without a token; 0: never
+  bool cuts_lengths = false;                // max_tokens that no instance has KV for are cut to what one has; false: the group fails
   bool open = false;                        // groups may be added, until CloseRollout
   bool tells_commits = false;               // sends the tokens added to every token log (RolloutCommits), not only of streams
   size_t responses_kept_max = 0;            // unacknowledged responses; at this many no chunk starts. 0: none is kept
@@ -71,6 +72,7 @@ struct RolloutActor {
     int64_t queue_us = 0, run_us = 0, start_us = -1;  // as in Response; -1: not started
     int64_t first_token_us = 0, cached_tokens = 0;    // as in Response
     int32_t fruitless = 0;                            // its last chunks that ended early without a token
+    ChunkId chunk = {};                               // its last one
   };
   struct OpenChunk {
     RequestId request;
@@ -119,6 +121,7 @@ struct RolloutActor {
   void on_directory_up(const DirectoryUp& up);
   void forget_group(GroupId group);
   void drop_drafts(GroupId group);
+  void renew_drafts();
   void on_instance_lost(InstanceId lost);
   void place_chunks_again(InstanceId lost);
   void refuse_tokens(InstanceId id, WeightVersion version);
@@ -156,11 +159,13 @@ struct RolloutActor {
   std::vector<uint32_t> open_in_group;              // requests not finished, by group
   std::vector<std::vector<InstanceId>> ran_on;      // [group] where its chunks ran, until it is over
   std::map<InstanceId, Instance> instances;
-  ClusterIdentity identity;                         // of the instances that are up
+  std::optional<ClusterIdentity> identity;          // of all its instances: that of the first one that was up
   std::string last_refusal;                         // why an instance was not taken; empty: all were
   std::map<InstanceId, InstanceHandle> draining;    // not in `instances`; their chunks come back early
   std::set<InstanceId> instances_gone;              // for good
+  std::set<InstanceId> instances_refused;           // that have this version, but not the weights or model; as announced last
   std::set<InstanceId> instances_seen;              // that were up at some time
+  int64_t kv_tokens_max = 0;                        // the KV of the largest of them
   std::vector<std::string> parts_lost;              // reasons
   std::map<NodeId, DraftServerHandle> draft_servers;
   std::unordered_map<ChunkId, OpenChunk> open;      // walked only through sorted copies
@@ -169,6 +174,7 @@ struct RolloutActor {
   std::map<RequestId, Response> kept;               // not acknowledged
   RolloutCommits commits;                           // not sent yet
   uint64_t next_chunk = 1;
+  int64_t drafts_renewed_us = 0;                    // when draft servers heard last that the groups go on
   int64_t open_requests = 0;
   int64_t prompt_tokens = 0;                        // of each group once
   int64_t prefill_tokens = 0;

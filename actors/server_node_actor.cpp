@@ -201,6 +201,7 @@ void ServerNodeActor::on_weights(const InstanceWeights& answer) {
     target = asked.what;
     version = answer.version;
     state.weights = state.weights.empty() ? "" : cat(version);
+    if (parts.events.seen) parts.events.seen(config.node, state);
   }
   if (!draining) tell_all(instance_up());  // after an error too: rollouts may have left it
   rt::tell(self, asked.reply_to, WeightsUpdated{config.node, asked.what.version, answer.error, answer.error.empty() ? weights_hash(cat(version)) : 0});

@@ -66,11 +66,13 @@ auto ask(Self* self, const Dest& to, int64_t timeout_us, Message&& message) {
   return self->request(to, std::chrono::microseconds(timeout_us), std::forward<Message>(message));
 }
 inline constexpr int64_t kControlTimeoutUs = 5'000'000;
+/// For questions within an answer, of which an actor asks two after each other at most: so the one that it answers is not over before.
+inline constexpr int64_t kGatherTimeoutUs = 2'000'000;
 
 /// Asks every actor of a map the same question; `then` gets the list of answers in the order of the map. Actors that are
-/// silent or gone are left out.
+/// gone, or silent for `timeout_us`, are left out.
 template <class List, class Self, class Map, class Question, class Then>
-void gather_then(Self* self, const Map& targets, const Question& question, Then then) {
+void gather_then(Self* self, const Map& targets, const Question& question, Then then, int64_t timeout_us = kGatherTimeoutUs) {
   struct Open {
     std::map<typename Map::key_type, typename List::value_type> answers;
     size_t count;
@@ -85,7 +87,7 @@ void gather_then(Self* self, const Map& targets, const Question& question, Then 
   // One more than the questions: the last finish_one() below also covers an empty map.
   auto open = std::make_shared<Open>(Open{{}, targets.size() + 1, std::move(then)});
   for (const auto& [key, target] : targets)
-    ask(self, target, kControlTimeoutUs, question)
+    ask(self, target, timeout_us, question)
         .then(
             [open, id = key](typename List::value_type& answer) {
               open->answers.emplace(id, std::move(answer));

@@ -35,9 +35,9 @@ Result<std::unique_ptr<ColdDirectory>> ColdDirectory::take(const std::string& pa
 }
 
 ColdDirectory::~ColdDirectory() {
-  std::error_code ignored;  // what cannot be removed now is removed when the directory is taken again
-  fs::remove_all(data_, ignored);
-  lock_.remove_file();
+  std::error_code error;
+  fs::remove_all(data_, error);
+  if (!error) lock_.remove_file();  // else the lock says whose the rest is, which is removed when the directory is taken again
 }
 
 }  // namespace seer

@@ -19,7 +19,7 @@
 namespace seer {
 
 struct LocalTransportConfig {
-  size_t queue_max = 256;  // fetch calls open at most
+  size_t queue_max = 1024;  // fetch calls open at most
 };
 
 class LocalTransport final : public KvTransport {

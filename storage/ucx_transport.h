@@ -37,7 +37,7 @@ struct UcxTransportConfig {
   // As in UCX_TLS: what gets may use. "rc" reads in hardware, over InfiniBand or RoCE; empty: no gets. With "tcp" UCX emulates
   // them, and whoever reaches its port can kill this process or read its memory: only for tests and measurements.
   std::string get_transports = "rc";
-  size_t queue_max = 256;                // fetch calls open at most
+  size_t queue_max = 1024;               // fetch calls open at most: of all requests that come from a machine that drains
   size_t window_blocks = 8;              // asked of one peer at a time, over the network
   size_t serve_blocks_max = 1024;        // answers that wait to be sent; further requests are refused
   size_t askers_max = 1024;              // processes that are answered at a time

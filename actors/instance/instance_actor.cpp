@@ -61,22 +61,20 @@ InstanceActor::handle::behavior_type InstanceActor::make_behavior() {
 // ---- a step ----------------------------------------------------------------------------------------------------------
 
 void InstanceActor::on_work_ready() {
-  if (!take_results()) return self->quit();  // the node then starts another instance with a new engine
+  if (const Status taken = take_results(); !taken.ok()) return rt::quit(self, taken.error().detail);  // its node starts another with a new engine
   go_on();
 }
 
-/// False: the engine is lost, and so are all chunks on it.
-bool InstanceActor::take_results() {
+/// Errors: the engine is lost, and so are all chunks on it.
+Status InstanceActor::take_results() {
   std::vector<EngineResult> results = engine.take_results();
   const auto may_use_blocks = [&](const EngineResult& result) {
     const auto* const copy = std::get_if<CopyResult>(&result);
     return copy != nullptr && (copy->direction == CopyBatch::Direction::kImport || kv.is_parking(copy->id));
   };
-  const auto failed = [](const EngineResult& result) {
-    if (std::holds_alternative<WeightResult>(result)) return false;  // the old weights still work
-    return !std::visit([](const auto& of) { return of.status.ok(); }, result);
-  };
-  if (std::ranges::any_of(results, failed)) return false;
+  for (const EngineResult& result : results)
+    if (!std::holds_alternative<WeightResult>(result))  // after one that failed the old weights still work
+      SEER_RETURN_IF_ERROR(std::visit([](const auto& of) { return of.status; }, result));
   if (std::ranges::any_of(results, may_use_blocks)) batch.settle_blocks();
   for (EngineResult& result : results) {
     engine.result_handled();
@@ -88,7 +86,7 @@ bool InstanceActor::take_results() {
       on_copy(std::get<CopyResult>(result));
   }
   engine.feed();
-  return true;
+  return {};
 }
 
 /// Orders the next step if none is in the engine and there is work. Steps already ordered are cut short if the plan for them is
@@ -145,7 +143,7 @@ void InstanceActor::on_steps(StepResult& result) {
   add_figures(result);
   if (drafts) drafts->step_came(rt::now_us(self), result.step_us);
   batch.take(result);
-  const bool report_due = steps_since_report >= config.report_steps;
+  const bool report_due = steps_since_report >= config.report_steps || rt::now_us(self) - reported_us >= config.alive_us;
   const bool sync_due = drafts && drafts->sync_is_due(rt::now_us(self));
   if (report_due || sync_due) batch.take_gains();
   if (report_due) report_tokens();
@@ -221,7 +219,7 @@ void InstanceActor::on_run_chunk(RunChunk chunk) {
     sink = chunk.reply_to;
     rt::monitor(self, sink);
   }
-  if (started_us < 0) started_us = rt::now_us(self);
+  if (started_us < 0) started_us = reported_us = all_reported_us = rt::now_us(self);
   if (sequences.of(id.rollout).size() >= static_cast<size_t>(config.rows_max)) {
     rt::tell(self, chunk.reply_to, unstarted(chunk, config.id, info.version, ChunkEnd::kRejected));
     return;
@@ -414,11 +412,15 @@ void InstanceActor::report_tokens() {
     // Without a draft server, only this shows the drafter requests that get no drafts. Others draft from them.
     drafts->learn(sequences);
   }
+  const int64_t now = rt::now_us(self);
+  reported_us = now;
+  const bool reports_all = now - all_reported_us >= config.alive_us;
+  if (reports_all) all_reported_us = now;
   std::vector<ChunkTokens> reported;
   for (const auto& [id, sequence] : sequences) {
     Sequence& s = *sequence;
     if (s.phase == ChunkPhase::kRunning) kv.offer_filled_blocks(s);
-    if (s.reported_tokens == s.log.size()) continue;
+    if (s.reported_tokens == s.log.size() && !reports_all) continue;
     reported.push_back(s.take_unreported());
     if (s.sampling->logprob_mode != LogprobMode::kNone)
       s.unreported_logprobs.reserve(static_cast<size_t>(config.report_steps));

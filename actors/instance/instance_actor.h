@@ -43,6 +43,7 @@ struct InstanceConfig {
   int32_t headroom_tokens = 32;
   int32_t offer_blocks = 8;   // a running chunk offers full blocks to the pool when it has this many
   int32_t report_steps = 32;  // steps between two reports of tokens: the bound on the token log's lag
+  int64_t alive_us = 60'000'000;  // a report comes at least so often. It also tells of chunks without new tokens, if none did for so long
   int32_t step_depth = 2;     // orders of steps in the engine at most; an engine may take fewer
 };
 
@@ -75,7 +76,7 @@ struct InstanceActor {
   const InstanceReport& current_report();
 
   // -- a step: take results, then order the next one
-  bool take_results();
+  Status take_results();
   void on_steps(StepResult& result);
   void on_copy(const CopyResult& result);
   void on_weights(const WeightResult& result);
@@ -117,6 +118,8 @@ struct InstanceActor {
   InstanceReport report;                  // current_report() adds the counts of kv and drafts
   int64_t started_us = -1;                // when the first chunk came
   int32_t steps_since_report = 0;
+  int64_t reported_us = 0;      // when the last report went out
+  int64_t all_reported_us = 0;  // when the last one that told of each chunk did
   bool draining = false;                  // every chunk gives way
   std::vector<ChunkId> grown;             // chunks with keep_kv = false that needed another block since the last report
   std::map<RolloutId, ChunkSink> sinks;   // of the rollouts that have sent chunks and not dropped them

@@ -231,9 +231,10 @@ void ServedInstanceActor::drop_chunks(RolloutId rollout) {
     blocks_used -= blocks_of(*sequences.remove(id));
     reply_to.erase(id);
   }
+  const size_t waiting = streams.waiting();
   streams.close_waiting(rollout);
   sinks.erase(rollout);
-  for (size_t i = 0; i < dropped.size(); ++i) run_held();
+  for (size_t rows = dropped.size() + waiting - streams.waiting(); rows > 0; --rows) run_held();
   switch_when_unused();
 }
 

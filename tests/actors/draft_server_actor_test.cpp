@@ -167,6 +167,21 @@ TEST_CASE("draft servers: the servers get the tokens of the rollout, and drop th
   CHECK(tokens_on_servers(cluster) == 0);
 }
 
+TEST_CASE("draft servers: groups that wait for long are not dropped before they run") {
+  auto o = alike_cluster();
+  o.instances = o.nodes = 1;
+  o.rows_max = 2;
+  o.step_ns = [](const StepShape&) { return 100'000'000; };
+  SimCluster cluster(o);
+  cluster.start();
+  cluster.run_for(4 * SimCluster::kDraftTtlUs);
+  REQUIRE_FALSE(cluster.over());
+  const auto open = std::ranges::count_if(rt::look<RolloutActor>(cluster.fleet.rollout()).open_in_group, [](uint32_t left) { return left > 0; });
+  CHECK(open > 2);
+  CHECK(cluster.draft_server_state(0).report.expired_groups == 0);
+  CHECK(static_cast<int64_t>(cluster.draft_server_state(0).logs.group_count()) == open);
+}
+
 TEST_CASE("draft servers: one that was killed comes back, is filled again, and no response changes") {
   for (const uint32_t nodes : {1u, 2u}) {
     CAPTURE(nodes);

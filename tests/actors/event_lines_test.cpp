@@ -74,10 +74,13 @@ TEST_CASE("event lines: a node that gives up says so, and a rollout without inst
   Watched run(o);
   run.cluster.start();
   run.cluster.world.run_until(20'000);
+  run.cluster.kill_instance(InstanceId{1});
+  run.cluster.run_for(0);
   run.cluster.kill_instance(InstanceId{0});
   run.cluster.finish();
   CAPTURE(run.out.str());
-  CHECK(run.find("error node_gave_up node=0 restarts=1") > 0);
+  CHECK(run.find("warn part_lost rollout=0 node=0 reason=\"instance 1 on node 0 died after 0 restarts\"") > 0);
+  CHECK(run.find("error node_gave_up node=0 restarts=2") > 0);
   CHECK(run.find("info rollout_ended rollout=0 complete=false ") > 0);
   CHECK(run.out.str().find("error=\"node 0 gave up when instance 0 died after 0 restarts\"") != std::string::npos);
 }

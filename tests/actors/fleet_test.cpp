@@ -146,6 +146,8 @@ TEST_CASE("fleet: a machine that gives up is named when nothing is left") {
   SimCluster cluster({.restarts_max = 0});
   cluster.start();
   run_to(cluster, 1);
+  cluster.kill_instance(InstanceId{1});
+  cluster.run_for(0);
   cluster.kill_instance(InstanceId{0});
   cluster.finish();
   CHECK(summary(cluster).error == "node 0 gave up when instance 0 died after 0 restarts");

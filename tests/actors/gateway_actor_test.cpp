@@ -291,6 +291,40 @@ TEST_CASE("gateway: beyond its limit a request is answered with an error that sa
   CHECK(b.count(FinishReason::kStop) == 4);
 }
 
+TEST_CASE("gateway: the time that a request waits before its rollout is in its queue time; paused ones end when the server does") {
+  Bench b;
+  b.tell([](GatewayActor& gateway) { gateway.pause(InFlight::kAbort); });
+  GatewayRequest journalled;
+  journalled.tokens_to = TokensTo::kJournal;
+  const Ticket kept = b.ask(0, 0, 1, journalled), asked = b.ask(1, 0, 1);
+  b.run_for(2'000'000);
+  b.tell([](GatewayActor& gateway) { gateway.drain(); });
+  b.run_for(1'000);
+  REQUIRE(b.responses.contains(asked));
+  CHECK(b.responses.at(asked).at(0).finish == FinishReason::kAborted);
+  CHECK(b.responses.at(asked).at(0).queue_us >= 2'000'000);
+  CHECK_FALSE(b.responses.contains(kept));
+  b.tell([](GatewayActor& gateway) { gateway.go_on(); });
+  b.finish();
+  const Response& r = b.responses.at(kept).at(0);
+  CHECK(r.finish == FinishReason::kStop);
+  CHECK(r.queue_us >= 2'000'000);
+  CHECK(r.first_token_us >= 2'000'000);
+  CHECK(r.first_token_us <= r.queue_us + r.run_us);
+}
+
+TEST_CASE("gateway: requests that ask for more tokens than an instance has KV for get what there is room for") {
+  SimClusterOptions options;
+  options.instances = 1;
+  Bench b(options);
+  b.cluster.groups[0].sampling.max_tokens = 1 << 20;
+  b.ask(0, 0, 4);
+  b.finish();
+  CHECK(b.count(FinishReason::kError) == 0);
+  CHECK(b.count(FinishReason::kStop) == 4);
+  b.check_exact();
+}
+
 TEST_CASE("gateway: when a rollout fails, each of its requests is answered with its error") {
   SimClusterOptions options;
   options.instances = 1;

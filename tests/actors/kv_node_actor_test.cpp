@@ -365,13 +365,26 @@ TEST_CASE("kv node: a new directory hears of all kept owners, and its releases a
 
 namespace {
 
+/// A directory that says nothing, like one whose machine is gone.
+struct SilentDirectory {
+  using handle = KvDirectoryHandle;
+  static constexpr const char* kActorName = "silent_directory";
+  explicit SilentDirectory(rt::self_ptr<SilentDirectory>) {}
+  handle::behavior_type make_behavior() {
+    return {[](const KvNodeUp&) {}, [](const KvHolds&) {}, [](const KvLetGo&) {}, [](const KvDraining&) {}, [](const FindHolders&) {},
+            [](const KvRoom&) {}, [](const FindRoom&) {}, [](const KvRelease&) {}, [](const KvDropRollout&) {}, [](const KvKeepRollouts&) {},
+            [](const KvRolloutReturned&) {}, [](const KvBump&) {}, [](const GetReport&) { return std::vector<KvNodeReport>(); }};
+  }
+};
+
 /// Two KV nodes: a request's blocks are on node 0, and an instance of node 1 opens them. A transfer takes transfer_us.
 struct Lending {
   static constexpr int64_t kTimeoutUs = 10'000;
   static constexpr uint32_t kBlocks = 3;
 
   explicit Lending(int64_t transfer_us, int32_t fetch_tokens_min = 0) : client(world) {
-    transport = std::make_shared<SimTransport>(SimTransportConfig{.latency_us = transfer_us},
+    transport = std::make_shared<SimTransport>(SimTransportConfig{.latency_us = transfer_us,
+                                                                  .fault = [this](const RemoteSlot& slot) { return fault ? fault(slot) : std::nullopt; }},
                                                [this](int64_t us, std::function<void()> f) { world.after(us, std::move(f)); });
     directory = world.spawn<KvDirectoryActor>();
     for (uint32_t n = 0; n < 2; ++n) {
@@ -398,6 +411,12 @@ struct Lending {
     for (uint32_t i = 0; i < kBlocks; ++i) chain.push_back({{WeightVersion{1}, 3, {7, i}}, 4});
     return chain;
   }
+  /// The next directory of both nodes.
+  void change_directory(KvDirectoryHandle to) {
+    directory = std::move(to);
+    for (const KvNodeHandle& node : nodes) rt::post(node, DirectoryUp{directory});
+    run_for(0);
+  }
   void open(uint32_t prompt_blocks = 0) {
     rt::post(nodes[1], OpenBlocks{{.op = ++op, .owner = kOwner, .blocks = blocks(), .prompt_blocks = prompt_blocks}, client.handle()});
   }
@@ -412,6 +431,7 @@ struct Lending {
   std::vector<std::shared_ptr<HostArena>> arenas;
   std::vector<KvNodeHandle> nodes;
   std::set<uint32_t> unconnected;  // nodes without connections to others
+  std::function<std::optional<Code>(const RemoteSlot&)> fault;
   uint64_t op = 10;
 };
 
@@ -464,14 +484,79 @@ TEST_CASE("kv node: blocks are neither asked of nor lent to a process without a 
 
 TEST_CASE("kv node: a new directory is asked what the old one left unanswered") {
   Lending l(5'000);
-  rt::kill(l.directory);
+  l.change_directory(l.world.spawn<SilentDirectory>());
   l.open();
   l.run_for(20'000);
   CHECK(l.opened_blocks() == 99);  // no answer yet
-  l.directory = l.world.spawn<KvDirectoryActor>();
-  for (const KvNodeHandle& node : l.nodes) rt::post(node, DirectoryUp{l.directory});
+  l.change_directory(l.world.spawn<KvDirectoryActor>());
   l.run_for(20'000);
   CHECK(l.opened_blocks() == Lending::kBlocks);
+}
+
+TEST_CASE("kv node: while there is no directory, an opening is answered at once with what is here") {
+  for (const bool is_asked_before : {false, true}) {
+    CAPTURE(is_asked_before);
+    Lending l(5'000);
+    l.change_directory(l.world.spawn<SilentDirectory>());
+    if (is_asked_before) l.open();
+    l.run_for(100);
+    rt::kill(l.directory);
+    l.run_for(100);
+    if (!is_asked_before) l.open();
+    l.run_for(100);
+    CHECK(l.opened_blocks() == 0);
+    CHECK(l.state(1).pulls.empty());
+    l.change_directory(l.world.spawn<KvDirectoryActor>());
+    l.open();
+    l.run_for(20'000);
+    CHECK(l.opened_blocks() == Lending::kBlocks);
+  }
+}
+
+TEST_CASE("kv node: a block that is corrupt at its lender is dropped there, and not lent again") {
+  Lending l(100);
+  std::optional<uint32_t> corrupt;
+  l.fault = [&](const RemoteSlot& from) -> std::optional<Code> {
+    if (!corrupt) corrupt = from.slot;
+    return *corrupt == from.slot ? std::optional(Code::kCorrupt) : std::nullopt;
+  };
+  l.open();
+  l.run_for(20'000);
+  CHECK(corrupt);
+  CHECK(l.state(0).report().corrupt_blocks == 1);
+  CHECK(l.opened_blocks() == 0);  // it was the first
+  CHECK(l.state(1).report().fetch_failures == 1);
+}
+
+namespace {
+
+/// A KV node that says nothing, like one whose machine is gone.
+struct SilentNode {
+  using handle = KvNodeHandle;
+  static constexpr const char* kActorName = "silent_node";
+  explicit SilentNode(rt::self_ptr<SilentNode>) {}
+  handle::behavior_type make_behavior() {
+    return {[](const ReserveBlocks&) {}, [](const OpenBlocks&) {}, [](const KvSeal&) {}, [](const KvAbort&) {},
+            [](const KvClose&) {}, [](const KvRelease&) {}, [](const KvBump&) {}, [](const WorkReady&) {},
+            [](const KvHolders&) {}, [](const TakeBlocks&) {}, [](const KvRoomFound&) {}, [](const KvReserved&) {}, [](const KvOpened&) {},
+            [](const KvRefused&) {}, [](const DirectoryUp&) {},
+            [](const Tick&) {}, [](const GetReport&) { return KvNodeReport{}; }};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("kv node: a lender may need longer than a directory for its answer") {
+  Lending l(100);
+  l.change_directory(l.world.spawn<SilentDirectory>());
+  l.open();
+  l.run_for(10);
+  REQUIRE(l.state(1).pulls.size() == 1);
+  rt::post(l.nodes[1], KvHolders{l.state(1).pulls.begin()->first, {{l.world.spawn<SilentNode>(), NodeId{2}, 1, ""}}});
+  l.run_for(9'900'000);
+  CHECK(l.opened_blocks() == 99);
+  l.run_for(200'000);
+  CHECK(l.opened_blocks() == 0);
 }
 
 TEST_CASE("kv node: a late fetch is answered without its blocks, and its slots are used again only when nothing writes to them") {
@@ -510,30 +595,12 @@ TEST_CASE("kv node: when the lender dies its transfers end at once, and the open
   }
 }
 
-namespace {
-
-/// A KV node that says nothing, like one whose machine is gone.
-struct SilentNode {
-  using handle = KvNodeHandle;
-  static constexpr const char* kActorName = "silent_node";
-  explicit SilentNode(rt::self_ptr<SilentNode>) {}
-  handle::behavior_type make_behavior() {
-    return {[](const ReserveBlocks&) {}, [](const OpenBlocks&) {}, [](const KvSeal&) {}, [](const KvAbort&) {},
-            [](const KvClose&) {}, [](const KvRelease&) {}, [](const KvBump&) {}, [](const WorkReady&) {},
-            [](const KvHolders&) {}, [](const TakeBlocks&) {}, [](const KvRoomFound&) {}, [](const KvReserved&) {}, [](const KvOpened&) {},
-            [](const KvRefused&) {}, [](const DirectoryUp&) {},
-            [](const Tick&) {}, [](const GetReport&) { return KvNodeReport{}; }};
-  }
-};
-
-}  // namespace
-
 TEST_CASE("kv node: when a lender dies before it has answered, the next one is asked at once, and a late answer is ignored") {
   for (const bool is_dead_before : {false, true}) {
     CAPTURE(is_dead_before);
     Lending l(100);
     const KvNodeHandle silent = l.world.spawn<SilentNode>();
-    rt::kill(l.directory);  // the test says who holds what
+    l.change_directory(l.world.spawn<SilentDirectory>());  // the test says who holds what
     l.open();
     l.run_for(10);
     REQUIRE(l.state(1).pulls.size() == 1);
@@ -781,7 +848,8 @@ TEST_CASE("kv node: blocks do not move to a node, nor from one, whose process is
 TEST_CASE("kv node: without an answer of the directory a full node goes on by itself") {
   Pool p({.slots = {4, 8}, .lenders = {1}});
   p.park(0, 1, 4, 9);
-  rt::kill(p.directory);
+  p.directory = p.world.spawn<SilentDirectory>();
+  rt::post(p.nodes[0], DirectoryUp{p.directory});
   rt::post(p.nodes[0], ReserveBlocks{{.op = 50, .owner = Pool::owner(2), .blocks = Pool::chain(2, 2), .first_index = 0, .prompt = false,
                                       .park = true, .next_use = 5},
                                      p.client.handle()});

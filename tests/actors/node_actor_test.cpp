@@ -176,18 +176,38 @@ TEST_CASE("node: the late end of something already replaced is ignored") {
   CHECK(b.cluster.node_state().restarts == 1);
 }
 
-TEST_CASE("node: after restarts_max restarts it gives up and ends, with all its actors") {
+TEST_CASE("node: an instance is lost after restarts_max restarts; with the last one it gives up and ends, with all its actors") {
   Bench b({.restarts_max = 2});
-  for (int i = 0; i < 2; ++i) {
-    b.cluster.kill_instance(InstanceId{1});
+  for (const uint32_t instance : {1, 0}) {
+    for (int i = 0; i < 2; ++i) {
+      b.cluster.kill_instance(InstanceId{instance});
+      b.cluster.run_for(0);
+      REQUIRE(b.is_up());
+    }
+    b.cluster.kill_instance(InstanceId{instance});
     b.cluster.run_for(0);
+    if (instance == 0) break;
     REQUIRE(b.is_up());
+    CHECK(b.cluster.engines_now == 1);
+    CHECK(b.losses().back().reason == "instance 1 on node 0 died after 2 restarts");
+    CHECK(b.losses().back().instances == std::vector{InstanceId{1}});
   }
-  b.cluster.kill_instance(InstanceId{1});
-  b.cluster.run_for(0);
   CHECK_FALSE(b.is_up());
+  CHECK(b.losses().back().reason == "node 0 gave up when instance 0 died after 2 restarts");
   CHECK(b.cluster.engines_now == 0);
   CHECK(rt::look<KvDirectoryActor>(b.cluster.directory()).nodes.empty());
+}
+
+TEST_CASE("node: restarts that were long ago do not count") {
+  Bench b({.restarts_max = 1});
+  for (int i = 0; i < 5; ++i) {
+    b.cluster.kill_instance(InstanceId{1});
+    b.cluster.kill_kv_node();
+    b.cluster.run_for(kRestartsUs + 1);
+    REQUIRE(b.is_up());
+  }
+  CHECK(b.losses().empty());
+  CHECK(b.cluster.engines_now == 2);
 }
 
 TEST_CASE("node: a rollout that attaches, also later, hears which instances are lost for good") {
@@ -207,11 +227,14 @@ TEST_CASE("node: a rollout that attaches, also later, hears which instances are 
   CHECK(late.all<PartLost>().size() == 1);
 
   // Attached rollouts also hear of the last restart.
-  b.cluster.kill_kv_node();
-  b.cluster.run_for(0);
-  REQUIRE(late.all<PartLost>().size() == 2);
-  CHECK(late.all<PartLost>()[1].reason == "node 0 gave up when its KV pool died after 1 restarts");
-  CHECK(late.all<PartLost>()[1].instances.size() == 2);
+  for (int i = 0; i < 2; ++i) {
+    b.cluster.kill_kv_node();
+    b.cluster.run_for(0);
+  }
+  REQUIRE(late.all<PartLost>().size() == 3);
+  CHECK(late.all<PartLost>()[1].instances == std::vector{InstanceId{0}});  // of which no engine could be made either
+  CHECK(late.all<PartLost>()[2].reason == "node 0 gave up when its KV pool died after 1 restarts");
+  CHECK(late.all<PartLost>()[2].instances.size() == 2);
 }
 
 TEST_CASE("node: when the directory refuses its KV node it ends at once, and tells attached rollouts why") {

@@ -210,6 +210,37 @@ TEST_CASE("rollout: an instance whose engine is lost ends; its node starts anoth
   }
 }
 
+TEST_CASE("rollout: an instance that prefills for longer than a silence may last is not taken for dead") {
+  SimClusterOptions o;
+  o.instances = 1;
+  o.groups = 2;
+  o.prompt_tokens = 640;
+  o.device_blocks = 2000;
+  o.report_steps = 32;
+  o.length_max = 4;
+  o.step_ns = [](const StepShape&) { return 10'000'000'000; };  // 32 prompt tokens in 10 s
+  o.chunk_silence_us = 100'000'000;
+  SimCluster cluster(o);
+  cluster.start();
+  cluster.finish(3'600'000'000);
+  check_exact(cluster);
+  CHECK(cluster.seen.summaries[0].instances_lost == 0);
+  CHECK(cluster.seen.summaries[0].wall_us > 4 * o.chunk_silence_us);
+}
+
+TEST_CASE("rollout: after the last instance has left, none with other weights of the same version takes its place") {
+  SimCluster cluster({});
+  cluster.start();
+  cluster.run_for(10'000);
+  RolloutActor& rollout = rt::look<RolloutActor>(cluster.fleet.rollout());
+  REQUIRE_FALSE(rollout.instances.empty());
+  InstanceUp up{.instance = InstanceId{7}, .identity = *rollout.identity};
+  rollout.instances.clear();
+  CHECK(rollout.may_join(up));
+  up.identity.weights += 1;
+  CHECK_FALSE(rollout.may_join(up));
+}
+
 TEST_CASE("rollout: a KV node that dies costs time only") {
   for (uint64_t seed = 1; seed <= 10; ++seed) {
     CAPTURE(seed);

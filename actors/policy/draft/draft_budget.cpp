@@ -279,7 +279,8 @@ void DraftBudget::send_scouts(const StepShape& decode, Choice& choice) {
   scouts_sent_ += scouts;
 }
 
-/// Algorithm 1, from line 4.
+/// Algorithm 1, from line 4. The paper begins with budget - B left, as if each sequence had a token already; here only those that have
+/// one count.
 DraftBudget::Tokens DraftBudget::deal_out(int64_t budget, const std::array<int64_t, kClasses>& sequences,
                                           DraftShape shape) const {
   const int64_t high = sequences[kHigh], low = sequences[kLow], most = rows_max(shape);

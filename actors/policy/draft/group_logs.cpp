@@ -33,6 +33,10 @@ GroupLogs::Group* GroupLogs::find(GroupId id, int64_t now_us) {
 }
 
 int64_t GroupLogs::append(const CstTokens& part, int64_t now_us) {
+  if (part.tokens.empty()) {
+    if (const auto it = groups_.find(part.group); it != groups_.end()) it->second.spoken_us = now_us;
+    return 0;
+  }
   Group* group = find(part.group, now_us);
   if (group == nullptr || part.sample >= config_.samples_max || part.position < 0) return 0;
   std::span<const int32_t> tokens = part.tokens;

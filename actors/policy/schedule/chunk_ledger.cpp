@@ -85,10 +85,12 @@ void ChunkLedger::ended(RequestId id, int64_t generated_tokens, ChunkEnd end, in
   if (request.turn_tokens >= rules_.turn_tokens) buffer_.end_turn(id);
 }
 
-void ChunkLedger::ran(InstanceId instance, int64_t tokens, int64_t us) {
+void ChunkLedger::ran(InstanceId instance, int64_t tokens, int64_t us, int64_t now_us) {
   if (!rules_.learns_speeds || !picker_.is_open(instance)) return;
-  speeds_.add(instance, tokens, us);
+  speeds_.add(instance, tokens, us, now_us);
   picker_.set_token_us(instance, speeds_.token_us(instance));
+  for (const InstanceId other : speeds_.forget_old(now_us))
+    if (picker_.is_open(other)) picker_.set_token_us(other, 0);
 }
 
 Status ChunkLedger::stalled() const {

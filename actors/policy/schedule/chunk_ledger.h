@@ -82,7 +82,7 @@ class ChunkLedger {
   Placement start(const RequestState& request, InstanceId instance);
   void progressed(RequestId request, int64_t generated_tokens);
   void ended(RequestId request, int64_t generated_tokens, ChunkEnd end, int64_t now_us);
-  void ran(InstanceId instance, int64_t tokens, int64_t us);
+  void ran(InstanceId instance, int64_t tokens, int64_t us, int64_t now_us);
 
   void cancel(RequestId request, int64_t now_us) { buffer_.cancel(request, now_us); }
 

@@ -80,7 +80,7 @@ class ChunkScheduler {
   /// Tokens generated so far by a running request (bounded lag). REQUIRES: it runs.
   virtual void progressed(RequestId request, int64_t generated_tokens) = 0;
   /// A request on the instance got `tokens` more in us microseconds.
-  virtual void ran(InstanceId instance, int64_t tokens, int64_t us) = 0;
+  virtual void ran(InstanceId instance, int64_t tokens, int64_t us, int64_t now_us) = 0;
   /// The instance has this many KV blocks in use, also those that the scheduler cannot count: the blocks that drafts reach into.
   /// Call it before chunk_ended() of the chunk whose end says so.
   virtual void kv_in_use(InstanceId, int64_t /*blocks*/) {}

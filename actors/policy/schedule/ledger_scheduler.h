@@ -29,7 +29,7 @@ class LedgerScheduler : public ChunkScheduler {
   Status add_instance(const InstanceLimits& limits) override { return ledger_.add_instance(limits); }
   void remove_instance(InstanceId instance) override { ledger_.remove_instance(instance); }
   void progressed(RequestId request, int64_t generated_tokens) final { ledger_.progressed(request, generated_tokens); }
-  void ran(InstanceId instance, int64_t tokens, int64_t us) final { ledger_.ran(instance, tokens, us); }
+  void ran(InstanceId instance, int64_t tokens, int64_t us, int64_t now_us) final { ledger_.ran(instance, tokens, us, now_us); }
   void estimate_changed(GroupId group, int64_t estimated_tokens) override {
     ledger_.set_estimate(group, estimated_tokens);
   }

@@ -124,6 +124,16 @@ TEST_CASE("group logs: only registered groups are kept") {
   CHECK(logs.bytes() == 0);
 }
 
+TEST_CASE("group logs: a part without tokens keeps its group, which is dropped for room as if it had not been used") {
+  GroupLogs logs({});
+  logs.register_groups(std::vector{GroupId{1}, GroupId{2}}, 100, 0);
+  CHECK(logs.append({GroupId{1}, 0, 0, {}}, 90) == 0);
+  CHECK(logs.append({GroupId{3}, 0, 0, {}}, 90) == 0);  // not registered
+  CHECK(logs.expire(150) == 1);
+  CHECK(logs.group_count() == 1);
+  CHECK(logs.append({GroupId{1}, 0, 0, {7}}, 160) == 1);
+}
+
 TEST_CASE("group logs: a group that is registered again starts empty; the same index in another rollout is another group") {
   const GroupId first{1, RolloutId{1}}, second{1, RolloutId{2}};
   GroupLogs logs = make_logs({first, second});

@@ -181,7 +181,7 @@ TEST_CASE("chunk ledger: chunks on slower instances are shorter in proportion, w
     for (uint32_t id = 0; id < 4; ++id) REQUIRE(ledger.add_instance(limits_of(id, 20)).ok());
     REQUIRE(ledger.add_group(group_of(0, 4, 40, 200), 0).ok());
     const int64_t token_us[] = {10, 16, 1000};  // the fourth is not known
-    for (uint32_t id = 0; id < 3; ++id) ledger.ran(InstanceId{id}, 100, 100 * token_us[id]);
+    for (uint32_t id = 0; id < 3; ++id) ledger.ran(InstanceId{id}, 100, 100 * token_us[id], 0);
     const int64_t tokens[] = {32, 20, kSlowChunkTokensLeast, 32};
     for (uint32_t id = 0; id < 4; ++id) {
       CAPTURE(id);
@@ -189,7 +189,7 @@ TEST_CASE("chunk ledger: chunks on slower instances are shorter in proportion, w
     }
     CHECK(ledger.picker().token_us_least() == (learns ? 10 : 0));
     ledger.remove_instance(InstanceId{0});
-    ledger.ran(InstanceId{0}, 100, 5);  // late
+    ledger.ran(InstanceId{0}, 100, 5, 0);  // late
     CHECK(ledger.speeds().token_us(InstanceId{0}) == 0);
   }
 }
