@@ -71,6 +71,22 @@ std::string hint(const std::string& typed, const std::vector<std::string>& known
   return meant.empty() ? "; " + otherwise : meant;
 }
 
+/// What other servers call an option of ours.
+std::string name_elsewhere(const std::string& name) {
+  static const std::map<std::string, std::string> kNames{{"host", "listen"},
+                                                         {"port", "listen"},
+                                                         {"model-path", "model"},
+                                                         {"served-model-name", "served-name"},
+                                                         {"api-key", "token-file"},
+                                                         {"tp", "tensor-parallel"},
+                                                         {"tp-size", "tensor-parallel"},
+                                                         {"tensor-parallel-size", "tensor-parallel"},
+                                                         {"max-num-seqs", "max-batch"},
+                                                         {"max-running-requests", "max-batch"}};
+  const auto found = kNames.find(name);
+  return found == kNames.end() ? "" : found->second;
+}
+
 Error unknown_option(const ProgramSpec& program, const CommandSpec* command, const std::string& typed) {
   const std::string flag = typed.substr(0, typed.find('='));
   const std::string name = flag.substr(std::min(flag.size(), flag.find_first_not_of('-')));
@@ -83,6 +99,8 @@ Error unknown_option(const ProgramSpec& program, const CommandSpec* command, con
     return fail(Code::kInvalidArgument, flag, " belongs after its command: seer ", command->name, " ", flag);
   if (!owners.empty() && !has_option(*command, name))
     return fail(Code::kInvalidArgument, flag, " is not an option of seer ", command->name, "; it belongs to ", owners);
+  if (const std::string ours = name_elsewhere(name); !ours.empty() && has_option(*command, ours))
+    return fail(Code::kInvalidArgument, "unknown option ", shown_value(flag), "; here it is --", ours);
   return fail(Code::kInvalidArgument, "unknown option ", shown_value(flag),
               hint(name, option_names(*command), "--", cat("seer ", command->name, " --help lists its options")));
 }

@@ -30,6 +30,23 @@ std::tm local_time() {
   return parts;
 }
 
+/// Templates take the content of a message as text. A list of parts becomes their texts, a line each, as in vLLM.
+Status flatten_content(Context& message, const std::string& where) {
+  const auto content = message.find("content");
+  if (content == message.end() || content->is_null() || content->is_string()) return {};
+  if (!content->is_array()) return fail(Code::kInvalidArgument, where, ".content is ", content->type_name(), ": expected text or a list of parts");
+  std::string text;
+  for (size_t i = 0; i < content->size(); ++i) {
+    const Context& part = (*content)[i];
+    const bool is_text = part.is_object() && part.contains("text") && part["text"].is_string() && (!part.contains("type") || part["type"] == "text");
+    if (!is_text)
+      return fail(Code::kInvalidArgument, where, ".content[", i, "]: expected {\"type\": \"text\", \"text\": ...}, since models take text only");
+    text += cat(i > 0 ? "\n" : "", part["text"].get<std::string>());
+  }
+  *content = text;
+  return {};
+}
+
 }  // namespace
 
 Result<std::shared_ptr<const ChatPrompts>> ChatPrompts::load(const std::filesystem::path& folder, std::shared_ptr<const Tokenizer> tokenizer) {
@@ -86,9 +103,13 @@ Result<std::vector<int32_t>> ChatPrompts::prompt(const Json& fields, const std::
       return fail(Code::kInvalidArgument, found, "messages[", i, "]: expected an object with a role");
 
   Context context = {{"messages", Context(*messages)}, {"tools", nullptr}, {"documents", nullptr}, {"add_generation_prompt", true}};
+  for (size_t i = 0; i < messages->size(); ++i) SEER_RETURN_IF_ERROR(flatten_content(context["messages"][i], cat(found, "messages[", i, "]")));
   for (const auto& [name, text] : special_texts_) context[name] = text;
   for (const char* const name : {"tools", "documents"})
-    if (const auto at = fields.find(name); at != fields.end() && !at->empty()) context[name] = Context(*at);
+    if (const auto at = fields.find(name); at != fields.end() && !at->empty()) {
+      if (!at->is_array()) return fail(Code::kInvalidArgument, found, name, " is ", shown_value(*at), ": expected a list");
+      context[name] = Context(*at);
+    }
   if (const auto at = fields.find("add_generation_prompt"); at != fields.end() && !at->is_null()) {
     if (!at->is_boolean()) return fail(Code::kInvalidArgument, found, "add_generation_prompt is ", shown_value(*at), ": expected true or false");
     context["add_generation_prompt"] = at->get<bool>();

@@ -85,11 +85,14 @@ std::vector<OptionSpec> instance_options(MachineOptions& o) {
          between(1, 2)}};
 }
 
+constexpr const char* kInstancesHelp =
+    "engines, each with its own KV cache; auto: one for each GPU, or for each --tensor-parallel of them, and 2 on a CPU";
+
 /// Options of commands whose machines are all within this process.
 std::vector<OptionSpec> local_instance_options(MachineOptions& o, int64_t& nodes) {
   std::vector<OptionSpec> options = instance_options(o);
   options.insert(options.begin(),
-                 {{"instances", "N", &o.instances, "engines, each with its own KV cache", between(1, 1024)},
+                 {{"instances", "N", &o.instances, kInstancesHelp, between(1, 1024), true},
                   {"nodes", "N", &nodes, "machines (within this process) that instances are dealt to; each has its own pool tiers",
                    between(1, 64)}});
   return options;
@@ -97,7 +100,8 @@ std::vector<OptionSpec> local_instance_options(MachineOptions& o, int64_t& nodes
 
 OptionGroup kv_options(MachineOptions& o) {
   return {"KV cache",
-       {{"kv-bytes", "SIZE", SizeField{&o.kv_bytes}, "KV cache of one instance", at_least(1)},
+       {{"kv-bytes", "SIZE", SizeField{&o.kv_bytes}, "KV cache of one instance; auto: what its GPUs have free, 256 MiB on a CPU",
+         at_least(1), true},
         enum_option("kv-dtype", "T", &o.kv_dtype, kKvTypeNames, "type of K and V; on a GPU of weights and activations too"),
         {"block-tokens", "N", &o.block_tokens, "tokens per KV block, a multiple of 16", between(16, 4096)},
         {"dram-bytes", "SIZE", SizeField{&o.dram_bytes}, "DRAM tier of the KV pool; 0: none", at_least(0)},
@@ -176,8 +180,7 @@ std::vector<OptionGroup> option_groups(RolloutOptions& o) {
 
 std::vector<OptionGroup> option_groups(NodeOptions& o) {
   std::vector<OptionSpec> instances = instance_options(o);
-  instances.insert(instances.begin(), {"instances", "N", &o.instances, "engines, each with its own KV cache; 0: none",
-                                       between(0, 1024)});
+  instances.insert(instances.begin(), {"instances", "N", &o.instances, cat(kInstancesHelp, "; 0: none"), between(0, 1024), true});
   std::vector<OptionSpec> cluster = access_options(o.access);
   cluster.insert(cluster.begin(),
                  {{"name", "N", &o.name, "number of this machine, unique in the cluster", between(0, 1 << 20)},
@@ -447,7 +450,7 @@ Status check_machine(const MachineOptions& o) {
 }
 
 Status check_nodes(int64_t nodes, int64_t instances) {
-  if (nodes <= instances) return {};
+  if (instances == kAutoNumber || nodes <= instances) return {};
   return fail(Code::kInvalidArgument, "--nodes ", nodes, ": expected at most --instances, which is ", instances,
               ": each node has at least one instance");
 }

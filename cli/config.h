@@ -39,7 +39,8 @@ inline constexpr std::array<const char*, 3> kDeviceKindNames{"cpu", "cuda", "sim
 inline constexpr std::array<const char*, 2> kDeviceKindNames{"cpu", "cuda"};
 #endif
 
-/// The parts of a machine: engines, their KV caches and pool tiers, drafts. Paths are empty if not given.
+/// The parts of a machine: engines, their KV caches and pool tiers, drafts. Paths are empty if not given. What is kAutoNumber is chosen for
+/// the device before engines are made: choose_instances() and choose_kv_bytes() of engine_source.h.
 struct MachineOptions {
   std::string model;                // folder in Hugging Face layout
   int64_t weight_version = 1;       // of the weights in `model`, as the trainer counts them
@@ -47,7 +48,7 @@ struct MachineOptions {
 
   DeviceKind device = DeviceKind::kCpu;
   int64_t tensor_parallel = 1;      // GPUs of an instance
-  int64_t instances = 2;            // engines, each with its own KV cache
+  int64_t instances = kAutoNumber;        // engines, each with its own KV cache
   int64_t threads_per_instance = 0; // 0: an even share of the cores
   bool pin = false;                 // threads of instances are pinned to cores
   int64_t max_batch = 256;          // most running requests of an instance
@@ -61,7 +62,7 @@ struct MachineOptions {
   double draft_lambda = 2;          // see DraftBudgetConfig::lambda
   std::string draft_profile;        // step times from `seer profile`, also for --policy auto; empty: measured at the start
 
-  int64_t kv_bytes = int64_t{256} << 20;    // KV cache per instance
+  int64_t kv_bytes = kAutoNumber;                 // KV cache per instance
   KvType kv_dtype = KvType::kBf16;
   int64_t block_tokens = 16;                // tokens per KV block
   int64_t dram_bytes = int64_t{1} << 30;    // DRAM tier of the pool

@@ -1,6 +1,8 @@
 #include "cli/engine_source.h"
 
 #include <algorithm>
+#include <limits>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -49,14 +51,63 @@ Result<std::vector<std::unique_ptr<cuda::Device>>> open_devices(const MachineOpt
   return devices;
 }
 
-/// Room for new weights beside the old ones is taken where no other instance may need it.
-bool has_own_devices(const MachineOptions& options) {
-  if (options.device != DeviceKind::kCuda) return true;
-  const Result<int32_t> count = cuda::count_cuda_devices();
-  return count.ok() && options.instances * options.tensor_parallel <= *count;
+/// The most instances that have a part of the same GPU.
+Result<int64_t> instances_per_device(const MachineOptions& options) {
+  if (options.device != DeviceKind::kCuda) return 1;
+  SEER_ASSIGN_OR_RETURN(const int32_t count, cuda::count_cuda_devices());
+  return (options.instances * options.tensor_parallel + count - 1) / std::max(count, 1);
 }
 
+/// Room for new weights beside the old ones is taken where no other instance may need it.
+bool has_own_devices(const MachineOptions& options) {
+  const Result<int64_t> sharing = instances_per_device(options);
+  return sharing.ok() && *sharing == 1;
+}
+
+/// The least that a device of an instance has free.
+Result<int64_t> free_device_bytes(const MachineOptions& options) {
+  int64_t least = std::numeric_limits<int64_t>::max();
+  std::set<int32_t> seen;
+  for (int64_t i = 0; i < options.instances; ++i) {
+    SEER_ASSIGN_OR_RETURN(const auto devices, open_devices(options, InstanceId{static_cast<uint32_t>(i)}));
+    for (const auto& device : devices) least = std::min(least, device->properties().free_bytes);
+    if (!seen.insert(devices[0]->properties().index).second) break;  // from here on the same ones
+  }
+  return least;
+}
+
+constexpr int64_t kInstances = 2;                        // on a CPU
+constexpr int64_t kKvBytes = int64_t{256} << 20;         // likewise
+constexpr double kDeviceShare = 0.9;                     // of what a GPU has free; the rest is for CUDA, its graphs and NCCL
+
 }  // namespace
+
+Status choose_instances(MachineOptions& options, int64_t nodes) {
+  if (options.device == DeviceKind::kCpu && options.kv_bytes == kAutoNumber) options.kv_bytes = kKvBytes;
+  if (options.instances != kAutoNumber) return {};
+  options.instances = kInstances;
+  if (options.device == DeviceKind::kCuda) {
+    SEER_ASSIGN_OR_RETURN(const int32_t count, cuda::count_cuda_devices());
+    options.instances = std::max<int64_t>(1, count / options.tensor_parallel);
+  }
+  options.instances = std::max(options.instances, nodes);
+  return {};
+}
+
+Status choose_kv_bytes(MachineOptions& options, const Model& model, bool takes_weights) {
+  if (options.kv_bytes != kAutoNumber) return {};
+  SEER_ASSIGN_OR_RETURN(const int64_t free_bytes, free_device_bytes(options));
+  SEER_ASSIGN_OR_RETURN(const int64_t sharing, instances_per_device(options));
+  const auto device_bytes = static_cast<int64_t>(kDeviceShare * static_cast<double>(free_bytes)) / sharing;
+  CudaEngineConfig config = cuda_config(options);
+  config.weights_beside = false;
+  SEER_ASSIGN_OR_RETURN(options.kv_bytes, cuda_kv_bytes_that_fit(model, config, static_cast<int32_t>(options.tensor_parallel), device_bytes));
+  config.weights_beside = true;
+  if (!takes_weights || sharing > 1) return {};
+  const auto beside = cuda_kv_bytes_that_fit(model, config, static_cast<int32_t>(options.tensor_parallel), device_bytes);
+  if (beside.ok() && *beside >= options.kv_bytes / 2) options.kv_bytes = *beside;
+  return {};
+}
 
 EngineSource cpu_engine_source(std::shared_ptr<const Model> model, const CpuEngineConfig& config) {
   EngineSource source{.context_tokens_max = model->config.context_tokens_max,

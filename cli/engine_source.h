@@ -26,6 +26,12 @@ EngineSource engine_source(const MachineOptions& options, std::shared_ptr<const 
                            std::shared_ptr<ModelLoader> loader = nullptr);
 EngineSource cpu_engine_source(std::shared_ptr<const Model> model, const CpuEngineConfig& config);
 
+/// Chooses what is kAutoNumber, but for kv_bytes on GPUs. `nodes`: machines of this process; each gets an instance. Errors: no such GPUs.
+Status choose_instances(MachineOptions& options, int64_t nodes = 1);
+/// Chooses kv_bytes if it is kAutoNumber: what the GPUs have free beside this model, divided among the instances that share one. Where it
+/// leaves at least half of that, `takes_weights` leaves room for new weights too. REQUIRES: instances are chosen.
+Status choose_kv_bytes(MachineOptions& options, const Model& model, bool takes_weights);
+
 /// Bytes of a KV block of these engines.
 int64_t kv_block_bytes_of(const MachineOptions& options, const ModelConfig& model);
 /// Checks what only some devices can do. Errors name the flag.

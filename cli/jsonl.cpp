@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -10,6 +11,7 @@
 #include "cli/json_fields.h"
 #include "cli/json_lines.h"
 #include "cli/sampling_options.h"
+#include "cli/suggestion.h"
 #include "protocols/hash.h"
 
 namespace seer {
@@ -63,6 +65,8 @@ constexpr RefusedField kRefusedFields[] = {
     {"min_tokens", kNoLeast},
     {"min_new_tokens", kNoLeast},
     {"min_length", kNoLeast},
+    {"sampling_seed", "use seed"},
+    {"input_ids", "use prompt_ids"},
     {"num_return_sequences", kUseN},
     {"best_of", kUseN},
     {"num_samples", kUseN},
@@ -177,15 +181,39 @@ class PromptReader {
     const auto& [name, text] = member;
     const bool is_null = text == "null";  // not given
     const auto option = std::ranges::find(options_, name, &OptionSpec::name);
-    if (option != options_.end()) return is_null ? Status{} : set_json_option(*option, text, found);
+    const bool is_off = name == "top_k" && text == "-1";  // as other programs write it
+    if (option != options_.end()) return is_null ? Status{} : set_json_option(*option, is_off ? "0" : text, found);
     if (name == "id" || name == "prompt" || name == "prompt_ids" || name == "seed" || name == "length_hint")
       return is_null ? Status{} : take_own(member, found, prompt);
     if (const RefusedField* refused = is_null ? nullptr : find_refused(name))
       return fail(Code::kInvalidArgument, found, "field ", name, " is not known: ", refused->instead);
+    if (const std::string meant = is_null ? "" : meant_field(name); !meant.empty())
+      return fail(Code::kInvalidArgument, found, "field ", json_string(shown(name)), " is not known: did you mean ", meant,
+                  "? Rename it if it is only to be carried along");
     if (std::ranges::find(kResponseFields, name) != kResponseFields.end())
       return fail(Code::kInvalidArgument, found, "field ", name, " would clash with the response's own: rename it");
     prompt.carried += cat(prompt.carried.empty() ? "" : ",", json_string(name), ":", text);
     return {};
+  }
+
+  /// The field that this one is a misspelling of; empty: none. Only long names of sampling are compared with others that are near: short
+  /// ones, and prompt_id, may be the user's own.
+  std::string meant_field(const std::string& name) const {
+    constexpr size_t kLongName = 8;
+    const auto plain = [](std::string_view of) {
+      std::string letters;
+      for (const char c : of)
+        if (c != '_' && c != '-') letters += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+      return letters;
+    };
+    for (const char* const field : {"prompt_ids", "length_hint"})
+      if (plain(field) == plain(name)) return field;
+    std::vector<std::string> long_names;
+    for (const OptionSpec& option : options_) {
+      if (plain(option.name) == plain(name)) return option.name;
+      if (option.name.size() >= kLongName) long_names.push_back(option.name);
+    }
+    return name.size() >= kLongName ? nearest_name(name, long_names) : "";
   }
 
   /// Reads a field that is not a flag.
@@ -262,8 +290,10 @@ Result<ScoreLine> parse_score_line(const std::string& path, int64_t line, const 
   SEER_ASSIGN_OR_RETURN(score.prompt_ids, token_ids(object.at("prompt_ids"), "prompt_ids", at(path, line)));
   SEER_ASSIGN_OR_RETURN(score.output_ids, token_ids(object.at("output_ids"), "output_ids", at(path, line)));
   if (score.prompt_ids.empty()) return wrong_line(path, line, "prompt_ids is empty");
-  // A request may have failed before its first token. Its line is written to the scored file like the others.
-  if (score.output_ids.empty() && !object.contains("error"))
+  // A request may have failed, or been aborted, before its first token. Its line is written to the scored file like the others.
+  const auto finish = object.find("finish_reason");
+  const bool ended_early = object.contains("error") || (finish != object.end() && *finish == "abort");
+  if (score.output_ids.empty() && !ended_early)
     return wrong_line(path, line, "output_ids is empty: nothing to score");
   return score;
 }

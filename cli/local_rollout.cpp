@@ -121,12 +121,14 @@ Status check_memory_to_run(const RolloutOptions& options, const RolloutWork& wor
   int64_t requests = 0;
   for (const GroupSpec& group : work.groups) requests += group.samples;
   const int64_t work_bytes = work_kv_bytes(options, work);
-  const int64_t kv = bytes_of(options.kv_bytes, options.instances), dram = bytes_of(options.dram_bytes, options.nodes);
-  return check_memory(
-      {{cat("--kv-bytes ", options.kv_bytes, " for --instances ", options.instances), kv, std::min(kv, work_bytes)},
-       {cat("--dram-bytes ", options.dram_bytes, " for --nodes ", options.nodes), dram, std::min(dram, work_bytes)},
-       demand_of_requests(requests)},
-      find_memory());
+  const int64_t dram = bytes_of(options.dram_bytes, options.nodes);
+  std::vector<MemoryDemand> demands{{cat("--dram-bytes ", options.dram_bytes, " for --nodes ", options.nodes), dram, std::min(dram, work_bytes)},
+                                    demand_of_requests(requests)};
+  if (options.device == DeviceKind::kCpu) {
+    const int64_t kv = bytes_of(options.kv_bytes, options.instances);
+    demands.insert(demands.begin(), {cat("--kv-bytes ", options.kv_bytes, " for --instances ", options.instances), kv, std::min(kv, work_bytes)});
+  }
+  return check_memory(demands, find_memory());
 }
 
 /// Checks that every response, at its longest, fits in the KV cache of one instance.
@@ -327,6 +329,8 @@ Status connect_servers(rt::system& system, const RolloutOptions& options, Server
     for (const auto& [id, server] : servers.all()) all += cat(all.empty() ? "" : "; ", url_of(server.link.address), ": ", server.has_answered ? server.why_out : "no answer in time");
     return fail(Code::kUnavailable, "--engines: no server answers: ", all);
   }
+  SEER_ASSIGN_OR_RETURN(const std::string label, servers.weights_label());
+  if (hooks.weights_named && !label.empty() && label != cat(config.version)) hooks.weights_named(label);
   const WeightVersion version = config.version;
   config = routed_rollout(routed_scheduler(config.scheduler, options.router), up);  // those that come later take part too
   config.version = version;
@@ -457,6 +461,7 @@ Result<RolloutOutcome> run_rollout(const RolloutOptions& options, const RolloutW
                                     .reserve = reserve_of(config.scheduler),
                                     .rollout = std::move(summary),
                                     .pool = std::move(pool),
+                                    .begun_tokens = journal.begun_tokens(),
                                     .answered_before = answered_before,
                                     .past_groups = past_groups,
                                     .unkept_groups = history ? history->failed_groups() : 0,

@@ -61,6 +61,7 @@ struct MoreGroups {
 struct RolloutHooks {
   std::function<Status(const Response&)> response;         // an error stops the rollout
   std::function<void(const RolloutProgress&)> progress;
+  std::function<void(const std::string&)> weights_named;   // what servers of others call their weights, before the first response
   std::function<MoreGroups()> more;                        // never waits. Empty: the work has all groups
   const std::atomic<bool>* stop = nullptr;                 // when set, the run ends in order and keeps finished responses
   EventLog log = {};

@@ -119,14 +119,15 @@ struct Machine {
   NodeMachinery made;
   Layout layout;
 };
-/// `net` outlives what the makers make.
+/// Options and `net` outlive what the makers make.
 std::shared_ptr<const NodeMakers> in_cluster(NodeMakers makers, ClusterNet& net) {
   makers.is_connected = [&net](const rt::process& peer) { return rt::is_connected(net.system(), peer); };
   return std::make_shared<const NodeMakers>(std::move(makers));
 }
-Result<Machine> make_machine(const NodeOptions& options, const NodeConfig& config, SlowWork& aside, const ClusterTransport& transport,
+Result<Machine> make_machine(NodeOptions& options, const NodeConfig& config, SlowWork& aside, const ClusterTransport& transport,
                              ClusterNet& net) {
   SEER_ASSIGN_OR_RETURN(const LoadedModel loaded, load_model_of(options));
+  SEER_RETURN_IF_ERROR(choose_kv_bytes(options, *loaded.model, true));
   SEER_RETURN_IF_ERROR(check_sizes(options, loaded.model->config));
   SEER_ASSIGN_OR_RETURN(NodeMakers makers, make_node_makers(options, loaded, aside, transport));
   Machine machine;
@@ -162,10 +163,11 @@ Status wait_alone(const std::atomic<bool>& stop, rt::system& system) {
 
 Status node_command(const NodeOptions& given, const std::atomic<bool>& stop) {
   const NodeRoles roles = roles_of(given);
-  const NodeOptions options = options_of(given, roles);
+  NodeOptions options = options_of(given, roles);
   SEER_ASSIGN_OR_RETURN(const EventLog log, EventLog::open(options.log));
   SEER_ASSIGN_OR_RETURN(const HostPort listen, parse_host_port("--listen", options.listen, true));
   raise_file_limit();
+  if (roles.has(NodeRole::kInstances)) SEER_RETURN_IF_ERROR(choose_instances(options));
   SEER_ASSIGN_OR_RETURN(const std::unique_ptr<ClusterNet> net, ClusterNet::create(options.access, log));
   rt::system& system = net->system();
   SEER_ASSIGN_OR_RETURN(const Controller controller, find_controller(*net, options, listen, log, stop));

@@ -32,6 +32,7 @@ constexpr std::array<Unit, 14> kUnits{{{"", 1},
                                        {"mb", 1'000'000},
                                        {"gb", 1'000'000'000},
                                        {"tb", 1'000'000'000'000}}};
+constexpr const char* kAutoText = "auto";
 constexpr const char* kSizeForms = "a size such as 4096, 64M, 1.5GiB or 2GB";
 
 template <class... Fs>
@@ -186,6 +187,13 @@ std::string type_text(const OptionSpec& spec) {
       spec.field);
 }
 
+/// The field of an option that may be kAutoNumber.
+int64_t& auto_field(const OptionSpec& spec) {
+  if (const auto* size = std::get_if<SizeField>(&spec.field)) return *size->bytes;
+  return *std::get<int64_t*>(spec.field);
+}
+bool is_auto(const OptionSpec& spec) { return spec.or_auto && auto_field(spec) == kAutoNumber; }
+
 std::string bound_text(double bound) {
   return std::abs(bound) < 1e15 && bound == std::floor(bound) ? number_text(static_cast<int64_t>(bound))
                                                               : number_text(bound);
@@ -225,6 +233,7 @@ bool is_list(const OptionSpec& spec) {
 }
 
 bool accepts(const OptionSpec& spec, ValueType type) {
+  if (spec.or_auto && type == ValueType::kText) return true;
   return std::visit(Overloaded{[&](std::string*) { return type == ValueType::kText; },
                                [&](const NamedField&) { return type == ValueType::kText; },
                                [&](double*) { return type == ValueType::kInteger || type == ValueType::kNumber; },
@@ -249,7 +258,7 @@ std::string expectation(const OptionSpec& spec) {
   if (const OneOf* known = std::get_if<OneOf>(&spec.check)) {
     return cat(is_list(spec) ? "names out of " : "one of ", joined(known->names));
   }
-  const std::string type = type_text(spec);
+  const std::string type = spec.or_auto ? cat(kAutoText, ", or ", type_text(spec)) : type_text(spec);
   const Range* range = std::get_if<Range>(&spec.check);
   if (!range) return type;
   const std::string low = cat(range->low_open ? "above " : "at least ", bound_text(range->low));
@@ -259,6 +268,10 @@ std::string expectation(const OptionSpec& spec) {
 
 Status set_option(const OptionSpec& spec, const std::vector<std::string>& texts) {
   SEER_CHECK(is_list(spec) || texts.size() == 1, spec.name, texts.size());
+  if (spec.or_auto && texts[0] == kAutoText) {
+    auto_field(spec) = kAutoNumber;
+    return {};
+  }
   const bool right = std::visit(
       Overloaded{[&](std::string* field) { return set_text(spec, *field, texts[0]); },
                  [&](bool* field) { return set_switch(*field, texts[0]); },
@@ -283,6 +296,7 @@ Status set_option(const OptionSpec& spec, const std::vector<std::string>& texts)
 }
 
 std::string toml_value(const OptionSpec& spec) {
+  if (is_auto(spec)) return quoted(kAutoText);
   return std::visit(
       Overloaded{[](const std::string* field) { return quoted(*field); },
                  [](const double* field) { return decimal_text(*field); },
@@ -304,6 +318,7 @@ std::string toml_value(const OptionSpec& spec) {
 
 std::string default_text(const OptionSpec& spec) {
   if (is_list(spec) || is_switch(spec)) return "";
+  if (is_auto(spec)) return kAutoText;
   if (const auto* text = std::get_if<std::string*>(&spec.field)) return **text;
   if (const auto* named = std::get_if<NamedField>(&spec.field)) return named->name();
   if (const auto* size = std::get_if<SizeField>(&spec.field)) return format_size(*size->bytes);

@@ -67,12 +67,15 @@ inline Range between(double low, double high) { return {low, high}; }
 inline Range above_to(double low, double high) { return {.low = low, .high = high, .low_open = true}; }
 inline Range from_below(double low, double high) { return {.low = low, .high = high, .high_open = true}; }
 
+inline constexpr int64_t kAutoNumber = -1;  // of such options: Seer finds the value
+
 struct OptionSpec {
   std::string name;   // kebab case, without dashes; the same in the file
   std::string value;  // what --help calls the value: N, FILE, SIZE; empty for a switch
   OptionField field;
   std::string help;   // meaning and unit, one line
   OptionCheck check = AnyValue{};
+  bool or_auto = false;  // an integer or a size: the text "auto" sets it to kAutoNumber
 };
 /// The option of an enum field. REQUIRES: the names outlive it.
 template <class Enum>

@@ -148,7 +148,7 @@ const std::vector<Figure>& figures() {
        Row{kResult, "output tokens", "", whole, kAlways}},
       {"wall_s", [](const R& r) -> Json { return r.rollout.wall_s(); }, Row{kResult, "total, s", "", hundredths}},
       {"tokens_per_s", [](const R& r) -> Json { return r.tokens_per_s(); },
-       Row{kResult, "tokens/s", "output tokens over total", whole, kLate}},
+       Row{kResult, "tokens/s", "output tokens of this run over total", whole, kLate}},
       {"tail_s", [](const R& r) -> Json { return r.rollout.tail_s; },
        Row{kResult, "tail, s", "after 90 % of the requests were done", hundredths, kAlways}},
       {nullptr, [](const R& r) -> Json { return r.idle_share(); },

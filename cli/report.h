@@ -21,6 +21,7 @@ struct RolloutReport {
   double reserve = 0;                  // share of a chunk's KV promised before it starts
   RolloutSummary rollout;
   std::vector<KvNodeReport> pool;      // of each machine
+  int64_t begun_tokens = 0;            // output tokens of `rollout` that an earlier process made
   int64_t answered_before = 0;         // requests answered by an earlier process (--resume); not among those of `rollout`
   int64_t past_groups = 0;             // groups whose prompts --draft-history knew
   int64_t unkept_groups = 0;           // groups whose responses could not be stored there
@@ -31,7 +32,7 @@ struct RolloutReport {
   std::string policy_text() const { return is_auto ? policy + " (auto)" : policy; }
   double tokens_per_s() const {
     const double wall_s = rollout.wall_s();
-    return wall_s > 0 ? static_cast<double>(rollout.output_tokens) / wall_s : 0;
+    return wall_s > 0 ? static_cast<double>(rollout.output_tokens - begun_tokens) / wall_s : 0;
   }
   DraftFigures drafting() const;  // of all instances
   double acceptance_length() const;

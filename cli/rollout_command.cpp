@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "cli/engine_source.h"
 #include "cli/jsonl.h"
 #include "cli/local_rollout.h"
 #include "cli/output_writer.h"
@@ -43,9 +44,10 @@ struct FailedRequests {
   }
 };
 
-Status write_response(const RolloutWork& work, const Response& r, OutputWriter& out) {
+Status write_response(const RolloutWork& work, const Response& r, const std::string& weights_name, OutputWriter& out) {
   const uint32_t group = r.request.group.index;
-  return out.append(response_line_of(r, {work.lines[group].id, work.groups[group].prompt_ids, work.lines[group].carried}, work.tokenizer.get()));
+  return out.append(response_line_of(r, {work.lines[group].id, work.groups[group].prompt_ids, work.lines[group].carried}, work.tokenizer.get(),
+                                     weights_name));
 }
 
 /// The content of a rollout's page.
@@ -115,7 +117,8 @@ struct Kept {
 
 }  // namespace
 
-Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& stop) {
+Status rollout_command(const RolloutOptions& given, const std::atomic<bool>& stop) {
+  RolloutOptions options = given;
   SEER_RETURN_IF_ERROR(check_two_files("--out", options.out, "--prompts", options.prompts));
   SEER_RETURN_IF_ERROR(check_two_files("--report", options.report, "--prompts", options.prompts));
   SEER_RETURN_IF_ERROR(check_two_files("--html", options.html, "--prompts", options.prompts));
@@ -133,6 +136,7 @@ Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& s
   if (options.streams_prompts())
     stream.emplace(STDIN_FILENO, options.prompts_name(), options.limit,
                    PromptDefaults{.samples = options.group_size, .sampling = options.sampling});
+  if (options.runs_here()) SEER_RETURN_IF_ERROR(choose_instances(options, options.nodes));
   RolloutWork work;
   if (stream) {
     SEER_ASSIGN_OR_RETURN(auto prompts, first_prompts(*stream, stop));
@@ -140,6 +144,7 @@ Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& s
   } else {
     SEER_ASSIGN_OR_RETURN(work, load_work(options));
   }
+  if (options.runs_here()) SEER_RETURN_IF_ERROR(choose_kv_bytes(options, *work.model, false));
   if (const std::string warning = disk_warning(options, work); !warning.empty())
     std::cerr << "seer: warning: " << warning << "\n";
 
@@ -159,11 +164,12 @@ Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& s
     // All policies give the same responses: with --compare the first one's are written.
     kept.out = reports.empty() && out ? &*out : nullptr;
     kept.responses = 0;
+    std::string weights_name;
     RolloutHooks hooks{
         .response =
             [&](const Response& r) -> Status {
               if (reports.empty()) failed.add(r);
-              if (kept.out != nullptr) SEER_RETURN_IF_ERROR(write_response(work, r, *kept.out));
+              if (kept.out != nullptr) SEER_RETURN_IF_ERROR(write_response(work, r, weights_name, *kept.out));
               ++kept.responses;
               return {};
             },
@@ -171,6 +177,7 @@ Status rollout_command(const RolloutOptions& options, const std::atomic<bool>& s
             [&](const RolloutProgress& p) {
               progress.update({p.done, p.requests, p.running, p.waiting, p.output_tokens, p.kv_use_share}, steady_us());
             },
+        .weights_named = [&weights_name](const std::string& name) { weights_name = name; },
         .stop = &stop,
         .log = log};
     if (stream)

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "actors/policy/schedule/policy_choice.h"
+#include "cli/json_lines.h"
 
 namespace seer {
 namespace {
@@ -145,6 +146,19 @@ uint64_t ServerFleet::weights() const {
   for (const auto& [id, server] : known_)
     if (server.is_up) return weights_hash(server.state.weights);
   return 0;
+}
+
+Result<std::string> ServerFleet::weights_label() const {
+  const std::lock_guard lock(mutex_);
+  const KnownServer* first = nullptr;
+  for (const auto& [id, server] : known_) {
+    if (!server.is_up || server.state.weights.empty()) continue;
+    if (first == nullptr) first = &server;
+    if (server.state.weights != first->state.weights)
+      return fail(Code::kInvalidArgument, "--engines: ", url_of(first->link.address), " has weights ", json_string(first->state.weights), ", and ",
+                  url_of(server.link.address), " has ", json_string(server.state.weights), ": expected the same on all servers");
+  }
+  return first == nullptr ? std::string() : first->state.weights;
 }
 
 Result<StepProfile> ServerFleet::profile(std::optional<NodeId> id) const {

@@ -74,6 +74,8 @@ class ServerFleet {
   size_t up_count() const;
   /// Checksum of the weights that the servers have, as one of them says; 0: none is up, or none says.
   uint64_t weights() const;
+  /// What the servers that are up call their weights; empty: none says. Errors: two call them differently.
+  Result<std::string> weights_label() const;
   /// What its steps cost, as learned so far; none: those of all servers together, as if they were alike. Errors: kUnavailable: too few
   /// tokens came yet.
   Result<StepProfile> profile(std::optional<NodeId> id) const;

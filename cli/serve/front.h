@@ -123,6 +123,11 @@ class Front {
   bool is_updating() const { return updates_ > 0; }
   /// `watcher` hears of each response as it is given, with the time since its call came. REQUIRES: called before the first call.
   void watch(std::function<void(const Response&, int64_t latency_us)> watcher) { watcher_ = std::move(watcher); }
+  /// A name for a request that has none; no other name begins with it.
+  std::string fresh_rid() {
+    std::string digits = std::to_string(++last_rid_);
+    return cat("seer-", std::string(20 - digits.size(), '0'), digits);
+  }
   /// Calls that are not answered yet.
   size_t open_calls() const { return calls_; }
 
@@ -153,7 +158,7 @@ class Front {
   WeightVersion last_asked_;
   std::map<WeightVersion, std::string> labels_;  // of the last versions that clients gave names to
   uint64_t last_ticket_ = 0;
-  std::atomic<uint64_t> last_seed_ = 0;
+  std::atomic<uint64_t> last_seed_ = 0, last_rid_ = 0;
   size_t calls_ = 0, updates_ = 0;
 };
 

@@ -129,7 +129,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void receive(const std::string& path, std::shared_ptr<HttpUpload> upload);
   void take_parts();
   void finish_upload();
-  void refuse(int status, std::string_view message);
+  void refuse(int status, std::string_view message, std::string path = {});
   void refuse_body();
   void linger();
   void discard();
@@ -387,7 +387,7 @@ void Session::on_head(error_code error) {
   if (error) return on_unread(error);
   const auto target = parser_->get().target();
   if (!has_right_token() && target != "/health" && target != "/")  // the page has no figures: it asks for them, with a token
-    return refuse(401, "the token is missing or wrong: expected \"Authorization: Bearer TOKEN\"");
+    return refuse(401, "the token is missing or wrong: expected \"Authorization: Bearer TOKEN\"", request_of(parser_->get()).path);
   // Where a body of another encoding ends is not known: its bytes would be taken for the next request.
   if (const auto encoding = parser_->get()[http::field::transfer_encoding]; !encoding.empty() && !parser_->chunked())
     return refuse(400, cat("Transfer-Encoding is ", json_string(shown({encoding.data(), encoding.size()})), ": expected chunked"));
@@ -469,13 +469,13 @@ void Session::refuse_body() {
 }
 
 /// The connection cannot go on: its reader does not know where the next request begins.
-void Session::refuse(int status, std::string_view message) {
+void Session::refuse(int status, std::string_view message, std::string path) {
   if (is_at_work_) {
     refusal_ = {status, std::string(message)};
     return discard();  // which tells when the client goes
   }
   deadline_.cancel();
-  if (!std::exchange(upload_, nullptr)) path_.clear();
+  if (!std::exchange(upload_, nullptr)) path_ = std::move(path);
   keeps_alive_ = false;
   lingers_ = true;
   is_at_work_ = true;

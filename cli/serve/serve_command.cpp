@@ -126,7 +126,8 @@ struct ServerScope {
 
 }  // namespace
 
-Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop) {
+Status serve_command(const ServeOptions& given, const std::atomic<bool>& stop) {
+  ServeOptions options = given;
   raise_file_limit();
   SEER_ASSIGN_OR_RETURN(const EventLog log, EventLog::open(options.log));
   SEER_ASSIGN_OR_RETURN(const HostPort listen, parse_host_port("--listen", options.listen, true));
@@ -140,7 +141,9 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
                                             .token = std::move(token),
                                             .body_bytes_max = static_cast<uint64_t>(options.body_bytes),
                                             .connections_max = static_cast<size_t>(options.connections)}));
+  if (runs_here(options)) SEER_RETURN_IF_ERROR(choose_instances(options, options.nodes));
   SEER_ASSIGN_OR_RETURN(const LoadedModel loaded, load_served(options));
+  if (runs_here(options)) SEER_RETURN_IF_ERROR(choose_kv_bytes(options, *loaded.model, true));
   SEER_ASSIGN_OR_RETURN(const ModelConfig model, read_model_config(options.model));
   SEER_ASSIGN_OR_RETURN(std::shared_ptr<const ChatPrompts> chat, load_chat(loaded, options.model));
 
@@ -215,6 +218,7 @@ Status serve_command(const ServeOptions& options, const std::atomic<bool>& stop)
   };
   while (!stop.load() && ended.ok()) look();
   server->stop_listening();
+  door->put([](GatewayActor& to) { to.drain(); });
   log.info(rt::now_us(&system), "draining", {{"connections", server->connections()}});
   const auto open = std::make_shared<std::atomic<size_t>>(1);
   for (const int64_t until = rt::now_us(&system) + kDrainUs; *open > 0 && rt::now_us(&system) < until;) {

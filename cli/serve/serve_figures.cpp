@@ -108,7 +108,6 @@ void ServeFigures::count_answer(std::string_view path, int status) {
 }
 
 void ServeFigures::count_response(const Response& response, int64_t latency_us) {
-  // Where it waited before it had a rollout is in its latency only.
   const int64_t after_first_us = response.queue_us + response.run_us - response.first_token_us;
   if (response.first_token_us > 0)
     first_token_s_.add(static_cast<double>(std::max<int64_t>(0, latency_us - after_first_us)) / 1e6);

@@ -81,6 +81,22 @@ Result<LogprobMode> read_logprob_mode(const Json& body) {
   return fail(Code::kInvalidArgument, "logprob_mode is ", json_string(shown(mode)), ": expected \"processed\" or \"raw\"");
 }
 
+/// Log-probabilities are those of the sampled tokens: none of the prompt, nor of other candidates.
+Status check_logprobs_asked(const Json& body) {
+  const auto check = [](const Json& value, const char* name, int64_t only) -> Status {
+    if (value.is_null() || value == only) return {};
+    return fail(Code::kInvalidArgument, name, " is ", shown_value(value), ": expected ", only, ", since only sampled tokens have log-probabilities");
+  };
+  for (const auto& [name, only] : {std::pair{"logprob_start_len", -1}, {"top_logprobs_num", 0}}) {
+    const Json* const given = given_field(body, name);
+    if (given == nullptr) continue;
+    if (!given->is_array()) SEER_RETURN_IF_ERROR(check(*given, name, only));
+    if (given->is_array())
+      for (const Json& value : *given) SEER_RETURN_IF_ERROR(check(value, name, only));
+  }
+  return {};
+}
+
 /// Takes `custom_params` out of the sampling parameters. True: the ids that top_p kept are wanted (slime).
 Result<bool> take_custom_params(Json& params) {
   const Json* const custom = given_field(params, "custom_params");
@@ -99,7 +115,9 @@ Result<Generate> parse_generate(const std::string& body_text, Front& front) {
   Generate call;
   SEER_ASSIGN_OR_RETURN(Prompts prompts, prompts_of(body, model));
   call.is_list = prompts.is_list;
-  SEER_RETURN_IF_ERROR(refuse_fields(body, {"image_data", "video_data", "audio_data", "lora_path", "input_embeds", "return_routed_experts"}));
+  SEER_RETURN_IF_ERROR(refuse_fields(body, {"image_data", "video_data", "audio_data", "lora_path", "input_embeds", "return_routed_experts",
+                                            "return_hidden_states", "token_ids_logprob", "custom_logit_processor", "session_params"}));
+  SEER_RETURN_IF_ERROR(check_logprobs_asked(body));
   SEER_ASSIGN_OR_RETURN(call.streams, boolean_field(body, "stream", false));
   SEER_ASSIGN_OR_RETURN(call.is_incremental, boolean_field(body, "incremental", false));
   SEER_ASSIGN_OR_RETURN(const LogprobMode logprob_mode, read_logprob_mode(body));
@@ -123,6 +141,7 @@ Result<Generate> parse_generate(const std::string& body_text, Front& front) {
     if (const Json* const rid = entry(rids, i)) {
       SEER_ASSIGN_OR_RETURN(request.rid, id_of(*rid, "rid"));
     }
+    if (request.rid.empty()) request.rid = front.fresh_rid();
     SEER_ASSIGN_OR_RETURN(const bool wants_logprobs, boolean_of(entry(logprobs, i), "return_logprob", false));
     request.tokens_to = call.streams ? TokensTo::kClient : TokensTo::kNobody;
     SEER_ASSIGN_OR_RETURN(TextRules text, read_text_rules(own, sampling.params, model, "no_stop_trim"));
@@ -163,10 +182,12 @@ std::string answer_text(const Answering& to, const Response& r, const std::strin
               {"prompt_tokens", to.prompt_tokens},
               {"weight_version", version},
               {"completion_tokens", r.output_ids.size()},
-              {"cached_tokens", r.cached_tokens},
-              {"seed", r.seed},
-              {"queue_time", static_cast<double>(r.queue_us) / 1e6},
-              {"e2e_latency", static_cast<double>(r.queue_us + r.run_us) / 1e6}};
+              {"cached_tokens", r.cached_tokens},  // 0 until it is over
+              {"seed", r.seed}};
+  if (r.finish != FinishReason::kNone) {
+    meta["queue_time"] = static_cast<double>(r.queue_us) / 1e6;
+    meta["e2e_latency"] = static_cast<double>(r.queue_us + r.run_us) / 1e6;
+  }
   const std::string text = told ? std::string() : response_text(to.model->tokenizer.get(), to.text, r);  // half a character is no text
   const size_t first = told.value_or(0);
   std::string out = cat("{\"text\":", json_string(text), ",\"output_ids\":");
@@ -192,6 +213,7 @@ void run(Front& front, Result<Generate> parsed, const std::shared_ptr<HttpReply>
   Call call{.requests = std::move(parsed->requests)};
   if (parsed->streams) {
     const auto so_far = std::make_shared<Response>();
+    so_far->seed = call.requests[0].seeds[0];
     reply->begin("text/event-stream");
     const auto told = std::make_shared<std::optional<size_t>>();
     if (parsed->is_incremental) *told = 0;

@@ -394,7 +394,9 @@ struct SimRollout {
     config.chunk_silence_us = kNever;  // nothing fails here
     const RolloutHandle rollout = fleet->start_rollout(config, {make_groups(work)}, collect_events(world, events, false));
     const int64_t target = work.target_requests > 0 ? work.target_requests : std::numeric_limits<int64_t>::max();
-    world.run_until(kNever / 1000, [&] { return events.over() || std::ssize(events.completions_s) >= target; });
+    const auto is_stopped = [&] { return work.stop != nullptr && work.stop->load(std::memory_order_relaxed); };
+    world.run_until(kNever / 1000, [&] { return events.over() || std::ssize(events.completions_s) >= target || is_stopped(); });
+    if (is_stopped()) return fail(Code::kCancelled, "stopped on request");
     if (!events.over() && std::ssize(events.completions_s) >= target) {
       rt::post(rollout, StopRollout{});
       world.run_until(kNever / 1000, [this] { return events.over(); });

@@ -12,6 +12,7 @@
 //    instances' own DraftBudget decides how many tokens are drafted, and learns from what is accepted.
 // Engines keep no KV bytes, so outputs are not checked here; tests/actors does that with the same actors.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -60,6 +61,7 @@ struct SimWork {
   int64_t max_gen = 0;               // most tokens of any response
   int64_t context_tokens_max = 0;    // of prompt and response together; 0: longest prompt + max_gen
   int64_t target_requests = 0;       // the iteration stops when this many are finished; 0: all
+  const std::atomic<bool>* stop = nullptr;  // when set, the simulation ends with kCancelled
 };
 
 /// A request that was stopped before its end.
@@ -81,7 +83,7 @@ struct SimDrafting {
 /// Simulates one iteration under one policy, with drafting if given. The caller fills in `run.workload`, `seed` and
 /// `bound_total_s`.
 /// Errors: kInvalidArgument (policy, chunk options, or a response that fits in no instance), kUnavailable (the rollout
-/// ended early: a defect). `stopped` gets the requests that target_requests left unfinished.
+/// ended early: a defect), kCancelled. `stopped` gets the requests that target_requests left unfinished.
 Result<SimRun> simulate_rollout(const ClusterModel& cluster, const SimWork& work,
                                 const ChunkSchedulerConfig& scheduler,
                                 const std::optional<SimDrafting>& drafting = {},

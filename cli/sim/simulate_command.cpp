@@ -171,7 +171,7 @@ Status simulate_all(const Workload& workload, const SimulateOptions& options, co
 
   for (int64_t i = 0; i < options.seeds; ++i) {
     const uint64_t seed = options.seed + static_cast<uint64_t>(i);
-    const SimWork work{.groups = draw_lengths(workload, seed), .max_gen = workload.lengths.max_gen};
+    const SimWork work{.groups = draw_lengths(workload, seed), .max_gen = workload.lengths.max_gen, .stop = &stop};
     if (options.faults) {
       SEER_RETURN_IF_ERROR(run_fault_seed(cluster, work, options, workload.name, seed, log, stop));
       continue;

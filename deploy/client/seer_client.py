@@ -100,7 +100,7 @@ class Load:
 def _generate_body(prompt: Optional[Prompt], input_ids: Optional[Sequence[int]], sampling: Optional[Mapping[str, Any]],
                    group_id: Optional[str], group_size: Optional[int], rid: Optional[str], priority: int, logprobs: bool, stream: bool) -> dict:
     if (prompt is None) == (input_ids is None):
-        raise ValueError(f"{'neither' if prompt is None else 'both'} prompt and input_ids: expected one of them")
+        raise ValueError(f"{'neither prompt nor' if prompt is None else 'both prompt and'} input_ids: expected one of them")
     given = prompt if input_ids is None else input_ids
     params = dict(sampling or {})
     if params.get("n", 1) != 1:
@@ -128,7 +128,7 @@ def _response_of(answer: Any, index: int, wants_logprobs: bool) -> Response:
         logprobs = [entry[0] for entry in meta["output_token_logprobs"]] if wants_logprobs else None
         response = Response(tokens=tokens, logprobs=logprobs, text=answer["text"], finish_reason=finish.get("type"), matched=finish.get("matched"),
                             weight_version=meta["weight_version"], prompt_tokens=meta["prompt_tokens"], cached_tokens=meta["cached_tokens"],
-                            seed=meta["seed"], rid=meta["id"], index=index, queue_s=meta["queue_time"], total_s=meta["e2e_latency"], meta=meta)
+                            seed=meta["seed"], rid=meta["id"], index=index, queue_s=meta.get("queue_time", 0.0), total_s=meta.get("e2e_latency", 0.0), meta=meta)
     except (KeyError, TypeError, IndexError, AttributeError) as error:
         raise BadAnswer(f"the answer is no response of seer serve: {error!r} in {json.dumps(answer)[:200]}") from None
     if logprobs is not None and len(logprobs) != len(tokens):
@@ -480,7 +480,7 @@ class AsyncClient:
     async def abort(self, rid: Optional[str] = None, *, all: bool = False) -> int:
         """Ends the requests whose rid begins with this one, or all; they are answered with the tokens that they have. Returns how many."""
         if (not rid) == (not all):
-            raise ValueError(f"{'both' if all else 'neither'} rid and all: expected one of them")
+            raise ValueError(f"{'both rid and' if all else 'neither rid nor'} all: expected one of them")
         body = {"abort_all": True} if all else {"rid": rid}
         return _checked(await self._control("POST", "/abort_request", body)).json()["aborted"]
 

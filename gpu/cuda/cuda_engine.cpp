@@ -364,10 +364,38 @@ Result<ForwardConfig> forward_config(const Model& model, const CudaEngineConfig&
   return forward;
 }
 
+Result<ForwardConfig> check_all(const Model& model, const CudaEngineConfig& config, int32_t ranks) {
+  SEER_RETURN_IF_ERROR(check_config(config));
+  SEER_RETURN_IF_ERROR(check_model(model, config));
+  SEER_ASSIGN_OR_RETURN(const ForwardConfig forward, forward_config(model, config, ranks));
+  SEER_RETURN_IF_ERROR(check_ranks(model, ranks, forward.sum_parts));
+  return forward;
+}
+
 }  // namespace
 
 int64_t cuda_kv_block_bytes(const ModelConfig& model, const CudaEngineConfig& config) {
   return kv_block_bytes(model, config.type == CudaType::kF32, static_cast<int32_t>(config.block_tokens));
+}
+
+Result<int64_t> cuda_kv_bytes_that_fit(const Model& model, const CudaEngineConfig& config, int32_t ranks, int64_t device_bytes) {
+  const auto needed = [&](int64_t blocks) -> Result<int64_t> {
+    CudaEngineConfig asked = config;
+    asked.device_blocks = static_cast<int32_t>(blocks);
+    SEER_ASSIGN_OR_RETURN(const ForwardConfig forward, check_all(model, asked, ranks));
+    return CudaForward::bytes_needed(model, forward, ranks, config.weights_beside);
+  };
+  SEER_ASSIGN_OR_RETURN(const int64_t least, needed(1));
+  if (least > device_bytes)
+    return fail(Code::kFull, "cuda engine: needs ", least, " bytes with one KV block, and ", device_bytes, " are to be used of each GPU");
+  const int64_t block_bytes = cuda_kv_block_bytes(model.config, config);
+  int64_t fits = 1, too_many = std::min<int64_t>(device_bytes / (block_bytes / ranks), std::numeric_limits<int32_t>::max() - 1) + 1;
+  while (too_many - fits > 1) {
+    const int64_t middle = fits + (too_many - fits) / 2;
+    SEER_ASSIGN_OR_RETURN(const int64_t bytes, needed(middle));
+    (bytes <= device_bytes ? fits : too_many) = middle;
+  }
+  return fits * block_bytes;
 }
 
 Result<std::unique_ptr<Engine>> make_cuda_engine(std::shared_ptr<const Model> model, std::vector<std::unique_ptr<Device>> devices,
@@ -375,10 +403,7 @@ Result<std::unique_ptr<Engine>> make_cuda_engine(std::shared_ptr<const Model> mo
   SEER_CHECK(model != nullptr);
   SEER_CHECK(!devices.empty());
   const auto ranks = static_cast<int32_t>(devices.size());
-  SEER_RETURN_IF_ERROR(check_config(config));
-  SEER_RETURN_IF_ERROR(check_model(*model, config));
-  SEER_ASSIGN_OR_RETURN(const ForwardConfig forward, forward_config(*model, config, ranks));
-  SEER_RETURN_IF_ERROR(check_ranks(*model, ranks, forward.sum_parts));
+  SEER_ASSIGN_OR_RETURN(const ForwardConfig forward, check_all(*model, config, ranks));
 
   std::vector<std::unique_ptr<Communicator>> peers(devices.size());
   if (ranks > 1) {

@@ -50,6 +50,10 @@ struct CudaEngineConfig {
 /// Bytes of one KV block of an engine with this config.
 int64_t cuda_kv_block_bytes(const ModelConfig& model, const CudaEngineConfig& config);
 
+/// The most bytes of KV with which an engine for this model needs no more than `device_bytes` on each of `ranks` devices. Not used:
+/// kv_bytes and device_blocks of the config. Errors: kInvalidArgument, as below; kFull: not even one block fits.
+Result<int64_t> cuda_kv_bytes_that_fit(const Model& model, const CudaEngineConfig& config, int32_t ranks, int64_t device_bytes);
+
 /// An engine for this model on these devices. Waits until the weights are there. The heads of the model, its KV heads and its
 /// intermediate_size must be multiples of the number of devices.
 /// Errors: kInvalidArgument (a field of the config; a model that the kernels do not know), kFull (a device lacks the memory),

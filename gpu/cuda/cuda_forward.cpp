@@ -45,7 +45,8 @@ int64_t gather_bytes_max(const ModelConfig& model, const ForwardConfig& config, 
 Result<std::unique_ptr<CudaForward>> CudaForward::make(const Model& model, const ForwardConfig& config, Communicator* peers, Device& device,
                                                        bool weights_beside) {
   DeviceMemory memory;
-  std::unique_ptr<CudaForward> forward(new CudaForward(model, config, peers, weights_beside, memory));
+  const Share share = peers ? Share{.rank = peers->rank(), .ranks = peers->ranks()} : Share{};
+  std::unique_ptr<CudaForward> forward(new CudaForward(model, config, share, peers, weights_beside, memory));
   if (weights_beside && memory.bytes() > device.properties().free_bytes) return make(model, config, peers, device, false);
   SEER_RETURN_IF_ERROR(memory.reserve(device));
   memory.clear(device);
@@ -53,8 +54,15 @@ Result<std::unique_ptr<CudaForward>> CudaForward::make(const Model& model, const
   return forward;
 }
 
-CudaForward::CudaForward(const Model& model, const ForwardConfig& config, Communicator* peers, bool weights_beside, DeviceMemory& memory)
-    : share_(peers ? Share{.rank = peers->rank(), .ranks = peers->ranks()} : Share{}),
+int64_t CudaForward::bytes_needed(const Model& model, const ForwardConfig& config, int32_t ranks, bool weights_beside) {
+  DeviceMemory memory;
+  const CudaForward asks(model, config, {.ranks = ranks}, nullptr, weights_beside, memory);
+  return memory.bytes();
+}
+
+CudaForward::CudaForward(const Model& model, const ForwardConfig& config, const Share& share, Communicator* peers, bool weights_beside,
+                         DeviceMemory& memory)
+    : share_(share),
       peers_(peers),
       model_(share_of(model.config, share_)),
       config_(config),
@@ -80,7 +88,7 @@ CudaForward::CudaForward(const Model& model, const ForwardConfig& config, Commun
   if (config.f32) memory.want(kWorkspace, gate_up_, rows * padded(2 * c.intermediate_size, kGemmColumns));
   const int64_t head_rows = padded(share_.head_rows(c.vocab_size), kGemmColumns);
   memory.want(kWorkspace, logits_, samples * share_.ranks * head_rows);
-  if (peers) memory.want(kWorkspace, logit_parts_, samples * share_.ranks * head_rows);
+  if (share_.ranks > 1) memory.want(kWorkspace, logit_parts_, samples * share_.ranks * head_rows);
   memory.want(kWorkspace, normed_, rows * padded(c.hidden_size, kGemmSteps) * element_bytes);
   memory.want(kWorkspace, query_, rows * c.heads * dim_ * element_bytes);
   memory.want(kWorkspace, attended_, rows * padded(c.query_size(), kGemmSteps) * element_bytes);

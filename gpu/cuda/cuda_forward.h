@@ -46,6 +46,8 @@ class CudaForward {
   /// `peers`: null for a rank that is alone; else it outlives this. Errors: kFull, kUnavailable.
   static Result<std::unique_ptr<CudaForward>> make(const Model& model, const ForwardConfig& config, Communicator* peers, Device& device,
                                                    bool weights_beside);
+  /// The bytes that make() would reserve on each of `ranks` devices.
+  static int64_t bytes_needed(const Model& model, const ForwardConfig& config, int32_t ranks, bool weights_beside);
 
   /// Puts other weights of the same model beside the running ones, while those are used, and waits until they are there. Without
   /// room for them it does nothing.
@@ -74,7 +76,7 @@ class CudaForward {
   int64_t block_bytes() const { return block_bytes_; }
 
  private:
-  CudaForward(const Model& model, const ForwardConfig& config, Communicator* peers, bool weights_beside, DeviceMemory& memory);
+  CudaForward(const Model& model, const ForwardConfig& config, const Share& share, Communicator* peers, bool weights_beside, DeviceMemory& memory);
   Status begin(Device& device, const Model& model);
   Status upload(Device& device, Stream stream, DeviceWeights& to, const Model& model);
   const DeviceWeights& weights() const { return *weights_[running_]; }

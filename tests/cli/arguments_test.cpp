@@ -79,6 +79,7 @@ TEST_CASE("arguments: an unexpected word is named, with the nearest known name o
     const char* error;
   } table[] = {
       {{"run", "--bogus", "1"}, "unknown option --bogus; seer run --help lists its options"},
+      {{"run", "--max-num-seqs", "1"}, "unknown option --max-num-seqs; seer run --help lists its options"},  // it has no --max-batch
       {{"run", "--polcy", "seer"}, "unknown option --polcy; did you mean --policy?"},
       {{"run", "--polcy=seer"}, "unknown option --polcy; did you mean --policy?"},
       {{"run", "-policy", "seer"}, "unknown option -policy; did you mean --policy?"},

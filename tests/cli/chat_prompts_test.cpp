@@ -35,6 +35,13 @@ TEST_CASE("chat prompts: chat_template.jinja goes before tokenizer_config.json, 
   CHECK(prompt_text(folder, kAsk + R"(, "add_generation_prompt": false})") == "B2+3E");
 }
 
+TEST_CASE("chat prompts: content in parts is their texts, a line each") {
+  const ScratchFolder folder;
+  folder.write("chat_template.jinja", "{{ messages[0].content }}");
+  CHECK(prompt_text(folder, R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "2+3"}]}]})") == "2+3");
+  CHECK(prompt_text(folder, R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "2+3"}, {"text": "=5"}]}]})") == "2+3\n=5");
+}
+
 TEST_CASE("chat prompts: with tools the template named for tools is used") {
   const ScratchFolder folder;
   folder.write("tokenizer_config.json",
@@ -65,6 +72,10 @@ TEST_CASE("chat prompts: a wrong folder or conversation is refused with a senten
   folder.write("chat_template.jinja", "{{ raise_exception('no system here') }}");
   CHECK(prompt_text(folder, kAsk + "}").starts_with("p:1: "));
   CHECK(prompt_text(folder, kAsk + "}").find("no system here") != std::string::npos);
+  CHECK(prompt_text(folder, R"({"messages": [{"role": "user", "content": 5}]})") == "p:1: messages[0].content is number: expected text or a list of parts");
+  CHECK(prompt_text(folder, R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "1"}, {"type": "image_url", "image_url": {"url": "x"}}]}]})") ==
+        "p:1: messages[0].content[1]: expected {\"type\": \"text\", \"text\": ...}, since models take text only");
+  CHECK(prompt_text(folder, kAsk + R"(, "tools": 5})") == "p:1: tools is 5: expected a list");
   CHECK(prompt_text(folder, "{}") == "p:1: messages is missing: expected a list of at least one message");
   CHECK(prompt_text(folder, R"({"messages": ["hi"]})") == "p:1: messages[0]: expected an object with a role");
   CHECK(prompt_text(folder, kAsk + R"(, "add_generation_prompt": 1})") == "p:1: add_generation_prompt is 1: expected true or false");

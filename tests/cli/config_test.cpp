@@ -224,22 +224,28 @@ TEST_CASE("config: an option without effect is reported if a flag or the file gi
   CHECK(warnings_of({"simulate", "--over-issue", "3"}) == Texts{"--over-issue has no effect without the policy partial"});
 }
 
+TEST_CASE("config: options that other servers have lead to ours") {
+  CHECK(error_of({"serve", "--model", "m", "--host", "0.0.0.0"}) == "unknown option --host; here it is --listen");
+  CHECK(error_of({"serve", "--model-path", "m"}) == "unknown option --model-path; here it is --model");
+  CHECK(error_of({"serve", "--model", "m", "--tp", "2"}) == "unknown option --tp; here it is --tensor-parallel");
+}
+
 TEST_CASE("config: each bad flag gets a sentence with its value and what was expected") {
   const struct {
     Arguments more;
     const char* error;
   } table[] = {
       {{"--group-size", "0"}, "--group-size 0: expected an integer, at least 1 and at most 1000000"},
-      {{"--instances", "0"}, "--instances 0: expected an integer, at least 1 and at most 1024"},
+      {{"--instances", "0"}, "--instances 0: expected auto, or an integer, at least 1 and at most 1024"},
       {{"--reserve", "1.5"}, "--reserve 1.5: expected a number, at least -1 and at most 1"},
       {{"--reserve", "-2"}, "--reserve -2: expected a number, at least -1 and at most 1"},
       {{"--chunk-tokens", "-1"}, "--chunk-tokens -1: expected an integer, at least 0"},
-      {{"--kv-bytes", "1Q"}, "--kv-bytes 1Q: expected a size such as 4096, 64M, 1.5GiB or 2GB, at least 1"},
+      {{"--kv-bytes", "1Q"}, "--kv-bytes 1Q: expected auto, or a size such as 4096, 64M, 1.5GiB or 2GB, at least 1"},
       {{"--kv-dtype", "fp8"}, "--kv-dtype fp8: expected one of bf16, f32"},
       {{"--weights", "int4"}, "--weights int4: expected one of stored, int8; did you mean int8?"},
       {{"--temperature", "1e-5"}, "--temperature 1e-05: expected 0 (greedy) or a number, at least 0.0001"},
       {{"--block-tokens", "17"}, "--block-tokens 17: expected a multiple of 16"},
-      {{"--nodes", "3"}, "--nodes 3: expected at most --instances, which is 2: each node has at least one instance"},
+      {{"--nodes", "3", "--instances", "2"}, "--nodes 3: expected at most --instances, which is 2: each node has at least one instance"},
       {{"--drafting", "grouped", "--draft-history", "/none/such/history/"},
        "--draft-history /none/such/history/: there is no folder /none/such to make it in"},
       {{"--policy", "oracle"}, "--lengths is missing: the oracle policy takes the response lengths from it"},

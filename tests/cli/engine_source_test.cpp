@@ -32,6 +32,54 @@ TEST_CASE("engine source: an engine of the CPU has the KV that options or the ca
   CHECK((*source.make(InstanceId{1}, 3))->info().device_blocks == 3);
 }
 
+TEST_CASE("engine source: on a CPU auto is two instances, or one for each node, with 256 MiB of KV each") {
+  MachineOptions options;
+  REQUIRE(choose_instances(options).ok());
+  CHECK(options.instances == 2);
+  CHECK(options.kv_bytes == 256 << 20);
+  options.instances = kAutoNumber;
+  REQUIRE(choose_instances(options, 3).ok());
+  CHECK(options.instances == 3);
+  options.instances = 1;
+  options.kv_bytes = 5;
+  REQUIRE(choose_instances(options).ok());
+  REQUIRE(choose_kv_bytes(options, *tiny_model(), true).ok());
+  CHECK(options.instances == 1);
+  CHECK(options.kv_bytes == 5);
+}
+
+#ifdef SEER_HAVE_SIMT
+TEST_CASE("engine source: on GPUs auto is the KV that their memory holds beside the weights, and new ones if a server takes them") {
+  const auto model = tiny_model();
+  const auto chosen = [&](int64_t tensor_parallel, bool takes_weights) {
+    MachineOptions options;
+    options.device = DeviceKind::kSimt;
+    options.tensor_parallel = tensor_parallel;
+    REQUIRE(choose_instances(options).ok());
+    CHECK(options.kv_bytes == kAutoNumber);
+    REQUIRE(choose_kv_bytes(options, *model, takes_weights).ok());
+    return options.kv_bytes;
+  };
+  constexpr int64_t kMemory = int64_t{1} << 30;  // of an emulated GPU
+  CHECK(chosen(1, false) < kMemory * 9 / 10);
+  CHECK(chosen(1, false) > kMemory / 2);
+  CHECK(chosen(1, true) < chosen(1, false));
+  CHECK(chosen(1, true) > chosen(1, false) / 2);
+  CHECK(chosen(2, false) > chosen(1, false) * 3 / 2);  // each GPU has half of each block
+}
+#endif
+
+TEST_CASE("engine source: without a GPU auto says so") {
+  MachineOptions options;
+  options.device = DeviceKind::kCuda;
+  const auto devices = cuda::count_cuda_devices();
+  const Status chosen = choose_instances(options);
+  if (!devices.ok())
+    CHECK(chosen.error().code == Code::kUnavailable);
+  else
+    CHECK(options.instances == std::max(*devices, 1));
+}
+
 TEST_CASE("engine source: a GPU has KV of its own size, and what its engine cannot do names the flag") {
   const auto model = tiny_model();
   MachineOptions options;

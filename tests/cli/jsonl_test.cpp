@@ -176,6 +176,11 @@ TEST_CASE("prompts: sampling fields take the values of the flags, and others of 
       {"\"messages\": []", "both prompt and messages: expected one of them"},
       {"\"num_return_sequences\": 2", "field num_return_sequences is not known: use n"},
       {"\"do_sample\": false", "field do_sample is not known: use temperature (0: greedy)"},
+      {"\"sampling_seed\": 7", "field sampling_seed is not known: use seed"},
+      {"\"top-p\": 0.5", "field \"top-p\" is not known: did you mean top_p? Rename it if it is only to be carried along"},
+      {"\"Temperature\": 0.5", "field \"Temperature\" is not known: did you mean temperature? Rename it if it is only to be carried along"},
+      {"\"temprature\": 0.5", "field \"temprature\" is not known: did you mean temperature? Rename it if it is only to be carried along"},
+      {"\"lengthhint\": 5", "field \"lengthhint\" is not known: did you mean length_hint? Rename it if it is only to be carried along"},
       {"\"guided_json\": {}",
        "field guided_json is not known: output cannot be constrained; rename the field if it is only to be carried along"},
       {"\"logprobs\": 5",
@@ -188,6 +193,15 @@ TEST_CASE("prompts: sampling fields take the values of the flags, and others of 
     REQUIRE(!prompts.ok());
     CHECK(prompts.error().detail == file + ":1: " + row.error);
   }
+}
+
+TEST_CASE("prompts: fields of the user's own are carried, though their names are near those of short fields; top_k -1 is off") {
+  const ScratchFolder folder;
+  const std::string carried = "\"prompt_id\":3,\"prompts\":1,\"stops\":2,\"seeds\":[4],\"level\":5,\"temp\":6";
+  const auto prompts = read_prompts(folder.write("p.jsonl", "{\"prompt\": \"a\", \"top_k\": -1, " + carried + "}\n"), 0);
+  REQUIRE_MESSAGE(prompts.ok(), prompts.error().detail);
+  CHECK((*prompts)[0].carried == carried);
+  CHECK((*prompts)[0].sampling.top_k == 0);
 }
 
 TEST_CASE("prompts: numbers that are carried, and ids, come back as they were written") {
@@ -331,6 +345,17 @@ TEST_CASE("score lines: a response that failed before its first token has nothin
   const auto lines = read_score_lines(folder.write("r.jsonl", line));
   REQUIRE(lines.ok());
   CHECK(scored_line(lines->at(0), {}) == line.substr(0, line.size() - 2) + ",\"scores\":[]}\n");
+}
+
+TEST_CASE("score lines: so is one that was aborted before its first token") {
+  const ScratchFolder folder;
+  ResponseLine r = small_response();
+  r.output_ids = {};
+  r.logprobs = {};
+  r.finish_reason = FinishReason::kAborted;
+  const auto lines = read_score_lines(folder.write("r.jsonl", response_line(r)));
+  REQUIRE(lines.ok());
+  CHECK(lines->at(0).output_ids.empty());
 }
 
 TEST_CASE("score lines: each bad line is named by file, line and what is wrong") {

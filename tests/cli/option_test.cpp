@@ -65,6 +65,28 @@ TEST_CASE("options: a value outside the range leaves the field as it was") {
   CHECK(share == 1.0f);
 }
 
+TEST_CASE("options: a number that Seer can find may be auto, and is so in the file and in the help") {
+  int64_t count = 3, bytes = 4096;
+  const OptionSpec specs[] = {{"instances", "N", &count, "", between(1, 10), true}, {"kv-bytes", "SIZE", SizeField{&bytes}, "", at_least(1), true}};
+  CHECK(toml_value(specs[0]) == "3");
+  CHECK(toml_value(specs[1]) == "\"4KiB\"");
+  for (const OptionSpec& spec : specs) {
+    REQUIRE(set_option(spec, {"auto"}).ok());
+    CHECK(toml_value(spec) == "\"auto\"");
+    CHECK(default_text(spec) == "auto");
+    CHECK(accepts(spec, ValueType::kText));
+    CHECK(accepts(spec, ValueType::kInteger));
+    CHECK_FALSE(set_option(spec, {"-1"}).ok());
+    REQUIRE(set_option(spec, {"7"}).ok());
+  }
+  CHECK(count == 7);
+  CHECK(bytes == 7);
+  CHECK(expectation(specs[0]) == "auto, or an integer, at least 1 and at most 10");
+  const OptionSpec plain{"limit", "N", &count, ""};
+  CHECK_FALSE(set_option(plain, {"auto"}).ok());
+  CHECK_FALSE(accepts(plain, ValueType::kText));
+}
+
 TEST_CASE("options: the ends of a range belong to it, also where a float has no such number") {
   float number = 1;
   const OptionSpec closed{"penalty", "R", &number, "", between(0.01, 0.3)}, open{"share", "P", &number, "", from_below(0, 0.1)};

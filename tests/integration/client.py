@@ -212,14 +212,14 @@ class ResponsesTest(ServedTest):
     def test_wrong_arguments_are_not_sent(self):
         client = self.client
         for sentence, call in [
-            ("neither prompt and input_ids", lambda: client.generate()),
+            ("neither prompt nor input_ids", lambda: client.generate()),
             ("both prompt and input_ids", lambda: client.generate("a", input_ids=[1])),
             ("sampling: 'max_token' is not known", lambda: client.generate("a", sampling={"max_token": 3})),
             ("sampling: n is 4", lambda: client.generate("a", sampling={"n": 4})),
             ("n is 0: expected 1", lambda: client.generate_group("a", 0)),
             ("mode is 'keep': expected 'abort', 'retract' or 'drain'", lambda: client.update_weights(MODEL, mode="keep")),
-            ("neither rid and all", lambda: client.abort()),
-            ("neither rid and all", lambda: client.abort("")),
+            ("neither rid nor all", lambda: client.abort()),
+            ("neither rid nor all", lambda: client.abort("")),
             ("both rid and all", lambda: client.abort("a", all=True)),
             ("address 'nowhere': expected HOST:PORT", lambda: Client("nowhere")),
             ("address 'ftp://a:1'", lambda: Client("ftp://a:1")),

@@ -9,6 +9,7 @@
 
 #include "actors/fleet.h"
 #include "actors/policy/draft/group_drafter.h"
+#include "cli/engine_source.h"
 #include "cli/local_rollout.h"
 #include "cli/scratch.h"
 #include "gpu/cpu/cpu_engine.h"
@@ -112,6 +113,7 @@ RolloutOptions shipped_options(int64_t prompts) {
   options.limit = prompts;
   options.group_size = 6;
   options.sampling.max_tokens = 200;
+  REQUIRE(choose_instances(options).ok());
   return options;
 }
 

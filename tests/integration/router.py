@@ -139,6 +139,18 @@ class SameBitsTest(unittest.TestCase):
             self.assertNotEqual(run.returncode, 0)
             self.assertIn("--engines: no server answers: http://127.0.0.1:9: neither /server_info nor /get_server_info answers: it cannot be reached", run.stderr)
 
+    def test_a_rollout_names_the_servers_weights_and_is_refused_where_they_differ(self):
+        servers = [Served("--weight-version", version) for version in ("4", "8")]
+        for server in servers:
+            self.addCleanup(server.stop)
+        with tempfile.TemporaryDirectory() as folder:
+            responses = rollout(folder, "--engines", engine("seer", servers[0]))
+            self.assertEqual({(r["weight_version"], r["weight_version_name"]) for r in responses}, {(1, "4")})
+            run = subprocess.run([SEER, "rollout", "--model", MODEL, "--prompts", PROMPTS, "--limit", "1", "--out", f"{folder}/o.jsonl",
+                                  "--engines", ",".join(engine("seer", server) for server in servers)], capture_output=True, text=True, timeout=30)
+            self.assertNotEqual(run.returncode, 0)
+            self.assertRegex(run.stderr, r'--engines: http://\S+ has weights "4", and http://\S+ has "8": expected the same on all servers')
+
     def test_a_simulation_with_the_profile_learned_from_servers_takes_as_long_as_they_did(self):
         servers = [Served("--instances", "1", "--max-batch", "8") for _ in range(2)]
         for server in servers:

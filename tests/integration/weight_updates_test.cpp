@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "actors/fleet.h"
+#include "cli/engine_source.h"
 #include "cli/local_rollout.h"
 #include "cli/scratch.h"
 #include "gpu/cpu/cpu_engine.h"
@@ -47,6 +48,7 @@ RolloutOptions options_of(const std::string& model, const ScratchFolder& scratch
   o.out = scratch.path("out.jsonl");
   o.group_size = kSamples;
   o.sampling.max_tokens = 24;
+  REQUIRE(choose_instances(o).ok());
   return o;
 }
 

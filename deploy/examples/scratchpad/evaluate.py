@@ -22,6 +22,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 def length_icc(groups):
     """groups: lists of lengths, all of one size of at least 2."""
     logs = [[math.log(length) for length in lengths] for lengths in groups]
+    if len(logs) < 2 or min(map(len, logs)) < 2:
+        return math.nan, math.nan, math.nan
     within = statistics.mean(statistics.variance(g) for g in logs)
     between = max(0.0, statistics.variance([statistics.mean(g) for g in logs]) - within / len(logs[0]))
     return between / (between + within), between, within
@@ -68,9 +70,11 @@ def sample_groups(prompts, tokenizer, args):
 def read_groups(path, count):
     """Groups of the first `count` prompts from the JSON lines of `seer rollout --out`."""
     groups = [{} for _ in range(count)]
-    for line in open(path, encoding="utf-8"):
+    for number, line in enumerate(open(path, encoding="utf-8"), 1):
         response = json.loads(line)
-        if response["group"] < count:
+        if not {"group", "sample", "output_ids"} <= response.keys():
+            raise SystemExit(f"{path}:{number}: expected a line that `seer rollout --out` wrote, with group, sample and output_ids")
+        if response["group"] < count and response["output_ids"]:
             groups[response["group"]][response["sample"]] = response["output_ids"]
     return [[group[k] for k in sorted(group)] for group in groups]
 
@@ -116,7 +120,11 @@ def main():
     args = ap.parse_args()
     prompts, tokenizer = task.read_prompts(args.prompts)[:args.first], task.Tokenizer()
     if args.responses:
-        return report(prompts, read_groups(args.responses, len(prompts)), tokenizer)
+        groups = read_groups(args.responses, len(prompts))
+        some = [i for i, group in enumerate(groups) if group]  # a rollout may have had fewer prompts
+        if not some:
+            raise SystemExit(f"{args.responses} has no response to any of the {len(prompts)} prompts")
+        return report([prompts[i] for i in some], [groups[i] for i in some], tokenizer)
     groups = sample_groups(prompts, tokenizer, args)
     report(prompts, groups, tokenizer)
     if args.dump:

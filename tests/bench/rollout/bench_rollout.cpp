@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/engine_source.h"
 #include "cli/local_rollout.h"
 #include "protocols/hash.h"
 
@@ -76,6 +77,7 @@ int main(int argc, char** argv) {
   app.add_option("--max-tokens", options.sampling.max_tokens);
   CLI11_PARSE(app, argc, argv);
 
+  if (const Status chosen = choose_instances(options); !chosen.ok()) return fail_with(chosen.error());
   auto work = load_work(options);
   if (!work.ok()) return fail_with(work.error());
   ResponseHash expected;

@@ -438,4 +438,32 @@ TEST_CASE("cuda engine: a config, a model or a device that cannot work is one se
   MESSAGE(full.detail);
 }
 
+TEST_CASE("cuda engine: as many KV blocks are found as fit on one GPU or on each of two, and no more") {
+  const auto model = tiny("llama", "BF16");
+  constexpr int64_t kMemory = 64 << 20;
+  for (const size_t ranks : {1, 2}) {
+    CAPTURE(ranks);
+    CudaEngineConfig config = small_config(CudaType::kBf16);
+    config.device_blocks = 0;
+    const auto make = [&](int64_t kv_bytes, bool weights_beside) {
+      std::vector<std::unique_ptr<cuda::Device>> devices;
+      for (size_t i = 0; i < ranks; ++i) devices.push_back(simt::make_simt_device({.memory_bytes = kMemory}));
+      config.kv_bytes = kv_bytes;
+      config.weights_beside = weights_beside;
+      return make_cuda_engine(model, std::move(devices), config);
+    };
+    const auto fit = [&](bool weights_beside, int64_t memory) {
+      config.weights_beside = weights_beside;
+      return cuda_kv_bytes_that_fit(*model, config, static_cast<int32_t>(ranks), memory);
+    };
+    const int64_t block_bytes = cuda_kv_block_bytes(model->config, config), fits = fit(false, kMemory).value();
+    const auto engine = make(fits, false);
+    REQUIRE(engine.ok());
+    CHECK((*engine)->info().device_blocks == fits / block_bytes);
+    CHECK(make(fits + block_bytes, false).error().code == Code::kFull);
+    CHECK(fit(true, kMemory).value() < fits);
+    CHECK(fit(false, 1 << 20).error().code == Code::kFull);
+  }
+}
+
 }  // namespace seer
