@@ -240,7 +240,7 @@ void NodeActor::on_down(const rt::down& message) {
     updated(id, cat("instance ", id, " died while it changed its weights"));
     if (restarts_it) {
       log.warn(rt::now_us(self), "instance_restarted",
-               {{"instance", id}, {"node", config.node}, {"restarts", restarts}, {"error", why.empty() ? "it was stopped" : why}});
+               {{"instance", id}, {"node", config.node}, {"restarts", restarts}, {"error", why.empty() ? "none given" : why}});
       remake_instance(id);
     } else {
       lose({id}, died_text(cat("instance ", id, " on node ", config.node), why));

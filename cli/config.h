@@ -48,7 +48,7 @@ struct MachineOptions {
 
   DeviceKind device = DeviceKind::kCpu;
   int64_t tensor_parallel = 1;      // GPUs of an instance
-  int64_t instances = kAutoNumber;        // engines, each with its own KV cache
+  int64_t instances = kAutoNumber;  // engines, each with its own KV cache
   int64_t threads_per_instance = 0; // 0: an even share of the cores
   bool pin = false;                 // threads of instances are pinned to cores
   int64_t max_batch = 256;          // most running requests of an instance
@@ -62,7 +62,7 @@ struct MachineOptions {
   double draft_lambda = 2;          // see DraftBudgetConfig::lambda
   std::string draft_profile;        // step times from `seer profile`, also for --policy auto; empty: measured at the start
 
-  int64_t kv_bytes = kAutoNumber;                 // KV cache per instance
+  int64_t kv_bytes = kAutoNumber;           // KV cache per instance
   KvType kv_dtype = KvType::kBf16;
   int64_t block_tokens = 16;                // tokens per KV block
   int64_t dram_bytes = int64_t{1} << 30;    // DRAM tier of the pool

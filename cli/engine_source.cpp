@@ -76,9 +76,9 @@ Result<int64_t> free_device_bytes(const MachineOptions& options) {
   return least;
 }
 
-constexpr int64_t kInstances = 2;                        // on a CPU
-constexpr int64_t kKvBytes = int64_t{256} << 20;         // likewise
-constexpr double kDeviceShare = 0.9;                     // of what a GPU has free; the rest is for CUDA, its graphs and NCCL
+constexpr int64_t kInstances = 2;                 // on a CPU
+constexpr int64_t kKvBytes = int64_t{256} << 20;  // likewise
+constexpr double kDeviceShare = 0.9;              // of what a GPU has free; the rest is for CUDA, its graphs and NCCL
 
 }  // namespace
 
@@ -99,13 +99,15 @@ Status choose_kv_bytes(MachineOptions& options, const Model& model, bool takes_w
   SEER_ASSIGN_OR_RETURN(const int64_t free_bytes, free_device_bytes(options));
   SEER_ASSIGN_OR_RETURN(const int64_t sharing, instances_per_device(options));
   const auto device_bytes = static_cast<int64_t>(kDeviceShare * static_cast<double>(free_bytes)) / sharing;
-  CudaEngineConfig config = cuda_config(options);
-  config.weights_beside = false;
-  SEER_ASSIGN_OR_RETURN(options.kv_bytes, cuda_kv_bytes_that_fit(model, config, static_cast<int32_t>(options.tensor_parallel), device_bytes));
-  config.weights_beside = true;
+  const auto fitting = [&](bool weights_beside) {
+    CudaEngineConfig config = cuda_config(options);
+    config.weights_beside = weights_beside;
+    return cuda_kv_bytes_that_fit(model, config, static_cast<int32_t>(options.tensor_parallel), device_bytes);
+  };
+  SEER_ASSIGN_OR_RETURN(const int64_t most, fitting(false));
+  options.kv_bytes = most;
   if (!takes_weights || sharing > 1) return {};
-  const auto beside = cuda_kv_bytes_that_fit(model, config, static_cast<int32_t>(options.tensor_parallel), device_bytes);
-  if (beside.ok() && *beside >= options.kv_bytes / 2) options.kv_bytes = *beside;
+  if (const Result<int64_t> beside = fitting(true); beside.ok() && *beside >= most / 2) options.kv_bytes = *beside;
   return {};
 }
 

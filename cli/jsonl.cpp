@@ -181,8 +181,7 @@ class PromptReader {
     const auto& [name, text] = member;
     const bool is_null = text == "null";  // not given
     const auto option = std::ranges::find(options_, name, &OptionSpec::name);
-    const bool is_off = name == "top_k" && text == "-1";  // as other programs write it
-    if (option != options_.end()) return is_null ? Status{} : set_json_option(*option, is_off ? "0" : text, found);
+    if (option != options_.end()) return is_null ? Status{} : set_json_option(*option, sampling_text(name, text), found);
     if (name == "id" || name == "prompt" || name == "prompt_ids" || name == "seed" || name == "length_hint")
       return is_null ? Status{} : take_own(member, found, prompt);
     if (const RefusedField* refused = is_null ? nullptr : find_refused(name))
@@ -196,8 +195,8 @@ class PromptReader {
     return {};
   }
 
-  /// The field that this one is a misspelling of; empty: none. Only long names of sampling are compared with others that are near: short
-  /// ones, and prompt_id, may be the user's own.
+  /// The field that this one is a misspelling of; empty: none. Only long names of sampling have others that are near: names near short
+  /// ones, prompt_id, and a word of a long name (repetition) may be the user's own.
   std::string meant_field(const std::string& name) const {
     constexpr size_t kLongName = 8;
     const auto plain = [](std::string_view of) {
@@ -213,7 +212,8 @@ class PromptReader {
       if (plain(option.name) == plain(name)) return option.name;
       if (option.name.size() >= kLongName) long_names.push_back(option.name);
     }
-    return name.size() >= kLongName ? nearest_name(name, long_names) : "";
+    const std::string near = name.size() >= kLongName ? nearest_name(name, long_names) : "";
+    return near.starts_with(name + "_") ? "" : near;
   }
 
   /// Reads a field that is not a flag.

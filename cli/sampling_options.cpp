@@ -16,4 +16,6 @@ std::vector<OptionSpec> sampling_options(SamplingParams& s) {
   };
 }
 
+std::string sampling_text(const std::string& field, const std::string& text) { return field == "top_k" && text == "-1" ? "0" : text; }
+
 }  // namespace seer

@@ -139,11 +139,10 @@ Result<Sampling> read_sampling(const Json& params, const char* max_tokens, int64
   if (others) SEER_RETURN_IF_ERROR(check_names(params, options, max_tokens, *others));
   for (const auto& [name, value] : params.items()) {
     if (value.is_null()) continue;
-    const bool is_off = name == "top_k" && value == -1;
     const auto option = std::ranges::find(options, name == max_tokens ? "max_tokens" : name, &OptionSpec::name);
-    if (option == options.end() || is_off) continue;  // other fields change no token
+    if (option == options.end()) continue;  // other fields change no token
     option->name = name;
-    SEER_RETURN_IF_ERROR(set_json_option(*option, written_value(value), ""));
+    SEER_RETURN_IF_ERROR(set_json_option(*option, sampling_text(name, written_value(value)), ""));
   }
   for (const char* const name : kSeeds)
     if (const Json* const seed = given_field(params, name)) {

@@ -59,6 +59,7 @@ class SglangTest(GroupTest):
                 for server in self.servers:
                     self.assertEqual(server.calls[-1], ("/update_weights_from_distributed", {**part(names, running), "flush_cache": True}))
             self.post("/continue_generation")
+            self.assertEqual([worker["weight_version"] for worker in self.router.workers()], [running] * 2)
             self.assertEqual(self.answers(), (version, int(running)))
             self.assertEqual(self.router.up(), 2)
         self.post("/destroy_weights_update_group", {"group_name": GROUP})
