@@ -17,6 +17,8 @@ Status check_rollout(const ClusterIdentity& rollout, const ClusterIdentity& mach
   return check_identity("a rollout", rollout, expected);
 }
 
+constexpr uint64_t kTryAgain = uint64_t{1} << 32;  // in a Tick, with a machine's name; an id of a rollout is below
+
 }  // namespace
 
 ClusterActor::ClusterActor(rt::self_ptr<ClusterActor> self_in, uint64_t first_number_in, EventLog log_in)
@@ -33,7 +35,7 @@ ClusterActor::ClusterActor(rt::self_ptr<ClusterActor> self_in, uint64_t first_nu
 ClusterActor::~ClusterActor() { rt::stop(directory); }
 
 ClusterActor::handle::behavior_type ClusterActor::make_behavior() {
-  return {[this](const Tick& tick) { tick.what == 0 ? drop_lost_rollouts() : drop_absent_rollout(RolloutId{static_cast<uint32_t>(tick.what)}); },
+  return {[this](const Tick& tick) { on_tick(tick.what); },
           [this](const EnterCluster& ask) { return on_enter(ask); },
           [this](const NodeReady& ready) { on_ready(ready); },
           [this](const EnterRollout& ask) { return on_rollout(ask); },
@@ -43,6 +45,16 @@ ClusterActor::handle::behavior_type ClusterActor::make_behavior() {
           [this](const WeightsUpdated& answer) { on_updated(answer); },
           [this](const DrainMachine& drain) { return on_drain(drain); },
           [this](const GetReport&) { return report(); }};
+}
+
+void ClusterActor::on_tick(uint64_t what) {
+  const auto low = static_cast<uint32_t>(what);
+  if (what == 0) return drop_lost_rollouts();
+  if (what < kTryAgain) return drop_absent_rollout(RolloutId{low});
+  const auto member = members.find(NodeId{low});
+  if (member == members.end()) return;
+  member->second.is_tried_later = false;
+  update_outdated(member->second);
 }
 
 uint64_t ClusterActor::next_number() {
@@ -127,14 +139,19 @@ void ClusterActor::has_changed(NodeId node) {
   if (member == members.end() || !member->second.has_instances()) return;
   member->second.identity.version = weights.what.version;
   member->second.identity.weights = weights.weights;
+  member->second.pause_us = 0;
 }
 
 void ClusterActor::on_updated(const WeightsUpdated& answer) {
   if (!answer.error.empty()) log.warn(rt::now_us(self), "weights_failed", {{"node", answer.node}, {"error", answer.error}});
   else if (answer.version == weights.what.version) has_changed(answer.node);
-  // While it changed to weights of before, it refused those of now.
   const auto member = members.find(answer.node);
-  if (answer.version < weights.what.version && member != members.end()) update_outdated(member->second);
+  if (member == members.end()) return;
+  // While it changed to weights of before, it refused those of now.
+  if (answer.version < weights.what.version) return update_outdated(member->second);
+  if (answer.error.empty() || std::exchange(member->second.is_tried_later, true)) return;
+  member->second.pause_us = std::clamp(2 * member->second.pause_us, kTryPauseUs, kTryPauseUsMax);
+  rt::tell_after(self, member->second.pause_us, handle{self}, Tick{kTryAgain + answer.node.value});
 }
 
 void ClusterActor::update_outdated(const Member& member) {

@@ -36,6 +36,8 @@ struct ClusterActor {
   static constexpr int64_t kReturnUs = 90'000'000;
   /// KV of a lost rollout is released after this time. It enters again sooner if only its connection was lost.
   static constexpr int64_t kAbsentUs = 5'000'000;
+  /// A machine that could not take the cluster's weights gets them again after this time, which doubles up to the second.
+  static constexpr int64_t kTryPauseUs = 1'000'000, kTryPauseUsMax = 64'000'000;
 
   /// `first_number`: the start time, in milliseconds of the calendar.
   ClusterActor(rt::self_ptr<ClusterActor> self_in, uint64_t first_number_in, EventLog log_in = {});
@@ -50,11 +52,14 @@ struct ClusterActor {
     uint64_t epoch = 0;
     std::optional<NodeReady> ready = {};  // none: it is being started
     bool draining = false;
+    int64_t pause_us = 0;         // before it last got the weights again; 0: it took those that it got
+    bool is_tried_later = false;  // it will get them again after pause_us
     bool has_instances() const { return roles.has(NodeRole::kInstances); }
   };
 
   ClusterEntered on_enter(const EnterCluster& ask);
   void on_ready(const NodeReady& ready);
+  void on_tick(uint64_t what);
   uint64_t next_number();
   void keep_number(uint64_t number) { last_number = std::max(last_number, number); }
   void drop_lost_rollouts();

@@ -20,15 +20,26 @@ std::optional<uint64_t> WeightFetch::next() {
 }
 
 Status WeightFetch::take(const WeightPart& part) {
-  const uint64_t expected = std::min(kWeightPartBytes, bytes_ - memory_->bytes());
-  if (part.offset != memory_->bytes() || part.bytes.size() != expected)
-    return fail(Code::kCorrupt, part.bytes.size(), " bytes of new weights came for byte ", part.offset, ": expected ", expected, " for byte ",
-                memory_->bytes());
-  crc_ = crc32c(std::as_bytes(std::span(part.bytes)), crc_);
-  SEER_RETURN_IF_ERROR(memory_->append(part.bytes));
+  const bool is_asked = part.offset % kWeightPartBytes == 0 && part.offset >= memory_->bytes() && part.offset < asked_bytes_;
+  if (!is_asked || early_.contains(part.offset)) return {};
+  const uint64_t expected = std::min(kWeightPartBytes, bytes_ - part.offset);
+  if (part.bytes.size() != expected)
+    return fail(Code::kCorrupt, part.bytes.size(), " bytes of new weights came for byte ", part.offset, ": expected ", expected);
+  if (part.offset > memory_->bytes()) {
+    early_.emplace(part.offset, part.bytes);
+    return {};
+  }
+  SEER_RETURN_IF_ERROR(append(part.bytes));
+  for (auto next = early_.find(memory_->bytes()); next != early_.end(); next = early_.find(memory_->bytes()))
+    SEER_RETURN_IF_ERROR(append(early_.extract(next).mapped()));
   if (is_whole() && crc_ != crc_expected_)
     return fail(Code::kCorrupt, "the new weights arrived damaged: their checksum is ", crc_, ", expected ", crc_expected_);
   return {};
+}
+
+Status WeightFetch::append(const std::string& bytes) {
+  crc_ = crc32c(std::as_bytes(std::span(bytes)), crc_);
+  return memory_->append(bytes);
 }
 
 }  // namespace seer

@@ -388,6 +388,25 @@ TEST_CASE("cluster: after new weights, machines that come with older ones get th
   b.run();
   REQUIRE(late.seen->updates.size() == 3);
   CHECK(late.seen->updates[2].what.version == WeightVersion{6});
+
+  b.world.run_until(b.world.now_us() + ClusterActor::kTryPauseUs);
+  CHECK(late.seen->updates.size() == 4);  // those that it refused
+
+  // It could not read them: it gets them again, later each time, until it has them.
+  const auto fail_after = [&](int64_t pause_us) {
+    const size_t before = late.seen->updates.size();
+    rt::post(reply_to, WeightsUpdated{NodeId{3}, WeightVersion{6}, "node 3: the new weights arrived damaged", 0});
+    b.world.run_until(b.world.now_us() + pause_us - 1);
+    CHECK(late.seen->updates.size() == before);
+    b.run();
+    CHECK(late.seen->updates.size() == before + 1);
+  };
+  fail_after(2 * ClusterActor::kTryPauseUs);
+  fail_after(4 * ClusterActor::kTryPauseUs);
+  rt::post(reply_to, WeightsUpdated{NodeId{3}, WeightVersion{6}, "", 78});
+  b.world.run_until(b.world.now_us() + 2 * ClusterActor::kTryPauseUsMax);
+  CHECK(late.seen->updates.size() == 6);
+  CHECK(b.ask<RolloutEntered>(EnterRollout{}).instances == 8);
 }
 
 TEST_CASE("cluster: machines without instances are compared in what they have; rollouts and new weights are for those with instances") {

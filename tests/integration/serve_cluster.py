@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """`seer serve --cluster`: a server before machines of their own gives the responses of `seer rollout`, bit for bit, while machines
 come, die and change their weights, and the controller dies and returns. Usage: serve_cluster.py [SEER]"""
-import concurrent.futures, json, re, shutil, signal, socket, subprocess, tempfile, time, unittest
+import concurrent.futures, json, re, shutil, signal, socket, subprocess, sys, tempfile, time, unittest
 
 from scripted_receiver import ScriptedReceiver, memory_with
-from served import MACHINE, MODEL, ROOT, SEER, Served, memories_of
+from served import MACHINE, MODEL, ROOT, SEER, Served, end_of, memories_of
 from turned_model import turned_model
 
 PROMPTS = f"{ROOT}/deploy/examples/scratchpad/prompts.jsonl"
@@ -25,10 +25,9 @@ class Machine:
         self.port = int(match[1])
 
     def end(self, how=signal.SIGTERM):
+        """Returns its log."""
         self.process.send_signal(how)
-        self.process.wait(timeout=60)
-        self.process.stdout.close()
-        self.process.stderr.close()
+        return end_of(self.process)
 
 
 def until(is_so, what):
@@ -53,10 +52,15 @@ class ServeClusterTest(unittest.TestCase):
         self.until_machines(2)
         self.served = Served("--cluster", f"127.0.0.1:{self.controller_port}")
 
+    def run(self, result=None):
+        self.result = result
+        return super().run(result)
+
     def tearDown(self):
-        self.served.kill()
-        for machine in [*self.machines.values(), self.controller]:
-            machine.end()
+        logs = {"server": self.served.kill(), "controller": self.controller.end(), **{name: machine.end() for name, machine in self.machines.items()}}
+        if any(test is self for test, _ in self.result.failures + self.result.errors):
+            for name, log in logs.items():
+                print(f"---- log of {name}\n{log}", file=sys.stderr)
 
     def add(self, name, *options):
         self.machines[name] = Machine("--name", str(name), "--join", f"127.0.0.1:{self.controller_port}", "--instances", "1", *MACHINE, *options)

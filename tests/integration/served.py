@@ -8,6 +8,18 @@ MACHINE = ["--threads-per-instance", "1", "--kv-bytes", "16MiB", "--dram-bytes",
 LONG = {"max_new_tokens": 1500, "ignore_eos": True}  # some hundred steps, unless it is ended
 
 
+def end_of(process):
+    """Waits until the process has ended. Returns what it has logged, if nobody has read that."""
+    process.wait(timeout=60)
+    process.stdout.close()
+    if process.stderr.closed:
+        return ""
+    os.set_blocking(process.stderr.fileno(), False)  # a child of the process may have it too
+    with process.stderr, contextlib.suppress(BlockingIOError):
+        return os.read(process.stderr.fileno(), 1 << 20).decode(errors="replace")
+    return ""
+
+
 class Served:
     """A server of its own."""
 
@@ -31,10 +43,9 @@ class Served:
         return code
 
     def kill(self):
+        """Returns its log."""
         self.process.kill()
-        self.process.wait(timeout=60)
-        self.process.stdout.close()
-        self.process.stderr.close()
+        return end_of(self.process)
 
     def connect(self):
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
