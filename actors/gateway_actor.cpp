@@ -382,7 +382,7 @@ int64_t GatewayActor::abort(const std::set<Ticket>& tickets) {
 }
 
 /// Ends these requests: waiting ones are answered at once, running ones when their rollout answers.
-int64_t GatewayActor::end_requests(const std::function<bool(const GatewayRequest&)>& is_meant, InFlight how) {
+int64_t GatewayActor::end_requests(const RequestTest& is_meant, InFlight how) {
   int64_t count = 0;
   for (auto& [id, run] : running) {
     if (!is_meant(*run.piece.request)) continue;
@@ -392,7 +392,10 @@ int64_t GatewayActor::end_requests(const std::function<bool(const GatewayRequest
     end_run(id);
     ++count;
   }
-  if (how != InFlight::kAbort) return count;
+  return how == InFlight::kAbort ? count + end_waiting(is_meant) : count;
+}
+
+int64_t GatewayActor::end_waiting(const RequestTest& is_meant) {
   sweep();
   std::vector<Piece> aborted;
   for (auto& [id, group] : waiting) {
@@ -403,7 +406,7 @@ int64_t GatewayActor::end_requests(const std::function<bool(const GatewayRequest
   }
   for (auto it = waiting.begin(); it != waiting.end();) it = it->second.pieces.empty() ? forget(it) : std::next(it);
   for (const Piece& piece : aborted) give_unstarted(piece, FinishReason::kAborted, {});
-  return count + std::ssize(aborted);
+  return std::ssize(aborted);
 }
 
 void GatewayActor::pause(InFlight in_flight, std::function<void()> idle) {
@@ -415,7 +418,11 @@ void GatewayActor::pause(InFlight in_flight, std::function<void()> idle) {
 }
 
 void GatewayActor::drain() {
-  if (is_paused) end_requests([](const GatewayRequest& request) { return request.tokens_to != TokensTo::kJournal; }, InFlight::kAbort);
+  if (!is_paused) return;
+  const auto is_not_kept = [](const GatewayRequest& request) { return request.tokens_to != TokensTo::kJournal; };
+  for (auto& [id, run] : running)
+    if (is_not_kept(*run.piece.request)) run.is_redone = false;  // it is answered as it ends
+  end_waiting(is_not_kept);
 }
 
 void GatewayActor::see_if_idle() {

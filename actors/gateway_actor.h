@@ -179,7 +179,7 @@ struct GatewayActor {
   /// Makes new requests wait until go_on(). `idle` is called once nothing runs, or by go_on() if that comes before.
   void pause(InFlight in_flight, std::function<void()> idle = [] {});
   void go_on();
-  /// Nobody will call go_on() any more: if it is paused, requests end that nothing keeps for later.
+  /// Nobody will call go_on() any more: if it is paused, requests that wait for it end, but those that a journal keeps.
   void drain();
   void update_weights(WeightsOrder order);
   /// The node will not answer any more.
@@ -266,7 +266,9 @@ struct GatewayActor {
   bool may_open_rollout();
   Rollout& open_rollout();
   void close_rollout();
-  int64_t end_requests(const std::function<bool(const GatewayRequest&)>& is_meant, InFlight how);
+  using RequestTest = std::function<bool(const GatewayRequest&)>;
+  int64_t end_requests(const RequestTest& is_meant, InFlight how);
+  int64_t end_waiting(const RequestTest& is_meant);
   void end_run(RequestId run);
   void end_in_rollout(RequestId run, int64_t tokens);
   GatewayRollout figures_of(RolloutId id, const Rollout& rollout) const;

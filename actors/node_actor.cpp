@@ -181,9 +181,10 @@ void NodeActor::make_aside(Make make, Then then) {
 void NodeActor::remake_instance(InstanceId id) {
   make_aside([makers = makers, id] { return make_instance(*makers, id); },
              [this, id](Result<InstanceMachinery>& made) {
-               if (!made.ok())
-                 return lose({id}, cat("instance ", id, " on node ", config.node, " could not be started again: ",
-                                       made.error().detail));
+               if (!made.ok()) {
+                 const std::string why = cat("instance ", id, " on node ", config.node, " could not be started again: ", made.error().detail);
+                 return is_last(id) ? give_up(why) : lose({id}, why);
+               }
                instances.at(id).made = *std::move(made);
                start_waiting_instances();
              });
@@ -234,8 +235,7 @@ void NodeActor::on_down(const rt::down& message) {
     if (!rt::is_source(message, instance.handle)) continue;
     const std::string why = rt::reason_text(message);
     const bool restarts_it = instance.stopped || may_restart(instance.restarts);
-    const auto is_left = [lost = &instance](const auto& other) { return &other.second != lost && !other.second.is_lost; };
-    if (!restarts_it && std::ranges::none_of(instances, is_left)) return give_up_restarting(cat("instance ", id), why);
+    if (!restarts_it && is_last(id)) return give_up_restarting(cat("instance ", id), why);
     instance.handle = nullptr;
     updated(id, cat("instance ", id, " died while it changed its weights"));
     if (restarts_it) {
@@ -384,7 +384,9 @@ void NodeActor::leave_when_drained() {
     for (const InstanceReport& instance : report.instances) left += instance.chunks;
     for (const KvNodeReport& pool : report.pool) left += pool.kept_requests;
     const int64_t now = rt::now_us(self);
-    if (left > 0 && now < drain_until_us) return rt::tell_after(self, kDrainLookUs, handle{self}, Tick{});
+    const auto up = std::ranges::count_if(instances, [](const auto& i) { return i.second.handle != nullptr; });
+    const bool all_answered = std::ssize(report.instances) >= up && (kv_node == nullptr || !report.pool.empty());
+    if ((left > 0 || !all_answered) && now < drain_until_us) return rt::tell_after(self, kDrainLookUs, handle{self}, Tick{});
     log.info(now, "node_drained", {{"node", config.node}, {"requests_left", left}});
     rt::quit(self);
   });
@@ -428,6 +430,11 @@ void NodeActor::lose(std::vector<InstanceId> lost, std::string reason) {
   for (const InstanceId id : lost) instances.at(id).is_lost = true;
   losses.push_back({config.node, std::move(lost), std::move(reason)});
   tell_all(losses.back());
+}
+
+/// The others are lost.
+bool NodeActor::is_last(InstanceId id) const {
+  return std::ranges::all_of(instances, [id](const auto& other) { return other.first == id || other.second.is_lost; });
 }
 
 bool NodeActor::may_restart(Restarts& of) {

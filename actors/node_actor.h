@@ -134,6 +134,7 @@ struct NodeActor {
     int32_t count = 0;
     int64_t last_us = 0;
   };
+  bool is_last(InstanceId id) const;
   bool may_restart(Restarts& of);
   void lose(std::vector<InstanceId> lost, std::string reason);
   std::string died_text(const std::string& part, const std::string& why) const;

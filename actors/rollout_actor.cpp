@@ -8,6 +8,7 @@ namespace seer {
 namespace {
 
 constexpr int64_t kUpdateTokens = 65536;  // in one message to a draft server: 256 KiB
+constexpr size_t kRenewedGroups = 4096;   // the same
 
 }  // namespace
 
@@ -75,19 +76,17 @@ void RolloutActor::on_instance_up(const InstanceUp& up) {
     }
     on_instance_lost(up.instance);  // it has changed to another rollout's weights
   }
-  instances_refused.erase(up.instance);
   if (!may_join(up)) {
-    if (up.identity.version == config.version) instances_refused.insert(up.instance);  // else it may get this version
     start_when_all_are_up();
     if (started) place();
     return;
   }
   if (instances.contains(up.instance) || draining.contains(up.instance))
     on_instance_lost(up.instance);  // it restarted, and this came before its down message
-  instances[up.instance] = {up.handle, up.kv_blocks, 0, rt::now_us(self)};
+  instances[up.instance] = {up.handle, up.kv_blocks, up.kv_blocks * up.block_tokens, 0, rt::now_us(self)};
   parts.log.info(rt::now_us(self), "instance_up", {{"instance", up.instance}, {"node", up.node}, {"kv_blocks", up.kv_blocks}});
   instances_gone.erase(up.instance);
-  kv_tokens_max = std::max(kv_tokens_max, up.kv_blocks * up.block_tokens);
+  note_room();
   rt::monitor(self, up.handle);
   if (!instances_seen.insert(up.instance).second)  // it may still run chunks that were placed again elsewhere
     rt::tell(self, up.handle, DropChunks{config.id});
@@ -105,12 +104,22 @@ bool RolloutActor::may_join(const InstanceUp& up) {
   ClusterIdentity expected = identity.value_or(up.identity);
   expected.version = config.version;
   const Status fits = check_identity(cat("instance ", up.instance), up.identity, expected);
-  if (fits.ok()) identity = expected;
-  if (!fits.ok()) {
-    last_refusal = fits.error().detail;
-    parts.log.warn(rt::now_us(self), "instance_refused", {{"instance", up.instance}, {"error", last_refusal}});
+  refusals.erase(up.instance);
+  if (fits.ok()) {
+    if (expected.weights == 0) expected.weights = up.identity.weights;  // the first did not say
+    identity = expected;
+  } else {
+    const WeightVersion version = up.identity.version;
+    refusals[up.instance] = {fits.error().detail, version != WeightVersion{} && version != config.version};
+    parts.log.warn(rt::now_us(self), "instance_refused", {{"instance", up.instance}, {"error", fits.error()}});
   }
   return fits.ok();
+}
+
+void RolloutActor::note_room() {
+  if (instances.empty()) return;
+  kv_tokens_max = 0;
+  for (const auto& [id, instance] : instances) kv_tokens_max = std::max(kv_tokens_max, instance.kv_tokens);
 }
 
 void RolloutActor::on_part_lost(const PartLost& lost) {
@@ -120,6 +129,7 @@ void RolloutActor::on_part_lost(const PartLost& lost) {
     parts_lost.push_back(lost.reason);
   }
   instances_gone.insert(lost.instances.begin(), lost.instances.end());
+  for (const InstanceId id : lost.instances) refusals.erase(id);
   end_when_none_is_left();
   if (ended) return;
   start_when_all_are_up();
@@ -131,31 +141,40 @@ void RolloutActor::on_draining(const InstancesDraining& leaving) {
   parts.log.info(rt::now_us(self), "instances_draining", {{"node", leaving.node}, {"instances", leaving.instances.size()}});
   for (const InstanceId id : leaving.instances) {
     instances_gone.insert(id);
+    refusals.erase(id);
     const auto instance = instances.find(id);
     if (instance == instances.end()) continue;
     draining[id] = instance->second.handle;
     instances.erase(instance);
     scheduler->remove_instance(id);
   }
+  note_room();
   if (instances.empty()) instances_gone_us = rt::now_us(self);
   start_when_all_are_up();
   if (started) place();
 }
 
-void RolloutActor::start_when_all_are_up() {
-  if (started || instances.empty() || instances.size() + instances_gone.size() + instances_refused.size() < config.instances_expected) return;
-  start();
+/// Those that are up, and those that will not be.
+size_t RolloutActor::settled_instances() const {
+  const auto stays_out = [](const auto& refusal) { return !refusal.second.may_change; };
+  return instances.size() + instances_gone.size() + static_cast<size_t>(std::ranges::count_if(refusals, stays_out));
 }
 
-/// A reason for the missing instances, after a colon; empty if none is known.
+void RolloutActor::start_when_all_are_up() {
+  if (!started && !instances.empty() && settled_instances() >= config.instances_expected) start();
+}
+
+/// Reasons for the missing instances, after a colon; empty if none is known.
 std::string RolloutActor::why_none_is_left() const {
-  if (!parts_lost.empty()) return ": " + parts_lost.back();
-  return last_refusal.empty() ? "" : ": " + last_refusal;
+  std::string why;
+  if (!parts_lost.empty()) why += cat(": ", parts_lost.back());
+  if (!refusals.empty()) why += cat(why.empty() ? ": " : ", and ", refusals.rbegin()->second.why);
+  return why;
 }
 
 void RolloutActor::end_when_none_is_left() {
   if (config.machines_may_join) return;  // see on_tick()
-  if (instances.empty() && !instances_gone.empty() && instances_gone.size() >= config.instances_expected)
+  if (instances.empty() && !instances_gone.empty() && settled_instances() >= config.instances_expected)
     end(parts_lost.empty() ? "no instance is left to run on" : parts_lost.back());
 }
 
@@ -214,9 +233,11 @@ void RolloutActor::leave_out(RequestId id) {
   if (--open_in_group[id.group.index] == 0) forget_group(id.group);
 }
 
-/// A group that no instance could take fails alone. A request answered before is not answered again, not even with an error.
+/// A group that no instance could take fails alone, as one does whose begun responses have no room left. A request answered before is
+/// not answered again, not even with an error.
 void RolloutActor::schedule_group(GroupSpec& group) {
-  if (const int64_t room = kv_tokens_max - std::ssize(group.prompt_ids); config.cuts_lengths && room > 0)
+  const int64_t begun = group.generated_tokens.empty() ? 0 : std::ranges::max(group.generated_tokens);
+  if (const int64_t room = kv_tokens_max - std::ssize(group.prompt_ids); config.cuts_lengths && room > begun)
     group.sampling.max_tokens = std::min(group.sampling.max_tokens, room);
   const Status added = scheduler->add_group(group, rt::now_us(self));
   group.prompt_ids = std::vector<int32_t>();  // `prompts` has them
@@ -419,9 +440,15 @@ void RolloutActor::renew_drafts() {
   if (nodes.empty() || now - drafts_renewed_us < config.draft_ttl_us / 4) return;
   drafts_renewed_us = now;
   std::map<NodeId, UpdateCst> said;
-  for (const GroupSpec& group : parts.groups)
-    if (open_in_group[group.id.index] > 0) said[nodes[draft_shard(group.id, nodes)]].parts.push_back({group.id, 0, 0, {}});
-  for (auto& [node, update] : said) rt::tell(self, draft_servers.at(node), std::move(update));
+  const auto tell = [&](NodeId node) { rt::tell(self, draft_servers.at(node), std::exchange(said[node], {})); };
+  for (const GroupSpec& group : parts.groups) {
+    if (open_in_group[group.id.index] == 0) continue;
+    const NodeId node = nodes[draft_shard(group.id, nodes)];
+    said[node].parts.push_back({group.id, 0, 0, {}});
+    if (said[node].parts.size() >= kRenewedGroups) tell(node);
+  }
+  for (const auto& [node, update] : said)
+    if (!update.parts.empty()) tell(node);
 }
 
 // ---- chunks ----------------------------------------------------------------------------------------------------------
@@ -541,7 +568,9 @@ void RolloutActor::on_instance_lost(InstanceId lost) {
   ++instances_lost;
   instances.erase(lost);
   scheduler->remove_instance(lost);
-  if (instances.empty()) instances_gone_us = rt::now_us(self);
+  note_room();
+  lost_us = rt::now_us(self);
+  if (instances.empty()) instances_gone_us = lost_us;
   const auto chunks = std::ranges::count(open, lost, [](const auto& chunk) { return chunk.second.instance; });
   parts.log.warn(rt::now_us(self), "instance_lost", {{"instance", lost}, {"chunks", chunks}, {"instances_left", instances.size()}});
   place_chunks_again(lost);
@@ -608,12 +637,18 @@ void RolloutActor::place() {
   if (config.responses_kept_max > 0 && kept.size() >= config.responses_kept_max) return;
   while (std::optional<Placement> placement = scheduler->next(rt::now_us(self))) run(*placement);
   if (instances.empty()) return;  // one may come back: see on_tick()
-  if (scheduler->stalled().ok()) return;
+  if (scheduler->stalled().ok() || one_may_return(rt::now_us(self))) return;
   for (const StuckRequest& stuck : scheduler->stuck()) {
     scheduler->cancel(stuck.request, rt::now_us(self));
     finish_request(stuck.request, {FinishReason::kError, {}, stuck.why});
   }
   if (over()) end({});
+}
+
+/// An instance that was lost not long ago may be started again, and hold what those that are up cannot.
+bool RolloutActor::one_may_return(int64_t now) const {
+  const auto is_missing = [this](InstanceId id) { return !instances.contains(id) && !instances_gone.contains(id) && !refusals.contains(id); };
+  return now - lost_us < config.no_instance_us && std::ranges::any_of(instances_seen, is_missing);
 }
 
 void RolloutActor::place_or_end() {

@@ -85,15 +85,24 @@ struct RolloutActor {
   struct Instance {
     InstanceHandle handle;
     int64_t kv_blocks = 0;
+    int64_t kv_tokens = 0;      // that these hold
     int64_t kv_blocks_used = 0;
     int64_t up_us = 0;          // when its node said last that it is up
     std::vector<GroupId> over;  // for RunChunk::over of the next chunk there
+  };
+
+  struct Refusal {
+    std::string why;
+    bool may_change = false;  // it has another weight version, and may get this one
   };
 
   void on_instance_up(const InstanceUp& up);
   bool may_join(const InstanceUp& up);
   void on_part_lost(const PartLost& lost);
   void on_draining(const InstancesDraining& leaving);
+  void note_room();
+  size_t settled_instances() const;
+  bool one_may_return(int64_t now) const;
   void start_when_all_are_up();
   void end_when_none_is_left();
   std::string why_none_is_left() const;
@@ -160,12 +169,11 @@ struct RolloutActor {
   std::vector<std::vector<InstanceId>> ran_on;      // [group] where its chunks ran, until it is over
   std::map<InstanceId, Instance> instances;
   std::optional<ClusterIdentity> identity;          // of all its instances: that of the first one that was up
-  std::string last_refusal;                         // why an instance was not taken; empty: all were
   std::map<InstanceId, InstanceHandle> draining;    // not in `instances`; their chunks come back early
   std::set<InstanceId> instances_gone;              // for good
-  std::set<InstanceId> instances_refused;           // that have this version, but not the weights or model; as announced last
+  std::map<InstanceId, Refusal> refusals;           // of those that are not taken as they were announced last
   std::set<InstanceId> instances_seen;              // that were up at some time
-  int64_t kv_tokens_max = 0;                        // the KV of the largest of them
+  int64_t kv_tokens_max = 0;                        // the KV of the largest one that is up; with none, of the last ones
   std::vector<std::string> parts_lost;              // reasons
   std::map<NodeId, DraftServerHandle> draft_servers;
   std::unordered_map<ChunkId, OpenChunk> open;      // walked only through sorted copies
@@ -181,6 +189,7 @@ struct RolloutActor {
   int64_t reprefilled_chunks = 0;
   int64_t instances_lost = 0;
   int64_t started_us = 0;
+  int64_t lost_us = 0;                              // when an instance was last lost
   int64_t instances_gone_us = 0;                    // since when there is no instance
   double estimate_error = 0;
   bool started = false;

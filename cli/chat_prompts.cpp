@@ -30,7 +30,8 @@ std::tm local_time() {
   return parts;
 }
 
-/// Templates take the content of a message as text. A list of parts becomes their texts, a line each, as in vLLM.
+/// Templates take the content of a message as text. A list of parts becomes their texts, a line each, as vLLM does
+/// for templates that do not walk over parts.
 Status flatten_content(Context& message, const std::string& where) {
   const auto content = message.find("content");
   if (content == message.end() || content->is_null() || content->is_string()) return {};

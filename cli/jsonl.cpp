@@ -195,8 +195,8 @@ class PromptReader {
     return {};
   }
 
-  /// The field that this one is a misspelling of; empty: none. Only long names of sampling have others that are near: names near short
-  /// ones, prompt_id, and a word of a long name (repetition) may be the user's own.
+  /// The field that this one is a misspelling of; empty: none. Only long names of sampling have others that are near, which
+  /// begin alike: names near short ones, prompt_id, num_tokens, and a word of a long name (repetition) may be the user's own.
   std::string meant_field(const std::string& name) const {
     constexpr size_t kLongName = 8;
     const auto plain = [](std::string_view of) {
@@ -213,7 +213,8 @@ class PromptReader {
       if (option.name.size() >= kLongName) long_names.push_back(option.name);
     }
     const std::string near = name.size() >= kLongName ? nearest_name(name, long_names) : "";
-    return near.starts_with(name + "_") ? "" : near;
+    const bool begins_alike = !near.empty() && near.front() == std::tolower(static_cast<unsigned char>(name.front()));
+    return begins_alike && !near.starts_with(name + "_") ? near : "";
   }
 
   /// Reads a field that is not a flag.

@@ -43,7 +43,7 @@ struct InstanceConfig {
   int32_t headroom_tokens = 32;
   int32_t offer_blocks = 8;   // a running chunk offers full blocks to the pool when it has this many
   int32_t report_steps = 32;  // steps between two reports of tokens: the bound on the token log's lag
-  int64_t alive_us = 60'000'000;  // a report comes at least so often. It also tells of chunks without new tokens, if none did for so long
+  int64_t alive_us = 60'000'000;  // while steps end, a report comes at least so often, and tells of chunks without new tokens too
   int32_t step_depth = 2;     // orders of steps in the engine at most; an engine may take fewer
 };
 

@@ -37,7 +37,8 @@ Status check_not_refused(const Json& params) {
 Status check_names(const Json& params, const std::vector<OptionSpec>& options, const char* max_tokens, std::span<const char* const> others) {
   const auto is_among = [](const auto& names, const std::string& name) { return std::ranges::find(names, name) != std::ranges::end(names); };
   for (const auto& [name, value] : params.items()) {
-    if (name == max_tokens || std::ranges::find(options, name, &OptionSpec::name) != options.end()) continue;
+    const bool is_option = name != "max_tokens" && std::ranges::find(options, name, &OptionSpec::name) != options.end();
+    if (is_option || name == max_tokens) continue;
     if (is_among(others, name) || is_among(kSeeds, name) || is_among(kUnsupported, name) || values_without_effect().contains(name)) continue;
     std::string expected = max_tokens;
     for (const OptionSpec& option : options)

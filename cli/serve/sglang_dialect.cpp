@@ -117,7 +117,6 @@ Result<Generate> parse_generate(const std::string& body_text, Front& front) {
   call.is_list = prompts.is_list;
   SEER_RETURN_IF_ERROR(refuse_fields(body, {"image_data", "video_data", "audio_data", "lora_path", "input_embeds", "return_routed_experts",
                                             "return_hidden_states", "token_ids_logprob", "custom_logit_processor", "session_params"}));
-  SEER_RETURN_IF_ERROR(check_logprobs_asked(body));
   SEER_ASSIGN_OR_RETURN(call.streams, boolean_field(body, "stream", false));
   SEER_ASSIGN_OR_RETURN(call.is_incremental, boolean_field(body, "incremental", false));
   SEER_ASSIGN_OR_RETURN(const LogprobMode logprob_mode, read_logprob_mode(body));
@@ -143,6 +142,7 @@ Result<Generate> parse_generate(const std::string& body_text, Front& front) {
     }
     if (request.rid.empty()) request.rid = front.fresh_rid();
     SEER_ASSIGN_OR_RETURN(const bool wants_logprobs, boolean_of(entry(logprobs, i), "return_logprob", false));
+    if (wants_logprobs) SEER_RETURN_IF_ERROR(check_logprobs_asked(body));
     request.tokens_to = call.streams ? TokensTo::kClient : TokensTo::kNobody;
     SEER_ASSIGN_OR_RETURN(TextRules text, read_text_rules(own, sampling.params, model, "no_stop_trim"));
     call.to.push_back({&model, prompt_tokens, request.rid, wants_logprobs, wants_kept, std::move(text)});

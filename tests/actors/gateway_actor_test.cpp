@@ -313,6 +313,22 @@ TEST_CASE("gateway: the time that a request waits before its rollout is in its q
   CHECK(r.first_token_us <= r.queue_us + r.run_us);
 }
 
+TEST_CASE("gateway: when the server ends, a paused request that runs to its end does so, and one that would begin anew is answered") {
+  for (const InFlight how : {InFlight::kFinish, InFlight::kRedo}) {
+    CAPTURE(static_cast<int>(how));
+    Bench b;
+    const Ticket asked = b.ask(0, 0, 1);
+    b.run_for(20'000);
+    b.tell([&](GatewayActor& gateway) {
+      REQUIRE(gateway.running.size() == 1);
+      gateway.pause(how);
+      gateway.drain();
+    });
+    b.finish();
+    CHECK(b.responses.at(asked).at(0).finish == (how == InFlight::kFinish ? FinishReason::kStop : FinishReason::kAborted));
+  }
+}
+
 TEST_CASE("gateway: requests that ask for more tokens than an instance has KV for get what there is room for") {
   SimClusterOptions options;
   options.instances = 1;

@@ -164,6 +164,10 @@ TEST_CASE("kv node: a block that is corrupt at its lender is dropped there, and 
   CHECK(l.state(0).report().corrupt_blocks == 1);
   CHECK(l.opened_blocks() == 0);  // it was the first
   CHECK(l.state(1).report().fetch_failures == 1);
+  l.open();
+  l.run_for(20'000);
+  CHECK(l.opened_blocks() == 0);
+  CHECK(l.state(1).report().fetch_failures == 1);
 }
 
 TEST_CASE("kv node: a lender may need longer than a directory for its answer") {
@@ -213,6 +217,22 @@ TEST_CASE("kv node: when the lender dies its transfers end at once, and the open
     CHECK(l.state(1).late_fetches.empty());
     CHECK(l.state(1).peers.empty());
   }
+}
+
+TEST_CASE("kv node: a lender that dies while there is no room for its blocks is given up at once") {
+  Lending l(100);
+  std::vector<BlockRef> others;
+  for (uint32_t i = 0; i < 8; ++i) others.push_back({{WeightVersion{1}, 3, {8, i}}, 4});
+  rt::post(l.nodes[1], ReserveBlocks{{.op = 2, .owner = owner_of(RequestId{GroupId{1}, 3}), .blocks = others}, l.client.handle()});
+  l.run_for(1000);
+  l.open();
+  l.run_for(1000);
+  REQUIRE(l.state(1).pulls.size() == 1);
+  REQUIRE(l.state(1).pulls.begin()->second.waits_for_room);
+  rt::kill(l.nodes[0]);
+  l.run_for(100);
+  CHECK(l.opened_blocks() == 0);
+  CHECK(l.state(1).pulls.empty());
 }
 
 TEST_CASE("kv node: when a lender dies before it has answered, the next one is asked at once, and a late answer is ignored") {

@@ -227,14 +227,27 @@ TEST_CASE("node: a rollout that attaches, also later, hears which instances are 
   CHECK(late.all<PartLost>().size() == 1);
 
   // Attached rollouts also hear of the last restart.
+  b.cluster.options.engine_fault = {};
   for (int i = 0; i < 2; ++i) {
     b.cluster.kill_kv_node();
     b.cluster.run_for(0);
   }
-  REQUIRE(late.all<PartLost>().size() == 3);
-  CHECK(late.all<PartLost>()[1].instances == std::vector{InstanceId{0}});  // of which no engine could be made either
-  CHECK(late.all<PartLost>()[2].reason == "node 0 gave up when its KV pool died after 1 restarts");
-  CHECK(late.all<PartLost>()[2].instances.size() == 2);
+  REQUIRE(late.all<PartLost>().size() == 2);
+  CHECK(late.all<PartLost>()[1].reason == "node 0 gave up when its KV pool died after 1 restarts");
+  CHECK(late.all<PartLost>()[1].instances.size() == 2);
+}
+
+TEST_CASE("node: one whose last instance cannot be started again ends") {
+  Bench b;
+  b.cluster.options.engine_fault = [](InstanceId) -> Status { return fail(Code::kFull, "no memory for it"); };
+  for (const uint32_t instance : {1, 0}) {
+    REQUIRE(b.is_up());
+    b.cluster.kill_instance(InstanceId{instance});
+    b.cluster.run_for(0);
+  }
+  CHECK_FALSE(b.is_up());
+  CHECK(b.losses().back().reason == "instance 0 on node 0 could not be started again: no memory for it");
+  CHECK(b.losses().back().instances.size() == 2);
 }
 
 TEST_CASE("node: when the directory refuses its KV node it ends at once, and tells attached rollouts why") {

@@ -42,7 +42,7 @@ struct FakeInstance {
 /// A rollout of few groups, by default of one, with instances played by the test.
 struct Stage {
   explicit Stage(uint32_t samples = 1, size_t instances_expected = 1, EventLog log = {}, std::vector<ResumedRequest> resumed = {},
-                 bool machines_may_join = false, uint32_t group_count = 1)
+                 bool machines_may_join = false, uint32_t group_count = 1, bool cuts_lengths = false)
       : events(world) {
     std::vector<GroupSpec> groups;
     for (uint32_t g = 0; g < group_count && samples > 0; ++g) {
@@ -56,13 +56,14 @@ struct Stage {
                                                       .chunk_silence_us = 10'000'000,
                                                       .no_instance_us = 3'000'000,
                                                       .machines_may_join = machines_may_join,
+                                                      .cuts_lengths = cuts_lengths,
                                                       .tells_commits = true},
                                         RolloutParts{groups, context, {}, events.handle(), {}, log, std::move(resumed)});
   }
   void run_for(int64_t us) { world.run_until(world.now_us() + us); }
-  InstanceHandle add_instance(uint32_t id, const ClusterIdentity& identity = {}) {
+  InstanceHandle add_instance(uint32_t id, const ClusterIdentity& identity = {}, int64_t kv_blocks = 100) {
     auto instance = world.spawn<FakeInstance>(&seen[id]);
-    rt::post(rollout, InstanceUp{InstanceId{id}, NodeId{0}, 100, 4, 8, instance, identity});
+    rt::post(rollout, InstanceUp{InstanceId{id}, NodeId{0}, kv_blocks, 4, 8, instance, identity});
     run_for(1000);
     return instance;
   }
@@ -183,6 +184,7 @@ TEST_CASE("rollout: the chunks of a silent instance are placed again elsewhere, 
   REQUIRE(s.seen[1].chunks.size() == 2);
   CHECK(s.seen[1].chunks[1].request == s.seen[0].chunks[0].request);
   CHECK(s.seen[1].chunks[1].log.tokens() == std::vector<int32_t>{5, 6, 7, 11});
+  CHECK(s.seen[1].chunks[1].computed_tokens == 3);  // all but the last, which was sampled: they are computed again
   CHECK(lines.str().find(" warn instance_silent rollout=0 instance=0 silent_s=10\n") != std::string::npos);
   CHECK(lines.str().find(" warn instance_lost rollout=0 instance=0 chunks=1 instances_left=1\n") != std::string::npos);
   s.done(s.seen[0].chunks[0].chunk, ChunkEnd::kFinished);  // too late
@@ -321,9 +323,79 @@ TEST_CASE("rollout: an instance whose weights are not the rollout's is refused, 
   other.version = {9};
   s.add_instance(0, other);
   CHECK(rt::look<RolloutActor>(s.rollout).instances.empty());
-  CHECK(rt::look<RolloutActor>(s.rollout).last_refusal == "instance 0 is refused: its weight version is 9, expected 1");
+  CHECK(rt::look<RolloutActor>(s.rollout).refusals.at(InstanceId{0}).why == "instance 0 is refused: its weight version is 9, expected 1");
   s.add_instance(1, any);
   CHECK(s.seen[1].chunks.size() == 1);
+}
+
+TEST_CASE("rollout: once one instance has said which weights it has, others must have the same, also if the first did not say") {
+  Stage s;
+  const auto with = [](uint64_t weights) { return ClusterIdentity{.weights = weights, .version = {1}}; };
+  s.add_instance(0, with(0));
+  s.add_instance(1, with(5));
+  s.add_instance(2, with(7));
+  CHECK(rt::look<RolloutActor>(s.rollout).instances.size() == 2);
+  CHECK(rt::look<RolloutActor>(s.rollout).refusals.at(InstanceId{2}).why ==
+        "instance 2 is refused: its weights' checksum is 0000000000000007, expected 0000000000000005");
+}
+
+TEST_CASE("rollout: it starts without instances that are refused for good, and waits for those that may get its weights") {
+  const ClusterIdentity good{.layout = 7, .version = {1}};
+  for (const bool is_older : {false, true}) {
+    CAPTURE(is_older);
+    Stage s(1, 2);
+    s.add_instance(0, good);
+    s.add_instance(1, {.layout = is_older ? 7u : 8u, .version = {is_older ? 0x1000u : 1u}});
+    CHECK(s.seen[0].chunks.size() == (is_older ? 0 : 1));
+    if (is_older) s.add_instance(1, good);
+    CHECK(s.seen[0].chunks.size() + s.seen[1].chunks.size() == 1);
+  }
+}
+
+TEST_CASE("rollout: what only one instance can hold waits while that is started again, and fails if it is not") {
+  for (const bool returns : {true, false}) {
+    CAPTURE(returns);
+    Stage s(1, 2);
+    const InstanceHandle large = s.add_instance(0);
+    s.add_instance(1, {}, 2);  // 8 tokens
+    REQUIRE(s.seen[0].chunks.size() == 1);
+    const ChunkId first = s.seen[0].chunks[0].chunk;
+    s.progress(first, {1, 2, 3, 4, 5, 6, 7, 8});
+    s.done(first, ChunkEnd::kChunkFull);
+    REQUIRE(s.seen[0].chunks.size() == 2);
+    rt::kill(large);
+    s.run_for(2'000'000);
+    CHECK(s.responses().empty());
+    if (returns) s.add_instance(0);
+    s.run_for(2'000'000);
+    CHECK(s.seen[0].chunks.size() == (returns ? 3 : 2));
+    CHECK(s.seen[1].chunks.empty());
+    REQUIRE(s.responses().size() == (returns ? 0 : 1));
+    if (!returns) CHECK(s.responses()[0].error.find("may grow to 6 KV blocks; the largest instance left holds 2") != std::string::npos);
+  }
+}
+
+TEST_CASE("rollout: lengths that are cut get the room of the largest instance, beyond what was written before; else the group fails") {
+  for (const int64_t largest : {4, 5}) {
+    for (const int64_t begun : {0, 12, 14}) {
+      CAPTURE(largest);
+      CAPTURE(begun);
+      std::vector<ResumedRequest> resumed;
+      if (begun > 0) resumed.push_back({.request = {GroupId{0}, 0}, .tokens = std::vector<int32_t>(static_cast<size_t>(begun), 11)});
+      Stage s(1, 2, {}, resumed, false, 1, true);
+      s.add_instance(0, {}, 3);
+      s.add_instance(1, {}, largest);
+      const int64_t room = largest * 4 - 3;
+      if (begun - 1 >= room) {  // the last token is computed again
+        REQUIRE(s.responses().size() == 1);
+        CHECK(s.responses()[0].error.find("needs 6 KV blocks; the largest instance holds 4 blocks") != std::string::npos);
+      } else {
+        CHECK(s.responses().empty());
+        REQUIRE(s.seen[0].chunks.size() + s.seen[1].chunks.size() == 1);
+        CHECK((s.seen[1].chunks.empty() ? s.seen[0] : s.seen[1]).chunks[0].sampling.max_tokens == room);
+      }
+    }
+  }
 }
 
 TEST_CASE("rollout: only chunks that failed count towards fruitless_max, not those that were sent back") {

@@ -197,7 +197,7 @@ TEST_CASE("prompts: sampling fields take the values of the flags, and others of 
 
 TEST_CASE("prompts: fields of the user's own are carried, though their names are near those of short fields; top_k -1 is off") {
   const ScratchFolder folder;
-  const std::string carried = "\"prompt_id\":3,\"prompts\":1,\"stops\":2,\"seeds\":[4],\"level\":5,\"temp\":6,\"repetition\":7";
+  const std::string carried = "\"prompt_id\":3,\"prompts\":1,\"stops\":2,\"seeds\":[4],\"level\":5,\"temp\":6,\"repetition\":7,\"num_tokens\":8,\"_______\":9";
   const auto prompts = read_prompts(folder.write("p.jsonl", "{\"prompt\": \"a\", \"top_k\": -1, " + carried + "}\n"), 0);
   REQUIRE_MESSAGE(prompts.ok(), prompts.error().detail);
   CHECK((*prompts)[0].carried == carried);

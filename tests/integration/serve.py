@@ -306,8 +306,8 @@ class ServeTest(ServedCase):
             ({"input_ids": [1], "sampling_params": {"temprature": 0}}, "sampling_params has \"temprature\": expected max_new_tokens, "),
             ({"input_ids": [1], "image_data": ["x"]}, "image_data is not supported"),
             ({"input_ids": [1], "return_hidden_states": True}, "return_hidden_states is not supported"),
-            ({"input_ids": [1], "logprob_start_len": 0}, "logprob_start_len is 0: expected -1"),
-            ({"input_ids": [1], "top_logprobs_num": 5}, "top_logprobs_num is 5: expected 0"),
+            ({"input_ids": [1], "return_logprob": True, "logprob_start_len": 0}, "logprob_start_len is 0: expected -1"),
+            ({"input_ids": [1], "return_logprob": True, "top_logprobs_num": 5}, "top_logprobs_num is 5: expected 0"),
             ({"input_ids": [1], "stream": "yes"}, "stream is \"yes\": expected true or false"),
         ]:
             with self.subTest(body=str(body)[:80]):
