@@ -34,6 +34,7 @@ GroupSpec group_of(const std::vector<GatewayActor::Piece>& pieces) {
                   .known_tokens = {},
                   .priority = first.priority,
                   .streams = first.tokens_to != TokensTo::kNobody,
+                  .is_live = first.tokens_to == TokensTo::kClient,
                   .length_hint = first.length_hint};
   for (const auto& [request, sample] : pieces) group.seeds.push_back(request->seeds[sample]);
   return group;

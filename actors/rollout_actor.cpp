@@ -674,7 +674,7 @@ void RolloutActor::run(const Placement& placement) {
   rt::tell(self, instance.handle,
            RunChunk{chunk, placement.request, config.version, request.tokens, request.computed_tokens,
                     placement.max_new_tokens, group.sampling, group.seeds[placement.request.sample],
-                    placement.yield_rank, placement.keep_kv, std::exchange(instance.over, {}), handle{self}});
+                    placement.yield_rank, placement.keep_kv, group.is_live, std::exchange(instance.over, {}), handle{self}});
 }
 
 void RolloutActor::tell_commits() {

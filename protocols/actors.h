@@ -56,10 +56,11 @@ struct RunChunk {
   uint64_t seed = 0;
   uint64_t yield_rank = 0;      // when KV runs short, the running chunk with the largest rank gives way first
   bool keep_kv = true;          // false: its KV never goes to the pool; it is dropped and recomputed
+  bool is_live = false;         // as in GroupSpec
   std::vector<GroupId> over;    // groups that ran on this instance and are over: none of their requests will run again
   ChunkSink reply_to;
   SEER_FIELDS(RunChunk, chunk, request, version, log, computed_tokens, max_new_tokens, sampling, seed, yield_rank, keep_kv,
-              over, reply_to)
+              is_live, over, reply_to)
 };
 
 // ---- KV pool -------------------------------------------------------------------------------------------------------------

@@ -43,9 +43,10 @@ struct GroupSpec {
   int32_t priority = 0;              // groups of higher priority are served first, whatever the policy's own order
   std::vector<int64_t> generated_tokens = {};  // how many tokens each response has already, one per sample; or empty
   bool streams = false;              // report its tokens as they are added to the token log (RolloutCommits)
+  bool is_live = false;              // somebody reads them as they come, so instances report them more often
   int64_t length_hint = 0;           // tokens that a response is expected to have, until one has ended; 0: max_tokens. Changes only the order
   SEER_FIELDS(GroupSpec, id, prompt_ids, samples, sampling, seeds, known_tokens, priority, generated_tokens,
-              streams, length_hint)
+              streams, is_live, length_hint)
 };
 
 /// Why a chunk gave up its instance.

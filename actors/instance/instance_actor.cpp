@@ -96,7 +96,7 @@ void InstanceActor::go_on() {
     if (!batch.is_ordered() && !sequences.empty()) {
       while (!plan()) {
       }
-      batch.order(config.report_steps - steps_since_report, kv.first_arrival_fits(batch.running_count()));
+      batch.order(std::max(1, report_steps() - steps_since_report), kv.first_arrival_fits(batch.running_count()));
     }
   } while (admit());
   batch.split_if_stale();
@@ -143,7 +143,7 @@ void InstanceActor::on_steps(StepResult& result) {
   add_figures(result);
   if (drafts) drafts->step_came(rt::now_us(self), result.step_us);
   batch.take(result);
-  const bool report_due = steps_since_report >= config.report_steps || rt::now_us(self) - reported_us >= config.alive_us;
+  const bool report_due = steps_since_report >= report_steps() || rt::now_us(self) - reported_us >= config.alive_us;
   const bool sync_due = drafts && drafts->sync_is_due(rt::now_us(self));
   if (report_due || sync_due) batch.take_gains();
   if (report_due) report_tokens();

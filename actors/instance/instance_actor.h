@@ -12,6 +12,7 @@
 //  (2) all tokens of a chunk are reported, in order, the last of them with its ChunkDone;
 //  (3) the weights change only while there are no chunks, so every token and KV block of a chunk has one version.
 #pragma once
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <optional>
@@ -43,6 +44,7 @@ struct InstanceConfig {
   int32_t headroom_tokens = 32;
   int32_t offer_blocks = 8;   // a running chunk offers full blocks to the pool when it has this many
   int32_t report_steps = 32;  // steps between two reports of tokens: the bound on the token log's lag
+  int32_t live_report_steps = 4;  // the same while somebody reads tokens of a chunk as they come
   int64_t alive_us = 60'000'000;  // while steps end, a report comes at least so often, and tells of chunks without new tokens too
   int32_t step_depth = 2;     // orders of steps in the engine at most; an engine may take fewer
 };
@@ -98,6 +100,7 @@ struct InstanceActor {
   void finish(Sequence& s, const Finish& end);
   void fail_request(Sequence& s, std::string error);
   void answer(ChunkId id, ChunkEnd end);
+  int32_t report_steps() const { return sequences.any_live() ? std::min(config.live_report_steps, config.report_steps) : config.report_steps; }
   void report_tokens();
   void report_growth();
   void tell_rollouts(std::vector<ChunkTokens> reported);

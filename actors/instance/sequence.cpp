@@ -62,6 +62,7 @@ std::unique_ptr<Sequence> make_sequence(RunChunk& chunk, InstanceId instance, co
   s->version = chunk.version;
   s->computed_tokens = chunk.computed_tokens;
   s->yield_rank = chunk.yield_rank;
+  s->is_live = chunk.is_live;
   s->log = std::move(chunk.log);
   s->reported_tokens = s->log.size();
   s->end_tokens = s->reported_tokens + chunk.max_new_tokens;
@@ -94,6 +95,7 @@ Sequence& SequenceTable::add(std::unique_ptr<Sequence> sequence) {
   const ChunkId id = sequence->chunk;
   const auto at = std::ranges::lower_bound(sequences_, id, {}, kById);
   SEER_CHECK(at == sequences_.end() || at->first != id, id);
+  live_ += sequence->is_live ? 1 : 0;
   return *sequences_.emplace(at, id, std::move(sequence))->second;
 }
 
@@ -103,6 +105,7 @@ std::unique_ptr<Sequence> SequenceTable::remove(ChunkId id) {
   SEER_CHECK(at->first == id, id);
   std::unique_ptr<Sequence> removed = std::move(at->second);
   sequences_.erase(at);
+  live_ -= removed->is_live ? 1 : 0;
   return removed;
 }
 

@@ -52,7 +52,7 @@ struct StepState {
   ChunkEnd end = ChunkEnd::kFinished;    // set when parking
   DraftShape draft_shape = DraftShape::kPath, scout_shape = DraftShape::kPath;
   bool is_scout = false;                 // see DraftBudget
-  bool keep_kv = true;                   // as in RunChunk
+  bool keep_kv = true, is_live = false;  // as in RunChunk
   bool has_pool = false;                 // its KV goes to the pool: keep_kv, and there is one
   bool writes = false;                   // has been in a step: a partial block at the end of `table` is its own
   int32_t parking_ops = 0;               // reservations and exports still open while parking
@@ -135,6 +135,7 @@ class SequenceTable {
   /// Those of a rollout.
   std::span<const Entry> of(RolloutId rollout) const;
 
+  bool any_live() const { return live_ > 0; }
   size_t size() const { return sequences_.size(); }
   bool empty() const { return sequences_.empty(); }
   auto begin() const { return sequences_.begin(); }
@@ -142,6 +143,7 @@ class SequenceTable {
 
  private:
   std::vector<Entry> sequences_;  // by id
+  size_t live_ = 0;               // of them
 };
 
 /// Prefetches the cache lines of all sequences together. With many instances in one process, they have left the caches since

@@ -491,6 +491,25 @@ TEST_CASE("instance: unreported tokens of a chunk are never more than report_ste
   CHECK(b.dones().size() == 4);
 }
 
+TEST_CASE("instance: while somebody reads a chunk as it comes, tokens are reported more often, and they are the same") {
+  constexpr int64_t kTokens = 40;
+  for (const bool is_live : {false, true}) {
+    CAPTURE(is_live);
+    Bench b({.report_steps = 32});
+    const RequestId request = b.request_of_at_least(kTokens);
+    RunChunk chunk = b.chunk(1, request, kTokens);
+    chunk.is_live = is_live;
+    b.send(0, std::move(chunk));
+    b.cluster.run_for(kLong);
+    REQUIRE(b.dones().size() == 1);
+    CHECK(b.reported(1) == b.expected(request, 0, kTokens));
+    const size_t reports = b.rollout.all<ChunkProgress>().size();
+    CHECK(reports >= (is_live ? kTokens / 4 - 2 : 1));
+    CHECK(reports <= (is_live ? kTokens / 4 : 2));
+    CHECK_FALSE(b.cluster.instance_state(0).sequences.any_live());
+  }
+}
+
 TEST_CASE("instance: more copies at once than the engine's queue takes wait their turn") {
   // All chunks start together with prompts of the same length, so that all of them fill a block in the same step.
   Bench b({.device_blocks = 4000, .rows_max = 200, .groups = 150, .samples = 1, .prompt_tokens = 10, .prefill_tokens_max = 4096});
